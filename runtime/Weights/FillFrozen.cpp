@@ -25,10 +25,9 @@ Status fillFrozen(const LoadedModule &module, const ParameterSources &sources,
                   FillShare share, qlora_arena_kind kind, ArenaSink &arena) {
   QLORA_RETURN_IF_ERROR(checkShards(module, sources.shards));
   if (arena.bytes() != module.arenaBytes(kind))
-    return Status::error(StatusCode::kInternal,
-                         "the {} arena has {} bytes instead of {}",
-                         arenaKindName(kind), arena.bytes(),
-                         module.arenaBytes(kind));
+    return Status::error(
+        StatusCode::kInternal, "the {} arena has {} bytes instead of {}",
+        arenaKindName(kind), arena.bytes(), module.arenaBytes(kind));
   std::vector<const qlora_parameter *> alone, together;
   uint64_t total = 0, done = 0;
   const auto parameters = module.parameters();
@@ -51,9 +50,8 @@ Status fillFrozen(const LoadedModule &module, const ParameterSources &sources,
             : fillFrozenParameter(sources, *parameter, arena));
     filled(*parameter);
   }
-  return together.empty()
-             ? Status::ok()
-             : exchangePieces(sources, together, arena, filled);
+  return together.empty() ? Status::ok()
+                          : exchangePieces(sources, together, arena, filled);
 }
 
 } // namespace qlora

@@ -102,10 +102,9 @@ static Status fillStored(const ParameterSources &sources,
                          "given",
                          parameter.name);
   const auto copyTo = [&](uint8_t *out) {
-    return parameter.parts
-               ? copyStacked(*sources.model, parameter, layout, out)
-               : copyStored(*sources.model, parameter.name, shapeOf(parameter),
-                            layout, out);
+    return parameter.parts ? copyStacked(*sources.model, parameter, layout, out)
+                           : copyStored(*sources.model, parameter.name,
+                                        shapeOf(parameter), layout, out);
   };
   if (parameter.dtype == parameter.format) {
     QLORA_RETURN_IF_ERROR(
@@ -120,8 +119,7 @@ static Status fillStored(const ParameterSources &sources,
 }
 
 Status fillFrozenParameter(const ParameterSources &sources,
-                           const qlora_parameter &parameter,
-                           ArenaSink &arena) {
+                           const qlora_parameter &parameter, ArenaSink &arena) {
   const WeightFactors *const factors = factorsOf(sources, parameter);
   if (parameter.quantization == QLORA_QUANTIZATION_NONE) {
     QLORA_ASSIGN_OR_RETURN(FileWeight weight, findWeight(sources, parameter));
@@ -135,8 +133,8 @@ Status fillFrozenParameter(const ParameterSources &sources,
     return fillStored(sources, parameter, layout, arena);
   if (parameter.parts == 0) {
     QLORA_ASSIGN_OR_RETURN(FileWeight weight, findWeight(sources, parameter));
-    return quantizeWeight({{weight}, layout.elements}, parameter, layout,
-                          arena, factors);
+    return quantizeWeight({{weight}, layout.elements}, parameter, layout, arena,
+                          factors);
   }
   QLORA_ASSIGN_OR_RETURN(StackedFileWeight weight,
                          StackedFileWeight::find(sources.model, parameter));

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// One frozen weight, whole: copied, converted, quantised, or as its file has it.
+// One frozen weight, whole: copied, converted, quantised, or as its file has
+// it.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_FROZENPARAMETER_H
 #define QLORA_RUNTIME_WEIGHTS_FROZENPARAMETER_H

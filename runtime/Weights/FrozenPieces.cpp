@@ -29,10 +29,10 @@ Status readPiece(const ParameterSources &sources,
   const uint64_t size = weightBytes(static_cast<qlora_dtype>(parameter.dtype));
   const uint64_t begin = std::min(number * parameter.piece, parameter.bytes);
   const uint64_t end = std::min(begin + parameter.piece, parameter.bytes);
-  QLORA_RETURN_IF_ERROR(copyWeight(weight, parameter,
-                                   {static_cast<int64_t>(begin / size),
-                                    static_cast<int64_t>(end / size)},
-                                   arena, factorsOf(sources, parameter)));
+  QLORA_RETURN_IF_ERROR(copyWeight(
+      weight, parameter,
+      {static_cast<int64_t>(begin / size), static_cast<int64_t>(end / size)},
+      arena, factorsOf(sources, parameter)));
   const uint64_t count = end - begin;
   if (count == parameter.piece)
     return Status::ok();
@@ -83,8 +83,8 @@ Status PieceExchange::makeWhole(const qlora_parameter &parameter) {
   return fillFrozenParameter(sources, alone, memory);
 }
 
-/// Of every piece `count` bytes from `at` on, side by side; zeros behind the end
-/// of the tensor. What is not of a shorter piece any more nobody keeps.
+/// Of every piece `count` bytes from `at` on, side by side; zeros behind the
+/// end of the tensor. What is not of a shorter piece any more nobody keeps.
 void PieceExchange::cut(const qlora_parameter &parameter, uint64_t at,
                         uint64_t count) {
   for (uint64_t rank = 0; rank < ranks; ++rank) {
@@ -132,15 +132,16 @@ Status PieceExchange::run(Round round) {
   return Status::ok();
 }
 
-Status exchangePieces(
-    const ParameterSources &sources,
-    std::span<const qlora_parameter *const> parameters, ArenaSink &arena,
-    const std::function<void(const qlora_parameter &)> &filled) {
+Status
+exchangePieces(const ParameterSources &sources,
+               std::span<const qlora_parameter *const> parameters,
+               ArenaSink &arena,
+               const std::function<void(const qlora_parameter &)> &filled) {
   PieceExchange exchange(sources, arena);
   const auto ranks = static_cast<size_t>(sources.shards->size());
   for (size_t first = 0; first < parameters.size(); first += ranks) {
-    const auto round = parameters.subspan(
-        first, std::min(ranks, parameters.size() - first));
+    const auto round =
+        parameters.subspan(first, std::min(ranks, parameters.size() - first));
     QLORA_RETURN_IF_ERROR(exchange.run(round));
     for (const qlora_parameter *parameter : round)
       filled(*parameter);

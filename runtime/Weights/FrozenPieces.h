@@ -49,10 +49,11 @@ Status readPiece(const ParameterSources &sources,
 
 /// Fills the pieces of parameters that are cut from whole ones, which all ranks
 /// of sources.shards name in the same order. `filled` hears of each.
-Status exchangePieces(const ParameterSources &sources,
-                      std::span<const qlora_parameter *const> parameters,
-                      ArenaSink &arena,
-                      const std::function<void(const qlora_parameter &)> &filled);
+Status
+exchangePieces(const ParameterSources &sources,
+               std::span<const qlora_parameter *const> parameters,
+               ArenaSink &arena,
+               const std::function<void(const qlora_parameter &)> &filled);
 
 } // namespace qlora
 

@@ -29,8 +29,7 @@ int64_t elementsOf(const qlora_parameter &parameter) {
 
 StatusOr<FileWeight> findWeight(const ParameterSources &sources,
                                 const qlora_parameter &parameter) {
-  return FileWeight::find(sources.model, parameter.name,
-                          shapeInFile(parameter),
+  return FileWeight::find(sources.model, parameter.name, shapeInFile(parameter),
                           static_cast<qlora_dtype>(parameter.file_dtype));
 }
 
@@ -43,10 +42,10 @@ Status copyWeight(const FileWeight &weight, const qlora_parameter &parameter,
     const int64_t count = std::min(kWindow, range.end - first);
     const auto bytes = static_cast<size_t>(count * fileSize);
     const auto offset = static_cast<uint64_t>((first - range.begin) * size);
-    uint8_t *const out = arena
-                             .map(parameter.offset + offset,
-                                  static_cast<uint64_t>(count * size))
-                             .data();
+    uint8_t *const out =
+        arena
+            .map(parameter.offset + offset, static_cast<uint64_t>(count * size))
+            .data();
     std::span<uint8_t> read(out, bytes);
     if (weight.dtype != type) {
       QLORA_ASSIGN_OR_RETURN(const auto window, arena.window(bytes));

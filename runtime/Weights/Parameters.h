@@ -73,8 +73,9 @@ Status checkShards(const LoadedModule &module, const Collectives *shards);
 
 /// Fills this rank's share of the FROZEN or the HOST arena. Pieces of it are
 /// filled by all ranks of sources.shards together (FrozenPieces.h); their share
-/// is everything. kInvalidArgument when a tensor has another shape or dtype than
-/// the module was compiled for, kNotFound when it is missing; both name it.
+/// is everything. kInvalidArgument when a tensor has another shape or dtype
+/// than the module was compiled for, kNotFound when it is missing; both name
+/// it.
 Status fillFrozen(const LoadedModule &module, const ParameterSources &sources,
                   FillShare share, qlora_arena_kind kind, ArenaSink &arena);
 

@@ -24,8 +24,8 @@ struct PieceParameter {
   int64_t block = 0;
   bool isDouble = false;
   uint32_t parts = 0;
-  bool isCut = true;       ///< where there are several ranks
-  uint64_t moreBytes = 0;  ///< of a piece than it needs
+  bool isCut = true;      ///< where there are several ranks
+  uint64_t moreBytes = 0; ///< of a piece than it needs
 };
 
 class PieceTables : public DemoTables {
@@ -70,10 +70,12 @@ private:
       elements *= extent;
     p.bytes = static_cast<uint64_t>(
         storedFormat(row.type)
-            ? StoredLayout::of(row.type, elements, row.block, row.isDouble).bytes
+            ? StoredLayout::of(row.type, elements, row.block, row.isDouble)
+                  .bytes
             : elements * weightBytes(row.type));
     if (row.isCut && shards > 1)
-      p.piece = ((p.bytes + shards - 1) / shards + 63) / 64 * 64 + row.moreBytes;
+      p.piece =
+          ((p.bytes + shards - 1) / shards + 63) / 64 * 64 + row.moreBytes;
     return p;
   }
 };

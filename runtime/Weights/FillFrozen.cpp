@@ -6,6 +6,8 @@
 #include "runtime/Weights/FrozenPieces.h"
 #include "runtime/Weights/Parameters.h"
 
+#include <algorithm>
+#include <functional>
 #include <vector>
 
 namespace qlora {
@@ -50,8 +52,12 @@ Status fillFrozen(const LoadedModule &module, const ParameterSources &sources,
             : fillFrozenParameter(sources, *parameter, arena));
     filled(*parameter);
   }
-  return together.empty() ? Status::ok()
-                          : exchangePieces(sources, together, arena, filled);
+  if (together.empty())
+    return Status::ok();
+  // Those of a round are of a size, so that nobody waits for another's.
+  std::ranges::stable_sort(together, std::greater(),
+                           [](const qlora_parameter *p) { return p->piece; });
+  return exchangePieces(sources, together, arena, filled);
 }
 
 } // namespace qlora

@@ -16,6 +16,7 @@ namespace qlora {
 namespace {
 
 constexpr char kStacked[] = "stack\0stack.0\0stack.1";
+constexpr char kStoredStack[] = "stored\0gptq.weight\0gptq_v2.weight";
 
 /// What writeModel() writes, and what the files of tests/Inputs hold stored.
 const std::vector<PieceParameter> kRows = {
@@ -44,6 +45,24 @@ const std::vector<PieceParameter> kRows = {
      QLORA_DTYPE_INT4,
      QLORA_DTYPE_INT4,
      32},
+    {kStoredStack,
+     {144, 96},
+     kStored,
+     kF32,
+     kBF16,
+     QLORA_DTYPE_INT4,
+     32,
+     false,
+     2},
+    {"fp8", {18, 96}, kOnLoad, kBF16, QLORA_DTYPE_FP8, QLORA_DTYPE_FP8, 96},
+    {"mxfp4",
+     {18, 96},
+     kOnLoad,
+     kF32,
+     QLORA_DTYPE_MXFP4,
+     QLORA_DTYPE_MXFP4,
+     32,
+     true},
     {"widened", {5}, kNone, kBF16, kF32}, // 20 bytes
     {"norm", {48}, kNone, kF32, kF32, 0, 0, false, 0, /*isCut=*/false},
     {kStacked, {64, 64}, kOnLoad, kBF16, kNF4, kNF4, 64, true, 2},
@@ -219,10 +238,13 @@ TEST(FrozenPiecesMemory, IsThatOfOneTensor) {
 TEST_F(FrozenPieces, OneRankThatFailsEndsThemAll) {
   const TemporaryFolder damaged;
   ModelWriter model;
-  model.addNormal("nf4", {37, 64}, kBF16);
-  model.addNormal("single", {32, 99}, kF32);
+  model.addNormal("nf4", {36, 64}, kBF16);
   model.write(damaged);
-  PieceTables cut({kRows[0], kRows[2], kRows[10]}, 3);
+  // The second in size is what the second rank makes.
+  PieceTables cut({{"turned", {70, 128}, kTurned, kBF16, kNF4, kNF4, 64, true},
+                   {"nf4", {37, 64}, kOnLoad, kBF16, kNF4, kNF4, 64, true},
+                   {"tiny", {3, 5}, kOnLoad, kF32, kNF4, kNF4, 64, true}},
+                  3);
   auto module = cut.load();
   ASSERT_TRUE(module.isOk()) << module.status().message();
   std::vector<Status> ends(3);
@@ -232,7 +254,7 @@ TEST_F(FrozenPieces, OneRankThatFailsEndsThemAll) {
     ends[rank] = fillArena(*module, rank == 1 ? damaged.path() : folder.path(),
                            &group, out);
   });
-  EXPECT_HAS(ends[1].message(), "tensor 'single' has shape [32, 99]");
+  EXPECT_HAS(ends[1].message(), "tensor 'nf4' has shape [36, 64]");
   EXPECT_EQ(ends[0].code(), StatusCode::kAborted) << ends[0].message();
   EXPECT_EQ(ends[2].code(), StatusCode::kAborted) << ends[2].message();
 }

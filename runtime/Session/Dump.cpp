@@ -29,11 +29,6 @@ StatusOr<std::optional<Dump>> Dump::open(const std::string &path,
                                          const Run &run) {
   if (!path.empty() && !run.train)
     return Status::invalid("--dump needs a step to train");
-  // Rank 0 alone evaluates for it, and has weights whole.
-  if (!path.empty() && run.module.table().shards > 1)
-    return Status::invalid("--dump writes whole weights, and each rank has a "
-                           "piece of them; compile '{}' without pieces",
-                           run.module.path());
   if (path.empty() || run.group.rank() != 0)
     return std::optional<Dump>();
   Dump dump(path);

@@ -12,7 +12,7 @@
 
 namespace qlora {
 
-Status checkShards(const LoadedModule &module, const Collectives *shards) {
+Status checkShardGroup(const LoadedModule &module, const Collectives *shards) {
   const uint32_t wanted = module.table().shards;
   const int there = shards ? shards->size() : 1;
   if (wanted <= 1 || static_cast<uint32_t>(there) == wanted)
@@ -25,7 +25,7 @@ Status checkShards(const LoadedModule &module, const Collectives *shards) {
 
 Status fillFrozen(const LoadedModule &module, const ParameterSources &sources,
                   FillShare share, qlora_arena_kind kind, ArenaSink &arena) {
-  QLORA_RETURN_IF_ERROR(checkShards(module, sources.shards));
+  QLORA_RETURN_IF_ERROR(checkShardGroup(module, sources.shards));
   if (arena.bytes() != module.arenaBytes(kind))
     return Status::error(
         StatusCode::kInternal, "the {} arena has {} bytes instead of {}",

@@ -69,7 +69,7 @@ struct ParameterSources {
 
 /// kInvalidArgument where a module's base is in more or fewer pieces than there
 /// are ranks to hold them.
-Status checkShards(const LoadedModule &module, const Collectives *shards);
+Status checkShardGroup(const LoadedModule &module, const Collectives *shards);
 
 /// Fills this rank's share of the FROZEN or the HOST arena. Pieces of it are
 /// filled by all ranks of sources.shards together (FrozenPieces.h); their share

@@ -11,7 +11,8 @@
 // Filling a shared arena: rank r of n fills every n-th parameter
 // (Parameters.h), then all ranks meet in a barrier, then each calls protect():
 // from there on a write is a crash in the rank that made it, not a wrong
-// number in another.
+// number in another. Where ranks hold a base in pieces each has other bytes, and
+// memory of its own.
 
 #ifndef QLORA_RUNTIME_DEVICE_FROZENARENA_H
 #define QLORA_RUNTIME_DEVICE_FROZENARENA_H

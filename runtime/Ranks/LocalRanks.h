@@ -25,6 +25,8 @@ public:
   /// Which of this machine's ranks this one is, and how many they are.
   int rank() const { return localRank; }
   int size() const { return localSize; }
+  /// The rank in the job of the first of them.
+  int first() const { return firstRank; }
 
   /// What the other ranks may do with a rank's memory.
   enum class Access : uint64_t { kRead, kReadWrite };

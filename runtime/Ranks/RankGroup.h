@@ -38,6 +38,8 @@ public:
   int size() const { return group->size(); }
   /// Each machine has one such rank.
   bool isFirstOfMachine() const { return local.rank() == 0; }
+  /// Of this rank's machine: another number for each.
+  int firstOfMachine() const { return local.first(); }
 
   /// values[i] := its sum over all ranks, in their order.
   Status sum(std::span<int64_t> values);

@@ -219,6 +219,8 @@ Status Session::loadBase() {
                        {},
                        nullptr};
   wanted.tokens = options.lengths("trainable_token_indices");
+  if (module.table().shards > 1)
+    wanted.shards = &group.collectives();
   if (metrics)
     wanted.progress = metrics->progress(options.quantizedFormat().empty()
                                             ? "reading the base"

@@ -230,13 +230,14 @@ Status BaseCache::makeRoom(uint64_t bytes) const {
 }
 
 StatusOr<std::unique_ptr<BaseWriter>>
-BaseCache::write(const std::string &key, std::span<const uint8_t> arena) const {
+BaseCache::write(const std::string &key, std::span<const uint8_t> arena,
+                 uint64_t together) const {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error)
     return Status::error(StatusCode::kResourceExhausted,
                          "cannot create '{}': {}", folder, error.message());
-  QLORA_RETURN_IF_ERROR(makeRoom(baseFileBytes(arena.size())));
+  QLORA_RETURN_IF_ERROR(makeRoom(together * baseFileBytes(arena.size())));
   return BaseWriter::start(fileOf(key), key, arena);
 }
 

@@ -109,9 +109,11 @@ public:
 
   /// Makes room and starts to write the base, over a damaged file too.
   /// kResourceExhausted where the limit, the folder or the disk does not allow
-  /// it.
-  StatusOr<std::unique_ptr<BaseWriter>>
-  write(const std::string &key, std::span<const uint8_t> arena) const;
+  /// it. `together`: so many of this size are written at the same time, each by
+  /// a rank, and there is to be room for all.
+  StatusOr<std::unique_ptr<BaseWriter>> write(const std::string &key,
+                                              std::span<const uint8_t> arena,
+                                              uint64_t together = 1) const;
 
 private:
   Status makeRoom(uint64_t bytes) const;

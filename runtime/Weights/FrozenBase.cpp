@@ -74,6 +74,19 @@ static std::string layoutText(const qlora_parameter &parameter) {
                      parameter.double_quant, parameter.offset, parameter.bytes);
 }
 
+/// Of a base that is whole nothing: its key is what it was before there were
+/// pieces.
+static void addPiece(const LoadedModule &module, uint32_t piece,
+                     ContentHash &hash) {
+  const uint32_t shards = module.table().shards;
+  if (shards <= 1)
+    return;
+  hash.add(fmt::format("piece {} of {}", piece, shards));
+  for (const qlora_parameter &parameter : module.parameters())
+    if (isInFrozenArena(module, parameter))
+      hash.add(fmt::format("{}", parameter.piece));
+}
+
 static void addFile(const std::string &name, const SafetensorsFile &file,
                     ContentHash &hash) {
   const FileIdentity &identity = file.identity();
@@ -89,7 +102,7 @@ static void addFile(const std::string &name, const SafetensorsFile &file,
 }
 
 StatusOr<std::string> baseKey(const LoadedModule &module,
-                              const ModelFiles &model) {
+                              const ModelFiles &model, uint32_t piece) {
   ContentHash hash;
   hash.add(kBaseVersion);
   hash.add(quantizedSample());
@@ -103,6 +116,7 @@ StatusOr<std::string> baseKey(const LoadedModule &module,
       hash.add(name);
     hash.add(layoutText(parameter));
   }
+  addPiece(module, piece, hash);
   for (const auto &[name, file] : model.all())
     addFile(name, file, hash);
   for (const std::string &tensor : model.tensorNames()) {
@@ -154,7 +168,8 @@ void FrozenBase::remark(const Status &status) {
 
 FileDescriptor FrozenBase::find(const LoadedModule &module,
                                 const ModelFiles &model,
-                                const BaseCacheRequest &request) {
+                                const BaseCacheRequest &request,
+                                uint32_t piece) {
   if (request.place == BaseCacheRequest::kNone || !quantizesBase(module))
     return FileDescriptor();
   const std::string folder = folderOf(request);
@@ -168,7 +183,7 @@ FileDescriptor FrozenBase::find(const LoadedModule &module,
     remark(settled);
     return FileDescriptor();
   }
-  auto name = baseKey(module, model);
+  auto name = baseKey(module, model, piece);
   if (!name.isOk()) {
     remark(name.status());
     return FileDescriptor();
@@ -186,10 +201,102 @@ FileDescriptor FrozenBase::find(const LoadedModule &module,
   return std::move(file).value();
 }
 
+namespace {
+/// What a rank tells the others of its piece.
+struct PieceState {
+  int32_t machine, hasFile;
+};
+} // namespace
+
+/// Whether it is this rank that leaves its piece in the cache of its machine,
+/// where others may have the same one.
+static bool leavesPiece(std::span<const PieceState> states, size_t rank,
+                        uint32_t shards) {
+  const PieceState &own = states[rank];
+  for (size_t other = rank % shards; other < rank; other += shards)
+    if (states[other].machine == own.machine)
+      return false;
+  return own.hasFile == 0;
+}
+
+/// Of all ranks of the job, in their order.
+static StatusOr<std::vector<PieceState>>
+gatherStates(RankGroup &group, uint32_t shards, bool hasFile) {
+  const PieceState own = {group.firstOfMachine(), hasFile};
+  QLORA_ASSIGN_OR_RETURN(
+      const auto told, group.collectives().allGatherValues(std::span(&own, 1)));
+  std::vector<PieceState> states;
+  for (const std::vector<PieceState> &each : told)
+    states.insert(states.end(), each.begin(), each.end());
+  if (states.size() != told.size() || states.size() % shards != 0)
+    return Status::error(StatusCode::kInternal,
+                         "{} of {} ranks have said what of {} pieces they have",
+                         states.size(), told.size(), shards);
+  return states;
+}
+
+/// Whether all who hold the base together have found their pieces. A rank that
+/// has found its own leaves it as it is.
+StatusOr<bool> FrozenBase::agreeOnPieces(RankGroup &group, uint32_t shards,
+                                         bool hasFile) {
+  QLORA_ASSIGN_OR_RETURN(const std::vector<PieceState> states,
+                         gatherStates(group, shards, hasFile));
+  const auto rank = static_cast<size_t>(group.rank());
+  const auto together =
+      std::span(states).subspan(rank / shards * shards, shards);
+  const auto found = std::ranges::count_if(
+      together, [](const PieceState &state) { return state.hasFile != 0; });
+  writers = 0;
+  for (size_t other = 0; other < states.size(); ++other)
+    writers += states[other].machine == group.firstOfMachine() &&
+               leavesPiece(states, other, shards);
+  if (!leavesPiece(states, rank, shards))
+    key.clear();
+  if (found > 0 && found < shards && remarks.empty())
+    remarks.push_back(fmt::format("{} of the {} pieces of the quantised base "
+                                  "are kept; all are made again",
+                                  found, shards));
+  return found == shards;
+}
+
+/// What is wrong with the piece of any rank, for the one that speaks.
+Status FrozenBase::shareRemarks(RankGroup &group) {
+  QLORA_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                         group.collectives().allGather(
+                             fmt::format("{}", fmt::join(remarks, "\n"))));
+  remarks.clear();
+  for (const std::string &remark : all)
+    if (!remark.empty() && std::ranges::find(remarks, remark) == remarks.end())
+      remarks.push_back(remark);
+  return Status::ok();
+}
+
+Status FrozenBase::openPiece(const LoadedModule &module,
+                             const ModelFiles &model, RankGroup &group,
+                             const BaseCacheRequest &request) {
+  const uint32_t shards = module.table().shards;
+  const uint64_t bytes = module.arenaBytes(QLORA_ARENA_FROZEN);
+  const FileDescriptor file = find(
+      module, model, request, static_cast<uint32_t>(group.rank()) % shards);
+  QLORA_RETURN_IF_ERROR(shareRemarks(group));
+  QLORA_ASSIGN_OR_RETURN(const bool areAllThere,
+                         agreeOnPieces(group, shards, file.isOpen()));
+  if (!areAllThere)
+    mapped.clear();
+  QLORA_ASSIGN_OR_RETURN(arena, areAllThere
+                                    ? FrozenArena::filled(file.get(), bytes)
+                                    : FrozenArena::anonymous(bytes));
+  return Status::ok();
+}
+
 StatusOr<FrozenBase> FrozenBase::open(const LoadedModule &module,
                                       const ModelFiles &model, RankGroup &group,
                                       const BaseCacheRequest &request) {
   FrozenBase base;
+  if (module.table().shards > 1) {
+    QLORA_RETURN_IF_ERROR(base.openPiece(module, model, group, request));
+    return base;
+  }
   QLORA_ASSIGN_OR_RETURN(base.arena,
                          group.shareFrozenArena(
                              module.arenaBytes(QLORA_ARENA_FROZEN),
@@ -208,7 +315,7 @@ Status FrozenBase::seal(const ModelFiles &model) {
     remark(unchanged);
     return Status::ok();
   }
-  auto started = cache->write(key, arena.bytes());
+  auto started = cache->write(key, arena.bytes(), writers);
   remark(started.status());
   if (started.isOk())
     writer = std::move(started).value();

@@ -6,6 +6,11 @@
 // there. The cache saves time and nothing else: whatever is wrong with it is a
 // remark, and the run goes on without.
 //
+// Ranks that hold a base in pieces have other bytes each: memory of their own,
+// and files of their own, which every one of them looks for and leaves. They
+// are filled together (FrozenPieces.h), so files are mapped only where all
+// ranks that hold a base together have theirs.
+//
 //   QLORA_ASSIGN_OR_RETURN(base, FrozenBase::open(module, model, group, {}));
 //   device->load(module, &base->memory());
 //   if (!base->isFilled()) fill this rank's base->share(), all ranks
@@ -43,19 +48,20 @@ bool quantizesBase(const LoadedModule &module);
 ///                    dtype in the file and in the arena, quantisation, block,
 ///                    double quantisation and offset; what our quantiser makes
 ///                    of a sample; a version of ours, which is raised where
-///                    loading gives other bytes in another way
+///                    loading gives other bytes in another way; of a base in
+///                    pieces their sizes and number, and which one it is
 ///   what goes in     of each file of the model folder its name, identity
-///                    (FileDescriptor.h) and tensors, and which file a tensor is
-///                    taken from
+///                    (FileDescriptor.h) and tensors, and which file a tensor
+///                    is taken from
 ///
 /// Hashing the weights would cost the very read that a cache is for, so a file
 /// is known by its identity: a changed file is another one, whatever has been
 /// done to its time; so is a copy, which is then read and quantised anew. Links
 /// are followed: two snapshots of the Hugging Face cache that share a blob
-/// share a base. The target, ranks and threads change no byte and are not in
-/// it.
+/// share a base. The target, other ranks and threads change no byte and are
+/// not in it. `piece`: the number of it, where ranks hold the base in pieces.
 StatusOr<std::string> baseKey(const LoadedModule &module,
-                              const ModelFiles &model);
+                              const ModelFiles &model, uint32_t piece = 0);
 
 /// kUnavailable, with the reason for people, where a file of the model was
 /// written so lately that its identity does not tell (FileDescriptor.h). Asked
@@ -88,7 +94,7 @@ public:
   /// By the file that is mapped, or by seal().
   bool isFilled() const { return arena.isFilled() || isSealed; }
   /// The file that is mapped; empty where the base was made in this run, and
-  /// on ranks other than the first of a machine.
+  /// where it is whole on ranks other than the first of a machine.
   const std::string &mappedFile() const { return mapped; }
 
   /// All ranks have filled their shares: nobody writes any more, and a base
@@ -103,11 +109,16 @@ public:
 
 private:
   FileDescriptor find(const LoadedModule &module, const ModelFiles &model,
-                      const BaseCacheRequest &request);
+                      const BaseCacheRequest &request, uint32_t piece = 0);
+  Status openPiece(const LoadedModule &module, const ModelFiles &model,
+                   RankGroup &group, const BaseCacheRequest &request);
+  StatusOr<bool> agreeOnPieces(RankGroup &group, uint32_t shards, bool hasFile);
+  Status shareRemarks(RankGroup &group);
   void remark(const Status &status);
 
   std::optional<BaseCache> cache; ///< where this rank may find or leave it
   std::string key;                ///< empty: not to be left there
+  uint64_t writers = 1; ///< ranks of this machine that leave one there
   std::string mapped;
   std::vector<std::string> remarks;
   FillShare part;

@@ -40,6 +40,7 @@ struct WeightRequest {
   SharedBase *shared = nullptr; ///< or null: this run has its own base
   FactorRequest factors = {};
   std::vector<int64_t> tokens = {}; ///< as in ParameterSources
+  Collectives *shards = nullptr;    ///< as in ParameterSources
 };
 
 struct LoadedWeights {

@@ -1,26 +1,21 @@
 // SPDX-License-Identifier: MIT
 
-// Filling of the frozen and trainable arenas.
+// What is trained, and filling of its arenas.
 
 #include "runtime/Weights/Parameters.h"
 
-#include "runtime/Kernels/KernelTable.h"
-#include "runtime/Kernels/StoredTables.h"
 #include "runtime/Module/ParameterCounts.h"
 #include "runtime/Weights/ConvertWeights.h"
-#include "runtime/Weights/FileWeight.h"
 #include "runtime/Weights/ParameterInit.h"
-#include "runtime/Weights/QuantizeWeight.h"
-#include "runtime/Weights/StoredTensors.h"
+#include "runtime/Weights/ParameterWeight.h"
 
 #include <algorithm>
-#include <cstring>
 #include <set>
 #include <vector>
 
 namespace qlora {
 
-/// Elements that are read at a time.
+/// Elements that are rounded at a time.
 static constexpr int64_t kWindow = int64_t{1} << 22;
 
 //===----------------------------------------------------------------------===//
@@ -70,224 +65,6 @@ std::string trainedName(const LoadedModule &module,
 //===----------------------------------------------------------------------===//
 // Filling
 //===----------------------------------------------------------------------===//
-
-static std::span<const int64_t> shapeOf(const qlora_parameter &parameter) {
-  return {parameter.shape, parameter.rank};
-}
-
-static bool isTurned(const qlora_parameter &parameter) {
-  return parameter.quantization == QLORA_QUANTIZATION_TURNED;
-}
-
-/// As its file has it.
-static std::vector<int64_t> shapeInFile(const qlora_parameter &parameter) {
-  const auto shape = shapeOf(parameter);
-  if (isTurned(parameter))
-    return {shape.rbegin(), shape.rend()};
-  return {shape.begin(), shape.end()};
-}
-
-static int64_t elementsOf(const qlora_parameter &parameter) {
-  int64_t elements = 1;
-  for (int64_t extent : shapeOf(parameter))
-    elements *= extent;
-  return elements;
-}
-
-/// The weight of the model folder that a parameter names.
-static StatusOr<FileWeight> findWeight(const ParameterSources &sources,
-                                       const qlora_parameter &parameter) {
-  return FileWeight::find(sources.model, parameter.name,
-                          shapeInFile(parameter),
-                          static_cast<qlora_dtype>(parameter.file_dtype));
-}
-
-/// Room for `count` elements of a parameter, from `first` on.
-static uint8_t *mapElements(ArenaSink &arena, const qlora_parameter &parameter,
-                            int64_t first, int64_t count) {
-  const uint64_t size = weightBytes(static_cast<qlora_dtype>(parameter.dtype));
-  return arena
-      .map(parameter.offset + static_cast<uint64_t>(first) * size,
-           static_cast<uint64_t>(count) * size)
-      .data();
-}
-
-/// `factors`, where there are any, are subtracted from what is read.
-static Status copyWeight(const FileWeight &weight, const qlora_parameter &parameter,
-                         ArenaSink &arena,
-                         const WeightFactors *factors = nullptr) {
-  const int64_t elements = elementsOf(parameter);
-  const auto type = static_cast<qlora_dtype>(parameter.dtype);
-  for (int64_t first = 0; first < elements; first += kWindow) {
-    const int64_t count = std::min(kWindow, elements - first);
-    const auto bytes =
-        static_cast<size_t>(count) * size_t{weightBytes(weight.dtype)};
-    uint8_t *const out = mapElements(arena, parameter, first, count);
-    std::span<uint8_t> read(out, bytes);
-    if (weight.dtype != type) {
-      QLORA_ASSIGN_OR_RETURN(const auto window, arena.window(bytes));
-      read = window.first(bytes);
-    }
-    QLORA_RETURN_IF_ERROR(weight.read(first, read));
-    if (factors)
-      factors->subtractFrom(first, weight.dtype, read);
-    if (weight.dtype != type)
-      convertWeights(weight.dtype, read.data(), type, out, count);
-    QLORA_RETURN_IF_ERROR(arena.commit());
-  }
-  return Status::ok();
-}
-
-/// A turned weight goes through memory whole, as its blocks lie across the
-/// rows of the file.
-static Status quantizeWeight(const StackedFileWeight &weight,
-                             const qlora_parameter &parameter,
-                             const StoredLayout &layout, ArenaSink &arena,
-                             const WeightFactors *factors = nullptr) {
-  UnquantizedWeight source;
-  source.name = parameter.name;
-  source.fileType = weight.parts.front().dtype;
-  source.read = [&](int64_t first, std::span<uint8_t> out) {
-    QLORA_RETURN_IF_ERROR(weight.read(first, out));
-    if (factors)
-      factors->subtractFrom(first, source.fileType, out);
-    return Status::ok();
-  };
-  const size_t size = weightBytes(source.fileType);
-  std::vector<uint8_t> turned;
-  if (isTurned(parameter)) {
-    turned.resize(static_cast<size_t>(layout.elements) * size);
-    std::vector<uint8_t> stored(turned.size());
-    QLORA_RETURN_IF_ERROR(source.read(0, stored));
-    turnWeights(source.fileType, stored.data(), parameter.shape[1],
-                parameter.shape[0], turned.data());
-    source.read = [&](int64_t first, std::span<uint8_t> out) {
-      std::ranges::copy(std::span(turned).subspan(
-                            static_cast<size_t>(first) * size, out.size()),
-                        out.begin());
-      return Status::ok();
-    };
-  }
-  source.layout = layout;
-  source.columns = shapeOf(parameter).back();
-  source.type = static_cast<qlora_dtype>(parameter.dtype);
-  source.offset = parameter.offset;
-  return arena.quantize(source);
-}
-
-/// The tensors of a weight that has parts, one behind the other: codes, scales
-/// and zero points of whole blocks. What is the format's is the first one's.
-static Status copyStacked(const ModelFiles &model,
-                          const qlora_parameter &parameter,
-                          const StoredLayout &layout, uint8_t *out) {
-  std::vector<int64_t> shape(parameter.shape, parameter.shape + parameter.rank);
-  shape[0] /= parameter.parts;
-  const StoredLayout each =
-      StoredLayout::of(layout.dtype, layout.elements / parameter.parts,
-                       layout.block, layout.doubleQuant);
-  if (each.elements % each.block != 0)
-    return Status::error(StatusCode::kDataLoss,
-                         "parameter '{}' has parts of {} elements in blocks of "
-                         "{}",
-                         parameter.name, each.elements, each.block);
-  std::memset(out, 0, static_cast<size_t>(layout.bytes));
-  std::vector<uint8_t> part(static_cast<size_t>(each.bytes));
-  const int64_t scaleBytes = layout.doubleQuant ? 1 : 4;
-  int64_t number = 0;
-  for (const char *name : fileNamesOf(parameter)) {
-    QLORA_RETURN_IF_ERROR(copyStored(model, name, shape, each, part.data()));
-    const auto append = [&](int64_t from, int64_t to, int64_t count) {
-      std::copy_n(part.data() + from, count, out + to + number * count);
-    };
-    append(each.packed, layout.packed, each.packedBytes);
-    append(each.scales, layout.scales, scaleBytes * each.blocks);
-    if (layout.format().hasZeros)
-      append(each.zeros, layout.zeros, each.blocks);
-    if (number++ == 0)
-      writeTables(layout, out);
-    if (const uint8_t *book = part.data() + each.codeBook;
-        !std::equal(book, book + (4 << layout.bits), out + layout.codeBook))
-      return Status::error(StatusCode::kDataLoss,
-                           "weight '{}' in '{}' has another code book than {}",
-                           name, model.folder(), layout.format().title);
-  }
-  return Status::ok();
-}
-
-/// A weight that its files hold in few bits.
-static Status fillStored(const ParameterSources &sources,
-                         const qlora_parameter &parameter,
-                         const StoredLayout &layout, ArenaSink &arena) {
-  if (!sources.model)
-    return Status::error(StatusCode::kNotFound,
-                         "parameter '{}' needs a model folder, and none is "
-                         "given",
-                         parameter.name);
-  const auto copyTo = [&](uint8_t *out) {
-    return parameter.parts
-               ? copyStacked(*sources.model, parameter, layout, out)
-               : copyStored(*sources.model, parameter.name, shapeOf(parameter),
-                            layout, out);
-  };
-  if (parameter.dtype == parameter.format) {
-    QLORA_RETURN_IF_ERROR(
-        copyTo(arena.map(parameter.offset, parameter.bytes).data()));
-    return arena.commit();
-  }
-  std::vector<uint8_t> packed(static_cast<size_t>(layout.bytes));
-  QLORA_RETURN_IF_ERROR(copyTo(packed.data()));
-  return decodeOnHost(layout, packed.data(), shapeOf(parameter).back(),
-                      static_cast<qlora_dtype>(parameter.dtype),
-                      parameter.offset, arena);
-}
-
-static Status fillFrozenParameter(const ParameterSources &sources,
-                                  const qlora_parameter &parameter,
-                                  ArenaSink &arena) {
-  const WeightFactors *const factors =
-      sources.factors ? sources.factors->ofBase(parameter) : nullptr;
-  if (parameter.quantization == QLORA_QUANTIZATION_NONE) {
-    QLORA_ASSIGN_OR_RETURN(FileWeight weight, findWeight(sources, parameter));
-    return copyWeight(weight, parameter, arena, factors);
-  }
-  const StoredLayout layout = StoredLayout::of(
-      static_cast<qlora_dtype>(parameter.format), elementsOf(parameter),
-      parameter.block, parameter.double_quant != 0);
-  if (parameter.quantization == QLORA_QUANTIZATION_STORED)
-    return fillStored(sources, parameter, layout, arena);
-  if (parameter.parts == 0) {
-    QLORA_ASSIGN_OR_RETURN(FileWeight weight, findWeight(sources, parameter));
-    return quantizeWeight({{weight}, layout.elements}, parameter, layout,
-                          arena, factors);
-  }
-  QLORA_ASSIGN_OR_RETURN(StackedFileWeight weight,
-                         StackedFileWeight::find(sources.model, parameter));
-  return quantizeWeight(weight, parameter, layout, arena);
-}
-
-Status fillFrozen(const LoadedModule &module, const ParameterSources &sources,
-                  FillShare share, qlora_arena_kind kind, ArenaSink &arena) {
-  if (arena.bytes() != module.arenaBytes(kind))
-    return Status::error(StatusCode::kInternal,
-                         "the {} arena has {} bytes instead of {}",
-                         arenaKindName(kind), arena.bytes(),
-                         module.arenaBytes(kind));
-  std::vector<const qlora_parameter *> mine;
-  uint64_t total = 0, done = 0;
-  const auto parameters = module.parameters();
-  for (size_t i = share.rank; i < parameters.size(); i += share.size)
-    if (module.arenas()[parameters[i].arena].kind == kind) {
-      mine.push_back(&parameters[i]);
-      total += parameters[i].bytes;
-    }
-  for (const qlora_parameter *parameter : mine) {
-    QLORA_RETURN_IF_ERROR(fillFrozenParameter(sources, *parameter, arena));
-    done += parameter->bytes;
-    if (sources.progress)
-      sources.progress(done, total);
-  }
-  return Status::ok();
-}
 
 /// The tensor of the adapter to start from, or null where a model's own
 /// weight is not in it.
@@ -382,7 +159,7 @@ static Status fillTrainableParameter(const LoadedModule &module,
                          tensor ? FileWeight::of(*sources.adapter, *tensor,
                                                  shapeInFile(parameter))
                                 : findWeight(sources, parameter));
-  return copyWeight(weight, parameter, arena);
+  return copyWeight(weight, parameter, {0, elementsOf(parameter)}, arena);
 }
 
 Status fillTrainable(const LoadedModule &module,

@@ -3,9 +3,10 @@
 // Names to bytes: fills the FROZEN and TRAINABLE arenas from the parameter
 // table. Tensors are read one after the other, window by window, so that
 // resident memory grows by the arena (where it is on the host) and one window,
-// not by the file. Into an arena elsewhere they go window by window too, a tensor that is quantised in its
-// file whole; one that is to be quantised is quantised there
-// (QuantizeWeight.h).
+// not by the file. Into an arena elsewhere they go window by window too, a
+// tensor that is quantised in its file whole; one that is to be quantised is
+// quantised there (QuantizeWeight.h). Where ranks hold a base in pieces:
+// FrozenPieces.h.
 //
 // Frozen weights are copied, converted (bf16, f16, f32 to the arena's dtype,
 // to nearest even), quantised as bitsandbytes does, or taken as
@@ -24,6 +25,7 @@
 
 #include "runtime/Base/Progress.h"
 #include "runtime/Base/Status.h"
+#include "runtime/Device/Collectives.h"
 #include "runtime/Device/FrozenArena.h"
 #include "runtime/Module/ModuleLoader.h"
 #include "runtime/Weights/ArenaSink.h"
@@ -59,12 +61,21 @@ struct ParameterSources {
   const StartingFactors *factors = nullptr; ///< null: none is needed
   std::vector<int64_t> tokens = {}; ///< whose rows QLORA_INIT_ROWS are
   /// Hears of bytes of this rank's share that fillFrozen() has filled.
-  ProgressListener progress;
+  ProgressListener progress = {};
+  /// The ranks that hold the base in pieces, of which this rank has the number
+  /// of its rank among them; null: one rank that holds it whole.
+  Collectives *shards = nullptr;
 };
 
-/// Fills this rank's share of the FROZEN or the HOST arena. kInvalidArgument
-/// when a tensor has another shape or dtype than the module was compiled for,
-/// kNotFound when it is missing; both name it.
+/// kInvalidArgument where a module's base is in more or fewer pieces than there
+/// are ranks to hold them.
+Status checkShardGroup(const LoadedModule &module, const Collectives *shards);
+
+/// Fills this rank's share of the FROZEN or the HOST arena. Pieces of it are
+/// filled by all ranks of sources.shards together (FrozenPieces.h); their share
+/// is everything. kInvalidArgument when a tensor has another shape or dtype
+/// than the module was compiled for, kNotFound when it is missing; both name
+/// it.
 Status fillFrozen(const LoadedModule &module, const ParameterSources &sources,
                   FillShare share, qlora_arena_kind kind, ArenaSink &arena);
 

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <thread>
 
 #include "tests/runtime/TemporaryFolder.h"
@@ -76,6 +77,26 @@ TEST_F(BaseKeyTest, AnotherLayoutIsAnotherKey) {
   OneParameter other("w", {4, 64}, QLORA_QUANTIZATION_ON_LOAD, QLORA_DTYPE_NF4);
   other.tables.arenas[kDemoActivation].bytes += 64;
   EXPECT_EQ(keyOf(other), key);
+}
+
+TEST_F(BaseKeyTest, APieceIsAnotherKeyAndTheWholeIsNot) {
+  auto files = ModelFiles::open(folder.path());
+  ASSERT_TRUE(files.isOk()) << files.status().message();
+  const std::string key = keyOf(nf4);
+  const auto pieceKey = [&](uint32_t shards, uint64_t size, uint32_t piece) {
+    OneParameter parameter = nf4;
+    parameter.tables.header.shards = shards;
+    parameter.tables.parameters[0].piece = size;
+    auto module = parameter.tables.load();
+    EXPECT_TRUE(module.isOk()) << module.status().message();
+    return baseKey(*module, *files, piece).value();
+  };
+  EXPECT_EQ(pieceKey(1, 0, 0), key);
+  const uint64_t half = (nf4.tables.parameters[0].bytes / 2 + 63) / 64 * 64;
+  const std::set<std::string> keys = {
+      key, pieceKey(2, half, 0), pieceKey(2, half, 1), pieceKey(3, half, 0),
+      pieceKey(2, half + 64, 0), pieceKey(2, 0, 0)};
+  EXPECT_EQ(keys.size(), 6u);
 }
 
 TEST_F(BaseKeyTest, AChangedFileIsAnotherKeyWhateverItsTime) {

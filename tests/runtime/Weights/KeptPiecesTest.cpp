@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: MIT
+
+// Kept bases of ranks that hold one in pieces: each leaves its own file and
+// maps it again, where none is missing.
+
+#include "runtime/Weights/FrozenBase.h"
+
+#include "runtime/Ranks/RankGroup.h"
+#include "runtime/Ranks/Rendezvous.h"
+#include "runtime/Weights/LoadWeights.h"
+#include "runtime/Weights/Parameters.h"
+#include "tests/runtime/TemporaryFolder.h"
+#include "tests/runtime/Weights/PieceTables.h"
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <set>
+#include <thread>
+
+#define EXPECT_HAS(text, part)                                                 \
+  EXPECT_NE((text).find(part), std::string::npos) << "in: " << (text)
+
+namespace qlora {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Long enough there to be trusted.
+const std::string kModel =
+    std::string(QLORA_TEST_INPUTS) + "/goldens/llama-nf4/model";
+const std::vector<PieceParameter> kRows = {
+    {"model.layers.0.mlp.down_proj.weight",
+     {64, 176},
+     QLORA_QUANTIZATION_ON_LOAD,
+     QLORA_DTYPE_BF16,
+     QLORA_DTYPE_NF4,
+     QLORA_DTYPE_NF4,
+     64,
+     true},
+    {"model.layers.0.mlp.up_proj.weight",
+     {176, 64},
+     QLORA_QUANTIZATION_ON_LOAD,
+     QLORA_DTYPE_BF16,
+     QLORA_DTYPE_NF4,
+     QLORA_DTYPE_NF4,
+     64,
+     true},
+    {"model.norm.weight",
+     {64},
+     QLORA_QUANTIZATION_NONE,
+     QLORA_DTYPE_BF16,
+     QLORA_DTYPE_F32,
+     0,
+     0,
+     false,
+     0,
+     /*isCut=*/false}};
+
+/// One rank's run.
+struct PieceRun {
+  bool wasMapped = false;
+  std::string file; ///< that it has mapped
+  std::vector<uint8_t> arena;
+  std::vector<std::string> remarks;
+};
+
+/// Runs `body` as each of `size` ranks of a job.
+void runJob(int size, const std::function<void(RankGroup &)> &body) {
+  FileDescriptor listening = std::move(listenOn("127.0.0.1", 0)).value();
+  const int port = portOf(listening).value();
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank)
+    threads.emplace_back([&, rank] {
+      RankEnvironment env;
+      env.rank = rank;
+      env.worldSize = size;
+      env.masterPort = port;
+      env.secret = "s";
+      auto group = RankGroup::join(
+          env, rank == 0 ? std::move(listening) : FileDescriptor(),
+          std::chrono::seconds(20));
+      ASSERT_TRUE(group.isOk()) << group.status().message();
+      body(*group);
+    });
+  for (std::thread &thread : threads)
+    thread.join();
+}
+
+class KeptPieces : public testing::Test {
+protected:
+  /// As LoadWeights.h does. Where there is more than one group of `shards`,
+  /// pieces get other bytes than weights: their number.
+  Status load(const LoadedModule &module, RankGroup &group, PieceRun &run) {
+    QLORA_ASSIGN_OR_RETURN(const ModelFiles model,
+                           ModelFiles::open(folderOfModel));
+    QLORA_ASSIGN_OR_RETURN(FrozenBase base,
+                           FrozenBase::open(module, model, group, request));
+    run.wasMapped = base.isFilled();
+    run.file = base.mappedFile();
+    EXPECT_EQ(base.share().size, 1u);
+    const auto shards = static_cast<int>(module.table().shards);
+    ParameterSources sources;
+    sources.model = &model;
+    sources.shards = &group.collectives();
+    HostArena arena(base.memory().bytes());
+    if (!run.wasMapped && group.size() == shards)
+      QLORA_RETURN_IF_ERROR(
+          fillFrozen(module, sources, {}, QLORA_ARENA_FROZEN, arena));
+    else if (!run.wasMapped)
+      std::ranges::fill(base.memory().bytes(), group.rank() % shards);
+    QLORA_RETURN_IF_ERROR(group.collectives().barrier());
+    QLORA_RETURN_IF_ERROR(base.seal(model));
+    const auto bytes = base.memory().bytes();
+    run.arena.assign(bytes.begin(), bytes.end());
+    base.finish();
+    run.remarks = base.takeRemarks();
+    return group.collectives().barrier();
+  }
+
+  /// Of all ranks.
+  std::vector<PieceRun> start(int ranks, int shards) {
+    PieceTables tables(kRows, static_cast<uint32_t>(shards));
+    auto module = tables.load();
+    EXPECT_TRUE(module.isOk()) << module.status().message();
+    std::vector<PieceRun> runs(static_cast<size_t>(ranks));
+    runJob(ranks, [&](RankGroup &group) {
+      EXPECT_EQ(load(*module, group, runs[static_cast<size_t>(group.rank())])
+                    .message(),
+                "");
+    });
+    return runs;
+  }
+  std::vector<PieceRun> start() { return start(3, 3); }
+
+  std::set<std::string> files() const {
+    std::set<std::string> names;
+    for (const auto &entry : fs::directory_iterator(folder.path()))
+      names.insert(entry.path());
+    return names;
+  }
+
+  const TemporaryFolder folder;
+  BaseCacheRequest request{folder.path(), uint64_t{1} << 30};
+  std::string folderOfModel = kModel;
+};
+
+void expectSame(const std::vector<PieceRun> &runs,
+                const std::vector<PieceRun> &first, bool areMapped) {
+  for (size_t i = 0; i < runs.size(); ++i) {
+    EXPECT_EQ(runs[i].wasMapped, areMapped) << i;
+    EXPECT_EQ(runs[i].file.empty(), !areMapped) << i;
+    EXPECT_EQ(runs[i].arena, first[i].arena) << i;
+  }
+}
+
+TEST_F(KeptPieces, AreMappedByTheNextRun) {
+  const std::vector<PieceRun> first = start();
+  expectSame(first, first, false);
+  EXPECT_NE(first[0].arena, first[1].arena);
+  EXPECT_EQ(files().size(), 3u);
+  const std::vector<PieceRun> second = start();
+  expectSame(second, first, true);
+  std::set<std::string> mapped;
+  for (const PieceRun &run : second) {
+    EXPECT_TRUE(run.remarks.empty());
+    mapped.insert(run.file);
+  }
+  EXPECT_EQ(mapped, files());
+  // Another number of pieces has files of its own, and the whole too.
+  start(2, 2);
+  EXPECT_EQ(files().size(), 5u);
+  start(1, 1);
+  EXPECT_EQ(files().size(), 6u);
+}
+
+TEST_F(KeptPieces, OneThatIsMissingIsMadeWithTheOthers) {
+  const std::vector<PieceRun> first = start();
+  const std::string lost = start()[1].file;
+  const std::set<std::string> all = files();
+  const std::string kept = *all.begin() == lost ? *all.rbegin() : *all.begin();
+  const FileIdentity before = FileIdentity::at(kept).value();
+  fs::remove(lost);
+  const std::vector<PieceRun> second = start();
+  expectSame(second, first, false);
+  EXPECT_EQ(files(), all);
+  // What is sound is not written once more.
+  EXPECT_EQ(FileIdentity::at(kept)->inode, before.inode);
+  for (const PieceRun &run : second) {
+    ASSERT_EQ(run.remarks.size(), 1u);
+    EXPECT_EQ(run.remarks[0], "2 of the 3 pieces of the quantised base are "
+                              "kept; all are made again");
+  }
+  expectSame(start(), first, true);
+}
+
+TEST_F(KeptPieces, OneThatIsDamagedIsSaidByTheFirstRank) {
+  const std::vector<PieceRun> first = start();
+  const std::string damaged = start()[2].file;
+  fs::resize_file(damaged, fs::file_size(damaged) - 1);
+  const std::vector<PieceRun> second = start();
+  expectSame(second, first, false);
+  ASSERT_EQ(second[0].remarks.size(), 1u);
+  EXPECT_HAS(second[0].remarks[0], damaged);
+  EXPECT_HAS(second[0].remarks[0], "; the base is made again");
+  expectSame(start(), first, true);
+}
+
+TEST_F(KeptPieces, ALimitIsForAllOfAMachine) {
+  start();
+  uint64_t bytes = 0;
+  for (const std::string &file : files()) {
+    bytes += fs::file_size(file);
+    fs::remove(file);
+  }
+  request.limit = bytes - 1;
+  const std::vector<PieceRun> over = start();
+  EXPECT_TRUE(files().empty());
+  ASSERT_EQ(over[0].remarks.size(), 1u);
+  EXPECT_HAS(over[0].remarks[0], "is not kept for the next start: it has " +
+                                     std::to_string(bytes) +
+                                     " bytes, and --base-cache-limit is ");
+  request.limit = bytes;
+  start();
+  EXPECT_EQ(files().size(), 3u);
+}
+
+/// Two groups on one machine: the first ranks write, and need room for two
+/// files.
+TEST_F(KeptPieces, GroupsShareFiles) {
+  request.limit =
+      2 * baseFileBytes(PieceTables(kRows, 2).arenas[kDemoFrozen].bytes);
+  const std::vector<PieceRun> first = start(4, 2);
+  expectSame(first, first, false);
+  EXPECT_EQ(files().size(), 2u);
+  const std::vector<PieceRun> second = start(4, 2);
+  expectSame(second, first, true);
+  for (size_t i = 0; i < 4; ++i)
+    EXPECT_EQ(second[i].file, second[i % 2].file);
+  EXPECT_NE(second[0].file, second[1].file);
+}
+
+/// All have the same to say.
+TEST_F(KeptPieces, OneRemarkIsOfAllRanks) {
+  const TemporaryFolder fresh;
+  fs::copy(kModel, fresh.path(), fs::copy_options::recursive);
+  folderOfModel = fresh.path();
+  const std::vector<PieceRun> first = start();
+  ASSERT_EQ(first[0].remarks.size(), 1u);
+  EXPECT_HAS(first[0].remarks[0], "was written less than two seconds ago");
+  EXPECT_TRUE(files().empty());
+}
+
+/// The same by the way that a run takes.
+TEST_F(KeptPieces, AreWhatADeviceGets) {
+  const std::vector<PieceRun> first = start();
+  PieceTables tables(kRows, 3);
+  auto module = tables.load();
+  ASSERT_TRUE(module.isOk()) << module.status().message();
+  for (const bool areKept : {true, false}) {
+    request.place = areKept ? folder.path() : BaseCacheRequest::kNone;
+    runJob(3, [&](RankGroup &group) {
+      std::shared_ptr<FrozenBase> base; // outlives the device
+      auto device = createDevice("cpu", {});
+      ASSERT_TRUE(device.isOk()) << device.status().message();
+      WeightRequest wanted{*module, group, request, kModel, "", 0, {}, nullptr};
+      EXPECT_HAS(loadWeights(wanted, **device).status().message(),
+                 "that 3 ranks hold in pieces, and here 1 would");
+      wanted.shards = &group.collectives();
+      const auto weights = loadWeights(wanted, **device);
+      ASSERT_TRUE(weights.isOk()) << weights.status().message();
+      base = weights->base;
+      EXPECT_EQ(base->mappedFile().empty(), !areKept);
+      EXPECT_TRUE(
+          std::ranges::equal((*device)->hostArena(kDemoFrozen),
+                             first[static_cast<size_t>(group.rank())].arena));
+    });
+  }
+}
+
+TEST_F(KeptPieces, NoneAreKeptWithoutAPlace) {
+  request.place = BaseCacheRequest::kNone;
+  const std::vector<PieceRun> first = start();
+  expectSame(start(), first, false);
+  EXPECT_TRUE(first[0].remarks.empty());
+}
+
+} // namespace
+} // namespace qlora

@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT
+
+// A module of frozen parameters that ranks hold whole or in pieces.
+
+#ifndef QLORA_TESTS_RUNTIME_WEIGHTS_PIECETABLES_H
+#define QLORA_TESTS_RUNTIME_WEIGHTS_PIECETABLES_H
+
+#include <algorithm>
+#include <vector>
+
+#include "runtime/Kernels/Math/Stored.h"
+#include "runtime/Weights/ConvertWeights.h"
+#include "tests/runtime/DemoTables.h"
+
+namespace qlora {
+
+/// A row of the parameter table, in short.
+struct PieceParameter {
+  const char *name;
+  std::vector<int64_t> shape;
+  uint32_t quantization;
+  qlora_dtype file, type;
+  uint32_t format = 0;
+  int64_t block = 0;
+  bool isDouble = false;
+  uint32_t parts = 0;
+  bool isCut = true;      ///< where there are several ranks
+  uint64_t moreBytes = 0; ///< of a piece than it needs
+};
+
+class PieceTables : public DemoTables {
+public:
+  /// The parameters follow each other in the arena; behind them there is the
+  /// demo's adapter.
+  PieceTables(const std::vector<PieceParameter> &rows, uint32_t shards) {
+    header.shards = shards;
+    operands.clear();
+    commands.clear();
+    entries.clear();
+    const qlora_parameter adapter = parameters[1];
+    parameters.clear();
+    uint64_t offset = 0;
+    for (const PieceParameter &row : rows) {
+      parameters.push_back(make(row, shards));
+      parameters.back().offset = offset;
+      offset += (arenaBytesOf(parameters.back()) + 63) / 64 * 64;
+    }
+    arenas[kDemoFrozen].bytes = offset;
+    parameters.push_back(adapter);
+  }
+
+private:
+  static qlora_parameter make(const PieceParameter &row, uint32_t shards) {
+    qlora_parameter p{};
+    p.name = row.name;
+    p.role = QLORA_ROLE_FROZEN;
+    p.init = QLORA_INIT_FILE;
+    p.arena = kDemoFrozen;
+    p.rank = static_cast<uint32_t>(row.shape.size());
+    std::ranges::copy(row.shape, p.shape);
+    p.quantization = row.quantization;
+    p.dtype = row.type;
+    p.file_dtype = row.file;
+    p.format = row.format;
+    p.block = static_cast<uint32_t>(row.block);
+    p.double_quant = row.isDouble;
+    p.parts = row.parts;
+    int64_t elements = 1;
+    for (const int64_t extent : row.shape)
+      elements *= extent;
+    p.bytes = static_cast<uint64_t>(
+        storedFormat(row.type)
+            ? StoredLayout::of(row.type, elements, row.block, row.isDouble)
+                  .bytes
+            : elements * weightBytes(row.type));
+    if (row.isCut && shards > 1)
+      p.piece =
+          ((p.bytes + shards - 1) / shards + 63) / 64 * 64 + row.moreBytes;
+    return p;
+  }
+};
+
+} // namespace qlora
+
+#endif // QLORA_TESTS_RUNTIME_WEIGHTS_PIECETABLES_H

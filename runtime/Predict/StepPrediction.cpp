@@ -159,11 +159,14 @@ void StepWalk::addToGroup(const qlora_command &command, const KernelRow *row,
 
 void StepWalk::addCollective(const qlora_command &command) {
   const uint64_t bytes = collectiveBytes(module, command);
+  const int64_t ranks = command.group == QLORA_GROUP_FSDP
+                            ? int64_t(module.table().shards)
+                            : request.ranks;
   // A CPU's profile knows no links, and is for one rank alone.
   const double seconds =
       request.ranks == 1
           ? 0
-          : collectiveSeconds(command.collective, double(bytes), request.ranks,
+          : collectiveSeconds(command.collective, double(bytes), ranks,
                               *request.device.gpu);
   TimelineItem item;
   item.kind = TimelineItem::Kind::kCollective;
@@ -287,7 +290,9 @@ StatusOr<std::vector<StepPrediction>>
 predictScaling(const LoadedModule &module, PredictionRequest request) {
   const int64_t all = request.ranks;
   std::vector<StepPrediction> curve;
-  for (int64_t ranks = 1;; ranks = std::min(2 * ranks, all)) {
+  // Of what can be started: multiples of the ranks that hold a base together.
+  for (int64_t ranks = module.table().shards;;
+       ranks = std::min(2 * ranks, all)) {
     request.ranks = ranks;
     QLORA_ASSIGN_OR_RETURN(auto steps, predictSteps(module, request));
     if (!steps.empty())

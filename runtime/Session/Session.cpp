@@ -57,7 +57,9 @@ private:
   Status openProfiler();
   Status loadBase();
   int64_t totalSteps() const;
-  StepShape stepShape() const { return {start.accumulation, group.size()}; }
+  StepShape stepShape() const {
+    return {start.accumulation, group.size(), module.table().shards > 1};
+  }
   uint64_t untouchedBytes() const;
   void warnOfBase();
   Status writeRecord();
@@ -261,7 +263,7 @@ uint64_t Session::untouchedBytes() const {
   if (trainData)
     touched.addTraining(trainData->schedule(), stepShape(), totalSteps());
   if (validationData)
-    touched.addEvaluation(validationData->schedule(), group.size());
+    touched.addEvaluation(validationData->schedule(), stepShape());
   return touched.untouchedBytes();
 }
 

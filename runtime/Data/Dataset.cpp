@@ -219,6 +219,17 @@ std::optional<int64_t> Dataset::mostLabels(int64_t step, int64_t k,
   return most;
 }
 
+std::optional<int64_t> Dataset::mostLabelsInOrder(int64_t number,
+                                                  const StepShape &shape) {
+  if (!shape.inLockstep)
+    return std::nullopt;
+  const int64_t first = number / shape.ranks * shape.ranks;
+  int64_t most = 0;
+  for (int64_t each = first; each < first + shape.ranks; ++each)
+    most = std::max(most, labelsOf(rule->inOrder(each, shape)));
+  return most;
+}
+
 double Dataset::meanLabels(int64_t step, const StepShape &shape) {
   const int64_t count = rule->microBatches(step, shape) * shape.ranks;
   int64_t labels = 0, filled = 0;

@@ -67,13 +67,15 @@ public:
   /// Adds all that it gives, to the last token.
   void identify(ContentHash &hash) const;
 
-  /// The micro-batches of Schedule::at() and inOrder().
+  /// The micro-batches of Schedule::at() and inOrder(); without a shape, those
+  /// of one rank.
   Status read(int64_t step, int64_t index, const StepShape &shape,
               MicroBatch &out) {
     return fill(rule->at(step, index, shape), out);
   }
-  Status readInOrder(int64_t number, MicroBatch &out) {
-    return fill(rule->inOrder(number), out);
+  Status readInOrder(int64_t number, MicroBatch &out,
+                     const StepShape &shape = {}) {
+    return fill(rule->inOrder(number, shape), out);
   }
 
   /// How many labels read() gives, from counts that were made once; at least as
@@ -86,6 +88,10 @@ public:
   /// alike, without a message.
   std::optional<int64_t> mostLabels(int64_t step, int64_t k,
                                     const StepShape &shape);
+  /// The same of the micro-batches that ranks read at once in file order, with
+  /// the `number`-th: nothing but in lockstep.
+  std::optional<int64_t> mostLabelsInOrder(int64_t number,
+                                           const StepShape &shape);
 
   /// Labels of a micro-batch of the step on average, over all ranks, of those
   /// that have rows: the last step of an epoch may have some without. Looks at

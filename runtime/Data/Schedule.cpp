@@ -26,6 +26,28 @@ double Schedule::epochAfter(int64_t steps, int64_t perStep) const {
          static_cast<double>(inEpoch) / whole;
 }
 
+/// Micro-batch `index` of those of all ranks, in lockstep in the shape of the
+/// largest; `smallest`: of an index, in the smallest shape.
+template <typename Smallest>
+static BatchLayout laidOut(int64_t index, const StepShape &shape,
+                           const Smallest &smallest) {
+  BatchLayout layout = smallest(index);
+  const int64_t first = index / shape.ranks * shape.ranks;
+  for (int64_t rank = 0; shape.inLockstep && rank < shape.ranks; ++rank)
+    layout.shape = std::max(layout.shape, smallest(first + rank).shape);
+  return layout;
+}
+
+BatchLayout Schedule::at(int64_t step, int64_t index, const StepShape &shape) {
+  return laidOut(index, shape,
+                 [&](int64_t each) { return smallestAt(step, each, shape); });
+}
+
+BatchLayout Schedule::inOrder(int64_t number, const StepShape &shape) {
+  return laidOut(number, shape,
+                 [&](int64_t each) { return smallestInOrder(each); });
+}
+
 namespace {
 
 /// The rows that are never parted: one, or several packed.
@@ -46,10 +68,11 @@ public:
   int64_t count() const override {
     return (unitCount() + unitsOfBatch() - 1) / unitsOfBatch();
   }
-  BatchLayout at(int64_t step, int64_t index, const StepShape &shape) override;
-  BatchLayout inOrder(int64_t number) override;
 
 protected:
+  BatchLayout smallestAt(int64_t step, int64_t index,
+                         const StepShape &shape) override;
+  BatchLayout smallestInOrder(int64_t number) override;
   bool endsEpochs() const override { return !isWhole; }
   int64_t unitCount() const { return static_cast<int64_t>(units.size()); }
   /// A token file has lines, whatever they are of.
@@ -86,11 +109,13 @@ public:
   int64_t microBatches(int64_t step, const StepShape &shape) override {
     return static_cast<int64_t>(planOf(step, shape).size()) / shape.ranks;
   }
-  BatchLayout at(int64_t step, int64_t index,
-                 const StepShape &shape) override {
+
+protected:
+  BatchLayout smallestAt(int64_t step, int64_t index,
+                         const StepShape &shape) override {
     return layout(planOf(step, shape)[static_cast<size_t>(index)]);
   }
-  BatchLayout inOrder(int64_t number) override {
+  BatchLayout smallestInOrder(int64_t number) override {
     return number < countInOrder() ? layout(lines[static_cast<size_t>(number)])
                                    : layout({});
   }
@@ -146,15 +171,15 @@ int64_t PaddedSchedule::longestMismatched(const BatchLayout &layout) const {
   return std::min(longest, variants.lengths.back());
 }
 
-BatchLayout PaddedSchedule::inOrder(int64_t number) {
+BatchLayout PaddedSchedule::smallestInOrder(int64_t number) {
   return layout(number, [](int64_t place) { return place; });
 }
 
-BatchLayout PaddedSchedule::at(int64_t step, int64_t index,
-                               const StepShape &shape) {
+BatchLayout PaddedSchedule::smallestAt(int64_t step, int64_t index,
+                                       const StepShape &shape) {
   const int64_t perStep = shape.count();
   if (isWhole)
-    return inOrder((step * perStep + index) % count());
+    return smallestInOrder((step * perStep + index) % count());
   const int64_t stepsInEpoch = stepsPerEpoch(perStep);
   const std::vector<int64_t> &shuffled = orderOf(step / stepsInEpoch);
   return layout(step % stepsInEpoch * perStep + index, [&](int64_t place) {

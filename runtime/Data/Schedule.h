@@ -11,12 +11,17 @@
 //   padded        rows shuffled with the seed in each epoch, or packed first
 //                 and then shuffled, each on a line of the shortest compiled
 //                 length that fits
-//   padding free  the rows of a padded step, dealt anew among its micro-batches,
+//   padding free  the rows of a padded step, dealt anew among its
+//   micro-batches,
 //                 which are one line each (StepPacking.h)
 //
 // The last step of an epoch of rows has what is left; missing rows and
 // micro-batches are padding without labels, so that they add nothing to the
 // loss, which is a mean over labelled tokens.
+//
+// In lockstep, ranks run the same entries at the same time: the k-th
+// micro-batches of all of them have the shape of the largest, as the numbers
+// i N to i N + N - 1 of a pass in file order do.
 
 #ifndef QLORA_RUNTIME_DATA_SCHEDULE_H
 #define QLORA_RUNTIME_DATA_SCHEDULE_H
@@ -37,6 +42,7 @@ namespace qlora {
 struct StepShape {
   int64_t accumulation = 1;
   int64_t ranks = 1;
+  bool inLockstep = false; ///< every entry has collectives of several ranks
 
   int64_t count() const { return accumulation * ranks; }
   bool operator==(const StepShape &) const = default;
@@ -81,10 +87,9 @@ public:
     return shape.accumulation;
   }
   /// Micro-batch `index` = k N + r of `step`, k below microBatches().
-  virtual BatchLayout at(int64_t step, int64_t index,
-                         const StepShape &shape) = 0;
+  BatchLayout at(int64_t step, int64_t index, const StepShape &shape);
   /// Micro-batch `number` in file order; padding past countInOrder().
-  virtual BatchLayout inOrder(int64_t number) = 0;
+  BatchLayout inOrder(int64_t number, const StepShape &shape);
 
   /// Optimizer steps of an epoch with `perStep` = K N micro-batches a step.
   int64_t stepsPerEpoch(int64_t perStep) const;
@@ -92,6 +97,10 @@ public:
   double epochAfter(int64_t steps, int64_t perStep) const;
 
 protected:
+  /// The same, in the smallest shape that holds it.
+  virtual BatchLayout smallestAt(int64_t step, int64_t index,
+                                 const StepShape &shape) = 0;
+  virtual BatchLayout smallestInOrder(int64_t number) = 0;
   /// Epochs end with a partial step; otherwise the file starts over inside a
   /// step.
   virtual bool endsEpochs() const { return true; }

@@ -62,10 +62,22 @@ static Status checkCollective(const LoadedModule &module,
                          ranks);
 }
 
-Status checkCollectives(const LoadedModule &module, int ranks) {
+Status checkShards(const LoadedModule &module, int ranks) {
+  const auto shards = static_cast<int>(module.table().shards);
+  if (ranks % shards == 0)
+    return Status::ok();
+  return Status::invalid("'{}' divides its base among {} ranks, but {} {} "
+                         "started; start a multiple of {}, or compile with "
+                         "another --parallel fsdp=N",
+                         module.path(), shards, ranks,
+                         ranks == 1 ? "was" : "were", shards);
+}
+
+Status checkCollectives(const LoadedModule &module, const GroupSizes &sizes) {
   for (const qlora_command &command : module.commands())
     if (command.kind == QLORA_COMMAND_COLLECTIVE)
-      QLORA_RETURN_IF_ERROR(checkCollective(module, command, ranks));
+      QLORA_RETURN_IF_ERROR(
+          checkCollective(module, command, sizes[command.group]));
   return Status::ok();
 }
 

@@ -12,6 +12,7 @@
 #ifndef QLORA_RUNTIME_DEVICE_COLLECTIVES_H
 #define QLORA_RUNTIME_DEVICE_COLLECTIVES_H
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <cstring>
@@ -48,9 +49,16 @@ struct CollectiveCall {
 uint64_t collectiveBytes(const LoadedModule &module,
                          const qlora_command &command);
 
-/// Whether the collectives of a program are for a group of so many ranks: those
+/// Ranks of each enum qlora_group.
+using GroupSizes = std::array<int, QLORA_GROUP_COUNT>;
+
+/// Whether so many ranks can hold the base of a module together: they are some
+/// groups of `shards`.
+Status checkShards(const LoadedModule &module, int ranks);
+
+/// Whether the collectives of a program are for groups of so many ranks: those
 /// whose shapes know it.
-Status checkCollectives(const LoadedModule &module, int ranks);
+Status checkCollectives(const LoadedModule &module, const GroupSizes &sizes);
 
 /// One group of ranks. Every rank makes the same calls in the same order.
 class Collectives {
@@ -99,6 +107,9 @@ public:
     return values;
   }
 };
+
+/// What a rank has of each enum qlora_group; null: it is alone there.
+using GroupCollectives = std::array<Collectives *, QLORA_GROUP_COUNT>;
 
 /// A group of one: nothing is sent, a sum is what it was.
 class SingleRank final : public Collectives {

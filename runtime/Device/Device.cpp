@@ -22,15 +22,21 @@ static Status misuse(fmt::format_string<Args...> format, Args &&...args) {
                        std::forward<Args>(args)...);
 }
 
-Device::Device(const DeviceOptions &options)
-    : options(options),
-      groupSize(options.collectives ? options.collectives->size() : 1) {
+Device::Device(const DeviceOptions &options) : options(options) {
 #ifdef _OPENMP
   // One pool: of generated and library kernels on a CPU, and of what converts
   // and quantises weights.
   if (options.threads > 0)
     omp_set_num_threads(options.threads);
 #endif
+}
+
+GroupSizes Device::groupSizes(const LoadedModule &) const {
+  GroupSizes sizes;
+  std::ranges::transform(
+      options.collectives, sizes.begin(),
+      [](const Collectives *group) { return group ? group->size() : 1; });
+  return sizes;
 }
 
 Status Device::load(const LoadedModule &loaded, FrozenArena *frozen) {
@@ -40,7 +46,12 @@ Status Device::load(const LoadedModule &loaded, FrozenArena *frozen) {
   if (frozen && frozen->bytes().size() != frozenBytes)
     return misuse("the frozen arena given has {} bytes, the module needs {}",
                   frozen->bytes().size(), frozenBytes);
-  QLORA_RETURN_IF_ERROR(checkCollectives(loaded, groupSize));
+  const GroupSizes sizes = groupSizes(loaded);
+  QLORA_RETURN_IF_ERROR(checkShards(loaded, sizes[QLORA_GROUP_DP]));
+  if (sizes[QLORA_GROUP_FSDP] != static_cast<int>(loaded.table().shards))
+    return misuse("a group of {} ranks for a base divided among {}",
+                  sizes[QLORA_GROUP_FSDP], loaded.table().shards);
+  QLORA_RETURN_IF_ERROR(checkCollectives(loaded, sizes));
   module = &loaded;
   frozenIsShared = frozen && frozen->isShared();
   failure = allocate(frozen);
@@ -134,6 +145,8 @@ Status Device::begin(const qlora_entry &entry,
     return misuse("an entry starts before the one before it has ended");
   QLORA_RETURN_IF_ERROR(failure);
   step = stepBlock;
+  if (const Collectives *shards = options.collectives[QLORA_GROUP_FSDP])
+    step.shard = static_cast<uint32_t>(shards->rank());
   onAllRanks = isOnAll;
   current = &entry;
   failure = beginEntry(entry);

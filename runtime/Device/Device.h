@@ -45,12 +45,12 @@ class SweepTurns;
 
 /// What a device needs to know of its rank. The pointers outlive it.
 struct DeviceOptions {
-  Collectives *collectives = nullptr; ///< null: a group of one
+  GroupCollectives collectives = {};
   SweepTurns *turns = nullptr; ///< CPU: of the runs that share its base, or null
   size_t run = 0;              ///< which of them this is
   KernelObserver *observer = nullptr; ///< null: nothing is observed
   int threads = 0;    ///< compute threads of this rank; 0: all of this process
-  int ranks = 1;      ///< for devices that only count; others ask `collectives`
+  int ranks = 1;      ///< of DP, for devices that only count
   int ordinal = 0;    ///< which GPU of this machine
   bool graphs = true; ///< GPU: an entry is one launch of a captured graph
   std::vector<std::string> disabledKernels; ///< rows of Kernels.def, by name
@@ -138,7 +138,8 @@ public:
   Status run(const KernelOp &op, std::span<const qlora_operand> operands,
              std::span<const int64_t> constants);
 
-  /// Starts an entry; kernels see `step` until synchronize(). `onAllRanks`:
+  /// Starts an entry; kernels see `step`, with this rank's number in the group
+  /// FSDP, until synchronize(). `onAllRanks`:
   /// the others run this entry now too, with the same labelled_rows, which an
   /// entry without collectives has no use for. Whether they do is the same for
   /// all of them.
@@ -181,6 +182,7 @@ public:
 
 protected:
   // The driver's half. Operands are checked and in ABI order.
+  virtual GroupSizes groupSizes(const LoadedModule &module) const;
   virtual Status allocate(FrozenArena *frozen) = 0;
   virtual Status writeArena(uint32_t arena, uint64_t offset,
                             std::span<const uint8_t> data) = 0;
@@ -222,7 +224,6 @@ protected:
 
   const LoadedModule *module = nullptr;
   const DeviceOptions options;
-  int groupSize = 1; ///< of `options.collectives`
   bool frozenIsShared = false;
   qlora_step_block step{};
   bool onAllRanks = true; ///< of the current entry

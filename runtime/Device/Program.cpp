@@ -194,10 +194,11 @@ Status Program::runOn(const qlora_entry &entry, const MicroBatch &batch,
 }
 
 Status Program::accumulate(const MicroBatch &batch,
+                           std::optional<int64_t> mostLabels,
                            const qlora_step_block &step) {
   QLORA_ASSIGN_OR_RETURN(const qlora_entry *entry,
                          find(QLORA_ENTRY_ACCUMULATE, batch));
-  return runOn(*entry, batch, std::nullopt, step);
+  return runOn(*entry, batch, mostLabels, step);
 }
 
 Status Program::accumulateLast(const MicroBatch &batch,
@@ -220,13 +221,15 @@ Status Program::switchTo(qlora_entry_kind kind, const qlora_step_block &step) {
   return entry ? runEntry(device, module, *entry, step) : Status::ok();
 }
 
-Status Program::evaluate(const MicroBatch &batch, const qlora_step_block &step,
-                         LossSums &sums, std::vector<int32_t> &correct) {
+Status Program::evaluate(const MicroBatch &batch,
+                         std::optional<int64_t> mostLabels,
+                         const qlora_step_block &step, LossSums &sums,
+                         std::vector<int32_t> &correct) {
   QLORA_ASSIGN_OR_RETURN(const qlora_entry *entry,
                          find(QLORA_ENTRY_EVALUATE, batch));
   qlora_step_block block = step;
   block.mean_labels = static_cast<float>(batch.labelCount());
-  QLORA_RETURN_IF_ERROR(runOn(*entry, batch, std::nullopt, block));
+  QLORA_RETURN_IF_ERROR(runOn(*entry, batch, mostLabels, block));
   correct.assign(batch.ids.size(), 0);
   if (const qlora_binding *binding =
           module.binding(*entry, QLORA_RESULT_CORRECT))

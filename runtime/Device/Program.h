@@ -54,10 +54,12 @@ public:
   Program(const LoadedModule &module, Device &device);
 
   /// Forward and backward of one micro-batch into the gradient arena.
-  Status accumulate(const MicroBatch &batch, const qlora_step_block &step);
-  /// The last one of a step: with the collectives, and with a read of the
-  /// step's sums. `mostLabels`: of the rank that has most, known to all of them alike; or
+  /// `mostLabels`: of the rank that has most, known to all of them alike; or
   /// nothing, where ranks run other entries.
+  Status accumulate(const MicroBatch &batch, std::optional<int64_t> mostLabels,
+                    const qlora_step_block &step);
+  /// The last one of a step: with the sums over ranks, and with a read of the
+  /// step's sums.
   Status accumulateLast(const MicroBatch &batch,
                         std::optional<int64_t> mostLabels,
                         const qlora_step_block &step);
@@ -77,8 +79,9 @@ public:
   bool hasRouterLoss() const;
 
   /// Forward only. `correct`: 1 where the target is the argmax.
-  Status evaluate(const MicroBatch &batch, const qlora_step_block &step,
-                  LossSums &sums, std::vector<int32_t> &correct);
+  Status evaluate(const MicroBatch &batch, std::optional<int64_t> mostLabels,
+                  const qlora_step_block &step, LossSums &sums,
+                  std::vector<int32_t> &correct);
 
 private:
   StatusOr<const qlora_entry *> find(qlora_entry_kind kind,

@@ -166,10 +166,10 @@ void StepWalk::addCollective(const qlora_command &command) {
   const auto bytes = double(collectiveBytes(module, command));
   const int64_t ranks = ranksOfGroup(module, command.group, request.ranks);
   // A CPU's profile knows no links, and is for one rank alone.
-  const double seconds =
-      ranks == 1 ? 0
-                 : collectiveSeconds(command.collective, bytes, ranks,
-                                     *request.device.gpu);
+  const double seconds = ranks == 1 || !request.device.gpu
+                             ? 0
+                             : collectiveSeconds(command.collective, bytes,
+                                                 ranks, *request.device.gpu);
   TimelineItem item;
   item.kind = TimelineItem::Kind::kCollective;
   item.queue = command.queue;
@@ -301,6 +301,7 @@ StatusOr<std::vector<StepPrediction>>
 predictScaling(const LoadedModule &module, PredictionRequest request) {
   const int64_t all = request.ranks;
   std::vector<StepPrediction> curve;
+  // Of what can be started: multiples of the ranks that hold a base together.
   for (int64_t ranks = module.table().shards;;
        ranks = std::min(2 * ranks, all)) {
     request.ranks = ranks;

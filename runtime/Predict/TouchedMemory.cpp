@@ -42,9 +42,13 @@ void TouchedMemory::addTraining(Schedule &schedule, const StepShape &shape,
     add(kind, batch);
 }
 
-void TouchedMemory::addEvaluation(Schedule &schedule, int64_t ranks) {
-  for (int64_t number = rank; number < schedule.countInOrder(); number += ranks)
-    add(QLORA_ENTRY_EVALUATE, schedule.inOrder(number).shape);
+void TouchedMemory::addEvaluation(Schedule &schedule, const StepShape &shape) {
+  const int64_t count = schedule.countInOrder();
+  // In lockstep a rank also runs the rounds in which it has padding alone.
+  for (int64_t round = 0; round * shape.ranks < count; ++round)
+    if (const int64_t number = round * shape.ranks + rank;
+        shape.inLockstep || number < count)
+      add(QLORA_ENTRY_EVALUATE, schedule.inOrder(number, shape).shape);
 }
 
 namespace {

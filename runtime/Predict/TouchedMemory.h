@@ -40,7 +40,7 @@ public:
   /// The first `steps` steps of training.
   void addTraining(Schedule &schedule, const StepShape &shape, int64_t steps);
   /// An evaluation, in file order.
-  void addEvaluation(Schedule &schedule, int64_t ranks);
+  void addEvaluation(Schedule &schedule, const StepShape &shape);
 
   /// Of all arenas together.
   uint64_t bytes() const;

@@ -15,7 +15,7 @@ namespace qlora {
 static constexpr std::chrono::milliseconds kJoinTimeout =
     std::chrono::minutes(5);
 
-/// Where all ranks are on one machine.
+/// Where all ranks of a group are on one machine.
 static Status openWindow(const LocalRanks &local, RingCollectives &group) {
   if (local.size() != group.size())
     return Status::ok();
@@ -33,15 +33,20 @@ static Status openWindow(const LocalRanks &local, RingCollectives &group) {
   return Status::ok();
 }
 
-StatusOr<RankGroup> RankGroup::join(const RankEnvironment &env,
-                                    FileDescriptor listening,
-                                    std::chrono::milliseconds timeout) {
-  RankGroup joined;
-  if (env.worldSize == 1) {
-    joined.group = std::make_unique<SingleRank>();
-    return joined;
-  }
+namespace {
+/// All ranks, and where this one is reached.
+struct World {
+  /// On rank 0: until all have met, since others may still ask it.
   std::unique_ptr<RendezvousServer> server;
+  std::unique_ptr<RingCollectives> group;
+  std::string address;
+};
+} // namespace
+
+static StatusOr<World> meetAll(const RankEnvironment &env,
+                               FileDescriptor listening,
+                               std::chrono::milliseconds timeout) {
+  World world;
   if (env.isMain()) {
     if (!listening.isOpen()) {
       auto socket = listenOn(env.masterAddress, env.masterPort);
@@ -50,7 +55,7 @@ StatusOr<RankGroup> RankGroup::join(const RankEnvironment &env,
             "rank 0 cannot serve MASTER_ADDR:MASTER_PORT; choose a free port");
       listening = std::move(*socket);
     }
-    QLORA_ASSIGN_OR_RETURN(server,
+    QLORA_ASSIGN_OR_RETURN(world.server,
                            RendezvousServer::start(std::move(listening),
                                                    env.secret, env.worldSize));
   }
@@ -61,10 +66,54 @@ StatusOr<RankGroup> RankGroup::join(const RankEnvironment &env,
   QLORA_ASSIGN_OR_RETURN(std::unique_ptr<Ring> ring,
                          Ring::connect(rendezvous, env.secret, env.rank,
                                        env.worldSize, patience, timeout));
+  world.group = std::make_unique<RingCollectives>(std::move(ring));
+  world.address = rendezvous.localAddress();
+  return world;
+}
+
+/// The ranks that hold a base together: some of all of them, but not one.
+static StatusOr<std::unique_ptr<RingCollectives>>
+meetShards(World &world, const RankEnvironment &env, int shards,
+           std::chrono::milliseconds timeout) {
+  const Ring::Members members = {env.rank % shards, shards,
+                                 env.rank / shards * shards};
+  const auto tellNext = [&](const std::string &own) -> StatusOr<std::string> {
+    QLORA_ASSIGN_OR_RETURN(const std::vector<std::string> all,
+                           world.group->allGather(own));
+    return all[static_cast<size_t>(members.first +
+                                   (members.rank + 1) % shards)];
+  };
+  QLORA_ASSIGN_OR_RETURN(std::unique_ptr<Ring> ring,
+                         Ring::connect(world.address, tellNext, env.secret,
+                                       members, std::min(timeout, kJoinTimeout),
+                                       timeout));
   auto group = std::make_unique<RingCollectives>(std::move(ring));
-  QLORA_ASSIGN_OR_RETURN(joined.local, LocalRanks::find(*group));
-  QLORA_RETURN_IF_ERROR(openWindow(joined.local, *group));
-  joined.group = std::move(group);
+  QLORA_ASSIGN_OR_RETURN(const LocalRanks local, LocalRanks::find(*group));
+  QLORA_RETURN_IF_ERROR(openWindow(local, *group));
+  world.group->bind(*group);
+  return group;
+}
+
+StatusOr<RankGroup> RankGroup::join(const RankEnvironment &env,
+                                    FileDescriptor listening,
+                                    std::chrono::milliseconds timeout,
+                                    int shards) {
+  RankGroup joined;
+  if (shards == 1 && env.worldSize > 1)
+    joined.shards = std::make_unique<SingleRank>();
+  if (env.worldSize == 1) {
+    joined.group = std::make_unique<SingleRank>();
+    return joined;
+  }
+  QLORA_ASSIGN_OR_RETURN(World world,
+                         meetAll(env, std::move(listening), timeout));
+  QLORA_ASSIGN_OR_RETURN(joined.local, LocalRanks::find(*world.group));
+  QLORA_RETURN_IF_ERROR(openWindow(joined.local, *world.group));
+  if (shards > 1 && shards < env.worldSize) {
+    QLORA_ASSIGN_OR_RETURN(joined.shards,
+                           meetShards(world, env, shards, timeout));
+  }
+  joined.group = std::move(world.group);
   return joined;
 }
 

@@ -1,8 +1,13 @@
 // SPDX-License-Identifier: MIT
 
-// The ranks of a job once they have found each other: collectives, sums of
-// host numbers, and what the ranks of a machine share: one copy of the frozen
-// base, and, where all are on one machine, the memory that sums go through.
+// The ranks of a job once they have found each other: collectives of each group
+// (ABI/collective.h), sums of host numbers, and what the ranks of a machine
+// share: one copy of the frozen base, and, where all of a group are on one
+// machine, the memory that its sums and pieces go through.
+//
+// The group of all is a ring of all. Where the base is divided among fewer,
+// those who share one are a second ring, which was found through the first; a
+// rank that is lost to either ends both (Ring::bind).
 
 #ifndef QLORA_RUNTIME_RANKS_RANKGROUP_H
 #define QLORA_RUNTIME_RANKS_RANKGROUP_H
@@ -28,12 +33,24 @@ public:
   /// inherited socket of rank 0, or closed: rank 0 then opens its own, on
   /// loopback unless env.masterAddress is another host's or interface's.
   /// A group of one needs no network. `timeout`: of every later call, which
-  /// waits for the slowest rank; that may be in an evaluation.
+  /// waits for the slowest rank; that may be in an evaluation. `shards`: of the
+  /// module; the ranks are a multiple of it (checkShards).
   static StatusOr<RankGroup> join(const RankEnvironment &env,
                                   FileDescriptor listening,
-                                  std::chrono::milliseconds timeout);
+                                  std::chrono::milliseconds timeout,
+                                  int shards = 1);
 
+  /// Of all ranks.
   Collectives &collectives() { return *group; }
+  /// Of the ranks of `axis` that this one is of; the same object where these
+  /// are all.
+  Collectives &collectives(qlora_group axis) {
+    return axis == QLORA_GROUP_FSDP && shards ? *shards : *group;
+  }
+  /// Those of every axis, for a device.
+  GroupCollectives groups() {
+    return {&collectives(QLORA_GROUP_DP), &collectives(QLORA_GROUP_FSDP)};
+  }
   int rank() const { return group->rank(); }
   int size() const { return group->size(); }
   /// Each machine has one such rank.
@@ -59,6 +76,7 @@ public:
 private:
   LocalRanks local;
   std::unique_ptr<Collectives> group;
+  std::unique_ptr<Collectives> shards; ///< null: all ranks are
 };
 
 } // namespace qlora

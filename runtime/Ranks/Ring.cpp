@@ -83,32 +83,48 @@ acceptFrom(const FileDescriptor &listening, const Digest &expected,
 }
 
 StatusOr<std::unique_ptr<Ring>>
-Ring::connect(Rendezvous &rendezvous, std::string_view secret, int rank,
-              int size, std::chrono::milliseconds patience,
+Ring::connect(const std::string &address, const TellNext &tellNext,
+              std::string_view secret, const Members &members,
+              std::chrono::milliseconds patience,
               std::chrono::milliseconds timeout,
               std::chrono::milliseconds handshakeTimeout) {
-  std::unique_ptr<Ring> ring(new Ring(rank, size, timeout));
+  std::unique_ptr<Ring> ring(new Ring(members, timeout));
   Place own;
-  own.host = rendezvous.localAddress();
+  own.host = address;
   QLORA_ASSIGN_OR_RETURN(own.drawn, randomDigest());
   QLORA_ASSIGN_OR_RETURN(const FileDescriptor listening, listenOn(own.host, 0));
   QLORA_ASSIGN_OR_RETURN(own.port, portOf(listening));
-  QLORA_ASSIGN_OR_RETURN(
-      const std::string found,
-      rendezvous.exchange(rank, size, own.text(), patience));
+  QLORA_ASSIGN_OR_RETURN(const std::string found, tellNext(own.text()));
   QLORA_ASSIGN_OR_RETURN(const Place next, Place::parse(found));
   QLORA_ASSIGN_OR_RETURN(ring->sockets[kNext],
                          connectTo(next.host, next.port, patience));
   // Nobody waits for an answer here, so that all can do it at once.
-  const Digest proof = proofOfRank(secret, rank, next.drawn);
+  const Digest proof = proofOfRank(secret, ring->rank(), next.drawn);
   QLORA_RETURN_IF_ERROR(
       sendAll(ring->sockets[kNext], proof.data(), proof.size()));
   QLORA_ASSIGN_OR_RETURN(
       ring->sockets[kPrevious],
       acceptFrom(listening,
-                 proofOfRank(secret, ring->rankOf(kPrevious), own.drawn),
+                 proofOfRank(secret, ring->numberOf(kPrevious), own.drawn),
                  patience, handshakeTimeout));
   return ring;
+}
+
+StatusOr<std::unique_ptr<Ring>>
+Ring::connect(Rendezvous &rendezvous, std::string_view secret, int rank,
+              int size, std::chrono::milliseconds patience,
+              std::chrono::milliseconds timeout,
+              std::chrono::milliseconds handshakeTimeout) {
+  const auto tellNext = [&](const std::string &own) {
+    return rendezvous.exchange(rank, size, own, patience);
+  };
+  return connect(rendezvous.localAddress(), tellNext, secret, {rank, size},
+                 patience, timeout, handshakeTimeout);
+}
+
+void Ring::bind(Ring &first, Ring &second) {
+  first.bound = &second;
+  second.bound = &first;
 }
 
 // Messages
@@ -140,12 +156,18 @@ void Message::advance(size_t bytes) {
 Status Ring::lost(std::string_view why) {
   abort();
   return Status::error(StatusCode::kAborted, "rank {} lost the other ranks: {}",
-                       ownRank, why);
+                       members.first + rank(), why);
+}
+
+void Ring::close() {
+  for (const FileDescriptor &socket : sockets)
+    shutdown(socket.get(), SHUT_RDWR);
 }
 
 void Ring::abort() {
-  for (const FileDescriptor &socket : sockets)
-    shutdown(socket.get(), SHUT_RDWR);
+  close();
+  if (bound)
+    bound->close();
 }
 
 static bool isOver(int error) {
@@ -219,6 +241,11 @@ Status Ring::exchange(Neighbour to, Message *sent, Neighbour from,
 }
 
 Status Ring::checkNeighbours() {
+  QLORA_RETURN_IF_ERROR(checkOwn());
+  return bound ? bound->checkOwn() : Status::ok();
+}
+
+Status Ring::checkOwn() {
   pollfd events[2];
   for (Neighbour side : {kPrevious, kNext})
     events[side] = {sockets[side].get(), POLLRDHUP, 0};

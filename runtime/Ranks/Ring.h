@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 
 // Ranks in a circle: each has one connection to the rank after it and one to
-// the rank before it, whatever their number. It was found through one exchange
-// at the rendezvous (Rendezvous.h), and is bound to it: who connects proves
-// the job's secret over a number that the rendezvous alone was told.
+// the rank before it, whatever their number. The first ring of a job was found
+// through one exchange at the rendezvous (Rendezvous.h), a ring of some of the
+// ranks through one on the first. It is bound to it: who connects proves the
+// job's secret over a number that was told there alone.
 //
 // What travels afterwards is neither encrypted nor signed, as NCCL's is not:
 // the network between the machines of a job is trusted, strangers who can
@@ -18,8 +19,10 @@
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "runtime/Base/FileDescriptor.h"
@@ -58,17 +61,36 @@ class Ring {
 public:
   enum Neighbour { kPrevious = 0, kNext = 1 };
 
-  /// All ranks call it; blocks until both neighbours are connected. The own end
-  /// listens on the interface that rank 0 is reached by: loopback for a job on
-  /// one machine. `timeout`: of later calls, see exchange().
+  struct Members {
+    int rank = 0; ///< which of them this one is
+    int size = 1;
+    int first = 0; ///< rank in the job of number 0; they follow each other
+  };
+  /// Gives a few bytes and is given those of the rank after this one.
+  using TellNext = std::function<StatusOr<std::string>(const std::string &own)>;
+
+  /// All members call it; blocks until both neighbours are connected. The own
+  /// end listens on the interface with `address`. `timeout`: of later calls,
+  /// see exchange().
+  static StatusOr<std::unique_ptr<Ring>>
+  connect(const std::string &address, const TellNext &tellNext,
+          std::string_view secret, const Members &members,
+          std::chrono::milliseconds patience, std::chrono::milliseconds timeout,
+          std::chrono::milliseconds handshakeTimeout = kHandshakeTimeout);
+  /// The first ring of a job, on the interface that rank 0 is reached by:
+  /// loopback for a job on one machine.
   static StatusOr<std::unique_ptr<Ring>>
   connect(Rendezvous &rendezvous, std::string_view secret, int rank, int size,
           std::chrono::milliseconds patience,
           std::chrono::milliseconds timeout,
           std::chrono::milliseconds handshakeTimeout = kHandshakeTimeout);
 
-  int rank() const { return ownRank; }
-  int size() const { return ranks; }
+  /// From now on the two rings of a rank end together: what is lost or aborted
+  /// in one is so in both. Both outlive all calls of either.
+  static void bind(Ring &first, Ring &second);
+
+  int rank() const { return members.rank; }
+  int size() const { return members.size; }
   std::chrono::milliseconds timeout() const { return limit; }
 
   /// Sends a message to one neighbour while it receives another from one; null:
@@ -76,25 +98,29 @@ public:
   /// timeout; the connections are then closed, so that the others notice.
   Status exchange(Neighbour to, Message *sent, Neighbour from,
                   Message *received);
-  /// kAborted once a neighbour is gone; does not block.
+  /// kAborted once a neighbour is gone, also of the bound ring; does not block.
   Status checkNeighbours();
-  /// Closes the connections. Any thread.
+  /// Closes the connections, also of the bound ring. Any thread.
   void abort();
 
 private:
-  Ring(int rank, int size, std::chrono::milliseconds timeout)
-      : ownRank(rank), ranks(size), limit(timeout) {}
+  Ring(const Members &members, std::chrono::milliseconds timeout)
+      : members(members), limit(timeout) {}
   Status lost(std::string_view why);
-  int rankOf(Neighbour side) const {
-    return (ownRank + (side == kNext ? 1 : ranks - 1)) % ranks;
+  void close();
+  Status checkOwn();
+  int numberOf(Neighbour side) const {
+    return (rank() + (side == kNext ? 1 : size() - 1)) % size();
   }
+  /// In the job, for messages.
+  int rankOf(Neighbour side) const { return members.first + numberOf(side); }
   Status send(Neighbour to, Message &message, bool &hasMoved);
   Status receive(Neighbour from, Message &message, bool &hasMoved);
 
-  const int ownRank;
-  const int ranks;
+  const Members members;
   const std::chrono::milliseconds limit;
   std::array<FileDescriptor, 2> sockets; ///< by Neighbour
+  Ring *bound = nullptr; ///< the other ring of this rank, or none
 };
 
 } // namespace qlora

@@ -95,7 +95,8 @@ Status RingCollectives::sumInWindow(qlora_dtype dtype, Bytes data) {
     QLORA_RETURN_IF_ERROR(meet());
     window->sumPart(dtype, partBegin(rank()), partBegin(rank() + 1));
     QLORA_RETURN_IF_ERROR(meet());
-    window->read(round);
+    window->read(0, round);
+    window->finish();
     data = data.subspan(round.size());
   }
   return Status::ok();
@@ -130,6 +131,26 @@ Status RingCollectives::gather(Bytes to, ConstBytes own) {
   std::copy(own.begin(), own.end(), piece(rank()).begin());
   for (int i = 0; i < size() - 1; ++i)
     QLORA_RETURN_IF_ERROR(step(piece(rank() - i), piece(rank() - i - 1)));
+  return Status::ok();
+}
+
+/// Every piece is as long as the own one, in as many rounds.
+Status RingCollectives::gatherInWindow(Bytes to, ConstBytes own) {
+  const auto pieceAt = [&](int ofRank, size_t done, size_t bytes) {
+    return to.subspan(static_cast<size_t>(ofRank) * own.size() + done, bytes);
+  };
+  std::copy(own.begin(), own.end(), pieceAt(rank(), 0, own.size()).begin());
+  for (size_t done = 0; done < own.size();) {
+    const size_t bytes = std::min(own.size() - done, SharedWindow::kCapacity);
+    window->write(own.subspan(done, bytes));
+    QLORA_RETURN_IF_ERROR(meet());
+    for (int places = 1; places < size(); ++places) {
+      const int other = (rank() + places) % size();
+      window->read(other, pieceAt(other, done, bytes));
+    }
+    window->finish();
+    done += bytes;
+  }
   return Status::ok();
 }
 
@@ -179,7 +200,8 @@ Status RingCollectives::run(const CollectiveCall &call) {
   case QLORA_COLLECTIVE_ALL_REDUCE:
     return allReduce(call.dtype, call.to);
   case QLORA_COLLECTIVE_ALL_GATHER:
-    return gather(call.to, call.from);
+    return window ? gatherInWindow(call.to, call.from)
+                  : gather(call.to, call.from);
   case QLORA_COLLECTIVE_REDUCE_SCATTER:
     return reduceScatter(call);
   case QLORA_COLLECTIVE_BROADCAST: {

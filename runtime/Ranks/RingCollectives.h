@@ -16,10 +16,10 @@
 //
 // A link carries at most twice the data, a ring all-reduce 2 (N - 1) / N of it,
 // and N ranks have 2 N connections; N = 2 is the same. Where all ranks are on
-// one machine the data goes through memory that they share (SharedWindow.h),
-// and empty messages say when; the bits are the same. Hosts' texts go round
-// once: N - 1 messages of a few bytes one after the other, some 50 ms for 1,000
-// ranks.
+// one machine sums and gathered pieces go through memory that they share
+// (SharedWindow.h), and empty messages say when; the bits are the same. Hosts'
+// texts go round once: N - 1 messages of a few bytes one after the other, some
+// 50 ms for 1,000 ranks.
 //
 // A rank that ends is noticed by its neighbours, which then close their own
 // connections: it takes no more than a message round the ring.
@@ -42,7 +42,10 @@ public:
   explicit RingCollectives(std::unique_ptr<Ring> ring)
       : ring(std::move(ring)) {}
 
-  /// From now on sums go through it. On all ranks or on none.
+  /// From now on the groups of a rank end together (Ring::bind).
+  void bind(RingCollectives &other) { Ring::bind(*ring, *other.ring); }
+  /// From now on sums and gathered pieces go through it. On all ranks or on
+  /// none.
   void useWindow(SharedWindow shared) { window = std::move(shared); }
 
   int rank() const override { return ring->rank(); }
@@ -68,6 +71,7 @@ private:
   Status allReduce(qlora_dtype dtype, Bytes data);
   Status sumInWindow(qlora_dtype dtype, Bytes data);
   Status gather(Bytes to, ConstBytes own);
+  Status gatherInWindow(Bytes to, ConstBytes own);
   Status reduceScatter(const CollectiveCall &call);
   Status allToAll(Bytes to, ConstBytes from);
   Status sendOrReceive(const CollectiveCall &call);

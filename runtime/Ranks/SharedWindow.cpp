@@ -10,8 +10,6 @@
 
 namespace qlora {
 
-static constexpr int kSets = 2;
-
 uint64_t SharedWindow::bytesFor(int ranks) {
   return kCapacity * kSets * static_cast<uint64_t>(ranks);
 }
@@ -56,9 +54,8 @@ void SharedWindow::sumPart(qlora_dtype dtype, size_t begin, size_t end) {
     addElements(dtype, slot(0) + begin, slot(other) + begin, end - begin);
 }
 
-void SharedWindow::read(std::span<uint8_t> data) {
-  std::copy_n(slot(0), data.size(), data.begin());
-  set = (set + 1) % kSets;
+void SharedWindow::read(int ofRank, std::span<uint8_t> data) const {
+  std::copy_n(slot(ofRank), data.size(), data.begin());
 }
 
 } // namespace qlora

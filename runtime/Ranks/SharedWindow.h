@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: MIT
 
 // Memory that all ranks of a machine have mapped, through which they add up
-// data without a copy by the kernel (MPI's "shared window").
+// and gather data without a copy by the kernel (MPI's "shared window").
 //
-// A round takes `kCapacity` bytes. Each rank has a slot:
+// A round takes `kCapacity` bytes of each rank, which has a slot:
 //
-//   write        own data into the own slot
+//   a sum                                      pieces
+//   write      own data into the own slot      write    own piece
+//   (all meet)                                 (all meet)
+//   sumPart    part r of all slots, in the     read     each of the others'
+//   slots
+//              order of ranks, into part r of  finish
+//              slot 0; rank r does
 //   (all meet)
-//   sumPart      part r of all slots, in the order of ranks, into part r of
-//                slot 0; rank r does
-//   (all meet)
-//   read         slot 0
+//   read       slot 0
+//   finish
 //
 // There are two sets of slots in turns: who writes a round's slots has met all
 // who had read that set two rounds before. How ranks meet is the caller's
@@ -53,18 +57,22 @@ public:
   void write(std::span<const uint8_t> data);
   /// Bytes [begin, end) of the round, which are whole elements.
   void sumPart(qlora_dtype dtype, size_t begin, size_t end);
+  /// The first bytes of a slot.
+  void read(int ofRank, std::span<uint8_t> data) const;
   /// Ends the round.
-  void read(std::span<uint8_t> data);
+  void finish() { set = (set + 1) % kSets; }
 
 private:
   SharedWindow(HostMemory memory, int rank, int ranks)
       : memory(std::move(memory)), rank(rank), ranks(ranks) {}
   uint8_t *slot(int ofRank) const;
 
+  static constexpr int kSets = 2;
+
   HostMemory memory;
   int rank;
   int ranks;
-  int set = 0; ///< of slots, 0 or 1
+  int set = 0; ///< of slots, below kSets
 };
 
 } // namespace qlora

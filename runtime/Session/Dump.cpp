@@ -29,6 +29,10 @@ StatusOr<std::optional<Dump>> Dump::open(const std::string &path,
                                          const Run &run) {
   if (!path.empty() && !run.train)
     return Status::invalid("--dump needs a step to train");
+  if (!path.empty() && run.module.table().shards > 1)
+    return Status::invalid("--dump has all of the base, which '{}' divides "
+                           "among {} ranks; compile without --parallel",
+                           run.module.path(), run.module.table().shards);
   if (path.empty() || run.group.rank() != 0)
     return std::optional<Dump>();
   Dump dump(path);
@@ -58,7 +62,7 @@ Status Dump::takeLogits(const Run &run) {
   };
   LossSums sums;
   std::vector<int32_t> correct;
-  Status status = run.program.evaluate(batch, {}, sums, correct);
+  Status status = run.program.evaluate(batch, std::nullopt, {}, sums, correct);
   run.observer.onLogits = nullptr;
   QLORA_RETURN_IF_ERROR(status);
   add("logits", SafetensorsDtype::kF32, {batch.batch, batch.length, vocabulary},

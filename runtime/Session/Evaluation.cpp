@@ -14,53 +14,95 @@
 
 namespace qlora {
 
-static StatusOr<std::optional<EvaluationResult>> evaluate(const Run &run) {
-  LossSums all;
-  int64_t counts[5] = {}; // labels, correct, rows, matched rows; stopped
+namespace {
+/// Over the micro-batches of this rank, and then over all.
+struct Sums {
+  LossSums losses;
+  RowMatches matches;
+  bool hasStopped = false;
+};
+} // namespace
+
+/// Whether a signal ends this rank's share; in lockstep that of all alike.
+static StatusOr<bool> shouldStop(const Run &run) {
+  int64_t stopped = stopSignal() != 0;
+  if (run.stepShape.inLockstep)
+    QLORA_RETURN_IF_ERROR(run.group.sum(std::span(&stopped, 1)));
+  return stopped != 0;
+}
+
+static Status addBatch(const Run &run, int64_t number, Sums &all) {
   MicroBatch batch;
+  QLORA_RETURN_IF_ERROR(
+      run.validation->readInOrder(number, batch, run.stepShape));
+  LossSums losses;
   std::vector<int32_t> correct;
-  qlora_step_block step = {};
+  QLORA_RETURN_IF_ERROR(run.program.evaluate(
+      batch, run.validation->mostLabelsInOrder(number, run.stepShape), {},
+      losses, correct));
+  all.losses += losses;
+  const RowMatches matches = countRowMatches(batch, correct);
+  all.matches.labels += matches.labels;
+  all.matches.right += matches.right;
+  all.matches.rows += matches.rows;
+  all.matches.matched += matches.matched;
+  return Status::ok();
+}
+
+/// Number i N + r of the file is rank r's. In lockstep all run as many: what is
+/// behind the last is padding.
+static StatusOr<Sums> addShare(const Run &run) {
+  Sums all;
   ProgressListener listener;
   if (run.metrics)
     listener = run.metrics->progress("evaluating", "batches");
   const int64_t count = run.validation->schedule().countInOrder();
-  for (int64_t number = run.group.rank(); number < count;
-       number += run.group.size()) {
-    if (stopSignal() != 0) {
-      counts[4] = 1;
+  const int64_t ranks = run.group.size();
+  for (int64_t first = 0; first < count; first += ranks) {
+    const int64_t number = first + run.group.rank();
+    if (number >= count && !run.stepShape.inLockstep)
       break;
-    }
-    QLORA_RETURN_IF_ERROR(run.validation->readInOrder(number, batch));
-    LossSums sums;
-    QLORA_RETURN_IF_ERROR(run.program.evaluate(batch, step, sums, correct));
-    all += sums;
-    RowMatches matches = countRowMatches(batch, correct);
-    counts[0] += matches.labels;
-    counts[1] += matches.right;
-    counts[2] += matches.rows;
-    counts[3] += matches.matched;
+    QLORA_ASSIGN_OR_RETURN(all.hasStopped, shouldStop(run));
+    if (all.hasStopped)
+      break;
+    QLORA_RETURN_IF_ERROR(addBatch(run, number, all));
     if (listener)
-      listener(static_cast<uint64_t>(
-                   std::min(number + run.group.size(), count)),
+      listener(static_cast<uint64_t>(std::min(number + ranks, count)),
                static_cast<uint64_t>(count));
   }
-  QLORA_RETURN_IF_ERROR(run.group.sum(std::span(&all.loss, 1)));
-  QLORA_RETURN_IF_ERROR(run.group.sum(std::span(&all.labels, 1)));
-  QLORA_RETURN_IF_ERROR(run.group.sum(std::span(&all.routers, 1)));
-  QLORA_RETURN_IF_ERROR(run.group.sum(std::span(all.preferences)));
-  QLORA_RETURN_IF_ERROR(run.group.sum(std::span(counts)));
-  if (counts[4] > 0)
+  return all;
+}
+
+static Status sumOverRanks(RankGroup &group, Sums &all) {
+  int64_t counts[] = {all.matches.labels, all.matches.right, all.matches.rows,
+                      all.matches.matched, all.hasStopped};
+  QLORA_RETURN_IF_ERROR(group.sum(std::span(&all.losses.loss, 1)));
+  QLORA_RETURN_IF_ERROR(group.sum(std::span(&all.losses.labels, 1)));
+  QLORA_RETURN_IF_ERROR(group.sum(std::span(&all.losses.routers, 1)));
+  QLORA_RETURN_IF_ERROR(group.sum(std::span(all.losses.preferences)));
+  QLORA_RETURN_IF_ERROR(group.sum(std::span(counts)));
+  all.matches = {counts[2], counts[3], counts[0], counts[1]};
+  all.hasStopped = counts[4] > 0;
+  return Status::ok();
+}
+
+static StatusOr<std::optional<EvaluationResult>> evaluate(const Run &run) {
+  QLORA_ASSIGN_OR_RETURN(Sums all, addShare(run));
+  QLORA_RETURN_IF_ERROR(sumOverRanks(run.group, all));
+  if (all.hasStopped)
     return std::optional<EvaluationResult>();
   // The file was checked to have at least one label.
+  const RowMatches &matches = all.matches;
   EvaluationResult result;
-  result.sums = all;
-  result.loss = all.loss / all.labels;
-  result.perplexity = std::exp((all.loss - all.routers) / all.labels);
+  result.sums = all.losses;
+  result.loss = all.losses.loss / all.losses.labels;
+  result.perplexity =
+      std::exp((all.losses.loss - all.losses.routers) / all.losses.labels);
   result.tokenAccuracy =
-      static_cast<double>(counts[1]) / static_cast<double>(counts[0]);
-  result.rows = counts[2];
+      static_cast<double>(matches.right) / static_cast<double>(matches.labels);
+  result.rows = matches.rows;
   result.argmaxMatch =
-      static_cast<double>(counts[3]) / static_cast<double>(counts[2]);
+      static_cast<double>(matches.matched) / static_cast<double>(matches.rows);
   return std::optional(result);
 }
 

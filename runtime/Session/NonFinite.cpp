@@ -78,7 +78,8 @@ static Status clearGradient(const Run &run) {
   return run.device.write(*run.module.arena(QLORA_ARENA_GRADIENT), 0, zeros);
 }
 
-/// This rank's first, with the micro-batch's number in the step; -1: none.
+/// This rank's first, with the micro-batch's number in the step; -1: none. In
+/// lockstep the others need this rank to the end.
 static StatusOr<std::pair<int64_t, std::string>>
 findOwn(const Run &run, int64_t step, qlora_step_block block) {
   const uint32_t arena = *run.module.arena(QLORA_ARENA_GRADIENT);
@@ -88,22 +89,27 @@ findOwn(const Run &run, int64_t step, qlora_step_block block) {
                            gradient.size() * sizeof(float));
   MicroBatch batch;
   Schedule &schedule = run.train->schedule();
-  for (int64_t k = 0; k < schedule.microBatches(step, run.stepShape); ++k) {
+  std::pair<int64_t, std::string> found(-1, "");
+  const auto isSought = [&] {
+    return found.first < 0 || run.stepShape.inLockstep;
+  };
+  const int64_t count = schedule.microBatches(step, run.stepShape);
+  for (int64_t k = 0; k < count && isSought(); ++k) {
     const int64_t index = k * run.group.size() + run.group.rank();
     QLORA_RETURN_IF_ERROR(clearGradient(run));
     QLORA_RETURN_IF_ERROR(
         run.train->read(step, index, run.stepShape, batch));
     block.micro_batch = static_cast<uint64_t>(step * run.perStep() + index);
-    QLORA_RETURN_IF_ERROR(run.program.accumulate(batch, block));
+    QLORA_RETURN_IF_ERROR(
+        run.program.accumulate(batch, run.labelsInLockstep(step, k), block));
     QLORA_RETURN_IF_ERROR(run.device.read(arena, 0, bytes));
     const BatchLayout layout = schedule.at(step, index, run.stepShape);
     const std::string text = describe(run.module, layout.shape, gradient);
-    if (!text.empty())
-      return std::pair(index, fmt::format("rank {}, micro-batch {} ({}): {}",
-                                          run.group.rank(), k,
-                                          rowsText(layout), text));
+    if (!text.empty() && found.first < 0)
+      found = {index, fmt::format("rank {}, micro-batch {} ({}): {}",
+                                  run.group.rank(), k, rowsText(layout), text)};
   }
-  return std::pair(int64_t{-1}, std::string());
+  return found;
 }
 
 StatusOr<std::string> findNonFinite(const Run &run, int64_t step,

@@ -6,6 +6,7 @@
 #ifndef QLORA_RUNTIME_SESSION_RUN_H
 #define QLORA_RUNTIME_SESSION_RUN_H
 
+#include <optional>
 #include <string>
 
 #include "runtime/Base/Options.h"
@@ -45,6 +46,12 @@ struct Run {
     const auto &factor = options.recordedFact("router_aux_loss_coef");
     return program.hasRouterLoss() && factor.is_number() ? factor.get<double>()
                                                          : 0;
+  }
+  /// Of the rank that has most in its k-th micro-batch of a step, where all run
+  /// every entry together; else nothing.
+  std::optional<int64_t> labelsInLockstep(int64_t step, int64_t k) const {
+    return stepShape.inLockstep ? train->mostLabels(step, k, stepShape)
+                                : std::nullopt;
   }
   /// Micro-batches of a step over all ranks.
   int64_t perStep() const { return stepShape.count(); }

@@ -57,7 +57,9 @@ private:
   Status openProfiler();
   Status loadBase();
   int64_t totalSteps() const;
-  StepShape stepShape() const { return {start.accumulation, group.size()}; }
+  StepShape stepShape() const {
+    return {start.accumulation, group.size(), module.table().shards > 1};
+  }
   uint64_t untouchedBytes() const;
   void warnOfBase();
   Status writeRecord();
@@ -263,7 +265,7 @@ uint64_t Session::untouchedBytes() const {
   if (trainData)
     touched.addTraining(trainData->schedule(), stepShape(), totalSteps());
   if (validationData)
-    touched.addEvaluation(validationData->schedule(), group.size());
+    touched.addEvaluation(validationData->schedule(), stepShape());
   return touched.untouchedBytes();
 }
 
@@ -380,9 +382,12 @@ StatusOr<int> runSession(const SessionRequest &request,
                          const RankEnvironment &env, FileDescriptor listening) {
   QLORA_ASSIGN_OR_RETURN(LoadedRequest loaded, loadRequest(request));
   QLORA_RETURN_IF_ERROR(checkRanksOf(loaded.options, env.worldSize));
+  QLORA_RETURN_IF_ERROR(checkShards(loaded.module, env.worldSize));
   const std::chrono::seconds timeout(loaded.options.integer("ddp_timeout"));
-  QLORA_ASSIGN_OR_RETURN(RankGroup group,
-                         RankGroup::join(env, std::move(listening), timeout));
+  QLORA_ASSIGN_OR_RETURN(
+      RankGroup group,
+      RankGroup::join(env, std::move(listening), timeout,
+                      static_cast<int>(loaded.module.table().shards)));
   // Before anything is read, but after the others could be told.
   QLORA_ASSIGN_OR_RETURN(std::optional<OutputFolder> output,
                          claimOutput(loaded.options, group));

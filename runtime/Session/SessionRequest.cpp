@@ -48,14 +48,13 @@ openDevice(const SessionRequest &request, const LoadedModule &module,
                            request.device, module.path(), target,
                            request.device);
   DeviceOptions options;
-  options.collectives = &group.collectives();
+  options.collectives = group.groups();
   options.observer = &observer;
   if (request.sweep) {
     options.turns = &request.sweep->turns;
     options.run = request.sweep->run;
   }
   options.threads = threadsPerRank(threadsOf(request, env));
-  options.ranks = group.size();
   options.ordinal = env.localRank;
   options.graphs = request.cudaGraphs;
   QLORA_RETURN_IF_ERROR(checkKernelNames(request.disabledKernels));

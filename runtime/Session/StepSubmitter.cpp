@@ -85,8 +85,9 @@ Status StepSubmitter::accumulate(qlora_step_block &block, SubmittedStep &own) {
   const int64_t count =
       run.train->schedule().microBatches(own.step, run.stepShape);
   for (int64_t k = 0; k < count; ++k) {
-    // The last one has the collectives, in which the others wait for this rank.
-    if (k + 1 < count && stopSignal() != 0) {
+    // The last one has the collectives, in which the others wait for this rank;
+    // in lockstep all have some.
+    if (k + 1 < count && stopSignal() != 0 && !run.stepShape.inLockstep) {
       own.isCut = true;
       k = count - 1;
     }
@@ -99,7 +100,8 @@ Status StepSubmitter::accumulate(qlora_step_block &block, SubmittedStep &own) {
     const HostSlice slice(run.profiler, HostWork::kAccumulate);
     QLORA_RETURN_IF_ERROR(
         k + 1 < count
-            ? run.program.accumulate(batch, block)
+            ? run.program.accumulate(batch, run.labelsInLockstep(own.step, k),
+                                     block)
             : run.program.accumulateLast(
                   batch, run.train->mostLabels(own.step, k, run.stepShape),
                   block));

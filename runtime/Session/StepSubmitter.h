@@ -18,7 +18,8 @@ struct SubmittedStep {
   int64_t step = 0;
   int64_t tokens = 0;
   int64_t labels = 0; ///< none: there was no update
-  bool isCut = false; ///< a micro-batch was left out: it does not count
+  /// A micro-batch was left out: it does not count. Never in lockstep.
+  bool isCut = false;
 };
 
 /// What signals have asked of any rank.

@@ -43,9 +43,10 @@ struct TrainingTools {
 /// skipped with a warning; NonFinite.h has what happens to a loss or norm that
 /// is not finite.
 ///
-/// Signals (StopSignal.h): a step is finished, but no other micro-batch than its
-/// last is begun, and where that leaves one out, the step is not counted and done
-/// again by the run that resumes this one. All ranks stop after the same step.
+/// Signals (StopSignal.h): a step is finished, but no other micro-batch than
+/// its last is begun, and where that leaves one out, the step is not counted
+/// and done again by the run that resumes this one; in lockstep (StepShape)
+/// none is left out. All ranks stop after the same step.
 StatusOr<TrainingResult> train(const Run &run, const TrainingTools &tools);
 
 } // namespace qlora

@@ -130,7 +130,8 @@ public:
   }
   bool hasHostArenas() const override { return true; }
   std::optional<double> exposedCommunication() const override {
-    return collectives->size() > 1 ? std::optional(exposed) : std::nullopt;
+    const Collectives *all = options.collectives[QLORA_GROUP_DP];
+    return all && all->size() > 1 ? std::optional(exposed) : std::nullopt;
   }
 
 protected:
@@ -183,7 +184,6 @@ private:
   Status runOrPush(const qlora_command &command);
 
   SingleRank alone;
-  Collectives *collectives;
   int threads = 1;
   std::vector<HostMemory> memory; ///< per arena; empty where shared
   std::vector<uint8_t *> bases;
@@ -201,9 +201,7 @@ private:
 };
 } // namespace
 
-CpuDevice::CpuDevice(const DeviceOptions &options)
-    : Device(options),
-      collectives(options.collectives ? options.collectives : &alone) {
+CpuDevice::CpuDevice(const DeviceOptions &options) : Device(options) {
 #ifdef _OPENMP
   threads = omp_get_max_threads();
 #endif
@@ -382,7 +380,9 @@ Status CpuDevice::runNow(const qlora_command &command) {
     std::memcpy(buffers[0], buffers[1], bytes);
     return Status::ok();
   default:
-    return collectives->run(CollectiveCall::of(*module, command, buffers));
+    Collectives *group = options.collectives[command.group];
+    return (group ? *group : alone)
+        .run(CollectiveCall::of(*module, command, buffers));
   }
 }
 
@@ -413,7 +413,9 @@ Status CpuDevice::wait(const qlora_command &command) {
 
 void CpuDevice::cancel() {
   communication->cancel();
-  collectives->abort();
+  for (Collectives *group : options.collectives)
+    if (group)
+      group->abort();
 }
 
 std::unique_ptr<Device> createCpuDevice(const DeviceOptions &options) {

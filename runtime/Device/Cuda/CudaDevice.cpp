@@ -107,6 +107,10 @@ private:
   Status prepareKernels();
   Status prepareLaunches();
   Status connectRanks();
+  bool isForSeveral(const qlora_command &command) const {
+    const Collectives *group = options.collectives[command.group];
+    return group && group->size() > 1;
+  }
   size_t graphIndex() const { return entryIndex * kLabelShares + share.index; }
   const qlora_step_block *deviceStep() const {
     return reinterpret_cast<const qlora_step_block *>(arenas.step());
@@ -187,7 +191,7 @@ Status CudaDevice::prepareKernels() {
   QLORA_RETURN_IF_ERROR(tuner.begin(card, api, blas(), gemms));
   QLORA_RETURN_IF_ERROR(prepareLaunches());
   return tuner.finish(gemms, api, queues, transfers, arenas.spans(),
-                      options.collectives, notes);
+                      options.collectives[QLORA_GROUP_DP], notes);
 }
 
 Status CudaDevice::prepareLaunches() {
@@ -203,17 +207,17 @@ Status CudaDevice::prepareLaunches() {
 /// buffers at the first collective of a size, which a capture does not allow.
 Status CudaDevice::connectRanks() {
   const auto commands = module->commands();
-  const auto isCollective = [](const qlora_command &command) {
-    return command.kind == QLORA_COMMAND_COLLECTIVE;
+  const auto isCollective = [this](const qlora_command &command) {
+    return command.kind == QLORA_COMMAND_COLLECTIVE && isForSeveral(command);
   };
-  if (groupSize == 1 ||
-      std::none_of(commands.begin(), commands.end(), isCollective))
+  if (std::none_of(commands.begin(), commands.end(), isCollective))
     return Status::ok();
   if (!nccl) {
     QLORA_ASSIGN_OR_RETURN(nccl, Nccl::open());
   }
   QLORA_RETURN_IF_ERROR(queues.synchronize());
-  QLORA_ASSIGN_OR_RETURN(ranks, NcclCollectives::connect(*nccl, *options.collectives));
+  QLORA_ASSIGN_OR_RETURN(ranks,
+                         NcclCollectives::connect(*nccl, options.collectives));
   queues.setWatch(ranks.get());
   for (const qlora_command &command : commands)
     if (isCollective(command))
@@ -306,8 +310,9 @@ Status CudaDevice::collective(const qlora_command &command) {
     return Status::ok();
   const auto call =
       CollectiveCall::of(*module, command, launches.buffers(command));
-  if (ranks)
-    return ranks->run(call, queues.stream(command.queue));
+  if (isForSeveral(command))
+    return ranks->run(call, static_cast<qlora_group>(command.group),
+                      queues.stream(command.queue));
   // A group of one: only what has a source of its own moves.
   if (call.to.empty() || call.from.empty())
     return Status::ok();

@@ -46,6 +46,8 @@ StatusOr<Nccl> Nccl::openFile(const char *file) {
     return tooOld(file, version);
   QLORA_RETURN_IF_ERROR(
       findSymbol(library, file, "ncclGetLastError", nccl.getLastError));
+  nccl.commSplit = reinterpret_cast<decltype(nccl.commSplit)>(
+      dlsym(library, "ncclCommSplit"));
 #define QLORA_NCCL(Name, Symbol, Parameters)                                   \
   QLORA_RETURN_IF_ERROR(findSymbol(library, file, #Symbol, nccl.Name));
 #include "runtime/Kernels/Cuda/CudaSymbols.inc"

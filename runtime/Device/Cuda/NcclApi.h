@@ -31,6 +31,8 @@ struct Nccl {
 #include "runtime/Kernels/Cuda/CudaSymbols.inc"
   /// Words for the last error of this process. May be null.
   const char *(*getLastError)(ncclComm_t);
+  /// Null before 2.18.
+  ncclResult_t (*commSplit)(ncclComm_t, int, int, ncclComm_t *, ncclConfig_t *);
 };
 
 } // namespace qlora

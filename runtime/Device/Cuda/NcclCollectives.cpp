@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// A communicator from its id to its end, and what the host does while it
+// Communicators from their id to their end, and what the host does while it
 // waits.
 
 #include "runtime/Device/Cuda/NcclCollectives.h"
@@ -47,32 +47,55 @@ Status NcclCollectives::initialise() {
   QLORA_ASSIGN_OR_RETURN(ncclUniqueId id, shareUniqueId());
   ncclConfig_t config;
   config.blocking = 0;
-  return finish(kCall,
-                nccl.commInitRankConfig(&communicator, host.size(), id,
-                                        host.rank(), &config),
-                host.timeout());
+  // Not set before the call.
+  const ncclResult_t result =
+      nccl.commInitRankConfig(&all, host.size(), id, host.rank(), &config);
+  QLORA_RETURN_IF_ERROR(finish(kCall, all, result, host.timeout()));
+  const Collectives *part = hosts[QLORA_GROUP_FSDP];
+  return part && part->size() > 1 && part->size() < host.size() ? split(*part)
+                                                                : Status::ok();
+}
+
+/// The handle is there once the communicator that is split has done it; it is
+/// then made, which has an end of its own.
+Status NcclCollectives::split(const Collectives &part) {
+  constexpr const char *kCall = "ncclCommSplit";
+  if (!nccl.commSplit)
+    return Status::error(StatusCode::kUnavailable,
+                         "a base that {} of {} GPUs hold together needs NCCL "
+                         "2.18 or later; update it, or start {} GPUs",
+                         part.size(), host.size(), part.size());
+  ncclConfig_t config;
+  config.blocking = 0;
+  const ncclResult_t result = nccl.commSplit(all, host.rank() / part.size(),
+                                             part.rank(), &shards, &config);
+  QLORA_RETURN_IF_ERROR(finish(kCall, all, result, host.timeout()));
+  return finish(kCall, shards, kNcclInProgress, host.timeout());
 }
 
 StatusOr<std::unique_ptr<NcclCollectives>>
-NcclCollectives::connect(const Nccl &nccl, Collectives &host) {
-  std::unique_ptr<NcclCollectives> gpus(new NcclCollectives(nccl, host));
+NcclCollectives::connect(const Nccl &nccl, const GroupCollectives &hosts) {
+  std::unique_ptr<NcclCollectives> gpus(new NcclCollectives(nccl, hosts));
   QLORA_RETURN_IF_ERROR(gpus->initialise());
   return gpus;
 }
 
 NcclCollectives::~NcclCollectives() {
-  if (!leave())
+  // Those of some ranks before those of all.
+  if (!leave(shards) || !leave(all))
     abort();
   if (aborting.valid())
     aborting.wait_for(kAbortBound);
 }
 
 /// Finalising waits until no rank works on another's memory any more.
-bool NcclCollectives::leave() {
-  if (!communicator || aborting.valid())
+bool NcclCollectives::leave(ncclComm_t &communicator) {
+  if (aborting.valid())
     return false;
-  Status status = finish("ncclCommFinalize", nccl.commFinalize(communicator),
-                         kAbortBound);
+  if (!communicator)
+    return true;
+  Status status = finish("ncclCommFinalize", communicator,
+                         nccl.commFinalize(communicator), kAbortBound);
   if (status.isOk())
     status = nccl.check(nccl.commDestroy(communicator), "ncclCommDestroy");
   if (status.isOk())
@@ -88,7 +111,7 @@ Status NcclCollectives::checkOthersNowAndThen() {
   return host.checkOthers();
 }
 
-/// The communicator belongs to the abort from its start on.
+/// The communicators belong to the abort from its start on.
 Status NcclCollectives::checkUse() const {
   if (!aborting.valid())
     return Status::ok();
@@ -96,7 +119,8 @@ Status NcclCollectives::checkUse() const {
                        "the GPUs of the other ranks were given up before");
 }
 
-Status NcclCollectives::checkState(const char *what, ncclResult_t &state) {
+Status NcclCollectives::checkState(const char *what, ncclComm_t communicator,
+                                   ncclResult_t &state) {
   QLORA_RETURN_IF_ERROR(checkUse());
   QLORA_RETURN_IF_ERROR(
       nccl.check(nccl.commGetAsyncError(communicator, &state),
@@ -112,11 +136,12 @@ static Status takesTooLong(const char *what, std::chrono::nanoseconds bound) {
                        std::chrono::duration<double>(bound).count());
 }
 
-Status NcclCollectives::progress(const char *what, ncclResult_t &state,
+Status NcclCollectives::progress(const char *what, ncclComm_t communicator,
+                                 ncclResult_t &state,
                                  std::chrono::nanoseconds waited,
                                  std::chrono::nanoseconds bound) {
   state = 0;
-  if (Status status = checkState(what, state); !status.isOk())
+  if (Status status = checkState(what, communicator, state); !status.isOk())
     return judge(status);
   Status status = checkOthersNowAndThen();
   if (status.isOk() && waited > bound)
@@ -126,14 +151,16 @@ Status NcclCollectives::progress(const char *what, ncclResult_t &state,
   return status;
 }
 
-Status NcclCollectives::finish(const char *what, ncclResult_t result,
+Status NcclCollectives::finish(const char *what, ncclComm_t communicator,
+                               ncclResult_t result,
                                std::chrono::nanoseconds bound) {
   const Clock::time_point start = Clock::now();
   if (Status status = nccl.check(result, what); !status.isOk())
     return judge(status);
   while (result == kNcclInProgress) {
     std::this_thread::sleep_for(kPause);
-    QLORA_RETURN_IF_ERROR(progress(what, result, Clock::now() - start, bound));
+    QLORA_RETURN_IF_ERROR(
+        progress(what, communicator, result, Clock::now() - start, bound));
   }
   return Status::ok();
 }
@@ -157,9 +184,11 @@ static int ncclTypeOf(qlora_dtype dtype) {
 
 /// NCCL has none: every rank sends a piece to each and receives one. Sends of a
 /// group begin when it ends, so that none waits for another.
-ncclResult_t NcclCollectives::allToAll(const CollectiveCall &call, int type,
+ncclResult_t NcclCollectives::allToAll(const CollectiveCall &call,
+                                       qlora_group group, int type,
                                        CUstream stream) {
-  const auto size = static_cast<size_t>(host.size());
+  const ncclComm_t communicator = communicatorOf(group);
+  const auto size = static_cast<size_t>(hostOf(group).size());
   const size_t bytes = call.from.size() / size;
   const size_t count = bytes / (dtypeBits(call.dtype) / 8);
   if (const ncclResult_t result = nccl.groupStart())
@@ -176,13 +205,14 @@ ncclResult_t NcclCollectives::allToAll(const CollectiveCall &call, int type,
 }
 
 ncclResult_t NcclCollectives::start(const CollectiveCall &call,
-                                    CUstream stream) {
+                                    qlora_group group, CUstream stream) {
+  const ncclComm_t communicator = communicatorOf(group);
   const size_t element = dtypeBits(call.dtype) / 8;
   const int type = ncclTypeOf(call.dtype);
   const size_t received = call.to.size() / element;
   const size_t sent = call.from.size() / element;
-  const int other = host.rank() + call.peer;
-  const bool isBeyond = other < 0 || other >= host.size();
+  const int other = hostOf(group).rank() + call.peer;
+  const bool isBeyond = other < 0 || other >= hostOf(group).size();
   void *to = call.to.data();
   const void *from = call.from.data();
   switch (call.kind) {
@@ -198,7 +228,7 @@ ncclResult_t NcclCollectives::start(const CollectiveCall &call,
     return nccl.broadcast(to, to, received, type, call.peer, communicator,
                           stream);
   case QLORA_COLLECTIVE_ALL_TO_ALL:
-    return allToAll(call, type, stream);
+    return allToAll(call, group, type, stream);
   case QLORA_COLLECTIVE_SEND:
     return isBeyond ? 0 : nccl.send(from, sent, type, other, communicator,
                                     stream);
@@ -208,26 +238,33 @@ ncclResult_t NcclCollectives::start(const CollectiveCall &call,
   }
 }
 
-Status NcclCollectives::run(const CollectiveCall &call, CUstream stream) {
+Status NcclCollectives::run(const CollectiveCall &call, qlora_group group,
+                            CUstream stream) {
   static constexpr const char *kNames[QLORA_COLLECTIVE_COUNT] = {
       "ncclAllReduce", "ncclAllGather",        "ncclReduceScatter",
       "ncclBroadcast", "ncclSend and ncclRecv", "ncclSend",
       "ncclRecv"};
   QLORA_RETURN_IF_ERROR(checkUse());
-  return finish(kNames[call.kind], start(call, stream), host.timeout());
+  return finish(kNames[call.kind], communicatorOf(group),
+                start(call, group, stream), host.timeout());
 }
 
 static constexpr const char *kOnTheCard = "a collective on the GPU";
 
 Status NcclCollectives::look(std::chrono::nanoseconds waited) {
   ncclResult_t state = 0;
-  return progress(kOnTheCard, state, waited, host.timeout());
+  if (shards)
+    QLORA_RETURN_IF_ERROR(
+        progress(kOnTheCard, shards, state, waited, host.timeout()));
+  return progress(kOnTheCard, all, state, waited, host.timeout());
 }
 
 /// NCCL ends a collective that fails as it ends any: only its state tells.
 Status NcclCollectives::confirm() {
   ncclResult_t state = 0;
-  Status status = checkState(kOnTheCard, state);
+  Status status = checkState(kOnTheCard, all, state);
+  if (status.isOk() && shards)
+    status = checkState(kOnTheCard, shards, state);
   return status.isOk() ? status : judge(status);
 }
 
@@ -257,15 +294,18 @@ static void endBesideAbort(int exitCode, void *) {
 }
 
 void NcclCollectives::abort() {
-  if (!communicator || aborting.valid())
+  if (!all || aborting.valid())
     return;
   on_exit(endBesideAbort, nullptr);
   ++aborts;
   std::promise<void> done;
   aborting = done.get_future();
-  std::thread([abort = nccl.commAbort, communicator = communicator,
+  std::thread([abort = nccl.commAbort, all = all, shards = shards,
                done = std::move(done)]() mutable {
-    (void)abort(communicator); // what led here is the error
+    // What led here is the error.
+    if (shards)
+      (void)abort(shards);
+    (void)abort(all);
     --aborts;
     done.set_value();
   }).detach();

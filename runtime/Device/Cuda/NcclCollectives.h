@@ -2,8 +2,8 @@
 
 // Collectives of the GPUs of a job, one rank each, by NCCL.
 //
-//   QLORA_ASSIGN_OR_RETURN(auto gpus, NcclCollectives::connect(nccl, host));
-//   QLORA_RETURN_IF_ERROR(gpus->run(call, stream));
+//   QLORA_ASSIGN_OR_RETURN(auto gpus, NcclCollectives::connect(nccl, hosts));
+//   QLORA_RETURN_IF_ERROR(gpus->run(call, group, stream));
 //   queues.setWatch(gpus.get());
 //   QLORA_RETURN_IF_ERROR(queues.synchronize());
 //
@@ -11,7 +11,10 @@
 // result to all: every rank has the same bits. K ranks and one rank with K
 // accumulations agree to rounding only.
 //
-// Bounds. The communicator does not block: a call that NCCL has not finished
+// Groups. Each has a communicator: that of FSDP is split off that of all ranks,
+// where it is not the same.
+//
+// Bounds. The communicators do not block: a call that NCCL has not finished
 // is asked for until it is, and the host's waits for the card go through
 // look(). Each ends with an error when NCCL reports one, when another rank is
 // gone, or after host.timeout(); running collectives are then aborted, by a
@@ -34,18 +37,19 @@ namespace qlora {
 
 class NcclCollectives final : public HostWatch {
 public:
-  /// Meets the other ranks of `host`, which outlives this, as does `nccl`.
-  /// The context of this rank's card is current.
+  /// Meets the other ranks of `hosts`, of which that of DP is not null; they
+  /// outlive this, as does `nccl`. The context of this rank's card is current.
   static StatusOr<std::unique_ptr<NcclCollectives>>
-  connect(const Nccl &nccl, Collectives &host);
+  connect(const Nccl &nccl, const GroupCollectives &hosts);
   /// Leaves the group together with the other ranks, or aborts where they do
   /// not come. Graphs that hold collectives have to be gone.
   ~NcclCollectives() override;
 
-  /// In the order of the stream, or in its capture. The same calls in the same order on every rank, and each
-  /// call captured on all of them or on none; NCCL may make them meet in a
-  /// capture (it registers the buffers of an NVLink switch there).
-  Status run(const CollectiveCall &call, CUstream stream);
+  /// In the order of the stream, or in its capture. The same calls in the same
+  /// order on every rank, and each call captured on all of them or on none;
+  /// NCCL may make them meet in a capture (it registers the buffers of an
+  /// NVLink switch there). `group` has more than one rank.
+  Status run(const CollectiveCall &call, qlora_group group, CUstream stream);
 
   Status look(std::chrono::nanoseconds waited) override;
   Status confirm() override;
@@ -57,27 +61,38 @@ public:
   void abort();
 
 private:
-  NcclCollectives(const Nccl &nccl, Collectives &host)
-      : nccl(nccl), host(host) {}
+  NcclCollectives(const Nccl &nccl, const GroupCollectives &hosts)
+      : nccl(nccl), hosts(hosts), host(*hosts[QLORA_GROUP_DP]) {}
   Status initialise();
+  Status split(const Collectives &shards);
+  const Collectives &hostOf(qlora_group group) const { return *hosts[group]; }
+  ncclComm_t communicatorOf(qlora_group group) const {
+    return group == QLORA_GROUP_FSDP && shards ? shards : all;
+  }
   StatusOr<ncclUniqueId> shareUniqueId();
-  ncclResult_t start(const CollectiveCall &call, CUstream stream);
-  ncclResult_t allToAll(const CollectiveCall &call, int type, CUstream stream);
-  /// Waits until the call that returned `result` has taken effect.
-  Status finish(const char *what, ncclResult_t result,
+  ncclResult_t start(const CollectiveCall &call, qlora_group group,
+                     CUstream stream);
+  ncclResult_t allToAll(const CollectiveCall &call, qlora_group group, int type,
+                        CUstream stream);
+  /// Waits until the call on a communicator that returned `result` has taken
+  /// effect.
+  Status finish(const char *what, ncclComm_t communicator, ncclResult_t result,
                 std::chrono::nanoseconds bound);
-  /// One look at what NCCL is at; `state` tells whether it is done.
-  Status progress(const char *what, ncclResult_t &state,
-                  std::chrono::nanoseconds waited,
+  /// One look at what it is at; `state` tells whether it is done.
+  Status progress(const char *what, ncclComm_t communicator,
+                  ncclResult_t &state, std::chrono::nanoseconds waited,
                   std::chrono::nanoseconds bound);
   Status checkUse() const;
-  Status checkState(const char *what, ncclResult_t &state);
+  Status checkState(const char *what, ncclComm_t communicator,
+                    ncclResult_t &state);
   Status checkOthersNowAndThen();
-  bool leave();
+  bool leave(ncclComm_t &communicator);
 
   const Nccl &nccl;
-  Collectives &host;
-  ncclComm_t communicator = nullptr;
+  const GroupCollectives hosts;
+  Collectives &host; ///< of all ranks
+  ncclComm_t all = nullptr;
+  ncclComm_t shards = nullptr; ///< null: all are
   std::future<void> aborting; ///< valid once aborted
   std::chrono::steady_clock::time_point lastChecked;
 };

@@ -16,14 +16,15 @@ namespace qlora {
 namespace {
 class NullDevice final : public Device {
 public:
-  explicit NullDevice(const DeviceOptions &options) : Device(options) {
-    groupSize = options.ranks;
-  }
+  explicit NullDevice(const DeviceOptions &options) : Device(options) {}
   std::string_view name() const override { return "null"; }
   std::span<uint8_t> hostArena(uint32_t) override { return {}; }
   bool hasHostArenas() const override { return false; }
 
 protected:
+  GroupSizes groupSizes(const LoadedModule &module) const override {
+    return {options.ranks, static_cast<int>(module.table().shards)};
+  }
   Status allocate(FrozenArena *) override;
   Status writeArena(uint32_t, uint64_t, std::span<const uint8_t>) override {
     return Status::ok();

@@ -31,6 +31,7 @@ static_assert(sizeof ours <= sizeof theirs && alignof(ncclConfig_t) ==
   QLORA_SAME_FUNCTION(#Symbol, Symbol, ncclResult_t, Parameters)
 #include "runtime/Kernels/Cuda/CudaSymbols.inc"
 QLORA_SAME_MEMBER(Nccl::getLastError, ncclGetLastError)
+QLORA_SAME_MEMBER(Nccl::commSplit, ncclCommSplit)
 QLORA_SAME_FUNCTION("ncclGetErrorString", ncclGetErrorString, const char *,
                     (ncclResult_t))
 

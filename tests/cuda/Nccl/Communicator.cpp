@@ -65,16 +65,41 @@ Communicator usable(const char *symbol, ncclComm_t handle,
 }
 
 /// A group whose ranks are all there and have a card each.
-static ncclResult_t checkGroup(ncclComm &communicator) {
+static ncclResult_t checkGroup(const char *symbol, ncclComm &communicator) {
   if (!communicator.exchange->haveAllJoined())
     return kNcclInProgress;
   const int other = communicator.exchange->rankOnSameCard();
   if (other < 0)
     return kNcclSuccess;
-  return refuse("ncclCommInitRankConfig", kNcclInvalidUsage,
+  return refuse(symbol, kNcclInvalidUsage,
                 fmt::format("Duplicate GPU detected : rank {} and rank {} both "
                             "on CUDA device {}",
                             communicator.rank, other, communicator.device));
+}
+
+/// A communicator that is being made, as a rank of a group; null, with what the
+/// call gives back, where it is none.
+static Communicator join(const char *symbol, const ncclUniqueId &id, int rank,
+                         int size, int device, ncclResult_t &result) {
+  auto communicator = std::make_shared<ncclComm>();
+  communicator->exchange = Exchange::open(id, rank, size);
+  if (!communicator->exchange) {
+    result = refuse(symbol, kNcclSystemError, "the id's owner is not there");
+    return nullptr;
+  }
+  communicator->rank = rank;
+  communicator->size = size;
+  communicator->device = device;
+  const std::string wrong = communicator->exchange->join(device);
+  if (!wrong.empty()) {
+    result = refuse(symbol, kNcclInvalidUsage, wrong);
+    return nullptr;
+  }
+  live()[communicator.get()] = communicator;
+  result = begin(*communicator, [symbol, c = communicator.get()] {
+    return checkGroup(symbol, *c);
+  });
+  return communicator;
 }
 
 static std::string checkConfig(const ncclConfig_t *config) {
@@ -127,19 +152,53 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *handle, int size,
   if (currentDevice() < 0 || spoilCaptures())
     return refuse(kSymbol, kNcclUnhandledCudaError,
                   "no context is current, or a stream is captured");
-  auto communicator = std::make_shared<ncclComm>();
-  communicator->exchange = Exchange::open(id, rank, size);
-  if (!communicator->exchange)
-    return refuse(kSymbol, kNcclSystemError, "the id's owner is not there");
-  communicator->rank = rank;
-  communicator->size = size;
-  communicator->device = currentDevice();
-  const std::string wrong = communicator->exchange->join(communicator->device);
-  if (!wrong.empty())
-    return refuse(kSymbol, kNcclInvalidUsage, wrong);
-  *handle = communicator.get();
-  live()[*handle] = communicator;
-  return begin(*communicator, [c = *handle] { return checkGroup(*c); });
+  ncclResult_t result = kNcclSuccess;
+  *handle = join(kSymbol, id, rank, size, currentDevice(), result).get();
+  return result;
+}
+
+/// Why this rank cannot split a communicator now, or "".
+static std::string checkSplit(const ncclComm &group, int color, int key,
+                              const ncclConfig_t *config) {
+  if (const std::string wrong = checkConfig(config); !wrong.empty())
+    return wrong;
+  if (color < 0 || key < 0)
+    return fmt::format("color {} and key {}", color, key);
+  if (group.isFinalized)
+    return "it was finalised";
+  if (currentDevice() != group.device || spoilCaptures())
+    return "another card is current, or a stream is captured";
+  return group.running ? "a collective of it is under way" : "";
+}
+
+ncclResult_t ncclCommSplit(ncclComm_t handle, int color, int key,
+                           ncclComm_t *part, ncclConfig_t *config) {
+  constexpr const char *kSymbol = "ncclCommSplit";
+  Call call(kSymbol, Call::kNothing);
+  *part = nullptr;
+  if (call.refused())
+    return call.refused();
+  ncclResult_t result = kNcclSuccess;
+  const Communicator group = usable(kSymbol, handle, result);
+  if (!group)
+    return result;
+  if (const std::string wrong = checkSplit(*group, color, key, config);
+      !wrong.empty())
+    return refuse(kSymbol, kNcclInvalidArgument, wrong);
+  Exchange::Split own = {color, key, {}};
+  if (!Exchange::create(own.id) || !group->exchange->offer(own))
+    return refuse(kSymbol, kNcclSystemError,
+                  "no memory to share, or the split before is under way");
+  return begin(*group, [group = group.get(), part]() -> ncclResult_t {
+    if (!group->exchange->haveAllOffered())
+      return kNcclInProgress;
+    const Exchange::Part found = group->exchange->partOf();
+    ncclResult_t result = kNcclSuccess;
+    *part =
+        join(kSymbol, found.id, found.rank, found.size, group->device, result)
+            .get();
+    return *part ? int(kNcclSuccess) : result;
+  });
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t *error) {

@@ -4,8 +4,16 @@
 // block; a call of it while another is in progress is an error; after an error
 // every call gives that error; collectives of a communicator run one after the
 // other; a call that is captured is over when all ranks capture it, as where
-// NCCL registers the buffers of an NVLink switch; finalising ends when all ranks finalise and nothing, graphs included,
-// holds a collective; an abort ends when nothing does.
+// NCCL registers the buffers of an NVLink switch; finalising ends when all
+// ranks finalise and nothing, graphs included, holds a collective; an abort
+// ends when nothing does.
+//
+// A split is a call of the communicator that is split, by all its ranks, while
+// no collective of it is under way. The new communicator is of the ranks with
+// one colour, in the order of their keys and, where these are the same, of
+// their ranks. Its handle is null until the call is over, which is when all
+// have said theirs; making it has an end of its own. From then on the two know
+// nothing of each other.
 
 #ifndef QLORA_TESTS_CUDA_NCCL_COMMUNICATOR_H
 #define QLORA_TESTS_CUDA_NCCL_COMMUNICATOR_H
@@ -21,6 +29,7 @@ namespace qlora {
 extern "C" {
 #define QLORA_NCCL(Name, Symbol, Parameters) ncclResult_t Symbol Parameters;
 #include "runtime/Kernels/Cuda/CudaSymbols.inc"
+ncclResult_t ncclCommSplit(ncclComm_t, int, int, ncclComm_t *, ncclConfig_t *);
 const char *ncclGetLastError(ncclComm_t);
 const char *ncclGetErrorString(ncclResult_t);
 }

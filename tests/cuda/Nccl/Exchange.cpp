@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <climits>
 #include <cstring>
 #include <functional>
 
@@ -97,6 +98,43 @@ int Exchange::rankOnSameCard() const {
     if (other != rank && shared->ranks[other].joined == own().joined)
       return other;
   return -1;
+}
+
+/// The one before is not read any more once all have said this one: two places.
+bool Exchange::offer(const Split &split) {
+  if (!isEach(
+          [this](const Rank &each) { return each.offered >= own().offered; }))
+    return false;
+  own().splits[own().offered % 2] = split;
+  ++own().offered;
+  return true;
+}
+
+bool Exchange::haveAllOffered() const {
+  return isEach(
+      [this](const Rank &each) { return each.offered >= own().offered; });
+}
+
+Exchange::Part Exchange::partOf() const {
+  const uint64_t number = own().offered - 1;
+  const auto splitOf = [&](int ofRank) -> const Split & {
+    return shared->ranks[ofRank].splits[number % 2];
+  };
+  const Split &mine = splitOf(rank);
+  Part part;
+  std::pair<int, int> first(INT_MAX, 0);
+  for (int other = 0; other < size; ++other) {
+    const Split &theirs = splitOf(other);
+    if (theirs.color != mine.color)
+      continue;
+    const std::pair place(theirs.key, other);
+    part.rank += place < std::pair(mine.key, rank);
+    ++part.size;
+    if (place < first)
+      part.id = theirs.id;
+    first = std::min(first, place);
+  }
+  return part;
 }
 
 uint8_t *Exchange::place(int ofRank, uint64_t number) const {

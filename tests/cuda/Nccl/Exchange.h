@@ -72,6 +72,23 @@ public:
   /// Another rank on the same card, or -1.
   int rankOnSameCard() const;
 
+  /// What this rank says of a split: its colour, its key, and the id of a new
+  /// group, which that of the first of its colour is for.
+  struct Split {
+    int color = 0, key = 0;
+    ncclUniqueId id{};
+  };
+  /// False where this rank has said as much before, and somebody has not.
+  bool offer(const Split &split);
+  /// Whether all have said it as often as this rank.
+  bool haveAllOffered() const;
+  /// The new group of this rank's colour, and who this rank is in it.
+  struct Part {
+    ncclUniqueId id{};
+    int rank = 0, size = 0;
+  };
+  Part partOf() const;
+
   /// Tells the others that this rank makes a call.
   void enter(const CollectiveCall &call);
   /// Whether all others have made that call.
@@ -108,6 +125,8 @@ private:
     std::atomic<int> joined; ///< its card + 1
     std::atomic<int> size;   ///< of the group, as it was told
     std::atomic<bool> hasFinished;
+    std::atomic<uint64_t> offered; ///< splits
+    Split splits[2];
     std::atomic<uint64_t> published, finished; ///< collectives
     Operands operands[2];
     CollectiveCall calls[2];

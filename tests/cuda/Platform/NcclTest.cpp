@@ -104,6 +104,71 @@ TEST(Nccl, EveryKindMovesItsPieces) {
   }));
 }
 
+/// Of four, {3, 1} and {0, 2} in the order of their keys; both groups and the
+/// one of all go on side by side.
+TEST(Nccl, SplitsAreGroupsOfTheirOwn) {
+  EXPECT_TRUE(onRanks(4, [](RankClient &self) {
+    if (self.ask() != kNcclSuccess)
+      return false;
+    Client &client = self.client;
+    ncclConfig_t config;
+    config.blocking = 0;
+    const int color = self.rank % 2, key = color ? 3 - self.rank : 7;
+    ncclComm_t part = self.group;
+    if (ncclCommSplit(self.group, color, key, &part, &config) !=
+            kNcclInProgress ||
+        part != nullptr || self.call() != kNcclInvalidUsage ||
+        self.ask() != kNcclSuccess || part == nullptr ||
+        self.ask(part) != kNcclSuccess)
+      return false;
+    const CUdeviceptr source = client.allocate(64);
+    client.write(source, {float(self.rank)});
+    const auto gather = [&](ncclComm_t group) {
+      return ncclAllGather(reinterpret_cast<void *>(source),
+                           reinterpret_cast<void *>(self.data), 1, kNcclFloat32,
+                           group, client.stream) == kNcclInProgress &&
+             self.ask(group) == kNcclSuccess;
+    };
+    for (int i = 0; i < 3; ++i)
+      if (!gather(part) ||
+          client.read(self.data, 2) != (color ? Values{3, 1} : Values{0, 2}) ||
+          !gather(self.group) ||
+          client.read(self.data, 4) != Values{0, 1, 2, 3})
+        return false;
+    // Again, into one each.
+    ncclComm_t own = nullptr;
+    if (ncclCommSplit(self.group, self.rank, 0, &own, &config) !=
+            kNcclInProgress ||
+        self.ask() != kNcclSuccess || self.ask(own) != kNcclSuccess ||
+        !gather(own) || client.read(self.data, 1) != Values{float(self.rank)})
+      return false;
+    return self.leave(own) && self.leave(part) && self.leave();
+  }));
+}
+
+TEST(Nccl, ASplitWaitsForAllRanks) {
+  EXPECT_TRUE(onTwoRanks([](RankClient &self) {
+    ncclConfig_t config;
+    ncclComm_t part = nullptr;
+    if (self.ask() != kNcclSuccess ||
+        ncclCommSplit(self.group, 0, 0, &part, &config) !=
+            kNcclInvalidArgument) // it blocks
+      return false;
+    if (self.rank == 1)
+      return true;
+    config.blocking = 0;
+    if (ncclCommSplit(self.group, -1, 0, &part, &config) !=
+            kNcclInvalidArgument ||
+        ncclCommSplit(self.group, 0, 0, &part, &config) != kNcclInProgress)
+      return false;
+    ncclResult_t state = 0;
+    for (int i = 0; i < 100; ++i)
+      self.client.require(ncclCommGetAsyncError(self.group, &state), "ask");
+    return state == kNcclInProgress && part == nullptr &&
+           ncclCommAbort(self.group) == kNcclSuccess;
+  }));
+}
+
 TEST(Nccl, ACallWhileAnotherIsInProgressIsRefused) {
   std::string errors;
   EXPECT_TRUE(onTwoRanks(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Two ranks of the NCCL look-alike as two processes.
+// Ranks of the NCCL look-alike, a process each.
 
 #ifndef QLORA_TESTS_CUDA_PLATFORM_RANKS_H
 #define QLORA_TESTS_CUDA_PLATFORM_RANKS_H
@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <thread>
+#include <vector>
 
 #include "tests/cuda/Nccl/Communicator.h"
 #include "tests/cuda/Platform/Platform.h"
@@ -19,20 +20,21 @@ using Values = std::vector<float>;
 
 /// A rank's card and communicator, which is still being made.
 struct RankClient {
-  RankClient(const ncclUniqueId &id, int rank, int card)
+  RankClient(const ncclUniqueId &id, int rank, int size, int card)
       : rank(rank), client(card), data(client.allocate(64)) {
     ncclConfig_t config;
     config.blocking = 0;
-    Client::require(ncclCommInitRankConfig(&group, 2, id, rank, &config) -
+    Client::require(ncclCommInitRankConfig(&group, size, id, rank, &config) -
                         kNcclInProgress,
                     "init");
   }
 
   /// Asks until the call in progress is over; the communicator's state.
-  ncclResult_t ask() {
+  ncclResult_t ask() { return ask(group); }
+  static ncclResult_t ask(ncclComm_t communicator) {
     for (;;) {
       ncclResult_t state = 0;
-      Client::require(ncclCommGetAsyncError(group, &state), "ask");
+      Client::require(ncclCommGetAsyncError(communicator, &state), "ask");
       if (state != kNcclInProgress)
         return state;
       std::this_thread::sleep_for(std::chrono::microseconds(50));
@@ -44,9 +46,11 @@ struct RankClient {
     return ncclAllReduce(at, at, count, type, operation, group, client.stream);
   }
   bool sum() { return call() == kNcclInProgress && ask() == kNcclSuccess; }
-  bool leave() {
-    return ncclCommFinalize(group) == kNcclInProgress &&
-           ask() == kNcclSuccess && ncclCommDestroy(group) == kNcclSuccess;
+  bool leave() { return leave(group); }
+  static bool leave(ncclComm_t communicator) {
+    return ncclCommFinalize(communicator) == kNcclInProgress &&
+           ask(communicator) == kNcclSuccess &&
+           ncclCommDestroy(communicator) == kNcclSuccess;
   }
 
   int rank;
@@ -55,27 +59,42 @@ struct RankClient {
   ncclComm_t group = nullptr;
 };
 
-/// Runs the body on both ranks; whether both succeed.
-inline bool onTwoRanks(const std::function<bool(RankClient &)> &body,
-                Environment environment = {}, std::string *errors = nullptr,
-                bool haveOneCard = false) {
-  environment.push_back({"QLORA_TEST_CUDA_DEVICES", "sm_90:64,sm_90:64"});
+/// Runs the body on each of up to four ranks; whether all succeed.
+inline bool onRanks(int size, const std::function<bool(RankClient &)> &body,
+                    Environment environment = {}, std::string *errors = nullptr,
+                    bool haveOneCard = false) {
+  environment.push_back(
+      {"QLORA_TEST_CUDA_DEVICES", "sm_90:64,sm_90:64,sm_90:64,sm_90:64"});
   return inProcess(
       environment,
       [&] {
         ncclUniqueId id;
         Client::require(ncclGetUniqueId(&id), "id");
-        const pid_t other = fork();
-        const int rank = other == 0;
-        RankClient client(id, rank, haveOneCard ? 0 : rank);
-        const bool isFine = body(client);
-        if (rank == 1)
+        std::vector<pid_t> others;
+        int rank = 0;
+        for (int other = 1; other < size && rank == 0; ++other) {
+          others.push_back(fork());
+          rank = others.back() == 0 ? other : 0;
+        }
+        RankClient client(id, rank, size, haveOneCard ? 0 : rank);
+        bool isFine = body(client);
+        if (rank > 0)
           std::exit(isFine ? 0 : 1);
-        int status = -1;
-        waitpid(other, &status, 0);
-        return isFine && status == 0;
+        for (pid_t other : others) {
+          int status = -1;
+          waitpid(other, &status, 0);
+          isFine = isFine && status == 0;
+        }
+        return isFine;
       },
       errors);
+}
+
+inline bool onTwoRanks(const std::function<bool(RankClient &)> &body,
+                       Environment environment = {},
+                       std::string *errors = nullptr,
+                       bool haveOneCard = false) {
+  return onRanks(2, body, std::move(environment), errors, haveOneCard);
 }
 
 } // namespace qlora::platform

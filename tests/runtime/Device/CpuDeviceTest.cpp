@@ -23,9 +23,10 @@ namespace {
 /// Two ranks with the same data; slow, so that order matters.
 class Doubling final : public Collectives {
 public:
-  int rank() const override { return 0; }
+  int rank() const override { return own; }
   int size() const override { return 2; }
   Status run(const CollectiveCall &call) override {
+    ++calls;
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
     if (fail)
       return Status::error(StatusCode::kAborted, "rank 1 has died");
@@ -39,6 +40,7 @@ public:
   }
   void abort() override { aborted = true; }
 
+  int own = 0, calls = 0;
   bool fail = false;
   bool aborted = false;
 };
@@ -98,7 +100,7 @@ TEST_F(CpuDeviceTest, RunsGeneratedKernelsAndCopies) {
 TEST_F(CpuDeviceTest, TrainsAcrossQueues) {
   Doubling group;
   DeviceOptions options;
-  options.collectives = &group;
+  options.collectives[QLORA_GROUP_DP] = &group;
   start(options);
   for (int step = 0; step < 3; ++step) {
     ASSERT_TRUE(run(kDemoAccumulate).isOk());
@@ -112,10 +114,34 @@ TEST_F(CpuDeviceTest, TrainsAcrossQueues) {
   }
 }
 
+/// A kernel that does nothing but keep what it was told.
+std::atomic<uint32_t> seenShard = 0;
+void keepShard(const qlora_kernel_args *args, int64_t, int64_t) {
+  seenShard = args->step->shard;
+}
+
+TEST_F(CpuDeviceTest, CommandsAreOfTheirGroup) {
+  Doubling all, shards;
+  shards.own = 1;
+  DeviceOptions options;
+  options.collectives = {&all, &shards};
+  tables.header.shards = 2;
+  for (const qlora_group group : {QLORA_GROUP_DP, QLORA_GROUP_FSDP}) {
+    all.calls = shards.calls = 0;
+    tables.commands[5].group = group;
+    tables.kernels[1].function = keepShard;
+    start(options);
+    ASSERT_TRUE(run(kDemoAccumulate).isOk());
+    EXPECT_EQ(all.calls, group == QLORA_GROUP_DP);
+    EXPECT_EQ(shards.calls, group == QLORA_GROUP_FSDP);
+    EXPECT_EQ(seenShard, 1u);
+  }
+}
+
 TEST_F(CpuDeviceTest, TimesEveryCommandOnItsQueue) {
   Doubling group; // of 20 ms
   DeviceOptions options;
-  options.collectives = &group;
+  options.collectives[QLORA_GROUP_DP] = &group;
   start(options);
   ASSERT_TRUE(run(kDemoAccumulate).isOk());
   EXPECT_FALSE(device->finishTiming().isOk());
@@ -172,7 +198,7 @@ TEST_F(CpuDeviceTest, SaysWhenACollectiveFails) {
   Doubling group;
   group.fail = true;
   DeviceOptions options;
-  options.collectives = &group;
+  options.collectives[QLORA_GROUP_DP] = &group;
   start(options);
   const Status status = run(kDemoAccumulate);
   EXPECT_EQ(status.code(), StatusCode::kAborted);

@@ -12,7 +12,7 @@ class CudaDeviceRanksTest : public CudaDeviceFixture {};
 TEST_F(CudaDeviceRanksTest, AddsUpOverRanksInItsGraphs) {
   fake::TwoRanks host;
   DeviceOptions options;
-  options.collectives = &host;
+  options.collectives[QLORA_GROUP_DP] = &host;
   for (const bool graphs : {true, false}) {
     options.graphs = graphs;
     const Status status = start(options);
@@ -38,7 +38,7 @@ TEST_F(CudaDeviceRanksTest, AddsUpOverRanksInItsGraphs) {
 TEST_F(CudaDeviceRanksTest, HaveAGraphOfWhatAllOfThemRun) {
   fake::TwoRanks host;
   DeviceOptions options;
-  options.collectives = &host;
+  options.collectives[QLORA_GROUP_DP] = &host;
   const Status status = start(options);
   ASSERT_TRUE(status.isOk()) << status.message();
   auto captures = [&](DemoEntry entry, bool onAllRanks) {
@@ -65,7 +65,7 @@ TEST_F(CudaDeviceRanksTest, NoWaitIsLongerThanTheTimeout) {
   fake::TwoRanks host;
   host.limit = std::chrono::milliseconds(50);
   DeviceOptions options;
-  options.collectives = &host;
+  options.collectives[QLORA_GROUP_DP] = &host;
   ASSERT_TRUE(start(options).isOk());
   fake::machine.unfinished = 1 << 30;
   const Status status = read(kDemoResult).status();

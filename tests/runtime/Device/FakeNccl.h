@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
 // A table of NCCL's functions without NCCL, for tests of our own logic: one
-// communicator, whose sums double. Every call takes a few questions; any of
-// them can fail, and any can stay in progress for ever. What ranks do together
-// is the business of tests/cuda/, not of this.
+// communicator, whose sums double, and what is split off it. Every call takes a
+// few questions; any of them can fail, and any can stay in progress for ever.
+// What ranks do together is the business of tests/cuda/, not of this.
 
 #ifndef QLORA_TESTS_RUNTIME_DEVICE_FAKENCCL_H
 #define QLORA_TESTS_RUNTIME_DEVICE_FAKENCCL_H
@@ -12,6 +12,7 @@
 #include <cstring>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "runtime/Device/Collectives.h"
@@ -29,9 +30,12 @@ struct Group {
   int questions = 0;            ///< that the call in progress still takes
   bool isHanging = false;
   std::atomic<bool> isAborted = false;
+  std::atomic<int> aborts = 0, partAborts = 0;
   std::atomic<bool> isAbortHeld = false; ///< an abort does not end
   std::vector<std::string> said; ///< by kinds other than allReduce
   std::vector<const void *> places; ///< of what is sent and received
+  std::vector<ncclComm_t> used;     ///< by collectives, ended or aborted
+  ncclComm_t *splitOff = nullptr;   ///< where the handle will be
   bool isGrouped = false;
   ncclConfig_t config;
 };
@@ -41,6 +45,10 @@ inline Group group;
 inline ncclComm_t communicator() {
   static char one;
   return reinterpret_cast<ncclComm_t>(&one);
+}
+inline ncclComm_t part() {
+  static char other;
+  return reinterpret_cast<ncclComm_t>(&other);
 }
 
 inline ncclResult_t start(const char *member) {
@@ -58,9 +66,10 @@ inline ncclResult_t getUniqueId(ncclUniqueId *id) {
   ++group.calls["getUniqueId"];
   return group.failing == "getUniqueId" ? group.error : 0;
 }
+/// Of other ranks than 0 the id is not theirs.
 inline ncclResult_t commInitRankConfig(ncclComm_t *comm, int, ncclUniqueId id,
-                                       int, ncclConfig_t *config) {
-  if (static_cast<uint8_t>(id.internal[100]) != 201)
+                                       int rank, ncclConfig_t *config) {
+  if (rank == 0 && static_cast<uint8_t>(id.internal[100]) != 201)
     return 4;
   group.config = *config;
   *comm = communicator();
@@ -73,10 +82,20 @@ inline ncclResult_t commGetAsyncError(ncclComm_t, ncclResult_t *state) {
   const bool isBusy = group.isHanging || group.questions > 0;
   group.questions -= group.questions > 0;
   *state = isBusy ? kNcclInProgress : group.asyncError;
+  if (!isBusy && group.splitOff)
+    *std::exchange(group.splitOff, nullptr) = part();
   return 0;
 }
-inline ncclResult_t allReduce(const void *from, void *to, size_t count, int, int,
-                              ncclComm_t, CUstream) {
+inline ncclResult_t commSplit(ncclComm_t, int color, int key, ncclComm_t *to,
+                              ncclConfig_t *config) {
+  group.said.push_back(fmt::format("split {} {}", color, key));
+  group.config = *config;
+  group.splitOff = to;
+  return start("commSplit");
+}
+inline ncclResult_t allReduce(const void *from, void *to, size_t count, int,
+                              int, ncclComm_t on, CUstream) {
+  group.used.push_back(on);
   if (const ncclResult_t result = start("allReduce"); result != kNcclInProgress)
     return result;
   run([=] {
@@ -92,7 +111,8 @@ inline ncclResult_t say(const char *member, size_t count, int type, int where) {
   return group.isGrouped ? 0 : start(member);
 }
 inline ncclResult_t allGather(const void *, void *, size_t count, int type,
-                              ncclComm_t, CUstream) {
+                              ncclComm_t on, CUstream) {
+  group.used.push_back(on);
   return say("allGather", count, type, 0);
 }
 inline ncclResult_t reduceScatter(const void *, void *, size_t count, int type,
@@ -122,11 +142,13 @@ inline ncclResult_t groupEnd() {
   return start("groupEnd");
 }
 inline ncclResult_t commFinalize(ncclComm_t) { return start("commFinalize"); }
-inline ncclResult_t commDestroy(ncclComm_t) {
+inline ncclResult_t commDestroy(ncclComm_t ended) {
+  group.used.push_back(ended);
   ++group.calls["commDestroy"];
   return group.failing == "commDestroy" ? group.error : 0;
 }
-inline ncclResult_t commAbort(ncclComm_t) {
+inline ncclResult_t commAbort(ncclComm_t aborted) {
+  ++(aborted == part() ? group.partAborts : group.aborts);
   group.isAborted = true;
   group.isAborted.notify_all();
   group.isAbortHeld.wait(true);
@@ -139,6 +161,9 @@ inline const Nccl &newNccl() {
   group.calls.clear();
   group.said.clear();
   group.places.clear();
+  group.used.clear();
+  group.splitOff = nullptr;
+  group.aborts = group.partAborts = 0;
   group.failing.clear();
   group.hanging.clear();
   group.error = 2;
@@ -147,6 +172,7 @@ inline const Nccl &newNccl() {
   nccl.getLastError = [](ncclComm_t) { return "as the test wants it\n"; };
   nccl.getUniqueId = getUniqueId;
   nccl.commInitRankConfig = commInitRankConfig;
+  nccl.commSplit = commSplit;
   nccl.commGetAsyncError = commGetAsyncError;
   nccl.allReduce = allReduce;
   nccl.allGather = allGather;
@@ -162,14 +188,14 @@ inline const Nccl &newNccl() {
   return nccl;
 }
 
-/// The host's side: rank 0 of two. The other adds nothing.
+/// The host's side: rank 0 of two, or of more. The others add nothing.
 class TwoRanks final : public Collectives {
 public:
   int rank() const override { return own; }
-  int size() const override { return 2; }
+  int size() const override { return count; }
   Status run(const CollectiveCall &) override { return Status::ok(); }
   StatusOr<std::vector<std::string>> allGather(std::string_view mine) override {
-    return std::vector<std::string>(2, std::string(mine));
+    return std::vector<std::string>(size_t(count), std::string(mine));
   }
   Status checkOthers() override {
     return isAlone ? Status::error(StatusCode::kAborted, "rank 1 is gone")
@@ -178,7 +204,7 @@ public:
   std::chrono::milliseconds timeout() const override { return limit; }
   void abort() override {}
 
-  int own = 0;
+  int own = 0, count = 2;
   bool isAlone = false;
   std::chrono::milliseconds limit = std::chrono::minutes(1);
 };

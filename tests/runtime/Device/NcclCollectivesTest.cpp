@@ -49,14 +49,14 @@ protected:
   NcclCollectivesTest() : nccl(fake::newNccl()) { fake::newDriver(); }
 
   Status connect() {
-    QLORA_ASSIGN_OR_RETURN(gpus, NcclCollectives::connect(nccl, host));
+    QLORA_ASSIGN_OR_RETURN(gpus, NcclCollectives::connect(nccl, {&host}));
     return Status::ok();
   }
   Status sum() {
     CollectiveCall call;
     call.to = {reinterpret_cast<uint8_t *>(values.data()),
                values.size() * sizeof(float)};
-    return gpus->run(call, nullptr);
+    return gpus->run(call, QLORA_GROUP_DP, nullptr);
   }
   bool isAborted() {
     gpus.reset();
@@ -92,7 +92,7 @@ TEST_F(NcclCollectivesTest, EveryKindIsACallOfNccl) {
     CollectiveCall call = {kind, QLORA_DTYPE_BF16, peer, {}, {}};
     call.to = {reinterpret_cast<uint8_t *>(to.data()), 2 * received};
     call.from = {reinterpret_cast<uint8_t *>(from.data()), 2 * sent};
-    const Status status = gpus->run(call, nullptr);
+    const Status status = gpus->run(call, QLORA_GROUP_DP, nullptr);
     EXPECT_TRUE(status.isOk()) << status.message();
   };
   run(QLORA_COLLECTIVE_ALL_GATHER, 5, 10, 0);
@@ -121,12 +121,92 @@ TEST_F(NcclCollectivesTest, PeersAreCountedFromTheRank) {
   host.own = 1;
   CollectiveCall call = {QLORA_COLLECTIVE_SEND, QLORA_DTYPE_F32, -1, {}, {}};
   call.from = {reinterpret_cast<uint8_t *>(values.data()), sizeof(float)};
-  EXPECT_TRUE(gpus->run(call, nullptr).isOk());
+  EXPECT_TRUE(gpus->run(call, QLORA_GROUP_DP, nullptr).isOk());
   call.kind = QLORA_COLLECTIVE_RECV;
   call.to = {reinterpret_cast<uint8_t *>(values.data()), sizeof(float)};
-  EXPECT_TRUE(gpus->run(call, nullptr).isOk());
+  EXPECT_TRUE(gpus->run(call, QLORA_GROUP_DP, nullptr).isOk());
   EXPECT_EQ(group.said, (std::vector<std::string>{"send 1 of 7 (0)",
                                                   "recv 1 of 7 (0)"}));
+}
+
+/// Rank 3 of 4, of which 2 and 3 hold a base together.
+class NcclShardsTest : public NcclCollectivesTest {
+protected:
+  NcclShardsTest() {
+    host.own = 3;
+    host.count = 4;
+    shards.own = 1;
+  }
+  Status connect() {
+    QLORA_ASSIGN_OR_RETURN(gpus,
+                           NcclCollectives::connect(nccl, {&host, &shards}));
+    return Status::ok();
+  }
+  Status gather(qlora_group over) {
+    CollectiveCall call = {
+        QLORA_COLLECTIVE_ALL_GATHER, QLORA_DTYPE_U8, 0, {}, {}};
+    call.to = {reinterpret_cast<uint8_t *>(values.data()), 6};
+    call.from = {reinterpret_cast<uint8_t *>(values.data()), 3};
+    return gpus->run(call, over, nullptr);
+  }
+
+  fake::TwoRanks shards;
+};
+
+TEST_F(NcclShardsTest, HaveACommunicatorOfTheirOwn) {
+  ASSERT_TRUE(connect().isOk());
+  EXPECT_EQ(group.config.blocking, 0);
+  ASSERT_TRUE(gather(QLORA_GROUP_FSDP).isOk());
+  ASSERT_TRUE(sum().isOk());
+  EXPECT_EQ(group.said,
+            (std::vector<std::string>{"split 1 1", "allGather 3 of 1 (0)"}));
+  gpus.reset();
+  EXPECT_EQ(group.used, (std::vector{fake::part(), fake::communicator(),
+                                     fake::part(), fake::communicator()}));
+  EXPECT_EQ(group.calls["commFinalize"], 2);
+  EXPECT_FALSE(group.isAborted);
+}
+
+TEST_F(NcclShardsTest, AreAllRanksWhereTheseAreAsMany) {
+  host.count = 2;
+  host.own = 1;
+  ASSERT_TRUE(connect().isOk());
+  ASSERT_TRUE(gather(QLORA_GROUP_FSDP).isOk());
+  EXPECT_EQ(group.calls["commSplit"], 0);
+  EXPECT_EQ(group.used, std::vector{fake::communicator()});
+}
+
+TEST_F(NcclShardsTest, AreGivenUpWithAll) {
+  for (const char *member : {"commSplit", "allGather"}) {
+    fake::newNccl();
+    group.failing = member;
+    Status status = connect();
+    if (status.isOk())
+      status = gather(QLORA_GROUP_FSDP);
+    EXPECT_HAS(status.message(), ": ncclSystemError (2): as the test wants it");
+    EXPECT_HAS(status.message(), member + 4); // ncclCommSplit
+    gpus.reset();
+    group.isAborted.wait(false);
+    for (int i = 0; i < 1000 && group.aborts == 0; ++i)
+      std::this_thread::sleep_for(1ms);
+    EXPECT_EQ(group.aborts, 1);
+    EXPECT_EQ(group.partAborts, member == std::string("allGather"));
+  }
+}
+
+TEST_F(NcclShardsTest, TellAnErrorThatComesLater) {
+  ASSERT_TRUE(connect().isOk());
+  group.asyncError = 3;
+  EXPECT_HAS(gpus->confirm().message(), "ncclInternalError");
+  EXPECT_HAS(gather(QLORA_GROUP_FSDP).message(), "were given up before");
+}
+
+TEST_F(NcclShardsTest, NeedALibraryThatSplits) {
+  Nccl old = nccl;
+  old.commSplit = nullptr;
+  EXPECT_EQ(NcclCollectives::connect(old, {&host, &shards}).status().message(),
+            "a base that 2 of 4 GPUs hold together needs NCCL 2.18 or later; "
+            "update it, or start 2 GPUs");
 }
 
 TEST_F(NcclCollectivesTest, EveryFailingCallIsNamedAndAborts) {

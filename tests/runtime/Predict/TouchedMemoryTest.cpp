@@ -21,14 +21,16 @@ public:
   int64_t count() const override {
     return static_cast<int64_t>(lengths.size());
   }
-  BatchLayout at(int64_t step, int64_t index, const StepShape &shape) override {
-    return inOrder((step * shape.count() + index) % count());
+
+private:
+  BatchLayout smallestAt(int64_t step, int64_t index,
+                         const StepShape &shape) override {
+    return smallestInOrder((step * shape.count() + index) % count());
   }
-  BatchLayout inOrder(int64_t number) override {
+  BatchLayout smallestInOrder(int64_t number) override {
     return {{2, number < count() ? lengths[number] : 4}, {}};
   }
 
-private:
   std::vector<int64_t> lengths;
 };
 
@@ -104,10 +106,10 @@ TEST_F(TouchedMemoryTest, ARankCountsItsOwn) {
 TEST_F(TouchedMemoryTest, EvaluationHasEntriesOfItsOwn) {
   LengthsAlone shorter({4, 4}), both({4, 8});
   TouchedMemory touched(*module, 0);
-  touched.addEvaluation(shorter, 1);
+  touched.addEvaluation(shorter, {});
   EXPECT_EQ(touched.bytes(), kFilled + 76 + 2 * kPage); // 0 and 50
   // The last page of an arena is as long as the arena: 99 and a half.
-  touched.addEvaluation(both, 1);
+  touched.addEvaluation(both, {});
   EXPECT_EQ(touched.bytes(), kFilled + 76 + 3 * kPage + kPage / 2);
 }
 

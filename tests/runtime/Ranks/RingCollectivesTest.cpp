@@ -109,7 +109,7 @@ TEST_P(RingCollectivesTest, SumsOfNarrowNumbersAreRoundedInEachStep) {
 
 TEST_P(RingCollectivesTest, EveryKindMovesItsPieces) {
   for (int ranks : {1, 2, 3, 4})
-    for (size_t piece : {1u, 7u, 70001u}) {
+    for (size_t piece : {1u, 7u, 70001u, 600001u}) {
       const auto check = [&](Collectives &group, int rank) {
         const size_t whole = piece * ranks;
         std::vector<int32_t> to(whole), own(piece);

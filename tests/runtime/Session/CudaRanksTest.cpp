@@ -35,6 +35,31 @@ TEST_F(CudaRanks, TrainAsOnTheCpuAndAsOneRankThatAccumulates) {
     }
 }
 
+/// In twos that gather from each other in every entry, beside the sum of all.
+TEST_F(CudaRanks, HoldABaseTogetherInGroups) {
+  std::vector<std::string> flags = {"--max-steps", "5", "--gpus", "4",
+                                    "--gradient-accumulation-steps", "2"};
+  const auto expected = trainOnCpu("cpu", flags);
+  module = QLORA_UNIGRAM_CUDA_SHARDS_MODULE;
+  flags.insert(flags.end(), {"--overwrite-output-dir", "--cuda-graphs", ""});
+  for (const char *graphs : {"true", "false"}) {
+    flags.back() = graphs;
+    const auto lines = train("cuda", flags);
+    ASSERT_EQ(lines.size(), expected.size());
+    for (size_t i = 0; i < 5; ++i)
+      EXPECT_NEAR(lines[i]["loss"].get<double>(),
+                  expected[i]["loss"].get<double>(), 1e-6);
+  }
+  set("QLORA_TEST_CUDA_FAIL", "ncclCommSplit:1:2@1");
+  EXPECT_HAS(refusal({"--gpus", "4", "--max-steps", "4"}), "ncclCommSplit");
+  // The fourth rank, of the second group.
+  set("QLORA_TEST_CUDA_FAIL", "ncclAllGather:9:kill@3");
+  EXPECT_HAS(refusal({"--gpus", "4", "--max-steps", "8", "--cuda-graphs",
+                      "false"},
+                     137),
+             "rank 3: was killed by signal 9");
+}
+
 TEST_F(CudaRanks, HaveTheSameBitsInEveryOrder) {
   train("first", {"--gpus", "2", "--max-steps", "8"});
   for (const char *seed : {"2", "3", "4", "5"}) {

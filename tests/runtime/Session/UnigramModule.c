@@ -7,7 +7,16 @@
  *   loss = sum over targets t of (1 - p[t])^2 / 2
  *
  * Two variants (length 4 and 8), batch 2, AdamW with clipping. Read it beside
- * runtime/ABI/module.h, from the bottom up. */
+ * runtime/ABI/module.h, from the bottom up.
+ *
+ * With UNIGRAM_SHARDS, so many ranks are a group FSDP, which gathers w from each
+ * of them in every entry that has a micro-batch: once for length 4, twice for
+ * length 8, so that ranks which run different variants do not get on. Nothing
+ * reads what is gathered. */
+
+#ifndef UNIGRAM_SHARDS
+#define UNIGRAM_SHARDS 1
+#endif
 
 #include "runtime/ABI/module.h"
 
@@ -34,12 +43,15 @@ static const qlora_kernel kernels[] = {
 
 /* Tables ------------------------------------------------------------------ */
 
-enum { kFrozen, kAdapter, kGradient, kState, kInput, kResult };
+enum { kFrozen, kAdapter, kGradient, kState, kInput, kResult, kGathered };
 
 static const qlora_arena arenas[] = {
     {QLORA_ARENA_FROZEN, 64, 64},      {QLORA_ARENA_TRAINABLE, 64, 128},
     {QLORA_ARENA_GRADIENT, 64, 136},   {QLORA_ARENA_STATE, 64, 256},
     {QLORA_ARENA_INPUT, 64, 256},      {QLORA_ARENA_RESULT, 64, 64 + 12},
+#if UNIGRAM_SHARDS > 1
+    {QLORA_ARENA_ACTIVATION, 64, 64 * UNIGRAM_SHARDS},
+#endif
 };
 
 #define ADAPTER(which, rows, columns, at, kind)                                \
@@ -120,6 +132,11 @@ static const qlora_operand operands[] = {
     {kGradient, F32, QLORA_READ, 0, 132, 4, 0},
     {kResult, F32, QLORA_WRITE, 0, 72, 4, 0},
     {kGradient, F32, QLORA_WRITE, 0, 0, 136, 0}, /* 37: clear */
+#if UNIGRAM_SHARDS > 1
+    /* 38: all-gather */
+    {kGathered, QLORA_DTYPE_U8, QLORA_WRITE, 0, 0, 64 * UNIGRAM_SHARDS, 0},
+    {kFrozen, QLORA_DTYPE_U8, QLORA_READ, 0, 0, 64, 0},
+#endif
 };
 
 #define COMPUTE QLORA_QUEUE_COMPUTE
@@ -133,15 +150,37 @@ static const qlora_operand operands[] = {
     QLORA_COMMAND_WAIT, COMPUTE, 0, 1, 0, 0, 0, 0                              \
   }
 
+#if UNIGRAM_SHARDS > 1
+#define GATHER                                                                 \
+  {QLORA_COMMAND_COLLECTIVE,    SEND,              2, 0, 38,                   \
+   QLORA_COLLECTIVE_ALL_GATHER, QLORA_GROUP_FSDP, 0},
+enum { kGathers4 = 1, kGathers8 = 2 };
+#else
+#define GATHER
+enum { kGathers4 = 0, kGathers8 = 0 };
+#endif
+
 static const qlora_command commands[] = {
-    {QLORA_COMMAND_LAUNCH, COMPUTE, 8, 0, 0, 0, 0, 0},  /* 0: accumulate 4 */
-    {QLORA_COMMAND_LAUNCH, COMPUTE, 8, 1, 8, 0, 0, 0},  /* 1: accumulate 8 */
-    ACCUMULATE_LAST_COMMANDS(0, 0),               /* 2 */
-    ACCUMULATE_LAST_COMMANDS(1, 8),               /* 8 */
-    {QLORA_COMMAND_LAUNCH, COMPUTE, 7, 2, 16, 0, 0, 0}, /* 14: evaluate 4 */
-    {QLORA_COMMAND_LAUNCH, COMPUTE, 7, 3, 23, 0, 0, 0}, /* 15: evaluate 8 */
-    {QLORA_COMMAND_LAUNCH, COMPUTE, 6, 4, 31, 0, 0, 0}, /* 16: update */
+    GATHER {QLORA_COMMAND_LAUNCH, COMPUTE, 8, 0, 0, 0, 0, 0},
+    GATHER GATHER {QLORA_COMMAND_LAUNCH, COMPUTE, 8, 1, 8, 0, 0, 0},
+    GATHER ACCUMULATE_LAST_COMMANDS(0, 0),
+    GATHER GATHER ACCUMULATE_LAST_COMMANDS(1, 8),
+    GATHER {QLORA_COMMAND_LAUNCH, COMPUTE, 7, 2, 16, 0, 0, 0},
+    GATHER GATHER {QLORA_COMMAND_LAUNCH, COMPUTE, 7, 3, 23, 0, 0, 0},
+    {QLORA_COMMAND_LAUNCH, COMPUTE, 6, 4, 31, 0, 0, 0},
     {QLORA_COMMAND_FILL, COMPUTE, 1, 0, 37, 0, 0, 0},
+};
+
+/* Where each entry's begin, and their counts. */
+enum {
+  kOwn4 = 1 + kGathers4,
+  kOwn8 = 1 + kGathers8,
+  kLast4 = 6 + kGathers4,
+  kLast8 = 6 + kGathers8,
+  kAtLast4 = kOwn4 + kOwn8,
+  kAtLast8 = kAtLast4 + kLast4,
+  kAtEvaluate = kAtLast8 + kLast8,
+  kAtUpdate = kAtEvaluate + kOwn4 + kOwn8
 };
 
 #define INPUTS(tokens)                                                         \
@@ -169,13 +208,13 @@ static const qlora_binding bindings[] = {
 };
 
 static const qlora_entry entries[] = {
-    {QLORA_ENTRY_ACCUMULATE, 0, 1, 0, 0, 6, kBatch, 4},
-    {QLORA_ENTRY_ACCUMULATE, 1, 1, 0, 6, 6, kBatch, 8},
-    {QLORA_ENTRY_ACCUMULATE_LAST, 2, 6, 2, 0, 6, kBatch, 4},
-    {QLORA_ENTRY_ACCUMULATE_LAST, 8, 6, 2, 6, 6, kBatch, 8},
-    {QLORA_ENTRY_EVALUATE, 14, 1, 0, 12, 7, kBatch, 4},
-    {QLORA_ENTRY_EVALUATE, 15, 1, 0, 19, 7, kBatch, 8},
-    {QLORA_ENTRY_UPDATE, 16, 2, 0, 26, 1, 0, 0},
+    {QLORA_ENTRY_ACCUMULATE, 0, kOwn4, 0, 0, 6, kBatch, 4},
+    {QLORA_ENTRY_ACCUMULATE, kOwn4, kOwn8, 0, 6, 6, kBatch, 8},
+    {QLORA_ENTRY_ACCUMULATE_LAST, kAtLast4, kLast4, 2, 0, 6, kBatch, 4},
+    {QLORA_ENTRY_ACCUMULATE_LAST, kAtLast8, kLast8, 2, 6, 6, kBatch, 8},
+    {QLORA_ENTRY_EVALUATE, kAtEvaluate, kOwn4, 0, 12, 7, kBatch, 4},
+    {QLORA_ENTRY_EVALUATE, kAtEvaluate + kOwn4, kOwn8, 0, 19, 7, kBatch, 8},
+    {QLORA_ENTRY_UPDATE, kAtUpdate, 2, 0, 26, 1, 0, 0},
 };
 
 static const qlora_module module = {
@@ -200,7 +239,7 @@ static const qlora_module module = {
     .command_count = COUNT(commands),
     .entry_count = COUNT(entries),
     .binding_count = COUNT(bindings),
-    .shards = 1,
+    .shards = UNIGRAM_SHARDS,
     .arenas = arenas,
     .parameters = parameters,
     .kernels = kernels,

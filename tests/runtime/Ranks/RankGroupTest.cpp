@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: MIT
+
+// The groups of a job (ranks are threads here): who is in which, that each has
+// its own data, and that a rank which is lost to one is lost to all.
+
+#include "runtime/Ranks/RankGroup.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <functional>
+#include <numeric>
+#include <thread>
+
+#include "runtime/Ranks/Socket.h"
+
+using namespace qlora;
+using namespace std::chrono_literals;
+
+/// Runs `body` as each of `size` ranks, `shards` of which hold a base together.
+static void runJob(int size, int shards,
+                   const std::function<void(RankGroup &)> &body) {
+  FileDescriptor socket = std::move(listenOn("127.0.0.1", 0)).value();
+  RankEnvironment env;
+  env.worldSize = env.localWorldSize = size;
+  env.masterPort = portOf(socket).value();
+  env.secret = "s";
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank)
+    threads.emplace_back([&, rank] {
+      RankEnvironment own = env;
+      own.rank = own.localRank = rank;
+      auto group = RankGroup::join(
+          own, rank == 0 ? std::move(socket) : FileDescriptor(), 20s, shards);
+      ASSERT_TRUE(group.isOk()) << group.status().message();
+      body(*group);
+    });
+  for (std::thread &thread : threads)
+    thread.join();
+}
+
+/// Bytes that tell the rank of the job.
+static std::vector<uint8_t> pieceOf(int rank, size_t bytes) {
+  std::vector<uint8_t> piece(bytes);
+  std::iota(piece.begin(), piece.end(), static_cast<uint8_t>(50 * rank + 1));
+  return piece;
+}
+
+TEST(RankGroup, AllHoldABaseTogetherOrNobodyDoes) {
+  runJob(3, 3, [](RankGroup &group) {
+    EXPECT_EQ(&group.collectives(QLORA_GROUP_FSDP), &group.collectives());
+  });
+  runJob(3, 1, [](RankGroup &group) {
+    EXPECT_EQ(group.collectives().size(), 3);
+    EXPECT_EQ(group.collectives(QLORA_GROUP_FSDP).size(), 1);
+  });
+  runJob(1, 1, [](RankGroup &group) {
+    EXPECT_EQ(group.groups()[QLORA_GROUP_FSDP]->size(), 1);
+  });
+}
+
+TEST(RankGroup, EveryGroupHasItsOwnPieces) {
+  for (const auto &[size, shards] : {std::pair(4, 2), {6, 3}, {6, 2}})
+    runJob(size, shards, [shards](RankGroup &group) {
+      const int rank = group.rank(), first = rank / shards * shards;
+      Collectives &own = group.collectives(QLORA_GROUP_FSDP);
+      ASSERT_EQ(own.size(), shards);
+      ASSERT_EQ(own.rank(), rank % shards);
+      for (const size_t bytes : {1u, 3u, 1000003u, 1u << 20, (2u << 20) + 17}) {
+        std::vector<uint8_t> to(bytes * shards), from = pieceOf(rank, bytes);
+        ASSERT_TRUE(
+            own.run({QLORA_COLLECTIVE_ALL_GATHER, QLORA_DTYPE_U8, 0, to, from})
+                .isOk());
+        for (int other = 0; other < shards; ++other)
+          ASSERT_TRUE(
+              std::ranges::equal(std::span(to).subspan(other * bytes, bytes),
+                                 pieceOf(first + other, bytes)))
+              << rank << " " << other << " " << bytes;
+        // Between those of the group, one of all.
+        std::vector<float> sum(bytes % 1000 + 1, 1);
+        ASSERT_TRUE(group.collectives()
+                        .run({QLORA_COLLECTIVE_ALL_REDUCE,
+                              QLORA_DTYPE_F32,
+                              0,
+                              {reinterpret_cast<uint8_t *>(sum.data()),
+                               sum.size() * sizeof(float)},
+                              {}})
+                        .isOk());
+        ASSERT_EQ(sum, std::vector<float>(sum.size(), float(group.size())));
+      }
+    });
+}
+
+/// A rank waits in one ring for a rank that is told in the other one.
+TEST(RankGroup, ALossInOneRingEndsTheOther) {
+  const auto start = std::chrono::steady_clock::now();
+  std::atomic<int> ended = 0;
+  runJob(4, 2, [&](RankGroup &group) {
+    ASSERT_TRUE(group.collectives().barrier().isOk());
+    if (group.rank() == 3)
+      return;                                 // its connections close
+    const bool isInWorld = group.rank() == 0; // beside rank 3 in a circle
+    const Status status =
+        group.collectives(isInWorld ? QLORA_GROUP_DP : QLORA_GROUP_FSDP)
+            .barrier();
+    EXPECT_EQ(status.code(), StatusCode::kAborted) << group.rank();
+    if (group.rank() == 2) {
+      EXPECT_EQ(status.message(),
+                "rank 2 lost the other ranks: rank 3 has ended");
+    }
+    // It lives on, so that no connection closes by its end.
+    for (++ended; ended < 3 && std::chrono::steady_clock::now() - start < 10s;)
+      std::this_thread::sleep_for(1ms);
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 5s);
+}
+
+TEST(RankGroup, NoticesALossToEitherRingBetweenCalls) {
+  std::atomic<bool> isDone = false;
+  runJob(6, 3, [&](RankGroup &group) {
+    ASSERT_TRUE(group.collectives().barrier().isOk());
+    if (group.rank() == 2)
+      return; // beside rank 0 among the first three alone
+    const auto start = std::chrono::steady_clock::now();
+    if (group.rank() == 0) {
+      while (group.collectives().checkOthers().isOk() &&
+             std::chrono::steady_clock::now() - start < 5s)
+        std::this_thread::sleep_for(1ms);
+      EXPECT_EQ(group.collectives().checkOthers().code(), StatusCode::kAborted);
+      isDone = true;
+    }
+    while (!isDone && std::chrono::steady_clock::now() - start < 10s)
+      std::this_thread::sleep_for(1ms);
+  });
+}
+
+TEST(RankGroup, AnAbortOfOneRingEndsBoth) {
+  runJob(4, 2, [](RankGroup &group) {
+    ASSERT_TRUE(group.collectives().barrier().isOk());
+    if (group.rank() != 1) {
+      EXPECT_FALSE(group.collectives(QLORA_GROUP_FSDP).barrier().isOk() &&
+                   group.collectives().barrier().isOk());
+      return;
+    }
+    group.collectives().abort();
+    EXPECT_EQ(group.collectives(QLORA_GROUP_FSDP).barrier().code(),
+              StatusCode::kAborted);
+  });
+}

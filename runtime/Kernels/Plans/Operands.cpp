@@ -229,21 +229,23 @@ OperandShapes head_loss_grad::shapes(const KernelRequest &r) {
 
 // Walks over rows -------------------------------------------------------------
 
-/// Of an embedding.
-static OperandShape tableShape(const KernelRequest &r) {
-  const int64_t vocab = r.constant("vocab"), columns = r.constant("columns");
-  return r.constant("turned") ? OperandShape{columns, vocab}
-                              : OperandShape{vocab, columns};
+/// Of an embedding, with the vectors of so many ids.
+static OperandShape tableShape(const KernelRequest &r, int64_t ids) {
+  const int64_t columns = r.constant("columns");
+  return r.constant("turned") ? OperandShape{columns, ids}
+                              : OperandShape{ids, columns};
 }
 
 OperandShapes embedding::shapes(const KernelRequest &r) {
   const int64_t rows = r.constant("rows"), columns = r.constant("columns");
-  return {{1, rows}, tableShape(r), {rows, columns, "ldo"}};
+  if (r.constant("piece") < 0 || r.constant("piece") > kMaxExtent)
+    return refusalOf(r, "piece", "be in [0, 2^40]");
+  return {{1, rows}, tableShape(r, tableIds(r)), {rows, columns, "ldo"}};
 }
 
 OperandShapes embedding_grad::shapes(const KernelRequest &r) {
   const int64_t rows = r.constant("rows"), columns = r.constant("columns");
-  return {{1, rows}, {rows, columns, "lddo"}, tableShape(r)};
+  return {{1, rows}, {rows, columns, "lddo"}, tableShape(r, r.constant("vocab"))};
 }
 
 OperandShapes column_sum::shapes(const KernelRequest &r) {

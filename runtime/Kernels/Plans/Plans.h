@@ -82,6 +82,12 @@ std::string refusalOf(const KernelRequest &request, std::string_view constant,
 /// What is wrong with the constants of a weight `w` that is quantised.
 Reason needStored(const KernelRequest &request);
 
+/// Ids that the table of an embedding has vectors of.
+inline int64_t tableIds(const KernelRequest &request) {
+  const int64_t piece = request.constant("piece");
+  return piece ? piece : request.constant("vocab");
+}
+
 // Parts of a workspace --------------------------------------------------------
 
 /// Where a part of a workspace begins, and its bytes: 0 for one that a launch

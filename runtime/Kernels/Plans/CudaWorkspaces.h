@@ -102,7 +102,7 @@ struct CudnnGradientPlan {
 struct CudaHeadPlan {
   int64_t rows, chunkRows, panelRows, hidden, vocab;
   qlora_dtype hiddenType, weightType, productType;
-  bool hasGradient;
+  bool hasGradient, hasWeightGradient;
   qlora_dtype dhiddenType;  ///< of the operand
   qlora_dtype gradientType; ///< of the gathered gradient; panels add up in f32
   Part rowLosses;           ///< f64 [rows]

@@ -21,7 +21,8 @@ KernelCall EmbeddingOp::getKernelCall() {
   return {"embedding",
           {{A::Operand, 0}, {A::Operand, 1}, {A::Result, 0}},
           {matrixRows(out), matrixColumns(out), getVocabulary(),
-           matrixColumns(out), getLayout() == WeightLayout::OutIn},
+           matrixColumns(out), getLayout() == WeightLayout::OutIn,
+           /*piece=*/0},
           {{3, 2}}};
 }
 

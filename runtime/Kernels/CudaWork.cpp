@@ -91,8 +91,7 @@ static Kernels panelsWork(const CudaHeadPlan &plan, Product product) {
 }
 
 /// What the head launches for one chunk of rows.
-static Kernels chunkWork(const CudaHeadPlan &plan, int64_t rows,
-                         bool hasWeightGradient) {
+static Kernels chunkWork(const CudaHeadPlan &plan, int64_t rows) {
   const double elements = double(rows) * plan.hidden;
   Kernels kernels = {
       conversionWork(elements, plan.hiddenType, plan.productType)};
@@ -107,7 +106,7 @@ static Kernels chunkWork(const CudaHeadPlan &plan, int64_t rows,
          }));
   kernels.push_back(
       conversionWork(elements, plan.gradientType, plan.dhiddenType));
-  if (hasWeightGradient)
+  if (plan.hasWeightGradient)
     append(kernels, productWork(plan.weightGradientProduct(rows)));
   return kernels;
 }
@@ -115,14 +114,13 @@ static Kernels chunkWork(const CudaHeadPlan &plan, int64_t rows,
 /// How many rows have a label is not known here: as if all had one.
 static Kernels headWork(const KernelRequest &r) {
   const CudaHeadPlan plan = CudaHeadPlan::of(r);
-  const bool hasWeightGradient = plan.hasGradient && r.dtype("dw").has_value();
   Kernels kernels;
   kernels.push_back(rowWork(12.0 * plan.rows, 0)); // the list of the rows
   for (int64_t first = 0; first < plan.rows; first += plan.chunkRows)
     append(kernels,
-           chunkWork(plan, std::min(plan.chunkRows, plan.rows - first),
-                     hasWeightGradient));
-  kernels.push_back(rowWork(12.0 * plan.rows, 0)); // the sum of the losses
+           chunkWork(plan, std::min(plan.chunkRows, plan.rows - first)));
+  kernels.push_back(rowWork(12.0 * plan.rows, 0)); // the sum of the losses, or
+                                                   // states of the other rows
   return kernels;
 }
 
@@ -139,6 +137,7 @@ static constexpr CudaWorkRow kRows[] = {
     {"panel_matmul", panelMatmulWork},
     {"head_loss", headWork},
     {"head_loss_grad", headWork},
+    {"head_part", headWork},
 };
 
 static const KernelRow &firstRow(const KernelRequest &request) {

@@ -26,7 +26,8 @@ KernelCase makeEmbedding(qlora_dtype w, qlora_dtype out, int64_t columns) {
        {"columns", columns},
        {"vocab", 11},
        {"ldo", 64},
-       {"turned", 0}});
+       {"turned", 0},
+       {"piece", 0}});
   test.fill("w", 11, columns, columns, 1);
   for (int64_t row = 0; row < 9; ++row)
     test.set("ids", row, double(row * 7 % 11));
@@ -61,7 +62,8 @@ TEST(Embedding, GathersColumns) {
                            {"columns", columns},
                            {"vocab", 11},
                            {"ldo", 304},
-                           {"turned", 1}});
+                           {"turned", 1},
+                           {"piece", 0}});
           test.fill("w", columns, 11, 11, 1);
           for (int64_t row = 0; row < 9; ++row)
             test.set("ids", row, double(row * 7 % 11));
@@ -72,6 +74,46 @@ TEST(Embedding, GathersColumns) {
               ASSERT_EQ(test.at("out", row * 304 + i),
                         rounded(out, test.at("w", i * 11 + row * 7 % 11)));
         }
+}
+
+/// The rows of ids [shard * 4, shard * 4 + 4) of 11; the table's number of an
+/// id and a column tells which it is.
+void checkPiece(const std::string &implementation, qlora_dtype w,
+                int64_t isTurned, uint32_t shard) {
+  constexpr int64_t kColumns = 19;
+  KernelCase test("embedding", {{"ids", I32}, {"w", w}, {"out", BF16}},
+                  {{"rows", 33},
+                   {"columns", kColumns},
+                   {"vocab", 11},
+                   {"ldo", 20},
+                   {"turned", isTurned},
+                   {"piece", 4}});
+  for (int64_t i = 0; i < 4; ++i)
+    for (int64_t c = 0; c < kColumns; ++c)
+      test.set("w", isTurned ? c * 4 + i : i * kColumns + c,
+               double(i * kColumns + c + 1));
+  for (int64_t row = 0; row < 33; ++row)
+    test.set("ids", row, double(row * 7 % 11));
+  qlora_step_block step = {};
+  step.shard = shard;
+  expectOk(test.run(implementation, nullptr, &step));
+  EXPECT_TRUE(test.gapsHold("out", 33, kColumns, 20));
+  for (int64_t row = 0; row < 33; ++row)
+    for (int64_t c = 0; c < kColumns; ++c) {
+      const int64_t i = row * 7 % 11 - 4 * int64_t(shard);
+      const bool isHere = i >= 0 && i < 4;
+      ASSERT_EQ(test.at("out", row * 20 + c),
+                isHere ? double(i * kColumns + c + 1) : 0)
+          << row;
+    }
+}
+
+TEST(Embedding, GathersRowsOfThePieceAndZeros) {
+  for (const std::string &implementation : allRowsToTest("embedding"))
+    for (qlora_dtype w : {F32, BF16, F16})
+      for (int64_t isTurned : {0, 1})
+        for (uint32_t shard : {0u, 1u, 2u, 3u})
+          checkPiece(implementation, w, isTurned, shard);
 }
 
 TEST(Embedding, NamesTheRowOfAnImpossibleId) {

@@ -53,6 +53,8 @@ EXEMPT_UNITS = {
 EXEMPT = {
     r"qlora_head_labelled|qlora_head_loss_sum|qlora_clip_norm_finish":
         "one block, for a few KiB",
+    r"qlora_head_part_begin|qlora_head_merge_(rows|sum)":
+        "a few numbers of each row",
     r"qlora_grouped_matmul_\w+": "matrix products",
     r"qlora_route_grad_\w+": "a few numbers of each token",
     r"qlora_int8_matmul_\w+": "matrix products",

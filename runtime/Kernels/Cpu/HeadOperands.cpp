@@ -25,6 +25,12 @@ HeadShape HeadShape::of(const KernelRequest &r) {
           r.constant("replaced")};
 }
 
+HeadPiece HeadPiece::of(const qlora_step_block &step, int64_t piece,
+                        int64_t vocab) {
+  const int64_t first = std::min(step.shard * piece, vocab);
+  return {first, std::min(piece, vocab - first), vocab};
+}
+
 std::span<const ReplacedLogits::Word>
 ReplacedLogits::in(int64_t first, int64_t count) const {
   const auto from = [&](int64_t number) {
@@ -59,14 +65,15 @@ static Status findReplaced(const HeadShape &shape, const float *words,
   return Status::ok();
 }
 
-static Status checkTargets(const HeadShape &shape, const int32_t *targets) {
-  for (int64_t row = 0; row < shape.rows; ++row) {
+Status checkTargets(std::string_view op, std::span<const int32_t> targets,
+                    int64_t vocab) {
+  for (size_t row = 0; row < targets.size(); ++row) {
     const int32_t target = targets[row];
-    if (target != kNoTarget && (target < 0 || target >= shape.vocab))
+    if (target != kNoTarget && (target < 0 || target >= vocab))
       return Status::error(StatusCode::kInternal,
-                           "head_loss: row {} has target {}, outside of the "
+                           "{}: row {} has target {}, outside of the "
                            "vocabulary of {}",
-                           row, target, shape.vocab);
+                           op, row, target, vocab);
   }
   return Status::ok();
 }
@@ -74,9 +81,10 @@ static Status checkTargets(const HeadShape &shape, const int32_t *targets) {
 StatusOr<HeadOperands> HeadOperands::of(const LibraryKernelArgs &args,
                                         const HeadShape &shape,
                                         bool hasGradient) {
-  HeadOperands operands = {args.buffers[0],
-                           args.buffers[1],
-                           bufferOf<const int32_t>(args, 2),
+  HeadOperands operands = {{args.buffers[0],
+                            args.buffers[1],
+                            bufferOf<const int32_t>(args, 2),
+                            {0, shape.vocab, shape.vocab}},
                            bufferOf<float>(args, 3),
                            bufferOf<float>(args, 4),
                            bufferOf<int32_t>(args, 5)};
@@ -91,7 +99,9 @@ StatusOr<HeadOperands> HeadOperands::of(const LibraryKernelArgs &args,
                                      operands.replaced));
   if (hasGradient)
     operands.dcolumns = args.buffers[next];
-  QLORA_RETURN_IF_ERROR(checkTargets(shape, operands.targets));
+  QLORA_RETURN_IF_ERROR(checkTargets(
+      "head_loss", {operands.targets, static_cast<size_t>(shape.rows)},
+      shape.vocab));
   return operands;
 }
 

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT
 
-// The operands of head_loss and head_loss_grad by name, and the check of what
-// is data in them.
+// The operands of the head's ops by name, and the check of what is data in
+// them.
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_HEADOPERANDS_H
 #define QLORA_RUNTIME_KERNELS_CPU_HEADOPERANDS_H
 
 #include <compare>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "runtime/Kernels/Cpu/CpuKernels.h"
@@ -43,15 +44,38 @@ struct ReplacedLogits {
   float at(int64_t row, Word word) const;
 };
 
-/// Buffers by name; null where the op or the launch has none.
-struct HeadOperands {
+/// What `w` has of the vocabulary: of `vocab` words those from `first` on, its
+/// first `words` rows. Rows of w behind them stand for no words.
+struct HeadPiece {
+  int64_t first, words, vocab;
+
+  /// That of the step's shard, of head_part and head_merge.
+  static HeadPiece of(const qlora_step_block &step, int64_t piece,
+                      int64_t vocab);
+  bool has(int64_t word) const {
+    return word >= first && word < first + words;
+  }
+};
+
+/// What logits are made of.
+struct HeadInputs {
   const void *hidden, *w;
-  const int32_t *targets;
+  const int32_t *targets; ///< words of the whole vocabulary
+  HeadPiece piece;
+  ReplacedLogits replaced = {};
+};
+
+/// Every row has a word of the vocabulary as its target, or none; else an
+/// internal error that names the op and the row.
+Status checkTargets(std::string_view op, std::span<const int32_t> targets,
+                    int64_t vocab);
+
+/// Buffers by name; null where the op or the launch has none.
+struct HeadOperands : HeadInputs {
   float *loss, *count;
   int32_t *correct;
   void *dhidden = nullptr;
   float *dw = nullptr;
-  ReplacedLogits replaced = {};
   void *dcolumns = nullptr;
 
   /// Data was checked before; so a target outside of the vocabulary is an

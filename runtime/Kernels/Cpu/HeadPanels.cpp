@@ -73,13 +73,28 @@ Status HeadPanels::computeLogits(const HeadBlock &block, const Panel &panel,
       products.find(plan.logitsProduct(paddedRows(block.count), panel.count),
                     slot)
           .run(block.hidden, panel.words, panel.logits, panel.scratch));
-  for (const auto word : block.replaced.in(panel.first, panel.count))
+  for (const auto word : block.inputs.replaced.in(panel.first, panel.count))
     for (int64_t row = 0; row < block.count; ++row)
       panel.logits[row * panel.count + word.number - panel.first] =
-          block.replaced.at(block.numbers[row], word);
+          block.inputs.replaced.at(block.numbers[row], word);
   if (plan.cap != 0)
     capRun(panel.logits, block.count * panel.count, plan.cap, panel.slopes);
+  hideRowsWithoutWords(block, panel);
   return Status::ok();
+}
+
+/// Rows of w behind the vocabulary are no one's maximum, and have exponentials
+/// of 0.
+void HeadPanels::hideRowsWithoutWords(const HeadBlock &block,
+                                      const Panel &panel) const {
+  const int64_t words =
+      std::min(panel.count, block.inputs.piece.words - panel.first);
+  if (words == panel.count)
+    return;
+  for (int64_t row = 0; row < block.count; ++row)
+    std::fill(panel.logits + row * panel.count + words,
+              panel.logits + (row + 1) * panel.count,
+              -std::numeric_limits<float>::infinity());
 }
 
 float HeadPanels::capped(float logit) const {
@@ -153,23 +168,22 @@ void HeadPanels::clearFactors(const Panel &panel, int64_t begin,
 /// No gradient goes through the products that are replaced.
 void HeadPanels::clearReplaced(const HeadBlock &block,
                                const Panel &panel) const {
-  for (const auto word : block.replaced.in(panel.first, panel.count))
+  for (const auto word : block.inputs.replaced.in(panel.first, panel.count))
     for (int64_t row = 0; row < block.count; ++row)
       storeElement(plan.productType, panel.factors(),
                    row * panel.count + word.number - panel.first, 0.0f);
 }
 
-Status HeadPanels::walk(const HeadBlock &block, const void *w, int64_t begin,
-                        int64_t end, HeadRowState *states, float *gradient,
+Status HeadPanels::walk(const HeadBlock &block, int64_t begin, int64_t end,
+                        HeadRowState *states, float *gradient,
                         const KernelObserver *observer, int64_t slot,
                         uint8_t *slotScratch) const {
   const int64_t rows = paddedRows(block.count);
-  std::fill_n(states, block.count,
-              HeadRowState{0, -std::numeric_limits<float>::infinity(), 0, -1});
+  std::fill_n(states, block.count, emptyState());
   if (gradient)
     std::fill_n(gradient, rows * plan.hidden, 0.0f);
   for (int64_t number = begin; number < end; ++number) {
-    const Panel panel = panelAt(number, w, slotScratch);
+    const Panel panel = panelAt(number, block.inputs.w, slotScratch);
     QLORA_RETURN_IF_ERROR(computeLogits(block, panel, slot));
     if (observer && observer->onLogits)
       observer->onLogits({{block.numbers, static_cast<size_t>(block.count)},
@@ -199,11 +213,11 @@ Status HeadPanels::walk(const HeadBlock &block, const void *w, int64_t begin,
   return Status::ok();
 }
 
-Status HeadPanels::addWeightGradient(const HeadBlock &block, const void *w,
-                                     int64_t number, const double *logSums,
-                                     float *dw, int64_t slot,
+Status HeadPanels::addWeightGradient(const HeadBlock &block, int64_t number,
+                                     const double *logSums, float *dw,
+                                     int64_t slot,
                                      uint8_t *slotScratch) const {
-  const Panel panel = panelAt(number, w, slotScratch);
+  const Panel panel = panelAt(number, block.inputs.w, slotScratch);
   const int64_t rows = paddedRows(block.count);
   QLORA_RETURN_IF_ERROR(computeLogits(block, panel, slot));
   for (int64_t row = 0; row < block.count; ++row)
@@ -212,7 +226,7 @@ Status HeadPanels::addWeightGradient(const HeadBlock &block, const void *w,
   forTargets(block, panel, [&](int64_t row) {
     setTargetFactor(block, panel, row,
                     std::expm1(panel.targets[row] - panel.shifts[row]) *
-                        slopeAt(panel.targets[row]));
+                        capSlope(panel.targets[row], plan.cap));
   });
   clearFactors(panel, block.count, rows);
   return products.find(plan.weightGradientProduct(rows, panel.count), slot)

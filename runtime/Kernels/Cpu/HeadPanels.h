@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What a task of head_loss does with a block of rows and a range of panels of
+// What a task of the head does with a block of rows and a range of panels of
 // words, and one of the weight's gradient with a panel and all blocks; see
 // Plans/Workspaces.h.
 
@@ -12,22 +12,23 @@
 
 #include "runtime/Kernels/Cpu/Gemm.h"
 #include "runtime/Kernels/Cpu/HeadOperands.h"
-#include "runtime/Kernels/Plans/Workspaces.h"
+#include "runtime/Kernels/Cpu/HeadStates.h"
 
 namespace qlora {
 
 using plans::HeadPlan;
-using plans::HeadRowState;
 
 /// Labelled rows, gathered. `hidden` has room for the plan's blockRows; rows
 /// beyond `count` are zero, so that a product prepared for more may be used.
 struct HeadBlock {
   const void *hidden;     ///< productType [blockRows, hidden]
   const int32_t *numbers; ///< [count]: row numbers of the launch
-  const int32_t *targets; ///< of all rows of the launch, by number
-  const ReplacedLogits &replaced; ///< of them too
+  const HeadInputs &inputs; ///< of the launch, rows by their numbers
   int64_t count;
-  int64_t targetOf(int64_t row) const { return targets[numbers[row]]; }
+  /// As a row of w; w has no such row where it is another piece's word.
+  int64_t targetOf(int64_t row) const {
+    return inputs.targets[numbers[row]] - inputs.piece.first;
+  }
 };
 
 /// The products of every shape, prepared for each slot, over a workspace that
@@ -37,31 +38,26 @@ public:
   static StatusOr<std::unique_ptr<HeadPanels>> create(const HeadPlan &plan,
                                                       int64_t slots);
 
-  /// Walks over the panels [begin, end) of the words `w`. For each row of the
-  /// block: its state is set, and `gradient` (f32 [blockRows, hidden], null:
-  /// none) becomes the sum over the words, but the row's target and those that
-  /// are replaced, of e^(logit - maximum) * word.
-  Status walk(const HeadBlock &block, const void *w, int64_t begin,
-              int64_t end, HeadRowState *states, float *gradient,
+  /// Walks over the panels [begin, end) of w. For each row of the block: its
+  /// state is set, and `gradient` (f32 [blockRows, hidden], null: none) becomes
+  /// the sum over the words, but the row's target and those that are replaced,
+  /// of e^(logit - maximum) * word.
+  Status walk(const HeadBlock &block, int64_t begin, int64_t end,
+              HeadRowState *states, float *gradient,
               const KernelObserver *observer, int64_t slot,
               uint8_t *slotScratch) const;
 
   /// Adds the block's part of the gradient of a panel's words, in the rows of
   /// `dw` [vocab, hidden]. `logSums`: of each row's exponentials.
-  Status addWeightGradient(const HeadBlock &block, const void *w,
-                           int64_t panel, const double *logSums, float *dw,
-                           int64_t slot, uint8_t *slotScratch) const;
+  Status addWeightGradient(const HeadBlock &block, int64_t panel,
+                           const double *logSums, float *dw, int64_t slot,
+                           uint8_t *slotScratch) const;
 
   /// Rows that a product for `count` rows computes.
   int64_t paddedRows(int64_t count) const;
 
   /// A given logit as the loss has it.
   float capped(float logit) const;
-  /// The derivative of a capped logit by the one before; 1 without a cap.
-  float slopeAt(float logit) const {
-    const float t = plan.cap == 0 ? 0 : logit / plan.cap;
-    return 1 - t * t;
-  }
 
 private:
   /// Words [first, first + count), as they are multiplied, and what a slot
@@ -88,6 +84,7 @@ private:
   /// A panel's logits, as the loss has them.
   Status computeLogits(const HeadBlock &block, const Panel &panel,
                        int64_t slot) const;
+  void hideRowsWithoutWords(const HeadBlock &block, const Panel &panel) const;
   void raiseMaxima(const HeadBlock &block, const Panel &panel,
                    HeadRowState *states, float *gradient) const;
   /// Calls task(row) for the rows whose target the panel has.

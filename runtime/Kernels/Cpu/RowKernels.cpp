@@ -33,9 +33,9 @@ namespace {
 struct TableWalk {
   int64_t perId, perColumn;
 
-  explicit TableWalk(const KernelRequest &request)
+  TableWalk(const KernelRequest &request, int64_t ids)
       : perId(request.constant("turned") ? 1 : request.constant("columns")),
-        perColumn(request.constant("turned") ? request.constant("vocab") : 1) {}
+        perColumn(request.constant("turned") ? ids : 1) {}
 
   int64_t at(int64_t id, int64_t column) const {
     return id * perId + column * perColumn;
@@ -50,17 +50,28 @@ PreparedKernel embedding::cpu::prepare(const KernelRequest &request, uint64_t) {
   const int64_t columns = request.constant("columns");
   const int64_t vocab = request.constant("vocab");
   const int64_t ldo = request.constant("ldo");
-  const TableWalk table(request);
+  const int64_t piece = request.constant("piece");
+  const int64_t tableIds = plans::tableIds(request);
+  const TableWalk table(request, tableIds);
   const int64_t run = table.run(columns);
   const qlora_dtype w = request.type("w"), out = request.type("out");
   return makeKernel([=](const LibraryKernelArgs &args) {
     const auto *ids = bufferOf<const int32_t>(args, 0);
     QLORA_RETURN_IF_ERROR(checkIds(ids, rows, vocab));
+    const int64_t first = piece ? args.step->shard * piece : 0;
     parallelRanges(rows, rowGrain(columns), [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row)
+      for (int64_t row = begin; row < end; ++row) {
+        const int64_t id = ids[row] - first;
+        void *const to = elementAt(args.buffers[2], out, row * ldo);
+        if (id < 0 || id >= tableIds) {
+          std::memset(to, 0,
+                      static_cast<size_t>(columns * (dtypeBits(out) / 8)));
+          continue;
+        }
         for (int64_t c = 0; c < columns; c += run)
-          convertRun(w, elementAt(args.buffers[1], w, table.at(ids[row], c)),
-                     out, elementAt(args.buffers[2], out, row * ldo + c), run);
+          convertRun(w, elementAt(args.buffers[1], w, table.at(id, c)), out,
+                     elementAt(to, out, c), run);
+      }
     });
     return Status::ok();
   });
@@ -73,7 +84,7 @@ PreparedKernel embedding_grad::cpu::prepare(const KernelRequest &request,
   const int64_t vocab = request.constant("vocab");
   const int64_t lddo = request.constant("lddo");
   const int64_t padding = request.constant("padding");
-  const TableWalk table(request);
+  const TableWalk table(request, vocab);
   const qlora_dtype dout = request.type("dout");
   return makeKernel([=](const LibraryKernelArgs &args) {
     const auto *ids = bufferOf<const int32_t>(args, 0);

@@ -262,18 +262,21 @@ CudaHeadPlan CudaHeadPlan::of(const KernelRequest &r) {
   CudaHeadPlan plan;
   plan.rows = r.constant("rows");
   plan.hidden = r.constant("hidden_size");
-  plan.vocab = r.constant("vocab");
+  plan.vocab = headWords(r);
   plan.chunkRows = std::min(r.constant("chunk_rows"), plan.rows);
   plan.hiddenType = r.type("hidden");
   plan.weightType = r.type("w");
   plan.productType =
       plan.hiddenType == plan.weightType ? plan.hiddenType : kF32;
-  plan.hasGradient = r.op->name == "head_loss_grad";
-  plan.dhiddenType = plan.hasGradient ? r.type("dhidden") : kF32;
+  plan.hasGradient = hasHeadGradient(r);
+  plan.hasWeightGradient = hasHeadWeightGradient(r);
+  const bool isPart = r.op->name == "head_part";
+  plan.dhiddenType = plan.hasGradient && !isPart ? r.type("dhidden") : kF32;
   plan.gradientType = plan.productType == kBF16 ? plan.dhiddenType : kF32;
   plan.panelRows = plan.vocab;
   WorkspaceLayout layout(kCudaAlignment);
-  plan.rowLosses = layout.add(Size(plan.rows) * Size(8));
+  if (!isPart)
+    plan.rowLosses = layout.add(Size(plan.rows) * Size(8));
   plan.labelled = layout.add(Size(plan.rows) * Size(4));
   plan.logits = layout.add(packed(kF32, plan.chunkRows, plan.vocab));
   plan.gathered =
@@ -307,7 +310,7 @@ Size CudaHeadPlan::productScratch() const {
 /// The hidden gradient of 256 rows of 4,096 is 32 tiles of 128 by 256, of 1,024
 /// rows 128, one for nearly every multiprocessor of a large card.
 void tuneCudaHead(KernelRequest &r, WorkspaceSize size) {
-  const int64_t fit = kHeadLogitsBytes / 4 / r.constant("vocab") / 64 * 64;
+  const int64_t fit = kHeadLogitsBytes / 4 / headWords(r) / 64 * 64;
   const int64_t least =
       size == WorkspaceSize::kLarge ? kHeadLargeChunk : kHeadChunk;
   int64_t &chunk = r.constants[r.op->constantIndex("chunk_rows")];
@@ -318,6 +321,21 @@ void tuneCudaHead(KernelRequest &r, WorkspaceSize size) {
 
 uint64_t cudaHeadWorkspace(const KernelRequest &r) {
   return CudaHeadPlan::of(r).total.bytes();
+}
+
+CudaHeadMergePlan CudaHeadMergePlan::of(const KernelRequest &r) {
+  WorkspaceLayout layout(kCudaAlignment);
+  CudaHeadMergePlan plan;
+  plan.losses =
+      layout.add(Size(r.constant("rows") / r.constant("shards")) * Size(8));
+  if (r.dtype("gradient"))
+    plan.factors = layout.add(Size(r.constant("rows")) * Size(8));
+  plan.total = layout.end();
+  return plan;
+}
+
+uint64_t cudaHeadMergeWorkspace(const KernelRequest &r) {
+  return CudaHeadMergePlan::of(r).total.bytes();
 }
 
 // Walks over rows -------------------------------------------------------------

@@ -5,7 +5,6 @@
 #include "runtime/Kernels/Plans/Workspaces.h"
 
 #include <algorithm>
-#include <span>
 
 namespace qlora::plans {
 
@@ -268,90 +267,6 @@ AttentionScratch AttentionScratch::of(const KernelRequest &r) {
 
 uint64_t attentionWorkspace(const KernelRequest &r) {
   return AttentionScratch::of(r).total.bytes();
-}
-
-// Head and loss ---------------------------------------------------------------
-
-/// oneDNN packs 64 columns of b over all of the depth at most, and keeps a
-/// block of sums; here is room for twice that.
-static uint64_t mostLibraryScratch(const GemmProblem &p) {
-  return (128 << 10) +
-         2 * (Size(64) * Size(p.k) * Size(dtypeBits(p.b) / 8)).bytes();
-}
-
-HeadPlan HeadPlan::of(const KernelRequest &r) {
-  HeadPlan plan;
-  plan.chunkRows = std::min(r.constant("chunk_rows"), r.constant("rows"));
-  plan.hidden = r.constant("hidden_size");
-  plan.vocab = r.constant("vocab");
-  plan.weightType = r.type("w");
-  const bool isBF16 = r.type("hidden") == kBF16 && plan.weightType == kBF16;
-  plan.productType = isBF16 ? kBF16 : kF32;
-  plan.hasGradient = r.op->name == "head_loss_grad";
-  plan.hasWeightGradient = plan.hasGradient && r.dtype("dw").has_value();
-  plan.blockRows = std::min(kHeadBlockRows, (plan.chunkRows + 15) / 16 * 16);
-  plan.panelWords = std::min(kHeadPanelWords, plan.vocab);
-  plan.cap = static_cast<float>(r.constantAsDouble("cap"));
-
-  const int64_t blocks = plan.blocks(plan.chunkRows);
-  const int64_t taskRows = std::max(kHeadTasks, blocks) * plan.blockRows;
-  WorkspaceLayout layout;
-  plan.rowNumbers = layout.add(Size(plan.chunkRows) * Size(4));
-  plan.rowLosses = layout.add(Size(plan.chunkRows) * Size(8));
-  plan.logSums = layout.add(Size(plan.chunkRows) * Size(8));
-  plan.gathered = layout.add(
-      packed(plan.productType, blocks * plan.blockRows, plan.hidden));
-  plan.states =
-      layout.add(Size(taskRows) * Size(int64_t(sizeof(HeadRowState))));
-  if (plan.hasGradient)
-    plan.gradients = layout.add(packed(kF32, taskRows, plan.hidden));
-  WorkspaceLayout slot;
-  plan.rowValues = slot.add(packed(kF32, 3, plan.blockRows));
-  plan.logits = slot.add(packed(kF32, plan.blockRows, plan.panelWords));
-  if (plan.hasGradient && plan.productType != kF32)
-    plan.narrow =
-        slot.add(packed(plan.productType, plan.blockRows, plan.panelWords));
-  if (plan.hasGradient && plan.cap != 0)
-    plan.slopes = slot.add(packed(kF32, plan.blockRows, plan.panelWords));
-  if (plan.productType != plan.weightType)
-    plan.words =
-        slot.add(packed(plan.productType, plan.panelWords, plan.hidden));
-  plan.scratch = slot.add(plan.productScratch());
-  plan.slotBytes = slot.end().bytes();
-  plan.slots = layout.add(slot.end() * Size(kGemmSlots));
-  plan.total = layout.end();
-  return plan;
-}
-
-Size HeadPlan::productScratch() const {
-  const GemmProblem products[] = {logitsProduct(blockRows, panelWords),
-                                  hiddenGradientProduct(blockRows, panelWords),
-                                  weightGradientProduct(blockRows, panelWords)};
-  const int count = hasWeightGradient ? 3 : hasGradient ? 2 : 1;
-  Size scratch = 0;
-  for (const GemmProblem &product : std::span(products, count))
-    scratch = largest(
-        scratch, sequentialGemmWorkspace(product, mostLibraryScratch(product)));
-  return scratch;
-}
-
-uint64_t headWorkspace(const KernelRequest &r) {
-  return HeadPlan::of(r).total.bytes();
-}
-
-GemmProblem HeadPlan::logitsProduct(int64_t rows, int64_t count) const {
-  return {rows, count,       hidden,      hidden, hidden, count, false,
-          true, productType, productType, kF32,   1,      0};
-}
-
-GemmProblem HeadPlan::hiddenGradientProduct(int64_t rows, int64_t count) const {
-  return {rows,  hidden,      count,       count, hidden, hidden, false,
-          false, productType, productType, kF32,  1,      1};
-}
-
-GemmProblem HeadPlan::weightGradientProduct(int64_t rows, int64_t count) const {
-  return {count, hidden,      rows,        count, hidden, hidden, true,
-          false, productType, productType, kF32,  1,      1};
 }
 
 // Walks over rows -------------------------------------------------------------

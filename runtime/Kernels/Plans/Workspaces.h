@@ -171,8 +171,8 @@ struct AttentionScratch {
 
 // Head and loss ---------------------------------------------------------------
 //
-// How head_loss and head_loss_grad cut their work on the CPU, and their
-// workspace.
+// How head_loss, head_loss_grad and head_part cut their work on the CPU, and
+// their workspace.
 //
 // Labelled rows of a chunk are gathered and cut into blocks, the vocabulary
 // into panels of words. A task is a block of rows with a range of panels: it
@@ -201,8 +201,15 @@ struct HeadRowState {
   int64_t best;  ///< first word with the maximum
 };
 
+/// The words that an op of the head multiplies with: the rows of w.
+int64_t headWords(const KernelRequest &request);
+/// Whether the gradient of hidden rows is asked for.
+bool hasHeadGradient(const KernelRequest &request);
+/// Whether that of words is.
+bool hasHeadWeightGradient(const KernelRequest &request);
+
 struct HeadPlan {
-  int64_t chunkRows, hidden, vocab;
+  int64_t chunkRows, hidden, vocab; ///< vocab: rows of w
   qlora_dtype weightType;
   /// Of hidden rows, words and exponentials in the products: bf16 where both
   /// operands are, else f32.
@@ -230,13 +237,16 @@ struct HeadPlan {
 
   static HeadPlan of(const KernelRequest &request);
 
-  int64_t panels() const { return (vocab + panelWords - 1) / panelWords; }
+  /// Panels of the first `words` rows of w.
+  int64_t panels(int64_t words) const {
+    return (words + panelWords - 1) / panelWords;
+  }
   int64_t blocks(int64_t rows) const {
     return (rows + blockRows - 1) / blockRows;
   }
   /// Ranges of panels, each a task for every block.
   int64_t ranges(int64_t blockCount) const {
-    return std::clamp<int64_t>(kHeadTasks / blockCount, 1, panels());
+    return std::clamp<int64_t>(kHeadTasks / blockCount, 1, panels(vocab));
   }
   /// Logits of `rows` rows for `count` words.
   GemmProblem logitsProduct(int64_t rows, int64_t count) const;
@@ -247,6 +257,13 @@ struct HeadPlan {
 
 private:
   Size productScratch() const;
+};
+
+/// head_merge, on the CPU.
+struct HeadMergePlan {
+  Part losses; ///< f64, of the shard's rows
+  Size total = 0;
+  static HeadMergePlan of(const KernelRequest &request);
 };
 
 } // namespace qlora::plans

@@ -171,19 +171,24 @@ qlora_column_sum_add(const __grid_constant__ qlora_cuda_args args) {
 template <typename W, typename Out>
 QLORA_DEVICE void embedding(const qlora_cuda_args &args) {
   const int64_t columns = args.constants[1], vocab = args.constants[2];
+  const int64_t piece = args.constants[5];
+  const int64_t ids = piece ? piece : vocab;
   const int64_t row = blockIdx.x;
   const int64_t id = qlora_load_i32(args.buffers[0], row);
+  const int64_t at = id - (piece ? args.step->shard * piece : 0);
   auto *out = qlora_at<typename Out::storage>(args.buffers[2],
                                               row * args.constants[3]);
-  if (args.constants[4] && id >= 0 && id < vocab)
-    for (int64_t c = threadIdx.x; c < columns; c += kRowThreads)
-      Out::store(out, c, W::load(args.buffers[1], c * vocab + id));
-  else if (id >= 0 && id < vocab)
-    qlora_copy_row<W, Out>(
-        qlora_at<typename W::storage>(args.buffers[1], id * columns), out,
-        columns);
-  else
+  if (id < 0 || id >= vocab)
     qlora_fill_row<Out>(out, columns, qlora_from_bits(0x7fc00000u));
+  else if (at < 0 || at >= ids)
+    qlora_fill_row<Out>(out, columns, 0.0f);
+  else if (args.constants[4])
+    for (int64_t c = threadIdx.x; c < columns; c += kRowThreads)
+      Out::store(out, c, W::load(args.buffers[1], c * ids + at));
+  else
+    qlora_copy_row<W, Out>(
+        qlora_at<typename W::storage>(args.buffers[1], at * columns), out,
+        columns);
 }
 
 #define QLORA_EMBEDDING(W, Out)                                                \

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MIT
+
+// What the kernels of the head have in common on the CPU: labelled rows are
+// gathered in chunks, tasks walk over the words of w with blocks of them
+// (HeadPanels.h), and what the tasks found of a row is merged.
+
+#ifndef QLORA_RUNTIME_KERNELS_CPU_HEADWALK_H
+#define QLORA_RUNTIME_KERNELS_CPU_HEADWALK_H
+
+#include <memory>
+
+#include "runtime/Kernels/Cpu/HeadPanels.h"
+#include "runtime/Kernels/Cpu/HeadStates.h"
+#include "runtime/Kernels/Cpu/Parallel.h"
+
+namespace qlora {
+
+/// A run with the first `rows` row numbers of its workspace.
+struct HeadChunk {
+  const LibraryKernelArgs &args;
+  const HeadInputs &inputs;
+  int64_t rows, blocks, ranges;
+
+  template <typename T> T *at(plans::Part part) const {
+    return part.in<T>(args.buffers.back());
+  }
+};
+
+class HeadWalk {
+public:
+  explicit HeadWalk(const KernelRequest &request);
+  /// Makes the products.
+  Status prepare();
+
+  /// Calls task(chunk) for chunks of the labelled rows, in their order, with
+  /// which the tasks have walked.
+  template <typename Task>
+  Status forChunks(const LibraryKernelArgs &args, const HeadInputs &inputs,
+                   Task task);
+
+  int32_t numberOf(const HeadChunk &chunk, int64_t row) const {
+    return chunk.at<int32_t>(plan.rowNumbers)[row];
+  }
+  /// What the tasks found of a row of the chunk. `best` is a row of w.
+  HeadRowState stateOf(const HeadChunk &chunk, int64_t row) const;
+  /// Their gradients of a row, each by e^(its maximum - base): the sum, in the
+  /// place of one of them.
+  float *sumGradients(const HeadChunk &chunk, int64_t row, double base) const;
+  /// With all blocks of a chunk: adds to dw, which there is.
+  Status addWeightGradient(const HeadChunk &chunk, const double *logSums,
+                           float *dw);
+
+  const HeadPlan plan;
+  /// A logit with the cap.
+  float capped(float logit) const { return panels->capped(logit); }
+
+private:
+  void gather(const HeadChunk &chunk) const;
+  Status walk(const HeadChunk &chunk);
+  HeadBlock blockOf(const HeadChunk &chunk, int64_t block) const;
+  /// Where states and gradients have a row of the chunk, of a range's task.
+  int64_t taskRow(const HeadChunk &chunk, int64_t row, int64_t range) const {
+    const int64_t task = row / plan.blockRows * chunk.ranges + range;
+    return task * plan.blockRows + row % plan.blockRows;
+  }
+  uint8_t *slotOf(const HeadChunk &chunk, int64_t slot) const {
+    return chunk.at<uint8_t>(plan.slots) + slot * int64_t(plan.slotBytes);
+  }
+
+  int64_t rows, ldh;
+  qlora_dtype hiddenType;
+  FallibleTasks tasks;
+  std::unique_ptr<HeadPanels> panels;
+};
+
+template <typename Task>
+Status HeadWalk::forChunks(const LibraryKernelArgs &args,
+                           const HeadInputs &inputs, Task task) {
+  auto *const rowNumbers = plan.rowNumbers.in<int32_t>(args.buffers.back());
+  for (int64_t row = 0; row < rows;) {
+    int64_t count = 0;
+    for (; row < rows && count < plan.chunkRows; ++row)
+      if (inputs.targets[row] != kNoTarget)
+        rowNumbers[count++] = static_cast<int32_t>(row);
+    if (count == 0)
+      break;
+    const int64_t blocks = plan.blocks(count);
+    const HeadChunk chunk = {args, inputs, count, blocks, plan.ranges(blocks)};
+    gather(chunk);
+    QLORA_RETURN_IF_ERROR(walk(chunk));
+    QLORA_RETURN_IF_ERROR(task(chunk));
+  }
+  return Status::ok();
+}
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_KERNELS_CPU_HEADWALK_H

@@ -22,7 +22,7 @@ KernelCall EmbeddingOp::getKernelCall() {
           {{A::Operand, 0}, {A::Operand, 1}, {A::Result, 0}},
           {matrixRows(out), matrixColumns(out), getVocabulary(),
            matrixColumns(out), getLayout() == WeightLayout::OutIn,
-           /*piece=*/0},
+           getWords() ? tensorOf(getTable()).getDimSize(0) : 0},
           {{3, 2}}};
 }
 

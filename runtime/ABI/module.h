@@ -62,7 +62,8 @@ extern "C" {
 
 enum qlora_arena_kind {
   QLORA_ARENA_FROZEN = 0,    /* weights that are never written by a command;
-                                local CPU ranks share one copy */
+                                local CPU ranks share one copy, unless each has
+                                pieces of its own */
   QLORA_ARENA_TRAINABLE = 1, /* f32 adapters and other trained weights, flat */
   QLORA_ARENA_GRADIENT = 2,  /* f32, the layout of TRAINABLE, then LOSS_SUM and
                                 LABEL_COUNT; zero before the first micro-batch */

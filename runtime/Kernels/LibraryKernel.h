@@ -11,7 +11,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <string_view>
 
 #include "runtime/Base/Status.h"
 #include "runtime/Kernels/KernelTable.h"
@@ -19,31 +18,23 @@
 namespace qlora {
 
 /// A block of logits: of the rows `rows` (numbers b * T + t) for the words
-/// [firstWord, firstWord + words) of `vocab`; f32 [rows.size(), words].
+/// [firstWord, firstWord + words) of `vocab`; f32 [rows.size(), words]. Where the
+/// words lie in pieces on ranks, rows are those of all ranks.
 struct LogitsBlock {
-  std::span<const int32_t> rows;
-  const float *logits;
-  int64_t firstWord, words, vocab;
+  std::span<const int32_t> rows = {};
+  const float *logits = nullptr;
+  int64_t firstWord = 0, words = 0, vocab = 0;
+  /// Not 0: firstWord counts from the shard-th so many words on, and the last
+  /// ones may be none of the vocabulary.
+  int64_t piece = 0;
 };
 
 /// Sees what a step does not keep. Set on a rank only while `--dump` records
 /// the logits; null otherwise.
 struct KernelObserver {
-  /// Called by head_loss with each finished block, from one thread at a time.
+  /// Called by head_loss and head_part with each finished block, from one thread at a time.
   std::function<void(const LogitsBlock &block)> onLogits;
 };
-
-/// A kernel that has the logits of some of the words only shows none.
-inline Status refuseObserver(std::string_view op,
-                             const KernelObserver *observer) {
-  if (!observer || !observer->onLogits)
-    return Status::ok();
-  return Status::error(StatusCode::kUnavailable,
-                       "{}: this rank has the logits of its piece of the "
-                       "vocabulary only, so they cannot be dumped; dump with "
-                       "one rank",
-                       op);
-}
 
 struct LibraryKernelArgs {
   std::span<void *const> buffers; ///< one per operand; null when absent

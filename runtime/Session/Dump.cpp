@@ -29,16 +29,29 @@ StatusOr<std::optional<Dump>> Dump::open(const std::string &path,
                                          const Run &run) {
   if (!path.empty() && !run.train)
     return Status::invalid("--dump needs a step to train");
-  if (!path.empty() && run.module.table().shards > 1)
-    return Status::invalid("--dump has all of the base, which '{}' divides "
-                           "among {} ranks; compile without --parallel",
-                           run.module.path(), run.module.table().shards);
-  if (path.empty() || run.group.rank() != 0)
+  // Those who hold the base together find it and its logits together.
+  if (path.empty() ||
+      (run.group.rank() != 0 && run.module.table().shards == 1))
     return std::optional<Dump>();
   Dump dump(path);
   QLORA_RETURN_IF_ERROR(dump.takeWeights(run));
   QLORA_RETURN_IF_ERROR(dump.takeLogits(run));
-  return std::optional(std::move(dump));
+  return run.group.rank() == 0 ? std::optional(std::move(dump))
+                               : std::optional<Dump>();
+}
+
+/// Adds what the ranks found that hold a base together; each has 0 where
+/// another has a number.
+static Status join(const Run &run, std::vector<float> &values) {
+  Collectives &ranks = run.group.collectives(QLORA_GROUP_FSDP);
+  QLORA_ASSIGN_OR_RETURN(const std::vector<std::vector<float>> all,
+                         ranks.allGatherValues(std::span<const float>(values)));
+  for (const std::vector<float> &other : all) {
+    values.resize(std::max(values.size(), other.size()));
+    for (size_t i = 0; i < other.size(); ++i)
+      values[i] = other[i] != 0 ? other[i] : values[i];
+  }
+  return Status::ok();
 }
 
 Status Dump::takeLogits(const Run &run) {
@@ -52,19 +65,24 @@ Status Dump::takeLogits(const Run &run) {
                std::numeric_limits<int32_t>::max());
   std::vector<float> logits;
   int64_t vocabulary = 0;
+  const int64_t shard = run.group.collectives(QLORA_GROUP_FSDP).rank();
   run.observer.onLogits = [&](const LogitsBlock &block) {
     vocabulary = block.vocab;
     logits.resize(batch.ids.size() * block.vocab);
-    for (size_t i = 0; i < block.rows.size(); ++i)
-      std::copy_n(block.logits + i * block.words, block.words,
-                  logits.data() + block.rows[i] * block.vocab +
-                      block.firstWord);
+    const int64_t first = block.firstWord + shard * block.piece;
+    const int64_t words = std::min(block.words, block.vocab - first);
+    for (size_t i = 0; words > 0 && i < block.rows.size(); ++i)
+      if (static_cast<size_t>(block.rows[i]) < batch.ids.size())
+        std::copy_n(block.logits + i * block.words, words,
+                    logits.data() + block.rows[i] * block.vocab + first);
   };
   LossSums sums;
   std::vector<int32_t> correct;
   Status status = run.program.evaluate(batch, std::nullopt, {}, sums, correct);
   run.observer.onLogits = nullptr;
   QLORA_RETURN_IF_ERROR(status);
+  if (run.module.table().shards > 1)
+    QLORA_RETURN_IF_ERROR(join(run, logits));
   add("logits", SafetensorsDtype::kF32, {batch.batch, batch.length, vocabulary},
       asBytes(logits));
   return Status::ok();
@@ -196,13 +214,31 @@ void Dump::addWeight(const qlora_parameter &parameter,
       part(l.correction, 4));
 }
 
+/// The bytes of a parameter, from all ranks that hold it together.
+static StatusOr<std::vector<uint8_t>>
+wholeOf(const Run &run, const qlora_parameter &parameter) {
+  std::vector<uint8_t> bytes(arenaBytesOf(parameter));
+  QLORA_RETURN_IF_ERROR(
+      run.device.read(parameter.arena, parameter.offset, bytes));
+  if (parameter.piece == 0)
+    return bytes;
+  Collectives &ranks = run.group.collectives(QLORA_GROUP_FSDP);
+  QLORA_ASSIGN_OR_RETURN(
+      const std::vector<std::vector<uint8_t>> pieces,
+      ranks.allGatherValues(std::span<const uint8_t>(bytes)));
+  bytes.clear();
+  for (const std::vector<uint8_t> &piece : pieces)
+    bytes.insert(bytes.end(), piece.begin(), piece.end());
+  bytes.resize(parameter.bytes);
+  return bytes;
+}
+
 Status Dump::takeWeights(const Run &run) {
   for (const qlora_parameter &parameter : run.module.parameters()) {
     if (parameter.quantization == QLORA_QUANTIZATION_NONE)
       continue;
-    std::vector<uint8_t> bytes(parameter.bytes);
-    QLORA_RETURN_IF_ERROR(
-        run.device.read(parameter.arena, parameter.offset, bytes));
+    QLORA_ASSIGN_OR_RETURN(const std::vector<uint8_t> bytes,
+                           wholeOf(run, parameter));
     if (parameter.dtype == parameter.format) {
       addWeight(parameter, bytes);
       continue;

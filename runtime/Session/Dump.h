@@ -40,7 +40,8 @@
 
 namespace qlora {
 
-/// Only rank 0 has one.
+/// Only rank 0 has one, which others help to fill where each has a piece of the
+/// base.
 class Dump {
 public:
   /// Before step 1, with what is there by then; nothing where `path` is empty.

@@ -222,7 +222,7 @@ Status Session::loadBase() {
                        nullptr};
   wanted.tokens = options.lengths("trainable_token_indices");
   if (module.table().shards > 1)
-    wanted.shards = &group.collectives();
+    wanted.shards = &group.collectives(QLORA_GROUP_FSDP);
   if (metrics)
     wanted.progress = metrics->progress(options.quantizedFormat().empty()
                                             ? "reading the base"

@@ -188,9 +188,9 @@ Status HeadPanels::walk(const HeadBlock &block, int64_t begin, int64_t end,
     if (observer && observer->onLogits)
       observer->onLogits({{block.numbers, static_cast<size_t>(block.count)},
                           panel.logits,
-                          panel.first,
+                          block.inputs.piece.first + panel.first,
                           panel.count,
-                          plan.vocab});
+                          block.inputs.piece.vocab});
     raiseMaxima(block, panel, states, gradient);
     exponentiate(block, panel);
     for (int64_t row = 0; row < block.count; ++row)

@@ -74,7 +74,6 @@ void HeadPart::finishRow(const HeadChunk &chunk, const Operands &operands,
 
 Status HeadPart::run(const LibraryKernelArgs &args) {
   enum Operand { kHidden, kW, kTargets, kStates, kGradient };
-  QLORA_RETURN_IF_ERROR(refuseObserver("head_part", args.observer));
   const Operands operands = {{args.buffers[kHidden],
                               args.buffers[kW],
                               bufferOf<const int32_t>(args, kTargets),

@@ -188,4 +188,34 @@ Status HeadChunks::prepare(const KernelRequest &request, int64_t stride) {
   return addProducts();
 }
 
+Status HeadChunks::observe(const HeadChunk &chunk, LogitsBlock block,
+                           const HeadBuffers &buffers,
+                           const CudaKernelArgs &args) const {
+  if (!args.observer || !args.observer->onLogits)
+    return Status::ok();
+  const CudaDriver &driver = context.driver();
+  std::vector<float> logits(size_t(chunk.rows * plan.vocab));
+  std::vector<int32_t> rows(size_t(chunk.rows));
+  const auto read = [&](void *to, const void *from, size_t bytes) {
+    return driver.check(
+        driver.memcpyDtoHAsync(to, reinterpret_cast<CUdeviceptr>(from), bytes,
+                               args.stream),
+        "cuMemcpyDtoHAsync_v2");
+  };
+  QLORA_RETURN_IF_ERROR(
+      read(logits.data(), buffers.logits, logits.size() * 4));
+  QLORA_RETURN_IF_ERROR(
+      read(rows.data(), movedBy(buffers.labelled, uint64_t(chunk.first) * 4),
+           rows.size() * 4));
+  QLORA_RETURN_IF_ERROR(driver.check(driver.streamSynchronize(args.stream),
+                                     "cuStreamSynchronize"));
+  std::erase(rows, -1); // they come last
+  block.rows = rows;
+  block.logits = logits.data();
+  block.words = plan.vocab;
+  if (!rows.empty())
+    args.observer->onLogits(block);
+  return Status::ok();
+}
+
 } // namespace qlora::cuda

@@ -68,6 +68,10 @@ public:
                        const CudaKernelArgs &args) const;
   Status capLogits(const HeadChunk &chunk, const HeadBuffers &buffers,
                    const CudaKernelArgs &args) const;
+  /// Shows the logits of a chunk's rows to the observer, if there is one; of
+  /// `block` vocab and piece are given.
+  Status observe(const HeadChunk &chunk, LogitsBlock block,
+                 const HeadBuffers &buffers, const CudaKernelArgs &args) const;
   /// From what took the logits' place to the rows of dhidden, and to dw.
   Status computeGradients(const HeadChunk &chunk, const HeadBuffers &buffers,
                           const CudaKernelArgs &args) const;

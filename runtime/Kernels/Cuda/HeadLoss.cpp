@@ -38,8 +38,6 @@ private:
   Operands operandsOf(const CudaKernelArgs &args) const;
   Status enqueueChunk(size_t i, const Operands &operands,
                       const CudaKernelArgs &args) const;
-  Status observe(const HeadChunk &chunk, const Operands &operands,
-                 const CudaKernelArgs &args) const;
 
   CudaContext &context;
   HeadChunks chunks;
@@ -81,8 +79,8 @@ Status HeadLoss::enqueueChunk(size_t i, const Operands &operands,
   if (rows.replace)
     QLORA_RETURN_IF_ERROR(rows.replace->enqueue(replacing, args));
   QLORA_RETURN_IF_ERROR(chunks.capLogits(chunk, operands, args));
-  if (args.observer && args.observer->onLogits)
-    QLORA_RETURN_IF_ERROR(observe(chunk, operands, args));
+  QLORA_RETURN_IF_ERROR(chunks.observe(
+      chunk, {.vocab = chunks.plan.vocab}, operands, args));
   void *const buffers[] = {operands.logits, operands.targets, operands.labelled,
                            operands.rowLosses, operands.correct};
   QLORA_RETURN_IF_ERROR(rows.softmax.enqueue(buffers, args));
@@ -93,32 +91,6 @@ Status HeadLoss::enqueueChunk(size_t i, const Operands &operands,
   return chunks.plan.hasGradient
              ? chunks.computeGradients(chunk, operands, args)
              : Status::ok();
-}
-
-/// Shows the rows of a chunk to the observer.
-Status HeadLoss::observe(const HeadChunk &chunk, const Operands &operands,
-                         const CudaKernelArgs &args) const {
-  const CudaDriver &driver = context.driver();
-  const int64_t vocab = chunks.plan.vocab;
-  std::vector<float> logits(size_t(chunk.rows * vocab));
-  std::vector<int32_t> rows(size_t(chunk.rows));
-  const auto read = [&](void *to, const void *from, size_t bytes) {
-    return driver.check(
-        driver.memcpyDtoHAsync(to, reinterpret_cast<CUdeviceptr>(from), bytes,
-                               args.stream),
-        "cuMemcpyDtoHAsync_v2");
-  };
-  QLORA_RETURN_IF_ERROR(
-      read(logits.data(), operands.logits, logits.size() * 4));
-  QLORA_RETURN_IF_ERROR(
-      read(rows.data(), movedBy(operands.labelled, uint64_t(chunk.first) * 4),
-           rows.size() * 4));
-  QLORA_RETURN_IF_ERROR(driver.check(driver.streamSynchronize(args.stream),
-                                     "cuStreamSynchronize"));
-  std::erase(rows, -1); // they come last
-  if (!rows.empty())
-    args.observer->onLogits({rows, logits.data(), 0, vocab, vocab});
-  return Status::ok();
 }
 
 Status HeadLoss::enqueue(const CudaKernelArgs &args) {

@@ -19,12 +19,13 @@ public:
 
 private:
   HeadPart(const KernelRequest &request, CudaContext &context)
-      : shards(request.constant("shards")), chunks(request, context) {}
+      : shards(request.constant("shards")), vocab(request.constant("vocab")),
+        chunks(request, context) {}
   Status addRows(const KernelRequest &request, CudaContext &context);
   Status enqueueChunk(size_t i, void *states, const HeadBuffers &buffers,
                       const CudaKernelArgs &args) const;
 
-  int64_t shards;
+  int64_t shards, vocab;
   HeadChunks chunks;
   CudaLaunch begin;
   std::vector<CudaLaunch> rows; ///< of each chunk
@@ -36,6 +37,8 @@ Status HeadPart::enqueueChunk(size_t i, void *states,
                               const CudaKernelArgs &args) const {
   QLORA_RETURN_IF_ERROR(chunks.computeLogits(chunks[i], buffers, args));
   QLORA_RETURN_IF_ERROR(chunks.capLogits(chunks[i], buffers, args));
+  QLORA_RETURN_IF_ERROR(chunks.observe(
+      chunks[i], {.vocab = vocab, .piece = chunks.plan.vocab}, buffers, args));
   void *const finding[] = {buffers.logits, buffers.targets, buffers.labelled,
                            states};
   QLORA_RETURN_IF_ERROR(rows[i].enqueue(finding, args));
@@ -46,7 +49,6 @@ Status HeadPart::enqueueChunk(size_t i, void *states,
 
 Status HeadPart::enqueue(const CudaKernelArgs &args) {
   enum Operand { kHidden, kW, kTargets, kStates, kGradient };
-  QLORA_RETURN_IF_ERROR(refuseObserver("head_part", args.observer));
   HeadBuffers buffers = {};
   buffers.hidden = args.buffers[kHidden];
   buffers.w = args.buffers[kW];

@@ -59,6 +59,10 @@ static HeadRowState computePart(const PartRow &r, float *gradient) {
       std::fill_n(gradient, shape.hidden, 0.0f);
     return state;
   }
+  const auto number = static_cast<int32_t>(r.row);
+  if (r.args.observer && r.args.observer->onLogits)
+    r.args.observer->onLogits(
+        {{&number, 1}, logits.data(), r.first, r.words, shape.vocab});
   const auto largest = std::max_element(logits.begin(), logits.end());
   state.maximum = *largest;
   state.best = r.first + (largest - logits.begin());
@@ -81,7 +85,6 @@ PreparedKernel head_part::reference::prepare(const KernelRequest &request,
                                              uint64_t) {
   const PartShape shape = PartShape::of(request);
   return makeKernel([shape](const LibraryKernelArgs &args) -> Status {
-    QLORA_RETURN_IF_ERROR(refuseObserver("head_part", args.observer));
     const auto *targets = bufferOf<const int32_t>(args, 2);
     QLORA_RETURN_IF_ERROR(checkTargets(
         "head_part", {targets, static_cast<size_t>(shape.rows)}, shape.vocab));

@@ -164,10 +164,9 @@ void StepWalk::addCollective(const qlora_command &command) {
                             : request.ranks;
   // A CPU's profile knows no links, and is for one rank alone.
   const double seconds =
-      request.ranks == 1
-          ? 0
-          : collectiveSeconds(command.collective, double(bytes), ranks,
-                              *request.device.gpu);
+      request.ranks == 1 ? 0
+                         : collectiveSeconds(command.collective, double(bytes),
+                                             ranks, *request.device.gpu);
   TimelineItem item;
   item.kind = TimelineItem::Kind::kCollective;
   item.queue = command.queue;

@@ -47,7 +47,8 @@ public:
   static constexpr size_t kCapacity = 1 << 20;
 
   /// The memory, for `map` here and in the other ranks' processes: 2 MiB for
-  /// each rank. A rank touches about 6, whatever their number.
+  /// each rank. A rank that adds up touches about 6, whatever their number;
+  /// one that gathers touches all.
   static StatusOr<FileDescriptor> create(int ranks);
   static StatusOr<SharedWindow> map(const FileDescriptor &memory, int rank,
                                     int ranks);

@@ -37,8 +37,8 @@ TEST_F(CudaRanks, TrainAsOnTheCpuAndAsOneRankThatAccumulates) {
 
 /// In twos that gather from each other in every entry, beside the sum of all.
 TEST_F(CudaRanks, HoldABaseTogetherInGroups) {
-  std::vector<std::string> flags = {"--max-steps", "5", "--gpus", "4",
-                                    "--gradient-accumulation-steps", "2"};
+  std::vector<std::string> flags = {
+      "--max-steps", "5", "--gpus", "4", "--gradient-accumulation-steps", "2"};
   const auto expected = trainOnCpu("cpu", flags);
   module = QLORA_UNIGRAM_CUDA_SHARDS_MODULE;
   flags.insert(flags.end(), {"--overwrite-output-dir", "--cuda-graphs", ""});
@@ -54,10 +54,10 @@ TEST_F(CudaRanks, HoldABaseTogetherInGroups) {
   EXPECT_HAS(refusal({"--gpus", "4", "--max-steps", "4"}), "ncclCommSplit");
   // The fourth rank, of the second group.
   set("QLORA_TEST_CUDA_FAIL", "ncclAllGather:9:kill@3");
-  EXPECT_HAS(refusal({"--gpus", "4", "--max-steps", "8", "--cuda-graphs",
-                      "false"},
-                     137),
-             "rank 3: was killed by signal 9");
+  EXPECT_HAS(
+      refusal({"--gpus", "4", "--max-steps", "8", "--cuda-graphs", "false"},
+              137),
+      "rank 3: was killed by signal 9");
 }
 
 TEST_F(CudaRanks, HaveTheSameBitsInEveryOrder) {

@@ -119,7 +119,8 @@ static Kernels headWork(const KernelRequest &r) {
   for (int64_t first = 0; first < plan.rows; first += plan.chunkRows)
     append(kernels,
            chunkWork(plan, std::min(plan.chunkRows, plan.rows - first)));
-  kernels.push_back(rowWork(12.0 * plan.rows, 0)); // the sum of the losses
+  kernels.push_back(rowWork(12.0 * plan.rows, 0)); // the sum of the losses, or
+                                                   // states of the other rows
   return kernels;
 }
 
@@ -136,6 +137,7 @@ static constexpr CudaWorkRow kRows[] = {
     {"panel_matmul", panelMatmulWork},
     {"head_loss", headWork},
     {"head_loss_grad", headWork},
+    {"head_part", headWork},
 };
 
 static const KernelRow &firstRow(const KernelRequest &request) {

@@ -193,11 +193,11 @@ static Work attentionWork(const KernelRequest &r) {
 /// as if none were. Logits stay in a cache; each block of rows reads the
 /// weight. Its gradient takes a walk of its own, with the logits once more.
 static Work headWork(const KernelRequest &r) {
-  const bool hasGradient = r.op->name == "head_loss_grad";
+  const bool hasGradient = plans::hasHeadGradient(r);
   const int64_t rows = r.constant("rows"), hidden = r.constant("hidden_size"),
-                vocab = r.constant("vocab");
+                vocab = plans::headWords(r);
   const qlora_dtype type = *r.dtype("hidden"), weightType = *r.dtype("w");
-  const bool trains = hasGradient && r.dtype("dw");
+  const bool trains = plans::hasHeadWeightGradient(r);
   Work work;
   for (int i = 0; i < (trains ? 4 : hasGradient ? 2 : 1); ++i)
     work += gemmWork(rows, vocab, hidden, type, weightType, QLORA_DTYPE_F32,
@@ -210,6 +210,20 @@ static Work headWork(const KernelRequest &r) {
                (trains ? bytesOf(2 * words, QLORA_DTYPE_F32) : 0);
   work.transcendentals = double(rows) * vocab * (trains ? 2 : 1);
   return work;
+}
+
+/// Reads all states, and each number of the gradient, which it writes again;
+/// of w rows of the own targets only.
+static Work headMergeWork(const KernelRequest &r) {
+  const double states = double(r.constant("shards")) * r.constant("rows");
+  double bytes = states * plans::kHeadStateNumbers * 4;
+  if (r.dtype("gradient")) {
+    const double numbers = double(r.constant("rows")) *
+                           r.constant("hidden_size");
+    bytes += bytesOf(numbers, QLORA_DTYPE_F32) +
+             bytesOf(numbers, r.type("dhidden"));
+  }
+  return rowWork(bytes, states);
 }
 
 /// The bytes of [rows, columns] numbers of an operand.
@@ -247,6 +261,8 @@ static constexpr KernelWorkRow kRows[] = {
     {"attention_grad", WorkCategory::kAttention, attentionWork},
     {"head_loss", WorkCategory::kHead, headWork},
     {"head_loss_grad", WorkCategory::kHead, headWork},
+    {"head_part", WorkCategory::kHead, headWork},
+    {"head_merge", WorkCategory::kHead, headMergeWork},
     {"embedding", WorkCategory::kRows, embeddingWork},
     {"embedding_grad", WorkCategory::kRows, embeddingGradWork},
     {"route", WorkCategory::kRows, walkWork},

@@ -25,6 +25,12 @@ HeadShape HeadShape::of(const KernelRequest &r) {
           r.constant("replaced")};
 }
 
+HeadPiece HeadPiece::of(const qlora_step_block &step, int64_t piece,
+                        int64_t vocab) {
+  const int64_t first = std::min(step.shard * piece, vocab);
+  return {first, std::min(piece, vocab - first), vocab};
+}
+
 std::span<const ReplacedLogits::Word>
 ReplacedLogits::in(int64_t first, int64_t count) const {
   const auto from = [&](int64_t number) {

@@ -48,6 +48,13 @@ struct ReplacedLogits {
 /// first `words` rows. Rows of w behind them stand for no words.
 struct HeadPiece {
   int64_t first, words, vocab;
+
+  /// That of the step's shard, of head_part and head_merge.
+  static HeadPiece of(const qlora_step_block &step, int64_t piece,
+                      int64_t vocab);
+  bool has(int64_t word) const {
+    return word >= first && word < first + words;
+  }
 };
 
 /// What logits are made of.

@@ -179,8 +179,7 @@ Status HeadPanels::walk(const HeadBlock &block, int64_t begin, int64_t end,
                         const KernelObserver *observer, int64_t slot,
                         uint8_t *slotScratch) const {
   const int64_t rows = paddedRows(block.count);
-  std::fill_n(states, block.count,
-              HeadRowState{0, -std::numeric_limits<float>::infinity(), 0, -1});
+  std::fill_n(states, block.count, emptyState());
   if (gradient)
     std::fill_n(gradient, rows * plan.hidden, 0.0f);
   for (int64_t number = begin; number < end; ++number) {

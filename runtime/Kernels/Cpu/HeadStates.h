@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT
 
 // What is found of a row's logits with ranges of the words, one behind the
-// other, and what that is together.
+// other, what that is together, and how ranks tell each other.
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_HEADSTATES_H
 #define QLORA_RUNTIME_KERNELS_CPU_HEADSTATES_H
 
 #include <cmath>
+#include <limits>
 
 #include "runtime/Kernels/Plans/Workspaces.h"
 
@@ -32,6 +33,24 @@ HeadRowState mergedState(int64_t ranges, StateOf stateOf) {
     whole.sum += stateOf(range).sum *
                  std::exp(double(stateOf(range).maximum) - whole.maximum);
   return whole;
+}
+
+/// Row `row` of the operand `states` of head_part and head_merge.
+inline HeadRowState loadState(const float *states, int64_t row) {
+  const float *const from = states + row * plans::kHeadStateNumbers;
+  return {from[1], from[0], from[2], static_cast<int64_t>(from[3])};
+}
+inline void storeState(const HeadRowState &state, float *states, int64_t row) {
+  float *const to = states + row * plans::kHeadStateNumbers;
+  to[0] = state.maximum;
+  to[1] = static_cast<float>(state.sum);
+  to[2] = state.target;
+  to[3] = static_cast<float>(state.best);
+}
+
+/// Of a piece without words.
+inline HeadRowState emptyState() {
+  return {0, -std::numeric_limits<float>::infinity(), 0, -1};
 }
 
 /// The log of the sum of the exponentials of all logits.

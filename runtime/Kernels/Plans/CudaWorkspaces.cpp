@@ -270,11 +270,13 @@ CudaHeadPlan CudaHeadPlan::of(const KernelRequest &r) {
       plan.hiddenType == plan.weightType ? plan.hiddenType : kF32;
   plan.hasGradient = hasHeadGradient(r);
   plan.hasWeightGradient = hasHeadWeightGradient(r);
-  plan.dhiddenType = plan.hasGradient ? r.type("dhidden") : kF32;
+  const bool isPart = r.op->name == "head_part";
+  plan.dhiddenType = plan.hasGradient && !isPart ? r.type("dhidden") : kF32;
   plan.gradientType = plan.productType == kBF16 ? plan.dhiddenType : kF32;
   plan.panelRows = plan.vocab;
   WorkspaceLayout layout(kCudaAlignment);
-  plan.rowLosses = layout.add(Size(plan.rows) * Size(8));
+  if (!isPart)
+    plan.rowLosses = layout.add(Size(plan.rows) * Size(8));
   plan.labelled = layout.add(Size(plan.rows) * Size(4));
   plan.logits = layout.add(packed(kF32, plan.chunkRows, plan.vocab));
   plan.gathered =
@@ -319,6 +321,21 @@ void tuneCudaHead(KernelRequest &r, WorkspaceSize size) {
 
 uint64_t cudaHeadWorkspace(const KernelRequest &r) {
   return CudaHeadPlan::of(r).total.bytes();
+}
+
+CudaHeadMergePlan CudaHeadMergePlan::of(const KernelRequest &r) {
+  WorkspaceLayout layout(kCudaAlignment);
+  CudaHeadMergePlan plan;
+  plan.losses =
+      layout.add(Size(r.constant("rows") / r.constant("shards")) * Size(8));
+  if (r.dtype("gradient"))
+    plan.factors = layout.add(Size(r.constant("rows")) * Size(8));
+  plan.total = layout.end();
+  return plan;
+}
+
+uint64_t cudaHeadMergeWorkspace(const KernelRequest &r) {
+  return CudaHeadMergePlan::of(r).total.bytes();
 }
 
 // Walks over rows -------------------------------------------------------------

@@ -95,17 +95,18 @@ struct CudnnGradientPlan {
   static CudnnGradientPlan of(const KernelRequest &request);
 };
 
-/// head_loss and head_loss_grad over chunks of labelled rows, which are
-/// gathered. The products are bf16 where hidden and w are, and f32 otherwise:
+/// head_loss, head_loss_grad and head_part over chunks of labelled rows, which
+/// are gathered. The products are bf16 where hidden and w are, and f32 otherwise:
 /// then panels of rows of w are widened. The gradient of the logits replaces
 /// them in place; a bf16 row takes the first half of its f32 row.
 struct CudaHeadPlan {
-  int64_t rows, chunkRows, panelRows, hidden, vocab;
+  int64_t rows, chunkRows, panelRows, hidden;
+  int64_t vocab; ///< rows of w
   qlora_dtype hiddenType, weightType, productType;
   bool hasGradient, hasWeightGradient;
   qlora_dtype dhiddenType;  ///< of the operand
   qlora_dtype gradientType; ///< of the gathered gradient; panels add up in f32
-  Part rowLosses;           ///< f64 [rows]
+  Part rowLosses;           ///< f64 [rows]; head_part has none
   Part labelled;            ///< i32 [rows]: the rows with a label, then -1
   Part logits;              ///< f32 [chunkRows, vocab]
   Part gathered;            ///< productType [chunkRows, hidden]
@@ -126,6 +127,14 @@ struct CudaHeadPlan {
 
 private:
   Size productScratch() const;
+};
+
+/// head_merge on CUDA.
+struct CudaHeadMergePlan {
+  Part losses;  ///< f64, of the shard's rows
+  Part factors; ///< f32 [rows, 2]: of the gradient, and of the target's word
+  Size total = 0;
+  static CudaHeadMergePlan of(const KernelRequest &request);
 };
 
 } // namespace qlora::plans

@@ -107,4 +107,17 @@ GemmProblem HeadPlan::weightGradientProduct(int64_t rows, int64_t count) const {
           false, productType, productType, kF32,  1,      1};
 }
 
+HeadMergePlan HeadMergePlan::of(const KernelRequest &r) {
+  WorkspaceLayout layout;
+  HeadMergePlan plan;
+  plan.losses =
+      layout.add(Size(r.constant("rows") / r.constant("shards")) * Size(8));
+  plan.total = layout.end();
+  return plan;
+}
+
+uint64_t headMergeWorkspace(const KernelRequest &r) {
+  return HeadMergePlan::of(r).total.bytes();
+}
+
 } // namespace qlora::plans

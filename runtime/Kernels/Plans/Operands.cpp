@@ -118,7 +118,7 @@ OperandShapes quantize_scales::shapes(const KernelRequest &r) {
 
 // Attention -------------------------------------------------------------------
 
-static Reason needCap(const KernelRequest &r) {
+Reason needCap(const KernelRequest &r) {
   const double cap = r.constantAsDouble("cap");
   if (cap >= 0 && std::isfinite(cap))
     return std::nullopt;
@@ -169,61 +169,6 @@ OperandShapes attention_grad::shapes(const KernelRequest &r) {
                                        {k.rows, k.columns, "lddk"},
                                        {k.rows, k.columns, "lddv"}})
     shapes.each.push_back(gradient);
-  return shapes;
-}
-
-// Head and loss ---------------------------------------------------------------
-
-/// Columns and words are there where some are replaced, and with a gradient
-/// that of the columns, but none of the weight.
-static Reason needReplaced(const KernelRequest &r) {
-  const int64_t replaced = r.constant("replaced");
-  if (replaced < 0 || replaced > r.constant("vocab"))
-    return refusalOf(r, "replaced", "be in [0, vocab]");
-  const auto agrees = [&](std::string_view name) {
-    return r.dtype(name).has_value() == (replaced > 0);
-  };
-  const bool hasGradient = r.op->name == "head_loss_grad";
-  if (!agrees("columns") || !agrees("words") ||
-      (hasGradient && !agrees("dcolumns")))
-    return refusalOf(r, "replaced", "be above 0 where columns are there, else 0");
-  if (hasGradient && replaced > 0 && r.dtype("dw"))
-    return refusalOf(r, "replaced", "be 0 beside dw");
-  return std::nullopt;
-}
-
-OperandShapes head_loss::shapes(const KernelRequest &r) {
-  // Row numbers and words are i32.
-  for (std::string_view name : {"rows", "vocab"})
-    if (r.constant(name) > int64_t(1) << 31)
-      return refusalOf(r, name, "be at most 2^31");
-  if (Reason reason = needCap(r))
-    return *reason;
-  if (Reason reason = needReplaced(r))
-    return *reason;
-  const int64_t rows = r.constant("rows"), hidden = r.constant("hidden_size");
-  const int64_t lines = r.constant("lines"), replaced = r.constant("replaced");
-  if (rows % lines != 0)
-    return refusalOf(r, "lines", "divide rows");
-  return {{rows, hidden, "ldh"},
-          {r.constant("vocab"), hidden},
-          {1, rows},
-          {1, lines},
-          {1, lines},
-          {1, rows},
-          {rows, replaced},
-          {1, replaced}};
-}
-
-OperandShapes head_loss_grad::shapes(const KernelRequest &r) {
-  OperandShapes shapes = head_loss::shapes(r);
-  if (shapes.refusal)
-    return shapes;
-  const OperandShape hidden = shapes.each[0], w = shapes.each[1];
-  const OperandShape columns = shapes.each[6];
-  shapes.each.insert(shapes.each.begin() + 6,
-                     {{hidden.rows, hidden.columns, "lddh"}, w});
-  shapes.each.push_back(columns);
   return shapes;
 }
 

@@ -81,6 +81,11 @@ std::string refusalOf(const KernelRequest &request, std::string_view constant,
                       std::string_view must);
 /// What is wrong with the constants of a weight `w` that is quantised.
 Reason needStored(const KernelRequest &request);
+/// What is wrong with the cap of scores or logits.
+Reason needCap(const KernelRequest &request);
+
+/// Of a row's state in head_part and head_merge: maximum, sum, target, best.
+inline constexpr int64_t kHeadStateNumbers = 4;
 
 /// Ids that the table of an embedding has vectors of.
 inline int64_t tableIds(const KernelRequest &request) {

@@ -259,6 +259,13 @@ private:
   Size productScratch() const;
 };
 
+/// head_merge, on the CPU.
+struct HeadMergePlan {
+  Part losses; ///< f64, of the shard's rows
+  Size total = 0;
+  static HeadMergePlan of(const KernelRequest &request);
+};
+
 } // namespace qlora::plans
 
 #endif // QLORA_RUNTIME_KERNELS_PLANS_WORKSPACES_H

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: MIT
+
+// head_merge: what all ranks found of each row, merged; see HeadStates.h.
+
+#include "runtime/Kernels/Cpu/HeadMerge.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "runtime/Kernels/Cpu/Convert.h"
+#include "runtime/Kernels/Cpu/Parallel.h"
+#include "runtime/Kernels/Cpu/Softmax.h"
+
+namespace qlora {
+
+HeadMergeShape HeadMergeShape::of(const KernelRequest &r) {
+  return {r.constant("rows"),
+          r.constant("hidden_size"),
+          r.constant("vocab"),
+          r.constant("piece"),
+          r.constant("shards"),
+          r.constant("lddh"),
+          r.constant("lines"),
+          static_cast<float>(r.constantAsDouble("cap")),
+          r.type("w"),
+          r.type("dhidden")};
+}
+
+StatusOr<HeadMergeOperands>
+HeadMergeOperands::of(const LibraryKernelArgs &args,
+                      const HeadMergeShape &shape) {
+  enum Operand {
+    kStates, kTargets, kLoss, kCount, kCorrect, kGradient, kW, kDHidden
+  };
+  const int64_t shard = args.step->shard;
+  if (shard >= shape.shards)
+    return Status::error(StatusCode::kInternal,
+                         "head_merge: the step is of shard {}, of {} there are",
+                         shard, shape.shards);
+  const auto *targets = bufferOf<const int32_t>(args, kTargets);
+  QLORA_RETURN_IF_ERROR(checkTargets(
+      "head_merge", {targets, static_cast<size_t>(shape.rows)}, shape.vocab));
+  return HeadMergeOperands{
+      bufferOf<const float>(args, kStates),
+      targets,
+      bufferOf<float>(args, kLoss),
+      bufferOf<float>(args, kCount),
+      bufferOf<int32_t>(args, kCorrect),
+      bufferOf<float>(args, kGradient),
+      args.buffers[kW],
+      args.buffers[kDHidden],
+      shard,
+      HeadPiece::of(*args.step, shape.piece, shape.vocab)};
+}
+
+namespace cpu {
+
+namespace {
+/// A launch; `losses` has room for the rank's rows.
+struct Merge {
+  const HeadMergeShape &shape;
+  const HeadMergeOperands &operands;
+  double *losses;
+
+  void mergeRow(int64_t row) const;
+  void mergeGradient(int64_t row, const HeadRowState &whole) const;
+  void clearGradient(int64_t row) const;
+  void sumLosses() const;
+  /// The row's number among the rank's own, if it is one.
+  bool isOwn(int64_t row, int64_t &own) const {
+    own = row - operands.shard * shape.rowsOfShard();
+    return own >= 0 && own < shape.rowsOfShard();
+  }
+};
+} // namespace
+
+void Merge::clearGradient(int64_t row) const {
+  const auto clear = [&](void *to, qlora_dtype type) {
+    std::memset(to, 0,
+                static_cast<size_t>(shape.hidden * (dtypeBits(type) / 8)));
+  };
+  if (operands.dhidden)
+    clear(elementAt(operands.dhidden, shape.dhiddenType, row * shape.lddh),
+          shape.dhiddenType);
+  else if (operands.gradient)
+    clear(operands.gradient + row * shape.hidden, QLORA_DTYPE_F32);
+}
+
+void Merge::mergeGradient(int64_t row, const HeadRowState &whole) const {
+  float *const sum = operands.gradient + row * shape.hidden;
+  const HeadRowState mine = operands.stateOf(shape, operands.shard, row);
+  scaleRun(sum, shape.hidden,
+           float(std::exp(mine.maximum - logSumOf(whole))));
+  const int64_t target = operands.targets[row];
+  if (operands.piece.has(target))
+    addScaled(float(targetGradient(whole, shape.cap)), shape.weightType,
+              elementAt(operands.w, shape.weightType,
+                        (target - operands.piece.first) * shape.hidden),
+              sum, shape.hidden);
+  if (operands.dhidden)
+    narrow(sum, shape.dhiddenType,
+           elementAt(operands.dhidden, shape.dhiddenType, row * shape.lddh),
+           shape.hidden);
+}
+
+void Merge::mergeRow(int64_t row) const {
+  int64_t own = 0;
+  const bool isMine = isOwn(row, own);
+  if (operands.targets[row] == kNoTarget) {
+    if (isMine)
+      operands.correct[own] = 0;
+    return clearGradient(row);
+  }
+  const HeadRowState whole = mergedState(shape.shards, [&](int64_t shard) {
+    return operands.stateOf(shape, shard, row);
+  });
+  if (isMine) {
+    losses[own] = logSumOf(whole) - whole.target;
+    operands.correct[own] = whole.best == operands.targets[row];
+  }
+  if (operands.gradient)
+    mergeGradient(row, whole);
+}
+
+/// In the order of the rows.
+void Merge::sumLosses() const {
+  const int64_t first = operands.shard * shape.rowsOfShard();
+  std::vector<double> sums(static_cast<size_t>(shape.lines));
+  std::vector<int64_t> labels(sums.size());
+  for (int64_t own = 0; own < shape.rowsOfShard(); ++own) {
+    if (operands.targets[first + own] == kNoTarget)
+      continue;
+    sums[shape.lineOf(own)] += losses[own];
+    ++labels[shape.lineOf(own)];
+  }
+  std::ranges::copy(sums, operands.loss);
+  std::ranges::copy(labels, operands.count);
+}
+
+PreparedKernel head_merge::rows::prepare(const KernelRequest &request,
+                                         uint64_t) {
+  const HeadMergeShape shape = HeadMergeShape::of(request);
+  const plans::Part losses = plans::HeadMergePlan::of(request).losses;
+  return makeKernel([=](const LibraryKernelArgs &args) -> Status {
+    QLORA_ASSIGN_OR_RETURN(const HeadMergeOperands operands,
+                           HeadMergeOperands::of(args, shape));
+    const Merge merge = {shape, operands,
+                         losses.in<double>(args.buffers.back())};
+    parallelRanges(shape.rows, 16, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row)
+        merge.mergeRow(row);
+    });
+    merge.sumLosses();
+    return Status::ok();
+  });
+}
+
+} // namespace cpu
+} // namespace qlora

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT
+
+// head_part, chunked: what the tasks of a chunk found with a rank's piece of
+// the words, for head_merge on every rank.
+
+#include <cstring>
+
+#include "runtime/Kernels/Cpu/HeadWalk.h"
+
+namespace qlora {
+namespace cpu {
+
+namespace {
+class HeadPart final : public LibraryKernel {
+public:
+  static PreparedKernel prepare(const KernelRequest &request);
+  Status run(const LibraryKernelArgs &args) override;
+
+private:
+  /// Buffers by name; gradient is null where there is none.
+  struct Operands {
+    HeadInputs inputs;
+    float *states, *gradient;
+  };
+
+  explicit HeadPart(const KernelRequest &request)
+      : rows(request.constant("rows")), piece(request.constant("piece")),
+        vocab(request.constant("vocab")), walk(request) {}
+  void clear(const Operands &operands) const;
+  void finishRow(const HeadChunk &chunk, const Operands &operands,
+                 int64_t row) const;
+
+  int64_t rows, piece, vocab;
+  HeadWalk walk;
+};
+} // namespace
+
+PreparedKernel HeadPart::prepare(const KernelRequest &request) {
+  std::unique_ptr<HeadPart> kernel(new HeadPart(request));
+  QLORA_RETURN_IF_ERROR(kernel->walk.prepare());
+  return std::unique_ptr<LibraryKernel>(std::move(kernel));
+}
+
+/// Rows that no task looks at.
+void HeadPart::clear(const Operands &operands) const {
+  const int64_t hidden = walk.plan.hidden;
+  const bool hasWords = operands.inputs.piece.words > 0;
+  parallelRanges(rows, 64, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const bool hasTarget = operands.inputs.targets[row] != kNoTarget;
+      if (hasTarget && hasWords)
+        continue;
+      storeState(hasTarget ? emptyState() : HeadRowState{}, operands.states,
+                 row);
+      if (operands.gradient)
+        std::memset(operands.gradient + row * hidden, 0,
+                    static_cast<size_t>(hidden) * sizeof(float));
+    }
+  });
+}
+
+void HeadPart::finishRow(const HeadChunk &chunk, const Operands &operands,
+                         int64_t row) const {
+  const int64_t hidden = walk.plan.hidden;
+  const int32_t number = walk.numberOf(chunk, row);
+  HeadRowState state = walk.stateOf(chunk, row);
+  if (operands.gradient)
+    std::memcpy(operands.gradient + number * hidden,
+                walk.sumGradients(chunk, row, state.maximum),
+                static_cast<size_t>(hidden) * sizeof(float));
+  state.best += operands.inputs.piece.first;
+  storeState(state, operands.states, number);
+}
+
+Status HeadPart::run(const LibraryKernelArgs &args) {
+  enum Operand { kHidden, kW, kTargets, kStates, kGradient };
+  QLORA_RETURN_IF_ERROR(refuseObserver("head_part", args.observer));
+  const Operands operands = {{args.buffers[kHidden],
+                              args.buffers[kW],
+                              bufferOf<const int32_t>(args, kTargets),
+                              HeadPiece::of(*args.step, piece, vocab)},
+                             bufferOf<float>(args, kStates),
+                             bufferOf<float>(args, kGradient)};
+  QLORA_RETURN_IF_ERROR(checkTargets(
+      "head_part", {operands.inputs.targets, static_cast<size_t>(rows)},
+      vocab));
+  clear(operands);
+  if (operands.inputs.piece.words == 0)
+    return Status::ok();
+  return walk.forChunks(
+      args, operands.inputs, [&](const HeadChunk &chunk) -> Status {
+        parallelRanges(chunk.rows, 16, [&](int64_t begin, int64_t end) {
+          for (int64_t row = begin; row < end; ++row)
+            finishRow(chunk, operands, row);
+        });
+        return Status::ok();
+      });
+}
+
+PreparedKernel head_part::chunked::prepare(const KernelRequest &request,
+                                           uint64_t) {
+  return HeadPart::prepare(request);
+}
+
+} // namespace cpu
+} // namespace qlora

@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: MIT
+
+// head_part around its products, which are the host's (HeadChunks.cpp), and
+// head_merge. A target that is no word has a state of NaN and makes the loss
+// NaN; a row with a label that was not computed does too.
+
+#include "runtime/Kernels/Cuda/Device/HeadRows.cuh"
+
+constexpr uint32_t kNotANumber = 0x7fc00000u, kMinusInfinity = 0xff800000u;
+
+/// What is found of a row with a piece of the words: an element of states.
+struct HeadState {
+  float most;
+  float sum;
+  float target;
+  float word;
+};
+constexpr int kStateNumbers = 4;
+
+QLORA_DEVICE HeadState loadState(const void *states, int64_t i) {
+  const float *from = qlora_at<float>(states, i * kStateNumbers);
+  return {from[0], from[1], from[2], from[3]};
+}
+
+QLORA_DEVICE void storeState(const HeadState &state, void *states, int64_t i) {
+  float *to = qlora_at<float>(states, i * kStateNumbers);
+  to[0] = state.most;
+  to[1] = state.sum;
+  to[2] = state.target;
+  to[3] = state.word;
+}
+
+/// One thread is one row: zeros without a label, else what stands for a row that
+/// is not computed. Buffers: targets, states. Constant: rows.
+QLORA_CUDA_KERNEL(kHeadThreads)
+qlora_head_part_begin(const __grid_constant__ qlora_cuda_args args) {
+  const int64_t row = int64_t(blockIdx.x) * kHeadThreads + threadIdx.x;
+  if (row >= args.constants[0])
+    return;
+  const bool isLabelled = qlora_load_i32(args.buffers[0], row) != kNoTarget;
+  const float number = isLabelled ? qlora_from_bits(kNotANumber) : 0.0f;
+  storeState({number, number, number, number}, args.buffers[1], row);
+}
+
+/// e^(logit - most) of the words, times the slope of a cap, in the logits' place;
+/// 0 for the target, -1 where it is not one of them, and behind the words.
+template <typename Gradient>
+QLORA_DEVICE void writeFactors(float *logits, int64_t words, int64_t piece,
+                               bool isWide, int64_t target, float most,
+                               float inverse) {
+  auto *factors = reinterpret_cast<typename Gradient::storage *>(logits);
+  if (isWide)
+    writeSoftmax<Gradient, true>(logits, words, most, inverse);
+  else
+    writeSoftmax<Gradient, false>(logits, words, most, inverse);
+  __syncthreads();
+  qlora_fill_row<Gradient>(factors + words, piece - words, 0.0f);
+  if (threadIdx.x == 0 && target >= 0)
+    Gradient::store(factors, target, 0.0f);
+}
+
+/// One block is one row of the chunk. Buffers: logits f32 [chunk, piece],
+/// targets, labelled, states. Constants: the chunk's first row, piece, vocab,
+/// the bits of cap.
+template <typename Gradient>
+QLORA_DEVICE void partRow(const qlora_cuda_args &args) {
+  const int64_t piece = args.constants[1], vocab = args.constants[2];
+  const int64_t first = args.step->shard * piece;
+  const int64_t left = first < vocab ? vocab - first : 0;
+  const int64_t words = left < piece ? left : piece;
+  const int64_t row =
+      qlora_load_i32(args.buffers[2], args.constants[0] + blockIdx.x);
+  float *logits = qlora_at<float>(args.buffers[0], blockIdx.x * piece);
+  const int32_t target =
+      row < 0 ? kNoTarget : qlora_load_i32(args.buffers[1], row);
+  if (target < 0 || target >= vocab) {
+    if constexpr (Gradient::kExists)
+      qlora_fill_row<Gradient>(
+          reinterpret_cast<typename Gradient::storage *>(logits), piece, 0.0f);
+    return;
+  }
+  const bool isHere = target >= first && target < first + words;
+  HeadState state = {qlora_from_bits(kMinusInfinity), 0, 0, -1};
+  if (isHere)
+    state.target = logits[target - first];
+  const bool isWide = piece % 4 == 0 && words % 4 == 0 &&
+                      qlora_is_vector(args.buffers[0]);
+  if (words > 0) {
+    const HeadRow read = isWide ? readRow<true>(logits, words)
+                                : readRow<false>(logits, words);
+    state.most = read.base;
+    state.sum = float(read.sum);
+    state.word = float(first + read.word);
+  }
+  if (threadIdx.x == 0)
+    storeState(state, args.buffers[3], row);
+  if constexpr (Gradient::kExists) {
+    const float cap = float(__builtin_bit_cast(double, args.constants[3]));
+    writeFactors<Gradient>(logits, words, piece, isWide,
+                           isHere ? target - first : -1, state.most,
+                           cap == 0 ? 0.0f : 1.0f / cap);
+  }
+}
+
+QLORA_HEAD_ROWS(qlora_head_part_rows, partRow<HeadNoGradient>)
+QLORA_HEAD_ROWS(qlora_head_part_rows_f32, partRow<HeadGradientF32>)
+QLORA_HEAD_ROWS(qlora_head_part_rows_bf16, partRow<HeadGradientBF16>)
+
+// Merging -----------------------------------------------------------------------
+
+/// The constants of head_merge.
+struct HeadMerge {
+  int64_t rows, columns, vocab, piece, shards, stride, lines, shard;
+  float cap;
+
+  __device__ explicit HeadMerge(const qlora_cuda_args &args)
+      : rows(args.constants[0]), columns(args.constants[1]),
+        vocab(args.constants[2]), piece(args.constants[3]),
+        shards(args.constants[4]), stride(args.constants[5]),
+        lines(args.constants[7]), shard(args.step->shard),
+        cap(float(__builtin_bit_cast(double, args.constants[6]))) {}
+  /// Rows of each rank.
+  __device__ int64_t rowsOfShard() const { return rows / shards; }
+  __device__ bool isWord(int32_t target) const {
+    return target >= 0 && target < vocab;
+  }
+};
+
+/// A row of all ranks.
+struct HeadMerged {
+  double lse;
+  float target;
+  float word;
+};
+
+QLORA_DEVICE HeadMerged mergeStates(const HeadMerge &merge, const void *states,
+                                    int64_t row) {
+  float most = qlora_from_bits(kMinusInfinity);
+  HeadMerged merged = {0, 0, -1};
+  for (int64_t shard = 0; shard < merge.shards; ++shard) {
+    const HeadState state = loadState(states, shard * merge.rows + row);
+    merged.target += state.target;
+    if (state.most > most) { // the first of equal ones
+      most = state.most;
+      merged.word = state.word;
+    }
+  }
+  double sum = 0;
+  for (int64_t shard = 0; shard < merge.shards; ++shard) {
+    const HeadState state = loadState(states, shard * merge.rows + row);
+    sum += double(state.sum) * exp(double(state.most) - double(most));
+  }
+  merged.lse = double(most) + log(sum);
+  return merged;
+}
+
+/// One thread is one row. Buffers: states, targets, correct, losses f64 of the
+/// rank's rows, factors f32 [rows, 2] or none: what the rank's gradient is
+/// multiplied with, and the target's word.
+QLORA_CUDA_KERNEL(kHeadThreads)
+qlora_head_merge_rows(const __grid_constant__ qlora_cuda_args args) {
+  const HeadMerge merge(args);
+  const int64_t row = int64_t(blockIdx.x) * kHeadThreads + threadIdx.x;
+  if (row >= merge.rows)
+    return;
+  const int32_t target = qlora_load_i32(args.buffers[1], row);
+  const bool isWord = merge.isWord(target), isShard = merge.shard < merge.shards;
+  HeadMerged merged = {};
+  if (isWord)
+    merged = mergeStates(merge, args.buffers[0], row);
+  const int64_t own = row - merge.shard * merge.rowsOfShard();
+  if (own >= 0 && own < merge.rowsOfShard()) {
+    *qlora_at<double>(args.buffers[3], own) =
+        isWord ? merged.lse - merged.target
+               : double(qlora_from_bits(kNotANumber));
+    qlora_store_i32(args.buffers[2], own,
+                    isWord && merged.word == float(target));
+  }
+  if (!args.buffers[4] || !isWord)
+    return;
+  const float most =
+      isShard ? loadState(args.buffers[0], merge.shard * merge.rows + row).most
+              : qlora_from_bits(kNotANumber);
+  const float inverse = merge.cap == 0 ? 0.0f : 1.0f / merge.cap;
+  float *factors = qlora_at<float>(args.buffers[4], row * 2);
+  factors[0] = float(exp(double(most) - merged.lse));
+  factors[1] = float(expm1(merged.target - merged.lse)) *
+               headSlope(merged.target, inverse);
+}
+
+/// One block is one line: loss and count of its labelled rows. Buffers:
+/// targets, losses, loss, count.
+QLORA_CUDA_KERNEL(kHeadThreads)
+qlora_head_merge_sum(const __grid_constant__ qlora_cuda_args args) {
+  const HeadMerge merge(args);
+  const int64_t rows = merge.rowsOfShard() / merge.lines;
+  const int64_t first = blockIdx.x * rows;
+  const bool isShard = merge.shard < merge.shards;
+  double loss = isShard ? 0 : double(qlora_from_bits(kNotANumber)), count = 0;
+  for (int64_t own = first + threadIdx.x; isShard && own < first + rows;
+       own += kHeadThreads) {
+    const int64_t row = merge.shard * merge.rowsOfShard() + own;
+    if (qlora_load_i32(args.buffers[0], row) == kNoTarget)
+      continue;
+    count += 1;
+    loss += *qlora_at<double>(args.buffers[1], own);
+  }
+  loss = qlora_block_sum(loss);
+  count = qlora_block_sum(count);
+  if (threadIdx.x != 0)
+    return;
+  qlora_store_f32(args.buffers[2], blockIdx.x, float(loss));
+  qlora_store_f32(args.buffers[3], blockIdx.x, float(count));
+}
+
+/// One block is one row. Buffers: targets, gradient, w, factors, and where the
+/// result goes, which may be gradient.
+template <typename W, typename Out>
+QLORA_DEVICE void mergeGradient(const qlora_cuda_args &args) {
+  const HeadMerge merge(args);
+  const int64_t row = blockIdx.x, columns = merge.columns;
+  const int32_t target = qlora_load_i32(args.buffers[0], row);
+  auto *to =
+      qlora_at<typename Out::storage>(args.buffers[4], row * merge.stride);
+  if (!merge.isWord(target))
+    return qlora_fill_row<Out>(to, columns, 0.0f);
+  const float *factors = qlora_at<float>(args.buffers[3], row * 2);
+  const float factor = factors[0];
+  const int64_t word = target - merge.shard * merge.piece;
+  const bool isHere = word >= 0 && word < merge.piece;
+  const float ofWord = isHere ? factors[1] : 0.0f;
+  const float *from = qlora_at<float>(args.buffers[1], row * columns);
+  const auto *words = qlora_at<typename W::storage>(
+      args.buffers[2], isHere ? word * columns : 0);
+  qlora_for_row(
+      columns,
+      qlora_is_vector(from) && qlora_is_vector(words) && qlora_is_vector(to),
+      [&](int64_t i) {
+        auto sum = qlora_load_lanes<qlora_f32, kQloraRowLanes>(from, i);
+        QLORA_UNROLL
+        for (int lane = 0; lane < kQloraRowLanes; ++lane)
+          sum[lane] *= factor;
+        if (isHere) {
+          const auto added = qlora_load_lanes<W, kQloraRowLanes>(words, i);
+          QLORA_UNROLL
+          for (int lane = 0; lane < kQloraRowLanes; ++lane)
+            sum[lane] += ofWord * added[lane];
+        }
+        qlora_store_lanes<Out>(to, i, sum);
+      },
+      [&](int64_t i) {
+        const float sum = from[i] * factor;
+        Out::store(to, i, isHere ? sum + ofWord * W::load(words, i) : sum);
+      });
+}
+
+#define QLORA_MERGE_GRADIENT(W, Out)                                           \
+  QLORA_HEAD_ROWS(qlora_head_merge_gradient_##W##_##Out,                       \
+                  mergeGradient<qlora_##W, qlora_##Out>)
+QLORA_MERGE_GRADIENT(f32, f32)
+QLORA_MERGE_GRADIENT(f32, bf16)
+QLORA_MERGE_GRADIENT(bf16, f32)
+QLORA_MERGE_GRADIENT(bf16, bf16)
+QLORA_MERGE_GRADIENT(f16, f32)
+QLORA_MERGE_GRADIENT(f16, bf16)

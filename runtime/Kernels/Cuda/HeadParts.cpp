@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: MIT
+
+// head_part, on chunks of labelled rows (HeadChunks.h) with launches of
+// Device/HeadParts.cu in the place of head_loss's, and head_merge, which is
+// three of them.
+
+#include <fmt/format.h>
+
+#include "runtime/Kernels/Cuda/HeadChunks.h"
+
+namespace qlora::cuda {
+
+namespace {
+class HeadPart final : public CudaKernel {
+public:
+  static PreparedCudaKernel prepare(const KernelRequest &request,
+                                    CudaContext &context);
+  Status enqueue(const CudaKernelArgs &args) override;
+
+private:
+  HeadPart(const KernelRequest &request, CudaContext &context)
+      : shards(request.constant("shards")), chunks(request, context) {}
+  Status addRows(const KernelRequest &request, CudaContext &context);
+  Status enqueueChunk(size_t i, void *states, const HeadBuffers &buffers,
+                      const CudaKernelArgs &args) const;
+
+  int64_t shards;
+  HeadChunks chunks;
+  CudaLaunch begin;
+  std::vector<CudaLaunch> rows; ///< of each chunk
+};
+} // namespace
+
+Status HeadPart::enqueueChunk(size_t i, void *states,
+                              const HeadBuffers &buffers,
+                              const CudaKernelArgs &args) const {
+  QLORA_RETURN_IF_ERROR(chunks.computeLogits(chunks[i], buffers, args));
+  QLORA_RETURN_IF_ERROR(chunks.capLogits(chunks[i], buffers, args));
+  void *const finding[] = {buffers.logits, buffers.targets, buffers.labelled,
+                           states};
+  QLORA_RETURN_IF_ERROR(rows[i].enqueue(finding, args));
+  return chunks.plan.hasGradient
+             ? chunks.computeGradients(chunks[i], buffers, args)
+             : Status::ok();
+}
+
+Status HeadPart::enqueue(const CudaKernelArgs &args) {
+  enum Operand { kHidden, kW, kTargets, kStates, kGradient };
+  QLORA_RETURN_IF_ERROR(refuseObserver("head_part", args.observer));
+  HeadBuffers buffers = {};
+  buffers.hidden = args.buffers[kHidden];
+  buffers.w = args.buffers[kW];
+  buffers.targets = args.buffers[kTargets];
+  buffers.dhidden = args.buffers[kGradient];
+  void *const states = args.buffers[kStates];
+  chunks.place(args.buffers.back(), buffers);
+  QLORA_RETURN_IF_ERROR(chunks.listLabelled(nullptr, buffers, args));
+  void *const beginning[] = {buffers.targets, states};
+  QLORA_RETURN_IF_ERROR(begin.enqueue(beginning, args));
+  if (chunks.plan.hasGradient)
+    QLORA_RETURN_IF_ERROR(chunks.clearUnlabelled(buffers, args));
+  // No rank has more labels than the step block says.
+  const int64_t most = std::min(args.labelledRows, chunks.plan.rows) * shards;
+  for (size_t i = 0; i < chunks.countFor(most); ++i)
+    QLORA_RETURN_IF_ERROR(enqueueChunk(i, states, buffers, args));
+  return Status::ok();
+}
+
+Status HeadPart::addRows(const KernelRequest &request, CudaContext &context) {
+  const plans::CudaHeadPlan &plan = chunks.plan;
+  const int64_t all[] = {plan.rows};
+  QLORA_ASSIGN_OR_RETURN(
+      begin, CudaLaunch::prepare(context, "qlora_head_part_begin",
+                                 {blocksOf(plan.rows, kHeadThreads),
+                                  kHeadThreads},
+                                 all));
+  const std::string symbol =
+      plan.hasGradient
+          ? fmt::format("qlora_head_part_rows_{}", dtypeName(plan.productType))
+          : "qlora_head_part_rows";
+  for (size_t i = 0; i < chunks.count(); ++i) {
+    const int64_t constants[] = {chunks[i].first, plan.vocab,
+                                 request.constant("vocab"),
+                                 request.constant("cap")};
+    QLORA_ASSIGN_OR_RETURN(rows.emplace_back(),
+                           chunks.prepareRows(chunks[i], symbol, constants));
+  }
+  return Status::ok();
+}
+
+PreparedCudaKernel HeadPart::prepare(const KernelRequest &request,
+                                     CudaContext &context) {
+  std::unique_ptr<HeadPart> kernel(new HeadPart(request, context));
+  QLORA_RETURN_IF_ERROR(
+      kernel->chunks.prepare(request, kernel->chunks.plan.hidden));
+  QLORA_RETURN_IF_ERROR(kernel->addRows(request, context));
+  return std::unique_ptr<CudaKernel>(std::move(kernel));
+}
+
+PreparedCudaKernel head_part::cuda::prepare(const KernelRequest &request,
+                                            CudaContext &context) {
+  return HeadPart::prepare(request, context);
+}
+
+/// The launches have the op's constants, with the stride of what is written,
+/// and of its buffers and the workspace's what each needs.
+PreparedCudaKernel head_merge::cuda::prepare(const KernelRequest &request,
+                                             CudaContext &context) {
+  enum Operand {
+    kStates, kTargets, kLoss, kCount, kCorrect, kGradient, kW, kDHidden
+  };
+  const auto plan = plans::CudaHeadMergePlan::of(request);
+  std::vector<int64_t> constants = request.constants;
+  if (!request.dtype("dhidden"))
+    constants[request.op->constantIndex("lddh")] =
+        request.constant("hidden_size");
+  const auto prepare = [&](const std::string &symbol, int64_t blocks) {
+    return CudaLaunch::prepare(context, symbol, {blocks, kHeadThreads},
+                               constants);
+  };
+  const int64_t rows = request.constant("rows");
+  QLORA_ASSIGN_OR_RETURN(const CudaLaunch merge,
+                         prepare("qlora_head_merge_rows",
+                                 blocksOf(rows, kHeadThreads)));
+  QLORA_ASSIGN_OR_RETURN(
+      const CudaLaunch sum,
+      prepare("qlora_head_merge_sum", request.constant("lines")));
+  std::optional<CudaLaunch> finish;
+  if (plan.factors) {
+    QLORA_ASSIGN_OR_RETURN(
+        finish, prepare(fmt::format("qlora_head_merge_gradient_{}_{}",
+                                    dtypeName(request.type("w")),
+                                    dtypeName(request.type("dhidden"))),
+                        rows));
+  }
+  return makeCudaKernel([=](const CudaKernelArgs &args) -> Status {
+    const auto &b = args.buffers;
+    void *const losses = plan.losses.in(b.back());
+    void *const factors = plan.factors.in(b.back());
+    void *const merging[] = {b[kStates], b[kTargets], b[kCorrect], losses,
+                             factors};
+    QLORA_RETURN_IF_ERROR(merge.enqueue(merging, args));
+    void *const summing[] = {b[kTargets], losses, b[kLoss], b[kCount]};
+    QLORA_RETURN_IF_ERROR(sum.enqueue(summing, args));
+    // In the place of gradient where there is no dhidden.
+    void *const to = b[kDHidden] ? b[kDHidden] : b[kGradient];
+    void *const finishing[] = {b[kTargets], b[kGradient], b[kW], factors, to};
+    return finish ? finish->enqueue(finishing, args) : Status::ok();
+  });
+}
+
+} // namespace qlora::cuda

@@ -1,0 +1,76 @@
+// SPDX-License-Identifier: MIT
+
+// What the cost model says of the head where ranks have pieces of its words.
+
+#include <gtest/gtest.h>
+
+#include "runtime/Kernels/CostModel.h"
+
+namespace qlora {
+namespace {
+
+/// All operands there and bf16.
+KernelRequest
+request(const char *op,
+        const std::vector<std::pair<const char *, int64_t>> &constants) {
+  KernelRequest request{findKernelOp(op), {}, {}};
+  request.dtypes.assign(request.op->operands.size(), QLORA_DTYPE_BF16);
+  request.constants.assign(request.op->constants.size(), 0);
+  for (auto [name, value] : constants)
+    request.constants[request.op->constantIndex(name)] = value;
+  return request;
+}
+
+KernelRequest part(int64_t piece) {
+  return request("head_part", {{"rows", 12},
+                               {"hidden_size", 20},
+                               {"vocab", 30},
+                               {"piece", piece},
+                               {"shards", 30 / piece},
+                               {"ldh", 20},
+                               {"chunk_rows", 4}});
+}
+
+TEST(HeadWork, PartsAndTheirMergeAreOfTheHead) {
+  for (const char *op : {"head_loss", "head_part", "head_merge"})
+    EXPECT_EQ(categoryOf(*findKernelOp(op)), WorkCategory::kHead) << op;
+}
+
+TEST(HeadWork, PiecesHaveTheProductsOfTheWhole) {
+  // Logits, and the gradient.
+  EXPECT_DOUBLE_EQ(kernelWork(part(30)).bf16Flops, 2 * 2.0 * 12 * 20 * 30);
+  EXPECT_DOUBLE_EQ(kernelWork(part(10)).bf16Flops, 2 * 2.0 * 12 * 20 * 10);
+  KernelRequest forward = part(10);
+  forward.dtypes[forward.op->operandIndex("gradient")] = std::nullopt;
+  EXPECT_DOUBLE_EQ(kernelWork(forward).bf16Flops, 2.0 * 12 * 20 * 10);
+}
+
+TEST(HeadWork, OnCudaAPieceIsChunksOfProducts) {
+  // The list of rows; three chunks: gather, logits, softmax, gradient, scatter;
+  // then the states of the other rows.
+  const std::vector<Work> kernels = cudaKernelWork(part(10));
+  ASSERT_EQ(kernels.size(), 1 + 3 * 5 + 1u);
+  Work all;
+  for (const Work &work : kernels)
+    all += work;
+  EXPECT_DOUBLE_EQ(all.bf16Flops, 2 * 2.0 * 12 * 20 * 10);
+}
+
+TEST(HeadWork, MergingReadsStatesAndTheGradient) {
+  KernelRequest merge = request("head_merge", {{"rows", 12},
+                                               {"hidden_size", 20},
+                                               {"vocab", 30},
+                                               {"piece", 10},
+                                               {"shards", 3},
+                                               {"lines", 1}});
+  // Four f32 numbers of each rank and row; gradients f32, dhidden bf16.
+  const double states = 3 * 12 * 4 * 4, numbers = 12 * 20;
+  EXPECT_DOUBLE_EQ(kernelWork(merge).bytes, states + numbers * (4 + 2));
+  merge.dtypes[merge.op->operandIndex("dhidden")] = std::nullopt;
+  EXPECT_DOUBLE_EQ(kernelWork(merge).bytes, states + numbers * (4 + 4));
+  merge.dtypes[merge.op->operandIndex("gradient")] = std::nullopt;
+  EXPECT_DOUBLE_EQ(kernelWork(merge).bytes, states);
+}
+
+} // namespace
+} // namespace qlora

@@ -101,6 +101,19 @@ TEST(KernelTable, ARowThatTunesTakesWhatItTunes) {
   EXPECT_EQ(findKernelRow("head_loss.chunked")->tune, nullptr);
 }
 
+/// A chunk's logits are those of the rank's words.
+TEST(KernelTable, AHeadWithAPieceHasTheChunkOfIt) {
+  const KernelRow *row = findKernelRow("head_part.cuda");
+  ASSERT_NE(row->tune, nullptr);
+  KernelRequest request{row->op, {}, {}};
+  request.constants.assign(row->op->constants.size(), 64);
+  for (auto [name, value] : {std::pair("rows", 4096), {"vocab", 1 << 18},
+                             {"piece", 1 << 15}, {"shards", 8}})
+    request.constants[row->op->constantIndex(name)] = value;
+  row->tune(request, WorkspaceSize::kModest);
+  EXPECT_EQ(request.constant("chunk_rows"), 1024);
+}
+
 TEST(KernelTable, SaysWhyARequestIsRefused) {
   const KernelRow *row = findKernelRow("matmul.onednn");
   EXPECT_EQ(row->reject(matmulRequest(3, 4, 5)), std::nullopt);

@@ -11,7 +11,6 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <string_view>
 
 #include "runtime/Base/Status.h"
 #include "runtime/Kernels/KernelTable.h"
@@ -33,21 +32,10 @@ struct LogitsBlock {
 /// Sees what a step does not keep. Set on a rank only while `--dump` records
 /// the logits; null otherwise.
 struct KernelObserver {
-  /// Called by head_loss and head_part with each finished block, from one thread at a time.
+  /// Called by head_loss and head_part with each finished block, from one thread
+  /// at a time.
   std::function<void(const LogitsBlock &block)> onLogits;
 };
-
-/// A kernel that has the logits of some of the words only shows none.
-inline Status refuseObserver(std::string_view op,
-                             const KernelObserver *observer) {
-  if (!observer || !observer->onLogits)
-    return Status::ok();
-  return Status::error(StatusCode::kUnavailable,
-                       "{}: this rank has the logits of its piece of the "
-                       "vocabulary only, so they cannot be dumped; dump with "
-                       "one rank",
-                       op);
-}
 
 struct LibraryKernelArgs {
   std::span<void *const> buffers; ///< one per operand; null when absent

@@ -36,10 +36,12 @@ struct FileWeight {
   Status read(int64_t first, std::span<uint8_t> out) const;
 };
 
-/// The tensors of a parameter that has `parts` (ABI/module.h).
+/// The tensors of a parameter that has `parts` (ABI/module.h), or its only one.
 struct StackedFileWeight {
   std::vector<FileWeight> parts;
   int64_t partElements; ///< of each
+
+  qlora_dtype dtype() const { return parts.front().dtype; }
 
   static StatusOr<StackedFileWeight> find(const ModelFiles *model,
                                           const qlora_parameter &parameter);

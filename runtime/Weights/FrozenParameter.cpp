@@ -24,7 +24,7 @@ static Status quantizeWeight(const StackedFileWeight &weight,
                              const WeightFactors *factors = nullptr) {
   UnquantizedWeight source;
   source.name = parameter.name;
-  source.fileType = weight.parts.front().dtype;
+  source.fileType = weight.dtype();
   source.read = [&](int64_t first, std::span<uint8_t> out) {
     QLORA_RETURN_IF_ERROR(weight.read(first, out));
     if (factors)
@@ -122,7 +122,8 @@ Status fillFrozenParameter(const ParameterSources &sources,
                            const qlora_parameter &parameter, ArenaSink &arena) {
   const WeightFactors *const factors = factorsOf(sources, parameter);
   if (parameter.quantization == QLORA_QUANTIZATION_NONE) {
-    QLORA_ASSIGN_OR_RETURN(FileWeight weight, findWeight(sources, parameter));
+    QLORA_ASSIGN_OR_RETURN(const StackedFileWeight weight,
+                           findWeight(sources, parameter));
     return copyWeight(weight, parameter, {0, elementsOf(parameter)}, arena,
                       factors);
   }
@@ -131,14 +132,9 @@ Status fillFrozenParameter(const ParameterSources &sources,
       parameter.block, parameter.double_quant != 0);
   if (parameter.quantization == QLORA_QUANTIZATION_STORED)
     return fillStored(sources, parameter, layout, arena);
-  if (parameter.parts == 0) {
-    QLORA_ASSIGN_OR_RETURN(FileWeight weight, findWeight(sources, parameter));
-    return quantizeWeight({{weight}, layout.elements}, parameter, layout, arena,
-                          factors);
-  }
-  QLORA_ASSIGN_OR_RETURN(StackedFileWeight weight,
-                         StackedFileWeight::find(sources.model, parameter));
-  return quantizeWeight(weight, parameter, layout, arena);
+  QLORA_ASSIGN_OR_RETURN(const StackedFileWeight weight,
+                         findWeight(sources, parameter));
+  return quantizeWeight(weight, parameter, layout, arena, factors);
 }
 
 } // namespace qlora

@@ -24,7 +24,7 @@ static constexpr uint64_t kLine = 64;
 Status readPiece(const ParameterSources &sources,
                  const qlora_parameter &parameter, unsigned number,
                  ArenaSink &arena) {
-  QLORA_ASSIGN_OR_RETURN(const FileWeight weight,
+  QLORA_ASSIGN_OR_RETURN(const StackedFileWeight weight,
                          findWeight(sources, parameter));
   const uint64_t size = weightBytes(static_cast<qlora_dtype>(parameter.dtype));
   const uint64_t begin = std::min(number * parameter.piece, parameter.bytes);

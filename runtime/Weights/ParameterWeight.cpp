@@ -27,17 +27,22 @@ int64_t elementsOf(const qlora_parameter &parameter) {
   return elements;
 }
 
-StatusOr<FileWeight> findWeight(const ParameterSources &sources,
-                                const qlora_parameter &parameter) {
-  return FileWeight::find(sources.model, parameter.name, shapeInFile(parameter),
-                          static_cast<qlora_dtype>(parameter.file_dtype));
+StatusOr<StackedFileWeight> findWeight(const ParameterSources &sources,
+                                       const qlora_parameter &parameter) {
+  if (parameter.parts != 0)
+    return StackedFileWeight::find(sources.model, parameter);
+  QLORA_ASSIGN_OR_RETURN(
+      const FileWeight weight,
+      FileWeight::find(sources.model, parameter.name, shapeInFile(parameter),
+                       static_cast<qlora_dtype>(parameter.file_dtype)));
+  return StackedFileWeight{{weight}, elementsOf(parameter)};
 }
 
-Status copyWeight(const FileWeight &weight, const qlora_parameter &parameter,
+Status copyWeight(const StackedFileWeight &weight, const qlora_parameter &parameter,
                   ElementRange range, ArenaSink &arena,
                   const WeightFactors *factors) {
   const auto type = static_cast<qlora_dtype>(parameter.dtype);
-  const int64_t size = weightBytes(type), fileSize = weightBytes(weight.dtype);
+  const int64_t size = weightBytes(type), fileSize = weightBytes(weight.dtype());
   for (int64_t first = range.begin; first < range.end; first += kWindow) {
     const int64_t count = std::min(kWindow, range.end - first);
     const auto bytes = static_cast<size_t>(count * fileSize);
@@ -47,15 +52,15 @@ Status copyWeight(const FileWeight &weight, const qlora_parameter &parameter,
             .map(parameter.offset + offset, static_cast<uint64_t>(count * size))
             .data();
     std::span<uint8_t> read(out, bytes);
-    if (weight.dtype != type) {
+    if (weight.dtype() != type) {
       QLORA_ASSIGN_OR_RETURN(const auto window, arena.window(bytes));
       read = window.first(bytes);
     }
     QLORA_RETURN_IF_ERROR(weight.read(first, read));
     if (factors)
-      factors->subtractFrom(first, weight.dtype, read);
-    if (weight.dtype != type)
-      convertWeights(weight.dtype, read.data(), type, out, count);
+      factors->subtractFrom(first, weight.dtype(), read);
+    if (weight.dtype() != type)
+      convertWeights(weight.dtype(), read.data(), type, out, count);
     QLORA_RETURN_IF_ERROR(arena.commit());
   }
   return Status::ok();

@@ -26,9 +26,9 @@ inline bool isTurned(const qlora_parameter &parameter) {
 std::vector<int64_t> shapeInFile(const qlora_parameter &parameter);
 int64_t elementsOf(const qlora_parameter &parameter);
 
-/// The weight of the model folder that a parameter names.
-StatusOr<FileWeight> findWeight(const ParameterSources &sources,
-                                const qlora_parameter &parameter);
+/// The weight of the model folder that a parameter names, or its parts.
+StatusOr<StackedFileWeight> findWeight(const ParameterSources &sources,
+                                       const qlora_parameter &parameter);
 
 /// Elements [begin, end) of a parameter.
 struct ElementRange {
@@ -37,7 +37,7 @@ struct ElementRange {
 
 /// Reads these of a weight, window by window, to the place of the parameter.
 /// `factors`, where there are any, are subtracted from what is read.
-Status copyWeight(const FileWeight &weight, const qlora_parameter &parameter,
+Status copyWeight(const StackedFileWeight &weight, const qlora_parameter &parameter,
                   ElementRange range, ArenaSink &arena,
                   const WeightFactors *factors = nullptr);
 

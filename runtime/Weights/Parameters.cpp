@@ -111,10 +111,11 @@ static Status fillRows(const LoadedModule &module,
                          "'{}' is not of the {} trainable_token_indices of a "
                          "weight '{}'; compile it again",
                          parameter.name, count, weight);
-  QLORA_ASSIGN_OR_RETURN(const FileWeight file, findWeight(sources, *table));
+  QLORA_ASSIGN_OR_RETURN(const StackedFileWeight file,
+                         findWeight(sources, *table));
   const int64_t columns = parameter.shape[1];
   std::vector<uint8_t> row(static_cast<size_t>(columns) *
-                           weightBytes(file.dtype));
+                           weightBytes(file.dtype()));
   auto *out = reinterpret_cast<float *>(
       arena.map(parameter.offset, parameter.bytes).data());
   for (int64_t token : sources.tokens) {
@@ -122,7 +123,7 @@ static Status fillRows(const LoadedModule &module,
       return Status::invalid("trainable_token_indices: '{}' has no row {}",
                              weight, token);
     QLORA_RETURN_IF_ERROR(file.read(token * columns, row));
-    weightsToFloat(file.dtype, row.data(), columns, out);
+    weightsToFloat(file.dtype(), row.data(), columns, out);
     out += columns;
   }
   return arena.commit();
@@ -155,11 +156,16 @@ static Status fillTrainableParameter(const LoadedModule &module,
     initParameter(parameter, sources.seed, reinterpret_cast<float *>(out));
     return arena.commit();
   }
-  QLORA_ASSIGN_OR_RETURN(FileWeight weight,
-                         tensor ? FileWeight::of(*sources.adapter, *tensor,
-                                                 shapeInFile(parameter))
-                                : findWeight(sources, parameter));
-  return copyWeight(weight, parameter, {0, elementsOf(parameter)}, arena);
+  const ElementRange all = {0, elementsOf(parameter)};
+  if (tensor) {
+    QLORA_ASSIGN_OR_RETURN(const FileWeight weight,
+                           FileWeight::of(*sources.adapter, *tensor,
+                                          shapeInFile(parameter)));
+    return copyWeight({{weight}, all.end}, parameter, all, arena);
+  }
+  QLORA_ASSIGN_OR_RETURN(const StackedFileWeight weight,
+                         findWeight(sources, parameter));
+  return copyWeight(weight, parameter, all, arena);
 }
 
 Status fillTrainable(const LoadedModule &module,

@@ -55,11 +55,11 @@ inline std::vector<Rows> rowsOfParts() {
 }
 
 inline KernelCase::Constants constantsOf(const Split &s, int64_t lines) {
-  return {{"rows", s.rows},         {"hidden_size", s.hidden},
-          {"vocab", s.vocab},       {"piece", s.piece},
-          {"shards", s.shards},     {"ldh", s.stride()},
-          {"lddh", s.stride()},     {"cap", bits(s.cap)},
-          {"chunk_rows", s.chunk},  {"lines", lines},
+  return {{"rows", s.rows},        {"hidden_size", s.hidden},
+          {"vocab", s.vocab},      {"piece", s.piece},
+          {"shards", s.shards},    {"ldh", s.stride()},
+          {"lddh", s.stride()},    {"cap", bits(s.cap)},
+          {"chunk_rows", s.chunk}, {"lines", lines},
           {"replaced", 0}};
 }
 
@@ -78,9 +78,9 @@ inline KernelCase makeWhole(const Split &s) {
   whole.fill("w", s.vocab, s.hidden, s.hidden, 2);
   std::mt19937 generator(4);
   for (int64_t row = 0; row < s.rows; ++row) {
-    const bool isSkipped = s.labels == Labels::kNone || row % 3 == 1 ||
-                           (s.labels == Labels::kFirstShard &&
-                            row >= s.ofShard());
+    const bool isSkipped =
+        s.labels == Labels::kNone || row % 3 == 1 ||
+        (s.labels == Labels::kFirstShard && row >= s.ofShard());
     whole.set("targets", row,
               isSkipped ? -100 : double(generator() % uint64_t(s.vocab)));
   }
@@ -96,7 +96,7 @@ inline qlora_step_block stepOf(int64_t shard, int64_t labelledRows = 1 << 30) {
 
 /// The rank's words, and zeros behind the last.
 inline void setPiece(const Split &s, int64_t shard, KernelCase &whole,
-              KernelCase &part) {
+                     KernelCase &part) {
   for (int64_t word = 0; word < s.piece; ++word)
     for (int64_t i = 0; i < s.hidden; ++i) {
       const int64_t number = shard * s.piece + word;
@@ -105,18 +105,16 @@ inline void setPiece(const Split &s, int64_t shard, KernelCase &whole,
     }
 }
 
-inline void copyRows(const char *operand, int64_t rows, int64_t columns, int64_t ld,
-              KernelCase &from, KernelCase &to) {
+inline void copyRows(const char *operand, int64_t rows, int64_t columns,
+                     int64_t ld, KernelCase &from, KernelCase &to) {
   for (int64_t row = 0; row < rows; ++row)
     for (int64_t i = 0; i < columns; ++i)
       to.set(operand, row * ld + i, from.at(operand, row * ld + i));
 }
 
 inline KernelCase makePart(const Split &s, int64_t shard, KernelCase &whole) {
-  KernelCase::Types types = {{"hidden", s.dtype},
-                             {"w", s.weight},
-                             {"targets", I32},
-                             {"states", F32}};
+  KernelCase::Types types = {
+      {"hidden", s.dtype}, {"w", s.weight}, {"targets", I32}, {"states", F32}};
   if (s.hasGradient())
     types["gradient"] = F32;
   KernelCase part("head_part", types, constantsOf(s, s.lines));
@@ -127,7 +125,7 @@ inline KernelCase makePart(const Split &s, int64_t shard, KernelCase &whole) {
 }
 
 inline KernelCase makeMerge(const Split &s, int64_t shard, KernelCase &whole,
-                     std::vector<KernelCase> &parts) {
+                            std::vector<KernelCase> &parts) {
   KernelCase::Types types = {{"states", F32},
                              {"targets", I32},
                              {"loss", F32},
@@ -166,7 +164,7 @@ struct Ranks {
 };
 
 inline Ranks runRanks(const Split &s, KernelCase &whole, Rows rows,
-               int64_t labelledRows = 1 << 30) {
+                      int64_t labelledRows = 1 << 30) {
   Ranks ranks = {makeParts(s, whole), {}};
   for (int64_t shard = 0; shard < s.shards; ++shard) {
     const qlora_step_block step = stepOf(shard, labelledRows);

@@ -18,8 +18,8 @@ TEST(HeadParts, NamesTheRowOfAnImpossibleTarget) {
       std::vector<KernelCase> parts = makeParts(kSmall, whole);
       KernelCase merge = makeMerge(kSmall, 1, whole, parts);
       const qlora_step_block step = stepOf(1);
-      for (auto [test, row] : {std::pair(&parts[1], rows.part),
-                               std::pair(&merge, rows.merge)}) {
+      for (auto [test, row] :
+           {std::pair(&parts[1], rows.part), std::pair(&merge, rows.merge)}) {
         test->set("targets", 2, target);
         const Status status = test->run(row, nullptr, &step);
         EXPECT_EQ(status.isOk(), std::string(row) == "cuda");
@@ -61,19 +61,6 @@ TEST(HeadParts, AShardThatIsNoneIsAnErrorOrNaN) {
     }
     EXPECT_EQ(status.message(),
               "head_merge: the step is of shard 2, of 2 there are");
-  }
-}
-
-TEST(HeadParts, ShowNoLogits) {
-  KernelCase whole = makeWhole(kSmall);
-  KernelObserver observer;
-  observer.onLogits = [](const LogitsBlock &) { FAIL(); };
-  const qlora_step_block step = stepOf(1);
-  for (const std::string &implementation : allRowsToTest("head_part")) {
-    KernelCase part = makePart(kSmall, 1, whole);
-    const Status status = part.run(implementation, &observer, &step);
-    EXPECT_EQ(status.code(), StatusCode::kUnavailable);
-    EXPECT_NE(status.message().find("dump with one rank"), std::string::npos);
   }
 }
 

@@ -27,9 +27,9 @@ void checkStates(const Split &s, Ranks &expected, Ranks &got) {
         continue;
       }
       // A sum is off by as much of it as the maximum is.
-      ASSERT_NEAR(state, exact,
-                  tolerance(F32, exact, s.hidden * 2,
-                            i % 4 == 1 ? 1 + exact : 1))
+      ASSERT_NEAR(
+          state, exact,
+          tolerance(F32, exact, s.hidden * 2, i % 4 == 1 ? 1 + exact : 1))
           << shard << " " << i;
     }
 }
@@ -99,8 +99,7 @@ const Split kCases[] = {
     {2, 60, 50, 300, 160, 100, 2, BF16, F32, Into::kF32, 30},
     // Rows without labels: of all ranks, and of all but one.
     {3, 12, 4, 10, 4, 2, 0, F32, F32, Into::kGradient, 0, 1, Labels::kNone},
-    {3, 12, 4, 10, 4, 2, 1, BF16, BF16, Into::kBF16, 0, 2,
-     Labels::kFirstShard},
+    {3, 12, 4, 10, 4, 2, 1, BF16, BF16, Into::kBF16, 0, 2, Labels::kFirstShard},
 };
 
 TEST(HeadParts, AreTheWholeHead) {
@@ -125,8 +124,7 @@ TEST(HeadParts, RowsBehindTheVocabularyAreNoWords) {
   for (double cap : {0.0, 3.0})
     for (const Rows &rows : rowsOfParts()) {
       SCOPED_TRACE(rows.part);
-      const Split s = {2,   4,   40,  300, 280,
-                       4,   0,   F32, F32, Into::kGradient,
+      const Split s = {2,  4, 40, 300, 280, 4, 0, F32, F32, Into::kGradient,
                        cap};
       KernelCase whole = makeWhole(s);
       for (int64_t i = 0; i < s.rows * s.hidden; ++i)
@@ -166,8 +164,8 @@ TEST(HeadParts, CudaComputesAsManyRowsAsHaveLabels) {
   const Split s = {2, 80, 20, 90, 45, 8, 0, F32, F32, Into::kGradient};
   KernelCase whole = makeWhole(s);
   expectOk(whole.run("reference"));
-  const auto labels = int64_t(
-      std::max(whole.at("count", 0), whole.at("count", 1)));
+  const auto labels =
+      int64_t(std::max(whole.at("count", 0), whole.at("count", 1)));
   ASSERT_LE(2 * labels, 56); // seven of ten chunks
   Ranks exact = runRanks(s, whole, {"cuda", "cuda"}, labels);
   checkLosses(s, whole, exact);
@@ -197,10 +195,46 @@ TEST(HeadParts, BeginAtAnyElementOnCuda) {
   }
 }
 
+/// Of all rows with a target; what is behind the vocabulary is not looked at.
+TEST(HeadParts, ObserverSeesTheLogitsOfTheirWords) {
+  const Split s = {2, 10, 6, 610, 320, 3, 0, F32, BF16, Into::kNone};
+  KernelCase whole = makeWhole(s);
+  const auto exact = [&](int64_t row, int64_t word) {
+    double sum = 0;
+    for (int64_t i = 0; i < s.hidden; ++i)
+      sum += whole.at("hidden", row * s.hidden + i) *
+             whole.at("w", word * s.hidden + i);
+    return sum;
+  };
+  for (const std::string &implementation : allRowsToTest("head_part"))
+    for (int64_t shard : {0, 1}) {
+      SCOPED_TRACE(implementation);
+      std::vector<int64_t> seen(size_t(s.rows));
+      KernelObserver observer;
+      observer.onLogits = [&](const LogitsBlock &block) {
+        ASSERT_EQ(block.vocab, s.vocab);
+        const int64_t first = block.firstWord + shard * block.piece;
+        for (int64_t i = 0; i < int64_t(block.rows.size()) * block.words; ++i) {
+          const int64_t row = block.rows[size_t(i / block.words)];
+          const int64_t word = first + i % block.words;
+          if (word >= s.vocab)
+            continue;
+          ASSERT_NEAR(block.logits[i], exact(row, word),
+                      tolerance(F32, 1, s.hidden));
+          ++seen[size_t(row)];
+        }
+      };
+      const qlora_step_block step = stepOf(shard);
+      KernelCase part = makePart(s, shard, whole);
+      expectOk(part.run(implementation, &observer, &step));
+      for (int64_t row = 0; row < s.rows; ++row)
+        EXPECT_EQ(seen[size_t(row)], row % 3 == 1 ? 0 : shard ? 290 : s.piece);
+    }
+}
+
 #ifdef _OPENMP
 TEST(HeadParts, BitsDoNotDependOnThreads) {
-  const Split s = {2, 500, 96, 2000, 1100, 300, 0, BF16, BF16,
-                   Into::kGradient};
+  const Split s = {2, 500, 96, 2000, 1100, 300, 0, BF16, BF16, Into::kGradient};
   KernelCase whole = makeWhole(s);
   const int before = omp_get_max_threads();
   std::vector<std::vector<uint8_t>> results;

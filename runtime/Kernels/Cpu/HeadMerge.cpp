@@ -14,23 +14,24 @@
 namespace qlora {
 
 HeadMergeShape HeadMergeShape::of(const KernelRequest &r) {
-  return {r.constant("rows"),
-          r.constant("hidden_size"),
-          r.constant("vocab"),
-          r.constant("piece"),
-          r.constant("shards"),
-          r.constant("lddh"),
-          r.constant("lines"),
-          static_cast<float>(r.constantAsDouble("cap")),
-          r.type("w"),
-          r.type("dhidden")};
+  return {r.constant("rows"),   r.constant("hidden_size"),
+          r.constant("vocab"),  r.constant("piece"),
+          r.constant("shards"), r.constant("lddh"),
+          r.constant("lines"),  static_cast<float>(r.constantAsDouble("cap")),
+          r.type("w"),          r.type("dhidden")};
 }
 
-StatusOr<HeadMergeOperands>
-HeadMergeOperands::of(const LibraryKernelArgs &args,
-                      const HeadMergeShape &shape) {
+StatusOr<HeadMergeOperands> HeadMergeOperands::of(const LibraryKernelArgs &args,
+                                                  const HeadMergeShape &shape) {
   enum Operand {
-    kStates, kTargets, kLoss, kCount, kCorrect, kGradient, kW, kDHidden
+    kStates,
+    kTargets,
+    kLoss,
+    kCount,
+    kCorrect,
+    kGradient,
+    kW,
+    kDHidden
   };
   const int64_t shard = args.step->shard;
   if (shard >= shape.shards)
@@ -40,17 +41,16 @@ HeadMergeOperands::of(const LibraryKernelArgs &args,
   const auto *targets = bufferOf<const int32_t>(args, kTargets);
   QLORA_RETURN_IF_ERROR(checkTargets(
       "head_merge", {targets, static_cast<size_t>(shape.rows)}, shape.vocab));
-  return HeadMergeOperands{
-      bufferOf<const float>(args, kStates),
-      targets,
-      bufferOf<float>(args, kLoss),
-      bufferOf<float>(args, kCount),
-      bufferOf<int32_t>(args, kCorrect),
-      bufferOf<float>(args, kGradient),
-      args.buffers[kW],
-      args.buffers[kDHidden],
-      shard,
-      HeadPiece::of(*args.step, shape.piece, shape.vocab)};
+  return HeadMergeOperands{bufferOf<const float>(args, kStates),
+                           targets,
+                           bufferOf<float>(args, kLoss),
+                           bufferOf<float>(args, kCount),
+                           bufferOf<int32_t>(args, kCorrect),
+                           bufferOf<float>(args, kGradient),
+                           args.buffers[kW],
+                           args.buffers[kDHidden],
+                           shard,
+                           HeadPiece::of(*args.step, shape.piece, shape.vocab)};
 }
 
 namespace cpu {
@@ -89,8 +89,7 @@ void Merge::clearGradient(int64_t row) const {
 void Merge::mergeGradient(int64_t row, const HeadRowState &whole) const {
   float *const sum = operands.gradient + row * shape.hidden;
   const HeadRowState mine = operands.stateOf(shape, operands.shard, row);
-  scaleRun(sum, shape.hidden,
-           float(std::exp(mine.maximum - logSumOf(whole))));
+  scaleRun(sum, shape.hidden, float(std::exp(mine.maximum - logSumOf(whole))));
   const int64_t target = operands.targets[row];
   if (operands.piece.has(target))
     addScaled(float(targetGradient(whole, shape.cap)), shape.weightType,

@@ -74,8 +74,7 @@ void HeadPart::finishRow(const HeadChunk &chunk, const Operands &operands,
 
 Status HeadPart::run(const LibraryKernelArgs &args) {
   enum Operand { kHidden, kW, kTargets, kStates, kGradient };
-  const Operands operands = {{args.buffers[kHidden],
-                              args.buffers[kW],
+  const Operands operands = {{args.buffers[kHidden], args.buffers[kW],
                               bufferOf<const int32_t>(args, kTargets),
                               HeadPiece::of(*args.step, piece, vocab)},
                              bufferOf<float>(args, kStates),

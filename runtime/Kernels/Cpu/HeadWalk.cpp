@@ -29,16 +29,15 @@ void HeadWalk::gather(const HeadChunk &chunk) const {
   };
   parallelRanges(chunk.rows, 64, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i)
-      convertRun(hiddenType,
-                 elementAt(chunk.inputs.hidden, hiddenType,
-                           numberOf(chunk, i) * ldh),
-                 plan.productType, to(i), plan.hidden);
+      convertRun(
+          hiddenType,
+          elementAt(chunk.inputs.hidden, hiddenType, numberOf(chunk, i) * ldh),
+          plan.productType, to(i), plan.hidden);
   });
   const HeadBlock last = blockOf(chunk, chunk.blocks - 1);
   std::memset(to(chunk.rows), 0,
-              static_cast<size_t>((panels->paddedRows(last.count) -
-                                   last.count) *
-                                  plan.hidden) *
+              static_cast<size_t>(
+                  (panels->paddedRows(last.count) - last.count) * plan.hidden) *
                   (dtypeBits(plan.productType) / 8));
 }
 
@@ -56,26 +55,25 @@ Status HeadWalk::walk(const HeadChunk &chunk) {
   const bool isObserved = observer && observer->onLogits;
   const ScopedThreads threads(isObserved ? 1 : threadCount());
   const int64_t all = plan.panels(chunk.inputs.piece.words);
-  return tasks.run(chunk.blocks * chunk.ranges, [&](int64_t task,
-                                                    int64_t slot) {
-    const int64_t range = task % chunk.ranges;
-    const int64_t firstRow = task * plan.blockRows;
-    float *gradient = chunk.at<float>(plan.gradients);
-    if (gradient)
-      gradient += firstRow * plan.hidden;
-    return panels->walk(blockOf(chunk, task / chunk.ranges),
-                        all * range / chunk.ranges,
-                        all * (range + 1) / chunk.ranges,
-                        chunk.at<HeadRowState>(plan.states) + firstRow,
-                        gradient, observer, slot, slotOf(chunk, slot));
-  });
+  return tasks.run(
+      chunk.blocks * chunk.ranges, [&](int64_t task, int64_t slot) {
+        const int64_t range = task % chunk.ranges;
+        const int64_t firstRow = task * plan.blockRows;
+        float *gradient = chunk.at<float>(plan.gradients);
+        if (gradient)
+          gradient += firstRow * plan.hidden;
+        return panels->walk(blockOf(chunk, task / chunk.ranges),
+                            all * range / chunk.ranges,
+                            all * (range + 1) / chunk.ranges,
+                            chunk.at<HeadRowState>(plan.states) + firstRow,
+                            gradient, observer, slot, slotOf(chunk, slot));
+      });
 }
 
 HeadRowState HeadWalk::stateOf(const HeadChunk &chunk, int64_t row) const {
-  return mergedState(
-      chunk.ranges, [&](int64_t range) -> const HeadRowState & {
-        return chunk.at<HeadRowState>(plan.states)[taskRow(chunk, row, range)];
-      });
+  return mergedState(chunk.ranges, [&](int64_t range) -> const HeadRowState & {
+    return chunk.at<HeadRowState>(plan.states)[taskRow(chunk, row, range)];
+  });
 }
 
 float *HeadWalk::sumGradients(const HeadChunk &chunk, int64_t row,
@@ -99,15 +97,15 @@ float *HeadWalk::sumGradients(const HeadChunk &chunk, int64_t row,
 /// Logits are computed again: now what softmax divides by is known.
 Status HeadWalk::addWeightGradient(const HeadChunk &chunk,
                                    const double *logSums, float *dw) {
-  return tasks.run(
-      plan.panels(chunk.inputs.piece.words),
-      [&](int64_t panel, int64_t slot) -> Status {
-        for (int64_t block = 0; block < chunk.blocks; ++block)
-          QLORA_RETURN_IF_ERROR(panels->addWeightGradient(
-              blockOf(chunk, block), panel, logSums + block * plan.blockRows,
-              dw, slot, slotOf(chunk, slot)));
-        return Status::ok();
-      });
+  return tasks.run(plan.panels(chunk.inputs.piece.words),
+                   [&](int64_t panel, int64_t slot) -> Status {
+                     for (int64_t block = 0; block < chunk.blocks; ++block)
+                       QLORA_RETURN_IF_ERROR(panels->addWeightGradient(
+                           blockOf(chunk, block), panel,
+                           logSums + block * plan.blockRows, dw, slot,
+                           slotOf(chunk, slot)));
+                     return Status::ok();
+                   });
 }
 
 } // namespace qlora

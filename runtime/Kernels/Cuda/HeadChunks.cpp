@@ -64,8 +64,7 @@ Status HeadChunks::computeLogits(const HeadChunk &chunk,
   return Status::ok();
 }
 
-Status HeadChunks::capLogits(const HeadChunk &chunk,
-                             const HeadBuffers &buffers,
+Status HeadChunks::capLogits(const HeadChunk &chunk, const HeadBuffers &buffers,
                              const CudaKernelArgs &args) const {
   void *const capping[] = {buffers.logits};
   return chunk.cap ? chunk.cap->enqueue(capping, args) : Status::ok();
@@ -91,7 +90,8 @@ Status HeadChunks::computeGradients(const HeadChunk &chunk,
                 args.stream);
 }
 
-// What is chosen at load -------------------------------------------------------
+// What is chosen at load
+// -------------------------------------------------------
 
 /// What is launched once, over all rows.
 Status HeadChunks::addRowLaunches(int64_t stride) {
@@ -103,11 +103,10 @@ Status HeadChunks::addRowLaunches(int64_t stride) {
     return Status::ok();
   const int64_t shape[] = {plan.hidden, stride};
   QLORA_ASSIGN_OR_RETURN(
-      clear,
-      CudaLaunch::prepare(
-          context,
-          fmt::format("qlora_head_clear_{}", dtypeName(plan.dhiddenType)),
-          {plan.rows, kHeadThreads}, shape));
+      clear, CudaLaunch::prepare(context,
+                                 fmt::format("qlora_head_clear_{}",
+                                             dtypeName(plan.dhiddenType)),
+                                 {plan.rows, kHeadThreads}, shape));
   return Status::ok();
 }
 
@@ -145,11 +144,11 @@ Status HeadChunks::addPanels() {
     panel.first = first;
     panel.words = std::min(plan.panelRows, plan.vocab - first);
     if (plan.hasPanels()) {
-      QLORA_ASSIGN_OR_RETURN(
-          panel.widen,
-          prepareConversion(
-              context, plan.weightType, plan.productType,
-              {panel.words, plan.hidden, plan.hidden, plan.hidden}));
+      QLORA_ASSIGN_OR_RETURN(panel.widen,
+                             prepareConversion(context, plan.weightType,
+                                               plan.productType,
+                                               {panel.words, plan.hidden,
+                                                plan.hidden, plan.hidden}));
     }
     panels.push_back(std::move(panel));
   }

@@ -72,10 +72,9 @@ Status HeadPart::addRows(const KernelRequest &request, CudaContext &context) {
   const plans::CudaHeadPlan &plan = chunks.plan;
   const int64_t all[] = {plan.rows};
   QLORA_ASSIGN_OR_RETURN(
-      begin, CudaLaunch::prepare(context, "qlora_head_part_begin",
-                                 {blocksOf(plan.rows, kHeadThreads),
-                                  kHeadThreads},
-                                 all));
+      begin, CudaLaunch::prepare(
+                 context, "qlora_head_part_begin",
+                 {blocksOf(plan.rows, kHeadThreads), kHeadThreads}, all));
   const std::string symbol =
       plan.hasGradient
           ? fmt::format("qlora_head_part_rows_{}", dtypeName(plan.productType))
@@ -104,14 +103,55 @@ PreparedCudaKernel head_part::cuda::prepare(const KernelRequest &request,
   return HeadPart::prepare(request, context);
 }
 
+// Merging ---------------------------------------------------------------------
+
+namespace {
 /// The launches have the op's constants, with the stride of what is written,
 /// and of its buffers and the workspace's what each needs.
-PreparedCudaKernel head_merge::cuda::prepare(const KernelRequest &request,
-                                             CudaContext &context) {
+class HeadMerge final : public CudaKernel {
+public:
+  static PreparedCudaKernel prepare(const KernelRequest &request,
+                                    CudaContext &context);
+  Status enqueue(const CudaKernelArgs &args) override;
+
+private:
+  explicit HeadMerge(const KernelRequest &request)
+      : plan(plans::CudaHeadMergePlan::of(request)) {}
+
+  plans::CudaHeadMergePlan plan;
+  CudaLaunch merge, sum;
+  std::optional<CudaLaunch> finish;
+};
+} // namespace
+
+Status HeadMerge::enqueue(const CudaKernelArgs &args) {
   enum Operand {
-    kStates, kTargets, kLoss, kCount, kCorrect, kGradient, kW, kDHidden
+    kStates,
+    kTargets,
+    kLoss,
+    kCount,
+    kCorrect,
+    kGradient,
+    kW,
+    kDHidden
   };
-  const auto plan = plans::CudaHeadMergePlan::of(request);
+  const auto &b = args.buffers;
+  void *const losses = plan.losses.in(b.back());
+  void *const factors = plan.factors.in(b.back());
+  void *const merging[] = {b[kStates], b[kTargets], b[kCorrect], losses,
+                           factors};
+  QLORA_RETURN_IF_ERROR(merge.enqueue(merging, args));
+  void *const summing[] = {b[kTargets], losses, b[kLoss], b[kCount]};
+  QLORA_RETURN_IF_ERROR(sum.enqueue(summing, args));
+  // In the place of gradient where there is no dhidden.
+  void *const to = b[kDHidden] ? b[kDHidden] : b[kGradient];
+  void *const finishing[] = {b[kTargets], b[kGradient], b[kW], factors, to};
+  return finish ? finish->enqueue(finishing, args) : Status::ok();
+}
+
+PreparedCudaKernel HeadMerge::prepare(const KernelRequest &request,
+                                      CudaContext &context) {
+  std::unique_ptr<HeadMerge> kernel(new HeadMerge(request));
   std::vector<int64_t> constants = request.constants;
   if (!request.dtype("dhidden"))
     constants[request.op->constantIndex("lddh")] =
@@ -121,34 +161,24 @@ PreparedCudaKernel head_merge::cuda::prepare(const KernelRequest &request,
                                constants);
   };
   const int64_t rows = request.constant("rows");
-  QLORA_ASSIGN_OR_RETURN(const CudaLaunch merge,
-                         prepare("qlora_head_merge_rows",
-                                 blocksOf(rows, kHeadThreads)));
   QLORA_ASSIGN_OR_RETURN(
-      const CudaLaunch sum,
-      prepare("qlora_head_merge_sum", request.constant("lines")));
-  std::optional<CudaLaunch> finish;
-  if (plan.factors) {
+      kernel->merge,
+      prepare("qlora_head_merge_rows", blocksOf(rows, kHeadThreads)));
+  QLORA_ASSIGN_OR_RETURN(
+      kernel->sum, prepare("qlora_head_merge_sum", request.constant("lines")));
+  if (request.dtype("gradient")) {
     QLORA_ASSIGN_OR_RETURN(
-        finish, prepare(fmt::format("qlora_head_merge_gradient_{}_{}",
-                                    dtypeName(request.type("w")),
-                                    dtypeName(request.type("dhidden"))),
-                        rows));
+        kernel->finish, prepare(fmt::format("qlora_head_merge_gradient_{}_{}",
+                                            dtypeName(request.type("w")),
+                                            dtypeName(request.type("dhidden"))),
+                                rows));
   }
-  return makeCudaKernel([=](const CudaKernelArgs &args) -> Status {
-    const auto &b = args.buffers;
-    void *const losses = plan.losses.in(b.back());
-    void *const factors = plan.factors.in(b.back());
-    void *const merging[] = {b[kStates], b[kTargets], b[kCorrect], losses,
-                             factors};
-    QLORA_RETURN_IF_ERROR(merge.enqueue(merging, args));
-    void *const summing[] = {b[kTargets], losses, b[kLoss], b[kCount]};
-    QLORA_RETURN_IF_ERROR(sum.enqueue(summing, args));
-    // In the place of gradient where there is no dhidden.
-    void *const to = b[kDHidden] ? b[kDHidden] : b[kGradient];
-    void *const finishing[] = {b[kTargets], b[kGradient], b[kW], factors, to};
-    return finish ? finish->enqueue(finishing, args) : Status::ok();
-  });
+  return std::unique_ptr<CudaKernel>(std::move(kernel));
+}
+
+PreparedCudaKernel head_merge::cuda::prepare(const KernelRequest &request,
+                                             CudaContext &context) {
+  return HeadMerge::prepare(request, context);
 }
 
 } // namespace qlora::cuda

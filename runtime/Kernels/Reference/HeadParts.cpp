@@ -94,8 +94,8 @@ PreparedKernel head_part::reference::prepare(const KernelRequest &request,
       float *gradient = gradients ? gradients + row * shape.hidden : nullptr;
       HeadRowState state = {};
       if (targets[row] != kNoTarget)
-        state = computePart({shape, args, row, piece.first, piece.words},
-                            gradient);
+        state =
+            computePart({shape, args, row, piece.first, piece.words}, gradient);
       else if (gradient)
         std::fill_n(gradient, shape.hidden, 0.0f);
       storeState(state, bufferOf<float>(args, 3), row);
@@ -147,9 +147,9 @@ double MergedRow::gradient(int64_t i, double lse) const {
   if (word < 0 || word >= operands.piece.words)
     return sum;
   const double t = shape.cap == 0 ? 0 : target() / shape.cap;
-  return sum + (std::exp(target() - lse) - 1) * (1 - t * t) *
-                   loadElement(shape.weightType, operands.w,
-                               word * shape.hidden + i);
+  return sum +
+         (std::exp(target() - lse) - 1) * (1 - t * t) *
+             loadElement(shape.weightType, operands.w, word * shape.hidden + i);
 }
 
 static void mergePlainly(const HeadMergeShape &shape,

@@ -35,8 +35,8 @@ module attributes {train.layout = [], train.offsets = array<i64>} {
 // In the forward activations are copied side by side, as rematerialize counts
 // them (rematerialize-memory.mlir): each can be dropped by itself.
 // FORWARD: program.entry evaluate
-// FORWARD: program.launch @embedding(%{{.*}}, %{{.*}}, %[[A:[0-9]+]] {{[a-z_]+ [a-z0-9]+}}){{.*}} constants [4, 4, 8, 4, 0]
-// FORWARD: program.launch @embedding(%{{.*}}, %{{.*}}, %[[B:[0-9]+]] {{[a-z_]+ [a-z0-9]+}}){{.*}} constants [4, 4, 8, 4, 0]
+// FORWARD: program.launch @embedding(%{{.*}}, %{{.*}}, %[[A:[0-9]+]] {{[a-z_]+ [a-z0-9]+}}){{.*}} constants [4, 4, 8, 4, 0, 0]
+// FORWARD: program.launch @embedding(%{{.*}}, %{{.*}}, %[[B:[0-9]+]] {{[a-z_]+ [a-z0-9]+}}){{.*}} constants [4, 4, 8, 4, 0, 0]
 // FORWARD: program.launch @copy_rows(%[[A]] {{[a-z_]+ [a-z0-9]+}}, %{{.*}})
 // FORWARD: program.launch @copy_rows(%[[B]] {{[a-z_]+ [a-z0-9]+}}, %{{.*}})
 module attributes {train.layout = [], train.offsets = array<i64>} {

@@ -30,8 +30,8 @@ QLORA_DEVICE void storeState(const HeadState &state, void *states, int64_t i) {
   to[3] = state.word;
 }
 
-/// One thread is one row: zeros without a label, else what stands for a row that
-/// is not computed. Buffers: targets, states. Constant: rows.
+/// One thread is one row: zeros without a label, else what stands for a row
+/// that is not computed. Buffers: targets, states. Constant: rows.
 QLORA_CUDA_KERNEL(kHeadThreads)
 qlora_head_part_begin(const __grid_constant__ qlora_cuda_args args) {
   const int64_t row = int64_t(blockIdx.x) * kHeadThreads + threadIdx.x;
@@ -42,8 +42,9 @@ qlora_head_part_begin(const __grid_constant__ qlora_cuda_args args) {
   storeState({number, number, number, number}, args.buffers[1], row);
 }
 
-/// e^(logit - most) of the words, times the slope of a cap, in the logits' place;
-/// 0 for the target, -1 where it is not one of them, and behind the words.
+/// e^(logit - most) of the words, times the slope of a cap, in the logits'
+/// place; 0 for the target, -1 where it is not one of them, and behind the
+/// words.
 template <typename Gradient>
 QLORA_DEVICE void writeFactors(float *logits, int64_t words, int64_t piece,
                                bool isWide, int64_t target, float most,
@@ -59,45 +60,51 @@ QLORA_DEVICE void writeFactors(float *logits, int64_t words, int64_t piece,
     Gradient::store(factors, target, 0.0f);
 }
 
+/// Of a row's words, which are those from `first` on; target as above.
+QLORA_DEVICE HeadState findState(const float *logits, int64_t first,
+                                 int64_t words, bool isWide, int64_t target) {
+  HeadState state = {qlora_from_bits(kMinusInfinity), 0, 0, -1};
+  if (target >= 0)
+    state.target = logits[target];
+  if (words == 0)
+    return state;
+  const HeadRow read =
+      isWide ? readRow<true>(logits, words) : readRow<false>(logits, words);
+  state.most = read.base;
+  state.sum = float(read.sum);
+  state.word = float(first + read.word);
+  return state;
+}
+
 /// One block is one row of the chunk. Buffers: logits f32 [chunk, piece],
 /// targets, labelled, states. Constants: the chunk's first row, piece, vocab,
 /// the bits of cap.
 template <typename Gradient>
 QLORA_DEVICE void partRow(const qlora_cuda_args &args) {
   const int64_t piece = args.constants[1], vocab = args.constants[2];
-  const int64_t first = args.step->shard * piece;
-  const int64_t left = first < vocab ? vocab - first : 0;
-  const int64_t words = left < piece ? left : piece;
   const int64_t row =
       qlora_load_i32(args.buffers[2], args.constants[0] + blockIdx.x);
   float *logits = qlora_at<float>(args.buffers[0], blockIdx.x * piece);
-  const int32_t target =
+  const int32_t word =
       row < 0 ? kNoTarget : qlora_load_i32(args.buffers[1], row);
-  if (target < 0 || target >= vocab) {
+  if (word < 0 || word >= vocab) {
     if constexpr (Gradient::kExists)
       qlora_fill_row<Gradient>(
           reinterpret_cast<typename Gradient::storage *>(logits), piece, 0.0f);
     return;
   }
-  const bool isHere = target >= first && target < first + words;
-  HeadState state = {qlora_from_bits(kMinusInfinity), 0, 0, -1};
-  if (isHere)
-    state.target = logits[target - first];
-  const bool isWide = piece % 4 == 0 && words % 4 == 0 &&
-                      qlora_is_vector(args.buffers[0]);
-  if (words > 0) {
-    const HeadRow read = isWide ? readRow<true>(logits, words)
-                                : readRow<false>(logits, words);
-    state.most = read.base;
-    state.sum = float(read.sum);
-    state.word = float(first + read.word);
-  }
+  const int64_t first = args.step->shard * piece;
+  const int64_t left = first < vocab ? vocab - first : 0;
+  const int64_t words = left < piece ? left : piece;
+  const int64_t target = word < first + words ? word - first : -1;
+  const bool isWide =
+      piece % 4 == 0 && words % 4 == 0 && qlora_is_vector(args.buffers[0]);
+  const HeadState state = findState(logits, first, words, isWide, target);
   if (threadIdx.x == 0)
     storeState(state, args.buffers[3], row);
   if constexpr (Gradient::kExists) {
     const float cap = float(__builtin_bit_cast(double, args.constants[3]));
-    writeFactors<Gradient>(logits, words, piece, isWide,
-                           isHere ? target - first : -1, state.most,
+    writeFactors<Gradient>(logits, words, piece, isWide, target, state.most,
                            cap == 0 ? 0.0f : 1.0f / cap);
   }
 }
@@ -106,7 +113,8 @@ QLORA_HEAD_ROWS(qlora_head_part_rows, partRow<HeadNoGradient>)
 QLORA_HEAD_ROWS(qlora_head_part_rows_f32, partRow<HeadGradientF32>)
 QLORA_HEAD_ROWS(qlora_head_part_rows_bf16, partRow<HeadGradientBF16>)
 
-// Merging -----------------------------------------------------------------------
+// Merging
+// -----------------------------------------------------------------------
 
 /// The constants of head_merge.
 struct HeadMerge {
@@ -164,7 +172,8 @@ qlora_head_merge_rows(const __grid_constant__ qlora_cuda_args args) {
   if (row >= merge.rows)
     return;
   const int32_t target = qlora_load_i32(args.buffers[1], row);
-  const bool isWord = merge.isWord(target), isShard = merge.shard < merge.shards;
+  const bool isWord = merge.isWord(target),
+             isShard = merge.shard < merge.shards;
   HeadMerged merged = {};
   if (isWord)
     merged = mergeStates(merge, args.buffers[0], row);

@@ -10,10 +10,10 @@
 //
 // becomes, with @w in pieces of 1,152 bytes,
 //
-//   %w1 = train.gather_weight @w : tensor<64x64x!nf4>
+//   %w1 = model.gather_weight @w : tensor<64x64x!nf4>
 //   %y  = model.linear %x, %w1                     // %w1 dies here
 //   ...
-//   %w2 = train.gather_weight @w : tensor<64x64x!nf4>
+//   %w2 = model.gather_weight @w : tensor<64x64x!nf4>
 //   %dx = model.linear %dy, %w2 layout in_out
 //
 // That is ZeRO-3 of what is not trained (Rajbhandari et al., 2020), and what

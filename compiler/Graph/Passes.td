@@ -435,7 +435,7 @@ def AssignShards : Pass<"assign-shards", "::mlir::ModuleOp"> {
   let description = [{
     Every frozen parameter of the model of two dimensions or more gets a `piece`,
     the 1/`shards` of its stored bytes that a rank holds, rounded up. A
-    `train.gather_weight` makes it whole before the first of the uses that are
+    `model.gather_weight` makes it whole before the first of the uses that are
     near each other: in the forward of a layer, and once more in its backward.
     With `offload-tables` what host memory takes stays whole.
   }];

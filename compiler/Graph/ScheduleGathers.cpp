@@ -2,15 +2,15 @@
 
 // schedule-gathers: weights travel while the layer before theirs is computed.
 //
-//   %a = train.gather_weight @layer0.a
+//   %a = model.gather_weight @layer0.a
 //   %x = model.linear %h, %a
-//   %b = train.gather_weight @layer1.b
+//   %b = model.gather_weight @layer1.b
 //   %y = model.linear %x, %b
 //
 // becomes
 //
-//   %a = train.gather_weight @layer0.a
-//   %b = train.gather_weight @layer1.b       // on its way beside the product
+//   %a = model.gather_weight @layer0.a
+//   %b = model.gather_weight @layer1.b       // on its way beside the product
 //   %x = model.linear %h, %a
 //   %y = model.linear %x, %b
 //

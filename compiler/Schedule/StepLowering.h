@@ -78,7 +78,7 @@ private:
   void lowerConcat(model::ConcatOp op);
   void lowerStores(model::MemoryOp op);
   void lowerAllReduce(train::AllReduceOp op);
-  void lowerGather(train::GatherWeightOp op);
+  void lowerGather(model::GatherWeightOp op);
   void lowerTogether(mlir::Operation &op, program::Collective kind);
 
   // Buffers.

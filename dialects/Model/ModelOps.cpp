@@ -227,7 +227,7 @@ LogicalResult AdaptedNormOp::verify() {
     if (!type.getElementType().isF32())
       return emitOpError("(C2) expects f32, but got ") << type;
   for (Value operand : getOperands())
-    if (!isa_and_nonnull<WeightOp>(operand.getDefiningOp()))
+    if (!isa_and_nonnull<WeightOp, GatherWeightOp>(operand.getDefiningOp()))
       return emitOpError("(C3) expects weights as operands");
   return success();
 }

@@ -65,7 +65,7 @@ def Model_ParameterOp : Model_Op<"parameter", [Symbol]> {
     learning rate.
 
     Of a frozen one each rank may hold a `piece`, so many bytes of its tensor as
-    it is stored (`train.gather_weight`). (C8) they are positive, and the
+    it is stored (`model.gather_weight`). (C8) they are positive, and the
     parameter is not trainable.
 
     A parameter may be several tensors, stacked along the first dimension,

@@ -16,6 +16,20 @@
 #ifndef QLORA_DIALECTS_MODEL_MODELSHARDOPS_TD
 #define QLORA_DIALECTS_MODEL_MODELSHARDOPS_TD
 
+def Model_GatherWeightOp : Model_StagedOp<Model_Dialect, "gather_weight",
+    [Pure, Model_MemoryOp,
+     DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
+  let summary = "the whole of a parameter that ranks hold in pieces";
+  let description = [{
+    What each rank holds of it, one behind the other, in memory of the step. All
+    of them do it together. (C1) the parameter has a `piece`, and the result its
+    type.
+  }];
+  let ownArguments = (ins FlatSymbolRefAttr:$parameter);
+  let results = (outs Model_Tensor:$result);
+  let assemblyFormat = "$parameter attr-dict `:` type($result)";
+}
+
 def Model_WeightPieceOp : Model_StagedOp<Model_Dialect, "weight_piece",
     [Pure, DeclareOpInterfaceMethods<Model_MemoryOp, ["getOutsideMemory"]>,
      DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {

@@ -16,6 +16,17 @@ using A = KernelArgument;
 //===----------------------------------------------------------------------===//
 
 LogicalResult
+GatherWeightOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  auto parameter = symbols.lookupNearestSymbolFrom<ParameterOp>(
+      *this, getParameterAttr());
+  if (!parameter || !parameter.getPiece() ||
+      parameter.getType() != getResult().getType())
+    return emitOpError("(C1) expects a parameter in pieces of the type ")
+           << getResult().getType() << ", but got " << getParameterAttr();
+  return success();
+}
+
+LogicalResult
 WeightPieceOp::verifySymbolUses(SymbolTableCollection &symbols) {
   auto parameter = symbols.lookupNearestSymbolFrom<ParameterOp>(
       *this, getParameterAttr());

@@ -195,17 +195,6 @@ InitializeOp::verifySymbolUses(SymbolTableCollection &symbols) {
                          symbols);
 }
 
-LogicalResult
-GatherWeightOp::verifySymbolUses(SymbolTableCollection &symbols) {
-  auto parameter = symbols.lookupNearestSymbolFrom<ParameterOp>(
-      *this, getParameterAttr());
-  if (!parameter || !parameter.getPiece() ||
-      parameter.getType() != getResult().getType())
-    return emitOpError("(C1) expects a parameter in pieces of the type ")
-           << getResult().getType() << ", but got " << getParameterAttr();
-  return success();
-}
-
 LogicalResult ResultOp::verify() {
   StringRef name = getName();
   const bool isStatistic = llvm::is_contained(kStatistics, name);

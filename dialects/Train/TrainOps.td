@@ -174,24 +174,6 @@ def Train_DecodeOp : Train_Library<"decode"> {
 }
 
 //===----------------------------------------------------------------------===//
-// Weights in pieces
-//===----------------------------------------------------------------------===//
-
-def Train_GatherWeightOp : Train_Op<"gather_weight",
-    [Pure, Model_MemoryOp,
-     DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
-  let summary = "the whole of a parameter that ranks hold in pieces";
-  let description = [{
-    What each rank of the group FSDP holds of it, one behind the other, in memory
-    of the step. All of them do it together. (C1) the parameter has a `piece`, and
-    the result its type.
-  }];
-  let ownArguments = (ins FlatSymbolRefAttr:$parameter);
-  let results = (outs Model_Tensor:$result);
-  let assemblyFormat = "$parameter attr-dict `:` type($result)";
-}
-
-//===----------------------------------------------------------------------===//
 // Activations in 8 bits
 //===----------------------------------------------------------------------===//
 

@@ -117,7 +117,10 @@ def layouts(runs):
         found[name] = runs.train(module, 4, name, *evaluates)[0]
     for name, losses in found.items():
         same(losses, want)
-        print(f"  {name}: loss {np.abs(losses['loss'] - want['loss']).max():.2g}")
+        print(f"  {name}: losses {losses['loss'][0]:.4f} to "
+              f"{losses['loss'][-1]:.4f}, norm "
+              f"{losses['grad_norm'][0]:.6g}, worst difference "
+              f"{np.abs(losses['loss'] - want['loss']).max():.2g}")
 
 
 def peak(text):
@@ -207,7 +210,7 @@ def killed(runs):
     begun = time.monotonic()
     text, _ = started.communicate(timeout=SECONDS)
     seconds = time.monotonic() - begun
-    assert started.returncode == 1, started.returncode
+    assert started.returncode == 128 + signal.SIGKILL, started.returncode
     assert re.search(r"rank 3.*(killed|SIGKILL|signal 9)", text, re.I), text
     left = [rank for rank in ranks if os.path.exists(f"/proc/{rank}")]
     assert not left, left

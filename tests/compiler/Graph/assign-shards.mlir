@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: MIT
 
 // RUN: qlora-opt %s --assign-shards=shards=3 | FileCheck %s
-// RUN: qlora-opt %s --assign-shards=shards=3 --schedule-gathers | FileCheck %s --check-prefix=AHEAD
 // RUN: qlora-opt %s --assign-shards="shards=3 offload-tables" | FileCheck %s --check-prefix=HOST
 // RUN: qlora-opt %s --assign-shards=shards=1 | FileCheck %s --check-prefix=ONE
 // RUN: not qlora-opt %s --assign-shards=shards=0 2>&1 | FileCheck %s --check-prefix=ZERO
 
 // ONE-NOT: piece
-// ONE-NOT: train.gather_weight
+// ONE-NOT: model.gather_weight
 
 // ZERO: error: expects at least one rank for the pieces of the base, but got 0
 
@@ -23,15 +22,15 @@
 // One gather for the forward and one for what the backward does of a layer, be
 // it again: before the first of these uses.
 // CHECK: train.step accumulate
-// CHECK: %[[T:.*]] = train.gather_weight @table
+// CHECK: %[[T:.*]] = model.gather_weight @table
 // CHECK-NEXT: model.embedding %{{.*}}, %[[T]]
-// CHECK: %[[W0:.*]] = train.gather_weight @w0 {layer = 0 : i64}
+// CHECK: %[[W0:.*]] = model.gather_weight @w0 {layer = 0 : i64}
 // CHECK-NEXT: model.linear %{{.*}}, %[[W0]] {layer = 0
-// CHECK: %[[W1:.*]] = train.gather_weight @w1 {layer = 1 : i64}
+// CHECK: %[[W1:.*]] = model.gather_weight @w1 {layer = 1 : i64}
 // CHECK-NEXT: model.linear %{{.*}}, %[[W1]] {layer = 1
-// CHECK: %[[B1:.*]] = train.gather_weight @w1 {layer = 1 : i64, phase = #model.phase<backward>}
+// CHECK: %[[B1:.*]] = model.gather_weight @w1 {layer = 1 : i64, phase = #model.phase<backward>}
 // CHECK-NEXT: model.linear %{{.*}}, %[[B1]] layout in_out
-// CHECK: %[[B0:.*]] = train.gather_weight @w0 {layer = 0 : i64, phase = #model.phase<recomputed>}
+// CHECK: %[[B0:.*]] = model.gather_weight @w0 {layer = 0 : i64, phase = #model.phase<recomputed>}
 // CHECK-NEXT: model.linear %{{.*}}, %[[B0]] {layer = 0 : i64, phase = #model.phase<recomputed>}
 // CHECK-NEXT: model.linear %{{.*}}, %[[B0]] layout in_out
 // CHECK-NOT: model.weight @w
@@ -39,27 +38,6 @@
 // HOST: model.parameter @table : tensor<128x128xf32> {file = "m.safetensors"}{{$}}
 // HOST: %[[T:.*]] = model.weight @table
 // HOST: model.embedding %{{.*}}, %[[T]]
-
-// The largest layer has one weight of 4 bits, and there is room for one more.
-// The table is larger than that: it travels when it is needed, and the others
-// when it is used up. So does the head. Of the backward nothing travels before
-// it begins.
-// AHEAD: train.step accumulate
-// AHEAD: train.gather_weight @table
-// AHEAD: model.embedding
-// AHEAD-NEXT: train.gather_weight @w0 {layer = 0
-// AHEAD-NEXT: train.gather_weight @w1 {layer = 1
-// AHEAD-NEXT: model.rms_norm
-// AHEAD-NEXT: model.linear {{.*}}{layer = 0
-// AHEAD-NEXT: model.linear {{.*}}{layer = 1
-// AHEAD-NEXT: train.gather_weight @head
-// AHEAD-NEXT: model.linear
-// AHEAD-NEXT: model.linear
-// AHEAD-NEXT: train.gather_weight @w1 {{.*}}backward
-// AHEAD-NEXT: train.gather_weight @w0 {{.*}}recomputed
-// AHEAD-NEXT: model.linear
-// AHEAD-NEXT: model.linear
-// AHEAD-NEXT: model.linear
 
 !nf4 = !model.quantized<nf4, 64, false>
 model.parameter @table : tensor<128x128xf32> {file = "m.safetensors"}

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: MIT
+
+// RUN: qlora-opt %S/assign-shards.mlir --assign-shards=shards=3 --schedule-gathers | FileCheck %s
+
+// The largest layer has one weight of 4 bits, and there is room for one more.
+// The table is larger than that: it travels when it is needed, and the others
+// when it is used up. So does the head. Of the backward nothing travels before
+// it begins.
+// CHECK: train.step accumulate
+// CHECK: model.gather_weight @table
+// CHECK: model.embedding
+// CHECK-NEXT: model.gather_weight @w0 {layer = 0
+// CHECK-NEXT: model.gather_weight @w1 {layer = 1
+// CHECK-NEXT: model.rms_norm
+// CHECK-NEXT: model.linear {{.*}}{layer = 0
+// CHECK-NEXT: model.linear {{.*}}{layer = 1
+// CHECK-NEXT: model.gather_weight @head
+// CHECK-NEXT: model.linear
+// CHECK-NEXT: model.linear
+// CHECK-NEXT: model.gather_weight @w1 {{.*}}backward
+// CHECK-NEXT: model.gather_weight @w0 {{.*}}recomputed
+// CHECK-NEXT: model.linear
+// CHECK-NEXT: model.linear
+// CHECK-NEXT: model.linear

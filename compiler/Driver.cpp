@@ -36,16 +36,21 @@ static int64_t estimatedPeak(ModuleOp module) {
 }
 
 /// What a plan may save at most by running everything in order: the largest
-/// buffer that is written beside the compute queue.
+/// buffer that is written beside the compute queue, and what waits there of
+/// gathered weights.
 static int64_t mostBytesAhead(ModuleOp module) {
-  int64_t bytes = 0;
+  int64_t bytes = 0, gathered = 0;
+  for (auto entry : module.getOps<program::EntryOp>())
+    if (auto decision = decisionOf<DictionaryAttr>(entry, "schedule-gathers"))
+      gathered = std::max(
+          gathered, decision.getAs<IntegerAttr>("room_bytes").getInt());
   module.walk([&](program::LaunchOp launch) {
     if (launch.getQueue() == program::Queue::Compute)
       return;
     for (Value buffer : buffersWritten(launch))
       bytes = std::max<int64_t>(bytes, rootOf(buffer).getBytes());
   });
-  return bytes;
+  return bytes + gathered;
 }
 
 LogicalResult Driver::runPhase(const Phase &phase, ModuleOp module,

@@ -156,8 +156,8 @@ static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
   ShardVocabularyOptions tables;
   tables.shards = options.shards;
   tables.offloadTables = budget.offloadTables;
-  if (options.isEnabled("shard-vocabulary"))
-    pm.addPass(createShardVocabulary(tables));
+  tables.form = options.divideTables;
+  pm.addPass(createShardVocabulary(tables));
   AssignShardsOptions shards;
   shards.shards = options.shards;
   shards.offloadTables = budget.offloadTables;
@@ -230,7 +230,7 @@ ArrayRef<StringLiteral> qlora::optionalPasses() {
   static constexpr StringLiteral kOptional[] = {
       "fuse-lora",     "fuse-accumulate", "round-adapters",
       "rematerialize", "plan-dequant",    "fuse-rows",
-      "bucket-gradients", "concat-siblings", "shard-vocabulary",
-      "schedule-gathers", "assign-queues"};
+      "bucket-gradients", "concat-siblings", "schedule-gathers",
+      "assign-queues"};
   return kOptional;
 }

@@ -65,6 +65,8 @@ struct CompileOptions {
   int64_t memoryLimit = 0; ///< bytes per rank; 0: none
   std::string offloadEmbedding = "auto"; ///< auto, true or false
   int64_t shards = 1; ///< ranks that hold the base together
+  /// Whether each of them does its part with a table: auto, true or false.
+  std::string divideTables = "auto";
   bool checkpointing = false;
   std::string deviceProfile; ///< path; empty: the shipped default
   std::string dequantForm = "auto";

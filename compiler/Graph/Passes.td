@@ -415,11 +415,14 @@ def ShardVocabulary : Pass<"shard-vocabulary", "::mlir::ModuleOp"> {
     A frozen table that a `TableOp` reads (an embedding, the output head) is cut by
     rows, of which every rank has as many: its parameter gets a `piece`. Tokens of
     all ranks are gathered, each rank looks up or multiplies with what it has, and
-    gets back what belongs to its own tokens. A table that an op has to have whole
-    is left to assign-shards, as is with `offload-tables` what host memory takes.
+    gets back what belongs to its own tokens. A table that an op has to have
+    whole, or that is smaller than the rows of all ranks, is left to
+    assign-shards, as is with `offload-tables` what host memory takes.
   }];
   let dependentDialects = ["::qlora::program::ProgramDialect"];
   let options = [
+    Option<"form", "form", "std::string", "\"auto\"",
+           "auto; true: whatever it costs; false: none">,
     Option<"shards", "shards", "int64_t", "1",
            "ranks that hold the base together">,
     Option<"offloadTables", "offload-tables", "bool", "false",

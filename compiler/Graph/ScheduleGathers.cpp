@@ -55,7 +55,7 @@ static SmallVector<Gather> findGathers(StepOp step,
   SmallVector<Gather> gathers;
   DenseMap<Operation *, size_t> positions;
   for (Operation &op : step.getBody().front()) {
-    if (auto gather = dyn_cast<GatherWeightOp>(op)) {
+    if (auto gather = dyn_cast<GatherWeightOp>(op); gather && !op.use_empty()) {
       gathers.push_back({gather, 0, 0, tensorBytes(tensorOf(gather))});
       continue;
     }

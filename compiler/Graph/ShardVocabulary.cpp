@@ -13,8 +13,9 @@
 //   %x   = model.reduce_scatter %y
 //
 // and an output head becomes its parts and their merger (ModelShardOps.td). What
-// travels are rows of tokens and not the table, which would be the largest thing
-// of a layer by far; no rank ever has it whole (Shoeybi et al., 2019).
+// travels are rows of tokens and not the table, which would be larger than any
+// layer, and no rank has it whole (Shoeybi et al., 2019). Of many ranks with many
+// tokens the rows are more than the table: then it is left to assign-shards.
 
 #include "compiler/Decisions.h"
 #include "compiler/Graph/HostTables.h"
@@ -70,24 +71,44 @@ static RankedTensorType pieceOf(RankedTensorType table, int64_t shards) {
   return table.clone({rows, table.getDimSize(1)});
 }
 
-static void divide(TableOp op, ParameterOp parameter, int64_t shards) {
+/// Makes the ops of a part in the place of `op`; false, and nothing, where what
+/// they need for the rows of all ranks is more than the whole table.
+static bool divide(TableOp op, ParameterOp parameter, int64_t shards,
+                   bool always) {
   RankedTensorType type = pieceOf(parameter.getTensorType(), shards);
+  const auto before = parameter.getPieceAttr();
   parameter.setPiece(tensorBytes(type));
   OpBuilder builder(op);
-  Operation *before = op->getPrevNode();
   auto piece = WeightPieceOp::create(builder, parameter.getLoc(), type,
                                      parameter.getSymName());
   SmallVector<Value> values = op.divideTable(builder, piece, shards);
-  for (Operation *made = before ? before->getNextNode()
-                                : &op->getBlock()->front();
-       made != op; made = made->getNextNode())
-    copyStage(op, made);
-  op->replaceAllUsesWith(values);
-  op->erase();
+  SmallVector<Operation *> made;
+  int64_t bytes = 0;
+  for (Operation *each = piece; each != op; each = each->getNextNode()) {
+    copyStage(op, each);
+    made.push_back(each);
+    if (each != piece)
+      for (Value result : each->getResults())
+        bytes += tensorBytes(tensorOf(result));
+  }
+  if (always || bytes <= tensorBytes(parameter.getTensorType())) {
+    op->replaceAllUsesWith(values);
+    op->erase();
+    return true;
+  }
+  for (Operation *each : llvm::reverse(made))
+    each->erase();
+  parameter.setPieceAttr(before);
+  return false;
 }
 
 void ShardVocabularyPass::runOnOperation() {
-  if (shards <= 1)
+  if (form != "auto" && form != "true" && form != "false") {
+    getOperation().emitError("expects auto, true or false as form, but got '")
+        << form << "'";
+    return signalPassFailure();
+  }
+  if (shards <= 1 || form == "false")
     return;
   llvm::StringSet<> onHost;
   if (offloadTables)
@@ -95,10 +116,9 @@ void ShardVocabularyPass::runOnOperation() {
   for (auto step : getOperation().getOps<StepOp>()) {
     SmallVector<TableOp> tables(step.getBody().getOps<TableOp>());
     for (TableOp op : tables)
-      if (ParameterOp parameter = dividedParameter(op, onHost)) {
-        divide(op, parameter, shards);
-        ++tablesDivided;
-      }
+      if (ParameterOp parameter = dividedParameter(op, onHost))
+        tablesDivided += divide(op, parameter, shards, form == "true");
+
   }
   getOperation()->setAttr(program::kShardsAttr,
                           Builder(&getContext()).getI64IntegerAttr(shards));

@@ -214,7 +214,8 @@ void StepLowering::lowerGather(GatherWeightOp op) {
 /// Between the rows of this rank and those of all.
 void StepLowering::lowerTogether(Operation &op, program::Collective kind) {
   Value x = op.getOperand(0), result = op.getResult(0);
-  Value source = view(densePlaceOf(x), x), target = view(placeOf(result), result);
+  Value source = view(densePlaceOf(x), x);
+  Value target = view(placeOf(result), result);
   program::CollectiveOp::create(b, op.getLoc(), kind, gathers++, target, source,
                                 /*peer=*/0, program::Group::FSDP);
 }
@@ -230,9 +231,11 @@ LogicalResult StepLowering::lower(Operation &op) {
         return lowerTogether(*op, program::Collective::AllGather), success();
       })
       .Case<ReduceScatterOp>([&](Operation *op) {
-        return lowerTogether(*op, program::Collective::ReduceScatter), success();
+        lowerTogether(*op, program::Collective::ReduceScatter);
+        return success();
       })
-      .Case<GatherWeightOp>([&](auto op) { return lowerGather(op), success(); })
+      .Case<GatherWeightOp>(
+          [&](auto op) { return lowerGather(op), success(); })
       .Case<ClearOp>([&](ClearOp op) {
         program::FillOp::create(
             b, op.getLoc(),

@@ -221,7 +221,7 @@ struct DividedHead {
   llvm::APFloat cap;
   bool hasGradient; ///< of hidden, after the three
 };
-/// TableOp::divideTable of heads.
+/// TableOp::divideTable of heads; the gradient of hidden is f32.
 llvm::SmallVector<mlir::Value> divideHead(mlir::OpBuilder &builder,
                                           const DividedHead &head,
                                           mlir::Value piece, int64_t shards);

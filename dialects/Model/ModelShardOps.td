@@ -85,16 +85,15 @@ def Model_HeadPartOp : Model_Library<"head_part"> {
 }
 
 def Model_HeadMergeOp : Model_StagedOp<Model_Dialect, "head_merge",
-    [Pure, AttrSizedResultSegments,
+    [Pure,
      DeclareOpInterfaceMethods<Model_MemoryOp, ["getMemoryTies"]>,
      DeclareOpInterfaceMethods<Model_LibraryOp>]> {
   let summary = "loss and gradient from what all pieces of a head found";
   let description = [{
     states f32 [N N B, T, 4] of all ranks, targets [N B, T]; loss, count and
     correct of this rank's rows as model.head_loss has them. With `gradient` and
-    W [P, H] also this rank's summand of the gradient of the rows of all ranks:
-    `summand` in the place of gradient, and where it is rounded `rounded`, which
-    is used in its place then. (C1) gradient, W and summand come together, and
+    W [P, H] also this rank's summand of the gradient of the rows of all ranks,
+    f32, in the place of gradient. (C1) gradient, W and summand come together, and
     gradient has the type of summand. (C2) targets are of the states' rows, and
     correct of this rank's.
   }];
@@ -102,8 +101,7 @@ def Model_HeadMergeOp : Model_StagedOp<Model_Dialect, "head_merge",
     Variadic<Model_Tensor>:$of_gradient, I64Attr:$words, I64Attr:$piece,
     I64Attr:$shards, F64Attr:$cap);
   let results = (outs Model_FloatTensor:$loss, Model_FloatTensor:$count,
-    Model_Tensor:$correct, Optional<Model_FloatTensor>:$summand,
-    Optional<Model_FloatTensor>:$rounded);
+    Model_Tensor:$correct, Optional<Model_FloatTensor>:$summand);
   let assemblyFormat = "operands attr-dict `:` functional-type(operands, results)";
   let hasVerifier = 1;
 }

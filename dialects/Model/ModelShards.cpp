@@ -97,7 +97,6 @@ LogicalResult HeadPartOp::verify() {
 LogicalResult HeadMergeOp::verify() {
   const size_t count = getOfGradient().size();
   if ((count != 0 && count != 2) || (count == 0) != !getSummand() ||
-      (getRounded() && !getSummand()) ||
       (getSummand() && getSummand().getType() != getOfGradient()[0].getType()))
     return emitOpError("(C1) expects a gradient, W and a summand, or none");
   RankedTensorType states = tensorOf(getStates());
@@ -144,18 +143,14 @@ KernelCall HeadMergeOp::getKernelCall() {
     return isThere ? argument : A{A::Absent};
   };
   const int64_t width = hasGradient ? columnsOf(getSummand()) : 1;
-  SmallVector<std::pair<unsigned, unsigned>> strides;
-  if (getRounded())
-    strides.push_back({5, 7});
   return {"head_merge",
           {{A::Operand, 0}, {A::Operand, 1}, {A::Result, 0}, {A::Result, 1},
            {A::Result, 2}, where(hasGradient, {A::Result, 3}),
-           where(hasGradient, {A::Operand, 3}),
-           where(getRounded() != nullptr, {A::Result, 4}), {A::Workspace}},
+           where(hasGradient, {A::Operand, 3}), {A::Absent}, {A::Workspace}},
           {tensorOf(getTargets()).getNumElements(), width, int64_t(getWords()),
            int64_t(getPiece()), int64_t(getShards()), width,
            doubleBits(getCap().convertToDouble()), columnsOf(getLoss())},
-          strides};
+          {}};
 }
 
 //===----------------------------------------------------------------------===//
@@ -212,18 +207,14 @@ SmallVector<Value> qlora::model::divideHead(OpBuilder &b, const DividedHead &hea
   SmallVector<Value> ofGradient;
   if (head.hasGradient)
     ofGradient = {part.getGradient(), piece};
-  const bool isRounded =
-      head.hasGradient && !tensorOf(hidden).getElementType().isF32();
   TypeRange results = head.loss->getResultTypes();
   auto merge = HeadMergeOp::create(
-      b, loc, results[0], results[1], results[2], sums,
-      isRounded ? hidden.getType() : Type(), states, targets, ofGradient,
-      uint64_t(head.words), uint64_t(tensorOf(piece).getDimSize(0)),
-      uint64_t(shards), head.cap);
+      b, loc, results[0], results[1], results[2], sums, states, targets,
+      ofGradient, uint64_t(head.words),
+      uint64_t(tensorOf(piece).getDimSize(0)), uint64_t(shards), head.cap);
   SmallVector<Value> found(merge->getResults().take_front(3));
   if (head.hasGradient)
-    found.push_back(scatterRows(
-        b, loc, isRounded ? merge.getRounded() : merge.getSummand(), shards));
+    found.push_back(scatterRows(b, loc, merge.getSummand(), shards));
   return found;
 }
 

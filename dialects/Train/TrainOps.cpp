@@ -311,11 +311,15 @@ bool HeadLossGradOp::canDivideTable() {
 }
 SmallVector<Value> HeadLossGradOp::divideTable(OpBuilder &b, Value piece,
                                                int64_t shards) {
-  return divideHead(b,
-                    {*this, getHidden(), getTargets(),
-                     tensorOf(getWeight()).getDimSize(0), getCap(),
-                     /*hasGradient=*/true},
-                    piece, shards);
+  SmallVector<Value> found = divideHead(
+      b,
+      {*this, getHidden(), getTargets(), tensorOf(getWeight()).getDimSize(0),
+       getCap(), /*hasGradient=*/true},
+      piece, shards);
+  // Rounded once, after the sum over the ranks.
+  if (Type type = getDhidden().getType(); found.back().getType() != type)
+    found.back() = RoundOp::create(b, getLoc(), type, found.back());
+  return found;
 }
 
 KernelCall EmbeddingGradOp::getKernelCall() {

@@ -206,11 +206,9 @@ int64_t Dataset::labelsOf(const BatchLayout &layout) const {
 
 std::optional<int64_t> Dataset::mostLabels(int64_t step, int64_t k,
                                            const StepShape &shape) {
-  const int64_t first = k * shape.ranks;
   std::optional<BatchShape> common;
   int64_t most = 0;
-  for (int64_t index = first; index < first + shape.ranks; ++index) {
-    const BatchLayout layout = rule->at(step, index, shape);
+  for (const BatchLayout &layout : rule->round(step, k, shape)) {
     if (common && layout.shape != *common)
       return std::nullopt;
     common = layout.shape;
@@ -223,22 +221,21 @@ std::optional<int64_t> Dataset::mostLabelsInOrder(int64_t number,
                                                   const StepShape &shape) {
   if (!shape.inLockstep)
     return std::nullopt;
-  const int64_t first = number / shape.ranks * shape.ranks;
   int64_t most = 0;
-  for (int64_t each = first; each < first + shape.ranks; ++each)
-    most = std::max(most, labelsOf(rule->inOrder(each, shape)));
+  for (const BatchLayout &layout : rule->roundInOrder(number, shape))
+    most = std::max(most, labelsOf(layout));
   return most;
 }
 
 double Dataset::meanLabels(int64_t step, const StepShape &shape) {
-  const int64_t count = rule->microBatches(step, shape) * shape.ranks;
+  const int64_t count = rule->microBatches(step, shape);
   int64_t labels = 0, filled = 0;
-  for (int64_t index = 0; index < count; ++index) {
-    const BatchLayout layout = rule->at(step, index, shape);
-    labels += labelsOf(layout);
-    filled += std::ranges::any_of(
-        layout.lines, [](const auto &line) { return !line.empty(); });
-  }
+  for (int64_t k = 0; k < count; ++k)
+    for (const BatchLayout &layout : rule->round(step, k, shape)) {
+      labels += labelsOf(layout);
+      filled += std::ranges::any_of(
+          layout.lines, [](const auto &line) { return !line.empty(); });
+    }
   return static_cast<double>(labels) /
          static_cast<double>(std::max<int64_t>(1, filled));
 }

@@ -26,26 +26,46 @@ double Schedule::epochAfter(int64_t steps, int64_t perStep) const {
          static_cast<double>(inEpoch) / whole;
 }
 
-/// Micro-batch `index` of those of all ranks, in lockstep in the shape of the
-/// largest; `smallest`: of an index, in the smallest shape.
+/// Those of all ranks from `first` on, in lockstep in the shape of the largest;
+/// `smallest`: of an index, in the smallest shape.
 template <typename Smallest>
-static BatchLayout laidOut(int64_t index, const StepShape &shape,
-                           const Smallest &smallest) {
-  BatchLayout layout = smallest(index);
-  const int64_t first = index / shape.ranks * shape.ranks;
-  for (int64_t rank = 0; shape.inLockstep && rank < shape.ranks; ++rank)
-    layout.shape = std::max(layout.shape, smallest(first + rank).shape);
-  return layout;
+static std::vector<BatchLayout> roundOf(int64_t first, const StepShape &shape,
+                                        const Smallest &smallest) {
+  std::vector<BatchLayout> round;
+  BatchShape largest;
+  for (int64_t rank = 0; rank < shape.ranks; ++rank) {
+    round.push_back(smallest(first + rank));
+    largest = std::max(largest, round.back().shape);
+  }
+  if (shape.inLockstep)
+    for (BatchLayout &layout : round)
+      layout.shape = largest;
+  return round;
+}
+
+std::vector<BatchLayout> Schedule::round(int64_t step, int64_t k,
+                                         const StepShape &shape) {
+  return roundOf(k * shape.ranks, shape, [&](int64_t index) {
+    return smallestAt(step, index, shape);
+  });
+}
+
+std::vector<BatchLayout> Schedule::roundInOrder(int64_t number,
+                                                const StepShape &shape) {
+  return roundOf(number / shape.ranks * shape.ranks, shape,
+                 [&](int64_t each) { return smallestInOrder(each); });
 }
 
 BatchLayout Schedule::at(int64_t step, int64_t index, const StepShape &shape) {
-  return laidOut(index, shape,
-                 [&](int64_t each) { return smallestAt(step, each, shape); });
+  if (!shape.inLockstep)
+    return smallestAt(step, index, shape);
+  return round(step, index / shape.ranks, shape)[index % shape.ranks];
 }
 
 BatchLayout Schedule::inOrder(int64_t number, const StepShape &shape) {
-  return laidOut(number, shape,
-                 [&](int64_t each) { return smallestInOrder(each); });
+  if (!shape.inLockstep)
+    return smallestInOrder(number);
+  return roundInOrder(number, shape)[number % shape.ranks];
 }
 
 namespace {

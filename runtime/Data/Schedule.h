@@ -11,8 +11,7 @@
 //   padded        rows shuffled with the seed in each epoch, or packed first
 //                 and then shuffled, each on a line of the shortest compiled
 //                 length that fits
-//   padding free  the rows of a padded step, dealt anew among its
-//   micro-batches,
+//   padding free  the rows of a padded step, dealt anew among its micro-batches,
 //                 which are one line each (StepPacking.h)
 //
 // The last step of an epoch of rows has what is left; missing rows and
@@ -90,6 +89,11 @@ public:
   BatchLayout at(int64_t step, int64_t index, const StepShape &shape);
   /// Micro-batch `number` in file order; padding past countInOrder().
   BatchLayout inOrder(int64_t number, const StepShape &shape);
+  /// The k-th micro-batches of a step on all ranks; those that run together
+  /// with `number` of a pass in file order.
+  std::vector<BatchLayout> round(int64_t step, int64_t k,
+                                 const StepShape &shape);
+  std::vector<BatchLayout> roundInOrder(int64_t number, const StepShape &shape);
 
   /// Optimizer steps of an epoch with `perStep` = K N micro-batches a step.
   int64_t stepsPerEpoch(int64_t perStep) const;

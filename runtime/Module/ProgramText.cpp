@@ -36,7 +36,10 @@ static std::string targetText(const LoadedModule &module,
   }
   case QLORA_COMMAND_COLLECTIVE: {
     std::string text =
-        fmt::format("bucket {} over {}", command.target, groupName(command.group));
+        fmt::format("{} {} over {}",
+                    command.collective == QLORA_COLLECTIVE_ALL_REDUCE ? "bucket"
+                                                                      : "number",
+                    command.target, groupName(command.group));
     if (command.peer != 0 || command.collective == QLORA_COLLECTIVE_BROADCAST)
       text += fmt::format(" peer {}", command.peer);
     return text;

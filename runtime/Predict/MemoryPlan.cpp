@@ -125,9 +125,9 @@ std::string parallelText(const LoadedModule &module, int ranks) {
   const std::string sums =
       formatBytes(module.arenaBytes(QLORA_ARENA_GRADIENT));
   if (const uint32_t shards = module.table().shards; shards > 1)
-    return fmt::format("data parallel, {} bases in {} pieces ({} on each); sums "
-                       "{} of gradients a step",
-                       ranks / shards, shards, base, sums);
+    return fmt::format("data parallel, a base in {} pieces ({}) for every {} of "
+                       "{}; sums {} of gradients a step",
+                       shards, base, shards, ranks, sums);
   return fmt::format(
       "data parallel, {} base ({}); sums {} of gradients a step",
       isGpu ? "each a whole" : "all on one", base, sums);

@@ -119,7 +119,8 @@ std::string predictionText(const StepPrediction &step,
 /// Of what so many times the first step's tokens per second would be.
 static double efficiency(const StepPrediction &step,
                          const StepPrediction &first) {
-  return step.tokensPerSecond() / (double(step.ranks) * first.tokensPerSecond());
+  return step.tokensPerSecond() * double(first.ranks) /
+         (double(step.ranks) * first.tokensPerSecond());
 }
 
 static int64_t nodesOf(const StepPrediction &step, const GpuRates &gpu) {

@@ -245,7 +245,7 @@ static Status checkRequest(const LoadedModule &module,
                            isCuda ? "cpu" : "cuda");
   if (!isCuda && request.ranks > 1)
     return Status::invalid("the profile of {} knows no links between ranks; "
-                           "predict --gpus 1",
+                           "predict --gpus 1 of a program without --parallel",
                            request.device.cpu);
   return Status::ok();
 }

@@ -8,8 +8,7 @@
 //   a sum                                      pieces
 //   write      own data into the own slot      write    own piece
 //   (all meet)                                 (all meet)
-//   sumPart    part r of all slots, in the     read     each of the others'
-//   slots
+//   sumPart    part r of all slots, in the     read     the others' slots
 //              order of ranks, into part r of  finish
 //              slot 0; rank r does
 //   (all meet)

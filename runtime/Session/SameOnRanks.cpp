@@ -44,6 +44,7 @@ static StatusOr<std::vector<Fact>> factsOf(const SessionRequest &request,
       factOf("the rows of --train-file", train),
       factOf("the rows of --validation-file", validation),
       factOf("--cuda-graphs", request.cudaGraphs ? "true" : "false"),
+      factOf("--dump", request.dumpFile.empty() ? "" : "true"),
       factOf("--profile", profile.path.empty()
                               ? ""
                               : fmt::format("{} {}", profile.warmup,

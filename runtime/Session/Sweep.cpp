@@ -61,8 +61,8 @@ static Status checkRun(const LoadedRequest &loaded) {
                            loaded.module.path());
   if (const uint32_t shards = loaded.module.table().shards; shards > 1)
     return Status::invalid("'{}' was compiled for a base that {} ranks hold in "
-                           "pieces, and a --sweep is one rank; qlora compare "
-                           "--sweep trains one after another",
+                           "pieces, and a --sweep is one rank; compile it "
+                           "without --parallel",
                            loaded.module.path(), shards);
   if (loaded.options.boolean("push_to_hub"))
     return Status::invalid("--push-to-hub would give all runs of a --sweep one "

@@ -36,6 +36,7 @@ SHARED = {
     "compiler/Graph/PlanDequant.cpp": "The compiler refuses its own work",
     "compiler/Graph/QuantizeBase.cpp": "The compiler refuses its own work",
     "compiler/Graph/Rematerialize.cpp": "The compiler refuses its own work",
+    "compiler/Graph/ShardVocabulary.cpp": "The compiler refuses its own work",
     "compiler/Schedule/*.cpp": "The compiler refuses its own work",
     # The tables of a module, field by field.
     "runtime/Module/*Check.cpp": "train.so is damaged",

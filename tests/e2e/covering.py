@@ -51,7 +51,8 @@ def build(options, folder):
     run([f"{options.tools}/qlora-import", os.path.join(folder, "model"), "-o",
          os.path.join(folder, "m.mlir")], os.path.join(folder, "log.txt"))
     return compile_for(options, folder, "train.yaml",
-                       *(["--parallel", "fsdp=2"] if options.fsdp else []))
+                       *(["--parallel", "fsdp=2", "--divide-tables", "true"]
+                         if options.fsdp else []))
 
 
 def compile_for(options, folder, config, *flags):

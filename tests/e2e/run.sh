@@ -55,12 +55,13 @@ echo "-- the base in pieces on the ranks"
 ./covering.py --tools "$tools" --fsdp
 ./covering.py --tools "$tools" --fsdp --target cuda --every 8
 ./goldens.py --tools "$tools" --ranks 2 --compile-flag=--parallel=fsdp=2 \
+  --compile-flag=--divide-tables=true \
   llama-dpo-nf4 llama-dropout llama-embed-tied llama-packed llama-tokens-nf4 \
   mixtral-balance prequantized-bnb
 ./goldens.py --tools "$tools" --ranks 4 --compile-flag=--parallel=fsdp=2 \
-  qwen3-ranks
+  --compile-flag=--divide-tables=true qwen3-ranks
 ./goldens.py --tools "$tools" --ranks 2 --compile-flag=--parallel=fsdp=2 \
-  --compile-flag=--disable-pass=shard-vocabulary,schedule-gathers llama-nf4
+  --compile-flag=--disable-pass=schedule-gathers llama-nf4
 ./shards.py --tools "$tools"
 for form in panel scratch resident; do
   echo "-- weights decoded: $form"

@@ -110,11 +110,11 @@ def layouts(runs):
     want, _ = runs.train(whole, 1, "one", *evaluates)
     found = {"dp=4": runs.train(whole, 4, "dp", *evaluates)[0]}
     for shards, flags in ((4, ()), (2, ()),
-                          (4, ("--disable-pass", "shard-vocabulary")),
+                          (4, ("--divide-tables", "false")),
                           (4, ("--disable-pass", "schedule-gathers"))):
-        name = f"fsdp={shards}" + "".join(flags[1:])
+        name = " ".join((f"fsdp={shards}", *flags))
         module, _ = runs.compile(name, "--parallel", f"fsdp={shards}", *flags)
-        found[name] = runs.train(module, 4, name, *evaluates)[0]
+        found[name] = runs.train(module, 4, "parts", *evaluates)[0]
     for name, losses in found.items():
         same(losses, want)
         print(f"  {name}: losses {losses['loss'][0]:.4f} to "

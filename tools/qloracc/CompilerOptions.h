@@ -52,6 +52,12 @@ inline constexpr OptionRow kCompilerOptions[] = {
      "where stored weights become numbers: panel by panel, whole in each use, "
      "or once for all steps",
      "", "auto panel scratch resident"},
+    {"divide_tables", OptionType::kChoice, "auto", OptionScope::kProgram,
+     "Kernels and passes",
+     "with --parallel fsdp, each rank looks up in, and multiplies with, its own "
+     "rows of the embedding and of the head, for the tokens of all; auto: where "
+     "that takes less memory than the table",
+     "", "auto true false"},
     {"disable_pass", OptionType::kNames, "[]", OptionScope::kProgram,
      "Kernels and passes",
      "optimisations to leave out, by the name of their pass"},

@@ -192,6 +192,7 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
   c.checkpointing = o.boolean("gradient_checkpointing");
   c.deviceProfile = own.text("device_profile");
   c.dequantForm = own.text("dequant");
+  c.divideTables = own.text("divide_tables");
   c.maxBuckets = own.integer("max_buckets");
   c.remarks = own.boolean("remarks");
   if (c.checkpointing && c.loraActivations == "int8")

@@ -3,33 +3,37 @@
 // RUN: qlora-opt %s --shard-vocabulary=shards=2 | FileCheck %s
 // RUN: qlora-opt %s --shard-vocabulary=shards=2 --assign-shards=shards=2 | FileCheck %s --check-prefix=REST
 // RUN: qlora-opt %s --shard-vocabulary="shards=2 offload-tables" | FileCheck %s --check-prefix=HOST
+// RUN: qlora-opt %s --shard-vocabulary="shards=2 form=false" | FileCheck %s --check-prefix=ONE
+// RUN: qlora-opt %s --shard-vocabulary=shards=64 | FileCheck %s --check-prefix=MANY
+// RUN: qlora-opt %s --shard-vocabulary="shards=64 form=true" | FileCheck %s --check-prefix=ALL
 // RUN: qlora-opt %s --shard-vocabulary=shards=1 | FileCheck %s --check-prefix=ONE
 
 // ONE-NOT: piece
 // ONE-NOT: model.all_gather
 
-// 101 words of 64 bf16 are two pieces of 51; 11 rows of 20 f32, of which 6 are
-// no whole cache lines, two of 8.
+// 1,001 words of 64 bf16 are two pieces of 501; 211 rows of 20 f32, of which
+// 106 are no whole cache lines, two of 108.
 // CHECK: program.shards = 2
-// CHECK-DAG: model.parameter @words {{.*}}piece = 6528
-// CHECK-DAG: model.parameter @odd {{.*}}piece = 640
+// CHECK-DAG: model.parameter @words {{.*}}piece = 64128
+// CHECK-DAG: model.parameter @odd {{.*}}piece = 8640
 // CHECK-DAG: model.parameter @own : {{.*}}{file = "m.safetensors"}
 
 // CHECK: train.step accumulate
-// CHECK: %[[P:.*]] = model.weight_piece @words {layer = 3 : i64} : tensor<51x64xbf16>
+// CHECK: %[[P:.*]] = model.weight_piece @words {layer = 3 : i64} : tensor<501x64xbf16>
 // CHECK-NEXT: %[[IDS:.*]] = model.all_gather %arg0 {layer = 3 : i64} : (tensor<2x8xi32>) -> tensor<4x8xi32>
-// CHECK-NEXT: %[[ROWS:.*]] = model.embedding %[[IDS]], %[[P]] {layer = 3 : i64, words = 101 : i64} : (tensor<4x8xi32>, tensor<51x64xbf16>) -> tensor<4x8x64xbf16>
+// CHECK-NEXT: %[[ROWS:.*]] = model.embedding %[[IDS]], %[[P]] {layer = 3 : i64, words = 1001 : i64} : (tensor<4x8xi32>, tensor<501x64xbf16>) -> tensor<4x8x64xbf16>
 // CHECK-NEXT: %[[X:.*]] = model.reduce_scatter %[[ROWS]] {layer = 3 : i64} : (tensor<4x8x64xbf16>) -> tensor<2x8x64xbf16>
-// CHECK: model.weight_piece @odd : tensor<8x20xf32>
+// CHECK: model.weight_piece @odd : tensor<108x20xf32>
 
 // The head and its gradient: one walk over a rank's words for the rows of all.
 // CHECK: %[[W:.*]] = model.weight_piece @words {phase = #model.phase<backward>}
 // CHECK-NEXT: %[[H:.*]] = model.all_gather %[[X]] {{.*}} -> tensor<4x8x64xbf16>
 // CHECK-NEXT: %[[T:.*]] = model.all_gather %arg1 {{.*}} -> tensor<4x8xi32>
-// CHECK-NEXT: %[[S:.*]], %[[G:.*]] = model.head_part %[[H]], %[[W]], %[[T]] {cap = 0.000000e+00 : f64, phase = #model.phase<backward>, shards = 2 : i64, words = 101 : i64} : {{.*}} -> (tensor<4x8x4xf32>, tensor<4x8x64xf32>)
+// CHECK-NEXT: %[[S:.*]], %[[G:.*]] = model.head_part %[[H]], %[[W]], %[[T]] {cap = 0.000000e+00 : f64, phase = #model.phase<backward>, shards = 2 : i64, words = 1001 : i64} : {{.*}} -> (tensor<4x8x4xf32>, tensor<4x8x64xf32>)
 // CHECK-NEXT: %[[ALL:.*]] = model.all_gather %[[S]] {{.*}} -> tensor<8x8x4xf32>
-// CHECK-NEXT: %{{.*}}, %{{.*}}, %{{.*}}, %{{.*}}, %[[D:.*]] = model.head_merge %[[ALL]], %[[T]], %[[G]], %[[W]] {{.*}}piece = 51
-// CHECK-NEXT: model.reduce_scatter %[[D]] {{.*}} : (tensor<4x8x64xbf16>) -> tensor<2x8x64xbf16>
+// CHECK-NEXT: %{{.*}}, %{{.*}}, %{{.*}}, %[[D:.*]] = model.head_merge %[[ALL]], %[[T]], %[[G]], %[[W]] {{.*}}piece = 501
+// CHECK-NEXT: %[[SUM:.*]] = model.reduce_scatter %[[D]] {{.*}} : (tensor<4x8x64xf32>) -> tensor<2x8x64xf32>
+// CHECK-NEXT: train.round %[[SUM]] {{.*}} : (tensor<2x8x64xf32>) -> tensor<2x8x64xbf16>
 
 // Without a gradient there is no sum of words; and what has own logits beside
 // the products stays whole.
@@ -39,38 +43,42 @@
 // CHECK: model.head_loss {{.*}}columns
 
 // What had to stay whole is gathered, by its rows.
-// REST: model.parameter @words {{.*}}piece = 6528
-// REST: model.parameter @own {{.*}}piece = 6464
+// REST: model.parameter @words {{.*}}piece = 64128
+// REST: model.parameter @own {{.*}}piece = 864064
 // REST: train.step evaluate
 // REST: model.gather_weight @own
 // REST-NEXT: model.head_loss
 
 // A table that only single rows are read of is in host memory.
-// HOST: model.parameter @odd : tensor<11x20xf32> {file = "m.safetensors"}
+// HOST: model.parameter @odd : tensor<211x20xf32> {file = "m.safetensors"}
 // HOST: model.weight_piece @words
 // HOST: model.weight @odd
 
-model.parameter @words : tensor<101x64xbf16> {file = "m.safetensors"}
-model.parameter @odd : tensor<11x20xf32> {file = "m.safetensors"}
+// The rows of 64 ranks are more than what they would be multiplied with.
+// MANY-NOT: model.head_part
+// ALL: model.head_part
+
+model.parameter @words : tensor<1001x64xbf16> {file = "m.safetensors"}
+model.parameter @odd : tensor<211x20xf32> {file = "m.safetensors"}
 model.parameter @row : tensor<1x64xbf16> {file = "m.safetensors"}
-model.parameter @own : tensor<101x64xbf16> {file = "m.safetensors"}
+model.parameter @own : tensor<1001x64xbf16> {file = "m.safetensors"}
 
 train.step accumulate batch 2 length 8 ["ids", "targets"] {
 ^bb0(%ids: tensor<2x8xi32>, %targets: tensor<2x8xi32>):
-  %w = model.weight @words : tensor<101x64xbf16>
-  %x = model.embedding %ids, %w {layer = 3 : i64} : (tensor<2x8xi32>, tensor<101x64xbf16>) -> tensor<2x8x64xbf16>
-  %odd = model.weight @odd : tensor<11x20xf32>
-  %y = model.embedding %ids, %odd : (tensor<2x8xi32>, tensor<11x20xf32>) -> tensor<2x8x20xf32>
-  %loss, %count, %correct, %dx = train.head_loss_grad %x, %w, %targets {phase = #model.phase<backward>} : (tensor<2x8x64xbf16>, tensor<101x64xbf16>, tensor<2x8xi32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<2x8xi32>, tensor<2x8x64xbf16>)
+  %w = model.weight @words : tensor<1001x64xbf16>
+  %x = model.embedding %ids, %w {layer = 3 : i64} : (tensor<2x8xi32>, tensor<1001x64xbf16>) -> tensor<2x8x64xbf16>
+  %odd = model.weight @odd : tensor<211x20xf32>
+  %y = model.embedding %ids, %odd : (tensor<2x8xi32>, tensor<211x20xf32>) -> tensor<2x8x20xf32>
+  %loss, %count, %correct, %dx = train.head_loss_grad %x, %w, %targets {phase = #model.phase<backward>} : (tensor<2x8x64xbf16>, tensor<1001x64xbf16>, tensor<2x8xi32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<2x8xi32>, tensor<2x8x64xbf16>)
 }
 train.step evaluate batch 2 length 8 ["ids", "targets"] {
 ^bb0(%ids: tensor<2x8xi32>, %targets: tensor<2x8xi32>):
-  %w = model.weight @words : tensor<101x64xbf16>
-  %x = model.embedding %ids, %w : (tensor<2x8xi32>, tensor<101x64xbf16>) -> tensor<2x8x64xbf16>
-  %loss, %count, %correct = model.head_loss %x, %w, %targets : (tensor<2x8x64xbf16>, tensor<101x64xbf16>, tensor<2x8xi32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<2x8xi32>)
-  %own = model.weight @own : tensor<101x64xbf16>
+  %w = model.weight @words : tensor<1001x64xbf16>
+  %x = model.embedding %ids, %w : (tensor<2x8xi32>, tensor<1001x64xbf16>) -> tensor<2x8x64xbf16>
+  %loss, %count, %correct = model.head_loss %x, %w, %targets : (tensor<2x8x64xbf16>, tensor<1001x64xbf16>, tensor<2x8xi32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<2x8xi32>)
+  %own = model.weight @own : tensor<1001x64xbf16>
   %list = model.token_list {tokens = array<i64: 5>} : tensor<1xf32>
   %row = model.weight @row : tensor<1x64xbf16>
   %z = model.linear %x, %row : (tensor<2x8x64xbf16>, tensor<1x64xbf16>) -> tensor<2x8x1xbf16>
-  %l2, %c2, %r2 = model.head_loss %x, %own, %targets columns %z, %list : (tensor<2x8x64xbf16>, tensor<101x64xbf16>, tensor<2x8xi32>, tensor<2x8x1xbf16>, tensor<1xf32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<2x8xi32>)
+  %l2, %c2, %r2 = model.head_loss %x, %own, %targets columns %z, %list : (tensor<2x8x64xbf16>, tensor<1001x64xbf16>, tensor<2x8xi32>, tensor<2x8x1xbf16>, tensor<1xf32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<2x8xi32>)
 }

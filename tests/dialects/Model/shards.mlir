@@ -23,6 +23,6 @@ func.func @parts(%ids: tensor<1x4xi32>, %h: tensor<1x4x16xf32>, %t: tensor<1x4xi
   %s, %g = model.head_part %hs, %p, %ts {words = 20, shards = 2, cap = 30.0} : (tensor<2x4x16xf32>, tensor<10x16xf32>, tensor<2x4xi32>) -> (tensor<2x4x4xf32>, tensor<2x4x16xf32>)
   %ss = model.all_gather %s : (tensor<2x4x4xf32>) -> tensor<4x4x4xf32>
   // CHECK: model.head_merge %{{.*}}piece = 10 : i64
-  %loss, %count, %correct, %d = "model.head_merge"(%ss, %ts, %g, %p) {words = 20, piece = 10, shards = 2, cap = 30.0 : f64, resultSegmentSizes = array<i32: 1, 1, 1, 1, 0>} : (tensor<4x4x4xf32>, tensor<2x4xi32>, tensor<2x4x16xf32>, tensor<10x16xf32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<1x4xi32>, tensor<2x4x16xf32>)
+  %loss, %count, %correct, %d = "model.head_merge"(%ss, %ts, %g, %p) {words = 20, piece = 10, shards = 2, cap = 30.0 : f64} : (tensor<4x4x4xf32>, tensor<2x4xi32>, tensor<2x4x16xf32>, tensor<10x16xf32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<1x4xi32>, tensor<2x4x16xf32>)
   return
 }

@@ -202,7 +202,7 @@ TEST(ModuleLoader, RefusesCommands) {
 TEST(ModuleLoader, RefusesCollectives) {
   EXPECT_REFUSED(t.operands[7].dtype = QLORA_DTYPE_U8, "all_reduce of dtype 5");
   EXPECT_REFUSED(t.commands[5].collective = 7, "collective 7 over group 0");
-  EXPECT_REFUSED(t.commands[5].group = 1, "collective 0 over group 1");
+  EXPECT_REFUSED(t.commands[5].group = 2, "collective 0 over group 2");
   EXPECT_REFUSED(t.commands[5].peer = 1, "all_reduce with peer 1");
   EXPECT_REFUSED(t.commands[5].collective = QLORA_COLLECTIVE_ALL_GATHER,
                  "1 operands instead of 2");

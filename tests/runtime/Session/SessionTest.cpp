@@ -203,7 +203,7 @@ TEST_F(Session, PredictsAStepOfACard) {
   for (const char *part :
        {"a step of 64 x 4 micro-batches of 2 x 4 on NVIDIA H200 SXM",
         "a step of 64 x 4 micro-batches of 2 x 8 on NVIDIA H200 SXM",
-        "tokens per second on 64 ranks", "all_reduce of bucket 0: 136 B",
+        "tokens per second on 64 ranks", "1 x all_reduce over dp: 136 B",
         "GEMM 790 TFLOP/s in bf16, 50 in f32; memory 4300 GB/s",
         "cuDNN's attention in bf16, of 2,048 and of 8,192 tokens: 480 and 610 "
         "TFLOP/s forward, 370 and 510 backward",

@@ -148,7 +148,9 @@ TEST_F(FrozenPieces, ReachADevice) {
   const std::vector<Bytes> expected = fillRanks(*module, folder.path(), kRanks);
   runRanks(kRanks, [&](RingCollectives &group) {
     auto model = ModelFiles::open(folder.path());
-    auto device = createDevice("cpu", {});
+    DeviceOptions options;
+    options.collectives = {&group, &group};
+    auto device = createDevice("cpu", options);
     ASSERT_TRUE(device.isOk()) << device.status().message();
     ASSERT_TRUE((*device)->load(*module, nullptr).isOk());
     const uint64_t bytes = module->arenaBytes(QLORA_ARENA_FROZEN);

@@ -261,7 +261,9 @@ TEST_F(KeptPieces, AreWhatADeviceGets) {
     request.place = areKept ? folder.path() : BaseCacheRequest::kNone;
     runJob(3, [&](RankGroup &group) {
       std::shared_ptr<FrozenBase> base; // outlives the device
-      auto device = createDevice("cpu", {});
+      DeviceOptions options;
+      options.collectives = group.groups();
+      auto device = createDevice("cpu", options);
       ASSERT_TRUE(device.isOk()) << device.status().message();
       WeightRequest wanted{*module, group, request, kModel, "", 0, {}, nullptr};
       EXPECT_HAS(loadWeights(wanted, **device).status().message(),

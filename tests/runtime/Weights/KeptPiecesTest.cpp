@@ -262,7 +262,7 @@ TEST_F(KeptPieces, AreWhatADeviceGets) {
     runJob(3, [&](RankGroup &group) {
       std::shared_ptr<FrozenBase> base; // outlives the device
       DeviceOptions options;
-      options.collectives = group.groups();
+      options.collectives = {&group.collectives(), &group.collectives()};
       auto device = createDevice("cpu", options);
       ASSERT_TRUE(device.isOk()) << device.status().message();
       WeightRequest wanted{*module, group, request, kModel, "", 0, {}, nullptr};

@@ -114,7 +114,7 @@ def layouts(runs):
                           (4, ("--disable-pass", "schedule-gathers"))):
         name = " ".join((f"fsdp={shards}", *flags))
         module, _ = runs.compile(name, "--parallel", f"fsdp={shards}", *flags)
-        found[name] = runs.train(module, 4, "parts", *evaluates)[0]
+        found[name] = runs.train(module, 4, "layout", *evaluates)[0]
     for name, losses in found.items():
         same(losses, want)
         print(f"  {name}: losses {losses['loss'][0]:.4f} to "

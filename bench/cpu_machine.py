@@ -84,5 +84,15 @@ def proportional_bytes(pid):
         return 0
 
 
+def private_bytes(pid):
+    """Memory that no other process has mapped."""
+    try:
+        with open(f"/proc/{pid}/smaps_rollup") as lines:
+            return sum(int(line.split()[1]) << 10 for line in lines
+                       if line.startswith("Private_"))
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+
+
 def tree_proportional_bytes(pid):
     return sum(map(proportional_bytes, [pid, *children(pid)]))

@@ -56,7 +56,11 @@ public:
 
 private:
   void runOnOperation() override;
+  /// By the names of parameters.
+  using GroupsOfWeights = llvm::MapVector<Attribute, SmallVector<GatherGroup>>;
+
   void divideParameters();
+  GroupsOfWeights groupsIn(StepOp step) const;
   void gatherIn(StepOp step);
   void recordFacts();
 
@@ -90,9 +94,10 @@ void AssignShardsPass::divideParameters() {
   }
 }
 
-void AssignShardsPass::gatherIn(StepOp step) {
+AssignShardsPass::GroupsOfWeights
+AssignShardsPass::groupsIn(StepOp step) const {
   const StepZones zones = zonesOf(step);
-  llvm::MapVector<Attribute, SmallVector<GatherGroup>> weights;
+  GroupsOfWeights weights;
   for (Operation &op : step.getBody().front())
     for (OpOperand &use : op.getOpOperands()) {
       auto weight = use.get().getDefiningOp<WeightOp>();
@@ -108,7 +113,11 @@ void AssignShardsPass::gatherIn(StepOp step) {
       else
         known->uses.push_back(&use);
     }
-  for (auto &[name, groups] : weights)
+  return weights;
+}
+
+void AssignShardsPass::gatherIn(StepOp step) {
+  for (auto &[name, groups] : groupsIn(step))
     for (const GatherGroup &group : groups) {
       Operation *first = group.uses.front()->getOwner();
       OpBuilder builder(first);

@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+
+"""A base in pieces on the ranks (--parallel fsdp=N), beside a whole one.
+
+    bench/shards.py [--shape smollm2-135m] [--ranks 2] [--length 512]
+                    [--compute bfloat16] [--rounds 3] [--steps 4] [--work DIR]
+
+Each rank has one thread, and the same micro-batch a step; the two programs take
+turns. Prints tokens/s, their ratio, and of a rank with pieces its private memory
+beside what it is planned to hold of the base and of others' pieces.
+"""
+
+import argparse
+import os
+
+import cpu_machine
+import ours
+from scaling import Ranks
+from shapes import (LENGTH, REPOSITORY, SHAPES, write_batch, write_config,
+                    write_model)
+
+TARGET = 0.9
+
+
+class Processes(Ranks):
+    """Every rank on all cores, with one thread."""
+
+    def __init__(self, module, data, ranks):
+        super().__init__(module, data, [])
+        self.prefix = ()
+        self.flags = ("--gpus", str(ranks), "--threads", "1")
+        self.private = 0
+
+    def watch(self, child):
+        self.private = max([self.private, *map(cpu_machine.private_bytes,
+                                               cpu_machine.children(child.pid))])
+
+
+def gathered(plan):
+    return max(entry["peak"].get("gathered", 0) for entry in plan["entries"]
+               if "peak" in entry)
+
+
+def measure(options):
+    folder = os.path.join(options.work, options.shape)
+    config = write_config(folder, SHAPES[options.shape])
+    write_model(folder, SHAPES[options.shape])
+    data = os.path.join(folder, "shards.data.safetensors")
+    write_batch(data, config["vocab_size"], options.length,
+                count=options.ranks)
+    plans, runs = {}, {}
+    for name, flags in (("whole", ()), (
+            "pieces", ("--parallel", f"fsdp={options.ranks}"))):
+        module, plans[name] = ours.planned(folder, f"shards-{name}",
+                                           options.compute, *flags,
+                                           length=options.length)
+        runs[name] = Processes(module, data, options.ranks)
+    for _ in range(options.rounds):
+        for run in runs.values():
+            run.take_turn(options.steps)
+    return plans, runs
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--shape", default="smollm2-135m")
+    parser.add_argument("--compute", default="bfloat16")
+    parser.add_argument("--length", type=int, default=LENGTH)
+    parser.add_argument("--ranks", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=4)
+    parser.add_argument("--work", default=os.path.join(REPOSITORY, "out",
+                                                       "bench"))
+    options = parser.parse_args()
+    plans, runs = measure(options)
+    rates = {name: run.rate() for name, run in runs.items()}
+    ratio = rates["pieces"] / rates["whole"]
+    mib = {name: value / 2**20 for name, value in (
+        ("base", plans["whole"]["arenas"]["frozen"]),
+        ("pieces", plans["pieces"]["arenas"]["frozen"]),
+        ("gathered", gathered(plans["pieces"])),
+        ("planned", plans["pieces"]["total_bytes"]),
+        ("private", runs["pieces"].private))}
+    print(f"{options.shape}, {options.compute}, {options.ranks} ranks of one "
+          f"thread, T = {options.length}\n"
+          f"  whole base   {rates['whole']:.1f} tok/s\n"
+          f"  in pieces    {rates['pieces']:.1f} tok/s, {ratio:.3f} of it\n"
+          f"  a rank holds {mib['pieces']:.1f} of {mib['base']:.1f} MiB, and "
+          f"{mib['gathered']:.1f} of others' at most\n"
+          f"  planned      {mib['planned']:.1f} MiB, private at most "
+          f"{mib['private']:.1f}\n"
+          f"  {'met' if ratio >= TARGET else 'missed'}: {TARGET:.0%} of the "
+          "speed with a whole base")
+    return 0 if ratio >= TARGET else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -145,6 +145,7 @@ QLORA_DEVICE HeadMerged mergeStates(const HeadMerge &merge, const void *states,
                                     int64_t row) {
   float most = qlora_from_bits(kMinusInfinity);
   HeadMerged merged = {0, 0, -1};
+  QLORA_ROLL
   for (int64_t shard = 0; shard < merge.shards; ++shard) {
     const HeadState state = loadState(states, shard * merge.rows + row);
     merged.target += state.target;
@@ -154,6 +155,7 @@ QLORA_DEVICE HeadMerged mergeStates(const HeadMerge &merge, const void *states,
     }
   }
   double sum = 0;
+  QLORA_ROLL
   for (int64_t shard = 0; shard < merge.shards; ++shard) {
     const HeadState state = loadState(states, shard * merge.rows + row);
     sum += double(state.sum) * exp(double(state.most) - double(most));

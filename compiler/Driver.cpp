@@ -249,8 +249,9 @@ LogicalResult Driver::fitMemory(ModuleOp step) {
     return failure();
   roomy = chosen;
   roomy.residentBytes = options.memoryLimit - plannedBytes(*best);
+  // What is gathered would travel as numbers.
   if (roomy.residentBytes > 0 && !roomy.onlyPanels &&
-      options.dequantForm == "auto")
+      options.dequantForm == "auto" && options.shards == 1)
     return tryBudget(step, roomy, best);
   return success();
 }

@@ -52,7 +52,7 @@ for pass in fuse-lora fuse-accumulate rematerialize plan-dequant fuse-rows \
     llama-nf4 qwen3-ranks llama-dropout llama-full
 done
 echo "-- the base in pieces on the ranks"
-./covering.py --tools "$tools" --fsdp
+./covering.py --tools "$tools" --fsdp --every 2
 ./covering.py --tools "$tools" --fsdp --target cuda --every 8
 ./goldens.py --tools "$tools" --ranks 2 --compile-flag=--parallel=fsdp=2 \
   --compile-flag=--divide-tables=true \

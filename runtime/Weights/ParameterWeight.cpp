@@ -11,7 +11,7 @@
 namespace qlora {
 
 /// Elements that are read at a time.
-static constexpr int64_t kWindow = int64_t{1} << 22;
+static constexpr int64_t kReadElements = int64_t{1} << 22;
 
 std::vector<int64_t> shapeInFile(const qlora_parameter &parameter) {
   const auto shape = shapeOf(parameter);
@@ -43,8 +43,8 @@ Status copyWeight(const StackedFileWeight &weight, const qlora_parameter &parame
                   const WeightFactors *factors) {
   const auto type = static_cast<qlora_dtype>(parameter.dtype);
   const int64_t size = weightBytes(type), fileSize = weightBytes(weight.dtype());
-  for (int64_t first = range.begin; first < range.end; first += kWindow) {
-    const int64_t count = std::min(kWindow, range.end - first);
+  for (int64_t first = range.begin; first < range.end; first += kReadElements) {
+    const int64_t count = std::min(kReadElements, range.end - first);
     const auto bytes = static_cast<size_t>(count * fileSize);
     const auto offset = static_cast<uint64_t>((first - range.begin) * size);
     uint8_t *const out =

@@ -19,7 +19,7 @@ constexpr char kStacked[] = "stack\0stack.0\0stack.1";
 constexpr char kStoredStack[] = "stored\0gptq.weight\0gptq_v2.weight";
 
 /// What writeModel() writes, and what the files of tests/Inputs hold stored.
-const std::vector<PieceParameter> kRows = {
+const std::vector<PieceParameter> kKinds = {
     {"nf4", {37, 64}, kOnLoad, kBF16, kNF4, kNF4, 64, true},
     {"copied", {65, 33}, kNone, kBF16, kBF16},
     {"single", {33, 99}, kOnLoad, kF32, kNF4, kNF4, 64, false},
@@ -74,10 +74,10 @@ const std::vector<PieceParameter> kRows = {
     {"wide", {6, 40}, kNone, kF32, kF32, 0, 0, false, 0, true, 1024},
 };
 
-/// The weights of kRows.
+/// The weights of kKinds.
 void writeModel(const TemporaryFolder &folder) {
   ModelWriter model;
-  for (const PieceParameter &row : kRows) {
+  for (const PieceParameter &row : kKinds) {
     std::vector<int64_t> shape = row.shape;
     if (row.quantization == kTurned)
       std::ranges::reverse(shape);
@@ -122,7 +122,7 @@ void expectTheWhole(const std::vector<PieceParameter> &rows,
 }
 
 TEST_F(FrozenPieces, AreTheWholeCut) {
-  expectTheWhole(kRows, folder.path(), {2, 3, 4, 8});
+  expectTheWhole(kKinds, folder.path(), {2, 3, 4, 8});
 }
 
 /// Pieces that are read, and sent, in more than one go.
@@ -142,7 +142,7 @@ TEST(FrozenPiecesOfSize, AreTheWholeCut) {
 /// A piece goes to a device a part at a time, and is made on the host.
 TEST_F(FrozenPieces, ReachADevice) {
   constexpr int kRanks = 3;
-  PieceTables cut(kRows, kRanks);
+  PieceTables cut(kKinds, kRanks);
   auto module = cut.load();
   ASSERT_TRUE(module.isOk()) << module.status().message();
   const std::vector<Bytes> expected = fillRanks(*module, folder.path(), kRanks);
@@ -262,7 +262,7 @@ TEST_F(FrozenPieces, OneRankThatFailsEndsThemAll) {
 }
 
 TEST_F(FrozenPieces, NeedAsManyRanks) {
-  PieceTables cut(kRows, 4);
+  PieceTables cut(kKinds, 4);
   auto module = cut.load();
   ASSERT_TRUE(module.isOk()) << module.status().message();
   Bytes out;

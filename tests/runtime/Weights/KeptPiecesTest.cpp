@@ -29,7 +29,7 @@ namespace fs = std::filesystem;
 // Long enough there to be trusted.
 const std::string kModel =
     std::string(QLORA_TEST_INPUTS) + "/goldens/llama-nf4/model";
-const std::vector<PieceParameter> kRows = {
+const std::vector<PieceParameter> kKeptRows = {
     {"model.layers.0.mlp.down_proj.weight",
      {64, 176},
      QLORA_QUANTIZATION_ON_LOAD,
@@ -120,7 +120,7 @@ protected:
 
   /// Of all ranks.
   std::vector<PieceRun> start(int ranks, int shards) {
-    PieceTables tables(kRows, static_cast<uint32_t>(shards));
+    PieceTables tables(kKeptRows, static_cast<uint32_t>(shards));
     auto module = tables.load();
     EXPECT_TRUE(module.isOk()) << module.status().message();
     std::vector<PieceRun> runs(static_cast<size_t>(ranks));
@@ -229,7 +229,7 @@ TEST_F(KeptPieces, ALimitIsForAllOfAMachine) {
 /// files.
 TEST_F(KeptPieces, GroupsShareFiles) {
   request.limit =
-      2 * baseFileBytes(PieceTables(kRows, 2).arenas[kDemoFrozen].bytes);
+      2 * baseFileBytes(PieceTables(kKeptRows, 2).arenas[kDemoFrozen].bytes);
   const std::vector<PieceRun> first = start(4, 2);
   expectSame(first, first, false);
   EXPECT_EQ(files().size(), 2u);
@@ -254,7 +254,7 @@ TEST_F(KeptPieces, OneRemarkIsOfAllRanks) {
 /// The same by the way that a run takes.
 TEST_F(KeptPieces, AreWhatADeviceGets) {
   const std::vector<PieceRun> first = start();
-  PieceTables tables(kRows, 3);
+  PieceTables tables(kKeptRows, 3);
   auto module = tables.load();
   ASSERT_TRUE(module.isOk()) << module.status().message();
   for (const bool areKept : {true, false}) {

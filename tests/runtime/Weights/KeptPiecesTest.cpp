@@ -251,35 +251,6 @@ TEST_F(KeptPieces, OneRemarkIsOfAllRanks) {
   EXPECT_TRUE(files().empty());
 }
 
-/// The same by the way that a run takes.
-TEST_F(KeptPieces, AreWhatADeviceGets) {
-  const std::vector<PieceRun> first = start();
-  PieceTables tables(kKeptRows, 3);
-  auto module = tables.load();
-  ASSERT_TRUE(module.isOk()) << module.status().message();
-  for (const bool areKept : {true, false}) {
-    request.place = areKept ? folder.path() : BaseCacheRequest::kNone;
-    runJob(3, [&](RankGroup &group) {
-      std::shared_ptr<FrozenBase> base; // outlives the device
-      DeviceOptions options;
-      options.collectives = {&group.collectives(), &group.collectives()};
-      auto device = createDevice("cpu", options);
-      ASSERT_TRUE(device.isOk()) << device.status().message();
-      WeightRequest wanted{*module, group, request, kModel, "", 0, {}, nullptr};
-      EXPECT_HAS(loadWeights(wanted, **device).status().message(),
-                 "that 3 ranks hold in pieces, and here 1 would");
-      wanted.shards = &group.collectives();
-      const auto weights = loadWeights(wanted, **device);
-      ASSERT_TRUE(weights.isOk()) << weights.status().message();
-      base = weights->base;
-      EXPECT_EQ(base->mappedFile().empty(), !areKept);
-      EXPECT_TRUE(
-          std::ranges::equal((*device)->hostArena(kDemoFrozen),
-                             first[static_cast<size_t>(group.rank())].arena));
-    });
-  }
-}
-
 TEST_F(KeptPieces, NoneAreKeptWithoutAPlace) {
   request.place = BaseCacheRequest::kNone;
   const std::vector<PieceRun> first = start();

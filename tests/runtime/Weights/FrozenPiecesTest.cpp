@@ -233,7 +233,9 @@ TEST(FrozenPiecesMemory, IsThatOfOneTensor) {
   });
   const uint64_t growth = resident - std::min<uint64_t>(before, resident);
   RecordProperty("MiB", static_cast<int>(growth / kMiB));
+#ifndef __SANITIZE_THREAD__ // which keeps several bytes for each of ours
   EXPECT_LE(growth, 160 * kMiB);
+#endif
 }
 
 /// The one that fails closes its connections; the others do not wait.

@@ -31,10 +31,8 @@ double EntryTimeline::seconds() const {
 static DenseSet<Operation *> gatheredBuffers(ArrayRef<Operation *> commands) {
   DenseSet<Operation *> gathered;
   for (Operation *command : commands)
-    if (auto gather = dyn_cast<CollectiveOp>(command);
-        gather && gather.getSource() &&
-        rootOf(gather.getSource()).getArena() == Arena::Frozen)
-      gathered.insert(rootOf(gather.getTarget()));
+    if (BufferOp buffer = gatheredBy(command))
+      gathered.insert(buffer);
   return gathered;
 }
 

@@ -72,6 +72,14 @@ SmallVector<Value> qlora::buffersWritten(Operation *command) {
   return written;
 }
 
+BufferOp qlora::gatheredBy(Operation *command) {
+  auto gather = dyn_cast<CollectiveOp>(command);
+  const bool isOfWeights =
+      gather && gather.getSource() &&
+      rootOf(gather.getSource()).getArena() == Arena::Frozen;
+  return isOfWeights ? rootOf(gather.getTarget()) : BufferOp();
+}
+
 ByteRange qlora::rangeOf(Value buffer) {
   uint64_t offset = 0;
   auto part = buffer.getDefiningOp<ViewOp>();

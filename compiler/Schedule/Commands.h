@@ -33,6 +33,10 @@ llvm::SmallVector<BufferAccess> accessesOf(mlir::Operation *command);
 /// Those that it may write.
 llvm::SmallVector<mlir::Value> buffersWritten(mlir::Operation *command);
 
+/// The buffer that a command gathers a frozen weight into, from the pieces of
+/// ranks; null where it does anything else.
+program::BufferOp gatheredBy(mlir::Operation *command);
+
 /// The bytes of a buffer: of an arena, or of a program.buffer that has no place
 /// in one yet.
 struct ByteRange {

@@ -34,10 +34,8 @@ public:
               const DeviceProfile &device)
       : commands(commandsOf(entry)), symbols(symbols), device(device) {
     for (auto [position, command] : llvm::enumerate(commands))
-      if (auto gather = dyn_cast<CollectiveOp>(command);
-          gather && gather.getSource() &&
-          rootOf(gather.getSource()).getArena() == Arena::Frozen)
-        gathered[rootOf(gather.getTarget())] = position;
+      if (BufferOp buffer = gatheredBy(command))
+        gathered[buffer] = position;
   }
 
   unsigned run();

@@ -15,7 +15,7 @@
 namespace qlora {
 
 /// Pieces are whole cache lines, and so are parts of them.
-static constexpr uint64_t kLine = 64;
+static constexpr uint64_t kLine = QLORA_PIECE_ALIGNMENT;
 
 //===----------------------------------------------------------------------===//
 // Read by each rank

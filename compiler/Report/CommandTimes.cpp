@@ -40,7 +40,7 @@ std::vector<Work> CommandTimes::worksOf(LaunchOp launch) const {
   double touched = 0;
   for (auto [i, buffer, access] :
        llvm::enumerate(launch.getOperands(), launch.getAccess())) {
-    uint64_t bytes = rangeOf(buffer).bytes;
+    uint64_t bytes = ownBytes(buffer);
     touched += double(bytes - operands[i].skippedBytes(bytes)) *
                (access == QLORA_READ_WRITE ? 2 : 1);
   }
@@ -52,7 +52,7 @@ std::vector<Work> CommandTimes::worksOf(Operation *command) const {
     return worksOf(launch);
   double touched = 0;
   for (Value buffer : command->getOperands())
-    touched += double(rangeOf(buffer).bytes);
+    touched += double(ownBytes(buffer));
   return {rowWork(touched, 0)};
 }
 

@@ -12,8 +12,8 @@
 namespace qlora {
 
 static constexpr int64_t kMaxAxis = 65536;
-static constexpr std::string_view kAxes[] = {"dp", "fsdp", "zero2", "tp",
-                                             "pp", "cp",   "ep"};
+static constexpr std::string_view kAxes[] = {"dp", "fsdp", "zero1", "zero2",
+                                             "tp", "pp",   "cp",    "ep"};
 
 static Status setAxis(ParallelMesh &mesh, std::string_view axis,
                       int64_t ranks) {
@@ -23,9 +23,11 @@ static Status setAxis(ParallelMesh &mesh, std::string_view axis,
   if (axis == "dp")
     return Status::invalid("--parallel: dp is what is left of the ranks of a "
                            "run; give it with --gpus");
-  if (axis != "fsdp")
-    return Status::invalid("--parallel: {} is not there yet; fsdp is", axis);
-  mesh.shards = ranks;
+  if (axis != "fsdp" && axis != "zero1")
+    return Status::invalid("--parallel: {} is not there yet; fsdp and zero1 "
+                           "are",
+                           axis);
+  (axis == "fsdp" ? mesh.shards : mesh.updatePieces) = ranks;
   return Status::ok();
 }
 
@@ -55,6 +57,11 @@ StatusOr<ParallelMesh> ParallelMesh::parse(std::string_view text) {
       return Status::invalid("--parallel has two numbers for {}", axis);
     QLORA_RETURN_IF_ERROR(setAxis(mesh, axis, ranks));
   }
+  if (mesh.shards > 1 && mesh.updatePieces > 1 &&
+      mesh.shards != mesh.updatePieces)
+    return Status::invalid("--parallel: fsdp={} and zero1={} are pieces on the "
+                           "same ranks; give them one number",
+                           mesh.shards, mesh.updatePieces);
   return mesh;
 }
 

@@ -4,6 +4,8 @@
 //
 //   --parallel fsdp=4     the base in pieces, among every four ranks that follow
 //                         each other (of one machine, best)
+//   --parallel zero1=4    what optimizers keep, and their work, in such pieces
+//   --parallel fsdp=4,zero1=4  both
 //
 // What is left of the ranks of a run is data parallel: 8 ranks of fsdp=4 are two
 // such groups, with other rows each. Which ranks a group has is in
@@ -21,9 +23,11 @@ namespace qlora {
 
 struct ParallelMesh {
   int64_t shards = 1; ///< fsdp: ranks that hold a base together
+  int64_t updatePieces = 1; ///< zero1: ranks that divide the updates
 
   /// "fsdp=4", or "" or "none" for a mesh of one. kInvalidArgument names the
-  /// axis that is unknown, not there yet, given twice or no number.
+  /// axis that is unknown, not there yet, given twice or no number, or two axes
+  /// of one group that differ.
   static StatusOr<ParallelMesh> parse(std::string_view text);
 };
 

@@ -69,7 +69,7 @@ double collectiveSeconds(unsigned kind, double bytes, int64_t ranks,
 
 int64_t ranksOfGroup(const LoadedModule &module, unsigned group,
                      int64_t ranks) {
-  return group == QLORA_GROUP_FSDP ? int64_t(module.table().shards) : ranks;
+  return group == QLORA_GROUP_FSDP ? int64_t(module.groupSize()) : ranks;
 }
 
 namespace {
@@ -301,8 +301,8 @@ StatusOr<std::vector<StepPrediction>>
 predictScaling(const LoadedModule &module, PredictionRequest request) {
   const int64_t all = request.ranks;
   std::vector<StepPrediction> curve;
-  // Of what can be started: multiples of the ranks that hold a base together.
-  for (int64_t ranks = module.table().shards;;
+  // Of what can be started: multiples of a group.
+  for (int64_t ranks = module.groupSize();;
        ranks = std::min(2 * ranks, all)) {
     request.ranks = ranks;
     QLORA_ASSIGN_OR_RETURN(auto steps, predictSteps(module, request));

@@ -185,10 +185,12 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
   QLORA_ASSIGN_OR_RETURN(const ParallelMesh mesh,
                          ParallelMesh::parse(o.text("parallel")));
   c.shards = mesh.shards;
+  c.updatePieces = mesh.updatePieces;
   if (c.shards > 1 && o.text("finetuning_type") == "full")
     return Status::invalid("--parallel fsdp divides a frozen base, and "
-                           "--finetuning-type full trains all of it; leave one "
-                           "of them out");
+                           "--finetuning-type full trains all of it; "
+                           "--parallel zero1=N divides what its optimizer "
+                           "keeps");
   c.checkpointing = o.boolean("gradient_checkpointing");
   c.deviceProfile = own.text("device_profile");
   c.dequantForm = own.text("dequant");

@@ -261,6 +261,12 @@ const OptionRow kRows[] = {
      "seconds that a rank waits for the slowest one before the run is given up",
      "", "", 1, 1e6},
 
+    {"reproducible_reductions", kBool, "false", kRun, kSchedule,
+     "sum gradients as a tree over the micro-batches of a step, so that 1, 2, 4 "
+     "or 8 ranks with the same rows a step leave the same bytes; slower, and not "
+     "with --parallel fsdp",
+     ""},
+
     {"packing", kBool, "false", kRun, kData,
      "put several short rows of a JSONL file into one: fewer steps",
      "sample_packing"},

@@ -127,13 +127,16 @@ public:
     return static_cast<int64_t>(lines.size());
   }
   int64_t microBatches(int64_t step, const StepShape &shape) override {
-    return static_cast<int64_t>(planOf(step, shape).size()) / shape.ranks;
+    const auto count = static_cast<int64_t>(planOf(step, shape).size());
+    return (count + shape.ranks - 1) / shape.ranks;
   }
 
 protected:
   BatchLayout smallestAt(int64_t step, int64_t index,
                          const StepShape &shape) override {
-    return layout(planOf(step, shape)[static_cast<size_t>(index)]);
+    const StepPlan &plan = planOf(step, shape);
+    const auto number = static_cast<size_t>(index);
+    return number < plan.size() ? layout(plan[number]) : layout({});
   }
   BatchLayout smallestInOrder(int64_t number) override {
     return number < countInOrder() ? layout(lines[static_cast<size_t>(number)])
@@ -252,8 +255,10 @@ const StepPlan &PaddingFreeSchedule::planOf(int64_t step,
   std::vector<int64_t> lengths;
   for (int64_t number : own)
     lengths.push_back(units[static_cast<size_t>(number)].length);
-  plan = packStep(lengths, {variants.buckets, variants.batch,
-                            shape.accumulation, shape.ranks, variants.costs});
+  plan = packStep(lengths,
+                  {variants.buckets, variants.batch,
+                   shape.dealsAsOne ? shape.count() : shape.accumulation,
+                   shape.dealsAsOne ? 1 : shape.ranks, variants.costs});
   for (std::vector<int64_t> &numbers : plan)
     for (int64_t &number : numbers)
       number = own[static_cast<size_t>(number)];

@@ -42,6 +42,8 @@ struct StepShape {
   int64_t accumulation = 1;
   int64_t ranks = 1;
   bool inLockstep = false; ///< every entry has collectives of several ranks
+  /// Rows share a micro-batch as on one rank that has all of them.
+  bool dealsAsOne = false;
 
   int64_t count() const { return accumulation * ranks; }
   bool operator==(const StepShape &) const = default;

@@ -210,6 +210,12 @@ Status Program::accumulateLast(const MicroBatch &batch,
   return startSums(*entry);
 }
 
+Status Program::readSums(const MicroBatch &batch) {
+  QLORA_ASSIGN_OR_RETURN(const qlora_entry *entry,
+                         find(QLORA_ENTRY_ACCUMULATE_LAST, batch));
+  return startSums(*entry);
+}
+
 Status Program::update(const qlora_step_block &step) {
   const qlora_entry *entry = module.entry(QLORA_ENTRY_UPDATE);
   QLORA_RETURN_IF_ERROR(runEntry(device, module, *entry, step));

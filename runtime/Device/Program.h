@@ -63,6 +63,9 @@ public:
   Status accumulateLast(const MicroBatch &batch,
                         std::optional<int64_t> mostLabels,
                         const qlora_step_block &step);
+  /// A read of the sums alone, of the entry that would be last; in place of its
+  /// own where the sums over ranks are made elsewhere.
+  Status readSums(const MicroBatch &batch);
   /// TRAINABLE := what is evaluated and saved, or again what is trained; nothing
   /// where these are the same.
   Status switchTo(qlora_entry_kind kind, const qlora_step_block &step);

@@ -19,6 +19,7 @@
 #include "runtime/Session/Checkpoint.h"
 #include "runtime/Session/Dump.h"
 #include "runtime/Session/Evaluation.h"
+#include "runtime/Session/GradientTree.h"
 #include "runtime/Session/HubPush.h"
 #include "runtime/Session/ModelCard.h"
 #include "runtime/Session/OutputFolder.h"
@@ -58,8 +59,10 @@ private:
   Status loadBase();
   int64_t totalSteps() const;
   StepShape stepShape() const {
-    return {start.accumulation, group.size(), module.table().shards > 1};
+    return {start.accumulation, group.size(), module.table().shards > 1,
+            options.boolean("reproducible_reductions")};
   }
+  uint64_t ownBytes() const;
   uint64_t untouchedBytes() const;
   void warnOfBase();
   Status writeRecord();
@@ -257,6 +260,14 @@ int64_t Session::totalSteps() const {
       std::ceil(options.number("num_train_epochs") * perEpoch));
 }
 
+/// Of this process beside the arenas, where these are its memory.
+uint64_t Session::ownBytes() const {
+  if (weights.processBytes == 0 || !stepShape().dealsAsOne)
+    return weights.processBytes;
+  return weights.processBytes + GradientTree::pendingBytes(
+                                    start.accumulation, module, group.size());
+}
+
 /// Of the arenas, what this rank will not touch (Predict/TouchedMemory.h).
 uint64_t Session::untouchedBytes() const {
   if (weights.processBytes == 0)
@@ -368,7 +379,7 @@ StatusOr<int> Session::run() {
                 outputFolder,
                 stepShape(),
                 totalSteps(),
-                {module, *device, weights.processBytes, untouchedBytes()}};
+                {module, *device, ownBytes(), untouchedBytes()}};
   QLORA_RETURN_IF_ERROR(announce(run));
   QLORA_ASSIGN_OR_RETURN(std::optional<Dump> dump, Dump::open(request.dumpFile, run));
   QLORA_ASSIGN_OR_RETURN(const int code, work(run, dump ? &*dump : nullptr));
@@ -383,6 +394,8 @@ StatusOr<int> runSession(const SessionRequest &request,
   QLORA_ASSIGN_OR_RETURN(LoadedRequest loaded, loadRequest(request));
   QLORA_RETURN_IF_ERROR(checkRanksOf(loaded.options, env.worldSize));
   QLORA_RETURN_IF_ERROR(checkShards(loaded.module, env.worldSize));
+  if (loaded.options.boolean("reproducible_reductions"))
+    QLORA_RETURN_IF_ERROR(GradientTree::check(loaded.module, env.worldSize));
   const std::chrono::seconds timeout(loaded.options.integer("ddp_timeout"));
   QLORA_ASSIGN_OR_RETURN(
       RankGroup group,

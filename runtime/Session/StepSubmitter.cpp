@@ -9,6 +9,7 @@
 #include <csignal>
 
 #include "runtime/Base/StopSignal.h"
+#include "runtime/Session/GradientTree.h"
 #include "runtime/Watch/Profiler.h"
 
 namespace qlora {
@@ -80,8 +81,41 @@ Status StepSubmitter::readBatch(int64_t step, int64_t index) {
   return run.train->read(step, index, run.stepShape, batch);
 }
 
+/// The k-th micro-batch of this rank, which counts from now on.
+Status StepSubmitter::readOwn(int64_t k, qlora_step_block &block,
+                              SubmittedStep &own) {
+  const int64_t index = k * run.group.size() + run.group.rank();
+  QLORA_RETURN_IF_ERROR(readBatch(own.step, index));
+  block.micro_batch = static_cast<uint64_t>(own.step * run.perStep() + index);
+  own.tokens += static_cast<int64_t>(batch.segments.size()) -
+                std::count(batch.segments.begin(), batch.segments.end(), 0);
+  own.labels += batch.labelCount();
+  return Status::ok();
+}
+
+/// GradientTree.h. Ranks meet after all of their micro-batches.
+Status StepSubmitter::accumulateAsTree(qlora_step_block &block,
+                                       SubmittedStep &own) {
+  const int64_t count =
+      run.train->schedule().microBatches(own.step, run.stepShape);
+  GradientTree tree(run.stepShape.accumulation, run.module, run.device,
+                    run.group);
+  for (const int64_t k : turnsOf(run.stepShape.accumulation)) {
+    own.isCut |= own.tokens > 0 && stopSignal() != 0;
+    if (k < count && !own.isCut) {
+      QLORA_RETURN_IF_ERROR(readOwn(k, block, own));
+      const HostSlice slice(run.profiler, HostWork::kAccumulate);
+      QLORA_RETURN_IF_ERROR(run.program.accumulate(batch, std::nullopt, block));
+    }
+    const HostSlice slice(run.profiler, HostWork::kAccumulate);
+    QLORA_RETURN_IF_ERROR(tree.endTurn());
+  }
+  const HostSlice slice(run.profiler, HostWork::kAccumulate);
+  QLORA_RETURN_IF_ERROR(tree.finish());
+  return run.program.readSums(batch);
+}
+
 Status StepSubmitter::accumulate(qlora_step_block &block, SubmittedStep &own) {
-  int64_t ranks = run.group.size();
   const int64_t count =
       run.train->schedule().microBatches(own.step, run.stepShape);
   for (int64_t k = 0; k < count; ++k) {
@@ -91,12 +125,7 @@ Status StepSubmitter::accumulate(qlora_step_block &block, SubmittedStep &own) {
       own.isCut = true;
       k = count - 1;
     }
-    int64_t index = k * ranks + run.group.rank();
-    QLORA_RETURN_IF_ERROR(readBatch(own.step, index));
-    block.micro_batch = static_cast<uint64_t>(own.step * run.perStep() + index);
-    own.tokens += static_cast<int64_t>(batch.segments.size()) -
-                  std::count(batch.segments.begin(), batch.segments.end(), 0);
-    own.labels += batch.labelCount();
+    QLORA_RETURN_IF_ERROR(readOwn(k, block, own));
     const HostSlice slice(run.profiler, HostWork::kAccumulate);
     QLORA_RETURN_IF_ERROR(
         k + 1 < count
@@ -144,7 +173,9 @@ StatusOr<SubmittedStep> StepSubmitter::submit(int64_t step,
                                               SignalRequests &requests) {
   qlora_step_block block = this->block(step);
   SubmittedStep submitted{step};
-  QLORA_RETURN_IF_ERROR(accumulate(block, submitted));
+  QLORA_RETURN_IF_ERROR(run.stepShape.dealsAsOne
+                            ? accumulateAsTree(block, submitted)
+                            : accumulate(block, submitted));
   QLORA_RETURN_IF_ERROR(agree(submitted, requests));
   if (submitted.isCut || submitted.labels == 0)
     return submitted;

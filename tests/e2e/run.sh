@@ -5,6 +5,9 @@
 # ranks: derivative rules, promises, predictions, profiles, other ranks, bf16,
 # each optimisation off, every two of what models and adapters have.
 set -euo pipefail
+# Each command, with the seconds before it.
+PS4='+ ${SECONDS}s '
+set -x
 tools=$(realpath "$1")
 cd "$(dirname "$0")"
 
@@ -29,6 +32,7 @@ rm "$said"
 ./predict.py --tools "$tools"
 ./step_profile.py --tools "$tools"
 ./padding_free.py --tools "$tools"
+./reproducible.py --tools "$tools"
 ./base_cache.py --tools "$tools"
 ./optimizers.py --tools "$tools"
 ./full.py --tools "$tools"
@@ -113,6 +117,7 @@ echo "-- the embedding in host memory"
   --compile-flag=--offload-embedding=true llama-nf4
 ./cuda_platform.py --tools "$tools"
 ./padding_free.py --tools "$tools" --target cuda
+./reproducible.py --tools "$tools" --target cuda
 echo "-- what a step of 32 layers asks of the driver"
 ./cuda_step.py --tools "$tools"
 echo "-- weights decoded ahead, in any order of the queues"

@@ -6,7 +6,7 @@
 #include "runtime/Weights/FrozenBase.h"
 
 #include "runtime/Ranks/RankGroup.h"
-#include "runtime/Ranks/Rendezvous.h"
+#include "runtime/Ranks/Socket.h"
 #include "runtime/Weights/LoadWeights.h"
 #include "runtime/Weights/Parameters.h"
 #include "tests/runtime/TemporaryFolder.h"

@@ -5,9 +5,10 @@
 # environment in .venv for the data step (tokenizers, jinja2; pyarrow, which
 # Parquet and zstd need), which finds it there by itself, and the tests (numpy,
 # ortools); with --tests what packages are made with (dpkg-dev, help2man,
-# auditwheel), launchers (torchrun, mpirun), PEFT, transformers' and
-# TensorBoard's readers, a browser (Chromium), NVML's header and NVIDIA's
-# disassembler too, and its compiler where the machine has none.
+# auditwheel), launchers (torchrun, mpirun), what networks between namespaces
+# are made with (iproute2, nftables), PEFT, transformers' and TensorBoard's
+# readers, a browser (Chromium), NVML's header and NVIDIA's disassembler too,
+# and its compiler where the machine has none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,7 +20,7 @@ packages=(
   libeigen3-dev
 )
 [ "${1:-}" != --tests ] || packages+=(
-  dpkg-dev help2man openmpi-bin python3-torch chromium
+  dpkg-dev help2man openmpi-bin python3-torch chromium iproute2 nftables
 )
 missing=()
 for package in "${packages[@]}"; do

@@ -105,8 +105,11 @@ static Status readMaster(const GetVariable &get, RankEnvironment &env) {
   }
   QLORA_RETURN_IF_ERROR(
       readNumber(get, "MASTER_PORT", 1, 65535, env.masterPort));
-  if (get("TORCHELASTIC_RUN_ID"))
+  const bool isElastic = get("TORCHELASTIC_RUN_ID");
+  if (isElastic)
     env.masterPort += env.masterPort < 65535 ? 1 : -1;
+  if (env.launcher == "torchrun" && !isElastic) // PyTorchJob, or by hand
+    env.patience = std::chrono::minutes(5);
   return Status::ok();
 }
 
@@ -176,7 +179,7 @@ StatusOr<std::optional<RankChannel>> RankChannel::open(RankEnvironment &env) {
                          kRankChannelVariable);
   env.secret = hello.value("secret", "");
   env.secretRemark.clear();
-  env.launcher = "qlora-run";
+  env.launcher = kOwnLauncher;
   if (int listening = hello.value("listening", -1); listening >= 0) {
     fcntl(listening, F_SETFD, FD_CLOEXEC);
     channel.listening = FileDescriptor(listening);

@@ -22,6 +22,7 @@
 #ifndef QLORA_RUNTIME_RANKS_RANKENVIRONMENT_H
 #define QLORA_RUNTIME_RANKS_RANKENVIRONMENT_H
 
+#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <optional>
@@ -42,12 +43,18 @@ struct RankEnvironment {
   std::string secret; ///< what strangers do not know; may be empty
   /// What a user should know of it: "" where it is good.
   std::string secretRemark;
+  /// How long rank 0 waits for ranks that have not come. The launchers that we
+  /// know start all of them at once; where each is a container of its own, it
+  /// may have to be fetched first.
+  std::chrono::seconds patience = std::chrono::minutes(1);
   /// Says who launched us, for messages: "torchrun".
   std::string launcher = "none";
 
   bool isMain() const { return rank == 0; }
 };
 
+/// RankEnvironment::launcher of ranks that launchRanks started.
+inline constexpr const char *kOwnLauncher = "qlora-run";
 inline constexpr const char *kJobSecretVariable = "QLORA_JOB_SECRET";
 
 /// The value of an environment variable, or nullptr.

@@ -5,15 +5,14 @@
 #include "runtime/Ranks/RankGroup.h"
 
 #include <algorithm>
+#include <functional>
 #include <vector>
 
+#include "runtime/Ranks/RendezvousServer.h"
 #include "runtime/Ranks/RingCollectives.h"
+#include "runtime/Ranks/Socket.h"
 
 namespace qlora {
-
-/// At most, where --ddp-timeout allows as much.
-static constexpr std::chrono::milliseconds kJoinTimeout =
-    std::chrono::minutes(5);
 
 /// Where all ranks of a group are on one machine.
 static Status openWindow(const LocalRanks &local, RingCollectives &group) {
@@ -36,38 +35,92 @@ static Status openWindow(const LocalRanks &local, RingCollectives &group) {
 namespace {
 /// All ranks, and where this one is reached.
 struct World {
-  /// On rank 0: until all have met, since others may still ask it.
-  std::unique_ptr<RendezvousServer> server;
   std::unique_ptr<RingCollectives> group;
   std::string address;
 };
 } // namespace
 
+static bool hasOwnLauncher(const RankEnvironment &env) {
+  return env.launcher == kOwnLauncher;
+}
+
+/// How long rank 0 stays to tell ranks that come late why there is no start.
+static constexpr std::chrono::milliseconds kTelling = std::chrono::seconds(15);
+
+/// On rank 0; null on others.
+static StatusOr<std::unique_ptr<RendezvousServer>>
+serveRendezvous(const RankEnvironment &env, FileDescriptor listening,
+                std::chrono::milliseconds patience) {
+  if (!env.isMain())
+    return std::unique_ptr<RendezvousServer>();
+  const std::string place =
+      fmt::format("{}:{}", env.masterAddress, env.masterPort);
+  if (!listening.isOpen()) {
+    auto own = listenOn(env.masterAddress, env.masterPort);
+    if (own.status().code() == StatusCode::kResourceExhausted)
+      return portTaken(place);
+    QLORA_RETURN_IF_ERROR(own.status().withContext(
+        "rank 0 cannot serve MASTER_ADDR:MASTER_PORT"));
+    listening = std::move(*own);
+  }
+  RendezvousServer::Terms terms;
+  terms.secret = env.secret;
+  terms.ranks = env.worldSize;
+  terms.version = QLORA_VERSION;
+  terms.place = place;
+  terms.patience = patience;
+  return RendezvousServer::start(std::move(listening), std::move(terms));
+}
+
+/// Our launcher has all ranks' own words and chooses among them: it is not made
+/// to wait for a choice of theirs.
+static Heartbeat::Timing timingOf(const RankEnvironment &env) {
+  Heartbeat::Timing timing;
+  if (hasOwnLauncher(env))
+    timing.settle = timing.word = {};
+  return timing;
+}
+
+static std::string ownName(const RankEnvironment &env) {
+  return fmt::format("rank {} ({})", env.rank, hostName());
+}
+
+/// Before there is a ring.
+static Status refuse(Rendezvous &rendezvous, const RankEnvironment &env,
+                     const Status &own, std::chrono::milliseconds patience) {
+  const Status shown =
+      rendezvous.exchange(own.withContext(ownName(env)), patience).status();
+  return hasOwnLauncher(env) ? own : Status(own.code(), shown.message());
+}
+
 static StatusOr<World> meetAll(const RankEnvironment &env,
                                FileDescriptor listening,
-                               std::chrono::milliseconds timeout) {
+                               std::chrono::milliseconds timeout,
+                               const Status &own) {
+  const auto patience =
+      std::min<std::chrono::milliseconds>(timeout, env.patience);
+  QLORA_ASSIGN_OR_RETURN(const std::unique_ptr<RendezvousServer> server,
+                         serveRendezvous(env, std::move(listening), patience));
+  QLORA_ASSIGN_OR_RETURN(
+      Rendezvous rendezvous,
+      Rendezvous::connect(env.masterAddress, env.masterPort, env.secret,
+                          {env.rank, env.worldSize, hostName(), QLORA_VERSION},
+                          patience));
+  auto ring = own.isOk() ? Ring::connect(rendezvous, env.secret, patience,
+                                         timeout, timingOf(env))
+                         : refuse(rendezvous, env, own, patience);
+  if (server)
+    server->waitUntilTold(kTelling);
+  QLORA_RETURN_IF_ERROR(ring.status());
   World world;
-  if (env.isMain()) {
-    if (!listening.isOpen()) {
-      auto socket = listenOn(env.masterAddress, env.masterPort);
-      if (!socket.isOk())
-        return socket.status().withContext(
-            "rank 0 cannot serve MASTER_ADDR:MASTER_PORT; choose a free port");
-      listening = std::move(*socket);
-    }
-    QLORA_ASSIGN_OR_RETURN(world.server,
-                           RendezvousServer::start(std::move(listening),
-                                                   env.secret, env.worldSize));
-  }
-  const auto patience = std::min(timeout, kJoinTimeout);
-  QLORA_ASSIGN_OR_RETURN(Rendezvous rendezvous,
-                         Rendezvous::connect(env.masterAddress, env.masterPort,
-                                             env.secret, patience));
-  QLORA_ASSIGN_OR_RETURN(std::unique_ptr<Ring> ring,
-                         Ring::connect(rendezvous, env.secret, env.rank,
-                                       env.worldSize, patience, timeout));
-  world.group = std::make_unique<RingCollectives>(std::move(ring));
+  world.group = std::make_unique<RingCollectives>(std::move(*ring));
   world.address = rendezvous.localAddress();
+  QLORA_ASSIGN_OR_RETURN(std::vector<std::string> hosts,
+                         world.group->allGather(hostName()));
+  // One machine needs no name.
+  if (std::adjacent_find(hosts.begin(), hosts.end(), std::not_equal_to<>()) !=
+      hosts.end())
+    world.group->heartbeat()->nameHosts(std::move(hosts));
   return world;
 }
 
@@ -83,10 +136,11 @@ meetShards(World &world, const RankEnvironment &env, int shards,
     return all[static_cast<size_t>(members.first +
                                    (members.rank + 1) % shards)];
   };
-  QLORA_ASSIGN_OR_RETURN(std::unique_ptr<Ring> ring,
-                         Ring::connect(world.address, tellNext, env.secret,
-                                       members, std::min(timeout, kJoinTimeout),
-                                       timeout));
+  QLORA_ASSIGN_OR_RETURN(
+      std::unique_ptr<Ring> ring,
+      Ring::connect(world.address, tellNext, env.secret, members,
+                    std::min<std::chrono::milliseconds>(timeout, env.patience),
+                    timeout));
   auto group = std::make_unique<RingCollectives>(std::move(ring));
   QLORA_ASSIGN_OR_RETURN(const LocalRanks local, LocalRanks::find(*group));
   QLORA_RETURN_IF_ERROR(openWindow(local, *group));
@@ -97,24 +151,41 @@ meetShards(World &world, const RankEnvironment &env, int shards,
 StatusOr<RankGroup> RankGroup::join(const RankEnvironment &env,
                                     FileDescriptor listening,
                                     std::chrono::milliseconds timeout,
-                                    int shards) {
+                                    int shards, const Status &own) {
   RankGroup joined;
   if (shards == 1 && env.worldSize > 1)
     joined.shards = std::make_unique<SingleRank>();
+  joined.isSupervised = hasOwnLauncher(env);
   if (env.worldSize == 1) {
+    QLORA_RETURN_IF_ERROR(own);
     joined.group = std::make_unique<SingleRank>();
     return joined;
   }
   QLORA_ASSIGN_OR_RETURN(World world,
-                         meetAll(env, std::move(listening), timeout));
+                         meetAll(env, std::move(listening), timeout, own));
   QLORA_ASSIGN_OR_RETURN(joined.local, LocalRanks::find(*world.group));
   QLORA_RETURN_IF_ERROR(openWindow(joined.local, *world.group));
   if (shards > 1 && shards < env.worldSize) {
     QLORA_ASSIGN_OR_RETURN(joined.shards,
                            meetShards(world, env, shards, timeout));
   }
+  joined.heartbeat = world.group->heartbeat();
   joined.group = std::move(world.group);
   return joined;
+}
+
+Status RankGroup::end(const Status &error) {
+  if (!heartbeat)
+    return error;
+  // The error of another rank that was told in some other way comes with that
+  // rank's own words.
+  const bool isOthers = error.code() == StatusCode::kAborted;
+  const std::string text =
+      isOthers
+          ? error.message()
+          : fmt::format("{}: {}", heartbeat->nameOf(rank()), error.message());
+  const Cause shown = heartbeat->conclude({rank(), isOthers, text}, isOthers);
+  return isSupervised ? error : Status(error.code(), shown.text);
 }
 
 /// Of each rank's values, in the order of ranks.

@@ -26,6 +26,8 @@
 
 namespace qlora {
 
+class Heartbeat;
+
 /// Movable. One per process; used by the session's thread between entries.
 class RankGroup {
 public:
@@ -35,10 +37,16 @@ public:
   /// A group of one needs no network. `timeout`: of every later call, which
   /// waits for the slowest rank; that may be in an evaluation. `shards`: of the
   /// module; the ranks are a multiple of it (checkShards).
+  ///
+  /// A rank that cannot take part comes too, and says why (`own`): all then
+  /// return the first such error.
   static StatusOr<RankGroup> join(const RankEnvironment &env,
                                   FileDescriptor listening,
                                   std::chrono::milliseconds timeout,
-                                  int shards = 1);
+                                  int shards = 1, const Status &own = {});
+  /// This rank ends for `error`: tells the others, and returns what all ranks
+  /// of the job show, which may be another rank's error.
+  Status end(const Status &error);
 
   /// Of all ranks.
   Collectives &collectives() { return *group; }
@@ -75,8 +83,11 @@ public:
 
 private:
   LocalRanks local;
-  std::unique_ptr<Collectives> group;
   std::unique_ptr<Collectives> shards; ///< null: all ranks are
+  /// Ends first: its heartbeat closes the connections of both.
+  std::unique_ptr<Collectives> group;
+  Heartbeat *heartbeat = nullptr; ///< of the group; null: it is one rank
+  bool isSupervised = false;      ///< our launcher shows one error of all
 };
 
 } // namespace qlora

@@ -1,86 +1,23 @@
 // SPDX-License-Identifier: MIT
 
-// Two sockets: how they are found, and messages on them.
+// Two sockets: messages on them, and what becomes of a lost neighbour.
 
 #include "runtime/Ranks/Ring.h"
 
-#include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
+
+#include "runtime/Ranks/RingMeeting.h"
+#include "runtime/Ranks/Socket.h"
 
 namespace qlora {
 
-using Clock = std::chrono::steady_clock;
-
 // Connecting
 // ----------------------------------------------------------------------
-
-namespace {
-/// What a rank gives at the rendezvous: where it listens, and what whoever
-/// connects has to prove the secret over.
-struct Place {
-  Digest drawn{};
-  int port = 0;
-  std::string host;
-
-  std::string text() const {
-    return std::string(drawn.begin(), drawn.end()) + std::to_string(port) +
-           " " + host;
-  }
-  static StatusOr<Place> parse(std::string_view text);
-};
-} // namespace
-
-StatusOr<Place> Place::parse(std::string_view text) {
-  Place place;
-  const size_t space = text.find(' ', place.drawn.size());
-  if (space == text.npos)
-    return Status::invalid("the next rank's address is damaged");
-  std::copy_n(text.begin(), place.drawn.size(), place.drawn.begin());
-  std::from_chars(text.data() + place.drawn.size(), text.data() + space,
-                  place.port);
-  place.host = text.substr(space + 1);
-  return place;
-}
-
-static Digest proofOfRank(std::string_view secret, int rank,
-                          const Digest &drawn) {
-  return proofOf(secret, fmt::format("ring {}", rank), drawn);
-}
-
-/// Whoever does not prove to be the rank before this one is sent away.
-static StatusOr<FileDescriptor>
-acceptFrom(const FileDescriptor &listening, const Digest &expected,
-           std::chrono::milliseconds patience,
-           std::chrono::milliseconds handshakeTimeout) {
-  const Clock::time_point deadline = Clock::now() + patience;
-  while (Clock::now() < deadline) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
-        deadline - Clock::now());
-    pollfd event = {listening.get(), POLLIN, 0};
-    if (poll(&event, 1, static_cast<int>(left.count())) <= 0)
-      continue;
-    FileDescriptor socket(
-        accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    Digest proof;
-    if (!socket.isOpen() || !setTimeout(socket, handshakeTimeout).isOk() ||
-        !receiveAll(socket, proof.data(), proof.size()).isOk() ||
-        !isSame(proof, expected))
-      continue;
-    const int on = 1;
-    setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    return socket;
-  }
-  return Status::error(StatusCode::kUnavailable,
-                       "the rank before it has not connected in {} s",
-                       patience.count() / 1000.0);
-}
 
 StatusOr<std::unique_ptr<Ring>>
 Ring::connect(const std::string &address, const TellNext &tellNext,
@@ -89,42 +26,84 @@ Ring::connect(const std::string &address, const TellNext &tellNext,
               std::chrono::milliseconds timeout,
               std::chrono::milliseconds handshakeTimeout) {
   std::unique_ptr<Ring> ring(new Ring(members, timeout));
-  Place own;
-  own.host = address;
-  QLORA_ASSIGN_OR_RETURN(own.drawn, randomDigest());
-  QLORA_ASSIGN_OR_RETURN(const FileDescriptor listening, listenOn(own.host, 0));
-  QLORA_ASSIGN_OR_RETURN(own.port, portOf(listening));
-  QLORA_ASSIGN_OR_RETURN(const std::string found, tellNext(own.text()));
-  QLORA_ASSIGN_OR_RETURN(const Place next, Place::parse(found));
-  QLORA_ASSIGN_OR_RETURN(ring->sockets[kNext],
-                         connectTo(next.host, next.port, patience));
-  // Nobody waits for an answer here, so that all can do it at once.
-  const Digest proof = proofOfRank(secret, ring->rank(), next.drawn);
-  QLORA_RETURN_IF_ERROR(
-      sendAll(ring->sockets[kNext], proof.data(), proof.size()));
   QLORA_ASSIGN_OR_RETURN(
-      ring->sockets[kPrevious],
-      acceptFrom(listening,
-                 proofOfRank(secret, ring->numberOf(kPrevious), own.drawn),
-                 patience, handshakeTimeout));
+      auto lanes,
+      meet({address, tellNext, secret, ring->rank(), ring->numberOf(kPrevious),
+            1, patience, handshakeTimeout}));
+  ring->sockets = std::move(lanes[kData]);
   return ring;
 }
 
+Status Ring::startHeartbeat(std::array<FileDescriptor, 2> controls,
+                            const Heartbeat::Timing &timing) {
+  std::array<Heartbeat::Peer, 2> peers;
+  for (Neighbour side : {kPrevious, kNext})
+    peers[side] = {rankOf(side), std::move(controls[side])};
+  QLORA_ASSIGN_OR_RETURN(
+      heart, Heartbeat::start(
+                 rank(), std::move(peers), [this] { abort(); }, timing));
+  return Status::ok();
+}
+
+/// How long neighbours who are both there may take to connect.
+static constexpr std::chrono::milliseconds kRingPatience =
+    std::chrono::seconds(15);
+
 StatusOr<std::unique_ptr<Ring>>
-Ring::connect(Rendezvous &rendezvous, std::string_view secret, int rank,
-              int size, std::chrono::milliseconds patience,
+Ring::connect(Rendezvous &rendezvous, std::string_view secret,
+              std::chrono::milliseconds patience,
               std::chrono::milliseconds timeout,
+              const Heartbeat::Timing &timing,
               std::chrono::milliseconds handshakeTimeout) {
-  const auto tellNext = [&](const std::string &own) {
-    return rendezvous.exchange(rank, size, own, patience);
+  const Rendezvous::Self &self = rendezvous.self();
+  const Members members = {self.rank, self.ranks};
+  std::unique_ptr<Ring> ring(new Ring(members, timeout));
+  bool haveMet = false;
+  const TellNext tellNext = [&](const std::string &own) {
+    auto next = rendezvous.exchange(own, patience);
+    haveMet = next.isOk();
+    return next;
   };
-  return connect(rendezvous.localAddress(), tellNext, secret, {rank, size},
-                 patience, timeout, handshakeTimeout);
+  const RingMeeting meeting = {rendezvous.localAddress(),
+                               tellNext,
+                               secret,
+                               self.rank,
+                               ring->numberOf(kPrevious),
+                               kLanes,
+                               std::min(patience, kRingPatience),
+                               handshakeTimeout};
+  auto lanes = meet(meeting);
+  if (!lanes.isOk() && !haveMet)
+    return lanes.status();
+  Status own = lanes.status();
+  if (own.isOk()) {
+    ring->sockets = std::move((*lanes)[kData]);
+    own = ring->startHeartbeat(std::move((*lanes)[kControl]), timing);
+  }
+  // All are there, but not all may have come so far.
+  const Status shown =
+      own.withContext(fmt::format("rank {} ({})", self.rank, self.host));
+  QLORA_RETURN_IF_ERROR(
+      rendezvous
+          .exchange(shown.isOk() ? StatusOr<std::string>(std::string()) : shown,
+                    2 * kRingPatience)
+          .status());
+  return ring;
+}
+
+/// Its thread first, which may close connections of this ring.
+Ring::~Ring() { heart.reset(); }
+
+Heartbeat *Ring::heartbeat() const {
+  const Ring *other = bound;
+  return heart ? heart.get() : other ? other->heart.get() : nullptr;
 }
 
 void Ring::bind(Ring &first, Ring &second) {
   first.bound = &second;
   second.bound = &first;
+  if (first.heart && first.heart->hasCause())
+    first.abort(); // which was before
 }
 
 // Messages
@@ -153,21 +132,54 @@ void Message::advance(size_t bytes) {
   }
 }
 
-Status Ring::lost(std::string_view why) {
+std::string Ring::nameOf(Neighbour side) const {
+  const Heartbeat *known = heartbeat();
+  return known ? known->nameOf(rankOf(side))
+               : fmt::format("rank {}", rankOf(side));
+}
+
+Status Ring::lost(Neighbour side, const Status &seen, bool hasClosed) {
   abort();
-  return Status::error(StatusCode::kAborted, "rank {} lost the other ranks: {}",
-                       members.first + rank(), why);
+  Heartbeat *known = heartbeat();
+  if (!known)
+    return seen;
+  const Cause cause =
+      known->conclude({rankOf(side), true, seen.message()}, hasClosed);
+  return Status(StatusCode::kAborted, cause.text);
+}
+
+/// A connection that has closed is the end of the neighbour, or of another rank
+/// that the neighbour has been told of: the heartbeat knows.
+Status Ring::ended(Neighbour side) {
+  return lost(side,
+              Status::error(StatusCode::kAborted, "{} has ended", nameOf(side)),
+              true);
+}
+
+Status Ring::silent(Neighbour side) {
+  std::string calls;
+  if (heart)
+    calls = fmt::format("it is at its collective {}, and {} waits in {}; ",
+                        heart->callOf(side), heart->nameOf(rank()), call);
+  return lost(side,
+              Status::error(StatusCode::kAborted,
+                            "{} has sent nothing for {} s: {}see what it does, "
+                            "or raise --ddp-timeout",
+                            nameOf(side), limit.count() / 1000.0, calls),
+              false);
 }
 
 void Ring::close() {
-  for (const FileDescriptor &socket : sockets)
+  for (const FileDescriptor &socket : sockets) {
+    dropUnsent(socket);
     shutdown(socket.get(), SHUT_RDWR);
+  }
 }
 
 void Ring::abort() {
   close();
-  if (bound)
-    bound->close();
+  if (Ring *other = bound)
+    other->close();
 }
 
 static bool isOver(int error) {
@@ -181,7 +193,7 @@ Status Ring::send(Neighbour to, Message &message, bool &hasMoved) {
   const ssize_t bytes =
       sendmsg(sockets[to].get(), &text, MSG_DONTWAIT | MSG_NOSIGNAL);
   if (bytes < 0 && isOver(errno))
-    return lost(fmt::format("rank {}: {}", rankOf(to), std::strerror(errno)));
+    return ended(to);
   if (bytes > 0) {
     message.advance(static_cast<size_t>(bytes));
     hasMoved = true;
@@ -196,25 +208,34 @@ Status Ring::receive(Neighbour from, Message &message, bool &hasMoved) {
   text.msg_iovlen = message.next == 0 ? 1 : message.count - message.next;
   const ssize_t bytes = recvmsg(sockets[from].get(), &text, MSG_DONTWAIT);
   if (bytes == 0)
-    return lost(fmt::format("rank {} has ended", rankOf(from)));
+    return ended(from);
   if (bytes < 0)
-    return isOver(errno) ? lost(fmt::format("rank {}: {}", rankOf(from),
-                                            std::strerror(errno)))
-                         : Status::ok();
+    return isOver(errno) ? ended(from) : Status::ok();
   hasMoved = true;
   const bool wasHeader = message.next == 0;
   message.advance(static_cast<size_t>(bytes));
   if (wasHeader && message.next > 0 && message.header != message.expected)
-    return lost(fmt::format("rank {} makes another call ({}, {} bytes, not {}, "
-                            "{})",
-                            rankOf(from), message.header.call,
-                            message.header.bytes, message.expected.call,
-                            message.expected.bytes));
+    return lost(from,
+                Status::error(StatusCode::kAborted,
+                              "{} makes another call ({}, {} bytes, not {}, "
+                              "{}): were all ranks started alike?",
+                              nameOf(from), message.header.call,
+                              message.header.bytes, message.expected.call,
+                              message.expected.bytes),
+                false);
   return Status::ok();
+}
+
+void Ring::noteCall(const Message *message) {
+  if (!message || !heart || message->header.call == kBetweenTwo)
+    return;
+  call = message->header.call;
+  heart->setCall(call);
 }
 
 Status Ring::exchange(Neighbour to, Message *sent, Neighbour from,
                       Message *received) {
+  noteCall(sent ? sent : received);
   while (true) {
     const bool sends = sent && !sent->isDone();
     const bool receives = received && !received->isDone();
@@ -234,15 +255,14 @@ Status Ring::exchange(Neighbour to, Message *sent, Neighbour from,
     if (receives)
       events[count++] = {sockets[from].get(), POLLIN, 0};
     if (poll(events, count, static_cast<int>(limit.count())) == 0)
-      return lost(fmt::format("nothing from rank {} in {} s",
-                              rankOf(receives ? from : to),
-                              limit.count() / 1000.0));
+      return silent(receives ? from : to);
   }
 }
 
 Status Ring::checkNeighbours() {
   QLORA_RETURN_IF_ERROR(checkOwn());
-  return bound ? bound->checkOwn() : Status::ok();
+  Ring *other = bound;
+  return other ? other->checkOwn() : Status::ok();
 }
 
 Status Ring::checkOwn() {
@@ -251,8 +271,7 @@ Status Ring::checkOwn() {
     events[side] = {sockets[side].get(), POLLRDHUP, 0};
   if (poll(events, 2, 0) <= 0)
     return Status::ok();
-  return lost(fmt::format(
-      "rank {} has ended", rankOf(events[kNext].revents ? kNext : kPrevious)));
+  return ended(events[kNext].revents ? kNext : kPrevious);
 }
 
 } // namespace qlora

@@ -4,7 +4,9 @@
 // the rank before it, whatever their number. The first ring of a job was found
 // through one exchange at the rendezvous (Rendezvous.h), a ring of some of the
 // ranks through one on the first. It is bound to it: who connects proves the
-// job's secret over a number that was told there alone.
+// job's secret over a number that was told there alone. The first ring has
+// connections for signs of life beside those for data (Heartbeat.h), which
+// serve the others too.
 //
 // What travels afterwards is neither encrypted nor signed, as NCCL's is not:
 // the network between the machines of a job is trusted, strangers who can
@@ -27,9 +29,13 @@
 
 #include "runtime/Base/FileDescriptor.h"
 #include "runtime/Base/Status.h"
+#include "runtime/Ranks/Heartbeat.h"
 #include "runtime/Ranks/Rendezvous.h"
 
 namespace qlora {
+
+/// The call of messages between two ranks, which the others do not count.
+inline constexpr uint64_t kBetweenTwo = ~uint64_t{0};
 
 /// A message and its header, in the memory of the caller. Both ends know its
 /// parts; the header finds out where they do not agree.
@@ -78,12 +84,17 @@ public:
           std::chrono::milliseconds patience, std::chrono::milliseconds timeout,
           std::chrono::milliseconds handshakeTimeout = kHandshakeTimeout);
   /// The first ring of a job, on the interface that rank 0 is reached by:
-  /// loopback for a job on one machine.
+  /// loopback for a job on one machine. Returns when all ranks are in it, or on
+  /// all with the same error. `patience`: for ranks that have not come yet.
   static StatusOr<std::unique_ptr<Ring>>
-  connect(Rendezvous &rendezvous, std::string_view secret, int rank, int size,
-          std::chrono::milliseconds patience,
-          std::chrono::milliseconds timeout,
+  connect(Rendezvous &rendezvous, std::string_view secret,
+          std::chrono::milliseconds patience, std::chrono::milliseconds timeout,
+          const Heartbeat::Timing &timing = {},
           std::chrono::milliseconds handshakeTimeout = kHandshakeTimeout);
+  ~Ring();
+
+  /// Of this ring or the one that it is bound to; null: of neither.
+  Heartbeat *heartbeat() const;
 
   /// From now on the two rings of a rank end together: what is lost or aborted
   /// in one is so in both. Both outlive all calls of either.
@@ -106,7 +117,14 @@ public:
 private:
   Ring(const Members &members, std::chrono::milliseconds timeout)
       : members(members), limit(timeout) {}
-  Status lost(std::string_view why);
+  /// What a call returns that has seen so much of a neighbour.
+  Status lost(Neighbour side, const Status &seen, bool hasClosed);
+  Status ended(Neighbour side);
+  Status silent(Neighbour side);
+  std::string nameOf(Neighbour side) const;
+  void noteCall(const Message *message);
+  Status startHeartbeat(std::array<FileDescriptor, 2> controls,
+                        const Heartbeat::Timing &timing);
   void close();
   Status checkOwn();
   int numberOf(Neighbour side) const {
@@ -120,7 +138,9 @@ private:
   const Members members;
   const std::chrono::milliseconds limit;
   std::array<FileDescriptor, 2> sockets; ///< by Neighbour
-  Ring *bound = nullptr; ///< the other ring of this rank, or none
+  std::atomic<Ring *> bound = nullptr; ///< the other ring of this rank, or none
+  uint64_t call = 0;                   ///< that it is in, or was last
+  std::unique_ptr<Heartbeat> heart;    ///< of the first ring of a job
 };
 
 } // namespace qlora

@@ -14,9 +14,6 @@ namespace qlora {
 /// stays in a core's cache, large enough that a slot is worth its waits.
 static constexpr size_t kChunkBytes = 256 * 1024;
 
-/// Of messages between two ranks, which the others do not count.
-static constexpr uint64_t kBetweenTwo = ~uint64_t{0};
-
 Status RingCollectives::step(ConstBytes sent, Bytes received) {
   Message out(calls), in(calls);
   out.add(sent);

@@ -44,6 +44,8 @@ public:
 
   /// From now on the groups of a rank end together (Ring::bind).
   void bind(RingCollectives &other) { Ring::bind(*ring, *other.ring); }
+  /// See Ring::heartbeat.
+  Heartbeat *heartbeat() { return ring->heartbeat(); }
   /// From now on sums and gathered pieces go through it. On all ranks or on
   /// none.
   void useWindow(SharedWindow shared) { window = std::move(shared); }

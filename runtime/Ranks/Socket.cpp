@@ -4,13 +4,16 @@
 
 #include "runtime/Ranks/Socket.h"
 
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <memory>
@@ -56,7 +59,36 @@ StatusOr<FileDescriptor> listenOn(const std::string &host, int port) {
       return socket;
     error = errno;
   }
-  return systemError(fmt::format("cannot listen on {}:{}", host, port), error);
+  const std::string place = fmt::format("{}:{}", host, port);
+  if (error == EADDRINUSE)
+    return Status::error(StatusCode::kResourceExhausted, "{} is taken", place);
+  return systemError(fmt::format("cannot listen on {}", place), error);
+}
+
+/// Connects within the time that is left; the system's own patience with a host
+/// that does not answer is two minutes. errno says why not.
+static bool connectBy(const FileDescriptor &socket, const addrinfo &address,
+                      std::chrono::steady_clock::time_point deadline) {
+  fcntl(socket.get(), F_SETFL, O_NONBLOCK);
+  if (connect(socket.get(), address.ai_addr, address.ai_addrlen) != 0) {
+    if (errno != EINPROGRESS)
+      return false;
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(
+        deadline - std::chrono::steady_clock::now());
+    pollfd event = {socket.get(), POLLOUT, 0};
+    int error = ETIMEDOUT;
+    socklen_t bytes = sizeof error;
+    if (poll(&event, 1, static_cast<int>(std::max<int64_t>(0, left.count()))) >
+        0)
+      getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &bytes);
+    errno = error;
+    if (error != 0)
+      return false;
+  }
+  fcntl(socket.get(), F_SETFL, 0);
+  const int on = 1;
+  setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  return true;
 }
 
 StatusOr<FileDescriptor> connectTo(const std::string &host, int port,
@@ -71,12 +103,8 @@ StatusOr<FileDescriptor> connectTo(const std::string &host, int port,
          a = a->ai_next) {
       FileDescriptor socket(::socket(
           a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol));
-      if (socket.isOpen() &&
-          connect(socket.get(), a->ai_addr, a->ai_addrlen) == 0) {
-        int on = 1;
-        setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+      if (socket.isOpen() && connectBy(socket, *a, deadline))
         return socket;
-      }
       last = std::strerror(errno);
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
@@ -97,19 +125,34 @@ StatusOr<int> portOf(const FileDescriptor &socket) {
   return ntohs(reinterpret_cast<sockaddr_in *>(&address)->sin_port);
 }
 
-StatusOr<std::string> localAddressOf(const FileDescriptor &socket) {
+/// `name`: getsockname or getpeername.
+static StatusOr<std::string>
+numericAddress(const FileDescriptor &socket, std::string_view function,
+               int (*name)(int, sockaddr *, socklen_t *)) {
   sockaddr_storage address = {};
   socklen_t bytes = sizeof address;
   char host[NI_MAXHOST];
-  if (getsockname(socket.get(), reinterpret_cast<sockaddr *>(&address),
-                  &bytes) != 0)
-    return systemError("getsockname", errno);
+  if (name(socket.get(), reinterpret_cast<sockaddr *>(&address), &bytes) != 0)
+    return systemError(function, errno);
   int error = getnameinfo(reinterpret_cast<sockaddr *>(&address), bytes, host,
                           sizeof host, nullptr, 0, NI_NUMERICHOST);
   if (error != 0)
     return Status::error(StatusCode::kUnavailable, "getnameinfo: {}",
                          gai_strerror(error));
   return std::string(host);
+}
+
+StatusOr<std::string> localAddressOf(const FileDescriptor &socket) {
+  return numericAddress(socket, "getsockname", getsockname);
+}
+
+StatusOr<std::string> peerAddressOf(const FileDescriptor &socket) {
+  return numericAddress(socket, "getpeername", getpeername);
+}
+
+void dropUnsent(const FileDescriptor &socket) {
+  const linger none = {1, 0};
+  setsockopt(socket.get(), SOL_SOCKET, SO_LINGER, &none, sizeof none);
 }
 
 Status setTimeout(const FileDescriptor &socket,

@@ -15,7 +15,7 @@
 namespace qlora {
 
 /// Listens on `host` (a name or address; empty: every interface). Port 0:
-/// any free one; see portOf().
+/// any free one; see portOf(). kResourceExhausted: another program has it.
 StatusOr<FileDescriptor> listenOn(const std::string &host, int port);
 
 /// Connects, trying again until `timeout` has passed: the other side may not
@@ -33,6 +33,13 @@ StatusOr<std::string> localAddressOf(const FileDescriptor &socket);
 /// Zero: never.
 Status setTimeout(const FileDescriptor &socket,
                   std::chrono::milliseconds timeout);
+
+/// Closing it leaves nothing behind: what was not sent is dropped, where the
+/// system would go on for minutes to send it to a machine that is gone.
+void dropUnsent(const FileDescriptor &socket);
+
+/// The numeric address at the other end.
+StatusOr<std::string> peerAddressOf(const FileDescriptor &socket);
 
 /// All of the bytes, or an error (kAborted: the other side closed).
 Status sendAll(const FileDescriptor &socket, const void *data, size_t bytes);

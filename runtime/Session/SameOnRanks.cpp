@@ -73,9 +73,9 @@ Status checkSameOnRanks(const SessionRequest &request, const Options &options,
   for (const Fact &fact : facts) {
     end += fact.hash.size();
     if (all[0].size() < end || !all[0].substr(0, end).ends_with(fact.hash))
-      return Status::invalid("rank {} differs from rank 0 in {}; start every "
-                             "rank with the same program, data and options",
-                             group.rank(), fact.name);
+      return Status::invalid("differs from rank 0 in {}; start every rank with "
+                             "the same program, data and options",
+                             fact.name);
   }
   return Status::ok();
 }

@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "runtime/Base/CpuCount.h"
+#include "runtime/Base/Exceptions.h"
 #include "runtime/Base/ObjectiveOptions.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Data/DataFiles.h"
@@ -50,9 +51,11 @@ public:
         group(std::move(group)), env(std::move(env)) {}
   ~Session();
 
-  StatusOr<int> run();
+  /// Its error is the one that all ranks show.
+  StatusOr<int> runAsRank();
 
 private:
+  StatusOr<int> run();
   Status createOutput();
   Status openData();
   Status openProfiler();
@@ -389,26 +392,47 @@ StatusOr<int> Session::run() {
   return code;
 }
 
-StatusOr<int> runSession(const SessionRequest &request,
-                         const RankEnvironment &env, FileDescriptor listening) {
+/// What every rank can see to before it meets the others.
+static StatusOr<LoadedRequest> loadForRanks(const SessionRequest &request,
+                                            const RankEnvironment &env) {
   QLORA_ASSIGN_OR_RETURN(LoadedRequest loaded, loadRequest(request));
   QLORA_RETURN_IF_ERROR(checkRanksOf(loaded.options, env.worldSize));
   QLORA_RETURN_IF_ERROR(checkShards(loaded.module, env.worldSize));
   if (loaded.options.boolean("reproducible_reductions"))
     QLORA_RETURN_IF_ERROR(GradientTree::check(loaded.module, env.worldSize));
-  const std::chrono::seconds timeout(loaded.options.integer("ddp_timeout"));
+  return loaded;
+}
+
+StatusOr<int> Session::runAsRank() {
+  if (group.size() == 1)
+    return run();
+  // An exception must not get past the group, which tells the other ranks.
+  auto code = endExceptions("training", [&] { return run(); });
+  return code.isOk() ? code : group.end(code.status());
+}
+
+StatusOr<int> runSession(const SessionRequest &request,
+                         const RankEnvironment &env, FileDescriptor listening) {
+  auto loaded = loadForRanks(request, env);
+  const std::chrono::seconds timeout =
+      loaded.isOk()
+          ? std::chrono::seconds(loaded->options.integer("ddp_timeout"))
+          : env.patience;
+  // One that cannot run meets the others too, to tell them why.
   QLORA_ASSIGN_OR_RETURN(
       RankGroup group,
-      RankGroup::join(env, std::move(listening), timeout,
-                      loaded.module.groupSize()));
-  loaded.module.choosePiece(
+      RankGroup::join(
+          env, std::move(listening), timeout,
+          loaded.isOk() ? loaded->module.groupSize() : 1, loaded.status()));
+  loaded->module.choosePiece(
       static_cast<uint32_t>(group.collectives(QLORA_GROUP_FSDP).rank()));
   // Before anything is read, but after the others could be told.
-  QLORA_ASSIGN_OR_RETURN(std::optional<OutputFolder> output,
-                         claimOutput(loaded.options, group));
-  return Session(request, std::move(loaded), std::move(output),
+  auto output = claimOutput(loaded->options, group);
+  if (!output.isOk())
+    return group.end(output.status());
+  return Session(request, std::move(*loaded), std::move(*output),
                  std::move(group), env)
-      .run();
+      .runAsRank();
 }
 
 } // namespace qlora

@@ -18,6 +18,7 @@ checkpoints=$!
 trap 'kill -- -$checkpoints || true; cat "$said"; rm "$said"' EXIT
 ./resuming.py --tools "$tools"
 ./supervision.py --tools "$tools"
+./hosts.py --tools "$tools"
 ./watching.py --tools "$tools"
 code=0
 wait $checkpoints || code=$?

@@ -39,6 +39,14 @@ TEST(RankEnvironment, Torchrun) {
   EXPECT_EQ(env->masterAddress, "node0");
   EXPECT_EQ(env->masterPort, 1235); // torchrun itself is on 1234
   EXPECT_EQ(env->secret, "abc");
+  EXPECT_EQ(env->patience, std::chrono::minutes(1));
+}
+
+/// A container of its own for each rank, which may have to be fetched.
+TEST(RankEnvironment, RanksThatAreNotStartedTogetherAreWaitedForLonger) {
+  auto env = read({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}});
+  ASSERT_TRUE(env.isOk()) << env.status().message();
+  EXPECT_EQ(env->patience, std::chrono::minutes(5));
 }
 
 TEST(RankEnvironment, OpenMpiOnOneMachine) {

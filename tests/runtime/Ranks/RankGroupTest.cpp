@@ -7,11 +7,14 @@
 
 #include <gtest/gtest.h>
 
+#include <sys/socket.h>
+
 #include <atomic>
 #include <functional>
 #include <numeric>
 #include <thread>
 
+#include "runtime/Ranks/Heartbeat.h"
 #include "runtime/Ranks/Socket.h"
 
 using namespace qlora;
@@ -105,8 +108,7 @@ TEST(RankGroup, ALossInOneRingEndsTheOther) {
             .barrier();
     EXPECT_EQ(status.code(), StatusCode::kAborted) << group.rank();
     if (group.rank() == 2) {
-      EXPECT_EQ(status.message(),
-                "rank 2 lost the other ranks: rank 3 has ended");
+      EXPECT_EQ(status.message(), "rank 3 has ended");
     }
     // It lives on, so that no connection closes by its end.
     for (++ended; ended < 3 && std::chrono::steady_clock::now() - start < 10s;)
@@ -146,4 +148,82 @@ TEST(RankGroup, AnAbortOfOneRingEndsBoth) {
     EXPECT_EQ(group.collectives(QLORA_GROUP_FSDP).barrier().code(),
               StatusCode::kAborted);
   });
+}
+
+/// All ranks end, and with one line: the own words of the lowest rank that has
+/// failed, whoever waits for whom, and whoever computes meanwhile.
+TEST(RankGroup, AllShowTheFirstCause) {
+  const auto start = std::chrono::steady_clock::now();
+  runJob(5, 1, [](RankGroup &group) {
+    const bool fails = group.rank() == 3 || group.rank() == 1;
+    std::this_thread::sleep_for(200ms); // all have joined
+    if (group.rank() == 4)
+      std::this_thread::sleep_for(1s); // it is told of it afterwards
+    const Status own = fails
+                           ? Status::invalid("no room on disk {}", group.rank())
+                           : group.collectives().barrier();
+    ASSERT_FALSE(own.isOk());
+    EXPECT_EQ(group.end(own).message(), "rank 1: no room on disk 1");
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 5s);
+}
+
+/// A rank that only says that another one has said why.
+TEST(RankGroup, AnothersErrorGivesWayToItsOwnWords) {
+  runJob(3, 1, [](RankGroup &group) {
+    if (group.rank() == 2)
+      std::this_thread::sleep_for(300ms);
+    const Status own =
+        group.rank() == 2 ? Status::invalid("the folder is full")
+                          : Status(StatusCode::kAborted, "rank 2 has said why");
+    EXPECT_EQ(group.end(own).message(), "rank 2: the folder is full");
+  });
+}
+
+/// It comes all the same, to say so.
+TEST(RankGroup, ARankThatCannotStartTellsTheOthers) {
+  for (const int failing : {0, 2}) {
+    FileDescriptor socket = std::move(listenOn("127.0.0.1", 0)).value();
+    RankEnvironment env;
+    env.worldSize = 3;
+    env.masterPort = portOf(socket).value();
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < 3; ++rank)
+      threads.emplace_back([&, rank] {
+        RankEnvironment own = env;
+        own.rank = rank;
+        if (rank == 1)
+          std::this_thread::sleep_for(500ms); // it comes when it is over
+        const auto start = std::chrono::steady_clock::now();
+        auto group = RankGroup::join(
+            own, rank == 0 ? std::move(socket) : FileDescriptor(), 20s, 1,
+            rank == failing ? Status::invalid("no program") : Status::ok());
+        EXPECT_EQ(group.status().message(),
+                  fmt::format("rank {} ({}): no program", failing, hostName()));
+        EXPECT_LT(std::chrono::steady_clock::now() - start, 5s);
+      });
+    for (std::thread &thread : threads)
+      thread.join();
+  }
+}
+
+TEST(RankGroup, ATakenPortIsNamed) {
+  FileDescriptor socket = std::move(listenOn("127.0.0.1", 0)).value();
+  RankEnvironment env;
+  env.worldSize = 2;
+  env.masterPort = portOf(socket).value();
+  std::thread other([&] {
+    FileDescriptor client(accept(socket.get(), nullptr, nullptr));
+    EXPECT_TRUE(sendAll(client, std::string(64, '2').data(), 64).isOk());
+  });
+  const std::string line =
+      fmt::format("rank 0 cannot listen at 127.0.0.1:{}, where another program "
+                  "does: choose another MASTER_PORT, the same for every rank",
+                  env.masterPort);
+  EXPECT_EQ(RankGroup::join(env, FileDescriptor(), 5s).status().message(),
+            line);
+  env.rank = 1;
+  EXPECT_EQ(RankGroup::join(env, FileDescriptor(), 5s).status().message(),
+            line);
+  other.join();
 }

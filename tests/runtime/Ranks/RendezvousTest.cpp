@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The rendezvous and the ring that comes of it: strangers, hostile clients and
-// ranks that do not belong together.
+// The rendezvous: strangers, hostile clients, and ranks that cannot start
+// together, of which all are told alike.
 
 #include "runtime/Ranks/Rendezvous.h"
 
@@ -11,39 +11,37 @@
 
 #include <thread>
 
-#include "runtime/Ranks/Ring.h"
+#include "tests/runtime/Ranks/Served.h"
 
 using namespace qlora;
 using namespace std::chrono_literals;
 
 namespace {
 
-struct Served {
-  std::unique_ptr<RendezvousServer> server;
-  int port = 0;
+using Rank = std::function<StatusOr<std::string>(Served &)>;
 
-  explicit Served(int ranks, std::string secret = "job",
-                  std::chrono::milliseconds handshakeTimeout = 10s) {
-    FileDescriptor socket = std::move(listenOn("127.0.0.1", 0)).value();
-    port = portOf(socket).value();
-    server = std::move(
-        RendezvousServer::start(std::move(socket), secret, ranks,
-                                handshakeTimeout)
-            .value());
+/// What each of the ranks gets of a server is this line.
+void expectAll(const RendezvousServer::Terms &terms,
+               const std::vector<Rank> &ranks, const std::string &line) {
+  Served served(terms);
+  const auto start = std::chrono::steady_clock::now();
+  std::vector<std::thread> threads;
+  for (const Rank &rank : ranks) {
+    threads.emplace_back(
+        [&] { EXPECT_EQ(rank(served).status().message(), line); });
+    std::this_thread::sleep_for(50ms); // in this order
   }
-  StatusOr<std::string> exchange(int rank, int ranks, std::string value,
-                                 std::chrono::milliseconds timeout = 5s) {
-    QLORA_ASSIGN_OR_RETURN(Rendezvous client, connect("job"));
-    EXPECT_EQ(client.localAddress(), "127.0.0.1");
-    return client.exchange(rank, ranks, value, timeout);
-  }
-  StatusOr<Rendezvous> connect(std::string secret) {
-    return Rendezvous::connect("127.0.0.1", port, secret, 5s);
-  }
-};
+  for (std::thread &thread : threads)
+    thread.join();
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 5s);
+}
 
-#define EXPECT_HAS(text, part)                                                 \
-  EXPECT_NE((text).find(part), std::string::npos) << "in: " << (text)
+Rank comes(int rank, int ranks, StatusOr<std::string> value = std::string("x"),
+           std::string version = "1.0") {
+  return [=](Served &served) {
+    return served.exchange(rank, ranks, value, version);
+  };
+}
 
 } // namespace
 
@@ -61,25 +59,92 @@ TEST(Rendezvous, GivesTheValueOfTheNextRank) {
     rank.join();
 }
 
-TEST(Rendezvous, RefusesRanksThatDoNotBelongTogether) {
-  Served served(2);
-  std::thread first([&] {
-    EXPECT_HAS(served.exchange(0, 2, "a", 500ms).status().message(),
-               "not all of the 2 ranks have started in 0.5 s");
-  });
-  std::this_thread::sleep_for(100ms);
-  EXPECT_EQ(served.exchange(0, 2, "b").status().message(),
-            "rank 0 refused this rank: there are two of rank 0");
-  EXPECT_EQ(served.exchange(1, 3, "b").status().message(),
-            "rank 0 refused this rank: it is rank 1 of 3, rank 0 is of 2");
-  first.join();
+TEST(Rendezvous, RanksThatDoNotBelongTogetherAreAllTold) {
+  const auto terms = termsOf(2, "job");
+  expectAll(terms, {comes(0, 2), comes(0, 2)},
+            "rank 0 was started twice, on node0 and node0: give each process a "
+            "rank of its own");
+  expectAll(
+      terms, {comes(0, 2), comes(1, 3)},
+      "rank 1 (node1) was started as one of 3 ranks, and rank 0 as one of "
+      "2: start all with the same number");
+  expectAll(terms, {comes(0, 2), comes(1, 2, std::string("x"), "1.1")},
+            "rank 1 (node1) has qlora-run 1.1, and rank 0 has 1.0: install one "
+            "version on every host");
 }
 
-TEST(Rendezvous, WrongSecretIsRefused) {
-  Served served(2, "other");
-  auto client = served.connect("job");
-  ASSERT_FALSE(client.isOk());
-  EXPECT_HAS(client.status().message(), "refused this rank");
+TEST(Rendezvous, OneThatCannotTakePartTellsAll) {
+  expectAll(
+      termsOf(3, "job"),
+      {comes(0, 3), comes(2, 3, Status::invalid("no program")), comes(1, 3)},
+      "no program");
+}
+
+TEST(Rendezvous, AllAreToldWhoIsMissing) {
+  auto terms = termsOf(4, "job");
+  terms.patience = 500ms;
+  expectAll(
+      terms, {comes(0, 4), comes(2, 4)},
+      "rank 0 at host:1 was not reached in 0.5 s by rank 1, 3: start what "
+      "is missing, and see that its host is up and that the port is open "
+      "to it");
+}
+
+TEST(Rendezvous, AllAreToldOfOneThatEnds) {
+  const Rank leaves = [](Served &served) -> StatusOr<std::string> {
+    const auto value = served.connectAs(1, 3).exchange(std::string("x"), -9s);
+    EXPECT_HAS(value.status().message(),
+               "rank 1 (node1) has lost rank 0 at 127.0.0.1:");
+    return Status::invalid("rank 1 (node1) has ended while the ranks met: its "
+                           "own last lines say why");
+  };
+  expectAll(termsOf(3, "job"), {comes(0, 3), leaves},
+            "rank 1 (node1) has ended while the ranks met: its own last lines "
+            "say why");
+}
+
+/// In the second exchange ranks say that they have reached their neighbours.
+TEST(Rendezvous, AllAreToldOfARingThatDoesNotClose) {
+  const auto meets = [](int rank, StatusOr<std::string> second) -> Rank {
+    return [=](Served &served) -> StatusOr<std::string> {
+      Rendezvous client = served.connectAs(rank, 2);
+      QLORA_RETURN_IF_ERROR(client.exchange(std::string("x"), 20s).status());
+      return client.exchange(second, 20s);
+    };
+  };
+  expectAll(
+      termsOf(2, "job"),
+      {meets(0, Status::invalid("a closed port")), meets(1, std::string())},
+      "a closed port");
+}
+
+TEST(Rendezvous, AllAreToldOfAnotherSecret) {
+  auto terms = termsOf(2, "job");
+  terms.strangerPatience = 200ms;
+  std::string refused;
+  const Rank strange = [&](Served &served) -> StatusOr<std::string> {
+    refused = served.connect("other", selfOf(1, 2)).status().message();
+    return Status::invalid(
+        "rank 1 (127.0.0.1) has another QLORA_JOB_SECRET "
+        "than rank 0 at host:1: give every rank of a job the "
+        "same one, and each job a MASTER_PORT of its own");
+  };
+  expectAll(terms, {comes(0, 2), strange},
+            "rank 1 (127.0.0.1) has another QLORA_JOB_SECRET than rank 0 at "
+            "host:1: give every rank of a job the same one, and each job a "
+            "MASTER_PORT of its own");
+  EXPECT_HAS(refused, "rank 1 (127.0.0.1) has another QLORA_JOB_SECRET than "
+                      "rank 0 at 127.0.0.1:");
+}
+
+/// Who has another secret does not disturb ranks that come.
+TEST(Rendezvous, AnotherSecretDoesNotEndAStart) {
+  Served served(2);
+  EXPECT_FALSE(served.connect("other", selfOf(1, 2)).isOk());
+  std::thread second(
+      [&] { EXPECT_EQ(served.exchange(1, 2, std::string("b")).value(), "a"); });
+  EXPECT_EQ(served.exchange(0, 2, std::string("a")).value(), "b");
+  second.join();
 }
 
 /// A client that does not look at the server's proof gets nothing from it.
@@ -88,29 +153,70 @@ TEST(Rendezvous, TheServerTellsNothingWithoutAProof) {
   const FileDescriptor stranger =
       std::move(connectTo("127.0.0.1", served.port, 1s)).value();
   char text[64] = {};
-  EXPECT_TRUE(receiveAll(stranger, text, 32).isOk());
-  EXPECT_TRUE(sendAll(stranger, text, 64).isOk());
+  EXPECT_TRUE(receiveAll(stranger, text, sizeof(RendezvousHello)).isOk());
+  const RendezvousGreeting greeting;
+  EXPECT_TRUE(sendAll(stranger, &greeting, sizeof greeting).isOk());
   EXPECT_EQ(receiveAll(stranger, text, 1).code(), StatusCode::kAborted);
 }
 
 TEST(Rendezvous, TheServerProvesTheSecretToo) {
   // It takes any client's proof for right, and has none of its own: it sends
   // something, or the client's.
-  for (const size_t offset : {0, 32}) {
+  for (const bool repeats : {false, true}) {
     FileDescriptor listening = std::move(listenOn("127.0.0.1", 0)).value();
     const int port = portOf(listening).value();
     std::thread impostor([&] {
       FileDescriptor socket(accept(listening.get(), nullptr, nullptr));
-      char text[64] = {};
-      EXPECT_TRUE(sendAll(socket, text, 32).isOk());
-      EXPECT_TRUE(receiveAll(socket, text, 64).isOk());
-      EXPECT_TRUE(sendAll(socket, text + offset, 32).isOk());
+      const RendezvousHello hello;
+      RendezvousGreeting greeting;
+      EXPECT_TRUE(sendAll(socket, &hello, sizeof hello).isOk());
+      EXPECT_TRUE(receiveAll(socket, &greeting, sizeof greeting).isOk());
+      const Digest &sent = repeats ? greeting.proof : greeting.drawn;
+      EXPECT_TRUE(sendAll(socket, sent.data(), sent.size()).isOk());
     });
-    EXPECT_HAS(
-        Rendezvous::connect("127.0.0.1", port, "job", 5s).status().message(),
-        "it has another secret");
+    EXPECT_HAS(Rendezvous::connect("127.0.0.1", port, "job", selfOf(1, 2), 5s)
+                   .status()
+                   .message(),
+               "has another QLORA_JOB_SECRET");
     impostor.join();
   }
+}
+
+/// Another program that is silent, one that talks, and one that hangs up.
+TEST(Rendezvous, APortOfAnotherProgramIsNamed) {
+  for (const std::string_view said : {"", "220 mail server, at your service, "
+                                          "which says a lot"}) {
+    FileDescriptor listening = std::move(listenOn("127.0.0.1", 0)).value();
+    const int port = portOf(listening).value();
+    std::thread other([&] {
+      FileDescriptor socket(accept(listening.get(), nullptr, nullptr));
+      EXPECT_TRUE(sendAll(socket, said.data(), said.size()).isOk());
+      std::this_thread::sleep_for(500ms);
+    });
+    EXPECT_EQ(
+        Rendezvous::connect("127.0.0.1", port, "job", selfOf(1, 2), 5s, 200ms)
+            .status()
+            .message(),
+        portTaken(fmt::format("127.0.0.1:{}", port)).message());
+    other.join();
+  }
+}
+
+/// The server of the start before closes its connections and ends.
+TEST(Rendezvous, AClosedConnectionIsTriedAgain) {
+  FileDescriptor listening = std::move(listenOn("127.0.0.1", 0)).value();
+  const int port = portOf(listening).value();
+  std::unique_ptr<RendezvousServer> server;
+  std::thread late([&] {
+    for (int i = 0; i < 2; ++i)
+      FileDescriptor(accept(listening.get(), nullptr, nullptr));
+    server = std::move(
+        RendezvousServer::start(std::move(listening), termsOf(1, "job"))
+            .value());
+  });
+  EXPECT_TRUE(
+      Rendezvous::connect("127.0.0.1", port, "job", selfOf(0, 1), 5s).isOk());
+  late.join();
 }
 
 TEST(Rendezvous, HostileClientsEndTheirConnectionOnly) {
@@ -121,113 +227,27 @@ TEST(Rendezvous, HostileClientsEndTheirConnectionOnly) {
     char garbage[64] = "GET / HTTP/1.1\r\n";
     EXPECT_TRUE(sendAll(stranger, garbage, sizeof garbage).isOk());
   }
-  EXPECT_FALSE(served.exchange(0, 1, std::string(2000, 'k')).isOk());
-  EXPECT_EQ(served.exchange(0, 1, "here").value(), "here");
+  EXPECT_EQ(served.exchange(0, 1, std::string("here")).value(), "here");
 }
 
 TEST(Rendezvous, ServerMayEndFirst) {
   auto served = std::make_unique<Served>(2);
-  Rendezvous client = served->connect("job").value();
+  Rendezvous client = served->connectAs(0, 2);
   served.reset();
-  EXPECT_FALSE(client.exchange(0, 2, "b", 5s).isOk());
-}
-
-/// Who reaches a rank's port without a proof is not the rank before it.
-TEST(Ring, StrangersAreNoNeighbours) {
-  Served served(2);
-  FileDescriptor listening = std::move(listenOn("127.0.0.1", 0)).value();
-  const std::string place = std::string(32, 'x') +
-                            std::to_string(portOf(listening).value()) +
-                            " 127.0.0.1";
-  std::thread other([&] {
-    // It learns where rank 0 listens and what the proof is over.
-    const std::string found = served.exchange(1, 2, place).value();
-    const FileDescriptor stranger =
-        std::move(connectTo("127.0.0.1", std::stoi(found.substr(32)), 1s))
-            .value();
-    EXPECT_TRUE(sendAll(stranger, found.data(), 32).isOk());
-    char answer;
-    EXPECT_FALSE(receiveAll(stranger, &answer, 1).isOk());
-  });
-  Rendezvous meeting = served.connect("job").value();
-  EXPECT_EQ(Ring::connect(meeting, "job", 0, 2, 1s, 1s).status().message(),
-            "the rank before it has not connected in 1 s");
-  other.join();
+  EXPECT_FALSE(client.exchange(std::string("b"), 5s).isOk());
 }
 
 /// Who connects and says nothing is let go, by both ends.
 TEST(Rendezvous, WhoSaysNothingIsLetGo) {
-  Served served(1, "job", 50ms);
+  auto terms = termsOf(1, "job");
+  terms.handshake = 50ms;
+  Served served(terms);
   const FileDescriptor silent =
       std::move(connectTo("127.0.0.1", served.port, 1s)).value();
   ASSERT_TRUE(setTimeout(silent, 5s).isOk()); // a wait of ours ends too
-  char text[33];
-  EXPECT_TRUE(receiveAll(silent, text, 32).isOk()); // what the server draws
-  EXPECT_EQ(receiveAll(silent, text, 1).code(), StatusCode::kAborted);
-
-  const FileDescriptor listening =
-      std::move(listenOn("127.0.0.1", 0)).value();
-  const int port = portOf(listening).value();
-  std::thread silentServer([&] {
-    const FileDescriptor client(accept(listening.get(), nullptr, nullptr));
-    EXPECT_TRUE(setTimeout(client, 5s).isOk());
-    EXPECT_EQ(receiveAll(client, text, 1).code(), StatusCode::kAborted);
-  });
-  EXPECT_HAS(Rendezvous::connect("127.0.0.1", port, "job", 5s, 50ms)
-                 .status()
-                 .message(),
-             "refused this rank");
-  silentServer.join();
-}
-
-/// The rank before is found although a stranger came first, who is silent.
-TEST(Ring, WhoSaysNothingDoesNotStandInTheWay) {
-  Served served(2);
-  FileDescriptor listening = std::move(listenOn("127.0.0.1", 0)).value();
-  const std::string place = std::string(32, 'x') +
-                            std::to_string(portOf(listening).value()) +
-                            " 127.0.0.1";
-  FileDescriptor previous;
-  std::thread other([&] {
-    const std::string found = served.exchange(1, 2, place).value();
-    const int port = std::stoi(found.substr(32));
-    Digest drawn;
-    std::copy_n(found.begin(), drawn.size(), drawn.begin());
-    const FileDescriptor silent =
-        std::move(connectTo("127.0.0.1", port, 1s)).value();
-    previous = std::move(connectTo("127.0.0.1", port, 1s)).value();
-    const Digest proof = proofOf("job", "ring 1", drawn);
-    EXPECT_TRUE(sendAll(previous, proof.data(), proof.size()).isOk());
-    EXPECT_TRUE(setTimeout(silent, 5s).isOk());
-    char answer;
-    EXPECT_EQ(receiveAll(silent, &answer, 1).code(), StatusCode::kAborted);
-  });
-  Rendezvous meeting = served.connect("job").value();
-  EXPECT_TRUE(Ring::connect(meeting, "job", 0, 2, 20s, 1s, 50ms).isOk());
-  other.join();
-}
-
-/// Who knows the secret, but is another rank than the one before, is not let
-/// in: rank 0 of another meeting is sent where rank 1 is expected.
-TEST(Ring, AnotherRankIsNoNeighbour) {
-  Served served(2), elsewhere(2);
-  FileDescriptor listening = std::move(listenOn("127.0.0.1", 0)).value();
-  const std::string place = std::string(32, 'x') +
-                            std::to_string(portOf(listening).value()) +
-                            " 127.0.0.1";
-  std::thread misleading([&] {
-    const std::string found = served.exchange(1, 2, place).value();
-    EXPECT_TRUE(elsewhere.exchange(1, 2, found).isOk());
-  });
-  std::thread second([&] {
-    Rendezvous meeting = elsewhere.connect("job").value();
-    EXPECT_FALSE(Ring::connect(meeting, "job", 0, 2, 1s, 1s).isOk());
-  });
-  Rendezvous meeting = served.connect("job").value();
-  EXPECT_EQ(Ring::connect(meeting, "job", 0, 2, 1s, 1s).status().message(),
-            "the rank before it has not connected in 1 s");
-  misleading.join();
-  second.join();
+  RendezvousHello hello;
+  EXPECT_TRUE(receiveAll(silent, &hello, sizeof hello).isOk());
+  EXPECT_EQ(receiveAll(silent, &hello, 1).code(), StatusCode::kAborted);
 }
 
 TEST(Socket, ConnectingNowhereFailsInTime) {

@@ -246,8 +246,9 @@ TEST_P(RingCollectivesTest, WaitsNoLongerThanItsTimeout) {
         }
         const Status status = group.barrier();
         EXPECT_EQ(status.code(), StatusCode::kAborted);
-        EXPECT_EQ(status.message(), "rank 0 lost the other ranks: nothing from "
-                                    "rank 1 in 0.2 s");
+        EXPECT_TRUE(status.message().starts_with(
+            "rank 1 has sent nothing for 0.2 s: it is at its collective "))
+            << status.message();
       },
       200ms);
   EXPECT_LT(std::chrono::steady_clock::now() - start, 10s);
@@ -277,10 +278,12 @@ TEST_P(RingCollectivesTest, ALossIsPassedOn) {
     std::vector<int32_t> data(rank == 0 ? 10 : 11);
     const Status status =
         run(group, QLORA_COLLECTIVE_BROADCAST, QLORA_DTYPE_I32, data);
-    if (rank > 0) {
+    if (rank > 0) { // which has sent all that it had to
       EXPECT_EQ(status.code(), StatusCode::kAborted) << rank;
+      EXPECT_NE(status.message().find("makes another call"), std::string::npos)
+          << status.message();
     }
-    EXPECT_LT(std::chrono::steady_clock::now() - start, 1s) << rank;
+    EXPECT_LT(std::chrono::steady_clock::now() - start, 1500ms) << rank;
     std::this_thread::sleep_until(start + 2s);
   });
 }

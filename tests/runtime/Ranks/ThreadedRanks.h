@@ -11,9 +11,25 @@
 #include <thread>
 
 #include "runtime/Ranks/RankGroup.h"
+#include "runtime/Ranks/RendezvousServer.h"
 #include "runtime/Ranks/RingCollectives.h"
+#include "runtime/Ranks/Socket.h"
 
 namespace qlora {
+
+inline RendezvousServer::Terms termsOf(int ranks, std::string secret = "s") {
+  RendezvousServer::Terms terms;
+  terms.secret = std::move(secret);
+  terms.ranks = ranks;
+  terms.version = "1.0";
+  terms.place = "host:1";
+  terms.patience = std::chrono::seconds(20);
+  return terms;
+}
+
+inline Rendezvous::Self selfOf(int rank, int ranks) {
+  return {rank, ranks, "node" + std::to_string(rank), "1.0"};
+}
 
 /// Runs `body` as each of `size` ranks, which have met.
 inline void runRanks(int size,
@@ -23,13 +39,15 @@ inline void runRanks(int size,
   constexpr auto kPatience = std::chrono::seconds(20);
   FileDescriptor socket = std::move(listenOn("127.0.0.1", 0)).value();
   const int port = portOf(socket).value();
-  auto server = RendezvousServer::start(std::move(socket), "s", size).value();
+  auto server =
+      RendezvousServer::start(std::move(socket), termsOf(size)).value();
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank)
     threads.emplace_back([&, rank] {
-      auto meeting = Rendezvous::connect("127.0.0.1", port, "s", kPatience);
+      auto meeting = Rendezvous::connect("127.0.0.1", port, "s",
+                                         selfOf(rank, size), kPatience);
       ASSERT_TRUE(meeting.isOk()) << meeting.status().message();
-      auto ring = Ring::connect(*meeting, "s", rank, size, kPatience, timeout);
+      auto ring = Ring::connect(*meeting, "s", kPatience, timeout);
       ASSERT_TRUE(ring.isOk()) << ring.status().message();
       RingCollectives group(std::move(*ring));
       body(group);

@@ -122,7 +122,7 @@ TEST_F(CudaRanksCapture, ThatWereStartedOtherwiseAreRefused) {
                   "--profile"},
         std::pair{Flags{"--seed", "43"}, "--seed"}}) {
     EXPECT_HAS(runBoth({}, flags)[1].errors,
-               fmt::format("rank 1 differs from rank 0 in {}; start", name));
+               fmt::format("rank 1: differs from rank 0 in {}; start", name));
     EXPECT_EQ(runBoth(flags, flags)[1].exitCode, 0) << name;
   }
   std::filesystem::copy(at("rows.safetensors"), at("same.safetensors"));
@@ -132,7 +132,7 @@ TEST_F(CudaRanksCapture, ThatWereStartedOtherwiseAreRefused) {
   };
   EXPECT_EQ(validate("rows.safetensors", "same.safetensors").exitCode, 0);
   EXPECT_HAS(validate("rows.safetensors", "tokens.safetensors").errors,
-             "rank 1 differs from rank 0 in the rows of --validation-file");
+             "rank 1: differs from rank 0 in the rows of --validation-file");
 }
 
 } // namespace

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: MIT
+
+// Proofs of the job's secret, and what both ends say alike.
+
+#include "runtime/Ranks/RendezvousProtocol.h"
+
+#include <openssl/crypto.h>
+#include <openssl/hmac.h>
+#include <openssl/rand.h>
+
+#include "runtime/Ranks/Socket.h"
+
+namespace qlora {
+
+StatusOr<Digest> randomDigest() {
+  Digest drawn;
+  if (RAND_bytes(drawn.data(), drawn.size()) != 1)
+    return Status::error(StatusCode::kUnavailable, "no random numbers");
+  return drawn;
+}
+
+Digest proofOf(std::string_view secret, std::string_view role,
+               const Digest &drawn) {
+  std::string text(role);
+  text.append(reinterpret_cast<const char *>(drawn.data()), drawn.size());
+  Digest proof = {};
+  unsigned bytes = 0;
+  HMAC(EVP_sha256(), secret.data(), static_cast<int>(secret.size()),
+       reinterpret_cast<const unsigned char *>(text.data()), text.size(),
+       proof.data(), &bytes);
+  return proof;
+}
+
+bool isSame(const Digest &a, const Digest &b) {
+  return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+/// Over what both have drawn.
+Digest proofOf(std::string_view secret, std::string_view role,
+               const Digest &ofServer, const Digest &ofClient) {
+  std::string both(role);
+  both.append(reinterpret_cast<const char *>(ofServer.data()), ofServer.size());
+  return proofOf(secret, both, ofClient);
+}
+
+StatusOr<std::string> receiveText(const FileDescriptor &socket,
+                                  uint32_t bytes) {
+  if (bytes > kMaxRendezvousText)
+    return Status::invalid("a text of {} bytes is over the limit of {}", bytes,
+                           kMaxRendezvousText);
+  std::string text(bytes, '\0');
+  QLORA_RETURN_IF_ERROR(receiveAll(socket, text.data(), bytes));
+  return text;
+}
+
+Status portTaken(std::string_view place) {
+  return Status::error(
+      StatusCode::kUnavailable,
+      "rank 0 cannot listen at {}, where another program does: "
+      "choose another MASTER_PORT, the same for every rank",
+      place);
+}
+
+Status otherSecret(int rank, std::string_view address, std::string_view place) {
+  return Status::error(StatusCode::kUnavailable,
+                       "rank {} ({}) has another QLORA_JOB_SECRET than rank 0 "
+                       "at {}: give every rank of a job the same one, and each "
+                       "job a MASTER_PORT of its own",
+                       rank, address, place);
+}
+
+Status notReached(std::string_view place, std::string_view ranks,
+                  std::chrono::milliseconds patience) {
+  return Status::error(StatusCode::kUnavailable,
+                       "rank 0 at {} was not reached in {} s by rank {}: start "
+                       "what is missing, and see that its host is up and that "
+                       "the port is open to it",
+                       place, patience.count() / 1000.0, ranks);
+}
+
+} // namespace qlora

@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: MIT
+
+// Listening, connecting to the next rank and accepting the one before.
+
+#include "runtime/Ranks/RingMeeting.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "runtime/Ranks/Socket.h"
+
+namespace qlora {
+
+using Clock = std::chrono::steady_clock;
+
+namespace {
+/// What a rank gives at the rendezvous: where it listens, and what whoever
+/// connects has to prove the secret over.
+struct Place {
+  Digest drawn{};
+  int port = 0;
+  std::string host;
+
+  std::string text() const {
+    return std::string(drawn.begin(), drawn.end()) + std::to_string(port) +
+           " " + host;
+  }
+  static StatusOr<Place> parse(std::string_view text);
+};
+} // namespace
+
+StatusOr<Place> Place::parse(std::string_view text) {
+  Place place;
+  const size_t space = text.find(' ', place.drawn.size());
+  if (space == text.npos)
+    return Status::invalid("the next rank's address is damaged");
+  std::copy_n(text.begin(), place.drawn.size(), place.drawn.begin());
+  std::from_chars(text.data() + place.drawn.size(), text.data() + space,
+                  place.port);
+  place.host = text.substr(space + 1);
+  return place;
+}
+
+static Digest proofOfRank(std::string_view secret, int rank, int lane,
+                          const Digest &drawn) {
+  return proofOf(
+      secret, fmt::format("{} {}", lane == kData ? "ring" : "heartbeat", rank),
+      drawn);
+}
+
+/// Whoever does not prove to be the rank before this one is sent away.
+static Status acceptFrom(const FileDescriptor &listening, const Digest &drawn,
+                         const RingMeeting &meeting,
+                         std::array<RingSockets, kLanes> &found) {
+  const Clock::time_point deadline = Clock::now() + meeting.patience;
+  int missing = meeting.lanes;
+  while (missing > 0 && Clock::now() < deadline) {
+    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
+        deadline - Clock::now());
+    pollfd event = {listening.get(), POLLIN, 0};
+    if (poll(&event, 1, static_cast<int>(left.count())) <= 0)
+      continue;
+    FileDescriptor socket(
+        accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    Digest proof;
+    if (!socket.isOpen() ||
+        !setTimeout(socket, meeting.handshakeTimeout).isOk() ||
+        !receiveAll(socket, proof.data(), proof.size()).isOk())
+      continue;
+    const int on = 1;
+    setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    for (int lane = 0; lane < meeting.lanes; ++lane) {
+      FileDescriptor &place = found[lane][Ring::kPrevious];
+      if (!place.isOpen() && socket.isOpen() &&
+          isSame(proof,
+                 proofOfRank(meeting.secret, meeting.previous, lane, drawn))) {
+        place = std::move(socket);
+        --missing;
+      }
+    }
+  }
+  if (missing == 0)
+    return Status::ok();
+  return Status::error(StatusCode::kUnavailable,
+                       "the rank before it has not connected in {} s; ranks "
+                       "reach each other at ports that the system gives: open "
+                       "all of them between the hosts of a job",
+                       meeting.patience.count() / 1000.0);
+}
+
+StatusOr<std::array<RingSockets, kLanes>> meet(const RingMeeting &meeting) {
+  std::array<RingSockets, kLanes> found;
+  Place own;
+  own.host = meeting.address;
+  QLORA_ASSIGN_OR_RETURN(own.drawn, randomDigest());
+  QLORA_ASSIGN_OR_RETURN(const FileDescriptor listening, listenOn(own.host, 0));
+  QLORA_ASSIGN_OR_RETURN(own.port, portOf(listening));
+  QLORA_ASSIGN_OR_RETURN(const std::string text, meeting.tellNext(own.text()));
+  QLORA_ASSIGN_OR_RETURN(const Place next, Place::parse(text));
+  for (int lane = 0; lane < meeting.lanes; ++lane) {
+    FileDescriptor &socket = found[lane][Ring::kNext];
+    QLORA_ASSIGN_OR_RETURN(socket,
+                           connectTo(next.host, next.port, meeting.patience));
+    // Nobody waits for an answer here, so that all can do it at once.
+    const Digest proof =
+        proofOfRank(meeting.secret, meeting.rank, lane, next.drawn);
+    QLORA_RETURN_IF_ERROR(sendAll(socket, proof.data(), proof.size()));
+  }
+  QLORA_RETURN_IF_ERROR(acceptFrom(listening, own.drawn, meeting, found));
+  return found;
+}
+
+} // namespace qlora

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: MIT
+
+// How neighbours find each other: strangers and other ranks at the port.
+
+#include "runtime/Ranks/Ring.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "tests/runtime/Ranks/Served.h"
+
+using namespace qlora;
+using namespace std::chrono_literals;
+
+/// Where a rank listens that this test plays.
+static std::string placeOf(const FileDescriptor &listening) {
+  return std::string(32, 'x') + std::to_string(portOf(listening).value()) +
+         " 127.0.0.1";
+}
+
+/// Who reaches a rank's port without a proof is not the rank before it.
+TEST(Ring, StrangersAreNoNeighbours) {
+  Served served(2);
+  FileDescriptor listening = std::move(listenOn("127.0.0.1", 0)).value();
+  Rendezvous second = served.connectAs(1, 2);
+  std::thread other([&] {
+    // It learns where rank 0 listens and what the proof is over.
+    const std::string found = second.exchange(placeOf(listening), 5s).value();
+    const FileDescriptor stranger =
+        std::move(connectTo("127.0.0.1", std::stoi(found.substr(32)), 1s))
+            .value();
+    EXPECT_TRUE(sendAll(stranger, found.data(), 32).isOk());
+    char answer;
+    EXPECT_FALSE(receiveAll(stranger, &answer, 1).isOk());
+    EXPECT_HAS(second.exchange(std::string(), 5s).status().message(),
+               "rank 0 (node0): the rank before it has not connected in 1 s");
+  });
+  Rendezvous meeting = served.connectAs(0, 2);
+  EXPECT_HAS(Ring::connect(meeting, "job", 1s, 1s).status().message(),
+             "rank 0 (node0): the rank before it has not connected in 1 s");
+  other.join();
+}
+
+/// The rank before is found although a stranger came first, who is silent.
+TEST(Ring, WhoSaysNothingDoesNotStandInTheWay) {
+  Served served(2);
+  const FileDescriptor listening = std::move(listenOn("127.0.0.1", 0)).value();
+  Rendezvous second = served.connectAs(1, 2);
+  std::thread other([&] {
+    const std::string found = second.exchange(placeOf(listening), 5s).value();
+    const int port = std::stoi(found.substr(32));
+    Digest drawn;
+    std::copy_n(found.begin(), drawn.size(), drawn.begin());
+    const FileDescriptor silent =
+        std::move(connectTo("127.0.0.1", port, 1s)).value();
+    std::vector<FileDescriptor> lanes;
+    for (const char *role : {"ring 1", "heartbeat 1"}) {
+      lanes.push_back(std::move(connectTo("127.0.0.1", port, 1s)).value());
+      const Digest proof = proofOf("job", role, drawn);
+      EXPECT_TRUE(sendAll(lanes.back(), proof.data(), proof.size()).isOk());
+    }
+    EXPECT_TRUE(setTimeout(silent, 5s).isOk());
+    char answer;
+    EXPECT_EQ(receiveAll(silent, &answer, 1).code(), StatusCode::kAborted);
+    EXPECT_TRUE(second.exchange(std::string(), 5s).isOk());
+  });
+  Rendezvous meeting = served.connectAs(0, 2);
+  EXPECT_TRUE(Ring::connect(meeting, "job", 20s, 1s, {}, 50ms).isOk());
+  other.join();
+}
+
+/// Who knows the secret, but is another rank than the one before, is not let
+/// in: rank 0 of another meeting is sent where rank 1 is expected.
+TEST(Ring, AnotherRankIsNoNeighbour) {
+  Served served(2), elsewhere(2);
+  Rendezvous first = served.connectAs(1, 2), last = elsewhere.connectAs(1, 2);
+  FileDescriptor listening = std::move(listenOn("127.0.0.1", 0)).value();
+  std::thread misleading([&] {
+    const std::string found = first.exchange(placeOf(listening), 5s).value();
+    EXPECT_TRUE(last.exchange(found, 5s).isOk());
+    EXPECT_FALSE(first.exchange(std::string(), 9s).isOk());
+    EXPECT_FALSE(last.exchange(std::string(), 9s).isOk());
+  });
+  std::thread second([&] {
+    Rendezvous meeting = elsewhere.connectAs(0, 2);
+    EXPECT_FALSE(Ring::connect(meeting, "job", 1s, 1s).isOk());
+  });
+  Rendezvous meeting = served.connectAs(0, 2);
+  EXPECT_HAS(Ring::connect(meeting, "job", 1s, 1s).status().message(),
+             "the rank before it has not connected in 1 s");
+  misleading.join();
+  second.join();
+}

@@ -109,31 +109,31 @@ static std::string largestTensors(ModuleOp program) {
   return fmt::format("{}", fmt::join(tensors, ", "));
 }
 
-LogicalResult Driver::refuseLimit(ModuleOp smallest, int64_t bytes) {
-  isOverLimit = true;
+LogicalResult Driver::refuseLimit(ModuleOp program) {
+  smallest = plannedBytes(program);
   if (!explainsLimit)
     return failure();
   const StoredFormat *stored =
       storedFormat(std::string_view(options.quantizedFormat));
-  InFlightDiagnostic error = emitError(smallest.getLoc())
-      << "--memory-limit: the smallest plan needs " << formatBytes(bytes)
-      << " (" << bytes << " bytes), but the limit is "
+  InFlightDiagnostic error = emitError(program.getLoc())
+      << "--memory-limit: the smallest plan needs " << formatBytes(smallest)
+      << " (" << smallest << " bytes), but the limit is "
       << formatBytes(options.memoryLimit)
       << "; raise it to at least that, or lower --max-length, "
          "--per-device-train-batch-size or --lora-r"
       << (stored && stored->bits == 4 ? "" : ", or use --load-in-4bit");
-  error.attachNote(smallest.getLoc())
-      << "of it: " << arenasInWords(smallest);
-  if (const int64_t base = frozenBytes(smallest); base > options.memoryLimit)
-    error.attachNote(smallest.getLoc())
+  error.attachNote(program.getLoc())
+      << "of it: " << arenasInWords(program);
+  if (const int64_t base = frozenBytes(program); base > options.memoryLimit)
+    error.attachNote(program.getLoc())
         << "the frozen base alone has " << formatBytes(base)
         << (options.shards > 1
                 ? ", in pieces as it is: --parallel with more ranks makes them "
                   "smaller"
                 : ", which each rank holds whole: --parallel fsdp=N divides it "
                   "among N ranks");
-  if (std::string tensors = largestTensors(smallest); !tensors.empty())
-    error.attachNote(smallest.getLoc()) << "large tensors: " << tensors;
+  if (std::string tensors = largestTensors(program); !tensors.empty())
+    error.attachNote(program.getLoc()) << "large tensors: " << tensors;
   return error;
 }
 
@@ -239,9 +239,8 @@ LogicalResult Driver::fitMemory(ModuleOp step) {
     if (failed(shrink(step, best)))
       return failure();
   }
-  int64_t smallest = plannedBytes(*best);
-  if (smallest > options.memoryLimit)
-    return refuseLimit(*best, smallest);
+  if (plannedBytes(*best) > options.memoryLimit)
+    return refuseLimit(*best);
   MemoryBudget roomy = chosen;
   roomy.workspaces = WorkspaceSize::kLarge;
   if (traits.hasRoomyKernels && chosen.workspaces == WorkspaceSize::kModest &&
@@ -327,7 +326,7 @@ FailureOr<bool> Driver::plan(OwningOpRef<ModuleOp> &module) {
   explainsLimit = false;
   const bool isPlanned =
       succeeded(run(module, [](StringRef, ModuleOp) { return true; }));
-  if (!isPlanned && !isOverLimit)
+  if (!isPlanned && smallest == 0)
     return failure();
   return isPlanned;
 }

@@ -33,6 +33,8 @@ public:
   /// The same to the end, to look at the plan alone: false, without a
   /// diagnostic, where none fits the memory limit.
   mlir::FailureOr<bool> plan(mlir::OwningOpRef<mlir::ModuleOp> &module);
+  /// After that: what the smallest plan of all takes, where none fits.
+  int64_t smallestBytes() const { return smallest; }
 
 private:
   mlir::LogicalResult runPhase(const Phase &phase, mlir::ModuleOp module,
@@ -49,14 +51,14 @@ private:
   mlir::LogicalResult fitMemory(mlir::ModuleOp step);
   mlir::LogicalResult chooseBudget(mlir::ModuleOp module);
   mlir::LogicalResult enableRemarks();
-  mlir::LogicalResult refuseLimit(mlir::ModuleOp smallest, int64_t bytes);
+  mlir::LogicalResult refuseLimit(mlir::ModuleOp program);
 
   mlir::MLIRContext &context;
   const CompileOptions &options;
   const TargetTraits traits;
   MemoryBudget chosen;
   bool explainsLimit = true;
-  bool isOverLimit = false; ///< of all plans
+  int64_t smallest = 0; ///< of all plans, where they are over the limit
 };
 
 } // namespace qlora

@@ -185,7 +185,8 @@ const OptionRow kRows[] = {
     {"parallel", kString, "none", kProgram, kShape,
      "how ranks share the model: fsdp=N: the frozen base lies in pieces on every "
      "N ranks that follow each other, and each layer is gathered while the one "
-     "before it runs; what is left of --gpus is data parallel"},
+     "before it runs; what is left of --gpus is data parallel; auto: the fastest "
+     "of these that fits the memory limit, by what is planned and predicted"},
 
     {"rl", kChoice, "none", kProgram, kSchedule,
      "what is trained for: none, the tokens of the data; dpo: to prefer the "

@@ -12,21 +12,63 @@
 namespace qlora {
 
 static constexpr int64_t kMaxAxis = 65536;
-static constexpr std::string_view kAxes[] = {"dp", "fsdp", "zero2", "tp",
-                                             "pp", "cp",   "ep"};
 
-static Status setAxis(ParallelMesh &mesh, std::string_view axis,
+namespace {
+/// One that is not there yet has no number in a mesh, nor has dp.
+struct Axis {
+  std::string_view name;
+  int64_t ParallelMesh::*ranks = nullptr;
+};
+} // namespace
+
+static constexpr Axis kAxes[] = {
+    {"dp"}, {"fsdp", &ParallelMesh::shards}, {"zero2"}, {"tp"}, {"pp"}, {"cp"},
+    {"ep"}};
+
+static Status setAxis(ParallelMesh &mesh, std::string_view name,
                       int64_t ranks) {
-  if (std::ranges::find(kAxes, axis) == std::end(kAxes))
-    return Status::invalid("--parallel: '{}' is no axis; there are: {}", axis,
-                           fmt::join(kAxes, ", "));
-  if (axis == "dp")
+  const auto axis = std::ranges::find(kAxes, name, &Axis::name);
+  if (axis == std::end(kAxes)) {
+    std::vector<std::string_view> names;
+    std::ranges::transform(kAxes, std::back_inserter(names), &Axis::name);
+    return Status::invalid("--parallel: '{}' is no axis; there are: {}", name,
+                           fmt::join(names, ", "));
+  }
+  if (name == "dp")
     return Status::invalid("--parallel: dp is what is left of the ranks of a "
                            "run; give it with --gpus");
-  if (axis != "fsdp")
-    return Status::invalid("--parallel: {} is not there yet; fsdp is", axis);
-  mesh.shards = ranks;
+  if (!axis->ranks)
+    return Status::invalid("--parallel: {} is not there yet; fsdp is", name);
+  mesh.*axis->ranks = ranks;
   return Status::ok();
+}
+
+int64_t ParallelMesh::size() const {
+  int64_t product = 1;
+  for (const Axis &axis : kAxes)
+    product *= axis.ranks ? this->*axis.ranks : 1;
+  return product;
+}
+
+std::string ParallelMesh::text() const {
+  std::string text;
+  for (const Axis &axis : kAxes)
+    if (axis.ranks && this->*axis.ranks > 1)
+      text += fmt::format("{}{}={}", text.empty() ? "" : ",", axis.name,
+                          this->*axis.ranks);
+  return text.empty() ? "none" : text;
+}
+
+std::vector<ParallelMesh> ParallelMesh::candidates(int64_t ranks) {
+  std::vector<ParallelMesh> meshes = {ParallelMesh()};
+  for (const Axis &axis : kAxes)
+    for (size_t i = 0, simpler = meshes.size(); axis.ranks && i < simpler; ++i)
+      for (int64_t n = 2; n <= std::min(ranks / meshes[i].size(), kMaxAxis); ++n)
+        if (ranks % (meshes[i].size() * n) == 0) {
+          meshes.push_back(meshes[i]);
+          meshes.back().*axis.ranks = n;
+        }
+  return meshes;
 }
 
 StatusOr<ParallelMesh> ParallelMesh::parse(std::string_view text) {

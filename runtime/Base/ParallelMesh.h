@@ -4,6 +4,7 @@
 //
 //   --parallel fsdp=4     the base in pieces, among every four ranks that follow
 //                         each other (of one machine, best)
+//   --parallel auto       the compiler chooses: tools/qloracc/LayoutSearch.h
 //
 // What is left of the ranks of a run is data parallel: 8 ranks of fsdp=4 are two
 // such groups, with other rows each. Which ranks a group has is in
@@ -13,11 +14,16 @@
 #define QLORA_RUNTIME_BASE_PARALLELMESH_H
 
 #include <cstdint>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/Base/Status.h"
 
 namespace qlora {
+
+/// The value of --parallel that stands for candidates().
+inline constexpr std::string_view kAutoParallel = "auto";
 
 struct ParallelMesh {
   int64_t shards = 1; ///< fsdp: ranks that hold a base together
@@ -25,6 +31,15 @@ struct ParallelMesh {
   /// "fsdp=4", or "" or "none" for a mesh of one. kInvalidArgument names the
   /// axis that is unknown, not there yet, given twice or no number.
   static StatusOr<ParallelMesh> parse(std::string_view text);
+
+  /// Every mesh that `ranks` ranks can have, the simplest first: axes of more
+  /// than one rank whose product divides them.
+  static std::vector<ParallelMesh> candidates(int64_t ranks);
+
+  /// As parse() reads it.
+  std::string text() const;
+  /// The product of the axes: what is left of the ranks is data parallel.
+  int64_t size() const;
 };
 
 } // namespace qlora

@@ -33,3 +33,23 @@ TEST(ParallelMesh, SaysWhatIsWrong) {
     EXPECT_NE(refusal(text).find("is no AXIS=RANKS"), std::string::npos)
         << text << ": " << refusal(text);
 }
+
+TEST(ParallelMesh, ListsWhatRanksCanHave) {
+  const auto texts = [](int64_t ranks) {
+    std::vector<std::string> texts;
+    for (const ParallelMesh &mesh : ParallelMesh::candidates(ranks)) {
+      texts.push_back(mesh.text());
+      const auto read = ParallelMesh::parse(mesh.text());
+      EXPECT_TRUE(read.isOk()) << read.status().message();
+      EXPECT_EQ(read->text(), mesh.text());
+      EXPECT_EQ(ranks % mesh.size(), 0) << mesh.text();
+    }
+    return texts;
+  };
+  using Texts = std::vector<std::string>;
+  EXPECT_EQ(texts(1), Texts({"none"}));
+  EXPECT_EQ(texts(3), Texts({"none", "fsdp=3"}));
+  EXPECT_EQ(texts(12), Texts({"none", "fsdp=2", "fsdp=3", "fsdp=4", "fsdp=6",
+                              "fsdp=12"}));
+  EXPECT_EQ(texts(1024).size(), 11u);
+}

@@ -23,6 +23,9 @@ using namespace qlora;
 static constexpr int kMaxAttempts = 8;
 /// A budget that no choice meets: asks for the lowest peak.
 static constexpr int64_t kLeastBudget = 1;
+/// A plan that gives up everything is within a few percent of the smallest:
+/// where it is above so much of the limit, none fits.
+static constexpr double kHopeless = 1.1;
 
 /// Bytes alive at the peak, as rematerialize counts them: what the arena has
 /// without workspaces, joined weights and what the packing loses.
@@ -188,6 +191,21 @@ SmallVector<MemoryBudget> Driver::concessions() const {
   return list;
 }
 
+/// Where nothing but the answer is wanted: by one plan what a search would say.
+LogicalResult Driver::refuseHopeless(ModuleOp step) {
+  if (explainsLimit)
+    return success();
+  MemoryBudget least = concessions().back();
+  least.activationBytes = kLeastBudget;
+  least.inOrder = least.siblingsApart = true;
+  OwningOpRef<ModuleOp> plan = step.clone();
+  if (failed(optimizeAndPlan(*plan, least)))
+    return failure();
+  if (double(plannedBytes(*plan)) <= kHopeless * double(options.memoryLimit))
+    return success();
+  return refuseLimit(*plan);
+}
+
 /// Plans with `budget`, which becomes the chosen one where that fits.
 LogicalResult Driver::tryBudget(ModuleOp step, const MemoryBudget &budget,
                                 OwningOpRef<ModuleOp> &best) {
@@ -217,7 +235,7 @@ LogicalResult Driver::joinIfRoomy(ModuleOp step, OwningOpRef<ModuleOp> &best) {
 LogicalResult Driver::fitMemory(ModuleOp step) {
   OwningOpRef<ModuleOp> best;
   chosen.workspaces = WorkspaceSize::kModest;
-  if (failed(joinIfRoomy(step, best)))
+  if (failed(refuseHopeless(step)) || failed(joinIfRoomy(step, best)))
     return failure();
   for (const MemoryBudget &budget : concessions()) {
     if (best && plannedBytes(*best) <= options.memoryLimit)

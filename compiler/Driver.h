@@ -33,7 +33,8 @@ public:
   /// The same to the end, to look at the plan alone: false, without a
   /// diagnostic, where none fits the memory limit.
   mlir::FailureOr<bool> plan(mlir::OwningOpRef<mlir::ModuleOp> &module);
-  /// After that: what the smallest plan of all takes, where none fits.
+  /// After that, where none fits: what the smallest plan takes; where it is far
+  /// above the limit, to a few percent.
   int64_t smallestBytes() const { return smallest; }
 
 private:
@@ -42,6 +43,7 @@ private:
   mlir::LogicalResult optimizeAndPlan(mlir::ModuleOp module,
                                       const MemoryBudget &budget);
   llvm::SmallVector<MemoryBudget> concessions() const;
+  mlir::LogicalResult refuseHopeless(mlir::ModuleOp step);
   mlir::LogicalResult tryBudget(mlir::ModuleOp step, const MemoryBudget &budget,
                                 mlir::OwningOpRef<mlir::ModuleOp> &best);
   mlir::LogicalResult joinIfRoomy(mlir::ModuleOp step,

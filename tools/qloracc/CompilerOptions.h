@@ -69,13 +69,13 @@ inline constexpr OptionRow kCompilerOptions[] = {
      "", "", 1, 1 << 20},
     {"gpus_per_node", OptionType::kInt, "0", OptionScope::kProgram,
      "Kernels and passes",
-     "GPUs of a machine that --parallel auto chooses for; 0: as the device "
-     "profile has it",
+     "GPUs of a machine that --parallel auto chooses for, and a prediction "
+     "(--device null:CARD of qlora) is for; 0: as the device profile has it",
      "", "", 0, 1024},
     {"network", OptionType::kString, "", OptionScope::kProgram,
      "Kernels and passes",
-     "what the link of each GPU to other machines carries a second, for "
-     "--parallel auto: 400Gb (bits) or 50GB (bytes)"},
+     "what the link of each GPU to other machines carries a second, for the "
+     "same: 400Gb (bits) or 50GB (bytes)"},
     {"max_buckets", OptionType::kInt, "4", OptionScope::kProgram,
      "Kernels and passes", "all-reduces of a step at most", "", "", 1, 4},
     {"cache_dir", OptionType::kPath, "", OptionScope::kProgram,

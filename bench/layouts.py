@@ -1,0 +1,185 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+
+"""The layout that --parallel auto takes, beside all that it could have taken.
+
+    bench/layouts.py [--rounds 5] [--seconds 2] [--work DIR] [CASE ...]
+
+Eight cases on two ranks of one thread, of other shapes, lengths, batches, types
+and memory limits; some leave no layout but one. Each layout that fits is
+compiled by its name and trained; the layouts of a case take turns. Fails where
+the one that auto takes is slower than the fastest by more than the noise: half
+of what the medians of the rounds differ by, at least 2 %.
+"""
+
+import argparse
+import os
+import re
+import statistics
+import subprocess
+from dataclasses import dataclass
+
+import cpu_machine
+import ours
+from scaling import Processes
+from shapes import REPOSITORY, SHAPES, write_batch, write_config, write_model
+
+RANKS = 2
+LAYOUTS = ("none", "fsdp=2")
+LEAST_NOISE = 0.02
+LEAST_STEPS = 4
+
+
+@dataclass
+class Case:
+    shape: str
+    compute: str
+    length: int
+    rows: int
+    # Where the limit lies between the smallest plan of pieces (0) and that of a
+    # whole base (1); None: there is none.
+    limit: float | None
+
+    def name(self):
+        return f"{self.shape} {self.compute} {self.rows} x {self.length}"
+
+
+CASES = (
+    Case("tiny-llama", "bfloat16", 64, 1, None),
+    Case("tiny-qwen2", "float32", 256, 4, 1.1),
+    Case("deep-llama", "bfloat16", 256, 2, None),
+    Case("deep-llama", "float32", 512, 1, 0.5),
+    Case("tiny-qwen2", "bfloat16", 128, 1, 1.5),
+    Case("smollm2-135m", "bfloat16", 256, 1, 1.02),
+    Case("smollm2-135m", "float32", 256, 1, 0.5),
+    Case("smollm2-135m", "bfloat16", 128, 2, 1.5))
+
+
+class Compiler:
+    """Of one case."""
+
+    def __init__(self, case, work, profile):
+        self.case = case
+        self.folder = os.path.join(work, case.shape)
+        config = write_config(self.folder, SHAPES[case.shape])
+        write_model(self.folder, SHAPES[case.shape])
+        self.data = os.path.join(self.folder, "layouts.data.safetensors")
+        write_batch(self.data, config["vocab_size"], case.length, RANKS,
+                    case.rows)
+        ours.call(f"{ours.TOOLS}/qlora-import", self.folder, "-o",
+                  f"{self.folder}/m.mlir")
+        self.flags = ["--device-profile", profile, "--ranks", str(RANKS)]
+        if case.limit is not None:
+            pieces, whole = (self.least(name) for name in LAYOUTS[::-1])
+            limit = int(pieces + case.limit * (whole - pieces))
+            self.flags += ["--memory-limit", f"{limit}B"]
+
+    def module(self, layout):
+        return os.path.join(self.folder, f"layouts-{layout}.so")
+
+    def run(self, layout, *flags):
+        """The process, and what the compiler said."""
+        words = ours.compile_words(
+            self.folder, self.module(layout), self.case.compute,
+            ("--parallel", layout, *self.flags, *flags),
+            length=self.case.length, rows=self.case.rows)
+        return subprocess.run(words, capture_output=True, text=True)
+
+    def least(self, layout):
+        """Bytes of the smallest plan."""
+        said = self.run(layout, "--memory-limit", "1B").stderr
+        return int(re.search(r"smallest plan needs .* \((\d+) bytes\)",
+                             said)[1])
+
+    def fits(self, layout):
+        done = self.run(layout)
+        if done.returncode and "--memory-limit: the smallest" not in done.stderr:
+            raise SystemExit(done.stderr)
+        return done.returncode == 0
+
+    def choose(self):
+        """What auto says of each layout."""
+        report = os.path.join(self.folder, "layouts.json")
+        done = self.run("auto", "--report", report)
+        if done.returncode:
+            raise SystemExit(done.stderr)
+        return {row["layout"]: row for row in ours.read_json(report)["layouts"]}
+
+
+@dataclass
+class Measured:
+    """Seconds of a step."""
+    rounds: list
+
+    @property
+    def median(self):
+        return statistics.median(self.rounds)
+
+    @property
+    def noise(self):
+        return (max(self.rounds) - min(self.rounds)) / 2 / self.median
+
+
+def measure(compiler, layouts, rows, rounds, seconds):
+    runs = {name: Processes(compiler.module(name), compiler.data, RANKS)
+            for name in layouts}
+    longest = max(rows[name]["step_seconds"] for name in layouts)
+    for _ in range(rounds):
+        for run in runs.values():
+            run.take_turn(max(LEAST_STEPS, int(seconds / longest)))
+    return {name: Measured([statistics.median(one.seconds[1:])
+                            for one in run.runs])
+            for name, run in runs.items()}
+
+
+def line(layout, row, measured, best):
+    predicted = f"{1e3 * row['step_seconds']:8.1f}" if row["fits"] else 8 * " "
+    found = (f"{1e3 * measured.median:8.1f} ± {100 * measured.noise:4.1f} % "
+             f"{100 * (measured.median / best - 1):+6.1f} %"
+             if measured else 26 * " ")
+    return (f"  {layout:8} {row['bytes'] / 2**20:8.1f} MiB  {predicted}  "
+            f"{found}  {row['reason']}")
+
+
+def check(case, work, profile, rounds, seconds):
+    """True where auto took the fastest, or one that is as fast."""
+    compiler = Compiler(case, work, profile)
+    rows = compiler.choose()
+    fitting = [name for name in LAYOUTS if compiler.fits(name)]
+    if fitting != [name for name, row in rows.items() if row["fits"]]:
+        print(f"{case.name()}\n  FAIL: what fits is {fitting}")
+        return False
+    measured = measure(compiler, fitting, rows, rounds, seconds)
+    best = min(one.median for one in measured.values())
+    chosen = next(name for name, row in rows.items() if row["chosen"])
+    noise = max([LEAST_NOISE, *(one.noise for one in measured.values())])
+    isFastest = measured[chosen].median <= (1 + noise) * best
+    print(case.name())
+    for name, row in rows.items():
+        print(line(name, row, measured.get(name), best))
+    print(f"  {'ok' if isFastest else 'FAIL'}", flush=True)
+    return isFastest
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("cases", nargs="*", type=int, metavar="CASE",
+                        help="from 0; without it all")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=2,
+                        help="of a turn, as predicted")
+    parser.add_argument("--work", default=os.path.join(REPOSITORY, "out",
+                                                       "bench"))
+    options = parser.parse_args()
+    profile = cpu_machine.calibrate(options.work, threads=1)
+    print("two ranks of one thread; plan, ms a step predicted and measured")
+    wrong = [case.name() for number, case in enumerate(CASES)
+             if (not options.cases or number in options.cases)
+             and not check(case, options.work, profile, options.rounds,
+                           options.seconds)]
+    print(f"wrong: {', '.join(wrong) or 'none'}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -245,15 +245,15 @@ def chosen_layouts(tools, folder):
     module = os.path.join(folder, "auto.so")
     # Whole bases fit, and nothing travels but gradients; pieces as fast as
     # that are no reason, and among both nodes they are slow.
-    chosen, rows = layouts(tools, folder, module, "--ranks", "16",
-                           "--network", "400Gb")
-    assert chosen == "none" and len(rows) == 5, rows
+    chosen, rows = layouts(tools, folder, module, "--ranks", "8",
+                           "--gpus-per-node", "4", "--network", "400Gb")
+    assert chosen == "none" and len(rows) == 4, rows
     assert all(row["fits"] for row in rows.values()), rows
-    assert max(rows, key=lambda name: rows[name]["step_seconds"]) == "fsdp=16"
+    assert max(rows, key=lambda name: rows[name]["step_seconds"]) == "fsdp=8"
     # As the runtime has it of the program.
     said = json.loads(call(
-        f"{tools}/qlora-run", module, "--device", "null:h200", "--gpus", "16",
-        "--network", "400Gb", "--log-format", "json"))["predictions"][0]
+        f"{tools}/qlora-run", module, "--device", "null:h200", "--gpus", "8",
+        "--gpus-per-node", "4", "--network", "400Gb", "--log-format", "json"))["predictions"][0]
     for key in ("step_seconds", "exposed_communication_seconds"):
         assert math.isclose(said[key], rows["none"][key], rel_tol=1e-9), said
     # Both fit, but a whole base leaves less room for activations.
@@ -267,9 +267,9 @@ def chosen_layouts(tools, folder):
                 "--emit=adapt")
     assert re.search(r"data parallel .* does not fit by 615 MiB", said), said
     assert re.search(r"fsdp=2 .* chosen: the fastest that fits", said), said
-    said = auto(tools, folder, module, "--ranks", "4", "--memory-limit", "1GiB",
+    said = auto(tools, folder, module, "--ranks", "2", "--memory-limit", "1GiB",
                 code=1)
-    assert re.search(r"fsdp=4 .*; the smallest plan of all\n", said), said
+    assert re.search(r"fsdp=2 .*; the smallest plan of all\n", said), said
     assert "error: --memory-limit: the smallest plan needs" in said, said
 
 

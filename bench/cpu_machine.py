@@ -96,5 +96,17 @@ def private_bytes(pid):
         return 0
 
 
+def cpu_seconds(pid):
+    """That the threads of a process have had of CPUs."""
+    total = 0
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/schedstat") as file:
+                total += int(file.read().split()[0])
+    except (FileNotFoundError, ProcessLookupError):
+        pass
+    return total * 1e-9
+
+
 def tree_proportional_bytes(pid):
     return sum(map(proportional_bytes, [pid, *children(pid)]))

@@ -3,7 +3,8 @@
 
 """The layout that --parallel auto takes, beside all that it could have taken.
 
-    bench/layouts.py [--rounds 5] [--seconds 2] [--work DIR] [CASE ...]
+    bench/layouts.py [--rounds 5] [--seconds 2] [--cpu-time] [--work DIR]
+                     [CASE ...]
 
 Eight cases on two ranks of one thread, of other shapes, lengths, batches, types
 and memory limits; some leave no layout but one. Each layout that fits is
@@ -11,7 +12,8 @@ compiled by its name and trained; the layouts of a case take turns, and a turn
 counts as its faster steps (others only ever take time away). Fails where the one
 that auto takes is slower than another one by more than the noise: by the median
 over the rounds of their ratio, and half of what the ratios differ by, at least
-2 %.
+2 %. With --cpu-time a step is what its ranks had of CPUs, each, and not the clock:
+for a machine that others use too.
 """
 
 import argparse
@@ -108,15 +110,35 @@ class Compiler:
         return {row["layout"]: row for row in ours.read_json(report)["layouts"]}
 
 
-def measure(compiler, layouts, rows, rounds, seconds):
-    """Of each layout seconds of a step, by round."""
-    runs = {name: Processes(compiler.module(name), compiler.data, RANKS)
+class Turns(Processes):
+    """Seconds of a step by the clock and by the CPUs of a rank, of each turn."""
+
+    def __init__(self, module, data):
+        super().__init__(module, data, RANKS)
+        self.steps = [] # CPU seconds so far, after each step
+        self.clock, self.cpus = [], []
+
+    def watch(self, child):
+        self.steps.append(sum(map(cpu_machine.cpu_seconds,
+                                  cpu_machine.children(child.pid))) / RANKS)
+
+    def take_turn(self, steps):
+        self.steps.clear()
+        super().take_turn(steps)
+        run = self.runs[-1]
+        self.clock.append(statistics.quantiles(run.seconds[1:])[0])
+        self.cpus.append((self.steps[steps - 1] - self.steps[0]) / (steps - 1))
+
+
+def measure(compiler, layouts, rows, options):
+    """Of each layout its turns."""
+    runs = {name: Turns(compiler.module(name), compiler.data)
             for name in layouts}
     longest = max(rows[name]["step_seconds"] for name in layouts)
-    for _ in range(rounds):
+    for _ in range(options.rounds):
         for run in runs.values():
-            run.take_turn(max(LEAST_STEPS, int(seconds / longest)))
-    return {name: [statistics.quantiles(one.seconds[1:])[0] for one in run.runs]
+            run.take_turn(max(LEAST_STEPS, int(options.seconds / longest)))
+    return {name: run.cpus if options.cpu_time else run.clock
             for name, run in runs.items()}
 
 
@@ -138,15 +160,15 @@ def line(layout, row, measured, chosen):
             f"{found:25}  {row['reason']}")
 
 
-def check(case, work, profile, rounds, seconds):
+def check(case, profile, options):
     """True where auto took the fastest, or one that is as fast."""
-    compiler = Compiler(case, work, profile)
+    compiler = Compiler(case, options.work, profile)
     rows = compiler.choose()
     fitting = [name for name in LAYOUTS if compiler.fits(name)]
     if fitting != [name for name, row in rows.items() if row["fits"]]:
         print(f"{case.name()}\n  FAIL: what fits is {fitting}")
         return False
-    measured = measure(compiler, fitting, rows, rounds, seconds)
+    measured = measure(compiler, fitting, rows, options)
     chosen = next(name for name, row in rows.items() if row["chosen"])
     isFastest = all(slower <= noise for slower, noise in (
         compare(measured[chosen], other) for other in measured.values()))
@@ -164,15 +186,16 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2,
                         help="of a turn, as predicted")
+    parser.add_argument("--cpu-time", action="store_true")
     parser.add_argument("--work", default=os.path.join(REPOSITORY, "out",
                                                        "bench"))
     options = parser.parse_args()
     profile = cpu_machine.calibrate(options.work, threads=1)
-    print("two ranks of one thread; plan, ms a step predicted and measured")
+    print("two ranks of one thread; plan, ms a step predicted and measured "
+          f"({'of CPUs' if options.cpu_time else 'by the clock'})")
     wrong = [case.name() for number, case in enumerate(CASES)
              if (not options.cases or number in options.cases)
-             and not check(case, options.work, profile, options.rounds,
-                           options.seconds)]
+             and not check(case, profile, options)]
     print(f"wrong: {', '.join(wrong) or 'none'}")
     return 1 if wrong else 0
 

@@ -253,9 +253,11 @@ def chosen_layouts(tools, folder):
     # As the runtime has it of the program.
     said = json.loads(call(
         f"{tools}/qlora-run", module, "--device", "null:h200", "--gpus", "8",
-        "--gpus-per-node", "4", "--network", "400Gb", "--log-format", "json"))["predictions"][0]
+        "--gpus-per-node", "4", "--network", "400Gb", "--log-format",
+        "json"))["predictions"][0]
     for key in ("step_seconds", "exposed_communication_seconds"):
-        assert math.isclose(said[key], rows["none"][key], rel_tol=1e-9), said
+        pair = said[key], rows["none"][key]
+        assert math.isclose(*pair, rel_tol=1e-9), (key, pair)
     # Both fit, but a whole base leaves less room for activations.
     chosen, rows = layouts(tools, folder, module, "--ranks", "2",
                            "--memory-limit", "8GiB")

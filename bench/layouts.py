@@ -29,7 +29,6 @@ from scaling import Processes
 from shapes import REPOSITORY, SHAPES, write_batch, write_config, write_model
 
 RANKS = 2
-LAYOUTS = ("none", "fsdp=2")
 LEAST_NOISE = 0.02
 LEAST_STEPS = 6
 
@@ -40,8 +39,8 @@ class Case:
     compute: str
     length: int
     rows: int
-    # Where the limit lies between the smallest plan of pieces (0) and that of a
-    # whole base (1); None: there is none.
+    # Where the limit lies between the smallest plan with the base in pieces (0)
+    # and that with a whole one (1); None: there is none.
     limit: float | None
 
     def name(self):
@@ -74,7 +73,7 @@ class Compiler:
                   f"{self.folder}/m.mlir")
         self.flags = ["--device-profile", profile, "--ranks", str(RANKS)]
         if case.limit is not None:
-            pieces, whole = (self.least(name) for name in LAYOUTS[::-1])
+            pieces, whole = map(self.least, ("fsdp=2", "none"))
             limit = int(pieces + case.limit * (whole - pieces))
             self.flags += ["--memory-limit", f"{limit}B"]
 
@@ -156,7 +155,7 @@ def line(layout, row, measured, chosen):
         slower, noise = compare(measured, chosen)
         found = (f"{1e3 * statistics.median(measured):8.1f} {100 * slower:+6.1f}"
                  f" ± {100 * noise:.1f} %")
-    return (f"  {layout:8} {row['bytes'] / 2**20:8.1f} MiB  {predicted:8}  "
+    return (f"  {layout:14} {row['bytes'] / 2**20:8.1f} MiB  {predicted:8}  "
             f"{found:25}  {row['reason']}")
 
 
@@ -164,7 +163,7 @@ def check(case, profile, options):
     """True where auto took the fastest, or one that is as fast."""
     compiler = Compiler(case, options.work, profile)
     rows = compiler.choose()
-    fitting = [name for name in LAYOUTS if compiler.fits(name)]
+    fitting = [name for name in rows if compiler.fits(name)]
     if fitting != [name for name, row in rows.items() if row["fits"]]:
         print(f"{case.name()}\n  FAIL: what fits is {fitting}")
         return False

@@ -112,7 +112,7 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
 
 static void buildStep(OpPassManager &pm, const CompileOptions &options,
                       const MemoryBudget &) {
-  pm.addPass(createBuildTrainStep());
+  pm.addPass(createBuildTrainStep({options.updatePieces}));
   // Sums of gradients are explicit adds until here.
   if (options.isEnabled("fuse-accumulate"))
     pm.addNestedPass<train::StepOp>(createFuseAccumulate());

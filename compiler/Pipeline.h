@@ -65,6 +65,7 @@ struct CompileOptions {
   int64_t memoryLimit = 0; ///< bytes per rank; 0: none
   std::string offloadEmbedding = "auto"; ///< auto, true or false
   int64_t shards = 1; ///< ranks that hold the base together
+  int64_t updatePieces = 1; ///< ranks that divide the updates
   /// Whether each of them does its part with a table: auto, true or false.
   std::string divideTables = "auto";
   bool checkpointing = false;

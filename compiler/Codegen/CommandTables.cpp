@@ -34,8 +34,10 @@ FailureOr<BufferRange> CommandTables::rangeOf(Value buffer) {
   FailureOr<uint32_t> arena = arenaOf(op, range.arena);
   if (failed(arena))
     return failure();
-  return BufferRange{*arena, range.offset, range.bytes,
-                     static_cast<uint32_t>(op.getDtype())};
+  const auto pieces = static_cast<uint32_t>(op.getPieces());
+  return BufferRange{*arena, range.offset, ownBytes(buffer),
+                     static_cast<uint32_t>(op.getDtype()),
+                     pieces > 1 ? pieces : 0};
 }
 
 static uint64_t operandWord(uint32_t arena, uint32_t dtype,
@@ -63,7 +65,9 @@ LogicalResult CommandTables::addOperand(Value buffer, qlora_access access,
   FailureOr<BufferRange> range = rangeOf(buffer);
   if (failed(range))
     return failure();
-  operands.row({operandWord(range->arena, dtype, access), range->offset,
+  operands.row({operandWord(range->arena, dtype, access) |
+                    uint64_t(range->pieces) << 32,
+                range->offset,
                 range->bytes, row ? row->skippedBytes(range->bytes) : 0});
   return success();
 }

@@ -19,6 +19,7 @@ struct BufferRange {
   uint32_t arena = 0; ///< index into the table of arenas
   uint64_t offset = 0, bytes = 0;
   uint32_t dtype = 0;
+  uint32_t pieces = 0; ///< as qlora_operand has it
 };
 
 class CommandTables {

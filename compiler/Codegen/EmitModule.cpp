@@ -100,6 +100,7 @@ LogicalResult ModuleEmitter::addParameter(ParameterOp op) {
   row.push_back(word(op.getFileDtype(), parts ? parts.size() : 0));
   row.push_back(word(op.getFormat().value_or(program::DType::F32), 0));
   row.push_back(std::to_string(op.getPiece()));
+  row.push_back(std::to_string(op.getFirst()));
   parameters.row(row);
   return success();
 }
@@ -190,8 +191,9 @@ std::string ModuleEmitter::moduleRow() {
       moduleString("program.plan"));
   for (const WordTable *table : tables)
     row += fmt::format(".long {}\n", table->size());
-  row += fmt::format(".long {}, {}\n.zero {}\n", cudaVersion,
-                     program::shardsOf(module), sizeof(qlora_module::reserved));
+  row += fmt::format(".long {}, {}, {}\n.zero {}\n", cudaVersion,
+                     program::shardsOf(module), program::updatePiecesOf(module),
+                     sizeof(qlora_module::reserved));
   for (const WordTable *table : tables)
     row += fmt::format(".quad {}\n", table->size() ? table->getLabel() : "0");
   return row;

@@ -56,6 +56,10 @@ struct Forward {
 
 class BuildTrainStepPass
     : public qlora::impl::BuildTrainStepBase<BuildTrainStepPass> {
+public:
+  using BuildTrainStepBase::BuildTrainStepBase;
+
+private:
   void runOnOperation() override;
   Forward cloneForward(OpBuilder &builder, func::FuncOp function,
                        StepKind kind);
@@ -295,19 +299,22 @@ static SmallVector<Value> updateOf(OpBuilder &b, const UpdatePiece &piece,
 static void updatePiece(OpBuilder &b, const UpdatePiece &piece, Value scale) {
   Location loc = b.getUnknownLoc();
   auto read = [&](FlatKind kind, RankedTensorType type,
-                  FlatSymbolRefAttr parameter, int64_t row) -> Value {
-    return FlatOp::create(b, loc, type, kind, parameter, false, row);
+                  FlatSymbolRefAttr parameter, int64_t row,
+                  int64_t pieces) -> Value {
+    return FlatOp::create(b, loc, type, kind, parameter, false, row, pieces);
   };
   SmallVector<Value> operands = {
-      read(FlatKind::Trainable, piece.type, piece.parameter, piece.row)};
+      read(FlatKind::Trainable, piece.type, piece.parameter, piece.row,
+           piece.pieces)};
   for (const UpdatePiece::State &state : piece.states)
-    operands.push_back(read(FlatKind::State, state.type, {}, state.offset));
+    operands.push_back(read(FlatKind::State, state.type, {}, state.offset, 1));
   operands.push_back(
-      read(FlatKind::Gradient, piece.type, piece.parameter, piece.row));
+      read(FlatKind::Gradient, piece.type, piece.parameter, piece.row,
+           piece.pieces));
   operands.push_back(scale);
   SmallVector<Value> updated = updateOf(b, piece, operands);
   StoreFlatOp::create(b, loc, FlatKind::Trainable, piece.parameter, updated[0],
-                      piece.row);
+                      piece.row, piece.pieces);
   for (auto [state, value] :
        llvm::zip_equal(piece.states, ArrayRef(updated).drop_front()))
     StoreFlatOp::create(b, loc, FlatKind::State, FlatSymbolRefAttr(), value,
@@ -357,12 +364,35 @@ void BuildTrainStepPass::buildUpdate(OpBuilder &builder) {
   const UpdatePlan plan = planUpdate(getOperation());
   for (const UpdatePiece &piece : plan.pieces)
     updatePiece(b, piece, clip.getScale());
+  for (const UpdatePiece &piece : plan.pieces)
+    if (piece.pieces > 1)
+      GatherFlatOp::create(
+          b, loc,
+          piece.type.clone({matrixRows(piece.type) * piece.pieces,
+                            kFlatColumns}),
+          FlatKind::Trainable, piece.row, piece.pieces);
   ClearOp::create(b, loc, FlatKind::Gradient);
   if (llvm::any_of(plan.pieces, [](const UpdatePiece &piece) {
         return !piece.kind.optimizer->average.empty();
       }))
     for (StepKind kind : {StepKind::Average, StepKind::Continue})
       buildSwitch(builder, plan, kind);
+}
+
+/// Of an optimizer that has to see a tensor whole, or all of what is kept, there
+/// are no pieces.
+static LogicalResult checkDivision(ModuleOp module) {
+  if (updatePiecesOf(module) == 1)
+    return success();
+  for (auto parameter : module.getOps<ParameterOp>()) {
+    const Optimizer *optimizer = findOptimizer(parameter.getOptimizer());
+    if (parameter.getTrainable() &&
+        (optimizer->isByTensor || !optimizer->average.empty()))
+      return module.emitError("updates of '")
+             << optimizer->name << "' cannot be divided among ranks; train with "
+             << "--optim adamw_torch or lion, or without zero1";
+  }
+  return success();
 }
 
 void BuildTrainStepPass::runOnOperation() {
@@ -377,6 +407,11 @@ void BuildTrainStepPass::runOnOperation() {
     if (parameter.getTrainable())
       trainable.insert(FlatSymbolRefAttr::get(parameter));
   }
+  if (pieces > 1)
+    module->setAttr(kUpdatePiecesAttr,
+                    Builder(&getContext()).getI64IntegerAttr(pieces));
+  if (failed(checkDivision(module)))
+    return signalPassFailure();
   if (trainable.empty()) {
     module.emitError("nothing to train: no parameter is trainable; attach "
                      "adapters or name modules to save");

@@ -300,8 +300,11 @@ def BuildTrainStep : Pass<"build-train-step", "::mlir::ModuleOp"> {
     For each `@forward_<length>` an `accumulate` and an `evaluate` step (the
     latter without dropout), and one `update`. Saves every activation that
     the backward reads. A trainable parameter that no gradient reaches is an
-    error.
+    error. With `pieces` each rank updates its part of the flat arena, keeps
+    states of that alone, and gathers the others' parts (ZeRO-1).
   }];
+  let options = [Option<"pieces", "pieces", "int64_t", "1",
+                        "ranks that divide the updates; 1: none">];
   let dependentDialects = ["::qlora::train::TrainDialect"];
 }
 

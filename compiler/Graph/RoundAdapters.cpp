@@ -80,19 +80,31 @@ static bool roundUses(WeightOp weight) {
   return true;
 }
 
-/// The step writes the copy beside the weights.
+static void storeRounded(OpBuilder &builder, Location loc, Value value,
+                         FlatSymbolRefAttr parameter, int64_t row) {
+  auto type = cast<RankedTensorType>(value.getType());
+  Value rounded = train::RoundOp::create(
+      builder, loc, type.clone(builder.getBF16Type()), value);
+  StoreFlatOp::create(builder, loc, FlatKind::Rounded, parameter, rounded, row);
+}
+
+/// The step writes the copy beside the weights; of what ranks have made in
+/// pieces, once it is whole.
 static void storeRounded(StepOp step) {
-  for (auto store :
-       llvm::make_early_inc_range(step.getBody().getOps<StoreFlatOp>())) {
-    if (store.getFlat() != FlatKind::Trainable)
+  for (Operation &op :
+       llvm::make_early_inc_range(step.getBody().front())) {
+    OpBuilder builder(&op);
+    if (auto store = dyn_cast<StoreFlatOp>(op);
+        store && store.getFlat() == FlatKind::Trainable &&
+        store.getPieces() == 1)
+      storeRounded(builder, op.getLoc(), store.getValue(),
+                   store.getParameterAttr(), store.getRow());
+    auto gather = dyn_cast<GatherFlatOp>(op);
+    if (!gather || gather.getFlat() != FlatKind::Trainable)
       continue;
-    OpBuilder builder(store);
-    Value value = store.getValue();
-    auto type = cast<RankedTensorType>(value.getType());
-    Value rounded = train::RoundOp::create(
-        builder, store.getLoc(), type.clone(builder.getBF16Type()), value);
-    StoreFlatOp::create(builder, store.getLoc(), FlatKind::Rounded,
-                        store.getParameterAttr(), rounded, store.getRow());
+    builder.setInsertionPointAfter(gather);
+    storeRounded(builder, op.getLoc(), gather.getResult(), {},
+                 gather.getRow());
   }
 }
 

@@ -187,6 +187,9 @@ bool StepMemory::canMakeAt(OpResult value, Operation *op,
   return llvm::none_of(outsideUses, [&](const OutsideUse &use) {
     if (use.op == op || !use.memory.overlaps(memory))
       return false;
+    // What comes later finds it there, as it should.
+    if (op->isBeforeInBlock(use.read ? use.read.getDefiningOp() : use.op))
+      return false;
     if (!use.read)
       return true;
     if (use.op != maker)

@@ -42,7 +42,7 @@ std::vector<Work> CommandTimes::worksOf(LaunchOp launch) const {
   double touched = 0;
   for (auto [i, buffer, access] :
        llvm::enumerate(launch.getOperands(), launch.getAccess())) {
-    uint64_t bytes = rangeOf(buffer).bytes;
+    uint64_t bytes = ownBytes(buffer);
     touched += double(bytes - operands[i].skippedBytes(bytes)) *
                (access == QLORA_READ_WRITE ? 2 : 1);
   }
@@ -54,7 +54,7 @@ std::vector<Work> CommandTimes::worksOf(Operation *command) const {
     return worksOf(launch);
   double touched = 0;
   for (Value buffer : command->getOperands())
-    touched += double(rangeOf(buffer).bytes);
+    touched += double(ownBytes(buffer));
   return {rowWork(touched, 0)};
 }
 
@@ -62,10 +62,11 @@ Demand CommandTimes::demandOfCollective(CollectiveOp collective) const {
   uint64_t bytes = 0;
   for (Value buffer : collective->getOperands())
     bytes = std::max(bytes, rangeOf(buffer).bytes);
+  const int64_t pieces =
+      std::max(shardsOf(program), updatePiecesOf(program));
   return collectiveDemand(
       unsigned(collective.getKind()), double(bytes),
-      ranksOfGroup(unsigned(collective.getGroup()), ranks, shardsOf(program)),
-      *device);
+      ranksOfGroup(unsigned(collective.getGroup()), ranks, pieces), *device);
 }
 
 TimelineItem CommandTimes::itemOf(Operation *command) const {

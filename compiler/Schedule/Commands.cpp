@@ -87,10 +87,15 @@ ByteRange qlora::rangeOf(Value buffer) {
        view = view.getSource().getDefiningOp<ViewOp>())
     offset += view.getOffset();
   BufferOp root = rootOf(buffer);
-  uint64_t bytes = part ? part.getBytes() : root.getBytes();
+  uint64_t bytes =
+      part ? part.getBytes() : root.getBytes() * root.getPieces();
   if (root.getOffset())
     return {nullptr, root.getArena(), *root.getOffset() + offset, bytes};
   return {root, root.getArena(), offset, bytes};
+}
+
+uint64_t qlora::ownBytes(Value buffer) {
+  return rangeOf(buffer).bytes / rootOf(buffer).getPieces();
 }
 
 KernelRequest qlora::requestOf(LaunchOp launch, const qlora::KernelOp *op) {

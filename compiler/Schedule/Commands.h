@@ -38,7 +38,7 @@ llvm::SmallVector<mlir::Value> buffersWritten(mlir::Operation *command);
 program::BufferOp gatheredBy(mlir::Operation *command);
 
 /// The bytes of a buffer: of an arena, or of a program.buffer that has no place
-/// in one yet.
+/// in one yet. Of one in pieces, those of all ranks' pieces.
 struct ByteRange {
   mlir::Operation *unplaced = nullptr;
   program::Arena arena;
@@ -53,6 +53,8 @@ struct ByteRange {
   }
 };
 ByteRange rangeOf(mlir::Value buffer);
+/// Of these, what one rank has.
+uint64_t ownBytes(mlir::Value buffer);
 
 /// A launch of library op `op` as Kernels.def sees it; absent operands have no
 /// dtype.

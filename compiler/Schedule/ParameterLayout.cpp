@@ -157,12 +157,16 @@ void ParameterLayout::emitStates(OpBuilder &builder, ModuleOp module) const {
                         int64_t element) {
         if (row.extent != train::StateExtent::Element)
           shape = state.type.getShape().take_front();
+        // A tensor may lie across the pieces of ranks.
+        const bool isDivided = piece.pieces > 1;
+        const int64_t first = width * element;
         program::ParameterOp::create(
             builder, module.getLoc(), (name + "." + row.name).str(),
-            Arena::State, state.offset + width * element,
+            Arena::State, state.offset + (isDivided ? 0 : first),
             width * ShapedType::getNumElements(shape), shape, dtype,
             Role::State, Init::Zero, Quantization::None, 0, false, dtype,
-            StringAttr(), ArrayAttr(), DTypeAttr(), /*piece=*/0);
+            StringAttr(), ArrayAttr(), DTypeAttr(),
+            isDivided ? tensorBytes(state.type) : 0, isDivided ? first : 0);
       });
     }
 }

@@ -56,9 +56,10 @@ static const StepResult &resultOf(const OutsideMemory &outside) {
 //===----------------------------------------------------------------------===//
 
 Value StepLowering::arenaBuffer(Arena arena, int64_t offset, int64_t bytes,
-                                qlora_dtype dtype) {
+                                qlora_dtype dtype, int64_t pieces) {
   return program::BufferOp::create(b, step.getLoc(), arena, offset, bytes,
-                                   program::DType(dtype));
+                                   program::DType(dtype), /*label=*/"",
+                                   /*saved=*/false, pieces);
 }
 
 Place StepLowering::flatPlace(const OutsideMemory &outside) {
@@ -73,7 +74,8 @@ Place StepLowering::flatPlace(const OutsideMemory &outside) {
   return {arenaBuffer(arena, isWhole ? 0 : rowBytes * (1 + outside.row),
                       isWhole ? layout.getFlatBytes() / 4 * width
                               : rowBytes * outside.rows,
-                      isRounded ? QLORA_DTYPE_BF16 : QLORA_DTYPE_F32),
+                      isRounded ? QLORA_DTYPE_BF16 : QLORA_DTYPE_F32,
+                      outside.pieces),
           0, kFlatColumns};
 }
 

@@ -211,6 +211,18 @@ void StepLowering::lowerGather(GatherWeightOp op) {
                                 /*peer=*/0, program::Group::FSDP);
 }
 
+/// In place: a piece of the range is this rank's.
+void StepLowering::lowerGather(GatherFlatOp op) {
+  Value whole = placeOf(op).buffer;
+  auto range = whole.getDefiningOp<program::BufferOp>();
+  Value piece = arenaBuffer(range.getArena(), *range.getOffset(),
+                            range.getBytes() / op.getPieces(),
+                            qlora_dtype(range.getDtype()), op.getPieces());
+  program::CollectiveOp::create(b, op.getLoc(), program::Collective::AllGather,
+                                gathers++, whole, piece, /*peer=*/0,
+                                program::Group::FSDP);
+}
+
 /// Between the rows of this rank and those of all.
 void StepLowering::lowerTogether(Operation &op, program::Collective kind) {
   Value x = op.getOperand(0), result = op.getResult(0);
@@ -234,7 +246,7 @@ LogicalResult StepLowering::lower(Operation &op) {
         lowerTogether(*op, program::Collective::ReduceScatter);
         return success();
       })
-      .Case<GatherWeightOp>(
+      .Case<GatherWeightOp, GatherFlatOp>(
           [&](auto op) { return lowerGather(op), success(); })
       .Case<ClearOp>([&](ClearOp op) {
         program::FillOp::create(

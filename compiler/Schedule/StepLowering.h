@@ -79,6 +79,7 @@ private:
   void lowerStores(model::MemoryOp op);
   void lowerAllReduce(train::AllReduceOp op);
   void lowerGather(model::GatherWeightOp op);
+  void lowerGather(train::GatherFlatOp op);
   void lowerTogether(mlir::Operation &op, program::Collective kind);
 
   // Buffers.
@@ -92,7 +93,7 @@ private:
   Place allocate(mlir::Value value, bool isSaved);
   bool isSaved(const MemoryRoot &root) const;
   mlir::Value arenaBuffer(program::Arena arena, int64_t offset, int64_t bytes,
-                          qlora_dtype dtype);
+                          qlora_dtype dtype, int64_t pieces = 1);
   mlir::Value view(const Place &place, mlir::Value value);
   void bindInputs();
   void bindResults();

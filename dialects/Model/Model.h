@@ -93,6 +93,8 @@ struct OutsideMemory {
   /// of it, with the row of statistics before the parameters. Of a parameter
   /// its own rows, or 0: all of it. Of the state arena bytes.
   int64_t row = 0, rows = 0;
+  /// So many ranges of `rows` follow each other, of which each rank has one.
+  int64_t pieces = 1;
 
   bool operator==(const OutsideMemory &) const = default;
   /// Whether the two may have a byte in common.

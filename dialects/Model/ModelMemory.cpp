@@ -14,7 +14,8 @@ bool OutsideMemory::overlaps(const OutsideMemory &other) const {
   return arena(space) == arena(other.space) &&
          (!name || !other.name || name == other.name) &&
          (!rows || !other.rows ||
-          (row < other.row + other.rows && other.row < row + rows));
+          (row < other.row + other.rows * other.pieces &&
+           other.row < row + rows * pieces));
 }
 
 SmallVector<MemoryTie> qlora::model::tiesOf(Operation *op) {

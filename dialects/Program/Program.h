@@ -27,6 +27,13 @@ inline int64_t shardsOf(mlir::ModuleOp module) {
   auto shards = module->getAttrOfType<mlir::IntegerAttr>(kShardsAttr);
   return shards ? shards.getInt() : 1;
 }
+/// Of a module: among how many ranks its updates are divided; 1: among none.
+inline constexpr llvm::StringLiteral kUpdatePiecesAttr =
+    "program.update_pieces";
+inline int64_t updatePiecesOf(mlir::Operation *module) {
+  auto pieces = module->getAttrOfType<mlir::IntegerAttr>(kUpdatePiecesAttr);
+  return pieces ? pieces.getInt() : 1;
+}
 
 } // namespace qlora::program
 

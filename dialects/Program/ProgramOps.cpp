@@ -143,7 +143,7 @@ LogicalResult KernelOp::verify() {
 
 void BufferOp::build(OpBuilder &builder, OperationState &state, Arena arena,
                      std::optional<int64_t> offset, int64_t bytes, DType dtype,
-                     StringRef label, bool saved) {
+                     StringRef label, bool saved, int64_t pieces) {
   build(builder, state, BufferType::get(builder.getContext()),
         ArenaAttr::get(builder.getContext(), arena),
         offset ? builder.getI64IntegerAttr(*offset) : IntegerAttr(),
@@ -151,7 +151,7 @@ void BufferOp::build(OpBuilder &builder, OperationState &state, Arena arena,
         DTypeAttr::get(builder.getContext(), dtype),
         label.empty() ? StringAttr() : builder.getStringAttr(label),
         saved ? builder.getUnitAttr() : UnitAttr(), /*backward=*/UnitAttr(),
-        /*recomputed=*/UnitAttr());
+        /*recomputed=*/UnitAttr(), builder.getI64IntegerAttr(pieces));
 }
 
 void ViewOp::build(OpBuilder &builder, OperationState &state, Value source,
@@ -166,6 +166,9 @@ LogicalResult BufferOp::verify() {
     return emitOpError("(C1) expects a positive number of bytes at an offset "
                        "of at least 0, but got ")
            << bytes << " at " << offset;
+  if (int64_t pieces = getPieces(); pieces != 1 && (pieces < 1 || !getOffset()))
+    return emitOpError("(C2) expects an offset of ")
+           << pieces << " pieces";
   return success();
 }
 

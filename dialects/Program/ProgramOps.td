@@ -210,11 +210,12 @@ def Program_ParameterOp : Program_Op<"parameter"> {
     BoolAttr:$double_quant, Program_DTypeAttr:$file_dtype,
     OptionalAttr<StrAttr>:$file, OptionalAttr<StrArrayAttr>:$parts,
     OptionalAttr<Program_DTypeAttr>:$format,
-    DefaultValuedAttr<I64Attr, "0">:$piece);
+    DefaultValuedAttr<I64Attr, "0">:$piece,
+    DefaultValuedAttr<I64Attr, "0">:$first);
   let assemblyFormat = [{
     $name $arena `offset` $offset `bytes` $bytes $shape `:` $dtype
     `from` $file_dtype $role `init` $init `quantization` $quantization
-    (`to` $format^)? (`piece` $piece^)? attr-dict
+    (`to` $format^)? (`piece` $piece^)? (`first` $first^)? attr-dict
   }];
 }
 
@@ -263,19 +264,24 @@ def Program_BufferOp : Program_Op<"buffer"> {
     (C1) bytes is positive, and an offset is not negative. For the report,
     `label` says what it holds, `saved` marks a forward value that the backward
     reads, `backward` one that the backward makes, and `recomputed` one that it
-    makes a second time.
+    makes a second time. With `pieces` so many ranges of `bytes` follow each
+    other, and each rank has the one of its number in the group FSDP. (C2) that
+    has an offset.
   }];
   let arguments = (ins Program_ArenaAttr:$arena,
     OptionalAttr<I64Attr>:$offset, I64Attr:$bytes, Program_DTypeAttr:$dtype,
     OptionalAttr<StrAttr>:$label, UnitAttr:$saved, UnitAttr:$backward,
-    UnitAttr:$recomputed);
+    UnitAttr:$recomputed, DefaultValuedAttr<I64Attr, "1">:$pieces);
   let results = (outs Program_BufferType:$result);
-  let assemblyFormat =
-      "$arena (`offset` $offset^)? `bytes` $bytes `:` $dtype attr-dict";
+  let assemblyFormat = [{
+    $arena (`offset` $offset^)? `bytes` $bytes (`pieces` $pieces^)? `:` $dtype
+    attr-dict
+  }];
   let hasVerifier = 1;
   let builders = [OpBuilder<(ins "Arena":$arena,
       "std::optional<int64_t>":$offset, "int64_t":$bytes, "DType":$dtype,
-      CArg<"::llvm::StringRef", "{}">:$label, CArg<"bool", "false">:$saved)>];
+      CArg<"::llvm::StringRef", "{}">:$label, CArg<"bool", "false">:$saved,
+      CArg<"int64_t", "1">:$pieces)>];
 }
 
 def Program_ViewOp : Program_Op<"view", [Pure]> {

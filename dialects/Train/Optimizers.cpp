@@ -139,8 +139,11 @@ UpdatePlan qlora::train::planUpdate(Operation *module) {
   auto f32 = Float32Type::get(module->getContext());
   for (const FlatGroup &group : flatGroups(module)) {
     if (!group.kind.optimizer->isByTensor) {
-      addPiece(plan, {group.kind, {}, "", group.row,
-                      RankedTensorType::get({group.rows, kFlatColumns}, f32), {}});
+      const int64_t pieces = updatePiecesOf(module);
+      addPiece(plan,
+               {group.kind, {}, "", group.row,
+                RankedTensorType::get({group.rows / pieces, kFlatColumns}, f32),
+                pieces, {}});
       continue;
     }
     for (auto parameter : module->getRegion(0).getOps<ParameterOp>())
@@ -153,7 +156,7 @@ UpdatePlan qlora::train::planUpdate(Operation *module) {
                               {ShapedType::getNumElements(part.shape) / columns,
                                columns},
                               f32),
-                          {}});
+                          /*pieces=*/1, {}});
         }
   }
   return plan;

@@ -12,6 +12,10 @@
 //               by `train.update` and a kernel of Kernels.def, or by several
 //               ops (ComposedUpdates.cpp)
 //
+// Where ranks divide the updates (train.update_pieces), each makes a piece of
+// every group and keeps the states of it alone (ZeRO stage 1, Rajbhandari et
+// al., 2020); what is updated by tensor cannot be divided.
+//
 // and the state arena: what every piece keeps, one after the other. A state of
 // a tensor is a parameter of train.so, TENSOR.STATE with the role `state`, so
 // that plans, checkpoints and resumed runs have it without being told.
@@ -70,6 +74,7 @@ struct UpdatePiece {
   std::string name;                  ///< of the tensor
   int64_t row = 0; ///< of the flat arenas, or of the parameter
   mlir::RankedTensorType type; ///< [rows, columns] f32
+  int64_t pieces = 1; ///< of so many rows each, one for a rank; by group
   llvm::SmallVector<State> states;
 };
 

@@ -47,8 +47,12 @@ struct UpdateKind {
 
 UpdateKind updateKindOf(model::ParameterOp parameter);
 
+/// Of a module: among how many ranks its updates are divided; 1: among none.
+inline constexpr llvm::StringLiteral kUpdatePiecesAttr = "train.update_pieces";
+int64_t updatePiecesOf(mlir::Operation *module);
+
 /// Rows of the flat arenas, behind the statistics, whose parameters are updated
-/// alike.
+/// alike; each of the ranks that divide the updates has as many of them.
 struct FlatGroup {
   UpdateKind kind;
   int64_t row = 0;

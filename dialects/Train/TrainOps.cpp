@@ -43,6 +43,11 @@ int64_t qlora::train::flatElements(ParameterOp parameter) {
                        kFlatAlignment);
 }
 
+int64_t qlora::train::updatePiecesOf(Operation *module) {
+  auto pieces = module->getAttrOfType<IntegerAttr>(kUpdatePiecesAttr);
+  return pieces ? pieces.getInt() : 1;
+}
+
 SmallVector<FlatGroup> qlora::train::flatGroups(Operation *module) {
   std::map<UpdateKind, int64_t> elements;
   for (auto parameter : module->getRegion(0).getOps<ParameterOp>())
@@ -51,7 +56,8 @@ SmallVector<FlatGroup> qlora::train::flatGroups(Operation *module) {
   SmallVector<FlatGroup> groups;
   int64_t row = 0;
   for (const auto &[kind, count] : elements) {
-    const int64_t rows = llvm::divideCeil(count, kFlatColumns);
+    const int64_t rows = llvm::alignTo(llvm::divideCeil(count, kFlatColumns),
+                                       updatePiecesOf(module));
     groups.push_back({kind, row, rows});
     row += rows;
   }
@@ -123,20 +129,29 @@ static MemorySpace spaceOf(FlatKind kind) {
 }
 
 static OutsideMemory rowsOf(FlatKind kind, FlatSymbolRefAttr parameter,
-                            int64_t row, Value value) {
+                            int64_t row, Value value, int64_t pieces = 1) {
   RankedTensorType type = tensorOf(value);
   return {spaceOf(kind), parameter, row,
-          kind == FlatKind::State ? tensorBytes(type) : matrixRows(type)};
+          kind == FlatKind::State ? tensorBytes(type) : matrixRows(type),
+          pieces};
 }
 
 std::optional<OutsideMemory> FlatOp::getOutsideMemory() {
   if (getStatistics())
     return OutsideMemory{spaceOf(getFlat()), {}};
-  return rowsOf(getFlat(), getParameterAttr(), getRow(), getResult());
+  return rowsOf(getFlat(), getParameterAttr(), getRow(), getResult(),
+                getPieces());
 }
 SmallVector<MemoryStore> StoreFlatOp::getMemoryStores() {
-  return {{rowsOf(getFlat(), getParameterAttr(), getRow(), getValue()),
+  return {{rowsOf(getFlat(), getParameterAttr(), getRow(), getValue(),
+                  getPieces()),
            &getValueMutable()}};
+}
+std::optional<OutsideMemory> GatherFlatOp::getOutsideMemory() {
+  return rowsOf(getFlat(), {}, getRow(), getResult());
+}
+SmallVector<MemoryStore> GatherFlatOp::getMemoryStores() {
+  return {{rowsOf(getFlat(), {}, getRow(), getResult())}};
 }
 SmallVector<MemoryStore> ClearOp::getMemoryStores() {
   return {{{spaceOf(getFlat()), {}}}};
@@ -193,6 +208,14 @@ LogicalResult
 InitializeOp::verifySymbolUses(SymbolTableCollection &symbols) {
   return verifyOfTrained(*this, getParameterAttr(), getValue(), "value",
                          symbols);
+}
+
+LogicalResult GatherFlatOp::verify() {
+  if (const int64_t rows = matrixRows(tensorOf(getResult()));
+      getPieces() < 1 || rows % getPieces() != 0)
+    return emitOpError("(C1) expects a multiple of ")
+           << getPieces() << " rows, but got " << rows;
+  return success();
 }
 
 LogicalResult ResultOp::verify() {

@@ -286,22 +286,42 @@ def Train_FlatOp : Train_Op<"flat",
   let description = [{
     From `row` on, which counts from the first parameter, as many as the result
     has; with `statistics` the whole arena, of which they are the first row.
-    With `parameter` rows of that one; of the state arena `row` is a byte.
+    With `parameter` rows of that one; of the state arena `row` is a byte. With
+    `pieces` so many ranges of these rows follow each other, and each rank has
+    that of its number in the group FSDP.
   }];
   let ownArguments = (ins Train_FlatKindAttr:$flat,
     OptionalAttr<FlatSymbolRefAttr>:$parameter, UnitAttr:$statistics,
-    DefaultValuedAttr<I64Attr, "0">:$row);
+    DefaultValuedAttr<I64Attr, "0">:$row,
+    DefaultValuedAttr<I64Attr, "1">:$pieces);
   let results = (outs Model_Tensor:$result);
   let assemblyFormat = "$flat ($parameter^)? attr-dict `:` type($result)";
 }
 
 def Train_StoreFlatOp : Train_Store<"store_flat"> {
   let summary = "the new contents of a flat arena, from a row on";
+  let description = "`pieces` as for `flat`.";
   let ownArguments = (ins Train_FlatKindAttr:$flat,
     OptionalAttr<FlatSymbolRefAttr>:$parameter, Model_Tensor:$value,
-    DefaultValuedAttr<I64Attr, "0">:$row);
+    DefaultValuedAttr<I64Attr, "0">:$row,
+    DefaultValuedAttr<I64Attr, "1">:$pieces);
   let assemblyFormat =
       "$flat ($parameter^)? `,` $value attr-dict `:` type($value)";
+}
+
+def Train_GatherFlatOp : Train_Op<"gather_flat",
+    [DeclareOpInterfaceMethods<Model_MemoryOp,
+                               ["getOutsideMemory", "getMemoryStores"]>]> {
+  let summary = "rows of which each rank has made its piece, on all of them";
+  let description = [{
+    N pieces of equal rows from `row` on, in the place of `flat`; the ranks of
+    the group FSDP do it together. (C1) the rows are a multiple of `pieces`.
+  }];
+  let ownArguments = (ins Train_FlatKindAttr:$flat, I64Attr:$row,
+                          I64Attr:$pieces);
+  let results = (outs Model_Tensor:$result);
+  let assemblyFormat = "$flat attr-dict `:` type($result)";
+  let hasVerifier = 1;
 }
 
 def Train_ClearOp : Train_Store<"clear"> {

@@ -13,7 +13,8 @@
 enum qlora_collective {
   QLORA_COLLECTIVE_ALL_REDUCE = 0, /* operand 0 := its sum over the ranks */
   QLORA_COLLECTIVE_ALL_GATHER = 1, /* operand 0, N pieces := operand 1 of every
-                                      rank, in their order */
+                                      rank, in their order; operand 1 may be
+                                      this rank's piece of operand 0 */
   QLORA_COLLECTIVE_REDUCE_SCATTER = 2, /* operand 0 := the sum of this rank's
                                           piece of everybody's operand 1 */
   QLORA_COLLECTIVE_BROADCAST = 3, /* operand 0 := that of the rank `peer` */
@@ -31,9 +32,10 @@ enum qlora_collective {
 enum qlora_group {
   QLORA_GROUP_DP = 0,   /* all ranks, each of which has data of its own; how many
                            is chosen when a run starts */
-  QLORA_GROUP_FSDP = 1, /* the `shards` of the module that follow each other and
-                           hold a base together: of rank r those with the same
-                           r / shards, and it is number r % shards of them */
+  QLORA_GROUP_FSDP = 1, /* the N ranks that follow each other and hold a base, or
+                           what optimizers keep, together (`shards` and
+                           `update_pieces` of the module): of rank r those with
+                           the same r / N, and it is number r % N of them */
   QLORA_GROUP_COUNT = 2
 };
 

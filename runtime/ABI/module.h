@@ -51,7 +51,7 @@ extern "C" {
 #endif
 
 #define QLORA_MODULE_MAGIC 0x41524c51u /* "QLRA", little endian */
-#define QLORA_ABI_VERSION 14u
+#define QLORA_ABI_VERSION 15u
 #define QLORA_MAX_RANK 4
 #define QLORA_PIECE_ALIGNMENT 64 /* of what ranks hold pieces of: a cache line */
 
@@ -153,7 +153,10 @@ typedef struct qlora_parameter {
   uint64_t piece; /* 0: the arena has all of it. Else the arena of rank r has at
                      `offset` so many bytes of it, from the (r % shards)-th so
                      many on; those behind the last of `bytes` are zero. Its
-                     parts, if any, are one tensor whatever its quantization */
+                     parts, if any, are one tensor whatever its quantization.
+                     Of the state arena: what the ranks have at `offset`, each
+                     so many bytes, is behind each other a range of tensors */
+  uint64_t first; /* byte of that range at which this one begins; else 0 */
 } qlora_parameter;
 
 /* Kernels and launches ---------------------------------------------------- */
@@ -206,7 +209,9 @@ typedef struct qlora_operand {
   uint16_t arena;
   uint8_t dtype;  /* enum qlora_dtype */
   uint8_t access; /* enum qlora_access */
-  uint32_t reserved;
+  uint32_t pieces; /* 0: the range is where it is. Else `update_pieces`: from
+                      `offset` on are so many ranges of `bytes`, and the one of
+                      its number in group FSDP is this rank's */
   uint64_t offset;
   uint64_t bytes; /* 0: an optional operand that is absent */
   uint64_t skipped; /* of those, what lies between rows and is not touched */
@@ -344,8 +349,11 @@ typedef struct qlora_module {
                             10 * minor; 0 on a CPU. A CUBIN needs a driver
                             of that major version or a later one, PTX one of
                             that version or a later one */
-  uint32_t shards; /* ranks of a group FSDP; 1: each holds the base whole */
-  uint32_t reserved[4];
+  uint32_t shards; /* ranks that divide the base; 1: each holds it whole */
+  uint32_t update_pieces; /* ranks that divide what optimizers keep and their
+                             work; 1: each does all of it. Where both are more
+                             than 1 they are equal: the size of group FSDP */
+  uint32_t reserved[3];
 
   const qlora_arena *arenas;
   const qlora_parameter *parameters;
@@ -369,7 +377,7 @@ typedef const qlora_module *(*qlora_module_query_function)(
 } /* extern "C" */
 
 static_assert(sizeof(qlora_arena) == 16, "qlora_arena is part of the format");
-static_assert(sizeof(qlora_parameter) == 112, "part of the format");
+static_assert(sizeof(qlora_parameter) == 120, "part of the format");
 static_assert(sizeof(qlora_image) == 32, "part of the format");
 static_assert(sizeof(qlora_kernel) == 40, "part of the format");
 static_assert(sizeof(qlora_launch) == 32, "part of the format");

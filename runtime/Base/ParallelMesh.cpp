@@ -9,20 +9,30 @@
 #include <iterator>
 #include <set>
 
+#include "runtime/ABI/collective.h"
+
 namespace qlora {
 
 static constexpr int64_t kMaxAxis = 65536;
 
 namespace {
-/// One that is not there yet has no number in a mesh, nor has dp.
+/// One that is not there yet has no number in a mesh, nor has dp. Axes of one
+/// group are of the same ranks, and have one number.
 struct Axis {
   std::string_view name;
   int64_t ParallelMesh::*ranks = nullptr;
+  qlora_group group = QLORA_GROUP_DP;
 };
 } // namespace
 
 static constexpr Axis kAxes[] = {
-    {"dp"}, {"fsdp", &ParallelMesh::shards}, {"zero2"}, {"tp"}, {"pp"}, {"cp"},
+    {"dp"},
+    {"fsdp", &ParallelMesh::shards, QLORA_GROUP_FSDP},
+    {"zero1", &ParallelMesh::updatePieces, QLORA_GROUP_FSDP},
+    {"zero2"},
+    {"tp"},
+    {"pp"},
+    {"cp"},
     {"ep"}};
 
 static Status setAxis(ParallelMesh &mesh, std::string_view name,
@@ -38,15 +48,26 @@ static Status setAxis(ParallelMesh &mesh, std::string_view name,
     return Status::invalid("--parallel: dp is what is left of the ranks of a "
                            "run; give it with --gpus");
   if (!axis->ranks)
-    return Status::invalid("--parallel: {} is not there yet; fsdp is", name);
+    return Status::invalid("--parallel: {} is not there yet; fsdp and zero1 "
+                           "are",
+                           name);
   mesh.*axis->ranks = ranks;
   return Status::ok();
 }
 
+/// Ranks of a group.
+static int64_t ranksOf(const ParallelMesh &mesh, qlora_group group) {
+  int64_t ranks = 1;
+  for (const Axis &axis : kAxes)
+    if (axis.ranks && axis.group == group)
+      ranks = std::max(ranks, mesh.*axis.ranks);
+  return ranks;
+}
+
 int64_t ParallelMesh::size() const {
   int64_t product = 1;
-  for (const Axis &axis : kAxes)
-    product *= axis.ranks ? this->*axis.ranks : 1;
+  for (int group = 0; group < QLORA_GROUP_COUNT; ++group)
+    product *= ranksOf(*this, static_cast<qlora_group>(group));
   return product;
 }
 
@@ -59,14 +80,21 @@ std::string ParallelMesh::text() const {
   return text.empty() ? "none" : text;
 }
 
+/// Whether an axis of a mesh of `ranks` ranks may have `number` of them.
+static bool mayHave(const ParallelMesh &mesh, const Axis &axis, int64_t number,
+                    int64_t ranks) {
+  const int64_t known = ranksOf(mesh, axis.group);
+  return known > 1 ? number == known : ranks % (mesh.size() * number) == 0;
+}
+
 std::vector<ParallelMesh> ParallelMesh::candidates(int64_t ranks) {
   std::vector<ParallelMesh> meshes = {ParallelMesh()};
   for (const Axis &axis : kAxes)
     for (size_t i = 0, simpler = meshes.size(); axis.ranks && i < simpler; ++i)
-      for (int64_t n = 2; n <= std::min(ranks / meshes[i].size(), kMaxAxis); ++n)
-        if (ranks % (meshes[i].size() * n) == 0) {
+      for (int64_t number = 2; number <= std::min(ranks, kMaxAxis); ++number)
+        if (mayHave(meshes[i], axis, number, ranks)) {
           meshes.push_back(meshes[i]);
-          meshes.back().*axis.ranks = n;
+          meshes.back().*axis.ranks = number;
         }
   return meshes;
 }
@@ -97,6 +125,11 @@ StatusOr<ParallelMesh> ParallelMesh::parse(std::string_view text) {
       return Status::invalid("--parallel has two numbers for {}", axis);
     QLORA_RETURN_IF_ERROR(setAxis(mesh, axis, ranks));
   }
+  if (mesh.shards > 1 && mesh.updatePieces > 1 &&
+      mesh.shards != mesh.updatePieces)
+    return Status::invalid("--parallel: fsdp={} and zero1={} are pieces on the "
+                           "same ranks; give them one number",
+                           mesh.shards, mesh.updatePieces);
   return mesh;
 }
 

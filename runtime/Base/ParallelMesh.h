@@ -4,6 +4,8 @@
 //
 //   --parallel fsdp=4     the base in pieces, among every four ranks that follow
 //                         each other (of one machine, best)
+//   --parallel zero1=4    what optimizers keep, and their work, in such pieces
+//   --parallel fsdp=4,zero1=4  both
 //   --parallel auto       the compiler chooses: tools/qloracc/LayoutSearch.h
 //
 // What is left of the ranks of a run is data parallel: 8 ranks of fsdp=4 are two
@@ -27,18 +29,19 @@ inline constexpr std::string_view kAutoParallel = "auto";
 
 struct ParallelMesh {
   int64_t shards = 1; ///< fsdp: ranks that hold a base together
+  int64_t updatePieces = 1; ///< zero1: ranks that divide the updates
 
   /// "fsdp=4", or "" or "none" for a mesh of one. kInvalidArgument names the
-  /// axis that is unknown, not there yet, given twice or no number.
+  /// axis that is unknown, not there yet, given twice or no number, or two axes
+  /// of one group that differ.
   static StatusOr<ParallelMesh> parse(std::string_view text);
 
-  /// Every mesh that `ranks` ranks can have, the simplest first: axes of more
-  /// than one rank whose product divides them.
+  /// Every mesh that `ranks` ranks can have, the simplest first.
   static std::vector<ParallelMesh> candidates(int64_t ranks);
 
   /// As parse() reads it.
   std::string text() const;
-  /// The product of the axes: what is left of the ranks is data parallel.
+  /// The product of its groups: what is left of the ranks is data parallel.
   int64_t size() const;
 };
 

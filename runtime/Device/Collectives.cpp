@@ -63,14 +63,16 @@ static Status checkCollective(const LoadedModule &module,
 }
 
 Status checkShards(const LoadedModule &module, int ranks) {
-  const auto shards = static_cast<int>(module.table().shards);
+  const int shards = module.groupSize();
   if (ranks % shards == 0)
     return Status::ok();
-  return Status::invalid("'{}' divides its base among {} ranks, but {} {} "
+  const bool isBase = module.table().shards > 1;
+  return Status::invalid("'{}' divides its {} among {} ranks, but {} {} "
                          "started; start a multiple of {}, or compile with "
-                         "another --parallel fsdp=N",
-                         module.path(), shards, ranks,
-                         ranks == 1 ? "was" : "were", shards);
+                         "another --parallel {}=N",
+                         module.path(), isBase ? "base" : "updates", shards,
+                         ranks, ranks == 1 ? "was" : "were", shards,
+                         isBase ? "fsdp" : "zero1");
 }
 
 Status checkCollectives(const LoadedModule &module, const GroupSizes &sizes) {
@@ -84,7 +86,7 @@ Status checkCollectives(const LoadedModule &module, const GroupSizes &sizes) {
 /// With two operands one goes to the other; a neighbour there is not.
 Status SingleRank::run(const CollectiveCall &call) {
   if (!call.to.empty() && !call.from.empty())
-    std::memcpy(call.to.data(), call.from.data(), call.from.size());
+    std::memmove(call.to.data(), call.from.data(), call.from.size());
   return Status::ok();
 }
 

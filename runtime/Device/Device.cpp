@@ -48,9 +48,9 @@ Status Device::load(const LoadedModule &loaded, FrozenArena *frozen) {
                   frozen->bytes().size(), frozenBytes);
   const GroupSizes sizes = groupSizes(loaded);
   QLORA_RETURN_IF_ERROR(checkShards(loaded, sizes[QLORA_GROUP_DP]));
-  if (sizes[QLORA_GROUP_FSDP] != static_cast<int>(loaded.table().shards))
-    return misuse("a group of {} ranks for a base divided among {}",
-                  sizes[QLORA_GROUP_FSDP], loaded.table().shards);
+  if (sizes[QLORA_GROUP_FSDP] != loaded.groupSize())
+    return misuse("a group of {} ranks for a program of {}",
+                  sizes[QLORA_GROUP_FSDP], loaded.groupSize());
   QLORA_RETURN_IF_ERROR(checkCollectives(loaded, sizes));
   module = &loaded;
   frozenIsShared = frozen && frozen->isShared();

@@ -9,6 +9,7 @@
 #include "runtime/Kernels/Plans/CudaWorkspaces.h"
 #include "runtime/Module/ModuleLoader.h"
 
+#include <algorithm>
 #include <array>
 
 namespace qlora {
@@ -19,8 +20,14 @@ static Status checkOperand(const qlora_module &m, const qlora_operand &o) {
   const qlora_arena &arena = m.arenas[o.arena];
   if (o.bytes == 0) // absent: nothing of it is looked at
     return Status::ok();
-  if (!isRange(o.offset, o.bytes, arena.bytes))
-    return damaged("bytes {}+{} of the {} arena of {}", o.offset, o.bytes,
+  if (o.pieces != 0 && (m.update_pieces == 1 || o.pieces != m.update_pieces))
+    return damaged("{} pieces, but updates are divided among {} ranks",
+                   o.pieces, m.update_pieces);
+  const uint64_t pieces = std::max(o.pieces, 1u);
+  if (o.bytes > arena.bytes / pieces ||
+      !isRange(o.offset, o.bytes * pieces, arena.bytes))
+    return damaged("bytes {}+{}{} of the {} arena of {}", o.offset, o.bytes,
+                   pieces > 1 ? fmt::format(" x {}", pieces) : "",
                    arenaKindName(arena.kind), arena.bytes);
   if ((o.access & QLORA_WRITE) && isFrozenArena(arena.kind))
     return damaged("writes the {} arena", arenaKindName(arena.kind));
@@ -87,9 +94,11 @@ static Status checkLaunchCommand(const qlora_module &m,
 }
 
 /// A FILL's, COPY's or collective's.
+/// `mayBePiece`: the source may be this rank's piece of the target.
 static Status checkAccess(const qlora_command &command,
                           const qlora_operand *operands,
-                          const std::array<uint8_t, 2> &access) {
+                          const std::array<uint8_t, 2> &access,
+                          bool mayBePiece = false) {
   const uint16_t count = access[1] ? 2 : 1;
   if (command.operand_count != count)
     return damaged("{} operands instead of {}", command.operand_count, count);
@@ -101,8 +110,11 @@ static Status checkAccess(const qlora_command &command,
                      i, operands[i].dtype, operands[i].access, dtype,
                      access[i]);
   const qlora_operand &to = operands[0], &from = operands[count - 1];
+  const bool isOwnPiece = from.pieces != 0 && to.pieces == 0 &&
+                          from.offset == to.offset &&
+                          from.bytes * from.pieces == to.bytes;
   if (count == 2 && to.arena == from.arena &&
-      to.offset < from.offset + from.bytes && from.offset < to.offset + to.bytes)
+      !(isOwnPiece && mayBePiece) && to.offset < from.offset + from.bytes && from.offset < to.offset + to.bytes)
     return damaged("source {}+{} and target {}+{} overlap", from.offset,
                    from.bytes, to.offset, to.bytes);
   return Status::ok();
@@ -127,7 +139,9 @@ static Status checkCollective(const qlora_command &command,
   QLORA_RETURN_IF_ERROR(checkAccess(
       command, operands,
       {static_cast<uint8_t>(form.target),
-       static_cast<uint8_t>(form.hasSource ? QLORA_READ : 0)}));
+       static_cast<uint8_t>(form.hasSource ? QLORA_READ : 0)},
+      command.collective == QLORA_COLLECTIVE_ALL_GATHER &&
+          command.group == QLORA_GROUP_FSDP));
   const uint8_t dtype = operands[0].dtype;
   if (storedFormat(dtype) || (form.isSum && dtype > QLORA_DTYPE_I32))
     return damaged("{} of dtype {}", commandName(command), dtype);

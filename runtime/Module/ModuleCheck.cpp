@@ -34,6 +34,11 @@ static Status checkHeader(const qlora_module &module) {
     return damaged("unknown target {}", module.target);
   if (module.shards == 0 || module.shards > kMaxShards)
     return damaged("a base divided among {} ranks", module.shards);
+  if (module.update_pieces == 0 || module.update_pieces > kMaxShards ||
+      (module.update_pieces > 1 && module.shards > 1 &&
+       module.update_pieces != module.shards))
+    return damaged("updates divided among {} ranks, and the base among {}",
+                   module.update_pieces, module.shards);
   return Status::ok();
 }
 

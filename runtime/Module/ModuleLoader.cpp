@@ -165,7 +165,17 @@ std::span<const qlora_command> LoadedModule::commands() const {
   return {module->commands, module->command_count};
 }
 std::span<const qlora_operand> LoadedModule::operands() const {
+  if (!own.empty())
+    return own;
   return {module->operands, module->operand_count};
+}
+void LoadedModule::choosePiece(uint32_t number) {
+  if (module->update_pieces == 1)
+    return;
+  own.assign(module->operands, module->operands + module->operand_count);
+  for (qlora_operand &operand : own)
+    if (operand.pieces != 0)
+      operand.offset += number * operand.bytes;
 }
 std::span<const qlora_image> LoadedModule::images() const {
   return {module->images, module->image_count};

@@ -13,12 +13,14 @@
 #ifndef QLORA_RUNTIME_MODULE_MODULELOADER_H
 #define QLORA_RUNTIME_MODULE_MODULELOADER_H
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/ABI/module.h"
 #include "runtime/Base/Status.h"
@@ -38,6 +40,13 @@ public:
                                           std::string name);
 
   const qlora_module &table() const { return *module; }
+  /// Of group FSDP.
+  int groupSize() const {
+    return static_cast<int>(std::max(module->shards, module->update_pieces));
+  }
+  /// From now on operands in pieces are those of this rank: its number in that
+  /// group. Without it they are those of the first.
+  void choosePiece(uint32_t number);
   /// The path, or fromTable's name.
   const std::string &path() const { return name; }
 
@@ -76,6 +85,7 @@ private:
   const qlora_module *module;
   std::string name;
   std::shared_ptr<void> library; ///< closes the dlopen handle
+  std::vector<qlora_operand> own; ///< in place of the table's, if any are pieces
 };
 
 /// Whether a kernel is code of the module, not a row of Kernels.def.

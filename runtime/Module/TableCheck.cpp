@@ -103,6 +103,24 @@ static Status checkRole(const qlora_module &m, const qlora_parameter &p) {
   return Status::ok();
 }
 
+/// Of what ranks have in pieces.
+static Status checkPiece(const qlora_module &m, const qlora_parameter &p) {
+  const uint32_t kind = m.arenas[p.arena].kind;
+  const bool isState = kind == QLORA_ARENA_STATE;
+  const uint64_t ranks = isState ? m.update_pieces : m.shards;
+  const uint64_t end = p.bytes + p.first;
+  if (p.piece == 0 && p.first == 0)
+    return Status::ok();
+  if (p.piece % QLORA_PIECE_ALIGNMENT != 0 || end < p.bytes ||
+      p.piece < (end + ranks - 1) / ranks || ranks == 1 ||
+      (isState ? p.first % (dtypeBits(static_cast<qlora_dtype>(p.dtype)) / 8)
+               : p.first) != 0 ||
+      !(isState || kind == QLORA_ARENA_FROZEN))
+    return damaged("{} pieces of {} bytes, in the {} arena", ranks, p.piece,
+                   arenaKindName(kind));
+  return Status::ok();
+}
+
 static Status checkParameter(const qlora_module &m, const qlora_parameter &p) {
   if (p.arena >= m.arena_count)
     return damaged("arena {} of {}", p.arena, m.arena_count);
@@ -121,17 +139,25 @@ static Status checkParameter(const qlora_module &m, const qlora_parameter &p) {
           : static_cast<uint64_t>(elements) * dtypeBits(dtype) / 8;
   if (p.bytes != expected)
     return damaged("{} bytes instead of {}", p.bytes, expected);
-  if (p.piece != 0 && (p.piece % QLORA_PIECE_ALIGNMENT != 0 ||
-                       p.piece < (p.bytes + m.shards - 1) / m.shards || m.shards == 1 ||
-                       m.arenas[p.arena].kind != QLORA_ARENA_FROZEN))
-    return damaged("{} pieces of {} bytes, in the {} arena", m.shards, p.piece,
-                   arenaKindName(m.arenas[p.arena].kind));
+  QLORA_RETURN_IF_ERROR(checkPiece(m, p));
   const uint64_t arenaBytes = m.arenas[p.arena].bytes;
   if (!isRange(p.offset, arenaBytesOf(p), arenaBytes) ||
       p.offset % (isStored || p.piece ? 64 : dtypeBits(dtype) / 8) != 0)
     return damaged("bytes {}+{} of an arena of {}", p.offset, arenaBytesOf(p),
                    arenaBytes);
   return Status::ok();
+}
+
+/// Whether `next`, which does not begin before it, begins before the end of
+/// `one`. In a range of states tensors follow each other.
+static bool shareBytes(const qlora_module &m, const qlora_parameter &one,
+                       const qlora_parameter &next) {
+  if (one.arena != next.arena)
+    return false;
+  if (one.piece != 0 && one.offset == next.offset &&
+      m.arenas[one.arena].kind == QLORA_ARENA_STATE)
+    return one.piece != next.piece || next.first < one.first + one.bytes;
+  return next.offset < one.offset + arenaBytesOf(one);
 }
 
 static Status checkParameters(const qlora_module &m) {
@@ -146,11 +172,11 @@ static Status checkParameters(const qlora_module &m) {
     sorted.push_back(&p);
   }
   std::sort(sorted.begin(), sorted.end(), [](const auto *a, const auto *b) {
-    return std::tie(a->arena, a->offset) < std::tie(b->arena, b->offset);
+    return std::tie(a->arena, a->offset, a->first) <
+           std::tie(b->arena, b->offset, b->first);
   });
   for (size_t i = 1; i < sorted.size(); ++i)
-    if (sorted[i]->arena == sorted[i - 1]->arena &&
-        sorted[i]->offset < sorted[i - 1]->offset + arenaBytesOf(*sorted[i - 1]))
+    if (shareBytes(m, *sorted[i - 1], *sorted[i]))
       return damaged("parameters '{}' and '{}' share bytes",
                      sorted[i - 1]->name, sorted[i]->name);
   return Status::ok();

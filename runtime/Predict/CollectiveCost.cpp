@@ -16,8 +16,8 @@ static constexpr double kMessageSeconds = 25e-6;
 /// SharedWindow::kCapacity.
 static constexpr double kRoundBytes = 1 << 20;
 
-int64_t ranksOfGroup(unsigned group, int64_t ranks, int64_t shards) {
-  return group == QLORA_GROUP_FSDP ? shards : ranks;
+int64_t ranksOfGroup(unsigned group, int64_t ranks, int64_t pieces) {
+  return group == QLORA_GROUP_FSDP ? pieces : ranks;
 }
 
 /// The share of its bytes that a ring of n ranks sends from each.

@@ -52,7 +52,7 @@ CommandFactsTable::Entry CommandFactsTable::find(const qlora_command &command,
     facts.kind = "collective";
     // A group of one sends nothing.
     if (const int64_t of =
-            ranksOfGroup(command.group, ranks, module.table().shards);
+            ranksOfGroup(command.group, ranks, module.groupSize());
         of > 1) {
       facts.bytes = double(collectiveBytes(module, command));
       facts.boundSeconds =

@@ -124,13 +124,16 @@ std::string parallelText(const LoadedModule &module, int ranks) {
                        base);
   const std::string sums =
       formatBytes(module.arenaBytes(QLORA_ARENA_GRADIENT));
+  const uint32_t pieces = module.table().update_pieces;
+  const std::string updates =
+      pieces > 1 ? fmt::format(", updates in {} pieces", pieces) : "";
   if (const uint32_t shards = module.table().shards; shards > 1)
     return fmt::format("data parallel, a base in {} pieces ({}) for every {} of "
-                       "{}; sums {} of gradients a step",
-                       shards, base, shards, ranks, sums);
+                       "{}{}; sums {} of gradients a step",
+                       shards, base, shards, ranks, updates, sums);
   return fmt::format(
-      "data parallel, {} base ({}); sums {} of gradients a step",
-      isGpu ? "each a whole" : "all on one", base, sums);
+      "data parallel, {} base ({}){}; sums {} of gradients a step",
+      isGpu ? "each a whole" : "all on one", base, updates, sums);
 }
 
 uint64_t RunMemory::planned() const {

@@ -131,7 +131,7 @@ void StepWalk::addToGroup(const qlora_command &command, const KernelRow *row,
 void StepWalk::addCollective(const qlora_command &command) {
   const auto bytes = double(collectiveBytes(module, command));
   const int64_t ranks =
-      ranksOfGroup(command.group, request.ranks, module.table().shards);
+      ranksOfGroup(command.group, request.ranks, module.groupSize());
   TimelineItem item;
   item.kind = TimelineItem::Kind::kCollective;
   item.queue = command.queue;
@@ -260,8 +260,8 @@ StatusOr<std::vector<StepPrediction>>
 predictScaling(const LoadedModule &module, PredictionRequest request) {
   const int64_t all = request.ranks;
   std::vector<StepPrediction> curve;
-  // Of what can be started: multiples of the ranks that hold a base together.
-  for (int64_t ranks = module.table().shards;;
+  // Of what can be started: multiples of a group.
+  for (int64_t ranks = module.groupSize();;
        ranks = std::min(2 * ranks, all)) {
     request.ranks = ranks;
     QLORA_ASSIGN_OR_RETURN(auto steps, predictSteps(module, request));

@@ -122,13 +122,19 @@ Status RingCollectives::reduceScatter(const CollectiveCall &call) {
 // Pieces
 // ----------------------------------------------------------------------
 
+/// It may be there already.
+static void putOwn(std::span<const uint8_t> own, std::span<uint8_t> piece) {
+  if (own.data() != piece.data())
+    std::copy(own.begin(), own.end(), piece.begin());
+}
+
 Status RingCollectives::gather(Bytes to, ConstBytes own) {
   const auto piece = [&](int ofRank) {
     return to.subspan(static_cast<size_t>((ofRank + size()) % size()) *
                           own.size(),
                       own.size());
   };
-  std::copy(own.begin(), own.end(), piece(rank()).begin());
+  putOwn(own, piece(rank()));
   for (int i = 0; i < size() - 1; ++i)
     QLORA_RETURN_IF_ERROR(step(piece(rank() - i), piece(rank() - i - 1)));
   return Status::ok();
@@ -139,7 +145,7 @@ Status RingCollectives::gatherInWindow(Bytes to, ConstBytes own) {
   const auto pieceAt = [&](int ofRank, size_t done, size_t bytes) {
     return to.subspan(static_cast<size_t>(ofRank) * own.size() + done, bytes);
   };
-  std::copy(own.begin(), own.end(), pieceAt(rank(), 0, own.size()).begin());
+  putOwn(own, pieceAt(rank(), 0, own.size()));
   for (size_t done = 0; done < own.size();) {
     const size_t bytes = std::min(own.size() - done, SharedWindow::kCapacity);
     window->write(own.subspan(done, bytes));

@@ -10,6 +10,7 @@
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Data/TokenCache.h"
 #include "runtime/Module/ParameterCounts.h"
+#include "runtime/Session/StateImage.h"
 #include "runtime/Weights/ConvertWeights.h"
 #include "runtime/Weights/Safetensors.h"
 
@@ -82,7 +83,7 @@ std::vector<SafetensorsItem> arenaItems(const LoadedModule &module,
           {trainedName(module, parameter),
            *fromAbiDtype(static_cast<qlora_dtype>(parameter.dtype)),
            {parameter.shape, parameter.shape + parameter.rank},
-           {arena.empty() ? nullptr : arena.data() + parameter.offset,
+           {arena.empty() ? nullptr : arena.data() + imageOffset(module, parameter),
             parameter.bytes}});
   return items;
 }

@@ -93,7 +93,8 @@ struct CheckpointWriter::Arenas {
   std::span<const uint8_t> trained, states;
   std::vector<uint8_t> copies[2];
 
-  Status read(const Run &run);
+  /// `image`: of the states, where ranks divide them.
+  Status read(const Run &run, std::span<const uint8_t> image);
 };
 
 static StatusOr<std::span<const uint8_t>>
@@ -106,15 +107,20 @@ arenaBytes(const Run &run, qlora_arena_kind kind, std::vector<uint8_t> &copy) {
   return std::span<const uint8_t>(copy);
 }
 
-Status CheckpointWriter::Arenas::read(const Run &run) {
+Status CheckpointWriter::Arenas::read(const Run &run,
+                                      std::span<const uint8_t> image) {
   QLORA_ASSIGN_OR_RETURN(trained,
                          arenaBytes(run, QLORA_ARENA_TRAINABLE, copies[0]));
-  QLORA_ASSIGN_OR_RETURN(states,
-                         arenaBytes(run, QLORA_ARENA_STATE, copies[1]));
+  states = image;
+  if (image.empty()) {
+    QLORA_ASSIGN_OR_RETURN(states,
+                           arenaBytes(run, QLORA_ARENA_STATE, copies[1]));
+  }
   return Status::ok();
 }
 
 Status CheckpointWriter::save(int64_t step, const ordered_json &state,
+                              std::span<const uint8_t> states,
                               const BestModel &best) {
   finish();
   Order order;
@@ -128,7 +134,7 @@ Status CheckpointWriter::save(int64_t step, const ordered_json &state,
   last = step;
   isWhole = true;
   Arenas arenas;
-  QLORA_RETURN_IF_ERROR(arenas.read(run));
+  QLORA_RETURN_IF_ERROR(arenas.read(run, states));
   if (const Status status = copyOut(order, arenas, state); !status.isOk()) {
     std::error_code ignored;
     fs::remove_all(order.part(), ignored);

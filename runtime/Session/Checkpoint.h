@@ -29,6 +29,7 @@
 
 #include <cstdint>
 #include <future>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -58,10 +59,10 @@ public:
   ~CheckpointWriter() { finish(); }
 
   /// After step `step`, with no step in flight; `state` is what
-  /// Trainer::state() says. Waits for the checkpoint before. An error is the
+  /// Trainer::state() says, `states` what gatherStates() has. Waits for the checkpoint before. An error is the
   /// device's; what files cannot be is a warning.
   Status save(int64_t step, const nlohmann::ordered_json &state,
-              const BestModel &best);
+              std::span<const uint8_t> states, const BestModel &best);
   /// Warns where the last one could not be written. Does not wait.
   void poll();
   /// The same after waiting for it; false where it could not be written.

@@ -11,6 +11,7 @@
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Session/Adapter.h"
 #include "runtime/Session/Checkpoint.h"
+#include "runtime/Session/StateImage.h"
 #include "runtime/Weights/Parameters.h"
 #include "runtime/Weights/Safetensors.h"
 
@@ -18,9 +19,6 @@ namespace qlora {
 
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
-
-/// What ranks are sent at a time.
-static constexpr uint64_t kWindow = uint64_t{4} << 20;
 
 static bool isWord(const std::string &given) {
   return given == "true" || given == "latest";
@@ -163,13 +161,14 @@ findNewestPoint(const std::string &output, RankGroup &group,
   return findOnRankZero(group, [&] { return newestPoint(output, remarks); });
 }
 
-/// What an arena has in one of the checkpoint's files, by the parameters' names.
+/// What an arena, or its image, has in one of the checkpoint's files, by the
+/// parameters' names.
 static StatusOr<std::vector<uint8_t>>
 readArena(const LoadedModule &module, const std::string &checkpoint,
           const char *name, qlora_arena_kind kind) {
   QLORA_ASSIGN_OR_RETURN(const SafetensorsFile file,
                          SafetensorsFile::open(checkpoint + "/" + name));
-  std::vector<uint8_t> arena(module.arenaBytes(kind));
+  std::vector<uint8_t> arena(imageBytes(module, kind));
   for (const SafetensorsItem &item : arenaItems(module, kind, arena)) {
     QLORA_ASSIGN_OR_RETURN(const SafetensorsTensor *tensor,
                            file.get(item.name));
@@ -194,26 +193,6 @@ StatusOr<std::vector<uint8_t>> readTrained(const LoadedModule &module,
                    QLORA_ARENA_TRAINABLE);
 }
 
-/// Rank 0's values to every rank's arena.
-static Status share(std::span<const uint8_t> values, uint32_t arena,
-                    uint64_t bytes, Device &device, RankGroup &group) {
-  for (uint64_t done = 0; done < bytes;) {
-    const uint64_t count = std::min(kWindow, bytes - done);
-    std::string_view mine;
-    if (group.rank() == 0)
-      mine = {reinterpret_cast<const char *>(values.data()) + done, count};
-    QLORA_ASSIGN_OR_RETURN(const auto all, group.collectives().allGather(mine));
-    if (all[0].size() != count)
-      return Status::error(StatusCode::kAborted,
-                           "rank 0 has another checkpoint than it said");
-    QLORA_RETURN_IF_ERROR(device.write(
-        arena, done,
-        {reinterpret_cast<const uint8_t *>(all[0].data()), count}));
-    done += count;
-  }
-  return Status::ok();
-}
-
 Status restoreArenas(const ResumePoint &point, const LoadedModule &module,
                      Device &device, RankGroup &group) {
   const std::pair<const char *, qlora_arena_kind> sources[] = {
@@ -225,8 +204,7 @@ Status restoreArenas(const ResumePoint &point, const LoadedModule &module,
       QLORA_ASSIGN_OR_RETURN(values,
                              readArena(module, point.folder, file, kind));
     }
-    QLORA_RETURN_IF_ERROR(share(values, *module.arena(kind),
-                                module.arenaBytes(kind), device, group));
+    QLORA_RETURN_IF_ERROR(shareImage(values, module, kind, device, group));
   }
   return fillRounded(module, device);
 }

@@ -387,7 +387,9 @@ StatusOr<int> runSession(const SessionRequest &request,
   QLORA_ASSIGN_OR_RETURN(
       RankGroup group,
       RankGroup::join(env, std::move(listening), timeout,
-                      static_cast<int>(loaded.module.table().shards)));
+                      loaded.module.groupSize()));
+  loaded.module.choosePiece(
+      static_cast<uint32_t>(group.collectives(QLORA_GROUP_FSDP).rank()));
   // Before anything is read, but after the others could be told.
   QLORA_ASSIGN_OR_RETURN(std::optional<OutputFolder> output,
                          claimOutput(loaded.options, group));

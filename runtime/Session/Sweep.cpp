@@ -59,11 +59,11 @@ static Status checkRun(const LoadedRequest &loaded) {
                            "decoded weights; qlora compare --sweep trains one "
                            "after another",
                            loaded.module.path());
-  if (const uint32_t shards = loaded.module.table().shards; shards > 1)
-    return Status::invalid("'{}' was compiled for a base that {} ranks hold in "
-                           "pieces, and a --sweep is one rank; compile it "
+  if (const int ranks = loaded.module.groupSize(); ranks > 1)
+    return Status::invalid("'{}' was compiled for {} ranks that hold pieces of "
+                           "it, and a --sweep is one rank; compile it "
                            "without --parallel",
-                           loaded.module.path(), shards);
+                           loaded.module.path(), ranks);
   if (loaded.options.boolean("push_to_hub"))
     return Status::invalid("--push-to-hub would give all runs of a --sweep one "
                            "name; push the best with hf upload");

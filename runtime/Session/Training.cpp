@@ -16,6 +16,7 @@
 #include "runtime/Session/BestModel.h"
 #include "runtime/Session/Evaluation.h"
 #include "runtime/Session/NonFinite.h"
+#include "runtime/Session/StateImage.h"
 #include "runtime/Session/StepSubmitter.h"
 #include "runtime/Watch/Profiler.h"
 #include "runtime/Watch/StepLog.h"
@@ -230,10 +231,12 @@ bool Trainer::shouldSave(int64_t done) const {
 Status Trainer::save(int64_t done) {
   requests.save = false;
   result.savedStep = done;
+  const Clock::time_point start = Clock::now();
+  QLORA_ASSIGN_OR_RETURN(const std::vector<uint8_t> states,
+                         gatherStates(run.module, run.device, run.group));
   if (!tools.writer)
     return Status::ok();
-  const Clock::time_point start = Clock::now();
-  QLORA_RETURN_IF_ERROR(tools.writer->save(done, state(), best));
+  QLORA_RETURN_IF_ERROR(tools.writer->save(done, state(), states, best));
   result.saveSeconds +=
       std::chrono::duration<double>(Clock::now() - start).count();
   return Status::ok();

@@ -62,6 +62,13 @@ echo "-- the base in pieces on the ranks"
   --compile-flag=--divide-tables=true qwen3-ranks
 ./goldens.py --tools "$tools" --ranks 2 --compile-flag=--parallel=fsdp=2 \
   --compile-flag=--disable-pass=schedule-gathers llama-nf4
+echo "-- updates in pieces"
+for target in "" "--target cuda" "--target cuda --bf16"; do
+  ./goldens.py --tools "$tools" --ranks 2 --compile-flag=--parallel=zero1=2 \
+    $target llama-full llama-embed-tied qwen3-ranks
+done
+./goldens.py --tools "$tools" --target cuda --ranks 4 \
+  --compile-flag=--parallel=fsdp=2,zero1=2 qwen3-ranks
 ./shards.py --tools "$tools"
 for form in panel scratch resident; do
   echo "-- weights decoded: $form"

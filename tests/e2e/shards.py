@@ -13,6 +13,9 @@
             what a rank with the whole base has beside its plan
   kept      a second start maps the pieces of every rank and trains the same
   resumed   a run that was stopped goes on to the same bytes
+  updates   ranks that divide the updates leave the bytes of those that do not,
+            in checkpoints too; each goes on from the others', and keeps its part
+            of the states alone
   refused   a number of ranks that cannot hold the base, in one line
   killed    a rank that dies ends the others within seconds
 """
@@ -31,6 +34,7 @@ import time
 import numpy as np
 
 import promises
+import safetensors_io
 from base_cache import SETTLED
 
 sys.path.insert(0, os.path.join(promises.HERE, "..", "..", "bench"))
@@ -85,6 +89,10 @@ class Runs:
     def train(self, module, ranks, out, *flags):
         text = call(*self.command(module, ranks, out, *flags))
         return self.losses(out), text
+
+    def go_on(self, *run):
+        call(*[word for word in self.command(*run)
+               if word != "--overwrite-output-dir"])
 
     def losses(self, out):
         with open(f"{self.work}/{out}/metrics.jsonl") as lines:
@@ -171,11 +179,39 @@ def resumed(runs):
     runs.train(module, 4, "parts", *half, "--max-steps", "2",
                "--lr-scheduler-type", "constant")
     runs.train(module, 4, "straight", *half, "--lr-scheduler-type", "constant")
-    call(*[word for word in runs.command(
-        module, 4, "parts", *half, "--lr-scheduler-type", "constant",
-        "--resume-from-checkpoint", "latest")
-        if word != "--overwrite-output-dir"])
+    runs.go_on(module, 4, "parts", *half, "--lr-scheduler-type", "constant",
+               "--resume-from-checkpoint", "latest")
     assert runs.adapter("parts") == runs.adapter("straight")
+
+
+def updates(runs):
+    """With one group and with two, alone and with the base in pieces."""
+    flags = ("--save-steps", "2", "--lr-scheduler-type", "constant",
+             "--seed", "3")
+    modules, states = {}, {}
+    for name in ("none", "zero1=2", "zero1=4", "fsdp=2,zero1=2", "fsdp=2"):
+        modules[name], plan = runs.compile(f"updates {name}", "--parallel", name)
+        states[name] = plan["arenas"]["state"]
+        runs.train(modules[name], 4, f"updates {name}", *flags)
+    for name, ranks in (("zero1=2", 2), ("zero1=4", 4), ("fsdp=2,zero1=2", 2)):
+        assert states[name] * ranks - states["none"] < ranks * 8192, states
+        like = "fsdp=2" if name.startswith("fsdp") else "none"
+        for file in ("adapter_model", "checkpoint-2/adapter_model",
+                     "checkpoint-2/state"):
+            mine, wanted = (safetensors_io.load(
+                f"{runs.work}/updates {each}/{file}.safetensors")
+                            for each in (name, like))
+            assert list(mine) == list(wanted), (name, file)
+            for key, want in wanted.items():
+                assert (mine[key] == want).all(), (name, file, key)
+    # From two pieces to four, to none and back.
+    for other in ("zero1=4", "none"):
+        for start, module in (("zero1=2", other), (other, "zero1=2")):
+            begun = f"{runs.work}/updates {start}/checkpoint-2"
+            out = f"{module} from {start}"
+            runs.go_on(modules[module], 4, out, *flags,
+                       "--resume-from-checkpoint", begun)
+            assert runs.adapter(out) == runs.adapter("updates none"), out
 
 
 def refused(runs):
@@ -189,6 +225,15 @@ def refused(runs):
     text = call(f"{runs.tools}/qloracc", f"{runs.work}/m.mlir", "-o",
                 f"{runs.work}/no.so", "--parallel", "tp=2", code=1)
     assert "--parallel: tp is not there yet" in text, text
+    for flags, words in (
+            (("--optim", "muon"), "updates of 'muon' cannot be divided"),
+            (("--optim", "schedule_free_adamw", "--lr-scheduler-type",
+              "constant"), "cannot be divided"),
+            (("--parallel", "fsdp=2,zero1=4"), "give them one number")):
+        text = call(f"{runs.tools}/qloracc", f"{runs.work}/m.mlir", "-o",
+                    f"{runs.work}/no.so", "--parallel", "zero1=2", *flags,
+                    code=1)
+        assert words in text.splitlines()[-1], text
 
 
 def ranks_of(parent):
@@ -223,7 +268,7 @@ def main():
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
     tests = {test.__name__: test for test in
-             (layouts, memory, kept, resumed, refused, killed)}
+             (layouts, memory, kept, resumed, updates, refused, killed)}
     with tempfile.TemporaryDirectory() as work:
         runs = Runs(os.path.abspath(options.tools), work)
         for name in options.names or tests:

@@ -169,6 +169,7 @@ static const qlora_module module = {
     .entry_count = COUNT(entries),
     .binding_count = COUNT(bindings),
     .shards = 1,
+    .update_pieces = 1,
     .arenas = arenas,
     .parameters = parameters,
     .kernels = kernels,

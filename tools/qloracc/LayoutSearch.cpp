@@ -28,6 +28,27 @@ struct Layout {
 /// How far the model may be off from one layout of a program to another one.
 static constexpr double kNoise = 1.02;
 
+/// With the batch that was asked for, or the best of those to be searched.
+static LogicalResult fillPlan(ModuleOp model, CompilerSettings &settings,
+                              const DeviceProfile &device, Layout &layout) {
+  if (settings.batches.empty()) {
+    layout.batch = settings.compile.batch;
+    FailureOr<StepPlan> plan = planStep(model, settings, device);
+    if (succeeded(plan))
+      layout.plan = *plan;
+    return plan;
+  }
+  FailureOr<FoundBatch> found = findBatch(model, settings, device);
+  if (failed(found))
+    return failure();
+  layout.batch = found->batch;
+  layout.plan = found->plan;
+  layout.batchReason = found->reason;
+  return success();
+}
+
+/// What rules a mesh out is a reason in the table; what rules data parallel out
+/// is an error of any compile.
 static FailureOr<Layout> planLayout(ModuleOp model, CompilerSettings &settings,
                                     const DeviceProfile &device,
                                     const ParallelMesh &mesh) {
@@ -37,20 +58,17 @@ static FailureOr<Layout> planLayout(ModuleOp model, CompilerSettings &settings,
     layout.refusal = status.message();
     return layout;
   }
-  if (settings.batches.empty()) {
-    layout.batch = settings.compile.batch;
-    FailureOr<StepPlan> plan = planStep(model, settings, device);
-    if (failed(plan))
-      return failure();
-    layout.plan = *plan;
-    return layout;
-  }
-  FailureOr<FoundBatch> found = findBatch(model, settings, device);
-  if (failed(found))
+  ScopedDiagnosticHandler errors(
+      model.getContext(), [&](Diagnostic &diagnostic) {
+        if (mesh.size() == 1 ||
+            diagnostic.getSeverity() != DiagnosticSeverity::Error)
+          return failure();
+        layout.refusal = diagnostic.str();
+        return success();
+      });
+  if (failed(fillPlan(model, settings, device, layout)) &&
+      layout.refusal.empty())
     return failure();
-  layout.batch = found->batch;
-  layout.plan = found->plan;
-  layout.batchReason = found->reason;
   return layout;
 }
 
@@ -110,7 +128,7 @@ static std::string reasonOf(const Layout &layout, const Layout &chosen,
 static std::string tableOf(ArrayRef<Layout> layouts,
                            const CompilerSettings &settings,
                            const DeviceProfile &device) {
-  constexpr const char *kLine = "  {:<18} {:>6} {:>10} {:>10} {:>10} {:>7}  {}\n";
+  constexpr const char *kLine = "  {:<22} {:>5} {:>9} {:>9} {:>10} {:>7}  {}\n";
   const int64_t limit = settings.compile.memoryLimit;
   std::string text = fmt::format(
       "--parallel auto: {}, {}; times are predicted for {}\n",

@@ -143,9 +143,11 @@ Status fillShape(const Options &o, CompileOptions &c) {
 Status applyMesh(const ParallelMesh &mesh, CompilerSettings &settings) {
   if (mesh.shards > 1 && settings.options.text("finetuning_type") == "full")
     return Status::invalid("--parallel fsdp divides a frozen base, and "
-                           "--finetuning-type full trains all of it; leave one "
-                           "of them out");
+                           "--finetuning-type full trains all of it; "
+                           "--parallel zero1=N divides what its optimizer "
+                           "keeps");
   settings.compile.shards = mesh.shards;
+  settings.compile.updatePieces = mesh.updatePieces;
   return Status::ok();
 }
 

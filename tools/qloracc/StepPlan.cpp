@@ -39,6 +39,11 @@ FailureOr<StepPlan> planStep(ModuleOp model, const CompilerSettings &settings,
   options.remarks = false;
   OwningOpRef<ModuleOp> program = model.clone();
   Driver driver(*model.getContext(), options);
+  // Warnings are those of the compile, and there once.
+  ScopedDiagnosticHandler quiet(
+      model.getContext(), [](Diagnostic &diagnostic) {
+        return success(diagnostic.getSeverity() != DiagnosticSeverity::Error);
+      });
   const FailureOr<bool> fits = driver.plan(program);
   if (failed(fits))
     return failure();

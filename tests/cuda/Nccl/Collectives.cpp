@@ -176,7 +176,13 @@ static std::string checkArguments(const Collective &collective, int operation) {
   if (reinterpret_cast<uintptr_t>(a) % element ||
       reinterpret_cast<uintptr_t>(b) % element)
     return fmt::format("{} or {} is not aligned", operands.from, collective.to);
-  if (a != b && a < b + collective.toBytes && b < a + operands.bytes)
+  // In place, as NCCL has it: the smaller one is this rank's piece of the other.
+  const auto rank = static_cast<size_t>(collective.communicator->rank);
+  const bool isInPlace =
+      collective.toBytes > operands.bytes ? a == b + rank * operands.bytes
+      : collective.toBytes < operands.bytes ? b == a + rank * collective.toBytes
+                                            : a == b;
+  if (!isInPlace && a < b + collective.toBytes && b < a + operands.bytes)
     return "the operands overlap";
   return collective.checkRanges();
 }

@@ -15,6 +15,11 @@ TEST(ParallelMesh, ReadsAxes) {
   const auto mesh = ParallelMesh::parse("fsdp=4");
   ASSERT_TRUE(mesh.isOk()) << mesh.status().message();
   EXPECT_EQ(mesh->shards, 4);
+  EXPECT_EQ(mesh->updatePieces, 1);
+  const auto both = ParallelMesh::parse("zero1=2,fsdp=2");
+  ASSERT_TRUE(both.isOk()) << both.status().message();
+  EXPECT_EQ(both->shards, 2);
+  EXPECT_EQ(both->updatePieces, 2);
 }
 
 TEST(ParallelMesh, SaysWhatIsWrong) {
@@ -22,8 +27,12 @@ TEST(ParallelMesh, SaysWhatIsWrong) {
     return ParallelMesh::parse(text).status().message();
   };
   EXPECT_EQ(refusal("sdp=4"), "--parallel: 'sdp' is no axis; there are: dp, "
-                              "fsdp, zero2, tp, pp, cp, ep");
-  EXPECT_EQ(refusal("tp=2"), "--parallel: tp is not there yet; fsdp is");
+                              "fsdp, zero1, zero2, tp, pp, cp, ep");
+  EXPECT_EQ(refusal("tp=2"),
+            "--parallel: tp is not there yet; fsdp and zero1 are");
+  EXPECT_EQ(refusal("fsdp=2,zero1=4"),
+            "--parallel: fsdp=2 and zero1=4 are pieces on the same ranks; give "
+            "them one number");
   EXPECT_EQ(refusal("dp=2"), "--parallel: dp is what is left of the ranks of a "
                              "run; give it with --gpus");
   EXPECT_EQ(refusal("fsdp=2,fsdp=2"),
@@ -48,8 +57,8 @@ TEST(ParallelMesh, ListsWhatRanksCanHave) {
   };
   using Texts = std::vector<std::string>;
   EXPECT_EQ(texts(1), Texts({"none"}));
-  EXPECT_EQ(texts(3), Texts({"none", "fsdp=3"}));
-  EXPECT_EQ(texts(12), Texts({"none", "fsdp=2", "fsdp=3", "fsdp=4", "fsdp=6",
-                              "fsdp=12"}));
-  EXPECT_EQ(texts(1024).size(), 11u);
+  EXPECT_EQ(texts(3), Texts({"none", "fsdp=3", "zero1=3", "fsdp=3,zero1=3"}));
+  EXPECT_EQ(texts(4), Texts({"none", "fsdp=2", "fsdp=4", "zero1=2", "zero1=4",
+                             "fsdp=2,zero1=2", "fsdp=4,zero1=4"}));
+  EXPECT_EQ(texts(1024).size(), 31u);
 }

@@ -44,6 +44,10 @@ TEST(Collectives, AreOfTheRanksThatHoldABaseTogether) {
       "'demo' divides its base among 4 ranks, but 6 were started; start a "
       "multiple of 4, or compile with another --parallel fsdp=N");
   EXPECT_HAS(load(2, 1).message(), "among 2 ranks, but 1 was started");
+  tables.header.update_pieces = 2;
+  EXPECT_EQ(load(1, 3).message(),
+            "'demo' divides its updates among 2 ranks, but 3 were started; "
+            "start a multiple of 2, or compile with another --parallel zero1=N");
 }
 
 } // namespace

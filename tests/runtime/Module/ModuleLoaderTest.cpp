@@ -214,6 +214,48 @@ TEST(ModuleLoader, RefusesCollectives) {
                  t.commands[5].peer = -1, "broadcast with peer -1");
 }
 
+/// The first 16 elements of the gradients in two pieces, which the all_reduce's
+/// command gathers.
+void gatherPieces(DemoTables &t) {
+  t.header.update_pieces = 2;
+  t.commands[5].collective = QLORA_COLLECTIVE_ALL_GATHER;
+  t.commands[5].group = QLORA_GROUP_FSDP;
+  t.commands[5].operand_count = 2;
+  t.commands[5].first_operand = uint32_t(t.operands.size());
+  t.operands.push_back(
+      {kDemoGradient, QLORA_DTYPE_F32, QLORA_WRITE, 0, 0, 64, 0});
+  t.operands.push_back(
+      {kDemoGradient, QLORA_DTYPE_F32, QLORA_READ, 2, 0, 32, 0});
+}
+
+TEST(ModuleLoader, RefusesPieces) {
+  EXPECT_REFUSED(gatherPieces(t), "");
+  EXPECT_REFUSED(gatherPieces(t); t.header.update_pieces = 1,
+                 "2 pieces, but updates are divided among 1 ranks");
+  EXPECT_REFUSED(gatherPieces(t); t.operands.back().pieces = 4,
+                 "4 pieces, but updates are divided among 2 ranks");
+  EXPECT_REFUSED(gatherPieces(t); t.operands.back().bytes = 40,
+                 "bytes 0+40 x 2 of the gradient arena of 72");
+  EXPECT_REFUSED(gatherPieces(t); t.operands.back().offset = 4, "overlap");
+  EXPECT_REFUSED(gatherPieces(t); t.commands[5].group = QLORA_GROUP_DP,
+                 "overlap");
+  EXPECT_REFUSED(gatherPieces(t); t.header.shards = 3,
+                 "updates divided among 2 ranks, and the base among 3");
+  EXPECT_REFUSED(t.header.update_pieces = 0, "updates divided among 0 ranks");
+}
+
+TEST(ModuleLoader, HasThePieceOfItsRank) {
+  DemoTables tables;
+  gatherPieces(tables);
+  auto module = tables.load();
+  ASSERT_TRUE(module.isOk()) << module.status().message();
+  EXPECT_EQ(module->groupSize(), 2);
+  EXPECT_EQ(module->operands().back().offset, 0u);
+  module->choosePiece(1);
+  EXPECT_EQ(module->operands().back().offset, 32u);
+  EXPECT_EQ(module->operands()[0].offset, tables.operands[0].offset);
+}
+
 TEST(ModuleLoader, RefusesEntries) {
   EXPECT_REFUSED(t.entries[0].first_command = 11, "commands 11+2 of 11");
   EXPECT_REFUSED(t.entries[0].command_count = ~0u, "commands");

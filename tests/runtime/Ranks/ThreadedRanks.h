@@ -10,6 +10,7 @@
 #include <functional>
 #include <thread>
 
+#include "runtime/Ranks/RankGroup.h"
 #include "runtime/Ranks/RingCollectives.h"
 
 namespace qlora {
@@ -32,6 +33,29 @@ inline void runRanks(int size,
       ASSERT_TRUE(ring.isOk()) << ring.status().message();
       RingCollectives group(std::move(*ring));
       body(group);
+    });
+  for (std::thread &thread : threads)
+    thread.join();
+}
+
+/// Runs `body` as each of `size` ranks of a job, whose groups FSDP have `shards`.
+inline void runJob(int size, const std::function<void(RankGroup &)> &body,
+                   int shards = 1) {
+  FileDescriptor listening = std::move(listenOn("127.0.0.1", 0)).value();
+  const int port = portOf(listening).value();
+  std::vector<std::thread> threads;
+  for (int rank = 0; rank < size; ++rank)
+    threads.emplace_back([&, rank] {
+      RankEnvironment env;
+      env.rank = rank;
+      env.worldSize = size;
+      env.masterPort = port;
+      env.secret = "s";
+      auto group = RankGroup::join(
+          env, rank == 0 ? std::move(listening) : FileDescriptor(),
+          std::chrono::seconds(20), shards);
+      ASSERT_TRUE(group.isOk()) << group.status().message();
+      body(*group);
     });
   for (std::thread &thread : threads)
     thread.join();

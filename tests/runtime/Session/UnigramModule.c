@@ -240,6 +240,7 @@ static const qlora_module module = {
     .entry_count = COUNT(entries),
     .binding_count = COUNT(bindings),
     .shards = UNIGRAM_SHARDS,
+    .update_pieces = 1,
     .arenas = arenas,
     .parameters = parameters,
     .kernels = kernels,

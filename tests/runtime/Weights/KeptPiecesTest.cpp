@@ -6,9 +6,9 @@
 #include "runtime/Weights/FrozenBase.h"
 
 #include "runtime/Ranks/RankGroup.h"
-#include "runtime/Ranks/Rendezvous.h"
 #include "runtime/Weights/LoadWeights.h"
 #include "runtime/Weights/Parameters.h"
+#include "tests/runtime/Ranks/ThreadedRanks.h"
 #include "tests/runtime/TemporaryFolder.h"
 #include "tests/runtime/Weights/PieceTables.h"
 
@@ -16,7 +16,6 @@
 
 #include <filesystem>
 #include <set>
-#include <thread>
 
 #define EXPECT_HAS(text, part)                                                 \
   EXPECT_NE((text).find(part), std::string::npos) << "in: " << (text)
@@ -64,28 +63,6 @@ struct PieceRun {
   std::vector<uint8_t> arena;
   std::vector<std::string> remarks;
 };
-
-/// Runs `body` as each of `size` ranks of a job.
-void runJob(int size, const std::function<void(RankGroup &)> &body) {
-  FileDescriptor listening = std::move(listenOn("127.0.0.1", 0)).value();
-  const int port = portOf(listening).value();
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank)
-    threads.emplace_back([&, rank] {
-      RankEnvironment env;
-      env.rank = rank;
-      env.worldSize = size;
-      env.masterPort = port;
-      env.secret = "s";
-      auto group = RankGroup::join(
-          env, rank == 0 ? std::move(listening) : FileDescriptor(),
-          std::chrono::seconds(20));
-      ASSERT_TRUE(group.isOk()) << group.status().message();
-      body(*group);
-    });
-  for (std::thread &thread : threads)
-    thread.join();
-}
 
 class KeptPieces : public testing::Test {
 protected:

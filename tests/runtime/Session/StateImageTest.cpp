@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: MIT
+
+// States that ranks have in pieces: rank 0 has all of them, each in one place, and
+// every rank its own back.
+
+#include "runtime/Session/StateImage.h"
+
+#include "tests/runtime/DemoTables.h"
+#include "tests/runtime/Ranks/ThreadedRanks.h"
+
+using namespace qlora;
+
+namespace {
+
+/// Two ranges, the first of more than a window; of the second, tensors of 100
+/// and of 28 elements, which lie across pieces.
+constexpr uint64_t kPieces[] = {uint64_t{5} << 20, 256};
+
+class StateImage : public testing::Test {
+protected:
+  void makeTables(uint32_t pieces) {
+    tables.header.update_pieces = pieces;
+    tables.arenas.push_back(
+        {QLORA_ARENA_STATE, 64, kPieces[0] + kPieces[1]});
+    addState("long", 0, int64_t(pieces * kPieces[0] / 4), 0, 0);
+    addState("first", kPieces[0], 100, 1, 0);
+    addState("second", kPieces[0], 28, 1, 400);
+    if (pieces == 1) { // where they are, and of no range
+      for (size_t i = tables.parameters.size() - 3;
+           i < tables.parameters.size(); ++i) {
+        qlora_parameter &parameter = tables.parameters[i];
+        parameter.offset += parameter.first;
+        parameter.first = parameter.piece = 0;
+      }
+      tables.arenas.back().bytes += kPieces[1];
+    }
+    auto loaded = tables.load();
+    ASSERT_TRUE(loaded.isOk()) << loaded.status().message();
+    module.emplace(std::move(*loaded));
+  }
+
+  void addState(const char *name, uint64_t offset, int64_t elements,
+                size_t range, uint64_t first) {
+    qlora_parameter parameter{};
+    parameter.name = name;
+    parameter.role = QLORA_ROLE_STATE;
+    parameter.init = QLORA_INIT_ZERO;
+    parameter.arena = static_cast<uint32_t>(tables.arenas.size() - 1);
+    parameter.rank = 1;
+    parameter.shape[0] = elements;
+    parameter.offset = offset;
+    parameter.bytes = 4 * static_cast<uint64_t>(elements);
+    parameter.piece = kPieces[range];
+    parameter.first = first;
+    tables.parameters.push_back(parameter);
+  }
+
+  /// Byte `at` of the arena of a rank of that number.
+  static uint8_t byteOf(int number, uint64_t at) {
+    return static_cast<uint8_t>(at % 251 + static_cast<uint64_t>(number) * 77);
+  }
+
+  DemoTables tables;
+  std::optional<LoadedModule> module;
+};
+
+/// Whatever they had, ranks have it again after rank 0 has had all of it.
+void exchange(const LoadedModule &module, RankGroup &group,
+              std::vector<uint8_t> &image, std::vector<uint8_t> &back,
+              const std::function<uint8_t(int, uint64_t)> &byteOf) {
+  DeviceOptions options;
+  options.collectives = group.groups();
+  auto device = createDevice("cpu", options);
+  ASSERT_TRUE(device.isOk()) << device.status().message();
+  ASSERT_TRUE((*device)->load(module, nullptr).isOk());
+  const uint32_t arena = *module.arena(QLORA_ARENA_STATE);
+  std::vector<uint8_t> own(module.arenaBytes(QLORA_ARENA_STATE));
+  const int number = group.collectives(QLORA_GROUP_FSDP).rank();
+  for (uint64_t at = 0; at < own.size(); ++at)
+    own[at] = byteOf(number, at);
+  ASSERT_TRUE((*device)->write(arena, 0, own).isOk());
+  auto gathered = gatherStates(module, **device, group);
+  ASSERT_TRUE(gathered.isOk()) << gathered.status().message();
+  EXPECT_EQ(gathered->empty(), group.rank() != 0);
+  const std::vector<uint8_t> zeros(own.size());
+  ASSERT_TRUE((*device)->write(arena, 0, zeros).isOk());
+  const Status status = shareImage(*gathered, module, QLORA_ARENA_STATE,
+                                   **device, group);
+  ASSERT_TRUE(status.isOk()) << status.message();
+  std::vector<uint8_t> found(own.size());
+  ASSERT_TRUE((*device)->read(arena, 0, found).isOk());
+  EXPECT_EQ(found, own);
+  if (group.rank() == 0)
+    image = *gathered;
+  back = found;
+}
+
+TEST_F(StateImage, HasEachTensorInOnePlace) {
+  makeTables(2);
+  for (int ranks : {2, 4}) {
+    std::vector<uint8_t> image;
+    std::vector<std::vector<uint8_t>> back(static_cast<size_t>(ranks));
+    runJob(
+        ranks,
+        [&](RankGroup &group) {
+          exchange(*module, group, image,
+                   back[static_cast<size_t>(group.rank())], byteOf);
+        },
+        /*shards=*/2);
+    ASSERT_EQ(image.size(), imageBytes(*module, QLORA_ARENA_STATE));
+    for (const char *name : {"long", "first", "second"}) {
+      const qlora_parameter &parameter = *module->parameter(name);
+      const uint64_t start = imageOffset(*module, parameter);
+      for (uint64_t i = 0; i < parameter.bytes; ++i) {
+        const uint64_t at = parameter.first + i;
+        ASSERT_EQ(image[start + i],
+                  byteOf(static_cast<int>(at / parameter.piece),
+                         parameter.offset + at % parameter.piece))
+            << name << " " << i;
+      }
+    }
+  }
+}
+
+TEST_F(StateImage, IsTheArenaWhereNothingIsDivided) {
+  makeTables(1);
+  EXPECT_EQ(imageBytes(*module, QLORA_ARENA_STATE),
+            module->arenaBytes(QLORA_ARENA_STATE));
+  EXPECT_EQ(imageOffset(*module, *module->parameter("second")),
+            kPieces[0] + 400);
+}
+
+} // namespace

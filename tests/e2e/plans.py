@@ -262,7 +262,7 @@ def chosen_layouts(tools, folder):
                            "--memory-limit", "8GiB")
     whole, pieces = rows["none"], rows["fsdp=2"]
     assert chosen == "fsdp=2" and whole["fits"], rows
-    assert whole["step_seconds"] > 1.02 * pieces["step_seconds"], rows
+    assert whole["step_seconds"] > 1.05 * pieces["step_seconds"], rows
     said = auto(tools, folder, module, "--ranks", "2", "--memory-limit", "1GiB",
                 code=1)
     assert re.search(r"zero1=2 .*; the smallest plan of all\n", said), said

@@ -38,13 +38,15 @@ def higher(left, right):
     return {name: max(left[name], right[name]) for name in left}
 
 
-def calibrate(folder):
-    """device.json of this machine, measured once."""
+def calibrate(folder, threads=0):
+    """device.json of this machine, or of some threads of it, measured once."""
+    folder = os.path.join(folder, f"threads-{threads}") if threads else folder
     path = os.path.join(folder, "device.json")
     if not os.path.exists(path):
         os.makedirs(folder, exist_ok=True)
-        subprocess.run([f"{ours.TOOLS}/qlora-run", "--calibrate"], cwd=folder,
-                       check=True, stdout=subprocess.DEVNULL)
+        subprocess.run([f"{ours.TOOLS}/qlora-run", "--calibrate", "--threads",
+                        str(threads)], cwd=folder, check=True,
+                       stdout=subprocess.DEVNULL)
     return path
 
 
@@ -92,6 +94,18 @@ def private_bytes(pid):
                        if line.startswith("Private_"))
     except (FileNotFoundError, ProcessLookupError):
         return 0
+
+
+def cpu_seconds(pid):
+    """That the threads of a process have had of CPUs."""
+    total = 0
+    try:
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/schedstat") as file:
+                total += int(file.read().split()[0])
+    except (FileNotFoundError, ProcessLookupError):
+        pass
+    return total * 1e-9
 
 
 def tree_proportional_bytes(pid):

@@ -31,11 +31,12 @@ def read_json(path):
         return json.load(file)
 
 
-def compile_words(folder, module, compute, flags, length=LENGTH):
+def compile_words(folder, module, compute, flags, length=LENGTH, rows=1):
     return (f"{TOOLS}/qloracc", f"{folder}/m.mlir", "-o", module,
             "--load-in-4bit", "--bnb-4bit-use-double-quant", "--lora-r",
             str(RANK), "--lora-alpha", str(2 * RANK),
-            "--per-device-train-batch-size", "1", "--max-length", str(length),
+            "--per-device-train-batch-size", str(rows), "--max-length",
+            str(length),
             "--compute-dtype", compute, *flags)
 
 

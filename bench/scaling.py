@@ -63,6 +63,20 @@ class Ranks:
                    and row["queue"] in ("compute", "host"))
 
 
+class Processes(Ranks):
+    """Every rank on all cores, with one thread."""
+
+    def __init__(self, module, data, ranks):
+        super().__init__(module, data, [])
+        self.prefix = ()
+        self.flags = ("--gpus", str(ranks), "--threads", "1")
+        self.private = 0
+
+    def watch(self, child):
+        self.private = max([self.private, *map(cpu_machine.private_bytes,
+                                               cpu_machine.children(child.pid))])
+
+
 class Apart:
     """A run on each of some cores, at the same time."""
 

@@ -152,10 +152,10 @@ def write_adapter(folder, config):
                    "bias": "none", "target_modules": sorted(targets)}, file)
 
 
-def write_batch(path, vocabulary, length=LENGTH, count=1):
-    """Micro-batches [count, 1, length]; every token has a label."""
+def write_batch(path, vocabulary, length=LENGTH, count=1, rows=1):
+    """Micro-batches [count, rows, length]; every token has a label."""
     ids = np.random.default_rng(1).integers(
-        0, vocabulary, (count, 1, length)).astype(np.int32)
+        0, vocabulary, (count, rows, length)).astype(np.int32)
     safetensors_io.save(path, {"input_ids": ids, "labels": ids})
 
 

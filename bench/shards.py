@@ -14,27 +14,12 @@ beside what it is planned to hold of the base and of others' pieces.
 import argparse
 import os
 
-import cpu_machine
 import ours
-from scaling import Ranks
+from scaling import Processes
 from shapes import (LENGTH, REPOSITORY, SHAPES, write_batch, write_config,
                     write_model)
 
 TARGET = 0.9
-
-
-class Processes(Ranks):
-    """Every rank on all cores, with one thread."""
-
-    def __init__(self, module, data, ranks):
-        super().__init__(module, data, [])
-        self.prefix = ()
-        self.flags = ("--gpus", str(ranks), "--threads", "1")
-        self.private = 0
-
-    def watch(self, child):
-        self.private = max([self.private, *map(cpu_machine.private_bytes,
-                                               cpu_machine.children(child.pid))])
 
 
 def gathered(plan):

@@ -21,6 +21,9 @@ namespace qlora {
 
 inline constexpr llvm::StringLiteral kDecisionsAttr = "train.decisions";
 
+/// What is decided before any pass runs: the layouts of --parallel auto.
+inline constexpr llvm::StringLiteral kLayoutDecision = "layouts";
+
 /// A dictionary that is being written.
 class Facts {
 public:

@@ -23,6 +23,9 @@ using namespace qlora;
 static constexpr int kMaxAttempts = 8;
 /// A budget that no choice meets: asks for the lowest peak.
 static constexpr int64_t kLeastBudget = 1;
+/// A plan that gives up everything is within a few percent of the smallest:
+/// where it is above so much of the limit, none fits.
+static constexpr double kHopeless = 1.1;
 
 /// Bytes alive at the peak, as rematerialize counts them: what the arena has
 /// without workspaces, joined weights and what the packing loses.
@@ -109,31 +112,31 @@ static std::string largestTensors(ModuleOp program) {
   return fmt::format("{}", fmt::join(tensors, ", "));
 }
 
-LogicalResult Driver::refuseLimit(ModuleOp smallest, int64_t bytes) {
-  isOverLimit = true;
+LogicalResult Driver::refuseLimit(ModuleOp program) {
+  smallest = plannedBytes(program);
   if (!explainsLimit)
     return failure();
   const StoredFormat *stored =
       storedFormat(std::string_view(options.quantizedFormat));
-  InFlightDiagnostic error = emitError(smallest.getLoc())
-      << "--memory-limit: the smallest plan needs " << formatBytes(bytes)
-      << " (" << bytes << " bytes), but the limit is "
+  InFlightDiagnostic error = emitError(program.getLoc())
+      << "--memory-limit: the smallest plan needs " << formatBytes(smallest)
+      << " (" << smallest << " bytes), but the limit is "
       << formatBytes(options.memoryLimit)
       << "; raise it to at least that, or lower --max-length, "
          "--per-device-train-batch-size or --lora-r"
       << (stored && stored->bits == 4 ? "" : ", or use --load-in-4bit");
-  error.attachNote(smallest.getLoc())
-      << "of it: " << arenasInWords(smallest);
-  if (const int64_t base = frozenBytes(smallest); base > options.memoryLimit)
-    error.attachNote(smallest.getLoc())
+  error.attachNote(program.getLoc())
+      << "of it: " << arenasInWords(program);
+  if (const int64_t base = frozenBytes(program); base > options.memoryLimit)
+    error.attachNote(program.getLoc())
         << "the frozen base alone has " << formatBytes(base)
         << (options.shards > 1
                 ? ", in pieces as it is: --parallel with more ranks makes them "
                   "smaller"
                 : ", which each rank holds whole: --parallel fsdp=N divides it "
                   "among N ranks");
-  if (std::string tensors = largestTensors(smallest); !tensors.empty())
-    error.attachNote(smallest.getLoc()) << "large tensors: " << tensors;
+  if (std::string tensors = largestTensors(program); !tensors.empty())
+    error.attachNote(program.getLoc()) << "large tensors: " << tensors;
   return error;
 }
 
@@ -188,6 +191,21 @@ SmallVector<MemoryBudget> Driver::concessions() const {
   return list;
 }
 
+/// Where nothing but the answer is wanted: by one plan what a search would say.
+LogicalResult Driver::refuseHopeless(ModuleOp step) {
+  if (explainsLimit)
+    return success();
+  MemoryBudget least = concessions().back();
+  least.activationBytes = kLeastBudget;
+  least.inOrder = least.siblingsApart = true;
+  OwningOpRef<ModuleOp> plan = step.clone();
+  if (failed(optimizeAndPlan(*plan, least)))
+    return failure();
+  if (double(plannedBytes(*plan)) <= kHopeless * double(options.memoryLimit))
+    return success();
+  return refuseLimit(*plan);
+}
+
 /// Plans with `budget`, which becomes the chosen one where that fits.
 LogicalResult Driver::tryBudget(ModuleOp step, const MemoryBudget &budget,
                                 OwningOpRef<ModuleOp> &best) {
@@ -217,7 +235,7 @@ LogicalResult Driver::joinIfRoomy(ModuleOp step, OwningOpRef<ModuleOp> &best) {
 LogicalResult Driver::fitMemory(ModuleOp step) {
   OwningOpRef<ModuleOp> best;
   chosen.workspaces = WorkspaceSize::kModest;
-  if (failed(joinIfRoomy(step, best)))
+  if (failed(refuseHopeless(step)) || failed(joinIfRoomy(step, best)))
     return failure();
   for (const MemoryBudget &budget : concessions()) {
     if (best && plannedBytes(*best) <= options.memoryLimit)
@@ -239,9 +257,8 @@ LogicalResult Driver::fitMemory(ModuleOp step) {
     if (failed(shrink(step, best)))
       return failure();
   }
-  int64_t smallest = plannedBytes(*best);
-  if (smallest > options.memoryLimit)
-    return refuseLimit(*best, smallest);
+  if (plannedBytes(*best) > options.memoryLimit)
+    return refuseLimit(*best);
   MemoryBudget roomy = chosen;
   roomy.workspaces = WorkspaceSize::kLarge;
   if (traits.hasRoomyKernels && chosen.workspaces == WorkspaceSize::kModest &&
@@ -327,7 +344,7 @@ FailureOr<bool> Driver::plan(OwningOpRef<ModuleOp> &module) {
   explainsLimit = false;
   const bool isPlanned =
       succeeded(run(module, [](StringRef, ModuleOp) { return true; }));
-  if (!isPlanned && !isOverLimit)
+  if (!isPlanned && smallest == 0)
     return failure();
   return isPlanned;
 }

@@ -33,6 +33,9 @@ public:
   /// The same to the end, to look at the plan alone: false, without a
   /// diagnostic, where none fits the memory limit.
   mlir::FailureOr<bool> plan(mlir::OwningOpRef<mlir::ModuleOp> &module);
+  /// After that, where none fits: what the smallest plan takes; where it is far
+  /// above the limit, to a few percent.
+  int64_t smallestBytes() const { return smallest; }
 
 private:
   mlir::LogicalResult runPhase(const Phase &phase, mlir::ModuleOp module,
@@ -40,6 +43,7 @@ private:
   mlir::LogicalResult optimizeAndPlan(mlir::ModuleOp module,
                                       const MemoryBudget &budget);
   llvm::SmallVector<MemoryBudget> concessions() const;
+  mlir::LogicalResult refuseHopeless(mlir::ModuleOp step);
   mlir::LogicalResult tryBudget(mlir::ModuleOp step, const MemoryBudget &budget,
                                 mlir::OwningOpRef<mlir::ModuleOp> &best);
   mlir::LogicalResult joinIfRoomy(mlir::ModuleOp step,
@@ -49,14 +53,14 @@ private:
   mlir::LogicalResult fitMemory(mlir::ModuleOp step);
   mlir::LogicalResult chooseBudget(mlir::ModuleOp module);
   mlir::LogicalResult enableRemarks();
-  mlir::LogicalResult refuseLimit(mlir::ModuleOp smallest, int64_t bytes);
+  mlir::LogicalResult refuseLimit(mlir::ModuleOp program);
 
   mlir::MLIRContext &context;
   const CompileOptions &options;
   const TargetTraits traits;
   MemoryBudget chosen;
   bool explainsLimit = true;
-  bool isOverLimit = false; ///< of all plans
+  int64_t smallest = 0; ///< of all plans, where they are over the limit
 };
 
 } // namespace qlora

@@ -7,14 +7,16 @@
 #include "compiler/Schedule/Commands.h"
 
 #include "runtime/ABI/module.h"
+#include "runtime/Predict/CollectiveCost.h"
 
 using namespace mlir;
 using namespace qlora;
 using namespace qlora::program;
 
 FailureOr<CommandTimes> CommandTimes::create(ModuleOp program,
-                                             const DeviceProfile &device) {
-  CommandTimes times(device);
+                                             const DeviceProfile &device,
+                                             int64_t ranks) {
+  CommandTimes times(program, device, ranks);
   for (auto kernel : program.getOps<program::KernelOp>()) {
     times.kernels[kernel.getSymName()] = kernel;
     if (kernel.getOp())
@@ -56,45 +58,96 @@ std::vector<Work> CommandTimes::worksOf(Operation *command) const {
   return {rowWork(touched, 0)};
 }
 
+Demand CommandTimes::demandOfCollective(CollectiveOp collective) const {
+  uint64_t bytes = 0;
+  for (Value buffer : collective->getOperands())
+    bytes = std::max(bytes, rangeOf(buffer).bytes);
+  const int64_t pieces =
+      std::max(shardsOf(program), updatePiecesOf(program));
+  return collectiveDemand(
+      unsigned(collective.getKind()), double(bytes),
+      ranksOfGroup(unsigned(collective.getGroup()), ranks, pieces), *device);
+}
+
+TimelineItem CommandTimes::itemOf(Operation *command) const {
+  TimelineItem item;
+  item.queue = queueOf(command);
+  if (auto collective = dyn_cast<CollectiveOp>(command)) {
+    item.kind = TimelineItem::Kind::kCollective;
+    item.demand = demandOfCollective(collective);
+  } else if (auto record = dyn_cast<RecordOp>(command)) {
+    item.kind = TimelineItem::Kind::kRecord;
+    item.event = record.getEvent();
+  } else {
+    item.kind = TimelineItem::Kind::kWait;
+    item.event = cast<WaitOp>(command).getEvent();
+  }
+  return item;
+}
+
+/// `spans`, if asked for, has one for each of commandsOf(entry).
+Timeline CommandTimes::timelineOf(EntryOp entry, QueueSharing sharing,
+                                  std::vector<TimelineSpan> *spans) const {
+  std::vector<TimelineItem> items;
+  std::vector<size_t> firstItem;
+  for (Operation *command : commandsOf(entry)) {
+    firstItem.push_back(items.size());
+    if (isa<CollectiveOp, RecordOp, WaitOp>(command)) {
+      items.push_back(itemOf(command));
+      continue;
+    }
+    for (const Work &work : worksOf(command)) {
+      TimelineItem item;
+      item.queue = queueOf(command);
+      item.demand = demandOf(work, *device);
+      items.push_back(item);
+    }
+  }
+  if (!spans)
+    return simulate(items, {}, sharing);
+  firstItem.push_back(items.size());
+  std::vector<TimelineSpan> all(items.size());
+  const Timeline timeline = simulate(items, all, sharing);
+  for (size_t i = 0; i + 1 < firstItem.size(); ++i)
+    spans->push_back({all[firstItem[i]].start, all[firstItem[i + 1] - 1].end});
+  return timeline;
+}
+
 double CommandTimes::secondsOf(EntryOp entry, QueueSharing sharing) const {
-  double end = 0;
-  for (const TimelineSpan &span : of(entry, sharing))
-    end = std::max(end, span.end);
-  return end;
+  return timelineOf(entry, sharing).seconds;
 }
 
 std::vector<TimelineSpan> CommandTimes::of(EntryOp entry,
                                            QueueSharing sharing) const {
-  std::vector<TimelineItem> items;
-  std::vector<size_t> firstItem;
-  SmallVector<Operation *> commands = commandsOf(entry);
-  for (Operation *command : commands) {
-    firstItem.push_back(items.size());
-    TimelineItem item;
-    item.queue = queueOf(command);
-    if (auto record = dyn_cast<RecordOp>(command)) {
-      item.kind = TimelineItem::Kind::kRecord;
-      item.event = record.getEvent();
-    } else if (auto wait = dyn_cast<WaitOp>(command)) {
-      item.kind = TimelineItem::Kind::kWait;
-      item.event = wait.getEvent();
-    } else if (isa<CollectiveOp>(command)) {
-      item.kind = TimelineItem::Kind::kCollective;
-    } else {
-      for (const Work &work : worksOf(command)) {
-        item.demand = demandOf(work, *device);
-        items.push_back(item);
-      }
-      continue;
-    }
-    items.push_back(item);
-  }
-  std::vector<TimelineSpan> spans(items.size());
-  (void)simulate(items, spans, sharing);
-  std::vector<TimelineSpan> result;
-  firstItem.push_back(items.size());
-  for (size_t i = 0; i < commands.size(); ++i)
-    result.push_back(
-        {spans[firstItem[i]].start, spans[firstItem[i + 1] - 1].end});
-  return result;
+  std::vector<TimelineSpan> spans;
+  (void)timelineOf(entry, sharing, &spans);
+  return spans;
+}
+
+EntryOp qlora::largestMicroBatch(ModuleOp program, EntryKind kind) {
+  const auto tokensOf = [](EntryOp entry) {
+    return entry.getBatch() * entry.getLength();
+  };
+  EntryOp largest;
+  for (auto entry : program.getOps<EntryOp>())
+    if (entry.getKind() == kind &&
+        (!largest || tokensOf(entry) > tokensOf(largest)))
+      largest = entry;
+  return largest;
+}
+
+StepSeconds CommandTimes::ofStep(int64_t microBatches) const {
+  StepSeconds step;
+  const auto add = [&](EntryKind kind, int64_t times) {
+    EntryOp entry = largestMicroBatch(program, kind);
+    if (!entry || times == 0)
+      return;
+    const Timeline timeline = timelineOf(entry, QueueSharing::kSideBySide);
+    step.all += double(times) * timeline.seconds;
+    step.exposedCommunication += double(times) * timeline.exposedCommunication;
+  };
+  add(EntryKind::Accumulate, microBatches - 1);
+  add(EntryKind::AccumulateLast, 1);
+  add(EntryKind::Update, 1);
+  return step;
 }

@@ -24,9 +24,9 @@ using namespace qlora::program;
 /// Buffers of an entry that are named.
 static constexpr size_t kLargest = 8;
 
-/// Those that decide for the module.
+/// What was decided for the module.
 static constexpr llvm::StringLiteral kModulePasses[] = {
-    "plan-dequant", "bucket-gradients", "select-kernels"};
+    kLayoutDecision, "plan-dequant", "bucket-gradients", "select-kernels"};
 
 static constexpr std::pair<llvm::StringLiteral, ReportFormat> kFormats[] = {
     {".json", ReportFormat::Json},

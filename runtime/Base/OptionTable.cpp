@@ -187,7 +187,8 @@ const OptionRow kRows[] = {
      "N ranks that follow each other, and each layer is gathered while the one "
      "before it runs; zero1=N: every N ranks divide the optimizer's work, and "
      "each keeps its states of that alone; both with one N: fsdp=N,zero1=N; what "
-     "is left of --gpus is data parallel"},
+     "is left of --gpus is data parallel; auto: the fastest of these that fits "
+     "the memory limit, by what is planned and predicted"},
 
     {"rl", kChoice, "none", kProgram, kSchedule,
      "what is trained for: none, the tokens of the data; dpo: to prefer the "

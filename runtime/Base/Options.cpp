@@ -12,6 +12,7 @@
 #include "runtime/Base/DataValues.h"
 #include "runtime/Base/ObjectiveOptions.h"
 #include "runtime/Base/OptionValue.h"
+#include "runtime/Base/ParallelMesh.h"
 #include "runtime/Base/UserFiles.h"
 
 namespace qlora {
@@ -78,8 +79,11 @@ Options::Options(std::span<const OptionRow> table) : table(table) {
 
 Status Options::set(const OptionRow &row, json value, Source source) {
   Value &slot = values.find(std::string_view(row.name))->second;
-  // What the machine said when the program was compiled.
+  // What was chosen when the program was compiled.
   if (isCompiled && row.type == OptionType::kSize && value == kAutoSize)
+    return Status::ok();
+  if (isCompiled && row.name == std::string_view("parallel") &&
+      value == std::string(kAutoParallel))
     return Status::ok();
   // Where a batch was found, what was asked for is the most that it may be.
   if (isCompiled && row.name == std::string_view(kFoundBatch) &&

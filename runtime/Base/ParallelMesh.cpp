@@ -9,26 +9,94 @@
 #include <iterator>
 #include <set>
 
+#include "runtime/ABI/collective.h"
+
 namespace qlora {
 
 static constexpr int64_t kMaxAxis = 65536;
-static constexpr std::string_view kAxes[] = {"dp", "fsdp", "zero1", "zero2",
-                                             "tp", "pp",   "cp",    "ep"};
 
-static Status setAxis(ParallelMesh &mesh, std::string_view axis,
+namespace {
+/// One that is not there yet has no number in a mesh, nor has dp. Axes of one
+/// group are of the same ranks, and have one number.
+struct Axis {
+  std::string_view name;
+  int64_t ParallelMesh::*ranks = nullptr;
+  qlora_group group = QLORA_GROUP_DP;
+};
+} // namespace
+
+static constexpr Axis kAxes[] = {
+    {"dp"},
+    {"fsdp", &ParallelMesh::shards, QLORA_GROUP_FSDP},
+    {"zero1", &ParallelMesh::updatePieces, QLORA_GROUP_FSDP},
+    {"zero2"},
+    {"tp"},
+    {"pp"},
+    {"cp"},
+    {"ep"}};
+
+static Status setAxis(ParallelMesh &mesh, std::string_view name,
                       int64_t ranks) {
-  if (std::ranges::find(kAxes, axis) == std::end(kAxes))
-    return Status::invalid("--parallel: '{}' is no axis; there are: {}", axis,
-                           fmt::join(kAxes, ", "));
-  if (axis == "dp")
+  const auto axis = std::ranges::find(kAxes, name, &Axis::name);
+  if (axis == std::end(kAxes)) {
+    std::vector<std::string_view> names;
+    std::ranges::transform(kAxes, std::back_inserter(names), &Axis::name);
+    return Status::invalid("--parallel: '{}' is no axis; there are: {}", name,
+                           fmt::join(names, ", "));
+  }
+  if (name == "dp")
     return Status::invalid("--parallel: dp is what is left of the ranks of a "
                            "run; give it with --gpus");
-  if (axis != "fsdp" && axis != "zero1")
+  if (!axis->ranks)
     return Status::invalid("--parallel: {} is not there yet; fsdp and zero1 "
                            "are",
-                           axis);
-  (axis == "fsdp" ? mesh.shards : mesh.updatePieces) = ranks;
+                           name);
+  mesh.*axis->ranks = ranks;
   return Status::ok();
+}
+
+/// Ranks of a group.
+static int64_t ranksOf(const ParallelMesh &mesh, qlora_group group) {
+  int64_t ranks = 1;
+  for (const Axis &axis : kAxes)
+    if (axis.ranks && axis.group == group)
+      ranks = std::max(ranks, mesh.*axis.ranks);
+  return ranks;
+}
+
+int64_t ParallelMesh::size() const {
+  int64_t product = 1;
+  for (int group = 0; group < QLORA_GROUP_COUNT; ++group)
+    product *= ranksOf(*this, static_cast<qlora_group>(group));
+  return product;
+}
+
+std::string ParallelMesh::text() const {
+  std::string text;
+  for (const Axis &axis : kAxes)
+    if (axis.ranks && this->*axis.ranks > 1)
+      text += fmt::format("{}{}={}", text.empty() ? "" : ",", axis.name,
+                          this->*axis.ranks);
+  return text.empty() ? "none" : text;
+}
+
+/// Whether an axis of a mesh of `ranks` ranks may have `number` of them.
+static bool mayHave(const ParallelMesh &mesh, const Axis &axis, int64_t number,
+                    int64_t ranks) {
+  const int64_t known = ranksOf(mesh, axis.group);
+  return known > 1 ? number == known : ranks % (mesh.size() * number) == 0;
+}
+
+std::vector<ParallelMesh> ParallelMesh::candidates(int64_t ranks) {
+  std::vector<ParallelMesh> meshes = {ParallelMesh()};
+  for (const Axis &axis : kAxes)
+    for (size_t i = 0, simpler = meshes.size(); axis.ranks && i < simpler; ++i)
+      for (int64_t number = 2; number <= std::min(ranks, kMaxAxis); ++number)
+        if (mayHave(meshes[i], axis, number, ranks)) {
+          meshes.push_back(meshes[i]);
+          meshes.back().*axis.ranks = number;
+        }
+  return meshes;
 }
 
 StatusOr<ParallelMesh> ParallelMesh::parse(std::string_view text) {

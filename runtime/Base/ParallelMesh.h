@@ -6,6 +6,7 @@
 //                         each other (of one machine, best)
 //   --parallel zero1=4    what optimizers keep, and their work, in such pieces
 //   --parallel fsdp=4,zero1=4  both
+//   --parallel auto       the compiler chooses: tools/qloracc/LayoutSearch.h
 //
 // What is left of the ranks of a run is data parallel: 8 ranks of fsdp=4 are two
 // such groups, with other rows each. Which ranks a group has is in
@@ -15,11 +16,16 @@
 #define QLORA_RUNTIME_BASE_PARALLELMESH_H
 
 #include <cstdint>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "runtime/Base/Status.h"
 
 namespace qlora {
+
+/// The value of --parallel that stands for candidates().
+inline constexpr std::string_view kAutoParallel = "auto";
 
 struct ParallelMesh {
   int64_t shards = 1; ///< fsdp: ranks that hold a base together
@@ -29,6 +35,14 @@ struct ParallelMesh {
   /// axis that is unknown, not there yet, given twice or no number, or two axes
   /// of one group that differ.
   static StatusOr<ParallelMesh> parse(std::string_view text);
+
+  /// Every mesh that `ranks` ranks can have, the simplest first.
+  static std::vector<ParallelMesh> candidates(int64_t ranks);
+
+  /// As parse() reads it.
+  std::string text() const;
+  /// The product of its groups: what is left of the ranks is data parallel.
+  int64_t size() const;
 };
 
 } // namespace qlora

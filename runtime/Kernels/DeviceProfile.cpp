@@ -4,6 +4,8 @@
 
 #include "runtime/Kernels/DeviceProfile.h"
 
+#include <charconv>
+#include <cmath>
 #include <fstream>
 
 #include <nlohmann/json.hpp>
@@ -153,6 +155,37 @@ CpuKernelRates DeviceProfile::cpuKernels() const {
     return *kernels;
   return {0.65 * gemmF32Gflops, 0.88 * gemmBf16Gflops, 0.35 * gemmF32Gflops,
           0.35 * gemmF32Gflops, copyGbps};
+}
+
+/// Gigabytes a second of "400Gb" or "50GB", with "/s" or "ps" behind or not.
+static std::optional<double> parseRate(std::string_view text) {
+  for (std::string_view end : {"/s", "ps"})
+    if (text.ends_with(end))
+      text.remove_suffix(end.size());
+  double value = 0;
+  const auto [unit, error] =
+      std::from_chars(text.data(), text.data() + text.size(), value);
+  const std::string_view name(unit, text.data() + text.size());
+  if (error != std::errc() || !(value > 0) || !std::isfinite(value) ||
+      (name != "Gb" && name != "GB"))
+    return std::nullopt;
+  return name == "Gb" ? value / 8 : value;
+}
+
+Status DeviceProfile::describeNetwork(int64_t gpusPerNode,
+                                      const std::string &network) {
+  if (gpusPerNode > 0)
+    gpu->gpusPerNode = gpusPerNode;
+  if (network.empty())
+    return Status::ok();
+  const std::optional<double> rate = parseRate(network);
+  if (!rate)
+    return Status::invalid("--network {}: expects what the link of each GPU to "
+                           "other machines carries a second, such as 400Gb "
+                           "(bits) or 50GB (bytes)",
+                           network);
+  gpu->networkGbps = kReachedOfLink * *rate;
+  return Status::ok();
 }
 
 double AttentionRate::seconds(double flops, double flopsPerKey) const {

@@ -104,7 +104,14 @@ struct DeviceProfile {
 
   /// `kernels`, or shares of the other rates.
   CpuKernelRates cpuKernels() const;
+
+  /// Of a GPU: sets what machines of it are; 0 and "" leave what is there.
+  /// `network`: of each GPU to other machines, "400Gb" or "50GB" a second, of
+  /// which a ring reaches kReachedOfLink.
+  Status describeNetwork(int64_t gpusPerNode, const std::string &network);
 };
+/// As the rates of known cards have it: 48 GB/s of 400 Gb/s.
+inline constexpr double kReachedOfLink = 0.96;
 
 /// What no card has shown yet is predicted twice, and here is what for:
 ///

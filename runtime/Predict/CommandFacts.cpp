@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "runtime/Module/CommandWork.h"
-#include "runtime/Predict/StepPrediction.h"
+#include "runtime/Predict/CollectiveCost.h"
 
 namespace qlora {
 
@@ -51,11 +51,13 @@ CommandFactsTable::Entry CommandFactsTable::find(const qlora_command &command,
   case QLORA_COMMAND_COLLECTIVE:
     facts.kind = "collective";
     // A group of one sends nothing.
-    if (const int64_t of = ranksOfGroup(module, command.group, ranks); of > 1) {
+    if (const int64_t of =
+            ranksOfGroup(command.group, ranks, module.groupSize());
+        of > 1) {
       facts.bytes = double(collectiveBytes(module, command));
-      if (rates.gpu)
-        facts.boundSeconds = collectiveSeconds(command.collective, facts.bytes,
-                                               of, *rates.gpu);
+      facts.boundSeconds =
+          collectiveDemand(command.collective, facts.bytes, of, rates)
+              .seconds();
     }
     break;
   case QLORA_COMMAND_RECORD:

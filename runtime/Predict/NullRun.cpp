@@ -4,9 +4,6 @@
 
 #include "runtime/Predict/NullRun.h"
 
-#include <charconv>
-#include <cmath>
-
 #include <nlohmann/json.hpp>
 
 #include "runtime/Base/Amounts.h"
@@ -23,21 +20,6 @@ namespace qlora {
 
 using json = nlohmann::ordered_json;
 
-/// Gigabytes a second of "400Gb" or "50GB", with "/s" or "ps" behind or not.
-static std::optional<double> parseRate(std::string_view text) {
-  for (std::string_view end : {"/s", "ps"})
-    if (text.ends_with(end))
-      text.remove_suffix(end.size());
-  double value = 0;
-  const auto [unit, error] =
-      std::from_chars(text.data(), text.data() + text.size(), value);
-  const std::string_view name(unit, text.data() + text.size());
-  if (error != std::errc() || !(value > 0) || !std::isfinite(value) ||
-      (name != "Gb" && name != "GB"))
-    return std::nullopt;
-  return name == "Gb" ? value / 8 : value;
-}
-
 Status DeviceChoice::describeNetwork(int64_t gpusPerNode,
                                      const std::string &network) {
   if (gpusPerNode == 0 && network.empty())
@@ -46,18 +28,7 @@ Status DeviceChoice::describeNetwork(int64_t gpusPerNode,
     return Status::invalid("--gpus-per-node and --network describe the "
                            "machines of a prediction; give --device null:CARD "
                            "with a GPU, too");
-  if (gpusPerNode > 0)
-    card->gpu->gpusPerNode = gpusPerNode;
-  if (network.empty())
-    return Status::ok();
-  const std::optional<double> rate = parseRate(network);
-  if (!rate)
-    return Status::invalid("--network {}: expects what the link of each GPU to "
-                           "other machines carries a second, such as 400Gb "
-                           "(bits) or 50GB (bytes)",
-                           network);
-  card->gpu->networkGbps = kReachedOfLink * *rate;
-  return Status::ok();
+  return card->describeNetwork(gpusPerNode, network);
 }
 
 StatusOr<DeviceChoice> parseDevice(const std::string &text) {

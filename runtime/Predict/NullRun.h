@@ -24,13 +24,9 @@ struct DeviceChoice {
   bool isNull = false;
   std::optional<DeviceProfile> card;
 
-  /// Sets what machines of these cards are: 0 and "" leave what the profile
-  /// says. `network`: of each GPU to other machines, "400Gb" or "50GB" a
-  /// second, of which a ring reaches kReachedOfLink.
+  /// DeviceProfile::describeNetwork of a card that is a GPU.
   Status describeNetwork(int64_t gpusPerNode, const std::string &network);
 };
-/// As the rates of known cards have it: 48 GB/s of 400 Gb/s.
-inline constexpr double kReachedOfLink = 0.96;
 StatusOr<DeviceChoice> parseDevice(const std::string &text);
 
 /// The plan, the commands and bytes of each entry, and a step on `ranks`

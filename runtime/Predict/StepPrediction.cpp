@@ -4,15 +4,13 @@
 
 #include "runtime/Predict/StepPrediction.h"
 
-#include "runtime/Device/Collectives.h"
-
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <tuple>
 
 #include "runtime/Device/Collectives.h"
 #include "runtime/Device/PreparedLaunches.h"
+#include "runtime/Predict/CollectiveCost.h"
 
 namespace qlora {
 
@@ -38,38 +36,6 @@ PredictionRequest lowRequest(PredictionRequest request) {
   request.device = lowRates(std::move(request.device));
   request.sharing = QueueSharing::kTakeTurns;
   return request;
-}
-
-/// The share of its bytes that a ring of n ranks sends from each.
-static double ringShare(unsigned kind, double ranks) {
-  switch (kind) {
-  case QLORA_COLLECTIVE_ALL_REDUCE:
-    return 2 * (ranks - 1) / ranks;
-  case QLORA_COLLECTIVE_ALL_GATHER:
-  case QLORA_COLLECTIVE_REDUCE_SCATTER:
-  case QLORA_COLLECTIVE_ALL_TO_ALL:
-    return (ranks - 1) / ranks;
-  default:
-    return ranks > 1 ? 1 : 0;
-  }
-}
-
-double collectiveSeconds(unsigned kind, double bytes, int64_t ranks,
-                         const GpuRates &gpu) {
-  // A group of one sends nothing.
-  if (ranks <= 1)
-    return 0;
-  const double local = double(std::min(ranks, gpu.gpusPerNode));
-  const double nodes = std::ceil(double(ranks) / double(gpu.gpusPerNode));
-  const double inside = ringShare(kind, local) * bytes;
-  const double between = ringShare(kind, nodes) * bytes / local;
-  return gpu.allReduceMicroseconds * 1e-6 * (1 + std::log2(nodes)) +
-         inside / (gpu.nodeLinkGbps * 1e9) + between / (gpu.networkGbps * 1e9);
-}
-
-int64_t ranksOfGroup(const LoadedModule &module, unsigned group,
-                     int64_t ranks) {
-  return group == QLORA_GROUP_FSDP ? int64_t(module.groupSize()) : ranks;
 }
 
 namespace {
@@ -164,16 +130,13 @@ void StepWalk::addToGroup(const qlora_command &command, const KernelRow *row,
 
 void StepWalk::addCollective(const qlora_command &command) {
   const auto bytes = double(collectiveBytes(module, command));
-  const int64_t ranks = ranksOfGroup(module, command.group, request.ranks);
-  // A CPU's profile knows no links, and is for one rank alone.
-  const double seconds = ranks == 1 || !request.device.gpu
-                             ? 0
-                             : collectiveSeconds(command.collective, bytes,
-                                                 ranks, *request.device.gpu);
+  const int64_t ranks =
+      ranksOfGroup(command.group, request.ranks, module.groupSize());
   TimelineItem item;
   item.kind = TimelineItem::Kind::kCollective;
   item.queue = command.queue;
-  item.demand.serial = seconds;
+  item.demand =
+      collectiveDemand(command.collective, bytes, ranks, request.device);
   items.push_back(item);
   const std::string_view kind = collectiveName(command.collective);
   const std::string_view group = groupName(command.group);
@@ -185,7 +148,7 @@ void StepWalk::addCollective(const qlora_command &command) {
     known = step.collectives.insert(known, {kind, group});
   known->count += times;
   known->bytes += times * bytes;
-  known->seconds += times * seconds;
+  known->seconds += times * item.demand.seconds();
 }
 
 Status StepWalk::addKernels(const qlora_command &command) {
@@ -243,10 +206,6 @@ static Status checkRequest(const LoadedModule &module,
                            module.path(), isCuda ? "cuda" : "cpu",
                            request.device.cpu, isCuda ? "CPU" : "GPU",
                            isCuda ? "cpu" : "cuda");
-  if (!isCuda && request.ranks > 1)
-    return Status::invalid("the profile of {} knows no links between ranks; "
-                           "predict --gpus 1 of a program without --parallel",
-                           request.device.cpu);
   return Status::ok();
 }
 

@@ -82,25 +82,15 @@ struct PredictionRequest {
 PredictionRequest lowRequest(PredictionRequest request);
 
 /// One prediction for each compiled length, ascending. A device of the other
-/// kind than the module's target is refused, and so are several ranks on one
-/// whose profile knows no links, and a launch that no row is left for.
+/// kind than the module's target is refused, and so is a launch that no row is
+/// left for. CPU ranks are all of one machine.
 StatusOr<std::vector<StepPrediction>>
 predictSteps(const LoadedModule &module, const PredictionRequest &request);
-
-/// The ranks that a collective over a group (enum qlora_group) has, of so many
-/// of the run.
-int64_t ranksOfGroup(const LoadedModule &module, unsigned group, int64_t ranks);
 
 /// The longest length's step on 1, 2, 4 ... times as many ranks as hold a base
 /// together, and on all of the request, each rank with as many micro-batches.
 StatusOr<std::vector<StepPrediction>>
 predictScaling(const LoadedModule &module, PredictionRequest request);
-
-/// Of a collective (enum qlora_collective) whose larger operand has so many
-/// bytes: a ring inside each node, then, where there are several, a ring
-/// between the nodes in which each GPU sends its share.
-double collectiveSeconds(unsigned kind, double bytes, int64_t ranks,
-                         const GpuRates &gpu);
 
 } // namespace qlora
 

@@ -25,6 +25,12 @@ struct Queue {
   double left = 0; ///< seconds, were it alone
 };
 
+/// Who runs at once, and by how much each is slower than alone.
+struct Sharing {
+  double kernels = 0, collectives = 0; ///< that use the device
+  double slowdown = 1;
+};
+
 class Simulation {
 public:
   Simulation(std::span<const TimelineItem> items,
@@ -33,7 +39,8 @@ public:
 
 private:
   bool advance(Queue &queue);
-  double slowdown() const;
+  Sharing sharingNow() const;
+  void count(double passed, const Sharing &now);
   void step();
   void begin(const TimelineItem &item);
   void finish(const TimelineItem &item);
@@ -91,45 +98,59 @@ bool Simulation::advance(Queue &queue) {
   return changed;
 }
 
-/// By how much the kernels that run now are slower than alone.
-double Simulation::slowdown() const {
-  double arithmetic = 0, memory = 0, kernels = 0;
+/// True for what keeps busy the device that kernels run on.
+static bool usesDevice(const TimelineItem &item) {
+  return item.kind == Kind::kKernel || item.demand.memory > 0;
+}
+
+Sharing Simulation::sharingNow() const {
+  double arithmetic = 0, memory = 0;
+  Sharing now;
   for (const Queue &queue : queues) {
-    if (!queue.running || queue.running->kind != Kind::kKernel)
+    if (!queue.running || !usesDevice(*queue.running))
       continue;
     const Demand &demand = queue.running->demand;
     const double alone = demand.seconds();
     if (alone <= 0)
       continue;
-    ++kernels;
+    ++(queue.running->kind == Kind::kKernel ? now.kernels : now.collectives);
     arithmetic += demand.arithmetic / alone;
     memory += demand.memory / alone;
   }
-  return sharing == QueueSharing::kTakeTurns
-             ? std::max(1.0, kernels)
-             : std::max({1.0, arithmetic, memory});
+  const bool inTurns =
+      sharing == QueueSharing::kTakeTurns || now.collectives > 0;
+  now.slowdown = inTurns ? std::max(1.0, now.kernels + now.collectives)
+                         : std::max({1.0, arithmetic, memory});
+  return now;
+}
+
+/// Adds what passed to what it was for.
+void Simulation::count(double passed, const Sharing &now) {
+  const double collective =
+      now.kernels > 0
+          ? passed * now.collectives / (now.kernels + now.collectives)
+          : passed;
+  result.seconds += passed;
+  result.exposedCommunication += collective;
+  result.overlapped -= passed - collective;
 }
 
 /// Until the first of those that run has ended.
 void Simulation::step() {
-  const double slow = slowdown();
+  const Sharing now = sharingNow();
   const auto factor = [&](const Queue &queue) {
-    return queue.running->kind == Kind::kKernel ? slow : 1.0;
+    return usesDevice(*queue.running) ? now.slowdown : 1.0;
   };
   const Queue *first = nullptr;
-  bool hasKernel = false;
   for (const Queue &queue : queues) {
     if (!queue.running)
       continue;
-    hasKernel |= queue.running->kind == Kind::kKernel;
     if (!first || queue.left * factor(queue) < first->left * factor(*first))
       first = &queue;
   }
   assert(first && "an event that is waited for before it is recorded");
   const double passed = first->left * factor(*first);
-  result.seconds += passed;
-  (hasKernel ? result.overlapped : result.exposedCommunication) +=
-      hasKernel ? -passed : passed;
+  count(passed, now);
   for (Queue &queue : queues) {
     if (!queue.running)
       continue;

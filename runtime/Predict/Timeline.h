@@ -9,8 +9,9 @@
 // all that run are slowed by the excess. So a decode beside a GEMM takes
 // bandwidth from it, and nothing else. Whether a card runs kernels side by side
 // at all no card has shown yet: where they take turns, it does one at a time,
-// as if each had all of it for its share of the time. Collectives share with
-// nobody: they are assumed to need neither.
+// as if each had all of it for its share of the time. Collectives of cards share
+// with nobody: they are assumed to need neither. Those of CPU ranks copy, on the
+// cores that kernels run on: one that asks for memory takes turns with them.
 
 #ifndef QLORA_RUNTIME_PREDICT_TIMELINE_H
 #define QLORA_RUNTIME_PREDICT_TIMELINE_H
@@ -30,7 +31,7 @@ struct TimelineItem {
   Kind kind = Kind::kKernel;
   uint32_t queue = 0; ///< below QLORA_QUEUE_COUNT
   uint32_t event = 0; ///< of kRecord and kWait
-  Demand demand;      ///< of kKernel; a collective has `serial` only
+  Demand demand;      ///< of kKernel and kCollective
 };
 
 /// When an item ran, in seconds from the start; of an event both are when it
@@ -41,7 +42,8 @@ struct TimelineSpan {
 
 struct Timeline {
   double seconds = 0; ///< until all queues have ended
-  /// While a collective ran and no kernel did.
+  /// While a collective ran and no kernel did; of turns that they took, the
+  /// collective's.
   double exposedCommunication = 0;
   /// What kernels saved by running at once: their seconds alone, less those in
   /// which any ran.

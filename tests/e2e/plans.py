@@ -12,6 +12,9 @@
   base in pieces on them: a piece is no more than its part, what is gathered no
   more than a layer, a weight that is used and one that is decoded, and on H200s less than 3 % of a step waits for
   them; on one card the base alone is refused, and what to do is said;
+* --parallel auto takes data parallel for an 8B on cards that hold it, pieces
+  where these need not be computed again or a whole base does not fit, by the
+  runtime's own predictions, and names the smallest plan where none fits;
 * chunks of the head of 1,024 rows are the first that a limit takes;
 * --memory-limit auto is what is free less a reserve, or one clear error.
 
@@ -21,6 +24,7 @@ loads the modules and checks each command.
 
 import argparse
 import json
+import math
 import os
 import re
 import struct
@@ -173,6 +177,17 @@ def auto_limit(tools, folder):
     print("ok   --memory-limit auto")
 
 
+def auto(tools, folder, module, *flags, code=0):
+    """What --parallel auto says."""
+    start = time.monotonic()
+    said = call(f"{tools}/qloracc", os.path.join(folder, "m.mlir"), "-o",
+                module, "--parallel", "auto", "--device-profile", "h200", *BASE,
+                "--max-length", "2048", "--lora-r", "16",
+                "--per-device-train-batch-size", "1", *flags, code=code)
+    print(f"ok   --parallel auto {' '.join(flags)}: {time.monotonic() - start:.1f} s")
+    return said
+
+
 def in_pieces(tools, folder):
     size = hidden, wide, layers = 8192, 28672, 80
     large = os.path.join(folder, "70b")
@@ -210,6 +225,48 @@ def in_pieces(tools, folder):
     said = call(f"{tools}/qloracc", os.path.join(large, "m.mlir"), "-o", module,
                 "--memory-limit", "24GB", *shape, code=1)
     assert "--parallel fsdp=N divides it among N ranks" in said, said
+    said = auto(tools, large, module, "--ranks", "2", "--memory-limit", "36GB",
+                "--emit=adapt")
+    assert re.search(r"data parallel .* does not fit by 6\.", said), said
+    assert re.search(r"fsdp=2 .* chosen: the fastest that fits", said), said
+
+
+def layouts(tools, folder, module, *flags):
+    """The one that is chosen, and the facts of each."""
+    path = f"{module}.json"
+    auto(tools, folder, module, "--report", path, *flags)
+    with open(path) as file:
+        rows = {row["layout"]: row for row in json.load(file)["layouts"]}
+    chosen, = (name for name, row in rows.items() if row["chosen"])
+    return chosen, rows
+
+
+def chosen_layouts(tools, folder):
+    module = os.path.join(folder, "auto.so")
+    # Whole bases fit, and pieces would cross the network.
+    chosen, rows = layouts(tools, folder, module, "--ranks", "2",
+                           "--gpus-per-node", "1", "--network", "100Gb")
+    assert chosen == "none" and len(rows) == 4, rows
+    assert all(row["fits"] for row in rows.values()), rows
+    assert rows["fsdp=2"]["step_seconds"] > rows["none"]["step_seconds"], rows
+    # As the runtime has it of the program.
+    said = json.loads(call(
+        f"{tools}/qlora-run", module, "--device", "null:h200", "--gpus", "2",
+        "--gpus-per-node", "1", "--network", "100Gb", "--log-format",
+        "json"))["predictions"][0]
+    for key in ("step_seconds", "exposed_communication_seconds"):
+        pair = said[key], rows["none"][key]
+        assert math.isclose(*pair, rel_tol=1e-9), (key, pair)
+    # Both fit, but a whole base leaves less room for activations.
+    chosen, rows = layouts(tools, folder, module, "--ranks", "2",
+                           "--memory-limit", "8GiB")
+    whole, pieces = rows["none"], rows["fsdp=2"]
+    assert chosen == "fsdp=2" and whole["fits"], rows
+    assert whole["step_seconds"] > 1.05 * pieces["step_seconds"], rows
+    said = auto(tools, folder, module, "--ranks", "2", "--memory-limit", "1GiB",
+                code=1)
+    assert re.search(r"zero1=2 .*; the smallest plan of all\n", said), said
+    assert "error: --memory-limit: the smallest plan needs" in said, said
 
 
 def main():
@@ -222,7 +279,7 @@ def main():
         call(f"{tools}/qlora-import", folder, "-o",
              os.path.join(folder, "m.mlir"))
         for check in (tightest_8b, long_context, head_chunks, auto_limit,
-                      in_pieces):
+                      in_pieces, chosen_layouts):
             try:
                 check(tools, folder)
             except AssertionError as error:

@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "runtime/Base/ParallelMesh.h"
 #include "runtime/Base/StepRows.h"
 #include "runtime/Ranks/RankEnvironment.h"
 #include "tools/qlora-import/ImporterOptions.h"
@@ -41,11 +42,12 @@ std::span<const OptionRow> compilerRows() {
   return rows;
 }
 
-/// Whose rates to plan and to compare with is one question; a report is of a
-/// program here, and of a run by `qlora report`.
+/// Whose rates to plan and to compare with is one question, and so is what the
+/// machines are; a report is of a program here, and of a run by `qlora report`.
 std::span<const OptionRow> runnerRows() {
   static const auto rows =
-      rowsWithout(kRunnerOptions, {"config", "device_profile", "report"});
+      rowsWithout(kRunnerOptions, {"config", "device_profile", "gpus_per_node",
+                                   "network", "report"});
   return rows;
 }
 
@@ -146,6 +148,8 @@ static Status addToolFlags(const CommandLine &line, Configuration &result) {
       result.importerFlags.push_back(flag);
       result.dropout[row.name] = value.value();
     } else if (isAmong(&row, compilerRows())) {
+      if (name == "gpus_per_node" || name == "network")
+        continue; // addMachineFlags
       result.compilerFlags.push_back(flag);
       result.alwaysCompiles |=
           name == "report" || name == "dump_phases" || name == "remarks";
@@ -160,30 +164,94 @@ static Status addToolFlags(const CommandLine &line, Configuration &result) {
   return Status::ok();
 }
 
-/// The rows of a step, before anything is compiled for them. A program that is
-/// there, or a launcher of other ranks, knows more than these options.
-static Status checkStepRows(const CommandLine &line, Configuration &result) {
+namespace {
+/// What a command line says of machines and ranks.
+struct Machines {
+  Options runner{runnerRows()}, compiler{compilerRows()};
+  bool isRanksSaid = false; ///< to the compiler
+  int64_t ranks = 1;        ///< of all machines
+
+  static StatusOr<Machines> of(const CommandLine &line);
+};
+} // namespace
+
+/// A launcher of other ranks knows more than --gpus.
+StatusOr<Machines> Machines::of(const CommandLine &line) {
+  Machines machines;
+  QLORA_RETURN_IF_ERROR(machines.runner.applySettings(line.settings));
+  QLORA_RETURN_IF_ERROR(machines.compiler.applySettings(line.settings));
+  machines.isRanksSaid =
+      machines.compiler.source("ranks") != Options::Source::kDefault;
+  machines.ranks = machines.runner.integer("gpus");
+  if (machines.isRanksSaid) {
+    machines.ranks = machines.compiler.integer("ranks");
+    return machines;
+  }
+  QLORA_ASSIGN_OR_RETURN(const RankEnvironment env,
+                         readRankEnvironment(std::getenv));
+  if (env.worldSize > 1)
+    machines.ranks = env.worldSize;
+  return machines;
+}
+
+/// Whether the compiler chooses how ranks share the model.
+static bool choosesLayout(const Configuration &result) {
+  return result.program.empty() &&
+         result.options.text("parallel") == kAutoParallel;
+}
+
+/// What machines are is the compiler's affair where it chooses for them, and the
+/// runner's where that predicts. A card that is asked about is then the one to
+/// choose for, unless another one is named.
+static void addMachineFlags(const Machines &machines, Configuration &result) {
+  constexpr std::string_view kNull = "null:";
+  const Options &compiler = machines.compiler;
+  const auto isGiven = [&](std::string_view name) {
+    return compiler.source(name) != Options::Source::kDefault;
+  };
+  const std::string device = machines.runner.text("device");
+  const bool chooses = choosesLayout(result), predicts = device.starts_with(kNull);
+  for (const char *name : {"gpus_per_node", "network"}) {
+    if (!isGiven(name))
+      continue;
+    const std::string flag =
+        flagOf(*findOption(compilerRows(), name), compiler.value(name));
+    if (chooses)
+      result.compilerFlags.push_back(flag);
+    if (predicts || !chooses)
+      result.runnerFlags.push_back(flag);
+  }
+  if (!chooses)
+    return;
+  if (predicts && result.deviceProfile.empty()) {
+    result.deviceProfile = device.substr(kNull.size());
+    result.compilerFlags.push_back("--device-profile=" + result.deviceProfile);
+  }
+  // Without a card that is named, the one of this machine has to have room.
+  result.alwaysCompiles |=
+      compiler.text("target") == "cuda" && machines.ranks > 1 &&
+      result.deviceProfile.empty() &&
+      result.options.source("memory_limit") == Options::Source::kDefault;
+}
+
+/// The rows of a step, before anything is compiled for them, and how many ranks
+/// share them where that decides what is compiled. A program that is there knows
+/// more than these options.
+static Status addStepRows(const Machines &machines, Configuration &result) {
   if (!result.program.empty())
     return Status::ok();
-  Options runner{runnerRows()}, compiler{compilerRows()};
-  QLORA_RETURN_IF_ERROR(runner.applySettings(line.settings));
-  QLORA_RETURN_IF_ERROR(compiler.applySettings(line.settings));
-  const bool isSaid =
-      compiler.source("ranks") != Options::Source::kDefault;
-  int64_t ranks = runner.integer("gpus");
-  if (isSaid) {
-    ranks = compiler.integer("ranks");
-  } else {
-    QLORA_ASSIGN_OR_RETURN(const RankEnvironment env,
-                           readRankEnvironment(std::getenv));
-    if (env.worldSize > 1)
-      ranks = env.worldSize;
-  }
-  if (!result.options.boolean("auto_find_batch_size"))
-    return accumulationSteps(result.options, ranks).status();
-  if (!isSaid && ranks > 1)
-    result.compilerFlags.push_back(fmt::format("--ranks={}", ranks));
-  return batchCandidates(result.options, ranks).status();
+  const bool findsBatch = result.options.boolean("auto_find_batch_size");
+  const bool chooses = choosesLayout(result);
+  if ((findsBatch || chooses) && !machines.isRanksSaid && machines.ranks > 1)
+    result.compilerFlags.push_back(fmt::format("--ranks={}", machines.ranks));
+  if (findsBatch)
+    return batchCandidates(result.options, machines.ranks).status();
+  QLORA_ASSIGN_OR_RETURN(const int64_t steps,
+                         accumulationSteps(result.options, machines.ranks));
+  if (chooses && steps > 1)
+    result.compilerFlags.push_back(
+        fmt::format("--gradient-accumulation-steps={}", steps));
+  return Status::ok();
 }
 
 /// As a command line or a YAML file has it: in the options it is a path.
@@ -257,7 +325,9 @@ StatusOr<Configuration> configure(const CommandLine &line,
       findModel(writtenModel(settings, entries), revision, result.options));
   addRunFlags(result);
   QLORA_RETURN_IF_ERROR(addToolFlags(line, result));
-  QLORA_RETURN_IF_ERROR(checkStepRows(line, result));
+  QLORA_ASSIGN_OR_RETURN(const Machines machines, Machines::of(line));
+  addMachineFlags(machines, result);
+  QLORA_RETURN_IF_ERROR(addStepRows(machines, result));
   return result;
 }
 

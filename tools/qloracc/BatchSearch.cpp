@@ -6,9 +6,6 @@
 
 #include <optional>
 
-#include "compiler/Driver.h"
-#include "compiler/Report/CommandTimes.h"
-#include "compiler/Schedule/EntryBuffers.h"
 #include "runtime/Base/Amounts.h"
 #include "runtime/Base/StepRows.h"
 #include "tools/qloracc/Remarks.h"
@@ -20,53 +17,17 @@ namespace qlora {
 namespace {
 struct Candidate {
   int64_t batch = 0;
-  int64_t bytes = 0;
-  double rowSeconds = 0; ///< predicted, of a micro-batch
+  StepPlan plan;
 };
 } // namespace
-
-/// Of the largest micro-batch.
-static FailureOr<double> rowSeconds(ModuleOp program,
-                                    const DeviceProfile &device) {
-  FailureOr<CommandTimes> times = CommandTimes::create(program, device);
-  if (failed(times))
-    return failure();
-  program::EntryOp largest;
-  for (auto entry : program.getOps<program::EntryOp>())
-    if (entry.getKind() == program::EntryKind::AccumulateLast &&
-        (!largest || entry.getBatch() * entry.getLength() >
-                         largest.getBatch() * largest.getLength()))
-      largest = entry;
-  return times->secondsOf(largest, QueueSharing::kSideBySide);
-}
-
-/// No value: no plan of this batch fits.
-static FailureOr<std::optional<Candidate>>
-planOf(ModuleOp model, const CompilerSettings &settings,
-       const DeviceProfile &device) {
-  CompileOptions options = settings.compile;
-  options.remarks = false;
-  OwningOpRef<ModuleOp> program = model.clone();
-  Driver driver(*model.getContext(), options);
-  FailureOr<bool> fits = driver.plan(program);
-  if (failed(fits))
-    return failure();
-  if (!*fits)
-    return std::optional<Candidate>();
-  FailureOr<double> seconds = rowSeconds(*program, device);
-  if (failed(seconds))
-    return failure();
-  return std::optional<Candidate>({options.batch, plannedBytes(*program),
-                                   *seconds / double(options.batch)});
-}
 
 /// How much slower than the least a row may be.
 static constexpr double kAsGood = 1.01, kWorthMore = 1.05;
 
 static double leastSeconds(ArrayRef<Candidate> candidates) {
-  double least = candidates.front().rowSeconds;
+  double least = candidates.front().plan.rowSeconds;
   for (const Candidate &candidate : candidates)
-    least = std::min(least, candidate.rowSeconds);
+    least = std::min(least, candidate.plan.rowSeconds);
   return least;
 }
 
@@ -74,7 +35,7 @@ static const Candidate &bestOf(ArrayRef<Candidate> candidates) {
   const double least = leastSeconds(candidates);
   const Candidate *best = nullptr;
   for (const Candidate &candidate : candidates)
-    if (candidate.rowSeconds <= least * kAsGood)
+    if (candidate.plan.rowSeconds <= least * kAsGood)
       best = &candidate;
   return *best;
 }
@@ -91,13 +52,13 @@ static std::string reasonOf(const Candidate &best,
                                       "accumulation step"),
                         formatCounted(settings.ranks, "rank"),
                         formatCounted(rows, "row"));
-  text += "; plan " + planText(best.bytes, settings.compile.memoryLimit);
+  text += "; plan " + planText(best.plan.bytes, settings.compile.memoryLimit);
   if (&best != &candidates.back())
     return text + fmt::format("; with batch {} a row would take {:.0f} % more "
                               "time",
                               candidates.back().batch,
-                              100 * (candidates.back().rowSeconds /
-                                         best.rowSeconds -
+                              100 * (candidates.back().plan.rowSeconds /
+                                         best.plan.rowSeconds -
                                      1));
   if (refused)
     return text + fmt::format("; batch {} does not fit", refused);
@@ -110,48 +71,40 @@ static std::string reasonOf(const Candidate &best,
 /// that is so slow that larger ones would only compute more again.
 static FailureOr<std::vector<Candidate>>
 planAll(ModuleOp model, CompilerSettings &settings, const DeviceProfile &device,
-        int64_t &refused) {
+        std::optional<Candidate> &refused) {
   std::vector<Candidate> candidates;
   for (int64_t batch : settings.batches) {
     if (Status status = setBatch(settings, batch); !status.isOk())
       return emitError(model.getLoc(), status.message());
-    FailureOr<std::optional<Candidate>> plan = planOf(model, settings, device);
+    FailureOr<StepPlan> plan = planStep(model, settings, device);
     if (failed(plan))
       return failure();
-    if (!*plan) {
-      refused = batch;
+    if (!plan->fits) {
+      refused = {batch, *plan};
       break;
     }
-    candidates.push_back(**plan);
-    if ((*plan)->rowSeconds > kWorthMore * leastSeconds(candidates))
+    candidates.push_back({batch, *plan});
+    if (plan->rowSeconds > kWorthMore * leastSeconds(candidates))
       break;
   }
   return candidates;
 }
 
-LogicalResult findBatch(ModuleOp model, CompilerSettings &settings) {
-  if (settings.batches.empty())
-    return success();
-  StatusOr<DeviceProfile> device = deviceProfileOrDefault(
-      settings.compile.deviceProfile, settings.compile.target);
-  if (!device.isOk())
-    return emitError(model.getLoc(), device.status().message());
-  int64_t refused = 0;
+FailureOr<FoundBatch> findBatch(ModuleOp model, CompilerSettings &settings,
+                                const DeviceProfile &device) {
+  std::optional<Candidate> refused;
   FailureOr<std::vector<Candidate>> planned =
-      planAll(model, settings, *device, refused);
+      planAll(model, settings, device, refused);
   if (failed(planned))
     return failure();
-  const std::vector<Candidate> &candidates = *planned;
-  const bool isAny = !candidates.empty();
-  const int64_t batch =
-      isAny ? bestOf(candidates).batch : settings.batches.front();
-  if (Status status = setBatch(settings, batch); !status.isOk())
+  const Candidate &best = planned->empty() ? *refused : bestOf(*planned);
+  if (Status status = setBatch(settings, best.batch); !status.isOk())
     return emitError(model.getLoc(), status.message());
-  if (isAny)
-    llvm::errs() << "qloracc: note: "
-                 << reasonOf(bestOf(candidates), candidates, refused, settings)
-                 << "\n";
-  return success();
+  FoundBatch found{best.batch, best.plan, ""};
+  if (!planned->empty())
+    found.reason =
+        reasonOf(best, *planned, refused ? refused->batch : 0, settings);
+  return found;
 }
 
 } // namespace qlora

@@ -14,17 +14,22 @@
 #ifndef QLORA_TOOLS_QLORACC_BATCHSEARCH_H
 #define QLORA_TOOLS_QLORACC_BATCHSEARCH_H
 
-#include "mlir/IR/BuiltinOps.h"
-
-#include "tools/qloracc/Settings.h"
+#include "tools/qloracc/StepPlan.h"
 
 namespace qlora {
 
-/// Sets the batch of `settings` and says in one line which and why; `model` is
-/// left as it is. Where no plan fits, the batch is the smallest candidate,
-/// whose compile then says what is missing. Does nothing where no batch is to
-/// be found. Errors are diagnostics of the model's context.
-mlir::LogicalResult findBatch(mlir::ModuleOp model, CompilerSettings &settings);
+struct FoundBatch {
+  int64_t batch = 0;
+  StepPlan plan;      ///< of it
+  std::string reason; ///< one line; empty where not even this batch fits
+};
+
+/// Sets the batch of `settings`, which has candidates; `model` is left as it is.
+/// Where no plan fits, the batch is the smallest candidate, whose compile then
+/// says what is missing. Errors are diagnostics of the model's context.
+mlir::FailureOr<FoundBatch> findBatch(mlir::ModuleOp model,
+                                      CompilerSettings &settings,
+                                      const DeviceProfile &device);
 
 } // namespace qlora
 

@@ -64,8 +64,18 @@ inline constexpr OptionRow kCompilerOptions[] = {
     {"ranks", OptionType::kInt, "1", OptionScope::kProgram,
      "Kernels and passes",
      "ranks of all machines, which share a --global-batch-size: for "
-     "--auto-find-batch-size, since a program is the same for any number",
+     "--auto-find-batch-size and --parallel auto, since a program is the same "
+     "for any number",
      "", "", 1, 1 << 20},
+    {"gpus_per_node", OptionType::kInt, "0", OptionScope::kProgram,
+     "Kernels and passes",
+     "GPUs of a machine that --parallel auto chooses for, and a prediction "
+     "(--device null:CARD of qlora) is for; 0: as the device profile has it",
+     "", "", 0, 1024},
+    {"network", OptionType::kString, "", OptionScope::kProgram,
+     "Kernels and passes",
+     "what the link of each GPU to other machines carries a second, for the "
+     "same: 400Gb (bits) or 50GB (bytes)"},
     {"max_buckets", OptionType::kInt, "4", OptionScope::kProgram,
      "Kernels and passes", "all-reduces of a step at most", "", "", 1, 4},
     {"cache_dir", OptionType::kPath, "", OptionScope::kProgram,

@@ -39,12 +39,14 @@ static StatusOr<MemoryLimit> limitOf(const std::string &what, uint64_t free,
                   asGiB(reserve), reservedFor)};
 }
 
+static constexpr const char *kCardReserve = "code, graphs and libraries";
+
 static StatusOr<MemoryLimit> cardLimit() {
   QLORA_ASSIGN_OR_RETURN(const CudaDriver *driver, CudaDriver::open());
   QLORA_ASSIGN_OR_RETURN(CudaCard card, CudaCard::open(*driver, 0));
   QLORA_ASSIGN_OR_RETURN(CudaMemoryInfo memory, card.memory());
   return limitOf(card.name, memory.free, memory.total, kCardReserveShare,
-                 "code, graphs and libraries");
+                 kCardReserve);
 }
 
 static StatusOr<MemoryLimit> machineLimit(int64_t ranks) {
@@ -76,6 +78,11 @@ StatusOr<MemoryLimit> machineMemoryLimit(const std::string &target,
   return limit.status().withContext(
       "--memory-limit auto asks this machine's card; where there is none, give "
       "the bytes of the card that will run it, such as 24GiB");
+}
+
+StatusOr<MemoryLimit> cardMemoryLimit(const DeviceProfile &card) {
+  const auto bytes = static_cast<uint64_t>(card.gpu->memoryGb * 1e9);
+  return limitOf(card.cpu, bytes, bytes, kCardReserveShare, kCardReserve);
 }
 
 } // namespace qlora

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "runtime/Base/Status.h"
+#include "runtime/Kernels/DeviceProfile.h"
 
 namespace qlora {
 
@@ -25,6 +26,9 @@ struct MemoryLimit {
 /// a number.
 StatusOr<MemoryLimit> machineMemoryLimit(const std::string &target,
                                          int64_t ranks);
+
+/// The same of a card that need not be here, all of it free.
+StatusOr<MemoryLimit> cardMemoryLimit(const DeviceProfile &card);
 
 } // namespace qlora
 

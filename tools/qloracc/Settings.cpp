@@ -140,6 +140,32 @@ Status fillShape(const Options &o, CompileOptions &c) {
   return Status::ok();
 }
 
+Status applyMesh(const ParallelMesh &mesh, CompilerSettings &settings) {
+  if (mesh.shards > 1 && settings.options.text("finetuning_type") == "full")
+    return Status::invalid("--parallel fsdp divides a frozen base, and "
+                           "--finetuning-type full trains all of it; "
+                           "--parallel zero1=N divides what its optimizer "
+                           "keeps");
+  settings.compile.shards = mesh.shards;
+  settings.compile.updatePieces = mesh.updatePieces;
+  return Status::ok();
+}
+
+/// One mesh, or those that the compiler is to choose from.
+Status fillMesh(CompilerSettings &settings) {
+  const std::string text = settings.options.text("parallel");
+  if (text == kAutoParallel) {
+    settings.layouts = ParallelMesh::candidates(settings.ranks);
+    return Status::ok();
+  }
+  if (settings.gpusPerNode > 0 || !settings.network.empty())
+    return Status::invalid("--gpus-per-node and --network describe the machines "
+                           "that --parallel auto chooses for; add it, or leave "
+                           "them out");
+  QLORA_ASSIGN_OR_RETURN(const ParallelMesh mesh, ParallelMesh::parse(text));
+  return applyMesh(mesh, settings);
+}
+
 Status fillCompile(const Options &own, CompilerSettings &settings) {
   const Options &o = settings.options;
   CompileOptions &c = settings.compile;
@@ -182,15 +208,7 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
   c.initB = initName(o.text("init_lora_weights"), true);
   c.memoryLimit = o.integer("memory_limit");
   c.offloadEmbedding = o.text("offload_embedding");
-  QLORA_ASSIGN_OR_RETURN(const ParallelMesh mesh,
-                         ParallelMesh::parse(o.text("parallel")));
-  c.shards = mesh.shards;
-  c.updatePieces = mesh.updatePieces;
-  if (c.shards > 1 && o.text("finetuning_type") == "full")
-    return Status::invalid("--parallel fsdp divides a frozen base, and "
-                           "--finetuning-type full trains all of it; "
-                           "--parallel zero1=N divides what its optimizer "
-                           "keeps");
+  QLORA_RETURN_IF_ERROR(fillMesh(settings));
   c.checkpointing = o.boolean("gradient_checkpointing");
   c.deviceProfile = own.text("device_profile");
   c.dequantForm = own.text("dequant");
@@ -235,34 +253,57 @@ Status fillCodegen(const Options &own, CompilerSettings &settings) {
   return Status::ok();
 }
 
-/// Gives an option the number that was found for it.
-Status record(const char *name, int64_t number, CompilerSettings &settings) {
-  const OptionSetting setting = {findOption(optionTable(), name),
-                                 std::to_string(number), flagSpelling(name)};
+/// Gives an option the value that was found for it.
+Status record(const char *name, const std::string &value,
+              CompilerSettings &settings) {
+  const OptionSetting setting = {findOption(optionTable(), name), value,
+                                 flagSpelling(name)};
   return settings.options.applySettings({&setting, 1});
+}
+
+/// Whether what is searched for has to fit the memory that there is. Layouts of
+/// CPU ranks need not: on one machine all take the same together.
+bool fitsMachine(const CompilerSettings &settings) {
+  const bool hasLayouts =
+      settings.layouts.size() > 1 && settings.compile.target == "cuda";
+  return settings.options.source("memory_limit") ==
+             Options::Source::kDefault &&
+         (!settings.batches.empty() || hasLayouts);
+}
+
+/// Of a card that is named, if a layout is chosen for it, or else of this
+/// machine.
+StatusOr<MemoryLimit> availableMemory(const CompilerSettings &settings) {
+  const CompileOptions &c = settings.compile;
+  if (c.memoryLimit == kAutoSize || settings.layouts.empty() ||
+      c.target != "cuda" || c.deviceProfile.empty())
+    return machineMemoryLimit(c.target, settings.ranks);
+  QLORA_ASSIGN_OR_RETURN(const DeviceProfile device,
+                         deviceProfileOrDefault(c.deviceProfile, c.target));
+  return cardMemoryLimit(device);
 }
 
 /// `auto` becomes the number that is recorded.
 Status resolveMemoryLimit(CompilerSettings &settings) {
-  const bool fitsMachine = settings.options.source("memory_limit") ==
-                               Options::Source::kDefault &&
-                           !settings.batches.empty();
-  if (settings.compile.memoryLimit != kAutoSize && !fitsMachine)
+  if (settings.compile.memoryLimit != kAutoSize && !fitsMachine(settings))
     return Status::ok();
-  QLORA_ASSIGN_OR_RETURN(MemoryLimit limit,
-                         machineMemoryLimit(settings.compile.target,
-                                            settings.ranks));
+  QLORA_ASSIGN_OR_RETURN(MemoryLimit limit, availableMemory(settings));
   llvm::errs() << "qloracc: note: " << limit.reason << "\n";
   settings.compile.memoryLimit = limit.bytes;
-  return record("memory_limit", limit.bytes, settings);
+  return record("memory_limit", std::to_string(limit.bytes), settings);
 }
 
 } // namespace
 
 Status setBatch(CompilerSettings &settings, int64_t batch) {
   QLORA_RETURN_IF_ERROR(
-      record("per_device_train_batch_size", batch, settings));
+      record("per_device_train_batch_size", std::to_string(batch), settings));
   return fillShape(settings.options, settings.compile);
+}
+
+Status setLayout(CompilerSettings &settings, const ParallelMesh &mesh) {
+  QLORA_RETURN_IF_ERROR(record("parallel", mesh.text(), settings));
+  return applyMesh(mesh, settings);
 }
 
 StatusOr<CompilerSettings>
@@ -292,10 +333,12 @@ parseSettings(std::span<const std::string> words) {
     QLORA_ASSIGN_OR_RETURN(settings.reportFormat,
                            reportFormatOf(settings.report));
   }
+  settings.ranks = own.integer("ranks");
+  settings.gpusPerNode = own.integer("gpus_per_node");
+  settings.network = own.text("network");
   QLORA_RETURN_IF_ERROR(fillCompile(own, settings));
   QLORA_RETURN_IF_ERROR(fillCodegen(own, settings));
   QLORA_ASSIGN_OR_RETURN(settings.input, onlyInput(line, tool));
-  settings.ranks = own.integer("ranks");
   if (settings.options.boolean("auto_find_batch_size")) {
     QLORA_ASSIGN_OR_RETURN(settings.batches,
                            batchCandidates(settings.options, settings.ranks));

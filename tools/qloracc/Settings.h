@@ -10,6 +10,7 @@
 #include "compiler/Pipeline.h"
 #include "compiler/Report/Report.h"
 #include "runtime/Base/Options.h"
+#include "runtime/Base/ParallelMesh.h"
 
 namespace qlora {
 
@@ -31,10 +32,19 @@ struct CompilerSettings {
   /// batch of `compile` is what was asked for.
   std::vector<int64_t> batches;
   int64_t ranks = 1; ///< that share a global batch
+  /// With --parallel auto the candidates, the simplest first; else empty.
+  std::vector<ParallelMesh> layouts;
+  // What machines the ranks of these are on: as DeviceProfile has it.
+  int64_t gpusPerNode = 0;
+  std::string network;
 };
 
 /// Compiles for `batch`, with what follows from it, and records it.
 Status setBatch(CompilerSettings &settings, int64_t batch);
+
+/// Compiles for `mesh`, and records it; refuses one that the other settings rule
+/// out.
+Status setLayout(CompilerSettings &settings, const ParallelMesh &mesh);
 
 /// Parses `words` (argv without the program's name). MLIR's own options are
 /// registered with llvm::cl before, so that they are told from mistakes.

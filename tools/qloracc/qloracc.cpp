@@ -9,7 +9,7 @@
 #include "dialects/Train/Train.h"
 #include "runtime/Base/CpuCount.h"
 #include "runtime/Base/UserFiles.h"
-#include "tools/qloracc/BatchSearch.h"
+#include "tools/qloracc/LayoutSearch.h"
 #include "tools/qloracc/ReadModel.h"
 #include "tools/qloracc/Remarks.h"
 #include "tools/qloracc/Settings.h"
@@ -260,7 +260,7 @@ static int compile(CompilerSettings &settings, MLIRContext &context) {
     return fail(error);
   for (const std::string &warning : modelWarnings(*module, settings))
     llvm::errs() << "qloracc: warning: " << warning << "\n";
-  if (failed(findBatch(*module, settings)))
+  if (failed(findLayoutAndBatch(*module, settings)))
     return 1;
   Compile job(context, settings);
   if (failed(job.run(module)))

@@ -42,3 +42,23 @@ TEST(ParallelMesh, SaysWhatIsWrong) {
     EXPECT_NE(refusal(text).find("is no AXIS=RANKS"), std::string::npos)
         << text << ": " << refusal(text);
 }
+
+TEST(ParallelMesh, ListsWhatRanksCanHave) {
+  const auto texts = [](int64_t ranks) {
+    std::vector<std::string> texts;
+    for (const ParallelMesh &mesh : ParallelMesh::candidates(ranks)) {
+      texts.push_back(mesh.text());
+      const auto read = ParallelMesh::parse(mesh.text());
+      EXPECT_TRUE(read.isOk()) << read.status().message();
+      EXPECT_EQ(read->text(), mesh.text());
+      EXPECT_EQ(ranks % mesh.size(), 0) << mesh.text();
+    }
+    return texts;
+  };
+  using Texts = std::vector<std::string>;
+  EXPECT_EQ(texts(1), Texts({"none"}));
+  EXPECT_EQ(texts(3), Texts({"none", "fsdp=3", "zero1=3", "fsdp=3,zero1=3"}));
+  EXPECT_EQ(texts(4), Texts({"none", "fsdp=2", "fsdp=4", "zero1=2", "zero1=4",
+                             "fsdp=2,zero1=2", "fsdp=4,zero1=4"}));
+  EXPECT_EQ(texts(1024).size(), 31u);
+}

@@ -2,6 +2,7 @@
 
 // The demo module's step on a device of round numbers.
 
+#include "runtime/Predict/CollectiveCost.h"
 #include "runtime/Predict/NullRun.h"
 #include "runtime/Predict/PredictionText.h"
 #include "runtime/Predict/StepPrediction.h"
@@ -113,14 +114,6 @@ TEST_F(StepPredictionTest, CommunicationHidesBehindOneKernel) {
   EXPECT_NEAR(many.collectives[0].seconds, 4e-6 + 12.6e-6 + 15.75e-6, 1e-15);
   EXPECT_DOUBLE_EQ(many.tokensPerSecond(),
                    64.0 * double(many.batch * many.length) / many.seconds);
-}
-
-TEST_F(StepPredictionTest, AnAllReduceOfARingAndOfNodes) {
-  const GpuRates gpu = *roundCard().gpu;
-  EXPECT_EQ(collectiveSeconds(QLORA_COLLECTIVE_ALL_REDUCE, 1e6, 1, gpu), 0);
-  EXPECT_DOUBLE_EQ(collectiveSeconds(QLORA_COLLECTIVE_ALL_REDUCE, 1e6, 8, gpu), 1e-6 + 1.75e6 / 1e7);
-  EXPECT_DOUBLE_EQ(collectiveSeconds(QLORA_COLLECTIVE_ALL_REDUCE, 1e6, 16, gpu),
-                   2e-6 + 1.75e6 / 1e7 + 1e6 / 8 / 1e6);
 }
 
 TEST_F(StepPredictionTest, ScalingDoublesUpToAllRanks) {
@@ -237,8 +230,22 @@ TEST_F(StepPredictionTest, RefusesADeviceOfTheOtherKind) {
   EXPECT_HAS(errorOf(predictSteps(*module, {roundCard(), 1, 1})),
              "'demo' was compiled for cpu, but round is a GPU");
   EXPECT_TRUE(predictSteps(*module, {DeviceProfile(), 1, 1}).isOk());
-  EXPECT_HAS(errorOf(predictSteps(*module, {DeviceProfile(), 2, 1})),
-             "knows no links between ranks");
+}
+
+TEST_F(StepPredictionTest, RanksOfACpuCopyOnTheCoresOfTheirKernels) {
+  DemoTables cpu;
+  auto module = cpu.load();
+  ASSERT_TRUE(module.isOk()) << module.status().message();
+  const DeviceProfile device;
+  auto one = predictSteps(*module, {device, 1, 1});
+  auto two = predictSteps(*module, {device, 2, 1});
+  ASSERT_TRUE(one.isOk() && two.isOk());
+  const double all =
+      collectiveDemand(QLORA_COLLECTIVE_ALL_REDUCE, 72, 2, device).seconds();
+  // Nothing hides it.
+  EXPECT_NEAR(two->front().collectives[0].seconds, all, 1e-15);
+  EXPECT_NEAR(two->front().seconds, one->front().seconds + all, 1e-12);
+  EXPECT_NEAR(two->front().exposedCommunication, all, 1e-12);
 }
 
 } // namespace

@@ -114,6 +114,21 @@ TEST(Timeline, NothingHidesWhereKernelsTakeTurns) {
                    0);
 }
 
+TEST(Timeline, ACollectiveThatCopiesTakesTurns) {
+  // It asks for half a second of memory: of the first second of the kernel's 2
+  // each has half, and nothing is left to wait for but its own time.
+  std::vector<TimelineItem> items = backward(0);
+  items[3].demand.memory = 0.5;
+  const Timeline timeline = timelineOf(items);
+  EXPECT_DOUBLE_EQ(timeline.seconds, 2.5);
+  EXPECT_DOUBLE_EQ(timeline.exposedCommunication, 0.5);
+  EXPECT_DOUBLE_EQ(timeline.overlapped, 0);
+  // Alone it waits for nobody.
+  items[3].demand.memory = 3;
+  EXPECT_DOUBLE_EQ(timelineOf(items).seconds, 5);
+  EXPECT_DOUBLE_EQ(timelineOf(items).exposedCommunication, 3);
+}
+
 TEST(Timeline, BandwidthIsShared) {
   // Two that want all of it take as long as one after the other.
   Timeline two = timelineOf({kernel(kMain, 0, 1), kernel(kSide, 0, 1)});

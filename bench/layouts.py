@@ -1,0 +1,203 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+
+"""The layout that --parallel auto takes, beside all that it could have taken.
+
+    bench/layouts.py [--rounds 5] [--seconds 2] [--cpu-time] [--work DIR]
+                     [CASE ...]
+
+Eight cases on two ranks of one thread, of other shapes, lengths, batches, types
+and memory limits; some leave no layout but one. Each layout that fits is
+compiled by its name and trained; the layouts of a case take turns, and a turn
+counts as its faster steps (others only ever take time away). Fails where the one
+that auto takes is slower than another one by more than the noise: by the median
+over the rounds of their ratio, and half of what the ratios differ by, at least
+2 %. With --cpu-time a step is what its ranks had of CPUs, each, and not the clock:
+for a machine that others use too.
+"""
+
+import argparse
+import os
+import re
+import statistics
+import subprocess
+from dataclasses import dataclass
+
+import cpu_machine
+import ours
+from scaling import Processes
+from shapes import REPOSITORY, SHAPES, write_batch, write_config, write_model
+
+RANKS = 2
+LEAST_NOISE = 0.02
+LEAST_STEPS = 6
+
+
+@dataclass
+class Case:
+    shape: str
+    compute: str
+    length: int
+    rows: int
+    # Where the limit lies between the smallest plan with the base in pieces (0)
+    # and that with a whole one (1); None: there is none.
+    limit: float | None
+
+    def name(self):
+        return f"{self.shape} {self.compute} {self.rows} x {self.length}"
+
+
+CASES = (
+    Case("tiny-llama", "bfloat16", 64, 1, None),
+    Case("tiny-qwen2", "float32", 256, 4, 1.1),
+    Case("deep-llama", "bfloat16", 256, 2, None),
+    Case("deep-llama", "float32", 512, 1, 0.5),
+    Case("tiny-qwen2", "bfloat16", 128, 1, 1.5),
+    Case("smollm2-135m", "bfloat16", 256, 1, 1.02),
+    Case("smollm2-135m", "float32", 256, 1, 0.5),
+    Case("smollm2-135m", "bfloat16", 128, 2, 1.5))
+
+
+class Compiler:
+    """Of one case."""
+
+    def __init__(self, case, work, profile):
+        self.case = case
+        self.folder = os.path.join(work, case.shape)
+        config = write_config(self.folder, SHAPES[case.shape])
+        write_model(self.folder, SHAPES[case.shape])
+        self.data = os.path.join(self.folder, "layouts.data.safetensors")
+        write_batch(self.data, config["vocab_size"], case.length, RANKS,
+                    case.rows)
+        ours.call(f"{ours.TOOLS}/qlora-import", self.folder, "-o",
+                  f"{self.folder}/m.mlir")
+        self.flags = ["--device-profile", profile, "--ranks", str(RANKS)]
+        if case.limit is not None:
+            pieces, whole = map(self.least, ("fsdp=2", "none"))
+            limit = int(pieces + case.limit * (whole - pieces))
+            self.flags += ["--memory-limit", f"{limit}B"]
+
+    def module(self, layout):
+        return os.path.join(self.folder, f"layouts-{layout}.so")
+
+    def run(self, layout, *flags):
+        """The process, and what the compiler said."""
+        words = ours.compile_words(
+            self.folder, self.module(layout), self.case.compute,
+            ("--parallel", layout, *self.flags, *flags),
+            length=self.case.length, rows=self.case.rows)
+        return subprocess.run(words, capture_output=True, text=True)
+
+    def least(self, layout):
+        """Bytes of the smallest plan."""
+        said = self.run(layout, "--memory-limit", "1B").stderr
+        return int(re.search(r"smallest plan needs .* \((\d+) bytes\)",
+                             said)[1])
+
+    def fits(self, layout):
+        done = self.run(layout)
+        if done.returncode and "--memory-limit: the smallest" not in done.stderr:
+            raise SystemExit(done.stderr)
+        return done.returncode == 0
+
+    def choose(self):
+        """What auto says of each layout."""
+        report = os.path.join(self.folder, "layouts.json")
+        done = self.run("auto", "--report", report)
+        if done.returncode:
+            raise SystemExit(done.stderr)
+        return {row["layout"]: row for row in ours.read_json(report)["layouts"]}
+
+
+class Turns(Processes):
+    """Seconds of a step by the clock and by the CPUs of a rank, of each turn."""
+
+    def __init__(self, module, data):
+        super().__init__(module, data, RANKS)
+        self.steps = [] # CPU seconds so far, after each step
+        self.clock, self.cpus = [], []
+
+    def watch(self, child):
+        self.steps.append(sum(map(cpu_machine.cpu_seconds,
+                                  cpu_machine.children(child.pid))) / RANKS)
+
+    def take_turn(self, steps):
+        self.steps.clear()
+        super().take_turn(steps)
+        run = self.runs[-1]
+        self.clock.append(statistics.quantiles(run.seconds[1:])[0])
+        self.cpus.append((self.steps[steps - 1] - self.steps[0]) / (steps - 1))
+
+
+def measure(compiler, layouts, rows, options):
+    """Of each layout its turns."""
+    runs = {name: Turns(compiler.module(name), compiler.data)
+            for name in layouts}
+    longest = max(rows[name]["step_seconds"] for name in layouts)
+    for _ in range(options.rounds):
+        for run in runs.values():
+            run.take_turn(max(LEAST_STEPS, int(options.seconds / longest)))
+    return {name: run.cpus if options.cpu_time else run.clock
+            for name, run in runs.items()}
+
+
+def compare(these, those):
+    """How much longer these take, and the noise of that."""
+    ratios = [a / b for a, b in zip(these, those)]
+    return (statistics.median(ratios) - 1,
+            max(LEAST_NOISE, (max(ratios) - min(ratios)) / 2))
+
+
+def line(layout, row, measured, chosen):
+    predicted = f"{1e3 * row['step_seconds']:8.1f}" if row["fits"] else ""
+    found = ""
+    if measured:
+        slower, noise = compare(measured, chosen)
+        found = (f"{1e3 * statistics.median(measured):8.1f} {100 * slower:+6.1f}"
+                 f" ± {100 * noise:.1f} %")
+    return (f"  {layout:14} {row['bytes'] / 2**20:8.1f} MiB  {predicted:8}  "
+            f"{found:25}  {row['reason']}")
+
+
+def check(case, profile, options):
+    """True where auto took the fastest, or one that is as fast."""
+    compiler = Compiler(case, options.work, profile)
+    rows = compiler.choose()
+    fitting = [name for name in rows if compiler.fits(name)]
+    if fitting != [name for name, row in rows.items() if row["fits"]]:
+        print(f"{case.name()}\n  FAIL: what fits is {fitting}")
+        return False
+    measured = measure(compiler, fitting, rows, options)
+    chosen = next(name for name, row in rows.items() if row["chosen"])
+    isFastest = all(slower <= noise for slower, noise in (
+        compare(measured[chosen], other) for other in measured.values()))
+    print(case.name())
+    for name, row in rows.items():
+        print(line(name, row, measured.get(name), measured[chosen]))
+    print(f"  {'ok' if isFastest else 'FAIL'}", flush=True)
+    return isFastest
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("cases", nargs="*", type=int, metavar="CASE",
+                        help="from 0; without it all")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=2,
+                        help="of a turn, as predicted")
+    parser.add_argument("--cpu-time", action="store_true")
+    parser.add_argument("--work", default=os.path.join(REPOSITORY, "out",
+                                                       "bench"))
+    options = parser.parse_args()
+    profile = cpu_machine.calibrate(options.work, threads=1)
+    print("two ranks of one thread; plan, ms a step predicted and measured "
+          f"({'of CPUs' if options.cpu_time else 'by the clock'})")
+    wrong = [case.name() for number, case in enumerate(CASES)
+             if (not options.cases or number in options.cases)
+             and not check(case, profile, options)]
+    print(f"wrong: {', '.join(wrong) or 'none'}")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

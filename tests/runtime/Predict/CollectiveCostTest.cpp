@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: MIT
+
+// Rings of cards and windows of CPU ranks, with round numbers. The sums are
+// written beside the expectations.
+
+#include "runtime/Predict/CollectiveCost.h"
+
+#include <gtest/gtest.h>
+
+#include "runtime/ABI/collective.h"
+
+namespace qlora {
+namespace {
+
+/// Nodes of 8 with links of 10 MB/s, 1 MB/s between them, 1 us at least.
+DeviceProfile card() {
+  DeviceProfile device;
+  GpuRates &gpu = device.gpu.emplace();
+  gpu.gpusPerNode = 8;
+  gpu.nodeLinkGbps = 0.01;
+  gpu.networkGbps = 0.001;
+  gpu.allReduceMicroseconds = 1;
+  return device;
+}
+
+/// Copies 1 GB/s.
+DeviceProfile cpu() {
+  DeviceProfile device;
+  device.copyGbps = 1;
+  return device;
+}
+
+TEST(CollectiveCost, AGroupOfOneSendsNothing) {
+  for (const DeviceProfile &device : {card(), cpu()})
+    EXPECT_EQ(
+        collectiveDemand(QLORA_COLLECTIVE_ALL_REDUCE, 1e6, 1, device).seconds(),
+        0);
+}
+
+TEST(CollectiveCost, CardsHaveARingInANodeAndOneOfNodes) {
+  const auto seconds = [](int64_t ranks) {
+    const Demand demand =
+        collectiveDemand(QLORA_COLLECTIVE_ALL_REDUCE, 1e6, ranks, card());
+    EXPECT_EQ(demand.serial, demand.seconds());
+    return demand.seconds();
+  };
+  EXPECT_DOUBLE_EQ(seconds(8), 1e-6 + 1.75e6 / 1e7);
+  EXPECT_DOUBLE_EQ(seconds(16), 2e-6 + 1.75e6 / 1e7 + 1e6 / 8 / 1e6);
+}
+
+TEST(CollectiveCost, RanksOfACpuCopyThroughAWindow) {
+  const auto memory = [](unsigned kind, int64_t ranks) {
+    return collectiveDemand(kind, 4e6, ranks, cpu()).memory;
+  };
+  // In, out, and half of three accesses: 4 + 1.5 of 4 MB.
+  EXPECT_DOUBLE_EQ(memory(QLORA_COLLECTIVE_ALL_REDUCE, 2), 5.5 * 4e-3);
+  // A half to its place and a half in; the other half out: 3 halves, twice.
+  EXPECT_DOUBLE_EQ(memory(QLORA_COLLECTIVE_ALL_GATHER, 2), 3 * 4e-3);
+  EXPECT_DOUBLE_EQ(memory(QLORA_COLLECTIVE_ALL_GATHER, 4), 2.5 * 4e-3);
+  EXPECT_GT(memory(QLORA_COLLECTIVE_REDUCE_SCATTER, 2),
+            memory(QLORA_COLLECTIVE_ALL_REDUCE, 2));
+}
+
+TEST(CollectiveCost, RanksOfACpuMeetForEachMiB) {
+  const auto meetings = [](unsigned kind, double mib, int64_t ranks) {
+    return collectiveDemand(kind, mib * (1 << 20), ranks, cpu()).launch;
+  };
+  const double once = meetings(QLORA_COLLECTIVE_ALL_GATHER, 1, 2);
+  EXPECT_GT(once, 0);
+  // Pieces of 2 MiB; a sum meets twice in each of 4 rounds.
+  EXPECT_DOUBLE_EQ(meetings(QLORA_COLLECTIVE_ALL_GATHER, 4, 2), 2 * once);
+  EXPECT_DOUBLE_EQ(meetings(QLORA_COLLECTIVE_ALL_REDUCE, 4, 2), 8 * once);
+  // N - 1 messages.
+  EXPECT_DOUBLE_EQ(meetings(QLORA_COLLECTIVE_ALL_GATHER, 4, 4), 3 * once);
+}
+
+TEST(CollectiveCost, AGroupIsOfAllOrOfThoseThatHoldABase) {
+  EXPECT_EQ(ranksOfGroup(QLORA_GROUP_DP, 8, 4), 8);
+  EXPECT_EQ(ranksOfGroup(QLORA_GROUP_FSDP, 8, 4), 4);
+}
+
+} // namespace
+} // namespace qlora

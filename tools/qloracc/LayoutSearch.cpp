@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: MIT
+
+// A plan and a step for each mesh, then the choice, then the table.
+
+#include "tools/qloracc/LayoutSearch.h"
+
+#include "compiler/Decisions.h"
+#include "runtime/Base/Amounts.h"
+#include "tools/qloracc/BatchSearch.h"
+
+using namespace mlir;
+
+namespace qlora {
+
+namespace {
+struct Layout {
+  ParallelMesh mesh;
+  int64_t batch = 0;
+  StepPlan plan;
+  std::string refusal; ///< why there is no plan
+  std::string batchReason; ///< with --auto-find-batch-size
+  std::string reason;      ///< in the table
+
+  double rowSeconds() const { return plan.step.all / plan.stepRows; }
+};
+} // namespace
+
+/// How far the model may be off from one layout of a program to another one: of
+/// two CPU ranks, what differed by more was so when it was measured.
+static constexpr double kNoise = 1.01;
+
+/// With the batch that was asked for, or the best of those to be searched.
+static LogicalResult fillPlan(ModuleOp model, CompilerSettings &settings,
+                              const DeviceProfile &device, Layout &layout) {
+  if (settings.batches.empty()) {
+    layout.batch = settings.compile.batch;
+    FailureOr<StepPlan> plan = planStep(model, settings, device);
+    if (succeeded(plan))
+      layout.plan = *plan;
+    return plan;
+  }
+  FailureOr<FoundBatch> found = findBatch(model, settings, device);
+  if (failed(found))
+    return failure();
+  layout.batch = found->batch;
+  layout.plan = found->plan;
+  layout.batchReason = found->reason;
+  return success();
+}
+
+/// What rules a mesh out is a reason in the table; what rules data parallel out
+/// is an error of any compile.
+static FailureOr<Layout> planLayout(ModuleOp model, CompilerSettings &settings,
+                                    const DeviceProfile &device,
+                                    const ParallelMesh &mesh) {
+  Layout layout;
+  layout.mesh = mesh;
+  if (Status status = setLayout(settings, mesh); !status.isOk()) {
+    layout.refusal = status.message();
+    return layout;
+  }
+  ScopedDiagnosticHandler errors(
+      model.getContext(), [&](Diagnostic &diagnostic) {
+        if (mesh.size() == 1 ||
+            diagnostic.getSeverity() != DiagnosticSeverity::Error)
+          return failure();
+        layout.refusal = diagnostic.str();
+        return success();
+      });
+  if (failed(fillPlan(model, settings, device, layout)) &&
+      layout.refusal.empty())
+    return failure();
+  return layout;
+}
+
+/// Null: none fits.
+static const Layout *fastestOf(ArrayRef<Layout> layouts) {
+  const Layout *fastest = nullptr;
+  for (const Layout &layout : layouts)
+    if (layout.plan.fits &&
+        (!fastest || layout.rowSeconds() < fastest->rowSeconds()))
+      fastest = &layout;
+  return fastest;
+}
+
+/// The first, which is the simplest, that is as fast as any; where none fits
+/// the one with the smallest plan.
+static const Layout &chosenOf(ArrayRef<Layout> layouts) {
+  if (const Layout *fastest = fastestOf(layouts))
+    return *llvm::find_if(layouts, [&](const Layout &layout) {
+      return layout.plan.fits &&
+             layout.rowSeconds() <= kNoise * fastest->rowSeconds();
+    });
+  const Layout *smallest = nullptr;
+  for (const Layout &layout : layouts)
+    if (layout.refusal.empty() &&
+        (!smallest || layout.plan.bytes < smallest->plan.bytes))
+      smallest = &layout;
+  return *smallest;
+}
+
+/// "fsdp=2 x 4": four groups of two.
+static std::string titleOf(const ParallelMesh &mesh, int64_t ranks) {
+  if (mesh.size() == 1)
+    return "data parallel";
+  return mesh.size() == ranks
+             ? mesh.text()
+             : fmt::format("{} x {}", mesh.text(), ranks / mesh.size());
+}
+
+static std::string reasonOf(const Layout &layout, const Layout &chosen,
+                            const Layout *fastest, int64_t limit) {
+  if (!layout.refusal.empty())
+    return layout.refusal;
+  if (!layout.plan.fits)
+    return fmt::format("does not fit by {}{}",
+                       formatBytes(layout.plan.bytes - limit),
+                       &layout == &chosen ? "; the smallest plan of all" : "");
+  if (&layout == &chosen)
+    return &layout == fastest
+               ? "chosen: the fastest that fits"
+               : "chosen: the simplest of those that are as fast";
+  const double slower = layout.rowSeconds() / chosen.rowSeconds() - 1;
+  if (layout.rowSeconds() <= kNoise * fastest->rowSeconds())
+    return fmt::format("as fast, within {:.0f} %", 100 * (kNoise - 1));
+  return fmt::format("{:.1f} % slower", 100 * slower);
+}
+
+static std::string tableOf(ArrayRef<Layout> layouts,
+                           const CompilerSettings &settings,
+                           const DeviceProfile &device) {
+  constexpr const char *kLine = "  {:<22} {:>5} {:>9} {:>9} {:>10} {:>7}  {}\n";
+  const int64_t limit = settings.compile.memoryLimit;
+  std::string text = fmt::format(
+      "--parallel auto: {}, {}; times are predicted for {}\n",
+      formatCounted(settings.ranks, "rank"),
+      limit > 0 ? formatBytes(limit) + " each" : "without a memory limit",
+      device.cpu == DeviceProfile().cpu ? "a CPU of two cores" : device.cpu);
+  text += fmt::format(kLine, "layout", "batch", "plan", "ms/step", "exposed",
+                      "", "");
+  for (const Layout &layout : layouts) {
+    const auto &[all, exposed] = layout.plan.step;
+    const bool hasTime = layout.plan.fits;
+    text += fmt::format(
+        kLine, titleOf(layout.mesh, settings.ranks),
+        layout.refusal.empty() ? fmt::format("{}", layout.batch) : "",
+        layout.refusal.empty() ? formatBytes(layout.plan.bytes) : "",
+        hasTime ? fmt::format("{:.2f}", 1e3 * all) : "",
+        hasTime ? fmt::format("{:.2f} ms", 1e3 * exposed) : "",
+        hasTime ? fmt::format("{:.1f} %", 100 * exposed / all) : "",
+        layout.reason);
+  }
+  if (!device.gpu)
+    text += "  a plan counts the base in each rank that has it whole; ranks of "
+            "one machine share it\n";
+  return text;
+}
+
+/// As the report has it.
+static void recordLayouts(ModuleOp model, ArrayRef<Layout> layouts,
+                          const Layout &chosen, int64_t ranks) {
+  SmallVector<Attribute> rows;
+  for (const Layout &layout : layouts) {
+    Facts facts(model.getContext());
+    facts.add("layout", layout.mesh.text())
+        .add("groups", ranks / layout.mesh.size())
+        .add("chosen", &layout == &chosen)
+        .add("fits", layout.plan.fits)
+        .add("reason", layout.reason);
+    if (layout.refusal.empty())
+      facts.add("batch", layout.batch).add("bytes", layout.plan.bytes);
+    if (layout.plan.fits)
+      facts.add("step_seconds", layout.plan.step.all)
+          .add("exposed_communication_seconds",
+               layout.plan.step.exposedCommunication);
+    rows.push_back(facts.get());
+  }
+  recordDecision(model, kLayoutDecision,
+                 ArrayAttr::get(model.getContext(), rows));
+}
+
+static LogicalResult findLayout(ModuleOp model, CompilerSettings &settings,
+                                const DeviceProfile &device) {
+  std::vector<Layout> layouts;
+  for (const ParallelMesh &mesh : settings.layouts) {
+    FailureOr<Layout> layout = planLayout(model, settings, device, mesh);
+    if (failed(layout))
+      return failure();
+    layouts.push_back(std::move(*layout));
+  }
+  const Layout *fastest = fastestOf(layouts);
+  const Layout &chosen = chosenOf(layouts);
+  for (Layout &layout : layouts)
+    layout.reason =
+        reasonOf(layout, chosen, fastest, settings.compile.memoryLimit);
+  for (const Status &status : {setLayout(settings, chosen.mesh),
+                               setBatch(settings, chosen.batch)})
+    if (!status.isOk())
+      return emitError(model.getLoc(), status.message());
+  llvm::errs() << "qloracc: note: " << tableOf(layouts, settings, device);
+  if (!chosen.batchReason.empty())
+    llvm::errs() << "qloracc: note: " << chosen.batchReason << "\n";
+  recordLayouts(model, layouts, chosen, settings.ranks);
+  return success();
+}
+
+LogicalResult findLayoutAndBatch(ModuleOp model, CompilerSettings &settings) {
+  if (settings.layouts.size() == 1) {
+    if (Status status = setLayout(settings, settings.layouts.front());
+        !status.isOk())
+      return emitError(model.getLoc(), status.message());
+    llvm::errs() << "qloracc: note: --parallel auto: one rank, alone; --ranks "
+                    "says how many there will be\n";
+    settings.layouts.clear();
+  }
+  if (settings.layouts.empty() && settings.batches.empty())
+    return success();
+  StatusOr<DeviceProfile> device = deviceProfileOrDefault(
+      settings.compile.deviceProfile, settings.compile.target);
+  Status status = device.status();
+  if (status.isOk() && device->gpu)
+    status = device->describeNetwork(settings.gpusPerNode, settings.network);
+  if (!status.isOk())
+    return emitError(model.getLoc(), status.message());
+  if (!settings.layouts.empty())
+    return findLayout(model, settings, *device);
+  FailureOr<FoundBatch> found = findBatch(model, settings, *device);
+  if (failed(found))
+    return failure();
+  if (!found->reason.empty())
+    llvm::errs() << "qloracc: note: " << found->reason << "\n";
+  return success();
+}
+
+} // namespace qlora

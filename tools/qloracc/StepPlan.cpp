@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: MIT
+
+// All phases on a copy, then the clock.
+
+#include "tools/qloracc/StepPlan.h"
+
+#include "compiler/Driver.h"
+#include "compiler/Schedule/EntryBuffers.h"
+#include "runtime/Base/StepRows.h"
+
+using namespace mlir;
+
+namespace qlora {
+
+static LogicalResult predict(ModuleOp program, const CompilerSettings &settings,
+                             const DeviceProfile &device, StepPlan &plan) {
+  StatusOr<int64_t> microBatches =
+      accumulationSteps(settings.options, settings.ranks);
+  if (!microBatches.isOk())
+    return emitError(program.getLoc(), microBatches.status().message());
+  FailureOr<CommandTimes> times =
+      CommandTimes::create(program, device, settings.ranks);
+  if (failed(times))
+    return failure();
+  const int64_t batch = settings.compile.batch;
+  plan.rowSeconds =
+      times->secondsOf(largestMicroBatch(program,
+                                         program::EntryKind::AccumulateLast),
+                       QueueSharing::kSideBySide) /
+      double(batch);
+  plan.step = times->ofStep(*microBatches);
+  plan.stepRows = double(batch * *microBatches * settings.ranks);
+  return success();
+}
+
+FailureOr<StepPlan> planStep(ModuleOp model, const CompilerSettings &settings,
+                             const DeviceProfile &device) {
+  CompileOptions options = settings.compile;
+  options.remarks = false;
+  OwningOpRef<ModuleOp> program = model.clone();
+  Driver driver(*model.getContext(), options);
+  // Warnings are those of the compile, and there once.
+  ScopedDiagnosticHandler quiet(
+      model.getContext(), [](Diagnostic &diagnostic) {
+        return success(diagnostic.getSeverity() != DiagnosticSeverity::Error);
+      });
+  const FailureOr<bool> fits = driver.plan(program);
+  if (failed(fits))
+    return failure();
+  StepPlan plan;
+  plan.fits = *fits;
+  plan.bytes = *fits ? plannedBytes(*program) : driver.smallestBytes();
+  if (*fits && failed(predict(*program, settings, device, plan)))
+    return failure();
+  return plan;
+}
+
+} // namespace qlora

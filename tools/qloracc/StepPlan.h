@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: MIT
+
+// What a compile with other settings would come to: its plan, to the byte, and
+// the step that the cost model predicts of it.
+
+#ifndef QLORA_TOOLS_QLORACC_STEPPLAN_H
+#define QLORA_TOOLS_QLORACC_STEPPLAN_H
+
+#include "mlir/IR/BuiltinOps.h"
+
+#include "compiler/Report/CommandTimes.h"
+#include "tools/qloracc/Settings.h"
+
+namespace qlora {
+
+struct StepPlan {
+  bool fits = false;
+  int64_t bytes = 0; ///< of a rank; of the smallest plan where none fits
+  // Predicted, on `ranks` ranks of the settings; 0 where none fits.
+  double rowSeconds = 0; ///< a row of the largest micro-batch
+  StepSeconds step;
+  double stepRows = 0; ///< of all ranks
+};
+
+/// Of a copy of `model`. Errors are diagnostics of its context.
+mlir::FailureOr<StepPlan> planStep(mlir::ModuleOp model,
+                                   const CompilerSettings &settings,
+                                   const DeviceProfile &device);
+
+} // namespace qlora
+
+#endif // QLORA_TOOLS_QLORACC_STEPPLAN_H

@@ -265,7 +265,7 @@ const OptionRow kRows[] = {
     {"reproducible_reductions", kBool, "false", kRun, kSchedule,
      "sum gradients as a tree over the micro-batches of a step, so that 1, 2, 4 "
      "or 8 ranks with the same rows a step leave the same bytes; slower, and not "
-     "with --parallel fsdp",
+     "with a base in pieces",
      ""},
 
     {"packing", kBool, "false", kRun, kData,

@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <latch>
 #include <numeric>
 
 #include "tests/runtime/Ranks/ThreadedRanks.h"
@@ -207,8 +208,11 @@ TEST_P(RingCollectivesTest, BarrierAndEmptySums) {
 
 TEST_P(RingCollectivesTest, ALostRankEndsTheOthers) {
   auto start = std::chrono::steady_clock::now();
-  runGroup(5, [](Collectives &group, int rank) {
+  // Who is still in the barrier would be told of the loss there.
+  std::latch met(5);
+  runGroup(5, [&](Collectives &group, int rank) {
     EXPECT_TRUE(group.barrier().isOk());
+    met.arrive_and_wait();
     if (rank == 1)
       return; // its connections close
     std::vector<float> data(1000);
@@ -218,11 +222,13 @@ TEST_P(RingCollectivesTest, ALostRankEndsTheOthers) {
 }
 
 TEST_P(RingCollectivesTest, NoticesALostRankBetweenCalls) {
-  runGroup(3, [](Collectives &group, int rank) {
+  std::latch met(3);
+  runGroup(3, [&](Collectives &group, int rank) {
     EXPECT_TRUE(group.barrier().isOk());
     EXPECT_TRUE(group.checkOthers().isOk());
     EXPECT_EQ(group.timeout(), 20s);
     EXPECT_TRUE(group.barrier().isOk());
+    met.arrive_and_wait();
     if (rank == 1)
       return; // its connections close
     auto start = std::chrono::steady_clock::now();

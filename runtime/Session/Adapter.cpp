@@ -83,7 +83,8 @@ std::vector<SafetensorsItem> arenaItems(const LoadedModule &module,
           {trainedName(module, parameter),
            *fromAbiDtype(static_cast<qlora_dtype>(parameter.dtype)),
            {parameter.shape, parameter.shape + parameter.rank},
-           {arena.empty() ? nullptr : arena.data() + imageOffset(module, parameter),
+           {arena.empty() ? nullptr
+                          : arena.data() + imageOffset(module, parameter),
             parameter.bytes}});
   return items;
 }

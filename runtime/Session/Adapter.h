@@ -59,8 +59,8 @@ nlohmann::json adapterConfig(const LoadedModule &module,
                              AdapterForm form = AdapterForm::kTrained);
 
 /// The parameters in an arena of that kind, of which `arena` has the bytes, or
-/// those of its image (StateImage.h), by their names in files. One that may not be read yet is empty: the items are
-/// then for their sizes.
+/// those of its image (StateImage.h), by their names in files. One that may not
+/// be read yet is empty: the items are then for their sizes.
 std::vector<SafetensorsItem> arenaItems(const LoadedModule &module,
                                         qlora_arena_kind kind,
                                         std::span<const uint8_t> arena);

@@ -59,8 +59,9 @@ public:
   ~CheckpointWriter() { finish(); }
 
   /// After step `step`, with no step in flight; `state` is what
-  /// Trainer::state() says, `states` what gatherStates() has. Waits for the checkpoint before. An error is the
-  /// device's; what files cannot be is a warning.
+  /// Trainer::state() says, `states` what gatherStates() has. Waits for the
+  /// checkpoint before. An error is the device's; what files cannot be is a
+  /// warning.
   Status save(int64_t step, const nlohmann::ordered_json &state,
               std::span<const uint8_t> states, const BestModel &best);
   /// Warns where the last one could not be written. Does not wait.

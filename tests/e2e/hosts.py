@@ -136,13 +136,17 @@ def port_taken(setting):
                "program does: choose another MASTER_PORT", within=1)
 
 
+ANOTHER_SECRET = (
+    r"rank 1 \(10\.77\.0\.2\) has another QLORA_JOB_SECRET than rank 0 "
+    r"at 10\.77\.0\.1:29500: give every rank")
+
+
 @case
 def other_secret(setting):
     job = setting.job()
     job.start(0)
     job.start(1, QLORA_JOB_SECRET="another" + SECRET)
-    job.expect(r"rank 1 \(10\.77\.0\.2\) has another QLORA_JOB_SECRET than rank 0 "
-               r"at 10\.77\.0\.1:29500: give every rank", within=15)
+    job.expect(ANOTHER_SECRET, within=15)
 
 
 @case
@@ -151,8 +155,7 @@ def missing_secret(setting):
     job.start(0)
     job.start(1, TORCHELASTIC_RUN_ID="none", MASTER_PORT=PORT - 1,
               wrap=("env", "-u", "QLORA_JOB_SECRET"))
-    job.expect(r"rank 1 \(10\.77\.0\.2\) has another QLORA_JOB_SECRET than rank 0 "
-               r"at 10\.77\.0\.1:29500: give every rank", within=15)
+    job.expect(ANOTHER_SECRET, within=15)
 
 
 @case

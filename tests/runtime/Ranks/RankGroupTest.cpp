@@ -10,38 +10,16 @@
 #include <sys/socket.h>
 
 #include <atomic>
-#include <functional>
 #include <latch>
 #include <numeric>
 #include <thread>
 
 #include "runtime/Ranks/Heartbeat.h"
 #include "runtime/Ranks/Socket.h"
+#include "tests/runtime/Ranks/ThreadedRanks.h"
 
 using namespace qlora;
 using namespace std::chrono_literals;
-
-/// Runs `body` as each of `size` ranks, `shards` of which hold a base together.
-static void runJob(int size, int shards,
-                   const std::function<void(RankGroup &)> &body) {
-  FileDescriptor socket = std::move(listenOn("127.0.0.1", 0)).value();
-  RankEnvironment env;
-  env.worldSize = env.localWorldSize = size;
-  env.masterPort = portOf(socket).value();
-  env.secret = "s";
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank)
-    threads.emplace_back([&, rank] {
-      RankEnvironment own = env;
-      own.rank = own.localRank = rank;
-      auto group = RankGroup::join(
-          own, rank == 0 ? std::move(socket) : FileDescriptor(), 20s, shards);
-      ASSERT_TRUE(group.isOk()) << group.status().message();
-      body(*group);
-    });
-  for (std::thread &thread : threads)
-    thread.join();
-}
 
 /// Bytes that tell the rank of the job.
 static std::vector<uint8_t> pieceOf(int rank, size_t bytes) {

@@ -56,21 +56,22 @@ inline void runRanks(int size,
     thread.join();
 }
 
-/// Runs `body` as each of `size` ranks of a job, whose groups FSDP have `shards`.
-inline void runJob(int size, const std::function<void(RankGroup &)> &body,
-                   int shards = 1) {
-  FileDescriptor listening = std::move(listenOn("127.0.0.1", 0)).value();
-  const int port = portOf(listening).value();
+/// Runs `body` as each of `size` ranks of a job, `shards` of which hold a base, or
+/// what optimizers keep, together.
+inline void runJob(int size, int shards,
+                   const std::function<void(RankGroup &)> &body) {
+  FileDescriptor socket = std::move(listenOn("127.0.0.1", 0)).value();
+  RankEnvironment env;
+  env.worldSize = env.localWorldSize = size;
+  env.masterPort = portOf(socket).value();
+  env.secret = "s";
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank)
     threads.emplace_back([&, rank] {
-      RankEnvironment env;
-      env.rank = rank;
-      env.worldSize = size;
-      env.masterPort = port;
-      env.secret = "s";
+      RankEnvironment own = env;
+      own.rank = own.localRank = rank;
       auto group = RankGroup::join(
-          env, rank == 0 ? std::move(listening) : FileDescriptor(),
+          own, rank == 0 ? std::move(socket) : FileDescriptor(),
           std::chrono::seconds(20), shards);
       ASSERT_TRUE(group.isOk()) << group.status().message();
       body(*group);

@@ -76,7 +76,7 @@ TEST(GradientTree, IsOneWhateverTheRanks) {
       wanted.push_back(sumOf(0, 1, 4 * count, i));
     for (int ranks : {1, 2, 4}) {
       std::mutex mutex;
-      runJob(ranks, [&](RankGroup &group) {
+      runJob(ranks, /*shards=*/1, [&](RankGroup &group) {
         const auto found = runStep(*module, group, 4 * count / ranks);
         const std::lock_guard lock(mutex);
         EXPECT_EQ(found, wanted) << ranks << " ranks";

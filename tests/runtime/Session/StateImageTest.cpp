@@ -100,13 +100,10 @@ TEST_F(StateImage, HasEachTensorInOnePlace) {
   for (int ranks : {2, 4}) {
     std::vector<uint8_t> image;
     std::vector<std::vector<uint8_t>> back(static_cast<size_t>(ranks));
-    runJob(
-        ranks,
-        [&](RankGroup &group) {
-          exchange(*module, group, image,
-                   back[static_cast<size_t>(group.rank())], byteOf);
-        },
-        /*shards=*/2);
+    runJob(ranks, /*shards=*/2, [&](RankGroup &group) {
+      exchange(*module, group, image, back[static_cast<size_t>(group.rank())],
+               byteOf);
+    });
     ASSERT_EQ(image.size(), imageBytes(*module, QLORA_ARENA_STATE));
     for (const char *name : {"long", "first", "second"}) {
       const qlora_parameter &parameter = *module->parameter(name);

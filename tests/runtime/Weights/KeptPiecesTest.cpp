@@ -101,7 +101,7 @@ protected:
     auto module = tables.load();
     EXPECT_TRUE(module.isOk()) << module.status().message();
     std::vector<PieceRun> runs(static_cast<size_t>(ranks));
-    runJob(ranks, [&](RankGroup &group) {
+    runJob(ranks, /*shards=*/1, [&](RankGroup &group) {
       EXPECT_EQ(load(*module, group, runs[static_cast<size_t>(group.rank())])
                     .message(),
                 "");

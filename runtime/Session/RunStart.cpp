@@ -28,14 +28,17 @@ StatusOr<RunStart> RunStart::find(Options &options, RankGroup &group,
   const nlohmann::ordered_json before =
       start.resume ? start.resume->facts : nullptr;
   QLORA_ASSIGN_OR_RETURN(start.accumulation,
-                         accumulationFor(before, options, group.size()));
+                         accumulationFor(before, options, group.dataRanks()));
   QLORA_RETURN_IF_ERROR(recordAccumulation(start.accumulation, options));
   if (!start.resume)
     return start;
   if (request.threads == 0 && before.at("ranks") == group.size())
     request.threads = before.at("threads");
+  // On another mesh there are other products.
   const std::string &table = start.resume->gemmTable;
-  if (request.gemmTable == DeviceOptions::kMeasureGemms && !table.empty())
+  if (request.gemmTable == DeviceOptions::kMeasureGemms && !table.empty() &&
+      before.at("options").value("parallel", nlohmann::ordered_json()) ==
+          options.value("parallel"))
     request.gemmTable = table;
   return start;
 }

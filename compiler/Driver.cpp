@@ -130,9 +130,9 @@ LogicalResult Driver::refuseLimit(ModuleOp program) {
   if (const int64_t base = frozenBytes(program); base > options.memoryLimit)
     error.attachNote(program.getLoc())
         << "the frozen base alone has " << formatBytes(base)
-        << (options.shards > 1
-                ? ", in pieces as it is: --parallel with more ranks makes them "
-                  "smaller"
+        << (options.shards > 1 || options.tensorRanks > 1
+                ? ", divided as it is: --parallel with more ranks makes its "
+                  "parts smaller"
                 : ", which each rank holds whole: --parallel fsdp=N divides it "
                   "among N ranks");
   if (std::string tensors = largestTensors(program); !tensors.empty())

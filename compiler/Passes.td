@@ -14,6 +14,7 @@ defvar ProfileOption =
            "a known card, or device.json of qlora-run --calibrate">;
 
 include "compiler/Graph/Passes.td"
+include "compiler/Graph/ShardPasses.td"
 include "compiler/Schedule/Passes.td"
 
 def VerifyPhase : Pass<"verify-phase", "::mlir::ModuleOp"> {

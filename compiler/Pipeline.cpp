@@ -104,6 +104,8 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
   llvm::append_range(shapes.buckets, options.buckets);
   shapes.computeType = options.computeType;
   pm.addPass(createSpecializeShapes(shapes));
+  // Before the gradient, which follows from what each rank computes.
+  pm.addPass(createShardProducts({options.tensorRanks}));
 }
 
 //===----------------------------------------------------------------------===//

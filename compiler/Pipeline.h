@@ -66,6 +66,7 @@ struct CompileOptions {
   std::string offloadEmbedding = "auto"; ///< auto, true or false
   int64_t shards = 1; ///< ranks that hold the base together
   int64_t updatePieces = 1; ///< ranks that divide the updates
+  int64_t tensorRanks = 1;  ///< ranks that share each product
   /// Whether each of them does its part with a table: auto, true or false.
   std::string divideTables = "auto";
   bool checkpointing = false;

@@ -49,7 +49,7 @@ Value WeightBuilder::declare(StringRef name, RankedTensorType type,
       isOwn ? DenseI64ArrayAttr() : body.getDenseI64ArrayAttr(rows),
       /*transposed=*/false, /*undecayed=*/false,
       /*rate_scale=*/llvm::APFloat(1.0), /*optimizer=*/"adamw",
-      /*piece=*/IntegerAttr());
+      /*piece=*/IntegerAttr(), /*slice=*/model::SliceAttr());
   body.setLoc(loc);
   auto value = model::WeightOp::create(body, type, name);
   model::setLayer(value, layer);

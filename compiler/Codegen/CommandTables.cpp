@@ -34,10 +34,14 @@ FailureOr<BufferRange> CommandTables::rangeOf(Value buffer) {
   FailureOr<uint32_t> arena = arenaOf(op, range.arena);
   if (failed(arena))
     return failure();
-  const auto pieces = static_cast<uint32_t>(op.getPieces());
-  return BufferRange{*arena, range.offset, ownBytes(buffer),
-                     static_cast<uint32_t>(op.getDtype()),
-                     pieces > 1 ? pieces : 0};
+  BufferRange found{*arena, range.offset, ownBytes(buffer),
+                    static_cast<uint32_t>(op.getDtype())};
+  if (op.getPieces() > 1) {
+    found.pieces = static_cast<uint32_t>(op.getPieces()) |
+                   static_cast<uint32_t>(op.getPiecesOf()) << 16;
+    found.step = static_cast<uint64_t>(op.getStepBytes());
+  }
+  return found;
 }
 
 static uint64_t operandWord(uint32_t arena, uint32_t dtype,
@@ -67,8 +71,8 @@ LogicalResult CommandTables::addOperand(Value buffer, qlora_access access,
     return failure();
   operands.row({operandWord(range->arena, dtype, access) |
                     uint64_t(range->pieces) << 32,
-                range->offset,
-                range->bytes, row ? row->skippedBytes(range->bytes) : 0});
+                range->offset, range->bytes,
+                row ? row->skippedBytes(range->bytes) : 0, range->step});
   return success();
 }
 
@@ -117,7 +121,7 @@ LogicalResult CommandTables::addAbsent(LaunchOp op, unsigned position) {
   const KernelOperand &mark = library->operands[position];
   auto access = static_cast<qlora_access>((mark.isRead ? QLORA_READ : 0) |
                                           (mark.isWritten ? QLORA_WRITE : 0));
-  operands.row({operandWord(0, QLORA_DTYPE_U8, access), 0, 0, 0});
+  operands.row({operandWord(0, QLORA_DTYPE_U8, access), 0, 0, 0, 0});
   return success();
 }
 

@@ -19,7 +19,8 @@ struct BufferRange {
   uint32_t arena = 0; ///< index into the table of arenas
   uint64_t offset = 0, bytes = 0;
   uint32_t dtype = 0;
-  uint32_t pieces = 0; ///< as qlora_operand has it
+  uint32_t pieces = 0; ///< with their group, as qlora_operand has them
+  uint64_t step = 0;
 };
 
 class CommandTables {
@@ -39,6 +40,8 @@ public:
 
   llvm::FailureOr<uint32_t> arenaOf(mlir::Operation *op, program::Arena arena);
   llvm::FailureOr<BufferRange> rangeOf(mlir::Value buffer);
+  /// Where these follow each other in the table of constants.
+  uint32_t constantsOf(llvm::ArrayRef<int64_t> values);
 
 private:
   llvm::LogicalResult addLaunch(program::LaunchOp op);
@@ -53,7 +56,6 @@ private:
   void command(mlir::Operation &op, qlora_command_kind kind, uint32_t target,
                uint32_t firstOperand, uint32_t collective = 0);
   uint32_t launchOf(program::LaunchOp op, uint32_t kernel);
-  uint32_t constantsOf(llvm::ArrayRef<int64_t> values);
 
   mlir::SymbolTable symbols;
   StringTable &strings;

@@ -92,7 +92,8 @@ LogicalResult ModuleEmitter::addParameter(ParameterOp op) {
   std::vector<std::string> row = {
       string(name), word(op.getRole(), op.getDtype()),
       word(op.getInit(), op.getQuantization()),
-      word(op.getBlock(), op.getDoubleQuant()), word(*arena, shape.size())};
+      word(op.getBlock(), op.getDecodedScales() ? 2 : op.getDoubleQuant()),
+      word(*arena, shape.size())};
   for (size_t i = 0; i < QLORA_MAX_RANK; ++i)
     row.push_back(std::to_string(i < shape.size() ? shape[i] : 0));
   row.push_back(std::to_string(op.getOffset()));
@@ -101,6 +102,9 @@ LogicalResult ModuleEmitter::addParameter(ParameterOp op) {
   row.push_back(word(op.getFormat().value_or(program::DType::F32), 0));
   row.push_back(std::to_string(op.getPiece()));
   row.push_back(std::to_string(op.getFirst()));
+  row.push_back(word(op.getSlices(), op.getSliceDimension()));
+  row.push_back(word(op.getSegments().size(),
+                     commands.constantsOf(op.getSegments())));
   parameters.row(row);
   return success();
 }
@@ -191,8 +195,9 @@ std::string ModuleEmitter::moduleRow() {
       moduleString("program.plan"));
   for (const WordTable *table : tables)
     row += fmt::format(".long {}\n", table->size());
-  row += fmt::format(".long {}, {}, {}\n.zero {}\n", cudaVersion,
+  row += fmt::format(".long {}, {}, {}, {}\n.zero {}\n", cudaVersion,
                      program::shardsOf(module), program::updatePiecesOf(module),
+                     program::tensorRanksOf(module),
                      sizeof(qlora_module::reserved));
   for (const WordTable *table : tables)
     row += fmt::format(".quad {}\n", table->size() ? table->getLabel() : "0");

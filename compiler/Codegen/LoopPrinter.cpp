@@ -95,9 +95,12 @@ static constexpr const char *kSuffix[] = {"", "_low", "_high"};
 std::string LoopPrinter::draw(RowRandomOp op, Half half) {
   std::string seed = text.stepField("uint64_t", "seed");
   std::string microBatch = text.stepField("uint64_t", "micro_batch");
-  std::string place =
-      fmt::format("{}, {}, {}, row, {}", seed, microBatch, op.getId(),
-                  loop.lanes > 1 ? firstColumn(half) : column(half));
+  std::string first = loop.lanes > 1 ? firstColumn(half) : column(half);
+  if (op.getShared())
+    first = fmt::format("{} * {} + {}", text.stepField("uint32_t", "shard"),
+                        op.getResult().getType().getDimSize(0), first);
+  std::string place = fmt::format("{}, {}, {}, row, {}", seed, microBatch,
+                                  op.getId(), first);
   if (loop.lanes == 1)
     return fmt::format("qlora_uniform({})", place);
   std::string name = fmt::format("{}s{}", text.nameOf(op), kSuffix[half]);

@@ -21,7 +21,8 @@ WeightOp qlora::adapterWeight(ModuleOp module, OpBuilder &builder, Location loc,
                         /*part_rows=*/DenseI64ArrayAttr(),
                         /*transposed=*/false, /*undecayed=*/false,
                         /*rate_scale=*/llvm::APFloat(1.0),
-                        /*optimizer=*/"adamw", /*piece=*/IntegerAttr());
+                        /*optimizer=*/"adamw", /*piece=*/IntegerAttr(),
+                        /*slice=*/model::SliceAttr());
   }
   return WeightOp::create(builder, loc, type, path);
 }

@@ -230,7 +230,8 @@ LogicalResult BuildTrainStepPass::buildAccumulate(OpBuilder &builder,
         continue;
       reached.insert(weight.getParameterAttr());
       qlora::train::AccumulateOp::create(backward, weight.getLoc(),
-                                  weight.getParameter(), gradient);
+                                         weight.getParameterAttr(), gradient,
+                                         weight.getPartAttr());
     }
   }
   for (Operation *op : llvm::reverse(forward.ops))

@@ -4,6 +4,10 @@
 
 #include "compiler/Graph/OpCost.h"
 
+#include "dialects/Program/Program.h"
+#include "runtime/ABI/collective.h"
+#include "runtime/Predict/CollectiveCost.h"
+
 #include "mlir/IR/IRMapping.h"
 #include "mlir/IR/OwningOpRef.h"
 
@@ -74,6 +78,11 @@ double qlora::secondsOf(Operation *op, const DeviceProfile &device) {
     return secondsOf(rowOpWork(row), device);
   if (auto library = dyn_cast<LibraryOp>(op))
     return secondsOf(kernelRequestOf(library), device);
+  if (auto sum = dyn_cast<AllSumOp>(op))
+    return collectiveDemand(
+               QLORA_COLLECTIVE_ALL_REDUCE, double(tensorBytes(tensorOf(sum))),
+               program::tensorRanksOf(op->getParentOfType<ModuleOp>()), device)
+        .seconds();
   return 0;
 }
 

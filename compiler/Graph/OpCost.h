@@ -12,7 +12,8 @@
 namespace qlora {
 
 /// Seconds of an op on `device`. A row op reads its operands and writes its
-/// results once; a library op is asked for its kernel call. Everything else
+/// results once; a library op is asked for its kernel call; a sum over ranks
+/// takes the network's time. Everything else
 /// (weights, views, structure) is free. All shapes have to be static.
 double secondsOf(mlir::Operation *op, const DeviceProfile &device);
 

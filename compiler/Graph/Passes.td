@@ -412,61 +412,6 @@ def ConcatSiblings : Pass<"concat-siblings", "::qlora::train::StepOp"> {
   }];
 }
 
-def ShardVocabulary : Pass<"shard-vocabulary", "::mlir::ModuleOp"> {
-  let summary = "tables of words in pieces, of which each rank does its part";
-  let description = [{
-    A frozen table that a `TableOp` reads (an embedding, the output head) is cut by
-    rows, of which every rank has as many: its parameter gets a `piece`. Tokens of
-    all ranks are gathered, each rank looks up or multiplies with what it has, and
-    gets back what belongs to its own tokens. A table that an op has to have
-    whole, or that is smaller than the rows of all ranks, is left to
-    assign-shards, as is with `offload-tables` what host memory takes.
-  }];
-  let dependentDialects = ["::qlora::program::ProgramDialect"];
-  let options = [
-    Option<"form", "form", "std::string", "\"auto\"",
-           "auto; true: whatever it costs; false: none">,
-    Option<"shards", "shards", "int64_t", "1",
-           "ranks that hold the base together">,
-    Option<"offloadTables", "offload-tables", "bool", "false",
-           "frozen weights that are read by rows go to the host arena">,
-  ];
-  let statistics = [
-    Statistic<"tablesDivided", "divided", "ops over tables in pieces">,
-  ];
-}
-
-def AssignShards : Pass<"assign-shards", "::mlir::ModuleOp"> {
-  let summary = "frozen weights in pieces on the ranks, gathered where used";
-  let description = [{
-    Every frozen parameter of the model of two dimensions or more gets a `piece`,
-    the 1/`shards` of its stored bytes that a rank holds, rounded up. A
-    `model.gather_weight` makes it whole before the first of the uses that are
-    near each other: in the forward of a layer, and once more in its backward.
-    With `offload-tables` what host memory takes stays whole.
-  }];
-  let dependentDialects = ["::qlora::program::ProgramDialect"];
-  let options = [
-    Option<"shards", "shards", "int64_t", "1",
-           "ranks that hold the base together">,
-    Option<"offloadTables", "offload-tables", "bool", "false",
-           "frozen weights that are read by rows go to the host arena">,
-  ];
-}
-
-def ScheduleGathers : Pass<"schedule-gathers", "::qlora::train::StepOp"> {
-  let summary = "weights are gathered one layer ahead";
-  let description = [{
-    A gather moves up as far as what is gathered and not used up takes no more
-    memory, with its own, than the largest layer's weights and one more: as those
-    of one layer are used up, those of the next arrive. Their order stays, and those of the
-    backward stay in it.
-  }];
-  let statistics = [
-    Statistic<"gathersAhead", "ahead", "gathers before their first reader">,
-  ];
-}
-
 def FuseRows : Pass<"fuse-rows", "::qlora::train::StepOp"> {
   let summary = "chains of row ops become one row region";
   let description = [{

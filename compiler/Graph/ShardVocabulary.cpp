@@ -16,6 +16,12 @@
 // travels are rows of tokens and not the table, which would be larger than any
 // layer, and no rank has it whole (Shoeybi et al., 2019). Of many ranks with many
 // tokens the rows are more than the table: then it is left to assign-shards.
+//
+// Ranks that share products (shard-products) have the same rows: there nothing is
+// gathered but what they found of the head, and sums are for all.
+//
+//   %y   = model.embedding %ids, %w {words = 1000}    // w [500, 64], a slice
+//   %x   = model.all_sum %y
 
 #include "compiler/Decisions.h"
 #include "compiler/Graph/HostTables.h"
@@ -43,6 +49,7 @@ public:
 
 private:
   void runOnOperation() override;
+  void sliceTables(const llvm::StringSet<> &onHost, int64_t ranks);
 };
 } // namespace
 
@@ -81,7 +88,7 @@ static bool divide(TableOp op, ParameterOp parameter, int64_t shards,
   OpBuilder builder(op);
   auto piece = WeightPieceOp::create(builder, parameter.getLoc(), type,
                                      parameter.getSymName());
-  SmallVector<Value> values = op.divideTable(builder, piece, shards);
+  SmallVector<Value> values = op.divideTable(builder, piece, shards, Ranks::FSDP);
   SmallVector<Operation *> made;
   int64_t bytes = 0;
   for (Operation *each = piece; each != op; each = each->getNextNode()) {
@@ -102,17 +109,93 @@ static bool divide(TableOp op, ParameterOp parameter, int64_t shards,
   return false;
 }
 
+/// Of what ranks would add up.
+static int64_t resultBytes(Operation *op) {
+  int64_t bytes = 0;
+  for (Value result : op->getResults())
+    bytes += tensorBytes(tensorOf(result));
+  return bytes;
+}
+
+/// Whether so many ranks can have a slice of the rows of a table that nothing but
+/// ops over tables reads, and, but for `always`, whether that is more than what
+/// they would then add up for it.
+static bool canSliceTable(ParameterOp parameter, ArrayRef<TableOp> tables,
+                          size_t uses, int64_t ranks, bool always) {
+  RankedTensorType type = parameter.getTensorType();
+  const int64_t bytes = tensorBytes(type);
+  return tables.size() == uses && !parameter.getTrainable() &&
+         parameter.getFile() && !parameter.getSlice() &&
+         !isa<QuantizedType>(type.getElementType()) &&
+         type.getDimSize(0) % ranks == 0 &&
+         llvm::all_of(tables, [&](TableOp op) {
+           return op.canDivideTable() && (always || resultBytes(op) <= bytes);
+         });
+}
+
+/// Of the ranks that share products, which have the same rows: each holds a slice
+/// of a table, and does its part.
+static void sliceTable(ParameterOp parameter, ArrayRef<TableOp> tables,
+                       int64_t ranks) {
+  RankedTensorType type = parameter.getTensorType();
+  const int64_t rows = type.getDimSize(0);
+  for (TableOp op : tables) {
+    auto weight = cast<WeightOp>(op.getTableMutable().get().getDefiningOp());
+    OpBuilder builder(op);
+    auto slice = cast<WeightOp>(builder.clone(*weight));
+    slice.getResult().setType(type.clone({rows / ranks, type.getDimSize(1)}));
+    SmallVector<Value> values =
+        op.divideTable(builder, slice, ranks, Ranks::TP);
+    for (Operation *each = slice; each != op; each = each->getNextNode())
+      copyStage(op, each);
+    op->replaceAllUsesWith(values);
+    op->erase();
+    if (weight->use_empty())
+      weight.erase();
+  }
+  parameter.setType(type.clone({rows / ranks, type.getDimSize(1)}));
+  parameter.setSliceAttr(SliceAttr::get(parameter.getContext(), ranks, 0, {rows},
+                                        /*coded_scales=*/false));
+}
+
+void ShardVocabularyPass::sliceTables(const llvm::StringSet<> &onHost,
+                                      int64_t ranks) {
+  llvm::MapVector<Attribute, SmallVector<TableOp>> tables;
+  llvm::DenseMap<Attribute, size_t> uses;
+  for (auto step : getOperation().getOps<StepOp>())
+    for (auto weight : step.getBody().getOps<WeightOp>())
+      for (OpOperand &use : weight->getUses()) {
+        ++uses[weight.getParameterAttr()];
+        if (auto op = dyn_cast<TableOp>(use.getOwner());
+            op && &op.getTableMutable() == &use)
+          tables[weight.getParameterAttr()].push_back(op);
+      }
+  SymbolTable symbols(getOperation());
+  for (auto &[name, ops] : tables) {
+    auto parameter = symbols.lookup<ParameterOp>(
+        cast<FlatSymbolRefAttr>(name).getValue());
+    if (onHost.contains(parameter.getSymName()) ||
+        !canSliceTable(parameter, ops, uses[name], ranks, form == "true"))
+      continue;
+    sliceTable(parameter, ops, ranks);
+    tablesDivided += ops.size();
+  }
+}
+
 void ShardVocabularyPass::runOnOperation() {
   if (form != "auto" && form != "true" && form != "false") {
     getOperation().emitError("expects auto, true or false as form, but got '")
         << form << "'";
     return signalPassFailure();
   }
-  if (shards <= 1 || form == "false")
+  const int64_t sharing = program::tensorRanksOf(getOperation());
+  if ((shards <= 1 && sharing <= 1) || form == "false")
     return;
   llvm::StringSet<> onHost;
   if (offloadTables)
     onHost = hostTables(getOperation());
+  if (sharing > 1)
+    return sliceTables(onHost, sharing);
   for (auto step : getOperation().getOps<StepOp>()) {
     SmallVector<TableOp> tables(step.getBody().getOps<TableOp>());
     for (TableOp op : tables)

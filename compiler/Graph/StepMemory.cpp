@@ -128,12 +128,16 @@ bool StepMemory::isReadInBackward(Value value) {
 /// The start of new memory, or of what is outside.
 MemoryPlace StepMemory::newPlace(Value value,
                                  std::optional<OutsideMemory> outside) {
+  const int64_t stride =
+      outside && outside->part && outside->part.getDimension() > 0
+          ? outside->part.getSize()
+          : columnsOf(value);
   if (outside)
     for (auto [i, root] : llvm::enumerate(roots))
       if (root.outside == outside)
-        return {unsigned(i), 0, columnsOf(value)};
+        return {unsigned(i), 0, stride};
   roots.push_back({outside, value, {}});
-  return {unsigned(roots.size() - 1), 0, columnsOf(value)};
+  return {unsigned(roots.size() - 1), 0, stride};
 }
 
 void StepMemory::setPlace(Value value, MemoryPlace place) {

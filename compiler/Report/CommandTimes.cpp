@@ -66,7 +66,9 @@ Demand CommandTimes::demandOfCollective(CollectiveOp collective) const {
       std::max(shardsOf(program), updatePiecesOf(program));
   return collectiveDemand(
       unsigned(collective.getKind()), double(bytes),
-      ranksOfGroup(unsigned(collective.getGroup()), ranks, pieces), *device);
+      ranksOfGroup(unsigned(collective.getGroup()), ranks, pieces,
+                   tensorRanksOf(program)),
+      *device);
 }
 
 TimelineItem CommandTimes::itemOf(Operation *command) const {

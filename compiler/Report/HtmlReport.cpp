@@ -128,7 +128,8 @@ void PageData::writeCollectives(const EntryTimeline &timeline) {
   json.attributeArray("collectives", [&] {
     for (auto [position, command] : llvm::enumerate(timeline.commands))
       if (auto together = dyn_cast<CollectiveOp>(command);
-          together && together.getKind() == Collective::AllReduce)
+          together && together.getKind() == Collective::AllReduce &&
+          together.getGroup() == Group::DP)
         json.object([&, position = position] {
           json.attribute("command", static_cast<int64_t>(position));
           json.attribute("bucket", static_cast<int64_t>(together.getNumber()));

@@ -26,7 +26,8 @@ static constexpr size_t kLargest = 8;
 
 /// What was decided for the module.
 static constexpr llvm::StringLiteral kModulePasses[] = {
-    kLayoutDecision, "plan-dequant", "bucket-gradients", "select-kernels"};
+    kLayoutDecision, "shard-products", "plan-dequant", "bucket-gradients",
+    "select-kernels"};
 
 static constexpr std::pair<llvm::StringLiteral, ReportFormat> kFormats[] = {
     {".json", ReportFormat::Json},
@@ -90,7 +91,7 @@ static double combined(const llvm::json::Array &list, StringRef key,
 
 static void addDecisions(ModuleOp program, llvm::json::Object &plan) {
   for (StringRef pass : kModulePasses)
-    if (auto decision = decisionOf<ArrayAttr>(program, pass))
+    if (auto decision = decisionOf<Attribute>(program, pass))
       plan[pass] = jsonOf(decision);
   auto sum = [](double a, double b) { return a + b; };
   auto most = [](double a, double b) { return std::max(a, b); };

@@ -40,20 +40,28 @@ static std::string dateOf(std::chrono::sys_seconds time) {
                      unsigned(date.month()), unsigned(date.day()));
 }
 
+SmallVector<int64_t> qlora::wholeShapeOf(program::ParameterOp parameter) {
+  SmallVector<int64_t> shape(parameter.getShape());
+  if (parameter.getSlices())
+    shape[parameter.getSliceDimension()] *= parameter.getSlices();
+  return shape;
+}
+
 static void addParameters(ModuleOp program, json &facts) {
   ParameterCounts counts;
   uint64_t quantized = 0;
   json format;
   for (auto parameter : program.getOps<program::ParameterOp>()) {
     const uint64_t elements =
-        counts.add(uint32_t(parameter.getRole()), parameter.getShape());
+        counts.add(uint32_t(parameter.getRole()), wholeShapeOf(parameter));
     if (parameter.getQuantization() == program::Quantization::None)
       continue;
     quantized += elements;
     format = {{"parameters", quantized},
               {"format", storedFormat(uint32_t(*parameter.getFormat()))->title},
               {"block", parameter.getBlock()},
-              {"double_quant", parameter.getDoubleQuant()}};
+              {"double_quant", parameter.getDoubleQuant() ||
+                                   parameter.getDecodedScales()}};
   }
   facts["parameters"] = counts.base;
   facts["adapters"] = counts.adapters;

@@ -27,7 +27,14 @@
 #include "runtime/Base/Status.h"
 #include "runtime/Kernels/DeviceProfile.h"
 
+namespace qlora::program {
+class ParameterOp;
+}
+
 namespace qlora {
+
+/// Of a parameter as its files have it, of which a rank may hold a slice.
+llvm::SmallVector<int64_t> wholeShapeOf(program::ParameterOp parameter);
 
 /// As JSON. `program` has its `program.config`.
 StatusOr<std::string> runFacts(mlir::ModuleOp program,

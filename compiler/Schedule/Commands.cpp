@@ -87,15 +87,16 @@ ByteRange qlora::rangeOf(Value buffer) {
        view = view.getSource().getDefiningOp<ViewOp>())
     offset += view.getOffset();
   BufferOp root = rootOf(buffer);
-  uint64_t bytes =
-      part ? part.getBytes() : root.getBytes() * root.getPieces();
+  uint64_t bytes = (part ? part.getBytes() : root.getBytes()) +
+                   root.getSpanBytes() - root.getBytes();
   if (root.getOffset())
     return {nullptr, root.getArena(), *root.getOffset() + offset, bytes};
   return {root, root.getArena(), offset, bytes};
 }
 
 uint64_t qlora::ownBytes(Value buffer) {
-  return rangeOf(buffer).bytes / rootOf(buffer).getPieces();
+  BufferOp root = rootOf(buffer);
+  return rangeOf(buffer).bytes - (root.getSpanBytes() - root.getBytes());
 }
 
 KernelRequest qlora::requestOf(LaunchOp launch, const qlora::KernelOp *op) {

@@ -94,7 +94,7 @@ void ParameterLayout::emit(OpBuilder &builder, ModuleOp module) const {
       int64_t rowBytes = place.bytes / type.getDimSize(0);
       bool whole = rows == type.getDimSize(0);
       shape[0] = rows;
-      program::ParameterOp::create(
+      auto emitted = program::ParameterOp::create(
           builder, parameter.getLoc(), name, place.arena,
           place.offset + firstRow * rowBytes,
           whole ? place.bytes : rows * rowBytes, shape, dtypeOf(element),
@@ -105,9 +105,16 @@ void ParameterLayout::emit(OpBuilder &builder, ModuleOp module) const {
                                            dtypeOf(stored))
                  : program::DTypeAttr(),
           place.piece);
+      if (std::optional<SliceAttr> slice = parameter.getSlice()) {
+        emitted.setSlices(slice->getRanks());
+        emitted.setSliceDimension(slice->getDimension());
+        emitted.setSegments(slice->getSegments());
+        emitted.setDecodedScales(slice->getCodedScales());
+      }
     };
     // What is quantised or divided as a whole is one tensor.
-    if (!parameter.getPartNames() || stored || place.piece) {
+    if (!parameter.getPartNames() || stored || place.piece ||
+        parameter.getSlice()) {
       emitPart(parameter.getSymName(), 0, type.getDimSize(0),
                parameter.getPartNamesAttr());
       continue;

@@ -56,10 +56,13 @@ static const StepResult &resultOf(const OutsideMemory &outside) {
 //===----------------------------------------------------------------------===//
 
 Value StepLowering::arenaBuffer(Arena arena, int64_t offset, int64_t bytes,
-                                qlora_dtype dtype, int64_t pieces) {
-  return program::BufferOp::create(b, step.getLoc(), arena, offset, bytes,
-                                   program::DType(dtype), /*label=*/"",
-                                   /*saved=*/false, pieces);
+                                qlora_dtype dtype, const BufferPieces &pieces) {
+  auto buffer = program::BufferOp::create(b, step.getLoc(), arena, offset, bytes,
+                                          program::DType(dtype), /*label=*/"",
+                                          /*saved=*/false, pieces.count);
+  buffer.setPiecesOf(pieces.of);
+  buffer.setStep(pieces.step);
+  return buffer;
 }
 
 Place StepLowering::flatPlace(const OutsideMemory &outside) {
@@ -75,8 +78,25 @@ Place StepLowering::flatPlace(const OutsideMemory &outside) {
                       isWhole ? layout.getFlatBytes() / 4 * width
                               : rowBytes * outside.rows,
                       isRounded ? QLORA_DTYPE_BF16 : QLORA_DTYPE_F32,
-                      outside.pieces),
+                      {outside.pieces}),
           0, kFlatColumns};
+}
+
+/// The part of a trained parameter that this rank uses, of `width` bytes an
+/// element.
+Place StepLowering::partPlace(const ParameterPlace &place, Arena arena,
+                              int64_t width, PartAttr part,
+                              RankedTensorType type) {
+  const bool isOfRows = part.getDimension() + 1 < type.getRank();
+  const int64_t columns = matrixColumns(type);
+  const int64_t stride = part.getDimension() > 0 ? part.getSize() : columns;
+  const int64_t unit = width * (isOfRows ? columns : 1);
+  return {arenaBuffer(arena, place.offset * width / 4 + part.getFirst() * unit,
+                      width * ((matrixRows(type) - 1) * stride + columns),
+                      *elementDtype(type.getElementType()),
+                      {part.getRanks(), program::Group::TP,
+                       part.getLength() / part.getRanks() * unit}),
+          0, stride};
 }
 
 /// A tensor of `type` outside of the step.
@@ -93,6 +113,15 @@ Place StepLowering::outsidePlace(const OutsideMemory &outside,
     return buffer(Arena::State, outside.row, outside.rows);
   if (auto symbol = dyn_cast<FlatSymbolRefAttr>(outside.name)) {
     ParameterPlace place = layout.lookup(symbol.getValue());
+    if (outside.part) {
+      const bool isRounded = outside.space == MemorySpace::Rounded;
+      return partPlace(place,
+                       isRounded ? Arena::Rounded
+                       : outside.space == MemorySpace::Gradient
+                           ? Arena::Gradient
+                           : place.arena,
+                       isRounded ? 2 : 4, outside.part, type);
+    }
     place.bytes = place.arenaBytes();
     if (outside.rows) {
       place.offset += 4 * outside.row * matrixColumns(type);

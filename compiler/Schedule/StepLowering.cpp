@@ -51,7 +51,9 @@ void StepLowering::launchCopy(StringRef kernel, Value value, const Place &from,
 static int64_t alignedElements(int64_t elements, const Place &place,
                                int64_t columns, int64_t elementBytes) {
   auto buffer = place.buffer.getDefiningOp<program::BufferOp>();
-  int64_t start = buffer.getOffset().value_or(0) + place.offset;
+  // Of all pieces.
+  int64_t start =
+      (buffer.getOffset().value_or(0) + place.offset) | buffer.getStep();
   while ((start % std::min(elements * elementBytes, kVectorBytes)) ||
          place.stride % elements || columns % elements)
     elements /= 2;
@@ -217,19 +219,38 @@ void StepLowering::lowerGather(GatherFlatOp op) {
   auto range = whole.getDefiningOp<program::BufferOp>();
   Value piece = arenaBuffer(range.getArena(), *range.getOffset(),
                             range.getBytes() / op.getPieces(),
-                            qlora_dtype(range.getDtype()), op.getPieces());
+                            qlora_dtype(range.getDtype()),
+                            {int64_t(op.getPieces())});
   program::CollectiveOp::create(b, op.getLoc(), program::Collective::AllGather,
                                 gathers++, whole, piece, /*peer=*/0,
                                 program::Group::FSDP);
 }
 
 /// Between the rows of this rank and those of all.
-void StepLowering::lowerTogether(Operation &op, program::Collective kind) {
+void StepLowering::lowerTogether(Operation &op, program::Collective kind,
+                                 Ranks ranks) {
   Value x = op.getOperand(0), result = op.getResult(0);
   Value source = view(densePlaceOf(x), x);
   Value target = view(placeOf(result), result);
   program::CollectiveOp::create(b, op.getLoc(), kind, gathers++, target, source,
-                                /*peer=*/0, program::Group::FSDP);
+                                /*peer=*/0, program::Group(ranks));
+}
+
+/// In the place of the result, where the summand is, if need be by a copy.
+void StepLowering::lowerAllSum(AllSumOp op) {
+  Value x = op.getX(), result = op.getResult();
+  Place from = placeOf(x), to = placeOf(result);
+  const int64_t columns = matrixColumns(tensorTypeOf(x));
+  if (memory.placeOf(x) != memory.placeOf(result))
+    launchCopy("copy_rows", x, from, to, "copy");
+  const bool isDense = to.stride == columns || matrixRows(tensorTypeOf(x)) == 1;
+  Place dense = isDense ? to : densePlaceOf(result);
+  program::CollectiveOp::create(b, op.getLoc(), program::Collective::AllReduce,
+                                gathers++, view(dense, result),
+                                /*source=*/Value(), /*peer=*/0,
+                                program::Group::TP);
+  if (!isDense)
+    launchCopy("copy_rows", result, dense, to, "copy");
 }
 
 LogicalResult StepLowering::lower(Operation &op) {
@@ -239,13 +260,15 @@ LogicalResult StepLowering::lower(Operation &op) {
       .Case<ConcatOp>([&](auto op) { return lowerConcat(op), success(); })
       .Case<AllReduceOp>(
           [&](auto op) { return lowerAllReduce(op), success(); })
-      .Case<AllGatherOp>([&](Operation *op) {
-        return lowerTogether(*op, program::Collective::AllGather), success();
-      })
-      .Case<ReduceScatterOp>([&](Operation *op) {
-        lowerTogether(*op, program::Collective::ReduceScatter);
+      .Case<AllGatherOp>([&](AllGatherOp op) {
+        lowerTogether(*op, program::Collective::AllGather, op.getRanks());
         return success();
       })
+      .Case<ReduceScatterOp>([&](ReduceScatterOp op) {
+        lowerTogether(*op, program::Collective::ReduceScatter, op.getRanks());
+        return success();
+      })
+      .Case<AllSumOp>([&](auto op) { return lowerAllSum(op), success(); })
       .Case<GatherWeightOp, GatherFlatOp>(
           [&](auto op) { return lowerGather(op), success(); })
       .Case<ClearOp>([&](ClearOp op) {

@@ -55,6 +55,13 @@ struct Place {
   int64_t stride = 0;  ///< elements from one matrix row to the next
 };
 
+/// Those of a buffer, as program.buffer has them.
+struct BufferPieces {
+  int64_t count = 1;
+  program::Group of = program::Group::FSDP;
+  int64_t step = 0; ///< bytes
+};
+
 /// Lowers one step, whose values are where StepMemory has them; accumulate steps
 /// become ACCUMULATE_LAST. Commands are written in StepLowering.cpp, buffers made
 /// in StepBuffers.cpp.
@@ -80,7 +87,9 @@ private:
   void lowerAllReduce(train::AllReduceOp op);
   void lowerGather(model::GatherWeightOp op);
   void lowerGather(train::GatherFlatOp op);
-  void lowerTogether(mlir::Operation &op, program::Collective kind);
+  void lowerTogether(mlir::Operation &op, program::Collective kind,
+                     model::Ranks ranks);
+  void lowerAllSum(model::AllSumOp op);
 
   // Buffers.
   Place placeOf(mlir::Value value);
@@ -93,7 +102,10 @@ private:
   Place allocate(mlir::Value value, bool isSaved);
   bool isSaved(const MemoryRoot &root) const;
   mlir::Value arenaBuffer(program::Arena arena, int64_t offset, int64_t bytes,
-                          qlora_dtype dtype, int64_t pieces = 1);
+                          qlora_dtype dtype, const BufferPieces &pieces = {});
+  Place partPlace(const ParameterPlace &place, program::Arena arena,
+                  int64_t width, model::PartAttr part,
+                  mlir::RankedTensorType type);
   mlir::Value view(const Place &place, mlir::Value value);
   void bindInputs();
   void bindResults();

@@ -33,6 +33,10 @@ namespace qlora::model {
 template <typename Op>
 class TrainingOnly : public mlir::OpTrait::TraitBase<Op, TrainingOnly> {};
 
+/// Trait of ops that are linear in their first operand.
+template <typename Op>
+class SumsThrough : public mlir::OpTrait::TraitBase<Op, SumsThrough> {};
+
 /// Trait of arithmetic that makes one number of all elements of a row.
 template <typename Op>
 class RowReduction : public mlir::OpTrait::TraitBase<Op, RowReduction> {};
@@ -95,6 +99,8 @@ struct OutsideMemory {
   int64_t row = 0, rows = 0;
   /// So many ranges of `rows` follow each other, of which each rank has one.
   int64_t pieces = 1;
+  /// Of a trained parameter this part; null: all of it.
+  PartAttr part = {};
 
   bool operator==(const OutsideMemory &) const = default;
   /// Whether the two may have a byte in common.
@@ -226,7 +232,8 @@ struct DividedHead {
 /// TableOp::divideTable of heads; the gradient of hidden is f32.
 llvm::SmallVector<mlir::Value> divideHead(mlir::OpBuilder &builder,
                                           const DividedHead &head,
-                                          mlir::Value piece, int64_t shards);
+                                          mlir::Value piece, int64_t shards,
+                                          Ranks ranks);
 
 /// The call of a product as a GEMM: a plain matmul, or, where it has a type to
 /// decode W to, a panel_matmul.

@@ -135,4 +135,74 @@ def Model_MapAttr : AttrDef<Model_Dialect, "Map"> {
 }
 def Model_MapArrayAttr : TypedArrayAttrBase<Model_MapAttr, "operand maps">;
 
+/// Numbers are those of program.Group.
+def Model_Ranks : I32EnumAttr<"Ranks", "which ranks do something together", [
+    I32EnumAttrCase<"FSDP", 1, "fsdp">,
+    I32EnumAttrCase<"TP", 2, "tp">]> {
+  let cppNamespace = "::qlora::model";
+  let genSpecializedAttr = 0;
+}
+def Model_RanksAttr : EnumAttr<Model_Dialect, Model_Ranks, "ranks">;
+
+def Model_SliceAttr : AttrDef<Model_Dialect, "Slice"> {
+  let mnemonic = "slice";
+  let summary = "what a rank of the group TP holds of a frozen weight";
+  let description = [{
+    The weight in its files is `ranks` times as long in `dimension`, which is
+    `segments`, one behind the other (q, k and v of one projection). A rank has
+    an equal part of each. With `coded_scales` the whole is quantised with scales
+    of 8 bits, which the slice has as numbers.
+  }];
+  let parameters = (ins "int64_t":$ranks, "int64_t":$dimension,
+                        ArrayRefParameter<"int64_t">:$segments,
+                        DefaultValuedParameter<"bool", "false">:$coded_scales);
+  let assemblyFormat = [{
+    `<` $ranks `,` $dimension `,` `[` $segments `]` (`,` $coded_scales^)? `>`
+  }];
+  let extraClassDeclaration = [{
+    /// Of the dimension of the whole.
+    int64_t getLength() const {
+      int64_t length = 0;
+      for (int64_t segment : getSegments())
+        length += segment;
+      return length;
+    }
+  }];
+}
+
+def Model_PartAttr : AttrDef<Model_Dialect, "Part"> {
+  let mnemonic = "part";
+  let summary = "what a rank of the group TP uses of a trained weight";
+  let description = [{
+    Of the `length` from `first` on in `dimension`, which has `size`, the part of
+    its number, of `ranks` equal ones.
+  }];
+  let parameters = (ins "int64_t":$ranks, "int64_t":$dimension,
+                        "int64_t":$first, "int64_t":$length, "int64_t":$size);
+  let assemblyFormat =
+      "`<` $ranks `,` $dimension `,` $first `,` $length `,` $size `>`";
+  let extraClassDeclaration = [{
+    /// The type of the part of a tensor.
+    ::mlir::RankedTensorType of(::mlir::RankedTensorType whole) const {
+      ::llvm::SmallVector<int64_t> shape(whole.getShape());
+      shape[getDimension()] = getLength() / getRanks();
+      return whole.clone(shape);
+    }
+    /// Whether there is such a part of it.
+    bool isOf(::mlir::RankedTensorType whole) const {
+      return getRanks() > 0 && getDimension() >= 0 &&
+             getDimension() < whole.getRank() && getFirst() >= 0 &&
+             getLength() > 0 && getLength() % getRanks() == 0 &&
+             getSize() == whole.getDimSize(getDimension()) &&
+             getFirst() + getLength() <= getSize();
+    }
+    /// Whether it has elements of another part of the same tensor.
+    bool meets(PartAttr other) const {
+      return getDimension() != other.getDimension() ||
+             (getFirst() < other.getFirst() + other.getLength() &&
+              other.getFirst() < getFirst() + getLength());
+    }
+  }];
+}
+
 #endif // QLORA_DIALECTS_MODEL_MODELDIALECT_TD

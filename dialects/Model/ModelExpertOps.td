@@ -54,7 +54,8 @@ def Model_SortByExpertOp : Model_Library<"sort_by_expert"> {
 
 /// Moves between tokens and sorted rows. Either is the other's transpose, so
 /// that each is the other's derivative; `weights` has the same one in both.
-class Model_Moved<string mnemonic> : Model_Library<mnemonic> {
+class Model_Moved<string mnemonic, list<Trait> traits = []>
+    : Model_Library<mnemonic, traits> {
   let ownArguments = (ins Model_FloatTensor:$x, Model_Tensor:$order,
     Model_Tensor:$places, Optional<Model_FloatTensor>:$weights);
   let results = (outs Model_FloatTensor:$result);
@@ -74,7 +75,7 @@ def Model_GatherRowsOp : Model_Moved<"gather_rows"> {
   }];
 }
 
-def Model_CombineRowsOp : Model_Moved<"combine_rows"> {
+def Model_CombineRowsOp : Model_Moved<"combine_rows", [Model_SumsThrough]> {
   let summary = "the sum of each token's rows";
   let description = [{
     out[n] = sum over j of weights[n, j] * x[places[n, j]], in the order of j,

@@ -57,6 +57,24 @@ def Model_PhaseAttr
   let defaultValue = "::qlora::model::StepPhase::Forward";
 }
 
+/// Linear in the first operand: where ranks have summands of that, results are
+/// summands too.
+def Model_SumsThrough : NativeOpTrait<"SumsThrough"> {
+  let cppNamespace = "::qlora::model";
+}
+
+/// Model_PartAttr, for ops of either dialect; null where it is not there.
+def Model_UsedPartAttr
+    : Attr<CPred<"::llvm::isa<::qlora::model::PartAttr>($_self)">,
+           "part of a trained weight"> {
+  let isOptional = 1;
+  let storageType = "::qlora::model::PartAttr";
+  let returnType = "::qlora::model::PartAttr";
+  let convertFromStorage = "$_self";
+  let constBuilderCall = "$0";
+  let defaultValue = "::qlora::model::PartAttr()";
+}
+
 /// A StagedOp of either dialect: its records say `ownArguments` where
 /// those of others say `arguments`.
 class Model_StagedOp<Dialect dialect, string mnemonic, list<Trait> traits = []>
@@ -247,7 +265,8 @@ defvar Model_HeadMethods = [{
     ::mlir::OpOperand &getTableMutable() { return getWeightMutable(); }
     bool canDivideTable();
     ::llvm::SmallVector<::mlir::Value> divideTable(
-        ::mlir::OpBuilder &builder, ::mlir::Value piece, int64_t shards);
+        ::mlir::OpBuilder &builder, ::mlir::Value piece, int64_t shards,
+        ::qlora::model::Ranks ranks);
 }];
 
 def Model_TableOp : OpInterface<"TableOp"> {
@@ -261,10 +280,28 @@ def Model_TableOp : OpInterface<"TableOp"> {
     InterfaceMethod<"Whether this op can: some forms cannot.", "bool",
       "canDivideTable">,
     InterfaceMethod<[{Makes ops for `piece`, the rows of one of `shards` ranks,
-      at the builder's position, and returns what stands for the results.}],
+      at the builder's position, and returns what stands for the results. The
+      group FSDP has other rows of tokens on each rank, TP the same.}],
       "::llvm::SmallVector<::mlir::Value>", "divideTable",
       (ins "::mlir::OpBuilder &":$builder, "::mlir::Value":$piece,
-           "int64_t":$shards)>,
+           "int64_t":$shards, "::qlora::model::Ranks":$ranks)>,
+  ];
+}
+
+def Model_ColumnwiseOp : OpInterface<"ColumnwiseOp"> {
+  let cppNamespace = "::qlora::model";
+  let description = [{
+    An op that does for a part of the columns what it does for all of them, so
+    that ranks can have a part each. Of row ops without reductions that is known.
+  }];
+  let methods = [
+    InterfaceMethod<"Whose columns are divided with those of the first result.",
+      "::llvm::SmallVector<::mlir::OpOperand *>", "getColumnOperands">,
+    InterfaceMethod<[{Runs of columns that stay together, of which each of these
+      operands has as many.}], "int64_t", "getColumnRuns">,
+    InterfaceMethod<[{The operands have a part of the runs now, of `ranks` equal
+      ones: attributes and the types of results follow.}],
+      "void", "divideColumns", (ins "int64_t":$ranks)>,
   ];
 }
 

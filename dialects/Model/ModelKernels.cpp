@@ -134,6 +134,26 @@ KernelCall AttentionOp::getKernelCall() {
           {{5, 0}, {6, 1}, {7, 2}, {8, 4}}};
 }
 
+SmallVector<OpOperand *> AttentionOp::getColumnOperands() {
+  SmallVector<OpOperand *> operands = {&getQMutable(), &getKMutable(),
+                                       &getVMutable()};
+  if (getSinks())
+    operands.push_back(&getSinksMutable()[0]);
+  return operands;
+}
+
+/// Queries stay with the keys that they see.
+int64_t AttentionOp::getColumnRuns() { return getKvHeads(); }
+
+void AttentionOp::divideColumns(int64_t ranks) {
+  setHeads(getHeads() / ranks);
+  setKvHeads(getKvHeads() / ranks);
+  RankedTensorType lse = tensorOf(getLse());
+  SmallVector<int64_t> shape(lse.getShape());
+  shape[1] /= ranks;
+  getLse().setType(lse.clone(shape));
+}
+
 /// The log-sum-exp: the backward takes exponentials of differences with it.
 bool AttentionOp::isFullPrecisionResult(unsigned index) { return index == 1; }
 

@@ -13,6 +13,7 @@ bool OutsideMemory::overlaps(const OutsideMemory &other) const {
   };
   return arena(space) == arena(other.space) &&
          (!name || !other.name || name == other.name) &&
+         (!part || !other.part || part.meets(other.part)) &&
          (!rows || !other.rows ||
           (row < other.row + other.rows * other.pieces &&
            other.row < row + rows * pieces));
@@ -51,7 +52,7 @@ bool qlora::model::isView(Operation *op) {
 std::optional<OutsideMemory> WeightOp::getOutsideMemory() {
   return OutsideMemory{getRounded() ? MemorySpace::Rounded
                                     : MemorySpace::Weight,
-                       getParameterAttr()};
+                       getParameterAttr(), 0, 0, 1, getPartAttr()};
 }
 
 /// The parts side by side, or one above the other.
@@ -67,7 +68,7 @@ static SmallVector<MemoryPart> partsOf(ValueRange parts, Value whole,
   return found;
 }
 SmallVector<MemoryPart> SplitOp::getMemoryParts() {
-  return partsOf(getParts(), getWhole(), /*byRows=*/false);
+  return partsOf(getParts(), getWhole(), getRows());
 }
 SmallVector<MemoryPart> ConcatOp::getMemoryParts() {
   return partsOf(getParts(), getWhole(), getRows());

@@ -1,22 +1,19 @@
 // SPDX-License-Identifier: MIT
 
-// Verifiers of the model ops (labels as in ModelOps.td).
+// Verifiers of the model ops (labels as in ModelOps.td); those of parameters are
+// in ModelParameters.cpp.
 
 #include "dialects/Model/Model.h"
 
 #include "runtime/Kernels/Math/Stored.h"
 
 #include <cmath>
-#include <numeric>
 
 using namespace mlir;
 using namespace qlora::model;
 
 #define GET_OP_CLASSES
 #include "dialects/Model/ModelOps.cpp.inc"
-
-/// Dimensions of a parameter in train.so (QLORA_MAX_RANK).
-static constexpr int64_t kMaxParameterRank = 4;
 
 /// Dimensions agree when equal or not known yet.
 static bool agree(int64_t a, int64_t b) {
@@ -40,122 +37,6 @@ static bool sameTokens(Value a, Value b) {
                       [](auto pair) {
                         return agree(std::get<0>(pair), std::get<1>(pair));
                       });
-}
-
-//===----------------------------------------------------------------------===//
-// Parameters
-//===----------------------------------------------------------------------===//
-
-static LogicalResult verifyParts(ParameterOp op) {
-  if (op.getPartNames().has_value() != op.getPartRows().has_value())
-    return op.emitOpError("(C3) expects part_names and part_rows together");
-  if (!op.getPartNames())
-    return success();
-  RankedTensorType type = op.getTensorType();
-  ArrayRef<int64_t> parts = *op.getPartRows();
-  if (llvm::any_of(parts, [&](int64_t rows) {
-        return rows < 1 || rows > type.getDimSize(0);
-      }))
-    return op.emitOpError("(C3) expects each part to have from 1 to ")
-           << type.getDimSize(0) << " rows";
-  int64_t rows = std::accumulate(parts.begin(), parts.end(), int64_t(0));
-  if (op.getPartNames()->size() != parts.size() || rows != type.getDimSize(0))
-    return op.emitOpError("(C3) expects parts that add up to ")
-           << type.getDimSize(0) << " rows, but got " << rows << " in "
-           << parts.size() << " for " << op.getPartNames()->size()
-           << " names";
-  bool isQuantized =
-      op.getQuantized() || isa<QuantizedType>(type.getElementType());
-  bool isFromFiles = op.getQuantized() || op.getStoredQuantized();
-  if (isQuantized &&
-      (!isFromFiles || op.getTransposed() || !llvm::all_equal(parts)))
-    return op.emitOpError("(C3) expects a quantised tensor of parts to be equal "
-                          "ones that are quantised when loaded");
-  return success();
-}
-
-static LogicalResult verifyStorage(ParameterOp op) {
-  if (op.getQuantized() && !isa<QuantizedType>(*op.getQuantized()))
-    return op.emitOpError("(C5) expects a type of few bits as quantized, but got ")
-           << *op.getQuantized();
-  bool isQuantized =
-      op.getQuantized() || isa<QuantizedType>(op.getTensorType().getElementType());
-  if (op.getStoredQuantized() && !isQuantized)
-    return op.emitOpError("(C5) expects a type of few bits or quantized beside "
-                          "stored_quantized");
-  if (std::optional<Type> type = op.getFileType();
-      type && !type->isF32() && !type->isBF16() && !type->isF16() &&
-      !(op.getStoredQuantized() && isa<QuantizedType>(*type)))
-    return op.emitOpError("(C5) expects f32, bf16 or f16 as file_type, but "
-                          "got ")
-           << *type;
-  if (op.getTransposed() && (!op.getQuantized() || op.getStoredQuantized() ||
-                             op.getTensorType().getRank() != 2))
-    return op.emitOpError("(C6) expects transposed beside quantized only, of "
-                          "two dimensions, and not beside stored_quantized");
-  return success();
-}
-
-LogicalResult ParameterOp::verify() {
-  RankedTensorType type = getTensorType();
-  if (!type.hasStaticShape() || type.getRank() > kMaxParameterRank)
-    return emitOpError("(C1) expects a static shape of at most ")
-           << kMaxParameterRank << " dimensions, but got " << type;
-  if (getFile().has_value() == getInit().has_value())
-    return emitOpError("(C2) expects either a file or an init");
-  if (getInit() && *getInit() != "zero" && *getInit() != "kaiming" &&
-      *getInit() != "gaussian" && *getInit() != "normal" &&
-      *getInit() != "factor" && *getInit() != "computed" &&
-      *getInit() != "rows")
-    return emitOpError("(C2) expects zero, kaiming, gaussian, normal, factor, "
-                       "computed or rows as init, but got '")
-           << *getInit() << "'";
-  if (getTrainable() && !type.getElementType().isF32())
-    return emitOpError("(C4) expects a trainable parameter in f32, but got ")
-           << type.getElementType();
-  if (!getTrainable() &&
-      (getUndecayed() || getRateScale().convertToDouble() != 1 ||
-       getOptimizer() != "adamw"))
-    return emitOpError("(C7) expects undecayed, rate_scale and optimizer beside "
-                       "trainable only");
-  if (getPiece() && (*getPiece() <= 0 || getTrainable()))
-    return emitOpError("(C8) expects pieces of a frozen parameter that have "
-                       "bytes, but got ")
-           << *getPiece();
-  if (failed(verifyParts(*this)))
-    return failure();
-  return verifyStorage(*this);
-}
-
-static LogicalResult verifyRounded(WeightOp op, ParameterOp parameter) {
-  RankedTensorType type = parameter.getTensorType();
-  Type narrow = type.clone(BFloat16Type::get(op.getContext()));
-  if (parameter.getTrainable() && type.getElementType().isF32() &&
-      op.getResult().getType() == narrow)
-    return success();
-  return op.emitOpError("(C2) expects bf16 numbers of a trainable f32 "
-                        "parameter, but ")
-         << op.getParameterAttr() << " is " << type << " and the result "
-         << op.getResult().getType();
-}
-
-LogicalResult
-WeightOp::verifySymbolUses(SymbolTableCollection &symbols) {
-  auto parameter = symbols.lookupNearestSymbolFrom<ParameterOp>(
-      *this, getParameterAttr());
-  if (!parameter)
-    return emitOpError("refers to ") << getParameterAttr()
-                                     << ", which is not a model.parameter";
-  if (getRounded())
-    return verifyRounded(*this, parameter);
-  if (parameter.getType() == getResult().getType())
-    return success();
-  InFlightDiagnostic error =
-      emitOpError("(C1) has type ") << getResult().getType()
-                                    << ", but the parameter is "
-                                    << parameter.getType();
-  error.attachNote(parameter.getLoc()) << "the parameter";
-  return error;
 }
 
 //===----------------------------------------------------------------------===//
@@ -439,7 +320,30 @@ template <typename Op> static LogicalResult verifyView(Op op) {
            << columnsOf(op.getWhole()) << " columns, but got " << width;
   return success();
 }
-LogicalResult SplitOp::verify() { return verifyView(*this); }
+
+/// Ranges of rows of a matrix.
+template <typename Op> static LogicalResult verifyRowRanges(Op op) {
+  RankedTensorType whole = tensorOf(op.getWhole());
+  int64_t height = 0;
+  for (Value part : op.getParts()) {
+    RankedTensorType type = tensorOf(part);
+    if (whole.getRank() != 2 || type.getRank() != 2 ||
+        columnsOf(part) != columnsOf(op.getWhole()) ||
+        isa<QuantizedType>(whole.getElementType()) ||
+        type.getElementType() != whole.getElementType())
+      return op.emitOpError("(C2) expects row ranges of ")
+             << whole << ", but got " << type;
+    height += type.getDimSize(0);
+  }
+  if (height != whole.getDimSize(0))
+    return op.emitOpError("(C1) expects parts that add up to ")
+           << whole.getDimSize(0) << " rows, but got " << height;
+  return success();
+}
+
+LogicalResult SplitOp::verify() {
+  return getRows() ? verifyRowRanges(*this) : verifyView(*this);
+}
 
 LogicalResult ColumnSumOp::verify() {
   RankedTensorType sum = tensorOf(getResult());
@@ -451,22 +355,5 @@ LogicalResult ColumnSumOp::verify() {
 }
 
 LogicalResult ConcatOp::verify() {
-  if (!getRows())
-    return verifyView(*this);
-  RankedTensorType whole = tensorOf(getWhole());
-  int64_t height = 0;
-  for (Value part : getParts()) {
-    RankedTensorType type = tensorOf(part);
-    if (whole.getRank() != 2 || type.getRank() != 2 ||
-        columnsOf(part) != columnsOf(getWhole()) ||
-        isa<QuantizedType>(whole.getElementType()) ||
-        type.getElementType() != whole.getElementType())
-      return emitOpError("(C2) expects row ranges of ")
-             << whole << ", but got " << type;
-    height += type.getDimSize(0);
-  }
-  if (height != whole.getDimSize(0))
-    return emitOpError("(C1) expects parts that add up to ")
-           << whole.getDimSize(0) << " rows, but got " << height;
-  return success();
+  return getRows() ? verifyRowRanges(*this) : verifyView(*this);
 }

@@ -68,6 +68,10 @@ def Model_ParameterOp : Model_Op<"parameter", [Symbol]> {
     it is stored (`model.gather_weight`). (C8) they are positive, and the
     parameter is not trainable.
 
+    With `slice` each rank has its slice of what the files hold, and the type is
+    that of one. (C9) the parameter is not trainable, and its dimension so many
+    times the length of the type's as there are ranks.
+
     A parameter may be several tensors, stacked along the first dimension,
     that are read and written under their own names (`part_names`). One that is
     quantised is so as a whole.
@@ -81,7 +85,7 @@ def Model_ParameterOp : Model_Op<"parameter", [Symbol]> {
     OptionalAttr<DenseI64ArrayAttr>:$part_rows, UnitAttr:$transposed,
     UnitAttr:$undecayed, DefaultValuedAttr<F64Attr, "1.0">:$rate_scale,
     DefaultValuedStrAttr<StrAttr, "adamw">:$optimizer,
-    OptionalAttr<I64Attr>:$piece);
+    OptionalAttr<I64Attr>:$piece, OptionalAttr<Model_SliceAttr>:$slice);
   let assemblyFormat = "$sym_name `:` $type attr-dict";
   let extraClassDeclaration = [{
     ::mlir::RankedTensorType getTensorType() {
@@ -96,12 +100,13 @@ def Model_WeightOp : Model_StagedOp<Model_Dialect, "weight",
      DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
   let summary = "the value of a parameter";
   let description = [{
-    (C1) the type is that of the parameter. (C2) with `rounded` it is bf16, and
+    (C1) the type is that of the parameter, or of the `part` of it that this
+    rank uses. (C2) with `rounded` it is bf16, and
     the parameter trainable and f32: its numbers as the last update rounded
-    them.
+    them. (C3) a part is of a trainable parameter.
   }];
   let ownArguments = (ins FlatSymbolRefAttr:$parameter,
-    UnitAttr:$rounded);
+    UnitAttr:$rounded, Model_UsedPartAttr:$part);
   let results = (outs Model_Tensor:$result);
   let assemblyFormat = "$parameter attr-dict `:` type($result)";
 }
@@ -138,7 +143,8 @@ def Model_EmbeddingOp
   let extraClassDeclaration = [{
     bool canDivideTable();
     ::llvm::SmallVector<::mlir::Value> divideTable(
-        ::mlir::OpBuilder &builder, ::mlir::Value piece, int64_t shards);
+        ::mlir::OpBuilder &builder, ::mlir::Value piece, int64_t shards,
+        ::qlora::model::Ranks ranks);
     /// How many ids the table has a vector for.
     int64_t getVocabulary();
     /// The module whose weight the table is; empty where it is none.
@@ -227,7 +233,8 @@ def Model_AdaptedNormOp : Model_Library<"adapted_norm",
 }
 
 def Model_AttentionOp : Model_Library<"attention",
-    [DeclareOpInterfaceMethods<Model_LibraryOp, ["isFullPrecisionResult"]>]> {
+    [DeclareOpInterfaceMethods<Model_LibraryOp, ["isFullPrecisionResult"]>,
+     DeclareOpInterfaceMethods<Model_ColumnwiseOp>]> {
   let summary = "causal attention with grouped query heads";
   let description = [{
     q [B, T, heads * dim], k and v [B, T, kv_heads * dim]; result as q, and
@@ -300,17 +307,19 @@ include "dialects/Model/ModelShardOps.td"
 // Views
 //===----------------------------------------------------------------------===//
 
-class Model_View<string mnemonic>
+class Model_View<string mnemonic, list<Trait> traits = []>
     : Model_StagedOp<Model_Dialect, mnemonic,
-        [Pure, DeclareOpInterfaceMethods<Model_MemoryOp, ["getMemoryParts"]>]>;
+        [Pure, DeclareOpInterfaceMethods<Model_MemoryOp, ["getMemoryParts"]>]
+        # traits>;
 
-def Model_SplitOp : Model_View<"split"> {
-  let summary = "column ranges of a tensor";
+def Model_SplitOp : Model_View<"split", [Model_SumsThrough]> {
+  let summary = "column ranges of a tensor, or ranges of its rows";
   let description = [{
-    (C1) the last dimensions of the results add up to that of x. (C2) the
-    other dimensions and the element type, which is not 4-bit, are x's.
+    (C1) the last dimensions of the results add up to that of x; with `rows`, the
+    first of two. (C2) the other dimensions and the element type, which is not
+    4-bit, are x's.
   }];
-  let ownArguments = (ins Model_Tensor:$whole);
+  let ownArguments = (ins Model_Tensor:$whole, UnitAttr:$rows);
   let results = (outs Variadic<Model_Tensor>:$parts);
   let assemblyFormat =
       "$whole attr-dict `:` functional-type(operands, results)";

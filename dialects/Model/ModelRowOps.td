@@ -194,16 +194,18 @@ def Model_TrainingOnly : NativeOpTrait<"TrainingOnly"> {
 }
 
 def Model_DropoutOp : Model_Row<"dropout",
-    [SameOperandsAndResultType, Model_TrainingOnly]> {
+    [SameOperandsAndResultType, Model_TrainingOnly,
+     DeclareOpInterfaceMethods<Model_ColumnwiseOp>]> {
   let summary = "y = x * keep / (1 - probability)";
   let description = [{
     keep is 1 where philox(seed, micro-batch, id, row, column) >= probability,
     a pure function of its arguments: recomputing gives the same mask
     (runtime/Kernels/Math/Philox.h). Not there in evaluation.
-    (C1) 0 < probability < 1.
+    With `shared` x is this rank's of as many columns on each rank that shares
+    them. (C1) 0 < probability < 1.
   }];
   let ownArguments = (ins Model_FloatTensor:$x, F64Attr:$probability,
-    I64Attr:$id);
+    I64Attr:$id, UnitAttr:$shared);
   let results = (outs Model_FloatTensor:$result);
   let assemblyFormat = "$x attr-dict `:` type($result)";
   let hasVerifier = 1;
@@ -347,7 +349,11 @@ def Model_RowConstantOp : Model_Op<"row_constant", [Pure]> {
 
 def Model_RowRandomOp : Model_Op<"row_random", [Pure]> {
   let summary = "uniform numbers in [0, 1) from (seed, micro-batch, id, row)";
-  let arguments = (ins I64Attr:$id);
+  let description = [{
+    With `shared` those of this rank's columns, where ranks that share a row have
+    as many each.
+  }];
+  let arguments = (ins I64Attr:$id, UnitAttr:$shared);
   let results = (outs Model_Row1D:$result);
   let assemblyFormat = "attr-dict `:` type($result)";
 }

@@ -278,7 +278,7 @@ SmallVector<Value> NoiseOp::buildRow(OpBuilder &builder,
   Arithmetic a(builder, getLoc());
   Type row = arguments[0].getType();
   const double magnitude = getMagnitude().convertToDouble();
-  Value random = RowRandomOp::create(builder, getLoc(), row, getIdAttr());
+  Value random = RowRandomOp::create(builder, getLoc(), row, getId());
   Value length = RowStepOp::create(builder, getLoc(), builder.getF32Type(),
                                    "length_rsqrt");
   Value centred = a.sub(a.mul(random, a.constant(2 * magnitude, row)),
@@ -292,12 +292,19 @@ SmallVector<MapAttr> DropoutOp::getRowMaps() {
   return {map(*this, MapKind::Full)};
 }
 
+SmallVector<OpOperand *> DropoutOp::getColumnOperands() {
+  return {&getXMutable()};
+}
+int64_t DropoutOp::getColumnRuns() { return columnsOf(getX()); }
+void DropoutOp::divideColumns(int64_t) { setShared(true); }
+
 SmallVector<Value> DropoutOp::buildRow(OpBuilder &builder,
                                        ValueRange arguments) {
   Arithmetic a(builder, getLoc());
   Type row = arguments[0].getType();
   double p = getProbability().convertToDouble();
-  Value random = RowRandomOp::create(builder, getLoc(), row, getIdAttr());
+  Value random =
+      RowRandomOp::create(builder, getLoc(), row, getId(), getShared());
   Value keep =
       arith::CmpFOp::create(builder, getLoc(), arith::CmpFPredicate::OGE,
                             random, a.constant(p, row));

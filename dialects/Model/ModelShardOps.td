@@ -46,7 +46,8 @@ def Model_WeightPieceOp : Model_StagedOp<Model_Dialect, "weight_piece",
 /// Of rows [B, ...] of each rank.
 class Model_Together<string mnemonic>
     : Model_StagedOp<Model_Dialect, mnemonic, [Pure, Model_MemoryOp]> {
-  let ownArguments = (ins Model_Tensor:$x);
+  let ownArguments = (ins Model_Tensor:$x,
+    DefaultValuedAttr<Model_RanksAttr, "::qlora::model::Ranks::FSDP">:$ranks);
   let results = (outs Model_Tensor:$result);
   let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
   let hasVerifier = 1;
@@ -66,6 +67,19 @@ def Model_ReduceScatterOp : Model_Together<"reduce_scatter"> {
     (C1) the first dimension of x is a multiple of the result's, and all else the
     same. (C2) the elements are f32, bf16 or f16.
   }];
+}
+
+def Model_AllSumOp : Model_StagedOp<Model_Dialect, "all_sum",
+    [Pure, SameOperandsAndResultType,
+     DeclareOpInterfaceMethods<Model_MemoryOp, ["getMemoryTies"]>]> {
+  let summary = "the sum over the ranks of the group TP, on all of them";
+  let description = [{
+    What is made of it flows back to each rank's summand: the gradient of an
+    all_sum is one too. (C1) the elements are f32, bf16 or f16.
+  }];
+  let ownArguments = (ins Model_FloatTensor:$x);
+  let results = (outs Model_FloatTensor:$result);
+  let assemblyFormat = "$x attr-dict `:` type($result)";
 }
 
 def Model_HeadPartOp : Model_Library<"head_part"> {

@@ -118,6 +118,10 @@ std::optional<OutsideMemory> WeightPieceOp::getOutsideMemory() {
   return OutsideMemory{MemorySpace::Weight, getParameterAttr()};
 }
 
+SmallVector<MemoryTie> AllSumOp::getMemoryTies() {
+  return {{&getXMutable(), cast<OpResult>(getResult()), /*continues=*/true}};
+}
+
 SmallVector<MemoryTie> HeadMergeOp::getMemoryTies() {
   if (!getSummand())
     return {};
@@ -149,7 +153,8 @@ KernelCall HeadMergeOp::getKernelCall() {
            where(hasGradient, {A::Operand, 3}), {A::Absent}, {A::Workspace}},
           {tensorOf(getTargets()).getNumElements(), width, int64_t(getWords()),
            int64_t(getPiece()), int64_t(getShards()), width,
-           doubleBits(getCap().convertToDouble()), columnsOf(getLoss())},
+           doubleBits(getCap().convertToDouble()), columnsOf(getLoss()),
+           tensorOf(getCorrect()).getNumElements()},
           {}};
 }
 
@@ -164,13 +169,22 @@ static RankedTensorType withRows(Value value, int64_t rows) {
   return type.clone(shape);
 }
 
-static Value gatherRows(OpBuilder &b, Location loc, Value x, int64_t shards) {
+/// The rows of all ranks, where each has others.
+static Value gatherRows(OpBuilder &b, Location loc, Value x, int64_t shards,
+                        Ranks ranks = Ranks::FSDP) {
   return AllGatherOp::create(
-      b, loc, withRows(x, shards * tensorOf(x).getDimSize(0)), x);
+      b, loc, withRows(x, shards * tensorOf(x).getDimSize(0)), x, ranks);
+}
+static Value rowsOfAll(OpBuilder &b, Location loc, Value x, int64_t shards,
+                       Ranks ranks) {
+  return ranks == Ranks::TP ? x : gatherRows(b, loc, x, shards);
 }
 
 /// This rank's rows of the sum.
-static Value scatterRows(OpBuilder &b, Location loc, Value x, int64_t shards) {
+static Value scatterRows(OpBuilder &b, Location loc, Value x, int64_t shards,
+                         Ranks ranks) {
+  if (ranks == Ranks::TP)
+    return AllSumOp::create(b, loc, x);
   return ReduceScatterOp::create(
       b, loc, withRows(x, tensorOf(x).getDimSize(0) / shards), x);
 }
@@ -180,20 +194,20 @@ bool EmbeddingOp::canDivideTable() {
 }
 
 SmallVector<Value> EmbeddingOp::divideTable(OpBuilder &b, Value piece,
-                                            int64_t shards) {
-  Value ids = gatherRows(b, getLoc(), getIds(), shards);
+                                            int64_t shards, Ranks ranks) {
+  Value ids = rowsOfAll(b, getLoc(), getIds(), shards, ranks);
   auto rows = EmbeddingOp::create(
-      b, getLoc(),
-      withRows(getResult(), shards * tensorOf(getResult()).getDimSize(0)), ids,
+      b, getLoc(), withRows(getResult(), tensorOf(ids).getDimSize(0)), ids,
       piece, getPadding(), getLayout(), getVocabulary());
-  return {scatterRows(b, getLoc(), rows, shards)};
+  return {scatterRows(b, getLoc(), rows, shards, ranks)};
 }
 
 SmallVector<Value> qlora::model::divideHead(OpBuilder &b, const DividedHead &head,
-                                            Value piece, int64_t shards) {
+                                            Value piece, int64_t shards,
+                                            Ranks ranks) {
   Location loc = head.loss->getLoc();
-  Value hidden = gatherRows(b, loc, head.hidden, shards);
-  Value targets = gatherRows(b, loc, head.targets, shards);
+  Value hidden = rowsOfAll(b, loc, head.hidden, shards, ranks);
+  Value targets = rowsOfAll(b, loc, head.targets, shards, ranks);
   auto f32 = [&](int64_t columns) {
     SmallVector<int64_t> shape(tensorOf(hidden).getShape());
     shape.back() = columns;
@@ -203,7 +217,7 @@ SmallVector<Value> qlora::model::divideHead(OpBuilder &b, const DividedHead &hea
   auto part = HeadPartOp::create(b, loc, f32(kHeadStateNumbers), sums, hidden,
                                  piece, targets, uint64_t(head.words),
                                  uint64_t(shards), head.cap);
-  Value states = gatherRows(b, loc, part.getStates(), shards);
+  Value states = gatherRows(b, loc, part.getStates(), shards, ranks);
   SmallVector<Value> ofGradient;
   if (head.hasGradient)
     ofGradient = {part.getGradient(), piece};
@@ -214,16 +228,16 @@ SmallVector<Value> qlora::model::divideHead(OpBuilder &b, const DividedHead &hea
       uint64_t(tensorOf(piece).getDimSize(0)), uint64_t(shards), head.cap);
   SmallVector<Value> found(merge->getResults().take_front(3));
   if (head.hasGradient)
-    found.push_back(scatterRows(b, loc, merge.getSummand(), shards));
+    found.push_back(scatterRows(b, loc, merge.getSummand(), shards, ranks));
   return found;
 }
 
 bool HeadLossOp::canDivideTable() { return getReplaced().empty(); }
 
 SmallVector<Value> HeadLossOp::divideTable(OpBuilder &b, Value piece,
-                                           int64_t shards) {
+                                           int64_t shards, Ranks ranks) {
   return divideHead(b,
                     {*this, getHidden(), getTargets(),
                      tensorOf(getWeight()).getDimSize(0), getCap(), false},
-                    piece, shards);
+                    piece, shards, ranks);
 }

@@ -35,6 +35,13 @@ inline int64_t updatePiecesOf(mlir::Operation *module) {
   return pieces ? pieces.getInt() : 1;
 }
 
+/// Of a module: how many ranks share each product; 1: none do.
+inline constexpr llvm::StringLiteral kTensorRanksAttr = "program.tensor_ranks";
+inline int64_t tensorRanksOf(mlir::Operation *module) {
+  auto ranks = module->getAttrOfType<mlir::IntegerAttr>(kTensorRanksAttr);
+  return ranks ? ranks.getInt() : 1;
+}
+
 } // namespace qlora::program
 
 #endif // QLORA_DIALECTS_PROGRAM_PROGRAM_H

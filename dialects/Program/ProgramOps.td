@@ -187,7 +187,8 @@ def Program_CollectiveAttr
     : Program_EnumAttr<Program_Collective, "collective">;
 
 def Program_Group : Program_Enum<"Group", "qlora_group", [
-    I32EnumAttrCase<"DP", 0, "dp">, I32EnumAttrCase<"FSDP", 1, "fsdp">]>;
+    I32EnumAttrCase<"DP", 0, "dp">, I32EnumAttrCase<"FSDP", 1, "fsdp">,
+    I32EnumAttrCase<"TP", 2, "tp">]>;
 def Program_GroupAttr : Program_EnumAttr<Program_Group, "group">;
 
 def Program_ArenaOp : Program_Op<"arena"> {
@@ -211,7 +212,11 @@ def Program_ParameterOp : Program_Op<"parameter"> {
     OptionalAttr<StrAttr>:$file, OptionalAttr<StrArrayAttr>:$parts,
     OptionalAttr<Program_DTypeAttr>:$format,
     DefaultValuedAttr<I64Attr, "0">:$piece,
-    DefaultValuedAttr<I64Attr, "0">:$first);
+    DefaultValuedAttr<I64Attr, "0">:$first,
+    DefaultValuedAttr<I64Attr, "0">:$slices,
+    DefaultValuedAttr<I64Attr, "0">:$slice_dimension,
+    DefaultValuedAttr<DenseI64ArrayAttr, "{}">:$segments,
+    UnitAttr:$decoded_scales);
   let assemblyFormat = [{
     $name $arena `offset` $offset `bytes` $bytes $shape `:` $dtype
     `from` $file_dtype $role `init` $init `quantization` $quantization
@@ -264,18 +269,28 @@ def Program_BufferOp : Program_Op<"buffer"> {
     (C1) bytes is positive, and an offset is not negative. For the report,
     `label` says what it holds, `saved` marks a forward value that the backward
     reads, `backward` one that the backward makes, and `recomputed` one that it
-    makes a second time. With `pieces` so many ranges of `bytes` follow each
-    other, and each rank has the one of its number in the group FSDP. (C2) that
-    has an offset.
+    makes a second time. With `pieces` so many ranges of `bytes` begin `step`
+    bytes (0: `bytes`) behind each other, and each rank has the one of its number
+    in the group `pieces_of`. (C2) that has an offset.
   }];
   let arguments = (ins Program_ArenaAttr:$arena,
     OptionalAttr<I64Attr>:$offset, I64Attr:$bytes, Program_DTypeAttr:$dtype,
     OptionalAttr<StrAttr>:$label, UnitAttr:$saved, UnitAttr:$backward,
-    UnitAttr:$recomputed, DefaultValuedAttr<I64Attr, "1">:$pieces);
+    UnitAttr:$recomputed, DefaultValuedAttr<I64Attr, "1">:$pieces,
+    DefaultValuedAttr<Program_GroupAttr, "Group::FSDP">:$pieces_of,
+    DefaultValuedAttr<I64Attr, "0">:$step);
   let results = (outs Program_BufferType:$result);
   let assemblyFormat = [{
     $arena (`offset` $offset^)? `bytes` $bytes (`pieces` $pieces^)? `:` $dtype
     attr-dict
+  }];
+  let extraClassDeclaration = [{
+    /// From one piece to the next, in bytes.
+    int64_t getStepBytes() { return getStep() ? getStep() : getBytes(); }
+    /// Of all pieces.
+    int64_t getSpanBytes() {
+      return (getPieces() - 1) * getStepBytes() + getBytes();
+    }
   }];
   let hasVerifier = 1;
   let builders = [OpBuilder<(ins "Arena":$arena,

@@ -362,6 +362,14 @@ static LogicalResult reverse(RowOp op, Tape &tape) {
   return success();
 }
 
+/// Of a sum over ranks each of them has a summand, and each makes something of
+/// the sum: what flows back is a sum over ranks too.
+static LogicalResult reverse(AllSumOp sum, Tape &tape) {
+  tape.add(sum.getX(), AllSumOp::create(tape.getBuilder(), sum.getLoc(),
+                                        tape.lookup(sum.getResult())));
+  return success();
+}
+
 static LogicalResult reverse(SplitOp split, Tape &tape) {
   OpBuilder &b = tape.getBuilder();
   SmallVector<Value> parts;
@@ -386,8 +394,13 @@ static LogicalResult reverse(TransposeRowsOp transpose, Tape &tape) {
 
 static LogicalResult reverse(ConcatOp concat, Tape &tape) {
   SmallVector<Type> types(concat.getParts().getTypes());
-  auto split = SplitOp::create(tape.getBuilder(), concat.getLoc(), types,
-                               tape.lookup(concat.getWhole()));
+  // Gradients of weights are f32, whatever these are.
+  Value whole = tape.lookup(concat.getWhole());
+  for (Type &type : types)
+    type = cast<RankedTensorType>(type).clone(
+        tensorOf(whole).getElementType());
+  auto split = SplitOp::create(tape.getBuilder(), concat.getLoc(), types, whole,
+                               concat.getRows());
   for (auto [part, gradient] :
        llvm::zip_equal(concat.getParts(), split.getParts()))
     tape.add(part, gradient);
@@ -416,7 +429,7 @@ void qlora::train::registerModelGradients(DialectRegistry &registry) {
                 KtoLossOp, OrpoLossOp, RouterProbsOp, RouterLossOp,
                 CountChoicesOp, ColumnSumOp, RmsNormOp, LayerNormOp, RopeOp,
                 ActivationOp, GluOp, AddOp, ScaleOp, AddBiasOp, MagnitudeOp,
-                GateRowsOp, TokenListOp, MatchTokensOp, ScaleRowsOp, DropoutOp, NoiseOp, RowsOp, SplitOp, ConcatOp,
+                GateRowsOp, TokenListOp, MatchTokensOp, ScaleRowsOp, DropoutOp, NoiseOp, RowsOp, AllSumOp, SplitOp, ConcatOp,
                 RouteOp, SortByExpertOp, GatherRowsOp, CombineRowsOp,
                 TransposeRowsOp, GroupedLinearOp>(context);
   });

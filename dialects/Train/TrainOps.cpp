@@ -157,7 +157,7 @@ SmallVector<MemoryStore> ClearOp::getMemoryStores() {
   return {{{spaceOf(getFlat()), {}}}};
 }
 SmallVector<MemoryStore> AccumulateOp::getMemoryStores() {
-  return {{{MemorySpace::Gradient, getParameterAttr()},
+  return {{{MemorySpace::Gradient, getParameterAttr(), 0, 0, 1, getPartAttr()},
            &getGradientMutable(),
            /*adds=*/true}};
 }
@@ -179,19 +179,23 @@ SmallVector<MemoryStore> AllReduceOp::getMemoryStores() {
 // Results
 //===----------------------------------------------------------------------===//
 
-/// `value`, called `noun`, is of a trained parameter.
+/// `value`, called `noun`, is of a trained parameter, or of a part of it.
 static LogicalResult verifyOfTrained(Operation *op, FlatSymbolRefAttr name,
                                      Value value, StringRef noun,
-                                     SymbolTableCollection &symbols) {
+                                     SymbolTableCollection &symbols,
+                                     PartAttr part = {}) {
   auto parameter = symbols.lookupNearestSymbolFrom<ParameterOp>(op, name);
   if (!parameter)
     return op->emitOpError("refers to ")
            << name << ", which is not a model.parameter";
-  RankedTensorType type = tensorOf(value);
-  if (!type.getElementType().isF32() || !type.hasStaticShape() ||
-      type.getNumElements() != parameter.getTensorType().getNumElements())
+  RankedTensorType type = tensorOf(value), of = parameter.getTensorType();
+  const bool isPart = !part || part.isOf(of);
+  if (part && isPart)
+    of = part.of(of);
+  if (!isPart || !type.getElementType().isF32() || !type.hasStaticShape() ||
+      type.getNumElements() != of.getNumElements())
     return op->emitOpError("(C1) expects an f32 ")
-           << noun << " for " << parameter.getType() << ", but got " << type;
+           << noun << " for " << of << ", but got " << type;
   if (!parameter.getTrainable())
     return op->emitOpError("(C2) expects a trainable parameter, but ")
            << name << " is not";
@@ -201,7 +205,7 @@ static LogicalResult verifyOfTrained(Operation *op, FlatSymbolRefAttr name,
 LogicalResult
 AccumulateOp::verifySymbolUses(SymbolTableCollection &symbols) {
   return verifyOfTrained(*this, getParameterAttr(), getGradient(), "gradient",
-                         symbols);
+                         symbols, getPartAttr());
 }
 
 LogicalResult
@@ -333,12 +337,12 @@ bool HeadLossGradOp::canDivideTable() {
   return getReplaced().empty() && !getDtrained();
 }
 SmallVector<Value> HeadLossGradOp::divideTable(OpBuilder &b, Value piece,
-                                               int64_t shards) {
+                                               int64_t shards, Ranks ranks) {
   SmallVector<Value> found = divideHead(
       b,
       {*this, getHidden(), getTargets(), tensorOf(getWeight()).getDimSize(0),
        getCap(), /*hasGradient=*/true},
-      piece, shards);
+      piece, shards, ranks);
   // Rounded once, after the sum over the ranks.
   if (Type type = getDhidden().getType(); found.back().getType() != type)
     found.back() = RoundOp::create(b, getLoc(), type, found.back());

@@ -117,10 +117,12 @@ def Train_AccumulateOp : Train_Store<"accumulate",
   let summary = "adds a gradient to that of a parameter";
   let description = [{
     (C1) the gradient is f32 and has as many elements as the parameter.
-    (C2) the parameter is trainable.
+    (C2) the parameter is trainable. With `part` it is of what this rank uses of
+    the parameter, and so are the elements.
   }];
   let ownArguments = (ins FlatSymbolRefAttr:$parameter,
-                       Model_Tensor:$gradient);
+                       Model_Tensor:$gradient,
+                       Model_UsedPartAttr:$part);
   let assemblyFormat = "$parameter `,` $gradient attr-dict `:` type($gradient)";
 }
 

@@ -30,13 +30,18 @@ enum qlora_collective {
 
 /* A group is an axis of the mesh of ranks, not a list of them. */
 enum qlora_group {
-  QLORA_GROUP_DP = 0,   /* all ranks, each of which has data of its own; how many
-                           is chosen when a run starts */
+  QLORA_GROUP_DP = 0,   /* all ranks, each of which has data, or a part of the
+                           work, of its own; how many is chosen when a run
+                           starts */
   QLORA_GROUP_FSDP = 1, /* the N ranks that follow each other and hold a base, or
                            what optimizers keep, together (`shards` and
                            `update_pieces` of the module): of rank r those with
                            the same r / N, and it is number r % N of them */
-  QLORA_GROUP_COUNT = 2
+  QLORA_GROUP_TP = 2,   /* the T ranks that follow each other and have the same
+                           rows, of which each multiplies with its slices of the
+                           weights (`tensor_ranks` of the module): of rank r
+                           those with the same r / T, and it is number r % T */
+  QLORA_GROUP_COUNT = 3
 };
 
 #endif /* QLORA_RUNTIME_ABI_COLLECTIVE_H */

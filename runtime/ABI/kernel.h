@@ -57,7 +57,8 @@ typedef struct qlora_step_block {
   float average; /* schedule-free: the weight of this step in the average */
   uint64_t seed;
   uint64_t step;        /* optimizer steps done before this one */
-  uint64_t micro_batch; /* global number: (step * K + k) * ranks + rank */
+  uint64_t micro_batch; /* global number: (step * K + k) * ranks + rank,
+                           where the ranks of one group TP count as one */
   uint32_t labelled_rows; /* of the micro-batch, or of that of another rank
                              which has more; a device may leave the others
                              out of the head, and fewer than there are make
@@ -65,7 +66,8 @@ typedef struct qlora_step_block {
   float length_rsqrt;     /* 1 / sqrt(tokens of the micro-batch's longest row) */
   float mean_labels;      /* of a micro-batch that has rows: those of the step,
                              over all ranks and micro-batches */
-  uint32_t shard; /* of its group FSDP, which one this rank is */
+  uint32_t shard; /* which one of those that share tables and rows this rank is:
+                     of its group TP, or, where that is one rank, of FSDP */
 } qlora_step_block;
 
 typedef struct qlora_kernel_args {

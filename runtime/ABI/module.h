@@ -51,7 +51,7 @@ extern "C" {
 #endif
 
 #define QLORA_MODULE_MAGIC 0x41524c51u /* "QLRA", little endian */
-#define QLORA_ABI_VERSION 15u
+#define QLORA_ABI_VERSION 16u
 #define QLORA_MAX_RANK 4
 #define QLORA_PIECE_ALIGNMENT 64 /* of what ranks hold pieces of: a cache line */
 
@@ -136,7 +136,9 @@ typedef struct qlora_parameter {
   uint32_t init;    /* enum qlora_init */
   uint32_t quantization; /* enum qlora_quantization */
   uint32_t block;        /* elements that share a scale, or 0 */
-  uint32_t double_quant; /* 1: scales are codes */
+  uint32_t double_quant; /* 1: scales are codes; 2, of slices alone: the whole
+                            has codes for scales, and a slice its own decoded:
+                            its layout is one without double quantisation */
   uint32_t arena;        /* index into arenas */
   uint32_t rank;         /* number of dimensions */
   int64_t shape[QLORA_MAX_RANK];
@@ -157,6 +159,15 @@ typedef struct qlora_parameter {
                      Of the state arena: what the ranks have at `offset`, each
                      so many bytes, is behind each other a range of tensors */
   uint64_t first; /* byte of that range at which this one begins; else 0 */
+  uint32_t slices; /* 0: every rank has the whole tensor. Else `tensor_ranks`, and
+                      `shape` is that of a slice: of the tensor as its files have
+                      it, quantised as a whole, dimension `slice_dimension` is so
+                      many times as long. It is `segments` runs, whose lengths
+                      are constants from `first_segment` on; rank number i of
+                      group TP has the i-th of equal parts of each */
+  uint32_t slice_dimension;
+  uint32_t segments;
+  uint32_t first_segment;
 } qlora_parameter;
 
 /* Kernels and launches ---------------------------------------------------- */
@@ -209,12 +220,15 @@ typedef struct qlora_operand {
   uint16_t arena;
   uint8_t dtype;  /* enum qlora_dtype */
   uint8_t access; /* enum qlora_access */
-  uint32_t pieces; /* 0: the range is where it is. Else `update_pieces`: from
-                      `offset` on are so many ranges of `bytes`, and the one of
-                      its number in group FSDP is this rank's */
-  uint64_t offset;
+  uint16_t pieces; /* 0: the range is where it is. Else as many as group
+                      `pieces_of` has ranks: the range begins `step` bytes later
+                      for each next one of them */
+  uint8_t pieces_of; /* enum qlora_group */
+  uint8_t reserved;
+  uint64_t offset; /* of the first one's */
   uint64_t bytes; /* 0: an optional operand that is absent */
   uint64_t skipped; /* of those, what lies between rows and is not touched */
+  uint64_t step;
 } qlora_operand;
 
 /* Commands ---------------------------------------------------------------- */
@@ -353,7 +367,8 @@ typedef struct qlora_module {
   uint32_t update_pieces; /* ranks that divide what optimizers keep and their
                              work; 1: each does all of it. Where both are more
                              than 1 they are equal: the size of group FSDP */
-  uint32_t reserved[3];
+  uint32_t tensor_ranks; /* ranks that share each product (group TP); 1: none */
+  uint32_t reserved[2];
 
   const qlora_arena *arenas;
   const qlora_parameter *parameters;
@@ -377,11 +392,11 @@ typedef const qlora_module *(*qlora_module_query_function)(
 } /* extern "C" */
 
 static_assert(sizeof(qlora_arena) == 16, "qlora_arena is part of the format");
-static_assert(sizeof(qlora_parameter) == 120, "part of the format");
+static_assert(sizeof(qlora_parameter) == 136, "part of the format");
 static_assert(sizeof(qlora_image) == 32, "part of the format");
 static_assert(sizeof(qlora_kernel) == 40, "part of the format");
 static_assert(sizeof(qlora_launch) == 32, "part of the format");
-static_assert(sizeof(qlora_operand) == 32, "part of the format");
+static_assert(sizeof(qlora_operand) == 40, "part of the format");
 static_assert(sizeof(qlora_command) == 16, "four are one cache line");
 static_assert(sizeof(qlora_entry) == 40, "part of the format");
 static_assert(sizeof(qlora_binding) == 24, "part of the format");

@@ -186,9 +186,11 @@ const OptionRow kRows[] = {
      "how ranks share the model: fsdp=N: the frozen base lies in pieces on every "
      "N ranks that follow each other, and each layer is gathered while the one "
      "before it runs; zero1=N: every N ranks divide the optimizer's work, and "
-     "each keeps its states of that alone; both with one N: fsdp=N,zero1=N; what "
-     "is left of --gpus is data parallel; auto: the fastest of these that fits "
-     "the memory limit, by what is planned and predicted"},
+     "each keeps its states of that alone; both with one N: fsdp=N,zero1=N; tp=N: "
+     "every N ranks have the same rows, and slices of the weights, and share each "
+     "product; what is left of --gpus is data parallel; auto: the fastest of "
+     "these, but for tp, that fits the memory limit, by what is planned and "
+     "predicted"},
 
     {"rl", kChoice, "none", kProgram, kSchedule,
      "what is trained for: none, the tokens of the data; dpo: to prefer the "

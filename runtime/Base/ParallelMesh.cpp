@@ -13,7 +13,8 @@
 
 namespace qlora {
 
-static constexpr int64_t kMaxAxis = 65536;
+/// A program has numbers of ranks in 16 bits.
+static constexpr int64_t kMaxAxis = 65535;
 
 namespace {
 /// One that is not there yet has no number in a mesh, nor has dp. Axes of one
@@ -30,7 +31,7 @@ static constexpr Axis kAxes[] = {
     {"fsdp", &ParallelMesh::shards, QLORA_GROUP_FSDP},
     {"zero1", &ParallelMesh::updatePieces, QLORA_GROUP_FSDP},
     {"zero2"},
-    {"tp"},
+    {"tp", &ParallelMesh::tensorRanks, QLORA_GROUP_TP},
     {"pp"},
     {"cp"},
     {"ep"}};
@@ -48,8 +49,8 @@ static Status setAxis(ParallelMesh &mesh, std::string_view name,
     return Status::invalid("--parallel: dp is what is left of the ranks of a "
                            "run; give it with --gpus");
   if (!axis->ranks)
-    return Status::invalid("--parallel: {} is not there yet; fsdp and zero1 "
-                           "are",
+    return Status::invalid("--parallel: {} is not there yet; fsdp, zero1 "
+                           "and tp are",
                            name);
   mesh.*axis->ranks = ranks;
   return Status::ok();
@@ -80,6 +81,16 @@ std::string ParallelMesh::text() const {
   return text.empty() ? "none" : text;
 }
 
+/// The axis of a mesh that has tp too and is not there yet beside it, or null.
+static const Axis *besideTensorRanks(const ParallelMesh &mesh) {
+  if (mesh.tensorRanks == 1)
+    return nullptr;
+  const auto found = std::ranges::find_if(kAxes, [&](const Axis &axis) {
+    return axis.ranks && axis.group == QLORA_GROUP_FSDP && mesh.*axis.ranks > 1;
+  });
+  return found == std::end(kAxes) ? nullptr : found;
+}
+
 /// Whether an axis of a mesh of `ranks` ranks may have `number` of them.
 static bool mayHave(const ParallelMesh &mesh, const Axis &axis, int64_t number,
                     int64_t ranks) {
@@ -90,7 +101,8 @@ static bool mayHave(const ParallelMesh &mesh, const Axis &axis, int64_t number,
 std::vector<ParallelMesh> ParallelMesh::candidates(int64_t ranks) {
   std::vector<ParallelMesh> meshes = {ParallelMesh()};
   for (const Axis &axis : kAxes)
-    for (size_t i = 0, simpler = meshes.size(); axis.ranks && i < simpler; ++i)
+    for (size_t i = 0, simpler = meshes.size();
+         axis.ranks && axis.group != QLORA_GROUP_TP && i < simpler; ++i)
       for (int64_t number = 2; number <= std::min(ranks, kMaxAxis); ++number)
         if (mayHave(meshes[i], axis, number, ranks)) {
           meshes.push_back(meshes[i]);
@@ -130,6 +142,10 @@ StatusOr<ParallelMesh> ParallelMesh::parse(std::string_view text) {
     return Status::invalid("--parallel: fsdp={} and zero1={} are pieces on the "
                            "same ranks; give them one number",
                            mesh.shards, mesh.updatePieces);
+  if (const Axis *other = besideTensorRanks(mesh))
+    return Status::invalid("--parallel: {}={} together with tp={} is not there "
+                           "yet; give one of them",
+                           other->name, mesh.*other->ranks, mesh.tensorRanks);
   return mesh;
 }
 

@@ -6,11 +6,12 @@
 //                         each other (of one machine, best)
 //   --parallel zero1=4    what optimizers keep, and their work, in such pieces
 //   --parallel fsdp=4,zero1=4  both
+//   --parallel tp=4       each product, among four that have the same rows
 //   --parallel auto       the compiler chooses: tools/qloracc/LayoutSearch.h
 //
 // What is left of the ranks of a run is data parallel: 8 ranks of fsdp=4 are two
-// such groups, with other rows each. Which ranks a group has is in
-// ABI/collective.h.
+// such groups. All have rows of their own, but for those of one group of tp.
+// Which ranks a group has is in ABI/collective.h.
 
 #ifndef QLORA_RUNTIME_BASE_PARALLELMESH_H
 #define QLORA_RUNTIME_BASE_PARALLELMESH_H
@@ -30,13 +31,15 @@ inline constexpr std::string_view kAutoParallel = "auto";
 struct ParallelMesh {
   int64_t shards = 1; ///< fsdp: ranks that hold a base together
   int64_t updatePieces = 1; ///< zero1: ranks that divide the updates
+  int64_t tensorRanks = 1;  ///< tp: ranks that share each product
 
   /// "fsdp=4", or "" or "none" for a mesh of one. kInvalidArgument names the
   /// axis that is unknown, not there yet, given twice or no number, or two axes
-  /// of one group that differ.
+  /// of one group that differ or that are not there together.
   static StatusOr<ParallelMesh> parse(std::string_view text);
 
-  /// Every mesh that `ranks` ranks can have, the simplest first.
+  /// Every mesh that `ranks` ranks can have and that leaves each its own rows,
+  /// so that a step is the same; the simplest first.
   static std::vector<ParallelMesh> candidates(int64_t ranks);
 
   /// As parse() reads it.

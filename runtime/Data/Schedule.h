@@ -4,7 +4,8 @@
 // rank for the same file and seed, and known before any token is read.
 //
 // The micro-batch of step s, accumulation k of K, rank r of N is number
-// (s K + k) N + r of a pass. Three orders:
+// (s K + k) N + r of a pass, where ranks with the same rows are one. Three
+// orders:
 //
 //   whole         a token file's own; it starts over where it ends, also
 //                 inside a step
@@ -37,7 +38,7 @@
 
 namespace qlora {
 
-/// The micro-batches of a step: K of each of N ranks.
+/// The micro-batches of a step: K of each of N ranks that have rows of their own.
 struct StepShape {
   int64_t accumulation = 1;
   int64_t ranks = 1;

@@ -5,6 +5,7 @@
 #include "runtime/Device/Collectives.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "runtime/Kernels/KernelTable.h"
 
@@ -62,17 +63,25 @@ static Status checkCollective(const LoadedModule &module,
                          ranks);
 }
 
-Status checkShards(const LoadedModule &module, int ranks) {
-  const int shards = module.groupSize();
-  if (ranks % shards == 0)
+/// What ranks do together in a module, and the axis that says so.
+static std::pair<const char *, const char *>
+sharingOf(const LoadedModule &module) {
+  if (module.tensorRanks() > 1)
+    return {"shares each product", "tp"};
+  return module.table().shards > 1 ? std::pair("divides its base", "fsdp")
+                                   : std::pair("divides its updates", "zero1");
+}
+
+Status checkMesh(const LoadedModule &module, int ranks) {
+  const int mesh = module.meshSize();
+  if (ranks % mesh == 0)
     return Status::ok();
-  const bool isBase = module.table().shards > 1;
-  return Status::invalid("'{}' divides its {} among {} ranks, but {} {} "
-                         "started; start a multiple of {}, or compile with "
-                         "another --parallel {}=N",
-                         module.path(), isBase ? "base" : "updates", shards,
-                         ranks, ranks == 1 ? "was" : "were", shards,
-                         isBase ? "fsdp" : "zero1");
+  const auto [what, axis] = sharingOf(module);
+  return Status::invalid("'{}' {} among {} ranks, but {} {} started; start a "
+                         "multiple of {}, or compile with another --parallel "
+                         "{}=N",
+                         module.path(), what, mesh, ranks,
+                         ranks == 1 ? "was" : "were", mesh, axis);
 }
 
 Status checkCollectives(const LoadedModule &module, const GroupSizes &sizes) {

@@ -52,9 +52,15 @@ uint64_t collectiveBytes(const LoadedModule &module,
 /// Ranks of each enum qlora_group.
 using GroupSizes = std::array<int, QLORA_GROUP_COUNT>;
 
-/// Whether so many ranks can hold the base of a module together: they are some
-/// groups of `shards`.
-Status checkShards(const LoadedModule &module, int ranks);
+/// From a rank of a group to the next one, where groups have such sizes: those
+/// of TP follow each other.
+constexpr int strideOf(qlora_group group, const GroupSizes &sizes) {
+  return group == QLORA_GROUP_FSDP ? sizes[QLORA_GROUP_TP] : 1;
+}
+
+/// Whether so many ranks can run a module together: they are a multiple of its
+/// mesh.
+Status checkMesh(const LoadedModule &module, int ranks);
 
 /// Whether the collectives of a program are for groups of so many ranks: those
 /// whose shapes know it.

@@ -47,10 +47,13 @@ Status Device::load(const LoadedModule &loaded, FrozenArena *frozen) {
     return misuse("the frozen arena given has {} bytes, the module needs {}",
                   frozen->bytes().size(), frozenBytes);
   const GroupSizes sizes = groupSizes(loaded);
-  QLORA_RETURN_IF_ERROR(checkShards(loaded, sizes[QLORA_GROUP_DP]));
-  if (sizes[QLORA_GROUP_FSDP] != loaded.groupSize())
-    return misuse("a group of {} ranks for a program of {}",
-                  sizes[QLORA_GROUP_FSDP], loaded.groupSize());
+  QLORA_RETURN_IF_ERROR(checkMesh(loaded, sizes[QLORA_GROUP_DP]));
+  for (const auto &[group, wanted] :
+       {std::pair(QLORA_GROUP_FSDP, loaded.groupSize()),
+        {QLORA_GROUP_TP, loaded.tensorRanks()}})
+    if (sizes[group] != wanted)
+      return misuse("a group {} of {} ranks for a program of {}",
+                    groupName(group), sizes[group], wanted);
   QLORA_RETURN_IF_ERROR(checkCollectives(loaded, sizes));
   module = &loaded;
   frozenIsShared = frozen && frozen->isShared();
@@ -145,8 +148,8 @@ Status Device::begin(const qlora_entry &entry,
     return misuse("an entry starts before the one before it has ended");
   QLORA_RETURN_IF_ERROR(failure);
   step = stepBlock;
-  if (const Collectives *shards = options.collectives[QLORA_GROUP_FSDP])
-    step.shard = static_cast<uint32_t>(shards->rank());
+  if (const Collectives *group = options.collectives[shardGroup(*module)])
+    step.shard = static_cast<uint32_t>(group->rank());
   onAllRanks = isOnAll;
   current = &entry;
   failure = beginEntry(entry);

@@ -132,6 +132,15 @@ LossSums &LossSums::operator+=(const LossSums &other) {
   return *this;
 }
 
+LossSums &LossSums::operator/=(double count) {
+  loss /= count;
+  labels /= count;
+  routers /= count;
+  for (double &sum : preferences)
+    sum /= count;
+  return *this;
+}
+
 /// All entries that have sums have the same.
 Program::Program(const LoadedModule &module, Device &device)
     : module(module), device(device) {
@@ -157,7 +166,7 @@ Status Program::startSums(const qlora_entry &entry) {
   return Status::ok();
 }
 
-StatusOr<LossSums> Program::finishSums() {
+StatusOr<LossSums> Program::finishFloats() {
   LossSums read;
   if (std::ranges::count(sums, QLORA_RESULT_CHOSEN_REWARDS))
     read.of = std::ranges::count(sums, QLORA_RESULT_RIGHT_PAIRS)
@@ -175,6 +184,12 @@ StatusOr<LossSums> Program::finishSums() {
       read.preferences[kind - QLORA_RESULT_CHOSEN_REWARDS] = value;
   }
   return read;
+}
+
+/// Each of the ranks with the same rows has added what these come to.
+StatusOr<LossSums> Program::finishSums() {
+  QLORA_ASSIGN_OR_RETURN(LossSums read, finishFloats());
+  return read /= module.tensorRanks();
 }
 
 /// Without `mostLabels`, other ranks run other entries.
@@ -244,7 +259,7 @@ Status Program::evaluate(const MicroBatch &batch,
                     {reinterpret_cast<uint8_t *>(correct.data()),
                      correct.size() * sizeof(int32_t)}));
   QLORA_RETURN_IF_ERROR(startSums(*entry));
-  QLORA_ASSIGN_OR_RETURN(const LossSums own, finishSums());
+  QLORA_ASSIGN_OR_RETURN(const LossSums own, finishFloats());
   sums += own;
   return Status::ok();
 }

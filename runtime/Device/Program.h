@@ -45,6 +45,7 @@ struct LossSums {
   }
 
   LossSums &operator+=(const LossSums &other);
+  LossSums &operator/=(double count);
 };
 
 /// Used by the session's thread. `module` and `device`, which has loaded it,
@@ -73,8 +74,9 @@ public:
   Status update(const qlora_step_block &step);
 
   /// The reads that were started, which have to be finished in their order:
-  /// loss and labels of a step, over all its micro-batches and ranks; the norm
-  /// of its gradient before clipping.
+  /// loss and labels of a step, over all its micro-batches and ranks, where the
+  /// ranks with the same rows count as one; the norm of its gradient before
+  /// clipping.
   StatusOr<LossSums> finishSums();
   StatusOr<double> finishNorm() { return finishFloat(); }
 
@@ -97,6 +99,7 @@ private:
   Status startFloat(const qlora_entry &entry, qlora_binding_kind kind);
   StatusOr<double> finishFloat();
   Status startSums(const qlora_entry &entry);
+  StatusOr<LossSums> finishFloats();
 
   const LoadedModule &module;
   Device &device;

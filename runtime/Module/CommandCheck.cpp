@@ -14,20 +14,40 @@
 
 namespace qlora {
 
+/// Ranks of a group that divides something, whose number a program knows.
+static uint32_t ranksOfGroup(const qlora_module &m, unsigned group) {
+  return group == QLORA_GROUP_FSDP ? m.update_pieces
+         : group == QLORA_GROUP_TP ? m.tensor_ranks
+                                   : 1;
+}
+
+static Status checkPieces(const qlora_module &m, const qlora_operand &o,
+                          uint64_t arenaBytes) {
+  const uint64_t ranks = ranksOfGroup(m, o.pieces_of);
+  if (ranks == 1 || o.pieces != ranks)
+    return damaged("{} pieces, but group {} has {} ranks that divide something",
+                   o.pieces, groupName(o.pieces_of), ranks);
+  if (o.step == 0 || o.step > arenaBytes / ranks || o.bytes > arenaBytes ||
+      !isRange(o.offset, (ranks - 1) * o.step + o.bytes, arenaBytes))
+    return damaged("{} x {} bytes, each {} behind the other, from {} on of an "
+                   "arena of {}",
+                   ranks, o.bytes, o.step, o.offset, arenaBytes);
+  return Status::ok();
+}
+
 static Status checkOperand(const qlora_module &m, const qlora_operand &o) {
   if (o.arena >= m.arena_count)
     return damaged("arena {} of {}", o.arena, m.arena_count);
   const qlora_arena &arena = m.arenas[o.arena];
   if (o.bytes == 0) // absent: nothing of it is looked at
     return Status::ok();
-  if (o.pieces != 0 && (m.update_pieces == 1 || o.pieces != m.update_pieces))
-    return damaged("{} pieces, but updates are divided among {} ranks",
-                   o.pieces, m.update_pieces);
-  const uint64_t pieces = std::max(o.pieces, 1u);
-  if (o.bytes > arena.bytes / pieces ||
-      !isRange(o.offset, o.bytes * pieces, arena.bytes))
-    return damaged("bytes {}+{}{} of the {} arena of {}", o.offset, o.bytes,
-                   pieces > 1 ? fmt::format(" x {}", pieces) : "",
+  if (o.pieces != 0)
+    QLORA_RETURN_IF_ERROR(checkPieces(m, o, arena.bytes));
+  else if (o.pieces_of != 0 || o.step != 0)
+    return damaged("one piece, of group {}, and {} bytes to the next",
+                   groupName(o.pieces_of), o.step);
+  else if (!isRange(o.offset, o.bytes, arena.bytes))
+    return damaged("bytes {}+{} of the {} arena of {}", o.offset, o.bytes,
                    arenaKindName(arena.kind), arena.bytes);
   if ((o.access & QLORA_WRITE) && isFrozenArena(arena.kind))
     return damaged("writes the {} arena", arenaKindName(arena.kind));
@@ -36,7 +56,8 @@ static Status checkOperand(const qlora_module &m, const qlora_operand &o) {
   const uint64_t bytes = dtypeBits(static_cast<qlora_dtype>(o.dtype)) / 8;
   // A decoder reads the scales of a quantised tensor in place.
   const uint64_t unit = storedFormat(o.dtype) ? 64 : bytes;
-  if (o.offset % unit != 0 || (bytes > 0 && o.bytes % bytes != 0))
+  if (o.offset % unit != 0 || o.step % unit != 0 ||
+      (bytes > 0 && o.bytes % bytes != 0))
     return damaged("bytes {}+{} are not a range of {} elements", o.offset,
                    o.bytes, dtypeName(static_cast<qlora_dtype>(o.dtype)));
   return Status::ok();
@@ -111,7 +132,7 @@ static Status checkAccess(const qlora_command &command,
                      access[i]);
   const qlora_operand &to = operands[0], &from = operands[count - 1];
   const bool isOwnPiece = from.pieces != 0 && to.pieces == 0 &&
-                          from.offset == to.offset &&
+                          from.offset == to.offset && from.step == from.bytes &&
                           from.bytes * from.pieces == to.bytes;
   if (count == 2 && to.arena == from.arena &&
       !(isOwnPiece && mayBePiece) && to.offset < from.offset + from.bytes && from.offset < to.offset + to.bytes)

@@ -16,7 +16,7 @@
 
 namespace qlora {
 
-static constexpr uint32_t kMaxShards = 65536;
+static constexpr uint32_t kMaxShards = 65535;
 
 static Status checkHeader(const qlora_module &module) {
   if (module.magic != QLORA_MODULE_MAGIC)
@@ -39,6 +39,12 @@ static Status checkHeader(const qlora_module &module) {
        module.update_pieces != module.shards))
     return damaged("updates divided among {} ranks, and the base among {}",
                    module.update_pieces, module.shards);
+  if (module.tensor_ranks == 0 || module.tensor_ranks > kMaxShards)
+    return damaged("products shared by {} ranks", module.tensor_ranks);
+  if (module.tensor_ranks > 1 &&
+      (module.shards > 1 || module.update_pieces > 1))
+    return damaged("products shared by {} ranks, and pieces on others",
+                   module.tensor_ranks);
   return Status::ok();
 }
 

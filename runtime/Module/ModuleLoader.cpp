@@ -38,7 +38,7 @@ std::string_view collectiveName(unsigned kind) {
 
 std::string_view groupName(unsigned group) {
   static constexpr std::array<std::string_view, QLORA_GROUP_COUNT> names = {
-      "dp", "fsdp"};
+      "dp", "fsdp", "tp"};
   return nameOf(names, group);
 }
 
@@ -169,13 +169,14 @@ std::span<const qlora_operand> LoadedModule::operands() const {
     return own;
   return {module->operands, module->operand_count};
 }
-void LoadedModule::choosePiece(uint32_t number) {
-  if (module->update_pieces == 1)
+void LoadedModule::choosePieces(
+    const std::array<uint32_t, QLORA_GROUP_COUNT> &numbers) {
+  if (meshSize() == 1)
     return;
   own.assign(module->operands, module->operands + module->operand_count);
   for (qlora_operand &operand : own)
     if (operand.pieces != 0)
-      operand.offset += number * operand.bytes;
+      operand.offset += numbers[operand.pieces_of] * operand.step;
 }
 std::span<const qlora_image> LoadedModule::images() const {
   return {module->images, module->image_count};

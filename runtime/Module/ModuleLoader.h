@@ -14,6 +14,7 @@
 #define QLORA_RUNTIME_MODULE_MODULELOADER_H
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -44,9 +45,14 @@ public:
   int groupSize() const {
     return static_cast<int>(std::max(module->shards, module->update_pieces));
   }
-  /// From now on operands in pieces are those of this rank: its number in that
-  /// group. Without it they are those of the first.
-  void choosePiece(uint32_t number);
+  /// Of group TP.
+  int tensorRanks() const { return static_cast<int>(module->tensor_ranks); }
+  /// Ranks that a program is for, or whose multiple may run it: of all groups
+  /// but DP together.
+  int meshSize() const { return groupSize() * tensorRanks(); }
+  /// From now on operands in pieces are those of this rank: its number in each
+  /// enum qlora_group. Without it they are those of the first.
+  void choosePieces(const std::array<uint32_t, QLORA_GROUP_COUNT> &numbers);
   /// The path, or fromTable's name.
   const std::string &path() const { return name; }
 
@@ -114,9 +120,20 @@ std::string_view entryKindName(unsigned kind);
 inline std::string cudaVersionText(unsigned version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
+/// The group whose ranks share tables and rows: step.shard is the number in it.
+inline qlora_group shardGroup(const LoadedModule &module) {
+  return module.tensorRanks() > 1 ? QLORA_GROUP_TP : QLORA_GROUP_FSDP;
+}
 /// True for the arenas of frozen weights, which no command writes.
 inline bool isFrozenArena(unsigned kind) {
   return kind == QLORA_ARENA_FROZEN || kind == QLORA_ARENA_HOST;
+}
+/// The shape of a parameter, also where the arena has a slice of it.
+inline std::vector<int64_t> wholeShapeOf(const qlora_parameter &parameter) {
+  std::vector<int64_t> shape(parameter.shape, parameter.shape + parameter.rank);
+  if (parameter.slices > 1)
+    shape[parameter.slice_dimension] *= parameter.slices;
+  return shape;
 }
 /// What a parameter takes in its arena: all of it, or a piece.
 inline uint64_t arenaBytesOf(const qlora_parameter &parameter) {

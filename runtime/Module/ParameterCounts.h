@@ -38,6 +38,15 @@ struct ParameterCounts {
     return elements;
   }
 
+  /// One of a module; a slice counts as all of its tensor.
+  uint64_t add(const qlora_parameter &parameter) {
+    int64_t shape[QLORA_MAX_RANK];
+    std::copy_n(parameter.shape, QLORA_MAX_RANK, shape);
+    if (parameter.slices != 0)
+      shape[parameter.slice_dimension] *= parameter.slices;
+    return add(parameter.role, {shape, parameter.rank});
+  }
+
   /// In percent, and PEFT's: of all numbers, adapters included.
   double trainableShare() const {
     const uint64_t all = std::max<uint64_t>(base + adapters, 1);

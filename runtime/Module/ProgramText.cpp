@@ -37,8 +37,10 @@ static std::string targetText(const LoadedModule &module,
   case QLORA_COMMAND_COLLECTIVE: {
     std::string text =
         fmt::format("{} {} over {}",
-                    command.collective == QLORA_COLLECTIVE_ALL_REDUCE ? "bucket"
-                                                                      : "number",
+                    command.collective == QLORA_COLLECTIVE_ALL_REDUCE &&
+                            command.group == QLORA_GROUP_DP
+                        ? "bucket"
+                        : "number",
                     command.target, groupName(command.group));
     if (command.peer != 0 || command.collective == QLORA_COLLECTIVE_BROADCAST)
       text += fmt::format(" peer {}", command.peer);

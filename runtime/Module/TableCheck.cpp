@@ -66,8 +66,13 @@ static Status checkFormat(const qlora_parameter &p) {
   if (p.role != QLORA_ROLE_FROZEN || (!isRow && !std::has_single_bit(p.block)))
     return damaged("quantised, but its role is {} and its block {}", p.role,
                    p.block);
-  if (!format->takesDoubleQuant(p.double_quant != 0))
-    return damaged("{} with double_quant {}", format->name, p.double_quant);
+  // Where that is a choice, slices have their scales decoded.
+  const bool isDecoded =
+      p.slices != 0 && format->codedScales == CodedScales::kByChoice;
+  if (!format->takesDoubleQuant(p.double_quant != 0) ||
+      (p.double_quant != 0 && p.double_quant != (isDecoded ? 2 : 1)))
+    return damaged("{} with double_quant {} and {} slices", format->name,
+                   p.double_quant, p.slices);
   return Status::ok();
 }
 
@@ -92,10 +97,12 @@ static Status checkRole(const qlora_module &m, const qlora_parameter &p) {
                    p.dtype, p.block, p.double_quant);
   if (p.quantization != QLORA_QUANTIZATION_NONE)
     QLORA_RETURN_IF_ERROR(checkFormat(p));
+  const int64_t rows =
+      p.shape[0] * (p.slices != 0 && p.slice_dimension == 0 ? p.slices : 1);
   if (p.parts != 0 && ((p.quantization != QLORA_QUANTIZATION_ON_LOAD &&
                         p.quantization != QLORA_QUANTIZATION_STORED &&
-                        p.piece == 0) ||
-                       p.rank == 0 || p.shape[0] % p.parts != 0))
+                        p.piece == 0 && p.slices == 0) ||
+                       p.rank == 0 || rows % p.parts != 0))
     return damaged("{} parts, but quantization {} and {} dimensions", p.parts,
                    p.quantization, p.rank);
   if (p.quantization == QLORA_QUANTIZATION_TURNED && p.rank != 2)
@@ -121,9 +128,40 @@ static Status checkPiece(const qlora_module &m, const qlora_parameter &p) {
   return Status::ok();
 }
 
+/// Of a dimension, so that no count overflows.
+static constexpr int64_t kMostLength = int64_t{1} << 40;
+
+/// Of a slice, whose segments are those of the whole dimension.
+static Status checkSlice(const qlora_module &m, const qlora_parameter &p) {
+  if (p.slices == 0)
+    return p.slice_dimension == 0 && p.segments == 0 && p.first_segment == 0
+               ? Status::ok()
+               : damaged("segments, but no slices");
+  if (p.slices == 1 || p.slices != m.tensor_ranks ||
+      p.role != QLORA_ROLE_FROZEN || p.piece != 0 ||
+      p.slice_dimension >= p.rank || p.segments == 0 ||
+      !isRange(p.first_segment, p.segments, m.constant_count))
+    return damaged("{} slices of {} segments in dimension {}", p.slices,
+                   p.segments, p.slice_dimension);
+  int64_t left = p.shape[p.slice_dimension];
+  for (uint32_t i = 0; i < p.segments; ++i) {
+    const int64_t length = m.constants[p.first_segment + i];
+    if (length <= 0 || length > kMostLength || length % p.slices != 0 ||
+        length / p.slices > left)
+      return damaged("a segment of {} in {} slices", length, p.slices);
+    left -= length / p.slices;
+  }
+  return left == 0 ? Status::ok()
+                   : damaged("segments that leave {} of {}", left,
+                             p.shape[p.slice_dimension]);
+}
+
 static Status checkParameter(const qlora_module &m, const qlora_parameter &p) {
   if (p.arena >= m.arena_count)
     return damaged("arena {} of {}", p.arena, m.arena_count);
+  if (p.rank > QLORA_MAX_RANK)
+    return damaged("{} dimensions", p.rank);
+  QLORA_RETURN_IF_ERROR(checkSlice(m, p));
   QLORA_RETURN_IF_ERROR(checkRole(m, p));
   int64_t elements = 1;
   for (uint32_t i = 0; i < p.rank; ++i)
@@ -133,10 +171,9 @@ static Status checkParameter(const qlora_module &m, const qlora_parameter &p) {
   const auto dtype = static_cast<qlora_dtype>(p.dtype);
   const bool isStored = storedFormat(dtype);
   const uint64_t expected =
-      isStored
-          ? StoredLayout::of(dtype, elements, p.block, p.double_quant != 0)
-                .bytes
-          : static_cast<uint64_t>(elements) * dtypeBits(dtype) / 8;
+      isStored ? StoredLayout::of(dtype, elements, p.block, p.double_quant == 1)
+                     .bytes
+               : static_cast<uint64_t>(elements) * dtypeBits(dtype) / 8;
   if (p.bytes != expected)
     return damaged("{} bytes instead of {}", p.bytes, expected);
   QLORA_RETURN_IF_ERROR(checkPiece(m, p));

@@ -16,7 +16,10 @@ static constexpr double kMessageSeconds = 25e-6;
 /// SharedWindow::kCapacity.
 static constexpr double kRoundBytes = 1 << 20;
 
-int64_t ranksOfGroup(unsigned group, int64_t ranks, int64_t pieces) {
+int64_t ranksOfGroup(unsigned group, int64_t ranks, int64_t pieces,
+                     int64_t tensorRanks) {
+  if (group == QLORA_GROUP_TP)
+    return tensorRanks;
   return group == QLORA_GROUP_FSDP ? pieces : ranks;
 }
 

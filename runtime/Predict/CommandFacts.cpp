@@ -51,8 +51,8 @@ CommandFactsTable::Entry CommandFactsTable::find(const qlora_command &command,
   case QLORA_COMMAND_COLLECTIVE:
     facts.kind = "collective";
     // A group of one sends nothing.
-    if (const int64_t of =
-            ranksOfGroup(command.group, ranks, module.groupSize());
+    if (const int64_t of = ranksOfGroup(
+            command.group, ranks, module.groupSize(), module.tensorRanks());
         of > 1) {
       facts.bytes = double(collectiveBytes(module, command));
       facts.boundSeconds =

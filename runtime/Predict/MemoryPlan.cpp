@@ -127,6 +127,11 @@ std::string parallelText(const LoadedModule &module, int ranks) {
   const uint32_t pieces = module.table().update_pieces;
   const std::string updates =
       pieces > 1 ? fmt::format(", updates in {} pieces", pieces) : "";
+  if (const int together = module.tensorRanks(); together > 1)
+    return fmt::format("{}tensor parallel, each product shared by {} ranks, "
+                       "slices of a base ({}){}; sums {} of gradients a step",
+                       ranks > together ? "data and " : "", together, base,
+                       updates, sums);
   if (const uint32_t shards = module.table().shards; shards > 1)
     return fmt::format("data parallel, a base in {} pieces ({}) for every {} of "
                        "{}{}; sums {} of gradients a step",

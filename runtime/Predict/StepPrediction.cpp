@@ -130,8 +130,8 @@ void StepWalk::addToGroup(const qlora_command &command, const KernelRow *row,
 
 void StepWalk::addCollective(const qlora_command &command) {
   const auto bytes = double(collectiveBytes(module, command));
-  const int64_t ranks =
-      ranksOfGroup(command.group, request.ranks, module.groupSize());
+  const int64_t ranks = ranksOfGroup(command.group, request.ranks,
+                                     module.groupSize(), module.tensorRanks());
   TimelineItem item;
   item.kind = TimelineItem::Kind::kCollective;
   item.queue = command.queue;
@@ -223,6 +223,7 @@ static StatusOr<StepPrediction> predictStep(const LoadedModule &module,
                          module.path(), update ? "accumulate" : "update");
   StepPrediction step;
   step.ranks = request.ranks;
+  step.dataRanks = request.ranks / module.tensorRanks();
   step.microBatches = request.microBatches;
   step.batch = last.batch;
   step.length = last.length;
@@ -260,9 +261,8 @@ StatusOr<std::vector<StepPrediction>>
 predictScaling(const LoadedModule &module, PredictionRequest request) {
   const int64_t all = request.ranks;
   std::vector<StepPrediction> curve;
-  // Of what can be started: multiples of a group.
-  for (int64_t ranks = module.groupSize();;
-       ranks = std::min(2 * ranks, all)) {
+  // Of what can be started: multiples of a mesh.
+  for (int64_t ranks = module.meshSize();; ranks = std::min(2 * ranks, all)) {
     request.ranks = ranks;
     QLORA_ASSIGN_OR_RETURN(auto steps, predictSteps(module, request));
     if (!steps.empty())

@@ -50,6 +50,7 @@ struct PredictedCollective {
 /// One step of each rank.
 struct StepPrediction {
   int64_t ranks = 1, microBatches = 1;
+  int64_t dataRanks = 1; ///< where those with the same rows count as one
   int64_t batch = 0, length = 0; ///< of a micro-batch
   double seconds = 0;
   std::array<PartTotal, size_t(StepPart::kCount)> parts;
@@ -65,7 +66,7 @@ struct StepPrediction {
   /// seconds = parts + launches - overlapped + exposed communication.
   Work work() const;
   double tokensPerSecond() const { ///< of all ranks
-    return double(ranks * microBatches * batch * length) / seconds;
+    return double(dataRanks * microBatches * batch * length) / seconds;
   }
 };
 
@@ -87,8 +88,8 @@ PredictionRequest lowRequest(PredictionRequest request);
 StatusOr<std::vector<StepPrediction>>
 predictSteps(const LoadedModule &module, const PredictionRequest &request);
 
-/// The longest length's step on 1, 2, 4 ... times as many ranks as hold a base
-/// together, and on all of the request, each rank with as many micro-batches.
+/// The longest length's step on 1, 2, 4 ... times as many ranks as the mesh of
+/// a module has, and on all of the request, each rank with as many micro-batches.
 StatusOr<std::vector<StepPrediction>>
 predictScaling(const LoadedModule &module, PredictionRequest request);
 

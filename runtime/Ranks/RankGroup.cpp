@@ -124,17 +124,19 @@ static StatusOr<World> meetAll(const RankEnvironment &env,
   return world;
 }
 
-/// The ranks that hold a base together: some of all of them, but not one.
-static StatusOr<std::unique_ptr<RingCollectives>>
-meetShards(World &world, const RankEnvironment &env, int shards,
-           std::chrono::milliseconds timeout) {
-  const Ring::Members members = {env.rank % shards, shards,
-                                 env.rank / shards * shards};
+/// The ranks of one axis: several, but not all.
+static StatusOr<std::unique_ptr<Collectives>>
+meetPart(World &world, const RankEnvironment &env, qlora_group axis,
+         const GroupSizes &sizes, std::chrono::milliseconds timeout) {
+  const int size = sizes[axis], stride = strideOf(axis, sizes);
+  const int number = env.rank / stride % size;
+  const Ring::Members members = {number, size, env.rank - number * stride,
+                                 stride};
   const auto tellNext = [&](const std::string &own) -> StatusOr<std::string> {
     QLORA_ASSIGN_OR_RETURN(const std::vector<std::string> all,
                            world.group->allGather(own));
     return all[static_cast<size_t>(members.first +
-                                   (members.rank + 1) % shards)];
+                                   (number + 1) % size * stride)];
   };
   QLORA_ASSIGN_OR_RETURN(
       std::unique_ptr<Ring> ring,
@@ -145,16 +147,15 @@ meetShards(World &world, const RankEnvironment &env, int shards,
   QLORA_ASSIGN_OR_RETURN(const LocalRanks local, LocalRanks::find(*group));
   QLORA_RETURN_IF_ERROR(openWindow(local, *group));
   world.group->bind(*group);
-  return group;
+  return std::unique_ptr<Collectives>(std::move(group));
 }
 
 StatusOr<RankGroup> RankGroup::join(const RankEnvironment &env,
                                     FileDescriptor listening,
                                     std::chrono::milliseconds timeout,
-                                    int shards, const Status &own) {
+                                    const GroupMesh &mesh, const Status &own) {
   RankGroup joined;
-  if (shards == 1 && env.worldSize > 1)
-    joined.shards = std::make_unique<SingleRank>();
+  joined.tensorRanks = mesh.tensorRanks;
   joined.isSupervised = hasOwnLauncher(env);
   if (env.worldSize == 1) {
     QLORA_RETURN_IF_ERROR(own);
@@ -165,9 +166,15 @@ StatusOr<RankGroup> RankGroup::join(const RankEnvironment &env,
                          meetAll(env, std::move(listening), timeout, own));
   QLORA_ASSIGN_OR_RETURN(joined.local, LocalRanks::find(*world.group));
   QLORA_RETURN_IF_ERROR(openWindow(joined.local, *world.group));
-  if (shards > 1 && shards < env.worldSize) {
-    QLORA_ASSIGN_OR_RETURN(joined.shards,
-                           meetShards(world, env, shards, timeout));
+  const GroupSizes sizes = {env.worldSize, mesh.pieces, mesh.tensorRanks};
+  for (const qlora_group axis : {QLORA_GROUP_FSDP, QLORA_GROUP_TP}) {
+    if (sizes[axis] == env.worldSize)
+      continue;
+    joined.parts[axis] = std::make_unique<SingleRank>();
+    if (sizes[axis] > 1) {
+      QLORA_ASSIGN_OR_RETURN(joined.parts[axis],
+                             meetPart(world, env, axis, sizes, timeout));
+    }
   }
   joined.heartbeat = world.group->heartbeat();
   joined.group = std::move(world.group);

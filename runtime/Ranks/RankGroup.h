@@ -5,13 +5,14 @@
 // share: one copy of the frozen base, and, where all of a group are on one
 // machine, the memory that its sums and pieces go through.
 //
-// The group of all is a ring of all. Where the base is divided among fewer,
-// those who share one are a second ring, which was found through the first; a
-// rank that is lost to either ends both (Ring::bind).
+// The group of all is a ring of all. Any other of several ranks, but not of all,
+// is a ring too, which was found through the first; a rank that is lost to one
+// ends all (Ring::bind).
 
 #ifndef QLORA_RUNTIME_RANKS_RANKGROUP_H
 #define QLORA_RUNTIME_RANKS_RANKGROUP_H
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <functional>
@@ -28,6 +29,16 @@ namespace qlora {
 
 class Heartbeat;
 
+/// Ranks of the groups that a program is for; their product divides all ranks.
+struct GroupMesh {
+  int pieces = 1;      ///< of group FSDP
+  int tensorRanks = 1; ///< of group TP
+
+  static GroupMesh of(const LoadedModule &module) {
+    return {module.groupSize(), module.tensorRanks()};
+  }
+};
+
 /// Movable. One per process; used by the session's thread between entries.
 class RankGroup {
 public:
@@ -35,15 +46,16 @@ public:
   /// inherited socket of rank 0, or closed: rank 0 then opens its own, on
   /// loopback unless env.masterAddress is another host's or interface's.
   /// A group of one needs no network. `timeout`: of every later call, which
-  /// waits for the slowest rank; that may be in an evaluation. `shards`: of the
-  /// module; the ranks are a multiple of it (checkShards).
+  /// waits for the slowest rank; that may be in an evaluation. The ranks
+  /// are a multiple of the mesh (checkMesh).
   ///
   /// A rank that cannot take part comes too, and says why (`own`): all then
   /// return the first such error.
   static StatusOr<RankGroup> join(const RankEnvironment &env,
                                   FileDescriptor listening,
                                   std::chrono::milliseconds timeout,
-                                  int shards = 1, const Status &own = {});
+                                  const GroupMesh &mesh = {},
+                                  const Status &own = {});
   /// This rank ends for `error`: tells the others, and returns what all ranks
   /// of the job show, which may be another rank's error.
   Status end(const Status &error);
@@ -53,14 +65,31 @@ public:
   /// Of the ranks of `axis` that this one is of; the same object where these
   /// are all.
   Collectives &collectives(qlora_group axis) {
-    return axis == QLORA_GROUP_FSDP && shards ? *shards : *group;
+    return parts[axis] ? *parts[axis] : *group;
   }
   /// Those of every axis, for a device.
   GroupCollectives groups() {
-    return {&collectives(QLORA_GROUP_DP), &collectives(QLORA_GROUP_FSDP)};
+    GroupCollectives all;
+    for (unsigned axis = 0; axis < QLORA_GROUP_COUNT; ++axis)
+      all[axis] = &collectives(static_cast<qlora_group>(axis));
+    return all;
+  }
+  /// Of this rank in each of them.
+  std::array<uint32_t, QLORA_GROUP_COUNT> numbers() {
+    std::array<uint32_t, QLORA_GROUP_COUNT> found;
+    for (unsigned axis = 0; axis < QLORA_GROUP_COUNT; ++axis)
+      found[axis] = static_cast<uint32_t>(
+          collectives(static_cast<qlora_group>(axis)).rank());
+    return found;
   }
   int rank() const { return group->rank(); }
   int size() const { return group->size(); }
+  /// Of the ranks with rows of their own, whose sums a group TP counts as one:
+  /// how many there are, and which this rank is or is a part of.
+  int dataRanks() const { return size() / tensorRanks; }
+  int dataRank() const { return rank() / tensorRanks; }
+  /// Of the ranks with the same rows one counts them for all.
+  bool countsRows() const { return rank() % tensorRanks == 0; }
   /// Each machine has one such rank.
   bool isFirstOfMachine() const { return local.rank() == 0; }
   /// Of this rank's machine: another number for each.
@@ -83,8 +112,10 @@ public:
 
 private:
   LocalRanks local;
-  std::unique_ptr<Collectives> shards; ///< null: all ranks are
-  /// Ends first: its heartbeat closes the connections of both.
+  int tensorRanks = 1;
+  /// By axis; null: all ranks are.
+  std::array<std::unique_ptr<Collectives>, QLORA_GROUP_COUNT> parts;
+  /// Ends first: its heartbeat closes the connections of all.
   std::unique_ptr<Collectives> group;
   Heartbeat *heartbeat = nullptr; ///< of the group; null: it is one rank
   bool isSupervised = false;      ///< our launcher shows one error of all

@@ -95,13 +95,18 @@ Ring::connect(Rendezvous &rendezvous, std::string_view secret,
 Ring::~Ring() { heart.reset(); }
 
 Heartbeat *Ring::heartbeat() const {
-  const Ring *other = bound;
-  return heart ? heart.get() : other ? other->heart.get() : nullptr;
+  for (const Ring *ring = this;;) {
+    if (ring->heart)
+      return ring->heart.get();
+    ring = ring->bound;
+    if (ring == this)
+      return nullptr;
+  }
 }
 
 void Ring::bind(Ring &first, Ring &second) {
+  second.bound = first.bound.load();
   first.bound = &second;
-  second.bound = &first;
   if (first.heart && first.heart->hasCause())
     first.abort(); // which was before
 }
@@ -178,7 +183,7 @@ void Ring::close() {
 
 void Ring::abort() {
   close();
-  if (Ring *other = bound)
+  for (Ring *other = bound; other != this; other = other->bound)
     other->close();
 }
 
@@ -261,8 +266,9 @@ Status Ring::exchange(Neighbour to, Message *sent, Neighbour from,
 
 Status Ring::checkNeighbours() {
   QLORA_RETURN_IF_ERROR(checkOwn());
-  Ring *other = bound;
-  return other ? other->checkOwn() : Status::ok();
+  for (Ring *other = bound; other != this; other = other->bound)
+    QLORA_RETURN_IF_ERROR(other->checkOwn());
+  return Status::ok();
 }
 
 Status Ring::checkOwn() {

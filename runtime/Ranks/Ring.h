@@ -70,7 +70,8 @@ public:
   struct Members {
     int rank = 0; ///< which of them this one is
     int size = 1;
-    int first = 0; ///< rank in the job of number 0; they follow each other
+    int first = 0; ///< rank in the job of number 0
+    int stride = 1; ///< and from each to the next one
   };
   /// Gives a few bytes and is given those of the rank after this one.
   using TellNext = std::function<StatusOr<std::string>(const std::string &own)>;
@@ -93,11 +94,12 @@ public:
           std::chrono::milliseconds handshakeTimeout = kHandshakeTimeout);
   ~Ring();
 
-  /// Of this ring or the one that it is bound to; null: of neither.
+  /// Of this ring or of one that it is bound to; null: of none.
   Heartbeat *heartbeat() const;
 
-  /// From now on the two rings of a rank end together: what is lost or aborted
-  /// in one is so in both. Both outlive all calls of either.
+  /// From now on the second ring of a rank, which is bound to none, ends together
+  /// with the first and all that are bound to it: what is lost or aborted in one
+  /// is so in all. They outlive all calls of any.
   static void bind(Ring &first, Ring &second);
 
   int rank() const { return members.rank; }
@@ -109,9 +111,9 @@ public:
   /// timeout; the connections are then closed, so that the others notice.
   Status exchange(Neighbour to, Message *sent, Neighbour from,
                   Message *received);
-  /// kAborted once a neighbour is gone, also of the bound ring; does not block.
+  /// kAborted once a neighbour is gone, also of a bound ring; does not block.
   Status checkNeighbours();
-  /// Closes the connections, also of the bound ring. Any thread.
+  /// Closes the connections, also of the bound rings. Any thread.
   void abort();
 
 private:
@@ -131,14 +133,16 @@ private:
     return (rank() + (side == kNext ? 1 : size() - 1)) % size();
   }
   /// In the job, for messages.
-  int rankOf(Neighbour side) const { return members.first + numberOf(side); }
+  int rankOf(Neighbour side) const {
+    return members.first + numberOf(side) * members.stride;
+  }
   Status send(Neighbour to, Message &message, bool &hasMoved);
   Status receive(Neighbour from, Message &message, bool &hasMoved);
 
   const Members members;
   const std::chrono::milliseconds limit;
   std::array<FileDescriptor, 2> sockets; ///< by Neighbour
-  std::atomic<Ring *> bound = nullptr; ///< the other ring of this rank, or none
+  std::atomic<Ring *> bound = this; ///< from one to the next, in a circle
   uint64_t call = 0;                   ///< that it is in, or was last
   std::unique_ptr<Heartbeat> heart;    ///< of the first ring of a job
 };

@@ -25,13 +25,16 @@ void Dump::add(std::string name, SafetensorsDtype dtype,
   items.push_back({std::move(name), dtype, std::move(shape), storage.back()});
 }
 
+static bool isShared(const LoadedModule &module) {
+  return module.table().shards > 1 || module.tensorRanks() > 1;
+}
+
 StatusOr<std::optional<Dump>> Dump::open(const std::string &path,
                                          const Run &run) {
   if (!path.empty() && !run.train)
     return Status::invalid("--dump needs a step to train");
   // Those who hold the base together find it and its logits together.
-  if (path.empty() ||
-      (run.group.rank() != 0 && run.module.table().shards == 1))
+  if (path.empty() || (run.group.rank() != 0 && !isShared(run.module)))
     return std::optional<Dump>();
   Dump dump(path);
   QLORA_RETURN_IF_ERROR(dump.takeWeights(run));
@@ -43,7 +46,7 @@ StatusOr<std::optional<Dump>> Dump::open(const std::string &path,
 /// Adds what the ranks found that hold a base together; each has 0 where
 /// another has a number.
 static Status join(const Run &run, std::vector<float> &values) {
-  Collectives &ranks = run.group.collectives(QLORA_GROUP_FSDP);
+  Collectives &ranks = run.group.collectives(shardGroup(run.module));
   QLORA_ASSIGN_OR_RETURN(const std::vector<std::vector<float>> all,
                          ranks.allGatherValues(std::span<const float>(values)));
   for (const std::vector<float> &other : all) {
@@ -65,7 +68,7 @@ Status Dump::takeLogits(const Run &run) {
                std::numeric_limits<int32_t>::max());
   std::vector<float> logits;
   int64_t vocabulary = 0;
-  const int64_t shard = run.group.collectives(QLORA_GROUP_FSDP).rank();
+  const int64_t shard = run.group.collectives(shardGroup(run.module)).rank();
   run.observer.onLogits = [&](const LogitsBlock &block) {
     vocabulary = block.vocab;
     logits.resize(batch.ids.size() * block.vocab);
@@ -81,7 +84,7 @@ Status Dump::takeLogits(const Run &run) {
   Status status = run.program.evaluate(batch, std::nullopt, {}, sums, correct);
   run.observer.onLogits = nullptr;
   QLORA_RETURN_IF_ERROR(status);
-  if (run.module.table().shards > 1)
+  if (isShared(run.module))
     QLORA_RETURN_IF_ERROR(join(run, logits));
   add("logits", SafetensorsDtype::kF32, {batch.batch, batch.length, vocabulary},
       asBytes(logits));
@@ -127,7 +130,7 @@ Status Dump::takeGradients(const Run &run) {
 /// Micro-batches of a step over all ranks.
 static int64_t microBatchesOf(const Run &run, int64_t step) {
   return run.train->schedule().microBatches(step, run.stepShape) *
-         run.group.size();
+         run.stepShape.ranks;
 }
 
 /// Rows of the longest micro-batch of a step.
@@ -173,15 +176,18 @@ static std::vector<float> decoded(const StoredLayout &layout, int64_t columns,
   return values;
 }
 
+static StoredLayout layoutOf(const qlora_parameter &parameter) {
+  int64_t elements = 1;
+  for (uint32_t i = 0; i < parameter.rank; ++i)
+    elements *= parameter.shape[i];
+  return StoredLayout::of(static_cast<qlora_dtype>(parameter.format), elements,
+                          parameter.block, parameter.double_quant == 1);
+}
+
 void Dump::addWeight(const qlora_parameter &parameter,
                      std::span<const uint8_t> bytes) {
   std::vector<int64_t> shape(parameter.shape, parameter.shape + parameter.rank);
-  int64_t elements = 1;
-  for (int64_t size : shape)
-    elements *= size;
-  const StoredLayout l =
-      StoredLayout::of(static_cast<qlora_dtype>(parameter.format), elements,
-                       parameter.block, parameter.double_quant != 0);
+  const StoredLayout l = layoutOf(parameter);
   auto part = [&](int64_t offset, int64_t count) {
     return bytes.subspan(offset, count);
   };
@@ -233,12 +239,59 @@ wholeOf(const Run &run, const qlora_parameter &parameter) {
   return bytes;
 }
 
+std::vector<uint8_t> joinSlices(const LoadedModule &module,
+                                const qlora_parameter &parameter,
+                                std::span<const std::vector<uint8_t>> slices) {
+  const uint32_t dimension = parameter.slice_dimension;
+  size_t outer = 1;
+  for (uint32_t i = 0; i < dimension; ++i)
+    outer *= static_cast<size_t>(parameter.shape[i]);
+  const size_t line = slices[0].size() / outer;
+  const size_t inner = line / static_cast<size_t>(parameter.shape[dimension]);
+  std::vector<uint8_t> whole;
+  for (size_t first = 0; first < slices[0].size(); first += line)
+    for (size_t run = 0, at = first; run < parameter.segments; ++run) {
+      const auto length = static_cast<size_t>(
+          module.table().constants[parameter.first_segment + run]);
+      const size_t bytes = length / parameter.slices * inner;
+      for (const std::vector<uint8_t> &slice : slices) {
+        const auto part = std::span(slice).subspan(at, bytes);
+        whole.insert(whole.end(), part.begin(), part.end());
+      }
+      at += bytes;
+    }
+  return whole;
+}
+
+/// The numbers alone: scales are of whole tensors.
+Status Dump::takeSlices(const Run &run, const qlora_parameter &parameter,
+                        std::span<const uint8_t> own) {
+  auto dtype = static_cast<qlora_dtype>(parameter.dtype);
+  std::vector<float> values;
+  if (parameter.dtype == parameter.format) {
+    values =
+        decoded(layoutOf(parameter), parameter.shape[parameter.rank - 1], own);
+    own = asBytes(values);
+    dtype = QLORA_DTYPE_F32;
+  }
+  QLORA_ASSIGN_OR_RETURN(
+      const std::vector<std::vector<uint8_t>> slices,
+      run.group.collectives(QLORA_GROUP_TP).allGatherValues(own));
+  add(std::string(parameter.name) + ".dequantized", *fromAbiDtype(dtype),
+      wholeShapeOf(parameter), joinSlices(run.module, parameter, slices));
+  return Status::ok();
+}
+
 Status Dump::takeWeights(const Run &run) {
   for (const qlora_parameter &parameter : run.module.parameters()) {
     if (parameter.quantization == QLORA_QUANTIZATION_NONE)
       continue;
     QLORA_ASSIGN_OR_RETURN(const std::vector<uint8_t> bytes,
                            wholeOf(run, parameter));
+    if (parameter.slices != 0) {
+      QLORA_RETURN_IF_ERROR(takeSlices(run, parameter, bytes));
+      continue;
+    }
     if (parameter.dtype == parameter.format) {
       addWeight(parameter, bytes);
       continue;

@@ -18,7 +18,8 @@
 //   <weight>.packed, .absmax, .quant_map [, .nested_absmax,
 //   .nested_quant_map, .nested_offset], .dequantized
 //                         of each weight kept in 4 bits, named as
-//                         bitsandbytes names them
+//                         bitsandbytes names them; only the last where ranks
+//                         have slices of it
 //
 // Step 1 is the first that has a labelled token. dropout.* are there where the
 // adapters have dropout (DropoutMasks.h); logits are those of evaluation, which
@@ -31,6 +32,7 @@
 
 #include <list>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -40,7 +42,7 @@
 
 namespace qlora {
 
-/// Only rank 0 has one, which others help to fill where each has a piece of the
+/// Only rank 0 has one, which others help to fill where each has a part of the
 /// base.
 class Dump {
 public:
@@ -58,6 +60,8 @@ private:
   explicit Dump(std::string path) : path(std::move(path)) {}
   Status takeLogits(const Run &run);
   Status takeWeights(const Run &run);
+  Status takeSlices(const Run &run, const qlora_parameter &parameter,
+                    std::span<const uint8_t> own);
   void add(std::string name, SafetensorsDtype dtype, std::vector<int64_t> shape,
            std::span<const uint8_t> bytes);
   void addWeight(const qlora_parameter &parameter,
@@ -67,6 +71,12 @@ private:
   std::list<std::vector<uint8_t>> storage; ///< what the items point to
   std::vector<SafetensorsItem> items;
 };
+
+/// The slices that ranks have of a parameter, as the whole of which they are:
+/// its segments, one after the other, have a part of each rank.
+std::vector<uint8_t> joinSlices(const LoadedModule &module,
+                                const qlora_parameter &parameter,
+                                std::span<const std::vector<uint8_t>> slices);
 
 } // namespace qlora
 

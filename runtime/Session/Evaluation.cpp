@@ -49,17 +49,17 @@ static Status addBatch(const Run &run, int64_t number, Sums &all) {
   return Status::ok();
 }
 
-/// Number i N + r of the file is rank r's. In lockstep all run as many: what is
-/// behind the last is padding.
+/// Number i N + r of the file is that of rank r, or of those with its rows. In
+/// lockstep all run as many: what is behind the last is padding.
 static StatusOr<Sums> addShare(const Run &run) {
   Sums all;
   ProgressListener listener;
   if (run.metrics)
     listener = run.metrics->progress("evaluating", "batches");
   const int64_t count = run.validation->schedule().countInOrder();
-  const int64_t ranks = run.group.size();
+  const int64_t ranks = run.group.dataRanks();
   for (int64_t first = 0; first < count; first += ranks) {
-    const int64_t number = first + run.group.rank();
+    const int64_t number = first + run.group.dataRank();
     if (number >= count && !run.stepShape.inLockstep)
       break;
     QLORA_ASSIGN_OR_RETURN(all.hasStopped, shouldStop(run));
@@ -74,6 +74,10 @@ static StatusOr<Sums> addShare(const Run &run) {
 }
 
 static Status sumOverRanks(RankGroup &group, Sums &all) {
+  if (!group.countsRows())
+    all = {.losses = {.of = all.losses.of},
+           .matches = {},
+           .hasStopped = all.hasStopped};
   int64_t counts[] = {all.matches.labels, all.matches.right, all.matches.rows,
                       all.matches.matched, all.hasStopped};
   QLORA_RETURN_IF_ERROR(group.sum(std::span(&all.losses.loss, 1)));

@@ -113,7 +113,7 @@ static std::string settingsText(const Run &run) {
       row("rows of a step",
           std::to_string(step.count() *
                          run.options.integer("per_device_train_batch_size")));
-  text += row("processes", std::to_string(step.ranks));
+  text += row("processes", std::to_string(run.group.size()));
   return text + row("device", std::string(run.device.name())) + "\n";
 }
 

@@ -95,7 +95,7 @@ findOwn(const Run &run, int64_t step, qlora_step_block block) {
   };
   const int64_t count = schedule.microBatches(step, run.stepShape);
   for (int64_t k = 0; k < count && isSought(); ++k) {
-    const int64_t index = k * run.group.size() + run.group.rank();
+    const int64_t index = k * run.group.dataRanks() + run.group.dataRank();
     QLORA_RETURN_IF_ERROR(clearGradient(run));
     QLORA_RETURN_IF_ERROR(
         run.train->read(step, index, run.stepShape, batch));
@@ -120,14 +120,14 @@ StatusOr<std::string> findNonFinite(const Run &run, int64_t step,
       const auto all,
       run.group.collectives().allGather(
           own.first < 0 ? "" : fmt::format("{} {}", own.first, own.second)));
-  // The first in the step's order, whichever rank has it.
+  // The first in the step's order, whichever rank has it, or has it first.
   int64_t first = -1;
   std::string text;
   for (const std::string &said : all) {
     if (said.empty())
       continue;
     const int64_t index = std::stoll(said);
-    if (first >= 0 && index > first)
+    if (first >= 0 && index >= first)
       continue;
     first = index;
     text = said.substr(said.find(' ') + 1);

@@ -53,7 +53,8 @@ struct Run {
     return stepShape.inLockstep ? train->mostLabels(step, k, stepShape)
                                 : std::nullopt;
   }
-  /// Micro-batches of a step over all ranks.
+  /// Micro-batches of a step over all ranks, those with the same rows counted
+  /// once.
   int64_t perStep() const { return stepShape.count(); }
 };
 

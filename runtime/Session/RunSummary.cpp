@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 static ParameterCounts countParameters(const LoadedModule &module) {
   ParameterCounts counts;
   for (const qlora_parameter &parameter : module.parameters())
-    counts.add(parameter.role, {parameter.shape, parameter.rank});
+    counts.add(parameter);
   return counts;
 }
 

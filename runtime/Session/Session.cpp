@@ -62,7 +62,8 @@ private:
   Status loadBase();
   int64_t totalSteps() const;
   StepShape stepShape() const {
-    return {start.accumulation, group.size(), module.table().shards > 1,
+    return {start.accumulation, group.dataRanks(),
+            module.table().shards > 1 || module.tensorRanks() > 1,
             options.boolean("reproducible_reductions")};
   }
   uint64_t ownBytes() const;
@@ -229,6 +230,8 @@ Status Session::loadBase() {
   wanted.tokens = options.lengths("trainable_token_indices");
   if (module.table().shards > 1)
     wanted.shards = &group.collectives(QLORA_GROUP_FSDP);
+  if (module.tensorRanks() > 1)
+    wanted.slices = &group.collectives(QLORA_GROUP_TP);
   if (metrics)
     wanted.progress = metrics->progress(options.quantizedFormat().empty()
                                             ? "reading the base"
@@ -275,7 +278,7 @@ uint64_t Session::ownBytes() const {
 uint64_t Session::untouchedBytes() const {
   if (weights.processBytes == 0)
     return 0;
-  TouchedMemory touched(module, group.rank());
+  TouchedMemory touched(module, group.dataRank());
   if (trainData)
     touched.addTraining(trainData->schedule(), stepShape(), totalSteps());
   if (validationData)
@@ -396,8 +399,9 @@ StatusOr<int> Session::run() {
 static StatusOr<LoadedRequest> loadForRanks(const SessionRequest &request,
                                             const RankEnvironment &env) {
   QLORA_ASSIGN_OR_RETURN(LoadedRequest loaded, loadRequest(request));
-  QLORA_RETURN_IF_ERROR(checkRanksOf(loaded.options, env.worldSize));
-  QLORA_RETURN_IF_ERROR(checkShards(loaded.module, env.worldSize));
+  QLORA_RETURN_IF_ERROR(checkMesh(loaded.module, env.worldSize));
+  QLORA_RETURN_IF_ERROR(checkRanksOf(
+      loaded.options, env.worldSize / loaded.module.tensorRanks()));
   if (loaded.options.boolean("reproducible_reductions"))
     QLORA_RETURN_IF_ERROR(GradientTree::check(loaded.module, env.worldSize));
   return loaded;
@@ -419,13 +423,13 @@ StatusOr<int> runSession(const SessionRequest &request,
           ? std::chrono::seconds(loaded->options.integer("ddp_timeout"))
           : env.patience;
   // One that cannot run meets the others too, to tell them why.
-  QLORA_ASSIGN_OR_RETURN(
-      RankGroup group,
-      RankGroup::join(
-          env, std::move(listening), timeout,
-          loaded.isOk() ? loaded->module.groupSize() : 1, loaded.status()));
-  loaded->module.choosePiece(
-      static_cast<uint32_t>(group.collectives(QLORA_GROUP_FSDP).rank()));
+  QLORA_ASSIGN_OR_RETURN(RankGroup group,
+                         RankGroup::join(env, std::move(listening), timeout,
+                                         loaded.isOk()
+                                             ? GroupMesh::of(loaded->module)
+                                             : GroupMesh(),
+                                         loaded.status()));
+  loaded->module.choosePieces(group.numbers());
   // Before anything is read, but after the others could be told.
   auto output = claimOutput(loaded->options, group);
   if (!output.isOk())

@@ -84,7 +84,7 @@ Status StepSubmitter::readBatch(int64_t step, int64_t index) {
 /// The k-th micro-batch of this rank, which counts from now on.
 Status StepSubmitter::readOwn(int64_t k, qlora_step_block &block,
                               SubmittedStep &own) {
-  const int64_t index = k * run.group.size() + run.group.rank();
+  const int64_t index = k * run.group.dataRanks() + run.group.dataRank();
   QLORA_RETURN_IF_ERROR(readBatch(own.step, index));
   block.micro_batch = static_cast<uint64_t>(own.step * run.perStep() + index);
   own.tokens += static_cast<int64_t>(batch.segments.size()) -
@@ -149,8 +149,10 @@ Status StepSubmitter::agree(SubmittedStep &step, SignalRequests &requests) {
   values[kTerminate] = signal == SIGTERM;
   values[kSave] = takeSaveSignal();
   values[kCut] = step.isCut;
-  values[kTokens] = step.tokens;
-  values[kLabels] = step.labels;
+  if (run.group.countsRows()) {
+    values[kTokens] = step.tokens;
+    values[kLabels] = step.labels;
+  }
   QLORA_RETURN_IF_ERROR(run.group.sum(std::span(values)));
   if (values[kInterrupt] > 0)
     requests.stop = SIGINT;

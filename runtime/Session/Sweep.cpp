@@ -59,9 +59,9 @@ static Status checkRun(const LoadedRequest &loaded) {
                            "decoded weights; qlora compare --sweep trains one "
                            "after another",
                            loaded.module.path());
-  if (const int ranks = loaded.module.groupSize(); ranks > 1)
-    return Status::invalid("'{}' was compiled for {} ranks that hold pieces of "
-                           "it, and a --sweep is one rank; compile it "
+  if (const int ranks = loaded.module.meshSize(); ranks > 1)
+    return Status::invalid("'{}' was compiled for {} ranks that run it "
+                           "together, and a --sweep is one rank; compile it "
                            "without --parallel",
                            loaded.module.path(), ranks);
   if (loaded.options.boolean("push_to_hub"))

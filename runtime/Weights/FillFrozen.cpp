@@ -12,52 +12,105 @@
 
 namespace qlora {
 
-Status checkShardGroup(const LoadedModule &module, const Collectives *shards) {
-  const uint32_t wanted = module.table().shards;
-  const int there = shards ? shards->size() : 1;
-  if (wanted <= 1 || static_cast<uint32_t>(there) == wanted)
+Status checkShardGroup(const LoadedModule &module, const Collectives *shards,
+                       const Collectives *slices) {
+  const auto check = [&](uint32_t wanted, const Collectives *group,
+                         const char *parts) {
+    const int there = group ? group->size() : 1;
+    if (wanted <= 1 || static_cast<uint32_t>(there) == wanted)
+      return Status::ok();
+    return Status::invalid("'{}' was compiled for a base that {} ranks hold in "
+                           "{}, and here {} would; start {} ranks or a "
+                           "multiple of them",
+                           module.path(), wanted, parts, there, wanted);
+  };
+  QLORA_RETURN_IF_ERROR(check(module.table().shards, shards, "pieces"));
+  return check(module.table().tensor_ranks, slices, "slices");
+}
+
+namespace {
+/// One call of fillFrozen().
+class FrozenFill {
+public:
+  FrozenFill(const LoadedModule &module, const ParameterSources &sources,
+             ArenaSink &arena)
+      : module(module), sources(sources), arena(arena) {}
+
+  Status add(const qlora_parameter &parameter);
+  Status run();
+
+private:
+  using Parameters = std::vector<const qlora_parameter *>;
+  Status fillAlone(const qlora_parameter &parameter);
+  Status fillTogether(Parameters &parameters, Collectives *holders);
+  void filled(const qlora_parameter &parameter);
+
+  const LoadedModule &module;
+  const ParameterSources &sources;
+  ArenaSink &arena;
+  Parameters alone, pieces, slices;
+  uint64_t total = 0, done = 0;
+};
+} // namespace
+
+/// All ranks refuse the same slices, before any of them makes one.
+Status FrozenFill::add(const qlora_parameter &parameter) {
+  total += arenaBytesOf(parameter);
+  QLORA_RETURN_IF_ERROR(findWhole(module, sources, parameter).status());
+  Parameters &to = !isCutFromWhole(parameter) ? alone
+                   : parameter.slices != 0    ? slices
+                                              : pieces;
+  to.push_back(&parameter);
+  return Status::ok();
+}
+
+void FrozenFill::filled(const qlora_parameter &parameter) {
+  done += arenaBytesOf(parameter);
+  if (sources.progress)
+    sources.progress(done, total);
+}
+
+Status FrozenFill::fillAlone(const qlora_parameter &parameter) {
+  QLORA_RETURN_IF_ERROR(hasParts(parameter)
+                            ? readPart(module, sources, parameter, arena)
+                            : fillFrozenParameter(sources, parameter, arena));
+  filled(parameter);
+  return Status::ok();
+}
+
+/// Those of a round are of a size, so that nobody waits for another's.
+Status FrozenFill::fillTogether(Parameters &parameters, Collectives *holders) {
+  if (parameters.empty())
     return Status::ok();
-  return Status::invalid("'{}' was compiled for a base that {} ranks hold in "
-                         "pieces, and here {} would; start {} ranks or a "
-                         "multiple of them",
-                         module.path(), wanted, there, wanted);
+  std::ranges::stable_sort(
+      parameters, std::greater(),
+      [](const qlora_parameter *p) { return arenaBytesOf(*p); });
+  return exchangeParts(
+      module, sources, *holders, parameters, arena,
+      [&](const qlora_parameter &parameter) { filled(parameter); });
+}
+
+Status FrozenFill::run() {
+  for (const qlora_parameter *parameter : alone)
+    QLORA_RETURN_IF_ERROR(fillAlone(*parameter));
+  QLORA_RETURN_IF_ERROR(fillTogether(pieces, sources.shards));
+  return fillTogether(slices, sources.slices);
 }
 
 Status fillFrozen(const LoadedModule &module, const ParameterSources &sources,
                   FillShare share, qlora_arena_kind kind, ArenaSink &arena) {
-  QLORA_RETURN_IF_ERROR(checkShardGroup(module, sources.shards));
+  QLORA_RETURN_IF_ERROR(
+      checkShardGroup(module, sources.shards, sources.slices));
   if (arena.bytes() != module.arenaBytes(kind))
     return Status::error(
         StatusCode::kInternal, "the {} arena has {} bytes instead of {}",
         arenaKindName(kind), arena.bytes(), module.arenaBytes(kind));
-  std::vector<const qlora_parameter *> alone, together;
-  uint64_t total = 0, done = 0;
+  FrozenFill fill(module, sources, arena);
   const auto parameters = module.parameters();
   for (size_t i = share.rank; i < parameters.size(); i += share.size)
-    if (module.arenas()[parameters[i].arena].kind == kind) {
-      (isCutFromWhole(parameters[i]) ? together : alone)
-          .push_back(&parameters[i]);
-      total += arenaBytesOf(parameters[i]);
-    }
-  const auto filled = [&](const qlora_parameter &parameter) {
-    done += arenaBytesOf(parameter);
-    if (sources.progress)
-      sources.progress(done, total);
-  };
-  for (const qlora_parameter *parameter : alone) {
-    QLORA_RETURN_IF_ERROR(
-        parameter->piece
-            ? readPiece(sources, *parameter,
-                        static_cast<unsigned>(sources.shards->rank()), arena)
-            : fillFrozenParameter(sources, *parameter, arena));
-    filled(*parameter);
-  }
-  if (together.empty())
-    return Status::ok();
-  // Those of a round are of a size, so that nobody waits for another's.
-  std::ranges::stable_sort(together, std::greater(),
-                           [](const qlora_parameter *p) { return p->piece; });
-  return exchangePieces(sources, together, arena, filled);
+    if (module.arenas()[parameters[i].arena].kind == kind)
+      QLORA_RETURN_IF_ERROR(fill.add(parameters[i]));
+  return fill.run();
 }
 
 } // namespace qlora

@@ -1,155 +1,16 @@
 // SPDX-License-Identifier: MIT
 
-// What a base is kept under; mapping, filling and keeping it.
+// Mapping, filling and keeping a base.
 
 #include "runtime/Weights/FrozenBase.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 #include <vector>
 
-#include "runtime/Base/ContentHash.h"
 #include "runtime/Base/UserFiles.h"
-#include "runtime/Kernels/Cpu/QuantizeStored.h"
-#include "runtime/Weights/FileWeight.h"
 
 namespace qlora {
-
-//===----------------------------------------------------------------------===//
-// The key
-//===----------------------------------------------------------------------===//
-
-/// Raised when the same weight of the same file gets other bytes, and no
-/// sample shows it.
-constexpr const char *kBaseVersion = "qlora base 1";
-
-static bool isInFrozenArena(const LoadedModule &module,
-                            const qlora_parameter &parameter) {
-  return module.arenas()[parameter.arena].kind == QLORA_ARENA_FROZEN;
-}
-
-bool quantizesBase(const LoadedModule &module) {
-  const auto parameters = module.parameters();
-  return std::any_of(parameters.begin(), parameters.end(),
-                     [&](const qlora_parameter &parameter) {
-                       return isInFrozenArena(module, parameter) &&
-                              (parameter.quantization ==
-                                   QLORA_QUANTIZATION_ON_LOAD ||
-                               parameter.quantization ==
-                                   QLORA_QUANTIZATION_TURNED);
-                     });
-}
-
-/// Numbers of many magnitudes, quantised by every quantiser: what a change of the quantiser
-/// changes, so that nobody has to remember the version.
-static std::string quantizedSample() {
-  // Two runs of scales, and a partial block at the end.
-  constexpr int64_t kElements = 64 * 300 + 7;
-  std::vector<float> elements(kElements);
-  for (int64_t i = 0; i < kElements; ++i)
-    elements[static_cast<size_t>(i)] =
-        std::ldexp(static_cast<float>(i * 40503 % 65521 - 32760),
-                   static_cast<int>(i / 64 % 24) - 32);
-  std::string bytes;
-  for (const StoredFormat &format : kStoredFormats) {
-    if (!isQuantizer(format.dtype))
-      continue;
-    const auto layout = StoredLayout::of(
-        format.dtype, kElements, 64,
-        format.codedScales != CodedScales::kNever);
-    const size_t begin = bytes.size();
-    bytes.resize(begin + static_cast<size_t>(layout.bytes));
-    quantizeStored(layout, elements.data(),
-                   reinterpret_cast<uint8_t *>(bytes.data() + begin));
-  }
-  return bytes;
-}
-
-static std::string layoutText(const qlora_parameter &parameter) {
-  const std::span<const int64_t> shape(parameter.shape, parameter.rank);
-  return fmt::format("{} {} {} {} {} {} {} {} {}", formatShape(shape),
-                     parameter.file_dtype, parameter.dtype,
-                     parameter.quantization, parameter.format, parameter.block,
-                     parameter.double_quant, parameter.offset, parameter.bytes);
-}
-
-/// Of a base that is whole nothing: its key is what it was before there were
-/// pieces.
-static void addPiece(const LoadedModule &module, uint32_t piece,
-                     ContentHash &hash) {
-  const uint32_t shards = module.table().shards;
-  if (shards <= 1)
-    return;
-  hash.add(fmt::format("piece {} of {}", piece, shards));
-  for (const qlora_parameter &parameter : module.parameters())
-    if (isInFrozenArena(module, parameter))
-      hash.add(fmt::format("{}", parameter.piece));
-}
-
-static void addFile(const std::string &name, const SafetensorsFile &file,
-                    ContentHash &hash) {
-  const FileIdentity &identity = file.identity();
-  hash.add(name);
-  hash.add(fmt::format("{} {} {} {} {}", identity.bytes, identity.inode,
-                       identity.modified, identity.changed,
-                       file.tensors().size()));
-  for (const SafetensorsTensor &tensor : file.tensors()) {
-    hash.add(tensor.name);
-    hash.add(fmt::format("{} {} {} {}", safetensorsDtypeName(tensor.dtype),
-                         formatShape(tensor.shape), tensor.begin, tensor.end));
-  }
-}
-
-StatusOr<std::string> baseKey(const LoadedModule &module,
-                              const ModelFiles &model, uint32_t piece) {
-  ContentHash hash;
-  hash.add(kBaseVersion);
-  hash.add(quantizedSample());
-  hash.add(model.quantization());
-  hash.add(fmt::format("{}", module.arenaBytes(QLORA_ARENA_FROZEN)));
-  for (const qlora_parameter &parameter : module.parameters()) {
-    if (!isInFrozenArena(module, parameter))
-      continue;
-    hash.add(parameter.name);
-    for (const char *name : fileNamesOf(parameter))
-      hash.add(name);
-    hash.add(layoutText(parameter));
-  }
-  addPiece(module, piece, hash);
-  for (const auto &[name, file] : model.all())
-    addFile(name, file, hash);
-  for (const std::string &tensor : model.tensorNames()) {
-    QLORA_ASSIGN_OR_RETURN(std::string file, model.fileOf(tensor));
-    hash.add(tensor);
-    hash.add(file);
-  }
-  return hash.finish();
-}
-
-Status checkSettled(const ModelFiles &model) {
-  for (const auto &[name, file] : model.all())
-    if (!file.identity().isSettled())
-      return Status::error(StatusCode::kUnavailable,
-                           "'{}' was written less than two seconds ago by "
-                           "this machine's clock, and might still be",
-                           file.path());
-  return Status::ok();
-}
-
-Status checkUnchanged(const ModelFiles &model) {
-  for (const auto &[name, file] : model.all()) {
-    QLORA_ASSIGN_OR_RETURN(FileIdentity now, FileIdentity::at(file.path()));
-    if (now != file.identity())
-      return Status::error(StatusCode::kUnavailable,
-                           "'{}' was changed while it was read", file.path());
-  }
-  return Status::ok();
-}
-
-//===----------------------------------------------------------------------===//
-// The cache and the shared memory, as one
-//===----------------------------------------------------------------------===//
 
 /// Empty: the user has no cache folder.
 static std::string folderOf(const BaseCacheRequest &request) {
@@ -211,9 +72,9 @@ struct PieceState {
 /// Whether it is this rank that leaves its piece in the cache of its machine,
 /// where others may have the same one.
 static bool leavesPiece(std::span<const PieceState> states, size_t rank,
-                        uint32_t shards) {
+                        uint32_t holders) {
   const PieceState &own = states[rank];
-  for (size_t other = rank % shards; other < rank; other += shards)
+  for (size_t other = rank % holders; other < rank; other += holders)
     if (states[other].machine == own.machine)
       return false;
   return own.hasFile == 0;
@@ -221,42 +82,42 @@ static bool leavesPiece(std::span<const PieceState> states, size_t rank,
 
 /// Of all ranks of the job, in their order.
 static StatusOr<std::vector<PieceState>>
-gatherStates(RankGroup &group, uint32_t shards, bool hasFile) {
+gatherStates(RankGroup &group, uint32_t holders, bool hasFile) {
   const PieceState own = {group.firstOfMachine(), hasFile};
   QLORA_ASSIGN_OR_RETURN(
       const auto told, group.collectives().allGatherValues(std::span(&own, 1)));
   std::vector<PieceState> states;
   for (const std::vector<PieceState> &each : told)
     states.insert(states.end(), each.begin(), each.end());
-  if (states.size() != told.size() || states.size() % shards != 0)
+  if (states.size() != told.size() || states.size() % holders != 0)
     return Status::error(StatusCode::kInternal,
                          "{} of {} ranks have said what of {} pieces they have",
-                         states.size(), told.size(), shards);
+                         states.size(), told.size(), holders);
   return states;
 }
 
 /// Whether all who hold the base together have found their pieces. A rank that
 /// has found its own leaves it as it is.
-StatusOr<bool> FrozenBase::agreeOnPieces(RankGroup &group, uint32_t shards,
+StatusOr<bool> FrozenBase::agreeOnPieces(RankGroup &group, uint32_t holders,
                                          bool hasFile) {
   QLORA_ASSIGN_OR_RETURN(const std::vector<PieceState> states,
-                         gatherStates(group, shards, hasFile));
+                         gatherStates(group, holders, hasFile));
   const auto rank = static_cast<size_t>(group.rank());
   const auto together =
-      std::span(states).subspan(rank / shards * shards, shards);
+      std::span(states).subspan(rank / holders * holders, holders);
   const auto found = std::ranges::count_if(
       together, [](const PieceState &state) { return state.hasFile != 0; });
   writers = 0;
   for (size_t other = 0; other < states.size(); ++other)
     writers += states[other].machine == group.firstOfMachine() &&
-               leavesPiece(states, other, shards);
-  if (!leavesPiece(states, rank, shards))
+               leavesPiece(states, other, holders);
+  if (!leavesPiece(states, rank, holders))
     key.clear();
-  if (found > 0 && found < shards && remarks.empty())
+  if (found > 0 && found < holders && remarks.empty())
     remarks.push_back(fmt::format("{} of the {} pieces of the quantised base "
                                   "are kept; all are made again",
-                                  found, shards));
-  return found == shards;
+                                  found, holders));
+  return found == holders;
 }
 
 /// What is wrong with the piece of any rank, for the one that speaks.
@@ -274,13 +135,13 @@ Status FrozenBase::shareRemarks(RankGroup &group) {
 Status FrozenBase::openPiece(const LoadedModule &module,
                              const ModelFiles &model, RankGroup &group,
                              const BaseCacheRequest &request) {
-  const uint32_t shards = module.table().shards;
+  const uint32_t holders = holdersOf(module);
   const uint64_t bytes = module.arenaBytes(QLORA_ARENA_FROZEN);
   const FileDescriptor file = find(
-      module, model, request, static_cast<uint32_t>(group.rank()) % shards);
+      module, model, request, static_cast<uint32_t>(group.rank()) % holders);
   QLORA_RETURN_IF_ERROR(shareRemarks(group));
   QLORA_ASSIGN_OR_RETURN(const bool areAllThere,
-                         agreeOnPieces(group, shards, file.isOpen()));
+                         agreeOnPieces(group, holders, file.isOpen()));
   if (!areAllThere)
     mapped.clear();
   QLORA_ASSIGN_OR_RETURN(arena, areAllThere
@@ -293,7 +154,7 @@ StatusOr<FrozenBase> FrozenBase::open(const LoadedModule &module,
                                       const ModelFiles &model, RankGroup &group,
                                       const BaseCacheRequest &request) {
   FrozenBase base;
-  if (module.table().shards > 1) {
+  if (holdersOf(module) > 1) {
     QLORA_RETURN_IF_ERROR(base.openPiece(module, model, group, request));
     return base;
   }

@@ -6,10 +6,10 @@
 // there. The cache saves time and nothing else: whatever is wrong with it is a
 // remark, and the run goes on without.
 //
-// Ranks that hold a base in pieces have other bytes each: memory of their own,
-// and files of their own, which every one of them looks for and leaves. They
-// are filled together (FrozenPieces.h), so files are mapped only where all
-// ranks that hold a base together have theirs.
+// Ranks that hold a base in pieces or slices have other bytes each: memory of
+// their own, and files of their own, which every one of them looks for and
+// leaves. They are filled together (FrozenPieces.h), so files are mapped only
+// where all ranks that hold a base together have theirs.
 //
 //   QLORA_ASSIGN_OR_RETURN(base, FrozenBase::open(module, model, group, {}));
 //   device->load(module, &base->memory());
@@ -40,6 +40,10 @@ namespace qlora {
 /// it is loaded. Keeping a base that is only copied would save nothing.
 bool quantizesBase(const LoadedModule &module);
 
+/// Ranks that hold a base together, in pieces or slices; they follow each
+/// other. 1: each has it whole.
+uint32_t holdersOf(const LoadedModule &module);
+
 /// The name under which a quantised base is kept: a hash of all that decides
 /// the bytes of the FROZEN arena, so that a cached one can only be right or
 /// missing.
@@ -49,7 +53,8 @@ bool quantizesBase(const LoadedModule &module);
 ///                    double quantisation and offset; what our quantiser makes
 ///                    of a sample; a version of ours, which is raised where
 ///                    loading gives other bytes in another way; of a base in
-///                    pieces their sizes and number, and which one it is
+///                    pieces or slices their sizes and number, how they are
+///                    cut, and which one it is
 ///   what goes in     of each file of the model folder its name, identity
 ///                    (FileDescriptor.h) and tensors, and which file a tensor
 ///                    is taken from
@@ -59,7 +64,8 @@ bool quantizesBase(const LoadedModule &module);
 /// done to its time; so is a copy, which is then read and quantised anew. Links
 /// are followed: two snapshots of the Hugging Face cache that share a blob
 /// share a base. The target, other ranks and threads change no byte and are
-/// not in it. `piece`: the number of it, where ranks hold the base in pieces.
+/// not in it. `piece`: the number of this rank among those that hold the base
+/// together in pieces or slices.
 StatusOr<std::string> baseKey(const LoadedModule &module,
                               const ModelFiles &model, uint32_t piece = 0);
 
@@ -112,7 +118,8 @@ private:
                       const BaseCacheRequest &request, uint32_t piece = 0);
   Status openPiece(const LoadedModule &module, const ModelFiles &model,
                    RankGroup &group, const BaseCacheRequest &request);
-  StatusOr<bool> agreeOnPieces(RankGroup &group, uint32_t shards, bool hasFile);
+  StatusOr<bool> agreeOnPieces(RankGroup &group, uint32_t holders,
+                               bool hasFile);
   Status shareRemarks(RankGroup &group);
   void remark(const Status &status);
 

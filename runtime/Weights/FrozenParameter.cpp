@@ -127,9 +127,7 @@ Status fillFrozenParameter(const ParameterSources &sources,
     return copyWeight(weight, parameter, {0, elementsOf(parameter)}, arena,
                       factors);
   }
-  const StoredLayout layout = StoredLayout::of(
-      static_cast<qlora_dtype>(parameter.format), elementsOf(parameter),
-      parameter.block, parameter.double_quant != 0);
+  const StoredLayout layout = layoutOf(parameter);
   if (parameter.quantization == QLORA_QUANTIZATION_STORED)
     return fillStored(sources, parameter, layout, arena);
   QLORA_ASSIGN_OR_RETURN(const StackedFileWeight weight,

@@ -11,7 +11,7 @@
 
 namespace qlora {
 
-/// Fills the bytes of the parameter at its offset.
+/// Fills the bytes of the parameter at its offset; not of a slice.
 Status fillFrozenParameter(const ParameterSources &sources,
                            const qlora_parameter &parameter, ArenaSink &arena);
 

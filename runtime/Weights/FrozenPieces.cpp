@@ -4,7 +4,6 @@
 
 #include "runtime/Weights/FrozenPieces.h"
 
-#include "runtime/Base/HostMemory.h"
 #include "runtime/Weights/ConvertWeights.h"
 #include "runtime/Weights/FrozenParameter.h"
 #include "runtime/Weights/ParameterWeight.h"
@@ -14,18 +13,18 @@
 
 namespace qlora {
 
-/// Pieces are whole cache lines, and so are parts of them.
+/// Pieces are whole cache lines, and so is what is sent of them.
 static constexpr uint64_t kLine = QLORA_PIECE_ALIGNMENT;
 
 //===----------------------------------------------------------------------===//
 // Read by each rank
 //===----------------------------------------------------------------------===//
 
-Status readPiece(const ParameterSources &sources,
-                 const qlora_parameter &parameter, unsigned number,
-                 ArenaSink &arena) {
+static Status readPiece(const ParameterSources &sources,
+                        const qlora_parameter &parameter, ArenaSink &arena) {
   QLORA_ASSIGN_OR_RETURN(const StackedFileWeight weight,
                          findWeight(sources, parameter));
+  const auto number = static_cast<uint64_t>(sources.shards->rank());
   const uint64_t size = weightBytes(static_cast<qlora_dtype>(parameter.dtype));
   const uint64_t begin = std::min(number * parameter.piece, parameter.bytes);
   const uint64_t end = std::min(begin + parameter.piece, parameter.bytes);
@@ -41,16 +40,58 @@ Status readPiece(const ParameterSources &sources,
   return arena.commit();
 }
 
+/// A range of each segment, one behind the other.
+static Status readSlice(const LoadedModule &module,
+                        const ParameterSources &sources,
+                        const qlora_parameter &parameter, ArenaSink &arena) {
+  QLORA_ASSIGN_OR_RETURN(const qlora_parameter whole,
+                         findWhole(module, sources, parameter));
+  QLORA_ASSIGN_OR_RETURN(const StackedFileWeight weight,
+                         findWeight(sources, whole));
+  const SlicedDimension of = dimensionOf(module, parameter, whole);
+  const int64_t number = sources.slices->rank();
+  const int64_t size = weightBytes(static_cast<qlora_dtype>(parameter.dtype));
+  qlora_parameter to = parameter;
+  int64_t segment = 0; // its first element
+  for (const int64_t length : of.segments) {
+    const int64_t count = length / of.slices * of.inner();
+    const int64_t begin = segment + number * count;
+    QLORA_RETURN_IF_ERROR(copyWeight(weight, to, {begin, begin + count}, arena,
+                                     factorsOf(sources, whole)));
+    to.offset += static_cast<uint64_t>(count * size);
+    segment += length * of.inner();
+  }
+  return Status::ok();
+}
+
+Status readPart(const LoadedModule &module, const ParameterSources &sources,
+                const qlora_parameter &parameter, ArenaSink &arena) {
+  return parameter.slices != 0 ? readSlice(module, sources, parameter, arena)
+                               : readPiece(sources, parameter, arena);
+}
+
 //===----------------------------------------------------------------------===//
 // Made by one rank for all
 //===----------------------------------------------------------------------===//
 
+/// A slice is one range of elements in each segment where there is nothing
+/// before its dimension.
+bool isCutFromWhole(const qlora_parameter &parameter) {
+  if (!hasParts(parameter))
+    return false;
+  int64_t rows = 1;
+  for (uint32_t i = 0; i < parameter.slice_dimension; ++i)
+    rows *= parameter.shape[i];
+  return parameter.quantization != QLORA_QUANTIZATION_NONE || rows > 1;
+}
+
 namespace {
 /// One rank's part in the rounds.
-class PieceExchange {
+class PartExchange {
 public:
-  PieceExchange(const ParameterSources &sources, ArenaSink &arena)
-      : sources(sources), group(*sources.shards), arena(arena),
+  PartExchange(const LoadedModule &module, const ParameterSources &sources,
+               Collectives &group, ArenaSink &arena)
+      : module(module), sources(sources), group(group), arena(arena),
         ranks(static_cast<uint64_t>(group.size())) {}
 
   using Round = std::span<const qlora_parameter *const>;
@@ -59,50 +100,47 @@ public:
   Status run(Round round);
 
 private:
-  Status makeWhole(const qlora_parameter &parameter);
+  Status make(const qlora_parameter &parameter);
   void cut(const qlora_parameter &parameter, uint64_t at, uint64_t count);
   Status keep(Round round, uint64_t at, uint64_t count);
 
+  const LoadedModule &module;
   const ParameterSources &sources;
   Collectives &group;
   ArenaSink &arena;
   const uint64_t ranks;
-  HostMemory whole;                    ///< of the largest one so far
-  std::vector<uint8_t> sent, received; ///< a part of the piece of every rank
+  WholeTensor whole;
+  std::vector<ByteCut> cuts;           ///< of `whole`, for each rank
+  std::vector<uint8_t> sent, received; ///< some bytes of the part of every rank
 };
 } // namespace
 
-Status PieceExchange::makeWhole(const qlora_parameter &parameter) {
-  if (whole.bytes().size() < parameter.bytes) {
-    whole = {}; // the old one goes before the new one comes
-    QLORA_ASSIGN_OR_RETURN(whole, HostMemory::anonymous(parameter.bytes));
-  }
-  qlora_parameter alone = parameter;
-  alone.offset = 0;
-  HostArena memory(whole.bytes().first(parameter.bytes));
-  return fillFrozenParameter(sources, alone, memory);
+Status PartExchange::make(const qlora_parameter &parameter) {
+  cuts.clear();
+  QLORA_RETURN_IF_ERROR(whole.make(module, sources, parameter));
+  for (uint64_t rank = 0; rank < ranks; ++rank)
+    cuts.push_back(whole.cutFor(rank));
+  return Status::ok();
 }
 
-/// Of every piece `count` bytes from `at` on, side by side; zeros behind the
-/// end of the tensor. What is not of a shorter piece any more nobody keeps.
-void PieceExchange::cut(const qlora_parameter &parameter, uint64_t at,
-                        uint64_t count) {
-  for (uint64_t rank = 0; rank < ranks; ++rank) {
-    const uint64_t begin =
-        std::min(rank * parameter.piece + at, parameter.bytes);
-    const uint64_t end = std::min(begin + count, parameter.bytes);
-    std::ranges::copy(whole.bytes().subspan(begin, end - begin),
-                      sent.begin() + static_cast<ptrdiff_t>(rank * count));
-  }
+/// Of every part `count` bytes from `at` on, side by side. What is not of a
+/// shorter part any more nobody keeps.
+void PartExchange::cut(const qlora_parameter &parameter, uint64_t at,
+                       uint64_t count) {
+  if (at >= arenaBytesOf(parameter))
+    return;
+  const uint64_t there = std::min(count, arenaBytesOf(parameter) - at);
+  for (uint64_t rank = 0; rank < ranks; ++rank)
+    cuts[rank].copy(at, std::span(sent).subspan(rank * count, there));
 }
 
-/// What has come, each to its place; pieces may be shorter than the largest.
-Status PieceExchange::keep(Round round, uint64_t at, uint64_t count) {
+/// What has come, each to its place; parts may be shorter than the largest.
+Status PartExchange::keep(Round round, uint64_t at, uint64_t count) {
   for (size_t i = 0; i < round.size(); ++i) {
     const qlora_parameter &parameter = *round[i];
-    if (at >= parameter.piece)
+    if (at >= arenaBytesOf(parameter))
       continue;
-    const uint64_t kept = std::min(count, parameter.piece - at);
+    const uint64_t kept = std::min(count, arenaBytesOf(parameter) - at);
     std::ranges::copy(std::span(received).subspan(i * count, kept),
                       arena.map(parameter.offset + at, kept).begin());
     QLORA_RETURN_IF_ERROR(arena.commit());
@@ -110,13 +148,13 @@ Status PieceExchange::keep(Round round, uint64_t at, uint64_t count) {
   return Status::ok();
 }
 
-Status PieceExchange::run(Round round) {
+Status PartExchange::run(Round round) {
   const auto own = static_cast<size_t>(group.rank());
   if (own < round.size())
-    QLORA_RETURN_IF_ERROR(makeWhole(*round[own]));
+    QLORA_RETURN_IF_ERROR(make(*round[own]));
   uint64_t largest = 0;
   for (const qlora_parameter *parameter : round)
-    largest = std::max(largest, parameter->piece);
+    largest = std::max(largest, arenaBytesOf(*parameter));
   const uint64_t most =
       std::max(kLine, kExchangedBytes / ranks / kLine * kLine);
   for (uint64_t at = 0; at < largest; at += most) {
@@ -133,12 +171,13 @@ Status PieceExchange::run(Round round) {
 }
 
 Status
-exchangePieces(const ParameterSources &sources,
-               std::span<const qlora_parameter *const> parameters,
-               ArenaSink &arena,
-               const std::function<void(const qlora_parameter &)> &filled) {
-  PieceExchange exchange(sources, arena);
-  const auto ranks = static_cast<size_t>(sources.shards->size());
+exchangeParts(const LoadedModule &module, const ParameterSources &sources,
+              Collectives &holders,
+              std::span<const qlora_parameter *const> parameters,
+              ArenaSink &arena,
+              const std::function<void(const qlora_parameter &)> &filled) {
+  PartExchange exchange(module, sources, holders, arena);
+  const auto ranks = static_cast<size_t>(holders.size());
   for (size_t first = 0; first < parameters.size(); first += ranks) {
     const auto round =
         parameters.subspan(first, std::min(ranks, parameters.size() - first));

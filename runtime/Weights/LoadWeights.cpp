@@ -90,7 +90,8 @@ StatusOr<LoadedWeights> loadWeights(const WeightRequest &request,
   if (request.modelFolder.empty())
     return Status::invalid("no model_name_or_path: say where the model folder "
                            "is with --model-name-or-path DIR");
-  QLORA_RETURN_IF_ERROR(checkShardGroup(request.module, request.shards));
+  QLORA_RETURN_IF_ERROR(
+      checkShardGroup(request.module, request.shards, request.slices));
   QLORA_ASSIGN_OR_RETURN(ModelFiles model,
                          ModelFiles::open(request.modelFolder));
   ParameterSources sources;
@@ -99,6 +100,7 @@ StatusOr<LoadedWeights> loadWeights(const WeightRequest &request,
   sources.progress = request.progress;
   sources.tokens = request.tokens;
   sources.shards = request.shards;
+  sources.slices = request.slices;
   std::optional<SafetensorsFile> adapter;
   if (!request.adapterFolder.empty()) {
     QLORA_ASSIGN_OR_RETURN(

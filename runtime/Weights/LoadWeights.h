@@ -41,6 +41,7 @@ struct WeightRequest {
   FactorRequest factors = {};
   std::vector<int64_t> tokens = {}; ///< as in ParameterSources
   Collectives *shards = nullptr;    ///< as in ParameterSources
+  Collectives *slices = nullptr;    ///< as there
 };
 
 struct LoadedWeights {

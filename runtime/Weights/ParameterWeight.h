@@ -25,6 +25,12 @@ inline bool isTurned(const qlora_parameter &parameter) {
 /// As its file has it.
 std::vector<int64_t> shapeInFile(const qlora_parameter &parameter);
 int64_t elementsOf(const qlora_parameter &parameter);
+/// Of a quantised one.
+inline StoredLayout layoutOf(const qlora_parameter &parameter) {
+  return StoredLayout::of(static_cast<qlora_dtype>(parameter.format),
+                          elementsOf(parameter), parameter.block,
+                          parameter.double_quant == 1);
+}
 
 /// The weight of the model folder that a parameter names, or its parts.
 StatusOr<StackedFileWeight> findWeight(const ParameterSources &sources,

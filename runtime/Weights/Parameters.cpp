@@ -8,6 +8,7 @@
 #include "runtime/Weights/ConvertWeights.h"
 #include "runtime/Weights/ParameterInit.h"
 #include "runtime/Weights/ParameterWeight.h"
+#include "runtime/Weights/WholeTensor.h"
 
 #include <algorithm>
 #include <set>
@@ -103,23 +104,24 @@ static Status fillRows(const LoadedModule &module,
   name.remove_prefix(name.starts_with(kPeftPrefix) ? kPeftPrefix.size() : 0);
   const std::string weight =
       fmt::format("{}.weight", name.substr(0, name.find(".token_adapter.")));
-  const qlora_parameter *table = module.parameter(weight);
+  const qlora_parameter *found = module.parameter(weight);
+  const qlora_parameter table = found ? wholeOf(*found) : qlora_parameter();
   const auto count = static_cast<int64_t>(sources.tokens.size());
-  if (!table || table->rank != 2 || parameter.rank != 2 ||
-      parameter.shape[0] != count || parameter.shape[1] != table->shape[1])
+  if (table.rank != 2 || parameter.rank != 2 || parameter.shape[0] != count ||
+      parameter.shape[1] != table.shape[1])
     return Status::error(StatusCode::kDataLoss,
                          "'{}' is not of the {} trainable_token_indices of a "
                          "weight '{}'; compile it again",
                          parameter.name, count, weight);
   QLORA_ASSIGN_OR_RETURN(const StackedFileWeight file,
-                         findWeight(sources, *table));
+                         findWeight(sources, table));
   const int64_t columns = parameter.shape[1];
   std::vector<uint8_t> row(static_cast<size_t>(columns) *
                            weightBytes(file.dtype()));
   auto *out = reinterpret_cast<float *>(
       arena.map(parameter.offset, parameter.bytes).data());
   for (int64_t token : sources.tokens) {
-    if (token < 0 || token >= table->shape[0])
+    if (token < 0 || token >= table.shape[0])
       return Status::invalid("trainable_token_indices: '{}' has no row {}",
                              weight, token);
     QLORA_RETURN_IF_ERROR(file.read(token * columns, row));

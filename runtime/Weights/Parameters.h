@@ -5,8 +5,8 @@
 // resident memory grows by the arena (where it is on the host) and one window,
 // not by the file. Into an arena elsewhere they go window by window too, a
 // tensor that is quantised in its file whole; one that is to be quantised is
-// quantised there (QuantizeWeight.h). Where ranks hold a base in pieces:
-// FrozenPieces.h.
+// quantised there (QuantizeWeight.h). Where ranks hold a base in pieces or
+// slices: FrozenPieces.h.
 //
 // Frozen weights are copied, converted (bf16, f16, f32 to the arena's dtype,
 // to nearest even), quantised as bitsandbytes does, or taken as
@@ -65,17 +65,20 @@ struct ParameterSources {
   /// The ranks that hold the base in pieces, of which this rank has the number
   /// of its rank among them; null: one rank that holds it whole.
   Collectives *shards = nullptr;
+  /// The same for slices: group TP.
+  Collectives *slices = nullptr;
 };
 
-/// kInvalidArgument where a module's base is in more or fewer pieces than there
-/// are ranks to hold them.
-Status checkShardGroup(const LoadedModule &module, const Collectives *shards);
+/// kInvalidArgument where a module's base is in more or fewer pieces or slices
+/// than there are ranks to hold them.
+Status checkShardGroup(const LoadedModule &module, const Collectives *shards,
+                       const Collectives *slices);
 
-/// Fills this rank's share of the FROZEN or the HOST arena. Pieces of it are
-/// filled by all ranks of sources.shards together (FrozenPieces.h); their share
-/// is everything. kInvalidArgument when a tensor has another shape or dtype
-/// than the module was compiled for, kNotFound when it is missing; both name
-/// it.
+/// Fills this rank's share of the FROZEN or the HOST arena. Pieces and slices
+/// are filled by all ranks that hold them together (FrozenPieces.h); their
+/// share is everything. kDataLoss where a slice is none (Slices.h),
+/// kInvalidArgument when a tensor has another shape or dtype than the module
+/// was compiled for, kNotFound when it is missing; both name it.
 Status fillFrozen(const LoadedModule &module, const ParameterSources &sources,
                   FillShare share, qlora_arena_kind kind, ArenaSink &arena);
 

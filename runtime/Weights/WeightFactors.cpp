@@ -14,6 +14,8 @@
 #include "runtime/Weights/ConvertWeights.h"
 #include "runtime/Weights/FileWeight.h"
 #include "runtime/Weights/ParameterInit.h"
+#include "runtime/Weights/ParameterWeight.h"
+#include "runtime/Weights/WholeTensor.h"
 
 namespace qlora {
 
@@ -80,7 +82,7 @@ static StatusOr<std::vector<float>> readWeight(const ModelFiles &model,
 /// What quantisation leaves of a weight, [out, in] from now on.
 static Status takeQuantized(const WeightFactors &of, WholeMatrix &w,
                             std::vector<float> &values) {
-  const qlora_parameter &weight = *of.weight;
+  const qlora_parameter weight = wholeOf(*of.weight);
   if (weight.quantization == QLORA_QUANTIZATION_NONE)
     return Status::invalid("init_lora_weights: '{}' is not quantised, and "
                            "loftq starts at what quantisation leaves of it; "
@@ -94,9 +96,7 @@ static Status takeQuantized(const WeightFactors &of, WholeMatrix &w,
     w = {values, w.rows, w.columns};
   }
   const auto elements = static_cast<int64_t>(values.size());
-  const StoredLayout layout =
-      StoredLayout::of(static_cast<qlora_dtype>(weight.format), elements,
-                       weight.block, weight.double_quant != 0);
+  const StoredLayout layout = layoutOf(weight);
   std::vector<uint8_t> packed(static_cast<size_t>(layout.bytes));
   quantizeStored(layout, values.data(), packed.data());
   std::vector<float> decoded(values.size());

@@ -54,13 +54,15 @@ inline std::vector<Rows> rowsOfParts() {
   return rows;
 }
 
-inline KernelCase::Constants constantsOf(const Split &s, int64_t lines) {
+/// `isShared`: all ranks have the same rows, and each merges all.
+inline KernelCase::Constants constantsOf(const Split &s, int64_t lines,
+                                         bool isShared = false) {
   return {{"rows", s.rows},        {"hidden_size", s.hidden},
           {"vocab", s.vocab},      {"piece", s.piece},
           {"shards", s.shards},    {"ldh", s.stride()},
           {"lddh", s.stride()},    {"cap", bits(s.cap)},
           {"chunk_rows", s.chunk}, {"lines", lines},
-          {"replaced", 0}};
+          {"replaced", 0},         {"own", isShared ? s.rows : s.ofShard()}};
 }
 
 /// All words in one place.
@@ -125,7 +127,8 @@ inline KernelCase makePart(const Split &s, int64_t shard, KernelCase &whole) {
 }
 
 inline KernelCase makeMerge(const Split &s, int64_t shard, KernelCase &whole,
-                            std::vector<KernelCase> &parts) {
+                            std::vector<KernelCase> &parts,
+                            bool isShared = false) {
   KernelCase::Types types = {{"states", F32},
                              {"targets", I32},
                              {"loss", F32},
@@ -137,7 +140,8 @@ inline KernelCase makeMerge(const Split &s, int64_t shard, KernelCase &whole,
   }
   if (s.hasDHidden())
     types["dhidden"] = s.dhidden();
-  KernelCase merge("head_merge", types, constantsOf(s, s.lines));
+  const int64_t lines = isShared ? s.shards * s.lines : s.lines;
+  KernelCase merge("head_merge", types, constantsOf(s, lines, isShared));
   copyRows("targets", 1, s.rows, s.rows, whole, merge);
   for (int64_t i = 0; i < s.shards * s.rows * 4; ++i)
     merge.set("states", i,

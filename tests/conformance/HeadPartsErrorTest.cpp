@@ -82,10 +82,11 @@ TEST(HeadParts, SayWhyARequestIsRefused) {
               "piece must be at most 2^24, got 16777217");
     EXPECT_EQ(refusal(request, "vocab", (1 << 24) + 1),
               "vocab must be at most 2^24, got 16777217");
-    EXPECT_EQ(refusal(request, "shards", 3), "shards must divide rows, got 3");
   }
+  EXPECT_EQ(refusal(merge, "own", 3),
+            "own must be the rows of a shard, or all, got 3");
   EXPECT_EQ(refusal(merge, "lines", 3),
-            "lines must divide the rows of a shard, got 3");
+            "lines must divide own, got 3");
   KernelRequest without = merge;
   without.dtypes[without.op->operandIndex("w")] = std::nullopt;
   EXPECT_EQ(refusal(without, "piece", 5),

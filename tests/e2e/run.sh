@@ -75,6 +75,13 @@ done
 ./goldens.py --tools "$tools" --target cuda --ranks 4 \
   --compile-flag=--parallel=fsdp=2,zero1=2 qwen3-ranks
 ./shards.py --tools "$tools"
+echo "-- products that ranks share"
+./tensor_parallel.py --tools "$tools" --every 2
+./tensor_parallel.py --tools "$tools" --target cuda --every 7
+for target in "" "--bf16" "--target cuda --bf16"; do
+  ./goldens.py --tools "$tools" --tp 2 $target qwen3-ranks phi3-nf4 llama-full \
+    mixtral llama-dpo llama-lora-bias gpt2-bias-all llama-int8
+done
 for form in panel scratch resident; do
   echo "-- weights decoded: $form"
   ./goldens.py --tools "$tools" --compile-flag=--dequant=$form \

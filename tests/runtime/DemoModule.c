@@ -99,22 +99,22 @@ static const qlora_launch launches[] = {
 #define F32 QLORA_DTYPE_F32
 static const qlora_operand operands[] = {
     /* 0: scale_add */
-    {kFrozen, F32, QLORA_READ, 0, 0, 64, 0},
-    {kTrainable, F32, QLORA_READ, 0, 0, 64, 0},
-    {kActivation, F32, QLORA_WRITE, 0, 0, 64, 0},
+    {kFrozen, F32, QLORA_READ, 0, 0, 0, 0, 64, 0, 0},
+    {kTrainable, F32, QLORA_READ, 0, 0, 0, 0, 64, 0, 0},
+    {kActivation, F32, QLORA_WRITE, 0, 0, 0, 0, 64, 0, 0},
     /* 3: copy */
-    {kResult, F32, QLORA_WRITE, 0, 0, 64, 0},
-    {kActivation, F32, QLORA_READ, 0, 0, 64, 0},
+    {kResult, F32, QLORA_WRITE, 0, 0, 0, 0, 64, 0, 0},
+    {kActivation, F32, QLORA_READ, 0, 0, 0, 0, 64, 0, 0},
     /* 5: gather */
-    {kInput, QLORA_DTYPE_I32, QLORA_READ, 0, 0, 64, 0},
-    {kGradient, F32, QLORA_READ_WRITE, 0, 0, 64, 0},
+    {kInput, QLORA_DTYPE_I32, QLORA_READ, 0, 0, 0, 0, 64, 0, 0},
+    {kGradient, F32, QLORA_READ_WRITE, 0, 0, 0, 0, 64, 0, 0},
     /* 7: all_reduce, loss and label count included */
-    {kGradient, F32, QLORA_READ_WRITE, 0, 0, 72, 0},
+    {kGradient, F32, QLORA_READ_WRITE, 0, 0, 0, 0, 72, 0, 0},
     /* 8: descend */
-    {kTrainable, F32, QLORA_READ_WRITE, 0, 0, 64, 0},
-    {kGradient, F32, QLORA_READ, 0, 0, 64, 0},
+    {kTrainable, F32, QLORA_READ_WRITE, 0, 0, 0, 0, 64, 0, 0},
+    {kGradient, F32, QLORA_READ, 0, 0, 0, 0, 64, 0, 0},
     /* 10: fill */
-    {kGradient, F32, QLORA_WRITE, 0, 0, 72, 0},
+    {kGradient, F32, QLORA_WRITE, 0, 0, 0, 0, 72, 0, 0},
 };
 
 enum { kCompute = QLORA_QUEUE_COMPUTE, kSend = QLORA_QUEUE_COMMUNICATION };
@@ -170,6 +170,7 @@ static const qlora_module module = {
     .binding_count = COUNT(bindings),
     .shards = 1,
     .update_pieces = 1,
+    .tensor_ranks = 1,
     .arenas = arenas,
     .parameters = parameters,
     .kernels = kernels,

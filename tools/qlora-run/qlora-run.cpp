@@ -93,7 +93,11 @@ static int launch(const SessionRequest &request, int ranks, char **argv,
   auto loaded = loadRequest(request);
   if (!loaded.isOk())
     return fail(loaded.status());
-  if (Status status = checkRanksOf(loaded->options, ranks); !status.isOk())
+  if (Status status = checkMesh(loaded->module, ranks); !status.isOk())
+    return fail(status);
+  if (Status status = checkRanksOf(loaded->options,
+                                   ranks / loaded->module.tensorRanks());
+      !status.isOk())
     return fail(status);
   if (Status status = checkOutputFolder(loaded->options); !status.isOk())
     return fail(status);

@@ -244,10 +244,17 @@ static Status addStepRows(const Machines &machines, Configuration &result) {
   const bool chooses = choosesLayout(result);
   if ((findsBatch || chooses) && !machines.isRanksSaid && machines.ranks > 1)
     result.compilerFlags.push_back(fmt::format("--ranks={}", machines.ranks));
+  int64_t withRows = machines.ranks;
+  if (!chooses) {
+    QLORA_ASSIGN_OR_RETURN(
+        const ParallelMesh mesh,
+        ParallelMesh::parse(result.options.text("parallel")));
+    withRows = std::max<int64_t>(1, withRows / mesh.tensorRanks);
+  }
   if (findsBatch)
-    return batchCandidates(result.options, machines.ranks).status();
+    return batchCandidates(result.options, withRows).status();
   QLORA_ASSIGN_OR_RETURN(const int64_t steps,
-                         accumulationSteps(result.options, machines.ranks));
+                         accumulationSteps(result.options, withRows));
   if (chooses && steps > 1)
     result.compilerFlags.push_back(
         fmt::format("--gradient-accumulation-steps={}", steps));

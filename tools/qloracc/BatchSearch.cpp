@@ -48,9 +48,9 @@ static std::string reasonOf(const Candidate &best,
   std::string text = fmt::format("batch {}", best.batch);
   if (const int64_t rows = settings.options.integer("global_batch_size"))
     text += fmt::format(" x {} x {} = {} a step",
-                        formatCounted(rows / (best.batch * settings.ranks),
+                        formatCounted(rows / (best.batch * settings.rowRanks()),
                                       "accumulation step"),
-                        formatCounted(settings.ranks, "rank"),
+                        formatCounted(settings.rowRanks(), "rank"),
                         formatCounted(rows, "row"));
   text += "; plan " + planText(best.plan.bytes, settings.compile.memoryLimit);
   if (&best != &candidates.back())

@@ -4,6 +4,7 @@
 
 #include "tools/qloracc/Remarks.h"
 
+#include "compiler/Report/RunFacts.h"
 #include "compiler/Schedule/EntryBuffers.h"
 #include "dialects/Model/Model.h"
 #include "dialects/Program/Program.h"
@@ -164,7 +165,7 @@ std::string compileSummary(ModuleOp program, const CompilerSettings &settings,
                            double seconds) {
   ParameterCounts counts;
   for (auto parameter : program.getOps<program::ParameterOp>())
-    counts.add(uint32_t(parameter.getRole()), parameter.getShape());
+    counts.add(uint32_t(parameter.getRole()), wholeShapeOf(parameter));
   std::string text;
   if (auto config = program->getAttrOfType<DictionaryAttr>("model.config"))
     if (auto family = config.getAs<StringAttr>("family")) {

@@ -148,6 +148,8 @@ Status applyMesh(const ParallelMesh &mesh, CompilerSettings &settings) {
                            "keeps");
   settings.compile.shards = mesh.shards;
   settings.compile.updatePieces = mesh.updatePieces;
+  settings.compile.tensorRanks = mesh.tensorRanks;
+  settings.ranks = std::max(settings.ranks, mesh.tensorRanks);
   return Status::ok();
 }
 
@@ -341,7 +343,7 @@ parseSettings(std::span<const std::string> words) {
   QLORA_ASSIGN_OR_RETURN(settings.input, onlyInput(line, tool));
   if (settings.options.boolean("auto_find_batch_size")) {
     QLORA_ASSIGN_OR_RETURN(settings.batches,
-                           batchCandidates(settings.options, settings.ranks));
+                           batchCandidates(settings.options, settings.rowRanks()));
   }
   QLORA_RETURN_IF_ERROR(resolveMemoryLimit(settings));
   return settings;

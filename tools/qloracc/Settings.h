@@ -6,6 +6,8 @@
 #ifndef QLORA_TOOLS_QLORACC_SETTINGS_H
 #define QLORA_TOOLS_QLORACC_SETTINGS_H
 
+#include <algorithm>
+
 #include "compiler/Codegen/Codegen.h"
 #include "compiler/Pipeline.h"
 #include "compiler/Report/Report.h"
@@ -32,6 +34,10 @@ struct CompilerSettings {
   /// batch of `compile` is what was asked for.
   std::vector<int64_t> batches;
   int64_t ranks = 1; ///< that share a global batch
+  /// Of these, that have rows of their own.
+  int64_t rowRanks() const {
+    return std::max<int64_t>(1, ranks / compile.tensorRanks);
+  }
   /// With --parallel auto the candidates, the simplest first; else empty.
   std::vector<ParallelMesh> layouts;
   // What machines the ranks of these are on: as DeviceProfile has it.

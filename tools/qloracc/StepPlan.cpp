@@ -15,7 +15,7 @@ namespace qlora {
 static LogicalResult predict(ModuleOp program, const CompilerSettings &settings,
                              const DeviceProfile &device, StepPlan &plan) {
   StatusOr<int64_t> microBatches =
-      accumulationSteps(settings.options, settings.ranks);
+      accumulationSteps(settings.options, settings.rowRanks());
   if (!microBatches.isOk())
     return emitError(program.getLoc(), microBatches.status().message());
   FailureOr<CommandTimes> times =
@@ -29,7 +29,7 @@ static LogicalResult predict(ModuleOp program, const CompilerSettings &settings,
                        QueueSharing::kSideBySide) /
       double(batch);
   plan.step = times->ofStep(*microBatches);
-  plan.stepRows = double(batch * *microBatches * settings.ranks);
+  plan.stepRows = double(batch * *microBatches * settings.rowRanks());
   return success();
 }
 

@@ -19,7 +19,7 @@ struct StepPlan {
   // Predicted, on `ranks` ranks of the settings; 0 where none fits.
   double rowSeconds = 0; ///< a row of the largest micro-batch
   StepSeconds step;
-  double stepRows = 0; ///< of all ranks
+  double stepRows = 0; ///< of all ranks that have rows of their own
 };
 
 /// Of a copy of `model`. Errors are diagnostics of its context.

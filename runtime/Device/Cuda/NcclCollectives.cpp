@@ -7,6 +7,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -51,26 +52,34 @@ Status NcclCollectives::initialise() {
   const ncclResult_t result =
       nccl.commInitRankConfig(&all, host.size(), id, host.rank(), &config);
   QLORA_RETURN_IF_ERROR(finish(kCall, all, result, host.timeout()));
-  const Collectives *part = hosts[QLORA_GROUP_FSDP];
-  return part && part->size() > 1 && part->size() < host.size() ? split(*part)
-                                                                : Status::ok();
+  for (const qlora_group group : {QLORA_GROUP_FSDP, QLORA_GROUP_TP})
+    if (const int size = sizeOf(group); size > 1 && size < host.size())
+      QLORA_RETURN_IF_ERROR(split(group));
+  return Status::ok();
 }
 
 /// The handle is there once the communicator that is split has done it; it is
 /// then made, which has an end of its own.
-Status NcclCollectives::split(const Collectives &part) {
+Status NcclCollectives::split(qlora_group group) {
   constexpr const char *kCall = "ncclCommSplit";
+  const int size = sizeOf(group), number = hostOf(group).rank();
   if (!nccl.commSplit)
     return Status::error(StatusCode::kUnavailable,
-                         "a base that {} of {} GPUs hold together needs NCCL "
-                         "2.18 or later; update it, or start {} GPUs",
-                         part.size(), host.size(), part.size());
+                         "{} that {} of {} GPUs {} together needs NCCL 2.18 or "
+                         "later; update it, or start {} GPUs",
+                         group == QLORA_GROUP_TP ? "a product" : "a base", size,
+                         host.size(),
+                         group == QLORA_GROUP_TP ? "make" : "hold", size);
   ncclConfig_t config;
   config.blocking = 0;
-  const ncclResult_t result = nccl.commSplit(all, host.rank() / part.size(),
-                                             part.rank(), &shards, &config);
+  const GroupSizes sizes = {host.size(), sizeOf(QLORA_GROUP_FSDP),
+                            sizeOf(QLORA_GROUP_TP)};
+  const int first = host.rank() - number * strideOf(group, sizes);
+  ncclComm_t &part = communicators[group];
+  const ncclResult_t result =
+      nccl.commSplit(all, first, number, &part, &config);
   QLORA_RETURN_IF_ERROR(finish(kCall, all, result, host.timeout()));
-  return finish(kCall, shards, kNcclInProgress, host.timeout());
+  return finish(kCall, part, kNcclInProgress, host.timeout());
 }
 
 StatusOr<std::unique_ptr<NcclCollectives>>
@@ -81,8 +90,9 @@ NcclCollectives::connect(const Nccl &nccl, const GroupCollectives &hosts) {
 }
 
 NcclCollectives::~NcclCollectives() {
-  // Those of some ranks before those of all.
-  if (!leave(shards) || !leave(all))
+  // Those of some ranks before that of all.
+  if (!std::all_of(communicators.rbegin(), communicators.rend(),
+                   [&](ncclComm_t &each) { return leave(each); }))
     abort();
   if (aborting.valid())
     aborting.wait_for(kAbortBound);
@@ -253,19 +263,21 @@ static constexpr const char *kOnTheCard = "a collective on the GPU";
 
 Status NcclCollectives::look(std::chrono::nanoseconds waited) {
   ncclResult_t state = 0;
-  if (shards)
-    QLORA_RETURN_IF_ERROR(
-        progress(kOnTheCard, shards, state, waited, host.timeout()));
-  return progress(kOnTheCard, all, state, waited, host.timeout());
+  for (const ncclComm_t each : communicators)
+    if (each)
+      QLORA_RETURN_IF_ERROR(
+          progress(kOnTheCard, each, state, waited, host.timeout()));
+  return Status::ok();
 }
 
 /// NCCL ends a collective that fails as it ends any: only its state tells.
 Status NcclCollectives::confirm() {
   ncclResult_t state = 0;
-  Status status = checkState(kOnTheCard, all, state);
-  if (status.isOk() && shards)
-    status = checkState(kOnTheCard, shards, state);
-  return status.isOk() ? status : judge(status);
+  for (const ncclComm_t each : communicators)
+    if (each)
+      if (Status status = checkState(kOnTheCard, each, state); !status.isOk())
+        return judge(status);
+  return Status::ok();
 }
 
 /// Where another rank's end may be the cause, that one reports it.
@@ -300,12 +312,12 @@ void NcclCollectives::abort() {
   ++aborts;
   std::promise<void> done;
   aborting = done.get_future();
-  std::thread([abort = nccl.commAbort, all = all, shards = shards,
+  std::thread([abort = nccl.commAbort, communicators = communicators,
                done = std::move(done)]() mutable {
     // What led here is the error.
-    if (shards)
-      (void)abort(shards);
-    (void)abort(all);
+    for (size_t i = communicators.size(); i-- > 0;)
+      if (communicators[i])
+        (void)abort(communicators[i]);
     --aborts;
     done.set_value();
   }).detach();

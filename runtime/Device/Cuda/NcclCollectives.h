@@ -11,8 +11,8 @@
 // result to all: every rank has the same bits. K ranks and one rank with K
 // accumulations agree to rounding only.
 //
-// Groups. Each has a communicator: that of FSDP is split off that of all ranks,
-// where it is not the same.
+// Groups. Each of several ranks has a communicator, which is split off that of
+// all ranks where it is not the same.
 //
 // Bounds. The communicators do not block: a call that NCCL has not finished
 // is asked for until it is, and the host's waits for the card go through
@@ -25,6 +25,7 @@
 #ifndef QLORA_RUNTIME_DEVICE_CUDA_NCCLCOLLECTIVES_H
 #define QLORA_RUNTIME_DEVICE_CUDA_NCCLCOLLECTIVES_H
 
+#include <array>
 #include <cstdint>
 #include <future>
 #include <memory>
@@ -64,10 +65,13 @@ private:
   NcclCollectives(const Nccl &nccl, const GroupCollectives &hosts)
       : nccl(nccl), hosts(hosts), host(*hosts[QLORA_GROUP_DP]) {}
   Status initialise();
-  Status split(const Collectives &shards);
+  Status split(qlora_group group);
   const Collectives &hostOf(qlora_group group) const { return *hosts[group]; }
+  int sizeOf(qlora_group group) const {
+    return hosts[group] ? hosts[group]->size() : 1;
+  }
   ncclComm_t communicatorOf(qlora_group group) const {
-    return group == QLORA_GROUP_FSDP && shards ? shards : all;
+    return communicators[group] ? communicators[group] : all;
   }
   StatusOr<ncclUniqueId> shareUniqueId();
   ncclResult_t start(const CollectiveCall &call, qlora_group group,
@@ -91,8 +95,9 @@ private:
   const Nccl &nccl;
   const GroupCollectives hosts;
   Collectives &host; ///< of all ranks
-  ncclComm_t all = nullptr;
-  ncclComm_t shards = nullptr; ///< null: all are
+  /// By group; null: that of all ranks is, or this rank is alone there.
+  std::array<ncclComm_t, QLORA_GROUP_COUNT> communicators = {};
+  ncclComm_t &all = communicators[QLORA_GROUP_DP];
   std::future<void> aborting; ///< valid once aborted
   std::chrono::steady_clock::time_point lastChecked;
 };

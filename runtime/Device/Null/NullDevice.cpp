@@ -23,7 +23,7 @@ public:
 
 protected:
   GroupSizes groupSizes(const LoadedModule &module) const override {
-    return {options.ranks, static_cast<int>(module.table().shards)};
+    return {options.ranks, module.groupSize(), module.tensorRanks()};
   }
   Status allocate(FrozenArena *) override;
   Status writeArena(uint32_t, uint64_t, std::span<const uint8_t>) override {

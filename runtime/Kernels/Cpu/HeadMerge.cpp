@@ -17,7 +17,8 @@ HeadMergeShape HeadMergeShape::of(const KernelRequest &r) {
   return {r.constant("rows"),   r.constant("hidden_size"),
           r.constant("vocab"),  r.constant("piece"),
           r.constant("shards"), r.constant("lddh"),
-          r.constant("lines"),  static_cast<float>(r.constantAsDouble("cap")),
+          r.constant("lines"),  r.constant("own"),
+          static_cast<float>(r.constantAsDouble("cap")),
           r.type("w"),          r.type("dhidden")};
 }
 
@@ -68,8 +69,8 @@ struct Merge {
   void sumLosses() const;
   /// The row's number among the rank's own, if it is one.
   bool isOwn(int64_t row, int64_t &own) const {
-    own = row - operands.shard * shape.rowsOfShard();
-    return own >= 0 && own < shape.rowsOfShard();
+    own = row - shape.firstOf(operands.shard);
+    return own >= 0 && own < shape.own;
   }
 };
 } // namespace
@@ -123,10 +124,10 @@ void Merge::mergeRow(int64_t row) const {
 
 /// In the order of the rows.
 void Merge::sumLosses() const {
-  const int64_t first = operands.shard * shape.rowsOfShard();
+  const int64_t first = shape.firstOf(operands.shard);
   std::vector<double> sums(static_cast<size_t>(shape.lines));
   std::vector<int64_t> labels(sums.size());
-  for (int64_t own = 0; own < shape.rowsOfShard(); ++own) {
+  for (int64_t own = 0; own < shape.own; ++own) {
     if (operands.targets[first + own] == kNoTarget)
       continue;
     sums[shape.lineOf(own)] += losses[own];

@@ -11,15 +11,15 @@
 namespace qlora {
 
 struct HeadMergeShape {
-  int64_t rows, hidden, vocab, piece, shards, lddh, lines;
+  int64_t rows, hidden, vocab, piece, shards, lddh, lines, own;
   float cap;
   qlora_dtype weightType, dhiddenType;
 
   static HeadMergeShape of(const KernelRequest &request);
-  /// Rows that each rank has.
-  int64_t rowsOfShard() const { return rows / shards; }
+  /// The first of the `own` rows of a rank, which may be those of all.
+  int64_t firstOf(int64_t shard) const { return own == rows ? 0 : shard * own; }
   /// Which sum a row of the rank is in.
-  int64_t lineOf(int64_t row) const { return row / (rowsOfShard() / lines); }
+  int64_t lineOf(int64_t row) const { return row / (own / lines); }
 };
 
 /// Buffers by name; null where the launch has none.

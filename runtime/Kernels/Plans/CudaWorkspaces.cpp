@@ -326,8 +326,7 @@ uint64_t cudaHeadWorkspace(const KernelRequest &r) {
 CudaHeadMergePlan CudaHeadMergePlan::of(const KernelRequest &r) {
   WorkspaceLayout layout(kCudaAlignment);
   CudaHeadMergePlan plan;
-  plan.losses =
-      layout.add(Size(r.constant("rows") / r.constant("shards")) * Size(8));
+  plan.losses = layout.add(Size(r.constant("own")) * Size(8));
   if (r.dtype("gradient"))
     plan.factors = layout.add(Size(r.constant("rows")) * Size(8));
   plan.total = layout.end();

@@ -75,8 +75,6 @@ static Reason needPieces(const KernelRequest &r) {
     return refusalOf(r, "shards", "be at most 2^16");
   if (r.constant("shards") * r.constant("piece") < r.constant("vocab"))
     return refusalOf(r, "piece", "hold the vocabulary with the other shards'");
-  if (r.constant("rows") % r.constant("shards") != 0)
-    return refusalOf(r, "shards", "divide rows");
   return std::nullopt;
 }
 
@@ -101,13 +99,16 @@ OperandShapes head_merge::shapes(const KernelRequest &r) {
                        "dhidden only beside them");
   const int64_t rows = r.constant("rows"), hidden = r.constant("hidden_size");
   const int64_t shards = r.constant("shards"), lines = r.constant("lines");
-  if (rows / shards % lines != 0)
-    return refusalOf(r, "lines", "divide the rows of a shard");
+  const int64_t own = r.constant("own");
+  if (own != rows && own * shards != rows)
+    return refusalOf(r, "own", "be the rows of a shard, or all");
+  if (own % lines != 0)
+    return refusalOf(r, "lines", "divide own");
   return {{shards * rows, kHeadStateNumbers},
           {1, rows},
           {1, lines},
           {1, lines},
-          {1, rows / shards},
+          {1, own},
           {rows, hidden},
           {r.constant("piece"), hidden},
           {rows, hidden, "lddh"}};

@@ -110,8 +110,7 @@ GemmProblem HeadPlan::weightGradientProduct(int64_t rows, int64_t count) const {
 HeadMergePlan HeadMergePlan::of(const KernelRequest &r) {
   WorkspaceLayout layout;
   HeadMergePlan plan;
-  plan.losses =
-      layout.add(Size(r.constant("rows") / r.constant("shards")) * Size(8));
+  plan.losses = layout.add(Size(r.constant("own")) * Size(8));
   plan.total = layout.end();
   return plan;
 }

@@ -158,8 +158,8 @@ static void mergePlainly(const HeadMergeShape &shape,
   std::fill_n(operands.count, shape.lines, 0.0f);
   for (int64_t row = 0; row < shape.rows; ++row) {
     const MergedRow merged = {shape, operands, row};
-    const int64_t own = row - operands.shard * shape.rowsOfShard();
-    const bool isOwn = own >= 0 && own < shape.rowsOfShard();
+    const int64_t own = row - shape.firstOf(operands.shard);
+    const bool isOwn = own >= 0 && own < shape.own;
     const bool isLabelled = operands.targets[row] != kNoTarget;
     const double lse = isLabelled ? merged.logSum() : 0;
     if (isOwn)

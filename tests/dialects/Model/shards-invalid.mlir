@@ -70,3 +70,41 @@ func.func @head_merge_c2(%s: tensor<2x4x4xf32>, %t: tensor<2x4xi32>) {
   %0, %1, %2 = "model.head_merge"(%s, %t) {words = 20, piece = 10, shards = 2, cap = 0.0 : f64} : (tensor<2x4x4xf32>, tensor<2x4xi32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<1x4xi32>)
   return
 }
+
+// -----
+
+// expected-error @+1 {{(C9) expects equal slices of the segments of a frozen parameter, but got #model.slice<2, 0, [7]> for 'tensor<4x4xf32>'}}
+model.parameter @s : tensor<4x4xf32> {file = "m.safetensors", slice = #model.slice<2, 0, [7]>}
+
+// -----
+
+// expected-error @+1 {{(C9) expects equal slices}}
+model.parameter @s : tensor<4x4xf32> {init = "zero", trainable, slice = #model.slice<2, 0, [8]>}
+
+// -----
+
+model.parameter @w : tensor<4x4xf32> {file = "m.safetensors"}
+func.func @part_c3() {
+  // expected-error @+1 {{(C3) expects a part of a trainable parameter, but got #model.part<2, 0, 0, 4, 4> of 'tensor<4x4xf32>'}}
+  %0 = model.weight @w {part = #model.part<2, 0, 0, 4, 4>} : tensor<2x4xf32>
+  return
+}
+
+// -----
+
+model.parameter @w : tensor<4x4xf32> {init = "zero", trainable}
+func.func @part_of_more() {
+  // expected-error @+1 {{(C3) expects a part of a trainable parameter, but got #model.part<2, 1, 2, 4, 4>}}
+  %0 = model.weight @w {part = #model.part<2, 1, 2, 4, 4>} : tensor<4x2xf32>
+  return
+}
+
+// -----
+
+// expected-note @+1 {{the parameter}}
+model.parameter @w : tensor<4x4xf32> {init = "zero", trainable}
+func.func @part_type() {
+  // expected-error @+1 {{(C1) has type 'tensor<4x4xf32>', but the parameter is 'tensor<4x4xf32>'}}
+  %0 = model.weight @w {part = #model.part<2, 0, 0, 4, 4>} : tensor<4x4xf32>
+  return
+}

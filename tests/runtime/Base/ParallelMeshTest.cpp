@@ -20,6 +20,10 @@ TEST(ParallelMesh, ReadsAxes) {
   ASSERT_TRUE(both.isOk()) << both.status().message();
   EXPECT_EQ(both->shards, 2);
   EXPECT_EQ(both->updatePieces, 2);
+  const auto tensor = ParallelMesh::parse("tp=65535,fsdp=1");
+  ASSERT_TRUE(tensor.isOk()) << tensor.status().message();
+  EXPECT_EQ(tensor->tensorRanks, 65535);
+  EXPECT_EQ(tensor->size(), 65535);
 }
 
 TEST(ParallelMesh, SaysWhatIsWrong) {
@@ -28,8 +32,14 @@ TEST(ParallelMesh, SaysWhatIsWrong) {
   };
   EXPECT_EQ(refusal("sdp=4"), "--parallel: 'sdp' is no axis; there are: dp, "
                               "fsdp, zero1, zero2, tp, pp, cp, ep");
-  EXPECT_EQ(refusal("tp=2"),
-            "--parallel: tp is not there yet; fsdp and zero1 are");
+  EXPECT_EQ(refusal("pp=2"),
+            "--parallel: pp is not there yet; fsdp, zero1 and tp are");
+  EXPECT_EQ(refusal("tp=2,fsdp=4"),
+            "--parallel: fsdp=4 together with tp=2 is not there yet; give one "
+            "of them");
+  EXPECT_EQ(refusal("zero1=3,tp=2"),
+            "--parallel: zero1=3 together with tp=2 is not there yet; give one "
+            "of them");
   EXPECT_EQ(refusal("fsdp=2,zero1=4"),
             "--parallel: fsdp=2 and zero1=4 are pieces on the same ranks; give "
             "them one number");
@@ -38,7 +48,7 @@ TEST(ParallelMesh, SaysWhatIsWrong) {
   EXPECT_EQ(refusal("fsdp=2,fsdp=2"),
             "--parallel has two numbers for fsdp");
   for (const char *text : {"fsdp", "fsdp=", "fsdp=0", "fsdp=-2", "fsdp=2x",
-                           "fsdp=99999999999999999999", "fsdp=2,", ",", "="})
+                           "fsdp=99999999999999999999", "tp=65536", "fsdp=2,", ",", "="})
     EXPECT_NE(refusal(text).find("is no AXIS=RANKS"), std::string::npos)
         << text << ": " << refusal(text);
 }
@@ -57,7 +67,8 @@ TEST(ParallelMesh, ListsWhatRanksCanHave) {
   };
   using Texts = std::vector<std::string>;
   EXPECT_EQ(texts(1), Texts({"none"}));
-  EXPECT_EQ(texts(3), Texts({"none", "fsdp=3", "zero1=3", "fsdp=3,zero1=3"}));
+  EXPECT_EQ(texts(3),
+            Texts({"none", "fsdp=3", "zero1=3", "fsdp=3,zero1=3"}));
   EXPECT_EQ(texts(4), Texts({"none", "fsdp=2", "fsdp=4", "zero1=2", "zero1=4",
                              "fsdp=2,zero1=2", "fsdp=4,zero1=4"}));
   EXPECT_EQ(texts(1024).size(), 31u);

@@ -3,7 +3,9 @@
 // How many ranks a program's groups have, by what the null device says.
 
 #include "runtime/Device/Device.h"
+#include "runtime/Device/Program.h"
 #include "tests/runtime/DemoTables.h"
+#include "tests/runtime/Device/FakeNccl.h"
 
 #include <gtest/gtest.h>
 
@@ -22,9 +24,9 @@ TEST(Collectives, AreOfTheRanksThatHoldABaseTogether) {
   gather.operand_count = 2;
   gather.first_operand = uint32_t(tables.operands.size());
   tables.operands.push_back(
-      {kDemoGradient, QLORA_DTYPE_F32, QLORA_WRITE, 0, 0, 72, 0});
+      {kDemoGradient, QLORA_DTYPE_F32, QLORA_WRITE, 0, 0, 0, 0, 72, 0, 0});
   tables.operands.push_back(
-      {kDemoTrainable, QLORA_DTYPE_F32, QLORA_READ, 0, 0, 36, 0});
+      {kDemoTrainable, QLORA_DTYPE_F32, QLORA_READ, 0, 0, 0, 0, 36, 0, 0});
   const auto load = [&](uint32_t shards, int ranks) -> Status {
     tables.header.shards = shards;
     QLORA_ASSIGN_OR_RETURN(LoadedModule module, tables.load());
@@ -48,6 +50,90 @@ TEST(Collectives, AreOfTheRanksThatHoldABaseTogether) {
   EXPECT_EQ(load(1, 3).message(),
             "'demo' divides its updates among 2 ranks, but 3 were started; "
             "start a multiple of 2, or compile with another --parallel zero1=N");
+}
+
+TEST(Collectives, AreOfTheRanksThatShareProducts) {
+  DemoTables tables;
+  qlora_command &gather = tables.commands[5];
+  gather.collective = QLORA_COLLECTIVE_ALL_GATHER;
+  gather.group = QLORA_GROUP_TP;
+  gather.operand_count = 2;
+  gather.first_operand = uint32_t(tables.operands.size());
+  tables.operands.push_back(
+      {kDemoGradient, QLORA_DTYPE_F32, QLORA_WRITE, 0, 0, 0, 0, 72, 0, 0});
+  tables.operands.push_back(
+      {kDemoTrainable, QLORA_DTYPE_F32, QLORA_READ, 0, 0, 0, 0, 36, 0, 0});
+  const auto load = [&](uint32_t tensorRanks, int ranks) -> Status {
+    tables.header.tensor_ranks = tensorRanks;
+    QLORA_ASSIGN_OR_RETURN(LoadedModule module, tables.load());
+    DeviceOptions options;
+    options.ranks = ranks;
+    QLORA_ASSIGN_OR_RETURN(auto device, createDevice("null", options));
+    return device->load(module, nullptr);
+  };
+  for (int ranks : {2, 4, 6}) {
+    const Status status = load(2, ranks);
+    EXPECT_TRUE(status.isOk()) << status.message();
+  }
+  EXPECT_HAS(load(4, 4).message(), "all_gather over tp has 72 and 36 bytes, "
+                                   "which are not the pieces of 4 ranks");
+  EXPECT_EQ(load(2, 5).message(),
+            "'demo' shares each product among 2 ranks, but 5 were started; "
+            "start a multiple of 2, or compile with another --parallel tp=N");
+}
+
+TEST(Collectives, ADeviceHasTheGroupsOfItsProgram) {
+  DemoTables tables;
+  tables.header.tensor_ranks = 2;
+  auto module = tables.load();
+  ASSERT_TRUE(module.isOk()) << module.status().message();
+  fake::TwoRanks all;
+  DeviceOptions options;
+  options.collectives[QLORA_GROUP_DP] = &all;
+  auto device = std::move(createDevice("cpu", options)).value();
+  EXPECT_EQ(device->load(*module, nullptr).message(),
+            "a group tp of 1 ranks for a program of 2");
+  options.collectives[QLORA_GROUP_TP] = &all;
+  device = std::move(createDevice("cpu", options)).value();
+  const Status status = device->load(*module, nullptr);
+  EXPECT_TRUE(status.isOk()) << status.message();
+}
+
+/// A program whose only kernel tells its number.
+TEST(Collectives, AShardIsTheNumberAmongThoseThatShareTables) {
+  for (const auto &[tensorRanks, pieces] : {std::pair(2, 1), {1, 2}, {1, 1}}) {
+    DemoTables tables;
+    tables.header.tensor_ranks = uint32_t(tensorRanks);
+    tables.header.update_pieces = uint32_t(pieces);
+    tables.kernels[0].function = [](const qlora_kernel_args *args,
+                                    int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i)
+        static_cast<float *>(args->buffers[2])[i] = float(args->step->shard);
+    };
+    auto module = tables.load();
+    ASSERT_TRUE(module.isOk()) << module.status().message();
+    fake::TwoRanks all, part;
+    SingleRank single;
+    all.count = 4;
+    part.own = 1;
+    DeviceOptions options;
+    options.collectives = {&all, &single, &single};
+    if (tensorRanks > 1)
+      options.collectives[QLORA_GROUP_TP] = &part;
+    if (pieces > 1)
+      options.collectives[QLORA_GROUP_FSDP] = &part;
+    auto device = std::move(createDevice("cpu", options)).value();
+    Status status = device->load(*module, nullptr);
+    ASSERT_TRUE(status.isOk()) << status.message();
+    status = runEntry(*device, *module, module->entries()[kDemoEvaluate], {});
+    ASSERT_TRUE(status.isOk()) << status.message();
+    std::vector<float> result(16);
+    ASSERT_TRUE(device
+                    ->read(kDemoResult, 0,
+                           {reinterpret_cast<uint8_t *>(result.data()), 64})
+                    .isOk());
+    EXPECT_EQ(result, std::vector<float>(16, tensorRanks * pieces - 1));
+  }
 }
 
 } // namespace

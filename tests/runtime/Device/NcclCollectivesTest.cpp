@@ -159,12 +159,36 @@ TEST_F(NcclShardsTest, HaveACommunicatorOfTheirOwn) {
   ASSERT_TRUE(gather(QLORA_GROUP_FSDP).isOk());
   ASSERT_TRUE(sum().isOk());
   EXPECT_EQ(group.said,
-            (std::vector<std::string>{"split 1 1", "allGather 3 of 1 (0)"}));
+            (std::vector<std::string>{"split 2 1", "allGather 3 of 1 (0)"}));
   gpus.reset();
   EXPECT_EQ(group.used, (std::vector{fake::part(), fake::communicator(),
                                      fake::part(), fake::communicator()}));
   EXPECT_EQ(group.calls["commFinalize"], 2);
   EXPECT_FALSE(group.isAborted);
+}
+
+/// Rank 7 of 8: 5 and 7 hold a base together, 6 and 7 share products.
+TEST_F(NcclShardsTest, AreBesideThoseThatShareProducts) {
+  host.own = 7;
+  host.count = 8;
+  fake::TwoRanks tensor;
+  tensor.own = 1;
+  gpus = NcclCollectives::connect(nccl, {&host, &shards, &tensor}).value();
+  ASSERT_TRUE(gather(QLORA_GROUP_TP).isOk());
+  ASSERT_TRUE(sum().isOk());
+  EXPECT_EQ(group.said,
+            (std::vector<std::string>{"split 5 1", "split 6 1",
+                                      "allGather 3 of 1 (0)"}));
+  EXPECT_TRUE(gpus->look(1s).isOk());
+  gpus.reset();
+  EXPECT_EQ(group.calls["commFinalize"], 3);
+  EXPECT_EQ(group.used.back(), fake::communicator());
+  // Without the first, and as many as all.
+  fake::newNccl();
+  SingleRank alone;
+  gpus = NcclCollectives::connect(nccl, {&host, &alone, &tensor}).value();
+  gpus = NcclCollectives::connect(nccl, {&host, &alone, &host}).value();
+  EXPECT_EQ(group.said, std::vector<std::string>{"split 6 1"});
 }
 
 TEST_F(NcclShardsTest, AreAllRanksWhereTheseAreAsMany) {
@@ -206,6 +230,11 @@ TEST_F(NcclShardsTest, NeedALibraryThatSplits) {
   old.commSplit = nullptr;
   EXPECT_EQ(NcclCollectives::connect(old, {&host, &shards}).status().message(),
             "a base that 2 of 4 GPUs hold together needs NCCL 2.18 or later; "
+            "update it, or start 2 GPUs");
+  EXPECT_EQ(NcclCollectives::connect(old, {&host, nullptr, &shards})
+                .status()
+                .message(),
+            "a product that 2 of 4 GPUs make together needs NCCL 2.18 or later; "
             "update it, or start 2 GPUs");
 }
 

@@ -60,9 +60,9 @@ TEST(NullDevice, CountsBytesByKindForTheGroupThatAProgramIsFor) {
   gather.operand_count = 2;
   gather.first_operand = uint32_t(tables.operands.size());
   tables.operands.push_back(
-      {kDemoGradient, QLORA_DTYPE_F32, QLORA_WRITE, 0, 0, 72, 0});
+      {kDemoGradient, QLORA_DTYPE_F32, QLORA_WRITE, 0, 0, 0, 0, 72, 0, 0});
   tables.operands.push_back(
-      {kDemoTrainable, QLORA_DTYPE_F32, QLORA_READ, 0, 0, 36, 0});
+      {kDemoTrainable, QLORA_DTYPE_F32, QLORA_READ, 0, 0, 0, 0, 36, 0, 0});
   auto module = tables.load();
   ASSERT_TRUE(module.isOk()) << module.status().message();
   DeviceOptions options;
@@ -91,9 +91,9 @@ Status loadCollective(int ranks, qlora_collective kind, uint64_t toBytes,
   command.operand_count = 2;
   command.first_operand = uint32_t(tables.operands.size());
   tables.operands.push_back(
-      {kDemoGradient, QLORA_DTYPE_F32, QLORA_WRITE, 0, 0, toBytes, 0});
-  tables.operands.push_back(
-      {kDemoTrainable, QLORA_DTYPE_F32, QLORA_READ, 0, 0, fromBytes, 0});
+      {kDemoGradient, QLORA_DTYPE_F32, QLORA_WRITE, 0, 0, 0, 0, toBytes, 0, 0});
+  tables.operands.push_back({kDemoTrainable, QLORA_DTYPE_F32, QLORA_READ, 0, 0,
+                             0, 0, fromBytes, 0, 0});
   QLORA_ASSIGN_OR_RETURN(LoadedModule module, tables.load());
   DeviceOptions options;
   options.ranks = ranks;
@@ -280,10 +280,12 @@ DemoTables matmulTables(double beta) {
   tables.constants = {
       4, 4, 4, 4, 4, 4, 0, 1, 0x3ff0000000000000, std::bit_cast<int64_t>(beta)};
   tables.launches[0] = {"demo/matmul", 0, 0, 10, 0, 0};
-  tables.operands.push_back({kDemoFrozen, 0, QLORA_READ, 0, 0, 64, 0});
-  tables.operands.push_back({kDemoTrainable, 0, QLORA_READ, 0, 0, 64, 0});
-  tables.operands.push_back({kDemoActivation, 0, QLORA_READ_WRITE, 0, 0, 64, 0});
-  tables.operands.push_back({0, 0, 0, 0, 0, 0, 0}); // no workspace
+  tables.operands.push_back({kDemoFrozen, 0, QLORA_READ, 0, 0, 0, 0, 64, 0, 0});
+  tables.operands.push_back(
+      {kDemoTrainable, 0, QLORA_READ, 0, 0, 0, 0, 64, 0, 0});
+  tables.operands.push_back(
+      {kDemoActivation, 0, QLORA_READ_WRITE, 0, 0, 0, 0, 64, 0, 0});
+  tables.operands.push_back({}); // no workspace
   tables.commands[0] = {QLORA_COMMAND_LAUNCH, QLORA_QUEUE_COMPUTE, 4, 0, 11, 0, 0, 0};
   tables.commands[7] = {QLORA_COMMAND_FILL, QLORA_QUEUE_COMPUTE, 1, 0, 10, 0, 0, 0};
   return tables;

@@ -62,7 +62,8 @@ TEST(HeadWork, MergingReadsStatesAndTheGradient) {
                                                {"vocab", 30},
                                                {"piece", 10},
                                                {"shards", 3},
-                                               {"lines", 1}});
+                                               {"lines", 1},
+                                               {"own", 4}});
   // Four f32 numbers of each rank and row; gradients f32, dhidden bf16.
   const double states = 3 * 12 * 4 * 4, numbers = 12 * 20;
   EXPECT_DOUBLE_EQ(kernelWork(merge).bytes, states + numbers * (4 + 2));

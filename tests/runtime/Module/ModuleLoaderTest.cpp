@@ -202,7 +202,7 @@ TEST(ModuleLoader, RefusesCommands) {
 TEST(ModuleLoader, RefusesCollectives) {
   EXPECT_REFUSED(t.operands[7].dtype = QLORA_DTYPE_U8, "all_reduce of dtype 5");
   EXPECT_REFUSED(t.commands[5].collective = 7, "collective 7 over group 0");
-  EXPECT_REFUSED(t.commands[5].group = 2, "collective 0 over group 2");
+  EXPECT_REFUSED(t.commands[5].group = 3, "collective 0 over group 3");
   EXPECT_REFUSED(t.commands[5].peer = 1, "all_reduce with peer 1");
   EXPECT_REFUSED(t.commands[5].collective = QLORA_COLLECTIVE_ALL_GATHER,
                  "1 operands instead of 2");
@@ -223,19 +223,31 @@ void gatherPieces(DemoTables &t) {
   t.commands[5].operand_count = 2;
   t.commands[5].first_operand = uint32_t(t.operands.size());
   t.operands.push_back(
-      {kDemoGradient, QLORA_DTYPE_F32, QLORA_WRITE, 0, 0, 64, 0});
-  t.operands.push_back(
-      {kDemoGradient, QLORA_DTYPE_F32, QLORA_READ, 2, 0, 32, 0});
+      {kDemoGradient, QLORA_DTYPE_F32, QLORA_WRITE, 0, 0, 0, 0, 64, 0, 0});
+  t.operands.push_back({kDemoGradient, QLORA_DTYPE_F32, QLORA_READ, 2,
+                        QLORA_GROUP_FSDP, 0, 0, 32, 0, 32});
 }
 
 TEST(ModuleLoader, RefusesPieces) {
   EXPECT_REFUSED(gatherPieces(t), "");
   EXPECT_REFUSED(gatherPieces(t); t.header.update_pieces = 1,
-                 "2 pieces, but updates are divided among 1 ranks");
+                 "2 pieces, but group fsdp has 1 ranks that divide something");
   EXPECT_REFUSED(gatherPieces(t); t.operands.back().pieces = 4,
-                 "4 pieces, but updates are divided among 2 ranks");
-  EXPECT_REFUSED(gatherPieces(t); t.operands.back().bytes = 40,
-                 "bytes 0+40 x 2 of the gradient arena of 72");
+                 "4 pieces, but group fsdp has 2 ranks that divide something");
+  EXPECT_REFUSED(gatherPieces(t); t.operands.back().pieces_of = QLORA_GROUP_TP,
+                 "2 pieces, but group tp has 1 ranks that divide something");
+  EXPECT_REFUSED(gatherPieces(t); t.operands.back().pieces_of = 9,
+                 "2 pieces, but group unknown has 1 ranks");
+  EXPECT_REFUSED(gatherPieces(t); t.header.tensor_ranks = 2,
+                 "products shared by 2 ranks, and pieces on others");
+  EXPECT_REFUSED(t.header.tensor_ranks = 0, "products shared by 0 ranks");
+  EXPECT_REFUSED(t.operands[0].step = 64,
+                 "one piece, of group dp, and 64 bytes to the next");
+  EXPECT_REFUSED(gatherPieces(t); t.operands.back().step = 0,
+                 "2 x 32 bytes, each 0 behind the other");
+  EXPECT_REFUSED(gatherPieces(t); t.operands.back().bytes = 48,
+                 "2 x 48 bytes, each 32 behind the other, from 0 on of an arena of "
+                 "72");
   EXPECT_REFUSED(gatherPieces(t); t.operands.back().offset = 4, "overlap");
   EXPECT_REFUSED(gatherPieces(t); t.commands[5].group = QLORA_GROUP_DP,
                  "overlap");
@@ -251,7 +263,7 @@ TEST(ModuleLoader, HasThePieceOfItsRank) {
   ASSERT_TRUE(module.isOk()) << module.status().message();
   EXPECT_EQ(module->groupSize(), 2);
   EXPECT_EQ(module->operands().back().offset, 0u);
-  module->choosePiece(1);
+  module->choosePieces({3, 1, 0});
   EXPECT_EQ(module->operands().back().offset, 32u);
   EXPECT_EQ(module->operands()[0].offset, tables.operands[0].offset);
 }

@@ -74,9 +74,12 @@ TEST(CollectiveCost, RanksOfACpuMeetForEachMiB) {
   EXPECT_DOUBLE_EQ(meetings(QLORA_COLLECTIVE_ALL_GATHER, 4, 4), 3 * once);
 }
 
-TEST(CollectiveCost, AGroupIsOfAllOrOfThoseThatHoldABase) {
-  EXPECT_EQ(ranksOfGroup(QLORA_GROUP_DP, 8, 4), 8);
-  EXPECT_EQ(ranksOfGroup(QLORA_GROUP_FSDP, 8, 4), 4);
+TEST(CollectiveCost, AGroupIsOfAllOrOfThoseOfAnAxis) {
+  EXPECT_EQ(ranksOfGroup(QLORA_GROUP_DP, 8, 4, 1), 8);
+  EXPECT_EQ(ranksOfGroup(QLORA_GROUP_FSDP, 8, 4, 1), 4);
+  EXPECT_EQ(ranksOfGroup(QLORA_GROUP_TP, 8, 4, 1), 1);
+  EXPECT_EQ(ranksOfGroup(QLORA_GROUP_TP, 8, 1, 2), 2);
+  EXPECT_EQ(ranksOfGroup(QLORA_GROUP_DP, 8, 1, 2), 8);
 }
 
 } // namespace

@@ -6,6 +6,8 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/runtime/DemoTables.h"
+
 using namespace qlora;
 
 TEST(MemoryPlan, PlanTableAddsUp) {
@@ -38,4 +40,19 @@ TEST(MemoryPlan, PartsStandBelowTheirRowAndAreNotAdded) {
             "    decoded weights           1.0 KiB\n"
             "  adapters                      512 B      512 B\n"
             "  total                       4.5 KiB    4.5 KiB\n");
+}
+
+TEST(MemoryPlan, SaysHowRanksWorkTogether) {
+  DemoTables tables;
+  const auto said = [&](int ranks) {
+    return parallelText(tables.load().value(), ranks);
+  };
+  EXPECT_EQ(said(2), "data parallel, all on one base (64 B); sums 72 B of "
+                     "gradients a step");
+  tables.header.tensor_ranks = 2;
+  EXPECT_EQ(said(2), "tensor parallel, each product shared by 2 ranks, slices of "
+                     "a base (64 B); sums 72 B of gradients a step");
+  EXPECT_EQ(said(6),
+            "data and tensor parallel, each product shared by 2 ranks, slices of "
+            "a base (64 B); sums 72 B of gradients a step");
 }

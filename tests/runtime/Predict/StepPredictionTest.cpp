@@ -130,6 +130,26 @@ TEST_F(StepPredictionTest, ScalingDoublesUpToAllRanks) {
   EXPECT_HAS(scalingText(curve.value(), *roundCard().gpu), "\n      11      2 ");
 }
 
+/// A sum in the step of two of eight ranks, which have the same rows.
+TEST_F(StepPredictionTest, ThoseThatShareProductsCountTheirTokensOnce) {
+  tables.commands[5].group = QLORA_GROUP_TP;
+  tables.header.tensor_ranks = 2;
+  auto module = tables.load();
+  ASSERT_TRUE(module.isOk()) << module.status().message();
+  auto curve = predictScaling(*module, {roundCard(), 8, 1});
+  ASSERT_TRUE(curve.isOk()) << curve.status().message();
+  ASSERT_EQ(curve->size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    const StepPrediction &step = (*curve)[i];
+    EXPECT_EQ(step.ranks, 2 << i);
+    EXPECT_EQ(step.collectives[0].group, "tp");
+    EXPECT_NEAR(step.collectives[0].seconds, 1e-6 + 7.2e-6, 1e-15);
+    EXPECT_DOUBLE_EQ(step.tokensPerSecond(),
+                     double((1 << i) * step.batch * step.length) /
+                         step.seconds);
+  }
+}
+
 TEST(DeviceChoice, NetworkIsBitsOrBytesASecond) {
   const auto rate = [](int64_t gpus, const std::string &network) {
     DeviceChoice choice = {true, roundCard()};

@@ -73,21 +73,114 @@ TEST(RankGroup, EveryGroupHasItsOwnPieces) {
     });
 }
 
-/// A rank waits in one ring for a rank that is told in the other one.
-TEST(RankGroup, ALossInOneRingEndsTheOther) {
+static std::string textOf(std::vector<int> ranks) {
+  return fmt::format("{}", fmt::join(ranks, " "));
+}
+
+/// Ranks of every group that rank 5 of 8 is of, or rank 1 of fewer.
+TEST(RankGroup, EveryAxisHasItsRanks) {
+  struct Case {
+    int size;
+    GroupMesh mesh;
+    std::array<std::vector<int>, QLORA_GROUP_COUNT> groups; ///< of one rank
+  };
+  const std::vector<int> two = {0, 1}, four = {0, 1, 2, 3};
+  const Case cases[] = {
+      {1, {1, 1}, {{{0}, {0}, {0}}}},
+      {2, {1, 2}, {{two, {1}, two}}},
+      {4, {1, 2}, {{four, {1}, two}}},
+      {4, {1, 4}, {{four, {1}, four}}},
+      {4, {2, 2}, {{four, {1, 3}, two}}},
+      {4, {4, 1}, {{four, four, {1}}}},
+      {8, {2, 2}, {{{0, 1, 2, 3, 4, 5, 6, 7}, {5, 7}, {4, 5}}}}};
+  for (const Case &expected : cases)
+    runJob(expected.size, expected.mesh, [&](RankGroup &group) {
+      const bool isAsked = group.rank() == (group.size() == 8   ? 5
+                                            : group.size() == 1 ? 0
+                                                                : 1);
+      for (unsigned axis = 0; axis < QLORA_GROUP_COUNT; ++axis) {
+        Collectives &own = *group.groups()[axis];
+        ASSERT_EQ(&own, &group.collectives(static_cast<qlora_group>(axis)));
+        ASSERT_EQ(group.numbers()[axis], static_cast<uint32_t>(own.rank()));
+        auto all = own.allGather(std::to_string(group.rank()));
+        ASSERT_TRUE(all.isOk()) << all.status().message();
+        EXPECT_EQ((*all)[static_cast<size_t>(own.rank())],
+                  std::to_string(group.rank()));
+        if (isAsked) {
+          EXPECT_EQ(fmt::format("{}", fmt::join(*all, " ")),
+                    textOf(expected.groups[axis]));
+        }
+        // Beside those of this axis, one of all.
+        std::vector<float> sum = {1};
+        for (Collectives *each : {&own, &group.collectives()})
+          ASSERT_TRUE(each->run({QLORA_COLLECTIVE_ALL_REDUCE,
+                                 QLORA_DTYPE_F32,
+                                 0,
+                                 {reinterpret_cast<uint8_t *>(sum.data()),
+                                  sizeof(float)},
+                                 {}})
+                          .isOk());
+        EXPECT_EQ(sum[0], float(own.size()) * float(group.size()));
+      }
+    });
+}
+
+TEST(RankGroup, ThoseOfOneProductHaveTheSameRows) {
+  runJob(6, {.tensorRanks = 3}, [](RankGroup &group) {
+    EXPECT_EQ(group.dataRanks(), 2);
+    EXPECT_EQ(group.dataRank(), group.rank() / 3);
+    int64_t rows = group.countsRows() ? 10 + group.dataRank() : 0;
+    ASSERT_TRUE(group.sum(std::span(&rows, 1)).isOk());
+    EXPECT_EQ(rows, 21);
+  });
+  runJob(3, 3, [](RankGroup &group) {
+    EXPECT_EQ(group.dataRanks(), 3);
+    EXPECT_EQ(group.dataRank(), group.rank());
+    EXPECT_TRUE(group.countsRows());
+  });
+}
+
+/// Of three rings each rank waits in another one than it hears of the loss in.
+TEST(RankGroup, ALossInOneOfThreeRingsEndsAll) {
+  const auto start = std::chrono::steady_clock::now();
+  std::atomic<int> ended = 0;
+  std::latch met(8);
+  runJob(8, {2, 2}, [&](RankGroup &group) {
+    EXPECT_TRUE(group.collectives().barrier().isOk());
+    met.arrive_and_wait();
+    if (group.rank() == 7)
+      return; // beside 0 and 6 of all, 5 of fsdp, and 6 of tp
+    const qlora_group axes[] = {
+        QLORA_GROUP_DP, QLORA_GROUP_DP,   QLORA_GROUP_FSDP, QLORA_GROUP_TP,
+        QLORA_GROUP_TP, QLORA_GROUP_FSDP, QLORA_GROUP_TP};
+    Status status;
+    while (status.isOk() && std::chrono::steady_clock::now() - start < 5s)
+      status = group.collectives(axes[group.rank()]).barrier();
+    EXPECT_EQ(status.code(), StatusCode::kAborted) << group.rank();
+    if (group.rank() == 5) {
+      EXPECT_EQ(status.message(), "rank 7 has ended");
+    }
+    for (++ended; ended < 7 && std::chrono::steady_clock::now() - start < 10s;)
+      std::this_thread::sleep_for(1ms);
+  });
+  EXPECT_LT(std::chrono::steady_clock::now() - start, 5s);
+}
+
+/// A rank waits in one ring for a rank that is told in the other one; so with
+/// those that share products.
+static void loseOneOfFour(const GroupMesh &mesh, qlora_group axis) {
   const auto start = std::chrono::steady_clock::now();
   std::atomic<int> ended = 0;
   // Who is still in the barrier would be told of the loss there.
   std::latch met(4);
-  runJob(4, 2, [&](RankGroup &group) {
+  runJob(4, mesh, [&](RankGroup &group) {
     EXPECT_TRUE(group.collectives().barrier().isOk());
     met.arrive_and_wait();
     if (group.rank() == 3)
       return;                                 // its connections close
     const bool isInWorld = group.rank() == 0; // beside rank 3 in a circle
     const Status status =
-        group.collectives(isInWorld ? QLORA_GROUP_DP : QLORA_GROUP_FSDP)
-            .barrier();
+        group.collectives(isInWorld ? QLORA_GROUP_DP : axis).barrier();
     EXPECT_EQ(status.code(), StatusCode::kAborted) << group.rank();
     if (group.rank() == 2) {
       EXPECT_EQ(status.message(), "rank 3 has ended");
@@ -97,6 +190,11 @@ TEST(RankGroup, ALossInOneRingEndsTheOther) {
       std::this_thread::sleep_for(1ms);
   });
   EXPECT_LT(std::chrono::steady_clock::now() - start, 5s);
+}
+
+TEST(RankGroup, ALossInOneRingEndsTheOther) {
+  loseOneOfFour({.pieces = 2}, QLORA_GROUP_FSDP);
+  loseOneOfFour({.tensorRanks = 2}, QLORA_GROUP_TP);
 }
 
 TEST(RankGroup, NoticesALossToEitherRingBetweenCalls) {
@@ -180,7 +278,7 @@ TEST(RankGroup, ARankThatCannotStartTellsTheOthers) {
           std::this_thread::sleep_for(500ms); // it comes when it is over
         const auto start = std::chrono::steady_clock::now();
         auto group = RankGroup::join(
-            own, rank == 0 ? std::move(socket) : FileDescriptor(), 20s, 1,
+            own, rank == 0 ? std::move(socket) : FileDescriptor(), 20s, {},
             rank == failing ? Status::invalid("no program") : Status::ok());
         EXPECT_EQ(group.status().message(),
                   fmt::format("rank {} ({}): no program", failing, hostName()));

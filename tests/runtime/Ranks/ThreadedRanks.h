@@ -56,9 +56,8 @@ inline void runRanks(int size,
     thread.join();
 }
 
-/// Runs `body` as each of `size` ranks of a job, `shards` of which hold a base, or
-/// what optimizers keep, together.
-inline void runJob(int size, int shards,
+/// Runs `body` as each of `size` ranks of a job.
+inline void runJob(int size, const GroupMesh &mesh,
                    const std::function<void(RankGroup &)> &body) {
   FileDescriptor socket = std::move(listenOn("127.0.0.1", 0)).value();
   RankEnvironment env;
@@ -72,12 +71,18 @@ inline void runJob(int size, int shards,
       own.rank = own.localRank = rank;
       auto group = RankGroup::join(
           own, rank == 0 ? std::move(socket) : FileDescriptor(),
-          std::chrono::seconds(20), shards);
+          std::chrono::seconds(20), mesh);
       ASSERT_TRUE(group.isOk()) << group.status().message();
       body(*group);
     });
   for (std::thread &thread : threads)
     thread.join();
+}
+/// The same, where `shards` of them hold a base, or what optimizers keep,
+/// together.
+inline void runJob(int size, int shards,
+                   const std::function<void(RankGroup &)> &body) {
+  runJob(size, GroupMesh{.pieces = shards}, body);
 }
 
 } // namespace qlora

@@ -60,6 +60,24 @@ TEST_F(CudaRanks, HoldABaseTogetherInGroups) {
       "rank 3: was killed by signal 9");
 }
 
+/// In twos with the same rows, beside the sum of all.
+TEST_F(CudaRanks, ShareProductsInGroups) {
+  const auto expected = trainOnCpu(
+      "cpu",
+      {"--max-steps", "5", "--gpus", "2", "--gradient-accumulation-steps", "2"});
+  module = QLORA_UNIGRAM_CUDA_TENSOR_MODULE;
+  for (const char *graphs : {"true", "false"}) {
+    const auto lines =
+        train("cuda", {"--max-steps", "5", "--gpus", "4",
+                       "--gradient-accumulation-steps", "2",
+                       "--overwrite-output-dir", "--cuda-graphs", graphs});
+    ASSERT_EQ(lines.size(), expected.size());
+    for (size_t i = 0; i < 5; ++i)
+      EXPECT_NEAR(lines[i]["loss"].get<double>(),
+                  expected[i]["loss"].get<double>(), 1e-6);
+  }
+}
+
 TEST_F(CudaRanks, HaveTheSameBitsInEveryOrder) {
   train("first", {"--gpus", "2", "--max-steps", "8"});
   for (const char *seed : {"2", "3", "4", "5"}) {

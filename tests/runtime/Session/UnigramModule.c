@@ -9,14 +9,19 @@
  * Two variants (length 4 and 8), batch 2, AdamW with clipping. Read it beside
  * runtime/ABI/module.h, from the bottom up.
  *
- * With UNIGRAM_SHARDS, so many ranks are a group FSDP, which gathers w from each
- * of them in every entry that has a micro-batch: once for length 4, twice for
- * length 8, so that ranks which run different variants do not get on. Nothing
- * reads what is gathered. */
+ * With UNIGRAM_SHARDS or UNIGRAM_TENSOR_RANKS, so many ranks are a group FSDP
+ * or TP, which gathers w from each of them in every entry that has a
+ * micro-batch: once for length 4, twice for length 8, so that ranks which run
+ * different variants do not get on. Nothing reads what is gathered. */
 
 #ifndef UNIGRAM_SHARDS
 #define UNIGRAM_SHARDS 1
 #endif
+#ifndef UNIGRAM_TENSOR_RANKS
+#define UNIGRAM_TENSOR_RANKS 1
+#endif
+/* One of them is 1. */
+#define UNIGRAM_GROUP (UNIGRAM_SHARDS * UNIGRAM_TENSOR_RANKS)
 
 #include "runtime/ABI/module.h"
 
@@ -46,11 +51,14 @@ static const qlora_kernel kernels[] = {
 enum { kFrozen, kAdapter, kGradient, kState, kInput, kResult, kGathered };
 
 static const qlora_arena arenas[] = {
-    {QLORA_ARENA_FROZEN, 64, 64},      {QLORA_ARENA_TRAINABLE, 64, 128},
-    {QLORA_ARENA_GRADIENT, 64, 136},   {QLORA_ARENA_STATE, 64, 256},
-    {QLORA_ARENA_INPUT, 64, 256},      {QLORA_ARENA_RESULT, 64, 64 + 12},
-#if UNIGRAM_SHARDS > 1
-    {QLORA_ARENA_ACTIVATION, 64, 64 * UNIGRAM_SHARDS},
+    {QLORA_ARENA_FROZEN, 64, 64},
+    {QLORA_ARENA_TRAINABLE, 64, 128},
+    {QLORA_ARENA_GRADIENT, 64, 136},
+    {QLORA_ARENA_STATE, 64, 256},
+    {QLORA_ARENA_INPUT, 64, 256},
+    {QLORA_ARENA_RESULT, 64, 64 + 12},
+#if UNIGRAM_GROUP > 1
+    {QLORA_ARENA_ACTIVATION, 64, 64 * UNIGRAM_GROUP},
 #endif
 };
 
@@ -101,41 +109,44 @@ static const qlora_launch launches[] = {
 #define I32 QLORA_DTYPE_I32
 /* ids at 0, targets at 64, positions at 128, segments at 192 */
 #define MODEL_INPUTS(tokens)                                                   \
-  {kInput, I32, QLORA_READ, 0, 64, 4 * (tokens), 0},                           \
-      {kFrozen, F32, QLORA_READ, 0, 0, 64, 0},                                 \
-      {kAdapter, F32, QLORA_READ, 0, 0, 64, 0}, {                              \
-    kAdapter, F32, QLORA_READ, 0, 64, 64, 0                                    \
+  {kInput, I32, QLORA_READ, 0, 0, 0, 64, 4 * (tokens), 0, 0},                  \
+      {kFrozen, F32, QLORA_READ, 0, 0, 0, 0, 64, 0, 0},                        \
+      {kAdapter, F32, QLORA_READ, 0, 0, 0, 0, 64, 0, 0}, {                     \
+    kAdapter, F32, QLORA_READ, 0, 0, 0, 64, 64, 0, 0                           \
   }
 #define ACCUMULATE_OPERANDS(tokens)                                            \
-  MODEL_INPUTS(tokens), {kGradient, F32, QLORA_READ_WRITE, 0, 0, 64, 0},       \
-      {kGradient, F32, QLORA_READ_WRITE, 0, 64, 64, 0},                        \
-      {kGradient, F32, QLORA_READ_WRITE, 0, 128, 4, 0}, {                      \
-    kGradient, F32, QLORA_READ_WRITE, 0, 132, 4, 0                             \
+  MODEL_INPUTS(tokens),                                                        \
+      {kGradient, F32, QLORA_READ_WRITE, 0, 0, 0, 0, 64, 0, 0},                \
+      {kGradient, F32, QLORA_READ_WRITE, 0, 0, 0, 64, 64, 0, 0},               \
+      {kGradient, F32, QLORA_READ_WRITE, 0, 0, 0, 128, 4, 0, 0}, {             \
+    kGradient, F32, QLORA_READ_WRITE, 0, 0, 0, 132, 4, 0, 0                    \
   }
 /* correct at 0, loss at 64, count at 68, norm at 72 */
 #define EVALUATE_OPERANDS(tokens)                                              \
-  MODEL_INPUTS(tokens), {kResult, F32, QLORA_WRITE, 0, 64, 4, 0},              \
-      {kResult, F32, QLORA_WRITE, 0, 68, 4, 0}, {                              \
-    kResult, I32, QLORA_WRITE, 0, 0, 4 * (tokens), 0                           \
+  MODEL_INPUTS(tokens), {kResult, F32, QLORA_WRITE, 0, 0, 0, 64, 4, 0, 0},     \
+      {kResult, F32, QLORA_WRITE, 0, 0, 0, 68, 4, 0, 0}, {                     \
+    kResult, I32, QLORA_WRITE, 0, 0, 0, 0, 4 * (tokens), 0, 0                  \
   }
 
 static const qlora_operand operands[] = {
-    ACCUMULATE_OPERANDS(kBatch * 4),               /* 0 */
-    ACCUMULATE_OPERANDS(kBatch * 8),               /* 8 */
-    EVALUATE_OPERANDS(kBatch * 4),                 /* 16 */
-    EVALUATE_OPERANDS(kBatch * 8),                 /* 23 */
-    {kGradient, F32, QLORA_READ_WRITE, 0, 0, 136, 0}, /* 30: all-reduce */
-    {kAdapter, F32, QLORA_READ_WRITE, 0, 0, 128, 0},  /* 31: adamw */
-    {kGradient, F32, QLORA_READ, 0, 0, 128, 0},
-    {kState, F32, QLORA_READ_WRITE, 0, 0, 128, 0},
-    {kState, F32, QLORA_READ_WRITE, 0, 128, 128, 0},
-    {kGradient, F32, QLORA_READ, 0, 132, 4, 0},
-    {kResult, F32, QLORA_WRITE, 0, 72, 4, 0},
-    {kGradient, F32, QLORA_WRITE, 0, 0, 136, 0}, /* 37: clear */
-#if UNIGRAM_SHARDS > 1
+    ACCUMULATE_OPERANDS(kBatch * 4), /* 0 */
+    ACCUMULATE_OPERANDS(kBatch * 8), /* 8 */
+    EVALUATE_OPERANDS(kBatch * 4),   /* 16 */
+    EVALUATE_OPERANDS(kBatch * 8),   /* 23 */
+    {kGradient, F32, QLORA_READ_WRITE, 0, 0, 0, 0, 136, 0,
+     0}, /* 30: all-reduce */
+    {kAdapter, F32, QLORA_READ_WRITE, 0, 0, 0, 0, 128, 0, 0}, /* 31: adamw */
+    {kGradient, F32, QLORA_READ, 0, 0, 0, 0, 128, 0, 0},
+    {kState, F32, QLORA_READ_WRITE, 0, 0, 0, 0, 128, 0, 0},
+    {kState, F32, QLORA_READ_WRITE, 0, 0, 0, 128, 128, 0, 0},
+    {kGradient, F32, QLORA_READ, 0, 0, 0, 132, 4, 0, 0},
+    {kResult, F32, QLORA_WRITE, 0, 0, 0, 72, 4, 0, 0},
+    {kGradient, F32, QLORA_WRITE, 0, 0, 0, 0, 136, 0, 0}, /* 37: clear */
+#if UNIGRAM_GROUP > 1
     /* 38: all-gather */
-    {kGathered, QLORA_DTYPE_U8, QLORA_WRITE, 0, 0, 64 * UNIGRAM_SHARDS, 0},
-    {kFrozen, QLORA_DTYPE_U8, QLORA_READ, 0, 0, 64, 0},
+    {kGathered, QLORA_DTYPE_U8, QLORA_WRITE, 0, 0, 0, 0, 64 * UNIGRAM_GROUP, 0,
+     0},
+    {kFrozen, QLORA_DTYPE_U8, QLORA_READ, 0, 0, 0, 0, 64, 0, 0},
 #endif
 };
 
@@ -150,10 +161,16 @@ static const qlora_operand operands[] = {
     QLORA_COMMAND_WAIT, COMPUTE, 0, 1, 0, 0, 0, 0                              \
   }
 
-#if UNIGRAM_SHARDS > 1
+#if UNIGRAM_GROUP > 1
 #define GATHER                                                                 \
-  {QLORA_COMMAND_COLLECTIVE,    SEND,              2, 0, 38,                   \
-   QLORA_COLLECTIVE_ALL_GATHER, QLORA_GROUP_FSDP, 0},
+  {QLORA_COMMAND_COLLECTIVE,                                                   \
+   SEND,                                                                       \
+   2,                                                                          \
+   0,                                                                          \
+   38,                                                                         \
+   QLORA_COLLECTIVE_ALL_GATHER,                                                \
+   UNIGRAM_SHARDS > 1 ? QLORA_GROUP_FSDP : QLORA_GROUP_TP,                     \
+   0},
 enum { kGathers4 = 1, kGathers8 = 2 };
 #else
 #define GATHER
@@ -241,6 +258,7 @@ static const qlora_module module = {
     .binding_count = COUNT(bindings),
     .shards = UNIGRAM_SHARDS,
     .update_pieces = 1,
+    .tensor_ranks = UNIGRAM_TENSOR_RANKS,
     .arenas = arenas,
     .parameters = parameters,
     .kernels = kernels,

@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: MIT
 
-// Pieces of a base that is what factors leave of a model.
+// Pieces and slices of a base that is what factors leave of a model.
 
 #include "runtime/Weights/WeightFactors.h"
 
 #include "runtime/Ranks/RankGroup.h"
 #include "tests/runtime/Weights/FilledPieces.h"
+#include "tests/runtime/Weights/SliceTables.h"
 
 #include <gtest/gtest.h>
+
+#include <optional>
 
 namespace qlora {
 namespace {
 
 /// A and B of `weight`, behind the adapters that are there.
 void addFactors(PieceTables &tables, const char *a, const char *b,
-                const qlora_parameter &weight) {
+                const PieceParameter &weight) {
   for (const bool isA : {true, false}) {
     qlora_parameter factor = tables.parameters.back();
     factor.offset += factor.bytes;
@@ -29,33 +32,45 @@ void addFactors(PieceTables &tables, const char *a, const char *b,
   }
 }
 
+const std::vector<PieceParameter> kWeights = {
+    {"m.weight", {24, 40}, kNone, kF32, kBF16},
+    {"n.weight", {32, 48}, kOnLoad, kF32, kNF4, kNF4, 64}};
+
+void addFactors(PieceTables &tables) {
+  addFactors(tables, "m.lora_A.weight", "m.lora_B.weight", kWeights[0]);
+  addFactors(tables, "n.lora_A.weight", "n.lora_B.weight", kWeights[1]);
+}
+
 PieceTables factored(uint32_t shards) {
-  PieceTables tables({{"m.weight", {24, 40}, kNone, kF32, kBF16},
-                      {"n.weight", {32, 48}, kOnLoad, kF32, kNF4, kNF4, 64}},
-                     shards);
-  addFactors(tables, "m.lora_A.weight", "m.lora_B.weight",
-             tables.parameters[0]);
-  addFactors(tables, "n.lora_A.weight", "n.lora_B.weight",
-             tables.parameters[1]);
+  PieceTables tables(kWeights, shards);
+  addFactors(tables);
   return tables;
 }
 
-/// What PiSSA leaves of weights, whichever way they come.
-TEST(FrozenPiecesOfARest, AreTheWholeCut) {
+class FrozenPiecesOfARest : public testing::Test {
+protected:
+  FrozenPiecesOfARest() {
+    ModelWriter model;
+    model.addNormal("m.weight", {24, 40}, kF32);
+    model.addNormal("n.weight", {32, 48}, kF32);
+    model.write(folder);
+    files.emplace(ModelFiles::open(folder.path()).value());
+  }
+  static nlohmann::json entry(const char *weight) {
+    return {{"scale", 2.0}, {"turned", false}, {"weight", weight}};
+  }
+
   const TemporaryFolder folder;
-  ModelWriter model;
-  model.addNormal("m.weight", {24, 40}, kF32);
-  model.addNormal("n.weight", {32, 48}, kF32);
-  model.write(folder);
-  auto files = ModelFiles::open(folder.path());
-  auto job = RankGroup::join({}, {}, std::chrono::seconds(1));
-  const auto entry = [](const char *weight) {
-    return nlohmann::json{
-        {"scale", 2.0}, {"turned", false}, {"weight", weight}};
-  };
-  const FactorRequest request = {"pissa",
-                                 {{"m.lora_A.weight", entry("m.weight")},
-                                  {"n.lora_A.weight", entry("n.weight")}}};
+  std::optional<ModelFiles> files;
+  StatusOr<RankGroup> job = RankGroup::join({}, {}, std::chrono::seconds(1));
+  const nlohmann::json ofN = {{"n.lora_A.weight", entry("n.weight")}};
+  const nlohmann::json ofBoth = {{"m.lora_A.weight", entry("m.weight")},
+                                 {"n.lora_A.weight", entry("n.weight")}};
+};
+
+/// What PiSSA leaves of weights, whichever way they come.
+TEST_F(FrozenPiecesOfARest, AreTheWholeCut) {
+  const FactorRequest request = {"pissa", ofBoth};
   PieceTables whole = factored(1);
   auto wholeModule = whole.load();
   ASSERT_TRUE(wholeModule.isOk()) << wholeModule.status().message();
@@ -77,6 +92,63 @@ TEST(FrozenPiecesOfARest, AreTheWholeCut) {
     expectPieces(*wholeModule, expected, *module,
                  fillRanks(*module, folder.path(), ranks, &*factors));
   }
+}
+
+/// One that each rank reads, and one that is made; both in halves of rows.
+SliceTables factoredSlices(uint32_t slices) {
+  PieceParameter made = kWeights[1];
+  made.type = kBF16;
+  made.isDouble = true;
+  SliceTables tables({{kWeights[0], 0, {24}}, {made, 0, {32}}}, slices);
+  addFactors(tables);
+  return tables;
+}
+
+TEST_F(FrozenPiecesOfARest, HaveSlices) {
+  const FactorRequest request = {"pissa", ofBoth};
+  SliceTables whole = factoredSlices(1), cut = factoredSlices(2);
+  auto wholeModule = whole.load(), module = cut.load();
+  ASSERT_TRUE(module.isOk()) << module.status().message();
+  auto factors = StartingFactors::compute(*module, request, *files, *job);
+  ASSERT_TRUE(factors.isOk()) << factors.status().message();
+  Bytes expected, arenas[2];
+  ASSERT_EQ(fillArena(*wholeModule, folder.path(), nullptr, expected, &*factors)
+                .message(),
+            "");
+  runRanks(2, [&](RingCollectives &group) {
+    EXPECT_EQ(fillArena(*module, folder.path(), nullptr, arenas[group.rank()],
+                        &*factors, &group)
+                  .message(),
+              "");
+  });
+  for (size_t i = 0; i < 2; ++i) {
+    const qlora_parameter &all = wholeModule->parameters()[i];
+    const qlora_parameter &half = module->parameters()[i];
+    ASSERT_EQ(2 * half.bytes, all.bytes);
+    for (size_t rank = 0; rank < 2; ++rank)
+      EXPECT_TRUE(std::ranges::equal(
+          std::span(arenas[rank]).subspan(half.offset, half.bytes),
+          std::span(expected).subspan(all.offset + rank * half.bytes,
+                                      half.bytes)))
+          << half.name << " of rank " << rank;
+  }
+}
+
+/// Factors of what quantising the whole leaves, also where a rank has a slice.
+TEST_F(FrozenPiecesOfARest, StartAtTheWholeWhereThereAreSlices) {
+  const FactorRequest request = {"loftq", ofN};
+  std::vector<float> starts[2];
+  for (const uint32_t slices : {1, 2}) {
+    SliceTables tables = factoredSlices(slices);
+    auto module = tables.load();
+    auto factors = StartingFactors::compute(*module, request, *files, *job);
+    ASSERT_TRUE(factors.isOk()) << factors.status().message();
+    const auto values =
+        factors->ofAdapter(*module->parameter("n.lora_A.weight"));
+    starts[slices - 1].assign(values.begin(), values.end());
+  }
+  EXPECT_FALSE(starts[0].empty());
+  EXPECT_EQ(starts[0], starts[1]);
 }
 
 } // namespace

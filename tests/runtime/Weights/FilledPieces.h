@@ -70,11 +70,13 @@ using Bytes = std::vector<uint8_t>;
 /// Fills an arena that had other bytes in it.
 inline Status fillArena(const LoadedModule &module, const std::string &folder,
                         Collectives *shards, Bytes &out,
-                        const StartingFactors *factors = nullptr) {
+                        const StartingFactors *factors = nullptr,
+                        Collectives *slices = nullptr) {
   QLORA_ASSIGN_OR_RETURN(const ModelFiles model, ModelFiles::open(folder));
   ParameterSources sources;
   sources.model = &model;
   sources.shards = shards;
+  sources.slices = slices;
   sources.factors = factors;
   uint64_t done = 0, total = 0;
   sources.progress = [&](uint64_t filled, uint64_t of) {

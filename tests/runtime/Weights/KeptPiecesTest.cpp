@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Kept bases of ranks that hold one in pieces: each leaves its own file and
-// maps it again, where none is missing.
+// Kept bases of ranks that hold one in pieces or slices: each leaves its own
+// file and maps it again, where none is missing.
 
 #include "runtime/Weights/FrozenBase.h"
 
@@ -10,7 +10,7 @@
 #include "runtime/Weights/Parameters.h"
 #include "tests/runtime/Ranks/ThreadedRanks.h"
 #include "tests/runtime/TemporaryFolder.h"
-#include "tests/runtime/Weights/PieceTables.h"
+#include "tests/runtime/Weights/SliceTables.h"
 
 #include <gtest/gtest.h>
 
@@ -76,10 +76,11 @@ protected:
     run.wasMapped = base.isFilled();
     run.file = base.mappedFile();
     EXPECT_EQ(base.share().size, 1u);
-    const auto shards = static_cast<int>(module.table().shards);
+    const auto shards =
+        static_cast<int>(module.table().shards * module.table().tensor_ranks);
     ParameterSources sources;
     sources.model = &model;
-    sources.shards = &group.collectives();
+    sources.shards = sources.slices = &group.collectives();
     HostArena arena(base.memory().bytes());
     if (!run.wasMapped && group.size() == shards)
       QLORA_RETURN_IF_ERROR(
@@ -97,7 +98,9 @@ protected:
 
   /// Of all ranks.
   std::vector<PieceRun> start(int ranks, int shards) {
-    PieceTables tables(kKeptRows, static_cast<uint32_t>(shards));
+    return start(ranks, PieceTables(kKeptRows, static_cast<uint32_t>(shards)));
+  }
+  std::vector<PieceRun> start(int ranks, PieceTables tables) {
     auto module = tables.load();
     EXPECT_TRUE(module.isOk()) << module.status().message();
     std::vector<PieceRun> runs(static_cast<size_t>(ranks));
@@ -215,6 +218,28 @@ TEST_F(KeptPieces, GroupsShareFiles) {
   for (size_t i = 0; i < 4; ++i)
     EXPECT_EQ(second[i].file, second[i % 2].file);
   EXPECT_NE(second[0].file, second[1].file);
+}
+
+/// A matrix in slices.
+SliceTables slicedBase(uint32_t slices, std::vector<int64_t> segments) {
+  return SliceTables({{kKeptRows[1], 0, std::move(segments)}, {kKeptRows[2]}},
+                     slices);
+}
+
+TEST_F(KeptPieces, SlicesAreMappedByTheNextRun) {
+  const auto first = start(4, slicedBase(4, {176}));
+  expectSame(first, first, false);
+  EXPECT_NE(first[0].arena, first[1].arena);
+  EXPECT_EQ(files().size(), 4u);
+  expectSame(start(4, slicedBase(4, {176})), first, true);
+  // Slices of the same size that are others.
+  const auto others = start(4, slicedBase(4, {88, 88}));
+  expectSame(others, others, false);
+  EXPECT_NE(others[1].arena, first[1].arena);
+  EXPECT_EQ(files().size(), 8u);
+  // Two groups on one machine.
+  start(4, slicedBase(2, {176}));
+  EXPECT_EQ(files().size(), 10u);
 }
 
 /// All have the same to say.

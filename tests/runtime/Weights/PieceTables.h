@@ -49,7 +49,7 @@ public:
     parameters.push_back(adapter);
   }
 
-private:
+  /// Of a parameter that is alone in its arena.
   static qlora_parameter make(const PieceParameter &row, uint32_t shards) {
     qlora_parameter p{};
     p.name = row.name;

@@ -118,17 +118,18 @@ QLORA_HEAD_ROWS(qlora_head_part_rows_bf16, partRow<HeadGradientBF16>)
 
 /// The constants of head_merge.
 struct HeadMerge {
-  int64_t rows, columns, vocab, piece, shards, stride, lines, shard;
+  int64_t rows, columns, vocab, piece, shards, stride, lines, own, shard;
   float cap;
 
   __device__ explicit HeadMerge(const qlora_cuda_args &args)
       : rows(args.constants[0]), columns(args.constants[1]),
         vocab(args.constants[2]), piece(args.constants[3]),
         shards(args.constants[4]), stride(args.constants[5]),
-        lines(args.constants[7]), shard(args.step->shard),
+        lines(args.constants[7]), own(args.constants[8]),
+        shard(args.step->shard),
         cap(float(__builtin_bit_cast(double, args.constants[6]))) {}
-  /// Rows of each rank.
-  __device__ int64_t rowsOfShard() const { return rows / shards; }
+  /// The first of this rank's rows.
+  __device__ int64_t firstOwn() const { return own == rows ? 0 : shard * own; }
   __device__ bool isWord(int32_t target) const {
     return target >= 0 && target < vocab;
   }
@@ -179,8 +180,8 @@ qlora_head_merge_rows(const __grid_constant__ qlora_cuda_args args) {
   HeadMerged merged = {};
   if (isWord)
     merged = mergeStates(merge, args.buffers[0], row);
-  const int64_t own = row - merge.shard * merge.rowsOfShard();
-  if (own >= 0 && own < merge.rowsOfShard()) {
+  const int64_t own = row - merge.firstOwn();
+  if (own >= 0 && own < merge.own) {
     *qlora_at<double>(args.buffers[3], own) =
         isWord ? merged.lse - merged.target
                : double(qlora_from_bits(kNotANumber));
@@ -204,13 +205,13 @@ qlora_head_merge_rows(const __grid_constant__ qlora_cuda_args args) {
 QLORA_CUDA_KERNEL(kHeadThreads)
 qlora_head_merge_sum(const __grid_constant__ qlora_cuda_args args) {
   const HeadMerge merge(args);
-  const int64_t rows = merge.rowsOfShard() / merge.lines;
+  const int64_t rows = merge.own / merge.lines;
   const int64_t first = blockIdx.x * rows;
   const bool isShard = merge.shard < merge.shards;
   double loss = isShard ? 0 : double(qlora_from_bits(kNotANumber)), count = 0;
   for (int64_t own = first + threadIdx.x; isShard && own < first + rows;
        own += kHeadThreads) {
-    const int64_t row = merge.shard * merge.rowsOfShard() + own;
+    const int64_t row = merge.firstOwn() + own;
     if (qlora_load_i32(args.buffers[0], row) == kNoTarget)
       continue;
     count += 1;

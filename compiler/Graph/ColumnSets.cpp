@@ -1,0 +1,434 @@
+// SPDX-License-Identifier: MIT
+
+// Sets of values with divided columns: found, and chosen.
+
+#include "compiler/Graph/ColumnSets.h"
+
+#include "compiler/Graph/OpCost.h"
+#include "runtime/Base/Amounts.h"
+#include "runtime/Weights/Slices.h"
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+
+#include <fmt/format.h>
+#include <numeric>
+
+using namespace mlir;
+using namespace qlora;
+using namespace qlora::model;
+
+//===----------------------------------------------------------------------===//
+// What ops say
+//===----------------------------------------------------------------------===//
+
+/// Writes the arithmetic of a row op to look whether an element of a result
+/// depends on its own column alone. Random numbers are told by column, which
+/// ops know that are ColumnwiseOps.
+static bool isByColumn(RowOp op) {
+  Region region(op);
+  Block &block = region.emplaceBlock();
+  Type number = Float32Type::get(op.getContext());
+  Type row = RankedTensorType::get({op.getRowColumns()}, number);
+  for (MapAttr map : op.getRowMaps()) {
+    bool isNumber =
+        map.getKind() == MapKind::Scalar || map.getKind() == MapKind::Global;
+    block.addArgument(isNumber ? number : row, op.getLoc());
+  }
+  OpBuilder builder = OpBuilder::atBlockEnd(&block);
+  op.buildRow(builder, block.getArguments());
+  return llvm::none_of(block, [](Operation &inner) {
+    return inner.hasTrait<RowReduction>() ||
+           isa<RowRotateOp, RowRandomOp, RowConstantOp>(inner);
+  });
+}
+
+/// Of what a table makes or takes, and all that is added to it, there is no part;
+/// nobody asks why.
+static constexpr const char *kWholeAnyway = "it is whole";
+
+static std::string needsWhole(Operation *op) {
+  if (isa<TableOp>(op))
+    return kWholeAnyway;
+  return fmt::format("{} ({}) needs all columns",
+                     op->getName().getStringRef().str(), labelOf(op));
+}
+
+/// Matrices of groups lie one above the other, or it is one; a part of trained
+/// ones would be a part of each.
+static bool canDivideGroups(WeightedProduct product) {
+  if (product.getGroups() == 1)
+    return true;
+  auto weight = product.getWeight().getDefiningOp<WeightOp>();
+  return weight && product.getGroupDimension() == 0 &&
+         !SymbolTable::lookupNearestSymbolFrom<ParameterOp>(
+              weight, weight.getParameterAttr())
+              .getTrainable();
+}
+
+unsigned ColumnSets::numberOf(Value value) {
+  auto [known, isNew] = numbers.try_emplace(value, values.size());
+  if (isNew) {
+    values.push_back(value);
+    sets.grow(values.size());
+  }
+  return known->second;
+}
+
+void ColumnSets::join(Value one, Value other) {
+  sets.join(numberOf(one), numberOf(other));
+}
+
+void ColumnSets::keepWhole(Value value, const std::string &why) {
+  whole.try_emplace(numberOf(value), why);
+}
+
+/// Rows of all columns are divided with them where each column is by itself;
+/// rows of fewer, such as of a head, stay as they are.
+void ColumnSets::lookAtRows(RowOp op) {
+  Value first = op->getResult(0);
+  const int64_t columns = op.getRowColumns();
+  const bool isOfAll = columns == columnsOf(first);
+  if ((isOfAll && !isByColumn(op)) ||
+      llvm::any_of(op->getResults(), [&](OpResult result) {
+        return op.isScalarResult(result.getResultNumber());
+      })) {
+    for (Value value : op->getOperands())
+      keepWhole(value, needsWhole(op));
+    for (Value value : op->getResults())
+      keepWhole(value, needsWhole(op));
+    return;
+  }
+  for (auto [operand, map] :
+       llvm::zip_equal(op->getOperands(), op.getRowMaps()))
+    if (map.getKind() == MapKind::Full ||
+        (isOfAll && map.getKind() == MapKind::Column))
+      join(operand, first);
+    else
+      keepWhole(operand, needsWhole(op));
+  for (Value result : op->getResults())
+    join(result, first);
+  if (!isOfAll)
+    runs[op] = columns;
+  ops.push_back(op);
+}
+
+void ColumnSets::look(Operation *op) {
+  if (isa<WeightOp>(op))
+    return;
+  if (auto product = dyn_cast<WeightedProduct>(op);
+      product && product.getProduct() && canDivideGroups(product)) {
+    numberOf(product.getX());
+    numberOf(product.getProduct());
+    if (product.getInit())
+      join(product.getInit(), product.getProduct());
+    ops.push_back(op);
+    products.push_back(product);
+    return;
+  }
+  if (auto columnwise = dyn_cast<ColumnwiseOp>(op)) {
+    const SmallVector<OpOperand *> divided = columnwise.getColumnOperands();
+    for (OpOperand &operand : op->getOpOperands())
+      if (llvm::is_contained(divided, &operand))
+        join(operand.get(), op->getResult(0));
+      else
+        keepWhole(operand.get(), needsWhole(op));
+    ops.push_back(op);
+    return;
+  }
+  if (auto rows = dyn_cast<RowOp>(op))
+    return lookAtRows(rows);
+  auto concat = dyn_cast<ConcatOp>(op);
+  if (isa<SplitOp>(op) || (concat && !concat.getRows())) {
+    Value one = isa<SplitOp>(op) ? op->getOperand(0) : op->getResult(0);
+    for (Value value : op->getOperands())
+      join(value, one);
+    for (Value value : op->getResults())
+      join(value, one);
+    ops.push_back(op);
+    return;
+  }
+  for (Value value : op->getOperands())
+    if (isa<RankedTensorType>(value.getType()))
+      keepWhole(value, needsWhole(op));
+  for (Value value : op->getResults())
+    keepWhole(value, needsWhole(op));
+}
+
+/// One weight is divided in one way, wherever it is used; and not at all where
+/// something else than a product, or an op that reads it by column, uses it.
+void ColumnSets::joinUsesOfWeights() {
+  DenseMap<Attribute, std::string> fixed;
+  DenseMap<Attribute, WeightedProduct> firstProduct;
+  DenseMap<Attribute, WeightOp> firstVector;
+  for (Value value : values)
+    if (auto weight = value.getDefiningOp<WeightOp>()) {
+      vectors.push_back(weight);
+      auto [known, isNew] =
+          firstVector.try_emplace(weight.getParameterAttr(), weight);
+      if (!isNew)
+        join(known->second, weight);
+    }
+  for (WeightedProduct product : products) {
+    auto weight = product.getWeight().getDefiningOp<WeightOp>();
+    if (!weight) {
+      keepWhole(product.getX(), needsWhole(product));
+      keepWhole(product.getProduct(), needsWhole(product));
+      continue;
+    }
+    Attribute name = weight.getParameterAttr();
+    auto [known, isNew] = firstProduct.try_emplace(name, product);
+    WeightedProduct first = known->second;
+    if (!isNew) {
+      join(first.getX(), product.getX());
+      join(first.getProduct(), product.getProduct());
+    }
+    for (OpOperand &use : weight->getUses())
+      if (auto user = dyn_cast<WeightedProduct>(use.getOwner());
+          !user || &use != &user.getWeightMutable() || !user.getProduct())
+        fixed.try_emplace(name, needsWhole(use.getOwner()));
+    if (first.getLayout() != product.getLayout() || firstVector.count(name))
+      fixed.try_emplace(name, fmt::format("{} is used in two ways",
+                                          weight.getParameter().str()));
+  }
+  for (WeightedProduct product : products)
+    if (auto weight = product.getWeight().getDefiningOp<WeightOp>())
+      if (auto why = fixed.find(weight.getParameterAttr());
+          why != fixed.end()) {
+        keepWhole(product.getX(), why->second);
+        keepWhole(product.getProduct(), why->second);
+      }
+}
+
+//===----------------------------------------------------------------------===//
+// Sets
+//===----------------------------------------------------------------------===//
+
+std::vector<ColumnSets::Set> ColumnSets::gather() {
+  llvm::MapVector<unsigned, Set> found;
+  auto setOf = [&](Value value) -> Set & {
+    return found[sets.findLeader(numbers.lookup(value))];
+  };
+  for (unsigned number = 0; number < values.size(); ++number) {
+    Set &set = found[sets.findLeader(number)];
+    set.values.push_back(number);
+    if (auto why = whole.find(number);
+        why != whole.end() && (set.why.empty() || why->second == kWholeAnyway))
+      set.why = why->second;
+  }
+  for (auto [number, op] : llvm::enumerate(ops))
+    setOf(op->getResult(0)).ops.push_back(number);
+  for (auto [number, weight] : llvm::enumerate(vectors))
+    setOf(weight).vectors.push_back(number);
+  for (auto [number, product] : llvm::enumerate(products)) {
+    const int64_t elements = product.getWeightType().getNumElements();
+    for (Value value : {product.getX(), product.getProduct()}) {
+      Set &set = setOf(value);
+      set.elements += elements;
+      set.products.push_back(number);
+    }
+  }
+  std::vector<Set> list;
+  for (auto &[leader, set] : found)
+    if (!set.products.empty())
+      list.push_back(std::move(set));
+  std::ranges::stable_sort(list, std::greater(), &Set::elements);
+  return list;
+}
+
+Segments ColumnSets::segmentsOf(Value value) const {
+  auto known = segments.find(value);
+  return known == segments.end() ? Segments{columnsOf(value)} : known->second;
+}
+
+/// Gives the values of an op that goes on within a set the segments of each
+/// other; false where they differ.
+bool ColumnSets::agree(Operation *op, bool &changes) {
+  auto give = [&](Value value, const Segments &wanted) {
+    const Segments known = segmentsOf(value);
+    if (known == wanted || wanted.size() == 1)
+      return true;
+    if (known.size() != 1)
+      return false;
+    segments[value] = wanted;
+    return changes = true;
+  };
+  auto together = [&](ValueRange parts, Value all) {
+    Segments joined;
+    for (Value part : parts)
+      llvm::append_range(joined, segmentsOf(part));
+    return give(all, joined);
+  };
+  if (auto split = dyn_cast<SplitOp>(op))
+    return together(split.getParts(), split.getWhole());
+  if (auto concat = dyn_cast<ConcatOp>(op))
+    return together(concat.getParts(), concat.getWhole());
+  SmallVector<Value> alike = {op->getResult(0)};
+  if (auto product = dyn_cast<WeightedProduct>(op)) {
+    if (product.getInit())
+      alike.push_back(product.getInit());
+  } else if (auto rows = dyn_cast<RowOp>(op); rows && !isa<ColumnwiseOp>(op)) {
+    for (auto [operand, map] :
+         llvm::zip_equal(op->getOperands(), rows.getRowMaps()))
+      if (map.getKind() == MapKind::Full ||
+          (map.getKind() == MapKind::Column && !runs.count(op)))
+        alike.push_back(operand);
+    llvm::append_range(alike, op->getResults().drop_front());
+  } else {
+    // Runs of a ColumnwiseOp are of one piece.
+    return llvm::all_of(op->getOperands(), [&](Value operand) {
+      return !isa<RankedTensorType>(operand.getType()) ||
+             segmentsOf(operand).size() == 1;
+    });
+  }
+  for (Value one : alike)
+    for (Value other : alike)
+      if (!give(one, segmentsOf(other)))
+        return false;
+  return true;
+}
+
+/// Also that `ranks` divides all of them.
+bool ColumnSets::findSegments(Set &set) {
+  for (bool changes = true; changes;) {
+    changes = false;
+    for (unsigned number : set.ops)
+      if (!agree(ops[number], changes)) {
+        set.why = fmt::format("{} has columns of several kinds",
+                              labelOf(ops[number]));
+        return false;
+      }
+  }
+  for (unsigned number : set.ops) {
+    Operation *op = ops[number];
+    int64_t unit = runs.count(op) ? runs.lookup(op) : 1;
+    if (auto columnwise = dyn_cast<ColumnwiseOp>(op))
+      unit = columnsOf(op->getResult(0)) / columnwise.getColumnRuns();
+    for (int64_t segment : segmentsOf(op->getResult(0)))
+      if (segment % (unit * ranks)) {
+        set.why = fmt::format("{} has {} of {} columns, which {} ranks cannot "
+                              "share equally",
+                              labelOf(op),
+                              formatCounted(segment / unit, "run"), unit,
+                              ranks);
+        if (unequalSet.empty())
+          unequalSet = set.why;
+        return false;
+      }
+  }
+  return true;
+}
+
+static SlicedFormat formatOf(RankedTensorType type) {
+  Type element = type.getElementType();
+  if (auto stored = dyn_cast<QuantizedType>(element))
+    return {stored.getFormat(), stored.getBlock(), stored.getDoubleQuant()};
+  return {*elementDtype(element)};
+}
+
+static SlicedDimension dimensionOf(RankedTensorType type,
+                                   const DividedWeight &how, int64_t ranks) {
+  return {type.getShape(), how.dimension, how.segments, ranks};
+}
+
+RankedTensorType DividedWeight::sliceOf(RankedTensorType whole,
+                                        int64_t ranks) const {
+  SmallVector<int64_t> shape(whole.getShape());
+  shape[dimension] /= ranks;
+  Type element = whole.getElementType();
+  const SlicedFormat format = formatOf(whole);
+  if (isa<QuantizedType>(element))
+    element = QuantizedType::get(
+        whole.getContext(), format.dtype,
+        blockOfSlice(format, dimensionOf(whole, *this, ranks)),
+        doubleQuantOfSlice(format) == 1);
+  return RankedTensorType::get(shape, element);
+}
+
+bool DividedWeight::decodesScales(RankedTensorType whole) const {
+  return doubleQuantOfSlice(formatOf(whole)) == 2;
+}
+
+bool ColumnSets::findWeights(Set &set, DividedWeights &found) {
+  auto add = [&](WeightOp weight, const DividedWeight &how) {
+    auto parameter = symbols.lookup<ParameterOp>(weight.getParameter());
+    auto [known, isNew] = found.insert({parameter.getSymNameAttr(), how});
+    if (!isNew && known->second != how)
+      set.why = fmt::format("{} is used in two ways",
+                            parameter.getSymName().str());
+    else if (RankedTensorType type = parameter.getTensorType();
+             !parameter.getTrainable() &&
+             !canSlice(formatOf(type), dimensionOf(type, how, ranks)))
+      set.why = fmt::format("blocks of {} do not fit into slices for {} ranks",
+                            parameter.getSymName().str(), ranks);
+    return set.why.empty();
+  };
+  const unsigned leader = sets.findLeader(set.values.front());
+  for (unsigned number : set.products) {
+    WeightedProduct product = products[number];
+    auto has = [&](Value value) {
+      return sets.findLeader(numbers.lookup(value)) == leader;
+    };
+    Value x = product.getX(), y = product.getProduct();
+    const bool isOut = has(y);
+    if ((isOut && (has(x) || isDivided(x))) || (!isOut && isDivided(y)) ||
+        (!isOut && product.getInt8Threshold())) {
+      set.why = fmt::format("{} needs all columns", labelOf(product));
+      return false;
+    }
+    DividedWeight how = {isOut ? product.getOutDimension()
+                               : product.getInDimension(),
+                         {}};
+    const bool isShared = how.dimension == product.getGroupDimension();
+    for (int64_t group = isShared ? product.getGroups() : 1; group > 0; --group)
+      llvm::append_range(how.segments, segmentsOf(isOut ? y : x));
+    if (!add(cast<WeightOp>(product.getWeight().getDefiningOp()), how))
+      return false;
+  }
+  for (unsigned number : set.vectors)
+    if (!add(vectors[number], {0, segmentsOf(vectors[number])}))
+      return false;
+  return true;
+}
+
+void ColumnSets::tryToDivide(Set &set) {
+  DividedWeights found;
+  // What adapters have between their own products is narrow.
+  const unsigned leader = sets.findLeader(set.values.front());
+  const bool hasModule = llvm::any_of(set.products, [&](unsigned number) {
+    WeightedProduct product = products[number];
+    return product.getModule() &&
+           sets.findLeader(numbers.lookup(product.getProduct())) == leader;
+  });
+  if (!hasModule || set.why == kWholeAnyway)
+    return;
+  const bool isFixed = !set.why.empty();
+  if (set.why.empty() && findSegments(set) && findWeights(set, found)) {
+    divided.insert(leader);
+    for (auto &[name, how] : found)
+      dividedWeights.insert({name, how});
+    return;
+  }
+  SmallVector<std::string> &reasons = isFixed ? fixed : kept;
+  if (!llvm::is_contained(reasons, set.why))
+    reasons.push_back(set.why);
+}
+
+bool ColumnSets::isDivided(Value value) const {
+  auto known = numbers.find(value);
+  return known != numbers.end() &&
+         divided.contains(sets.findLeader(known->second));
+}
+
+ColumnSets::ColumnSets(ModuleOp module, int64_t ranks)
+    : module(module), ranks(ranks), symbols(module) {
+  for (auto function : module.getOps<func::FuncOp>()) {
+    for (BlockArgument argument : function.getArguments())
+      keepWhole(argument, "it is an input");
+    for (Operation &op : function.front())
+      look(&op);
+  }
+  joinUsesOfWeights();
+  for (Set &set : gather())
+    tryToDivide(set);
+  kept.append(fixed);
+}

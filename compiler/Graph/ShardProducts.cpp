@@ -1,0 +1,282 @@
+// SPDX-License-Identifier: MIT
+
+// shard-products: ranks share each product, by columns or by rows of its weight.
+//
+//   %q = model.linear %x, %wq : [B, T, 64]            // wq [64, 64]
+//   %a = model.attention %q, ... {heads = 4}
+//   %y = model.linear %a, %wo
+//   %z = model.add %h, %y
+//
+// becomes, for two ranks,
+//
+//   %q = model.linear %x, %wq : [B, T, 32]            // wq [32, 64], a slice
+//   %a = model.attention %q, ... {heads = 2}
+//   %p = model.linear %a, %wo                         // wo [64, 32]
+//   %y = model.all_sum %p
+//   %z = model.add %h, %y
+//
+// That is tensor parallelism (Shoeybi et al., 2019). What is trained is whole on
+// every rank, which uses its part of it:
+//
+//   %b = model.weight @lora_B {part = #model.part<2, 0, 0, 64, 64>} : [32, 8]
+//
+// and adds to that part of the gradient; the sum over all ranks, which there is
+// for data parallelism anyway, puts the parts together. So every rank trains what
+// one alone would, and nothing behind the gradients knows of this pass. All ranks
+// have the same rows: what they count, they count as often as there are ranks, in
+// gradients and labels alike.
+
+#include "compiler/Decisions.h"
+#include "compiler/Graph/ColumnSets.h"
+#include "compiler/Passes.h"
+#include "dialects/Program/Program.h"
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+
+using namespace mlir;
+using namespace qlora;
+using namespace qlora::model;
+
+namespace qlora {
+#define GEN_PASS_DEF_SHARDPRODUCTS
+#include "compiler/Passes.h.inc"
+} // namespace qlora
+
+namespace {
+class ShardProductsPass
+    : public qlora::impl::ShardProductsBase<ShardProductsPass> {
+public:
+  using ShardProductsBase::ShardProductsBase;
+
+private:
+  void runOnOperation() override;
+  void divideParameters(const ColumnSets &sets);
+  void recordFacts(const ColumnSets &sets);
+
+  int64_t wholeBytes = 0, slicedBytes = 0; ///< of frozen weights
+};
+
+/// One forward function.
+class FunctionSharding {
+public:
+  FunctionSharding(func::FuncOp function, const ColumnSets &sets,
+                   int64_t ranks)
+      : function(function), sets(sets), ranks(ranks) {}
+
+  void run();
+
+private:
+  void useParts(WeightOp weight, const DividedWeight &how);
+  void divideResults(Operation *op);
+  void sumParts(Operation *op, unsigned first = 0);
+  void sumProduct(WeightedProduct product);
+  Value sumOf(Value part);
+
+  func::FuncOp function;
+  const ColumnSets &sets;
+  const int64_t ranks;
+  DenseSet<Value> parts;        ///< each rank has a summand
+  DenseMap<Value, Value> summed; ///< and what they add up to
+};
+} // namespace
+
+static RankedTensorType withLength(RankedTensorType type, unsigned dimension,
+                                   int64_t length) {
+  SmallVector<int64_t> shape(type.getShape());
+  shape[dimension] = length;
+  return type.clone(shape);
+}
+
+//===----------------------------------------------------------------------===//
+// Weights
+//===----------------------------------------------------------------------===//
+
+/// Of frozen ones, which are cut when they are loaded.
+void ShardProductsPass::divideParameters(const ColumnSets &sets) {
+  SymbolTable symbols(getOperation());
+  for (const auto &[name, how] : sets.weights()) {
+    auto parameter = symbols.lookup<ParameterOp>(name);
+    if (parameter.getTrainable())
+      continue;
+    RankedTensorType type = parameter.getTensorType();
+    wholeBytes += tensorBytes(type);
+    // What it is quantised as, be it decoded again.
+    std::optional<Type> quantized = parameter.getQuantized();
+    RankedTensorType stored = quantized ? type.clone(*quantized) : type;
+    if (quantized)
+      parameter.setQuantizedAttr(TypeAttr::get(
+          how.sliceOf(stored, ranks).getElementType()));
+    parameter.setType(how.sliceOf(type, ranks));
+    parameter.setSliceAttr(SliceAttr::get(&getContext(), ranks, how.dimension,
+                                          how.segments,
+                                          how.decodesScales(stored)));
+    type = parameter.getTensorType();
+    slicedBytes += tensorBytes(type);
+  }
+}
+
+/// What this rank uses of a trained weight: a part of each segment.
+void FunctionSharding::useParts(WeightOp weight, const DividedWeight &how) {
+  OpBuilder builder(weight);
+  RankedTensorType type = tensorOf(weight);
+  SmallVector<Value> used;
+  int64_t first = 0;
+  for (int64_t segment : how.segments) {
+    auto part =
+        PartAttr::get(weight.getContext(), ranks, how.dimension, first,
+                      segment, type.getDimSize(how.dimension));
+    auto one = cast<WeightOp>(builder.clone(*weight));
+    one.setPartAttr(part);
+    one.getResult().setType(part.of(type));
+    used.push_back(one);
+    first += segment;
+  }
+  Value all = used.front();
+  if (used.size() > 1) {
+    auto concat = ConcatOp::create(
+        builder, weight.getLoc(),
+        withLength(type, how.dimension, first / ranks), used,
+        /*rows=*/how.dimension + 1 < unsigned(type.getRank()));
+    copyStage(weight, concat);
+    all = concat;
+  }
+  weight.replaceAllUsesWith(all);
+  weight.erase();
+}
+
+//===----------------------------------------------------------------------===//
+// Values
+//===----------------------------------------------------------------------===//
+
+/// The sum of what ranks have, made once.
+Value FunctionSharding::sumOf(Value part) {
+  Value &sum = summed[part];
+  if (!sum) {
+    OpBuilder builder(part.getContext());
+    builder.setInsertionPointAfterValue(part);
+    auto op = AllSumOp::create(builder, part.getLoc(), part);
+    copyStage(part.getDefiningOp(), op);
+    sum = op;
+  }
+  return sum;
+}
+
+/// A product of summands is one, too, and goes on adding to another, but where it
+/// rounds them; what is whole is added once, to the sum.
+void FunctionSharding::sumProduct(WeightedProduct product) {
+  OpOperand &x = product.getXMutable();
+  Value y = product.getProduct(), init = product.getInit();
+  if (sets.isDivided(y))
+    return sumParts(product);
+  const bool isOfParts =
+      sets.isDivided(x.get()) ||
+      (parts.contains(x.get()) && !product.getInt8Threshold());
+  if (isOfParts && (!init || parts.contains(init))) {
+    parts.insert(y);
+    return;
+  }
+  if (!sets.isDivided(x.get()))
+    return sumParts(product);
+  cast<AccumulatingOp>(product.getOperation()).setAccumulator({});
+  Value sum = sumOf(y);
+  OpBuilder builder(product.getContext());
+  builder.setInsertionPointAfterValue(sum);
+  auto all = AddOp::create(builder, product.getLoc(), y.getType(), init, sum);
+  copyStage(product, all);
+  y.replaceAllUsesExcept(all, sum.getDefiningOp());
+}
+
+void FunctionSharding::sumParts(Operation *op, unsigned first) {
+  for (OpOperand &operand : op->getOpOperands().drop_front(first))
+    if (parts.contains(operand.get()))
+      operand.set(sumOf(operand.get()));
+}
+
+void FunctionSharding::divideResults(Operation *op) {
+  if (auto columnwise = dyn_cast<ColumnwiseOp>(op);
+      columnwise && sets.isDivided(op->getResult(0)))
+    columnwise.divideColumns(ranks);
+  for (Value result : op->getResults())
+    if (sets.isDivided(result)) {
+      RankedTensorType type = tensorOf(result);
+      result.setType(withLength(type, type.getRank() - 1,
+                                matrixColumns(type) / ranks));
+    }
+}
+
+void FunctionSharding::run() {
+  for (Operation &each : llvm::make_early_inc_range(function.front())) {
+    Operation *op = &each;
+    if (auto weight = dyn_cast<WeightOp>(op)) {
+      auto how = sets.weights().find(weight.getParameterAttr().getAttr());
+      if (how == sets.weights().end())
+        continue;
+      auto parameter = SymbolTable::lookupNearestSymbolFrom<ParameterOp>(
+          weight, weight.getParameterAttr());
+      if (parameter.getTrainable())
+        useParts(weight, how->second);
+      else
+        weight.getResult().setType(parameter.getTensorType());
+      continue;
+    }
+    divideResults(op);
+    if (auto product = dyn_cast<WeightedProduct>(op);
+        product && product.getProduct())
+      sumProduct(product);
+    else if (op->hasTrait<SumsThrough>() && parts.contains(op->getOperand(0))) {
+      sumParts(op, /*first=*/1);
+      parts.insert_range(op->getResults());
+    } else {
+      sumParts(op);
+    }
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// The pass
+//===----------------------------------------------------------------------===//
+
+void ShardProductsPass::recordFacts(const ColumnSets &sets) {
+  SmallVector<Attribute> kept;
+  Builder builder(&getContext());
+  for (const std::string &why : sets.reasons())
+    kept.push_back(builder.getStringAttr(why));
+  recordDecision(getOperation(), getArgument(),
+                 Facts(&getContext())
+                     .add("ranks", int64_t(ranks))
+                     .add("weights", sets.weights().size())
+                     .add("whole_bytes", wholeBytes)
+                     .add("sliced_bytes", slicedBytes)
+                     .add("kept_whole", kept)
+                     .get());
+}
+
+void ShardProductsPass::runOnOperation() {
+  if (ranks < 1) {
+    getOperation().emitError("expects at least one rank that shares products, "
+                             "but got ")
+        << int64_t(ranks);
+    return signalPassFailure();
+  }
+  wholeBytes = slicedBytes = 0;
+  if (ranks == 1)
+    return;
+  const ColumnSets sets(getOperation(), ranks);
+  if (!sets.unequal().empty()) {
+    getOperation().emitError(sets.unequal())
+        << "; --parallel tp takes a number that divides them";
+    return signalPassFailure();
+  }
+  if (sets.weights().empty()) {
+    getOperation().emitError("no product of this model can be shared by ")
+        << int64_t(ranks) << " ranks"
+        << (sets.reasons().empty() ? "" : ": " + sets.reasons().front());
+    return signalPassFailure();
+  }
+  divideParameters(sets);
+  for (auto function : getOperation().getOps<func::FuncOp>())
+    FunctionSharding(function, sets, ranks).run();
+  getOperation()->setAttr(program::kTensorRanksAttr,
+                          Builder(&getContext()).getI64IntegerAttr(ranks));
+  recordFacts(sets);
+}

@@ -1,0 +1,211 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+
+"""Ranks that share each product train what one alone would.
+
+    tensor_parallel.py --tools build/bin [--target cuda] [--every N] [FAMILY ...]
+
+Models of every family, large enough that four ranks can share them: 8 heads of
+queries and 4 of keys, 4 bits with scales in 8, adapters on all linears with
+dropout, whose masks do not depend on the layout. One rank, two and four that
+share products, and two pairs with other rows each leave the same losses, norms,
+evaluations and adapters, and checkpoints that the others go on from.
+
+--every N: each N-th family, and of the layouts the pairs.
+"""
+
+import argparse
+import copy
+import json
+import os
+import shutil
+import sys
+import tempfile
+
+import numpy as np
+
+import promises
+import safetensors_io
+from covering_formats import FORMATS
+from covering_models import FAMILIES, write_model
+from goldens import FINAL, LOSS, NORM, Failure
+from goldens import cuda_environment, cuda_flags, run
+
+sys.path.insert(0, os.path.join(promises.HERE, "..", "..", "bench"))
+import tensors  # noqa: E402
+
+WIDE = {"hidden_size": 256, "num_attention_heads": 8, "num_key_value_heads": 4,
+        "intermediate_size": 512, "vocab_size": 96, "head_dim": 32}
+WIDTHS = {"n_embd": 256, "n_head": 8, "n_inner": 512, "vocab_size": 96,
+          "moe_intermediate_size": 256, "shared_expert_intermediate_size": 512,
+          "num_local_experts": 4, "num_experts": 4}
+LENGTH, ROWS = 16, 2
+# Ranks, those that share products, and accumulations: all steps have 8 rows.
+ALONE = (1, 1, 4)
+LAYOUTS = ((2, 2, 4), (4, 4, 4), (4, 2, 2))
+# Weights that are divided: of two layers at least attention and an MLP, but for
+# norms over all heads, and experts whose columns take turns.
+KEPT = {"olmo2": 6, "gptoss": 8, "gpt2": 8, "phi3": 8, "starcoder2": 12}
+
+
+def widened(name):
+    family = copy.copy(FAMILIES[name])
+    wide = WIDTHS if "n_embd" in family.config else WIDE | WIDTHS
+    family.config = {key: wide.get(key, value)
+                     for key, value in family.config.items()}
+    if name == "phi3":  # 6 factors for the 12 columns that are turned
+        family.config["partial_rotary_factor"] = 12 / 32
+    if family.experts:
+        inner = family.config.get("moe_intermediate_size",
+                                  family.config["intermediate_size"])
+        family.experts = {**family.experts, "inner": inner, **(
+            {"shared": 512} if "shared" in family.experts else {})}
+    return family
+
+
+class Runs:
+    def __init__(self, options, name, work):
+        self.options, self.name = options, name
+        self.work = os.path.join(work, name)
+        self.log = os.path.join(self.work, "log.txt")
+        family = widened(name)
+        self.targets = family.targets if family.experts else ["all-linear"]
+        write_model(os.path.join(self.work, "model"), family, FORMATS["bf16"],
+                    5)
+        self.data = os.path.join(self.work, "data.safetensors")
+        tensors.write_tokens(self.data, 96, 24, ROWS, LENGTH)
+        run([f"{options.tools}/qlora-import", f"{self.work}/model", "-o",
+             f"{self.work}/m.mlir"], self.log)
+
+    def compile(self, share, *flags):
+        plan = f"{self.work}/tp{share}.json"
+        run([f"{self.options.tools}/qloracc", f"{self.work}/m.mlir", "-o",
+             f"{self.work}/tp{share}.so", "--load-in-4bit",
+             "--bnb-4bit-use-double-quant", "true", "--compute-dtype",
+             "float32", "--max-length", str(LENGTH), "--lora-dropout", "0.1",
+             "--per-device-train-batch-size", str(ROWS), "--lora-r", "4",
+             "--report", plan, "--lora-target-modules", *self.targets, *flags,
+             *(["--parallel", f"tp={share}"] if share > 1 else []),
+             *(cuda_flags() if self.options.target == "cuda" else [])],
+            self.log)
+        with open(plan) as file:
+            return json.load(file)
+
+    def train(self, ranks, share, steps, *flags):
+        out = f"{self.work}/out"
+        shutil.rmtree(out, ignore_errors=True)
+        run([f"{self.options.tools}/qlora-run", f"{self.work}/tp{share}.so",
+             "--gpus", str(ranks), "--threads", "1", "--model-name-or-path",
+             f"{self.work}/model", "--train-file", self.data, "--max-steps",
+             "3", "--gradient-accumulation-steps", str(steps),
+             "--logging-steps", "1", "--learning-rate", "1e-2",
+             # Of gradients near nothing AdamW makes whole steps else.
+             "--adam-epsilon", "1e-2", "--base-cache", "none", "--save-steps", "2", "--seed", "9",
+             "--validation-file", self.data, "--output-dir", out, *flags],
+            self.log, {**os.environ, "XDG_CACHE_HOME": self.work}
+            if self.options.target == "cpu"
+            else cuda_environment(self.options, ranks))
+        with open(f"{out}/metrics.jsonl") as lines:
+            rows = [json.loads(line) for line in lines]
+        found = {key: np.array([row[key] for row in rows if key in row])
+                 for key in ("loss", "grad_norm", "eval_loss",
+                             "num_input_tokens_seen")}
+        return found, safetensors_io.load(f"{out}/adapter_model.safetensors")
+
+
+def same(found, wanted, what):
+    for key, want in wanted[0].items():
+        got = found[0][key]
+        assert len(got) == len(want), (what, key, got, want)
+        limit = {"grad_norm": NORM, "num_input_tokens_seen": 0}.get(key, LOSS)
+        worst = np.max(np.abs(got - want), initial=0)
+        assert worst <= limit * max(1, np.max(np.abs(want), initial=0)), (
+            what, key, got, want)
+    for name, want in wanted[1].items():
+        distance = np.linalg.norm(found[1][name] - want)
+        assert distance <= FINAL * np.linalg.norm(want), (what, name, distance)
+
+
+def check_share(name, share, plan):
+    """A rank has its part of what is divided, with scales as numbers, and no
+    weights stay whole for their blocks."""
+    facts = plan["shard-products"]
+    assert facts["ranks"] == share, facts
+    assert facts["sliced_bytes"] * share < 1.2 * facts["whole_bytes"], facts
+    assert not [why for why in facts["kept_whole"] if "blocks" in why], facts
+    assert facts["weights"] >= KEPT.get(name, 12), facts
+
+
+def family_case(options, name, work):
+    runs = Runs(options, name, work)
+    runs.compile(1)
+    wanted = runs.train(*ALONE)
+    for ranks, share, steps in LAYOUTS[-1:] if options.every > 1 else LAYOUTS:
+        check_share(name, share, runs.compile(share))
+        what = f"{name}: {ranks} ranks, tp={share}"
+        same(runs.train(ranks, share, steps), wanted, what)
+        print(f"ok   {what}", flush=True)
+    return runs, wanted
+
+
+def resumed(runs, wanted):
+    """What two pairs began one rank ends, and four that share products."""
+    runs.train(*LAYOUTS[-1])
+    shutil.move(f"{runs.work}/out/checkpoint-2", f"{runs.work}/begun")
+    runs.compile(4)
+    for layout in (ALONE, LAYOUTS[1]):
+        found = runs.train(*layout, "--resume-from-checkpoint",
+                           f"{runs.work}/begun")
+        for key in ("loss", "grad_norm"):
+            found[0][key] = found[0][key][-1:]
+        want = {key: wanted[0][key][-1:] for key in ("loss", "grad_norm")}
+        same(found, (want, wanted[1]), f"resumed by {layout}")
+    print("ok   begun by two pairs, ended by one rank and by four", flush=True)
+
+
+def refused(runs):
+    """In one line, which says what the model is or what to do."""
+    def message(*flags):
+        try:
+            runs.compile(1, *flags)
+        except Failure as failure:
+            return str(failure)
+        raise AssertionError(f"{flags}: not refused")
+
+    for flags, words in (
+            (("--parallel", "tp=3"), "which 3 ranks cannot share equally"),
+            (("--parallel", "tp=8"), "which 8 ranks cannot share equally"),
+            (("--parallel", "tp=2,fsdp=2"), "not there yet"),
+            (("--parallel", "tp=2", "--use-dora"),
+             "no product of this model can be shared by 2 ranks")):
+        assert words in message(*flags), (flags, words)
+    for ranks, words in ((1, "start"), (3, "start")):
+        try:
+            runs.train(ranks, 2, 1)
+        except Failure as failure:
+            assert words in str(failure), failure
+        else:
+            raise AssertionError(f"{ranks} ranks: not refused")
+    print("ok   refused", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tools", required=True)
+    parser.add_argument("--target", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("names", nargs="*", metavar="FAMILY")
+    options = parser.parse_args()
+    options.library_path = None
+    with tempfile.TemporaryDirectory() as work:
+        for number, name in enumerate(
+                options.names or list(FAMILIES)[::options.every]):
+            runs, wanted = family_case(options, name, work)
+            if number == 0 and not widened(name).experts:
+                resumed(runs, wanted)
+                refused(runs)
+            shutil.rmtree(runs.work)
+
+
+if __name__ == "__main__":
+    main()

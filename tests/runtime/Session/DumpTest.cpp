@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT
+
+// Slices of weights, put together for a dump.
+
+#include "runtime/Session/Dump.h"
+
+#include "tests/runtime/DemoTables.h"
+
+using namespace qlora;
+
+/// Two ranks' slices of a weight, each element of which is its place in the
+/// whole.
+static void expectWhole(uint32_t dimension, std::vector<int64_t> segments,
+                        std::vector<int64_t> shape,
+                        std::vector<std::vector<uint8_t>> slices) {
+  DemoTables tables;
+  qlora_parameter parameter{};
+  parameter.rank = static_cast<uint32_t>(shape.size());
+  std::ranges::copy(shape, parameter.shape);
+  parameter.slices = 2;
+  parameter.slice_dimension = dimension;
+  parameter.segments = static_cast<uint32_t>(segments.size());
+  parameter.first_segment = static_cast<uint32_t>(tables.constants.size());
+  tables.constants.insert(tables.constants.end(), segments.begin(),
+                          segments.end());
+  const LoadedModule module = tables.load().value();
+  shape[dimension] *= 2;
+  EXPECT_EQ(wholeShapeOf(parameter), shape);
+  const std::vector<uint8_t> whole = joinSlices(module, parameter, slices);
+  ASSERT_EQ(whole.size(), 2 * slices[0].size());
+  for (size_t i = 0; i < whole.size(); ++i)
+    EXPECT_EQ(whole[i], i);
+}
+
+TEST(Dump, JoinsSlicesOfRowsAndColumns) {
+  // Rows 0 and 1, and 2 and 3, of three columns.
+  expectWhole(0, {4}, {2, 3}, {{0, 1, 2, 3, 4, 5}, {6, 7, 8, 9, 10, 11}});
+  // Segments of two rows and of four, of two columns.
+  expectWhole(0, {2, 4}, {3, 2}, {{0, 1, 4, 5, 6, 7}, {2, 3, 8, 9, 10, 11}});
+  // Two rows of two and four columns.
+  expectWhole(1, {2, 4}, {2, 3}, {{0, 2, 3, 6, 8, 9}, {1, 4, 5, 7, 10, 11}});
+  // Two bytes an element.
+  expectWhole(1, {2}, {2, 1}, {{0, 1, 4, 5}, {2, 3, 6, 7}});
+}

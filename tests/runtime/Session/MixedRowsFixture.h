@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: MIT
+
+// Runs over rows of which some that meet in a step are short and some long.
+
+#ifndef QLORA_TESTS_RUNTIME_SESSION_MIXEDROWSFIXTURE_H
+#define QLORA_TESTS_RUNTIME_SESSION_MIXEDROWSFIXTURE_H
+
+#include <signal.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "tests/runtime/Session/SessionFixture.h"
+
+namespace qlora {
+
+/// Metrics that do not depend on the clock.
+inline std::vector<nlohmann::json>
+lossesOf(const std::vector<nlohmann::json> &lines) {
+  std::vector<nlohmann::json> losses;
+  for (const nlohmann::json &line : lines) {
+    nlohmann::json kept;
+    for (const char *name : {"step", "loss", "grad_norm", "eval_loss",
+                             "eval_rows", "eval_token_accuracy"})
+      if (line.contains(name))
+        kept[name] = line[name];
+    losses.push_back(kept);
+  }
+  return losses;
+}
+
+class MixedRows : public SessionFixture {
+protected:
+  /// Nine rows, of which short and long ones share a step: three micro-batches
+  /// of evaluation are long, two short.
+  void writeMixed() {
+    std::vector<int32_t> ids;
+    std::vector<int64_t> offsets = {0};
+    for (int64_t size : {3, 8, 2, 4, 7, 3, 2, 2, 6}) {
+      for (int64_t t = 0; t < size; ++t)
+        ids.push_back(static_cast<int32_t>(3 * size + t) % 13);
+      offsets.push_back(static_cast<int64_t>(ids.size()));
+    }
+    const int64_t tokens = offsets.back();
+    save("mixed.safetensors",
+         {item("input_ids", SafetensorsDtype::kI32, ids, {tokens}),
+          item("labels", SafetensorsDtype::kI32, ids, {tokens}),
+          item("row_offsets", SafetensorsDtype::kI64, offsets, {10})});
+  }
+  std::vector<std::string> mixed(const char *out, const char *gpus,
+                                 std::vector<std::string> flags = {}) {
+    flags.insert(flags.end(),
+                 {"--train-file", at("mixed.safetensors"), "--validation-file",
+                  at("mixed.safetensors"), "--eval-steps", "2", "--max-steps",
+                  "4", "--gradient-accumulation-steps", "2", "--output-dir",
+                  at(out), "--lr", "0.05", "--gpus", gpus});
+    return flags;
+  }
+  std::vector<nlohmann::json> trainMixed(const char *program, const char *out,
+                                         const char *gpus) {
+    module = program;
+    const ProcessOutput output = run(mixed(out, gpus));
+    EXPECT_EQ(output.exitCode, 0) << output.errors;
+    return metrics(out);
+  }
+  void stopOneOfTwo(const char *program);
+};
+
+/// A signal that one rank alone has, in the middle of whatever they do,
+/// stops both.
+inline void MixedRows::stopOneOfTwo(const char *program) {
+  module = program;
+  writeMixed();
+  const std::string port = std::to_string(20000 + getpid() % 12000);
+  std::vector<pid_t> ranks;
+  for (const char *rank : {"0", "1"}) {
+    auto words = command(mixed("out", rank));
+    words.resize(words.size() - 2); // who starts them says how many they are
+    std::ranges::replace(words, "4", "1000000");
+    // Most of the time it is before the last micro-batch of a step.
+    *std::next(std::ranges::find(words, "--gradient-accumulation-steps")) = "24";
+    std::vector<char *> arguments;
+    for (std::string &word : words)
+      arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    ranks.push_back(fork());
+    if (ranks.back() != 0)
+      continue;
+    for (const auto &[name, value] : {std::pair("RANK", rank),
+                                      {"LOCAL_RANK", rank},
+                                      {"WORLD_SIZE", "2"},
+                                      {"LOCAL_WORLD_SIZE", "2"},
+                                      {"MASTER_ADDR", "127.0.0.1"},
+                                      {"MASTER_PORT", port.c_str()}})
+      setenv(name, value, 1);
+    freopen("/dev/null", "w", stdout);
+    freopen("/dev/null", "w", stderr);
+    execv(arguments[0], arguments.data());
+    _exit(99);
+  }
+  for (int i = 0; i < 3000 && metrics("out").size() < 6; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  kill(ranks[1], SIGTERM);
+  for (pid_t rank : ranks) {
+    int status = 0;
+    waitpid(rank, &status, 0);
+    EXPECT_TRUE(WIFEXITED(status));
+    EXPECT_EQ(WEXITSTATUS(status), 128 + SIGTERM);
+  }
+  EXPECT_FALSE(adapter("out").empty());
+}
+
+} // namespace qlora
+
+#endif // QLORA_TESTS_RUNTIME_SESSION_MIXEDROWSFIXTURE_H

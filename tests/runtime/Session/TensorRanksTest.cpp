@@ -1,0 +1,143 @@
+// SPDX-License-Identifier: MIT
+
+// Programs whose products are shared by two ranks (UNIGRAM_TENSOR_RANKS), which
+// have the same rows: two such ranks train what one does, and say so of it.
+// CudaRanksTest.cpp has the same on cards.
+
+#include <gmock/gmock.h>
+
+#include "runtime/Base/Manifest.h"
+#include "tests/runtime/Session/MixedRowsFixture.h"
+
+using namespace qlora;
+using testing::HasSubstr;
+
+namespace {
+
+class TensorRanks : public MixedRows {
+protected:
+  nlohmann::json stateOf(const char *out) {
+    const auto file = SafetensorsFile::open(
+        (folder / out / "checkpoint-2/state.safetensors").string());
+    EXPECT_TRUE(file.isOk()) << file.status().message();
+    return nlohmann::json::parse(file.value().metadata().at("state"));
+  }
+  nlohmann::json factsOf(const char *out) {
+    return nlohmann::json::parse(
+        contents(folder / out / "checkpoint-2" / kManifestFile))["facts"];
+  }
+  std::string refusal(std::vector<std::string> flags) {
+    flags.insert(flags.end(),
+                 {"--train-file", at("tokens.safetensors"), "--output-dir",
+                  at("out"), "--log-format", "json"});
+    const ProcessOutput output = run(flags);
+    EXPECT_EQ(output.exitCode, 1) << output.out;
+    EXPECT_EQ(std::ranges::count(output.errors, '\n'), 1) << output.errors;
+    return output.errors;
+  }
+};
+
+/// All sums are twice those of the one rank, all quotients the same.
+TEST_F(TensorRanks, AreAsOneWithTheirRows) {
+  writeMixed();
+  const auto one = trainMixed(QLORA_UNIGRAM_MODULE, "one", "1");
+  const auto two = trainMixed(QLORA_UNIGRAM_TENSOR_MODULE, "two", "2");
+  EXPECT_EQ(lossesOf(one), lossesOf(two));
+  EXPECT_EQ(adapter("one"), adapter("two"));
+  for (size_t i = 0; i < one.size(); ++i)
+    EXPECT_EQ(one[i].value("num_input_tokens_seen", 0),
+              two[i].value("num_input_tokens_seen", 0));
+}
+
+/// Sums of four are rounded in another order than those of two.
+TEST_F(TensorRanks, AreOneOfSeveralWithOtherRows) {
+  writeMixed();
+  const auto two = trainMixed(QLORA_UNIGRAM_MODULE, "two", "2");
+  const auto four = trainMixed(QLORA_UNIGRAM_TENSOR_MODULE, "four", "4");
+  ASSERT_EQ(two.size(), four.size());
+  for (size_t i = 0; i < two.size(); ++i) {
+    for (const char *name : {"loss", "grad_norm", "eval_loss"})
+      EXPECT_NEAR(two[i].value(name, 0.0), four[i].value(name, 0.0), 1e-6)
+          << name << " of line " << i;
+    for (const char *name : {"num_input_tokens_seen", "eval_rows"})
+      EXPECT_EQ(two[i].value(name, 0), four[i].value(name, 0));
+  }
+}
+
+TEST_F(TensorRanks, StopTogether) { stopOneOfTwo(QLORA_UNIGRAM_TENSOR_MODULE); }
+
+/// Of what is kept of a step are the sums that nothing has divided yet.
+TEST_F(TensorRanks, CountEveryLabelOnce) {
+  const auto sums = [&](const char *program, const char *out,
+                        const char *gpus) {
+    module = program;
+    train(out, {"--max-steps", "4", "--save-steps", "2", "--logging-steps", "3",
+                "--gpus", gpus});
+    return stateOf(out)["log"]["window"];
+  };
+  const auto one = sums(QLORA_UNIGRAM_MODULE, "one", "1");
+  const auto two = sums(QLORA_UNIGRAM_TENSOR_MODULE, "two", "2");
+  EXPECT_GT(one["labels"].get<double>(), 0);
+  for (const char *name : {"labels", "tokens", "loss_sum"})
+    EXPECT_EQ(one[name], two[name]) << name;
+  EXPECT_EQ(factsOf("one")["rows_per_step"], factsOf("two")["rows_per_step"]);
+  EXPECT_EQ(factsOf("two")["ranks"], 2);
+  // It goes on as one rank, with the same rows.
+  module = QLORA_UNIGRAM_MODULE;
+  train("again", {"--max-steps", "4", "--logging-steps", "3",
+                  "--resume-from-checkpoint", at("two/checkpoint-2")});
+  EXPECT_EQ(adapter("again"), adapter("one"));
+}
+
+TEST_F(TensorRanks, DumpWhatOneRankHas) {
+  train("one", {"--max-steps", "1", "--dump", at("one.safetensors")});
+  module = QLORA_UNIGRAM_TENSOR_MODULE;
+  train("two",
+        {"--max-steps", "1", "--gpus", "2", "--dump", at("two.safetensors")});
+  EXPECT_FALSE(contents(at("one.safetensors")).empty());
+  EXPECT_EQ(contents(at("one.safetensors")), contents(at("two.safetensors")));
+}
+
+/// All of them look for it, since all of their entries are shared. Of the
+/// second step's two micro-batches the first has rows 4 and 5.
+TEST_F(TensorRanks, FindWhereALossIsInfinite) {
+  module = QLORA_UNIGRAM_TENSOR_MODULE;
+  const std::string said =
+      refusal({"--lr", "3e38", "--max-steps", "8", "--gpus", "4"});
+  EXPECT_THAT(said,
+              HasSubstr("rank 0, micro-batch 0 (rows 4, 5): the loss is"));
+}
+
+TEST_F(TensorRanks, AreRefusedByName) {
+  module = QLORA_UNIGRAM_TENSOR_MODULE;
+  EXPECT_THAT(
+      refusal({"--gpus", "3"}),
+      HasSubstr("shares each product among 2 ranks, but 3 were started; "
+                "start a multiple of 2, or compile with another "
+                "--parallel tp=N"));
+  EXPECT_THAT(refusal({"--gpus", "3", "--device", "null"}),
+              HasSubstr("but 3 were started"));
+  EXPECT_THAT(refusal({}), HasSubstr("but 1 was started"));
+  EXPECT_THAT(
+      refusal({"--gpus", "2", "--reproducible-reductions", "true"}),
+      HasSubstr("--reproducible-reductions sums whole gradients of each rank's "
+                "rows, and '"));
+  EXPECT_THAT(refusal({"--sweep", "lr=0.1,0.2"}),
+              HasSubstr("was compiled for 2 ranks that run it together, and a "
+                        "--sweep is one rank"));
+}
+
+TEST_F(TensorRanks, AreShownOnTheNullDevice) {
+  module = QLORA_UNIGRAM_TENSOR_MODULE;
+  const ProcessOutput output =
+      run({"--device", "null", "--gpus", "4", "--global-batch-size", "12"});
+  EXPECT_EQ(output.exitCode, 0) << output.errors;
+  EXPECT_THAT(output.out,
+              HasSubstr("data and tensor parallel, each product shared by 2 "
+                        "ranks"));
+  EXPECT_THAT(output.out, HasSubstr("all_gather over tp"));
+  // Two rows for each of two times two ranks, three times.
+  EXPECT_THAT(output.out, HasSubstr("a step of 4 ranks: 6 micro-batches"));
+}
+
+} // namespace

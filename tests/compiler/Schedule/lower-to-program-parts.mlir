@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: MIT
+
+// What a rank uses of trained weights, and sums of what ranks have.
+
+// RUN: qlora-opt %s --bucket-gradients --lower-to-program | FileCheck %s
+
+// Of the trainable arena: 64 rows of 8, of which a rank has 32, and 8 rows of 64,
+// of which it has 32 columns: 8 rows, but for 32 numbers behind the last, which
+// are put together for a product. A sum is made in the place of the summand, in
+// every micro-batch; gradients are made where they belong.
+// CHECK: program.entry accumulate batch
+// CHECK: %[[B:.*]] = program.buffer trainable offset 6144 bytes 1024 pieces 2 : f32 {pieces_of = #program<group tp>, step = 1024 : i64}
+// CHECK: program.launch @matmul(%{{.*}} read f32, %[[B]] read f32, %[[Y:.*]] write f32)
+// CHECK: %[[A:.*]] = program.buffer trainable offset 4096 bytes 1920 pieces 2 : f32 {pieces_of = #program<group tp>, step = 128 : i64}
+// CHECK: program.launch @copy_rows(%[[A]] read f32, %[[COPY:.*]] write f32) constants [8, 32, 64, 32]
+// CHECK: program.launch @matmul(%[[Y]] read f32, %[[COPY]] read f32, %[[Z:.*]] write f32)
+// CHECK-NEXT: program.collective all_reduce 0 %[[Z]] over tp
+// CHECK: %[[DA:.*]] = program.buffer gradient offset 4096 bytes 1920 pieces 2 : f32 {pieces_of = #program<group tp>, step = 128 : i64}
+// CHECK: program.launch @matmul(%[[Z]] read f32, %[[Y]] read f32, %[[DA]] read_write f32) {{.*}}constants [8, 32, 16, 8, 32, 64,
+// CHECK: %[[DB:.*]] = program.buffer gradient offset 6144 bytes 1024 pieces 2 : f32 {pieces_of = #program<group tp>, step = 1024 : i64}
+// CHECK: program.entry accumulate_last batch
+// CHECK: program.collective all_reduce 0 %{{.*}} over tp
+// All ranks' parts are added up with what they have of the whole.
+// CHECK: %[[ALL:.*]] = program.buffer gradient offset 6144 bytes 2048 : f32
+// CHECK-NEXT: program.collective all_reduce 1 %[[ALL]]{{$}}
+
+model.parameter @b : tensor<64x8xf32> {init = "zero", trainable}
+model.parameter @a : tensor<8x64xf32> {init = "kaiming", trainable}
+model.parameter @x : tensor<16x8xf32> {file = "m.safetensors"}
+
+train.step accumulate batch 2 length 8 ["ids"] {
+^bb0(%ids: tensor<2x8xi32>):
+  %table = model.weight @x : tensor<16x8xf32>
+  %x = model.embedding %ids, %table : (tensor<2x8xi32>, tensor<16x8xf32>) -> tensor<2x8x8xf32>
+  %b = model.weight @b {part = #model.part<2, 0, 0, 64, 64>} : tensor<32x8xf32>
+  %y = model.linear %x, %b : (tensor<2x8x8xf32>, tensor<32x8xf32>) -> tensor<2x8x32xf32>
+  %a = model.weight @a {part = #model.part<2, 1, 0, 64, 64>} : tensor<8x32xf32>
+  %z = model.linear %y, %a : (tensor<2x8x32xf32>, tensor<8x32xf32>) -> tensor<2x8x8xf32>
+  %s = model.all_sum %z : tensor<2x8x8xf32>
+  %da = train.linear_weight_grad %s, %y {phase = #model.phase<backward>, scale = 1.0 : f64} : (tensor<2x8x8xf32>, tensor<2x8x32xf32>) -> tensor<8x32xf32>
+  train.accumulate @a, %da {part = #model.part<2, 1, 0, 64, 64>, phase = #model.phase<backward>} : tensor<8x32xf32>
+  %dy = model.linear %s, %a layout in_out {phase = #model.phase<backward>} : (tensor<2x8x8xf32>, tensor<8x32xf32>) -> tensor<2x8x32xf32>
+  %db = train.linear_weight_grad %dy, %x {phase = #model.phase<backward>, scale = 1.0 : f64} : (tensor<2x8x32xf32>, tensor<2x8x8xf32>) -> tensor<32x8xf32>
+  train.accumulate @b, %db {part = #model.part<2, 0, 0, 64, 64>, phase = #model.phase<backward>} : tensor<32x8xf32>
+}

@@ -5,7 +5,7 @@
 
     goldens.py --tools build/bin [--cases DIR] [--work DIR] [CASE ...]
                [--compile-flag F]... [--run-flag F]... [--bf16] [--ranks N]
-               [--tp T]
+               [--tp T] [--jobs N]
                [--target cuda] [--modules DIR] [--library-path DIRS]
                [--kernels ROW,...]
 
@@ -24,6 +24,7 @@ of another.
 """
 
 import argparse
+import concurrent.futures
 import json
 import os
 import re
@@ -385,6 +386,33 @@ def run_case(options, case):
     return errors
 
 
+def attempt(options, name):
+    """What run_case() returns or fails with."""
+    try:
+        return run_case(options, os.path.join(options.cases, name))
+    except Failure as failure:
+        return failure
+
+
+def report(name, errors, of_all):
+    """Says how a case went: ok, FAIL or skip. Of all cases, which were not asked
+    for by name, some cannot be shared."""
+    if isinstance(errors, Failure):
+        cannot = of_all and "can be shared by" in str(errors)
+        kind = "skip" if cannot else "FAIL"
+        text = str(errors).strip().splitlines()[-1] if cannot else errors
+    elif errors is None:
+        kind, text = "skip", "not for so many ranks"
+    else:
+        bad = any(not ratio <= 1 for ratio, _ in errors.values())
+        kind = "FAIL" if bad else "ok"
+        text = ", ".join(f"{what} {value:.2g}"
+                         for what, (_, value) in errors.items())
+    sys.stdout.write(f"{kind:<4} {name}: {text}\n")  # whole, of any thread
+    sys.stdout.flush()
+    return kind
+
+
 def main():
     parser = argparse.ArgumentParser()
     here = os.path.dirname(os.path.abspath(__file__))
@@ -401,6 +429,7 @@ def main():
     parser.add_argument("--modules", default=None)
     parser.add_argument("--library-path", default=None)
     parser.add_argument("--kernels", default=None)
+    parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
     if options.modules and options.compile_flag:
         parser.error("--compile-flag is for cases that are compiled here, not "
@@ -410,28 +439,12 @@ def main():
     names = options.names or sorted(
         name for name in os.listdir(options.cases)
         if os.path.exists(os.path.join(options.cases, name, "case.json")))
-    failed = passed = skipped = 0
-    for name in names:
-        try:
-            errors = run_case(options, os.path.join(options.cases, name))
-        except Failure as failure:
-            if not options.names and "can be shared by" in str(failure):
-                print(f"skip {name}: {str(failure).strip().splitlines()[-1]}")
-                skipped += 1
-                continue
-            print(f"FAIL {name}: {failure}", flush=True)
-            failed += 1
-            continue
-        if errors is None:
-            print(f"skip {name}: not for so many ranks")
-            skipped += 1
-            continue
-        bad = any(not ratio <= 1 for ratio, _ in errors.values())
-        failed += bad
-        passed += not bad
-        text = ", ".join(f"{what} {value:.2g}"
-                         for what, (_, value) in errors.items())
-        print(f"{'FAIL' if bad else 'ok  '} {name}: {text}", flush=True)
+    with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
+        outcomes = list(pool.map(
+            lambda name: report(name, attempt(options, name), not options.names),
+            names))
+    passed, failed, skipped = (outcomes.count(kind)
+                               for kind in ("ok", "FAIL", "skip"))
     print(f"goldens: {passed} passed, {failed} failed, {skipped} skipped")
     return 1 if failed or not passed else 0
 

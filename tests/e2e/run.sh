@@ -102,11 +102,15 @@ echo "-- adapters in PEFT"
 echo "-- every two of family, format, adapter and ranks"
 ./covering.py --tools "$tools" --peft ../../.venv/peft/bin/python
 echo "-- dropout with the same masks in PyTorch"
-./dropout_replay.py --tools "$tools"
+../../.venv/peft/bin/python dropout_replay.py --tools "$tools" llama \
+  llama-nf4-ranks qwen2-nf4-ranks llama-dora llama-neftune
+# Not in Debian's torch, or not in the transformers that goes with it.
+./dropout_replay.py --tools "$tools" --masks llama3-targets qwen3-nf4-ranks gpt2 \
+  gemma2-neftune
 
 echo "-- CUDA on the software platform"
-./goldens.py --tools "$tools" --target cuda --ranks 1
-./goldens.py --tools "$tools" --target cuda --ranks 1 --bf16
+./goldens.py --tools "$tools" --target cuda --ranks 1 --jobs 2
+./goldens.py --tools "$tools" --target cuda --ranks 1 --bf16 --jobs 2
 ./covering.py --tools "$tools" --target cuda --every 12
 echo "-- cuDNN's attention, and our own in its place"
 ./goldens.py --tools "$tools" --target cuda --ranks 1 --bf16 \

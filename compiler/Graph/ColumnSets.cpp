@@ -21,21 +21,11 @@ using namespace qlora::model;
 // What ops say
 //===----------------------------------------------------------------------===//
 
-/// Writes the arithmetic of a row op to look whether an element of a result
-/// depends on its own column alone. Random numbers are told by column, which
-/// ops know that are ColumnwiseOps.
+/// Whether an element of a result depends on its own column alone. Random numbers
+/// are told by column, which ops know that are ColumnwiseOps.
 static bool isByColumn(RowOp op) {
   Region region(op);
-  Block &block = region.emplaceBlock();
-  Type number = Float32Type::get(op.getContext());
-  Type row = RankedTensorType::get({op.getRowColumns()}, number);
-  for (MapAttr map : op.getRowMaps()) {
-    bool isNumber =
-        map.getKind() == MapKind::Scalar || map.getKind() == MapKind::Global;
-    block.addArgument(isNumber ? number : row, op.getLoc());
-  }
-  OpBuilder builder = OpBuilder::atBlockEnd(&block);
-  op.buildRow(builder, block.getArguments());
+  Block &block = writeArithmetic(op, region);
   return llvm::none_of(block, [](Operation &inner) {
     return inner.hasTrait<RowReduction>() ||
            isa<RowRotateOp, RowRandomOp, RowConstantOp>(inner);

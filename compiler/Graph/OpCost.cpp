@@ -29,9 +29,7 @@ static int64_t transcendentalsPerRow(Block &arithmetic) {
   return count;
 }
 
-/// Writes the arithmetic of a row op into a region of its own to look at it.
-static int64_t transcendentalsPerRow(RowOp op) {
-  Region region(op);
+Block &qlora::writeArithmetic(RowOp op, Region &region) {
   Block &block = region.emplaceBlock();
   Type number = Float32Type::get(op.getContext());
   Type row = RankedTensorType::get({op.getRowColumns()}, number);
@@ -42,7 +40,12 @@ static int64_t transcendentalsPerRow(RowOp op) {
   }
   OpBuilder builder = OpBuilder::atBlockEnd(&block);
   op.buildRow(builder, block.getArguments());
-  return transcendentalsPerRow(block);
+  return block;
+}
+
+static int64_t transcendentalsPerRow(RowOp op) {
+  Region region(op);
+  return transcendentalsPerRow(writeArithmetic(op, region));
 }
 
 static Work rowOpWork(RowOp op) {

@@ -15,25 +15,33 @@ namespace {
 #define EXPECT_HAS(text, part)                                                 \
   EXPECT_NE((text).find(part), std::string::npos) << "in: " << (text)
 
-TEST(Collectives, AreOfTheRanksThatHoldABaseTogether) {
-  DemoTables tables;
-  // Two halves of the gradients and the count of labels, whatever the ranks.
+/// Two halves of the gradients and the count of labels, whatever the ranks.
+static void gatherHalves(DemoTables &tables, qlora_group group) {
   qlora_command &gather = tables.commands[5];
   gather.collective = QLORA_COLLECTIVE_ALL_GATHER;
-  gather.group = QLORA_GROUP_FSDP;
+  gather.group = static_cast<uint8_t>(group);
   gather.operand_count = 2;
   gather.first_operand = uint32_t(tables.operands.size());
   tables.operands.push_back(
       {kDemoGradient, QLORA_DTYPE_F32, QLORA_WRITE, 0, 0, 0, 0, 72, 0, 0});
   tables.operands.push_back(
       {kDemoTrainable, QLORA_DTYPE_F32, QLORA_READ, 0, 0, 0, 0, 36, 0, 0});
-  const auto load = [&](uint32_t shards, int ranks) -> Status {
+}
+
+static Status loadOn(int ranks, DemoTables &tables) {
+  QLORA_ASSIGN_OR_RETURN(LoadedModule module, tables.load());
+  DeviceOptions options;
+  options.ranks = ranks;
+  QLORA_ASSIGN_OR_RETURN(auto device, createDevice("null", options));
+  return device->load(module, nullptr);
+}
+
+TEST(Collectives, AreOfTheRanksThatHoldABaseTogether) {
+  DemoTables tables;
+  gatherHalves(tables, QLORA_GROUP_FSDP);
+  const auto load = [&](uint32_t shards, int ranks) {
     tables.header.shards = shards;
-    QLORA_ASSIGN_OR_RETURN(LoadedModule module, tables.load());
-    DeviceOptions options;
-    options.ranks = ranks;
-    QLORA_ASSIGN_OR_RETURN(auto device, createDevice("null", options));
-    return device->load(module, nullptr);
+    return loadOn(ranks, tables);
   };
   for (int ranks : {2, 4, 6}) {
     const Status status = load(2, ranks);
@@ -54,22 +62,10 @@ TEST(Collectives, AreOfTheRanksThatHoldABaseTogether) {
 
 TEST(Collectives, AreOfTheRanksThatShareProducts) {
   DemoTables tables;
-  qlora_command &gather = tables.commands[5];
-  gather.collective = QLORA_COLLECTIVE_ALL_GATHER;
-  gather.group = QLORA_GROUP_TP;
-  gather.operand_count = 2;
-  gather.first_operand = uint32_t(tables.operands.size());
-  tables.operands.push_back(
-      {kDemoGradient, QLORA_DTYPE_F32, QLORA_WRITE, 0, 0, 0, 0, 72, 0, 0});
-  tables.operands.push_back(
-      {kDemoTrainable, QLORA_DTYPE_F32, QLORA_READ, 0, 0, 0, 0, 36, 0, 0});
-  const auto load = [&](uint32_t tensorRanks, int ranks) -> Status {
+  gatherHalves(tables, QLORA_GROUP_TP);
+  const auto load = [&](uint32_t tensorRanks, int ranks) {
     tables.header.tensor_ranks = tensorRanks;
-    QLORA_ASSIGN_OR_RETURN(LoadedModule module, tables.load());
-    DeviceOptions options;
-    options.ranks = ranks;
-    QLORA_ASSIGN_OR_RETURN(auto device, createDevice("null", options));
-    return device->load(module, nullptr);
+    return loadOn(ranks, tables);
   };
   for (int ranks : {2, 4, 6}) {
     const Status status = load(2, ranks);

@@ -5,29 +5,16 @@
 
 #include "runtime/Module/ModuleLoader.h"
 
-#include "tests/runtime/DemoTables.h"
+#include "tests/runtime/Module/RefusedTables.h"
 #include "tests/runtime/TemporaryFolder.h"
 
 #include <gtest/gtest.h>
-
-#include <functional>
 
 namespace qlora {
 namespace {
 
 #define EXPECT_HAS(text, part)                                                 \
   EXPECT_NE((text).find(part), std::string::npos) << "in: " << (text)
-
-/// The message after one change; empty if the module still loads.
-std::string errorAfter(const std::function<void(DemoTables &)> &change) {
-  DemoTables tables;
-  change(tables);
-  auto module = tables.load();
-  return module.isOk() ? "" : module.status().message();
-}
-
-#define EXPECT_REFUSED(change, part)                                           \
-  EXPECT_HAS(errorAfter([](DemoTables &t) { change; }), part)
 
 TEST(ModuleLoader, LoadsTheDemo) {
   auto module = LoadedModule::open(QLORA_DEMO_MODULE);

@@ -5,26 +5,10 @@
 #include "runtime/Kernels/Math/Stored.h"
 #include "runtime/Module/ParameterCounts.h"
 
-#include "tests/runtime/DemoTables.h"
-
-#include <functional>
-#include <string>
-
-#define EXPECT_REFUSED(change, part)                                           \
-  EXPECT_NE(errorAfter([](DemoTables &t) { change; }).find(part),              \
-            std::string::npos)                                                 \
-      << errorAfter([](DemoTables &t) { change; })
+#include "tests/runtime/Module/RefusedTables.h"
 
 namespace qlora {
 namespace {
-
-/// The message after one change; empty if the module still loads.
-std::string errorAfter(const std::function<void(DemoTables &)> &change) {
-  DemoTables tables;
-  change(tables);
-  auto module = tables.load();
-  return module.isOk() ? "" : module.status().message();
-}
 
 /// The first weight, NF4 in blocks of 64 with double quantisation, as the first
 /// half of twice as many rows.

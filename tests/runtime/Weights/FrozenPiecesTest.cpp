@@ -6,6 +6,7 @@
 #include "runtime/Weights/FrozenPieces.h"
 
 #include "tests/runtime/Weights/FilledPieces.h"
+#include "tests/runtime/Weights/PieceTables.h"
 
 #include <gtest/gtest.h>
 
@@ -14,9 +15,6 @@
 
 namespace qlora {
 namespace {
-
-constexpr char kStacked[] = "stack\0stack.0\0stack.1";
-constexpr char kStoredStack[] = "stored\0gptq.weight\0gptq_v2.weight";
 
 /// What writeModel() writes, and what the files of tests/Inputs hold stored.
 const std::vector<PieceParameter> kKinds = {

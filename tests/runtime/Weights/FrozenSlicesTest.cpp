@@ -25,12 +25,10 @@ constexpr auto kMXFP4 = QLORA_DTYPE_MXFP4;
 constexpr auto kInt4 = QLORA_DTYPE_INT4;
 constexpr auto kInt8 = QLORA_DTYPE_INT8;
 constexpr auto kRows8 = QLORA_DTYPE_LLM_INT8;
-constexpr char kStacked[] = "stack\0stack.0\0stack.1";
 constexpr char kPlainStack[] = "plain\0stack.0\0stack.1";
-constexpr char kStoredStack[] = "stored\0gptq.weight\0gptq_v2.weight";
 
 /// Of all forms, in which dimension 0 has 48 or 144 rows.
-const std::vector<PieceParameter> kKinds = {
+const std::vector<PieceParameter> kForms = {
     {"double", {48, 1536}, kOnLoad, kBF16, kNF4, kNF4, 64, true},
     {"single", {48, 1536}, kOnLoad, kF32, kNF4, kNF4, 64, false},
     {"turned", {48, 1536}, kTurned, kBF16, kNF4, kNF4, 64, true},
@@ -69,7 +67,7 @@ class FrozenSlices : public testing::Test {
 protected:
   FrozenSlices() {
     ModelWriter model;
-    for (const PieceParameter &row : kKinds) {
+    for (const PieceParameter &row : kForms) {
       std::vector<int64_t> shape = row.shape;
       if (row.quantization == kTurned)
         std::ranges::reverse(shape);
@@ -179,11 +177,11 @@ void expectSlices(const std::vector<SliceParameter> &rows,
   }
 }
 
-/// All of kKinds that have such slices.
+/// All of kForms that have such slices.
 void expectKinds(uint32_t dimension, const std::vector<int64_t> &segments,
                  uint32_t slices, const std::string &folder, size_t count) {
   std::vector<SliceParameter> rows;
-  for (const PieceParameter &kind : kKinds)
+  for (const PieceParameter &kind : kForms)
     if (const SliceParameter row = {kind, dimension, segments};
         canSlice(row.kept(), row.cutInto(slices)))
       rows.push_back(row);
@@ -193,16 +191,16 @@ void expectKinds(uint32_t dimension, const std::vector<int64_t> &segments,
 
 TEST_F(FrozenSlices, AreTheWholeCutAlongRows) {
   for (const uint32_t slices : {2, 4}) {
-    expectKinds(0, {48}, slices, folder.path(), kKinds.size());
-    expectKinds(0, {24, 8, 16}, slices, folder.path(), kKinds.size());
+    expectKinds(0, {48}, slices, folder.path(), kForms.size());
+    expectKinds(0, {24, 8, 16}, slices, folder.path(), kForms.size());
   }
 }
 
 TEST_F(FrozenSlices, AreTheWholeCutAcrossRows) {
-  expectKinds(1, {1536}, 2, folder.path(), kKinds.size());
-  expectKinds(1, {256, 768, 512}, 2, folder.path(), kKinds.size());
+  expectKinds(1, {1536}, 2, folder.path(), kForms.size());
+  expectKinds(1, {256, 768, 512}, 2, folder.path(), kForms.size());
   // Not fp4 and tiles in blocks of 128.
-  expectKinds(1, {256, 768, 512}, 4, folder.path(), kKinds.size() - 2);
+  expectKinds(1, {256, 768, 512}, 4, folder.path(), kForms.size() - 2);
 }
 
 TEST_F(FrozenSlices, OfStoredFormatsAreTheWholeCut) {
@@ -264,7 +262,7 @@ TEST_F(FrozenSlices, ThatAreNoWholeBlocksAreRefused) {
 }
 
 TEST_F(FrozenSlices, NeedAsManyRanks) {
-  SliceTables cut({{kKinds[0], 0, {48}}}, 4);
+  SliceTables cut({{kForms[0], 0, {48}}}, 4);
   auto module = cut.load();
   ASSERT_TRUE(module.isOk()) << module.status().message();
   Bytes out;

@@ -14,6 +14,11 @@
 
 namespace qlora {
 
+/// Names of parameters with parts: of a model that is written, and of
+/// tests/Inputs/stored.
+inline constexpr char kStacked[] = "stack\0stack.0\0stack.1";
+inline constexpr char kStoredStack[] = "stored\0gptq.weight\0gptq_v2.weight";
+
 /// A row of the parameter table, in short.
 struct PieceParameter {
   const char *name;

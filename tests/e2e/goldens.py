@@ -398,7 +398,8 @@ def report(name, errors, of_all):
     """Says how a case went: ok, FAIL or skip. Of all cases, which were not asked
     for by name, some cannot be shared."""
     if isinstance(errors, Failure):
-        cannot = of_all and "can be shared by" in str(errors)
+        cannot = of_all and re.search("can be shared by|cannot share equally",
+                                      str(errors))
         kind = "skip" if cannot else "FAIL"
         text = str(errors).strip().splitlines()[-1] if cannot else errors
     elif errors is None:

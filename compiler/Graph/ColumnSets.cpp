@@ -11,7 +11,6 @@
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
 #include <fmt/format.h>
-#include <numeric>
 
 using namespace mlir;
 using namespace qlora;
@@ -199,8 +198,9 @@ std::vector<ColumnSets::Set> ColumnSets::gather() {
     return found[sets.findLeader(numbers.lookup(value))];
   };
   for (unsigned number = 0; number < values.size(); ++number) {
-    Set &set = found[sets.findLeader(number)];
-    set.values.push_back(number);
+    const unsigned leader = sets.findLeader(number);
+    Set &set = found[leader];
+    set.leader = leader;
     if (auto why = whole.find(number);
         why != whole.end() && (set.why.empty() || why->second == kWholeAnyway))
       set.why = why->second;
@@ -320,22 +320,33 @@ static SlicedDimension dimensionOf(RankedTensorType type,
   return {type.getShape(), how.dimension, how.segments, ranks};
 }
 
-RankedTensorType DividedWeight::sliceOf(RankedTensorType whole,
-                                        int64_t ranks) const {
+/// Of a tensor, be it what a parameter is quantised as and decoded again.
+static RankedTensorType sliceOf(RankedTensorType whole,
+                                const DividedWeight &how, int64_t ranks) {
   SmallVector<int64_t> shape(whole.getShape());
-  shape[dimension] /= ranks;
+  shape[how.dimension] /= ranks;
   Type element = whole.getElementType();
   const SlicedFormat format = formatOf(whole);
   if (isa<QuantizedType>(element))
     element = QuantizedType::get(
         whole.getContext(), format.dtype,
-        blockOfSlice(format, dimensionOf(whole, *this, ranks)),
+        blockOfSlice(format, dimensionOf(whole, how, ranks)),
         doubleQuantOfSlice(format) == 1);
   return RankedTensorType::get(shape, element);
 }
 
-bool DividedWeight::decodesScales(RankedTensorType whole) const {
-  return doubleQuantOfSlice(formatOf(whole)) == 2;
+void qlora::sliceParameter(ParameterOp parameter, const DividedWeight &how,
+                           int64_t ranks) {
+  RankedTensorType type = parameter.getTensorType(), stored = type;
+  if (std::optional<Type> quantized = parameter.getQuantized()) {
+    stored = type.clone(*quantized);
+    parameter.setQuantizedAttr(
+        TypeAttr::get(sliceOf(stored, how, ranks).getElementType()));
+  }
+  parameter.setType(sliceOf(type, how, ranks));
+  parameter.setSliceAttr(SliceAttr::get(
+      parameter.getContext(), ranks, how.dimension, how.segments,
+      /*coded_scales=*/doubleQuantOfSlice(formatOf(stored)) == 2));
 }
 
 bool ColumnSets::findWeights(Set &set, DividedWeights &found) {
@@ -352,11 +363,10 @@ bool ColumnSets::findWeights(Set &set, DividedWeights &found) {
                             parameter.getSymName().str(), ranks);
     return set.why.empty();
   };
-  const unsigned leader = sets.findLeader(set.values.front());
   for (unsigned number : set.products) {
     WeightedProduct product = products[number];
     auto has = [&](Value value) {
-      return sets.findLeader(numbers.lookup(value)) == leader;
+      return sets.findLeader(numbers.lookup(value)) == set.leader;
     };
     Value x = product.getX(), y = product.getProduct();
     const bool isOut = has(y);
@@ -383,17 +393,16 @@ bool ColumnSets::findWeights(Set &set, DividedWeights &found) {
 void ColumnSets::tryToDivide(Set &set) {
   DividedWeights found;
   // What adapters have between their own products is narrow.
-  const unsigned leader = sets.findLeader(set.values.front());
   const bool hasModule = llvm::any_of(set.products, [&](unsigned number) {
     WeightedProduct product = products[number];
     return product.getModule() &&
-           sets.findLeader(numbers.lookup(product.getProduct())) == leader;
+           sets.findLeader(numbers.lookup(product.getProduct())) == set.leader;
   });
   if (!hasModule || set.why == kWholeAnyway)
     return;
   const bool isFixed = !set.why.empty();
   if (set.why.empty() && findSegments(set) && findWeights(set, found)) {
-    divided.insert(leader);
+    divided.insert(set.leader);
     for (auto &[name, how] : found)
       dividedWeights.insert({name, how});
     return;

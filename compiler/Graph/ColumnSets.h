@@ -35,13 +35,11 @@ struct DividedWeight {
   Segments segments;
 
   bool operator==(const DividedWeight &) const = default;
-  /// What a rank has of a frozen weight, and whether as another format than the
-  /// whole: scales of 8 bits share others along all of it, so that a slice has
-  /// them as numbers (runtime/Weights/Slices.h).
-  mlir::RankedTensorType sliceOf(mlir::RankedTensorType whole,
-                                 int64_t ranks) const;
-  bool decodesScales(mlir::RankedTensorType whole) const;
 };
+/// A frozen parameter is from now on a slice of what it was, with scales that a
+/// slice can have (runtime/Weights/Slices.h).
+void sliceParameter(model::ParameterOp parameter, const DividedWeight &how,
+                    int64_t ranks);
 /// By the names of parameters.
 using DividedWeights = llvm::MapVector<mlir::StringAttr, DividedWeight>;
 
@@ -61,7 +59,8 @@ public:
 
 private:
   struct Set {
-    std::vector<unsigned> values, products, vectors, ops; ///< their numbers
+    unsigned leader = 0; ///< the number of one of its values
+    std::vector<unsigned> products, vectors, ops; ///< their numbers
     std::string why; ///< it stays whole; empty: nothing speaks against it
     int64_t elements = 0; ///< of weights
   };

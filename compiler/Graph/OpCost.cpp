@@ -29,6 +29,13 @@ static int64_t transcendentalsPerRow(Block &arithmetic) {
   return count;
 }
 
+int64_t qlora::resultBytes(Operation *op) {
+  int64_t bytes = 0;
+  for (Type type : op->getResultTypes())
+    bytes += tensorBytes(cast<RankedTensorType>(type));
+  return bytes;
+}
+
 Block &qlora::writeArithmetic(RowOp op, Region &region) {
   Block &block = region.emplaceBlock();
   Type number = Float32Type::get(op.getContext());

@@ -17,6 +17,9 @@ namespace qlora {
 /// (weights, views, structure) is free. All shapes have to be static.
 double secondsOf(mlir::Operation *op, const DeviceProfile &device);
 
+/// Bytes of all that an op makes.
+int64_t resultBytes(mlir::Operation *op);
+
 /// Writes the arithmetic of a row op into a region of its own, to look at it.
 mlir::Block &writeArithmetic(model::RowOp op, mlir::Region &region);
 

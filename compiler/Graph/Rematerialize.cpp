@@ -76,14 +76,6 @@ Decision RematerializePass::decide(const DeviceProfile &device) {
   return decision;
 }
 
-/// Bytes of all that an op makes.
-static int64_t resultBytes(Operation *op) {
-  int64_t bytes = 0;
-  for (Type type : op->getResultTypes())
-    bytes += tensorBytes(cast<RankedTensorType>(type));
-  return bytes;
-}
-
 /// Lets `op` read the latest clones.
 static void readClones(Operation *op, const IRMapping &clones) {
   for (OpOperand &operand : op->getOpOperands())

@@ -98,20 +98,9 @@ void ShardProductsPass::divideParameters(const ColumnSets &sets) {
     auto parameter = symbols.lookup<ParameterOp>(name);
     if (parameter.getTrainable())
       continue;
-    RankedTensorType type = parameter.getTensorType();
-    wholeBytes += tensorBytes(type);
-    // What it is quantised as, be it decoded again.
-    std::optional<Type> quantized = parameter.getQuantized();
-    RankedTensorType stored = quantized ? type.clone(*quantized) : type;
-    if (quantized)
-      parameter.setQuantizedAttr(TypeAttr::get(
-          how.sliceOf(stored, ranks).getElementType()));
-    parameter.setType(how.sliceOf(type, ranks));
-    parameter.setSliceAttr(SliceAttr::get(&getContext(), ranks, how.dimension,
-                                          how.segments,
-                                          how.decodesScales(stored)));
-    type = parameter.getTensorType();
-    slicedBytes += tensorBytes(type);
+    wholeBytes += tensorBytes(parameter.getTensorType());
+    sliceParameter(parameter, how, ranks);
+    slicedBytes += tensorBytes(parameter.getTensorType());
   }
 }
 

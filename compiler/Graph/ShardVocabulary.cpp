@@ -24,7 +24,9 @@
 //   %x   = model.all_sum %y
 
 #include "compiler/Decisions.h"
+#include "compiler/Graph/ColumnSets.h"
 #include "compiler/Graph/HostTables.h"
+#include "compiler/Graph/OpCost.h"
 #include "compiler/Passes.h"
 #include "dialects/Program/Program.h"
 #include "dialects/Train/Train.h"
@@ -95,8 +97,7 @@ static bool divide(TableOp op, ParameterOp parameter, int64_t shards,
     copyStage(op, each);
     made.push_back(each);
     if (each != piece)
-      for (Value result : each->getResults())
-        bytes += tensorBytes(tensorOf(result));
+      bytes += resultBytes(each);
   }
   if (always || bytes <= tensorBytes(parameter.getTensorType())) {
     op->replaceAllUsesWith(values);
@@ -107,14 +108,6 @@ static bool divide(TableOp op, ParameterOp parameter, int64_t shards,
     each->erase();
   parameter.setPieceAttr(before);
   return false;
-}
-
-/// Of what ranks would add up.
-static int64_t resultBytes(Operation *op) {
-  int64_t bytes = 0;
-  for (Value result : op->getResults())
-    bytes += tensorBytes(tensorOf(result));
-  return bytes;
 }
 
 /// Whether so many ranks can have a slice of the rows of a table that nothing but
@@ -137,13 +130,13 @@ static bool canSliceTable(ParameterOp parameter, ArrayRef<TableOp> tables,
 /// of a table, and does its part.
 static void sliceTable(ParameterOp parameter, ArrayRef<TableOp> tables,
                        int64_t ranks) {
-  RankedTensorType type = parameter.getTensorType();
-  const int64_t rows = type.getDimSize(0);
+  sliceParameter(parameter, {0, {parameter.getTensorType().getDimSize(0)}},
+                 ranks);
   for (TableOp op : tables) {
     auto weight = cast<WeightOp>(op.getTableMutable().get().getDefiningOp());
     OpBuilder builder(op);
     auto slice = cast<WeightOp>(builder.clone(*weight));
-    slice.getResult().setType(type.clone({rows / ranks, type.getDimSize(1)}));
+    slice.getResult().setType(parameter.getTensorType());
     SmallVector<Value> values =
         op.divideTable(builder, slice, ranks, Ranks::TP);
     for (Operation *each = slice; each != op; each = each->getNextNode())
@@ -153,9 +146,6 @@ static void sliceTable(ParameterOp parameter, ArrayRef<TableOp> tables,
     if (weight->use_empty())
       weight.erase();
   }
-  parameter.setType(type.clone({rows / ranks, type.getDimSize(1)}));
-  parameter.setSliceAttr(SliceAttr::get(parameter.getContext(), ranks, 0, {rows},
-                                        /*coded_scales=*/false));
 }
 
 void ShardVocabularyPass::sliceTables(const llvm::StringSet<> &onHost,

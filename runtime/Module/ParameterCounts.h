@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <span>
 
-#include "runtime/ABI/module.h"
+#include "runtime/Module/ModuleLoader.h"
 
 namespace qlora {
 
@@ -40,11 +40,7 @@ struct ParameterCounts {
 
   /// One of a module; a slice counts as all of its tensor.
   uint64_t add(const qlora_parameter &parameter) {
-    int64_t shape[QLORA_MAX_RANK];
-    std::copy_n(parameter.shape, QLORA_MAX_RANK, shape);
-    if (parameter.slices != 0)
-      shape[parameter.slice_dimension] *= parameter.slices;
-    return add(parameter.role, {shape, parameter.rank});
+    return add(parameter.role, wholeShapeOf(parameter));
   }
 
   /// In percent, and PEFT's: of all numbers, adapters included.

@@ -10,6 +10,7 @@
 #include "runtime/Kernels/Cpu/Decode.h"
 #include "runtime/Session/Adapter.h"
 #include "runtime/Session/DropoutMasks.h"
+#include "runtime/Weights/ParameterWeight.h"
 
 namespace qlora {
 
@@ -174,14 +175,6 @@ static std::vector<float> decoded(const StoredLayout &layout, int64_t columns,
   StoredWeight::of(layout, columns)
       .decode(bytes.data(), 0, layout.elements, QLORA_DTYPE_F32, values.data());
   return values;
-}
-
-static StoredLayout layoutOf(const qlora_parameter &parameter) {
-  int64_t elements = 1;
-  for (uint32_t i = 0; i < parameter.rank; ++i)
-    elements *= parameter.shape[i];
-  return StoredLayout::of(static_cast<qlora_dtype>(parameter.format), elements,
-                          parameter.block, parameter.double_quant == 1);
 }
 
 void Dump::addWeight(const qlora_parameter &parameter,

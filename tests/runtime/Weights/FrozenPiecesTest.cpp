@@ -7,6 +7,7 @@
 
 #include "tests/runtime/Weights/FilledPieces.h"
 #include "tests/runtime/Weights/PieceTables.h"
+#include "tests/runtime/Weights/StoredWriters.h"
 
 #include <gtest/gtest.h>
 
@@ -75,23 +76,10 @@ const std::vector<PieceParameter> kKinds = {
 /// The weights of kKinds.
 void writeModel(const TemporaryFolder &folder) {
   ModelWriter model;
-  for (const PieceParameter &row : kKinds) {
-    std::vector<int64_t> shape = row.shape;
-    if (row.quantization == kTurned)
-      std::ranges::reverse(shape);
-    if (row.quantization != kStored && row.parts == 0)
-      model.addNormal(row.name, shape, row.file);
-  }
+  addPlain(model, kKinds);
   model.addNormal("stack.0", {32, 64}, kBF16);
   model.addNormal("stack.1", {32, 64}, kBF16);
-  auto stored =
-      SafetensorsFile::open(QLORA_TEST_INPUTS "/stored/model.safetensors");
-  ASSERT_TRUE(stored.isOk()) << stored.status().message();
-  for (const SafetensorsTensor &tensor : stored->tensors()) {
-    std::vector<uint8_t> bytes(tensor.byteCount());
-    ASSERT_TRUE(stored->read(tensor, 0, bytes).isOk());
-    model.add(tensor.name, tensor.dtype, tensor.shape, std::move(bytes));
-  }
+  addInputs(model);
   model.write(folder);
 }
 

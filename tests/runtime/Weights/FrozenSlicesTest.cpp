@@ -67,13 +67,7 @@ class FrozenSlices : public testing::Test {
 protected:
   FrozenSlices() {
     ModelWriter model;
-    for (const PieceParameter &row : kForms) {
-      std::vector<int64_t> shape = row.shape;
-      if (row.quantization == kTurned)
-        std::ranges::reverse(shape);
-      if (row.quantization != kStored && row.parts == 0)
-        model.addNormal(row.name, shape, row.file);
-    }
+    addPlain(model, kForms);
     model.addNormal("bias", {12}, kBF16);
     model.addNormal("experts", {4, 64, 256}, kBF16);
     model.addNormal("numbers", {4, 6, 10}, kF32);

@@ -76,6 +76,19 @@ inline void addStack(ModelWriter &model) {
   model.add("plain", kType, {48, 1536}, std::move(all));
 }
 
+/// What is no file's own form: numbers, of which those that are quantised
+/// transposed are stored so.
+inline void addPlain(ModelWriter &model,
+                     const std::vector<PieceParameter> &rows) {
+  for (const PieceParameter &row : rows) {
+    std::vector<int64_t> shape = row.shape;
+    if (row.quantization == QLORA_QUANTIZATION_TURNED)
+      std::ranges::reverse(shape);
+    if (row.quantization != QLORA_QUANTIZATION_STORED && row.parts == 0)
+      model.addNormal(row.name, shape, row.file);
+  }
+}
+
 inline void addInputs(ModelWriter &model) {
   auto stored =
       SafetensorsFile::open(QLORA_TEST_INPUTS "/stored/model.safetensors");

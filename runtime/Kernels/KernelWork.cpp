@@ -277,6 +277,7 @@ static constexpr KernelWorkRow kRows[] = {
     {"column_sum", WorkCategory::kRows, walkWork},
     {"accumulate", WorkCategory::kRows, walkWork},
     {"copy_rows", WorkCategory::kRows, walkWork},
+    {"swap_blocks", WorkCategory::kRows, walkWork},
     {"clip_norm", WorkCategory::kRows, walkWork},
     {"adamw_8bit", WorkCategory::kRows, walkWork},
 };

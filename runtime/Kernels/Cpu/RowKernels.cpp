@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // The ops that walk over rows once: embedding, column_sum, accumulate,
-// copy_rows, clip_norm; and quantize, quantize_scales.
+// copy_rows, swap_blocks, clip_norm; and quantize, quantize_scales.
 
 #include <cmath>
 #include <limits>
@@ -155,6 +155,35 @@ PreparedKernel copy_rows::cpu::prepare(const KernelRequest &request, uint64_t) {
         std::memcpy(out + row * ldo * bytes, x + row * ldx * bytes,
                     static_cast<size_t>(columns * bytes));
     });
+    return Status::ok();
+  });
+}
+
+PreparedKernel swap_blocks::cpu::prepare(const KernelRequest &request,
+                                         uint64_t) {
+  const int64_t bytes = dtypeBits(request.type("x")) / 8;
+  const int64_t columns = request.constant("columns");
+  const int64_t first = request.constant("first");
+  const int64_t second = request.constant("second");
+  const int64_t run = request.constant("run"), ldx = request.constant("ldx");
+  // What has no gap in x: a run, or a row of it.
+  const int64_t piece = std::min(run, columns), ofRun = run / piece;
+  return makeKernel([=](const LibraryKernelArgs &args) {
+    const auto *x = bufferOf<const uint8_t>(args, 0);
+    auto *out = bufferOf<uint8_t>(args, 1);
+    const auto copy = [&](int64_t to) {
+      const int64_t block = to / ofRun;
+      const int64_t swapped = block % first * second + block / first;
+      const int64_t from = (swapped * ofRun + to % ofRun) * piece;
+      std::memcpy(out + to * piece * bytes,
+                  x + (from / columns * ldx + from % columns) * bytes,
+                  static_cast<size_t>(piece * bytes));
+    };
+    parallelRanges(first * second * ofRun, rowGrain(piece),
+                   [&](int64_t begin, int64_t end) {
+                     for (int64_t to = begin; to < end; ++to)
+                       copy(to);
+                   });
     return Status::ok();
   });
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // The ops that walk over rows once: conversion, embedding, column_sum,
-// accumulate, copy_rows, clip_norm; and quantize, quantize_scales.
-// Device/{Rows,Quantize}.cu.
+// accumulate, copy_rows, swap_blocks, clip_norm; and quantize, quantize_scales.
+// Device/{Rows,SwapBlocks,Quantize}.cu.
 
 #include <fmt/format.h>
 
@@ -93,6 +93,17 @@ PreparedCudaKernel copy_rows::cuda::prepare(const KernelRequest &r,
   return makeCudaKernel([copy](const CudaKernelArgs &args) {
     return copy.enqueue(args.buffers, args);
   });
+}
+
+/// Of Device/SwapBlocks.cu, whose blocks write 1024 words of 16 bytes.
+PreparedCudaKernel swap_blocks::cuda::prepare(const KernelRequest &r,
+                                              CudaContext &context) {
+  const int64_t bits = dtypeBits(r.type("x"));
+  const int64_t elements = r.constant("rows") * r.constant("columns");
+  return makeLaunchKernel(context,
+                          {{fmt::format("qlora_swap_blocks_b{}", bits),
+                            {blocksOf(elements, 1024 * 128 / bits)}}},
+                          r.constants);
 }
 
 PreparedCudaKernel clip_norm::cuda::prepare(const KernelRequest &r,

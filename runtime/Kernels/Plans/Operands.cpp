@@ -208,6 +208,22 @@ OperandShapes copy_rows::shapes(const KernelRequest &r) {
   return {{rows, columns, "ldx"}, {rows, columns, "ldo"}};
 }
 
+/// Equal counts, so that out is as large as x without its gaps; a count that
+/// Size cannot hold is x's too, and no operand is that large.
+OperandShapes swap_blocks::shapes(const KernelRequest &r) {
+  const int64_t rows = r.constant("rows"), columns = r.constant("columns");
+  const int64_t run = r.constant("run");
+  if (columns % run && run % columns)
+    return refusalOf(r, "run", "divide the columns or be a multiple of them");
+  const Size has = Size(rows) * Size(columns);
+  const Size is =
+      Size(r.constant("first")) * Size(r.constant("second")) * Size(run);
+  if (is.bytes() != has.bytes())
+    return "first * second * run must be rows * columns, " +
+           std::to_string(has.bytes()) + ", got " + std::to_string(is.bytes());
+  return {{rows, columns, "ldx"}, {rows, columns}};
+}
+
 OperandShapes clip_norm::shapes(const KernelRequest &r) {
   const int64_t elements = r.constant("elements"), skip = r.constant("skip");
   // The label count is element 1, and `skip` leaves an end of the range.

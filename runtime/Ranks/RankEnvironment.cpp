@@ -34,7 +34,8 @@ const Launcher kLaunchers[] = {
     {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
      "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
     {"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
-    {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", ""},
+    // Of the step: a shell of salloc has the job's SLURM_NTASKS, and is alone.
+    {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""},
 };
 
 } // namespace
@@ -53,11 +54,20 @@ static Status readNumber(const GetVariable &get, const char *name, int low,
                          name, low, high, text);
 }
 
+static bool areEqual(const char *left, const char *right) {
+  return left && right && !std::strcmp(left, right);
+}
+
+/// srun --mpi=pmi2, which may be a cluster's default, sets numbers of PMI too,
+/// but none of this machine.
+static bool isPmiOfSlurm(const GetVariable &get) {
+  return areEqual(get("PMI_RANK"), get("SLURM_PROCID")) &&
+         areEqual(get("PMI_SIZE"), get("SLURM_STEP_NUM_TASKS"));
+}
+
 static const Launcher *findLauncher(const GetVariable &get) {
   for (const Launcher &launcher : kLaunchers) {
-    bool isSlurm = !std::strcmp(launcher.name, "Slurm");
-    // A batch script sees the variables of the job too; only srun adds a step.
-    if (isSlurm && !get("SLURM_STEP_ID"))
+    if (!std::strcmp(launcher.name, "PMI") && isPmiOfSlurm(get))
       continue;
     if (get(launcher.rank) && get(launcher.worldSize))
       return &launcher;
@@ -65,32 +75,57 @@ static const Launcher *findLauncher(const GetVariable &get) {
   return nullptr;
 }
 
-/// "4(x2),3": ranks on each node; the first number serves for equal nodes.
-static int slurmTasksPerNode(const GetVariable &get, int worldSize) {
-  int tasks = 0;
+int slurmTasksOfNode(std::string_view perNode, int node) {
+  while (!perNode.empty()) {
+    const std::string_view part = perNode.substr(0, perNode.find(','));
+    perNode.remove_prefix(std::min(part.size() + 1, perNode.size()));
+    int tasks = 0, nodes = 1;
+    const char *end = part.data() + part.size();
+    const char *rest = std::from_chars(part.data(), end, tasks).ptr;
+    if (end - rest > 2) // "(x2)"
+      std::from_chars(rest + 2, end, nodes);
+    if (node < nodes)
+      return tasks;
+    node -= nodes;
+  }
+  return 0;
+}
+
+static Status readSlurmTasks(const GetVariable &get, RankEnvironment &env) {
   const char *text = get("SLURM_STEP_TASKS_PER_NODE");
   if (!text)
-    text = get("SLURM_TASKS_PER_NODE");
-  if (text)
-    std::from_chars(text, text + std::strlen(text), tasks);
-  return tasks > 0 ? std::min(tasks, worldSize) : 1;
+    return Status::ok();
+  int node = 0;
+  QLORA_RETURN_IF_ERROR(readNumber(get, "SLURM_NODEID", 0, kMaxRanks, node));
+  env.localWorldSize = slurmTasksOfNode(text, node);
+  if (env.localWorldSize >= 1 && env.localWorldSize <= env.worldSize)
+    return Status::ok();
+  return Status::invalid("the variable SLURM_STEP_TASKS_PER_NODE expects from "
+                         "1 to {} ranks on node {}, but is '{}'",
+                         env.worldSize, node, text);
 }
 
 std::string firstSlurmHost(std::string_view nodeList) {
-  size_t bracket = nodeList.find('[');
-  size_t comma = nodeList.find(',');
-  if (bracket > comma || bracket == nodeList.npos)
-    return std::string(nodeList.substr(0, comma));
-  std::string host(nodeList.substr(0, bracket));
-  std::string_view numbers = nodeList.substr(bracket + 1);
-  return host + std::string(numbers.substr(0, numbers.find_first_of("-,]")));
+  std::string host;
+  size_t at = 0;
+  while (at < nodeList.size() && nodeList[at] != ',') {
+    if (nodeList[at] != '[') {
+      host += nodeList[at++];
+      continue;
+    }
+    const std::string_view numbers = nodeList.substr(at + 1);
+    host += numbers.substr(0, numbers.find_first_of("-,]"));
+    at = nodeList.find(']', at);
+    at = at == nodeList.npos ? nodeList.size() : at + 1;
+  }
+  return host;
 }
 
 static Status readMaster(const GetVariable &get, RankEnvironment &env) {
   bool isSlurm = env.launcher == "Slurm";
   if (const char *address = get("MASTER_ADDR"))
     env.masterAddress = address;
-  else if (const char *nodes = get("SLURM_JOB_NODELIST"); isSlurm && nodes)
+  else if (const char *nodes = get("SLURM_STEP_NODELIST"); isSlurm && nodes)
     env.masterAddress = firstSlurmHost(nodes);
   else if (env.localWorldSize < env.worldSize)
     return Status::invalid(
@@ -99,9 +134,11 @@ static Status readMaster(const GetVariable &get, RankEnvironment &env) {
         env.launcher, env.worldSize, env.localWorldSize);
   env.masterPort = kDefaultPort;
   if (isSlurm) {
-    int job = 0;
+    int job = 0, step = 0;
     QLORA_RETURN_IF_ERROR(readNumber(get, "SLURM_JOB_ID", 0, 1 << 30, job));
-    env.masterPort = 20000 + job % 10000;
+    QLORA_RETURN_IF_ERROR(readNumber(get, "SLURM_STEP_ID", 0, 1 << 30, step));
+    // Apart from that of other steps of the job, and of the jobs after it.
+    env.masterPort = 20000 + (job % 10000 + step % 10 * 1000) % 10000;
   }
   QLORA_RETURN_IF_ERROR(
       readNumber(get, "MASTER_PORT", 1, 65535, env.masterPort));
@@ -130,8 +167,8 @@ static Status readSecret(const GetVariable &get, RankEnvironment &env) {
     env.secret = job;
   if (env.worldSize > 1 && env.secret.size() < kSecretCharacters)
     env.secretRemark = fmt::format(
-        "whoever can reach rank 0 at {} can join this job, since {} gives it {} "
-        "secret; set {} to the same random text on every rank",
+        "whoever can reach rank 0 at {} can join this job, since {} gives it "
+        "{} secret; set {} to the same random text on every rank",
         env.masterAddress, env.launcher,
         env.secret.empty() ? "no" : "a guessable", kJobSecretVariable);
   return Status::ok();
@@ -148,7 +185,7 @@ StatusOr<RankEnvironment> readRankEnvironment(const GetVariable &get) {
   QLORA_RETURN_IF_ERROR(
       readNumber(get, launcher->rank, 0, env.worldSize - 1, env.rank));
   if (env.launcher == "Slurm")
-    env.localWorldSize = slurmTasksPerNode(get, env.worldSize);
+    QLORA_RETURN_IF_ERROR(readSlurmTasks(get, env));
   QLORA_RETURN_IF_ERROR(readNumber(get, launcher->localWorldSize, 1,
                                    env.worldSize, env.localWorldSize));
   QLORA_RETURN_IF_ERROR(readNumber(get, launcher->localRank, 0,

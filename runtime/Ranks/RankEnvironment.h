@@ -7,11 +7,12 @@
 //   torchrun, PyTorchJob     RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE
 //   mpirun of Open MPI       OMPI_COMM_WORLD_{RANK,SIZE,LOCAL_RANK,LOCAL_SIZE}
 //   mpirun of MPICH, Intel   PMI_RANK, PMI_SIZE, MPI_LOCALRANKID
-//   srun                     SLURM_PROCID, SLURM_NTASKS, SLURM_LOCALID
+//   srun                     SLURM_PROCID, SLURM_LOCALID, SLURM_NODEID,
+//                            SLURM_STEP_{NUM_TASKS,TASKS_PER_NODE}
 //
 // Rank 0 is at MASTER_ADDR:MASTER_PORT. Without MASTER_ADDR it is the first
-// host of a Slurm job, or this machine when all ranks are on it. Without
-// MASTER_PORT it is 29500, or a port made from the Slurm job's number.
+// host of a Slurm step, or this machine when all ranks are on it. Without
+// MASTER_PORT it is 29500, or one made of the numbers of Slurm's job and step.
 // torchrun listens on MASTER_PORT itself, so under it we take the next one.
 //
 // Ranks prove to each other that they are of one job by a secret: the one that
@@ -64,8 +65,12 @@ using GetVariable = std::function<const char *(const char *)>;
 /// contradict each other are an error that names them.
 StatusOr<RankEnvironment> readRankEnvironment(const GetVariable &get);
 
-/// The first host of a Slurm node list: "a[3-7,9],b" -> "a3".
+/// The first host of a Slurm node list: "a[3-7,9]-x,b" -> "a3-x".
 std::string firstSlurmHost(std::string_view nodeList);
+
+/// Of SLURM_STEP_TASKS_PER_NODE: "4(x2),3" is 4 of nodes 0 and 1, and 3 of
+/// node 2; 0 where it has no such node.
+int slurmTasksOfNode(std::string_view perNode, int node);
 
 // The socket between a rank and the launcher that started it (Supervisor.h).
 // Its number is in the variable QLORA_RANK_CHANNEL. The launcher sends the

@@ -19,7 +19,7 @@ read(const std::map<std::string, std::string> &variables) {
 }
 
 TEST(RankEnvironment, OneRankWithoutALauncher) {
-  auto env = read({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}});
+  auto env = read({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}}); // a script
   EXPECT_EQ(env->worldSize, 1);
   EXPECT_TRUE(env->isMain());
 }
@@ -67,19 +67,82 @@ TEST(RankEnvironment, PmiOnSeveralMachinesNeedsAnAddress) {
             "of rank 0 and MASTER_PORT to a free port there, on every rank");
 }
 
+/// What srun of Slurm 22.05 sets, of three ranks on two of a job's nodes.
+static std::map<std::string, std::string> slurmStep() {
+  return {{"SLURM_PROCID", "2"},
+          {"SLURM_NTASKS", "3"},
+          {"SLURM_STEP_NUM_TASKS", "3"},
+          {"SLURM_LOCALID", "1"},
+          {"SLURM_NODEID", "1"},
+          {"SLURM_STEP_ID", "2"},
+          {"SLURM_STEP_TASKS_PER_NODE", "1,2"},
+          {"SLURM_JOB_NODELIST", "gpu[05-09,12],x"},
+          {"SLURM_STEP_NODELIST", "gpu[07,12]"},
+          {"SLURM_JOB_ID", "123456"}};
+}
+
 TEST(RankEnvironment, Slurm) {
-  auto env = read({{"SLURM_PROCID", "3"},
-                   {"SLURM_NTASKS", "4"},
-                   {"SLURM_LOCALID", "1"},
-                   {"SLURM_STEP_ID", "0"},
-                   {"SLURM_STEP_TASKS_PER_NODE", "2(x2)"},
-                   {"SLURM_JOB_NODELIST", "gpu[07-09,12],x"},
-                   {"SLURM_JOB_ID", "123456"}});
+  auto env = read(slurmStep());
   ASSERT_TRUE(env.isOk()) << env.status().message();
-  EXPECT_EQ(env->rank, 3);
+  EXPECT_EQ(env->launcher, "Slurm");
+  EXPECT_EQ(env->rank, 2);
+  EXPECT_EQ(env->worldSize, 3);
+  EXPECT_EQ(env->localRank, 1);
   EXPECT_EQ(env->localWorldSize, 2);
   EXPECT_EQ(env->masterAddress, "gpu07");
-  EXPECT_EQ(env->masterPort, 23456);
+  EXPECT_EQ(env->masterPort, 25456); // 20000 + 3456 + 2 * 1000
+}
+
+/// srun --mpi=pmi2 says nothing of this machine with PMI's names.
+TEST(RankEnvironment, SlurmWithItsPmi) {
+  auto variables = slurmStep();
+  variables.insert({{"PMI_RANK", "2"}, {"PMI_SIZE", "3"}});
+  auto env = read(variables);
+  ASSERT_TRUE(env.isOk()) << env.status().message();
+  EXPECT_EQ(env->launcher, "Slurm");
+  EXPECT_EQ(env->localRank, 1);
+}
+
+/// mpirun of MPICH starts one process on each node by srun, and ranks by that.
+TEST(RankEnvironment, PmiOfAnMpirunInSlurm) {
+  auto variables = slurmStep();
+  variables.insert({{"PMI_RANK", "7"},
+                    {"PMI_SIZE", "12"},
+                    {"MPI_LOCALRANKID", "3"},
+                    {"MPI_LOCALNRANKS", "4"},
+                    {"MASTER_ADDR", "a"}});
+  auto env = read(variables);
+  ASSERT_TRUE(env.isOk()) << env.status().message();
+  EXPECT_EQ(env->launcher, "PMI");
+  EXPECT_EQ(env->rank, 7);
+  EXPECT_EQ(env->localRank, 3);
+}
+
+/// A shell of salloc is a step of one process, with the job's SLURM_NTASKS.
+TEST(RankEnvironment, OneRankInAShellOfSlurm) {
+  auto variables = slurmStep();
+  variables["SLURM_PROCID"] = variables["SLURM_LOCALID"] = "0";
+  variables["SLURM_NODEID"] = "0";
+  variables["SLURM_STEP_NUM_TASKS"] = variables["SLURM_STEP_TASKS_PER_NODE"] =
+      "1";
+  auto env = read(variables);
+  ASSERT_TRUE(env.isOk()) << env.status().message();
+  EXPECT_EQ(env->worldSize, 1);
+}
+
+TEST(RankEnvironment, SlurmTasksOfNode) {
+  const char *perNode = "4(x2),3,12(x10)";
+  EXPECT_EQ(slurmTasksOfNode(perNode, 0), 4);
+  EXPECT_EQ(slurmTasksOfNode(perNode, 1), 4);
+  EXPECT_EQ(slurmTasksOfNode(perNode, 2), 3);
+  EXPECT_EQ(slurmTasksOfNode(perNode, 12), 12);
+  EXPECT_EQ(slurmTasksOfNode(perNode, 13), 0);
+  EXPECT_EQ(slurmTasksOfNode("", 0), 0);
+  auto variables = slurmStep();
+  variables["SLURM_STEP_TASKS_PER_NODE"] = "4(x2)";
+  EXPECT_EQ(read(variables).status().message(),
+            "the variable SLURM_STEP_TASKS_PER_NODE expects from 1 to 3 ranks "
+            "on node 1, but is '4(x2)'");
 }
 
 TEST(RankEnvironment, ContradictionsNameTheVariable) {
@@ -125,6 +188,8 @@ TEST(RankEnvironment, SecretsThatCanBeGuessedAreNamed) {
 TEST(RankEnvironment, FirstSlurmHost) {
   EXPECT_EQ(firstSlurmHost("a"), "a");
   EXPECT_EQ(firstSlurmHost("a,b[1-2]"), "a");
-  EXPECT_EQ(firstSlurmHost("n[3,5]-ib,x"), "n3");
+  EXPECT_EQ(firstSlurmHost("n[3,5]-ib,x"), "n3-ib");
+  EXPECT_EQ(firstSlurmHost("rack[1-2]n[03-04]"), "rack1n03");
+  EXPECT_EQ(firstSlurmHost("n[3"), "n3");
   EXPECT_EQ(firstSlurmHost(""), "");
 }

@@ -27,21 +27,22 @@ section "qlora"
 python3 -m unittest discover -s tests/tools/qlora 2>&1 | tail -5
 
 section "golden cases"
-tests/e2e/goldens.py --tools build/bin
+tests/e2e/goldens.py --tools build/bin --jobs 2
 
 section "end to end"
 tests/e2e/run.sh build/bin
 
 # The runtime builds and passes its tests with no LLVM in sight.
-sanitize() { # folder, sanitizers, and, where they are not all, the rooms' tests
+sanitize() { # folder, sanitizers, which tests, and their programs
   cmake -G Ninja -B "$1" -DQLORA_COMPILER=OFF -DQLORA_SANITIZE="$2" \
     -DCMAKE_CXX_COMPILER=g++ -DCMAKE_C_COMPILER=gcc >/dev/null
-  ninja -C "$1" "${@:3}"
-  ctest --test-dir "$1" --output-on-failure -j2 \
-    ${3:+-R "^($(IFS='|'; echo "${*:3}"))\$"}
+  ninja -C "$1" "${@:4}"
+  ctest --test-dir "$1" --output-on-failure -j2 -R "$3"
 }
 section "runtime under AddressSanitizer and UBSan"
-sanitize build/asan "address;undefined"
+sanitize build/asan "address;undefined" 'Tests$|^CudnnOrdered$' \
+  Runtime{Base,Kernels,Module,Device,Ranks,Weights,Data,Predict,Watch,Session}Tests \
+  {Kernel,Frontend,CudaPlatform}Tests
 section "runtime under ThreadSanitizer"
 # oneDNN's own libgomp is not instrumented: with one thread it has no barriers
 # that ThreadSanitizer could take for races. Jobs of several ranks on the
@@ -49,6 +50,7 @@ section "runtime under ThreadSanitizer"
 # without threads of their own have then nothing to find.
 export OMP_NUM_THREADS=1 GTEST_FILTER='-CudaRanks*:CudaDeviceRanks*:Nccl*'
 sanitize build/tsan thread \
+  '^Runtime(Base|Device|Ranks|Weights|Data|Session)Tests$' \
   Runtime{Base,Device,Ranks,Weights,Data,Session}Tests
 
 section "done"

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""cuda_units.py REPOSITORY CACHE: what nvcc says to our device code.
+"""cuda_units.py REPOSITORY CACHE [--all]: what nvcc says to our device code.
 
-Every file of runtime/Kernels/Cuda/Device compiles for each architecture of the
-default of --cuda-arch, and to PTX for the lowest, without a warning, and ptxas
-reports neither spills nor a stack frame. In the PTX of Decode.cu and
+Every file of runtime/Kernels/Cuda/Device compiles for the lowest, the last and
+one architecture between them of the default of --cuda-arch (--all: for each),
+and to PTX for the lowest, without a warning, and ptxas reports neither spills nor a stack frame. In the PTX of Decode.cu and
 Quantize.cu no product and sum are fused: nvcc contracts by default, and what is
 decoded or quantised must have the CPU's bits.
 
@@ -22,6 +22,7 @@ import sys
 import tempfile
 
 ARCHS = ("80", "89", "90", "100", "120")
+FEW = ("80", "90", "120")
 FLAGS = ("-std=c++20", "-O3", "-Werror", "all-warnings", "-Xptxas", "-v")
 DEVICE = "runtime/Kernels/Cuda/Device"
 SKIPPED = 77
@@ -34,8 +35,8 @@ def find_nvcc():
     return shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
 
 
-def texts_hash(root, nvcc):
-    digest = hashlib.sha256(" ".join(FLAGS).encode())
+def texts_hash(root, nvcc, archs):
+    digest = hashlib.sha256(" ".join(FLAGS + archs).encode())
     digest.update(subprocess.run([nvcc, "--version"], check=True,
                                  capture_output=True).stdout)
     for folder in (DEVICE, "runtime/Kernels/Math", "runtime/ABI",
@@ -88,11 +89,12 @@ def check_roundings(unit, ptx):
 
 def main():
     root, cache = os.path.abspath(sys.argv[1]), sys.argv[2]
+    archs = ARCHS if "--all" in sys.argv[3:] else FEW
     nvcc = find_nvcc()
     if not nvcc:
         print("skipped: no nvcc; Debian's package is nvidia-cuda-toolkit")
         sys.exit(SKIPPED)
-    stamp = os.path.join(cache, texts_hash(root, nvcc))
+    stamp = os.path.join(cache, texts_hash(root, nvcc, archs))
     if os.path.exists(stamp):
         return
     units = sorted(name for name in os.listdir(os.path.join(root, DEVICE))
@@ -101,7 +103,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         output = os.path.join(folder, "out")
         for unit in units:
-            for arch in ARCHS:
+            for arch in archs:
                 report = compile_unit(nvcc, root, unit, output, "-cubin",
                                       "-arch=sm_" + arch)
                 errors += check_registers(unit, arch, report)

@@ -5,7 +5,7 @@
 
     goldens.py --tools build/bin [--cases DIR] [--work DIR] [CASE ...]
                [--compile-flag F]... [--run-flag F]... [--bf16] [--ranks N]
-               [--tp T] [--jobs N]
+               [--tp T] [--jobs N] [--every N]
                [--target cuda] [--modules DIR] [--library-path DIRS]
                [--kernels ROW,...]
 
@@ -19,7 +19,7 @@ qlora-run. With --modules they were compiled before: NAME.so, or NAME-bf16.so.
 --kernels are rows of Kernels.def that have to run, such as "attention.cudnn"
 or "attention.cuda (planned: .cudnn)".
 
-Model, data and first adapter are where train.yaml says: a case may share those
+--every N: without names, each N-th case. Model, data and first adapter are where train.yaml says: a case may share those
 of another.
 """
 
@@ -431,6 +431,7 @@ def main():
     parser.add_argument("--library-path", default=None)
     parser.add_argument("--kernels", default=None)
     parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--every", type=int, default=1)
     options = parser.parse_args()
     if options.modules and options.compile_flag:
         parser.error("--compile-flag is for cases that are compiled here, not "
@@ -439,7 +440,8 @@ def main():
         parser.error("--modules and --library-path need --target cuda")
     names = options.names or sorted(
         name for name in os.listdir(options.cases)
-        if os.path.exists(os.path.join(options.cases, name, "case.json")))
+        if os.path.exists(os.path.join(options.cases, name, "case.json"))
+    )[::options.every]
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         outcomes = list(pool.map(
             lambda name: report(name, attempt(options, name), not options.names),

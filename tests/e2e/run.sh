@@ -5,148 +5,140 @@
 # ranks: derivative rules, promises, predictions, profiles, other ranks, bf16,
 # each optimisation off, every two of what models and adapters have.
 set -euo pipefail
-# Each command, with the seconds before it.
-PS4='+ ${SECONDS}s '
-set -x
+export tools
 tools=$(realpath "$1")
 cd "$(dirname "$0")"
+peft=../../.venv/peft/bin/python
 
-# Their runs have one thread each: side by side on two cores.
-said=$(mktemp)
-setsid ./checkpoints.py --tools "$tools" >"$said" 2>&1 &
-checkpoints=$!
-trap 'kill -- -$checkpoints || true; cat "$said"; rm "$said"' EXIT
-./resuming.py --tools "$tools"
-./supervision.py --tools "$tools"
-./hosts.py --tools "$tools"
-./watching.py --tools "$tools"
-code=0
-wait $checkpoints || code=$?
-trap - EXIT
-cat "$said"
-rm "$said"
-((code == 0))
+# The commands of a test: one a line, in the order in which they begin.
+commands() {
+  # What waits for clocks and networks more than it computes, one after the
+  # other where it uses the same.
+  chain checkpoints resuming
+  chain supervision slurm jobset hosts watching
 
-./gradients.py --tools "$tools"
-./nonfinite.py --tools "$tools"
-./promises.py --tools "$tools"
+  # Every two of family, format, adapter and ranks.
+  run covering.py --peft $peft
+  # CUDA on the software platform.
+  goldens --target cuda --ranks 1
+  goldens --target cuda --ranks 1 --bf16 --every 2
+  run covering.py --target cuda --every 12
+  # cuDNN's attention, and our own in its place.
+  goldens --target cuda --ranks 1 --bf16 \
+    --kernels attention.cudnn,attention_grad.cudnn mistral-packed
+  goldens --target cuda --ranks 1 --bf16 --run-flag=--disable-kernels \
+    --run-flag=attention.cudnn,attention_grad.cudnn --kernels \
+    "'attention.cuda (planned: .cudnn),attention_grad.cuda (planned: .cudnn)'" \
+    mistral-packed
+  for pass in assign-queues concat-siblings round-adapters; do
+    goldens --target cuda --ranks 1 --compile-flag=--disable-pass=$pass \
+      llama-nf4
+  done
+  # The embedding in host memory.
+  goldens --target cuda --ranks 1 --compile-flag=--offload-embedding=true \
+    llama-nf4
+  run cuda_platform.py
+  run padding_free.py --target cuda
+  run reproducible.py --target cuda
+  # What a step of 32 layers asks of the driver.
+  run cuda_step.py
+  # Weights decoded ahead, in any order of the queues.
+  run cuda_platform.py --case prequantized-bnb --faults 0
+  run cuda_platform.py --case llama-nf4 --bf16 --faults 0
+  # CUDA on several ranks.
+  goldens --target cuda qwen3-ranks llama-dropout
+  goldens --target cuda --ranks 4 --run-flag=--cuda-graphs --run-flag=false \
+    llama-packed
+  run cuda_ranks.py
+  # Algorithms of matrix products.
+  run gemm_table.py
+  # The GPU script on the software platform.
+  run gpu_script.py
+
+  for script in gradients nonfinite promises padding_free reproducible \
+    base_cache optimizers full routers trained_tokens sweep report; do
+    run $script.py
+  done
+  goldens --ranks 1 llama-dropout qwen3-ranks
+  goldens --ranks 2 llama-muon-full
+  goldens --bf16
+  for pass in fuse-lora fuse-accumulate rematerialize plan-dequant fuse-rows \
+    bucket-gradients assign-queues; do
+    goldens --compile-flag=--disable-pass=$pass llama-nf4 qwen3-ranks \
+      llama-dropout llama-full
+  done
+  # Weights decoded in each form.
+  for form in panel scratch resident; do
+    goldens --compile-flag=--dequant=$form llama-nf4 mistral-window
+  done
+  goldens --compile-flag=--gradient-checkpointing llama-nf4 qwen2-nf4 \
+    llama-packed llama-dropout
+  # Inputs of adapters in 8 bits.
+  run lora_int8.py
+  run lora_int8.py --target cuda llama-nf4
+  layouts
+
+  # Adapters in PEFT, but for families or masks that came after Debian's torch.
+  in_peft peft_load.py gpt2 gpt2-bias-all gpt2-nf4 llama-embed \
+    llama-embed-tied llama-lora llama-nf4 llama-olora llama-packed \
+    llama-patterns llama-pissa llama-tokens-nf4 llama-tokens-tied \
+    mistral-window qwen2-bias qwen2-nf4
+  # Dropout with the same masks in PyTorch; and without it, where a family is not
+  # in Debian's torch, or not in the transformers that goes with it.
+  in_peft dropout_replay.py llama llama-nf4-ranks qwen2-nf4-ranks llama-dora \
+    llama-neftune
+  run dropout_replay.py --masks llama3-targets qwen3-nf4-ranks gpt2 \
+    gemma2-neftune
+  # Plans of large models; published models, a few of them; what is recomputed,
+  # against the optimum.
+  run plans.py
+  run published.py gemma-3-1b Phi-4-mini SmolLM3-3B Mixtral-8x7B
+  run recompute_gap.py
+}
+
+# What ranks divide among them.
+layouts() {
+  # The base.
+  run covering.py --fsdp --every 2
+  run covering.py --fsdp --target cuda --every 8
+  goldens --ranks 2 --compile-flag=--parallel=fsdp=2 \
+    --compile-flag=--divide-tables=true llama-dpo-nf4 llama-dropout \
+    llama-embed-tied llama-packed llama-tokens-nf4 mixtral-balance \
+    prequantized-bnb
+  goldens --ranks 4 --compile-flag=--parallel=fsdp=2 \
+    --compile-flag=--divide-tables=true qwen3-ranks
+  goldens --ranks 2 --compile-flag=--parallel=fsdp=2 \
+    --compile-flag=--disable-pass=schedule-gathers llama-nf4
+  run shards.py
+  # Updates.
+  for target in "" "--target cuda" "--target cuda --bf16"; do
+    goldens --ranks 2 --compile-flag=--parallel=zero1=2 $target llama-full \
+      llama-embed-tied qwen3-ranks
+  done
+  goldens --target cuda --ranks 4 --compile-flag=--parallel=fsdp=2,zero1=2 \
+    qwen3-ranks
+  # Products.
+  run tensor_parallel.py --every 2
+  run tensor_parallel.py --target cuda --every 9
+  for target in "" "--bf16" "--target cuda --bf16"; do
+    goldens --tp 2 $target qwen3-ranks phi3-nf4 llama-full mixtral \
+      llama-dpo llama-lora-bias gpt2-bias-all llama-int8
+  done
+}
+
+run() { echo "./$1 --tools \"\$tools\" ${*:2}"; }
+in_peft() { echo "$peft $(run "$@")"; }
+goldens() { run goldens.py "$@"; }
+chain() {
+  local all=true
+  for script; do all+=" && $(run "$script.py")"; done
+  echo "$all"
+}
+
+# What takes times, with nothing beside it.
 ./predict.py --tools "$tools"
 ./step_profile.py --tools "$tools"
-./padding_free.py --tools "$tools"
-./reproducible.py --tools "$tools"
-./base_cache.py --tools "$tools"
-./optimizers.py --tools "$tools"
-./full.py --tools "$tools"
-./routers.py --tools "$tools"
-./trained_tokens.py --tools "$tools"
-./sweep.py --tools "$tools"
-./report.py --tools "$tools"
-
-echo "-- the CPU benchmarks with tiny shapes"
+# The CPU benchmarks with tiny shapes.
 ../../bench/cpu.py --fast --tools "$tools"
-echo "-- on one rank"
-./goldens.py --tools "$tools" --ranks 1 llama-dropout qwen3-ranks
-echo "-- on two ranks"
-./goldens.py --tools "$tools" --ranks 2 llama-muon-full
-echo "-- bf16 compute"
-./goldens.py --tools "$tools" --bf16
-for pass in fuse-lora fuse-accumulate rematerialize plan-dequant fuse-rows \
-  bucket-gradients assign-queues; do
-  echo "-- without $pass"
-  ./goldens.py --tools "$tools" --compile-flag=--disable-pass=$pass \
-    llama-nf4 qwen3-ranks llama-dropout llama-full
-done
-echo "-- the base in pieces on the ranks"
-./covering.py --tools "$tools" --fsdp --every 2
-./covering.py --tools "$tools" --fsdp --target cuda --every 8
-./goldens.py --tools "$tools" --ranks 2 --compile-flag=--parallel=fsdp=2 \
-  --compile-flag=--divide-tables=true \
-  llama-dpo-nf4 llama-dropout llama-embed-tied llama-packed llama-tokens-nf4 \
-  mixtral-balance prequantized-bnb
-./goldens.py --tools "$tools" --ranks 4 --compile-flag=--parallel=fsdp=2 \
-  --compile-flag=--divide-tables=true qwen3-ranks
-./goldens.py --tools "$tools" --ranks 2 --compile-flag=--parallel=fsdp=2 \
-  --compile-flag=--disable-pass=schedule-gathers llama-nf4
-echo "-- updates in pieces"
-for target in "" "--target cuda" "--target cuda --bf16"; do
-  ./goldens.py --tools "$tools" --ranks 2 --compile-flag=--parallel=zero1=2 \
-    $target llama-full llama-embed-tied qwen3-ranks
-done
-./goldens.py --tools "$tools" --target cuda --ranks 4 \
-  --compile-flag=--parallel=fsdp=2,zero1=2 qwen3-ranks
-./shards.py --tools "$tools"
-echo "-- products that ranks share"
-./tensor_parallel.py --tools "$tools" --every 2
-./tensor_parallel.py --tools "$tools" --target cuda --every 7
-for target in "" "--bf16" "--target cuda --bf16"; do
-  ./goldens.py --tools "$tools" --tp 2 $target qwen3-ranks phi3-nf4 llama-full \
-    mixtral llama-dpo llama-lora-bias gpt2-bias-all llama-int8
-done
-for form in panel scratch resident; do
-  echo "-- weights decoded: $form"
-  ./goldens.py --tools "$tools" --compile-flag=--dequant=$form \
-    llama-nf4 mistral-window
-done
-echo "-- gradient checkpointing"
-./goldens.py --tools "$tools" --compile-flag=--gradient-checkpointing \
-  llama-nf4 qwen2-nf4 llama-packed llama-dropout
-echo "-- inputs of adapters in 8 bits"
-./lora_int8.py --tools "$tools"
-./lora_int8.py --tools "$tools" --target cuda llama-nf4
-echo "-- adapters in PEFT"
-# Not the cases whose families or masks came after Debian's torch.
-../../.venv/peft/bin/python peft_load.py --tools "$tools" gpt2 gpt2-bias-all \
-  gpt2-nf4 llama-embed llama-embed-tied llama-lora llama-nf4 llama-olora \
-  llama-packed llama-patterns llama-pissa llama-tokens-nf4 llama-tokens-tied \
-  mistral-window qwen2-bias qwen2-nf4
-echo "-- every two of family, format, adapter and ranks"
-./covering.py --tools "$tools" --peft ../../.venv/peft/bin/python
-echo "-- dropout with the same masks in PyTorch"
-../../.venv/peft/bin/python dropout_replay.py --tools "$tools" llama \
-  llama-nf4-ranks qwen2-nf4-ranks llama-dora llama-neftune
-# Not in Debian's torch, or not in the transformers that goes with it.
-./dropout_replay.py --tools "$tools" --masks llama3-targets qwen3-nf4-ranks gpt2 \
-  gemma2-neftune
-
-echo "-- CUDA on the software platform"
-./goldens.py --tools "$tools" --target cuda --ranks 1 --jobs 2
-./goldens.py --tools "$tools" --target cuda --ranks 1 --bf16 --jobs 2
-./covering.py --tools "$tools" --target cuda --every 12
-echo "-- cuDNN's attention, and our own in its place"
-./goldens.py --tools "$tools" --target cuda --ranks 1 --bf16 \
-  --kernels attention.cudnn,attention_grad.cudnn mistral-packed
-./goldens.py --tools "$tools" --target cuda --ranks 1 --bf16 \
-  --run-flag=--disable-kernels \
-  --run-flag=attention.cudnn,attention_grad.cudnn \
-  --kernels "attention.cuda (planned: .cudnn),attention_grad.cuda (planned: .cudnn)" \
-  mistral-packed
-for pass in assign-queues concat-siblings round-adapters; do
-  ./goldens.py --tools "$tools" --target cuda --ranks 1 \
-    --compile-flag=--disable-pass=$pass llama-nf4
-done
-echo "-- the embedding in host memory"
-./goldens.py --tools "$tools" --target cuda --ranks 1 \
-  --compile-flag=--offload-embedding=true llama-nf4
-./cuda_platform.py --tools "$tools"
-./padding_free.py --tools "$tools" --target cuda
-./reproducible.py --tools "$tools" --target cuda
-echo "-- what a step of 32 layers asks of the driver"
-./cuda_step.py --tools "$tools"
-echo "-- weights decoded ahead, in any order of the queues"
-./cuda_platform.py --tools "$tools" --case prequantized-bnb --faults 0
-./cuda_platform.py --tools "$tools" --case llama-nf4 --bf16 --faults 0
-echo "-- plans of large models"
-./plans.py --tools "$tools"
-echo "-- published models, a few of them"
-./published.py --tools "$tools" gemma-3-1b Phi-4-mini SmolLM3-3B Mixtral-8x7B
-echo "-- what is recomputed, against the optimum"
-./recompute_gap.py --tools "$tools"
-echo "-- CUDA on several ranks"
-./goldens.py --tools "$tools" --target cuda qwen3-ranks llama-dropout
-./goldens.py --tools "$tools" --target cuda --ranks 4 \
-  --run-flag=--cuda-graphs --run-flag=false llama-packed
-./cuda_ranks.py --tools "$tools"
-echo "-- algorithms of matrix products"
-./gemm_table.py --tools "$tools"
-echo "-- the GPU script on the software platform"
-./gpu_script.py --tools "$tools"
+# All else has a thread at a time, nearly: two side by side.
+commands | ./lanes.py 2

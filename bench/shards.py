@@ -2,16 +2,17 @@
 # SPDX-License-Identifier: MIT
 
 """A base in pieces on the ranks (--parallel fsdp=N), beside a whole one; with
---axis tp products that they share, beside ranks with their own rows.
+--axis tp products that they share, or cp lines, beside ranks with rows of their
+own.
 
     bench/shards.py [--shape smollm2-135m] [--axis fsdp] [--ranks 2]
                     [--length 512] [--compute bfloat16] [--rounds 3] [--steps 4]
                     [--work DIR]
 
 Each rank has one thread, and a micro-batch a step (of those that share products
-all the same one); the two programs take
-turns. Prints tokens/s, their ratio, and of a rank with pieces its private memory
-beside what it is planned to hold of the base and of others' pieces.
+or lines all the same one); the two programs take turns. Prints tokens/s, their
+ratio, and of a rank with pieces its private memory beside what it is planned to
+hold of the base and of others' pieces.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from scaling import Processes
 from shapes import (LENGTH, REPOSITORY, SHAPES, write_batch, write_config,
                     write_model)
 
-TARGETS = {"fsdp": 0.9, "tp": 0}
+TARGETS = {"cp": 0, "fsdp": 0.9, "tp": 0}
 
 
 def gathered(plan):

@@ -106,6 +106,7 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
   pm.addPass(createSpecializeShapes(shapes));
   // Before the gradient, which follows from what each rank computes.
   pm.addPass(createShardProducts({options.tensorRanks}));
+  pm.addPass(createShardContext({options.contextRanks}));
 }
 
 //===----------------------------------------------------------------------===//

@@ -67,6 +67,7 @@ struct CompileOptions {
   int64_t shards = 1; ///< ranks that hold the base together
   int64_t updatePieces = 1; ///< ranks that divide the updates
   int64_t tensorRanks = 1;  ///< ranks that share each product
+  int64_t contextRanks = 1; ///< ranks that share each line
   /// Whether each of them does its part with a table: auto, true or false.
   std::string divideTables = "auto";
   bool checkpointing = false;

@@ -195,9 +195,10 @@ std::string ModuleEmitter::moduleRow() {
       moduleString("program.plan"));
   for (const WordTable *table : tables)
     row += fmt::format(".long {}\n", table->size());
-  row += fmt::format(".long {}, {}, {}, {}\n.zero {}\n", cudaVersion,
+  row += fmt::format(".long {}, {}, {}, {}, {}\n.zero {}\n", cudaVersion,
                      program::shardsOf(module), program::updatePiecesOf(module),
                      program::tensorRanksOf(module),
+                     program::contextRanksOf(module),
                      sizeof(qlora_module::reserved));
   for (const WordTable *table : tables)
     row += fmt::format(".quad {}\n", table->size() ? table->getLabel() : "0");

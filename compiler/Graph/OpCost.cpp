@@ -88,11 +88,18 @@ double qlora::secondsOf(Operation *op, const DeviceProfile &device) {
     return secondsOf(rowOpWork(row), device);
   if (auto library = dyn_cast<LibraryOp>(op))
     return secondsOf(kernelRequestOf(library), device);
-  if (auto sum = dyn_cast<AllSumOp>(op))
-    return collectiveDemand(
-               QLORA_COLLECTIVE_ALL_REDUCE, double(tensorBytes(tensorOf(sum))),
-               program::tensorRanksOf(op->getParentOfType<ModuleOp>()), device)
+  const auto together = [&](qlora_collective kind, Ranks ranks) {
+    auto module = op->getParentOfType<ModuleOp>();
+    const int64_t number = ranks == Ranks::TP
+                               ? program::tensorRanksOf(module)
+                               : program::contextRanksOf(module);
+    return collectiveDemand(kind, double(resultBytes(op)), number, device)
         .seconds();
+  };
+  if (auto sum = dyn_cast<AllSumOp>(op))
+    return together(QLORA_COLLECTIVE_ALL_REDUCE, sum.getRanks());
+  if (auto exchange = dyn_cast<AllToAllOp>(op))
+    return together(QLORA_COLLECTIVE_ALL_TO_ALL, exchange.getRanks());
   return 0;
 }
 

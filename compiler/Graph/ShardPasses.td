@@ -21,6 +21,20 @@ def ShardProducts : Pass<"shard-products", "::mlir::ModuleOp"> {
   ];
 }
 
+def ShardContext : Pass<"shard-context", "::mlir::ModuleOp"> {
+  let summary = "ranks share each line (context parallelism)";
+  let description = [{
+    Each of `ranks` ranks has a part of the tokens of each line. Where an op looks
+    at other tokens, but at some columns only (attention, by heads), ranks
+    exchange these for tokens before and after it, by `model.all_to_all`: each
+    does it for all tokens and a part of the columns.
+  }];
+  let dependentDialects = ["::qlora::program::ProgramDialect"];
+  let options = [
+    Option<"ranks", "ranks", "int64_t", "1", "ranks that share each line">,
+  ];
+}
+
 def ShardVocabulary : Pass<"shard-vocabulary", "::mlir::ModuleOp"> {
   let summary = "tables of words in pieces, of which each rank does its part";
   let description = [{

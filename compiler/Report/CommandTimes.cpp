@@ -67,7 +67,7 @@ Demand CommandTimes::demandOfCollective(CollectiveOp collective) const {
   return collectiveDemand(
       unsigned(collective.getKind()), double(bytes),
       ranksOfGroup(unsigned(collective.getGroup()), ranks, pieces,
-                   tensorRanksOf(program)),
+                   tensorRanksOf(program), contextRanksOf(program)),
       *device);
 }
 

@@ -26,8 +26,8 @@ static constexpr size_t kLargest = 8;
 
 /// What was decided for the module.
 static constexpr llvm::StringLiteral kModulePasses[] = {
-    kLayoutDecision, "shard-products", "plan-dequant", "bucket-gradients",
-    "select-kernels"};
+    kLayoutDecision, "shard-products",    "shard-context",
+    "plan-dequant",  "bucket-gradients", "select-kernels"};
 
 static constexpr std::pair<llvm::StringLiteral, ReportFormat> kFormats[] = {
     {".json", ReportFormat::Json},

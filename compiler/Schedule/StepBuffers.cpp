@@ -82,8 +82,7 @@ Place StepLowering::flatPlace(const OutsideMemory &outside) {
           0, kFlatColumns};
 }
 
-/// The part of a trained parameter that this rank uses, of `width` bytes an
-/// element.
+/// The part of a parameter that this rank uses, of `width` bytes an element.
 Place StepLowering::partPlace(const ParameterPlace &place, Arena arena,
                               int64_t width, PartAttr part,
                               RankedTensorType type) {
@@ -91,10 +90,13 @@ Place StepLowering::partPlace(const ParameterPlace &place, Arena arena,
   const int64_t columns = matrixColumns(type);
   const int64_t stride = part.getDimension() > 0 ? part.getSize() : columns;
   const int64_t unit = width * (isOfRows ? columns : 1);
+  const bool isOfLines =
+      program::contextRanksOf(step->getParentOfType<ModuleOp>()) > 1;
   return {arenaBuffer(arena, place.offset * width / 4 + part.getFirst() * unit,
                       width * ((matrixRows(type) - 1) * stride + columns),
                       *elementDtype(type.getElementType()),
-                      {part.getRanks(), program::Group::TP,
+                      {part.getRanks(),
+                       isOfLines ? program::Group::CP : program::Group::TP,
                        part.getLength() / part.getRanks() * unit}),
           0, stride};
 }

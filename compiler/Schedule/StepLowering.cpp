@@ -248,7 +248,7 @@ void StepLowering::lowerAllSum(AllSumOp op) {
   program::CollectiveOp::create(b, op.getLoc(), program::Collective::AllReduce,
                                 gathers++, view(dense, result),
                                 /*source=*/Value(), /*peer=*/0,
-                                program::Group::TP);
+                                program::Group(op.getRanks()));
   if (!isDense)
     launchCopy("copy_rows", result, dense, to, "copy");
 }
@@ -266,6 +266,10 @@ LogicalResult StepLowering::lower(Operation &op) {
       })
       .Case<ReduceScatterOp>([&](ReduceScatterOp op) {
         lowerTogether(*op, program::Collective::ReduceScatter, op.getRanks());
+        return success();
+      })
+      .Case<AllToAllOp>([&](AllToAllOp op) {
+        lowerTogether(*op, program::Collective::AllToAll, op.getRanks());
         return success();
       })
       .Case<AllSumOp>([&](auto op) { return lowerAllSum(op), success(); })

@@ -36,6 +36,10 @@ class TrainingOnly : public mlir::OpTrait::TraitBase<Op, TrainingOnly> {};
 /// Trait of ops that are linear in their first operand.
 template <typename Op>
 class SumsThrough : public mlir::OpTrait::TraitBase<Op, SumsThrough> {};
+template <typename Op>
+class TokenByToken : public mlir::OpTrait::TraitBase<Op, TokenByToken> {};
+template <typename Op>
+class AddsTokens : public mlir::OpTrait::TraitBase<Op, AddsTokens> {};
 
 /// Trait of arithmetic that makes one number of all elements of a row.
 template <typename Op>

@@ -138,7 +138,8 @@ def Model_MapArrayAttr : TypedArrayAttrBase<Model_MapAttr, "operand maps">;
 /// Numbers are those of program.Group.
 def Model_Ranks : I32EnumAttr<"Ranks", "which ranks do something together", [
     I32EnumAttrCase<"FSDP", 1, "fsdp">,
-    I32EnumAttrCase<"TP", 2, "tp">]> {
+    I32EnumAttrCase<"TP", 2, "tp">,
+    I32EnumAttrCase<"CP", 3, "cp">]> {
   let cppNamespace = "::qlora::model";
   let genSpecializedAttr = 0;
 }
@@ -172,10 +173,11 @@ def Model_SliceAttr : AttrDef<Model_Dialect, "Slice"> {
 
 def Model_PartAttr : AttrDef<Model_Dialect, "Part"> {
   let mnemonic = "part";
-  let summary = "what a rank of the group TP uses of a trained weight";
+  let summary = "what a rank uses of a weight that each has whole";
   let description = [{
     Of the `length` from `first` on in `dimension`, which has `size`, the part of
-    its number, of `ranks` equal ones.
+    its number in the group TP, or CP of a module whose lines ranks share, of
+    `ranks` equal ones.
   }];
   let parameters = (ins "int64_t":$ranks, "int64_t":$dimension,
                         "int64_t":$first, "int64_t":$length, "int64_t":$size);

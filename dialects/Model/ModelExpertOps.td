@@ -19,7 +19,8 @@
 #define QLORA_DIALECTS_MODEL_MODELEXPERTOPS_TD
 
 def Model_RouteOp : Model_Library<"route",
-    [DeclareOpInterfaceMethods<Model_LibraryOp, ["isFullPrecisionResult"]>]> {
+    [Model_TokenByToken,
+     DeclareOpInterfaceMethods<Model_LibraryOp, ["isFullPrecisionResult"]>]> {
   let summary = "the k experts of each token, and their weights";
   let description = [{
     logits [B, T, E]: choices [B, T, k] are the largest, largest first, the
@@ -36,7 +37,8 @@ def Model_RouteOp : Model_Library<"route",
   let hasVerifier = 1;
 }
 
-def Model_SortByExpertOp : Model_Library<"sort_by_expert"> {
+def Model_SortByExpertOp
+    : Model_Library<"sort_by_expert", [Model_TokenByToken]> {
   let summary = "the order of rows by expert, then by token";
   let description = [{
     Row p of the sorted ones belongs to choice order[p], counted over
@@ -55,7 +57,7 @@ def Model_SortByExpertOp : Model_Library<"sort_by_expert"> {
 /// Moves between tokens and sorted rows. Either is the other's transpose, so
 /// that each is the other's derivative; `weights` has the same one in both.
 class Model_Moved<string mnemonic, list<Trait> traits = []>
-    : Model_Library<mnemonic, traits> {
+    : Model_Library<mnemonic, [Model_TokenByToken] # traits> {
   let ownArguments = (ins Model_FloatTensor:$x, Model_Tensor:$order,
     Model_Tensor:$places, Optional<Model_FloatTensor>:$weights);
   let results = (outs Model_FloatTensor:$result);
@@ -84,7 +86,8 @@ def Model_CombineRowsOp : Model_Moved<"combine_rows", [Model_SumsThrough]> {
   }];
 }
 
-def Model_TransposeRowsOp : Model_Library<"transpose_rows"> {
+def Model_TransposeRowsOp
+    : Model_Library<"transpose_rows", [Model_TokenByToken]> {
   let summary = "the elements of each row in another order";
   let description = [{
     A row is seen as [C / inner, inner] and becomes its transpose, [inner, C /
@@ -167,7 +170,8 @@ def Model_MarkTokensOp : Model_Row<"mark_tokens"> {
       "$segments attr-dict `:` functional-type(operands, results)";
 }
 
-def Model_CountChoicesOp : Model_Library<"count_choices"> {
+def Model_CountChoicesOp
+    : Model_Library<"count_choices", [Model_AddsTokens]> {
   let summary = "how often each expert was chosen";
   let description = [{
     counts[e] is the sum of marks where choices are e. (C1) choices are i32
@@ -182,7 +186,7 @@ def Model_CountChoicesOp : Model_Library<"count_choices"> {
 
 def Model_RouterLossOp : Model_Row<"router_loss",
     [DeclareOpInterfaceMethods<Model_RowOp, ["isScalarResult"]>,
-     DeclareOpInterfaceMethods<Model_LossOp, ["getReadName"]>]> {
+     DeclareOpInterfaceMethods<Model_LossOp, ["getReadName", "divideLoss"]>]> {
   let summary = "the auxiliary loss of routers";
   let description = [{
     With R rows, of which each has `chosen` of the counted choices, the loss is

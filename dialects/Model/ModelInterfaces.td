@@ -63,6 +63,18 @@ def Model_SumsThrough : NativeOpTrait<"SumsThrough"> {
   let cppNamespace = "::qlora::model";
 }
 
+/// Does with some tokens what it would do with no others there, as every RowOp,
+/// view and WeightedProduct does.
+def Model_TokenByToken : NativeOpTrait<"TokenByToken"> {
+  let cppNamespace = "::qlora::model";
+}
+
+/// What its results have of no single token or line of tokens is a sum over
+/// tokens: ranks with a part of them have summands.
+def Model_AddsTokens : NativeOpTrait<"AddsTokens"> {
+  let cppNamespace = "::qlora::model";
+}
+
 /// Model_PartAttr, for ops of either dialect; null where it is not there.
 def Model_UsedPartAttr
     : Attr<CPred<"::llvm::isa<::qlora::model::PartAttr>($_self)">,
@@ -299,9 +311,26 @@ def Model_ColumnwiseOp : OpInterface<"ColumnwiseOp"> {
       "::llvm::SmallVector<::mlir::OpOperand *>", "getColumnOperands">,
     InterfaceMethod<[{Runs of columns that stay together, of which each of these
       operands has as many.}], "int64_t", "getColumnRuns">,
+    InterfaceMethod<[{Makes `runs` of fewer, of operands that have once for each
+      what several of them read; false where the op cannot.}], "bool",
+      "repeatRuns", (ins "::mlir::OpBuilder &":$builder, "int64_t":$runs), [{}],
+      [{ return false; }]>,
+    InterfaceMethod<"What the runs are, for people: 8 heads of queries and 4 of "
+                    "keys.", "std::string", "getRunsInWords">,
     InterfaceMethod<[{The operands have a part of the runs now, of `ranks` equal
       ones: attributes and the types of results follow.}],
       "void", "divideColumns", (ins "int64_t":$ranks)>,
+  ];
+}
+
+def Model_LengthOp : OpInterface<"LengthOp"> {
+  let cppNamespace = "::qlora::model";
+  let description = [{
+    An op whose arithmetic depends on how many tokens a line has.
+  }];
+  let methods = [
+    InterfaceMethod<[{It is from now on that of the length which its types have,
+      whatever they become.}], "void", "fixLength">,
   ];
 }
 
@@ -317,6 +346,10 @@ def Model_LossOp : OpInterface<"LossOp"> {
     InterfaceMethod<"What a result is read as (train.result); empty for one that "
                     "is not.", "::llvm::StringRef", "getReadName",
                     (ins "unsigned":$result)>,
+    InterfaceMethod<[{Where each of so many ranks finds it of all tokens, those
+      add up to it from now on; false where the op cannot.}], "bool",
+                    "divideLoss", (ins "int64_t":$ranks), [{}],
+                    [{ return false; }]>,
   ];
 }
 

@@ -103,7 +103,7 @@ def Model_WeightOp : Model_StagedOp<Model_Dialect, "weight",
     (C1) the type is that of the parameter, or of the `part` of it that this
     rank uses. (C2) with `rounded` it is bf16, and
     the parameter trainable and f32: its numbers as the last update rounded
-    them. (C3) a part is of a trainable parameter.
+    them. (C3) a part is of an f32 parameter.
   }];
   let ownArguments = (ins FlatSymbolRefAttr:$parameter,
     UnitAttr:$rounded, Model_UsedPartAttr:$part);
@@ -116,7 +116,7 @@ def Model_WeightOp : Model_StagedOp<Model_Dialect, "weight",
 //===----------------------------------------------------------------------===//
 
 def Model_EmbeddingOp
-    : Model_Library<"embedding", [Model_TableOp]> {
+    : Model_Library<"embedding", [Model_TableOp, Model_TokenByToken]> {
   let summary = "rows of a table";
   let description = [{
     out[b, t, :] = table[ids[b, t], :]; with `layout out_in`, as PEFT has A of
@@ -234,7 +234,7 @@ def Model_AdaptedNormOp : Model_Library<"adapted_norm",
 
 def Model_AttentionOp : Model_Library<"attention",
     [DeclareOpInterfaceMethods<Model_LibraryOp, ["isFullPrecisionResult"]>,
-     DeclareOpInterfaceMethods<Model_ColumnwiseOp>]> {
+     DeclareOpInterfaceMethods<Model_ColumnwiseOp, ["repeatRuns"]>]> {
   let summary = "causal attention with grouped query heads";
   let description = [{
     q [B, T, heads * dim], k and v [B, T, kv_heads * dim]; result as q, and
@@ -284,7 +284,7 @@ def Model_AttentionOp : Model_Library<"attention",
     }]>];
 }
 
-def Model_ColumnSumOp : Model_Library<"column_sum"> {
+def Model_ColumnSumOp : Model_Library<"column_sum", [Model_AddsTokens]> {
   let summary = "sum over all rows, in a fixed order";
   let description = [{
     Rows are as wide as the result, which may be less than x's last dimension.

@@ -145,9 +145,10 @@ WeightOp::verifySymbolUses(SymbolTableCollection &symbols) {
   if (!parameter)
     return emitOpError("refers to ") << getParameterAttr()
                                      << ", which is not a model.parameter";
-  if (getPart() && !(parameter.getTrainable() &&
-                     getPart().isOf(parameter.getTensorType())))
-    return emitOpError("(C3) expects a part of a trainable parameter, but got ")
+  RankedTensorType whole = parameter.getTensorType();
+  if (getPart() &&
+      !(whole.getElementType().isF32() && getPart().isOf(whole)))
+    return emitOpError("(C3) expects a part of an f32 parameter, but got ")
            << getPart() << " of " << parameter.getType();
   if (getRounded())
     return verifyRounded(*this, parameter);

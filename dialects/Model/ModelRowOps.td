@@ -43,7 +43,8 @@ def Model_LayerNormOp : Model_Row<"layer_norm"> {
   let hasVerifier = 1;
 }
 
-def Model_RopeTableOp : Model_Row<"rope_table"> {
+def Model_RopeTableOp : Model_Row<"rope_table",
+    [DeclareOpInterfaceMethods<Model_LengthOp>]> {
   let summary = "cos and sin of position * frequency";
   let description = [{
     positions [B, T] i32, frequencies f32 [rotated] (the rotated/2 inverse

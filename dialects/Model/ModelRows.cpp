@@ -93,6 +93,13 @@ static SmallVector<float> frequenciesOf(RopeTableOp op) {
   return frequencies;
 }
 
+void RopeTableOp::fixLength() {
+  setFrequencies(frequenciesOf(*this));
+  removeLongFrequenciesAttr();
+  setDynamicFactor(APFloat(0.0));
+  setOriginalLength(0);
+}
+
 SmallVector<Value> RopeTableOp::buildRow(OpBuilder &builder,
                                          ValueRange arguments) {
   Arithmetic a(builder, getLoc());
@@ -296,6 +303,9 @@ SmallVector<OpOperand *> DropoutOp::getColumnOperands() {
   return {&getXMutable()};
 }
 int64_t DropoutOp::getColumnRuns() { return columnsOf(getX()); }
+std::string DropoutOp::getRunsInWords() {
+  return std::to_string(getColumnRuns()) + " columns";
+}
 void DropoutOp::divideColumns(int64_t) { setShared(true); }
 
 SmallVector<Value> DropoutOp::buildRow(OpBuilder &builder,

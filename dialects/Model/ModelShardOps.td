@@ -69,17 +69,41 @@ def Model_ReduceScatterOp : Model_Together<"reduce_scatter"> {
   }];
 }
 
+def Model_AllToAllOp : Model_Together<"all_to_all"> {
+  let summary = "block r is what rank r has for this one, for each rank r";
+  let description = [{
+    x is as many blocks as there are ranks, one behind the other, of which rank r
+    gets number r. (C1) the result has as many elements as x, of its type, in
+    any shape.
+  }];
+}
+
 def Model_AllSumOp : Model_StagedOp<Model_Dialect, "all_sum",
     [Pure, SameOperandsAndResultType,
      DeclareOpInterfaceMethods<Model_MemoryOp, ["getMemoryTies"]>]> {
-  let summary = "the sum over the ranks of the group TP, on all of them";
+  let summary = "the sum over the ranks, on all of them";
   let description = [{
     What is made of it flows back to each rank's summand: the gradient of an
     all_sum is one too. (C1) the elements are f32, bf16 or f16.
   }];
-  let ownArguments = (ins Model_FloatTensor:$x);
+  let ownArguments = (ins Model_FloatTensor:$x,
+    DefaultValuedAttr<Model_RanksAttr, "::qlora::model::Ranks::TP">:$ranks);
   let results = (outs Model_FloatTensor:$result);
   let assemblyFormat = "$x attr-dict `:` type($result)";
+}
+
+def Model_SwapBlocksOp : Model_Library<"swap_blocks"> {
+  let summary = "blocks of a tensor in another order";
+  let description = [{
+    x is seen as [first, second, n] and becomes [second, first, n], in any shape.
+    (C1) first and second are positive, their product divides the elements of x,
+    and the result has as many, of its type. (C2) a row of x has whole runs of n,
+    or is a part of one.
+  }];
+  let ownArguments = (ins Model_Tensor:$x, I64Attr:$first, I64Attr:$second);
+  let results = (outs Model_Tensor:$result);
+  let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
 }
 
 def Model_HeadPartOp : Model_Library<"head_part"> {

@@ -63,6 +63,36 @@ LogicalResult AllGatherOp::verify() {
   return verifyTogether(*this, getX(), getResult());
 }
 
+static bool areAsMany(Value one, Value other) {
+  RankedTensorType a = tensorOf(one), b = tensorOf(other);
+  return a.getElementType() == b.getElementType() &&
+         a.getNumElements() == b.getNumElements();
+}
+
+LogicalResult AllToAllOp::verify() {
+  if (areAsMany(getX(), getResult()))
+    return success();
+  return emitOpError("(C1) expects as many elements of one type, but got ")
+         << getX().getType() << " and " << getResult().getType();
+}
+
+LogicalResult SwapBlocksOp::verify() {
+  const int64_t elements = tensorOf(getX()).getNumElements();
+  const int64_t first = getFirst(), second = getSecond();
+  if (!areAsMany(getX(), getResult()) || first < 1 || second < 1 ||
+      first > elements || second > elements || elements % (first * second))
+    return emitOpError("(C1) expects as many elements of one type, in blocks of "
+                       "them, but got ")
+           << getX().getType() << " and " << getResult().getType() << " as "
+           << first << " x " << second;
+  const int64_t run = elements / (first * second);
+  const int64_t columns = matrixColumns(tensorOf(getX()));
+  if (columns % run && run % columns)
+    return emitOpError("(C2) expects whole runs of ")
+           << run << " in rows of " << columns << ", or rows in them";
+  return success();
+}
+
 LogicalResult ReduceScatterOp::verify() {
   if (!isa<FloatType>(tensorOf(getX()).getElementType()))
     return emitOpError("(C2) expects numbers to add up, but got ")
@@ -127,6 +157,17 @@ SmallVector<MemoryTie> HeadMergeOp::getMemoryTies() {
     return {};
   return {{&getOfGradientMutable()[0], cast<OpResult>(getSummand()),
            /*continues=*/true}};
+}
+
+KernelCall SwapBlocksOp::getKernelCall() {
+  RankedTensorType x = tensorOf(getX());
+  const int64_t columns = matrixColumns(x);
+  const int64_t first = getFirst(), second = getSecond();
+  return {"swap_blocks",
+          {{A::Operand, 0}, {A::Result, 0}},
+          {matrixRows(x), columns, first, second,
+           x.getNumElements() / (first * second), columns},
+          {{5, 0}}};
 }
 
 KernelCall HeadPartOp::getKernelCall() {

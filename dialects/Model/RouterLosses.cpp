@@ -114,6 +114,11 @@ LogicalResult RouterLossOp::verify() {
 StringRef RouterLossOp::getReadName(unsigned result) {
   return result == 1 ? "router_loss" : "";
 }
+bool RouterLossOp::divideLoss(int64_t ranks) {
+  setCoefficient(
+      APFloat(getCoefficient().convertToDouble() / double(ranks)));
+  return true;
+}
 bool RouterLossOp::isScalarResult(unsigned result) { return result == 1; }
 int64_t RouterLossOp::getRowColumns() { return columnsOf(getSums()); }
 SmallVector<MapAttr> RouterLossOp::getRowMaps() {

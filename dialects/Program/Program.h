@@ -42,6 +42,14 @@ inline int64_t tensorRanksOf(mlir::Operation *module) {
   return ranks ? ranks.getInt() : 1;
 }
 
+/// Of a module: how many ranks share each line; 1: each has its own.
+inline constexpr llvm::StringLiteral kContextRanksAttr =
+    "program.context_ranks";
+inline int64_t contextRanksOf(mlir::Operation *module) {
+  auto ranks = module->getAttrOfType<mlir::IntegerAttr>(kContextRanksAttr);
+  return ranks ? ranks.getInt() : 1;
+}
+
 } // namespace qlora::program
 
 #endif // QLORA_DIALECTS_PROGRAM_PROGRAM_H

@@ -188,7 +188,7 @@ def Program_CollectiveAttr
 
 def Program_Group : Program_Enum<"Group", "qlora_group", [
     I32EnumAttrCase<"DP", 0, "dp">, I32EnumAttrCase<"FSDP", 1, "fsdp">,
-    I32EnumAttrCase<"TP", 2, "tp">]>;
+    I32EnumAttrCase<"TP", 2, "tp">, I32EnumAttrCase<"CP", 3, "cp">]>;
 def Program_GroupAttr : Program_EnumAttr<Program_Group, "group">;
 
 def Program_ArenaOp : Program_Op<"arena"> {

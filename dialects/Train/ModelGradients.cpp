@@ -366,7 +366,26 @@ static LogicalResult reverse(RowOp op, Tape &tape) {
 /// the sum: what flows back is a sum over ranks too.
 static LogicalResult reverse(AllSumOp sum, Tape &tape) {
   tape.add(sum.getX(), AllSumOp::create(tape.getBuilder(), sum.getLoc(),
-                                        tape.lookup(sum.getResult())));
+                                        tape.lookup(sum.getResult()),
+                                        sum.getRanks()));
+  return success();
+}
+
+static LogicalResult reverse(AllToAllOp exchange, Tape &tape) {
+  tape.add(exchange.getX(),
+           AllToAllOp::create(tape.getBuilder(), exchange.getLoc(),
+                              exchange.getX().getType(),
+                              tape.lookup(exchange.getResult()),
+                              exchange.getRanks()));
+  return success();
+}
+
+static LogicalResult reverse(SwapBlocksOp swap, Tape &tape) {
+  tape.add(swap.getX(),
+           SwapBlocksOp::create(tape.getBuilder(), swap.getLoc(),
+                                swap.getX().getType(),
+                                tape.lookup(swap.getResult()),
+                                swap.getSecond(), swap.getFirst()));
   return success();
 }
 
@@ -429,8 +448,9 @@ void qlora::train::registerModelGradients(DialectRegistry &registry) {
                 KtoLossOp, OrpoLossOp, RouterProbsOp, RouterLossOp,
                 CountChoicesOp, ColumnSumOp, RmsNormOp, LayerNormOp, RopeOp,
                 ActivationOp, GluOp, AddOp, ScaleOp, AddBiasOp, MagnitudeOp,
-                GateRowsOp, TokenListOp, MatchTokensOp, ScaleRowsOp, DropoutOp, NoiseOp, RowsOp, AllSumOp, SplitOp, ConcatOp,
-                RouteOp, SortByExpertOp, GatherRowsOp, CombineRowsOp,
+                GateRowsOp, TokenListOp, MatchTokensOp, ScaleRowsOp, DropoutOp,
+                NoiseOp, RowsOp, AllSumOp, AllToAllOp, SwapBlocksOp, SplitOp,
+                ConcatOp, RouteOp, SortByExpertOp, GatherRowsOp, CombineRowsOp,
                 TransposeRowsOp, GroupedLinearOp>(context);
   });
 }

@@ -41,7 +41,13 @@ enum qlora_group {
                            rows, of which each multiplies with its slices of the
                            weights (`tensor_ranks` of the module): of rank r
                            those with the same r / T, and it is number r % T */
-  QLORA_GROUP_COUNT = 3
+  QLORA_GROUP_CP = 3,   /* the C ranks that follow each other and have the same
+                           rows, of which each has a C-th of every line's tokens
+                           (`context_ranks` of the module): of rank r those with
+                           the same r / C, and it is number r % C. A group FSDP
+                           beside it is of ranks that follow each other too, so
+                           that one size divides the other */
+  QLORA_GROUP_COUNT = 4
 };
 
 #endif /* QLORA_RUNTIME_ABI_COLLECTIVE_H */

@@ -58,7 +58,7 @@ typedef struct qlora_step_block {
   uint64_t seed;
   uint64_t step;        /* optimizer steps done before this one */
   uint64_t micro_batch; /* global number: (step * K + k) * ranks + rank,
-                           where the ranks of one group TP count as one */
+                           where the ranks of one group TP or CP count as one */
   uint32_t labelled_rows; /* of the micro-batch, or of that of another rank
                              which has more; a device may leave the others
                              out of the head, and fewer than there are make
@@ -68,6 +68,11 @@ typedef struct qlora_step_block {
                              over all ranks and micro-batches */
   uint32_t shard; /* which one of those that share tables and rows this rank is:
                      of its group TP, or, where that is one rank, of FSDP */
+  uint32_t line_tokens; /* of each line of the micro-batch, those of this rank */
+  uint32_t line_parts;  /* ranks that have a part of each line: group CP */
+  uint32_t line_part;   /* which of them this rank is: its first token of a line
+                           is number line_part * line_tokens */
+  uint32_t reserved;
 } qlora_step_block;
 
 typedef struct qlora_kernel_args {
@@ -98,7 +103,7 @@ typedef struct qlora_cuda_args {
 
 #ifdef __cplusplus
 } /* extern "C" */
-static_assert(sizeof(qlora_step_block) == 88, "part of the format");
+static_assert(sizeof(qlora_step_block) == 104, "part of the format");
 static_assert(sizeof(qlora_cuda_args) == 464, "below the 4 KiB of a launch");
 #endif
 

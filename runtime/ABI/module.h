@@ -51,7 +51,7 @@ extern "C" {
 #endif
 
 #define QLORA_MODULE_MAGIC 0x41524c51u /* "QLRA", little endian */
-#define QLORA_ABI_VERSION 16u
+#define QLORA_ABI_VERSION 17u
 #define QLORA_MAX_RANK 4
 #define QLORA_PIECE_ALIGNMENT 64 /* of what ranks hold pieces of: a cache line */
 
@@ -368,7 +368,10 @@ typedef struct qlora_module {
                              work; 1: each does all of it. Where both are more
                              than 1 they are equal: the size of group FSDP */
   uint32_t tensor_ranks; /* ranks that share each product (group TP); 1: none */
-  uint32_t reserved[2];
+  uint32_t context_ranks; /* ranks that share each line (group CP); 1: none. The
+                             inputs and results of tokens are then of this
+                             rank's: [batch, length / context_ranks] */
+  uint32_t reserved;
 
   const qlora_arena *arenas;
   const qlora_parameter *parameters;

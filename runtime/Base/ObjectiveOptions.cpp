@@ -87,14 +87,14 @@ Status validateObjective(const Options &o) {
   return Status::ok();
 }
 
-Status checkRanksOf(const Options &options, int64_t ranks) {
-  if (ranks == 1 || options.text("rl") != "kto" || options.linesOfRow() == 1)
+Status checkRanksOf(const Options &options, int64_t ranks, int64_t together) {
+  if (ranks == together || options.text("rl") != "kto" || options.linesOfRow() == 1)
     return Status::ok();
   return Status::invalid(
       "{} kto on {} ranks: its divergence is a mean over the rows of all ranks, "
-      "which exchange nothing before the loss; use --gpus 1, or compile with "
+      "which exchange nothing before the loss; use --gpus {}, or compile with "
       "--loss-type apo_zero_unpaired, which has none",
-      options.spelling("rl"), ranks);
+      options.spelling("rl"), ranks, together);
 }
 
 } // namespace qlora

@@ -18,8 +18,9 @@ std::string lossOf(const std::string &rl, const std::string &lossType);
 /// Whether the objective has its loss, its rows and its reference.
 Status validateObjective(const Options &options);
 
-/// And whether so many ranks can train for it.
-Status checkRanksOf(const Options &options, int64_t ranks);
+/// And whether so many ranks can train for it, of which each `together` have
+/// the same rows.
+Status checkRanksOf(const Options &options, int64_t ranks, int64_t together);
 
 } // namespace qlora
 

@@ -188,8 +188,9 @@ const OptionRow kRows[] = {
      "before it runs; zero1=N: every N ranks divide the optimizer's work, and "
      "each keeps its states of that alone; both with one N: fsdp=N,zero1=N; tp=N: "
      "every N ranks have the same rows, and slices of the weights, and share each "
-     "product; what is left of --gpus is data parallel; auto: the fastest of "
-     "these, but for tp, that fits the memory limit, by what is planned and "
+     "product; cp=N: every N ranks have the same rows, and each an N-th of every "
+     "line's tokens; what is left of --gpus is data parallel; auto: the fastest of "
+     "these, but for tp and cp, that fits the memory limit, by what is planned and "
      "predicted"},
 
     {"rl", kChoice, "none", kProgram, kSchedule,

@@ -33,7 +33,7 @@ static constexpr Axis kAxes[] = {
     {"zero2"},
     {"tp", &ParallelMesh::tensorRanks, QLORA_GROUP_TP},
     {"pp"},
-    {"cp"},
+    {"cp", &ParallelMesh::contextRanks, QLORA_GROUP_CP},
     {"ep"}};
 
 static Status setAxis(ParallelMesh &mesh, std::string_view name,
@@ -49,8 +49,8 @@ static Status setAxis(ParallelMesh &mesh, std::string_view name,
     return Status::invalid("--parallel: dp is what is left of the ranks of a "
                            "run; give it with --gpus");
   if (!axis->ranks)
-    return Status::invalid("--parallel: {} is not there yet; fsdp, zero1 "
-                           "and tp are",
+    return Status::invalid("--parallel: {} is not there yet; fsdp, zero1, tp "
+                           "and cp are",
                            name);
   mesh.*axis->ranks = ranks;
   return Status::ok();
@@ -65,11 +65,9 @@ static int64_t ranksOf(const ParallelMesh &mesh, qlora_group group) {
   return ranks;
 }
 
+/// Pieces are on ranks that follow each other, as a line's parts are.
 int64_t ParallelMesh::size() const {
-  int64_t product = 1;
-  for (int group = 0; group < QLORA_GROUP_COUNT; ++group)
-    product *= ranksOf(*this, static_cast<qlora_group>(group));
-  return product;
+  return std::max(ranksOf(*this, QLORA_GROUP_FSDP), contextRanks) * tensorRanks;
 }
 
 std::string ParallelMesh::text() const {
@@ -86,9 +84,21 @@ static const Axis *besideTensorRanks(const ParallelMesh &mesh) {
   if (mesh.tensorRanks == 1)
     return nullptr;
   const auto found = std::ranges::find_if(kAxes, [&](const Axis &axis) {
-    return axis.ranks && axis.group == QLORA_GROUP_FSDP && mesh.*axis.ranks > 1;
+    return axis.ranks && axis.group != QLORA_GROUP_TP && mesh.*axis.ranks > 1;
   });
   return found == std::end(kAxes) ? nullptr : found;
+}
+
+/// Both are groups of ranks that follow each other.
+static Status checkContext(const ParallelMesh &mesh) {
+  const int64_t pieces = ranksOf(mesh, QLORA_GROUP_FSDP);
+  const int64_t context = mesh.contextRanks;
+  if (std::max(pieces, context) % std::min(pieces, context) == 0)
+    return Status::ok();
+  return Status::invalid("--parallel: {}={} and cp={} are of ranks that follow "
+                         "each other; give numbers of which one divides the "
+                         "other",
+                         mesh.shards > 1 ? "fsdp" : "zero1", pieces, context);
 }
 
 /// Whether an axis of a mesh of `ranks` ranks may have `number` of them.
@@ -102,7 +112,7 @@ std::vector<ParallelMesh> ParallelMesh::candidates(int64_t ranks) {
   std::vector<ParallelMesh> meshes = {ParallelMesh()};
   for (const Axis &axis : kAxes)
     for (size_t i = 0, simpler = meshes.size();
-         axis.ranks && axis.group != QLORA_GROUP_TP && i < simpler; ++i)
+         axis.ranks && axis.group == QLORA_GROUP_FSDP && i < simpler; ++i)
       for (int64_t number = 2; number <= std::min(ranks, kMaxAxis); ++number)
         if (mayHave(meshes[i], axis, number, ranks)) {
           meshes.push_back(meshes[i]);
@@ -146,6 +156,7 @@ StatusOr<ParallelMesh> ParallelMesh::parse(std::string_view text) {
     return Status::invalid("--parallel: {}={} together with tp={} is not there "
                            "yet; give one of them",
                            other->name, mesh.*other->ranks, mesh.tensorRanks);
+  QLORA_RETURN_IF_ERROR(checkContext(mesh));
   return mesh;
 }
 

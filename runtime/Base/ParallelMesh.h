@@ -7,10 +7,12 @@
 //   --parallel zero1=4    what optimizers keep, and their work, in such pieces
 //   --parallel fsdp=4,zero1=4  both
 //   --parallel tp=4       each product, among four that have the same rows
+//   --parallel cp=4       each line's tokens, among four that have the same rows
+//   --parallel fsdp=8,cp=4  pieces, among two such fours
 //   --parallel auto       the compiler chooses: tools/qloracc/LayoutSearch.h
 //
 // What is left of the ranks of a run is data parallel: 8 ranks of fsdp=4 are two
-// such groups. All have rows of their own, but for those of one group of tp.
+// such groups. All have rows of their own, but for those of one group of tp or cp.
 // Which ranks a group has is in ABI/collective.h.
 
 #ifndef QLORA_RUNTIME_BASE_PARALLELMESH_H
@@ -32,10 +34,11 @@ struct ParallelMesh {
   int64_t shards = 1; ///< fsdp: ranks that hold a base together
   int64_t updatePieces = 1; ///< zero1: ranks that divide the updates
   int64_t tensorRanks = 1;  ///< tp: ranks that share each product
+  int64_t contextRanks = 1; ///< cp: ranks that share each line
 
   /// "fsdp=4", or "" or "none" for a mesh of one. kInvalidArgument names the
   /// axis that is unknown, not there yet, given twice or no number, or two axes
-  /// of one group that differ or that are not there together.
+  /// whose numbers do not go together, or that are not there together.
   static StatusOr<ParallelMesh> parse(std::string_view text);
 
   /// Every mesh that `ranks` ranks can have and that leaves each its own rows,
@@ -44,7 +47,9 @@ struct ParallelMesh {
 
   /// As parse() reads it.
   std::string text() const;
-  /// The product of its groups: what is left of the ranks is data parallel.
+  /// Ranks that have the same rows.
+  int64_t rowRanks() const { return tensorRanks * contextRanks; }
+  /// Ranks that work together: what is left of a run's is data parallel.
   int64_t size() const;
 };
 

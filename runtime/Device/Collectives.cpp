@@ -68,6 +68,8 @@ static std::pair<const char *, const char *>
 sharingOf(const LoadedModule &module) {
   if (module.tensorRanks() > 1)
     return {"shares each product", "tp"};
+  if (module.contextRanks() > module.groupSize())
+    return {"shares each line", "cp"};
   return module.table().shards > 1 ? std::pair("divides its base", "fsdp")
                                    : std::pair("divides its updates", "zero1");
 }

@@ -53,7 +53,7 @@ uint64_t collectiveBytes(const LoadedModule &module,
 using GroupSizes = std::array<int, QLORA_GROUP_COUNT>;
 
 /// From a rank of a group to the next one, where groups have such sizes: those
-/// of TP follow each other.
+/// of TP follow each other, and those of CP, beside which there is no TP.
 constexpr int strideOf(qlora_group group, const GroupSizes &sizes) {
   return group == QLORA_GROUP_FSDP ? sizes[QLORA_GROUP_TP] : 1;
 }

@@ -50,7 +50,8 @@ Status Device::load(const LoadedModule &loaded, FrozenArena *frozen) {
   QLORA_RETURN_IF_ERROR(checkMesh(loaded, sizes[QLORA_GROUP_DP]));
   for (const auto &[group, wanted] :
        {std::pair(QLORA_GROUP_FSDP, loaded.groupSize()),
-        {QLORA_GROUP_TP, loaded.tensorRanks()}})
+        {QLORA_GROUP_TP, loaded.tensorRanks()},
+        {QLORA_GROUP_CP, loaded.contextRanks()}})
     if (sizes[group] != wanted)
       return misuse("a group {} of {} ranks for a program of {}",
                     groupName(group), sizes[group], wanted);
@@ -142,14 +143,23 @@ Status Device::finishReadArena(std::span<uint8_t> data) {
   return Status::ok();
 }
 
+uint32_t Device::numberIn(qlora_group group) const {
+  const Collectives *ranks = options.collectives[group];
+  return ranks ? static_cast<uint32_t>(ranks->rank()) : 0;
+}
+
 Status Device::begin(const qlora_entry &entry,
                      const qlora_step_block &stepBlock, bool isOnAll) {
   if (!module || current)
     return misuse("an entry starts before the one before it has ended");
   QLORA_RETURN_IF_ERROR(failure);
   step = stepBlock;
-  if (const Collectives *group = options.collectives[shardGroup(*module)])
-    step.shard = static_cast<uint32_t>(group->rank());
+  step.shard = numberIn(shardGroup(*module));
+  step.line_parts = static_cast<uint32_t>(module->contextRanks());
+  step.line_part = numberIn(QLORA_GROUP_CP);
+  // Kernels divide by it, also in entries without lines.
+  step.line_tokens = static_cast<uint32_t>(
+      std::max<int64_t>(1, entry.length / module->contextRanks()));
   onAllRanks = isOnAll;
   current = &entry;
   failure = beginEntry(entry);

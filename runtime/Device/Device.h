@@ -138,9 +138,12 @@ public:
   Status run(const KernelOp &op, std::span<const qlora_operand> operands,
              std::span<const int64_t> constants);
 
-  /// Starts an entry; kernels see `step`, with this rank's number in the group
-  /// FSDP, until synchronize(). `onAllRanks`:
-  /// the others run this entry now too, with the same labelled_rows, which an
+  /// This rank's number in a group.
+  uint32_t numberIn(qlora_group group) const;
+
+  /// Starts an entry; kernels see `step`, with this rank's numbers in groups and
+  /// what it has of each line, until synchronize(). `onAllRanks`: the others run
+  /// this entry now too, with the same labelled_rows, which an
   /// entry without collectives has no use for. Whether they do is the same for
   /// all of them.
   Status begin(const qlora_entry &entry, const qlora_step_block &step,

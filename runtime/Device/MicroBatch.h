@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <compare>
 #include <cstdint>
+#include <iterator>
 #include <vector>
 
 namespace qlora {
@@ -61,6 +62,36 @@ struct MicroBatch {
   int64_t labelCount() const {
     return static_cast<int64_t>(targets.size()) -
            std::ranges::count(targets, kNoLabel);
+  }
+};
+
+/// Which part of each line of a micro-batch a rank has, of how many equal ones.
+struct LinePart {
+  int64_t number = 0, count = 1;
+
+  /// Of numbers of `length` for each line, those of the part.
+  std::vector<int32_t> cut(const std::vector<int32_t> &whole,
+                           int64_t length) const {
+    std::vector<int32_t> part;
+    part.reserve(whole.size() / static_cast<size_t>(count));
+    const int64_t own = length / count;
+    for (int64_t at = number * own; at < std::ssize(whole); at += length)
+      part.insert(part.end(), whole.begin() + at, whole.begin() + at + own);
+    return part;
+  }
+  /// Back to their place among `length` for each line; others are 0.
+  std::vector<int32_t> place(const std::vector<int32_t> &part,
+                             int64_t length) const {
+    std::vector<int32_t> whole(part.size() * static_cast<size_t>(count));
+    for (size_t i = 0; i < part.size(); ++i)
+      whole[static_cast<size_t>(placeOf(static_cast<int64_t>(i), length))] =
+          part[i];
+    return whole;
+  }
+  /// Of the i-th number of the part.
+  int64_t placeOf(int64_t i, int64_t length) const {
+    const int64_t own = length / count;
+    return i / own * length + number * own + i % own;
   }
 };
 

@@ -71,6 +71,10 @@ static std::vector<int32_t> promptsOf(const MicroBatch &batch) {
   return prompts;
 }
 
+LinePart Program::linePart() const {
+  return {device.numberIn(QLORA_GROUP_CP), module.contextRanks()};
+}
+
 Status Program::writeInputs(const qlora_entry &entry, const MicroBatch &batch) {
   if (const auto *binding = module.binding(entry, QLORA_INPUT_DESIRABLE))
     QLORA_RETURN_IF_ERROR(device.write(binding->arena, binding->offset,
@@ -88,7 +92,8 @@ Status Program::writeInputs(const qlora_entry &entry, const MicroBatch &batch) {
     const qlora_binding *binding = module.binding(entry, kind);
     if (binding) {
       QLORA_RETURN_IF_ERROR(
-          device.write(binding->arena, binding->offset, bytesOf(*values)));
+          device.write(binding->arena, binding->offset,
+                       bytesOf(linePart().cut(*values, batch.length))));
       continue;
     }
     bool isPacking =
@@ -186,10 +191,24 @@ StatusOr<LossSums> Program::finishFloats() {
   return read;
 }
 
-/// Each of the ranks with the same rows has added what these come to.
+/// Each of the ranks that share products has added what these come to, and of
+/// whole lines those that share lines.
 StatusOr<LossSums> Program::finishSums() {
   QLORA_ASSIGN_OR_RETURN(LossSums read, finishFloats());
-  return read /= module.tensorRanks();
+  return read /= read.isOfLines() ? module.rowRanks() : module.tensorRanks();
+}
+
+/// Of this rank's tokens. A rank of whole lines may have the most in one part
+/// of them.
+int64_t Program::labelsOf(const qlora_entry &entry, const MicroBatch &batch,
+                          std::optional<int64_t> mostLabels) const {
+  // Prompts have as many tokens as they have.
+  if (module.binding(entry, QLORA_INPUT_PROMPTS))
+    return module.tokensOf(entry);
+  if (mostLabels)
+    return std::min(*mostLabels, module.tokensOf(entry));
+  const std::vector<int32_t> own = linePart().cut(batch.targets, batch.length);
+  return std::ssize(own) - std::ranges::count(own, kNoLabel);
 }
 
 /// Without `mostLabels`, other ranks run other entries.
@@ -198,11 +217,8 @@ Status Program::runOn(const qlora_entry &entry, const MicroBatch &batch,
                       const qlora_step_block &step) {
   QLORA_RETURN_IF_ERROR(writeInputs(entry, batch));
   qlora_step_block block = step;
-  // Prompts have as many tokens as they have.
-  block.labelled_rows = static_cast<uint32_t>(
-      module.binding(entry, QLORA_INPUT_PROMPTS)
-          ? batch.batch * batch.length
-          : mostLabels.value_or(batch.labelCount()));
+  block.labelled_rows =
+      static_cast<uint32_t>(labelsOf(entry, batch, mostLabels));
   block.length_rsqrt =
       1 / std::sqrt(static_cast<float>(batch.longestRow()));
   return runEntry(device, module, entry, block, mostLabels.has_value());
@@ -242,6 +258,19 @@ Status Program::switchTo(qlora_entry_kind kind, const qlora_step_block &step) {
   return entry ? runEntry(device, module, *entry, step) : Status::ok();
 }
 
+Status Program::readCorrect(const qlora_entry &entry, const MicroBatch &batch,
+                            std::vector<int32_t> &correct) {
+  const qlora_binding *binding = module.binding(entry, QLORA_RESULT_CORRECT);
+  correct.assign(static_cast<size_t>(module.tokensOf(entry)), 0);
+  if (binding)
+    QLORA_RETURN_IF_ERROR(
+        device.read(binding->arena, binding->offset,
+                    {reinterpret_cast<uint8_t *>(correct.data()),
+                     correct.size() * sizeof(int32_t)}));
+  correct = linePart().place(correct, batch.length);
+  return Status::ok();
+}
+
 Status Program::evaluate(const MicroBatch &batch,
                          std::optional<int64_t> mostLabels,
                          const qlora_step_block &step, LossSums &sums,
@@ -251,13 +280,7 @@ Status Program::evaluate(const MicroBatch &batch,
   qlora_step_block block = step;
   block.mean_labels = static_cast<float>(batch.labelCount());
   QLORA_RETURN_IF_ERROR(runOn(*entry, batch, mostLabels, block));
-  correct.assign(batch.ids.size(), 0);
-  if (const qlora_binding *binding =
-          module.binding(*entry, QLORA_RESULT_CORRECT))
-    QLORA_RETURN_IF_ERROR(
-        device.read(binding->arena, binding->offset,
-                    {reinterpret_cast<uint8_t *>(correct.data()),
-                     correct.size() * sizeof(int32_t)}));
+  QLORA_RETURN_IF_ERROR(readCorrect(*entry, batch, correct));
   QLORA_RETURN_IF_ERROR(startSums(*entry));
   QLORA_ASSIGN_OR_RETURN(const LossSums own, finishFloats());
   sums += own;

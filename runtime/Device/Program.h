@@ -40,6 +40,9 @@ struct LossSums {
   std::array<double, 7> preferences = {};
   double routers = 0; ///< of the loss, that of routers
 
+  /// Of lines, each rank that shares them finds all of it; else what is of its
+  /// own tokens.
+  bool isOfLines() const { return of != Of::kTokens; }
   double preference(qlora_binding_kind kind) const {
     return preferences[kind - QLORA_RESULT_CHOSEN_REWARDS];
   }
@@ -55,8 +58,8 @@ public:
   Program(const LoadedModule &module, Device &device);
 
   /// Forward and backward of one micro-batch into the gradient arena.
-  /// `mostLabels`: of the rank that has most, known to all of them alike; or
-  /// nothing, where ranks run other entries.
+  /// `mostLabels`: of the rank that has most, known to all of them alike, of
+  /// whole lines; or nothing, where ranks run other entries.
   Status accumulate(const MicroBatch &batch, std::optional<int64_t> mostLabels,
                     const qlora_step_block &step);
   /// The last one of a step: with the sums over ranks, and with a read of the
@@ -83,7 +86,11 @@ public:
   /// Whether a step needs the labels that its micro-batches have on average.
   bool hasRouterLoss() const;
 
-  /// Forward only. `correct`: 1 where the target is the argmax.
+  /// Which part of each line is this rank's.
+  LinePart linePart() const;
+
+  /// Forward only. Of this rank's tokens: `sums`, and `correct`, 1 where the
+  /// target is the argmax; it has the tokens of all, and 0 for the others'.
   Status evaluate(const MicroBatch &batch, std::optional<int64_t> mostLabels,
                   const qlora_step_block &step, LossSums &sums,
                   std::vector<int32_t> &correct);
@@ -92,6 +99,10 @@ private:
   StatusOr<const qlora_entry *> find(qlora_entry_kind kind,
                                      const MicroBatch &batch) const;
   Status writeInputs(const qlora_entry &entry, const MicroBatch &batch);
+  int64_t labelsOf(const qlora_entry &entry, const MicroBatch &batch,
+                   std::optional<int64_t> mostLabels) const;
+  Status readCorrect(const qlora_entry &entry, const MicroBatch &batch,
+                     std::vector<int32_t> &correct);
   Status runOn(const qlora_entry &entry, const MicroBatch &batch,
                std::optional<int64_t> mostLabels, const qlora_step_block &step);
   StatusOr<const qlora_binding *> result(const qlora_entry &entry,

@@ -18,6 +18,7 @@ namespace qlora {
 static uint32_t ranksOfGroup(const qlora_module &m, unsigned group) {
   return group == QLORA_GROUP_FSDP ? m.update_pieces
          : group == QLORA_GROUP_TP ? m.tensor_ranks
+         : group == QLORA_GROUP_CP ? m.context_ranks
                                    : 1;
 }
 

@@ -7,6 +7,7 @@
 #include "runtime/Kernels/KernelTable.h"
 #include "runtime/Module/ModuleLoader.h"
 
+#include <algorithm>
 #include <fstream>
 #include <set>
 #include <sstream>
@@ -17,6 +18,21 @@
 namespace qlora {
 
 static constexpr uint32_t kMaxShards = 65535;
+
+/// Of ranks that follow each other, as those of pieces do.
+static Status checkContext(const qlora_module &module) {
+  const uint32_t context = module.context_ranks;
+  if (context == 0 || context > kMaxShards)
+    return damaged("lines shared by {} ranks", context);
+  if (context > 1 && module.tensor_ranks > 1)
+    return damaged("lines shared by {} ranks, and products by {}", context,
+                   module.tensor_ranks);
+  const uint32_t pieces = std::max(module.shards, module.update_pieces);
+  if (std::max(pieces, context) % std::min(pieces, context) != 0)
+    return damaged("lines shared by {} ranks, and pieces on {}", context,
+                   pieces);
+  return Status::ok();
+}
 
 static Status checkHeader(const qlora_module &module) {
   if (module.magic != QLORA_MODULE_MAGIC)
@@ -45,7 +61,7 @@ static Status checkHeader(const qlora_module &module) {
       (module.shards > 1 || module.update_pieces > 1))
     return damaged("products shared by {} ranks, and pieces on others",
                    module.tensor_ranks);
-  return Status::ok();
+  return checkContext(module);
 }
 
 static Status checkLibraryKernel(const qlora_module &m,

@@ -38,7 +38,7 @@ std::string_view collectiveName(unsigned kind) {
 
 std::string_view groupName(unsigned group) {
   static constexpr std::array<std::string_view, QLORA_GROUP_COUNT> names = {
-      "dp", "fsdp", "tp"};
+      "dp", "fsdp", "tp", "cp"};
   return nameOf(names, group);
 }
 

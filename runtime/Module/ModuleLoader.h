@@ -47,9 +47,22 @@ public:
   }
   /// Of group TP.
   int tensorRanks() const { return static_cast<int>(module->tensor_ranks); }
+  /// Of group CP.
+  int contextRanks() const { return static_cast<int>(module->context_ranks); }
+  /// Ranks with the same rows.
+  int rowRanks() const { return tensorRanks() * contextRanks(); }
   /// Ranks that a program is for, or whose multiple may run it: of all groups
-  /// but DP together.
-  int meshSize() const { return groupSize() * tensorRanks(); }
+  /// but DP together, of which those of FSDP and CP are the same ranks.
+  int meshSize() const {
+    return std::max(groupSize(), contextRanks()) * tensorRanks();
+  }
+  /// Whether ranks meet in the middle of entries with a micro-batch, so that
+  /// all of a mesh have to run the same ones.
+  bool meetsInEntries() const { return module->shards > 1 || rowRanks() > 1; }
+  /// Tokens of an entry's micro-batch that each rank has.
+  int64_t tokensOf(const qlora_entry &entry) const {
+    return entry.batch * entry.length / contextRanks();
+  }
   /// From now on operands in pieces are those of this rank: its number in each
   /// enum qlora_group. Without it they are those of the first.
   void choosePieces(const std::array<uint32_t, QLORA_GROUP_COUNT> &numbers);

@@ -267,6 +267,16 @@ static Status checkLaunch(const qlora_module &m, const qlora_launch &launch) {
 // Entries
 //===----------------------------------------------------------------------===//
 
+/// What is there for each token is there for this rank's.
+static uint64_t bytesOf(const qlora_module &m, const qlora_entry &entry,
+                        const qlora_binding &binding) {
+  const auto lines = static_cast<uint64_t>(entry.batch);
+  if (binding.kind <= QLORA_INPUT_PROMPTS ||
+      binding.kind == QLORA_RESULT_CORRECT)
+    return 4 * lines * static_cast<uint64_t>(entry.length) / m.context_ranks;
+  return binding.kind == QLORA_INPUT_DESIRABLE ? 4 * lines : 4;
+}
+
 /// The bytes and arenas that a binding may have.
 static Status checkBinding(const qlora_module &m, const qlora_entry &entry,
                            const qlora_binding &binding) {
@@ -274,18 +284,12 @@ static Status checkBinding(const qlora_module &m, const qlora_entry &entry,
     return damaged("arena {} of {}", binding.arena, m.arena_count);
   const qlora_arena &arena = m.arenas[binding.arena];
   const bool isInput = binding.kind <= QLORA_INPUT_DESIRABLE;
-  const bool isScalar = !isInput && binding.kind != QLORA_RESULT_CORRECT;
   if (isInput != (arena.kind == QLORA_ARENA_INPUT) ||
       (!isInput && arena.kind != QLORA_ARENA_RESULT &&
        arena.kind != QLORA_ARENA_GRADIENT))
     return damaged("kind {} in the {} arena", binding.kind,
                    arenaKindName(arena.kind));
-  const int64_t numbers = isScalar ? 1
-                          : binding.kind == QLORA_INPUT_DESIRABLE
-                              ? entry.batch
-                              : entry.batch * entry.length;
-  const uint64_t bytes = 4 * static_cast<uint64_t>(numbers);
-  if (binding.bytes != bytes)
+  if (const uint64_t bytes = bytesOf(m, entry, binding); binding.bytes != bytes)
     return damaged("kind {} has {} bytes instead of {}", binding.kind,
                    binding.bytes, bytes);
   if (binding.offset % 4 != 0 ||
@@ -322,6 +326,9 @@ static Status checkEntry(const qlora_module &m, const qlora_entry &entry) {
                : entry.batch < 1 || entry.length < 1)
     return damaged("batch {} and length {} for {}", entry.batch, entry.length,
                    entryKindName(entry.kind));
+  if (entry.length % m.context_ranks != 0)
+    return damaged("lines of {} tokens shared by {} ranks", entry.length,
+                   m.context_ranks);
   return checkBindings(m, entry);
 }
 

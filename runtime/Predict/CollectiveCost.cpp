@@ -17,9 +17,11 @@ static constexpr double kMessageSeconds = 25e-6;
 static constexpr double kRoundBytes = 1 << 20;
 
 int64_t ranksOfGroup(unsigned group, int64_t ranks, int64_t pieces,
-                     int64_t tensorRanks) {
+                     int64_t tensorRanks, int64_t contextRanks) {
   if (group == QLORA_GROUP_TP)
     return tensorRanks;
+  if (group == QLORA_GROUP_CP)
+    return contextRanks;
   return group == QLORA_GROUP_FSDP ? pieces : ranks;
 }
 

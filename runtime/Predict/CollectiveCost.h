@@ -30,10 +30,10 @@
 namespace qlora {
 
 /// The ranks that a group (enum qlora_group) has, of `ranks` of the run, each
-/// `pieces` of which hold pieces together and each `tensorRanks` of which share
-/// products.
+/// `pieces` of which hold pieces together, each `tensorRanks` of which share
+/// products, and each `contextRanks` of which share lines.
 int64_t ranksOfGroup(unsigned group, int64_t ranks, int64_t pieces,
-                     int64_t tensorRanks);
+                     int64_t tensorRanks, int64_t contextRanks = 1);
 
 /// Of a collective (enum qlora_collective) whose larger operand has so many
 /// bytes, over a group of `ranks`; nothing of a group of one. On a GPU all of it

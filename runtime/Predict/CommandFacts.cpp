@@ -51,8 +51,9 @@ CommandFactsTable::Entry CommandFactsTable::find(const qlora_command &command,
   case QLORA_COMMAND_COLLECTIVE:
     facts.kind = "collective";
     // A group of one sends nothing.
-    if (const int64_t of = ranksOfGroup(
-            command.group, ranks, module.groupSize(), module.tensorRanks());
+    if (const int64_t of =
+            ranksOfGroup(command.group, ranks, module.groupSize(),
+                         module.tensorRanks(), module.contextRanks());
         of > 1) {
       facts.bytes = double(collectiveBytes(module, command));
       facts.boundSeconds =
@@ -82,7 +83,7 @@ CommandFacts CommandFactsTable::of(const TimedCommand &timed) {
   if (!found->second.isOfLabels)
     return facts;
   const double share = double(timed.labelledRows) /
-                       double(std::max<int64_t>(1, entry.batch * entry.length));
+                       double(std::max<int64_t>(1, module.tokensOf(entry)));
   facts.flops *= share;
   facts.bytes *= share;
   facts.boundSeconds *= share;

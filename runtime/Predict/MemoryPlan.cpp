@@ -132,7 +132,16 @@ std::string parallelText(const LoadedModule &module, int ranks) {
                        "slices of a base ({}){}; sums {} of gradients a step",
                        ranks > together ? "data and " : "", together, base,
                        updates, sums);
-  if (const uint32_t shards = module.table().shards; shards > 1)
+  const uint32_t shards = module.table().shards;
+  if (const int together = module.contextRanks(); together > 1)
+    return fmt::format("{}context parallel, each line shared by {} ranks, {} "
+                       "({}){}; sums {} of gradients a step",
+                       ranks > together ? "data and " : "", together,
+                       shards > 1   ? fmt::format("a base in {} pieces", shards)
+                       : isGpu ? "each a whole base"
+                               : "all on one base",
+                       base, updates, sums);
+  if (shards > 1)
     return fmt::format("data parallel, a base in {} pieces ({}) for every {} of "
                        "{}{}; sums {} of gradients a step",
                        shards, base, shards, ranks, updates, sums);

@@ -166,7 +166,7 @@ std::string NullReport::text() const {
   text += fmt::format("\na step of {} ranks: {} micro-batches, {} collectives "
                       "on each rank\nevery command and address is inside its "
                       "arena\n",
-                      ranks, microBatches * ranks / module.tensorRanks(),
+                      ranks, microBatches * ranks / module.rowRanks(),
                       collectives());
   for (size_t i = 0; i < predictions.size(); ++i)
     text += "\n" + predictionText(predictions[i], lowOf(i), *card);
@@ -251,8 +251,8 @@ checkOnNullDevice(const LoadedModule &module, const Options &options, int ranks,
                   const std::optional<DeviceProfile> &card,
                   const std::vector<std::string> &disabledKernels) {
   QLORA_RETURN_IF_ERROR(checkMesh(module, ranks));
-  const int dataRanks = ranks / module.tensorRanks();
-  QLORA_RETURN_IF_ERROR(checkRanksOf(options, dataRanks));
+  const int dataRanks = ranks / module.rowRanks();
+  QLORA_RETURN_IF_ERROR(checkRanksOf(options, ranks, module.rowRanks()));
   QLORA_RETURN_IF_ERROR(checkKernelNames(disabledKernels));
   QLORA_RETURN_IF_ERROR(CompiledVariants::of(module).status());
   QLORA_ASSIGN_OR_RETURN(const int64_t microBatches,

@@ -129,10 +129,13 @@ static int64_t nodesOf(const StepPrediction &step, const GpuRates &gpu) {
 
 std::string scalingText(std::span<const StepPrediction> curve,
                         const GpuRates &gpu) {
+  const int64_t together = curve[0].ranks / curve[0].dataRanks;
   std::string text =
-      fmt::format("scaling, predicted: {} x {} tokens on each rank\n"
+      fmt::format("scaling, predicted: {} x {} tokens on {}\n"
                   "  {:>6} {:>6} {:>10} {:>10} {:>10} {:>12}\n",
                   curve[0].microBatches * curve[0].batch, curve[0].length,
+                  together > 1 ? fmt::format("every {} ranks", together)
+                               : "each rank",
                   "ranks", "nodes", "ms/step", "tok/s", "of ideal",
                   "ms exposed");
   for (const StepPrediction &step : curve)

@@ -131,7 +131,8 @@ void StepWalk::addToGroup(const qlora_command &command, const KernelRow *row,
 void StepWalk::addCollective(const qlora_command &command) {
   const auto bytes = double(collectiveBytes(module, command));
   const int64_t ranks = ranksOfGroup(command.group, request.ranks,
-                                     module.groupSize(), module.tensorRanks());
+                                     module.groupSize(), module.tensorRanks(),
+                                     module.contextRanks());
   TimelineItem item;
   item.kind = TimelineItem::Kind::kCollective;
   item.queue = command.queue;
@@ -223,7 +224,7 @@ static StatusOr<StepPrediction> predictStep(const LoadedModule &module,
                          module.path(), update ? "accumulate" : "update");
   StepPrediction step;
   step.ranks = request.ranks;
-  step.dataRanks = request.ranks / module.tensorRanks();
+  step.dataRanks = request.ranks / module.rowRanks();
   step.microBatches = request.microBatches;
   step.batch = last.batch;
   step.length = last.length;

@@ -155,7 +155,7 @@ StatusOr<RankGroup> RankGroup::join(const RankEnvironment &env,
                                     std::chrono::milliseconds timeout,
                                     const GroupMesh &mesh, const Status &own) {
   RankGroup joined;
-  joined.tensorRanks = mesh.tensorRanks;
+  joined.mesh = mesh;
   joined.isSupervised = hasOwnLauncher(env);
   if (env.worldSize == 1) {
     QLORA_RETURN_IF_ERROR(own);
@@ -166,8 +166,10 @@ StatusOr<RankGroup> RankGroup::join(const RankEnvironment &env,
                          meetAll(env, std::move(listening), timeout, own));
   QLORA_ASSIGN_OR_RETURN(joined.local, LocalRanks::find(*world.group));
   QLORA_RETURN_IF_ERROR(openWindow(joined.local, *world.group));
-  const GroupSizes sizes = {env.worldSize, mesh.pieces, mesh.tensorRanks};
-  for (const qlora_group axis : {QLORA_GROUP_FSDP, QLORA_GROUP_TP}) {
+  const GroupSizes sizes = {env.worldSize, mesh.pieces, mesh.tensorRanks,
+                            mesh.contextRanks};
+  for (const qlora_group axis :
+       {QLORA_GROUP_FSDP, QLORA_GROUP_TP, QLORA_GROUP_CP}) {
     if (sizes[axis] == env.worldSize)
       continue;
     joined.parts[axis] = std::make_unique<SingleRank>();

@@ -29,14 +29,18 @@ namespace qlora {
 
 class Heartbeat;
 
-/// Ranks of the groups that a program is for; their product divides all ranks.
+/// Ranks of the groups that a program is for; together (meshSize) they divide
+/// all ranks.
 struct GroupMesh {
-  int pieces = 1;      ///< of group FSDP
-  int tensorRanks = 1; ///< of group TP
+  int pieces = 1;       ///< of group FSDP
+  int tensorRanks = 1;  ///< of group TP
+  int contextRanks = 1; ///< of group CP
 
   static GroupMesh of(const LoadedModule &module) {
-    return {module.groupSize(), module.tensorRanks()};
+    return {module.groupSize(), module.tensorRanks(), module.contextRanks()};
   }
+  /// Ranks with the same rows.
+  int rowRanks() const { return tensorRanks * contextRanks; }
 };
 
 /// Movable. One per process; used by the session's thread between entries.
@@ -84,12 +88,15 @@ public:
   }
   int rank() const { return group->rank(); }
   int size() const { return group->size(); }
-  /// Of the ranks with rows of their own, whose sums a group TP counts as one:
-  /// how many there are, and which this rank is or is a part of.
-  int dataRanks() const { return size() / tensorRanks; }
-  int dataRank() const { return rank() / tensorRanks; }
+  /// Of the ranks with rows of their own, where those of a group TP or CP are
+  /// one: how many there are, and which this rank is or is a part of.
+  int dataRanks() const { return size() / mesh.rowRanks(); }
+  int dataRank() const { return rank() / mesh.rowRanks(); }
   /// Of the ranks with the same rows one counts them for all.
-  bool countsRows() const { return rank() % tensorRanks == 0; }
+  bool countsRows() const { return rank() % mesh.rowRanks() == 0; }
+  /// So what a group TP has computed of them, which is the same on all; a rank
+  /// of a group CP has that of its own tokens.
+  bool countsSums() const { return rank() % mesh.tensorRanks == 0; }
   /// Each machine has one such rank.
   bool isFirstOfMachine() const { return local.rank() == 0; }
   /// Of this rank's machine: another number for each.
@@ -112,7 +119,7 @@ public:
 
 private:
   LocalRanks local;
-  int tensorRanks = 1;
+  GroupMesh mesh;
   /// By axis; null: all ranks are.
   std::array<std::unique_ptr<Collectives>, QLORA_GROUP_COUNT> parts;
   /// Ends first: its heartbeat closes the connections of all.

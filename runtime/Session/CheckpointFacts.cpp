@@ -83,7 +83,7 @@ StatusOr<ordered_json> checkpointFacts(const RunFacts &run) {
       {"program", program},
       {"backend",
        run.module.table().target == QLORA_TARGET_CUDA ? "cuda" : "cpu"},
-      {"ranks", run.step.ranks * run.module.tensorRanks()},
+      {"ranks", run.step.ranks * run.module.rowRanks()},
       {"threads", run.threads},
       {"accumulation", run.step.accumulation}};
   for (const OptionRow &row : optionTable())

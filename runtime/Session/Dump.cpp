@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "runtime/Kernels/Cpu/Decode.h"
+#include "runtime/Kernels/KernelTable.h"
 #include "runtime/Session/Adapter.h"
 #include "runtime/Session/DropoutMasks.h"
 #include "runtime/Weights/ParameterWeight.h"
@@ -26,16 +27,12 @@ void Dump::add(std::string name, SafetensorsDtype dtype,
   items.push_back({std::move(name), dtype, std::move(shape), storage.back()});
 }
 
-static bool isShared(const LoadedModule &module) {
-  return module.table().shards > 1 || module.tensorRanks() > 1;
-}
-
 StatusOr<std::optional<Dump>> Dump::open(const std::string &path,
                                          const Run &run) {
   if (!path.empty() && !run.train)
     return Status::invalid("--dump needs a step to train");
-  // Those who hold the base together find it and its logits together.
-  if (path.empty() || (run.group.rank() != 0 && !isShared(run.module)))
+  // Those who share the base or lines find them and their logits together.
+  if (path.empty() || (run.group.rank() != 0 && !run.module.meetsInEntries()))
     return std::optional<Dump>();
   Dump dump(path);
   QLORA_RETURN_IF_ERROR(dump.takeWeights(run));
@@ -44,10 +41,9 @@ StatusOr<std::optional<Dump>> Dump::open(const std::string &path,
                                : std::optional<Dump>();
 }
 
-/// Adds what the ranks found that hold a base together; each has 0 where
-/// another has a number.
-static Status join(const Run &run, std::vector<float> &values) {
-  Collectives &ranks = run.group.collectives(shardGroup(run.module));
+/// Adds what the ranks of a group found; each has 0 where another has a number
+/// that it has not.
+static Status join(Collectives &ranks, std::vector<float> &values) {
   QLORA_ASSIGN_OR_RETURN(const std::vector<std::vector<float>> all,
                          ranks.allGatherValues(std::span<const float>(values)));
   for (const std::vector<float> &other : all) {
@@ -56,6 +52,29 @@ static Status join(const Run &run, std::vector<float> &values) {
       values[i] = other[i] != 0 ? other[i] : values[i];
   }
   return Status::ok();
+}
+
+/// Whether rows of logits are those of all ranks that hold a table together.
+static bool hasRowsOfAll(const LoadedModule &module) {
+  return std::ranges::any_of(module.kernels(), [](const qlora_kernel &kernel) {
+    const KernelRow *row = findKernelRow(kernel.name);
+    return row && row->op->name == "head_part";
+  });
+}
+
+int64_t tokenOfRow(int64_t row, const BatchShape &shape, int64_t parts,
+                   int64_t first) {
+  const int64_t own = shape.batch * shape.length / parts;
+  return LinePart{(first + row / own) % parts, parts}.placeOf(row % own,
+                                                              shape.length);
+}
+
+/// The rank that the first rows of logits are of.
+static int64_t firstWithRows(const Run &run) {
+  const int64_t rank = run.group.rank();
+  return hasRowsOfAll(run.module)
+             ? rank - run.group.collectives(QLORA_GROUP_FSDP).rank()
+             : rank;
 }
 
 Status Dump::takeLogits(const Run &run) {
@@ -70,6 +89,9 @@ Status Dump::takeLogits(const Run &run) {
   std::vector<float> logits;
   int64_t vocabulary = 0;
   const int64_t shard = run.group.collectives(shardGroup(run.module)).rank();
+  const BatchShape shape = {batch.batch, batch.length};
+  const int64_t parts = run.module.contextRanks();
+  const int64_t owner = firstWithRows(run);
   run.observer.onLogits = [&](const LogitsBlock &block) {
     vocabulary = block.vocab;
     logits.resize(batch.ids.size() * block.vocab);
@@ -78,15 +100,18 @@ Status Dump::takeLogits(const Run &run) {
     for (size_t i = 0; words > 0 && i < block.rows.size(); ++i)
       if (static_cast<size_t>(block.rows[i]) < batch.ids.size())
         std::copy_n(block.logits + i * block.words, words,
-                    logits.data() + block.rows[i] * block.vocab + first);
+                    logits.data() + first +
+                        block.vocab * tokenOfRow(block.rows[i], shape, parts,
+                                                 owner));
   };
   LossSums sums;
   std::vector<int32_t> correct;
   Status status = run.program.evaluate(batch, std::nullopt, {}, sums, correct);
   run.observer.onLogits = nullptr;
   QLORA_RETURN_IF_ERROR(status);
-  if (isShared(run.module))
-    QLORA_RETURN_IF_ERROR(join(run, logits));
+  if (run.module.meetsInEntries())
+    for (const qlora_group group : {shardGroup(run.module), QLORA_GROUP_CP})
+      QLORA_RETURN_IF_ERROR(join(run.group.collectives(group), logits));
   add("logits", SafetensorsDtype::kF32, {batch.batch, batch.length, vocabulary},
       asBytes(logits));
   return Status::ok();

@@ -72,6 +72,12 @@ private:
   std::vector<SafetensorsItem> items;
 };
 
+/// The token, among those of whole lines, that a row of logits is of. Ranks of
+/// `parts` parts of lines have one each, one after the other; rows are those of
+/// the rank `first`, and behind them those of the ranks that follow it.
+int64_t tokenOfRow(int64_t row, const BatchShape &shape, int64_t parts,
+                   int64_t first);
+
 /// The slices that ranks have of a parameter, as the whole of which they are:
 /// its segments, one after the other, have a part of each rank.
 std::vector<uint8_t> joinSlices(const LoadedModule &module,

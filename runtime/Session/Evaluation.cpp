@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <functional>
 
 #include "runtime/Base/Amounts.h"
 #include "runtime/Base/StopSignal.h"
@@ -31,6 +32,20 @@ static StatusOr<bool> shouldStop(const Run &run) {
   return stopped != 0;
 }
 
+/// `correct` of a rank has its part of each line; then all of them.
+static Status joinParts(const Run &run, std::vector<int32_t> &correct) {
+  if (run.module.contextRanks() == 1)
+    return Status::ok();
+  QLORA_ASSIGN_OR_RETURN(
+      const std::vector<std::vector<int32_t>> parts,
+      run.group.collectives(QLORA_GROUP_CP)
+          .allGatherValues(std::span<const int32_t>(correct)));
+  std::ranges::fill(correct, 0);
+  for (const std::vector<int32_t> &part : parts)
+    std::ranges::transform(part, correct, correct.begin(), std::plus());
+  return Status::ok();
+}
+
 static Status addBatch(const Run &run, int64_t number, Sums &all) {
   MicroBatch batch;
   QLORA_RETURN_IF_ERROR(
@@ -40,6 +55,7 @@ static Status addBatch(const Run &run, int64_t number, Sums &all) {
   QLORA_RETURN_IF_ERROR(run.program.evaluate(
       batch, run.validation->mostLabelsInOrder(number, run.stepShape), {},
       losses, correct));
+  QLORA_RETURN_IF_ERROR(joinParts(run, correct));
   all.losses += losses;
   const RowMatches matches = countRowMatches(batch, correct);
   all.matches.labels += matches.labels;
@@ -75,9 +91,9 @@ static StatusOr<Sums> addShare(const Run &run) {
 
 static Status sumOverRanks(RankGroup &group, Sums &all) {
   if (!group.countsRows())
-    all = {.losses = {.of = all.losses.of},
-           .matches = {},
-           .hasStopped = all.hasStopped};
+    all.matches = {};
+  if (all.losses.isOfLines() ? !group.countsRows() : !group.countsSums())
+    all.losses = {.of = all.losses.of};
   int64_t counts[] = {all.matches.labels, all.matches.right, all.matches.rows,
                       all.matches.matched, all.hasStopped};
   QLORA_RETURN_IF_ERROR(group.sum(std::span(&all.losses.loss, 1)));

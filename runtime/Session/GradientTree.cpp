@@ -38,11 +38,12 @@ Status GradientTree::check(const LoadedModule &module, int ranks) {
     return Status::invalid("--reproducible-reductions sums in pairs of ranks, "
                            "and {} are no power of two; start {}",
                            ranks, std::bit_floor(static_cast<unsigned>(ranks)));
-  if (module.tensorRanks() > 1)
+  if (const int together = module.rowRanks(); together > 1)
     return Status::invalid("--reproducible-reductions sums whole gradients of "
                            "each rank's rows, and '{}' was compiled with "
-                           "--parallel tp={}",
-                           module.path(), module.tensorRanks());
+                           "--parallel {}={}",
+                           module.path(),
+                           module.tensorRanks() > 1 ? "tp" : "cp", together);
   if (module.table().shards > 1)
     return Status::invalid("--reproducible-reductions goes with a base that "
                            "each rank holds whole, and '{}' was compiled with "

@@ -62,8 +62,7 @@ private:
   Status loadBase();
   int64_t totalSteps() const;
   StepShape stepShape() const {
-    return {start.accumulation, group.dataRanks(),
-            module.table().shards > 1 || module.tensorRanks() > 1,
+    return {start.accumulation, group.dataRanks(), module.meetsInEntries(),
             options.boolean("reproducible_reductions")};
   }
   uint64_t ownBytes() const;
@@ -400,8 +399,8 @@ static StatusOr<LoadedRequest> loadForRanks(const SessionRequest &request,
                                             const RankEnvironment &env) {
   QLORA_ASSIGN_OR_RETURN(LoadedRequest loaded, loadRequest(request));
   QLORA_RETURN_IF_ERROR(checkMesh(loaded.module, env.worldSize));
-  QLORA_RETURN_IF_ERROR(checkRanksOf(
-      loaded.options, env.worldSize / loaded.module.tensorRanks()));
+  QLORA_RETURN_IF_ERROR(checkRanksOf(loaded.options, env.worldSize,
+                                     loaded.module.rowRanks()));
   if (loaded.options.boolean("reproducible_reductions"))
     QLORA_RETURN_IF_ERROR(GradientTree::check(loaded.module, env.worldSize));
   return loaded;

@@ -6,7 +6,7 @@
 
 // RUN: qlora-opt %S/Inputs/layer.mlir --phase-adapt --phase-step --phase-optimize --phase-program --dump-pass-pipeline -o /dev/null 2>&1 | tr ',{' '\n' | FileCheck %s
 
-// CHECK: Pass Manager with 26 passes:
+// CHECK: Pass Manager with 27 passes:
 // CHECK: {{^ +}}quantize-base
 // CHECK: {{^ +}}attach-objective
 // CHECK: {{^ +}}add-noise
@@ -17,6 +17,7 @@
 // CHECK: {{^ +}}fuse-lora
 // CHECK: {{^ +}}specialize-shapes
 // CHECK: {{^ +}}shard-products
+// CHECK: {{^ +}}shard-context
 // CHECK: {{^ +}}build-train-step
 // CHECK: {{^ +}}train.step(
 // CHECK: {{^ +}}fuse-accumulate

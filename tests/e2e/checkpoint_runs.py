@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 
 """Runs of the demo that are broken off and resumed, and what has to be the same
-of them: used by checkpoints.py, hosts.py, resuming.py, supervision.py and
-watching.py."""
+of them: used by checkpoints.py, hosts.py, jobset.py, resuming.py, slurm.py,
+supervision.py and watching.py."""
 
 import hashlib
 import json

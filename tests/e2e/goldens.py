@@ -5,13 +5,14 @@
 
     goldens.py --tools build/bin [--cases DIR] [--work DIR] [CASE ...]
                [--compile-flag F]... [--run-flag F]... [--bf16] [--ranks N]
-               [--tp T] [--jobs N] [--every N]
+               [--parallel AXIS=N] [--jobs N] [--every N]
                [--target cuda] [--modules DIR] [--library-path DIRS]
                [--kernels ROW,...]
 
 Each case is imported, compiled and trained as a user would, on its own number
-of ranks, or on T times as many that share products (tensor parallelism), and held against expected.safetensors: float32 within the tolerances
-below, dropout masks exactly; with --bf16, losses within 2 % and, without
+of ranks, or on N times as many that share products (tp) or lines (cp), and held
+against expected.safetensors: float32 within the tolerances below, dropout masks
+exactly; with --bf16, losses within 2 % and, without
 experts or rounded activations, the gradients of step 1 within 5 % of their
 norms: of two layers, and more of more (bf16_gradient_limit). With --target cuda the programs are CUDA's and run on the software platform
 (tests/cuda), or with --library-path on NVIDIA's libraries: LD_LIBRARY_PATH of
@@ -348,9 +349,9 @@ def run_case(options, case):
             return None
         run_flags += ["--gradient-accumulation-steps",
                       str(micro_batches // ranks)]
-    if options.tp > 1:  # so many for each of them
-        compile_flags += ["--parallel", f"tp={options.tp}"]
-        ranks *= options.tp
+    if options.parallel:  # so many for each of them
+        compile_flags += ["--parallel", options.parallel]
+        ranks *= int(options.parallel.split("=")[1])
     if options.bf16:
         compile_flags += ["--compute-dtype", "bfloat16"]
         run_flags += ["--compute-dtype", "bfloat16"]
@@ -398,10 +399,14 @@ def report(name, errors, of_all):
     """Says how a case went: ok, FAIL or skip. Of all cases, which were not asked
     for by name, some cannot be shared."""
     if isinstance(errors, Failure):
-        cannot = of_all and re.search("can be shared by|cannot share equally",
+        cannot = of_all and re.search("can be shared by|cannot share equally"
+                                      "|of which ranks have parts",
                                       str(errors))
         kind = "skip" if cannot else "FAIL"
-        text = str(errors).strip().splitlines()[-1] if cannot else errors
+        text = errors
+        if cannot:
+            text = next(line for line in str(errors).splitlines()
+                        if cannot.group() in line)
     elif errors is None:
         kind, text = "skip", "not for so many ranks"
     else:
@@ -425,7 +430,7 @@ def main():
     parser.add_argument("--run-flag", action="append", default=[])
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--ranks", type=int, default=0)
-    parser.add_argument("--tp", type=int, default=1)
+    parser.add_argument("--parallel", default=None)
     parser.add_argument("--target", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--modules", default=None)
     parser.add_argument("--library-path", default=None)
@@ -442,6 +447,9 @@ def main():
         name for name in os.listdir(options.cases)
         if os.path.exists(os.path.join(options.cases, name, "case.json"))
     )[::options.every]
+    for name in names:
+        if not os.path.exists(os.path.join(options.cases, name, "case.json")):
+            parser.error(f"there is no case '{name}' in {options.cases}")
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         outcomes = list(pool.map(
             lambda name: report(name, attempt(options, name), not options.names),

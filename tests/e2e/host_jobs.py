@@ -30,6 +30,15 @@ def name_of(pid):
         return ""
 
 
+def said_by(process, name, seconds):
+    """What a process says until it ends."""
+    try:
+        return process.communicate(timeout=seconds)[0]
+    except subprocess.TimeoutExpired as late:
+        raise Failure(f"{name} has not ended in {seconds} s: " +
+                      (late.stdout or b"").decode()) from None
+
+
 class Job:
     """The demo on some hosts, whose launcher sets torchrun's variables."""
 

@@ -7,8 +7,8 @@
 
 Rows of many lengths, prompts without loss, an epoch that does not divide by
 the step: padded, and dealt anew among the micro-batches of each step
-(--padding-free), with one and several ranks and accumulations. The losses,
-gradient norms, learning rates, epochs and evaluations of every step agree to
+(--padding-free), with one and several ranks and accumulations, and with ranks
+that share each line. The losses, gradient norms, learning rates, epochs and evaluations of every step agree to
 float32's rounding, and so does the adapter, by far less than it moved.
 """
 
@@ -99,9 +99,10 @@ def main():
         data = os.path.join(folder, "rows.safetensors")
         lengths = write_rows(data, 43, 128, 1)
         write_rows(os.path.join(folder, "eval.safetensors"), 13, 128, 2)
-        case.compile("--train-file", data, "--per-device-train-batch-size", "4", "--max-length",
-                     f"24,{LONGEST}", "--compute-dtype", "float32",
-                     *(cuda_flags() if options.target == "cuda" else ()))
+        flags = ("--train-file", data, "--per-device-train-batch-size", "4",
+                 "--max-length", f"24,{LONGEST}", "--compute-dtype", "float32",
+                 *(cuda_flags() if options.target == "cuda" else ()))
+        case.compile(*flags)
         evaluation = ("--validation-file",
                       os.path.join(folder, "eval.safetensors"))
         for ranks, accumulation in STEPS[options.target]:
@@ -115,6 +116,11 @@ def main():
         print(f"products of a step: {packed / padded:.2f} of the padded ones; "
               f"rows of {lengths.mean():.1f} tokens on average")
         assert packed < padded
+        alone = train(case, "true", 1, 2, *evaluation)
+        case.compile(*flags, "--parallel", "cp=2")
+        worst, drift = compare(alone, train(case, "true", 2, 2, *evaluation))
+        print(f"2 ranks that share each line: metrics within {worst:.1e}, "
+              f"adapter within {drift:.1e}")
 
 
 if __name__ == "__main__":

@@ -118,11 +118,18 @@ layouts() {
   goldens --target cuda --ranks 4 --compile-flag=--parallel=fsdp=2,zero1=2 \
     qwen3-ranks
   # Products.
-  run tensor_parallel.py --every 2
-  run tensor_parallel.py --target cuda --every 9
+  run layouts.py --every 2
+  run layouts.py --target cuda --every 9
   for target in "" "--bf16" "--target cuda --bf16"; do
-    goldens --tp 2 $target qwen3-ranks phi3-nf4 llama-full mixtral \
+    goldens --parallel tp=2 $target qwen3-ranks phi3-nf4 llama-full mixtral \
       llama-dpo llama-lora-bias gpt2-bias-all llama-int8
+  done
+  # Lines.
+  run layouts.py --axis cp --every 3
+  run layouts.py --axis cp --target cuda --every 9
+  for target in "" "--target cuda --bf16"; do
+    goldens --parallel cp=2 $target qwen3-ranks llama-dropout gptoss-mxfp4 \
+      llama-packed llama-dpo llama-orpo mixtral-balance llama-dora
   done
 }
 

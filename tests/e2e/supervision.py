@@ -13,18 +13,15 @@ out has the bytes of a run without a break. Needs both launchers.
 
 import argparse
 import os
-import re
-import shlex
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 
-from checkpoint_runs import (HERE, SAVE_STEPS, Failure, Runs, check,
-                             steps_of)
+from checkpoint_runs import SAVE_STEPS, Failure, Runs, check, steps_of
+from launcher_page import script
 
-PAGE = os.path.join(HERE, "..", "..", "docs", "launchers.md")
 STEPS = 120
 SUBSTITUTES = {
     "torchrun": (("--nproc_per_node 8", "--nproc_per_node 2"),
@@ -33,22 +30,6 @@ SUBSTITUTES = {
     "mpirun": (("-np 16 --hostfile hosts",
                 "-np 2 --allow-run-as-root --oversubscribe"),),
 }
-
-
-def example(launcher, runs, folder):
-    """The page's shell lines, for two ranks and the demo."""
-    with open(PAGE) as file:
-        section = file.read().split(f"\n## {launcher}\n")[1]
-    script = re.search(r"```sh\n(.*?)```", section, re.DOTALL).group(1)
-    ours = " ".join(shlex.quote(word) for word in
-                    runs.command(folder, "--resume-from-checkpoint", "true"))
-    pairs = (*SUBSTITUTES[launcher],
-             ("qlora-run train.so --config train.yaml --output-dir adapter "
-              "--resume-from-checkpoint true", ours))
-    for old, new in pairs:
-        check(old in script, f"{PAGE}: {launcher}: no '{old}' in", script)
-        script = script.replace(old, new)
-    return script
 
 
 def ranks_in(folder):
@@ -68,7 +49,8 @@ def ranks_in(folder):
 def try_launcher(launcher, runs):
     folder = runs.folder(launcher)
     process = subprocess.Popen(
-        ["bash", "-c", example(launcher, runs, folder)], cwd=runs.work,
+        ["bash", "-c", script(launcher, SUBSTITUTES[launcher], runs, folder)],
+        cwd=runs.work,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         env={**os.environ, "QLORA_JOB_SECRET": os.urandom(16).hex()})
     deadline = time.monotonic() + 60

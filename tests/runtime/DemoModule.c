@@ -171,6 +171,7 @@ static const qlora_module module = {
     .shards = 1,
     .update_pieces = 1,
     .tensor_ranks = 1,
+    .context_ranks = 1,
     .arenas = arenas,
     .parameters = parameters,
     .kernels = kernels,

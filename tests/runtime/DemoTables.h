@@ -118,6 +118,15 @@ private:
   std::optional<LoadedModule> source; ///< keeps strings and code mapped
 };
 
+/// Two ranks share each line of the entries that have some.
+inline void shareLines(DemoTables &tables) {
+  tables.header.context_ranks = 2;
+  for (qlora_binding &binding : tables.bindings)
+    if (binding.kind <= QLORA_INPUT_PROMPTS ||
+        binding.kind == QLORA_RESULT_CORRECT)
+      binding.bytes /= 2;
+}
+
 /// Adds attention forward of 128 tokens, one head of 8, by `row` to the tables
 /// as the last command, which is all of ACCUMULATE_LAST.
 inline void addAttention(DemoTables &tables, const char *row) {

@@ -95,8 +95,8 @@ static int launch(const SessionRequest &request, int ranks, char **argv,
     return fail(loaded.status());
   if (Status status = checkMesh(loaded->module, ranks); !status.isOk())
     return fail(status);
-  if (Status status = checkRanksOf(loaded->options,
-                                   ranks / loaded->module.tensorRanks());
+  if (Status status =
+          checkRanksOf(loaded->options, ranks, loaded->module.rowRanks());
       !status.isOk())
     return fail(status);
   if (Status status = checkOutputFolder(loaded->options); !status.isOk())

@@ -249,7 +249,7 @@ static Status addStepRows(const Machines &machines, Configuration &result) {
     QLORA_ASSIGN_OR_RETURN(
         const ParallelMesh mesh,
         ParallelMesh::parse(result.options.text("parallel")));
-    withRows = std::max<int64_t>(1, withRows / mesh.tensorRanks);
+    withRows = std::max<int64_t>(1, withRows / mesh.rowRanks());
   }
   if (findsBatch)
     return batchCandidates(result.options, withRows).status();

@@ -11,6 +11,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <numeric>
 
 #include "compiler/Support/TargetTraits.h"
 #include "runtime/Base/AdapterOptions.h"
@@ -96,20 +97,21 @@ std::string initName(const std::string &choice, bool isB) {
 
 /// Which lengths of a line that short rows share (--padding-free,
 /// runtime/Data/StepPacking.h) are compiled: ascending, from an eighth of
-/// `tokens` to all of them, multiples of 64 where not the last. An octave has
+/// `tokens` to all of them, multiples of 64 and of `parts`, the ranks that share
+/// each line, where not the last. An octave has
 /// four at equal distances, at most thirteen in all: before rounding each is at
 /// least 4/5 of the next, so that 9 % of a line is padding on average (eight
 /// rows of 40 to 512 tokens; 17 % with two to an octave, 6 % with six). Each
 /// costs the compile of a variant, and a run the kernels that are prepared for
 /// it: 4 MiB of 24 layers.
-std::vector<int64_t> tokenBuckets(int64_t tokens) {
+std::vector<int64_t> tokenBuckets(int64_t tokens, int64_t parts) {
   constexpr int64_t kOctaves = 3, kPerOctave = 4;
-  constexpr int64_t kTile = 64; ///< rows that kernels like
+  const int64_t tile = std::lcm(64, parts); ///< rows that kernels like
   std::vector<int64_t> buckets;
   for (int64_t octave = kOctaves; octave > 0; --octave)
     for (int64_t share = kPerOctave; share < 2 * kPerOctave; ++share) {
       const int64_t size =
-          (tokens * share / (kPerOctave << octave) + kTile - 1) / kTile * kTile;
+          (tokens * share / (kPerOctave << octave) + tile - 1) / tile * tile;
       if (size > 0 && size < tokens &&
           (buckets.empty() || size > buckets.back()))
         buckets.push_back(size);
@@ -136,7 +138,8 @@ Status fillShape(const Options &o, CompileOptions &c) {
   QLORA_ASSIGN_OR_RETURN(const bool isPaddingFree, wantsTokenBuckets(o));
   if (isPaddingFree)
     c.buckets = tokenBuckets(
-        c.batch * *std::max_element(c.lengths.begin(), c.lengths.end()));
+        c.batch * *std::max_element(c.lengths.begin(), c.lengths.end()),
+        c.contextRanks);
   return Status::ok();
 }
 
@@ -149,7 +152,8 @@ Status applyMesh(const ParallelMesh &mesh, CompilerSettings &settings) {
   settings.compile.shards = mesh.shards;
   settings.compile.updatePieces = mesh.updatePieces;
   settings.compile.tensorRanks = mesh.tensorRanks;
-  settings.ranks = std::max(settings.ranks, mesh.tensorRanks);
+  settings.compile.contextRanks = mesh.contextRanks;
+  settings.ranks = std::max(settings.ranks, mesh.rowRanks());
   return Status::ok();
 }
 
@@ -172,6 +176,7 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
   const Options &o = settings.options;
   CompileOptions &c = settings.compile;
   c.target = own.text("target");
+  QLORA_RETURN_IF_ERROR(fillMesh(settings)); // lengths depend on it
   QLORA_RETURN_IF_ERROR(fillShape(o, c));
   c.computeType = o.text("compute_dtype");
   c.loraActivations = o.text("activation_dtype_for_lora");
@@ -210,7 +215,6 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
   c.initB = initName(o.text("init_lora_weights"), true);
   c.memoryLimit = o.integer("memory_limit");
   c.offloadEmbedding = o.text("offload_embedding");
-  QLORA_RETURN_IF_ERROR(fillMesh(settings));
   c.checkpointing = o.boolean("gradient_checkpointing");
   c.deviceProfile = own.text("device_profile");
   c.dequantForm = own.text("dequant");

@@ -36,7 +36,8 @@ struct CompilerSettings {
   int64_t ranks = 1; ///< that share a global batch
   /// Of these, that have rows of their own.
   int64_t rowRanks() const {
-    return std::max<int64_t>(1, ranks / compile.tensorRanks);
+    const int64_t together = compile.tensorRanks * compile.contextRanks;
+    return std::max<int64_t>(1, ranks / together);
   }
   /// With --parallel auto the candidates, the simplest first; else empty.
   std::vector<ParallelMesh> layouts;

@@ -253,7 +253,7 @@ Status CudaDevice::runRow(const KernelRow &row, const KernelRequest &request,
 
 Status CudaDevice::beginEntry(const qlora_entry &entry) {
   entryIndex = static_cast<size_t>(&entry - module->entries().data());
-  share = LabelShare::of(entry, step);
+  share = LabelShare::of(*module, entry, step);
   QLORA_RETURN_IF_ERROR(transfers.write(
       arenas.step(), {reinterpret_cast<const uint8_t *>(&step), sizeof step}));
   QLORA_RETURN_IF_ERROR(graphs.begin(

@@ -20,6 +20,7 @@
 
 #include "runtime/ABI/module.h"
 #include "runtime/Device/Cuda/CudaHandle.h"
+#include "runtime/Module/ModuleLoader.h"
 
 namespace qlora {
 
@@ -76,10 +77,10 @@ struct LabelShare {
 
   /// The smallest share with room for the labels of this micro-batch. An
   /// entry without a micro-batch has one share.
-  static LabelShare of(const qlora_entry &entry,
+  static LabelShare of(const LoadedModule &module, const qlora_entry &entry,
                        const qlora_step_block &step) {
     constexpr auto kShares = static_cast<int64_t>(kLabelShares);
-    const int64_t rows = entry.batch * entry.length;
+    const int64_t rows = module.tokensOf(entry);
     if (rows == 0)
       return {};
     const int64_t labels =

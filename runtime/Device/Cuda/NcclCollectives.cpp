@@ -12,6 +12,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <thread>
+#include <utility>
 
 #include "runtime/Kernels/KernelTable.h"
 
@@ -52,10 +53,19 @@ Status NcclCollectives::initialise() {
   const ncclResult_t result =
       nccl.commInitRankConfig(&all, host.size(), id, host.rank(), &config);
   QLORA_RETURN_IF_ERROR(finish(kCall, all, result, host.timeout()));
-  for (const qlora_group group : {QLORA_GROUP_FSDP, QLORA_GROUP_TP})
+  for (const qlora_group group :
+       {QLORA_GROUP_FSDP, QLORA_GROUP_TP, QLORA_GROUP_CP})
     if (const int size = sizeOf(group); size > 1 && size < host.size())
       QLORA_RETURN_IF_ERROR(split(group));
   return Status::ok();
+}
+
+/// What the ranks of a group do together.
+static std::pair<const char *, const char *> workOf(qlora_group group) {
+  if (group == QLORA_GROUP_TP)
+    return {"a product", "make"};
+  return group == QLORA_GROUP_CP ? std::pair("a line", "share")
+                                 : std::pair("a base", "hold");
 }
 
 /// The handle is there once the communicator that is split has done it; it is
@@ -63,17 +73,16 @@ Status NcclCollectives::initialise() {
 Status NcclCollectives::split(qlora_group group) {
   constexpr const char *kCall = "ncclCommSplit";
   const int size = sizeOf(group), number = hostOf(group).rank();
+  const auto [what, verb] = workOf(group);
   if (!nccl.commSplit)
     return Status::error(StatusCode::kUnavailable,
                          "{} that {} of {} GPUs {} together needs NCCL 2.18 or "
                          "later; update it, or start {} GPUs",
-                         group == QLORA_GROUP_TP ? "a product" : "a base", size,
-                         host.size(),
-                         group == QLORA_GROUP_TP ? "make" : "hold", size);
+                         what, size, host.size(), verb, size);
   ncclConfig_t config;
   config.blocking = 0;
   const GroupSizes sizes = {host.size(), sizeOf(QLORA_GROUP_FSDP),
-                            sizeOf(QLORA_GROUP_TP)};
+                            sizeOf(QLORA_GROUP_TP), sizeOf(QLORA_GROUP_CP)};
   const int first = host.rank() - number * strideOf(group, sizes);
   ncclComm_t &part = communicators[group];
   const ncclResult_t result =

@@ -23,7 +23,8 @@ public:
 
 protected:
   GroupSizes groupSizes(const LoadedModule &module) const override {
-    return {options.ranks, module.groupSize(), module.tensorRanks()};
+    return {options.ranks, module.groupSize(), module.tensorRanks(),
+            module.contextRanks()};
   }
   Status allocate(FrozenArena *) override;
   Status writeArena(uint32_t, uint64_t, std::span<const uint8_t>) override {

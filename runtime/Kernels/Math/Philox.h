@@ -55,6 +55,14 @@ QLORA_INLINE float qlora_unit(uint32_t word) {
   return float(int32_t(word >> 8)) * 0x1p-24f;
 }
 
+/// The row of a whole micro-batch that is this rank's `row`, where ranks have
+/// `tokens` of each line, and this one those of number `part` of `parts`.
+QLORA_INLINE uint32_t qlora_whole_row(uint32_t row, uint32_t tokens,
+                                      uint32_t parts, uint32_t part) {
+  return parts < 2 ? row
+                   : row + row / tokens * tokens * (parts - 1) + part * tokens;
+}
+
 /// qlora_unit for one element of a matrix.
 /// `micro_batch` is the global number of the micro-batch (it contains the
 /// step), `op` tells apart the draws of one program.

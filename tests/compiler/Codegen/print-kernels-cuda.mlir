@@ -214,7 +214,8 @@ program.kernel @wide attributes {columns = 2048 : i64, aligned = 8,
 // CHECK: float sum0_part = 0.0f;
 // CHECK-NEXT: {
 // CHECK-NEXT:   const int c = threadIdx.x * 8;
-// CHECK-NEXT:   const qlora_draws<8> random0s = qlora_draw<8>(seed, micro_batch, 9, row, c);
+// CHECK-NEXT:   const qlora_draws<8> random0s = qlora_draw<8>(seed, micro_batch, 9,
+// CHECK-NEXT:     qlora_whole_row(uint32_t(row), line_tokens, line_parts, line_part), c);
 // CHECK-NEXT:   const qlora_lanes<8> x0s = qlora_load_bf16<8>(in0_row, c);
 // CHECK-NEXT:   QLORA_UNROLL
 // CHECK-NEXT:   for (int lane = 0; lane < 8; ++lane) {
@@ -222,7 +223,8 @@ program.kernel @wide attributes {columns = 2048 : i64, aligned = 8,
 // CHECK:   }
 // CHECK-NEXT: }
 // CHECK-NEXT: const float sum0 = qlora_block_sum(sum0_part);
-// CHECK: qlora_draw<8>(seed, micro_batch, 9, row, c);
+// CHECK: qlora_draw<8>(seed, micro_batch, 9,
+// CHECK-NEXT: qlora_whole_row(uint32_t(row), line_tokens, line_parts, line_part), c);
 // CHECK: qlora_sigmoid(x0s[lane])
 // CHECK: qlora_unit(random0s.word[lane])
 program.kernel @drawn attributes {columns = 2048 : i64, aligned = 8,
@@ -247,7 +249,9 @@ program.kernel @drawn attributes {columns = 2048 : i64, aligned = 8,
 // Without lanes a number is drawn where it is used.
 
 // CHECK-LABEL: // drawn_singly: rows of 3 columns
-// CHECK: const bool is0 = qlora_uniform(seed, micro_batch, 9, row, c) >= 0.25f;
+// CHECK: const float random0 = qlora_uniform(seed, micro_batch, 9,
+// CHECK-NEXT: qlora_whole_row(uint32_t(row), line_tokens, line_parts, line_part), c);
+// CHECK: (random0 >= 0.25f)
 program.kernel @drawn_singly attributes {columns = 3 : i64,
     maps = [#model.map<full>], dtypes = array<i64: 1, 1>,
     strides = array<i64: 3, 3>, groups = array<i64: 1, 1>} {

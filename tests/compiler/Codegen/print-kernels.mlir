@@ -141,8 +141,11 @@ program.kernel @part attributes {columns = 8 : i64,
 // CHECK: extern "C" void mask_x2btable_kernel(
 // CHECK: const uint64_t seed = args->step->seed;
 // CHECK: const uint64_t micro_batch = args->step->micro_batch;
-// CHECK: qlora_uniform(seed, micro_batch, 9, row, c) >= 0.5f
+// CHECK: const float random0 = qlora_uniform(seed, micro_batch, 9,
+// CHECK-NEXT: qlora_whole_row(uint32_t(row), line_tokens, line_parts, line_part),
+// CHECK-NEXT: c);
 // CHECK: = mask_x2btable_kernel_table0[c];
+// CHECK: random0 >= 0.5f
 program.kernel @"mask+table" attributes {columns = 2 : i64,
     maps = [#model.map<full>], dtypes = array<i64: 0, 2>,
     strides = array<i64: 2, 2>, groups = array<i64: 1, 1>} {

@@ -83,10 +83,10 @@ model.parameter @s : tensor<4x4xf32> {init = "zero", trainable, slice = #model.s
 
 // -----
 
-model.parameter @w : tensor<4x4xf32> {file = "m.safetensors"}
+model.parameter @w : tensor<4x4xbf16> {file = "m.safetensors"}
 func.func @part_c3() {
-  // expected-error @+1 {{(C3) expects a part of a trainable parameter, but got #model.part<2, 0, 0, 4, 4> of 'tensor<4x4xf32>'}}
-  %0 = model.weight @w {part = #model.part<2, 0, 0, 4, 4>} : tensor<2x4xf32>
+  // expected-error @+1 {{(C3) expects a part of an f32 parameter, but got #model.part<2, 0, 0, 4, 4> of 'tensor<4x4xbf16>'}}
+  %0 = model.weight @w {part = #model.part<2, 0, 0, 4, 4>} : tensor<2x4xbf16>
   return
 }
 
@@ -94,7 +94,7 @@ func.func @part_c3() {
 
 model.parameter @w : tensor<4x4xf32> {init = "zero", trainable}
 func.func @part_of_more() {
-  // expected-error @+1 {{(C3) expects a part of a trainable parameter, but got #model.part<2, 1, 2, 4, 4>}}
+  // expected-error @+1 {{(C3) expects a part of an f32 parameter, but got #model.part<2, 1, 2, 4, 4> of 'tensor<4x4xf32>'}}
   %0 = model.weight @w {part = #model.part<2, 1, 2, 4, 4>} : tensor<4x2xf32>
   return
 }
@@ -106,5 +106,29 @@ model.parameter @w : tensor<4x4xf32> {init = "zero", trainable}
 func.func @part_type() {
   // expected-error @+1 {{(C1) has type 'tensor<4x4xf32>', but the parameter is 'tensor<4x4xf32>'}}
   %0 = model.weight @w {part = #model.part<2, 0, 0, 4, 4>} : tensor<4x4xf32>
+  return
+}
+
+// -----
+
+func.func @all_to_all_c1(%x: tensor<4x4xf32>) {
+  // expected-error @+1 {{(C1) expects as many elements of one type, but got 'tensor<4x4xf32>' and 'tensor<4x5xf32>'}}
+  %0 = model.all_to_all %x : (tensor<4x4xf32>) -> tensor<4x5xf32>
+  return
+}
+
+// -----
+
+func.func @swap_blocks_c1(%x: tensor<4x4xf32>) {
+  // expected-error @+1 {{(C1) expects as many elements of one type, in blocks of them, but got 'tensor<4x4xf32>' and 'tensor<4x4xf32>' as 3 x 2}}
+  %0 = model.swap_blocks %x {first = 3, second = 2} : (tensor<4x4xf32>) -> tensor<4x4xf32>
+  return
+}
+
+// -----
+
+func.func @swap_blocks_c2(%x: tensor<4x6xf32>) {
+  // expected-error @+1 {{(C2) expects whole runs of 4 in rows of 6, or rows in them}}
+  %0 = model.swap_blocks %x {first = 3, second = 2} : (tensor<4x6xf32>) -> tensor<4x6xf32>
   return
 }

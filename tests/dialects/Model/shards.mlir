@@ -13,6 +13,10 @@ func.func @parts(%ids: tensor<1x4xi32>, %h: tensor<1x4x16xf32>, %t: tensor<1x4xi
   %p = model.weight_piece @w : tensor<10x16xf32>
   // CHECK: model.all_gather %{{.*}} : (tensor<1x4xi32>) -> tensor<2x4xi32>
   %all = model.all_gather %ids : (tensor<1x4xi32>) -> tensor<2x4xi32>
+  // CHECK: %[[B:.*]] = model.swap_blocks %{{.*}} {first = 4 : i64, second = 2 : i64} : (tensor<1x4x16xf32>) -> tensor<2x4x8xf32>
+  %blocks = model.swap_blocks %h {first = 4, second = 2} : (tensor<1x4x16xf32>) -> tensor<2x4x8xf32>
+  // CHECK: model.all_to_all %[[B]] {ranks = #model<ranks cp>} : (tensor<2x4x8xf32>) -> tensor<1x8x8xf32>
+  %exchanged = model.all_to_all %blocks {ranks = #model<ranks cp>} : (tensor<2x4x8xf32>) -> tensor<1x8x8xf32>
   // CHECK: model.embedding %{{.*}}, %[[P]] {words = 20 : i64}
   %y = model.embedding %all, %p {words = 20} : (tensor<2x4xi32>, tensor<10x16xf32>) -> tensor<2x4x16xf32>
   // CHECK: model.reduce_scatter %{{.*}} : (tensor<2x4x16xf32>) -> tensor<1x4x16xf32>

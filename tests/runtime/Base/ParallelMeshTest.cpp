@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 using namespace qlora;
 
 TEST(ParallelMesh, ReadsAxes) {
@@ -24,6 +26,29 @@ TEST(ParallelMesh, ReadsAxes) {
   ASSERT_TRUE(tensor.isOk()) << tensor.status().message();
   EXPECT_EQ(tensor->tensorRanks, 65535);
   EXPECT_EQ(tensor->size(), 65535);
+  EXPECT_EQ(tensor->rowRanks(), 65535);
+}
+
+/// Pieces are on the ranks that lines are shared by, or on several such groups.
+TEST(ParallelMesh, LinesArePartsOfOrHaveThoseWithPieces) {
+  for (const auto &[text, size, rows] :
+       {std::tuple("cp=4", 4, 4), {"fsdp=8,cp=4", 8, 4}, {"zero1=2,cp=4", 4, 4},
+        {"fsdp=3,zero1=3,cp=3", 3, 3}}) {
+    const auto mesh = ParallelMesh::parse(text);
+    ASSERT_TRUE(mesh.isOk()) << mesh.status().message();
+    EXPECT_EQ(mesh->size(), size) << text;
+    EXPECT_EQ(mesh->rowRanks(), rows) << text;
+    EXPECT_EQ(mesh->text(), text);
+  }
+  EXPECT_EQ(ParallelMesh::parse("fsdp=4,cp=6").status().message(),
+            "--parallel: fsdp=4 and cp=6 are of ranks that follow each other; "
+            "give numbers of which one divides the other");
+  EXPECT_EQ(ParallelMesh::parse("cp=2,zero1=3").status().message(),
+            "--parallel: zero1=3 and cp=2 are of ranks that follow each other; "
+            "give numbers of which one divides the other");
+  EXPECT_EQ(ParallelMesh::parse("cp=2,tp=2").status().message(),
+            "--parallel: cp=2 together with tp=2 is not there yet; give one "
+            "of them");
 }
 
 TEST(ParallelMesh, SaysWhatIsWrong) {
@@ -33,7 +58,7 @@ TEST(ParallelMesh, SaysWhatIsWrong) {
   EXPECT_EQ(refusal("sdp=4"), "--parallel: 'sdp' is no axis; there are: dp, "
                               "fsdp, zero1, zero2, tp, pp, cp, ep");
   EXPECT_EQ(refusal("pp=2"),
-            "--parallel: pp is not there yet; fsdp, zero1 and tp are");
+            "--parallel: pp is not there yet; fsdp, zero1, tp and cp are");
   EXPECT_EQ(refusal("tp=2,fsdp=4"),
             "--parallel: fsdp=4 together with tp=2 is not there yet; give one "
             "of them");

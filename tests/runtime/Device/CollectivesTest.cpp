@@ -78,6 +78,23 @@ TEST(Collectives, AreOfTheRanksThatShareProducts) {
             "start a multiple of 2, or compile with another --parallel tp=N");
 }
 
+TEST(Collectives, AreOfTheRanksThatShareLines) {
+  DemoTables tables;
+  gatherHalves(tables, QLORA_GROUP_CP);
+  shareLines(tables);
+  for (int ranks : {2, 4, 6}) {
+    const Status status = loadOn(ranks, tables);
+    EXPECT_TRUE(status.isOk()) << status.message();
+  }
+  EXPECT_EQ(loadOn(5, tables).message(),
+            "'demo' shares each line among 2 ranks, but 5 were started; start a "
+            "multiple of 2, or compile with another --parallel cp=N");
+  // Pieces on two such groups.
+  tables.header.shards = 4;
+  EXPECT_TRUE(loadOn(4, tables).isOk());
+  EXPECT_HAS(loadOn(6, tables).message(), "divides its base among 4 ranks");
+}
+
 TEST(Collectives, ADeviceHasTheGroupsOfItsProgram) {
   DemoTables tables;
   tables.header.tensor_ranks = 2;

@@ -191,6 +191,17 @@ TEST_F(NcclShardsTest, AreBesideThoseThatShareProducts) {
   EXPECT_EQ(group.said, std::vector<std::string>{"split 6 1"});
 }
 
+/// Rank 3 of 4: 2 and 3 share lines, and all hold a base together.
+TEST_F(NcclShardsTest, AreThoseThatShareLinesToo) {
+  fake::TwoRanks lines;
+  lines.own = 1;
+  SingleRank alone;
+  gpus = NcclCollectives::connect(nccl, {&host, &host, &alone, &lines}).value();
+  ASSERT_TRUE(gather(QLORA_GROUP_CP).isOk());
+  EXPECT_EQ(group.said,
+            (std::vector<std::string>{"split 2 1", "allGather 3 of 1 (0)"}));
+}
+
 TEST_F(NcclShardsTest, AreAllRanksWhereTheseAreAsMany) {
   host.count = 2;
   host.own = 1;

@@ -189,7 +189,7 @@ TEST(ModuleLoader, RefusesCommands) {
 TEST(ModuleLoader, RefusesCollectives) {
   EXPECT_REFUSED(t.operands[7].dtype = QLORA_DTYPE_U8, "all_reduce of dtype 5");
   EXPECT_REFUSED(t.commands[5].collective = 7, "collective 7 over group 0");
-  EXPECT_REFUSED(t.commands[5].group = 3, "collective 0 over group 3");
+  EXPECT_REFUSED(t.commands[5].group = 4, "collective 0 over group 4");
   EXPECT_REFUSED(t.commands[5].peer = 1, "all_reduce with peer 1");
   EXPECT_REFUSED(t.commands[5].collective = QLORA_COLLECTIVE_ALL_GATHER,
                  "1 operands instead of 2");
@@ -215,6 +215,22 @@ void gatherPieces(DemoTables &t) {
                         QLORA_GROUP_FSDP, 0, 0, 32, 0, 32});
 }
 
+TEST(ModuleLoader, RefusesPartsOfLines) {
+  EXPECT_REFUSED(shareLines(t), "");
+  EXPECT_REFUSED(shareLines(t); t.bindings[0].bytes = 64,
+                 "kind 0 has 64 bytes instead of 32");
+  EXPECT_REFUSED(shareLines(t); t.bindings[1].bytes = 64,
+                 "kind 18 has 64 bytes instead of 32");
+  EXPECT_REFUSED(t.header.context_ranks = 16, "lines of 8 tokens shared by 16");
+  EXPECT_REFUSED(t.header.context_ranks = 0, "lines shared by 0 ranks");
+  EXPECT_REFUSED(t.header.context_ranks = 65536, "lines shared by 65536 ranks");
+  EXPECT_REFUSED(shareLines(t); t.header.tensor_ranks = 2,
+                 "lines shared by 2 ranks, and products by 2");
+  EXPECT_REFUSED(shareLines(t); t.header.shards = 4, "");
+  EXPECT_REFUSED(shareLines(t); t.header.update_pieces = 3,
+                 "lines shared by 2 ranks, and pieces on 3");
+}
+
 TEST(ModuleLoader, RefusesPieces) {
   EXPECT_REFUSED(gatherPieces(t), "");
   EXPECT_REFUSED(gatherPieces(t); t.header.update_pieces = 1,
@@ -228,6 +244,9 @@ TEST(ModuleLoader, RefusesPieces) {
   EXPECT_REFUSED(gatherPieces(t); t.header.tensor_ranks = 2,
                  "products shared by 2 ranks, and pieces on others");
   EXPECT_REFUSED(t.header.tensor_ranks = 0, "products shared by 0 ranks");
+  EXPECT_REFUSED(gatherPieces(t); t.operands.back().pieces_of = QLORA_GROUP_CP;
+                 t.header.context_ranks = 4,
+                 "2 pieces, but group cp has 4 ranks that divide something");
   EXPECT_REFUSED(t.operands[0].step = 64,
                  "one piece, of group dp, and 64 bytes to the next");
   EXPECT_REFUSED(gatherPieces(t); t.operands.back().step = 0,

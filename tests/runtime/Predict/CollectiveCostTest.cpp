@@ -80,6 +80,8 @@ TEST(CollectiveCost, AGroupIsOfAllOrOfThoseOfAnAxis) {
   EXPECT_EQ(ranksOfGroup(QLORA_GROUP_TP, 8, 4, 1), 1);
   EXPECT_EQ(ranksOfGroup(QLORA_GROUP_TP, 8, 1, 2), 2);
   EXPECT_EQ(ranksOfGroup(QLORA_GROUP_DP, 8, 1, 2), 8);
+  EXPECT_EQ(ranksOfGroup(QLORA_GROUP_CP, 8, 4, 1), 1);
+  EXPECT_EQ(ranksOfGroup(QLORA_GROUP_CP, 8, 4, 1, 2), 2);
 }
 
 } // namespace

@@ -55,4 +55,11 @@ TEST(MemoryPlan, SaysHowRanksWorkTogether) {
   EXPECT_EQ(said(6),
             "data and tensor parallel, each product shared by 2 ranks, slices of "
             "a base (64 B); sums 72 B of gradients a step");
+  tables.header.tensor_ranks = 1;
+  shareLines(tables);
+  EXPECT_EQ(said(2), "context parallel, each line shared by 2 ranks, all on one "
+                     "base (64 B); sums 72 B of gradients a step");
+  tables.header.shards = 4;
+  EXPECT_EQ(said(4), "data and context parallel, each line shared by 2 ranks, a "
+                     "base in 4 pieces (64 B); sums 72 B of gradients a step");
 }

@@ -131,22 +131,29 @@ TEST_F(StepPredictionTest, ScalingDoublesUpToAllRanks) {
 }
 
 /// A sum in the step of two of eight ranks, which have the same rows.
-TEST_F(StepPredictionTest, ThoseThatShareProductsCountTheirTokensOnce) {
-  tables.commands[5].group = QLORA_GROUP_TP;
-  tables.header.tensor_ranks = 2;
-  auto module = tables.load();
-  ASSERT_TRUE(module.isOk()) << module.status().message();
-  auto curve = predictScaling(*module, {roundCard(), 8, 1});
-  ASSERT_TRUE(curve.isOk()) << curve.status().message();
-  ASSERT_EQ(curve->size(), 3u);
-  for (size_t i = 0; i < 3; ++i) {
-    const StepPrediction &step = (*curve)[i];
-    EXPECT_EQ(step.ranks, 2 << i);
-    EXPECT_EQ(step.collectives[0].group, "tp");
-    EXPECT_NEAR(step.collectives[0].seconds, 1e-6 + 7.2e-6, 1e-15);
-    EXPECT_DOUBLE_EQ(step.tokensPerSecond(),
-                     double((1 << i) * step.batch * step.length) /
-                         step.seconds);
+TEST_F(StepPredictionTest, ThoseThatShareProductsOrLinesCountTheirTokensOnce) {
+  for (const qlora_group group : {QLORA_GROUP_TP, QLORA_GROUP_CP}) {
+    const bool isLines = group == QLORA_GROUP_CP;
+    tables.commands[5].group = static_cast<uint8_t>(group);
+    tables.header.tensor_ranks = isLines ? 1 : 2;
+    if (isLines)
+      shareLines(tables);
+    auto module = tables.load();
+    ASSERT_TRUE(module.isOk()) << module.status().message();
+    auto curve = predictScaling(*module, {roundCard(), 8, 1});
+    ASSERT_TRUE(curve.isOk()) << curve.status().message();
+    ASSERT_EQ(curve->size(), 3u);
+    EXPECT_HAS(scalingText(*curve, *roundCard().gpu),
+               "2 x 8 tokens on every 2 ranks");
+    for (size_t i = 0; i < 3; ++i) {
+      const StepPrediction &step = (*curve)[i];
+      EXPECT_EQ(step.ranks, 2 << i);
+      EXPECT_EQ(step.collectives[0].group, groupName(group));
+      EXPECT_NEAR(step.collectives[0].seconds, 1e-6 + 7.2e-6, 1e-15);
+      EXPECT_DOUBLE_EQ(step.tokensPerSecond(),
+                       double((1 << i) * step.batch * step.length) /
+                           step.seconds);
+    }
   }
 }
 

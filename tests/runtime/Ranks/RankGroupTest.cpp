@@ -86,13 +86,17 @@ TEST(RankGroup, EveryAxisHasItsRanks) {
   };
   const std::vector<int> two = {0, 1}, four = {0, 1, 2, 3};
   const Case cases[] = {
-      {1, {1, 1}, {{{0}, {0}, {0}}}},
-      {2, {1, 2}, {{two, {1}, two}}},
-      {4, {1, 2}, {{four, {1}, two}}},
-      {4, {1, 4}, {{four, {1}, four}}},
-      {4, {2, 2}, {{four, {1, 3}, two}}},
-      {4, {4, 1}, {{four, four, {1}}}},
-      {8, {2, 2}, {{{0, 1, 2, 3, 4, 5, 6, 7}, {5, 7}, {4, 5}}}}};
+      {1, {1, 1}, {{{0}, {0}, {0}, {0}}}},
+      {2, {1, 2}, {{two, {1}, two, {1}}}},
+      {4, {1, 2}, {{four, {1}, two, {1}}}},
+      {4, {1, 4}, {{four, {1}, four, {1}}}},
+      {4, {2, 2}, {{four, {1, 3}, two, {1}}}},
+      {4, {4, 1}, {{four, four, {1}, {1}}}},
+      {4, {1, 1, 2}, {{four, {1}, {1}, two}}},
+      {4, {4, 1, 2}, {{four, four, {1}, two}}},
+      {4, {2, 1, 4}, {{four, two, {1}, four}}},
+      {8, {4, 1, 2}, {{{0, 1, 2, 3, 4, 5, 6, 7}, {4, 5, 6, 7}, {5}, {4, 5}}}},
+      {8, {2, 2}, {{{0, 1, 2, 3, 4, 5, 6, 7}, {5, 7}, {4, 5}, {5}}}}};
   for (const Case &expected : cases)
     runJob(expected.size, expected.mesh, [&](RankGroup &group) {
       const bool isAsked = group.rank() == (group.size() == 8   ? 5
@@ -125,13 +129,20 @@ TEST(RankGroup, EveryAxisHasItsRanks) {
     });
 }
 
-TEST(RankGroup, ThoseOfOneProductHaveTheSameRows) {
+TEST(RankGroup, ThoseOfOneProductOrLineHaveTheSameRows) {
   runJob(6, {.tensorRanks = 3}, [](RankGroup &group) {
     EXPECT_EQ(group.dataRanks(), 2);
     EXPECT_EQ(group.dataRank(), group.rank() / 3);
     int64_t rows = group.countsRows() ? 10 + group.dataRank() : 0;
     ASSERT_TRUE(group.sum(std::span(&rows, 1)).isOk());
     EXPECT_EQ(rows, 21);
+    EXPECT_EQ(group.countsSums(), group.countsRows());
+  });
+  runJob(6, {.contextRanks = 3}, [](RankGroup &group) {
+    EXPECT_EQ(group.dataRanks(), 2);
+    EXPECT_EQ(group.dataRank(), group.rank() / 3);
+    EXPECT_EQ(group.countsRows(), group.rank() % 3 == 0);
+    EXPECT_TRUE(group.countsSums()); // of their own tokens
   });
   runJob(3, 3, [](RankGroup &group) {
     EXPECT_EQ(group.dataRanks(), 3);

@@ -61,12 +61,16 @@ TEST_F(CudaRanks, HoldABaseTogetherInGroups) {
 }
 
 /// In twos with the same rows, beside the sum of all.
-TEST_F(CudaRanks, ShareProductsInGroups) {
+TEST_F(CudaRanks, ShareProductsOrLinesInGroups) {
   const auto expected = trainOnCpu(
       "cpu",
       {"--max-steps", "5", "--gpus", "2", "--gradient-accumulation-steps", "2"});
-  module = QLORA_UNIGRAM_CUDA_TENSOR_MODULE;
-  for (const char *graphs : {"true", "false"}) {
+  for (const auto &[program, graphs] :
+       {std::pair(QLORA_UNIGRAM_CUDA_TENSOR_MODULE, "true"),
+        {QLORA_UNIGRAM_CUDA_TENSOR_MODULE, "false"},
+        {QLORA_UNIGRAM_CUDA_CONTEXT_MODULE, "true"},
+        {QLORA_UNIGRAM_CUDA_CONTEXT_MODULE, "false"}}) {
+    module = program;
     const auto lines =
         train("cuda", {"--max-steps", "5", "--gpus", "4",
                        "--gradient-accumulation-steps", "2",

@@ -32,6 +32,24 @@ static void expectWhole(uint32_t dimension, std::vector<int64_t> segments,
     EXPECT_EQ(whole[i], i);
 }
 
+TEST(Dump, KnowsWhichTokensRowsOfLogitsAreOf) {
+  const auto tokens = [](int64_t rows, int64_t parts, int64_t first) {
+    std::vector<int64_t> tokens;
+    for (int64_t row = 0; row < rows; ++row)
+      tokens.push_back(tokenOfRow(row, {2, 4}, parts, first));
+    return tokens;
+  };
+  using Tokens = std::vector<int64_t>;
+  EXPECT_EQ(tokens(8, 1, 5), Tokens({0, 1, 2, 3, 4, 5, 6, 7}));
+  // Rank 3, whose lines are shared in twos, has the second half of each.
+  EXPECT_EQ(tokens(4, 2, 3), Tokens({2, 3, 6, 7}));
+  // Rows of all four that hold a table together, of which the last two have the
+  // lines of the first.
+  EXPECT_EQ(tokens(8, 2, 0), Tokens({0, 1, 4, 5, 2, 3, 6, 7}));
+  // Of ranks 2 and 3, the second half of four that share lines.
+  EXPECT_EQ(tokens(4, 4, 2), Tokens({2, 6, 3, 7}));
+}
+
 TEST(Dump, JoinsSlicesOfRowsAndColumns) {
   // Rows 0 and 1, and 2 and 3, of three columns.
   expectWhole(0, {4}, {2, 3}, {{0, 1, 2, 3, 4, 5}, {6, 7, 8, 9, 10, 11}});

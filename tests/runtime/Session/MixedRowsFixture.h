@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "runtime/Base/Manifest.h"
 #include "tests/runtime/Session/SessionFixture.h"
 
 namespace qlora {
@@ -64,7 +65,50 @@ protected:
     EXPECT_EQ(output.exitCode, 0) << output.errors;
     return metrics(out);
   }
+  /// Sums of more ranks are rounded in another order.
+  void expectSame(const std::vector<nlohmann::json> &one,
+                  const std::vector<nlohmann::json> &other) {
+    ASSERT_EQ(one.size(), other.size());
+    for (size_t i = 0; i < one.size(); ++i) {
+      for (const char *name : {"loss", "grad_norm", "eval_loss"})
+        EXPECT_NEAR(one[i].value(name, 0.0), other[i].value(name, 0.0), 1e-6)
+            << name << " of line " << i;
+      for (const char *name : {"eval_token_accuracy", "eval_argmax_match",
+                               "num_input_tokens_seen", "eval_rows"})
+        EXPECT_EQ(one[i].value(name, 0.0), other[i].value(name, 0.0))
+            << name << " of line " << i;
+    }
+  }
+  /// The sums of the steps after the last line of a run's log.
+  nlohmann::json windowOf(const char *program, const char *out,
+                          const char *gpus) {
+    module = program;
+    train(out, {"--max-steps", "4", "--save-steps", "2", "--logging-steps", "3",
+                "--gpus", gpus});
+    return stateOf(out)["log"]["window"];
+  }
   void stopOneOfTwo(const char *program);
+  // Of the checkpoint of step 2: what the run knows, and where it ran.
+  nlohmann::json stateOf(const char *out) {
+    const auto file = SafetensorsFile::open(
+        (folder / out / "checkpoint-2/state.safetensors").string());
+    EXPECT_TRUE(file.isOk()) << file.status().message();
+    return nlohmann::json::parse(file.value().metadata().at("state"));
+  }
+  nlohmann::json factsOf(const char *out) {
+    return nlohmann::json::parse(
+        contents(folder / out / "checkpoint-2" / kManifestFile))["facts"];
+  }
+  /// The one line of a run that does not come to an end.
+  std::string refusal(std::vector<std::string> flags) {
+    flags.insert(flags.end(),
+                 {"--train-file", at("tokens.safetensors"), "--output-dir",
+                  at("out"), "--log-format", "json"});
+    const ProcessOutput output = run(flags);
+    EXPECT_EQ(output.exitCode, 1) << output.out;
+    EXPECT_EQ(std::ranges::count(output.errors, '\n'), 1) << output.errors;
+    return output.errors;
+  }
 };
 
 /// A signal that one rank alone has, in the middle of whatever they do,

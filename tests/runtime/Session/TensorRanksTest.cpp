@@ -6,7 +6,6 @@
 
 #include <gmock/gmock.h>
 
-#include "runtime/Base/Manifest.h"
 #include "tests/runtime/Session/MixedRowsFixture.h"
 
 using namespace qlora;
@@ -14,28 +13,7 @@ using testing::HasSubstr;
 
 namespace {
 
-class TensorRanks : public MixedRows {
-protected:
-  nlohmann::json stateOf(const char *out) {
-    const auto file = SafetensorsFile::open(
-        (folder / out / "checkpoint-2/state.safetensors").string());
-    EXPECT_TRUE(file.isOk()) << file.status().message();
-    return nlohmann::json::parse(file.value().metadata().at("state"));
-  }
-  nlohmann::json factsOf(const char *out) {
-    return nlohmann::json::parse(
-        contents(folder / out / "checkpoint-2" / kManifestFile))["facts"];
-  }
-  std::string refusal(std::vector<std::string> flags) {
-    flags.insert(flags.end(),
-                 {"--train-file", at("tokens.safetensors"), "--output-dir",
-                  at("out"), "--log-format", "json"});
-    const ProcessOutput output = run(flags);
-    EXPECT_EQ(output.exitCode, 1) << output.out;
-    EXPECT_EQ(std::ranges::count(output.errors, '\n'), 1) << output.errors;
-    return output.errors;
-  }
-};
+class TensorRanks : public MixedRows {};
 
 /// All sums are twice those of the one rank, all quotients the same.
 TEST_F(TensorRanks, AreAsOneWithTheirRows) {
@@ -49,34 +27,18 @@ TEST_F(TensorRanks, AreAsOneWithTheirRows) {
               two[i].value("num_input_tokens_seen", 0));
 }
 
-/// Sums of four are rounded in another order than those of two.
 TEST_F(TensorRanks, AreOneOfSeveralWithOtherRows) {
   writeMixed();
   const auto two = trainMixed(QLORA_UNIGRAM_MODULE, "two", "2");
-  const auto four = trainMixed(QLORA_UNIGRAM_TENSOR_MODULE, "four", "4");
-  ASSERT_EQ(two.size(), four.size());
-  for (size_t i = 0; i < two.size(); ++i) {
-    for (const char *name : {"loss", "grad_norm", "eval_loss"})
-      EXPECT_NEAR(two[i].value(name, 0.0), four[i].value(name, 0.0), 1e-6)
-          << name << " of line " << i;
-    for (const char *name : {"num_input_tokens_seen", "eval_rows"})
-      EXPECT_EQ(two[i].value(name, 0), four[i].value(name, 0));
-  }
+  expectSame(two, trainMixed(QLORA_UNIGRAM_TENSOR_MODULE, "four", "4"));
 }
 
 TEST_F(TensorRanks, StopTogether) { stopOneOfTwo(QLORA_UNIGRAM_TENSOR_MODULE); }
 
 /// Of what is kept of a step are the sums that nothing has divided yet.
 TEST_F(TensorRanks, CountEveryLabelOnce) {
-  const auto sums = [&](const char *program, const char *out,
-                        const char *gpus) {
-    module = program;
-    train(out, {"--max-steps", "4", "--save-steps", "2", "--logging-steps", "3",
-                "--gpus", gpus});
-    return stateOf(out)["log"]["window"];
-  };
-  const auto one = sums(QLORA_UNIGRAM_MODULE, "one", "1");
-  const auto two = sums(QLORA_UNIGRAM_TENSOR_MODULE, "two", "2");
+  const auto one = windowOf(QLORA_UNIGRAM_MODULE, "one", "1");
+  const auto two = windowOf(QLORA_UNIGRAM_TENSOR_MODULE, "two", "2");
   EXPECT_GT(one["labels"].get<double>(), 0);
   for (const char *name : {"labels", "tokens", "loss_sum"})
     EXPECT_EQ(one[name], two[name]) << name;

@@ -9,10 +9,11 @@
  * Two variants (length 4 and 8), batch 2, AdamW with clipping. Read it beside
  * runtime/ABI/module.h, from the bottom up.
  *
- * With UNIGRAM_SHARDS or UNIGRAM_TENSOR_RANKS, so many ranks are a group FSDP
- * or TP, which gathers w from each of them in every entry that has a
- * micro-batch: once for length 4, twice for length 8, so that ranks which run
- * different variants do not get on. Nothing reads what is gathered. */
+ * With UNIGRAM_SHARDS, UNIGRAM_TENSOR_RANKS or UNIGRAM_CONTEXT_RANKS, so many
+ * ranks are a group FSDP, TP or CP, which gathers w from each of them in every
+ * entry that has a micro-batch: once for length 4, twice for length 8, so that
+ * ranks which run different variants do not get on. Nothing reads what is
+ * gathered. Those of CP have their part of each line's tokens. */
 
 #ifndef UNIGRAM_SHARDS
 #define UNIGRAM_SHARDS 1
@@ -20,8 +21,14 @@
 #ifndef UNIGRAM_TENSOR_RANKS
 #define UNIGRAM_TENSOR_RANKS 1
 #endif
-/* One of them is 1. */
-#define UNIGRAM_GROUP (UNIGRAM_SHARDS * UNIGRAM_TENSOR_RANKS)
+#ifndef UNIGRAM_CONTEXT_RANKS
+#define UNIGRAM_CONTEXT_RANKS 1
+#endif
+/* At most one of them is not 1. */
+#define UNIGRAM_GROUP                                                          \
+  (UNIGRAM_SHARDS * UNIGRAM_TENSOR_RANKS * UNIGRAM_CONTEXT_RANKS)
+/* Of so many tokens, those of a rank. */
+#define OWN(tokens) ((tokens) / UNIGRAM_CONTEXT_RANKS)
 
 #include "runtime/ABI/module.h"
 
@@ -97,7 +104,7 @@ static const qlora_parameter parameters[] = {
     STATE("B.weight.exp_avg_sq", kVocab, 1, 192),
 };
 
-static const int64_t constants[] = {kBatch * 4, kBatch * 8};
+static const int64_t constants[] = {OWN(kBatch * 4), OWN(kBatch * 8)};
 
 static const qlora_launch launches[] = {
     {"accumulate 4", 0, 0, 1, 0, 1}, {"accumulate 8", 0, 1, 1, 0, 1},
@@ -109,7 +116,7 @@ static const qlora_launch launches[] = {
 #define I32 QLORA_DTYPE_I32
 /* ids at 0, targets at 64, positions at 128, segments at 192 */
 #define MODEL_INPUTS(tokens)                                                   \
-  {kInput, I32, QLORA_READ, 0, 0, 0, 64, 4 * (tokens), 0, 0},                  \
+  {kInput, I32, QLORA_READ, 0, 0, 0, 64, 4 * OWN(tokens), 0, 0},               \
       {kFrozen, F32, QLORA_READ, 0, 0, 0, 0, 64, 0, 0},                        \
       {kAdapter, F32, QLORA_READ, 0, 0, 0, 0, 64, 0, 0}, {                     \
     kAdapter, F32, QLORA_READ, 0, 0, 0, 64, 64, 0, 0                           \
@@ -125,7 +132,7 @@ static const qlora_launch launches[] = {
 #define EVALUATE_OPERANDS(tokens)                                              \
   MODEL_INPUTS(tokens), {kResult, F32, QLORA_WRITE, 0, 0, 0, 64, 4, 0, 0},     \
       {kResult, F32, QLORA_WRITE, 0, 0, 0, 68, 4, 0, 0}, {                     \
-    kResult, I32, QLORA_WRITE, 0, 0, 0, 0, 4 * (tokens), 0, 0                  \
+    kResult, I32, QLORA_WRITE, 0, 0, 0, 0, 4 * OWN(tokens), 0, 0               \
   }
 
 static const qlora_operand operands[] = {
@@ -169,7 +176,9 @@ static const qlora_operand operands[] = {
    0,                                                                          \
    38,                                                                         \
    QLORA_COLLECTIVE_ALL_GATHER,                                                \
-   UNIGRAM_SHARDS > 1 ? QLORA_GROUP_FSDP : QLORA_GROUP_TP,                     \
+   UNIGRAM_SHARDS > 1         ? QLORA_GROUP_FSDP                               \
+   : UNIGRAM_TENSOR_RANKS > 1 ? QLORA_GROUP_TP                                 \
+                              : QLORA_GROUP_CP,                                \
    0},
 enum { kGathers4 = 1, kGathers8 = 2 };
 #else
@@ -201,10 +210,10 @@ enum {
 };
 
 #define INPUTS(tokens)                                                         \
-  {QLORA_INPUT_IDS, kInput, 0, 4 * (tokens)},                                  \
-      {QLORA_INPUT_TARGETS, kInput, 64, 4 * (tokens)},                         \
-      {QLORA_INPUT_POSITIONS, kInput, 128, 4 * (tokens)}, {                    \
-    QLORA_INPUT_SEGMENTS, kInput, 192, 4 * (tokens)                            \
+  {QLORA_INPUT_IDS, kInput, 0, 4 * OWN(tokens)},                               \
+      {QLORA_INPUT_TARGETS, kInput, 64, 4 * OWN(tokens)},                      \
+      {QLORA_INPUT_POSITIONS, kInput, 128, 4 * OWN(tokens)}, {                 \
+    QLORA_INPUT_SEGMENTS, kInput, 192, 4 * OWN(tokens)                         \
   }
 #define TRAIN_BINDINGS(tokens)                                                 \
   INPUTS(tokens), {QLORA_RESULT_LOSS_SUM, kGradient, 128, 4}, {                \
@@ -213,7 +222,7 @@ enum {
 #define EVALUATE_BINDINGS(tokens)                                              \
   INPUTS(tokens), {QLORA_RESULT_LOSS_SUM, kResult, 64, 4},                     \
       {QLORA_RESULT_LABEL_COUNT, kResult, 68, 4}, {                            \
-    QLORA_RESULT_CORRECT, kResult, 0, 4 * (tokens)                             \
+    QLORA_RESULT_CORRECT, kResult, 0, 4 * OWN(tokens)                          \
   }
 
 static const qlora_binding bindings[] = {
@@ -259,6 +268,7 @@ static const qlora_module module = {
     .shards = UNIGRAM_SHARDS,
     .update_pieces = 1,
     .tensor_ranks = UNIGRAM_TENSOR_RANKS,
+    .context_ranks = UNIGRAM_CONTEXT_RANKS,
     .arenas = arenas,
     .parameters = parameters,
     .kernels = kernels,

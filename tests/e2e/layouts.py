@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Ranks that share each product train what one alone would.
+"""Ranks that have the same rows, and share each product or each line, train
+what one alone would.
 
-    tensor_parallel.py --tools build/bin [--target cuda] [--every N] [FAMILY ...]
+    layouts.py --tools build/bin [--axis AXIS] [--target cuda] [--every N] [FAMILY ...]
 
 Models of every family, large enough that four ranks can share them: 8 heads of
 queries and 4 of keys, 4 bits with scales in 8, adapters on all linears with
 dropout, whose masks do not depend on the layout. One rank, two and four that
-share products, and two pairs with other rows each leave the same losses, norms,
-evaluations and adapters, and checkpoints that the others go on from.
+share rows, and two pairs with other rows each leave the same losses, norms,
+evaluations and adapters, and checkpoints that the others go on from. The axes
+are tp, for products, and cp, for lines, which goes with fsdp and zero1 too.
 
 --every N: each N-th family, and of the layouts the pairs.
 """
@@ -40,9 +42,12 @@ WIDTHS = {"n_embd": 256, "n_head": 8, "n_inner": 512, "vocab_size": 96,
           "moe_intermediate_size": 256, "shared_expert_intermediate_size": 512,
           "num_local_experts": 4, "num_experts": 4}
 LENGTH, ROWS = 16, 2
-# Ranks, those that share products, and accumulations: all steps have 8 rows.
-ALONE = (1, 1, 4)
-LAYOUTS = ((2, 2, 4), (4, 4, 4), (4, 2, 2))
+# Ranks, their mesh, and accumulations: all steps have 8 rows.
+ALONE = (1, "", 4)
+LAYOUTS = {
+    "tp": ((2, "tp=2", 4), (4, "tp=4", 4), (4, "tp=2", 2)),
+    "cp": ((2, "cp=2", 4), (4, "cp=4", 4), (4, "cp=2,fsdp=4,zero1=4", 2),
+           (2, "cp=2,fsdp=2", 4), (4, "cp=2", 2))}
 # Weights that are divided: of two layers at least attention and an MLP, but for
 # norms over all heads, and experts whose columns take turns.
 KEPT = {"olmo2": 6, "gptoss": 8, "gpt2": 8, "phi3": 8, "starcoder2": 12}
@@ -77,24 +82,24 @@ class Runs:
         run([f"{options.tools}/qlora-import", f"{self.work}/model", "-o",
              f"{self.work}/m.mlir"], self.log)
 
-    def compile(self, share, *flags):
-        plan = f"{self.work}/tp{share}.json"
+    def compile(self, mesh, *flags):
+        plan = f"{self.work}/{mesh}.json"
         run([f"{self.options.tools}/qloracc", f"{self.work}/m.mlir", "-o",
-             f"{self.work}/tp{share}.so", "--load-in-4bit",
+             f"{self.work}/{mesh}.so", "--load-in-4bit",
              "--bnb-4bit-use-double-quant", "true", "--compute-dtype",
              "float32", "--max-length", str(LENGTH), "--lora-dropout", "0.1",
              "--per-device-train-batch-size", str(ROWS), "--lora-r", "4",
              "--report", plan, "--lora-target-modules", *self.targets, *flags,
-             *(["--parallel", f"tp={share}"] if share > 1 else []),
+             *(["--parallel", mesh] if mesh else []),
              *(cuda_flags() if self.options.target == "cuda" else [])],
             self.log)
         with open(plan) as file:
             return json.load(file)
 
-    def train(self, ranks, share, steps, *flags):
+    def train(self, ranks, mesh, steps, *flags):
         out = f"{self.work}/out"
         shutil.rmtree(out, ignore_errors=True)
-        run([f"{self.options.tools}/qlora-run", f"{self.work}/tp{share}.so",
+        run([f"{self.options.tools}/qlora-run", f"{self.work}/{mesh}.so",
              "--gpus", str(ranks), "--threads", "1", "--model-name-or-path",
              f"{self.work}/model", "--train-file", self.data, "--max-steps",
              "3", "--gradient-accumulation-steps", str(steps),
@@ -126,9 +131,13 @@ def same(found, wanted, what):
         assert distance <= FINAL * np.linalg.norm(want), (what, name, distance)
 
 
-def check_share(name, share, plan):
+def check_share(name, mesh, plan):
     """A rank has its part of what is divided, with scales as numbers, and no
-    weights stay whole for their blocks."""
+    weights stay whole for their blocks; or of each line."""
+    share = int(mesh.split(",")[0].split("=")[1])
+    if mesh.startswith("cp"):
+        assert plan["shard-context"]["ranks"] == share, plan["shard-context"]
+        return
     facts = plan["shard-products"]
     assert facts["ranks"] == share, facts
     assert facts["sliced_bytes"] * share < 1.2 * facts["whole_bytes"], facts
@@ -138,22 +147,24 @@ def check_share(name, share, plan):
 
 def family_case(options, name, work):
     runs = Runs(options, name, work)
-    runs.compile(1)
+    runs.compile("")
     wanted = runs.train(*ALONE)
-    for ranks, share, steps in LAYOUTS[-1:] if options.every > 1 else LAYOUTS:
-        check_share(name, share, runs.compile(share))
-        what = f"{name}: {ranks} ranks, tp={share}"
-        same(runs.train(ranks, share, steps), wanted, what)
+    layouts = LAYOUTS[options.axis]
+    for ranks, mesh, steps in layouts[-1:] if options.every > 1 else layouts:
+        check_share(name, mesh, runs.compile(mesh))
+        what = f"{name}: {ranks} ranks, {mesh}"
+        same(runs.train(ranks, mesh, steps), wanted, what)
         print(f"ok   {what}", flush=True)
     return runs, wanted
 
 
 def resumed(runs, wanted):
-    """What two pairs began one rank ends, and four that share products."""
-    runs.train(*LAYOUTS[-1])
+    """What two pairs began one rank ends, and four that share rows."""
+    layouts = LAYOUTS[runs.options.axis]
+    runs.train(*layouts[-1])
     shutil.move(f"{runs.work}/out/checkpoint-2", f"{runs.work}/begun")
-    runs.compile(4)
-    for layout in (ALONE, LAYOUTS[1]):
+    runs.compile(layouts[1][1])
+    for layout in (ALONE, layouts[1]):
         found = runs.train(*layout, "--resume-from-checkpoint",
                            f"{runs.work}/begun")
         for key in ("loss", "grad_norm"):
@@ -163,25 +174,32 @@ def resumed(runs, wanted):
     print("ok   begun by two pairs, ended by one rank and by four", flush=True)
 
 
+REFUSED = {
+    "tp": ((("--parallel", "tp=3"), "which 3 ranks cannot share equally"),
+           (("--parallel", "tp=8"), "which 8 ranks cannot share equally"),
+           (("--parallel", "tp=2,fsdp=2"), "not there yet"),
+           (("--parallel", "tp=2", "--use-dora"),
+            "no product of this model can be shared by 2 ranks")),
+    "cp": ((("--parallel", "cp=3"), "which 3 ranks cannot share equally"),
+           (("--parallel", "cp=16"), "which 16 ranks cannot share equally"),
+           (("--parallel", "cp=2,tp=2"), "not there yet"))}
+
+
 def refused(runs):
     """In one line, which says what the model is or what to do."""
     def message(*flags):
         try:
-            runs.compile(1, *flags)
+            runs.compile("", *flags)
         except Failure as failure:
             return str(failure)
         raise AssertionError(f"{flags}: not refused")
 
-    for flags, words in (
-            (("--parallel", "tp=3"), "which 3 ranks cannot share equally"),
-            (("--parallel", "tp=8"), "which 8 ranks cannot share equally"),
-            (("--parallel", "tp=2,fsdp=2"), "not there yet"),
-            (("--parallel", "tp=2", "--use-dora"),
-             "no product of this model can be shared by 2 ranks")):
+    axis = runs.options.axis
+    for flags, words in REFUSED[axis]:
         assert words in message(*flags), (flags, words)
     for ranks, words in ((1, "start"), (3, "start")):
         try:
-            runs.train(ranks, 2, 1)
+            runs.train(ranks, f"{axis}=2", 1)
         except Failure as failure:
             assert words in str(failure), failure
         else:
@@ -192,6 +210,7 @@ def refused(runs):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--tools", required=True)
+    parser.add_argument("--axis", choices=list(LAYOUTS), default="tp")
     parser.add_argument("--target", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--every", type=int, default=1)
     parser.add_argument("names", nargs="*", metavar="FAMILY")

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MIT
+
+// RUN: qlora-opt %s --shard-context=ranks=2 | FileCheck %s
+// RUN: qlora-opt %s --shard-context=ranks=2 --build-train-step | FileCheck %s --check-prefix=STEP
+// RUN: qlora-opt %s --shard-context=ranks=1 | FileCheck %s --check-prefix=ONE
+// RUN: not qlora-opt %s --shard-context=ranks=0 2>&1 | FileCheck %s --check-prefix=ZERO
+// RUN: not qlora-opt %s --shard-context=ranks=3 2>&1 | FileCheck %s --check-prefix=THREE
+// RUN: not qlora-opt %s --shard-context=ranks=4 2>&1 | FileCheck %s --check-prefix=FOUR
+
+// ONE-NOT: all_to_all
+// ZERO: error: expects at least one rank that shares lines, but got 0
+// THREE: error: a line has 16 tokens, which 3 ranks cannot share equally; give a --max-length that is a multiple of it
+// FOUR: error: 'model.attention' op has 2 heads of queries and 2 of keys, which 4 ranks cannot share equally; --parallel cp takes a number that divides the more, and divides the fewer or is a multiple of them
+
+// CHECK: module attributes {program.context_ranks = 2 {{.*}}exchanged_bytes = {{[0-9]+}}{{.*}}ranks = 2
+// Two lines: each rank has a half of both.
+// CHECK-LABEL: func.func @two
+// CHECK-SAME: %[[IDS:.*]]: tensor<2x8xi32> {model.input = "ids"}, %{{.*}}: tensor<2x8xi32> {model.input = "targets"}, %{{.*}}: tensor<2x8xi32> {model.input = "positions"}, %[[SEGMENTS:.*]]: tensor<2x8xi32> {model.input = "segments"}
+// CHECK-SAME: -> (tensor<1xf32>, tensor<1xf32>, tensor<2x8xi32>) attributes {model.batch = 2 : i64, model.length = 16 : i64}
+// CHECK: %[[S1:.*]] = model.all_gather %[[SEGMENTS]] {{.*}}ranks = #model<ranks cp>} : (tensor<2x8xi32>) -> tensor<4x8xi32>
+// CHECK-NEXT: %[[S:.*]] = model.swap_blocks %[[S1]] {first = 2 : i64, {{.*}}second = 2 : i64} : (tensor<4x8xi32>) -> tensor<2x16xi32>
+// CHECK: %[[X:.*]] = model.embedding %[[IDS]], {{.*}} -> tensor<2x8x128xf32>
+// The table is that of 16 tokens, of which 4 were there before: 4 x 16 / 4 - 3
+// to the power of -1.
+// CHECK: model.rope_table %{{.*}} {attention_factor = 1.000000e+00 : f64, frequencies = array<f32: 1.000000e+00, {{.*}}>} : (tensor<2x8xi32>) -> (tensor<2x8x64xf32>
+// CHECK: %[[Q1:.*]] = model.swap_blocks %[[X]] {first = 16 : i64, layer = 3 : i64, second = 2 : i64} : (tensor<2x8x128xf32>) -> tensor<4x8x64xf32>
+// CHECK-NEXT: %[[Q2:.*]] = model.all_to_all %[[Q1]] {layer = 3 : i64, ranks = #model<ranks cp>} : (tensor<4x8x64xf32>) -> tensor<4x8x64xf32>
+// CHECK-NEXT: %[[Q:.*]] = model.swap_blocks %[[Q2]] {first = 2 : i64, layer = 3 : i64, second = 2 : i64} : (tensor<4x8x64xf32>) -> tensor<2x16x64xf32>
+// Sinks are those of this rank's heads.
+// CHECK: %[[SINKS:.*]] = model.weight @sinks {layer = 3 : i64, part = #model.part<2, 0, 0, 2, 2>} : tensor<1xf32>
+// CHECK: %[[A:.*]], %{{.*}} = model.attention %[[Q]], %{{.*}}, %{{.*}}, %[[S]] sinks %[[SINKS]] {{.*}}heads = 1 : i64, kv_heads = 1 : i64, {{.*}} -> (tensor<2x16x64xf32>, tensor<2x1x16xf32>)
+// CHECK-NEXT: %[[A1:.*]] = model.swap_blocks %[[A]] {first = 2 : i64, layer = 3 : i64, second = 2 : i64} : (tensor<2x16x64xf32>) -> tensor<4x8x64xf32>
+// CHECK-NEXT: %[[A2:.*]] = model.all_to_all %[[A1]]
+// CHECK-NEXT: %[[A3:.*]] = model.swap_blocks %[[A2]] {first = 2 : i64, layer = 3 : i64, second = 16 : i64} : (tensor<4x8x64xf32>) -> tensor<2x8x128xf32>
+// CHECK: model.linear %[[A3]], {{.*}} -> tensor<2x8x128xf32>
+// CHECK: model.head_loss {{.*}} -> (tensor<1xf32>, tensor<1xf32>, tensor<2x8xi32>)
+
+// Of one line, what ranks send each other is in order already.
+// CHECK-LABEL: func.func @one
+// CHECK: %[[P1:.*]] = model.swap_blocks %{{.*}} {first = 8 : i64, second = 2 : i64} : (tensor<1x8x128xf32>) -> tensor<2x8x64xf32>
+// CHECK-NEXT: model.all_to_all %[[P1]] {ranks = #model<ranks cp>} : (tensor<2x8x64xf32>) -> tensor<1x16x64xf32>
+// CHECK: %[[O:.*]], %{{.*}} = model.attention
+// CHECK-NEXT: %[[O1:.*]] = model.all_to_all %[[O]] {{.*}} : (tensor<1x16x64xf32>) -> tensor<2x8x64xf32>
+// CHECK-NEXT: model.swap_blocks %[[O1]] {first = 2 : i64, second = 8 : i64} : (tensor<2x8x64xf32>) -> tensor<1x8x128xf32>
+
+// What flows back goes the same way.
+// STEP: train.step accumulate batch 2 length 16
+// STEP: model.all_to_all {{.*}}phase = #model.phase<backward>{{.*}} : (tensor<4x8x64xf32>) -> tensor<4x8x64xf32>
+// STEP: train.attention_grad
+// STEP: model.all_to_all {{.*}}phase = #model.phase<backward>
+
+model.parameter @table : tensor<96x128xf32> {file = "m.safetensors"}
+model.parameter @sinks : tensor<2xf32> {file = "m.safetensors"}
+model.parameter @o : tensor<128x128xf32> {init = "kaiming", trainable}
+model.parameter @head : tensor<96x128xf32> {file = "m.safetensors"}
+
+func.func @two(%ids: tensor<2x16xi32> {model.input = "ids"},
+               %targets: tensor<2x16xi32> {model.input = "targets"},
+               %positions: tensor<2x16xi32> {model.input = "positions"},
+               %segments: tensor<2x16xi32> {model.input = "segments"})
+    -> (tensor<1xf32>, tensor<1xf32>, tensor<2x16xi32>)
+    attributes {model.batch = 2 : i64, model.length = 16 : i64} {
+  %table = model.weight @table : tensor<96x128xf32>
+  %x = model.embedding %ids, %table : (tensor<2x16xi32>, tensor<96x128xf32>) -> tensor<2x16x128xf32>
+  %wo = model.weight @o : tensor<128x128xf32>
+  %k = model.linear %x, %wo : (tensor<2x16x128xf32>, tensor<128x128xf32>) -> tensor<2x16x128xf32>
+  %cos, %sin = model.rope_table %positions {frequencies = array<f32: 1.0, 0.1, 1.0, 0.1>, attention_factor = 1.0 : f64, dynamic_factor = 4.0 : f64, original_length = 4 : i64} : (tensor<2x16xi32>) -> (tensor<2x16x64xf32>, tensor<2x16x64xf32>)
+  %r = model.rope %k, %cos, %sin {rotated = 4 : i64} : (tensor<2x16x128xf32>, tensor<2x16x64xf32>, tensor<2x16x64xf32>) -> tensor<2x16x128xf32>
+  %sinks = model.weight @sinks : tensor<2xf32>
+  %att, %lse = model.attention %x, %r, %x, %segments sinks %sinks {layer = 3 : i64, heads = 2 : i64, kv_heads = 2 : i64, head_dim = 64 : i64, window = 0 : i64, scale = 1.0 : f64} : (tensor<2x16x128xf32>, tensor<2x16x128xf32>, tensor<2x16x128xf32>, tensor<2x16xi32>, tensor<2xf32>) -> (tensor<2x16x128xf32>, tensor<2x2x16xf32>)
+  %o = model.linear %att, %wo {module = "o"} : (tensor<2x16x128xf32>, tensor<128x128xf32>) -> tensor<2x16x128xf32>
+  %wh = model.weight @head : tensor<96x128xf32>
+  %loss, %count, %correct = model.head_loss %o, %wh, %targets : (tensor<2x16x128xf32>, tensor<96x128xf32>, tensor<2x16xi32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<2x16xi32>)
+  return %loss, %count, %correct : tensor<1xf32>, tensor<1xf32>, tensor<2x16xi32>
+}
+
+func.func @one(%ids: tensor<1x16xi32> {model.input = "ids"},
+               %targets: tensor<1x16xi32> {model.input = "targets"},
+               %segments: tensor<1x16xi32> {model.input = "segments"})
+    -> (tensor<1xf32>, tensor<1xf32>, tensor<1x16xi32>)
+    attributes {model.batch = 1 : i64, model.length = 16 : i64} {
+  %table = model.weight @table : tensor<96x128xf32>
+  %x = model.embedding %ids, %table : (tensor<1x16xi32>, tensor<96x128xf32>) -> tensor<1x16x128xf32>
+  %wo = model.weight @o : tensor<128x128xf32>
+  %q = model.linear %x, %wo : (tensor<1x16x128xf32>, tensor<128x128xf32>) -> tensor<1x16x128xf32>
+  %att, %lse = model.attention %q, %q, %q, %segments {heads = 2 : i64, kv_heads = 2 : i64, head_dim = 64 : i64, window = 0 : i64, scale = 1.0 : f64} : (tensor<1x16x128xf32>, tensor<1x16x128xf32>, tensor<1x16x128xf32>, tensor<1x16xi32>) -> (tensor<1x16x128xf32>, tensor<1x2x16xf32>)
+  %wh = model.weight @head : tensor<96x128xf32>
+  %loss, %count, %correct = model.head_loss %att, %wh, %targets : (tensor<1x16x128xf32>, tensor<96x128xf32>, tensor<1x16xi32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<1x16xi32>)
+  return %loss, %count, %correct : tensor<1xf32>, tensor<1xf32>, tensor<1x16xi32>
+}

@@ -13,6 +13,7 @@
 #include "runtime/Device/Program.h"
 #include "runtime/Module/LaunchRequest.h"
 #include "runtime/Module/CompiledVariants.h"
+#include "runtime/Predict/CheckpointInterval.h"
 #include "runtime/Predict/MemoryPlan.h"
 #include "runtime/Predict/PredictionText.h"
 
@@ -29,6 +30,14 @@ Status DeviceChoice::describeNetwork(int64_t gpusPerNode,
                            "machines of a prediction; give --device null:CARD "
                            "with a GPU, too");
   return card->describeNetwork(gpusPerNode, network);
+}
+
+Status DeviceChoice::describeFailures(double hours) {
+  if (hours > 0 && (!card || !card->gpu))
+    return Status::invalid("--node-mtbf-hours is for a prediction; give "
+                           "--device null:CARD with a GPU, too");
+  machineHours = hours;
+  return Status::ok();
 }
 
 StatusOr<DeviceChoice> parseDevice(const std::string &text) {
@@ -94,6 +103,7 @@ struct NullReport {
   std::vector<StepPrediction> predictions; ///< with a card
   std::vector<StepPrediction> low; ///< the low figure of each, of a GPU
   std::vector<StepPrediction> scaling; ///< of several GPUs
+  std::optional<CheckpointInterval> saving; ///< where machines fail
 
   uint64_t collectives() const;
   const StepPrediction *lowOf(size_t prediction) const {
@@ -172,6 +182,8 @@ std::string NullReport::text() const {
     text += "\n" + predictionText(predictions[i], lowOf(i), *card);
   if (!scaling.empty())
     text += "\n" + scalingText(scaling, *card->gpu);
+  if (saving)
+    text += "\n" + saving->text();
   return card ? text + "\n" + assumptionText(*card) : text;
 }
 
@@ -209,6 +221,8 @@ std::string NullReport::toJson() const {
         predictionJson(predictions[i], lowOf(i), *card));
   if (!scaling.empty())
     report["scaling"] = scalingJson(scaling, *card->gpu);
+  if (saving)
+    report["saving"] = saving->toJson();
   if (card)
     report["assumed"] = profileJson(*card);
   return report.dump(2) + "\n";
@@ -248,7 +262,7 @@ static StatusOr<EntryCount> countEntry(Device &device,
 
 StatusOr<std::string>
 checkOnNullDevice(const LoadedModule &module, const Options &options, int ranks,
-                  const std::optional<DeviceProfile> &card,
+                  const DeviceChoice &choice,
                   const std::vector<std::string> &disabledKernels) {
   QLORA_RETURN_IF_ERROR(checkMesh(module, ranks));
   const int dataRanks = ranks / module.rowRanks();
@@ -257,6 +271,7 @@ checkOnNullDevice(const LoadedModule &module, const Options &options, int ranks,
   QLORA_RETURN_IF_ERROR(CompiledVariants::of(module).status());
   QLORA_ASSIGN_OR_RETURN(const int64_t microBatches,
                          accumulationSteps(options, dataRanks));
+  const std::optional<DeviceProfile> &card = choice.card;
   DeviceOptions deviceOptions;
   deviceOptions.ranks = ranks;
   QLORA_ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
@@ -265,7 +280,7 @@ checkOnNullDevice(const LoadedModule &module, const Options &options, int ranks,
   NullReport report{module, *device, ranks,
                     microBatches,
                     {},     card,    {},
-                    {},     {}};
+                    {},     {},      {}};
   for (const qlora_entry &entry : module.entries()) {
     QLORA_ASSIGN_OR_RETURN(EntryCount count,
                            countEntry(*device, module, entry));
@@ -282,6 +297,10 @@ checkOnNullDevice(const LoadedModule &module, const Options &options, int ranks,
         QLORA_ASSIGN_OR_RETURN(report.scaling,
                                predictScaling(module, request));
       }
+      if (choice.machineHours > 0)
+        report.saving = checkpointInterval(module, report.predictions.back(),
+                                           card->gpu->gpusPerNode,
+                                           choice.machineHours);
     }
   }
   return options.text("log_format") == "json" ? report.toJson()

@@ -23,18 +23,21 @@ namespace qlora {
 struct DeviceChoice {
   bool isNull = false;
   std::optional<DeviceProfile> card;
+  /// Between two failures of a machine; 0: nothing is said of them.
+  double machineHours = 0;
 
   /// DeviceProfile::describeNetwork of a card that is a GPU.
   Status describeNetwork(int64_t gpusPerNode, const std::string &network);
+  Status describeFailures(double hours);
 };
 StatusOr<DeviceChoice> parseDevice(const std::string &text);
 
 /// The plan, the commands and bytes of each entry, and a step on `ranks`
-/// ranks, predicted where there is a card: tables, or with log_format json one
+/// ranks, predicted where `device` has a card: tables, or with log_format json one
 /// object. `disabledKernels` are rows that the step is predicted without.
 StatusOr<std::string>
 checkOnNullDevice(const LoadedModule &module, const Options &options, int ranks,
-                  const std::optional<DeviceProfile> &card,
+                  const DeviceChoice &device,
                   const std::vector<std::string> &disabledKernels = {});
 
 } // namespace qlora

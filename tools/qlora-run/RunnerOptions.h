@@ -85,6 +85,11 @@ inline constexpr OptionRow kRunnerOptions[] = {
     {"network", OptionType::kString, "", OptionScope::kRun, "Looking inside",
      "what the link of each GPU to other machines carries a second, for "
      "--device null:CARD: 400Gb (bits) or 50GB (bytes)"},
+    {"node_mtbf_hours", OptionType::kFloat, "0", OptionScope::kRun,
+     "Looking inside",
+     "mean time between two failures of a machine, for --device null:CARD, which "
+     "then says how often to save; 0: nothing is said",
+     "", "", 0, 1e9},
     {"report", OptionType::kPath, "", OptionScope::kRun, "Looking inside",
      "write report.html, a page of curves and settings, again from what is in "
      "a run's folder, and do nothing else; every training writes it at its "

@@ -193,6 +193,9 @@ static int dispatch(SessionRequest request,
                                               tool.text("network"));
       !status.isOk())
     return fail(status);
+  if (Status status = device->describeFailures(tool.number("node_mtbf_hours"));
+      !status.isOk())
+    return fail(status);
   const bool runsNothing = tool.boolean("print") || device->isNull;
   if (!request.profile.path.empty() && runsNothing)
     return fail(Status::invalid("--profile measures a run, and --print and "
@@ -210,7 +213,7 @@ static int dispatch(SessionRequest request,
           tool.boolean("print")
               ? StatusOr<std::string>(programText(loaded->module))
               : checkOnNullDevice(loaded->module, loaded->options, ranks,
-                                  device->card, request.disabledKernels));
+                                  *device, request.disabledKernels));
       if (code != 0)
         return code;
     }

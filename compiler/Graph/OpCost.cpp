@@ -90,9 +90,10 @@ double qlora::secondsOf(Operation *op, const DeviceProfile &device) {
     return secondsOf(kernelRequestOf(library), device);
   const auto together = [&](qlora_collective kind, Ranks ranks) {
     auto module = op->getParentOfType<ModuleOp>();
-    const int64_t number = ranks == Ranks::TP
-                               ? program::tensorRanksOf(module)
-                               : program::contextRanksOf(module);
+    // Numbers of ranks are those of groups.
+    const int64_t number = ranksOfGroup(
+        unsigned(ranks), /*ranks=*/1, /*pieces=*/1,
+        program::tensorRanksOf(module), program::contextRanksOf(module));
     return collectiveDemand(kind, double(resultBytes(op)), number, device)
         .seconds();
   };

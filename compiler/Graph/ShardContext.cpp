@@ -29,6 +29,7 @@
 
 #include "compiler/Decisions.h"
 #include "compiler/Graph/LineExchange.h"
+#include "compiler/Graph/RankParts.h"
 #include "compiler/Passes.h"
 #include "dialects/Program/Program.h"
 
@@ -57,9 +58,11 @@ private:
 class LineSharing {
 public:
   LineSharing(func::FuncOp function, int64_t ranks)
-      : function(function), ranks(ranks),
-        lines(function->getAttrOfType<IntegerAttr>("model.batch").getInt()),
-        length(function->getAttrOfType<IntegerAttr>("model.length").getInt()) {}
+      : function(function),
+        exchange{
+            ranks,
+            function->getAttrOfType<IntegerAttr>("model.batch").getInt(),
+            function->getAttrOfType<IntegerAttr>("model.length").getInt()} {}
 
   LogicalResult run();
   /// What one rank sends in the forward.
@@ -71,16 +74,14 @@ private:
   bool repeatRuns(ColumnwiseOp op);
   LogicalResult exchangeAround(ColumnwiseOp op);
   LogicalResult exchangeOperand(ColumnwiseOp op, OpOperand &operand);
-  void sumOperands(Operation *op);
   void share(Value value);
   bool isOfLines(Value value) const;
-  LineExchange exchange() const { return {ranks, lines, length}; }
 
   func::FuncOp function;
-  const int64_t ranks, lines, length;
+  const LineExchange exchange;
   DenseSet<Value> shared;   ///< of this rank's tokens
-  DenseSet<Value> summands; ///< over this rank's tokens
-  DenseMap<Value, Value> ofAll; ///< what there is, or is added up, of all ranks'
+  Summands summands{Ranks::CP}; ///< over this rank's tokens
+  DenseMap<Value, Value> wholeLines; ///< of those of this rank's tokens
   int64_t bytes = 0;
 };
 
@@ -113,14 +114,15 @@ static bool looksAtTokens(Operation *op) {
 /// [B, T] or [B, T, ...].
 bool LineSharing::isOfLines(Value value) const {
   ArrayRef<int64_t> shape = tensorOf(value).getShape();
-  return shape.size() > 1 && shape[0] == lines && shape[1] == length;
+  return shape.size() > 1 && shape[0] == exchange.lines &&
+         shape[1] == exchange.length;
 }
 
 void LineSharing::share(Value value) {
   if (!isOfLines(value))
     return;
   SmallVector<int64_t> shape(tensorOf(value).getShape());
-  shape[1] = length / ranks;
+  shape[1] = exchange.ownLength();
   value.setType(tensorOf(value).clone(shape));
   shared.insert(value);
 }
@@ -129,17 +131,12 @@ void LineSharing::share(Value value) {
 // Around an op that looks at other tokens
 //===----------------------------------------------------------------------===//
 
-/// Of a weight by column, the part for this rank's columns.
-static Value usePart(OpBuilder &b, WeightOp weight, int64_t ranks) {
+/// Of a weight by column, that of this rank's columns.
+static PartAttr ownColumns(WeightOp weight, int64_t ranks) {
   RankedTensorType type = tensorOf(weight);
   const int64_t dimension = type.getRank() - 1;
   const int64_t size = type.getDimSize(dimension);
-  auto part =
-      PartAttr::get(weight.getContext(), ranks, dimension, 0, size, size);
-  auto used = cast<WeightOp>(b.clone(*weight));
-  used.setPartAttr(part);
-  used.getResult().setType(part.of(type));
-  return used;
+  return PartAttr::get(weight.getContext(), ranks, dimension, 0, size, size);
 }
 
 LogicalResult LineSharing::exchangeOperand(ColumnwiseOp op,
@@ -155,15 +152,15 @@ LogicalResult LineSharing::exchangeOperand(ColumnwiseOp op,
     return op->emitOpError("has an operand that is neither of tokens nor a "
                            "weight by column, which ranks cannot have parts of");
   if (!shared.contains(own)) {
-    operand.set(usePart(builder, weight, ranks));
+    operand.set(usePart(builder, weight, ownColumns(weight, exchange.ranks)));
   } else if (isByColumn) {
     bytes += tensorBytes(tensorOf(own));
-    operand.set(exchange().toAllTokens(builder, op.getLoc(), own));
+    operand.set(exchange.toAllTokens(builder, op.getLoc(), own));
   } else {
-    Value &whole = ofAll[own];
+    Value &whole = wholeLines[own];
     builder.setInsertionPointAfterValue(own);
     if (!whole)
-      whole = exchange().wholeLines(builder, op.getLoc(), own);
+      whole = exchange.wholeLines(builder, op.getLoc(), own);
     operand.set(whole);
   }
   return success();
@@ -174,7 +171,7 @@ bool LineSharing::repeatRuns(ColumnwiseOp op) {
   StageCopier stage(op);
   OpBuilder builder(op);
   builder.setListener(&stage);
-  if (!op.repeatRuns(builder, ranks))
+  if (!op.repeatRuns(builder, exchange.ranks))
     return false;
   for (Operation *each : stage.made)
     shared.insert_range(each->getResults());
@@ -182,9 +179,9 @@ bool LineSharing::repeatRuns(ColumnwiseOp op) {
 }
 
 LogicalResult LineSharing::exchangeAround(ColumnwiseOp op) {
-  if (op.getColumnRuns() % ranks && !repeatRuns(op))
+  if (op.getColumnRuns() % exchange.ranks && !repeatRuns(op))
     return op->emitOpError("has ")
-           << op.getRunsInWords() << ", which " << ranks
+           << op.getRunsInWords() << ", which " << exchange.ranks
            << " ranks cannot share equally; --parallel cp takes a number that "
               "divides the more, and divides the fewer or is a multiple of them";
   for (OpResult other : llvm::drop_begin(op->getResults()))
@@ -194,16 +191,17 @@ LogicalResult LineSharing::exchangeAround(ColumnwiseOp op) {
   for (OpOperand &operand : op->getOpOperands())
     if (failed(exchangeOperand(op, operand)))
       return failure();
-  op.divideColumns(ranks);
+  op.divideColumns(exchange.ranks);
   Value result = op->getResult(0);
   result.setType(
-      tensorOf(result).clone({lines, length, columnsOf(result) / ranks}));
+      tensorOf(result).clone({exchange.lines, exchange.length,
+                              columnsOf(result) / exchange.ranks}));
   bytes += tensorBytes(tensorOf(result));
   StageCopier stage(op);
   OpBuilder builder(op);
   builder.setListener(&stage);
   builder.setInsertionPointAfter(op);
-  Value own = exchange().toOwnTokens(builder, op.getLoc(), result);
+  Value own = exchange.toOwnTokens(builder, op.getLoc(), result);
   result.replaceAllUsesExcept(own, stage.made.front());
   shared.insert(own);
   return success();
@@ -212,25 +210,6 @@ LogicalResult LineSharing::exchangeAround(ColumnwiseOp op) {
 //===----------------------------------------------------------------------===//
 // The function
 //===----------------------------------------------------------------------===//
-
-/// What is made of sums over tokens is made of those over all.
-void LineSharing::sumOperands(Operation *op) {
-  for (OpOperand &operand : op->getOpOperands()) {
-    Value summand = operand.get();
-    if (!summands.contains(summand))
-      continue;
-    Value &sum = ofAll[summand];
-    if (!sum) {
-      OpBuilder builder(op->getContext());
-      builder.setInsertionPointAfterValue(summand);
-      auto all =
-          AllSumOp::create(builder, op->getLoc(), summand, Ranks::CP);
-      copyStage(summand.getDefiningOp(), all);
-      sum = all;
-    }
-    operand.set(sum);
-  }
-}
 
 /// None that has no rule here, or takes columns out of all rows as one of them
 /// says.
@@ -247,7 +226,8 @@ static LogicalResult checkTokens(Operation *op) {
 }
 
 LogicalResult LineSharing::shareOp(Operation *op) {
-  sumOperands(op);
+  // What is made of sums over tokens is made of those over all.
+  summands.sumOperands(op);
   if (looksAtOtherTokens(op))
     return exchangeAround(cast<ColumnwiseOp>(op));
   if (llvm::none_of(op->getOperands(),
@@ -275,7 +255,7 @@ LogicalResult LineSharing::divideLosses() {
     if (!loss || shared.contains(result) || summands.contains(result) ||
         !divided.insert(loss).second)
       continue;
-    if (!loss.divideLoss(ranks))
+    if (!loss.divideLoss(exchange.ranks))
       return loss.emitOpError("cannot be divided among ranks that share lines; "
                               "train without it, or without --parallel cp");
   }
@@ -283,9 +263,9 @@ LogicalResult LineSharing::divideLosses() {
 }
 
 LogicalResult LineSharing::run() {
-  if (length % ranks)
+  if (exchange.length % exchange.ranks)
     return function.emitError("a line has ")
-           << length << " tokens, which " << ranks
+           << exchange.length << " tokens, which " << exchange.ranks
            << " ranks cannot share equally; give a --max-length that is a "
               "multiple of it";
   for (auto op : function.getOps<LengthOp>())

@@ -28,6 +28,7 @@
 
 #include "compiler/Decisions.h"
 #include "compiler/Graph/ColumnSets.h"
+#include "compiler/Graph/RankParts.h"
 #include "compiler/Passes.h"
 #include "dialects/Program/Program.h"
 
@@ -68,15 +69,12 @@ public:
 private:
   void useParts(WeightOp weight, const DividedWeight &how);
   void divideResults(Operation *op);
-  void sumParts(Operation *op, unsigned first = 0);
   void sumProduct(WeightedProduct product);
-  Value sumOf(Value part);
 
   func::FuncOp function;
   const ColumnSets &sets;
   const int64_t ranks;
-  DenseSet<Value> parts;        ///< each rank has a summand
-  DenseMap<Value, Value> summed; ///< and what they add up to
+  Summands parts{Ranks::TP};
 };
 } // namespace
 
@@ -114,10 +112,7 @@ void FunctionSharding::useParts(WeightOp weight, const DividedWeight &how) {
     auto part =
         PartAttr::get(weight.getContext(), ranks, how.dimension, first,
                       segment, type.getDimSize(how.dimension));
-    auto one = cast<WeightOp>(builder.clone(*weight));
-    one.setPartAttr(part);
-    one.getResult().setType(part.of(type));
-    used.push_back(one);
+    used.push_back(usePart(builder, weight, part));
     first += segment;
   }
   Value all = used.front();
@@ -137,26 +132,13 @@ void FunctionSharding::useParts(WeightOp weight, const DividedWeight &how) {
 // Values
 //===----------------------------------------------------------------------===//
 
-/// The sum of what ranks have, made once.
-Value FunctionSharding::sumOf(Value part) {
-  Value &sum = summed[part];
-  if (!sum) {
-    OpBuilder builder(part.getContext());
-    builder.setInsertionPointAfterValue(part);
-    auto op = AllSumOp::create(builder, part.getLoc(), part);
-    copyStage(part.getDefiningOp(), op);
-    sum = op;
-  }
-  return sum;
-}
-
 /// A product of summands is one, too, and goes on adding to another, but where it
 /// rounds them; what is whole is added once, to the sum.
 void FunctionSharding::sumProduct(WeightedProduct product) {
   OpOperand &x = product.getXMutable();
   Value y = product.getProduct(), init = product.getInit();
   if (sets.isDivided(y))
-    return sumParts(product);
+    return parts.sumOperands(product);
   const bool isOfParts =
       sets.isDivided(x.get()) ||
       (parts.contains(x.get()) && !product.getInt8Threshold());
@@ -165,20 +147,14 @@ void FunctionSharding::sumProduct(WeightedProduct product) {
     return;
   }
   if (!sets.isDivided(x.get()))
-    return sumParts(product);
+    return parts.sumOperands(product);
   cast<AccumulatingOp>(product.getOperation()).setAccumulator({});
-  Value sum = sumOf(y);
+  Value sum = parts.sumOf(y);
   OpBuilder builder(product.getContext());
   builder.setInsertionPointAfterValue(sum);
   auto all = AddOp::create(builder, product.getLoc(), y.getType(), init, sum);
   copyStage(product, all);
   y.replaceAllUsesExcept(all, sum.getDefiningOp());
-}
-
-void FunctionSharding::sumParts(Operation *op, unsigned first) {
-  for (OpOperand &operand : op->getOpOperands().drop_front(first))
-    if (parts.contains(operand.get()))
-      operand.set(sumOf(operand.get()));
 }
 
 void FunctionSharding::divideResults(Operation *op) {
@@ -213,10 +189,10 @@ void FunctionSharding::run() {
         product && product.getProduct())
       sumProduct(product);
     else if (op->hasTrait<SumsThrough>() && parts.contains(op->getOperand(0))) {
-      sumParts(op, /*first=*/1);
-      parts.insert_range(op->getResults());
+      parts.sumOperands(op, /*first=*/1);
+      parts.insert(op->getResults());
     } else {
-      sumParts(op);
+      parts.sumOperands(op);
     }
   }
 }

@@ -21,7 +21,7 @@ CheckpointInterval checkpointInterval(const LoadedModule &module,
                                       int64_t gpusPerNode,
                                       double machineHours) {
   CheckpointInterval found;
-  found.machines = (step.ranks + gpusPerNode - 1) / gpusPerNode;
+  found.machines = step.machines(gpusPerNode);
   found.machineHours = machineHours;
   found.failureSeconds = 3600 * machineHours / double(found.machines);
   // Pieces of states are gathered for it.

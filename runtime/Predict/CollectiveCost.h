@@ -33,7 +33,7 @@ namespace qlora {
 /// `pieces` of which hold pieces together, each `tensorRanks` of which share
 /// products, and each `contextRanks` of which share lines.
 int64_t ranksOfGroup(unsigned group, int64_t ranks, int64_t pieces,
-                     int64_t tensorRanks, int64_t contextRanks = 1);
+                     int64_t tensorRanks, int64_t contextRanks);
 
 /// Of a collective (enum qlora_collective) whose larger operand has so many
 /// bytes, over a group of `ranks`; nothing of a group of one. On a GPU all of it

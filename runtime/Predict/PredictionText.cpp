@@ -123,10 +123,6 @@ static double efficiency(const StepPrediction &step,
          (double(step.ranks) * first.tokensPerSecond());
 }
 
-static int64_t nodesOf(const StepPrediction &step, const GpuRates &gpu) {
-  return (step.ranks + gpu.gpusPerNode - 1) / gpu.gpusPerNode;
-}
-
 std::string scalingText(std::span<const StepPrediction> curve,
                         const GpuRates &gpu) {
   const int64_t together = curve[0].ranks / curve[0].dataRanks;
@@ -140,7 +136,7 @@ std::string scalingText(std::span<const StepPrediction> curve,
                   "ms exposed");
   for (const StepPrediction &step : curve)
     text += fmt::format("  {:>6} {:>6} {:>10.2f} {:>10} {:>9.1f}% {:>12.2f}\n",
-                        step.ranks, nodesOf(step, gpu), step.seconds * 1e3,
+                        step.ranks, step.machines(gpu.gpusPerNode), step.seconds * 1e3,
                         formatRate(step.tokensPerSecond()),
                         100 * efficiency(step, curve[0]),
                         step.exposedCommunication * 1e3);
@@ -218,7 +214,7 @@ json scalingJson(std::span<const StepPrediction> curve, const GpuRates &gpu) {
   for (const StepPrediction &step : curve)
     rows.push_back(
         {{"ranks", step.ranks},
-         {"nodes", nodesOf(step, gpu)},
+         {"nodes", step.machines(gpu.gpusPerNode)},
          {"step_seconds", step.seconds},
          {"tokens_per_second", step.tokensPerSecond()},
          {"efficiency", efficiency(step, curve[0])},

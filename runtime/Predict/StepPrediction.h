@@ -65,6 +65,9 @@ struct StepPrediction {
   std::vector<std::string> rows() const;
   /// seconds = parts + launches - overlapped + exposed communication.
   Work work() const;
+  int64_t machines(int64_t gpusPerNode) const {
+    return (ranks + gpusPerNode - 1) / gpusPerNode;
+  }
   double tokensPerSecond() const { ///< of all ranks
     return double(dataRanks * microBatches * batch * length) / seconds;
   }

@@ -75,12 +75,12 @@ TEST(CollectiveCost, RanksOfACpuMeetForEachMiB) {
 }
 
 TEST(CollectiveCost, AGroupIsOfAllOrOfThoseOfAnAxis) {
-  EXPECT_EQ(ranksOfGroup(QLORA_GROUP_DP, 8, 4, 1), 8);
-  EXPECT_EQ(ranksOfGroup(QLORA_GROUP_FSDP, 8, 4, 1), 4);
-  EXPECT_EQ(ranksOfGroup(QLORA_GROUP_TP, 8, 4, 1), 1);
-  EXPECT_EQ(ranksOfGroup(QLORA_GROUP_TP, 8, 1, 2), 2);
-  EXPECT_EQ(ranksOfGroup(QLORA_GROUP_DP, 8, 1, 2), 8);
-  EXPECT_EQ(ranksOfGroup(QLORA_GROUP_CP, 8, 4, 1), 1);
+  EXPECT_EQ(ranksOfGroup(QLORA_GROUP_DP, 8, 4, 1, 1), 8);
+  EXPECT_EQ(ranksOfGroup(QLORA_GROUP_FSDP, 8, 4, 1, 1), 4);
+  EXPECT_EQ(ranksOfGroup(QLORA_GROUP_TP, 8, 4, 1, 1), 1);
+  EXPECT_EQ(ranksOfGroup(QLORA_GROUP_TP, 8, 1, 2, 1), 2);
+  EXPECT_EQ(ranksOfGroup(QLORA_GROUP_DP, 8, 1, 2, 1), 8);
+  EXPECT_EQ(ranksOfGroup(QLORA_GROUP_CP, 8, 4, 1, 1), 1);
   EXPECT_EQ(ranksOfGroup(QLORA_GROUP_CP, 8, 4, 1, 2), 2);
 }
 

@@ -18,39 +18,47 @@ scripts/build.sh
 export PATH="$repository/build/bin:$PATH"
 
 section "unit and text tests"
-ctest --test-dir build --output-on-failure -j2
+# Rooms whose tests start processes wait for them more than they compute: three
+# are beside each other on two cores.
+ctest --test-dir build --output-on-failure -j3
 
-section "qlora-data"
-python3 -m unittest discover -s tests/tools/qlora-data 2>&1 | tail -5
-
-section "qlora"
-python3 -m unittest discover -s tests/tools/qlora 2>&1 | tail -5
-
-section "golden cases"
+section "qlora-data, qlora and golden cases"
+tests/e2e/lanes.py 2 <<'END'
+python3 -m unittest discover -s tests/tools/qlora-data
+python3 -m unittest discover -s tests/tools/qlora
 tests/e2e/goldens.py --tools build/bin --jobs 2
+END
 
 section "end to end"
 tests/e2e/run.sh build/bin
 
 # The runtime builds and passes its tests with no LLVM in sight.
-sanitize() { # folder, sanitizers, which tests, and their programs
+build_with() { # folder, sanitizers, programs and flags of ninja
   cmake -G Ninja -B "$1" -DQLORA_COMPILER=OFF -DQLORA_SANITIZE="$2" \
-    -DCMAKE_CXX_COMPILER=g++ -DCMAKE_C_COMPILER=gcc >/dev/null
-  ninja -C "$1" "${@:4}"
-  ctest --test-dir "$1" --output-on-failure -j2 -R "$3"
+    -DCMAKE_CXX_COMPILER=g++ -DCMAKE_C_COMPILER=gcc >/dev/null &&
+    ninja -C "$1" "${@:3}"
 }
-section "runtime under AddressSanitizer and UBSan"
-sanitize build/asan "address;undefined" 'Tests$|^CudnnOrdered$' \
-  Runtime{Base,Kernels,Module,Device,Ranks,Weights,Data,Predict,Watch,Session}Tests \
-  {Kernel,Frontend,CudaPlatform}Tests
-section "runtime under ThreadSanitizer"
+test_in() { ctest --test-dir "$1" --output-on-failure -j3 -R "$2"; }
 # oneDNN's own libgomp is not instrumented: with one thread it has no barriers
 # that ThreadSanitizer could take for races. Jobs of several ranks on the
 # software CUDA platform have bounds in seconds, which it would outlast. Rooms
 # without threads of their own have then nothing to find.
-export OMP_NUM_THREADS=1 GTEST_FILTER='-CudaRanks*:CudaDeviceRanks*:Nccl*'
-sanitize build/tsan thread \
-  '^Runtime(Base|Device|Ranks|Weights|Data|Session)Tests$' \
-  Runtime{Base,Device,Ranks,Weights,Data,Session}Tests
+without_races() {
+  build_with build/tsan thread -j2 \
+    Runtime{Base,Device,Ranks,Weights,Data,Session}Tests &&
+    OMP_NUM_THREADS=1 GTEST_FILTER='-CudaRanks*:CudaDeviceRanks*:Nccl*' \
+      test_in build/tsan '^Runtime(Base|Device|Ranks|Weights|Data|Session)Tests$'
+}
+export -f build_with test_in without_races
+
+section "runtime under AddressSanitizer and UBSan, and under ThreadSanitizer"
+build_with build/asan "address;undefined" \
+  Runtime{Base,Kernels,Module,Device,Ranks,Weights,Data,Predict,Watch,Session}Tests \
+  {Kernel,Frontend,CudaPlatform}Tests
+# While tests wait the other tree is built.
+tests/e2e/lanes.py 2 <<'END'
+test_in build/asan 'Tests$|^CudnnOrdered$'
+without_races
+END
 
 section "done"

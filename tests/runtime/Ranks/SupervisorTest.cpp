@@ -70,7 +70,7 @@ static bool isRunning(pid_t pid) {
 }
 
 static bool endsSoon(pid_t pid) {
-  for (int i = 0; i < 250 && isRunning(pid); ++i)
+  for (int i = 0; i < 1000 && isRunning(pid); ++i)
     std::this_thread::sleep_for(20ms);
   return !isRunning(pid);
 }

@@ -38,6 +38,18 @@ static int64_t estimatedPeak(ModuleOp module) {
   return peak;
 }
 
+/// Chunks of a batch whose activations are there at the same time: what is saved
+/// of one is saved of all.
+static int64_t chunksInFlight(ModuleOp module) {
+  int64_t chunks = 1;
+  for (auto entry : module.getOps<program::EntryOp>())
+    if (auto decision =
+            decisionOf<DictionaryAttr>(entry, "unroll-micro-batches"))
+      chunks = std::max(chunks,
+                        decision.getAs<IntegerAttr>("in_flight").getInt());
+  return chunks;
+}
+
 /// What a plan may save at most by running everything in order: the largest
 /// buffer that is written beside the compute queue, and what waits there of
 /// gathered weights.
@@ -127,6 +139,11 @@ LogicalResult Driver::refuseLimit(ModuleOp program) {
       << (stored && stored->bits == 4 ? "" : ", or use --load-in-4bit");
   error.attachNote(program.getLoc())
       << "of it: " << arenasInWords(program);
+  if (options.stages > 1)
+    error.attachNote(program.getLoc())
+        << "that is stage " << options.stage << " of the " << options.stages
+        << " of a pipeline; --num-micro-batches makes chunks of a micro-batch "
+           "smaller";
   if (const int64_t base = frozenBytes(program); base > options.memoryLimit)
     error.attachNote(program.getLoc())
         << "the frozen base alone has " << formatBytes(base)
@@ -154,6 +171,7 @@ LogicalResult Driver::shrink(ModuleOp step, OwningOpRef<ModuleOp> &best) {
     bool isEnd = overshoot <= 0 || chosen.activationBytes == kLeastBudget ||
                  !options.isEnabled("rematerialize");
     int64_t peak = isEnd ? 0 : estimatedPeak(*plan);
+    overshoot = llvm::divideCeil(overshoot, chunksInFlight(*plan));
     if (!best || bytes < plannedBytes(*best))
       best = std::move(plan);
     if (isEnd)
@@ -290,15 +308,28 @@ static bool keepLargestSteps(ModuleOp module) {
   return isAnySmaller;
 }
 
-/// Decides for the largest steps, which arenas are as large as: what fits them
-/// fits all, or nearly so. Where it does not, all are looked at from the start.
+/// Decides for the largest steps, which arenas are as large as, and of a pipeline
+/// for as many chunks as there are at a time and one more: what fits them fits
+/// all, or nearly so. Where it does not, all are looked at from the start.
 LogicalResult Driver::chooseBudget(ModuleOp module) {
   const MemoryBudget asked = chosen;
   OwningOpRef<ModuleOp> largest = module.clone(), all;
   const bool isAnySmaller = keepLargestSteps(*largest);
-  if (failed(fitMemory(*largest)))
+  const int64_t enough = options.stages - options.stage + 1;
+  const bool hasMore = options.chunks > enough && !options.allForwardsFirst;
+  chosen.chunks = hasMore ? enough : 0;
+  const bool explains =
+      std::exchange(explainsLimit, explainsLimit && !hasMore);
+  const bool isFitted = succeeded(fitMemory(*largest));
+  explainsLimit = explains;
+  if (!isFitted && (!hasMore || smallest == 0))
     return failure();
-  if (!isAnySmaller)
+  if (!isFitted) { // what the smallest plan takes is that of all chunks
+    chosen = asked;
+    return fitMemory(module);
+  }
+  chosen.chunks = 0;
+  if (!isAnySmaller && !hasMore)
     return success();
   if (failed(shrink(module, all)))
     return failure();

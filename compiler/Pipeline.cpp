@@ -99,7 +99,7 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
     pm.addPass(createFuseLora());
   // Once all that has no length is done: every later pass counts bytes.
   SpecializeShapesOptions shapes;
-  shapes.batch = options.batch * options.linesOfRow;
+  shapes.batch = options.batch / options.chunks * options.linesOfRow;
   llvm::append_range(shapes.lengths, options.lengths);
   llvm::append_range(shapes.buckets, options.buckets);
   shapes.computeType = options.computeType;
@@ -107,6 +107,18 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
   // Before the gradient, which follows from what each rank computes.
   pm.addPass(createShardProducts({options.tensorRanks}));
   pm.addPass(createShardContext({options.contextRanks}));
+  CutStagesOptions cut;
+  cut.stages = options.stages;
+  cut.stage = options.stage;
+  cut.target = options.target;
+  cut.profile = options.deviceProfile;
+  pm.addPass(createCutStages(cut));
+  // Once it is known of what a rank uses parts. From here on the flat arenas are
+  // of pieces.
+  DivideTrainedOptions divide;
+  divide.ranks = std::max(options.shards, options.trainedPieces);
+  divide.adapters = options.trainedPieces > 1;
+  pm.addPass(createDivideTrained(divide));
 }
 
 //===----------------------------------------------------------------------===//
@@ -163,6 +175,7 @@ static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
   pm.addPass(createShardVocabulary(tables));
   AssignShardsOptions shards;
   shards.shards = options.shards;
+  shards.keepTrained = options.trainedPieces > 1;
   shards.offloadTables = budget.offloadTables;
   pm.addPass(createAssignShards(shards));
   // Last of those that need single row ops; makes all of them `model.rows`.
@@ -172,6 +185,12 @@ static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
   // The order of ops is final now.
   if (options.isEnabled("schedule-gathers") && !budget.inOrder)
     pm.addNestedPass<train::StepOp>(createScheduleGathers());
+  // Of what is decided for one chunk; what is of the whole batch comes after.
+  UnrollMicroBatchesOptions unroll;
+  unroll.chunks = budget.chunks ? budget.chunks : options.chunks;
+  unroll.lines = options.linesOfRow;
+  unroll.allForwardsFirst = options.allForwardsFirst;
+  pm.addNestedPass<train::StepOp>(createUnrollMicroBatches(unroll));
   // And that in which gradients finish.
   BucketGradientsOptions buckets;
   buckets.maxBuckets =

@@ -66,8 +66,13 @@ struct CompileOptions {
   std::string offloadEmbedding = "auto"; ///< auto, true or false
   int64_t shards = 1; ///< ranks that hold the base together
   int64_t updatePieces = 1; ///< ranks that divide the updates
+  int64_t trainedPieces = 1; ///< ranks that divide all that is trained
   int64_t tensorRanks = 1;  ///< ranks that share each product
   int64_t contextRanks = 1; ///< ranks that share each line
+  int64_t stages = 1;       ///< of a pipeline, each a program of its own
+  int64_t stage = 0;        ///< the one that is compiled
+  int64_t chunks = 1; ///< that a pipeline divides a micro-batch into
+  bool allForwardsFirst = false; ///< GPipe's order of them, not 1F1B
   /// Whether each of them does its part with a table: auto, true or false.
   std::string divideTables = "auto";
   bool checkpointing = false;
@@ -85,6 +90,7 @@ struct CompileOptions {
 struct MemoryBudget {
   int64_t activationBytes = 0; ///< 0: no limit
   int64_t residentBytes = 0;
+  int64_t chunks = 0; ///< of a batch, to look at fewer of them; 0: all
   bool siblingsApart = false; ///< no joined GEMMs: what is joined lives longer
   WorkspaceSize workspaces = WorkspaceSize::kLarge;
   bool inOrder = false;    ///< no scratch for a weight ahead of its GEMM

@@ -10,21 +10,62 @@
 #include "compiler/Codegen/Linker.h"
 #include "compiler/Codegen/KernelFunction.h"
 
+#include "llvm/ADT/StringSet.h"
+
 using namespace mlir;
 using namespace qlora;
 
-/// The text of every generated kernel, in order.
-static FailureOr<std::vector<std::string>>
-printAll(ModuleOp module, const KernelSpelling &spelling) {
-  std::vector<std::string> functions;
-  for (auto kernel : module.getOps<program::KernelOp>()) {
-    if (kernel.getOp())
-      continue;
-    FailureOr<std::string> text = printKernel(kernel, spelling);
-    if (failed(text))
-      return failure();
-    functions.push_back(std::move(*text));
+/// What a kernel is, whatever its name.
+static std::string contentsOf(program::KernelOp kernel) {
+  OwningOpRef<program::KernelOp> copy = kernel.clone();
+  copy->setSymName("kernel");
+  std::string text;
+  llvm::raw_string_ostream stream(text);
+  copy->print(stream);
+  return text;
+}
+
+/// Generated kernels of several modules have one name where they are the same,
+/// and names of their own where not.
+static void shareKernelNames(ArrayRef<ModuleOp> modules) {
+  llvm::StringMap<std::string> names; ///< by contents
+  llvm::StringSet<> taken;
+  for (ModuleOp module : modules) {
+    llvm::StringMap<std::string> renamed;
+    for (auto kernel : module.getOps<program::KernelOp>()) {
+      if (kernel.getOp())
+        continue;
+      const std::string old = kernel.getSymName().str();
+      std::string &name = names[contentsOf(kernel)];
+      for (unsigned copies = 0; name.empty(); ++copies)
+        if (const std::string free =
+                copies ? fmt::format("{}_{}", old, copies) : old;
+            taken.insert(free).second)
+          name = free;
+      renamed[old] = name;
+      kernel.setSymName(name);
+    }
+    module.walk([&](program::LaunchOp launch) {
+      if (auto known = renamed.find(launch.getKernel()); known != renamed.end())
+        launch.setKernel(known->second);
+    });
   }
+}
+
+/// The text of every generated kernel, in order, each once.
+static FailureOr<std::vector<std::string>>
+printAll(ArrayRef<ModuleOp> modules, const KernelSpelling &spelling) {
+  std::vector<std::string> functions;
+  llvm::StringSet<> printed;
+  for (ModuleOp module : modules)
+    for (auto kernel : module.getOps<program::KernelOp>()) {
+      if (kernel.getOp() || !printed.insert(functionName(kernel)).second)
+        continue;
+      FailureOr<std::string> text = printKernel(kernel, spelling);
+      if (failed(text))
+        return failure();
+      functions.push_back(std::move(*text));
+    }
   return functions;
 }
 
@@ -72,20 +113,25 @@ static LogicalResult report(ModuleOp module, const Status &status) {
 }
 
 /// The tables and what is compiled, as one library.
-static Status link(const std::string &tables, CompiledKernels kernels,
+static Status link(ArrayRef<std::string> tables, CompiledKernels kernels,
                    const std::string &clang, const ScratchFolder &folder,
                    const std::string &outputPath) {
-  kernels.objects.push_back(folder.file("module.o"));
-  QLORA_RETURN_IF_ERROR(
-      assemble(clang, tables, kernels.objects.back(), folder));
+  for (auto [stage, text] : llvm::enumerate(tables)) {
+    kernels.objects.push_back(folder.file(fmt::format("module{}.o", stage)));
+    QLORA_RETURN_IF_ERROR(
+        assemble(clang, text, kernels.objects.back(), folder));
+  }
   QLORA_ASSIGN_OR_RETURN(std::string library,
                          linkLibrary(kernels.objects, folder));
   return replaceFile(outputPath, library);
 }
 
-LogicalResult qlora::emitTrainSo(ModuleOp module,
+LogicalResult qlora::emitTrainSo(ArrayRef<ModuleOp> stages,
                                  const CodegenOptions &options,
                                  StringRef outputPath) {
+  const ModuleOp module = stages.front();
+  if (stages.size() > 1)
+    shareKernelNames(stages);
   StatusOr<std::string> clang = findTool({"clang-22"}, "clang-22");
   if (!clang.isOk())
     return report(module, clang.status());
@@ -96,15 +142,19 @@ LogicalResult qlora::emitTrainSo(ModuleOp module,
   if (!folder.isOk())
     return report(module, folder.status());
   FailureOr<std::vector<std::string>> functions =
-      printAll(module, (*target)->spelling());
+      printAll(stages, (*target)->spelling());
   if (failed(functions))
     return failure();
   StatusOr<CompiledKernels> kernels = (*target)->compile(*functions, *folder);
   if (!kernels.isOk())
     return report(module, kernels.status());
-  FailureOr<std::string> tables = emitModule(module, **target, *kernels);
-  if (failed(tables))
-    return failure();
-  return report(module, link(*tables, std::move(*kernels), *clang, *folder,
+  std::vector<std::string> tables;
+  for (ModuleOp stage : stages) {
+    FailureOr<std::string> text = emitModule(stage, **target, *kernels);
+    if (failed(text))
+      return failure();
+    tables.push_back(std::move(*text));
+  }
+  return report(module, link(tables, std::move(*kernels), *clang, *folder,
                              outputPath.str()));
 }

@@ -41,13 +41,14 @@ llvm::LogicalResult printKernels(mlir::ModuleOp module,
                                  const KernelSpelling &spelling,
                                  llvm::raw_ostream &stream);
 
-/// Compiles the kernels, writes the tables and links both to `outputPath`.
-/// The file is replaced as a whole or left as it was. The same module, flags
-/// and compiler give the same bytes. Errors are diagnostics of the module.
+/// Compiles the kernels, writes the tables and links both to `outputPath`: of one
+/// module, or of those of all stages of a pipeline, in order. The file is
+/// replaced as a whole or left as it was. The same modules, flags and compiler
+/// give the same bytes. Errors are diagnostics of the module.
 ///
 /// Discardable attributes of the module: `program.config` and `program.plan`
 /// (strings, JSON objects; "{}" without) become config_json and plan_json.
-llvm::LogicalResult emitTrainSo(mlir::ModuleOp module,
+llvm::LogicalResult emitTrainSo(llvm::ArrayRef<mlir::ModuleOp> stages,
                                 const CodegenOptions &options,
                                 llvm::StringRef outputPath);
 

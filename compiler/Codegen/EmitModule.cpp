@@ -180,6 +180,11 @@ std::string ModuleEmitter::moduleString(StringRef attribute) {
   return string(text ? text.getValue() : "{}");
 }
 
+/// Of a stage's module, in the object that it has in the library.
+static std::string stageLabel(int64_t stage) {
+  return fmt::format("qlora_stage_{}", stage);
+}
+
 /// struct qlora_module, field by field.
 std::string ModuleEmitter::moduleRow() {
   const WordTable *tables[] = {
@@ -187,22 +192,28 @@ std::string ModuleEmitter::moduleRow() {
       &commands.launches, &commands.operands, &commands.constants,
       &commands.commands, &entries,           &bindings,
       &images};
+  const int64_t stage = program::stageOf(module);
   std::string row = fmt::format(
-      ".balign 16\n.Lmodule:\n.long {}, {}, {}, {}\n.quad {}, {}, {}, {}\n",
-      QLORA_MODULE_MAGIC, QLORA_ABI_VERSION, sizeof(qlora_module),
+      ".balign 16\n.globl {0}\n.hidden {0}\n{0}:\n.long {1}, {2}, {3}, {4}\n"
+      ".quad {5}, {6}, {7}, {8}\n",
+      stageLabel(stage), QLORA_MODULE_MAGIC, QLORA_ABI_VERSION, sizeof(qlora_module),
       target.kind(), string("qloracc " QLORA_VERSION),
       string(target.cpuFeatures()), moduleString("program.config"),
       moduleString("program.plan"));
   for (const WordTable *table : tables)
     row += fmt::format(".long {}\n", table->size());
-  row += fmt::format(".long {}, {}, {}, {}, {}\n.zero {}\n", cudaVersion,
-                     program::shardsOf(module), program::updatePiecesOf(module),
+  const int64_t stages = program::stagesOf(module);
+  row += fmt::format(".long {}, {}, {}, {}, {}, {}, {}, {}\n",
+                     cudaVersion, program::shardsOf(module),
+                     program::updatePiecesOf(module),
                      program::tensorRanksOf(module),
-                     program::contextRanksOf(module),
-                     sizeof(qlora_module::reserved));
+                     program::contextRanksOf(module), stages, stage,
+                     program::trainedPiecesOf(module));
   for (const WordTable *table : tables)
     row += fmt::format(".quad {}\n", table->size() ? table->getLabel() : "0");
-  return row;
+  return row + fmt::format(".quad {}\n", stage + 1 < stages
+                                             ? stageLabel(stage + 1)
+                                             : "0");
 }
 
 static constexpr const char *kQuery = R"(.text
@@ -211,7 +222,7 @@ static constexpr const char *kQuery = R"(.text
 {0}:
   cmpl ${1}, %edi
   jb .Lunknown
-  leaq .Lmodule(%rip), %rax
+  leaq {2}(%rip), %rax
   ret
 .Lunknown:
   xorl %eax, %eax
@@ -220,10 +231,11 @@ static constexpr const char *kQuery = R"(.text
 )";
 
 std::string ModuleEmitter::text() {
-  std::string module = moduleRow();
-  std::string result =
-      fmt::format(fmt::runtime(kQuery), QLORA_MODULE_QUERY, QLORA_ABI_VERSION);
-  result += ".section .data.rel.ro, \"aw\"\n" + module;
+  std::string row = moduleRow(), result;
+  if (program::stageOf(module) == 0)
+    result = fmt::format(fmt::runtime(kQuery), QLORA_MODULE_QUERY,
+                         QLORA_ABI_VERSION, stageLabel(0));
+  result += ".section .data.rel.ro, \"aw\"\n" + row;
   for (const WordTable *table :
        {&parameters, &kernels, &commands.launches, &images})
     result += table->str();

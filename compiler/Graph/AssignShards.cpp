@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// assign-shards: frozen weights lie in pieces on the ranks, and are gathered
-// where they are used.
+// assign-shards: weights lie in pieces on the ranks, and are gathered where they
+// are used.
 //
 //   %w  = model.weight @w : tensor<64x64x!nf4>
 //   %y  = model.linear %x, %w                      // forward of layer 1
@@ -16,10 +16,12 @@
 //   %w2 = model.gather_weight @w : tensor<64x64x!nf4>
 //   %dx = model.linear %dy, %w2 layout in_out
 //
-// That is ZeRO-3 of what is not trained (Rajbhandari et al., 2020), and what
-// travels is the weight as it is stored: of 4 bits a quarter of what its numbers
-// would be. Vectors (norms, biases) stay whole: they are small, and gathering
-// them would cost more time than it saves memory.
+// That is ZeRO-3 (Rajbhandari et al., 2020), and what travels is the weight as it
+// is stored: of 4 bits a quarter of what its numbers would be, and of one that is
+// trained the bf16 copy where products take that. Which of these have pieces
+// divide-trained has said; with keep-trained one gather serves the whole step, as
+// FSDP's SHARD_GRAD_OP has it. Vectors (norms, biases) stay whole: they are
+// small, and gathering them would cost more time than it saves memory.
 
 #include "compiler/Decisions.h"
 #include "compiler/Graph/HostTables.h"
@@ -56,15 +58,20 @@ public:
 
 private:
   void runOnOperation() override;
-  /// By the names of parameters.
-  using GroupsOfWeights = llvm::MapVector<Attribute, SmallVector<GatherGroup>>;
+  /// By the names of parameters; the second is 1 for their rounded copies.
+  using Gathered = std::pair<Attribute, unsigned>;
+  using GroupsOfWeights = llvm::MapVector<Gathered, SmallVector<GatherGroup>>;
 
   void divideParameters();
   GroupsOfWeights groupsIn(StepOp step) const;
   void gatherIn(StepOp step);
   void recordFacts();
 
-  DenseSet<Attribute> divided; ///< names of parameters
+  bool isKept(Attribute parameter) const {
+    return keepTrained && trained.contains(parameter);
+  }
+
+  DenseSet<Attribute> divided, trained; ///< names of parameters in pieces
   int64_t wholeBytes = 0, pieceBytes = 0, gathers = 0;
 };
 
@@ -81,7 +88,12 @@ void AssignShardsPass::divideParameters() {
   if (offloadTables)
     onHost = hostTables(getOperation());
   for (auto parameter : getOperation().getOps<ParameterOp>()) {
-    if (!canBeDivided(parameter) || onHost.contains(parameter.getSymName()))
+    if (parameter.getTrainable() && parameter.getPiece()) {
+      trained.insert(FlatSymbolRefAttr::get(parameter.getSymNameAttr()));
+      continue;
+    }
+    if (shards == 1 || !canBeDivided(parameter) ||
+        onHost.contains(parameter.getSymName()))
       continue;
     const int64_t bytes = tensorBytes(parameter.getTensorType());
     // That of a table has whole rows.
@@ -92,6 +104,7 @@ void AssignShardsPass::divideParameters() {
     wholeBytes += bytes;
     pieceBytes += piece;
   }
+  divided.insert_range(trained);
 }
 
 AssignShardsPass::GroupsOfWeights
@@ -104,9 +117,10 @@ AssignShardsPass::groupsIn(StepOp step) const {
       if (!weight || !divided.contains(weight.getParameterAttr()))
         continue;
       const UsePlace place = UsePlace::of(&op, zones);
-      SmallVector<GatherGroup> &groups = weights[weight.getParameterAttr()];
+      const Attribute name = weight.getParameterAttr();
+      SmallVector<GatherGroup> &groups = weights[{name, weight.getRounded()}];
       auto known = llvm::find_if(groups, [&](const GatherGroup &group) {
-        return group.place == place;
+        return isKept(name) || group.place == place;
       });
       if (known == groups.end())
         groups.push_back({place, {&use}});
@@ -117,14 +131,16 @@ AssignShardsPass::groupsIn(StepOp step) const {
 }
 
 void AssignShardsPass::gatherIn(StepOp step) {
-  for (auto &[name, groups] : groupsIn(step))
+  for (auto &[weight, groups] : groupsIn(step))
     for (const GatherGroup &group : groups) {
       Operation *first = group.uses.front()->getOwner();
       OpBuilder builder(first);
       Value whole = group.uses.front()->get();
       auto gather =
           GatherWeightOp::create(builder, whole.getLoc(), whole.getType(),
-                                 cast<FlatSymbolRefAttr>(name));
+                                 cast<FlatSymbolRefAttr>(weight.first),
+                                 weight.second ? builder.getUnitAttr()
+                                               : UnitAttr());
       copyStage(first, gather);
       for (OpOperand *use : group.uses)
         use->set(gather);
@@ -140,7 +156,8 @@ void AssignShardsPass::recordFacts() {
   recordDecision(getOperation(), getArgument(),
                  Facts(&getContext())
                      .add("shards", int64_t(shards))
-                     .add("weights", divided.size())
+                     .add("weights", divided.size() - trained.size())
+                     .add("trained", trained.size())
                      .add("whole_bytes", wholeBytes)
                      .add("piece_bytes", pieceBytes)
                      .add("gathers", gathers)
@@ -149,6 +166,7 @@ void AssignShardsPass::recordFacts() {
 
 void AssignShardsPass::runOnOperation() {
   divided.clear();
+  trained.clear();
   wholeBytes = pieceBytes = gathers = 0;
   if (shards < 1) {
     getOperation().emitError("expects at least one rank for the pieces of the "
@@ -156,7 +174,7 @@ void AssignShardsPass::runOnOperation() {
         << int64_t(shards);
     return signalPassFailure();
   }
-  if (shards == 1)
+  if (shards == 1 && program::trainedPiecesOf(getOperation()) == 1)
     return;
   getOperation()->setAttr(program::kShardsAttr,
                           Builder(&getContext()).getI64IntegerAttr(shards));

@@ -17,9 +17,13 @@
 // A bucket can be sent while the rest of the backward runs, but what is left
 // when the backward ends is waited for. So buckets get smaller: of four the
 // sizes are near 4 : 3 : 2 : 1.
+//
+// What ranks hold in pieces is summed over the ranks of a group already
+// (train.scatter_gradient); its ranges are summed over the other groups.
 
 #include "compiler/Decisions.h"
 #include "compiler/Passes.h"
+#include "dialects/Program/Program.h"
 #include "dialects/Train/Train.h"
 
 #include "llvm/ADT/MapVector.h"
@@ -40,6 +44,7 @@ namespace {
 struct Range {
   int64_t offset = 0;
   int64_t elements = 0;
+  bool isOfPieces = false;
 };
 
 /// Parameters whose gradients are sent together, and where they are: a range
@@ -49,10 +54,10 @@ struct Bucket {
   SmallVector<Range> ranges;
 
   /// The range that is next to what is there, or a new one.
-  void add(int64_t offset, int64_t elements) {
-    if (ranges.empty() ||
+  void add(int64_t offset, int64_t elements, bool isOfPieces) {
+    if (ranges.empty() || ranges.back().isOfPieces != isOfPieces ||
         ranges.back().offset + ranges.back().elements != offset)
-      ranges.push_back({offset, 0});
+      ranges.push_back({offset, 0, isOfPieces});
     ranges.back().elements += elements;
   }
 };
@@ -71,6 +76,7 @@ public:
 
 private:
   void runOnOperation() override;
+  bool isPipeline() { return program::stagesOf(getOperation()) > 1; }
   LogicalResult findOrder(ArrayRef<StepOp> steps);
   void writeLayout();
   int64_t bucketCount() const;
@@ -102,6 +108,13 @@ LogicalResult BucketGradientsPass::findOrder(ArrayRef<StepOp> steps) {
     if (parameter.getTrainable())
       trainable[parameter.getSymName()] = {flatElements(parameter),
                                            updateKindOf(parameter)};
+  // A stage of a pipeline knows when its own gradients finish, not when others' do.
+  SmallVector<ParameterOp> declared(
+      getOperation().getOps<ParameterOp>());
+  if (isPipeline())
+    for (ParameterOp parameter : llvm::reverse(declared))
+      if (parameter.getTrainable())
+        order[parameter.getSymName()] = trainable[parameter.getSymName()];
   for (StepOp step : steps) {
     auto lastWrites = findLastWrites(step);
     for (auto [name, op] : lastWrites) {
@@ -110,11 +123,11 @@ LogicalResult BucketGradientsPass::findOrder(ArrayRef<StepOp> steps) {
         return op->emitOpError("accumulates a gradient of '")
                << name << "', which is not trainable";
       // All steps have one layout: that of the first.
-      if (step == steps.front())
+      if (step == steps.front() && !isPipeline())
         order[name] = known->second;
     }
-    for (auto parameter : getOperation().getOps<ParameterOp>())
-      if (parameter.getTrainable() &&
+    for (ParameterOp parameter : declared)
+      if (parameter.getTrainable() && !parameter.getElsewhere() &&
           !lastWrites.contains(parameter.getSymName())) {
         InFlightDiagnostic error =
             parameter.emitOpError("is trainable but gets no gradient");
@@ -188,28 +201,30 @@ SmallVector<Bucket> BucketGradientsPass::makeBuckets() const {
 /// The statistics are in the first bucket, what fills the last row of a group
 /// in the last one.
 void BucketGradientsPass::findRanges(SmallVector<Bucket> &buckets) const {
-  buckets.front().add(0, kFlatColumns);
+  buckets.front().add(0, kFlatColumns, /*isOfPieces=*/false);
   for (const FlatGroup &group : groups) {
     int64_t end = (1 + group.row) * kFlatColumns;
     for (Bucket &bucket : buckets)
       for (StringRef name : bucket.parameters)
         if (const Trained &trained = order.find(name)->second;
             trained.kind == group.kind) {
-          bucket.add(trained.offset, trained.elements);
+          bucket.add(trained.offset, trained.elements, group.kind.isDivided);
           end = trained.offset + trained.elements;
         }
     const int64_t filled = (1 + group.row + group.rows) * kFlatColumns - end;
     if (filled)
-      buckets.back().add(end, filled);
+      buckets.back().add(end, filled, group.kind.isDivided);
   }
 }
 
-/// Puts each bucket's collective after its last gradient, in bucket order.
-static void insertCollectives(StepOp step, ArrayRef<Bucket> buckets) {
+/// Puts each bucket's collective after its last gradient, in bucket order; where
+/// stages wait for each other, after the last of that.
+static void insertCollectives(StepOp step, ArrayRef<Bucket> buckets,
+                              bool isPipeline) {
   auto lastWrites = findLastWrites(step);
-  Operation *after = nullptr;
+  Operation *after = isPipeline ? &step.getBody().front().back() : nullptr;
   auto advance = [&](Operation *op) {
-    if (!after || after->isBeforeInBlock(op))
+    if (op && (!after || after->isBeforeInBlock(op)))
       after = op;
   };
   // The statistics are in the first bucket.
@@ -223,7 +238,8 @@ static void insertCollectives(StepOp step, ArrayRef<Bucket> buckets) {
     builder.setInsertionPointAfter(after);
     for (const Range &range : bucket.ranges) {
       after = AllReduceOp::create(builder, after->getLoc(), number,
-                                  range.offset, range.elements);
+                                  range.offset, range.elements,
+                                  range.isOfPieces);
       setPhase(after, StepPhase::Backward);
     }
   }
@@ -265,6 +281,6 @@ void BucketGradientsPass::runOnOperation() {
   writeLayout();
   SmallVector<Bucket> buckets = makeBuckets();
   for (StepOp step : steps)
-    insertCollectives(step, buckets);
+    insertCollectives(step, buckets, isPipeline());
   recordDecision(getOperation(), getArgument(), factsOf(buckets));
 }

@@ -8,6 +8,7 @@
 //
 //   train.step accumulate batch 2 length 32 { forward; backward;
 //     train.accumulate @p, %dp ... }
+//                             // of a piece: train.scatter_gradient first
 //   train.step evaluate batch 2 length 32 { forward }
 //   train.step update { clip_norm, an update of each piece, clear }
 //
@@ -18,7 +19,9 @@
 // and, where an optimizer trains at other weights than are used, `average` and
 // `continue`, which turn the ones into the others.
 
+#include "compiler/Graph/UpdateStep.h"
 #include "compiler/Passes.h"
+#include "dialects/Program/Program.h"
 #include "dialects/Train/Optimizers.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -66,12 +69,14 @@ private:
   LogicalResult buildAccumulate(OpBuilder &builder, func::FuncOp function);
   void buildEvaluate(OpBuilder &builder, func::FuncOp function);
   void buildInitialize(OpBuilder &builder, func::FuncOp function);
-  void buildUpdate(OpBuilder &builder);
-  void buildSwitch(OpBuilder &builder, const UpdatePlan &plan, StepKind kind);
+  void accumulate(OpBuilder &builder, WeightOp weight, Value gradient);
+  void addTravelled(OpBuilder &builder);
   bool isTrainable(Operation *op) const;
   LogicalResult findWanted(ArrayRef<Operation *> ops, Tape &tape) const;
 
-  DenseSet<Attribute> trainable; ///< parameters, as weights name them
+  /// By the names that weights have.
+  llvm::DenseMap<Attribute, ParameterOp> trainable;
+  ScatterGradientOp travelling; ///< whose piece is not added yet
 };
 
 } // namespace
@@ -162,6 +167,13 @@ bool BuildTrainStepPass::isTrainable(Operation *op) const {
   return weight && trainable.contains(weight.getParameterAttr());
 }
 
+/// Outside of the step somebody wants a gradient of what the op makes.
+static bool isAskedFor(Differentiable rule) {
+  return llvm::any_of(rule->getResults(), [&](OpResult result) {
+    return rule.isWanted(result.getResultNumber());
+  });
+}
+
 /// Marks every value that a trainable parameter flows into.
 LogicalResult BuildTrainStepPass::findWanted(ArrayRef<Operation *> ops,
                                              Tape &tape) const {
@@ -173,8 +185,10 @@ LogicalResult BuildTrainStepPass::findWanted(ArrayRef<Operation *> ops,
     if (reads && !isa<Differentiable>(op))
       return op->emitOpError("has no derivative, but a trainable parameter "
                              "flows into it");
-    if (reads || isTrainable(op))
-      for (Value result : op->getResults())
+    auto rule = dyn_cast<Differentiable>(op);
+    for (OpResult result : op->getResults())
+      if (reads || isTrainable(op) ||
+          (rule && rule.isWanted(result.getResultNumber())))
         tape.want(result);
   }
   return success();
@@ -189,6 +203,32 @@ static SmallVector<Operation *> emitResults(OpBuilder &builder, Location loc,
     results.push_back(ResultOp::create(builder, loc, name, value,
                                        accumulate && name != "correct"));
   return results;
+}
+
+/// Of what ranks hold in pieces each adds up its own: once the next such gradient
+/// is there, so that this one travels meanwhile.
+void BuildTrainStepPass::accumulate(OpBuilder &builder, WeightOp weight,
+                                    Value gradient) {
+  const FlatSymbolRefAttr name = weight.getParameterAttr();
+  ParameterOp parameter = trainable.lookup(name);
+  if (!parameter.getPiece()) {
+    qlora::train::AccumulateOp::create(builder, weight.getLoc(), name, gradient,
+                                       weight.getPartAttr());
+    return;
+  }
+  addTravelled(builder);
+  travelling = ScatterGradientOp::create(
+      builder, weight.getLoc(),
+      RankedTensorType::get({flatElements(parameter)}, builder.getF32Type()),
+      name, gradient);
+}
+
+void BuildTrainStepPass::addTravelled(OpBuilder &builder) {
+  if (travelling)
+    qlora::train::AccumulateOp::create(builder, travelling.getLoc(),
+                                       travelling.getParameterAttr(),
+                                       travelling.getResult(), PartAttr());
+  travelling = {};
 }
 
 LogicalResult BuildTrainStepPass::buildAccumulate(OpBuilder &builder,
@@ -213,7 +253,7 @@ LogicalResult BuildTrainStepPass::buildAccumulate(OpBuilder &builder,
     bool flows = llvm::any_of(op->getResults(),
                               [&](Value v) { return tape.lookup(v); });
     if (auto rule = dyn_cast<Differentiable>(op);
-        rule && (flows || losses.contains(op)))
+        rule && (flows || losses.contains(op) || isAskedFor(rule)))
       if (failed(rule.buildGradient(tape)))
         return failure();
     // The loss may come from its gradient op from now on.
@@ -229,16 +269,15 @@ LogicalResult BuildTrainStepPass::buildAccumulate(OpBuilder &builder,
       if (!gradient)
         continue;
       reached.insert(weight.getParameterAttr());
-      qlora::train::AccumulateOp::create(backward, weight.getLoc(),
-                                         weight.getParameterAttr(), gradient,
-                                         weight.getPartAttr());
+      accumulate(backward, weight, gradient);
     }
   }
+  addTravelled(backward);
   for (Operation *op : llvm::reverse(forward.ops))
     if (isOpTriviallyDead(op))
       op->erase();
   for (auto parameter : getOperation().getOps<ParameterOp>())
-    if (parameter.getTrainable() &&
+    if (parameter.getTrainable() && !parameter.getElsewhere() &&
         !reached.contains(FlatSymbolRefAttr::get(parameter)))
       return parameter.emitError("no gradient reaches the trainable parameter "
                                  "'")
@@ -254,146 +293,43 @@ void BuildTrainStepPass::buildEvaluate(OpBuilder &builder,
               false);
 }
 
-/// Of the ops that say where a parameter starts, copies over the weights then.
+/// What an op says that a parameter starts at, of copies of the weights.
+static Value buildStart(OpBuilder &b, DetachedOp op) {
+  IRMapping mapping;
+  for (Value weight : op->getOperands())
+    b.clone(*weight.getDefiningOp(), mapping);
+  return b.clone(*op, mapping)->getResult(0);
+}
+
+/// Of the parameters that start at a function of weights, in their order. Of a
+/// pipeline each stage knows those of its own weights, and others' are added.
 void BuildTrainStepPass::buildInitialize(OpBuilder &builder,
                                          func::FuncOp function) {
-  auto starts = llvm::filter_to_vector(
-      function.getOps<DetachedOp>(),
-      [](DetachedOp op) { return op.getStartedAttr() != nullptr; });
-  if (starts.empty())
+  const bool isPipeline = qlora::program::stagesOf(getOperation()) > 1;
+  DenseMap<Attribute, DetachedOp> starts;
+  for (auto op : function.getOps<DetachedOp>())
+    if (FlatSymbolRefAttr started = op.getStartedAttr())
+      starts[started] = op;
+  auto computed = llvm::filter_to_vector(
+      getOperation().getOps<ParameterOp>(),
+      [](ParameterOp op) { return op.getInit() == "computed"; });
+  if (computed.empty())
     return;
   auto step = StepOp::create(builder, function.getLoc(), StepKind::Initialize,
                              0, 0, builder.getStrArrayAttr({}));
   OpBuilder inner =
       OpBuilder::atBlockEnd(&step.getBody().emplaceBlock());
-  for (DetachedOp op : starts) {
-    IRMapping mapping;
-    for (Value weight : op->getOperands())
-      inner.clone(*weight.getDefiningOp(), mapping);
-    Operation *first = inner.clone(*op, mapping);
-    qlora::train::InitializeOp::create(inner, op.getLoc(), op.getStartedAttr(),
-                                       first->getResult(0));
+  for (ParameterOp parameter : computed) {
+    auto symbol = FlatSymbolRefAttr::get(parameter);
+    Location loc = parameter.getLoc();
+    auto known = starts.find(symbol);
+    Value first = known == starts.end()
+                      ? buildZeros(inner, loc, parameter.getTensorType())
+                      : buildStart(inner, known->second);
+    if (isPipeline)
+      first = AllSumOp::create(inner, loc, first, Ranks::PP);
+    qlora::train::InitializeOp::create(inner, loc, symbol, first);
   }
-}
-
-/// The new p and states: a row op, or one that calls a kernel, which have the
-/// same operands, or what the optimizer makes of several.
-static SmallVector<Value> updateOf(OpBuilder &b, const UpdatePiece &piece,
-                                   ArrayRef<Value> operands) {
-  const Optimizer &optimizer = *piece.kind.optimizer;
-  if (optimizer.build)
-    return optimizer.build(b, piece, operands);
-  OperationState op(b.getUnknownLoc(), optimizer.isByTensor
-                                           ? UpdateOp::getOperationName()
-                                           : StringRef(optimizer.op));
-  op.addOperands(operands);
-  for (Value updated : operands.drop_back(2))
-    op.addTypes(updated.getType());
-  op.addAttribute("rate_scale", b.getF64FloatAttr(piece.kind.rateScale));
-  if (piece.kind.isUndecayed)
-    op.addAttribute("undecayed", b.getUnitAttr());
-  if (optimizer.isByTensor)
-    op.addAttribute("kernel", b.getStringAttr(optimizer.op));
-  return SmallVector<Value>(b.create(op)->getResults());
-}
-
-static void updatePiece(OpBuilder &b, const UpdatePiece &piece, Value scale) {
-  Location loc = b.getUnknownLoc();
-  auto read = [&](FlatKind kind, RankedTensorType type,
-                  FlatSymbolRefAttr parameter, int64_t row,
-                  int64_t pieces) -> Value {
-    return FlatOp::create(b, loc, type, kind, parameter, false, row, pieces);
-  };
-  SmallVector<Value> operands = {
-      read(FlatKind::Trainable, piece.type, piece.parameter, piece.row,
-           piece.pieces)};
-  for (const UpdatePiece::State &state : piece.states)
-    operands.push_back(read(FlatKind::State, state.type, {}, state.offset, 1));
-  operands.push_back(
-      read(FlatKind::Gradient, piece.type, piece.parameter, piece.row,
-           piece.pieces));
-  operands.push_back(scale);
-  SmallVector<Value> updated = updateOf(b, piece, operands);
-  StoreFlatOp::create(b, loc, FlatKind::Trainable, piece.parameter, updated[0],
-                      piece.row, piece.pieces);
-  for (auto [state, value] :
-       llvm::zip_equal(piece.states, ArrayRef(updated).drop_front()))
-    StoreFlatOp::create(b, loc, FlatKind::State, FlatSymbolRefAttr(), value,
-                        state.offset);
-}
-
-/// What is trained becomes what is used, or the other way round.
-void BuildTrainStepPass::buildSwitch(OpBuilder &builder,
-                                     const UpdatePlan &plan, StepKind kind) {
-  Location loc = builder.getUnknownLoc();
-  auto step =
-      StepOp::create(builder, loc, kind, 0, 0, builder.getStrArrayAttr({}));
-  OpBuilder b = OpBuilder::atBlockEnd(&step.getBody().emplaceBlock());
-  for (const UpdatePiece &piece : plan.pieces) {
-    StringRef average = piece.kind.optimizer->average;
-    if (average.empty())
-      continue;
-    auto read = [&](FlatKind flat, int64_t row) -> Value {
-      return FlatOp::create(b, loc, piece.type, flat, FlatSymbolRefAttr(),
-                            false, row);
-    };
-    OperationState op(loc, average);
-    op.addOperands({read(FlatKind::Trainable, piece.row),
-                    read(FlatKind::State, piece.states.front().offset)});
-    op.addTypes(piece.type);
-    if (kind == StepKind::Continue)
-      op.addAttribute("back", b.getUnitAttr());
-    StoreFlatOp::create(b, loc, FlatKind::Trainable, FlatSymbolRefAttr(),
-                        b.create(op)->getResult(0), piece.row);
-  }
-}
-
-void BuildTrainStepPass::buildUpdate(OpBuilder &builder) {
-  Location loc = builder.getUnknownLoc();
-  const int64_t rows = flatElements(getOperation()) / kFlatColumns;
-  Type f32 = builder.getF32Type();
-  auto whole = RankedTensorType::get({rows, kFlatColumns}, f32);
-  auto one = RankedTensorType::get({1}, f32);
-  auto step = StepOp::create(builder, loc, StepKind::Update, 0, 0,
-                             builder.getStrArrayAttr({}));
-  Block &block = step.getBody().emplaceBlock();
-  OpBuilder b = OpBuilder::atBlockEnd(&block);
-  Value all = FlatOp::create(b, loc, whole, FlatKind::Gradient,
-                             FlatSymbolRefAttr(), true);
-  auto clip = ClipNormOp::create(b, loc, one, one, all);
-  ResultOp::create(b, loc, "grad_norm", clip.getNorm(), false);
-  const UpdatePlan plan = planUpdate(getOperation());
-  for (const UpdatePiece &piece : plan.pieces)
-    updatePiece(b, piece, clip.getScale());
-  for (const UpdatePiece &piece : plan.pieces)
-    if (piece.pieces > 1)
-      GatherFlatOp::create(
-          b, loc,
-          piece.type.clone({matrixRows(piece.type) * piece.pieces,
-                            kFlatColumns}),
-          FlatKind::Trainable, piece.row, piece.pieces);
-  ClearOp::create(b, loc, FlatKind::Gradient);
-  if (llvm::any_of(plan.pieces, [](const UpdatePiece &piece) {
-        return !piece.kind.optimizer->average.empty();
-      }))
-    for (StepKind kind : {StepKind::Average, StepKind::Continue})
-      buildSwitch(builder, plan, kind);
-}
-
-/// Of an optimizer that has to see a tensor whole, or all of what is kept, there
-/// are no pieces.
-static LogicalResult checkDivision(ModuleOp module) {
-  if (updatePiecesOf(module) == 1)
-    return success();
-  for (auto parameter : module.getOps<ParameterOp>()) {
-    const Optimizer *optimizer = findOptimizer(parameter.getOptimizer());
-    if (parameter.getTrainable() &&
-        (optimizer->isByTensor || !optimizer->average.empty()))
-      return module.emitError("updates of '")
-             << optimizer->name << "' cannot be divided among ranks; train with "
-             << "--optim adamw_torch or lion, or without zero1";
-  }
-  return success();
 }
 
 void BuildTrainStepPass::runOnOperation() {
@@ -406,12 +342,12 @@ void BuildTrainStepPass::runOnOperation() {
       return signalPassFailure();
     }
     if (parameter.getTrainable())
-      trainable.insert(FlatSymbolRefAttr::get(parameter));
+      trainable[FlatSymbolRefAttr::get(parameter)] = parameter;
   }
   if (pieces > 1)
     module->setAttr(kUpdatePiecesAttr,
                     Builder(&getContext()).getI64IntegerAttr(pieces));
-  if (failed(checkDivision(module)))
+  if (failed(qlora::checkDivision(module)))
     return signalPassFailure();
   if (trainable.empty()) {
     module.emitError("nothing to train: no parameter is trainable; attach "
@@ -429,5 +365,5 @@ void BuildTrainStepPass::runOnOperation() {
     buildEvaluate(builder, function);
     function.erase();
   }
-  buildUpdate(builder);
+  qlora::buildUpdateSteps(builder, module);
 }

@@ -4,7 +4,7 @@
 
 #include "compiler/Graph/OpCost.h"
 
-#include "dialects/Program/Program.h"
+#include "compiler/Graph/ProgramGroups.h"
 #include "runtime/ABI/collective.h"
 #include "runtime/Predict/CollectiveCost.h"
 
@@ -89,11 +89,9 @@ double qlora::secondsOf(Operation *op, const DeviceProfile &device) {
   if (auto library = dyn_cast<LibraryOp>(op))
     return secondsOf(kernelRequestOf(library), device);
   const auto together = [&](qlora_collective kind, Ranks ranks) {
-    auto module = op->getParentOfType<ModuleOp>();
     // Numbers of ranks are those of groups.
-    const int64_t number = ranksOfGroup(
-        unsigned(ranks), /*ranks=*/1, /*pieces=*/1,
-        program::tensorRanksOf(module), program::contextRanksOf(module));
+    const int64_t number =
+        groupsOf(op->getParentOfType<ModuleOp>())[unsigned(ranks)];
     return collectiveDemand(kind, double(resultBytes(op)), number, device)
         .seconds();
   };

@@ -40,7 +40,8 @@ class ScheduleGathersPass
 };
 
 /// A gather, and the positions among the step's other ops between which its
-/// weight is read, both included.
+/// weight is read, both included; of one that is kept for the backward those in
+/// the forward, since it takes the same memory wherever it is.
 struct Gather {
   GatherWeightOp op;
   size_t first = 0, last = 0;
@@ -66,7 +67,8 @@ static SmallVector<Gather> findGathers(StepOp step,
     gather.first = others.size();
     for (Operation *user : gather.op->getUsers()) {
       gather.first = std::min(gather.first, positions.lookup(user));
-      gather.last = std::max(gather.last, positions.lookup(user));
+      if (isBackward(user) == isBackward(gather.op))
+        gather.last = std::max(gather.last, positions.lookup(user));
     }
   }
   return gathers;

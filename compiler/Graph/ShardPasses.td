@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The passes that divide weights among ranks, in pipeline order;
+// The passes that divide work or weights among ranks, in pipeline order;
 // compiler/Passes.td includes it.
 
 #ifndef QLORA_COMPILER_GRAPH_SHARDPASSES_TD
@@ -35,6 +35,39 @@ def ShardContext : Pass<"shard-context", "::mlir::ModuleOp"> {
   ];
 }
 
+def CutStages : Pass<"cut-stages", "::mlir::ModuleOp"> {
+  let summary = "forward functions of one stage (pipeline parallelism)";
+  let description = [{
+    Of `stages` stages, which have about as much to do, `stage` keeps its layers:
+    what earlier ones make for it arrives by `model.receive`, and what later ones
+    need leaves by `model.send`. Frozen weights that it does not use are gone,
+    trained ones are marked `elsewhere`.
+  }];
+  let dependentDialects = ["::qlora::program::ProgramDialect"];
+  let options = [
+    Option<"stages", "stages", "int64_t", "1", "of the pipeline">,
+    Option<"stage", "stage", "int64_t", "0", "which of them">,
+    TargetOption, ProfileOption,
+  ];
+}
+
+def DivideTrained : Pass<"divide-trained", "::mlir::ModuleOp"> {
+  let summary = "trained weights, their gradients and states in pieces";
+  let description = [{
+    Every trained parameter of two dimensions or more that has a file, with
+    `adapters` every such one, gets a `piece`: the 1/`ranks` of its bytes that a
+    rank holds, rounded up. What is computed from other weights, or used in parts,
+    stays whole. It is an error where an optimizer cannot update pieces.
+  }];
+  let dependentDialects = ["::qlora::program::ProgramDialect"];
+  let options = [
+    Option<"ranks", "ranks", "int64_t", "1",
+           "ranks that hold what is trained together">,
+    Option<"adapters", "adapters", "bool", "false",
+           "also what no file has">,
+  ];
+}
+
 def ShardVocabulary : Pass<"shard-vocabulary", "::mlir::ModuleOp"> {
   let summary = "tables of words in pieces, of which each rank does its part";
   let description = [{
@@ -60,12 +93,13 @@ def ShardVocabulary : Pass<"shard-vocabulary", "::mlir::ModuleOp"> {
 }
 
 def AssignShards : Pass<"assign-shards", "::mlir::ModuleOp"> {
-  let summary = "frozen weights in pieces on the ranks, gathered where used";
+  let summary = "weights in pieces on the ranks, gathered where used";
   let description = [{
     Every frozen parameter of the model of two dimensions or more gets a `piece`,
     the 1/`shards` of its stored bytes that a rank holds, rounded up. A
-    `model.gather_weight` makes it whole before the first of the uses that are
-    near each other: in the forward of a layer, and once more in its backward.
+    `model.gather_weight` makes it, and what divide-trained divided, whole before
+    the first of the uses that are near each other: in the forward of a layer, and
+    once more in its backward; with `keep-trained` what is trained once a step.
     With `offload-tables` what host memory takes stays whole.
   }];
   let dependentDialects = ["::qlora::program::ProgramDialect"];
@@ -74,6 +108,8 @@ def AssignShards : Pass<"assign-shards", "::mlir::ModuleOp"> {
            "ranks that hold the base together">,
     Option<"offloadTables", "offload-tables", "bool", "false",
            "frozen weights that are read by rows go to the host arena">,
+    Option<"keepTrained", "keep-trained", "bool", "false",
+           "what is trained is gathered once, and kept for the backward">,
   ];
 }
 
@@ -87,6 +123,23 @@ def ScheduleGathers : Pass<"schedule-gathers", "::qlora::train::StepOp"> {
   }];
   let statistics = [
     Statistic<"gathersAhead", "ahead", "gathers before their first reader">,
+  ];
+}
+
+def UnrollMicroBatches
+    : Pass<"unroll-micro-batches", "::qlora::train::StepOp"> {
+  let summary = "a stage's forwards and backwards of chunks in turn";
+  let description = [{
+    The step becomes that of a batch of `chunks` times as many rows: one forward
+    and one backward for each, in the order 1F1B.
+  }];
+  let dependentDialects = ["::qlora::program::ProgramDialect"];
+  let options = [
+    Option<"chunks", "chunks", "int64_t", "1", "of the batch">,
+    Option<"lines", "lines", "int64_t", "1",
+           "runs of the batch's lines, of each of which a chunk has a part">,
+    Option<"allForwardsFirst", "all-forwards-first", "bool", "false",
+           "GPipe's order">,
   ];
 }
 

@@ -78,7 +78,8 @@ void ProblemBuilder::addOp(Operation *op) {
 
 StepProblem ProblemBuilder::run() {
   for (Operation &op : step.getBody().front()) {
-    if (isa<WeightOp>(op))
+    // Forward ops of nothing, such as weights, are there and not made.
+    if (op.getNumOperands() == 0 && !isBackward(&op))
       continue;
     addOp(&op);
     result.forwardOps += !isBackward(&op);

@@ -4,6 +4,7 @@
 
 #include "compiler/Report/CommandTimes.h"
 
+#include "compiler/Graph/ProgramGroups.h"
 #include "compiler/Schedule/Commands.h"
 
 #include "runtime/ABI/module.h"
@@ -62,13 +63,12 @@ Demand CommandTimes::demandOfCollective(CollectiveOp collective) const {
   uint64_t bytes = 0;
   for (Value buffer : collective->getOperands())
     bytes = std::max(bytes, rangeOf(buffer).bytes);
-  const int64_t pieces =
-      std::max(shardsOf(program), updatePiecesOf(program));
-  return collectiveDemand(
-      unsigned(collective.getKind()), double(bytes),
-      ranksOfGroup(unsigned(collective.getGroup()), ranks, pieces,
-                   tensorRanksOf(program), contextRanksOf(program)),
-      *device);
+  // Of a mesh at least, be it that nobody said how many ranks there are.
+  const GroupSizes mesh = groupsOf(program);
+  const GroupSizes groups = mesh.on(std::max(ranks, mesh.meshSize()));
+  const auto group = unsigned(collective.getGroup());
+  return collectiveDemand(unsigned(collective.getKind()), double(bytes),
+                          groups[group], *device, groups.stride(group));
 }
 
 TimelineItem CommandTimes::itemOf(Operation *command) const {

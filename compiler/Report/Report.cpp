@@ -26,7 +26,7 @@ static constexpr size_t kLargest = 8;
 
 /// What was decided for the module.
 static constexpr llvm::StringLiteral kModulePasses[] = {
-    kLayoutDecision, "shard-products",    "shard-context",
+    kLayoutDecision, "shard-products",    "shard-context", "cut-stages",
     "plan-dequant",  "bucket-gradients", "select-kernels"};
 
 static constexpr std::pair<llvm::StringLiteral, ReportFormat> kFormats[] = {

@@ -74,9 +74,12 @@ SmallVector<Value> qlora::buffersWritten(Operation *command) {
 
 BufferOp qlora::gatheredBy(Operation *command) {
   auto gather = dyn_cast<CollectiveOp>(command);
-  const bool isOfWeights =
-      gather && gather.getSource() &&
-      rootOf(gather.getSource()).getArena() == Arena::Frozen;
+  if (!gather || !gather.getSource() ||
+      rootOf(gather.getTarget()).getArena() != Arena::Activation)
+    return {};
+  const Arena from = rootOf(gather.getSource()).getArena();
+  const bool isOfWeights = from == Arena::Frozen || from == Arena::Trainable ||
+                           from == Arena::Rounded;
   return isOfWeights ? rootOf(gather.getTarget()) : BufferOp();
 }
 

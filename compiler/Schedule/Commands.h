@@ -33,7 +33,7 @@ llvm::SmallVector<BufferAccess> accessesOf(mlir::Operation *command);
 /// Those that it may write.
 llvm::SmallVector<mlir::Value> buffersWritten(mlir::Operation *command);
 
-/// The buffer that a command gathers a frozen weight into, from the pieces of
+/// The buffer that a command gathers a weight into, from the pieces of
 /// ranks; null where it does anything else.
 program::BufferOp gatheredBy(mlir::Operation *command);
 

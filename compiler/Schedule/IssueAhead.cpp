@@ -36,6 +36,9 @@ public:
     for (auto [position, command] : llvm::enumerate(commands))
       if (BufferOp buffer = gatheredBy(command))
         gathered[buffer] = position;
+    size_t count = 0;
+    for (Operation &op : entry.getBody().front())
+      order[&op] = 2 * ++count;
   }
 
   unsigned run();
@@ -47,6 +50,8 @@ private:
   size_t placeFor(const Prepared &prepared, size_t earliest);
   std::vector<Work> worksOf(LaunchOp launch);
   double coverOf(Operation *command);
+  void moveBefore(Operation *op, Operation *place);
+  void hoist(Value buffer, Operation *user);
 
   SmallVector<Operation *> commands;
   const SymbolTable &symbols;
@@ -54,6 +59,10 @@ private:
   DenseSet<Operation *> ahead;
   /// Buffers that frozen weights are gathered into, and where.
   DenseMap<Operation *, size_t> gathered;
+  /// Of all ops of the block, as they move: an even number where an op began, and
+  /// the one before that of its place where it went. (MLIR numbers a block anew
+  /// after every few moves.)
+  DenseMap<Operation *, size_t> order;
 };
 
 } // namespace
@@ -166,12 +175,17 @@ size_t AheadIssuer::placeFor(const Prepared &prepared, size_t earliest) {
   return place;
 }
 
+void AheadIssuer::moveBefore(Operation *op, Operation *place) {
+  op->moveBefore(place);
+  order[op] = (order[place] - 1) | 1;
+}
+
 /// Moves what makes `buffer` before `user`, if it comes after it.
-static void hoist(Value buffer, Operation *user) {
+void AheadIssuer::hoist(Value buffer, Operation *user) {
   Operation *maker = buffer.getDefiningOp();
-  if (maker->isBeforeInBlock(user))
+  if (order[maker] <= order[user])
     return;
-  maker->moveBefore(user);
+  moveBefore(maker, user);
   for (Value source : maker->getOperands())
     hoist(source, maker);
 }
@@ -183,7 +197,7 @@ unsigned AheadIssuer::run() {
     Operation *place = commands[placeFor(
         prepared, std::max(earliest, prepared.earliest))];
     for (LaunchOp launch : prepared.launches) {
-      launch->moveBefore(place);
+      moveBefore(launch, place);
       for (Value operand : launch.getOperands())
         hoist(operand, launch);
       launch.setQueue(Queue::Copy);

@@ -85,6 +85,12 @@ static void emitArenas(OpBuilder &builder, Location loc,
     arena(program::Arena::Host, layout.getHostBytes());
 }
 
+static bool readsRounded(StepOp step) {
+  const auto isRounded = [](auto op) { return op.getRounded(); };
+  return llvm::any_of(step.getBody().getOps<WeightOp>(), isRounded) ||
+         llvm::any_of(step.getBody().getOps<GatherWeightOp>(), isRounded);
+}
+
 void LowerToProgramPass::runOnOperation() {
   ModuleOp module = getOperation();
   FailureOr<ParameterLayout> layout = ParameterLayout::of(module, offloadTables);
@@ -105,8 +111,7 @@ void LowerToProgramPass::runOnOperation() {
       inputs = std::max<int64_t>(
           inputs, 1 + (llvm::find(kStepInputs, name.getValue()) -
                        std::begin(kStepInputs)));
-    hasRounded |= llvm::any_of(step.getBody().getOps<WeightOp>(),
-                               [](WeightOp op) { return op.getRounded(); });
+    hasRounded |= readsRounded(step);
   }
   emitArenas(builder, module.getLoc(), *layout, inputBytes(inputs, tokens),
              resultBytes(tokens), hasRounded);

@@ -24,7 +24,7 @@ FailureOr<ParameterLayout> ParameterLayout::of(ModuleOp module,
                             "train.offsets, which bucket-gradients writes");
   ParameterLayout layout;
   layout.flatBytes = 4 * train::flatElements(module);
-  layout.shards = program::shardsOf(module);
+  layout.pieces = program::piecesOf(module);
   layout.update = train::planUpdate(module);
   llvm::StringMap<int64_t> flat;
   for (auto [name, offset] : llvm::zip_equal(names, offsets.asArrayRef()))
@@ -38,8 +38,9 @@ FailureOr<ParameterLayout> ParameterLayout::of(ModuleOp module,
       auto known = flat.find(parameter.getSymName());
       if (known == flat.end())
         return parameter.emitOpError("is trainable but not in train.layout");
-      layout.places[parameter.getSymName()] = {program::Arena::Trainable,
-                                               known->second, bytes};
+      layout.places[parameter.getSymName()] = {
+          program::Arena::Trainable, known->second, bytes,
+          int64_t(parameter.getPiece().value_or(0))};
       continue;
     }
     bool isOnHost = tables.contains(parameter.getSymName());
@@ -93,10 +94,12 @@ void ParameterLayout::emit(OpBuilder &builder, ModuleOp module) const {
       SmallVector<int64_t> shape(type.getShape());
       int64_t rowBytes = place.bytes / type.getDimSize(0);
       bool whole = rows == type.getDimSize(0);
+      // In pieces it begins in one of them, or goes through several.
+      const int64_t before = firstRow * rowBytes;
       shape[0] = rows;
       auto emitted = program::ParameterOp::create(
           builder, parameter.getLoc(), name, place.arena,
-          place.offset + firstRow * rowBytes,
+          place.offset + (place.piece ? 0 : before),
           whole ? place.bytes : rows * rowBytes, shape, dtypeOf(element),
           roleOf(parameter), initOf(parameter), quantizationOf(parameter, stored),
           stored ? stored.getBlock() : 0, stored && stored.getDoubleQuant(),
@@ -104,7 +107,7 @@ void ParameterLayout::emit(OpBuilder &builder, ModuleOp module) const {
           stored ? program::DTypeAttr::get(builder.getContext(),
                                            dtypeOf(stored))
                  : program::DTypeAttr(),
-          place.piece);
+          place.piece, place.piece ? before : 0);
       if (std::optional<SliceAttr> slice = parameter.getSlice()) {
         emitted.setSlices(slice->getRanks());
         emitted.setSliceDimension(slice->getDimension());
@@ -112,9 +115,10 @@ void ParameterLayout::emit(OpBuilder &builder, ModuleOp module) const {
         emitted.setDecodedScales(slice->getCodedScales());
       }
     };
-    // What is quantised or divided as a whole is one tensor.
-    if (!parameter.getPartNames() || stored || place.piece ||
-        parameter.getSlice()) {
+    // What is quantised or divided as a whole is one tensor, unless it is written
+    // by its names.
+    if (!parameter.getPartNames() || stored || parameter.getSlice() ||
+        (place.piece && !parameter.getTrainable())) {
       emitPart(parameter.getSymName(), 0, type.getDimSize(0),
                parameter.getPartNamesAttr());
       continue;
@@ -125,55 +129,62 @@ void ParameterLayout::emit(OpBuilder &builder, ModuleOp module) const {
   emitStates(builder, module);
 }
 
-/// Calls `emit` with each tensor that a piece updates, and the elements of the
-/// piece before it.
-static void
-forEachTensor(ModuleOp module, const train::UpdatePiece &piece,
-              llvm::function_ref<int64_t(StringRef)> elementOf,
-              llvm::function_ref<void(StringRef, ArrayRef<int64_t>, int64_t)>
-                  emit) {
-  const int64_t start = (1 + piece.row) * train::kFlatColumns;
-  for (auto parameter : module.getOps<ParameterOp>()) {
-    if (!parameter.getTrainable() ||
-        train::updateKindOf(parameter) != piece.kind)
-      continue;
-    for (const train::ParameterPart &part : train::partsOf(parameter)) {
-      if (!piece.parameter)
-        emit(part.name, part.shape,
-             elementOf(parameter.getSymName()) - start +
-                 part.row * parameter.getTensorType().getNumElements() /
-                     parameter.getTensorType().getDimSize(0));
-      else if (part.name == piece.name)
-        emit(part.name, part.shape, 0);
-    }
-  }
+namespace {
+/// A state of one tensor in what a rank keeps of a piece.
+struct StatePlace {
+  SmallVector<int64_t> shape;
+  int64_t offset = 0; ///< elements into the state
+  int64_t piece = 0, first = 0; ///< elements, where ranks divide it
+};
+} // namespace
+
+/// Where `part` of a parameter has its numbers, which are at element `at` of the
+/// flat arenas, among those of the piece that updates it.
+static StatePlace placeOf(const train::UpdatePiece &piece,
+                          model::ParameterOp parameter,
+                          const train::ParameterPart &part, int64_t at) {
+  RankedTensorType type = parameter.getTensorType();
+  const int64_t before =
+      part.row * (type.getNumElements() / type.getDimSize(0));
+  const int64_t start =
+      piece.parameter ? at : (1 + piece.row) * train::kFlatColumns;
+  if (parameter.getPiece())
+    return {part.shape, at - start, train::flatElements(parameter), before};
+  // A tensor may lie across the pieces of ranks.
+  if (piece.pieces > 1)
+    return {part.shape, 0, piece.type.getNumElements(), at - start + before};
+  return {part.shape, piece.parameter ? 0 : at - start + before};
 }
 
 void ParameterLayout::emitStates(OpBuilder &builder, ModuleOp module) const {
   using namespace program;
-  auto elementOf = [&](StringRef parameter) {
-    return lookup(parameter).offset / 4;
+  auto emit = [&](const train::UpdatePiece::State &state, StringRef name,
+                  const StatePlace &place) {
+    const DType dtype = dtypeOf(state.type.getElementType());
+    const int64_t width = state.type.getElementTypeBitWidth() / 8;
+    program::ParameterOp::create(
+        builder, module.getLoc(), name, Arena::State,
+        state.offset + width * place.offset,
+        width * ShapedType::getNumElements(place.shape), place.shape, dtype,
+        Role::State, Init::Zero, Quantization::None, 0, false, dtype,
+        StringAttr(), ArrayAttr(), DTypeAttr(), width * place.piece,
+        width * place.first);
   };
   for (const train::UpdatePiece &piece : update.pieces)
     for (auto [row, state] : llvm::zip_equal(piece.kind.optimizer->getStates(),
-                                             piece.states)) {
-      const DType dtype = dtypeOf(state.type.getElementType());
-      const int64_t width = state.type.getElementTypeBitWidth() / 8;
-      forEachTensor(module, piece, elementOf,
-                    [&](StringRef name, ArrayRef<int64_t> shape,
-                        int64_t element) {
-        if (row.extent != train::StateExtent::Element)
-          shape = state.type.getShape().take_front();
-        // A tensor may lie across the pieces of ranks.
-        const bool isDivided = piece.pieces > 1;
-        const int64_t first = width * element;
-        program::ParameterOp::create(
-            builder, module.getLoc(), (name + "." + row.name).str(),
-            Arena::State, state.offset + (isDivided ? 0 : first),
-            width * ShapedType::getNumElements(shape), shape, dtype,
-            Role::State, Init::Zero, Quantization::None, 0, false, dtype,
-            StringAttr(), ArrayAttr(), DTypeAttr(),
-            isDivided ? tensorBytes(state.type) : 0, isDivided ? first : 0);
-      });
-    }
+                                             piece.states))
+      for (auto parameter : module.getOps<model::ParameterOp>()) {
+        if (!parameter.getTrainable() ||
+            train::updateKindOf(parameter) != piece.kind)
+          continue;
+        for (const train::ParameterPart &part : train::partsOf(parameter)) {
+          if (piece.parameter && part.name != piece.name)
+            continue;
+          StatePlace place = placeOf(piece, parameter, part,
+                                     lookup(parameter.getSymName()).offset / 4);
+          if (row.extent != train::StateExtent::Element)
+            place.shape = llvm::to_vector(state.type.getShape().take_front());
+          emit(state, (part.name + "." + row.name).str(), place);
+        }
+      }
 }

@@ -2,8 +2,8 @@
 
 // Where every parameter lives: frozen ones in the frozen arena in the order of
 // the module, or in the host arena where they may be and are wanted there;
-// trainable ones at the element offsets that bucket-gradients
-// gave them.
+// trainable ones, or a rank's pieces of them, at the element offsets that
+// bucket-gradients gave them.
 
 #ifndef QLORA_COMPILER_SCHEDULE_PARAMETERLAYOUT_H
 #define QLORA_COMPILER_SCHEDULE_PARAMETERLAYOUT_H
@@ -37,7 +37,7 @@ public:
   }
   /// Of one that lies in pieces: all of them, behind each other.
   int64_t gatheredBytes(mlir::StringRef parameter) const {
-    return shards * lookup(parameter).piece;
+    return pieces * lookup(parameter).piece;
   }
   int64_t getFrozenBytes() const { return frozenBytes; }
   int64_t getHostBytes() const { return hostBytes; }
@@ -54,7 +54,7 @@ private:
 
   llvm::StringMap<ParameterPlace> places;
   train::UpdatePlan update;
-  int64_t shards = 1;
+  int64_t pieces = 1; ///< of what lies in pieces
   int64_t frozenBytes = 0;
   int64_t hostBytes = 0;
   int64_t flatBytes = 0;

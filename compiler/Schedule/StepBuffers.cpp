@@ -163,9 +163,11 @@ void StepLowering::bindInputs() {
 }
 
 void StepLowering::bindResults() {
+  DenseSet<Attribute> bound; // several chunks add to what is read once
   for (auto op : step.getBody().getOps<MemoryOp>())
     for (const MemoryStore &store : op.getMemoryStores())
-      if (isa_and_nonnull<StringAttr>(store.memory.name))
+      if (isa_and_nonnull<StringAttr>(store.memory.name) &&
+          bound.insert(store.memory.name).second)
         program::BindOp::create(b, step.getLoc(),
                                 program::Binding(resultOf(store.memory).kind),
                                 at(memory.placeOf(store)).buffer);
@@ -175,17 +177,40 @@ void StepLowering::bindResults() {
 // Of the step
 //===----------------------------------------------------------------------===//
 
+/// Of a buffer for `value`: with what fills the last piece of one that is in
+/// pieces on the ranks, or will be.
+int64_t StepLowering::bytesFor(Value value) const {
+  if (auto gather = value.getDefiningOp<GatherWeightOp>())
+    return layout.gatheredBytes(gather.getParameter()) /
+           (gather.getRounded() ? 2 : 1);
+  int64_t bytes = tensorBytes(tensorTypeOf(value));
+  for (Operation *user : value.getUsers())
+    if (auto scatter = dyn_cast<ScatterGradientOp>(user))
+      bytes = std::max(bytes, layout.gatheredBytes(scatter.getParameter()));
+  return bytes;
+}
+
+/// Whether the memory of a value goes on behind it, and what else has been
+/// there has left that alone.
+bool StepLowering::hasRoomBehind(Value value) {
+  const MemoryRoot &root = memory.rootOf(value);
+  const int64_t bytes = tensorBytes(tensorTypeOf(value));
+  auto buffer = placeOf(value).buffer.getDefiningOp<program::BufferOp>();
+  return !root.outside && memory.placeOf(value).offset == 0 &&
+         int64_t(buffer.getBytes()) == bytesFor(value) &&
+         llvm::all_of(root.values, [&](Value other) {
+           return tensorBytes(tensorTypeOf(other)) <= bytes;
+         });
+}
+
 /// A new buffer of the activation arena for `value`.
-Place StepLowering::allocate(Value value, bool isSaved) {
+Place StepLowering::allocate(Value value, int64_t bytes, bool isSaved) {
   RankedTensorType type = tensorTypeOf(value);
   Operation *def = value.getDefiningOp();
-  int64_t bytes = tensorBytes(type);
-  qlora_dtype dtype = *elementDtype(type.getElementType());
   // What ranks have pieces of is bytes until it is read.
-  if (auto gather = dyn_cast<GatherWeightOp>(def)) {
-    bytes = layout.gatheredBytes(gather.getParameter());
-    dtype = QLORA_DTYPE_U8;
-  }
+  const qlora_dtype dtype = isa<GatherWeightOp>(def)
+                                ? QLORA_DTYPE_U8
+                                : *elementDtype(type.getElementType());
   auto buffer = program::BufferOp::create(
       b, def->getLoc(), Arena::Activation, std::nullopt, bytes,
       program::DType(dtype), labelOf(def), isSaved);
@@ -213,11 +238,13 @@ Value StepLowering::bufferOf(unsigned root) {
     return buffer;
   const MemoryRoot &memoryRoot = memory.root(root);
   Value first = memoryRoot.first;
-  return buffer =
-             (memoryRoot.outside
-                  ? outsidePlace(*memoryRoot.outside, tensorTypeOf(first))
-                  : allocate(first, isSaved(memoryRoot)))
-                 .buffer;
+  if (memoryRoot.outside)
+    return buffer =
+               outsidePlace(*memoryRoot.outside, tensorTypeOf(first)).buffer;
+  int64_t bytes = 0;
+  for (Value value : memoryRoot.values)
+    bytes = std::max(bytes, bytesFor(value));
+  return buffer = allocate(first, bytes, isSaved(memoryRoot)).buffer;
 }
 
 Place StepLowering::at(const MemoryPlace &place) {
@@ -232,7 +259,7 @@ Place StepLowering::densePlaceOf(Value value) {
   RankedTensorType type = tensorTypeOf(value);
   if (place.stride == matrixColumns(type) || matrixRows(type) == 1)
     return place;
-  Place dense = allocate(value, /*isSaved=*/false);
+  Place dense = allocate(value, tensorBytes(type), /*isSaved=*/false);
   launchCopy("copy_rows", value, place, dense, "copy");
   return dense;
 }

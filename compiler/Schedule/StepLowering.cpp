@@ -199,18 +199,47 @@ void StepLowering::lowerStores(MemoryOp op) {
 void StepLowering::lowerAllReduce(AllReduceOp op) {
   Value buffer = arenaBuffer(Arena::Gradient, 4 * op.getOffset(),
                              4 * op.getElements(), QLORA_DTYPE_F32);
-  program::CollectiveOp::create(b, op.getLoc(), program::Collective::AllReduce,
-                                op.getBucket(), buffer, /*source=*/Value());
+  program::CollectiveOp::create(
+      b, op.getLoc(), program::Collective::AllReduce, op.getBucket(), buffer,
+      /*source=*/Value(), /*peer=*/0,
+      op.getPieces() ? program::Group::Replicas : program::Group::DP);
 }
 
 /// The pieces of all ranks, and what fills the last.
 void StepLowering::lowerGather(GatherWeightOp op) {
   const ParameterPlace &place = layout.lookup(op.getParameter());
-  Value piece = arenaBuffer(place.arena, place.offset, place.piece,
-                            QLORA_DTYPE_U8);
+  Value piece =
+      op.getRounded()
+          ? arenaBuffer(Arena::Rounded, place.offset / 2, place.piece / 2,
+                        QLORA_DTYPE_U8)
+          : arenaBuffer(place.arena, place.offset, place.piece, QLORA_DTYPE_U8);
   program::CollectiveOp::create(b, op.getLoc(), program::Collective::AllGather,
                                 gathers++, placeOf(op).buffer, piece,
                                 /*peer=*/0, program::Group::FSDP);
+}
+
+/// The whole gradient, with what fills the last piece as zeros.
+void StepLowering::lowerScatter(ScatterGradientOp op) {
+  Value gradient = op.getGradient();
+  RankedTensorType type = tensorTypeOf(gradient);
+  const int64_t bytes = tensorBytes(type);
+  const int64_t filled = layout.gatheredBytes(op.getParameter()) - bytes;
+  Place whole = placeOf(gradient);
+  const bool isDense =
+      whole.stride == matrixColumns(type) || matrixRows(type) == 1;
+  if (!isDense || (filled > 0 && !hasRoomBehind(gradient))) {
+    Place copy = allocate(gradient, bytes + filled, /*isSaved=*/false);
+    launchCopy("copy_rows", gradient, whole, copy, "copy");
+    whole = copy;
+  }
+  if (filled > 0)
+    program::FillOp::create(b, op.getLoc(),
+                            program::ViewOp::create(b, op.getLoc(), whole.buffer,
+                                                    bytes, filled));
+  program::CollectiveOp::create(
+      b, op.getLoc(), program::Collective::ReduceScatter, gathers++,
+      view(placeOf(op), op), filled > 0 ? whole.buffer : view(whole, gradient),
+      /*peer=*/0, program::Group::FSDP);
 }
 
 /// In place: a piece of the range is this rank's.
@@ -253,6 +282,26 @@ void StepLowering::lowerAllSum(AllSumOp op) {
     launchCopy("copy_rows", result, dense, to, "copy");
 }
 
+/// Values one by one, as the other stage receives them.
+void StepLowering::lowerSend(SendOp op) {
+  for (Value value : op.getValues())
+    program::CollectiveOp::create(b, op.getLoc(), program::Collective::Send,
+                                  gathers++, view(densePlaceOf(value), value),
+                                  /*source=*/Value(), op.getPeer(),
+                                  program::Group::PP);
+  for (Value zero : op.getZeros())
+    if (!zero.use_empty())
+      program::FillOp::create(b, op.getLoc(), view(placeOf(zero), zero));
+}
+
+void StepLowering::lowerReceive(ReceiveOp op) {
+  for (Value value : op.getValues())
+    program::CollectiveOp::create(b, op.getLoc(), program::Collective::Recv,
+                                  gathers++, view(placeOf(value), value),
+                                  /*source=*/Value(), op.getPeer(),
+                                  program::Group::PP);
+}
+
 LogicalResult StepLowering::lower(Operation &op) {
   return TypeSwitch<Operation *, LogicalResult>(&op)
       .Case<RowsOp>([&](auto op) { return lowerRows(op); })
@@ -273,6 +322,10 @@ LogicalResult StepLowering::lower(Operation &op) {
         return success();
       })
       .Case<AllSumOp>([&](auto op) { return lowerAllSum(op), success(); })
+      .Case<SendOp>([&](auto op) { return lowerSend(op), success(); })
+      .Case<ReceiveOp>([&](auto op) { return lowerReceive(op), success(); })
+      .Case<ScatterGradientOp>(
+          [&](auto op) { return lowerScatter(op), success(); })
       .Case<GatherWeightOp, GatherFlatOp>(
           [&](auto op) { return lowerGather(op), success(); })
       .Case<ClearOp>([&](ClearOp op) {

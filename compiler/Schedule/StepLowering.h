@@ -87,8 +87,11 @@ private:
   void lowerAllReduce(train::AllReduceOp op);
   void lowerGather(model::GatherWeightOp op);
   void lowerGather(train::GatherFlatOp op);
+  void lowerScatter(train::ScatterGradientOp op);
   void lowerTogether(mlir::Operation &op, program::Collective kind,
                      model::Ranks ranks);
+  void lowerSend(model::SendOp op);
+  void lowerReceive(model::ReceiveOp op);
   void lowerAllSum(model::AllSumOp op);
 
   // Buffers.
@@ -99,7 +102,9 @@ private:
   Place outsidePlace(const model::OutsideMemory &outside,
                      mlir::RankedTensorType type);
   Place flatPlace(const model::OutsideMemory &outside);
-  Place allocate(mlir::Value value, bool isSaved);
+  Place allocate(mlir::Value value, int64_t bytes, bool isSaved);
+  int64_t bytesFor(mlir::Value value) const;
+  bool hasRoomBehind(mlir::Value value);
   bool isSaved(const MemoryRoot &root) const;
   mlir::Value arenaBuffer(program::Arena arena, int64_t offset, int64_t bytes,
                           qlora_dtype dtype, const BufferPieces &pieces = {});

@@ -139,7 +139,9 @@ def Model_MapArrayAttr : TypedArrayAttrBase<Model_MapAttr, "operand maps">;
 def Model_Ranks : I32EnumAttr<"Ranks", "which ranks do something together", [
     I32EnumAttrCase<"FSDP", 1, "fsdp">,
     I32EnumAttrCase<"TP", 2, "tp">,
-    I32EnumAttrCase<"CP", 3, "cp">]> {
+    I32EnumAttrCase<"CP", 3, "cp">,
+    I32EnumAttrCase<"PP", 4, "pp">,
+    I32EnumAttrCase<"Replicas", 5, "replicas">]> {
   let cppNamespace = "::qlora::model";
   let genSpecializedAttr = 0;
 }

@@ -64,9 +64,13 @@ def Model_ParameterOp : Model_Op<"parameter", [Symbol]> {
     with weight decay, but for `undecayed`, and with `rate_scale` times the
     learning rate.
 
-    Of a frozen one each rank may hold a `piece`, so many bytes of its tensor as
-    it is stored (`model.gather_weight`). (C8) they are positive, and the
-    parameter is not trainable.
+    Each rank may hold a `piece`, so many bytes of its tensor as it is stored
+    (`model.gather_weight`), and of a trained one of its gradient and of what the
+    optimizer keeps. (C8) they are positive, and of a trained one whole cache
+    lines.
+
+    `elsewhere` marks one that other stages of a pipeline use, and this one does
+    not. (C10) it is trainable.
 
     With `slice` each rank has its slice of what the files hold, and the type is
     that of one. (C9) the parameter is not trainable, and its dimension so many
@@ -85,7 +89,8 @@ def Model_ParameterOp : Model_Op<"parameter", [Symbol]> {
     OptionalAttr<DenseI64ArrayAttr>:$part_rows, UnitAttr:$transposed,
     UnitAttr:$undecayed, DefaultValuedAttr<F64Attr, "1.0">:$rate_scale,
     DefaultValuedStrAttr<StrAttr, "adamw">:$optimizer,
-    OptionalAttr<I64Attr>:$piece, OptionalAttr<Model_SliceAttr>:$slice);
+    OptionalAttr<I64Attr>:$piece, OptionalAttr<Model_SliceAttr>:$slice,
+    UnitAttr:$elsewhere);
   let assemblyFormat = "$sym_name `:` $type attr-dict";
   let extraClassDeclaration = [{
     ::mlir::RankedTensorType getTensorType() {

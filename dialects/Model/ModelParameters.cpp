@@ -4,6 +4,7 @@
 
 #include "dialects/Model/Model.h"
 
+#include "runtime/ABI/module.h"
 #include "runtime/Kernels/Math/Stored.h"
 
 #include <numeric>
@@ -111,10 +112,15 @@ LogicalResult ParameterOp::verify() {
        getOptimizer() != "adamw"))
     return emitOpError("(C7) expects undecayed, rate_scale and optimizer beside "
                        "trainable only");
-  if (getPiece() && (*getPiece() <= 0 || getTrainable()))
-    return emitOpError("(C8) expects pieces of a frozen parameter that have "
-                       "bytes, but got ")
-           << *getPiece();
+  if (getElsewhere() && !getTrainable())
+    return emitOpError("(C10) expects a trainable parameter where other stages "
+                       "use it");
+  if (getPiece() &&
+      (*getPiece() <= 0 ||
+       (getTrainable() && *getPiece() % QLORA_PIECE_ALIGNMENT != 0)))
+    return emitOpError("(C8) expects pieces that have bytes, and of what is "
+                       "trained a multiple of ")
+           << QLORA_PIECE_ALIGNMENT << ", but got " << *getPiece();
   if (failed(verifyParts(*this)) || failed(verifySlice(*this)))
     return failure();
   return verifyStorage(*this);

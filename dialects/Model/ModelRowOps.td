@@ -352,9 +352,12 @@ def Model_RowRandomOp : Model_Op<"row_random", [Pure]> {
   let summary = "uniform numbers in [0, 1) from (seed, micro-batch, id, row)";
   let description = [{
     With `shared` those of this rank's columns, where ranks that share a row have
-    as many each.
+    as many each. With `runs` > 1 rows are those of run number `run` of so many,
+    of `run_rows` each, that follow each other in all rows again and again.
   }];
-  let arguments = (ins I64Attr:$id, UnitAttr:$shared);
+  let arguments = (ins I64Attr:$id, UnitAttr:$shared,
+    DefaultValuedAttr<I64Attr, "1">:$runs, DefaultValuedAttr<I64Attr, "0">:$run,
+    DefaultValuedAttr<I64Attr, "0">:$run_rows);
   let results = (outs Model_Row1D:$result);
   let assemblyFormat = "attr-dict `:` type($result)";
 }

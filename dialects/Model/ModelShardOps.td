@@ -23,9 +23,9 @@ def Model_GatherWeightOp : Model_StagedOp<Model_Dialect, "gather_weight",
   let description = [{
     What each rank holds of it, one behind the other, in memory of the step. All
     of them do it together. (C1) the parameter has a `piece`, and the result its
-    type.
+    type, or with `rounded` that in bf16, as `model.weight` has it.
   }];
-  let ownArguments = (ins FlatSymbolRefAttr:$parameter);
+  let ownArguments = (ins FlatSymbolRefAttr:$parameter, UnitAttr:$rounded);
   let results = (outs Model_Tensor:$result);
   let assemblyFormat = "$parameter attr-dict `:` type($result)";
 }
@@ -104,6 +104,41 @@ def Model_SwapBlocksOp : Model_Library<"swap_blocks"> {
   let results = (outs Model_Tensor:$result);
   let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
   let hasVerifier = 1;
+}
+
+def Model_SendOp : Model_StagedOp<Model_Dialect, "send",
+    [Model_MemoryOp, DeclareOpInterfaceMethods<Model_LossOp, ["getReadName"]>]> {
+  let summary = "tensors go to the stage `peer` places on in the pipeline";
+  let description = [{
+    Back where peer is negative. Of a forward that goes on in another stage the
+    results stand for what that one reads at its end under these `names`, and are
+    zero. Gradients come back of the `wanted` ones. (C1) as many names as
+    results, and as many flags as tensors.
+  }];
+  let ownArguments = (ins Variadic<Model_Tensor>:$values, I64Attr:$peer,
+    DefaultValuedAttr<StrArrayAttr, "{}">:$names,
+    DenseBoolArrayAttr:$wanted);
+  let results = (outs Variadic<Model_Tensor>:$zeros);
+  let assemblyFormat =
+      "operands `to` $peer attr-dict `:` functional-type(operands, results)";
+  let hasVerifier = 1;
+}
+
+def Model_ReceiveOp : Model_StagedOp<Model_Dialect, "receive",
+    [Model_MemoryOp]> {
+  let summary = "what the stage `peer` places on in the pipeline sends";
+  let description = [{
+    In the order of its `model.send`. What is trained there flows into the
+    `wanted` ones, whose gradients are sent back. (C1) as many flags as tensors.
+  }];
+  let ownArguments = (ins I64Attr:$peer, DenseBoolArrayAttr:$wanted);
+  let results = (outs Variadic<Model_Tensor>:$values);
+  let assemblyFormat = "`from` $peer attr-dict `:` type($values)";
+  let hasVerifier = 1;
+  let extraClassDeclaration = [{
+    /// Whether something trained elsewhere flows into the result.
+    bool isWanted(unsigned result) { return getWanted()[result]; }
+  }];
 }
 
 def Model_HeadPartOp : Model_Library<"head_part"> {

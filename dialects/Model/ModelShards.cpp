@@ -19,8 +19,12 @@ LogicalResult
 GatherWeightOp::verifySymbolUses(SymbolTableCollection &symbols) {
   auto parameter = symbols.lookupNearestSymbolFrom<ParameterOp>(
       *this, getParameterAttr());
+  auto typeOf = [&](RankedTensorType whole) -> Type {
+    return getRounded() ? whole.clone(BFloat16Type::get(getContext())) : whole;
+  };
   if (!parameter || !parameter.getPiece() ||
-      parameter.getType() != getResult().getType())
+      (getRounded() && !parameter.getTrainable()) ||
+      typeOf(parameter.getTensorType()) != getResult().getType())
     return emitOpError("(C1) expects a parameter in pieces of the type ")
            << getResult().getType() << ", but got " << getParameterAttr();
   return success();
@@ -98,6 +102,24 @@ LogicalResult ReduceScatterOp::verify() {
     return emitOpError("(C2) expects numbers to add up, but got ")
            << getX().getType();
   return verifyTogether(*this, getResult(), getX());
+}
+
+LogicalResult SendOp::verify() {
+  if (getNames().size() == getZeros().size() &&
+      getWanted().size() == getValues().size())
+    return success();
+  return emitOpError("(C1) expects a name for each result and a flag for each "
+                     "tensor");
+}
+
+StringRef SendOp::getReadName(unsigned result) {
+  return cast<StringAttr>(getNames()[result]).getValue();
+}
+
+LogicalResult ReceiveOp::verify() {
+  if (getWanted().size() == getValues().size())
+    return success();
+  return emitOpError("(C1) expects a flag for each tensor");
 }
 
 static bool isF32Rows(Value value, Value hidden, int64_t columns) {

@@ -21,33 +21,62 @@
 
 namespace qlora::program {
 
-/// Of a module: among how many ranks its base is divided; 1: among none.
-inline constexpr llvm::StringLiteral kShardsAttr = "program.shards";
-inline int64_t shardsOf(mlir::ModuleOp module) {
-  auto shards = module->getAttrOfType<mlir::IntegerAttr>(kShardsAttr);
-  return shards ? shards.getInt() : 1;
+/// Numbers that are facts of a whole module, under these names.
+inline int64_t numberOf(mlir::Operation *module, llvm::StringRef name,
+                        int64_t ifAbsent = 1) {
+  auto number = module->getAttrOfType<mlir::IntegerAttr>(name);
+  return number ? number.getInt() : ifAbsent;
 }
-/// Of a module: among how many ranks its updates are divided; 1: among none.
+
+/// Among how many ranks the base is divided; 1: among none.
+inline constexpr llvm::StringLiteral kShardsAttr = "program.shards";
+inline int64_t shardsOf(mlir::Operation *module) {
+  return numberOf(module, kShardsAttr);
+}
+
+/// Among how many ranks updates are divided; 1: among none.
 inline constexpr llvm::StringLiteral kUpdatePiecesAttr =
     "program.update_pieces";
 inline int64_t updatePiecesOf(mlir::Operation *module) {
-  auto pieces = module->getAttrOfType<mlir::IntegerAttr>(kUpdatePiecesAttr);
-  return pieces ? pieces.getInt() : 1;
+  return numberOf(module, kUpdatePiecesAttr);
 }
 
-/// Of a module: how many ranks share each product; 1: none do.
+/// Among how many ranks what is trained is divided, with its gradients and
+/// states; 1: among none.
+inline constexpr llvm::StringLiteral kTrainedPiecesAttr =
+    "program.trained_pieces";
+inline int64_t trainedPiecesOf(mlir::Operation *module) {
+  return numberOf(module, kTrainedPiecesAttr);
+}
+
+/// Ranks of group FSDP, whatever they divide.
+inline int64_t piecesOf(mlir::Operation *module) {
+  return std::max({shardsOf(module), updatePiecesOf(module),
+                   trainedPiecesOf(module)});
+}
+
+/// How many ranks share each product; 1: none do.
 inline constexpr llvm::StringLiteral kTensorRanksAttr = "program.tensor_ranks";
 inline int64_t tensorRanksOf(mlir::Operation *module) {
-  auto ranks = module->getAttrOfType<mlir::IntegerAttr>(kTensorRanksAttr);
-  return ranks ? ranks.getInt() : 1;
+  return numberOf(module, kTensorRanksAttr);
 }
 
-/// Of a module: how many ranks share each line; 1: each has its own.
+/// How many ranks share each line; 1: each has its own.
 inline constexpr llvm::StringLiteral kContextRanksAttr =
     "program.context_ranks";
 inline int64_t contextRanksOf(mlir::Operation *module) {
-  auto ranks = module->getAttrOfType<mlir::IntegerAttr>(kContextRanksAttr);
-  return ranks ? ranks.getInt() : 1;
+  return numberOf(module, kContextRanksAttr);
+}
+
+/// How many ranks are the stages of a pipeline, and which of them the module is
+/// the program of; 1: there is none.
+inline constexpr llvm::StringLiteral kStagesAttr = "program.stages";
+inline constexpr llvm::StringLiteral kStageAttr = "program.stage";
+inline int64_t stagesOf(mlir::Operation *module) {
+  return numberOf(module, kStagesAttr);
+}
+inline int64_t stageOf(mlir::Operation *module) {
+  return numberOf(module, kStageAttr, /*ifAbsent=*/0);
 }
 
 } // namespace qlora::program

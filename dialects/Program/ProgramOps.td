@@ -188,7 +188,8 @@ def Program_CollectiveAttr
 
 def Program_Group : Program_Enum<"Group", "qlora_group", [
     I32EnumAttrCase<"DP", 0, "dp">, I32EnumAttrCase<"FSDP", 1, "fsdp">,
-    I32EnumAttrCase<"TP", 2, "tp">, I32EnumAttrCase<"CP", 3, "cp">]>;
+    I32EnumAttrCase<"TP", 2, "tp">, I32EnumAttrCase<"CP", 3, "cp">,
+    I32EnumAttrCase<"PP", 4, "pp">, I32EnumAttrCase<"Replicas", 5, "replicas">]>;
 def Program_GroupAttr : Program_EnumAttr<Program_Group, "group">;
 
 def Program_ArenaOp : Program_Op<"arena"> {

@@ -36,8 +36,8 @@ static Value zeroRow(OpBuilder &b, Location loc, int64_t columns) {
 }
 
 /// A gradient of zero: f32 rows without inputs.
-static Value zeroLike(OpBuilder &b, Location loc, Value value) {
-  RankedTensorType type = tensorOf(value);
+Value qlora::train::buildZeros(OpBuilder &b, Location loc,
+                               RankedTensorType type) {
   return buildRows(b, loc, {type}, {}, matrixColumns(type), {}, "zero",
                    [&](OpBuilder &inner, ValueRange) -> SmallVector<Value> {
                      return {zeroRow(inner, loc, matrixColumns(type))};
@@ -389,12 +389,49 @@ static LogicalResult reverse(SwapBlocksOp swap, Tape &tape) {
   return success();
 }
 
+/// The gradients of what was sent come back.
+static LogicalResult reverse(SendOp send, Tape &tape) {
+  SmallVector<Value> wanted;
+  for (auto [value, isWanted] :
+       llvm::zip_equal(send.getValues(), send.getWanted()))
+    if (isWanted)
+      wanted.push_back(value);
+  if (wanted.empty())
+    return success();
+  const SmallVector<bool> flags(wanted.size(), false);
+  auto gradients = ReceiveOp::create(tape.getBuilder(), send.getLoc(),
+                                     ValueRange(wanted).getTypes(),
+                                     send.getPeer(), flags);
+  for (auto [value, gradient] : llvm::zip_equal(wanted, gradients.getValues()))
+    tape.add(value, gradient);
+  return success();
+}
+
+static LogicalResult reverse(ReceiveOp receive, Tape &tape) {
+  SmallVector<Value> gradients;
+  for (auto [value, isWanted] :
+       llvm::zip_equal(receive.getValues(), receive.getWanted())) {
+    if (!isWanted)
+      continue;
+    Value gradient = tape.lookup(value);
+    gradients.push_back(gradient ? gradient
+                                 : buildZeros(tape.getBuilder(),
+                                              receive.getLoc(),
+                                              tensorOf(value)));
+  }
+  const SmallVector<bool> flags(gradients.size(), false);
+  SendOp::create(tape.getBuilder(), receive.getLoc(), TypeRange(), gradients,
+                 receive.getPeer(), tape.getBuilder().getStrArrayAttr({}),
+                 flags);
+  return success();
+}
+
 static LogicalResult reverse(SplitOp split, Tape &tape) {
   OpBuilder &b = tape.getBuilder();
   SmallVector<Value> parts;
   for (Value part : split.getParts()) {
     Value gradient = tape.lookup(part);
-    parts.push_back(gradient ? gradient : zeroLike(b, split.getLoc(), part));
+    parts.push_back(gradient ? gradient : buildZeros(b, split.getLoc(), tensorOf(part)));
   }
   tape.add(split.getWhole(),
            ConcatOp::create(b, split.getLoc(), split.getWhole().getType(),
@@ -434,6 +471,11 @@ struct RuleOf : Differentiable::template ExternalModel<RuleOf<Op>, Op> {
   LogicalResult buildGradient(Operation *op, Tape &tape) const {
     return reverse(cast<Op>(op), tape);
   }
+  bool isWanted(Operation *op, unsigned result) const {
+    if constexpr (std::is_same_v<Op, ReceiveOp>)
+      return cast<Op>(op).isWanted(result);
+    return false;
+  }
 };
 
 } // namespace
@@ -449,8 +491,8 @@ void qlora::train::registerModelGradients(DialectRegistry &registry) {
                 CountChoicesOp, ColumnSumOp, RmsNormOp, LayerNormOp, RopeOp,
                 ActivationOp, GluOp, AddOp, ScaleOp, AddBiasOp, MagnitudeOp,
                 GateRowsOp, TokenListOp, MatchTokensOp, ScaleRowsOp, DropoutOp,
-                NoiseOp, RowsOp, AllSumOp, AllToAllOp, SwapBlocksOp, SplitOp,
-                ConcatOp, RouteOp, SortByExpertOp, GatherRowsOp, CombineRowsOp,
+                NoiseOp, RowsOp, AllSumOp, AllToAllOp, SwapBlocksOp, SendOp,
+                ReceiveOp, SplitOp, ConcatOp, RouteOp, SortByExpertOp, GatherRowsOp, CombineRowsOp,
                 TransposeRowsOp, GroupedLinearOp>(context);
   });
 }

@@ -36,8 +36,11 @@ inline constexpr int64_t kFlatAlignment = 16;
 
 struct Optimizer; ///< Optimizers.h
 
-/// How a trained parameter is updated, beside what is the same for all.
+/// How a trained parameter is updated, beside what is the same for all. What
+/// ranks hold pieces of is apart, behind all else: its gradients are added up
+/// over other ranks.
 struct UpdateKind {
+  bool isDivided = false;
   const Optimizer *optimizer = nullptr; ///< of one table
   double rateScale = 1; ///< times the learning rate
   bool isUndecayed = false;
@@ -65,7 +68,8 @@ llvm::SmallVector<FlatGroup> flatGroups(mlir::Operation *module);
 
 /// Elements of the flat arenas: the statistics row and all groups.
 int64_t flatElements(mlir::Operation *module);
-/// Elements of a parameter with what aligns the next one.
+/// Elements of a parameter, or of a rank's piece of it, with what aligns the next
+/// one.
 int64_t flatElements(model::ParameterOp parameter);
 
 /// Reverse-mode bookkeeping: which values need a gradient, and what has been
@@ -93,6 +97,10 @@ private:
   llvm::DenseMap<mlir::Value, mlir::Value> gradients;
   llvm::DenseSet<mlir::Value> wanted;
 };
+
+/// A row op that makes zeros.
+mlir::Value buildZeros(mlir::OpBuilder &builder, mlir::Location loc,
+                       mlir::RankedTensorType type);
 
 /// Attaches the rules of ModelGradients.cpp to the model's ops.
 void registerModelGradients(mlir::DialectRegistry &registry);

@@ -17,6 +17,9 @@ def Train_Differentiable : OpInterface<"Differentiable"> {
     InterfaceMethod<"Reverse rule. On failure an error was emitted.",
       "::llvm::LogicalResult", "buildGradient",
       (ins "::qlora::train::Tape &":$tape)>,
+    InterfaceMethod<[{True for a result that something trained outside of the
+      step flows into.}], "bool", "isWanted", (ins "unsigned":$result), [{}],
+      [{ return false; }]>,
   ];
 }
 

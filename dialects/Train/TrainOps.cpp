@@ -33,12 +33,15 @@ void TrainDialect::initialize() {
 }
 
 UpdateKind qlora::train::updateKindOf(ParameterOp parameter) {
-  return {findOptimizer(parameter.getOptimizer()),
+  return {parameter.getPiece().has_value(),
+          findOptimizer(parameter.getOptimizer()),
           parameter.getRateScale().convertToDouble(),
           parameter.getUndecayed()};
 }
 
 int64_t qlora::train::flatElements(ParameterOp parameter) {
+  if (parameter.getPiece())
+    return *parameter.getPiece() / sizeof(float);
   return llvm::alignTo(parameter.getTensorType().getNumElements(),
                        kFlatAlignment);
 }
@@ -103,7 +106,7 @@ LogicalResult StepOp::verifyRegions() {
       backward = backward ? backward : &op;
       continue;
     }
-    if (!backward)
+    if (!backward || getChunks() > 1)
       continue;
     InFlightDiagnostic error =
         op.emitOpError("(C4) stands in the forward, but after the backward "
@@ -189,6 +192,8 @@ static LogicalResult verifyOfTrained(Operation *op, FlatSymbolRefAttr name,
     return op->emitOpError("refers to ")
            << name << ", which is not a model.parameter";
   RankedTensorType type = tensorOf(value), of = parameter.getTensorType();
+  if (parameter.getPiece())
+    of = of.clone({flatElements(parameter)});
   const bool isPart = !part || part.isOf(of);
   if (part && isPart)
     of = part.of(of);
@@ -212,6 +217,26 @@ LogicalResult
 InitializeOp::verifySymbolUses(SymbolTableCollection &symbols) {
   return verifyOfTrained(*this, getParameterAttr(), getValue(), "value",
                          symbols);
+}
+
+LogicalResult
+ScatterGradientOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  auto parameter =
+      symbols.lookupNearestSymbolFrom<ParameterOp>(*this, getParameterAttr());
+  auto type = RankedTensorType::get(
+      {parameter && parameter.getPiece() ? flatElements(parameter) : 0},
+      Float32Type::get(getContext()));
+  if (!parameter || !parameter.getTrainable() || !parameter.getPiece() ||
+      getResult().getType() != type ||
+      !tensorOf(getGradient()).getElementType().isF32() ||
+      tensorOf(getGradient()).getNumElements() !=
+          parameter.getTensorType().getNumElements())
+    return emitOpError(
+               "(C1) expects the f32 gradient of a trained parameter in "
+               "pieces, and a piece of it, but got ")
+           << getGradient().getType() << " and " << getResult().getType()
+           << " for " << getParameterAttr();
+  return success();
 }
 
 LogicalResult GatherFlatOp::verify() {
@@ -364,8 +389,17 @@ KernelCall EmbeddingGradOp::getKernelCall() {
 KernelCall ClipNormOp::getKernelCall() {
   // The statistics row comes first; the kernel reads the count from it.
   return {"clip_norm",
-          {{A::Operand, 0}, {A::Result, 0}, {A::Result, 1}, {A::Workspace}},
-          {tensorOf(getGradient()).getNumElements(), kFlatColumns},
+          {{A::Operand, 0}, getLengths() ? A{A::Operand, 1} : A{A::Absent},
+           {A::Result, 0}, {A::Result, 1}, {A::Workspace}},
+          {tensorOf(getGradient()).getNumElements(), kFlatColumns,
+           getLengths() ? tensorOf(getLengths()).getNumElements() : 0},
+          {}};
+}
+
+KernelCall qlora::train::LengthOp::getKernelCall() {
+  return {"length",
+          {{A::Operand, 0}, {A::Result, 0}, {A::Workspace}},
+          {tensorOf(getX()).getNumElements()},
           {}};
 }
 

@@ -101,10 +101,12 @@ def Train_StepOp : Op<Train_Dialect, "step", [IsolatedFromAbove, NoTerminator,
     with the input that each is in `inputs`. (C1) as many arguments as
     inputs. (C2) others have none. (C3) each input is one of
     kStepInputs, and there once. (C4) ops of the backward come after all of the
-    forward. (C5) only `accumulate` has a backward.
+    forward, but where the batch is done in several `chunks`, each of which has
+    both. (C5) only `accumulate` has a backward.
   }];
   let arguments = (ins Train_StepKindAttr:$kind, I64Attr:$batch,
-                       I64Attr:$length, StrArrayAttr:$inputs);
+                       I64Attr:$length, StrArrayAttr:$inputs,
+                       DefaultValuedAttr<I64Attr, "1">:$chunks);
   let regions = (region SizedRegion<1>:$body);
   let assemblyFormat =
       "$kind `batch` $batch `length` $length $inputs attr-dict-with-keyword $body";
@@ -116,14 +118,31 @@ def Train_AccumulateOp : Train_Store<"accumulate",
     [DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
   let summary = "adds a gradient to that of a parameter";
   let description = [{
-    (C1) the gradient is f32 and has as many elements as the parameter.
-    (C2) the parameter is trainable. With `part` it is of what this rank uses of
-    the parameter, and so are the elements.
+    (C1) the gradient is f32 and has as many elements as the parameter, or as
+    this rank's piece of it. (C2) the parameter is trainable. With `part` it is of
+    what this rank uses of the parameter, and so are the elements.
   }];
   let ownArguments = (ins FlatSymbolRefAttr:$parameter,
                        Model_Tensor:$gradient,
                        Model_UsedPartAttr:$part);
   let assemblyFormat = "$parameter `,` $gradient attr-dict `:` type($gradient)";
+}
+
+def Train_ScatterGradientOp : Train_Op<"scatter_gradient",
+    [Pure, Model_MemoryOp,
+     DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
+  let summary = "this rank's piece of the sum of a gradient over the ranks";
+  let description = [{
+    Of a parameter of which each rank of the group FSDP holds a piece; they do it
+    together. (C1) the gradient is f32 and has as many elements as the parameter,
+    and the result as many as a piece.
+  }];
+  let ownArguments = (ins FlatSymbolRefAttr:$parameter, Model_Tensor:$gradient);
+  let results = (outs Model_Tensor:$result);
+  let assemblyFormat = [{
+    $parameter `,` $gradient attr-dict
+    `:` functional-type(operands, results)
+  }];
 }
 
 def Train_InitializeOp : Train_Store<"initialize",
@@ -152,8 +171,11 @@ def Train_AllReduceOp : Train_Store<"all_reduce"> {
   let description = [{
     Elements [offset, offset + elements). Runs in the last micro-batch of a
     step only. Starts as soon as the `train.accumulate`s before it are done.
+    With `pieces` these are of what ranks hold in pieces, and the ranks are those
+    that hold the same ones (group REPLICAS).
   }];
-  let ownArguments = (ins I64Attr:$bucket, I64Attr:$offset, I64Attr:$elements);
+  let ownArguments = (ins I64Attr:$bucket, I64Attr:$offset, I64Attr:$elements,
+                       UnitAttr:$pieces);
   let assemblyFormat =
       "$bucket `offset` $offset `elements` $elements attr-dict";
 }
@@ -337,13 +359,24 @@ def Train_ClipNormOp : Train_Library<"clip_norm"> {
   let description = [{
     norm = |g| / count; scale = min(1, max_grad_norm / (norm + 1e-6)) / count
     (no limit where max_grad_norm is 0), NaN where the norm or the loss is not
-    finite. f32 [1] each. The gradient is the whole
-    arena; its statistics row has the count and is not part of the norm.
+    finite. f32 [1] each. The gradient is that of what each rank has whole, with
+    the statistics row before it, which has the count and is not part of the norm;
+    `lengths`, one of each rank of the group FSDP, are of the pieces.
   }];
-  let ownArguments = (ins Model_Tensor:$gradient);
+  let ownArguments = (ins Model_Tensor:$gradient,
+                       Optional<Model_Tensor>:$lengths);
   let results = (outs Model_Tensor:$norm, Model_Tensor:$scale);
-  let assemblyFormat =
-      "$gradient attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = [{
+    $gradient (`,` $lengths^)? attr-dict
+    `:` functional-type(operands, results)
+  }];
+}
+
+def Train_LengthOp : Train_Library<"length"> {
+  let summary = "the length of a vector, f32 [1]";
+  let ownArguments = (ins Model_Tensor:$x);
+  let results = (outs Model_Tensor:$result);
+  let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
 }
 
 /// p and what the optimizer keeps, g of p's shape, and scale [1], which

@@ -25,7 +25,7 @@ inline constexpr CollectiveForm kCollectiveForms[QLORA_COLLECTIVE_COUNT] = {
     {QLORA_READ_WRITE, false, false, CollectiveForm::kRank},
     {QLORA_WRITE, true},
     {QLORA_READ, false, false, CollectiveForm::kPlaces},
-    {QLORA_READ_WRITE, false, false, CollectiveForm::kPlaces}};
+    {QLORA_WRITE, false, false, CollectiveForm::kPlaces}};
 
 } // namespace qlora
 

@@ -24,7 +24,8 @@ enum qlora_collective {
                                 back where it is negative; to nobody beyond
                                 the ends of the group */
   QLORA_COLLECTIVE_RECV = 6, /* operand 0 := what the rank `peer` places on
-                                sends; beyond the ends it stays as it is */
+                                sends; beyond the ends of the group nobody
+                                does, and it is not made */
   QLORA_COLLECTIVE_COUNT = 7
 };
 
@@ -33,10 +34,11 @@ enum qlora_group {
   QLORA_GROUP_DP = 0,   /* all ranks, each of which has data, or a part of the
                            work, of its own; how many is chosen when a run
                            starts */
-  QLORA_GROUP_FSDP = 1, /* the N ranks that follow each other and hold a base, or
-                           what optimizers keep, together (`shards` and
-                           `update_pieces` of the module): of rank r those with
-                           the same r / N, and it is number r % N of them */
+  QLORA_GROUP_FSDP = 1, /* the N ranks that follow each other and hold a base,
+                           what is trained or what optimizers keep together
+                           (`shards`, `trained_pieces` and `update_pieces` of the
+                           module): of rank r those with the same r / N, and it
+                           is number r % N of them */
   QLORA_GROUP_TP = 2,   /* the T ranks that follow each other and have the same
                            rows, of which each multiplies with its slices of the
                            weights (`tensor_ranks` of the module): of rank r
@@ -47,7 +49,14 @@ enum qlora_group {
                            the same r / C, and it is number r % C. A group FSDP
                            beside it is of ranks that follow each other too, so
                            that one size divides the other */
-  QLORA_GROUP_COUNT = 4
+  QLORA_GROUP_PP = 4,   /* the S ranks that are the stages of one pipeline
+                           (`stages` of the module), all with the same rows: of
+                           W ranks those with the same r % (W / S), and rank r
+                           is number r / (W / S), its stage. The other groups
+                           but DP are of ranks of one stage */
+  QLORA_GROUP_REPLICAS = 5, /* the ranks with the same number in their groups
+                           FSDP, which hold the same pieces, of one stage */
+  QLORA_GROUP_COUNT = 6
 };
 
 #endif /* QLORA_RUNTIME_ABI_COLLECTIVE_H */

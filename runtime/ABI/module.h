@@ -51,7 +51,7 @@ extern "C" {
 #endif
 
 #define QLORA_MODULE_MAGIC 0x41524c51u /* "QLRA", little endian */
-#define QLORA_ABI_VERSION 17u
+#define QLORA_ABI_VERSION 19u
 #define QLORA_MAX_RANK 4
 #define QLORA_PIECE_ALIGNMENT 64 /* of what ranks hold pieces of: a cache line */
 
@@ -156,8 +156,9 @@ typedef struct qlora_parameter {
                      `offset` so many bytes of it, from the (r % shards)-th so
                      many on; those behind the last of `bytes` are zero. Its
                      parts, if any, are one tensor whatever its quantization.
-                     Of the state arena: what the ranks have at `offset`, each
-                     so many bytes, is behind each other a range of tensors */
+                     Of the trainable and the state arena: what the ranks have
+                     at `offset`, each so many bytes, is behind each other a
+                     range of tensors; gradients are so too */
   uint64_t first; /* byte of that range at which this one begins; else 0 */
   uint32_t slices; /* 0: every rank has the whole tensor. Else `tensor_ranks`, and
                       `shape` is that of a slice: of the tensor as its files have
@@ -371,7 +372,18 @@ typedef struct qlora_module {
   uint32_t context_ranks; /* ranks that share each line (group CP); 1: none. The
                              inputs and results of tokens are then of this
                              rank's: [batch, length / context_ranks] */
-  uint32_t reserved;
+  uint32_t stages; /* of the pipeline (group PP), each a program of its own; 1:
+                      there is none. All have the same trainable, gradient and
+                      state arenas, of which each adds what is its own to
+                      the gradients; inputs are the same too, and what a stage
+                      does not know of the results is zero */
+  uint32_t stage;  /* which of them this is */
+  uint32_t trained_pieces; /* ranks that divide weights that are trained, their
+                              gradients and states, those parameters of the
+                              arenas TRAINABLE and STATE that have a `piece`; 1:
+                              each holds all of them whole. Not beside
+                              `update_pieces`, and equal to `shards` where both
+                              are more than 1 */
 
   const qlora_arena *arenas;
   const qlora_parameter *parameters;
@@ -383,6 +395,8 @@ typedef struct qlora_module {
   const qlora_entry *entries;
   const qlora_binding *bindings;
   const qlora_image *images;
+  const struct qlora_module *next_stage; /* NULL: this is the last one. The
+                                            query returns the first */
 } qlora_module;
 
 /* The one exported symbol. Returns NULL when the module cannot speak
@@ -403,7 +417,7 @@ static_assert(sizeof(qlora_operand) == 40, "part of the format");
 static_assert(sizeof(qlora_command) == 16, "four are one cache line");
 static_assert(sizeof(qlora_entry) == 40, "part of the format");
 static_assert(sizeof(qlora_binding) == 24, "part of the format");
-static_assert(sizeof(qlora_module) == 192, "part of the format");
+static_assert(sizeof(qlora_module) == 208, "part of the format");
 #endif
 
 #endif /* QLORA_RUNTIME_ABI_MODULE_H */

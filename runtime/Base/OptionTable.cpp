@@ -183,15 +183,27 @@ const OptionRow kRows[] = {
      "memory; auto: where the memory limit asks for it",
      "", "auto true false"},
     {"parallel", kString, "none", kProgram, kShape,
-     "how ranks share the model: fsdp=N: the frozen base lies in pieces on every "
-     "N ranks that follow each other, and each layer is gathered while the one "
-     "before it runs; zero1=N: every N ranks divide the optimizer's work, and "
-     "each keeps its states of that alone; both with one N: fsdp=N,zero1=N; tp=N: "
+     "how ranks share the model: fsdp=N: the base, and weights of it that are "
+     "trained with their gradients and states, lie in pieces on every N ranks that "
+     "follow each other, and each layer is gathered while the one before it runs; "
+     "zero1=N: every N ranks divide the optimizer's work, and each keeps its "
+     "states of that alone; zero2=N: all that is trained is in such pieces, and "
+     "gathered once in a micro-batch; fsdp=N,zero1=N and fsdp=N,zero2=N: both; tp=N: "
      "every N ranks have the same rows, and slices of the weights, and share each "
      "product; cp=N: every N ranks have the same rows, and each an N-th of every "
-     "line's tokens; what is left of --gpus is data parallel; auto: the fastest of "
-     "these, but for tp and cp, that fits the memory limit, by what is planned and "
-     "predicted"},
+     "line's tokens; pp=N: every N ranks, far from each other, have the same rows, "
+     "and each an N-th of the layers; what is left of --gpus is data parallel; "
+     "auto: the fastest of these, but for tp, cp and pp, that fits the memory "
+     "limit, by what is planned and predicted"},
+    {"num_micro_batches", kInt, "0", kProgram, kShape,
+     "chunks that --parallel pp divides the rows of a micro-batch into, so that "
+     "all stages have something to do; 0: at most four for each stage",
+     "", "", 0, 65536},
+    {"pipeline_schedule", kChoice, "1f1b", kProgram, kShape,
+     "the order of chunks with --parallel pp: 1f1b, each backward as soon as it "
+     "can be, which holds as many chunks' activations as there are stages; gpipe, "
+     "after all forwards",
+     "", "1f1b gpipe"},
 
     {"rl", kChoice, "none", kProgram, kSchedule,
      "what is trained for: none, the tokens of the data; dpo: to prefer the "

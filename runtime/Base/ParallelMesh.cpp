@@ -30,9 +30,9 @@ static constexpr Axis kAxes[] = {
     {"dp"},
     {"fsdp", &ParallelMesh::shards, QLORA_GROUP_FSDP},
     {"zero1", &ParallelMesh::updatePieces, QLORA_GROUP_FSDP},
-    {"zero2"},
+    {"zero2", &ParallelMesh::trainedPieces, QLORA_GROUP_FSDP},
     {"tp", &ParallelMesh::tensorRanks, QLORA_GROUP_TP},
-    {"pp"},
+    {"pp", &ParallelMesh::stages, QLORA_GROUP_PP},
     {"cp", &ParallelMesh::contextRanks, QLORA_GROUP_CP},
     {"ep"}};
 
@@ -49,8 +49,8 @@ static Status setAxis(ParallelMesh &mesh, std::string_view name,
     return Status::invalid("--parallel: dp is what is left of the ranks of a "
                            "run; give it with --gpus");
   if (!axis->ranks)
-    return Status::invalid("--parallel: {} is not there yet; fsdp, zero1, tp "
-                           "and cp are",
+    return Status::invalid("--parallel: {} is not there yet; fsdp, zero1, zero2, "
+                           "tp, pp and cp are",
                            name);
   mesh.*axis->ranks = ranks;
   return Status::ok();
@@ -65,9 +65,18 @@ static int64_t ranksOf(const ParallelMesh &mesh, qlora_group group) {
   return ranks;
 }
 
+/// Of the first axis of a group that a mesh has.
+static std::string_view nameOf(const ParallelMesh &mesh, qlora_group group) {
+  for (const Axis &axis : kAxes)
+    if (axis.ranks && axis.group == group && mesh.*axis.ranks > 1)
+      return axis.name;
+  return "none";
+}
+
 /// Pieces are on ranks that follow each other, as a line's parts are.
 int64_t ParallelMesh::size() const {
-  return std::max(ranksOf(*this, QLORA_GROUP_FSDP), contextRanks) * tensorRanks;
+  return std::max(ranksOf(*this, QLORA_GROUP_FSDP), contextRanks) *
+         tensorRanks * stages;
 }
 
 std::string ParallelMesh::text() const {
@@ -79,14 +88,55 @@ std::string ParallelMesh::text() const {
   return text.empty() ? "none" : text;
 }
 
-/// The axis of a mesh that has tp too and is not there yet beside it, or null.
-static const Axis *besideTensorRanks(const ParallelMesh &mesh) {
-  if (mesh.tensorRanks == 1)
-    return nullptr;
-  const auto found = std::ranges::find_if(kAxes, [&](const Axis &axis) {
-    return axis.ranks && axis.group != QLORA_GROUP_TP && mesh.*axis.ranks > 1;
-  });
-  return found == std::end(kAxes) ? nullptr : found;
+/// Of pieces on the ranks of one group, two axes that do not go together. What
+/// zero1 divides is zero2's already.
+static Status checkPieces(const ParallelMesh &mesh) {
+  const Axis *first = nullptr;
+  for (const Axis &axis : kAxes) {
+    if (!axis.ranks || axis.group != QLORA_GROUP_FSDP || mesh.*axis.ranks == 1)
+      continue;
+    if (first && mesh.*axis.ranks != mesh.*first->ranks)
+      return Status::invalid("--parallel: {}={} and {}={} are pieces on the same "
+                             "ranks; give them one number",
+                             first->name, mesh.*first->ranks, axis.name,
+                             mesh.*axis.ranks);
+    first = &axis;
+  }
+  if (mesh.updatePieces > 1 && mesh.trainedPieces > 1)
+    return Status::invalid("--parallel: zero2={} divides what zero1 does, and "
+                           "more; leave zero1 out",
+                           mesh.trainedPieces);
+  if (mesh.trainedPieces > 1 && mesh.stages > 1)
+    return Status::invalid("--parallel: {}={} together with {}={} is not there "
+                           "yet; give one of them",
+                           "zero2", mesh.trainedPieces, "pp", mesh.stages);
+  return Status::ok();
+}
+
+/// Whether axes of these groups may be in one mesh: pieces, with lines that are
+/// shared or with stages.
+static bool goTogether(qlora_group one, qlora_group other) {
+  const auto withPieces = [](qlora_group group) {
+    return group == QLORA_GROUP_CP || group == QLORA_GROUP_PP;
+  };
+  return one == other || (one == QLORA_GROUP_FSDP && withPieces(other)) ||
+         (other == QLORA_GROUP_FSDP && withPieces(one));
+}
+
+static Status checkTogether(const ParallelMesh &mesh) {
+  std::vector<const Axis *> used;
+  for (const Axis &axis : kAxes) {
+    if (!axis.ranks || mesh.*axis.ranks == 1)
+      continue;
+    for (const Axis *other : used)
+      if (!goTogether(axis.group, other->group))
+        return Status::invalid("--parallel: {}={} together with {}={} is not "
+                               "there yet; give one of them",
+                               other->name, mesh.*other->ranks, axis.name,
+                               mesh.*axis.ranks);
+    used.push_back(&axis);
+  }
+  return Status::ok();
 }
 
 /// Both are groups of ranks that follow each other.
@@ -98,7 +148,7 @@ static Status checkContext(const ParallelMesh &mesh) {
   return Status::invalid("--parallel: {}={} and cp={} are of ranks that follow "
                          "each other; give numbers of which one divides the "
                          "other",
-                         mesh.shards > 1 ? "fsdp" : "zero1", pieces, context);
+                         nameOf(mesh, QLORA_GROUP_FSDP), pieces, context);
 }
 
 /// Whether an axis of a mesh of `ranks` ranks may have `number` of them.
@@ -108,16 +158,24 @@ static bool mayHave(const ParallelMesh &mesh, const Axis &axis, int64_t number,
   return known > 1 ? number == known : ranks % (mesh.size() * number) == 0;
 }
 
-std::vector<ParallelMesh> ParallelMesh::candidates(int64_t ranks) {
+std::vector<ParallelMesh> ParallelMesh::candidates(int64_t ranks,
+                                                   bool trainsModel) {
   std::vector<ParallelMesh> meshes = {ParallelMesh()};
-  for (const Axis &axis : kAxes)
-    for (size_t i = 0, simpler = meshes.size();
-         axis.ranks && axis.group == QLORA_GROUP_FSDP && i < simpler; ++i)
-      for (int64_t number = 2; number <= std::min(ranks, kMaxAxis); ++number)
-        if (mayHave(meshes[i], axis, number, ranks)) {
-          meshes.push_back(meshes[i]);
-          meshes.back().*axis.ranks = number;
-        }
+  for (const Axis &axis : kAxes) {
+    const bool isOfTrained = axis.ranks == &ParallelMesh::trainedPieces;
+    if (!axis.ranks || axis.group != QLORA_GROUP_FSDP ||
+        (isOfTrained && !trainsModel))
+      continue;
+    for (size_t i = 0, simpler = meshes.size(); i < simpler; ++i)
+      for (int64_t number = 2; number <= std::min(ranks, kMaxAxis); ++number) {
+        ParallelMesh mesh = meshes[i];
+        if (!mayHave(mesh, axis, number, ranks))
+          continue;
+        mesh.*axis.ranks = number;
+        if (checkPieces(mesh).isOk())
+          meshes.push_back(mesh);
+      }
+  }
   return meshes;
 }
 
@@ -147,15 +205,8 @@ StatusOr<ParallelMesh> ParallelMesh::parse(std::string_view text) {
       return Status::invalid("--parallel has two numbers for {}", axis);
     QLORA_RETURN_IF_ERROR(setAxis(mesh, axis, ranks));
   }
-  if (mesh.shards > 1 && mesh.updatePieces > 1 &&
-      mesh.shards != mesh.updatePieces)
-    return Status::invalid("--parallel: fsdp={} and zero1={} are pieces on the "
-                           "same ranks; give them one number",
-                           mesh.shards, mesh.updatePieces);
-  if (const Axis *other = besideTensorRanks(mesh))
-    return Status::invalid("--parallel: {}={} together with tp={} is not there "
-                           "yet; give one of them",
-                           other->name, mesh.*other->ranks, mesh.tensorRanks);
+  QLORA_RETURN_IF_ERROR(checkPieces(mesh));
+  QLORA_RETURN_IF_ERROR(checkTogether(mesh));
   QLORA_RETURN_IF_ERROR(checkContext(mesh));
   return mesh;
 }

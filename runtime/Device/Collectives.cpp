@@ -37,7 +37,7 @@ uint64_t collectiveBytes(const LoadedModule &module,
 }
 
 static Status checkCollective(const LoadedModule &module,
-                              const qlora_command &command, int ranks) {
+                              const qlora_command &command, int64_t ranks) {
   const auto operands = module.operands(command);
   const std::string_view name = collectiveName(command.collective);
   const std::string_view group = groupName(command.group);
@@ -66,12 +66,17 @@ static Status checkCollective(const LoadedModule &module,
 /// What ranks do together in a module, and the axis that says so.
 static std::pair<const char *, const char *>
 sharingOf(const LoadedModule &module) {
+  if (module.stages() > 1)
+    return {"divides its layers", "pp"};
   if (module.tensorRanks() > 1)
     return {"shares each product", "tp"};
   if (module.contextRanks() > module.groupSize())
     return {"shares each line", "cp"};
-  return module.table().shards > 1 ? std::pair("divides its base", "fsdp")
-                                   : std::pair("divides its updates", "zero1");
+  if (module.table().shards > 1)
+    return {"divides its base", "fsdp"};
+  return module.table().trained_pieces > 1
+             ? std::pair("divides what it trains", "zero2")
+             : std::pair("divides its updates", "zero1");
 }
 
 Status checkMesh(const LoadedModule &module, int ranks) {

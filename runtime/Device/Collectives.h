@@ -49,15 +49,6 @@ struct CollectiveCall {
 uint64_t collectiveBytes(const LoadedModule &module,
                          const qlora_command &command);
 
-/// Ranks of each enum qlora_group.
-using GroupSizes = std::array<int, QLORA_GROUP_COUNT>;
-
-/// From a rank of a group to the next one, where groups have such sizes: those
-/// of TP follow each other, and those of CP, beside which there is no TP.
-constexpr int strideOf(qlora_group group, const GroupSizes &sizes) {
-  return group == QLORA_GROUP_FSDP ? sizes[QLORA_GROUP_TP] : 1;
-}
-
 /// Whether so many ranks can run a module together: they are a multiple of its
 /// mesh.
 Status checkMesh(const LoadedModule &module, int ranks);

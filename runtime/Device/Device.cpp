@@ -31,12 +31,22 @@ Device::Device(const DeviceOptions &options) : options(options) {
 #endif
 }
 
-GroupSizes Device::groupSizes(const LoadedModule &) const {
-  GroupSizes sizes;
-  std::ranges::transform(
-      options.collectives, sizes.begin(),
-      [](const Collectives *group) { return group ? group->size() : 1; });
-  return sizes;
+int Device::ranksOf(qlora_group group) const {
+  const Collectives *ranks = options.collectives[group];
+  return ranks ? ranks->size() : 1;
+}
+
+/// Whether ranks and groups are those that the module is for.
+Status Device::checkGroups(const LoadedModule &loaded) const {
+  const int ranks = hasRanks() ? ranksOf(QLORA_GROUP_DP) : options.ranks;
+  QLORA_RETURN_IF_ERROR(checkMesh(loaded, ranks));
+  const GroupSizes wanted = loaded.groups().on(ranks);
+  for (unsigned i = 0; hasRanks() && i < QLORA_GROUP_COUNT; ++i)
+    if (const auto group = static_cast<qlora_group>(i);
+        ranksOf(group) != wanted[group])
+      return misuse("a group {} of {} ranks for a program of {}",
+                    groupName(group), ranksOf(group), wanted[group]);
+  return checkCollectives(loaded, wanted);
 }
 
 Status Device::load(const LoadedModule &loaded, FrozenArena *frozen) {
@@ -46,16 +56,7 @@ Status Device::load(const LoadedModule &loaded, FrozenArena *frozen) {
   if (frozen && frozen->bytes().size() != frozenBytes)
     return misuse("the frozen arena given has {} bytes, the module needs {}",
                   frozen->bytes().size(), frozenBytes);
-  const GroupSizes sizes = groupSizes(loaded);
-  QLORA_RETURN_IF_ERROR(checkMesh(loaded, sizes[QLORA_GROUP_DP]));
-  for (const auto &[group, wanted] :
-       {std::pair(QLORA_GROUP_FSDP, loaded.groupSize()),
-        {QLORA_GROUP_TP, loaded.tensorRanks()},
-        {QLORA_GROUP_CP, loaded.contextRanks()}})
-    if (sizes[group] != wanted)
-      return misuse("a group {} of {} ranks for a program of {}",
-                    groupName(group), sizes[group], wanted);
-  QLORA_RETURN_IF_ERROR(checkCollectives(loaded, sizes));
+  QLORA_RETURN_IF_ERROR(checkGroups(loaded));
   module = &loaded;
   frozenIsShared = frozen && frozen->isShared();
   failure = allocate(frozen);

@@ -185,7 +185,9 @@ public:
 
 protected:
   // The driver's half. Operands are checked and in ABI order.
-  virtual GroupSizes groupSizes(const LoadedModule &module) const;
+  /// Whether there are ranks to do something together with; else they are only
+  /// counted (DeviceOptions::ranks).
+  virtual bool hasRanks() const { return true; }
   virtual Status allocate(FrozenArena *frozen) = 0;
   virtual Status writeArena(uint32_t arena, uint64_t offset,
                             std::span<const uint8_t> data) = 0;
@@ -233,6 +235,8 @@ protected:
   std::vector<std::string> notes;
 
 private:
+  int ranksOf(qlora_group group) const;
+  Status checkGroups(const LoadedModule &loaded) const;
   Status checkTransfer(uint32_t arena, uint64_t offset, uint64_t bytes) const;
   Status dispatchTimed(const qlora_command &command);
   void countCommand(const qlora_command &command);

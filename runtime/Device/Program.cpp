@@ -192,10 +192,11 @@ StatusOr<LossSums> Program::finishFloats() {
 }
 
 /// Each of the ranks that share products has added what these come to, and of
-/// whole lines those that share lines.
+/// whole lines those that share lines; of stages the last one alone has.
 StatusOr<LossSums> Program::finishSums() {
   QLORA_ASSIGN_OR_RETURN(LossSums read, finishFloats());
-  return read /= read.isOfLines() ? module.rowRanks() : module.tensorRanks();
+  return read /=
+         module.tensorRanks() * (read.isOfLines() ? module.contextRanks() : 1);
 }
 
 /// Of this rank's tokens. A rank of whole lines may have the most in one part

@@ -279,6 +279,7 @@ static constexpr KernelWorkRow kRows[] = {
     {"copy_rows", WorkCategory::kRows, walkWork},
     {"swap_blocks", WorkCategory::kRows, walkWork},
     {"clip_norm", WorkCategory::kRows, walkWork},
+    {"length", WorkCategory::kRows, walkWork},
     {"adamw_8bit", WorkCategory::kRows, walkWork},
 };
 

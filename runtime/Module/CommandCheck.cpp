@@ -15,16 +15,14 @@
 namespace qlora {
 
 /// Ranks of a group that divides something, whose number a program knows.
-static uint32_t ranksOfGroup(const qlora_module &m, unsigned group) {
-  return group == QLORA_GROUP_FSDP ? m.update_pieces
-         : group == QLORA_GROUP_TP ? m.tensor_ranks
-         : group == QLORA_GROUP_CP ? m.context_ranks
-                                   : 1;
+static int64_t dividingRanks(const qlora_module &m, unsigned group) {
+  const bool isKnown = group > QLORA_GROUP_DP && group < QLORA_GROUP_REPLICAS;
+  return isKnown ? GroupSizes::of(m)[group] : 1;
 }
 
 static Status checkPieces(const qlora_module &m, const qlora_operand &o,
                           uint64_t arenaBytes) {
-  const uint64_t ranks = ranksOfGroup(m, o.pieces_of);
+  const auto ranks = static_cast<uint64_t>(dividingRanks(m, o.pieces_of));
   if (ranks == 1 || o.pieces != ranks)
     return damaged("{} pieces, but group {} has {} ranks that divide something",
                    o.pieces, groupName(o.pieces_of), ranks);

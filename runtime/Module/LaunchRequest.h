@@ -47,7 +47,7 @@ Status checkOperands(const KernelRow &row, const KernelRequest &request,
 std::vector<std::optional<qlora_dtype>>
 dtypesOf(std::span<const qlora_operand> operands);
 
-/// How a launch uses an operand: what the table says, except that the target
+/// How a command uses an operand: what the table says, except that the target
 /// of a matrix product with beta = 0 is not read.
 qlora_access effectiveAccess(const LoadedModule &module,
                              const qlora_command &command, size_t operand);

@@ -19,6 +19,24 @@ namespace qlora {
 
 static constexpr uint32_t kMaxShards = 65535;
 
+/// Of the base, of updates, and of what is trained: of one group.
+static Status checkPieces(const qlora_module &module) {
+  const uint32_t shards = module.shards, updates = module.update_pieces;
+  const uint32_t trained = module.trained_pieces;
+  if (shards == 0 || shards > kMaxShards)
+    return damaged("a base divided among {} ranks", shards);
+  if (updates == 0 || updates > kMaxShards ||
+      (updates > 1 && shards > 1 && updates != shards))
+    return damaged("updates divided among {} ranks, and the base among {}",
+                   updates, shards);
+  if (trained == 0 || trained > kMaxShards ||
+      (trained > 1 && (updates > 1 || (shards > 1 && trained != shards))))
+    return damaged("what is trained divided among {} ranks, updates among {}, "
+                   "and the base among {}",
+                   trained, updates, shards);
+  return Status::ok();
+}
+
 /// Of ranks that follow each other, as those of pieces do.
 static Status checkContext(const qlora_module &module) {
   const uint32_t context = module.context_ranks;
@@ -27,7 +45,8 @@ static Status checkContext(const qlora_module &module) {
   if (context > 1 && module.tensor_ranks > 1)
     return damaged("lines shared by {} ranks, and products by {}", context,
                    module.tensor_ranks);
-  const uint32_t pieces = std::max(module.shards, module.update_pieces);
+  const uint32_t pieces = std::max(
+      {module.shards, module.update_pieces, module.trained_pieces});
   if (std::max(pieces, context) % std::min(pieces, context) != 0)
     return damaged("lines shared by {} ranks, and pieces on {}", context,
                    pieces);
@@ -48,19 +67,20 @@ static Status checkHeader(const qlora_module &module) {
                    module.module_bytes, sizeof(qlora_module));
   if (module.target != QLORA_TARGET_CPU && module.target != QLORA_TARGET_CUDA)
     return damaged("unknown target {}", module.target);
-  if (module.shards == 0 || module.shards > kMaxShards)
-    return damaged("a base divided among {} ranks", module.shards);
-  if (module.update_pieces == 0 || module.update_pieces > kMaxShards ||
-      (module.update_pieces > 1 && module.shards > 1 &&
-       module.update_pieces != module.shards))
-    return damaged("updates divided among {} ranks, and the base among {}",
-                   module.update_pieces, module.shards);
+  QLORA_RETURN_IF_ERROR(checkPieces(module));
   if (module.tensor_ranks == 0 || module.tensor_ranks > kMaxShards)
     return damaged("products shared by {} ranks", module.tensor_ranks);
   if (module.tensor_ranks > 1 &&
-      (module.shards > 1 || module.update_pieces > 1))
+      (module.shards > 1 || module.update_pieces > 1 ||
+       module.trained_pieces > 1))
     return damaged("products shared by {} ranks, and pieces on others",
                    module.tensor_ranks);
+  if (module.stages == 0 || module.stages > kMaxShards ||
+      module.stage >= module.stages)
+    return damaged("stage {} of {}", module.stage, module.stages);
+  if (module.stages > 1 && module.trained_pieces > 1)
+    return damaged("{} stages, and what is trained in pieces on {} ranks",
+                   module.stages, module.trained_pieces);
   return checkContext(module);
 }
 
@@ -117,7 +137,7 @@ static Status checkCpuFeatures(const char *needed) {
                        fmt::join(missing, ", "));
 }
 
-Status checkModule(const qlora_module &m) {
+static Status checkProgram(const qlora_module &m) {
   QLORA_RETURN_IF_ERROR(checkHeader(m));
   for (uint32_t i = 0; i < m.kernel_count; ++i) {
     const qlora_kernel &kernel = m.kernels[i];
@@ -127,6 +147,20 @@ Status checkModule(const qlora_module &m) {
       return status.withContext(fmt::format("kernel '{}'", kernel.name));
   }
   return checkCpuFeatures(m.cpu_features);
+}
+
+/// It ends where they do not follow each other as numbered.
+Status checkModule(const qlora_module &first) {
+  const qlora_module *stage = &first;
+  for (uint32_t number = 0; stage; ++number, stage = stage->next_stage) {
+    Status status = checkProgram(*stage);
+    if (status.isOk())
+      status = checkStage(first, *stage, number);
+    if (!status.isOk())
+      return number == 0 ? status
+                         : status.withContext(fmt::format("stage {}", number));
+  }
+  return Status::ok();
 }
 
 } // namespace qlora

@@ -5,7 +5,8 @@
 // are.
 //
 // checkModule runs whenever a module is opened: that this qlora-run is the one
-// that the module was compiled for. A file may be whole and of another build.
+// that the module was compiled for, and that its stages are of one pipeline. A
+// file may be whole and of another build.
 //
 // checkTables looks for bugs of a compiler, and runs where they are looked for:
 // on the null device, which the tests load every program into. Each message
@@ -40,11 +41,17 @@ Status damaged(fmt::format_string<Args...> format, Args &&...args) {
                        std::forward<Args>(args)...);
 }
 
-/// Format, target and library kernels are this qlora-run's, and this CPU has
-/// the instructions of the generated ones.
-Status checkModule(const qlora_module &module);
+/// Of all stages, from the first on: format, target and library kernels are
+/// this qlora-run's, this CPU has the instructions of the generated ones, and
+/// checkStage.
+Status checkModule(const qlora_module &first);
+/// Stage `number` of a pipeline has in common with the first one what ranks of
+/// all stages have in common: numbers of ranks, arenas and parameters other
+/// than the base's, entries, and where they add up results.
+Status checkStage(const qlora_module &first, const qlora_module &stage,
+                  uint32_t number);
 
-/// The tables of a module that checkModule accepts.
+/// The tables of one stage of a module that checkModule accepts.
 Status checkTables(const qlora_module &module);
 /// Its part for operands and commands, after launches.
 Status checkCommands(const qlora_module &module);

@@ -10,6 +10,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 
@@ -38,7 +39,7 @@ std::string_view collectiveName(unsigned kind) {
 
 std::string_view groupName(unsigned group) {
   static constexpr std::array<std::string_view, QLORA_GROUP_COUNT> names = {
-      "dp", "fsdp", "tp", "cp"};
+      "dp", "fsdp", "tp", "cp", "pp", "replicas"};
   return nameOf(names, group);
 }
 
@@ -139,8 +140,9 @@ StatusOr<LoadedModule> LoadedModule::open(const std::string &path) {
 StatusOr<LoadedModule> LoadedModule::fromTable(const qlora_module &table,
                                                std::string name) {
   Status status = checkModule(table);
-  if (status.isOk())
-    status = checkTables(table);
+  for (const qlora_module *stage = &table; status.isOk() && stage;
+       stage = stage->next_stage)
+    status = checkTables(*stage);
   if (!status.isOk())
     return status.withContext(fmt::format("'{}'", name));
   return LoadedModule(&table, std::move(name), nullptr);
@@ -169,14 +171,27 @@ std::span<const qlora_operand> LoadedModule::operands() const {
     return own;
   return {module->operands, module->operand_count};
 }
-void LoadedModule::choosePieces(
-    const std::array<uint32_t, QLORA_GROUP_COUNT> &numbers) {
+void LoadedModule::chooseStage(int64_t number) {
+  for (module = first; number > 0; --number)
+    module = module->next_stage;
+  own.clear();
+}
+LoadedModule LoadedModule::ofStage(int number) const {
+  LoadedModule other = *this;
+  other.chooseStage(number);
+  return other;
+}
+void LoadedModule::chooseRank(int rank, int ranks) {
+  sizes = sizes.on(ranks);
+  chooseStage(sizes.number(QLORA_GROUP_PP, rank));
   if (meshSize() == 1)
     return;
   own.assign(module->operands, module->operands + module->operand_count);
   for (qlora_operand &operand : own)
     if (operand.pieces != 0)
-      operand.offset += numbers[operand.pieces_of] * operand.step;
+      operand.offset +=
+          static_cast<uint64_t>(sizes.number(operand.pieces_of, rank)) *
+          operand.step;
 }
 std::span<const qlora_image> LoadedModule::images() const {
   return {module->images, module->image_count};
@@ -199,6 +214,17 @@ LoadedModule::constants(const qlora_launch &launch) const {
   return {module->constants + launch.first_constant, launch.constant_count};
 }
 
+bool LoadedModule::uses(unsigned group) const {
+  const auto isOfGroup = [&](const qlora_command &command) {
+    return command.kind == QLORA_COMMAND_COLLECTIVE && command.group == group;
+  };
+  for (const qlora_module *stage = first; stage; stage = stage->next_stage)
+    if (std::any_of(stage->commands, stage->commands + stage->command_count,
+                    isOfGroup))
+      return true;
+  return false;
+}
+
 std::optional<uint32_t> LoadedModule::arena(qlora_arena_kind kind) const {
   for (uint32_t i = 0; i < module->arena_count; ++i)
     if (module->arenas[i].kind == kind)
@@ -215,6 +241,14 @@ const qlora_parameter *LoadedModule::parameter(std::string_view name) const {
   for (const qlora_parameter &parameter : parameters())
     if (parameter.name == name)
       return &parameter;
+  return nullptr;
+}
+
+const qlora_parameter *
+LoadedModule::parameterOfModel(std::string_view name) const {
+  for (int number = 0; number < stages(); ++number)
+    if (const auto *found = ofStage(number).parameter(name))
+      return found;
   return nullptr;
 }
 

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// A loaded train.so, in which nothing after this needs a defensive line.
+// A loaded train.so, in which nothing after this needs a defensive line. Where
+// it is a pipeline, with a program for each stage, what is seen of it is one:
+// of the first stage, or of that which a rank or a number has chosen.
 //
 // What is checked: the file's seal (runtime/README.md, "Whom we trust"), before
 // it is mapped; version and size of the tables; that library kernels exist
@@ -13,8 +15,6 @@
 #ifndef QLORA_RUNTIME_MODULE_MODULELOADER_H
 #define QLORA_RUNTIME_MODULE_MODULELOADER_H
 
-#include <algorithm>
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -25,6 +25,7 @@
 
 #include "runtime/ABI/module.h"
 #include "runtime/Base/Status.h"
+#include "runtime/Module/GroupSizes.h"
 
 namespace qlora {
 
@@ -41,31 +42,35 @@ public:
                                           std::string name);
 
   const qlora_module &table() const { return *module; }
-  /// Of group FSDP.
-  int groupSize() const {
-    return static_cast<int>(std::max(module->shards, module->update_pieces));
-  }
-  /// Of group TP.
-  int tensorRanks() const { return static_cast<int>(module->tensor_ranks); }
-  /// Of group CP.
-  int contextRanks() const { return static_cast<int>(module->context_ranks); }
+  int stage() const { return static_cast<int>(module->stage); }
+  /// Ranks of each group: of a mesh by itself, or of the run (chooseRank).
+  const GroupSizes &groups() const { return sizes; }
+  int groupSize() const { return static_cast<int>(sizes[QLORA_GROUP_FSDP]); }
+  int tensorRanks() const { return static_cast<int>(sizes[QLORA_GROUP_TP]); }
+  int contextRanks() const { return static_cast<int>(sizes[QLORA_GROUP_CP]); }
+  int stages() const { return static_cast<int>(sizes[QLORA_GROUP_PP]); }
   /// Ranks with the same rows.
-  int rowRanks() const { return tensorRanks() * contextRanks(); }
-  /// Ranks that a program is for, or whose multiple may run it: of all groups
-  /// but DP together, of which those of FSDP and CP are the same ranks.
-  int meshSize() const {
-    return std::max(groupSize(), contextRanks()) * tensorRanks();
-  }
+  int rowRanks() const { return static_cast<int>(sizes.rowRanks()); }
+  /// Ranks that a program is for, or whose multiple may run it.
+  int meshSize() const { return static_cast<int>(sizes.meshSize()); }
   /// Whether ranks meet in the middle of entries with a micro-batch, so that
   /// all of a mesh have to run the same ones.
-  bool meetsInEntries() const { return module->shards > 1 || rowRanks() > 1; }
+  bool meetsInEntries() const {
+    return module->shards > 1 || module->trained_pieces > 1 || rowRanks() > 1;
+  }
+  /// Whether ranks of a group (enum qlora_group) do something together, in any
+  /// stage.
+  bool uses(unsigned group) const;
   /// Tokens of an entry's micro-batch that each rank has.
   int64_t tokensOf(const qlora_entry &entry) const {
     return entry.batch * entry.length / contextRanks();
   }
-  /// From now on operands in pieces are those of this rank: its number in each
-  /// enum qlora_group. Without it they are those of the first.
-  void choosePieces(const std::array<uint32_t, QLORA_GROUP_COUNT> &numbers);
+  /// From now on it is the program of this rank's stage, of a run of so many
+  /// ranks (checkMesh), and operands in pieces are its own. Without it they are
+  /// those of the first of a mesh.
+  void chooseRank(int rank, int ranks);
+  /// Another stage, as its first rank has it.
+  LoadedModule ofStage(int number) const;
   /// The path, or fromTable's name.
   const std::string &path() const { return name; }
 
@@ -89,6 +94,8 @@ public:
   uint64_t arenaBytes(qlora_arena_kind kind) const;
   /// nullptr if there is none of that name.
   const qlora_parameter *parameter(std::string_view name) const;
+  /// The same, of any stage: what files have of it, not where it is.
+  const qlora_parameter *parameterOfModel(std::string_view name) const;
   /// nullptr if there is none. UPDATE has batch 0 and length 0.
   const qlora_entry *entry(qlora_entry_kind kind, int64_t batch = 0,
                            int64_t length = 0) const;
@@ -99,9 +106,13 @@ public:
 private:
   LoadedModule(const qlora_module *module, std::string name,
                std::shared_ptr<void> library)
-      : module(module), name(std::move(name)), library(std::move(library)) {}
+      : first(module), module(module), sizes(GroupSizes::of(*module)),
+        name(std::move(name)), library(std::move(library)) {}
+  void chooseStage(int64_t number);
 
-  const qlora_module *module;
+  const qlora_module *first;  ///< stage
+  const qlora_module *module; ///< of the stage
+  GroupSizes sizes;
   std::string name;
   std::shared_ptr<void> library; ///< closes the dlopen handle
   std::vector<qlora_operand> own; ///< in place of the table's, if any are pieces

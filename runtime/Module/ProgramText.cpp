@@ -64,11 +64,8 @@ std::string commandText(const LoadedModule &module,
   return text;
 }
 
-std::string programText(const LoadedModule &module) {
-  std::string text = fmt::format("program by {}", module.table().producer);
-  if (const uint32_t version = module.table().cuda_version)
-    text += ", device code by nvcc " + cudaVersionText(version);
-  text += '\n';
+static std::string entriesText(const LoadedModule &module) {
+  std::string text;
   for (const qlora_entry &entry : module.entries()) {
     text += fmt::format("entry {}", entryKindName(entry.kind));
     if (entry.batch > 0)
@@ -77,6 +74,19 @@ std::string programText(const LoadedModule &module) {
     size_t number = 0;
     for (const qlora_command &command : module.commands(entry))
       text += fmt::format("{:>5} {}\n", number++, commandText(module, command));
+  }
+  return text;
+}
+
+std::string programText(const LoadedModule &module) {
+  std::string text = fmt::format("program by {}", module.table().producer);
+  if (const uint32_t version = module.table().cuda_version)
+    text += ", device code by nvcc " + cudaVersionText(version);
+  text += '\n';
+  for (int stage = 0; stage < module.stages(); ++stage) {
+    if (module.stages() > 1)
+      text += fmt::format("stage {} of {}\n", stage, module.stages());
+    text += entriesText(module.ofStage(stage));
   }
   return text;
 }

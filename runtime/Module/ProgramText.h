@@ -15,6 +15,7 @@
 
 namespace qlora {
 
+/// Of all stages of a pipeline, one after the other.
 std::string programText(const LoadedModule &module);
 
 /// One command of the module, as above without its number.

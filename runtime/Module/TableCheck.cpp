@@ -110,19 +110,27 @@ static Status checkRole(const qlora_module &m, const qlora_parameter &p) {
   return Status::ok();
 }
 
+/// Whether what ranks have at one place of an arena is a range of tensors.
+static bool hasRanges(uint32_t kind) {
+  return kind == QLORA_ARENA_STATE || kind == QLORA_ARENA_TRAINABLE;
+}
+
 /// Of what ranks have in pieces.
 static Status checkPiece(const qlora_module &m, const qlora_parameter &p) {
   const uint32_t kind = m.arenas[p.arena].kind;
-  const bool isState = kind == QLORA_ARENA_STATE;
-  const uint64_t ranks = isState ? m.update_pieces : m.shards;
+  const bool isRange = hasRanges(kind);
+  const uint64_t ranks =
+      kind == QLORA_ARENA_TRAINABLE ? m.trained_pieces
+      : kind == QLORA_ARENA_STATE ? std::max(m.update_pieces, m.trained_pieces)
+                                  : m.shards;
   const uint64_t end = p.bytes + p.first;
   if (p.piece == 0 && p.first == 0)
     return Status::ok();
   if (p.piece % QLORA_PIECE_ALIGNMENT != 0 || end < p.bytes ||
       p.piece < (end + ranks - 1) / ranks || ranks == 1 ||
-      (isState ? p.first % (dtypeBits(static_cast<qlora_dtype>(p.dtype)) / 8)
+      (isRange ? p.first % (dtypeBits(static_cast<qlora_dtype>(p.dtype)) / 8)
                : p.first) != 0 ||
-      !(isState || kind == QLORA_ARENA_FROZEN))
+      !(isRange || kind == QLORA_ARENA_FROZEN))
     return damaged("{} pieces of {} bytes, in the {} arena", ranks, p.piece,
                    arenaKindName(kind));
   return Status::ok();
@@ -186,13 +194,13 @@ static Status checkParameter(const qlora_module &m, const qlora_parameter &p) {
 }
 
 /// Whether `next`, which does not begin before it, begins before the end of
-/// `one`. In a range of states tensors follow each other.
+/// `one`. In a range tensors follow each other.
 static bool shareBytes(const qlora_module &m, const qlora_parameter &one,
                        const qlora_parameter &next) {
   if (one.arena != next.arena)
     return false;
   if (one.piece != 0 && one.offset == next.offset &&
-      m.arenas[one.arena].kind == QLORA_ARENA_STATE)
+      hasRanges(m.arenas[one.arena].kind))
     return one.piece != next.piece || next.first < one.first + one.bytes;
   return next.offset < one.offset + arenaBytesOf(one);
 }

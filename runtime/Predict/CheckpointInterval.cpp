@@ -24,10 +24,10 @@ CheckpointInterval checkpointInterval(const LoadedModule &module,
   found.machines = step.machines(gpusPerNode);
   found.machineHours = machineHours;
   found.failureSeconds = 3600 * machineHours / double(found.machines);
-  // Pieces of states are gathered for it.
-  found.bytes =
-      module.arenaBytes(QLORA_ARENA_TRAINABLE) +
-      module.arenaBytes(QLORA_ARENA_STATE) * module.table().update_pieces;
+  // Pieces are gathered for it.
+  for (const qlora_parameter &parameter : module.parameters())
+    if (parameter.role != QLORA_ROLE_FROZEN)
+      found.bytes += parameter.bytes;
   found.copySeconds = double(found.bytes) / (kCopyGbps * 1e9);
   found.writeSeconds = double(found.bytes) / (kWriteGbps * 1e9);
   const double best =

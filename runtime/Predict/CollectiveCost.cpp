@@ -16,15 +16,6 @@ static constexpr double kMessageSeconds = 25e-6;
 /// SharedWindow::kCapacity.
 static constexpr double kRoundBytes = 1 << 20;
 
-int64_t ranksOfGroup(unsigned group, int64_t ranks, int64_t pieces,
-                     int64_t tensorRanks, int64_t contextRanks) {
-  if (group == QLORA_GROUP_TP)
-    return tensorRanks;
-  if (group == QLORA_GROUP_CP)
-    return contextRanks;
-  return group == QLORA_GROUP_FSDP ? pieces : ranks;
-}
-
 /// The share of its bytes that a ring of n ranks sends from each.
 static double ringShare(unsigned kind, double ranks) {
   switch (kind) {
@@ -40,9 +31,15 @@ static double ringShare(unsigned kind, double ranks) {
 }
 
 static double linkSeconds(unsigned kind, double bytes, int64_t ranks,
-                          const GpuRates &gpu) {
-  const double local = double(std::min(ranks, gpu.gpusPerNode));
-  const double nodes = std::ceil(double(ranks) / double(gpu.gpusPerNode));
+                          int64_t stride, const GpuRates &gpu) {
+  const int64_t together = std::max<int64_t>(1, gpu.gpusPerNode / stride);
+  const double local = double(std::min(ranks, together));
+  const double nodes = std::ceil(double(ranks) / double(together));
+  const bool isOfTwo =
+      kind == QLORA_COLLECTIVE_SEND || kind == QLORA_COLLECTIVE_RECV;
+  if (isOfTwo) // of which the slowest link is told
+    return gpu.allReduceMicroseconds * 1e-6 +
+           bytes / ((nodes > 1 ? gpu.networkGbps : gpu.nodeLinkGbps) * 1e9);
   const double inside = ringShare(kind, local) * bytes;
   const double between = ringShare(kind, nodes) * bytes / local;
   return gpu.allReduceMicroseconds * 1e-6 * (1 + std::log2(nodes)) +
@@ -73,12 +70,12 @@ static HostShare hostShare(unsigned kind, double ranks) {
 }
 
 Demand collectiveDemand(unsigned kind, double bytes, int64_t ranks,
-                        const DeviceProfile &device) {
+                        const DeviceProfile &device, int64_t stride) {
   Demand demand;
   if (ranks <= 1)
     return demand;
   if (device.gpu) {
-    demand.serial = linkSeconds(kind, bytes, ranks, *device.gpu);
+    demand.serial = linkSeconds(kind, bytes, ranks, stride, *device.gpu);
     return demand;
   }
   const HostShare share = hostShare(kind, double(ranks));

@@ -4,8 +4,8 @@
 // compiler and the null device.
 //
 // GPUs: a ring inside each node, then, where there are several, a ring between
-// the nodes in which each GPU sends its share. Links only: neither arithmetic
-// nor memory of the cards.
+// the nodes in which each GPU sends its share. Two that send and receive have
+// one link. Links only: neither arithmetic nor memory of the cards.
 //
 // CPU ranks of one machine copy through memory that they share
 // (Ranks/SharedWindow.h), on the cores that would compute meanwhile: of B bytes
@@ -29,18 +29,12 @@
 
 namespace qlora {
 
-/// The ranks that a group (enum qlora_group) has, of `ranks` of the run, each
-/// `pieces` of which hold pieces together, each `tensorRanks` of which share
-/// products, and each `contextRanks` of which share lines.
-int64_t ranksOfGroup(unsigned group, int64_t ranks, int64_t pieces,
-                     int64_t tensorRanks, int64_t contextRanks);
-
 /// Of a collective (enum qlora_collective) whose larger operand has so many
-/// bytes, over a group of `ranks`; nothing of a group of one. On a GPU all of it
-/// is `serial`; on a CPU there is `memory`, which takes turns with kernels
-/// (Timeline.h).
+/// bytes, over a group of `ranks`, each `stride` ranks from the one before;
+/// nothing of a group of one. On a GPU all of it is `serial`; on a CPU there is
+/// `memory`, which takes turns with kernels (Timeline.h).
 Demand collectiveDemand(unsigned kind, double bytes, int64_t ranks,
-                        const DeviceProfile &device);
+                        const DeviceProfile &device, int64_t stride = 1);
 
 } // namespace qlora
 

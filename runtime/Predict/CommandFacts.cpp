@@ -19,7 +19,10 @@ void CommandFactsTable::describeLaunch(const qlora_command &command,
   double longest = -1;
   const KernelRow *row = nullptr;
   if (command.kind == QLORA_COMMAND_LAUNCH) {
-    facts.kernel = device.kernelName(command.target);
+    facts.kernel =
+        device
+            ? device->kernelName(command.target)
+            : module.kernels()[module.launches()[command.target].kernel].name;
     row = findKernelRow(facts.kernel);
   }
   for (const CommandKernel &kernel :
@@ -51,14 +54,13 @@ CommandFactsTable::Entry CommandFactsTable::find(const qlora_command &command,
   case QLORA_COMMAND_COLLECTIVE:
     facts.kind = "collective";
     // A group of one sends nothing.
-    if (const int64_t of =
-            ranksOfGroup(command.group, ranks, module.groupSize(),
-                         module.tensorRanks(), module.contextRanks());
-        of > 1) {
+    if (const GroupSizes groups = module.groups().on(ranks);
+        groups[command.group] > 1) {
       facts.bytes = double(collectiveBytes(module, command));
-      facts.boundSeconds =
-          collectiveDemand(command.collective, facts.bytes, of, rates)
-              .seconds();
+      facts.boundSeconds = collectiveDemand(command.collective, facts.bytes,
+                                            groups[command.group], rates,
+                                            groups.stride(command.group))
+                               .seconds();
     }
     break;
   case QLORA_COMMAND_RECORD:

@@ -28,11 +28,12 @@ struct CommandFacts {
   double boundSeconds = 0;
 };
 
-/// Of the commands of a module on its device. The pointers of the constructor
-/// outlive it.
+/// Of the commands of a module on its device, or on that of a rank of another
+/// stage, which is null here: its kernels are then taken to be the planned
+/// ones. What the constructor is given outlives it.
 class CommandFactsTable {
 public:
-  CommandFactsTable(const LoadedModule &module, const Device &device,
+  CommandFactsTable(const LoadedModule &module, const Device *device,
                     const DeviceProfile &rates, int ranks)
       : module(module), device(device), rates(rates), ranks(ranks) {}
 
@@ -50,7 +51,7 @@ private:
                       Entry &entry) const;
 
   const LoadedModule &module;
-  const Device &device;
+  const Device *device;
   const DeviceProfile &rates;
   const int ranks;
   std::map<uint32_t, Entry> known; ///< by command

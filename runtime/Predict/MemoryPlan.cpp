@@ -12,6 +12,7 @@
 
 #include "runtime/Base/Amounts.h"
 #include "runtime/Base/HostMemory.h"
+#include "runtime/Module/ParameterCounts.h"
 
 namespace qlora {
 
@@ -115,6 +116,26 @@ std::string planText(const LoadedModule &module, const Device &device,
          reserveLines(device, /*withMeasured=*/false);
 }
 
+/// Gradients of what ranks hold in pieces are summed as they are made.
+static std::string sumsText(const LoadedModule &module) {
+  if (module.table().trained_pieces == 1)
+    return formatBytes(module.arenaBytes(QLORA_ARENA_GRADIENT)) +
+           " of gradients a step";
+  uint64_t bytes = 0;
+  for (const qlora_parameter &parameter : module.parameters())
+    if (isTrained(parameter.role))
+      bytes += parameter.bytes;
+  return formatBytes(bytes) + " of gradients a micro-batch";
+}
+
+static std::string updatesText(const LoadedModule &module) {
+  const uint32_t updates = module.table().update_pieces;
+  const uint32_t trained = module.table().trained_pieces;
+  if (trained > 1)
+    return fmt::format(", what is trained in {} pieces", trained);
+  return updates > 1 ? fmt::format(", updates in {} pieces", updates) : "";
+}
+
 std::string parallelText(const LoadedModule &module, int ranks) {
   const bool isGpu = module.table().target == QLORA_TARGET_CUDA;
   const std::string base =
@@ -122,31 +143,34 @@ std::string parallelText(const LoadedModule &module, int ranks) {
   if (ranks == 1)
     return fmt::format("one, with the whole base ({}); nothing is summed",
                        base);
-  const std::string sums =
-      formatBytes(module.arenaBytes(QLORA_ARENA_GRADIENT));
-  const uint32_t pieces = module.table().update_pieces;
-  const std::string updates =
-      pieces > 1 ? fmt::format(", updates in {} pieces", pieces) : "";
+  const std::string sums = sumsText(module);
+  const std::string updates = updatesText(module);
+  const uint32_t shards = module.table().shards;
+  const std::string bases = shards > 1
+                                ? fmt::format("a base in {} pieces", shards)
+                            : isGpu ? "each a whole base"
+                                    : "all on one base";
+  if (const int together = module.stages(); together > 1)
+    return fmt::format("{}pipeline parallel, {} stages; of stage {} {} ({}){}; "
+                       "sums {}",
+                       ranks > together ? "data and " : "", together,
+                       module.stage(), bases, base, updates, sums);
   if (const int together = module.tensorRanks(); together > 1)
     return fmt::format("{}tensor parallel, each product shared by {} ranks, "
-                       "slices of a base ({}){}; sums {} of gradients a step",
+                       "slices of a base ({}){}; sums {}",
                        ranks > together ? "data and " : "", together, base,
                        updates, sums);
-  const uint32_t shards = module.table().shards;
   if (const int together = module.contextRanks(); together > 1)
     return fmt::format("{}context parallel, each line shared by {} ranks, {} "
-                       "({}){}; sums {} of gradients a step",
-                       ranks > together ? "data and " : "", together,
-                       shards > 1   ? fmt::format("a base in {} pieces", shards)
-                       : isGpu ? "each a whole base"
-                               : "all on one base",
+                       "({}){}; sums {}",
+                       ranks > together ? "data and " : "", together, bases,
                        base, updates, sums);
   if (shards > 1)
     return fmt::format("data parallel, a base in {} pieces ({}) for every {} of "
-                       "{}{}; sums {} of gradients a step",
+                       "{}{}; sums {}",
                        shards, base, shards, ranks, updates, sums);
   return fmt::format(
-      "data parallel, {} base ({}){}; sums {} of gradients a step",
+      "data parallel, {} base ({}){}; sums {}",
       isGpu ? "each a whole" : "all on one", base, updates, sums);
 }
 

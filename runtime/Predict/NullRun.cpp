@@ -4,6 +4,9 @@
 
 #include "runtime/Predict/NullRun.h"
 
+#include <algorithm>
+#include <span>
+
 #include <nlohmann/json.hpp>
 
 #include "runtime/Base/Amounts.h"
@@ -11,50 +14,16 @@
 #include "runtime/Base/StepRows.h"
 #include "runtime/Device/Device.h"
 #include "runtime/Device/Program.h"
-#include "runtime/Module/LaunchRequest.h"
 #include "runtime/Module/CompiledVariants.h"
+#include "runtime/Module/LaunchRequest.h"
 #include "runtime/Predict/CheckpointInterval.h"
 #include "runtime/Predict/MemoryPlan.h"
 #include "runtime/Predict/PredictionText.h"
+#include "runtime/Predict/Transfers.h"
 
 namespace qlora {
 
 using json = nlohmann::ordered_json;
-
-Status DeviceChoice::describeNetwork(int64_t gpusPerNode,
-                                     const std::string &network) {
-  if (gpusPerNode == 0 && network.empty())
-    return Status::ok();
-  if (!card || !card->gpu)
-    return Status::invalid("--gpus-per-node and --network describe the "
-                           "machines of a prediction; give --device null:CARD "
-                           "with a GPU, too");
-  return card->describeNetwork(gpusPerNode, network);
-}
-
-Status DeviceChoice::describeFailures(double hours) {
-  if (hours > 0 && (!card || !card->gpu))
-    return Status::invalid("--node-mtbf-hours is for a prediction; give "
-                           "--device null:CARD with a GPU, too");
-  machineHours = hours;
-  return Status::ok();
-}
-
-StatusOr<DeviceChoice> parseDevice(const std::string &text) {
-  constexpr std::string_view kNull = "null:";
-  if (text == "auto" || text == "cpu" || text == "cuda")
-    return DeviceChoice();
-  if (text == "null")
-    return DeviceChoice{true, std::nullopt};
-  if (!text.starts_with(kNull) || text.size() == kNull.size())
-    return Status::invalid("--device {}: there are auto, cpu, cuda, null, and "
-                           "null:CARD with a card of {} or a device.json",
-                           text, fmt::join(knownCards(), ", "));
-  auto card = findDeviceProfile(text.substr(kNull.size()));
-  if (!card.isOk())
-    return card.status().withContext("--device " + text);
-  return DeviceChoice{true, std::move(card).value()};
-}
 
 static DeviceCounters operator-(const DeviceCounters &a,
                                 const DeviceCounters &b) {
@@ -92,19 +61,36 @@ struct EntryCount {
   DeviceCounters counters;
 };
 
+/// One stage, or the program where there is no pipeline.
+struct StageCount {
+  LoadedModule module;
+  std::unique_ptr<Device> device;
+  std::vector<EntryCount> entries = {};
+
+  /// Of arenas but the HOST arena.
+  uint64_t plannedBytes() const {
+    uint64_t bytes = 0;
+    for (const ArenaUse &use : device->memory())
+      bytes += use.kind != QLORA_ARENA_HOST ? use.plannedBytes : 0;
+    return bytes;
+  }
+};
+
 /// Everything that a null run finds.
 struct NullReport {
-  const LoadedModule &module;
-  const Device &device;
   int ranks;
   int64_t microBatches; ///< of a rank in a step
-  std::vector<EntryCount> entries;
+  std::vector<StageCount> stages;
   std::optional<DeviceProfile> card;
   std::vector<StepPrediction> predictions; ///< with a card
   std::vector<StepPrediction> low; ///< the low figure of each, of a GPU
   std::vector<StepPrediction> scaling; ///< of several GPUs
   std::optional<CheckpointInterval> saving; ///< where machines fail
 
+  /// Whose plan is the largest.
+  const StageCount &largest() const {
+    return *std::ranges::max_element(stages, {}, &StageCount::plannedBytes);
+  }
   uint64_t collectives() const;
   const StepPrediction *lowOf(size_t prediction) const {
     return low.empty() ? nullptr : &low[prediction];
@@ -116,10 +102,11 @@ struct NullReport {
 
 uint64_t NullReport::collectives() const {
   uint64_t most = 0;
-  for (const EntryCount &count : entries)
-    if (count.entry->kind == QLORA_ENTRY_ACCUMULATE_LAST)
-      most = std::max(most,
-                      count.counters.commands[QLORA_COMMAND_COLLECTIVE]);
+  for (const StageCount &stage : stages)
+    for (const EntryCount &count : stage.entries)
+      if (count.entry->kind == QLORA_ENTRY_ACCUMULATE_LAST)
+        most =
+            std::max(most, count.counters.commands[QLORA_COMMAND_COLLECTIVE]);
   return most;
 }
 
@@ -146,15 +133,12 @@ static std::string countersText(const EntryCount &entry) {
 }
 
 /// What the card's memory says to the plan.
-static std::string cardMemoryText(const LoadedModule &module,
-                                  const Device &device, const GpuRates &gpu) {
+static std::string cardMemoryText(const StageCount &stage,
+                                  const GpuRates &gpu) {
   const double card = gpu.memoryGb * 1e9;
-  double planned = 0;
-  for (const ArenaUse &use : device.memory())
-    if (use.kind != QLORA_ARENA_HOST)
-      planned += double(use.plannedBytes);
+  const auto planned = double(stage.plannedBytes());
   const char *answer = "";
-  if (double(module.arenaBytes(QLORA_ARENA_FROZEN)) > card)
+  if (double(stage.module.arenaBytes(QLORA_ARENA_FROZEN)) > card)
     answer = ": the base alone does not fit one card; compile it with\n"
              "  --parallel fsdp=N, which divides it among N cards";
   else if (planned > card)
@@ -163,16 +147,35 @@ static std::string cardMemoryText(const LoadedModule &module,
                      gpu.memoryGb, answer);
 }
 
+/// What each stage of several takes.
+static std::string stagesText(std::span<const StageCount> stages) {
+  if (stages.size() == 1)
+    return "";
+  std::vector<std::string> plans;
+  for (const StageCount &stage : stages)
+    plans.push_back(fmt::format("{} {}", stage.module.stage(),
+                                formatBytes(stage.plannedBytes())));
+  return fmt::format("  plans of stages: {}\n", fmt::join(plans, ", "));
+}
+
 std::string NullReport::text() const {
-  std::string text = planText(module, device, ranks);
+  const StageCount &most = largest();
+  const LoadedModule &module = most.module;
+  std::string text = planText(module, *most.device, ranks);
   if (card && card->gpu)
-    text += cardMemoryText(module, device, *card->gpu);
+    text += cardMemoryText(most, *card->gpu);
+  text += stagesText(stages);
   text += "  ranks: " + parallelText(module, ranks) + "\n";
-  text += kernelsText(module, device) + "\n";
-  text += fmt::format(kCounters, "program", "launches", "fills", "copies",
-                      "sums", "sent", "read", "written");
-  for (const EntryCount &count : entries)
-    text += countersText(count);
+  text += kernelsText(module, *most.device) + "\n";
+  for (const StageCount &stage : stages) {
+    text += fmt::format(
+        kCounters,
+        stages.size() == 1 ? "program"
+                           : fmt::format("stage {}", stage.module.stage()),
+        "launches", "fills", "copies", "sums", "sent", "read", "written");
+    for (const EntryCount &count : stage.entries)
+      text += countersText(count);
+  }
   text += fmt::format("\na step of {} ranks: {} micro-batches, {} collectives "
                       "on each rank\nevery command and address is inside its "
                       "arena\n",
@@ -206,16 +209,24 @@ static json countersJson(const EntryCount &count) {
           {"bytes_written", c.bytesWritten}};
 }
 
-std::string NullReport::toJson() const {
+/// Memory and entries.
+static void addStage(json &to, const StageCount &stage) {
   json memory = json::object();
-  for (const ArenaUse &use : device.memory())
+  for (const ArenaUse &use : stage.device->memory())
     memory[std::string(arenaKindName(use.kind))] = use.plannedBytes;
+  to["memory_bytes"] = std::move(memory);
+  for (const EntryCount &count : stage.entries)
+    to["entries"].push_back(countersJson(count));
+}
+
+std::string NullReport::toJson() const {
   json report = {{"ranks", ranks},
                  {"micro_batches", microBatches},
-                 {"collectives", collectives()},
-                 {"memory_bytes", std::move(memory)}};
-  for (const EntryCount &count : entries)
-    report["entries"].push_back(countersJson(count));
+                 {"collectives", collectives()}};
+  addStage(report, largest());
+  for (const StageCount &stage : stages)
+    if (stages.size() > 1)
+      addStage(report["stages"].emplace_back(), stage);
   for (size_t i = 0; i < predictions.size(); ++i)
     report["predictions"].push_back(
         predictionJson(predictions[i], lowOf(i), *card));
@@ -260,6 +271,26 @@ static StatusOr<EntryCount> countEntry(Device &device,
   return EntryCount{&entry, name, device.counters() - before};
 }
 
+static Status countStages(const LoadedModule &module, int ranks,
+                          std::vector<StageCount> &stages) {
+  DeviceOptions options;
+  options.ranks = ranks;
+  stages.reserve(static_cast<size_t>(module.stages())); // devices have modules
+  for (int number = 0; number < module.stages(); ++number) {
+    QLORA_ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
+                           createDevice("null", options));
+    StageCount &stage =
+        stages.emplace_back(module.ofStage(number), std::move(device));
+    QLORA_RETURN_IF_ERROR(stage.device->load(stage.module, nullptr));
+    for (const qlora_entry &entry : stage.module.entries()) {
+      QLORA_ASSIGN_OR_RETURN(EntryCount count,
+                             countEntry(*stage.device, stage.module, entry));
+      stage.entries.push_back(std::move(count));
+    }
+  }
+  return Status::ok();
+}
+
 StatusOr<std::string>
 checkOnNullDevice(const LoadedModule &module, const Options &options, int ranks,
                   const DeviceChoice &choice,
@@ -272,20 +303,9 @@ checkOnNullDevice(const LoadedModule &module, const Options &options, int ranks,
   QLORA_ASSIGN_OR_RETURN(const int64_t microBatches,
                          accumulationSteps(options, dataRanks));
   const std::optional<DeviceProfile> &card = choice.card;
-  DeviceOptions deviceOptions;
-  deviceOptions.ranks = ranks;
-  QLORA_ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
-                         createDevice("null", deviceOptions));
-  QLORA_RETURN_IF_ERROR(device->load(module, nullptr));
-  NullReport report{module, *device, ranks,
-                    microBatches,
-                    {},     card,    {},
-                    {},     {},      {}};
-  for (const qlora_entry &entry : module.entries()) {
-    QLORA_ASSIGN_OR_RETURN(EntryCount count,
-                           countEntry(*device, module, entry));
-    report.entries.push_back(std::move(count));
-  }
+  NullReport report{ranks, microBatches, {}, card, {}, {}, {}, {}};
+  QLORA_RETURN_IF_ERROR(countStages(module, ranks, report.stages));
+  QLORA_RETURN_IF_ERROR(checkTransfers(module)); // of commands that are whole
   if (card) {
     PredictionRequest request = {*card, ranks, report.microBatches};
     request.disabledKernels = disabledKernels;

@@ -8,29 +8,15 @@
 #ifndef QLORA_RUNTIME_PREDICT_NULLRUN_H
 #define QLORA_RUNTIME_PREDICT_NULLRUN_H
 
-#include <optional>
 #include <string>
+#include <vector>
 
 #include "runtime/Base/Options.h"
 #include "runtime/Base/Status.h"
-#include "runtime/Kernels/DeviceProfile.h"
 #include "runtime/Module/ModuleLoader.h"
+#include "runtime/Predict/DeviceChoice.h"
 
 namespace qlora {
-
-/// What `--device` says: whether it is the null device, and of which card. The
-/// error for anything but auto, cpu, cuda, null and null:CARD lists the cards.
-struct DeviceChoice {
-  bool isNull = false;
-  std::optional<DeviceProfile> card;
-  /// Between two failures of a machine; 0: nothing is said of them.
-  double machineHours = 0;
-
-  /// DeviceProfile::describeNetwork of a card that is a GPU.
-  Status describeNetwork(int64_t gpusPerNode, const std::string &network);
-  Status describeFailures(double hours);
-};
-StatusOr<DeviceChoice> parseDevice(const std::string &text);
 
 /// The plan, the commands and bytes of each entry, and a step on `ranks`
 /// ranks, predicted where `device` has a card: tables, or with log_format json one

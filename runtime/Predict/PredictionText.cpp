@@ -99,9 +99,12 @@ std::string predictionText(const StepPrediction &step,
   std::string text = fmt::format(
       "predicted, not measured: a step of {} x {} micro-batches of {} x {} on "
       "{}\n  {:<22} {:>8} {:>8} {:>9} {:>9} {:>7}{}\n",
-      step.ranks, step.microBatches, step.batch, step.length, device.cpu,
+      step.dataRanks, step.microBatches, step.batch, step.length, device.cpu,
       "part, on each rank", "kernels", "TFLOP", "moved", "ms", "share",
       low ? fmt::format(" {:>9}", "ms, low") : "");
+  if (step.stages > 1)
+    text += fmt::format("  of stage {} of {}, which has most to do\n",
+                        step.stage, step.stages);
   text += tableText({step, low});
   text += fmt::format("  {} tokens per second on {} ranks; {:.0f} TFLOP/s on "
                       "each, {:.1f} % of the assumed GEMM rate\n",
@@ -256,6 +259,8 @@ json predictionJson(const StepPrediction &step, const StepPrediction *low,
                  {"launch_seconds", step.launchSeconds},
                  {"overlapped_seconds", step.overlapped},
                  {"exposed_communication_seconds", step.exposedCommunication}};
+  if (step.stages > 1)
+    result["stage"] = step.stage;
   if (low) {
     result["assumed_kernels"] = step.rows();
     result["low"] = lowJson(*low, device);

@@ -11,6 +11,7 @@
 #include "runtime/Device/Collectives.h"
 #include "runtime/Device/PreparedLaunches.h"
 #include "runtime/Predict/CollectiveCost.h"
+#include "runtime/Predict/Transfers.h"
 
 namespace qlora {
 
@@ -19,6 +20,13 @@ Work StepPrediction::work() const {
   for (const PartTotal &part : parts)
     sum += part.work;
   return sum;
+}
+
+double StepPrediction::busySeconds() const {
+  double seconds = launchSeconds;
+  for (const PartTotal &part : parts)
+    seconds += part.seconds;
+  return seconds;
 }
 
 std::vector<std::string> StepPrediction::rows() const {
@@ -40,15 +48,21 @@ PredictionRequest lowRequest(PredictionRequest request) {
 
 namespace {
 
-/// Walks the entries of one step into a prediction.
+/// Walks the entries of one step of a stage into a prediction.
 class StepWalk {
 public:
-  StepWalk(const LoadedModule &module, const PredictionRequest &request,
-           StepPrediction &step)
-      : module(module), request(request), step(step) {}
+  StepWalk(LoadedModule stage, const PredictionRequest &request,
+           StepPrediction step)
+      : module(std::move(stage)), request(request), step(std::move(step)) {
+    this->step.stage = module.stage();
+  }
 
-  /// Adds `times` runs of an entry.
-  Status add(const qlora_entry &entry, int64_t times);
+  /// What `runs` runs of an entry do, and the items of one.
+  StatusOr<std::vector<TimelineItem>> collect(const qlora_entry &entry,
+                                              int64_t runs);
+  /// Each took this stage so long, and all stages `seconds`.
+  void finish(const Timeline &timeline, double seconds);
+  StepPrediction take();
 
 private:
   StatusOr<const KernelRow *> rowOf(const qlora_command &command) const;
@@ -60,9 +74,9 @@ private:
                   const CommandKernel &kernel);
   void addCollective(const qlora_command &command);
 
-  const LoadedModule &module;
+  const LoadedModule module;
   const PredictionRequest &request;
-  StepPrediction &step;
+  StepPrediction step;
   bool isUpdate = false;
   double times = 0; ///< of the entry
   std::vector<TimelineItem> items;
@@ -130,14 +144,11 @@ void StepWalk::addToGroup(const qlora_command &command, const KernelRow *row,
 
 void StepWalk::addCollective(const qlora_command &command) {
   const auto bytes = double(collectiveBytes(module, command));
-  const int64_t ranks = ranksOfGroup(command.group, request.ranks,
-                                     module.groupSize(), module.tensorRanks(),
-                                     module.contextRanks());
-  TimelineItem item;
-  item.kind = TimelineItem::Kind::kCollective;
-  item.queue = command.queue;
+  const GroupSizes groups = module.groups().on(request.ranks);
+  TimelineItem item = itemOf(module, command);
   item.demand =
-      collectiveDemand(command.collective, bytes, ranks, request.device);
+      collectiveDemand(command.collective, bytes, groups[command.group],
+                       request.device, groups.stride(command.group));
   items.push_back(item);
   const std::string_view kind = collectiveName(command.collective);
   const std::string_view group = groupName(command.group);
@@ -161,9 +172,6 @@ Status StepWalk::addKernels(const qlora_command &command) {
 }
 
 Status StepWalk::addCommand(const qlora_command &command) {
-  TimelineItem item;
-  item.queue = command.queue;
-  item.event = command.target;
   switch (command.kind) {
   case QLORA_COMMAND_LAUNCH:
   case QLORA_COMMAND_FILL:
@@ -172,29 +180,61 @@ Status StepWalk::addCommand(const qlora_command &command) {
   case QLORA_COMMAND_COLLECTIVE:
     addCollective(command);
     return Status::ok();
-  case QLORA_COMMAND_RECORD:
-    item.kind = TimelineItem::Kind::kRecord;
-    break;
-  case QLORA_COMMAND_WAIT:
-    item.kind = TimelineItem::Kind::kWait;
-    break;
+  default: // events
+    items.push_back(itemOf(module, command));
+    return Status::ok();
   }
-  items.push_back(item);
-  return Status::ok();
 }
 
-Status StepWalk::add(const qlora_entry &entry, int64_t runs) {
-  if (runs == 0)
-    return Status::ok();
+StatusOr<std::vector<TimelineItem>> StepWalk::collect(const qlora_entry &entry,
+                                                      int64_t runs) {
   isUpdate = entry.kind == QLORA_ENTRY_UPDATE;
   times = double(runs);
   items.clear();
   for (const qlora_command &command : module.commands(entry))
     QLORA_RETURN_IF_ERROR(addCommand(command));
-  const Timeline timeline = simulate(items, {}, request.sharing);
-  step.seconds += times * timeline.seconds;
+  return std::exchange(items, {});
+}
+
+void StepWalk::finish(const Timeline &timeline, double seconds) {
+  step.seconds += times * seconds;
   step.overlapped += times * timeline.overlapped;
-  step.exposedCommunication += times * timeline.exposedCommunication;
+  step.exposedCommunication +=
+      times * (timeline.exposedCommunication + seconds - timeline.seconds);
+}
+
+StepPrediction StepWalk::take() {
+  std::stable_sort(step.groups.begin(), step.groups.end(),
+                   [](const KernelGroup &a, const KernelGroup &b) {
+                     return a.count * a.demand.seconds() >
+                            b.count * b.demand.seconds();
+                   });
+  return std::move(step);
+}
+
+/// Runs an entry, which has one place in all stages, `times` times.
+static Status addEntry(std::vector<StepWalk> &stages,
+                       const LoadedModule &module, const qlora_entry &entry,
+                       int64_t times, QueueSharing sharing) {
+  if (times == 0)
+    return Status::ok();
+  const auto place = static_cast<size_t>(&entry - module.entries().data());
+  std::vector<std::vector<TimelineItem>> items;
+  for (size_t stage = 0; stage < stages.size(); ++stage) {
+    QLORA_ASSIGN_OR_RETURN(
+        auto own,
+        stages[stage].collect(
+            module.ofStage(static_cast<int>(stage)).entries()[place], times));
+    items.push_back(std::move(own));
+  }
+  auto timelines = simulateStages(items, sharing);
+  QLORA_RETURN_IF_ERROR(timelines.status().withContext(
+      fmt::format("'{}', {}", module.path(), entryKindName(entry.kind))));
+  double seconds = 0;
+  for (const Timeline &timeline : *timelines)
+    seconds = std::max(seconds, timeline.seconds);
+  for (size_t stage = 0; stage < stages.size(); ++stage)
+    stages[stage].finish((*timelines)[stage], seconds);
   return Status::ok();
 }
 
@@ -225,18 +265,22 @@ static StatusOr<StepPrediction> predictStep(const LoadedModule &module,
   StepPrediction step;
   step.ranks = request.ranks;
   step.dataRanks = request.ranks / module.rowRanks();
+  step.stages = module.stages();
   step.microBatches = request.microBatches;
   step.batch = last.batch;
   step.length = last.length;
-  StepWalk walk(module, request, step);
-  QLORA_RETURN_IF_ERROR(walk.add(*accumulate, request.microBatches - 1));
-  QLORA_RETURN_IF_ERROR(walk.add(last, 1));
-  QLORA_RETURN_IF_ERROR(walk.add(*update, 1));
-  std::stable_sort(step.groups.begin(), step.groups.end(),
-                   [](const KernelGroup &a, const KernelGroup &b) {
-                     return a.count * a.demand.seconds() >
-                            b.count * b.demand.seconds();
-                   });
+  std::vector<StepWalk> walks;
+  for (int stage = 0; stage < module.stages(); ++stage)
+    walks.emplace_back(module.ofStage(stage), request, step);
+  const std::pair<const qlora_entry *, int64_t> entries[] = {
+      {accumulate, request.microBatches - 1}, {&last, 1}, {update, 1}};
+  for (const auto &[entry, times] : entries)
+    QLORA_RETURN_IF_ERROR(
+        addEntry(walks, module, *entry, times, request.sharing));
+  for (StepWalk &walk : walks)
+    if (StepPrediction of = walk.take();
+        of.stage == 0 || of.busySeconds() > step.busySeconds())
+      step = std::move(of);
   return step;
 }
 

@@ -9,6 +9,11 @@
 // its row's host code would launch; a generated kernel reads or writes each
 // operand once. Not in it: reading data, writing inputs, the host's waits
 // between entries, and ranks that wait for a slower one.
+//
+// The stages of a pipeline run an entry together: what they send each other
+// begins when both are there, and none begins the next entry before all have
+// ended. What is shown is the stage with most to do; that it waits for others
+// is exposed communication.
 
 #ifndef QLORA_RUNTIME_PREDICT_STEPPREDICTION_H
 #define QLORA_RUNTIME_PREDICT_STEPPREDICTION_H
@@ -51,6 +56,7 @@ struct PredictedCollective {
 struct StepPrediction {
   int64_t ranks = 1, microBatches = 1;
   int64_t dataRanks = 1; ///< where those with the same rows count as one
+  int64_t stage = 0, stages = 1;
   int64_t batch = 0, length = 0; ///< of a micro-batch
   double seconds = 0;
   std::array<PartTotal, size_t(StepPart::kCount)> parts;
@@ -65,6 +71,8 @@ struct StepPrediction {
   std::vector<std::string> rows() const;
   /// seconds = parts + launches - overlapped + exposed communication.
   Work work() const;
+  /// Its kernels, each alone.
+  double busySeconds() const;
   int64_t machines(int64_t gpusPerNode) const {
     return (ranks + gpusPerNode - 1) / gpusPerNode;
   }

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <array>
 #include <cassert>
+#include <iterator>
+#include <limits>
 #include <vector>
 
 #include "runtime/ABI/module.h"
@@ -23,6 +25,7 @@ struct Queue {
   size_t next = 0;
   const TimelineItem *running = nullptr;
   double left = 0; ///< seconds, were it alone
+  bool isWaiting = false; ///< for another stage, which has not come to it
 };
 
 /// Who runs at once, and by how much each is slower than alone.
@@ -31,17 +34,27 @@ struct Sharing {
   double slowdown = 1;
 };
 
+/// One rank.
 class Simulation {
 public:
-  Simulation(std::span<const TimelineItem> items,
-             std::span<TimelineSpan> spans, QueueSharing sharing);
-  Timeline run();
+  /// `isAlone`: it waits for no other stage.
+  Simulation(std::span<const TimelineItem> items, std::span<TimelineSpan> spans,
+             QueueSharing sharing, bool isAlone);
+  /// Starts what can start.
+  void advance();
+  bool isBusy() const;
+  /// Until the first of those that run has ended; infinite: none runs.
+  double untilNext() const;
+  void pass(double seconds);
+  /// The queue that waits for the stage `peer` places on, or null.
+  Queue *waitingFor(int peer);
+  Timeline ended() const;
 
 private:
   bool advance(Queue &queue);
   Sharing sharingNow() const;
+  double secondsLeft(const Queue &queue, const Sharing &now) const;
   void count(double passed, const Sharing &now);
-  void step();
   void begin(const TimelineItem &item);
   void finish(const TimelineItem &item);
 
@@ -50,14 +63,20 @@ private:
   std::span<const TimelineItem> items;
   std::span<TimelineSpan> spans; ///< of the items, or empty
   QueueSharing sharing;
+  bool isAlone;
   Timeline result;
 };
 
 } // namespace
 
+static bool isOfTwo(const TimelineItem &item) {
+  return item.kind == Kind::kSend || item.kind == Kind::kReceive;
+}
+
 Simulation::Simulation(std::span<const TimelineItem> items,
-                       std::span<TimelineSpan> spans, QueueSharing sharing)
-    : items(items), spans(spans), sharing(sharing) {
+                       std::span<TimelineSpan> spans, QueueSharing sharing,
+                       bool isAlone)
+    : items(items), spans(spans), sharing(sharing), isAlone(isAlone) {
   assert((spans.empty() || spans.size() == items.size()) && "one for each");
   for (const TimelineItem &item : items) {
     queues[item.queue].items.push_back(&item);
@@ -88,10 +107,11 @@ bool Simulation::advance(Queue &queue) {
     begin(item);
     if (item.kind == Kind::kRecord)
       happened[item.event] = true;
-    if (item.kind != Kind::kKernel && item.kind != Kind::kCollective)
+    if (item.kind == Kind::kRecord || item.kind == Kind::kWait)
       continue;
     queue.running = &item;
     queue.left = item.demand.seconds();
+    queue.isWaiting = isOfTwo(item) && !isAlone;
     if (item.kind == Kind::kKernel)
       result.overlapped += queue.left;
   }
@@ -107,7 +127,7 @@ Sharing Simulation::sharingNow() const {
   double arithmetic = 0, memory = 0;
   Sharing now;
   for (const Queue &queue : queues) {
-    if (!queue.running || !usesDevice(*queue.running))
+    if (!queue.running || queue.isWaiting || !usesDevice(*queue.running))
       continue;
     const Demand &demand = queue.running->demand;
     const double alone = demand.seconds();
@@ -135,28 +155,27 @@ void Simulation::count(double passed, const Sharing &now) {
   result.overlapped -= passed - collective;
 }
 
-/// Until the first of those that run has ended.
-void Simulation::step() {
+double Simulation::secondsLeft(const Queue &queue, const Sharing &now) const {
+  return queue.left * (usesDevice(*queue.running) ? now.slowdown : 1.0);
+}
+
+double Simulation::untilNext() const {
   const Sharing now = sharingNow();
-  const auto factor = [&](const Queue &queue) {
-    return usesDevice(*queue.running) ? now.slowdown : 1.0;
-  };
-  const Queue *first = nullptr;
-  for (const Queue &queue : queues) {
-    if (!queue.running)
-      continue;
-    if (!first || queue.left * factor(queue) < first->left * factor(*first))
-      first = &queue;
-  }
-  assert(first && "an event that is waited for before it is recorded");
-  const double passed = first->left * factor(*first);
+  double first = std::numeric_limits<double>::infinity();
+  for (const Queue &queue : queues)
+    if (queue.running && !queue.isWaiting)
+      first = std::min(first, secondsLeft(queue, now));
+  return first;
+}
+
+void Simulation::pass(double passed) {
+  const Sharing now = sharingNow();
   count(passed, now);
   for (Queue &queue : queues) {
-    if (!queue.running)
+    if (!queue.running || queue.isWaiting)
       continue;
-    queue.left = &queue == first
-                     ? 0
-                     : std::max(0.0, queue.left - passed / factor(queue));
+    const double left = secondsLeft(queue, now);
+    queue.left = left <= passed ? 0 : queue.left * (1 - passed / left);
     if (queue.left > 0)
       continue;
     finish(*queue.running);
@@ -164,30 +183,94 @@ void Simulation::step() {
   }
 }
 
-Timeline Simulation::run() {
-  const auto isBusy = [](const Queue &queue) {
-    return queue.running || queue.next < queue.items.size();
-  };
-  for (;;) {
-    for (bool changed = true; changed;) {
-      changed = false;
-      for (Queue &queue : queues)
-        changed |= advance(queue);
-    }
-    if (std::none_of(queues.begin(), queues.end(), isBusy))
-      break;
-    step();
+void Simulation::advance() {
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (Queue &queue : queues)
+      changed |= advance(queue);
   }
+}
+
+bool Simulation::isBusy() const {
+  return std::ranges::any_of(queues, [](const Queue &queue) {
+    return queue.running || queue.next < queue.items.size();
+  });
+}
+
+Queue *Simulation::waitingFor(int peer) {
+  const auto found = std::ranges::find_if(queues, [&](const Queue &queue) {
+    return queue.isWaiting && queue.running->peer == peer;
+  });
+  return found == queues.end() ? nullptr : &*found;
+}
+
+Timeline Simulation::ended() const {
   // Rounding of sums.
-  result.overlapped = sharing == QueueSharing::kTakeTurns
-                          ? 0
-                          : std::max(0.0, result.overlapped);
-  return result;
+  Timeline all = result;
+  all.overlapped =
+      sharing == QueueSharing::kTakeTurns ? 0 : std::max(0.0, all.overlapped);
+  return all;
 }
 
 Timeline simulate(std::span<const TimelineItem> items,
                   std::span<TimelineSpan> spans, QueueSharing sharing) {
-  return Simulation(items, spans, sharing).run();
+  Simulation rank(items, spans, sharing, /*isAlone=*/true);
+  for (rank.advance(); rank.isBusy(); rank.advance()) {
+    const double next = rank.untilNext();
+    assert(next < std::numeric_limits<double>::infinity() &&
+           "an event that is waited for before it is recorded");
+    rank.pass(next);
+  }
+  return rank.ended();
+}
+
+/// Starts what both of two stages have come to.
+static Status meet(std::vector<Simulation> &ranks, size_t one, size_t other) {
+  const int places = static_cast<int>(other) - static_cast<int>(one);
+  Queue *const own = ranks[one].waitingFor(places);
+  Queue *const theirs = own ? ranks[other].waitingFor(-places) : nullptr;
+  if (!theirs)
+    return Status::ok();
+  const auto verb = [](const Queue *queue) {
+    return queue->running->kind == Kind::kSend ? "sends" : "receives";
+  };
+  if (own->running->kind == theirs->running->kind ||
+      own->running->bytes != theirs->running->bytes)
+    return Status::error(StatusCode::kDataLoss,
+                         "stage {} {} {} bytes where stage {} {} {}", one,
+                         verb(own), own->running->bytes, other, verb(theirs),
+                         theirs->running->bytes);
+  own->isWaiting = theirs->isWaiting = false;
+  return Status::ok();
+}
+
+StatusOr<std::vector<Timeline>>
+simulateStages(std::span<const std::vector<TimelineItem>> stages,
+               QueueSharing sharing) {
+  std::vector<Simulation> ranks;
+  for (const std::vector<TimelineItem> &items : stages)
+    ranks.emplace_back(items, std::span<TimelineSpan>(), sharing,
+                       /*isAlone=*/stages.size() == 1);
+  for (;;) {
+    std::ranges::for_each(ranks, [](Simulation &rank) { rank.advance(); });
+    for (size_t one = 0; one < ranks.size(); ++one)
+      for (size_t other = one + 1; other < ranks.size(); ++other)
+        QLORA_RETURN_IF_ERROR(meet(ranks, one, other));
+    double next = std::numeric_limits<double>::infinity();
+    for (const Simulation &rank : ranks)
+      next = std::min(next, rank.untilNext());
+    if (std::ranges::none_of(ranks, &Simulation::isBusy))
+      break;
+    if (next == std::numeric_limits<double>::infinity())
+      return Status::error(StatusCode::kDataLoss,
+                           "stages wait for each other without an end");
+    for (Simulation &rank : ranks)
+      if (rank.isBusy())
+        rank.pass(next);
+  }
+  std::vector<Timeline> ended;
+  std::ranges::transform(ranks, std::back_inserter(ended), &Simulation::ended);
+  return ended;
 }
 
 } // namespace qlora

@@ -36,8 +36,10 @@ static StatusOr<std::string> machineName() {
   return boot + " " + std::string(space, static_cast<size_t>(bytes));
 }
 
-StatusOr<LocalRanks> LocalRanks::find(Collectives &group) {
-  QLORA_ASSIGN_OR_RETURN(const std::string machine, machineName());
+StatusOr<LocalRanks> LocalRanks::find(Collectives &group,
+                                      std::string_view part) {
+  QLORA_ASSIGN_OR_RETURN(std::string machine, machineName());
+  machine += fmt::format(" {}", part);
   QLORA_ASSIGN_OR_RETURN(const std::vector<std::string> machines,
                          group.allGather(machine));
   LocalRanks ranks;

@@ -19,8 +19,10 @@ class LocalRanks {
 public:
   /// A machine of one.
   LocalRanks() = default;
-  /// Asks all ranks of the job where they are. All call it.
-  static StatusOr<LocalRanks> find(Collectives &group);
+  /// Asks all ranks of the job where they are. All call it. `part`: ranks of
+  /// one machine are those that say the same.
+  static StatusOr<LocalRanks> find(Collectives &group,
+                                   std::string_view part = {});
 
   /// Which of this machine's ranks this one is, and how many they are.
   int rank() const { return localRank; }

@@ -128,15 +128,15 @@ static StatusOr<World> meetAll(const RankEnvironment &env,
 static StatusOr<std::unique_ptr<Collectives>>
 meetPart(World &world, const RankEnvironment &env, qlora_group axis,
          const GroupSizes &sizes, std::chrono::milliseconds timeout) {
-  const int size = sizes[axis], stride = strideOf(axis, sizes);
-  const int number = env.rank / stride % size;
-  const Ring::Members members = {number, size, env.rank - number * stride,
-                                 stride};
+  const Ring::Members members = {static_cast<int>(sizes.number(axis, env.rank)),
+                                 static_cast<int>(sizes[axis]),
+                                 static_cast<int>(sizes.first(axis, env.rank)),
+                                 static_cast<int>(sizes.stride(axis))};
   const auto tellNext = [&](const std::string &own) -> StatusOr<std::string> {
     QLORA_ASSIGN_OR_RETURN(const std::vector<std::string> all,
                            world.group->allGather(own));
-    return all[static_cast<size_t>(members.first +
-                                   (number + 1) % size * stride)];
+    return all[static_cast<size_t>(
+        members.first + (members.rank + 1) % members.size * members.stride)];
   };
   QLORA_ASSIGN_OR_RETURN(
       std::unique_ptr<Ring> ring,
@@ -153,9 +153,9 @@ meetPart(World &world, const RankEnvironment &env, qlora_group axis,
 StatusOr<RankGroup> RankGroup::join(const RankEnvironment &env,
                                     FileDescriptor listening,
                                     std::chrono::milliseconds timeout,
-                                    const GroupMesh &mesh, const Status &own) {
+                                    const GroupSizes &mesh, const Status &own) {
   RankGroup joined;
-  joined.mesh = mesh;
+  joined.sizes = mesh.on(env.worldSize);
   joined.isSupervised = hasOwnLauncher(env);
   if (env.worldSize == 1) {
     QLORA_RETURN_IF_ERROR(own);
@@ -166,16 +166,22 @@ StatusOr<RankGroup> RankGroup::join(const RankEnvironment &env,
                          meetAll(env, std::move(listening), timeout, own));
   QLORA_ASSIGN_OR_RETURN(joined.local, LocalRanks::find(*world.group));
   QLORA_RETURN_IF_ERROR(openWindow(joined.local, *world.group));
-  const GroupSizes sizes = {env.worldSize, mesh.pieces, mesh.tensorRanks,
-                            mesh.contextRanks};
-  for (const qlora_group axis :
-       {QLORA_GROUP_FSDP, QLORA_GROUP_TP, QLORA_GROUP_CP}) {
-    if (sizes[axis] == env.worldSize)
+  joined.sharers = joined.local;
+  if (joined.sizes[QLORA_GROUP_PP] > 1) {
+    const int64_t stage = joined.sizes.number(QLORA_GROUP_PP, env.rank);
+    QLORA_ASSIGN_OR_RETURN(
+        joined.sharers,
+        LocalRanks::find(*world.group, fmt::format("stage {}", stage)));
+  }
+  for (unsigned axis = 0; axis < QLORA_GROUP_COUNT; ++axis) {
+    if (joined.sizes[axis] == env.worldSize)
       continue;
     joined.parts[axis] = std::make_unique<SingleRank>();
-    if (sizes[axis] > 1) {
+    if (joined.sizes[axis] > 1) {
       QLORA_ASSIGN_OR_RETURN(joined.parts[axis],
-                             meetPart(world, env, axis, sizes, timeout));
+                             meetPart(world, env,
+                                      static_cast<qlora_group>(axis),
+                                      joined.sizes, timeout));
     }
   }
   joined.heartbeat = world.group->heartbeat();
@@ -236,8 +242,8 @@ StatusOr<FrozenArena> RankGroup::shareFrozenArena(uint64_t bytes,
                                                   const OpenFilled &openFilled,
                                                   FillShare &share) {
   using Access = LocalRanks::Access;
-  share = {static_cast<unsigned>(local.rank()),
-           static_cast<unsigned>(local.size())};
+  share = {static_cast<unsigned>(sharers.rank()),
+           static_cast<unsigned>(sharers.size())};
   LocalRanks::Shared own;
   if (share.rank == 0) {
     own.memory = openFilled();
@@ -250,7 +256,7 @@ StatusOr<FrozenArena> RankGroup::shareFrozenArena(uint64_t bytes,
   }
   // The first rank may have been reading the whole of a large file.
   QLORA_ASSIGN_OR_RETURN(
-      own, local.share(*group, "frozen", std::move(own), bytes));
+      own, sharers.share(*group, "frozen", std::move(own), bytes));
   return mapArena(own.memory, own.access == Access::kRead, bytes);
 }
 

@@ -29,20 +29,6 @@ namespace qlora {
 
 class Heartbeat;
 
-/// Ranks of the groups that a program is for; together (meshSize) they divide
-/// all ranks.
-struct GroupMesh {
-  int pieces = 1;       ///< of group FSDP
-  int tensorRanks = 1;  ///< of group TP
-  int contextRanks = 1; ///< of group CP
-
-  static GroupMesh of(const LoadedModule &module) {
-    return {module.groupSize(), module.tensorRanks(), module.contextRanks()};
-  }
-  /// Ranks with the same rows.
-  int rowRanks() const { return tensorRanks * contextRanks; }
-};
-
 /// Movable. One per process; used by the session's thread between entries.
 class RankGroup {
 public:
@@ -51,14 +37,14 @@ public:
   /// loopback unless env.masterAddress is another host's or interface's.
   /// A group of one needs no network. `timeout`: of every later call, which
   /// waits for the slowest rank; that may be in an evaluation. The ranks
-  /// are a multiple of the mesh (checkMesh).
+  /// are a multiple of what the groups of `mesh` have together (checkMesh).
   ///
   /// A rank that cannot take part comes too, and says why (`own`): all then
   /// return the first such error.
   static StatusOr<RankGroup> join(const RankEnvironment &env,
                                   FileDescriptor listening,
                                   std::chrono::milliseconds timeout,
-                                  const GroupMesh &mesh = {},
+                                  const GroupSizes &mesh = {},
                                   const Status &own = {});
   /// This rank ends for `error`: tells the others, and returns what all ranks
   /// of the job show, which may be another rank's error.
@@ -78,25 +64,25 @@ public:
       all[axis] = &collectives(static_cast<qlora_group>(axis));
     return all;
   }
-  /// Of this rank in each of them.
-  std::array<uint32_t, QLORA_GROUP_COUNT> numbers() {
-    std::array<uint32_t, QLORA_GROUP_COUNT> found;
-    for (unsigned axis = 0; axis < QLORA_GROUP_COUNT; ++axis)
-      found[axis] = static_cast<uint32_t>(
-          collectives(static_cast<qlora_group>(axis)).rank());
-    return found;
-  }
   int rank() const { return group->rank(); }
   int size() const { return group->size(); }
-  /// Of the ranks with rows of their own, where those of a group TP or CP are
-  /// one: how many there are, and which this rank is or is a part of.
-  int dataRanks() const { return size() / mesh.rowRanks(); }
-  int dataRank() const { return rank() / mesh.rowRanks(); }
-  /// Of the ranks with the same rows one counts them for all.
-  bool countsRows() const { return rank() % mesh.rowRanks() == 0; }
+  /// Of the ranks with rows of their own, where those of a group TP, CP or PP
+  /// are one: how many there are, and which this rank is or is a part of.
+  int dataRanks() const { return static_cast<int>(sizes.dataRanks()); }
+  int dataRank() const { return static_cast<int>(sizes.dataRank(rank())); }
+  /// Of the ranks with the same rows one counts them for all: number 0 of each
+  /// group, of the last stage, which knows what comes of them.
+  bool countsRows() const {
+    return countsSums() && number(QLORA_GROUP_CP) == 0;
+  }
   /// So what a group TP has computed of them, which is the same on all; a rank
   /// of a group CP has that of its own tokens.
-  bool countsSums() const { return rank() % mesh.tensorRanks == 0; }
+  bool countsSums() const {
+    return number(QLORA_GROUP_TP) == 0 &&
+           number(QLORA_GROUP_PP) == sizes[QLORA_GROUP_PP] - 1;
+  }
+  const GroupSizes &mesh() const { return sizes; }
+  int64_t number(qlora_group axis) const { return sizes.number(axis, rank()); }
   /// Each machine has one such rank.
   bool isFirstOfMachine() const { return local.rank() == 0; }
   /// Of this rank's machine: another number for each.
@@ -109,17 +95,19 @@ public:
   /// A file that FrozenArena::filled() takes, or a closed descriptor.
   using OpenFilled = std::function<FileDescriptor()>;
 
-  /// Memory for the frozen weights: one copy for all ranks of this machine.
-  /// The first of them asks `openFilled` for a file that has them already.
-  /// Without one, `share` says which part of the memory this rank has to fill.
-  /// All ranks call it; afterwards they meet in a barrier and protect() it.
+  /// Memory for the frozen weights: one copy for all ranks of this machine that
+  /// are of one stage. The first of them asks `openFilled` for a file that has
+  /// them already. Without one, `share` says which part of the memory this rank
+  /// has to fill. All ranks call it; afterwards they meet in a barrier and
+  /// protect() it.
   StatusOr<FrozenArena> shareFrozenArena(uint64_t bytes,
                                          const OpenFilled &openFilled,
                                          FillShare &share);
 
 private:
   LocalRanks local;
-  GroupMesh mesh;
+  LocalRanks sharers; ///< of this machine, those of this stage
+  GroupSizes sizes;
   /// By axis; null: all ranks are.
   std::array<std::unique_ptr<Collectives>, QLORA_GROUP_COUNT> parts;
   /// Ends first: its heartbeat closes the connections of all.

@@ -198,6 +198,12 @@ Status RingCollectives::sendOrReceive(const CollectiveCall &call) {
 }
 
 Status RingCollectives::run(const CollectiveCall &call) {
+  // What two ranks do is not counted: of stages the first has fewer to do it
+  // with than the second.
+  const bool isOfTwo =
+      call.kind == QLORA_COLLECTIVE_SEND || call.kind == QLORA_COLLECTIVE_RECV;
+  if (isOfTwo)
+    return sendOrReceive(call);
   ++calls;
   switch (call.kind) {
   case QLORA_COLLECTIVE_ALL_REDUCE:
@@ -211,10 +217,8 @@ Status RingCollectives::run(const CollectiveCall &call) {
     const Pass pass = {call.peer, 0, false};
     return runPasses({&pass, 1}, call.dtype, call.to);
   }
-  case QLORA_COLLECTIVE_ALL_TO_ALL:
-    return allToAll(call.to, call.from);
   default:
-    return sendOrReceive(call);
+    return allToAll(call.to, call.from);
   }
 }
 

@@ -21,6 +21,10 @@
 // texts go round once: N - 1 messages of a few bytes one after the other, some
 // 50 ms for 1,000 ranks.
 //
+// A SEND waits for its RECV once the connection has taken what it takes. Ranks
+// that have what they send each other in one order never wait in a circle:
+// whoever is first in the order of any two finds the other one there.
+//
 // A rank that ends is noticed by its neighbours, which then close their own
 // connections: it takes no more than a message round the ring.
 

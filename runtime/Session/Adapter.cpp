@@ -10,7 +10,7 @@
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Data/TokenCache.h"
 #include "runtime/Module/ParameterCounts.h"
-#include "runtime/Session/StateImage.h"
+#include "runtime/Session/ArenaImage.h"
 #include "runtime/Weights/ConvertWeights.h"
 #include "runtime/Weights/Safetensors.h"
 
@@ -77,6 +77,7 @@ std::vector<SafetensorsItem> arenaItems(const LoadedModule &module,
                                         qlora_arena_kind kind,
                                         std::span<const uint8_t> arena) {
   std::vector<SafetensorsItem> items;
+  const ArenaImage image(module, kind);
   for (const qlora_parameter &parameter : module.parameters())
     if (module.arenas()[parameter.arena].kind == kind)
       items.push_back(
@@ -84,7 +85,7 @@ std::vector<SafetensorsItem> arenaItems(const LoadedModule &module,
            *fromAbiDtype(static_cast<qlora_dtype>(parameter.dtype)),
            {parameter.shape, parameter.shape + parameter.rank},
            {arena.empty() ? nullptr
-                          : arena.data() + imageOffset(module, parameter),
+                          : arena.data() + image.offsetOf(parameter),
             parameter.bytes}});
   return items;
 }

@@ -59,7 +59,7 @@ nlohmann::json adapterConfig(const LoadedModule &module,
                              AdapterForm form = AdapterForm::kTrained);
 
 /// The parameters in an arena of that kind, of which `arena` has the bytes, or
-/// those of its image (StateImage.h), by their names in files. One that may not
+/// those of its image (ArenaImage.h), by their names in files. One that may not
 /// be read yet is empty: the items are then for their sizes.
 std::vector<SafetensorsItem> arenaItems(const LoadedModule &module,
                                         qlora_arena_kind kind,
@@ -93,8 +93,8 @@ public:
   PreparedAdapter &operator=(PreparedAdapter &&) = delete;
   ~PreparedAdapter();
 
-  /// Puts the adapter whose TRAINABLE arena is `trained` into the folder, in
-  /// place of one that is there, its tokenizer included. `factors` are those
+  /// Puts the adapter whose TRAINABLE arena, or its image, is `trained` into the
+  /// folder, in place of one that is there, its tokenizer included. `factors` are those
   /// that it started at, where they are of the base. Called once.
   Status write(std::span<const uint8_t> trained,
                const StartingFactors &factors = {});

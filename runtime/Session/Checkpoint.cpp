@@ -93,12 +93,15 @@ struct CheckpointWriter::Arenas {
   std::span<const uint8_t> trained, states;
   std::vector<uint8_t> copies[2];
 
-  /// `image`: of the states, where ranks divide them.
-  Status read(const Run &run, std::span<const uint8_t> image);
+  Status read(const Run &run, const GatheredArenas &gathered);
 };
 
+/// `image`, or where there is none the arena.
 static StatusOr<std::span<const uint8_t>>
-arenaBytes(const Run &run, qlora_arena_kind kind, std::vector<uint8_t> &copy) {
+arenaBytes(const Run &run, qlora_arena_kind kind,
+           std::span<const uint8_t> image, std::vector<uint8_t> &copy) {
+  if (!image.empty())
+    return image;
   const auto arena = run.module.arena(kind);
   if (run.device.hasHostArenas())
     return std::span<const uint8_t>(run.device.hostArena(*arena));
@@ -108,19 +111,16 @@ arenaBytes(const Run &run, qlora_arena_kind kind, std::vector<uint8_t> &copy) {
 }
 
 Status CheckpointWriter::Arenas::read(const Run &run,
-                                      std::span<const uint8_t> image) {
-  QLORA_ASSIGN_OR_RETURN(trained,
-                         arenaBytes(run, QLORA_ARENA_TRAINABLE, copies[0]));
-  states = image;
-  if (image.empty()) {
-    QLORA_ASSIGN_OR_RETURN(states,
-                           arenaBytes(run, QLORA_ARENA_STATE, copies[1]));
-  }
+                                      const GatheredArenas &gathered) {
+  QLORA_ASSIGN_OR_RETURN(trained, arenaBytes(run, QLORA_ARENA_TRAINABLE,
+                                             gathered.trained, copies[0]));
+  QLORA_ASSIGN_OR_RETURN(states, arenaBytes(run, QLORA_ARENA_STATE,
+                                            gathered.states, copies[1]));
   return Status::ok();
 }
 
 Status CheckpointWriter::save(int64_t step, const ordered_json &state,
-                              std::span<const uint8_t> states,
+                              const GatheredArenas &gathered,
                               const BestModel &best) {
   finish();
   Order order;
@@ -134,7 +134,7 @@ Status CheckpointWriter::save(int64_t step, const ordered_json &state,
   last = step;
   isWhole = true;
   Arenas arenas;
-  QLORA_RETURN_IF_ERROR(arenas.read(run, states));
+  QLORA_RETURN_IF_ERROR(arenas.read(run, gathered));
   if (const Status status = copyOut(order, arenas, state); !status.isOk()) {
     std::error_code ignored;
     fs::remove_all(order.part(), ignored);

@@ -34,6 +34,7 @@
 #include <vector>
 
 #include "runtime/Base/Status.h"
+#include "runtime/Session/ArenaImage.h"
 #include "runtime/Session/BestModel.h"
 #include "runtime/Session/Run.h"
 
@@ -59,11 +60,10 @@ public:
   ~CheckpointWriter() { finish(); }
 
   /// After step `step`, with no step in flight; `state` is what
-  /// Trainer::state() says, `states` what gatherStates() has. Waits for the
-  /// checkpoint before. An error is the device's; what files cannot be is a
+  /// Trainer::state() says. Waits for the checkpoint before. An error is the device's; what files cannot be is a
   /// warning.
   Status save(int64_t step, const nlohmann::ordered_json &state,
-              std::span<const uint8_t> states, const BestModel &best);
+              const GatheredArenas &gathered, const BestModel &best);
   /// Warns where the last one could not be written. Does not wait.
   void poll();
   /// The same after waiting for it; false where it could not be written.

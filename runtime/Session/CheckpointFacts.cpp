@@ -24,7 +24,8 @@ static constexpr std::string_view kPlanOnly[] = {
     "gradient_checkpointing", "per_device_train_batch_size",
     "fan_in_fan_out",         "per_device_eval_batch_size",
     "max_length",             "auto_find_batch_size",
-    "parallel"};
+    "parallel",               "num_micro_batches",
+    "pipeline_schedule"};
 /// Of the options of a run, those that decide which rows a step has.
 static constexpr std::string_view kRowOrder[] = {"seed", "packing",
                                                  "padding_free", "optim"};
@@ -61,7 +62,9 @@ static StatusOr<std::string> modelDigest(const RunFacts &run) {
   ContentHash hash;
   QLORA_RETURN_IF_ERROR(
       addSample(run.options.text("model_name_or_path"), hash));
-  hash.add(run.options.recordedFacts().dump());
+  nlohmann::json facts = run.options.recordedFacts();
+  facts.erase("chunks"); // is of no number
+  hash.add(facts.dump());
   return hash.finish();
 }
 

@@ -5,7 +5,9 @@
 #include "runtime/Session/Dump.h"
 
 #include <algorithm>
-#include <limits>
+#include <cstring>
+#include <set>
+#include <sstream>
 
 #include "runtime/Kernels/Cpu/Decode.h"
 #include "runtime/Kernels/KernelTable.h"
@@ -31,90 +33,15 @@ StatusOr<std::optional<Dump>> Dump::open(const std::string &path,
                                          const Run &run) {
   if (!path.empty() && !run.train)
     return Status::invalid("--dump needs a step to train");
-  // Those who share the base or lines find them and their logits together.
+  // Those who share the base, lines or layers find them and their logits
+  // together.
   if (path.empty() || (run.group.rank() != 0 && !run.module.meetsInEntries()))
     return std::optional<Dump>();
-  Dump dump(path);
+  Dump dump(path, run.group.rank() == 0);
   QLORA_RETURN_IF_ERROR(dump.takeWeights(run));
+  QLORA_RETURN_IF_ERROR(dump.takeStages(run));
   QLORA_RETURN_IF_ERROR(dump.takeLogits(run));
-  return run.group.rank() == 0 ? std::optional(std::move(dump))
-                               : std::optional<Dump>();
-}
-
-/// Adds what the ranks of a group found; each has 0 where another has a number
-/// that it has not.
-static Status join(Collectives &ranks, std::vector<float> &values) {
-  QLORA_ASSIGN_OR_RETURN(const std::vector<std::vector<float>> all,
-                         ranks.allGatherValues(std::span<const float>(values)));
-  for (const std::vector<float> &other : all) {
-    values.resize(std::max(values.size(), other.size()));
-    for (size_t i = 0; i < other.size(); ++i)
-      values[i] = other[i] != 0 ? other[i] : values[i];
-  }
-  return Status::ok();
-}
-
-/// Whether rows of logits are those of all ranks that hold a table together.
-static bool hasRowsOfAll(const LoadedModule &module) {
-  return std::ranges::any_of(module.kernels(), [](const qlora_kernel &kernel) {
-    const KernelRow *row = findKernelRow(kernel.name);
-    return row && row->op->name == "head_part";
-  });
-}
-
-int64_t tokenOfRow(int64_t row, const BatchShape &shape, int64_t parts,
-                   int64_t first) {
-  const int64_t own = shape.batch * shape.length / parts;
-  return LinePart{(first + row / own) % parts, parts}.placeOf(row % own,
-                                                              shape.length);
-}
-
-/// The rank that the first rows of logits are of.
-static int64_t firstWithRows(const Run &run) {
-  const int64_t rank = run.group.rank();
-  return hasRowsOfAll(run.module)
-             ? rank - run.group.collectives(QLORA_GROUP_FSDP).rank()
-             : rank;
-}
-
-Status Dump::takeLogits(const Run &run) {
-  MicroBatch batch;
-  QLORA_RETURN_IF_ERROR(run.train->read(0, 0, run.stepShape, batch));
-  // Every position gets a target, so that the head computes every row.
-  std::fill(batch.targets.begin(), batch.targets.end(), 0);
-  // Attention skips padding; here it is a segment of its own, so that its
-  // logits are numbers too, the same as PyTorch's.
-  std::replace(batch.segments.begin(), batch.segments.end(), 0,
-               std::numeric_limits<int32_t>::max());
-  std::vector<float> logits;
-  int64_t vocabulary = 0;
-  const int64_t shard = run.group.collectives(shardGroup(run.module)).rank();
-  const BatchShape shape = {batch.batch, batch.length};
-  const int64_t parts = run.module.contextRanks();
-  const int64_t owner = firstWithRows(run);
-  run.observer.onLogits = [&](const LogitsBlock &block) {
-    vocabulary = block.vocab;
-    logits.resize(batch.ids.size() * block.vocab);
-    const int64_t first = block.firstWord + shard * block.piece;
-    const int64_t words = std::min(block.words, block.vocab - first);
-    for (size_t i = 0; words > 0 && i < block.rows.size(); ++i)
-      if (static_cast<size_t>(block.rows[i]) < batch.ids.size())
-        std::copy_n(block.logits + i * block.words, words,
-                    logits.data() + first +
-                        block.vocab * tokenOfRow(block.rows[i], shape, parts,
-                                                 owner));
-  };
-  LossSums sums;
-  std::vector<int32_t> correct;
-  Status status = run.program.evaluate(batch, std::nullopt, {}, sums, correct);
-  run.observer.onLogits = nullptr;
-  QLORA_RETURN_IF_ERROR(status);
-  if (run.module.meetsInEntries())
-    for (const qlora_group group : {shardGroup(run.module), QLORA_GROUP_CP})
-      QLORA_RETURN_IF_ERROR(join(run.group.collectives(group), logits));
-  add("logits", SafetensorsDtype::kF32, {batch.batch, batch.length, vocabulary},
-      asBytes(logits));
-  return Status::ok();
+  return std::optional(std::move(dump));
 }
 
 /// What the sums of the step are divided by; every entry adds it up at one
@@ -136,14 +63,36 @@ static StatusOr<float> countOf(const Run &run) {
   return count;
 }
 
+/// The bytes of a parameter in its arena, or in one of the same layout, from
+/// all ranks that hold it together.
+static StatusOr<std::vector<uint8_t>> wholeOf(const Run &run,
+                                              const qlora_parameter &parameter,
+                                              uint32_t arena) {
+  std::vector<uint8_t> bytes(arenaBytesOf(parameter));
+  QLORA_RETURN_IF_ERROR(run.device.read(arena, parameter.offset, bytes));
+  if (parameter.piece == 0)
+    return bytes;
+  Collectives &ranks = run.group.collectives(QLORA_GROUP_FSDP);
+  QLORA_ASSIGN_OR_RETURN(
+      const std::vector<std::vector<uint8_t>> pieces,
+      ranks.allGatherValues(std::span<const uint8_t>(bytes)));
+  bytes.clear();
+  for (const std::vector<uint8_t> &piece : pieces)
+    bytes.insert(bytes.end(), piece.begin(), piece.end());
+  const auto first =
+      bytes.begin() + static_cast<std::ptrdiff_t>(parameter.first);
+  return std::vector<uint8_t>(
+      first, first + static_cast<std::ptrdiff_t>(parameter.bytes));
+}
+
 Status Dump::takeGradients(const Run &run) {
-  auto arena = run.module.arena(QLORA_ARENA_GRADIENT);
+  const uint32_t arena = *run.module.arena(QLORA_ARENA_GRADIENT);
   QLORA_ASSIGN_OR_RETURN(const double labels, countOf(run));
   for (const qlora_parameter *parameter : trainedParameters(run.module)) {
+    QLORA_ASSIGN_OR_RETURN(const std::vector<uint8_t> bytes,
+                           wholeOf(run, *parameter, arena));
     std::vector<float> gradient(parameter->bytes / sizeof(float));
-    QLORA_RETURN_IF_ERROR(run.device.read(
-        *arena, parameter->offset,
-        {reinterpret_cast<uint8_t *>(gradient.data()), parameter->bytes}));
+    std::memcpy(gradient.data(), bytes.data(), bytes.size());
     for (float &value : gradient)
       value = static_cast<float>(value / labels);
     add("grad." + trainedName(run.module, *parameter), SafetensorsDtype::kF32,
@@ -238,25 +187,6 @@ void Dump::addWeight(const qlora_parameter &parameter,
       part(l.correction, 4));
 }
 
-/// The bytes of a parameter, from all ranks that hold it together.
-static StatusOr<std::vector<uint8_t>>
-wholeOf(const Run &run, const qlora_parameter &parameter) {
-  std::vector<uint8_t> bytes(arenaBytesOf(parameter));
-  QLORA_RETURN_IF_ERROR(
-      run.device.read(parameter.arena, parameter.offset, bytes));
-  if (parameter.piece == 0)
-    return bytes;
-  Collectives &ranks = run.group.collectives(QLORA_GROUP_FSDP);
-  QLORA_ASSIGN_OR_RETURN(
-      const std::vector<std::vector<uint8_t>> pieces,
-      ranks.allGatherValues(std::span<const uint8_t>(bytes)));
-  bytes.clear();
-  for (const std::vector<uint8_t> &piece : pieces)
-    bytes.insert(bytes.end(), piece.begin(), piece.end());
-  bytes.resize(parameter.bytes);
-  return bytes;
-}
-
 std::vector<uint8_t> joinSlices(const LoadedModule &module,
                                 const qlora_parameter &parameter,
                                 std::span<const std::vector<uint8_t>> slices) {
@@ -305,7 +235,7 @@ Status Dump::takeWeights(const Run &run) {
     if (parameter.quantization == QLORA_QUANTIZATION_NONE)
       continue;
     QLORA_ASSIGN_OR_RETURN(const std::vector<uint8_t> bytes,
-                           wholeOf(run, parameter));
+                           wholeOf(run, parameter, parameter.arena));
     if (parameter.slices != 0) {
       QLORA_RETURN_IF_ERROR(takeSlices(run, parameter, bytes));
       continue;
@@ -322,6 +252,52 @@ Status Dump::takeWeights(const Run &run) {
   return Status::ok();
 }
 
-Status Dump::write() { return writeSafetensors(path, items, {}); }
+/// What other stages have of the base. All ranks of a pipeline call it.
+Status Dump::takeStages(const Run &run) {
+  Collectives &stages = run.group.collectives(QLORA_GROUP_PP);
+  std::set<std::string> known;
+  for (int stage = 0; stage < stages.size(); ++stage) {
+    const std::vector<SafetensorsItem> own =
+        stage == stages.rank() ? items : std::vector<SafetensorsItem>();
+    std::vector<std::string> names;
+    for (const SafetensorsItem &item : own)
+      names.push_back(item.name);
+    QLORA_ASSIGN_OR_RETURN(const auto all, stages.allGather(fmt::format(
+                                               "{}", fmt::join(names, "\n"))));
+    std::istringstream list(all[static_cast<size_t>(stage)]);
+    size_t number = 0;
+    for (std::string name; std::getline(list, name); ++number)
+      if (known.insert(name).second && stage > 0)
+        QLORA_RETURN_IF_ERROR(takeItem(stages, stage, name,
+                                       own.empty() ? nullptr : &own[number]));
+  }
+  return Status::ok();
+}
+
+/// An item of a rank: `own` there, null on the others.
+Status Dump::takeItem(Collectives &ranks, int of, const std::string &name,
+                      const SafetensorsItem *own) {
+  std::vector<int64_t> form;
+  std::span<const uint8_t> bytes;
+  if (own) {
+    form = own->shape;
+    form.push_back(static_cast<int64_t>(own->dtype));
+    bytes = own->bytes;
+  }
+  QLORA_ASSIGN_OR_RETURN(const auto forms,
+                         ranks.allGatherValues(std::span<const int64_t>(form)));
+  QLORA_ASSIGN_OR_RETURN(const auto values, ranks.allGatherValues(bytes));
+  if (own)
+    return Status::ok();
+  form = forms[static_cast<size_t>(of)];
+  const auto dtype = static_cast<SafetensorsDtype>(form.back());
+  form.pop_back();
+  add(name, dtype, form, values[static_cast<size_t>(of)]);
+  return Status::ok();
+}
+
+Status Dump::write() {
+  return isWritten ? writeSafetensors(path, items, {}) : Status::ok();
+}
 
 } // namespace qlora

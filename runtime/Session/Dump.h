@@ -42,11 +42,12 @@
 
 namespace qlora {
 
-/// Only rank 0 has one, which others help to fill where each has a part of the
-/// base.
+/// Rank 0's, which others help to fill where each has a part of the base or of what
+/// is trained.
 class Dump {
 public:
-  /// Before step 1, with what is there by then; nothing where `path` is empty.
+  /// Before step 1, with what is there by then; nothing where `path` is empty, and
+  /// on ranks that have nothing to add.
   static StatusOr<std::optional<Dump>> open(const std::string &path,
                                             const Run &run);
 
@@ -54,12 +55,17 @@ public:
   Status takeGradients(const Run &run);
   /// `step`: from 0, the one whose gradients are taken.
   Status takeDropout(const Run &run, int64_t step);
+  /// On rank 0 alone.
   Status write();
 
 private:
-  explicit Dump(std::string path) : path(std::move(path)) {}
+  Dump(std::string path, bool isWritten)
+      : path(std::move(path)), isWritten(isWritten) {}
   Status takeLogits(const Run &run);
   Status takeWeights(const Run &run);
+  Status takeStages(const Run &run);
+  Status takeItem(Collectives &ranks, int of, const std::string &name,
+                  const SafetensorsItem *own);
   Status takeSlices(const Run &run, const qlora_parameter &parameter,
                     std::span<const uint8_t> own);
   void add(std::string name, SafetensorsDtype dtype, std::vector<int64_t> shape,
@@ -68,6 +74,7 @@ private:
                  std::span<const uint8_t> bytes);
 
   const std::string path;
+  const bool isWritten;
   std::list<std::vector<uint8_t>> storage; ///< what the items point to
   std::vector<SafetensorsItem> items;
 };

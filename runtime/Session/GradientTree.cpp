@@ -33,6 +33,13 @@ GradientTree::GradientTree(int64_t count, const LoadedModule &module,
       ranks(group.collectives()), arena(*module.arena(QLORA_ARENA_GRADIENT)),
       elements(module.arenaBytes(QLORA_ARENA_GRADIENT) / sizeof(float)) {}
 
+/// That ranks with the same rows are of.
+static const char *axisOf(const LoadedModule &module) {
+  if (module.stages() > 1)
+    return "pp";
+  return module.tensorRanks() > 1 ? "tp" : "cp";
+}
+
 Status GradientTree::check(const LoadedModule &module, int ranks) {
   if (!std::has_single_bit(static_cast<unsigned>(ranks)))
     return Status::invalid("--reproducible-reductions sums in pairs of ranks, "
@@ -42,13 +49,17 @@ Status GradientTree::check(const LoadedModule &module, int ranks) {
     return Status::invalid("--reproducible-reductions sums whole gradients of "
                            "each rank's rows, and '{}' was compiled with "
                            "--parallel {}={}",
-                           module.path(),
-                           module.tensorRanks() > 1 ? "tp" : "cp", together);
+                           module.path(), axisOf(module), together);
   if (module.table().shards > 1)
     return Status::invalid("--reproducible-reductions goes with a base that "
                            "each rank holds whole, and '{}' was compiled with "
                            "--parallel fsdp={}",
                            module.path(), module.table().shards);
+  if (module.table().trained_pieces > 1)
+    return Status::invalid("--reproducible-reductions goes with gradients that "
+                           "each rank has whole, and '{}' was compiled with "
+                           "--parallel zero2={}",
+                           module.path(), module.table().trained_pieces);
   return Status::ok();
 }
 

@@ -61,11 +61,13 @@ static std::string describe(const LoadedModule &module, const BatchShape &shape,
                             std::span<const float> gradient) {
   std::vector<std::string> found = describeLosses(module, shape, gradient);
   for (const qlora_parameter *parameter : trainedParameters(module)) {
-    const auto values = gradient.subspan(parameter->offset / sizeof(float),
-                                         parameter->bytes / sizeof(float));
+    const auto values =
+        gradient.subspan(parameter->offset / sizeof(float),
+                         arenaBytesOf(*parameter) / sizeof(float));
     if (const float *value = firstNonFinite(values)) {
-      found.push_back(fmt::format("the gradient of '{}' has {}",
-                                  parameter->name, *value));
+      found.push_back(fmt::format(
+          "the gradient of '{}'{} has {}", parameter->name,
+          parameter->piece != 0 ? ", summed over the ranks," : "", *value));
       break;
     }
   }

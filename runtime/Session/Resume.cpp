@@ -10,8 +10,8 @@
 #include "runtime/Base/Manifest.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Session/Adapter.h"
+#include "runtime/Session/ArenaImage.h"
 #include "runtime/Session/Checkpoint.h"
-#include "runtime/Session/StateImage.h"
 #include "runtime/Weights/Parameters.h"
 #include "runtime/Weights/Safetensors.h"
 
@@ -168,7 +168,7 @@ readArena(const LoadedModule &module, const std::string &checkpoint,
           const char *name, qlora_arena_kind kind) {
   QLORA_ASSIGN_OR_RETURN(const SafetensorsFile file,
                          SafetensorsFile::open(checkpoint + "/" + name));
-  std::vector<uint8_t> arena(imageBytes(module, kind));
+  std::vector<uint8_t> arena(ArenaImage(module, kind).bytes());
   for (const SafetensorsItem &item : arenaItems(module, kind, arena)) {
     QLORA_ASSIGN_OR_RETURN(const SafetensorsTensor *tensor,
                            file.get(item.name));
@@ -204,7 +204,8 @@ Status restoreArenas(const ResumePoint &point, const LoadedModule &module,
       QLORA_ASSIGN_OR_RETURN(values,
                              readArena(module, point.folder, file, kind));
     }
-    QLORA_RETURN_IF_ERROR(shareImage(values, module, kind, device, group));
+    QLORA_RETURN_IF_ERROR(
+        ArenaImage(module, kind).share(values, device, group));
   }
   return fillRounded(module, device);
 }

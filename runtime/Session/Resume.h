@@ -60,7 +60,7 @@ findNewestPoint(const std::string &output, RankGroup &group,
 Status restoreArenas(const ResumePoint &point, const LoadedModule &module,
                      Device &device, RankGroup &group);
 
-/// `checkpoint`'s adapter as the TRAINABLE arena has it.
+/// `checkpoint`'s adapter as the TRAINABLE arena has it, or its image.
 StatusOr<std::vector<uint8_t>> readTrained(const LoadedModule &module,
                                            const std::string &checkpoint);
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
 
 #include "runtime/Base/Amounts.h"
 #include "runtime/Base/StepRows.h"
@@ -18,10 +19,14 @@ namespace qlora {
 
 namespace fs = std::filesystem;
 
+/// Of all stages; a parameter that several have counts once.
 static ParameterCounts countParameters(const LoadedModule &module) {
   ParameterCounts counts;
-  for (const qlora_parameter &parameter : module.parameters())
-    counts.add(parameter);
+  std::set<std::string_view> names;
+  for (int stage = 0; stage < module.stages(); ++stage)
+    for (const qlora_parameter &parameter : module.ofStage(stage).parameters())
+      if (names.insert(parameter.name).second)
+        counts.add(parameter);
   return counts;
 }
 

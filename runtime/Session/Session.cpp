@@ -17,6 +17,7 @@
 #include "runtime/Predict/MemoryPlan.h"
 #include "runtime/Predict/TouchedMemory.h"
 #include "runtime/Session/Adapter.h"
+#include "runtime/Session/ArenaImage.h"
 #include "runtime/Session/Checkpoint.h"
 #include "runtime/Session/Dump.h"
 #include "runtime/Session/Evaluation.h"
@@ -227,6 +228,9 @@ Status Session::loadBase() {
                        {},
                        nullptr};
   wanted.tokens = options.lengths("trainable_token_indices");
+  if (module.table().trained_pieces > 1)
+    wanted.piece = static_cast<uint32_t>(
+        group.collectives(QLORA_GROUP_FSDP).rank());
   if (module.table().shards > 1)
     wanted.shards = &group.collectives(QLORA_GROUP_FSDP);
   if (module.tensorRanks() > 1)
@@ -286,10 +290,16 @@ uint64_t Session::untouchedBytes() const {
 }
 
 Status Session::finish(const Run &run, const TrainingResult &result) {
+  // Of all ranks, where they hold pieces of it.
+  QLORA_ASSIGN_OR_RETURN(
+      std::vector<uint8_t> copy,
+      ArenaImage(module, QLORA_ARENA_TRAINABLE).gather(*device, group));
   if (!metrics)
     return Status::ok();
-  std::vector<uint8_t> copy;
-  QLORA_ASSIGN_OR_RETURN(auto trained, trainedBytes(module, *device, copy));
+  std::span<const uint8_t> trained = copy;
+  if (copy.empty()) {
+    QLORA_ASSIGN_OR_RETURN(trained, trainedBytes(module, *device, copy));
+  }
   if (result.takesBest(options)) {
     auto best = readTrained(module, checkpointFolder(run, result.bestStep));
     if (best.isOk())
@@ -399,6 +409,7 @@ static StatusOr<LoadedRequest> loadForRanks(const SessionRequest &request,
                                             const RankEnvironment &env) {
   QLORA_ASSIGN_OR_RETURN(LoadedRequest loaded, loadRequest(request));
   QLORA_RETURN_IF_ERROR(checkMesh(loaded.module, env.worldSize));
+  loaded.module.chooseRank(env.rank, env.worldSize);
   QLORA_RETURN_IF_ERROR(checkRanksOf(loaded.options, env.worldSize,
                                      loaded.module.rowRanks()));
   if (loaded.options.boolean("reproducible_reductions"))
@@ -422,13 +433,11 @@ StatusOr<int> runSession(const SessionRequest &request,
           ? std::chrono::seconds(loaded->options.integer("ddp_timeout"))
           : env.patience;
   // One that cannot run meets the others too, to tell them why.
-  QLORA_ASSIGN_OR_RETURN(RankGroup group,
-                         RankGroup::join(env, std::move(listening), timeout,
-                                         loaded.isOk()
-                                             ? GroupMesh::of(loaded->module)
-                                             : GroupMesh(),
-                                         loaded.status()));
-  loaded->module.choosePieces(group.numbers());
+  QLORA_ASSIGN_OR_RETURN(
+      RankGroup group,
+      RankGroup::join(env, std::move(listening), timeout,
+                      loaded.isOk() ? loaded->module.groups() : GroupSizes(),
+                      loaded.status()));
   // Before anything is read, but after the others could be told.
   auto output = claimOutput(loaded->options, group);
   if (!output.isOk())

@@ -16,7 +16,6 @@
 #include "runtime/Session/BestModel.h"
 #include "runtime/Session/Evaluation.h"
 #include "runtime/Session/NonFinite.h"
-#include "runtime/Session/StateImage.h"
 #include "runtime/Session/StepSubmitter.h"
 #include "runtime/Watch/Profiler.h"
 #include "runtime/Watch/StepLog.h"
@@ -232,11 +231,12 @@ Status Trainer::save(int64_t done) {
   requests.save = false;
   result.savedStep = done;
   const Clock::time_point start = Clock::now();
-  QLORA_ASSIGN_OR_RETURN(const std::vector<uint8_t> states,
-                         gatherStates(run.module, run.device, run.group));
+  QLORA_ASSIGN_OR_RETURN(
+      const GatheredArenas gathered,
+      GatheredArenas::of(run.module, run.device, run.group));
   if (!tools.writer)
     return Status::ok();
-  QLORA_RETURN_IF_ERROR(tools.writer->save(done, state(), states, best));
+  QLORA_RETURN_IF_ERROR(tools.writer->save(done, state(), gathered, best));
   result.saveSeconds +=
       std::chrono::duration<double>(Clock::now() - start).count();
   return Status::ok();

@@ -179,7 +179,8 @@ static json argsOf(const CommandFacts &facts, const TimedCommand &timed,
 }
 
 void Profiler::writeRank(int rank, const RankProfile &profile,
-                         ProfileTable *table, CommandFactsTable &facts) {
+                         ProfileTable *table, const LoadedModule &module,
+                         CommandFactsTable &facts) {
   trace->nameProcess(rank, fmt::format("rank {}", rank));
   trace->nameTrack(rank, 0, "host");
   for (uint8_t queue = 0; queue < QLORA_QUEUE_COUNT; ++queue)
@@ -193,9 +194,9 @@ void Profiler::writeRank(int rank, const RankProfile &profile,
   for (const TimedCommand &timed : profile.commands) {
     const CommandFacts known = facts.of(timed);
     trace->add({rank, trackOf(known.queue), known.name, known.kind, timed.start,
-                timed.end, argsOf(known, timed, run.module)});
+                timed.end, argsOf(known, timed, module)});
     const bool isOfStep =
-        run.module.entries()[timed.entry].kind != QLORA_ENTRY_EVALUATE;
+        module.entries()[timed.entry].kind != QLORA_ENTRY_EVALUATE;
     if (table && isOfStep)
       table->add(known, double(timed.end - timed.start) * 1e-9);
   }
@@ -218,12 +219,22 @@ static StatusOr<RankProfile> shareProfile(RankGroup &group, int rank,
 
 Status Profiler::write() {
   ProfileTable table;
-  CommandFactsTable facts(run.module, run.device, rates, run.group.size());
+  std::vector<LoadedModule> stages;
+  for (int number = 0; number < run.module.stages(); ++number)
+    stages.push_back(run.module.ofStage(number));
+  std::vector<CommandFactsTable> facts;
+  for (const LoadedModule &stage : stages)
+    facts.emplace_back(
+        stage, stage.stage() == run.module.stage() ? &run.device : nullptr,
+        rates, run.group.size());
   for (int rank = 0; rank < run.group.size(); ++rank) {
+    const auto stage =
+        static_cast<size_t>(run.group.mesh().number(QLORA_GROUP_PP, rank));
     QLORA_ASSIGN_OR_RETURN(const RankProfile profile,
                            shareProfile(run.group, rank, own));
     if (trace)
-      writeRank(rank, profile, rank == 0 ? &table : nullptr, facts);
+      writeRank(rank, profile, rank == 0 ? &table : nullptr, stages[stage],
+                facts[stage]);
   }
   own = {};
   if (!trace)

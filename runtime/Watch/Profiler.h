@@ -222,7 +222,7 @@ private:
   Status take();
   Status write();
   void writeRank(int rank, const RankProfile &profile, ProfileTable *table,
-                 CommandFactsTable &facts);
+                 const LoadedModule &module, CommandFactsTable &facts);
 
   const ProfileRequest request;
   const ProfiledRun run;

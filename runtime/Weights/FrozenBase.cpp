@@ -70,11 +70,12 @@ struct PieceState {
 } // namespace
 
 /// Whether it is this rank that leaves its piece in the cache of its machine,
-/// where others may have the same one.
+/// where others, of the `ofStage` ranks of its stage, may have the same one.
 static bool leavesPiece(std::span<const PieceState> states, size_t rank,
-                        uint32_t holders) {
+                        uint32_t holders, size_t ofStage) {
   const PieceState &own = states[rank];
-  for (size_t other = rank % holders; other < rank; other += holders)
+  for (size_t other = rank / ofStage * ofStage + rank % holders; other < rank;
+       other += holders)
     if (states[other].machine == own.machine)
       return false;
   return own.hasFile == 0;
@@ -107,11 +108,12 @@ StatusOr<bool> FrozenBase::agreeOnPieces(RankGroup &group, uint32_t holders,
       std::span(states).subspan(rank / holders * holders, holders);
   const auto found = std::ranges::count_if(
       together, [](const PieceState &state) { return state.hasFile != 0; });
+  const auto ofStage = static_cast<size_t>(group.mesh().stride(QLORA_GROUP_PP));
   writers = 0;
   for (size_t other = 0; other < states.size(); ++other)
     writers += states[other].machine == group.firstOfMachine() &&
-               leavesPiece(states, other, holders);
-  if (!leavesPiece(states, rank, holders))
+               leavesPiece(states, other, holders, ofStage);
+  if (!leavesPiece(states, rank, holders, ofStage))
     key.clear();
   if (found > 0 && found < holders && remarks.empty())
     remarks.push_back(fmt::format("{} of the {} pieces of the quantised base "
@@ -163,6 +165,12 @@ StatusOr<FrozenBase> FrozenBase::open(const LoadedModule &module,
                              module.arenaBytes(QLORA_ARENA_FROZEN),
                              [&] { return base.find(module, model, request); },
                              base.part));
+  if (module.stages() == 1)
+    return base;
+  // Each stage has another base, of which one rank of a machine speaks.
+  QLORA_RETURN_IF_ERROR(base.shareRemarks(group));
+  QLORA_RETURN_IF_ERROR(
+      base.agreeOnPieces(group, /*holders=*/1, base.isFilled()).status());
   return base;
 }
 

@@ -6,10 +6,11 @@
 // there. The cache saves time and nothing else: whatever is wrong with it is a
 // remark, and the run goes on without.
 //
-// Ranks that hold a base in pieces or slices have other bytes each: memory of
-// their own, and files of their own, which every one of them looks for and
-// leaves. They are filled together (FrozenPieces.h), so files are mapped only
-// where all ranks that hold a base together have theirs.
+// Ranks of a pipeline have the bases of their stages, which are kept each for
+// itself. Ranks that hold a base in pieces or slices have other bytes each:
+// memory of their own, and files of their own, which every one of them looks
+// for and leaves. They are filled together (FrozenPieces.h), so files are
+// mapped only where all ranks that hold a base together have theirs.
 //
 //   QLORA_ASSIGN_OR_RETURN(base, FrozenBase::open(module, model, group, {}));
 //   device->load(module, &base->memory());

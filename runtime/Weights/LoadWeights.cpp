@@ -101,6 +101,7 @@ StatusOr<LoadedWeights> loadWeights(const WeightRequest &request,
   sources.tokens = request.tokens;
   sources.shards = request.shards;
   sources.slices = request.slices;
+  sources.piece = request.piece;
   std::optional<SafetensorsFile> adapter;
   if (!request.adapterFolder.empty()) {
     QLORA_ASSIGN_OR_RETURN(

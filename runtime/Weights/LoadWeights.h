@@ -42,6 +42,7 @@ struct WeightRequest {
   std::vector<int64_t> tokens = {}; ///< as in ParameterSources
   Collectives *shards = nullptr;    ///< as in ParameterSources
   Collectives *slices = nullptr;    ///< as there
+  uint32_t piece = 0;               ///< as there
 };
 
 struct LoadedWeights {

@@ -4,6 +4,7 @@
 
 #include "runtime/Weights/ParameterInit.h"
 
+#include <algorithm>
 #include <cassert>
 #include <cmath>
 #include <numbers>
@@ -47,15 +48,16 @@ void drawNormal(uint64_t seed, const char *name, std::span<float> out) {
 }
 
 void initParameter(const qlora_parameter &parameter, uint64_t seed,
-                   float *out) {
+                   uint64_t first, std::span<float> out) {
   const uint64_t stream = initStream(seed, parameter.name);
-  const uint64_t count = parameter.bytes / sizeof(float);
+  const uint64_t count = out.size();
   switch (parameter.init) {
   case QLORA_INIT_KAIMING: {
     const double bound =
         1.0 / std::sqrt(static_cast<double>(parameter.shape[1]));
     for (uint64_t i = 0; i < count; ++i)
-      out[i] = static_cast<float>((2 * initUniform(stream, i) - 1) * bound);
+      out[i] = static_cast<float>((2 * initUniform(stream, first + i) - 1) *
+                                  bound);
     return;
   }
   case QLORA_INIT_GAUSSIAN:
@@ -65,15 +67,14 @@ void initParameter(const qlora_parameter &parameter, uint64_t seed,
             ? 1.0
             : 1.0 / static_cast<double>(parameter.shape[0]);
     for (uint64_t i = 0; i < count; ++i)
-      out[i] = static_cast<float>(initNormal(stream, i) * deviation);
+      out[i] = static_cast<float>(initNormal(stream, first + i) * deviation);
     return;
   }
   default:
     assert((parameter.init == QLORA_INIT_ZERO ||
             parameter.init == QLORA_INIT_COMPUTED) &&
            "this init reads a file");
-    for (uint64_t i = 0; i < count; ++i)
-      out[i] = 0;
+    std::ranges::fill(out, 0.0F);
   }
 }
 

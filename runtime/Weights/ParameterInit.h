@@ -14,9 +14,10 @@
 
 namespace qlora {
 
-/// Fills `out` (the parameter's elements, f32) by its init kind: ZERO,
-/// KAIMING, GAUSSIAN or NORMAL, with zeros where it is COMPUTED later.
-void initParameter(const qlora_parameter &parameter, uint64_t seed, float *out);
+/// Fills `out` (the parameter's elements from `first` on, f32) by its init kind:
+/// ZERO, KAIMING, GAUSSIAN or NORMAL, with zeros where it is COMPUTED later.
+void initParameter(const qlora_parameter &parameter, uint64_t seed,
+                   uint64_t first, std::span<float> out);
 
 /// Normal numbers of a stream that is `name`'s.
 void drawNormal(uint64_t seed, const char *name, std::span<float> out);

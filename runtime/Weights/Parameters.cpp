@@ -96,15 +96,49 @@ static Status checkAdapterUsed(const LoadedModule &module,
   return Status::ok();
 }
 
+namespace {
+/// What a rank has of a trained parameter: these elements of the tensor, from
+/// that byte of the arena on.
+struct OwnPart {
+  ElementRange range;
+  uint64_t offset;
+
+  uint64_t count() const {
+    return static_cast<uint64_t>(range.end - range.begin);
+  }
+  std::span<float> map(ArenaSink &arena) const {
+    return {reinterpret_cast<float *>(
+                arena.map(offset, count() * sizeof(float)).data()),
+            count()};
+  }
+};
+} // namespace
+
+/// All of it, or what rank number `piece` has of the range that it is in;
+/// nothing where that is of other tensors.
+static OwnPart ownPart(const qlora_parameter &parameter, uint32_t piece) {
+  if (parameter.piece == 0)
+    return {{0, elementsOf(parameter)}, parameter.offset};
+  const uint64_t start = piece * parameter.piece;
+  const uint64_t end = parameter.first + parameter.bytes;
+  const uint64_t from = std::clamp(start, parameter.first, end);
+  const uint64_t to = std::clamp(start + parameter.piece, from, end);
+  const auto elementAt = [&](uint64_t byte) {
+    return static_cast<int64_t>((byte - parameter.first) / sizeof(float));
+  };
+  return {{elementAt(from), elementAt(to)},
+          parameter.offset + (to > from ? from - start : 0)};
+}
+
 /// Rows of the weight of the module that the parameter is in.
-static Status fillRows(const LoadedModule &module,
-                       const ParameterSources &sources,
-                       const qlora_parameter &parameter, ArenaSink &arena) {
+static StatusOr<std::vector<float>> readRows(const LoadedModule &module,
+                                             const ParameterSources &sources,
+                                             const qlora_parameter &parameter) {
   std::string_view name = parameter.name;
   name.remove_prefix(name.starts_with(kPeftPrefix) ? kPeftPrefix.size() : 0);
   const std::string weight =
       fmt::format("{}.weight", name.substr(0, name.find(".token_adapter.")));
-  const qlora_parameter *found = module.parameter(weight);
+  const qlora_parameter *found = module.parameterOfModel(weight);
   const qlora_parameter table = found ? wholeOf(*found) : qlora_parameter();
   const auto count = static_cast<int64_t>(sources.tokens.size());
   if (table.rank != 2 || parameter.rank != 2 || parameter.shape[0] != count ||
@@ -118,8 +152,8 @@ static Status fillRows(const LoadedModule &module,
   const int64_t columns = parameter.shape[1];
   std::vector<uint8_t> row(static_cast<size_t>(columns) *
                            weightBytes(file.dtype()));
-  auto *out = reinterpret_cast<float *>(
-      arena.map(parameter.offset, parameter.bytes).data());
+  std::vector<float> rows(static_cast<size_t>(count * columns));
+  float *out = rows.data();
   for (int64_t token : sources.tokens) {
     if (token < 0 || token >= table.shape[0])
       return Status::invalid("trainable_token_indices: '{}' has no row {}",
@@ -128,6 +162,38 @@ static Status fillRows(const LoadedModule &module,
     weightsToFloat(file.dtype(), row.data(), columns, out);
     out += columns;
   }
+  return rows;
+}
+
+/// `values` are of the whole tensor.
+static Status copyPart(std::span<const float> values, const OwnPart &part,
+                       ArenaSink &arena) {
+  std::ranges::copy(
+      values.subspan(static_cast<size_t>(part.range.begin), part.count()),
+      part.map(arena).begin());
+  return arena.commit();
+}
+
+/// What neither an adapter nor a file has.
+static Status fillByInit(const LoadedModule &module,
+                         const ParameterSources &sources,
+                         const qlora_parameter &parameter, const OwnPart &part,
+                         ArenaSink &arena) {
+  if (parameter.init == QLORA_INIT_FACTOR) {
+    const auto values = sources.factors ? sources.factors->ofAdapter(parameter)
+                                        : std::span<const float>();
+    if (values.size_bytes() != parameter.bytes)
+      return Status::error(StatusCode::kInternal, "'{}' has no factors",
+                           parameter.name);
+    return copyPart(values, part, arena);
+  }
+  if (parameter.init == QLORA_INIT_ROWS) {
+    QLORA_ASSIGN_OR_RETURN(const std::vector<float> rows,
+                           readRows(module, sources, parameter));
+    return copyPart(rows, part, arena);
+  }
+  initParameter(parameter, sources.seed,
+                static_cast<uint64_t>(part.range.begin), part.map(arena));
   return arena.commit();
 }
 
@@ -140,34 +206,23 @@ static Status fillTrainableParameter(const LoadedModule &module,
     QLORA_ASSIGN_OR_RETURN(tensor, findInAdapter(module, *sources.adapter,
                                                  parameter));
   }
-  if (!tensor && parameter.init == QLORA_INIT_FACTOR) {
-    const auto values = sources.factors ? sources.factors->ofAdapter(parameter)
-                                        : std::span<const float>();
-    if (values.size_bytes() != parameter.bytes)
-      return Status::error(StatusCode::kInternal, "'{}' has no factors",
-                           parameter.name);
-    std::ranges::copy(std::as_bytes(values),
-                      reinterpret_cast<std::byte *>(
-                          arena.map(parameter.offset, parameter.bytes).data()));
-    return arena.commit();
-  }
-  if (!tensor && parameter.init == QLORA_INIT_ROWS)
-    return fillRows(module, sources, parameter, arena);
-  if (!tensor && parameter.init != QLORA_INIT_FILE) {
-    uint8_t *out = arena.map(parameter.offset, parameter.bytes).data();
-    initParameter(parameter, sources.seed, reinterpret_cast<float *>(out));
-    return arena.commit();
-  }
-  const ElementRange all = {0, elementsOf(parameter)};
+  const OwnPart part = ownPart(parameter, sources.piece);
+  if (part.count() == 0)
+    return Status::ok();
+  if (!tensor && parameter.init != QLORA_INIT_FILE)
+    return fillByInit(module, sources, parameter, part, arena);
+  qlora_parameter placed = parameter;
+  placed.offset = part.offset;
   if (tensor) {
     QLORA_ASSIGN_OR_RETURN(const FileWeight weight,
                            FileWeight::of(*sources.adapter, *tensor,
                                           shapeInFile(parameter)));
-    return copyWeight({{weight}, all.end}, parameter, all, arena);
+    return copyWeight({{weight}, elementsOf(parameter)}, placed, part.range,
+                      arena);
   }
   QLORA_ASSIGN_OR_RETURN(const StackedFileWeight weight,
                          findWeight(sources, parameter));
-  return copyWeight(weight, parameter, all, arena);
+  return copyWeight(weight, placed, part.range, arena);
 }
 
 Status fillTrainable(const LoadedModule &module,

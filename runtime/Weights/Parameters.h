@@ -67,6 +67,8 @@ struct ParameterSources {
   Collectives *shards = nullptr;
   /// The same for slices: group TP.
   Collectives *slices = nullptr;
+  /// Of this rank among those that hold what is trained in pieces.
+  uint32_t piece = 0;
 };
 
 /// kInvalidArgument where a module's base is in more or fewer pieces or slices
@@ -82,8 +84,9 @@ Status checkShardGroup(const LoadedModule &module, const Collectives *shards,
 Status fillFrozen(const LoadedModule &module, const ParameterSources &sources,
                   FillShare share, qlora_arena_kind kind, ArenaSink &arena);
 
-/// Fills the TRAINABLE arena. Random values depend on the seed and the
-/// parameter's name only, so every rank gets the same bits.
+/// Fills the TRAINABLE arena with what this rank has of each parameter. Random
+/// values depend on the seed and the parameter's name only, so every rank gets the
+/// same bits, or its piece of them.
 Status fillTrainable(const LoadedModule &module,
                      const ParameterSources &sources, ArenaSink &arena);
 

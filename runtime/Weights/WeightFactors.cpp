@@ -45,7 +45,7 @@ Status StartingFactors::find(const LoadedModule &module, const json &factors) {
       return damaged("has no scale, turned and weight of '" + name + "'");
     const std::string path = name.substr(0, name.size() - kEndOfA.size());
     const WeightFactors found = {
-        module.parameter(entry["weight"].get<std::string>()),
+        module.parameterOfModel(entry["weight"].get<std::string>()),
         module.parameter(name), module.parameter(path + ".lora_B.weight"),
         entry["scale"].get<double>(), entry["turned"].get<bool>()};
     if (!found.weight || !found.a || !found.b || found.weight->rank != 2 ||

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// embedding, column_sum, accumulate, copy_rows and clip_norm: rows that are
-// their own reference, against sums in f64.
+// embedding, column_sum, accumulate, copy_rows, clip_norm and length: rows that
+// are their own reference, against sums in f64.
 
 #include "tests/conformance/KernelCase.h"
 
@@ -250,7 +250,7 @@ std::pair<double, double> clip(const std::string &implementation, double count,
                                double last = 12) {
   KernelCase test("clip_norm",
                   {{"gradient", F32}, {"norm", F32}, {"scale", F32}},
-                  {{"elements", 1000}, {"skip", 2}});
+                  {{"elements", 1000}, {"skip", 2}, {"others", 0}});
   for (int64_t i = 0; i < 1000; ++i)
     test.set("gradient", i, i == 2 ? 3 : i == 3 ? 4 : i == 999 ? last : 0);
   test.set("gradient", 0, loss);
@@ -269,6 +269,45 @@ TEST(ClipNorm, DividesThenClips) {
     EXPECT_NEAR(clip(row, 2, 1).second, 1 / (6.5 + 1e-6) / 2, 1e-8);
     EXPECT_EQ(clip(row, 0, 1), std::pair(0.0, 0.0));
   }
+}
+
+/// norm and scale of a gradient (1, count = 1, 3, 4), of whose pieces ranks have
+/// the lengths 12 and `last`.
+std::pair<double, double> clipPieces(const std::string &implementation,
+                                     double last) {
+  KernelCase test("clip_norm",
+                  {{"gradient", F32}, {"lengths", F32}, {"norm", F32},
+                   {"scale", F32}},
+                  {{"elements", 4}, {"skip", 2}, {"others", 2}});
+  for (int64_t i = 0; i < 4; ++i)
+    test.set("gradient", i, i < 2 ? 1 : i + 1);
+  test.set("lengths", 0, 12);
+  test.set("lengths", 1, last);
+  qlora_step_block step = {};
+  expectOk(test.run(implementation, nullptr, &step));
+  return {test.at("norm", 0), test.at("scale", 0)};
+}
+
+TEST(ClipNorm, TakesTheLengthsOfPieces) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const std::string &row : allRowsToTest("clip_norm")) {
+    // 9 + 16 + 144 + 84 * 84 = 85 * 85
+    EXPECT_EQ(clipPieces(row, 84), std::pair(85.0, 1.0));
+    EXPECT_TRUE(std::isnan(clipPieces(row, infinity).second));
+  }
+}
+
+TEST(Length, IsThatOfAVector) {
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const std::string &row : allRowsToTest("length"))
+    for (double last : {12.0, infinity}) {
+      KernelCase test("length", {{"x", F32}, {"length", F32}},
+                      {{"elements", 1000}});
+      for (int64_t i = 0; i < 1000; ++i)
+        test.set("x", i, i == 0 ? 3 : i == 500 ? -4 : i == 999 ? last : 0);
+      expectOk(test.run(row));
+      EXPECT_EQ(test.at("length", 0), last == 12 ? 13 : infinity);
+    }
 }
 
 TEST(ClipNorm, ScalesWithNaNWhereSomethingIsNotFinite) {

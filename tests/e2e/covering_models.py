@@ -127,7 +127,7 @@ class Family:
         hidden, _, heads, groups, head = self.sizes()
         vocabulary = self.config["vocab_size"]
         yield "model.embed_tokens.weight", "embedding", (vocabulary, hidden)
-        for i in range(2):
+        for i in range(self.config["num_hidden_layers"]):
             layer = f"model.layers.{i}"
             for path, shape in self.linears(layer):
                 yield f"{path}.weight", "linear", shape
@@ -166,7 +166,7 @@ class Gpt2(Family):
                (c["vocab_size"], c["n_embd"]))
         yield (f"{top}.wpe.weight", "embedding",
                (c["n_positions"], c["n_embd"]))
-        for i in range(2):
+        for i in range(c["n_layer"]):
             for path, shape in self.linears(f"{top}.h.{i}"):
                 yield f"{path}.weight", "linear", shape
                 yield f"{path}.bias", "bias", shape[1:]

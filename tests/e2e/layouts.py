@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Ranks that have the same rows, and share each product or each line, train
-what one alone would.
+"""Ranks that have the same rows, and share each product, each line or the layers,
+train what one alone would.
 
     layouts.py --tools build/bin [--axis AXIS] [--target cuda] [--every N] [FAMILY ...]
 
@@ -11,7 +11,8 @@ queries and 4 of keys, 4 bits with scales in 8, adapters on all linears with
 dropout, whose masks do not depend on the layout. One rank, two and four that
 share rows, and two pairs with other rows each leave the same losses, norms,
 evaluations and adapters, and checkpoints that the others go on from. The axes
-are tp, for products, and cp, for lines, which goes with fsdp and zero1 too.
+are tp, for products, cp, for lines, which goes with fsdp, zero1 and zero2 too, and
+pp, for layers, which goes with fsdp and zero1.
 
 --every N: each N-th family, and of the layouts the pairs.
 """
@@ -47,17 +48,27 @@ ALONE = (1, "", 4)
 LAYOUTS = {
     "tp": ((2, "tp=2", 4), (4, "tp=4", 4), (4, "tp=2", 2)),
     "cp": ((2, "cp=2", 4), (4, "cp=4", 4), (4, "cp=2,fsdp=4,zero1=4", 2),
-           (2, "cp=2,fsdp=2", 4), (4, "cp=2", 2))}
+           (2, "cp=2,fsdp=2", 4), (4, "cp=2,fsdp=4,zero2=4", 2),
+           (4, "cp=2", 2)),
+    "pp": ((2, "pp=2", 4), (4, "pp=4", 4), (4, "pp=2,fsdp=2,zero1=2", 2),
+           (4, "pp=2", 2))}
 # Weights that are divided: of two layers at least attention and an MLP, but for
 # norms over all heads, and experts whose columns take turns.
 KEPT = {"olmo2": 6, "gptoss": 8, "gpt2": 8, "phi3": 8, "starcoder2": 12}
 
 
-def widened(name):
+def widened(name, layers=2):
+    """With as many layers, of the kinds that the family's have in turn."""
     family = copy.copy(FAMILIES[name])
     wide = WIDTHS if "n_embd" in family.config else WIDE | WIDTHS
     family.config = {key: wide.get(key, value)
                      for key, value in family.config.items()}
+    for key in ("num_hidden_layers", "n_layer"):
+        if key in family.config:
+            family.config[key] = layers
+    for key in ("layer_types", "no_rope_layers"):
+        if key in family.config:
+            family.config[key] = family.config[key] * (layers // 2)
     if name == "phi3":  # 6 factors for the 12 columns that are turned
         family.config["partial_rotary_factor"] = 12 / 32
     if family.experts:
@@ -73,7 +84,8 @@ class Runs:
         self.options, self.name = options, name
         self.work = os.path.join(work, name)
         self.log = os.path.join(self.work, "log.txt")
-        family = widened(name)
+        # A layer for each stage of a pipeline.
+        family = widened(name, 4 if options.axis == "pp" else 2)
         self.targets = family.targets if family.experts else ["all-linear"]
         write_model(os.path.join(self.work, "model"), family, FORMATS["bf16"],
                     5)
@@ -138,6 +150,9 @@ def check_share(name, mesh, plan):
     if mesh.startswith("cp"):
         assert plan["shard-context"]["ranks"] == share, plan["shard-context"]
         return
+    if mesh.startswith("pp"):
+        assert plan["cut-stages"]["stages"] == share, plan["cut-stages"]
+        return
     facts = plan["shard-products"]
     assert facts["ranks"] == share, facts
     assert facts["sliced_bytes"] * share < 1.2 * facts["whole_bytes"], facts
@@ -182,7 +197,15 @@ REFUSED = {
             "no product of this model can be shared by 2 ranks")),
     "cp": ((("--parallel", "cp=3"), "which 3 ranks cannot share equally"),
            (("--parallel", "cp=16"), "which 16 ranks cannot share equally"),
-           (("--parallel", "cp=2,tp=2"), "not there yet"))}
+           (("--parallel", "cp=2,tp=2"), "not there yet")),
+    "pp": ((("--parallel", "pp=5"), "needs as many layers"),
+           (("--parallel", "pp=2", "--num-micro-batches", "3"),
+            "does not divide the 2 rows of a micro-batch"),
+           (("--num-micro-batches", "2"), "add --parallel pp=N"),
+           (("--pipeline-schedule", "gpipe"), "add --parallel pp=N"),
+           (("--parallel", "pp=2", "--padding-free", "true"),
+            "leave one of them out"),
+           (("--parallel", "pp=2,cp=2"), "not there yet"))}
 
 
 def refused(runs):

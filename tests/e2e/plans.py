@@ -14,9 +14,13 @@
   base in pieces on them: a piece is no more than its part, what is gathered no
   more than a layer, a weight that is used and one that is decoded, and on H200s less than 3 % of a step waits for
   them; on one card the base alone is refused, and what to do is said;
+* an 8B that is trained as a whole is planned on eight cards of 24 GB, each with
+  an eighth of its weights, gradients and states, and with four rows on each of
+  eight H200s less than 3 % of a step waits;
 * --parallel auto takes data parallel for an 8B on cards that hold it, pieces
   where these need not be computed again or a whole base does not fit, by the
   runtime's own predictions, and names the smallest plan where none fits;
+* its layers are four stages on four cards of 24 GB, with four rows at a time;
 * chunks of the head of 1,024 rows are the first that a limit takes;
 * --memory-limit auto is what is free less a reserve, or one clear error.
 
@@ -215,6 +219,26 @@ def shared_context(tools, folder):
           f"24 GiB; on H200s {100 * waits:.2f} % of a step waits")
 
 
+def in_stages(tools, folder):
+    """Four cards have a part of the layers each, and four rows at a time."""
+    module, path = (os.path.join(folder, name) for name in ("p.so", "p.json"))
+    call(f"{tools}/qloracc", os.path.join(folder, "m.mlir"), "-o", module,
+         "--report", path, "--memory-limit", "24GB", "--parallel", "pp=4",
+         "--max-length", "2048", "--per-device-train-batch-size", "4",
+         "--lora-r", "16", *BASE)
+    bases = []
+    for stage in ("p.json", "p.stage1.json", "p.stage2.json", "p.stage3.json"):
+        with open(os.path.join(folder, stage)) as file:
+            report = json.load(file)
+        assert report["total_bytes"] <= 24e9, report["arenas"]
+        bases.append(report["arenas"]["frozen"])
+    text = call(f"{tools}/qlora-run", module, "--device", "null:h200", "--gpus",
+                "4")
+    print(f"ok   70B on 4 cards of 24 GB as stages: "
+          f"{', '.join(f'{base / 1e9:.1f}' for base in bases)} GB of the base")
+    return text
+
+
 def in_pieces(tools, folder):
     size = hidden, wide, layers = 8192, 28672, 80
     large = os.path.join(folder, "70b")
@@ -244,6 +268,7 @@ def in_pieces(tools, folder):
               f"{report['total_bytes'] / 1e9:.1f} GB, of which "
               f"{arenas['frozen'] / 1e9:.1f} of the base and {most / 1e9:.2f} "
               f"gathered; on H200s {100 * waits:.2f} % of a step waits")
+    in_stages(tools, large)
     said = call(f"{tools}/qloracc", os.path.join(large, "m.mlir"), "-o", module,
                 "--memory-limit", "24GB", *shape, code=1)
     assert "--parallel fsdp=N divides it among N ranks" in said, said
@@ -251,6 +276,31 @@ def in_pieces(tools, folder):
                 "--emit=adapt")
     assert re.search(r"data parallel .* does not fit by 6\.", said), said
     assert re.search(r"fsdp=2 .* chosen: ", said), said
+
+
+def trained_whole(tools, folder):
+    module, path = (os.path.join(folder, name) for name in ("t.so", "r.json"))
+    target = [flag for flag in BASE if "4bit" not in flag and "bnb" not in flag]
+    numbers = sum(math.prod(shape) for _, shape in shapes())
+    for rows, limit in (("1", 24e9), ("4", 80e9)):
+        call(f"{tools}/qloracc", os.path.join(folder, "m.mlir"), "-o", module,
+             "--report", path, "--memory-limit", f"{int(limit)}B", "--parallel",
+             "fsdp=8", "--finetuning-type", "full", "--max-length", "2048",
+             "--per-device-train-batch-size", rows, *target)
+        with open(path) as file:
+            report = json.load(file)
+        arenas = report["arenas"]
+        assert report["total_bytes"] <= limit, arenas
+        own = sum(arenas[name] for name in ("trainable", "gradient", "state"))
+        assert own < 16 * numbers / 8 + (8 << 20), (own, numbers)
+        rounded = arenas.get("rounded", 0)
+        assert rounded < 2 * numbers / 8 + (1 << 20), arenas
+        print(f"ok   8B trained as a whole on 8 cards of {limit / 1e9:.0f} GB: "
+              f"{report['total_bytes'] / 1e9:.1f} GB, {own / 1e9:.1f} of them "
+              f"weights, gradients and states, {rounded / 1e9:.1f} weights in "
+              f"bf16")
+    waits = waiting(tools, module, 8)
+    print(f"ok   on H200s {100 * waits:.2f} % of a step of four rows waits")
 
 
 def layouts(tools, folder, module, *flags):
@@ -301,7 +351,8 @@ def main():
         call(f"{tools}/qlora-import", folder, "-o",
              os.path.join(folder, "m.mlir"))
         for check in (tightest_8b, long_context, shared_context, head_chunks,
-                      auto_limit, in_pieces, chosen_layouts):
+                      auto_limit, in_pieces, trained_whole,
+                      chosen_layouts):
             try:
                 check(tools, folder)
             except AssertionError as error:

@@ -16,6 +16,8 @@ commands() {
   # other where it uses the same.
   chain checkpoints resuming
   chain supervision slurm jobset hosts watching
+  # Plans of large models, which take a core for minutes.
+  run plans.py
 
   # Every two of family, format, adapter and ranks.
   run covering.py --peft $peft
@@ -89,9 +91,7 @@ commands() {
     llama-neftune
   run dropout_replay.py --masks llama3-targets qwen3-nf4-ranks gpt2 \
     gemma2-neftune
-  # Plans of large models; published models, a few of them; what is recomputed,
-  # against the optimum.
-  run plans.py
+  # Published models, a few of them; what is recomputed, against the optimum.
   run published.py gemma-3-1b Phi-4-mini SmolLM3-3B Mixtral-8x7B
   run recompute_gap.py
 }
@@ -110,6 +110,14 @@ layouts() {
   goldens --ranks 2 --compile-flag=--parallel=fsdp=2 \
     --compile-flag=--disable-pass=schedule-gathers llama-nf4
   run shards.py
+  # What is trained.
+  goldens --ranks 2 --compile-flag=--parallel=fsdp=2 llama-full llama-embed
+  goldens --ranks 2 --compile-flag=--parallel=zero2=2 llama-embed-tied \
+    llama-dora llama-pissa
+  goldens --target cuda --ranks 2 --bf16 --compile-flag=--parallel=fsdp=2 \
+    llama-full gpt2-full
+  goldens --target cuda --ranks 4 --compile-flag=--parallel=zero2=2 qwen3-ranks
+  run pieces.py
   # Updates.
   for target in "" "--target cuda" "--target cuda --bf16"; do
     goldens --ranks 2 --compile-flag=--parallel=zero1=2 $target llama-full \
@@ -131,6 +139,16 @@ layouts() {
     goldens --parallel cp=2 $target qwen3-ranks llama-dropout gptoss-mxfp4 \
       llama-packed llama-dpo llama-orpo mixtral-balance llama-dora
   done
+  # Layers.
+  run layouts.py --axis pp --every 3
+  run layouts.py --axis pp --target cuda --every 9
+  for target in "" "--target cuda --bf16"; do
+    goldens --parallel pp=2 $target qwen3-ranks llama-dropout gptoss-mxfp4 \
+      llama-packed llama-dpo llama3-tied mixtral llama-dora llama-pissa
+  done
+  goldens --parallel pp=2 --compile-flag=--num-micro-batches=1 llama-kto \
+    mixtral-balance llama-int8-activations
+  goldens --parallel pp=2 --compile-flag=--pipeline-schedule=gpipe llama-nf4
 }
 
 run() { echo "./$1 --tools \"\$tools\" ${*:2}"; }

@@ -51,7 +51,7 @@ EXEMPT_UNITS = {
     "Quantize.cu": "runs when a model is loaded, slower than the file is read",
 }
 EXEMPT = {
-    r"qlora_head_labelled|qlora_head_loss_sum|qlora_clip_norm_finish":
+    r"qlora_head_labelled|qlora_head_loss_sum|qlora_(clip_norm|length)_finish":
         "one block, for a few KiB",
     r"qlora_head_part_begin|qlora_head_merge_(rows|sum)":
         "a few numbers of each row",

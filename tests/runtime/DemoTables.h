@@ -77,8 +77,8 @@ public:
     }
   }
 
-  /// Checks the tables as they are now; they must outlive the result.
-  StatusOr<LoadedModule> load() {
+  /// The tables as they are now, which must outlive the result.
+  const qlora_module &table() {
     header.arenas = arenas.data();
     header.parameters = parameters.data();
     header.kernels = kernels.data();
@@ -99,7 +99,12 @@ public:
     header.entry_count = static_cast<uint32_t>(entries.size());
     header.binding_count = static_cast<uint32_t>(bindings.size());
     header.image_count = static_cast<uint32_t>(images.size());
-    return LoadedModule::fromTable(header, "demo");
+    return header;
+  }
+
+  /// Checks them, too.
+  StatusOr<LoadedModule> load() {
+    return LoadedModule::fromTable(table(), "demo");
   }
 
   qlora_module header{};
@@ -117,6 +122,13 @@ public:
 private:
   std::optional<LoadedModule> source; ///< keeps strings and code mapped
 };
+
+/// Makes them the two stages of a pipeline: `first` is the module.
+inline void followEachOther(DemoTables &first, DemoTables &second) {
+  first.header.stages = second.header.stages = 2;
+  second.header.stage = 1;
+  first.header.next_stage = &second.table();
+}
 
 /// Two ranks share each line of the entries that have some.
 inline void shareLines(DemoTables &tables) {

@@ -14,6 +14,8 @@
 #include "runtime/Module/ModuleLoader.h"
 #include "runtime/Module/ParameterCounts.h"
 
+#include "llvm/ADT/StringSet.h"
+
 #include <algorithm>
 #include <optional>
 
@@ -161,11 +163,23 @@ std::string arenasText(ModuleOp program) {
   return text;
 }
 
-std::string compileSummary(ModuleOp program, const CompilerSettings &settings,
-                           double seconds) {
+ModuleOp largestOf(ArrayRef<ModuleOp> programs) {
+  return *std::max_element(programs.begin(), programs.end(),
+                           [](ModuleOp one, ModuleOp other) {
+                             return plannedBytes(one) < plannedBytes(other);
+                           });
+}
+
+std::string compileSummary(ArrayRef<ModuleOp> programs,
+                           const CompilerSettings &settings, double seconds) {
+  // Several stages of a pipeline have what is trained, or tied.
+  ModuleOp program = programs.front();
   ParameterCounts counts;
-  for (auto parameter : program.getOps<program::ParameterOp>())
-    counts.add(uint32_t(parameter.getRole()), wholeShapeOf(parameter));
+  StringSet<> names;
+  for (ModuleOp stage : programs)
+    for (auto parameter : stage.getOps<program::ParameterOp>())
+      if (names.insert(parameter.getName()).second)
+        counts.add(uint32_t(parameter.getRole()), wholeShapeOf(parameter));
   std::string text;
   if (auto config = program->getAttrOfType<DictionaryAttr>("model.config"))
     if (auto family = config.getAs<StringAttr>("family")) {
@@ -174,12 +188,14 @@ std::string compileSummary(ModuleOp program, const CompilerSettings &settings,
       text = name.str() + ", ";
     }
   text += fmt::format(
-      "{} parameters, {} trainable ({:.2f} %), batch {} x {} tokens, plan {}, "
+      "{} parameters, {} trainable ({:.2f} %), batch {} x {} tokens, {}plan {}, "
       "{:.1f} s",
       formatParameters(counts.base), formatCount(counts.trainable),
       counts.trainableShare(),
       settings.compile.batch, fmt::join(settings.compile.lengths, ", "),
-      planText(plannedBytes(program), settings.compile.memoryLimit), seconds);
+      programs.size() > 1 ? fmt::format("{} stages, ", programs.size()) : "",
+      planText(plannedBytes(largestOf(programs)), settings.compile.memoryLimit),
+      seconds);
   return text;
 }
 

@@ -35,9 +35,14 @@ std::string arenasText(mlir::ModuleOp program);
 /// "5.9 of 6.0 GiB", or without a limit "38.1 MiB".
 std::string planText(int64_t bytes, int64_t limit);
 
+/// Of the programs of a pipeline's stages the one that plans most memory.
+mlir::ModuleOp largestOf(llvm::ArrayRef<mlir::ModuleOp> programs);
+
 /// Llama, 1.7 M parameters, 89,088 trainable (4.97 %), batch 4 x 512 tokens,
 /// plan 38.1 MiB, 0.6 s
-std::string compileSummary(mlir::ModuleOp program,
+///
+/// Of one program, or of those of a pipeline's stages.
+std::string compileSummary(llvm::ArrayRef<mlir::ModuleOp> programs,
                            const CompilerSettings &settings, double seconds);
 
 } // namespace qlora

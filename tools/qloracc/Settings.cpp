@@ -122,20 +122,73 @@ std::vector<int64_t> tokenBuckets(int64_t tokens, int64_t parts) {
 
 /// What padding_free asks for; auto: where train_file has rows (JSONL, or a
 /// rows file of qlora-data).
-StatusOr<bool> wantsTokenBuckets(const Options &options) {
+StatusOr<bool> wantsTokenBuckets(const Options &options, int64_t stages) {
   const std::string choice = options.text("padding_free");
-  if (options.text("rl") != "none") // answers have lines of their own
+  // Answers have lines of their own, and a pipeline works at several rows at once.
+  if (options.text("rl") != "none" || stages > 1)
     return false;
   if (choice != "auto")
     return choice == "true";
   return hasRows(options.paths("train_file"));
 }
 
+/// What looks at all rows of a micro-batch, and so is not of its chunks.
+Status checkChunks(const Options &o) {
+  if (o.text("rl") == "kto")
+    return Status::invalid("--parallel pp divides a micro-batch into chunks, but "
+                           "--rl kto compares all of its rows; give "
+                           "--num-micro-batches 1, or another --rl");
+  if (o.text("llm_int8_activations") == "int8" &&
+      o.number("llm_int8_threshold") > 0)
+    return Status::invalid("--parallel pp divides a micro-batch into chunks, but "
+                           "--llm-int8-threshold looks for large columns in all "
+                           "of its rows; give --num-micro-batches 1, or "
+                           "--llm-int8-threshold 0");
+  return Status::ok();
+}
+
+/// Chunks of a micro-batch, of which the stages of a pipeline have one each.
+Status fillChunks(const Options &o, CompileOptions &c) {
+  constexpr int64_t kForEachStage = 4; ///< at most a fifth of the time is lost
+  const int64_t asked = o.integer("num_micro_batches");
+  c.allForwardsFirst = o.text("pipeline_schedule") == "gpipe";
+  c.chunks = 1;
+  if (c.stages == 1) {
+    if (asked > 1)
+      return Status::invalid("{} {} divides the work of a pipeline; add "
+                             "--parallel pp=N, or leave it out",
+                             o.spelling("num_micro_batches"), asked);
+    if (c.allForwardsFirst)
+      return Status::invalid("{} {} divides the work of a pipeline; add "
+                             "--parallel pp=N, or leave it out",
+                             o.spelling("pipeline_schedule"), "gpipe");
+    return Status::ok();
+  }
+  if (o.text("padding_free") == "true")
+    return Status::invalid("--padding-free true makes one long row of a "
+                           "micro-batch, and --parallel pp divides its rows; "
+                           "leave one of them out");
+  if (o.boolean("auto_find_batch_size"))
+    return Status::invalid("--auto-find-batch-size is not there yet with "
+                           "--parallel pp; give --per-device-train-batch-size");
+  if (asked > 0 && c.batch % asked != 0)
+    return Status::invalid("{} {} does not divide the {} rows of a micro-batch; "
+                           "give a --per-device-train-batch-size that is a "
+                           "multiple of it",
+                           o.spelling("num_micro_batches"), asked, c.batch);
+  c.chunks = asked > 0 ? asked : std::min(c.batch, kForEachStage * c.stages);
+  while (c.batch % c.chunks != 0)
+    --c.chunks;
+  return c.chunks > 1 ? checkChunks(o) : Status::ok();
+}
+
 /// Rows, lengths, and the lengths of lines that short rows share.
 Status fillShape(const Options &o, CompileOptions &c) {
   c.batch = o.integer("per_device_train_batch_size");
   c.lengths = o.lengths("max_length");
-  QLORA_ASSIGN_OR_RETURN(const bool isPaddingFree, wantsTokenBuckets(o));
+  QLORA_RETURN_IF_ERROR(fillChunks(o, c));
+  QLORA_ASSIGN_OR_RETURN(const bool isPaddingFree,
+                         wantsTokenBuckets(o, c.stages));
   if (isPaddingFree)
     c.buckets = tokenBuckets(
         c.batch * *std::max_element(c.lengths.begin(), c.lengths.end()),
@@ -144,15 +197,12 @@ Status fillShape(const Options &o, CompileOptions &c) {
 }
 
 Status applyMesh(const ParallelMesh &mesh, CompilerSettings &settings) {
-  if (mesh.shards > 1 && settings.options.text("finetuning_type") == "full")
-    return Status::invalid("--parallel fsdp divides a frozen base, and "
-                           "--finetuning-type full trains all of it; "
-                           "--parallel zero1=N divides what its optimizer "
-                           "keeps");
   settings.compile.shards = mesh.shards;
   settings.compile.updatePieces = mesh.updatePieces;
+  settings.compile.trainedPieces = mesh.trainedPieces;
   settings.compile.tensorRanks = mesh.tensorRanks;
   settings.compile.contextRanks = mesh.contextRanks;
+  settings.compile.stages = mesh.stages;
   settings.ranks = std::max(settings.ranks, mesh.rowRanks());
   return Status::ok();
 }
@@ -161,7 +211,8 @@ Status applyMesh(const ParallelMesh &mesh, CompilerSettings &settings) {
 Status fillMesh(CompilerSettings &settings) {
   const std::string text = settings.options.text("parallel");
   if (text == kAutoParallel) {
-    settings.layouts = ParallelMesh::candidates(settings.ranks);
+    settings.layouts = ParallelMesh::candidates(
+        settings.ranks, settings.options.text("finetuning_type") == "full");
     return Status::ok();
   }
   if (settings.gpusPerNode > 0 || !settings.network.empty())

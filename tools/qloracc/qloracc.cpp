@@ -83,20 +83,31 @@ public:
   Compile(MLIRContext &context, CompilerSettings &settings)
       : context(context), settings(settings) {}
 
-  LogicalResult run(OwningOpRef<ModuleOp> &module);
+  /// `model` becomes the program of a stage, or where `--emit` ends before that
+  /// its text.
+  LogicalResult run(OwningOpRef<ModuleOp> &model, int64_t stage);
+  /// Writes what was made of all of them.
+  LogicalResult finish(ArrayRef<ModuleOp> programs);
   /// A program was written, and not the text of a phase.
   bool wroteProgram() const { return isLinked; }
 
 private:
   bool afterPhase(StringRef phase, ModuleOp module);
-  LogicalResult emitText(function_ref<void(raw_ostream &)> print);
-  LogicalResult finish(ModuleOp program);
+  void emitText(function_ref<void(raw_ostream &)> print);
+  LogicalResult dump(const Twine &name, function_ref<void(raw_ostream &)> print);
+  LogicalResult describe(ModuleOp program);
   LogicalResult report(ModuleOp program);
   void recordOptions(ModuleOp module);
+  std::string stageWord() const {
+    return settings.compile.stages > 1
+               ? ("stage" + Twine(settings.compile.stage)).str()
+               : std::string();
+  }
 
   MLIRContext &context;
   CompilerSettings &settings;
   std::string config;
+  std::string text; ///< of --emit
   unsigned dumped = 0;
   bool failedToWrite = false;
   bool isLinked = false;
@@ -134,6 +145,8 @@ void Compile::recordOptions(ModuleOp module) {
       facts[name.split('.').second.str()] = factsOf(adapters);
   if (adaptsInOut(module, settings.options))
     facts["adapts_in_out"] = true;
+  if (settings.compile.chunks > 1)
+    facts["chunks"] = settings.compile.chunks;
   nlohmann::json recorded = settings.options.recorded(facts);
   // The model is where it was imported from, unless the user said otherwise.
   auto folder = module->getAttrOfType<StringAttr>("model.folder");
@@ -142,25 +155,32 @@ void Compile::recordOptions(ModuleOp module) {
   config = recorded.dump();
 }
 
-/// As of clang -S: into the output, or for people to read.
-LogicalResult Compile::emitText(function_ref<void(raw_ostream &)> print) {
-  if (!settings.output.empty())
-    return writeFile(settings.output, print);
-  print(llvm::outs());
-  return success();
+/// Of stages one behind the other, as MLIR's tools separate modules.
+void Compile::emitText(function_ref<void(raw_ostream &)> print) {
+  llvm::raw_string_ostream stream(text);
+  if (!text.empty())
+    stream << "// -----\n";
+  print(stream);
+}
+
+/// Into the folder of --dump-phases, if there is one.
+LogicalResult Compile::dump(const Twine &name,
+                            function_ref<void(raw_ostream &)> print) {
+  if (settings.dumpPhases.empty())
+    return success();
+  SmallString<128> path(settings.dumpPhases);
+  const std::string stage = stageWord();
+  llvm::sys::path::append(path, (stage.empty() ? stage : stage + "_") + name);
+  return writeFile(path, print);
 }
 
 bool Compile::afterPhase(StringRef phase, ModuleOp module) {
-  if (!settings.dumpPhases.empty()) {
-    SmallString<128> path(settings.dumpPhases);
-    llvm::sys::path::append(path, Twine(++dumped) + "_" + phase + ".mlir");
-    failedToWrite |= failed(
-        writeFile(path, [&](raw_ostream &os) { module.print(os); }));
-  }
+  const auto print = [&](raw_ostream &os) { module.print(os); };
+  failedToWrite |=
+      failed(dump(Twine(++dumped) + "_" + phase + ".mlir", print));
   if (phase != settings.emit)
     return !failedToWrite;
-  failedToWrite |=
-      failed(emitText([&](raw_ostream &os) { module.print(os); }));
+  emitText(print);
   return false;
 }
 
@@ -174,10 +194,16 @@ LogicalResult Compile::report(ModuleOp program) {
       reportText(program, settings.reportFormat, *device);
   if (failed(text))
     return failure();
-  return writeFile(settings.report, [&](raw_ostream &os) { os << *text; });
+  // Of other stages beside it: plan.json, plan.stage1.json.
+  SmallString<128> path(settings.report);
+  if (options.stage > 0)
+    llvm::sys::path::replace_extension(
+        path, stageWord() + llvm::sys::path::extension(settings.report));
+  return writeFile(path, [&](raw_ostream &os) { os << *text; });
 }
 
-LogicalResult Compile::finish(ModuleOp program) {
+/// What is said of a program beside it, and in it.
+LogicalResult Compile::describe(ModuleOp program) {
   recordOptions(program);
   program->setAttr("program.config", StringAttr::get(&context, config));
   program->setAttr("program.plan",
@@ -186,27 +212,35 @@ LogicalResult Compile::finish(ModuleOp program) {
   if (!settings.report.empty() && failed(report(program)))
     return failure();
   const KernelSpelling *spelling = spellingOf(settings.codegen.target);
-  if (!settings.dumpPhases.empty()) {
-    SmallString<128> path(settings.dumpPhases);
-    llvm::sys::path::append(
-        path, settings.codegen.target == "cuda" ? "kernels.cu" : "kernels.cpp");
-    if (failed(writeFile(path, [&](raw_ostream &os) {
-          (void)printKernels(program, *spelling, os);
-        })))
-      return failure();
-  }
-  if (settings.emit == "cpp" || settings.emit == "cuda") {
-    LogicalResult printed = success();
-    LogicalResult written = emitText([&](raw_ostream &os) {
-      printed = printKernels(program, *spelling, os);
-    });
-    return success(succeeded(printed) && succeeded(written));
-  }
-  isLinked = true;
-  return emitTrainSo(program, settings.codegen, settings.output);
+  LogicalResult printed = success();
+  const auto print = [&](raw_ostream &os) {
+    printed = printKernels(program, *spelling, os);
+  };
+  if (failed(dump(settings.codegen.target == "cuda" ? "kernels.cu"
+                                                    : "kernels.cpp",
+                  print)) ||
+      failed(printed))
+    return failure();
+  if (settings.emit == "cpp" || settings.emit == "cuda")
+    emitText(print);
+  return printed;
 }
 
-LogicalResult Compile::run(OwningOpRef<ModuleOp> &module) {
+LogicalResult Compile::finish(ArrayRef<ModuleOp> programs) {
+  if (settings.emit == "so") {
+    isLinked = true;
+    return emitTrainSo(programs, settings.codegen, settings.output);
+  }
+  // As of clang -S: into the output, or for people to read.
+  if (!settings.output.empty())
+    return writeFile(settings.output, [&](raw_ostream &os) { os << text; });
+  llvm::outs() << text;
+  return success();
+}
+
+LogicalResult Compile::run(OwningOpRef<ModuleOp> &module, int64_t stage) {
+  settings.compile.stage = stage;
+  dumped = 0;
   if (!settings.dumpPhases.empty())
     if (std::error_code error =
             llvm::sys::fs::create_directories(settings.dumpPhases))
@@ -222,8 +256,9 @@ LogicalResult Compile::run(OwningOpRef<ModuleOp> &module) {
     return failure();
   if (failedToWrite)
     return failure();
-  return finished ? finish(*module) : success();
+  return finished ? describe(*module) : success();
 }
+
 
 /// A diagnostic that has no place in the model is the tool's own.
 static LogicalResult reportPlaceless(Diagnostic &diagnostic) {
@@ -263,14 +298,21 @@ static int compile(CompilerSettings &settings, MLIRContext &context) {
   if (failed(findLayoutAndBatch(*module, settings)))
     return 1;
   Compile job(context, settings);
-  if (failed(job.run(module)))
+  SmallVector<ModuleOp> programs; // which live as long as the process
+  for (int64_t stage = 0; stage < settings.compile.stages; ++stage) {
+    OwningOpRef<ModuleOp> program = module.get().clone();
+    if (failed(job.run(program, stage)))
+      return 1;
+    programs.push_back(program.release());
+  }
+  if (failed(job.finish(programs)))
     return 1;
   const std::chrono::duration<double> seconds =
       std::chrono::steady_clock::now() - begin;
   if (job.wroteProgram() && settings.verbose)
-    llvm::outs() << arenasText(*module);
+    llvm::outs() << arenasText(largestOf(programs));
   if (job.wroteProgram())
-    llvm::outs() << compileSummary(*module, settings, seconds.count()) << " -> "
+    llvm::outs() << compileSummary(programs, settings, seconds.count()) << " -> "
                  << shownPath(settings.output) << "\n";
   // The process ends here, and with it what the module holds.
   (void)module.release();

@@ -106,6 +106,7 @@ private:
   Status prepareQueues();
   Status prepareKernels();
   Status prepareLaunches();
+  GroupCollectives usedGroups() const;
   Status connectRanks();
   bool isForSeveral(const qlora_command &command) const {
     const Collectives *group = options.collectives[command.group];
@@ -203,6 +204,17 @@ Status CudaDevice::prepareLaunches() {
   return launches.prepare(*module, arenas.bases(), options, prepare, notes);
 }
 
+/// Those in which ranks of any stage do something together: a communicator
+/// takes memory of the card, and all ranks make the same ones.
+GroupCollectives CudaDevice::usedGroups() const {
+  GroupCollectives used = {};
+  for (unsigned group = 0; group < QLORA_GROUP_COUNT; ++group)
+    if (const auto ranks = options.collectives[group];
+        ranks && ranks->size() > 1 && module->uses(group))
+      used[group] = ranks;
+  return used;
+}
+
 /// Runs each collective once, on zeros: NCCL makes its connections and
 /// buffers at the first collective of a size, which a capture does not allow.
 Status CudaDevice::connectRanks() {
@@ -210,14 +222,18 @@ Status CudaDevice::connectRanks() {
   const auto isCollective = [this](const qlora_command &command) {
     return command.kind == QLORA_COMMAND_COLLECTIVE && isForSeveral(command);
   };
-  if (std::none_of(commands.begin(), commands.end(), isCollective))
+  GroupCollectives used = usedGroups();
+  if (used == GroupCollectives())
     return Status::ok();
+  Collectives &all = *options.collectives[QLORA_GROUP_DP];
+  used[QLORA_GROUP_DP] = &all;
   if (!nccl) {
     QLORA_ASSIGN_OR_RETURN(nccl, Nccl::open());
   }
   QLORA_RETURN_IF_ERROR(queues.synchronize());
-  QLORA_ASSIGN_OR_RETURN(ranks,
-                         NcclCollectives::connect(*nccl, options.collectives));
+  QLORA_ASSIGN_OR_RETURN(
+      ranks,
+      NcclCollectives::connect(*nccl, used, module->groups().on(all.size())));
   queues.setWatch(ranks.get());
   for (const qlora_command &command : commands)
     if (isCollective(command))

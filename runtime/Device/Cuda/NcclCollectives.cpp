@@ -53,47 +53,53 @@ Status NcclCollectives::initialise() {
   const ncclResult_t result =
       nccl.commInitRankConfig(&all, host.size(), id, host.rank(), &config);
   QLORA_RETURN_IF_ERROR(finish(kCall, all, result, host.timeout()));
-  for (const qlora_group group :
-       {QLORA_GROUP_FSDP, QLORA_GROUP_TP, QLORA_GROUP_CP})
-    if (const int size = sizeOf(group); size > 1 && size < host.size())
-      QLORA_RETURN_IF_ERROR(split(group));
+  for (unsigned group = 0; group < QLORA_GROUP_COUNT; ++group)
+    if (hosts[group] && sizes[group] > 1 && sizes[group] < host.size())
+      QLORA_RETURN_IF_ERROR(split(static_cast<qlora_group>(group)));
   return Status::ok();
 }
 
 /// What the ranks of a group do together.
 static std::pair<const char *, const char *> workOf(qlora_group group) {
-  if (group == QLORA_GROUP_TP)
+  switch (group) {
+  case QLORA_GROUP_TP:
     return {"a product", "make"};
-  return group == QLORA_GROUP_CP ? std::pair("a line", "share")
-                                 : std::pair("a base", "hold");
+  case QLORA_GROUP_CP:
+    return {"a line", "share"};
+  case QLORA_GROUP_PP:
+    return {"a line", "work through"};
+  case QLORA_GROUP_REPLICAS:
+    return {"sums of pieces", "make"};
+  default:
+    return {"a base", "hold"};
+  }
 }
 
 /// The handle is there once the communicator that is split has done it; it is
 /// then made, which has an end of its own.
 Status NcclCollectives::split(qlora_group group) {
   constexpr const char *kCall = "ncclCommSplit";
-  const int size = sizeOf(group), number = hostOf(group).rank();
   const auto [what, verb] = workOf(group);
   if (!nccl.commSplit)
     return Status::error(StatusCode::kUnavailable,
                          "{} that {} of {} GPUs {} together needs NCCL 2.18 or "
                          "later; update it, or start {} GPUs",
-                         what, size, host.size(), verb, size);
+                         what, sizes[group], host.size(), verb, sizes[group]);
   ncclConfig_t config;
   config.blocking = 0;
-  const GroupSizes sizes = {host.size(), sizeOf(QLORA_GROUP_FSDP),
-                            sizeOf(QLORA_GROUP_TP), sizeOf(QLORA_GROUP_CP)};
-  const int first = host.rank() - number * strideOf(group, sizes);
+  const auto first = static_cast<int>(sizes.first(group, host.rank()));
   ncclComm_t &part = communicators[group];
   const ncclResult_t result =
-      nccl.commSplit(all, first, number, &part, &config);
+      nccl.commSplit(all, first, hostOf(group).rank(), &part, &config);
   QLORA_RETURN_IF_ERROR(finish(kCall, all, result, host.timeout()));
   return finish(kCall, part, kNcclInProgress, host.timeout());
 }
 
 StatusOr<std::unique_ptr<NcclCollectives>>
-NcclCollectives::connect(const Nccl &nccl, const GroupCollectives &hosts) {
-  std::unique_ptr<NcclCollectives> gpus(new NcclCollectives(nccl, hosts));
+NcclCollectives::connect(const Nccl &nccl, const GroupCollectives &hosts,
+                         const GroupSizes &sizes) {
+  std::unique_ptr<NcclCollectives> gpus(
+      new NcclCollectives(nccl, hosts, sizes));
   QLORA_RETURN_IF_ERROR(gpus->initialise());
   return gpus;
 }

@@ -38,10 +38,12 @@ namespace qlora {
 
 class NcclCollectives final : public HostWatch {
 public:
-  /// Meets the other ranks of `hosts`, of which that of DP is not null; they
-  /// outlive this, as does `nccl`. The context of this rank's card is current.
+  /// Meets the other ranks of `hosts`, of which that of DP is not null; null:
+  /// nothing is done there. They outlive this, as does `nccl`. The context of
+  /// this rank's card is current.
   static StatusOr<std::unique_ptr<NcclCollectives>>
-  connect(const Nccl &nccl, const GroupCollectives &hosts);
+  connect(const Nccl &nccl, const GroupCollectives &hosts,
+          const GroupSizes &sizes);
   /// Leaves the group together with the other ranks, or aborts where they do
   /// not come. Graphs that hold collectives have to be gone.
   ~NcclCollectives() override;
@@ -62,14 +64,12 @@ public:
   void abort();
 
 private:
-  NcclCollectives(const Nccl &nccl, const GroupCollectives &hosts)
-      : nccl(nccl), hosts(hosts), host(*hosts[QLORA_GROUP_DP]) {}
+  NcclCollectives(const Nccl &nccl, const GroupCollectives &hosts,
+                  const GroupSizes &sizes)
+      : nccl(nccl), hosts(hosts), sizes(sizes), host(*hosts[QLORA_GROUP_DP]) {}
   Status initialise();
   Status split(qlora_group group);
   const Collectives &hostOf(qlora_group group) const { return *hosts[group]; }
-  int sizeOf(qlora_group group) const {
-    return hosts[group] ? hosts[group]->size() : 1;
-  }
   ncclComm_t communicatorOf(qlora_group group) const {
     return communicators[group] ? communicators[group] : all;
   }
@@ -94,6 +94,7 @@ private:
 
   const Nccl &nccl;
   const GroupCollectives hosts;
+  const GroupSizes sizes;
   Collectives &host; ///< of all ranks
   /// By group; null: that of all ranks is, or this rank is alone there.
   std::array<ncclComm_t, QLORA_GROUP_COUNT> communicators = {};

@@ -22,10 +22,7 @@ public:
   bool hasHostArenas() const override { return false; }
 
 protected:
-  GroupSizes groupSizes(const LoadedModule &module) const override {
-    return {options.ranks, module.groupSize(), module.tensorRanks(),
-            module.contextRanks()};
-  }
+  bool hasRanks() const override { return false; }
   Status allocate(FrozenArena *) override;
   Status writeArena(uint32_t, uint64_t, std::span<const uint8_t>) override {
     return Status::ok();
@@ -84,8 +81,11 @@ Status NullDevice::allocate(FrozenArena *) {
 Status NullDevice::beginEntry(const qlora_entry &entry) {
   std::vector<RangeUse> inputs;
   results.clear();
+  const bool isLast = module->stage() + 1 == module->stages();
   for (const qlora_binding &binding : module->bindings(entry)) {
     const uint32_t kind = module->arenas()[binding.arena].kind;
+    if (kind == QLORA_ARENA_GRADIENT && !isLast)
+      continue; // the last stage alone adds to the sums
     (kind == QLORA_ARENA_INPUT ? inputs : results)
         .push_back({kind, QLORA_READ, binding.offset, binding.bytes});
   }

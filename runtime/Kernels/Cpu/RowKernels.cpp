@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
 
 // The ops that walk over rows once: embedding, column_sum, accumulate,
-// copy_rows, swap_blocks, clip_norm; and quantize, quantize_scales.
+// copy_rows, swap_blocks, clip_norm, length; and quantize, quantize_scales.
 
 #include <cmath>
-#include <limits>
 #include <cstring>
+#include <limits>
+#include <numeric>
 
 #include "runtime/Kernels/Cpu/Convert.h"
 #include "runtime/Kernels/Cpu/CpuKernels.h"
@@ -199,26 +200,46 @@ static float clipScale(double norm, float count, float loss, float maxNorm) {
   return float(std::min(1.0, maxNorm / (norm + 1e-6)) / count);
 }
 
-PreparedKernel clip_norm::cpu::prepare(const KernelRequest &request, uint64_t) {
+/// Of the squares of `count` numbers, in partial sums that are `partials`.
+static double squaresOf(const float *values, int64_t count, double *partials) {
   static constexpr int64_t kPartials = plans::kClipNormPartials;
+  parallelFor(kPartials, threadCount(), [&](int64_t index, int64_t) {
+    const int64_t begin = count * index / kPartials;
+    const int64_t end = count * (index + 1) / kPartials;
+    partials[index] = sumOfSquares(values + begin, end - begin);
+  });
+  return std::accumulate(partials, partials + kPartials, 0.0);
+}
+
+PreparedKernel clip_norm::cpu::prepare(const KernelRequest &request, uint64_t) {
+  enum Operand { kGradient, kLengths, kNorm, kScale, kWorkspace };
   const int64_t skip = request.constant("skip");
   const int64_t count = request.constant("elements") - skip;
+  const int64_t others = request.constant("others");
   return makeKernel([=](const LibraryKernelArgs &args) {
-    const auto *gradient = bufferOf<const float>(args, 0);
-    auto *partials = bufferOf<double>(args, 3);
-    parallelFor(kPartials, threadCount(), [&](int64_t index, int64_t) {
-      const int64_t begin = count * index / kPartials;
-      const int64_t end = count * (index + 1) / kPartials;
-      partials[index] = sumOfSquares(gradient + skip + begin, end - begin);
-    });
-    double sum = 0;
-    for (int64_t index = 0; index < kPartials; ++index)
-      sum += partials[index];
+    const auto *gradient = bufferOf<const float>(args, kGradient);
+    double sum = squaresOf(gradient + skip, count,
+                           bufferOf<double>(args, kWorkspace));
+    for (int64_t rank = 0; rank < others; ++rank) {
+      const double length = bufferOf<const float>(args, kLengths)[rank];
+      sum += length * length;
+    }
     const float labels = gradient[1];
     const double norm = labels > 0 ? std::sqrt(sum) / labels : 0.0;
-    *bufferOf<float>(args, 1) = float(norm);
-    *bufferOf<float>(args, 2) =
+    *bufferOf<float>(args, kNorm) = float(norm);
+    *bufferOf<float>(args, kScale) =
         clipScale(norm, labels, gradient[0], args.step->max_grad_norm);
+    return Status::ok();
+  });
+}
+
+PreparedKernel length::cpu::prepare(const KernelRequest &request, uint64_t) {
+  enum Operand { kX, kLength, kWorkspace };
+  const int64_t count = request.constant("elements");
+  return makeKernel([=](const LibraryKernelArgs &args) {
+    *bufferOf<float>(args, kLength) =
+        float(std::sqrt(squaresOf(bufferOf<const float>(args, kX), count,
+                                  bufferOf<double>(args, kWorkspace))));
     return Status::ok();
   });
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // The ops that walk over rows once: conversion, embedding, column_sum,
-// accumulate, copy_rows, swap_blocks, clip_norm; and quantize, quantize_scales.
+// accumulate, copy_rows, swap_blocks, clip_norm, length; and quantize, quantize_scales.
 // Device/{Rows,SwapBlocks,Quantize}.cu.
 
 #include <fmt/format.h>
@@ -106,15 +106,26 @@ PreparedCudaKernel swap_blocks::cuda::prepare(const KernelRequest &r,
                           r.constants);
 }
 
-PreparedCudaKernel clip_norm::cuda::prepare(const KernelRequest &r,
-                                            CudaContext &context) {
+/// Partial sums, then what one block makes of them; both are told how many.
+static PreparedCudaKernel makeNormKernel(const KernelRequest &r,
+                                         CudaContext &context,
+                                         const std::string &name) {
   static constexpr int64_t kPartials = plans::kClipNormPartials;
   std::vector<int64_t> constants = r.constants;
   constants.push_back(kPartials);
-  return makeLaunchKernel(context,
-                          {{"qlora_clip_norm_partials", {kPartials}},
-                           {"qlora_clip_norm_finish", {1}}},
-                          constants);
+  return makeLaunchKernel(
+      context, {{name + "_partials", {kPartials}}, {name + "_finish", {1}}},
+      constants);
+}
+
+PreparedCudaKernel clip_norm::cuda::prepare(const KernelRequest &r,
+                                            CudaContext &context) {
+  return makeNormKernel(r, context, "qlora_clip_norm");
+}
+
+PreparedCudaKernel length::cuda::prepare(const KernelRequest &r,
+                                         CudaContext &context) {
+  return makeNormKernel(r, context, "qlora_length");
 }
 
 // Of Device/Updates.cu.

@@ -231,7 +231,14 @@ OperandShapes clip_norm::shapes(const KernelRequest &r) {
     return refusalOf(r, "elements", "be at least 2");
   if (skip < 0 || skip > elements)
     return refusalOf(r, "skip", "be in [0, elements]");
-  return {{1, elements}, {1, 1}, {1, 1}};
+  const int64_t others = r.constant("others");
+  if (others < 0 || others > kMaxExtent)
+    return refusalOf(r, "others", "be a number of ranks, or 0");
+  return {{1, elements}, {1, std::max<int64_t>(others, 1)}, {1, 1}, {1, 1}};
+}
+
+OperandShapes length::shapes(const KernelRequest &r) {
+  return {{1, r.constant("elements")}, {1, 1}};
 }
 
 OperandShapes adamw_8bit::shapes(const KernelRequest &r) {

@@ -13,8 +13,8 @@
 
 namespace qlora::plans {
 
-/// Partial sums that column_sum and clip_norm always make, whatever the
-/// number of threads.
+/// Partial sums that column_sum, and clip_norm and length, always make, whatever
+/// the number of threads.
 inline constexpr int64_t kColumnSumPartials = 16;
 inline constexpr int64_t kClipNormPartials = 256;
 

@@ -2,8 +2,17 @@
 
 // RUN: qlora-opt %s --split-input-file --verify-diagnostics
 
-// expected-error @+1 {{(C8) expects pieces of a frozen parameter that have bytes, but got 64}}
-model.parameter @a : tensor<4x4xf32> {init = "zero", trainable, piece = 64}
+// expected-error @+1 {{(C8) expects pieces that have bytes, and of what is trained a multiple of 64, but got 32}}
+model.parameter @a : tensor<4x4xf32> {init = "zero", trainable, piece = 32}
+
+// -----
+
+model.parameter @f : tensor<20x16xbf16> {file = "m.safetensors", piece = 640}
+func.func @gather_rounded_c1() {
+  // expected-error @+1 {{(C1) expects a parameter in pieces of the type 'tensor<20x16xbf16>', but got @f}}
+  %0 = model.gather_weight @f {rounded} : tensor<20x16xbf16>
+  return
+}
 
 // -----
 

@@ -171,3 +171,13 @@ train.step evaluate batch 2 length 4 ["ids"] {
     model.row_yield %0 : tensor<8xf32>
   }
 }
+
+// -----
+
+model.parameter @w : tensor<8x64xf32> {init = "zero", trainable, piece = 1024}
+train.step accumulate batch 1 length 4 [] {
+  %w = model.gather_weight @w : tensor<8x64xf32>
+  // expected-error @+1 {{(C1) expects the f32 gradient of a trained parameter in pieces, and a piece of it, but got 'tensor<8x64xf32>' and 'tensor<128xf32>' for @w}}
+  %p = train.scatter_gradient @w, %w : (tensor<8x64xf32>) -> tensor<128xf32>
+  train.accumulate @w, %p : tensor<128xf32>
+}

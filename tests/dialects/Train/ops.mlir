@@ -7,6 +7,7 @@
 
 model.parameter @w : tensor<8x64x!model.quantized<nf4, 64, true>> {file = "a.safetensors"}
 model.parameter @a : tensor<8x64xf32> {init = "zero", trainable}
+model.parameter @pieces : tensor<8x64xf32> {init = "zero", trainable, piece = 704}
 
 // CHECK: train.step accumulate batch 2 length 4 ["ids"] {
 // CHECK-NEXT: ^bb0(%[[IDS:.*]]: tensor<2x4xi32>):
@@ -42,6 +43,12 @@ train.step accumulate batch 2 length 4 ["ids"] {
   %again = train.decode_rows %codes, %scales : (tensor<2x4x64xi8>, tensor<2x4x1xf32>) -> tensor<2x4x64xf32>
   // CHECK: train.accumulate @a, %[[V]] : tensor<8x64xf32>
   train.accumulate @a, %v : tensor<8x64xf32>
+  // CHECK: %[[PIECE:.*]] = train.scatter_gradient @pieces, %[[V]] : (tensor<8x64xf32>) -> tensor<176xf32>
+  %piece = train.scatter_gradient @pieces, %v : (tensor<8x64xf32>) -> tensor<176xf32>
+  // CHECK: train.accumulate @pieces, %[[PIECE]] : tensor<176xf32>
+  train.accumulate @pieces, %piece : tensor<176xf32>
+  // CHECK: train.all_reduce 0 offset 2048 elements 1024 {pieces}
+  train.all_reduce 0 offset 2048 elements 1024 {pieces}
   // CHECK: train.all_reduce 0 offset 1024 elements 512
   train.all_reduce 0 offset 1024 elements 512
 }
@@ -57,6 +64,10 @@ train.step update batch 0 length 0 [] {
   %all = train.flat gradient {statistics} : tensor<2x1024xf32>
   // CHECK: %[[NORM:.*]], %[[SCALE:.*]] = train.clip_norm %[[ALL]] : (tensor<2x1024xf32>) -> (tensor<1xf32>, tensor<1xf32>)
   %norm, %scale = train.clip_norm %all : (tensor<2x1024xf32>) -> (tensor<1xf32>, tensor<1xf32>)
+  // CHECK: %[[LENGTH:.*]] = train.length %{{.*}} : (tensor<2x1024xf32>) -> tensor<1xf32>
+  %length = train.length %all : (tensor<2x1024xf32>) -> tensor<1xf32>
+  // CHECK: train.clip_norm %[[ALL]], %[[LENGTH]] : (tensor<2x1024xf32>, tensor<1xf32>) -> (tensor<1xf32>, tensor<1xf32>)
+  %norm2, %scale2 = train.clip_norm %all, %length : (tensor<2x1024xf32>, tensor<1xf32>) -> (tensor<1xf32>, tensor<1xf32>)
   // CHECK: %[[P:.*]] = train.flat trainable : tensor<1x1024xf32>
   %p = train.flat trainable : tensor<1x1024xf32>
   // CHECK: %[[M:.*]] = train.flat state : tensor<1x1024xf32>

@@ -33,7 +33,7 @@ TEST(ParallelMesh, ReadsAxes) {
 TEST(ParallelMesh, LinesArePartsOfOrHaveThoseWithPieces) {
   for (const auto &[text, size, rows] :
        {std::tuple("cp=4", 4, 4), {"fsdp=8,cp=4", 8, 4}, {"zero1=2,cp=4", 4, 4},
-        {"fsdp=3,zero1=3,cp=3", 3, 3}}) {
+        {"fsdp=3,zero1=3,cp=3", 3, 3}, {"fsdp=2,zero2=2,cp=4", 4, 4}}) {
     const auto mesh = ParallelMesh::parse(text);
     ASSERT_TRUE(mesh.isOk()) << mesh.status().message();
     EXPECT_EQ(mesh->size(), size) << text;
@@ -46,9 +46,24 @@ TEST(ParallelMesh, LinesArePartsOfOrHaveThoseWithPieces) {
   EXPECT_EQ(ParallelMesh::parse("cp=2,zero1=3").status().message(),
             "--parallel: zero1=3 and cp=2 are of ranks that follow each other; "
             "give numbers of which one divides the other");
+  EXPECT_EQ(ParallelMesh::parse("cp=2,zero2=3").status().message(),
+            "--parallel: zero2=3 and cp=2 are of ranks that follow each other; "
+            "give numbers of which one divides the other");
   EXPECT_EQ(ParallelMesh::parse("cp=2,tp=2").status().message(),
-            "--parallel: cp=2 together with tp=2 is not there yet; give one "
+            "--parallel: tp=2 together with cp=2 is not there yet; give one "
             "of them");
+}
+
+/// Pieces are on ranks of one stage, so that their numbers need not agree.
+TEST(ParallelMesh, StagesHavePiecesOfTheirOwn) {
+  for (const auto &[text, size] :
+       {std::pair("pp=4", 4), {"fsdp=3,pp=2", 6}, {"fsdp=2,zero1=2,pp=2", 4}}) {
+    const auto mesh = ParallelMesh::parse(text);
+    ASSERT_TRUE(mesh.isOk()) << mesh.status().message();
+    EXPECT_EQ(mesh->size(), size) << text;
+    EXPECT_EQ(mesh->rowRanks(), mesh->stages) << text;
+    EXPECT_EQ(mesh->text(), text);
+  }
 }
 
 TEST(ParallelMesh, SaysWhatIsWrong) {
@@ -57,8 +72,18 @@ TEST(ParallelMesh, SaysWhatIsWrong) {
   };
   EXPECT_EQ(refusal("sdp=4"), "--parallel: 'sdp' is no axis; there are: dp, "
                               "fsdp, zero1, zero2, tp, pp, cp, ep");
-  EXPECT_EQ(refusal("pp=2"),
-            "--parallel: pp is not there yet; fsdp, zero1, tp and cp are");
+  EXPECT_EQ(refusal("ep=2"),
+            "--parallel: ep is not there yet; fsdp, zero1, zero2, tp, pp and cp "
+            "are");
+  EXPECT_EQ(refusal("zero2=2,pp=2"),
+            "--parallel: zero2=2 together with pp=2 is not there yet; give one "
+            "of them");
+  EXPECT_EQ(refusal("tp=2,pp=3"),
+            "--parallel: tp=2 together with pp=3 is not there yet; give one "
+            "of them");
+  EXPECT_EQ(refusal("cp=2,fsdp=2,pp=2"),
+            "--parallel: pp=2 together with cp=2 is not there yet; give one "
+            "of them");
   EXPECT_EQ(refusal("tp=2,fsdp=4"),
             "--parallel: fsdp=4 together with tp=2 is not there yet; give one "
             "of them");
@@ -68,6 +93,15 @@ TEST(ParallelMesh, SaysWhatIsWrong) {
   EXPECT_EQ(refusal("fsdp=2,zero1=4"),
             "--parallel: fsdp=2 and zero1=4 are pieces on the same ranks; give "
             "them one number");
+  EXPECT_EQ(refusal("zero2=2,fsdp=4"),
+            "--parallel: fsdp=4 and zero2=2 are pieces on the same ranks; give "
+            "them one number");
+  EXPECT_EQ(refusal("zero1=2,zero2=2"),
+            "--parallel: zero2=2 divides what zero1 does, and more; leave zero1 "
+            "out");
+  EXPECT_EQ(refusal("zero2=2,tp=2"),
+            "--parallel: zero2=2 together with tp=2 is not there yet; give one "
+            "of them");
   EXPECT_EQ(refusal("dp=2"), "--parallel: dp is what is left of the ranks of a "
                              "run; give it with --gpus");
   EXPECT_EQ(refusal("fsdp=2,fsdp=2"),
@@ -79,9 +113,10 @@ TEST(ParallelMesh, SaysWhatIsWrong) {
 }
 
 TEST(ParallelMesh, ListsWhatRanksCanHave) {
-  const auto texts = [](int64_t ranks) {
+  const auto texts = [](int64_t ranks, bool trainsModel = false) {
     std::vector<std::string> texts;
-    for (const ParallelMesh &mesh : ParallelMesh::candidates(ranks)) {
+    for (const ParallelMesh &mesh :
+         ParallelMesh::candidates(ranks, trainsModel)) {
       texts.push_back(mesh.text());
       const auto read = ParallelMesh::parse(mesh.text());
       EXPECT_TRUE(read.isOk()) << read.status().message();
@@ -96,5 +131,8 @@ TEST(ParallelMesh, ListsWhatRanksCanHave) {
             Texts({"none", "fsdp=3", "zero1=3", "fsdp=3,zero1=3"}));
   EXPECT_EQ(texts(4), Texts({"none", "fsdp=2", "fsdp=4", "zero1=2", "zero1=4",
                              "fsdp=2,zero1=2", "fsdp=4,zero1=4"}));
+  EXPECT_EQ(texts(3, true),
+            Texts({"none", "fsdp=3", "zero1=3", "fsdp=3,zero1=3", "zero2=3",
+                   "fsdp=3,zero2=3"}));
   EXPECT_EQ(texts(1024).size(), 31u);
 }

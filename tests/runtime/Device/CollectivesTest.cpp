@@ -95,6 +95,19 @@ TEST(Collectives, AreOfTheRanksThatShareLines) {
   EXPECT_HAS(loadOn(6, tables).message(), "divides its base among 4 ranks");
 }
 
+TEST(Collectives, AreOfTheStagesOfAPipeline) {
+  DemoTables first, second;
+  followEachOther(first, second);
+  for (int ranks : {2, 4, 6}) {
+    const Status status = loadOn(ranks, first);
+    EXPECT_TRUE(status.isOk()) << status.message();
+  }
+  EXPECT_EQ(
+      loadOn(3, first).message(),
+      "'demo' divides its layers among 2 ranks, but 3 were started; start a "
+      "multiple of 2, or compile with another --parallel pp=N");
+}
+
 TEST(Collectives, ADeviceHasTheGroupsOfItsProgram) {
   DemoTables tables;
   tables.header.tensor_ranks = 2;
@@ -135,6 +148,8 @@ TEST(Collectives, AShardIsTheNumberAmongThoseThatShareTables) {
       options.collectives[QLORA_GROUP_TP] = &part;
     if (pieces > 1)
       options.collectives[QLORA_GROUP_FSDP] = &part;
+    options.collectives[QLORA_GROUP_REPLICAS] =
+        tensorRanks * pieces > 1 ? &part : &all;
     auto device = std::move(createDevice("cpu", options)).value();
     Status status = device->load(*module, nullptr);
     ASSERT_TRUE(status.isOk()) << status.message();

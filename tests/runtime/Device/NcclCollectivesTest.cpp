@@ -49,7 +49,9 @@ protected:
   NcclCollectivesTest() : nccl(fake::newNccl()) { fake::newDriver(); }
 
   Status connect() {
-    QLORA_ASSIGN_OR_RETURN(gpus, NcclCollectives::connect(nccl, {&host}));
+    QLORA_ASSIGN_OR_RETURN(
+        gpus,
+        NcclCollectives::connect(nccl, {&host}, GroupSizes().on(host.count)));
     return Status::ok();
   }
   Status sum() {
@@ -139,7 +141,8 @@ protected:
   }
   Status connect() {
     QLORA_ASSIGN_OR_RETURN(gpus,
-                           NcclCollectives::connect(nccl, {&host, &shards}));
+                           NcclCollectives::connect(nccl, {&host, &shards},
+                                                    kShards.on(host.count)));
     return Status::ok();
   }
   Status gather(qlora_group over) {
@@ -151,6 +154,7 @@ protected:
   }
 
   fake::TwoRanks shards;
+  static constexpr GroupSizes kShards = {{QLORA_GROUP_FSDP, 2}};
 };
 
 TEST_F(NcclShardsTest, HaveACommunicatorOfTheirOwn) {
@@ -173,7 +177,10 @@ TEST_F(NcclShardsTest, AreBesideThoseThatShareProducts) {
   host.count = 8;
   fake::TwoRanks tensor;
   tensor.own = 1;
-  gpus = NcclCollectives::connect(nccl, {&host, &shards, &tensor}).value();
+  gpus = NcclCollectives::connect(
+             nccl, {&host, &shards, &tensor},
+             GroupSizes{{QLORA_GROUP_FSDP, 2}, {QLORA_GROUP_TP, 2}}.on(8))
+             .value();
   ASSERT_TRUE(gather(QLORA_GROUP_TP).isOk());
   ASSERT_TRUE(sum().isOk());
   EXPECT_EQ(group.said,
@@ -186,8 +193,12 @@ TEST_F(NcclShardsTest, AreBesideThoseThatShareProducts) {
   // Without the first, and as many as all.
   fake::newNccl();
   SingleRank alone;
-  gpus = NcclCollectives::connect(nccl, {&host, &alone, &tensor}).value();
-  gpus = NcclCollectives::connect(nccl, {&host, &alone, &host}).value();
+  gpus = NcclCollectives::connect(nccl, {&host, &alone, &tensor},
+                                  GroupSizes{{QLORA_GROUP_TP, 2}}.on(8))
+             .value();
+  gpus = NcclCollectives::connect(nccl, {&host, &alone, &host},
+                                  GroupSizes{{QLORA_GROUP_TP, 8}}.on(8))
+             .value();
   EXPECT_EQ(group.said, std::vector<std::string>{"split 6 1"});
 }
 
@@ -196,7 +207,10 @@ TEST_F(NcclShardsTest, AreThoseThatShareLinesToo) {
   fake::TwoRanks lines;
   lines.own = 1;
   SingleRank alone;
-  gpus = NcclCollectives::connect(nccl, {&host, &host, &alone, &lines}).value();
+  gpus = NcclCollectives::connect(
+             nccl, {&host, &host, &alone, &lines},
+             GroupSizes{{QLORA_GROUP_FSDP, 4}, {QLORA_GROUP_CP, 2}}.on(4))
+             .value();
   ASSERT_TRUE(gather(QLORA_GROUP_CP).isOk());
   EXPECT_EQ(group.said,
             (std::vector<std::string>{"split 2 1", "allGather 3 of 1 (0)"}));
@@ -239,14 +253,18 @@ TEST_F(NcclShardsTest, TellAnErrorThatComesLater) {
 TEST_F(NcclShardsTest, NeedALibraryThatSplits) {
   Nccl old = nccl;
   old.commSplit = nullptr;
-  EXPECT_EQ(NcclCollectives::connect(old, {&host, &shards}).status().message(),
-            "a base that 2 of 4 GPUs hold together needs NCCL 2.18 or later; "
-            "update it, or start 2 GPUs");
-  EXPECT_EQ(NcclCollectives::connect(old, {&host, nullptr, &shards})
+  EXPECT_EQ(NcclCollectives::connect(old, {&host, &shards}, kShards.on(4))
                 .status()
                 .message(),
-            "a product that 2 of 4 GPUs make together needs NCCL 2.18 or later; "
+            "a base that 2 of 4 GPUs hold together needs NCCL 2.18 or later; "
             "update it, or start 2 GPUs");
+  EXPECT_EQ(
+      NcclCollectives::connect(old, {&host, nullptr, &shards},
+                               GroupSizes{{QLORA_GROUP_TP, 2}}.on(4))
+          .status()
+          .message(),
+      "a product that 2 of 4 GPUs make together needs NCCL 2.18 or later; "
+      "update it, or start 2 GPUs");
 }
 
 TEST_F(NcclCollectivesTest, EveryFailingCallIsNamedAndAborts) {

@@ -38,7 +38,7 @@ TEST(ModuleLoader, RefusesHeaders) {
   EXPECT_REFUSED(t.header.abi_version = QLORA_ABI_VERSION + 1,
                  "format version " + std::to_string(QLORA_ABI_VERSION + 1));
   EXPECT_REFUSED(t.header.abi_version = 2, "format version 2");
-  EXPECT_REFUSED(t.header.module_bytes -= 8, "184 bytes instead of 192");
+  EXPECT_REFUSED(t.header.module_bytes -= 8, "200 bytes instead of 208");
   EXPECT_REFUSED(t.header.target = 7, "unknown target 7");
 }
 
@@ -132,7 +132,7 @@ TEST(ModuleLoader, RefusesDeviceKernels) {
   EXPECT_CUDA_REFUSED(t.kernels[0].constant_count = 25, "25 constants");
   EXPECT_CUDA_REFUSED(t.launches[0].rows = int64_t{1} << 31,
                       "2147483648 rows");
-  EXPECT_CUDA_REFUSED(t.kernels[1] = libraryKernel("clip_norm.cpu", 4, 2),
+  EXPECT_CUDA_REFUSED(t.kernels[1] = libraryKernel("clip_norm.cpu", 5, 3),
                       "a kernel of target cpu in a module for cuda");
   EXPECT_REFUSED(t.kernels[0].function = nullptr;
                  t.kernels[0].symbol = "scale_add", "another target than");
@@ -189,14 +189,16 @@ TEST(ModuleLoader, RefusesCommands) {
 TEST(ModuleLoader, RefusesCollectives) {
   EXPECT_REFUSED(t.operands[7].dtype = QLORA_DTYPE_U8, "all_reduce of dtype 5");
   EXPECT_REFUSED(t.commands[5].collective = 7, "collective 7 over group 0");
-  EXPECT_REFUSED(t.commands[5].group = 4, "collective 0 over group 4");
+  EXPECT_REFUSED(t.commands[5].group = 6, "collective 0 over group 6");
   EXPECT_REFUSED(t.commands[5].peer = 1, "all_reduce with peer 1");
   EXPECT_REFUSED(t.commands[5].collective = QLORA_COLLECTIVE_ALL_GATHER,
                  "1 operands instead of 2");
   EXPECT_REFUSED(t.commands[5].collective = QLORA_COLLECTIVE_SEND,
                  "operand 0 has dtype 0 and access 3 instead of 0 and 1");
   EXPECT_REFUSED(t.commands[5].collective = QLORA_COLLECTIVE_RECV,
-                 "recv with peer 0");
+                 "operand 0 has dtype 0 and access 3 instead of 0 and 2");
+  EXPECT_REFUSED(t.commands[5].collective = QLORA_COLLECTIVE_RECV;
+                 t.operands[7].access = QLORA_WRITE, "recv with peer 0");
   EXPECT_REFUSED(t.commands[5].collective = QLORA_COLLECTIVE_BROADCAST;
                  t.commands[5].peer = -1, "broadcast with peer -1");
 }
@@ -262,6 +264,34 @@ TEST(ModuleLoader, RefusesPieces) {
   EXPECT_REFUSED(t.header.update_pieces = 0, "updates divided among 0 ranks");
 }
 
+/// What is trained, of which two ranks have half each.
+void divideTrained(DemoTables &t) {
+  t.header.trained_pieces = 2;
+  t.parameters[1].shape[0] = 8;
+  t.parameters[1].bytes = 128;
+  t.parameters[1].piece = 64;
+}
+
+TEST(ModuleLoader, RefusesPiecesOfWhatIsTrained) {
+  EXPECT_REFUSED(divideTrained(t), "");
+  EXPECT_REFUSED(divideTrained(t); t.header.trained_pieces = 1,
+                 "1 pieces of 64 bytes, in the trainable arena");
+  EXPECT_REFUSED(divideTrained(t); t.parameters[1].first = 4,
+                 "2 pieces of 64 bytes, in the trainable arena");
+  EXPECT_REFUSED(divideTrained(t); t.header.update_pieces = 2,
+                 "what is trained divided among 2 ranks, updates among 2, and "
+                 "the base among 1");
+  EXPECT_REFUSED(divideTrained(t); t.header.shards = 4,
+                 "what is trained divided among 2 ranks, updates among 1, and "
+                 "the base among 4");
+  EXPECT_REFUSED(t.header.trained_pieces = 0,
+                 "what is trained divided among 0 ranks");
+  EXPECT_REFUSED(divideTrained(t); t.header.tensor_ranks = 2,
+                 "products shared by 2 ranks, and pieces on others");
+  EXPECT_REFUSED(divideTrained(t); t.header.context_ranks = 3,
+                 "lines shared by 3 ranks, and pieces on 2");
+}
+
 TEST(ModuleLoader, HasThePieceOfItsRank) {
   DemoTables tables;
   gatherPieces(tables);
@@ -269,7 +299,7 @@ TEST(ModuleLoader, HasThePieceOfItsRank) {
   ASSERT_TRUE(module.isOk()) << module.status().message();
   EXPECT_EQ(module->groupSize(), 2);
   EXPECT_EQ(module->operands().back().offset, 0u);
-  module->choosePieces({3, 1, 0});
+  module->chooseRank(3, 4);
   EXPECT_EQ(module->operands().back().offset, 32u);
   EXPECT_EQ(module->operands()[0].offset, tables.operands[0].offset);
 }

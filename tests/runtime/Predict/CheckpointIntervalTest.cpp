@@ -17,6 +17,8 @@ namespace {
 class CheckpointIntervals : public testing::Test {
 protected:
   CheckpointIntervals() {
+    tables.parameters[1].shape[0] = tables.parameters[1].shape[1] = 50'000;
+    tables.parameters[1].bytes = 10'000'000'000;
     tables.arenas[kDemoTrainable].bytes = 10'000'000'000;
     tables.arenas[kDemoGradient].bytes = 10'000'000'008;
     step.ranks = 64;

@@ -48,6 +48,17 @@ TEST(CollectiveCost, CardsHaveARingInANodeAndOneOfNodes) {
   EXPECT_DOUBLE_EQ(seconds(16), 2e-6 + 1.75e6 / 1e7 + 1e6 / 8 / 1e6);
 }
 
+/// Of stages the ranks are so far from each other as a stage has ranks.
+TEST(CollectiveCost, CardsOfStagesAreApart) {
+  const auto seconds = [](unsigned kind, int64_t stride) {
+    return collectiveDemand(kind, 1e6, 2, card(), stride).seconds();
+  };
+  EXPECT_DOUBLE_EQ(seconds(QLORA_COLLECTIVE_SEND, 4), 1e-6 + 1e6 / 1e7);
+  EXPECT_DOUBLE_EQ(seconds(QLORA_COLLECTIVE_RECV, 8), 1e-6 + 1e6 / 1e6);
+  // A ring of two nodes with one card each.
+  EXPECT_DOUBLE_EQ(seconds(QLORA_COLLECTIVE_ALL_REDUCE, 8), 2e-6 + 1e6 / 1e6);
+}
+
 TEST(CollectiveCost, RanksOfACpuCopyThroughAWindow) {
   const auto memory = [](unsigned kind, int64_t ranks) {
     return collectiveDemand(kind, 4e6, ranks, cpu()).memory;
@@ -72,16 +83,6 @@ TEST(CollectiveCost, RanksOfACpuMeetForEachMiB) {
   EXPECT_DOUBLE_EQ(meetings(QLORA_COLLECTIVE_ALL_REDUCE, 4, 2), 8 * once);
   // N - 1 messages.
   EXPECT_DOUBLE_EQ(meetings(QLORA_COLLECTIVE_ALL_GATHER, 4, 4), 3 * once);
-}
-
-TEST(CollectiveCost, AGroupIsOfAllOrOfThoseOfAnAxis) {
-  EXPECT_EQ(ranksOfGroup(QLORA_GROUP_DP, 8, 4, 1, 1), 8);
-  EXPECT_EQ(ranksOfGroup(QLORA_GROUP_FSDP, 8, 4, 1, 1), 4);
-  EXPECT_EQ(ranksOfGroup(QLORA_GROUP_TP, 8, 4, 1, 1), 1);
-  EXPECT_EQ(ranksOfGroup(QLORA_GROUP_TP, 8, 1, 2, 1), 2);
-  EXPECT_EQ(ranksOfGroup(QLORA_GROUP_DP, 8, 1, 2, 1), 8);
-  EXPECT_EQ(ranksOfGroup(QLORA_GROUP_CP, 8, 4, 1, 1), 1);
-  EXPECT_EQ(ranksOfGroup(QLORA_GROUP_CP, 8, 4, 1, 2), 2);
 }
 
 } // namespace

@@ -59,7 +59,7 @@ CommandFacts attentionBy(const char *row) {
   TimedCommand timed;
   timed.entry = kDemoAccumulate;
   timed.command = uint32_t(tables.commands.size() - 1);
-  return CommandFactsTable(*module, device, rates, 1).of(timed);
+  return CommandFactsTable(*module, &device, rates, 1).of(timed);
 }
 
 TEST(CommandFacts, TheBoundIsOfTheRowThatRuns) {

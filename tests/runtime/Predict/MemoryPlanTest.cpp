@@ -62,4 +62,8 @@ TEST(MemoryPlan, SaysHowRanksWorkTogether) {
   tables.header.shards = 4;
   EXPECT_EQ(said(4), "data and context parallel, each line shared by 2 ranks, a "
                      "base in 4 pieces (64 B); sums 72 B of gradients a step");
+  tables = DemoTables();
+  tables.header.trained_pieces = 2;
+  EXPECT_EQ(said(2), "data parallel, all on one base (64 B), what is trained in 2 "
+                     "pieces; sums 64 B of gradients a micro-batch");
 }

@@ -116,6 +116,62 @@ TEST_F(StepPredictionTest, CommunicationHidesBehindOneKernel) {
                    64.0 * double(many.batch * many.length) / many.seconds);
 }
 
+/// In place of the sum of the gradients.
+void meet(DemoTables &tables, qlora_collective kind, int peer) {
+  qlora_command &command = tables.commands[5];
+  command.collective = static_cast<uint8_t>(kind);
+  command.group = QLORA_GROUP_PP;
+  command.peer = static_cast<int16_t>(peer);
+  tables.operands[7].access =
+      kind == QLORA_COLLECTIVE_SEND ? QLORA_READ : QLORA_WRITE;
+}
+
+/// The second, which has the kernel beside the transfer twice, is ready later
+/// and has more to do.
+TEST_F(StepPredictionTest, StagesRunTogether) {
+  const StepPrediction summed = only(2, 1);
+  DemoTables second;
+  second.retarget();
+  meet(tables, QLORA_COLLECTIVE_SEND, 1);
+  meet(second, QLORA_COLLECTIVE_RECV, -1);
+  followEachOther(tables, second);
+  const StepPrediction equal = only(2, 1);
+  // A link as a sum of two has it, 1 us and 72 bytes at 10 MB/s.
+  EXPECT_NEAR(equal.seconds, summed.seconds, 1e-15);
+  EXPECT_EQ(equal.stage, 0);
+  EXPECT_EQ(equal.stages, 2);
+  EXPECT_EQ(equal.dataRanks, 1);
+  second.commands.insert(second.commands.begin() + 2, second.commands[2]);
+  ++second.entries[kDemoAccumulate].command_count;
+  ++second.entries[kDemoUpdate].first_command;
+  second.table();
+  const StepPrediction later = only(2, 1);
+  EXPECT_EQ(later.stage, 1);
+  EXPECT_GT(later.seconds, equal.seconds);
+  EXPECT_NEAR(later.seconds - later.busySeconds(),
+              later.exposedCommunication - later.overlapped, 1e-15);
+  // Of more ranks they are so far from each other as a stage has ranks: on
+  // two nodes.
+  EXPECT_NEAR(only(16, 1).seconds - later.seconds, 72 / 1e6 - 72 / 1e7, 1e-12);
+  EXPECT_HAS(predictionText(later, nullptr, roundCard()),
+             "of stage 1 of 2, which has most to do");
+}
+
+TEST_F(StepPredictionTest, StagesThatDoNotMeetAreRefused) {
+  DemoTables second;
+  second.retarget();
+  meet(tables, QLORA_COLLECTIVE_SEND, 1);
+  followEachOther(tables, second);
+  EXPECT_EQ(errorOf(predict(2, 1)),
+            "'demo', accumulate_last: stages wait for each other without an "
+            "end");
+  meet(second, QLORA_COLLECTIVE_RECV, -1);
+  second.operands[7].bytes = 64;
+  second.table();
+  EXPECT_EQ(errorOf(predict(2, 1)), "'demo', accumulate_last: stage 0 sends 72 "
+                                    "bytes where stage 1 receives 64");
+}
+
 TEST_F(StepPredictionTest, ScalingDoublesUpToAllRanks) {
   auto module = tables.load();
   ASSERT_TRUE(module.isOk()) << module.status().message();

@@ -184,5 +184,71 @@ TEST(Timeline, SecondsAreTheirParts) {
               1e-12);
 }
 
+TimelineItem transfer(Kind kind, int peer, double seconds, uint64_t bytes = 8) {
+  TimelineItem item = collective(seconds);
+  item.kind = kind;
+  item.peer = peer;
+  item.bytes = bytes;
+  return item;
+}
+
+using Stages = std::vector<std::vector<TimelineItem>>;
+
+/// One chunk after the other: forward in both stages, then backward.
+Stages pipeline(int chunks) {
+  Stages stages(2);
+  const auto add = [&](int stage, std::vector<TimelineItem> items) {
+    stages[stage].insert(stages[stage].end(), items.begin(), items.end());
+  };
+  for (uint32_t chunk = 0; chunk < uint32_t(chunks); ++chunk) {
+    add(0, {kernel(kMain, 1, 0), event(Kind::kRecord, kMain, chunk),
+            event(Kind::kWait, kSend, chunk), transfer(Kind::kSend, 1, 0.5)});
+    add(1,
+        {transfer(Kind::kReceive, -1, 0.5), event(Kind::kRecord, kSend, chunk),
+         event(Kind::kWait, kMain, chunk), kernel(kMain, 3, 0)});
+  }
+  return stages;
+}
+
+TEST(Timeline, AStageWaitsForWhatItReceives) {
+  // 1 and 0.5 until the second begins, with 3 for each chunk from there on.
+  for (const int chunks : {1, 2, 4}) {
+    auto ended = simulateStages(pipeline(chunks));
+    ASSERT_TRUE(ended.isOk()) << ended.status().message();
+    EXPECT_DOUBLE_EQ((*ended)[1].seconds, 1.5 + 3 * chunks);
+    EXPECT_DOUBLE_EQ((*ended)[1].exposedCommunication, 1.5);
+    // The last chunk is sent where the second has nothing to do with it yet.
+    EXPECT_DOUBLE_EQ((*ended)[0].seconds, chunks + 0.5);
+    EXPECT_DOUBLE_EQ((*ended)[0].exposedCommunication, 0.5);
+  }
+}
+
+TEST(Timeline, ASenderWaitsForItsReceiver) {
+  // It is there after 5 seconds.
+  const Stages late = {{transfer(Kind::kSend, 1, 2)},
+                       {kernel(kSend, 5, 0), transfer(Kind::kReceive, -1, 2)}};
+  auto ended = simulateStages(late);
+  ASSERT_TRUE(ended.isOk()) << ended.status().message();
+  EXPECT_DOUBLE_EQ((*ended)[0].seconds, 7);
+  EXPECT_DOUBLE_EQ((*ended)[0].exposedCommunication, 7);
+  EXPECT_DOUBLE_EQ((*ended)[1].exposedCommunication, 2);
+  // By itself it is taken to be there.
+  EXPECT_DOUBLE_EQ(timelineOf(late[0]).seconds, 2);
+}
+
+TEST(Timeline, RefusesStagesThatDoNotMeet) {
+  const auto errorOf = [](const Stages &stages) {
+    return simulateStages(stages).status().message();
+  };
+  EXPECT_EQ(errorOf({{transfer(Kind::kSend, 1, 1, 8)},
+                     {transfer(Kind::kReceive, -1, 1, 4)}}),
+            "stage 0 sends 8 bytes where stage 1 receives 4");
+  EXPECT_EQ(
+      errorOf({{transfer(Kind::kSend, 1, 1)}, {transfer(Kind::kSend, -1, 1)}}),
+      "stage 0 sends 8 bytes where stage 1 sends 8");
+  EXPECT_EQ(errorOf({{transfer(Kind::kSend, 1, 1)}, {}}),
+            "stages wait for each other without an end");
+}
+
 } // namespace
 } // namespace qlora

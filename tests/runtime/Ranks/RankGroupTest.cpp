@@ -77,26 +77,43 @@ static std::string textOf(std::vector<int> ranks) {
   return fmt::format("{}", fmt::join(ranks, " "));
 }
 
+static GroupSizes meshOf(int pieces, int tensorRanks, int contextRanks = 1,
+                         int stages = 1) {
+  return {{QLORA_GROUP_FSDP, pieces},
+          {QLORA_GROUP_TP, tensorRanks},
+          {QLORA_GROUP_CP, contextRanks},
+          {QLORA_GROUP_PP, stages}};
+}
+
 /// Ranks of every group that rank 5 of 8 is of, or rank 1 of fewer.
 TEST(RankGroup, EveryAxisHasItsRanks) {
   struct Case {
     int size;
-    GroupMesh mesh;
-    std::array<std::vector<int>, QLORA_GROUP_COUNT> groups; ///< of one rank
+    GroupSizes mesh;
+    /// Of one rank: DP, FSDP, TP, CP, PP, REPLICAS.
+    std::array<std::vector<int>, QLORA_GROUP_COUNT> groups;
   };
-  const std::vector<int> two = {0, 1}, four = {0, 1, 2, 3};
+  const std::vector<int> one = {1}, two = {0, 1}, four = {0, 1, 2, 3};
+  const std::vector<int> eight = {0, 1, 2, 3, 4, 5, 6, 7};
   const Case cases[] = {
-      {1, {1, 1}, {{{0}, {0}, {0}, {0}}}},
-      {2, {1, 2}, {{two, {1}, two, {1}}}},
-      {4, {1, 2}, {{four, {1}, two, {1}}}},
-      {4, {1, 4}, {{four, {1}, four, {1}}}},
-      {4, {2, 2}, {{four, {1, 3}, two, {1}}}},
-      {4, {4, 1}, {{four, four, {1}, {1}}}},
-      {4, {1, 1, 2}, {{four, {1}, {1}, two}}},
-      {4, {4, 1, 2}, {{four, four, {1}, two}}},
-      {4, {2, 1, 4}, {{four, two, {1}, four}}},
-      {8, {4, 1, 2}, {{{0, 1, 2, 3, 4, 5, 6, 7}, {4, 5, 6, 7}, {5}, {4, 5}}}},
-      {8, {2, 2}, {{{0, 1, 2, 3, 4, 5, 6, 7}, {5, 7}, {4, 5}, {5}}}}};
+      {1, meshOf(1, 1), {{{0}, {0}, {0}, {0}, {0}, {0}}}},
+      {2, meshOf(1, 2), {{two, one, two, one, one, one}}},
+      {4, meshOf(1, 1), {{four, one, one, one, one, four}}},
+      {4, meshOf(1, 2), {{four, one, two, one, one, {1, 3}}}},
+      {4, meshOf(1, 4), {{four, one, four, one, one, one}}},
+      {4, meshOf(2, 2), {{four, {1, 3}, two, one, one, one}}},
+      {4, meshOf(2, 1), {{four, two, one, one, one, {1, 3}}}},
+      {4, meshOf(4, 1), {{four, four, one, one, one, one}}},
+      {4, meshOf(1, 1, 2), {{four, one, one, two, one, four}}},
+      {4, meshOf(4, 1, 2), {{four, four, one, two, one, one}}},
+      {4, meshOf(2, 1, 4), {{four, two, one, four, one, {1, 3}}}},
+      {4, meshOf(1, 1, 1, 2), {{four, one, one, one, {1, 3}, two}}},
+      {4, meshOf(1, 1, 1, 4), {{four, one, one, one, four, one}}},
+      {4, meshOf(2, 1, 1, 2), {{four, two, one, one, {1, 3}, one}}},
+      {8, meshOf(4, 1, 2), {{eight, {4, 5, 6, 7}, {5}, {4, 5}, {5}, {1, 5}}}},
+      {8, meshOf(2, 2), {{eight, {5, 7}, {4, 5}, {5}, {5}, {1, 5}}}},
+      {8, meshOf(2, 1, 1, 2), {{eight, {4, 5}, {5}, {5}, {1, 5}, {5, 7}}}},
+      {8, meshOf(1, 1, 1, 4), {{eight, {5}, {5}, {5}, {1, 3, 5, 7}, {4, 5}}}}};
   for (const Case &expected : cases)
     runJob(expected.size, expected.mesh, [&](RankGroup &group) {
       const bool isAsked = group.rank() == (group.size() == 8   ? 5
@@ -105,7 +122,7 @@ TEST(RankGroup, EveryAxisHasItsRanks) {
       for (unsigned axis = 0; axis < QLORA_GROUP_COUNT; ++axis) {
         Collectives &own = *group.groups()[axis];
         ASSERT_EQ(&own, &group.collectives(static_cast<qlora_group>(axis)));
-        ASSERT_EQ(group.numbers()[axis], static_cast<uint32_t>(own.rank()));
+        ASSERT_EQ(group.number(static_cast<qlora_group>(axis)), own.rank());
         auto all = own.allGather(std::to_string(group.rank()));
         ASSERT_TRUE(all.isOk()) << all.status().message();
         EXPECT_EQ((*all)[static_cast<size_t>(own.rank())],
@@ -129,8 +146,8 @@ TEST(RankGroup, EveryAxisHasItsRanks) {
     });
 }
 
-TEST(RankGroup, ThoseOfOneProductOrLineHaveTheSameRows) {
-  runJob(6, {.tensorRanks = 3}, [](RankGroup &group) {
+TEST(RankGroup, ThoseOfOneProductLineOrPipelineHaveTheSameRows) {
+  runJob(6, GroupSizes{{QLORA_GROUP_TP, 3}}, [](RankGroup &group) {
     EXPECT_EQ(group.dataRanks(), 2);
     EXPECT_EQ(group.dataRank(), group.rank() / 3);
     int64_t rows = group.countsRows() ? 10 + group.dataRank() : 0;
@@ -138,11 +155,17 @@ TEST(RankGroup, ThoseOfOneProductOrLineHaveTheSameRows) {
     EXPECT_EQ(rows, 21);
     EXPECT_EQ(group.countsSums(), group.countsRows());
   });
-  runJob(6, {.contextRanks = 3}, [](RankGroup &group) {
+  runJob(6, GroupSizes{{QLORA_GROUP_CP, 3}}, [](RankGroup &group) {
     EXPECT_EQ(group.dataRanks(), 2);
     EXPECT_EQ(group.dataRank(), group.rank() / 3);
     EXPECT_EQ(group.countsRows(), group.rank() % 3 == 0);
     EXPECT_TRUE(group.countsSums()); // of their own tokens
+  });
+  runJob(6, GroupSizes{{QLORA_GROUP_PP, 3}}, [](RankGroup &group) {
+    EXPECT_EQ(group.dataRanks(), 2);
+    EXPECT_EQ(group.dataRank(), group.rank() % 2);
+    EXPECT_EQ(group.countsRows(), group.rank() >= 4);
+    EXPECT_EQ(group.countsSums(), group.rank() >= 4);
   });
   runJob(3, 3, [](RankGroup &group) {
     EXPECT_EQ(group.dataRanks(), 3);
@@ -156,7 +179,7 @@ TEST(RankGroup, ALossInOneOfThreeRingsEndsAll) {
   const auto start = std::chrono::steady_clock::now();
   std::atomic<int> ended = 0;
   std::latch met(8);
-  runJob(8, {2, 2}, [&](RankGroup &group) {
+  runJob(8, meshOf(2, 2), [&](RankGroup &group) {
     EXPECT_TRUE(group.collectives().barrier().isOk());
     met.arrive_and_wait();
     if (group.rank() == 7)
@@ -179,7 +202,7 @@ TEST(RankGroup, ALossInOneOfThreeRingsEndsAll) {
 
 /// A rank waits in one ring for a rank that is told in the other one; so with
 /// those that share products.
-static void loseOneOfFour(const GroupMesh &mesh, qlora_group axis) {
+static void loseOneOfFour(const GroupSizes &mesh, qlora_group axis) {
   const auto start = std::chrono::steady_clock::now();
   std::atomic<int> ended = 0;
   // Who is still in the barrier would be told of the loss there.
@@ -204,8 +227,8 @@ static void loseOneOfFour(const GroupMesh &mesh, qlora_group axis) {
 }
 
 TEST(RankGroup, ALossInOneRingEndsTheOther) {
-  loseOneOfFour({.pieces = 2}, QLORA_GROUP_FSDP);
-  loseOneOfFour({.tensorRanks = 2}, QLORA_GROUP_TP);
+  loseOneOfFour({{QLORA_GROUP_FSDP, 2}}, QLORA_GROUP_FSDP);
+  loseOneOfFour({{QLORA_GROUP_TP, 2}}, QLORA_GROUP_TP);
 }
 
 TEST(RankGroup, NoticesALossToEitherRingBetweenCalls) {

@@ -57,7 +57,7 @@ inline void runRanks(int size,
 }
 
 /// Runs `body` as each of `size` ranks of a job.
-inline void runJob(int size, const GroupMesh &mesh,
+inline void runJob(int size, const GroupSizes &mesh,
                    const std::function<void(RankGroup &)> &body) {
   FileDescriptor socket = std::move(listenOn("127.0.0.1", 0)).value();
   RankEnvironment env;
@@ -82,7 +82,7 @@ inline void runJob(int size, const GroupMesh &mesh,
 /// together.
 inline void runJob(int size, int shards,
                    const std::function<void(RankGroup &)> &body) {
-  runJob(size, GroupMesh{.pieces = shards}, body);
+  runJob(size, GroupSizes{{QLORA_GROUP_FSDP, shards}}, body);
 }
 
 } // namespace qlora

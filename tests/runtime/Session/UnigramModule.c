@@ -86,23 +86,26 @@ static const qlora_arena arenas[] = {
     .file_dtype = QLORA_DTYPE_F32                                              \
   }
 
-static const qlora_parameter parameters[] = {
-    {.name = "model.scores.weight",
-     .role = QLORA_ROLE_FROZEN,
-     .dtype = QLORA_DTYPE_F32,
-     .init = QLORA_INIT_FILE,
-     .arena = kFrozen,
-     .rank = 2,
-     .shape = {1, kVocab},
-     .bytes = 64,
-     .file_dtype = QLORA_DTYPE_F32},
-    ADAPTER("A", 1, kVocab, 0, QLORA_INIT_KAIMING),
-    ADAPTER("B", kVocab, 1, 64, QLORA_INIT_ZERO),
-    STATE("A.weight.exp_avg", 1, kVocab, 0),
-    STATE("B.weight.exp_avg", kVocab, 1, 64),
-    STATE("A.weight.exp_avg_sq", 1, kVocab, 128),
-    STATE("B.weight.exp_avg_sq", kVocab, 1, 192),
-};
+/* With w at so many bytes of its arena. */
+#define PARAMETERS(at)                                                         \
+  {.name = "model.scores.weight",                                              \
+   .role = QLORA_ROLE_FROZEN,                                                  \
+   .dtype = QLORA_DTYPE_F32,                                                   \
+   .init = QLORA_INIT_FILE,                                                    \
+   .arena = kFrozen,                                                           \
+   .rank = 2,                                                                  \
+   .shape = {1, kVocab},                                                       \
+   .offset = at,                                                               \
+   .bytes = 64,                                                                \
+   .file_dtype = QLORA_DTYPE_F32},                                             \
+      ADAPTER("A", 1, kVocab, 0, QLORA_INIT_KAIMING),                          \
+      ADAPTER("B", kVocab, 1, 64, QLORA_INIT_ZERO),                            \
+      STATE("A.weight.exp_avg", 1, kVocab, 0),                                 \
+      STATE("B.weight.exp_avg", kVocab, 1, 64),                                \
+      STATE("A.weight.exp_avg_sq", 1, kVocab, 128),                            \
+      STATE("B.weight.exp_avg_sq", kVocab, 1, 192)
+
+static const qlora_parameter parameters[] = {PARAMETERS(0)};
 
 static const int64_t constants[] = {OWN(kBatch * 4), OWN(kBatch * 8)};
 
@@ -114,10 +117,12 @@ static const qlora_launch launches[] = {
 
 #define F32 QLORA_DTYPE_F32
 #define I32 QLORA_DTYPE_I32
+/* Where w is read. */
+#define WEIGHTS kFrozen
 /* ids at 0, targets at 64, positions at 128, segments at 192 */
 #define MODEL_INPUTS(tokens)                                                   \
   {kInput, I32, QLORA_READ, 0, 0, 0, 64, 4 * OWN(tokens), 0, 0},               \
-      {kFrozen, F32, QLORA_READ, 0, 0, 0, 0, 64, 0, 0},                        \
+      {WEIGHTS, F32, QLORA_READ, 0, 0, 0, 0, 64, 0, 0},                        \
       {kAdapter, F32, QLORA_READ, 0, 0, 0, 0, 64, 0, 0}, {                     \
     kAdapter, F32, QLORA_READ, 0, 0, 0, 64, 64, 0, 0                           \
   }
@@ -135,20 +140,23 @@ static const qlora_launch launches[] = {
     kResult, I32, QLORA_WRITE, 0, 0, 0, 0, 4 * OWN(tokens), 0, 0               \
   }
 
+/* 8 of accumulate at 0 and at 8, 7 of evaluate at 16 and at 23; 30: all-reduce;
+ * 31: adamw; 37: clear. */
+#define OPERANDS                                                               \
+  ACCUMULATE_OPERANDS(kBatch * 4), ACCUMULATE_OPERANDS(kBatch * 8),            \
+      EVALUATE_OPERANDS(kBatch * 4), EVALUATE_OPERANDS(kBatch * 8),            \
+      {kGradient, F32, QLORA_READ_WRITE, 0, 0, 0, 0, 136, 0, 0},               \
+      {kAdapter, F32, QLORA_READ_WRITE, 0, 0, 0, 0, 128, 0, 0},                \
+      {kGradient, F32, QLORA_READ, 0, 0, 0, 0, 128, 0, 0},                     \
+      {kState, F32, QLORA_READ_WRITE, 0, 0, 0, 0, 128, 0, 0},                  \
+      {kState, F32, QLORA_READ_WRITE, 0, 0, 0, 128, 128, 0, 0},                \
+      {kGradient, F32, QLORA_READ, 0, 0, 0, 132, 4, 0, 0},                     \
+      {kResult, F32, QLORA_WRITE, 0, 0, 0, 72, 4, 0, 0}, {                     \
+    kGradient, F32, QLORA_WRITE, 0, 0, 0, 0, 136, 0, 0                         \
+  }
+
 static const qlora_operand operands[] = {
-    ACCUMULATE_OPERANDS(kBatch * 4), /* 0 */
-    ACCUMULATE_OPERANDS(kBatch * 8), /* 8 */
-    EVALUATE_OPERANDS(kBatch * 4),   /* 16 */
-    EVALUATE_OPERANDS(kBatch * 8),   /* 23 */
-    {kGradient, F32, QLORA_READ_WRITE, 0, 0, 0, 0, 136, 0,
-     0}, /* 30: all-reduce */
-    {kAdapter, F32, QLORA_READ_WRITE, 0, 0, 0, 0, 128, 0, 0}, /* 31: adamw */
-    {kGradient, F32, QLORA_READ, 0, 0, 0, 0, 128, 0, 0},
-    {kState, F32, QLORA_READ_WRITE, 0, 0, 0, 0, 128, 0, 0},
-    {kState, F32, QLORA_READ_WRITE, 0, 0, 0, 128, 128, 0, 0},
-    {kGradient, F32, QLORA_READ, 0, 0, 0, 132, 4, 0, 0},
-    {kResult, F32, QLORA_WRITE, 0, 0, 0, 72, 4, 0, 0},
-    {kGradient, F32, QLORA_WRITE, 0, 0, 0, 0, 136, 0, 0}, /* 37: clear */
+    OPERANDS,
 #if UNIGRAM_GROUP > 1
     /* 38: all-gather */
     {kGathered, QLORA_DTYPE_U8, QLORA_WRITE, 0, 0, 0, 0, 64 * UNIGRAM_GROUP, 0,
@@ -243,6 +251,12 @@ static const qlora_entry entries[] = {
     {QLORA_ENTRY_UPDATE, kAtUpdate, 2, 0, 26, 1, 0, 0},
 };
 
+#define CONFIG                                                                 \
+  "{\"vocab_size\": 16, \"lora_r\": 1, \"lora_alpha\": 1,"                       \
+  " \"lora_target_modules\": [\"scores\"], \"max_length\": [4, 8],"              \
+  " \"per_device_train_batch_size\": 2,"                                       \
+  " \"compute_dtype\": \"float32\", \"logging_steps\": 1}"
+
 static const qlora_module module = {
     .magic = QLORA_MODULE_MAGIC,
     .abi_version = QLORA_ABI_VERSION,
@@ -250,11 +264,7 @@ static const qlora_module module = {
     .target = QLORA_TARGET_CPU,
     .producer = "written by hand",
     .cpu_features = "",
-    .config_json =
-        "{\"vocab_size\": 16, \"lora_r\": 1, \"lora_alpha\": 1,"
-        " \"lora_target_modules\": [\"scores\"], \"max_length\": [4, 8],"
-        " \"per_device_train_batch_size\": 2,"
-        " \"compute_dtype\": \"float32\", \"logging_steps\": 1}",
+    .config_json = CONFIG,
     .plan_json = "{}",
     .arena_count = COUNT(arenas),
     .parameter_count = COUNT(parameters),
@@ -269,6 +279,8 @@ static const qlora_module module = {
     .update_pieces = 1,
     .tensor_ranks = UNIGRAM_TENSOR_RANKS,
     .context_ranks = UNIGRAM_CONTEXT_RANKS,
+    .stages = 1,
+    .trained_pieces = 1,
     .arenas = arenas,
     .parameters = parameters,
     .kernels = kernels,

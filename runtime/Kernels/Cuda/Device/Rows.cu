@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // The walks over rows: conversion and copy with other strides, accumulate,
-// column_sum, embedding and embedding_grad, clip_norm. Buffers and constants
+// column_sum, embedding and embedding_grad, clip_norm, length. Buffers and constants
 // are those of the op in Kernels.def; convert has the ones of copy_rows.
 
 #include "runtime/Kernels/Cuda/Device/Lanes.cuh"
@@ -255,24 +255,45 @@ qlora_embedding_grad_bf16(const __grid_constant__ qlora_cuda_args args) {
 // The gradient's length --------------------------------------------------------
 //
 // clip_norm in a fixed number of partial sums, in f64: the length of the
-// gradient divided by the label count, and what AdamW multiplies with. The
-// number of partials follows the op's constants.
+// gradient divided by the label count, and what AdamW multiplies with; and
+// length, of what a rank has a piece of. The number of partials follows the
+// op's constants.
 
-/// Block i sums the squares of the i-th part of [skip, elements).
-QLORA_CUDA_KERNEL(kRowThreads)
-qlora_clip_norm_partials(const __grid_constant__ qlora_cuda_args args) {
-  const int64_t skip = args.constants[1], count = args.constants[0] - skip;
-  const int64_t partials = args.constants[2], index = blockIdx.x;
-  const int64_t end = count * (index + 1) / partials;
+/// Block i sums the squares of the i-th part of `count` numbers of x from
+/// `first` on.
+QLORA_DEVICE void squaresOfPart(const void *x, int64_t first, int64_t count,
+                                int64_t partials, void *sums) {
+  const int64_t index = blockIdx.x, end = count * (index + 1) / partials;
   double sum = 0;
   for (int64_t i = count * index / partials + threadIdx.x; i < end;
        i += kRowThreads) {
-    const double value = qlora_load_f32(args.buffers[0], skip + i);
+    const double value = qlora_load_f32(x, first + i);
     sum += value * value;
   }
   sum = qlora_block_sum(sum);
   if (threadIdx.x == 0)
-    *qlora_at<double>(args.buffers[3], index) = sum;
+    *qlora_at<double>(sums, index) = sum;
+}
+
+/// Of all parts, for the first thread of one block.
+QLORA_DEVICE double sumOfParts(void *sums, int64_t partials) {
+  double sum = 0;
+  for (int64_t i = threadIdx.x; i < partials; i += kRowThreads)
+    sum += *qlora_at<double>(sums, i);
+  return qlora_block_sum(sum);
+}
+
+QLORA_CUDA_KERNEL(kRowThreads)
+qlora_clip_norm_partials(const __grid_constant__ qlora_cuda_args args) {
+  const int64_t skip = args.constants[1];
+  squaresOfPart(args.buffers[0], skip, args.constants[0] - skip,
+                args.constants[3], args.buffers[4]);
+}
+
+QLORA_CUDA_KERNEL(kRowThreads)
+qlora_length_partials(const __grid_constant__ qlora_cuda_args args) {
+  squaresOfPart(args.buffers[0], 0, args.constants[0], args.constants[1],
+                args.buffers[2]);
 }
 
 QLORA_DEVICE float clipScale(double norm, float count, float loss,
@@ -292,17 +313,25 @@ QLORA_DEVICE float clipScale(double norm, float count, float loss,
 /// One block.
 QLORA_CUDA_KERNEL(kRowThreads)
 qlora_clip_norm_finish(const __grid_constant__ qlora_cuda_args args) {
-  const int64_t partials = args.constants[2];
-  double sum = 0;
-  for (int64_t i = threadIdx.x; i < partials; i += kRowThreads)
-    sum += *qlora_at<double>(args.buffers[3], i);
-  sum = qlora_block_sum(sum);
+  double sum = sumOfParts(args.buffers[4], args.constants[3]);
   if (threadIdx.x != 0)
     return;
+  for (int64_t rank = 0; rank < args.constants[2]; ++rank) {
+    const double length = qlora_load_f32(args.buffers[1], rank);
+    sum += length * length;
+  }
   const float count = qlora_load_f32(args.buffers[0], 1);
   const double norm = count > 0 ? sqrt(sum) / count : 0.0;
-  qlora_store_f32(args.buffers[1], 0, float(norm));
-  qlora_store_f32(args.buffers[2], 0,
+  qlora_store_f32(args.buffers[2], 0, float(norm));
+  qlora_store_f32(args.buffers[3], 0,
                   clipScale(norm, count, qlora_load_f32(args.buffers[0], 0),
                             args.step->max_grad_norm));
+}
+
+/// One block.
+QLORA_CUDA_KERNEL(kRowThreads)
+qlora_length_finish(const __grid_constant__ qlora_cuda_args args) {
+  const double sum = sumOfParts(args.buffers[2], args.constants[1]);
+  if (threadIdx.x == 0)
+    qlora_store_f32(args.buffers[1], 0, float(sqrt(sum)));
 }

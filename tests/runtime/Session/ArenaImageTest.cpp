@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// States that ranks have in pieces: rank 0 has all of them, each in one place, and
-// every rank its own back.
+// Arenas that ranks have in pieces: rank 0 has all of them, each tensor in one
+// place, and every rank its own back.
 
-#include "runtime/Session/StateImage.h"
+#include "runtime/Session/ArenaImage.h"
 
 #include "tests/runtime/DemoTables.h"
 #include "tests/runtime/Ranks/ThreadedRanks.h"
@@ -16,15 +16,22 @@ namespace {
 /// and of 28 elements, which lie across pieces.
 constexpr uint64_t kPieces[] = {uint64_t{5} << 20, 256};
 
-class StateImage : public testing::Test {
+class ArenaImages : public testing::Test {
 protected:
-  void makeTables(uint32_t pieces) {
-    tables.header.update_pieces = pieces;
+  /// States: of updates in pieces alone, or of what is trained in pieces, beside
+  /// which there is one of what is whole.
+  void makeTables(uint32_t pieces, bool isOfTrained = false) {
+    (isOfTrained ? tables.header.trained_pieces
+                 : tables.header.update_pieces) = pieces;
     tables.arenas.push_back(
-        {QLORA_ARENA_STATE, 64, kPieces[0] + kPieces[1]});
+        {QLORA_ARENA_STATE, 64, kPieces[0] + kPieces[1] + 64});
     addState("long", 0, int64_t(pieces * kPieces[0] / 4), 0, 0);
     addState("first", kPieces[0], 100, 1, 0);
     addState("second", kPieces[0], 28, 1, 400);
+    if (isOfTrained) {
+      addState("whole", kPieces[0] + kPieces[1], 16, 0, 0);
+      tables.parameters.back().piece = 0;
+    }
     if (pieces == 1) { // where they are, and of no range
       for (size_t i = tables.parameters.size() - 3;
            i < tables.parameters.size(); ++i) {
@@ -60,13 +67,31 @@ protected:
     return static_cast<uint8_t>(at % 251 + static_cast<uint64_t>(number) * 77);
   }
 
+  void expectTensors(std::span<const uint8_t> image,
+                     std::initializer_list<const char *> names) const {
+    const ArenaImage states(*module, QLORA_ARENA_STATE);
+    ASSERT_EQ(image.size(), states.bytes());
+    for (const char *name : names) {
+      const qlora_parameter &parameter = *module->parameter(name);
+      const uint64_t start = states.offsetOf(parameter);
+      const uint64_t piece = arenaBytesOf(parameter);
+      for (uint64_t i = 0; i < parameter.bytes; ++i) {
+        const uint64_t at = parameter.first + i;
+        ASSERT_EQ(image[start + i], byteOf(static_cast<int>(at / piece),
+                                           parameter.offset + at % piece))
+            << name << " " << i;
+      }
+    }
+  }
+
   DemoTables tables;
   std::optional<LoadedModule> module;
 };
 
-/// Whatever they had, ranks have it again after rank 0 has had all of it.
+/// Whatever they had, ranks have it again after rank 0 has had all of it; of what
+/// is whole, from `whole` on, all have what rank 0 had.
 void exchange(const LoadedModule &module, RankGroup &group,
-              std::vector<uint8_t> &image, std::vector<uint8_t> &back,
+              std::vector<uint8_t> &image, uint64_t whole,
               const std::function<uint8_t(int, uint64_t)> &byteOf) {
   DeviceOptions options;
   options.collectives = group.groups();
@@ -79,52 +104,49 @@ void exchange(const LoadedModule &module, RankGroup &group,
   for (uint64_t at = 0; at < own.size(); ++at)
     own[at] = byteOf(number, at);
   ASSERT_TRUE((*device)->write(arena, 0, own).isOk());
-  auto gathered = gatherStates(module, **device, group);
+  const ArenaImage states(module, QLORA_ARENA_STATE);
+  auto gathered = states.gather(**device, group);
   ASSERT_TRUE(gathered.isOk()) << gathered.status().message();
   EXPECT_EQ(gathered->empty(), group.rank() != 0);
-  const std::vector<uint8_t> zeros(own.size());
-  ASSERT_TRUE((*device)->write(arena, 0, zeros).isOk());
-  const Status status = shareImage(*gathered, module, QLORA_ARENA_STATE,
-                                   **device, group);
+  ASSERT_TRUE((*device)->write(arena, 0, std::vector<uint8_t>(own.size()))
+                  .isOk());
+  const Status status = states.share(*gathered, **device, group);
   ASSERT_TRUE(status.isOk()) << status.message();
   std::vector<uint8_t> found(own.size());
   ASSERT_TRUE((*device)->read(arena, 0, found).isOk());
+  for (uint64_t at = whole; at < own.size(); ++at)
+    own[at] = found[at] == 0 ? 0 : byteOf(0, at); // what no tensor has is left
   EXPECT_EQ(found, own);
   if (group.rank() == 0)
     image = *gathered;
-  back = found;
 }
 
-TEST_F(StateImage, HasEachTensorInOnePlace) {
+TEST_F(ArenaImages, HaveEachTensorInOnePlace) {
   makeTables(2);
   for (int ranks : {2, 4}) {
     std::vector<uint8_t> image;
-    std::vector<std::vector<uint8_t>> back(static_cast<size_t>(ranks));
     runJob(ranks, /*shards=*/2, [&](RankGroup &group) {
-      exchange(*module, group, image, back[static_cast<size_t>(group.rank())],
-               byteOf);
+      exchange(*module, group, image, kPieces[0] + kPieces[1], byteOf);
     });
-    ASSERT_EQ(image.size(), imageBytes(*module, QLORA_ARENA_STATE));
-    for (const char *name : {"long", "first", "second"}) {
-      const qlora_parameter &parameter = *module->parameter(name);
-      const uint64_t start = imageOffset(*module, parameter);
-      for (uint64_t i = 0; i < parameter.bytes; ++i) {
-        const uint64_t at = parameter.first + i;
-        ASSERT_EQ(image[start + i],
-                  byteOf(static_cast<int>(at / parameter.piece),
-                         parameter.offset + at % parameter.piece))
-            << name << " " << i;
-      }
-    }
+    expectTensors(image, {"long", "first", "second"});
   }
 }
 
-TEST_F(StateImage, IsTheArenaWhereNothingIsDivided) {
+TEST_F(ArenaImages, HaveWhatIsWholeOnce) {
+  makeTables(2, /*isOfTrained=*/true);
+  std::vector<uint8_t> image;
+  runJob(2, /*shards=*/2, [&](RankGroup &group) {
+    exchange(*module, group, image, kPieces[0] + kPieces[1], byteOf);
+  });
+  expectTensors(image, {"long", "first", "second", "whole"});
+  EXPECT_EQ(image.size(), 2 * (kPieces[0] + kPieces[1]) + 64);
+}
+
+TEST_F(ArenaImages, AreTheArenaWhereNothingIsDivided) {
   makeTables(1);
-  EXPECT_EQ(imageBytes(*module, QLORA_ARENA_STATE),
-            module->arenaBytes(QLORA_ARENA_STATE));
-  EXPECT_EQ(imageOffset(*module, *module->parameter("second")),
-            kPieces[0] + 400);
+  const ArenaImage states(*module, QLORA_ARENA_STATE);
+  EXPECT_EQ(states.bytes(), module->arenaBytes(QLORA_ARENA_STATE));
+  EXPECT_EQ(states.offsetOf(*module->parameter("second")), kPieces[0] + 400);
 }
 
 } // namespace

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: MIT
+
+// divide-trained: weights that are trained lie in pieces on the ranks, and with
+// them their gradients and what the optimizer keeps.
+//
+//   model.parameter @w : tensor<96x64xf32> {file = "...", trainable}
+//
+// becomes, of two ranks,
+//
+//   model.parameter @w : tensor<96x64xf32>
+//       {file = "...", trainable, piece = 12288}        // 96 * 64 * 4 / 2
+//
+// That is all that is decided here, before there is a step: an element is at one
+// place in all flat arenas, which are of pieces then, so that what updates them
+// need not know. build-train-step scatters the sum of each gradient over the
+// ranks, assign-shards gathers the weight where it is used (ZeRO stages 2 and 3,
+// Rajbhandari et al., 2020).
+//
+// Vectors stay whole: they are small, and a collective has its price. So does
+// what is computed from other weights, which are whole then, and what a rank uses
+// a part of.
+
+#include "compiler/Decisions.h"
+#include "compiler/Passes.h"
+#include "dialects/Program/Program.h"
+#include "dialects/Train/Optimizers.h"
+
+#include "runtime/ABI/module.h"
+
+#include "llvm/ADT/StringSet.h"
+
+using namespace mlir;
+using namespace qlora;
+using namespace qlora::model;
+
+namespace qlora {
+#define GEN_PASS_DEF_DIVIDETRAINED
+#include "compiler/Passes.h.inc"
+} // namespace qlora
+
+namespace {
+class DivideTrainedPass
+    : public qlora::impl::DivideTrainedBase<DivideTrainedPass> {
+public:
+  using DivideTrainedBase::DivideTrainedBase;
+
+private:
+  void runOnOperation() override;
+  bool canBeDivided(model::ParameterOp parameter) const;
+
+  llvm::StringSet<> usedInParts;
+};
+} // namespace
+
+bool DivideTrainedPass::canBeDivided(model::ParameterOp parameter) const {
+  return parameter.getTrainable() && parameter.getTensorType().getRank() >= 2 &&
+         (adapters ? parameter.getInit() != "computed"
+                   : parameter.getFile().has_value()) &&
+         !usedInParts.contains(parameter.getSymName());
+}
+
+/// An optimizer that looks at a tensor as a whole, or evaluates another one than
+/// it trains, has no piece to work on.
+static LogicalResult checkOptimizer(model::ParameterOp parameter) {
+  const train::Optimizer *optimizer =
+      train::findOptimizer(parameter.getOptimizer());
+  if (!optimizer || (!optimizer->isByTensor && optimizer->average.empty()))
+    return success();
+  return parameter.emitError("--parallel: '")
+         << optimizer->name << "' cannot update pieces, and '"
+         << parameter.getSymName()
+         << "' would be in pieces on the ranks; train with --optim adamw_torch "
+            "or lion, or without fsdp and zero2";
+}
+
+void DivideTrainedPass::runOnOperation() {
+  if (ranks < 1) {
+    getOperation().emitError("expects at least one rank for the pieces of what "
+                             "is trained, but got ")
+        << int64_t(ranks);
+    return signalPassFailure();
+  }
+  if (ranks == 1)
+    return;
+  usedInParts.clear();
+  getOperation().walk([&](WeightOp weight) {
+    if (weight.getPart())
+      usedInParts.insert(weight.getParameter());
+  });
+  int64_t weights = 0, wholeBytes = 0, pieceBytes = 0;
+  for (auto parameter : getOperation().getOps<model::ParameterOp>()) {
+    if (!canBeDivided(parameter))
+      continue;
+    if (failed(checkOptimizer(parameter)))
+      return signalPassFailure();
+    const int64_t bytes = tensorBytes(parameter.getTensorType());
+    const int64_t piece = llvm::alignTo(llvm::divideCeil(bytes, ranks),
+                                        QLORA_PIECE_ALIGNMENT);
+    parameter.setPiece(piece);
+    ++weights;
+    wholeBytes += bytes;
+    pieceBytes += piece;
+  }
+  if (weights == 0)
+    return;
+  if (const int64_t stages = program::stagesOf(getOperation()); stages > 1) {
+    getOperation().emitError("--parallel: what is trained cannot be in pieces "
+                             "beside pp=")
+        << stages << " yet; leave one of them out";
+    return signalPassFailure();
+  }
+  Builder builder(&getContext());
+  getOperation()->setAttr(program::kTrainedPiecesAttr,
+                          builder.getI64IntegerAttr(ranks));
+  recordDecision(getOperation(), getArgument(),
+                 Facts(&getContext())
+                     .add("ranks", int64_t(ranks))
+                     .add("weights", weights)
+                     .add("whole_bytes", wholeBytes)
+                     .add("piece_bytes", pieceBytes)
+                     .get());
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: MIT
+
+// Whether the programs of a pipeline's stages are of one run: what each rank
+// has, whatever its stage, is the same in all of them.
+
+#include "runtime/Module/ModuleCheck.h"
+#include "runtime/Module/ModuleLoader.h"
+
+#include <algorithm>
+#include <array>
+#include <string_view>
+#include <tuple>
+#include <vector>
+
+namespace qlora {
+
+/// Numbers of the header that are those of the run.
+static constexpr std::pair<std::string_view, uint32_t qlora_module::*>
+    kNumbers[] = {{"target", &qlora_module::target},
+                  {"stages", &qlora_module::stages},
+                  {"shards", &qlora_module::shards},
+                  {"update_pieces", &qlora_module::update_pieces},
+                  {"trained_pieces", &qlora_module::trained_pieces},
+                  {"tensor_ranks", &qlora_module::tensor_ranks},
+                  {"context_ranks", &qlora_module::context_ranks},
+                  {"entries", &qlora_module::entry_count}};
+
+static uint64_t bytesOf(const qlora_module &m, uint32_t kind) {
+  for (uint32_t i = 0; i < m.arena_count; ++i)
+    if (m.arenas[i].kind == kind)
+      return m.arenas[i].bytes;
+  return 0;
+}
+
+/// All of them but the base's.
+static std::vector<const qlora_parameter *>
+ownParameters(const qlora_module &m) {
+  std::vector<const qlora_parameter *> own;
+  for (uint32_t i = 0; i < m.parameter_count; ++i)
+    if (m.parameters[i].role != QLORA_ROLE_FROZEN)
+      own.push_back(&m.parameters[i]);
+  return own;
+}
+
+static auto layoutOf(const qlora_module &m, const qlora_parameter &p) {
+  std::array<int64_t, QLORA_MAX_RANK> shape{};
+  std::copy_n(p.shape, p.rank, shape.begin());
+  return std::tuple(std::string_view(p.name), p.role, p.init, p.dtype,
+                    m.arenas[p.arena].kind, p.offset, p.bytes, p.piece, p.first,
+                    p.rank, shape);
+}
+
+/// What is compared here, before the tables are checked one by one.
+static Status checkRanges(const qlora_module &m) {
+  for (uint32_t i = 0; i < m.parameter_count; ++i)
+    if (const qlora_parameter &p = m.parameters[i];
+        !p.name || p.rank > QLORA_MAX_RANK || p.arena >= m.arena_count)
+      return damaged("parameter {} has no name, place or shape", i);
+  for (uint32_t i = 0; i < m.entry_count; ++i)
+    if (const qlora_entry &entry = m.entries[i];
+        entry.first_binding > m.binding_count ||
+        entry.binding_count > m.binding_count - entry.first_binding)
+      return damaged("entry {} has bindings that are not there", i);
+  for (uint32_t i = 0; i < m.binding_count; ++i)
+    if (m.bindings[i].arena >= m.arena_count)
+      return damaged("binding {} is of an arena that is not there", i);
+  return Status::ok();
+}
+
+static Status checkParameters(const qlora_module &first,
+                              const qlora_module &m) {
+  const auto ours = ownParameters(m), theirs = ownParameters(first);
+  if (ours.size() != theirs.size())
+    return damaged("{} parameters that are not the base's, and stage 0 {}",
+                   ours.size(), theirs.size());
+  for (size_t i = 0; i < ours.size(); ++i)
+    if (layoutOf(m, *ours[i]) != layoutOf(first, *theirs[i]))
+      return damaged("parameter '{}' is not '{}' of stage 0, or has another "
+                     "place or form",
+                     ours[i]->name, theirs[i]->name);
+  return Status::ok();
+}
+
+/// Sums in the gradients are added up over all ranks.
+static Status checkSums(const qlora_module &first, const qlora_entry &theirs,
+                        const qlora_module &m, const qlora_entry &ours) {
+  const auto sumsOf = [](const qlora_module &of, const qlora_entry &entry) {
+    std::vector<std::pair<uint32_t, uint64_t>> sums;
+    for (uint32_t i = 0; i < entry.binding_count; ++i)
+      if (const qlora_binding &b = of.bindings[entry.first_binding + i];
+          of.arenas[b.arena].kind == QLORA_ARENA_GRADIENT)
+        sums.emplace_back(b.kind, b.offset);
+    return sums;
+  };
+  return sumsOf(first, theirs) == sumsOf(m, ours)
+             ? Status::ok()
+             : damaged("its results in the gradients are not those of stage 0");
+}
+
+static Status checkEntries(const qlora_module &first, const qlora_module &m) {
+  for (uint32_t i = 0; i < m.entry_count; ++i) {
+    const qlora_entry &ours = m.entries[i], &theirs = first.entries[i];
+    if (std::tie(ours.kind, ours.batch, ours.length) !=
+        std::tie(theirs.kind, theirs.batch, theirs.length))
+      return damaged("entry {} is {} of {} x {}, and stage 0's {} of {} x {}",
+                     i, entryKindName(ours.kind), ours.batch, ours.length,
+                     entryKindName(theirs.kind), theirs.batch, theirs.length);
+    if (Status status = checkSums(first, theirs, m, ours); !status.isOk())
+      return status.withContext(
+          fmt::format("entry {} ({})", i, entryKindName(ours.kind)));
+  }
+  return Status::ok();
+}
+
+static Status checkSame(const qlora_module &first, const qlora_module &m) {
+  for (const auto &[name, member] : kNumbers)
+    if (m.*member != first.*member)
+      return damaged("{} is {}, and {} in stage 0", name, m.*member,
+                     first.*member);
+  for (const uint32_t kind :
+       {QLORA_ARENA_TRAINABLE, QLORA_ARENA_GRADIENT, QLORA_ARENA_STATE})
+    if (bytesOf(m, kind) != bytesOf(first, kind))
+      return damaged("the {} arena has {} bytes, and {} in stage 0",
+                     arenaKindName(kind), bytesOf(m, kind),
+                     bytesOf(first, kind));
+  QLORA_RETURN_IF_ERROR(checkParameters(first, m));
+  return checkEntries(first, m);
+}
+
+Status checkStage(const qlora_module &first, const qlora_module &m,
+                  uint32_t number) {
+  if (m.stage != number)
+    return damaged("it is called stage {}", m.stage);
+  if (first.stages > 1)
+    QLORA_RETURN_IF_ERROR(checkRanges(m));
+  if (number > 0)
+    QLORA_RETURN_IF_ERROR(checkSame(first, m));
+  const bool isLast = number + 1 == first.stages;
+  if (isLast != (m.next_stage == nullptr))
+    return damaged("{} stage follows it, of {}", isLast ? "another" : "no",
+                   first.stages);
+  return Status::ok();
+}
+
+} // namespace qlora

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: MIT
+
+// Names of devices and of cards.
+
+#include "runtime/Predict/DeviceChoice.h"
+
+namespace qlora {
+
+Status DeviceChoice::describeNetwork(int64_t gpusPerNode,
+                                     const std::string &network) {
+  if (gpusPerNode == 0 && network.empty())
+    return Status::ok();
+  if (!card || !card->gpu)
+    return Status::invalid("--gpus-per-node and --network describe the "
+                           "machines of a prediction; give --device null:CARD "
+                           "with a GPU, too");
+  return card->describeNetwork(gpusPerNode, network);
+}
+
+Status DeviceChoice::describeFailures(double hours) {
+  if (hours > 0 && (!card || !card->gpu))
+    return Status::invalid("--node-mtbf-hours is for a prediction; give "
+                           "--device null:CARD with a GPU, too");
+  machineHours = hours;
+  return Status::ok();
+}
+
+StatusOr<DeviceChoice> parseDevice(const std::string &text) {
+  constexpr std::string_view kNull = "null:";
+  if (text == "auto" || text == "cpu" || text == "cuda")
+    return DeviceChoice();
+  if (text == "null")
+    return DeviceChoice{true, std::nullopt};
+  if (!text.starts_with(kNull) || text.size() == kNull.size())
+    return Status::invalid("--device {}: there are auto, cpu, cuda, null, and "
+                           "null:CARD with a card of {} or a device.json",
+                           text, fmt::join(knownCards(), ", "));
+  auto card = findDeviceProfile(text.substr(kNull.size()));
+  if (!card.isOk())
+    return card.status().withContext("--device " + text);
+  return DeviceChoice{true, std::move(card).value()};
+}
+
+} // namespace qlora

@@ -1,0 +1,155 @@
+// SPDX-License-Identifier: MIT
+
+// The logits of a dump: from the blocks that heads compute, of all ranks that
+// have a part of them.
+
+#include "runtime/Session/Dump.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "runtime/Kernels/KernelTable.h"
+#include "runtime/Module/LaunchRequest.h"
+
+namespace qlora {
+
+/// Adds what the ranks of a group found; each has 0 where another has a number
+/// that it has not.
+static Status join(Collectives &ranks, std::vector<float> &values) {
+  QLORA_ASSIGN_OR_RETURN(const std::vector<std::vector<float>> all,
+                         ranks.allGatherValues(std::span<const float>(values)));
+  for (const std::vector<float> &other : all) {
+    values.resize(std::max(values.size(), other.size()));
+    for (size_t i = 0; i < other.size(); ++i)
+      values[i] = other[i] != 0 ? other[i] : values[i];
+  }
+  return Status::ok();
+}
+
+/// Whether rows of logits are those of all ranks that hold a table together.
+static bool hasRowsOfAll(const LoadedModule &module) {
+  return std::ranges::any_of(module.kernels(), [](const qlora_kernel &kernel) {
+    const KernelRow *row = findKernelRow(kernel.name);
+    return row && row->op->name == "head_part";
+  });
+}
+
+int64_t tokenOfRow(int64_t row, const BatchShape &shape, int64_t parts,
+                   int64_t first) {
+  const int64_t own = shape.batch * shape.length / parts;
+  return LinePart{(first + row / own) % parts, parts}.placeOf(row % own,
+                                                              shape.length);
+}
+
+/// The rank that the first rows of logits are of.
+static int64_t firstWithRows(const Run &run) {
+  const int64_t rank = run.group.rank();
+  return hasRowsOfAll(run.module)
+             ? rank - run.group.collectives(QLORA_GROUP_FSDP).rank()
+             : rank;
+}
+
+namespace {
+/// Tells the blocks of one head from those of the next: in none both rows and
+/// words start anew.
+struct HeadCount {
+  size_t heads = 0;
+  int32_t row = -1;
+  int64_t word = -1;
+
+  size_t of(const LogitsBlock &block) {
+    if (block.rows.front() <= row && block.firstWord <= word)
+      ++heads;
+    row = block.rows.front();
+    word = block.firstWord;
+    return heads;
+  }
+};
+
+/// The chunks of a micro-batch that a pipeline works at one after the other: each
+/// has a part of every one of the runs of lines that there are (answers of pairs,
+/// the chosen and the rejected).
+struct ChunkRows {
+  int64_t count = 1;
+  int64_t runTokens = 1; ///< of a chunk's part of a run
+
+  static ChunkRows of(const Run &run, const MicroBatch &batch) {
+    const auto &recorded = run.options.recordedFact("chunks");
+    const int64_t count =
+        recorded.is_number_integer() ? std::max<int64_t>(1, recorded) : 1;
+    return {count, batch.batch * batch.length / count /
+                       run.options.linesOfRow()};
+  }
+  /// Where a token of a chunk is in the micro-batch.
+  int64_t tokenOf(int64_t chunk, int64_t token) const {
+    return (token / runTokens * count + chunk) * runTokens + token % runTokens;
+  }
+  /// Logits of the micro-batch, from those of heads, of which each chunk has as
+  /// many: the last of them counts, which is no reference's.
+  std::vector<float> join(const std::vector<std::vector<float>> &heads,
+                          int64_t vocabulary) const {
+    std::vector<float> logits;
+    for (size_t head = 0; head < heads.size(); ++head) {
+      const int64_t chunk = static_cast<int64_t>(head) * count /
+                            std::ssize(heads);
+      logits.resize(std::max<size_t>(logits.size(), heads[head].size() * count));
+      for (int64_t token = 0; token * vocabulary < std::ssize(heads[head]);
+           ++token)
+        std::copy_n(heads[head].data() + token * vocabulary, vocabulary,
+                    logits.data() + tokenOf(chunk, token) * vocabulary);
+    }
+    return logits;
+  }
+};
+} // namespace
+
+Status Dump::takeLogits(const Run &run) {
+  MicroBatch batch;
+  QLORA_RETURN_IF_ERROR(run.train->read(0, 0, run.stepShape, batch));
+  // Every position gets a target, so that the head computes every row.
+  std::fill(batch.targets.begin(), batch.targets.end(), 0);
+  // Attention skips padding; here it is a segment of its own, so that its
+  // logits are numbers too, the same as PyTorch's.
+  std::replace(batch.segments.begin(), batch.segments.end(), 0,
+               std::numeric_limits<int32_t>::max());
+  std::vector<std::vector<float>> heads; // as they run one after the other
+  int64_t vocabulary = 0;
+  const int64_t shard = run.group.collectives(shardGroup(run.module)).rank();
+  const ChunkRows chunks = ChunkRows::of(run, batch);
+  const BatchShape shape = {batch.batch / chunks.count, batch.length};
+  const int64_t tokens = shape.batch * shape.length;
+  HeadCount count;
+  const int64_t parts = run.module.contextRanks();
+  const int64_t owner = firstWithRows(run);
+  run.observer.onLogits = [&](const LogitsBlock &block) {
+    vocabulary = block.vocab;
+    const size_t head = count.of(block);
+    heads.resize(std::max(heads.size(), head + 1));
+    heads[head].resize(tokens * vocabulary);
+    const int64_t first = block.firstWord + shard * block.piece;
+    const int64_t words = std::min(block.words, block.vocab - first);
+    for (size_t i = 0; words > 0 && i < block.rows.size(); ++i)
+      if (block.rows[i] < tokens)
+        std::copy_n(block.logits + i * block.words, words,
+                    heads[head].data() + first +
+                        vocabulary *
+                            tokenOfRow(block.rows[i], shape, parts, owner));
+  };
+  LossSums sums;
+  std::vector<int32_t> correct;
+  Status status = run.program.evaluate(batch, std::nullopt, {}, sums, correct);
+  run.observer.onLogits = nullptr;
+  QLORA_RETURN_IF_ERROR(status);
+  std::vector<float> logits = chunks.join(heads, vocabulary);
+  if (run.module.meetsInEntries())
+    for (const qlora_group group :
+         {shardGroup(run.module), QLORA_GROUP_CP, QLORA_GROUP_PP})
+      QLORA_RETURN_IF_ERROR(join(run.group.collectives(group), logits));
+  vocabulary = std::ssize(logits) / std::ssize(batch.ids);
+  add("logits", SafetensorsDtype::kF32, {batch.batch, batch.length, vocabulary},
+      {reinterpret_cast<const uint8_t *>(logits.data()),
+       logits.size() * sizeof(float)});
+  return Status::ok();
+}
+
+} // namespace qlora

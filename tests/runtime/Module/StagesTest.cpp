@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: MIT
+
+// Programs of the stages of a pipeline: which one a rank has, and what is said
+// of stages that are not of one run.
+
+#include <gtest/gtest.h>
+
+#include <functional>
+
+#include "tests/runtime/DemoTables.h"
+
+namespace qlora {
+namespace {
+
+/// The message after a change of the second of two stages; empty: they load.
+std::string errorAfter(const std::function<void(DemoTables &)> &change) {
+  DemoTables first, second;
+  followEachOther(first, second);
+  change(second);
+  second.table();
+  auto module = first.load();
+  return module.isOk() ? "" : module.status().message();
+}
+
+#define EXPECT_REFUSED(change, message)                                        \
+  EXPECT_EQ(errorAfter([](DemoTables &t) { change; }), std::string(message))
+
+TEST(Stages, AreThoseOfTheirRanks) {
+  DemoTables first, second;
+  followEachOther(first, second);
+  second.commands[5].collective = QLORA_COLLECTIVE_SEND;
+  second.commands[5].group = QLORA_GROUP_PP;
+  second.commands[5].peer = -1;
+  second.operands[7].access = QLORA_READ;
+  second.table();
+  auto module = first.load();
+  ASSERT_TRUE(module.isOk()) << module.status().message();
+  EXPECT_EQ(module->stages(), 2);
+  EXPECT_EQ(module->meshSize(), 2);
+  EXPECT_EQ(module->rowRanks(), 2);
+  EXPECT_TRUE(module->meetsInEntries());
+  EXPECT_TRUE(module->uses(QLORA_GROUP_PP)); // of any stage
+  EXPECT_TRUE(module->uses(QLORA_GROUP_DP));
+  EXPECT_FALSE(module->uses(QLORA_GROUP_FSDP));
+  EXPECT_EQ(module->stage(), 0);
+  EXPECT_EQ(module->ofStage(1).stage(), 1);
+  for (int rank = 0; rank < 4; ++rank) {
+    module->chooseRank(rank, 4);
+    EXPECT_EQ(module->stage(), rank / 2) << rank;
+    EXPECT_EQ(&module->table(), rank < 2 ? &first.header : &second.header);
+    EXPECT_EQ(module->groups()[QLORA_GROUP_REPLICAS], 2);
+  }
+}
+
+/// A weight of another stage is known by what files have of it.
+TEST(Stages, HaveTheParametersOfOneModel) {
+  DemoTables first, second;
+  second.parameters[0].name = "demo.other";
+  followEachOther(first, second);
+  auto module = first.load();
+  ASSERT_TRUE(module.isOk()) << module.status().message();
+  EXPECT_EQ(module->parameter("demo.other"), nullptr);
+  EXPECT_EQ(module->parameterOfModel("demo.other"), &second.parameters[0]);
+  EXPECT_EQ(module->parameterOfModel("demo.weight"), &first.parameters[0]);
+  EXPECT_EQ(module->parameterOfModel("demo.none"), nullptr);
+}
+
+/// What is compared is there, whatever a damaged file says.
+TEST(Stages, AreReadWithinTheirTables) {
+  const char *parameter =
+      "'demo': stage 1: parameter 0 has no name, place or shape";
+  EXPECT_REFUSED(t.parameters[0].rank = 5, parameter);
+  EXPECT_REFUSED(t.parameters[0].arena = 99, parameter);
+  EXPECT_REFUSED(t.parameters[0].name = nullptr, parameter);
+  EXPECT_REFUSED(t.entries[0].first_binding = 1000,
+                 "'demo': stage 1: entry 0 has bindings that are not there");
+  EXPECT_REFUSED(t.entries[0].binding_count = 0xffffffffu,
+                 "'demo': stage 1: entry 0 has bindings that are not there");
+  EXPECT_REFUSED(t.bindings[0].arena = 99,
+                 "'demo': stage 1: binding 0 is of an arena that is not there");
+}
+
+TEST(Stages, FollowEachOther) {
+  EXPECT_REFUSED((void)t, "");
+  EXPECT_REFUSED(t.header.stage = 0, "'demo': stage 1: it is called stage 0");
+  EXPECT_REFUSED(t.header.stages = 3,
+                 "'demo': stage 1: stages is 3, and 2 in stage 0");
+  EXPECT_REFUSED(t.header.stage = 2, "'demo': stage 1: stage 2 of 2");
+  EXPECT_REFUSED(t.header.stages = 0, "'demo': stage 1: stage 1 of 0");
+  // One that leads back to itself.
+  EXPECT_REFUSED(t.header.next_stage = &t.header,
+                 "'demo': stage 1: another stage follows it, of 2");
+  DemoTables alone;
+  alone.header.stages = 2;
+  EXPECT_EQ(alone.load().status().message(),
+            "'demo': no stage follows it, of 2");
+  alone.header.stages = 1;
+  alone.header.next_stage = &alone.header;
+  EXPECT_EQ(alone.load().status().message(),
+            "'demo': another stage follows it, of 1");
+}
+
+TEST(Stages, HaveInCommonWhatAllRanksHave) {
+  EXPECT_REFUSED(t.header.shards = 2,
+                 "'demo': stage 1: shards is 2, and 1 in stage 0");
+  EXPECT_REFUSED(t.header.target = QLORA_TARGET_CUDA,
+                 "'demo': stage 1: target is 1, and 0 in stage 0");
+  EXPECT_REFUSED(t.arenas[kDemoGradient].bytes = 128,
+                 "'demo': stage 1: the gradient arena has 128 bytes, and 72 in "
+                 "stage 0");
+  EXPECT_REFUSED(t.parameters.pop_back(),
+                 "'demo': stage 1: 0 parameters that are not the base's, and "
+                 "stage 0 1");
+  EXPECT_REFUSED(t.parameters[1].init = QLORA_INIT_ZERO,
+                 "'demo': stage 1: parameter "
+                 "'base_model.model.demo.lora_A.weight' is not "
+                 "'base_model.model.demo.lora_A.weight' of stage 0, or has "
+                 "another place or form");
+  EXPECT_REFUSED(t.entries.pop_back(),
+                 "'demo': stage 1: entries is 2, and 3 in stage 0");
+  EXPECT_REFUSED(t.entries[0].batch = 4,
+                 "'demo': stage 1: entry 0 is evaluate of 4 x 8, and stage 0's "
+                 "evaluate of 2 x 8");
+  EXPECT_REFUSED(
+      std::swap(t.bindings[3].offset, t.bindings[4].offset),
+      "'demo': stage 1: entry 1 (accumulate_last): its results in the "
+      "gradients are not those of stage 0");
+  // What is a stage's own.
+  EXPECT_REFUSED(t.arenas[kDemoFrozen].bytes = 128, "");
+  EXPECT_REFUSED(t.parameters.erase(t.parameters.begin()), "");
+}
+
+} // namespace
+} // namespace qlora

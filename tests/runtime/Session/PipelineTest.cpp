@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MIT
+
+// A program in two stages (UnigramPipelineModule.c): both ranks have the same
+// rows, and train what one does.
+
+#include <gmock/gmock.h>
+
+#include "tests/runtime/Session/MixedRowsFixture.h"
+
+using namespace qlora;
+using testing::HasSubstr;
+
+namespace {
+
+class Pipeline : public MixedRows {};
+
+/// Only the second adds to the sums, of losses and labels too.
+TEST_F(Pipeline, IsAsOneRankWithItsRows) {
+  writeMixed();
+  const auto one = trainMixed(QLORA_UNIGRAM_MODULE, "one", "1");
+  const auto two = trainMixed(QLORA_UNIGRAM_PIPELINE_MODULE, "two", "2");
+  EXPECT_EQ(lossesOf(one), lossesOf(two));
+  EXPECT_EQ(adapter("one"), adapter("two"));
+  expectSame(one, two);
+}
+
+TEST_F(Pipeline, IsOneOfSeveralWithOtherRows) {
+  writeMixed();
+  const auto two = trainMixed(QLORA_UNIGRAM_MODULE, "two", "2");
+  expectSame(two, trainMixed(QLORA_UNIGRAM_PIPELINE_MODULE, "four", "4"));
+}
+
+TEST_F(Pipeline, StopsTogether) { stopOneOfTwo(QLORA_UNIGRAM_PIPELINE_MODULE); }
+
+/// Checkpoints know nothing of stages.
+TEST_F(Pipeline, CountsEveryLabelOnceAndGoesOnWithoutStages) {
+  const auto one = windowOf(QLORA_UNIGRAM_MODULE, "one", "1");
+  const auto two = windowOf(QLORA_UNIGRAM_PIPELINE_MODULE, "two", "2");
+  EXPECT_GT(one["labels"].get<double>(), 0);
+  for (const char *name : {"labels", "tokens", "loss_sum"})
+    EXPECT_EQ(one[name], two[name]) << name;
+  EXPECT_EQ(factsOf("one")["rows_per_step"], factsOf("two")["rows_per_step"]);
+  EXPECT_EQ(factsOf("two")["ranks"], 2);
+  for (const auto &[program, gpus, from] :
+       {std::tuple(QLORA_UNIGRAM_MODULE, "1", "two/checkpoint-2"),
+        {QLORA_UNIGRAM_PIPELINE_MODULE, "2", "one/checkpoint-2"}}) {
+    module = program;
+    train("again", {"--max-steps", "4", "--logging-steps", "3", "--gpus", gpus,
+                    "--resume-from-checkpoint", at(from)});
+    EXPECT_EQ(adapter("again"), adapter("one"));
+    std::filesystem::remove_all(folder / "again");
+  }
+}
+
+TEST_F(Pipeline, DumpsWhatOneRankHas) {
+  train("one", {"--max-steps", "1", "--dump", at("one.safetensors")});
+  module = QLORA_UNIGRAM_PIPELINE_MODULE;
+  train("two",
+        {"--max-steps", "1", "--gpus", "2", "--dump", at("two.safetensors")});
+  EXPECT_FALSE(contents(at("one.safetensors")).empty());
+  EXPECT_EQ(contents(at("one.safetensors")), contents(at("two.safetensors")));
+}
+
+TEST_F(Pipeline, FindsWhereALossIsInfinite) {
+  module = QLORA_UNIGRAM_PIPELINE_MODULE;
+  const std::string said =
+      refusal({"--lr", "3e38", "--max-steps", "8", "--gpus", "4"});
+  EXPECT_THAT(said,
+              HasSubstr("rank 2, micro-batch 0 (rows 4, 5): the loss is"));
+}
+
+TEST_F(Pipeline, IsRefusedByName) {
+  module = QLORA_UNIGRAM_PIPELINE_MODULE;
+  EXPECT_THAT(refusal({"--gpus", "3"}),
+              HasSubstr("divides its layers among 2 ranks, but 3 were started; "
+                        "start a multiple of 2, or compile with another "
+                        "--parallel pp=N"));
+  EXPECT_THAT(refusal({"--gpus", "2", "--reproducible-reductions", "true"}),
+              HasSubstr("was compiled with --parallel pp=2"));
+  EXPECT_THAT(refusal({"--sweep", "lr=0.1,0.2"}),
+              HasSubstr("was compiled for 2 ranks that run it together, and a "
+                        "--sweep is one rank"));
+}
+
+TEST_F(Pipeline, IsShownOnTheNullDevice) {
+  module = QLORA_UNIGRAM_PIPELINE_MODULE;
+  const ProcessOutput output =
+      run({"--device", "null", "--gpus", "4", "--global-batch-size", "12"});
+  EXPECT_EQ(output.exitCode, 0) << output.errors;
+  // Of the second the base is larger.
+  EXPECT_THAT(output.out, HasSubstr("data and pipeline parallel, 2 stages; of "
+                                    "stage 1 all on one base (128 B)"));
+  EXPECT_THAT(output.out, HasSubstr("plans of stages: 0 "));
+  EXPECT_THAT(output.out, HasSubstr("recv over pp: 64 B"));
+  EXPECT_THAT(output.out, HasSubstr("a step of 4 ranks: 6 micro-batches"));
+}
+
+} // namespace

@@ -246,6 +246,10 @@ void Heartbeat::watch() {
         std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now());
     poll(events, 3, static_cast<int>(std::max<int64_t>(0, left.count())));
     std::lock_guard lock(mutex);
+    // A neighbour that was told goodbye ends without one of its own, which is
+    // no loss that others have to be told of.
+    if (isStopping)
+      return;
     for (int side : {0, 1})
       if (events[side].revents && sides[static_cast<size_t>(side)].isOpen)
         receive(side);

@@ -83,6 +83,24 @@ TEST(Heartbeat, RanksThatLiveAndEndWellAreNoCause) {
 
 /// Both ends name the link in the same words; that they are named by their
 /// hosts too is what users see.
+/// Rank 1 leaves, and 2, which it told so, ends at once without a word to it.
+TEST(Heartbeat, WhoIsToldGoodbyeMayEndWithoutAWord) {
+  char byte;
+  for (int round = 0; round < 400; ++round) {
+    Circle circle(3, {2});
+    ASSERT_EQ(recv(circle.own[0].get(), &byte, 1, MSG_PEEK), 1); // a beat
+    char rest[256];
+    ASSERT_GT(recv(circle.own[0].get(), rest, sizeof rest, 0), 0);
+    std::thread leaves([&] { circle.hearts[1].reset(); });
+    while (recv(circle.own[0].get(), rest, sizeof rest, MSG_DONTWAIT) < 0)
+      ;
+    circle.own[0] = FileDescriptor();
+    leaves.join();
+    std::this_thread::sleep_for(500us); // in which a word of it would arrive
+    ASSERT_FALSE(circle.hearts[0]->hasCause()) << round;
+  }
+}
+
 TEST(Heartbeat, SilenceEndsAllWithOneLine) {
   Circle circle(5, {2});
   for (int rank : {0, 1, 3, 4})

@@ -324,18 +324,16 @@ LogicalResult Driver::chooseBudget(ModuleOp module) {
   explainsLimit = explains;
   if (!isFitted && (!hasMore || smallest == 0))
     return failure();
-  if (!isFitted) { // what the smallest plan takes is that of all chunks
-    chosen = asked;
-    return fitMemory(module);
-  }
   chosen.chunks = 0;
-  if (!isAnySmaller && !hasMore)
-    return success();
-  if (failed(shrink(module, all)))
-    return failure();
-  if (plannedBytes(*all) <= options.memoryLimit)
-    return success();
-  chosen = asked;
+  if (isFitted) {
+    if (!isAnySmaller && !hasMore)
+      return success();
+    if (failed(shrink(module, all)))
+      return failure();
+    if (plannedBytes(*all) <= options.memoryLimit)
+      return success();
+  }
+  chosen = asked; // what is named as the smallest plan is that of all chunks
   return fitMemory(module);
 }
 

@@ -84,6 +84,7 @@ private:
     bool inputs = false, weights = false;
   };
   func::FuncOp function;
+  const SymbolTable symbols;
   int64_t last;
   DenseMap<Operation *, int64_t> stages;
   DenseMap<Value, Source> sources;
@@ -171,7 +172,8 @@ dealOnce(ModuleOp module, int64_t stages, const DeviceProfile &device) {
 //===----------------------------------------------------------------------===//
 
 StagesOfOps::StagesOfOps(func::FuncOp function, ArrayRef<int64_t> stageOfLayer)
-    : function(function), last(stageOfLayer.back()) {
+    : function(function), symbols(function->getParentOfType<ModuleOp>()),
+      last(stageOfLayer.back()) {
   for (BlockArgument argument : function.getArguments())
     sources[argument].inputs = true;
   for (Operation &op : function.front().without_terminator())
@@ -180,9 +182,8 @@ StagesOfOps::StagesOfOps(func::FuncOp function, ArrayRef<int64_t> stageOfLayer)
 
 bool StagesOfOps::trains(Operation *op) const {
   auto weight = dyn_cast<WeightOp>(op);
-  return weight && SymbolTable::lookupNearestSymbolFrom<ParameterOp>(
-                       op, weight.getParameterAttr())
-                       .getTrainable();
+  return weight &&
+         symbols.lookup<ParameterOp>(weight.getParameter()).getTrainable();
 }
 
 void StagesOfOps::findStage(Operation *op, ArrayRef<int64_t> stageOfLayer) {

@@ -9,7 +9,6 @@
 #include <limits>
 
 #include "runtime/Kernels/KernelTable.h"
-#include "runtime/Module/LaunchRequest.h"
 
 namespace qlora {
 

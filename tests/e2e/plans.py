@@ -98,6 +98,11 @@ def call(*command, code=0, **environment):
     return done.stdout + done.stderr
 
 
+def read(path):
+    with open(path) as file:
+        return json.load(file)
+
+
 def fits(tools, folder, limit, *flags):
     """The report of a plan within `limit` GiB, as the null device has it."""
     module, path = (os.path.join(folder, name) for name in ("t.so", "r.json"))
@@ -105,8 +110,7 @@ def fits(tools, folder, limit, *flags):
     call(f"{tools}/qloracc", os.path.join(folder, "m.mlir"), "-o", module,
          "--report", path, "--memory-limit", f"{limit}GiB", *BASE, *flags)
     seconds = time.monotonic() - start
-    with open(path) as file:
-        report = json.load(file)
+    report = read(path)
     assert report["total_bytes"] <= limit * GIB, report["arenas"]
     text = call(f"{tools}/qlora-run", module, "--device", "null")
     total = float(re.search(r"^ +total +([\d.]+) GiB", text, re.M).group(1))
@@ -211,8 +215,7 @@ def shared_context(tools, folder):
          "--report", path, "--memory-limit", "24GiB", "--parallel", "cp=8",
          "--max-length", "131072", "--per-device-train-batch-size", "1",
          "--lora-r", "16", *BASE)
-    with open(path) as file:
-        report = json.load(file)
+    report = read(path)
     assert report["total_bytes"] <= 24 * GIB, report["arenas"]
     waits = waiting(tools, module, 8)
     print(f"ok   131,072 tokens on 8 cards: {report['total_bytes'] / GIB:.1f} of "
@@ -228,15 +231,12 @@ def in_stages(tools, folder):
          "--lora-r", "16", *BASE)
     bases = []
     for stage in ("p.json", "p.stage1.json", "p.stage2.json", "p.stage3.json"):
-        with open(os.path.join(folder, stage)) as file:
-            report = json.load(file)
+        report = read(os.path.join(folder, stage))
         assert report["total_bytes"] <= 24e9, report["arenas"]
         bases.append(report["arenas"]["frozen"])
-    text = call(f"{tools}/qlora-run", module, "--device", "null:h200", "--gpus",
-                "4")
+    call(f"{tools}/qlora-run", module, "--device", "null:h200", "--gpus", "4")
     print(f"ok   70B on 4 cards of 24 GB as stages: "
           f"{', '.join(f'{base / 1e9:.1f}' for base in bases)} GB of the base")
-    return text
 
 
 def in_pieces(tools, folder):
@@ -255,8 +255,7 @@ def in_pieces(tools, folder):
         call(f"{tools}/qloracc", os.path.join(large, "m.mlir"), "-o", module,
              "--report", path, "--memory-limit", f"{int(limit)}B",
              "--parallel", f"fsdp={cards}", *shape)
-        with open(path) as file:
-            report = json.load(file)
+        report = read(path)
         arenas = report["arenas"]
         assert report["total_bytes"] <= limit, arenas
         assert arenas["frozen"] < 1.01 * whole / cards + (8 << 20), arenas
@@ -287,8 +286,7 @@ def trained_whole(tools, folder):
              "--report", path, "--memory-limit", f"{int(limit)}B", "--parallel",
              "fsdp=8", "--finetuning-type", "full", "--max-length", "2048",
              "--per-device-train-batch-size", rows, *target)
-        with open(path) as file:
-            report = json.load(file)
+        report = read(path)
         arenas = report["arenas"]
         assert report["total_bytes"] <= limit, arenas
         own = sum(arenas[name] for name in ("trainable", "gradient", "state"))
@@ -307,8 +305,7 @@ def layouts(tools, folder, module, *flags):
     """The one that is chosen, and the facts of each."""
     path = f"{module}.json"
     auto(tools, folder, module, "--report", path, *flags)
-    with open(path) as file:
-        rows = {row["layout"]: row for row in json.load(file)["layouts"]}
+    rows = {row["layout"]: row for row in read(path)["layouts"]}
     chosen, = (name for name, row in rows.items() if row["chosen"])
     return chosen, rows
 

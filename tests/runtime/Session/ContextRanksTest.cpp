@@ -71,16 +71,7 @@ TEST_F(ContextRanks, FindWhereALossIsInfinite) {
 }
 
 TEST_F(ContextRanks, AreRefusedByName) {
-  module = QLORA_UNIGRAM_CONTEXT_MODULE;
-  EXPECT_THAT(refusal({"--gpus", "3"}),
-              HasSubstr("shares each line among 2 ranks, but 3 were started; "
-                        "start a multiple of 2, or compile with another "
-                        "--parallel cp=N"));
-  EXPECT_THAT(refusal({"--gpus", "2", "--reproducible-reductions", "true"}),
-              HasSubstr("was compiled with --parallel cp=2"));
-  EXPECT_THAT(refusal({"--sweep", "lr=0.1,0.2"}),
-              HasSubstr("was compiled for 2 ranks that run it together, and a "
-                        "--sweep is one rank"));
+  refuseOtherRuns(QLORA_UNIGRAM_CONTEXT_MODULE, "shares each line", "cp");
 }
 
 TEST_F(ContextRanks, AreShownOnTheNullDevice) {

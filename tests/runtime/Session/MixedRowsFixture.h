@@ -5,6 +5,7 @@
 #ifndef QLORA_TESTS_RUNTIME_SESSION_MIXEDROWSFIXTURE_H
 #define QLORA_TESTS_RUNTIME_SESSION_MIXEDROWSFIXTURE_H
 
+#include <gmock/gmock.h>
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -99,6 +100,10 @@ protected:
     return nlohmann::json::parse(
         contents(folder / out / "checkpoint-2" / kManifestFile))["facts"];
   }
+  /// Of a program for ranks with the same rows, by pairs: what they do, and the
+  /// axis.
+  void refuseOtherRuns(const char *program, const std::string &what,
+                       const std::string &axis);
   /// The one line of a run that does not come to an end.
   std::string refusal(std::vector<std::string> flags) {
     flags.insert(flags.end(),
@@ -110,6 +115,24 @@ protected:
     return output.errors;
   }
 };
+
+/// With other ranks, in one order of sums, or several in one run.
+inline void MixedRows::refuseOtherRuns(const char *program,
+                                       const std::string &what,
+                                       const std::string &axis) {
+  using testing::HasSubstr;
+  module = program;
+  EXPECT_THAT(refusal({"--gpus", "3"}),
+              HasSubstr(what + " among 2 ranks, but 3 were started; start a "
+                               "multiple of 2, or compile with another "
+                               "--parallel " +
+                        axis + "=N"));
+  EXPECT_THAT(refusal({"--gpus", "2", "--reproducible-reductions", "true"}),
+              HasSubstr("was compiled with --parallel " + axis + "=2"));
+  EXPECT_THAT(refusal({"--sweep", "lr=0.1,0.2"}),
+              HasSubstr("was compiled for 2 ranks that run it together, and a "
+                        "--sweep is one rank"));
+}
 
 /// A signal that one rank alone has, in the middle of whatever they do,
 /// stops both.

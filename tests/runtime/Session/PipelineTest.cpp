@@ -70,16 +70,7 @@ TEST_F(Pipeline, FindsWhereALossIsInfinite) {
 }
 
 TEST_F(Pipeline, IsRefusedByName) {
-  module = QLORA_UNIGRAM_PIPELINE_MODULE;
-  EXPECT_THAT(refusal({"--gpus", "3"}),
-              HasSubstr("divides its layers among 2 ranks, but 3 were started; "
-                        "start a multiple of 2, or compile with another "
-                        "--parallel pp=N"));
-  EXPECT_THAT(refusal({"--gpus", "2", "--reproducible-reductions", "true"}),
-              HasSubstr("was compiled with --parallel pp=2"));
-  EXPECT_THAT(refusal({"--sweep", "lr=0.1,0.2"}),
-              HasSubstr("was compiled for 2 ranks that run it together, and a "
-                        "--sweep is one rank"));
+  refuseOtherRuns(QLORA_UNIGRAM_PIPELINE_MODULE, "divides its layers", "pp");
 }
 
 TEST_F(Pipeline, IsShownOnTheNullDevice) {

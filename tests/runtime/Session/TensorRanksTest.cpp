@@ -71,12 +71,7 @@ TEST_F(TensorRanks, FindWhereALossIsInfinite) {
 }
 
 TEST_F(TensorRanks, AreRefusedByName) {
-  module = QLORA_UNIGRAM_TENSOR_MODULE;
-  EXPECT_THAT(
-      refusal({"--gpus", "3"}),
-      HasSubstr("shares each product among 2 ranks, but 3 were started; "
-                "start a multiple of 2, or compile with another "
-                "--parallel tp=N"));
+  refuseOtherRuns(QLORA_UNIGRAM_TENSOR_MODULE, "shares each product", "tp");
   EXPECT_THAT(refusal({"--gpus", "3", "--device", "null"}),
               HasSubstr("but 3 were started"));
   EXPECT_THAT(refusal({}), HasSubstr("but 1 was started"));
@@ -84,9 +79,6 @@ TEST_F(TensorRanks, AreRefusedByName) {
       refusal({"--gpus", "2", "--reproducible-reductions", "true"}),
       HasSubstr("--reproducible-reductions sums whole gradients of each rank's "
                 "rows, and '"));
-  EXPECT_THAT(refusal({"--sweep", "lr=0.1,0.2"}),
-              HasSubstr("was compiled for 2 ranks that run it together, and a "
-                        "--sweep is one rank"));
 }
 
 TEST_F(TensorRanks, AreShownOnTheNullDevice) {

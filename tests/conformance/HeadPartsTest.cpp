@@ -102,6 +102,30 @@ const Split kCases[] = {
     {3, 12, 4, 10, 4, 2, 1, BF16, BF16, Into::kBF16, 0, 2, Labels::kFirstShard},
 };
 
+/// Of ranks that have the same rows each tells of all of them, and has its
+/// summand of the gradient as before.
+static void checkSharedRows(const Split &s, KernelCase &whole,
+                            const Rows &rows, Ranks &ranks) {
+  for (int64_t shard = 0; shard < s.shards; ++shard) {
+    KernelCase merge =
+        makeMerge(s, shard, whole, ranks.parts, /*isShared=*/true);
+    const qlora_step_block step = stepOf(shard);
+    expectOk(merge.run(rows.merge, nullptr, &step));
+    for (int64_t line = 0; line < s.shards * s.lines; ++line) {
+      const double exact = whole.at("loss", line);
+      EXPECT_EQ(merge.at("count", line), whole.at("count", line));
+      EXPECT_NEAR(merge.at("loss", line), exact,
+                  tolerance(F32, exact, s.hidden * s.ofShard()));
+    }
+    for (int64_t row = 0; row < s.rows; ++row)
+      ASSERT_EQ(merge.at("correct", row), whole.at("correct", row)) << row;
+    KernelCase &divided = ranks.merges[size_t(shard)];
+    const char *operand = s.hasDHidden() ? "dhidden" : "gradient";
+    for (int64_t i = 0; s.hasGradient() && i < s.hidden; ++i)
+      ASSERT_EQ(merge.at(operand, i), divided.at(operand, i)) << i;
+  }
+}
+
 TEST(HeadParts, AreTheWholeHead) {
   for (const Split &s : kCases) {
     SCOPED_TRACE(s);
@@ -115,38 +139,7 @@ TEST(HeadParts, AreTheWholeHead) {
       checkLosses(s, whole, ranks);
       if (s.hasGradient())
         checkGradients(s, whole, ranks);
-    }
-  }
-}
-
-/// Of ranks that have the same rows each tells of all of them, and has its
-/// summand of the gradient as before.
-TEST(HeadParts, RowsThatAllRanksHaveAreOwnOnEach) {
-  for (const Split &s : kCases) {
-    SCOPED_TRACE(s);
-    KernelCase whole = makeWhole(s);
-    expectOk(whole.run("reference"));
-    for (const Rows &rows : rowsOfParts()) {
-      SCOPED_TRACE(rows.merge);
-      Ranks ranks = runRanks(s, whole, rows);
-      for (int64_t shard = 0; shard < s.shards; ++shard) {
-        KernelCase merge =
-            makeMerge(s, shard, whole, ranks.parts, /*isShared=*/true);
-        const qlora_step_block step = stepOf(shard);
-        expectOk(merge.run(rows.merge, nullptr, &step));
-        for (int64_t line = 0; line < s.shards * s.lines; ++line) {
-          const double exact = whole.at("loss", line);
-          EXPECT_EQ(merge.at("count", line), whole.at("count", line));
-          EXPECT_NEAR(merge.at("loss", line), exact,
-                      tolerance(F32, exact, s.hidden * s.ofShard()));
-        }
-        for (int64_t row = 0; row < s.rows; ++row)
-          ASSERT_EQ(merge.at("correct", row), whole.at("correct", row)) << row;
-        KernelCase &divided = ranks.merges[size_t(shard)];
-        const char *operand = s.hasDHidden() ? "dhidden" : "gradient";
-        for (int64_t i = 0; s.hasGradient() && i < s.hidden; ++i)
-          ASSERT_EQ(merge.at(operand, i), divided.at(operand, i)) << i;
-      }
+      checkSharedRows(s, whole, rows, ranks);
     }
   }
 }

@@ -57,6 +57,12 @@ def planned(folder, name, compute, *flags, length=LENGTH):
     return module, read_json(report)
 
 
+def gathered(plan):
+    """Bytes of others' pieces, at most."""
+    return max(entry["peak"].get("gathered", 0) for entry in plan["entries"]
+               if "peak" in entry)
+
+
 def entry_seconds(plan, kind="accumulate_last"):
     """What the compiler predicts for an entry."""
     return next(entry["seconds"] for entry in plan["entries"]

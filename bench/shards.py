@@ -26,11 +26,6 @@ from shapes import (LENGTH, REPOSITORY, SHAPES, write_batch, write_config,
 TARGETS = {"cp": 0, "fsdp": 0.9, "tp": 0}
 
 
-def gathered(plan):
-    return max(entry["peak"].get("gathered", 0) for entry in plan["entries"]
-               if "peak" in entry)
-
-
 def measure(options):
     folder = os.path.join(options.work, options.shape)
     config = write_config(folder, SHAPES[options.shape])
@@ -69,7 +64,7 @@ def main():
     mib = {name: value / 2**20 for name, value in (
         ("base", plans["whole"]["arenas"]["frozen"]),
         ("pieces", plans["pieces"]["arenas"]["frozen"]),
-        ("gathered", gathered(plans["pieces"])),
+        ("gathered", ours.gathered(plans["pieces"])),
         ("planned", plans["pieces"]["total_bytes"]),
         ("private", runs["pieces"].private))}
     target = TARGETS[options.axis]

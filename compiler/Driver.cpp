@@ -124,10 +124,65 @@ static std::string largestTensors(ModuleOp program) {
   return fmt::format("{}", fmt::join(tensors, ", "));
 }
 
-LogicalResult Driver::refuseLimit(ModuleOp program) {
+/// A plan that gives up everything.
+MemoryBudget Driver::leastBudget() const {
+  MemoryBudget least = concessions().back();
+  least.activationBytes = kLeastBudget;
+  least.inOrder = least.siblingsApart = true;
+  return least;
+}
+
+/// What a base in host memory would leave, where that fits; else nothing.
+std::string Driver::curedByOffload(ModuleOp step) {
+  const bool isShared = options.shards > 1 || options.tensorRanks > 1 ||
+                        options.contextRanks > 1 || options.expertRanks > 1 ||
+                        options.stages > 1;
+  if (!traits.offloadsTables || chosen.offloadBase || isShared ||
+      options.trainsAll)
+    return "";
+  MemoryBudget budget = leastBudget();
+  budget.offloadBase = true;
+  OwningOpRef<ModuleOp> plan = step.clone();
+  if (failed(optimizeAndPlan(*plan, budget)) ||
+      plannedBytes(*plan) > options.memoryLimit || isAboveHostLimit(*plan))
+    return "";
+  return fmt::format("--offload base leaves {} on the card, and takes {} of "
+                     "pinned host memory",
+                     formatBytes(plannedBytes(*plan)),
+                     formatBytes(plannedHostBytes(*plan)));
+}
+
+bool Driver::isAboveHostLimit(ModuleOp program) const {
+  return options.hostMemoryLimit > 0 &&
+         plannedHostBytes(program) > options.hostMemoryLimit;
+}
+
+/// What is there is what was asked for, or the only plan within --memory-limit.
+LogicalResult Driver::checkHostLimit(ModuleOp program) const {
+  if (!isAboveHostLimit(program))
+    return success();
+  std::string parts;
+  for (auto arena : program.getOps<program::ArenaOp>())
+    if (arena.isOnHost())
+      parts += fmt::format("{}{} {}", parts.empty() ? "" : "; ",
+                           arenaTitle(static_cast<unsigned>(arena.getKind())),
+                           formatBytes(arena.getBytes()));
+  InFlightDiagnostic error =
+      emitError(program.getLoc())
+      << "--host-memory-limit: the smallest plan needs "
+      << formatBytes(plannedHostBytes(program)) << " ("
+      << plannedHostBytes(program) << " bytes) of pinned host memory, but the "
+      << "limit is " << formatBytes(options.hostMemoryLimit)
+      << "; raise it to at least that, or ask for less with --offload";
+  error.attachNote(program.getLoc()) << "of it: " << parts;
+  return error;
+}
+
+LogicalResult Driver::refuseLimit(ModuleOp step, ModuleOp program) {
   smallest = plannedBytes(program);
   if (!explainsLimit)
     return failure();
+  const std::string cure = curedByOffload(step);
   const StoredFormat *stored =
       storedFormat(std::string_view(options.quantizedFormat));
   InFlightDiagnostic error = emitError(program.getLoc())
@@ -147,13 +202,16 @@ LogicalResult Driver::refuseLimit(ModuleOp program) {
   if (const int64_t base = frozenBytes(program); base > options.memoryLimit)
     error.attachNote(program.getLoc())
         << "the frozen base alone has " << formatBytes(base)
-        << (options.shards > 1 || options.tensorRanks > 1
+        << (options.shards > 1 || options.tensorRanks > 1 ||
+                    options.expertRanks > 1
                 ? ", divided as it is: --parallel with more ranks makes its "
                   "parts smaller"
                 : ", which each rank holds whole: --parallel fsdp=N divides it "
                   "among N ranks");
   if (std::string tensors = largestTensors(program); !tensors.empty())
     error.attachNote(program.getLoc()) << "large tensors: " << tensors;
+  if (!cure.empty())
+    error.attachNote(program.getLoc()) << cure;
   return error;
 }
 
@@ -213,15 +271,12 @@ SmallVector<MemoryBudget> Driver::concessions() const {
 LogicalResult Driver::refuseHopeless(ModuleOp step) {
   if (explainsLimit)
     return success();
-  MemoryBudget least = concessions().back();
-  least.activationBytes = kLeastBudget;
-  least.inOrder = least.siblingsApart = true;
   OwningOpRef<ModuleOp> plan = step.clone();
-  if (failed(optimizeAndPlan(*plan, least)))
+  if (failed(optimizeAndPlan(*plan, leastBudget())))
     return failure();
   if (double(plannedBytes(*plan)) <= kHopeless * double(options.memoryLimit))
     return success();
-  return refuseLimit(*plan);
+  return refuseLimit(step, *plan);
 }
 
 /// Plans with `budget`, which becomes the chosen one where that fits.
@@ -276,7 +331,7 @@ LogicalResult Driver::fitMemory(ModuleOp step) {
       return failure();
   }
   if (plannedBytes(*best) > options.memoryLimit)
-    return refuseLimit(*best);
+    return refuseLimit(step, *best);
   MemoryBudget roomy = chosen;
   roomy.workspaces = WorkspaceSize::kLarge;
   if (traits.hasRoomyKernels && chosen.workspaces == WorkspaceSize::kModest &&
@@ -286,7 +341,8 @@ LogicalResult Driver::fitMemory(ModuleOp step) {
   roomy.residentBytes = options.memoryLimit - plannedBytes(*best);
   // What is gathered would travel as numbers.
   if (roomy.residentBytes > 0 && !roomy.onlyPanels &&
-      options.dequantForm == "auto" && options.shards == 1)
+      options.dequantForm == "auto" && options.shards == 1 &&
+      !chosen.offloadBase)
     return tryBudget(step, roomy, best);
   return success();
 }
@@ -355,6 +411,7 @@ LogicalResult Driver::run(OwningOpRef<ModuleOp> &module,
       return success();
   }
   chosen.offloadTables = options.offloadEmbedding == "true";
+  chosen.offloadBase = options.offloadBase;
   if (options.memoryLimit > 0 && failed(chooseBudget(*module)))
     return failure();
   if (options.remarks && failed(enableRemarks()))
@@ -366,7 +423,7 @@ LogicalResult Driver::run(OwningOpRef<ModuleOp> &module,
     if (!afterPhase(phase.name, *module))
       return success();
   }
-  return success();
+  return checkHostLimit(*module);
 }
 
 FailureOr<bool> Driver::plan(OwningOpRef<ModuleOp> &module) {

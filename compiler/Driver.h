@@ -53,7 +53,11 @@ private:
   mlir::LogicalResult fitMemory(mlir::ModuleOp step);
   mlir::LogicalResult chooseBudget(mlir::ModuleOp module);
   mlir::LogicalResult enableRemarks();
-  mlir::LogicalResult refuseLimit(mlir::ModuleOp program);
+  MemoryBudget leastBudget() const;
+  std::string curedByOffload(mlir::ModuleOp step);
+  bool isAboveHostLimit(mlir::ModuleOp program) const;
+  mlir::LogicalResult checkHostLimit(mlir::ModuleOp program) const;
+  mlir::LogicalResult refuseLimit(mlir::ModuleOp step, mlir::ModuleOp program);
 
   mlir::MLIRContext &context;
   const CompileOptions &options;

@@ -107,6 +107,7 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
   // Before the gradient, which follows from what each rank computes.
   pm.addPass(createShardProducts({options.tensorRanks}));
   pm.addPass(createShardContext({options.contextRanks}));
+  pm.addPass(createShardExperts({options.expertRanks}));
   CutStagesOptions cut;
   cut.stages = options.stages;
   cut.stage = options.stage;
@@ -127,7 +128,7 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
 
 static void buildStep(OpPassManager &pm, const CompileOptions &options,
                       const MemoryBudget &) {
-  pm.addPass(createBuildTrainStep({options.updatePieces}));
+  pm.addPass(createBuildTrainStep({options.updatePieces, options.runRanks}));
   // Sums of gradients are explicit adds until here.
   if (options.isEnabled("fuse-accumulate"))
     pm.addNestedPass<train::StepOp>(createFuseAccumulate());
@@ -177,6 +178,7 @@ static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
   shards.shards = options.shards;
   shards.keepTrained = options.trainedPieces > 1;
   shards.offloadTables = budget.offloadTables;
+  shards.offloadBase = budget.offloadBase;
   pm.addPass(createAssignShards(shards));
   // Last of those that need single row ops; makes all of them `model.rows`.
   FuseRowsOptions rows;
@@ -196,6 +198,14 @@ static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
   buckets.maxBuckets =
       options.isEnabled("bucket-gradients") ? options.maxBuckets : int64_t(1);
   pm.addPass(createBucketGradients(buckets));
+  if (options.gradientForm != "no") {
+    CompressGradientsOptions compress;
+    compress.form = options.gradientForm;
+    compress.ranks = std::max<int64_t>(1, options.runRanks);
+    compress.feedback = options.isEnabled("error-feedback");
+    pm.addPass(createCompressGradients(compress));
+    pm.addNestedPass<train::StepOp>(createFuseRows(rows));
+  }
 }
 
 //===----------------------------------------------------------------------===//
@@ -205,7 +215,7 @@ static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
 static void buildProgram(OpPassManager &pm, const CompileOptions &options,
                          const MemoryBudget &budget) {
   LowerToProgramOptions lower;
-  lower.offloadTables = budget.offloadTables;
+  lower.offloadStates = options.offloadStates;
   pm.addPass(createLowerToProgram(lower));
   // Brings the workspaces, which the plan has to include.
   SelectKernelsOptions select;
@@ -240,6 +250,8 @@ void qlora::registerPhases() {
   options.linesOfRow = 2;
   options.noiseAlpha = 5;
   options.shards = 2;
+  options.gradientForm = "int8";
+  options.runRanks = 2;
   for (const Phase &phase : kPhases)
     PassPipelineRegistration<>("phase-" + std::string(phase.name),
                                "a phase of qloracc",
@@ -253,6 +265,6 @@ ArrayRef<StringLiteral> qlora::optionalPasses() {
       "fuse-lora",     "fuse-accumulate", "round-adapters",
       "rematerialize", "plan-dequant",    "fuse-rows",
       "bucket-gradients", "concat-siblings", "schedule-gathers",
-      "assign-queues"};
+      "assign-queues", "error-feedback"};
   return kOptional;
 }

@@ -63,12 +63,16 @@ struct CompileOptions {
   std::string initA = "kaiming";
   std::string initB = "zero";
   int64_t memoryLimit = 0; ///< bytes per rank; 0: none
+  int64_t hostMemoryLimit = 0; ///< pinned bytes per rank; 0: none
   std::string offloadEmbedding = "auto"; ///< auto, true or false
+  bool offloadBase = false;   ///< what is frozen, gathered from host memory
+  bool offloadStates = false; ///< of optimizers, which update them there
   int64_t shards = 1; ///< ranks that hold the base together
   int64_t updatePieces = 1; ///< ranks that divide the updates
   int64_t trainedPieces = 1; ///< ranks that divide all that is trained
   int64_t tensorRanks = 1;  ///< ranks that share each product
   int64_t contextRanks = 1; ///< ranks that share each line
+  int64_t expertRanks = 1;  ///< ranks that share the experts of each layer
   int64_t stages = 1;       ///< of a pipeline, each a program of its own
   int64_t stage = 0;        ///< the one that is compiled
   int64_t chunks = 1; ///< that a pipeline divides a micro-batch into
@@ -79,6 +83,8 @@ struct CompileOptions {
   std::string deviceProfile; ///< path; empty: the shipped default
   std::string dequantForm = "auto";
   int64_t maxBuckets = 4;
+  std::string gradientForm = "no"; ///< or in what gradients are summed: bf16, int8
+  int64_t runRanks = 0; ///< of a run; 0: any number, and a program is the same
   bool remarks = false; ///< of what is done in the end, not of attempts
   /// Optimisations that are left out, by the name of their pass.
   std::set<std::string> disabled;
@@ -96,6 +102,7 @@ struct MemoryBudget {
   bool inOrder = false;    ///< no scratch for a weight ahead of its GEMM
   bool onlyPanels = false; ///< no scratch for whole weights
   bool offloadTables = false; ///< weights that are read by rows: host memory
+  bool offloadBase = false;   ///< all frozen ones
 };
 
 struct Phase {

@@ -108,7 +108,8 @@ RoutedLayer ExpertBuilder::build(const ExpertWeights &experts, Value x) {
   Type choices = tensor({k}, i32);
   sorted = emit<model::SortByExpertOp>(
       choices, choices, choices,
-      RankedTensorType::get({config.count + 1}, i32), route.getChoices());
+      RankedTensorType::get({config.count + 1}, i32), /*own_offsets=*/Type(),
+      route.getChoices());
   int64_t hidden = cast<RankedTensorType>(x.getType()).getDimSize(2);
   Value rows = emit<model::GatherRowsOp>(tensor({k, hidden}, f32), x,
                                          sorted.getOrder(), sorted.getPlaces(),

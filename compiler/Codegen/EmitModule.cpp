@@ -66,7 +66,7 @@ LogicalResult ModuleEmitter::addArenas() {
       return op.emitOpError("is the second arena of kind ")
              << stringifyArena(op.getKind());
     arenas.row({wordOf(static_cast<uint32_t>(op.getKind()), op.getAlignment()),
-                op.getBytes()});
+                op.getBytes(), wordOf(op.getOnHost(), 0)});
   }
   return success();
 }
@@ -203,12 +203,14 @@ std::string ModuleEmitter::moduleRow() {
   for (const WordTable *table : tables)
     row += fmt::format(".long {}\n", table->size());
   const int64_t stages = program::stagesOf(module);
-  row += fmt::format(".long {}, {}, {}, {}, {}, {}, {}, {}\n",
+  row += fmt::format(".long {}, {}, {}, {}, {}, {}, {}, {}, {}, {}\n",
                      cudaVersion, program::shardsOf(module),
                      program::updatePiecesOf(module),
                      program::tensorRanksOf(module),
                      program::contextRanksOf(module), stages, stage,
-                     program::trainedPiecesOf(module));
+                     program::trainedPiecesOf(module),
+                     program::expertRanksOf(module),
+                     program::runRanksOf(module));
   for (const WordTable *table : tables)
     row += fmt::format(".quad {}\n", table->size() ? table->getLabel() : "0");
   return row + fmt::format(".quad {}\n", stage + 1 < stages

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// assign-shards: weights lie in pieces on the ranks, and are gathered where they
-// are used.
+// assign-shards: weights lie in pieces on the ranks, or in host memory, and are
+// gathered where they are used.
 //
 //   %w  = model.weight @w : tensor<64x64x!nf4>
 //   %y  = model.linear %x, %w                      // forward of layer 1
@@ -21,7 +21,13 @@
 // trained the bf16 copy where products take that. Which of these have pieces
 // divide-trained has said; with keep-trained one gather serves the whole step, as
 // FSDP's SHARD_GRAD_OP has it. Vectors (norms, biases) stay whole: they are
-// small, and gathering them would cost more time than it saves memory.
+// small, and gathering them would cost more time than it saves memory. Of slices of
+// products a piece is a part; those of experts and of tables are parts enough.
+//
+// With offload-base it is the same of frozen weights that are whole, on_host: that
+// is ZeRO-Infinity (Rajbhandari et al., 2021), and what travels comes over the
+// bus. A kernel that reads rows reads them there, be it that others of the same
+// weight are gathered.
 
 #include "compiler/Decisions.h"
 #include "compiler/Graph/HostTables.h"
@@ -70,32 +76,68 @@ private:
   bool isKept(Attribute parameter) const {
     return keepTrained && trained.contains(parameter);
   }
+  /// Whether a gather has to make it whole on the card.
+  bool isGathered(Attribute parameter, OpOperand &use) const {
+    return divided.contains(parameter) ||
+           (onHost.contains(parameter) && !isReadByRows(use));
+  }
 
-  DenseSet<Attribute> divided, trained; ///< names of parameters in pieces
-  int64_t wholeBytes = 0, pieceBytes = 0, gathers = 0;
+  /// Names of parameters in pieces, and of those in host memory.
+  DenseSet<Attribute> divided, trained, onHost;
+  int64_t wholeBytes = 0, pieceBytes = 0, hostBytes = 0, gathers = 0;
 };
 
 } // namespace
 
+/// Whether an op does a part for each rank with what it has of a table.
+static bool isDividedTable(ParameterOp parameter) {
+  auto module = parameter->getParentOfType<ModuleOp>();
+  return parameter.getSlice() &&
+         llvm::any_of(module.getOps<StepOp>(), [&](StepOp step) {
+           return llvm::any_of(step.getBody().getOps<WeightOp>(),
+                               [&](WeightOp weight) {
+             return weight.getParameter() == parameter.getSymName() &&
+                    llvm::any_of(weight->getUsers(),
+                                 llvm::IsaPred<TableOp>);
+           });
+         });
+}
+
+/// What is a rank's own part already. Of slices of experts ranks of one group
+/// have different ones.
+static bool isPart(ParameterOp parameter) {
+  const bool isOfExperts = parameter.getSlice() &&
+                           program::expertRanksOf(
+                               parameter->getParentOfType<ModuleOp>()) > 1;
+  return isOfExperts || isDividedTable(parameter);
+}
+
+/// Of one that is frozen.
 static bool canBeDivided(ParameterOp parameter) {
   RankedTensorType type = parameter.getTensorType();
-  return !parameter.getTrainable() && parameter.getFile() &&
-         type.getRank() >= 2;
+  return parameter.getFile() && type.getRank() >= 2;
 }
 
 void AssignShardsPass::divideParameters() {
-  llvm::StringSet<> onHost;
+  llvm::StringSet<> tables;
   if (offloadTables)
-    onHost = hostTables(getOperation());
+    tables = hostTables(getOperation());
   for (auto parameter : getOperation().getOps<ParameterOp>()) {
-    if (parameter.getTrainable() && parameter.getPiece()) {
-      trained.insert(FlatSymbolRefAttr::get(parameter.getSymNameAttr()));
+    if (parameter.getTrainable()) {
+      if (parameter.getPiece())
+        trained.insert(FlatSymbolRefAttr::get(parameter.getSymNameAttr()));
       continue;
     }
-    if (shards == 1 || !canBeDivided(parameter) ||
-        onHost.contains(parameter.getSymName()))
-      continue;
+    const bool isTable = tables.contains(parameter.getSymName());
     const int64_t bytes = tensorBytes(parameter.getTensorType());
+    if (isTable || (offloadBase && canBeDivided(parameter))) {
+      parameter.setOnHost(true);
+      onHost.insert(FlatSymbolRefAttr::get(parameter.getSymNameAttr()));
+      hostBytes += bytes;
+      continue;
+    }
+    if (shards == 1 || !canBeDivided(parameter) || isPart(parameter))
+      continue;
     // That of a table has whole rows.
     const int64_t piece = parameter.getPiece().value_or(llvm::alignTo(
         llvm::divideCeil(bytes, shards), QLORA_PIECE_ALIGNMENT));
@@ -114,7 +156,7 @@ AssignShardsPass::groupsIn(StepOp step) const {
   for (Operation &op : step.getBody().front())
     for (OpOperand &use : op.getOpOperands()) {
       auto weight = use.get().getDefiningOp<WeightOp>();
-      if (!weight || !divided.contains(weight.getParameterAttr()))
+      if (!weight || !isGathered(weight.getParameterAttr(), use))
         continue;
       const UsePlace place = UsePlace::of(&op, zones);
       const Attribute name = weight.getParameterAttr();
@@ -148,7 +190,7 @@ void AssignShardsPass::gatherIn(StepOp step) {
     }
   for (auto weight :
        llvm::make_early_inc_range(step.getBody().getOps<WeightOp>()))
-    if (weight->use_empty() && divided.contains(weight.getParameterAttr()))
+    if (weight->use_empty())
       weight.erase();
 }
 
@@ -160,6 +202,7 @@ void AssignShardsPass::recordFacts() {
                      .add("trained", trained.size())
                      .add("whole_bytes", wholeBytes)
                      .add("piece_bytes", pieceBytes)
+                     .add("host_bytes", hostBytes)
                      .add("gathers", gathers)
                      .get());
 }
@@ -167,18 +210,22 @@ void AssignShardsPass::recordFacts() {
 void AssignShardsPass::runOnOperation() {
   divided.clear();
   trained.clear();
-  wholeBytes = pieceBytes = gathers = 0;
+  onHost.clear();
+  wholeBytes = pieceBytes = hostBytes = gathers = 0;
   if (shards < 1) {
     getOperation().emitError("expects at least one rank for the pieces of the "
                              "base, but got ")
         << int64_t(shards);
     return signalPassFailure();
   }
-  if (shards == 1 && program::trainedPiecesOf(getOperation()) == 1)
-    return;
-  getOperation()->setAttr(program::kShardsAttr,
-                          Builder(&getContext()).getI64IntegerAttr(shards));
+  const bool isDivided =
+      shards > 1 || program::trainedPiecesOf(getOperation()) > 1;
+  if (isDivided)
+    getOperation()->setAttr(program::kShardsAttr,
+                            Builder(&getContext()).getI64IntegerAttr(shards));
   divideParameters();
+  if (!isDivided && onHost.empty())
+    return;
   for (auto step : getOperation().getOps<StepOp>())
     gatherIn(step);
   recordFacts();

@@ -240,7 +240,7 @@ static void insertCollectives(StepOp step, ArrayRef<Bucket> buckets,
       after = AllReduceOp::create(builder, after->getLoc(), number,
                                   range.offset, range.elements,
                                   range.isOfPieces);
-      setPhase(after, StepPhase::Backward);
+      setPhase(after, StepPhase::Exchange);
     }
   }
 }

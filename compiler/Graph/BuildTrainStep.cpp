@@ -347,6 +347,9 @@ void BuildTrainStepPass::runOnOperation() {
   if (pieces > 1)
     module->setAttr(kUpdatePiecesAttr,
                     Builder(&getContext()).getI64IntegerAttr(pieces));
+  if (runRanks > 0)
+    module->setAttr(kRunRanksAttr,
+                    Builder(&getContext()).getI64IntegerAttr(runRanks));
   if (failed(qlora::checkDivision(module)))
     return signalPassFailure();
   if (trainable.empty()) {

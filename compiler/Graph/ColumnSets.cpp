@@ -6,7 +6,6 @@
 
 #include "compiler/Graph/OpCost.h"
 #include "runtime/Base/Amounts.h"
-#include "runtime/Weights/Slices.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 
@@ -308,47 +307,6 @@ bool ColumnSets::findSegments(Set &set) {
   return true;
 }
 
-static SlicedFormat formatOf(RankedTensorType type) {
-  Type element = type.getElementType();
-  if (auto stored = dyn_cast<QuantizedType>(element))
-    return {stored.getFormat(), stored.getBlock(), stored.getDoubleQuant()};
-  return {*elementDtype(element)};
-}
-
-static SlicedDimension dimensionOf(RankedTensorType type,
-                                   const DividedWeight &how, int64_t ranks) {
-  return {type.getShape(), how.dimension, how.segments, ranks};
-}
-
-/// Of a tensor, be it what a parameter is quantised as and decoded again.
-static RankedTensorType sliceOf(RankedTensorType whole,
-                                const DividedWeight &how, int64_t ranks) {
-  SmallVector<int64_t> shape(whole.getShape());
-  shape[how.dimension] /= ranks;
-  Type element = whole.getElementType();
-  const SlicedFormat format = formatOf(whole);
-  if (isa<QuantizedType>(element))
-    element = QuantizedType::get(
-        whole.getContext(), format.dtype,
-        blockOfSlice(format, dimensionOf(whole, how, ranks)),
-        doubleQuantOfSlice(format) == 1);
-  return RankedTensorType::get(shape, element);
-}
-
-void qlora::sliceParameter(ParameterOp parameter, const DividedWeight &how,
-                           int64_t ranks) {
-  RankedTensorType type = parameter.getTensorType(), stored = type;
-  if (std::optional<Type> quantized = parameter.getQuantized()) {
-    stored = type.clone(*quantized);
-    parameter.setQuantizedAttr(
-        TypeAttr::get(sliceOf(stored, how, ranks).getElementType()));
-  }
-  parameter.setType(sliceOf(type, how, ranks));
-  parameter.setSliceAttr(SliceAttr::get(
-      parameter.getContext(), ranks, how.dimension, how.segments,
-      /*coded_scales=*/doubleQuantOfSlice(formatOf(stored)) == 2));
-}
-
 bool ColumnSets::findWeights(Set &set, DividedWeights &found) {
   auto add = [&](WeightOp weight, const DividedWeight &how) {
     auto parameter = symbols.lookup<ParameterOp>(weight.getParameter());
@@ -356,9 +314,8 @@ bool ColumnSets::findWeights(Set &set, DividedWeights &found) {
     if (!isNew && known->second != how)
       set.why = fmt::format("{} is used in two ways",
                             parameter.getSymName().str());
-    else if (RankedTensorType type = parameter.getTensorType();
-             !parameter.getTrainable() &&
-             !canSlice(formatOf(type), dimensionOf(type, how, ranks)))
+    else if (!parameter.getTrainable() &&
+             !canSliceParameter(parameter, how, ranks))
       set.why = fmt::format("blocks of {} do not fit into slices for {} ranks",
                             parameter.getSymName().str(), ranks);
     return set.why.empty();

@@ -16,7 +16,7 @@
 #ifndef QLORA_COMPILER_GRAPH_COLUMNSETS_H
 #define QLORA_COMPILER_GRAPH_COLUMNSETS_H
 
-#include "dialects/Model/Model.h"
+#include "compiler/Graph/RankParts.h"
 
 #include "llvm/ADT/IntEqClasses.h"
 #include "llvm/ADT/MapVector.h"
@@ -25,23 +25,6 @@
 #include <vector>
 
 namespace qlora {
-
-/// Columns that follow each other, each run of which is divided by itself.
-using Segments = llvm::SmallVector<int64_t>;
-
-/// What ranks have of a parameter: parts of one of its dimensions.
-struct DividedWeight {
-  unsigned dimension = 0;
-  Segments segments;
-
-  bool operator==(const DividedWeight &) const = default;
-};
-/// A frozen parameter is from now on a slice of what it was, with scales that a
-/// slice can have (runtime/Weights/Slices.h).
-void sliceParameter(model::ParameterOp parameter, const DividedWeight &how,
-                    int64_t ranks);
-/// By the names of parameters.
-using DividedWeights = llvm::MapVector<mlir::StringAttr, DividedWeight>;
 
 class ColumnSets {
 public:

@@ -12,8 +12,7 @@ using namespace mlir;
 using namespace qlora;
 using namespace qlora::model;
 
-/// True where `use` is the operand of a kernel that reads single rows of it.
-static bool isReadByRows(OpOperand &use) {
+bool qlora::isReadByRows(OpOperand &use) {
   auto library = dyn_cast<LibraryOp>(use.getOwner());
   if (!library)
     return false;

@@ -10,6 +10,9 @@
 
 namespace qlora {
 
+/// True where `use` is the operand of a kernel that reads single rows of it.
+bool isReadByRows(mlir::OpOperand &use);
+
 /// Parameters of which no op of a step reads more than single rows (`@` in
 /// Kernels.def).
 llvm::StringSet<> hostTables(mlir::ModuleOp module);

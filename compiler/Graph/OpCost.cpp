@@ -88,13 +88,21 @@ double qlora::secondsOf(Operation *op, const DeviceProfile &device) {
     return secondsOf(rowOpWork(row), device);
   if (auto library = dyn_cast<LibraryOp>(op))
     return secondsOf(kernelRequestOf(library), device);
+  // Of the bytes of all ranks together.
   const auto together = [&](qlora_collective kind, Ranks ranks) {
     // Numbers of ranks are those of groups.
     const int64_t number =
         groupsOf(op->getParentOfType<ModuleOp>())[unsigned(ranks)];
-    return collectiveDemand(kind, double(resultBytes(op)), number, device)
-        .seconds();
+    const int64_t bytes =
+        kind == QLORA_COLLECTIVE_REDUCE_SCATTER
+            ? tensorBytes(tensorOf(op->getOperand(0)))
+            : resultBytes(op);
+    return collectiveDemand(kind, double(bytes), number, device).seconds();
   };
+  if (auto gather = dyn_cast<AllGatherOp>(op))
+    return together(QLORA_COLLECTIVE_ALL_GATHER, gather.getRanks());
+  if (auto scatter = dyn_cast<ReduceScatterOp>(op))
+    return together(QLORA_COLLECTIVE_REDUCE_SCATTER, scatter.getRanks());
   if (auto sum = dyn_cast<AllSumOp>(op))
     return together(QLORA_COLLECTIVE_ALL_REDUCE, sum.getRanks());
   if (auto exchange = dyn_cast<AllToAllOp>(op))

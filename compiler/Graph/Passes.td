@@ -301,10 +301,13 @@ def BuildTrainStep : Pass<"build-train-step", "::mlir::ModuleOp"> {
     latter without dropout), and one `update`. Saves every activation that
     the backward reads. A trainable parameter that no gradient reaches is an
     error. With `pieces` each rank updates its part of the flat arena, keeps
-    states of that alone, and gathers the others' parts (ZeRO-1).
+    states of that alone, and gathers the others' parts (ZeRO-1). With `runRanks`
+    the flat arenas can be divided among so many ranks.
   }];
   let options = [Option<"pieces", "pieces", "int64_t", "1",
-                        "ranks that divide the updates; 1: none">];
+                        "ranks that divide the updates; 1: none">,
+                 Option<"runRanks", "run-ranks", "int64_t", "0",
+                        "ranks of a run; 0: any number">];
   let dependentDialects = ["::qlora::train::TrainDialect"];
 }
 
@@ -435,6 +438,24 @@ def BucketGradients : Pass<"bucket-gradients", "::mlir::ModuleOp"> {
     Option<"maxBuckets", "max-buckets", "int64_t", "4", "">,
     Option<"minBytes", "min-bytes", "int64_t", "1048576",
            "a bucket is not smaller than this, but for the last">,
+  ];
+}
+
+def CompressGradients : Pass<"compress-gradients", "::mlir::ModuleOp"> {
+  let summary = "gradients are summed over the ranks in fewer bits";
+  let description = [{
+    Each `train.all_reduce` of parameters becomes what `form` means, as ops on
+    rows of the flat arenas: in bf16 a sum of rounded numbers; in int8 codes of
+    blocks, exchanged in two stages among `ranks` ranks, where what rounding
+    leaves is added to the next step's gradient. Statistics stay exact. Ops that
+    are in rows come after fuse-rows, which runs on them once more.
+  }];
+  let options = [
+    Option<"form", "form", "std::string", "\"bf16\"", "bf16 or int8">,
+    Option<"ranks", "ranks", "int64_t", "1",
+           "ranks of a run, which int8 divides the work among">,
+    Option<"feedback", "feedback", "bool", "true",
+           "false: what rounding leaves is lost">,
   ];
 }
 

@@ -16,7 +16,8 @@ inline GroupSizes groupsOf(mlir::Operation *module) {
   return {{QLORA_GROUP_FSDP, program::piecesOf(module)},
           {QLORA_GROUP_TP, program::tensorRanksOf(module)},
           {QLORA_GROUP_CP, program::contextRanksOf(module)},
-          {QLORA_GROUP_PP, program::stagesOf(module)}};
+          {QLORA_GROUP_PP, program::stagesOf(module)},
+          {QLORA_GROUP_EP, program::expertRanksOf(module)}};
 }
 
 } // namespace qlora

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// Sums of summands, and uses of parts.
+// Sums of summands, uses of parts, and slices.
 
 #include "compiler/Graph/RankParts.h"
+
+#include "runtime/Weights/Slices.h"
 
 using namespace mlir;
 using namespace qlora;
@@ -31,4 +33,51 @@ WeightOp qlora::usePart(OpBuilder &b, WeightOp weight, PartAttr part) {
   used.setPartAttr(part);
   used.getResult().setType(part.of(tensorOf(weight)));
   return used;
+}
+
+static SlicedFormat formatOf(RankedTensorType type) {
+  Type element = type.getElementType();
+  if (auto stored = dyn_cast<QuantizedType>(element))
+    return {stored.getFormat(), stored.getBlock(), stored.getDoubleQuant()};
+  return {*elementDtype(element)};
+}
+
+static SlicedDimension dimensionOf(RankedTensorType type,
+                                   const DividedWeight &how, int64_t ranks) {
+  return {type.getShape(), how.dimension, how.segments, ranks};
+}
+
+/// Of a tensor, be it what a parameter is quantised as and decoded again.
+static RankedTensorType sliceOf(RankedTensorType whole,
+                                const DividedWeight &how, int64_t ranks) {
+  SmallVector<int64_t> shape(whole.getShape());
+  shape[how.dimension] /= ranks;
+  Type element = whole.getElementType();
+  const SlicedFormat format = formatOf(whole);
+  if (isa<QuantizedType>(element))
+    element = QuantizedType::get(
+        whole.getContext(), format.dtype,
+        blockOfSlice(format, dimensionOf(whole, how, ranks)),
+        doubleQuantOfSlice(format) == 1);
+  return RankedTensorType::get(shape, element);
+}
+
+void qlora::sliceParameter(ParameterOp parameter, const DividedWeight &how,
+                           int64_t ranks) {
+  RankedTensorType type = parameter.getTensorType(), stored = type;
+  if (std::optional<Type> quantized = parameter.getQuantized()) {
+    stored = type.clone(*quantized);
+    parameter.setQuantizedAttr(
+        TypeAttr::get(sliceOf(stored, how, ranks).getElementType()));
+  }
+  parameter.setType(sliceOf(type, how, ranks));
+  parameter.setSliceAttr(SliceAttr::get(
+      parameter.getContext(), ranks, how.dimension, how.segments,
+      /*coded_scales=*/doubleQuantOfSlice(formatOf(stored)) == 2));
+}
+
+bool qlora::canSliceParameter(ParameterOp parameter, const DividedWeight &how,
+                              int64_t ranks) {
+  RankedTensorType type = parameter.getTensorType();
+  return canSlice(formatOf(type), dimensionOf(type, how, ranks));
 }

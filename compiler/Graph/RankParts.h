@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: MIT
 
 // What single ranks have of a forward function, for the passes that divide its
-// products or its lines: summands of values, and parts of weights.
+// products, its lines or its experts: summands of values, parts of weights that
+// are trained, and slices of frozen ones.
 
 #ifndef QLORA_COMPILER_GRAPH_RANKPARTS_H
 #define QLORA_COMPILER_GRAPH_RANKPARTS_H
 
 #include "dialects/Model/Model.h"
+
+#include "llvm/ADT/MapVector.h"
 
 namespace qlora {
 
@@ -27,6 +30,41 @@ private:
   const model::Ranks ranks;
   llvm::DenseSet<mlir::Value> parts;
   llvm::DenseMap<mlir::Value, mlir::Value> summed;
+};
+
+/// Columns that follow each other, each run of which is divided by itself.
+using Segments = llvm::SmallVector<int64_t>;
+
+/// What ranks have of a parameter: parts of one of its dimensions.
+struct DividedWeight {
+  unsigned dimension = 0;
+  Segments segments;
+
+  bool operator==(const DividedWeight &) const = default;
+};
+/// By the names of parameters.
+using DividedWeights = llvm::MapVector<mlir::StringAttr, DividedWeight>;
+/// A frozen parameter is from now on a slice of what it was, with scales that a
+/// slice can have (runtime/Weights/Slices.h).
+void sliceParameter(model::ParameterOp parameter, const DividedWeight &how,
+                    int64_t ranks);
+/// Whether its slices are tensors of its format.
+bool canSliceParameter(model::ParameterOp parameter, const DividedWeight &how,
+                       int64_t ranks);
+
+/// Puts what is made into the stage of an op.
+class StageCopier : public mlir::OpBuilder::Listener {
+public:
+  explicit StageCopier(mlir::Operation *of) : of(of) {}
+  void notifyOperationInserted(mlir::Operation *op,
+                               mlir::OpBuilder::InsertPoint) override {
+    model::copyStage(of, op);
+    made.push_back(op);
+  }
+  llvm::SmallVector<mlir::Operation *> made;
+
+private:
+  mlir::Operation *of;
 };
 
 /// At the builder's position, what a rank uses of a weight.

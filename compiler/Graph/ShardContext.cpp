@@ -84,20 +84,6 @@ private:
   DenseMap<Value, Value> wholeLines; ///< of those of this rank's tokens
   int64_t bytes = 0;
 };
-
-/// Puts what is made into the stage of an op.
-class StageCopier : public OpBuilder::Listener {
-public:
-  explicit StageCopier(Operation *of) : of(of) {}
-  void notifyOperationInserted(Operation *op, OpBuilder::InsertPoint) override {
-    copyStage(of, op);
-    made.push_back(op);
-  }
-  SmallVector<Operation *> made;
-
-private:
-  Operation *of;
-};
 } // namespace
 
 /// Looks at several tokens, but at each column, or head, by itself.

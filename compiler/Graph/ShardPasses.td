@@ -35,6 +35,21 @@ def ShardContext : Pass<"shard-context", "::mlir::ModuleOp"> {
   ];
 }
 
+def ShardExperts : Pass<"shard-experts", "::mlir::ModuleOp"> {
+  let summary = "ranks share the experts of each layer (expert parallelism)";
+  let description = [{
+    Each of `ranks` ranks has a part of the groups of every `GroupingOp`. What
+    reads rows sorted by group is of the rows of all ranks, which
+    `model.all_gather` brings, and what leaves the groups is a summand, which
+    `model.reduce_scatter` adds up. A frozen weight of groups gets the type of a
+    slice, and a trained one is whole on each rank.
+  }];
+  let dependentDialects = ["::qlora::program::ProgramDialect"];
+  let options = [
+    Option<"ranks", "ranks", "int64_t", "1", "ranks that share the experts">,
+  ];
+}
+
 def CutStages : Pass<"cut-stages", "::mlir::ModuleOp"> {
   let summary = "forward functions of one stage (pipeline parallelism)";
   let description = [{
@@ -93,14 +108,15 @@ def ShardVocabulary : Pass<"shard-vocabulary", "::mlir::ModuleOp"> {
 }
 
 def AssignShards : Pass<"assign-shards", "::mlir::ModuleOp"> {
-  let summary = "weights in pieces on the ranks, gathered where used";
+  let summary = "weights in pieces or in host memory, gathered where used";
   let description = [{
     Every frozen parameter of the model of two dimensions or more gets a `piece`,
     the 1/`shards` of its stored bytes that a rank holds, rounded up. A
     `model.gather_weight` makes it, and what divide-trained divided, whole before
     the first of the uses that are near each other: in the forward of a layer, and
     once more in its backward; with `keep-trained` what is trained once a step.
-    With `offload-tables` what host memory takes stays whole.
+    With `offload-tables` what is read by rows alone stays whole, `on_host`; with
+    `offload-base` all of these do, and are gathered from there but for rows.
   }];
   let dependentDialects = ["::qlora::program::ProgramDialect"];
   let options = [
@@ -108,6 +124,8 @@ def AssignShards : Pass<"assign-shards", "::mlir::ModuleOp"> {
            "ranks that hold the base together">,
     Option<"offloadTables", "offload-tables", "bool", "false",
            "frozen weights that are read by rows go to the host arena">,
+    Option<"offloadBase", "offload-base", "bool", "false",
+           "frozen weights of two dimensions or more go to the host arena">,
     Option<"keepTrained", "keep-trained", "bool", "false",
            "what is trained is gathered once, and kept for the backward">,
   ];

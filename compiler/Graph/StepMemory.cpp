@@ -194,8 +194,9 @@ bool StepMemory::canMakeAt(OpResult value, Operation *op,
     // What comes later finds it there, as it should.
     if (op->isBeforeInBlock(use.read ? use.read.getDefiningOp() : use.op))
       return false;
+    // Nor does what was there before the value is made.
     if (!use.read)
-      return true;
+      return !use.op->isBeforeInBlock(maker);
     if (use.op != maker)
       return !use.op->isBeforeInBlock(maker);
     return use.memory != memory ||

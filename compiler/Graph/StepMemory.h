@@ -20,7 +20,7 @@
 //  2. A gradient that only a store adds to outside memory is added there by its
 //     op, if that has a beta or always adds (isAddedInPlace).
 //  3. A value that is stored outside is made there, if nothing else writes that
-//     memory, and whatever reads what was there has done so, or is the op
+//     memory since, and whatever reads what was there has done so, or is the op
 //     itself and may write over it (AdamW). Else it is copied when it is stored.
 //  4. A part of a concatenation is made in its range of the whole, if its op can
 //     leave room between rows, and both belong to the backward, or it is made

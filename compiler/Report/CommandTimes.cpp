@@ -18,6 +18,9 @@ FailureOr<CommandTimes> CommandTimes::create(ModuleOp program,
                                              const DeviceProfile &device,
                                              int64_t ranks) {
   CommandTimes times(program, device, ranks);
+  for (auto arena : program.getOps<ArenaOp>())
+    if (arena.isOnHost())
+      times.onHost.insert(unsigned(arena.getKind()));
   for (auto kernel : program.getOps<program::KernelOp>()) {
     times.kernels[kernel.getSymName()] = kernel;
     if (kernel.getOp())
@@ -71,9 +74,30 @@ Demand CommandTimes::demandOfCollective(CollectiveOp collective) const {
                           groups[group], *device, groups.stride(group));
 }
 
+double CommandTimes::bytesOverBus(Operation *command) const {
+  auto launch = dyn_cast<LaunchOp>(command);
+  program::KernelOp kernel =
+      launch ? kernels.lookup(launch.getKernel()) : program::KernelOp();
+  const qlora::KernelOp *op =
+      kernel && kernel.getOp() ? findKernelOp(*kernel.getOp()) : nullptr;
+  double bytes = 0;
+  for (auto [i, use] : llvm::enumerate(accessesOf(command))) {
+    const bool isTable = op && op->operands[i].isReadByRows;
+    if (onHost.contains(unsigned(rootOf(use.buffer).getArena())) && !isTable)
+      bytes += double(ownBytes(use.buffer)) *
+               (use.access == QLORA_READ_WRITE ? 2 : 1);
+  }
+  return bytes;
+}
+
 TimelineItem CommandTimes::itemOf(Operation *command) const {
   TimelineItem item;
   item.queue = queueOf(command);
+  if (isa<CopyOp>(command)) {
+    item.kind = TimelineItem::Kind::kCollective;
+    item.demand.serial = busSeconds(bytesOverBus(command), *device);
+    return item;
+  }
   if (auto collective = dyn_cast<CollectiveOp>(command)) {
     item.kind = TimelineItem::Kind::kCollective;
     item.demand = demandOfCollective(collective);
@@ -94,7 +118,9 @@ Timeline CommandTimes::timelineOf(EntryOp entry, QueueSharing sharing,
   std::vector<size_t> firstItem;
   for (Operation *command : commandsOf(entry)) {
     firstItem.push_back(items.size());
-    if (isa<CollectiveOp, RecordOp, WaitOp>(command)) {
+    const double overBus = device->gpu ? bytesOverBus(command) : 0;
+    if (isa<CollectiveOp, RecordOp, WaitOp>(command) ||
+        (isa<CopyOp>(command) && overBus > 0)) {
       items.push_back(itemOf(command));
       continue;
     }
@@ -104,6 +130,7 @@ Timeline CommandTimes::timelineOf(EntryOp entry, QueueSharing sharing,
       item.demand = demandOf(work, *device);
       items.push_back(item);
     }
+    items.back().demand.serial += busSeconds(overBus, *device);
   }
   if (!spans)
     return simulate(items, {}, sharing);

@@ -48,15 +48,18 @@ private:
       : program(program), device(&device), ranks(ranks) {}
   Timeline timelineOf(program::EntryOp entry, QueueSharing sharing,
                       std::vector<TimelineSpan> *spans = nullptr) const;
-  /// A command that is no launch, fill or copy.
+  /// A command that is no launch or fill, nor a copy within the device.
   TimelineItem itemOf(mlir::Operation *command) const;
   Demand demandOfCollective(program::CollectiveOp collective) const;
+  /// As runtime/Module/CommandWork.h has it.
+  double bytesOverBus(mlir::Operation *command) const;
   std::vector<Work> worksOf(mlir::Operation *command) const;
   std::vector<Work> worksOf(program::LaunchOp launch) const;
 
   mlir::ModuleOp program;
   const DeviceProfile *device;
   int64_t ranks;
+  llvm::DenseSet<unsigned> onHost; ///< kinds of arenas
   llvm::StringMap<program::KernelOp> kernels;
   /// Operands of the generated ones.
   llvm::DenseMap<mlir::Operation *, llvm::SmallVector<RowOperand>> rows;

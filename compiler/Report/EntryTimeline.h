@@ -25,7 +25,7 @@ namespace qlora {
 /// What memory of the activation arena is for. A buffer is of the first kind
 /// that it fits.
 enum class BufferCategory : uint8_t {
-  Gathered,   ///< frozen weights whose pieces came from other ranks
+  Gathered,   ///< frozen weights that came from other ranks or the host
   Saved,      ///< a forward value that the backward reads
   Recomputed, ///< a forward value that the backward computes again
   Decoded,    ///< made of frozen weights alone

@@ -111,7 +111,7 @@ function addAdapter() {
 
 function addFormats() {
   const {quantized, options, parameters} = run;
-  const offloaded = data.plan.arenas.host;
+  const offloaded = data.plan.arenas.host; // of what is frozen
   addTile('Base weights',
           quantized ? quantized.format : 'as in the files',
           quantized ? (quantized.double_quant ? 'double quantisation, ' : '') +

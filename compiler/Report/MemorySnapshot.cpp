@@ -70,7 +70,7 @@ private:
 void SnapshotWriter::placeArenas() {
   int64_t next = kFirstAddress;
   for (auto arena : program.getOps<ArenaOp>()) {
-    if (arena.getKind() == Arena::Host)
+    if (arena.isOnHost())
       continue;
     addresses[arena.getKind()] = next;
     next = llvm::alignTo(next + arena.getBytes(), kSegmentAlignment);
@@ -234,7 +234,7 @@ std::string SnapshotWriter::write(ArrayRef<EntryTimeline> timelines) {
     key("segments");
     pickle.list([&] {
       for (auto arena : program.getOps<ArenaOp>())
-        if (arena.getKind() != Arena::Host && arena.getBytes())
+        if (!arena.isOnHost() && arena.getBytes())
           segment(arena);
     });
     key("device_traces");

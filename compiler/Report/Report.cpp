@@ -26,8 +26,8 @@ static constexpr size_t kLargest = 8;
 
 /// What was decided for the module.
 static constexpr llvm::StringLiteral kModulePasses[] = {
-    kLayoutDecision, "shard-products",    "shard-context", "cut-stages",
-    "plan-dequant",  "bucket-gradients", "select-kernels"};
+    kLayoutDecision, "shard-products", "shard-context",    "shard-experts",
+    "cut-stages",    "plan-dequant",   "bucket-gradients", "select-kernels"};
 
 static constexpr std::pair<llvm::StringLiteral, ReportFormat> kFormats[] = {
     {".json", ReportFormat::Json},
@@ -163,6 +163,7 @@ static llvm::json::Object planOf(ModuleOp program,
     arenas[stringifyArena(arena.getKind())] = int64_t(arena.getBytes());
   llvm::json::Object plan{{"arenas", std::move(arenas)},
                           {"total_bytes", plannedBytes(program)},
+                          {"host_bytes", plannedHostBytes(program)},
                           {"entries", std::move(entries)}};
   return plan;
 }

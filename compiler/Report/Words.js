@@ -21,7 +21,7 @@ const kArenas = [
 ];
 
 const kCategories = {
-  gathered: 'weights from other ranks',
+  gathered: 'weights from other ranks or the host',
   saved: 'kept for the backward',
   recomputed: 'computed again',
   decoded: 'decoded weights',

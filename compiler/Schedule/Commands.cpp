@@ -73,14 +73,17 @@ SmallVector<Value> qlora::buffersWritten(Operation *command) {
 }
 
 BufferOp qlora::gatheredBy(Operation *command) {
-  auto gather = dyn_cast<CollectiveOp>(command);
-  if (!gather || !gather.getSource() ||
-      rootOf(gather.getTarget()).getArena() != Arena::Activation)
+  Value target, source;
+  if (auto gather = dyn_cast<CollectiveOp>(command))
+    target = gather.getTarget(), source = gather.getSource();
+  else if (auto copy = dyn_cast<CopyOp>(command))
+    target = copy.getTarget(), source = copy.getSource();
+  if (!source || rootOf(target).getArena() != Arena::Activation)
     return {};
-  const Arena from = rootOf(gather.getSource()).getArena();
+  const Arena from = rootOf(source).getArena();
   const bool isOfWeights = from == Arena::Frozen || from == Arena::Trainable ||
-                           from == Arena::Rounded;
-  return isOfWeights ? rootOf(gather.getTarget()) : BufferOp();
+                           from == Arena::Rounded || from == Arena::Host;
+  return isOfWeights ? rootOf(target) : BufferOp();
 }
 
 ByteRange qlora::rangeOf(Value buffer) {

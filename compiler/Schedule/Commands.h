@@ -34,7 +34,7 @@ llvm::SmallVector<BufferAccess> accessesOf(mlir::Operation *command);
 llvm::SmallVector<mlir::Value> buffersWritten(mlir::Operation *command);
 
 /// The buffer that a command gathers a weight into, from the pieces of
-/// ranks; null where it does anything else.
+/// ranks or from host memory; null where it does anything else.
 program::BufferOp gatheredBy(mlir::Operation *command);
 
 /// The bytes of a buffer: of an arena, or of a program.buffer that has no place

@@ -55,10 +55,18 @@ SmallVector<BufferOp> qlora::largestBuffers(EntryOp entry, size_t count) {
   return largest;
 }
 
-int64_t qlora::plannedBytes(ModuleOp program) {
+static int64_t arenaBytes(ModuleOp program, bool onHost) {
   int64_t bytes = 0;
   for (auto arena : program.getOps<ArenaOp>())
-    if (arena.getKind() != Arena::Host)
+    if (arena.isOnHost() == onHost)
       bytes += arena.getBytes();
   return bytes;
+}
+
+int64_t qlora::plannedBytes(ModuleOp program) {
+  return arenaBytes(program, /*onHost=*/false);
+}
+
+int64_t qlora::plannedHostBytes(ModuleOp program) {
+  return arenaBytes(program, /*onHost=*/true);
 }

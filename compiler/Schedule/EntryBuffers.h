@@ -32,6 +32,8 @@ llvm::SmallVector<program::BufferOp> largestBuffers(program::EntryOp entry,
 /// Bytes of all arenas of a planned program: what a rank allocates. Host memory
 /// of a card's rank is not counted.
 int64_t plannedBytes(mlir::ModuleOp program);
+/// And of that: pinned, for itself alone.
+int64_t plannedHostBytes(mlir::ModuleOp program);
 
 } // namespace qlora
 

@@ -42,47 +42,19 @@ private:
 };
 } // namespace
 
-/// Drops what only the step's last micro-batch does: sums of gradients.
+/// Drops what only the step's last micro-batch does (StepPhase::Exchange).
 static void makeInnerMicroBatch(program::EntryOp last) {
   OpBuilder builder(last);
   auto inner = cast<program::EntryOp>(builder.clone(*last));
   inner.setKind(program::EntryKind::Accumulate);
   inner->removeAttr(kDecisionsAttr);
-  for (auto op : llvm::make_early_inc_range(
-           inner.getBody().getOps<program::CollectiveOp>())) {
-    if (rootOf(op.getTarget()).getArena() != program::Arena::Gradient)
-      continue;
-    Operation *view = op.getTarget().getDefiningOp();
-    op.erase();
-    while (view && view->use_empty()) {
-      Operation *source = view->getNumOperands()
-                              ? view->getOperand(0).getDefiningOp()
-                              : nullptr;
-      view->erase();
-      view = source;
-    }
-  }
-}
-
-static void emitArenas(OpBuilder &builder, Location loc,
-                       const ParameterLayout &layout, int64_t inputBytes,
-                       int64_t resultBytes, bool hasRounded) {
-  auto arena = [&](program::Arena kind, int64_t bytes) {
-    program::ArenaOp::create(builder, loc, kind, bytes, kArenaAlignment);
-  };
-  arena(program::Arena::Frozen, layout.getFrozenBytes());
-  for (auto kind : {program::Arena::Trainable, program::Arena::Gradient})
-    arena(kind, layout.getFlatBytes());
-  arena(program::Arena::State, layout.getStateBytes());
-  if (hasRounded)
-    arena(program::Arena::Rounded, layout.getFlatBytes() / 2);
-  // Sizes of these two come from plan-memory.
-  arena(program::Arena::Activation, 0);
-  arena(program::Arena::Workspace, 0);
-  arena(program::Arena::Input, inputBytes);
-  arena(program::Arena::Result, resultBytes);
-  if (layout.getHostBytes() > 0)
-    arena(program::Arena::Host, layout.getHostBytes());
+  for (Operation &op :
+       llvm::make_early_inc_range(llvm::reverse(inner.getBody().front())))
+    if (op.hasAttr(kOnceAStepAttr) ||
+        (isa<program::ViewOp, program::BufferOp>(op) && op.use_empty()))
+      op.erase();
+  for (Operation &op : last.getBody().front())
+    op.removeAttr(kOnceAStepAttr);
 }
 
 static bool readsRounded(StepOp step) {
@@ -91,19 +63,52 @@ static bool readsRounded(StepOp step) {
          llvm::any_of(step.getBody().getOps<GatherWeightOp>(), isRounded);
 }
 
+static bool keepsResiduals(StepOp step) {
+  return llvm::any_of(step.getBody().getOps<StoreFlatOp>(), [](StoreFlatOp op) {
+    return op.getFlat() == FlatKind::Residual;
+  });
+}
+
+static void emitArenas(OpBuilder &builder, Location loc,
+                       const ParameterLayout &layout, int64_t inputBytes,
+                       int64_t resultBytes, bool offloadStates,
+                       ArrayRef<StepOp> steps) {
+  auto arena = [&](program::Arena kind, int64_t bytes) {
+    program::ArenaOp::create(builder, loc, kind, bytes, kArenaAlignment);
+  };
+  arena(program::Arena::Frozen, layout.getFrozenBytes());
+  for (auto kind : {program::Arena::Trainable, program::Arena::Gradient})
+    arena(kind, layout.getFlatBytes());
+  program::ArenaOp::create(builder, loc, program::Arena::State,
+                           layout.getStateBytes(), kArenaAlignment,
+                           offloadStates);
+  if (llvm::any_of(steps, readsRounded))
+    arena(program::Arena::Rounded, layout.getFlatBytes() / 2);
+  // Sizes of these two come from plan-memory.
+  arena(program::Arena::Activation, 0);
+  arena(program::Arena::Workspace, 0);
+  arena(program::Arena::Input, inputBytes);
+  arena(program::Arena::Result, resultBytes);
+  if (layout.getHostBytes() > 0)
+    arena(program::Arena::Host, layout.getHostBytes());
+  if (llvm::any_of(steps, keepsResiduals))
+    arena(program::Arena::Residual, layout.getFlatBytes());
+}
+
 void LowerToProgramPass::runOnOperation() {
   ModuleOp module = getOperation();
-  FailureOr<ParameterLayout> layout = ParameterLayout::of(module, offloadTables);
+  FailureOr<ParameterLayout> layout = ParameterLayout::of(module);
   if (failed(layout))
     return signalPassFailure();
   OpBuilder builder = OpBuilder::atBlockEnd(module.getBody());
   if (const int64_t pieces = updatePiecesOf(module); pieces > 1)
     module->setAttr(program::kUpdatePiecesAttr,
                     builder.getI64IntegerAttr(pieces));
+  if (const int64_t ranks = runRanksOf(module))
+    module->setAttr(program::kRunRanksAttr, builder.getI64IntegerAttr(ranks));
   layout->emit(builder, module);
   KernelSymbols kernels(module);
   int64_t tokens = 0, inputs = 4;
-  bool hasRounded = false;
   SmallVector<StepOp> steps(module.getOps<StepOp>());
   for (StepOp step : steps) {
     tokens = std::max<int64_t>(tokens, step.getBatch() * step.getLength());
@@ -111,10 +116,9 @@ void LowerToProgramPass::runOnOperation() {
       inputs = std::max<int64_t>(
           inputs, 1 + (llvm::find(kStepInputs, name.getValue()) -
                        std::begin(kStepInputs)));
-    hasRounded |= readsRounded(step);
   }
   emitArenas(builder, module.getLoc(), *layout, inputBytes(inputs, tokens),
-             resultBytes(tokens), hasRounded);
+             resultBytes(tokens), offloadStates, steps);
   // What is where is found for all steps side by side; kernels and entries are
   // made in their order.
   std::vector<std::unique_ptr<StepLowering>> lowerings(steps.size());

@@ -4,8 +4,6 @@
 
 #include "compiler/Schedule/ParameterLayout.h"
 
-#include "compiler/Graph/HostTables.h"
-
 #include "runtime/ABI/module.h"
 
 using namespace mlir;
@@ -15,8 +13,7 @@ using namespace qlora::model;
 /// A cache line, and what every vector load may ask for.
 static constexpr int64_t kParameterAlignment = 64;
 
-FailureOr<ParameterLayout> ParameterLayout::of(ModuleOp module,
-                                               bool offloadTables) {
+FailureOr<ParameterLayout> ParameterLayout::of(ModuleOp module) {
   auto names = module->getAttrOfType<ArrayAttr>("train.layout");
   auto offsets = module->getAttrOfType<DenseI64ArrayAttr>("train.offsets");
   if (!names || !offsets || names.size() != static_cast<size_t>(offsets.size()))
@@ -29,9 +26,6 @@ FailureOr<ParameterLayout> ParameterLayout::of(ModuleOp module,
   llvm::StringMap<int64_t> flat;
   for (auto [name, offset] : llvm::zip_equal(names, offsets.asArrayRef()))
     flat[cast<FlatSymbolRefAttr>(name).getValue()] = 4 * offset;
-  llvm::StringSet<> tables;
-  if (offloadTables)
-    tables = hostTables(module);
   for (auto parameter : module.getOps<ParameterOp>()) {
     int64_t bytes = tensorBytes(parameter.getTensorType());
     if (parameter.getTrainable()) {
@@ -43,7 +37,7 @@ FailureOr<ParameterLayout> ParameterLayout::of(ModuleOp module,
           int64_t(parameter.getPiece().value_or(0))};
       continue;
     }
-    bool isOnHost = tables.contains(parameter.getSymName());
+    const bool isOnHost = parameter.getOnHost();
     int64_t &end = isOnHost ? layout.hostBytes : layout.frozenBytes;
     layout.places[parameter.getSymName()] = {
         isOnHost ? program::Arena::Host : program::Arena::Frozen, end, bytes,

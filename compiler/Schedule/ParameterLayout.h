@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // Where every parameter lives: frozen ones in the frozen arena in the order of
-// the module, or in the host arena where they may be and are wanted there;
-// trainable ones, or a rank's pieces of them, at the element offsets that
+// the module, or in the host arena where assign-shards has put them; trainable
+// ones, or a rank's pieces of them, at the element offsets that
 // bucket-gradients gave them.
 
 #ifndef QLORA_COMPILER_SCHEDULE_PARAMETERLAYOUT_H
@@ -27,17 +27,15 @@ struct ParameterPlace {
 class ParameterLayout {
 public:
   /// Reads `train.layout` and `train.offsets`; an error if they are missing.
-  /// `offloadTables`: frozen weights of which kernels read single rows only
-  /// (`@` in Kernels.def) go to the host arena.
-  static llvm::FailureOr<ParameterLayout> of(mlir::ModuleOp module,
-                                             bool offloadTables);
+  static llvm::FailureOr<ParameterLayout> of(mlir::ModuleOp module);
 
   const ParameterPlace &lookup(mlir::StringRef parameter) const {
     return places.find(parameter)->second;
   }
-  /// Of one that lies in pieces: all of them, behind each other.
+  /// Of one that is gathered: of pieces all of them, behind each other.
   int64_t gatheredBytes(mlir::StringRef parameter) const {
-    return pieces * lookup(parameter).piece;
+    const ParameterPlace &place = lookup(parameter);
+    return place.piece ? pieces * place.piece : place.bytes;
   }
   int64_t getFrozenBytes() const { return frozenBytes; }
   int64_t getHostBytes() const { return hostBytes; }

@@ -26,8 +26,8 @@ def LowerToProgram : Pass<"lower-to-program", "::mlir::ModuleOp"> {
   }];
   let dependentDialects = ["::qlora::program::ProgramDialect"];
   let options = [
-    Option<"offloadTables", "offload-tables", "bool", "false",
-           "frozen weights that are read by rows go to the host arena">,
+    Option<"offloadStates", "offload-states", "bool", "false",
+           "the state arena is in host memory">,
   ];
 }
 

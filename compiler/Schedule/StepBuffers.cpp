@@ -70,6 +70,7 @@ Place StepLowering::flatPlace(const OutsideMemory &outside) {
   const bool isRounded = space == MemorySpace::Rounded;
   const Arena arena = space == MemorySpace::Trainable ? Arena::Trainable
                       : space == MemorySpace::Gradient ? Arena::Gradient
+                      : space == MemorySpace::Residual ? Arena::Residual
                                                        : Arena::Rounded;
   const int64_t width = isRounded ? 2 : 4;
   const int64_t rowBytes = width * kFlatColumns;
@@ -78,7 +79,7 @@ Place StepLowering::flatPlace(const OutsideMemory &outside) {
                       isWhole ? layout.getFlatBytes() / 4 * width
                               : rowBytes * outside.rows,
                       isRounded ? QLORA_DTYPE_BF16 : QLORA_DTYPE_F32,
-                      {outside.pieces}),
+                      {outside.pieces, program::Group(outside.piecesOf)}),
           0, kFlatColumns};
 }
 

@@ -205,9 +205,18 @@ void StepLowering::lowerAllReduce(AllReduceOp op) {
       op.getPieces() ? program::Group::Replicas : program::Group::DP);
 }
 
-/// The pieces of all ranks, and what fills the last.
+/// The pieces of all ranks, and what fills the last; or a copy over the bus. That
+/// is on the communication queue too: it lasts long and needs nothing of the card,
+/// and on the copy queue decodes of the layer before would wait for it.
 void StepLowering::lowerGather(GatherWeightOp op) {
   const ParameterPlace &place = layout.lookup(op.getParameter());
+  if (place.arena == Arena::Host) {
+    program::CopyOp::create(b, op.getLoc(), placeOf(op).buffer,
+                            arenaBuffer(Arena::Host, place.offset, place.bytes,
+                                        QLORA_DTYPE_U8),
+                            program::Queue::Communication);
+    return;
+  }
   Value piece =
       op.getRounded()
           ? arenaBuffer(Arena::Rounded, place.offset / 2, place.piece / 2,
@@ -354,8 +363,17 @@ FailureOr<program::EntryOp> StepLowering::run(OpBuilder &outer) {
   b.setInsertionPointToEnd(&entry.getBody().emplaceBlock());
   bindInputs();
   bindResults();
-  for (Operation &op : step.getBody().front())
+  for (Operation &op : step.getBody().front()) {
+    Block &block = entry.getBody().front();
+    Operation *before = block.empty() ? nullptr : &block.back();
     if (failed(lower(op)))
       return failure();
+    if (phaseOf(&op) != StepPhase::Exchange)
+      continue;
+    for (Operation *made = before ? before->getNextNode() : &block.front(); made;
+         made = made->getNextNode())
+      if (!isa<program::BufferOp, program::ViewOp>(made))
+        made->setAttr(kOnceAStepAttr, b.getUnitAttr());
+  }
   return entry;
 }

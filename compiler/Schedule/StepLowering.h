@@ -17,6 +17,9 @@ namespace qlora {
 
 inline constexpr int64_t kArenaAlignment = 64;
 
+/// Of commands of the last micro-batch alone, until the others have theirs.
+inline constexpr llvm::StringLiteral kOnceAStepAttr = "once_a_step";
+
 /// The input arena: the first `inputs` of kStepInputs, i32 each, for the
 /// largest variant's `tokens`. All variants use the same places.
 int64_t inputBytes(int64_t inputs, int64_t tokens);

@@ -40,6 +40,8 @@ template <typename Op>
 class TokenByToken : public mlir::OpTrait::TraitBase<Op, TokenByToken> {};
 template <typename Op>
 class AddsTokens : public mlir::OpTrait::TraitBase<Op, AddsTokens> {};
+template <typename Op>
+class LeavesGroups : public mlir::OpTrait::TraitBase<Op, LeavesGroups> {};
 
 /// Trait of arithmetic that makes one number of all elements of a row.
 template <typename Op>
@@ -90,6 +92,7 @@ enum class MemorySpace {
   Gradient,
   State, ///< what an optimizer keeps
   Rounded,
+  Residual, ///< what rounding has left of gradients
   Result
 };
 struct OutsideMemory {
@@ -105,6 +108,7 @@ struct OutsideMemory {
   int64_t pieces = 1;
   /// Of a trained parameter this part; null: all of it.
   PartAttr part = {};
+  Ranks piecesOf = Ranks::FSDP;
 
   bool operator==(const OutsideMemory &) const = default;
   /// Whether the two may have a byte in common.
@@ -148,8 +152,9 @@ int64_t layerOf(mlir::Operation *op);
 StepPhase phaseOf(mlir::Operation *op);
 /// Also of what the backward does again.
 inline bool isBackward(mlir::Operation *op) {
-  return phaseOf(op) == StepPhase::Backward ||
-         phaseOf(op) == StepPhase::Recomputed;
+  const StepPhase phase = phaseOf(op);
+  return phase == StepPhase::Backward || phase == StepPhase::Recomputed ||
+         phase == StepPhase::Exchange;
 }
 /// Of the model before training, whose weights stay what they are.
 inline bool isReference(mlir::Operation *op) {

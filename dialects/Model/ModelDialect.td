@@ -87,7 +87,8 @@ def Model_StepPhase : I32EnumAttr<"StepPhase", "a part of a training step", [
     I32EnumAttrCase<"Forward", 0, "forward">,
     I32EnumAttrCase<"Backward", 1, "backward">,
     I32EnumAttrCase<"Recomputed", 2, "recomputed">,
-    I32EnumAttrCase<"Reference", 3, "reference">]> {
+    I32EnumAttrCase<"Reference", 3, "reference">,
+    I32EnumAttrCase<"Exchange", 4, "exchange">]> {
   let cppNamespace = "::qlora::model";
   let genSpecializedAttr = 0;
 }
@@ -137,11 +138,13 @@ def Model_MapArrayAttr : TypedArrayAttrBase<Model_MapAttr, "operand maps">;
 
 /// Numbers are those of program.Group.
 def Model_Ranks : I32EnumAttr<"Ranks", "which ranks do something together", [
+    I32EnumAttrCase<"DP", 0, "dp">,
     I32EnumAttrCase<"FSDP", 1, "fsdp">,
     I32EnumAttrCase<"TP", 2, "tp">,
     I32EnumAttrCase<"CP", 3, "cp">,
     I32EnumAttrCase<"PP", 4, "pp">,
-    I32EnumAttrCase<"Replicas", 5, "replicas">]> {
+    I32EnumAttrCase<"EP", 5, "ep">,
+    I32EnumAttrCase<"Replicas", 6, "replicas">]> {
   let cppNamespace = "::qlora::model";
   let genSpecializedAttr = 0;
 }
@@ -149,7 +152,7 @@ def Model_RanksAttr : EnumAttr<Model_Dialect, Model_Ranks, "ranks">;
 
 def Model_SliceAttr : AttrDef<Model_Dialect, "Slice"> {
   let mnemonic = "slice";
-  let summary = "what a rank of the group TP holds of a frozen weight";
+  let summary = "what a rank of the group TP, or EP, holds of a frozen weight";
   let description = [{
     The weight in its files is `ranks` times as long in `dimension`, which is
     `segments`, one behind the other (q, k and v of one projection). A rank has

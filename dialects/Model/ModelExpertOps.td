@@ -38,17 +38,28 @@ def Model_RouteOp : Model_Library<"route",
 }
 
 def Model_SortByExpertOp
-    : Model_Library<"sort_by_expert", [Model_TokenByToken]> {
+    : Model_Library<"sort_by_expert", [Model_TokenByToken, Model_GroupingOp]> {
   let summary = "the order of rows by expert, then by token";
   let description = [{
     Row p of the sorted ones belongs to choice order[p], counted over
     [B, T, k]; places is the inverse. Its expert is experts[p]; those of expert
-    e are rows [offsets[e], offsets[e + 1]). (C1) all are i32, order, places and
-    experts as choices, offsets [E + 1].
+    e are rows [offsets[e], offsets[e + 1]). Of several `ranks` each has E / ranks
+    experts that follow each other, and sorts their rows only: others have no
+    rows and no places, which is -1 in order and places, and any expert of this
+    rank in experts; own_offsets are those of this rank's experts. (C1) all are
+    i32, order, places and experts as choices, offsets [E + 1]. (C2) own_offsets
+    [E / ranks + 1] is there where ranks are several, which divide E.
   }];
-  let ownArguments = (ins Model_Tensor:$choices);
+  let ownArguments = (ins Model_Tensor:$choices,
+    DefaultValuedAttr<I64Attr, "1">:$ranks);
   let results = (outs Model_Tensor:$order, Model_Tensor:$places,
-    Model_Tensor:$experts, Model_Tensor:$offsets);
+    Model_Tensor:$experts, Model_Tensor:$offsets,
+    Optional<Model_Tensor>:$own_offsets);
+  let extraClassDeclaration = [{
+    ::mlir::Value getGroupOffsets() { return getOffsets(); }
+    ::llvm::SmallVector<::mlir::Value> shareGroups(
+        ::mlir::OpBuilder &builder, ::mlir::Value rows, int64_t ranks);
+  }];
   let assemblyFormat =
       "$choices attr-dict `:` functional-type(operands, results)";
   let hasVerifier = 1;
@@ -71,18 +82,21 @@ class Model_Moved<string mnemonic, list<Trait> traits = []>
 def Model_GatherRowsOp : Model_Moved<"gather_rows"> {
   let summary = "tokens as rows sorted by expert";
   let description = [{
-    out[p] = weights[order[p]] * x[order[p] / k], or without the factor.
+    out[p] = weights[order[p]] * x[order[p] / k], or without the factor, and 0
+    where order[p] is -1.
     (C1) order and places are i32 [B, T, k]; x is [B, T, C] and the result
     [B, T, k, C]. (C2) weights are f32 [B, T, k].
   }];
 }
 
-def Model_CombineRowsOp : Model_Moved<"combine_rows", [Model_SumsThrough]> {
+def Model_CombineRowsOp
+    : Model_Moved<"combine_rows", [Model_SumsThrough, Model_LeavesGroups]> {
   let summary = "the sum of each token's rows";
   let description = [{
     out[n] = sum over j of weights[n, j] * x[places[n, j]], in the order of j,
-    or without the factor. (C1) order and places are i32 [B, T, k]; x is
-    [B, T, k, C] and the result [B, T, C]. (C2) weights are f32 [B, T, k].
+    or without the factor, and without those whose place is -1. (C1) order and
+    places are i32 [B, T, k]; x is [B, T, k, C] and the result [B, T, C]. (C2)
+    weights are f32 [B, T, k].
   }];
 }
 
@@ -106,7 +120,8 @@ def Model_GroupedLinearOp : Model_Library<"grouped_linear",
     [Model_AccumulatingOp, Model_WeightedProduct]> {
   let summary = "y = init + scale * x . W_e^T, of the rows of each group e";
   let description = [{
-    Rows [offsets[e], offsets[e + 1]) of x are multiplied with matrix e of W.
+    Rows [offsets[e], offsets[e + 1]) of x are multiplied with matrix e of W;
+    what is behind the last of them has no group, and of x . W^T there is 0.
     W has two dimensions: the matrices one above the other, [E * out, in], or,
     with `layout in_out`, [E * in, out]. With `groups_last` it is the second
     dimension that all share, with group e in columns j * E + e, as PEFT has
@@ -114,7 +129,8 @@ def Model_GroupedLinearOp : Model_Library<"grouped_linear",
     (C2) the last dimension of y is a matrix's `out`, the others are x's. (C3)
     init has y's type. (C4) offsets is i32 [E + 1], and E divides the dimension
     of W that groups share. (C5) with groups_last W is not 4-bit. `module` is
-    the path of the parameter in the Hugging Face model.
+    the path of the parameter in the Hugging Face model. Of x's rows one in
+    `shared` is expected to have a group.
   }];
   let ownArguments = (ins Model_FloatTensor:$x, Model_WeightTensor:$weight,
     Model_Tensor:$offsets, Optional<Model_FloatTensor>:$init,
@@ -122,7 +138,7 @@ def Model_GroupedLinearOp : Model_Library<"grouped_linear",
     OptionalAttr<StrAttr>:$module,
     DefaultValuedAttr<Model_WeightLayoutAttr,
                       "::qlora::model::WeightLayout::OutIn">:$layout,
-    UnitAttr:$groups_last);
+    UnitAttr:$groups_last, DefaultValuedAttr<I64Attr, "1">:$shared);
   let results = (outs Model_FloatTensor:$result);
   let assemblyFormat = [{
     $x `,` $weight `,` $offsets (`layout` $layout^)? (`init` $init^)?
@@ -133,6 +149,7 @@ def Model_GroupedLinearOp : Model_Library<"grouped_linear",
     int64_t getGroups();
     ::mlir::Value getGroupOffsets() { return getOffsets(); }
     unsigned getGroupDimension();
+    void expectRowsOf(int64_t ranks) { setShared(ranks); }
   }];
   let hasVerifier = 1;
 }

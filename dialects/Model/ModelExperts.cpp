@@ -49,6 +49,17 @@ KernelCall RouteOp::getKernelCall() {
           {{3, 0}}};
 }
 
+static LogicalResult verifyOwnOffsets(SortByExpertOp sort) {
+  const int64_t experts = columnsOf(sort.getOffsets()) - 1;
+  const int64_t ranks = sort.getRanks();
+  Value own = sort.getOwnOffsets();
+  if (ranks >= 1 && experts % ranks == 0 && (ranks > 1) == (own != nullptr) &&
+      (!own || isIndex(own, {experts / ranks + 1})))
+    return success();
+  return sort.emitOpError("(C2) expects ranks that divide ")
+         << experts << " experts, and offsets of their own, but got " << ranks;
+}
+
 LogicalResult SortByExpertOp::verify() {
   ArrayRef<int64_t> choices = tensorOf(getChoices()).getShape();
   if (choices.size() == 3 && isIndex(getChoices(), choices) &&
@@ -56,7 +67,7 @@ LogicalResult SortByExpertOp::verify() {
       isIndex(getExperts(), choices) &&
       tensorOf(getOffsets()).getRank() == 1 && columnsOf(getOffsets()) > 1 &&
       isIndex(getOffsets(), tensorOf(getOffsets()).getShape()))
-    return success();
+    return verifyOwnOffsets(*this);
   return emitOpError("(C1) expects i32 [B, T, k] four times and offsets "
                      "[E + 1], but got ")
          << getChoices().getType() << ", " << getOrder().getType() << ", "
@@ -70,10 +81,21 @@ KernelCall SortByExpertOp::getKernelCall() {
            {A::Result, 0},
            {A::Result, 1},
            {A::Result, 2},
-           {A::Result, 3}},
+           {A::Result, 3},
+           getOwnOffsets() ? A{A::Result, 4} : A{A::Absent}},
           {tensorOf(getChoices()).getNumElements(),
-           columnsOf(getOffsets()) - 1},
+           columnsOf(getOffsets()) - 1, int64_t(getRanks())},
           {}};
+}
+
+SmallVector<Value> SortByExpertOp::shareGroups(OpBuilder &b, Value rows,
+                                               int64_t ranks) {
+  RankedTensorType offsets = tensorOf(getOffsets());
+  auto sort = SortByExpertOp::create(
+      b, getLoc(), rows.getType(), rows.getType(), rows.getType(), offsets,
+      offsets.clone({(columnsOf(getOffsets()) - 1) / ranks + 1}), rows,
+      uint64_t(ranks));
+  return SmallVector<Value>(sort->getResults());
 }
 
 //===----------------------------------------------------------------------===//
@@ -200,6 +222,6 @@ KernelCall GroupedLinearOp::getKernelCall() {
            stored ? stored.getBlock() : 0, stored && stored.getDoubleQuant(),
            panelColumns(columnsOf(getResult())),
            doubleBits(getScale().convertToDouble()),
-           doubleBits(getInit() ? 1.0 : 0.0)},
+           doubleBits(getInit() ? 1.0 : 0.0), int64_t(getShared())},
           {{4, 0}, {5, 3}}};
 }

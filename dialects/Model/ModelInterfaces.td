@@ -16,8 +16,9 @@ def Model_Staged : OpInterface<"StagedOp"> {
     the layers: -1), and its `phase`. `backward` is what reverse mode and the
     passes after it add to the forward; `recomputed` is the part of that which
     does a forward op again. `reference` is the forward of the model as it was
-    before training: nothing is adapted there, and no gradient flows through. A
-    forward op does not say so.
+    before training: nothing is adapted there, and no gradient flows through.
+    `exchange` is what ranks do with gradients that are complete, and is left out
+    of all micro-batches of a step but the last. A forward op does not say so.
 
     Both are attributes of the op, so that clones have them; who makes an op for
     another one calls `copyStage` (Model.h).
@@ -72,6 +73,12 @@ def Model_TokenByToken : NativeOpTrait<"TokenByToken"> {
 /// What its results have of no single token or line of tokens is a sum over
 /// tokens: ranks with a part of them have summands.
 def Model_AddsTokens : NativeOpTrait<"AddsTokens"> {
+  let cppNamespace = "::qlora::model";
+}
+
+/// Its rows are sorted by group no more: each token's are one again, or its
+/// summand where ranks have some of the groups each.
+def Model_LeavesGroups : NativeOpTrait<"LeavesGroups"> {
   let cppNamespace = "::qlora::model";
 }
 
@@ -209,6 +216,10 @@ def Model_WeightedProduct : OpInterface<"WeightedProduct"> {
     InterfaceMethod<[{The dimension of W that the groups share: they follow
       each other in the first, and take turns in the second.}],
       "unsigned", "getGroupDimension", (ins), [{}], [{ return 0; }]>,
+    InterfaceMethod<[{x has the rows of so many ranks from now on, of which as
+      many as one has are expected to be in groups: what it costs follows.}],
+      "void", "expectRowsOf", (ins "int64_t":$ranks), [{}],
+      [{ static_cast<void>(ranks); }]>,
     InterfaceMethod<"What is added to, or null.", "::mlir::Value", "getInit",
       (ins), [{}], [{ return nullptr; }]>,
     InterfaceMethod<"A factor of the product, but not of init.",
@@ -266,6 +277,26 @@ def Model_WeightedProduct : OpInterface<"WeightedProduct"> {
                                               ::mlir::Value weight,
                                               ::mlir::Type product);
   }];
+}
+
+def Model_GroupingOp : OpInterface<"GroupingOp"> {
+  let cppNamespace = "::qlora::model";
+  let description = [{
+    An op that finds an order of rows, sorted by groups, for `WeightedProduct`s
+    of several groups. Ranks can have some of the groups each.
+  }];
+  let methods = [
+    InterfaceMethod<"i32 [groups + 1]: where each group's rows begin.",
+      "::mlir::Value", "getGroupOffsets">,
+    InterfaceMethod<[{Makes ops, at the builder's position, that sort rows of all
+      ranks, `rows`, but leave out those of groups that other ranks of the group
+      EP have: these stay empty, and their rows are nowhere. Returns what stands
+      for the results, for as many rows, and behind them the offsets of this
+      rank's groups alone, i32 [groups / ranks + 1].}],
+      "::llvm::SmallVector<::mlir::Value>", "shareGroups",
+      (ins "::mlir::OpBuilder &":$builder, "::mlir::Value":$rows,
+           "int64_t":$ranks)>,
+  ];
 }
 
 /// The product of a head is not there whole, nor 4-bit its weight, which is a

@@ -72,6 +72,10 @@ def Model_ParameterOp : Model_Op<"parameter", [Symbol]> {
     `elsewhere` marks one that other stages of a pipeline use, and this one does
     not. (C10) it is trainable.
 
+    One `on_host` lies whole in the host arena: kernels read rows of it there, and
+    for all else `model.gather_weight` brings it. (C11) it is not trainable, and
+    has no piece.
+
     With `slice` each rank has its slice of what the files hold, and the type is
     that of one. (C9) the parameter is not trainable, and its dimension so many
     times the length of the type's as there are ranks.
@@ -90,7 +94,7 @@ def Model_ParameterOp : Model_Op<"parameter", [Symbol]> {
     UnitAttr:$undecayed, DefaultValuedAttr<F64Attr, "1.0">:$rate_scale,
     DefaultValuedStrAttr<StrAttr, "adamw">:$optimizer,
     OptionalAttr<I64Attr>:$piece, OptionalAttr<Model_SliceAttr>:$slice,
-    UnitAttr:$elsewhere);
+    UnitAttr:$elsewhere, UnitAttr:$on_host);
   let assemblyFormat = "$sym_name `:` $type attr-dict";
   let extraClassDeclaration = [{
     ::mlir::RankedTensorType getTensorType() {

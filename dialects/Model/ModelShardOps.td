@@ -19,11 +19,12 @@
 def Model_GatherWeightOp : Model_StagedOp<Model_Dialect, "gather_weight",
     [Pure, Model_MemoryOp,
      DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
-  let summary = "the whole of a parameter that ranks hold in pieces";
+  let summary = "the whole of a parameter that lies elsewhere";
   let description = [{
-    What each rank holds of it, one behind the other, in memory of the step. All
-    of them do it together. (C1) the parameter has a `piece`, and the result its
-    type, or with `rounded` that in bf16, as `model.weight` has it.
+    In memory of the step: what each rank holds of it, one behind the other, which
+    all of them do together; or, of one `on_host`, a copy. (C1) the parameter
+    has a `piece` or is `on_host`, and the result its type, or with `rounded` that
+    in bf16, as `model.weight` has it.
   }];
   let ownArguments = (ins FlatSymbolRefAttr:$parameter, UnitAttr:$rounded);
   let results = (outs Model_Tensor:$result);

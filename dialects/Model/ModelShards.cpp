@@ -22,10 +22,11 @@ GatherWeightOp::verifySymbolUses(SymbolTableCollection &symbols) {
   auto typeOf = [&](RankedTensorType whole) -> Type {
     return getRounded() ? whole.clone(BFloat16Type::get(getContext())) : whole;
   };
-  if (!parameter || !parameter.getPiece() ||
+  if (!parameter || !(parameter.getPiece() || parameter.getOnHost()) ||
       (getRounded() && !parameter.getTrainable()) ||
       typeOf(parameter.getTensorType()) != getResult().getType())
-    return emitOpError("(C1) expects a parameter in pieces of the type ")
+    return emitOpError("(C1) expects a parameter in pieces or on the host, of "
+                       "the type ")
            << getResult().getType() << ", but got " << getParameterAttr();
   return success();
 }

@@ -49,6 +49,12 @@ inline int64_t trainedPiecesOf(mlir::Operation *module) {
   return numberOf(module, kTrainedPiecesAttr);
 }
 
+/// How many ranks a run has; 0: any number.
+inline constexpr llvm::StringLiteral kRunRanksAttr = "program.run_ranks";
+inline int64_t runRanksOf(mlir::Operation *module) {
+  return numberOf(module, kRunRanksAttr, /*ifAbsent=*/0);
+}
+
 /// Ranks of group FSDP, whatever they divide.
 inline int64_t piecesOf(mlir::Operation *module) {
   return std::max({shardsOf(module), updatePiecesOf(module),
@@ -66,6 +72,12 @@ inline constexpr llvm::StringLiteral kContextRanksAttr =
     "program.context_ranks";
 inline int64_t contextRanksOf(mlir::Operation *module) {
   return numberOf(module, kContextRanksAttr);
+}
+
+/// How many ranks share the experts; 1: each has all of them.
+inline constexpr llvm::StringLiteral kExpertRanksAttr = "program.expert_ranks";
+inline int64_t expertRanksOf(mlir::Operation *module) {
+  return numberOf(module, kExpertRanksAttr);
 }
 
 /// How many ranks are the stages of a pipeline, and which of them the module is

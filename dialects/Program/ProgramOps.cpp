@@ -131,6 +131,14 @@ void ProgramDialect::initialize() {
       >();
 }
 
+LogicalResult ArenaOp::verify() {
+  if (getOnHost() && getKind() != Arena::State)
+    return emitOpError("(C1) expects what optimizers keep on the host, but got "
+                       "the arena ")
+           << stringifyArena(getKind());
+  return success();
+}
+
 LogicalResult KernelOp::verify() {
   bool generated = !getBody().empty();
   if (generated == getOp().has_value())

@@ -84,7 +84,8 @@ def Program_Arena : Program_Enum<"Arena", "qlora_arena_kind", [
     I32EnumAttrCase<"Workspace", 6, "workspace">,
     I32EnumAttrCase<"Input", 7, "input">,
     I32EnumAttrCase<"Result", 8, "result">,
-    I32EnumAttrCase<"Host", 9, "host">]>;
+    I32EnumAttrCase<"Host", 9, "host">,
+    I32EnumAttrCase<"Residual", 10, "residual">]>;
 def Program_ArenaAttr : Program_EnumAttr<Program_Arena, "arena">;
 
 def Program_EntryKind : Program_Enum<"EntryKind", "qlora_entry_kind", [
@@ -189,15 +190,25 @@ def Program_CollectiveAttr
 def Program_Group : Program_Enum<"Group", "qlora_group", [
     I32EnumAttrCase<"DP", 0, "dp">, I32EnumAttrCase<"FSDP", 1, "fsdp">,
     I32EnumAttrCase<"TP", 2, "tp">, I32EnumAttrCase<"CP", 3, "cp">,
-    I32EnumAttrCase<"PP", 4, "pp">, I32EnumAttrCase<"Replicas", 5, "replicas">]>;
+    I32EnumAttrCase<"PP", 4, "pp">, I32EnumAttrCase<"EP", 5, "ep">,
+    I32EnumAttrCase<"Replicas", 6, "replicas">]>;
 def Program_GroupAttr : Program_EnumAttr<Program_Group, "group">;
 
 def Program_ArenaOp : Program_Op<"arena"> {
   let summary = "an arena and its size";
+  let description = [{
+    (C1) `on_host`, in pinned memory of the host as the host arena is, may be what
+    optimizers keep, and nothing else.
+  }];
   let arguments = (ins Program_ArenaAttr:$kind, I64Attr:$bytes,
-                       I64Attr:$alignment);
+                       I64Attr:$alignment, UnitAttr:$on_host);
   let assemblyFormat =
       "$kind `bytes` $bytes `alignment` $alignment attr-dict";
+  let extraClassDeclaration = [{
+    /// Whether its bytes are of host memory, and not of the device's.
+    bool isOnHost() { return getOnHost() || getKind() == Arena::Host; }
+  }];
+  let hasVerifier = 1;
 }
 
 def Program_ParameterOp : Program_Op<"parameter"> {

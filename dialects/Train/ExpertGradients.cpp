@@ -30,7 +30,7 @@ KernelCall GroupedWeightGradOp::getKernelCall() {
           {matrixRows(tensorOf(getX())), columnsOf(getOffsets()) - 1, rows,
            columns, rows, columns, getGroupsLast(),
            doubleBits(getScale().convertToDouble()),
-           doubleBits(getInit() ? 1.0 : 0.0)},
+           doubleBits(getInit() ? 1.0 : 0.0), int64_t(getShared())},
           {{4, 0}, {5, 1}}};
 }
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
 
-// One derivative rule per model op, in the order of ModelOps.td. All row ops
-// share one: the reverse of their region.
+// One derivative rule per model op, in the order of ModelOps.td; those of what
+// ranks exchange are in ExchangeGradients.cpp. All row ops share one: the reverse
+// of their region.
 
 #include "dialects/Model/Arithmetic.h"
-#include "dialects/Train/Train.h"
+#include "dialects/Train/GradientRules.h"
 
 using namespace mlir;
 using namespace qlora::model;
@@ -130,14 +131,14 @@ static LogicalResult reverse(GroupedLinearOp op, Tape &tape) {
     tape.add(weight, GroupedWeightGradOp::create(
                          b, op.getLoc(), asF32(tensorOf(weight)), out, in,
                          op.getOffsets(), Value(), op.getScale(),
-                         op.getGroupsLast()));
+                         op.getGroupsLast(), op.getShared()));
   }
   if (Value x = op.getX(); tape.needs(x))
     tape.add(x, GroupedLinearOp::create(b, op.getLoc(), x.getType(), dy,
                                         op.getWeight(), op.getOffsets(),
                                         Value(), op.getScale(), StringAttr(),
                                         turned(op.getLayout()),
-                                        op.getGroupsLast()));
+                                        op.getGroupsLast(), op.getShared()));
   return success();
 }
 
@@ -362,70 +363,6 @@ static LogicalResult reverse(RowOp op, Tape &tape) {
   return success();
 }
 
-/// Of a sum over ranks each of them has a summand, and each makes something of
-/// the sum: what flows back is a sum over ranks too.
-static LogicalResult reverse(AllSumOp sum, Tape &tape) {
-  tape.add(sum.getX(), AllSumOp::create(tape.getBuilder(), sum.getLoc(),
-                                        tape.lookup(sum.getResult()),
-                                        sum.getRanks()));
-  return success();
-}
-
-static LogicalResult reverse(AllToAllOp exchange, Tape &tape) {
-  tape.add(exchange.getX(),
-           AllToAllOp::create(tape.getBuilder(), exchange.getLoc(),
-                              exchange.getX().getType(),
-                              tape.lookup(exchange.getResult()),
-                              exchange.getRanks()));
-  return success();
-}
-
-static LogicalResult reverse(SwapBlocksOp swap, Tape &tape) {
-  tape.add(swap.getX(),
-           SwapBlocksOp::create(tape.getBuilder(), swap.getLoc(),
-                                swap.getX().getType(),
-                                tape.lookup(swap.getResult()),
-                                swap.getSecond(), swap.getFirst()));
-  return success();
-}
-
-/// The gradients of what was sent come back.
-static LogicalResult reverse(SendOp send, Tape &tape) {
-  SmallVector<Value> wanted;
-  for (auto [value, isWanted] :
-       llvm::zip_equal(send.getValues(), send.getWanted()))
-    if (isWanted)
-      wanted.push_back(value);
-  if (wanted.empty())
-    return success();
-  const SmallVector<bool> flags(wanted.size(), false);
-  auto gradients = ReceiveOp::create(tape.getBuilder(), send.getLoc(),
-                                     ValueRange(wanted).getTypes(),
-                                     send.getPeer(), flags);
-  for (auto [value, gradient] : llvm::zip_equal(wanted, gradients.getValues()))
-    tape.add(value, gradient);
-  return success();
-}
-
-static LogicalResult reverse(ReceiveOp receive, Tape &tape) {
-  SmallVector<Value> gradients;
-  for (auto [value, isWanted] :
-       llvm::zip_equal(receive.getValues(), receive.getWanted())) {
-    if (!isWanted)
-      continue;
-    Value gradient = tape.lookup(value);
-    gradients.push_back(gradient ? gradient
-                                 : buildZeros(tape.getBuilder(),
-                                              receive.getLoc(),
-                                              tensorOf(value)));
-  }
-  const SmallVector<bool> flags(gradients.size(), false);
-  SendOp::create(tape.getBuilder(), receive.getLoc(), TypeRange(), gradients,
-                 receive.getPeer(), tape.getBuilder().getStrArrayAttr({}),
-                 flags);
-  return success();
-}
-
 static LogicalResult reverse(SplitOp split, Tape &tape) {
   OpBuilder &b = tape.getBuilder();
   SmallVector<Value> parts;
@@ -464,35 +401,23 @@ static LogicalResult reverse(ConcatOp concat, Tape &tape) {
 }
 
 namespace {
-
-/// The overload of `reverse` for the op, or for what it is.
-template <typename Op>
-struct RuleOf : Differentiable::template ExternalModel<RuleOf<Op>, Op> {
-  LogicalResult buildGradient(Operation *op, Tape &tape) const {
-    return reverse(cast<Op>(op), tape);
-  }
-  bool isWanted(Operation *op, unsigned result) const {
-    if constexpr (std::is_same_v<Op, ReceiveOp>)
-      return cast<Op>(op).isWanted(result);
-    return false;
+struct Rules {
+  template <typename Op> static LogicalResult apply(Op op, Tape &tape) {
+    return reverse(op, tape);
   }
 };
-
 } // namespace
-
-template <typename... Ops> static void attachRules(MLIRContext *context) {
-  (Ops::template attachInterface<RuleOf<Ops>>(*context), ...);
-}
 
 void qlora::train::registerModelGradients(DialectRegistry &registry) {
   registry.addExtension(+[](MLIRContext *context, ModelDialect *) {
-    attachRules<EmbeddingOp, LinearOp, AttentionOp, HeadLossOp, DpoLossOp,
+    registerExchangeGradients(context);
+    attachRules<Rules, EmbeddingOp, LinearOp, AttentionOp, HeadLossOp, DpoLossOp,
                 KtoLossOp, OrpoLossOp, RouterProbsOp, RouterLossOp,
                 CountChoicesOp, ColumnSumOp, RmsNormOp, LayerNormOp, RopeOp,
                 ActivationOp, GluOp, AddOp, ScaleOp, AddBiasOp, MagnitudeOp,
                 GateRowsOp, TokenListOp, MatchTokensOp, ScaleRowsOp, DropoutOp,
-                NoiseOp, RowsOp, AllSumOp, AllToAllOp, SwapBlocksOp, SendOp,
-                ReceiveOp, SplitOp, ConcatOp, RouteOp, SortByExpertOp, GatherRowsOp, CombineRowsOp,
-                TransposeRowsOp, GroupedLinearOp>(context);
+                NoiseOp, RowsOp, SplitOp, ConcatOp, RouteOp, SortByExpertOp,
+                GatherRowsOp, CombineRowsOp, TransposeRowsOp, GroupedLinearOp>(
+        context);
   });
 }

@@ -54,8 +54,12 @@ UpdateKind updateKindOf(model::ParameterOp parameter);
 inline constexpr llvm::StringLiteral kUpdatePiecesAttr = "train.update_pieces";
 int64_t updatePiecesOf(mlir::Operation *module);
 
+/// Of a module: how many ranks a run has; 0: any number.
+inline constexpr llvm::StringLiteral kRunRanksAttr = "train.run_ranks";
+int64_t runRanksOf(mlir::Operation *module);
+
 /// Rows of the flat arenas, behind the statistics, whose parameters are updated
-/// alike; each of the ranks that divide the updates has as many of them.
+/// alike; each of the ranks that divide the updates, or all sums, has as many.
 struct FlatGroup {
   UpdateKind kind;
   int64_t row = 0;

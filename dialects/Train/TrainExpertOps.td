@@ -16,7 +16,7 @@ def Train_GroupedWeightGradOp
   }];
   let ownArguments = (ins Model_Tensor:$dy, Model_Tensor:$x,
     Model_Tensor:$offsets, Optional<Model_Tensor>:$init, F64Attr:$scale,
-    UnitAttr:$groups_last);
+    UnitAttr:$groups_last, DefaultValuedAttr<I64Attr, "1">:$shared);
   let results = (outs Model_Tensor:$result);
   let assemblyFormat = [{
     $dy `,` $x `,` $offsets (`init` $init^)? attr-dict

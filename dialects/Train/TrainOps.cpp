@@ -8,6 +8,7 @@
 #include "llvm/ADT/TypeSwitch.h"
 
 #include <map>
+#include <numeric>
 
 using namespace mlir;
 using namespace qlora::model;
@@ -51,6 +52,17 @@ int64_t qlora::train::updatePiecesOf(Operation *module) {
   return pieces ? pieces.getInt() : 1;
 }
 
+int64_t qlora::train::runRanksOf(Operation *module) {
+  auto ranks = module->getAttrOfType<IntegerAttr>(kRunRanksAttr);
+  return ranks ? ranks.getInt() : 0;
+}
+
+/// Among how many ranks any of the flat arenas is divided by rows.
+static int64_t flatPiecesOf(Operation *module) {
+  return std::lcm(updatePiecesOf(module),
+                  std::max<int64_t>(1, runRanksOf(module)));
+}
+
 SmallVector<FlatGroup> qlora::train::flatGroups(Operation *module) {
   std::map<UpdateKind, int64_t> elements;
   for (auto parameter : module->getRegion(0).getOps<ParameterOp>())
@@ -60,7 +72,7 @@ SmallVector<FlatGroup> qlora::train::flatGroups(Operation *module) {
   int64_t row = 0;
   for (const auto &[kind, count] : elements) {
     const int64_t rows = llvm::alignTo(llvm::divideCeil(count, kFlatColumns),
-                                       updatePiecesOf(module));
+                                       flatPiecesOf(module));
     groups.push_back({kind, row, rows});
     row += rows;
   }
@@ -127,27 +139,30 @@ LogicalResult StepOp::verifyRegions() {
 static MemorySpace spaceOf(FlatKind kind) {
   static constexpr MemorySpace kSpaces[] = {
       MemorySpace::Trainable, MemorySpace::Gradient, MemorySpace::State,
-      MemorySpace::Rounded};
+      MemorySpace::Rounded, MemorySpace::Residual};
   return kSpaces[static_cast<int>(kind)];
 }
 
 static OutsideMemory rowsOf(FlatKind kind, FlatSymbolRefAttr parameter,
-                            int64_t row, Value value, int64_t pieces = 1) {
+                            int64_t row, Value value, int64_t pieces = 1,
+                            bool isOfRun = false) {
   RankedTensorType type = tensorOf(value);
-  return {spaceOf(kind), parameter, row,
-          kind == FlatKind::State ? tensorBytes(type) : matrixRows(type),
-          pieces};
+  const int64_t rows = kind == FlatKind::State ? tensorBytes(type)
+                       : parameter             ? matrixRows(type)
+                                   : type.getNumElements() / kFlatColumns;
+  return {spaceOf(kind), parameter, row, rows, pieces, {},
+          isOfRun ? Ranks::DP : Ranks::FSDP};
 }
 
 std::optional<OutsideMemory> FlatOp::getOutsideMemory() {
   if (getStatistics())
     return OutsideMemory{spaceOf(getFlat()), {}};
   return rowsOf(getFlat(), getParameterAttr(), getRow(), getResult(),
-                getPieces());
+                getPieces(), getOfRun());
 }
 SmallVector<MemoryStore> StoreFlatOp::getMemoryStores() {
   return {{rowsOf(getFlat(), getParameterAttr(), getRow(), getValue(),
-                  getPieces()),
+                  getPieces(), getOfRun()),
            &getValueMutable()}};
 }
 std::optional<OutsideMemory> GatherFlatOp::getOutsideMemory() {
@@ -300,6 +315,7 @@ template <typename Op> static LogicalResult verifyCoding(Op op) {
 }
 LogicalResult EncodeRowsOp::verify() { return verifyCoding(*this); }
 LogicalResult DecodeRowsOp::verify() { return verifyCoding(*this); }
+LogicalResult LeftByCodesOp::verify() { return verifyCoding(*this); }
 
 LogicalResult LinearWeightGradOp::verify() {
   RankedTensorType type = tensorOf(getResult());

@@ -30,8 +30,9 @@ def Train_Dialect : Dialect {
     one `continue` (`schedule_free`). Inside are model ops and the ops below.
 
     Trainable parameters and their gradients are flat f32 arenas of one layout;
-    so is, in bf16, a copy of the parameters for who rounds them anyway. What
-    optimizers keep is an arena of its own (UpdatePiece in Optimizers.h). The
+    so is, in bf16, a copy of the parameters for who rounds them anyway, and in
+    f32 what rounding has left of gradients that were sent in fewer bits, on each
+    rank its own (`compress-gradients`). What optimizers keep is an arena of its own (UpdatePiece in Optimizers.h). The
     first kFlatColumns elements of the gradient
     arena are for statistics (kStatistics in Train.h), so that they are summed
     over ranks with the gradients; then come the parameters, those together
@@ -83,7 +84,8 @@ def Train_FlatKind : I32EnumAttr<"FlatKind", "a flat arena", [
     I32EnumAttrCase<"Trainable", 0, "trainable">,
     I32EnumAttrCase<"Gradient", 1, "gradient">,
     I32EnumAttrCase<"State", 2, "state">,
-    I32EnumAttrCase<"Rounded", 3, "rounded">]> {
+    I32EnumAttrCase<"Rounded", 3, "rounded">,
+    I32EnumAttrCase<"Residual", 4, "residual">]> {
   let cppNamespace = "::qlora::train";
   let genSpecializedAttr = 0;
 }
@@ -198,7 +200,7 @@ def Train_DecodeOp : Train_Library<"decode"> {
 }
 
 //===----------------------------------------------------------------------===//
-// Activations in 8 bits
+// Rows in 8 bits
 //===----------------------------------------------------------------------===//
 
 /// Made after reverse mode, of values that it does not go through again: so
@@ -232,6 +234,20 @@ def Train_DecodeRowsOp : Train_Coding<"decode_rows", []> {
   let results = (outs Model_FloatTensor:$x);
   let assemblyFormat =
       "$codes `,` $scales attr-dict `:` functional-type(operands, results)";
+}
+
+def Train_LeftByCodesOp : Train_Coding<"left_by_codes", []> {
+  let summary = "x - codes * scale, of rows that are finite; of others 0";
+  let description = [{
+    What is added to the next x, so that errors do not add up (Seide et al.,
+    2014). (C1), (C2) as in encode_rows.
+  }];
+  let ownArguments = (ins Model_FloatTensor:$x, Model_RowTensor:$codes,
+                       Model_RowTensor:$scales);
+  let results = (outs Model_FloatTensor:$result);
+  let assemblyFormat = [{
+    $x `,` $codes `,` $scales attr-dict `:` functional-type(operands, results)
+  }];
 }
 
 //===----------------------------------------------------------------------===//
@@ -309,26 +325,29 @@ def Train_FlatOp : Train_Op<"flat",
   let summary = "a flat arena as rows of kFlatColumns elements";
   let description = [{
     From `row` on, which counts from the first parameter, as many as the result
-    has; with `statistics` the whole arena, of which they are the first row.
-    With `parameter` rows of that one; of the state arena `row` is a byte. With
-    `pieces` so many ranges of these rows follow each other, and each rank has
-    that of its number in the group FSDP.
+    has, whose own rows may be parts of them; with `statistics` the whole arena,
+    of which they are the first row. With `parameter` rows of that one; of the
+    state arena `row` is a byte. With `pieces` so many ranges of these rows
+    follow each other, and each rank has that of its number in the group FSDP, or
+    with `of_run` among all ranks.
   }];
   let ownArguments = (ins Train_FlatKindAttr:$flat,
     OptionalAttr<FlatSymbolRefAttr>:$parameter, UnitAttr:$statistics,
     DefaultValuedAttr<I64Attr, "0">:$row,
-    DefaultValuedAttr<I64Attr, "1">:$pieces);
+    DefaultValuedAttr<I64Attr, "1">:$pieces,
+    UnitAttr:$of_run);
   let results = (outs Model_Tensor:$result);
   let assemblyFormat = "$flat ($parameter^)? attr-dict `:` type($result)";
 }
 
 def Train_StoreFlatOp : Train_Store<"store_flat"> {
   let summary = "the new contents of a flat arena, from a row on";
-  let description = "`pieces` as for `flat`.";
+  let description = "`pieces` and `of_run` as for `flat`.";
   let ownArguments = (ins Train_FlatKindAttr:$flat,
     OptionalAttr<FlatSymbolRefAttr>:$parameter, Model_Tensor:$value,
     DefaultValuedAttr<I64Attr, "0">:$row,
-    DefaultValuedAttr<I64Attr, "1">:$pieces);
+    DefaultValuedAttr<I64Attr, "1">:$pieces,
+    UnitAttr:$of_run);
   let assemblyFormat =
       "$flat ($parameter^)? `,` $value attr-dict `:` type($value)";
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The arithmetic of optimizers, and of activations in 8 bits, as rows.
+// The arithmetic of optimizers, and of rows in 8 bits, as rows.
 
 #include "dialects/Train/UpdateArithmetic.h"
 
@@ -132,7 +132,7 @@ SmallVector<Value> RoundOp::buildRow(OpBuilder &, ValueRange rows) {
 }
 
 //===----------------------------------------------------------------------===//
-// encode_rows, decode_rows
+// encode_rows, decode_rows, left_by_codes
 //===----------------------------------------------------------------------===//
 
 int64_t EncodeRowsOp::getRowColumns() {
@@ -170,4 +170,21 @@ SmallVector<Value> DecodeRowsOp::buildRow(OpBuilder &b, ValueRange arguments) {
   Value codes = arguments[0];
   Arithmetic a(b, getLoc());
   return {a.mul(codes, a.splat(arguments[1], codes.getType()))};
+}
+
+int64_t LeftByCodesOp::getRowColumns() {
+  return matrixColumns(cast<RankedTensorType>(getX().getType()));
+}
+SmallVector<MapAttr> LeftByCodesOp::getRowMaps() {
+  return {map(*this, MapKind::Full), map(*this, MapKind::Full),
+          map(*this, MapKind::Scalar)};
+}
+
+/// The scale of a row with an infinity or NaN is one, and scale - scale NaN.
+SmallVector<Value> LeftByCodesOp::buildRow(OpBuilder &b, ValueRange arguments) {
+  Arithmetic a(b, getLoc());
+  Value x = arguments[0], scale = a.splat(arguments[2], x.getType());
+  Value left = a.sub(x, a.mul(arguments[1], scale)), none = a.sub(scale, scale);
+  Value isFinite = a.compare(arith::CmpFPredicate::OEQ, none, none);
+  return {a.select(isFinite, left, a.constant(0, x.getType()))};
 }

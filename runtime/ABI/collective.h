@@ -54,9 +54,15 @@ enum qlora_group {
                            W ranks those with the same r % (W / S), and rank r
                            is number r / (W / S), its stage. The other groups
                            but DP are of ranks of one stage */
-  QLORA_GROUP_REPLICAS = 5, /* the ranks with the same number in their groups
+  QLORA_GROUP_EP = 5,   /* the E ranks that follow each other, each of which has
+                           rows of its own and an E-th of the experts of every
+                           layer, for the rows of all (`expert_ranks` of the
+                           module): of rank r those with the same r / E, and it
+                           is number r % E. Groups FSDP and CP beside it are of
+                           ranks that follow each other too, as above */
+  QLORA_GROUP_REPLICAS = 6, /* the ranks with the same number in their groups
                            FSDP, which hold the same pieces, of one stage */
-  QLORA_GROUP_COUNT = 6
+  QLORA_GROUP_COUNT = 7
 };
 
 #endif /* QLORA_RUNTIME_ABI_COLLECTIVE_H */

@@ -72,7 +72,7 @@ typedef struct qlora_step_block {
   uint32_t line_parts;  /* ranks that have a part of each line: group CP */
   uint32_t line_part;   /* which of them this rank is: its first token of a line
                            is number line_part * line_tokens */
-  uint32_t reserved;
+  uint32_t expert_part; /* which of its group EP this rank is */
 } qlora_step_block;
 
 typedef struct qlora_kernel_args {

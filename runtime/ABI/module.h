@@ -51,7 +51,7 @@ extern "C" {
 #endif
 
 #define QLORA_MODULE_MAGIC 0x41524c51u /* "QLRA", little endian */
-#define QLORA_ABI_VERSION 19u
+#define QLORA_ABI_VERSION 21u
 #define QLORA_MAX_RANK 4
 #define QLORA_PIECE_ALIGNMENT 64 /* of what ranks hold pieces of: a cache line */
 
@@ -79,16 +79,25 @@ enum qlora_arena_kind {
   QLORA_ARENA_INPUT = 7,     /* what the runtime writes before each entry */
   QLORA_ARENA_RESULT = 8,    /* what the runtime reads after an entry */
   QLORA_ARENA_HOST = 9,      /* frozen weights too, of which kernels read single
-                                rows: on a card pinned host memory that its
-                                kernels read over the bus, elsewhere ordinary
-                                memory. Not part of a memory limit */
-  QLORA_ARENA_KIND_COUNT = 10
+                                 rows, and commands copy the whole: on a card
+                                 pinned host memory that its kernels read over
+                                 the bus, elsewhere ordinary memory. Not part of
+                                 a memory limit */
+  QLORA_ARENA_RESIDUAL = 10, /* f32, the layout of GRADIENT: what rounding has
+                                left of this rank's gradients; zero before the
+                                first step of a run */
+  QLORA_ARENA_KIND_COUNT = 11
 };
 
 typedef struct qlora_arena {
   uint32_t kind;      /* enum qlora_arena_kind; each kind at most once */
   uint32_t alignment; /* of the base address, a power of two */
   uint64_t bytes;
+  uint32_t on_host; /* 1: in such memory as HOST is; of STATE alone. Kernels read
+                       and write it where it is: each number of it is touched
+                       once a step, so that staging it would move the same bytes
+                       over the bus, and cost memory of the card and copies */
+  uint32_t reserved;
 } qlora_arena;
 
 /* Parameters -------------------------------------------------------------- */
@@ -160,12 +169,14 @@ typedef struct qlora_parameter {
                      at `offset`, each so many bytes, is behind each other a
                      range of tensors; gradients are so too */
   uint64_t first; /* byte of that range at which this one begins; else 0 */
-  uint32_t slices; /* 0: every rank has the whole tensor. Else `tensor_ranks`, and
-                      `shape` is that of a slice: of the tensor as its files have
-                      it, quantised as a whole, dimension `slice_dimension` is so
-                      many times as long. It is `segments` runs, whose lengths
-                      are constants from `first_segment` on; rank number i of
-                      group TP has the i-th of equal parts of each */
+  uint32_t slices; /* 0: every rank has the whole tensor. Else `tensor_ranks`, or
+                      `expert_ranks`, and `shape` is that of a slice: of the
+                      tensor as its files have it, quantised as a whole, dimension
+                      `slice_dimension` is so many times as long. It is `segments`
+                      runs, whose lengths are constants from `first_segment` on;
+                      rank number i of group TP, or EP, has the i-th of equal
+                      parts of each. Of group TP, `piece` may be a part of the
+                      slice */
   uint32_t slice_dimension;
   uint32_t segments;
   uint32_t first_segment;
@@ -384,6 +395,10 @@ typedef struct qlora_module {
                               each holds all of them whole. Not beside
                               `update_pieces`, and equal to `shards` where both
                               are more than 1 */
+  uint32_t expert_ranks; /* ranks that share the experts (group EP); 1: each has
+                            all of them. Not beside `tensor_ranks` */
+  uint32_t run_ranks; /* how many ranks a run has; 0: any multiple of those that
+                         work together */
 
   const qlora_arena *arenas;
   const qlora_parameter *parameters;
@@ -408,7 +423,7 @@ typedef const qlora_module *(*qlora_module_query_function)(
 #ifdef __cplusplus
 } /* extern "C" */
 
-static_assert(sizeof(qlora_arena) == 16, "qlora_arena is part of the format");
+static_assert(sizeof(qlora_arena) == 24, "qlora_arena is part of the format");
 static_assert(sizeof(qlora_parameter) == 136, "part of the format");
 static_assert(sizeof(qlora_image) == 32, "part of the format");
 static_assert(sizeof(qlora_kernel) == 40, "part of the format");
@@ -417,7 +432,7 @@ static_assert(sizeof(qlora_operand) == 40, "part of the format");
 static_assert(sizeof(qlora_command) == 16, "four are one cache line");
 static_assert(sizeof(qlora_entry) == 40, "part of the format");
 static_assert(sizeof(qlora_binding) == 24, "part of the format");
-static_assert(sizeof(qlora_module) == 208, "part of the format");
+static_assert(sizeof(qlora_module) == 216, "part of the format");
 #endif
 
 #endif /* QLORA_RUNTIME_ABI_MODULE_H */

@@ -178,6 +178,15 @@ const OptionRow kRows[] = {
      "memory a rank may use, such as 20GiB; auto: what is free on this "
      "machine; 0: no limit",
      "", "auto", 0},
+    {"host_memory_limit", kSize, "0", kProgram, kShape,
+     "pinned host memory that each rank may use for what --offload puts there; "
+     "0: no limit",
+     "", "", 0},
+    {"offload", kNames, "[]", kProgram, kShape,
+     "what lives in pinned host memory: base: frozen weights, each copied to the "
+     "card one layer ahead of its use, in the forward and in the backward; "
+     "optimizer: what it keeps, which updates read and write over the bus; "
+     "embedding: as --offload-embedding true"},
     {"offload_embedding", kChoice, "auto", kProgram, kShape,
      "an input embedding that is only read by rows lives in pinned host "
      "memory; auto: where the memory limit asks for it",
@@ -192,9 +201,15 @@ const OptionRow kRows[] = {
      "every N ranks have the same rows, and slices of the weights, and share each "
      "product; cp=N: every N ranks have the same rows, and each an N-th of every "
      "line's tokens; pp=N: every N ranks, far from each other, have the same rows, "
-     "and each an N-th of the layers; what is left of --gpus is data parallel; "
-     "auto: the fastest of these, but for tp, cp and pp, that fits the memory "
-     "limit, by what is planned and predicted"},
+     "and each an N-th of the layers; ep=N: every N ranks that follow each other "
+     "have an N-th of the experts of each layer, for the rows of all; what is left "
+     "of --gpus is data parallel; auto: the fastest of these, but for tp, cp and "
+     "pp, that fits the memory limit, by what is planned and predicted"},
+    {"ddp_comm_hook", kChoice, "no", kProgram, kShape,
+     "what ranks send of gradients: no, f32 as they are; bf16, rounded, in half of "
+     "the bytes; int8, codes of blocks of 256, in a quarter, where what rounding "
+     "leaves is added to the next step's gradients",
+     "", "no bf16 int8"},
     {"num_micro_batches", kInt, "0", kProgram, kShape,
      "chunks that --parallel pp divides the rows of a micro-batch into, so that "
      "all stages have something to do; 0: at most four for each stage",

@@ -17,8 +17,8 @@ namespace qlora {
 static constexpr int64_t kMaxAxis = 65535;
 
 namespace {
-/// One that is not there yet has no number in a mesh, nor has dp. Axes of one
-/// group are of the same ranks, and have one number.
+/// What is left, dp, has no number in a mesh. Axes of one group are of the same
+/// ranks, and have one number.
 struct Axis {
   std::string_view name;
   int64_t ParallelMesh::*ranks = nullptr;
@@ -34,7 +34,7 @@ static constexpr Axis kAxes[] = {
     {"tp", &ParallelMesh::tensorRanks, QLORA_GROUP_TP},
     {"pp", &ParallelMesh::stages, QLORA_GROUP_PP},
     {"cp", &ParallelMesh::contextRanks, QLORA_GROUP_CP},
-    {"ep"}};
+    {"ep", &ParallelMesh::expertRanks, QLORA_GROUP_EP}};
 
 static Status setAxis(ParallelMesh &mesh, std::string_view name,
                       int64_t ranks) {
@@ -48,10 +48,6 @@ static Status setAxis(ParallelMesh &mesh, std::string_view name,
   if (name == "dp")
     return Status::invalid("--parallel: dp is what is left of the ranks of a "
                            "run; give it with --gpus");
-  if (!axis->ranks)
-    return Status::invalid("--parallel: {} is not there yet; fsdp, zero1, zero2, "
-                           "tp, pp and cp are",
-                           name);
   mesh.*axis->ranks = ranks;
   return Status::ok();
 }
@@ -65,17 +61,10 @@ static int64_t ranksOf(const ParallelMesh &mesh, qlora_group group) {
   return ranks;
 }
 
-/// Of the first axis of a group that a mesh has.
-static std::string_view nameOf(const ParallelMesh &mesh, qlora_group group) {
-  for (const Axis &axis : kAxes)
-    if (axis.ranks && axis.group == group && mesh.*axis.ranks > 1)
-      return axis.name;
-  return "none";
-}
-
-/// Pieces are on ranks that follow each other, as a line's parts are.
+/// Pieces are on ranks that follow each other, as a line's parts and experts are.
 int64_t ParallelMesh::size() const {
-  return std::max(ranksOf(*this, QLORA_GROUP_FSDP), contextRanks) *
+  return std::max({ranksOf(*this, QLORA_GROUP_FSDP), contextRanks,
+                   expertRanks}) *
          tensorRanks * stages;
 }
 
@@ -106,21 +95,28 @@ static Status checkPieces(const ParallelMesh &mesh) {
     return Status::invalid("--parallel: zero2={} divides what zero1 does, and "
                            "more; leave zero1 out",
                            mesh.trainedPieces);
-  if (mesh.trainedPieces > 1 && mesh.stages > 1)
-    return Status::invalid("--parallel: {}={} together with {}={} is not there "
-                           "yet; give one of them",
-                           "zero2", mesh.trainedPieces, "pp", mesh.stages);
+  for (const auto &[axis, ranks] :
+       {std::pair("pp", mesh.stages), {"tp", mesh.tensorRanks}})
+    if (mesh.trainedPieces > 1 && ranks > 1)
+      return Status::invalid("--parallel: {}={} together with {}={} is not there "
+                             "yet; give one of them",
+                             "zero2", mesh.trainedPieces, axis, ranks);
   return Status::ok();
 }
 
-/// Whether axes of these groups may be in one mesh: pieces, with lines that are
-/// shared or with stages.
+/// Groups of ranks that follow each other, so that one size divides the other.
+static bool followEachOther(qlora_group group) {
+  return group == QLORA_GROUP_FSDP || group == QLORA_GROUP_CP ||
+         group == QLORA_GROUP_EP;
+}
+
+/// Whether axes of these groups may be in one mesh.
 static bool goTogether(qlora_group one, qlora_group other) {
-  const auto withPieces = [](qlora_group group) {
-    return group == QLORA_GROUP_CP || group == QLORA_GROUP_PP;
-  };
-  return one == other || (one == QLORA_GROUP_FSDP && withPieces(other)) ||
-         (other == QLORA_GROUP_FSDP && withPieces(one));
+  if (one == QLORA_GROUP_FSDP && other == QLORA_GROUP_TP)
+    return true;
+  if (one == QLORA_GROUP_PP || other == QLORA_GROUP_PP)
+    return one != QLORA_GROUP_CP && other != QLORA_GROUP_CP;
+  return followEachOther(one) && followEachOther(other);
 }
 
 static Status checkTogether(const ParallelMesh &mesh) {
@@ -129,7 +125,8 @@ static Status checkTogether(const ParallelMesh &mesh) {
     if (!axis.ranks || mesh.*axis.ranks == 1)
       continue;
     for (const Axis *other : used)
-      if (!goTogether(axis.group, other->group))
+      if (axis.group != other->group && !goTogether(axis.group, other->group) &&
+          !goTogether(other->group, axis.group))
         return Status::invalid("--parallel: {}={} together with {}={} is not "
                                "there yet; give one of them",
                                other->name, mesh.*other->ranks, axis.name,
@@ -139,37 +136,54 @@ static Status checkTogether(const ParallelMesh &mesh) {
   return Status::ok();
 }
 
-/// Both are groups of ranks that follow each other.
-static Status checkContext(const ParallelMesh &mesh) {
-  const int64_t pieces = ranksOf(mesh, QLORA_GROUP_FSDP);
-  const int64_t context = mesh.contextRanks;
-  if (std::max(pieces, context) % std::min(pieces, context) == 0)
-    return Status::ok();
-  return Status::invalid("--parallel: {}={} and cp={} are of ranks that follow "
-                         "each other; give numbers of which one divides the "
-                         "other",
-                         nameOf(mesh, QLORA_GROUP_FSDP), pieces, context);
+/// Of groups of ranks that follow each other.
+static Status checkSizes(const ParallelMesh &mesh) {
+  for (const Axis &axis : kAxes)
+    for (const Axis &other : kAxes) {
+      if (!axis.ranks || !other.ranks || !followEachOther(axis.group) ||
+          !followEachOther(other.group))
+        continue;
+      const int64_t one = mesh.*axis.ranks, two = mesh.*other.ranks;
+      if (std::max(one, two) % std::min(one, two) != 0)
+        return Status::invalid("--parallel: {}={} and {}={} are of ranks that "
+                               "follow each other; give numbers of which one "
+                               "divides the other",
+                               axis.name, one, other.name, two);
+    }
+  return Status::ok();
 }
 
-/// Whether an axis of a mesh of `ranks` ranks may have `number` of them.
+/// Whether an axis of a mesh of `ranks` ranks may have `number` of them. All
+/// axes of candidates are of ranks that follow each other.
 static bool mayHave(const ParallelMesh &mesh, const Axis &axis, int64_t number,
                     int64_t ranks) {
   const int64_t known = ranksOf(mesh, axis.group);
-  return known > 1 ? number == known : ranks % (mesh.size() * number) == 0;
+  return known > 1 ? number == known : ranks % number == 0;
+}
+
+/// Alone, or beside a base in as many pieces: others are many, and no better.
+static bool isWorthSharingExperts(const ParallelMesh &mesh, int64_t number) {
+  return mesh.updatePieces == 1 && mesh.trainedPieces == 1 &&
+         (mesh.shards == 1 || mesh.shards == number);
 }
 
 std::vector<ParallelMesh> ParallelMesh::candidates(int64_t ranks,
-                                                   bool trainsModel) {
+                                                   bool trainsModel,
+                                                   int64_t experts) {
   std::vector<ParallelMesh> meshes = {ParallelMesh()};
   for (const Axis &axis : kAxes) {
     const bool isOfTrained = axis.ranks == &ParallelMesh::trainedPieces;
-    if (!axis.ranks || axis.group != QLORA_GROUP_FSDP ||
+    const bool isOfExperts = axis.group == QLORA_GROUP_EP;
+    const int64_t most = isOfExperts ? experts : ranks;
+    if (!axis.ranks || (axis.group != QLORA_GROUP_FSDP && !isOfExperts) ||
         (isOfTrained && !trainsModel))
       continue;
     for (size_t i = 0, simpler = meshes.size(); i < simpler; ++i)
-      for (int64_t number = 2; number <= std::min(ranks, kMaxAxis); ++number) {
+      for (int64_t number = 2; number <= std::min(most, kMaxAxis); ++number) {
         ParallelMesh mesh = meshes[i];
-        if (!mayHave(mesh, axis, number, ranks))
+        if (!mayHave(mesh, axis, number, ranks) ||
+            (isOfExperts && (experts % number != 0 ||
+                             !isWorthSharingExperts(mesh, number))))
           continue;
         mesh.*axis.ranks = number;
         if (checkPieces(mesh).isOk())
@@ -207,7 +221,7 @@ StatusOr<ParallelMesh> ParallelMesh::parse(std::string_view text) {
   }
   QLORA_RETURN_IF_ERROR(checkPieces(mesh));
   QLORA_RETURN_IF_ERROR(checkTogether(mesh));
-  QLORA_RETURN_IF_ERROR(checkContext(mesh));
+  QLORA_RETURN_IF_ERROR(checkSizes(mesh));
   return mesh;
 }
 

@@ -10,6 +10,9 @@
 //   --parallel tp=4       each product, among four that have the same rows
 //   --parallel cp=4       each line's tokens, among four that have the same rows
 //   --parallel fsdp=8,cp=4  pieces, among two such fours
+//   --parallel ep=4       the experts of each layer, among four that follow each
+//                         other
+//   --parallel ep=4,fsdp=4  these, and the rest of the base in pieces
 //   --parallel pp=4       the layers, among four that have the same rows
 //   --parallel pp=2,fsdp=4  pieces of each half of them, among four
 //   --parallel auto       the compiler chooses: tools/qloracc/LayoutSearch.h
@@ -39,6 +42,7 @@ struct ParallelMesh {
   int64_t trainedPieces = 1; ///< zero2: ranks that divide what is trained
   int64_t tensorRanks = 1;  ///< tp: ranks that share each product
   int64_t contextRanks = 1; ///< cp: ranks that share each line
+  int64_t expertRanks = 1;  ///< ep: ranks that share the experts of each layer
   int64_t stages = 1; ///< pp: ranks that have a part of the layers each
 
   /// "fsdp=4", or "" or "none" for a mesh of one. kInvalidArgument names the
@@ -48,9 +52,11 @@ struct ParallelMesh {
 
   /// Every mesh that `ranks` ranks can have and that leaves each its own rows,
   /// so that a step is the same; the simplest first. What is trained is worth
-  /// dividing where it is the model itself.
+  /// dividing where it is the model itself; of layers with `experts` of them,
+  /// or several such numbers' common divisor, ranks can share these.
   static std::vector<ParallelMesh> candidates(int64_t ranks,
-                                              bool trainsModel = false);
+                                              bool trainsModel = false,
+                                              int64_t experts = 0);
 
   /// As parse() reads it.
   std::string text() const;

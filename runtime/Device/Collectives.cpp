@@ -72,6 +72,8 @@ sharingOf(const LoadedModule &module) {
     return {"shares each product", "tp"};
   if (module.contextRanks() > module.groupSize())
     return {"shares each line", "cp"};
+  if (module.expertRanks() > module.groupSize())
+    return {"shares its experts", "ep"};
   if (module.table().shards > 1)
     return {"divides its base", "fsdp"};
   return module.table().trained_pieces > 1
@@ -81,6 +83,12 @@ sharingOf(const LoadedModule &module) {
 
 Status checkMesh(const LoadedModule &module, int ranks) {
   const int mesh = module.meshSize();
+  if (const auto fixed = static_cast<int>(module.table().run_ranks);
+      fixed != 0 && fixed != ranks)
+    return Status::invalid("'{}' sums gradients in 8 bits among {} ranks, but {} "
+                           "{} started; start {}, or compile with --ranks {}",
+                           module.path(), fixed, ranks,
+                           ranks == 1 ? "was" : "were", fixed, ranks);
   if (ranks % mesh == 0)
     return Status::ok();
   const auto [what, axis] = sharingOf(module);

@@ -158,6 +158,7 @@ Status Device::begin(const qlora_entry &entry,
   step.shard = numberIn(shardGroup(*module));
   step.line_parts = static_cast<uint32_t>(module->contextRanks());
   step.line_part = numberIn(QLORA_GROUP_CP);
+  step.expert_part = numberIn(QLORA_GROUP_EP);
   // Kernels divide by it, also in entries without lines.
   step.line_tokens = static_cast<uint32_t>(
       std::max<int64_t>(1, entry.length / module->contextRanks()));
@@ -264,7 +265,8 @@ std::vector<ArenaUse> Device::memory() const {
     const qlora_arena &arena = module->arenas()[i];
     uses.push_back({static_cast<qlora_arena_kind>(arena.kind), arena.bytes,
                     allocatedBytes(i),
-                    arena.kind == QLORA_ARENA_FROZEN && frozenIsShared});
+                    arena.kind == QLORA_ARENA_FROZEN && frozenIsShared,
+                    isOnHost(arena)});
   }
   return uses;
 }

@@ -79,6 +79,7 @@ struct ArenaUse {
   uint64_t plannedBytes = 0;
   uint64_t allocatedBytes = 0; ///< 0 on devices that only count
   bool shared = false;         ///< one copy for all ranks of this host
+  bool onHost = false;         ///< beside the device's memory and its limit
 };
 
 /// Memory of the device that is in no arena.

@@ -142,6 +142,10 @@ double qlora::secondsOf(const KernelRequest &request,
   return seconds;
 }
 
+double qlora::busSeconds(double bytes, const DeviceProfile &device) {
+  return device.gpu ? bytes / (device.gpu->hostLinkGbps * 1e9) : 0;
+}
+
 Work qlora::withCached(Work work, double bytes) {
   work.bytes -=
       std::min({bytes, work.bytes, kCacheBytes}) * (1 - 1 / kCacheSpeed);

@@ -103,6 +103,10 @@ Demand demandOf(const Work &work, const DeviceProfile &device);
 /// demandOf(...).seconds(): of `work` on all cores of `device`.
 double secondsOf(const Work &work, const DeviceProfile &device);
 
+/// Of so many bytes over the bus between a card and its host, be they read or
+/// written; none where there is one memory.
+double busSeconds(double bytes, const DeviceProfile &device);
+
 /// `work` where `bytes` of what it reads were written just before it, on a
 /// CPU: as many of them as a cache holds come from there.
 Work withCached(Work work, double bytes);

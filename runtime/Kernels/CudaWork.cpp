@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <utility>
 
 using namespace qlora;
 using namespace qlora::plans;
@@ -63,6 +64,20 @@ static Kernels panelMatmulWork(const KernelRequest &r) {
   if (plan.decoded)
     kernels.push_back(panelDecodeWork(r));
   append(kernels, productWork(plan.problem));
+  return kernels;
+}
+
+/// Our own kernel, which multiplies without tensor cores: at the rate of f32.
+static Kernels groupedWork(const KernelRequest &r) {
+  Work product = kernelWork(r);
+  product.f32Flops = std::exchange(product.panelF32Flops, 0) +
+                     std::exchange(product.panelBf16Flops, 0) +
+                     std::exchange(product.bf16Flops, 0) + product.f32Flops;
+  product.thinBytes = product.decodedNumbers = product.waitedBytes = 0;
+  Kernels kernels;
+  if (r.op->name == "grouped_matmul" && r.dtype("w") != r.dtype("a"))
+    kernels.push_back(panelDecodeWork(r));
+  kernels.push_back(product);
   return kernels;
 }
 
@@ -138,6 +153,8 @@ static constexpr CudaWorkRow kRows[] = {
     {"head_loss", headWork},
     {"head_loss_grad", headWork},
     {"head_part", headWork},
+    {"grouped_matmul", groupedWork},
+    {"grouped_weight_grad", groupedWork},
 };
 
 static const KernelRow &firstRow(const KernelRequest &request) {

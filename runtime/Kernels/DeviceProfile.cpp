@@ -133,6 +133,7 @@ static StatusOr<GpuRates> readGpuRates(ProfileReader reader) {
   reader.readRate("node_link_gbps", gpu.nodeLinkGbps);
   reader.readRate("network_gbps", gpu.networkGbps);
   reader.readRate("all_reduce_us", gpu.allReduceMicroseconds);
+  reader.readRate("host_link_gbps", gpu.hostLinkGbps);
   QLORA_RETURN_IF_ERROR(reader.finish());
   return gpu;
 }

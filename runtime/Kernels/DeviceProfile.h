@@ -20,7 +20,8 @@
 //              "attention_cuda": (the same keys, of our own kernels),
 //              "thin_gemm_gbps": 2580, "issue_gops": 29652,
 //              "launch_us": 1.5, "gpus_per_node": 8, "node_link_gbps": 370,
-//              "network_gbps": 48, "all_reduce_us": 20}
+//              "network_gbps": 48, "all_reduce_us": 20,
+//              "host_link_gbps": 52}
 //   the table of known cards (KnownCards.cpp), by name.
 //
 // Rates are what large kernels reach, measured or assumed, not data-sheet
@@ -72,6 +73,8 @@ struct GpuRates {
   double networkGbps = 0;
   /// A small all-reduce inside a node; each doubling of nodes adds as much.
   double allReduceMicroseconds = 0;
+  /// Of a card's bus to its host's memory, each way, 10^9 bytes per second.
+  double hostLinkGbps = 0;
 };
 
 /// What our kernels reach on a CPU, beside the rates of large GEMMs.

@@ -123,26 +123,33 @@ static Work int8MatmulWork(const KernelRequest &r) {
   return work;
 }
 
+/// Rows that are expected in groups.
+static int64_t groupedRows(const KernelRequest &r) {
+  return (r.constant("m") + r.constant("shared") - 1) / r.constant("shared");
+}
+
 /// As if every group had rows: each weight is decoded once.
 static Work groupedMatmulWork(const KernelRequest &r) {
   const std::vector<OperandShape> shapes = r.op->shapes(r).each;
   const qlora_dtype compute = *r.dtype("a");
-  Work work = gemmWork(r.constant("m"), shapes[3].columns, shapes[0].columns,
-                       compute, compute, *r.dtype("c"),
-                       r.constant("beta") != 0);
+  const int64_t rows = groupedRows(r);
+  Work work = gemmWork(rows, shapes[3].columns, shapes[0].columns, compute,
+                       compute, *r.dtype("c"), r.constant("beta") != 0);
   std::swap(work.f32Flops, work.panelF32Flops);
   std::swap(work.bf16Flops, work.panelBf16Flops);
   const double weights = double(r.constant("rows")) * r.constant("columns");
-  work.bytes = storedBytes(r) + bytesOf(double(r.constant("m")) *
-                                            (shapes[0].columns +
-                                             shapes[3].columns), compute);
+  // What has no group is cleared.
+  work.bytes = storedBytes(r) +
+               bytesOf(double(rows) * shapes[0].columns +
+                           double(r.constant("m")) * shapes[3].columns,
+                       compute);
   work.waitedBytes = work.bytes;
   work.decodedNumbers = decodedNumbers(weights, *r.dtype("w"));
   return work;
 }
 
 static Work groupedWeightGradWork(const KernelRequest &r) {
-  return gemmWork(r.constant("rows"), r.constant("columns"), r.constant("m"),
+  return gemmWork(r.constant("rows"), r.constant("columns"), groupedRows(r),
                   *r.dtype("dy"), *r.dtype("x"), QLORA_DTYPE_F32,
                   r.constant("beta") != 0);
 }

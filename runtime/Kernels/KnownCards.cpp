@@ -4,7 +4,8 @@
 // of data sheets; what large kernels reach of them is assumed, and is the same
 // share for all cards unless a row says otherwise: an H200's 0.80 of the dense
 // bf16 peak in GEMMs, 0.90 of the memory's bandwidth. Of a link, 0.82: a ring's
-// bus bandwidth is 370 of NVLink 4's 450 GB/s (NVIDIA/nccl-tests, issue 212).
+// bus bandwidth is 370 of NVLink 4's 450 GB/s (NVIDIA/nccl-tests, issue 212); so
+// of the bus to the host, PCIe 4.0's 31.5 or 5.0's 63 GB/s each way.
 //
 // Attention of cuDNN: an H200's 480 TFLOP/s forward and 370 backward at 2,048
 // tokens (NVIDIA's table for cuDNN 9.19), 610 and 510 at 8,192.
@@ -46,6 +47,7 @@ struct Card {
   double copyGbps;
   double nodeLinkGbps, networkGbps;
   int64_t gpusPerNode;
+  double hostLinkGbps;
 };
 
 constexpr Card kCards[] = {
@@ -54,25 +56,25 @@ constexpr Card kCards[] = {
     // peak that FlashAttention-2 (Dao, 2023) gives for it, at 2,048 by the
     // H200's ratio.
     {"a100", "NVIDIA A100 SXM 80 GB", 108, 80, 1.41, 250, 15,
-     {{150, 190}, {120, 165}}, {{138, 148}, {87, 93}}, 1830, 246, 23, 8},
+     {{150, 190}, {120, 165}}, {{138, 148}, {87, 93}}, 1830, 246, 23, 8, 26},
     // Peaks: 989 bf16, 3.35 TB/s, as an H200 otherwise; GEMMs assumed slower
     // than its (700), cuDNN's attention by the same ratio.
     {"h100", "NVIDIA H100 SXM", 132, 80, 1.755, 700, 50,
-     {{425, 540}, {328, 450}}, {{210, 225}, {130, 140}}, 2900, 370, 48, 8},
+     {{425, 540}, {328, 450}}, {{210, 225}, {130, 140}}, 2900, 370, 48, 8, 52},
     // Peaks: 989 bf16, 4.8 TB/s, NVLink 450 GB/s each way, 400 Gb/s for each
     // card. The rates of the design's estimates.
     {"h200", "NVIDIA H200 SXM", 132, 141, 1.755, 790, 50,
-     {{480, 610}, {370, 510}}, {{210, 225}, {130, 140}}, 4300, 370, 48, 8},
+     {{480, 610}, {370, 510}}, {{210, 225}, {130, 140}}, 4300, 370, 48, 8, 52},
     // Peaks (HGX): 2250 bf16, 75 f32, 7.7 TB/s, NVLink 900 GB/s each way.
     // cuDNN's attention: by the peaks.
     {"b200", "NVIDIA B200", 148, 180, 1.85, 1800, 56,
-     {{1090, 1390}, {840, 1160}}, {{249, 266}, {156, 167}}, 6930, 740, 48, 8},
+     {{1090, 1390}, {840, 1160}}, {{249, 266}, {156, 167}}, 6930, 740, 48, 8, 52},
     // Peaks: 165 bf16 with f32 sums, 82.6 f32, 1.008 TB/s. No links but PCIe
     // 4.0 through the host, and 25 Gb/s Ethernet. cuDNN's attention: by the
     // peaks. Ours: half of what the tensor cores allow, which are half of an
     // A100's per multiprocessor and clock; backward 5 of 7 products are needed.
     {"rtx4090", "NVIDIA GeForce RTX 4090", 128, 24, 2.52, 132, 62,
-     {{80, 102}, {62, 86}}, {{78, 83}, {56, 60}}, 907, 10, 3, 8},
+     {{80, 102}, {62, 86}}, {{78, 83}, {56, 60}}, 907, 10, 3, 8, 26},
 };
 
 AttentionRate inGflops(const AttentionRate &tflops) {
@@ -102,6 +104,7 @@ DeviceProfile profileOf(const Card &card) {
   gpu.nodeLinkGbps = card.nodeLinkGbps;
   gpu.networkGbps = card.networkGbps;
   gpu.allReduceMicroseconds = 20;
+  gpu.hostLinkGbps = card.hostLinkGbps;
   return profile;
 }
 

@@ -16,7 +16,9 @@ namespace qlora {
 
 /// Ranks of a group that divides something, whose number a program knows.
 static int64_t dividingRanks(const qlora_module &m, unsigned group) {
-  const bool isKnown = group > QLORA_GROUP_DP && group < QLORA_GROUP_REPLICAS;
+  if (group == QLORA_GROUP_DP)
+    return std::max<int64_t>(1, m.run_ranks);
+  const bool isKnown = group < QLORA_GROUP_REPLICAS;
   return isKnown ? GroupSizes::of(m)[group] : 1;
 }
 

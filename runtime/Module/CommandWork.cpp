@@ -41,17 +41,20 @@ static StepPart refinedPart(StepPart part, const Work &work,
   return demand.isMemoryBound() ? StepPart::kThinGemm : part;
 }
 
-/// What is touched of each operand is read or written once; of one that is
+/// What is touched of an operand is read or written once; of one that is
 /// updated, both.
+static double operandBytes(const LoadedModule &module,
+                           const qlora_command &command, size_t i) {
+  const qlora_operand &operand = module.operands(command)[i];
+  return double(operand.bytes - operand.skipped) *
+         (effectiveAccess(module, command, i) == QLORA_READ_WRITE ? 2 : 1);
+}
+
 static double operandBytes(const LoadedModule &module,
                            const qlora_command &command) {
   double bytes = 0;
-  const auto operands = module.operands(command);
-  for (size_t i = 0; i < operands.size(); ++i) {
-    const qlora_access access = effectiveAccess(module, command, i);
-    bytes += double(operands[i].bytes - operands[i].skipped) *
-             (access == QLORA_READ_WRITE ? 2 : 1);
-  }
+  for (size_t i = 0; i < command.operand_count; ++i)
+    bytes += operandBytes(module, command, i);
   return bytes;
 }
 
@@ -61,6 +64,17 @@ static const KernelRow *rowOf(const LoadedModule &module,
   return command.kind == QLORA_COMMAND_LAUNCH
              ? findLaunchRow(module, module.launches()[command.target])
              : nullptr;
+}
+
+double bytesOverBus(const LoadedModule &module, const qlora_command &command) {
+  const KernelRow *row = rowOf(module, command);
+  const auto operands = module.operands(command);
+  double bytes = 0;
+  for (size_t i = 0; i < operands.size(); ++i)
+    if (isOnHost(module.arenas()[operands[i].arena]) &&
+        !(row && row->op->operands[i].isReadByRows))
+      bytes += operandBytes(module, command, i);
+  return bytes;
 }
 
 std::vector<CommandKernel> kernelsOf(const LoadedModule &module,
@@ -88,6 +102,9 @@ std::vector<CommandKernel> kernelsOf(const LoadedModule &module,
         {isUpdate ? StepPart::kOptimizer : refinedPart(part, work, demand),
          work, demand});
   }
+  if (!kernels.empty())
+    kernels.front().demand.serial +=
+        busSeconds(bytesOverBus(module, command), device);
   return kernels;
 }
 

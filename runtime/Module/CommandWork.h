@@ -5,7 +5,8 @@
 // predictions (Predict/StepPrediction.h) and profiles (Watch/Profiler.h).
 //
 // A library launch does what its row's host code would launch; a generated
-// kernel reads or writes each operand once.
+// kernel reads or writes each operand once. What it touches in host memory comes
+// over the bus, in seconds that nothing hides.
 
 #ifndef QLORA_RUNTIME_MODULE_COMMANDWORK_H
 #define QLORA_RUNTIME_MODULE_COMMANDWORK_H
@@ -48,6 +49,10 @@ std::vector<CommandKernel> kernelsOf(const LoadedModule &module,
                                      bool isUpdate,
                                      const DeviceProfile &device,
                                      const KernelRow *row = nullptr);
+
+/// Bytes of a command's operands that are on the host of a card, read or written;
+/// not of tables of which a kernel reads rows.
+double bytesOverBus(const LoadedModule &module, const qlora_command &command);
 
 /// neededFlops of a command's launch; 0 for every other command.
 double flopsOf(const LoadedModule &module, const qlora_command &command);

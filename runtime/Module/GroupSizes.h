@@ -25,8 +25,8 @@ class GroupSizes {
 public:
   using Axis = std::pair<qlora_group, int64_t>;
 
-  /// A mesh by itself: groups FSDP, TP, CP and PP of so many ranks, those that
-  /// are not named of one.
+  /// A mesh by itself: groups FSDP, TP, CP, PP and EP of so many ranks, those
+  /// that are not named of one.
   constexpr GroupSizes(std::initializer_list<Axis> axes = {}) {
     sizes.fill(1);
     for (const auto &[group, ranks] : axes)
@@ -39,7 +39,8 @@ public:
                                          header.trained_pieces})},
             {QLORA_GROUP_TP, header.tensor_ranks},
             {QLORA_GROUP_CP, header.context_ranks},
-            {QLORA_GROUP_PP, header.stages}};
+            {QLORA_GROUP_PP, header.stages},
+            {QLORA_GROUP_EP, header.expert_ranks}};
   }
   /// The same mesh, as often as a run of `ranks` ranks has it.
   constexpr GroupSizes on(int64_t ranks) const {
@@ -51,10 +52,11 @@ public:
   }
 
   constexpr int64_t operator[](unsigned group) const { return sizes[group]; }
-  /// Ranks of all groups but DP and REPLICAS together, of which those of FSDP
-  /// and CP are the same ones: what may run is a multiple.
+  /// Ranks of all groups but DP and REPLICAS together, of which those of FSDP,
+  /// CP and EP are the same ones: what may run is a multiple.
   constexpr int64_t meshSize() const {
-    return std::max(sizes[QLORA_GROUP_FSDP], sizes[QLORA_GROUP_CP]) *
+    return std::max({sizes[QLORA_GROUP_FSDP], sizes[QLORA_GROUP_CP],
+                     sizes[QLORA_GROUP_EP]}) *
            sizes[QLORA_GROUP_TP] * sizes[QLORA_GROUP_PP];
   }
   constexpr int64_t stride(unsigned group) const {

@@ -37,6 +37,22 @@ static Status checkPieces(const qlora_module &module) {
   return Status::ok();
 }
 
+/// Of ranks that follow each other, as those of pieces and of lines do.
+static Status checkExperts(const qlora_module &module) {
+  const uint32_t experts = module.expert_ranks;
+  if (experts == 0 || experts > kMaxShards ||
+      (experts > 1 && module.tensor_ranks > 1))
+    return damaged("experts shared by {} ranks, and products by {}", experts,
+                   module.tensor_ranks);
+  for (const uint32_t other :
+       {module.shards, module.update_pieces, module.trained_pieces,
+        module.context_ranks})
+    if (std::max(experts, other) % std::min(experts, other) != 0)
+      return damaged("experts shared by {} ranks, and pieces or lines by {}",
+                     experts, other);
+  return Status::ok();
+}
+
 /// Of ranks that follow each other, as those of pieces do.
 static Status checkContext(const qlora_module &module) {
   const uint32_t context = module.context_ranks;
@@ -70,10 +86,9 @@ static Status checkHeader(const qlora_module &module) {
   QLORA_RETURN_IF_ERROR(checkPieces(module));
   if (module.tensor_ranks == 0 || module.tensor_ranks > kMaxShards)
     return damaged("products shared by {} ranks", module.tensor_ranks);
-  if (module.tensor_ranks > 1 &&
-      (module.shards > 1 || module.update_pieces > 1 ||
-       module.trained_pieces > 1))
-    return damaged("products shared by {} ranks, and pieces on others",
+  if (module.tensor_ranks > 1 && module.trained_pieces > 1)
+    return damaged("products shared by {} ranks, and what is trained in pieces "
+                   "on others",
                    module.tensor_ranks);
   if (module.stages == 0 || module.stages > kMaxShards ||
       module.stage >= module.stages)
@@ -81,7 +96,10 @@ static Status checkHeader(const qlora_module &module) {
   if (module.stages > 1 && module.trained_pieces > 1)
     return damaged("{} stages, and what is trained in pieces on {} ranks",
                    module.stages, module.trained_pieces);
-  return checkContext(module);
+  if (module.run_ranks > kMaxShards)
+    return damaged("runs of {} ranks", module.run_ranks);
+  QLORA_RETURN_IF_ERROR(checkContext(module));
+  return checkExperts(module);
 }
 
 static Status checkLibraryKernel(const qlora_module &m,

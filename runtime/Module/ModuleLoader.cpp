@@ -39,7 +39,7 @@ std::string_view collectiveName(unsigned kind) {
 
 std::string_view groupName(unsigned group) {
   static constexpr std::array<std::string_view, QLORA_GROUP_COUNT> names = {
-      "dp", "fsdp", "tp", "cp", "pp", "replicas"};
+      "dp", "fsdp", "tp", "cp", "pp", "ep", "replicas"};
   return nameOf(names, group);
 }
 
@@ -61,6 +61,7 @@ std::string_view arenaTitle(unsigned kind) {
       "inputs",
       "results",
       "host (pinned)",
+      "rounding left to send",
   };
   static_assert(std::size(kTitles) == QLORA_ARENA_KIND_COUNT);
   return kind < std::size(kTitles) ? kTitles[kind] : "unknown";
@@ -69,7 +70,8 @@ std::string_view arenaTitle(unsigned kind) {
 std::string_view arenaKindName(unsigned kind) {
   static constexpr std::array<std::string_view, QLORA_ARENA_KIND_COUNT> names =
       {"frozen",    "trainable", "gradient", "state",  "rounded",
-       "activation", "workspace", "input",    "result", "host"};
+       "activation", "workspace", "input",    "result", "host",
+       "residual"};
   return nameOf(names, kind);
 }
 
@@ -184,7 +186,7 @@ LoadedModule LoadedModule::ofStage(int number) const {
 void LoadedModule::chooseRank(int rank, int ranks) {
   sizes = sizes.on(ranks);
   chooseStage(sizes.number(QLORA_GROUP_PP, rank));
-  if (meshSize() == 1)
+  if (meshSize() == 1 && module->run_ranks == 0)
     return;
   own.assign(module->operands, module->operands + module->operand_count);
   for (qlora_operand &operand : own)

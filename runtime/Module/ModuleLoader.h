@@ -48,6 +48,11 @@ public:
   int groupSize() const { return static_cast<int>(sizes[QLORA_GROUP_FSDP]); }
   int tensorRanks() const { return static_cast<int>(sizes[QLORA_GROUP_TP]); }
   int contextRanks() const { return static_cast<int>(sizes[QLORA_GROUP_CP]); }
+  int expertRanks() const { return static_cast<int>(sizes[QLORA_GROUP_EP]); }
+  /// Ranks that have slices of weights (qlora_parameter::slices); 1: none.
+  uint32_t sliceRanks() const {
+    return static_cast<uint32_t>(std::max(tensorRanks(), expertRanks()));
+  }
   int stages() const { return static_cast<int>(sizes[QLORA_GROUP_PP]); }
   /// Ranks with the same rows.
   int rowRanks() const { return static_cast<int>(sizes.rowRanks()); }
@@ -56,7 +61,8 @@ public:
   /// Whether ranks meet in the middle of entries with a micro-batch, so that
   /// all of a mesh have to run the same ones.
   bool meetsInEntries() const {
-    return module->shards > 1 || module->trained_pieces > 1 || rowRanks() > 1;
+    return module->shards > 1 || module->trained_pieces > 1 ||
+           expertRanks() > 1 || rowRanks() > 1;
   }
   /// Whether ranks of a group (enum qlora_group) do something together, in any
   /// stage.
@@ -137,6 +143,10 @@ std::string_view collectiveName(unsigned kind);
 std::string_view groupName(unsigned group);
 std::string_view queueName(unsigned queue);
 std::string_view arenaKindName(unsigned kind);
+/// The group whose ranks have slices of weights (qlora_parameter::slices).
+inline qlora_group sliceGroup(const LoadedModule &module) {
+  return module.tensorRanks() > 1 ? QLORA_GROUP_TP : QLORA_GROUP_EP;
+}
 /// In plain words, for people: "optimizer states".
 std::string_view arenaTitle(unsigned kind);
 std::string_view entryKindName(unsigned kind);
@@ -151,6 +161,10 @@ inline qlora_group shardGroup(const LoadedModule &module) {
 /// True for the arenas of frozen weights, which no command writes.
 inline bool isFrozenArena(unsigned kind) {
   return kind == QLORA_ARENA_FROZEN || kind == QLORA_ARENA_HOST;
+}
+/// True for what lies in memory of the host where a device has its own.
+inline bool isOnHost(const qlora_arena &arena) {
+  return arena.kind == QLORA_ARENA_HOST || arena.on_host != 0;
 }
 /// The shape of a parameter, also where the arena has a slice of it.
 inline std::vector<int64_t> wholeShapeOf(const qlora_parameter &parameter) {

@@ -23,6 +23,8 @@ static constexpr std::pair<std::string_view, uint32_t qlora_module::*>
                   {"trained_pieces", &qlora_module::trained_pieces},
                   {"tensor_ranks", &qlora_module::tensor_ranks},
                   {"context_ranks", &qlora_module::context_ranks},
+                  {"expert_ranks", &qlora_module::expert_ranks},
+                  {"run_ranks", &qlora_module::run_ranks},
                   {"entries", &qlora_module::entry_count}};
 
 static uint64_t bytesOf(const qlora_module &m, uint32_t kind) {

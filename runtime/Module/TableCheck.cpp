@@ -40,6 +40,10 @@ static Status checkArenas(const qlora_module &m) {
     if (!std::has_single_bit(arena.alignment))
       return damaged("arena {}: alignment {} is not a power of two", i,
                      arena.alignment);
+    if (arena.on_host > 1 ||
+        (arena.on_host && arena.kind != QLORA_ARENA_STATE))
+      return damaged("arena {}: a {} arena with on_host {}", i,
+                     arenaKindName(arena.kind), arena.on_host);
     bytes[arena.kind] = arena.bytes;
   }
   const uint64_t trainable = bytes[QLORA_ARENA_TRAINABLE];
@@ -50,6 +54,10 @@ static Status checkArenas(const qlora_module &m) {
   if (kinds.contains(QLORA_ARENA_GRADIENT) &&
       bytes[QLORA_ARENA_GRADIENT] < trainable)
     return differs(QLORA_ARENA_GRADIENT);
+  if (kinds.contains(QLORA_ARENA_RESIDUAL) &&
+      bytes[QLORA_ARENA_RESIDUAL] != bytes[QLORA_ARENA_GRADIENT])
+    return damaged("the residual arena has {} bytes, the gradient one {}",
+                   bytes[QLORA_ARENA_RESIDUAL], bytes[QLORA_ARENA_GRADIENT]);
   if (kinds.contains(QLORA_ARENA_ROUNDED) &&
       2 * bytes[QLORA_ARENA_ROUNDED] != trainable)
     return differs(QLORA_ARENA_ROUNDED);
@@ -145,8 +153,8 @@ static Status checkSlice(const qlora_module &m, const qlora_parameter &p) {
     return p.slice_dimension == 0 && p.segments == 0 && p.first_segment == 0
                ? Status::ok()
                : damaged("segments, but no slices");
-  if (p.slices == 1 || p.slices != m.tensor_ranks ||
-      p.role != QLORA_ROLE_FROZEN || p.piece != 0 ||
+  if (p.slices == 1 || p.slices != std::max(m.tensor_ranks, m.expert_ranks) ||
+      p.role != QLORA_ROLE_FROZEN || (p.piece != 0 && m.expert_ranks > 1) ||
       p.slice_dimension >= p.rank || p.segments == 0 ||
       !isRange(p.first_segment, p.segments, m.constant_count))
     return damaged("{} slices of {} segments in dimension {}", p.slices,
@@ -255,6 +263,23 @@ static Status checkGeneratedKernel(const qlora_module &m,
   return Status::ok();
 }
 
+/// Ranks that sort rows of experts are those that share them.
+static Status checkExpertSort(const qlora_module &m,
+                              const qlora_launch &launch) {
+  const KernelRow *row = findKernelRow(m.kernels[launch.kernel].name);
+  const std::optional<size_t> index =
+      row && row->op->name == "sort_by_expert"
+          ? std::optional(row->op->constantIndex("ranks"))
+          : std::nullopt;
+  if (!index || *index >= launch.constant_count)
+    return Status::ok();
+  const int64_t ranks = m.constants[launch.first_constant + *index];
+  return ranks == m.expert_ranks
+             ? Status::ok()
+             : damaged("experts sorted for {} ranks, where {} share them",
+                       ranks, m.expert_ranks);
+}
+
 static Status checkLaunch(const qlora_module &m, const qlora_launch &launch) {
   if (launch.kernel >= m.kernel_count)
     return damaged("kernel {} of {}", launch.kernel, m.kernel_count);
@@ -268,7 +293,7 @@ static Status checkLaunch(const qlora_module &m, const qlora_launch &launch) {
   if (launch.rows < 0 || (launch.rows != 0 && !isGenerated(kernel)) ||
       (kernel.symbol && launch.rows > kMaxRows))
     return damaged("{} rows for kernel '{}'", launch.rows, kernel.name);
-  return Status::ok();
+  return checkExpertSort(m, launch);
 }
 
 //===----------------------------------------------------------------------===//

@@ -67,7 +67,7 @@ static Json largestEntry(const LoadedModule &module) {
 /// What the activations are at their peak.
 static std::vector<PlanRow> activationParts(const LoadedModule &module) {
   constexpr std::pair<const char *, const char *> kParts[] = {
-      {"gathered", "weights from other ranks"},
+      {"gathered", "weights from elsewhere"},
       {"saved", "saved for the backward"},
       {"recomputed", "computed again"},
       {"decoded", "decoded weights"},
@@ -90,8 +90,10 @@ static std::vector<PlanRow> arenaRows(const LoadedModule &module,
     rows.push_back(
         {std::string(arenaTitle(use.kind)), use.plannedBytes,
          use.allocatedBytes,
-         use.shared ? "one copy for the ranks of this machine" : "",
-         use.kind != QLORA_ARENA_HOST});
+         use.shared ? "one copy for the ranks of this machine"
+         : use.onHost && use.kind != QLORA_ARENA_HOST ? "in pinned host memory"
+                                                      : "",
+         !use.onHost});
     if (use.kind == QLORA_ARENA_ACTIVATION)
       std::ranges::copy(activationParts(module), std::back_inserter(rows));
   }
@@ -139,7 +141,8 @@ static std::string updatesText(const LoadedModule &module) {
 std::string parallelText(const LoadedModule &module, int ranks) {
   const bool isGpu = module.table().target == QLORA_TARGET_CUDA;
   const std::string base =
-      formatBytes(module.arenaBytes(QLORA_ARENA_FROZEN));
+      formatBytes(module.arenaBytes(QLORA_ARENA_FROZEN) +
+                  module.arenaBytes(QLORA_ARENA_HOST));
   if (ranks == 1)
     return fmt::format("one, with the whole base ({}); nothing is summed",
                        base);
@@ -157,7 +160,12 @@ std::string parallelText(const LoadedModule &module, int ranks) {
                        module.stage(), bases, base, updates, sums);
   if (const int together = module.tensorRanks(); together > 1)
     return fmt::format("{}tensor parallel, each product shared by {} ranks, "
-                       "slices of a base ({}){}; sums {}",
+                       "slices of {} ({}){}; sums {}",
+                       ranks > together ? "data and " : "", together,
+                       shards > 1 ? bases : "a base", base, updates, sums);
+  if (const int together = module.expertRanks(); together > 1)
+    return fmt::format("{}expert parallel, the experts of each layer on {} "
+                       "ranks, each a part of the base ({}){}; sums {}",
                        ranks > together ? "data and " : "", together, base,
                        updates, sums);
   if (const int together = module.contextRanks(); together > 1)
@@ -174,13 +182,16 @@ std::string parallelText(const LoadedModule &module, int ranks) {
       isGpu ? "each a whole" : "all on one", base, updates, sums);
 }
 
-uint64_t RunMemory::planned() const {
+static uint64_t arenaBytes(const LoadedModule &module, bool onHost) {
   uint64_t bytes = 0;
   for (const qlora_arena &arena : module.arenas())
-    if (arena.kind != QLORA_ARENA_HOST)
+    if (isOnHost(arena) == onHost)
       bytes += arena.bytes;
   return bytes;
 }
+
+uint64_t RunMemory::planned() const { return arenaBytes(module, false); }
+uint64_t RunMemory::plannedOnHost() const { return arenaBytes(module, true); }
 
 /// Of arenas and reserve; nothing where arenas are this process's memory.
 static std::optional<uint64_t> deviceBytes(const Device &device) {
@@ -191,7 +202,7 @@ static std::optional<uint64_t> deviceBytes(const Device &device) {
   for (const ReserveUse &use : reserve)
     bytes += use.bytes;
   for (const ArenaUse &use : device.memory())
-    if (use.kind != QLORA_ARENA_HOST)
+    if (!use.onHost)
       bytes += use.allocatedBytes;
   return bytes;
 }
@@ -207,8 +218,7 @@ uint64_t RunMemory::peak() const {
 uint64_t RunMemory::predictedPeak() const {
   if (processBytes == 0)
     return 0;
-  return predictedPeakBytes(planned() + module.arenaBytes(QLORA_ARENA_HOST) -
-                                untouchedBytes,
+  return predictedPeakBytes(planned() + plannedOnHost() - untouchedBytes,
                             processBytes);
 }
 

@@ -43,8 +43,9 @@ public:
       : module(module), device(device), processBytes(processBytes),
         untouchedBytes(untouchedBytes) {}
 
-  /// Bytes of all arenas but the HOST arena.
+  /// Bytes of all arenas but those on the host, and of these.
   uint64_t planned() const;
+  uint64_t plannedOnHost() const;
   /// Memory that this rank uses now, and at most so far: of its device where
   /// that has memory of its own (its arenas are allocated once, so both are
   /// one number), else of its process.

@@ -67,11 +67,11 @@ struct StageCount {
   std::unique_ptr<Device> device;
   std::vector<EntryCount> entries = {};
 
-  /// Of arenas but the HOST arena.
+  /// Of arenas but those on the host.
   uint64_t plannedBytes() const {
     uint64_t bytes = 0;
     for (const ArenaUse &use : device->memory())
-      bytes += use.kind != QLORA_ARENA_HOST ? use.plannedBytes : 0;
+      bytes += use.onHost ? 0 : use.plannedBytes;
     return bytes;
   }
 };
@@ -140,7 +140,8 @@ static std::string cardMemoryText(const StageCount &stage,
   const char *answer = "";
   if (double(stage.module.arenaBytes(QLORA_ARENA_FROZEN)) > card)
     answer = ": the base alone does not fit one card; compile it with\n"
-             "  --parallel fsdp=N, which divides it among N cards";
+             "  --parallel fsdp=N, which divides it among N cards, or with "
+             "--offload base";
   else if (planned > card)
     answer = ": does not fit; compile it with a --memory-limit";
   return fmt::format("  {:.1f} of the card's {:.0f} GB{}\n", planned / 1e9,

@@ -64,14 +64,13 @@ struct PartLines {
 } // namespace
 
 static std::string collectiveLines(const StepPrediction &step) {
-  if (step.ranks == 1)
-    return "";
   std::string text;
   for (const PredictedCollective &collective : step.collectives)
-    text += fmt::format("  {:.0f} x {} over {}: {}, {:.2f} ms\n",
-                        collective.count, collective.kind, collective.group,
-                        formatBytes(static_cast<uint64_t>(collective.bytes)),
-                        collective.seconds * 1e3);
+    if (step.ranks > 1 || collective.group == "bus")
+      text += fmt::format("  {:.0f} x {} over {}: {}, {:.2f} ms\n",
+                          collective.count, collective.kind, collective.group,
+                          formatBytes(static_cast<uint64_t>(collective.bytes)),
+                          collective.seconds * 1e3);
   return text;
 }
 
@@ -162,12 +161,13 @@ static std::string gpuAssumptions(const GpuRates &gpu) {
       "  products with a side of at most {} move {:.0f} GB/s; kernels without "
       "products issue {} instructions a byte, of {:.0f} Gop/s\n"
       "  {} us from kernel to kernel; all-reduce {:.0f} GB/s inside a node of "
-      "{}, {:.0f} GB/s per GPU between nodes, {:.0f} us at least\n"
+      "{}, {:.0f} GB/s per GPU between nodes, {:.0f} us at least; host memory "
+      "{:.0f} GB/s over the bus\n"
       "  a kernel takes the longer of its arithmetic and its bytes; kernels of "
       "two queues at once are slowed where together they exceed either rate\n",
       kThinSide, gpu.thinGemmGbps, kRowInstructions, gpu.issueGops,
       gpu.launchMicroseconds, gpu.nodeLinkGbps, gpu.gpusPerNode,
-      gpu.networkGbps, gpu.allReduceMicroseconds);
+      gpu.networkGbps, gpu.allReduceMicroseconds, gpu.hostLinkGbps);
   return text + fmt::format("  low: GEMM and attention at {} of these rates, "
                             "memory at {}, and kernels of two queues take "
                             "turns\n",
@@ -305,7 +305,8 @@ json profileJson(const DeviceProfile &device) {
                    {"gpus_per_node", gpu.gpusPerNode},
                    {"node_link_gbps", gpu.nodeLinkGbps},
                    {"network_gbps", gpu.networkGbps},
-                   {"all_reduce_us", gpu.allReduceMicroseconds}};
+                   {"all_reduce_us", gpu.allReduceMicroseconds},
+                   {"host_link_gbps", gpu.hostLinkGbps}};
   return result;
 }
 

@@ -73,6 +73,10 @@ private:
   void addToGroup(const qlora_command &command, const KernelRow *row,
                   const CommandKernel &kernel);
   void addCollective(const qlora_command &command);
+  /// False where it is no copy over the bus of a card.
+  bool addBusCopy(const qlora_command &command);
+  void addTransfer(std::string_view kind, std::string_view group, double bytes,
+                   TimelineItem item);
 
   const LoadedModule module;
   const PredictionRequest &request;
@@ -149,9 +153,14 @@ void StepWalk::addCollective(const qlora_command &command) {
   item.demand =
       collectiveDemand(command.collective, bytes, groups[command.group],
                        request.device, groups.stride(command.group));
+  addTransfer(collectiveName(command.collective), groupName(command.group),
+              bytes, item);
+}
+
+/// Of what uses a link, and nothing else of the device.
+void StepWalk::addTransfer(std::string_view kind, std::string_view group,
+                           double bytes, TimelineItem item) {
   items.push_back(item);
-  const std::string_view kind = collectiveName(command.collective);
-  const std::string_view group = groupName(command.group);
   auto known = std::find_if(step.collectives.begin(), step.collectives.end(),
                             [&](const PredictedCollective &other) {
                               return other.kind == kind && other.group == group;
@@ -163,6 +172,18 @@ void StepWalk::addCollective(const qlora_command &command) {
   known->seconds += times * item.demand.seconds();
 }
 
+bool StepWalk::addBusCopy(const qlora_command &command) {
+  const double bytes = command.kind == QLORA_COMMAND_COPY
+                           ? bytesOverBus(module, command)
+                           : 0;
+  if (bytes == 0 || !request.device.gpu)
+    return false;
+  TimelineItem item = itemOf(module, command);
+  item.demand.serial = busSeconds(bytes, request.device);
+  addTransfer("copy", "bus", bytes, item);
+  return true;
+}
+
 Status StepWalk::addKernels(const qlora_command &command) {
   QLORA_ASSIGN_OR_RETURN(const KernelRow *row, rowOf(command));
   for (const CommandKernel &kernel :
@@ -172,6 +193,8 @@ Status StepWalk::addKernels(const qlora_command &command) {
 }
 
 Status StepWalk::addCommand(const qlora_command &command) {
+  if (addBusCopy(command))
+    return Status::ok();
   switch (command.kind) {
   case QLORA_COMMAND_LAUNCH:
   case QLORA_COMMAND_FILL:

@@ -44,7 +44,8 @@ struct KernelGroup {
   double count = 0;
 };
 
-/// The collectives of one kind over one group in a step.
+/// The collectives of one kind over one group in a step, or its copies over the
+/// bus.
 struct PredictedCollective {
   std::string_view kind, group;
   double count = 0;

@@ -74,7 +74,8 @@ StatusOr<std::vector<uint8_t>> ArenaImage::gather(Device &device,
                                                   RankGroup &group) const {
   std::vector<uint8_t> image;
   // Every group has all of it: the first one is asked.
-  if (ranges.empty() || group.rank() >= module.groupSize())
+  if (ranges.empty() ||
+      group.mesh().first(QLORA_GROUP_FSDP, group.rank()) != 0)
     return image;
   if (group.rank() == 0)
     image.resize(size);

@@ -21,6 +21,7 @@ using nlohmann::ordered_json;
 /// memory or computed together, and no number but by its rounding.
 static constexpr std::string_view kPlanOnly[] = {
     "memory_limit",           "offload_embedding",
+    "host_memory_limit",      "offload",
     "gradient_checkpointing", "per_device_train_batch_size",
     "fan_in_fan_out",         "per_device_eval_batch_size",
     "max_length",             "auto_find_batch_size",

@@ -224,7 +224,7 @@ Status Dump::takeSlices(const Run &run, const qlora_parameter &parameter,
   }
   QLORA_ASSIGN_OR_RETURN(
       const std::vector<std::vector<uint8_t>> slices,
-      run.group.collectives(QLORA_GROUP_TP).allGatherValues(own));
+      run.group.collectives(sliceGroup(run.module)).allGatherValues(own));
   add(std::string(parameter.name) + ".dequantized", *fromAbiDtype(dtype),
       wholeShapeOf(parameter), joinSlices(run.module, parameter, slices));
   return Status::ok();

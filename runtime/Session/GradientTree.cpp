@@ -33,11 +33,15 @@ GradientTree::GradientTree(int64_t count, const LoadedModule &module,
       ranks(group.collectives()), arena(*module.arena(QLORA_ARENA_GRADIENT)),
       elements(module.arenaBytes(QLORA_ARENA_GRADIENT) / sizeof(float)) {}
 
-/// That ranks with the same rows are of.
-static const char *axisOf(const LoadedModule &module) {
+/// That of ranks which do not make whole gradients of rows of their own.
+static std::pair<const char *, int> axisOf(const LoadedModule &module) {
   if (module.stages() > 1)
-    return "pp";
-  return module.tensorRanks() > 1 ? "tp" : "cp";
+    return {"pp", module.stages()};
+  if (module.tensorRanks() > 1)
+    return {"tp", module.tensorRanks()};
+  if (module.contextRanks() > 1)
+    return {"cp", module.contextRanks()};
+  return {"ep", module.expertRanks()};
 }
 
 Status GradientTree::check(const LoadedModule &module, int ranks) {
@@ -45,11 +49,11 @@ Status GradientTree::check(const LoadedModule &module, int ranks) {
     return Status::invalid("--reproducible-reductions sums in pairs of ranks, "
                            "and {} are no power of two; start {}",
                            ranks, std::bit_floor(static_cast<unsigned>(ranks)));
-  if (const int together = module.rowRanks(); together > 1)
+  if (const auto [axis, together] = axisOf(module); together > 1)
     return Status::invalid("--reproducible-reductions sums whole gradients of "
                            "each rank's rows, and '{}' was compiled with "
                            "--parallel {}={}",
-                           module.path(), axisOf(module), together);
+                           module.path(), axis, together);
   if (module.table().shards > 1)
     return Status::invalid("--reproducible-reductions goes with a base that "
                            "each rank holds whole, and '{}' was compiled with "

@@ -135,6 +135,8 @@ static std::string memoryText(const Run &run) {
   const int64_t limit = run.options.integer("memory_limit");
   std::string text = formatBytes(run.memory.planned()) + " planned";
   text += limit > 0 ? fmt::format(" of {}", formatBytes(limit)) : " (no limit)";
+  if (const uint64_t host = run.memory.plannedOnHost())
+    text += fmt::format(" and {} of pinned host memory", formatBytes(host));
   if (const uint64_t peak = run.memory.predictedPeak())
     text += fmt::format(", {} resident at most", formatBytes(peak));
   return text + (run.group.size() > 1 ? ", each rank" : "");

@@ -233,8 +233,8 @@ Status Session::loadBase() {
         group.collectives(QLORA_GROUP_FSDP).rank());
   if (module.table().shards > 1)
     wanted.shards = &group.collectives(QLORA_GROUP_FSDP);
-  if (module.tensorRanks() > 1)
-    wanted.slices = &group.collectives(QLORA_GROUP_TP);
+  if (module.sliceRanks() > 1)
+    wanted.slices = &group.collectives(sliceGroup(module));
   if (metrics)
     wanted.progress = metrics->progress(options.quantizedFormat().empty()
                                             ? "reading the base"
@@ -412,8 +412,13 @@ static StatusOr<LoadedRequest> loadForRanks(const SessionRequest &request,
   loaded.module.chooseRank(env.rank, env.worldSize);
   QLORA_RETURN_IF_ERROR(checkRanksOf(loaded.options, env.worldSize,
                                      loaded.module.rowRanks()));
-  if (loaded.options.boolean("reproducible_reductions"))
-    QLORA_RETURN_IF_ERROR(GradientTree::check(loaded.module, env.worldSize));
+  if (!loaded.options.boolean("reproducible_reductions"))
+    return loaded;
+  QLORA_RETURN_IF_ERROR(GradientTree::check(loaded.module, env.worldSize));
+  if (const std::string hook = loaded.options.text("ddp_comm_hook"); hook != "no")
+    return Status::invalid("--reproducible-reductions sums gradients as they are, "
+                           "and '{}' was compiled with --ddp-comm-hook {}",
+                           loaded.module.path(), hook);
   return loaded;
 }
 

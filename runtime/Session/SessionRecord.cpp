@@ -49,7 +49,8 @@ static ordered_json planOf(const Run &run) {
   for (const ArenaUse &use : run.device.memory())
     arenas[std::string(arenaTitle(use.kind))] = use.plannedBytes;
   ordered_json plan = {{"arenas", std::move(arenas)},
-                       {"planned_bytes", run.memory.planned()}};
+                       {"planned_bytes", run.memory.planned()},
+                       {"planned_host_bytes", run.memory.plannedOnHost()}};
   if (const uint64_t peak = run.memory.predictedPeak())
     plan["predicted_peak_memory_bytes"] = peak;
   return plan;

@@ -34,7 +34,8 @@ public:
         best(options),
         log({run.metrics, run.profiler, run.train->schedule(), run.memory,
              run.device, run.group.collectives(), run.perStep(), total,
-             options.integer("logging_steps"), run.routerFactor()},
+             options.integer("logging_steps"), run.routerFactor(),
+             run.module.stages() == 1},
             Divergence(options.recordedFact("vocab_size").get<double>(),
                        options.number("learning_rate"))) {}
 

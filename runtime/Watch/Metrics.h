@@ -11,7 +11,8 @@
 //                    exposed_communication (s of a step in which rank 0 waits
 //                    for others; on several ranks of a CPU),
 //                    memory_bytes (of rank 0), and lists with a number for
-//                    each rank: rank_memory_bytes, and from NVML
+//                    each rank: rank_memory_bytes, rank_step_time (s of its
+//                    own, without those waits; on CPUs), and from NVML
 //                    rank_gpu_utilization (%), rank_gpu_power_watts;
 //                    aux_loss where routers have one, before its factor
 //   an evaluation    step, epoch, eval_loss, eval_perplexity,

@@ -90,6 +90,7 @@ static std::string chartsHtml(const LoggedLines &logged) {
                       isAmount});
   for (const auto &[title, key, unit] :
        {std::tuple("Memory, MiB", "rank_memory_bytes", kMiB),
+        {"Own time of a step, ms", "rank_step_time", 1e-3},
         {"GPU busy, %", "rank_gpu_utilization", 1.0},
         {"GPU power, W", "rank_gpu_power_watts", 1.0}}) {
     auto series = seriesOfRanks(logged.steps, key, unit);

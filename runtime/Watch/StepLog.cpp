@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "runtime/Base/Amounts.h"
+#include "runtime/Ranks/Heartbeat.h"
 
 namespace qlora {
 
@@ -66,8 +67,15 @@ static double secondsSince(std::chrono::steady_clock::time_point start) {
       .count();
 }
 
+double StepLog::takeWaits() {
+  const double waits =
+      run.device.exposedCommunication().value_or(std::nan(""));
+  return waits - std::exchange(waitsBefore, waits);
+}
+
 Status StepLog::add(const SettledStep &step, bool isEnd) {
   ++window.steps;
+  window.waits += takeWaits();
   window.tokens += step.tokens;
   tokens += step.tokens;
   if (step.hasUpdate) {
@@ -93,7 +101,7 @@ Status StepLog::add(const SettledStep &step, bool isEnd) {
 namespace {
 /// NaN: nothing tells. Without pointers, for the other ranks.
 struct RankReadings {
-  double memoryBytes, utilization, watts;
+  double memoryBytes, utilization, watts, stepSeconds;
 };
 } // namespace
 
@@ -112,22 +120,46 @@ static void addOfRanks(nlohmann::ordered_json &values, const char *name,
     values[name] = std::move(list);
 }
 
-StatusOr<nlohmann::ordered_json> StepLog::readings() const {
+StatusOr<nlohmann::ordered_json> StepLog::readings(const Window &logged,
+                                                   double seconds) {
   const CardReadings card = run.device.readings();
   const double unknown = std::nan("");
   const uint64_t memory = run.memory.now();
   const RankReadings mine{static_cast<double>(memory),
                           card.utilization.value_or(unknown),
-                          card.watts.value_or(unknown)};
+                          card.watts.value_or(unknown),
+                          (seconds - logged.waits) /
+                              static_cast<double>(logged.steps)};
+  const auto before = Clock::now();
   QLORA_ASSIGN_OR_RETURN(const auto ranks,
                          run.ranks.allGatherValues(std::span(&mine, 1)));
+  window.waits += secondsSince(before);
   nlohmann::ordered_json values = {{"memory_bytes", memory}};
-  if (ranks.size() > 1)
+  if (ranks.size() > 1) {
     addOfRanks(values, "rank_memory_bytes", ranks, &RankReadings::memoryBytes);
+    addOfRanks(values, "rank_step_time", ranks, &RankReadings::stepSeconds);
+  }
   addOfRanks(values, "rank_gpu_utilization", ranks,
              &RankReadings::utilization);
   addOfRanks(values, "rank_gpu_power_watts", ranks, &RankReadings::watts);
   return values;
+}
+
+/// Where all ranks tell. They do so together.
+Status StepLog::nameStraggler(const nlohmann::ordered_json &values) {
+  const auto times = values.find("rank_step_time");
+  if (!run.hasEqualRanks || times == values.end() ||
+      std::ranges::count(*times, nullptr) > 0)
+    return Status::ok();
+  if (!stragglers) {
+    QLORA_ASSIGN_OR_RETURN(std::vector<std::string> hosts,
+                           run.ranks.allGather(hostName()));
+    stragglers.emplace(std::move(hosts), run.every);
+  }
+  const std::string found = stragglers->check(times->get<std::vector<double>>());
+  if (run.metrics && !found.empty())
+    run.metrics->warn(found);
+  return Status::ok();
 }
 
 static void addPairs(nlohmann::ordered_json &values, const std::string &prefix,
@@ -186,7 +218,8 @@ Status StepLog::log() {
   const Window logged = std::exchange(window, Window());
   if (logged.updates == 0)
     return Status::ok();
-  QLORA_ASSIGN_OR_RETURN(const auto machines, readings());
+  QLORA_ASSIGN_OR_RETURN(const auto machines, readings(logged, seconds));
+  QLORA_RETURN_IF_ERROR(nameStraggler(machines));
   if (!run.metrics)
     return Status::ok();
   StepReport report;
@@ -213,11 +246,9 @@ Status StepLog::log() {
       {"tokens_per_second", report.tokensPerSecond},
       {"num_input_tokens_seen", tokens}};
   addSums(values, "", logged.sums, run.routerFactor);
-  if (const auto exposed = run.device.exposedCommunication()) {
-    values["exposed_communication"] = (*exposed - exposedBefore) /
-                                      static_cast<double>(logged.steps);
-    exposedBefore = *exposed;
-  }
+  if (std::isfinite(logged.waits))
+    values["exposed_communication"] =
+        logged.waits / static_cast<double>(logged.steps);
   values.update(machines);
   QLORA_RETURN_IF_ERROR(run.metrics->log(values, stepLine(report)));
   if (const std::string doubt = divergence.check(report); !doubt.empty()) {

@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cstdint>
 #include <limits>
+#include <optional>
 #include <string>
 
 #include "runtime/Base/Status.h"
@@ -22,6 +23,7 @@
 #include "runtime/Watch/Metrics.h"
 #include "runtime/Watch/Profiler.h"
 #include "runtime/Watch/ProgressLine.h"
+#include "runtime/Watch/Stragglers.h"
 
 namespace qlora {
 
@@ -88,6 +90,7 @@ struct LoggedRun {
   int64_t totalSteps;
   int64_t every; ///< logging_steps
   double routerFactor; ///< of the routers' loss in the loss; 0: there is none
+  bool hasEqualRanks; ///< none has other work than the others
 };
 
 /// Used by the session's thread.
@@ -107,6 +110,7 @@ public:
   void leaveOut(std::chrono::steady_clock::duration pause) {
     start += pause;
     window.start += pause;
+    takeWaits();
   }
   StepTotals totals() const;
 
@@ -119,11 +123,17 @@ private:
     int64_t steps = 0;
     int64_t tokens = 0;
     double lossSum = 0;
+    double waits = 0; ///< seconds in which others were waited for
     LossSums sums;
   };
 
-  /// Of all ranks, which call it together: memory, and what cards say.
-  StatusOr<nlohmann::ordered_json> readings() const;
+  /// Of all ranks, which call it together: memory, what cards say, and how long a
+  /// step of `logged` was without waits.
+  StatusOr<nlohmann::ordered_json> readings(const Window &logged,
+                                            double seconds);
+  Status nameStraggler(const nlohmann::ordered_json &values);
+  /// Seconds of waits since the last call; NaN where nothing tells.
+  double takeWaits();
   Status log();
 
   const LoggedRun run;
@@ -136,7 +146,8 @@ private:
   bool hasDiverged = false;
   int64_t firstStep = 0;    ///< done before this process began
   double secondsBefore = 0; ///< that they took
-  double exposedBefore = 0; ///< seconds of communication until the last line
+  double waitsBefore = 0; ///< until the last call of takeWaits
+  std::optional<Stragglers> stragglers; ///< of ranks that have the same work
   Clock::time_point start = Clock::now();
   Window window;
 };

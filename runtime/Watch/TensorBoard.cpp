@@ -14,6 +14,8 @@
 #include <ctime>
 #include <filesystem>
 
+#include "runtime/Ranks/Heartbeat.h"
+
 namespace qlora {
 
 /// The polynomial, its bits turned round.
@@ -72,12 +74,6 @@ static std::string scalar(std::string_view tag, float value) {
 
 // The file
 // -----------------------------------------------------------------------
-
-static std::string hostName() {
-  std::array<char, 256> host{};
-  gethostname(host.data(), host.size() - 1);
-  return host.data();
-}
 
 static double wallTime() {
   return std::chrono::duration<double>(

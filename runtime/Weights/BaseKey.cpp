@@ -67,7 +67,8 @@ static std::string layoutText(const qlora_parameter &parameter) {
 }
 
 uint32_t holdersOf(const LoadedModule &module) {
-  return module.table().shards * module.table().tensor_ranks;
+  return std::max(module.table().shards, module.table().expert_ranks) *
+         module.table().tensor_ranks;
 }
 
 static std::string sliceText(const LoadedModule &module,

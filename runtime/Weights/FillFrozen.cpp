@@ -25,7 +25,7 @@ Status checkShardGroup(const LoadedModule &module, const Collectives *shards,
                            module.path(), wanted, parts, there, wanted);
   };
   QLORA_RETURN_IF_ERROR(check(module.table().shards, shards, "pieces"));
-  return check(module.table().tensor_ranks, slices, "slices");
+  return check(module.sliceRanks(), slices, "slices");
 }
 
 namespace {

@@ -82,7 +82,8 @@ bool isCutFromWhole(const qlora_parameter &parameter) {
   int64_t rows = 1;
   for (uint32_t i = 0; i < parameter.slice_dimension; ++i)
     rows *= parameter.shape[i];
-  return parameter.quantization != QLORA_QUANTIZATION_NONE || rows > 1;
+  return parameter.quantization != QLORA_QUANTIZATION_NONE || rows > 1 ||
+         (parameter.piece != 0 && parameter.slices != 0);
 }
 
 namespace {
@@ -124,13 +125,18 @@ Status PartExchange::make(const qlora_parameter &parameter) {
 }
 
 /// Of every part `count` bytes from `at` on, side by side. What is not of a
-/// shorter part any more nobody keeps.
+/// shorter part any more nobody keeps. Ranks of group TP have the same number
+/// in FSDP: of their slices it is the same piece.
 void PartExchange::cut(const qlora_parameter &parameter, uint64_t at,
                        uint64_t count) {
   if (at >= arenaBytesOf(parameter))
     return;
-  const uint64_t there = std::min(count, arenaBytesOf(parameter) - at);
-  for (uint64_t rank = 0; rank < ranks; ++rank)
+  uint64_t there = std::min(count, arenaBytesOf(parameter) - at);
+  if (parameter.piece != 0 && parameter.slices != 0) {
+    at += parameter.piece * static_cast<uint64_t>(sources.shards->rank());
+    there = std::min(there, parameter.bytes - std::min(at, parameter.bytes));
+  }
+  for (uint64_t rank = 0; rank < ranks && there > 0; ++rank)
     cuts[rank].copy(at, std::span(sent).subspan(rank * count, there));
 }
 

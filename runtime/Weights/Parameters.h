@@ -65,7 +65,7 @@ struct ParameterSources {
   /// The ranks that hold the base in pieces, of which this rank has the number
   /// of its rank among them; null: one rank that holds it whole.
   Collectives *shards = nullptr;
-  /// The same for slices: group TP.
+  /// The same for slices: group TP, or EP.
   Collectives *slices = nullptr;
   /// Of this rank among those that hold what is trained in pieces.
   uint32_t piece = 0;

@@ -6,7 +6,7 @@
 
 // RUN: qlora-opt %S/Inputs/layer.mlir --phase-adapt --phase-step --phase-optimize --phase-program --dump-pass-pipeline -o /dev/null 2>&1 | tr ',{' '\n' | FileCheck %s
 
-// CHECK: Pass Manager with 30 passes:
+// CHECK: Pass Manager with 33 passes:
 // CHECK: {{^ +}}quantize-base
 // CHECK: {{^ +}}attach-objective
 // CHECK: {{^ +}}add-noise
@@ -18,6 +18,7 @@
 // CHECK: {{^ +}}specialize-shapes
 // CHECK: {{^ +}}shard-products
 // CHECK: {{^ +}}shard-context
+// CHECK: {{^ +}}shard-experts
 // CHECK: {{^ +}}cut-stages
 // CHECK: {{^ +}}divide-trained
 // CHECK: {{^ +}}build-train-step
@@ -37,6 +38,9 @@
 // CHECK: {{^ +}}schedule-gathers
 // CHECK: {{^ +}}unroll-micro-batches
 // CHECK: {{^ +}}bucket-gradients
+// CHECK: {{^ +}}compress-gradients
+// CHECK: {{^ +}}train.step(
+// CHECK: {{^ +}}fuse-rows
 // CHECK: {{^ +}}lower-to-program
 // CHECK: {{^ +}}select-kernels
 // CHECK: {{^ +}}assign-queues

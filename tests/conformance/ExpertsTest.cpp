@@ -145,36 +145,55 @@ std::vector<int64_t> someChoices(int64_t rows, int64_t experts) {
   return choices;
 }
 
+/// Of rank `part` of several, whose experts are as many as the others'.
+void checkSort(const std::string &row, int64_t rows, int64_t experts,
+               int64_t ranks, uint32_t part) {
+  KernelCase::Types types = {{"choices", I32}, {"order", I32},
+                             {"places", I32},  {"sorted", I32},
+                             {"offsets", I32}};
+  if (ranks > 1)
+    types["own_offsets"] = I32;
+  KernelCase test("sort_by_expert", types,
+                  {{"rows", rows}, {"experts", experts}, {"ranks", ranks}});
+  const auto choices = someChoices(rows, experts);
+  for (int64_t i = 0; i < rows; ++i)
+    test.set("choices", i, double(choices[i]));
+  qlora_step_block step = {};
+  step.expert_part = part;
+  expectOk(test.run(row, nullptr, &step));
+  const int64_t own = experts / ranks, first = part * own;
+  std::vector<int64_t> order;
+  for (int64_t i = 0; i < rows; ++i) {
+    if (choices[i] >= first && choices[i] < first + own)
+      order.push_back(i);
+    else
+      ASSERT_EQ(test.at("places", i), -1);
+  }
+  std::ranges::stable_sort(
+      order, [&](int64_t a, int64_t b) { return choices[a] < choices[b]; });
+  for (int64_t p = 0; p < rows; ++p) {
+    const bool isThere = p < std::ssize(order);
+    ASSERT_EQ(test.at("order", p), isThere ? order[p] : -1);
+    ASSERT_EQ(test.at("sorted", p), isThere ? choices[order[p]] : first);
+    if (isThere)
+      ASSERT_EQ(test.at("places", order[p]), p);
+  }
+  for (int64_t e = 0; e <= experts; ++e) {
+    const auto before = std::ranges::count_if(
+        order, [&](int64_t i) { return choices[i] < e; });
+    ASSERT_EQ(test.at("offsets", e), before);
+    if (ranks > 1 && e >= first && e <= first + own)
+      ASSERT_EQ(test.at("own_offsets", e - first), before);
+  }
+}
+
 TEST(SortByExpert, KeepsTheOrderOfTokens) {
   for (const std::string &row : allRowsToTest("sort_by_expert"))
     for (int64_t rows : {1, 37, 1000})
-      for (int64_t experts : {1, 7, 300}) {
-        KernelCase test("sort_by_expert",
-                        {{"choices", I32},
-                         {"order", I32},
-                         {"places", I32},
-                         {"sorted", I32},
-                         {"offsets", I32}},
-                        {{"rows", rows}, {"experts", experts}});
-        const auto choices = someChoices(rows, experts);
-        for (int64_t i = 0; i < rows; ++i)
-          test.set("choices", i, double(choices[i]));
-        expectOk(test.run(row));
-        std::vector<int64_t> order(static_cast<size_t>(rows));
-        std::iota(order.begin(), order.end(), 0);
-        std::ranges::stable_sort(order, [&](int64_t a, int64_t b) {
-          return choices[a] < choices[b];
-        });
-        for (int64_t p = 0; p < rows; ++p) {
-          ASSERT_EQ(test.at("order", p), order[p]);
-          ASSERT_EQ(test.at("places", order[p]), p);
-          ASSERT_EQ(test.at("sorted", p), choices[order[p]]);
-        }
-        for (int64_t e = 0; e <= experts; ++e)
-          ASSERT_EQ(test.at("offsets", e),
-                    std::ranges::count_if(
-                        choices, [&](int64_t choice) { return choice < e; }));
-      }
+      for (const auto &[experts, ranks] :
+           {std::pair<int64_t, int64_t>{1, 1}, {7, 1}, {300, 1}, {7, 7}, {300, 3}})
+        for (uint32_t part = 0; part < ranks; ++part)
+          checkSort(row, rows, experts, ranks, part);
 }
 
 TEST(SortByExpert, NamesAnImpossibleExpert) {
@@ -184,7 +203,7 @@ TEST(SortByExpert, NamesAnImpossibleExpert) {
                    {"places", I32},
                    {"sorted", I32},
                    {"offsets", I32}},
-                  {{"rows", 2}, {"experts", 3}});
+                  {{"rows", 2}, {"experts", 3}, {"ranks", 1}});
   test.set("choices", 0, 1);
   test.set("choices", 1, 3);
   EXPECT_EQ(test.run("cpu").message(),
@@ -195,6 +214,8 @@ constexpr int64_t kTokens = 13, kChosen = 3, kSorted = kTokens * kChosen;
 
 /// A permutation of the choices.
 int64_t placeOf(int64_t choice) { return (choice * 7 + 5) % kSorted; }
+/// Of ranks that share experts, rows of others' have no place.
+bool isThere(int64_t choice) { return choice % 5 != 3; }
 
 TEST(GatherRows, AndCombineRowsAreTransposes) {
   for (const char *op : {"gather_rows", "combine_rows"})
@@ -218,13 +239,15 @@ TEST(GatherRows, AndCombineRowsAreTransposes) {
             if (isWeighted)
               test.fill("weights", 1, kSorted, kSorted, 2);
             for (int64_t i = 0; i < kSorted; ++i)
-              gathers ? test.set("order", placeOf(i), double(i))
-                      : test.set("places", i, double(placeOf(i)));
+              gathers ? test.set("order", placeOf(i), isThere(i) ? double(i) : -1)
+                      : test.set("places", i,
+                                 isThere(i) ? double(placeOf(i)) : -1);
             expectOk(test.run(row));
             EXPECT_TRUE(test.gapsHold("out", gathers ? kSorted : kTokens,
                                       columns, ld));
             const auto factor = [&](int64_t choice) {
-              return isWeighted ? test.at("weights", choice) : 1.0;
+              return isThere(choice) * (isWeighted ? test.at("weights", choice)
+                                                   : 1.0);
             };
             for (int64_t c = 0; c < columns; ++c)
               for (int64_t n = 0; n < kTokens; ++n) {
@@ -264,11 +287,11 @@ TEST(ChoiceGrad, IsTheProductOfTokenAndRow) {
         test.fill("tokens", kTokens, columns, ld, 1);
         test.fill("x", kSorted, columns, ld, 2);
         for (int64_t i = 0; i < kSorted; ++i)
-          test.set("places", i, double(placeOf(i)));
+          test.set("places", i, isThere(i) ? double(placeOf(i)) : -1);
         expectOk(test.run(row));
         for (int64_t i = 0; i < kSorted; ++i) {
           double sum = 0;
-          for (int64_t c = 0; c < columns; ++c)
+          for (int64_t c = 0; isThere(i) && c < columns; ++c)
             sum += test.at("tokens", i / kChosen * ld + c) *
                    test.at("x", placeOf(i) * ld + c);
           ASSERT_NEAR(test.at("dweights", i), sum,

@@ -22,9 +22,10 @@ struct Grouped {
   bool isForward, isLast;
   double alpha, beta;
   int64_t gap;
+  int64_t rest = 0; ///< rows behind all groups
 
   int64_t m() const {
-    return std::accumulate(counts.begin(), counts.end(), int64_t(0));
+    return std::accumulate(counts.begin(), counts.end(), rest);
   }
   int64_t groups() const { return int64_t(counts.size()); }
 };
@@ -72,7 +73,7 @@ void checkGrouped(const Grouped &g, const std::string &implementation) {
        {"transpose_w", g.isForward}, {"groups_last", g.isLast},
        {"block", blockOf(g.w)}, {"double_quant", blockOf(g.w) != 0},
        {"panel_columns", 32}, {"alpha", bits(g.alpha)},
-       {"beta", bits(g.beta)}});
+       {"beta", bits(g.beta)}, {"shared", 1}});
   test.fill("a", g.m(), k, k + g.gap, 1);
   if (g.beta != 0)
     test.fill("c", g.m(), n, n + g.gap, 3);
@@ -97,6 +98,10 @@ void checkGrouped(const Grouped &g, const std::string &implementation) {
             g.beta ? g.beta * test.at("c", row * (n + g.gap) + column) : 0;
         exact.push_back(g.alpha * sum + before);
       }
+  for (; row < g.m(); ++row)
+    for (int64_t column = 0; column < n; ++column)
+      exact.push_back(
+          g.beta ? g.beta * test.at("c", row * (n + g.gap) + column) : 0);
   expectOk(test.run(implementation));
   EXPECT_TRUE(test.gapsHold("c", g.m(), n, n + g.gap));
   for (int64_t i = 0; i < g.m(); ++i)
@@ -124,7 +129,8 @@ TEST(GroupedMatmul, MultipliesEachGroupWithItsMatrix) {
           for (const std::string &row : rowsToTest("grouped_matmul"))
             checkGrouped({count, shape[0], shape[1], type.first, type.second,
                           isForward, isLast, number % 4 ? 1.0 : 0.5,
-                          number % 5 == 0 ? 1.0 : 0.0, number % 7 < 3 ? 3 : 0},
+                          number % 5 == 0 ? 1.0 : 0.0, number % 7 < 3 ? 3 : 0,
+                          number % 2 ? 0 : 37},
                          row);
         }
 }
@@ -136,7 +142,7 @@ TEST(GroupedMatmul, RefusesOffsetsThatDoNotRise) {
                    {"lda", 1}, {"ldc", 1}, {"transpose_w", 1},
                    {"groups_last", 0}, {"block", 0}, {"double_quant", 0},
                    {"panel_columns", 1}, {"alpha", bits(1)},
-                   {"beta", bits(0)}});
+                   {"beta", bits(0)}, {"shared", 1}});
   for (const auto &[i, offset] : {std::pair(0, 0), {1, 5}, {2, 4}})
     test.set("offsets", i, offset);
   EXPECT_EQ(test.run("onednn").message(),
@@ -149,7 +155,8 @@ void checkGroupedGrad(const Grouped &g, const std::string &implementation) {
                   {{"m", g.m()}, {"groups", g.groups()}, {"rows", g.out},
                    {"columns", g.in}, {"lddy", g.out + g.gap},
                    {"ldx", g.in + g.gap}, {"groups_last", g.isLast},
-                   {"alpha", bits(g.alpha)}, {"beta", bits(g.beta)}});
+                   {"alpha", bits(g.alpha)}, {"beta", bits(g.beta)},
+                   {"shared", 2}});
   test.fill("dy", g.m(), g.out, g.out + g.gap, 1);
   test.fill("x", g.m(), g.in, g.in + g.gap, 2);
   const int64_t size = g.groups() * g.out * g.in;

@@ -33,6 +33,7 @@ SHARED = {
     "compiler/Graph/AttachObjective.cpp": "The compiler refuses its own work",
     "compiler/Graph/BucketGradients.cpp": "The compiler refuses its own work",
     "compiler/Graph/BuildTrainStep.cpp": "The compiler refuses its own work",
+    "compiler/Graph/CompressGradients.cpp": "The compiler refuses its own work",
     "compiler/Graph/PlanDequant.cpp": "The compiler refuses its own work",
     "compiler/Graph/QuantizeBase.cpp": "The compiler refuses its own work",
     "compiler/Graph/Rematerialize.cpp": "The compiler refuses its own work",

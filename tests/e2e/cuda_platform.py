@@ -4,9 +4,9 @@
 """Trains one golden case on the software CUDA platform and asks more of it.
 
     cuda_platform.py --tools build/bin [--case llama-lora] [--bf16]
-                     [--faults N] [--only-faults]
+                     [--faults N] [--only-faults] [--offload LIST]
 
-  The embedding is in pinned host memory.
+  The embedding is in pinned host memory, and what --offload says.
 
   counts   a micro-batch and an update are one graph launch each, but for the
            first time that its graph's work runs at all; the host
@@ -17,6 +17,7 @@
   direct   the same losses without graphs
   rounded  in bfloat16 adapters are rounded once a step, not before each
            product: fewer launches, and the same losses
+  card     the same losses with all but the embedding on the card
   guarded  the same losses when every kernel gets its operands one by one, with
            nothing around them
   faults   each call that fails ends the run with one line that names it
@@ -183,6 +184,13 @@ def check_rounded(options, work, flags, want, counts):
                   f"{fewer} launches instead of {more}")
 
 
+def check_card(options, work, flags, want):
+    folder = os.path.join(work, "card")
+    os.mkdir(folder)
+    losses, _ = Case(options.tools, options.case, folder, flags=flags).train()
+    return expect("card", losses == want, f"without --offload {options.offload}")
+
+
 def check_fault(case, function, call, code):
     """Whether the failing call is reported as it should be."""
     result, errors, _, _ = case.run(SHORT, fail=f"{function}:{call}:{code}")
@@ -236,14 +244,21 @@ def main():
     parser.add_argument("--faults", type=int, default=3,
                         help="calls of each function that fail, at most")
     parser.add_argument("--only-faults", action="store_true")
+    parser.add_argument("--offload", help="of qloracc")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as work:
         try:
+            failed = 0
             flags = ["--compute-dtype", "bfloat16"] if options.bf16 else []
+            plain = flags
+            if options.offload:
+                flags = [*flags, "--offload", options.offload]
             case = Case(options.tools, options.case, work, flags=flags)
             want, _ = case.train()
-            failed = 0 if options.only_faults else (
-                check_counts(case) + check_same(case, want))
+            if options.offload:
+                failed += check_card(options, work, plain, want)
+            if not options.only_faults:
+                failed += check_counts(case) + check_same(case, want)
             if options.bf16:
                 failed += check_rounded(options, work, flags, want,
                                         case.train(*DIRECT)[1])

@@ -27,6 +27,7 @@ of another.
 import argparse
 import concurrent.futures
 import json
+import math
 import os
 import re
 import subprocess
@@ -351,7 +352,8 @@ def run_case(options, case):
                       str(micro_batches // ranks)]
     if options.parallel:  # so many for each of them
         compile_flags += ["--parallel", options.parallel]
-        ranks *= int(options.parallel.split("=")[1])
+        ranks *= math.prod(int(axis.split("=")[1])
+                           for axis in options.parallel.split(","))
     if options.bf16:
         compile_flags += ["--compute-dtype", "bfloat16"]
         run_flags += ["--compute-dtype", "bfloat16"]

@@ -11,8 +11,9 @@ queries and 4 of keys, 4 bits with scales in 8, adapters on all linears with
 dropout, whose masks do not depend on the layout. One rank, two and four that
 share rows, and two pairs with other rows each leave the same losses, norms,
 evaluations and adapters, and checkpoints that the others go on from. The axes
-are tp, for products, cp, for lines, which goes with fsdp, zero1 and zero2 too, and
-pp, for layers, which goes with fsdp and zero1.
+are tp, for products, cp, for lines, which goes with fsdp, zero1 and zero2 too,
+pp, for layers, which goes with fsdp, zero1, tp and ep, and ep, for experts, whose
+adapters are trained too: ranks have other rows, and share the experts for them.
 
 --every N: each N-th family, and of the layouts the pairs.
 """
@@ -21,6 +22,7 @@ import argparse
 import copy
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -46,12 +48,20 @@ LENGTH, ROWS = 16, 2
 # Ranks, their mesh, and accumulations: all steps have 8 rows.
 ALONE = (1, "", 4)
 LAYOUTS = {
-    "tp": ((2, "tp=2", 4), (4, "tp=4", 4), (4, "tp=2", 2)),
+    "tp": ((2, "tp=2", 4), (4, "tp=4", 4), (4, "fsdp=2,tp=2", 2),
+           (4, "zero1=2,tp=2", 2), (4, "tp=2", 2)),
     "cp": ((2, "cp=2", 4), (4, "cp=4", 4), (4, "cp=2,fsdp=4,zero1=4", 2),
            (2, "cp=2,fsdp=2", 4), (4, "cp=2,fsdp=4,zero2=4", 2),
            (4, "cp=2", 2)),
     "pp": ((2, "pp=2", 4), (4, "pp=4", 4), (4, "pp=2,fsdp=2,zero1=2", 2),
-           (4, "pp=2", 2))}
+           (4, "tp=2,pp=2", 4), (8, "fsdp=2,zero1=2,tp=2,pp=2", 2),
+           (4, "pp=2", 2)),
+    "ep": ((2, "ep=2", 2), (4, "ep=4", 1), (4, "ep=2,fsdp=4,zero1=4", 1),
+           (4, "ep=4,zero2=2", 1), (4, "ep=2,pp=2", 2), (4, "cp=2,ep=4", 2),
+           (4, "ep=2", 1))}
+# Of families with experts those whose experts have adapters, which have no
+# dropout.
+ADAPTED = ("mixtral", "qwen2moe")
 # Weights that are divided: of two layers at least attention and an MLP, but for
 # norms over all heads, and experts whose columns take turns.
 KEPT = {"olmo2": 6, "gptoss": 8, "gpt2": 8, "phi3": 8, "starcoder2": 12}
@@ -87,6 +97,10 @@ class Runs:
         # A layer for each stage of a pipeline.
         family = widened(name, 4 if options.axis == "pp" else 2)
         self.targets = family.targets if family.experts else ["all-linear"]
+        if options.axis == "ep" and name in ADAPTED:
+            self.targets = [*self.targets, "--lora-dropout", "0",
+                            "--target-parameters", "experts.down_proj",
+                            "experts.gate_up_proj"]
         write_model(os.path.join(self.work, "model"), family, FORMATS["bf16"],
                     5)
         self.data = os.path.join(self.work, "data.safetensors")
@@ -147,11 +161,20 @@ def check_share(name, mesh, plan):
     """A rank has its part of what is divided, with scales as numbers, and no
     weights stay whole for their blocks; or of each line."""
     share = int(mesh.split(",")[0].split("=")[1])
+    if "tp=" in mesh:
+        share = int(re.search(r"tp=(\d+)", mesh)[1])
     if mesh.startswith("cp"):
         assert plan["shard-context"]["ranks"] == share, plan["shard-context"]
         return
-    if mesh.startswith("pp"):
-        assert plan["cut-stages"]["stages"] == share, plan["cut-stages"]
+    if "ep" in mesh:
+        facts = plan["shard-experts"]
+        share = int(re.search(r"ep=(\d+)", mesh)[1])
+        assert facts["weights"] and not facts["kept_whole"], facts
+        assert facts["sliced_bytes"] * share < 1.2 * facts["whole_bytes"], facts
+        return
+    if "pp" in mesh:
+        stages = int(re.search(r"pp=(\d+)", mesh)[1])
+        assert plan["cut-stages"]["stages"] == stages, plan["cut-stages"]
         return
     facts = plan["shard-products"]
     assert facts["ranks"] == share, facts
@@ -192,12 +215,15 @@ def resumed(runs, wanted):
 REFUSED = {
     "tp": ((("--parallel", "tp=3"), "which 3 ranks cannot share equally"),
            (("--parallel", "tp=8"), "which 8 ranks cannot share equally"),
-           (("--parallel", "tp=2,fsdp=2"), "not there yet"),
+           (("--parallel", "tp=2,zero2=2"), "not there yet"),
            (("--parallel", "tp=2", "--use-dora"),
             "no product of this model can be shared by 2 ranks")),
     "cp": ((("--parallel", "cp=3"), "which 3 ranks cannot share equally"),
            (("--parallel", "cp=16"), "which 16 ranks cannot share equally"),
            (("--parallel", "cp=2,tp=2"), "not there yet")),
+    "ep": ((("--parallel", "ep=3"), "which 3 ranks cannot share equally"),
+           (("--parallel", "ep=2,tp=2"), "not there yet"),
+           (("--parallel", "ep=4,fsdp=6"), "one divides the other")),
     "pp": ((("--parallel", "pp=5"), "needs as many layers"),
            (("--parallel", "pp=2", "--num-micro-batches", "3"),
             "does not divide the 2 rows of a micro-batch"),
@@ -240,10 +266,13 @@ def main():
     options = parser.parse_args()
     options.library_path = None
     with tempfile.TemporaryDirectory() as work:
+        families = [name for name in FAMILIES
+                    if options.axis != "ep" or widened(name).experts]
         for number, name in enumerate(
-                options.names or list(FAMILIES)[::options.every]):
+                options.names or families[::options.every]):
             runs, wanted = family_case(options, name, work)
-            if number == 0 and not widened(name).experts:
+            if number == 0 and (options.axis == "ep"
+                                or not widened(name).experts):
                 resumed(runs, wanted)
                 refused(runs)
             shutil.rmtree(runs.work)

@@ -23,7 +23,7 @@ commands() {
   run covering.py --peft $peft
   # CUDA on the software platform.
   goldens --target cuda --ranks 1
-  goldens --target cuda --ranks 1 --bf16 --every 2
+  goldens --target cuda --ranks 1 --bf16 --every 4
   run covering.py --target cuda --every 12
   # cuDNN's attention, and our own in its place.
   goldens --target cuda --ranks 1 --bf16 \
@@ -39,14 +39,20 @@ commands() {
   # The embedding in host memory.
   goldens --target cuda --ranks 1 --compile-flag=--offload-embedding=true \
     llama-nf4
+  # And all else that may be there.
+  goldens --target cuda --ranks 1 --compile-flag=--offload=base,optimizer \
+    llama-nf4 qwen3-ranks llama-embed-tied gptoss-mxfp4
+  goldens --target cuda --ranks 2 --compile-flag=--parallel=zero2=2 \
+    --compile-flag=--offload=base,optimizer qwen3-ranks
   run cuda_platform.py
   run padding_free.py --target cuda
   run reproducible.py --target cuda
   # What a step of 32 layers asks of the driver.
   run cuda_step.py
-  # Weights decoded ahead, in any order of the queues.
+  # Weights decoded ahead, in any order of the queues, be they copied before.
   run cuda_platform.py --case prequantized-bnb --faults 0
-  run cuda_platform.py --case llama-nf4 --bf16 --faults 0
+  run cuda_platform.py --case llama-nf4 --bf16 --faults 0 \
+    --offload base,optimizer
   # CUDA on several ranks.
   goldens --target cuda qwen3-ranks llama-dropout
   goldens --target cuda --ranks 4 --run-flag=--cuda-graphs --run-flag=false \
@@ -58,12 +64,13 @@ commands() {
   run gpu_script.py
 
   for script in gradients nonfinite promises padding_free reproducible \
-    base_cache optimizers full routers trained_tokens sweep report; do
+    base_cache optimizers full routers trained_tokens sweep report \
+    compression; do
     run $script.py
   done
   goldens --ranks 1 llama-dropout qwen3-ranks
   goldens --ranks 2 llama-muon-full
-  goldens --bf16
+  goldens --bf16 --every 2
   for pass in fuse-lora fuse-accumulate rematerialize plan-dequant fuse-rows \
     bucket-gradients assign-queues; do
     goldens --compile-flag=--disable-pass=$pass llama-nf4 qwen3-ranks \
@@ -127,28 +134,37 @@ layouts() {
     qwen3-ranks
   # Products.
   run layouts.py --every 2
-  run layouts.py --target cuda --every 9
-  for target in "" "--bf16" "--target cuda --bf16"; do
-    goldens --parallel tp=2 $target qwen3-ranks phi3-nf4 llama-full mixtral \
-      llama-dpo llama-lora-bias gpt2-bias-all llama-int8
-  done
+  run layouts.py llama2
+  run layouts.py --target cuda qwen3moe
+  goldens --parallel tp=2 qwen3-ranks phi3-nf4 llama-full mixtral llama-dpo \
+    llama-lora-bias gpt2-bias-all llama-int8
+  goldens --parallel tp=2 --target cuda --bf16 qwen3-ranks phi3-nf4 mixtral \
+    llama-int8
   # Lines.
   run layouts.py --axis cp --every 3
-  run layouts.py --axis cp --target cuda --every 9
+  run layouts.py --axis cp --target cuda --every 18
+  goldens --parallel cp=2 qwen3-ranks llama-dropout gptoss-mxfp4 llama-packed \
+    llama-dpo llama-orpo mixtral-balance llama-dora
+  goldens --parallel cp=2 --target cuda --bf16 qwen3-ranks gptoss-mxfp4 \
+    llama-packed llama-orpo
+  # Experts.
+  run layouts.py --axis ep mixtral gptoss
+  run layouts.py --axis ep --target cuda --every 4
   for target in "" "--target cuda --bf16"; do
-    goldens --parallel cp=2 $target qwen3-ranks llama-dropout gptoss-mxfp4 \
-      llama-packed llama-dpo llama-orpo mixtral-balance llama-dora
+    goldens --ranks 2 --compile-flag=--parallel=ep=2 $target mixtral-balance
   done
   # Layers.
   run layouts.py --axis pp --every 3
-  run layouts.py --axis pp --target cuda --every 9
-  for target in "" "--target cuda --bf16"; do
-    goldens --parallel pp=2 $target qwen3-ranks llama-dropout gptoss-mxfp4 \
-      llama-packed llama-dpo llama3-tied mixtral llama-dora llama-pissa
-  done
+  run layouts.py --axis pp --target cuda --every 18
+  goldens --parallel pp=2 qwen3-ranks llama-dropout gptoss-mxfp4 llama-packed \
+    llama-dpo llama3-tied mixtral llama-dora llama-pissa
+  goldens --parallel pp=2 --target cuda --bf16 qwen3-ranks gptoss-mxfp4 \
+    llama-dpo llama-pissa
   goldens --parallel pp=2 --compile-flag=--num-micro-batches=1 llama-kto \
     mixtral-balance llama-int8-activations
   goldens --parallel pp=2 --compile-flag=--pipeline-schedule=gpipe llama-nf4
+  goldens --parallel tp=2,pp=2 qwen3-ranks phi3-nf4 llama-dpo
+  run layouts.py --axis pp smollm3
 }
 
 run() { echo "./$1 --tools \"\$tools\" ${*:2}"; }

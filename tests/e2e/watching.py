@@ -6,18 +6,23 @@
     watching.py --tools build/bin
 
 A run that is stopped and resumed has one curve: what it logged after the
-checkpoint is left out by the reader.
+checkpoint is left out by the reader. A rank that is held up again and again is
+named, once.
 """
 
 import argparse
 import json
 import os
 import shutil
+import signal
 import struct
+import subprocess
 import sys
 import tempfile
+import threading
 
 from checkpoint_runs import SAVE_STEPS, Failure, Runs, check
+from checkpoints import children_of
 from tensorboard.backend.event_processing.event_accumulator import (
     EventAccumulator)
 
@@ -77,6 +82,36 @@ def watch_cards(runs):
         check(file.read().count("<figure>") == 7, "the charts of cards")
 
 
+def hold_up(job, rank, ended):
+    """Stops a rank for two thirds of its time."""
+    while not ended.wait(0.02):
+        for process in children_of(job.pid)[rank:rank + 1]:
+            os.kill(process, signal.SIGSTOP)
+            ended.wait(0.04)
+            os.kill(process, signal.SIGCONT)
+
+
+def name_straggler(runs):
+    folder = runs.folder("slow")
+    job = subprocess.Popen(
+        runs.command(folder, "--gpus", "2", "--max-steps", "400"),
+        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    ended = threading.Event()
+    holder = threading.Thread(target=hold_up, args=(job, 1, ended))
+    holder.start()
+    named = [line for line in job.stderr if "x slower than" in line
+             and not job.send_signal(signal.SIGTERM)]
+    job.wait()
+    ended.set()
+    holder.join()
+    check(len(named) == 1 and "rank 1 (" in named[0]
+          and "x slower than the median rank, for 12 steps" in named[0], named)
+    with open(os.path.join(folder, "metrics.jsonl")) as file:
+        times = [line["rank_step_time"] for line in map(json.loads, file)
+                 if "rank_step_time" in line]
+    check(sum(slow > 1.2 * fast > 0 for fast, slow in times) >= 3, times)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--tools", required=True)
@@ -102,6 +137,7 @@ def main():
         with open(os.path.join(folder, "report.html")) as file:
             check(file.read().count("<figure>") == 5, "the report's charts")
         watch_cards(runs)
+        name_straggler(runs)
     print("watching  TensorBoard reads what metrics.jsonl has, also resumed")
 
 

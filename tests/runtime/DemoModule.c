@@ -61,9 +61,12 @@ static const qlora_kernel kernels[] = {
 enum { kFrozen, kTrainable, kGradient, kActivation, kInput, kResult };
 
 static const qlora_arena arenas[] = {
-    {QLORA_ARENA_FROZEN, 64, 64},       {QLORA_ARENA_TRAINABLE, 64, 64},
-    {QLORA_ARENA_GRADIENT, 64, 64 + 8}, {QLORA_ARENA_ACTIVATION, 64, 64},
-    {QLORA_ARENA_INPUT, 64, 64},        {QLORA_ARENA_RESULT, 64, 64},
+    {QLORA_ARENA_FROZEN, 64, 64, 0, 0},
+    {QLORA_ARENA_TRAINABLE, 64, 64, 0, 0},
+    {QLORA_ARENA_GRADIENT, 64, 64 + 8, 0, 0},
+    {QLORA_ARENA_ACTIVATION, 64, 64, 0, 0},
+    {QLORA_ARENA_INPUT, 64, 64, 0, 0},
+    {QLORA_ARENA_RESULT, 64, 64, 0, 0},
 };
 
 static const qlora_parameter parameters[] = {
@@ -173,6 +176,7 @@ static const qlora_module module = {
     .tensor_ranks = 1,
     .context_ranks = 1,
     .trained_pieces = 1,
+    .expert_ranks = 1,
     .stages = 1,
     .arenas = arenas,
     .parameters = parameters,

@@ -242,7 +242,9 @@ static Status addStepRows(const Machines &machines, Configuration &result) {
     return Status::ok();
   const bool findsBatch = result.options.boolean("auto_find_batch_size");
   const bool chooses = choosesLayout(result);
-  if ((findsBatch || chooses) && !machines.isRanksSaid && machines.ranks > 1)
+  const bool dividesSums = result.options.text("ddp_comm_hook") == "int8";
+  if ((findsBatch || chooses || dividesSums) && !machines.isRanksSaid &&
+      machines.ranks > 1)
     result.compilerFlags.push_back(fmt::format("--ranks={}", machines.ranks));
   int64_t withRows = machines.ranks;
   if (!chooses) {

@@ -64,8 +64,8 @@ inline constexpr OptionRow kCompilerOptions[] = {
     {"ranks", OptionType::kInt, "1", OptionScope::kProgram,
      "Kernels and passes",
      "ranks of all machines, which share a --global-batch-size: for "
-     "--auto-find-batch-size and --parallel auto, since a program is the same "
-     "for any number",
+     "--auto-find-batch-size, --parallel auto and --ddp-comm-hook int8, since any "
+     "other program is the same for any number",
      "", "", 1, 1 << 20},
     {"gpus_per_node", OptionType::kInt, "0", OptionScope::kProgram,
      "Kernels and passes",

@@ -5,8 +5,11 @@
 #include "tools/qloracc/LayoutSearch.h"
 
 #include "compiler/Decisions.h"
+#include "dialects/Model/Model.h"
 #include "runtime/Base/Amounts.h"
 #include "tools/qloracc/BatchSearch.h"
+
+#include <numeric>
 
 using namespace mlir;
 
@@ -180,9 +183,10 @@ static void recordLayouts(ModuleOp model, ArrayRef<Layout> layouts,
 }
 
 static LogicalResult findLayout(ModuleOp model, CompilerSettings &settings,
+                                ArrayRef<ParallelMesh> meshes,
                                 const DeviceProfile &device) {
   std::vector<Layout> layouts;
-  for (const ParallelMesh &mesh : settings.layouts) {
+  for (const ParallelMesh &mesh : meshes) {
     FailureOr<Layout> layout = planLayout(model, settings, device, mesh);
     if (failed(layout))
       return failure();
@@ -204,16 +208,28 @@ static LogicalResult findLayout(ModuleOp model, CompilerSettings &settings,
   return success();
 }
 
+/// What divides the experts of all layers; 0: there are none.
+static int64_t expertsOf(ModuleOp model) {
+  int64_t experts = 0;
+  model.walk([&](model::GroupingOp op) {
+    experts = std::gcd(experts, model::columnsOf(op.getGroupOffsets()) - 1);
+  });
+  return experts;
+}
+
 LogicalResult findLayoutAndBatch(ModuleOp model, CompilerSettings &settings) {
-  if (settings.layouts.size() == 1) {
-    if (Status status = setLayout(settings, settings.layouts.front());
-        !status.isOk())
+  std::vector<ParallelMesh> meshes;
+  if (settings.findsLayout)
+    meshes = ParallelMesh::candidates(
+        settings.ranks, settings.compile.trainsAll, expertsOf(model));
+  if (meshes.size() == 1) {
+    if (Status status = setLayout(settings, meshes.front()); !status.isOk())
       return emitError(model.getLoc(), status.message());
     llvm::errs() << "qloracc: note: --parallel auto: one rank, alone; --ranks "
                     "says how many there will be\n";
-    settings.layouts.clear();
+    meshes.clear();
   }
-  if (settings.layouts.empty() && settings.batches.empty())
+  if (meshes.empty() && settings.batches.empty())
     return success();
   StatusOr<DeviceProfile> device = deviceProfileOrDefault(
       settings.compile.deviceProfile, settings.compile.target);
@@ -222,8 +238,8 @@ LogicalResult findLayoutAndBatch(ModuleOp model, CompilerSettings &settings) {
     status = device->describeNetwork(settings.gpusPerNode, settings.network);
   if (!status.isOk())
     return emitError(model.getLoc(), status.message());
-  if (!settings.layouts.empty())
-    return findLayout(model, settings, *device);
+  if (!meshes.empty())
+    return findLayout(model, settings, meshes, *device);
   FailureOr<FoundBatch> found = findBatch(model, settings, *device);
   if (failed(found))
     return failure();

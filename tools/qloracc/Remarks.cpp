@@ -187,14 +187,19 @@ std::string compileSummary(ArrayRef<ModuleOp> programs,
       name.consume_back("ForCausalLM");
       text = name.str() + ", ";
     }
+  const ModuleOp largest = largestOf(programs);
+  const int64_t hostBytes = plannedHostBytes(largest);
   text += fmt::format(
-      "{} parameters, {} trainable ({:.2f} %), batch {} x {} tokens, {}plan {}, "
-      "{:.1f} s",
+      "{} parameters, {} trainable ({:.2f} %), batch {} x {} tokens, {}plan {}"
+      "{}, {:.1f} s",
       formatParameters(counts.base), formatCount(counts.trainable),
       counts.trainableShare(),
       settings.compile.batch, fmt::join(settings.compile.lengths, ", "),
       programs.size() > 1 ? fmt::format("{} stages, ", programs.size()) : "",
-      planText(plannedBytes(largestOf(programs)), settings.compile.memoryLimit),
+      planText(plannedBytes(largest), settings.compile.memoryLimit),
+      hostBytes > 0 ? fmt::format(" and {} of pinned host memory",
+                                  formatBytes(hostBytes))
+                    : "",
       seconds);
   return text;
 }

@@ -202,8 +202,39 @@ Status applyMesh(const ParallelMesh &mesh, CompilerSettings &settings) {
   settings.compile.trainedPieces = mesh.trainedPieces;
   settings.compile.tensorRanks = mesh.tensorRanks;
   settings.compile.contextRanks = mesh.contextRanks;
+  settings.compile.expertRanks = mesh.expertRanks;
   settings.compile.stages = mesh.stages;
   settings.ranks = std::max(settings.ranks, mesh.rowRanks());
+  return Status::ok();
+}
+
+/// What ranks send of gradients, where each has all of them and sums are one
+/// collective.
+Status fillGradients(CompilerSettings &settings) {
+  CompileOptions &c = settings.compile;
+  const Options &o = settings.options;
+  c.gradientForm = o.text("ddp_comm_hook");
+  if (c.gradientForm == "no")
+    return Status::ok();
+  const std::string given =
+      fmt::format("{} {}", o.spelling("ddp_comm_hook"), c.gradientForm);
+  if (c.trainedPieces > 1 || (c.shards > 1 && c.trainsAll))
+    return Status::invalid("{} is about gradients that each rank has whole, and "
+                           "--parallel zero2, and fsdp of what is trained, have "
+                           "pieces of them; leave one of them out",
+                           given);
+  if (c.stages > 1 || c.expertRanks > 1 || settings.findsLayout)
+    return Status::invalid("{} is not there with --parallel {}; leave one of "
+                           "them out",
+                           given, o.text("parallel"));
+  if (c.gradientForm != "int8")
+    return Status::ok();
+  if (settings.ranks < 2)
+    return Status::invalid("{} divides sums among the ranks of a run; say how "
+                           "many there are: qlora train --gpus N, or qloracc "
+                           "--ranks N",
+                           given);
+  c.runRanks = settings.ranks;
   return Status::ok();
 }
 
@@ -211,8 +242,7 @@ Status applyMesh(const ParallelMesh &mesh, CompilerSettings &settings) {
 Status fillMesh(CompilerSettings &settings) {
   const std::string text = settings.options.text("parallel");
   if (text == kAutoParallel) {
-    settings.layouts = ParallelMesh::candidates(
-        settings.ranks, settings.options.text("finetuning_type") == "full");
+    settings.findsLayout = true;
     return Status::ok();
   }
   if (settings.gpusPerNode > 0 || !settings.network.empty())
@@ -223,11 +253,66 @@ Status fillMesh(CompilerSettings &settings) {
   return applyMesh(mesh, settings);
 }
 
+/// What is to be in host memory, by its names.
+Status fillOffload(const Options &o, CompileOptions &c) {
+  c.offloadEmbedding = o.text("offload_embedding");
+  for (const std::string &name : o.names("offload")) {
+    if (name == "embedding" && c.offloadEmbedding == "false")
+      return Status::invalid("--offload embedding and --offload-embedding false "
+                             "contradict each other; leave one of them out");
+    if (name == "activations")
+      return Status::invalid("--offload activations is not there yet; give a "
+                             "--memory-limit, for which ops are recomputed");
+    if (name == "embedding")
+      c.offloadEmbedding = "true";
+    else if (name == "base")
+      c.offloadBase = true;
+    else if (name == "optimizer")
+      c.offloadStates = true;
+    else
+      return Status::invalid("--offload: '{}' is none of base, embedding and "
+                             "optimizer",
+                             name);
+  }
+  return Status::ok();
+}
+
+/// What a base in host memory goes with.
+Status checkOffloadedBase(const CompilerSettings &settings) {
+  const CompileOptions &c = settings.compile;
+  if (c.trainsAll)
+    return Status::invalid("--offload base is of frozen weights, and "
+                           "--finetuning-type full has none; leave it out");
+  const bool isShared = c.shards > 1 || c.tensorRanks > 1 ||
+                        c.contextRanks > 1 || c.expertRanks > 1 || c.stages > 1;
+  if (isShared || settings.findsLayout)
+    return Status::invalid(
+        "--offload base is not there yet beside --parallel {}: each rank keeps "
+        "the whole base in host memory; leave one of them out, or divide what "
+        "is trained alone, with zero1=N or zero2=N",
+        settings.options.text("parallel"));
+  return Status::ok();
+}
+
+Status checkOffload(const CompilerSettings &settings) {
+  const CompileOptions &c = settings.compile;
+  const auto traits = targetTraits(c.target);
+  const bool hasOneMemory = traits && !traits->offloadsTables;
+  if ((c.offloadBase || c.offloadStates) && hasOneMemory)
+    return Status::invalid("--offload needs --target cuda: a CPU has one memory");
+  if (c.offloadEmbedding == "true" && hasOneMemory)
+    return Status::invalid("--offload-embedding true needs --target cuda: a "
+                           "CPU has one memory");
+  return c.offloadBase ? checkOffloadedBase(settings) : Status::ok();
+}
+
 Status fillCompile(const Options &own, CompilerSettings &settings) {
   const Options &o = settings.options;
   CompileOptions &c = settings.compile;
   c.target = own.text("target");
   QLORA_RETURN_IF_ERROR(fillMesh(settings)); // lengths depend on it
+  c.trainsAll = o.text("finetuning_type") == "full";
+  QLORA_RETURN_IF_ERROR(fillGradients(settings));
   QLORA_RETURN_IF_ERROR(fillShape(o, c));
   c.computeType = o.text("compute_dtype");
   c.loraActivations = o.text("activation_dtype_for_lora");
@@ -255,7 +340,6 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
   c.alphaPattern = o.value("lora_alpha_pattern").dump();
   c.targetParameters = o.value("target_parameters").dump();
   c.quantizeExperts = o.boolean("quantize_moe_experts");
-  c.trainsAll = o.text("finetuning_type") == "full";
   c.loraPlusRatio = o.number("loraplus_lr_ratio");
   c.noiseAlpha = o.number("neftune_noise_alpha");
   c.bias = o.text("bias");
@@ -265,7 +349,8 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
   c.initA = initName(o.text("init_lora_weights"), false);
   c.initB = initName(o.text("init_lora_weights"), true);
   c.memoryLimit = o.integer("memory_limit");
-  c.offloadEmbedding = o.text("offload_embedding");
+  c.hostMemoryLimit = o.integer("host_memory_limit");
+  QLORA_RETURN_IF_ERROR(fillOffload(o, c));
   c.checkpointing = o.boolean("gradient_checkpointing");
   c.deviceProfile = own.text("device_profile");
   c.dequantForm = own.text("dequant");
@@ -302,12 +387,7 @@ Status fillCodegen(const Options &own, CompilerSettings &settings) {
     return Status::invalid("--emit=cpp shows the kernels of --target cpu; "
                            "write --emit={}",
                            codegen.target);
-  const auto traits = targetTraits(codegen.target);
-  if (settings.compile.offloadEmbedding == "true" && traits &&
-      !traits->offloadsTables)
-    return Status::invalid("--offload-embedding true needs --target cuda: a "
-                           "CPU has one memory");
-  return Status::ok();
+  return checkOffload(settings);
 }
 
 /// Gives an option the value that was found for it.
@@ -322,7 +402,8 @@ Status record(const char *name, const std::string &value,
 /// CPU ranks need not: on one machine all take the same together.
 bool fitsMachine(const CompilerSettings &settings) {
   const bool hasLayouts =
-      settings.layouts.size() > 1 && settings.compile.target == "cuda";
+      settings.findsLayout && settings.ranks > 1 &&
+      settings.compile.target == "cuda";
   return settings.options.source("memory_limit") ==
              Options::Source::kDefault &&
          (!settings.batches.empty() || hasLayouts);
@@ -332,7 +413,7 @@ bool fitsMachine(const CompilerSettings &settings) {
 /// machine.
 StatusOr<MemoryLimit> availableMemory(const CompilerSettings &settings) {
   const CompileOptions &c = settings.compile;
-  if (c.memoryLimit == kAutoSize || settings.layouts.empty() ||
+  if (c.memoryLimit == kAutoSize || !settings.findsLayout ||
       c.target != "cuda" || c.deviceProfile.empty())
     return machineMemoryLimit(c.target, settings.ranks);
   QLORA_ASSIGN_OR_RETURN(const DeviceProfile device,

@@ -39,8 +39,7 @@ struct CompilerSettings {
     const int64_t together = compile.tensorRanks * compile.contextRanks;
     return std::max<int64_t>(1, ranks / together);
   }
-  /// With --parallel auto the candidates, the simplest first; else empty.
-  std::vector<ParallelMesh> layouts;
+  bool findsLayout = false; ///< --parallel auto
   // What machines the ranks of these are on: as DeviceProfile has it.
   int64_t gpusPerNode = 0;
   std::string network;

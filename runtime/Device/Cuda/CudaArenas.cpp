@@ -7,7 +7,7 @@
 #include "runtime/Device/Cuda/NvmlApi.h"
 #include "runtime/Module/ModuleLoader.h"
 
-#include <numeric>
+#include <cstring>
 
 namespace qlora {
 
@@ -95,7 +95,7 @@ static Status explain(const Status &status, const qlora_arena &arena,
       asMiB(memory->free), asMiB(memory->total), status.message());
 }
 
-/// Kernels read it over the bus. It begins at a page, which is more than any
+/// Kernels use it over the bus. It begins at a page, which is more than any
 /// alignment asks for.
 Status CudaArenas::allocateHost(const CudaDriver &driver,
                                 const qlora_arena &arena) {
@@ -106,11 +106,15 @@ Status CudaArenas::allocateHost(const CudaDriver &driver,
   if (!status.isOk())
     return Status::error(
         status.code(),
-        "host arena: cannot get {} bytes ({:.1f} MiB) of pinned host memory; "
-        "compile the model with --offload-embedding false ({})",
-        arena.bytes, asMiB(arena.bytes), status.message());
-  hostMemory = CudaHostMemory(driver, mapped);
-  hostBytes = arena.bytes;
+        "{} arena: cannot get {} bytes ({:.1f} MiB) of pinned host memory; "
+        "compile the model with less of --offload, or --offload-embedding "
+        "false ({})",
+        arenaKindName(arena.kind), arena.bytes, asMiB(arena.bytes),
+        status.message());
+  hostMemory.back() = CudaHostMemory(driver, mapped);
+  // Before any stream knows of it. What is frozen is filled as a whole.
+  if (!isFrozenArena(arena.kind))
+    std::memset(mapped, 0, arena.bytes);
   return driver.check(
       driver.memHostGetDevicePointer(&addresses.back(), mapped, 0),
       "cuMemHostGetDevicePointer");
@@ -120,11 +124,12 @@ Status CudaArenas::allocateArena(const CudaDriver &driver,
                                  const qlora_arena &arena, const CudaCard &card,
                                  CUstream stream) {
   memory.emplace_back();
+  hostMemory.emplace_back();
   addresses.push_back(0);
   sizes.push_back(arena.bytes);
   if (arena.bytes == 0)
     return Status::ok();
-  if (arena.kind == QLORA_ARENA_HOST)
+  if (isOnHost(arena))
     return allocateHost(driver, arena);
   const uint64_t spare =
       arena.alignment > kNaturalAlignment ? arena.alignment : 0;
@@ -146,7 +151,7 @@ Status CudaArenas::allocate(const CudaDriver &driver,
                             const CudaCard &card, CUstream stream) {
   uint64_t planned = 0;
   for (const qlora_arena &arena : arenas)
-    planned += arena.kind == QLORA_ARENA_HOST ? 0 : arena.bytes;
+    planned += isOnHost(arena) ? 0 : arena.bytes;
   QLORA_RETURN_IF_ERROR(checkRoom(card, planned));
   for (const qlora_arena &arena : arenas)
     QLORA_RETURN_IF_ERROR(allocateArena(driver, arena, card, stream));
@@ -156,7 +161,10 @@ Status CudaArenas::allocate(const CudaDriver &driver,
 }
 
 uint64_t CudaArenas::totalBytes() const {
-  return std::accumulate(sizes.begin(), sizes.end(), uint64_t{0}) - hostBytes;
+  uint64_t total = 0;
+  for (size_t i = 0; i < sizes.size(); ++i)
+    total += hostMemory[i] ? 0 : sizes[i];
+  return total;
 }
 
 std::vector<uint8_t *> CudaArenas::bases() const {

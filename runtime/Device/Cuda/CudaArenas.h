@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // The arenas of a module, and the step block, in a card's memory; the host
-// arena in pinned memory of this machine that the card's kernels can read.
+// arena, and what else is on the host, in pinned memory of this machine that the
+// card's kernels can read and write.
 
 #ifndef QLORA_RUNTIME_DEVICE_CUDA_CUDAARENAS_H
 #define QLORA_RUNTIME_DEVICE_CUDA_CUDAARENAS_H
@@ -26,6 +27,10 @@ public:
                   const CudaCard &card, CUstream stream);
 
   CUdeviceptr address(uint32_t arena) const { return addresses[arena]; }
+  /// Of one on the host, where copies find it; else null.
+  const uint8_t *hostAddress(uint32_t arena) const {
+    return static_cast<const uint8_t *>(hostMemory[arena].get());
+  }
   uint64_t bytes(uint32_t arena) const { return sizes[arena]; }
   /// Of those in the card's memory.
   uint64_t totalBytes() const;
@@ -41,9 +46,8 @@ private:
                        const CudaCard &card, CUstream stream);
   Status allocateHost(const CudaDriver &driver, const qlora_arena &arena);
 
-  std::vector<CudaMemory> memory;
-  CudaHostMemory hostMemory;
-  uint64_t hostBytes = 0;
+  std::vector<CudaMemory> memory;         ///< by arena; where it is on the
+  std::vector<CudaHostMemory> hostMemory; ///< host, this and not the other
   std::vector<CUdeviceptr> addresses;
   std::vector<uint64_t> sizes;
   CudaMemory stepMemory;

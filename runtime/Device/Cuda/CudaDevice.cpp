@@ -121,7 +121,7 @@ private:
   }
   /// NCCL: what one rank captures or replays, all do, in the same order.
   bool mayHaveGraph() const {
-    return onAllRanks || !queuesOfEntry[entryIndex][QLORA_QUEUE_COMMUNICATION];
+    return onAllRanks || !isShared[entryIndex];
   }
   CUdeviceptr address(const qlora_operand &operand) const {
     return arenas.address(operand.arena) + operand.offset;
@@ -148,6 +148,7 @@ private:
   CudaGraphs graphs;
 
   std::vector<QueueUse> queuesOfEntry;
+  std::vector<bool> isShared; ///< by entry: whether it has collectives
   size_t entryIndex = 0;
   LabelShare share; ///< of the current entry
   bool isCancelled = false;
@@ -175,7 +176,12 @@ Status CudaDevice::prepareQueues() {
   size_t mostEvents = 0;
   for (const qlora_entry &entry : module->entries()) {
     mostEvents = std::max<size_t>(mostEvents, entry.event_count);
-    queuesOfEntry.push_back(queuesOf(module->commands(entry)));
+    const auto commands = module->commands(entry);
+    queuesOfEntry.push_back(queuesOf(commands));
+    isShared.push_back(
+        std::ranges::any_of(commands, [](const qlora_command &command) {
+          return command.kind == QLORA_COMMAND_COLLECTIVE;
+        }));
   }
   QLORA_RETURN_IF_ERROR(queues.create(api, mostEvents));
   graphs.create(api, queues.compute(),
@@ -315,10 +321,15 @@ Status CudaDevice::copy(const qlora_command &command) {
   const auto operands = module->operands(command);
   if (operands[0].bytes == 0)
     return Status::ok();
-  return api.check(api.memcpyDtoDAsync(address(operands[0]),
-                                       address(operands[1]), operands[0].bytes,
-                                       queues.stream(command.queue)),
-                   "cuMemcpyDtoDAsync");
+  const qlora_operand &to = operands[0], &from = operands[1];
+  const CUstream stream = queues.stream(command.queue);
+  if (const uint8_t *host = arenas.hostAddress(from.arena))
+    return api.check(api.memcpyHtoDAsync(address(to), host + from.offset,
+                                         to.bytes, stream),
+                     "cuMemcpyHtoDAsync");
+  return api.check(
+      api.memcpyDtoDAsync(address(to), address(from), to.bytes, stream),
+      "cuMemcpyDtoDAsync");
 }
 
 Status CudaDevice::collective(const qlora_command &command) {

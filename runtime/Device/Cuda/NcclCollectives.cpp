@@ -68,6 +68,8 @@ static std::pair<const char *, const char *> workOf(qlora_group group) {
     return {"a line", "share"};
   case QLORA_GROUP_PP:
     return {"a line", "work through"};
+  case QLORA_GROUP_EP:
+    return {"the experts", "share"};
   case QLORA_GROUP_REPLICAS:
     return {"sums of pieces", "make"};
   default:

@@ -14,9 +14,9 @@ namespace qlora {
 /// Numbers of rows, experts and choices, which come from a kernel before, are in
 /// [0, limit).
 inline Status checkIndices(const char *op, const int32_t *indices,
-                           int64_t count, int64_t limit) {
+                           int64_t count, int64_t limit, int64_t least = 0) {
   for (int64_t i = 0; i < count; ++i)
-    if (indices[i] < 0 || indices[i] >= limit)
+    if (indices[i] < least || indices[i] >= limit)
       return Status::error(StatusCode::kInternal,
                            "{}: index {} is {}, not below {}", op, i,
                            indices[i], limit);

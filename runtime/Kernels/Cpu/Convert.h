@@ -7,6 +7,7 @@
 #define QLORA_RUNTIME_KERNELS_CPU_CONVERT_H
 
 #include <cstdint>
+#include <cstring>
 
 #include "runtime/Kernels/KernelTable.h"
 
@@ -19,6 +20,11 @@ inline const void *elementAt(const void *base, qlora_dtype dtype,
 }
 inline void *elementAt(void *base, qlora_dtype dtype, int64_t index) {
   return static_cast<uint8_t *>(base) + index * (dtypeBits(dtype) / 8);
+}
+
+/// to[i] := 0.
+inline void clearRun(qlora_dtype dtype, void *to, int64_t count) {
+  std::memset(to, 0, static_cast<size_t>(count * (dtypeBits(dtype) / 8)));
 }
 
 /// to[i] := from[i]; `from` is f32, bf16 or f16.

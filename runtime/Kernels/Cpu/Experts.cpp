@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Experts, row by row: route, route_grad, sort_by_expert, gather_rows,
-// combine_rows, choice_grad, transpose_rows.
+// Experts, row by row: route, route_grad, gather_rows, combine_rows, choice_grad,
+// transpose_rows.
 
 #include <algorithm>
 #include <cmath>
@@ -144,36 +144,6 @@ PreparedKernel route_grad::cpu::prepare(const KernelRequest &request,
   });
 }
 
-/// A counting sort.
-PreparedKernel sort_by_expert::cpu::prepare(const KernelRequest &request,
-                                            uint64_t) {
-  const int64_t rows = request.constant("rows");
-  const int64_t experts = request.constant("experts");
-  std::vector<int32_t> next(static_cast<size_t>(experts));
-  return makeKernel([=](const LibraryKernelArgs &args) mutable {
-    const auto *choices = bufferOf<const int32_t>(args, 0);
-    auto *order = bufferOf<int32_t>(args, 1);
-    auto *places = bufferOf<int32_t>(args, 2);
-    auto *sorted = bufferOf<int32_t>(args, 3);
-    auto *offsets = bufferOf<int32_t>(args, 4);
-    QLORA_RETURN_IF_ERROR(
-        checkIndices("sort_by_expert", choices, rows, experts));
-    std::fill_n(offsets, experts + 1, 0);
-    for (int64_t row = 0; row < rows; ++row)
-      ++offsets[choices[row] + 1];
-    for (int64_t e = 0; e < experts; ++e)
-      offsets[e + 1] += offsets[e];
-    std::copy_n(offsets, experts, next.begin());
-    for (int64_t row = 0; row < rows; ++row) {
-      const int32_t place = next[static_cast<size_t>(choices[row])]++;
-      order[place] = static_cast<int32_t>(row);
-      sorted[place] = choices[row];
-      places[row] = place;
-    }
-    return Status::ok();
-  });
-}
-
 // Tokens and sorted rows ------------------------------------------------------
 
 /// Columns that are summed at a time, in f32.
@@ -203,14 +173,19 @@ PreparedKernel gather_rows::cpu::prepare(const KernelRequest &request,
   return makeKernel([move](const LibraryKernelArgs &args) {
     const auto *order = bufferOf<const int32_t>(args, 1);
     const int64_t sorted = move.rows * move.chosen;
-    QLORA_RETURN_IF_ERROR(checkIndices("gather_rows", order, sorted, sorted));
+    QLORA_RETURN_IF_ERROR(
+        checkIndices("gather_rows", order, sorted, sorted, -1));
     parallelRanges(sorted, rowGrain(move.columns),
                    [&](int64_t begin, int64_t end) {
       float sum[kSummed];
       for (int64_t p = begin; p < end; ++p) {
+        void *out = elementAt(args.buffers[3], move.type, p * move.ldo);
+        if (order[p] < 0) {
+          clearRun(move.type, out, move.columns);
+          continue;
+        }
         const void *x = elementAt(args.buffers[0], move.type,
                                   order[p] / move.chosen * move.ldx);
-        void *out = elementAt(args.buffers[3], move.type, p * move.ldo);
         if (!move.hasWeights) {
           convertRun(move.type, x, move.type, out, move.columns);
           continue;
@@ -234,7 +209,8 @@ PreparedKernel combine_rows::cpu::prepare(const KernelRequest &request,
   return makeKernel([move](const LibraryKernelArgs &args) {
     const auto *places = bufferOf<const int32_t>(args, 1);
     const int64_t sorted = move.rows * move.chosen;
-    QLORA_RETURN_IF_ERROR(checkIndices("combine_rows", places, sorted, sorted));
+    QLORA_RETURN_IF_ERROR(
+        checkIndices("combine_rows", places, sorted, sorted, -1));
     parallelRanges(move.rows, rowGrain(move.columns * move.chosen),
                    [&](int64_t begin, int64_t end) {
       float sum[kSummed];
@@ -244,6 +220,8 @@ PreparedKernel combine_rows::cpu::prepare(const KernelRequest &request,
           std::fill_n(sum, count, 0.0f);
           for (int64_t j = 0; j < move.chosen; ++j) {
             const int64_t choice = row * move.chosen + j;
+            if (places[choice] < 0)
+              continue;
             addScaled(move.weight(args, choice), move.type,
                       elementAt(args.buffers[0], move.type,
                                 places[choice] * move.ldx + c),
@@ -284,13 +262,14 @@ PreparedKernel choice_grad::cpu::prepare(const KernelRequest &request,
   return makeKernel([=](const LibraryKernelArgs &args) {
     const auto *places = bufferOf<const int32_t>(args, 2);
     QLORA_RETURN_IF_ERROR(
-        checkIndices("choice_grad", places, rows * chosen, rows * chosen));
+        checkIndices("choice_grad", places, rows * chosen, rows * chosen, -1));
     parallelRanges(rows * chosen, rowGrain(columns),
                    [&](int64_t begin, int64_t end) {
       float token[kSummed], row[kSummed];
       for (int64_t choice = begin; choice < end; ++choice) {
         double sum = 0;
-        for (int64_t c = 0; c < columns; c += kSummed) {
+        const int64_t there = places[choice] < 0 ? 0 : columns;
+        for (int64_t c = 0; c < there; c += kSummed) {
           const int64_t count = std::min(kSummed, columns - c);
           widen(type,
                 elementAt(args.buffers[0], type, choice / chosen * ldt + c),

@@ -42,6 +42,7 @@ private:
 
   Status checkOffsets(const int32_t *offsets) const;
   const void *denseA(const LibraryKernelArgs &args) const;
+  void clearRest(const LibraryKernelArgs &args) const;
   void decode(const void *w, int64_t group, int64_t first, int64_t columns,
               void *out) const;
   int64_t heightFor(int64_t rows) const;
@@ -98,12 +99,24 @@ const void *GroupedMatmul::denseA(const LibraryKernelArgs &args) const {
   uint8_t *const copy = plan.dense.in(args.buffers[kWorkspace]);
   if (!copy)
     return a;
-  parallelRanges(plan.m, 16, [&](int64_t begin, int64_t end) {
+  const int64_t rows = bufferOf<const int32_t>(args, kOffsets)[plan.groups];
+  parallelRanges(rows, 16, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row)
       convertRun(plan.type, elementAt(a, plan.type, row * lda), plan.type,
                  elementAt(copy, plan.type, row * plan.k), plan.k);
   });
   return copy;
+}
+
+/// Rows of c behind the last group's.
+void GroupedMatmul::clearRest(const LibraryKernelArgs &args) const {
+  if (beta != 0)
+    return;
+  const int64_t used = bufferOf<const int32_t>(args, kOffsets)[plan.groups];
+  parallelRanges(plan.m - used, 16, [&](int64_t begin, int64_t end) {
+    for (int64_t row = used + begin; row < used + end; ++row)
+      clearRun(cType, elementAt(args.buffers[kC], cType, row * ldc), plan.n);
+  });
 }
 
 /// What the panel from column `first` of c on is multiplied with.
@@ -160,6 +173,7 @@ Status GroupedMatmul::runPanel(const LibraryKernelArgs &args, const void *a,
 Status GroupedMatmul::run(const LibraryKernelArgs &args) {
   QLORA_RETURN_IF_ERROR(checkOffsets(bufferOf<const int32_t>(args, kOffsets)));
   const void *a = denseA(args);
+  clearRest(args);
   return tasks.run(plan.groups * plan.panels(), [&](int64_t task, int64_t slot) {
     return runPanel(args, a, task, slot);
   });

@@ -81,8 +81,9 @@ PreparedCudaKernel grouped_matmul::cuda::prepare(const KernelRequest &r,
     QLORA_ASSIGN_OR_RETURN(decode, prepareDecode(r, type, context));
   }
   const int64_t columns = r.op->shapes(r).each[3].columns;
+  // Each group's last one, and that of the rows behind them, may be cut.
   const int64_t tiles =
-      r.constant("m") / kGroupTile + r.constant("groups");
+      r.constant("m") / kGroupTile + r.constant("groups") + 1;
   QLORA_ASSIGN_OR_RETURN(
       const CudaLaunch product,
       CudaLaunch::prepare(

@@ -43,15 +43,16 @@ OperandShapes route_grad::shapes(const KernelRequest &r) {
 }
 
 OperandShapes sort_by_expert::shapes(const KernelRequest &r) {
-  for (std::string_view name : {"rows", "experts"})
+  for (std::string_view name : {"rows", "experts", "ranks"})
     if (Reason reason = needRows(r, {name}))
       return *reason;
-  const int64_t rows = r.constant("rows");
-  return {{1, rows},
-          {1, rows},
-          {1, rows},
-          {1, rows},
-          {1, r.constant("experts") + 1}};
+  const int64_t rows = r.constant("rows"), experts = r.constant("experts");
+  const int64_t ranks = r.constant("ranks");
+  if (experts % ranks != 0)
+    return refusalOf(r, "ranks", "divide the experts");
+  return {{1, rows},        {1, rows},
+          {1, rows},        {1, rows},
+          {1, experts + 1}, {1, experts / ranks + 1}};
 }
 
 OperandShapes gather_rows::shapes(const KernelRequest &r) {

@@ -85,6 +85,38 @@ TEST(EncodeRun, EncodeKeepsWhatIsNotFinite) {
   EXPECT_TRUE(std::isfinite(k[2].at(2)));
 }
 
+/// What is decoded and what is left add up to x; of row 1, whose scale is not
+/// finite, nothing is left.
+TEST(EncodeRun, WhatCodesLeave) {
+  constexpr int64_t kColumns = 37, kRows = 6;
+  Buffer full = {QLORA_DTYPE_F32, kColumns, 1, kRows * kColumns};
+  RowKernel k(coding(kColumns, R"(
+    func.func @f(%x: tensor<6x{0}xf32>, %c: tensor<6x{0}xi8>,
+                 %s: tensor<6x1xf32>) {{
+      %l = train.left_by_codes %x, %c, %s
+          : (tensor<6x{0}xf32>, tensor<6x{0}xi8>, tensor<6x1xf32>)
+          -> tensor<6x{0}xf32>
+      return
+    }})"),
+              {full,
+               {QLORA_DTYPE_I8, kColumns, 1, kRows * kColumns},
+               {QLORA_DTYPE_F32, 1, 1, kRows},
+               full});
+  for (int64_t i = 0; i < kRows * kColumns; ++i)
+    k[1].set(i, double(i % 255 - 127));
+  for (int64_t r = 0; r < kRows; ++r)
+    k[2].set(r, r == 1 ? INFINITY : 0.25 * double(r + 1));
+  k[0].set(kColumns + 3, NAN);
+  k.runBothWays(kRows);
+  for (int64_t i = 0; i < kRows * kColumns; ++i) {
+    const int64_t r = i / kColumns;
+    if (r == 1)
+      EXPECT_EQ(k[3].at(i), 0);
+    else
+      EXPECT_NEAR(k[3].at(i) + k[1].at(i) * k[2].at(r), k[0].at(i), 1e-5);
+  }
+}
+
 /// y = x * max |x|: the gradient of the largest goes to all that are it.
 TEST(EncodeRun, LargestGradient) {
   constexpr int64_t kColumns = 21, kRows = 4;

@@ -2,6 +2,7 @@
 
 // RUN: qlora-opt %s --assign-shards=shards=3 | FileCheck %s
 // RUN: qlora-opt %s --assign-shards="shards=3 offload-tables" | FileCheck %s --check-prefix=HOST
+// RUN: qlora-opt %s --assign-shards=offload-base | FileCheck %s --check-prefix=BASE
 // RUN: qlora-opt %s --assign-shards=shards=1 | FileCheck %s --check-prefix=ONE
 // RUN: not qlora-opt %s --assign-shards=shards=0 2>&1 | FileCheck %s --check-prefix=ZERO
 
@@ -35,9 +36,24 @@
 // CHECK-NEXT: model.linear %{{.*}}, %[[B0]] layout in_out
 // CHECK-NOT: model.weight @w
 
-// HOST: model.parameter @table : tensor<128x128xf32> {file = "m.safetensors"}{{$}}
+// HOST: model.parameter @table : tensor<128x128xf32> {file = "m.safetensors", on_host}
 // HOST: %[[T:.*]] = model.weight @table
 // HOST: model.embedding %{{.*}}, %[[T]]
+
+// As a base in host memory it is whole: 65,536 of the table, whose rows are read
+// there, twice 9,344 and 32,768, which are gathered where pieces were.
+// BASE: module attributes {{.*}}gathers = 5 {{.*}}host_bytes = 116992 {{.*}}piece_bytes = 0
+// BASE-NOT: program.shards
+// BASE-DAG: model.parameter @w0 {{.*}}on_host
+// BASE-DAG: model.parameter @table {{.*}}on_host
+// BASE-DAG: model.parameter @norm : tensor<128xf32> {file = "m.safetensors"}
+// BASE: %[[T:.*]] = model.weight @table
+// BASE: model.embedding %{{.*}}, %[[T]]
+// BASE: %[[W0:.*]] = model.gather_weight @w0 {layer = 0 : i64}
+// BASE-NEXT: model.linear %{{.*}}, %[[W0]] {layer = 0
+// BASE: %[[B1:.*]] = model.gather_weight @w1 {layer = 1 : i64, phase = #model.phase<backward>}
+// BASE-NEXT: model.linear %{{.*}}, %[[B1]] layout in_out
+// BASE-NOT: model.weight @w
 
 !nf4 = !model.quantized<nf4, 64, false>
 model.parameter @table : tensor<128x128xf32> {file = "m.safetensors"}

@@ -11,11 +11,11 @@
 // CHECK-SAME: train.offsets = array<i64: 1024, 2048, 3072>
 // CHECK: train.accumulate @b
 // CHECK: train.accumulate @a
-// CHECK-NEXT: train.all_reduce 0 offset 0 elements 1024 {phase = #model.phase<backward>}
-// CHECK-NEXT: train.all_reduce 0 offset 2048 elements 1040 {phase = #model.phase<backward>, pieces}
+// CHECK-NEXT: train.all_reduce 0 offset 0 elements 1024 {phase = #model.phase<exchange>}
+// CHECK-NEXT: train.all_reduce 0 offset 2048 elements 1040 {phase = #model.phase<exchange>, pieces}
 // CHECK-NEXT: train.accumulate @c
-// CHECK-NEXT: train.all_reduce 1 offset 1024 elements 1024 {phase = #model.phase<backward>}
-// CHECK-NEXT: train.all_reduce 1 offset 3088 elements 1008 {phase = #model.phase<backward>, pieces}
+// CHECK-NEXT: train.all_reduce 1 offset 1024 elements 1024 {phase = #model.phase<exchange>}
+// CHECK-NEXT: train.all_reduce 1 offset 3088 elements 1008 {phase = #model.phase<exchange>, pieces}
 
 module attributes {program.trained_pieces = 2 : i64} {
 model.parameter @a : tensor<2x16xf32> {init = "zero", trainable, piece = 64}

@@ -10,6 +10,7 @@
 // CHECK-SAME: "bucket-gradients":[{"bytes":{{[0-9]+}},"offset_bytes":0,"parameters":{{[0-9]+}},"starts_after":
 // CHECK-SAME: "encode-activations":{"encoded_bytes":{{[0-9]+}},"exact_bytes":{{[0-9]+}},"values":{{[0-9]+}}}
 // CHECK-SAME: "entries":[{"activation_bytes":
+// CHECK-SAME: "host_bytes":0
 // CHECK-SAME: "plan-dequant":[{"groups":[{"backward":
 // CHECK-SAME: "rematerialize":{"budget":0,"estimated_peak":{{[0-9]+}},"policy":"keep","recompute_seconds":0,"steps":[{"batch":
 // CHECK-SAME: "select-kernels":[{"kernel":

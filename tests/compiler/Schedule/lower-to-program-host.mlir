@@ -1,5 +1,7 @@
-// RUN: qlora-opt %s --bucket-gradients --lower-to-program="offload-tables" | FileCheck %s
+// RUN: qlora-opt %s --assign-shards=offload-tables --bucket-gradients --lower-to-program | FileCheck %s
 // RUN: qlora-opt %s --bucket-gradients --lower-to-program | FileCheck %s --check-prefix=CARD
+// RUN: qlora-opt %s --assign-shards=offload-base --bucket-gradients --lower-to-program=offload-states | FileCheck %s --check-prefix=BASE
+// RUN: qlora-opt %s --assign-shards=offload-base --bucket-gradients --lower-to-program --select-kernels=target=cuda --assign-queues=target=cuda | FileCheck %s --check-prefix=QUEUES
 
 // Of @table only rows are read, so it may live in host memory; @tied is read as
 // a whole too, and @trained is no frozen weight.
@@ -10,6 +12,26 @@
 // CHECK-DAG: program.arena host bytes 16384
 // CHECK: %[[TABLE:.*]] = program.buffer host offset 0 bytes 16384
 // CHECK: program.launch @embedding(%{{.*}}, %[[TABLE]] {{[a-z_]+ [a-z0-9]+}}, %{{.*}})
+
+// As a base all of it that is frozen is there. Rows of @tied are read over the
+// bus; for the product it is copied, as bytes, before that is reached.
+// BASE-DAG: program.parameter "table" host offset 0 bytes 16384 [32, 256]
+// BASE-DAG: program.parameter "tied" host offset 16384 bytes 32768 [32, 256]
+// BASE-DAG: program.arena frozen bytes 0
+// BASE-DAG: program.arena state bytes {{[0-9]+}} alignment 64 {on_host}
+// BASE-DAG: program.arena host bytes 49152
+// BASE: %[[ROWS:.*]] = program.buffer host offset 16384 bytes 32768 {{.*}}f32
+// BASE: program.launch @embedding(%{{.*}}, %[[ROWS]] read f32, %{{.*}})
+// BASE: %[[TO:.*]] = program.buffer activation bytes 32768 {{.*}}u8
+// BASE: %[[FROM:.*]] = program.buffer host offset 16384 bytes 32768 {{.*}}u8
+// BASE: program.copy %[[TO]] from %[[FROM]] on communication
+// BASE: program.launch @matmul(%{{.*}}, %[[TO]] read f32, %{{.*}})
+
+// Its reader waits for the queue of copies, and nothing else does.
+// QUEUES: program.copy %[[TO:.*]] from %{{.*}} on communication
+// QUEUES: program.record [[EVENT:[0-9]+]] on communication
+// QUEUES-NEXT: program.wait [[EVENT]] on compute
+// QUEUES-NEXT: program.launch @matmul{{.*}}(%{{.*}}, %[[TO]] read f32, %{{.*}})
 
 // CARD-NOT: host
 // CARD: program.parameter "table" frozen

@@ -85,7 +85,7 @@ program.entry evaluate batch 1 length 8 {
 // PLAN: {"arenas":{"activation":256,"workspace":0},"entries":
 // PLAN-SAME: {"activation_bytes":256,"activation_live_bytes":256,"batch":1,"kind":"accumulate","largest":[{"bytes":192,"of":"hidden","saved":false},{"bytes":64,"of":"attention","saved":true}],"length":8,"peak":{"forward":192,"saved":64},"saved_bytes":64,"workspace_bytes":0}
 // PLAN-SAME: {"activation_bytes":128,{{.*}}"kind":"evaluate"
-// PLAN-SAME: "total_bytes":256}
+// PLAN-SAME: "host_bytes":0,"total_bytes":256}
 module {
 program.arena activation bytes 0 alignment 64
 program.arena workspace bytes 0 alignment 64

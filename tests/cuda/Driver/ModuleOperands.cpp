@@ -33,12 +33,15 @@ ModuleOperands::ModuleOperands(const char *path) {
   }
   for (uint32_t i = 0; i < table->command_count; ++i) {
     const qlora_command &command = table->commands[i];
-    if (command.kind != QLORA_COMMAND_LAUNCH)
+    const bool isCopy = command.kind == QLORA_COMMAND_COPY;
+    if (!isCopy && command.kind != QLORA_COMMAND_LAUNCH)
       continue;
-    const uint32_t kernel = table->launches[command.target].kernel;
-    if (const char *symbol = table->kernels[kernel].symbol)
+    const char *symbol =
+        isCopy ? nullptr
+               : table->kernels[table->launches[command.target].kernel].symbol;
+    if (symbol)
       commands[symbol].push_back(&command);
-    else
+    else // what is copied was written by a kernel of the library
       for (uint32_t j = 0; j < command.operand_count; ++j)
         ofLibraries.push_back(&table->operands[command.first_operand + j]);
   }

@@ -27,6 +27,14 @@ func.func @sort_c1(%c: tensor<2x3x2xi32>) {
 
 // -----
 
+func.func @sort_c2(%c: tensor<2x3x2xi32>) {
+  // expected-error @+1 {{(C2) expects ranks that divide 4 experts, and offsets of their own, but got 3}}
+  %o, %p, %e, %s, %w = model.sort_by_expert %c {ranks = 3 : i64} : (tensor<2x3x2xi32>) -> (tensor<2x3x2xi32>, tensor<2x3x2xi32>, tensor<2x3x2xi32>, tensor<5xi32>, tensor<2xi32>)
+  return
+}
+
+// -----
+
 func.func @gather_c1(%x: tensor<2x3x8xf32>, %o: tensor<2x3x2xi32>) {
   // expected-error @+1 {{(C1) expects [B, T, C] and [B, T, k, C] beside i32 [B, T, k], but got}}
   %y = model.gather_rows %x, %o, %o : (tensor<2x3x8xf32>, tensor<2x3x2xi32>, tensor<2x3x2xi32>) -> tensor<2x3x1x8xf32>

@@ -7,9 +7,19 @@ model.parameter @a : tensor<4x4xf32> {init = "zero", trainable, piece = 32}
 
 // -----
 
+// expected-error @+1 {{(C11) expects a frozen parameter as a whole on the host}}
+model.parameter @a : tensor<4x4xf32> {init = "zero", trainable, on_host}
+
+// -----
+
+// expected-error @+1 {{(C11) expects a frozen parameter as a whole on the host}}
+model.parameter @a : tensor<4x4xf32> {file = "m.safetensors", piece = 32, on_host}
+
+// -----
+
 model.parameter @f : tensor<20x16xbf16> {file = "m.safetensors", piece = 640}
 func.func @gather_rounded_c1() {
-  // expected-error @+1 {{(C1) expects a parameter in pieces of the type 'tensor<20x16xbf16>', but got @f}}
+  // expected-error @+1 {{(C1) expects a parameter in pieces or on the host, of the type 'tensor<20x16xbf16>', but got @f}}
   %0 = model.gather_weight @f {rounded} : tensor<20x16xbf16>
   return
 }
@@ -18,7 +28,7 @@ func.func @gather_rounded_c1() {
 
 model.parameter @w : tensor<20x16xf32> {file = "m.safetensors"}
 func.func @gather_c1() {
-  // expected-error @+1 {{(C1) expects a parameter in pieces of the type 'tensor<20x16xf32>', but got @w}}
+  // expected-error @+1 {{(C1) expects a parameter in pieces or on the host, of the type 'tensor<20x16xf32>', but got @w}}
   %0 = model.gather_weight @w : tensor<20x16xf32>
   return
 }

@@ -4,6 +4,11 @@
 
 // RUN: qlora-opt %s --split-input-file --verify-diagnostics
 
+// expected-error @+1 {{(C1) expects what optimizers keep on the host, but got the arena gradient}}
+program.arena gradient bytes 64 alignment 64 {on_host}
+
+// -----
+
 // expected-error @+1 {{(C1) expects either the name of a library op or a body}}
 program.kernel @nothing {
 }

@@ -109,6 +109,14 @@ func.func @decode_rows_c2(%c: tensor<2x4x64xi8>, %s: tensor<2x4x1xbf16>) {
 
 // -----
 
+func.func @left_by_codes_c1(%x: tensor<2x4x32xf32>, %c: tensor<2x4x64xi8>, %s: tensor<2x4x1xf32>) {
+  // expected-error @+1 {{(C1) expects codes in i8 of the shape of 'tensor<2x4x32xf32>', but got 'tensor<2x4x64xi8>'}}
+  %0 = train.left_by_codes %x, %c, %s : (tensor<2x4x32xf32>, tensor<2x4x64xi8>, tensor<2x4x1xf32>) -> tensor<2x4x32xf32>
+  return
+}
+
+// -----
+
 func.func @linear_weight_grad_c1(%dy: tensor<2x4x8xf32>, %x: tensor<2x4x64xf32>) {
   // expected-error @+1 {{(C1) expects an f32 result of 8x64, but got 'tensor<8x64xbf16>'}}
   %0 = train.linear_weight_grad %dy, %x {scale = 1.0 : f64} : (tensor<2x4x8xf32>, tensor<2x4x64xf32>) -> tensor<8x64xbf16>

@@ -41,6 +41,8 @@ train.step accumulate batch 2 length 4 ["ids"] {
   %codes, %scales = train.encode_rows %x : (tensor<2x4x64xf32>) -> (tensor<2x4x64xi8>, tensor<2x4x1xf32>)
   // CHECK: train.decode_rows %[[CODES]], %[[SCALES]] : (tensor<2x4x64xi8>, tensor<2x4x1xf32>) -> tensor<2x4x64xf32>
   %again = train.decode_rows %codes, %scales : (tensor<2x4x64xi8>, tensor<2x4x1xf32>) -> tensor<2x4x64xf32>
+  // CHECK: train.left_by_codes %{{.*}}, %[[CODES]], %[[SCALES]] : (tensor<2x4x64xf32>, tensor<2x4x64xi8>, tensor<2x4x1xf32>) -> tensor<2x4x64xf32>
+  %left = train.left_by_codes %x, %codes, %scales : (tensor<2x4x64xf32>, tensor<2x4x64xi8>, tensor<2x4x1xf32>) -> tensor<2x4x64xf32>
   // CHECK: train.accumulate @a, %[[V]] : tensor<8x64xf32>
   train.accumulate @a, %v : tensor<8x64xf32>
   // CHECK: %[[PIECE:.*]] = train.scatter_gradient @pieces, %[[V]] : (tensor<8x64xf32>) -> tensor<176xf32>

@@ -33,6 +33,7 @@ TEST(ParallelMesh, ReadsAxes) {
 TEST(ParallelMesh, LinesArePartsOfOrHaveThoseWithPieces) {
   for (const auto &[text, size, rows] :
        {std::tuple("cp=4", 4, 4), {"fsdp=8,cp=4", 8, 4}, {"zero1=2,cp=4", 4, 4},
+        {"ep=4", 4, 1}, {"fsdp=8,cp=2,ep=4", 8, 2},
         {"fsdp=3,zero1=3,cp=3", 3, 3}, {"fsdp=2,zero2=2,cp=4", 4, 4}}) {
     const auto mesh = ParallelMesh::parse(text);
     ASSERT_TRUE(mesh.isOk()) << mesh.status().message();
@@ -57,11 +58,12 @@ TEST(ParallelMesh, LinesArePartsOfOrHaveThoseWithPieces) {
 /// Pieces are on ranks of one stage, so that their numbers need not agree.
 TEST(ParallelMesh, StagesHavePiecesOfTheirOwn) {
   for (const auto &[text, size] :
-       {std::pair("pp=4", 4), {"fsdp=3,pp=2", 6}, {"fsdp=2,zero1=2,pp=2", 4}}) {
+       {std::pair("pp=4", 4), {"fsdp=3,pp=2", 6}, {"fsdp=2,zero1=2,pp=2", 4},
+        {"tp=2,pp=3", 6}, {"pp=2,ep=4", 8}, {"fsdp=3,zero1=3,tp=2,pp=2", 12}}) {
     const auto mesh = ParallelMesh::parse(text);
     ASSERT_TRUE(mesh.isOk()) << mesh.status().message();
     EXPECT_EQ(mesh->size(), size) << text;
-    EXPECT_EQ(mesh->rowRanks(), mesh->stages) << text;
+    EXPECT_EQ(mesh->rowRanks(), mesh->stages * mesh->tensorRanks) << text;
     EXPECT_EQ(mesh->text(), text);
   }
 }
@@ -72,23 +74,17 @@ TEST(ParallelMesh, SaysWhatIsWrong) {
   };
   EXPECT_EQ(refusal("sdp=4"), "--parallel: 'sdp' is no axis; there are: dp, "
                               "fsdp, zero1, zero2, tp, pp, cp, ep");
-  EXPECT_EQ(refusal("ep=2"),
-            "--parallel: ep is not there yet; fsdp, zero1, zero2, tp, pp and cp "
-            "are");
+  EXPECT_EQ(refusal("tp=2,ep=2"),
+            "--parallel: tp=2 together with ep=2 is not there yet; give one of "
+            "them");
+  EXPECT_EQ(refusal("ep=4,zero2=6"),
+            "--parallel: zero2=6 and ep=4 are of ranks that follow each other; "
+            "give numbers of which one divides the other");
   EXPECT_EQ(refusal("zero2=2,pp=2"),
             "--parallel: zero2=2 together with pp=2 is not there yet; give one "
             "of them");
-  EXPECT_EQ(refusal("tp=2,pp=3"),
-            "--parallel: tp=2 together with pp=3 is not there yet; give one "
-            "of them");
   EXPECT_EQ(refusal("cp=2,fsdp=2,pp=2"),
             "--parallel: pp=2 together with cp=2 is not there yet; give one "
-            "of them");
-  EXPECT_EQ(refusal("tp=2,fsdp=4"),
-            "--parallel: fsdp=4 together with tp=2 is not there yet; give one "
-            "of them");
-  EXPECT_EQ(refusal("zero1=3,tp=2"),
-            "--parallel: zero1=3 together with tp=2 is not there yet; give one "
             "of them");
   EXPECT_EQ(refusal("fsdp=2,zero1=4"),
             "--parallel: fsdp=2 and zero1=4 are pieces on the same ranks; give "
@@ -113,10 +109,11 @@ TEST(ParallelMesh, SaysWhatIsWrong) {
 }
 
 TEST(ParallelMesh, ListsWhatRanksCanHave) {
-  const auto texts = [](int64_t ranks, bool trainsModel = false) {
+  const auto texts = [](int64_t ranks, bool trainsModel = false,
+                        int64_t experts = 0) {
     std::vector<std::string> texts;
     for (const ParallelMesh &mesh :
-         ParallelMesh::candidates(ranks, trainsModel)) {
+         ParallelMesh::candidates(ranks, trainsModel, experts)) {
       texts.push_back(mesh.text());
       const auto read = ParallelMesh::parse(mesh.text());
       EXPECT_TRUE(read.isOk()) << read.status().message();
@@ -134,5 +131,10 @@ TEST(ParallelMesh, ListsWhatRanksCanHave) {
   EXPECT_EQ(texts(3, true),
             Texts({"none", "fsdp=3", "zero1=3", "fsdp=3,zero1=3", "zero2=3",
                    "fsdp=3,zero2=3"}));
+  EXPECT_EQ(texts(2, false, 6),
+            Texts({"none", "fsdp=2", "zero1=2", "fsdp=2,zero1=2", "ep=2",
+                   "fsdp=2,ep=2"}));
+  EXPECT_EQ(texts(2, false, 5), texts(2));
   EXPECT_EQ(texts(1024).size(), 31u);
+  EXPECT_EQ(texts(1024, false, 128).size(), 31u + 14u);
 }

@@ -60,6 +60,16 @@ TEST(Collectives, AreOfTheRanksThatHoldABaseTogether) {
             "start a multiple of 2, or compile with another --parallel zero1=N");
 }
 
+TEST(Collectives, AreOfAllRanksWhereTheirNumberIsKnown) {
+  DemoTables tables;
+  tables.header.run_ranks = 2;
+  EXPECT_TRUE(loadOn(2, tables).isOk());
+  EXPECT_EQ(loadOn(4, tables).message(),
+            "'demo' sums gradients in 8 bits among 2 ranks, but 4 were started; "
+            "start 2, or compile with --ranks 4");
+  EXPECT_HAS(loadOn(1, tables).message(), "but 1 was started");
+}
+
 TEST(Collectives, AreOfTheRanksThatShareProducts) {
   DemoTables tables;
   gatherHalves(tables, QLORA_GROUP_TP);

@@ -88,7 +88,7 @@ std::string gpuWith(const std::string &key, const std::string &text) {
   for (const std::string name :
        {"memory_gb", "attention_cudnn", "attention_cuda", "thin_gemm_gbps",
         "issue_gops", "launch_us", "gpus_per_node", "node_link_gbps",
-        "network_gbps", "all_reduce_us"}) {
+        "network_gbps", "all_reduce_us", "host_link_gbps"}) {
     const std::string value = key == name                    ? text
                               : name.starts_with("attention") ? attentionWith("6")
                                                               : "4";

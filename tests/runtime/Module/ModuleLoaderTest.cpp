@@ -38,7 +38,7 @@ TEST(ModuleLoader, RefusesHeaders) {
   EXPECT_REFUSED(t.header.abi_version = QLORA_ABI_VERSION + 1,
                  "format version " + std::to_string(QLORA_ABI_VERSION + 1));
   EXPECT_REFUSED(t.header.abi_version = 2, "format version 2");
-  EXPECT_REFUSED(t.header.module_bytes -= 8, "200 bytes instead of 208");
+  EXPECT_REFUSED(t.header.module_bytes -= 8, "208 bytes instead of 216");
   EXPECT_REFUSED(t.header.target = 7, "unknown target 7");
 }
 
@@ -57,9 +57,13 @@ TEST(ModuleLoader, RefusesArenas) {
   EXPECT_REFUSED(t.arenas[0].kind = QLORA_ARENA_RESULT, "second result arena");
   EXPECT_REFUSED(t.arenas[0].alignment = 0, "alignment 0");
   EXPECT_REFUSED(t.arenas[0].alignment = 48, "alignment 48");
+  EXPECT_REFUSED(t.arenas[kDemoGradient].on_host = 1,
+                 "a gradient arena with on_host 1");
   EXPECT_REFUSED(t.arenas[kDemoGradient].bytes = 60, "the gradient arena");
-  EXPECT_REFUSED(t.arenas.push_back({QLORA_ARENA_ROUNDED, 64, 30}),
+  EXPECT_REFUSED(t.arenas.push_back({QLORA_ARENA_ROUNDED, 64, 30, 0, 0}),
                  "the rounded arena has 30 bytes, the trainable one 64");
+  EXPECT_REFUSED(t.arenas.push_back({QLORA_ARENA_RESIDUAL, 64, 64, 0, 0}),
+                 "the residual arena has 64 bytes, the gradient one 72");
 }
 
 TEST(ModuleLoader, RefusesParameters) {
@@ -146,7 +150,7 @@ void useWorkspace(DemoTables &t, uint64_t offset, uint32_t alignment) {
   t.constants = {4, 4, 4};
   t.launches[0] = {"demo/column_sum", 0, 0, 3, 0, 0};
   t.operands[1].access = QLORA_READ_WRITE;
-  t.arenas[kDemoActivation] = {QLORA_ARENA_ACTIVATION, alignment, 1024};
+  t.arenas[kDemoActivation] = {QLORA_ARENA_ACTIVATION, alignment, 1024, 0, 0};
   t.operands[2].offset = offset;
 }
 
@@ -189,7 +193,7 @@ TEST(ModuleLoader, RefusesCommands) {
 TEST(ModuleLoader, RefusesCollectives) {
   EXPECT_REFUSED(t.operands[7].dtype = QLORA_DTYPE_U8, "all_reduce of dtype 5");
   EXPECT_REFUSED(t.commands[5].collective = 7, "collective 7 over group 0");
-  EXPECT_REFUSED(t.commands[5].group = 6, "collective 0 over group 6");
+  EXPECT_REFUSED(t.commands[5].group = 7, "collective 0 over group 7");
   EXPECT_REFUSED(t.commands[5].peer = 1, "all_reduce with peer 1");
   EXPECT_REFUSED(t.commands[5].collective = QLORA_COLLECTIVE_ALL_GATHER,
                  "1 operands instead of 2");
@@ -233,6 +237,40 @@ TEST(ModuleLoader, RefusesPartsOfLines) {
                  "lines shared by 2 ranks, and pieces on 3");
 }
 
+TEST(ModuleLoader, RefusesPartsOfExperts) {
+  EXPECT_REFUSED(t.header.expert_ranks = 2, "");
+  EXPECT_REFUSED(t.header.expert_ranks = 2; t.header.context_ranks = 4, "");
+  EXPECT_REFUSED(t.header.expert_ranks = 0,
+                 "experts shared by 0 ranks, and products by 1");
+  EXPECT_REFUSED(t.header.expert_ranks = 65536,
+                 "experts shared by 65536 ranks, and products by 1");
+  EXPECT_REFUSED(t.header.expert_ranks = t.header.tensor_ranks = 2,
+                 "experts shared by 2 ranks, and products by 2");
+  EXPECT_REFUSED(t.header.expert_ranks = 2; t.header.update_pieces = 3,
+                 "experts shared by 2 ranks, and pieces or lines by 3");
+}
+
+/// A launch that sorts the rows of one expert, for so many ranks.
+static void sortRows(DemoTables &t, int64_t ranks) {
+  const KernelOp &op = *findKernelOp("sort_by_expert");
+  const auto constants = uint32_t(op.constants.size());
+  t.launches.push_back({"experts", uint32_t(t.kernels.size()),
+                        uint32_t(t.constants.size()), constants, 0, 0});
+  t.kernels.push_back(libraryKernel(
+      "sort_by_expert.cpu", uint32_t(op.operands.size()), constants));
+  std::vector<int64_t> values(constants, 1);
+  values[op.constantIndex("ranks")] = ranks;
+  t.constants.insert(t.constants.end(), values.begin(), values.end());
+}
+
+TEST(ModuleLoader, RefusesRowsSortedForOtherRanks) {
+  EXPECT_REFUSED(sortRows(t, 1), "");
+  EXPECT_REFUSED(sortRows(t, 2),
+                 "experts sorted for 2 ranks, where 1 share them");
+  EXPECT_REFUSED(sortRows(t, 1); t.header.expert_ranks = 2,
+                 "experts sorted for 1 ranks, where 2 share them");
+}
+
 TEST(ModuleLoader, RefusesPieces) {
   EXPECT_REFUSED(gatherPieces(t), "");
   EXPECT_REFUSED(gatherPieces(t); t.header.update_pieces = 1,
@@ -243,12 +281,15 @@ TEST(ModuleLoader, RefusesPieces) {
                  "2 pieces, but group tp has 1 ranks that divide something");
   EXPECT_REFUSED(gatherPieces(t); t.operands.back().pieces_of = 9,
                  "2 pieces, but group unknown has 1 ranks");
-  EXPECT_REFUSED(gatherPieces(t); t.header.tensor_ranks = 2,
-                 "products shared by 2 ranks, and pieces on others");
+  EXPECT_REFUSED(gatherPieces(t); t.header.tensor_ranks = 2, "");
   EXPECT_REFUSED(t.header.tensor_ranks = 0, "products shared by 0 ranks");
   EXPECT_REFUSED(gatherPieces(t); t.operands.back().pieces_of = QLORA_GROUP_CP;
                  t.header.context_ranks = 4,
                  "2 pieces, but group cp has 4 ranks that divide something");
+  EXPECT_REFUSED(gatherPieces(t); t.operands.back().pieces_of = QLORA_GROUP_DP;
+                 t.header.run_ranks = 3,
+                 "2 pieces, but group dp has 3 ranks that divide something");
+  EXPECT_REFUSED(t.header.run_ranks = 65536, "runs of 65536 ranks");
   EXPECT_REFUSED(t.operands[0].step = 64,
                  "one piece, of group dp, and 64 bytes to the next");
   EXPECT_REFUSED(gatherPieces(t); t.operands.back().step = 0,
@@ -287,7 +328,7 @@ TEST(ModuleLoader, RefusesPiecesOfWhatIsTrained) {
   EXPECT_REFUSED(t.header.trained_pieces = 0,
                  "what is trained divided among 0 ranks");
   EXPECT_REFUSED(divideTrained(t); t.header.tensor_ranks = 2,
-                 "products shared by 2 ranks, and pieces on others");
+                 "products shared by 2 ranks, and what is trained in pieces");
   EXPECT_REFUSED(divideTrained(t); t.header.context_ranks = 3,
                  "lines shared by 3 ranks, and pieces on 2");
 }

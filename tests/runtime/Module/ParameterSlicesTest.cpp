@@ -40,6 +40,9 @@ TEST(ParameterSlices, AreRefused) {
                                "nf4 with double_quant 3 and 2 slices");
   EXPECT_REFUSED(makeSlice(t); t.parameters[0].slices = 0,
                                "segments, but no slices");
+  EXPECT_REFUSED(makeSlice(t); t.parameters[0].piece = 64;
+                 t.header.tensor_ranks = 1; t.header.expert_ranks = 2,
+                               "2 slices of 1 segments in dimension 0");
   EXPECT_REFUSED(makeSlice(t); t.parameters[0].slices = 0;
                  t.parameters[0].segments = t.parameters[0].first_segment = 0;
                  t.parameters[0].slice_dimension = 0,

@@ -33,6 +33,7 @@ DeviceProfile roundCard() {
   gpu.nodeLinkGbps = 0.01;
   gpu.networkGbps = 0.001;
   gpu.allReduceMicroseconds = 1;
+  gpu.hostLinkGbps = 0.001;
   return device;
 }
 
@@ -65,6 +66,38 @@ protected:
 // 72 are zeroed.
 constexpr double kKernel = 1e-6 + 192e-9;
 constexpr double kUpdate = 2e-6 + 192e-9 + 72e-9;
+
+// 64 bytes of the weight, at a byte in a microsecond.
+constexpr double kBus = 64e-6;
+
+TEST_F(StepPredictionTest, WhatAKernelReadsOnTheHostComesOverTheBus) {
+  const double before = only(1, 1).seconds;
+  tables.arenas[kDemoFrozen].kind = QLORA_ARENA_HOST;
+  const StepPrediction step = only(1, 1);
+  EXPECT_NEAR(step.seconds, before + kBus, 1e-15);
+  EXPECT_EQ(step.exposedCommunication, 0);
+}
+
+TEST_F(StepPredictionTest, ACopyOverTheBusIsBesideKernels) {
+  const double before = only(1, 1).seconds;
+  tables.arenas[kDemoFrozen].kind = QLORA_ARENA_HOST;
+  // It takes the place of scale_add, which needs 192 bytes of the card.
+  for (qlora_command &command : tables.commands)
+    if (command.kind == QLORA_COMMAND_LAUNCH && command.target == 0) {
+      command.kind = QLORA_COMMAND_COPY;
+      command.target = 0;
+      command.operand_count = 2;
+      command.first_operand = static_cast<uint32_t>(tables.operands.size());
+    }
+  tables.operands.push_back(tables.operands[2]);
+  tables.operands.push_back(tables.operands[0]);
+  const StepPrediction step = only(1, 1);
+  EXPECT_NEAR(step.seconds, before - kKernel + kBus, 1e-15);
+  EXPECT_NEAR(step.exposedCommunication, kBus, 1e-15);
+  ASSERT_EQ(step.collectives.size(), 2u); // behind the sum of gradients
+  EXPECT_EQ(step.collectives[1].kind, "copy");
+  EXPECT_EQ(step.collectives[1].bytes, 64);
+}
 
 TEST_F(StepPredictionTest, AStepOfOneRankIsItsKernels) {
   const StepPrediction step = only(1, 1);

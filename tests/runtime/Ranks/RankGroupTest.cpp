@@ -78,11 +78,12 @@ static std::string textOf(std::vector<int> ranks) {
 }
 
 static GroupSizes meshOf(int pieces, int tensorRanks, int contextRanks = 1,
-                         int stages = 1) {
+                         int stages = 1, int expertRanks = 1) {
   return {{QLORA_GROUP_FSDP, pieces},
           {QLORA_GROUP_TP, tensorRanks},
           {QLORA_GROUP_CP, contextRanks},
-          {QLORA_GROUP_PP, stages}};
+          {QLORA_GROUP_PP, stages},
+          {QLORA_GROUP_EP, expertRanks}};
 }
 
 /// Ranks of every group that rank 5 of 8 is of, or rank 1 of fewer.
@@ -90,30 +91,33 @@ TEST(RankGroup, EveryAxisHasItsRanks) {
   struct Case {
     int size;
     GroupSizes mesh;
-    /// Of one rank: DP, FSDP, TP, CP, PP, REPLICAS.
+    /// Of one rank: DP, FSDP, TP, CP, PP, EP, REPLICAS.
     std::array<std::vector<int>, QLORA_GROUP_COUNT> groups;
   };
   const std::vector<int> one = {1}, two = {0, 1}, four = {0, 1, 2, 3};
   const std::vector<int> eight = {0, 1, 2, 3, 4, 5, 6, 7};
   const Case cases[] = {
-      {1, meshOf(1, 1), {{{0}, {0}, {0}, {0}, {0}, {0}}}},
-      {2, meshOf(1, 2), {{two, one, two, one, one, one}}},
-      {4, meshOf(1, 1), {{four, one, one, one, one, four}}},
-      {4, meshOf(1, 2), {{four, one, two, one, one, {1, 3}}}},
-      {4, meshOf(1, 4), {{four, one, four, one, one, one}}},
-      {4, meshOf(2, 2), {{four, {1, 3}, two, one, one, one}}},
-      {4, meshOf(2, 1), {{four, two, one, one, one, {1, 3}}}},
-      {4, meshOf(4, 1), {{four, four, one, one, one, one}}},
-      {4, meshOf(1, 1, 2), {{four, one, one, two, one, four}}},
-      {4, meshOf(4, 1, 2), {{four, four, one, two, one, one}}},
-      {4, meshOf(2, 1, 4), {{four, two, one, four, one, {1, 3}}}},
-      {4, meshOf(1, 1, 1, 2), {{four, one, one, one, {1, 3}, two}}},
-      {4, meshOf(1, 1, 1, 4), {{four, one, one, one, four, one}}},
-      {4, meshOf(2, 1, 1, 2), {{four, two, one, one, {1, 3}, one}}},
-      {8, meshOf(4, 1, 2), {{eight, {4, 5, 6, 7}, {5}, {4, 5}, {5}, {1, 5}}}},
-      {8, meshOf(2, 2), {{eight, {5, 7}, {4, 5}, {5}, {5}, {1, 5}}}},
-      {8, meshOf(2, 1, 1, 2), {{eight, {4, 5}, {5}, {5}, {1, 5}, {5, 7}}}},
-      {8, meshOf(1, 1, 1, 4), {{eight, {5}, {5}, {5}, {1, 3, 5, 7}, {4, 5}}}}};
+      {1, meshOf(1, 1), {{{0}, {0}, {0}, {0}, {0}, {0}, {0}}}},
+      {2, meshOf(1, 2), {{two, one, two, one, one, one, one}}},
+      {4, meshOf(1, 1), {{four, one, one, one, one, one, four}}},
+      {4, meshOf(1, 2), {{four, one, two, one, one, one, {1, 3}}}},
+      {4, meshOf(1, 4), {{four, one, four, one, one, one, one}}},
+      {4, meshOf(2, 2), {{four, {1, 3}, two, one, one, one, one}}},
+      {4, meshOf(2, 1), {{four, two, one, one, one, one, {1, 3}}}},
+      {4, meshOf(4, 1), {{four, four, one, one, one, one, one}}},
+      {4, meshOf(1, 1, 2), {{four, one, one, two, one, one, four}}},
+      {4, meshOf(4, 1, 2), {{four, four, one, two, one, one, one}}},
+      {4, meshOf(2, 1, 4), {{four, two, one, four, one, one, {1, 3}}}},
+      {4, meshOf(1, 1, 1, 2), {{four, one, one, one, {1, 3}, one, two}}},
+      {4, meshOf(1, 1, 1, 4), {{four, one, one, one, four, one, one}}},
+      {4, meshOf(2, 1, 1, 2), {{four, two, one, one, {1, 3}, one, one}}},
+      {8, meshOf(4, 1, 2), {{eight, {4, 5, 6, 7}, {5}, {4, 5}, {5}, {5}, {1, 5}}}},
+      {8, meshOf(2, 2), {{eight, {5, 7}, {4, 5}, {5}, {5}, {5}, {1, 5}}}},
+      {8, meshOf(2, 1, 1, 2), {{eight, {4, 5}, {5}, {5}, {1, 5}, {5}, {5, 7}}}},
+      {8, meshOf(1, 1, 1, 4), {{eight, {5}, {5}, {5}, {1, 3, 5, 7}, {5}, {4, 5}}}},
+      {4, meshOf(1, 1, 1, 1, 2), {{four, one, one, one, one, two, four}}},
+      {8, meshOf(2, 1, 1, 2, 4),
+       {{eight, {4, 5}, {5}, {5}, {1, 5}, {4, 5, 6, 7}, {5, 7}}}}};
   for (const Case &expected : cases)
     runJob(expected.size, expected.mesh, [&](RankGroup &group) {
       const bool isAsked = group.rank() == (group.size() == 8   ? 5

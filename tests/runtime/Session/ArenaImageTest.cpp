@@ -24,7 +24,7 @@ protected:
     (isOfTrained ? tables.header.trained_pieces
                  : tables.header.update_pieces) = pieces;
     tables.arenas.push_back(
-        {QLORA_ARENA_STATE, 64, kPieces[0] + kPieces[1] + 64});
+        {QLORA_ARENA_STATE, 64, kPieces[0] + kPieces[1] + 64, 0, 0});
     addState("long", 0, int64_t(pieces * kPieces[0] / 4), 0, 0);
     addState("first", kPieces[0], 100, 1, 0);
     addState("second", kPieces[0], 28, 1, 400);

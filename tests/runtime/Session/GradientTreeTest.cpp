@@ -106,6 +106,13 @@ TEST(GradientTree, IsOfPairs) {
   EXPECT_EQ(GradientTree::check(*module, 4).message(),
             "--reproducible-reductions goes with a base that each rank holds "
             "whole, and 'demo' was compiled with --parallel fsdp=2");
+  DemoTables shared;
+  shared.header.expert_ranks = 4;
+  module = shared.load();
+  ASSERT_TRUE(module.isOk()) << module.status().message();
+  EXPECT_EQ(GradientTree::check(*module, 4).message(),
+            "--reproducible-reductions sums whole gradients of each rank's "
+            "rows, and 'demo' was compiled with --parallel ep=4");
 }
 
 } // namespace

@@ -58,14 +58,14 @@ static const qlora_kernel kernels[] = {
 enum { kFrozen, kAdapter, kGradient, kState, kInput, kResult, kGathered };
 
 static const qlora_arena arenas[] = {
-    {QLORA_ARENA_FROZEN, 64, 64},
-    {QLORA_ARENA_TRAINABLE, 64, 128},
-    {QLORA_ARENA_GRADIENT, 64, 136},
-    {QLORA_ARENA_STATE, 64, 256},
-    {QLORA_ARENA_INPUT, 64, 256},
-    {QLORA_ARENA_RESULT, 64, 64 + 12},
+    {QLORA_ARENA_FROZEN, 64, 64, 0, 0},
+    {QLORA_ARENA_TRAINABLE, 64, 128, 0, 0},
+    {QLORA_ARENA_GRADIENT, 64, 136, 0, 0},
+    {QLORA_ARENA_STATE, 64, 256, 0, 0},
+    {QLORA_ARENA_INPUT, 64, 256, 0, 0},
+    {QLORA_ARENA_RESULT, 64, 64 + 12, 0, 0},
 #if UNIGRAM_GROUP > 1
-    {QLORA_ARENA_ACTIVATION, 64, 64 * UNIGRAM_GROUP},
+    {QLORA_ARENA_ACTIVATION, 64, 64 * UNIGRAM_GROUP, 0, 0},
 #endif
 };
 
@@ -281,6 +281,7 @@ static const qlora_module module = {
     .context_ranks = UNIGRAM_CONTEXT_RANKS,
     .stages = 1,
     .trained_pieces = 1,
+    .expert_ranks = 1,
     .arenas = arenas,
     .parameters = parameters,
     .kernels = kernels,

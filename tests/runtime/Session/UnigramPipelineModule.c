@@ -12,10 +12,12 @@
 enum { kSent = 6 }; /* the arena of activations */
 
 #define ARENAS(frozen)                                                         \
-  {QLORA_ARENA_FROZEN, 64, frozen}, {QLORA_ARENA_TRAINABLE, 64, 128},          \
-      {QLORA_ARENA_GRADIENT, 64, 136}, {QLORA_ARENA_STATE, 64, 256},           \
-      {QLORA_ARENA_INPUT, 64, 256}, {QLORA_ARENA_RESULT, 64, 64 + 12}, {       \
-    QLORA_ARENA_ACTIVATION, 64, 64                                             \
+  {QLORA_ARENA_FROZEN, 64, frozen, 0, 0},                                      \
+      {QLORA_ARENA_TRAINABLE, 64, 128, 0, 0},                                  \
+      {QLORA_ARENA_GRADIENT, 64, 136, 0, 0},                                   \
+      {QLORA_ARENA_STATE, 64, 256, 0, 0}, {QLORA_ARENA_INPUT, 64, 256, 0, 0},  \
+      {QLORA_ARENA_RESULT, 64, 64 + 12, 0, 0}, {                               \
+    QLORA_ARENA_ACTIVATION, 64, 64, 0, 0                                       \
   }
 static const qlora_arena first_arenas[] = {ARENAS(64)};
 static const qlora_arena second_arenas[] = {ARENAS(128)};
@@ -124,7 +126,7 @@ static const qlora_entry second_entries[] = {
     .command_count = COUNT(which##_commands),                                  \
     .entry_count = COUNT(which##_entries), .binding_count = COUNT(bindings),   \
     .shards = 1, .update_pieces = 1, .tensor_ranks = 1, .context_ranks = 1,    \
-    .stages = 2, .trained_pieces = 1, .stage = number,                         \
+    .stages = 2, .trained_pieces = 1, .expert_ranks = 1, .stage = number,      \
     .arenas = which##_arenas, .parameters = of,                                \
     .kernels = kernels, .launches = launches, .operands = which##_operands,    \
     .constants = constants, .commands = which##_commands,                      \

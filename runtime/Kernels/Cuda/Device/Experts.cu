@@ -114,37 +114,66 @@ QLORA_DEVICE void routeGrad(const qlora_cuda_args &args) {
 QLORA_EXPERT_KERNEL(qlora_route_grad_f32, routeGrad<qlora_f32>)
 QLORA_EXPERT_KERNEL(qlora_route_grad_bf16, routeGrad<qlora_bf16>)
 
-/// One block; each thread counts, then places, the rows of its experts.
-QLORA_CUDA_KERNEL(kExpertThreads, 1)
-qlora_sort_by_expert(const __grid_constant__ qlora_cuda_args args) {
+/// One block. Experts of this rank have as many threads each, which count, then
+/// place, its rows in a part of all; where they are more than threads, one each
+/// in turns.
+QLORA_DEVICE void sortByExpert(const qlora_cuda_args &args, int32_t *counts) {
   const int64_t rows = args.constants[0], experts = args.constants[1];
+  const int64_t own = experts / args.constants[2];
+  const int64_t first = own == experts ? 0 : args.step->expert_part * own;
   const int32_t *choices = qlora_at<int32_t>(args.buffers[0], 0);
   int32_t *order = qlora_at<int32_t>(args.buffers[1], 0);
   int32_t *places = qlora_at<int32_t>(args.buffers[2], 0);
   int32_t *sorted = qlora_at<int32_t>(args.buffers[3], 0);
   int32_t *offsets = qlora_at<int32_t>(args.buffers[4], 0);
-  for (int64_t e = threadIdx.x; e < experts; e += kExpertThreads) {
+  const int per = own < kExpertThreads ? kExpertThreads / int(own) : 1;
+  const int part = int(threadIdx.x) % per;
+  const int64_t begin = rows * part / per, end = rows * (part + 1) / per;
+  for (int64_t e = threadIdx.x / per; e < own; e += kExpertThreads / per) {
     int32_t count = 0;
-    for (int64_t row = 0; row < rows; ++row)
-      count += choices[row] == e;
-    offsets[e + 1] = count;
+    for (int64_t row = begin; row < end; ++row)
+      count += choices[row] == first + e;
+    (per > 1 ? counts[threadIdx.x] : offsets[first + e + 1]) = count;
+  }
+  for (int64_t row = threadIdx.x; own < experts && row < rows;
+       row += kExpertThreads) {
+    order[row] = places[row] = -1;
+    sorted[row] = int32_t(first);
   }
   __syncthreads();
   if (threadIdx.x == 0) {
-    offsets[0] = 0;
-    for (int64_t e = 0; e < experts; ++e)
-      offsets[e + 1] += offsets[e];
+    int32_t sum = offsets[0] = 0;
+    for (int64_t e = 0; e < experts; ++e) {
+      const bool isOwn = e >= first && e < first + own;
+      const int64_t mine = (e - first) * per;
+      for (int i = 0; isOwn && per > 1 && i < per; ++i) {
+        const int32_t count = counts[mine + i];
+        counts[mine + i] = sum;
+        sum += count;
+      }
+      sum += isOwn && per == 1 ? offsets[e + 1] : 0;
+      offsets[e + 1] = sum;
+    }
   }
   __syncthreads();
-  for (int64_t e = threadIdx.x; e < experts; e += kExpertThreads) {
-    int32_t place = offsets[e];
-    for (int64_t row = 0; row < rows; ++row)
-      if (choices[row] == e) {
+  if (args.buffers[5])
+    for (int64_t e = threadIdx.x; e <= own; e += kExpertThreads)
+      *qlora_at<int32_t>(args.buffers[5], e) = offsets[first + e];
+  for (int64_t e = threadIdx.x / per; e < own; e += kExpertThreads / per) {
+    int32_t place = per > 1 ? counts[threadIdx.x] : offsets[first + e];
+    for (int64_t row = begin; row < end; ++row)
+      if (choices[row] == first + e) {
         order[place] = int32_t(row);
-        sorted[place] = int32_t(e);
+        sorted[place] = int32_t(first + e);
         places[row] = place++;
       }
   }
+}
+
+QLORA_CUDA_KERNEL(kExpertThreads, 1)
+qlora_sort_by_expert(const __grid_constant__ qlora_cuda_args args) {
+  __shared__ int32_t counts[kExpertThreads];
+  sortByExpert(args, counts);
 }
 
 // Tokens and sorted rows ------------------------------------------------------
@@ -154,13 +183,15 @@ template <typename X> QLORA_DEVICE void gatherRows(const qlora_cuda_args &args) 
   const int64_t *c = args.constants;
   const int64_t p = blockIdx.x;
   const int32_t choice = qlora_load_i32(args.buffers[1], p);
-  if (choice < 0 || choice >= c[0] * c[1])
-    return;
-  const float factor =
-      args.buffers[2] ? qlora_load_f32(args.buffers[2], choice) : 1.0f;
+  const bool isThere = choice >= 0 && choice < c[0] * c[1];
+  const float factor = isThere && args.buffers[2]
+                           ? qlora_load_f32(args.buffers[2], choice)
+                           : 1.0f;
   for (int64_t i = threadIdx.x; i < c[2]; i += kExpertThreads)
     X::store(args.buffers[3], p * c[4] + i,
-             factor * X::load(args.buffers[0], choice / int32_t(c[1]) * c[3] + i));
+             isThere ? factor * X::load(args.buffers[0],
+                                        choice / int32_t(c[1]) * c[3] + i)
+                     : 0.0f);
 }
 QLORA_EXPERT_KERNEL(qlora_gather_rows_f32, gatherRows<qlora_f32>)
 QLORA_EXPERT_KERNEL(qlora_gather_rows_bf16, gatherRows<qlora_bf16>)
@@ -238,11 +269,11 @@ constexpr int kGroupTile = 32;
 constexpr int kTileSums = kGroupTile * kGroupTile / kExpertThreads;
 
 /// Tile `number` of all groups' rows: rows [first, end) of `group`; `group` is
-/// the count of groups where there is no such tile.
+/// the count of groups for rows behind theirs, or none where first is end.
 struct GroupRows {
   int64_t group, first, end;
 
-  QLORA_DEVICE GroupRows of(const void *offsets, int64_t groups,
+  QLORA_DEVICE GroupRows of(const void *offsets, int64_t groups, int64_t rows,
                             int64_t number) {
     for (int64_t group = 0; group < groups; ++group) {
       const int64_t begin = qlora_load_i32(offsets, group);
@@ -252,7 +283,9 @@ struct GroupRows {
         return {group, begin + number * kGroupTile, end};
       number -= tiles;
     }
-    return {groups, 0, 0};
+    const int64_t first =
+        qlora_load_i32(offsets, groups) + number * kGroupTile;
+    return {groups, first < rows ? first : rows, rows};
   }
 };
 
@@ -270,15 +303,16 @@ QLORA_DEVICE void groupedMatmul(const qlora_cuda_args &args, GroupTile &a,
   const int64_t n = isForward ? rows : columns, k = isForward ? columns : rows;
   const int64_t across = (n + kGroupTile - 1) / kGroupTile;
   const GroupRows mine =
-      GroupRows::of(args.buffers[2], c[1], blockIdx.x / across);
-  if (mine.group == c[1] || mine.first < 0 || mine.end > c[0])
+      GroupRows::of(args.buffers[2], c[1], c[0], blockIdx.x / across);
+  if (mine.first < 0 || mine.first >= mine.end || mine.end > c[0])
     return;
+  const int64_t steps = mine.group == c[1] ? 0 : k;
   const int64_t left = blockIdx.x % across * kGroupTile;
   const int lane = int(threadIdx.x) % kGroupTile;
   const int line = int(threadIdx.x) / kGroupTile;
   constexpr int kLines = kExpertThreads / kGroupTile;
   float sums[kTileSums] = {};
-  for (int64_t depth = 0; depth < k; depth += kGroupTile) {
+  for (int64_t depth = 0; depth < steps; depth += kGroupTile) {
     for (int i = line; i < kGroupTile; i += kLines) {
       const int64_t row = mine.first + i, at = depth + lane;
       a[i][lane] = row < mine.end && at < k

@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: MIT
+
+// shard-experts: each rank has a part of the experts, for the rows of all ranks.
+//
+//   %order, %places, %experts, %offsets = model.sort_by_expert %choices
+//   %rows = model.gather_rows %x, %order, %places     // x [B, T, H]
+//   %h = model.grouped_linear %rows, %w, %offsets     // w [E * out, in]
+//   %y = model.combine_rows %h, %order, %places weights %weights
+//
+// becomes, for two ranks,
+//
+//   %all = model.all_gather %choices                  // [2 B, T, k]
+//   %order, %places, %experts, %offsets, %own =
+//       model.sort_by_expert %all {ranks = 2}
+//   %xs = model.all_gather %x                         // [2 B, T, H]
+//   %rows = model.gather_rows %xs, %order, %places
+//   %h = model.grouped_linear %rows, %w, %own         // w [E / 2 * out, in]
+//   %ws = model.all_gather %weights
+//   %s = model.combine_rows %h, %order, %places weights %ws
+//   %y = model.reduce_scatter %s                      // [B, T, H]
+//
+// That is expert parallelism (Lepikhin et al., 2020: GShard) without dropped
+// tokens. All tokens may choose the experts of one rank, and a plan is a promise:
+// so there is room for the rows of all ranks, and instead of sending each row to
+// the ranks of its experts every rank gets all tokens, which for as many choices
+// as ranks is no more. Rows of other ranks' experts are nowhere, and count for
+// nothing in products and gradients.
+//
+// What is trained is whole on every rank, whose offsets leave groups of others
+// empty: its gradients there are zero, and the sum over all ranks, which there is
+// for data parallelism anyway, puts them together.
+
+#include "compiler/Decisions.h"
+#include "compiler/Graph/RankParts.h"
+#include "compiler/Passes.h"
+#include "dialects/Program/Program.h"
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "llvm/ADT/MapVector.h"
+
+using namespace mlir;
+using namespace qlora;
+using namespace qlora::model;
+
+namespace qlora {
+#define GEN_PASS_DEF_SHARDEXPERTS
+#include "compiler/Passes.h.inc"
+} // namespace qlora
+
+namespace {
+
+class ShardExpertsPass
+    : public qlora::impl::ShardExpertsBase<ShardExpertsPass> {
+public:
+  using ShardExpertsBase::ShardExpertsBase;
+
+private:
+  void runOnOperation() override;
+  LogicalResult checkGroups();
+  DividedWeights findWeights();
+  void cutWeights(const DividedWeights &weights);
+
+  int64_t wholeBytes = 0, slicedBytes = 0; ///< of frozen weights of experts
+  int64_t kept = 0;                        ///< of them, that stay whole
+};
+
+/// One forward function.
+class ExpertSharing {
+public:
+  ExpertSharing(func::FuncOp function, const DividedWeights &weights,
+                int64_t ranks)
+      : function(function), weights(weights), ranks(ranks),
+        tokens(tensorOf(function.getArgument(0)).getShape()) {}
+
+  LogicalResult run();
+  /// What one rank sends in the forward.
+  int64_t exchangedBytes() const { return bytes; }
+
+private:
+  void shareGroups(GroupingOp op);
+  LogicalResult joinRows(Operation *op);
+  void useOwnGroups(WeightedProduct product);
+  void leaveGroups(Operation *op);
+  Value rowsOfAll(Value own, Operation *reader);
+  bool isOfTokens(Value value) const;
+
+  func::FuncOp function;
+  const DividedWeights &weights;
+  const int64_t ranks;
+  const ArrayRef<int64_t> tokens;      ///< [B, T] of one rank
+  DenseSet<Value> together;            ///< rows of all ranks
+  DenseMap<Value, Value> gathered;     ///< of those of one
+  DenseMap<Value, Value> ownOffsets;   ///< of those of all groups
+  int64_t bytes = 0;
+};
+
+} // namespace
+
+static RankedTensorType withLines(Value value, int64_t lines) {
+  SmallVector<int64_t> shape(tensorOf(value).getShape());
+  shape[0] = lines;
+  return tensorOf(value).clone(shape);
+}
+
+//===----------------------------------------------------------------------===//
+// Weights
+//===----------------------------------------------------------------------===//
+
+LogicalResult ShardExpertsPass::checkGroups() {
+  bool isAny = false;
+  WalkResult outcome = getOperation().walk([&](GroupingOp op) {
+    isAny = true;
+    const int64_t groups = columnsOf(op.getGroupOffsets()) - 1;
+    if (groups % ranks == 0)
+      return WalkResult::advance();
+    op->emitOpError("has ")
+        << groups << " experts, which " << int64_t(ranks)
+        << " ranks cannot share equally; --parallel ep takes a number that "
+           "divides them";
+    return WalkResult::interrupt();
+  });
+  if (outcome.wasInterrupted() || isAny)
+    return failure(outcome.wasInterrupted());
+  return getOperation().emitError("no layer of this model has experts that ")
+         << int64_t(ranks) << " ranks could share; train without --parallel ep";
+}
+
+/// The product of groups whose weight a use is; null where it is none.
+static WeightedProduct groupedProduct(OpOperand &use) {
+  auto product = dyn_cast<WeightedProduct>(use.getOwner());
+  const bool isWeight = product && &product.getWeightMutable() == &use;
+  Value offsets = isWeight ? product.getGroupOffsets() : Value();
+  return offsets && offsets.getDefiningOp<GroupingOp>() ? product
+                                                        : WeightedProduct();
+}
+
+/// Those of which every use has a matrix for each group, in formats that have
+/// slices.
+DividedWeights ShardExpertsPass::findWeights() {
+  DividedWeights found;
+  llvm::SetVector<StringAttr> whole;
+  SymbolTable symbols(getOperation());
+  getOperation().walk([&](WeightOp weight) {
+    StringAttr name = weight.getParameterAttr().getAttr();
+    auto parameter = symbols.lookup<ParameterOp>(name);
+    if (parameter.getTrainable())
+      return;
+    for (OpOperand &use : weight->getUses()) {
+      WeightedProduct product = groupedProduct(use);
+      if (!product)
+        continue;
+      const unsigned dimension = product.getGroupDimension();
+      const DividedWeight how = {dimension,
+                                 {tensorOf(weight).getDimSize(dimension)}};
+      if (found.insert({name, how}).first->second != how ||
+          !canSliceParameter(parameter, how, ranks))
+        whole.insert(name);
+    }
+    if (llvm::any_of(weight->getUses(),
+                     [](OpOperand &use) { return !groupedProduct(use); }))
+      whole.insert(name);
+  });
+  for (StringAttr name : whole)
+    kept += found.erase(name);
+  return found;
+}
+
+/// They are cut when they are loaded.
+void ShardExpertsPass::cutWeights(const DividedWeights &weights) {
+  SymbolTable symbols(getOperation());
+  for (const auto &[name, how] : weights) {
+    auto parameter = symbols.lookup<ParameterOp>(name);
+    wholeBytes += tensorBytes(parameter.getTensorType());
+    sliceParameter(parameter, how, ranks);
+    slicedBytes += tensorBytes(parameter.getTensorType());
+  }
+  getOperation().walk([&](WeightOp weight) {
+    StringAttr name = weight.getParameterAttr().getAttr();
+    if (weights.contains(name))
+      weight.getResult().setType(
+          symbols.lookup<ParameterOp>(name).getTensorType());
+  });
+}
+
+//===----------------------------------------------------------------------===//
+// Rows
+//===----------------------------------------------------------------------===//
+
+/// [B, T, ...].
+bool ExpertSharing::isOfTokens(Value value) const {
+  ArrayRef<int64_t> shape = tensorOf(value).getShape();
+  return !value.getDefiningOp<WeightOp>() && shape.size() > 1 &&
+         shape.take_front(2) == tokens;
+}
+
+/// In the stage of what makes them, or of their reader where they are inputs.
+Value ExpertSharing::rowsOfAll(Value own, Operation *reader) {
+  Value &all = gathered[own];
+  if (Operation *maker = own.getDefiningOp())
+    reader = maker;
+  if (!all) {
+    StageCopier stage(reader);
+    OpBuilder builder(own.getContext());
+    builder.setListener(&stage);
+    builder.setInsertionPointAfterValue(own);
+    all = AllGatherOp::create(builder, own.getLoc(),
+                              withLines(own, ranks * tokens[0]), own, Ranks::EP);
+    bytes += (ranks - 1) * tensorBytes(tensorOf(own));
+  }
+  return all;
+}
+
+void ExpertSharing::shareGroups(GroupingOp op) {
+  Value rows = rowsOfAll(op->getOperand(0), op);
+  StageCopier stage(op);
+  OpBuilder builder(op);
+  builder.setListener(&stage);
+  SmallVector<Value> shared = op.shareGroups(builder, rows, ranks);
+  Value offsets = op.getGroupOffsets();
+  for (auto [old, now] : llvm::zip(op->getResults(), shared)) {
+    if (old == offsets)
+      ownOffsets[now] = shared.back();
+    else
+      together.insert(now);
+    old.replaceAllUsesWith(now);
+  }
+  op.erase();
+}
+
+/// Of a slice only this rank's groups are there.
+void ExpertSharing::useOwnGroups(WeightedProduct product) {
+  auto weight = product.getWeight().getDefiningOp<WeightOp>();
+  Value offsets = product.getGroupOffsets();
+  if (weight && offsets && weights.contains(weight.getParameterAttr().getAttr()))
+    product->replaceUsesOfWith(offsets, ownOffsets.lookup(offsets));
+}
+
+/// Each rank gets its own tokens, summed over the ranks.
+void ExpertSharing::leaveGroups(Operation *op) {
+  StageCopier stage(op);
+  OpBuilder builder(op);
+  builder.setListener(&stage);
+  builder.setInsertionPointAfter(op);
+  for (Value result : op->getResults()) {
+    auto own = ReduceScatterOp::create(builder, op->getLoc(),
+                                       withLines(result, tokens[0]), result,
+                                       Ranks::EP);
+    result.replaceAllUsesExcept(own, own);
+    bytes += (ranks - 1) * tensorBytes(tensorOf(own.getResult()));
+  }
+}
+
+LogicalResult ExpertSharing::joinRows(Operation *op) {
+  if (!(isa<RowOp, WeightedProduct>(op) || isView(op) ||
+        op->hasTrait<TokenByToken>()))
+    return op->emitOpError("does not say what it does with rows of experts, of "
+                           "which ranks have parts; train without --parallel ep");
+  for (OpOperand &operand : op->getOpOperands())
+    if (!together.contains(operand.get()) && isOfTokens(operand.get()))
+      operand.set(rowsOfAll(operand.get(), op));
+  if (auto product = dyn_cast<WeightedProduct>(op)) {
+    useOwnGroups(product);
+    product.expectRowsOf(ranks);
+  }
+  const bool leaves = op->hasTrait<LeavesGroups>();
+  for (Value result : op->getResults()) {
+    result.setType(withLines(result, ranks * tokens[0]));
+    if (!leaves)
+      together.insert(result);
+  }
+  if (leaves)
+    leaveGroups(op);
+  return success();
+}
+
+LogicalResult ExpertSharing::run() {
+  for (Operation &op :
+       llvm::make_early_inc_range(function.front().without_terminator())) {
+    if (auto grouping = dyn_cast<GroupingOp>(op))
+      shareGroups(grouping);
+    else if (llvm::any_of(op.getOperands(),
+                          [&](Value value) { return together.contains(value); }))
+      if (failed(joinRows(&op)))
+        return failure();
+  }
+  return success();
+}
+
+//===----------------------------------------------------------------------===//
+// The pass
+//===----------------------------------------------------------------------===//
+
+void ShardExpertsPass::runOnOperation() {
+  if (ranks < 1) {
+    getOperation().emitError("expects at least one rank that shares experts, but "
+                             "got ")
+        << int64_t(ranks);
+    return signalPassFailure();
+  }
+  wholeBytes = slicedBytes = kept = 0;
+  if (ranks == 1)
+    return;
+  if (failed(checkGroups()))
+    return signalPassFailure();
+  const DividedWeights weights = findWeights();
+  if (weights.empty() && kept > 0) {
+    getOperation().emitError("no weight of experts can be cut into slices for ")
+        << int64_t(ranks)
+        << " ranks, as their blocks do not fit; train without --parallel ep, or "
+           "with smaller blocks";
+    return signalPassFailure();
+  }
+  cutWeights(weights);
+  int64_t bytes = 0;
+  for (auto function : getOperation().getOps<func::FuncOp>()) {
+    ExpertSharing sharing(function, weights, ranks);
+    if (failed(sharing.run()))
+      return signalPassFailure();
+    bytes = std::max(bytes, sharing.exchangedBytes());
+  }
+  getOperation()->setAttr(program::kExpertRanksAttr,
+                          Builder(&getContext()).getI64IntegerAttr(ranks));
+  recordDecision(getOperation(), getArgument(),
+                 Facts(&getContext())
+                     .add("ranks", int64_t(ranks))
+                     .add("weights", weights.size())
+                     .add("kept_whole", kept)
+                     .add("whole_bytes", wholeBytes)
+                     .add("sliced_bytes", slicedBytes)
+                     .add("exchanged_bytes", bytes)
+                     .get());
+}

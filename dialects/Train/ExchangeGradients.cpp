@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT
+
+// Derivative rules of what ranks exchange (ModelShardOps.td).
+
+#include "dialects/Train/GradientRules.h"
+
+using namespace mlir;
+using namespace qlora::model;
+using namespace qlora::train;
+
+/// Of a sum over ranks each of them has a summand, and each makes something of
+/// the sum: what flows back is a sum over ranks too.
+static LogicalResult reverse(AllSumOp sum, Tape &tape) {
+  tape.add(sum.getX(), AllSumOp::create(tape.getBuilder(), sum.getLoc(),
+                                        tape.lookup(sum.getResult()),
+                                        sum.getRanks()));
+  return success();
+}
+
+static LogicalResult reverse(AllToAllOp exchange, Tape &tape) {
+  tape.add(exchange.getX(),
+           AllToAllOp::create(tape.getBuilder(), exchange.getLoc(),
+                              exchange.getX().getType(),
+                              tape.lookup(exchange.getResult()),
+                              exchange.getRanks()));
+  return success();
+}
+
+static LogicalResult reverse(SwapBlocksOp swap, Tape &tape) {
+  tape.add(swap.getX(),
+           SwapBlocksOp::create(tape.getBuilder(), swap.getLoc(),
+                                swap.getX().getType(),
+                                tape.lookup(swap.getResult()),
+                                swap.getSecond(), swap.getFirst()));
+  return success();
+}
+
+/// The gradients of what was sent come back.
+static LogicalResult reverse(SendOp send, Tape &tape) {
+  SmallVector<Value> wanted;
+  for (auto [value, isWanted] :
+       llvm::zip_equal(send.getValues(), send.getWanted()))
+    if (isWanted)
+      wanted.push_back(value);
+  if (wanted.empty())
+    return success();
+  const SmallVector<bool> flags(wanted.size(), false);
+  auto gradients = ReceiveOp::create(tape.getBuilder(), send.getLoc(),
+                                     ValueRange(wanted).getTypes(),
+                                     send.getPeer(), flags);
+  for (auto [value, gradient] : llvm::zip_equal(wanted, gradients.getValues()))
+    tape.add(value, gradient);
+  return success();
+}
+
+static LogicalResult reverse(ReceiveOp receive, Tape &tape) {
+  SmallVector<Value> gradients;
+  for (auto [value, isWanted] :
+       llvm::zip_equal(receive.getValues(), receive.getWanted())) {
+    if (!isWanted)
+      continue;
+    Value gradient = tape.lookup(value);
+    gradients.push_back(gradient ? gradient
+                                 : buildZeros(tape.getBuilder(),
+                                              receive.getLoc(),
+                                              tensorOf(value)));
+  }
+  const SmallVector<bool> flags(gradients.size(), false);
+  SendOp::create(tape.getBuilder(), receive.getLoc(), TypeRange(), gradients,
+                 receive.getPeer(), tape.getBuilder().getStrArrayAttr({}),
+                 flags);
+  return success();
+}
+
+/// Each rank has made something of all ranks' rows: what flows back to its own is
+/// the sum of that. And the other way round.
+static LogicalResult reverse(AllGatherOp gather, Tape &tape) {
+  tape.add(gather.getX(),
+           ReduceScatterOp::create(tape.getBuilder(), gather.getLoc(),
+                                   gather.getX().getType(),
+                                   tape.lookup(gather.getResult()),
+                                   gather.getRanks()));
+  return success();
+}
+
+static LogicalResult reverse(ReduceScatterOp scatter, Tape &tape) {
+  tape.add(scatter.getX(),
+           AllGatherOp::create(tape.getBuilder(), scatter.getLoc(),
+                               scatter.getX().getType(),
+                               tape.lookup(scatter.getResult()),
+                               scatter.getRanks()));
+  return success();
+}
+
+namespace {
+struct Rules {
+  template <typename Op> static LogicalResult apply(Op op, Tape &tape) {
+    return reverse(op, tape);
+  }
+};
+} // namespace
+
+void qlora::train::registerExchangeGradients(MLIRContext *context) {
+  attachRules<Rules, AllGatherOp, ReduceScatterOp, AllSumOp, AllToAllOp,
+              SwapBlocksOp, SendOp, ReceiveOp>(context);
+}

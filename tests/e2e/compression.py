@@ -1,0 +1,158 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+
+"""Gradients that are summed in fewer bits train nearly what exact ones do.
+
+    compression.py --tools build/bin
+
+Two and four ranks with --ddp-comm-hook bf16 and int8: gradients of the first
+step, losses and adapters near those of the exact run, the nearer for what
+rounding leaves being fed back; the same bytes in a second run; CUDA's programs on
+the software platform have the losses of the CPU's. So it is where ranks divide
+the base or its products, or updates. A resumed run goes on in bf16 with the same
+bytes, and in int8 without what was left. What is not there is refused.
+"""
+
+import argparse
+import os
+import tempfile
+
+import numpy as np
+
+from goldens import cuda_environment, cuda_flags
+from promises import Case, call, read
+from safetensors_io import load
+
+# Of the norm: a gradient in bf16 is rounded by every rank and in every sum (half
+# of 2^-8 each), codes by half of a 127th of the largest of 256, twice.
+GRADIENT = {"bf16": 6e-3, "int8": 2e-2}
+# Measured 8e-5 at most, and 2e-3 of the distance of adapters.
+LOSS, ADAPTER = 4e-4, 5e-3
+
+
+class Runs:
+    def __init__(self, case):
+        self.case = case
+        self.dump = os.path.join(case.folder, "dump.safetensors")
+
+    def compile(self, hook, ranks, *flags, **named):
+        return self.case.compile("--ddp-comm-hook", hook, "--ranks", str(ranks),
+                                 *flags, **named)
+
+    def train(self, ranks, *flags, rows=None):
+        """Losses, the adapter and its bytes, gradients of the first step."""
+        losses, text = self.case.train(
+            "--gpus", str(ranks), "--gradient-accumulation-steps",
+            str(4 // (rows or ranks)), "--threads", "1", "--dump", self.dump,
+            *flags)
+        adapter = load(os.path.join(self.case.folder, "out",
+                                    "adapter_model.safetensors"))
+        return losses, adapter, text, {
+            name: value for name, value in load(self.dump).items()
+            if name.startswith("grad.")}
+
+
+def distance(found, wanted):
+    """Relative, of all tensors together."""
+    far = sum(np.sum((found[name] - want) ** 2.) for name, want in wanted.items())
+    return np.sqrt(far / sum(np.sum(want ** 2.) for want in wanted.values()))
+
+
+def near(found, exact, what):
+    """The distance of the adapters."""
+    worst = np.abs(found[0] - exact[0]).max()
+    far = distance(found[1], exact[1])
+    error = distance(found[3], exact[3])
+    print(f"ok   {what}: gradient {error:.1e}, losses {worst:.1e}, adapter "
+          f"{far:.1e}", flush=True)
+    assert 0 < worst < LOSS and 0 < far < ADAPTER, (what, worst, far)
+    assert 0 < error < GRADIENT[what.split()[0]], (what, error)
+    return far
+
+
+def check(runs, ranks):
+    runs.compile("no", ranks)
+    exact = runs.train(ranks)
+    runs.compile("bf16", ranks)
+    near(runs.train(ranks), exact, f"bf16 on {ranks} ranks")
+    runs.compile("int8", ranks, "--disable-pass", "error-feedback")
+    lost = near(runs.train(ranks), exact, f"int8 without feedback on {ranks}")
+    runs.compile("int8", ranks)
+    found = runs.train(ranks)
+    fed = near(found, exact, f"int8 on {ranks} ranks")
+    assert fed < 0.8 * lost, (fed, lost)
+    assert runs.train(ranks)[2] == found[2], "the second run differs"
+    return exact
+
+
+def layouts(runs, exact):
+    for hook, mesh, rows in (("bf16", "tp=2", 2), ("int8", "fsdp=2", 4),
+                             ("int8", "zero1=2", 4), ("int8", "cp=2", 2)):
+        runs.compile(hook, 4, "--parallel", mesh)
+        near(runs.train(4, rows=rows), exact, f"{hook} with {mesh}")
+
+
+def cards(runs, exact):
+    os.environ.update(cuda_environment(runs.options, 4))
+    for hook, ranks in (("bf16", 2), ("int8", 4)):
+        runs.compile(hook, ranks, *cuda_flags())
+        near(runs.train(ranks), exact[ranks], f"{hook} on {ranks} cards")
+
+
+def resumed(runs, exact):
+    for hook in ("bf16", "int8"):
+        runs.compile(hook, 2)
+        whole = runs.train(2, "--save-steps", "10")
+        folder = runs.case.folder
+        out = os.path.join(folder, "resumed-" + hook)
+        call(f"{runs.case.tools}/qlora-run", runs.case.module, "--config",
+             runs.case.yaml, "--base-cache", "none", "--gpus", "2", "--threads",
+             "1", "--gradient-accumulation-steps", "2", "--output-dir", out,
+             "--resume-from-checkpoint",
+             os.path.join(folder, "out", "checkpoint-10"))
+        file = os.path.join(out, "adapter_model.safetensors")
+        assert (read(file) == whole[2]) == (hook == "bf16"), hook
+        assert distance(load(file), exact[1]) < ADAPTER, hook
+        print(f"ok   {hook}, resumed")
+
+
+def refused(runs):
+    def compiling(hook, ranks, said, *flags):
+        text = runs.compile(hook, ranks, *flags, code=1)
+        assert said in text, text
+
+    def running(said, *flags):
+        text = call(f"{runs.case.tools}/qlora-run", runs.case.module, "--config",
+                    runs.case.yaml, "--output-dir",
+                    os.path.join(runs.case.folder, "no"), *flags, code=1)
+        assert said in text, text
+
+    compiling("power_sgd", 2, "choose from: no, bf16, int8")
+    compiling("int8", 1, "say how many there are: qlora train --gpus N")
+    compiling("bf16", 2, "have pieces of them", "--parallel", "zero2=2")
+    for mesh in ("pp=2", "ep=2", "auto"):
+        compiling("int8", 2, f"not there with --parallel {mesh}", "--parallel",
+                  mesh)
+    runs.compile("int8", 2)
+    running("in 8 bits among 2 ranks, but 3 were started", "--gpus", "3")
+    running("compiled with --ddp-comm-hook int8", "--gpus", "2",
+            "--reproducible-reductions", "true")
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tools", required=True)
+    options = parser.parse_args()
+    options.library_path = None
+    with tempfile.TemporaryDirectory() as folder:
+        runs = Runs(Case(options.tools, "qwen3-ranks", folder))
+        runs.options = options
+        exact = {ranks: check(runs, ranks) for ranks in (2, 4)}
+        layouts(runs, exact[4])
+        resumed(runs, exact[2])
+        refused(runs)
+        cards(runs, exact)
+
+
+if __name__ == "__main__":
+    main()

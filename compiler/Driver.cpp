@@ -134,10 +134,7 @@ MemoryBudget Driver::leastBudget() const {
 
 /// What a base in host memory would leave, where that fits; else nothing.
 std::string Driver::curedByOffload(ModuleOp step) {
-  const bool isShared = options.shards > 1 || options.tensorRanks > 1 ||
-                        options.contextRanks > 1 || options.expertRanks > 1 ||
-                        options.stages > 1;
-  if (!traits.offloadsTables || chosen.offloadBase || isShared ||
+  if (!traits.offloadsTables || chosen.offloadBase || options.sharesModel() ||
       options.trainsAll)
     return "";
   MemoryBudget budget = leastBudget();

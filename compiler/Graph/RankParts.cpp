@@ -28,6 +28,13 @@ void Summands::sumOperands(Operation *op, unsigned first) {
       operand.set(sumOf(operand.get()));
 }
 
+RankedTensorType qlora::withLength(RankedTensorType type, unsigned dimension,
+                                   int64_t length) {
+  SmallVector<int64_t> shape(type.getShape());
+  shape[dimension] = length;
+  return type.clone(shape);
+}
+
 WeightOp qlora::usePart(OpBuilder &b, WeightOp weight, PartAttr part) {
   auto used = cast<WeightOp>(b.clone(*weight));
   used.setPartAttr(part);

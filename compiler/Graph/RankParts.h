@@ -32,6 +32,10 @@ private:
   llvm::DenseMap<mlir::Value, mlir::Value> summed;
 };
 
+/// So long in one dimension, and else the same.
+mlir::RankedTensorType withLength(mlir::RankedTensorType type,
+                                  unsigned dimension, int64_t length);
+
 /// Columns that follow each other, each run of which is divided by itself.
 using Segments = llvm::SmallVector<int64_t>;
 

@@ -97,9 +97,7 @@ private:
 } // namespace
 
 static RankedTensorType withLines(Value value, int64_t lines) {
-  SmallVector<int64_t> shape(tensorOf(value).getShape());
-  shape[0] = lines;
-  return tensorOf(value).clone(shape);
+  return withLength(tensorOf(value), 0, lines);
 }
 
 //===----------------------------------------------------------------------===//

@@ -78,13 +78,6 @@ private:
 };
 } // namespace
 
-static RankedTensorType withLength(RankedTensorType type, unsigned dimension,
-                                   int64_t length) {
-  SmallVector<int64_t> shape(type.getShape());
-  shape[dimension] = length;
-  return type.clone(shape);
-}
-
 //===----------------------------------------------------------------------===//
 // Weights
 //===----------------------------------------------------------------------===//

@@ -283,9 +283,7 @@ Status checkOffloadedBase(const CompilerSettings &settings) {
   if (c.trainsAll)
     return Status::invalid("--offload base is of frozen weights, and "
                            "--finetuning-type full has none; leave it out");
-  const bool isShared = c.shards > 1 || c.tensorRanks > 1 ||
-                        c.contextRanks > 1 || c.expertRanks > 1 || c.stages > 1;
-  if (isShared || settings.findsLayout)
+  if (c.sharesModel() || settings.findsLayout)
     return Status::invalid(
         "--offload base is not there yet beside --parallel {}: each rank keeps "
         "the whole base in host memory; leave one of them out, or divide what "

@@ -12,10 +12,6 @@ if(QLORA_SANITIZE)
   # again, and what -O2 adds to that another. Kernels have their own level.
   string(REPLACE "-O2" "-Og" CMAKE_CXX_FLAGS_RELEASE
                  "${CMAKE_CXX_FLAGS_RELEASE}")
-  # Half of a file's compilation is its headers: eight files read them once.
-  # Static names of a library are so no other file's; that each file includes
-  # what it needs, the build without sanitizers shows.
-  # Types of a test that others derive from are then in no main file.
-  set(CMAKE_UNITY_BUILD ON)
+  # Types of a test that others derive from are in no main file.
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage>)
 endif()

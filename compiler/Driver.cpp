@@ -243,7 +243,7 @@ LogicalResult Driver::shrink(ModuleOp step, OwningOpRef<ModuleOp> &best) {
 
 /// What a plan may give up, the cheapest first: large workspaces are faster,
 /// and so are whole decoded weights, of which the largest is scratch; tables on
-/// the card are.
+/// the card are, and copies to the host that hide behind what is computed.
 SmallVector<MemoryBudget> Driver::concessions() const {
   SmallVector<MemoryBudget> list;
   bool mayOffload =
@@ -261,6 +261,10 @@ SmallVector<MemoryBudget> Driver::concessions() const {
       if ((!offloadTables || mayOffload) && isOther)
         list.push_back(budget);
     }
+  if (chosen.copiedValues == "hidden") {
+    list.push_back(list.back());
+    list.back().copiedValues = "crossing";
+  }
   return list;
 }
 
@@ -409,6 +413,8 @@ LogicalResult Driver::run(OwningOpRef<ModuleOp> &module,
   }
   chosen.offloadTables = options.offloadEmbedding == "true";
   chosen.offloadBase = options.offloadBase;
+  if (options.offloadActivations)
+    chosen.copiedValues = options.copiedActivations == "all" ? "all" : "hidden";
   if (options.memoryLimit > 0 && failed(chooseBudget(*module)))
     return failure();
   if (options.remarks && failed(enableRemarks()))

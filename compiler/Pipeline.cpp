@@ -111,6 +111,9 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
   CutStagesOptions cut;
   cut.stages = options.stages;
   cut.stage = options.stage;
+  cut.speeds.assign(options.stageSpeeds.begin(), options.stageSpeeds.end());
+  cut.deviceMap = options.deviceMap;
+  cut.memoryLimit = options.memoryLimit;
   cut.target = options.target;
   cut.profile = options.deviceProfile;
   pm.addPass(createCutStages(cut));
@@ -147,6 +150,17 @@ static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
   // Before rematerialize, so that it weighs what really waits.
   if (options.loraActivations == "int8")
     pm.addNestedPass<train::StepOp>(createEncodeActivations());
+  // Before rematerialize too: what waits on the host takes no memory, and is there
+  // for what is computed again. Of single ops, as rematerialize prices them.
+  if (budget.copiedValues != "none") {
+    OffloadActivationsOptions offload;
+    offload.values = budget.copiedValues;
+    offload.blocks = options.checkpointing;
+    offload.weights = budget.offloadBase;
+    offload.target = options.target;
+    offload.profile = options.deviceProfile;
+    pm.addNestedPass<train::StepOp>(createOffloadActivations(offload));
+  }
   // While every value still has an op of its own to compute it again.
   RematerializeOptions remat;
   remat.budget = budget.activationBytes;
@@ -252,11 +266,13 @@ void qlora::registerPhases() {
   options.shards = 2;
   options.gradientForm = "int8";
   options.runRanks = 2;
+  MemoryBudget budget;
+  budget.copiedValues = "hidden";
   for (const Phase &phase : kPhases)
     PassPipelineRegistration<>("phase-" + std::string(phase.name),
                                "a phase of qloracc",
-                               [&phase, options](OpPassManager &pm) {
-                                 phase.build(pm, options, MemoryBudget());
+                               [&phase, options, budget](OpPassManager &pm) {
+                                 phase.build(pm, options, budget);
                                });
 }
 

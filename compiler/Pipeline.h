@@ -67,6 +67,8 @@ struct CompileOptions {
   std::string offloadEmbedding = "auto"; ///< auto, true or false
   bool offloadBase = false;   ///< what is frozen, gathered from host memory
   bool offloadStates = false; ///< of optimizers, which update them there
+  bool offloadActivations = false; ///< what the forward saves for the backward
+  std::string copiedActivations = "auto"; ///< which of them: auto or all
   int64_t shards = 1; ///< ranks that hold the base together
   int64_t updatePieces = 1; ///< ranks that divide the updates
   int64_t trainedPieces = 1; ///< ranks that divide all that is trained
@@ -80,6 +82,8 @@ struct CompileOptions {
   }
   int64_t stages = 1;       ///< of a pipeline, each a program of its own
   int64_t stage = 0;        ///< the one that is compiled
+  std::vector<int64_t> stageSpeeds; ///< beside each other; empty: equal
+  std::string deviceMap = "balanced"; ///< as cut-stages has it
   int64_t chunks = 1; ///< that a pipeline divides a micro-batch into
   bool allForwardsFirst = false; ///< GPipe's order of them, not 1F1B
   /// Whether each of them does its part with a table: auto, true or false.
@@ -108,6 +112,8 @@ struct MemoryBudget {
   bool onlyPanels = false; ///< no scratch for whole weights
   bool offloadTables = false; ///< weights that are read by rows: host memory
   bool offloadBase = false;   ///< all frozen ones
+  /// What is saved for the backward in host memory, as offload-activations has it.
+  std::string copiedValues = "none";
 };
 
 struct Phase {

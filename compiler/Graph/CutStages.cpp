@@ -25,13 +25,12 @@
 // What goes from one stage to the next is found by who uses it, and goes on
 // from stage to stage as far as it is used; what is made of inputs alone
 // (masks, tables of rotations) or of weights alone each stage makes for itself.
-// Layers are dealt so that the slowest stage is as fast as can be. Gradients
-// follow by the rules of the two ops: that of a send is a receive. Weights that
+// Layers are dealt by LayerDeal.h. Gradients follow by the rules of the two ops: that of a send is a receive. Weights that
 // a stage does not use are not there; what is trained is, so that all stages
 // have one layout of it.
 
 #include "compiler/Decisions.h"
-#include "compiler/Graph/OpCost.h"
+#include "compiler/Graph/LayerDeal.h"
 #include "compiler/Passes.h"
 #include "dialects/Program/Program.h"
 
@@ -54,10 +53,13 @@ public:
 
 private:
   void runOnOperation() override;
+  FailureOr<SmallVector<int64_t>> deal();
   LogicalResult cut(func::FuncOp function, ArrayRef<int64_t> stageOfLayer);
   void dropWeights();
 
   int64_t sentBytes = 0;
+  /// By parameter, before anything is cut.
+  llvm::StringMap<SmallVector<int64_t>> stagesOfUsers;
 };
 
 /// The ops of a forward function by stages.
@@ -91,81 +93,6 @@ private:
   DenseSet<Value> wanted;
 };
 } // namespace
-
-//===----------------------------------------------------------------------===//
-// Which stage has which layers
-//===----------------------------------------------------------------------===//
-
-/// Seconds of each layer; what comes before them and after them is the first
-/// one's and the last one's.
-static SmallVector<double> secondsOfLayers(func::FuncOp function,
-                                           const DeviceProfile &device) {
-  SmallVector<double> seconds;
-  double waiting = 0;
-  for (Operation &op : function.front().without_terminator()) {
-    const int64_t layer = layerOf(&op);
-    if (layer >= int64_t(seconds.size()))
-      seconds.resize(layer + 1);
-    (layer < 0 ? waiting : seconds[layer]) += secondsOf(&op, device);
-    if (layer >= 0)
-      seconds[layer] += std::exchange(waiting, 0);
-  }
-  if (!seconds.empty())
-    seconds.back() += waiting;
-  return seconds;
-}
-
-/// Runs of layers, one for each stage and none empty, of which the slowest is
-/// as fast as can be; of equals the one whose first runs are longest.
-static SmallVector<int64_t> dealLayers(ArrayRef<double> seconds,
-                                       int64_t stages) {
-  const int64_t layers = seconds.size();
-  // slowest[s][l]: of layers from l on in s stages; ends[s][l]: of the first.
-  std::vector<std::vector<double>> slowest(
-      stages + 1, std::vector<double>(layers + 1, HUGE_VAL));
-  std::vector<std::vector<int64_t>> ends(
-      stages + 1, std::vector<int64_t>(layers + 1, layers));
-  slowest[0][layers] = 0;
-  for (int64_t s = 1; s <= stages; ++s)
-    for (int64_t first = 0; first < layers; ++first) {
-      double own = 0;
-      for (int64_t end = first + 1; end <= layers; ++end) {
-        own += seconds[end - 1];
-        const double all = std::max(own, slowest[s - 1][end]);
-        if (all <= slowest[s][first] && all < HUGE_VAL) {
-          slowest[s][first] = all;
-          ends[s][first] = end;
-        }
-      }
-    }
-  SmallVector<int64_t> stageOfLayer(layers);
-  for (int64_t stage = 0, first = 0; stage < stages; ++stage) {
-    const int64_t end = ends[stages - stage][first];
-    std::fill(stageOfLayer.begin() + first, stageOfLayer.begin() + end, stage);
-    first = end;
-  }
-  return stageOfLayer;
-}
-
-/// For all lengths alike, which have the same weights: by the longest.
-static FailureOr<SmallVector<int64_t>>
-dealOnce(ModuleOp module, int64_t stages, const DeviceProfile &device) {
-  const auto lengthOf = [](func::FuncOp function) {
-    return function->getAttrOfType<IntegerAttr>("model.length").getInt();
-  };
-  func::FuncOp longest;
-  for (auto function : module.getOps<func::FuncOp>())
-    if (!longest || lengthOf(function) > lengthOf(longest))
-      longest = function;
-  if (!longest)
-    return SmallVector<int64_t>();
-  const SmallVector<double> seconds = secondsOfLayers(longest, device);
-  if (int64_t(seconds.size()) < stages)
-    return longest.emitError("a pipeline of ")
-           << stages << " stages needs as many layers, but the model has "
-           << seconds.size() << "; give a smaller pp to --parallel";
-  return dealLayers(seconds, stages);
-}
 
 //===----------------------------------------------------------------------===//
 // Which stage has which ops
@@ -268,6 +195,10 @@ LogicalResult CutStagesPass::cut(func::FuncOp function,
       return function.emitError("cannot be cut into stages: it returns what is "
                                 "no result of a loss");
   StagesOfOps all(function, stageOfLayer);
+  for (auto weight : function.getOps<WeightOp>())
+    for (Operation *user : weight->getUsers())
+      if (std::optional<int64_t> of = all.stageOf(user))
+        stagesOfUsers[weight.getParameter()].push_back(*of);
   SmallVector<Value> arriving, leaving;
   if (stage > 0)
     arriving = all.sentBy(stage - 1);
@@ -308,8 +239,21 @@ void CutStagesPass::dropWeights() {
   }
 }
 
+FailureOr<SmallVector<int64_t>> CutStagesPass::deal() {
+  StatusOr<DeviceProfile> device = deviceProfileOrDefault(profile, target);
+  if (!device.isOk())
+    return getOperation().emitError(device.status().message());
+  LayerDealOptions options;
+  options.stages = stages;
+  options.speeds = speeds;
+  options.map = deviceMap;
+  options.memoryLimit = memoryLimit;
+  return dealLayers(getOperation(), options, *device);
+}
+
 void CutStagesPass::runOnOperation() {
   sentBytes = 0;
+  stagesOfUsers.clear();
   if (stages < 1 || stage < 0 || stage >= stages) {
     getOperation().emitError("expects one of the stages of a pipeline, but got "
                              "stage ")
@@ -318,18 +262,14 @@ void CutStagesPass::runOnOperation() {
   }
   if (stages == 1)
     return;
-  StatusOr<DeviceProfile> device = deviceProfileOrDefault(profile, target);
-  if (!device.isOk()) {
-    getOperation().emitError(device.status().message());
-    return signalPassFailure();
-  }
-  const FailureOr<SmallVector<int64_t>> stageOfLayer =
-      dealOnce(getOperation(), stages, *device);
+  const FailureOr<SmallVector<int64_t>> stageOfLayer = deal();
   if (failed(stageOfLayer))
     return signalPassFailure();
   for (auto function : getOperation().getOps<func::FuncOp>())
     if (failed(cut(function, *stageOfLayer)))
       return signalPassFailure();
+  if (failed(checkMapped(getOperation(), deviceMap, stagesOfUsers)))
+    return signalPassFailure();
   dropWeights();
   Builder b(&getContext());
   getOperation()->setAttr(program::kStagesAttr, b.getI64IntegerAttr(stages));

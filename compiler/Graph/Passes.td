@@ -359,6 +359,33 @@ def EncodeActivations : Pass<"encode-activations", "::qlora::train::StepOp"> {
   ];
 }
 
+def OffloadActivations
+    : Pass<"offload-activations", "::qlora::train::StepOp"> {
+  let summary = "what the backward reads waits in host memory";
+  let description = [{
+    Values of a layer's forward that the backward reads are copied to the host
+    (`train.copy_to_host`), and back a layer ahead of their first reader
+    (`train.copy_from_host`). Those that cross from one layer to another come
+    first, then those that take longest to compute again for each of their bytes;
+    of each layer as many as can be copied while it is computed (`values` =
+    hidden). With `crossing` all of the first, hidden or not, and no others; with
+    `all` whatever can be copied; with `none` nothing. With `blocks` those that do
+    not cross stay, for rematerialize drops them. With `weights` the bus carries
+    those of each layer too.
+  }];
+  let options = [
+    Option<"values", "values", "std::string", "\"hidden\"",
+           "none, hidden, crossing or all">,
+    Option<"blocks", "blocks", "bool", "false", "whole-block policy">,
+    Option<"weights", "weights", "bool", "false",
+           "frozen weights come over the same bus">,
+    TargetOption, ProfileOption,
+  ];
+  let statistics = [
+    Statistic<"valuesCopied", "copied", "values that wait in host memory">,
+  ];
+}
+
 def Rematerialize : Pass<"rematerialize", "::qlora::train::StepOp"> {
   let summary = "what to keep for the backward and what to compute again";
   let description = [{

@@ -82,6 +82,15 @@ static void readClones(Operation *op, const IRMapping &clones) {
     operand.set(clones.lookupOrDefault(operand.get()));
 }
 
+/// Lets what follows read what is back from the host, and no clone of it.
+static void readFetched(ResultRange originals,
+                        const DenseMap<Value, Value> &fetched,
+                        IRMapping &latest) {
+  for (Value original : originals)
+    if (Value value = fetched.lookup(original))
+      latest.map(original, value);
+}
+
 /// Clones what is recomputed before its readers, and lets the backward read
 /// the clones.
 static void apply(const Decision &decision) {
@@ -92,11 +101,18 @@ static void apply(const Decision &decision) {
     for (unsigned before : decision.plan.before[i])
       clonesBefore[before].push_back(i);
   IRMapping latest;
+  DenseMap<Value, Value> fetched;
   for (unsigned reader = forwardOps; reader < ops.size(); ++reader) {
     OpBuilder builder(ops[reader]);
-    for (unsigned i : clonesBefore[reader])
+    for (unsigned i : clonesBefore[reader]) {
       setPhase(builder.clone(*ops[i], latest), StepPhase::Recomputed);
+      readFetched(ops[i]->getResults(), fetched, latest);
+    }
     readClones(ops[reader], latest);
+    if (auto fetch = dyn_cast<CopyFromHostOp>(ops[reader])) {
+      fetched[fetch.getOriginal()] = fetch;
+      latest.map(fetch.getOriginal(), fetch.getResult());
+    }
   }
   // What only the backward read is now computed there alone.
   for (Operation *op : llvm::reverse(ops.take_front(forwardOps)))

@@ -53,7 +53,8 @@ def ShardExperts : Pass<"shard-experts", "::mlir::ModuleOp"> {
 def CutStages : Pass<"cut-stages", "::mlir::ModuleOp"> {
   let summary = "forward functions of one stage (pipeline parallelism)";
   let description = [{
-    Of `stages` stages, which have about as much to do, `stage` keeps its layers:
+    Of `stages` stages, which have about as much to do or what `device-map` says,
+    `stage` keeps its layers:
     what earlier ones make for it arrives by `model.receive`, and what later ones
     need leaves by `model.send`. Frozen weights that it does not use are gone,
     trained ones are marked `elsewhere`.
@@ -62,6 +63,12 @@ def CutStages : Pass<"cut-stages", "::mlir::ModuleOp"> {
   let options = [
     Option<"stages", "stages", "int64_t", "1", "of the pipeline">,
     Option<"stage", "stage", "int64_t", "0", "which of them">,
+    ListOption<"speeds", "speeds", "int64_t",
+               "of stages beside each other; none: all are equal">,
+    Option<"deviceMap", "device-map", "std::string", "\"balanced\"",
+           "how layers are dealt (LayerDeal.h)">,
+    Option<"memoryLimit", "memory-limit", "int64_t", "0",
+           "bytes of a stage, for `sequential`">,
     TargetOption, ProfileOption,
   ];
 }

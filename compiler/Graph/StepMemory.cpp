@@ -240,6 +240,12 @@ void StepMemory::planParts(Operation *op) {
 // In order
 //===----------------------------------------------------------------------===//
 
+/// Whether what is copied to the host may still be on its way after the ops that
+/// follow.
+static bool isCopiedToHost(Value value) {
+  return llvm::any_of(value.getUsers(), llvm::IsaPred<CopyToHostOp>);
+}
+
 /// Rule 5.
 bool StepMemory::canTakeOver(Value operand, Operation *op) const {
   MemoryPlace place = placeOf(operand);
@@ -250,6 +256,8 @@ bool StepMemory::canTakeOver(Value operand, Operation *op) const {
     return false;
   return llvm::none_of(memory.values, [&](Value other) {
     auto known = places.find(other);
+    if (isCopiedToHost(other))
+      return true;
     if (other == operand)
       return false;
     // What is not made yet will be written here.
@@ -335,6 +343,6 @@ SmallVector<MemoryTie> StepMemory::tiesOf(Operation *op) const {
   return llvm::filter_to_vector(memoryTiesOf(op), [&](const MemoryTie &tie) {
     Value operand = tie.operand->get();
     return !planned.contains(tie.result) && wholeOf(operand) == operand &&
-           !rootOf(operand).outside;
+           !rootOf(operand).outside && !isCopiedToHost(operand);
   });
 }

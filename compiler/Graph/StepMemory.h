@@ -28,9 +28,9 @@
 //     the forward concatenates is copied, so that it can be dropped, and made
 //     again for the backward, by itself.
 //  5. A result takes over an operand that it is tied to, if no value that shares
-//     a byte of it is read at the op (but by the tie) or afterwards. A sum may
-//     go on in a range of a whole; a row op takes over whole buffers only, which
-//     is what rematerialize counts with.
+//     a byte of it is read at the op (but by the tie) or afterwards, nor is on its
+//     way to the host. A sum may go on in a range of a whole; a row op takes over
+//     whole buffers only, which is what rematerialize counts with.
 //  6. Else it has memory of its own.
 
 #ifndef QLORA_COMPILER_GRAPH_STEPMEMORY_H

@@ -55,6 +55,8 @@ void ProblemBuilder::addOp(Operation *op) {
     if (uint32_t number = lookup(operand); number != kNoValue)
       entry.inputs.push_back(number);
   for (Value value : op->getResults()) {
+    if (isa<CopyToHostOp>(op))
+      continue; // No memory of the step, and made once.
     RecomputeValue described;
     if (!memory.rootOf(value).outside)
       described.bytes = tensorBytes(cast<RankedTensorType>(value.getType()));
@@ -72,6 +74,8 @@ void ProblemBuilder::addOp(Operation *op) {
   for (const MemoryTie &tie : memory.tiesOf(op))
     if (lookup(tie.operand->get()) != kNoValue)
       entry.ties.push_back({lookup(tie.operand->get()), lookup(tie.result)});
+  if (auto fetch = dyn_cast<CopyFromHostOp>(op))
+    entry.standsFor = lookup(fetch.getOriginal());
   result.problem.ops.push_back(std::move(entry));
   result.ops.push_back(op);
 }
@@ -125,6 +129,9 @@ void qlora::addProblem(const StepProblem &described, const RecomputePlan &plan,
                       .add("outputs", numbers(entry.outputs))
                       .add("ties", ties)
                       .add("before", numbers(before))
+                      .add("stands_for", entry.standsFor == kNoValue
+                                             ? -1
+                                             : int64_t(entry.standsFor))
                       .get());
   }
   facts.add("values", values).add("ops", ops);

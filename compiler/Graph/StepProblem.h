@@ -33,7 +33,8 @@ StepProblem buildStepProblem(train::StepOp step, const DeviceProfile &device);
 ///   "ops": [{"op", "of", "block", "backward", "view", "seconds",
 ///            "inputs", "outputs",       // values
 ///            "ties": [[input, output]],
-///            "before": [...]}]          // ops, see RecomputePlan
+///            "before": [...],           // ops, see RecomputePlan
+///            "stands_for"}]             // a value or -1
 void addProblem(const StepProblem &described, const RecomputePlan &plan,
                 Facts &facts);
 

@@ -191,9 +191,12 @@ function addArenas() {
                                  ? `${inBytes(left)} of the limit are left`
                                  : ''),
                              size, make('td', 'number', inShare(1, 1))));
-  byId('host').textContent = arenas.host
-      ? `${inBytes(arenas.host)} more lie in pinned host memory: the input ` +
-          'embedding, which is read by rows.' : '';
+  const onHost = [
+    arenas.host && `${inBytes(arenas.host)} of frozen weights`,
+    arenas.saved && `${inBytes(arenas.saved)} that wait for the backward`,
+  ].filter(Boolean);
+  byId('host').textContent = onHost.length
+      ? `In pinned host memory lie ${onHost.join(', and ')}.` : '';
 }
 
 //---- Rates ------------------------------------------------------------------

@@ -102,6 +102,12 @@ static void addDecisions(ModuleOp program, llvm::json::Object &plan) {
       all[key] = int64_t(combined(steps, key, sum));
     plan["encode-activations"] = std::move(all);
   }
+  if (llvm::json::Array steps = decisionsOf(program, "offload-activations");
+      !steps.empty())
+    plan["offload-activations"] = llvm::json::Object{
+        {"copied", int64_t(combined(steps, "copied", most))},
+        {"bytes", int64_t(combined(steps, "bytes", most))},
+        {"steps", std::move(steps)}};
   if (llvm::json::Array steps = decisionsOf(program, "rematerialize");
       !steps.empty()) {
     llvm::json::Object &first = *steps.front().getAsObject();

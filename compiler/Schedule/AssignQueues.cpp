@@ -99,20 +99,49 @@ private:
 };
 } // namespace
 
+namespace {
+/// Copies to the arena SAVED, whose source is free once they are done, and the
+/// newest of them that the compute queue has to wait for (program.copy's
+/// `behind`).
+class AwaitedCopies {
+public:
+  void add(Operation *command, size_t position) {
+    auto copy = dyn_cast<CopyOp>(command);
+    if (!copy || !copy.getBehind())
+      return;
+    const size_t behind = *copy.getBehind();
+    if (copies.size() > behind)
+      awaited = copies[copies.size() - 1 - behind];
+    if (rootOf(copy.getTarget()).getArena() == Arena::Saved)
+      copies.push_back(position);
+  }
+  std::optional<size_t> newest() const { return awaited; }
+
+private:
+  SmallVector<size_t> copies;
+  std::optional<size_t> awaited;
+};
+} // namespace
+
 /// What each command comes after, beside the order of its queue:
 /// - off the compute queue, every command of that queue before it: the memory
 ///   it writes is free then, wherever plan-memory puts it;
+/// - on the compute queue, the copies that it must not be further ahead of;
 /// - whoever wrote a byte that it touches, or read one that it writes;
 /// - the end of the entry, a command of its own, after all.
 static std::vector<QueuedWork> orderOf(ArrayRef<Operation *> commands) {
   std::vector<QueuedWork> order(commands.size() + 1);
   TouchedRanges touched; // all of the compute queue is before the others
+  AwaitedCopies copies;
   std::array<std::optional<size_t>, QLORA_QUEUE_COUNT> newest;
   for (auto [i, command] : llvm::enumerate(commands)) {
     QueuedWork &work = order[i];
     work.queue = queueOf(command);
     if (work.queue != QLORA_QUEUE_COMPUTE && newest[QLORA_QUEUE_COMPUTE])
       work.after.push_back(*newest[QLORA_QUEUE_COMPUTE]);
+    if (work.queue == QLORA_QUEUE_COMPUTE && copies.newest())
+      work.after.push_back(*copies.newest());
+    copies.add(command, i);
     SmallVector<BufferAccess> accesses = accessesOf(command);
     for (auto [buffer, access] : accesses)
       touched.findConflicts(rangeOf(buffer), access & QLORA_WRITE, work.after);

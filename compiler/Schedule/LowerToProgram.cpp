@@ -69,6 +69,10 @@ static bool keepsResiduals(StepOp step) {
   });
 }
 
+static bool copiesToHost(StepOp step) {
+  return !step.getBody().getOps<CopyToHostOp>().empty();
+}
+
 static void emitArenas(OpBuilder &builder, Location loc,
                        const ParameterLayout &layout, int64_t inputBytes,
                        int64_t resultBytes, bool offloadStates,
@@ -93,6 +97,8 @@ static void emitArenas(OpBuilder &builder, Location loc,
     arena(program::Arena::Host, layout.getHostBytes());
   if (llvm::any_of(steps, keepsResiduals))
     arena(program::Arena::Residual, layout.getFlatBytes());
+  if (llvm::any_of(steps, copiesToHost))
+    arena(program::Arena::Saved, 0); // its size from plan-memory too
 }
 
 void LowerToProgramPass::runOnOperation() {

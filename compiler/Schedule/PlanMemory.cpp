@@ -92,7 +92,7 @@ void PlanMemoryPass::runOnOperation() {
               [&](size_t i) { lives[i] = livesOf(entries[i]); });
   for (auto arena : getOperation().getOps<ArenaOp>())
     if (arena.getKind() == Arena::Activation ||
-        arena.getKind() == Arena::Workspace)
+        arena.getKind() == Arena::Saved || arena.getKind() == Arena::Workspace)
       pack(arena, lives);
   for (EntryOp entry : entries)
     for (auto buffer :

@@ -204,7 +204,7 @@ bool StepLowering::hasRoomBehind(Value value) {
          });
 }
 
-/// A new buffer of the activation arena for `value`.
+/// A new buffer for `value`, of the activation arena unless it is on the host.
 Place StepLowering::allocate(Value value, int64_t bytes, bool isSaved) {
   RankedTensorType type = tensorTypeOf(value);
   Operation *def = value.getDefiningOp();
@@ -213,16 +213,21 @@ Place StepLowering::allocate(Value value, int64_t bytes, bool isSaved) {
                                 ? QLORA_DTYPE_U8
                                 : *elementDtype(type.getElementType());
   auto buffer = program::BufferOp::create(
-      b, def->getLoc(), Arena::Activation, std::nullopt, bytes,
+      b, def->getLoc(),
+      isa<CopyToHostOp>(def) ? Arena::Saved : Arena::Activation, std::nullopt,
+      bytes,
       program::DType(dtype), labelOf(def), isSaved);
   buffer.setBackward(isBackward(def));
   buffer.setRecomputed(phaseOf(def) == StepPhase::Recomputed);
   return {buffer, 0, matrixColumns(type)};
 }
 
-/// True for the memory of what the backward reads of a forward op.
+/// True for the memory of what the backward reads of a forward op, be it back
+/// from the host.
 bool StepLowering::isSaved(const MemoryRoot &root) const {
   return llvm::any_of(root.values, [](Value value) {
+    if (value.getDefiningOp<CopyFromHostOp>())
+      return true;
     return !isBackward(value.getDefiningOp()) &&
            llvm::any_of(value.getUsers(), [](Operation *user) {
              auto store = dyn_cast<MemoryOp>(user);

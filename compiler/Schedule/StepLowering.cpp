@@ -214,7 +214,8 @@ void StepLowering::lowerGather(GatherWeightOp op) {
     program::CopyOp::create(b, op.getLoc(), placeOf(op).buffer,
                             arenaBuffer(Arena::Host, place.offset, place.bytes,
                                         QLORA_DTYPE_U8),
-                            program::Queue::Communication);
+                            program::Queue::Communication,
+                            /*behind=*/IntegerAttr());
     return;
   }
   Value piece =
@@ -225,6 +226,20 @@ void StepLowering::lowerGather(GatherWeightOp op) {
   program::CollectiveOp::create(b, op.getLoc(), program::Collective::AllGather,
                                 gathers++, placeOf(op).buffer, piece,
                                 /*peer=*/0, program::Group::FSDP);
+}
+
+/// Without room between its rows, so that host memory has none.
+void StepLowering::lowerCopy(CopyToHostOp op) {
+  program::CopyOp::create(b, op.getLoc(), placeOf(op).buffer,
+                          view(densePlaceOf(op.getX()), op.getX()),
+                          program::Queue::Communication, op.getBehindAttr());
+}
+
+void StepLowering::lowerCopy(CopyFromHostOp op) {
+  program::CopyOp::create(b, op.getLoc(), view(placeOf(op), op),
+                          placeOf(op.getX()).buffer,
+                          program::Queue::Communication,
+                          b.getI64IntegerAttr(0));
 }
 
 /// The whole gradient, with what fills the last piece as zeros.
@@ -337,6 +352,8 @@ LogicalResult StepLowering::lower(Operation &op) {
           [&](auto op) { return lowerScatter(op), success(); })
       .Case<GatherWeightOp, GatherFlatOp>(
           [&](auto op) { return lowerGather(op), success(); })
+      .Case<CopyToHostOp, CopyFromHostOp>(
+          [&](auto op) { return lowerCopy(op), success(); })
       .Case<ClearOp>([&](ClearOp op) {
         program::FillOp::create(
             b, op.getLoc(),

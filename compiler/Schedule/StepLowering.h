@@ -91,6 +91,8 @@ private:
   void lowerGather(model::GatherWeightOp op);
   void lowerGather(train::GatherFlatOp op);
   void lowerScatter(train::ScatterGradientOp op);
+  void lowerCopy(train::CopyToHostOp op);
+  void lowerCopy(train::CopyFromHostOp op);
   void lowerTogether(mlir::Operation &op, program::Collective kind,
                      model::Ranks ranks);
   void lowerSend(model::SendOp op);

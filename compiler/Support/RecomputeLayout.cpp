@@ -43,6 +43,11 @@ RecomputeLayout::RecomputeLayout(const RecomputeProblem &problem)
       roots[value] = problem.values[roots[value]].partOf;
     valueBytes.push_back(paddedBytes(problem.values[value].bytes));
   }
+  broughtBy.assign(problem.values.size(), kNoOp);
+  standIns.assign(problem.values.size(), kNoValue);
+  for (uint32_t i = forwardCount; i < problem.ops.size(); ++i)
+    if (uint32_t value = problem.ops[i].standsFor; value != kNoValue)
+      broughtBy[roots[value]] = i;
   describeOps();
   describeReaders();
   describeForward();
@@ -54,6 +59,16 @@ RecomputeLayout::Touch RecomputeLayout::touchOf(uint32_t value) const {
   uint32_t output =
       std::find(outputs.begin(), outputs.end(), root) - outputs.begin();
   return {root, maker, output};
+}
+
+void RecomputeLayout::addSource(OpTouches &op, uint32_t value) const {
+  const uint32_t until = broughtBy[roots[value]];
+  for (Source &known : op.sources)
+    if (known.maker == makers[value]) {
+      known.until = std::max(known.until, until);
+      return;
+    }
+  op.sources.push_back({makers[value], until});
 }
 
 /// What each op reads and writes, each memory once.
@@ -75,9 +90,7 @@ void RecomputeLayout::describeOps() {
     OpTouches &op = touches[i];
     for (uint32_t value : problem.ops[i].inputs) {
       add(op.reads, value);
-      if (std::find(op.inputMakers.begin(), op.inputMakers.end(),
-                    makers[value]) == op.inputMakers.end())
-        op.inputMakers.push_back(makers[value]);
+      addSource(op, value);
     }
     for (uint32_t value : problem.ops[i].outputs)
       add(op.writes, value);
@@ -92,8 +105,8 @@ void RecomputeLayout::describeReaders() {
   for (uint32_t i = forwardCount; i < problem.ops.size(); ++i) {
     for (uint32_t value : problem.ops[i].inputs)
       isReadByBackward[value] = true;
-    for (uint32_t maker : touches[i].inputMakers) {
-      OpTouches &op = touches[maker];
+    for (Source source : touches[i].sources) {
+      OpTouches &op = touches[source.maker];
       if (op.first.empty())
         op.first.push_back(i);
       if (op.firstPerZone.empty() ||
@@ -156,8 +169,9 @@ void RecomputeLayout::placeClones(const Choice &choice) {
       clones.push_back({i, before, instances, clonesBefore[before]});
       clonesBefore[before] = clones.size() - 1;
       instances += problem.ops[i].outputs.size();
-      for (uint32_t maker : touches[i].inputMakers)
-        askFor(maker, before, choice);
+      for (Source source : touches[i].sources)
+        if (before <= source.until)
+          askFor(source.maker, before, choice);
     }
   }
 }
@@ -170,8 +184,10 @@ void RecomputeLayout::addMoment(uint32_t op) {
   touched.resize(first + of.reads.size() + of.writes.size());
   uint32_t *next = touched.data() + first;
   auto add = [&](const Touch &touch) {
-    uint32_t clone = latest[touch.maker];
-    *next++ = clone == kEnd ? touch.root : clone + touch.output;
+    uint32_t clone = latest[touch.maker], standIn = standIns[touch.root];
+    *next++ = standIn != kNoValue ? standIn
+              : clone == kEnd     ? touch.root
+                                  : clone + touch.output;
   };
   std::for_each(of.reads.begin(), of.reads.end(), add);
   std::for_each(of.writes.begin(), of.writes.end(), add);
@@ -186,12 +202,15 @@ void RecomputeLayout::findLives() {
   moments.resize(forwardCount);
   touched.resize(forwardTouched);
   std::fill(latest.begin(), latest.end(), kEnd);
+  std::fill(standIns.begin(), standIns.end(), kNoValue);
   for (uint32_t i = forwardCount; i < problem.ops.size(); ++i) {
     for (uint32_t c = clonesBefore[i]; c != kEnd; c = clones[c].next) {
       latest[clones[c].op] = clones[c].firstInstance;
       addMoment(clones[c].op);
     }
     addMoment(i);
+    if (uint32_t value = problem.ops[i].standsFor; value != kNoValue)
+      standIns[roots[value]] = problem.ops[i].outputs.front();
   }
   firstBackward.assign(values, kNever);
   lastMoment = lastForward;

@@ -56,10 +56,21 @@ public:
   uint32_t makerOf(uint32_t value) const { return makers[value]; }
   /// True where the backward reads it (not where recomputing would).
   bool isRead(uint32_t value) const { return isReadByBackward[value]; }
+  /// True where an op of the backward brings it back.
+  bool isBroughtBack(uint32_t value) const {
+    return broughtBy[roots[value]] != kNoOp;
+  }
   /// The value whose memory it is part of.
   uint32_t rootOf(uint32_t value) const { return roots[value]; }
 
 private:
+  static constexpr uint32_t kNoOp = UINT32_MAX;
+  /// An op that makes inputs of another, and the one after which all of these
+  /// have been brought back.
+  struct Source {
+    uint32_t maker;
+    uint32_t until; ///< kNoOp: never
+  };
   /// Memory that an op touches: of a value, or of a clone of its maker.
   struct Touch {
     uint32_t root;   ///< a value that is no part
@@ -70,7 +81,7 @@ private:
     std::vector<Touch> reads, writes;
     /// Indices of a read and of a write.
     std::vector<std::pair<uint32_t, uint32_t>> ties;
-    std::vector<uint32_t> inputMakers;
+    std::vector<Source> sources;
     /// Its first backward reader, and the first of each zone.
     std::vector<uint32_t> first, firstPerZone;
   };
@@ -87,6 +98,7 @@ private:
   };
 
   void describeOps();
+  void addSource(OpTouches &op, uint32_t value) const;
   void describeReaders();
   void describeForward();
   Touch touchOf(uint32_t value) const;
@@ -100,6 +112,7 @@ private:
   const RecomputeProblem &problem;
   uint32_t forwardCount = 0;
   std::vector<uint32_t> heads, makers, roots, zones;
+  std::vector<uint32_t> broughtBy; ///< per value: an op, or kNoOp
   std::vector<bool> isReadByBackward;
   std::vector<OpTouches> touches;
   std::vector<uint64_t> valueBytes; ///< padded
@@ -116,6 +129,8 @@ private:
   /// Per op, where the instances of its latest clone so far begin, or kEnd.
   /// Clones' are numbered after all values.
   std::vector<uint32_t> latest;
+  /// Per value, what stands for it so far, or kNoValue.
+  std::vector<uint32_t> standIns;
   /// Per instance.
   std::vector<uint64_t> bytes;
   std::vector<int64_t> lastMoment;

@@ -16,6 +16,10 @@
 //   drop s:         s' = f(g) before ds; g lives on anyway: cheap
 //   drop s and g:   n' g' s' before ds, if n is dropped too; x lives on
 //
+// Some values wait elsewhere, and an op of the backward brings each of them back:
+// whatever is computed again after that reads what it has brought, and nothing asks
+// for the value itself.
+//
 // It is the checkpointing problem of Chen et al. (2016) on a general graph
 // with costs (Checkmate, Jain et al., 2020, solves it as an integer program,
 // in minutes to hours). Ours has to be done in a second, so it is a greedy
@@ -99,6 +103,9 @@ struct RecomputeOp {
     uint32_t input, output;
   };
   std::vector<Tie> ties;
+  /// Of an op of the backward: the value of the forward that its only output is
+  /// again, or kNoValue.
+  uint32_t standsFor = kNoValue;
 };
 
 /// Forward ops first, then backward ops, in program order.

@@ -80,7 +80,8 @@ std::optional<double> RecomputeSearch::price(uint32_t head,
     seconds += problem.ops[op].seconds;
     for (uint32_t value : problem.ops[op].inputs) {
       uint32_t maker = layout.makerOf(value);
-      if (seen[maker] == walk || layout.isRecomputed(maker))
+      if (seen[maker] == walk || layout.isRecomputed(maker) ||
+          layout.isBroughtBack(value))
         continue;
       seen[maker] = walk;
       if (choice[layout.headOf(maker)] != Recompute::Never)

@@ -35,7 +35,7 @@ def Program_Dialect : Dialect {
     | `program.collective` | COLLECTIVE |
     | `program.record`, `program.wait` | RECORD, WAIT |
 
-    A buffer has an arena and, for `activation` and `workspace`, no offset
+    A buffer has an arena and, for `activation`, `saved` and `workspace`, no offset
     until `plan-memory` gives it one.
 
     ```mlir
@@ -85,7 +85,8 @@ def Program_Arena : Program_Enum<"Arena", "qlora_arena_kind", [
     I32EnumAttrCase<"Input", 7, "input">,
     I32EnumAttrCase<"Result", 8, "result">,
     I32EnumAttrCase<"Host", 9, "host">,
-    I32EnumAttrCase<"Residual", 10, "residual">]>;
+    I32EnumAttrCase<"Residual", 10, "residual">,
+    I32EnumAttrCase<"Saved", 11, "saved">]>;
 def Program_ArenaAttr : Program_EnumAttr<Program_Arena, "arena">;
 
 def Program_EntryKind : Program_Enum<"EntryKind", "qlora_entry_kind", [
@@ -206,7 +207,10 @@ def Program_ArenaOp : Program_Op<"arena"> {
       "$kind `bytes` $bytes `alignment` $alignment attr-dict";
   let extraClassDeclaration = [{
     /// Whether its bytes are of host memory, and not of the device's.
-    bool isOnHost() { return getOnHost() || getKind() == Arena::Host; }
+    bool isOnHost() {
+      return getOnHost() || getKind() == Arena::Host ||
+             getKind() == Arena::Saved;
+    }
   }];
   let hasVerifier = 1;
 }
@@ -353,9 +357,16 @@ def Program_FillOp : Program_Op<"fill"> {
 
 def Program_CopyOp : Program_Op<"copy"> {
   let summary = "target := source";
+  let description = [{
+    With `behind` N the compute queue goes on only once all copies to the arena
+    `saved` that were issued before this one are done, but for the last N: what
+    they read may be overwritten then.
+  }];
   let arguments = (ins Program_BufferType:$target,
-    Program_BufferType:$source, Program_ComputeQueue:$queue);
-  let assemblyFormat = "$target `from` $source (`on` $queue^)? attr-dict";
+    Program_BufferType:$source, Program_ComputeQueue:$queue,
+    OptionalAttr<I64Attr>:$behind);
+  let assemblyFormat =
+      "$target `from` $source (`on` $queue^)? (`behind` $behind^)? attr-dict";
 }
 
 def Program_CollectiveOp : Program_Op<"collective"> {

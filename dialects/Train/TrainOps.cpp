@@ -262,6 +262,23 @@ LogicalResult GatherFlatOp::verify() {
   return success();
 }
 
+LogicalResult CopyToHostOp::verify() {
+  const int64_t behind = getBehind();
+  if (behind < 0)
+    return emitOpError("(C1) cannot be ") << behind << " copies behind";
+  return success();
+}
+
+LogicalResult CopyFromHostOp::verify() {
+  if (!getX().getDefiningOp<CopyToHostOp>())
+    return emitOpError("(C1) expects what train.copy_to_host makes");
+  return success();
+}
+
+Value CopyFromHostOp::getOriginal() {
+  return getX().getDefiningOp<CopyToHostOp>().getX();
+}
+
 LogicalResult ResultOp::verify() {
   StringRef name = getName();
   const bool isStatistic = llvm::is_contained(kStatistics, name);

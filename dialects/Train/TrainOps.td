@@ -10,6 +10,7 @@ include "dialects/Model/ModelTensors.td"
 include "mlir/IR/EnumAttr.td"
 include "mlir/IR/OpBase.td"
 include "mlir/IR/SymbolInterfaces.td"
+include "mlir/Interfaces/InferTypeOpInterface.td"
 include "mlir/Interfaces/SideEffectInterfaces.td"
 
 def Train_Dialect : Dialect {
@@ -180,6 +181,41 @@ def Train_AllReduceOp : Train_Store<"all_reduce"> {
                        UnitAttr:$pieces);
   let assemblyFormat =
       "$bucket `offset` $offset `elements` $elements attr-dict";
+}
+
+//===----------------------------------------------------------------------===//
+// Host memory
+//===----------------------------------------------------------------------===//
+
+def Train_CopyToHostOp : Train_Op<"copy_to_host",
+    [Pure, Model_MemoryOp, SameOperandsAndResultType]> {
+  let summary = "a value of the forward in host memory, for the backward";
+  let description = [{
+    Only `copy_from_host` reads the result: kernels do not. Ops go on beside the
+    copy, and beside `behind` such copies before it; for all others they wait, so
+    that the memory of what these read is free. (C1) `behind` is not negative.
+  }];
+  let ownArguments = (ins Model_Tensor:$x, I64Attr:$behind);
+  let results = (outs Model_Tensor:$result);
+  let assemblyFormat = "$x `behind` $behind attr-dict `:` type($result)";
+  let hasVerifier = 1;
+}
+
+def Train_CopyFromHostOp : Train_Op<"copy_from_host",
+    [Pure, Model_MemoryOp, SameOperandsAndResultType]> {
+  let summary = "it, in memory of the step again";
+  let description = [{
+    Ops go on beside the copy until one reads the result; first they wait for all
+    copies to the host. (C1) a `copy_to_host` makes x.
+  }];
+  let ownArguments = (ins Model_Tensor:$x);
+  let results = (outs Model_Tensor:$result);
+  let assemblyFormat = "$x attr-dict `:` type($result)";
+  let extraClassDeclaration = [{
+    /// The value that was copied.
+    ::mlir::Value getOriginal();
+  }];
+  let hasVerifier = 1;
 }
 
 //===----------------------------------------------------------------------===//

@@ -51,7 +51,7 @@ extern "C" {
 #endif
 
 #define QLORA_MODULE_MAGIC 0x41524c51u /* "QLRA", little endian */
-#define QLORA_ABI_VERSION 21u
+#define QLORA_ABI_VERSION 22u
 #define QLORA_MAX_RANK 4
 #define QLORA_PIECE_ALIGNMENT 64 /* of what ranks hold pieces of: a cache line */
 
@@ -86,7 +86,11 @@ enum qlora_arena_kind {
   QLORA_ARENA_RESIDUAL = 10, /* f32, the layout of GRADIENT: what rounding has
                                 left of this rank's gradients; zero before the
                                 first step of a run */
-  QLORA_ARENA_KIND_COUNT = 11
+  QLORA_ARENA_SAVED = 11,    /* in such memory as HOST is: what commands copy
+                                there in the forward, and back in the backward
+                                of the same entry. Nothing is left in it between
+                                entries */
+  QLORA_ARENA_KIND_COUNT = 12
 };
 
 typedef struct qlora_arena {

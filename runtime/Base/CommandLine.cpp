@@ -56,7 +56,7 @@ static bool isList(const OptionName &name) {
   const OptionType type = name.row->type;
   return !name.isSwitch() &&
          (type == kNames || type == kTargets || type == kLengths ||
-          type == kTokens || type == kTextMap);
+          type == kTokens || type == kNumbers || type == kTextMap);
 }
 
 /// No name of a module or a kernel ends so.

@@ -47,6 +47,7 @@ static std::string valueHint(const OptionRow &row) {
     return " NAME [NAME ...]";
   case OptionType::kLengths:
   case OptionType::kTokens:
+  case OptionType::kNumbers:
     return " N [N ...]";
   case OptionType::kNumberMap:
     return " {NAME: X}";

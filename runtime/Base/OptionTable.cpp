@@ -183,28 +183,22 @@ const OptionRow kRows[] = {
      "0: no limit",
      "", "", 0},
     {"offload", kNames, "[]", kProgram, kShape,
-     "what lives in pinned host memory: base: frozen weights, each copied to the "
-     "card one layer ahead of its use, in the forward and in the backward; "
-     "optimizer: what it keeps, which updates read and write over the bus; "
-     "embedding: as --offload-embedding true"},
+     "what lives in pinned host memory: base: frozen weights, copied to the card a "
+     "layer ahead of their use; optimizer: its states, updated over the bus; "
+     "activations: what is saved for the backward, as much as the bus carries "
+     "beside other layers; embedding: as --offload-embedding true"},
     {"offload_embedding", kChoice, "auto", kProgram, kShape,
      "an input embedding that is only read by rows lives in pinned host "
      "memory; auto: where the memory limit asks for it",
      "", "auto true false"},
     {"parallel", kString, "none", kProgram, kShape,
-     "how ranks share the model: fsdp=N: the base, and weights of it that are "
-     "trained with their gradients and states, lie in pieces on every N ranks that "
-     "follow each other, and each layer is gathered while the one before it runs; "
-     "zero1=N: every N ranks divide the optimizer's work, and each keeps its "
-     "states of that alone; zero2=N: all that is trained is in such pieces, and "
-     "gathered once in a micro-batch; fsdp=N,zero1=N and fsdp=N,zero2=N: both; tp=N: "
-     "every N ranks have the same rows, and slices of the weights, and share each "
-     "product; cp=N: every N ranks have the same rows, and each an N-th of every "
-     "line's tokens; pp=N: every N ranks, far from each other, have the same rows, "
-     "and each an N-th of the layers; ep=N: every N ranks that follow each other "
-     "have an N-th of the experts of each layer, for the rows of all; what is left "
-     "of --gpus is data parallel; auto: the fastest of these, but for tp, cp and "
-     "pp, that fits the memory limit, by what is planned and predicted"},
+     "how ranks share the model, by one axis or several: fsdp=N: the base, and "
+     "weights of it that are trained, in pieces on every N ranks, gathered a layer "
+     "ahead; zero1=N: the optimizer's states and work; zero2=N: all that is "
+     "trained; tp=N: each product, of the same rows; cp=N: the tokens of each line, "
+     "of the same rows; pp=N: the layers, of the same rows; ep=N: the experts of "
+     "each layer; what is left of --gpus is data parallel; auto: the fastest of "
+     "these, but for tp, cp and pp, that fits the memory limit, as predicted"},
     {"ddp_comm_hook", kChoice, "no", kProgram, kShape,
      "what ranks send of gradients: no, f32 as they are; bf16, rounded, in half of "
      "the bytes; int8, codes of blocks of 256, in a quarter, where what rounding "
@@ -252,9 +246,12 @@ const OptionRow kRows[] = {
      "follow from; 0: what these make",
      "", "", 0, 1e9},
     {"gradient_accumulation_steps", kInt, "1", kRun, kSchedule,
-     "micro-batches of a step, on each rank; auto: what --global-batch-size "
-     "asks for",
+     "micro-batches of a step on each rank; auto: as --global-batch-size asks",
      "grad_accumulation_steps", "auto", 1, 1 << 20},
+    {"rank_speeds", kNumbers, "[]", kRun, kSchedule,
+     "how fast each rank is beside the others: it gets so many micro-batches of a "
+     "step (default: what is known of ranks' cards)",
+     "", "", 1, 1000000},
     {"optim", kChoice, "adamw_torch", kProgram, kSchedule,
      "optimizer; adamw_bnb_8bit: states of 8 bits, as bitsandbytes has them",
      "optimizer",

@@ -34,7 +34,8 @@ enum class OptionType {
   kTargets,   ///< PEFT's target_modules: "all-linear" or a regular expression
               ///< -> string; a list of names -> array
   kLengths,   ///< one positive integer or a list -> ascending array
-  kTokens,    ///< one number or a list -> array in that order
+  kTokens,    ///< one number or a list, each once -> array in that order
+  kNumbers,   ///< one number or a list -> array in that order
   kNumberMap, ///< {name: number} -> object
   kTextMap,   ///< {name: text}, or name=text,name=text -> object
 };

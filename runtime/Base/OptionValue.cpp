@@ -259,7 +259,8 @@ static StatusOr<json> inRange(const OptionRow &row, StatusOr<Number> value) {
 static bool isStructured(OptionType type) {
   return type == OptionType::kNames || type == OptionType::kTargets ||
          type == OptionType::kLengths || type == OptionType::kTokens ||
-         type == OptionType::kNumberMap || type == OptionType::kTextMap;
+         type == OptionType::kNumbers || type == OptionType::kNumberMap ||
+         type == OptionType::kTextMap;
 }
 
 StatusOr<json> parseOptionValue(const OptionRow &row, const json &value) {
@@ -279,6 +280,10 @@ StatusOr<json> parseOptionValue(const OptionRow &row, const json &value) {
     return parseLengths(row, raw);
   case OptionType::kTokens:
     return parseTokens(row, raw);
+  case OptionType::kNumbers: {
+    QLORA_ASSIGN_OR_RETURN(const auto numbers, parseIntegers(row, raw));
+    return json(numbers);
+  }
   case OptionType::kNumberMap:
     return parseNumberMap(row, raw);
   case OptionType::kTextMap:

@@ -204,11 +204,11 @@ int64_t Dataset::labelsOf(const BatchLayout &layout) const {
   return labels * timesOfRow();
 }
 
-std::optional<int64_t> Dataset::mostLabels(int64_t step, int64_t k,
-                                           const StepShape &shape) {
+std::optional<int64_t>
+Dataset::mostLabelsOf(const std::vector<BatchLayout> &round) const {
   std::optional<BatchShape> common;
   int64_t most = 0;
-  for (const BatchLayout &layout : rule->round(step, k, shape)) {
+  for (const BatchLayout &layout : round) {
     if (common && layout.shape != *common)
       return std::nullopt;
     common = layout.shape;
@@ -219,18 +219,14 @@ std::optional<int64_t> Dataset::mostLabels(int64_t step, int64_t k,
 
 std::optional<int64_t> Dataset::mostLabelsInOrder(int64_t number,
                                                   const StepShape &shape) {
-  if (!shape.inLockstep)
-    return std::nullopt;
-  int64_t most = 0;
-  for (const BatchLayout &layout : rule->roundInOrder(number, shape))
-    most = std::max(most, labelsOf(layout));
-  return most;
+  return shape.inLockstep ? mostLabelsOf(rule->roundInOrder(number, shape))
+                          : std::nullopt;
 }
 
 double Dataset::meanLabels(int64_t step, const StepShape &shape) {
-  const int64_t count = rule->microBatches(step, shape);
+  const int64_t rounds = rule->microBatches(step, shape) / shape.ranks;
   int64_t labels = 0, filled = 0;
-  for (int64_t k = 0; k < count; ++k)
+  for (int64_t k = 0; k < rounds; ++k)
     for (const BatchLayout &layout : rule->round(step, k, shape)) {
       labels += labelsOf(layout);
       filled += std::ranges::any_of(
@@ -247,7 +243,7 @@ std::optional<double> Dataset::paddingShare(const StepShape &shape) {
   int64_t tokens = 0, slots = 0, walked = 0;
   const int64_t steps = rule->stepsPerEpoch(shape.count());
   for (int64_t step = 0; step < steps && walked < kWalked; ++step) {
-    const int64_t count = rule->microBatches(step, shape) * shape.ranks;
+    const int64_t count = rule->microBatches(step, shape);
     for (int64_t index = 0; index < count; ++index, ++walked) {
       const BatchLayout layout = rule->at(step, index, shape);
       slots += layout.shape.batch * layout.shape.length;

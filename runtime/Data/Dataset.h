@@ -83,11 +83,20 @@ public:
   int64_t labelsOf(int64_t step, int64_t index, const StepShape &shape) {
     return labelsOf(rule->at(step, index, shape));
   }
-  /// The labels of whichever rank has most in micro-batch k of `step`; nothing
-  /// where ranks have other shapes than each other there. What all ranks know
-  /// alike, without a message.
+  /// The labels of whichever rank has most in the k-th micro-batch of `step`,
+  /// which run together; nothing but in lockstep. What all ranks know alike,
+  /// without a message.
   std::optional<int64_t> mostLabels(int64_t step, int64_t k,
-                                    const StepShape &shape);
+                                    const StepShape &shape) {
+    return shape.inLockstep ? mostLabelsOf(rule->round(step, k, shape))
+                            : std::nullopt;
+  }
+  /// The same of the last one of each rank; nothing where ranks have other shapes
+  /// than each other there.
+  std::optional<int64_t> mostLabelsOfLast(int64_t step,
+                                          const StepShape &shape) {
+    return mostLabelsOf(rule->lastRound(step, shape));
+  }
   /// The same of the micro-batches that ranks read at once in file order, with
   /// the `number`-th: nothing but in lockstep.
   std::optional<int64_t> mostLabelsInOrder(int64_t number,
@@ -106,6 +115,8 @@ public:
 private:
   Status fill(const BatchLayout &layout, MicroBatch &out) const;
   int64_t labelsOf(const BatchLayout &layout) const;
+  std::optional<int64_t>
+  mostLabelsOf(const std::vector<BatchLayout> &round) const;
   /// How often a row's answer is in its micro-batch.
   int64_t timesOfRow() const {
     return data.hasMismatched && !data.isWhole() ? 2 : 1;

@@ -50,6 +50,18 @@ std::vector<BatchLayout> Schedule::round(int64_t step, int64_t k,
   });
 }
 
+std::vector<BatchLayout> Schedule::lastRound(int64_t step,
+                                             const StepShape &shape) {
+  const Deal deal = this->deal(step, shape);
+  if (shape.inLockstep)
+    return round(step, deal.size(0) - 1, shape);
+  std::vector<BatchLayout> last;
+  for (int64_t rank = 0; rank < shape.ranks; ++rank)
+    last.push_back(
+        smallestAt(step, deal.number(rank, deal.size(rank) - 1), shape));
+  return last;
+}
+
 std::vector<BatchLayout> Schedule::roundInOrder(int64_t number,
                                                 const StepShape &shape) {
   return roundOf(number / shape.ranks * shape.ranks, shape,
@@ -128,7 +140,7 @@ public:
   }
   int64_t microBatches(int64_t step, const StepShape &shape) override {
     const auto count = static_cast<int64_t>(planOf(step, shape).size());
-    return (count + shape.ranks - 1) / shape.ranks;
+    return (count + shape.ranks - 1) / shape.ranks * shape.ranks;
   }
 
 protected:
@@ -258,7 +270,8 @@ const StepPlan &PaddingFreeSchedule::planOf(int64_t step,
   plan = packStep(lengths,
                   {variants.buckets, variants.batch,
                    shape.dealsAsOne ? shape.count() : shape.accumulation,
-                   shape.dealsAsOne ? 1 : shape.ranks, variants.costs});
+                   shape.dealsAsOne ? 1 : shape.ranks, variants.costs,
+                   shape.speeds});
   for (std::vector<int64_t> &numbers : plan)
     for (int64_t &number : numbers)
       number = own[static_cast<size_t>(number)];

@@ -3,9 +3,9 @@
 // Which rows share a micro-batch, from their lengths alone: the same on every
 // rank for the same file and seed, and known before any token is read.
 //
-// The micro-batch of step s, accumulation k of K, rank r of N is number
-// (s K + k) N + r of a pass, where ranks with the same rows are one. Three
-// orders:
+// Micro-batch i of step s is number s K N + i of a pass, for K accumulated ones on
+// each of N ranks, where ranks with the same rows are one. Which rank runs it,
+// Deal.h says. Three orders:
 //
 //   whole         a token file's own; it starts over where it ends, also
 //                 inside a step
@@ -33,6 +33,7 @@
 #include <vector>
 
 #include "runtime/Base/Status.h"
+#include "runtime/Data/Deal.h"
 #include "runtime/Device/MicroBatch.h"
 #include "runtime/Module/CompiledVariants.h"
 
@@ -45,6 +46,9 @@ struct StepShape {
   bool inLockstep = false; ///< every entry has collectives of several ranks
   /// Rows share a micro-batch as on one rank that has all of them.
   bool dealsAsOne = false;
+  /// Of each rank beside the others, above 0; none: all are equal, as they are
+  /// in lockstep.
+  std::vector<double> speeds = {};
 
   int64_t count() const { return accumulation * ranks; }
   bool operator==(const StepShape &) const = default;
@@ -84,18 +88,23 @@ public:
   virtual int64_t count() const = 0;
   /// Micro-batches of one pass in file order, which may need fewer.
   virtual int64_t countInOrder() const { return count(); }
-  /// How many micro-batches each rank runs in `step`: K, or fewer.
+  /// Micro-batches of `step` on all ranks: K N, or a smaller multiple of N.
   virtual int64_t microBatches(int64_t, const StepShape &shape) {
-    return shape.accumulation;
+    return shape.count();
   }
-  /// Micro-batch `index` = k N + r of `step`, k below microBatches().
+  Deal deal(int64_t step, const StepShape &shape) {
+    return {microBatches(step, shape), shape.ranks, shape.speeds};
+  }
+  /// Micro-batch `index` of `step`, below microBatches().
   BatchLayout at(int64_t step, int64_t index, const StepShape &shape);
   /// Micro-batch `number` in file order; padding past countInOrder().
   BatchLayout inOrder(int64_t number, const StepShape &shape);
-  /// The k-th micro-batches of a step on all ranks; those that run together
-  /// with `number` of a pass in file order.
+  /// Micro-batches k N to k N + N - 1 of a step, which run together in lockstep;
+  /// the last one of each rank; those that run together with `number` of a pass
+  /// in file order.
   std::vector<BatchLayout> round(int64_t step, int64_t k,
                                  const StepShape &shape);
+  std::vector<BatchLayout> lastRound(int64_t step, const StepShape &shape);
   std::vector<BatchLayout> roundInOrder(int64_t number, const StepShape &shape);
 
   /// Optimizer steps of an epoch with `perStep` = K N micro-batches a step.

@@ -37,9 +37,11 @@ public:
   StepPlan run() const;
 
 private:
+  std::vector<double> sharesOf(int64_t count) const;
   std::optional<std::vector<Bin>> fill(int64_t count) const;
   std::vector<Bin> asGiven() const;
   StepPlan deal(std::vector<Bin> bins, double &cost) const;
+  StepPlan dealByNumber(std::vector<Bin> bins, double &cost) const;
   double cost(const Bin &bin) const;
   void add(Bin &bin, int64_t row) const;
 
@@ -73,10 +75,25 @@ double Packer::cost(const Bin &bin) const {
                                             kTokensPerMicroBatch);
 }
 
+/// What each of `count` bins should have beside the others, so that ranks end
+/// together.
+std::vector<double> Packer::sharesOf(int64_t count) const {
+  std::vector<double> shares(static_cast<size_t>(count), 1);
+  const Deal deal(count, shape.ranks, shape.speeds);
+  for (size_t rank = 0; rank < shape.speeds.size(); ++rank) {
+    const int64_t own = deal.size(static_cast<int64_t>(rank));
+    for (int64_t k = 0; k < own; ++k)
+      shares[deal.number(static_cast<int64_t>(rank), k)] =
+          shape.speeds[rank] / static_cast<double>(own);
+  }
+  return shares;
+}
+
 /// The rows in `count` bins, or nothing where one found no room.
 std::optional<std::vector<Bin>> Packer::fill(int64_t count) const {
+  const std::vector<double> shares = sharesOf(count);
   std::vector<Bin> bins(static_cast<size_t>(count));
-  std::set<std::pair<double, int64_t>> cheapest; ///< cost, bin
+  std::set<std::pair<double, int64_t>> cheapest; ///< cost of a share, bin
   for (int64_t i = 0; i < count; ++i)
     cheapest.insert({0, i});
   for (int64_t row : dearestFirst) {
@@ -90,7 +107,7 @@ std::optional<std::vector<Bin>> Packer::fill(int64_t count) const {
     const int64_t index = place->second;
     cheapest.erase(place);
     add(bins[index], row);
-    cheapest.insert({bins[index].cost, index});
+    cheapest.insert({bins[index].cost / shares[index], index});
   }
   return bins;
 }
@@ -105,8 +122,29 @@ std::vector<Bin> Packer::asGiven() const {
   return bins;
 }
 
-/// As many bins to each rank; `cost` is that of the rank that has most.
+/// Bins that have been filled for their ranks; `dearest` is the time of the one
+/// that takes longest.
+StepPlan Packer::dealByNumber(std::vector<Bin> bins, double &dearest) const {
+  StepPlan plan(bins.size());
+  const Deal deal(static_cast<int64_t>(bins.size()), shape.ranks, shape.speeds);
+  dearest = 0;
+  for (int64_t rank = 0; rank < shape.ranks; ++rank) {
+    double costs = 0;
+    for (int64_t k = 0; k < deal.size(rank); ++k) {
+      Bin &bin = bins[deal.number(rank, k)];
+      costs += cost(bin);
+      std::sort(bin.rows.begin(), bin.rows.end());
+      plan[deal.number(rank, k)] = std::move(bin.rows);
+    }
+    dearest = std::max(dearest, costs / shape.speeds[rank]);
+  }
+  return plan;
+}
+
+/// As many bins to each rank; `dearest` is the cost of the one that has most.
 StepPlan Packer::deal(std::vector<Bin> bins, double &dearest) const {
+  if (!shape.speeds.empty())
+    return dealByNumber(std::move(bins), dearest);
   const int64_t each = static_cast<int64_t>(bins.size()) / shape.ranks;
   std::stable_sort(bins.begin(), bins.end(),
                    [&](const Bin &left, const Bin &right) {

@@ -13,8 +13,9 @@
 // The plan is the cheapest of those with m <= K micro-batches a rank. For each
 // m the rows, the dearest first, go to the micro-batch that has cost least so
 // far and has room (longest processing time first, Graham 1969), and the
-// micro-batches to ranks in the same way. It depends on the arguments alone,
-// so that all ranks find the same one.
+// micro-batches to ranks in the same way. Where ranks have other speeds, those of
+// each rank have room for its share of the rows. The plan depends on the
+// arguments alone, so that all ranks find the same one.
 
 #ifndef QLORA_RUNTIME_DATA_STEPPACKING_H
 #define QLORA_RUNTIME_DATA_STEPPACKING_H
@@ -23,6 +24,7 @@
 #include <span>
 #include <vector>
 
+#include "runtime/Data/Deal.h"
 #include "runtime/Module/CompiledVariants.h"
 
 namespace qlora {
@@ -34,10 +36,11 @@ struct PackingShape {
   int64_t accumulation = 1;     ///< K
   int64_t ranks = 1;            ///< N
   PackingCosts costs;
+  std::vector<double> speeds = {}; ///< of ranks (Deal.h); none: all are equal
 };
 
-/// The rows of each micro-batch, ascending; number k N + r is the k-th of rank
-/// r. A multiple of N micro-batches, at least N; some may have no row.
+/// The rows of each micro-batch, ascending, by the numbers of Deal. A multiple of N
+/// micro-batches, at least N; some may have no row.
 using StepPlan = std::vector<std::vector<int64_t>>;
 
 /// `lengths`: tokens of the step's rows, at most B K N of them.

@@ -31,6 +31,9 @@ Status runEntry(Device &device, const LoadedModule &module,
       continue;
     // Its error is the one just seen: queues must end before we leave.
     (void)device.synchronize();
+    // A wait has none of its own: it is that of what was waited for.
+    if (commands[i].kind == QLORA_COMMAND_WAIT)
+      return status.withContext(entryKindName(entry.kind));
     return status.withContext(describe(module, entry, i, commands[i]));
   }
   return device.synchronize().withContext(entryKindName(entry.kind));

@@ -86,12 +86,16 @@ static double attentionSeconds(const Work &work, const GpuRates &gpu) {
   return seconds;
 }
 
-/// On a GPU a panel is a decoded weight.
+/// Of a library's product, what grouped ones on tensor cores reach. Assumed (no card
+/// was used): tiles of few rows, and no wgmma.
+static constexpr double kGroupedRate = 0.5;
+
 static double productSeconds(const Work &work, const DeviceProfile &device,
                              const GpuRates &gpu) {
   return 1e-9 *
              ((work.f32Flops + work.panelF32Flops) / device.gemmF32Gflops +
-              (work.bf16Flops + work.panelBf16Flops) / device.gemmBf16Gflops +
+              (work.bf16Flops + work.panelBf16Flops / kGroupedRate) /
+                  device.gemmBf16Gflops +
               work.attentionF32Flops /
                   device.cpuKernels().attentionF32Gflops) +
          attentionSeconds(work, gpu);

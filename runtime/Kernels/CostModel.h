@@ -62,7 +62,8 @@ struct AttentionWork {
 struct Work {
   double f32Flops = 0;  ///< of GEMMs with f32 inputs
   double bf16Flops = 0; ///< of GEMMs with bf16 inputs
-  /// Of panel_matmul's products, which on a CPU run at a rate of their own.
+  /// Of panel_matmul's products on a CPU, and of grouped ones on tensor cores,
+  /// which run at rates of their own.
   double panelF32Flops = 0, panelBf16Flops = 0;
   /// Of attention's products, which run below a GEMM's rate.
   double attentionF32Flops = 0;

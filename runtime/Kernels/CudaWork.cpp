@@ -67,12 +67,16 @@ static Kernels panelMatmulWork(const KernelRequest &r) {
   return kernels;
 }
 
-/// Our own kernel, which multiplies without tensor cores: at the rate of f32.
+/// Our own kernels, on tensor cores or else at the rate of f32.
 static Kernels groupedWork(const KernelRequest &r) {
   Work product = kernelWork(r);
-  product.f32Flops = std::exchange(product.panelF32Flops, 0) +
-                     std::exchange(product.panelBf16Flops, 0) +
-                     std::exchange(product.bf16Flops, 0) + product.f32Flops;
+  const double flops = std::exchange(product.panelF32Flops, 0) +
+                       std::exchange(product.panelBf16Flops, 0) +
+                       std::exchange(product.bf16Flops, 0) +
+                       std::exchange(product.f32Flops, 0);
+  const bool isOnTensorCores =
+      r.op->name == "grouped_matmul" && !grouped_matmul::tensor::limits(r);
+  (isOnTensorCores ? product.panelBf16Flops : product.f32Flops) = flops;
   product.thinBytes = product.decodedNumbers = product.waitedBytes = 0;
   Kernels kernels;
   if (r.op->name == "grouped_matmul" && r.dtype("w") != r.dtype("a"))

@@ -10,6 +10,12 @@
 //                  "attention_f32_gflops": 210, "attention_bf16_gflops": 400,
 //                  "pack_gbps": 60}}
 //     ("kernels" may be left out: then they are assumed from the others)
+//     and with several ranks what is between them, of which each may be left
+//     out:
+//      "links": {"window": {"message_us": 12, "gbps": 9.5},
+//                "sockets": {"message_us": 30, "gbps": 2.1},
+//                "network": {"ranks_per_node": 2, "message_us": 60,
+//                            "gbps": 1.1}}
 //   a file written by hand for a GPU: the same keys (cpu is the card's name,
 //     cores its multiprocessors) and
 //      "gpu": {"memory_gb": 141,
@@ -88,6 +94,23 @@ struct CpuKernelRates {
   double packGbps = 0;
 };
 
+/// What ranks of CPUs send each other: a message takes so long, and so do the
+/// bytes of all (Predict/CollectiveCost.h counts both).
+struct LinkRate {
+  double messageMicroseconds = 0;
+  double gbps = 0; ///< 10^9 bytes per second
+};
+
+/// Between CPU ranks, where it was measured.
+struct RankLinks {
+  std::optional<LinkRate> window;  ///< memory that a machine's ranks share
+  std::optional<LinkRate> sockets; ///< between ranks of a machine
+  std::optional<LinkRate> network; ///< between machines
+  int64_t ranksPerNode = 0;        ///< where there is a network
+
+  bool areMeasured() const { return window || sockets || network; }
+};
+
 /// Rates of all cores of one rank together. The default is an AVX-512 server
 /// with two cores; only ratios matter for most decisions.
 struct DeviceProfile {
@@ -103,6 +126,7 @@ struct DeviceProfile {
   /// Of decoding NF4 in cache, 10^9 bytes of f32 numbers made per second.
   double decodeGbps = 12.0;
   std::optional<CpuKernelRates> kernels; ///< of a CPU, where measured
+  RankLinks links;                       ///< of CPU ranks
   std::optional<GpuRates> gpu;
 
   /// `kernels`, or shares of the other rates.
@@ -131,6 +155,9 @@ DeviceProfile lowRates(DeviceProfile device);
 
 /// The cards that have a name here, in the order of the table.
 std::span<const std::string_view> knownCards();
+
+/// That of a card as its driver names it, "NVIDIA H100 80GB HBM3".
+std::optional<DeviceProfile> profileOfCard(std::string_view driverName);
 
 /// Reads device.json. Every key has to be there, of the right type, and the
 /// rates positive; errors name the file and the key. Unknown keys are

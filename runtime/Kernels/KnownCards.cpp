@@ -30,6 +30,7 @@
 #include "runtime/Kernels/DeviceProfile.h"
 
 #include <array>
+#include <cctype>
 #include <cmath>
 
 using namespace qlora;
@@ -118,6 +119,21 @@ std::span<const std::string_view> qlora::knownCards() {
     return names;
   }();
   return names;
+}
+
+std::optional<DeviceProfile> qlora::profileOfCard(std::string_view driverName) {
+  std::string name;
+  for (const char letter : driverName)
+    if (letter != ' ')
+      name += static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  // Others of the same chip, and parts of one.
+  for (const std::string_view other : {"mig", "pcie", "nvl", "laptop"})
+    if (name.find(other) != std::string::npos)
+      return std::nullopt;
+  for (const Card &card : kCards)
+    if (name.find(card.name) != std::string::npos)
+      return profileOf(card);
+  return std::nullopt;
 }
 
 StatusOr<DeviceProfile>

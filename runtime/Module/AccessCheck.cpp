@@ -13,13 +13,16 @@ namespace qlora {
 /// Arenas in which an entry finds nothing of use.
 static bool startsEmpty(uint32_t arena) {
   return arena == QLORA_ARENA_ACTIVATION || arena == QLORA_ARENA_WORKSPACE ||
-         arena == QLORA_ARENA_INPUT || arena == QLORA_ARENA_RESULT;
+         arena == QLORA_ARENA_INPUT || arena == QLORA_ARENA_RESULT ||
+         arena == QLORA_ARENA_SAVED;
 }
 
-/// Buffers of two arenas have bytes in turn; in others they are names of ranges.
+/// Buffers of these arenas have bytes in turn; in others they are names of
+/// ranges.
 static uint32_t ownerOf(const RangeUse &use) {
   return use.arena == QLORA_ARENA_ACTIVATION ||
-                 use.arena == QLORA_ARENA_WORKSPACE
+                 use.arena == QLORA_ARENA_WORKSPACE ||
+                 use.arena == QLORA_ARENA_SAVED
              ? use.buffer
              : QLORA_NONE;
 }

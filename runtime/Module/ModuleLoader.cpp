@@ -62,6 +62,7 @@ std::string_view arenaTitle(unsigned kind) {
       "results",
       "host (pinned)",
       "rounding left to send",
+      "saved activations (pinned)",
   };
   static_assert(std::size(kTitles) == QLORA_ARENA_KIND_COUNT);
   return kind < std::size(kTitles) ? kTitles[kind] : "unknown";
@@ -71,7 +72,7 @@ std::string_view arenaKindName(unsigned kind) {
   static constexpr std::array<std::string_view, QLORA_ARENA_KIND_COUNT> names =
       {"frozen",    "trainable", "gradient", "state",  "rounded",
        "activation", "workspace", "input",    "result", "host",
-       "residual"};
+       "residual",  "saved"};
   return nameOf(names, kind);
 }
 

@@ -164,7 +164,8 @@ inline bool isFrozenArena(unsigned kind) {
 }
 /// True for what lies in memory of the host where a device has its own.
 inline bool isOnHost(const qlora_arena &arena) {
-  return arena.kind == QLORA_ARENA_HOST || arena.on_host != 0;
+  return arena.kind == QLORA_ARENA_HOST || arena.kind == QLORA_ARENA_SAVED ||
+         arena.on_host != 0;
 }
 /// The shape of a parameter, also where the arena has a slice of it.
 inline std::vector<int64_t> wholeShapeOf(const qlora_parameter &parameter) {

@@ -4,8 +4,6 @@
 
 #include "runtime/Predict/Calibrate.h"
 
-#include <nlohmann/json.hpp>
-
 #include <algorithm>
 #include <bit>
 #include <cassert>
@@ -18,11 +16,9 @@
 
 #include "runtime/Base/CpuCount.h"
 #include "runtime/Base/HostMemory.h"
-#include "runtime/Base/UserFiles.h"
 #include "runtime/Kernels/CostModel.h"
 #include "runtime/Kernels/Cpu/Parallel.h"
 #include "runtime/Kernels/LibraryKernel.h"
-#include "runtime/Predict/PredictionText.h"
 
 namespace qlora {
 
@@ -294,7 +290,8 @@ DeviceProfile profileOfThisMachine() {
   return device;
 }
 
-static StatusOr<DeviceProfile> measureProfile() {
+StatusOr<DeviceProfile> measureProfile(int threads) {
+  const ScopedThreads measured(threads);
   DeviceProfile device = profileOfThisMachine();
   QLORA_ASSIGN_OR_RETURN(const GemmRates f32, measureGemm(QLORA_DTYPE_F32));
   QLORA_ASSIGN_OR_RETURN(const GemmRates bf16, measureGemm(QLORA_DTYPE_BF16));
@@ -315,14 +312,6 @@ static StatusOr<DeviceProfile> measureProfile() {
                          measureAttention(QLORA_DTYPE_BF16));
   device.kernels = rates;
   return device;
-}
-
-StatusOr<std::string> calibrate(const std::string &path, int threads) {
-  const ScopedThreads measured(threads);
-  QLORA_ASSIGN_OR_RETURN(const DeviceProfile device, measureProfile());
-  const std::string text = profileJson(device).dump(2) + "\n";
-  QLORA_RETURN_IF_ERROR(replaceWholeFile(path, text));
-  return text;
 }
 
 } // namespace qlora

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// `--calibrate`: measures this machine for the compiler's cost model, in a
-// few seconds, with the kernels and threads that training uses.
+// Measures this machine for the compiler's cost model, in a few seconds, with
+// the kernels and threads that training uses. CalibrationRun.h writes it:
 //
 //   {"cpu": "...", "cores": 16, "gemm_f32_gflops": 340.1,
 //    "gemm_bf16_gflops": 170.2, "copy_gbps": 21.0, "decode_gbps": 9.8,
@@ -19,18 +19,15 @@
 #ifndef QLORA_RUNTIME_PREDICT_CALIBRATE_H
 #define QLORA_RUNTIME_PREDICT_CALIBRATE_H
 
-#include <string>
-
 #include "runtime/Base/Status.h"
 #include "runtime/Kernels/DeviceProfile.h"
 
 namespace qlora {
 
-/// Measures with `threads` threads and writes `path`; the text that was
-/// written.
-StatusOr<std::string> calibrate(const std::string &path, int threads);
+/// Measures with `threads` threads.
+StatusOr<DeviceProfile> measureProfile(int threads);
 
-/// Name and threads of this machine's CPU as calibrate() writes them, the rates
+/// Name and threads of this machine's CPU as --calibrate writes them, the rates
 /// not measured.
 DeviceProfile profileOfThisMachine();
 

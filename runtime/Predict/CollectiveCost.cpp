@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Rings of cards, windows of CPU ranks.
+// Rings of cards, windows and rings of CPU ranks.
 
 #include "runtime/Predict/CollectiveCost.h"
 
@@ -15,6 +15,8 @@ namespace qlora {
 static constexpr double kMessageSeconds = 25e-6;
 /// SharedWindow::kCapacity.
 static constexpr double kRoundBytes = 1 << 20;
+/// What a slot of a ring takes.
+static constexpr double kChunkBytes = 256 << 10;
 
 /// The share of its bytes that a ring of n ranks sends from each.
 static double ringShare(unsigned kind, double ranks) {
@@ -46,27 +48,70 @@ static double linkSeconds(unsigned kind, double bytes, int64_t ranks,
          inside / (gpu.nodeLinkGbps * 1e9) + between / (gpu.networkGbps * 1e9);
 }
 
-namespace {
-/// What a rank of a CPU does.
-struct HostShare {
-  double accesses = 0; ///< of its larger operand's bytes, read or written
-  double meetings = 0; ///< in a round
-  double roundShare = 1; ///< of these bytes, what goes into the window
-};
-} // namespace
+bool isInWindow(unsigned kind) {
+  return kind == QLORA_COLLECTIVE_ALL_REDUCE ||
+         kind == QLORA_COLLECTIVE_ALL_GATHER ||
+         kind == QLORA_COLLECTIVE_REDUCE_SCATTER;
+}
 
-static HostShare hostShare(unsigned kind, double ranks) {
-  const HostShare sum = {4 + 3 * (ranks - 1) / ranks, 2};
+LinkUse windowUse(unsigned kind, double bytes, int64_t ranks) {
+  const auto count = double(ranks);
+  const bool isSum = kind != QLORA_COLLECTIVE_ALL_GATHER;
+  // Read or written, of all bytes.
+  double accesses = isSum ? 4 + 3 * (count - 1) / count : 2 + 2 / count;
+  if (kind == QLORA_COLLECTIVE_REDUCE_SCATTER)
+    accesses += 2 + 2 / count;
+  const double rounds =
+      std::ceil((isSum ? bytes : bytes / count) / kRoundBytes);
+  return {rounds * (isSum ? 2 : 1) * (count - 1), accesses * bytes};
+}
+
+LinkUse ringUse(unsigned kind, double bytes, int64_t ranks) {
+  const auto count = double(ranks);
+  const double chunks = std::ceil(bytes / kChunkBytes);
+  const double chunk = std::min(bytes, kChunkBytes);
+  const double times = std::min(2.0, count - 1); // that a link carries all
   switch (kind) {
   case QLORA_COLLECTIVE_ALL_REDUCE:
-    return sum;
-  case QLORA_COLLECTIVE_ALL_GATHER:
-    return {2 + 2 / ranks, 1, 1 / ranks};
   case QLORA_COLLECTIVE_REDUCE_SCATTER:
-    return {sum.accesses + 2 + 2 / ranks, 2};
+    return {2 * count - 3 + chunks,
+            times * bytes + (2 * count - 2 - times) * chunk};
+  case QLORA_COLLECTIVE_BROADCAST:
+    return {count - 2 + chunks, bytes + (count - 2) * chunk};
+  case QLORA_COLLECTIVE_ALL_GATHER:
+    return {count - 1, (count - 1) / count * bytes};
+  case QLORA_COLLECTIVE_ALL_TO_ALL:
+    return {count - 1, (count - 1) / 2 * bytes};
   default:
-    return {2, 1};
+    return {1, bytes};
   }
+}
+
+LinkUse socketUse(unsigned kind, double bytes, int64_t ranks) {
+  LinkUse use = ringUse(kind, bytes, ranks);
+  if (kind == QLORA_COLLECTIVE_ALL_TO_ALL)
+    use.bytes += bytes / 2;
+  return use;
+}
+
+/// Of ranks of CPUs, where some of them are on other machines than others, and
+/// where they are not.
+static Demand networkDemand(const LinkUse &use, const LinkRate &link) {
+  Demand demand;
+  demand.launch = use.messages * link.messageMicroseconds * 1e-6;
+  demand.serial = use.bytes / (link.gbps * 1e9);
+  return demand;
+}
+
+static Demand machineDemand(const LinkUse &use,
+                            const std::optional<LinkRate> &measured,
+                            double accessesOfByte, double copyGbps) {
+  const LinkRate link = measured.value_or(
+      LinkRate{kMessageSeconds * 1e6, copyGbps / accessesOfByte});
+  Demand demand;
+  demand.launch = use.messages * link.messageMicroseconds * 1e-6;
+  demand.memory = use.bytes / (link.gbps * 1e9);
+  return demand;
 }
 
 Demand collectiveDemand(unsigned kind, double bytes, int64_t ranks,
@@ -78,11 +123,15 @@ Demand collectiveDemand(unsigned kind, double bytes, int64_t ranks,
     demand.serial = linkSeconds(kind, bytes, ranks, stride, *device.gpu);
     return demand;
   }
-  const HostShare share = hostShare(kind, double(ranks));
-  const double rounds = std::ceil(share.roundShare * bytes / kRoundBytes);
-  demand.memory = share.accesses * bytes / (device.copyGbps * 1e9);
-  demand.launch = rounds * share.meetings * double(ranks - 1) * kMessageSeconds;
-  return demand;
+  const RankLinks &links = device.links;
+  if (links.network &&
+      ranks > std::max<int64_t>(1, links.ranksPerNode / stride))
+    return networkDemand(ringUse(kind, bytes, ranks), *links.network);
+  if (isInWindow(kind))
+    return machineDemand(windowUse(kind, bytes, ranks), links.window, 1,
+                         device.copyGbps);
+  return machineDemand(socketUse(kind, bytes, ranks), links.sockets, 2,
+                       device.copyGbps);
 }
 
 } // namespace qlora

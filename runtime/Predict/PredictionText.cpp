@@ -174,6 +174,20 @@ static std::string gpuAssumptions(const GpuRates &gpu) {
                             kLowProducts, kLowMemory);
 }
 
+static std::string linkAssumptions(const RankLinks &links) {
+  const std::pair<std::string, const std::optional<LinkRate> &> kinds[] = {
+      {"through memory that ranks share", links.window},
+      {"by sockets of a machine", links.sockets},
+      {fmt::format("between machines of {}", links.ranksPerNode),
+       links.network}};
+  std::string text;
+  for (const auto &[where, link] : kinds)
+    if (link)
+      text += fmt::format("  {}: {:.1f} us a message, {} GB/s\n", where,
+                          link->messageMicroseconds, formatShort(link->gbps));
+  return text;
+}
+
 std::string assumptionText(const DeviceProfile &device) {
   std::string text = fmt::format(
       "assumed of {}\n"
@@ -184,6 +198,8 @@ std::string assumptionText(const DeviceProfile &device) {
       device.decodeGbps);
   if (device.gpu)
     text += gpuAssumptions(*device.gpu);
+  else
+    text += linkAssumptions(device.links);
   return text + "  left out: reading data, the host's waits between entries, "
                 "waiting for a slower rank\n";
 }
@@ -279,6 +295,23 @@ static json attentionJson(const AttentionRates &rates) {
           {"backward_8k_gflops", rates.backward.at8k}};
 }
 
+static json linkJson(const LinkRate &link) {
+  return {{"message_us", link.messageMicroseconds}, {"gbps", link.gbps}};
+}
+
+static json linksJson(const RankLinks &links) {
+  json result = json::object();
+  if (links.window)
+    result["window"] = linkJson(*links.window);
+  if (links.sockets)
+    result["sockets"] = linkJson(*links.sockets);
+  if (links.network) {
+    result["network"] = {{"ranks_per_node", links.ranksPerNode}};
+    result["network"].update(linkJson(*links.network));
+  }
+  return result;
+}
+
 json profileJson(const DeviceProfile &device) {
   json result = {{"cpu", device.cpu},
                  {"cores", device.cores},
@@ -293,6 +326,8 @@ json profileJson(const DeviceProfile &device) {
         {"attention_f32_gflops", device.kernels->attentionF32Gflops},
         {"attention_bf16_gflops", device.kernels->attentionBf16Gflops},
         {"pack_gbps", device.kernels->packGbps}};
+  if (device.links.areMeasured())
+    result["links"] = linksJson(device.links);
   if (!device.gpu)
     return result;
   const GpuRates &gpu = *device.gpu;

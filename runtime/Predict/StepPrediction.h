@@ -96,7 +96,8 @@ PredictionRequest lowRequest(PredictionRequest request);
 
 /// One prediction for each compiled length, ascending. A device of the other
 /// kind than the module's target is refused, and so is a launch that no row is
-/// left for. CPU ranks are all of one machine.
+/// left for. CPU ranks are all of one machine where
+/// the device does not say how many a machine has (RankLinks).
 StatusOr<std::vector<StepPrediction>>
 predictSteps(const LoadedModule &module, const PredictionRequest &request);
 

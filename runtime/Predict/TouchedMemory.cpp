@@ -32,11 +32,11 @@ void TouchedMemory::addTraining(Schedule &schedule, const StepShape &shape,
   // Millions of micro-batches have few shapes.
   std::set<std::pair<qlora_entry_kind, BatchShape>> seen;
   for (int64_t step = 0; step < steps; ++step) {
-    const int64_t count = schedule.microBatches(step, shape);
-    for (int64_t k = 0; k < count; ++k)
-      seen.emplace(k + 1 == count ? QLORA_ENTRY_ACCUMULATE_LAST
-                                  : QLORA_ENTRY_ACCUMULATE,
-                   schedule.at(step, k * shape.ranks + rank, shape).shape);
+    const Deal deal = schedule.deal(step, shape);
+    for (int64_t k = 0; k < deal.size(rank); ++k)
+      seen.emplace(k + 1 == deal.size(rank) ? QLORA_ENTRY_ACCUMULATE_LAST
+                                            : QLORA_ENTRY_ACCUMULATE,
+                   schedule.at(step, deal.number(rank, k), shape).shape);
   }
   for (const auto &[kind, batch] : seen)
     add(kind, batch);

@@ -22,14 +22,13 @@ namespace qlora {
 
 using Clock = std::chrono::steady_clock;
 
-namespace {
-enum class Kind : uint8_t { kBeat, kCause, kGoodbye };
 /// Of a cause; a longer one is cut.
-constexpr size_t kMaxText = 2048;
-} // namespace
+static constexpr size_t kMaxText = 2048;
 
 /// Before each text, and alone where there is none. Little endian.
 struct Heartbeat::Header {
+  enum class Kind : uint8_t { kBeat, kCause, kGoodbye };
+
   Kind kind = Kind::kBeat;
   uint8_t isLoss = 0;
   uint16_t bytes = 0; ///< of the text that follows
@@ -82,7 +81,7 @@ Heartbeat::~Heartbeat() {
     std::lock_guard lock(mutex);
     isStopping = true;
     for (int side : {0, 1})
-      send(side, {.kind = Kind::kGoodbye}, "");
+      send(side, {.kind = Header::Kind::kGoodbye}, "");
   }
   const uint64_t one = 1;
   if (thread.joinable()) {
@@ -144,7 +143,7 @@ void Heartbeat::add(const Cause &cause, std::chrono::milliseconds known) {
       std::chrono::duration_cast<std::chrono::milliseconds>(now - firstCause);
   for (int side : {0, 1})
     send(side,
-         {.kind = Kind::kCause,
+         {.kind = Header::Kind::kCause,
           .isLoss = cause.isLoss,
           .rank = cause.rank,
           .number = static_cast<uint64_t>(age.count())},
@@ -170,9 +169,9 @@ void Heartbeat::read(int number) {
     const std::string text = side.arrived.substr(sizeof header, header.bytes);
     side.arrived.erase(0, sizeof header + header.bytes);
     side.missed = 0;
-    if (header.kind == Kind::kBeat)
+    if (header.kind == Header::Kind::kBeat)
       peerCalls[static_cast<size_t>(number)] = header.number;
-    else if (header.kind == Kind::kCause)
+    else if (header.kind == Header::Kind::kCause)
       add({header.rank, header.isLoss != 0, text},
           std::min(timing.settle, std::chrono::milliseconds(header.number)));
     else
@@ -209,7 +208,7 @@ void Heartbeat::receive(int number) {
 void Heartbeat::beat() {
   for (int number : {0, 1}) {
     Side &side = sides[static_cast<size_t>(number)];
-    send(number, {.kind = Kind::kBeat, .number = ownCall}, "");
+    send(number, {.kind = Header::Kind::kBeat, .number = ownCall}, "");
     if (!side.isOpen || ++side.missed <= timing.missed)
       continue;
     side.isOpen = false;

@@ -33,12 +33,16 @@ static constexpr std::string_view kRowOrder[] = {"seed", "packing",
 /// Of a run, what is no part of a training.
 static constexpr std::string_view kNoPart[] = {
     "log_format", "gradient_accumulation_steps", "global_batch_size",
-    "dataset_num_proc"};
+    "dataset_num_proc", "rank_speeds"};
 
 template <size_t N>
 static bool isOneOf(std::string_view name,
                     const std::string_view (&names)[N]) {
   return std::ranges::find(names, name) != std::end(names);
+}
+
+bool decidesPlanAlone(std::string_view option) {
+  return isOneOf(option, kPlanOnly);
 }
 
 /// The first bytes of every tensor: a model that was trained further differs
@@ -89,7 +93,8 @@ StatusOr<ordered_json> checkpointFacts(const RunFacts &run) {
        run.module.table().target == QLORA_TARGET_CUDA ? "cuda" : "cpu"},
       {"ranks", run.step.ranks * run.module.rowRanks()},
       {"threads", run.threads},
-      {"accumulation", run.step.accumulation}};
+      {"accumulation", run.step.accumulation},
+      {"speeds", run.step.speeds}};
   for (const OptionRow &row : optionTable())
     if (row.scope != OptionScope::kOutput && !isPath(row.type))
       facts["options"][row.name] = run.options.value(row.name);
@@ -121,7 +126,7 @@ static Status compareOptions(const std::string &checkpoint,
     const bool isKnown = before.contains(row.name) && own.contains(row.name);
     if (!isKnown ||
         meaningOf(row.name, before) == meaningOf(row.name, own) ||
-        isOneOf(row.name, kPlanOnly) || isOneOf(row.name, kNoPart))
+        decidesPlanAlone(row.name) || isOneOf(row.name, kNoPart))
       continue;
     const std::string flag = flagSpelling(row.name);
     if (row.scope == OptionScope::kProgram || isOneOf(row.name, kRowOrder))
@@ -151,6 +156,10 @@ Status compareFacts(const std::string &checkpoint, const ordered_json &before,
         {"threads", "another number of threads"}})
     if (before.at(key) != own.at(key))
       others += (others.empty() ? "" : ", ") + std::string(what);
+  // Checkpoints from before ranks could have other speeds do not say it.
+  const ordered_json equal = ordered_json::array();
+  if (before.value("speeds", equal) != own.value("speeds", equal))
+    others += (others.empty() ? "" : ", ") + std::string("other shares of ranks");
   if (!others.empty())
     remarks.push_back(fmt::format(
         "resumed with {}: the same data in the same order, and numbers equal "

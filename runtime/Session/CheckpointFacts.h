@@ -40,6 +40,10 @@ struct RunFacts {
 /// Reads a little of the model folder's weights, and all of the program.
 StatusOr<nlohmann::ordered_json> checkpointFacts(const RunFacts &run);
 
+/// Whether an option of a program changes what is in memory or computed together,
+/// and no number but by its rounding.
+bool decidesPlanAlone(std::string_view option);
+
 /// Whether a run with facts `own` can go on with a checkpoint of `before`,
 /// named `checkpoint` in errors; what the user should know of it in `remarks`.
 Status compareFacts(const std::string &checkpoint,

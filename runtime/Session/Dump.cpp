@@ -102,18 +102,15 @@ Status Dump::takeGradients(const Run &run) {
   return Status::ok();
 }
 
-/// Micro-batches of a step over all ranks.
-static int64_t microBatchesOf(const Run &run, int64_t step) {
-  return run.train->schedule().microBatches(step, run.stepShape) *
-         run.stepShape.ranks;
-}
+
 
 /// Rows of the longest micro-batch of a step.
 static int64_t longestRows(const Run &run, int64_t step) {
   int64_t rows = 0;
-  for (int64_t index = 0; index < microBatchesOf(run, step); ++index) {
-    const BatchShape shape =
-        run.train->schedule().at(step, index, run.stepShape).shape;
+  Schedule &schedule = run.train->schedule();
+  const int64_t count = schedule.microBatches(step, run.stepShape);
+  for (int64_t index = 0; index < count; ++index) {
+    const BatchShape shape = schedule.at(step, index, run.stepShape).shape;
     rows = std::max(rows, shape.batch * shape.length);
   }
   return rows;
@@ -125,7 +122,8 @@ Status Dump::takeDropout(const Run &run, int64_t step) {
   if (dropouts.empty())
     return Status::ok();
   const auto seed = static_cast<uint64_t>(run.options.integer("seed"));
-  const int64_t count = microBatchesOf(run, step);
+  const int64_t count =
+      run.train->schedule().microBatches(step, run.stepShape);
   const int64_t rows = longestRows(run, step);
   for (const AdapterDropout &dropout : dropouts) {
     const int64_t bytes = rows * dropout.columns;

@@ -95,15 +95,17 @@ findOwn(const Run &run, int64_t step, qlora_step_block block) {
   const auto isSought = [&] {
     return found.first < 0 || run.stepShape.inLockstep;
   };
-  const int64_t count = schedule.microBatches(step, run.stepShape);
-  for (int64_t k = 0; k < count && isSought(); ++k) {
-    const int64_t index = k * run.group.dataRanks() + run.group.dataRank();
+  const Deal deal = schedule.deal(step, run.stepShape);
+  const int64_t rank = run.group.dataRank();
+  for (int64_t k = 0; k < deal.size(rank) && isSought(); ++k) {
+    const int64_t index = deal.number(rank, k);
     QLORA_RETURN_IF_ERROR(clearGradient(run));
     QLORA_RETURN_IF_ERROR(
         run.train->read(step, index, run.stepShape, batch));
     block.micro_batch = static_cast<uint64_t>(step * run.perStep() + index);
     QLORA_RETURN_IF_ERROR(
-        run.program.accumulate(batch, run.labelsInLockstep(step, k), block));
+        run.program.accumulate(
+            batch, run.train->mostLabels(step, k, run.stepShape), block));
     QLORA_RETURN_IF_ERROR(run.device.read(arena, 0, bytes));
     const BatchLayout layout = schedule.at(step, index, run.stepShape);
     const std::string text = describe(run.module, layout.shape, gradient);

@@ -47,11 +47,9 @@ struct Run {
     return program.hasRouterLoss() && factor.is_number() ? factor.get<double>()
                                                          : 0;
   }
-  /// Of the rank that has most in its k-th micro-batch of a step, where all run
-  /// every entry together; else nothing.
-  std::optional<int64_t> labelsInLockstep(int64_t step, int64_t k) const {
-    return stepShape.inLockstep ? train->mostLabels(step, k, stepShape)
-                                : std::nullopt;
+  /// Micro-batches of a step that this rank runs.
+  int64_t ownMicroBatches(int64_t step) const {
+    return train->schedule().deal(step, stepShape).size(group.dataRank());
   }
   /// Micro-batches of a step over all ranks, those with the same rows counted
   /// once.

@@ -117,9 +117,21 @@ static std::string lengthsText(const Run &run, const DataSummary &data) {
   return text;
 }
 
+/// "...; by their speed ranks have 12, 4 of its 16 micro-batches".
 static std::string batchText(const Run &run) {
-  return stepRowsText(run.options.integer("per_device_train_batch_size"),
-                      run.stepShape.ranks, run.stepShape.accumulation);
+  const StepShape &shape = run.stepShape;
+  std::string text =
+      stepRowsText(run.options.integer("per_device_train_batch_size"),
+                   shape.ranks, shape.accumulation);
+  if (shape.speeds.empty())
+    return text;
+  const Deal deal(shape.count(), shape.ranks, shape.speeds);
+  std::vector<int64_t> sizes;
+  for (int64_t rank = 0; rank < shape.ranks; ++rank)
+    sizes.push_back(deal.size(rank));
+  return text + fmt::format("; by their speed ranks have {} of its {} "
+                            "micro-batches",
+                            fmt::join(sizes, ", "), shape.count());
 }
 
 static std::string stepsText(const Run &run) {

@@ -5,6 +5,8 @@
 #include "runtime/Session/SameOnRanks.h"
 
 #include "runtime/Base/ContentHash.h"
+#include "runtime/Module/ProgramForm.h"
+#include "runtime/Session/CheckpointFacts.h"
 
 namespace qlora {
 
@@ -32,15 +34,12 @@ static Fact factOf(std::string name, const Dataset *data) {
   return factOf(std::move(name), std::move(hash));
 }
 
-static StatusOr<std::vector<Fact>> factsOf(const SessionRequest &request,
-                                           const Options &options,
-                                           const Dataset *train,
-                                           const Dataset *validation) {
-  ContentHash program;
-  QLORA_RETURN_IF_ERROR(program.addFile(request.modulePath));
+static std::vector<Fact> factsOf(const SessionRequest &request,
+                                 const LoadedModule &module,
+                                 const Options &options, const Dataset *train,
+                                 const Dataset *validation) {
   const ProfileRequest &profile = request.profile;
   std::vector<Fact> facts = {
-      factOf("the program", std::move(program)),
       factOf("the rows of --train-file", train),
       factOf("the rows of --validation-file", validation),
       factOf("--cuda-graphs", request.cudaGraphs ? "true" : "false"),
@@ -50,19 +49,27 @@ static StatusOr<std::vector<Fact>> factsOf(const SessionRequest &request,
                               : fmt::format("{} {}", profile.warmup,
                                             profile.active))};
   for (const OptionRow &row : optionTable())
-    if (row.scope == OptionScope::kRun && !isPath(row.type))
+    if (row.scope != OptionScope::kOutput && !isPath(row.type) &&
+        !decidesPlanAlone(row.name))
       facts.push_back(
           factOf(flagSpelling(row.name), options.value(row.name).dump()));
+  nlohmann::json model = options.recordedFacts();
+  model.erase("chunks"); // is of no number
+  facts.push_back(factOf("the model that the program was compiled from",
+                         model.dump()));
+  // Last: an option says more.
+  facts.push_back(factOf("the program", programForm(module)));
   return facts;
 }
 
-Status checkSameOnRanks(const SessionRequest &request, const Options &options,
+Status checkSameOnRanks(const SessionRequest &request,
+                        const LoadedModule &module, const Options &options,
                         RankGroup &group, const Dataset *train,
                         const Dataset *validation) {
   if (group.size() == 1)
     return Status::ok();
-  QLORA_ASSIGN_OR_RETURN(const std::vector<Fact> facts,
-                         factsOf(request, options, train, validation));
+  const std::vector<Fact> facts =
+      factsOf(request, module, options, train, validation);
   std::string hashes;
   for (const Fact &fact : facts)
     hashes += fact.hash;

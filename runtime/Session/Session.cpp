@@ -25,6 +25,8 @@
 #include "runtime/Session/HubPush.h"
 #include "runtime/Session/ModelCard.h"
 #include "runtime/Session/OutputFolder.h"
+#include "runtime/Session/ProgramChoice.h"
+#include "runtime/Session/RankSpeeds.h"
 #include "runtime/Session/RunStart.h"
 #include "runtime/Session/RunSummary.h"
 #include "runtime/Session/SameOnRanks.h"
@@ -60,11 +62,12 @@ private:
   Status createOutput();
   Status openData();
   Status openProfiler();
+  Status findSpeeds();
   Status loadBase();
   int64_t totalSteps() const;
   StepShape stepShape() const {
     return {start.accumulation, group.dataRanks(), module.meetsInEntries(),
-            options.boolean("reproducible_reductions")};
+            options.boolean("reproducible_reductions"), speeds};
   }
   uint64_t ownBytes() const;
   uint64_t untouchedBytes() const;
@@ -83,6 +86,7 @@ private:
   RankEnvironment env;
 
   RunStart start;
+  std::vector<double> speeds; ///< of ranks beside each other; none: equal
   std::string outputFolder;
   std::optional<PreparedAdapter> adapter; ///< on rank 0, where one is trained
   SessionRecord record;
@@ -365,6 +369,22 @@ Status Session::openProfiler() {
   return Status::ok();
 }
 
+/// RankSpeeds.h. All ranks find the same.
+Status Session::findSpeeds() {
+  speeds = givenSpeeds(options, group.size());
+  if (!options.lengths("rank_speeds").empty() || module.meetsInEntries() ||
+      group.size() == 1 || options.boolean("reproducible_reductions"))
+    return Status::ok();
+  QLORA_ASSIGN_OR_RETURN(const std::vector<std::string> words,
+                         group.collectives().allGather(
+                             wordOfCard(device->hardware(), module)));
+  PredictedSpeeds predicted = speedsOf(words);
+  speeds = std::move(predicted.speeds);
+  if (!predicted.remark.empty())
+    start.remarks.push_back(std::move(predicted.remark));
+  return Status::ok();
+}
+
 StatusOr<int> Session::run() {
   QLORA_ASSIGN_OR_RETURN(start, RunStart::find(options, group, request));
   QLORA_ASSIGN_OR_RETURN(device,
@@ -372,9 +392,10 @@ StatusOr<int> Session::run() {
   QLORA_RETURN_IF_ERROR(createOutput());
   QLORA_RETURN_IF_ERROR(openData());
   QLORA_RETURN_IF_ERROR(openProfiler());
-  QLORA_RETURN_IF_ERROR(checkSameOnRanks(request, options, group,
+  QLORA_RETURN_IF_ERROR(checkSameOnRanks(request, module, options, group,
                                          trainData.get(),
                                          validationData.get()));
+  QLORA_RETURN_IF_ERROR(findSpeeds());
   if (trainData)
     QLORA_RETURN_IF_ERROR(
         start.compare({module, options, *trainData, stepShape(),
@@ -405,13 +426,19 @@ StatusOr<int> Session::run() {
 }
 
 /// What every rank can see to before it meets the others.
-static StatusOr<LoadedRequest> loadForRanks(const SessionRequest &request,
+static StatusOr<LoadedRequest> loadForRanks(SessionRequest &request,
                                             const RankEnvironment &env) {
+  if (!request.programs.empty()) {
+    QLORA_ASSIGN_OR_RETURN(request.modulePath,
+                           chooseProgram(request.programs, env));
+  }
   QLORA_ASSIGN_OR_RETURN(LoadedRequest loaded, loadRequest(request));
   QLORA_RETURN_IF_ERROR(checkMesh(loaded.module, env.worldSize));
   loaded.module.chooseRank(env.rank, env.worldSize);
   QLORA_RETURN_IF_ERROR(checkRanksOf(loaded.options, env.worldSize,
                                      loaded.module.rowRanks()));
+  QLORA_RETURN_IF_ERROR(
+      checkRankSpeeds(loaded.options, loaded.module, env.worldSize));
   if (!loaded.options.boolean("reproducible_reductions"))
     return loaded;
   QLORA_RETURN_IF_ERROR(GradientTree::check(loaded.module, env.worldSize));
@@ -430,8 +457,9 @@ StatusOr<int> Session::runAsRank() {
   return code.isOk() ? code : group.end(code.status());
 }
 
-StatusOr<int> runSession(const SessionRequest &request,
+StatusOr<int> runSession(const SessionRequest &asked,
                          const RankEnvironment &env, FileDescriptor listening) {
+  SessionRequest request = asked;
   auto loaded = loadForRanks(request, env);
   const std::chrono::seconds timeout =
       loaded.isOk()

@@ -49,6 +49,8 @@ struct SessionRequest {
   std::function<Status(const Options &options, const std::string &modulePath)>
       checkModel = {};
   const SweepPart *sweep = nullptr; ///< or null: a run of its own
+  /// Of which each rank takes one (ProgramChoice.h); empty: modulePath is it.
+  std::vector<std::string> programs = {};
 };
 
 /// A module and the options that hold for it.

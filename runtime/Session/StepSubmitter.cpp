@@ -84,7 +84,9 @@ Status StepSubmitter::readBatch(int64_t step, int64_t index) {
 /// The k-th micro-batch of this rank, which counts from now on.
 Status StepSubmitter::readOwn(int64_t k, qlora_step_block &block,
                               SubmittedStep &own) {
-  const int64_t index = k * run.group.dataRanks() + run.group.dataRank();
+  const int64_t index = run.train->schedule()
+                            .deal(own.step, run.stepShape)
+                            .number(run.group.dataRank(), k);
   QLORA_RETURN_IF_ERROR(readBatch(own.step, index));
   block.micro_batch = static_cast<uint64_t>(own.step * run.perStep() + index);
   own.tokens += static_cast<int64_t>(batch.segments.size()) -
@@ -96,8 +98,7 @@ Status StepSubmitter::readOwn(int64_t k, qlora_step_block &block,
 /// GradientTree.h. Ranks meet after all of their micro-batches.
 Status StepSubmitter::accumulateAsTree(qlora_step_block &block,
                                        SubmittedStep &own) {
-  const int64_t count =
-      run.train->schedule().microBatches(own.step, run.stepShape);
+  const int64_t count = run.ownMicroBatches(own.step);
   GradientTree tree(run.stepShape.accumulation, run.module, run.device,
                     run.group);
   for (const int64_t k : turnsOf(run.stepShape.accumulation)) {
@@ -116,8 +117,7 @@ Status StepSubmitter::accumulateAsTree(qlora_step_block &block,
 }
 
 Status StepSubmitter::accumulate(qlora_step_block &block, SubmittedStep &own) {
-  const int64_t count =
-      run.train->schedule().microBatches(own.step, run.stepShape);
+  const int64_t count = run.ownMicroBatches(own.step);
   for (int64_t k = 0; k < count; ++k) {
     // The last one has the collectives, in which the others wait for this rank;
     // in lockstep all have some.
@@ -129,10 +129,11 @@ Status StepSubmitter::accumulate(qlora_step_block &block, SubmittedStep &own) {
     const HostSlice slice(run.profiler, HostWork::kAccumulate);
     QLORA_RETURN_IF_ERROR(
         k + 1 < count
-            ? run.program.accumulate(batch, run.labelsInLockstep(own.step, k),
-                                     block)
-            : run.program.accumulateLast(
+            ? run.program.accumulate(
                   batch, run.train->mostLabels(own.step, k, run.stepShape),
+                  block)
+            : run.program.accumulateLast(
+                  batch, run.train->mostLabelsOfLast(own.step, run.stepShape),
                   block));
   }
   return Status::ok();

@@ -6,7 +6,7 @@
 
 // RUN: qlora-opt %S/Inputs/layer.mlir --phase-adapt --phase-step --phase-optimize --phase-program --dump-pass-pipeline -o /dev/null 2>&1 | tr ',{' '\n' | FileCheck %s
 
-// CHECK: Pass Manager with 33 passes:
+// CHECK: Pass Manager with 34 passes:
 // CHECK: {{^ +}}quantize-base
 // CHECK: {{^ +}}attach-objective
 // CHECK: {{^ +}}add-noise
@@ -27,6 +27,7 @@
 // CHECK: {{^ +}}round-adapters
 // CHECK: {{^ +}}train.step(
 // CHECK: {{^ +}}encode-activations
+// CHECK: {{^ +}}offload-activations
 // CHECK: {{^ +}}rematerialize
 // CHECK: {{^ +}}plan-dequant
 // CHECK: {{^ +}}train.step(

@@ -61,7 +61,8 @@ double roundedTo(qlora_dtype type, double value) {
   return loadNumber(type, &storage, 0);
 }
 
-void checkGrouped(const Grouped &g, const std::string &implementation) {
+void checkGrouped(const Grouped &g, const std::string &implementation,
+                  bool isExpected = false) {
   const int64_t n = g.isForward ? g.out : g.in, k = g.isForward ? g.in : g.out;
   const int64_t rows = g.isLast ? g.out : g.groups() * g.out;
   const int64_t columns = g.isLast ? g.in * g.groups() : g.in;
@@ -82,6 +83,9 @@ void checkGrouped(const Grouped &g, const std::string &implementation) {
                StoredLayout::of(g.w, rows * columns, blockOf(g.w), true), 5);
   else
     test.fill("w", rows, columns, columns, 5, 0.2);
+  ASSERT_TRUE(!isExpected || test.isTaken(implementation));
+  if (!test.isTaken(implementation))
+    return;
   fillOffsets(test, g);
   std::vector<double> exact;
   int64_t row = 0;
@@ -133,6 +137,24 @@ TEST(GroupedMatmul, MultipliesEachGroupWithItsMatrix) {
                           number % 2 ? 0 : 37},
                          row);
         }
+}
+
+/// Tiles of 64 rows and 128 columns, and steps of 64 numbers, whole and cut.
+TEST(GroupedMatmul, MultipliesOnTensorCores) {
+  const std::vector<int64_t> counts[] = {
+      {40, 170, 9}, {0, 64, 65, 0, 1}, std::vector<int64_t>(70, 2)};
+  const int64_t shapes[][2] = {{8, 8}, {200, 72}, {128, 64}, {136, 200}};
+  for (const auto &row : rowsToTest("grouped_matmul"))
+    if (row == "tensor")
+      for (const auto &count : counts)
+        for (const auto &shape : shapes)
+          for (bool isForward : {false, true}) {
+            const bool isOdd = (shape[0] + int64_t(count.size())) % 3 == 0;
+            checkGrouped({count, shape[0], shape[1], BF16, isOdd ? NF4 : BF16,
+                          isForward, false, 0.5, isOdd ? 1.0 : 0.0,
+                          isOdd ? 0 : 8, 37},
+                         row, /*isExpected=*/true);
+          }
 }
 
 TEST(GroupedMatmul, RefusesOffsetsThatDoNotRise) {

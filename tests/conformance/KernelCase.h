@@ -174,15 +174,15 @@ public:
     return Status::ok();
   }
 
-  /// Whether a row of rowsToTest takes this case. Only cuDNN's may refuse one,
-  /// or be absent: the runtime then takes the next row.
+  /// Whether a row of rowsToTest takes this case. One with limits may refuse it,
+  /// and cuDNN's be absent: the runtime then takes the next row.
   bool isTaken(const std::string &implementation) const {
-    if (implementation != "cudnn")
-      return true;
     const KernelRow *row =
         findKernelRow(request.op->name + "." + implementation);
-    if (row->reject(request))
+    if (row->limits && row->reject(request))
       return false;
+    if (implementation != "cudnn")
+      return true;
     const auto kernel = prepareCudaKernel(
         *row, request, row->workspaceBytes(request), *CudaCard::get());
     return kernel.isOk() || kernel.status().code() != StatusCode::kUnavailable;

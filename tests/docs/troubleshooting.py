@@ -36,6 +36,7 @@ SHARED = {
     "compiler/Graph/CompressGradients.cpp": "The compiler refuses its own work",
     "compiler/Graph/PlanDequant.cpp": "The compiler refuses its own work",
     "compiler/Graph/QuantizeBase.cpp": "The compiler refuses its own work",
+    "compiler/Graph/OffloadActivations.cpp": "The compiler refuses its own work",
     "compiler/Graph/Rematerialize.cpp": "The compiler refuses its own work",
     "compiler/Graph/ShardVocabulary.cpp": "The compiler refuses its own work",
     "compiler/Schedule/*.cpp": "The compiler refuses its own work",

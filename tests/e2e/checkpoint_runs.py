@@ -118,10 +118,10 @@ class Runs:
                 "--logging-steps", "4", "--threads", "1", "--output-dir",
                 folder, *flags]
 
-    def compile_for_cards(self, program):
+    def compile_for_cards(self, program, *flags):
         self.compile(program, os.path.join(DEMO, "model"), "--target", "cuda",
                      "--cuda-arch", "90", "--cuda-compiler",
-                     os.path.join(HERE, "..", "cuda", "host-nvcc"))
+                     os.path.join(HERE, "..", "cuda", "host-nvcc"), *flags)
 
     def cards(self, count):
         """The environment with so many of them, of the software platform."""

@@ -170,7 +170,8 @@ class Gpt2(Family):
             for path, shape in self.linears(f"{top}.h.{i}"):
                 yield f"{path}.weight", "linear", shape
                 yield f"{path}.bias", "bias", shape[1:]
-        for norm in ("h.0.ln_1", "h.0.ln_2", "h.1.ln_1", "h.1.ln_2", "ln_f"):
+        for norm in (*(f"h.{i}.ln_{j}" for i in range(c["n_layer"])
+                       for j in (1, 2)), "ln_f"):
             yield f"{top}.{norm}.weight", "norm", (c["n_embd"],)
             yield f"{top}.{norm}.bias", "bias", (c["n_embd"],)
 

@@ -253,7 +253,10 @@ def main():
             plain = flags
             if options.offload:
                 flags = [*flags, "--offload", options.offload]
-            case = Case(options.tools, options.case, work, flags=flags)
+            case = Case(options.tools, options.case, work,
+                        flags=[*flags, "--copied-activations", "all"]
+                        if "activations" in (options.offload or "") else flags)
+            case.flags = flags  # of a run
             want, _ = case.train()
             if options.offload:
                 failed += check_card(options, work, plain, want)

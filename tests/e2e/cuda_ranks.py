@@ -11,6 +11,7 @@
   labels   the same where each micro-batch has another share of labels, so that
            ranks alone would choose other graphs, and where hosts are late
   kinds    a card of 8.0 and one of 9.0 train together
+  plans    of two programs each card gets the one that it has room for
   killed   a rank that is killed in the middle is named, soon, and no process
            is left
   hangs    a collective that never ends is given up after --ddp-timeout
@@ -19,11 +20,13 @@ What every failing call of NCCL says is in tests/runtime/Session.
 """
 
 import argparse
+import json
 import os
 import sys
 import tempfile
 import time
 
+from checkpoint_runs import Runs
 from cuda_platform import Case, Failure, expect
 from safetensors_io import load, save
 
@@ -128,6 +131,28 @@ def check_kinds(case, want):
                   f"sm_80 and sm_90: {error:.2g}")
 
 
+def check_plans(tools, work):
+    """By the demo, whose plans have 45 and 54 MiB."""
+    runs = Runs(tools, work, 2)
+    small = os.path.join(work, "small.so")
+    runs.compile_for_cards("large.so")
+    runs.compile_for_cards("small.so", "--gradient-checkpointing", "true")
+    losses = []
+    for cards, programs in (("sm_90:4096,sm_90:4096", ()),
+                            ("sm_90:4096,sm_90:50", (small,))):
+        folder = runs.folder("plans")
+        environment = {**runs.cards(2), "QLORA_TEST_CUDA_DEVICES": cards}
+        runs.run(folder, *programs, "--gpus", "2", "--eval-strategy", "no",
+                 "--max-steps", "2", "--logging-steps", "1",
+                 program="large.so", environment=environment)
+        with open(os.path.join(folder, "metrics.jsonl")) as lines:
+            losses.append([(m["loss"], m["grad_norm"])
+                           for m in map(json.loads, lines) if "grad_norm" in m])
+    error = worst(*losses)
+    return expect("plans", error <= TOLERANCE and len(losses[0]) == 2,
+                  f"4096 and 50 MiB: {error:.2g}")
+
+
 def check_ends(ranks):
     failed = 0
     for name, part, settings, flags in (
@@ -158,6 +183,7 @@ def main():
             failed = check_splits(ranks) + check_seeds(ranks)
             failed += check_labels(ranks)
             failed += check_kinds(case, ranks.losses(2))
+            failed += check_plans(options.tools, work)
             failed += check_ends(ranks)
         except Failure as failure:
             print(f"FAIL {failure}")

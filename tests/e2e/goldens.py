@@ -402,7 +402,12 @@ def report(name, errors, of_all):
     for by name, some cannot be shared."""
     if isinstance(errors, Failure):
         cannot = of_all and re.search("can be shared by|cannot share equally"
-                                      "|of which ranks have parts",
+                                      "|of which ranks have parts"
+                                      "|needs as many layers"
+                                      "|give --num-micro-batches 1"
+                                      "|no layer of this model has experts"
+                                      "|cannot update pieces"
+                                      "|cannot be divided among ranks",
                                       str(errors))
         kind = "skip" if cannot else "FAIL"
         text = errors

@@ -163,8 +163,17 @@ def other_program(setting):
     job = setting.job()
     job.start(0)
     job.start(1, program="other.so")
-    job.expect(r"rank 1 \(node1\): differs from rank 0 in the program; "
+    job.expect(r"rank 1 \(node1\): differs from rank 0 in --loraplus-lr-ratio; "
                "start every rank with the same", within=10)
+
+
+@case
+def other_plan(setting):
+    """A host whose card has less room, say: its program recomputes more."""
+    job = setting.job()
+    job.start(0)
+    job.start(1, program="plan.so")
+    job.expect_bytes("--gpus", "2")
 
 
 @case
@@ -272,7 +281,10 @@ def fewer_hosts(setting):
 def prepare(runs, chosen):
     if other_program in chosen:
         runs.compile("other.so", os.path.join(DEMO, "model"),
-                     "--disable-pass=fuse-rows")
+                     "--loraplus-lr-ratio", "2")
+    if other_plan in chosen:
+        runs.compile("plan.so", os.path.join(DEMO, "model"),
+                     "--gradient-checkpointing", "true")
     if too_small_a_card in chosen:
         runs.compile_for_cards("cards.so")
     runs.reference("--gpus", "2")

@@ -23,6 +23,8 @@
   where these need not be computed again or a whole base does not fit, by the
   runtime's own predictions, and names the smallest plan where none fits;
 * its layers are four stages on four cards of 24 GB, with four rows at a time;
+* 18 GiB hold a context of 70,000 tokens with what crosses from layer to layer in
+  host memory, and not without, and on an H100 nothing of a step waits for it;
 * chunks of the head of 1,024 rows are the first that a limit takes;
 * --memory-limit auto is what is free less a reserve, or one clear error.
 
@@ -140,6 +142,26 @@ def long_context(tools, folder):
     again = [op["times"]
              for op in report["rematerialize"]["steps"][0]["recomputed"]]
     assert max(again) == 2, "no op is computed again for two blocks"
+
+
+def saved_on_the_host(tools, folder):
+    shape = ("--max-length", "70000", "--per-device-train-batch-size", "1",
+             "--lora-r", "32")
+    said = call(f"{tools}/qloracc", os.path.join(folder, "m.mlir"),
+                "--emit=program", "--memory-limit", "18GiB", *BASE, *shape,
+                code=1)
+    assert "error: --memory-limit: the smallest plan needs" in said, said
+    report, _ = fits(tools, folder, 18, "--offload", "activations", *shape)
+    # Of all layers but the last, whose input would be back at once, and the
+    # first, whose input is of no layer and has no gradient.
+    crossing = (LAYERS - 2) * 2 * 70000 * HIDDEN
+    assert report["arenas"]["saved"] == crossing, report["arenas"]
+    said = json.loads(call(f"{tools}/qlora-run", os.path.join(folder, "t.so"),
+                           "--device", "null:h100", "--log-format", "json"))
+    step = said["predictions"][0]
+    copies, = (of for of in step["collectives"] if of["group"] == "bus")
+    assert copies["bytes"] == 2 * crossing, copies
+    assert step["exposed_communication_seconds"] == 0, step
 
 
 def planned(tools, folder, *flags):
@@ -376,7 +398,8 @@ def main():
         write_model(folder)
         call(f"{tools}/qlora-import", folder, "-o",
              os.path.join(folder, "m.mlir"))
-        for check in (tightest_8b, long_context, shared_context, head_chunks,
+        for check in (tightest_8b, long_context, saved_on_the_host,
+                      shared_context, head_chunks,
                       auto_limit, in_pieces, trained_whole,
                       chosen_layouts):
             try:

@@ -12,17 +12,15 @@ peft=../../.venv/peft/bin/python
 
 # The commands of a test: one a line, in the order in which they begin.
 commands() {
-  # What waits for clocks and networks more than it computes, one after the
-  # other where it uses the same.
-  chain checkpoints resuming
-  chain supervision slurm jobset hosts watching
+  # What waits for clocks and networks more than it computes: a lane of its own.
+  chain supervision slurm jobset hosts calibration watching checkpoints resuming
   # Plans of large models, which take a core for minutes.
   run plans.py
 
   # Every two of family, format, adapter and ranks.
   run covering.py --peft $peft
-  # CUDA on the software platform.
-  goldens --target cuda --ranks 1
+  # CUDA on the software platform; matrix.py has all cases.
+  goldens --target cuda --ranks 1 --every 2
   goldens --target cuda --ranks 1 --bf16 --every 4
   run covering.py --target cuda --every 12
   # cuDNN's attention, and our own in its place.
@@ -43,16 +41,24 @@ commands() {
   goldens --target cuda --ranks 1 --compile-flag=--offload=base,optimizer \
     llama-nf4 qwen3-ranks llama-embed-tied gptoss-mxfp4
   goldens --target cuda --ranks 2 --compile-flag=--parallel=zero2=2 \
-    --compile-flag=--offload=base,optimizer qwen3-ranks
+    --compile-flag=--offload=base,optimizer,activations \
+    --compile-flag=--copied-activations=all qwen3-ranks
+  # What waits for the backward, be the card idle meanwhile.
+  goldens --target cuda --ranks 1 --compile-flag=--offload=activations \
+    --compile-flag=--copied-activations=all llama-nf4 llama-dropout
+  goldens --target cuda --ranks 1 --bf16 --compile-flag=--offload=activations \
+    --compile-flag=--copied-activations=all \
+    --compile-flag=--gradient-checkpointing gptoss-mxfp4
   run cuda_platform.py
   run padding_free.py --target cuda
   run reproducible.py --target cuda
   # What a step of 32 layers asks of the driver.
   run cuda_step.py
-  # Weights decoded ahead, in any order of the queues, be they copied before.
+  # Weights decoded ahead, in any order of the queues, be they copied before, and
+  # activations there and back.
   run cuda_platform.py --case prequantized-bnb --faults 0
   run cuda_platform.py --case llama-nf4 --bf16 --faults 0 \
-    --offload base,optimizer
+    --offload base,optimizer,activations
   # CUDA on several ranks.
   goldens --target cuda qwen3-ranks llama-dropout
   goldens --target cuda --ranks 4 --run-flag=--cuda-graphs --run-flag=false \
@@ -69,6 +75,8 @@ commands() {
     run $script.py
   done
   goldens --ranks 1 llama-dropout qwen3-ranks
+  goldens --ranks 2 --run-flag=--rank-speeds --run-flag=3,1 qwen3-ranks \
+    llama-dropout
   goldens --ranks 2 llama-muon-full
   goldens --bf16 --every 2
   for pass in fuse-lora fuse-accumulate rematerialize plan-dequant fuse-rows \
@@ -164,6 +172,8 @@ layouts() {
     mixtral-balance llama-int8-activations
   goldens --parallel pp=2 --compile-flag=--pipeline-schedule=gpipe llama-nf4
   goldens --parallel tp=2,pp=2 qwen3-ranks phi3-nf4 llama-dpo
+  goldens --parallel pp=2 \
+    --compile-flag=--device-map=../Inputs/two_devices.json llama-nf4 llama3-tied
   run layouts.py --axis pp smollm3
 }
 
@@ -181,5 +191,6 @@ chain() {
 ./step_profile.py --tools "$tools"
 # The CPU benchmarks with tiny shapes.
 ../../bench/cpu.py --fast --tools "$tools"
-# All else has a thread at a time, nearly: two side by side.
-commands | ./lanes.py 2
+# All else has a thread at a time, nearly: two side by side, and beside them what
+# waits.
+commands | ./lanes.py 3

@@ -13,7 +13,7 @@
 namespace qlora {
 
 /// Of the options below: those that come first in --help-all.
-inline constexpr size_t kRunnerOptionsFirst = 6;
+inline constexpr size_t kRunnerOptionsFirst = 7;
 
 inline constexpr OptionRow kRunnerOptions[] = {
     {"config", OptionType::kPath, "", OptionScope::kRun, "Run",
@@ -22,6 +22,8 @@ inline constexpr OptionRow kRunnerOptions[] = {
      "processes (ranks) to train with on this machine: one per GPU with a "
      "program for cuda, else sharing the CPU",
      "nproc_per_node", "", 1, 4096},
+    {"force_single_gpu", OptionType::kBool, "false", OptionScope::kRun, "Run",
+     "one rank, on the first GPU"},
     {"device", OptionType::kString, "auto", OptionScope::kRun, "Run",
      "auto (what TRAIN.so is for), cpu or cuda; null: check and count the "
      "program for --gpus N ranks, run nothing; null:CARD, with a known card "
@@ -96,7 +98,10 @@ inline constexpr OptionRow kRunnerOptions[] = {
      "end"},
     {"calibrate", OptionType::kBool, "false", OptionScope::kRun,
      "Looking inside",
-     "measure this machine and write device.json for qloracc"},
+     "measure this machine's CPUs and write device.json, or the NAME.json that "
+     "is given in TRAIN.so's place, for qloracc; with --gpus N, or started on "
+     "several machines, also what is between ranks, and with --device-profile "
+     "that alone"},
 };
 
 } // namespace qlora

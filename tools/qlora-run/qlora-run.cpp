@@ -22,7 +22,7 @@
 #include "runtime/Base/StopSignal.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Module/ProgramText.h"
-#include "runtime/Predict/Calibrate.h"
+#include "runtime/Predict/CalibrationRun.h"
 #include "runtime/Predict/NullRun.h"
 #include "runtime/Ranks/Supervisor.h"
 #include "runtime/Ranks/RankEnvironment.h"
@@ -87,6 +87,15 @@ static int report(const std::string &folder) {
   return 0;
 }
 
+/// This program as so many ranks.
+static int startRanks(int ranks, char **argv, int argc) {
+  LaunchResult result = launchRanks(
+      {"/proc/self/exe", std::vector<std::string>(argv, argv + argc), ranks});
+  if (!result.error.isOk())
+    fail(result.error);
+  return result.exitCode;
+}
+
 /// Starts the ranks, after a look at what each of them would refuse.
 static int launch(const SessionRequest &request, int ranks, char **argv,
                   int argc) {
@@ -101,16 +110,13 @@ static int launch(const SessionRequest &request, int ranks, char **argv,
     return fail(status);
   if (Status status = checkOutputFolder(loaded->options); !status.isOk())
     return fail(status);
-  LaunchResult result = launchRanks(
-      {"/proc/self/exe", std::vector<std::string>(argv, argv + argc), ranks});
-  if (!result.error.isOk())
-    fail(result.error);
-  return result.exitCode;
+  return startRanks(ranks, argv, argc);
 }
 
-/// As a rank of a launcher, ours or another, or alone.
-static int runRank(const SessionRequest &request, RankEnvironment env) {
-  ignoreSaveSignal(); // until there is something to save
+/// What `work` does as a rank of a launcher, ours or another, or alone; its
+/// exit code.
+template <typename Work>
+static int asRank(RankEnvironment env, Work &&work) {
   auto channel = RankChannel::open(env);
   if (!channel.isOk())
     return fail(channel.status());
@@ -119,7 +125,7 @@ static int runRank(const SessionRequest &request, RankEnvironment env) {
     listening = (*channel)->takeListeningSocket();
   const std::string where = fmt::format("rank {}", env.rank);
   auto code = endExceptions(*channel ? "this rank" : where, [&] {
-    return runSession(request, env, std::move(listening));
+    return work(env, std::move(listening));
   });
   if (code.isOk())
     return *code;
@@ -127,6 +133,13 @@ static int runRank(const SessionRequest &request, RankEnvironment env) {
     return fail(code.status());
   (*channel)->reportError(code.status());
   return 1;
+}
+
+static int runRank(const SessionRequest &request, const RankEnvironment &env) {
+  ignoreSaveSignal(); // until there is something to save
+  return asRank(env, [&](const RankEnvironment &own, FileDescriptor listening) {
+    return runSession(request, own, std::move(listening));
+  });
 }
 
 static int sweep(SweepRequest request, const RankEnvironment &env) {
@@ -172,8 +185,19 @@ static void boundBusyWaiting(char **argv) {
   // Where that fails the run is right all the same.
 }
 
+static Status checkSingle(const Options &tool, const std::string &whoSays,
+                          int64_t ranks) {
+  if (!tool.boolean("force_single_gpu") || ranks == 1)
+    return Status::ok();
+  return Status::invalid("--force-single-gpu is for one rank, and {} {}; leave "
+                         "one of them out",
+                         whoSays, ranks);
+}
+
 static Status checkRanks(const Options &tool, const RankEnvironment &env) {
   int64_t gpus = tool.integer("gpus");
+  QLORA_RETURN_IF_ERROR(
+      checkSingle(tool, env.launcher + " started", env.worldSize));
   bool isGiven = tool.source("gpus") != Options::Source::kDefault;
   if (!isGiven || env.worldSize == 1 || gpus == env.localWorldSize)
     return Status::ok();
@@ -182,10 +206,59 @@ static Status checkRanks(const Options &tool, const RankEnvironment &env) {
                          gpus, env.launcher, env.localWorldSize);
 }
 
+/// What --calibrate writes: a profile, and not over a program that is named.
+static StatusOr<std::string>
+calibrationFile(const std::vector<std::string> &named) {
+  if (named.empty())
+    return std::string("device.json");
+  if (named.size() == 1 && named[0].ends_with(".json"))
+    return named[0];
+  return Status::invalid("--calibrate writes one file, NAME.json, and needs no "
+                         "program, but got '{}'",
+                         fmt::join(named, "' and '"));
+}
+
+static int calibrate(const std::vector<std::string> &named,
+                     const Options &tool, char **argv, int argc) {
+  auto path = calibrationFile(named);
+  if (!path.isOk())
+    return fail(path.status());
+  const std::string device = tool.text("device");
+  if (device != "auto" && device != "cpu")
+    return fail(Status::invalid("--calibrate measures CPUs and what is between "
+                                "their ranks, not --device {}; of GPUs "
+                                "--gpus-per-node and --network describe it",
+                                device));
+  auto env = readRankEnvironment(std::getenv);
+  if (!env.isOk())
+    return fail(env.status());
+  if (Status status = checkRanks(tool, *env); !status.isOk())
+    return fail(status);
+  const int ranks = static_cast<int>(tool.integer("gpus"));
+  if (env->worldSize == 1 && ranks > 1)
+    return startRanks(ranks, argv, argc);
+  const CalibrationRequest request = {
+      *path,
+      threadsPerRank({static_cast<int>(tool.integer("threads")),
+                      std::getenv("OMP_NUM_THREADS"), usableCpus(),
+                      env->localWorldSize}),
+      tool.text("device_profile")};
+  return asRank(*env, [&](const RankEnvironment &own,
+                          FileDescriptor listening) -> StatusOr<int> {
+    QLORA_ASSIGN_OR_RETURN(
+        const std::string text,
+        runCalibration(request, own, std::move(listening)));
+    fmt::print("{}", text);
+    return 0;
+  });
+}
+
 static int dispatch(SessionRequest request,
                     const std::vector<std::string> &modules,
                     const Options &tool, char **argv, int argc) {
   int ranks = static_cast<int>(tool.integer("gpus"));
+  if (Status status = checkSingle(tool, "--gpus says", ranks); !status.isOk())
+    return fail(status);
   auto device = parseDevice(tool.text("device"));
   if (!device.isOk())
     return fail(device.status());
@@ -233,6 +306,7 @@ static int dispatch(SessionRequest request,
                  *env);
   if (env->worldSize == 1 && ranks > 1)
     return launch(request, ranks, argv, argc);
+  request.programs = modules;
   return runRank(request, *env);
 }
 
@@ -251,12 +325,8 @@ static int runTool(int argc, char **argv) {
   if (const std::string folder = tool.text("report"); !folder.empty())
     return report(folder);
   if (tool.boolean("calibrate"))
-    return print(calibrate(
-        "device.json",
-        threadsPerRank({static_cast<int>(tool.integer("threads")),
-                        std::getenv("OMP_NUM_THREADS"), usableCpus(), 1})));
-  const bool mayBeSeveral = !tool.names("sweep").empty() && !line->rest.empty();
-  if (!mayBeSeveral)
+    return calibrate(line->rest, tool, argv, argc);
+  if (line->rest.empty())
     if (auto input = onlyInput(*line, description); !input.isOk())
       return fail(input.status());
   SessionRequest request{line->rest[0],
@@ -276,6 +346,9 @@ static int runTool(int argc, char **argv) {
                           tool.text("device_profile")},
                          tool.boolean("verbose"),
                          static_cast<int>(tool.integer("threads"))};
+  if (tool.boolean("force_single_gpu")) // whatever a configuration says
+    request.settings.push_back({findOption(optionTable(), "parallel"), "none",
+                                "--force-single-gpu"});
   return dispatch(std::move(request), line->rest, tool, argv, argc);
 }
 

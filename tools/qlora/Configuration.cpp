@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <filesystem>
 
+#include "runtime/Base/DeviceMap.h"
 #include "runtime/Base/ParallelMesh.h"
 #include "runtime/Base/StepRows.h"
 #include "runtime/Ranks/RankEnvironment.h"
@@ -43,11 +44,11 @@ std::span<const OptionRow> compilerRows() {
 }
 
 /// Whose rates to plan and to compare with is one question, and so is what the
-/// machines are; a report is of a program here, and of a run by `qlora report`.
+/// machines are and whether one GPU is all; a report is of a program here, and of a run by `qlora report`.
 std::span<const OptionRow> runnerRows() {
   static const auto rows =
       rowsWithout(kRunnerOptions, {"config", "device_profile", "gpus_per_node",
-                                   "network", "report"});
+                                   "network", "report", "force_single_gpu"});
   return rows;
 }
 
@@ -153,10 +154,12 @@ static Status addToolFlags(const CommandLine &line, Configuration &result) {
       result.compilerFlags.push_back(flag);
       result.alwaysCompiles |=
           name == "report" || name == "dump_phases" || name == "remarks";
-      if (name == "device_profile") {
+      if (name == "device_profile")
         result.deviceProfile = value->get<std::string>();
+      if (name == "device_map")
+        result.deviceMap = value->get<std::string>();
+      if (name == "device_profile" || name == "force_single_gpu")
         result.runnerFlags.push_back(flag);
-      }
     } else if (isAmong(&row, runnerRows())) {
       result.runnerFlags.push_back(flag);
     }
@@ -243,15 +246,15 @@ static Status addStepRows(const Machines &machines, Configuration &result) {
   const bool findsBatch = result.options.boolean("auto_find_batch_size");
   const bool chooses = choosesLayout(result);
   const bool dividesSums = result.options.text("ddp_comm_hook") == "int8";
-  if ((findsBatch || chooses || dividesSums) && !machines.isRanksSaid &&
-      machines.ranks > 1)
+  const std::string map = machines.compiler.text("device_map");
+  const bool asks = findsBatch || chooses || dividesSums;
+  if (!machines.isRanksSaid && ((asks && machines.ranks > 1) || !map.empty()))
     result.compilerFlags.push_back(fmt::format("--ranks={}", machines.ranks));
   int64_t withRows = machines.ranks;
   if (!chooses) {
-    QLORA_ASSIGN_OR_RETURN(
-        const ParallelMesh mesh,
-        ParallelMesh::parse(result.options.text("parallel")));
-    withRows = std::max<int64_t>(1, withRows / mesh.rowRanks());
+    QLORA_ASSIGN_OR_RETURN(const MappedMesh mapped,
+                           mappedMesh(result.options, map, machines.ranks));
+    withRows = std::max<int64_t>(1, withRows / mapped.mesh.rowRanks());
   }
   if (findsBatch)
     return batchCandidates(result.options, withRows).status();
@@ -313,6 +316,18 @@ static Status findModel(const std::string &word, const std::string &revision,
              : Status::ok();
 }
 
+/// Whatever a configuration has to say of several.
+static Status forceSingleGpu(const CommandLine &line, Options &options) {
+  Options compiler(compilerRows());
+  QLORA_RETURN_IF_ERROR(compiler.applySettings(line.settings));
+  if (!compiler.boolean("force_single_gpu"))
+    return Status::ok();
+  QLORA_RETURN_IF_ERROR(checkForcedSingle(options));
+  const OptionSetting setting{findOption(optionTable(), "parallel"), "none",
+                              "--force-single-gpu"};
+  return options.applySettings({&setting, 1});
+}
+
 StatusOr<Configuration> configure(const CommandLine &line,
                                   const std::string &configFile,
                                   const std::string &modelRevision) {
@@ -329,6 +344,7 @@ StatusOr<Configuration> configure(const CommandLine &line,
     QLORA_RETURN_IF_ERROR(result.options.applyEntries(entries, config));
   }
   QLORA_RETURN_IF_ERROR(result.options.applySettings(settings));
+  QLORA_RETURN_IF_ERROR(forceSingleGpu(line, result.options));
   QLORA_RETURN_IF_ERROR(result.options.validate());
   QLORA_RETURN_IF_ERROR(
       findModel(writtenModel(settings, entries), revision, result.options));

@@ -32,7 +32,7 @@ struct Configuration {
   // Flags that are passed on, "--name=value".
   std::vector<std::string> importerFlags, compilerFlags, runnerFlags;
   nlohmann::json dropout = nlohmann::json::object(); ///< importerFlags' values
-  std::string deviceProfile;                         ///< of compilerFlags
+  std::string deviceProfile, deviceMap;              ///< of compilerFlags
   /// A file or a text is wanted that only compiling gives, or the machine's
   /// free memory decides: no kept program is taken.
   bool alwaysCompiles = false;

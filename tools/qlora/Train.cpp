@@ -74,9 +74,11 @@ static StatusOr<std::string> keyOf(const Configuration &configuration) {
   for (const std::string &flag : configuration.compilerFlags)
     if (!flag.starts_with("--train-file="))
       hash.add(flag);
-  if (const auto profile = readWholeFile(configuration.deviceProfile);
-      profile.isOk())
-    hash.add(profile.value()); // else it is the name of a known card
+  // Else they are the name of a known card, or a word.
+  for (const std::string &path :
+       {configuration.deviceProfile, configuration.deviceMap})
+    if (const auto text = readWholeFile(path); text.isOk())
+      hash.add(text.value());
   return hash.finish();
 }
 

@@ -13,14 +13,15 @@
 #include <cstring>
 #include <numeric>
 
-#include "compiler/Support/TargetTraits.h"
 #include "runtime/Base/AdapterOptions.h"
 #include "runtime/Base/CommandLine.h"
+#include "runtime/Base/DeviceMap.h"
 #include "runtime/Base/ParallelMesh.h"
 #include "runtime/Base/StepRows.h"
 #include "runtime/Data/TokenFiles.h"
 #include "tools/qloracc/CompilerOptions.h"
 #include "tools/qloracc/MemoryLimit.h"
+#include "tools/qloracc/OffloadSettings.h"
 
 namespace qlora {
 
@@ -238,10 +239,29 @@ Status fillGradients(CompilerSettings &settings) {
   return Status::ok();
 }
 
+/// Layers are dealt by the speeds of those that have them.
+Status checkStageSpeeds(const CompileOptions &c, int64_t stages) {
+  if (c.stageSpeeds.empty())
+    return Status::ok();
+  if (std::ssize(c.stageSpeeds) != stages)
+    return Status::invalid("--stage-speeds: give one number for each stage of the "
+                           "pipeline, of which there {} {}",
+                           stages == 1 ? "is" : "are", stages);
+  if (c.deviceMap != "balanced")
+    return Status::invalid("--stage-speeds says how layers are balanced, and "
+                           "--device-map where they are; leave one of them out");
+  return Status::ok();
+}
+
 /// One mesh, or those that the compiler is to choose from.
-Status fillMesh(CompilerSettings &settings) {
-  const std::string text = settings.options.text("parallel");
-  if (text == kAutoParallel) {
+Status fillMesh(const Options &own, CompilerSettings &settings) {
+  const Options &o = settings.options;
+  const std::string map = own.text("device_map");
+  if (o.text("parallel") == kAutoParallel) {
+    if (!map.empty())
+      return Status::invalid("--parallel auto chooses how ranks share a model, and "
+                             "--device-map says it; leave one of them out");
+    QLORA_RETURN_IF_ERROR(checkStageSpeeds(settings.compile, 1));
     settings.findsLayout = true;
     return Status::ok();
   }
@@ -249,66 +269,27 @@ Status fillMesh(CompilerSettings &settings) {
     return Status::invalid("--gpus-per-node and --network describe the machines "
                            "that --parallel auto chooses for; add it, or leave "
                            "them out");
-  QLORA_ASSIGN_OR_RETURN(const ParallelMesh mesh, ParallelMesh::parse(text));
-  return applyMesh(mesh, settings);
-}
-
-/// What is to be in host memory, by its names.
-Status fillOffload(const Options &o, CompileOptions &c) {
-  c.offloadEmbedding = o.text("offload_embedding");
-  for (const std::string &name : o.names("offload")) {
-    if (name == "embedding" && c.offloadEmbedding == "false")
-      return Status::invalid("--offload embedding and --offload-embedding false "
-                             "contradict each other; leave one of them out");
-    if (name == "activations")
-      return Status::invalid("--offload activations is not there yet; give a "
-                             "--memory-limit, for which ops are recomputed");
-    if (name == "embedding")
-      c.offloadEmbedding = "true";
-    else if (name == "base")
-      c.offloadBase = true;
-    else if (name == "optimizer")
-      c.offloadStates = true;
-    else
-      return Status::invalid("--offload: '{}' is none of base, embedding and "
-                             "optimizer",
-                             name);
-  }
-  return Status::ok();
-}
-
-/// What a base in host memory goes with.
-Status checkOffloadedBase(const CompilerSettings &settings) {
-  const CompileOptions &c = settings.compile;
-  if (c.trainsAll)
-    return Status::invalid("--offload base is of frozen weights, and "
-                           "--finetuning-type full has none; leave it out");
-  if (c.sharesModel() || settings.findsLayout)
-    return Status::invalid(
-        "--offload base is not there yet beside --parallel {}: each rank keeps "
-        "the whole base in host memory; leave one of them out, or divide what "
-        "is trained alone, with zero1=N or zero2=N",
-        settings.options.text("parallel"));
-  return Status::ok();
-}
-
-Status checkOffload(const CompilerSettings &settings) {
-  const CompileOptions &c = settings.compile;
-  const auto traits = targetTraits(c.target);
-  const bool hasOneMemory = traits && !traits->offloadsTables;
-  if ((c.offloadBase || c.offloadStates) && hasOneMemory)
-    return Status::invalid("--offload needs --target cuda: a CPU has one memory");
-  if (c.offloadEmbedding == "true" && hasOneMemory)
-    return Status::invalid("--offload-embedding true needs --target cuda: a "
-                           "CPU has one memory");
-  return c.offloadBase ? checkOffloadedBase(settings) : Status::ok();
+  QLORA_ASSIGN_OR_RETURN(const MappedMesh mapped,
+                         mappedMesh(o, map, settings.ranks));
+  if (!map.empty() && own.source("ranks") == Options::Source::kDefault &&
+      mapped.mesh.stages == 1)
+    return Status::invalid("--device-map {} needs to know how many GPUs there are; "
+                           "add --ranks N, or --parallel pp=N",
+                           map);
+  settings.compile.deviceMap = mapped.map;
+  QLORA_RETURN_IF_ERROR(
+      checkStageSpeeds(settings.compile, mapped.mesh.stages));
+  // What the map has added is recorded; else what was written stays as it was.
+  return map.empty() ? applyMesh(mapped.mesh, settings)
+                     : setLayout(settings, mapped.mesh);
 }
 
 Status fillCompile(const Options &own, CompilerSettings &settings) {
   const Options &o = settings.options;
   CompileOptions &c = settings.compile;
   c.target = own.text("target");
-  QLORA_RETURN_IF_ERROR(fillMesh(settings)); // lengths depend on it
+  c.stageSpeeds = own.lengths("stage_speeds");
+  QLORA_RETURN_IF_ERROR(fillMesh(own, settings)); // lengths depend on it
   c.trainsAll = o.text("finetuning_type") == "full";
   QLORA_RETURN_IF_ERROR(fillGradients(settings));
   QLORA_RETURN_IF_ERROR(fillShape(o, c));
@@ -353,6 +334,7 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
   c.deviceProfile = own.text("device_profile");
   c.dequantForm = own.text("dequant");
   c.divideTables = own.text("divide_tables");
+  c.copiedActivations = own.text("copied_activations");
   c.maxBuckets = own.integer("max_buckets");
   c.remarks = own.boolean("remarks");
   if (c.checkpointing && c.loraActivations == "int8")
@@ -419,6 +401,19 @@ StatusOr<MemoryLimit> availableMemory(const CompilerSettings &settings) {
   return cardMemoryLimit(device);
 }
 
+/// Whatever a configuration has to say of several.
+Status onlyOne(const Options &own, CompilerSettings &settings) {
+  if (settings.ranks > 1)
+    return Status::invalid("--force-single-gpu is for one rank, and --ranks says "
+                           "{}; leave one of them out",
+                           settings.ranks);
+  if (!own.text("device_map").empty())
+    return Status::invalid("--force-single-gpu is for one GPU, and --device-map for "
+                           "several; leave one of them out");
+  QLORA_RETURN_IF_ERROR(checkForcedSingle(settings.options));
+  return record("parallel", "none", settings);
+}
+
 /// `auto` becomes the number that is recorded.
 Status resolveMemoryLimit(CompilerSettings &settings) {
   if (settings.compile.memoryLimit != kAutoSize && !fitsMachine(settings))
@@ -470,6 +465,8 @@ parseSettings(std::span<const std::string> words) {
                            reportFormatOf(settings.report));
   }
   settings.ranks = own.integer("ranks");
+  if (own.boolean("force_single_gpu"))
+    QLORA_RETURN_IF_ERROR(onlyOne(own, settings));
   settings.gpusPerNode = own.integer("gpus_per_node");
   settings.network = own.text("network");
   QLORA_RETURN_IF_ERROR(fillCompile(own, settings));

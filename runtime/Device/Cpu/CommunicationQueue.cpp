@@ -59,9 +59,10 @@ void CommunicationQueue::record(uint32_t event) {
   changed.notify_all();
 }
 
-void CommunicationQueue::wait(uint32_t event) {
+Status CommunicationQueue::wait(uint32_t event) {
   std::unique_lock<std::mutex> lock(mutex);
   changed.wait(lock, [&] { return happened[event] || skipping; });
+  return happened[event] ? Status::ok() : failure;
 }
 
 Status CommunicationQueue::finish() {

@@ -36,10 +36,10 @@ public:
   void begin();
   /// Puts a command, which outlives the entry, on the queue.
   void push(const qlora_command &command);
-  /// For the compute queue: an event happens; wait until one has (or the
-  /// queue has failed, which finish() will say).
+  /// For the compute queue: an event happens; wait until one has. Where the queue
+  /// has failed before it, its error: what was to be waited for is not there.
   void record(uint32_t event);
-  void wait(uint32_t event);
+  Status wait(uint32_t event);
   /// Waits until the queue is idle. After an error (its first is returned)
   /// or cancel() the commands that follow are skipped.
   Status finish();

@@ -402,13 +402,12 @@ Status CpuDevice::record(const qlora_command &command) {
 }
 
 Status CpuDevice::wait(const qlora_command &command) {
-  if (command.queue == QLORA_QUEUE_COMMUNICATION)
+  if (command.queue == QLORA_QUEUE_COMMUNICATION) {
     communication->push(command);
-  else {
-    const Exposed timed(exposed);
-    communication->wait(command.target);
+    return Status::ok();
   }
-  return Status::ok();
+  const Exposed timed(exposed);
+  return communication->wait(command.target);
 }
 
 void CpuDevice::cancel() {

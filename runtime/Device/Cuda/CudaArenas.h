@@ -28,8 +28,8 @@ public:
 
   CUdeviceptr address(uint32_t arena) const { return addresses[arena]; }
   /// Of one on the host, where copies find it; else null.
-  const uint8_t *hostAddress(uint32_t arena) const {
-    return static_cast<const uint8_t *>(hostMemory[arena].get());
+  uint8_t *hostAddress(uint32_t arena) const {
+    return static_cast<uint8_t *>(hostMemory[arena].get());
   }
   uint64_t bytes(uint32_t arena) const { return sizes[arena]; }
   /// Of those in the card's memory.

@@ -327,6 +327,10 @@ Status CudaDevice::copy(const qlora_command &command) {
     return api.check(api.memcpyHtoDAsync(address(to), host + from.offset,
                                          to.bytes, stream),
                      "cuMemcpyHtoDAsync");
+  if (uint8_t *host = arenas.hostAddress(to.arena))
+    return api.check(api.memcpyDtoHAsync(host + to.offset, address(from),
+                                         to.bytes, stream),
+                     "cuMemcpyDtoHAsync");
   return api.check(
       api.memcpyDtoDAsync(address(to), address(from), to.bytes, stream),
       "cuMemcpyDtoDAsync");

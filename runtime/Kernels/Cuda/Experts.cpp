@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The ops of experts: launches of Device/Experts.cu.
+// The ops of experts: launches of Device/Experts.cu and Device/GroupedBF16.cu.
 
 #include <fmt/format.h>
 
@@ -9,8 +9,21 @@
 namespace qlora {
 namespace cuda {
 
-/// Threads of a block, and rows and columns of a tile, of Device/Experts.cu.
-static constexpr int64_t kThreads = 256, kGroupTile = 32;
+/// Threads of a block of Device/Experts.cu.
+static constexpr int64_t kThreads = 256;
+
+namespace {
+/// What a block of a grouped product computes, by so many threads.
+struct GroupTile {
+  int64_t rows, columns;
+  unsigned threads;
+};
+} // namespace
+
+/// Of Device/Experts.cu, and of Device/GroupedBF16.cu, which loads words of so many
+/// bytes.
+static constexpr GroupTile kPlainTile = {32, 32, 256}, kTensorTile = {64, 128, 128};
+static constexpr uintptr_t kWordBytes = 16;
 
 PreparedCudaKernel route::cuda::prepare(const KernelRequest &r,
                                         CudaContext &context) {
@@ -72,31 +85,59 @@ PreparedCudaKernel transpose_rows::cuda::prepare(const KernelRequest &r,
       r.constants);
 }
 
-/// A weight of another type than a's is decoded whole first.
-PreparedCudaKernel grouped_matmul::cuda::prepare(const KernelRequest &r,
-                                                 CudaContext &context) {
-  const qlora_dtype type = r.type("a");
-  std::optional<CudaLaunch> decode;
-  if (r.type("w") != type) {
-    QLORA_ASSIGN_OR_RETURN(decode, prepareDecode(r, type, context));
-  }
+static StatusOr<CudaLaunch> prepareGrouped(const KernelRequest &r,
+                                           const std::string &suffix,
+                                           const GroupTile &tile,
+                                           CudaContext &context) {
   const int64_t columns = r.op->shapes(r).each[3].columns;
   // Each group's last one, and that of the rows behind them, may be cut.
-  const int64_t tiles =
-      r.constant("m") / kGroupTile + r.constant("groups") + 1;
-  QLORA_ASSIGN_OR_RETURN(
-      const CudaLaunch product,
-      CudaLaunch::prepare(
-          context, fmt::format("qlora_grouped_matmul_{}", dtypeName(type)),
-          {tiles * blocksOf(columns, kGroupTile)}, r.constants));
+  const int64_t tiles = r.constant("m") / tile.rows + r.constant("groups") + 1;
+  return CudaLaunch::prepare(
+      context, "qlora_grouped_matmul_" + suffix,
+      {tiles * blocksOf(columns, tile.columns), tile.threads}, r.constants);
+}
+
+/// Of `aligned` where a and w begin at a word, else of `any`. A weight of another
+/// type than a's is decoded whole first.
+static PreparedCudaKernel groupedKernel(const KernelRequest &r,
+                                        const CudaLaunch &aligned,
+                                        const CudaLaunch &any,
+                                        CudaContext &context) {
+  std::optional<CudaLaunch> decode;
+  if (r.type("w") != r.type("a")) {
+    QLORA_ASSIGN_OR_RETURN(decode, prepareDecode(r, r.type("a"), context));
+  }
   return makeCudaKernel([=](const CudaKernelArgs &args) -> Status {
     std::vector<void *> buffers(args.buffers.begin(), args.buffers.end());
     if (decode) {
       QLORA_RETURN_IF_ERROR(decode->enqueue(buffers[1], buffers[4], args));
       buffers[1] = buffers[4];
     }
-    return product.enqueue(buffers, args);
+    const bool isAligned = (reinterpret_cast<uintptr_t>(buffers[0]) |
+                            reinterpret_cast<uintptr_t>(buffers[1])) %
+                               kWordBytes ==
+                           0;
+    return (isAligned ? aligned : any).enqueue(buffers, args);
   });
+}
+
+PreparedCudaKernel grouped_matmul::tensor::prepare(const KernelRequest &r,
+                                                   CudaContext &context) {
+  QLORA_ASSIGN_OR_RETURN(
+      const CudaLaunch aligned,
+      prepareGrouped(r, r.constant("transpose_w") ? "tensor" : "tensor_back",
+                     kTensorTile, context));
+  QLORA_ASSIGN_OR_RETURN(const CudaLaunch any,
+                         prepareGrouped(r, "bf16", kPlainTile, context));
+  return groupedKernel(r, aligned, any, context);
+}
+
+PreparedCudaKernel grouped_matmul::cuda::prepare(const KernelRequest &r,
+                                                 CudaContext &context) {
+  QLORA_ASSIGN_OR_RETURN(const CudaLaunch product,
+                         prepareGrouped(r, std::string(dtypeName(r.type("a"))),
+                                        kPlainTile, context));
+  return groupedKernel(r, product, product, context);
 }
 
 PreparedCudaKernel grouped_weight_grad::cuda::prepare(const KernelRequest &r,

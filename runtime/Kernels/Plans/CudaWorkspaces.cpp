@@ -93,6 +93,30 @@ uint64_t cudaInt8Workspace(const KernelRequest &r) {
   return CudaInt8Plan::of(r).total.bytes();
 }
 
+static Reason needMultiples(const KernelRequest &r, int64_t of,
+                            std::initializer_list<std::string_view> names) {
+  for (std::string_view name : names)
+    if (r.constant(name) % of != 0)
+      return refusalOf(r, name, "be a multiple of " + std::to_string(of));
+  return std::nullopt;
+}
+
+/// Of loads of 16 bytes.
+static constexpr int64_t kNumbersOfLoad = 8;
+
+/// Device/GroupedBF16.cu.
+Reason grouped_matmul::tensor::limits(const KernelRequest &r) {
+  if (r.type("a") != QLORA_DTYPE_BF16)
+    return "tensor cores would round a";
+  if (r.constant("groups_last"))
+    return "matrices of groups are in turns";
+  // Backward the depth is a matrix's rows: what is behind them is not a's.
+  if (!r.constant("transpose_w") &&
+      r.constant("rows") / r.constant("groups") % kNumbersOfLoad != 0)
+    return "rows of a matrix do not fill loads";
+  return needMultiples(r, kNumbersOfLoad, {"columns", "lda"});
+}
+
 uint64_t cudaGroupedWorkspace(const KernelRequest &r) {
   if (r.type("w") == r.type("a"))
     return 0;
@@ -172,17 +196,6 @@ void tuneCudnnGradient(KernelRequest &r, WorkspaceSize size) {
           : std::min(wanted, r.constant("batch") * keyHeads);
 }
 
-static Reason needMultiples(const KernelRequest &r, int64_t of,
-                            std::initializer_list<std::string_view> names) {
-  for (std::string_view name : names)
-    if (r.constant(name) % of != 0)
-      return refusalOf(r, name, "be a multiple of " + std::to_string(of));
-  return std::nullopt;
-}
-
-/// Loads are of 16 bytes.
-static constexpr int64_t kCudnnNumbersOfLoad = 8;
-
 static Reason needCudnn(const KernelRequest &r) {
   if (r.type("q") != QLORA_DTYPE_BF16)
     return "q must be bf16, got " + std::string(dtypeName(r.type("q")));
@@ -199,7 +212,7 @@ static Reason needCudnn(const KernelRequest &r) {
   // masks: gradients on sm_90 have been NaN where lse was below -88.
   if (Reason reason = needMultiples(r, kCudnnTile, {"length"}))
     return reason;
-  return needMultiples(r, kCudnnNumbersOfLoad,
+  return needMultiples(r, kNumbersOfLoad,
                        {"dim", "ldq", "ldk", "ldv", "ldo"});
 }
 
@@ -216,7 +229,7 @@ uint64_t cudnnWorkspace(const KernelRequest &) {
 Reason attention_grad::cudnn::limits(const KernelRequest &r) {
   if (Reason reason = needCudnn(r))
     return reason;
-  return needMultiples(r, kCudnnNumbersOfLoad,
+  return needMultiples(r, kNumbersOfLoad,
                        {"lddo", "lddq", "lddk", "lddv"});
 }
 

@@ -30,6 +30,28 @@ program.entry evaluate batch 1 length 8 {
 
 // -----
 
+// On the host the same: %h1 is read before %h2 is written.
+module {
+// CHECK: program.arena saved bytes 128 alignment 64
+program.arena saved bytes 0 alignment 64
+program.arena activation bytes 0 alignment 64
+program.entry evaluate batch 1 length 8 {
+  // CHECK: program.buffer saved offset 0 bytes 128
+  // CHECK: program.buffer saved offset 0 bytes 64
+  %a = program.buffer activation bytes 128 : f32
+  %h1 = program.buffer saved bytes 128 : f32
+  %h2 = program.buffer saved bytes 64 : f32
+  %v = program.view %a offset 0 bytes 64
+  program.fill %a
+  program.copy %h1 from %a
+  program.copy %a from %h1
+  program.copy %h2 from %v
+  program.copy %v from %h2
+}
+}
+
+// -----
+
 // Offsets are multiples of 64: 100 bytes take 128, so 128 + 8 = 136 bytes. A
 // view keeps the whole buffer alive. Workspace is planned on its own.
 module {

@@ -100,11 +100,49 @@ TEST(RecomputePlanner, ATiedResultTakesOverItsOperand) {
   EXPECT_EQ(planWithoutRecompute(b.problem).peakBytes, 1280u);
 }
 
+TEST(RecomputePlanner, WhatIsBroughtBackStandsForTheValue) {
+  ProblemBuilder b;
+  uint32_t x = b.forward({}, 640, 100);
+  uint32_t n = b.forward({x}, 640, 1);
+  uint32_t y = b.forward({n}, 64, 1);
+  uint32_t d = b.backward({y}, 6400);
+  d = b.backward({d}, 64);
+  uint32_t back = b.fetch(x);
+  d = b.backward({d, n}, 64);
+  b.backward({d, back}, 64);
+  // n waits for the backward, x does not: 64 + 640 + 6400.
+  EXPECT_EQ(planWithoutRecompute(b.problem).peakBytes, 7104u);
+  // n is made of what is back; neither is x kept for it, nor made again.
+  for (const RecomputePlan &plan :
+       {planRecompute(b.problem, 6464), planRecompute(b.problem, 1)}) {
+    EXPECT_EQ(plan.peakBytes, 6464u); // 7104 - 640
+    EXPECT_EQ(plan.seconds, 1);
+    EXPECT_TRUE(plan.before[0].empty());
+    EXPECT_EQ(plan.before[1], Ops{6});
+  }
+}
+
+TEST(RecomputePlanner, BeforeItIsBackTheValueIsMadeAgain) {
+  ProblemBuilder b;
+  uint32_t x = b.forward({}, 640, 100);
+  uint32_t n = b.forward({x}, 640, 1);
+  uint32_t y = b.forward({n}, 64, 1);
+  uint32_t d = b.backward({y}, 6400);
+  d = b.backward({d}, 64);
+  d = b.backward({d, n}, 64);
+  uint32_t back = b.fetch(x);
+  b.backward({d, back}, 64);
+  RecomputePlan plan = planRecompute(b.problem, 6464);
+  EXPECT_EQ(plan.peakBytes, 6464u);
+  EXPECT_EQ(plan.before[0], Ops{5});
+  EXPECT_EQ(plan.before[1], Ops{5});
+}
+
 TEST(RecomputePlanner, PeakIsWhatAPlainCountSays) {
   std::mt19937 random(3);
-  for (int round = 0; round < 300; ++round) {
-    RecomputeProblem problem =
-        randomProblem(random, 1 + random() % 14, false);
+  for (int round = 0; round < 600; ++round) {
+    RecomputeProblem problem = randomProblem(random, 1 + random() % 14, false,
+                                             /*fetches=*/round % 2);
     RecomputePlan all = planWithoutRecompute(problem);
     EXPECT_EQ(all.peakBytes, plainPeak(problem, all));
     RecomputePlan plan = planRecompute(problem, all.peakBytes * 2 / 3);

@@ -31,6 +31,12 @@ public:
     problem.values[part].partOf = whole;
     return part;
   }
+  /// The value again, from elsewhere.
+  uint32_t fetch(uint32_t original) {
+    uint32_t value = backward({}, problem.values[original].bytes);
+    problem.ops.back().standsFor = original;
+    return value;
+  }
   /// The last op takes over the memory of `value` if it can.
   void tie(uint32_t value) {
     RecomputeOp &op = problem.ops.back();
@@ -69,6 +75,10 @@ inline uint64_t plainPeak(const RecomputeProblem &problem,
   };
   auto latest = [&](uint32_t value, int64_t at) {
     int64_t clone = -1;
+    for (int64_t i = 0; i < at; ++i)
+      if (uint32_t original = problem.ops[i].standsFor;
+          original != kNoValue && root(original) == root(value))
+        return Memory(root(problem.ops[i].outputs.front()), -1);
     for (uint32_t before : plan.before[makerOf(root(value))])
       if (int64_t(before) <= at)
         clone = std::max<int64_t>(clone, before);
@@ -144,8 +154,10 @@ inline RecomputeProblem layered(int64_t layers, uint64_t bytes) {
   return builder.problem;
 }
 
+/// With `fetches` some of the values that the backward reads come from elsewhere,
+/// two ops ahead.
 inline RecomputeProblem randomProblem(std::mt19937 &random, int64_t forwardOps,
-                               bool ties) {
+                                      bool ties, bool fetches = false) {
   ProblemBuilder builder;
   std::vector<uint32_t> values;
   for (int64_t i = 0; i < forwardOps; ++i) {
@@ -166,6 +178,9 @@ inline RecomputeProblem randomProblem(std::mt19937 &random, int64_t forwardOps,
   }
   uint32_t gradient = builder.backward({values.back()}, 64);
   for (int64_t i = forwardOps; i-- > 0;) {
+    if (fetches && i >= 2 && random() % 2 &&
+        builder.problem.values[values[i - 2]].partOf == kNoValue)
+      values[i - 2] = builder.fetch(values[i - 2]);
     std::vector<uint32_t> inputs = {gradient};
     if (random() % 3)
       inputs.push_back(values[i]);

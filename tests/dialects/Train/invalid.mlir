@@ -189,3 +189,19 @@ train.step accumulate batch 1 length 4 [] {
   %p = train.scatter_gradient @w, %w : (tensor<8x64xf32>) -> tensor<128xf32>
   train.accumulate @w, %p : tensor<128xf32>
 }
+
+// -----
+
+func.func @copy_to_host_c1(%x: tensor<8x64xf32>) {
+  // expected-error @+1 {{(C1) cannot be -1 copies behind}}
+  %h = train.copy_to_host %x behind -1 : tensor<8x64xf32>
+  return
+}
+
+// -----
+
+func.func @copy_from_host_c1(%x: tensor<8x64xf32>) {
+  // expected-error @+1 {{(C1) expects what train.copy_to_host makes}}
+  %y = train.copy_from_host %x : tensor<8x64xf32>
+  return
+}

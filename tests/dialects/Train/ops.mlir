@@ -43,6 +43,10 @@ train.step accumulate batch 2 length 4 ["ids"] {
   %again = train.decode_rows %codes, %scales : (tensor<2x4x64xi8>, tensor<2x4x1xf32>) -> tensor<2x4x64xf32>
   // CHECK: train.left_by_codes %{{.*}}, %[[CODES]], %[[SCALES]] : (tensor<2x4x64xf32>, tensor<2x4x64xi8>, tensor<2x4x1xf32>) -> tensor<2x4x64xf32>
   %left = train.left_by_codes %x, %codes, %scales : (tensor<2x4x64xf32>, tensor<2x4x64xi8>, tensor<2x4x1xf32>) -> tensor<2x4x64xf32>
+  // CHECK: %[[HOST:.*]] = train.copy_to_host %{{.*}} behind 3 {layer = 1 : i64} : tensor<2x4x64xf32>
+  %host = train.copy_to_host %x behind 3 {layer = 1 : i64} : tensor<2x4x64xf32>
+  // CHECK: train.copy_from_host %[[HOST]] : tensor<2x4x64xf32>
+  %back = train.copy_from_host %host : tensor<2x4x64xf32>
   // CHECK: train.accumulate @a, %[[V]] : tensor<8x64xf32>
   train.accumulate @a, %v : tensor<8x64xf32>
   // CHECK: %[[PIECE:.*]] = train.scatter_gradient @pieces, %[[V]] : (tensor<8x64xf32>) -> tensor<176xf32>

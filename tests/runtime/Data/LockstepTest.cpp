@@ -51,12 +51,13 @@ TEST(Dataset, InLockstepRanksHaveTheLargestShape) {
   const CompiledVariants padded = {2, {2, 4, 8}, 20}, packed = {1, {8}, 20},
                          free = {2, {2, 4, 8}, 20, {2, 4, 8, 16}};
   for (const CompiledVariants &variants : {padded, packed, free})
-    for (const StepShape shape : {StepShape{2, 2}, {1, 3}, {2, 4}}) {
+    for (const StepShape &shape : {StepShape{2, 2}, {1, 3}, {2, 4}}) {
       auto data = open(rows, variants, {.seed = 1, .packing = variants.batch == 1});
       StepShape together = shape;
       together.inLockstep = true;
       for (int64_t step = 0; step < 3; ++step)
-        for (int64_t k = 0; k < data->schedule().microBatches(step, shape); ++k)
+        for (int64_t k = 0;
+             k < data->schedule().microBatches(step, shape) / shape.ranks; ++k)
           expectLockstep(
               shape,
               [&](int64_t rank, const StepShape &as) {

@@ -77,6 +77,22 @@ TEST(StepPacking, PairsCountWhereAttentionDoes) {
             (StepPlan{{0}, {1, 2, 3}}));
 }
 
+TEST(StepPacking, FasterRanksGetMoreTokens) {
+  // One micro-batch each: the lines are longer.
+  PackingShape shape = {{16, 32, 48, 64}, 8, 1, 2, {1, 0}, {3, 1}};
+  const Lengths lengths(8, 8);
+  StepPlan plan = packStep(lengths, shape);
+  expectWhole(plan, lengths, shape);
+  EXPECT_EQ(plan[0].size(), 6u);
+  EXPECT_EQ(plan[1].size(), 2u);
+  // As many as go into a line, and the others where there is room.
+  shape.rows = 5;
+  shape.buckets = {40};
+  plan = packStep(lengths, shape);
+  expectWhole(plan, lengths, shape);
+  EXPECT_EQ(plan[0].size(), 5u);
+}
+
 TEST(StepPacking, FullRowsStayAsTheyAre) {
   const PackingShape shape = {{64, 128}, 2, 3, 2, {1, 0}};
   const Lengths lengths(12, 64);
@@ -108,6 +124,9 @@ TEST(StepPacking, RandomStepsAreWholeAndNeverDearerThanPadded) {
         std::unique(shape.buckets.begin(), shape.buckets.end()),
         shape.buckets.end());
     shape.costs = {1, 0.001 * static_cast<double>(below(20))};
+    PackingShape unequal = shape;
+    for (int64_t rank = 0; rank < shape.ranks; ++rank)
+      unequal.speeds.push_back(1 + static_cast<double>(below(5)));
     Lengths lengths(
         below(shape.rows * shape.accumulation * shape.ranks + 1));
     for (int64_t &length : lengths)
@@ -122,5 +141,6 @@ TEST(StepPacking, RandomStepsAreWholeAndNeverDearerThanPadded) {
       given[row / shape.rows].push_back(static_cast<int64_t>(row));
     EXPECT_LE(costOf(plan, lengths, shape), costOf(given, lengths, padded));
     EXPECT_EQ(plan, packStep(lengths, shape));
+    expectWhole(packStep(lengths, unequal), lengths, unequal);
   }
 }

@@ -199,6 +199,32 @@ TEST_F(DeviceProfileTest, ReadsMeasuredKernels) {
             std::string::npos);
 }
 
+TEST_F(DeviceProfileTest, ReadsMeasuredLinks) {
+  const auto with = [&](const std::string &links) {
+    return profileWith("cores", "8, \"links\": {" + links + "}");
+  };
+  const std::string window = R"("window": {"message_us": 12, "gbps": 9.5})";
+  StatusOr<DeviceProfile> some = read(with(window));
+  ASSERT_TRUE(some.isOk()) << some.status().message();
+  EXPECT_EQ(some->links.window->messageMicroseconds, 12);
+  EXPECT_EQ(some->links.window->gbps, 9.5);
+  EXPECT_FALSE(some->links.sockets || some->links.network);
+  some = read(with(R"("network": {"ranks_per_node": 4, "message_us": 60,
+                                  "gbps": 1.1})"));
+  ASSERT_TRUE(some.isOk()) << some.status().message();
+  EXPECT_EQ(some->links.ranksPerNode, 4);
+  EXPECT_EQ(some->links.network->gbps, 1.1);
+  EXPECT_FALSE(read(profileWith("", ""))->links.areMeasured());
+  EXPECT_NE(errorOf(with(R"("network": {"message_us": 60, "gbps": 1})"))
+                .find("key 'links.network.ranks_per_node' is missing"),
+            std::string::npos);
+  EXPECT_NE(errorOf(with(R"("sockets": {"message_us": 60, "gbps": 0})"))
+                .find("key 'links.sockets.gbps' is 0"),
+            std::string::npos);
+  EXPECT_NE(errorOf(with(R"("bus": 1)")).find("unknown key 'links.bus'"),
+            std::string::npos);
+}
+
 TEST_F(DeviceProfileTest, KnownCardsHaveNames) {
   for (std::string_view name : knownCards()) {
     StatusOr<DeviceProfile> card = findDeviceProfile(std::string(name));

@@ -2,10 +2,11 @@
 
 // What --calibrate writes on this machine can be read again.
 
-#include "runtime/Predict/Calibrate.h"
+#include "runtime/Predict/CalibrationRun.h"
 
 #include <gtest/gtest.h>
 
+#include "runtime/Predict/Calibrate.h"
 #include "tests/runtime/TemporaryFolder.h"
 
 using namespace qlora;
@@ -14,10 +15,11 @@ using namespace qlora;
 TEST(Calibrate, MeasuresEveryRate) {
   const TemporaryFolder folder;
   const std::string path = folder.path("device.json");
-  const StatusOr<std::string> text = calibrate(path, 1);
+  const StatusOr<std::string> text = runCalibration({path, 1, ""}, {}, {});
   ASSERT_TRUE(text.isOk()) << text.status().message();
   const StatusOr<DeviceProfile> profile = readDeviceProfile(path);
   ASSERT_TRUE(profile.isOk()) << profile.status().message();
   EXPECT_EQ(profile->cpu, profileOfThisMachine().cpu);
   EXPECT_TRUE(profile->kernels.has_value());
+  EXPECT_FALSE(profile->links.areMeasured());
 }

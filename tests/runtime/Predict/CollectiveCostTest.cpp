@@ -85,5 +85,53 @@ TEST(CollectiveCost, RanksOfACpuMeetForEachMiB) {
   EXPECT_DOUBLE_EQ(meetings(QLORA_COLLECTIVE_ALL_GATHER, 4, 4), 3 * once);
 }
 
+/// Three machines of two ranks: a message in a window takes 1 us, by a socket
+/// 2, over the network 100.
+DeviceProfile measured() {
+  DeviceProfile device = cpu();
+  device.links.window = {1, 2};
+  device.links.sockets = {2, 0.5};
+  device.links.network = {100, 0.1};
+  device.links.ranksPerNode = 2;
+  return device;
+}
+
+TEST(CollectiveCost, MeasuredRanksOfAMachineHaveTheirRates) {
+  const Demand sum = collectiveDemand(QLORA_COLLECTIVE_ALL_REDUCE,
+                                      2.0 * (1 << 20), 2, measured());
+  EXPECT_DOUBLE_EQ(sum.memory, 5.5 * 2 * (1 << 20) / 2e9);
+  EXPECT_DOUBLE_EQ(sum.launch, 2 * 2 * 1e-6); // two rounds, two meetings
+  const Demand exchange =
+      collectiveDemand(QLORA_COLLECTIVE_ALL_TO_ALL, 4e6, 2, measured());
+  // Half of it is sent, and packing counts as much.
+  EXPECT_DOUBLE_EQ(exchange.memory, (2e6 + 2e6) / 5e8);
+  EXPECT_DOUBLE_EQ(exchange.launch, 2e-6);
+  EXPECT_EQ(exchange.serial, 0);
+}
+
+TEST(CollectiveCost, BetweenMachinesARingTakesNoTurns) {
+  const auto demand = [](unsigned kind, int64_t ranks, int64_t stride) {
+    return collectiveDemand(kind, 1 << 20, ranks, measured(), stride);
+  };
+  // Of six ranks 2 * 6 - 3 slots and one for each of 4 chunks; the bytes twice,
+  // and 8 times a chunk that is on its way to the last rank and back.
+  const Demand sum = demand(QLORA_COLLECTIVE_ALL_REDUCE, 6, 1);
+  EXPECT_EQ(sum.memory, 0);
+  EXPECT_DOUBLE_EQ(sum.launch, 13 * 100e-6);
+  EXPECT_DOUBLE_EQ(sum.serial, 4.0 * (1 << 20) / 1e8);
+  // Of two the data once, and a chunk; each is the first, or the second, of its machine.
+  EXPECT_DOUBLE_EQ(demand(QLORA_COLLECTIVE_ALL_REDUCE, 2, 2).serial,
+                   1.25 * (1 << 20) / 1e8);
+  EXPECT_EQ(demand(QLORA_COLLECTIVE_ALL_REDUCE, 2, 1).serial, 0);
+  EXPECT_DOUBLE_EQ(demand(QLORA_COLLECTIVE_ALL_GATHER, 4, 1).seconds(),
+                   3 * 100e-6 + 0.75 * (1 << 20) / 1e8);
+  EXPECT_DOUBLE_EQ(demand(QLORA_COLLECTIVE_ALL_TO_ALL, 4, 1).seconds(),
+                   3 * 100e-6 + 1.5 * (1 << 20) / 1e8);
+  EXPECT_DOUBLE_EQ(demand(QLORA_COLLECTIVE_BROADCAST, 4, 1).seconds(),
+                   6 * 100e-6 + 1.5 * (1 << 20) / 1e8);
+  EXPECT_DOUBLE_EQ(demand(QLORA_COLLECTIVE_SEND, 2, 3).seconds(),
+                   100e-6 + (1 << 20) / 1e8);
+}
+
 } // namespace
 } // namespace qlora

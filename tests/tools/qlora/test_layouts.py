@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""--parallel auto, from the command to a run: who is told what, and what is
-kept."""
+"""--parallel auto and --device-map, from the command to a run: who is told what,
+and what is kept."""
 
 import os
 import unittest
@@ -51,6 +51,32 @@ class LayoutsTest(QloraTest):
                                 LOCAL_WORLD_SIZE="4")
         compiler, _ = self.commands("--parallel=auto")
         self.assertIn("--ranks=4", compiler)
+
+    def test_a_device_map_is_of_the_ranks_that_there_are(self):
+        compiler, runner = self.commands("--device-map=auto", "--gpus=2",
+                                         "--global-batch-size=8")
+        self.assertLessEqual({"--device-map=auto", "--ranks=2"}, set(compiler))
+        # The two have the same rows.
+        self.assertIn("--global-batch-size=8", runner)
+        done = self.run_qlora("plan", MODEL, DATA, *SMALL, "--device-map=auto",
+                              "--gpus=2")
+        self.assertIn("pipeline parallel, 2 stages", done.stdout)
+        done = self.run_qlora("plan", MODEL, DATA, *SMALL, "--device-map=auto")
+        self.assertNotIn("pipeline", done.stdout)
+
+    def test_one_gpu_is_one_whatever_a_configuration_says(self):
+        with open(os.path.join(self.folder, "train.yaml"), "w",
+                  encoding="utf-8") as file:
+            file.write(f"model_name_or_path: {MODEL}\ntrain_file: {DATA}\n"
+                       "max_length: 64\nlora_r: 2\nparallel: fsdp=2\n"
+                       "device_map: auto\n")
+        done = self.run_qlora("plan", "train.yaml", "--force-single-gpu")
+        self.assertNotIn("pieces", done.stdout)
+        self.assertNotIn("stages", done.stdout)
+        done = self.run_qlora("plan", "train.yaml", "--force-single-gpu",
+                              "--gpus=2", code=1)
+        self.assertIn("--force-single-gpu is for one rank, and --gpus says 2",
+                      done.stderr)
 
     def test_machines_are_told_to_who_asks(self):
         machines = ["--target=cuda", "--gpus-per-node=4", "--network=400Gb"]

@@ -8,6 +8,7 @@
 // Numbers of rows come from a kernel before; one out of range is as if it were
 // not there.
 
+#include "runtime/Kernels/Cuda/Device/Groups.cuh"
 #include "runtime/Kernels/Cuda/Device/Lanes.cuh"
 
 constexpr int kExpertThreads = 256;
@@ -268,27 +269,6 @@ QLORA_EXPERT_KERNEL(qlora_choice_grad_bf16, choiceGrad<qlora_bf16>)
 constexpr int kGroupTile = 32;
 constexpr int kTileSums = kGroupTile * kGroupTile / kExpertThreads;
 
-/// Tile `number` of all groups' rows: rows [first, end) of `group`; `group` is
-/// the count of groups for rows behind theirs, or none where first is end.
-struct GroupRows {
-  int64_t group, first, end;
-
-  QLORA_DEVICE GroupRows of(const void *offsets, int64_t groups, int64_t rows,
-                            int64_t number) {
-    for (int64_t group = 0; group < groups; ++group) {
-      const int64_t begin = qlora_load_i32(offsets, group);
-      const int64_t end = qlora_load_i32(offsets, group + 1);
-      const int64_t tiles = (end - begin + kGroupTile - 1) / kGroupTile;
-      if (number < tiles)
-        return {group, begin + number * kGroupTile, end};
-      number -= tiles;
-    }
-    const int64_t first =
-        qlora_load_i32(offsets, groups) + number * kGroupTile;
-    return {groups, first < rows ? first : rows, rows};
-  }
-};
-
 using GroupTile = float[kGroupTile][kGroupTile + 1];
 
 /// Constants: those of the op; rows and columns are of all groups. W is buffer
@@ -302,9 +282,9 @@ QLORA_DEVICE void groupedMatmul(const qlora_cuda_args &args, GroupTile &a,
   const int64_t columns = isLast ? c[3] / c[1] : c[3];
   const int64_t n = isForward ? rows : columns, k = isForward ? columns : rows;
   const int64_t across = (n + kGroupTile - 1) / kGroupTile;
-  const GroupRows mine =
-      GroupRows::of(args.buffers[2], c[1], c[0], blockIdx.x / across);
-  if (mine.first < 0 || mine.first >= mine.end || mine.end > c[0])
+  const GroupRows mine = groupRowsOf<kGroupTile>(args.buffers[2], c[1], c[0],
+                                                 blockIdx.x / across);
+  if (!mine.areAmong(c[0]))
     return;
   const int64_t steps = mine.group == c[1] ? 0 : k;
   const int64_t left = blockIdx.x % across * kGroupTile;

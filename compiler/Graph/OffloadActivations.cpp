@@ -1,0 +1,350 @@
+// SPDX-License-Identifier: MIT
+
+// offload-activations: what the backward reads of a layer's forward waits in
+// host memory.
+//
+//   %x  = model.add %a, %b                      // the forward of layer 0 ends
+//   ...
+//   %d1 = ...                                   // the backward of layer 2
+//   %d0 = model.rms_norm_grad %x, ...           // the backward of layer 1
+//
+// becomes
+//
+//   %x  = model.add %a, %b
+//   %h  = train.copy_to_host %x behind 1        // %x dies in the forward
+//   ...
+//   %x2 = train.copy_from_host %h               // on its way beside layer 2
+//   %d1 = ...
+//   %d0 = model.rms_norm_grad %x2, ...
+//
+// Candidates are whole values (no ranges of others) that the forward makes of
+// the step's inputs, and that one zone of the backward alone reads
+// (StepProblem.h): no weights, nothing made of weights alone, and no tables
+// that all layers read. What the first layer of the backward reads would be
+// back at once, and stays. Those of a zone, in this order:
+//
+//   1. what crosses from one layer to another: no recomputation makes it of
+//      anything smaller, and all recomputation begins with it;
+//   2. all others, by the seconds of their ops per byte: what is cheap to
+//      compute again is left to rematerialize.
+//
+// They are taken as long as their copies take no longer than the forward of the
+// layer, and than what the backward does in the zone before. So no queue waits
+// for them, and under a memory limit they cost nothing where recomputing would.
+// The rest stays, for rematerialize to keep or to compute again. Of what is
+// copied two layers are on the card at a time, which is more than the tightest
+// limits leave: where no plan fits so, the driver asks for what crosses alone
+// (`crossing`), hidden or not, and all else is computed again.
+//
+// A fetch is issued where the zone before that of its readers begins, so what
+// is back and not used up is never more than that of two layers. In the other
+// direction the next layer may run before a copy is done, but none after it
+// (`behind`).
+
+#include "compiler/Decisions.h"
+#include "compiler/Graph/OpCost.h"
+#include "compiler/Graph/StepMemory.h"
+#include "compiler/Graph/StepProblem.h"
+#include "compiler/Passes.h"
+
+#include "mlir/IR/Remarks.h"
+
+#include <map>
+
+using namespace mlir;
+using namespace qlora;
+using namespace qlora::model;
+using namespace qlora::train;
+
+namespace qlora {
+#define GEN_PASS_DEF_OFFLOADACTIVATIONS
+#include "compiler/Passes.h.inc"
+} // namespace qlora
+
+namespace {
+
+/// A value that may wait in host memory.
+struct Candidate {
+  Value value;
+  size_t reader = 0; ///< the first in the backward, by its place in the step
+  int64_t bytes = 0;
+  double seconds = 0; ///< of its op
+  bool crosses = false;
+};
+
+class OffloadActivationsPass
+    : public qlora::impl::OffloadActivationsBase<OffloadActivationsPass> {
+public:
+  using OffloadActivationsBase::OffloadActivationsBase;
+
+private:
+  void runOnOperation() override;
+  FailureOr<DeviceProfile> profileOfCard();
+};
+
+/// One accumulate step.
+class ActivationCopies {
+public:
+  ActivationCopies(StepOp step, const DeviceProfile &device)
+      : step(step), device(device), zones(zonesOf(step)), memory(step) {
+    for (Operation &op : step.getBody().front())
+      positions[&op] = positions.size();
+  }
+
+  void findCandidates(bool withFirstZone, bool onlyCrossing);
+  void measure(bool withWeights);
+  /// Leaves those that are taken, zone by zone.
+  void choose(bool onlyHidden);
+  void insert();
+
+  DictionaryAttr facts(StringRef values);
+  int64_t count() const;
+
+private:
+  void findZones();
+  bool isWhole(Value value) const;
+  std::optional<unsigned> zoneOfReaders(Value value) const;
+  void addCandidate(OpResult value, unsigned zone);
+  void insertZone(unsigned zone, ArrayRef<Candidate> values);
+
+  StepOp step;
+  const DeviceProfile &device;
+  const StepZones zones;
+  const StepMemory memory;
+  DenseMap<Operation *, size_t> positions;
+  std::map<unsigned, SmallVector<Candidate>>
+      ofZones;                       ///< by that of the readers
+  std::map<unsigned, double> covers; ///< seconds for the copies of a zone
+  std::map<unsigned, int64_t> layers;
+  std::map<unsigned, Operation *> begins; ///< of zones
+  int64_t candidates = 0;
+};
+
+} // namespace
+
+//===----------------------------------------------------------------------===//
+// Which may
+//===----------------------------------------------------------------------===//
+
+/// Of all readers in the backward; nothing where there are several, or none.
+std::optional<unsigned> ActivationCopies::zoneOfReaders(Value value) const {
+  std::optional<unsigned> zone;
+  for (Operation *user : value.getUsers()) {
+    if (!isBackward(user))
+      continue;
+    const unsigned found = zones.lookup(user);
+    if (zone && *zone != found)
+      return std::nullopt;
+    zone = found;
+  }
+  return zone;
+}
+
+void ActivationCopies::addCandidate(OpResult value, unsigned zone) {
+  Candidate candidate{value, positions.size(), tensorBytes(tensorOf(value)),
+                      secondsOf(value.getOwner(), device), false};
+  for (Operation *user : value.getUsers())
+    if (isBackward(user))
+      candidate.reader = std::min(candidate.reader, positions.lookup(user));
+  candidate.crosses = layerOf(value.getOwner()) != layers.at(zone);
+  ofZones[zone].push_back(candidate);
+  ++candidates;
+}
+
+void ActivationCopies::findZones() {
+  for (Operation &op : step.getBody().front()) {
+    if (!isBackward(&op))
+      continue;
+    const unsigned zone = zones.lookup(&op);
+    begins.try_emplace(zone, &op);
+    if (layerOf(&op) >= 0)
+      layers.try_emplace(zone, layerOf(&op));
+  }
+}
+
+/// Whether memory of its own, of nothing but it, holds a value.
+bool ActivationCopies::isWhole(Value value) const {
+  return memory.wholeOf(value) == value && !memory.rootOf(value).outside &&
+         llvm::none_of(value.getUsers(), isView);
+}
+
+void ActivationCopies::findCandidates(bool withFirstZone, bool onlyCrossing) {
+  findZones();
+  DenseSet<Value> ofInputs(step.getBody().args_begin(),
+                           step.getBody().args_end());
+  for (Operation &op : step.getBody().front()) {
+    if (isBackward(&op) || isReference(&op) ||
+        llvm::none_of(op.getOperands(),
+                      [&](Value value) { return ofInputs.contains(value); }))
+      continue;
+    ofInputs.insert_range(op.getResults());
+    for (OpResult value : op.getResults()) {
+      const std::optional<unsigned> zone = zoneOfReaders(value);
+      if (!zone || !layers.contains(*zone) || isView(&op) || !isWhole(value) ||
+          (*zone == layers.begin()->first && !withFirstZone))
+        continue;
+      if (layerOf(&op) != layers.at(*zone) || !onlyCrossing)
+        addCandidate(value, *zone);
+    }
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// Which are worth it
+//===----------------------------------------------------------------------===//
+
+/// What the copies of each zone's values hide behind: the forward of their
+/// layer, and what is done in the zone before; less what the bus carries there
+/// anyway.
+void ActivationCopies::measure(bool withWeights) {
+  std::map<int64_t, double> forward, bus; // by layer
+  std::map<unsigned, double> backward;
+  DenseSet<std::pair<Attribute, int64_t>> weights;
+  for (Operation &op : step.getBody().front()) {
+    const int64_t layer = layerOf(&op);
+    if (isBackward(&op))
+      backward[zones.lookup(&op)] += secondsOf(&op, device);
+    else if (!isReference(&op))
+      forward[layer] += secondsOf(&op, device);
+    for (Value operand : op.getOperands())
+      if (auto weight = operand.getDefiningOp<WeightOp>();
+          withWeights && weight &&
+          weights.insert({weight.getParameterAttr(), layer}).second)
+        bus[layer] += busSeconds(double(tensorBytes(tensorOf(weight))), device);
+  }
+  for (auto [zone, layer] : layers)
+    covers[zone] = std::min(forward[layer], zone > 0 ? backward[zone - 1] : 0) -
+                   bus[layer];
+}
+
+void ActivationCopies::choose(bool onlyHidden) {
+  for (auto &[zone, values] : ofZones) {
+    llvm::stable_sort(values, [](const Candidate &a, const Candidate &b) {
+      if (a.crosses != b.crosses)
+        return a.crosses;
+      return a.seconds * double(b.bytes) > b.seconds * double(a.bytes);
+    });
+    double room = covers.at(zone);
+    llvm::erase_if(values, [&](const Candidate &value) {
+      const double seconds = busSeconds(double(value.bytes), device);
+      const bool isTaken = !onlyHidden || seconds <= room;
+      if (isTaken)
+        room -= seconds;
+      return !isTaken;
+    });
+  }
+}
+
+int64_t ActivationCopies::count() const {
+  int64_t count = 0;
+  for (const auto &[zone, values] : ofZones)
+    count += values.size();
+  return count;
+}
+
+//===----------------------------------------------------------------------===//
+// The copies
+//===----------------------------------------------------------------------===//
+
+/// The op that a copy of `value` goes behind: row ops that follow at once may
+/// be fused with the one that makes it.
+static Operation *placeOfCopy(Value value) {
+  Operation *place = value.getDefiningOp();
+  while (Operation *next = place->getNextNode()) {
+    if (isBackward(next) || !(isa<RowOp>(next) || isView(next)))
+      break;
+    place = next;
+  }
+  return place;
+}
+
+void ActivationCopies::insertZone(unsigned zone, ArrayRef<Candidate> values) {
+  Operation *begin =
+      begins.contains(zone - 1) ? begins.at(zone - 1) : begins.at(zone);
+  for (const Candidate &candidate : values) {
+    Value value = candidate.value;
+    OpBuilder builder(step.getContext());
+    builder.setInsertionPointAfter(placeOfCopy(value));
+    auto copy = CopyToHostOp::create(builder, value.getLoc(), value,
+                                     int64_t(values.size()) - 1);
+    copyStage(value.getDefiningOp(), copy);
+    builder.setInsertionPoint(begin);
+    // Of no layer, so that it begins no zone.
+    auto fetch = CopyFromHostOp::create(builder, value.getLoc(), copy);
+    setPhase(fetch, StepPhase::Backward);
+    value.replaceUsesWithIf(
+        fetch, [](OpOperand &use) { return isBackward(use.getOwner()); });
+  }
+}
+
+/// Fetches are issued in the order in which they are read.
+void ActivationCopies::insert() {
+  for (auto &[zone, values] : ofZones) {
+    llvm::stable_sort(values, [](const Candidate &a, const Candidate &b) {
+      return a.reader < b.reader;
+    });
+    insertZone(zone, values);
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// The pass
+//===----------------------------------------------------------------------===//
+
+DictionaryAttr ActivationCopies::facts(StringRef values) {
+  int64_t bytes = 0, crossing = 0;
+  for (const auto &[zone, taken] : ofZones)
+    for (const Candidate &value : taken) {
+      bytes += value.bytes;
+      crossing += value.crosses;
+    }
+  return Facts(step.getContext())
+      .add("values", values)
+      .add("batch", step.getBatch())
+      .add("length", step.getLength())
+      .add("candidates", candidates)
+      .add("copied", count())
+      .add("crossing", crossing)
+      .add("bytes", bytes)
+      .get();
+}
+
+/// Which has memory of its own, and a bus.
+FailureOr<DeviceProfile> OffloadActivationsPass::profileOfCard() {
+  StatusOr<DeviceProfile> device = deviceProfileOrDefault(profile, target);
+  if (!device.isOk())
+    return getOperation().emitError(device.status().message());
+  if (!device->gpu)
+    return getOperation().emitError("expects a target with memory of its own, "
+                                    "but '")
+           << target << "' has that of the host";
+  return *device;
+}
+
+void OffloadActivationsPass::runOnOperation() {
+  if (!llvm::is_contained({"none", "hidden", "crossing", "all"},
+                          StringRef(values.getValue()))) {
+    getOperation().emitError(
+        "expects none, hidden, crossing or all values, but "
+        "got '")
+        << values << "'";
+    return signalPassFailure();
+  }
+  if (values == "none" || getOperation().getKind() != StepKind::Accumulate)
+    return;
+  const FailureOr<DeviceProfile> device = profileOfCard();
+  if (failed(device))
+    return signalPassFailure();
+  const bool all = values == "all";
+  ActivationCopies copies(getOperation(), *device);
+  copies.findCandidates(/*withFirstZone=*/all,
+                        values == "crossing" || (blocks && !all));
+  copies.measure(weights);
+  copies.choose(/*onlyHidden=*/values == "hidden");
+  copies.insert();
+  valuesCopied += copies.count();
+  recordDecision(getOperation(), getArgument(), copies.facts(values));
+  remark::analysis(getOperation().getLoc(),
+                   remark::RemarkOpts::name("copied").category(getArgument()))
+      << remark::add("{0} values wait in host memory", copies.count());
+}

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: MIT
+
+// A word or a file, and the mesh that it means.
+
+#include "runtime/Base/DeviceMap.h"
+
+#include <algorithm>
+#include <set>
+
+#include <nlohmann/json.hpp>
+
+#include "runtime/Base/UserFiles.h"
+
+namespace qlora {
+
+/// The number of a device in a map.
+static StatusOr<int64_t> deviceOf(const std::string &path,
+                                  const std::string &module,
+                                  const nlohmann::json &value) {
+  if (value.is_number_integer() && value >= 0 && value < 65536)
+    return value.get<int64_t>();
+  if (value == "cpu" || value == "disk")
+    return Status::invalid("'{}' has '{}' on the {}: every layer is computed on "
+                           "a GPU; --offload base keeps frozen weights in host "
+                           "memory",
+                           path, module, value.get<std::string>());
+  return Status::invalid("'{}': the device of '{}' is {}; give the number of a "
+                         "GPU, from 0 on",
+                         path, module, value.dump());
+}
+
+/// The devices that a file names: 0 to N - 1.
+static StatusOr<int64_t> devicesOf(const std::string &path,
+                                   const nlohmann::json &map) {
+  if (!map.is_object() || map.empty())
+    return Status::invalid("'{}' is no device map, which is a JSON object such as "
+                           "{{\"model.embed_tokens\": 0, \"model.layers.0\": 0, "
+                           "\"lm_head\": 1}}; auto and balanced need none",
+                           path);
+  std::set<int64_t> devices;
+  for (const auto &[module, value] : map.items()) {
+    QLORA_ASSIGN_OR_RETURN(const int64_t device,
+                           deviceOf(path, module, value));
+    devices.insert(device);
+  }
+  const int64_t count = std::ssize(devices);
+  if (*devices.rbegin() != count - 1)
+    return Status::invalid("'{}' names GPU {} and {} in all; number them from 0 "
+                           "on, without a gap",
+                           path, *devices.rbegin(), count);
+  return count;
+}
+
+static StatusOr<ParallelMesh> withStages(ParallelMesh mesh, int64_t stages,
+                                         const Options &options) {
+  if (mesh.stages > 1 && mesh.stages != stages)
+    return Status::invalid("--device-map is for {} devices, and {} says pp={}; "
+                           "leave one of them out",
+                           stages, options.spelling("parallel"), mesh.stages);
+  mesh.stages = stages;
+  return ParallelMesh::parse(mesh.text()); // what goes with a pipeline
+}
+
+Status checkForcedSingle(const Options &options) {
+  const std::string parallel = options.text("parallel");
+  if (options.source("parallel") != Options::Source::kCommandLine ||
+      parallel == "none")
+    return Status::ok();
+  return Status::invalid("--force-single-gpu is for one rank, and {} says {}; leave "
+                         "one of them out",
+                         options.spelling("parallel"), parallel);
+}
+
+StatusOr<MappedMesh> mappedMesh(const Options &options,
+                                const std::string &given, int64_t ranks) {
+  MappedMesh result;
+  QLORA_ASSIGN_OR_RETURN(result.mesh,
+                         ParallelMesh::parse(options.text("parallel")));
+  if (given.empty())
+    return result;
+  if (given == "auto" || given == "balanced" || given == "sequential") {
+    const int64_t together = result.mesh.size();
+    if (ranks % together != 0)
+      return Status::invalid("--device-map {}: {} ranks are no multiple of the {} "
+                             "that {} {} needs",
+                             given, ranks, together,
+                             options.spelling("parallel"), result.mesh.text());
+    const int64_t stages =
+        result.mesh.stages > 1 ? result.mesh.stages : ranks / together;
+    if (given == "sequential" && stages > 1 &&
+        options.value("memory_limit") == 0)
+      return Status::invalid("--device-map sequential fills one GPU after the "
+                             "other; say with --memory-limit how much of each, or "
+                             "use balanced");
+    result.map = given == "sequential" ? given : "balanced";
+    QLORA_ASSIGN_OR_RETURN(result.mesh,
+                           withStages(result.mesh, stages, options));
+    return result;
+  }
+  QLORA_ASSIGN_OR_RETURN(const std::string text, readWholeFile(given));
+  const nlohmann::json map =
+      nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  QLORA_ASSIGN_OR_RETURN(const int64_t stages, devicesOf(given, map));
+  result.map = map.dump();
+  QLORA_ASSIGN_OR_RETURN(result.mesh,
+                         withStages(result.mesh, stages, options));
+  if (stages == 1)
+    result.map = "balanced";
+  return result;
+}
+
+} // namespace qlora

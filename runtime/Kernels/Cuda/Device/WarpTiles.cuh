@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: MIT
+
+// What kernels on tensor cores have in common: bf16 tiles in shared memory, and
+// the sums of a warp.
+
+#ifndef QLORA_RUNTIME_KERNELS_CUDA_DEVICE_WARPTILES_CUH
+#define QLORA_RUNTIME_KERNELS_CUDA_DEVICE_WARPTILES_CUH
+
+#include "runtime/Kernels/Cuda/Device/TensorCore.cuh"
+
+/// Rows of Width bf16, in words of 16 bytes. Word w of row r lies at
+/// w ^ (r % 8), so that the eight rows of a matrix, which are read or written
+/// together, are in different banks. (Padding would, too, but takes more than
+/// the 48 KiB that a block has without asking.) Aligned to a row, so that the
+/// address of another word is the exclusive or with its number.
+template <int Rows, int Width> struct alignas(2 * Width) HalfTile {
+  static constexpr int kWords = Width / 8;
+  qlora_words words[Rows][kWords];
+
+  __device__ qlora_words &at(int row, int word) {
+    return words[row][word ^ (row % 8)];
+  }
+  /// What the calling lane gives for the matrices of 16 rows from `row` on:
+  /// its row and half of the first 16 dimensions. Words 2 k on are at ^ 32 k.
+  __device__ qlora_shared laneRow(int row) const {
+    const int lane = int(threadIdx.x) % kQloraWarp;
+    return qlora_shared_address(
+        &words[row + lane % 16][lane / 16 ^ (lane % 8)]);
+  }
+};
+
+/// 16 rows of a warp by Columns, f32: tile j has columns 8 j to 8 j + 7.
+template <int Columns> struct WarpSums {
+  static constexpr int kCount = Columns / 8;
+  qlora_sums tile[kCount];
+};
+
+#endif // QLORA_RUNTIME_KERNELS_CUDA_DEVICE_WARPTILES_CUH

@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: MIT
+
+// Who measures what, and the file.
+
+#include "runtime/Predict/CalibrationRun.h"
+
+#include <optional>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "runtime/Base/AtomicFile.h"
+#include "runtime/Base/Exceptions.h"
+#include "runtime/Predict/Calibrate.h"
+#include "runtime/Predict/LinkRates.h"
+#include "runtime/Predict/PredictionText.h"
+#include "runtime/Ranks/RankGroup.h"
+
+namespace qlora {
+
+/// Of a rank that has begun with more threads than CPUs, or on a machine that
+/// others use; one that is gone is noticed at once.
+static constexpr std::chrono::minutes kTimeout(10);
+
+namespace {
+/// What a rank needs before it meets the others.
+struct Prepared {
+  std::optional<DeviceProfile> profile; ///< that was given
+  std::optional<AtomicFile> file;       ///< of rank 0
+};
+} // namespace
+
+static StatusOr<DeviceProfile> readGiven(const std::string &path,
+                                         const RankEnvironment &env) {
+  if (env.worldSize == 1)
+    return Status::invalid("--calibrate with --device-profile measures what is "
+                           "between ranks alone; start several with --gpus N, "
+                           "or leave it out");
+  QLORA_ASSIGN_OR_RETURN(DeviceProfile given, readDeviceProfile(path));
+  if (given.gpu)
+    return Status::invalid("--calibrate measures ranks of CPUs, but '{}' is of "
+                           "the GPU {}",
+                           path, given.cpu);
+  return given;
+}
+
+static StatusOr<Prepared> prepare(const CalibrationRequest &request,
+                                  const RankEnvironment &env) {
+  if (env.worldSize % env.localWorldSize != 0)
+    return Status::invalid("--calibrate needs as many ranks on every machine, "
+                           "but of {} this one has {}",
+                           env.worldSize, env.localWorldSize);
+  Prepared prepared;
+  if (!request.profile.empty()) {
+    QLORA_ASSIGN_OR_RETURN(prepared.profile, readGiven(request.profile, env));
+  }
+  if (env.isMain()) {
+    QLORA_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::create(request.path));
+    prepared.file.emplace(std::move(file));
+  }
+  return prepared;
+}
+
+/// What was measured takes the place of what was known.
+static void replaceLinks(RankLinks &known, const RankLinks &measured) {
+  if (measured.window)
+    known.window = measured.window;
+  if (measured.sockets)
+    known.sockets = measured.sockets;
+  if (measured.network) {
+    known.network = measured.network;
+    known.ranksPerNode = measured.ranksPerNode;
+  }
+}
+
+/// The group TP was made of what the launcher said.
+static Status checkMachine(RankGroup &group) {
+  QLORA_ASSIGN_OR_RETURN(const LocalRanks here,
+                         LocalRanks::find(group.collectives()));
+  const int64_t said = group.mesh()[QLORA_GROUP_TP];
+  if (here.size() == said)
+    return Status::ok();
+  return Status::invalid("the launcher says that {} ranks are on this machine, "
+                         "but {} are; set LOCAL_WORLD_SIZE as it is, the same "
+                         "on every machine",
+                         said, here.size());
+}
+
+static StatusOr<std::string> measureAndWrite(const CalibrationRequest &request,
+                                             Prepared prepared,
+                                             RankGroup &group) {
+  QLORA_RETURN_IF_ERROR(checkMachine(group));
+  DeviceProfile device;
+  if (prepared.profile) {
+    device = std::move(*prepared.profile);
+  } else {
+    QLORA_ASSIGN_OR_RETURN(device, measureProfile(request.threads));
+  }
+  QLORA_ASSIGN_OR_RETURN(const RankLinks links, measureLinks(group));
+  replaceLinks(device.links, links);
+  if (!prepared.file)
+    return std::string();
+  const std::string text = profileJson(device).dump(2) + "\n";
+  QLORA_RETURN_IF_ERROR(prepared.file->write(text));
+  QLORA_RETURN_IF_ERROR(prepared.file->commit());
+  return text;
+}
+
+StatusOr<std::string> runCalibration(const CalibrationRequest &request,
+                                     const RankEnvironment &env,
+                                     FileDescriptor listening) {
+  auto prepared = prepare(request, env);
+  QLORA_ASSIGN_OR_RETURN(
+      RankGroup group,
+      RankGroup::join(env, std::move(listening), kTimeout,
+                      GroupSizes{{QLORA_GROUP_TP, env.localWorldSize}},
+                      prepared.status()));
+  // An exception must not get past the group, which tells the other ranks.
+  auto text = endExceptions("calibration", [&] {
+    return measureAndWrite(request, std::move(*prepared), group);
+  });
+  return text.isOk() ? text : group.end(text.status());
+}
+
+} // namespace qlora

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+
+// What plans need, and what a card has.
+
+#include "runtime/Session/ProgramChoice.h"
+
+#include "runtime/Device/Collectives.h"
+#include "runtime/Kernels/Cuda/CudaCard.h"
+#include "runtime/Module/ModuleLoader.h"
+
+namespace qlora {
+
+size_t largestThatFits(std::span<const uint64_t> planned, uint64_t free) {
+  size_t smallest = 0;
+  std::optional<size_t> best;
+  for (size_t i = 0; i < planned.size(); ++i) {
+    if (planned[i] < planned[smallest])
+      smallest = i;
+    if (planned[i] <= free && (!best || planned[i] > planned[*best]))
+      best = i;
+  }
+  return best.value_or(smallest);
+}
+
+static StatusOr<uint64_t> freeOnCard(int ordinal) {
+  QLORA_ASSIGN_OR_RETURN(const CudaDriver *driver, CudaDriver::open());
+  QLORA_ASSIGN_OR_RETURN(const CudaCard card, CudaCard::open(*driver, ordinal));
+  QLORA_ASSIGN_OR_RETURN(const CudaMemoryInfo memory, card.memory());
+  return memory.free;
+}
+
+StatusOr<std::string> chooseProgram(const std::vector<std::string> &programs,
+                                    const RankEnvironment &env) {
+  if (programs.size() == 1)
+    return programs[0];
+  std::vector<uint64_t> planned;
+  for (const std::string &program : programs) {
+    QLORA_ASSIGN_OR_RETURN(LoadedModule module, LoadedModule::open(program));
+    if (module.table().target != QLORA_TARGET_CUDA)
+      return Status::invalid("takes one program, but got '{}' and '{}': several "
+                             "are plans for cards of other sizes, and '{}' is "
+                             "for CPUs",
+                             programs[0], programs[1], program);
+    QLORA_RETURN_IF_ERROR(checkMesh(module, env.worldSize));
+    module.chooseRank(env.rank, env.worldSize);
+    uint64_t bytes = 0;
+    for (const qlora_arena &arena : module.arenas())
+      bytes += isOnHost(arena) ? 0 : arena.bytes;
+    planned.push_back(bytes);
+  }
+  QLORA_ASSIGN_OR_RETURN(const uint64_t free, freeOnCard(env.localRank));
+  return programs[largestThatFits(planned, free)];
+}
+
+} // namespace qlora

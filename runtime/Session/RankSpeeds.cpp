@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT
+
+// Cards by their names, and what a step takes on each.
+
+#include "runtime/Session/RankSpeeds.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <optional>
+
+#include "runtime/Base/Amounts.h"
+#include "runtime/Kernels/DeviceProfile.h"
+#include "runtime/Predict/StepPrediction.h"
+
+namespace qlora {
+
+static constexpr const char *kName = "rank_speeds";
+
+static bool areEqual(const auto &values) {
+  return std::ranges::adjacent_find(values, std::ranges::not_equal_to()) ==
+         values.end();
+}
+
+Status checkRankSpeeds(const Options &options, const LoadedModule &module,
+                       int64_t ranks) {
+  const std::vector<int64_t> given = options.lengths(kName);
+  if (given.empty())
+    return Status::ok();
+  const std::string name = options.spelling(kName);
+  if (std::ssize(given) != ranks)
+    return Status::invalid("{} has {} for {}: give one for each rank, in their "
+                           "order",
+                           name, formatCounted(std::ssize(given), "number"),
+                           formatCounted(ranks, "rank"));
+  if (!areEqual(given) && module.meetsInEntries())
+    return Status::invalid(
+        "{}: '{}' has ranks that share a model, which run the same micro-batches; "
+        "leave it out, or compile without --parallel{}",
+        name, module.path(),
+        module.stages() > 1 ? " (layers of a pipeline are dealt by the compiler's "
+                              "--stage-speeds)"
+                            : "");
+  if (!areEqual(given) && options.boolean("reproducible_reductions"))
+    return Status::invalid("{}: --reproducible-reductions deals the micro-batches "
+                           "of a step in one way; leave one of them out",
+                           name);
+  return Status::ok();
+}
+
+std::vector<double> givenSpeeds(const Options &options, int64_t ranks) {
+  const std::vector<int64_t> given = options.lengths(kName);
+  if (std::ssize(given) != ranks || areEqual(given))
+    return {};
+  return {given.begin(), given.end()};
+}
+
+/// Of one more micro-batch, without the update, which every rank does.
+static std::optional<double> secondsOn(const DeviceProfile &card,
+                                       const LoadedModule &module) {
+  double seconds = 0;
+  for (const int64_t microBatches : {1, 2}) {
+    const auto steps = predictSteps(module, {card, 1, microBatches});
+    if (!steps.isOk() || steps->empty())
+      return std::nullopt;
+    seconds = steps->back().seconds - seconds;
+  }
+  return seconds > 0 ? std::optional(seconds) : std::nullopt;
+}
+
+std::string wordOfCard(const std::string &card, const LoadedModule &module) {
+  const auto profile = profileOfCard(card);
+  const auto seconds = profile ? secondsOn(*profile, module) : std::nullopt;
+  return fmt::format("{}\n{}", card, seconds ? fmt::format("{:a}", *seconds) : "");
+}
+
+PredictedSpeeds speedsOf(const std::vector<std::string> &words) {
+  if (areEqual(words))
+    return {};
+  PredictedSpeeds predicted;
+  std::vector<std::string> cards;
+  std::string unknown;
+  for (const std::string &word : words) {
+    const size_t end = word.find('\n');
+    cards.push_back(word.substr(0, end));
+    const double seconds = std::strtod(word.c_str() + end + 1, nullptr);
+    if (seconds <= 0 && unknown.empty())
+      unknown = cards.back();
+    predicted.speeds.push_back(1 / seconds);
+  }
+  if (unknown.empty())
+    return areEqual(predicted.speeds) ? PredictedSpeeds() : predicted;
+  if (areEqual(cards))
+    return {};
+  return {{},
+          fmt::format("ranks have other cards than each other ({}), and nothing is "
+                      "known of '{}': each gets as many micro-batches; "
+                      "--rank-speeds says otherwise",
+                      fmt::join(cards, ", "), unknown)};
+}
+
+} // namespace qlora

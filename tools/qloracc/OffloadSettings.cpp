@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT
+
+// Names, and what does not go together.
+
+#include "tools/qloracc/OffloadSettings.h"
+
+#include "compiler/Support/TargetTraits.h"
+
+namespace qlora {
+
+Status fillOffload(const Options &o, CompileOptions &c) {
+  c.offloadEmbedding = o.text("offload_embedding");
+  for (const std::string &name : o.names("offload")) {
+    if (name == "embedding" && c.offloadEmbedding == "false")
+      return Status::invalid("--offload embedding and --offload-embedding false "
+                             "contradict each other; leave one of them out");
+    if (name == "embedding")
+      c.offloadEmbedding = "true";
+    else if (name == "base")
+      c.offloadBase = true;
+    else if (name == "optimizer")
+      c.offloadStates = true;
+    else if (name == "activations")
+      c.offloadActivations = true;
+    else
+      return Status::invalid("--offload: '{}' is none of activations, base, "
+                             "embedding and optimizer",
+                             name);
+  }
+  return Status::ok();
+}
+
+/// What a base in host memory goes with.
+static Status checkOffloadedBase(const CompilerSettings &settings) {
+  const CompileOptions &c = settings.compile;
+  if (c.trainsAll)
+    return Status::invalid("--offload base is of frozen weights, and "
+                           "--finetuning-type full has none; leave it out");
+  if (c.sharesModel() || settings.findsLayout)
+    return Status::invalid(
+        "--offload base is not there yet beside --parallel {}: each rank keeps "
+        "the whole base in host memory; leave one of them out, or divide what "
+        "is trained alone, with zero1=N or zero2=N",
+        settings.options.text("parallel"));
+  return Status::ok();
+}
+
+Status checkOffload(const CompilerSettings &settings) {
+  const CompileOptions &c = settings.compile;
+  const auto traits = targetTraits(c.target);
+  const bool hasOneMemory = traits && !traits->offloadsTables;
+  if ((c.offloadBase || c.offloadStates || c.offloadActivations) && hasOneMemory)
+    return Status::invalid("--offload needs --target cuda: a CPU has one memory");
+  if (c.offloadEmbedding == "true" && hasOneMemory)
+    return Status::invalid("--offload-embedding true needs --target cuda: a "
+                           "CPU has one memory");
+  if (c.copiedActivations == "all" && !c.offloadActivations)
+    return Status::invalid("--copied-activations all says which of the "
+                           "activations are copied; add --offload activations");
+  if (c.offloadActivations && c.stages > 1)
+    return Status::invalid(
+        "--offload activations is not there yet beside --parallel {}: chunks of "
+        "a pipeline save theirs at the same time; leave one of them out",
+        settings.options.text("parallel"));
+  return c.offloadBase ? checkOffloadedBase(settings) : Status::ok();
+}
+
+} // namespace qlora

@@ -29,10 +29,28 @@
 #ifndef QLORA_RUNTIME_MODULE_MODULECHECK_H
 #define QLORA_RUNTIME_MODULE_MODULECHECK_H
 
+#include <cstdint>
+#include <string_view>
+#include <utility>
+
 #include "runtime/ABI/module.h"
 #include "runtime/Base/Status.h"
 
 namespace qlora {
+
+/// Numbers of the header that are those of the run: the same in all stages, and in
+/// all programs that run together.
+inline constexpr std::pair<std::string_view, uint32_t qlora_module::*>
+    kNumbersOfRun[] = {{"target", &qlora_module::target},
+                       {"stages", &qlora_module::stages},
+                       {"shards", &qlora_module::shards},
+                       {"update_pieces", &qlora_module::update_pieces},
+                       {"trained_pieces", &qlora_module::trained_pieces},
+                       {"tensor_ranks", &qlora_module::tensor_ranks},
+                       {"context_ranks", &qlora_module::context_ranks},
+                       {"expert_ranks", &qlora_module::expert_ranks},
+                       {"run_ranks", &qlora_module::run_ranks},
+                       {"entries", &qlora_module::entry_count}};
 
 /// What all checks refuse with.
 template <typename... Args>

@@ -7,6 +7,7 @@
 #include <array>
 
 #include "runtime/Base/ContentHash.h"
+#include "runtime/Module/ModuleCheck.h"
 
 namespace qlora {
 
@@ -61,9 +62,8 @@ std::string programForm(const LoadedModule &module) {
     const LoadedModule stage = module.ofStage(number);
     const qlora_module &table = stage.table();
     hash.add(table.producer);
-    add(hash, table.target, table.shards, table.update_pieces,
-        table.trained_pieces, table.tensor_ranks, table.context_ranks,
-        table.expert_ranks, table.run_ranks, table.stages);
+    for (const auto &[name, member] : kNumbersOfRun)
+      add(hash, table.*member);
     for (const qlora_arena &arena : stage.arenas())
       if (isCommon(arena.kind))
         add(hash, arena.kind, arena.bytes);

@@ -14,19 +14,6 @@
 
 namespace qlora {
 
-/// Numbers of the header that are those of the run.
-static constexpr std::pair<std::string_view, uint32_t qlora_module::*>
-    kNumbers[] = {{"target", &qlora_module::target},
-                  {"stages", &qlora_module::stages},
-                  {"shards", &qlora_module::shards},
-                  {"update_pieces", &qlora_module::update_pieces},
-                  {"trained_pieces", &qlora_module::trained_pieces},
-                  {"tensor_ranks", &qlora_module::tensor_ranks},
-                  {"context_ranks", &qlora_module::context_ranks},
-                  {"expert_ranks", &qlora_module::expert_ranks},
-                  {"run_ranks", &qlora_module::run_ranks},
-                  {"entries", &qlora_module::entry_count}};
-
 static uint64_t bytesOf(const qlora_module &m, uint32_t kind) {
   for (uint32_t i = 0; i < m.arena_count; ++i)
     if (m.arenas[i].kind == kind)
@@ -115,7 +102,7 @@ static Status checkEntries(const qlora_module &first, const qlora_module &m) {
 }
 
 static Status checkSame(const qlora_module &first, const qlora_module &m) {
-  for (const auto &[name, member] : kNumbers)
+  for (const auto &[name, member] : kNumbersOfRun)
     if (m.*member != first.*member)
       return damaged("{} is {}, and {} in stage 0", name, m.*member,
                      first.*member);

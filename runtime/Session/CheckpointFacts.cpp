@@ -45,6 +45,12 @@ bool decidesPlanAlone(std::string_view option) {
   return isOneOf(option, kPlanOnly);
 }
 
+nlohmann::json modelFacts(const Options &options) {
+  nlohmann::json facts = options.recordedFacts();
+  facts.erase("chunks"); // is of no number
+  return facts;
+}
+
 /// The first bytes of every tensor: a model that was trained further differs
 /// there from what it began with.
 static Status addSample(const std::string &folder, ContentHash &hash) {
@@ -67,9 +73,7 @@ static StatusOr<std::string> modelDigest(const RunFacts &run) {
   ContentHash hash;
   QLORA_RETURN_IF_ERROR(
       addSample(run.options.text("model_name_or_path"), hash));
-  nlohmann::json facts = run.options.recordedFacts();
-  facts.erase("chunks"); // is of no number
-  hash.add(facts.dump());
+  hash.add(modelFacts(run.options).dump());
   return hash.finish();
 }
 

@@ -37,6 +37,9 @@ struct RunFacts {
   int threads = 0;
 };
 
+/// What the program's compiler knew of the model that decides its numbers.
+nlohmann::json modelFacts(const Options &options);
+
 /// Reads a little of the model folder's weights, and all of the program.
 StatusOr<nlohmann::ordered_json> checkpointFacts(const RunFacts &run);
 

@@ -95,7 +95,7 @@ findOwn(const Run &run, int64_t step, qlora_step_block block) {
   const auto isSought = [&] {
     return found.first < 0 || run.stepShape.inLockstep;
   };
-  const Deal deal = schedule.deal(step, run.stepShape);
+  const Deal deal = run.dealOf(step);
   const int64_t rank = run.group.dataRank();
   for (int64_t k = 0; k < deal.size(rank) && isSought(); ++k) {
     const int64_t index = deal.number(rank, k);

@@ -47,9 +47,9 @@ struct Run {
     return program.hasRouterLoss() && factor.is_number() ? factor.get<double>()
                                                          : 0;
   }
-  /// Micro-batches of a step that this rank runs.
-  int64_t ownMicroBatches(int64_t step) const {
-    return train->schedule().deal(step, stepShape).size(group.dataRank());
+  /// Which rank runs which micro-batches of a step.
+  Deal dealOf(int64_t step) const {
+    return train->schedule().deal(step, stepShape);
   }
   /// Micro-batches of a step over all ranks, those with the same rows counted
   /// once.

@@ -53,10 +53,8 @@ static std::vector<Fact> factsOf(const SessionRequest &request,
         !decidesPlanAlone(row.name))
       facts.push_back(
           factOf(flagSpelling(row.name), options.value(row.name).dump()));
-  nlohmann::json model = options.recordedFacts();
-  model.erase("chunks"); // is of no number
   facts.push_back(factOf("the model that the program was compiled from",
-                         model.dump()));
+                         modelFacts(options).dump()));
   // Last: an option says more.
   facts.push_back(factOf("the program", programForm(module)));
   return facts;

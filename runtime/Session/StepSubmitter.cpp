@@ -81,12 +81,9 @@ Status StepSubmitter::readBatch(int64_t step, int64_t index) {
   return run.train->read(step, index, run.stepShape, batch);
 }
 
-/// The k-th micro-batch of this rank, which counts from now on.
-Status StepSubmitter::readOwn(int64_t k, qlora_step_block &block,
+/// A micro-batch of this rank, which counts from now on.
+Status StepSubmitter::readOwn(int64_t index, qlora_step_block &block,
                               SubmittedStep &own) {
-  const int64_t index = run.train->schedule()
-                            .deal(own.step, run.stepShape)
-                            .number(run.group.dataRank(), k);
   QLORA_RETURN_IF_ERROR(readBatch(own.step, index));
   block.micro_batch = static_cast<uint64_t>(own.step * run.perStep() + index);
   own.tokens += static_cast<int64_t>(batch.segments.size()) -
@@ -98,13 +95,14 @@ Status StepSubmitter::readOwn(int64_t k, qlora_step_block &block,
 /// GradientTree.h. Ranks meet after all of their micro-batches.
 Status StepSubmitter::accumulateAsTree(qlora_step_block &block,
                                        SubmittedStep &own) {
-  const int64_t count = run.ownMicroBatches(own.step);
+  const Deal deal = run.dealOf(own.step);
+  const int64_t rank = run.group.dataRank(), count = deal.size(rank);
   GradientTree tree(run.stepShape.accumulation, run.module, run.device,
                     run.group);
   for (const int64_t k : turnsOf(run.stepShape.accumulation)) {
     own.isCut |= own.tokens > 0 && stopSignal() != 0;
     if (k < count && !own.isCut) {
-      QLORA_RETURN_IF_ERROR(readOwn(k, block, own));
+      QLORA_RETURN_IF_ERROR(readOwn(deal.number(rank, k), block, own));
       const HostSlice slice(run.profiler, HostWork::kAccumulate);
       QLORA_RETURN_IF_ERROR(run.program.accumulate(batch, std::nullopt, block));
     }
@@ -117,7 +115,8 @@ Status StepSubmitter::accumulateAsTree(qlora_step_block &block,
 }
 
 Status StepSubmitter::accumulate(qlora_step_block &block, SubmittedStep &own) {
-  const int64_t count = run.ownMicroBatches(own.step);
+  const Deal deal = run.dealOf(own.step);
+  const int64_t rank = run.group.dataRank(), count = deal.size(rank);
   for (int64_t k = 0; k < count; ++k) {
     // The last one has the collectives, in which the others wait for this rank;
     // in lockstep all have some.
@@ -125,7 +124,7 @@ Status StepSubmitter::accumulate(qlora_step_block &block, SubmittedStep &own) {
       own.isCut = true;
       k = count - 1;
     }
-    QLORA_RETURN_IF_ERROR(readOwn(k, block, own));
+    QLORA_RETURN_IF_ERROR(readOwn(deal.number(rank, k), block, own));
     const HostSlice slice(run.profiler, HostWork::kAccumulate);
     QLORA_RETURN_IF_ERROR(
         k + 1 < count

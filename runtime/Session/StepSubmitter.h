@@ -49,7 +49,7 @@ private:
   Status readBatch(int64_t step, int64_t index);
   Status accumulate(qlora_step_block &block, SubmittedStep &own);
   Status accumulateAsTree(qlora_step_block &block, SubmittedStep &own);
-  Status readOwn(int64_t k, qlora_step_block &block, SubmittedStep &own);
+  Status readOwn(int64_t index, qlora_step_block &block, SubmittedStep &own);
   Status agree(SubmittedStep &step, SignalRequests &requests);
   Status dumpFirst(const SubmittedStep &first);
 

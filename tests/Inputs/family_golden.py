@@ -20,7 +20,8 @@ folder is written beside it:
                           by step, gradients of step 1, the last adapter
 
 Needs torch, transformers, peft, safetensors and for 4 bits bitsandbytes; what
-they were is in case.json then. Computed in float32, with eager attention. To
+they were is in case.json then. Computed in float32, with eager attention. A case
+in which something lies on an edge is refused (edges.py). To
 change a case, change its case.json and run this again.
 """
 
@@ -34,6 +35,7 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
+import edges
 from other_golden import names_of, train
 
 transformers.logging.disable_progress_bar()
@@ -188,7 +190,9 @@ def main(folder):
         named.values(), lr=case["learning_rate"],
         betas=(options["beta1"], options["beta2"]), eps=options["eps"],
         weight_decay=options["weight_decay"])
-    expected = train(model, optimizer, named, case, batches, case["steps"])
+    with edges.watched(model) as distances:
+        expected = train(model, optimizer, named, case, batches, case["steps"])
+    edges.check(distances)
     save_file({name: tensor.contiguous() for name, tensor in expected.items()},
               beside("expected.safetensors"))
     write_yaml(case, beside("train.yaml"))

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: MIT
+
+"""How near a model came to where it jumps: a token's choice of experts, and the
+limits of a clamp, beyond which nothing flows back. What lies nearer than rounding
+and training can move it is no golden case: ranks that add in another order would
+be on the other side."""
+
+import contextlib
+
+import torch
+
+LEAST = 1e-4
+
+
+@contextlib.contextmanager
+def watched(model):
+    """A list of the distances so far, of every call."""
+    distances, clamp = [], torch.Tensor.clamp
+
+    def route(router, inputs, _):
+        logits = torch.nn.functional.linear(
+            inputs[0].reshape(-1, router.weight.shape[-1]), router.weight,
+            getattr(router, "bias", None)).detach()
+        chosen = logits.topk(router.top_k + 1).values
+        distances.append(float((chosen[:, -2] - chosen[:, -1]).min()))
+
+    def watch(self, *limits, **named):
+        for limit in (*limits, *named.values()):
+            if limit is not None and self.is_floating_point():
+                distances.append(float((self.detach() - limit).abs().min()))
+        return clamp(self, *limits, **named)
+
+    hooks = [module.register_forward_hook(route) for module in model.modules()
+             if type(module).__name__.endswith("TopKRouter")]
+    torch.Tensor.clamp = watch
+    try:
+        yield distances
+    finally:
+        torch.Tensor.clamp = clamp
+        for hook in hooks:
+            hook.remove()
+
+
+def check(distances):
+    nearest = min(distances, default=float("inf"))
+    if nearest < LEAST:
+        raise SystemExit(f"a value is {nearest:.1e} from an edge, of at least "
+                         f"{LEAST:.0e}: take another seed")

@@ -372,7 +372,9 @@ LogicalResult Driver::chooseBudget(ModuleOp module) {
   const MemoryBudget asked = chosen;
   OwningOpRef<ModuleOp> largest = module.clone(), all;
   const bool isAnySmaller = keepLargestSteps(*largest);
-  const int64_t enough = options.stages - options.stage + 1;
+  const int64_t enough = options.stageParts == 1
+                             ? options.stages - options.stage + 1
+                             : 2 * options.stages;
   const bool hasMore = options.chunks > enough && !options.allForwardsFirst;
   chosen.chunks = hasMore ? enough : 0;
   const bool explains =

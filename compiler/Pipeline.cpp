@@ -110,6 +110,7 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
   pm.addPass(createShardExperts({options.expertRanks}));
   CutStagesOptions cut;
   cut.stages = options.stages;
+  cut.parts = options.stageParts;
   cut.stage = options.stage;
   cut.speeds.assign(options.stageSpeeds.begin(), options.stageSpeeds.end());
   cut.deviceMap = options.deviceMap;
@@ -140,6 +141,32 @@ static void buildStep(OpPassManager &pm, const CompileOptions &options,
 //===----------------------------------------------------------------------===//
 // optimize: memory and time, on tensors
 //===----------------------------------------------------------------------===//
+
+/// What is of the whole batch, after what is decided for one chunk of it.
+static void buildExchange(OpPassManager &pm, const CompileOptions &options,
+                          const MemoryBudget &budget) {
+  UnrollMicroBatchesOptions unroll;
+  unroll.chunks = budget.chunks ? budget.chunks : options.chunks;
+  unroll.lines = options.linesOfRow;
+  unroll.parts = options.stageParts;
+  unroll.allForwardsFirst = options.allForwardsFirst;
+  pm.addNestedPass<train::StepOp>(createUnrollMicroBatches(unroll));
+  // In the order in which gradients finish.
+  BucketGradientsOptions buckets;
+  buckets.maxBuckets =
+      options.isEnabled("bucket-gradients") ? options.maxBuckets : int64_t(1);
+  pm.addPass(createBucketGradients(buckets));
+  if (options.gradientForm != "no") {
+    CompressGradientsOptions compress;
+    compress.form = options.gradientForm;
+    compress.ranks = std::max<int64_t>(1, options.runRanks);
+    compress.rank = options.gradientRank;
+    compress.feedback = options.isEnabled("error-feedback");
+    pm.addPass(createCompressGradients(compress));
+    pm.addNestedPass<train::StepOp>(
+        createFuseRows({options.isEnabled("fuse-rows")}));
+  }
+}
 
 static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
                           const MemoryBudget &budget) {
@@ -201,25 +228,7 @@ static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
   // The order of ops is final now.
   if (options.isEnabled("schedule-gathers") && !budget.inOrder)
     pm.addNestedPass<train::StepOp>(createScheduleGathers());
-  // Of what is decided for one chunk; what is of the whole batch comes after.
-  UnrollMicroBatchesOptions unroll;
-  unroll.chunks = budget.chunks ? budget.chunks : options.chunks;
-  unroll.lines = options.linesOfRow;
-  unroll.allForwardsFirst = options.allForwardsFirst;
-  pm.addNestedPass<train::StepOp>(createUnrollMicroBatches(unroll));
-  // And that in which gradients finish.
-  BucketGradientsOptions buckets;
-  buckets.maxBuckets =
-      options.isEnabled("bucket-gradients") ? options.maxBuckets : int64_t(1);
-  pm.addPass(createBucketGradients(buckets));
-  if (options.gradientForm != "no") {
-    CompressGradientsOptions compress;
-    compress.form = options.gradientForm;
-    compress.ranks = std::max<int64_t>(1, options.runRanks);
-    compress.feedback = options.isEnabled("error-feedback");
-    pm.addPass(createCompressGradients(compress));
-    pm.addNestedPass<train::StepOp>(createFuseRows(rows));
-  }
+  buildExchange(pm, options, budget);
 }
 
 //===----------------------------------------------------------------------===//

@@ -82,6 +82,7 @@ struct CompileOptions {
   }
   int64_t stages = 1;       ///< of a pipeline, each a program of its own
   int64_t stage = 0;        ///< the one that is compiled
+  int64_t stageParts = 1;   ///< of the layers, of a stage (PipelineOrder.h)
   std::vector<int64_t> stageSpeeds; ///< beside each other; empty: equal
   std::string deviceMap = "balanced"; ///< as cut-stages has it
   int64_t chunks = 1; ///< that a pipeline divides a micro-batch into
@@ -92,7 +93,8 @@ struct CompileOptions {
   std::string deviceProfile; ///< path; empty: the shipped default
   std::string dequantForm = "auto";
   int64_t maxBuckets = 4;
-  std::string gradientForm = "no"; ///< or in what gradients are summed: bf16, int8
+  std::string gradientForm = "no"; ///< or how sums are sent: bf16, int8, power_sgd
+  int64_t gradientRank = 1; ///< rows of power_sgd's products
   int64_t runRanks = 0; ///< of a run; 0: any number, and a program is the same
   bool remarks = false; ///< of what is done in the end, not of attempts
   /// Optimisations that are left out, by the name of their pass.

@@ -99,14 +99,15 @@ std::string LoopPrinter::draw(RowRandomOp op, Half half) {
   if (op.getShared())
     first = fmt::format("{} * {} + {}", text.stepField("uint32_t", "shard"),
                         op.getResult().getType().getDimSize(0), first);
-  std::string row =
-      op.getRuns() > 1
-          ? fmt::format("qlora_whole_row(uint32_t(row), {}u, {}u, {}u)",
-                        op.getRunRows(), op.getRuns(), op.getRun())
-          : fmt::format("qlora_whole_row(uint32_t(row), {}, {}, {})",
-                        text.stepField("uint32_t", "line_tokens"),
-                        text.stepField("uint32_t", "line_parts"),
-                        text.stepField("uint32_t", "line_part"));
+  // Of a run this rank's row of all runs, and of that the row of whole lines.
+  std::string row = "uint32_t(row)";
+  if (op.getRuns() > 1)
+    row = fmt::format("qlora_whole_row({}, {}u, {}u, {}u)", row,
+                      op.getRunRows(), op.getRuns(), op.getRun());
+  row = fmt::format("qlora_whole_row({}, {}, {}, {})", row,
+                    text.stepField("uint32_t", "line_tokens"),
+                    text.stepField("uint32_t", "line_parts"),
+                    text.stepField("uint32_t", "line_part"));
   std::string place = fmt::format("{}, {}, {}, {}, {}", seed, microBatch,
                                   op.getId(), row, first);
   if (loop.lanes == 1)

@@ -167,7 +167,7 @@ bool BuildTrainStepPass::isTrainable(Operation *op) const {
   return weight && trainable.contains(weight.getParameterAttr());
 }
 
-/// Outside of the step somebody wants a gradient of what the op makes.
+/// Outside of the step somebody wants a gradient of what the op makes, or has one.
 static bool isAskedFor(Differentiable rule) {
   return llvm::any_of(rule->getResults(), [&](OpResult result) {
     return rule.isWanted(result.getResultNumber());

@@ -2,45 +2,15 @@
 
 // compress-gradients: sums of gradients over the ranks in fewer bits.
 //
-//   train.all_reduce 0 offset 0 elements 5120     // 1024 of statistics
-//   ...
-//
-// becomes, in bf16,
-//
-//   train.all_reduce 0 offset 0 elements 1024
-//   %g = train.flat gradient {row = 0} : tensor<4x1024xf32>
-//   %r = train.round %g : ... tensor<4x1024xbf16>
-//   %s = model.all_sum %r {ranks = dp}
-//   ...                                  // up to the next bucket
-//   %w = train.round %s : ... tensor<4x1024xf32>
-//   train.store_flat gradient, %w {row = 0}
-//
-// and in int8, with N ranks, what each sends to others is 2 bytes an element
-// whatever N is (qgZ of ZeRO++, Wang et al., 2023):
-//
-//   %x = model.add %g, %e                // %e: train.flat residual
-//   %codes, %scales = train.encode_rows %x
-//   %left = train.left_by_codes %x, %codes, %scales
-//   train.store_flat residual, %left     // for the next step
-//   %mine = model.all_to_all %codes      // and the scales: what all ranks have
-//   ...                                  // of one N-th
-//   %sum = ...                           // of N times decode_rows, in order
-//   %codes2, %scales2 = train.encode_rows %sum
-//   ...                                  // what that leaves, too, is kept
-//   %all = model.all_gather %codes2      // and the scales
-//   ...
-//   %w = train.decode_rows %all, ...
-//   train.store_flat gradient, %w
-//
-// All ranks decode the same bytes. What is not sent is added to the gradient of
-// the next step (Seide et al., 2014), by the rank that rounded it. Scales are of
-// kBlock elements (Dettmers, 2016). Each stage of a bucket stands where one more
-// bucket is complete, so that the compute queue does not wait for what is sent.
-//
-// Ranges are of whole rows of the arena here, of as many as the ranks can divide:
-// what a bucket has beyond is sent with the next one.
+// The `train.all_reduce`s of parameters become ops on the flat arenas, in
+// stages, which a form writes for each bucket (GradientSums.h): rounded numbers
+// or codes of rows (RowSums.cpp), or products of few rows for each matrix
+// (LowRankSums.cpp). Each stage of a bucket stands where one more bucket is
+// complete, so that the compute queue does not wait for what is sent. The row
+// of statistics is summed as it is.
 
 #include "compiler/Decisions.h"
+#include "compiler/Graph/GradientSums.h"
 #include "compiler/Passes.h"
 #include "dialects/Program/Program.h"
 #include "dialects/Train/Train.h"
@@ -55,67 +25,7 @@ namespace qlora {
 #include "compiler/Passes.h.inc"
 } // namespace qlora
 
-/// Elements that share a scale.
-static constexpr int64_t kBlock = 256;
-
 namespace {
-
-/// Rows of the flat arenas that are summed in fewer bits, and what the ops so far
-/// have made of them.
-struct Summed {
-  int64_t row, rows; ///< counted from the first parameter
-  Value sent;        ///< numbers or codes that are summed or gathered
-  Value scales;      ///< of codes
-};
-
-/// Writes the stages of a form for one range.
-class Form {
-public:
-  explicit Form(int64_t ranks) : ranks(ranks) {}
-  virtual ~Form() = default;
-  virtual unsigned stages() const = 0;
-  virtual void build(OpBuilder &b, Summed &range, unsigned stage) const = 0;
-
-protected:
-  Type matrix(Type element, int64_t rows, int64_t columns) const {
-    return RankedTensorType::get({rows, columns}, element);
-  }
-  Value read(OpBuilder &b, FlatKind kind, const Summed &range, int64_t columns,
-             int64_t pieces = 1) const {
-    const int64_t rows = range.rows * kFlatColumns / columns / pieces;
-    return FlatOp::create(b, b.getUnknownLoc(),
-                          matrix(b.getF32Type(), rows, columns), kind,
-                          FlatSymbolRefAttr(), /*statistics=*/false, range.row,
-                          pieces, /*of_run=*/true);
-  }
-  void store(OpBuilder &b, FlatKind kind, const Summed &range, Value value,
-             int64_t pieces = 1) const {
-    StoreFlatOp::create(b, b.getUnknownLoc(), kind, FlatSymbolRefAttr(), value,
-                        range.row, pieces, /*of_run=*/true);
-  }
-
-  const int64_t ranks;
-};
-
-class RoundedForm : public Form {
-public:
-  using Form::Form;
-  unsigned stages() const override { return 2; }
-  void build(OpBuilder &b, Summed &range, unsigned stage) const override;
-};
-
-class CodedForm : public Form {
-public:
-  CodedForm(int64_t ranks, bool feedsBack) : Form(ranks), feedsBack(feedsBack) {}
-  unsigned stages() const override { return 3; }
-  void build(OpBuilder &b, Summed &range, unsigned stage) const override;
-
-private:
-  void encode(OpBuilder &b, Summed &range, Value x) const;
-  Value sum(OpBuilder &b, const Summed &range) const;
-
-  const bool feedsBack;
-};
 
 struct ExchangeMarks : OpBuilder::Listener {
   void notifyOperationInserted(Operation *op, OpBuilder::InsertPoint) override {
@@ -129,155 +39,107 @@ public:
   using CompressGradientsBase::CompressGradientsBase;
 
 private:
+  using Ranges = SmallVector<GradientRange>;
+
   void runOnOperation() override;
-  Summed rowsOf(AllReduceOp sum) const;
-  void compress(StepOp step, const Form &form);
+  LogicalResult planForm();
+  std::unique_ptr<GradientSums> sumsOf(ArrayRef<GradientRange> ranges);
+  void compress(StepOp step);
+  void record();
+
+  LowRankPlan lowRank;
+  unsigned stages = 0; ///< of the form
 };
 
 } // namespace
 
-void RoundedForm::build(OpBuilder &b, Summed &range, unsigned stage) const {
-  const auto rounded = [&](Value x, Type type) {
-    return RoundOp::create(b, b.getUnknownLoc(),
-                           matrix(type, range.rows, kFlatColumns), x);
-  };
-  if (stage > 0)
-    return store(b, FlatKind::Gradient, range,
-                 rounded(range.sent, b.getF32Type()));
-  Value gradient = read(b, FlatKind::Gradient, range, kFlatColumns);
-  range.sent = AllSumOp::create(b, b.getUnknownLoc(),
-                                rounded(gradient, b.getBF16Type()), Ranks::DP);
-}
-
-void CodedForm::encode(OpBuilder &b, Summed &range, Value x) const {
-  const int64_t rows = matrixRows(cast<RankedTensorType>(x.getType()));
-  auto codes = EncodeRowsOp::create(b, b.getUnknownLoc(),
-                                    matrix(b.getI8Type(), rows, kBlock),
-                                    matrix(b.getF32Type(), rows, 1), x);
-  range.sent = codes.getCodes();
-  range.scales = codes.getScales();
-}
-
-/// In the order of ranks.
-Value CodedForm::sum(OpBuilder &b, const Summed &range) const {
-  Location loc = b.getUnknownLoc();
-  const int64_t rows = range.rows * kFlatColumns / kBlock / ranks;
-  const auto partsOf = [&](Value whole, Type part) {
-    return SplitOp::create(b, loc, SmallVector<Type>(ranks, part), whole,
-                           /*rows=*/true);
-  };
-  SplitOp codes = partsOf(range.sent, matrix(b.getI8Type(), rows, kBlock)),
-          scales = partsOf(range.scales, matrix(b.getF32Type(), rows, 1));
-  Type type = matrix(b.getF32Type(), rows, kBlock);
-  Value sum;
-  for (auto [code, scale] :
-       llvm::zip_equal(codes.getParts(), scales.getParts())) {
-    Value one = DecodeRowsOp::create(b, loc, type, code, scale);
-    sum = sum ? model::AddOp::create(b, loc, type, sum, one).getResult() : one;
-  }
-  return sum;
-}
-
-void CodedForm::build(OpBuilder &b, Summed &range, unsigned stage) const {
-  Location loc = b.getUnknownLoc();
-  const auto add = [&](Value x, Value y) -> Value {
-    return model::AddOp::create(b, loc, x.getType(), x, y);
-  };
-  if (stage == 2)
-    return store(b, FlatKind::Gradient, range,
-                 DecodeRowsOp::create(
-                     b, loc,
-                     matrix(b.getF32Type(), range.rows * kFlatColumns / kBlock,
-                            kBlock),
-                     range.sent, range.scales));
-  // First what this rank has of all, then what all have of its piece.
-  const int64_t pieces = stage == 0 ? 1 : ranks;
-  Value x = stage == 0 ? read(b, FlatKind::Gradient, range, kBlock)
-                       : sum(b, range);
-  Value residual;
-  if (feedsBack)
-    residual = read(b, FlatKind::Residual, range, kBlock, pieces);
-  if (feedsBack && stage == 0)
-    x = add(x, residual);
-  encode(b, range, x);
-  if (feedsBack) {
-    Value left = LeftByCodesOp::create(b, loc, x.getType(), x, range.sent,
-                                       range.scales);
-    store(b, FlatKind::Residual, range, stage == 0 ? left : add(residual, left),
-          pieces);
-  }
-  for (Value *value : {&range.sent, &range.scales}) {
-    auto type = cast<RankedTensorType>(value->getType());
-    *value = stage == 0
-                 ? AllToAllOp::create(b, loc, type, *value, Ranks::DP).getResult()
-                 : AllGatherOp::create(
-                       b, loc, type.clone({ranks * type.getDimSize(0),
-                                           type.getDimSize(1)}),
-                       *value, Ranks::DP)
-                       .getResult();
-  }
-}
-
-/// The rows of parameters in the range of `sum`, up to where the ranks can divide
-/// them.
-Summed CompressGradientsPass::rowsOf(AllReduceOp sum) const {
-  const auto rowOf = [&](int64_t element) {
-    return std::max<int64_t>(0, element / kFlatColumns - 1) / ranks * ranks;
-  };
-  const int64_t offset = sum.getOffset(), first = rowOf(offset);
-  return {first, rowOf(offset + sum.getElements()) - first, {}, {}};
+std::unique_ptr<GradientSums>
+CompressGradientsPass::sumsOf(ArrayRef<GradientRange> ranges) {
+  if (form == "bf16")
+    return makeRoundedSums(ranges);
+  if (form == "int8")
+    return makeCodedSums(ranges, ranks, feedback);
+  return makeLowRankSums(lowRank, getOperation(), ranges, ranks, feedback);
 }
 
 /// Stage s of bucket i stands where bucket i + s is complete.
-void CompressGradientsPass::compress(StepOp step, const Form &form) {
+void CompressGradientsPass::compress(StepOp step) {
   Block &body = step.getBody().front();
   ExchangeMarks marks;
   OpBuilder end = OpBuilder::atBlockEnd(&body, &marks);
-  std::vector<SmallVector<Summed>> buckets;
+  std::vector<Ranges> buckets;
   SmallVector<OpBuilder> places; ///< where each bucket is complete
   SmallVector<AllReduceOp> replaced;
   for (auto sum : body.getOps<AllReduceOp>()) {
     buckets.resize(std::max(buckets.size(), size_t(sum.getBucket() + 1)));
     places.resize(buckets.size(), end);
     places.back().setInsertionPointAfter(sum);
-    if (Summed range = rowsOf(sum); range.rows > 0)
-      buckets.back().push_back(range);
+    buckets.back().push_back(
+        {int64_t(sum.getOffset()), int64_t(sum.getElements())});
     if (sum.getOffset() == 0)
       sum.setElements(kFlatColumns); // the statistics, exact
     else
       replaced.push_back(sum);
   }
-  for (size_t at = 0; at + 1 < buckets.size() + form.stages(); ++at)
-    for (unsigned stage = 0; stage < form.stages() && stage <= at; ++stage) {
-      if (at - stage >= buckets.size())
-        continue;
-      OpBuilder &b = at < places.size() ? places[at] : end;
-      for (Summed &range : buckets[at - stage])
-        form.build(b, range, stage);
-    }
+  std::vector<std::unique_ptr<GradientSums>> sums;
+  for (const Ranges &ranges : buckets)
+    sums.push_back(sumsOf(ranges));
+  for (size_t at = 0; at + 1 < buckets.size() + stages; ++at)
+    for (unsigned stage = 0; stage < stages && stage <= at; ++stage)
+      if (at - stage < buckets.size())
+        sums[at - stage]->build(at < places.size() ? places[at] : end, stage);
   for (AllReduceOp sum : replaced)
     sum.erase();
 }
 
-void CompressGradientsPass::runOnOperation() {
+/// What the form is made of, in the module.
+LogicalResult CompressGradientsPass::planForm() {
   ModuleOp module = getOperation();
-  std::unique_ptr<Form> made;
-  if (form == "bf16")
-    made = std::make_unique<RoundedForm>(1);
-  else if (form == "int8")
-    made = std::make_unique<CodedForm>(ranks, feedback);
-  if (!made || ranks < 1) {
-    module.emitError("compress-gradients expects the form bf16 or int8 and at "
-                     "least one rank, but got '")
-        << form << "' and " << int64_t(ranks);
-    return signalPassFailure();
+  const bool isLowRank = form == "power_sgd";
+  stages = form == "bf16"   ? kRoundedStages
+           : form == "int8" ? kCodedStages
+           : isLowRank      ? kLowRankStages
+                            : 0;
+  if (stages == 0 || ranks < 1 || rank < 1)
+    return module.emitError("compress-gradients expects the form bf16, int8 or "
+                            "power_sgd, at least one rank and one row, but got "
+                            "'")
+           << form << "', " << int64_t(ranks) << " and " << int64_t(rank);
+  if (!isLowRank)
+    return success();
+  if (!module->hasAttr("train.layout") || !module->hasAttr("train.offsets"))
+    return module.emitError("expects the attributes train.layout and "
+                            "train.offsets, which bucket-gradients writes");
+  module->setAttr(kApproximationRankAttr,
+                  Builder(&getContext()).getI64IntegerAttr(rank));
+  lowRank = planLowRank(module, planUpdate(module));
+  return checkLowRank(module, lowRank);
+}
+
+void CompressGradientsPass::record() {
+  Facts facts(&getContext());
+  facts.add("form", StringRef(form)).add("ranks", int64_t(ranks));
+  if (form == "power_sgd") {
+    int64_t elements = 0, sent = 0, matrices = 0;
+    for (const SummedTensor &tensor : lowRank.tensors) {
+      elements += tensor.elements();
+      sent += tensor.basis ? rank * (tensor.rows + tensor.columns)
+                           : tensor.elements();
+      matrices += tensor.basis.has_value();
+    }
+    facts.add("rank", int64_t(rank))
+        .add("matrices", matrices)
+        .add("elements", elements)
+        .add("sent_elements", sent);
   }
-  for (StepOp step : module.getOps<StepOp>())
+  recordDecision(getOperation(), getArgument(), facts.get());
+}
+
+void CompressGradientsPass::runOnOperation() {
+  if (failed(planForm()))
+    return signalPassFailure();
+  for (StepOp step : getOperation().getOps<StepOp>())
     if (step.getKind() == StepKind::Accumulate)
-      compress(step, *made);
-  recordDecision(module, getArgument(),
-                 Facts(&getContext())
-                     .add("form", StringRef(form))
-                     .add("ranks", int64_t(ranks))
-                     .get());
+      compress(step);
+  record();
 }

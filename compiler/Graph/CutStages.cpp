@@ -22,12 +22,16 @@
 //     %x2 = ... %x1 {layer = 1}
 //     ...
 //
+// With `parts` = V each of S stages has V such parts of the layers, one behind the
+// other: stage s the parts s, s + S, ... of S V, so that the last stage sends to
+// the first one again.
+//
 // What goes from one stage to the next is found by who uses it, and goes on
 // from stage to stage as far as it is used; what is made of inputs alone
 // (masks, tables of rotations) or of weights alone each stage makes for itself.
-// Layers are dealt by LayerDeal.h. Gradients follow by the rules of the two ops: that of a send is a receive. Weights that
-// a stage does not use are not there; what is trained is, so that all stages
-// have one layout of it.
+// Layers are dealt by LayerDeal.h. Gradients follow by the rules of the two ops:
+// that of a send is a receive. Weights that a stage does not use are not there;
+// what is trained is, so that all stages have one layout of it.
 
 #include "compiler/Decisions.h"
 #include "compiler/Graph/LayerDeal.h"
@@ -54,7 +58,7 @@ public:
 private:
   void runOnOperation() override;
   FailureOr<SmallVector<int64_t>> deal();
-  LogicalResult cut(func::FuncOp function, ArrayRef<int64_t> stageOfLayer);
+  LogicalResult cut(func::FuncOp function, ArrayRef<int64_t> partOfLayer);
   void dropWeights();
 
   int64_t sentBytes = 0;
@@ -62,74 +66,100 @@ private:
   llvm::StringMap<SmallVector<int64_t>> stagesOfUsers;
 };
 
-/// The ops of a forward function by stages.
-class StagesOfOps {
+/// The ops of a forward function by parts, of all stages.
+class PartsOfOps {
 public:
-  StagesOfOps(func::FuncOp function, ArrayRef<int64_t> stageOfLayer);
+  PartsOfOps(func::FuncOp function, ArrayRef<int64_t> partOfLayer);
 
   /// Nothing for what each stage makes for itself.
-  std::optional<int64_t> stageOf(Operation *op) const {
-    auto known = stages.find(op);
-    return known == stages.end() ? std::nullopt : std::optional(known->second);
+  std::optional<int64_t> partOf(Operation *op) const {
+    auto known = parts.find(op);
+    return known == parts.end() ? std::nullopt : std::optional(known->second);
   }
-  /// What stage `from` sends to the next one, in the order in which it is made.
-  SmallVector<Value> sentBy(int64_t from);
+  /// What part `from` sends to the next one, in the order in which it is made;
+  /// nothing from what is before the first part.
+  SmallVector<Value> sentBy(int64_t from) const;
   /// Something that is trained flows into the value, which has a gradient.
   bool isWanted(Value value) const { return wanted.contains(value); }
+  int64_t lastPart() const { return last; }
 
 private:
-  void findStage(Operation *op, ArrayRef<int64_t> stageOfLayer);
+  void findPart(Operation *op, ArrayRef<int64_t> partOfLayer);
   bool trains(Operation *op) const;
 
   /// What a value is made of.
   struct Source {
     bool inputs = false, weights = false;
   };
-  func::FuncOp function;
+  Block &block; ///< of the function
   const SymbolTable symbols;
   int64_t last;
-  DenseMap<Operation *, int64_t> stages;
+  DenseMap<Operation *, int64_t> parts;
   DenseMap<Value, Source> sources;
   DenseSet<Value> wanted;
+};
+
+/// The function of one stage, in the place of the whole one.
+class StageCut {
+public:
+  StageCut(func::FuncOp function, const PartsOfOps &all)
+      : block(function.front()), all(all), loc(function.getLoc()) {}
+  /// Those that the stage has, in their order.
+  void run(ArrayRef<int64_t> parts);
+  int64_t bytesSent() const { return sentBytes; }
+
+private:
+  void addOps(int64_t part);
+  void addPart(int64_t part);
+  void send(int64_t part);
+
+  Block &block;
+  const PartsOfOps &all;
+  const Location loc;
+  SmallVector<Operation *> ops; ///< of the whole function
+  OpBuilder b{loc.getContext()};
+  IRMapping shared; ///< what each stage makes for itself
+  IRMapping values; ///< of the part at hand
+  int64_t sentBytes = 0;
 };
 } // namespace
 
 //===----------------------------------------------------------------------===//
-// Which stage has which ops
+// Which part has which ops
 //===----------------------------------------------------------------------===//
 
-StagesOfOps::StagesOfOps(func::FuncOp function, ArrayRef<int64_t> stageOfLayer)
-    : function(function), symbols(function->getParentOfType<ModuleOp>()),
-      last(stageOfLayer.back()) {
+PartsOfOps::PartsOfOps(func::FuncOp function, ArrayRef<int64_t> partOfLayer)
+    : block(function.front()), symbols(function->getParentOfType<ModuleOp>()),
+      last(partOfLayer.back()) {
   for (BlockArgument argument : function.getArguments())
     sources[argument].inputs = true;
   for (Operation &op : function.front().without_terminator())
-    findStage(&op, stageOfLayer);
+    findPart(&op, partOfLayer);
 }
 
-bool StagesOfOps::trains(Operation *op) const {
+bool PartsOfOps::trains(Operation *op) const {
   auto weight = dyn_cast<WeightOp>(op);
   return weight &&
          symbols.lookup<ParameterOp>(weight.getParameter()).getTrainable();
 }
 
-void StagesOfOps::findStage(Operation *op, ArrayRef<int64_t> stageOfLayer) {
+void PartsOfOps::findPart(Operation *op, ArrayRef<int64_t> partOfLayer) {
   Source source;
   source.weights = isa<WeightOp>(op);
-  int64_t stage = layerOf(op) < 0 ? 0 : stageOfLayer[layerOf(op)];
+  int64_t part = layerOf(op) < 0 ? 0 : partOfLayer[layerOf(op)];
   bool isTrained = trains(op);
   for (Value operand : op->getOperands()) {
     source.inputs |= sources[operand].inputs;
     source.weights |= sources[operand].weights;
     isTrained |= isWanted(operand);
     if (Operation *def = operand.getDefiningOp())
-      stage = std::max(stage, stageOf(def).value_or(0));
+      part = std::max(part, partOf(def).value_or(0));
   }
-  // Results are those of the last stage, whatever they are of.
+  // Results are those of the last part, whatever they are of.
   if (isa<LossOp>(op))
-    stage = last;
+    part = last;
   if (source.inputs && source.weights)
-    stages[op] = stage;
+    parts[op] = part;
   for (Value result : op->getResults()) {
     sources[result] = source;
     if (isTrained && !isa<DetachedOp>(op) &&
@@ -138,16 +168,16 @@ void StagesOfOps::findStage(Operation *op, ArrayRef<int64_t> stageOfLayer) {
   }
 }
 
-SmallVector<Value> StagesOfOps::sentBy(int64_t from) {
+SmallVector<Value> PartsOfOps::sentBy(int64_t from) const {
   SmallVector<Value> sent;
-  for (Operation &op : function.front().without_terminator())
-    if (std::optional<int64_t> stage = stageOf(&op); stage && *stage <= from)
+  for (Operation &op : block.without_terminator())
+    if (std::optional<int64_t> part = partOf(&op); part && *part <= from)
       for (Value result : op.getResults())
         if (llvm::any_of(result.getUsers(), [&](Operation *user) {
-              // What is returned, the last stage does.
+              // What is returned, the last part does.
               return user->hasTrait<OpTrait::IsTerminator>()
                          ? from < last
-                         : stageOf(user).value_or(0) > from;
+                         : partOf(user).value_or(0) > from;
             }))
           sent.push_back(result);
   return sent;
@@ -157,69 +187,95 @@ SmallVector<Value> StagesOfOps::sentBy(int64_t from) {
 // One stage
 //===----------------------------------------------------------------------===//
 
-static SmallVector<bool> flagsOf(const StagesOfOps &stages,
+static SmallVector<bool> flagsOf(const PartsOfOps &parts,
                                  ArrayRef<Value> values) {
   return llvm::map_to_vector(
-      values, [&](Value value) { return stages.isWanted(value); });
+      values, [&](Value value) { return parts.isWanted(value); });
 }
 
-/// What the stage before sends, in the place of what made it.
-static void receive(func::FuncOp function, ArrayRef<Value> values,
-                    ArrayRef<bool> wanted) {
-  OpBuilder b = OpBuilder::atBlockBegin(&function.front());
-  auto received = ReceiveOp::create(b, function.getLoc(),
-                                    ValueRange(values).getTypes(), -1, wanted);
-  for (auto [i, arrived] : llvm::enumerate(received.getValues()))
-    Value(values[i]).replaceAllUsesWith(arrived);
+/// What is of no part stands before the first part that it was in front of.
+void StageCut::addOps(int64_t part) {
+  const auto isOfPart = [&](Operation *op) { return all.partOf(op) == part; };
+  const auto end = std::find_if(ops.rbegin(), ops.rend(), isOfPart).base();
+  for (Operation *op : llvm::make_range(ops.begin(), end)) {
+    if (isOfPart(op)) {
+      b.clone(*op, values);
+      continue;
+    }
+    if (all.partOf(op) || shared.contains(op->getResult(0)))
+      continue;
+    Operation *own = b.clone(*op, values);
+    shared.map(op->getResults(), own->getResults());
+  }
 }
 
-/// The next stage goes on, and has the results.
-static void send(func::FuncOp function, ArrayRef<Value> values,
-                 ArrayRef<bool> wanted) {
-  Operation *end = function.front().getTerminator();
+/// The next part goes on. What the function returns the last one has.
+void StageCut::send(int64_t part) {
+  const SmallVector<Value> leaving = all.sentBy(part);
+  SmallVector<Value> sent;
+  for (Value value : leaving) {
+    sent.push_back(values.lookup(value));
+    sentBytes += tensorBytes(tensorOf(value));
+  }
+  Operation *end = block.getTerminator();
   SmallVector<Attribute> names;
-  OpBuilder b(end);
   for (Value result : end->getOperands())
     names.push_back(b.getStringAttr(
         cast<LossOp>(result.getDefiningOp())
             .getReadName(cast<OpResult>(result).getResultNumber())));
-  auto sent = SendOp::create(b, function.getLoc(), end->getOperandTypes(),
-                             values, 1, b.getArrayAttr(names), wanted);
-  end->setOperands(sent.getZeros());
+  auto op = SendOp::create(b, loc, end->getOperandTypes(), sent, 1,
+                           b.getArrayAttr(names), flagsOf(all, leaving));
+  for (auto [result, zero] : llvm::zip_equal(end->getOperands(), op.getZeros()))
+    values.map(result, zero);
+}
+
+/// What the part before sends stands in the place of what made it.
+void StageCut::addPart(int64_t part) {
+  values = shared;
+  if (part > 0) {
+    const SmallVector<Value> arriving = all.sentBy(part - 1);
+    auto received = ReceiveOp::create(b, loc, ValueRange(arriving).getTypes(),
+                                      -1, flagsOf(all, arriving));
+    values.map(arriving, received.getValues());
+  }
+  addOps(part);
+  if (part < all.lastPart())
+    send(part);
+}
+
+void StageCut::run(ArrayRef<int64_t> parts) {
+  for (Operation &op : block.without_terminator())
+    ops.push_back(&op);
+  Operation *end = block.getTerminator();
+  b.setInsertionPoint(end);
+  for (int64_t part : parts)
+    addPart(part);
+  for (OpOperand &result : end->getOpOperands())
+    result.set(values.lookup(result.get()));
+  for (Operation *op : llvm::reverse(ops))
+    op->erase();
+  for (Operation &op : llvm::make_early_inc_range(llvm::reverse(block)))
+    if (isOpTriviallyDead(&op))
+      op.erase();
 }
 
 LogicalResult CutStagesPass::cut(func::FuncOp function,
-                                 ArrayRef<int64_t> stageOfLayer) {
+                                 ArrayRef<int64_t> partOfLayer) {
   for (Value result : function.front().getTerminator()->getOperands())
     if (!result.getDefiningOp<LossOp>())
       return function.emitError("cannot be cut into stages: it returns what is "
                                 "no result of a loss");
-  StagesOfOps all(function, stageOfLayer);
+  PartsOfOps all(function, partOfLayer);
   for (auto weight : function.getOps<WeightOp>())
     for (Operation *user : weight->getUsers())
-      if (std::optional<int64_t> of = all.stageOf(user))
-        stagesOfUsers[weight.getParameter()].push_back(*of);
-  SmallVector<Value> arriving, leaving;
-  if (stage > 0)
-    arriving = all.sentBy(stage - 1);
-  if (stage + 1 < stages)
-    leaving = all.sentBy(stage);
-  const SmallVector<bool> wantedHere = flagsOf(all, arriving),
-                          wantedThere = flagsOf(all, leaving);
-  // Both before anything is replaced, which goes on from stage to stage.
-  if (stage + 1 < stages)
-    send(function, leaving, wantedThere);
-  if (stage > 0)
-    receive(function, arriving, wantedHere);
-  for (Value value : leaving)
-    sentBytes += tensorBytes(tensorOf(value));
-  SmallVector<Operation *> ops;
-  for (Operation &op : function.front().without_terminator())
-    ops.push_back(&op);
-  for (Operation *op : llvm::reverse(ops))
-    if (std::optional<int64_t> of = all.stageOf(op);
-        (of && *of != stage) || isOpTriviallyDead(op))
-      op->erase();
+      if (std::optional<int64_t> of = all.partOf(user))
+        stagesOfUsers[weight.getParameter()].push_back(*of % stages);
+  SmallVector<int64_t> own;
+  for (int64_t part = stage; part < stages * parts; part += stages)
+    own.push_back(part);
+  StageCut cut(function, all);
+  cut.run(own);
+  sentBytes += cut.bytesSent();
   return success();
 }
 
@@ -244,8 +300,12 @@ FailureOr<SmallVector<int64_t>> CutStagesPass::deal() {
   if (!device.isOk())
     return getOperation().emitError(device.status().message());
   LayerDealOptions options;
-  options.stages = stages;
-  options.speeds = speeds;
+  options.stages = stages * parts;
+  const SmallVector<int64_t> ofStages(speeds.begin(), speeds.end());
+  SmallVector<int64_t> ofParts;
+  for (int64_t part = 0; part < parts; ++part)
+    ofParts.append(ofStages);
+  options.speeds = ofParts;
   options.map = deviceMap;
   options.memoryLimit = memoryLimit;
   return dealLayers(getOperation(), options, *device);
@@ -254,19 +314,20 @@ FailureOr<SmallVector<int64_t>> CutStagesPass::deal() {
 void CutStagesPass::runOnOperation() {
   sentBytes = 0;
   stagesOfUsers.clear();
-  if (stages < 1 || stage < 0 || stage >= stages) {
+  if (stages < 1 || stage < 0 || stage >= stages || parts < 1) {
     getOperation().emitError("expects one of the stages of a pipeline, but got "
                              "stage ")
-        << int64_t(stage) << " of " << int64_t(stages);
+        << int64_t(stage) << " of " << int64_t(stages) << " with "
+        << int64_t(parts) << " parts each";
     return signalPassFailure();
   }
   if (stages == 1)
     return;
-  const FailureOr<SmallVector<int64_t>> stageOfLayer = deal();
-  if (failed(stageOfLayer))
+  const FailureOr<SmallVector<int64_t>> partOfLayer = deal();
+  if (failed(partOfLayer))
     return signalPassFailure();
   for (auto function : getOperation().getOps<func::FuncOp>())
-    if (failed(cut(function, *stageOfLayer)))
+    if (failed(cut(function, *partOfLayer)))
       return signalPassFailure();
   if (failed(checkMapped(getOperation(), deviceMap, stagesOfUsers)))
     return signalPassFailure();
@@ -278,6 +339,7 @@ void CutStagesPass::runOnOperation() {
                  Facts(&getContext())
                      .add("stages", int64_t(stages))
                      .add("stage", int64_t(stage))
+                     .add("parts", int64_t(parts))
                      .add("sent_bytes", sentBytes)
                      .get());
 }

@@ -103,10 +103,13 @@ void DivideTrainedPass::runOnOperation() {
   }
   if (weights == 0)
     return;
-  if (const int64_t stages = program::stagesOf(getOperation()); stages > 1) {
+  // Of what others use in parts a stage does not know it.
+  const int64_t stages = program::stagesOf(getOperation()),
+                products = program::tensorRanksOf(getOperation());
+  if (stages > 1 && products > 1) {
     getOperation().emitError("--parallel: what is trained cannot be in pieces "
                              "beside pp=")
-        << stages << " yet; leave one of them out";
+        << stages << " and tp=" << products << " yet; leave one of them out";
     return signalPassFailure();
   }
   Builder builder(&getContext());

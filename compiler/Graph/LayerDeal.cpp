@@ -205,7 +205,8 @@ qlora::dealLayers(ModuleOp module, const LayerDealOptions &options,
   if (layers < options.stages)
     return longest.emitError("a pipeline of ")
            << options.stages << " stages needs as many layers, but the model has "
-           << layers << "; give a smaller pp to --parallel";
+           << layers
+           << "; give a smaller pp to --parallel, or fewer virtual stages";
   if (options.map == "balanced")
     return balance(seconds, options);
   if (options.map == "sequential")

@@ -474,15 +474,18 @@ def CompressGradients : Pass<"compress-gradients", "::mlir::ModuleOp"> {
     Each `train.all_reduce` of parameters becomes what `form` means, as ops on
     rows of the flat arenas: in bf16 a sum of rounded numbers; in int8 codes of
     blocks, exchanged in two stages among `ranks` ranks, where what rounding
-    leaves is added to the next step's gradient. Statistics stay exact. Ops that
+    leaves is added to the next step's gradient; in power_sgd products of `rank`
+    rows for each matrix, with the same. Statistics stay exact. Ops that
     are in rows come after fuse-rows, which runs on them once more.
   }];
   let options = [
-    Option<"form", "form", "std::string", "\"bf16\"", "bf16 or int8">,
+    Option<"form", "form", "std::string", "\"bf16\"", "bf16, int8 or power_sgd">,
     Option<"ranks", "ranks", "int64_t", "1",
-           "ranks of a run, which int8 divides the work among">,
+           "ranks of a run, which int8 divides the work among, and power_sgd "
+           "what a product leaves">,
+    Option<"rank", "rank", "int64_t", "1", "rows of power_sgd's products">,
     Option<"feedback", "feedback", "bool", "true",
-           "false: what rounding leaves is lost">,
+           "false: what rounding or a product leaves is lost">,
   ];
 }
 

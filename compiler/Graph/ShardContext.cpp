@@ -122,7 +122,8 @@ static PartAttr ownColumns(WeightOp weight, int64_t ranks) {
   RankedTensorType type = tensorOf(weight);
   const int64_t dimension = type.getRank() - 1;
   const int64_t size = type.getDimSize(dimension);
-  return PartAttr::get(weight.getContext(), ranks, dimension, 0, size, size);
+  return PartAttr::get(weight.getContext(), ranks, dimension, 0, size, size,
+                       Ranks::CP);
 }
 
 LogicalResult LineSharing::exchangeOperand(ColumnwiseOp op,
@@ -137,6 +138,10 @@ LogicalResult LineSharing::exchangeOperand(ColumnwiseOp op,
   if (!shared.contains(own) && !(weight && isByColumn))
     return op->emitOpError("has an operand that is neither of tokens nor a "
                            "weight by column, which ranks cannot have parts of");
+  if (weight && weight.getPart())
+    return op->emitOpError("uses a part of a weight that is trained: ranks that "
+                           "share lines cannot have parts of it; train without "
+                           "--parallel cp, or without tp");
   if (!shared.contains(own)) {
     operand.set(usePart(builder, weight, ownColumns(weight, exchange.ranks)));
   } else if (isByColumn) {

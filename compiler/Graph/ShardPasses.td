@@ -54,15 +54,16 @@ def CutStages : Pass<"cut-stages", "::mlir::ModuleOp"> {
   let summary = "forward functions of one stage (pipeline parallelism)";
   let description = [{
     Of `stages` stages, which have about as much to do or what `device-map` says,
-    `stage` keeps its layers:
-    what earlier ones make for it arrives by `model.receive`, and what later ones
-    need leaves by `model.send`. Frozen weights that it does not use are gone,
-    trained ones are marked `elsewhere`.
+    `stage` keeps its layers, in `parts` parts: what earlier parts make for one
+    arrives by `model.receive`, and what later ones need leaves by `model.send`.
+    Frozen weights that it does not use are gone, trained ones are marked
+    `elsewhere`.
   }];
   let dependentDialects = ["::qlora::program::ProgramDialect"];
   let options = [
     Option<"stages", "stages", "int64_t", "1", "of the pipeline">,
     Option<"stage", "stage", "int64_t", "0", "which of them">,
+    Option<"parts", "parts", "int64_t", "1", "of a stage (PipelineOrder.h)">,
     ListOption<"speeds", "speeds", "int64_t",
                "of stages beside each other; none: all are equal">,
     Option<"deviceMap", "device-map", "std::string", "\"balanced\"",
@@ -156,13 +157,15 @@ def UnrollMicroBatches
   let summary = "a stage's forwards and backwards of chunks in turn";
   let description = [{
     The step becomes that of a batch of `chunks` times as many rows: one forward
-    and one backward for each, in the order 1F1B.
+    and one backward for each and each of the `parts` of a stage, in the order
+    1F1B, or that of PipelineOrder.h for more parts than one.
   }];
   let dependentDialects = ["::qlora::program::ProgramDialect"];
   let options = [
     Option<"chunks", "chunks", "int64_t", "1", "of the batch">,
     Option<"lines", "lines", "int64_t", "1",
            "runs of the batch's lines, of each of which a chunk has a part">,
+    Option<"parts", "parts", "int64_t", "1", "of a stage (PipelineOrder.h)">,
     Option<"allForwardsFirst", "all-forwards-first", "bool", "false",
            "GPipe's order">,
   ];

@@ -104,7 +104,7 @@ void FunctionSharding::useParts(WeightOp weight, const DividedWeight &how) {
   for (int64_t segment : how.segments) {
     auto part =
         PartAttr::get(weight.getContext(), ranks, how.dimension, first,
-                      segment, type.getDimSize(how.dimension));
+                      segment, type.getDimSize(how.dimension), Ranks::TP);
     used.push_back(usePart(builder, weight, part));
     first += segment;
   }

@@ -79,7 +79,8 @@ static bool isAddedInPlace(Value value) {
 
 /// The forward, and what the backward does of it a second time.
 static bool isForward(Operation *op) {
-  return phaseOf(op) != StepPhase::Backward;
+  const StepPhase phase = phaseOf(op);
+  return phase != StepPhase::Backward && phase != StepPhase::Exchange;
 }
 
 /// Rule 4.

@@ -23,10 +23,10 @@
 //     memory since, and whatever reads what was there has done so, or is the op
 //     itself and may write over it (AdamW). Else it is copied when it is stored.
 //  4. A part of a concatenation is made in its range of the whole, if its op can
-//     leave room between rows, and both belong to the backward, or it is made
-//     of outside memory alone (a decoded weight, gathered or not). What else
-//     the forward concatenates is copied, so that it can be dropped, and made
-//     again for the backward, by itself.
+//     leave room between rows, and both belong to the backward, or to the
+//     exchange of gradients, or it is made of outside memory alone (a decoded
+//     weight, gathered or not). What else the forward concatenates is copied, so
+//     that it can be dropped, and made again for the backward, by itself.
 //  5. A result takes over an operand that it is tied to, if no value that shares
 //     a byte of it is read at the op (but by the tie) or afterwards, nor is on its
 //     way to the host. A sum may go on in a range of a whole; a row op takes over

@@ -11,23 +11,17 @@
 //     %ids0, %ids1, %ids2 = model.split %ids {rows}
 //     forward 0, forward 1, backward 0, forward 2, backward 1, backward 2 }
 //
-// That is the schedule 1F1B (Narayanan et al., 2019: PipeDream-Flush;
-// Megatron-LM): after as many forwards as there are stages behind it, a stage
-// does one forward and one backward in turn, and so holds no more than that
-// many chunks' activations, however many there are. With `all-forwards-first`
-// it is GPipe's (Huang et al., 2019).
-//
-// Who sends waits until the other side receives, so that both have to do it in
-// one order. Where forwards and backwards take turns, the gradient is received
-// before the forward's values are sent, as the next stage sends it before it
-// receives the next chunk; where all forwards come first, that one receives it
-// before.
+// in the order of PipelineOrder.h. What a stage does for a chunk in one of its
+// parts is what stands between two of its sends and receives.
 
 #include "compiler/Decisions.h"
 #include "compiler/Passes.h"
+#include "compiler/Support/PipelineOrder.h"
 #include "dialects/Model/Arithmetic.h"
 #include "dialects/Program/Program.h"
 #include "dialects/Train/Train.h"
+
+#include <map>
 
 using namespace mlir;
 using namespace qlora;
@@ -49,12 +43,6 @@ private:
   void runOnOperation() override;
 };
 
-/// The forward or the backward of a chunk.
-struct Turn {
-  bool isBackward;
-  int64_t chunk;
-};
-
 /// One step, which is done again for each chunk.
 class ChunkedStep {
 public:
@@ -63,13 +51,13 @@ public:
       : step(step), block(step.getBody().front()), b(step.getContext()),
         chunks(chunks), lines(lines), copies(chunks) {}
 
-  /// With `takesGradientsFirst`, before what a forward makes is sent.
-  void run(ArrayRef<Turn> turns, bool takesGradientsFirst);
+  /// Of a stage with so many parts, which the last one of the pipeline ends.
+  void run(ArrayRef<PipelineTurn> turns, int64_t parts, bool isLast);
 
 private:
+  void sortOps(int64_t parts, bool isLast);
   void divideInputs();
-  void takeTurns(ArrayRef<Turn> turns, bool takesGradientsFirst);
-  void cloneIf(int64_t chunk, function_ref<bool(Operation *)> isWanted);
+  void take(const PipelineTurn &turn);
   void drawAsWhole(Operation *op, int64_t chunk) const;
   void joinResult(ResultOp result);
   Value sum(ArrayRef<Value> values);
@@ -79,21 +67,14 @@ private:
   Block &block;
   OpBuilder b;
   const int64_t chunks, lines;
-  SmallVector<Operation *> ops; ///< of one chunk
+  /// Of one chunk, and those of each of its turns: chunk 0 stands for all.
+  SmallVector<Operation *> ops;
+  std::map<std::tuple<PipelineTurn::Kind, bool, int64_t>,
+           SmallVector<Operation *>>
+      opsOfTurns;
   std::vector<IRMapping> copies;
 };
 } // namespace
-
-static SmallVector<Turn> turnsOf(int64_t chunks, int64_t waiting) {
-  SmallVector<Turn> turns;
-  for (int64_t turn = 0; turn < chunks + waiting; ++turn) {
-    if (turn < chunks)
-      turns.push_back({false, turn});
-    if (turn >= waiting)
-      turns.push_back({true, turn - waiting});
-  }
-  return turns;
-}
 
 /// There once, whoever reads it: it is outside of the step.
 static bool isOutside(Operation *op) {
@@ -138,33 +119,36 @@ void ChunkedStep::drawAsWhole(Operation *op, int64_t chunk) const {
   });
 }
 
-void ChunkedStep::cloneIf(int64_t chunk,
-                          function_ref<bool(Operation *)> isWanted) {
-  for (Operation *op : ops)
-    if (isWanted(op) && !isOfAll(op))
-      drawAsWhole(b.clone(*op, copies[chunk]), chunk);
-}
-
-static bool isReceived(Operation *op) {
-  return isBackward(op) && isa<ReceiveOp>(op);
-}
-static bool isSent(Operation *op) { return !isBackward(op) && isa<SendOp>(op); }
-
-void ChunkedStep::takeTurns(ArrayRef<Turn> turns, bool takesGradientsFirst) {
-  for (auto [i, turn] : llvm::enumerate(turns)) {
-    if (turn.isBackward) {
-      if (!takesGradientsFirst || turns[i - 1].isBackward)
-        cloneIf(turn.chunk, isReceived);
-      cloneIf(turn.chunk,
-              [](Operation *op) { return isBackward(op) && !isReceived(op); });
+/// A forward is of the next part behind what is received for it, and so is a
+/// backward, of the part before: the last part of all has its backward behind its
+/// forward, and the first one nothing to receive for its forward.
+void ChunkedStep::sortOps(int64_t parts, bool isLast) {
+  using Kind = PipelineTurn::Kind;
+  const bool isFirst =
+      program::stageOf(step->getParentOfType<ModuleOp>()) == 0;
+  int64_t forward = isFirst ? 0 : -1, backward = isLast ? parts - 1 : parts;
+  for (Operation *op : ops) {
+    int64_t &part = isBackward(op) ? backward : forward;
+    const bool isReceived = isa<ReceiveOp>(op);
+    if (isReceived)
+      part += isBackward(op) ? -1 : 1;
+    if (isOfAll(op))
       continue;
-    }
-    cloneIf(turn.chunk,
-            [](Operation *op) { return !isBackward(op) && !isSent(op); });
-    if (takesGradientsFirst && i + 1 < turns.size() && turns[i + 1].isBackward)
-      cloneIf(turns[i + 1].chunk, isReceived);
-    cloneIf(turn.chunk, isSent);
+    const Kind kind = isReceived     ? Kind::kReceive
+                      : isa<SendOp>(op) ? Kind::kSend
+                                        : Kind::kCompute;
+    opsOfTurns[{kind, isBackward(op), std::clamp<int64_t>(part, 0, parts - 1)}]
+        .push_back(op);
   }
+}
+
+void ChunkedStep::take(const PipelineTurn &turn) {
+  const auto found =
+      opsOfTurns.find({turn.kind, turn.isBackward, turn.part});
+  if (found == opsOfTurns.end())
+    return;
+  for (Operation *op : found->second)
+    drawAsWhole(b.clone(*op, copies[turn.chunk]), turn.chunk);
 }
 
 Value ChunkedStep::sum(ArrayRef<Value> values) {
@@ -214,7 +198,8 @@ void ChunkedStep::joinResult(ResultOp result) {
   joined->moveBefore(&block, block.end());
 }
 
-void ChunkedStep::run(ArrayRef<Turn> turns, bool takesGradientsFirst) {
+void ChunkedStep::run(ArrayRef<PipelineTurn> turns, int64_t parts,
+                      bool isLast) {
   IRMapping shared;
   for (Operation &op : block) {
     if (!isOutside(&op)) {
@@ -228,7 +213,9 @@ void ChunkedStep::run(ArrayRef<Turn> turns, bool takesGradientsFirst) {
     copy = shared;
   b.setInsertionPointToEnd(&block);
   divideInputs();
-  takeTurns(turns, takesGradientsFirst);
+  sortOps(parts, isLast);
+  for (const PipelineTurn &turn : turns)
+    take(turn);
   for (Operation *op : ops)
     if (isOfAll(op))
       joinResult(cast<ResultOp>(op));
@@ -251,9 +238,14 @@ static LogicalResult checkLosses(StepOp step) {
 void UnrollMicroBatchesPass::runOnOperation() {
   StepOp step = getOperation();
   const auto module = step->getParentOfType<ModuleOp>();
-  if (chunks < 1 || lines < 1) {
-    step.emitError("expects at least one chunk of a batch, but got ")
-        << int64_t(chunks) << " of " << int64_t(lines) << " runs of lines";
+  const int64_t stages = program::stagesOf(module),
+                stage = program::stageOf(module);
+  if (chunks < 1 || lines < 1 || parts < 1 ||
+      (parts > 1 && chunks % stages != 0)) {
+    step.emitError("expects at least one chunk of a batch, and of stages with "
+                   "several parts as many as these or a multiple, but got ")
+        << int64_t(chunks) << " of " << int64_t(lines) << " runs of lines for "
+        << int64_t(parts) << " parts of " << stages << " stages";
     return signalPassFailure();
   }
   const bool isTrained = step.getKind() == StepKind::Accumulate;
@@ -261,19 +253,12 @@ void UnrollMicroBatchesPass::runOnOperation() {
     return;
   if (failed(checkLosses(step)))
     return signalPassFailure();
-  const int64_t behind =
-      program::stagesOf(module) - 1 - program::stageOf(module);
-  const int64_t waiting =
-      allForwardsFirst ? int64_t(chunks) : std::min<int64_t>(behind, chunks);
-  SmallVector<Turn> turns = turnsOf(chunks, waiting);
-  if (!isTrained)
-    llvm::erase_if(turns, [](const Turn &turn) { return turn.isBackward; });
-  ChunkedStep(step, chunks, lines).run(turns, waiting < chunks);
-  recordDecision(
-      step, getArgument(),
-      Facts(&getContext())
-          .add("chunks", int64_t(chunks))
-          .add("in_flight",
-               isTrained ? std::min<int64_t>(waiting + 1, chunks) : int64_t(1))
-          .get());
+  const PipelineForm form = {stages, parts, chunks, allForwardsFirst, isTrained};
+  ChunkedStep(step, chunks, lines)
+      .run(pipelineOrder(form, stage), parts, stage + 1 == stages);
+  recordDecision(step, getArgument(),
+                 Facts(&getContext())
+                     .add("chunks", int64_t(chunks))
+                     .add("in_flight", chunksInFlight(form, stage))
+                     .get());
 }

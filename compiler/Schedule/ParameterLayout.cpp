@@ -23,6 +23,7 @@ FailureOr<ParameterLayout> ParameterLayout::of(ModuleOp module) {
   layout.flatBytes = 4 * train::flatElements(module);
   layout.pieces = program::piecesOf(module);
   layout.update = train::planUpdate(module);
+  layout.lowRank = train::planLowRank(module, layout.update);
   llvm::StringMap<int64_t> flat;
   for (auto [name, offset] : llvm::zip_equal(names, offsets.asArrayRef()))
     flat[cast<FlatSymbolRefAttr>(name).getValue()] = 4 * offset;
@@ -121,6 +122,7 @@ void ParameterLayout::emit(OpBuilder &builder, ModuleOp module) const {
       emitPart(part.name, part.row, part.shape.front());
   }
   emitStates(builder, module);
+  emitBases(builder, module);
 }
 
 namespace {
@@ -181,4 +183,16 @@ void ParameterLayout::emitStates(OpBuilder &builder, ModuleOp module) const {
           emit(state, (part.name + "." + row.name).str(), place);
         }
       }
+}
+
+void ParameterLayout::emitBases(OpBuilder &builder, ModuleOp module) const {
+  using namespace program;
+  for (const train::SummedTensor &tensor : lowRank.tensors)
+    if (tensor.basis)
+      program::ParameterOp::create(
+          builder, module.getLoc(), tensor.name + train::kBasisSuffix.str(),
+          Arena::State, *tensor.basis, 4 * lowRank.rank * tensor.columns,
+          ArrayRef{lowRank.rank, tensor.columns}, DType::F32, Role::State,
+          Init::Normal, Quantization::None, 0, false, DType::F32, StringAttr(),
+          ArrayAttr(), DTypeAttr(), 0, 0);
 }

@@ -9,7 +9,7 @@
 #define QLORA_COMPILER_SCHEDULE_PARAMETERLAYOUT_H
 
 #include "dialects/Program/Program.h"
-#include "dialects/Train/Optimizers.h"
+#include "dialects/Train/LowRank.h"
 
 #include "mlir/IR/BuiltinOps.h"
 
@@ -42,16 +42,18 @@ public:
   /// Bytes of each of the flat f32 arenas.
   int64_t getFlatBytes() const { return flatBytes; }
 
-  int64_t getStateBytes() const { return update.stateBytes; }
+  int64_t getStateBytes() const { return lowRank.stateBytes; }
 
   /// Writes one `program.parameter` per named tensor, and per state of one.
   void emit(mlir::OpBuilder &builder, mlir::ModuleOp module) const;
 
 private:
   void emitStates(mlir::OpBuilder &builder, mlir::ModuleOp module) const;
+  void emitBases(mlir::OpBuilder &builder, mlir::ModuleOp module) const;
 
   llvm::StringMap<ParameterPlace> places;
   train::UpdatePlan update;
+  train::LowRankPlan lowRank;
   int64_t pieces = 1; ///< of what lies in pieces
   int64_t frozenBytes = 0;
   int64_t hostBytes = 0;

@@ -91,13 +91,11 @@ Place StepLowering::partPlace(const ParameterPlace &place, Arena arena,
   const int64_t columns = matrixColumns(type);
   const int64_t stride = part.getDimension() > 0 ? part.getSize() : columns;
   const int64_t unit = width * (isOfRows ? columns : 1);
-  const bool isOfLines =
-      program::contextRanksOf(step->getParentOfType<ModuleOp>()) > 1;
   return {arenaBuffer(arena, place.offset * width / 4 + part.getFirst() * unit,
                       width * ((matrixRows(type) - 1) * stride + columns),
                       *elementDtype(type.getElementType()),
                       {part.getRanks(),
-                       isOfLines ? program::Group::CP : program::Group::TP,
+                       program::Group(part.getOf()),
                        part.getLength() / part.getRanks() * unit}),
           0, stride};
 }
@@ -133,8 +131,9 @@ Place StepLowering::outsidePlace(const OutsideMemory &outside,
     // The rounded arena has the layout of the trainable one in half the bytes.
     if (outside.space == MemorySpace::Rounded)
       return buffer(Arena::Rounded, place.offset / 2, place.bytes / 2);
-    return buffer(outside.space == MemorySpace::Gradient ? Arena::Gradient
-                                                         : place.arena,
+    return buffer(outside.space == MemorySpace::Gradient   ? Arena::Gradient
+                  : outside.space == MemorySpace::Residual ? Arena::Residual
+                                                           : place.arena,
                   place.offset, place.bytes);
   }
   if (outside.space == MemorySpace::Input) {

@@ -199,10 +199,17 @@ void StepLowering::lowerStores(MemoryOp op) {
 void StepLowering::lowerAllReduce(AllReduceOp op) {
   Value buffer = arenaBuffer(Arena::Gradient, 4 * op.getOffset(),
                              4 * op.getElements(), QLORA_DTYPE_F32);
-  program::CollectiveOp::create(
-      b, op.getLoc(), program::Collective::AllReduce, op.getBucket(), buffer,
-      /*source=*/Value(), /*peer=*/0,
-      op.getPieces() ? program::Group::Replicas : program::Group::DP);
+  const auto sumOver = [&](program::Group group) {
+    program::CollectiveOp::create(b, op.getLoc(),
+                                  program::Collective::AllReduce,
+                                  op.getBucket(), buffer, /*source=*/Value(),
+                                  /*peer=*/0, group);
+  };
+  if (!op.getPieces())
+    return sumOver(program::Group::DP);
+  sumOver(program::Group::Replicas);
+  if (program::tensorRanksOf(step->getParentOfType<ModuleOp>()) > 1)
+    sumOver(program::Group::TP);
 }
 
 /// The pieces of all ranks, and what fills the last; or a copy over the bus. That

@@ -176,18 +176,21 @@ def Model_SliceAttr : AttrDef<Model_Dialect, "Slice"> {
   }];
 }
 
+def Model_PartRanks : EnumParameter<Model_Ranks> {
+  let defaultValue = "::qlora::model::Ranks::TP";
+}
 def Model_PartAttr : AttrDef<Model_Dialect, "Part"> {
   let mnemonic = "part";
   let summary = "what a rank uses of a weight that each has whole";
   let description = [{
     Of the `length` from `first` on in `dimension`, which has `size`, the part of
-    its number in the group TP, or CP of a module whose lines ranks share, of
-    `ranks` equal ones.
+    its number in the group `of`, of `ranks` equal ones.
   }];
   let parameters = (ins "int64_t":$ranks, "int64_t":$dimension,
-                        "int64_t":$first, "int64_t":$length, "int64_t":$size);
+                        "int64_t":$first, "int64_t":$length, "int64_t":$size,
+                        Model_PartRanks:$of);
   let assemblyFormat =
-      "`<` $ranks `,` $dimension `,` $first `,` $length `,` $size `>`";
+      "`<` $ranks `,` $dimension `,` $first `,` $length `,` $size (`,` $of^)? `>`";
   let extraClassDeclaration = [{
     /// The type of the part of a tensor.
     ::mlir::RankedTensorType of(::mlir::RankedTensorType whole) const {

@@ -80,7 +80,7 @@ def Model_AllToAllOp : Model_Together<"all_to_all"> {
 }
 
 def Model_AllSumOp : Model_StagedOp<Model_Dialect, "all_sum",
-    [Pure, SameOperandsAndResultType,
+    [Pure, SameOperandsAndResultType, Model_TokenByToken,
      DeclareOpInterfaceMethods<Model_MemoryOp, ["getMemoryTies"]>]> {
   let summary = "the sum over the ranks, on all of them";
   let description = [{
@@ -123,6 +123,12 @@ def Model_SendOp : Model_StagedOp<Model_Dialect, "send",
   let assemblyFormat =
       "operands `to` $peer attr-dict `:` functional-type(operands, results)";
   let hasVerifier = 1;
+  let extraClassDeclaration = [{
+    /// Whether gradients come back, whoever uses what stands for the results.
+    bool isWanted(unsigned result) {
+      return ::llvm::is_contained(getWanted(), true);
+    }
+  }];
 }
 
 def Model_ReceiveOp : Model_StagedOp<Model_Dialect, "receive",

@@ -18,7 +18,7 @@ struct RuleOf
   }
   /// What a stage trains may flow in from another one.
   bool isWanted(mlir::Operation *op, unsigned result) const {
-    if constexpr (std::is_same_v<Op, model::ReceiveOp>)
+    if constexpr (requires(Op rule) { rule.isWanted(result); })
       return llvm::cast<Op>(op).isWanted(result);
     return false;
   }

@@ -175,7 +175,7 @@ def Train_AllReduceOp : Train_Store<"all_reduce"> {
     Elements [offset, offset + elements). Runs in the last micro-batch of a
     step only. Starts as soon as the `train.accumulate`s before it are done.
     With `pieces` these are of what ranks hold in pieces, and the ranks are those
-    that hold the same ones (group REPLICAS).
+    that hold the same ones (groups REPLICAS and TP).
   }];
   let ownArguments = (ins I64Attr:$bucket, I64Attr:$offset, I64Attr:$elements,
                        UnitAttr:$pieces);

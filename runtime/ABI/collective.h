@@ -21,11 +21,10 @@ enum qlora_collective {
   QLORA_COLLECTIVE_ALL_TO_ALL = 4,/* piece r of operand 0 := this rank's piece
                                      of operand 1 of rank r */
   QLORA_COLLECTIVE_SEND = 5, /* operand 0 goes to the rank `peer` places on,
-                                back where it is negative; to nobody beyond
-                                the ends of the group */
+                                back where it is negative; the first rank of
+                                the group follows the last one */
   QLORA_COLLECTIVE_RECV = 6, /* operand 0 := what the rank `peer` places on
-                                sends; beyond the ends of the group nobody
-                                does, and it is not made */
+                                sends, counted as for SEND */
   QLORA_COLLECTIVE_COUNT = 7
 };
 
@@ -48,7 +47,9 @@ enum qlora_group {
                            (`context_ranks` of the module): of rank r those with
                            the same r / C, and it is number r % C. A group FSDP
                            beside it is of ranks that follow each other too, so
-                           that one size divides the other */
+                           that one size divides the other; beside a group TP
+                           of T ranks all these are T apart, and r stands for
+                           r / T */
   QLORA_GROUP_PP = 4,   /* the S ranks that are the stages of one pipeline
                            (`stages` of the module), all with the same rows: of
                            W ranks those with the same r % (W / S), and rank r
@@ -60,8 +61,9 @@ enum qlora_group {
                            module): of rank r those with the same r / E, and it
                            is number r % E. Groups FSDP and CP beside it are of
                            ranks that follow each other too, as above */
-  QLORA_GROUP_REPLICAS = 6, /* the ranks with the same number in their groups
-                           FSDP, which hold the same pieces, of one stage */
+  QLORA_GROUP_REPLICAS = 6, /* of the ranks with the same number in their groups
+                           FSDP, which hold the same pieces, those with the same
+                           number in their groups TP, of all stages */
   QLORA_GROUP_COUNT = 7
 };
 

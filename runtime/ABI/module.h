@@ -51,7 +51,7 @@ extern "C" {
 #endif
 
 #define QLORA_MODULE_MAGIC 0x41524c51u /* "QLRA", little endian */
-#define QLORA_ABI_VERSION 22u
+#define QLORA_ABI_VERSION 23u
 #define QLORA_MAX_RANK 4
 #define QLORA_PIECE_ALIGNMENT 64 /* of what ranks hold pieces of: a cache line */
 
@@ -67,8 +67,8 @@ enum qlora_arena_kind {
   QLORA_ARENA_TRAINABLE = 1, /* f32 adapters and other trained weights, flat */
   QLORA_ARENA_GRADIENT = 2,  /* f32, the layout of TRAINABLE, then LOSS_SUM and
                                 LABEL_COUNT; zero before the first micro-batch */
-  QLORA_ARENA_STATE = 3,     /* what the optimizer keeps: parameters of the
-                                role STATE; zero before the first step */
+  QLORA_ARENA_STATE = 3,     /* what a step keeps for the next one: parameters of
+                                the role STATE; zero, or as their init says */
   QLORA_ARENA_ROUNDED = 4,   /* bf16, the layout of TRAINABLE: its numbers,
                                 rounded to nearest, ties to even. The runtime
                                 fills it when it fills TRAINABLE; commands that
@@ -83,9 +83,9 @@ enum qlora_arena_kind {
                                  pinned host memory that its kernels read over
                                  the bus, elsewhere ordinary memory. Not part of
                                  a memory limit */
-  QLORA_ARENA_RESIDUAL = 10, /* f32, the layout of GRADIENT: what rounding has
+  QLORA_ARENA_RESIDUAL = 10, /* f32, the layout of GRADIENT: what fewer bits have
                                 left of this rank's gradients; zero before the
-                                first step of a run */
+                                first step of a training */
   QLORA_ARENA_SAVED = 11,    /* in such memory as HOST is: what commands copy
                                 there in the forward, and back in the backward
                                 of the same entry. Nothing is left in it between
@@ -111,8 +111,8 @@ enum qlora_role {
   QLORA_ROLE_ADAPTER = 1,  /* LoRA A or B; has no file */
   QLORA_ROLE_TRAINABLE = 2, /* a weight of the model that is trained
                                (PEFT's modules_to_save) */
-  QLORA_ROLE_STATE = 3 /* of an optimizer, called TENSOR.STATE: in STATE, f32
-                          or u8; has no file, and starts at zero */
+  QLORA_ROLE_STATE = 3 /* of a tensor's updates, called TENSOR.STATE: in STATE,
+                          f32 or u8; its init is ZERO, or of f32 NORMAL */
 };
 
 enum qlora_init {

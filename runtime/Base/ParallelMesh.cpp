@@ -95,12 +95,6 @@ static Status checkPieces(const ParallelMesh &mesh) {
     return Status::invalid("--parallel: zero2={} divides what zero1 does, and "
                            "more; leave zero1 out",
                            mesh.trainedPieces);
-  for (const auto &[axis, ranks] :
-       {std::pair("pp", mesh.stages), {"tp", mesh.tensorRanks}})
-    if (mesh.trainedPieces > 1 && ranks > 1)
-      return Status::invalid("--parallel: {}={} together with {}={} is not there "
-                             "yet; give one of them",
-                             "zero2", mesh.trainedPieces, axis, ranks);
   return Status::ok();
 }
 
@@ -110,29 +104,17 @@ static bool followEachOther(qlora_group group) {
          group == QLORA_GROUP_EP;
 }
 
-/// Whether axes of these groups may be in one mesh.
-static bool goTogether(qlora_group one, qlora_group other) {
-  if (one == QLORA_GROUP_FSDP && other == QLORA_GROUP_TP)
-    return true;
-  if (one == QLORA_GROUP_PP || other == QLORA_GROUP_PP)
-    return one != QLORA_GROUP_CP && other != QLORA_GROUP_CP;
-  return followEachOther(one) && followEachOther(other);
-}
-
+/// Slices of experts are of one axis; and of what is trained in pieces no stage
+/// knows what others use in parts.
 static Status checkTogether(const ParallelMesh &mesh) {
-  std::vector<const Axis *> used;
-  for (const Axis &axis : kAxes) {
-    if (!axis.ranks || mesh.*axis.ranks == 1)
-      continue;
-    for (const Axis *other : used)
-      if (axis.group != other->group && !goTogether(axis.group, other->group) &&
-          !goTogether(other->group, axis.group))
-        return Status::invalid("--parallel: {}={} together with {}={} is not "
-                               "there yet; give one of them",
-                               other->name, mesh.*other->ranks, axis.name,
-                               mesh.*axis.ranks);
-    used.push_back(&axis);
-  }
+  if (mesh.tensorRanks > 1 && mesh.expertRanks > 1)
+    return Status::invalid("--parallel: tp={} together with ep={} is not there "
+                           "yet; give one of them",
+                           mesh.tensorRanks, mesh.expertRanks);
+  if (mesh.tensorRanks > 1 && mesh.stages > 1 && mesh.trainedPieces > 1)
+    return Status::invalid("--parallel: zero2={} together with tp={} and pp={} is "
+                           "not there yet; give two of them",
+                           mesh.trainedPieces, mesh.tensorRanks, mesh.stages);
   return Status::ok();
 }
 

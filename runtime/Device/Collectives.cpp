@@ -46,6 +46,12 @@ static Status checkCollective(const LoadedModule &module,
     return Status::invalid("the program's {} over {} is from rank {}, but "
                            "there are {} ranks",
                            name, group, command.peer, ranks);
+  const bool isOfTwo = command.collective == QLORA_COLLECTIVE_SEND ||
+                       command.collective == QLORA_COLLECTIVE_RECV;
+  if (isOfTwo && command.peer % ranks == 0)
+    return Status::invalid("the program's {} over {} is {} places on, which of "
+                           "{} is the rank itself",
+                           name, group, command.peer, ranks);
   if (operands.size() < 2)
     return Status::ok();
   const uint64_t most = std::max(operands[0].bytes, operands[1].bytes);
@@ -85,8 +91,8 @@ Status checkMesh(const LoadedModule &module, int ranks) {
   const int mesh = module.meshSize();
   if (const auto fixed = static_cast<int>(module.table().run_ranks);
       fixed != 0 && fixed != ranks)
-    return Status::invalid("'{}' sums gradients in 8 bits among {} ranks, but {} "
-                           "{} started; start {}, or compile with --ranks {}",
+    return Status::invalid("'{}' sums gradients in fewer bits among {} ranks, but "
+                           "{} {} started; start {}, or compile with --ranks {}",
                            module.path(), fixed, ranks,
                            ranks == 1 ? "was" : "were", fixed, ranks);
   if (ranks % mesh == 0)
@@ -107,7 +113,7 @@ Status checkCollectives(const LoadedModule &module, const GroupSizes &sizes) {
   return Status::ok();
 }
 
-/// With two operands one goes to the other; a neighbour there is not.
+/// With two operands one goes to the other.
 Status SingleRank::run(const CollectiveCall &call) {
   if (!call.to.empty() && !call.from.empty())
     std::memmove(call.to.data(), call.from.data(), call.from.size());

@@ -46,8 +46,9 @@ public:
   constexpr GroupSizes on(int64_t ranks) const {
     GroupSizes all = *this;
     all.sizes[QLORA_GROUP_DP] = ranks;
-    all.sizes[QLORA_GROUP_REPLICAS] = std::max<int64_t>(
-        1, ranks / (stride(QLORA_GROUP_REPLICAS) * sizes[QLORA_GROUP_PP]));
+    if (sizes[QLORA_GROUP_FSDP] > 1) // there are pieces
+      all.sizes[QLORA_GROUP_REPLICAS] =
+          std::max<int64_t>(1, ranks / stride(QLORA_GROUP_REPLICAS));
     return all;
   }
 
@@ -62,6 +63,8 @@ public:
   constexpr int64_t stride(unsigned group) const {
     switch (group) {
     case QLORA_GROUP_FSDP:
+    case QLORA_GROUP_CP:
+    case QLORA_GROUP_EP:
       return sizes[QLORA_GROUP_TP];
     case QLORA_GROUP_PP:
       return std::max<int64_t>(1, sizes[QLORA_GROUP_DP] /

@@ -58,9 +58,6 @@ static Status checkContext(const qlora_module &module) {
   const uint32_t context = module.context_ranks;
   if (context == 0 || context > kMaxShards)
     return damaged("lines shared by {} ranks", context);
-  if (context > 1 && module.tensor_ranks > 1)
-    return damaged("lines shared by {} ranks, and products by {}", context,
-                   module.tensor_ranks);
   const uint32_t pieces = std::max(
       {module.shards, module.update_pieces, module.trained_pieces});
   if (std::max(pieces, context) % std::min(pieces, context) != 0)
@@ -86,16 +83,9 @@ static Status checkHeader(const qlora_module &module) {
   QLORA_RETURN_IF_ERROR(checkPieces(module));
   if (module.tensor_ranks == 0 || module.tensor_ranks > kMaxShards)
     return damaged("products shared by {} ranks", module.tensor_ranks);
-  if (module.tensor_ranks > 1 && module.trained_pieces > 1)
-    return damaged("products shared by {} ranks, and what is trained in pieces "
-                   "on others",
-                   module.tensor_ranks);
   if (module.stages == 0 || module.stages > kMaxShards ||
       module.stage >= module.stages)
     return damaged("stage {} of {}", module.stage, module.stages);
-  if (module.stages > 1 && module.trained_pieces > 1)
-    return damaged("{} stages, and what is trained in pieces on {} ranks",
-                   module.stages, module.trained_pieces);
   if (module.run_ranks > kMaxShards)
     return damaged("runs of {} ranks", module.run_ranks);
   QLORA_RETURN_IF_ERROR(checkContext(module));

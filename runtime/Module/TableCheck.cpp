@@ -99,6 +99,12 @@ static Status checkRole(const qlora_module &m, const qlora_parameter &p) {
   if ((p.init == QLORA_INIT_FILE) ==
       (isState || p.role == QLORA_ROLE_ADAPTER))
     return damaged("role {} with init {}", p.role, p.init);
+  // A state is a function of the seed and its name where it does not start at
+  // zero, and then each rank has all of it.
+  if (isState && p.init != QLORA_INIT_ZERO &&
+      (p.init != QLORA_INIT_NORMAL || p.dtype != QLORA_DTYPE_F32 ||
+       p.piece != 0))
+    return damaged("a state with init {}", p.init);
   if (p.quantization == QLORA_QUANTIZATION_NONE &&
       (storedFormat(p.dtype) || p.block != 0 || p.double_quant != 0))
     return damaged("not quantised, but dtype {}, block {}, double_quant {}",

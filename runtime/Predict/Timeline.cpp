@@ -224,9 +224,10 @@ Timeline simulate(std::span<const TimelineItem> items,
   return rank.ended();
 }
 
-/// Starts what both of two stages have come to.
-static Status meet(std::vector<Simulation> &ranks, size_t one, size_t other) {
-  const int places = static_cast<int>(other) - static_cast<int>(one);
+/// Starts what a stage and the one so many places on, in a circle of all, have both
+/// come to.
+static Status meet(std::vector<Simulation> &ranks, size_t one, int places) {
+  const size_t other = (one + static_cast<size_t>(places)) % ranks.size();
   Queue *const own = ranks[one].waitingFor(places);
   Queue *const theirs = own ? ranks[other].waitingFor(-places) : nullptr;
   if (!theirs)
@@ -254,8 +255,8 @@ simulateStages(std::span<const std::vector<TimelineItem>> stages,
   for (;;) {
     std::ranges::for_each(ranks, [](Simulation &rank) { rank.advance(); });
     for (size_t one = 0; one < ranks.size(); ++one)
-      for (size_t other = one + 1; other < ranks.size(); ++other)
-        QLORA_RETURN_IF_ERROR(meet(ranks, one, other));
+      for (int places = 1; places < static_cast<int>(ranks.size()); ++places)
+        QLORA_RETURN_IF_ERROR(meet(ranks, one, places));
     double next = std::numeric_limits<double>::infinity();
     for (const Simulation &rank : ranks)
       next = std::min(next, rank.untilNext());

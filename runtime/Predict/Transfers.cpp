@@ -9,16 +9,13 @@
 
 namespace qlora {
 
-/// A SEND or RECV with another stage of the pipeline at its other end, and not
-/// beyond the ends.
+/// A SEND or RECV with another stage of the pipeline at its other end.
 static bool isBetweenStages(const LoadedModule &stage,
                             const qlora_command &command) {
-  const int other = stage.stage() + command.peer;
-  return command.kind == QLORA_COMMAND_COLLECTIVE &&
+  return stage.stages() > 1 && command.kind == QLORA_COMMAND_COLLECTIVE &&
          command.group == QLORA_GROUP_PP &&
          (command.collective == QLORA_COLLECTIVE_SEND ||
-          command.collective == QLORA_COLLECTIVE_RECV) &&
-         other >= 0 && other < stage.stages();
+          command.collective == QLORA_COLLECTIVE_RECV);
 }
 
 static TimelineItem::Kind kindOf(const LoadedModule &stage,

@@ -6,6 +6,8 @@
 
 #include <algorithm>
 
+#include "runtime/Session/RankResiduals.h"
+
 namespace qlora {
 
 /// What ranks are sent at a time.
@@ -128,6 +130,8 @@ StatusOr<GatheredArenas> GatheredArenas::of(const LoadedModule &module,
   QLORA_ASSIGN_OR_RETURN(
       found.states,
       ArenaImage(module, QLORA_ARENA_STATE).gather(device, group));
+  QLORA_ASSIGN_OR_RETURN(found.residuals,
+                         gatherResiduals(module, device, group));
   return found;
 }
 

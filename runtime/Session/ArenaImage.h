@@ -62,6 +62,7 @@ private:
 /// What a checkpoint has, on rank 0, where it is not in the arenas there.
 struct GatheredArenas {
   std::vector<uint8_t> trained, states;
+  std::vector<uint8_t> residuals; ///< of all ranks (RankResiduals.h)
 
   /// All ranks call it, between entries.
   static StatusOr<GatheredArenas> of(const LoadedModule &module, Device &device,

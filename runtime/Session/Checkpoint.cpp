@@ -17,6 +17,7 @@
 #include "runtime/Base/Manifest.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Session/Adapter.h"
+#include "runtime/Session/RankResiduals.h"
 #include "runtime/Session/TrainerState.h"
 #include "runtime/Watch/RunFolder.h"
 #include "runtime/Weights/Safetensors.h"
@@ -90,7 +91,7 @@ CheckpointWriter::CheckpointWriter(const Run &run, ordered_json facts)
 
 /// What a checkpoint has of the device, in place where that is possible.
 struct CheckpointWriter::Arenas {
-  std::span<const uint8_t> trained, states;
+  std::span<const uint8_t> trained, states, residuals;
   std::vector<uint8_t> copies[2];
 
   Status read(const Run &run, const GatheredArenas &gathered);
@@ -116,6 +117,7 @@ Status CheckpointWriter::Arenas::read(const Run &run,
                                              gathered.trained, copies[0]));
   QLORA_ASSIGN_OR_RETURN(states, arenaBytes(run, QLORA_ARENA_STATE,
                                             gathered.states, copies[1]));
+  residuals = gathered.residuals;
   return Status::ok();
 }
 
@@ -182,12 +184,21 @@ Status CheckpointWriter::copyOut(const Order &order, const Arenas &arenas,
                          order.part(), error.message());
   QLORA_RETURN_IF_ERROR(
       writeTrainedWeights(run.module, arenas.trained, order.part()));
-  QLORA_ASSIGN_OR_RETURN(
-      AtomicFile file, AtomicFile::create(order.part() + "/" + kStateFile));
-  return writeSafetensors(std::move(file),
-                          arenaItems(run.module, QLORA_ARENA_STATE,
-                                     arenas.states),
-                          {{kStateKey, state.dump()}}, AtomicFile::Flush::kNo);
+  const auto put = [&](const char *name, std::vector<SafetensorsItem> items,
+                       const std::map<std::string, std::string> &metadata)
+      -> Status {
+    QLORA_ASSIGN_OR_RETURN(AtomicFile file,
+                           AtomicFile::create(order.part() + "/" + name));
+    return writeSafetensors(std::move(file), std::move(items), metadata,
+                            AtomicFile::Flush::kNo);
+  };
+  if (!arenas.residuals.empty())
+    QLORA_RETURN_IF_ERROR(put(
+        kResidualsFile,
+        residualItems(run.module, run.group.size(), arenas.residuals), {}));
+  return put(kStateFile,
+             arenaItems(run.module, QLORA_ARENA_STATE, arenas.states),
+             {{kStateKey, state.dump()}});
 }
 
 /// On the thread beside the training. The manifest's writer flushes all files.

@@ -6,6 +6,8 @@
 //   state.safetensors      what the optimizer keeps, by the parameter's name in
 //                          the adapter: NAME.exp_avg, ...; counters and the
 //                          cursor in the data are "state" in its metadata
+//   residuals.safetensors  where gradients are sent in fewer bits, what each
+//                          rank has left (RankResiduals.h)
 //   trainer_state.json     as transformers writes it (TrainerState.h)
 //   metrics.jsonl          up to here, which a run that is resumed begins with
 //   config.resolved.yaml, gemm_table.json (of a GPU)

@@ -26,7 +26,7 @@ static constexpr std::string_view kPlanOnly[] = {
     "fan_in_fan_out",         "per_device_eval_batch_size",
     "max_length",             "auto_find_batch_size",
     "parallel",               "num_micro_batches",
-    "pipeline_schedule"};
+    "pipeline_schedule",      "num_virtual_stages_per_pipeline_rank"};
 /// Of the options of a run, those that decide which rows a step has.
 static constexpr std::string_view kRowOrder[] = {"seed", "packing",
                                                  "padding_free", "optim"};

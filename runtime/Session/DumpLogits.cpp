@@ -25,12 +25,14 @@ static Status join(Collectives &ranks, std::vector<float> &values) {
   return Status::ok();
 }
 
-/// Whether rows of logits are those of all ranks that hold a table together.
+/// Whether rows of logits are those of all ranks that hold a table together, in
+/// the group FSDP: in TP they have the same.
 static bool hasRowsOfAll(const LoadedModule &module) {
-  return std::ranges::any_of(module.kernels(), [](const qlora_kernel &kernel) {
-    const KernelRow *row = findKernelRow(kernel.name);
-    return row && row->op->name == "head_part";
-  });
+  return shardGroup(module) == QLORA_GROUP_FSDP &&
+         std::ranges::any_of(module.kernels(), [](const qlora_kernel &kernel) {
+           const KernelRow *row = findKernelRow(kernel.name);
+           return row && row->op->name == "head_part";
+         });
 }
 
 int64_t tokenOfRow(int64_t row, const BatchShape &shape, int64_t parts,
@@ -40,12 +42,13 @@ int64_t tokenOfRow(int64_t row, const BatchShape &shape, int64_t parts,
                                                               shape.length);
 }
 
-/// The rank that the first rows of logits are of.
+/// Which part of a line the first rows of logits are of, counted over all lines.
 static int64_t firstWithRows(const Run &run) {
-  const int64_t rank = run.group.rank();
+  const int64_t part =
+      run.group.rank() / run.group.mesh().stride(QLORA_GROUP_CP);
   return hasRowsOfAll(run.module)
-             ? rank - run.group.collectives(QLORA_GROUP_FSDP).rank()
-             : rank;
+             ? part - run.group.collectives(QLORA_GROUP_FSDP).rank()
+             : part;
 }
 
 namespace {

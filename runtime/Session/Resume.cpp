@@ -12,6 +12,7 @@
 #include "runtime/Session/Adapter.h"
 #include "runtime/Session/ArenaImage.h"
 #include "runtime/Session/Checkpoint.h"
+#include "runtime/Session/RankResiduals.h"
 #include "runtime/Weights/Parameters.h"
 #include "runtime/Weights/Safetensors.h"
 
@@ -207,6 +208,7 @@ Status restoreArenas(const ResumePoint &point, const LoadedModule &module,
     QLORA_RETURN_IF_ERROR(
         ArenaImage(module, kind).share(values, device, group));
   }
+  QLORA_RETURN_IF_ERROR(restoreResiduals(point.folder, module, device, group));
   return fillRounded(module, device);
 }
 

@@ -54,7 +54,7 @@ StatusOr<std::optional<ResumePoint>>
 findNewestPoint(const std::string &output, RankGroup &group,
                 std::vector<std::string> &remarks);
 
-/// TRAINABLE, STATE and ROUNDED of every rank := the checkpoint's. After
+/// TRAINABLE, STATE, RESIDUAL and ROUNDED of every rank := the checkpoint's. After
 /// the weights are loaded; all ranks call it. An error names the file, the
 /// tensor and both shapes.
 Status restoreArenas(const ResumePoint &point, const LoadedModule &module,

@@ -26,6 +26,7 @@
 #include "runtime/Session/ModelCard.h"
 #include "runtime/Session/OutputFolder.h"
 #include "runtime/Session/ProgramChoice.h"
+#include "runtime/Session/RankResiduals.h"
 #include "runtime/Session/RankSpeeds.h"
 #include "runtime/Session/RunStart.h"
 #include "runtime/Session/RunSummary.h"
@@ -253,6 +254,12 @@ Status Session::loadBase() {
   QLORA_ASSIGN_OR_RETURN(weights, loadWeights(wanted, *device));
   if (request.sweep) // the process is that of all runs
     weights.processBytes = 0;
+  if (start.resume && metrics && module.arena(QLORA_ARENA_RESIDUAL) &&
+      !hasResiduals(start.resume->folder))
+    metrics->warn(fmt::format("'{}' does not have what ranks had left of their "
+                              "gradients ({}), as it was saved by an earlier "
+                              "version: they begin with nothing",
+                              start.resume->folder, kResidualsFile));
   if (start.resume)
     return restoreArenas(*start.resume, module, *device, group);
   // What an adapter to start from has, as it has all that is its own.

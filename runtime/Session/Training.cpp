@@ -35,7 +35,9 @@ public:
         log({run.metrics, run.profiler, run.train->schedule(), run.memory,
              run.device, run.group.collectives(), run.perStep(), total,
              options.integer("logging_steps"), run.routerFactor(),
-             run.module.stages() == 1},
+             run.module.stages() == 1,
+             !run.module.meetsInEntries() &&
+                 !options.boolean("reproducible_reductions")},
             Divergence(options.recordedFact("vocab_size").get<double>(),
                        options.number("learning_rate"))) {}
 

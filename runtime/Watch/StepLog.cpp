@@ -154,7 +154,7 @@ Status StepLog::nameStraggler(const nlohmann::ordered_json &values) {
   if (!stragglers) {
     QLORA_ASSIGN_OR_RETURN(std::vector<std::string> hosts,
                            run.ranks.allGather(hostName()));
-    stragglers.emplace(std::move(hosts), run.every);
+    stragglers.emplace(std::move(hosts), run.every, run.mayDeal);
   }
   const std::string found = stragglers->check(times->get<std::vector<double>>());
   if (run.metrics && !found.empty())

@@ -91,6 +91,7 @@ struct LoggedRun {
   int64_t every; ///< logging_steps
   double routerFactor; ///< of the routers' loss in the loss; 0: there is none
   bool hasEqualRanks; ///< none has other work than the others
+  bool mayDeal;       ///< one can be given less of it
 };
 
 /// Used by the session's thread.

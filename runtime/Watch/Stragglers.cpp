@@ -34,9 +34,9 @@ std::string Stragglers::check(std::span<const double> seconds) {
   return fmt::format(
       "rank {} ({}) is {:.1f} x slower than the median rank, for {} steps: its "
       "own work takes {:.0f} ms a step, the median {:.0f} ms, and all wait for "
-      "it; look at what else runs there",
+      "it; look at what else runs there{}",
       found, hosts[found], own / median, kInARow * every, 1e3 * own,
-      1e3 * median);
+      1e3 * median, mayDeal ? ", or deal it less with --rank-speeds" : "");
 }
 
 } // namespace qlora

@@ -20,9 +20,10 @@ public:
   static constexpr double kSlower = 1.2, kLeastSeconds = 0.01;
   static constexpr int kInARow = 3;
 
-  /// By rank: on which machine each is. `every`: steps of a line.
-  Stragglers(std::vector<std::string> hosts, int64_t every)
-      : hosts(std::move(hosts)), every(every) {}
+  /// By rank: on which machine each is. `every`: steps of a line. `mayDeal`: a
+  /// rank can be given less to do.
+  Stragglers(std::vector<std::string> hosts, int64_t every, bool mayDeal)
+      : hosts(std::move(hosts)), every(every), mayDeal(mayDeal) {}
 
   /// After a logged line, whose steps took each rank so many seconds of its own
   /// work: what to say of the slowest one, once until it is another or none; else
@@ -32,6 +33,7 @@ public:
 private:
   const std::vector<std::string> hosts;
   const int64_t every;
+  const bool mayDeal;
   size_t slowest = 0; ///< of the last lines
   int inARow = 0;     ///< in which it was well slower
 };

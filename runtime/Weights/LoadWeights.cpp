@@ -82,6 +82,7 @@ static Status fill(const LoadedModule &module, const ParameterSources &sources,
                            module.path());
   const auto adapter = openArena(device, module, QLORA_ARENA_TRAINABLE);
   QLORA_RETURN_IF_ERROR(fillTrainable(module, sources, *adapter));
+  QLORA_RETURN_IF_ERROR(fillStates(module, sources.seed, device));
   return fillRounded(module, device);
 }
 

@@ -240,6 +240,22 @@ Status fillTrainable(const LoadedModule &module,
   return Status::ok();
 }
 
+Status fillStates(const LoadedModule &module, uint64_t seed, Device &device) {
+  std::vector<float> values;
+  for (const qlora_parameter &parameter : module.parameters()) {
+    if (parameter.role != QLORA_ROLE_STATE ||
+        parameter.init == QLORA_INIT_ZERO)
+      continue;
+    values.resize(static_cast<size_t>(elementsOf(parameter)));
+    initParameter(parameter, seed, 0, values);
+    QLORA_RETURN_IF_ERROR(
+        device.write(parameter.arena, parameter.offset,
+                     {reinterpret_cast<const uint8_t *>(values.data()),
+                      parameter.bytes}));
+  }
+  return Status::ok();
+}
+
 Status fillRounded(const LoadedModule &module, Device &device) {
   const auto from = module.arena(QLORA_ARENA_TRAINABLE);
   const auto to = module.arena(QLORA_ARENA_ROUNDED);

@@ -90,6 +90,10 @@ Status fillFrozen(const LoadedModule &module, const ParameterSources &sources,
 Status fillTrainable(const LoadedModule &module,
                      const ParameterSources &sources, ArenaSink &arena);
 
+/// Fills what of STATE does not start at zero; random values as above, and the
+/// same on all ranks.
+Status fillStates(const LoadedModule &module, uint64_t seed, Device &device);
+
 /// ROUNDED := TRAINABLE, where the module has it: to be called whenever the
 /// host has written the latter.
 Status fillRounded(const LoadedModule &module, Device &device);

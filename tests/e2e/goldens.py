@@ -5,7 +5,7 @@
 
     goldens.py --tools build/bin [--cases DIR] [--work DIR] [CASE ...]
                [--compile-flag F]... [--run-flag F]... [--bf16] [--ranks N]
-               [--parallel AXIS=N] [--jobs N] [--every N]
+               [--parallel AXIS=N,...] [--jobs N] [--every N]
                [--target cuda] [--modules DIR] [--library-path DIRS]
                [--kernels ROW,...]
 
@@ -350,10 +350,12 @@ def run_case(options, case):
             return None
         run_flags += ["--gradient-accumulation-steps",
                       str(micro_batches // ranks)]
-    if options.parallel:  # so many for each of them
+    if options.parallel:  # of axes with the same rows so many for each of them
         compile_flags += ["--parallel", options.parallel]
-        ranks *= math.prod(int(axis.split("=")[1])
-                           for axis in options.parallel.split(","))
+        ranks *= math.prod(int(number) for axis, number in
+                           (each.split("=")
+                            for each in options.parallel.split(","))
+                           if axis in ("tp", "cp", "pp"))
     if options.bf16:
         compile_flags += ["--compute-dtype", "bfloat16"]
         run_flags += ["--compute-dtype", "bfloat16"]
@@ -403,7 +405,7 @@ def report(name, errors, of_all):
     if isinstance(errors, Failure):
         cannot = of_all and re.search("can be shared by|cannot share equally"
                                       "|of which ranks have parts"
-                                      "|needs as many layers"
+                                      "|needs as many layers|which has none"
                                       "|give --num-micro-batches 1"
                                       "|no layer of this model has experts"
                                       "|cannot update pieces"

@@ -45,17 +45,23 @@ WIDTHS = {"n_embd": 256, "n_head": 8, "n_inner": 512, "vocab_size": 96,
           "moe_intermediate_size": 256, "shared_expert_intermediate_size": 512,
           "num_local_experts": 4, "num_experts": 4}
 LENGTH, ROWS = 16, 2
-# Ranks, their mesh, and accumulations: all steps have 8 rows.
+# Ranks, their mesh, accumulations, and flags: all steps have 8 rows.
 ALONE = (1, "", 4)
+PARTS = ("--num-virtual-stages-per-pipeline-rank", "2")
 LAYOUTS = {
     "tp": ((2, "tp=2", 4), (4, "tp=4", 4), (4, "fsdp=2,tp=2", 2),
-           (4, "zero1=2,tp=2", 2), (4, "tp=2", 2)),
+           (4, "zero1=2,tp=2", 2), (4, "zero2=2,tp=2", 2), (4, "tp=2", 2)),
     "cp": ((2, "cp=2", 4), (4, "cp=4", 4), (4, "cp=2,fsdp=4,zero1=4", 2),
            (2, "cp=2,fsdp=2", 4), (4, "cp=2,fsdp=4,zero2=4", 2),
+           (4, "tp=2,cp=2", 4), (4, "cp=2,pp=2", 4),
+           (8, "fsdp=2,zero1=2,tp=2,cp=2,pp=2", 4),
            (4, "cp=2", 2)),
     "pp": ((2, "pp=2", 4), (4, "pp=4", 4), (4, "pp=2,fsdp=2,zero1=2", 2),
            (4, "tp=2,pp=2", 4), (8, "fsdp=2,zero1=2,tp=2,pp=2", 2),
-           (4, "pp=2", 2)),
+           (4, "pp=2", 2), (4, "zero2=2,pp=2", 2), (4, "tp=2,pp=2", 4, *PARTS),
+           (8, "zero2=2,pp=2", 1, *PARTS),
+           (4, "pp=2,fsdp=2", 2, *PARTS, "--pipeline-schedule", "gpipe"),
+           (4, "pp=2", 2, *PARTS)),
     "ep": ((2, "ep=2", 2), (4, "ep=4", 1), (4, "ep=2,fsdp=4,zero1=4", 1),
            (4, "ep=4,zero2=2", 1), (4, "ep=2,pp=2", 2), (4, "cp=2,ep=4", 2),
            (4, "ep=2", 1))}
@@ -188,9 +194,10 @@ def family_case(options, name, work):
     runs.compile("")
     wanted = runs.train(*ALONE)
     layouts = LAYOUTS[options.axis]
-    for ranks, mesh, steps in layouts[-1:] if options.every > 1 else layouts:
-        check_share(name, mesh, runs.compile(mesh))
-        what = f"{name}: {ranks} ranks, {mesh}"
+    for ranks, mesh, steps, *flags in (layouts[-1:] if options.every > 1
+                                       else layouts):
+        check_share(name, mesh, runs.compile(mesh, *flags))
+        what = f"{name}: {ranks} ranks, {mesh} {' '.join(flags)}"
         same(runs.train(ranks, mesh, steps), wanted, what)
         print(f"ok   {what}", flush=True)
     return runs, wanted
@@ -199,7 +206,7 @@ def family_case(options, name, work):
 def resumed(runs, wanted):
     """What two pairs began one rank ends, and four that share rows."""
     layouts = LAYOUTS[runs.options.axis]
-    runs.train(*layouts[-1])
+    runs.train(*layouts[-1][:3])
     shutil.move(f"{runs.work}/out/checkpoint-2", f"{runs.work}/begun")
     runs.compile(layouts[1][1])
     for layout in (ALONE, layouts[1]):
@@ -215,12 +222,11 @@ def resumed(runs, wanted):
 REFUSED = {
     "tp": ((("--parallel", "tp=3"), "which 3 ranks cannot share equally"),
            (("--parallel", "tp=8"), "which 8 ranks cannot share equally"),
-           (("--parallel", "tp=2,zero2=2"), "not there yet"),
            (("--parallel", "tp=2", "--use-dora"),
             "no product of this model can be shared by 2 ranks")),
     "cp": ((("--parallel", "cp=3"), "which 3 ranks cannot share equally"),
            (("--parallel", "cp=16"), "which 16 ranks cannot share equally"),
-           (("--parallel", "cp=2,tp=2"), "not there yet")),
+           (("--parallel", "cp=8,tp=2"), "which 8 ranks cannot share equally")),
     "ep": ((("--parallel", "ep=3"), "which 3 ranks cannot share equally"),
            (("--parallel", "ep=2,tp=2"), "not there yet"),
            (("--parallel", "ep=4,fsdp=6"), "one divides the other")),
@@ -229,9 +235,19 @@ REFUSED = {
             "does not divide the 2 rows of a micro-batch"),
            (("--num-micro-batches", "2"), "add --parallel pp=N"),
            (("--pipeline-schedule", "gpipe"), "add --parallel pp=N"),
+           (PARTS, "add --parallel pp=N"),
+           (("--parallel", "pp=2", PARTS[0], "3"), "fewer virtual stages"),
+           (("--parallel", "pp=3", "--per-device-train-batch-size", "4",
+             *PARTS), "give a --per-device-train-batch-size that is a multiple "
+            "of 3"),
+           (("--parallel", "pp=2", "--num-micro-batches", "1", *PARTS),
+            "--num-micro-batches 1 is none"),
+           (("--ranks", "2", "--device-map", "sequential",
+             "--memory-limit", "1GiB", *PARTS),
+            "leave one of them out"),
            (("--parallel", "pp=2", "--padding-free", "true"),
             "leave one of them out"),
-           (("--parallel", "pp=2,cp=2"), "not there yet"))}
+           (("--parallel", "tp=2,pp=2,zero2=2"), "give two of them"))}
 
 
 def refused(runs):

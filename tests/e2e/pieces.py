@@ -173,7 +173,8 @@ def refused(runs):
               "constant"), "'schedule_free' cannot update pieces"),
             (("fsdp=2,zero1=2",), "leave zero1 out"),
             (("zero1=2,zero2=2",), "leave zero1 out"),
-            (("zero2=2,tp=2",), "together with tp=2 is not there yet")):
+            (("fsdp=2,tp=2,pp=2",), "beside pp=2 and tp=2 yet"),
+            (("zero2=2,tp=2,pp=2",), "give two of them")):
         text = call(f"{runs.tools}/qloracc", f"{runs.work}/m.mlir", "-o",
                     f"{runs.work}/no.so", "--finetuning-type", "full",
                     "--max-length", LENGTH, "--parallel", *flags, code=1)

@@ -71,7 +71,7 @@ commands() {
 
   for script in gradients nonfinite promises padding_free reproducible \
     base_cache optimizers full routers trained_tokens sweep report \
-    compression; do
+    compression power_sgd; do
     run $script.py
   done
   goldens --ranks 1 llama-dropout qwen3-ranks
@@ -171,7 +171,17 @@ layouts() {
   goldens --parallel pp=2 --compile-flag=--num-micro-batches=1 llama-kto \
     mixtral-balance llama-int8-activations
   goldens --parallel pp=2 --compile-flag=--pipeline-schedule=gpipe llama-nf4
-  goldens --parallel tp=2,pp=2 qwen3-ranks phi3-nf4 llama-dpo
+  goldens --parallel pp=2 \
+    --compile-flag=--num-virtual-stages-per-pipeline-rank=2 gptoss smollm3-nf4
+  # Of these several.
+  goldens --parallel tp=2,pp=2 qwen3-ranks phi3-nf4 llama-dpo gptoss
+  goldens --parallel tp=2,cp=2 qwen3-ranks gptoss llama-adamw8bit
+  goldens --parallel tp=2,cp=2 --target cuda gptoss
+  goldens --parallel cp=2,pp=2 llama-dropout llama-dpo gptoss
+  goldens --parallel fsdp=2,tp=2,cp=2 gptoss
+  for mesh in zero2=2,tp=2 fsdp=2,tp=2 zero2=2,pp=2 fsdp=2,pp=2; do
+    goldens --ranks 2 --parallel $mesh llama-full llama-embed-tied
+  done
   goldens --parallel pp=2 \
     --compile-flag=--device-map=../Inputs/two_devices.json llama-nf4 llama3-tied
   run layouts.py --axis pp smollm3

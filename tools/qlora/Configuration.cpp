@@ -245,9 +245,10 @@ static Status addStepRows(const Machines &machines, Configuration &result) {
     return Status::ok();
   const bool findsBatch = result.options.boolean("auto_find_batch_size");
   const bool chooses = choosesLayout(result);
-  const bool dividesSums = result.options.text("ddp_comm_hook") == "int8";
+  const std::string hook = result.options.text("ddp_comm_hook");
+  const bool isOfRanks = hook == "int8" || hook == "power_sgd";
   const std::string map = machines.compiler.text("device_map");
-  const bool asks = findsBatch || chooses || dividesSums;
+  const bool asks = findsBatch || chooses || isOfRanks;
   if (!machines.isRanksSaid && ((asks && machines.ranks > 1) || !map.empty()))
     result.compilerFlags.push_back(fmt::format("--ranks={}", machines.ranks));
   int64_t withRows = machines.ranks;

@@ -72,7 +72,7 @@ inline constexpr OptionRow kCompilerOptions[] = {
      "Kernels and passes",
      "ranks of all machines, which share a --global-batch-size: for "
      "--auto-find-batch-size, --parallel auto, --device-map and --ddp-comm-hook "
-     "int8, since any other program is the same for any number",
+     "int8 and power_sgd, since any other program is the same for any number",
      "", "", 1, 1 << 20},
     {"device_map", OptionType::kPath, "", OptionScope::kProgram,
      "Kernels and passes",

@@ -22,6 +22,7 @@
 #include "tools/qloracc/CompilerOptions.h"
 #include "tools/qloracc/MemoryLimit.h"
 #include "tools/qloracc/OffloadSettings.h"
+#include "tools/qloracc/PipelineSettings.h"
 
 namespace qlora {
 
@@ -133,56 +134,6 @@ StatusOr<bool> wantsTokenBuckets(const Options &options, int64_t stages) {
   return hasRows(options.paths("train_file"));
 }
 
-/// What looks at all rows of a micro-batch, and so is not of its chunks.
-Status checkChunks(const Options &o) {
-  if (o.text("rl") == "kto")
-    return Status::invalid("--parallel pp divides a micro-batch into chunks, but "
-                           "--rl kto compares all of its rows; give "
-                           "--num-micro-batches 1, or another --rl");
-  if (o.text("llm_int8_activations") == "int8" &&
-      o.number("llm_int8_threshold") > 0)
-    return Status::invalid("--parallel pp divides a micro-batch into chunks, but "
-                           "--llm-int8-threshold looks for large columns in all "
-                           "of its rows; give --num-micro-batches 1, or "
-                           "--llm-int8-threshold 0");
-  return Status::ok();
-}
-
-/// Chunks of a micro-batch, of which the stages of a pipeline have one each.
-Status fillChunks(const Options &o, CompileOptions &c) {
-  constexpr int64_t kForEachStage = 4; ///< at most a fifth of the time is lost
-  const int64_t asked = o.integer("num_micro_batches");
-  c.allForwardsFirst = o.text("pipeline_schedule") == "gpipe";
-  c.chunks = 1;
-  if (c.stages == 1) {
-    if (asked > 1)
-      return Status::invalid("{} {} divides the work of a pipeline; add "
-                             "--parallel pp=N, or leave it out",
-                             o.spelling("num_micro_batches"), asked);
-    if (c.allForwardsFirst)
-      return Status::invalid("{} {} divides the work of a pipeline; add "
-                             "--parallel pp=N, or leave it out",
-                             o.spelling("pipeline_schedule"), "gpipe");
-    return Status::ok();
-  }
-  if (o.text("padding_free") == "true")
-    return Status::invalid("--padding-free true makes one long row of a "
-                           "micro-batch, and --parallel pp divides its rows; "
-                           "leave one of them out");
-  if (o.boolean("auto_find_batch_size"))
-    return Status::invalid("--auto-find-batch-size is not there yet with "
-                           "--parallel pp; give --per-device-train-batch-size");
-  if (asked > 0 && c.batch % asked != 0)
-    return Status::invalid("{} {} does not divide the {} rows of a micro-batch; "
-                           "give a --per-device-train-batch-size that is a "
-                           "multiple of it",
-                           o.spelling("num_micro_batches"), asked, c.batch);
-  c.chunks = asked > 0 ? asked : std::min(c.batch, kForEachStage * c.stages);
-  while (c.batch % c.chunks != 0)
-    --c.chunks;
-  return c.chunks > 1 ? checkChunks(o) : Status::ok();
-}
-
 /// Rows, lengths, and the lengths of lines that short rows share.
 Status fillShape(const Options &o, CompileOptions &c) {
   c.batch = o.integer("per_device_train_batch_size");
@@ -215,6 +166,12 @@ Status fillGradients(CompilerSettings &settings) {
   CompileOptions &c = settings.compile;
   const Options &o = settings.options;
   c.gradientForm = o.text("ddp_comm_hook");
+  c.gradientRank = o.integer("powersgd_rank");
+  if (c.gradientForm != "power_sgd" &&
+      o.source("powersgd_rank") != Options::Source::kDefault)
+    return Status::invalid("{} is of --ddp-comm-hook power_sgd; add that, or "
+                           "leave it out",
+                           o.spelling("powersgd_rank"));
   if (c.gradientForm == "no")
     return Status::ok();
   const std::string given =
@@ -228,28 +185,14 @@ Status fillGradients(CompilerSettings &settings) {
     return Status::invalid("{} is not there with --parallel {}; leave one of "
                            "them out",
                            given, o.text("parallel"));
-  if (c.gradientForm != "int8")
+  if (c.gradientForm == "bf16")
     return Status::ok();
   if (settings.ranks < 2)
-    return Status::invalid("{} divides sums among the ranks of a run; say how "
-                           "many there are: qlora train --gpus N, or qloracc "
-                           "--ranks N",
+    return Status::invalid("{} is compiled for the ranks of a run, two at least; "
+                           "say how many there are: qlora train --gpus N, or "
+                           "qloracc --ranks N",
                            given);
   c.runRanks = settings.ranks;
-  return Status::ok();
-}
-
-/// Layers are dealt by the speeds of those that have them.
-Status checkStageSpeeds(const CompileOptions &c, int64_t stages) {
-  if (c.stageSpeeds.empty())
-    return Status::ok();
-  if (std::ssize(c.stageSpeeds) != stages)
-    return Status::invalid("--stage-speeds: give one number for each stage of the "
-                           "pipeline, of which there {} {}",
-                           stages == 1 ? "is" : "are", stages);
-  if (c.deviceMap != "balanced")
-    return Status::invalid("--stage-speeds says how layers are balanced, and "
-                           "--device-map where they are; leave one of them out");
   return Status::ok();
 }
 

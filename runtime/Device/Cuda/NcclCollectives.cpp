@@ -231,6 +231,12 @@ ncclResult_t NcclCollectives::allToAll(const CollectiveCall &call,
   return nccl.groupEnd();
 }
 
+/// The rank so many places on in a circle of all.
+static int rankAt(const Collectives &group, int places) {
+  const int size = group.size();
+  return ((group.rank() + places) % size + size) % size;
+}
+
 ncclResult_t NcclCollectives::start(const CollectiveCall &call,
                                     qlora_group group, CUstream stream) {
   const ncclComm_t communicator = communicatorOf(group);
@@ -238,8 +244,7 @@ ncclResult_t NcclCollectives::start(const CollectiveCall &call,
   const int type = ncclTypeOf(call.dtype);
   const size_t received = call.to.size() / element;
   const size_t sent = call.from.size() / element;
-  const int other = hostOf(group).rank() + call.peer;
-  const bool isBeyond = other < 0 || other >= hostOf(group).size();
+  const int other = rankAt(hostOf(group), call.peer);
   void *to = call.to.data();
   const void *from = call.from.data();
   switch (call.kind) {
@@ -257,11 +262,9 @@ ncclResult_t NcclCollectives::start(const CollectiveCall &call,
   case QLORA_COLLECTIVE_ALL_TO_ALL:
     return allToAll(call, group, type, stream);
   case QLORA_COLLECTIVE_SEND:
-    return isBeyond ? 0 : nccl.send(from, sent, type, other, communicator,
-                                    stream);
+    return nccl.send(from, sent, type, other, communicator, stream);
   default:
-    return isBeyond ? 0 : nccl.recv(to, received, type, other, communicator,
-                                    stream);
+    return nccl.recv(to, received, type, other, communicator, stream);
   }
 }
 

@@ -3,7 +3,7 @@
 // RUN: qlora-opt %s --compress-gradients="form=int8 ranks=2 feedback=false" | FileCheck %s --check-prefix=LOST
 // RUN: not qlora-opt %s --compress-gradients="form=int4" 2>&1 | FileCheck %s --check-prefix=FORM
 
-// FORM: error: compress-gradients expects the form bf16 or int8 and at least one rank, but got 'int4' and 1
+// FORM: error: compress-gradients expects the form bf16, int8 or power_sgd, at least one rank and one row, but got 'int4', 1 and 1
 
 // 1024 statistics, which stay exact, and 8 rows of 1024, of which the first bucket
 // has 5 and 16 elements more: the 6th row goes with the second.

@@ -10,7 +10,7 @@
 // RUN: not qlora-opt %s --cut-stages="stages=2 stage=2" 2>&1 | FileCheck %s --check-prefix=THIRD
 
 // ONE-NOT: model.send
-// FOUR: error: a pipeline of 4 stages needs as many layers, but the model has 3; give a smaller pp to --parallel
+// FOUR: error: a pipeline of 4 stages needs as many layers, but the model has 3; give a smaller pp to --parallel, or fewer virtual stages
 // THIRD: error: expects one of the stages of a pipeline, but got stage 2 of 2
 
 // The head is more than two layers, which the first stage has. What later layers

@@ -13,8 +13,8 @@ model.parameter @a : tensor<8x64xf32> {init = "zero", trainable, optimizer = "sc
 
 // -----
 
-// Stages add up what each has of a gradient, and have the whole of it for that.
-// expected-error @+1 {{--parallel: what is trained cannot be in pieces beside pp=2 yet; leave one of them out}}
-module attributes {program.stages = 2 : i64} {
+// Which of others' weights are used in parts a stage does not know.
+// expected-error @+1 {{--parallel: what is trained cannot be in pieces beside pp=2 and tp=4 yet; leave one of them out}}
+module attributes {program.stages = 2 : i64, program.tensor_ranks = 4 : i64} {
   model.parameter @a : tensor<8x64xf32> {init = "zero", trainable}
 }

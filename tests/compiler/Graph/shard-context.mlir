@@ -27,7 +27,7 @@
 // CHECK-NEXT: %[[Q2:.*]] = model.all_to_all %[[Q1]] {layer = 3 : i64, ranks = #model<ranks cp>} : (tensor<4x8x64xf32>) -> tensor<4x8x64xf32>
 // CHECK-NEXT: %[[Q:.*]] = model.swap_blocks %[[Q2]] {first = 2 : i64, layer = 3 : i64, second = 2 : i64} : (tensor<4x8x64xf32>) -> tensor<2x16x64xf32>
 // Sinks are those of this rank's heads.
-// CHECK: %[[SINKS:.*]] = model.weight @sinks {layer = 3 : i64, part = #model.part<2, 0, 0, 2, 2>} : tensor<1xf32>
+// CHECK: %[[SINKS:.*]] = model.weight @sinks {layer = 3 : i64, part = #model.part<2, 0, 0, 2, 2, cp>} : tensor<1xf32>
 // CHECK: %[[A:.*]], %{{.*}} = model.attention %[[Q]], %{{.*}}, %{{.*}}, %[[S]] sinks %[[SINKS]] {{.*}}heads = 1 : i64, kv_heads = 1 : i64, {{.*}} -> (tensor<2x16x64xf32>, tensor<2x1x16xf32>)
 // CHECK-NEXT: %[[A1:.*]] = model.swap_blocks %[[A]] {first = 2 : i64, layer = 3 : i64, second = 2 : i64} : (tensor<2x16x64xf32>) -> tensor<4x8x64xf32>
 // CHECK-NEXT: %[[A2:.*]] = model.all_to_all %[[A1]]

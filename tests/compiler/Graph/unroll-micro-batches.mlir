@@ -8,10 +8,10 @@
 
 // ONE: train.step accumulate batch 2 length 4
 // ONE-NOT: chunks
-// ZERO: error: expects at least one chunk of a batch, but got 0 of 1 runs of lines
+// ZERO: error: expects at least one chunk of a batch, and of stages with several parts as many as these or a multiple, but got 0 of 1 runs of lines for 1 parts of 3 stages
 
 // Two stages are behind the first one: two forwards before the first backward,
-// whose gradient is received before the third chunk is sent.
+// whose gradient arrives after the third chunk is sent.
 // CHECK: train.step accumulate batch 6 length 4 ["ids", "targets"] attributes {chunks = 3 : i64{{.*}}in_flight = 3
 // CHECK: (%[[IDS:.*]]: tensor<6x4xi32>, %{{.*}}: tensor<6x4xi32>):
 // CHECK: model.weight @table
@@ -22,8 +22,8 @@
 // CHECK: model.embedding %[[I]]#1
 // CHECK: model.send %{{.*}} to 1
 // CHECK: model.embedding %[[I]]#2
-// CHECK: %[[D0:.*]] = model.receive from 1
 // CHECK: model.send %{{.*}} to 1
+// CHECK: %[[D0:.*]] = model.receive from 1
 // CHECK: train.linear_weight_grad %[[D0]], %[[X0]]
 // CHECK: train.accumulate @a
 // CHECK: %[[D1:.*]] = model.receive from 1

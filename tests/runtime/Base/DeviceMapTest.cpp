@@ -55,8 +55,8 @@ TEST(DeviceMap, WordsMakeAStageOfEachRankThatIsLeft) {
   EXPECT_THAT(uneven.status().message(),
               HasSubstr("6 ranks are no multiple of the 4"));
   const auto refused =
-      mappedMesh(optionsOf({{"parallel", "cp=2"}}), "balanced", 4);
-  EXPECT_THAT(refused.status().message(), HasSubstr("cp=2"));
+      mappedMesh(optionsOf({{"parallel", "zero2=2,tp=2"}}), "balanced", 8);
+  EXPECT_THAT(refused.status().message(), HasSubstr("zero2=2"));
 }
 
 TEST(DeviceMap, OneAfterTheOtherNeedsToKnowHowMuchEachHas) {

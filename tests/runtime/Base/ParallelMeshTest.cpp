@@ -50,20 +50,20 @@ TEST(ParallelMesh, LinesArePartsOfOrHaveThoseWithPieces) {
   EXPECT_EQ(ParallelMesh::parse("cp=2,zero2=3").status().message(),
             "--parallel: zero2=3 and cp=2 are of ranks that follow each other; "
             "give numbers of which one divides the other");
-  EXPECT_EQ(ParallelMesh::parse("cp=2,tp=2").status().message(),
-            "--parallel: tp=2 together with cp=2 is not there yet; give one "
-            "of them");
 }
 
 /// Pieces are on ranks of one stage, so that their numbers need not agree.
 TEST(ParallelMesh, StagesHavePiecesOfTheirOwn) {
   for (const auto &[text, size] :
        {std::pair("pp=4", 4), {"fsdp=3,pp=2", 6}, {"fsdp=2,zero1=2,pp=2", 4},
-        {"tp=2,pp=3", 6}, {"pp=2,ep=4", 8}, {"fsdp=3,zero1=3,tp=2,pp=2", 12}}) {
+        {"tp=2,pp=3", 6}, {"zero2=2,pp=2", 4}, {"zero2=3,tp=2", 6}, {"pp=2,ep=4", 8}, {"fsdp=3,zero1=3,tp=2,pp=2", 12},
+        {"pp=2,cp=2", 4}, {"fsdp=2,tp=2,pp=2,cp=4", 16}}) {
     const auto mesh = ParallelMesh::parse(text);
     ASSERT_TRUE(mesh.isOk()) << mesh.status().message();
     EXPECT_EQ(mesh->size(), size) << text;
-    EXPECT_EQ(mesh->rowRanks(), mesh->stages * mesh->tensorRanks) << text;
+    EXPECT_EQ(mesh->rowRanks(),
+              mesh->stages * mesh->tensorRanks * mesh->contextRanks)
+        << text;
     EXPECT_EQ(mesh->text(), text);
   }
 }
@@ -80,12 +80,9 @@ TEST(ParallelMesh, SaysWhatIsWrong) {
   EXPECT_EQ(refusal("ep=4,zero2=6"),
             "--parallel: zero2=6 and ep=4 are of ranks that follow each other; "
             "give numbers of which one divides the other");
-  EXPECT_EQ(refusal("zero2=2,pp=2"),
-            "--parallel: zero2=2 together with pp=2 is not there yet; give one "
-            "of them");
-  EXPECT_EQ(refusal("cp=2,fsdp=2,pp=2"),
-            "--parallel: pp=2 together with cp=2 is not there yet; give one "
-            "of them");
+  EXPECT_EQ(refusal("zero2=2,pp=2,tp=3"),
+            "--parallel: zero2=2 together with tp=3 and pp=2 is not there yet; "
+            "give two of them");
   EXPECT_EQ(refusal("fsdp=2,zero1=4"),
             "--parallel: fsdp=2 and zero1=4 are pieces on the same ranks; give "
             "them one number");
@@ -95,9 +92,6 @@ TEST(ParallelMesh, SaysWhatIsWrong) {
   EXPECT_EQ(refusal("zero1=2,zero2=2"),
             "--parallel: zero2=2 divides what zero1 does, and more; leave zero1 "
             "out");
-  EXPECT_EQ(refusal("zero2=2,tp=2"),
-            "--parallel: zero2=2 together with tp=2 is not there yet; give one "
-            "of them");
   EXPECT_EQ(refusal("dp=2"), "--parallel: dp is what is left of the ranks of a "
                              "run; give it with --gpus");
   EXPECT_EQ(refusal("fsdp=2,fsdp=2"),

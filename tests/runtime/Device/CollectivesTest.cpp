@@ -65,7 +65,7 @@ TEST(Collectives, AreOfAllRanksWhereTheirNumberIsKnown) {
   tables.header.run_ranks = 2;
   EXPECT_TRUE(loadOn(2, tables).isOk());
   EXPECT_EQ(loadOn(4, tables).message(),
-            "'demo' sums gradients in 8 bits among 2 ranks, but 4 were started; "
+            "'demo' sums gradients in fewer bits among 2 ranks, but 4 were started; "
             "start 2, or compile with --ranks 4");
   EXPECT_HAS(loadOn(1, tables).message(), "but 1 was started");
 }
@@ -157,9 +157,8 @@ TEST(Collectives, AShardIsTheNumberAmongThoseThatShareTables) {
     if (tensorRanks > 1)
       options.collectives[QLORA_GROUP_TP] = &part;
     if (pieces > 1)
-      options.collectives[QLORA_GROUP_FSDP] = &part;
-    options.collectives[QLORA_GROUP_REPLICAS] =
-        tensorRanks * pieces > 1 ? &part : &all;
+      options.collectives[QLORA_GROUP_FSDP] =
+          options.collectives[QLORA_GROUP_REPLICAS] = &part;
     auto device = std::move(createDevice("cpu", options)).value();
     Status status = device->load(*module, nullptr);
     ASSERT_TRUE(status.isOk()) << status.message();

@@ -101,7 +101,6 @@ TEST_F(CpuDeviceTest, TrainsAcrossQueues) {
   Doubling group;
   DeviceOptions options;
   options.collectives[QLORA_GROUP_DP] = &group;
-  options.collectives[QLORA_GROUP_REPLICAS] = &group;
   start(options);
   for (int step = 0; step < 3; ++step) {
     ASSERT_TRUE(run(kDemoAccumulate).isOk());
@@ -143,7 +142,6 @@ TEST_F(CpuDeviceTest, TimesEveryCommandOnItsQueue) {
   Doubling group; // of 20 ms
   DeviceOptions options;
   options.collectives[QLORA_GROUP_DP] = &group;
-  options.collectives[QLORA_GROUP_REPLICAS] = &group;
   start(options);
   ASSERT_TRUE(run(kDemoAccumulate).isOk());
   EXPECT_FALSE(device->finishTiming().isOk());
@@ -201,7 +199,6 @@ TEST_F(CpuDeviceTest, SaysWhenACollectiveFails) {
   group.fail = true;
   DeviceOptions options;
   options.collectives[QLORA_GROUP_DP] = &group;
-  options.collectives[QLORA_GROUP_REPLICAS] = &group;
   start(options);
   const Status status = run(kDemoAccumulate);
   EXPECT_EQ(status.code(), StatusCode::kAborted);

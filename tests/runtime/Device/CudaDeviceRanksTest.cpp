@@ -13,7 +13,6 @@ TEST_F(CudaDeviceRanksTest, AddsUpOverRanksInItsGraphs) {
   fake::TwoRanks host;
   DeviceOptions options;
   options.collectives[QLORA_GROUP_DP] = &host;
-  options.collectives[QLORA_GROUP_REPLICAS] = &host;
   for (const bool graphs : {true, false}) {
     options.graphs = graphs;
     const Status status = start(options);
@@ -40,7 +39,6 @@ TEST_F(CudaDeviceRanksTest, HaveAGraphOfWhatAllOfThemRun) {
   fake::TwoRanks host;
   DeviceOptions options;
   options.collectives[QLORA_GROUP_DP] = &host;
-  options.collectives[QLORA_GROUP_REPLICAS] = &host;
   const Status status = start(options);
   ASSERT_TRUE(status.isOk()) << status.message();
   auto captures = [&](DemoEntry entry, bool onAllRanks) {
@@ -68,7 +66,6 @@ TEST_F(CudaDeviceRanksTest, NoWaitIsLongerThanTheTimeout) {
   host.limit = std::chrono::milliseconds(50);
   DeviceOptions options;
   options.collectives[QLORA_GROUP_DP] = &host;
-  options.collectives[QLORA_GROUP_REPLICAS] = &host;
   ASSERT_TRUE(start(options).isOk());
   fake::machine.unfinished = 1 << 30;
   const Status status = read(kDemoResult).status();

@@ -103,7 +103,7 @@ TEST_F(NcclCollectivesTest, EveryKindIsACallOfNccl) {
   run(QLORA_COLLECTIVE_ALL_TO_ALL, 10, 10, 0);
   run(QLORA_COLLECTIVE_SEND, 3, 0, 1);
   run(QLORA_COLLECTIVE_RECV, 0, 3, 1);
-  // There is no rank 2, and none before the first.
+  // In a circle, of which this is the first of two.
   run(QLORA_COLLECTIVE_SEND, 3, 0, 2);
   run(QLORA_COLLECTIVE_RECV, 0, 3, -1);
   EXPECT_EQ(group.said,
@@ -111,9 +111,10 @@ TEST_F(NcclCollectivesTest, EveryKindIsACallOfNccl) {
                 "allGather 5 of 9 (0)", "reduceScatter 5 of 9 (0)",
                 "broadcast 7 of 9 (1)", "send 5 of 9 (0)", "recv 5 of 9 (0)",
                 "send 5 of 9 (1)", "recv 5 of 9 (1)", "send 3 of 9 (1)",
-                "recv 3 of 9 (1)"}));
+                "recv 3 of 9 (1)", "send 3 of 9 (0)", "recv 3 of 9 (1)"}));
   const std::vector<const void *> places = {from.data(),     to.data(),
                                             from.data() + 5, to.data() + 5,
+                                            from.data(),     to.data(),
                                             from.data(),     to.data()};
   EXPECT_EQ(group.places, places);
 }

@@ -117,23 +117,35 @@ TEST(NullDevice, RefusesPiecesThatAreNotEqual) {
              "of 3 ranks");
 }
 
+static Status loadOn(int ranks, DemoTables &tables) {
+  QLORA_ASSIGN_OR_RETURN(const LoadedModule module, tables.load());
+  DeviceOptions options;
+  options.ranks = ranks;
+  return std::move(createDevice("null", options)).value()->load(module, nullptr);
+}
+
 TEST(NullDevice, RefusesABroadcastFromNobody) {
   DemoTables tables;
   qlora_command &broadcast = tables.commands[5];
   broadcast.collective = QLORA_COLLECTIVE_BROADCAST;
   broadcast.peer = 2;
-  auto module = tables.load();
-  ASSERT_TRUE(module.isOk()) << module.status().message();
-  const auto load = [&](int ranks) {
-    DeviceOptions options;
-    options.ranks = ranks;
-    return std::move(createDevice("null", options))
-        .value()
-        ->load(*module, nullptr);
-  };
-  EXPECT_EQ(load(2).message(), "the program's broadcast over dp is from rank "
-                               "2, but there are 2 ranks");
-  const Status status = load(3);
+  EXPECT_EQ(loadOn(2, tables).message(),
+            "the program's broadcast over dp is from rank 2, but there are 2 "
+            "ranks");
+  const Status status = loadOn(3, tables);
+  EXPECT_TRUE(status.isOk()) << status.message();
+}
+
+TEST(NullDevice, RefusesToSendToTheRankItself) {
+  DemoTables tables;
+  qlora_command &send = tables.commands[5];
+  send.collective = QLORA_COLLECTIVE_SEND;
+  send.peer = -2;
+  tables.operands[7].access = QLORA_READ;
+  EXPECT_EQ(loadOn(2, tables).message(),
+            "the program's send over dp is -2 places on, which of 2 is the rank "
+            "itself");
+  const Status status = loadOn(3, tables);
   EXPECT_TRUE(status.isOk()) << status.message();
 }
 

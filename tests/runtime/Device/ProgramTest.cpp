@@ -47,7 +47,6 @@ protected:
     };
     all.own = 1;
     options.collectives[QLORA_GROUP_DP] = &all;
-    options.collectives[QLORA_GROUP_REPLICAS] = &all;
     options.collectives[QLORA_GROUP_CP] = &all;
     batch.clear({2, 8});
     std::iota(batch.ids.begin(), batch.ids.end(), 100);

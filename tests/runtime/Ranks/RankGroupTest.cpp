@@ -99,25 +99,28 @@ TEST(RankGroup, EveryAxisHasItsRanks) {
   const Case cases[] = {
       {1, meshOf(1, 1), {{{0}, {0}, {0}, {0}, {0}, {0}, {0}}}},
       {2, meshOf(1, 2), {{two, one, two, one, one, one, one}}},
-      {4, meshOf(1, 1), {{four, one, one, one, one, one, four}}},
-      {4, meshOf(1, 2), {{four, one, two, one, one, one, {1, 3}}}},
+      {4, meshOf(1, 1), {{four, one, one, one, one, one, one}}},
+      {4, meshOf(1, 2), {{four, one, two, one, one, one, one}}},
       {4, meshOf(1, 4), {{four, one, four, one, one, one, one}}},
       {4, meshOf(2, 2), {{four, {1, 3}, two, one, one, one, one}}},
       {4, meshOf(2, 1), {{four, two, one, one, one, one, {1, 3}}}},
       {4, meshOf(4, 1), {{four, four, one, one, one, one, one}}},
-      {4, meshOf(1, 1, 2), {{four, one, one, two, one, one, four}}},
+      {4, meshOf(1, 1, 2), {{four, one, one, two, one, one, one}}},
       {4, meshOf(4, 1, 2), {{four, four, one, two, one, one, one}}},
       {4, meshOf(2, 1, 4), {{four, two, one, four, one, one, {1, 3}}}},
-      {4, meshOf(1, 1, 1, 2), {{four, one, one, one, {1, 3}, one, two}}},
+      {4, meshOf(1, 1, 1, 2), {{four, one, one, one, {1, 3}, one, one}}},
       {4, meshOf(1, 1, 1, 4), {{four, one, one, one, four, one, one}}},
-      {4, meshOf(2, 1, 1, 2), {{four, two, one, one, {1, 3}, one, one}}},
+      {4, meshOf(2, 1, 1, 2), {{four, two, one, one, {1, 3}, one, {1, 3}}}},
       {8, meshOf(4, 1, 2), {{eight, {4, 5, 6, 7}, {5}, {4, 5}, {5}, {5}, {1, 5}}}},
       {8, meshOf(2, 2), {{eight, {5, 7}, {4, 5}, {5}, {5}, {5}, {1, 5}}}},
-      {8, meshOf(2, 1, 1, 2), {{eight, {4, 5}, {5}, {5}, {1, 5}, {5}, {5, 7}}}},
-      {8, meshOf(1, 1, 1, 4), {{eight, {5}, {5}, {5}, {1, 3, 5, 7}, {5}, {4, 5}}}},
-      {4, meshOf(1, 1, 1, 1, 2), {{four, one, one, one, one, two, four}}},
+      {8, meshOf(2, 1, 1, 2),
+       {{eight, {4, 5}, {5}, {5}, {1, 5}, {5}, {1, 3, 5, 7}}}},
+      {8, meshOf(2, 2, 2, 2),
+       {{eight, {5, 7}, {4, 5}, {5, 7}, {1, 5}, {5}, {1, 5}}}},
+      {8, meshOf(1, 1, 1, 4), {{eight, {5}, {5}, {5}, {1, 3, 5, 7}, {5}, {5}}}},
+      {4, meshOf(1, 1, 1, 1, 2), {{four, one, one, one, one, two, one}}},
       {8, meshOf(2, 1, 1, 2, 4),
-       {{eight, {4, 5}, {5}, {5}, {1, 5}, {4, 5, 6, 7}, {5, 7}}}}};
+       {{eight, {4, 5}, {5}, {5}, {1, 5}, {4, 5, 6, 7}, {1, 3, 5, 7}}}}};
   for (const Case &expected : cases)
     runJob(expected.size, expected.mesh, [&](RankGroup &group) {
       const bool isAsked = group.rank() == (group.size() == 8   ? 5

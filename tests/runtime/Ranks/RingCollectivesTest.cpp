@@ -148,20 +148,29 @@ TEST_P(RingCollectivesTest, EveryKindMovesItsPieces) {
     }
 }
 
-TEST_P(RingCollectivesTest, NeighboursSendBothWaysAndTheEndsDoNot) {
-  runGroup(3, [](Collectives &group, int rank) {
-    for (int places : {1, -1}) {
-      std::vector<int32_t> none, from = numbersOf(rank, 300001), to(300001);
-      ASSERT_TRUE(run(group, QLORA_COLLECTIVE_SEND, QLORA_DTYPE_I32, none, from,
-                      places)
-                      .isOk());
-      ASSERT_TRUE(run(group, QLORA_COLLECTIVE_RECV, QLORA_DTYPE_I32, to, {},
-                      -places)
-                      .isOk());
-      const int sender = rank - places;
-      EXPECT_EQ(to, sender < 0 || sender > 2 ? std::vector<int32_t>(300001)
-                                             : numbersOf(sender, 300001));
-    }
+/// In a circle, of two ranks too, where both neighbours are one.
+TEST_P(RingCollectivesTest, NeighboursSendBothWays) {
+  for (int ranks : {2, 3})
+    runGroup(ranks, [ranks](Collectives &group, int rank) {
+      for (int places : {1, -1}) {
+        std::vector<int32_t> none, from = numbersOf(rank, 300001), to(300001);
+        const auto send = [&](bool isTurn) {
+          return !isTurn || run(group, QLORA_COLLECTIVE_SEND, QLORA_DTYPE_I32,
+                                none, from, places)
+                                .isOk();
+        };
+        ASSERT_TRUE(send(rank > 0)); // one of them receives first
+        ASSERT_TRUE(run(group, QLORA_COLLECTIVE_RECV, QLORA_DTYPE_I32, to, {},
+                        -places)
+                        .isOk());
+        ASSERT_TRUE(send(rank == 0));
+        EXPECT_EQ(to, numbersOf((rank - places + ranks) % ranks, 300001));
+      }
+    });
+}
+
+TEST_P(RingCollectivesTest, NobodySendsFurther) {
+  runGroup(3, [](Collectives &group, int) {
     std::vector<int32_t> to(1);
     EXPECT_EQ(run(group, QLORA_COLLECTIVE_RECV, QLORA_DTYPE_I32, to, {}, 2)
                   .message(),

@@ -294,6 +294,42 @@ TEST(Parameters, InitsByKindSeedAndName) {
   EXPECT_EQ(initial(tables, 7), std::vector<float>(16, 0.0f));
 }
 
+TEST(Parameters, StatesStartAtZeroOrByName) {
+  DemoTables tables;
+  tables.arenas.push_back({QLORA_ARENA_STATE, 64, 128, 0, 0});
+  for (const auto &[name, init, offset] :
+       {std::tuple("w.exp_avg", QLORA_INIT_ZERO, 0u),
+        std::tuple("w.basis", QLORA_INIT_NORMAL, 64u)}) {
+    qlora_parameter state = tables.parameters[1];
+    state.name = name;
+    state.role = QLORA_ROLE_STATE;
+    state.init = init;
+    state.arena = static_cast<uint32_t>(tables.arenas.size() - 1);
+    state.offset = offset;
+    tables.parameters.push_back(state);
+  }
+  const auto filled = [&](uint64_t seed) {
+    auto module = tables.load();
+    EXPECT_TRUE(module.isOk()) << module.status().message();
+    auto device = createDevice("cpu", DeviceOptions());
+    EXPECT_TRUE(device.isOk()) << device.status().message();
+    EXPECT_TRUE((*device)->load(*module, nullptr).isOk());
+    EXPECT_TRUE(fillStates(*module, seed, **device).isOk());
+    const auto bytes =
+        (*device)->hostArena(*module->arena(QLORA_ARENA_STATE));
+    std::vector<float> values(bytes.size() / sizeof(float));
+    std::memcpy(values.data(), bytes.data(), bytes.size());
+    return values;
+  };
+  const std::vector<float> found = filled(7);
+  for (size_t i = 0; i < 16; ++i) {
+    EXPECT_EQ(found[i], 0.0F);
+    EXPECT_NE(found[16 + i], 0.0F);
+  }
+  EXPECT_EQ(filled(7), found);
+  EXPECT_NE(filled(8), found);
+}
+
 TEST(Parameters, RowsOfWordsAreTheWeightsOwn) {
   const TemporaryFolder folder;
   // bf16 numbers 1, 2, 3 and so on of a table [6, 4].

@@ -1,0 +1,220 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+
+"""--ddp-comm-hook power_sgd computes what torch's powerSGD_hook does.
+
+    power_sgd.py --tools build/bin
+
+A few lines of numpy have the numbers that torch's hook left for given gradients on
+two ranks (Inputs/power_sgd_golden.py). By the same lines, of every step of a run
+on two ranks and every matrix: the gradient that the update gets, and the basis
+and residuals of the next checkpoint, follow from the checkpoint before; what ranks
+have together is the gradient of an exact run. A run that is resumed leaves the same
+bytes, and on another number of ranks begins with what all had left together.
+"""
+
+import argparse
+import os
+import re
+import tempfile
+
+import numpy as np
+
+from promises import Case, call, read
+from safetensors_io import load
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+STEPS, RANKS, BATCHES, BETA1 = 4, 2, 4, 0.9
+# Of the largest number of a tensor. Sums of some hundred numbers in f32, in another
+# order; measured 7e-7 at most.
+TORCH, RUN = 3e-6, 5e-6
+
+
+def direction(x, others):
+    least = max(1e-6 * np.linalg.norm(x), 1e-30)
+    for other in others:
+        x = x - (other @ x) * other
+    left = np.linalg.norm(x)
+    return x / left if left >= least else np.zeros_like(x)
+
+
+def orthonormal(rows):
+    made = []
+    for x in rows:
+        made.append(direction(x, made))
+    return np.stack(made)
+
+
+def product(x, basis):
+    """The sum over the ranks of x, nearly, and the next basis."""
+    p = orthonormal(sum(orthonormal(basis) @ one.T for one in x))
+    q = sum(p @ one for one in x)
+    isThere = (q * q).sum(1, keepdims=True) > 0
+    return p.T @ q, np.where(isThere, q, basis)
+
+
+def near(found, wanted, limit, what):
+    error = np.abs(found - wanted).max() / np.abs(wanted).max()
+    assert error < limit, (what, error)
+    return error
+
+
+def check_torch():
+    """The hook means over ranks, and keeps the mean of Q."""
+    golden = load(os.path.join(HERE, "..", "Inputs", "power_sgd.safetensors"))
+    worst = 0
+    for name in {key.split(".")[0] for key in golden}:
+        of = lambda key: golden[f"{name}.{key}"]
+        left, basis = of("residual"), of("basis")
+        for step, gradient in enumerate(of("gradient")):
+            x = gradient + left
+            whole, basis = product(x, basis)
+            left = x - whole / len(x)
+            worst = max(worst, near(whole / len(x), of("mean")[step], TORCH,
+                                    (name, step)))
+        near(left, of("residual_after"), TORCH, name)
+        near(basis / len(x), of("basis_after"), TORCH, name)
+    print(f"ok   torch's hook: {worst:.1e}", flush=True)
+
+
+def train(case, out, *flags):
+    call(f"{case.tools}/qlora-run", case.module, "--config", case.yaml,
+         "--base-cache", "none", "--threads", "1", "--output-dir", out, *flags)
+
+
+def trained(out):
+    """The bytes of an adapter, or of a model."""
+    [file] = [name for name in ("adapter_model.safetensors", "model.safetensors")
+              if os.path.exists(os.path.join(out, name))]
+    return read(os.path.join(out, file))
+
+
+class Checkpoints:
+    """A run with a checkpoint after every step."""
+
+    def __init__(self, case, rank, *flags):
+        self.case, self.rank = case, rank
+        case.compile("--ddp-comm-hook", "power_sgd", "--powersgd-rank", str(rank),
+                     "--ranks", str(RANKS), *flags)
+        self.run = ["--gpus", str(RANKS), "--max-steps", str(STEPS),
+                    "--save-steps", "1", "--max-grad-norm", "0",
+                    "--gradient-accumulation-steps", str(BATCHES // RANKS)]
+        self.folder = os.path.join(case.folder, f"rank-{rank}")
+        train(case, self.folder, *self.run)
+        for step in range(1, STEPS):
+            self.resume(step)
+
+    def path(self, step, file):
+        return os.path.join(self.folder, f"checkpoint-{step}", file)
+
+    def resume(self, step):
+        """To the end, with the bytes of the run."""
+        out = os.path.join(self.case.folder, f"resumed-{self.rank}-{step}")
+        train(self.case, out, *self.run, "--resume-from-checkpoint",
+              os.path.join(self.folder, f"checkpoint-{step}"))
+        assert trained(out) == trained(self.folder), step
+        for file in ("state.safetensors", "residuals.safetensors"):
+            found = load(os.path.join(out, f"checkpoint-{STEPS}", file))
+            assert all(value.tobytes() == found[name].tobytes() for name, value
+                       in load(self.path(STEPS, file)).items()), (step, file)
+
+
+def labels(case, step):
+    """Of a step, whose update gets the mean over them; of what is a batch, the
+    first token of each row has none."""
+    with open(case.yaml) as file:
+        name = re.search(r'^train_file: "(.*)"', file.read(), re.M).group(1)
+    rows = load(os.path.join(os.path.dirname(case.yaml), name))["labels"]
+    batches = np.arange((step - 1) * BATCHES, step * BATCHES) % len(rows)
+    return (rows[batches, :, 1:] != -100).sum()
+
+
+def sums(state, before, count):
+    """By name, what a step's update got, which its first moment is made of."""
+    end = ".exp_avg"
+    return {key[:-len(end)]:
+            (value - BETA1 * before.get(key, 0)) / (1 - BETA1) * count
+            for key, value in state.items() if key.endswith(end)}
+
+
+def check_steps(run, exact):
+    """Of step t and rank r x[t, r] = residual[t, r] + sum[t] / N."""
+    worst, products, vectors = 0, 0, 0
+    before = {}
+    for step in range(1, STEPS + 1):
+        state = load(run.path(step, "state.safetensors"))
+        left = load(run.path(step, "residuals.safetensors"))
+        count = labels(run.case, step)
+        for name, whole in sums(state, before, count).items():
+            key = name + ".powersgd_basis"
+            x = left[name] + whole / RANKS
+            if step == 1:
+                near(x.sum(0), exact[name] * count, RUN, (name, "exact"))
+            if key not in state:
+                assert not left[name].any(), name
+                vectors += 1
+            if step == 1 or key not in state:
+                continue
+            found, basis = product(x, before[key])
+            near(basis, state[key], RUN, (name, step, "basis"))
+            worst = max(worst, near(found, whole, RUN, (name, step)))
+            products += 1
+        before = state
+    assert products > 2 * STEPS, products
+    print(f"ok   {run.rank} rows: {products} products, {worst:.1e}; {vectors} sums "
+          "as they are", flush=True)
+    return vectors
+
+
+def check_other_ranks(run):
+    """On four ranks what two had left, and the same gradients, add up to the
+    same."""
+    case, first = run.case, 2
+    case.compile("--ddp-comm-hook", "power_sgd", "--powersgd-rank",
+                 str(run.rank), "--ranks", "4")
+    wide = os.path.join(case.folder, "wide")
+    train(case, wide, *run.run, "--gpus", "4", "--gradient-accumulation-steps",
+          str(BATCHES // 4), "--resume-from-checkpoint",
+          os.path.dirname(run.path(first, "state.safetensors")))
+    before = load(run.path(first, "state.safetensors"))
+    found = []
+    for folder, ranks in ((run.folder, RANKS), (wide, 4)):
+        path = os.path.join(folder, f"checkpoint-{first + 1}")
+        state = load(os.path.join(path, "state.safetensors"))
+        left = load(os.path.join(path, "residuals.safetensors"))
+        assert all(len(value) == ranks for value in left.values())
+        whole = sums(state, before, labels(case, first + 1))
+        found.append({name: (left[name] + value / ranks).sum(0)
+                      for name, value in whole.items()})
+    worst = max(near(value, found[0][name], RUN, name)
+                for name, value in found[1].items())
+    print(f"ok   two ranks' checkpoint on four: {worst:.1e}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tools", required=True)
+    options = parser.parse_args()
+    check_torch()
+    for name, ranks in (("qwen3-ranks", (1, 2)), ("llama-full", (1,))):
+        print(name)
+        with tempfile.TemporaryDirectory() as folder:
+            case = Case(options.tools, name, folder)
+            case.compile()
+            dump = os.path.join(folder, "exact.safetensors")
+            train(case, os.path.join(folder, "exact"), "--gpus", str(RANKS),
+                  "--max-steps", "1", "--gradient-accumulation-steps",
+                  str(BATCHES // RANKS), "--dump", dump)
+            exact = {key[len("grad."):]: value
+                     for key, value in load(dump).items()
+                     if key.startswith("grad.")}
+            for rank in ranks:
+                run = Checkpoints(case, rank)
+                vectors = check_steps(run, exact)
+            # Norms are vectors; adapters have none.
+            assert (vectors > 0) == (name == "llama-full"), vectors
+            check_other_ranks(run)
+
+
+if __name__ == "__main__":
+    main()

@@ -25,18 +25,24 @@ static Status isNotOfThisSize(size_t rank, uint64_t found, uint64_t wanted) {
                        found, wanted);
 }
 
-/// Of a parameter in an image of `ranks` ranks.
-static std::span<uint8_t> ofTensor(std::vector<uint8_t> &image, uint64_t before,
-                                   const qlora_parameter &parameter,
-                                   uint64_t ranks) {
-  return std::span(image).subspan(before * ranks, parameter.bytes * ranks);
-}
-
 static uint64_t trainedBytesOf(const LoadedModule &module) {
   uint64_t bytes = 0;
   for (const qlora_parameter *parameter : trainedParameters(module))
     bytes += parameter->bytes;
   return bytes;
+}
+
+/// Calls `visit` with each tensor and what an image of `ranks` ranks has of it: of
+/// an empty image, as those of other ranks than 0 are, nothing.
+template <typename Visit>
+static Status forEachTensor(const LoadedModule &module, uint64_t ranks,
+                            std::span<uint8_t> image, Visit visit) {
+  for (const qlora_parameter *parameter : trainedParameters(module)) {
+    const uint64_t bytes = image.empty() ? 0 : parameter->bytes * ranks;
+    QLORA_RETURN_IF_ERROR(visit(*parameter, image.first(bytes)));
+    image = image.subspan(bytes);
+  }
+  return Status::ok();
 }
 
 /// Of one tensor, whose residual lies where it does itself.
@@ -70,14 +76,11 @@ StatusOr<std::vector<uint8_t>> gatherResiduals(const LoadedModule &module,
   const auto ranks = static_cast<uint64_t>(group.size());
   if (group.rank() == 0)
     image.resize(trainedBytesOf(module) * ranks);
-  uint64_t before = 0;
-  for (const qlora_parameter *parameter : trainedParameters(module)) {
-    QLORA_RETURN_IF_ERROR(gatherTensor(
-        *parameter, *arena, device, group,
-        group.rank() == 0 ? ofTensor(image, before, *parameter, ranks)
-                          : std::span<uint8_t>()));
-    before += parameter->bytes;
-  }
+  QLORA_RETURN_IF_ERROR(forEachTensor(
+      module, ranks, image,
+      [&](const qlora_parameter &parameter, std::span<uint8_t> part) {
+        return gatherTensor(parameter, *arena, device, group, part);
+      }));
   return image;
 }
 
@@ -85,15 +88,14 @@ std::vector<SafetensorsItem> residualItems(const LoadedModule &module,
                                            int64_t ranks,
                                            std::span<const uint8_t> image) {
   std::vector<SafetensorsItem> items;
-  uint64_t before = 0;
   for (const qlora_parameter *parameter : trainedParameters(module)) {
     const uint64_t bytes = parameter->bytes * static_cast<uint64_t>(ranks);
     std::vector<int64_t> shape{ranks};
     shape.insert(shape.end(), parameter->shape,
                  parameter->shape + parameter->rank);
     items.push_back({trainedName(module, *parameter), SafetensorsDtype::kF32,
-                     std::move(shape), image.subspan(before, bytes)});
-    before += bytes;
+                     std::move(shape), image.first(bytes)});
+    image = image.subspan(bytes);
   }
   return items;
 }
@@ -148,13 +150,12 @@ static StatusOr<std::vector<uint8_t>> readImage(const std::string &path,
   QLORA_ASSIGN_OR_RETURN(const SafetensorsFile file,
                          SafetensorsFile::open(path));
   std::vector<uint8_t> image(trainedBytesOf(module) * ranks);
-  uint64_t before = 0;
-  for (const qlora_parameter *parameter : trainedParameters(module)) {
-    QLORA_RETURN_IF_ERROR(readTensor(file, trainedName(module, *parameter),
-                                     *parameter, ranks,
-                                     ofTensor(image, before, *parameter, ranks)));
-    before += parameter->bytes;
-  }
+  QLORA_RETURN_IF_ERROR(forEachTensor(
+      module, ranks, image,
+      [&](const qlora_parameter &parameter, std::span<uint8_t> part) {
+        return readTensor(file, trainedName(module, parameter), parameter,
+                          ranks, part);
+      }));
   return image;
 }
 
@@ -199,15 +200,11 @@ Status restoreResiduals(const std::string &checkpoint,
   } else if (group.rank() == 0) {
     image.resize(trainedBytesOf(module) * ranks);
   }
-  uint64_t before = 0;
-  for (const qlora_parameter *parameter : trainedParameters(module)) {
-    QLORA_RETURN_IF_ERROR(shareTensor(
-        *parameter, *arena, device, group,
-        group.rank() == 0 ? ofTensor(image, before, *parameter, ranks)
-                          : std::span<uint8_t>()));
-    before += parameter->bytes;
-  }
-  return Status::ok();
+  return forEachTensor(
+      module, ranks, image,
+      [&](const qlora_parameter &parameter, std::span<uint8_t> part) {
+        return shareTensor(parameter, *arena, device, group, part);
+      });
 }
 
 } // namespace qlora

@@ -209,6 +209,9 @@ static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
   if (options.isEnabled("concat-siblings") && !budget.siblingsApart &&
       targetTraits(options.target)->prefersWideGemms)
     pm.addNestedPass<train::StepOp>(createConcatSiblings());
+  if (options.isEnabled("order-sums") &&
+      targetTraits(options.target)->prefersWideGemms)
+    pm.addNestedPass<train::StepOp>(createOrderSums());
   // Where each weight is read is final now, be it to be decoded.
   ShardVocabularyOptions tables;
   tables.shards = options.shards;
@@ -289,7 +292,7 @@ ArrayRef<StringLiteral> qlora::optionalPasses() {
   static constexpr StringLiteral kOptional[] = {
       "fuse-lora",     "fuse-accumulate", "round-adapters",
       "rematerialize", "plan-dequant",    "fuse-rows",
-      "bucket-gradients", "concat-siblings", "schedule-gathers",
+      "bucket-gradients", "concat-siblings", "order-sums", "schedule-gathers",
       "assign-queues", "error-feedback"};
   return kOptional;
 }

@@ -30,6 +30,7 @@
 // After plan-dequant, which decides what is decoded into scratch, and after
 // the gradient, whose sums are chains of `init`s by then.
 
+#include "compiler/Graph/Accumulate.h"
 #include "compiler/Graph/OpCost.h"
 #include "compiler/Graph/StepMemory.h"
 #include "compiler/Passes.h"
@@ -85,15 +86,6 @@ static RankedTensorType joinedType(TypeRange types, unsigned dim) {
   for (Type type : types)
     shape[dim] += cast<RankedTensorType>(type).getDimSize(dim);
   return first.clone(shape);
-}
-
-static void moveAhead(Operation *op, Operation *user) {
-  if (op->isBeforeInBlock(user))
-    return;
-  op->moveBefore(user);
-  for (Value operand : op->getOperands())
-    if (Operation *maker = operand.getDefiningOp())
-      moveAhead(maker, op);
 }
 
 /// Whether they are no part of a concatenation, or of this one.

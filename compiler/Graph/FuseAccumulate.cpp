@@ -40,6 +40,15 @@ bool qlora::fuseAdd(model::AddOp add, function_ref<bool(Value)> isBase) {
   return false;
 }
 
+void qlora::moveAhead(Operation *op, Operation *user) {
+  if (op->isBeforeInBlock(user))
+    return;
+  op->moveBefore(user);
+  for (Value operand : op->getOperands())
+    if (Operation *maker = operand.getDefiningOp())
+      moveAhead(maker, op);
+}
+
 namespace {
 class FuseAccumulatePass
     : public qlora::impl::FuseAccumulateBase<FuseAccumulatePass> {

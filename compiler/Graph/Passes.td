@@ -442,6 +442,14 @@ def ConcatSiblings : Pass<"concat-siblings", "::qlora::train::StepOp"> {
   }];
 }
 
+def OrderSums : Pass<"order-sums", "::qlora::train::StepOp"> {
+  let summary = "of products that add up, those with fewer terms come first";
+  let description = [{
+    A product to all of which products of fewer terms add, and that nothing
+    else reads, adds to them instead, behind its arithmetic.
+  }];
+}
+
 def FuseRows : Pass<"fuse-rows", "::qlora::train::StepOp"> {
   let summary = "chains of row ops become one row region";
   let description = [{

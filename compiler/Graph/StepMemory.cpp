@@ -83,6 +83,17 @@ static bool isForward(Operation *op) {
   return phase != StepPhase::Backward && phase != StepPhase::Exchange;
 }
 
+/// Whether a result continues the value, and nothing else reads that.
+static bool isOnlyContinued(Value value) {
+  if (!value.hasOneUse())
+    return false;
+  OpOperand &use = *value.use_begin();
+  return llvm::any_of(use.getOwner()->getResults(), [&](OpResult result) {
+    std::optional<MemoryTie> tie = StepMemory::continuedBy(result);
+    return tie && tie->operand == &use;
+  });
+}
+
 /// Rule 4.
 static bool isMadeAsPart(const MemoryPart &part) {
   if (!isWritten(part.part) || (columnsOf(part.part) != columnsOf(part.whole) &&
@@ -90,6 +101,8 @@ static bool isMadeAsPart(const MemoryPart &part) {
     return false;
   Operation *maker = part.part.getDefiningOp();
   if (!isForward(maker) && !isForward(part.whole.getDefiningOp()))
+    return true;
+  if (part.part.hasOneUse() && isOnlyContinued(part.whole))
     return true;
   return llvm::all_of(maker->getOperands(), [](Value operand) {
     Operation *source = operand.getDefiningOp();

@@ -25,7 +25,8 @@
 //  4. A part of a concatenation is made in its range of the whole, if its op can
 //     leave room between rows, and both belong to the backward, or to the
 //     exchange of gradients, or it is made of outside memory alone (a decoded
-//     weight, gathered or not). What else the forward concatenates is copied, so
+//     weight, gathered or not), or the whole is the beginning of a sum and
+//     nothing else (order-sums). What else the forward concatenates is copied, so
 //     that it can be dropped, and made again for the backward, by itself.
 //  5. A result takes over an operand that it is tied to, if no value that shares
 //     a byte of it is read at the op (but by the tie) or afterwards, nor is on its

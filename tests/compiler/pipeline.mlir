@@ -6,7 +6,7 @@
 
 // RUN: qlora-opt %S/Inputs/layer.mlir --phase-adapt --phase-step --phase-optimize --phase-program --dump-pass-pipeline -o /dev/null 2>&1 | tr ',{' '\n' | FileCheck %s
 
-// CHECK: Pass Manager with 34 passes:
+// CHECK: Pass Manager with 35 passes:
 // CHECK: {{^ +}}quantize-base
 // CHECK: {{^ +}}attach-objective
 // CHECK: {{^ +}}add-noise
@@ -32,6 +32,7 @@
 // CHECK: {{^ +}}plan-dequant
 // CHECK: {{^ +}}train.step(
 // CHECK: {{^ +}}concat-siblings
+// CHECK: {{^ +}}order-sums
 // CHECK: {{^ +}}shard-vocabulary
 // CHECK: {{^ +}}assign-shards
 // CHECK: {{^ +}}train.step(

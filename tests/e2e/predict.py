@@ -136,16 +136,16 @@ def decode_bytes():
 
 
 def lora_bytes():
-    """Activations in bf16 once for each product that reads or writes them (a
-    sum is read and written), adapters in bf16 and their gradients in f32."""
+    """Activations in bf16 once for each product that reads or writes them,
+    adapters in bf16 and their gradients in f32."""
     total = 0
     for layer in range(LAYERS):
         for width, outputs in GROUPS:
             count, out = len(outputs), sum(outputs)
             is_first = layer == 0 and (width, outputs) == QKV
-            # XA reads X, (XA)B adds to Y; dY is read for dXA and for dB; X for
-            # dA; the term of dX is written, and the base's GEMM adds to it.
-            wide = 2 * TOKENS * (width + 2 * out + 2 * out + width)
+            # XA reads X; (XA)B is written, and the base's GEMM adds to it; dY
+            # is read for dXA and for dB; X for dA; the term of dX is as (XA)B.
+            wide = 2 * TOKENS * (width + out + 2 * out + width)
             if not is_first:
                 wide += 2 * TOKENS * width
             # XA written, read twice (B, dB); dXA written, read twice (A, dA).

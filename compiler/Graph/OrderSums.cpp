@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: MIT
+
+// order-sums: of products that add up, those with fewer terms come first.
+//
+//   %y = model.linear %x, %w             // 4096 terms an element
+//   %z = model.linear %a, %b init %y     // 16
+//
+// becomes
+//
+//   %y = model.linear %a, %b
+//   %z = model.linear %x, %w init %y
+//
+// and, behind concat-siblings,
+//
+//   %y = model.linear %x, %w             %0 = model.linear %qa, %bq
+//   %0, %1 = model.split %y              %1 = model.linear %ka, %bk
+//   %q = model.linear %qa, %bq init %0   %c = model.concat %0, %1
+//   %k = model.linear %ka, %bk init %1   %y = model.linear %x, %w init %c
+//                                        %q, %k = model.split %y
+//
+// becomes the right side. What adds reads every element of the sum once more. A
+// product of few terms is bound by memory and takes that much longer; one of many
+// is bound by arithmetic, and a GEMM library reads the sum behind it.
+//
+// Where the products of a joined one are apart, the others come to the first: a
+// bias may be added to one before the next is made. Where a part of it has none
+// (q and v alone are adapted), all stay as they are.
+//
+// After concat-siblings, which joins products that add to nothing. Products of
+// experts and of 8 bits are our own kernels, which hide nothing.
+
+#include "compiler/Graph/Accumulate.h"
+#include "compiler/Passes.h"
+#include "dialects/Train/Train.h"
+
+using namespace mlir;
+using namespace qlora;
+using namespace qlora::model;
+
+namespace qlora {
+#define GEN_PASS_DEF_ORDERSUMS
+#include "compiler/Passes.h.inc"
+} // namespace qlora
+
+namespace {
+class OrderSumsPass : public qlora::impl::OrderSumsBase<OrderSumsPass> {
+  void runOnOperation() override;
+};
+} // namespace
+
+/// Products that add up for one element.
+static int64_t termsOf(WeightedProduct product) {
+  return product.getWeightType().getDimSize(product.getInDimension());
+}
+
+/// The product with fewer terms than `wide` that adds to `part`, which nothing
+/// else reads; or null.
+static WeightedProduct thinOn(Value part, WeightedProduct wide) {
+  if (!part.hasOneUse())
+    return {};
+  auto thin = dyn_cast<WeightedProduct>(*part.user_begin());
+  const bool adds = thin && isa<AccumulatingOp>(thin.getOperation()) &&
+                    thin.getInit() == part && thin.getProduct() &&
+                    !thin.getGroupOffsets() && termsOf(thin) < termsOf(wide);
+  return adds ? thin : WeightedProduct();
+}
+
+/// Those that add to all of the product's columns, in their order; none where
+/// there are others.
+static SmallVector<WeightedProduct> findThin(WeightedProduct wide,
+                                             SplitOp split) {
+  SmallVector<WeightedProduct> found;
+  for (Value part : split ? ValueRange(split.getParts())
+                          : ValueRange(wide.getProduct())) {
+    WeightedProduct thin = thinOn(part, wide);
+    if (!thin)
+      return {};
+    found.push_back(thin);
+  }
+  return found;
+}
+
+/// Whether the op could stand behind `first`, with what makes its operands but
+/// the sum: nothing of that reads one of the thin products.
+static bool canFollow(Operation *op, Value sum, Operation *first,
+                      ArrayRef<WeightedProduct> thin) {
+  return llvm::all_of(op->getOperands(), [&](Value operand) {
+    Operation *maker = operand.getDefiningOp();
+    if (operand == sum || !maker || maker->isBeforeInBlock(first))
+      return true;
+    const bool isThin = llvm::any_of(thin, [&](WeightedProduct product) {
+      return product.getOperation() == maker;
+    });
+    return !isThin && canFollow(maker, sum, first, thin);
+  });
+}
+
+/// Puts the products behind their first one, in their order; the last. Null,
+/// and nothing has moved, where one reads another.
+static Operation *gather(ArrayRef<WeightedProduct> thin) {
+  WeightedProduct first = *llvm::min_element(
+      thin, [](Operation *a, Operation *b) { return a->isBeforeInBlock(b); });
+  for (WeightedProduct product : thin)
+    if (product != first &&
+        !canFollow(product, product.getInit(), first, thin))
+      return nullptr;
+  Operation *last = first;
+  for (WeightedProduct product : thin) {
+    if (product == first)
+      continue;
+    Value sum = product.getInit();
+    cast<AccumulatingOp>(product.getOperation()).setAccumulator(Value());
+    moveAhead(product, last->getNextNode());
+    cast<AccumulatingOp>(product.getOperation()).setAccumulator(sum);
+    last = product;
+  }
+  return last;
+}
+
+static Value joined(ArrayRef<WeightedProduct> thin, WeightedProduct wide) {
+  if (thin.size() == 1)
+    return thin.front()->getResult(0);
+  SmallVector<Value> parts;
+  for (WeightedProduct product : thin)
+    parts.push_back(product->getResult(0));
+  OpBuilder builder(wide);
+  auto whole = ConcatOp::create(builder, wide.getLoc(),
+                                wide.getProduct().getType(), parts,
+                                /*rows=*/UnitAttr());
+  copyStage(wide, whole);
+  return whole.getWhole();
+}
+
+static void addLast(WeightedProduct wide) {
+  Value y = wide.getProduct();
+  auto split = y.hasOneUse() ? dyn_cast<SplitOp>(*y.user_begin()) : SplitOp();
+  if (split && split.getRows())
+    return;
+  const SmallVector<WeightedProduct> thin = findThin(wide, split);
+  if (thin.empty())
+    return;
+  Operation *last = gather(thin);
+  if (!last)
+    return;
+  wide->moveAfter(last);
+  if (split)
+    split->moveAfter(wide);
+  for (auto [index, product] : llvm::enumerate(thin)) {
+    WeightedProduct part = product;
+    part.getProduct().replaceAllUsesWith(split ? split.getParts()[index] : y);
+    cast<AccumulatingOp>(part.getOperation()).setAccumulator(Value());
+  }
+  cast<AccumulatingOp>(wide.getOperation()).setAccumulator(joined(thin, wide));
+}
+
+void OrderSumsPass::runOnOperation() {
+  SmallVector<WeightedProduct> products;
+  for (Operation &op : getOperation().getBody().front())
+    if (auto product = dyn_cast<WeightedProduct>(op))
+      if (isa<AccumulatingOp>(op) && product.getProduct() &&
+          !product.getGroupOffsets() && !product.getInt8Threshold())
+        products.push_back(product);
+  for (WeightedProduct product : products)
+    if (!product.getInit())
+      addLast(product);
+}

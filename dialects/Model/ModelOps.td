@@ -253,7 +253,8 @@ def Model_AttentionOp : Model_Library<"attention",
     scores s are cap * tanh(s / cap). `sinks` are one more score for every query
     of a head, whose probability is dropped. (C1) heads is a
     multiple of kv_heads. (C2) the last dimensions agree with heads, kv_heads
-    and head_dim, the others with q's. (C3) segments is [B, T] i32. (C4) the
+    and head_dim, the others with q's. (C3) segments is [B, T] i32; the tokens
+    of a segment other than 0 follow each other. (C4) the
     log-sum-exp is f32 [B, heads, T]; it has no derivative. (C5) window is not
     negative, and cap neither negative nor infinite. (C6) sinks are f32 [heads];
     they have no derivative.

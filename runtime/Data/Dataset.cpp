@@ -63,6 +63,12 @@ makeDataset(DatasetRows rows, const CompiledVariants &variants,
   std::vector<int64_t> lengths;
   rows.sides = rows.isWhole() ? 1 : variants.sidesInFile();
   rows.hasMismatched = variants.isUnpaired && variants.sides == 2;
+  const bool joinsRows =
+      options.packing ||
+      (!variants.buckets.empty() && options.paddingFree.value_or(true));
+  rows.hasOneSegment =
+      (rows.isWhole() || !joinsRows) &&
+      std::ranges::none_of(*rows.stores, &TokenStore::hasSegments);
   for (int64_t row = 0; row < rows.count(); ++row) {
     lengths.push_back(rows.length(row));
     if (rows.hasMismatched && !rows.isWhole())
@@ -175,6 +181,7 @@ StatusOr<std::unique_ptr<Dataset>> openDataset(const std::string &path,
 
 Status Dataset::fill(const BatchLayout &layout, MicroBatch &out) const {
   out.clear(layout.shape);
+  out.hasOneSegment = data.hasOneSegment;
   for (size_t line = 0; line < layout.lines.size(); ++line) {
     int64_t offset = 0;
     int32_t segment = 1;

@@ -35,6 +35,7 @@ struct DatasetRows {
   int64_t sides = 1;
   /// Half of the lines have mismatched answers (MismatchedAnswers.h).
   bool hasMismatched = false;
+  bool hasOneSegment = false; ///< MicroBatch::hasOneSegment, of all
 
   int64_t count() const;
   /// Of the longest side.

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cassert>
 #include <functional>
+#include <set>
 #include <span>
 
 namespace qlora {
@@ -221,6 +222,23 @@ Status TokenStore::checkRow(int64_t row, const Tokens &tokens,
     if (segments && tokens.segments[at] < 0)
       return Status::invalid("{}: segment_ids has {}, which is below 0",
                              placeName(row, t), tokens.segments[at]);
+  }
+  return segments ? checkSegments(row, tokens, begin) : Status::ok();
+}
+
+/// Attention counts on it that the tokens of a segment follow each other.
+Status TokenStore::checkSegments(int64_t row, const Tokens &tokens,
+                                 size_t begin) const {
+  std::set<int32_t> begun;
+  const auto size = static_cast<size_t>(length(row));
+  for (size_t t = 0; t < size; ++t) {
+    const size_t at = begin + t;
+    const int32_t segment = tokens.segments[at];
+    const bool begins = t == 0 || !tokens.continues(at);
+    if (begins && segment != 0 && !begun.insert(segment).second)
+      return Status::invalid("{}: segment_ids has {} again, behind others; the "
+                             "tokens of a segment follow each other",
+                             placeName(row, static_cast<int64_t>(t)), segment);
   }
   return Status::ok();
 }

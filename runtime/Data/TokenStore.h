@@ -62,6 +62,8 @@ public:
     const auto pairs = file.metadata().find("pairs");
     return pairs != file.metadata().end() && pairs->second == "true";
   }
+  /// Whether the file says which tokens of a row attend to each other.
+  bool hasSegments() const { return segments; }
   /// Whether rows say if their answer is desirable.
   bool isUnpaired() const { return !judgements.empty(); }
   /// Tokens from the first target to the end, of a row that has a judgement.
@@ -114,6 +116,7 @@ private:
   StatusOr<std::vector<int32_t>> readPart(const SafetensorsTensor *tensor,
                                           int64_t first, int64_t last) const;
   Status checkRow(int64_t row, const Tokens &tokens, size_t begin) const;
+  Status checkSegments(int64_t row, const Tokens &tokens, size_t begin) const;
   std::string placeName(int64_t row, int64_t position) const;
   int64_t begin(int64_t row) const {
     return isWhole() ? row * rowLength : offsets[static_cast<size_t>(row)];

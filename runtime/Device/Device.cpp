@@ -150,7 +150,8 @@ uint32_t Device::numberIn(qlora_group group) const {
 }
 
 Status Device::begin(const qlora_entry &entry,
-                     const qlora_step_block &stepBlock, bool isOnAll) {
+                     const qlora_step_block &stepBlock, bool isOnAll,
+                     bool inputHasOneSegment) {
   if (!module || current)
     return misuse("an entry starts before the one before it has ended");
   QLORA_RETURN_IF_ERROR(failure);
@@ -163,6 +164,7 @@ Status Device::begin(const qlora_entry &entry,
   step.line_tokens = static_cast<uint32_t>(
       std::max<int64_t>(1, entry.length / module->contextRanks()));
   onAllRanks = isOnAll;
+  hasOneSegment = inputHasOneSegment;
   current = &entry;
   failure = beginEntry(entry);
   if (timer && failure.isOk())

@@ -146,9 +146,9 @@ public:
   /// what it has of each line, until synchronize(). `onAllRanks`: the others run
   /// this entry now too, with the same labelled_rows, which an
   /// entry without collectives has no use for. Whether they do is the same for
-  /// all of them.
+  /// all of them. `hasOneSegment`: MicroBatch::hasOneSegment, of its input.
   Status begin(const qlora_entry &entry, const qlora_step_block &step,
-               bool onAllRanks = true);
+               bool onAllRanks = true, bool hasOneSegment = false);
   /// Puts one command of that entry on its queue.
   Status enqueue(const qlora_command &command);
   /// Ends the entry.
@@ -233,6 +233,7 @@ protected:
   bool frozenIsShared = false;
   qlora_step_block step{};
   bool onAllRanks = true; ///< of the current entry
+  bool hasOneSegment = false; ///< its input
   std::vector<std::string> notes;
 
 private:

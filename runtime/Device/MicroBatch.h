@@ -31,6 +31,9 @@ struct MicroBatch {
   std::vector<int32_t> targets;
   std::vector<int32_t> positions; ///< inside the segment, from 0
   std::vector<int32_t> segments;  ///< 0: padding
+  /// Each line is one segment and then padding, and so on every rank and of
+  /// every micro-batch of the data: causal attention need not look at them.
+  bool hasOneSegment = false;
   /// [batch]: 1 where the answer of a line is desirable, if data say so.
   std::vector<float> desirable;
   /// The last lines, which have mismatched answers (Data/MismatchedAnswers.h).
@@ -47,6 +50,7 @@ struct MicroBatch {
     segments.assign(tokens, 0);
     desirable.assign(static_cast<size_t>(batch), 0);
     mismatchedLines = 0;
+    hasOneSegment = false;
   }
   /// Tokens of the longest row, which is a segment; at least 1.
   int64_t longestRow() const {

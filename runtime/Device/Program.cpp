@@ -22,8 +22,9 @@ static std::string describe(const LoadedModule &module,
 
 Status runEntry(Device &device, const LoadedModule &module,
                 const qlora_entry &entry, const qlora_step_block &step,
-                bool onAllRanks) {
-  QLORA_RETURN_IF_ERROR(device.begin(entry, step, onAllRanks));
+                bool onAllRanks, bool hasOneSegment) {
+  QLORA_RETURN_IF_ERROR(
+      device.begin(entry, step, onAllRanks, hasOneSegment));
   const auto commands = module.commands(entry);
   for (size_t i = 0; i < commands.size(); ++i) {
     Status status = device.enqueue(commands[i]);
@@ -60,6 +61,17 @@ static bool isPlain(const MicroBatch &batch) {
     if (batch.segments[i] > 1 ||
         (batch.segments[i] == 1 && batch.positions[i] != i % batch.length))
       return false;
+  return true;
+}
+
+/// Whether it has what MicroBatch::hasOneSegment says.
+static bool isOneSegmentALine(const MicroBatch &batch) {
+  for (size_t i = 0; i < batch.segments.size(); ++i) {
+    const bool isFirst = i % static_cast<size_t>(batch.length) == 0;
+    if (batch.segments[i] > 1 ||
+        (batch.segments[i] == 1 && !isFirst && batch.segments[i - 1] == 0))
+      return false;
+  }
   return true;
 }
 
@@ -219,13 +231,19 @@ int64_t Program::labelsOf(const qlora_entry &entry, const MicroBatch &batch,
 Status Program::runOn(const qlora_entry &entry, const MicroBatch &batch,
                       std::optional<int64_t> mostLabels,
                       const qlora_step_block &step) {
+  if (batch.hasOneSegment && !isOneSegmentALine(batch))
+    return Status::error(StatusCode::kInternal,
+                         "{}: a line has more than the one segment that the "
+                         "data said; please report it",
+                         entryKindName(entry.kind));
   QLORA_RETURN_IF_ERROR(writeInputs(entry, batch));
   qlora_step_block block = step;
   block.labelled_rows =
       static_cast<uint32_t>(labelsOf(entry, batch, mostLabels));
   block.length_rsqrt =
       1 / std::sqrt(static_cast<float>(batch.longestRow()));
-  return runEntry(device, module, entry, block, mostLabels.has_value());
+  return runEntry(device, module, entry, block, mostLabels.has_value(),
+                  batch.hasOneSegment);
 }
 
 Status Program::accumulate(const MicroBatch &batch,

@@ -21,11 +21,11 @@
 namespace qlora {
 
 /// Runs `entry` of the module that `device` has loaded and waits for it
-/// (Device::begin has the last two). An error says the entry, the number of
+/// (Device::begin has the last three). An error says the entry, the number of
 /// the command and its label; the device is then unusable.
 Status runEntry(Device &device, const LoadedModule &module,
                 const qlora_entry &entry, const qlora_step_block &step,
-                bool onAllRanks = true);
+                bool onAllRanks = true, bool hasOneSegment = false);
 
 /// Sums over the labelled tokens of micro-batches, or over pairs of answers or
 /// single ones where the program was compiled for them.

@@ -140,7 +140,8 @@ struct DeviceProfile {
 /// As the rates of known cards have it: 48 GB/s of 400 Gb/s.
 inline constexpr double kReachedOfLink = 0.96;
 
-/// What no card has shown yet is predicted twice, and here is what for:
+/// What cards may reach is predicted twice, and here is what for (an H200 at its
+/// power limit was within 5 % of the low figure, docs/benchmarks.md):
 ///
 ///   high  every kernel reaches the profile's rates, and kernels of two queues
 ///         run side by side as far as these allow (Timeline.h);

@@ -12,7 +12,7 @@
 
 namespace qlora {
 
-enum class Segments { kNone, kPacked, kPadded };
+enum class Segments { kNone, kPacked, kPadded, kOne };
 
 struct Attention {
   int64_t batch, length, heads, keyHeads, dim, window, gap;
@@ -34,11 +34,15 @@ inline std::ostream &operator<<(std::ostream &out, const Attention &a) {
              << " cap " << a.cap << (a.hasSinks ? " sinks" : "");
 }
 
-/// Three segments of odd lengths, and padding at the end where asked.
+/// Three segments of odd lengths, or one, and padding at the end where asked.
 inline int32_t segmentOf(const Attention &a, int64_t batch, int64_t token) {
   const int64_t position = token + 3 * batch;
-  if (a.segments == Segments::kPadded && token >= a.length - a.length / 5 - 1)
+  const bool isPadded =
+      a.segments == Segments::kPadded || a.segments == Segments::kOne;
+  if (isPadded && token >= a.length - a.length / 5 - 1)
     return 0;
+  if (a.segments == Segments::kOne)
+    return 1;
   return position < a.length / 3 ? 1 : position < a.length * 3 / 4 ? 2 : 3;
 }
 
@@ -73,6 +77,7 @@ inline KernelCase makeCase(const Attention &a, bool isGradient) {
                    {"scale", bits(a.scale())},
                    {"cap", bits(a.cap)},
                    {"slots", 3}});
+  test.hasOneSegment = a.segments == Segments::kOne;
   test.fill("q", a.tokens(), a.width(), a.width() + a.gap, 1);
   test.fill("k", a.tokens(), a.keyWidth(), a.keyWidth() + a.gap, 2);
   test.fill("v", a.tokens(), a.keyWidth(), a.keyWidth() + a.gap, 3);

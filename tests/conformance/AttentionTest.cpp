@@ -60,6 +60,8 @@ const Attention kCases[] = {
     {2, 128, 4, 2, 64, 0, 0, Segments::kPadded, BF16},
     {1, 256, 2, 1, 128, 100, 8, Segments::kPacked, BF16},
     {1, 128, 2, 2, 80, 0, 16, Segments::kNone, BF16},
+    {2, 128, 4, 2, 64, 0, 0, Segments::kOne, BF16},
+    {1, 256, 2, 1, 128, 100, 8, Segments::kOne, BF16},
     {1, 256, 3, 1, 32, 50, 0, Segments::kNone, BF16},
     // Its gradient in pieces of two of four heads of keys.
     {2, 128, 8, 4, 32, 70, 8, Segments::kPadded, BF16},
@@ -124,6 +126,7 @@ TEST(Attention, PaddingGivesZeroAndNoGradient) {
       expectZeroInPadding({1, 50, 2, 1, 8, 0, 0, Segments::kPadded, type}, row);
       expectZeroInPadding({1, 128, 2, 1, 64, 0, 0, Segments::kPadded, type},
                           row);
+      expectZeroInPadding({1, 128, 2, 1, 64, 0, 0, Segments::kOne, type}, row);
       // Blocks of padding only.
       expectZeroInPadding({1, 600, 1, 1, 8, 0, 0, Segments::kPadded, type},
                           row);

@@ -118,7 +118,8 @@ Status CudaCard::launch(CudaKernel &kernel, const CudaKernelArgs &args) {
 }
 
 Status CudaCard::run(CudaKernel &kernel, std::span<const CudaOperand> operands,
-                     const qlora_step_block *step, KernelObserver *observer) {
+                     const qlora_step_block *step, KernelObserver *observer,
+                     bool hasOneSegment) {
   const CudaDriver &cuda = *driverTable;
   std::vector<CUdeviceptr> addresses, owned;
   std::vector<void *> pointers;
@@ -140,7 +141,8 @@ Status CudaCard::run(CudaKernel &kernel, std::span<const CudaOperand> operands,
       launch(kernel,
              {pointers, reinterpret_cast<const qlora_step_block *>(stepAddress),
               stream, observer,
-              step ? static_cast<int64_t>(step->labelled_rows) : INT64_MAX}));
+              step ? static_cast<int64_t>(step->labelled_rows) : INT64_MAX,
+              hasOneSegment}));
   for (size_t i = 0; i < operands.size(); ++i)
     QLORA_RETURN_IF_ERROR(
         cuda.check(cuda.memcpyDtoHAsync(operands[i].bytes.data(), addresses[i],

@@ -44,7 +44,8 @@ public:
   /// Enqueues the kernel once and waits: as a captured graph, or directly
   /// where there is an observer. Without a step all rows may have labels.
   Status run(CudaKernel &kernel, std::span<const CudaOperand> operands,
-             const qlora_step_block *step, KernelObserver *observer);
+             const qlora_step_block *step, KernelObserver *observer,
+             bool hasOneSegment = false);
 
   static Status openInto(CudaCard &card);
 

@@ -114,6 +114,59 @@ TEST_F(Cuda, TakesCudnnWhereItIs) {
   EXPECT_EQ(makeCase(a, false).isTaken("cudnn"), cudnn.isOk());
 }
 
+/// How far queries see, in blocks of 1,024 tokens: segments over several of
+/// them, from their border on, and behind padding.
+TEST_F(Cuda, CountsHowFarQueriesSee) {
+  for (const int64_t length : {1024, 1152, 5000})
+    for (const int64_t window : {0, 100}) {
+      SCOPED_TRACE(testing::Message() << length << " window " << window);
+      const int64_t batch = 2;
+      std::vector<int32_t> segments, got(size_t(batch * length), -1), expected;
+      for (int64_t b = 0; b < batch; ++b)
+        for (int64_t t = 0; t < length; ++t) {
+          segments.push_back(t >= length - 7 ? 0
+                             : b == 0        ? 1 + (t >= 1024) + (t >= 1030)
+                                             : 1 + (t >= 300));
+          const bool goesOn = t > 0 && segments.back() == *(segments.end() - 2);
+          expected.push_back(goesOn ? expected.back() + 1 : 1);
+        }
+      if (window)
+        for (int32_t &reach : expected)
+          reach = std::min<int32_t>(reach, int32_t(window));
+      const int64_t constants[] = {length, window};
+      CudaCard &card = *CudaCard::get();
+      auto launch = CudaLaunch::prepare(
+          card, "qlora_attention_reach",
+          {batch * ((length + 1023) / 1024), 1024}, constants);
+      expectOk(launch.status());
+      auto kernel = makeCudaKernel([&](const CudaKernelArgs &args) {
+        return launch->enqueue(args.buffers, args);
+      });
+      const auto bytes = [](std::vector<int32_t> &values) {
+        return CudaOperand{{reinterpret_cast<uint8_t *>(values.data()),
+                            values.size() * sizeof(int32_t)}};
+      };
+      const CudaOperand operands[] = {bytes(segments), bytes(got)};
+      expectOk(card.run(**kernel, operands, nullptr, nullptr));
+      EXPECT_EQ(got, expected);
+    }
+}
+
+/// Where lines have one segment, cuDNN's graph is one that reads none.
+TEST_F(Cuda, LooksAtNoSegmentsWhereLinesHaveOne) {
+  const Attention packed = {1, 256, 2, 1, 64, 0, 0, Segments::kPacked, BF16};
+  Attention none = packed;
+  none.segments = Segments::kNone;
+  KernelCase told = makeCase(packed, false), without = makeCase(none, false);
+  if (!told.isTaken("cudnn"))
+    GTEST_SKIP() << "no cuDNN";
+  told.hasOneSegment = true;
+  expectOk(told.run("cudnn"));
+  expectOk(without.run("cudnn"));
+  for (int64_t i = 0; i < packed.tokens() * packed.width(); ++i)
+    ASSERT_EQ(told.at("out", i), without.at("out", i));
+}
+
 /// Queries of segment 0 around cuDNN's attention; five tokens of two heads, the
 /// last two are padding.
 const Attention kPadded = {1, 5, 2, 2, 8, 0, 8, Segments::kPadded, BF16};

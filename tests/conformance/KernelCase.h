@@ -222,6 +222,7 @@ public:
 
   /// On CUDA, every operand begins one element behind an aligned address.
   bool isShifted = false;
+  bool hasOneSegment = false; ///< as CudaKernelArgs has it
 
 private:
   /// Bytes of an element; what is quantised is aligned to 4, a workspace to 64.
@@ -264,7 +265,8 @@ private:
     QLORA_ASSIGN_OR_RETURN(
         std::unique_ptr<CudaKernel> kernel,
         prepareCudaKernel(row, request, workspace.bytes(), card));
-    return card.run(*kernel, cudaOperands(workspace), step, observer);
+    return card.run(*kernel, cudaOperands(workspace), step, observer,
+                    hasOneSegment);
   }
 
   std::vector<GuardedBuffer> buffers;

@@ -54,6 +54,14 @@ KernelCase makeCase(const Product &p) {
   return test;
 }
 
+/// cuBLASLt rounds a bf16 product before it adds c, as PyTorch does: 13.1 on an
+/// H200, in all but 53 of the 1,227,000 elements that tell the two apart.
+double addingError(double product, double beta, qlora_dtype c) {
+  return CudaCard::isReal() && beta != 0 && c == BF16
+             ? unitRoundoff(BF16) * std::abs(product)
+             : 0;
+}
+
 /// An f32 operand beside a bf16 one is rounded to bf16: one more error per
 /// product, independent of each other.
 double roundingError(const Product &p) {
@@ -63,7 +71,7 @@ double roundingError(const Product &p) {
 
 void checkProduct(const Product &p, const std::string &implementation) {
   SCOPED_TRACE(p);
-  KernelCase expected = makeCase(p), got = makeCase(p);
+  KernelCase before = makeCase(p), expected = makeCase(p), got = makeCase(p);
   expectOk(expected.run("reference"));
   expectOk(got.run(implementation));
   EXPECT_TRUE(got.gapsHold("c", p.m, p.n, p.n + p.gap));
@@ -74,7 +82,9 @@ void checkProduct(const Product &p, const std::string &implementation) {
       const double exact = expected.at("c", i);
       const double error = std::abs(got.at("c", i) - exact);
       const double limit = tolerance(p.c, exact, p.k, std::abs(p.alpha)) +
-                           tolerance(F32, p.beta, 1) + roundingError(p);
+                           tolerance(F32, p.beta, 1) + roundingError(p) +
+                           addingError(exact - p.beta * before.at("c", i),
+                                       p.beta, p.c);
       worst = std::max(worst, std::isnan(error) ? 1e30 : error / limit);
     }
   EXPECT_LE(worst, 1.0);
@@ -162,7 +172,7 @@ KernelCase makeCase(const Panels &p) {
 
 void checkPanels(const Panels &p, const std::string &implementation) {
   SCOPED_TRACE(p);
-  KernelCase expected = makeCase(p), got = makeCase(p);
+  KernelCase before = makeCase(p), expected = makeCase(p), got = makeCase(p);
   expectOk(expected.run("reference"));
   expectOk(got.run(implementation));
   const int64_t n = p.isForward ? p.rows : p.columns;
@@ -176,7 +186,8 @@ void checkPanels(const Panels &p, const std::string &implementation) {
       const double error = std::abs(got.at("c", i) - exact);
       // Forward panels of bf16 are rounded before c is added.
       const double limit =
-          tolerance(p.c, exact, k, p.alpha) + tolerance(F32, p.beta, 1);
+          tolerance(p.c, exact, k, p.alpha) + tolerance(F32, p.beta, 1) +
+          addingError(exact - p.beta * before.at("c", i), p.beta, p.c);
       worst = std::max(worst, std::isnan(error) ? 1e30 : error / limit);
     }
   EXPECT_LE(worst, 1.0);

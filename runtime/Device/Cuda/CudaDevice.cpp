@@ -112,7 +112,10 @@ private:
     const Collectives *group = options.collectives[command.group];
     return group && group->size() > 1;
   }
-  size_t graphIndex() const { return entryIndex * kLabelShares + share.index; }
+  size_t graphIndex() const {
+    return (entryIndex * kLabelShares + share.index) * kSegmentKinds +
+           (hasOneSegment ? 1 : 0);
+  }
   const qlora_step_block *deviceStep() const {
     return reinterpret_cast<const qlora_step_block *>(arenas.step());
   }
@@ -185,7 +188,7 @@ Status CudaDevice::prepareQueues() {
   }
   QLORA_RETURN_IF_ERROR(queues.create(api, mostEvents));
   graphs.create(api, queues.compute(),
-                module->entries().size() * kLabelShares);
+                module->entries().size() * kLabelShares * kSegmentKinds);
   QLORA_RETURN_IF_ERROR(reads.create(api, queues));
   return transfers.create(api, queues, kTransferBytes);
 }
@@ -305,7 +308,7 @@ Status CudaDevice::launch(const qlora_command &command) {
   return kernel->enqueue({launches.buffers(command), deviceStep(),
                           queues.stream(command.queue),
                           isObserved() ? options.observer : nullptr,
-                          share.labelledRows});
+                          share.labelledRows, hasOneSegment});
 }
 
 Status CudaDevice::fill(const qlora_command &command) {

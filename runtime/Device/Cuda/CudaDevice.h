@@ -18,8 +18,8 @@
 // together, and launch the one of the same capture: so an entry with
 // collectives runs command by command where the ranks run different ones
 // (Device::begin), and which of its variants it is follows from what is the
-// same on all of them: the entry, labelled_rows, and that all are timed or
-// none is.
+// same on all of them: the entry, labelled_rows, whether lines have segments,
+// and that all are timed or none is.
 
 #ifndef QLORA_RUNTIME_DEVICE_CUDA_CUDADEVICE_H
 #define QLORA_RUNTIME_DEVICE_CUDA_CUDADEVICE_H

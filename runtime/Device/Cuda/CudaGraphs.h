@@ -4,7 +4,7 @@
 // launched whole from then on. A graph holds addresses and constants; what
 // changes from step to step is read through the step block (ABI/kernel.h). An
 // entry has a few variants, by how much of its micro-batch has a label
-// (LabelShare), each with a graph of its own.
+// (LabelShare) and by whether lines have segments, each with a graph of its own.
 //
 // What a graph holds has run before it is captured, command by command: the
 // driver and its libraries load a kernel when it first runs, which a capture
@@ -70,6 +70,7 @@ private:
 // an entry are told the same labelled_rows, and so have the same share.
 
 inline constexpr size_t kLabelShares = 4;
+inline constexpr size_t kSegmentKinds = 2; ///< MicroBatch::hasOneSegment
 
 struct LabelShare {
   size_t index = kLabelShares - 1;  ///< among the graphs of an entry

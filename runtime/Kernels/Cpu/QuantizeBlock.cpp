@@ -61,7 +61,7 @@ template <float (*midpoint)(int)>
 QLORA_IN_VECTOR float rankBlock(int64_t block, int64_t &count,
                                 float *__restrict values,
                                 int32_t *__restrict codes) {
-  float absmax = largestMagnitude(values, count);
+  float absmax = nf4WithoutPayload(largestMagnitude(values, count));
   const float divisor = nf4Divisor(absmax);
   if (count == block) {
     const float inverse = 1.0f / divisor;

@@ -53,6 +53,8 @@ struct CudaKernelArgs {
   KernelObserver *observer = nullptr; ///< set only outside of a capture
   /// At most so many rows of the micro-batch have a label.
   int64_t labelledRows = INT64_MAX;
+  /// Each line of the micro-batch is one segment and then padding.
+  bool hasOneSegment = false;
 };
 
 /// A prepared launch; used from the one thread of its device.

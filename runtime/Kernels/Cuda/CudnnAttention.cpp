@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: MIT
 
-// attention and attention_grad by cuDNN, with what the op says of padding
-// around its graph: a query of segment 0 has out = 0 and lse = 0, and gives no
-// gradient, because the gradient's graph is told a huge lse for it. The
-// gradient's plan runs once for each piece (CudnnGradientPlan).
+// attention and attention_grad by cuDNN, with what the op says of segments
+// around its graph: how far a query sees is counted before it. A query of
+// segment 0 has out = 0 and lse = 0, and gives no gradient, because the
+// gradient's graph is told a huge lse for it. Where lines have one segment, a
+// second graph does without the mask, which costs a third of the forward:
+// padding is behind all queries that count. The gradient's plan runs once for
+// each piece (CudnnGradientPlan).
 
 #include "runtime/Kernels/Cuda/CudaKernel.h"
 #include "runtime/Kernels/Cuda/CudnnAttentionGraph.h"
@@ -12,6 +15,7 @@
 namespace qlora {
 
 namespace operand = cudnn_operand;
+using plans::CudnnForwardPlan;
 using plans::CudnnGradientPlan;
 
 namespace {
@@ -45,22 +49,38 @@ private:
       : cudnn(cudnn), r(r), plan(std::move(plan)) {
     bytes.batch = r.constant("batch");
     bytes.keyHeads = r.constant("kv_heads");
-    if (isGradient)
+    if (isGradient) {
       bytes = CudnnGradientPlan::of(r);
+    } else {
+      const auto forward = CudnnForwardPlan::of(r);
+      bytes.reach = forward.reach;
+      bytes.scratch = forward.scratch;
+    }
   }
+  /// Where the graph that runs has a window for each query.
+  bool needsReach(const CudaKernelArgs &args) const {
+    return bytes.reach && !(ofOneSegment && args.hasOneSegment);
+  }
+  Status prepareSegments(CudaContext &context);
   Place placeOf(const GraphOperand &operand, void *address) const;
-  std::vector<Place> placesOf(std::span<void *const> buffers) const;
+  std::vector<Place> placesOf(std::span<void *const> buffers,
+                              const CudnnAttentionPlan &chosen,
+                              bool readsReach) const;
   Status enqueuePieces(const CudaKernelArgs &args);
-  Status enqueuePiece(std::span<const Place> places, int64_t sequence,
+  Status enqueuePiece(const CudnnAttentionPlan &chosen, bool readsReach,
+                      std::span<const Place> places, int64_t sequence,
                       int64_t keyHead, void *scratch);
 
   const CudnnHandle &cudnn;
   KernelRequest r;
   CudnnAttentionPlan plan;
+  std::optional<CudnnAttentionPlan> ofOneSegment; ///< where there are segments
   bool isGradient = r.op->name == "attention_grad";
   int64_t length = r.constant("length");
   CudnnGradientPlan bytes; ///< the forward has one piece
-  std::optional<CudaLaunch> padding; ///< treats the queries of segment 0
+  /// Where there are segments: counts how far queries see; treats those of
+  /// segment 0.
+  std::optional<CudaLaunch> reach, padding;
   float scale = static_cast<float>(r.constantAsDouble("scale"));
   float window = static_cast<float>(r.constant("window"));
   float one = 1;
@@ -83,6 +103,8 @@ static constexpr GraphOperand kOperands[] = {
     {operand::kDv, "dv", "lddv", true},
 };
 static constexpr size_t kForwardOperands = 5;
+/// As Device/AttentionPadding.cu has it.
+static constexpr unsigned kReachThreads = 1024;
 
 Place CudnnAttention::placeOf(const GraphOperand &operand,
                               void *address) const {
@@ -95,34 +117,38 @@ Place CudnnAttention::placeOf(const GraphOperand &operand,
 }
 
 std::vector<Place>
-CudnnAttention::placesOf(std::span<void *const> buffers) const {
+CudnnAttention::placesOf(std::span<void *const> buffers,
+                         const CudnnAttentionPlan &chosen,
+                         bool readsReach) const {
   std::vector<Place> places;
   const auto operands = std::span(kOperands).first(
       isGradient ? std::size(kOperands) : kForwardOperands);
   for (const GraphOperand &operand : operands)
     places.push_back(
         placeOf(operand, buffers[r.op->operandIndex(operand.name)]));
-  if (void *segments = buffers[r.op->operandIndex("segments")])
-    for (int64_t id : {operand::kQuerySegments, operand::kKeySegments})
-      places.push_back({id, segments, 4 * length, 0});
+  void *const workspace = buffers.back();
+  if (readsReach)
+    places.push_back(
+        {operand::kReach, bytes.reach.in(workspace), 4 * length, 0});
   if (!isGradient)
     return places;
-  void *const workspace = buffers.back();
   if (bytes.lse)
     places[kForwardOperands - 1].address = bytes.lse.in(workspace);
   places.push_back(
       placeOf({operand::kDelta, "", ""}, bytes.delta.in(workspace)));
-  if (plan.dqSum == CudnnDqSum::kMemory)
+  if (chosen.dqSum == CudnnDqSum::kMemory)
     places.push_back({operand::kDqSum, bytes.dqSum.in(workspace), 0, 0});
   return places;
 }
 
-Status CudnnAttention::enqueuePiece(std::span<const Place> places,
+Status CudnnAttention::enqueuePiece(const CudnnAttentionPlan &chosen,
+                                    bool readsReach,
+                                    std::span<const Place> places,
                                     int64_t sequence, int64_t keyHead,
                                     void *scratch) {
   std::vector<CudnnBinding> bindings = {{operand::kScale, &scale},
                                         {operand::kMasked, &masked}};
-  if (window != 0)
+  if (window != 0 && !readsReach)
     bindings.push_back({operand::kWindow, &window});
   if (isGradient)
     bindings.push_back({operand::kOne, &one});
@@ -135,16 +161,19 @@ Status CudnnAttention::enqueuePiece(std::span<const Place> places,
                            "multiple of 16 bytes");
     bindings.push_back({id, moved});
   }
-  return plan.plan.execute(cudnn.handle, bindings, scratch);
+  return chosen.plan.execute(cudnn.handle, bindings, scratch);
 }
 
 Status CudnnAttention::enqueuePieces(const CudaKernelArgs &args) {
-  const std::vector<Place> places = placesOf(args.buffers);
-  void *scratch = args.buffers.back();
-  if (isGradient)
-    scratch = (plan.dqSum == CudnnDqSum::kMemory ? bytes.besideSum
-                                                 : bytes.scratch)
-                  .in(scratch);
+  const bool readsReach = needsReach(args);
+  const CudnnAttentionPlan &chosen =
+      ofOneSegment && !readsReach ? *ofOneSegment : plan;
+  const std::vector<Place> places =
+      placesOf(args.buffers, chosen, readsReach);
+  const plans::Part &part = chosen.dqSum == CudnnDqSum::kMemory
+                                ? bytes.besideSum
+                                : bytes.scratch;
+  void *const scratch = part.in(args.buffers.back());
   const cudnnStatus_t onStream =
       cudnn.library->setStream(cudnn.handle, args.stream);
   if (onStream != 0)
@@ -152,13 +181,18 @@ Status CudnnAttention::enqueuePieces(const CudaKernelArgs &args) {
                          onStream);
   for (int64_t b = 0; b < r.constant("batch"); b += bytes.batch)
     for (int64_t h = 0; h < r.constant("kv_heads"); h += bytes.keyHeads)
-      QLORA_RETURN_IF_ERROR(enqueuePiece(places, b, h, scratch));
+      QLORA_RETURN_IF_ERROR(
+          enqueuePiece(chosen, readsReach, places, b, h, scratch));
   return Status::ok();
 }
 
 Status CudnnAttention::enqueue(const CudaKernelArgs &args) {
   if (!padding)
     return enqueuePieces(args);
+  void *const segments[] = {args.buffers[r.op->operandIndex("segments")],
+                            bytes.reach.in(args.buffers.back())};
+  if (needsReach(args))
+    QLORA_RETURN_IF_ERROR(reach->enqueue(segments, args));
   // The gradient's graph reads the lse that the launch makes.
   if (isGradient)
     QLORA_RETURN_IF_ERROR(padding->enqueue(args.buffers, args));
@@ -166,26 +200,45 @@ Status CudnnAttention::enqueue(const CudaKernelArgs &args) {
   return isGradient ? Status::ok() : padding->enqueue(args.buffers, args);
 }
 
+Status CudnnAttention::prepareSegments(CudaContext &context) {
+  const int64_t batch = r.constant("batch");
+  const int64_t ofReach[] = {length, r.constant("window")};
+  QLORA_ASSIGN_OR_RETURN(
+      reach, CudaLaunch::prepare(
+                 context, "qlora_attention_reach",
+                 {batch * blocksOf(length, kReachThreads), kReachThreads},
+                 ofReach));
+  QLORA_ASSIGN_OR_RETURN(
+      padding, CudaLaunch::prepare(
+                   context,
+                   isGradient ? "qlora_attention_padding_lse"
+                              : "qlora_attention_padding_out",
+                   {blocksOf(batch * length * r.constant("heads"), 256)},
+                   r.constants));
+  return Status::ok();
+}
+
 PreparedCudaKernel CudnnAttention::prepare(const KernelRequest &r,
                                            CudaContext &context) {
   QLORA_ASSIGN_OR_RETURN(const CudnnHandle *cudnn, context.cudnn());
   const CudnnTarget target = {*cudnn->library, cudnn->handle};
-  const bool isGradient = r.op->name == "attention_grad";
-  QLORA_ASSIGN_OR_RETURN(
-      CudnnAttentionPlan plan,
-      isGradient ? planCudnnAttentionGradient(target, context.arch(), r)
-                 : planCudnnAttention(target, r));
+  const auto planOf = [&](const KernelRequest &request) {
+    return r.op->name == "attention_grad"
+               ? planCudnnAttentionGradient(target, context.arch(), request)
+               : planCudnnAttention(target, request);
+  };
+  QLORA_ASSIGN_OR_RETURN(CudnnAttentionPlan plan, planOf(r));
   std::unique_ptr<CudnnAttention> kernel(
       new CudnnAttention(*cudnn, r, std::move(plan)));
   if (r.dtype("segments")) {
-    const int64_t rows =
-        r.constant("batch") * r.constant("length") * r.constant("heads");
-    QLORA_ASSIGN_OR_RETURN(
-        kernel->padding,
-        CudaLaunch::prepare(context,
-                            isGradient ? "qlora_attention_padding_lse"
-                                       : "qlora_attention_padding_out",
-                            {blocksOf(rows, 256)}, r.constants));
+    QLORA_RETURN_IF_ERROR(kernel->prepareSegments(context));
+    KernelRequest without = r;
+    without.dtypes[r.op->operandIndex("segments")] = std::nullopt;
+    auto plain = planOf(without);
+    if (plain.isOk())
+      kernel->ofOneSegment.emplace(std::move(*plain));
+    else if (plain.status().code() != StatusCode::kUnavailable)
+      return plain.status();
   }
   return std::unique_ptr<CudaKernel>(std::move(kernel));
 }

@@ -72,8 +72,8 @@ private:
   }
   /// x where `left` compares to `right`, and kMasked elsewhere.
   Tensor where(int comparison, Tensor left, Tensor right, Tensor x);
-  Tensor maskSegments(Tensor x);
-  Tensor maskBand(Tensor x);
+  Tensor maskFarKeys(Tensor x);
+  Tensor maskLaterKeys(Tensor x);
   Tensor scaledScores();
   void gradientOf(Tensor turnedScores, Tensor by, int64_t id,
                   std::string_view ld);
@@ -99,34 +99,26 @@ Tensor AttentionGraph::where(int comparison, Tensor left, Tensor right,
   return compute(pointwise::kSelect, {x, masked, predicate}, scores());
 }
 
-Tensor AttentionGraph::maskSegments(Tensor x) {
-  if (!r.dtype("segments"))
+/// The window of a query is its own where there are segments.
+Tensor AttentionGraph::maskFarKeys(Tensor x) {
+  const bool hasSegments = r.dtype("segments").has_value();
+  if (!hasSegments && r.constant("window") == 0)
     return x;
   y0 = x;
   const Shape byQuery = {{batch, 1, length, 1}, {length, length, 1, 1}};
-  const Shape byKey = {{batch, 1, 1, length},
-                       {length, length, length, 1}};
-  Tensor ofQuery = graph.operand(operand::kQuerySegments, kInt32, byQuery);
-  Tensor ofKey = graph.operand(operand::kKeySegments, kInt32, byKey);
-  Tensor query = index(2);
-  Tensor left = graph.intermediate(kInt32, scores());
-  Tensor right = graph.intermediate(kInt32, scores());
-  graph.pointwise(pointwise::kAdd, {query, ofQuery}, left, kInt32);
-  graph.pointwise(pointwise::kAdd, {query, ofKey}, right, kInt32);
-  return where(pointwise::kEqual, left, right, x);
+  const int type = hasSegments ? kInt32 : kFloat;
+  Tensor reach = hasSegments ? graph.operand(operand::kReach, kInt32, byQuery)
+                             : graph.value(operand::kWindow);
+  Tensor key = index(3), query = index(2);
+  Tensor end = graph.intermediate(type, scores());
+  graph.pointwise(pointwise::kAdd, {key, reach}, end, type);
+  return where(pointwise::kGreater, end, query, x);
 }
 
-Tensor AttentionGraph::maskBand(Tensor x) {
+Tensor AttentionGraph::maskLaterKeys(Tensor x) {
   y0 = x;
   Tensor query = index(2), key = index(3);
-  x = where(pointwise::kGreaterOrEqual, query, key, x);
-  if (r.constant("window") == 0)
-    return x;
-  y0 = x;
-  query = index(2);
-  Tensor end = compute(pointwise::kAdd,
-                       {index(3), graph.value(operand::kWindow)}, scores());
-  return where(pointwise::kGreater, end, query, x);
+  return where(pointwise::kGreaterOrEqual, query, key, x);
 }
 
 Tensor AttentionGraph::scaledScores() {
@@ -139,7 +131,7 @@ void AttentionGraph::forward() {
   Tensor v = graph.operand(operand::kV, kBFloat16, rows(keyHeads, "ldv"));
   Tensor out = graph.operand(operand::kOut, kBFloat16, rows(heads, "ldo"));
   Tensor lse = graph.operand(operand::kLse, kFloat, packed(1));
-  Tensor x = maskBand(maskSegments(scaledScores()));
+  Tensor x = maskLaterKeys(maskFarKeys(scaledScores()));
   Tensor maximum = reduced(cudnn_reduce::kMaximum, x);
   x = compute(pointwise::kSubtract, {x, maximum}, scores());
   x = compute(pointwise::kExponential, {x}, scores());
@@ -191,8 +183,8 @@ void AttentionGraph::backward(CudnnDqSum dqSum) {
                                      transposed(rows(keyHeads, "ldv")));
   Tensor lse = graph.operand(operand::kLse, kFloat, packed(1));
   Tensor rowSum = delta(dout);
-  Tensor x = maskSegments(scaledScores());
-  x = maskBand(compute(pointwise::kSubtract, {x, lse}, scores()));
+  Tensor x = maskFarKeys(scaledScores());
+  x = maskLaterKeys(compute(pointwise::kSubtract, {x, lse}, scores()));
   Tensor p = compute(pointwise::kExponential, {x}, scores());
   gradientOf(p, dout, operand::kDv, "lddv");
   x = graph.intermediate(kFloat, scores());

@@ -1,19 +1,22 @@
 // SPDX-License-Identifier: MIT
 
 // Attention as cuDNN's fused engines recognise it: the composition of
-// cudnn-frontend's SDPA, with one mask more. A query and a key of different
-// segments are told apart inside the kernel, from the ids themselves:
+// cudnn-frontend's SDPA, whose window is each query's own where there are
+// segments:
 //
 //   scores = scale Q K^T
-//   masked where key > query, where key + window <= query,
-//       and where query + segment(query) != query + segment(key)
+//   masked where key > query and where key + reach(query) <= query
 //
-// (The sums with the query's position are there because an engine compares
-// only what it has computed.) A query of segment 0 attends to its like here;
-// what the op says of padding is done around the graph (CudnnAttention.cpp).
+// A query reaches back to the first token of its segment, at most a window
+// (attentionReach of Device/AttentionPadding.cu): the tokens of a segment
+// follow each other. A query of segment 0 attends to its like here; what the op
+// says of padding is done around the graph (CudnnAttention.cpp).
 //
-// Plans for these graphs were built and looked at without a card
-// (tests/runtime/CudnnPlan). None has run on one yet.
+// The ids themselves cannot be compared in the kernel: cuDNN 9.19 makes plans
+// for the gradient that read a number for each key, and on an H200 they gave
+// wrong gradients (2026-11-27); with a number for each query they are right.
+// Plans of other versions and cards were built and looked at
+// (tests/runtime/CudnnPlan).
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_CUDNNATTENTIONGRAPH_H
 #define QLORA_RUNTIME_KERNELS_CUDA_CUDNNATTENTIONGRAPH_H
@@ -31,8 +34,7 @@ enum : int64_t {
   kV,
   kOut,
   kLse,
-  kQuerySegments, ///< both are the op's `segments`
-  kKeySegments,
+  kReach, ///< i32 [batch, length], scratch
   kDout,
   kDq,
   kDk,

@@ -79,10 +79,16 @@ QLORA_HOST_DEVICE inline int32_t nf4Magnitude(float value) {
   return int32_t(qlora_to_bits(value) & 0x7fffffffu);
 }
 
+/// One NaN for all: machines widen an f16 NaN, and take its maximum with
+/// another number, to bits of their own.
+QLORA_HOST_DEVICE inline float nf4WithoutPayload(float value) {
+  return value == value ? value : qlora_from_bits(0x7fc00000u);
+}
+
 /// What a block with that largest magnitude is divided by: bitsandbytes raises
 /// it to a denormal, so that only an all-zero block changes.
 QLORA_HOST_DEVICE inline float nf4Divisor(float absmax) {
-  return absmax < 1e-38f ? 1e-38f : absmax;
+  return nf4WithoutPayload(absmax < 1e-38f ? 1e-38f : absmax);
 }
 
 /// Into [-1, 1]; a NaN stays one, and lies above no midpoint.
@@ -100,10 +106,6 @@ QLORA_HOST_DEVICE inline float nf4Divided(float value, float divisor) {
 }
 
 // Double quantisation ---------------------------------------------------------
-
-QLORA_HOST_DEVICE inline float nf4WithoutPayload(float value) {
-  return value == value ? value : qlora_from_bits(0x7fc00000u);
-}
 
 /// The offset, from the sum of the scales.
 QLORA_HOST_DEVICE inline float nf4Offset(double sum, int64_t blocks) {

@@ -154,6 +154,21 @@ static int64_t largestDivisor(int64_t number, int64_t atMost) {
   return divisor;
 }
 
+static Part addReach(WorkspaceLayout &layout, const KernelRequest &r) {
+  return r.dtype("segments") ? layout.add(Size(r.constant("batch")) *
+                                          Size(r.constant("length")) * Size(4))
+                             : Part();
+}
+
+CudnnForwardPlan CudnnForwardPlan::of(const KernelRequest &r) {
+  CudnnForwardPlan plan;
+  WorkspaceLayout layout(kCudaAlignment);
+  plan.scratch = layout.add(Size(kCudnnForwardScratch));
+  plan.reach = addReach(layout, r);
+  plan.total = layout.end();
+  return plan;
+}
+
 CudnnGradientPlan CudnnGradientPlan::of(const KernelRequest &r) {
   const int64_t keyHeads = r.constant("kv_heads");
   const int64_t slots = r.constant("slots");
@@ -166,6 +181,7 @@ CudnnGradientPlan CudnnGradientPlan::of(const KernelRequest &r) {
   if (r.dtype("segments"))
     plan.lse = layout.add(rows);
   plan.delta = layout.add(rows);
+  plan.reach = addReach(layout, r);
   const Size heads = Size(plan.batch) * Size(plan.keyHeads) *
                      Size(r.constant("heads") / keyHeads);
   const Size length = r.constant("length");
@@ -222,8 +238,8 @@ Reason attention::cudnn::limits(const KernelRequest &r) {
   return needCudnn(r);
 }
 
-uint64_t cudnnWorkspace(const KernelRequest &) {
-  return kCudnnForwardScratch;
+uint64_t cudnnWorkspace(const KernelRequest &r) {
+  return CudnnForwardPlan::of(r).total.bytes();
 }
 
 Reason attention_grad::cudnn::limits(const KernelRequest &r) {

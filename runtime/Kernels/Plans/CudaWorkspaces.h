@@ -72,6 +72,14 @@ Size cudaAttentionDelta(const KernelRequest &request);
 /// that holds the state of its scheduler, where there is any.
 inline constexpr int64_t kCudnnForwardScratch = 4096;
 
+/// attention.cudnn.
+struct CudnnForwardPlan {
+  Part scratch; ///< cuDNN's
+  Part reach;   ///< i32 [batch, length], where there are segments
+  Size total = 0;
+  static CudnnForwardPlan of(const KernelRequest &request);
+};
+
 /// The scores' gradient of one piece of attention_grad.cudnn is not stored
 /// where it is larger than this, in bytes.
 inline constexpr int64_t kCudnnMaxScores = int64_t(4) << 30;
@@ -87,6 +95,7 @@ struct CudnnGradientPlan {
   int64_t batch = 1, keyHeads = 1; ///< of a piece; divisors of the op's
   Part lse;        ///< f32 [batch, heads, length], where there are segments
   Part delta;      ///< f32 [batch, heads, length]
+  Part reach;      ///< i32 [batch, length], where there are segments
   Size scores = 0; ///< the scores' gradient of a piece; 0: not to be stored
   Part scratch;    ///< cuDNN's
   /// Of it, where a graph names the sum of dQ: that, f32, like q; and the rest.

@@ -252,6 +252,33 @@ TEST(RowsFile, PaddingFreeMicroBatchesAreOneLineOfABucket) {
   EXPECT_EQ(data->schedule().microBatches(0, {1, 3}), 3);
 }
 
+/// Whether the first micro-batch says so.
+bool saysOneSegment(std::unique_ptr<Dataset> data) {
+  MicroBatch batch;
+  EXPECT_TRUE(data->readInOrder(0, batch).isOk());
+  return batch.hasOneSegment;
+}
+
+TEST(Dataset, KnowsWhereLinesHaveOneSegment) {
+  EXPECT_TRUE(saysOneSegment(open(fiveRows(), {2, {5}, 10})));
+  EXPECT_FALSE(saysOneSegment(open(fiveRows(), {1, {6}, 10}, {0, true})));
+  const CompiledVariants buckets = {2, {5}, 10, {4, 8, 10}, {}};
+  EXPECT_FALSE(saysOneSegment(open(fiveRows(), buckets)));
+  EXPECT_TRUE(
+      saysOneSegment(open(fiveRows(), buckets, {0, false, false})));
+  const Ints ids = {1, 2, 3, 4};
+  const auto batches = [&](std::initializer_list<int32_t> segments) {
+    return segments.size()
+               ? write("segments", {item("input_ids", ids, {1, 1, 4}),
+                                    item("labels", ids, {1, 1, 4}),
+                                    item("segment_ids", segments, {1, 1, 4})})
+               : write("plain", {item("input_ids", ids, {1, 1, 4}),
+                                 item("labels", ids, {1, 1, 4})});
+  };
+  EXPECT_TRUE(saysOneSegment(open(batches({}), {1, {4}, 10}, {0, true})));
+  EXPECT_FALSE(saysOneSegment(open(batches({1, 1, 1, 0}), {1, {4}, 10})));
+}
+
 TEST(RowsFile, PaddingFreeIsWhatBucketsAreFor) {
   EXPECT_EQ(open(fiveRows(), {2, {8}, 10, {4, 16}, {}})->schedule().countInOrder(), 1);
   EXPECT_EQ(open(fiveRows(), {2, {8}, 10})->schedule().countInOrder(), 3);

@@ -87,6 +87,21 @@ TEST(TokenFile, Errors) {
   EXPECT_EQ(errorOf(path, {2, {2}, 10}),
             "'': micro-batch 0, row 1, position 1: position_ids has 2, which "
             "is outside [0, 2)");
+  const auto withSegments = [&](Ints segments) {
+    return errorOf(write("t", {ids, item("labels", good, {1, 2, 2}),
+                               item("segment_ids", segments, {1, 2, 2})}),
+                   {2, {2}, 10});
+  };
+  EXPECT_EQ(withSegments({1, 1, 1, -1}),
+            "'': micro-batch 0, row 1, position 1: segment_ids has -1, which is "
+            "below 0");
+  // One row of four tokens.
+  ids = item("input_ids", good, {1, 1, 4});
+  path = write("t", {ids, item("labels", good, {1, 1, 4}),
+                     item("segment_ids", {2, 0, 1, 2}, {1, 1, 4})});
+  EXPECT_EQ(errorOf(path, {1, {4}, 10}),
+            "'': micro-batch 0, row 0, position 3: segment_ids has 2 again, "
+            "behind others; the tokens of a segment follow each other");
   EXPECT_FALSE(openDataset("/nonexistent", {2, {2}, 10}, {}).isOk());
 }
 

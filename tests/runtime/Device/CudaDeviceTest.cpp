@@ -76,6 +76,23 @@ TEST_F(CudaDeviceTest, RunsEachShareOfLabelsBeforeItCapturesIt) {
   EXPECT_EQ(calls["graphLaunch"], 4);
 }
 
+TEST_F(CudaDeviceTest, InputsWithSegmentsHaveAGraphOfTheirOwn) {
+  ASSERT_TRUE(start({}).isOk());
+  auto &calls = fake::machine.calls;
+  const auto captures = [&](bool hasOneSegment) {
+    const int before = calls["streamBeginCapture"];
+    EXPECT_TRUE(runEntry(*device, *module, module->entries()[kDemoAccumulate],
+                         {}, true, hasOneSegment)
+                    .isOk());
+    return calls["streamBeginCapture"] - before;
+  };
+  EXPECT_EQ(captures(true), 0);
+  EXPECT_EQ(captures(false), 0);
+  EXPECT_EQ(captures(true), 1);
+  EXPECT_EQ(captures(false), 1);
+  EXPECT_EQ(captures(true) + captures(false), 0);
+}
+
 TEST_F(CudaDeviceTest, ReadsResultsOfStepsThatAreOver) {
   ASSERT_TRUE(start({}).isOk());
   EXPECT_GT(device->lead(), 0);

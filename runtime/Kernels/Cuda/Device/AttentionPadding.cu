@@ -1,10 +1,77 @@
 // SPDX-License-Identifier: MIT
 
-// What attention says of queries of segment 0, around a library's kernels that
-// do not know of it. A thread for each query and head, with the op's buffers
-// and constants.
+// What attention says of segments, around a library's kernels that do not know
+// of them.
 
 #include "runtime/Kernels/Cuda/Device/Common.cuh"
+
+// How far a query sees -------------------------------------------------------
+
+constexpr int kReachThreads = 1024;
+
+/// The largest `value` of the threads up to this one, through memory for one
+/// number of each.
+QLORA_DEVICE int32_t largestSoFar(int32_t value, int32_t *shared) {
+  const int thread = int(threadIdx.x);
+  for (int distance = 1; distance < kReachThreads; distance *= 2) {
+    shared[thread] = value;
+    __syncthreads();
+    const int32_t other =
+        thread >= distance ? shared[thread - distance] : value;
+    __syncthreads();
+    value = other > value ? other : value;
+  }
+  return value;
+}
+
+/// The token, where a segment begins with it, or -1.
+QLORA_DEVICE int32_t beginning(const void *segments, int64_t token,
+                               int64_t length) {
+  const bool begins =
+      token < length && (token == 0 || qlora_load_i32(segments, token) !=
+                                           qlora_load_i32(segments, token - 1));
+  return begins ? int32_t(token) : -1;
+}
+
+/// reach[batch, length] of segments[batch, length]: the tokens from the first of
+/// a token's segment to itself, at most `window` where that is not 0. Each
+/// block has kReachThreads tokens of a sequence; it looks back for the beginning
+/// of the segment that goes on in it. Constants: length, window.
+QLORA_CUDA_KERNEL(kReachThreads)
+qlora_attention_reach(const __grid_constant__ qlora_cuda_args args) {
+  __shared__ int32_t shared[kReachThreads];
+  __shared__ int32_t latest;
+  const int64_t length = args.constants[0], window = args.constants[1];
+  const int64_t blocks = (length + kReachThreads - 1) / kReachThreads;
+  const int64_t row = blockIdx.x / blocks * length;
+  const int64_t first = blockIdx.x % blocks * kReachThreads;
+  const void *segments = qlora_at<int32_t>(args.buffers[0], row);
+  const int thread = int(threadIdx.x);
+  int32_t begin =
+      largestSoFar(beginning(segments, first + thread, length), shared);
+  int32_t before = -1;
+  for (int64_t from = first; before < 0 && from > 0;) {
+    from -= kReachThreads;
+    const int32_t found =
+        largestSoFar(beginning(segments, from + thread, length), shared);
+    if (thread == kReachThreads - 1)
+      latest = found;
+    __syncthreads();
+    before = latest;
+    __syncthreads();
+  }
+  begin = begin < 0 ? before : begin;
+  const int64_t token = first + thread;
+  if (token >= length)
+    return;
+  const int64_t reach = token - begin + 1;
+  qlora_store_i32(args.buffers[1], row + token,
+                  int32_t(window != 0 && window < reach ? window : reach));
+}
+
+// Queries of segment 0 -------------------------------------------------------
+//
+// A thread for each query and head, with the op's buffers and constants.
 
 constexpr int kPaddingThreads = 256;
 

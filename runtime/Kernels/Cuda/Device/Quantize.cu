@@ -39,7 +39,8 @@ QLORA_DEVICE float quantizeBlock(const void *x, int64_t first, int64_t count,
     const int32_t magnitude = qlora::nf4Magnitude(In::load(x, first + i));
     largest = magnitude > largest ? magnitude : largest;
   }
-  const float absmax = qlora_from_bits(uint32_t(largestOfWarp(largest)));
+  const float absmax = qlora::nf4WithoutPayload(
+      qlora_from_bits(uint32_t(largestOfWarp(largest))));
   const float divisor = qlora::nf4Divisor(absmax);
   const float inverse = qlora::nf4Divide(1.0f, divisor);
   const auto code = [&](int64_t i) {

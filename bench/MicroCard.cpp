@@ -5,6 +5,7 @@
 #include "bench/MicroCard.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 
 #include "runtime/Device/Cuda/CudaGraphs.h"
@@ -191,14 +192,27 @@ StatusOr<double> MicroCard::timeGraph(std::span<const Buffers> sets,
     hostSecondsOfNode = seconds.count() / double(nodes);
     return status;
   };
-  std::vector<double> timings;
-  for (int timing = -1; timing < kTimings; ++timing) { // one to warm up
-    QLORA_ASSIGN_OR_RETURN(const double seconds, timeOnce(launch));
-    if (timing >= 0)
-      timings.push_back(seconds / double(nodes));
+  QLORA_ASSIGN_OR_RETURN(const double seconds, medianOf(launch));
+  return seconds / double(nodes);
+}
+
+StatusOr<double> MicroCard::medianOf(const std::function<Status()> &work) {
+  const Clock::time_point begin = Clock::now();
+  do
+    QLORA_RETURN_IF_ERROR(timeOnce(work).status());
+  while (Clock::now() - begin < warmUp);
+  std::array<double, kTimings> timings;
+  for (double &seconds : timings) {
+    QLORA_ASSIGN_OR_RETURN(seconds, timeOnce(work));
   }
-  std::sort(timings.begin(), timings.end());
+  std::ranges::sort(timings);
   return timings[kTimings / 2];
+}
+
+StatusOr<double> MicroCard::timeDirect(std::span<const MicroOperand> operands,
+                                       const MicroEnqueue &enqueue) {
+  QLORA_ASSIGN_OR_RETURN(const std::vector<Buffers> sets, makeSets(operands));
+  return medianOf([&] { return enqueue(sets[0], queues.compute()); });
 }
 
 StatusOr<double> MicroCard::time(std::span<const MicroOperand> operands,

@@ -12,6 +12,7 @@
 #ifndef QLORA_BENCH_MICROCARD_H
 #define QLORA_BENCH_MICROCARD_H
 
+#include <chrono>
 #include <functional>
 
 #include "runtime/Device/Cuda/CudaImages.h"
@@ -46,6 +47,11 @@ public:
   /// where the operands do not fit into the pool.
   StatusOr<double> time(std::span<const MicroOperand> operands,
                         const MicroEnqueue &enqueue);
+  /// How long what is timed runs before, at least; once from the start.
+  void setWarmUp(std::chrono::milliseconds duration) { warmUp = duration; }
+  /// The median of some without a graph, for what takes long.
+  StatusOr<double> timeDirect(std::span<const MicroOperand> operands,
+                              const MicroEnqueue &enqueue);
   /// Seconds from the call that launches a graph until it returns, the last
   /// time, for each node.
   double hostSeconds() const { return hostSecondsOfNode; }
@@ -89,7 +95,9 @@ private:
   StatusOr<double> timeGraph(std::span<const Buffers> sets, int64_t nodes,
                              const MicroEnqueue &enqueue);
   StatusOr<double> timeOnce(const std::function<Status()> &work);
+  StatusOr<double> medianOf(const std::function<Status()> &work);
 
+  std::chrono::milliseconds warmUp{};
   const CudaDriver *table = nullptr;
   CudaQueues queues;
   CudaTransfers transfers;

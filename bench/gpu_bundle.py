@@ -12,6 +12,7 @@ LLVM and a CUDA compiler. The folder gets two files:
 """
 
 import json
+import lzma
 import os
 import re
 import shutil
@@ -120,18 +121,19 @@ class Builder:
                      "-o", os.path.join(folder, name[:-3] + ".cubin"),
                      os.path.join(UNITS, name))
 
-    def import_model(self, folder):
-        if folder not in self.imported:
+    def import_model(self, folder, flags):
+        model = (folder, *flags)
+        if model not in self.imported:
             path = os.path.join(self.work, f"m{len(self.imported)}.mlir")
-            call(f"{self.tools}/qlora-import", folder, "-o", path)
-            self.imported[folder] = path
-        return self.imported[folder]
+            call(f"{self.tools}/qlora-import", folder, "-o", path, *flags)
+            self.imported[model] = path
+        return self.imported[model]
 
-    def compile(self, folder, module, flags, cache=None):
+    def compile(self, folder, module, flags, cache=None, import_flags=()):
         """Seconds; `flags` are options as a dictionary."""
         words = [f"--{key.replace('_', '-')}={text(value)}"
                  for key, value in flags.items()]
-        return call(f"{self.tools}/qloracc", self.import_model(folder), "-o",
+        return call(f"{self.tools}/qloracc", self.import_model(folder, import_flags), "-o",
                     module, "--target", "cuda", "--cuda-arch", self.arch,
                     "--cuda-compiler", self.compiler, "--cache-dir",
                     cache or self.cache, *words)
@@ -145,6 +147,8 @@ def prepare_goldens(builder, shapes, folder):
     os.makedirs(folder)
     for name in shapes["goldens"]:
         yaml = os.path.join(GOLDENS, name, "train.yaml")
+        with open(os.path.join(GOLDENS, name, "case.json")) as file:
+            import_flags = json.load(file).get("import_flags", [])
         with open(yaml) as lines:
             model = json.loads(next(
                 line.split(":", 1)[1] for line in lines
@@ -154,7 +158,7 @@ def prepare_goldens(builder, shapes, folder):
                                 ("-bf16", {"compute_dtype": "bfloat16"})):
             seconds = builder.compile(
                 model, os.path.join(folder, f"{name}{suffix}.so"),
-                {"config": yaml, **compute})
+                {"config": yaml, **compute}, import_flags=import_flags)
             print(f"golden {name}{suffix}: {seconds:.1f} s", flush=True)
 
 
@@ -223,12 +227,15 @@ def commit():
 
 
 def write_archive(folder, path):
-    """Small members first; the same bytes for the same files."""
+    """Small members first; the same bytes for the same files. Modules have the
+    same device code, which a dictionary of this size keeps once."""
     def plain(member):
         member.mtime = member.uid = member.gid = 0
         member.uname = member.gname = ""
         return member
-    with tarfile.open(path, "w:xz", preset=1) as archive:
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": 1, "dict_size": 256 << 20}]
+    with (lzma.open(path, "wb", filters=filters) as packed,
+          tarfile.open(fileobj=packed, mode="w") as archive):
         for name in sorted(os.listdir(folder)):
             archive.add(os.path.join(folder, name), name, filter=plain)
 
@@ -239,6 +246,9 @@ def prepare(target, tools, compiler, arch, shapes):
     compiler = find_compiler(compiler)
     load = round(os.getloadavg()[0], 1)
     os.makedirs(target, exist_ok=True)
+    if shapes["goldens"] == "*":
+        shapes["goldens"] = sorted(set(os.listdir(GOLDENS))
+                                   - set(shapes["edges"]))
     with tempfile.TemporaryDirectory() as work:
         staged = os.path.join(work, "bundle")
         os.makedirs(staged)

@@ -21,8 +21,11 @@ class Gates:
         self.scale = "" if here else f"gate of an {gates['card']}, scaled; "
 
     def attention(self, line):
-        """From the longest length that is not longer, 512 and 1,024 without;
-        with segments its products are those of the pairs that are seen."""
+        """Of cuDNN's, from the longest length that is not longer, 512 and 1,024
+        without. With segments a row's products are those of the pairs that are
+        seen, of which cuDNN leaves none out."""
+        if line["segments"] > 1 or not line["row"].endswith(".cudnn"):
+            return None
         lengths = [int(length) for length in self.gates["attention"]
                    if int(length) <= line["constants"]["length"]]
         if not lengths:

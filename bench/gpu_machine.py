@@ -25,7 +25,8 @@ from tensors import model_bytes, write_random_model, write_tokens
 # Where CUDA's libraries lie on machines whose loader does not know them.
 LIBRARY_FOLDERS = ("/usr/local/nvidia/lib64", "/usr/local/cuda/lib64",
                    "/usr/local/cuda-*/lib64", "/usr/lib/wsl/lib")
-WHEEL_FOLDERS = ("nvidia/cu*/lib", "nvidia/cublas/lib", "nvidia/nccl/lib")
+WHEEL_FOLDERS = ("nvidia/cu*/lib", "nvidia/cublas/lib", "nvidia/cudnn/lib",
+                 "nvidia/nccl/lib")
 TOOL_FOLDERS = ("/usr/local/nvidia/bin", "/usr/local/cuda/bin",
                 "/usr/local/cuda-*/bin", "/usr/local/cuda/compute-sanitizer")
 # An interrupted run ends with the step that it is in.

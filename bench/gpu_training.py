@@ -64,9 +64,12 @@ def summarise(machine, run, record, done, steps, summary):
         "tflops": tokens / seconds * flops / 1e12,
         "planned_gib": record["planned_bytes"] / 2**30,
         "measured_gib": peak / 2**30,
-        "measured_over_planned": peak / record["planned_bytes"],
+        "beside_gib": (peak - record["planned_bytes"]) / 2**30,
         "start_to_first_loss_seconds": first[0] if first else None,
-        "first_step_over_steady": steps[0]["step_time"] / seconds,
+        # A step is logged while the next is underway, which the host may
+        # still be submitting: both, less one that is steady.
+        "first_step_over_steady":
+            sum(row["step_time"] for row in steps[:2]) / seconds - 1,
         "beside_the_plan": dict(
             match.groups() for _, line in done.lines
             if (match := RESERVE.match(line))),

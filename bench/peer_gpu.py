@@ -130,10 +130,8 @@ def step(model, optimizer, batches, options):
     return time.perf_counter() - start, float(total)
 
 
-def main():
-    options = parse_arguments()
-    transformers.logging.set_verbosity_error()
-    model, what = build(options)
+def measure(model, what, options):
+    """What main() prints; also of peer_unsloth.py's model."""
     if options.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     optimizer = torch.optim.AdamW(
@@ -149,10 +147,15 @@ def main():
     tokens = options.batch * options.length * options.accumulation
     peak = (torch.cuda.max_memory_allocated() / 2**30
             if options.device == "cuda" else None)
-    print(json.dumps({
-        "what": f"{what}, {options.device}", "step_times": seconds,
-        "losses": [loss for _, loss in done], "peak_gib": peak,
-        "tokens_per_second": tokens / statistics.median(seconds)}))
+    return {"what": f"{what}, {options.device}", "step_times": seconds,
+            "losses": [loss for _, loss in done], "peak_gib": peak,
+            "tokens_per_second": tokens / statistics.median(seconds)}
+
+
+def main():
+    options = parse_arguments()
+    transformers.logging.set_verbosity_error()
+    print(json.dumps(measure(*build(options), options)))
 
 
 if __name__ == "__main__":

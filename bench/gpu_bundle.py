@@ -133,8 +133,9 @@ class Builder:
         """Seconds; `flags` are options as a dictionary."""
         words = [f"--{key.replace('_', '-')}={text(value)}"
                  for key, value in flags.items()]
-        return call(f"{self.tools}/qloracc", self.import_model(folder, import_flags), "-o",
-                    module, "--target", "cuda", "--cuda-arch", self.arch,
+        return call(f"{self.tools}/qloracc",
+                    self.import_model(folder, import_flags), "-o", module,
+                    "--target", "cuda", "--cuda-arch", self.arch,
                     "--cuda-compiler", self.compiler, "--cache-dir",
                     cache or self.cache, *words)
 

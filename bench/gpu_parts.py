@@ -223,7 +223,8 @@ def sanitizer(unit, machine, report, clock, options):
             for tool in tools:
                 done = machine.run(
                     [program, "--tool", tool, *SANITIZER_FLAGS.get(tool, []),
-                     "--error-exitcode", "99", "--target-processes", "all", *command],
+                     "--error-exitcode", "99", "--target-processes", "all",
+                     *command],
                     min(clock.left(), SANITIZED_LIMIT), environment)
                 said = SUMMARY.findall(done.text)
                 failure = done.failure() or (

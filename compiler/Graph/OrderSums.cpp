@@ -95,8 +95,8 @@ static bool canFollow(Operation *op, Value sum, Operation *first,
   });
 }
 
-/// Puts the products behind their first one, in their order; the last. Null,
-/// and nothing has moved, where one reads another.
+/// Puts the products behind their first one, in their order, and has them add to
+/// nothing; the last. Null, and nothing has changed, where one reads another.
 static Operation *gather(ArrayRef<WeightedProduct> thin) {
   WeightedProduct first = *llvm::min_element(
       thin, [](Operation *a, Operation *b) { return a->isBeforeInBlock(b); });
@@ -106,12 +106,10 @@ static Operation *gather(ArrayRef<WeightedProduct> thin) {
       return nullptr;
   Operation *last = first;
   for (WeightedProduct product : thin) {
+    cast<AccumulatingOp>(product.getOperation()).setAccumulator(Value());
     if (product == first)
       continue;
-    Value sum = product.getInit();
-    cast<AccumulatingOp>(product.getOperation()).setAccumulator(Value());
     moveAhead(product, last->getNextNode());
-    cast<AccumulatingOp>(product.getOperation()).setAccumulator(sum);
     last = product;
   }
   return last;
@@ -148,7 +146,6 @@ static void addLast(WeightedProduct wide) {
   for (auto [index, product] : llvm::enumerate(thin)) {
     WeightedProduct part = product;
     part.getProduct().replaceAllUsesWith(split ? split.getParts()[index] : y);
-    cast<AccumulatingOp>(part.getOperation()).setAccumulator(Value());
   }
   cast<AccumulatingOp>(wide.getOperation()).setAccumulator(joined(thin, wide));
 }

@@ -12,7 +12,6 @@
 #include <csignal>
 #include <cstdint>
 #include <initializer_list>
-#include <utility>
 
 namespace qlora {
 
@@ -25,14 +24,21 @@ static std::atomic<int> received = 0;
 static_assert(std::atomic<int>::is_always_lock_free);
 static volatile int64_t firstMs = 0; ///< used by the handler alone
 
-static std::atomic<unsigned> saveRequests = 0;
+/// When the last SIGUSR1 came, and until when one is answered.
+static std::atomic<int64_t> saveMs = 0;
+static std::atomic<int64_t> answeredMs = 0;
+static_assert(std::atomic<int64_t>::is_always_lock_free);
 
-static void onSaveSignal(int) { ++saveRequests; }
-
-static void onSignal(int signal) {
+static int64_t clockMs() {
   timespec now = {};
   clock_gettime(CLOCK_MONOTONIC, &now);
-  const int64_t nowMs = int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1000000;
+  return int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1000000;
+}
+
+static void onSaveSignal(int) { saveMs = clockMs(); }
+
+static void onSignal(int signal) {
+  const int64_t nowMs = clockMs();
   if (!received) {
     firstMs = nowMs;
     received = signal == SIGINT ? SIGINT : SIGTERM;
@@ -79,11 +85,9 @@ void installStopSignals() {
   std::signal(SIGPIPE, SIG_IGN);
 }
 
-bool takeSaveSignal() {
-  thread_local unsigned seen = 0;
-  const unsigned now = saveRequests;
-  return std::exchange(seen, now) != now;
-}
+bool isSaveAsked() { return saveMs > answeredMs; }
+
+void answerSaveSignal() { answeredMs = clockMs() + kOneSignalMs; }
 
 void ignoreSaveSignal() { std::signal(SIGUSR1, SIG_IGN); }
 

@@ -12,10 +12,13 @@ namespace qlora {
 /// Takes the signals over; call once, before the first step.
 void installStopSignals();
 
-/// Whether SIGUSR1 has come since this thread's last call: a request for a checkpoint, as
-/// Slurm sends it some time before a job ends. Before installStopSignals() it
-/// is ignored, where ignoreSaveSignal() was called.
-bool takeSaveSignal();
+/// Whether SIGUSR1 has come that is not answered yet: a request for a
+/// checkpoint, as Slurm sends it some time before a job ends. Before
+/// installStopSignals() it is ignored, where ignoreSaveSignal() was called.
+bool isSaveAsked();
+/// Answers what has come to this process, or comes within a second: launchers
+/// signal each rank, and what one has asked of all the others need not repeat.
+void answerSaveSignal();
 void ignoreSaveSignal();
 
 /// The signal that came, or 0. A run that ends because of it exits with

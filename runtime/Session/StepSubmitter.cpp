@@ -147,7 +147,7 @@ Status StepSubmitter::agree(SubmittedStep &step, SignalRequests &requests) {
   int64_t values[kCount] = {};
   values[kInterrupt] = signal == SIGINT;
   values[kTerminate] = signal == SIGTERM;
-  values[kSave] = takeSaveSignal();
+  values[kSave] = isSaveAsked();
   values[kCut] = step.isCut;
   if (run.group.countsRows()) {
     values[kTokens] = step.tokens;
@@ -158,7 +158,10 @@ Status StepSubmitter::agree(SubmittedStep &step, SignalRequests &requests) {
     requests.stop = SIGINT;
   if (values[kTerminate] > 0)
     requests.stop = SIGTERM;
-  requests.save = requests.save || values[kSave] > 0;
+  if (values[kSave] > 0) {
+    answerSaveSignal();
+    requests.save = true;
+  }
   step.isCut = values[kCut] > 0;
   step.tokens = values[kTokens];
   step.labels = values[kLabels];

@@ -184,6 +184,30 @@ def stop(runs, folder, number, *flags, after="4/", again=0):
     return process.returncode, out, errors
 
 
+def one_request_of_all(runs):
+    """Ranks that are signalled one after the other, within a second, write one
+    checkpoint; a later request writes another."""
+    folder = runs.folder("asked")
+    process = subprocess.Popen(
+        runs.command(folder, "--gpus", "2", "--save-strategy", "no",
+                     "--max-steps", "100000"), stdout=subprocess.PIPE, text=True)
+    try:
+        for line in process.stdout:
+            if line.strip().startswith("4/"):
+                break
+        ranks = children_of(process.pid)
+        check(len(ranks) == 2, ranks)
+        for number in (1, 2):
+            for rank in ranks:
+                os.kill(rank, signal.SIGUSR1)
+                time.sleep(0.3)
+            time.sleep(1.2)
+            check(len(steps_of(folder)) == number, steps_of(folder))
+    finally:
+        process.kill()
+        process.communicate()
+
+
 def signals(runs, arguments):
     for ranks in ("1", "2"):
         for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
@@ -204,6 +228,7 @@ def signals(runs, arguments):
         check(got == 0 and len(steps_of(folder)) == 1, got, errors,
               steps_of(folder))
         verify(os.path.join(folder, f"checkpoint-{steps_of(folder)[0]}"))
+    one_request_of_all(runs)
     # Wherever they come, in a kernel too (StopSignal.cpp).
     folder = runs.folder("often")
     process = subprocess.Popen(runs.command(folder, "--save-total-limit", "1"),

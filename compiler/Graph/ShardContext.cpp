@@ -71,7 +71,7 @@ public:
 private:
   LogicalResult shareOp(Operation *op);
   LogicalResult divideLosses();
-  bool repeatRuns(ColumnwiseOp op);
+  bool dealRuns(ColumnwiseOp op);
   LogicalResult exchangeAround(ColumnwiseOp op);
   LogicalResult exchangeOperand(ColumnwiseOp op, OpOperand &operand);
   void share(Value value);
@@ -157,12 +157,12 @@ LogicalResult LineSharing::exchangeOperand(ColumnwiseOp op,
   return success();
 }
 
-/// Where ranks are more than the runs of columns.
-bool LineSharing::repeatRuns(ColumnwiseOp op) {
+/// Where ranks do not divide the runs of columns.
+bool LineSharing::dealRuns(ColumnwiseOp op) {
   StageCopier stage(op);
   OpBuilder builder(op);
   builder.setListener(&stage);
-  if (!op.repeatRuns(builder, exchange.ranks))
+  if (!op.dealRuns(builder, exchange.ranks))
     return false;
   for (Operation *each : stage.made)
     shared.insert_range(each->getResults());
@@ -170,11 +170,11 @@ bool LineSharing::repeatRuns(ColumnwiseOp op) {
 }
 
 LogicalResult LineSharing::exchangeAround(ColumnwiseOp op) {
-  if (op.getColumnRuns() % exchange.ranks && !repeatRuns(op))
+  if (op.getColumnRuns() % exchange.ranks && !dealRuns(op))
     return op->emitOpError("has ")
            << op.getRunsInWords() << ", which " << exchange.ranks
            << " ranks cannot share equally; --parallel cp takes a number that "
-              "divides the more, and divides the fewer or is a multiple of them";
+              "divides them";
   for (OpResult other : llvm::drop_begin(op->getResults()))
     if (!other.use_empty())
       return op->emitOpError("has a second result that is read: ranks have a "

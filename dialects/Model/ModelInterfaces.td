@@ -342,9 +342,10 @@ def Model_ColumnwiseOp : OpInterface<"ColumnwiseOp"> {
       "::llvm::SmallVector<::mlir::OpOperand *>", "getColumnOperands">,
     InterfaceMethod<[{Runs of columns that stay together, of which each of these
       operands has as many.}], "int64_t", "getColumnRuns">,
-    InterfaceMethod<[{Makes `runs` of fewer, of operands that have once for each
-      what several of them read; false where the op cannot.}], "bool",
-      "repeatRuns", (ins "::mlir::OpBuilder &":$builder, "int64_t":$runs), [{}],
+    InterfaceMethod<[{Makes runs of which each of `ranks` has as many, with copies
+      of what several of them read and of what fills them up; false where the op
+      cannot.}], "bool", "dealRuns",
+      (ins "::mlir::OpBuilder &":$builder, "int64_t":$ranks), [{}],
       [{ return false; }]>,
     InterfaceMethod<"What the runs are, for people: 8 heads of queries and 4 of "
                     "keys.", "std::string", "getRunsInWords">,

@@ -134,54 +134,6 @@ KernelCall AttentionOp::getKernelCall() {
           {{5, 0}, {6, 1}, {7, 2}, {8, 4}}};
 }
 
-SmallVector<OpOperand *> AttentionOp::getColumnOperands() {
-  SmallVector<OpOperand *> operands = {&getQMutable(), &getKMutable(),
-                                       &getVMutable()};
-  if (getSinks())
-    operands.push_back(&getSinksMutable()[0]);
-  return operands;
-}
-
-/// Queries stay with the keys that they see.
-int64_t AttentionOp::getColumnRuns() { return getKvHeads(); }
-
-/// Keys that queries of several runs see are there once for each of them.
-bool AttentionOp::repeatRuns(OpBuilder &b, int64_t runs) {
-  const int64_t heads = getKvHeads();
-  if (runs % heads || getHeads() % runs)
-    return false;
-  for (OpOperand *operand : {&getKMutable(), &getVMutable()}) {
-    SmallVector<int64_t> shape(tensorOf(operand->get()).getShape());
-    auto type = [&](int64_t number) {
-      shape.back() = number * getHeadDim();
-      return tensorOf(operand->get()).clone(shape);
-    };
-    auto split = SplitOp::create(b, getLoc(),
-                                 SmallVector<Type>(heads, type(1)),
-                                 operand->get());
-    SmallVector<Value> repeated;
-    for (Value head : split.getParts())
-      repeated.append(runs / heads, head);
-    operand->set(ConcatOp::create(b, getLoc(), type(runs), repeated));
-  }
-  setKvHeads(runs);
-  return true;
-}
-
-std::string AttentionOp::getRunsInWords() {
-  return std::to_string(getHeads()) + " heads of queries and " +
-         std::to_string(getKvHeads()) + " of keys";
-}
-
-void AttentionOp::divideColumns(int64_t ranks) {
-  setHeads(getHeads() / ranks);
-  setKvHeads(getKvHeads() / ranks);
-  RankedTensorType lse = tensorOf(getLse());
-  SmallVector<int64_t> shape(lse.getShape());
-  shape[1] /= ranks;
-  getLse().setType(lse.clone(shape));
-}
-
 /// The log-sum-exp: the backward takes exponentials of differences with it.
 bool AttentionOp::isFullPrecisionResult(unsigned index) { return index == 1; }
 

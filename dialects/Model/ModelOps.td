@@ -243,7 +243,7 @@ def Model_AdaptedNormOp : Model_Library<"adapted_norm",
 
 def Model_AttentionOp : Model_Library<"attention",
     [DeclareOpInterfaceMethods<Model_LibraryOp, ["isFullPrecisionResult"]>,
-     DeclareOpInterfaceMethods<Model_ColumnwiseOp, ["repeatRuns"]>]> {
+     DeclareOpInterfaceMethods<Model_ColumnwiseOp, ["dealRuns"]>]> {
   let summary = "causal attention with grouped query heads";
   let description = [{
     q [B, T, heads * dim], k and v [B, T, kv_heads * dim]; result as q, and

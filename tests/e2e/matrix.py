@@ -37,6 +37,7 @@ GOLDENS = {
     "tp": ("--parallel", "tp=2"),
     "tp x dp": ("--ranks", "2", "--parallel", "tp=2"),
     "cp": ("--parallel", "cp=2"),
+    "cp 8": ("--parallel", "cp=8"),
     "ep": ("--ranks", "2", MESH("ep=2")),
     "pp": ("--parallel", "pp=2"),
     "pp of one chunk": ("--parallel", "pp=2",

@@ -153,6 +153,9 @@ layouts() {
   run layouts.py --axis cp --target cuda --every 18
   goldens --parallel cp=2 qwen3-ranks llama-dropout gptoss-mxfp4 llama-packed \
     llama-dpo llama-orpo mixtral-balance llama-dora
+  # Heads that are filled up.
+  goldens --parallel cp=8 gemma3-nf4 llama-dpo
+  goldens --parallel cp=8 --target cuda gpt2
   goldens --parallel cp=2 --target cuda --bf16 qwen3-ranks gptoss-mxfp4 \
     llama-packed llama-orpo
   # Experts.

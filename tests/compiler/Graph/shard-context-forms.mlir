@@ -85,6 +85,28 @@ func.func @repeated(%x: tensor<1x16x256xf32> {model.input = "ids"}, %k: tensor<1
 
 // -----
 
+// Of three heads a rank has the first two, and the other one the third twice, of
+// which one is read.
+// CHECK-LABEL: func.func @filled
+// CHECK-SAME: %[[X:.*]]: tensor<1x8x192xf32>
+// CHECK-DAG: %[[K:.*]] = model.split %{{.*}} : (tensor<1x8x64xf32>) -> tensor<1x8x64xf32>
+// CHECK-DAG: model.concat %[[K]], %[[K]] : {{.*}} -> tensor<1x8x128xf32>
+// CHECK: %[[Q:.*]]:2 = model.split %[[X]] : (tensor<1x8x192xf32>) -> (tensor<1x8x128xf32>, tensor<1x8x64xf32>)
+// CHECK-NEXT: %[[QQ:.*]] = model.concat %[[Q]]#0, %[[Q]]#1, %[[Q]]#1 : {{.*}} -> tensor<1x8x256xf32>
+// CHECK-NEXT: model.swap_blocks %[[QQ]]
+// CHECK: model.attention {{.*}}heads = 2 : i64, kv_heads = 1 : i64, {{.*}} -> (tensor<1x16x128xf32>, tensor<1x2x16xf32>)
+// CHECK: %[[A:.*]] = model.swap_blocks {{.*}} -> tensor<1x8x256xf32>
+// CHECK-NEXT: %[[READ:.*]]:2 = model.split %[[A]] : (tensor<1x8x256xf32>) -> (tensor<1x8x192xf32>, tensor<1x8x64xf32>)
+// CHECK-NEXT: return %[[READ]]#0
+func.func @filled(%x: tensor<1x16x192xf32> {model.input = "ids"}, %k: tensor<1x16x64xf32> {model.input = "positions"}, %segments: tensor<1x16xi32> {model.input = "segments"}) -> tensor<1x16x192xf32>
+    attributes {model.batch = 1 : i64, model.length = 16 : i64} {
+  %att, %lse = model.attention %x, %k, %k, %segments {heads = 3 : i64, kv_heads = 1 : i64, head_dim = 64 : i64, window = 0 : i64, scale = 1.0 : f64} : (tensor<1x16x192xf32>, tensor<1x16x64xf32>, tensor<1x16x64xf32>, tensor<1x16xi32>) -> (tensor<1x16x192xf32>, tensor<1x3x16xf32>)
+  return %att : tensor<1x16x192xf32>
+}
+
+// -----
+
+
 model.parameter @w : tensor<8x16x!model.quantized<llm_int8, 16, false>> {file = "m.safetensors"}
 func.func @columns_of_all_rows(%x: tensor<1x16x16xf32> {model.input = "ids"}) -> tensor<1x16x8xf32>
     attributes {model.batch = 1 : i64, model.length = 16 : i64} {

@@ -10,7 +10,7 @@
 // ONE-NOT: all_to_all
 // ZERO: error: expects at least one rank that shares lines, but got 0
 // THREE: error: a line has 16 tokens, which 3 ranks cannot share equally; give a --max-length that is a multiple of it
-// FOUR: error: 'model.attention' op has 2 heads of queries and 2 of keys, which 4 ranks cannot share equally; --parallel cp takes a number that divides the more, and divides the fewer or is a multiple of them
+// FOUR: error: 'model.attention' op has 2 heads of queries and 2 of keys, with sinks, which 4 ranks cannot share equally; --parallel cp takes a number that divides them
 
 // CHECK: module attributes {program.context_ranks = 2 {{.*}}exchanged_bytes = {{[0-9]+}}{{.*}}ranks = 2
 // Two lines: each rank has a half of both.

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: MIT
+
+// Attention by heads, of which ranks have a part each: a run is heads of
+// queries beside the head of keys that they see.
+
+#include "dialects/Model/Model.h"
+
+#include "llvm/Support/MathExtras.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+
+using namespace mlir;
+using namespace qlora::model;
+
+namespace {
+
+/// How heads become runs of equal size, as many for each rank. Where they do
+/// not deal out equally, a run has its last head again, and runs are repeated
+/// whole: nobody reads what these make, so that no gradient comes from them.
+struct HeadRuns {
+  int64_t heads, keyHeads; ///< that there are
+  int64_t queries, runs; ///< heads of queries in a run, and runs that are read
+  int64_t count;         ///< runs, a multiple of the ranks
+
+  int64_t group() const { return heads / keyHeads; }
+  int64_t runsOfKey() const { return llvm::divideCeil(group(), queries); }
+  int64_t keyOf(int64_t run) const {
+    return std::min(run, runs - 1) / runsOfKey();
+  }
+  int64_t firstOf(int64_t run) const {
+    return keyOf(run) * group() +
+           std::min(run, runs - 1) % runsOfKey() * queries;
+  }
+  int64_t endOf(int64_t run) const {
+    return std::min(firstOf(run) + queries, (keyOf(run) + 1) * group());
+  }
+};
+
+} // namespace
+
+/// The fewest heads, and of as few the fewest copies of keys.
+static HeadRuns dealHeads(int64_t heads, int64_t keyHeads, int64_t ranks) {
+  HeadRuns best = {};
+  for (int64_t queries = heads / keyHeads; queries > 0; --queries) {
+    HeadRuns next = {heads, keyHeads, queries, 0, 0};
+    next.runs = keyHeads * next.runsOfKey();
+    next.count = llvm::alignTo(next.runs, ranks);
+    if (best.count == 0 || next.count * queries < best.count * best.queries)
+      best = next;
+  }
+  return best;
+}
+
+/// Of x [..., heads * dim] these heads, side by side, in as few pieces as
+/// follow each other.
+static Value pickHeads(OpBuilder &b, Location loc, Value x, int64_t dim,
+                       ArrayRef<int64_t> heads) {
+  std::set<int64_t> cuts = {0, heads.back() + 1, columnsOf(x) / dim};
+  int64_t next = 0;
+  for (int64_t head : heads) {
+    if (head != next)
+      cuts.insert({head, next});
+    next = head + 1;
+  }
+  const auto typeOf = [&](int64_t number) {
+    SmallVector<int64_t> shape(tensorOf(x).getShape());
+    shape.back() = number * dim;
+    return tensorOf(x).clone(shape);
+  };
+  SmallVector<Type> types;
+  DenseMap<int64_t, unsigned> pieceAt;
+  for (auto cut = cuts.begin(); std::next(cut) != cuts.end(); ++cut) {
+    pieceAt[*cut] = types.size();
+    types.push_back(typeOf(*std::next(cut) - *cut));
+  }
+  auto split = SplitOp::create(b, loc, types, x);
+  SmallVector<Value> picked;
+  for (int64_t head : heads)
+    if (auto piece = pieceAt.find(head); piece != pieceAt.end())
+      picked.push_back(split.getParts()[piece->second]);
+  if (picked.size() == 1)
+    return picked.front();
+  return ConcatOp::create(b, loc, typeOf(heads.size()), picked);
+}
+
+/// The log-sum-exp [B, heads, T] has the attribute's heads.
+static void followHeads(AttentionOp op) {
+  RankedTensorType lse = tensorOf(op.getLse());
+  SmallVector<int64_t> shape(lse.getShape());
+  shape[1] = op.getHeads();
+  op.getLse().setType(lse.clone(shape));
+}
+
+SmallVector<OpOperand *> AttentionOp::getColumnOperands() {
+  SmallVector<OpOperand *> operands = {&getQMutable(), &getKMutable(),
+                                       &getVMutable()};
+  if (getSinks())
+    operands.push_back(&getSinksMutable()[0]);
+  return operands;
+}
+
+/// Queries stay with the keys that they see.
+int64_t AttentionOp::getColumnRuns() { return getKvHeads(); }
+
+std::string AttentionOp::getRunsInWords() {
+  return std::to_string(getHeads()) + " heads of queries and " +
+         std::to_string(getKvHeads()) + " of keys" +
+         (getSinks() ? ", with sinks" : "");
+}
+
+/// Sinks are weights, of which a rank has its part, and none twice.
+bool AttentionOp::dealRuns(OpBuilder &b, int64_t ranks) {
+  const HeadRuns dealt = dealHeads(getHeads(), getKvHeads(), ranks);
+  const int64_t heads = dealt.count * dealt.queries;
+  if (heads != static_cast<int64_t>(getHeads()) && getSinks())
+    return false;
+  SmallVector<int64_t> queries, keys, read;
+  for (int64_t run = 0; run < dealt.count; ++run) {
+    keys.push_back(dealt.keyOf(run));
+    for (int64_t index = 0; index < dealt.queries; ++index) {
+      const int64_t head = dealt.firstOf(run) + index;
+      if (run < dealt.runs && head < dealt.endOf(run))
+        read.push_back(queries.size());
+      queries.push_back(std::min(head, dealt.endOf(run) - 1));
+    }
+  }
+  const int64_t dim = getHeadDim();
+  for (OpOperand *operand : {&getKMutable(), &getVMutable()})
+    operand->set(pickHeads(b, getLoc(), operand->get(), dim, keys));
+  setKvHeads(dealt.count);
+  if (heads == static_cast<int64_t>(getHeads()))
+    return true;
+  getQMutable().assign(pickHeads(b, getLoc(), getQ(), dim, queries));
+  getResult().setType(tensorOf(getQ()));
+  setHeads(heads);
+  followHeads(*this);
+  SmallVector<OpOperand *> uses(
+      llvm::make_pointer_range(getResult().getUses()));
+  OpBuilder::InsertionGuard guard(b);
+  b.setInsertionPointAfter(*this);
+  Value own = pickHeads(b, getLoc(), getResult(), dim, read);
+  for (OpOperand *use : uses)
+    use->set(own);
+  return true;
+}
+
+void AttentionOp::divideColumns(int64_t ranks) {
+  setHeads(getHeads() / ranks);
+  setKvHeads(getKvHeads() / ranks);
+  followHeads(*this);
+}

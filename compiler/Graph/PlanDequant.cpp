@@ -21,7 +21,7 @@
 //
 // Panels decode once per use and need no memory. Scratch decodes once per
 // group of uses, writes and reads the numbers through memory, and lives as
-// long as the group; it has to gain 5 %, but on a GPU, whose GEMM decodes all
+// long as the group; it has to gain 3 %, but on a GPU, whose GEMM decodes all
 // of W first. Resident decodes nothing and costs the full width: what
 // `resident-bytes` allows goes to the weights that save most seconds per byte.
 
@@ -98,9 +98,9 @@ private:
 /// memory bandwidth that other processes share, while a panel stays in a
 /// cache. Where both are predicted this close, panel was measured as fast or
 /// faster (bench/decode.py).
-static constexpr double kScratchGain = 0.05;
+static constexpr double kScratchGain = 0.03;
 static constexpr const char *kGainsTooLittle =
-    "scratch would gain less than 5 %";
+    "scratch would gain less than 3 %";
 
 int64_t StoredWeight::residentBytes() const {
   RankedTensorType stored = model::ParameterOp(parameter).getTensorType();

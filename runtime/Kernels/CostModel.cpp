@@ -14,8 +14,6 @@ static constexpr double kLaunchSeconds = 5e-6;
 static constexpr double kTranscendentalRate = 4e8;
 /// How much faster than memory a cache is that all cores share.
 static constexpr double kCacheSpeed = 4.0;
-/// What is taken for the size of such a cache.
-static constexpr double kCacheBytes = 32 << 20;
 
 /// All but attention's in bf16.
 static constexpr double Work::*kCounts[] = {

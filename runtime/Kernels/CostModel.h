@@ -108,6 +108,9 @@ double secondsOf(const Work &work, const DeviceProfile &device);
 /// written; none where there is one memory.
 double busSeconds(double bytes, const DeviceProfile &device);
 
+/// What is taken for the size of a cache that all cores of a CPU share.
+constexpr double kCacheBytes = 32 << 20;
+
 /// `work` where `bytes` of what it reads were written just before it, on a
 /// CPU: as many of them as a cache holds come from there.
 Work withCached(Work work, double bytes);

@@ -30,7 +30,7 @@ struct Layout {
 
 /// How far the model may be off from one layout of a program to another one: of
 /// two CPU ranks, what differed by more was so when it was measured.
-static constexpr double kNoise = 1.01;
+static constexpr double kNoise = 1.02;
 
 /// With the batch that was asked for, or the best of those to be searched.
 static LogicalResult fillPlan(ModuleOp model, CompilerSettings &settings,

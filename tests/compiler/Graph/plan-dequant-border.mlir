@@ -1,16 +1,16 @@
-// Scratch has to gain 5 %: at 14.0 GB/s of decoding it does (panel 49.47 us,
-// scratch 46.97 us: 5.05 %), at 14.5 GB/s it does not (49.15 us, 46.81 us:
-// 4.75 %). The reason is in the report of the decisions.
+// Scratch has to gain 3 %: at 13.0 GB/s of decoding it does (panel 48.88 us,
+// scratch 47.33 us: 3.16 %), at 13.5 GB/s it does not (48.51 us, 47.15 us:
+// 2.80 %). The reason is in the report of the decisions.
 
-// RUN: sed 's/DECODE/14.0/g' %S/Inputs/border-decode.json > %t.above.json
+// RUN: sed 's/DECODE/13.0/g' %S/Inputs/border-decode.json > %t.above.json
 // RUN: qlora-opt %s --plan-dequant="device-profile=%t.above.json" | FileCheck %s --check-prefix=ABOVE
-// RUN: sed 's/DECODE/14.5/g' %S/Inputs/border-decode.json > %t.below.json
+// RUN: sed 's/DECODE/13.5/g' %S/Inputs/border-decode.json > %t.below.json
 // RUN: qlora-opt %s --plan-dequant="device-profile=%t.below.json" | FileCheck %s --check-prefix=BELOW
 
 // ABOVE: one decode for all uses is faster
 // ABOVE: train.decode
 
-// BELOW: scratch would gain less than 5 %
+// BELOW: scratch would gain less than 3 %
 // BELOW-NOT: train.decode
 
 model.parameter @w : tensor<128x128x!model.quantized<nf4, 64, true>> {file = "m.safetensors"}

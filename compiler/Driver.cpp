@@ -134,8 +134,7 @@ MemoryBudget Driver::leastBudget() const {
 
 /// What a base in host memory would leave, where that fits; else nothing.
 std::string Driver::curedByOffload(ModuleOp step) {
-  if (!traits.offloadsTables || chosen.offloadBase || options.sharesModel() ||
-      options.trainsAll)
+  if (!traits.offloadsTables || chosen.offloadBase || options.trainsAll)
     return "";
   MemoryBudget budget = leastBudget();
   budget.offloadBase = true;

@@ -108,6 +108,12 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
   pm.addPass(createShardProducts({options.tensorRanks}));
   pm.addPass(createShardContext({options.contextRanks}));
   pm.addPass(createShardExperts({options.expertRanks}));
+  // Once it is known of what a rank uses parts, on all stages. From here on the
+  // flat arenas are of pieces.
+  DivideTrainedOptions divide;
+  divide.ranks = std::max(options.shards, options.trainedPieces);
+  divide.adapters = options.trainedPieces > 1;
+  pm.addPass(createDivideTrained(divide));
   CutStagesOptions cut;
   cut.stages = options.stages;
   cut.parts = options.stageParts;
@@ -118,12 +124,6 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
   cut.target = options.target;
   cut.profile = options.deviceProfile;
   pm.addPass(createCutStages(cut));
-  // Once it is known of what a rank uses parts. From here on the flat arenas are
-  // of pieces.
-  DivideTrainedOptions divide;
-  divide.ranks = std::max(options.shards, options.trainedPieces);
-  divide.adapters = options.trainedPieces > 1;
-  pm.addPass(createDivideTrained(divide));
 }
 
 //===----------------------------------------------------------------------===//

@@ -75,11 +75,6 @@ struct CompileOptions {
   int64_t tensorRanks = 1;  ///< ranks that share each product
   int64_t contextRanks = 1; ///< ranks that share each line
   int64_t expertRanks = 1;  ///< ranks that share the experts of each layer
-  /// Whether a rank has a part of the base, or of what is done with it.
-  bool sharesModel() const {
-    return shards > 1 || tensorRanks > 1 || contextRanks > 1 ||
-           expertRanks > 1 || stages > 1;
-  }
   int64_t stages = 1;       ///< of a pipeline, each a program of its own
   int64_t stage = 0;        ///< the one that is compiled
   int64_t stageParts = 1;   ///< of the layers, of a stage (PipelineOrder.h)

@@ -24,10 +24,10 @@
 // small, and gathering them would cost more time than it saves memory. Of slices of
 // products a piece is a part; those of experts and of tables are parts enough.
 //
-// With offload-base it is the same of frozen weights that are whole, on_host: that
-// is ZeRO-Infinity (Rajbhandari et al., 2021), and what travels comes over the
-// bus. A kernel that reads rows reads them there, be it that others of the same
-// weight are gathered.
+// With offload-base it is the same of frozen weights that are on_host, whole or in
+// pieces: that is ZeRO-Infinity (Rajbhandari et al., 2021), and what travels comes
+// over the bus first. A kernel that reads rows reads them there, of a whole one, be
+// it that others of the same weight are gathered.
 
 #include "compiler/Decisions.h"
 #include "compiler/Graph/HostTables.h"
@@ -68,6 +68,7 @@ private:
   using Gathered = std::pair<Attribute, unsigned>;
   using GroupsOfWeights = llvm::MapVector<Gathered, SmallVector<GatherGroup>>;
 
+  bool canBeMoved(ParameterOp parameter) const;
   void divideParameters();
   GroupsOfWeights groupsIn(StepOp step) const;
   void gatherIn(StepOp step);
@@ -118,10 +119,27 @@ static bool canBeDivided(ParameterOp parameter) {
   return parameter.getFile() && type.getRank() >= 2;
 }
 
+/// Those that a kernel reads rows of, of which there are whole ones on the host.
+static llvm::StringSet<> readByRows(ModuleOp module) {
+  llvm::StringSet<> names;
+  module.walk([&](WeightOp weight) {
+    for (OpOperand &use : weight->getUses())
+      if (isReadByRows(use))
+        names.insert(weight.getParameter());
+  });
+  return names;
+}
+
+/// A table in pieces has its rows read where they are.
+bool AssignShardsPass::canBeMoved(ParameterOp parameter) const {
+  return offloadBase && canBeDivided(parameter) && !parameter.getPiece();
+}
+
 void AssignShardsPass::divideParameters() {
   llvm::StringSet<> tables;
   if (offloadTables)
     tables = hostTables(getOperation());
+  const llvm::StringSet<> rows = readByRows(getOperation());
   for (auto parameter : getOperation().getOps<ParameterOp>()) {
     if (parameter.getTrainable()) {
       if (parameter.getPiece())
@@ -130,21 +148,23 @@ void AssignShardsPass::divideParameters() {
     }
     const bool isTable = tables.contains(parameter.getSymName());
     const int64_t bytes = tensorBytes(parameter.getTensorType());
-    if (isTable || (offloadBase && canBeDivided(parameter))) {
+    const bool isMoved = isTable || canBeMoved(parameter);
+    if (isMoved) {
       parameter.setOnHost(true);
       onHost.insert(FlatSymbolRefAttr::get(parameter.getSymNameAttr()));
-      hostBytes += bytes;
+    }
+    if (shards == 1 || !canBeDivided(parameter) || isPart(parameter) ||
+        (isMoved && rows.contains(parameter.getSymName()))) {
+      hostBytes += isMoved ? bytes : 0;
       continue;
     }
-    if (shards == 1 || !canBeDivided(parameter) || isPart(parameter))
-      continue;
     // That of a table has whole rows.
     const int64_t piece = parameter.getPiece().value_or(llvm::alignTo(
         llvm::divideCeil(bytes, shards), QLORA_PIECE_ALIGNMENT));
     parameter.setPiece(piece);
     divided.insert(FlatSymbolRefAttr::get(parameter.getSymNameAttr()));
     wholeBytes += bytes;
-    pieceBytes += piece;
+    (isMoved ? hostBytes : pieceBytes) += piece;
   }
   divided.insert_range(trained);
 }

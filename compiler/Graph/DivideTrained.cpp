@@ -103,15 +103,6 @@ void DivideTrainedPass::runOnOperation() {
   }
   if (weights == 0)
     return;
-  // Of what others use in parts a stage does not know it.
-  const int64_t stages = program::stagesOf(getOperation()),
-                products = program::tensorRanksOf(getOperation());
-  if (stages > 1 && products > 1) {
-    getOperation().emitError("--parallel: what is trained cannot be in pieces "
-                             "beside pp=")
-        << stages << " and tp=" << products << " yet; leave one of them out";
-    return signalPassFailure();
-  }
   Builder builder(&getContext());
   getOperation()->setAttr(program::kTrainedPiecesAttr,
                           builder.getI64IntegerAttr(ranks));

@@ -88,6 +88,8 @@ private:
   void lowerConcat(model::ConcatOp op);
   void lowerStores(model::MemoryOp op);
   void lowerAllReduce(train::AllReduceOp op);
+  void lowerFromHost(mlir::Location loc, mlir::Value to,
+                     const ParameterPlace &place);
   void lowerGather(model::GatherWeightOp op);
   void lowerGather(train::GatherFlatOp op);
   void lowerScatter(train::ScatterGradientOp op);

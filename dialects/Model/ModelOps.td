@@ -72,9 +72,9 @@ def Model_ParameterOp : Model_Op<"parameter", [Symbol]> {
     `elsewhere` marks one that other stages of a pipeline use, and this one does
     not. (C10) it is trainable.
 
-    One `on_host` lies whole in the host arena: kernels read rows of it there, and
-    for all else `model.gather_weight` brings it. (C11) it is not trainable, and
-    has no piece.
+    One `on_host` lies in the host arena, or its piece does: kernels read rows of
+    a whole one there, and for all else `model.gather_weight` brings it. (C11) it
+    is not trainable.
 
     With `slice` each rank has its slice of what the files hold, and the type is
     that of one. (C9) the parameter is not trainable, and its dimension so many

@@ -115,8 +115,8 @@ LogicalResult ParameterOp::verify() {
   if (getElsewhere() && !getTrainable())
     return emitOpError("(C10) expects a trainable parameter where other stages "
                        "use it");
-  if (getOnHost() && (getTrainable() || getPiece()))
-    return emitOpError("(C11) expects a frozen parameter as a whole on the host");
+  if (getOnHost() && getTrainable())
+    return emitOpError("(C11) expects a frozen parameter on the host");
   if (getPiece() &&
       (*getPiece() <= 0 ||
        (getTrainable() && *getPiece() % QLORA_PIECE_ALIGNMENT != 0)))

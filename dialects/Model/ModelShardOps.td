@@ -22,7 +22,7 @@ def Model_GatherWeightOp : Model_StagedOp<Model_Dialect, "gather_weight",
   let summary = "the whole of a parameter that lies elsewhere";
   let description = [{
     In memory of the step: what each rank holds of it, one behind the other, which
-    all of them do together; or, of one `on_host`, a copy. (C1) the parameter
+    all of them do together; of one `on_host` it is copied first. (C1) the parameter
     has a `piece` or is `on_host`, and the result its type, or with `rounded` that
     in bf16, as `model.weight` has it.
   }];

@@ -104,17 +104,12 @@ static bool followEachOther(qlora_group group) {
          group == QLORA_GROUP_EP;
 }
 
-/// Slices of experts are of one axis; and of what is trained in pieces no stage
-/// knows what others use in parts.
+/// Slices of experts are of one axis.
 static Status checkTogether(const ParallelMesh &mesh) {
   if (mesh.tensorRanks > 1 && mesh.expertRanks > 1)
     return Status::invalid("--parallel: tp={} together with ep={} is not there "
                            "yet; give one of them",
                            mesh.tensorRanks, mesh.expertRanks);
-  if (mesh.tensorRanks > 1 && mesh.stages > 1 && mesh.trainedPieces > 1)
-    return Status::invalid("--parallel: zero2={} together with tp={} and pp={} is "
-                           "not there yet; give two of them",
-                           mesh.trainedPieces, mesh.tensorRanks, mesh.stages);
   return Status::ok();
 }
 

@@ -144,7 +144,7 @@ static Status checkPiece(const qlora_module &m, const qlora_parameter &p) {
       p.piece < (end + ranks - 1) / ranks || ranks == 1 ||
       (isRange ? p.first % (dtypeBits(static_cast<qlora_dtype>(p.dtype)) / 8)
                : p.first) != 0 ||
-      !(isRange || kind == QLORA_ARENA_FROZEN))
+      !(isRange || isFrozenArena(kind)))
     return damaged("{} pieces of {} bytes, in the {} arena", ranks, p.piece,
                    arenaKindName(kind));
   return Status::ok();

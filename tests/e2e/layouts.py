@@ -51,7 +51,8 @@ PARTS = ("--num-virtual-stages-per-pipeline-rank", "2")
 LAYOUTS = {
     "tp": ((2, "tp=2", 4), (4, "tp=4", 4), (4, "fsdp=2,tp=2", 2),
            (4, "zero1=2,tp=2", 2), (4, "zero2=2,tp=2", 2), (4, "tp=2", 2)),
-    "cp": ((2, "cp=2", 4), (4, "cp=4", 4), (4, "cp=2,fsdp=4,zero1=4", 2),
+    "cp": ((2, "cp=2", 4), (4, "cp=4", 4), (8, "cp=8", 4),
+           (4, "cp=2,fsdp=4,zero1=4", 2),
            (2, "cp=2,fsdp=2", 4), (4, "cp=2,fsdp=4,zero2=4", 2),
            (4, "tp=2,cp=2", 4), (4, "cp=2,pp=2", 4),
            (8, "fsdp=2,zero1=2,tp=2,cp=2,pp=2", 4),
@@ -59,7 +60,7 @@ LAYOUTS = {
     "pp": ((2, "pp=2", 4), (4, "pp=4", 4), (4, "pp=2,fsdp=2,zero1=2", 2),
            (4, "tp=2,pp=2", 4), (8, "fsdp=2,zero1=2,tp=2,pp=2", 2),
            (4, "pp=2", 2), (4, "zero2=2,pp=2", 2), (4, "tp=2,pp=2", 4, *PARTS),
-           (8, "zero2=2,pp=2", 1, *PARTS),
+           (8, "zero2=2,pp=2", 1, *PARTS), (8, "zero2=2,tp=2,pp=2", 2),
            (4, "pp=2,fsdp=2", 2, *PARTS, "--pipeline-schedule", "gpipe"),
            (4, "pp=2", 2, *PARTS)),
     "ep": ((2, "ep=2", 2), (4, "ep=4", 1), (4, "ep=2,fsdp=4,zero1=4", 1),
@@ -225,8 +226,7 @@ REFUSED = {
            (("--parallel", "tp=2", "--use-dora"),
             "no product of this model can be shared by 2 ranks")),
     "cp": ((("--parallel", "cp=3"), "which 3 ranks cannot share equally"),
-           (("--parallel", "cp=16"), "which 16 ranks cannot share equally"),
-           (("--parallel", "cp=8,tp=2"), "which 8 ranks cannot share equally")),
+           (("--parallel", "cp=32"), "which 32 ranks cannot share equally")),
     "ep": ((("--parallel", "ep=3"), "which 3 ranks cannot share equally"),
            (("--parallel", "ep=2,tp=2"), "not there yet"),
            (("--parallel", "ep=4,fsdp=6"), "one divides the other")),
@@ -246,8 +246,7 @@ REFUSED = {
              "--memory-limit", "1GiB", *PARTS),
             "leave one of them out"),
            (("--parallel", "pp=2", "--padding-free", "true"),
-            "leave one of them out"),
-           (("--parallel", "tp=2,pp=2,zero2=2"), "give two of them"))}
+            "leave one of them out"))}
 
 
 def refused(runs):

@@ -51,6 +51,7 @@ GOLDENS = {
     "fsdp x tp": ("--ranks", "2", "--parallel", "fsdp=2,tp=2"),
     "fsdp x pp": ("--ranks", "2", "--parallel", "fsdp=2,pp=2"),
     "zero2 x tp": ("--ranks", "2", "--parallel", "zero2=2,tp=2"),
+    "zero2 x tp x pp": ("--ranks", "2", "--parallel", "zero2=2,tp=2,pp=2"),
     "zero2 x pp": ("--ranks", "2", "--parallel", "zero2=2,pp=2"),
     "cp x pp": ("--parallel", "cp=2,pp=2"),
 }

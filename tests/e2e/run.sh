@@ -40,6 +40,12 @@ commands() {
   # And all else that may be there.
   goldens --target cuda --ranks 1 --compile-flag=--offload=base,optimizer \
     llama-nf4 qwen3-ranks llama-embed-tied gptoss-mxfp4
+  goldens --target cuda --ranks 2 --compile-flag=--parallel=fsdp=2 \
+    --compile-flag=--offload=base mixtral-balance llama-embed-tied
+  for axis in tp cp pp; do
+    goldens --target cuda --parallel $axis=2 --compile-flag=--offload=base \
+      qwen3-ranks
+  done
   goldens --target cuda --ranks 2 --compile-flag=--parallel=zero2=2 \
     --compile-flag=--offload=base,optimizer,activations \
     --compile-flag=--copied-activations=all qwen3-ranks
@@ -182,7 +188,8 @@ layouts() {
   goldens --parallel tp=2,cp=2 --target cuda gptoss
   goldens --parallel cp=2,pp=2 llama-dropout llama-dpo gptoss
   goldens --parallel fsdp=2,tp=2,cp=2 gptoss
-  for mesh in zero2=2,tp=2 fsdp=2,tp=2 zero2=2,pp=2 fsdp=2,pp=2; do
+  for mesh in zero2=2,tp=2 fsdp=2,tp=2 zero2=2,pp=2 fsdp=2,pp=2 \
+    zero2=2,tp=2,pp=2; do
     goldens --ranks 2 --parallel $mesh llama-full llama-embed-tied
   done
   goldens --parallel pp=2 \

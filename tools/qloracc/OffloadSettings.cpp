@@ -36,12 +36,6 @@ static Status checkOffloadedBase(const CompilerSettings &settings) {
   if (c.trainsAll)
     return Status::invalid("--offload base is of frozen weights, and "
                            "--finetuning-type full has none; leave it out");
-  if (c.sharesModel() || settings.findsLayout)
-    return Status::invalid(
-        "--offload base is not there yet beside --parallel {}: each rank keeps "
-        "the whole base in host memory; leave one of them out, or divide what "
-        "is trained alone, with zero1=N or zero2=N",
-        settings.options.text("parallel"));
   return Status::ok();
 }
 

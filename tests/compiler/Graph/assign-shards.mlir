@@ -3,6 +3,7 @@
 // RUN: qlora-opt %s --assign-shards=shards=3 | FileCheck %s
 // RUN: qlora-opt %s --assign-shards="shards=3 offload-tables" | FileCheck %s --check-prefix=HOST
 // RUN: qlora-opt %s --assign-shards=offload-base | FileCheck %s --check-prefix=BASE
+// RUN: qlora-opt %s --assign-shards="shards=3 offload-base" | FileCheck %s --check-prefix=PARTS
 // RUN: qlora-opt %s --assign-shards=shards=1 | FileCheck %s --check-prefix=ONE
 // RUN: not qlora-opt %s --assign-shards=shards=0 2>&1 | FileCheck %s --check-prefix=ZERO
 
@@ -54,6 +55,14 @@
 // BASE: %[[B1:.*]] = model.gather_weight @w1 {layer = 1 : i64, phase = #model.phase<backward>}
 // BASE-NEXT: model.linear %{{.*}}, %[[B1]] layout in_out
 // BASE-NOT: model.weight @w
+
+// Both: each rank has its pieces there, but the whole table, whose rows are read.
+// PARTS: module attributes {program.shards = 3 : i64, {{.*}}gathers = 5 {{.*}}host_bytes = 82752 {{.*}}piece_bytes = 0
+// PARTS-DAG: model.parameter @w0 {{.*}}on_host, piece = 3136
+// PARTS-DAG: model.parameter @table : tensor<128x128xf32> {file = "m.safetensors", on_host}
+// PARTS: %[[T:.*]] = model.weight @table
+// PARTS: model.embedding %{{.*}}, %[[T]]
+// PARTS: model.gather_weight @w0 {layer = 0 : i64}
 
 !nf4 = !model.quantized<nf4, 64, false>
 model.parameter @table : tensor<128x128xf32> {file = "m.safetensors"}

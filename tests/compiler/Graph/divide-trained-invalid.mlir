@@ -10,11 +10,3 @@ model.parameter @w : tensor<64x32xf32> {file = "m.safetensors", trainable, optim
 // What has to be averaged before it is saved.
 // expected-error @+1 {{'schedule_free' cannot update pieces, and 'a' would be}}
 model.parameter @a : tensor<8x64xf32> {init = "zero", trainable, optimizer = "schedule_free"}
-
-// -----
-
-// Which of others' weights are used in parts a stage does not know.
-// expected-error @+1 {{--parallel: what is trained cannot be in pieces beside pp=2 and tp=4 yet; leave one of them out}}
-module attributes {program.stages = 2 : i64, program.tensor_ranks = 4 : i64} {
-  model.parameter @a : tensor<8x64xf32> {init = "zero", trainable}
-}

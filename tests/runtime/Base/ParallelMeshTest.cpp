@@ -56,7 +56,7 @@ TEST(ParallelMesh, LinesArePartsOfOrHaveThoseWithPieces) {
 TEST(ParallelMesh, StagesHavePiecesOfTheirOwn) {
   for (const auto &[text, size] :
        {std::pair("pp=4", 4), {"fsdp=3,pp=2", 6}, {"fsdp=2,zero1=2,pp=2", 4},
-        {"tp=2,pp=3", 6}, {"zero2=2,pp=2", 4}, {"zero2=3,tp=2", 6}, {"pp=2,ep=4", 8}, {"fsdp=3,zero1=3,tp=2,pp=2", 12},
+        {"tp=2,pp=3", 6}, {"zero2=2,pp=2", 4}, {"zero2=3,tp=2", 6}, {"zero2=2,tp=3,pp=2", 12}, {"pp=2,ep=4", 8}, {"fsdp=3,zero1=3,tp=2,pp=2", 12},
         {"pp=2,cp=2", 4}, {"fsdp=2,tp=2,pp=2,cp=4", 16}}) {
     const auto mesh = ParallelMesh::parse(text);
     ASSERT_TRUE(mesh.isOk()) << mesh.status().message();
@@ -80,9 +80,6 @@ TEST(ParallelMesh, SaysWhatIsWrong) {
   EXPECT_EQ(refusal("ep=4,zero2=6"),
             "--parallel: zero2=6 and ep=4 are of ranks that follow each other; "
             "give numbers of which one divides the other");
-  EXPECT_EQ(refusal("zero2=2,pp=2,tp=3"),
-            "--parallel: zero2=2 together with tp=3 and pp=2 is not there yet; "
-            "give two of them");
   EXPECT_EQ(refusal("fsdp=2,zero1=4"),
             "--parallel: fsdp=2 and zero1=4 are pieces on the same ranks; give "
             "them one number");

@@ -108,6 +108,8 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
   pm.addPass(createShardProducts({options.tensorRanks}));
   pm.addPass(createShardContext({options.contextRanks}));
   pm.addPass(createShardExperts({options.expertRanks}));
+  if (options.sequenceParallel)
+    pm.addPass(createShardSequence());
   // Once it is known of what a rank uses parts, on all stages. From here on the
   // flat arenas are of pieces.
   DivideTrainedOptions divide;
@@ -183,7 +185,7 @@ static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
     OffloadActivationsOptions offload;
     offload.values = budget.copiedValues;
     offload.blocks = options.checkpointing;
-    offload.weights = budget.offloadBase;
+    offload.weights = budget.offloadBase ? options.shards : 0;
     offload.target = options.target;
     offload.profile = options.deviceProfile;
     pm.addNestedPass<train::StepOp>(createOffloadActivations(offload));

@@ -73,6 +73,7 @@ struct CompileOptions {
   int64_t updatePieces = 1; ///< ranks that divide the updates
   int64_t trainedPieces = 1; ///< ranks that divide all that is trained
   int64_t tensorRanks = 1;  ///< ranks that share each product
+  bool sequenceParallel = false; ///< and the tokens between products
   int64_t contextRanks = 1; ///< ranks that share each line
   int64_t expertRanks = 1;  ///< ranks that share the experts of each layer
   int64_t stages = 1;       ///< of a pipeline, each a program of its own

@@ -68,7 +68,6 @@ private:
   using Gathered = std::pair<Attribute, unsigned>;
   using GroupsOfWeights = llvm::MapVector<Gathered, SmallVector<GatherGroup>>;
 
-  bool canBeMoved(ParameterOp parameter) const;
   void divideParameters();
   GroupsOfWeights groupsIn(StepOp step) const;
   void gatherIn(StepOp step);
@@ -119,26 +118,12 @@ static bool canBeDivided(ParameterOp parameter) {
   return parameter.getFile() && type.getRank() >= 2;
 }
 
-/// Those that a kernel reads rows of, of which there are whole ones on the host.
-static llvm::StringSet<> readByRows(ModuleOp module) {
-  llvm::StringSet<> names;
-  module.walk([&](WeightOp weight) {
-    for (OpOperand &use : weight->getUses())
-      if (isReadByRows(use))
-        names.insert(weight.getParameter());
-  });
-  return names;
-}
-
-/// A table in pieces has its rows read where they are.
-bool AssignShardsPass::canBeMoved(ParameterOp parameter) const {
-  return offloadBase && canBeDivided(parameter) && !parameter.getPiece();
-}
-
 void AssignShardsPass::divideParameters() {
   llvm::StringSet<> tables;
   if (offloadTables)
     tables = hostTables(getOperation());
+  // Of these there are whole ones on the host alone; a table that is in pieces
+  // already has its rows read where they are.
   const llvm::StringSet<> rows = readByRows(getOperation());
   for (auto parameter : getOperation().getOps<ParameterOp>()) {
     if (parameter.getTrainable()) {
@@ -148,7 +133,9 @@ void AssignShardsPass::divideParameters() {
     }
     const bool isTable = tables.contains(parameter.getSymName());
     const int64_t bytes = tensorBytes(parameter.getTensorType());
-    const bool isMoved = isTable || canBeMoved(parameter);
+    const bool isMoved =
+        !parameter.getPiece() &&
+        (isTable || (offloadBase && canBeDivided(parameter)));
     if (isMoved) {
       parameter.setOnHost(true);
       onHost.insert(FlatSymbolRefAttr::get(parameter.getSymNameAttr()));

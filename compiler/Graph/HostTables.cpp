@@ -26,13 +26,24 @@ bool qlora::isReadByRows(OpOperand &use) {
   return false;
 }
 
-llvm::StringSet<> qlora::hostTables(ModuleOp module) {
-  llvm::StringSet<> tables, others;
+/// Of which an op reads rows, or something else.
+static llvm::StringSet<> readers(ModuleOp module, bool byRows) {
+  llvm::StringSet<> names;
   for (auto step : module.getOps<train::StepOp>())
     for (auto weight : step.getBody().getOps<WeightOp>())
       for (OpOperand &use : weight->getUses())
-        (isReadByRows(use) ? tables : others).insert(weight.getParameter());
-  for (const auto &other : others)
+        if (isReadByRows(use) == byRows)
+          names.insert(weight.getParameter());
+  return names;
+}
+
+llvm::StringSet<> qlora::readByRows(ModuleOp module) {
+  return readers(module, true);
+}
+
+llvm::StringSet<> qlora::hostTables(ModuleOp module) {
+  llvm::StringSet<> tables = readers(module, true);
+  for (const auto &other : readers(module, false))
     tables.erase(other.getKey());
   return tables;
 }

@@ -13,6 +13,9 @@ namespace qlora {
 /// True where `use` is the operand of a kernel that reads single rows of it.
 bool isReadByRows(mlir::OpOperand &use);
 
+/// Parameters of which an op of a step reads single rows.
+llvm::StringSet<> readByRows(mlir::ModuleOp module);
+
 /// Parameters of which no op of a step reads more than single rows (`@` in
 /// Kernels.def).
 llvm::StringSet<> hostTables(mlir::ModuleOp module);

@@ -92,7 +92,7 @@ public:
   }
 
   void findCandidates(bool withFirstZone, bool onlyCrossing);
-  void measure(bool withWeights);
+  void measure(int64_t weightRanks);
   /// Leaves those that are taken, zone by zone.
   void choose(bool onlyHidden);
   void insert();
@@ -196,7 +196,7 @@ void ActivationCopies::findCandidates(bool withFirstZone, bool onlyCrossing) {
 /// What the copies of each zone's values hide behind: the forward of their
 /// layer, and what is done in the zone before; less what the bus carries there
 /// anyway.
-void ActivationCopies::measure(bool withWeights) {
+void ActivationCopies::measure(int64_t weightRanks) {
   std::map<int64_t, double> forward, bus; // by layer
   std::map<unsigned, double> backward;
   DenseSet<std::pair<Attribute, int64_t>> weights;
@@ -208,9 +208,10 @@ void ActivationCopies::measure(bool withWeights) {
       forward[layer] += secondsOf(&op, device);
     for (Value operand : op.getOperands())
       if (auto weight = operand.getDefiningOp<WeightOp>();
-          withWeights && weight &&
+          weightRanks > 0 && weight &&
           weights.insert({weight.getParameterAttr(), layer}).second)
-        bus[layer] += busSeconds(double(tensorBytes(tensorOf(weight))), device);
+        bus[layer] += busSeconds(
+            double(tensorBytes(tensorOf(weight))) / weightRanks, device);
   }
   for (auto [zone, layer] : layers)
     covers[zone] = std::min(forward[layer], zone > 0 ? backward[zone - 1] : 0) -

@@ -371,14 +371,14 @@ def OffloadActivations
     hidden). With `crossing` all of the first, hidden or not, and no others; with
     `all` whatever can be copied; with `none` nothing. With `blocks` those that do
     not cross stay, for rematerialize drops them. With `weights` the bus carries
-    those of each layer too.
+    those of each layer too, or of so many ranks each its part of them.
   }];
   let options = [
     Option<"values", "values", "std::string", "\"hidden\"",
            "none, hidden, crossing or all">,
     Option<"blocks", "blocks", "bool", "false", "whole-block policy">,
-    Option<"weights", "weights", "bool", "false",
-           "frozen weights come over the same bus">,
+    Option<"weights", "weights", "int64_t", "0",
+           "ranks that bring the frozen weights over the same bus; 0: none">,
     TargetOption, ProfileOption,
   ];
   let statistics = [

@@ -16,7 +16,8 @@
 //
 // What bounds them is memory, not time: one layer ahead hides what can be
 // hidden. So what a rank holds of others' pieces is never more than a layer that
-// is on its way and a weight that is used, or the one weight that is larger.
+// is on its way and a weight that is used, or the one weight that is larger (and of
+// what comes from the host first, its own pieces of that).
 
 #include "compiler/Decisions.h"
 #include "compiler/Graph/StepProblem.h"

@@ -35,6 +35,17 @@ def ShardContext : Pass<"shard-context", "::mlir::ModuleOp"> {
   ];
 }
 
+def ShardSequence : Pass<"shard-sequence", "::mlir::ModuleOp"> {
+  let summary = "ranks share the tokens between products (sequence parallelism)";
+  let description = [{
+    Of what shard-products adds up each rank gets the sums of its tokens, by
+    `model.reduce_scatter` in place of `model.all_sum`, does with them what is done
+    for each token by itself, and `model.all_gather` brings all of them together
+    where something else is done.
+  }];
+  let dependentDialects = ["::qlora::program::ProgramDialect"];
+}
+
 def ShardExperts : Pass<"shard-experts", "::mlir::ModuleOp"> {
   let summary = "ranks share the experts of each layer (expert parallelism)";
   let description = [{
@@ -124,7 +135,8 @@ def AssignShards : Pass<"assign-shards", "::mlir::ModuleOp"> {
     the first of the uses that are near each other: in the forward of a layer, and
     once more in its backward; with `keep-trained` what is trained once a step.
     With `offload-tables` what is read by rows alone stays whole, `on_host`; with
-    `offload-base` all of these do, and are gathered from there but for rows.
+    `offload-base` all of these are there, and those that are not read by rows in
+    pieces, and are gathered from there but for rows.
   }];
   let dependentDialects = ["::qlora::program::ProgramDialect"];
   let options = [

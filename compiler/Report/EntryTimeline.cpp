@@ -27,19 +27,10 @@ double EntryTimeline::seconds() const {
   return end;
 }
 
-/// The buffers that frozen weights are gathered into.
-static DenseSet<Operation *> gatheredBuffers(ArrayRef<Operation *> commands) {
-  DenseSet<Operation *> gathered;
-  for (Operation *command : commands)
-    if (BufferOp buffer = gatheredBy(command))
-      gathered.insert(buffer);
-  return gathered;
-}
-
 /// True for a launch whose inputs, of which there are some, are all frozen, or
 /// `gathered`.
 static bool readsOnlyFrozen(LaunchOp launch,
-                            const DenseSet<Operation *> &gathered) {
+                            const DenseMap<Operation *, size_t> &gathered) {
   bool readsAny = false;
   for (auto [operand, access] :
        llvm::zip_equal(launch.getOperands(), launch.getAccess())) {
@@ -57,7 +48,7 @@ static bool readsOnlyFrozen(LaunchOp launch,
 /// The buffers whose every writer reads nothing but frozen weights.
 static DenseSet<Operation *>
 decodedBuffers(ArrayRef<Operation *> commands,
-               const DenseSet<Operation *> &gathered) {
+               const DenseMap<Operation *, size_t> &gathered) {
   DenseSet<Operation *> decoded, others;
   for (Operation *command : commands) {
     auto launch = dyn_cast<LaunchOp>(command);
@@ -72,7 +63,7 @@ decodedBuffers(ArrayRef<Operation *> commands,
 }
 
 static BufferCategory purposeOf(BufferOp buffer,
-                                const DenseSet<Operation *> &gathered,
+                                const DenseMap<Operation *, size_t> &gathered,
                                 const DenseSet<Operation *> &decoded) {
   if (buffer.getArena() == Arena::Workspace)
     return BufferCategory::Workspace;
@@ -121,7 +112,7 @@ EntryTimeline qlora::timelineOf(EntryOp entry, const CommandTimes *times) {
   timeline.commands = commandsOf(entry);
   if (times)
     timeline.spans = times->of(entry);
-  DenseSet<Operation *> gathered = gatheredBuffers(timeline.commands);
+  const auto gathered = gatheredBuffers(timeline.commands);
   DenseSet<Operation *> decoded = decodedBuffers(timeline.commands, gathered);
   for (auto [buffer, first, last] : livesOf(entry)) {
     Arena arena = BufferOp(buffer).getArena();

@@ -72,18 +72,29 @@ SmallVector<Value> qlora::buffersWritten(Operation *command) {
   return written;
 }
 
-BufferOp qlora::gatheredBy(Operation *command) {
-  Value target, source;
-  if (auto gather = dyn_cast<CollectiveOp>(command))
-    target = gather.getTarget(), source = gather.getSource();
-  else if (auto copy = dyn_cast<CopyOp>(command))
-    target = copy.getTarget(), source = copy.getSource();
-  if (!source || rootOf(target).getArena() != Arena::Activation)
-    return {};
+/// Whether what a command brings is of a weight, or of what is `gathered` already.
+static bool isOfWeights(Value source,
+                        const DenseMap<Operation *, size_t> &gathered) {
   const Arena from = rootOf(source).getArena();
-  const bool isOfWeights = from == Arena::Frozen || from == Arena::Trainable ||
-                           from == Arena::Rounded || from == Arena::Host;
-  return isOfWeights ? rootOf(target) : BufferOp();
+  return from == Arena::Frozen || from == Arena::Trainable ||
+         from == Arena::Rounded || from == Arena::Host ||
+         gathered.contains(rootOf(source));
+}
+
+DenseMap<Operation *, size_t>
+qlora::gatheredBuffers(ArrayRef<Operation *> commands) {
+  DenseMap<Operation *, size_t> gathered;
+  for (auto [position, command] : llvm::enumerate(commands)) {
+    Value target, source;
+    if (auto gather = dyn_cast<CollectiveOp>(command))
+      target = gather.getTarget(), source = gather.getSource();
+    else if (auto copy = dyn_cast<CopyOp>(command))
+      target = copy.getTarget(), source = copy.getSource();
+    if (source && rootOf(target).getArena() == Arena::Activation &&
+        isOfWeights(source, gathered))
+      gathered[rootOf(target)] = position;
+  }
+  return gathered;
 }
 
 ByteRange qlora::rangeOf(Value buffer) {

@@ -33,9 +33,11 @@ llvm::SmallVector<BufferAccess> accessesOf(mlir::Operation *command);
 /// Those that it may write.
 llvm::SmallVector<mlir::Value> buffersWritten(mlir::Operation *command);
 
-/// The buffer that a command gathers a weight into, from the pieces of
-/// ranks or from host memory; null where it does anything else.
-program::BufferOp gatheredBy(mlir::Operation *command);
+/// The buffers that weights are gathered into, from the pieces of ranks or from
+/// host memory, or from there by way of a card's own, and the positions of the
+/// commands that do.
+llvm::DenseMap<mlir::Operation *, size_t>
+gatheredBuffers(llvm::ArrayRef<mlir::Operation *> commands);
 
 /// The bytes of a buffer: of an arena, or of a program.buffer that has no place
 /// in one yet. Of one in pieces, those of all ranks' pieces.

@@ -32,10 +32,8 @@ class AheadIssuer {
 public:
   AheadIssuer(EntryOp entry, const SymbolTable &symbols,
               const DeviceProfile &device)
-      : commands(commandsOf(entry)), symbols(symbols), device(device) {
-    for (auto [position, command] : llvm::enumerate(commands))
-      if (BufferOp buffer = gatheredBy(command))
-        gathered[buffer] = position;
+      : commands(commandsOf(entry)), symbols(symbols), device(device),
+        gathered(gatheredBuffers(commands)) {
     size_t count = 0;
     for (Operation &op : entry.getBody().front())
       order[&op] = 2 * ++count;
@@ -57,8 +55,7 @@ private:
   const SymbolTable &symbols;
   const DeviceProfile &device;
   DenseSet<Operation *> ahead;
-  /// Buffers that frozen weights are gathered into, and where.
-  DenseMap<Operation *, size_t> gathered;
+  const DenseMap<Operation *, size_t> gathered;
   /// Of all ops of the block, as they move: an even number where an op began, and
   /// the one before that of its place where it went. (MLIR numbers a block anew
   /// after every few moves.)

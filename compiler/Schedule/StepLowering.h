@@ -66,8 +66,8 @@ struct BufferPieces {
 };
 
 /// Lowers one step, whose values are where StepMemory has them; accumulate steps
-/// become ACCUMULATE_LAST. Commands are written in StepLowering.cpp, buffers made
-/// in StepBuffers.cpp.
+/// become ACCUMULATE_LAST. Commands are written in StepLowering.cpp, those between
+/// ranks and over the bus in LowerExchanges.cpp, buffers made in StepBuffers.cpp.
 class StepLowering {
 public:
   /// `tokens` is that of the largest variant.

@@ -57,16 +57,16 @@ class Model_Together<string mnemonic>
 def Model_AllGatherOp : Model_Together<"all_gather"> {
   let summary = "the rows of all ranks, in the order of ranks";
   let description = [{
-    (C1) the first dimension of the result is a multiple of x's, and all else the
-    same.
+    (C1) the result has a multiple of x's rows, in lines of any length, and all
+    else is the same.
   }];
 }
 
 def Model_ReduceScatterOp : Model_Together<"reduce_scatter"> {
   let summary = "the sum over the ranks of this rank's rows";
   let description = [{
-    (C1) the first dimension of x is a multiple of the result's, and all else the
-    same. (C2) the elements are f32, bf16 or f16.
+    (C1) x has a multiple of the result's rows, in lines of any length, and all
+    else is the same. (C2) the elements are f32, bf16 or f16.
   }];
 }
 

@@ -47,13 +47,15 @@ WeightPieceOp::verifySymbolUses(SymbolTableCollection &symbols) {
          << type << ", but got " << getParameterAttr();
 }
 
-/// Whether `all` has the rows of several ranks that have `own` each.
+/// Whether `all` has the rows of several ranks that have `own` each, in lines of
+/// whatever length.
 static bool areRowsOf(Value own, Value all) {
   RankedTensorType one = tensorOf(own), many = tensorOf(all);
   return one.getRank() == many.getRank() &&
          one.getElementType() == many.getElementType() &&
-         one.getShape().drop_front() == many.getShape().drop_front() &&
-         many.getDimSize(0) % one.getDimSize(0) == 0;
+         (one.getRank() == 1 || columnsOf(own) == columnsOf(all)) &&
+         one.getNumElements() > 0 &&
+         many.getNumElements() % one.getNumElements() == 0;
 }
 
 static LogicalResult verifyTogether(Operation *op, Value own, Value all) {

@@ -372,7 +372,7 @@ static LogicalResult reverse(SplitOp split, Tape &tape) {
   }
   tape.add(split.getWhole(),
            ConcatOp::create(b, split.getLoc(), split.getWhole().getType(),
-                            parts));
+                            parts, split.getRows()));
   return success();
 }
 

@@ -79,7 +79,7 @@ enum qlora_arena_kind {
   QLORA_ARENA_INPUT = 7,     /* what the runtime writes before each entry */
   QLORA_ARENA_RESULT = 8,    /* what the runtime reads after an entry */
   QLORA_ARENA_HOST = 9,      /* frozen weights too, of which kernels read single
-                                 rows, and commands copy the whole: on a card
+                                 rows, and commands copy all that is there: on a card
                                  pinned host memory that its kernels read over
                                  the bus, elsewhere ordinary memory. Not part of
                                  a memory limit */

@@ -143,8 +143,7 @@ static Status checkPiece(const qlora_module &m, const qlora_parameter &p) {
   if (p.piece % QLORA_PIECE_ALIGNMENT != 0 || end < p.bytes ||
       p.piece < (end + ranks - 1) / ranks || ranks == 1 ||
       (isRange ? p.first % (dtypeBits(static_cast<qlora_dtype>(p.dtype)) / 8)
-               : p.first) != 0 ||
-      !(isRange || isFrozenArena(kind)))
+               : p.first) != 0)
     return damaged("{} pieces of {} bytes, in the {} arena", ranks, p.piece,
                    arenaKindName(kind));
   return Status::ok();

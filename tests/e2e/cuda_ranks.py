@@ -7,7 +7,8 @@
 
   split    1, 2 and 4 ranks have the same losses, with graphs and without
   seeds    2 ranks have the same losses, bit for bit, in every order that
-           streams may run, and with graphs and without
+           streams may run, and with graphs and without, and with a base in
+           pieces on their hosts
   labels   the same where each micro-batch has another share of labels, so that
            ranks alone would choose other graphs, and where hosts are late
   kinds    a card of 8.0 and one of 9.0 train together
@@ -185,6 +186,9 @@ def main():
             failed += check_kinds(case, ranks.losses(2))
             failed += check_plans(options.tools, work)
             failed += check_ends(ranks)
+            failed += check_seeds(Ranks(Case(
+                options.tools, options.case, work,
+                flags=("--parallel", "fsdp=2", "--offload", "base"))))
         except Failure as failure:
             print(f"FAIL {failure}")
             failed = 1

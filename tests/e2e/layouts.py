@@ -48,9 +48,11 @@ LENGTH, ROWS = 16, 2
 # Ranks, their mesh, accumulations, and flags: all steps have 8 rows.
 ALONE = (1, "", 4)
 PARTS = ("--num-virtual-stages-per-pipeline-rank", "2")
+TOKENS = ("--sequence-parallel", "true")
 LAYOUTS = {
     "tp": ((2, "tp=2", 4), (4, "tp=4", 4), (4, "fsdp=2,tp=2", 2),
-           (4, "zero1=2,tp=2", 2), (4, "zero2=2,tp=2", 2), (4, "tp=2", 2)),
+           (4, "zero1=2,tp=2", 2), (4, "zero2=2,tp=2", 2),
+           (4, "tp=4", 4, *TOKENS), (4, "tp=2", 2)),
     "cp": ((2, "cp=2", 4), (4, "cp=4", 4), (8, "cp=8", 4),
            (4, "cp=2,fsdp=4,zero1=4", 2),
            (2, "cp=2,fsdp=2", 4), (4, "cp=2,fsdp=4,zero2=4", 2),

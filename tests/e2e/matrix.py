@@ -35,6 +35,8 @@ GOLDENS = {
     "zero1": ("--ranks", "2", MESH("zero1=2")),
     "zero2": ("--ranks", "2", MESH("zero2=2")),
     "tp": ("--parallel", "tp=2"),
+    "tp by tokens": ("--parallel", "tp=2",
+                     "--compile-flag=--sequence-parallel=true"),
     "tp x dp": ("--ranks", "2", "--parallel", "tp=2"),
     "cp": ("--parallel", "cp=2"),
     "cp 8": ("--parallel", "cp=8"),

@@ -389,7 +389,7 @@ def chosen_layouts(tools, folder):
     chosen, rows = layouts(tools, folder, module, "--ranks", "2",
                            "--memory-limit", "8GiB")
     whole, pieces = rows["none"], rows["fsdp=2"]
-    assert chosen == "fsdp=2" and whole["fits"], rows
+    assert chosen.startswith("fsdp=2") and whole["fits"], rows
     assert whole["step_seconds"] > 1.05 * pieces["step_seconds"], rows
     said = auto(tools, folder, module, "--ranks", "2", "--memory-limit", "1GiB",
                 code=1)

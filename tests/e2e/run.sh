@@ -41,7 +41,11 @@ commands() {
   goldens --target cuda --ranks 1 --compile-flag=--offload=base,optimizer \
     llama-nf4 qwen3-ranks llama-embed-tied gptoss-mxfp4
   goldens --target cuda --ranks 2 --compile-flag=--parallel=fsdp=2 \
-    --compile-flag=--offload=base mixtral-balance llama-embed-tied
+    --compile-flag=--offload=base mixtral-balance llama-embed-tied qwen3-ranks
+  for mesh in ep=2 fsdp=2,ep=2; do
+    goldens --target cuda --ranks 2 --compile-flag=--parallel=$mesh \
+      --compile-flag=--offload=base mixtral-balance
+  done
   for axis in tp cp pp; do
     goldens --target cuda --parallel $axis=2 --compile-flag=--offload=base \
       qwen3-ranks
@@ -152,6 +156,12 @@ layouts() {
   run layouts.py --target cuda qwen3moe
   goldens --parallel tp=2 qwen3-ranks phi3-nf4 llama-full mixtral llama-dpo \
     llama-lora-bias gpt2-bias-all llama-int8
+  for mesh in tp=2 tp=2,pp=2 tp=2,cp=2; do
+    goldens --parallel $mesh --compile-flag=--sequence-parallel=true \
+      qwen3-ranks gptoss llama-dpo
+  done
+  goldens --parallel tp=2 --compile-flag=--sequence-parallel=true --target cuda \
+    --bf16 qwen3-ranks phi3-nf4
   goldens --parallel tp=2 --target cuda --bf16 qwen3-ranks phi3-nf4 mixtral \
     llama-int8
   # Lines.
@@ -189,7 +199,7 @@ layouts() {
   goldens --parallel cp=2,pp=2 llama-dropout llama-dpo gptoss
   goldens --parallel fsdp=2,tp=2,cp=2 gptoss
   for mesh in zero2=2,tp=2 fsdp=2,tp=2 zero2=2,pp=2 fsdp=2,pp=2 \
-    zero2=2,tp=2,pp=2; do
+    zero2=2,tp=2,pp=2 fsdp=2,tp=2,pp=2; do
     goldens --ranks 2 --parallel $mesh llama-full llama-embed-tied
   done
   goldens --parallel pp=2 \

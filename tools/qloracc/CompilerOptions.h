@@ -58,6 +58,10 @@ inline constexpr OptionRow kCompilerOptions[] = {
      "rows of the embedding and of the head, for the tokens of all; auto: where "
      "that takes less memory than the table",
      "", "auto true false"},
+    {"sequence_parallel", OptionType::kBool, "false", OptionScope::kProgram,
+     "Kernels and passes",
+     "with --parallel tp, each rank computes and keeps its part of the tokens "
+     "where there are no products (norms, residuals), as Megatron-LM does"},
     {"copied_activations", OptionType::kChoice, "auto", OptionScope::kProgram,
      "Kernels and passes",
      "with --offload activations, which are copied: as many as the bus carries "

@@ -113,9 +113,13 @@ static std::string titleOf(const ParallelMesh &mesh, int64_t ranks) {
 }
 
 static std::string reasonOf(const Layout &layout, const Layout &chosen,
-                            const Layout *fastest, int64_t limit) {
+                            const Layout *fastest, int64_t limit,
+                            int64_t hostLimit) {
   if (!layout.refusal.empty())
     return layout.refusal;
+  if (hostLimit > 0 && layout.plan.hostBytes > hostLimit)
+    return fmt::format("does not fit the host by {}",
+                       formatBytes(layout.plan.hostBytes - hostLimit));
   if (!layout.plan.fits)
     return fmt::format("does not fit by {}{}",
                        formatBytes(layout.plan.bytes - limit),
@@ -197,7 +201,8 @@ static LogicalResult findLayout(ModuleOp model, CompilerSettings &settings,
   const Layout &chosen = chosenOf(layouts);
   for (Layout &layout : layouts)
     layout.reason =
-        reasonOf(layout, chosen, fastest, settings.compile.memoryLimit);
+        reasonOf(layout, chosen, fastest, settings.compile.memoryLimit,
+                 settings.compile.hostMemoryLimit);
   for (const Status &status : {setLayout(settings, chosen.mesh),
                                setBatch(settings, chosen.batch)})
     if (!status.isOk())

@@ -278,6 +278,7 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
   c.dequantForm = own.text("dequant");
   c.divideTables = own.text("divide_tables");
   c.copiedActivations = own.text("copied_activations");
+  c.sequenceParallel = own.boolean("sequence_parallel");
   c.maxBuckets = own.integer("max_buckets");
   c.remarks = own.boolean("remarks");
   if (c.checkpointing && c.loraActivations == "int8")
@@ -310,6 +311,10 @@ Status fillCodegen(const Options &own, CompilerSettings &settings) {
     return Status::invalid("--emit=cpp shows the kernels of --target cpu; "
                            "write --emit={}",
                            codegen.target);
+  if (settings.compile.sequenceParallel && settings.compile.tensorRanks == 1)
+    return Status::invalid("--sequence-parallel divides what ranks of tp do "
+                           "between products; add --parallel tp=N, or leave it "
+                           "out");
   return checkOffload(settings);
 }
 

@@ -8,6 +8,8 @@
 #include "compiler/Schedule/EntryBuffers.h"
 #include "runtime/Base/StepRows.h"
 
+#include <utility>
+
 using namespace mlir;
 
 namespace qlora {
@@ -37,6 +39,8 @@ FailureOr<StepPlan> planStep(ModuleOp model, const CompilerSettings &settings,
                              const DeviceProfile &device) {
   CompileOptions options = settings.compile;
   options.remarks = false;
+  // What is above it is no error here.
+  const int64_t hostLimit = std::exchange(options.hostMemoryLimit, 0);
   OwningOpRef<ModuleOp> program = model.clone();
   Driver driver(*model.getContext(), options);
   // Warnings are those of the compile, and there once.
@@ -48,9 +52,14 @@ FailureOr<StepPlan> planStep(ModuleOp model, const CompilerSettings &settings,
   if (failed(fits))
     return failure();
   StepPlan plan;
-  plan.fits = *fits;
-  plan.bytes = *fits ? plannedBytes(*program) : driver.smallestBytes();
-  if (*fits && failed(predict(*program, settings, device, plan)))
+  if (!*fits) {
+    plan.bytes = driver.smallestBytes();
+    return plan;
+  }
+  plan.bytes = plannedBytes(*program);
+  plan.hostBytes = plannedHostBytes(*program);
+  plan.fits = hostLimit <= 0 || plan.hostBytes <= hostLimit;
+  if (failed(predict(*program, settings, device, plan)))
     return failure();
   return plan;
 }

@@ -14,8 +14,9 @@
 namespace qlora {
 
 struct StepPlan {
-  bool fits = false;
+  bool fits = false; ///< both limits
   int64_t bytes = 0; ///< of a rank; of the smallest plan where none fits
+  int64_t hostBytes = 0; ///< pinned, of a plan within --memory-limit
   // Predicted, on `ranks` ranks of the settings; 0 where none fits.
   double rowSeconds = 0; ///< a row of the largest micro-batch
   StepSeconds step;

@@ -309,6 +309,22 @@ TEST(ModuleLoader, RefusesPieces) {
   EXPECT_REFUSED(t.header.update_pieces = 0, "updates divided among 0 ranks");
 }
 
+/// Of a frozen weight, as it lies in memory of the host.
+void moveToHost(DemoTables &t) {
+  t.arenas[t.parameters[0].arena].kind = QLORA_ARENA_HOST;
+  t.parameters[0].piece = 64;
+  t.header.shards = 2;
+}
+
+TEST(ModuleLoader, RefusesPiecesOnTheHost) {
+  EXPECT_REFUSED(moveToHost(t); t.header.shards = 1,
+                 "1 pieces of 64 bytes, in the host arena");
+  EXPECT_REFUSED(moveToHost(t); t.parameters[0].shape[0] = 12;
+                 t.parameters[0].bytes = 192,
+                 "2 pieces of 64 bytes, in the host arena");
+  EXPECT_REFUSED(moveToHost(t); t.parameters[0].piece = 128, "of an arena of");
+}
+
 /// What is trained, of which two ranks have half each.
 void divideTrained(DemoTables &t) {
   t.header.trained_pieces = 2;

@@ -1,0 +1,211 @@
+// SPDX-License-Identifier: MIT
+
+// shard-sequence: between products that ranks share each has a part of the tokens.
+//
+//   %p = model.linear %a, %wo : [B, T, C]             // a summand
+//   %y = model.all_sum %p
+//   %z = model.add %h, %y
+//   %x = model.rms_norm %z, %w
+//   %u = model.linear %x, %wu                         // a slice
+//
+// becomes, for two ranks,
+//
+//   %p = model.linear %a, %wo
+//   %y = model.reduce_scatter %p : [1, B T / 2, C]    // the sums of its tokens
+//   %z = model.add %h, %y
+//   %n = model.rms_norm %z, %w
+//   %x = model.all_gather %n : [B, T, C]
+//   %u = model.linear %x, %wu
+//
+// That is sequence parallelism (Korthikanti et al., 2022). It sends what the sum
+// would, computes an N-th of what stands between two products, and keeps an N-th
+// of it for the backward; what is gathered can be gathered again there.
+//
+// A part are tokens that follow each other, of one line or of several, so that
+// ops may do there what they do for each token by itself; masks of dropout are
+// numbered by tokens, and stay with all of them. What all ranks have whole, as
+// embeddings, each takes its own tokens of.
+
+#include "compiler/Decisions.h"
+#include "compiler/Graph/RankParts.h"
+#include "compiler/Passes.h"
+#include "dialects/Program/Program.h"
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+
+using namespace mlir;
+using namespace qlora;
+using namespace qlora::model;
+
+namespace qlora {
+#define GEN_PASS_DEF_SHARDSEQUENCE
+#include "compiler/Passes.h.inc"
+} // namespace qlora
+
+namespace {
+
+class ShardSequencePass
+    : public qlora::impl::ShardSequenceBase<ShardSequencePass> {
+  void runOnOperation() override;
+};
+
+/// One forward function.
+class TokenSharing {
+public:
+  TokenSharing(func::FuncOp function, int64_t ranks)
+      : function(function), ranks(ranks),
+        tokens(tensorOf(function.getArgument(0)).getShape()) {}
+
+  LogicalResult run();
+  int64_t sums = 0, gathers = 0; ///< sums that were scattered, and all gathers
+
+private:
+  void scatter(AllSumOp sum);
+  void shareOp(Operation *op);
+  Value ownOf(Value whole, Operation *reader);
+  Value wholeOf(Value own, Operation *reader);
+  bool canShare(Operation *op) const;
+  bool isOfTokens(Value value) const;
+  RankedTensorType ownType(Value whole) const;
+
+  func::FuncOp function;
+  const int64_t ranks;
+  const ArrayRef<int64_t> tokens; ///< [B, T] of a micro-batch
+  DenseMap<Value, Type> shared; ///< of this rank's tokens, and the types of all
+  DenseMap<Value, Value> whole, own;
+};
+
+} // namespace
+
+/// [B, T, ...].
+bool TokenSharing::isOfTokens(Value value) const {
+  return tensorOf(value).getRank() > 2 &&
+         tensorOf(value).getShape().take_front(2) == tokens;
+}
+
+RankedTensorType TokenSharing::ownType(Value whole) const {
+  SmallVector<int64_t> shape(tensorOf(whole).getShape());
+  shape[1] = shape[0] * shape[1] / ranks;
+  shape[0] = 1;
+  return tensorOf(whole).clone(shape);
+}
+
+/// Whether an op does for each token what it does for it alone, of tokens of which
+/// this rank has its own or can take them.
+bool TokenSharing::canShare(Operation *op) const {
+  return isa<RowOp>(op) && !op->hasTrait<TrainingOnly>() &&
+         !op->hasTrait<AddsTokens>() &&
+         llvm::all_of(op->getOperands(), [&](Value operand) {
+           return shared.contains(operand) ||
+                  operand.getDefiningOp<WeightOp>() || isOfTokens(operand);
+         }) &&
+         llvm::all_of(op->getResults(),
+                      [&](Value result) { return isOfTokens(result); });
+}
+
+/// Of what all ranks have: what each of them sends this one of its tokens is the
+/// same, so that the first is taken.
+Value TokenSharing::ownOf(Value value, Operation *reader) {
+  Value &made = own[value];
+  if (made)
+    return made;
+  StageCopier stage(reader);
+  OpBuilder b(reader);
+  b.setListener(&stage);
+  const RankedTensorType type = ownType(value);
+  const RankedTensorType block =
+      RankedTensorType::get({1, type.getNumElements()}, type.getElementType());
+  auto blocks = AllToAllOp::create(
+      b, reader->getLoc(), withLength(block, 0, ranks), value, Ranks::TP);
+  auto split =
+      SplitOp::create(b, reader->getLoc(), SmallVector<Type>(ranks, block),
+                      blocks.getResult(), /*rows=*/true);
+  return made = SwapBlocksOp::create(b, reader->getLoc(), type,
+                                     split.getParts().front(), 1, 1);
+}
+
+Value TokenSharing::wholeOf(Value value, Operation *reader) {
+  Value &made = whole[value];
+  if (made)
+    return made;
+  OpBuilder b(reader);
+  auto gather = AllGatherOp::create(b, reader->getLoc(), shared.lookup(value),
+                                    value, Ranks::TP);
+  copyStage(reader, gather);
+  ++gathers;
+  return made = gather;
+}
+
+/// Where what is made of the sum can be made of a part of it.
+void TokenSharing::scatter(AllSumOp sum) {
+  const bool isWorthIt =
+      sum.getRanks() == Ranks::TP && isOfTokens(sum.getResult()) &&
+      llvm::any_of(sum->getUsers(), [&](Operation *user) {
+        return canShare(user);
+      });
+  if (!isWorthIt)
+    return;
+  OpBuilder b(sum);
+  auto part = ReduceScatterOp::create(
+      b, sum.getLoc(), ownType(sum.getResult()), sum.getX(), Ranks::TP);
+  copyStage(sum, part);
+  shared[part.getResult()] = sum.getType();
+  sum.getResult().replaceAllUsesWith(part.getResult());
+  sum.erase();
+  ++sums;
+}
+
+void TokenSharing::shareOp(Operation *op) {
+  const auto isShared = [&](Value value) { return shared.contains(value); };
+  if (llvm::none_of(op->getOperands(), isShared))
+    return;
+  const bool isPart = canShare(op);
+  for (OpOperand &operand : op->getOpOperands()) {
+    if (isPart && isOfTokens(operand.get()) && !isShared(operand.get()))
+      operand.set(ownOf(operand.get(), op));
+    else if (!isPart && isShared(operand.get()))
+      operand.set(wholeOf(operand.get(), op));
+  }
+  if (!isPart)
+    return;
+  for (Value result : op->getResults()) {
+    shared[result] = result.getType();
+    result.setType(ownType(result));
+  }
+}
+
+LogicalResult TokenSharing::run() {
+  if (tokens[0] * tokens[1] % ranks)
+    return function.emitError("a micro-batch has ")
+           << tokens[0] << " x " << tokens[1] << " tokens, which " << ranks
+           << " ranks cannot share equally; give another "
+              "--per-device-train-batch-size or --max-length, or leave "
+              "--sequence-parallel out";
+  for (Operation &op : llvm::make_early_inc_range(function.front())) {
+    if (auto sum = dyn_cast<AllSumOp>(op))
+      scatter(sum);
+    else
+      shareOp(&op);
+  }
+  return success();
+}
+
+void ShardSequencePass::runOnOperation() {
+  const int64_t ranks = program::tensorRanksOf(getOperation());
+  if (ranks == 1)
+    return;
+  int64_t sums = 0, gathers = 0;
+  for (auto function : getOperation().getOps<func::FuncOp>()) {
+    TokenSharing sharing(function, ranks);
+    if (failed(sharing.run()))
+      return signalPassFailure();
+    sums = std::max(sums, sharing.sums);
+    gathers = std::max(gathers, sharing.gathers);
+  }
+  recordDecision(getOperation(), getArgument(),
+                 Facts(&getContext())
+                     .add("ranks", ranks)
+                     .add("scattered", sums)
+                     .add("gathers", gathers)
+                     .get());
+}

@@ -21,6 +21,8 @@ using namespace qlora;
 
 /// Attempts to fit a plan: each lowers the last peak by the last overshoot.
 static constexpr int kMaxAttempts = 8;
+/// The part of what weights may fill that their places take beside them.
+static constexpr int64_t kLostToPacking = 64;
 /// A budget that no choice meets: asks for the lowest peak.
 static constexpr int64_t kLeastBudget = 1;
 /// A plan that gives up everything is within a few percent of the smallest:
@@ -303,8 +305,23 @@ LogicalResult Driver::joinIfRoomy(ModuleOp step, OwningOpRef<ModuleOp> &best) {
   return success();
 }
 
+/// What is left of the limit goes to weights that are there decoded, or, where they
+/// would come from other ranks or the host, as they are stored: what is gathered
+/// would travel as numbers.
+LogicalResult Driver::keepWeights(ModuleOp step, OwningOpRef<ModuleOp> &best) {
+  MemoryBudget roomy = chosen;
+  const int64_t left = options.memoryLimit - plannedBytes(*best);
+  if (options.shards > 1 || chosen.offloadBase)
+    roomy.stayingBytes = left - left / kLostToPacking;
+  else if (!chosen.onlyPanels && options.dequantForm == "auto")
+    roomy.residentBytes = left;
+  return roomy.stayingBytes > 0 || roomy.residentBytes > 0
+             ? tryBudget(step, roomy, best)
+             : success();
+}
+
 /// Chooses a budget within the limit; what is left of it goes to large
-/// workspaces, then to resident weights.
+/// workspaces, then to weights.
 LogicalResult Driver::fitMemory(ModuleOp step) {
   OwningOpRef<ModuleOp> best;
   chosen.workspaces = WorkspaceSize::kModest;
@@ -337,14 +354,7 @@ LogicalResult Driver::fitMemory(ModuleOp step) {
   if (traits.hasRoomyKernels && chosen.workspaces == WorkspaceSize::kModest &&
       failed(tryBudget(step, roomy, best)))
     return failure();
-  roomy = chosen;
-  roomy.residentBytes = options.memoryLimit - plannedBytes(*best);
-  // What is gathered would travel as numbers.
-  if (roomy.residentBytes > 0 && !roomy.onlyPanels &&
-      options.dequantForm == "auto" && options.shards == 1 &&
-      !chosen.offloadBase)
-    return tryBudget(step, roomy, best);
-  return success();
+  return keepWeights(step, best);
 }
 
 /// Erases steps that are smaller than others; true where there were some.

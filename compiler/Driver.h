@@ -46,6 +46,8 @@ private:
   mlir::LogicalResult refuseHopeless(mlir::ModuleOp step);
   mlir::LogicalResult tryBudget(mlir::ModuleOp step, const MemoryBudget &budget,
                                 mlir::OwningOpRef<mlir::ModuleOp> &best);
+  mlir::LogicalResult keepWeights(mlir::ModuleOp step,
+                                  mlir::OwningOpRef<mlir::ModuleOp> &best);
   mlir::LogicalResult joinIfRoomy(mlir::ModuleOp step,
                                   mlir::OwningOpRef<mlir::ModuleOp> &best);
   mlir::LogicalResult shrink(mlir::ModuleOp step,

@@ -225,6 +225,7 @@ static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
   shards.keepTrained = options.trainedPieces > 1;
   shards.offloadTables = budget.offloadTables;
   shards.offloadBase = budget.offloadBase;
+  shards.room = budget.stayingBytes;
   pm.addPass(createAssignShards(shards));
   // Last of those that need single row ops; makes all of them `model.rows`.
   FuseRowsOptions rows;

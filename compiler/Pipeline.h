@@ -103,6 +103,7 @@ struct CompileOptions {
 struct MemoryBudget {
   int64_t activationBytes = 0; ///< 0: no limit
   int64_t residentBytes = 0;
+  int64_t stayingBytes = 0; ///< of a base that would come from elsewhere
   int64_t chunks = 0; ///< of a batch, to look at fewer of them; 0: all
   bool siblingsApart = false; ///< no joined GEMMs: what is joined lives longer
   WorkspaceSize workspaces = WorkspaceSize::kLarge;

@@ -69,12 +69,14 @@ private:
   using GroupsOfWeights = llvm::MapVector<Gathered, SmallVector<GatherGroup>>;
 
   void divideParameters();
+  void keepGathers();
   GroupsOfWeights groupsIn(StepOp step) const;
   void gatherIn(StepOp step);
   void recordFacts();
 
   bool isKept(Attribute parameter) const {
-    return keepTrained && trained.contains(parameter);
+    return kept.contains(parameter) ||
+           (keepTrained && trained.contains(parameter));
   }
   /// Whether a gather has to make it whole on the card.
   bool isGathered(Attribute parameter, OpOperand &use) const {
@@ -82,9 +84,30 @@ private:
            (onHost.contains(parameter) && !isReadByRows(use));
   }
 
-  /// Names of parameters in pieces, and of those in host memory.
-  DenseSet<Attribute> divided, trained, onHost;
+  /// Names of parameters in pieces, of those in host memory, and of frozen ones
+  /// that are gathered once.
+  DenseSet<Attribute> divided, trained, onHost, kept;
   int64_t wholeBytes = 0, pieceBytes = 0, hostBytes = 0, gathers = 0;
+  int64_t stayingBytes = 0, keptBytes = 0; ///< in the room
+};
+
+/// Room for some of many weights, spread evenly over them: so every layer's
+/// travel as long, and hides behind the one before.
+class Spread {
+public:
+  Spread(int64_t room, int64_t all)
+      : share(all > 0 ? std::min(1.0, double(room) / double(all)) : 0) {}
+
+  bool takes(int64_t bytes) {
+    credit += share * double(bytes);
+    const bool isTaken = credit >= double(bytes);
+    credit -= isTaken ? double(bytes) : 0;
+    return isTaken;
+  }
+
+private:
+  const double share;
+  double credit = 0;
 };
 
 } // namespace
@@ -125,35 +148,66 @@ void AssignShardsPass::divideParameters() {
   // Of these there are whole ones on the host alone; a table that is in pieces
   // already has its rows read where they are.
   const llvm::StringSet<> rows = readByRows(getOperation());
+  const auto isWhole = [&](ParameterOp parameter) {
+    return shards == 1 || !canBeDivided(parameter) || isPart(parameter);
+  };
+  // That of a table has whole rows.
+  const auto ownBytes = [&](ParameterOp parameter) -> int64_t {
+    const int64_t bytes = tensorBytes(parameter.getTensorType());
+    return isWhole(parameter)
+               ? bytes
+               : parameter.getPiece().value_or(llvm::alignTo(
+                     llvm::divideCeil(bytes, shards), QLORA_PIECE_ALIGNMENT));
+  };
+  const auto mayStay = [&](ParameterOp parameter) {
+    return offloadBase && !parameter.getTrainable() && !parameter.getPiece() &&
+           canBeDivided(parameter) && !rows.contains(parameter.getSymName());
+  };
+  int64_t moving = 0;
+  for (auto parameter : getOperation().getOps<ParameterOp>())
+    moving += mayStay(parameter) ? ownBytes(parameter) : 0;
+  Spread onCard(room, moving);
   for (auto parameter : getOperation().getOps<ParameterOp>()) {
+    const auto name = FlatSymbolRefAttr::get(parameter.getSymNameAttr());
     if (parameter.getTrainable()) {
       if (parameter.getPiece())
-        trained.insert(FlatSymbolRefAttr::get(parameter.getSymNameAttr()));
+        trained.insert(name);
       continue;
     }
+    const int64_t own = ownBytes(parameter);
+    const bool isStaying = mayStay(parameter) && onCard.takes(own);
+    stayingBytes += isStaying ? own : 0;
     const bool isTable = tables.contains(parameter.getSymName());
-    const int64_t bytes = tensorBytes(parameter.getTensorType());
     const bool isMoved =
-        !parameter.getPiece() &&
+        !isStaying && !parameter.getPiece() &&
         (isTable || (offloadBase && canBeDivided(parameter)));
     if (isMoved) {
       parameter.setOnHost(true);
-      onHost.insert(FlatSymbolRefAttr::get(parameter.getSymNameAttr()));
+      onHost.insert(name);
     }
-    if (shards == 1 || !canBeDivided(parameter) || isPart(parameter) ||
+    if (isWhole(parameter) ||
         (isMoved && rows.contains(parameter.getSymName()))) {
-      hostBytes += isMoved ? bytes : 0;
+      hostBytes += isMoved ? tensorBytes(parameter.getTensorType()) : 0;
       continue;
     }
-    // That of a table has whole rows.
-    const int64_t piece = parameter.getPiece().value_or(llvm::alignTo(
-        llvm::divideCeil(bytes, shards), QLORA_PIECE_ALIGNMENT));
-    parameter.setPiece(piece);
-    divided.insert(FlatSymbolRefAttr::get(parameter.getSymNameAttr()));
-    wholeBytes += bytes;
-    (isMoved ? hostBytes : pieceBytes) += piece;
+    parameter.setPiece(own);
+    divided.insert(name);
+    wholeBytes += tensorBytes(parameter.getTensorType());
+    (isMoved ? hostBytes : pieceBytes) += own;
   }
-  divided.insert_range(trained);
+}
+
+/// Of those in pieces, which are in `divided` without what is trained as yet.
+void AssignShardsPass::keepGathers() {
+  Spread together(room - stayingBytes, wholeBytes);
+  for (auto parameter : getOperation().getOps<ParameterOp>()) {
+    const auto name = FlatSymbolRefAttr::get(parameter.getSymNameAttr());
+    const int64_t bytes = tensorBytes(parameter.getTensorType());
+    if (divided.contains(name) && together.takes(bytes)) {
+      kept.insert(name);
+      keptBytes += bytes;
+    }
+  }
 }
 
 AssignShardsPass::GroupsOfWeights
@@ -210,6 +264,8 @@ void AssignShardsPass::recordFacts() {
                      .add("whole_bytes", wholeBytes)
                      .add("piece_bytes", pieceBytes)
                      .add("host_bytes", hostBytes)
+                     .add("staying_bytes", stayingBytes)
+                     .add("kept_bytes", keptBytes)
                      .add("gathers", gathers)
                      .get());
 }
@@ -218,7 +274,9 @@ void AssignShardsPass::runOnOperation() {
   divided.clear();
   trained.clear();
   onHost.clear();
+  kept.clear();
   wholeBytes = pieceBytes = hostBytes = gathers = 0;
+  stayingBytes = keptBytes = 0;
   if (shards < 1) {
     getOperation().emitError("expects at least one rank for the pieces of the "
                              "base, but got ")
@@ -231,6 +289,8 @@ void AssignShardsPass::runOnOperation() {
     getOperation()->setAttr(program::kShardsAttr,
                             Builder(&getContext()).getI64IntegerAttr(shards));
   divideParameters();
+  keepGathers();
+  divided.insert_range(trained);
   if (!isDivided && onHost.empty())
     return;
   for (auto step : getOperation().getOps<StepOp>())

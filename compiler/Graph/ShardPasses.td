@@ -136,7 +136,9 @@ def AssignShards : Pass<"assign-shards", "::mlir::ModuleOp"> {
     once more in its backward; with `keep-trained` what is trained once a step.
     With `offload-tables` what is read by rows alone stays whole, `on_host`; with
     `offload-base` all of these are there, and those that are not read by rows in
-    pieces, and are gathered from there but for rows.
+    pieces, and are gathered from there but for rows. As many bytes of such weights
+    as there is `room` for stay on the card instead; what is left of it goes to
+    weights in pieces, whose gathers serve the backward too.
   }];
   let dependentDialects = ["::qlora::program::ProgramDialect"];
   let options = [
@@ -148,6 +150,8 @@ def AssignShards : Pass<"assign-shards", "::mlir::ModuleOp"> {
            "frozen weights of two dimensions or more go to the host arena">,
     Option<"keepTrained", "keep-trained", "bool", "false",
            "what is trained is gathered once, and kept for the backward">,
+    Option<"room", "room", "int64_t", "0",
+           "bytes for frozen weights that stay on the card, or once gathered">,
   ];
 }
 

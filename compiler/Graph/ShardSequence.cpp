@@ -23,8 +23,10 @@
 //
 // A part are tokens that follow each other, of one line or of several, so that
 // ops may do there what they do for each token by itself; masks of dropout are
-// numbered by tokens, and stay with all of them. What all ranks have whole, as
-// embeddings, each takes its own tokens of.
+// numbered by tokens, and stay with all of them. Of what all ranks have from the
+// start, as embeddings, each takes its own tokens. What they make whole of gathered
+// tokens, where a module is not divided, stays whole, and so does what is made of
+// it: to divide and gather it again would send more than its sums.
 
 #include "compiler/Decisions.h"
 #include "compiler/Graph/RankParts.h"
@@ -72,6 +74,7 @@ private:
   const int64_t ranks;
   const ArrayRef<int64_t> tokens; ///< [B, T] of a micro-batch
   DenseMap<Value, Type> shared; ///< of this rank's tokens, and the types of all
+  DenseSet<Value> gathered;     ///< all tokens, and what is made of them
   DenseMap<Value, Value> whole, own;
 };
 
@@ -94,10 +97,10 @@ RankedTensorType TokenSharing::ownType(Value whole) const {
 /// this rank has its own or can take them.
 bool TokenSharing::canShare(Operation *op) const {
   return isa<RowOp>(op) && !op->hasTrait<TrainingOnly>() &&
-         !op->hasTrait<AddsTokens>() &&
          llvm::all_of(op->getOperands(), [&](Value operand) {
            return shared.contains(operand) ||
-                  operand.getDefiningOp<WeightOp>() || isOfTokens(operand);
+                  operand.getDefiningOp<WeightOp>() ||
+                  (isOfTokens(operand) && !gathered.contains(operand));
          }) &&
          llvm::all_of(op->getResults(),
                       [&](Value result) { return isOfTokens(result); });
@@ -132,12 +135,14 @@ Value TokenSharing::wholeOf(Value value, Operation *reader) {
   auto gather = AllGatherOp::create(b, reader->getLoc(), shared.lookup(value),
                                     value, Ranks::TP);
   copyStage(reader, gather);
+  gathered.insert(gather.getResult());
   ++gathers;
   return made = gather;
 }
 
 /// Where what is made of the sum can be made of a part of it.
 void TokenSharing::scatter(AllSumOp sum) {
+  gathered.erase(sum.getResult()); // of which each could have its tokens
   const bool isWorthIt =
       sum.getRanks() == Ranks::TP && isOfTokens(sum.getResult()) &&
       llvm::any_of(sum->getUsers(), [&](Operation *user) {
@@ -157,15 +162,18 @@ void TokenSharing::scatter(AllSumOp sum) {
 
 void TokenSharing::shareOp(Operation *op) {
   const auto isShared = [&](Value value) { return shared.contains(value); };
-  if (llvm::none_of(op->getOperands(), isShared))
-    return;
-  const bool isPart = canShare(op);
+  const bool isAny = llvm::any_of(op->getOperands(), isShared);
+  const bool isPart = isAny && canShare(op);
   for (OpOperand &operand : op->getOpOperands()) {
     if (isPart && isOfTokens(operand.get()) && !isShared(operand.get()))
       operand.set(ownOf(operand.get(), op));
     else if (!isPart && isShared(operand.get()))
       operand.set(wholeOf(operand.get(), op));
   }
+  if (!isPart && llvm::any_of(op->getOperands(), [&](Value operand) {
+        return gathered.contains(operand);
+      }))
+    gathered.insert_range(op->getResults());
   if (!isPart)
     return;
   for (Value result : op->getResults()) {
@@ -182,10 +190,9 @@ LogicalResult TokenSharing::run() {
               "--per-device-train-batch-size or --max-length, or leave "
               "--sequence-parallel out";
   for (Operation &op : llvm::make_early_inc_range(function.front())) {
+    shareOp(&op);
     if (auto sum = dyn_cast<AllSumOp>(op))
       scatter(sum);
-    else
-      shareOp(&op);
   }
   return success();
 }

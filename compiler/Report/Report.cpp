@@ -26,8 +26,10 @@ static constexpr size_t kLargest = 8;
 
 /// What was decided for the module.
 static constexpr llvm::StringLiteral kModulePasses[] = {
-    kLayoutDecision, "shard-products", "shard-context",    "shard-experts",
-    "cut-stages",    "plan-dequant",   "bucket-gradients", "select-kernels"};
+    kLayoutDecision,  "shard-products", "shard-context",
+    "shard-experts",  "shard-sequence", "cut-stages",
+    "plan-dequant",   "assign-shards",  "bucket-gradients",
+    "select-kernels"};
 
 static constexpr std::pair<llvm::StringLiteral, ReportFormat> kFormats[] = {
     {".json", ReportFormat::Json},

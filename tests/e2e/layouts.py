@@ -166,7 +166,7 @@ def same(found, wanted, what):
         assert distance <= FINAL * np.linalg.norm(want), (what, name, distance)
 
 
-def check_share(name, mesh, plan):
+def check_share(name, mesh, plan, flags=()):
     """A rank has its part of what is divided, with scales as numbers, and no
     weights stay whole for their blocks; or of each line."""
     share = int(mesh.split(",")[0].split("=")[1])
@@ -185,6 +185,8 @@ def check_share(name, mesh, plan):
         stages = int(re.search(r"pp=(\d+)", mesh)[1])
         assert plan["cut-stages"]["stages"] == stages, plan["cut-stages"]
         return
+    if flags == TOKENS:
+        assert plan["shard-sequence"]["scattered"] > 0, plan["shard-sequence"]
     facts = plan["shard-products"]
     assert facts["ranks"] == share, facts
     assert facts["sliced_bytes"] * share < 1.2 * facts["whole_bytes"], facts
@@ -199,7 +201,7 @@ def family_case(options, name, work):
     layouts = LAYOUTS[options.axis]
     for ranks, mesh, steps, *flags in (layouts[-1:] if options.every > 1
                                        else layouts):
-        check_share(name, mesh, runs.compile(mesh, *flags))
+        check_share(name, mesh, runs.compile(mesh, *flags), tuple(flags))
         what = f"{name}: {ranks} ranks, {mesh} {' '.join(flags)}"
         same(runs.train(ranks, mesh, steps), wanted, what)
         print(f"ok   {what}", flush=True)

@@ -14,9 +14,9 @@
   base in pieces on them: a piece is no more than its part, what is gathered no
   more than a layer, a weight that is used and one that is decoded, and on H200s less than 3 % of a step waits for
   them; on one card the base alone is refused, and what to do is said;
-* it is planned on one card of 24 GB with its base in host memory, T = 512, where
-  copies over the bus take as long as the step, and on two that copy a half each,
-  where these and the gathers do;
+* it is planned on one card of 24 GB with its base in host memory, T = 512, but for
+  what fills the card, where copies over the bus take as long as the step, and on
+  two that copy a half each, where these and the gathers do;
 * an 8B that is trained as a whole is planned on eight cards of 24 GB, each with
   an eighth of its weights, gradients and states, and with four rows on each of
   eight H200s less than 3 % of a step waits;
@@ -264,10 +264,9 @@ def in_stages(tools, folder):
           f"{', '.join(f'{base / 1e9:.1f}' for base in bases)} GB of the base")
 
 
-def on_the_host(tools, folder, layers, tables, ranks):
-    """Cards of 24 GB, whose base is in host memory but for vectors; of several
-    each has its part there, and that of the tables on itself."""
-    whole = layers + (tables if ranks == 1 else 0)
+def on_the_host(tools, folder, whole, ranks):
+    """Cards of 24 GB, whose base is in host memory but for what they have room for;
+    of several each has its part."""
     module, path = (os.path.join(folder, name) for name in ("h.so", "h.json"))
     start = time.monotonic()
     call(f"{tools}/qloracc", os.path.join(folder, "m.mlir"), "-o", module,
@@ -277,16 +276,17 @@ def on_the_host(tools, folder, layers, tables, ranks):
          "--parallel", f"fsdp={ranks}")
     seconds = time.monotonic() - start
     report = read(path)
-    assert report["total_bytes"] <= 24e9, report["arenas"]
-    part = whole / ranks
-    assert 0.99 * part < report["host_bytes"] < 1.01 * part, report["arenas"]
+    assert 23e9 < report["total_bytes"] <= 24e9, report["arenas"]
+    part, moved = whole / ranks, report["host_bytes"]
+    assert (0.99 * part < moved + report["arenas"]["frozen"]
+            < 1.01 * part), report["arenas"]
     said = json.loads(call(f"{tools}/qlora-run", module, "--device", "null:h100",
                            "--gpus", str(ranks), "--log-format", "json"))
     step = said["predictions"][0]
     copies, = (of for of in step["collectives"] if of["group"] == "bus")
     # All but rows of the embedding, forward and backward, the head once; and
     # hidden behind nothing but what the card computes meanwhile.
-    assert 1.8 * part < copies["bytes"] < 2.01 * part, copies
+    assert 1.8 * moved < copies["bytes"] < 2.01 * moved, copies
     travel = sum(of["seconds"] for of in step["collectives"])
     assert step["step_seconds"] < 1.1 * travel, step
     print(f"ok   70B on {ranks} of 24 GB: {report['total_bytes'] / 1e9:.1f} GB, "
@@ -325,8 +325,7 @@ def in_pieces(tools, folder):
               f"gathered; on H200s {100 * waits:.2f} % of a step waits")
     in_stages(tools, large)
     for cards in (1, 2):
-        on_the_host(tools, large, layers * layer * bits,
-                    4 * VOCABULARY * hidden, cards)
+        on_the_host(tools, large, whole, cards)
     said = call(f"{tools}/qloracc", os.path.join(large, "m.mlir"), "-o", module,
                 "--memory-limit", "24GB", *shape, code=1)
     assert "--parallel fsdp=N divides it among N ranks" in said, said

@@ -158,10 +158,12 @@ layouts() {
     llama-lora-bias gpt2-bias-all llama-int8
   for mesh in tp=2 tp=2,pp=2 tp=2,cp=2; do
     goldens --parallel $mesh --compile-flag=--sequence-parallel=true \
-      qwen3-ranks gptoss llama-dpo
+      qwen3-ranks gptoss llama-dpo llama-full
   done
   goldens --parallel tp=2 --compile-flag=--sequence-parallel=true --target cuda \
     --bf16 qwen3-ranks phi3-nf4
+  goldens --parallel tp=2 --compile-flag=--sequence-parallel=true \
+    llama-embed-tied gpt2-bias-all llama-lora-bias mixtral-balance qwen2moe-nf4
   goldens --parallel tp=2 --target cuda --bf16 qwen3-ranks phi3-nf4 mixtral \
     llama-int8
   # Lines.

@@ -95,10 +95,14 @@ static const Layout &chosenOf(ArrayRef<Layout> layouts) {
       return layout.plan.fits &&
              layout.rowSeconds() <= kNoise * fastest->rowSeconds();
     });
+  // Of a plan within --memory-limit the host's bytes are what is too much.
+  const auto bytesOf = [](const Layout &layout) {
+    return std::pair(layout.plan.hostBytes, layout.plan.bytes);
+  };
   const Layout *smallest = nullptr;
   for (const Layout &layout : layouts)
     if (layout.refusal.empty() &&
-        (!smallest || layout.plan.bytes < smallest->plan.bytes))
+        (!smallest || bytesOf(layout) < bytesOf(*smallest)))
       smallest = &layout;
   return *smallest;
 }
@@ -118,8 +122,9 @@ static std::string reasonOf(const Layout &layout, const Layout &chosen,
   if (!layout.refusal.empty())
     return layout.refusal;
   if (hostLimit > 0 && layout.plan.hostBytes > hostLimit)
-    return fmt::format("does not fit the host by {}",
-                       formatBytes(layout.plan.hostBytes - hostLimit));
+    return fmt::format("does not fit the host by {}{}",
+                       formatBytes(layout.plan.hostBytes - hostLimit),
+                       &layout == &chosen ? "; the smallest of all" : "");
   if (!layout.plan.fits)
     return fmt::format("does not fit by {}{}",
                        formatBytes(layout.plan.bytes - limit),

@@ -315,6 +315,11 @@ Status fillCodegen(const Options &own, CompilerSettings &settings) {
     return Status::invalid("--sequence-parallel divides what ranks of tp do "
                            "between products; add --parallel tp=N, or leave it "
                            "out");
+  if (settings.compile.sequenceParallel &&
+      settings.compile.loraActivations == "int8")
+    return Status::invalid("--activation-dtype-for-lora int8 is of what norms "
+                           "make, which --sequence-parallel gathers before "
+                           "adapters read it; leave one of them out");
   return checkOffload(settings);
 }
 

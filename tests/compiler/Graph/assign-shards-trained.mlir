@@ -7,7 +7,7 @@
 // RUN: qlora-opt %s --assign-shards=keep-trained | FileCheck %s --check-prefix=KEPT
 // RUN: qlora-opt %s --assign-shards=keep-trained --schedule-gathers | FileCheck %s --check-prefix=AHEAD
 
-// CHECK: gathers = 4 : i64, host_bytes = 0 : i64, piece_bytes = 0 : i64, shards = 1 : i64, trained = 2 : i64, weights = 0
+// CHECK: gathers = 4 : i64, host_bytes = 0 : i64, kept_bytes = 0 : i64, piece_bytes = 0 : i64, shards = 1 : i64, staying_bytes = 0 : i64, trained = 2 : i64, weights = 0
 // CHECK: %[[W:.*]] = model.gather_weight @w {layer = 0 : i64, rounded} : tensor<128x128xbf16>
 // CHECK-NEXT: model.linear %{{.*}}, %[[W]] {layer = 0
 // CHECK: %[[V:.*]] = model.gather_weight @v {layer = 1 : i64} : tensor<128x128xf32>

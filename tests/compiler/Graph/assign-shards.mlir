@@ -4,6 +4,8 @@
 // RUN: qlora-opt %s --assign-shards="shards=3 offload-tables" | FileCheck %s --check-prefix=HOST
 // RUN: qlora-opt %s --assign-shards=offload-base | FileCheck %s --check-prefix=BASE
 // RUN: qlora-opt %s --assign-shards="shards=3 offload-base" | FileCheck %s --check-prefix=PARTS
+// RUN: qlora-opt %s --assign-shards="offload-base room=25728" | FileCheck %s --check-prefix=ROOM
+// RUN: qlora-opt %s --assign-shards="shards=3 room=58496" | FileCheck %s --check-prefix=KEPT
 // RUN: qlora-opt %s --assign-shards=shards=1 | FileCheck %s --check-prefix=ONE
 // RUN: not qlora-opt %s --assign-shards=shards=0 2>&1 | FileCheck %s --check-prefix=ZERO
 
@@ -55,6 +57,23 @@
 // BASE: %[[B1:.*]] = model.gather_weight @w1 {layer = 1 : i64, phase = #model.phase<backward>}
 // BASE-NEXT: model.linear %{{.*}}, %[[B1]] layout in_out
 // BASE-NOT: model.weight @w
+
+// Room for a half, evenly: of the weights that would move every second one stays.
+// ROOM: module attributes {{.*}}gathers = 3 {{.*}}staying_bytes = 9344
+// ROOM-DAG: model.parameter @table {{.*}}on_host
+// ROOM-DAG: model.parameter @w0 {{.*}}on_host
+// ROOM-DAG: model.parameter @w1 : {{.*}} {file = "m.safetensors", stored_quantized}
+// ROOM-DAG: model.parameter @head {{.*}}on_host
+// ROOM: %[[W1:.*]] = model.weight @w1
+// ROOM: model.linear %{{.*}}, %[[W1]] {layer = 1
+// ROOM: model.linear %{{.*}}, %[[W1]] layout in_out
+
+// Of pieces with room for a half of what is gathered, some are gathered once.
+// KEPT: module attributes {{.*}}gathers = 4 {{.*}}kept_bytes = 51456
+// KEPT: %[[W0:.*]] = model.gather_weight @w0
+// KEPT: %[[W1:.*]] = model.gather_weight @w1
+// KEPT: model.linear %{{.*}}, %[[W1]] layout in_out
+// KEPT: model.linear %{{.*}}, %[[W0]] layout in_out
 
 // Both: each rank has its pieces there, but the whole table, whose rows are read.
 // PARTS: module attributes {program.shards = 3 : i64, {{.*}}gathers = 5 {{.*}}host_bytes = 82752 {{.*}}piece_bytes = 0

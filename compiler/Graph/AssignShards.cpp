@@ -68,6 +68,9 @@ private:
   using Gathered = std::pair<Attribute, unsigned>;
   using GroupsOfWeights = llvm::MapVector<Gathered, SmallVector<GatherGroup>>;
 
+  bool isWhole(ParameterOp parameter) const;
+  int64_t ownBytes(ParameterOp parameter) const;
+  void findStaying(const llvm::StringSet<> &rows);
   void divideParameters();
   void keepGathers();
   GroupsOfWeights groupsIn(StepOp step) const;
@@ -87,6 +90,7 @@ private:
   /// Names of parameters in pieces, of those in host memory, and of frozen ones
   /// that are gathered once.
   DenseSet<Attribute> divided, trained, onHost, kept;
+  DenseSet<Operation *> staying; ///< that would be in host memory
   int64_t wholeBytes = 0, pieceBytes = 0, hostBytes = 0, gathers = 0;
   int64_t stayingBytes = 0, keptBytes = 0; ///< in the room
 };
@@ -141,6 +145,39 @@ static bool canBeDivided(ParameterOp parameter) {
   return parameter.getFile() && type.getRank() >= 2;
 }
 
+bool AssignShardsPass::isWhole(ParameterOp parameter) const {
+  return shards == 1 || !canBeDivided(parameter) || isPart(parameter);
+}
+
+/// What a rank has of a parameter, where it has no more than its piece. That of a
+/// table has whole rows.
+int64_t AssignShardsPass::ownBytes(ParameterOp parameter) const {
+  const int64_t bytes = tensorBytes(parameter.getTensorType());
+  if (isWhole(parameter))
+    return bytes;
+  return parameter.getPiece().value_or(llvm::alignTo(
+      llvm::divideCeil(bytes, shards), QLORA_PIECE_ALIGNMENT));
+}
+
+/// Of a base in host memory what there is room for on the card. Of tables whose
+/// rows are read little travels.
+void AssignShardsPass::findStaying(const llvm::StringSet<> &rows) {
+  SmallVector<ParameterOp> moving;
+  int64_t bytes = 0;
+  for (auto parameter : getOperation().getOps<ParameterOp>())
+    if (offloadBase && !parameter.getTrainable() && !parameter.getPiece() &&
+        canBeDivided(parameter) && !rows.contains(parameter.getSymName())) {
+      moving.push_back(parameter);
+      bytes += ownBytes(parameter);
+    }
+  Spread onCard(room, bytes);
+  for (ParameterOp parameter : moving)
+    if (const int64_t own = ownBytes(parameter); onCard.takes(own)) {
+      staying.insert(parameter);
+      stayingBytes += own;
+    }
+}
+
 void AssignShardsPass::divideParameters() {
   llvm::StringSet<> tables;
   if (offloadTables)
@@ -148,25 +185,7 @@ void AssignShardsPass::divideParameters() {
   // Of these there are whole ones on the host alone; a table that is in pieces
   // already has its rows read where they are.
   const llvm::StringSet<> rows = readByRows(getOperation());
-  const auto isWhole = [&](ParameterOp parameter) {
-    return shards == 1 || !canBeDivided(parameter) || isPart(parameter);
-  };
-  // That of a table has whole rows.
-  const auto ownBytes = [&](ParameterOp parameter) -> int64_t {
-    const int64_t bytes = tensorBytes(parameter.getTensorType());
-    return isWhole(parameter)
-               ? bytes
-               : parameter.getPiece().value_or(llvm::alignTo(
-                     llvm::divideCeil(bytes, shards), QLORA_PIECE_ALIGNMENT));
-  };
-  const auto mayStay = [&](ParameterOp parameter) {
-    return offloadBase && !parameter.getTrainable() && !parameter.getPiece() &&
-           canBeDivided(parameter) && !rows.contains(parameter.getSymName());
-  };
-  int64_t moving = 0;
-  for (auto parameter : getOperation().getOps<ParameterOp>())
-    moving += mayStay(parameter) ? ownBytes(parameter) : 0;
-  Spread onCard(room, moving);
+  findStaying(rows);
   for (auto parameter : getOperation().getOps<ParameterOp>()) {
     const auto name = FlatSymbolRefAttr::get(parameter.getSymNameAttr());
     if (parameter.getTrainable()) {
@@ -174,26 +193,25 @@ void AssignShardsPass::divideParameters() {
         trained.insert(name);
       continue;
     }
-    const int64_t own = ownBytes(parameter);
-    const bool isStaying = mayStay(parameter) && onCard.takes(own);
-    stayingBytes += isStaying ? own : 0;
     const bool isTable = tables.contains(parameter.getSymName());
     const bool isMoved =
-        !isStaying && !parameter.getPiece() &&
+        !staying.contains(parameter) && !parameter.getPiece() &&
         (isTable || (offloadBase && canBeDivided(parameter)));
     if (isMoved) {
       parameter.setOnHost(true);
       onHost.insert(name);
     }
+    const int64_t bytes = tensorBytes(parameter.getTensorType());
     if (isWhole(parameter) ||
         (isMoved && rows.contains(parameter.getSymName()))) {
-      hostBytes += isMoved ? tensorBytes(parameter.getTensorType()) : 0;
+      hostBytes += isMoved ? bytes : 0;
       continue;
     }
-    parameter.setPiece(own);
+    const int64_t piece = ownBytes(parameter);
+    parameter.setPiece(piece);
     divided.insert(name);
-    wholeBytes += tensorBytes(parameter.getTensorType());
-    (isMoved ? hostBytes : pieceBytes) += own;
+    wholeBytes += bytes;
+    (isMoved ? hostBytes : pieceBytes) += piece;
   }
 }
 
@@ -275,6 +293,7 @@ void AssignShardsPass::runOnOperation() {
   trained.clear();
   onHost.clear();
   kept.clear();
+  staying.clear();
   wholeBytes = pieceBytes = hostBytes = gathers = 0;
   stayingBytes = keptBytes = 0;
   if (shards < 1) {

@@ -63,6 +63,7 @@ public:
 
 private:
   void scatter(AllSumOp sum);
+  void shareTokens(Operation *op);
   void shareOp(Operation *op);
   Value ownOf(Value whole, Operation *reader);
   Value wholeOf(Value own, Operation *reader);
@@ -160,26 +161,26 @@ void TokenSharing::scatter(AllSumOp sum) {
   ++sums;
 }
 
-void TokenSharing::shareOp(Operation *op) {
-  const auto isShared = [&](Value value) { return shared.contains(value); };
-  const bool isAny = llvm::any_of(op->getOperands(), isShared);
-  const bool isPart = isAny && canShare(op);
-  for (OpOperand &operand : op->getOpOperands()) {
-    if (isPart && isOfTokens(operand.get()) && !isShared(operand.get()))
+void TokenSharing::shareTokens(Operation *op) {
+  for (OpOperand &operand : op->getOpOperands())
+    if (isOfTokens(operand.get()) && !shared.contains(operand.get()))
       operand.set(ownOf(operand.get(), op));
-    else if (!isPart && isShared(operand.get()))
-      operand.set(wholeOf(operand.get(), op));
-  }
-  if (!isPart && llvm::any_of(op->getOperands(), [&](Value operand) {
-        return gathered.contains(operand);
-      }))
-    gathered.insert_range(op->getResults());
-  if (!isPart)
-    return;
   for (Value result : op->getResults()) {
     shared[result] = result.getType();
     result.setType(ownType(result));
   }
+}
+
+void TokenSharing::shareOp(Operation *op) {
+  const auto isShared = [&](Value value) { return shared.contains(value); };
+  if (llvm::any_of(op->getOperands(), isShared) && canShare(op))
+    return shareTokens(op);
+  for (OpOperand &operand : op->getOpOperands())
+    if (isShared(operand.get()))
+      operand.set(wholeOf(operand.get(), op));
+  if (llvm::any_of(op->getOperands(),
+                   [&](Value value) { return gathered.contains(value); }))
+    gathered.insert_range(op->getResults());
 }
 
 LogicalResult TokenSharing::run() {

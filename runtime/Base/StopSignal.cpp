@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Three signals and a number.
+// What handlers write, and who reads it.
 
 #include "runtime/Base/StopSignal.h"
 

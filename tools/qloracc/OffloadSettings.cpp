@@ -30,15 +30,6 @@ Status fillOffload(const Options &o, CompileOptions &c) {
   return Status::ok();
 }
 
-/// What a base in host memory goes with.
-static Status checkOffloadedBase(const CompilerSettings &settings) {
-  const CompileOptions &c = settings.compile;
-  if (c.trainsAll)
-    return Status::invalid("--offload base is of frozen weights, and "
-                           "--finetuning-type full has none; leave it out");
-  return Status::ok();
-}
-
 Status checkOffload(const CompilerSettings &settings) {
   const CompileOptions &c = settings.compile;
   const auto traits = targetTraits(c.target);
@@ -56,7 +47,10 @@ Status checkOffload(const CompilerSettings &settings) {
         "--offload activations is not there yet beside --parallel {}: chunks of "
         "a pipeline save theirs at the same time; leave one of them out",
         settings.options.text("parallel"));
-  return c.offloadBase ? checkOffloadedBase(settings) : Status::ok();
+  if (c.offloadBase && c.trainsAll)
+    return Status::invalid("--offload base is of frozen weights, and "
+                           "--finetuning-type full has none; leave it out");
+  return Status::ok();
 }
 
 } // namespace qlora

@@ -9,8 +9,16 @@
 // RUN: qlora-opt %s --offload-activations="target=cuda values=crossing device-profile=%S/Inputs/slow-bus-gpu.json" | FileCheck %s --check-prefix=CROSSING
 // RUN: qlora-opt %s --offload-activations="target=cuda values=none" | FileCheck %s --check-prefix=NONE
 // RUN: qlora-opt %s --offload-activations="target=cuda blocks" --rematerialize=blocks | FileCheck %s --check-prefix=AGAIN
+// RUN: qlora-opt %s --offload-activations="target=cuda weights=1" | FileCheck %s --check-prefix=WEIGHTS
+// RUN: qlora-opt %s --offload-activations="target=cuda weights=2" | FileCheck %s --check-prefix=HALVES
 // RUN: not qlora-opt %s --offload-activations=target=cpu 2>&1 | FileCheck %s --check-prefix=CPU
 // RUN: not qlora-opt %s --offload-activations="target=cuda values=some" 2>&1 | FileCheck %s --check-prefix=SOME
+
+// Where the bus brings each layer's weights nothing is left of the time; of a half of
+// them, as a rank of two brings, two copies still hide.
+// WEIGHTS-NOT: train.copy_to_host
+// HALVES-COUNT-2: train.copy_to_host
+// HALVES-NOT: train.copy_to_host
 
 // Every activation is 64 tokens of 256 numbers. Read in the backward are, of layer
 // 1, x1, which crosses, and n1, and of layer 0 x0 and n0. What layer 2 reads would

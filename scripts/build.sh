@@ -1,10 +1,20 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 
-# build.sh [TARGET ...]: configures build/ once and builds the targets.
+# build.sh [TARGET ...]: configures build/ and builds the targets. It configures
+# each time (2 s), so that cmake looks again for what was not installed the last
+# time. Tests run under the Python that install.sh made.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-[ -f build/build.ninja ] ||
-  cmake -G Ninja -B build -DCMAKE_CXX_COMPILER=g++ -DCMAKE_C_COMPILER=gcc \
-    -DMLIR_DIR=/usr/lib/llvm-22/lib/cmake/mlir >/dev/null
+[ -x .venv/bin/python3 ] || {
+  echo "build.sh: error: .venv is missing; run: scripts/install.sh" >&2
+  exit 1
+}
+first=()
+[ -f build/build.ninja ] || first=(
+  -DCMAKE_CXX_COMPILER=g++ -DCMAKE_C_COMPILER=gcc
+  -DMLIR_DIR=/usr/lib/llvm-22/lib/cmake/mlir
+)
+cmake -G Ninja -B build -DPython3_EXECUTABLE="$PWD/.venv/bin/python3" \
+  "${first[@]}" >/dev/null
 ninja -C build "$@"

@@ -39,7 +39,7 @@ fi
 
 if ! .venv/bin/python -c 'import tokenizers, jinja2, pyarrow, numpy, ortools' 2>/dev/null; then
   echo "installing tokenizers jinja2 pyarrow numpy ortools into .venv"
-  python3 -m venv .venv
+  /usr/bin/python3 -m venv .venv
   .venv/bin/pip install -q tokenizers jinja2 pyarrow numpy ortools
 fi
 

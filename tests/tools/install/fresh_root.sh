@@ -1,63 +1,115 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 
-# fresh_root.sh PACKAGE.deb [FOLDER]: as root, makes a minimal Debian 12 in
-# FOLDER (default: a temporary one that goes in the end; 0.2 GiB, and 0.9 with
-# what the package needs), installs the package alone, and there, as a user
-# without an environment, trains the demo, stops it with Ctrl-C, goes on,
-# compares, takes a YAML file of each peer, and asks for what else there is. The
-# long form of test_install.py.
+# Long forms of the install tests: as root, on a Debian 12, each makes a minimal
+# Debian 12 (needs debootstrap) in FOLDER, by default a temporary one that goes
+# in the end. Its packages come from where the machine's own come from.
+#
+# fresh_root.sh PACKAGE.deb [FOLDER]: installs the package alone, and there, as
+#   a user without an environment, trains the demo, stops it with Ctrl-C, goes
+#   on, compares, takes a YAML file of each peer, and asks for what else there
+#   is. 0.2 GiB, and 0.9 with what the package needs.
+# fresh_root.sh --clone [FOLDER]: with git and ca-certificates alone, clones
+#   this repository's last commit and runs README's two commands in README's
+#   order. 15 GiB; over an hour on two cores, less with CCACHE_DIR, a compiler
+#   cache of the machine's.
 set -euo pipefail
-package=$(realpath "$1")
-peers=$(realpath "$(dirname "$0")/../qlora/Inputs")
+[ -n "${1:-}" ] || { grep '^# fresh_root.sh' "$0" >&2; exit 2; }
+
+# All mounts are this process's and end with it.
+[ -n "${FRESH_ROOT_MOUNTS:-}" ] ||
+  FRESH_ROOT_MOUNTS=1 exec unshare --mount "$0" "$@"
+
+here=$(realpath "$(dirname "$0")")
 root=${2:-$(mktemp -d)}
-[ -n "${2:-}" ] || trap 'rm -rf --one-file-system "$root"' EXIT
-mirror=http://deb.debian.org
+remove() {
+  mount --make-rprivate "$root/dev" 2>/dev/null || true
+  mount --make-rprivate "$root/sys" 2>/dev/null || true
+  local below
+  for below in dev proc sys mnt/source mnt/ccache; do
+    ! mountpoint -q "$root/$below" || umount -R -l "$root/$below"
+  done
+  # Never into a folder of the machine's that is still mounted here.
+  if grep -q " $(realpath "$root")/" /proc/self/mounts; then
+    echo "fresh_root.sh: error: $root still has mounts; remove it by hand" >&2
+  elif [ -z "$kept" ]; then
+    rm -rf --one-file-system "$root"
+  fi
+}
+kept=${2:-}
+trap remove EXIT
 
-[ -e "$root/etc/debian_version" ] ||
-  debootstrap --variant=minbase bookworm "$root" $mirror/debian
-cat > "$root/etc/apt/sources.list" <<TEXT
-deb $mirror/debian bookworm main
-deb $mirror/debian bookworm-updates main
-deb $mirror/debian-security bookworm-security main
-TEXT
-trap 'umount -l "$root/proc" "$root/dev" || true
-      [ -n "${2:-}" ] || rm -rf --one-file-system "$root"' EXIT
-mountpoint -q "$root/dev" || mount --rbind --make-rslave /dev "$root/dev"
-mountpoint -q "$root/proc" || mount -t proc proc "$root/proc"
-cp "$package" "$root/tmp/qlora.deb"
-rm -rf "$root/tmp/peers"
-cp -r "$peers" "$root/tmp/peers"
-chroot "$root" apt-get update -q
-chroot "$root" apt-get install -qy --no-install-recommends /tmp/qlora.deb
-chroot "$root" id user >/dev/null 2>&1 || chroot "$root" useradd -m user
+# Where the machine's own packages of Debian 12 come from: site, suite, component.
+sources() {
+  apt-get indextargets --format '$(SITE) $(RELEASE) $(COMPONENT)' \
+    'Identifier: Packages' | grep -E ' bookworm(-updates|-security)? main$' |
+    sort -u
+}
+make_root() {
+  local mirror
+  mirror=$(sources | awk '$2 == "bookworm" { print $1; exit }')
+  [ -n "$mirror" ] || {
+    echo "fresh_root.sh: error: apt knows no source of Debian 12 (bookworm)" >&2
+    exit 1
+  }
+  [ -e "$root/etc/debian_version" ] ||
+    debootstrap --variant=minbase bookworm "$root" "$mirror"
+  sources | sed 's/^/deb /' >"$root/etc/apt/sources.list"
+  mount --rbind --make-rslave /dev "$root/dev"
+  mount -t proc proc "$root/proc"
+  mount --rbind --make-rslave /sys "$root/sys"
+  cp -L /etc/resolv.conf /etc/hosts "$root/etc"
+  chroot "$root" apt-get update -q
+}
+in_root() { chroot "$root" "$@"; }
 
-cat > "$root/tmp/try.sh" <<'TEXT'
-set -eux
-cd
-rm -rf demo whole stopped log peers
-cp -r /usr/share/qlora/examples/demo demo
-qlora info
-qlora train demo/train.yaml --output-dir whole
-# Without job control a shell's child in the background ignores SIGINT.
-set -m
-qlora train demo/train.yaml --output-dir stopped > log & train=$!
-until grep -q ' 20/' log; do sleep 0.2; done
-kill -INT $train
-wait $train || [ $? -eq 130 ]
-qlora train demo/train.yaml --output-dir stopped --resume-from-checkpoint latest
-cmp whole/adapter_model.safetensors stopped/adapter_model.safetensors
-qlora compare whole stopped
-for peer in axolotl llama-factory trl; do
-  # The model and the data are where these files look for them.
-  mkdir -p peers/1/2/3/4
-  ln -sfn /usr/share/qlora/examples peers/examples
-  cp -r /tmp/peers/. peers/1/2/3/4
-  qlora train peers/1/2/3/4/$peer.yaml --output-dir $peer --overwrite-output-dir
-done
-qlora plan demo/train.yaml --gpus 8
-qlora memory demo/model --max-length 64
-qlora report stopped
-TEXT
-chroot "$root" su user -c 'bash /tmp/try.sh'
-echo "the package alone trains, stops, and goes on to the same bytes"
+try_package() { # the package
+  local peers=$here/../qlora/Inputs
+  cp "$1" "$root/tmp/qlora.deb"
+  rm -rf "$root/tmp/peers"
+  cp -r "$peers" "$root/tmp/peers"
+  cp "$here/try_package.sh" "$root/tmp/try.sh"
+  in_root apt-get install -qy --no-install-recommends /tmp/qlora.deb
+  in_root id user >/dev/null 2>&1 || in_root useradd -m user
+  in_root su user -c 'bash /tmp/try.sh'
+  echo "the package alone trains, stops, and goes on to the same bytes"
+}
+
+# The machine's certificates and pip's settings, and its compiler cache if
+# CCACHE_DIR names one; nothing else of its environment.
+clone_and_run() {
+  in_root apt-get install -qy --no-install-recommends git ca-certificates
+  local settings=(HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8)
+  local certificates=${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}
+  cp "$certificates" "$root/etc/ssl/machine.crt"
+  settings+=({PIP_CERT,SSL_CERT_FILE,REQUESTS_CA_BUNDLE}=/etc/ssl/machine.crt)
+  [ ! -f /etc/pip.conf ] || cp /etc/pip.conf "$root/etc"
+  mkdir -p "$root/mnt/source"
+  local tree
+  tree=$(git -C "$here" rev-parse --show-toplevel)
+  mount --bind "$tree" "$root/mnt/source"
+  mount -o remount,bind,ro "$root/mnt/source"
+  if [ -n "${CCACHE_DIR:-}" ]; then
+    mkdir -p "$root/mnt/ccache"
+    mount --bind "$CCACHE_DIR" "$root/mnt/ccache"
+    settings+=(CCACHE_DIR=/mnt/ccache)
+  fi
+  # To where it is here, so that the compiler cache's paths fit.
+  rm -rf "${root:?}/$tree"
+  in_root env -i "${settings[@]}" bash -euxc '
+    git -c safe.directory="*" clone -q /mnt/source "$0"
+    cd "$0"
+    time ./quickstart.sh
+    time ./test.sh
+    du -sh .venv build' "$tree"
+  echo "both commands pass on a fresh Debian 12"
+}
+
+if [ "$1" = --clone ]; then
+  make_root
+  clone_and_run
+else
+  package=$(realpath "$1")
+  make_root
+  try_package "$package"
+fi

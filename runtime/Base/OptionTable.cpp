@@ -328,6 +328,9 @@ const OptionRow kRows[] = {
      "prompt and completion rows: loss on the completion only", "mask_prompt"},
     {"assistant_only_loss", kBool, "true", kRun, kData,
      "conversations: loss on the assistant's turns only"},
+    {"allow_template_drops", kBool, "false", kRun, kData,
+     "train on conversations of which the chat template leaves out tools, tool "
+     "calls or messages, instead of refusing them"},
     {"chat_template", kPath, "", kRun, kData,
      "Jinja file to use instead of the tokenizer's chat template, or one of "
      "these tools, for models without one: alpaca, chatml, gemma, gemma3, "

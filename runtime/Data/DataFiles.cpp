@@ -39,6 +39,7 @@ static StatusOr<std::string> tokenise(const DataRequest &request,
   tokens.vocabSize = vocabSize;
   tokens.completionOnlyLoss = options.boolean("completion_only_loss");
   tokens.assistantOnlyLoss = options.boolean("assistant_only_loss");
+  tokens.allowTemplateDrops = options.boolean("allow_template_drops");
   tokens.unpaired = options.text("rl") == "kto";
   tokens.pairs = options.text("rl") != "none" && !tokens.unpaired;
   tokens.chatTemplate = options.text("chat_template");

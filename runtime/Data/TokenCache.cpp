@@ -52,6 +52,8 @@ static std::vector<std::string> commandOf(const TokenRequest &request) {
                                       truth(request.completionOnlyLoss),
                                       "--assistant-only-loss",
                                       truth(request.assistantOnlyLoss)};
+  if (request.allowTemplateDrops)
+    command.insert(command.end(), {"--allow-template-drops", "true"});
   if (request.pairs)
     command.push_back("--pairs");
   if (request.unpaired)
@@ -212,6 +214,7 @@ RowsNumbers::RowsNumbers(const SafetensorsFile &file) {
   chosenTemplate = text("chosen_template");
   splitRows = number("split_rows");
   unreasonedRows = number("unreasoned_rows");
+  droppingRows = number("dropping_rows");
 }
 
 StatusOr<ConversionNotes> conversionNotes(const std::string &rowsPath) {
@@ -234,6 +237,10 @@ StatusOr<ConversionNotes> conversionNotes(const std::string &rowsPath) {
     warn(fmt::format("the chat template leaves out the reasoning of {} "
                      "conversations, which is not learned",
                      numbers.unreasonedRows));
+  if (numbers.droppingRows)
+    warn(fmt::format("the chat template leaves out tools, tool calls or "
+                     "messages of {} conversations, which are not learned",
+                     numbers.droppingRows));
   if (numbers.truncatedRows)
     warn(fmt::format("{} rows cut to {} tokens, which lost {} tokens",
                      numbers.truncatedRows, numbers.maxLength,

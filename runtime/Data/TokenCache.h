@@ -29,6 +29,8 @@ struct TokenRequest {
   int64_t vocabSize = 0;
   bool completionOnlyLoss = true;
   bool assistantOnlyLoss = true;
+  /// Rows of which the chat template drops tools or messages are learned.
+  bool allowTemplateDrops = false;
   bool pairs = false;    ///< of answers, chosen and rejected
   bool unpaired = false; ///< answers, desirable or not
   /// A file, or the name of one that comes with qlora-data; empty: the
@@ -71,6 +73,7 @@ struct RowsNumbers {
   int64_t cutOffRows = 0;     ///< of these: maxLength has cut it off
   std::string chosenTemplate; ///< in place of the tokenizer's
   int64_t splitRows = 0;      ///< conversations that became several rows
+  int64_t droppingRows = 0;   ///< the template drops tools or messages
   int64_t unreasonedRows = 0; ///< the template leaves out their reasoning
 };
 

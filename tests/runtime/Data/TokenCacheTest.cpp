@@ -282,6 +282,9 @@ TEST(ConversionNote, SaysWhatWasChosenCutAndLeftOut) {
             "template writes earlier turns differently once later ones follow");
   EXPECT_EQ(talks.warning, "the chat template leaves out the reasoning of 2 "
                            "conversations, which is not learned");
+  EXPECT_EQ(notes({{"dropping_rows", "2"}}).warning,
+            "the chat template leaves out tools, tool calls or messages of 2 "
+            "conversations, which are not learned");
   fs::remove(path);
 }
 

@@ -16,7 +16,7 @@ import sys
 import unittest
 import zipfile
 
-from fixtures import TOOL, ToolTest
+from fixtures import QWEN_TOOLS, TOOL, Rows, ToolTest
 
 ROWS = [{"prompt": "a, é", "completion": "b\nc"},
         {"prompt": "d \"e\"", "completion": "f"}]
@@ -163,6 +163,28 @@ class KindsTest(ToolTest):
         for name, raw in (("d.parquet", whole[:-9]),
                           ("d.zst", b"\x28\xb5\x2f\xfd" + b"x" * 99)):
             self.assertIn("is damaged: ", self.broken(name, raw))
+
+    @unittest.skipUnless(importlib.util.find_spec("pyarrow"),
+                         "pyarrow is not installed")
+    def test_a_table_gives_no_row_the_fields_of_others(self):
+        import pyarrow
+        import pyarrow.parquet
+        self.make_model(QWEN_TOOLS)
+
+        def row(name, arguments):
+            return {"messages": [
+                {"role": "user", "content": "hello"},
+                {"role": "assistant", "content": "", "tool_calls": [
+                    {"function": {"name": name, "arguments": arguments}}]}]}
+        rows = [row("weather", {"city": "Paris"}),
+                row("time", {"zone": {"name": "UTC", "names": ["a", None]}})]
+        self.write_data(*rows)
+        tokens = self.convert(*rows).data
+        self.data = self.path("d.parquet")
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), self.data)
+        done = self.run_tool()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(Rows(self.output).data, tokens)
 
     def test_what_needs_pyarrow_says_so(self):
         self.make_model()

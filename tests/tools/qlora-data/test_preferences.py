@@ -33,12 +33,11 @@ class PreferencesTest(ToolTest):
     def test_strings_with_the_prompt_in_both(self):
         self.make_model()
         made = self.pairs({"chosen": "hello the world",
-                           "rejected": "hello the user"},
-                          {"chosen": "a", "rejected": "b"})
-        self.assertEqual(self.texts(made)[:2], ["hello the world</s>",
-                                                "hello the user</s>"])
+                           "rejected": "hello the user"})
+        self.assertEqual(self.texts(made), ["hello the world</s>",
+                                            "hello the user</s>"])
         # The blank belongs to the answer.
-        self.assertEqual(self.learned(made)[:2], [" world</s>", " user</s>"])
+        self.assertEqual(self.learned(made), [" world</s>", " user</s>"])
 
     def test_messages_are_learned_whole_as_in_trl(self):
         self.make_model(CHATML)
@@ -52,6 +51,15 @@ class PreferencesTest(ToolTest):
                     # A prompt of another kind repeats what is in both.
                     {"prompt": "hello", "chosen": [USER, said("world")],
                      "rejected": [USER, said("the")]},
+                    # So do messages, be they more than the prompt.
+                    {"prompt": "hello", "messages": [USER, said("world")],
+                     "chosen": [USER, said("world")],
+                     "rejected": [USER, said("the")]},
+                    {"prompt": [USER], "chosen": [USER, said("world")],
+                     "rejected": [USER, said("the")]},
+                    {"chosen": [{"from": "human", "value": "hello"},
+                                {"from": "gpt", "value": "world"}],
+                     "rejected": [USER, said("the")]},
                     {"messages": [USER], "chosen": said("world"),
                      "rejected": said("the")},
                     {"conversations": [{"from": "human", "value": "hello"}],
@@ -61,6 +69,21 @@ class PreferencesTest(ToolTest):
             self.assertEqual(self.texts(made), wanted)
             self.assertEqual(self.learned(made), ["world<|im_end|>\n",
                                                   "the<|im_end|>\n"])
+
+    def test_a_system_message_of_the_row(self):
+        self.make_model(CHATML)
+        made = self.pairs({"system": "say", "prompt": [USER],
+                           "chosen": [said("a")], "rejected": [said("the")]})
+        self.assertTrue(self.texts(made)[1].startswith(
+            "<|im_start|>system\nsay<|im_end|>\n<|im_start|>user\nhello<"))
+
+    def test_a_pair_without_a_prompt_among_others(self):
+        self.make_model()
+        own = {"prompt": "hello", "chosen": " world", "rejected": " user"}
+        shared = {"chosen": "the world", "rejected": "the user"}
+        error = self.refusal(own, own, shared, flags=["--pairs"])
+        self.assertIn(f"{self.data}:3: a pair without 'prompt'", error)
+        self.assertIn(f"{self.data}:1 names its prompt", error)
 
     def test_alpaca_and_columns(self):
         self.make_model()
@@ -95,7 +118,38 @@ class PreferencesTest(ToolTest):
                 ({"instruction": "a", "history": [["b", "c"]], "chosen": "d",
                   "rejected": "e"}, "'history' does not go with"),
                 ({"messages": [USER], "chosen": "a", "rejected": "b"},
-                 "'messages' and its answers do not go together")):
+                 "'messages' and its answers do not go together"),
+                # The answer would come twice.
+                ({"messages": [USER, said("a")], "chosen": [said("a")],
+                  "rejected": [said("b")]}, "'messages' ends with an "
+                 "assistant's turn"),
+                # No prompt, or one of another kind.
+                ({"system": "a", "question": "b", "chosen": "c",
+                  "rejected": "d"}, "without a prompt: there is no 'prompt' (it "
+                 "has 'system', 'question'), and 'chosen' and 'rejected' do not "
+                 "tell it; name the column that is the prompt, as "
+                 "--dataset-columns prompt=question"),
+                ({"question": "b", "chosen": "hello c", "rejected": "hello d"},
+                 "--dataset-columns prompt=question"),
+                ({"chosen": "c", "rejected": "d"}, "it has the answers alone"),
+                ({"chosen": [said("c")], "rejected": [said("d")]},
+                 "without a prompt"),
+                ({"chosen": [said("c"), USER, said("a")],
+                  "rejected": [said("c"), USER, said("b")]},
+                 "without a prompt"),
+                ({"prompt": "a", "chosen": [said("c")],
+                  "rejected": [said("d")]}, "'prompt' and its answers do not go "
+                 "together: they are a string and a list"),
+                ({"prompt": [USER], "chosen": "c", "rejected": "d"},
+                 "'prompt' and its answers do not go together: they are a list "
+                 "and a string"),
+                ({"prompt": [], "chosen": [said("c")], "rejected": [said("d")]},
+                 "without a prompt"),
+                ({"chosen": [USER, USER], "rejected": [USER, said("b")]},
+                 "'chosen' goes on after the prompt with user"),
+                ({"system": "a", "prompt": "b", "chosen": "c",
+                  "rejected": "d"}, "'system' cannot be learned where 'prompt' "
+                 "is a string")):
             error = self.refusal(row, flags=["--pairs"])
             self.assertIn(f"{self.data}:1: ", error)
             self.assertIn(words, error)

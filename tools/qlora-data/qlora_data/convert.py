@@ -11,12 +11,13 @@ from functools import partial
 from tokenizers import Encoding
 
 from .columns import Columns
+from .dropped import dropped_part
 from .errors import DataError
 from .masking import (IGNORED, Conversation, LossRule, Span, labels_of,
                       learned_texts, leaves_out_reasoning)
 from .model_files import SHIPPED, ModelFiles
 from .rows import RowSpool, TokenRows
-from .preferences import judged_of, sides_of
+from .preferences import judged_of, shares_prompt, sides_of
 from .shapes import ChatRow, PlainRow, normalise
 from .sources import SourceRow, batches, data_files, total_bytes
 from .template import Template
@@ -38,6 +39,7 @@ class Options:
     columns: Columns = field(default_factory=Columns)
     pairs: bool = False  # rows have a chosen and a rejected answer
     unpaired: bool = False  # rows say whether their answer is desirable
+    template_drops: bool = False  # of tools, tool calls and messages: allowed
 
 
 @dataclass
@@ -79,6 +81,8 @@ class Converter:
             out.extend(rows)
             progress(done, total)
         self._check_any(path, out)
+        if self.options.pairs:
+            _check_prompts(out.counts)
         return out
 
     def _part(self, rows: list[SourceRow],
@@ -105,6 +109,8 @@ class Converter:
         place = source.place
         try:
             row = self.options.columns.renamed(source.read())
+            if self.options.pairs:
+                out.add_prompt(place, shares_prompt(row))
             rendered = [text for side, desirable in self._sides(row)
                         for text in self._side(place, side, desirable, out)]
             for text in rendered:
@@ -158,11 +164,26 @@ class Converter:
         if len(texts) > 1:
             out.split_rows += 1
             out.first_split = out.first_split or place
+        self._check_dropped(place, talk, texts[-1][0], out)
         if leaves_out_reasoning(chat.messages, texts):
             out.unreasoned_rows += 1
             out.first_unreasoned = out.first_unreasoned or place
         return [RenderedRow(place, text, spans, False)
                 for text, spans in texts]
+
+    def _check_dropped(self, place: str, talk: Conversation, text: str,
+                       out: TokenRows) -> None:
+        dropped = dropped_part(talk, text)
+        if not dropped:
+            return
+        if not self.options.template_drops:
+            raise DataError(
+                f"the chat template ({talk.template.place}) leaves out "
+                f"{dropped}", "name a template that writes it "
+                "(--chat-template), remove it from the row, or train without "
+                "it (--allow-template-drops true)")
+        out.dropping_rows += 1
+        out.first_dropping = out.first_dropping or place
 
     def _template(self, chat: ChatRow) -> Template:
         """The compiled template for a row: 'tool_use' where there is one and
@@ -256,3 +277,13 @@ class Converter:
             f"{rows} {counts.cut_off_rows} rows lost their answer to --max-length"
             f" {self.options.max_length}{others}; the shortest needs "
             f"{counts.shortest_cut_off} tokens", "raise --max-length", path)
+
+
+def _check_prompts(counts: TokenRows) -> None:
+    """Where most pairs name their prompt, the words that two answers happen to
+    begin with are none."""
+    if counts.first_own_prompt and counts.first_shared_prompt:
+        raise DataError(
+            "a pair without 'prompt', whose prompt would be what 'chosen' and "
+            f"'rejected' begin with, while {counts.first_own_prompt} names its "
+            "prompt", "add 'prompt'", counts.first_shared_prompt)

@@ -62,6 +62,9 @@ def _parser() -> argparse.ArgumentParser:
         "answer, which become two rows")
     add("--unpaired", action="store_true", help="rows say with 'label' whether "
         "their answer is desirable")
+    add("--allow-template-drops", type=_boolean, default=False,
+        metavar="true|false", help="learn rows of which the chat template "
+        "leaves out tools, tool calls or messages, instead of refusing them")
     add("--chat-template", metavar="FILE|NAME",
         help="a Jinja chat template to use instead of the model's, or one "
         "that comes with this tool: " + ", ".join(SHIPPED))
@@ -105,6 +108,11 @@ def _report(source: str, rows, max_length: int | None) -> None:
               "the chat template leaves out the reasoning of answers, which "
               f"is not learned: {rows.unreasoned_rows} conversations; this is "
               "the first")
+    if rows.dropping_rows:
+        _warn(rows.first_dropping,
+              "the chat template leaves out tools, tool calls or messages, "
+              f"which are not learned: {rows.dropping_rows} conversations; this "
+              "is the first")
     if rows.truncated_rows:
         _warn(rows.first_truncated,
               f"rows cut to {max_length} tokens: {rows.truncated_rows}, which "
@@ -147,7 +155,8 @@ def _run(arguments: list[str]) -> None:
     rule = LossRule(True, False) if compares else LossRule(
         args.completion_only_loss, args.assistant_only_loss)
     options = Options(args.max_length, args.vocab_size, rule,
-        args.chat_template, args.workers, columns, args.pairs, args.unpaired)
+        args.chat_template, args.workers, columns, args.pairs, args.unpaired,
+        args.allow_template_drops)
     converter = Converter(ModelFiles(args.tokenizer), options)
     with progress_writer(args.progress) as progress:
         rows = converter.convert(args.input, args.output, progress)
@@ -157,7 +166,7 @@ def _run(arguments: list[str]) -> None:
         metadata["pairs"] = "true"
     if rows.counts.chosen_template:
         metadata["chosen_template"] = rows.counts.chosen_template
-    for name in ("split_rows", "unreasoned_rows"):
+    for name in ("split_rows", "unreasoned_rows", "dropping_rows"):
         if number := getattr(rows.counts, name):
             metadata[name] = str(number)
     write_safetensors(args.output, rows.tensors, metadata)

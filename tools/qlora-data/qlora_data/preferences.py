@@ -8,6 +8,9 @@ of a pair, a chosen and a rejected answer to one prompt, two of them.
                                 a prompt of another shape, as LLaMA-Factory and
                                 axolotl have it; an answer may be one message
 
+What both conversations begin with is their prompt, whatever else the row has
+(`prompt` and `messages` often repeat it). Without a prompt a pair is refused.
+
 Answers alone, each with whether it is desirable:
 
     prompt, completion, label   strings, or lists of messages
@@ -22,15 +25,18 @@ from __future__ import annotations
 
 from .errors import DataError
 from .jsonl import kind
-from .shapes import turn_of
+from .shapes import refuse_system, turn_of, with_system
 
 _BOTH = ("chosen", "rejected")
 _PROMPTS = ("conversations", "messages", "instruction")
+# Columns that other data sets have their prompt in.
+_LIKELY_PROMPTS = ("question", "query", "input", "problem", "text",
+                   "context")
 _JUDGEMENTS = ("label", "kto_tag")
 
 
 def sides_of(row: dict) -> list[dict]:
-    """Of the chosen answer, then of the rejected one."""
+    """The row of the chosen answer, then that of the rejected one."""
     row = {key: value for key, value in row.items() if value is not None}
     answers = [_answer(row, key) for key in _BOTH]
     if type(answers[0]) is not type(answers[1]):
@@ -38,15 +44,17 @@ def sides_of(row: dict) -> list[dict]:
                         f"lists of messages, but got {kind(answers[0])} and "
                         f"{kind(answers[1])}", "fix 'chosen' or 'rejected'")
     rest = {key: value for key, value in row.items() if key not in _BOTH}
-    prompt = rest.get("prompt")
-    # A prompt of another kind repeats the first of the messages.
-    if prompt is not None and isinstance(prompt, type(answers[0])):
-        return [{**rest, "completion": answer} for answer in answers]
-    rest.pop("prompt", None)
-    for key in _PROMPTS:
-        if key in rest:
-            return [_behind(rest, key, answer) for answer in answers]
-    return _apart(rest, answers)
+    if isinstance(answers[0], str):
+        return _texts(rest, answers)
+    return _conversations(rest, [
+        [turn_of(turn, f"{key}[{index}]") for index, turn in enumerate(answer)]
+        for key, answer in zip(_BOTH, answers)])
+
+
+def shares_prompt(row: dict) -> bool:
+    """The prompt is no column of its own: it is what two texts share."""
+    return (isinstance(row.get("chosen"), str)
+            and all(row.get(key) is None for key in ("prompt", "instruction")))
 
 
 def _answer(row: dict, key: str) -> str | list:
@@ -64,44 +72,112 @@ def _answer(row: dict, key: str) -> str | list:
     return answer
 
 
-def _behind(rest: dict, key: str, answer: str | list) -> dict:
-    """The answer to a prompt of another shape."""
-    if key == "instruction" and isinstance(answer, str):
+def _texts(rest: dict, answers: list[str]) -> list[dict]:
+    """Two answers of plain text."""
+    if "prompt" in rest:
+        _refuse_other_kind("prompt", rest["prompt"], answers[0])
+        refuse_system(rest, "'prompt' is a string")
+        return [{**rest, "completion": answer} for answer in answers]
+    for key in _PROMPTS:
+        if key not in rest:
+            continue
+        _refuse_other_kind(key, rest[key], answers[0])
         if rest.get("history"):
             raise DataError("'history' does not go with 'chosen' and "
                             "'rejected'", "write the turns as 'messages'")
-        return {**rest, "output": answer}
-    if isinstance(rest[key], list) and isinstance(answer, list):
+        return [{**rest, "output": answer} for answer in answers]
+    same = _shared(*answers)
+    if same and answers[0][same - 1] == " ":
+        same -= 1
+    likely = [key for key in _LIKELY_PROMPTS if isinstance(rest.get(key), str)]
+    if not same or likely:
+        raise _no_prompt(rest, likely)
+    refuse_system(rest, "the prompt is a string")
+    return _apart(rest, answers, same)
+
+
+def _conversations(rest: dict, answers: list[list[dict]]) -> list[dict]:
+    """Two answers of messages. What both begin with is the prompt, unless it
+    is the assistant's; a string `prompt` and `messages` then repeat it."""
+    prompt = rest.pop("prompt", None)
+    same = _shared(*answers)
+    if isinstance(prompt, list):
+        turns = [turn_of(turn, f"prompt[{index}]")
+                 for index, turn in enumerate(prompt)]
+        if turns and all(answer[:len(turns)] == turns for answer in answers):
+            answers = [answer[len(turns):] for answer in answers]
+    elif same and answers[0][0]["role"] != "assistant":
+        sides = _apart(rest, answers, same)
+        turns, answers = sides[0]["prompt"], [one["completion"] for one in sides]
+    else:
+        turns = _turns_before(rest, prompt)
+    for key, answer in zip(_BOTH, answers):
+        if not answer or answer[0]["role"] != "assistant":
+            role = answer[0]["role"] if answer else "nothing"
+            raise DataError(f"'{key}' goes on after the prompt with {role}, "
+                            "where an answer of the assistant's is expected",
+                            "write 'prompt', 'chosen' and 'rejected'")
+    if not turns:
+        raise _no_prompt(rest, [])
+    return [{**rest, "prompt": with_system(rest, turns), "completion": answer}
+            for answer in answers]
+
+
+def _turns_before(rest: dict, prompt: object) -> list[dict]:
+    """The prompt of answers that do not begin alike: a conversation that ends
+    before the answer."""
+    for key in _PROMPTS:
+        if key not in rest:
+            continue
+        _refuse_other_kind(key, rest[key], [])
         turns = [turn_of(turn, f"{key}[{index}]")
                  for index, turn in enumerate(rest[key])]
-        system = rest.get("system")
-        if system and turns and turns[0]["role"] != "system":
-            turns.insert(0, {"role": "system", "content": system})
-        return {**rest, "prompt": turns, "completion":
-                [turn_of(turn, f"the answer's turn {index}")
-                 for index, turn in enumerate(answer)]}
-    raise DataError(f"'{key}' and its answers do not go together: they are "
-                    f"{kind(rest[key])} and {kind(answer)}",
-                    "write 'prompt', 'chosen' and 'rejected'")
+        if turns and turns[-1]["role"] == "assistant":
+            raise DataError(
+                f"'{key}' ends with an assistant's turn, so it is not the "
+                "prompt of 'chosen' and 'rejected'", f"remove that turn, or "
+                f"write the prompt as 'prompt' and remove '{key}'")
+        return turns
+    if prompt is not None:
+        _refuse_other_kind("prompt", prompt, [])
+    raise _no_prompt(rest, [key for key in _LIKELY_PROMPTS if key in rest])
 
 
-def _apart(rest: dict, answers: list) -> list[dict]:
-    """With the prompt in both answers: what they begin with alike."""
-    chosen, rejected = answers
+def _refuse_other_kind(key: str, prompt: object, answer: str | list) -> None:
+    """A prompt that is a string beside answers of messages, or the reverse."""
+    if not isinstance(prompt, type(answer)):
+        raise DataError(f"'{key}' and its answers do not go together: they are "
+                        f"{kind(prompt)} and {kind(answer)}",
+                        "write 'prompt', 'chosen' and 'rejected' as strings, "
+                        "or all as lists of messages")
+
+
+def _no_prompt(rest: dict, likely: list[str]) -> DataError:
+    todo = "add 'prompt'"
+    if likely:
+        todo = (f"name the column that is the prompt, as --dataset-columns "
+                f"prompt={likely[0]}, and remove what is not")
+    return DataError("a preference row without a prompt: there is no 'prompt' "
+                     f"(it has {_keys(rest) if rest else 'the answers alone'}),"
+                     " and 'chosen' and 'rejected' do not tell it", todo)
+
+
+def _shared(chosen: str | list, rejected: str | list) -> int:
+    """How many characters or messages both begin with."""
     same = 0
     while (same < min(len(chosen), len(rejected))
            and chosen[same] == rejected[same]):
         same += 1
-    if isinstance(chosen, str) and same and chosen[same - 1] == " ":
-        same -= 1
+    return same
+
+
+def _apart(rest: dict, answers: list, same: int) -> list[dict]:
+    """With the prompt in both answers: what they begin with alike."""
     for key, answer in zip(_BOTH, answers):
         if not answer[same:]:
             raise DataError(f"'{key}' is the beginning of the other one, which "
                             "leaves no answer", "write 'prompt', 'chosen' and "
                             "'rejected'")
-    if not same:
-        return [{**rest, "text" if isinstance(answer, str) else "messages":
-                 answer} for answer in answers]
     return [{**rest, "prompt": answer[:same], "completion": answer[same:]}
             for answer in answers]
 
@@ -133,9 +209,11 @@ def _answered(row: dict) -> dict:
     for key in ("conversations", "messages"):
         turns = row.get(key)
         if isinstance(turns, list) and len(turns) > 1:
-            answered = _behind({**row, key: turns[:-1]}, key, turns[-1:])
-            if answered["completion"][0]["role"] == "assistant":
-                return answered
+            *before, answer = [turn_of(turn, f"{key}[{index}]")
+                               for index, turn in enumerate(turns)]
+            if answer["role"] == "assistant":
+                return {**row, "prompt": with_system(row, before),
+                        "completion": [answer]}
     raise DataError("a row whose answer cannot be told from its prompt (it has "
                     f"{_keys(row)})", "write 'prompt', 'completion' and 'label'")
 

@@ -34,6 +34,17 @@ class TokenRows:
     first_split: str = ""
     unreasoned_rows: int = 0  # whose reasoning the template leaves out
     first_unreasoned: str = ""
+    dropping_rows: int = 0  # of which the template drops tools or messages
+    first_dropping: str = ""
+    first_own_prompt: str = ""  # a pair with a column for its prompt
+    first_shared_prompt: str = ""  # a pair whose prompt both texts begin with
+
+    def add_prompt(self, place: str, shared: bool) -> None:
+        """Notes where a pair has its prompt."""
+        if shared:
+            self.first_shared_prompt = self.first_shared_prompt or place
+        else:
+            self.first_own_prompt = self.first_own_prompt or place
 
     def add(self, place: str, sides: list[tuple[list[int], list[int]]],
             max_length: int | None, desirable: bool | None = None) -> None:
@@ -122,10 +133,12 @@ class RowSpool:
         counts = self.counts
         for name in ("labelled_tokens", "truncated_rows", "truncated_tokens",
                      "dropped_rows", "cut_off_rows", "split_rows",
-                     "unreasoned_rows"):
+                     "unreasoned_rows", "dropping_rows"):
             setattr(counts, name, getattr(counts, name) + getattr(later, name))
         for name in ("first_truncated", "first_masked", "first_cut_off",
-                     "chosen_template", "first_split", "first_unreasoned"):
+                     "chosen_template", "first_split", "first_unreasoned",
+                     "first_dropping", "first_own_prompt",
+                     "first_shared_prompt"):
             setattr(counts, name,
                     getattr(counts, name) or getattr(later, name))
         counts.longest = max(counts.longest, later.longest)

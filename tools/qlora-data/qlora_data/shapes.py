@@ -45,7 +45,8 @@ def normalise(row: dict, eos_token: str = "") -> PlainRow | ChatRow:
     if "prompt" in row and "completion" in row:
         return _prompt_completion(row)
     if "messages" in row:
-        return _chat(row, "messages", _messages(row["messages"], "messages"))
+        return _chat(row, "messages", with_system(
+            row, _messages(row["messages"], "messages")))
     if "text" in row:
         if not isinstance(row["text"], str):
             raise DataError(f"'text' expects a string, but got "
@@ -89,9 +90,10 @@ def _refuse_other_training(row: dict) -> None:
 def _prompt_completion(row: dict) -> PlainRow | ChatRow:
     prompt, completion = row["prompt"], row["completion"]
     if isinstance(prompt, str) and isinstance(completion, str):
+        refuse_system(row, "'prompt' is a string")
         return PlainRow([(prompt, False), (completion, True)])
     if isinstance(prompt, list) and isinstance(completion, list):
-        before = _messages(prompt, "prompt")
+        before = with_system(row, _messages(prompt, "prompt"))
         messages = before + _messages(completion, "completion")
         return _chat(row, "prompt", messages, len(before))
     raise DataError("'prompt' and 'completion' expect two strings or two "
@@ -99,20 +101,68 @@ def _prompt_completion(row: dict) -> PlainRow | ChatRow:
                     f"{kind(completion)}", "fix 'prompt' or 'completion'")
 
 
-# OpenAI's and axolotl's way to take a turn out of the loss.
-_WEIGHTS = ("weight", "train")
+def with_system(row: dict, messages: list[dict]) -> list[dict]:
+    """The messages after the row's `system`, if it has one."""
+    system = row.get("system")
+    if system in (None, ""):
+        return messages
+    if not isinstance(system, str):
+        raise DataError(f"'system' expects a string, but got {kind(system)}",
+                        "fix 'system'")
+    if messages[0]["role"] != "system":
+        return [{"role": "system", "content": system}, *messages]
+    if messages[0].get("content") != system:
+        raise DataError("'system' differs from the system message of the "
+                        "conversation", "remove one of them")
+    return messages
+
+
+def refuse_system(row: dict, why: str) -> None:
+    """Plain text has no place for a system message."""
+    if row.get("system") not in (None, ""):
+        raise DataError(f"'system' cannot be learned where {why}",
+                        "write the row as 'messages', or put its text into "
+                        "'prompt'")
+
+
+# Words in the names of the keys with which trainers take a turn out of the
+# loss, put it in, or weigh it: weight (OpenAI), train, training, train_detail
+# (axolotl), loss (ms-swift, AgentInstruct), loss_weight (LLaMA-Factory).
+_LEARNS = {"loss", "weight", "train", "training", "trainable", "learn"}
+_LEAVES = {"mask", "masked", "ignore", "ignored"}
+
+
+def _marks(message: dict) -> dict:
+    """The keys of a message that say whether it is learned."""
+    return {key: value for key, value in message.items()
+            if value is not None
+            and not (_LEARNS | _LEAVES).isdisjoint(key.lower().split("_"))}
+
+
+def _refuse_marks(message: dict, where: str) -> None:
+    """A turn is learned if it is the assistant's, and with a weight of 1: all
+    else that a message says of itself would be another training."""
+    answer = message["role"] == "assistant"
+    for key, value in _marks(message).items():
+        learns = not _LEARNS.isdisjoint(key.lower().split("_"))
+        as_here = learns == answer
+        if value in (1, True) and as_here or value in (0, False) and not as_here:
+            continue
+        # OpenAI's weight says nothing of turns that are not the assistant's.
+        if not answer and key == "weight":
+            continue
+        shown = json.dumps(value)
+        raise DataError(
+            f"{where}: '{key}' is {shown[:40]}, but all of the assistant's turns "
+            "are learned, and no others", "write the messages before the turns "
+            "to learn as 'prompt' and these as 'completion', or remove "
+            f"'{key}'")
 
 
 def _chat(row: dict, shape: str, messages: list[dict],
           prompt_count: int = 0) -> ChatRow:
-    for message in messages[prompt_count:]:
-        for key in _WEIGHTS if message["role"] == "assistant" else ():
-            if message.get(key) in (0, False):
-                raise DataError(
-                    f"'{key}' of an assistant's message says not to learn it, "
-                    "which cannot be done for one message",
-                    "write the messages up to it as 'prompt', those after it "
-                    f"as 'completion', or remove '{key}'")
+    for index, message in enumerate(messages[prompt_count:], prompt_count):
+        _refuse_marks(message, f"message {index + 1}")
     options = row.get("chat_template_kwargs", {})
     if not isinstance(options, dict):
         raise DataError("'chat_template_kwargs' expects an object",
@@ -196,10 +246,7 @@ def _conversations(row: dict) -> list[dict]:
         raise DataError("'conversations' expects a list of turns", "fix it")
     messages = [turn_of(turn, f"conversations[{index}]")
                 for index, turn in enumerate(turns)]
-    system = row.get("system")
-    if isinstance(system, str) and system and messages[0]["role"] != "system":
-        messages.insert(0, {"role": "system", "content": system})
-    return messages
+    return with_system(row, messages)
 
 
 def turn_of(turn: object, where: str) -> dict:
@@ -210,12 +257,12 @@ def turn_of(turn: object, where: str) -> dict:
         raise DataError(f"{where} expects 'from' and 'value' strings",
                         'write {"from": ..., "value": ...}')
     if turn["from"] == "function_call":
-        return _function_call(turn["value"])
+        return {**_function_call(turn["value"]), **_marks(turn)}
     if turn["from"] not in _ROLES:
         raise DataError(f"{where} has the unknown speaker '{turn['from']}'",
                         "use human, gpt, system, function_call or observation")
-    weight = {key: turn[key] for key in _WEIGHTS if key in turn}
-    return {"role": _ROLES[turn["from"]], "content": turn["value"], **weight}
+    return {"role": _ROLES[turn["from"]], "content": turn["value"],
+            **_marks(turn)}
 
 
 def _function_call(value: str) -> dict:

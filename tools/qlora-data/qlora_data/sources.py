@@ -210,6 +210,17 @@ def _table_rows(path: str, stream, separator: str) -> Iterator[SourceRow]:
                         sum(map(len, cells)))
 
 
+def _without_nulls(value: object) -> object:
+    """Without the null fields of objects, at any depth: a table has one schema
+    for all rows, so that each object has every other's fields, as null."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items()
+                if item is not None}
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    return value
+
+
 def _parquet_rows(path: str, file) -> Iterator[tuple[SourceRow, int]]:
     _package("pyarrow", "Parquet", path)
     parquet = importlib.import_module("pyarrow.parquet")
@@ -221,8 +232,8 @@ def _parquet_rows(path: str, file) -> Iterator[tuple[SourceRow, int]]:
             for row in batch.to_pylist():
                 number += 1
                 done = size * number // max(table.metadata.num_rows, 1)
-                yield SourceRow(f"{path}: row {number}", lambda row=row: row,
-                                size // max(table.metadata.num_rows, 1)), done
+                yield SourceRow(f"{path}: row {number}",
+                                lambda row=row: _without_nulls(row), size // max(table.metadata.num_rows, 1)), done
     except error_types as error:
         raise DataError(f"is damaged: {error}", "make or fetch it again",
                         path) from None

@@ -322,18 +322,30 @@ StatusOr<json> parseOptionText(const OptionRow &row, std::string_view text) {
   return parseOptionValue(row, raw);
 }
 
-static StatusOr<json> nodeToJson(const YAML::Node &node, int depth) {
-  // Aliases may make a small text an endless or exponentially large value.
+/// Aliases can make a small text an endless or exponentially large value. Each
+/// value that is written takes a byte at least; those that aliases repeat are
+/// more, and bounded.
+static size_t valuesOf(std::string_view text) {
+  constexpr size_t kRepeated = 10000;
+  return text.size() + kRepeated;
+}
+
+/// `left`: how many values may still come.
+static StatusOr<json> nodeToJson(const YAML::Node &node, size_t &left,
+                                 int depth = 0) {
   constexpr int kMaxDepth = 8;
   if (depth > kMaxDepth)
     return Status::invalid("is nested more than {} levels deep", kMaxDepth);
+  if (left-- == 0)
+    return Status::invalid("repeats too many values with aliases (*NAME). Fix: "
+                           "write the value without aliases");
   switch (node.Type()) {
   case YAML::NodeType::Scalar:
     return json(node.Scalar());
   case YAML::NodeType::Sequence: {
     json array = json::array();
     for (const YAML::Node &element : node) {
-      QLORA_ASSIGN_OR_RETURN(json value, nodeToJson(element, depth + 1));
+      QLORA_ASSIGN_OR_RETURN(json value, nodeToJson(element, left, depth + 1));
       array.push_back(std::move(value));
     }
     return array;
@@ -343,7 +355,8 @@ static StatusOr<json> nodeToJson(const YAML::Node &node, int depth) {
     for (const auto &entry : node) {
       if (!entry.first.IsScalar())
         return Status::invalid("has a key that is not a name");
-      QLORA_ASSIGN_OR_RETURN(json value, nodeToJson(entry.second, depth + 1));
+      QLORA_ASSIGN_OR_RETURN(json value,
+                             nodeToJson(entry.second, left, depth + 1));
       if (!object.emplace(entry.first.Scalar(), std::move(value)).second)
         return Status::invalid("has the key '{}' twice", entry.first.Scalar());
     }
@@ -356,14 +369,15 @@ static StatusOr<json> nodeToJson(const YAML::Node &node, int depth) {
 
 StatusOr<json> yamlTextToJson(std::string_view text) {
   try {
-    return nodeToJson(YAML::Load(std::string(text)), 0);
+    size_t left = valuesOf(text);
+    return nodeToJson(YAML::Load(std::string(text)), left);
   } catch (const YAML::Exception &error) {
     return Status::invalid("'{}' is not a value: {}", text, error.msg);
   }
 }
 
-static StatusOr<std::vector<YamlEntry>> topLevel(const YAML::Node &root,
-                                                 const std::string &path) {
+static StatusOr<std::vector<YamlEntry>>
+topLevel(const YAML::Node &root, const std::string &path, size_t left) {
   std::vector<YamlEntry> entries;
   if (root.IsNull())
     return entries;
@@ -377,7 +391,7 @@ static StatusOr<std::vector<YamlEntry>> topLevel(const YAML::Node &root,
     const std::string &key = entry.first.Scalar();
     if (!seen.insert(key).second)
       return Status::invalid("{}:{}: '{}' is given twice", path, line, key);
-    auto value = nodeToJson(entry.second, 0);
+    auto value = nodeToJson(entry.second, left);
     if (!value.isOk())
       return value.status().withContext(
           fmt::format("{}:{}: '{}'", path, line, key));
@@ -389,7 +403,7 @@ static StatusOr<std::vector<YamlEntry>> topLevel(const YAML::Node &root,
 StatusOr<std::vector<YamlEntry>> readYamlMap(const std::string &path) {
   QLORA_ASSIGN_OR_RETURN(const std::string text, readWholeFile(path));
   try {
-    return topLevel(YAML::Load(text), path);
+    return topLevel(YAML::Load(text), path, valuesOf(text));
   } catch (const YAML::Exception &error) {
     return Status::invalid("{}:{}: {}", path, error.mark.line + 1, error.msg);
   }

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 
@@ -165,6 +166,41 @@ TEST(Options, YamlErrorsNameTheLine) {
   auto broken = writeFile("broken.yaml", "seed: 1\nlr: [1\n");
   EXPECT_NE(Options().applyYaml(broken).message().find("broken.yaml:"),
             std::string::npos);
+}
+
+/// Ten times the value before, eight times: more than the text has room for.
+TEST(Options, AliasesRepeatABoundedNumberOfValues) {
+  std::string text = "lora_rank_pattern:\n  a0: &a0 q_proj\n";
+  for (int level = 1; level < 8; ++level) {
+    text += fmt::format("  a{}: &a{} [", level, level);
+    for (int i = 0; i < 10; ++i)
+      text += fmt::format("{}*a{}", i ? ", " : "", level - 1);
+    text += "]\n";
+  }
+  auto yaml = writeFile("aliases.yaml", text);
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(Options().applyYaml(yaml).message(),
+            yaml + ":1: 'lora_rank_pattern': repeats too many values with "
+                   "aliases (*NAME). Fix: write the value without aliases");
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
+}
+
+/// As people use them.
+TEST(Options, AnAliasIsItsValue) {
+  Options options;
+  ASSERT_TRUE(options
+                  .applyYaml(writeFile(
+                      "alias.yaml", "lora_target_modules: &modules [q_proj]\n"
+                                    "modules_to_save: *modules\n"))
+                  .isOk());
+  EXPECT_EQ(options.names("modules_to_save"),
+            (std::vector<std::string>{"q_proj"}));
+  // A long list without any.
+  std::string tokens = "trainable_token_indices: [0";
+  for (int token = 1; token < 50000; ++token)
+    tokens += fmt::format(",{}", token);
+  EXPECT_TRUE(
+      options.applyYaml(writeFile("long.yaml", tokens + "]\n")).isOk());
 }
 
 TEST(Options, ListsAndMaps) {

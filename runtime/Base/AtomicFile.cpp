@@ -47,6 +47,8 @@ AtomicFile::~AtomicFile() {
 }
 
 Status AtomicFile::reserve(uint64_t bytes, Reserve how) {
+  if (bytes == 0) // which the system refuses
+    return Status::ok();
   const auto size = static_cast<off_t>(bytes);
   int error = 0;
   if (how == Reserve::kEach)

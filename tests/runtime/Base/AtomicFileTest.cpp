@@ -80,6 +80,18 @@ TEST(AtomicFile, AReserveHasItsBlocks) {
   EXPECT_GE(info.st_blocks * 512, 300000);
 }
 
+TEST(AtomicFile, AnEmptyFileHasNoBlocks) {
+  const TemporaryFolder folder;
+  for (const auto how :
+       {AtomicFile::Reserve::kEach, AtomicFile::Reserve::kWhereItCan}) {
+    auto file = AtomicFile::create(folder.path("x"));
+    ASSERT_TRUE(file.isOk());
+    EXPECT_EQ(file->reserve(0, how).message(), "");
+    EXPECT_EQ(file->commit().message(), "");
+    EXPECT_EQ(folder.read("x"), "");
+  }
+}
+
 /// The system refuses every file of more than 4,096 bytes.
 TEST(AtomicFile, AFullDiskLeavesWhatWasThere) {
   const TemporaryFolder folder;

@@ -77,8 +77,14 @@ static std::pair<const char *, const char *> workOf(qlora_group group) {
   }
 }
 
-/// The handle is there once the communicator that is split has done it; it is
-/// then made, which has an end of its own.
+/// NCCL's own thread writes a handle.
+static bool isThere(ncclComm_t &handle) {
+  return std::atomic_ref(handle).load(std::memory_order_acquire) != nullptr;
+}
+
+/// ncclSuccess means here that the split has begun: the communicator that is
+/// split is in progress, and the handle of the new one is null, until all its
+/// ranks have made the call. Initialising the new one takes time of its own.
 Status NcclCollectives::split(qlora_group group) {
   constexpr const char *kCall = "ncclCommSplit";
   const auto [what, verb] = workOf(group);
@@ -91,9 +97,16 @@ Status NcclCollectives::split(qlora_group group) {
   config.blocking = 0;
   const auto first = static_cast<int>(sizes.first(group, host.rank()));
   ncclComm_t &part = communicators[group];
-  const ncclResult_t result =
+  const Clock::time_point start = Clock::now();
+  ncclResult_t state =
       nccl.commSplit(all, first, hostOf(group).rank(), &part, &config);
-  QLORA_RETURN_IF_ERROR(finish(kCall, all, result, host.timeout()));
+  if (Status status = nccl.check(state, kCall); !status.isOk())
+    return judge(status);
+  do {
+    std::this_thread::sleep_for(kPause);
+    QLORA_RETURN_IF_ERROR(
+        progress(kCall, all, state, Clock::now() - start, host.timeout()));
+  } while (state == kNcclInProgress || !isThere(part));
   return finish(kCall, part, kNcclInProgress, host.timeout());
 }
 
@@ -332,12 +345,12 @@ void NcclCollectives::abort() {
   ++aborts;
   std::promise<void> done;
   aborting = done.get_future();
-  std::thread([abort = nccl.commAbort, communicators = communicators,
+  std::thread([abort = nccl.commAbort, handles = handles,
                done = std::move(done)]() mutable {
     // What led here is the error.
-    for (size_t i = communicators.size(); i-- > 0;)
-      if (communicators[i])
-        (void)abort(communicators[i]);
+    for (size_t i = handles->size(); i-- > 0;)
+      if (isThere((*handles)[i]))
+        (void)abort((*handles)[i]);
     --aborts;
     done.set_value();
   }).detach();

@@ -96,8 +96,11 @@ private:
   const GroupCollectives hosts;
   const GroupSizes sizes;
   Collectives &host; ///< of all ranks
-  /// By group; null: that of all ranks is, or this rank is alone there.
-  std::array<ncclComm_t, QLORA_GROUP_COUNT> communicators = {};
+  /// By group; null: the one of all ranks is used, or this rank is alone there.
+  /// An abort keeps them until it ends: NCCL may still write to one by then.
+  using Handles = std::array<ncclComm_t, QLORA_GROUP_COUNT>;
+  const std::shared_ptr<Handles> handles = std::make_shared<Handles>();
+  Handles &communicators = *handles;
   ncclComm_t &all = communicators[QLORA_GROUP_DP];
   std::future<void> aborting; ///< valid once aborted
   std::chrono::steady_clock::time_point lastChecked;

@@ -189,7 +189,7 @@ ncclResult_t ncclCommSplit(ncclComm_t handle, int color, int key,
   if (!Exchange::create(own.id) || !group->exchange->offer(own))
     return refuse(kSymbol, kNcclSystemError,
                   "no memory to share, or the split before is under way");
-  return begin(*group, [group = group.get(), part]() -> ncclResult_t {
+  begin(*group, [group = group.get(), part]() -> ncclResult_t {
     if (!group->exchange->haveAllOffered())
       return kNcclInProgress;
     const Exchange::Part found = group->exchange->partOf();
@@ -199,6 +199,7 @@ ncclResult_t ncclCommSplit(ncclComm_t handle, int color, int key,
             .get();
     return *part ? int(kNcclSuccess) : result;
   });
+  return kNcclSuccess;
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t handle, ncclResult_t *error) {

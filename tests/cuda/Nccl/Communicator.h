@@ -11,9 +11,10 @@
 // A split is a call of the communicator that is split, by all its ranks, while
 // no collective of it is under way. The new communicator is of the ranks with
 // one colour, in the order of their keys and, where these are the same, of
-// their ranks. Its handle is null until the call is over, which is when all
-// have said theirs; making it has an end of its own. From then on the two know
-// nothing of each other.
+// their ranks. The call returns ncclSuccess once it has begun, as NCCL's does:
+// the communicator that is split is in progress and the new handle is null
+// until all ranks have made the call. Then the handle is there, and is itself
+// in progress for a while. From then on the two know nothing of each other.
 
 #ifndef QLORA_TESTS_CUDA_NCCL_COMMUNICATOR_H
 #define QLORA_TESTS_CUDA_NCCL_COMMUNICATOR_H

@@ -116,10 +116,13 @@ TEST(Nccl, SplitsAreGroupsOfTheirOwn) {
     const int color = self.rank % 2, key = color ? 3 - self.rank : 7;
     ncclComm_t part = self.group;
     if (ncclCommSplit(self.group, color, key, &part, &config) !=
-            kNcclInProgress ||
+            kNcclSuccess ||
         part != nullptr || self.call() != kNcclInvalidUsage ||
-        self.ask() != kNcclSuccess || part == nullptr ||
-        self.ask(part) != kNcclSuccess)
+        self.ask() != kNcclSuccess || part == nullptr)
+      return false;
+    ncclResult_t state = kNcclSuccess;
+    Client::require(ncclCommGetAsyncError(part, &state), "ask");
+    if (state != kNcclInProgress || self.ask(part) != kNcclSuccess)
       return false;
     const CUdeviceptr source = client.allocate(64);
     client.write(source, {float(self.rank)});
@@ -138,7 +141,7 @@ TEST(Nccl, SplitsAreGroupsOfTheirOwn) {
     // Again, into one each.
     ncclComm_t own = nullptr;
     if (ncclCommSplit(self.group, self.rank, 0, &own, &config) !=
-            kNcclInProgress ||
+            kNcclSuccess ||
         self.ask() != kNcclSuccess || self.ask(own) != kNcclSuccess ||
         !gather(own) || client.read(self.data, 1) != Values{float(self.rank)})
       return false;
@@ -157,11 +160,12 @@ TEST(Nccl, ASplitWaitsForAllRanks) {
     if (self.rank == 1)
       return true;
     config.blocking = 0;
+    ncclResult_t state = 0;
     if (ncclCommSplit(self.group, -1, 0, &part, &config) !=
             kNcclInvalidArgument ||
-        ncclCommSplit(self.group, 0, 0, &part, &config) != kNcclInProgress)
+        ncclCommSplit(self.group, 0, 0, &part, &config) != kNcclSuccess ||
+        ncclCommGetAsyncError(part, &state) != kNcclInvalidArgument)
       return false;
-    ncclResult_t state = 0;
     for (int i = 0; i < 100; ++i)
       self.client.require(ncclCommGetAsyncError(self.group, &state), "ask");
     return state == kNcclInProgress && part == nullptr &&

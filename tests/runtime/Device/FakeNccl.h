@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 
 // A table of NCCL's functions without NCCL, for tests of our own logic: one
-// communicator, whose sums double, and what is split off it. Every call takes a
-// few questions; any of them can fail, and any can stay in progress for ever.
-// What ranks do together is the business of tests/cuda/, not of this.
+// communicator, whose sums double, and what is split off it, whose handle
+// comes some questions after the split. Every call takes a few questions; any
+// of them can fail, and any can stay in progress for ever. What ranks do
+// together is the business of tests/cuda/, not of this.
 
 #ifndef QLORA_TESTS_RUNTIME_DEVICE_FAKENCCL_H
 #define QLORA_TESTS_RUNTIME_DEVICE_FAKENCCL_H
@@ -36,6 +37,8 @@ struct Group {
   std::vector<const void *> places; ///< of what is sent and received
   std::vector<ncclComm_t> used;     ///< by collectives, ended or aborted
   ncclComm_t *splitOff = nullptr;   ///< where the handle will be
+  int beforeHandle = 0;      ///< questions after the split; < 0: it never comes
+  bool isHandleLost = false; ///< of the next split
   bool isGrouped = false;
   ncclConfig_t config;
 };
@@ -75,15 +78,19 @@ inline ncclResult_t commInitRankConfig(ncclComm_t *comm, int, ncclUniqueId id,
   *comm = communicator();
   return start("commInitRankConfig");
 }
-inline ncclResult_t commGetAsyncError(ncclComm_t, ncclResult_t *state) {
+inline ncclResult_t commGetAsyncError(ncclComm_t of, ncclResult_t *state) {
   ++group.calls["commGetAsyncError"];
+  if (!of)
+    return kNcclInvalidArgument;
   if (group.failing == "commGetAsyncError")
     return group.error;
   const bool isBusy = group.isHanging || group.questions > 0;
   group.questions -= group.questions > 0;
   *state = isBusy ? kNcclInProgress : group.asyncError;
-  if (!isBusy && group.splitOff)
+  if (!isBusy && group.splitOff && group.beforeHandle-- == 0) {
     *std::exchange(group.splitOff, nullptr) = part();
+    group.questions = 2;
+  }
   return 0;
 }
 inline ncclResult_t commSplit(ncclComm_t, int color, int key, ncclComm_t *to,
@@ -91,7 +98,9 @@ inline ncclResult_t commSplit(ncclComm_t, int color, int key, ncclComm_t *to,
   group.said.push_back(fmt::format("split {} {}", color, key));
   group.config = *config;
   group.splitOff = to;
-  return start("commSplit");
+  group.beforeHandle = group.isHandleLost ? -1 : 2;
+  const ncclResult_t result = start("commSplit");
+  return result == kNcclInProgress ? 0 : result; // it has begun
 }
 inline ncclResult_t allReduce(const void *from, void *to, size_t count, int,
                               int, ncclComm_t on, CUstream) {
@@ -163,6 +172,7 @@ inline const Nccl &newNccl() {
   group.places.clear();
   group.used.clear();
   group.splitOff = nullptr;
+  group.isHandleLost = false;
   group.aborts = group.partAborts = 0;
   group.failing.clear();
   group.hanging.clear();

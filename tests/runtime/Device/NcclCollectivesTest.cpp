@@ -244,6 +244,46 @@ TEST_F(NcclShardsTest, AreGivenUpWithAll) {
   }
 }
 
+/// The call says ncclSuccess, its communicator is asked until the handle is
+/// there, and that one until it is made.
+TEST_F(NcclShardsTest, WaitForTheHandle) {
+  ASSERT_TRUE(connect().isOk());
+  ASSERT_TRUE(gather(QLORA_GROUP_FSDP).isOk());
+  EXPECT_EQ(group.used, std::vector{fake::part()});
+  EXPECT_FALSE(group.isAborted);
+}
+
+TEST_F(NcclShardsTest, WaitForTheHandleWithinTheTimeout) {
+  host.limit = 100ms;
+  for (const bool isHanging : {true, false}) {
+    fake::newNccl();
+    group.hanging = isHanging ? "commSplit" : "";
+    group.isHandleLost = !isHanging;
+    EXPECT_HAS(connect().message(),
+               "ncclCommSplit has not ended after 0.1 s: another rank hangs");
+    group.isAborted.wait(false);
+    EXPECT_EQ(group.partAborts, 0);
+  }
+}
+
+TEST_F(NcclShardsTest, StopWaitingForTheHandleOfARankThatIsGone) {
+  static fake::TwoRanks *ranks;
+  ranks = &host;
+  Nccl withoutOthers = nccl;
+  withoutOthers.commSplit = [](ncclComm_t of, int color, int key,
+                               ncclComm_t *to, ncclConfig_t *config) {
+    ranks->isAlone = true;
+    return fake::commSplit(of, color, key, to, config);
+  };
+  group.isHandleLost = true;
+  EXPECT_EQ(NcclCollectives::connect(withoutOthers, {&host, &shards},
+                                     kShards.on(host.count))
+                .status()
+                .message(),
+            "rank 1 is gone");
+  group.isAborted.wait(false);
+}
+
 TEST_F(NcclShardsTest, TellAnErrorThatComesLater) {
   ASSERT_TRUE(connect().isOk());
   group.asyncError = 3;

@@ -52,6 +52,9 @@ TEST_F(CudaRanks, HoldABaseTogetherInGroups) {
   }
   set("QLORA_TEST_CUDA_FAIL", "ncclCommSplit:1:2@1");
   EXPECT_HAS(refusal({"--gpus", "4", "--max-steps", "4"}), "ncclCommSplit");
+  set("QLORA_TEST_CUDA_FAIL", "ncclCommSplit:1:kill@2");
+  EXPECT_HAS(refusal({"--gpus", "4", "--max-steps", "4"}, 137),
+             "rank 2: was killed by signal 9");
   // The fourth rank, of the second group.
   set("QLORA_TEST_CUDA_FAIL", "ncclAllGather:9:kill@3");
   EXPECT_HAS(

@@ -62,7 +62,7 @@ Heartbeat::start(int rank, std::array<Peer, 2> peers,
       new Heartbeat(rank, std::move(peers), std::move(abort), timing));
   if (!heart->wake.isOpen())
     return Status::error(StatusCode::kUnavailable, "eventfd: {}",
-                         std::strerror(errno));
+                         socketErrorText(errno));
   // Signals are for the session's thread.
   sigset_t all, before;
   sigfillset(&all);
@@ -89,6 +89,13 @@ Heartbeat::~Heartbeat() {
       ;
     thread.join();
   }
+}
+
+void Heartbeat::countSilence() {
+  std::lock_guard lock(mutex);
+  countsSilence = true;
+  for (Side &side : sides)
+    side.missed = 0;
 }
 
 void Heartbeat::nameHosts(std::vector<std::string> names) {
@@ -209,7 +216,7 @@ void Heartbeat::beat() {
   for (int number : {0, 1}) {
     Side &side = sides[static_cast<size_t>(number)];
     send(number, {.kind = Header::Kind::kBeat, .number = ownCall}, "");
-    if (!side.isOpen || ++side.missed <= timing.missed)
+    if (!side.isOpen || !countsSilence || ++side.missed <= timing.missed)
       continue;
     side.isOpen = false;
     dropUnsent(side.socket);

@@ -71,6 +71,10 @@ public:
   /// Says goodbye: an end is no loss.
   ~Heartbeat();
 
+  /// All ranks have a heartbeat: from now on a neighbour's silence is a loss.
+  /// Before, a rank may still wait for its other neighbour.
+  void countSilence();
+
   /// The host of each rank; until then, messages have the ranks' numbers.
   void nameHosts(std::vector<std::string> names);
   std::string nameOf(int rank) const;
@@ -121,6 +125,7 @@ private:
   std::vector<Cause> causes; ///< that came before one was chosen
   std::chrono::steady_clock::time_point firstCause;
   bool isStopping = false;
+  bool countsSilence = false;
   FileDescriptor wake;
   std::thread thread;
 };

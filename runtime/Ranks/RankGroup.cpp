@@ -69,7 +69,10 @@ serveRendezvous(const RankEnvironment &env, FileDescriptor listening,
   terms.version = QLORA_VERSION;
   terms.place = place;
   terms.patience = patience;
-  return RendezvousServer::start(std::move(listening), std::move(terms));
+  return RendezvousServer::start(
+      std::move(listening), std::move(terms), [](const std::string &text) {
+        fmt::print(stderr, "qlora-run: warning: {}\n", text);
+      });
 }
 
 /// Our launcher has all ranks' own words and chooses among them: it is not made
@@ -101,11 +104,12 @@ static StatusOr<World> meetAll(const RankEnvironment &env,
       std::min<std::chrono::milliseconds>(timeout, env.patience);
   QLORA_ASSIGN_OR_RETURN(const std::unique_ptr<RendezvousServer> server,
                          serveRendezvous(env, std::move(listening), patience));
+  // On rank 0 the server's line explains a failure better than the client's.
   QLORA_ASSIGN_OR_RETURN(
       Rendezvous rendezvous,
       Rendezvous::connect(env.masterAddress, env.masterPort, env.secret,
                           {env.rank, env.worldSize, hostName(), QLORA_VERSION},
-                          patience));
+                          server ? patience + kLonger : patience));
   auto ring = own.isOk() ? Ring::connect(rendezvous, env.secret, patience,
                                          timeout, timingOf(env))
                          : refuse(rendezvous, env, own, patience);
@@ -162,6 +166,7 @@ StatusOr<RankGroup> RankGroup::join(const RankEnvironment &env,
     joined.group = std::make_unique<SingleRank>();
     return joined;
   }
+  raiseDescriptorLimit();
   QLORA_ASSIGN_OR_RETURN(World world,
                          meetAll(env, std::move(listening), timeout, own));
   QLORA_ASSIGN_OR_RETURN(joined.local, LocalRanks::find(*world.group));

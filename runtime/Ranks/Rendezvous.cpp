@@ -18,11 +18,9 @@ namespace {
 /// a start before this one is about to end.
 constexpr auto kClosing = std::chrono::seconds(5);
 constexpr auto kPause = std::chrono::milliseconds(100);
-/// What a client waits longer than the server, whose word is to come first.
-constexpr auto kLonger = std::chrono::seconds(10);
 
 /// How a port has answered.
-enum class Met { kRankZero, kClosed, kOtherProgram, kOtherSecret };
+enum class Met { kRankZero, kClosed, kSilent, kOtherProgram, kOtherSecret };
 } // namespace
 
 template <size_t N>
@@ -31,11 +29,10 @@ static void copyText(const std::string &text, std::array<char, N> &field) {
 }
 
 static Met authenticateTo(const FileDescriptor &socket, std::string_view secret,
-                          int rank) {
+                          int rank, Clock::time_point deadline) {
   RendezvousHello hello;
-  if (Status status = receiveAll(socket, &hello, sizeof hello); !status.isOk())
-    return status.code() == StatusCode::kAborted ? Met::kClosed
-                                                 : Met::kOtherProgram;
+  if (!receiveBy(socket, &hello, sizeof hello, deadline).isOk())
+    return Clock::now() < deadline ? Met::kClosed : Met::kSilent;
   auto drawn = randomDigest();
   if (hello.magic != kRendezvousMagic || !drawn.isOk())
     return Met::kOtherProgram;
@@ -44,18 +41,17 @@ static Met authenticateTo(const FileDescriptor &socket, std::string_view secret,
   greeting.drawn = *drawn;
   greeting.proof = proofOf(secret, kClientRole, hello.drawn, greeting.drawn);
   Digest proof;
-  return sendAll(socket, &greeting, sizeof greeting).isOk() &&
-                 receiveAll(socket, proof.data(), proof.size()).isOk() &&
-                 isSame(proof, proofOf(secret, kServerRole, hello.drawn,
-                                       greeting.drawn))
-             ? Met::kRankZero
-             : Met::kOtherSecret;
+  if (sendAll(socket, &greeting, sizeof greeting).isOk() &&
+      receiveBy(socket, proof.data(), proof.size(), deadline).isOk() &&
+      isSame(proof, proofOf(secret, kServerRole, hello.drawn, greeting.drawn)))
+    return Met::kRankZero;
+  return Clock::now() < deadline ? Met::kOtherSecret : Met::kSilent;
 }
 
-StatusOr<Rendezvous>
-Rendezvous::connect(const std::string &host, int port, std::string_view secret,
-                    Self self, std::chrono::milliseconds timeout,
-                    std::chrono::milliseconds handshakeTimeout) {
+StatusOr<Rendezvous> Rendezvous::connect(const std::string &host, int port,
+                                         std::string_view secret, Self self,
+                                         std::chrono::milliseconds timeout,
+                                         std::chrono::milliseconds longer) {
   const std::string place = fmt::format("{}:{}", host, port);
   const Clock::time_point start = Clock::now();
   while (true) {
@@ -69,12 +65,14 @@ Rendezvous::connect(const std::string &host, int port, std::string_view secret,
               "{} ({})",
               notReached(place, std::to_string(self.rank), timeout).message(),
               socket.status().message()));
-    QLORA_RETURN_IF_ERROR(setTimeout(*socket, handshakeTimeout));
     QLORA_ASSIGN_OR_RETURN(std::string address, localAddressOf(*socket));
-    const Met met = authenticateTo(*socket, secret, self.rank);
+    const Met met =
+        authenticateTo(*socket, secret, self.rank, start + timeout + longer);
     if (met == Met::kRankZero)
       return Rendezvous(std::move(*socket), std::move(address), place,
                         std::move(self));
+    if (met == Met::kSilent)
+      return saysNothing(place, timeout + longer);
     if (met == Met::kOtherSecret)
       return otherSecret(self.rank, address, place);
     if (met == Met::kOtherProgram ||

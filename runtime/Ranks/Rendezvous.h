@@ -15,6 +15,9 @@
 
 namespace qlora {
 
+/// What a client waits longer than the server, whose word is to come first.
+inline constexpr std::chrono::milliseconds kLonger = std::chrono::seconds(10);
+
 /// A client: one rank.
 class Rendezvous {
 public:
@@ -25,11 +28,13 @@ public:
     std::string version;
   };
 
-  /// Tries until `timeout` has passed, since rank 0 may start later.
+  /// Tries until `timeout` has passed, since rank 0 may start later. Where the
+  /// port accepts, waits for rank 0's word `longer` than that: rank 0 may be out
+  /// of descriptors, and its own line is the better one.
   static StatusOr<Rendezvous>
   connect(const std::string &host, int port, std::string_view secret, Self self,
           std::chrono::milliseconds timeout,
-          std::chrono::milliseconds handshakeTimeout = kHandshakeTimeout);
+          std::chrono::milliseconds longer = kLonger);
 
   /// The address of this machine that rank 0 is reached from.
   const std::string &localAddress() const { return address; }

@@ -61,6 +61,14 @@ Status portTaken(std::string_view place) {
       place);
 }
 
+Status saysNothing(std::string_view place, std::chrono::milliseconds patience) {
+  return Status::error(
+      StatusCode::kUnavailable,
+      "{} accepts connections, but has said nothing in {} s: see whether rank "
+      "0 was stopped there, or whether another program listens",
+      place, patience.count() / 1000.0);
+}
+
 Status otherSecret(int rank, std::string_view address, std::string_view place) {
   return Status::error(StatusCode::kUnavailable,
                        "rank {} ({}) has another QLORA_JOB_SECRET than rank 0 "

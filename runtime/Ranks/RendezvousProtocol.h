@@ -38,9 +38,8 @@
 
 namespace qlora {
 
-/// How long who has connected may take to prove the secret. Whoever says
-/// nothing holds up a thread of the server, or the accept of a ring, until
-/// then.
+/// How long a connection may take to prove the secret, from its beginning. It
+/// holds up nobody: see ConnectionLoop.h.
 inline constexpr std::chrono::milliseconds kHandshakeTimeout =
     std::chrono::seconds(10);
 
@@ -89,6 +88,7 @@ StatusOr<std::string> receiveText(const FileDescriptor &socket, uint32_t bytes);
 
 /// What a server and its clients say alike, so that it is one line everywhere.
 Status portTaken(std::string_view place);
+Status saysNothing(std::string_view place, std::chrono::milliseconds patience);
 Status otherSecret(int rank, std::string_view address, std::string_view place);
 Status notReached(std::string_view place, std::string_view ranks,
                   std::chrono::milliseconds patience);

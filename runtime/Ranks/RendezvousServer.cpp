@@ -7,26 +7,31 @@
 #include "runtime/Base/Exceptions.h"
 #include "runtime/Ranks/Socket.h"
 
-#include <poll.h>
-#include <sys/socket.h>
-
 #include <algorithm>
 #include <cstring>
 
 namespace qlora {
-
-using Clock = std::chrono::steady_clock;
-
-/// How often who waits looks after its client and the time.
-static constexpr auto kLook = std::chrono::milliseconds(100);
 
 template <size_t N>
 static std::string textOf(const std::array<char, N> &field) {
   return std::string(field.data(), strnlen(field.data(), N));
 }
 
-RendezvousServer::RendezvousServer(FileDescriptor listening, Terms given)
-    : listening(std::move(listening)), terms(std::move(given)),
+template <typename T> static std::string_view bytesOf(const T &value) {
+  return {reinterpret_cast<const char *>(&value), sizeof value};
+}
+
+/// The message that `received` begins with.
+template <typename T> static T readFrom(const std::string &received) {
+  T value;
+  std::memcpy(&value, received.data(), sizeof value);
+  return value;
+}
+
+RendezvousServer::RendezvousServer(
+    ConnectionLoop given, Terms asked,
+    std::function<void(const std::string &)> warn)
+    : terms(std::move(asked)), warn(std::move(warn)), loop(std::move(given)),
       deadline(Clock::now() + terms.patience) {
   const auto ranks = static_cast<size_t>(terms.ranks);
   for (Exchange &exchange : exchanges) {
@@ -38,11 +43,24 @@ RendezvousServer::RendezvousServer(FileDescriptor listening, Terms given)
 }
 
 StatusOr<std::unique_ptr<RendezvousServer>>
-RendezvousServer::start(FileDescriptor listening, Terms terms) {
+RendezvousServer::start(FileDescriptor listening, Terms terms,
+                        std::function<void(const std::string &)> warn) {
+  QLORA_ASSIGN_OR_RETURN(
+      ConnectionLoop loop,
+      ConnectionLoop::create(std::move(listening), terms.handshake));
   std::unique_ptr<RendezvousServer> server(
-      new RendezvousServer(std::move(listening), std::move(terms)));
-  server->acceptor =
-      std::thread([s = server.get()] { s->acceptConnections(); });
+      new RendezvousServer(std::move(loop), std::move(terms), std::move(warn)));
+  QLORA_RETURN_IF_ERROR(endExceptions("rendezvous", [&] {
+    server->thread = std::thread([s = server.get()] {
+      (void)endExceptions("rendezvous", [s] {
+        s->serve();
+        return Status::ok();
+      });
+      // Clients see their connections closed.
+      s->loop.connections().clear();
+    });
+    return Status::ok();
+  }));
   return server;
 }
 
@@ -50,60 +68,28 @@ RendezvousServer::~RendezvousServer() {
   {
     std::lock_guard lock(mutex);
     isStopping = true;
-    for (Connection &connection : connections)
-      shutdown(connection.socket.get(), SHUT_RDWR);
   }
-  changed.notify_all();
-  // An accept that waits returns, and later ones at once.
-  shutdown(listening.get(), SHUT_RDWR);
-  if (acceptor.joinable())
-    acceptor.join();
-  for (Connection &connection : connections)
-    connection.thread.join();
+  loop.wake();
+  if (thread.joinable())
+    thread.join();
 }
 
-void RendezvousServer::acceptConnections() {
+void RendezvousServer::serve() {
   while (true) {
-    FileDescriptor socket(
-        accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    removeFinished();
-    std::lock_guard lock(mutex);
-    if (isStopping)
-      return;
-    if (!socket.isOpen())
-      continue;
-    Connection &connection = connections.emplace_back();
-    connection.socket = std::move(socket);
-    const Status started = endExceptions("rendezvous", [&] {
-      connection.thread = std::thread([this, &connection] {
-        // A client's mistake or death ends its connection and nothing else.
-        (void)endExceptions("rendezvous",
-                            [&] { return serve(connection.socket); });
-        shutdown(connection.socket.get(), SHUT_RDWR);
-        std::lock_guard lock(mutex);
-        connection.isFinished = true;
-      });
-      return Status::ok();
-    });
-    // Without a thread for it the client sees its connection closed.
-    if (!started.isOk())
-      connections.pop_back();
-  }
-}
-
-void RendezvousServer::removeFinished() {
-  std::list<Connection> finished;
-  {
-    std::lock_guard lock(mutex);
-    for (auto it = connections.begin(); it != connections.end();) {
-      auto next = std::next(it);
-      if (it->isFinished)
-        finished.splice(finished.end(), connections, it);
-      it = next;
+    {
+      std::lock_guard lock(mutex);
+      if (isStopping)
+        return;
     }
+    const size_t current = exchanges[0].missing > 0 ? 0 : 1;
+    const bool isOpen = exchanges[current].missing > 0 && failure.empty();
+    if (isOpen && Clock::now() >= deadline) {
+      failForMissing(current);
+      continue;
+    }
+    loop.turn(*this, isOpen ? deadline : Clock::time_point::max());
+    noteShortage();
   }
-  for (Connection &connection : finished)
-    connection.thread.join();
 }
 
 void RendezvousServer::waitUntilTold(std::chrono::milliseconds patience) {
@@ -113,10 +99,47 @@ void RendezvousServer::waitUntilTold(std::chrono::milliseconds patience) {
   });
 }
 
-void RendezvousServer::noteStranger(const FileDescriptor &socket,
-                                    uint32_t rank) {
-  auto address = peerAddressOf(socket);
+void RendezvousServer::noteTold(uint32_t rank) {
   std::lock_guard lock(mutex);
+  if (rank < isTold.size())
+    isTold[rank] = true;
+  changed.notify_all();
+}
+
+// Connections
+// ----------------------------------------------------------------------
+
+void RendezvousServer::accept(Connection &client) {
+  RendezvousHello hello;
+  auto drawn = randomDigest();
+  if (drawn.isOk()) {
+    hello.drawn = client.drawn = *drawn;
+    client.wanted = sizeof(RendezvousGreeting);
+    loop.send(client, bytesOf(hello));
+  }
+  client.isLast = !drawn.isOk();
+}
+
+void RendezvousServer::receive(Connection &client) {
+  client.isProven ? answer(client) : authenticate(client);
+}
+
+/// A client's mistake or death ends its connection; that of a rank the start.
+void RendezvousServer::close(Connection &client) {
+  if (!client.isProven)
+    return;
+  if (!client.isLast && client.wanted == 0)
+    fail(fmt::format("rank {} ({}) has ended while the ranks met: its own "
+                     "last lines say why",
+                     client.rank, hosts[client.rank]));
+  else if (!client.isLast)
+    fail(fmt::format("rank {} was lost while the ranks met: is its host down?",
+                     client.rank));
+  noteTold(client.rank);
+}
+
+void RendezvousServer::noteStranger(const Connection &client, uint32_t rank) {
+  auto address = peerAddressOf(client.socket);
   if (!stranger.empty() || exchanges[0].missing == 0)
     return;
   stranger = otherSecret(static_cast<int>(rank),
@@ -125,32 +148,93 @@ void RendezvousServer::noteStranger(const FileDescriptor &socket,
   deadline = std::min(deadline, Clock::now() + terms.strangerPatience);
 }
 
-/// The rank that the client says it is.
-StatusOr<uint32_t>
-RendezvousServer::authenticate(const FileDescriptor &socket) {
-  RendezvousHello hello;
-  QLORA_ASSIGN_OR_RETURN(hello.drawn, randomDigest());
-  QLORA_RETURN_IF_ERROR(setTimeout(socket, terms.handshake));
-  QLORA_RETURN_IF_ERROR(sendAll(socket, &hello, sizeof hello));
-  RendezvousGreeting greeting;
-  QLORA_RETURN_IF_ERROR(receiveAll(socket, &greeting, sizeof greeting));
-  if (greeting.magic != kRendezvousMagic)
-    return Status::error(StatusCode::kUnavailable, "no rank");
-  if (!isSame(greeting.proof, proofOf(terms.secret, kClientRole, hello.drawn,
-                                      greeting.drawn))) {
-    noteStranger(socket, greeting.rank);
-    return Status::error(StatusCode::kUnavailable, "wrong secret");
-  }
-  const Digest proof =
-      proofOf(terms.secret, kServerRole, hello.drawn, greeting.drawn);
-  QLORA_RETURN_IF_ERROR(sendAll(socket, proof.data(), proof.size()));
-  return greeting.rank;
+void RendezvousServer::authenticate(Connection &client) {
+  const auto greeting = readFrom<RendezvousGreeting>(client.received);
+  const bool isRank = greeting.magic == kRendezvousMagic;
+  client.isProven =
+      isRank && isSame(greeting.proof, proofOf(terms.secret, kClientRole,
+                                               client.drawn, greeting.drawn));
+  client.isLast = !client.isProven;
+  if (isRank && !client.isProven)
+    noteStranger(client, greeting.rank);
+  if (!client.isProven)
+    return;
+  client.rank = greeting.rank;
+  loop.send(client, bytesOf(proofOf(terms.secret, kServerRole, client.drawn,
+                                    greeting.drawn)));
+  expectRequest(client);
 }
 
+void RendezvousServer::expectRequest(Connection &client) {
+  client.received.clear();
+  client.wanted = sizeof(RendezvousRequest);
+  client.deadline = Clock::now() + terms.ringPatience;
+}
+
+void RendezvousServer::give(Connection &client, bool isRefused,
+                            const std::string &text) {
+  const RendezvousAnswer answer = {isRefused,
+                                   static_cast<uint32_t>(text.size())};
+  client.isLast = isRefused || ++client.step == kExchanges;
+  expectRequest(client);
+  loop.send(client, std::string(bytesOf(answer)) + text);
+}
+
+/// One exchange of a client, once its request has arrived as a whole.
+void RendezvousServer::answer(Connection &client) {
+  const auto request = readFrom<RendezvousRequest>(client.received);
+  const size_t bytes = sizeof request + request.bytes;
+  if (request.bytes <= kMaxRendezvousText && client.wanted < bytes) {
+    client.wanted = bytes;
+    return;
+  }
+  if (client.wanted != bytes) { // no rank of ours asks for more
+    client.deadline = Clock::time_point::min();
+    return;
+  }
+  std::string value = client.received.substr(sizeof request);
+  if (isWelcome(request, client.rank, client.step) && request.isFailure)
+    fail(value);
+  if (!failure.empty()) {
+    give(client, true, failure);
+    return;
+  }
+  Exchange &current = exchanges[client.step];
+  current.values[client.rank] = std::move(value);
+  client.received.clear();
+  client.wanted = 0; // it waits for the others
+  client.deadline = Clock::time_point::max();
+  if (--current.missing == 0)
+    complete(client.step);
+}
+
+void RendezvousServer::complete(size_t number) {
+  deadline = Clock::now() + terms.ringPatience;
+  const auto &values = exchanges[number].values;
+  for (Connection &client : loop.connections())
+    if (client.isProven && client.wanted == 0 && client.step == number)
+      give(client, false, *values[(client.rank + 1) % values.size()]);
+}
+
+// Failures
+// ----------------------------------------------------------------------
+
+/// Tells those who wait; the others when they ask.
 void RendezvousServer::fail(std::string why) {
-  if (failure.empty())
-    failure = std::move(why);
-  changed.notify_all();
+  if (!failure.empty())
+    return;
+  failure = std::move(why);
+  for (Connection &client : loop.connections())
+    if (client.isProven && client.wanted == 0 && !client.isLast)
+      give(client, true, failure);
+}
+
+void RendezvousServer::noteShortage() {
+  if (loop.shortage().empty() || hasWarned || !warn)
+    return;
+  hasWarned = true;
+  warn(fmt::format("rank 0 at {} waits to accept connections of ranks: {}",
+                   terms.place, loop.shortage()));
 }
 
 /// "1, 4 and 6 more".
@@ -193,6 +277,12 @@ bool RendezvousServer::isWelcome(const RendezvousRequest &request,
 void RendezvousServer::failForMissing(size_t number) {
   const Exchange &current = exchanges[number];
   const std::string ranks = missingText(current);
+  if (!loop.shortage().empty()) {
+    // Those who are missing wait to be accepted, and are told then.
+    fail(fmt::format("rank 0 at {} cannot accept rank {}: {}", terms.place,
+                     ranks, loop.shortage()));
+    return;
+  }
   if (!stranger.empty())
     fail(stranger);
   else if (number == 0)
@@ -201,82 +291,9 @@ void RendezvousServer::failForMissing(size_t number) {
     fail(fmt::format("rank {} was lost while the ranks met: is its host down?",
                      ranks));
   // Nobody waits to tell them.
-  for (size_t rank = 0; rank < isTold.size(); ++rank)
+  for (uint32_t rank = 0; rank < current.values.size(); ++rank)
     if (!current.values[rank])
-      isTold[rank] = true;
-}
-
-static bool isGone(const FileDescriptor &socket) {
-  pollfd event = {socket.get(), POLLRDHUP, 0};
-  return poll(&event, 1, 0) > 0;
-}
-
-StatusOr<std::string> RendezvousServer::exchange(size_t number, uint32_t rank,
-                                                 std::string value,
-                                                 const FileDescriptor &socket) {
-  std::unique_lock lock(mutex);
-  Exchange &current = exchanges[number];
-  current.values[rank] = std::move(value);
-  if (--current.missing == 0) {
-    deadline = Clock::now() + terms.ringPatience;
-    changed.notify_all();
-  }
-  while (current.missing > 0 && failure.empty() && !isStopping) {
-    changed.wait_for(lock, kLook);
-    if (current.missing == 0 || !failure.empty())
-      break;
-    if (isGone(socket))
-      fail(fmt::format("rank {} ({}) has ended while the ranks met: its own "
-                       "last lines say why",
-                       rank, hosts[rank]));
-    else if (Clock::now() >= deadline)
-      failForMissing(number);
-  }
-  if (current.missing > 0 && !failure.empty())
-    return Status(StatusCode::kAborted, failure);
-  if (current.missing > 0)
-    return Status::error(StatusCode::kAborted, "rank 0 has ended");
-  return *current.values[(rank + 1) % current.values.size()];
-}
-
-/// One exchange of a client. An error: it was the last.
-Status RendezvousServer::answer(const FileDescriptor &socket, uint32_t rank,
-                                size_t number) {
-  RendezvousRequest request;
-  QLORA_RETURN_IF_ERROR(receiveAll(socket, &request, sizeof request));
-  QLORA_ASSIGN_OR_RETURN(std::string value, receiveText(socket, request.bytes));
-  std::string refusal;
-  {
-    std::lock_guard lock(mutex);
-    if (isWelcome(request, rank, number) && request.isFailure)
-      fail(value);
-    refusal = failure;
-  }
-  StatusOr<std::string> given =
-      refusal.empty() ? exchange(number, rank, std::move(value), socket)
-                      : Status(StatusCode::kAborted, refusal);
-  const std::string &text = given.isOk() ? *given : given.status().message();
-  const RendezvousAnswer answer = {!given.isOk(),
-                                   static_cast<uint32_t>(text.size())};
-  QLORA_RETURN_IF_ERROR(sendAll(socket, &answer, sizeof answer));
-  QLORA_RETURN_IF_ERROR(sendAll(socket, text.data(), text.size()));
-  return given.status();
-}
-
-Status RendezvousServer::serve(const FileDescriptor &socket) {
-  QLORA_ASSIGN_OR_RETURN(const uint32_t rank, authenticate(socket));
-  QLORA_RETURN_IF_ERROR(setTimeout(socket, terms.ringPatience));
-  Status status;
-  for (size_t number = 0; number < kExchanges && status.isOk(); ++number)
-    status = answer(socket, rank, number);
-  std::lock_guard lock(mutex);
-  if (rank < isTold.size())
-    isTold[rank] = true;
-  if (!status.isOk())
-    fail(fmt::format("rank {} was lost while the ranks met: is its host down?",
-                     rank));
-  changed.notify_all();
-  return status;
+      noteTold(rank);
 }
 
 } // namespace qlora

@@ -8,7 +8,7 @@
 #include <array>
 #include <chrono>
 #include <condition_variable>
-#include <list>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -18,12 +18,13 @@
 
 #include "runtime/Base/FileDescriptor.h"
 #include "runtime/Base/Status.h"
+#include "runtime/Ranks/ConnectionLoop.h"
 #include "runtime/Ranks/RendezvousProtocol.h"
 
 namespace qlora {
 
-/// Serves until destroyed: one thread that accepts, one per connection.
-class RendezvousServer {
+/// Serves until destroyed, all connections on one thread.
+class RendezvousServer : private ConnectionLoop::Protocol {
 public:
   struct Terms {
     std::string secret;
@@ -38,56 +39,61 @@ public:
     std::chrono::milliseconds ringPatience = std::chrono::seconds(40);
   };
 
-  /// `listening`: from listenOn(), or inherited.
+  /// `listening`: from listenOn(), or inherited. `warn`: called from the
+  /// server's thread, at most once, if descriptors run out.
   static StatusOr<std::unique_ptr<RendezvousServer>>
-  start(FileDescriptor listening, Terms terms);
-  ~RendezvousServer();
+  start(FileDescriptor listening, Terms terms,
+        std::function<void(const std::string &)> warn = nullptr);
+  ~RendezvousServer() override;
 
   /// Returns when all ranks have been told how the start ended; no later than
   /// `patience` from now.
   void waitUntilTold(std::chrono::milliseconds patience);
 
 private:
-  struct Connection {
-    FileDescriptor socket;
-    std::thread thread;
-    bool isFinished = false; ///< guarded by `mutex`
-  };
+  using Clock = ConnectionLoop::Clock;
+  using Connection = ConnectionLoop::Connection;
   struct Exchange {
     std::vector<std::optional<std::string>> values; ///< by rank
     size_t missing = 0;
   };
   static constexpr size_t kExchanges = 2;
 
-  RendezvousServer(FileDescriptor listening, Terms terms);
-  void acceptConnections();
-  void removeFinished();
-  Status serve(const FileDescriptor &socket);
-  StatusOr<uint32_t> authenticate(const FileDescriptor &socket);
-  Status answer(const FileDescriptor &socket, uint32_t rank, size_t number);
+  RendezvousServer(ConnectionLoop loop, Terms terms,
+                   std::function<void(const std::string &)> warn);
+  void serve();
+  void accept(Connection &client) override;
+  void receive(Connection &client) override;
+  void close(Connection &client) override;
+  void authenticate(Connection &client);
+  void answer(Connection &client);
+  void expectRequest(Connection &client);
+  void give(Connection &client, bool isRefused, const std::string &text);
+  void complete(size_t number);
   bool isWelcome(const RendezvousRequest &request, uint32_t rank,
                  size_t number);
-  StatusOr<std::string> exchange(size_t number, uint32_t rank,
-                                 std::string value,
-                                 const FileDescriptor &socket);
-  void noteStranger(const FileDescriptor &socket, uint32_t rank);
+  void noteStranger(const Connection &client, uint32_t rank);
+  void noteShortage();
   void fail(std::string why);
   void failForMissing(size_t number);
+  void noteTold(uint32_t rank);
   std::string missingText(const Exchange &exchange) const;
 
-  FileDescriptor listening;
   const Terms terms;
-  std::mutex mutex; ///< guards everything below
-  std::condition_variable changed;
-  bool isStopping = false;
+  const std::function<void(const std::string &)> warn;
+  ConnectionLoop loop;
+  // The rest up to `mutex` is the thread's alone.
   std::array<Exchange, kExchanges> exchanges;
-  std::chrono::steady_clock::time_point deadline; ///< of the current one
+  Clock::time_point deadline;     ///< of the exchange that is not complete
   std::string stranger;           ///< what to say of one with another secret
   std::string failure;            ///< what all are told; the first
   std::vector<std::string> hosts; ///< by rank
-  std::vector<bool> isTold;       ///< by rank
-  std::list<Connection> connections;
-  std::thread acceptor;
+  bool hasWarned = false;
+  std::mutex mutex; ///< guards everything below
+  std::condition_variable changed;
+  bool isStopping = false;
+  std::vector<bool> isTold; ///< by rank
+  std::thread thread;
 };
 
 } // namespace qlora

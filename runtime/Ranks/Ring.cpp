@@ -88,6 +88,7 @@ Ring::connect(Rendezvous &rendezvous, std::string_view secret,
           .exchange(shown.isOk() ? StatusOr<std::string>(std::string()) : shown,
                     2 * kRingPatience)
           .status());
+  ring->heart->countSilence();
   return ring;
 }
 
@@ -185,10 +186,6 @@ void Ring::abort() {
   close();
   for (Ring *other = bound; other != this; other = other->bound)
     other->close();
-}
-
-static bool isOver(int error) {
-  return error != EAGAIN && error != EWOULDBLOCK && error != EINTR;
 }
 
 Status Ring::send(Neighbour to, Message &message, bool &hasMoved) {

@@ -6,12 +6,12 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <charconv>
 
+#include "runtime/Ranks/ConnectionLoop.h"
 #include "runtime/Ranks/Socket.h"
 
 namespace qlora {
@@ -53,44 +53,71 @@ static Digest proofOfRank(std::string_view secret, int rank, int lane,
       drawn);
 }
 
-/// Whoever does not prove to be the rank before this one is sent away.
-static Status acceptFrom(const FileDescriptor &listening, const Digest &drawn,
-                         const RingMeeting &meeting,
-                         std::array<RingSockets, kLanes> &found) {
-  const Clock::time_point deadline = Clock::now() + meeting.patience;
-  int missing = meeting.lanes;
-  while (missing > 0 && Clock::now() < deadline) {
-    const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
-        deadline - Clock::now());
-    pollfd event = {listening.get(), POLLIN, 0};
-    if (poll(&event, 1, static_cast<int>(left.count())) <= 0)
-      continue;
-    FileDescriptor socket(
-        accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    Digest proof;
-    if (!socket.isOpen() ||
-        !setTimeout(socket, meeting.handshakeTimeout).isOk() ||
-        !receiveAll(socket, proof.data(), proof.size()).isOk())
-      continue;
-    const int on = 1;
-    setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-    for (int lane = 0; lane < meeting.lanes; ++lane) {
-      FileDescriptor &place = found[lane][Ring::kPrevious];
-      if (!place.isOpen() && socket.isOpen() &&
-          isSame(proof,
-                 proofOfRank(meeting.secret, meeting.previous, lane, drawn))) {
-        place = std::move(socket);
-        --missing;
-      }
-    }
+namespace {
+/// Keeps the connections of the rank before this one, by lane, and closes all
+/// others.
+class Previous : public ConnectionLoop::Protocol {
+public:
+  Previous(const RingMeeting &meeting, const Digest &drawn,
+           std::array<RingSockets, kLanes> &found)
+      : meeting(meeting), drawn(drawn), found(found), missing(meeting.lanes) {}
+
+  bool isThere() const { return missing == 0; }
+
+private:
+  using Connection = ConnectionLoop::Connection;
+  void accept(Connection &connection) override {
+    connection.wanted = sizeof(Digest);
   }
-  if (missing == 0)
+  void receive(Connection &connection) override;
+  void close(Connection &) override {}
+
+  const RingMeeting &meeting;
+  const Digest &drawn;
+  std::array<RingSockets, kLanes> &found;
+  int missing;
+};
+} // namespace
+
+void Previous::receive(Connection &connection) {
+  Digest proof;
+  std::copy_n(connection.received.begin(), proof.size(), proof.begin());
+  const int on = 1;
+  setsockopt(connection.socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  connection.isLast = true;
+  for (int lane = 0; lane < meeting.lanes; ++lane) {
+    FileDescriptor &place = found[lane][Ring::kPrevious];
+    if (place.isOpen() || !connection.socket.isOpen() ||
+        !isSame(proof,
+                proofOfRank(meeting.secret, meeting.previous, lane, drawn)))
+      continue;
+    place = std::move(connection.socket);
+    --missing;
+  }
+}
+
+static Status acceptPrevious(FileDescriptor listening, const Digest &drawn,
+                             const RingMeeting &meeting,
+                             std::array<RingSockets, kLanes> &found) {
+  QLORA_ASSIGN_OR_RETURN(
+      ConnectionLoop loop,
+      ConnectionLoop::create(std::move(listening), meeting.handshakeTimeout));
+  Previous previous(meeting, drawn, found);
+  const Clock::time_point deadline = Clock::now() + meeting.patience;
+  while (!previous.isThere() && Clock::now() < deadline)
+    loop.turn(previous, deadline);
+  if (previous.isThere())
     return Status::ok();
+  const double seconds = meeting.patience.count() / 1000.0;
+  if (!loop.shortage().empty())
+    return Status::error(StatusCode::kUnavailable,
+                         "the rank before it could not be accepted in {} s: {}",
+                         seconds, loop.shortage());
   return Status::error(StatusCode::kUnavailable,
                        "the rank before it has not connected in {} s; ranks "
                        "reach each other at ports that the system gives: open "
                        "all of them between the hosts of a job",
-                       meeting.patience.count() / 1000.0);
+                       seconds);
 }
 
 StatusOr<std::array<RingSockets, kLanes>> meet(const RingMeeting &meeting) {
@@ -98,7 +125,7 @@ StatusOr<std::array<RingSockets, kLanes>> meet(const RingMeeting &meeting) {
   Place own;
   own.host = meeting.address;
   QLORA_ASSIGN_OR_RETURN(own.drawn, randomDigest());
-  QLORA_ASSIGN_OR_RETURN(const FileDescriptor listening, listenOn(own.host, 0));
+  QLORA_ASSIGN_OR_RETURN(FileDescriptor listening, listenOn(own.host, 0));
   QLORA_ASSIGN_OR_RETURN(own.port, portOf(listening));
   QLORA_ASSIGN_OR_RETURN(const std::string text, meeting.tellNext(own.text()));
   QLORA_ASSIGN_OR_RETURN(const Place next, Place::parse(text));
@@ -111,7 +138,8 @@ StatusOr<std::array<RingSockets, kLanes>> meet(const RingMeeting &meeting) {
         proofOfRank(meeting.secret, meeting.rank, lane, next.drawn);
     QLORA_RETURN_IF_ERROR(sendAll(socket, proof.data(), proof.size()));
   }
-  QLORA_RETURN_IF_ERROR(acceptFrom(listening, own.drawn, meeting, found));
+  QLORA_RETURN_IF_ERROR(
+      acceptPrevious(std::move(listening), own.drawn, meeting, found));
   return found;
 }
 

@@ -9,6 +9,7 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <unistd.h>
@@ -21,11 +22,37 @@
 
 namespace qlora {
 
+using Clock = std::chrono::steady_clock;
+bool isOver(int error) {
+  return error != EAGAIN && error != EWOULDBLOCK && error != EINTR;
+}
+
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
+
+void raiseDescriptorLimit() {
+  rlimit limit = {};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == limit.rlim_max)
+    return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+std::string socketErrorText(int error) {
+  rlimit limit = {};
+  if (error == EMFILE && getrlimit(RLIMIT_NOFILE, &limit) == 0)
+    return fmt::format("this process has no file descriptor left, its limit is "
+                       "{}. Fix: raise the hard limit of open files on this "
+                       "host (ulimit -Hn)",
+                       limit.rlim_cur);
+  if (error == ENFILE)
+    return "the system has no file descriptor left. Fix: raise fs.file-max "
+           "with sysctl on this host";
+  return std::strerror(error);
+}
 
 static Status systemError(std::string_view what, int error) {
   return Status::error(StatusCode::kUnavailable, "{}: {}", what,
-                       std::strerror(error));
+                       socketErrorText(error));
 }
 
 static StatusOr<Addresses> resolve(const std::string &host, int port,
@@ -65,21 +92,27 @@ StatusOr<FileDescriptor> listenOn(const std::string &host, int port) {
   return systemError(fmt::format("cannot listen on {}", place), error);
 }
 
+/// Whether `event` has come by the deadline.
+static bool waitFor(const FileDescriptor &socket, short event,
+                    Clock::time_point deadline) {
+  const auto left =
+      std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+  pollfd events = {socket.get(), event, 0};
+  return poll(&events, 1,
+              static_cast<int>(std::max<int64_t>(0, left.count()))) > 0;
+}
+
 /// Connects within the time that is left; the system's own patience with a host
 /// that does not answer is two minutes. errno says why not.
 static bool connectBy(const FileDescriptor &socket, const addrinfo &address,
-                      std::chrono::steady_clock::time_point deadline) {
+                      Clock::time_point deadline) {
   fcntl(socket.get(), F_SETFL, O_NONBLOCK);
   if (connect(socket.get(), address.ai_addr, address.ai_addrlen) != 0) {
     if (errno != EINPROGRESS)
       return false;
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(
-        deadline - std::chrono::steady_clock::now());
-    pollfd event = {socket.get(), POLLOUT, 0};
     int error = ETIMEDOUT;
     socklen_t bytes = sizeof error;
-    if (poll(&event, 1, static_cast<int>(std::max<int64_t>(0, left.count()))) >
-        0)
+    if (waitFor(socket, POLLOUT, deadline))
       getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &bytes);
     errno = error;
     if (error != 0)
@@ -93,7 +126,7 @@ static bool connectBy(const FileDescriptor &socket, const addrinfo &address,
 
 StatusOr<FileDescriptor> connectTo(const std::string &host, int port,
                                    std::chrono::milliseconds timeout) {
-  auto deadline = std::chrono::steady_clock::now() + timeout;
+  const Clock::time_point deadline = Clock::now() + timeout;
   std::string last = "no address";
   do {
     auto addresses = resolve(host, port, false);
@@ -105,10 +138,10 @@ StatusOr<FileDescriptor> connectTo(const std::string &host, int port,
           a->ai_family, a->ai_socktype | SOCK_CLOEXEC, a->ai_protocol));
       if (socket.isOpen() && connectBy(socket, *a, deadline))
         return socket;
-      last = std::strerror(errno);
+      last = socketErrorText(errno);
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(50));
-  } while (std::chrono::steady_clock::now() < deadline);
+  } while (Clock::now() < deadline);
   return Status::error(StatusCode::kUnavailable,
                        "cannot connect to {}:{} in {} s: {}", host, port,
                        timeout.count() / 1000.0, last);
@@ -185,6 +218,29 @@ Status receiveAll(const FileDescriptor &socket, void *data, size_t bytes) {
   while (bytes > 0) {
     ssize_t received = recv(socket.get(), next, bytes, 0);
     if (received < 0 && errno == EINTR)
+      continue;
+    if (received == 0)
+      return Status::error(StatusCode::kAborted,
+                           "the other side closed the connection");
+    if (received < 0)
+      return systemError("receive", errno);
+    next += received;
+    bytes -= static_cast<size_t>(received);
+  }
+  return Status::ok();
+}
+
+Status receiveBy(const FileDescriptor &socket, void *data, size_t bytes,
+                 Clock::time_point deadline) {
+  char *next = static_cast<char *>(data);
+  while (bytes > 0) {
+    if (!waitFor(socket, POLLIN, deadline)) {
+      if (Clock::now() >= deadline)
+        return systemError("receive", ETIMEDOUT);
+      continue;
+    }
+    const ssize_t received = recv(socket.get(), next, bytes, MSG_DONTWAIT);
+    if (received < 0 && !isOver(errno))
       continue;
     if (received == 0)
       return Status::error(StatusCode::kAborted,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// TCP sockets: blocking reads and writes of whole buffers with a deadline.
+// TCP sockets: blocking reads and writes of whole buffers with a time limit.
 
 #ifndef QLORA_RUNTIME_RANKS_SOCKET_H
 #define QLORA_RUNTIME_RANKS_SOCKET_H
@@ -13,6 +13,17 @@
 #include "runtime/Base/Status.h"
 
 namespace qlora {
+
+/// Lets this process and those that it starts have as many descriptors as the
+/// system permits: a job's rank 0 and its launcher have one for each rank.
+void raiseDescriptorLimit();
+
+/// Why a socket cannot be made: text of an errno. If descriptors ran out, with
+/// the limit and what to do.
+std::string socketErrorText(int error);
+
+/// Whether a read or write without blocking that has failed so is the last one.
+bool isOver(int error);
 
 /// Listens on `host` (a name or address; empty: every interface). Port 0:
 /// any free one; see portOf(). kResourceExhausted: another program has it.
@@ -44,6 +55,9 @@ StatusOr<std::string> peerAddressOf(const FileDescriptor &socket);
 /// All of the bytes, or an error (kAborted: the other side closed).
 Status sendAll(const FileDescriptor &socket, const void *data, size_t bytes);
 Status receiveAll(const FileDescriptor &socket, void *data, size_t bytes);
+/// All of the bytes by `deadline`, however they trickle in.
+Status receiveBy(const FileDescriptor &socket, void *data, size_t bytes,
+                 std::chrono::steady_clock::time_point deadline);
 
 } // namespace qlora
 

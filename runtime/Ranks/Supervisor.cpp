@@ -103,7 +103,7 @@ static Status systemError(const char *what) {
   return Status::error(StatusCode::kUnavailable,
                        "cannot start the ranks: {}: "
                        "{}",
-                       what, std::strerror(errno));
+                       what, socketErrorText(errno));
 }
 
 Status Supervisor::blockSignals() {
@@ -117,6 +117,7 @@ Status Supervisor::blockSignals() {
 }
 
 Status Supervisor::start() {
+  raiseDescriptorLimit();
   QLORA_RETURN_IF_ERROR(blockSignals());
   secret = randomSecret();
   if (secret.empty())

@@ -43,6 +43,7 @@ public:
                                      rank, std::move(peers[rank]),
                                      [this, rank] { ++aborts[rank]; }, kQuick)
                                      .value()));
+      hearts.back()->countSilence();
     }
   }
   ~Circle() { hearts.clear(); }

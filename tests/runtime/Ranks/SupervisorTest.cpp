@@ -142,10 +142,15 @@ static void expectFailingStart(int ranks, const std::string &message,
 /// Where a rank cannot be started, those before it are ended and waited for,
 /// and by their numbers: the first of ours is not any process of ours.
 TEST(Supervisor, ARankThatCannotBeStartedEndsTheOthers) {
-  expectFailingStart(4000, "socketpair: Too many open files", [] {
-    const rlimit few{32, 32};
-    setrlimit(RLIMIT_NOFILE, &few);
-  });
+  expectFailingStart(
+      4000,
+      "socketpair: this process has no file descriptor left, its limit "
+      "is 32. Fix: raise the hard limit of open files on this host "
+      "(ulimit -Hn)",
+      [] {
+        const rlimit few{32, 32};
+        setrlimit(RLIMIT_NOFILE, &few);
+      });
   expectFailingStart(4, "fork: Resource temporarily unavailable",
                      [] { forksLeft = 2; });
 }

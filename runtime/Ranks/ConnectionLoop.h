@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT
+
+// A poll loop over a listening socket and all connections that it has accepted.
+//
+// Anybody who reaches the port of a rank can connect: port scanners, probes of
+// a service mesh, another job. So no connection is waited for. Each is a small
+// state machine that advances when its bytes arrive; one thread serves all. A
+// connection that has not proved the job's secret is closed after a fixed time
+// since it was accepted, whatever it sends meanwhile.
+//
+// If the process runs out of file descriptors, waiting connections stay in the
+// system's queue. The loop then closes unproven connections after a second,
+// looks again every 100 ms, and says why in `shortage()`.
+
+#ifndef QLORA_RUNTIME_RANKS_CONNECTIONLOOP_H
+#define QLORA_RUNTIME_RANKS_CONNECTIONLOOP_H
+
+#include <chrono>
+#include <list>
+#include <string>
+#include <string_view>
+
+#include "runtime/Base/FileDescriptor.h"
+#include "runtime/Base/Status.h"
+#include "runtime/Ranks/RendezvousProtocol.h"
+
+namespace qlora {
+
+/// Used by one thread, except wake().
+class ConnectionLoop {
+public:
+  using Clock = std::chrono::steady_clock;
+
+  /// An accepted connection. The protocol writes all fields except `unsent`.
+  struct Connection {
+    FileDescriptor socket; ///< the protocol may move it away and keep it
+    /// Size in bytes of the message that is read next. 0: nothing is read.
+    size_t wanted = 0;
+    std::string received; ///< never more than `wanted` bytes
+    std::string unsent;   ///< written when the socket takes it
+    bool isProven = false;
+    bool isLast = false; ///< closed once `unsent` is empty
+    /// Closed then, unless the protocol sets another time.
+    Clock::time_point deadline;
+    Clock::time_point accepted;
+    // For the protocol alone.
+    uint32_t rank = 0;
+    size_t step = 0;
+    Digest drawn{};
+  };
+
+  /// What the messages mean. Its functions must not block.
+  class Protocol {
+  public:
+    virtual ~Protocol() = default;
+    virtual void accept(Connection &connection) = 0;
+    /// `received` has `wanted` bytes. The protocol clears it, or raises
+    /// `wanted` for a longer message with the same beginning.
+    virtual void receive(Connection &connection) = 0;
+    /// The connection is closed afterwards. `isLast` is false if the other end
+    /// has closed it, or its deadline has passed.
+    virtual void close(Connection &connection) = 0;
+  };
+
+  /// `unprovenTime`: how long a connection may take to become proven.
+  static StatusOr<ConnectionLoop>
+  create(FileDescriptor listening, std::chrono::milliseconds unprovenTime);
+
+  /// Waits until something happens, no later than `until`, and serves it.
+  void turn(Protocol &protocol, Clock::time_point until);
+  /// Makes turn() return. Any thread.
+  void wake();
+
+  void send(Connection &connection, std::string_view bytes);
+  std::list<Connection> &connections() { return open; }
+  /// Why the last connection that came could not be accepted, with the remedy;
+  /// empty if it was.
+  const std::string &shortage() const { return lack; }
+
+private:
+  ConnectionLoop(FileDescriptor listening, FileDescriptor event,
+                 std::chrono::milliseconds unprovenTime)
+      : listening(std::move(listening)), event(std::move(event)),
+        unprovenTime(unprovenTime) {}
+  void acceptAll(Protocol &protocol);
+  void advance(Connection &connection, Protocol &protocol);
+  void read(Connection &connection, Protocol &protocol);
+  void write(Connection &connection);
+  void closeEnded(Protocol &protocol);
+  Clock::time_point deadlineOf(const Connection &connection) const;
+
+  FileDescriptor listening, event;
+  std::chrono::milliseconds unprovenTime;
+  std::list<Connection> open;
+  std::string lack;
+  Clock::time_point nextLook; ///< at the listening socket, in a shortage
+};
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_RANKS_CONNECTIONLOOP_H

@@ -42,6 +42,7 @@ private:
   using Ranges = SmallVector<GradientRange>;
 
   void runOnOperation() override;
+  LogicalResult checkWhole();
   LogicalResult planForm();
   std::unique_ptr<GradientSums> sumsOf(ArrayRef<GradientRange> ranges);
   void compress(StepOp step);
@@ -92,6 +93,20 @@ void CompressGradientsPass::compress(StepOp step) {
     sum.erase();
 }
 
+/// Every form sums over all ranks. A sharded gradient (a range with `pieces`)
+/// must be summed over the ranks with the same shard only: on the others these
+/// rows are gradients of other elements.
+LogicalResult CompressGradientsPass::checkWhole() {
+  for (auto parameter : getOperation().getOps<ParameterOp>())
+    if (parameter.getTrainable() && updateKindOf(parameter).isDivided)
+      return parameter.emitError("--ddp-comm-hook ")
+             << form << ": --parallel shards the gradient of '"
+             << partsOf(parameter).front().name
+             << "', and compressed sums need all of it on each rank. Fix: "
+                "--ddp-comm-hook no";
+  return success();
+}
+
 /// What the form is made of, in the module.
 LogicalResult CompressGradientsPass::planForm() {
   ModuleOp module = getOperation();
@@ -136,7 +151,7 @@ void CompressGradientsPass::record() {
 }
 
 void CompressGradientsPass::runOnOperation() {
-  if (failed(planForm()))
+  if (failed(checkWhole()) || failed(planForm()))
     return signalPassFailure();
   for (StepOp step : getOperation().getOps<StepOp>())
     if (step.getKind() == StepKind::Accumulate)

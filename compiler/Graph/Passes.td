@@ -483,8 +483,8 @@ def CompressGradients : Pass<"compress-gradients", "::mlir::ModuleOp"> {
     rows of the flat arenas: in bf16 a sum of rounded numbers; in int8 codes of
     blocks, exchanged in two stages among `ranks` ranks, where what rounding
     leaves is added to the next step's gradient; in power_sgd products of `rank`
-    rows for each matrix, with the same. Statistics stay exact. Ops that
-    are in rows come after fuse-rows, which runs on them once more.
+    rows for each matrix, with the same. Statistics stay exact. Sharded gradients
+    (`pieces`) are refused. fuse-rows runs once more, on the ops in rows.
   }];
   let options = [
     Option<"form", "form", "std::string", "\"bf16\"", "bf16, int8 or power_sgd">,

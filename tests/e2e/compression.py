@@ -158,7 +158,12 @@ def refused(runs):
         assert said in text, text
 
     compiling("fp16", 2, "choose from: no, bf16, int8, power_sgd")
-    compiling("bf16", 2, "have pieces of them", "--parallel", "zero2=2")
+    sharded = "compressed sums need all of it on each rank"
+    for hook in ("bf16", "int8", "power_sgd"):
+        compiling(hook, 2, sharded, "--parallel", "zero2=2")
+        compiling(hook, 2, sharded, "--parallel", "fsdp=2", "--modules-to-save",
+                  "up_proj", "--lora-target-modules", "q_proj",
+                  "--load-in-4bit", "false")
     compiling("bf16", 2, "--powersgd-rank is of --ddp-comm-hook power_sgd",
               "--powersgd-rank", "2")
     compiling("power_sgd", 2, "summed as a product of 8 rows", "--powersgd-rank",

@@ -160,8 +160,7 @@ Status applyMesh(const ParallelMesh &mesh, CompilerSettings &settings) {
   return Status::ok();
 }
 
-/// What ranks send of gradients, where each has all of them and sums are one
-/// collective.
+/// What ranks send of gradients. compress-gradients refuses sharded gradients.
 Status fillGradients(CompilerSettings &settings) {
   CompileOptions &c = settings.compile;
   const Options &o = settings.options;
@@ -176,11 +175,6 @@ Status fillGradients(CompilerSettings &settings) {
     return Status::ok();
   const std::string given =
       fmt::format("{} {}", o.spelling("ddp_comm_hook"), c.gradientForm);
-  if (c.trainedPieces > 1 || (c.shards > 1 && c.trainsAll))
-    return Status::invalid("{} is about gradients that each rank has whole, and "
-                           "--parallel zero2, and fsdp of what is trained, have "
-                           "pieces of them; leave one of them out",
-                           given);
   if (c.stages > 1 || c.expertRanks > 1 || settings.findsLayout)
     return Status::invalid("{} is not there with --parallel {}; leave one of "
                            "them out",

@@ -273,12 +273,14 @@ void qlora::registerPhases() {
   CompileOptions options;
   options.target = "cuda";
   options.lengths = {32};
-  options.quantizedFormat = "nf4";
+  options.quantizedFormat = "llm_int8";
+  options.int8Threshold = 6;
   options.loraActivations = "int8";
   options.objective = "dpo";
   options.linesOfRow = 2;
   options.noiseAlpha = 5;
   options.shards = 2;
+  options.sequenceParallel = true;
   options.gradientForm = "int8";
   options.runRanks = 2;
   MemoryBudget budget;

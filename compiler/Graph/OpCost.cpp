@@ -88,16 +88,17 @@ double qlora::secondsOf(Operation *op, const DeviceProfile &device) {
     return secondsOf(rowOpWork(row), device);
   if (auto library = dyn_cast<LibraryOp>(op))
     return secondsOf(kernelRequestOf(library), device);
-  // Of the bytes of all ranks together.
+  // Priced by the operand that has the data of all ranks of the group.
   const auto together = [&](qlora_collective kind, Ranks ranks) {
-    // Numbers of ranks are those of groups.
-    const int64_t number =
-        groupsOf(op->getParentOfType<ModuleOp>())[unsigned(ranks)];
     const int64_t bytes =
         kind == QLORA_COLLECTIVE_REDUCE_SCATTER
             ? tensorBytes(tensorOf(op->getOperand(0)))
             : resultBytes(op);
-    return collectiveDemand(kind, double(bytes), number, device).seconds();
+    const auto group = unsigned(ranks); // a Ranks is its enum qlora_group
+    const GroupSizes groups = runGroupsOf(op->getParentOfType<ModuleOp>());
+    return collectiveDemand(kind, double(bytes), groups[group],
+                            groups.stride(group), device)
+        .seconds();
   };
   if (auto gather = dyn_cast<AllGatherOp>(op))
     return together(QLORA_COLLECTIVE_ALL_GATHER, gather.getRanks());

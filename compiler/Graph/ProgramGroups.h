@@ -6,6 +6,7 @@
 #define QLORA_COMPILER_GRAPH_PROGRAMGROUPS_H
 
 #include "dialects/Program/Program.h"
+#include "dialects/Train/Train.h"
 
 #include "runtime/Module/GroupSizes.h"
 
@@ -18,6 +19,13 @@ inline GroupSizes groupsOf(mlir::Operation *module) {
           {QLORA_GROUP_CP, program::contextRanksOf(module)},
           {QLORA_GROUP_PP, program::stagesOf(module)},
           {QLORA_GROUP_EP, program::expertRanksOf(module)}};
+}
+
+/// The groups of a run of that module, as far as the module knows its number of
+/// ranks: one mesh if it does not.
+inline GroupSizes runGroupsOf(mlir::Operation *module) {
+  const GroupSizes mesh = groupsOf(module);
+  return mesh.on(std::max(train::runRanksOf(module), mesh.meshSize()));
 }
 
 } // namespace qlora

@@ -71,7 +71,7 @@ Demand CommandTimes::demandOfCollective(CollectiveOp collective) const {
   const GroupSizes groups = mesh.on(std::max(ranks, mesh.meshSize()));
   const auto group = unsigned(collective.getGroup());
   return collectiveDemand(unsigned(collective.getKind()), double(bytes),
-                          groups[group], *device, groups.stride(group));
+                          groups[group], groups.stride(group), *device);
 }
 
 double CommandTimes::bytesOverBus(Operation *command) const {

@@ -115,7 +115,7 @@ static Demand machineDemand(const LinkUse &use,
 }
 
 Demand collectiveDemand(unsigned kind, double bytes, int64_t ranks,
-                        const DeviceProfile &device, int64_t stride) {
+                        int64_t stride, const DeviceProfile &device) {
   Demand demand;
   if (ranks <= 1)
     return demand;

@@ -66,7 +66,7 @@ LinkUse socketUse(unsigned kind, double bytes, int64_t ranks);
 /// nothing of a group of one. On a GPU all of it is `serial`; on CPUs of one
 /// machine there is `memory`, which takes turns with kernels (Timeline.h).
 Demand collectiveDemand(unsigned kind, double bytes, int64_t ranks,
-                        const DeviceProfile &device, int64_t stride = 1);
+                        int64_t stride, const DeviceProfile &device);
 
 } // namespace qlora
 

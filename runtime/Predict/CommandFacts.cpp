@@ -58,8 +58,8 @@ CommandFactsTable::Entry CommandFactsTable::find(const qlora_command &command,
         groups[command.group] > 1) {
       facts.bytes = double(collectiveBytes(module, command));
       facts.boundSeconds = collectiveDemand(command.collective, facts.bytes,
-                                            groups[command.group], rates,
-                                            groups.stride(command.group))
+                                            groups[command.group],
+                                            groups.stride(command.group), rates)
                                .seconds();
     }
     break;

@@ -152,7 +152,7 @@ void StepWalk::addCollective(const qlora_command &command) {
   TimelineItem item = itemOf(module, command);
   item.demand =
       collectiveDemand(command.collective, bytes, groups[command.group],
-                       request.device, groups.stride(command.group));
+                       groups.stride(command.group), request.device);
   addTransfer(collectiveName(command.collective), groupName(command.group),
               bytes, item);
 }

@@ -32,15 +32,15 @@ DeviceProfile cpu() {
 
 TEST(CollectiveCost, AGroupOfOneSendsNothing) {
   for (const DeviceProfile &device : {card(), cpu()})
-    EXPECT_EQ(
-        collectiveDemand(QLORA_COLLECTIVE_ALL_REDUCE, 1e6, 1, device).seconds(),
-        0);
+    EXPECT_EQ(collectiveDemand(QLORA_COLLECTIVE_ALL_REDUCE, 1e6, 1, 1, device)
+                  .seconds(),
+              0);
 }
 
 TEST(CollectiveCost, CardsHaveARingInANodeAndOneOfNodes) {
   const auto seconds = [](int64_t ranks) {
     const Demand demand =
-        collectiveDemand(QLORA_COLLECTIVE_ALL_REDUCE, 1e6, ranks, card());
+        collectiveDemand(QLORA_COLLECTIVE_ALL_REDUCE, 1e6, ranks, 1, card());
     EXPECT_EQ(demand.serial, demand.seconds());
     return demand.seconds();
   };
@@ -51,7 +51,7 @@ TEST(CollectiveCost, CardsHaveARingInANodeAndOneOfNodes) {
 /// Of stages the ranks are so far from each other as a stage has ranks.
 TEST(CollectiveCost, CardsOfStagesAreApart) {
   const auto seconds = [](unsigned kind, int64_t stride) {
-    return collectiveDemand(kind, 1e6, 2, card(), stride).seconds();
+    return collectiveDemand(kind, 1e6, 2, stride, card()).seconds();
   };
   EXPECT_DOUBLE_EQ(seconds(QLORA_COLLECTIVE_SEND, 4), 1e-6 + 1e6 / 1e7);
   EXPECT_DOUBLE_EQ(seconds(QLORA_COLLECTIVE_RECV, 8), 1e-6 + 1e6 / 1e6);
@@ -61,7 +61,7 @@ TEST(CollectiveCost, CardsOfStagesAreApart) {
 
 TEST(CollectiveCost, RanksOfACpuCopyThroughAWindow) {
   const auto memory = [](unsigned kind, int64_t ranks) {
-    return collectiveDemand(kind, 4e6, ranks, cpu()).memory;
+    return collectiveDemand(kind, 4e6, ranks, 1, cpu()).memory;
   };
   // In, out, and half of three accesses: 4 + 1.5 of 4 MB.
   EXPECT_DOUBLE_EQ(memory(QLORA_COLLECTIVE_ALL_REDUCE, 2), 5.5 * 4e-3);
@@ -74,7 +74,7 @@ TEST(CollectiveCost, RanksOfACpuCopyThroughAWindow) {
 
 TEST(CollectiveCost, RanksOfACpuMeetForEachMiB) {
   const auto meetings = [](unsigned kind, double mib, int64_t ranks) {
-    return collectiveDemand(kind, mib * (1 << 20), ranks, cpu()).launch;
+    return collectiveDemand(kind, mib * (1 << 20), ranks, 1, cpu()).launch;
   };
   const double once = meetings(QLORA_COLLECTIVE_ALL_GATHER, 1, 2);
   EXPECT_GT(once, 0);
@@ -98,11 +98,11 @@ DeviceProfile measured() {
 
 TEST(CollectiveCost, MeasuredRanksOfAMachineHaveTheirRates) {
   const Demand sum = collectiveDemand(QLORA_COLLECTIVE_ALL_REDUCE,
-                                      2.0 * (1 << 20), 2, measured());
+                                      2.0 * (1 << 20), 2, 1, measured());
   EXPECT_DOUBLE_EQ(sum.memory, 5.5 * 2 * (1 << 20) / 2e9);
   EXPECT_DOUBLE_EQ(sum.launch, 2 * 2 * 1e-6); // two rounds, two meetings
   const Demand exchange =
-      collectiveDemand(QLORA_COLLECTIVE_ALL_TO_ALL, 4e6, 2, measured());
+      collectiveDemand(QLORA_COLLECTIVE_ALL_TO_ALL, 4e6, 2, 1, measured());
   // Half of it is sent, and packing counts as much.
   EXPECT_DOUBLE_EQ(exchange.memory, (2e6 + 2e6) / 5e8);
   EXPECT_DOUBLE_EQ(exchange.launch, 2e-6);
@@ -111,7 +111,7 @@ TEST(CollectiveCost, MeasuredRanksOfAMachineHaveTheirRates) {
 
 TEST(CollectiveCost, BetweenMachinesARingTakesNoTurns) {
   const auto demand = [](unsigned kind, int64_t ranks, int64_t stride) {
-    return collectiveDemand(kind, 1 << 20, ranks, measured(), stride);
+    return collectiveDemand(kind, 1 << 20, ranks, stride, measured());
   };
   // Of six ranks 2 * 6 - 3 slots and one for each of 4 chunks; the bytes twice,
   // and 8 times a chunk that is on its way to the last rank and back.

@@ -357,7 +357,7 @@ TEST_F(StepPredictionTest, RanksOfACpuCopyOnTheCoresOfTheirKernels) {
   auto two = predictSteps(*module, {device, 2, 1});
   ASSERT_TRUE(one.isOk() && two.isOk());
   const double all =
-      collectiveDemand(QLORA_COLLECTIVE_ALL_REDUCE, 72, 2, device).seconds();
+      collectiveDemand(QLORA_COLLECTIVE_ALL_REDUCE, 72, 2, 1, device).seconds();
   // Nothing hides it.
   EXPECT_NEAR(two->front().collectives[0].seconds, all, 1e-15);
   EXPECT_NEAR(two->front().seconds, one->front().seconds + all, 1e-12);

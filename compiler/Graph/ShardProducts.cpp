@@ -228,7 +228,8 @@ void ShardProductsPass::runOnOperation() {
   if (sets.weights().empty()) {
     getOperation().emitError("no product of this model can be shared by ")
         << int64_t(ranks) << " ranks"
-        << (sets.reasons().empty() ? "" : ": " + sets.reasons().front());
+        << (sets.reasons().empty() ? "" : ": " + sets.reasons().front())
+        << "; train without --parallel tp";
     return signalPassFailure();
   }
   divideParameters(sets);

@@ -79,7 +79,7 @@ commands() {
   # The GPU script on the software platform.
   run gpu_script.py
 
-  for script in gradients nonfinite promises padding_free reproducible \
+  for script in gradients partition nonfinite promises padding_free reproducible \
     base_cache optimizers full routers trained_tokens sweep report \
     compression power_sgd; do
     run $script.py

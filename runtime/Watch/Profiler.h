@@ -14,8 +14,8 @@
 //
 // Profiling begins and ends where no step is in flight. Outside of it a step
 // costs what it costs without a profile. Inside, a CPU reads its clock twice a
-// command; a GPU runs without graphs, with two events a command, which makes
-// steps of small kernels slower (Cuda/CudaTimer.h).
+// command; a GPU runs without graphs, with two events a command, and kernels one
+// at a time on all streams, which makes steps slower (Cuda/CudaTimer.h).
 
 #ifndef QLORA_RUNTIME_WATCH_PROFILER_H
 #define QLORA_RUNTIME_WATCH_PROFILER_H

@@ -16,6 +16,9 @@
   table     the shares of the compute queue add up to 1
   losses    are those of a run without a profile
   graphs    on CUDA the steps around the profile run as graphs
+  alone     on CUDA no kernel is timed while one of another queue runs: decodes
+            of the copy queue take as long as they take alone, in every order
+            in which streams may run, not as long as the GEMM beside them
 
 on one and two ranks, of the CPU and of the software CUDA platform.
 """
@@ -151,6 +154,26 @@ def check_table(trace):
                   f"{len(other['rows'])} rows, shares add up to {shares:.4f}")
 
 
+def check_alone(found, ranks):
+    """The platform's decode is a microsecond, and so is the event after it."""
+    failed, longest = [], {}
+    for rank in range(ranks):
+        kernels = sorted(
+            ((s["ts"], end(s), queue, s["name"])
+             for track, queue in QUEUES.items() for s in found[rank, track]
+             if "kernel" in s["args"]))
+        failed += [(a, b) for a, b in zip(kernels, kernels[1:])
+                   if a[1] > b[0] + ROUNDING]
+        for start, last, queue, _ in kernels:
+            longest[queue] = max(longest.get(queue, 0), last - start)
+    decode, other = longest.get("copy", 0), longest["compute"]
+    # Collectives of other ranks take turns on the platform's clock too.
+    return expect("alone", not failed and 0 < decode < 10 and other > 10,
+                  f"the longest kernel takes {decode:.0f} us on the copy queue, "
+                  f"{other:.0f} on the compute queue; {len(failed)} overlap "
+                  f"{failed[:1]}")
+
+
 def check_trace(entries, trace, ranks, micro_batches, is_cuda):
     found = tracks(trace)
     ranks_found = sorted({rank for rank, _ in found})
@@ -212,6 +235,11 @@ def check_cuda(tools, name, ranks, work):
     failed += expect("graphs", fewer == wanted,
                      f"{fewer} launches fewer than without a profile, of "
                      f"{wanted}")
+    failed += check_alone(tracks(read(path)), ranks)
+    for seed in (2, 3):
+        case.train(*flags, "--profile", path, ranks=ranks, devices=cards,
+                   seed=seed)
+        failed += check_alone(tracks(read(path)), ranks)
     return failed + expect("losses", losses == plain, f"{len(losses)} steps")
 
 

@@ -69,8 +69,9 @@ inline constexpr OptionRow kRunnerOptions[] = {
     {"profile", OptionType::kPath, "", OptionScope::kRun, "Looking inside",
      "write what every command of a few steps costs, on all queues and ranks, "
      "as a Chrome trace (ui.perfetto.dev), and print the step's time by kind; "
-     "on a GPU these steps run kernel by kernel with events around each, so "
-     "that small kernels take longer than in a graph"},
+     "on a GPU these steps run kernel by kernel, one at a time on all streams, "
+     "with events around each, so that small kernels take longer than in a "
+     "graph"},
     {"profile_warmup", OptionType::kInt, "2", OptionScope::kRun,
      "Looking inside", "steps before those of --profile", "", "", 0},
     {"profile_active", OptionType::kInt, "3", OptionScope::kRun,

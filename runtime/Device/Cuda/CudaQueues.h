@@ -52,6 +52,10 @@ public:
 
   Status record(uint32_t event, uint8_t queue);
   Status wait(uint32_t event, uint8_t queue);
+  /// A queue waits for an event that is not of commands.
+  Status wait(const CudaEvent &event, uint8_t queue) {
+    return wait(event, stream(queue));
+  }
 
   /// An event that the host can wait for: record() puts it behind all work of
   /// the compute stream so far.

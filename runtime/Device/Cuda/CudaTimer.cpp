@@ -70,16 +70,39 @@ Status CudaTimer::begin(const LoadedModule &ofDevice, const qlora_entry &entry,
     QLORA_ASSIGN_OR_RETURN(run.events.emplace_back(), newTimedEvent());
   }
   run.next = 0;
+  run.lastKernel = nullptr;
   return record(run.origin, QLORA_QUEUE_COMPUTE);
+}
+
+/// Whether it occupies multiprocessors, and gives them back by itself.
+static bool isKernel(const qlora_command &command) {
+  return command.kind == QLORA_COMMAND_LAUNCH ||
+         command.kind == QLORA_COMMAND_FILL;
+}
+
+/// A stream is in order by itself.
+Status CudaTimer::waitForLastKernel(const qlora_command &command) {
+  const Run &run = runs[current];
+  if (!run.lastKernel || run.queueOfLast == command.queue)
+    return Status::ok();
+  return queues.wait(*run.lastKernel, command.queue);
 }
 
 Status CudaTimer::before(const qlora_command &command) {
   Run &run = runs[current];
+  if (isKernel(command))
+    QLORA_RETURN_IF_ERROR(waitForLastKernel(command));
   return record(run.events[run.next++], command.queue);
 }
 
 Status CudaTimer::after(const qlora_command &command) {
-  return before(command);
+  Run &run = runs[current];
+  const CudaEvent &event = run.events[run.next++];
+  if (isKernel(command)) {
+    run.lastKernel = &event;
+    run.queueOfLast = command.queue;
+  }
+  return record(event, command.queue);
 }
 
 Status CudaTimer::end() {

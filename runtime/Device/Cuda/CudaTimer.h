@@ -5,6 +5,13 @@
 // that the host leaves between them; small kernels take longer than they do in
 // a graph.
 //
+// Kernels of two streams share the GPU's multiprocessors, and one that has to
+// wait for them has begun by the clock of events: a decode beside a GEMM would
+// seem to take as long as the GEMM. So kernels run one at a time while they are
+// timed, in the order of their commands: each starts after the previous one of
+// another stream has ended, and its first event is recorded then. Collectives
+// and copies overlap with them as they do without a timer.
+//
 // The events of an entry are read when the entry after the next begins, so that
 // the card has work while they are read.
 
@@ -40,6 +47,9 @@ private:
     CudaEvent origin, done;             ///< on the compute stream
     std::vector<CudaEvent> events;      ///< two a command, kept for reuse
     size_t next = 0;                    ///< of `events`
+    /// The event after the last kernel, and its queue; null: there is none.
+    const CudaEvent *lastKernel = nullptr;
+    uint8_t queueOfLast = 0;
     bool isOpen = false;                ///< its events are to be read
   };
 
@@ -48,6 +58,7 @@ private:
   Status createEvents();
   StatusOr<CudaEvent> newTimedEvent() const;
   Status record(const CudaEvent &event, uint8_t queue) const;
+  Status waitForLastKernel(const qlora_command &command);
   StatusOr<double> nanosecondsBetween(const CudaEvent &from,
                                       const CudaEvent &to) const;
   Status collect(Run &run);

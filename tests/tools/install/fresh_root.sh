@@ -79,7 +79,7 @@ try_package() { # the package
 # CCACHE_DIR names one; nothing else of its environment.
 clone_and_run() {
   in_root apt-get install -qy --no-install-recommends git ca-certificates
-  local settings=(HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C.UTF-8)
+  local settings=(HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin)
   local certificates=${SSL_CERT_FILE:-/etc/ssl/certs/ca-certificates.crt}
   cp "$certificates" "$root/etc/ssl/machine.crt"
   settings+=({PIP_CERT,SSL_CERT_FILE,REQUESTS_CA_BUNDLE}=/etc/ssl/machine.crt)

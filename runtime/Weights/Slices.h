@@ -115,8 +115,7 @@ inline bool canSlice(const SlicedFormat &format, const SlicedDimension &of) {
   if (!stored)
     return true;
   if (!stored->takesBlock(format.block) ||
-      !stored->takesDoubleQuant(format.doubleQuant) ||
-      hasRowScales(of.shape.back(), format.block))
+      !stored->takesDoubleQuant(format.doubleQuant))
     return false;
   const int64_t unit = dividesRowScales(format, of) ? 1 : format.block;
   for (const int64_t length : of.segments) {

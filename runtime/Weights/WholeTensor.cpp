@@ -117,8 +117,7 @@ Status WholeTensor::make(const LoadedModule &ofModule,
 /// With the kernels' arithmetic, so that they have the same bits.
 void WholeTensor::decodeScales() {
   const StoredLayout layout = layoutOf(whole);
-  const StoredTensor tensor =
-      StoredTensor::of(layout, shapeOf(whole).back(), memory.bytes().data());
+  const StoredTensor tensor = StoredTensor::of(layout, memory.bytes().data());
   scales.resize(static_cast<size_t>(layout.blocks));
   for (int64_t block = 0; block < layout.blocks; ++block)
     scales[static_cast<size_t>(block)] = tensor.absmax(block);

@@ -10,12 +10,11 @@ array (tests/e2e/covering_rows.py).
                                                   (e2e/covering.py --keep DIR)
                                                   give PEFT our logits
 
-Needs a CPU with AVX-512, by whose kernels bitsandbytes decodes other scales
-than without, and torch, transformers, PEFT, bitsandbytes of the versions that
-are in the file. All in float32, eager. Models are decoded and then loaded as
-files are; that the codes of the files stand for these numbers is asked of
-bitsandbytes (4 bits) and of stored_formats.py (FP8, GPTQ, AWQ). What is
-quantised on load is here what bitsandbytes makes of the loaded weights. A seed
+Needs torch, transformers, PEFT, bitsandbytes of the versions that are in the
+file. All in float32, eager. Models are decoded and then loaded as files are;
+bnb_values.py (4 bits) and stored_formats.py (FP8, GPTQ, AWQ) confirm that the
+codes of the files stand for these numbers. What is quantised on load is here
+what bitsandbytes makes of the loaded weights. A seed
 is one whose router comes near to no other choice of experts, and, where PiSSA
 leaves a weight that is rounded to the type of the files, one where it makes
 little difference how those are rounded that two decompositions round apart.
@@ -42,6 +41,7 @@ from covering_formats import FORMATS, rounded, widened  # noqa: E402
 from covering_models import write_model  # noqa: E402
 from covering_rows import STEPS, batches, covering_array  # noqa: E402
 from covering_rows import name_of, sampled, settings  # noqa: E402
+from bnb_values import decode_state  # noqa: E402
 from covering_decoding import check_decoding  # noqa: E402
 from other_golden import exact_svd, names_of  # noqa: E402
 
@@ -65,7 +65,7 @@ def make_linears(model):
 
 def quantise_on_load(model, options):
     """Every linear of the layers, and experts where it is asked for, becomes
-    what bitsandbytes decodes."""
+    what its codes stand for."""
     from bitsandbytes import functional as F
 
     if not options:
@@ -80,7 +80,7 @@ def quantise_on_load(model, options):
             blocksize=options.get("bnb_4bit_blocksize", 64),
             compress_statistics=options.get("bnb_4bit_use_double_quant",
                                             False))
-        return F.dequantize_4bit(packed, state)
+        return decode_state(packed, state)
 
     for name, module in model.named_modules():
         if isinstance(module, torch.nn.Linear) and not {

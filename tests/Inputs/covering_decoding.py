@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 
 """That the codes which tests/e2e/covering_formats.py draws stand for the
-numbers that it says: decoded by bitsandbytes, and by stored_formats.py, which
-knows FP8, GPTQ and AWQ from their definitions. Used by covering.py."""
+numbers that it says: decoded by bnb_values.py and by stored_formats.py, which
+know the formats from their definitions. Used by covering.py."""
 
 import itertools
 import os
@@ -11,6 +11,7 @@ import tempfile
 import torch
 from safetensors.torch import load_file
 
+from bnb_values import decode_stored
 from covering_adapters import family_of
 from covering_formats import FORMATS
 from covering_models import write_model
@@ -19,12 +20,7 @@ from stored_formats import TILE, decode_fp8, decode_integers
 
 
 def decode_bnb4(tensors, module):
-    from bitsandbytes import functional as F
-    name = f"{module}.weight"
-    parts = {other[len(name) + 1:]: part for other, part in tensors.items()
-             if other.startswith(name + ".")}
-    return F.dequantize_4bit(tensors[name], F.QuantState.from_dict(
-        parts, device="cpu"))
+    return decode_stored(tensors, f"{module}.weight")
 
 
 def decode_scaled(tensors, module):

@@ -36,6 +36,7 @@ import transformers
 from safetensors.torch import save_file
 
 import edges
+from bnb_values import decode_state
 from other_golden import names_of, train
 
 transformers.logging.disable_progress_bar()
@@ -77,8 +78,8 @@ def save_model(model, case, folder):
 
 
 def quantise(model, options):
-    """Gives every linear but the head the values that bitsandbytes decodes;
-    returns what it stores."""
+    """Gives every linear but the head the values that bitsandbytes' codes stand
+    for; returns what it stores."""
     from bitsandbytes import functional
     tensors = {}
     for path, module in model.named_modules():
@@ -88,7 +89,7 @@ def quantise(model, options):
             module.weight.data.contiguous(), quant_type="nf4",
             blocksize=options["blocksize"],
             compress_statistics=options["double_quant"])
-        module.weight.data = functional.dequantize_4bit(packed, state)
+        module.weight.data = decode_state(packed, state)
         parts = {"packed": packed.view(-1), "absmax": state.absmax,
                  "quant_map": state.code, "dequantized": module.weight.data}
         if state.nested:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: MIT
 
-"""Writes nf4_odd.safetensors: odd tensors and what bitsandbytes makes of them.
+"""Writes nf4_odd.safetensors: odd tensors, what bitsandbytes makes of them, and
+the values that this stands for (bnb_values.py).
 
-Run by hand with torch, bitsandbytes 0.50 and safetensors; the output is
+Run by hand with torch 2.15.0, bitsandbytes 0.50.2 and safetensors; the output is
 committed. A case NAME.<block>.<double> holds `input`, `packed`, `absmax` and,
 with double quantisation, `nested_absmax`, `nested_offset`; `dequantized`.
 """
@@ -12,6 +13,8 @@ import pathlib
 import torch
 import bitsandbytes.functional as F
 from safetensors.torch import save_file
+
+from bnb_values import decode_state
 
 
 def inputs():
@@ -48,7 +51,7 @@ for name, x in inputs().items():
             tensors[f"{case}.input"] = x.clone()
             tensors[f"{case}.packed"] = packed.reshape(-1)
             tensors[f"{case}.absmax"] = state.absmax
-            tensors[f"{case}.dequantized"] = F.dequantize_4bit(packed, state)
+            tensors[f"{case}.dequantized"] = decode_state(packed, state)
             if double:
                 tensors[f"{case}.nested_absmax"] = state.state2.absmax
                 tensors[f"{case}.nested_offset"] = state.offset.reshape(1)

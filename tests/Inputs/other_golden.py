@@ -27,6 +27,8 @@ import transformers
 from peft.optimizers import create_loraplus_optimizer
 from safetensors.torch import load_file, save_file
 
+from bnb_values import decode_state
+
 # PEFT's options, and whether the base has 4 bits.
 ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj",
        "down_proj"]
@@ -103,8 +105,8 @@ def lora_plus_optimizer(model, case):
 
 def decoded(weight):
     """What is left of a weight in bitsandbytes' NF4."""
-    from bitsandbytes.functional import dequantize_4bit, quantize_4bit
-    return dequantize_4bit(*quantize_4bit(weight, quant_type="nf4"))
+    from bitsandbytes.functional import quantize_4bit
+    return decode_state(*quantize_4bit(weight, quant_type="nf4"))
 
 
 def adapted(model):

@@ -22,6 +22,8 @@ import tempfile
 import torch
 from safetensors.torch import save_file
 
+from bnb_values import decode_state
+
 AWQ_ORDER = [0, 2, 4, 6, 1, 3, 5, 7]
 GROUP, TILE = 32, 128
 
@@ -161,7 +163,7 @@ def quantised():
         name = f"fp4.{int(double)}"
         found |= {f"{name}.packed": packed.reshape(-1),
                   f"{name}.absmax": state.absmax,
-                  f"{name}.dequantized": F.dequantize_4bit(packed, state)}
+                  f"{name}.dequantized": decode_state(packed, state)}
     scales = x.abs().amax(1) / 448
     codes = (x / scales[:, None]).clamp(-448, 448).to(torch.float8_e4m3fn)
     codes[3] = 0

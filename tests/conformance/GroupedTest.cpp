@@ -52,7 +52,7 @@ double weightAt(KernelCase &test, const Grouped &g, int64_t group, int64_t row,
     return test.at("w", index);
   const auto layout = StoredLayout::of(g.w, g.groups() * g.out * g.in,
                                        blockOf(g.w), true);
-  return StoredTensor::of(layout, g.in, test.data("w")).element(index);
+  return StoredTensor::of(layout, test.data("w")).element(index);
 }
 
 double roundedTo(qlora_dtype type, double value) {

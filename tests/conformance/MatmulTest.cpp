@@ -237,8 +237,8 @@ TEST(Decode, HasTheBitsOfTheReference) {
   const int64_t shapes[][3] = {
       {1, 1, 64}, {3, 7, 16}, {33, 61, 64}, {129, 257, 128}, {7, 4099, 4096},
       {20, 80, 64}, {6, 48, 32},
-      // Blocks as short as a lane's run, whole tiles with a rest, rows with
-      // scales of their own over several blocks, and rows that have none.
+      // Blocks as short as a lane's run, whole tiles with a rest, blocks that
+      // straddle rows of 16 and of 48 elements.
       {9, 2048, 32}, {41, 64, 16}, {35, 512, 64}, {350, 48, 64}, {5, 16, 64}};
   for (const auto &s : shapes)
     for (qlora_dtype w : {NF4, BF16, F16, F32})

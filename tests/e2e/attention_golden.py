@@ -9,7 +9,8 @@ The model, base and first adapter of mistral-window, with two rows of 128
 tokens, a length that cuDNN's attention takes: packed segments with padding
 after them, two heads of queries for one of keys, and a sliding window of 12.
 transformers is given all of it as one mask, because a packed mask replaces the
-window there. Needs torch, transformers, peft and bitsandbytes.
+window there. Needs torch, transformers and peft; what they were is in
+case.json.
 """
 
 import json

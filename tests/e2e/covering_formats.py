@@ -40,17 +40,6 @@ def bnb_tables():
     return tensors[f"{name}.quant_map"], tensors[first]
 
 
-def scale_indices(shape, block):
-    """Which scale each element has: bitsandbytes' kernel for AVX-512 begins
-    with each row where its columns are multiples of 16 and not of the block
-    (runtime/Kernels/Math/Stored.h)."""
-    columns, element = shape[1], np.arange(int(np.prod(shape)))
-    if columns % block == 0 or columns % 16 or block >= 2048:
-        return element // block
-    return (element // columns * (columns // block)
-            + element % columns // block)
-
-
 def stored_bnb4(kind, nested):
     def store(seed, name, shape):
         nf4, map_ = bnb_tables()
@@ -80,7 +69,7 @@ def stored_bnb4(kind, nested):
         parts[f"quant_state.bitsandbytes__{kind}"] = np.frombuffer(
             json.dumps(state).encode(), np.uint8)
         codes = np.stack([packed >> 4, packed & 15], -1).reshape(-1)[:count]
-        values = book[codes] * absmax[scale_indices(shape, block)]
+        values = book[codes] * absmax[np.arange(count) // block]
         return ({name: packed.reshape(-1, 1),
                  **{f"{name}.{part}": value for part, value in parts.items()}},
                 values.reshape(shape))

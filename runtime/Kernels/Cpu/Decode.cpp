@@ -80,10 +80,9 @@ QLORA_INLINE void decodeNibbles(const StoredTensor &tensor, int64_t first,
       reinterpret_cast<const uint8_t *>(window) + 4 * (first % 2);
   for (int64_t done = 0; done < count;) {
     const int64_t element = first + done;
-    const int64_t end = std::min(
-        count, scaleRunEnd(tensor.columns, tensor.block, element) - first);
-    const auto scale = ScaledFrom::of(
-        tensor, scaleIndex(tensor.columns, tensor.block, element));
+    const int64_t index = element / tensor.block;
+    const int64_t end = std::min(count, (index + 1) * tensor.block - first);
+    const auto scale = ScaledFrom::of(tensor, index);
     CodeTable table;
     for (int code = 0; code < 16; ++code)
       table.values[code] = scale(tensor.codeBook[code]);
@@ -96,11 +95,9 @@ QLORA_INLINE void decodeNibbles(const StoredTensor &tensor, int64_t first,
 QLORA_INLINE void decodeBytes(const StoredTensor &tensor, int64_t first,
                               int64_t count, float *out) {
   for (int64_t element = first; element < first + count;) {
-    const int64_t end =
-        std::min(first + count,
-                 scaleRunEnd(tensor.columns, tensor.block, element));
-    const auto scale = ScaledFrom::of(
-        tensor, scaleIndex(tensor.columns, tensor.block, element));
+    const int64_t index = element / tensor.block;
+    const int64_t end = std::min(first + count, (index + 1) * tensor.block);
+    const auto scale = ScaledFrom::of(tensor, index);
     for (; element < end; ++element)
       *out++ = scale(tensor.codeBook[tensor.packed[element]]);
   }
@@ -122,11 +119,9 @@ namespace {
 struct ScaleRun {
   int64_t index, end;
   static ScaleRun at(const StoredTensor &tensor, int scaleShift, int64_t element) {
-    if (scaleShift < 0)
-      return {scaleIndex(tensor.columns, tensor.block, element),
-              scaleRunEnd(tensor.columns, tensor.block, element)};
-    const int64_t index = element >> scaleShift;
-    return {index, (index + 1) << scaleShift};
+    const int64_t index =
+        scaleShift < 0 ? element / tensor.block : element >> scaleShift;
+    return {index, (index + 1) * tensor.block};
   }
 };
 
@@ -157,7 +152,7 @@ static void decodeRuns(void (*decodeRun)(const float *, ScaledFrom,
 
 void StoredWeight::decodeQuantized(const void *weight, int64_t first, int64_t count,
                              qlora_dtype outType, void *out) const {
-  const StoredTensor tensor = StoredTensor::of(layout, columns, weight);
+  const StoredTensor tensor = StoredTensor::of(layout, weight);
   if (decodeRun && outType == QLORA_DTYPE_F32)
     return decodeRuns(decodeRun->toF32, tensor, scaleShift, first, count,
                       static_cast<float *>(out));
@@ -188,7 +183,7 @@ StoredWeight StoredWeight::of(const KernelRequest &request) {
 StoredWeight StoredWeight::of(const StoredLayout &layout, int64_t columns) {
   StoredWeight weight = {layout.dtype, columns, layout};
   const auto block = static_cast<uint64_t>(layout.block);
-  if (std::has_single_bit(block) && !hasRowScales(columns, layout.block))
+  if (std::has_single_bit(block))
     weight.scaleShift = std::countr_zero(block);
   if (layout.bits == 4)
     weight.decodeRun = DecodeRun::find();

@@ -41,7 +41,7 @@ struct StoredWeight {
   qlora_dtype dtype;
   int64_t columns;
   StoredLayout layout; ///< of a quantised weight
-  /// Element i has scale i >> scaleShift; -1: Stored.h says which.
+  /// log2 of the block, or -1 where the block is no power of two.
   int scaleShift = -1;
   const DecodeRun *decodeRun = nullptr; ///< of 4 bits, where there is one
 

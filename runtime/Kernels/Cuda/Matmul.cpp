@@ -37,23 +37,17 @@ static StoredLayout layoutOf(const KernelRequest &r) {
 
 /// Where Device/Decode.cu finds the parts of a stored w.
 static std::vector<int64_t> decodeConstants(const KernelRequest &r) {
-  const int64_t columns = r.constant("columns"), block = r.constant("block");
+  const auto block = static_cast<uint64_t>(r.constant("block"));
   const StoredLayout layout = layoutOf(r);
-  // select-kernels and the check of a module take powers of two and rows only:
-  // a row has one scale, and no bit of a column's number shifts to another.
-  const bool isPower = std::has_single_bit(static_cast<uint64_t>(block));
-  constexpr int64_t kBeyondColumns = 62;
   return {layout.elements,
-          columns,
-          isPower ? std::countr_zero(static_cast<uint64_t>(block))
-                  : kBeyondColumns,
+          layout.block,
+          std::has_single_bit(block) ? std::countr_zero(block) : -1,
           layout.doubleQuant,
           layout.scales,
           layout.nestedAbsmax,
           layout.nestedMap,
           layout.codeBook,
           layout.correction,
-          !isPower || hasRowScales(columns, block) ? columns / block : -1,
           layout.zeros};
 }
 
@@ -112,7 +106,7 @@ PreparedCudaKernel adapted_norm::cuda::prepare(const KernelRequest &r,
   const int64_t rows = r.constant("rows"), columns = r.constant("columns");
   const bool isTurned = r.constant("turned");
   const StoredFormat *format = storedFormat(r.type("w"));
-  std::vector<int64_t> constants(11);
+  std::vector<int64_t> constants(10);
   if (format)
     constants = decodeConstants(r);
   const auto scale = static_cast<float>(r.constantAsDouble("scale"));

@@ -9,7 +9,8 @@
 // (runtime/Weights/StoredTensors.h) evens out: in memory there is one layout.
 //
 // A tensor of n elements, flattened row-major, is cut into blocks of `block`
-// elements, which for some formats are its rows. An element is the code book's
+// elements, which for some formats are its rows and may otherwise straddle them:
+// element i has the scale of block i / block, whatever the columns. An element is the code book's
 // value of its code times the block's scale; with zero points it is that value
 // less the block's zero point, which is exact, times the scale, rounded once.
 // Of 4 bits, element 2i is in the
@@ -166,40 +167,6 @@ struct StoredLayout {
   constexpr const StoredFormat &format() const { return *storedFormat(dtype); }
 };
 
-// Which scale an element has ---------------------------------------------------
-//
-// By the format it is scale j / block for element j of the flattened matrix,
-// and where the columns are a multiple of the block nothing else is possible.
-// Otherwise bitsandbytes 0.50 on a CPU with AVX-512 decodes row by row, each
-// row from scale row * (columns / block) on, if the columns are a multiple of
-// 16 and the block is below 2048 (measured for every even number of columns
-// to 198 and blocks 32 to 4096). The weights that transformers and PEFT then
-// compute with on a CPU, and that the golden cases hold, are those; they are
-// not the ones that were quantised. We give the same numbers.
-
-/// Whether rows start at a scale of their own, though no block ends there.
-QLORA_HOST_DEVICE constexpr bool hasRowScales(int64_t columns, int64_t block) {
-  return columns % block != 0 && columns % 16 == 0 && block < 2048;
-}
-
-/// Index of the scale of flattened element `element`.
-QLORA_HOST_DEVICE constexpr int64_t scaleIndex(int64_t columns, int64_t block,
-                                int64_t element) {
-  if (!hasRowScales(columns, block))
-    return element / block;
-  return element / columns * (columns / block) + element % columns / block;
-}
-
-/// The first element after `element` that may have another scale.
-QLORA_HOST_DEVICE constexpr int64_t scaleRunEnd(int64_t columns, int64_t block,
-                                 int64_t element) {
-  if (!hasRowScales(columns, block))
-    return (element / block + 1) * block;
-  const int64_t rowStart = element / columns * columns;
-  const int64_t blockEnd = ((element - rowStart) / block + 1) * block;
-  return rowStart + (blockEnd < columns ? blockEnd : columns);
-}
-
 // Numbers ----------------------------------------------------------------------
 
 /// The parts of one quantised tensor, and what its numbers are. A kernel that
@@ -215,11 +182,9 @@ struct StoredTensor {
   const float *nestedMap;
   const float *codeBook;
   const float *correction;
-  int64_t columns; ///< of the matrix: decides which scale
 
   /// `bytes` is aligned to 4.
-  static StoredTensor of(const StoredLayout &layout, int64_t columns,
-                      const void *bytes) {
+  static StoredTensor of(const StoredLayout &layout, const void *bytes) {
     const auto *base = static_cast<const uint8_t *>(bytes);
     const auto floats = [&](int64_t offset) {
       return reinterpret_cast<const float *>(base + offset);
@@ -233,8 +198,7 @@ struct StoredTensor {
             floats(layout.nestedAbsmax),
             floats(layout.nestedMap),
             floats(layout.codeBook),
-            floats(layout.correction),
-            columns};
+            floats(layout.correction)};
   }
 
   /// Compile callers with -ffp-contract=off: product and sum are rounded one
@@ -261,7 +225,7 @@ struct StoredTensor {
   }
 
   float element(int64_t index) const {
-    const int64_t blockIndex = scaleIndex(columns, block, index);
+    const int64_t blockIndex = index / block;
     return (codeBook[code(index)] - zero(blockIndex)) * absmax(blockIndex);
   }
 };

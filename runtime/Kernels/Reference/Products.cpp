@@ -52,7 +52,7 @@ PreparedKernel matmul::reference::prepare(const KernelRequest &request,
 static float storedElement(const StoredWeight &weight, const void *w,
                            int64_t index) {
   return weight.isQuantized()
-             ? StoredTensor::of(weight.layout, weight.columns, w).element(index)
+             ? StoredTensor::of(weight.layout, w).element(index)
              : loadElement(weight.dtype, w, index);
 }
 

@@ -107,7 +107,7 @@ std::vector<float> numbersOf(const qlora_parameter &parameter,
   const StoredLayout layout = layoutOf(parameter);
   EXPECT_EQ(static_cast<uint64_t>(layout.bytes), parameter.bytes);
   expectZeros(layout, bytes);
-  const auto tensor = StoredTensor::of(layout, columns, bytes);
+  const auto tensor = StoredTensor::of(layout, bytes);
   std::vector<float> fast(numbers.size());
   StoredWeight::of(layout, columns).decode(bytes, 0, count, kF32, fast.data());
   for (int64_t i = 0; i < count; ++i)

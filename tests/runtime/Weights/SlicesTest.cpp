@@ -49,8 +49,9 @@ TEST(Slices, OfBlocksAreWholeBlocks) {
   // Rows of 40 in blocks of 64: 8 rows are 5 blocks, 4 are none.
   EXPECT_TRUE(hasSlices(kNF4, 64, {16, 40}, 0, {16}));
   EXPECT_FALSE(hasSlices(kNF4, 64, {8, 40}, 0, {8}));
-  // Rows of 80 have scales of their own (Stored.h).
-  EXPECT_FALSE(hasSlices(kNF4, 64, {64, 80}, 0, {64}));
+  // 4 rows of 80 are 5 blocks, 3 are none.
+  EXPECT_TRUE(hasSlices(kNF4, 64, {8, 80}, 0, {8}));
+  EXPECT_FALSE(hasSlices(kNF4, 64, {6, 80}, 0, {6}));
   EXPECT_TRUE(hasSlices(kNF4, 2048, {256, 80}, 0, {256}));
   EXPECT_TRUE(hasSlices(QLORA_DTYPE_MXFP4, 32, {4, 128}, 1, {64, 64}, 2, true));
   EXPECT_FALSE(hasSlices(QLORA_DTYPE_MXFP4, 32, {4, 96}, 1, {96}, 2, true));

@@ -55,8 +55,7 @@ std::vector<float> numbersOf(const ModelFiles &model, const std::string &module,
   StoredWeight::of(layout, stored->shape[1])
       .decode(bytes.data(), 0, layout.elements, QLORA_DTYPE_F32,
               numbers.data());
-  const auto tensor =
-      StoredTensor::of(layout, stored->shape[1], bytes.data());
+  const auto tensor = StoredTensor::of(layout, bytes.data());
   for (size_t i = 0; i < numbers.size(); ++i)
     EXPECT_EQ(numbers[i], tensor.element(static_cast<int64_t>(i))) << i;
   return numbers;
@@ -186,7 +185,7 @@ TEST(StoredFormats, AreQuantizedAsTheirReferencesDo) {
               0);
     if (c.format != QLORA_DTYPE_FP4 || c.isDouble)
       continue;
-    const auto tensor = StoredTensor::of(layout, 96, bytes.data());
+    const auto tensor = StoredTensor::of(layout, bytes.data());
     const auto numbers = valuesOf<float>(*file, name + ".dequantized");
     for (int64_t i = 0; i < elements; ++i)
       EXPECT_EQ(tensor.element(i), numbers[static_cast<size_t>(i)]) << i;

@@ -100,7 +100,7 @@ TEST(StoredTensors, ReadsMicroscalingWithTheEvenElementInTheLowHalf) {
     }
     ASSERT_TRUE(status.isOk()) << status.message();
     const auto layout = StoredLayout::of(QLORA_DTYPE_MXFP4, 64, 32, true);
-    const auto tensor = StoredTensor::of(layout, 32, stored.bytes().data());
+    const auto tensor = StoredTensor::of(layout, stored.bytes().data());
     const float values[] = {0, .5, 1, 1.5, 2, 3, 4, 6};
     for (int64_t i = 0; i < 64; ++i)
       EXPECT_EQ(tensor.element(i), (i % 16 < 8 ? 1 : -1) * values[i % 8] *

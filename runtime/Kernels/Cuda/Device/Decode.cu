@@ -5,16 +5,15 @@
 // operation rounded on its own.
 //
 // A warp decodes tiles of 1024 elements. Lane l has the scale of elements
-// [32 l, 32 l + 32) of a tile, which is one scale where blocks have 32 elements
-// or more and follow each other through the rows, and the packed bytes of
+// [32 l, 32 l + 32) of a tile, which is one scale where a block is a power of two
+// of 32 elements or more, and the packed bytes of
 // groups l, l + 32, ..., each of which it stores as 16 bytes: neighbours in
 // memory are neighbours in a warp. A group's scale comes from the lane that has
 // it. Bytes and scales of all tiles are asked for before the tables are there.
 //
-// Buffers: w, out. Constants: elements, columns, log2 of the block,
-// double_quant, the byte offsets of scales, nestedAbsmax, nestedMap, codeBook
-// and offset, then how many scales a row has of its own (hasRowScales), -1
-// where blocks run through the rows, and the byte offset of zeros.
+// Buffers: w, out. Constants: elements, the block, its log2 (-1 where it is no
+// power of two), double_quant, and the byte offsets of scales, nestedAbsmax,
+// nestedMap, codeBook, correction and zeros.
 
 #include "runtime/Kernels/Cuda/Device/Lanes.cuh"
 
@@ -45,8 +44,8 @@ struct DecodeWeight {
   const uint8_t *packed, *scales, *zeros;
   const float *nestedAbsmax;
   float correction;
-  int64_t count, columns, rowScales;
-  int shift;
+  int64_t count, block;
+  int shift; ///< log2 of the block, or -1
   bool isDouble;
 
   QLORA_DEVICE DecodeWeight of(const qlora_cuda_args &args) {
@@ -54,12 +53,11 @@ struct DecodeWeight {
     const int64_t *c = args.constants;
     return {base,
             base + c[4],
-            base + c[10],
+            base + c[9],
             reinterpret_cast<const float *>(base + c[5]),
             *reinterpret_cast<const float *>(base + c[8]),
             c[0],
             c[1],
-            c[9],
             int(c[2]),
             c[3] != 0};
   }
@@ -217,16 +215,14 @@ template <typename Coding, typename Out> struct DecodeTile {
   }
 };
 
-/// The scale of any element. Those of a group have the same one where blocks
-/// and rows with scales of their own are multiples of 16 elements.
+/// The scale of any element. A group has one where blocks are multiples of 16
+/// elements.
 QLORA_DEVICE int64_t decodeScaleIndex(const DecodeWeight &w, int64_t element) {
-  if (w.rowScales < 0)
+  if (w.shift >= 0)
     return element >> w.shift;
   // A division of 64 bits is some 20 times slower.
-  const int64_t row = w.count < int64_t(1) << 32
-                          ? uint32_t(element) / uint32_t(w.columns)
-                          : element / w.columns;
-  return row * w.rowScales + ((element - row * w.columns) >> w.shift);
+  return w.count < int64_t(1) << 32 ? uint32_t(element) / uint32_t(w.block)
+                                    : element / w.block;
 }
 
 template <typename Coding>
@@ -265,8 +261,8 @@ QLORA_DEVICE void decodeGroups(const DecodeWeight &w,
   using Packed = typename DecodePacked<kCount * kBits / 8>::type;
   // Then a block may begin within a group.
   constexpr bool kRowsAreBlocks = kBits == 8 || Coding::kHasZeros;
-  const bool isAligned = reinterpret_cast<uintptr_t>(out) % 16 == 0 &&
-                         (w.rowScales < 0 ? w.shift >= 4 : w.columns % 16 == 0);
+  const bool isAligned =
+      reinterpret_cast<uintptr_t>(out) % 16 == 0 && w.block % 16 == 0;
   QLORA_ROLL
   for (int64_t group = first + lane * kCount; group < end;
        group += kQloraWarp * kCount) {
@@ -305,8 +301,8 @@ QLORA_DEVICE void decode(const qlora_cuda_args &args,
                               end < w.count ? end : w.count, lane);
   } else {
     const bool isWhole = __all_sync(
-        0xffffffffu, end <= w.count && w.rowScales < 0 &&
-                         int64_t(1) << w.shift >= kDecodeRun &&
+        0xffffffffu, end <= w.count && w.shift >= 0 &&
+                         w.block >= kDecodeRun &&
                          reinterpret_cast<uintptr_t>(out) % 16 == 0);
     DecodeTile<Coding, Out> tiles[kDecodeTiles];
     QLORA_UNROLL
@@ -359,7 +355,7 @@ template <typename Type> struct PlainNumbers {
 template <typename Numbers>
 QLORA_DEVICE void adaptedNorm(const qlora_cuda_args &args,
                               const Numbers &numbers) {
-  const int64_t *c = args.constants + 11;
+  const int64_t *c = args.constants + 10;
   const int64_t in = c[0], rank = c[1], out = blockIdx.x;
   const float scale = qlora_from_bits(uint32_t(c[4]));
   double sum = 0;

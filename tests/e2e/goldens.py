@@ -14,7 +14,9 @@ of ranks, or on N times as many that share products (tp) or lines (cp), and held
 against expected.safetensors: float32 within the tolerances below, dropout masks
 exactly; with --bf16, losses within 2 % and, without
 experts or rounded activations, the gradients of step 1 within 5 % of their
-norms: of two layers, and more of more (bf16_gradient_limit). With --target cuda the programs are CUDA's and run on the software platform
+norms: of two layers, and more of more (bf16_gradient_limit). A case that is
+trained as its train.yaml says is also compared with PEFT (peft_logits.py).
+With --target cuda the programs are CUDA's and run on the software platform
 (tests/cuda), or with --library-path on NVIDIA's libraries: LD_LIBRARY_PATH of
 qlora-run. With --modules they were compiled before: NAME.so, or NAME-bf16.so.
 --kernels are rows of Kernels.def that have to run, such as "attention.cudnn"
@@ -30,18 +32,17 @@ import json
 import math
 import os
 import re
-import subprocess
 import sys
 import tempfile
 
 import numpy as np
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import peft_logits  # noqa: E402
 import safetensors_io  # noqa: E402
+from golden_case import FINAL, GRADIENT, LOGITS, LOSS, NORM  # noqa: E402
+from golden_case import Failure, check, run, settings  # noqa: E402
 
-# Absolute, or relative to the norm or distance where the name says so. The
-# reference itself, run in float64, differs by a tenth of these.
-LOGITS, LOSS, NORM, GRADIENT, FINAL = 5e-5, 2e-5, 5e-5, 5e-5, 1e-3
 # Of a case of two layers the worst tensor differs by 2.1 to 2.8 %, on CPUs
 # and on CUDA.
 GRADIENT_BF16 = 0.05
@@ -52,35 +53,6 @@ GRADIENT_BF16 = 0.05
 CODES = 1e-2
 # What bitsandbytes calls the states of small tensors, which are torch's AdamW's.
 SMALL = {"state1": "exp_avg", "state2": "exp_avg_sq"}
-
-
-class Failure(Exception):
-    pass
-
-
-def run(command, log, environment=None):
-    with open(log, "a") as out:
-        out.write("$ " + " ".join(command) + "\n")
-        out.flush()
-        code = subprocess.run(command, stdout=out, stderr=out,
-                              env=environment).returncode
-    if code:
-        with open(log) as text:
-            tail = text.read()[-2000:]
-        raise Failure(f"{os.path.basename(command[0])} exited {code}\n{tail}")
-
-
-def settings(case):
-    """train.yaml, which has JSON values; paths are relative to it."""
-    found = {}
-    with open(os.path.join(case, "train.yaml")) as lines:
-        for line in lines:
-            name, value = line.split(":", 1)
-            found[name] = json.loads(value)
-    for name in {"model_name_or_path", "train_file",
-                 "adapter_name_or_path"} & set(found):
-        found[name] = os.path.normpath(os.path.join(case, found[name]))
-    return found
 
 
 def cuda_flags():
@@ -209,13 +181,6 @@ def check_states(errors, states, expected):
                   / np.linalg.norm(want), FINAL)
 
 
-def check(errors, what, value, limit):
-    """Keeps the worst ratio of an error to its limit, by kind."""
-    ratio = value / limit
-    if not ratio <= errors.get(what, (0, 0))[0]:
-        errors[what] = (ratio, value)
-
-
 def check_metrics(errors, metrics, expected):
     if len(metrics) != len(expected["loss"]):
         raise Failure(f"expected {len(expected['loss'])} logged steps, got "
@@ -334,6 +299,13 @@ def check_base(errors, dump, case):
         check(errors, "base bytes", 0.0 if exact else 2.0, 1)
 
 
+def is_plain(options):
+    """Whether a case is compiled and trained as train.yaml says, on a CPU."""
+    return not (options.bf16 or options.ranks or options.parallel
+                or options.compile_flag or options.run_flag
+                or options.target != "cpu")
+
+
 def run_case(options, case):
     with open(os.path.join(case, "case.json")) as file:
         described = json.load(file)
@@ -377,6 +349,8 @@ def run_case(options, case):
                                        run_flags, ranks, environment)
         if options.kernels:
             check_kernels(work, options.kernels.split(","))
+        if is_plain(options):
+            peft_logits.check_case(errors, options.tools, case, work, module)
     if options.bf16:
         for i, step in enumerate(metrics):
             want = expected["loss"][i]

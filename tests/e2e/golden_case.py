@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: MIT
+
+"""What the checks of golden cases share: tolerances, a case's settings, and
+tools that are run with a log."""
+
+import json
+import os
+import subprocess
+
+# Absolute, or relative to the norm or distance where the name says so. The
+# reference itself, run in float64, differs by a tenth of these.
+LOGITS, LOSS, NORM, GRADIENT, FINAL = 5e-5, 2e-5, 5e-5, 5e-5, 1e-3
+
+
+class Failure(Exception):
+    pass
+
+
+def run(command, log, environment=None):
+    with open(log, "a") as out:
+        out.write("$ " + " ".join(command) + "\n")
+        out.flush()
+        code = subprocess.run(command, stdout=out, stderr=out,
+                              env=environment).returncode
+    if code:
+        with open(log) as text:
+            tail = text.read()[-2000:]
+        raise Failure(f"{os.path.basename(command[0])} exited {code}\n{tail}")
+
+
+def settings(case):
+    """train.yaml, which has JSON values; paths are relative to it."""
+    found = {}
+    with open(os.path.join(case, "train.yaml")) as lines:
+        for line in lines:
+            name, value = line.split(":", 1)
+            found[name] = json.loads(value)
+    for name in {"model_name_or_path", "train_file",
+                 "adapter_name_or_path"} & set(found):
+        found[name] = os.path.normpath(os.path.join(case, found[name]))
+    return found
+
+
+def check(errors, what, value, limit):
+    """Keeps the worst ratio of an error to its limit, by kind."""
+    ratio = value / limit
+    if not ratio <= errors.get(what, (0, 0))[0]:
+        errors[what] = (ratio, value)

@@ -1,0 +1,58 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+
+"""Runs peft_load.py on every golden case that has an adapter, with the torch,
+transformers and PEFT that computed the references: its long form.
+
+    peft_live.py --tools build/bin [--environment DIR] [CASE ...]
+
+The environment is made of PyPI's packages by name, in 5 minutes and 6 GB; a
+later call uses it again. Fails where it cannot be made.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import venv
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PACKAGES = ("torch==2.15.0", "transformers==5.24.0", "peft==0.21.2",
+            "accelerate==1.15.0", "safetensors==0.8.0", "numpy==2.4.6")
+
+
+def has_packages(python):
+    """Whether an environment has exactly the pinned packages."""
+    code = ("import importlib.metadata as m, sys; sys.exit(any(m.version(n) != v "
+            "for n, v in (p.split('==') for p in sys.argv[1:])))")
+    return os.path.exists(python) and subprocess.run(
+        [python, "-c", code, *PACKAGES], capture_output=True).returncode == 0
+
+
+def make_environment(folder):
+    """Returns the environment's Python."""
+    python = os.path.join(folder, "bin", "python")
+    if not has_packages(python):
+        print(f"installing {' '.join(PACKAGES)} into {folder}", flush=True)
+        venv.create(folder, clear=True, with_pip=True)
+        subprocess.run([python, "-m", "pip", "install", "-q", *PACKAGES],
+                       check=True)
+        if not has_packages(python):
+            raise SystemExit(f"{folder} does not have {' '.join(PACKAGES)}")
+    return python
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--tools", required=True)
+    parser.add_argument("--environment", default=os.path.join(
+        HERE, "..", "..", "build", "peft-live"))
+    parser.add_argument("names", nargs="*")
+    options = parser.parse_args()
+    python = make_environment(os.path.abspath(options.environment))
+    return subprocess.run([python, os.path.join(HERE, "peft_load.py"), "--tools",
+                           options.tools, *options.names]).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

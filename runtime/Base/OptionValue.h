@@ -47,7 +47,11 @@ StatusOr<int64_t> parseByteSize(std::string_view text);
 struct YamlEntry {
   std::string key;
   nlohmann::json value;
-  int line = 0; ///< from 1
+  int line = 0;             ///< from 1; 0: the file does not have it
+  std::string written = {}; ///< key in the file, if `key` is a translation
+
+  /// The key as the file has it.
+  const std::string &spelling() const { return written.empty() ? key : written; }
 };
 
 /// A YAML text of one value. JSON is a subset of what is understood.

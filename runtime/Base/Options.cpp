@@ -131,9 +131,6 @@ Status Options::applyYamlEntry(YamlEntry entry, const std::string &folder,
   const OptionRow *row = name.row;
   if (!row)
     return unknownOption(entry.key, table);
-  auto [first, isNew] = given.emplace(row->name, entry.key);
-  if (!isNew)
-    return Status::invalid("is the same option as '{}'", first->second);
   if (name.isSwitch()) {
     std::string text =
         entry.value.is_string() ? entry.value.get<std::string>() : "";
@@ -143,6 +140,14 @@ Status Options::applyYamlEntry(YamlEntry entry, const std::string &folder,
   if (!entry.value.is_null()) {
     QLORA_ASSIGN_OR_RETURN(value, resolvedValue(*row, std::move(value), folder));
   }
+  const auto [first, isNew] = given.emplace(
+      row->name, fmt::format("'{}' in line {}", entry.spelling(), entry.line));
+  if (!isNew && !contradictions.contains(row->name) &&
+      value != this->value(row->name))
+    return Status::invalid("says {}, but {} says {}, and both are {}; leave "
+                           "one of them out",
+                           plainText(value), first->second,
+                           plainText(this->value(row->name)), row->name);
   // A flag may still agree with the program, and flags win.
   if (Status status = set(*row, std::move(value), Source::kYaml);
       !status.isOk())
@@ -160,7 +165,8 @@ Status Options::applyEntries(std::span<const YamlEntry> entries,
   std::string folder = fs::path(path).parent_path().string();
   std::map<std::string, std::string> given;
   for (const YamlEntry &entry : entries) {
-    std::string where = fmt::format("{}:{}: '{}'", path, entry.line, entry.key);
+    std::string where =
+        fmt::format("{}:{}: '{}'", path, entry.line, entry.spelling());
     Status status = applyYamlEntry(entry, folder, where, given);
     if (!status.isOk())
       return status.withContext(where);

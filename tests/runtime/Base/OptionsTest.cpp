@@ -135,6 +135,15 @@ TEST(Options, AnEmptyFileSetsNothing) {
             "cannot read '/tmp': Is a directory");
 }
 
+TEST(Options, EqualKeysOfAFileAreNoContradiction) {
+  Options options;
+  const std::string text = "lora_r: 4\nlora_rank: 4\ndtype: bf16\n"
+                           "bf16: true\nbnb_4bit_compute_dtype: bfloat16\n";
+  EXPECT_EQ(options.applyYaml(writeFile("equal.yaml", text)).message(), "");
+  EXPECT_EQ(options.integer("lora_r"), 4);
+  EXPECT_EQ(options.text("compute_dtype"), "bfloat16");
+}
+
 TEST(Options, YamlErrorsNameTheLine) {
   struct {
     const char *text, *message;
@@ -144,8 +153,12 @@ TEST(Options, YamlErrorsNameTheLine) {
       {"lora_r: many\n", ":1: 'lora_r': expects an integer, but got 'many'"},
       {"lora_r: 0\n",
        ":1: 'lora_r': expects a number from 1 to 65536, but got 0"},
-      {"lora_r: 4\nlora_rank: 4\n",
-       ":2: 'lora_rank': is the same option as 'lora_r'"},
+      {"lora_r: 4\nlora_rank: 8\n",
+       ":2: 'lora_rank': says 8, but 'lora_r' in line 1 says 4, and both are "
+       "lora_r; leave one of them out"},
+      {"bf16: true\ndtype: float32\n",
+       ":2: 'dtype': says float32, but 'bf16' in line 1 says bfloat16, and "
+       "both are compute_dtype; leave one of them out"},
       {"seed: 1\nseed: 2\n", ":2: 'seed' is given twice"},
       {"optim: sgd\n", ":1: 'optim': 'sgd' is not supported; choose from: "
                        "adamw_torch, adamw_bnb_8bit, lion, adafactor, "

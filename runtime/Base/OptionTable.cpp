@@ -279,6 +279,11 @@ const OptionRow kRows[] = {
     {"warmup_ratio", kFloat, "0", kRun, kSchedule,
      "the same as a share of all steps, when --warmup-steps is 0", "", "", 0,
      1},
+    {"warmup_rule", kChoice, "transformers", kRun, kSchedule,
+     "how --warmup-ratio becomes steps: transformers, rounded up; axolotl, "
+     "rounded down, 2 in place of 1, and without a ratio 3 % of all steps, at "
+     "most 100",
+     "", "transformers axolotl"},
     {"weight_decay", kFloat, "0", kRun, kSchedule, "decoupled weight decay", "",
      "", 0},
     {"adam_beta1", kFloat, "0.9", kRun, kSchedule, "beta 1", "", "", 0,

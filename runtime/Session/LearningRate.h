@@ -28,13 +28,21 @@ struct LearningRate {
   int64_t warmupSteps = 0;
   int64_t totalSteps = 0;
 
-  /// As transformers' Trainer: warmup_steps wins over warmup_ratio.
+  /// As transformers' Trainer: warmup_steps wins over warmup_ratio. `rule`:
+  /// warmup_rule. axolotl's is _configure_warmup_and_logging() of its
+  /// core/builders/base.py.
   static int64_t warmupOf(int64_t warmupSteps, double warmupRatio,
-                          int64_t totalSteps) {
+                          const std::string &rule, int64_t totalSteps) {
     if (warmupSteps > 0)
       return warmupSteps;
-    return static_cast<int64_t>(
-        std::ceil(static_cast<double>(totalSteps) * warmupRatio));
+    const double total = static_cast<double>(totalSteps);
+    if (rule == "transformers")
+      return static_cast<int64_t>(std::ceil(total * warmupRatio));
+    assert(rule == "axolotl" && "not a row of the option table");
+    const int64_t steps =
+        warmupRatio > 0 ? static_cast<int64_t>(warmupRatio * total)
+                        : std::min<int64_t>(static_cast<int64_t>(0.03 * total), 100);
+    return steps == 1 ? 2 : steps;
   }
 
   /// `step`: optimizer steps done before this one.

@@ -19,6 +19,7 @@ StepSubmitter::StepSubmitter(const Run &run, Dump *dump)
       rate{options.number("learning_rate"), options.text("lr_scheduler_type"),
            LearningRate::warmupOf(options.integer("warmup_steps"),
                                   options.number("warmup_ratio"),
+                                  options.text("warmup_rule"),
                                   run.totalSteps),
            run.totalSteps} {}
 

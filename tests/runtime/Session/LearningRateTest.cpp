@@ -63,7 +63,24 @@ TEST(LearningRate, IsThatOfTransformers) {
 }
 
 TEST(LearningRate, WarmupStepsWinOverRatio) {
-  EXPECT_EQ(LearningRate::warmupOf(5, 0.5, 100), 5);
-  EXPECT_EQ(LearningRate::warmupOf(0, 0.03, 101), 4); // ceil(3.03)
-  EXPECT_EQ(LearningRate::warmupOf(0, 0, 100), 0);
+  const auto warmup = [](int64_t steps, double ratio, int64_t total) {
+    return LearningRate::warmupOf(steps, ratio, "transformers", total);
+  };
+  EXPECT_EQ(warmup(5, 0.5, 100), 5);
+  EXPECT_EQ(warmup(0, 0.03, 101), 4); // ceil(3.03)
+  EXPECT_EQ(warmup(0, 0, 100), 0);
+}
+
+TEST(LearningRate, WarmupOfAxolotl) {
+  const auto warmup = [](double ratio, int64_t total) {
+    return LearningRate::warmupOf(0, ratio, "axolotl", total);
+  };
+  EXPECT_EQ(warmup(0.03, 101), 3); // int(3.03)
+  EXPECT_EQ(warmup(0.01, 101), 2); // 1 is 2
+  EXPECT_EQ(warmup(0.01, 99), 0);
+  EXPECT_EQ(warmup(0, 110), 3); // min(int(0.03 * steps), 100)
+  EXPECT_EQ(warmup(0, 50), 2);
+  EXPECT_EQ(warmup(0, 10000), 100);
+  EXPECT_EQ(warmup(0.03, 10000), 300);
+  EXPECT_EQ(LearningRate::warmupOf(7, 0.03, "axolotl", 10000), 7);
 }

@@ -322,8 +322,17 @@ const OptionRow kRows[] = {
      "val_size", "", 0, 1e15},
     {"dataset_columns", kTextMap, "{}", kRun, kData,
      "what columns are called in the data, such as prompt=question "
-     "completion=answer",
+     "completion=answer; system= is a column that is not read",
      "columns"},
+    {"row_format", kNames, "[]", kRun, kData,
+     "forms that rows may have; without it any. text; completion: prompt and "
+     "completion; chat: messages or conversations; alpaca: instruction and "
+     "output in the Alpaca prompt; turns: instruction and output as turns of "
+     "the chat template"},
+    {"excess_length_strategy", kChoice, "truncate", kRun, kData,
+     "what becomes of rows of more than --max-length tokens: truncate cuts their "
+     "end, drop leaves them out, raise refuses them",
+     "", "truncate drop raise"},
     {"dataset_text_field", kString, "text", kRun, kData,
      "the column of plain text", "text_column"},
     {"dataset_num_proc", kInt, "0", kRun, kData,
@@ -340,10 +349,13 @@ const OptionRow kRows[] = {
      "Jinja file to use instead of the tokenizer's chat template, or one of "
      "these tools, for models without one: alpaca, chatml, gemma, gemma3, "
      "llama2, llama3, mistral, phi3, qwen2.5, vicuna, zephyr; qwen3-training: "
-     "Qwen3's for several turns and tools",
+     "Qwen3's for several turns and tools; llamafactory-NAME: LLaMA-Factory's "
+     "chatml, gemma, llama3, phi, phi4, qwen, qwen3",
      "chat_template_path",
-     "alpaca chatml gemma gemma3 llama2 llama3 mistral phi3 qwen2.5 "
-     "qwen3-training vicuna zephyr"},
+     "alpaca chatml gemma gemma3 llama2 llama3 llamafactory-chatml "
+     "llamafactory-gemma llamafactory-llama3 llamafactory-phi "
+     "llamafactory-phi4 llamafactory-qwen llamafactory-qwen3 mistral phi3 "
+     "qwen2.5 qwen3-training vicuna zephyr"},
 
     {"eval_strategy", kChoice, "no", kRun, kReport,
      "when to evaluate during training", "evaluation_strategy",

@@ -4,6 +4,9 @@
 
 #include "runtime/Base/Options.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <cassert>
 #include <cmath>
 #include <filesystem>
@@ -329,6 +332,18 @@ Status Options::validateData() const {
                            "from the training data; leave one of them out",
                            spelling("validation_file"),
                            spelling("val_set_size"));
+  static constexpr std::string_view kForms[] = {"text", "completion", "chat",
+                                                "alpaca", "turns"};
+  const std::vector<std::string> forms = names("row_format");
+  for (const std::string &form : forms)
+    if (std::ranges::find(kForms, form) == std::end(kForms))
+      return Status::invalid("{}: '{}' is no form of rows; choose from: {}",
+                             spelling("row_format"), form,
+                             fmt::join(kForms, ", "));
+  if (std::ranges::count(forms, "alpaca") && std::ranges::count(forms, "turns"))
+    return Status::invalid("{}: alpaca and turns are the same rows; leave one "
+                           "of them out",
+                           spelling("row_format"));
   const auto columns = textMap("dataset_columns");
   if (const auto text = columns.find("text");
       text != columns.end() && this->text("dataset_text_field") != "text" &&

@@ -43,6 +43,8 @@ static StatusOr<std::string> tokenise(const DataRequest &request,
   tokens.unpaired = options.text("rl") == "kto";
   tokens.pairs = options.text("rl") != "none" && !tokens.unpaired;
   tokens.chatTemplate = options.text("chat_template");
+  tokens.formats = options.names("row_format");
+  tokens.excess = options.text("excess_length_strategy");
   tokens.columns = options.textMap("dataset_columns");
   if (const std::string text = options.text("dataset_text_field");
       text != "text")

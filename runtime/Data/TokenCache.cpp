@@ -62,6 +62,14 @@ static std::vector<std::string> commandOf(const TokenRequest &request) {
     command.push_back("--chat-template");
     command.push_back(request.chatTemplate);
   }
+  for (const std::string &format : request.formats) {
+    command.push_back("--row-format");
+    command.push_back(format);
+  }
+  if (request.excess != "truncate") {
+    command.push_back("--excess-length-strategy");
+    command.push_back(request.excess);
+  }
   for (const auto &[name, column] : request.columns) {
     command.push_back("--column");
     command.push_back(name + "=" + column);
@@ -211,6 +219,7 @@ RowsNumbers::RowsNumbers(const SafetensorsFile &file) {
   truncatedTokens = number("truncated_tokens");
   droppedRows = number("dropped_rows");
   cutOffRows = number("cut_off_rows");
+  tooLongRows = number("too_long_rows");
   chosenTemplate = text("chosen_template");
   splitRows = number("split_rows");
   unreasonedRows = number("unreasoned_rows");
@@ -249,7 +258,11 @@ StatusOr<ConversionNotes> conversionNotes(const std::string &rowsPath) {
     warn(fmt::format("{} rows left out because --max-length {} cuts off their "
                      "answer",
                      numbers.cutOffRows, numbers.maxLength));
-  if (const int64_t masked = numbers.droppedRows - numbers.cutOffRows)
+  if (numbers.tooLongRows)
+    warn(fmt::format("{} rows left out because they have more than {} tokens",
+                     numbers.tooLongRows, numbers.maxLength));
+  if (const int64_t masked = numbers.droppedRows - numbers.cutOffRows -
+                             numbers.tooLongRows)
     warn(fmt::format("{} rows left out because no token of theirs is to be "
                      "learned",
                      masked));

@@ -36,7 +36,10 @@ struct TokenRequest {
   /// A file, or the name of one that comes with qlora-data; empty: the
   /// tokenizer's.
   std::string chatTemplate;
-  /// What columns are called in the data: "prompt" -> "question".
+  std::vector<std::string> formats = {}; ///< --row-format; none: any
+  std::string excess = "truncate";       ///< --excess-length-strategy
+  /// What columns are called in the data: "prompt" -> "question"; "": a column
+  /// is not read.
   std::map<std::string, std::string> columns = {};
   int64_t workers = 0; ///< processes; 0: one for each CPU
   /// Bytes of all rows in the folder; those that were not used for long make
@@ -71,6 +74,7 @@ struct RowsNumbers {
   int64_t truncatedRows = 0, truncatedTokens = 0;
   int64_t droppedRows = 0;    ///< without a token to be learned
   int64_t cutOffRows = 0;     ///< of these: maxLength has cut it off
+  int64_t tooLongRows = 0;    ///< of these: left out for their length
   std::string chosenTemplate; ///< in place of the tokenizer's
   int64_t splitRows = 0;      ///< conversations that became several rows
   int64_t droppingRows = 0;   ///< the template drops tools or messages

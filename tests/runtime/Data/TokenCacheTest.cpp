@@ -275,6 +275,10 @@ TEST(ConversionNote, SaysWhatWasChosenCutAndLeftOut) {
       notes({{"dropped_rows", "4"}, {"cut_off_rows", "4"}, {"max_length", "9"}})
           .warning,
       "4 rows left out because --max-length 9 cuts off their answer");
+  EXPECT_EQ(
+      notes({{"dropped_rows", "4"}, {"too_long_rows", "4"}, {"max_length", "9"}})
+          .warning,
+      "4 rows left out because they have more than 9 tokens");
   const ConversionNotes talks =
       notes({{"split_rows", "3"}, {"unreasoned_rows", "2"}});
   EXPECT_EQ(talks.note,

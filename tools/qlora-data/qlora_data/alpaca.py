@@ -32,13 +32,31 @@ def _history(row: dict) -> list[tuple[str, str]]:
     return [(turn[0], turn[1]) for turn in history]
 
 
+def _check_texts(row: dict) -> None:
+    for key in ("instruction", "input", "output", "system"):
+        if not isinstance(row.get(key) or "", str):
+            raise DataError(f"'{key}' expects a string", f"fix '{key}'")
+
+
+def alpaca_turns(row: dict) -> list[dict]:
+    """The row as LLaMA-Factory's turns: a system message if there is a
+    `system`, the history, and instruction and input on a line each."""
+    _check_texts(row)
+    asked = [text for text in (row["instruction"], row.get("input")) if text]
+    pairs = [*_history(row), ("\n".join(asked), row["output"])]
+    system = row.get("system")
+    turns = [{"role": "system", "content": system}] if system else []
+    for question, answer in pairs:
+        turns.append({"role": "user", "content": question})
+        turns.append({"role": "assistant", "content": answer})
+    return turns
+
+
 def alpaca_segments(row: dict, eos_token: str) -> list[tuple[str, bool]]:
     """The row as (text, learned) pieces. A `system` replaces the opening
     sentences. Responses of the history are learned too, each with its end
     token; the end token of the last response is the caller's."""
-    for key in ("instruction", "input", "output", "system"):
-        if not isinstance(row.get(key) or "", str):
-            raise DataError(f"'{key}' expects a string", f"fix '{key}'")
+    _check_texts(row)
     context = row.get("input") or ""
     prompt = row.get("system")
     if prompt:

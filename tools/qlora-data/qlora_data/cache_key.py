@@ -65,7 +65,8 @@ def cache_key(args: argparse.Namespace) -> str:
         key.add_file(source)
     key.add(args.max_length, args.vocab_size, args.completion_only_loss,
             args.assistant_only_loss, args.chat_template, args.pairs,
-            args.unpaired, args.allow_template_drops)
+            args.unpaired, args.allow_template_drops, args.row_format,
+            args.excess_length_strategy)
     # Messages name the file, so a copy elsewhere is another one.
     key.add(args.input, *args.column)
     for path in data_files(args.input):

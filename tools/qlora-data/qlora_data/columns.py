@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Columns that are called otherwise in the data: `prompt=question`."""
+"""Columns that are called otherwise in the data: `prompt=question`, or that
+are not read: `system=`."""
 
 from __future__ import annotations
 
@@ -22,21 +23,27 @@ _NAMES = sorted({name for shape in _SHAPES for name in shape}
 class Columns:
     """Names as shapes.py knows them, and as the data has them."""
     sources: dict[str, str] = field(default_factory=dict)
+    unread: set[str] = field(default_factory=set)
 
     def add(self, text: str) -> None:
         """Adds `name=column`."""
         name, equals, column = text.partition("=")
-        if not equals or not column or name in self.sources:
+        if not equals or name in self.sources or name in self.unread:
             raise DataError(f"--column: expects name=column, each name once, "
                             f"but got '{text}'")
         if name not in _NAMES:
             raise DataError(f"--column: '{name}' is not a column that is "
                             "learned from", "name one of: " + ", ".join(_NAMES))
-        self.sources[name] = column
+        if column:
+            self.sources[name] = column
+        else:
+            self.unread.add(name)
 
     def renamed(self, row: dict) -> dict:
         """The row with the names that are known here. Columns of other shapes
         go: who names columns says which ones are meant."""
+        row = {key: value for key, value in row.items()
+               if key not in self.unread or key in self.sources.values()}
         if not self.sources:
             return row
         for column in self.sources.values():

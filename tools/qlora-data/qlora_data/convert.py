@@ -40,6 +40,8 @@ class Options:
     pairs: bool = False  # rows have a chosen and a rejected answer
     unpaired: bool = False  # rows say whether their answer is desirable
     template_drops: bool = False  # of tools, tool calls and messages: allowed
+    formats: tuple[str, ...] = ()  # of shapes.FORMATS; none: all
+    excess: str = "truncate"  # or drop, raise: what becomes of longer rows
 
 
 @dataclass
@@ -98,6 +100,9 @@ class Converter:
                           for number in range(first, first + sides)]
                 for ids, _ in tokens:
                     self._check_vocabulary(ids[:self.options.max_length])
+                if self._leaves_out(max(len(ids) for ids, _ in tokens)):
+                    out.leave_out(place)
+                    continue
                 out.add(place, tokens, self.options.max_length,
                         batch[first].desirable)
             except DataError as error:
@@ -131,12 +136,13 @@ class Converter:
 
     def _side(self, place: str, row: dict, desirable: bool | None,
               out: TokenRows) -> list[RenderedRow]:
-        form = normalise(row, self.tokenizer.eos_token)
+        compares = self.options.pairs or self.options.unpaired
+        form = normalise(row, self.tokenizer.eos_token, self.options.formats,
+                         compares)
         texts = ([self._plain(place, form)] if isinstance(form, PlainRow)
                  else self._chat(place, form, out))
         for text in texts:
             text.desirable = desirable
-        compares = self.options.pairs or self.options.unpaired
         if compares and len(texts) != 1:
             raise DataError(
                 f"an answer of {len(texts)} assistant turns, of which the chat "
@@ -248,6 +254,17 @@ class Converter:
         first = before if row.spans is None else [IGNORED] * len(before)
         return before + ids + after, first + labels + after
 
+    def _leaves_out(self, tokens: int) -> bool:
+        """Whether a row is too long to be learned from."""
+        limit, excess = self.options.max_length, self.options.excess
+        if limit is None or tokens <= limit or excess == "truncate":
+            return False
+        if excess == "raise":
+            raise DataError(f"has {tokens} tokens, more than --max-length "
+                            f"{limit}", "raise --max-length, or cut rows with "
+                            "--excess-length-strategy truncate")
+        return True
+
     def _check_vocabulary(self, ids: list[int]) -> None:
         size = self.options.vocab_size
         if size is None or not ids or max(ids) < size:
@@ -266,7 +283,13 @@ class Converter:
         if not counts.dropped_rows:
             raise DataError("the data has no rows",
                             "write one JSON object a line", path)
-        masked = counts.dropped_rows - counts.cut_off_rows
+        if counts.too_long_rows == counts.dropped_rows:
+            raise DataError(
+                f"all {counts.too_long_rows} rows have more tokens than "
+                f"--max-length {self.options.max_length}", "raise --max-length",
+                path)
+        masked = (counts.dropped_rows - counts.cut_off_rows
+                  - counts.too_long_rows)
         if not counts.cut_off_rows:
             raise DataError(
                 f"no row has a token to learn from (all {masked} are masked)",

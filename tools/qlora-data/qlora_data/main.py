@@ -16,6 +16,7 @@ from .hub import COMMANDS, run_command
 from .model_files import SHIPPED
 from .progress import progress_writer
 from .safetensors import write_safetensors
+from .shapes import FORMATS
 
 
 class _Parser(argparse.ArgumentParser):
@@ -46,12 +47,18 @@ def _parser() -> argparse.ArgumentParser:
         help="rows: a JSONL, JSON, CSV, TSV or Parquet file, compressed or "
         "not, or a folder of them")
     add("--column", action="append", default=[], metavar="NAME=COLUMN",
-        help="what a column is called in the data, as prompt=question; as "
-        "often as needed")
+        help="what a column is called in the data, as prompt=question, or "
+        "one that is not read, as system=; as often as needed")
+    add("--row-format", action="append", default=[], choices=FORMATS,
+        help="a form that rows may have, as often as needed; without it any. "
+        "turns: instruction and output as turns of the chat template")
     add("--output", metavar="FILE",
         help="token file to write (safetensors)")
     add("--max-length", type=_positive, metavar="N",
         help="cut rows after N tokens")
+    add("--excess-length-strategy", default="truncate",
+        choices=("truncate", "drop", "raise"),
+        help="cut longer rows, leave them out, or refuse them")
     add("--vocab-size", type=_positive, metavar="V",
         help="refuse token ids of V and above")
     add("--completion-only-loss", type=_boolean, default=True,
@@ -122,7 +129,12 @@ def _report(source: str, rows, max_length: int | None) -> None:
               f"rows left out because --max-length {max_length} cuts off "
               f"their answer: {rows.cut_off_rows}; this is the first, and the "
               f"shortest has {rows.shortest_cut_off} tokens")
-    if masked := rows.dropped_rows - rows.cut_off_rows:
+    if rows.too_long_rows:
+        _warn(rows.first_too_long,
+              f"rows left out because they have more than {max_length} tokens: "
+              f"{rows.too_long_rows}; this is the first")
+    if masked := (rows.dropped_rows - rows.cut_off_rows
+                  - rows.too_long_rows):
         _warn(rows.first_masked,
               "rows left out because no token of theirs is to be learned: "
               f"{masked}; this is the first")
@@ -156,7 +168,8 @@ def _run(arguments: list[str]) -> None:
         args.completion_only_loss, args.assistant_only_loss)
     options = Options(args.max_length, args.vocab_size, rule,
         args.chat_template, args.workers, columns, args.pairs, args.unpaired,
-        args.allow_template_drops)
+        args.allow_template_drops, tuple(args.row_format),
+        args.excess_length_strategy)
     converter = Converter(ModelFiles(args.tokenizer), options)
     with progress_writer(args.progress) as progress:
         rows = converter.convert(args.input, args.output, progress)
@@ -166,7 +179,8 @@ def _run(arguments: list[str]) -> None:
         metadata["pairs"] = "true"
     if rows.counts.chosen_template:
         metadata["chosen_template"] = rows.counts.chosen_template
-    for name in ("split_rows", "unreasoned_rows", "dropping_rows"):
+    for name in ("split_rows", "unreasoned_rows", "dropping_rows",
+                 "too_long_rows"):
         if number := getattr(rows.counts, name):
             metadata[name] = str(number)
     write_safetensors(args.output, rows.tensors, metadata)

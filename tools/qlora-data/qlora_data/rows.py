@@ -29,6 +29,8 @@ class TokenRows:
     cut_off_rows: int = 0  # of the dropped: what they had to learn was cut off
     first_cut_off: str = ""
     shortest_cut_off: int = 0  # tokens it had
+    too_long_rows: int = 0  # of the dropped: left out for their length
+    first_too_long: str = ""
     chosen_template: str = ""  # in place of the model's own
     split_rows: int = 0  # of the data, each of which became several
     first_split: str = ""
@@ -63,6 +65,12 @@ class TokenRows:
             self._keep(place, ids, labels, max_length)
         if desirable is not None:
             self.desirable.append(desirable)
+
+    def leave_out(self, place: str) -> None:
+        """Counts a row that is not added, since it is too long."""
+        self.dropped_rows += 1
+        self.too_long_rows += 1
+        self.first_too_long = self.first_too_long or place
 
     def _keep(self, place: str, ids: list[int], labels: list[int],
               max_length: int | None) -> None:
@@ -132,12 +140,12 @@ class RowSpool:
             array("q", [base + end for end in later.row_offsets[1:]]))
         counts = self.counts
         for name in ("labelled_tokens", "truncated_rows", "truncated_tokens",
-                     "dropped_rows", "cut_off_rows", "split_rows",
-                     "unreasoned_rows", "dropping_rows"):
+                     "dropped_rows", "cut_off_rows", "too_long_rows",
+                     "split_rows", "unreasoned_rows", "dropping_rows"):
             setattr(counts, name, getattr(counts, name) + getattr(later, name))
         for name in ("first_truncated", "first_masked", "first_cut_off",
-                     "chosen_template", "first_split", "first_unreasoned",
-                     "first_dropping", "first_own_prompt",
+                     "first_too_long", "chosen_template", "first_split",
+                     "first_unreasoned", "first_dropping", "first_own_prompt",
                      "first_shared_prompt"):
             setattr(counts, name,
                     getattr(counts, name) or getattr(later, name))

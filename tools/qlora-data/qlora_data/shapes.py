@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 
-from .alpaca import alpaca_segments
+from .alpaca import alpaca_segments, alpaca_turns
 from .errors import DataError
 from .jsonl import kind
 
@@ -37,11 +37,21 @@ class ChatRow:
     template_options: dict = field(default_factory=dict)
 
 
-def normalise(row: dict, eos_token: str = "") -> PlainRow | ChatRow:
+# Names of --row-format. Rows of instruction and output are the Alpaca prompt,
+# or turns of the chat template.
+FORMATS = ("text", "completion", "chat", "alpaca", "turns")
+
+
+def normalise(row: dict, eos_token: str = "", formats: tuple[str, ...] = (),
+              compares: bool = False) -> PlainRow | ChatRow:
     """The row in one of the two forms, or an error saying what is wrong.
-    `eos_token` ends the earlier responses of an alpaca history."""
+    `eos_token` ends the earlier responses of an alpaca history. `formats`: of
+    FORMATS, what the row may be; none: anything. `compares`: its answer is
+    compared with another one."""
     row = {key: value for key, value in row.items() if value is not None}
     _refuse_other_training(row)
+    if formats:
+        row = _restricted(row, formats)
     if "prompt" in row and "completion" in row:
         return _prompt_completion(row)
     if "messages" in row:
@@ -53,12 +63,45 @@ def normalise(row: dict, eos_token: str = "") -> PlainRow | ChatRow:
                             f"{kind(row['text'])}", "fix 'text'")
         return PlainRow([(row["text"], True)])
     if "instruction" in row and "output" in row:
+        if "turns" in formats:
+            turns = alpaca_turns(row)
+            return ChatRow("instruction", turns,
+                           prompt_count=len(turns) - 1 if compares else 0)
         return PlainRow(alpaca_segments(row, eos_token))
     if "conversations" in row:
         return _chat(row, "conversations", _conversations(row))
     keys = ", ".join(f"'{key}'" for key in list(row)[:8]) or "no keys"
     raise DataError(f"the shape of this row is not known (it has {keys})",
                     _SHAPES)
+
+
+def _forms(row: dict) -> dict[str, list[str]]:
+    """The keys of each form that the row could be."""
+    forms: dict[str, list[str]] = {}
+    if "prompt" in row and "completion" in row:
+        form = "chat" if isinstance(row["prompt"], list) else "completion"
+        forms[form] = ["prompt", "completion"]
+    for key, form in (("messages", "chat"), ("text", "text"),
+                      ("conversations", "chat")):
+        if key in row:
+            forms.setdefault(form, []).append(key)
+    if "instruction" in row and "output" in row:
+        forms["alpaca"] = forms["turns"] = ["instruction", "output"]
+    return forms
+
+
+def _restricted(row: dict, formats: tuple[str, ...]) -> dict:
+    """The row without what makes it one of another form."""
+    forms = _forms(row)
+    meant = {key for form, keys in forms.items() if form in formats
+             for key in keys}
+    others = {key for keys in forms.values() for key in keys} - meant
+    if others and not meant:
+        keys = " and ".join(f"'{key}'" for key in sorted(others))
+        raise DataError(f"a row of {keys}, where the data is said to be "
+                        f"{' or '.join(formats)}",
+                        "correct --row-format, or the row")
+    return {key: value for key, value in row.items() if key not in others}
 
 
 def _refuse_other_training(row: dict) -> None:

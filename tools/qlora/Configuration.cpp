@@ -13,11 +13,13 @@
 #include "runtime/Base/DeviceMap.h"
 #include "runtime/Base/ParallelMesh.h"
 #include "runtime/Base/StepRows.h"
+#include "runtime/Base/UserFiles.h"
 #include "runtime/Ranks/RankEnvironment.h"
 #include "tools/qlora-import/ImporterOptions.h"
 #include "tools/qlora-run/RunnerOptions.h"
 #include "tools/qlora/HubModel.h"
 #include "tools/qlora/PeerKeys.h"
+#include "tools/qlora/PeerTools.h"
 #include "tools/qloracc/CompilerOptions.h"
 
 namespace qlora {
@@ -173,6 +175,7 @@ struct Machines {
   Options runner{runnerRows()}, compiler{compilerRows()};
   bool isRanksSaid = false; ///< to the compiler
   int64_t ranks = 1;        ///< of all machines
+  int64_t localRanks = 1;   ///< of a machine
 
   static StatusOr<Machines> of(const CommandLine &line);
 };
@@ -186,14 +189,19 @@ StatusOr<Machines> Machines::of(const CommandLine &line) {
   machines.isRanksSaid =
       machines.compiler.source("ranks") != Options::Source::kDefault;
   machines.ranks = machines.runner.integer("gpus");
-  if (machines.isRanksSaid) {
+  if (machines.isRanksSaid)
     machines.ranks = machines.compiler.integer("ranks");
+  const int64_t perNode = machines.compiler.integer("gpus_per_node");
+  machines.localRanks =
+      perNode > 0 ? std::min(perNode, machines.ranks) : machines.ranks;
+  if (machines.isRanksSaid)
     return machines;
-  }
   QLORA_ASSIGN_OR_RETURN(const RankEnvironment env,
                          readRankEnvironment(std::getenv));
-  if (env.worldSize > 1)
+  if (env.worldSize > 1) {
     machines.ranks = env.worldSize;
+    machines.localRanks = env.localWorldSize;
+  }
   return machines;
 }
 
@@ -317,6 +325,22 @@ static Status findModel(const std::string &word, const std::string &revision,
              : Status::ok();
 }
 
+/// What PEFT chooses by the model, which is known now.
+static Status addPeftTargets(Options &options) {
+  const std::string config =
+      options.text("model_name_or_path") + "/config.json";
+  QLORA_ASSIGN_OR_RETURN(const std::string text, readWholeFile(config));
+  const auto object =
+      nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const std::string type =
+      object.is_object() ? object.value("model_type", "") : "";
+  QLORA_ASSIGN_OR_RETURN(const nlohmann::json targets, peftTargets(type));
+  const std::string flag = targets.dump();
+  const OptionSetting setting{
+      findOption(optionTable(), "lora_target_modules"), flag, flag};
+  return options.applySettings({&setting, 1});
+}
+
 /// Whatever a configuration has to say of several.
 static Status forceSingleGpu(const CommandLine &line, Options &options) {
   Options compiler(compilerRows());
@@ -336,22 +360,28 @@ StatusOr<Configuration> configure(const CommandLine &line,
   std::string config = configFile, revision = modelRevision;
   std::vector<OptionSetting> settings = line.settings;
   QLORA_RETURN_IF_ERROR(takeInputs(line, config, result.program, settings));
-  std::vector<YamlEntry> entries;
+  QLORA_ASSIGN_OR_RETURN(const Machines machines, Machines::of(line));
+  PeerFile file;
   if (!config.empty()) {
     QLORA_ASSIGN_OR_RETURN(auto written, readYamlMap(config));
     takeRevision(written, revision);
-    QLORA_ASSIGN_OR_RETURN(entries,
-                           translatePeerKeys(written, config, result.notes));
-    QLORA_RETURN_IF_ERROR(result.options.applyEntries(entries, config));
+    QLORA_ASSIGN_OR_RETURN(
+        file, translatePeerKeys({written, config, settings,
+                                 {machines.ranks, machines.localRanks}}));
+    QLORA_RETURN_IF_ERROR(result.options.applyEntries(file.entries, config));
+    result.notes = file.notes;
   }
   QLORA_RETURN_IF_ERROR(result.options.applySettings(settings));
   QLORA_RETURN_IF_ERROR(forceSingleGpu(line, result.options));
   QLORA_RETURN_IF_ERROR(result.options.validate());
   QLORA_RETURN_IF_ERROR(
-      findModel(writtenModel(settings, entries), revision, result.options));
+      findModel(writtenModel(settings, file.entries), revision, result.options));
+  if (file.hasPeftTargets && result.program.empty() &&
+      result.options.source("lora_target_modules") ==
+          Options::Source::kDefault)
+    QLORA_RETURN_IF_ERROR(addPeftTargets(result.options));
   addRunFlags(result);
   QLORA_RETURN_IF_ERROR(addToolFlags(line, result));
-  QLORA_ASSIGN_OR_RETURN(const Machines machines, Machines::of(line));
   addMachineFlags(machines, result);
   QLORA_RETURN_IF_ERROR(addStepRows(machines, result));
   return result;

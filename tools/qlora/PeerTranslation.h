@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: MIT
+
+// One file's translation, for PeerKeys.cpp (order, table, defaults) and
+// PeerValues.cpp (keys whose values a table cannot say) alone.
+
+#ifndef QLORA_TOOLS_QLORA_PEERTRANSLATION_H
+#define QLORA_TOOLS_QLORA_PEERTRANSLATION_H
+
+#include <fmt/format.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tools/qlora/PeerData.h"
+#include "tools/qlora/PeerKeys.h"
+#include "tools/qlora/PeerRows.h"
+#include "tools/qlora/PeerTools.h"
+
+namespace qlora {
+
+class Translation {
+public:
+  explicit Translation(const PeerRequest &request)
+      : request(request), path(request.path), entries(request.entries) {}
+
+  StatusOr<PeerFile> run();
+
+private:
+  using Handler = Status (Translation::*)(const YamlEntry &);
+  static const std::map<std::string_view, Handler> kHandlers;
+
+  Status translate(const YamlEntry &entry);
+  Status translateNull(const YamlEntry &entry);
+  Status translateRow(const YamlEntry &entry);
+  Status translateBy(const PeerRow &row, const YamlEntry &entry);
+  Status skip(const YamlEntry &) { return Status::ok(); }
+  Status translateNames(const YamlEntry &entry);
+  Status translateData(const YamlEntry &entry);
+  Status translateSpecialTokens(const YamlEntry &entry);
+  Status translateReports(const YamlEntry &entry);
+  Status translateTimeout(const YamlEntry &entry);
+  Status translateTemplate(const YamlEntry &entry);
+  Status translateLlamaTemplate(const YamlEntry &entry);
+  Status translatePacking(const YamlEntry &entry);
+  Status translateAllLinear(const YamlEntry &entry);
+  Status translateEvalBatch(const YamlEntry &entry);
+  Status translateBatch(const YamlEntry &entry);
+  Status translateWarmup(const YamlEntry &entry);
+  Status translateLossOfInputs(const YamlEntry &entry);
+  void addData();
+  Status addDefaults();
+  Status addDefault(const PeerDefault &initial);
+  Status checkAdapter() const;
+  void turnOffDropout();
+  void noteTool();
+
+  Status refused(std::string_view words) const {
+    return Status::invalid("{}", words);
+  }
+  void add(const YamlEntry &entry, const char *option, nlohmann::json value) {
+    file.entries.push_back({option, std::move(value), entry.line, entry.key});
+  }
+  template <typename... Args>
+  void note(const YamlEntry &entry, fmt::format_string<Args...> words,
+            Args &&...args) {
+    file.notes.push_back(
+        fmt::format("{}:{}: '{}' ", path, entry.line, entry.key) +
+        fmt::format(words, std::forward<Args>(args)...));
+  }
+  bool isOf(PeerTool name) const { return tool && tool->tool == name; }
+  const nlohmann::json *find(std::string_view key) const;
+  std::string flagOf(std::string_view option) const;
+  std::string valueOf(std::string_view option) const;
+  std::string objective() const;
+
+  const PeerRequest &request;
+  const std::string &path;
+  std::span<const YamlEntry> entries;
+  std::optional<FileTool> tool;
+  PeerData data;       ///< of all keys that name data sets
+  YamlEntry dataEntry; ///< the first of them
+  std::vector<std::string> taken; ///< defaults of the tool, for the note
+  PeerFile file;
+};
+
+} // namespace qlora
+
+#endif // QLORA_TOOLS_QLORA_PEERTRANSLATION_H

@@ -235,8 +235,8 @@ Value DecoderBuilder::buildMlp(const LayerWeights &layer, Value x) {
 }
 
 Value DecoderBuilder::buildLayer(const LayerWeights &layer, Value x) {
-  std::string path =
-      fmt::format("{}.{}", config.family->modules.layers, layerNumber);
+  std::string path = fmt::format(
+      "{}.{}", config.modulePath(config.family->modules.layers), layerNumber);
   x = addToResidual(x, buildAttention(layer, norm(layer.inputNorm, x)),
                     layer.attentionNorm, path);
   return addToResidual(x, buildMlp(layer, norm(layer.mlpNorm, x)),
@@ -246,13 +246,13 @@ Value DecoderBuilder::buildLayer(const LayerWeights &layer, Value x) {
 Value DecoderBuilder::embed(Value ids, Value positions) {
   const ModuleNames &names = config.family->modules;
   RankedTensorType type = activation(config.hiddenSize);
-  enter(names.embedding);
+  enter(config.modulePath(names.embedding));
   embedding = parameter(weights.embedding);
   Value x = emit<model::EmbeddingOp>(type, ids, embedding,
                                      config.paddingToken);
   x = scale(config.embeddingScale, x, config.family->scalesEmbedding);
   if (weights.positions) {
-    enter(names.positions);
+    enter(config.modulePath(names.positions));
     Value table = parameter(*weights.positions);
     Value added = emit<model::EmbeddingOp>(type, positions, table);
     x = emit<model::AddOp>(type, x, added);
@@ -270,7 +270,7 @@ static SmallVector<float> twice(ArrayRef<float> frequencies) {
 /// Makes cos and sin.
 void DecoderBuilder::buildRopeTables(Value positions) {
   Type type = activation(config.headDim);
-  enter("model.rotary_emb");
+  enter(config.modulePath("model.rotary_emb"));
   for (const Rotary &rotary : config.rotaries) {
     const RopeConfig &rope = rotary.rope;
     bool isDynamic = rope.kind == RopeKind::kDynamic;
@@ -313,7 +313,7 @@ void DecoderBuilder::buildForward() {
     x = buildLayer(weights.layers[layerNumber], x);
   layerNumber = -1;
   x = norm(weights.norm, x);
-  enter(config.family->modules.head);
+  enter(config.modulePath(config.family->modules.head));
   x = scale(config.logitScale, x);
   Value head = weights.head ? parameter(*weights.head) : embedding;
   auto loss = emit<model::HeadLossOp>(number, number, ids, x, head,
@@ -354,6 +354,9 @@ DictionaryAttr DecoderBuilder::describe() {
   if (config.maxPositions)
     list.append("max_position_embeddings",
                 body.getI64IntegerAttr(config.maxPositions));
+  if (config.wrapper)
+    list.append("untrained_modules",
+                body.getStringAttr(llvm::join(config.wrapper->others, " ")));
   return list.getDictionary(&context);
 }
 

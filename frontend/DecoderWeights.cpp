@@ -38,7 +38,7 @@ public:
   LayerFinder(const ModelConfig &config, TensorFinder &tensors, int64_t layer)
       : config(config), names(config.family->modules), tensors(tensors),
         number(static_cast<size_t>(layer)),
-        prefix(fmt::format("{}.{}", names.layers, layer)) {}
+        prefix(fmt::format("{}.{}", config.modulePath(names.layers), layer)) {}
 
   StatusOr<LayerWeights> find();
 
@@ -178,8 +178,8 @@ static Status findEnds(const ModelConfig &config, const ModelFiles &files,
                        TensorFinder &tensors, DecoderWeights &weights,
                        std::vector<std::string> &warnings) {
   const ModuleNames &names = config.family->modules;
-  const std::string embedding = weightOf(names.embedding);
-  const std::string head = weightOf(names.head);
+  const std::string embedding = weightOf(config.modulePath(names.embedding));
+  const std::string head = weightOf(config.modulePath(names.head));
   const std::vector<int64_t> shape = {config.vocabSize, config.hiddenSize};
   const bool hasEmbedding = files.find(embedding).tensor;
   const bool hasHead = files.find(head).tensor;
@@ -188,7 +188,8 @@ static Status findEnds(const ModelConfig &config, const ModelFiles &files,
                          tensors.dense(headOnly ? head : embedding, shape));
   if (config.family->positions == PositionKind::kLearned) {
     QLORA_ASSIGN_OR_RETURN(weights.positions,
-                           tensors.dense(weightOf(names.positions),
+                           tensors.dense(weightOf(config.modulePath(
+                                             names.positions)),
                                          {config.maxPositions,
                                           config.hiddenSize}));
   }
@@ -315,7 +316,8 @@ StatusOr<DecoderWeights> findWeights(const ModelConfig &config,
   }
   QLORA_ASSIGN_OR_RETURN(
       weights.norm,
-      findNorm(config, tensors, std::string(config.family->modules.finalNorm),
+      findNorm(config, tensors,
+               config.modulePath(config.family->modules.finalNorm),
                config.hiddenSize));
   QLORA_RETURN_IF_ERROR(tensors.checkQuantization());
   QLORA_RETURN_IF_ERROR(checkLeftOver(config, files, tensors, warnings));

@@ -279,6 +279,39 @@ static constexpr Family kFamilies[] = {
     },
 };
 
+static constexpr Wrapper kWrappers[] = {
+    {
+        .modelType = "gemma3",
+        .architecture = "Gemma3ForConditionalGeneration",
+        .textType = "gemma3_text",
+        .textModel = "model.language_model",
+        .tied = true,
+        .others = {"vision_tower", "multi_modal_projector"},
+    },
+};
+
+std::string Wrapper::modulePath(std::string_view name) const {
+  constexpr std::string_view kTextModel = "model.";
+  if (!name.starts_with(kTextModel))
+    return std::string(name);
+  return fmt::format("{}.{}", textModel, name.substr(kTextModel.size()));
+}
+
+StatusOr<const Wrapper *> findWrapper(std::string_view modelType) {
+  const auto found =
+      std::ranges::find(kWrappers, modelType, &Wrapper::modelType);
+  if (found != std::end(kWrappers))
+    return found;
+  std::vector<std::string_view> names;
+  for (const Wrapper &wrapper : kWrappers)
+    names.push_back(wrapper.modelType);
+  return Status::invalid("model_type '{}' with a text_config is not supported: "
+                         "how its modules are called in transformers, and so "
+                         "in adapters, is known of {} only. Fix: give a folder "
+                         "with the text model alone",
+                         modelType, fmt::join(names, ", "));
+}
+
 /// "LlamaForCausalLM, MistralForCausalLM, ...".
 static std::string familyNames() {
   std::vector<std::string_view> names;

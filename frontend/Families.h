@@ -207,6 +207,26 @@ struct Family {
   ConfigDefaults defaults = {};
 };
 
+/// A model type whose config.json has the text model's keys in `text_config`,
+/// and what transformers' AutoModelForCausalLM makes of its folder. PEFT names
+/// modules, and so the tensors of adapters, by the paths inside of that class.
+struct Wrapper {
+  std::string_view modelType;    ///< `model_type` of the folder
+  std::string_view architecture; ///< the class that is made
+  std::string_view textType;     ///< `model_type` of a text_config without one
+  /// Path of the text model in the class: what ModuleNames calls "model".
+  std::string_view textModel;
+  bool tied; ///< `tie_word_embeddings` of the folder where it is missing
+  /// Modules of the class beside the text model, which stay as they are.
+  std::array<std::string_view, 2> others;
+
+  /// Path in the class of a module that ModuleNames calls `name`.
+  std::string modulePath(std::string_view name) const;
+};
+
+/// By `model_type` of a config.json with a text_config.
+StatusOr<const Wrapper *> findWrapper(std::string_view modelType);
+
 /// By `architectures` of a config.json, or where it has none by `model_type`,
 /// which may be empty but not another family's.
 StatusOr<const Family *>

@@ -242,8 +242,9 @@ static Status replaceDropouts(const Family &family, const json &instead,
   return Status::ok();
 }
 
-/// The keys of the text model inside of one that reads more than text; it has
-/// the others' where it has none itself.
+/// The keys of the text model inside of one that reads more than text.
+/// Quantisation is said inside or outside; tying is the outer model's, whatever
+/// the text model's own keys say.
 static StatusOr<json> takeTextModel(json root, ModelConfig &config) {
   const auto text = root.find("text_config");
   if (text == root.end() || text->empty())
@@ -256,14 +257,24 @@ static StatusOr<json> takeTextModel(json root, ModelConfig &config) {
     if (name.ends_with("_config") && value.is_object() &&
         name != "text_config" && name != "quantization_config")
       parts.push_back(name);
+  QLORA_ASSIGN_OR_RETURN(const std::string type,
+                         JsonFields(root).string("model_type", ""));
+  QLORA_ASSIGN_OR_RETURN(config.wrapper, findWrapper(type));
   config.warnings.push_back(fmt::format(
-      "only the text model of {} is imported; left out: {}",
-      shortDump(root.value("model_type", json("this folder"))),
-      parts.empty() ? "nothing" : fmt::format("{}", fmt::join(parts, ", "))));
+      "only the text model of '{}' is imported; left as it is: {}. Modules and "
+      "adapters have the names of {}, which AutoModelForCausalLM makes of the "
+      "folder: {}",
+      type,
+      parts.empty() ? "nothing" : fmt::format("{}", fmt::join(parts, ", ")),
+      config.wrapper->architecture, config.modulePath("model.layers")));
   json taken = *text;
-  for (const char *key : {"quantization_config", "tie_word_embeddings"})
-    if (root.contains(key) && !taken.contains(key))
-      taken[key] = root[key];
+  taken["tie_word_embeddings"] =
+      root.value("tie_word_embeddings", json(config.wrapper->tied));
+  if (root.contains("quantization_config") &&
+      !taken.contains("quantization_config"))
+    taken["quantization_config"] = root["quantization_config"];
+  if (!taken.contains("model_type"))
+    taken["model_type"] = config.wrapper->textType;
   return taken;
 }
 

@@ -41,6 +41,7 @@ struct Rotary {
 /// heads.
 struct ModelConfig {
   const Family *family = nullptr;
+  const Wrapper *wrapper = nullptr; ///< null: the folder has text alone
   int64_t vocabSize = 0;
   int64_t hiddenSize = 0;
   int64_t innerSize = 0; ///< of the MLP
@@ -75,6 +76,12 @@ struct ModelConfig {
   std::optional<int64_t> storedBlock;
   /// One line each, for the user.
   std::vector<std::string> warnings;
+
+  /// Path of a module of ModuleNames in the class that transformers makes of
+  /// the folder.
+  std::string modulePath(std::string_view name) const {
+    return wrapper ? wrapper->modulePath(name) : std::string(name);
+  }
 };
 
 /// Reads FOLDER/config.json. `instead` has rates that replace those of the

@@ -133,6 +133,8 @@ ordered_json describeArithmetic(const ModelConfig &config) {
   describeFactors(config, model);
   model["activation"] = onlyIf(!family.mlp.gated || config.activation != "silu",
                                config.activation);
+  if (config.wrapper)
+    model["text_model"] = config.wrapper->textModel;
   model["positions"] =
       onlyIf(family.positions == PositionKind::kLearned, "learned");
   model["linear_layout"] = onlyIf(

@@ -18,8 +18,8 @@
 
 namespace qlora {
 
-/// Everything of a config.json that decides the model's numbers, by the names
-/// that config.json has for it, where it has one: a flat object of numbers,
+/// Everything of a config.json that decides the model's numbers or the names of
+/// its modules, by the names that config.json has for it, where it has one: a flat object of numbers,
 /// texts, booleans, and nulls for what the model does not have, in the order
 /// in which a reader wants to hear of differences. Two spellings of one model
 /// (rope_theta or rope_parameters, a default written out or left out) have one

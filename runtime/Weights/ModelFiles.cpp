@@ -118,14 +118,22 @@ Status ModelFiles::openIndexed(const std::string &indexPath) {
 }
 
 std::vector<std::string> spellings(std::string_view name) {
+  constexpr std::string_view kInside = ".language_model";
   std::vector<std::string> all = {std::string(name)};
   const size_t dot = name.find('.');
   if (dot == name.npos)
     return all;
-  all.emplace_back(name.substr(dot + 1));
-  all.push_back(fmt::format("language_model.{}", name));
-  all.push_back(fmt::format("{}.language_model{}", name.substr(0, dot),
-                            name.substr(dot)));
+  const std::string_view first = name.substr(0, dot);
+  std::string_view rest = name.substr(dot);
+  const bool isInside = rest.starts_with(fmt::format("{}.", kInside));
+  if (isInside) {
+    rest.remove_prefix(kInside.size());
+    all.push_back(fmt::format("{}{}", first, rest));
+  }
+  all.emplace_back(rest.substr(1));
+  all.push_back(fmt::format("language_model.{}{}", first, rest));
+  if (!isInside)
+    all.push_back(fmt::format("{}{}{}", first, kInside, rest));
   return all;
 }
 

@@ -20,7 +20,8 @@ namespace qlora {
 /// What files may call a tensor of a text model, given its name or how its name
 /// starts: that; without the first part, as files of a base model alone have it
 /// ("wte.weight" for "transformer.wte.weight"); inside of a model that reads
-/// more than text, as transformers 4 and 5 write it.
+/// more than text, as transformers 4 and 5 write it. The name itself may be of
+/// such a model ("model.language_model.norm.weight").
 std::vector<std::string> spellings(std::string_view name);
 
 class ModelFiles {

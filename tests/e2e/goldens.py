@@ -246,6 +246,7 @@ def bf16_gradient_limit(case):
     path = os.path.join(found["model_name_or_path"], "config.json")
     with open(path) as file:
         config = json.load(file)
+    config = config.get("text_config", config)
     if ("num_experts_per_tok" in config
             or found.get("llm_int8_activations") == "int8"):
         return None

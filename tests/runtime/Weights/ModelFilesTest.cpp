@@ -53,6 +53,19 @@ TEST(ModelFiles, FindsABaseModelByTheNamesOfTheWhole) {
   EXPECT_EQ(files->find("whole.weight").tensor, nullptr);
 }
 
+TEST(ModelFiles, FindsATextModelInsideOfAnother) {
+  for (const char *inFile : {"model.norm.weight", "norm.weight",
+                             "language_model.model.norm.weight",
+                             "model.language_model.norm.weight"})
+    for (const char *asked :
+         {"model.norm.weight", "model.language_model.norm.weight"}) {
+      const std::vector<std::string> all = spellings(asked);
+      EXPECT_NE(std::ranges::find(all, inFile), all.end())
+          << asked << " as " << inFile;
+    }
+  EXPECT_EQ(spellings("lm_head.weight").at(2), "language_model.lm_head.weight");
+}
+
 TEST(ModelFiles, OpensShards) {
   auto files = ModelFiles::open(kInputs + "/goldens/llama3-tied/model");
   ASSERT_TRUE(files.isOk()) << files.status().message();

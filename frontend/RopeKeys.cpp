@@ -175,11 +175,10 @@ static StatusOr<std::vector<double>> readFactors(const JsonFields &parameters,
   return value->get<std::vector<double>>();
 }
 
-/// The scale of attention follows from how much longer positions may become:
-/// by the two lengths where the original one is given, else by `factor`.
+/// The scale of attention follows from `factor`, which without a value is how
+/// much longer positions may become.
 static Status readLongRope(const JsonFields &fields,
                            const JsonFields &parameters, RopeConfig &rope) {
-  constexpr const char *kOriginal = "original_max_position_embeddings";
   QLORA_ASSIGN_OR_RETURN(rope.shortFactors,
                          readFactors(parameters, "short_factor",
                                      rope.rotated / 2));
@@ -188,12 +187,13 @@ static Status readLongRope(const JsonFields &fields,
                                      rope.rotated / 2));
   QLORA_ASSIGN_OR_RETURN(rope.originalMaxPositions,
                          originalPositions(fields, parameters));
-  if (fields.find(kOriginal) || parameters.find(kOriginal)) {
-    QLORA_ASSIGN_OR_RETURN(const int64_t longest,
-                           fields.integer("max_position_embeddings", 1));
-    rope.factor = static_cast<double>(longest) /
-                  static_cast<double>(rope.originalMaxPositions);
-  }
+  QLORA_ASSIGN_OR_RETURN(const int64_t longest,
+                         fields.integer("max_position_embeddings", 1));
+  QLORA_ASSIGN_OR_RETURN(
+      rope.factor,
+      parameters.positive("factor",
+                          static_cast<double>(longest) /
+                              static_cast<double>(rope.originalMaxPositions)));
   const double scale =
       rope.factor <= 1
           ? 1.0
@@ -217,11 +217,8 @@ static Status readDynamic(const JsonFields &fields, RopeConfig &rope) {
 
 static Status readKind(const JsonFields &fields, const JsonFields &parameters,
                        RopeConfig &rope) {
-  std::optional<double> factor;
-  if (rope.kind == RopeKind::kLongRope)
-    factor = 1;
-  if (rope.kind != RopeKind::kDefault) {
-    QLORA_ASSIGN_OR_RETURN(rope.factor, parameters.positive("factor", factor));
+  if (rope.kind != RopeKind::kDefault && rope.kind != RopeKind::kLongRope) {
+    QLORA_ASSIGN_OR_RETURN(rope.factor, parameters.positive("factor"));
   }
   switch (rope.kind) {
   case RopeKind::kDefault:

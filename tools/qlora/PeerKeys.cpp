@@ -164,6 +164,13 @@ Status Translation::checkAdapter() const {
       "lora_r", "lora_alpha", "lora_target_modules", "load_in_4bit",
       "load_in_8bit"};
   const bool isAxolotl = isOf(PeerTool::kAxolotl);
+  const json *adapter = find("adapter");
+  if (isAxolotl && adapter && peerWordOf(*adapter) == "qlora" &&
+      valueOf("load_in_4bit") != "true")
+    return Status::invalid("{}: 'adapter: qlora' is of weights in 4 bits, but "
+                           "'load_in_4bit: true' is not there; add it, or write "
+                           "adapter: lora",
+                           path);
   if ((!isAxolotl && !isOf(PeerTool::kTrl)) ||
       find(isAxolotl ? "adapter" : "use_peft") ||
       !valueOf("finetuning_type").empty())

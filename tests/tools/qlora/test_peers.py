@@ -126,6 +126,18 @@ class DefaultsTest(PeerTest):
         self.assertIn("train.yaml:3: 'lora_r' is of an adapter, but without "
                       "'adapter' axolotl trains all weights", error)
 
+    def test_adapters_that_are_not_there(self):
+        data = "datasets: [{path: chat.jsonl}]\n"
+        text = AXOLOTL.replace("lora", "qlora") + data
+        self.assertIn("'adapter: qlora' is of weights in 4 bits",
+                      self.refusal(text))
+        self.assert_options(text + "load_in_4bit: true\n",
+                            {"load-in-4bit": "true"})
+        # PEFT has no modules for this model.
+        self.write('{"model_type": "qwen3_moe"}', "moe/config.json")
+        self.assertIn("PEFT has no modules for the model_type 'qwen3_moe'",
+                      self.refusal(TRL.replace(MODEL, "moe")))
+
     def test_the_defaults_of_qlora_without_such_a_key(self):
         found, notes = self.options(
             f"model_name_or_path: {MODEL}\ntrain_file: {DATA}\nbf16: true\n")

@@ -262,6 +262,9 @@ inline int __ffs(int a) { return __builtin_ffs(a); }
 inline unsigned __umulhi(unsigned a, unsigned b) {
   return unsigned(uint64_t(a) * b >> 32);
 }
+inline uint64_t __umul64hi(uint64_t a, uint64_t b) {
+  return uint64_t(static_cast<unsigned __int128>(a) * b >> 64);
+}
 
 // As in CUDA, of two numbers of one type or of mixed integers.
 template <typename T, typename U>

@@ -3,6 +3,7 @@
 // matmul, panel_matmul, int8_matmul, decode and adapted_norm.
 
 #include <bit>
+#include <limits>
 
 #include <fmt/format.h>
 
@@ -39,16 +40,21 @@ static StoredLayout layoutOf(const KernelRequest &r) {
 static std::vector<int64_t> decodeConstants(const KernelRequest &r) {
   const auto block = static_cast<uint64_t>(r.constant("block"));
   const StoredLayout layout = layoutOf(r);
+  const bool isPower = std::has_single_bit(block);
+  // 2^64 / block, rounded up, where block does not divide it.
+  const uint64_t reciprocal =
+      isPower ? 0 : std::numeric_limits<uint64_t>::max() / block + 1;
   return {layout.elements,
           layout.block,
-          std::has_single_bit(block) ? std::countr_zero(block) : -1,
+          isPower ? std::countr_zero(block) : -1,
           layout.doubleQuant,
           layout.scales,
           layout.nestedAbsmax,
           layout.nestedMap,
           layout.codeBook,
           layout.correction,
-          layout.zeros};
+          layout.zeros,
+          static_cast<int64_t>(reciprocal)};
 }
 
 /// The kernels of Device/Decode.cu that a format needs.
@@ -106,7 +112,7 @@ PreparedCudaKernel adapted_norm::cuda::prepare(const KernelRequest &r,
   const int64_t rows = r.constant("rows"), columns = r.constant("columns");
   const bool isTurned = r.constant("turned");
   const StoredFormat *format = storedFormat(r.type("w"));
-  std::vector<int64_t> constants(10);
+  std::vector<int64_t> constants(11);
   if (format)
     constants = decodeConstants(r);
   const auto scale = static_cast<float>(r.constantAsDouble("scale"));

@@ -12,8 +12,8 @@
 // it. Bytes and scales of all tiles are asked for before the tables are there.
 //
 // Buffers: w, out. Constants: elements, the block, its log2 (-1 where it is no
-// power of two), double_quant, and the byte offsets of scales, nestedAbsmax,
-// nestedMap, codeBook, correction and zeros.
+// power of two), double_quant, the byte offsets of scales, nestedAbsmax,
+// nestedMap, codeBook, correction and zeros, and 2^64 / block, rounded up.
 
 #include "runtime/Kernels/Cuda/Device/Lanes.cuh"
 
@@ -45,6 +45,7 @@ struct DecodeWeight {
   const float *nestedAbsmax;
   float correction;
   int64_t count, block;
+  uint64_t reciprocal;
   int shift; ///< log2 of the block, or -1
   bool isDouble;
 
@@ -58,6 +59,7 @@ struct DecodeWeight {
             *reinterpret_cast<const float *>(base + c[8]),
             c[0],
             c[1],
+            uint64_t(c[10]),
             int(c[2]),
             c[3] != 0};
   }
@@ -216,13 +218,11 @@ template <typename Coding, typename Out> struct DecodeTile {
 };
 
 /// The scale of any element. A group has one where blocks are multiples of 16
-/// elements.
+/// elements. The high half of element * reciprocal is element / block while
+/// element * block is less than 2^64, and a division of 64 bits would spill.
 QLORA_DEVICE int64_t decodeScaleIndex(const DecodeWeight &w, int64_t element) {
-  if (w.shift >= 0)
-    return element >> w.shift;
-  // A division of 64 bits is some 20 times slower.
-  return w.count < int64_t(1) << 32 ? uint32_t(element) / uint32_t(w.block)
-                                    : element / w.block;
+  return w.shift >= 0 ? element >> w.shift
+                      : int64_t(__umul64hi(uint64_t(element), w.reciprocal));
 }
 
 template <typename Coding>
@@ -355,7 +355,7 @@ template <typename Type> struct PlainNumbers {
 template <typename Numbers>
 QLORA_DEVICE void adaptedNorm(const qlora_cuda_args &args,
                               const Numbers &numbers) {
-  const int64_t *c = args.constants + 10;
+  const int64_t *c = args.constants + 11;
   const int64_t in = c[0], rank = c[1], out = blockIdx.x;
   const float scale = qlora_from_bits(uint32_t(c[4]));
   double sum = 0;

@@ -6,7 +6,7 @@ transformers and PEFT that computed the references: its long form.
 
     peft_live.py --tools build/bin [--environment DIR] [CASE ...]
 
-The environment is made of PyPI's packages by name, in 5 minutes and 6 GB; a
+The environment is made of PyPI's packages by name, in 5 to 10 minutes and 6 GB; a
 later call uses it again. Fails where it cannot be made.
 """
 

@@ -32,6 +32,7 @@
 
 #include "bench/MicroLaunches.h"
 #include "runtime/Base/CommandLine.h"
+#include "runtime/Base/JsonText.h"
 #include "runtime/Device/Cuda/CudaImages.h"
 #include "runtime/Device/Cuda/NcclApi.h"
 
@@ -90,12 +91,12 @@ static Status print(json line, const StatusOr<double> &seconds) {
   const StatusCode code = seconds.status().code();
   if (code != StatusCode::kOk && code != StatusCode::kUnavailable &&
       code != StatusCode::kResourceExhausted)
-    return seconds.status().withContext(line.dump());
+    return seconds.status().withContext(dumpJson(line));
   if (seconds.isOk())
     line["microseconds"] = seconds.value() * 1e6;
   else
     line["refused"] = seconds.status().message();
-  fmt::print("{}\n", line.dump());
+  fmt::print("{}\n", dumpJson(line));
   std::fflush(stdout);
   return Status::ok();
 }

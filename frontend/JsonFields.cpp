@@ -4,6 +4,8 @@
 
 #include "frontend/JsonFields.h"
 
+#include "runtime/Base/JsonText.h"
+
 #include <cmath>
 #include <limits>
 
@@ -13,8 +15,7 @@ namespace qlora {
 
 std::string shortDump(const json &value) {
   constexpr size_t kMaxLength = 60;
-  std::string text = value.dump(-1, ' ', /*ensure_ascii=*/true,
-                                json::error_handler_t::replace);
+  std::string text = dumpJson(value, -1, /*isAscii=*/true);
   if (text.size() > kMaxLength)
     text.replace(kMaxLength, std::string::npos, "...");
   return text;

@@ -4,6 +4,8 @@
 
 #include "compiler/Graph/Targets.h"
 
+#include "runtime/Base/JsonText.h"
+
 #include <nlohmann/json.hpp>
 
 #include <algorithm>
@@ -81,7 +83,7 @@ bool Targets::parse(const std::string &json, std::string &error) {
   }
   for (const ordered_json &item : value) {
     if (!item.is_string()) {
-      error = "expects names of modules, but got " + item.dump();
+      error = "expects names of modules, but got " + dumpJson(item);
       return false;
     }
     suffixes.push_back(item.get<std::string>());
@@ -177,7 +179,7 @@ bool ValuePatterns::parse(const std::string &json, std::string &error) {
   for (auto &[key, number] : value.items()) {
     std::regex regex;
     if (!number.is_number()) {
-      error = "expects a number for '" + key + "', but got " + number.dump();
+      error = "expects a number for '" + key + "', but got " + dumpJson(number);
       return false;
     }
     if (!compile("(.*\\.)?(", key, ")", regex, error))

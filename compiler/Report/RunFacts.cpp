@@ -7,6 +7,7 @@
 #include "dialects/Program/Program.h"
 
 #include "runtime/ABI/module.h"
+#include "runtime/Base/JsonText.h"
 #include "runtime/Base/Options.h"
 #include "runtime/Kernels/Math/Stored.h"
 #include "runtime/Module/ParameterCounts.h"
@@ -120,5 +121,5 @@ StatusOr<std::string> qlora::runFacts(ModuleOp program,
   facts["target"] = device.gpu ? "cuda" : "cpu";
   facts["date"] = dateOf(time);
   facts["rates"] = ratesOf(device);
-  return facts.dump(-1, ' ', false, json::error_handler_t::replace);
+  return dumpJson(facts);
 }

@@ -13,6 +13,7 @@
 #include <map>
 #include <set>
 
+#include "runtime/Base/JsonText.h"
 #include "runtime/Base/OptionValue.h"
 
 namespace qlora {
@@ -84,7 +85,7 @@ static std::string listText(std::span<const std::string> words) {
     for (std::string_view name : splitWords(word))
       names.push_back(name);
   }
-  return names.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return dumpExact(names);
 }
 
 Parser::Parser(const Tool &tool) : tool(tool), tables(tool.tables) {

@@ -8,6 +8,7 @@
 #include <charconv>
 #include <filesystem>
 
+#include "runtime/Base/JsonText.h"
 #include "runtime/Base/OptionValue.h"
 #include "runtime/Base/UserFiles.h"
 
@@ -30,7 +31,7 @@ static StatusOr<double> parseWeight(const std::string &text) {
 static Status notAPath(const json &raw) {
   return Status::invalid("expects a path, or {{path: FILE, weight: NUMBER}}, "
                          "but got {}",
-                         raw.dump());
+                         dumpJson(raw));
 }
 
 /// A path, or {path, weight}; the last may be missing.
@@ -132,7 +133,7 @@ StatusOr<json> parseTextMap(const json &raw) {
   if (!pairs.is_structured() || !std::ranges::all_of(pairs, isText))
     return Status::invalid("expects NAME=TEXT or a map such as {{prompt: "
                            "question}}, but got {}",
-                           raw.dump());
+                           dumpJson(raw));
   if (pairs.is_object())
     return pairs;
   json map = json::object();

@@ -9,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "runtime/Base/JsonText.h"
 #include "runtime/Base/UserFiles.h"
 
 namespace qlora {
@@ -26,7 +27,7 @@ static StatusOr<int64_t> deviceOf(const std::string &path,
                            path, module, value.get<std::string>());
   return Status::invalid("'{}': the device of '{}' is {}; give the number of a "
                          "GPU, from 0 on",
-                         path, module, value.dump());
+                         path, module, dumpJson(value));
 }
 
 /// The devices that a file names: 0 to N - 1.
@@ -101,7 +102,7 @@ StatusOr<MappedMesh> mappedMesh(const Options &options,
   const nlohmann::json map =
       nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
   QLORA_ASSIGN_OR_RETURN(const int64_t stages, devicesOf(given, map));
-  result.map = map.dump();
+  result.map = dumpJson(map);
   QLORA_ASSIGN_OR_RETURN(result.mesh,
                          withStages(result.mesh, stages, options));
   if (stages == 1)

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "runtime/Base/FileDescriptor.h"
+#include "runtime/Base/JsonText.h"
 #include "runtime/Base/UserFiles.h"
 
 namespace qlora {
@@ -125,9 +126,10 @@ Status writeManifest(const std::string &folder, const ordered_json &facts) {
                            factsOf(fs::path(folder) / name));
     object["files"][name] = {{"bytes", file.bytes}, {"sha256", file.sha256}};
   }
-  object["sha256"] = sha256(object.dump());
+  object["sha256"] = sha256(dumpJson(object));
   // Also flushes the folder, which has the names of the others.
-  return replaceWholeFile(folder + "/" + kManifestFile, object.dump(2) + "\n");
+  return replaceWholeFile(folder + "/" + kManifestFile,
+                          dumpJson(object, 2) + "\n");
 }
 
 /// The manifest, which is what it was when it was written.
@@ -146,12 +148,12 @@ static StatusOr<ordered_json> readManifest(const std::string &folder) {
   // Spelled anew: a number or a space that somebody changed is a change too.
   ordered_json whole = object;
   whole["sha256"] = seal;
-  if (seal != sha256(object.dump()) || whole.dump(2) + "\n" != text)
+  if (seal != sha256(dumpJson(object)) || dumpJson(whole, 2) + "\n" != text)
     return damaged;
   if (object["format"] != kFormat)
     return Status::error(StatusCode::kDataLoss,
                          "'{}' has format {}, and this version reads {}", path,
-                         object["format"].dump(), kFormat);
+                         dumpJson(object["format"]), kFormat);
   return object;
 }
 
@@ -172,7 +174,7 @@ StatusOr<ordered_json> verifyManifest(const std::string &folder) {
     if (expected["bytes"] != file.bytes)
       return lost(folder, name,
                   fmt::format("is damaged: it has {} bytes, and had {}",
-                              file.bytes, expected["bytes"].dump()));
+                              file.bytes, dumpJson(expected["bytes"])));
     if (expected["sha256"] != file.sha256)
       return lost(folder, name, "is damaged: its SHA-256 is another one");
   }

@@ -15,6 +15,7 @@
 #include <set>
 
 #include "runtime/Base/DataValues.h"
+#include "runtime/Base/JsonText.h"
 #include "runtime/Base/UserFiles.h"
 
 namespace qlora {
@@ -34,7 +35,7 @@ static Status expected(std::string_view what, std::string_view text) {
 
 /// A value with structure as people write it: [64, 64] without quotes.
 static std::string plain(const json &raw) {
-  std::string text = raw.is_string() ? raw.get<std::string>() : raw.dump();
+  std::string text = raw.is_string() ? raw.get<std::string>() : dumpJson(raw);
   std::erase(text, '"');
   return text;
 }
@@ -225,7 +226,7 @@ static StatusOr<json> parseNumberMap(const OptionRow &row, const json &raw) {
 /// YAML scalars then take the same way.
 static json scalarsAsText(const json &raw) {
   if (raw.is_number() || raw.is_boolean())
-    return raw.dump();
+    return dumpJson(raw);
   if (!raw.is_structured())
     return raw;
   json copy = raw;

@@ -13,6 +13,7 @@
 
 #include "runtime/Base/AdapterOptions.h"
 #include "runtime/Base/DataValues.h"
+#include "runtime/Base/JsonText.h"
 #include "runtime/Base/ObjectiveOptions.h"
 #include "runtime/Base/OptionValue.h"
 #include "runtime/Base/ParallelMesh.h"
@@ -43,7 +44,7 @@ static std::string plainText(const json &value) {
   if (value.is_string())
     return value.get<std::string>();
   if (!value.is_array())
-    return value.dump();
+    return dumpJson(value);
   std::string text;
   for (const json &element : value)
     text += (text.empty() ? "" : ",") + plainText(element);
@@ -104,7 +105,7 @@ Status Options::set(const OptionRow &row, json value, Source source) {
 }
 
 Status Options::applyRecorded(std::string_view text) {
-  json object = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const json object = parseExact(text);
   if (!object.is_object())
     return Status::error(StatusCode::kDataLoss,
                          "the options recorded in the module are not a JSON "
@@ -419,10 +420,11 @@ const json &Options::recordedFact(std::string_view key) const {
 }
 
 std::string Options::resolvedYaml() const {
-  // JSON values are YAML flow values, and JSON quotes every text.
+  // JSON values are YAML flow values, and JSON quotes every text. --config reads
+  // them again, with paths of any bytes.
   std::string text;
   for (const OptionRow &row : table)
-    text += fmt::format("{}: {}\n", row.name, find(row.name).value.dump());
+    text += fmt::format("{}: {}\n", row.name, dumpExact(find(row.name).value));
   return text;
 }
 

@@ -4,6 +4,8 @@
 
 #include "runtime/Kernels/DeviceProfile.h"
 
+#include "runtime/Base/JsonText.h"
+
 #include <charconv>
 #include <cmath>
 #include <fstream>
@@ -25,7 +27,7 @@ public:
     if (!status.isOk() || !json.contains(key))
       return std::nullopt;
     if (!json[key].is_object()) {
-      fail("key '{}' is {}, but has to be an object", key, json[key].dump());
+      fail("key '{}' is {}, but has to be an object", key, dumpJson(json[key]));
       return std::nullopt;
     }
     ProfileReader inner(path, json[key]);
@@ -81,7 +83,7 @@ private:
       return;
     if (!isRight(json[key]))
       return fail("key '{}{}' is {}, but has to be {}", prefix, key,
-                  json[key].dump(), wanted);
+                  dumpJson(json[key]), wanted);
     value = json[key].get<Value>();
     json.erase(key);
   }

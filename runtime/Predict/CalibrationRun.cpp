@@ -11,6 +11,7 @@
 
 #include "runtime/Base/AtomicFile.h"
 #include "runtime/Base/Exceptions.h"
+#include "runtime/Base/JsonText.h"
 #include "runtime/Predict/Calibrate.h"
 #include "runtime/Predict/LinkRates.h"
 #include "runtime/Predict/PredictionText.h"
@@ -100,7 +101,7 @@ static StatusOr<std::string> measureAndWrite(const CalibrationRequest &request,
   replaceLinks(device.links, links);
   if (!prepared.file)
     return std::string();
-  const std::string text = profileJson(device).dump(2) + "\n";
+  const std::string text = dumpJson(profileJson(device), 2) + "\n";
   QLORA_RETURN_IF_ERROR(prepared.file->write(text));
   QLORA_RETURN_IF_ERROR(prepared.file->commit());
   return text;

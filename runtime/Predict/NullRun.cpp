@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "runtime/Base/Amounts.h"
+#include "runtime/Base/JsonText.h"
 #include "runtime/Base/ObjectiveOptions.h"
 #include "runtime/Base/StepRows.h"
 #include "runtime/Device/Device.h"
@@ -237,7 +238,7 @@ std::string NullReport::toJson() const {
     report["saving"] = saving->toJson();
   if (card)
     report["assumed"] = profileJson(*card);
-  return report.dump(2) + "\n";
+  return dumpJson(report, 2) + "\n";
 }
 
 static std::string_view entryTitle(unsigned kind) {

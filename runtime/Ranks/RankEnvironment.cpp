@@ -4,6 +4,8 @@
 
 #include "runtime/Ranks/RankEnvironment.h"
 
+#include "runtime/Base/JsonText.h"
+
 #include <fcntl.h>
 #include <sys/socket.h>
 
@@ -225,9 +227,9 @@ StatusOr<std::optional<RankChannel>> RankChannel::open(RankEnvironment &env) {
 }
 
 void RankChannel::reportError(const Status &status) {
-  std::string text = json{{"code", static_cast<int>(status.code())},
-                          {"message", status.message().substr(0, 4096)}}
-                         .dump(-1, ' ', false, json::error_handler_t::replace);
+  std::string text =
+      dumpJson(json{{"code", static_cast<int>(status.code())},
+                    {"message", status.message().substr(0, 4096)}});
   // A launcher that is gone cannot be told; it will also not be waiting.
   if (send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL) < 0)
     return;

@@ -3,6 +3,7 @@
 // Starting, watching and ending ranks.
 
 #include "runtime/Ranks/Supervisor.h"
+#include "runtime/Base/JsonText.h"
 #include "runtime/Ranks/RankEnvironment.h"
 #include "runtime/Ranks/Socket.h"
 
@@ -181,11 +182,10 @@ void Supervisor::becomeRank(int rank, int channel) {
   arguments.push_back(nullptr);
   sigprocmask(SIG_SETMASK, &oldMask, nullptr);
   execv(request.executable.c_str(), arguments.data());
-  std::string message =
+  std::string message = dumpJson(
       json{{"code", int(StatusCode::kUnavailable)},
            {"message", fmt::format("cannot execute {}: {}", request.executable,
-                                   std::strerror(errno))}}
-          .dump();
+                                   std::strerror(errno))}});
   send(channel, message.data(), message.size(), MSG_NOSIGNAL);
   _exit(127);
 }
@@ -194,7 +194,7 @@ Status Supervisor::sendHello(int rank) {
   json hello = {{"secret", secret}};
   if (rank == 0)
     hello["listening"] = listening.get();
-  std::string text = hello.dump();
+  std::string text = dumpJson(hello);
   if (send(children[rank].channel.get(), text.data(), text.size(),
            MSG_NOSIGNAL) < 0)
     return systemError("send");

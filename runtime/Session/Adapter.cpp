@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "runtime/Base/AdapterOptions.h"
+#include "runtime/Base/JsonText.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Data/TokenCache.h"
 #include "runtime/Module/ParameterCounts.h"
@@ -144,7 +145,7 @@ static std::map<std::string, std::string> metadata() {
 
 static std::string configText(const LoadedModule &module,
                               const Options &options, AdapterForm form) {
-  return adapterConfig(module, options, form).dump(2) + "\n";
+  return dumpJson(adapterConfig(module, options, form), 2) + "\n";
 }
 
 Status writeTrainedWeights(const LoadedModule &module,

@@ -12,6 +12,7 @@
 #include <sstream>
 
 #include "runtime/Base/AdapterOptions.h"
+#include "runtime/Base/JsonText.h"
 #include "runtime/Session/Adapter.h"
 #include "runtime/Weights/Parameters.h"
 
@@ -223,12 +224,12 @@ Status checkAdapterConfig(const std::string &folder, const Options &options) {
     if (theirs != ours)
       return Status::invalid("'{}': {} is {}, but this program was compiled "
                              "for {}",
-                             path, key, theirs.dump(), ours.dump());
+                             path, key, dumpJson(theirs), dumpJson(ours));
   }
   for (const auto &[key, value] : config.items())
     if (!kIgnored.contains(key) && !compared.contains(key) && !isOff(value))
       return Status::invalid("'{}': {} is {}, which is not supported", path,
-                             key, value.dump());
+                             key, dumpJson(value));
   return Status::ok();
 }
 

@@ -14,6 +14,7 @@
 #include <filesystem>
 
 #include "runtime/Base/Exceptions.h"
+#include "runtime/Base/JsonText.h"
 #include "runtime/Base/Manifest.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Session/Adapter.h"
@@ -198,7 +199,7 @@ Status CheckpointWriter::copyOut(const Order &order, const Arenas &arenas,
         residualItems(run.module, run.group.size(), arenas.residuals), {}));
   return put(kStateFile,
              arenaItems(run.module, QLORA_ARENA_STATE, arenas.states),
-             {{kStateKey, state.dump()}});
+             {{kStateKey, dumpJson(state)}});
 }
 
 /// On the thread beside the training. The manifest's writer flushes all files.

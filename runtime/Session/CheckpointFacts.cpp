@@ -8,6 +8,7 @@
 #include <array>
 
 #include "runtime/Base/ContentHash.h"
+#include "runtime/Base/JsonText.h"
 #include "runtime/Base/Manifest.h"
 #include "runtime/Base/ObjectiveOptions.h"
 #include "runtime/Base/StepRows.h"
@@ -73,7 +74,7 @@ static StatusOr<std::string> modelDigest(const RunFacts &run) {
   ContentHash hash;
   QLORA_RETURN_IF_ERROR(
       addSample(run.options.text("model_name_or_path"), hash));
-  hash.add(modelFacts(run.options).dump());
+  hash.add(dumpJson(modelFacts(run.options)));
   return hash.finish();
 }
 
@@ -110,7 +111,7 @@ static Status differs(const std::string &checkpoint, std::string_view what,
   return Status::invalid("'{}' cannot be resumed: its {} is {}, and this run's "
                          "is {}; resume it with what it was trained with, or "
                          "start anew without --resume-from-checkpoint",
-                         checkpoint, what, before.dump(), own.dump());
+                         checkpoint, what, dumpJson(before), dumpJson(own));
 }
 
 /// An option by what it means: `auto` is a loss that others name, and sigmoid,
@@ -136,8 +137,8 @@ static Status compareOptions(const std::string &checkpoint,
     if (row.scope == OptionScope::kProgram || isOneOf(row.name, kRowOrder))
       return differs(checkpoint, flag, before[row.name], own[row.name]);
     remarks.push_back(fmt::format("{} is {}, and was {} before", flag,
-                                  own[row.name].dump(),
-                                  before[row.name].dump()));
+                                  dumpJson(own[row.name]),
+                                  dumpJson(before[row.name])));
   }
   return Status::ok();
 }

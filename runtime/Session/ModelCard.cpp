@@ -10,6 +10,7 @@
 #include <filesystem>
 
 #include "runtime/Base/Amounts.h"
+#include "runtime/Base/JsonText.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Session/Adapter.h"
 #include "runtime/Session/RunSummary.h"
@@ -26,8 +27,7 @@ static constexpr std::string_view kMark =
 
 /// File names are bytes; a card is UTF-8.
 static std::string validText(const std::string &text) {
-  return json::parse(
-      json(text).dump(-1, ' ', false, json::error_handler_t::replace));
+  return json::parse(dumpJson(json(text)));
 }
 
 /// As text of one line, also in a table.
@@ -72,7 +72,7 @@ static std::string adapterName(const Run &run) {
 }
 
 static std::string loadingText(const Run &run, const std::string &base) {
-  const std::string name = json(validText(adapterName(run))).dump();
+  const std::string name = dumpJson(json(validText(adapterName(run))));
   if (trainsModel(run.module))
     return fmt::format("## How to load it\n\n"
                        "```python\n"
@@ -91,7 +91,7 @@ static std::string loadingText(const Run &run, const std::string &base) {
                      "model = PeftModel.from_pretrained(base, {1})\n"
                      "tokenizer = AutoTokenizer.from_pretrained({1})\n"
                      "```\n\n",
-                     json(base).dump(), name);
+                     dumpJson(json(base)), name);
 }
 
 static std::string settingsText(const Run &run) {
@@ -105,7 +105,7 @@ static std::string settingsText(const Run &run) {
   for (const std::string_view name : splitWords(kNames)) {
     const json &value = run.options.value(name);
     text += row(std::string(name),
-                value.is_string() ? value.get<std::string>() : value.dump());
+                value.is_string() ? value.get<std::string>() : dumpJson(value));
   }
   const StepShape step = run.stepShape;
   text += row("gradient_accumulation_steps", std::to_string(step.accumulation));
@@ -132,7 +132,7 @@ static std::string rowsText(const Run &run, const DataSummary &data) {
 static std::string evaluationText(const json &line) {
   const double loss = line["eval_loss"].get<double>();
   return fmt::format("{:.4f} (perplexity {:.2f}) after step {}", loss,
-                     std::exp(loss), line["step"].dump());
+                     std::exp(loss), dumpJson(line["step"]));
 }
 
 static std::string resultsText(const Run &run, const TrainingResult &result,

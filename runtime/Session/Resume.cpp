@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "runtime/Base/JsonText.h"
 #include "runtime/Base/Manifest.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Session/Adapter.h"
@@ -132,15 +133,14 @@ static StatusOr<std::optional<ResumePoint>> findOnRankZero(RankGroup &group,
     error = found.status();
     if (found.isOk())
       point = std::move(*found);
-    mine = ordered_json{{"failed", !error.isOk()},
-                        {"folder", point ? point->folder : ""},
-                        {"facts", point ? point->facts : nullptr},
-                        {"state", point ? point->state : nullptr}}
-               .dump();
+    mine = dumpExact(ordered_json{{"failed", !error.isOk()},
+                                 {"folder", point ? point->folder : ""},
+                                 {"facts", point ? point->facts : nullptr},
+                                 {"state", point ? point->state : nullptr}});
   }
   QLORA_ASSIGN_OR_RETURN(const auto all, group.collectives().allGather(mine));
   QLORA_RETURN_IF_ERROR(error);
-  const ordered_json told = ordered_json::parse(all[0]);
+  const ordered_json told = parseExact<ordered_json>(all[0]);
   if (told["failed"] == true)
     return Status::error(StatusCode::kAborted,
                          "rank 0 cannot resume; its own message says why");

@@ -5,6 +5,7 @@
 #include "runtime/Session/SameOnRanks.h"
 
 #include "runtime/Base/ContentHash.h"
+#include "runtime/Base/JsonText.h"
 #include "runtime/Module/ProgramForm.h"
 #include "runtime/Session/CheckpointFacts.h"
 
@@ -52,9 +53,9 @@ static std::vector<Fact> factsOf(const SessionRequest &request,
     if (row.scope != OptionScope::kOutput && !isPath(row.type) &&
         !decidesPlanAlone(row.name))
       facts.push_back(
-          factOf(flagSpelling(row.name), options.value(row.name).dump()));
+          factOf(flagSpelling(row.name), dumpJson(options.value(row.name))));
   facts.push_back(factOf("the model that the program was compiled from",
-                         modelFacts(options).dump()));
+                         dumpJson(modelFacts(options))));
   // Last: an option says more.
   facts.push_back(factOf("the program", programForm(module)));
   return facts;

@@ -11,6 +11,7 @@
 #include <filesystem>
 
 #include "runtime/Base/CpuCount.h"
+#include "runtime/Base/JsonText.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Predict/MemoryPlan.h"
 #include "runtime/Watch/RunFolder.h"
@@ -78,10 +79,8 @@ Status SessionRecord::begin(const Run &run, const ordered_json &facts) {
   for (const auto &[name, content] :
        {std::pair(kEnvironmentFile, environmentOf(run, facts)),
         {kPlanFile, planOf(run)}})
-    QLORA_RETURN_IF_ERROR(replaceWholeFile(
-        output + "/" + name,
-        content.dump(2, ' ', false, ordered_json::error_handler_t::replace) +
-            "\n"));
+    QLORA_RETURN_IF_ERROR(
+        replaceWholeFile(output + "/" + name, dumpJson(content, 2) + "\n"));
   const std::string sessions = output + "/" + kSessionsFolder + "/v1/";
   std::error_code error;
   fs::create_directories(sessions, error);

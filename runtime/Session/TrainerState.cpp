@@ -4,6 +4,8 @@
 
 #include "runtime/Session/TrainerState.h"
 
+#include "runtime/Base/JsonText.h"
+
 #include <sstream>
 
 namespace qlora {
@@ -53,7 +55,7 @@ std::string withHistory(ordered_json state, const std::string &lines) {
   if (!last.empty())
     state["num_input_tokens_seen"] =
         ordered_json::parse(last).at("num_input_tokens_seen");
-  std::string text = state.dump(2);
+  std::string text = dumpJson(state, 2);
   text.resize(text.size() - 2); // the end of the object
   return text + ",\n  \"log_history\": [" + history + "\n  ]\n}\n";
 }

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "runtime/Base/JsonText.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Watch/Chart.h"
 #include "runtime/Watch/ReportPage.h"
@@ -81,11 +82,8 @@ static std::string differencesHtml(const std::vector<RunFolder> &runs) {
       continue; // where a run is, and no setting of it
     std::vector<std::string> values;
     for (const RunFolder &run : runs)
-      values.push_back(run.settings
-                           ? run.settings->value(option.name).dump(
-                                 -1, ' ', false,
-                                 json::error_handler_t::replace)
-                           : "–");
+      values.push_back(run.settings ? dumpJson(run.settings->value(option.name))
+                                    : "–");
     if (std::ranges::count(values, values[0]) == std::ssize(values))
       continue;
     rows += rowHtml(option.name, values);

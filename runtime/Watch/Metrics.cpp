@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "runtime/Base/AtomicFile.h"
+#include "runtime/Base/JsonText.h"
 
 namespace qlora {
 
@@ -71,7 +72,7 @@ Status Metrics::log(const nlohmann::ordered_json &values,
                     const std::string &text) {
   assert(!path.empty() && "open() comes first");
   clearBar();
-  std::string line = values.dump() + "\n";
+  std::string line = dumpJson(values) + "\n";
   // Flushed at once: a run that dies has its metrics up to then.
   if (file &&
       (std::fputs(line.c_str(), file) < 0 || std::fflush(file) != 0)) {
@@ -83,7 +84,7 @@ Status Metrics::log(const nlohmann::ordered_json &values,
   if (asJson && !name.empty()) {
     nlohmann::ordered_json shown = {{"run", name}};
     shown.update(values);
-    line = shown.dump() + "\n";
+    line = dumpJson(shown) + "\n";
   }
   print(out, asJson ? line : named(text));
   std::erase_if(sinks, [&](const std::unique_ptr<MetricsSink> &sink) {

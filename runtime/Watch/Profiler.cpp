@@ -7,6 +7,7 @@
 
 #include <utility>
 
+#include "runtime/Base/JsonText.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Device/Device.h"
 
@@ -37,15 +38,10 @@ void TraceFile::writePending() {
   pending.clear();
 }
 
-/// A name that is not UTF-8 loses what is not.
-static std::string textOf(const json &value) {
-  return value.dump(-1, ' ', false, json::error_handler_t::replace);
-}
-
 void TraceFile::addEvent(const json &event) {
   write(isFirst ? "\n" : ",\n");
   isFirst = false;
-  write(textOf(event));
+  write(dumpJson(event));
 }
 
 void TraceFile::nameProcess(int process, std::string_view name) {
@@ -84,7 +80,7 @@ void TraceFile::add(const TraceSlice &slice) {
 }
 
 Status TraceFile::commit(const json &otherData) {
-  write("\n],\n\"otherData\": " + textOf(otherData) + "}\n");
+  write("\n],\n\"otherData\": " + dumpJson(otherData) + "}\n");
   writePending();
   QLORA_RETURN_IF_ERROR(status);
   return file.commit();

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "runtime/Base/Amounts.h"
+#include "runtime/Base/JsonText.h"
 #include "runtime/Base/OptionTable.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Watch/Chart.h"
@@ -185,7 +186,7 @@ static std::string machineHtml(const json &environment) {
   for (const auto &[name, value] : environment.items())
     if (value.is_primitive())
       rows += row(name, value.is_string() ? value.get<std::string>()
-                                          : value.dump());
+                                          : dumpJson(value));
   return table("What it ran on", rows);
 }
 
@@ -200,10 +201,8 @@ static std::string settingsHtml(const Options *settings) {
     const auto &value = settings->value(option.name);
     if (value == initial.value(option.name))
       continue;
-    rows += row(option.name, value.is_string()
-                                 ? value.get<std::string>()
-                                 : value.dump(-1, ' ', false,
-                                              json::error_handler_t::replace));
+    rows += row(option.name,
+                value.is_string() ? value.get<std::string>() : dumpJson(value));
   }
   return table("Settings that differ from the defaults", rows);
 }

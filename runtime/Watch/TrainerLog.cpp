@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "runtime/Base/Amounts.h"
+#include "runtime/Base/JsonText.h"
 #include "runtime/Base/UserFiles.h"
 
 namespace qlora {
@@ -73,7 +74,7 @@ Status TrainerLog::log(const ordered_json &values) {
     line["throughput"] = rounded(tokens / std::max(elapsed, 1e-3));
     line["total_tokens"] = values["num_input_tokens_seen"];
   }
-  const std::string text = line.dump() + "\n";
+  const std::string text = dumpJson(line) + "\n";
   if (std::fputs(text.c_str(), file.get()) < 0 || std::fflush(file.get()) != 0)
     return writeError(path);
   return Status::ok();

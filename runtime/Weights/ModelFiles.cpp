@@ -9,6 +9,8 @@
 #include <filesystem>
 #include <fstream>
 
+#include "runtime/Base/JsonText.h"
+
 using nlohmann::json;
 
 namespace qlora {
@@ -51,7 +53,7 @@ void ModelFiles::readQuantization() {
                         config[kText].contains(kKey);
   const json &from = isInside ? config[kText] : config;
   if (const auto found = from.find(kKey); found != from.end())
-    quantizationText = found->dump();
+    quantizationText = dumpJson(*found);
 }
 
 bool ModelFiles::zeroPointsAreLess() const {

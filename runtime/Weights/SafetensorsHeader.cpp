@@ -3,6 +3,7 @@
 // Parsing, checking and printing of safetensors headers, by the rules of the
 // reference implementation's reader.
 
+#include "runtime/Base/JsonText.h"
 #include "runtime/Weights/Safetensors.h"
 
 #include <nlohmann/json.hpp>
@@ -129,7 +130,7 @@ static StatusOr<uint64_t> readCount(const json &value, std::string_view what) {
           static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
     return Status::error(StatusCode::kDataLoss,
                          "{} holds {}, which is not a count", what,
-                         value.dump());
+                         dumpJson(value));
   return value.get<uint64_t>();
 }
 
@@ -193,7 +194,7 @@ static Status readTensor(const json &entry, SafetensorsTensor &tensor) {
   const auto known = parseSafetensorsDtype(dtype->get<std::string>());
   if (!known)
     return Status::error(StatusCode::kDataLoss, "unknown dtype {}",
-                         dtype->dump());
+                         dumpJson(*dtype));
   tensor.dtype = *known;
   QLORA_RETURN_IF_ERROR(readShape(entry, tensor));
   QLORA_RETURN_IF_ERROR(readOffsets(entry, tensor));
@@ -273,9 +274,7 @@ formatSafetensorsHeader(const std::vector<SafetensorsTensor> &tensors,
     entry["shape"] = tensor.shape;
     entry["data_offsets"] = {tensor.begin, tensor.end};
   }
-  std::string text =
-      root.dump(-1, ' ', /*ensure_ascii=*/false,
-                nlohmann::ordered_json::error_handler_t::replace);
+  std::string text = dumpJson(root);
   text.resize((text.size() + 7) / 8 * 8, ' ');
   return text;
 }

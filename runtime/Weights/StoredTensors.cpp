@@ -12,6 +12,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "runtime/Base/JsonText.h"
 #include "runtime/Kernels/StoredTables.h"
 
 using nlohmann::json;
@@ -31,7 +32,7 @@ static Status readShape(const json &state, StoredDescription &weight) {
     return damaged("no shape");
   for (const json &extent : *shape) {
     if (!extent.is_number_unsigned() || extent.get<uint64_t>() > 1u << 30)
-      return damaged("shape {}", shape->dump());
+      return damaged("shape {}", dumpJson(*shape));
     weight.shape.push_back(extent.get<int64_t>());
   }
   return Status::ok();
@@ -44,11 +45,11 @@ static Status readNesting(const json &state, bool &doubleQuant,
   if (!doubleQuant)
     return Status::ok();
   if (*nested != kNestedRun)
-    return damaged("nested_blocksize {} instead of {}", nested->dump(),
+    return damaged("nested_blocksize {} instead of {}", dumpJson(*nested),
                    kNestedRun);
   const auto dtype = state.find("nested_dtype");
   if (dtype != state.end() && *dtype != "float32")
-    return damaged("nested_dtype {} instead of float32", dtype->dump());
+    return damaged("nested_dtype {} instead of float32", dumpJson(*dtype));
   const auto offset = state.find("nested_offset");
   if (offset == state.end() || !offset->is_number())
     return damaged("no nested_offset");
@@ -65,7 +66,7 @@ static Status parseState(std::span<const uint8_t> text,
   const auto type = state.find("quant_type");
   if (type == state.end() || *type != format.name)
     return damaged("quant_type {} instead of {}",
-                   type == state.end() ? "missing" : type->dump(),
+                   type == state.end() ? "missing" : dumpJson(*type),
                    format.name);
   const auto block = state.find("blocksize");
   if (block == state.end() || !block->is_number_unsigned() ||
@@ -73,7 +74,7 @@ static Status parseState(std::span<const uint8_t> text,
     return damaged("no blocksize");
   if (!format.takesBlock(block->get<int64_t>()))
     return damaged("blocks of {}; supported are powers of two from {} to {}",
-                   block->dump(), format.leastBlock, format.mostBlock);
+                   dumpJson(*block), format.leastBlock, format.mostBlock);
   bool doubleQuant = false;
   QLORA_RETURN_IF_ERROR(readShape(state, result));
   QLORA_RETURN_IF_ERROR(readNesting(state, doubleQuant, result.correction));

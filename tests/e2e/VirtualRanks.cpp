@@ -37,6 +37,7 @@
 #include <mutex>
 #include <thread>
 
+#include "runtime/Base/JsonText.h"
 #include "runtime/Base/Options.h"
 #include "runtime/Data/Dataset.h"
 #include "runtime/Device/Program.h"
@@ -301,11 +302,10 @@ void describe(const Job &job, const LoadedModule &module) {
   nlohmann::json firsts = nlohmann::json::array();
   for (int rank = 0; rank < job.ranks; ++rank)
     firsts.push_back(module.groups().first(QLORA_GROUP_FSDP, rank));
-  fmt::print("{}\n", nlohmann::json{
+  fmt::print("{}\n", dumpJson(nlohmann::json{
                          {"trainable", tableOf(module, QLORA_ARENA_TRAINABLE)},
                          {"state", tableOf(module, QLORA_ARENA_STATE)},
-                         {"firsts", firsts}}
-                         .dump());
+                         {"firsts", firsts}}));
 }
 
 /// All ranks meet on this machine, as those of a job do.

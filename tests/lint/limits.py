@@ -20,6 +20,9 @@ FOLDERS = ("compiler", "dialects", "frontend", "runtime", "tools", "tests",
 # The rooms of runtime/, each of which includes itself and those to its left.
 ROOMS = ("ABI", "Base", "Kernels", "Module", "Device", "Ranks", "Weights",
          "Data", "Predict", "Watch", "Session")
+# Who may call dump() of the JSON library, which throws on bytes that are not
+# UTF-8.
+DUMPING = "runtime/Base/JsonText.h"
 # Who may open a parallel region: these loops, and the caller of generated C.
 PARALLEL = ("runtime/Kernels/Cpu/Parallel.h", "runtime/Device/Cpu/CpuDevice.cpp")
 ALLOWED_BELOW = {
@@ -57,6 +60,10 @@ def check_file(root, path, errors):
     for number, line in enumerate(lines, 1):
         if re.search(r"\bTODO\b(?!\(#\d+\))", line) and "lint" not in path:
             errors.append(f"{path}:{number}: a TODO without a number")
+        if (re.search(r"(\.|->)dump\(", line) and path != DUMPING and
+                path.endswith((".h", ".cpp"))):
+            errors.append(f"{path}:{number}: dump() throws on bytes that are "
+                          f"not UTF-8; use {DUMPING}")
         if re.search(r"(?<![\w./])/(work|root|tmp/w)/", line) and "lint" not in path:
             errors.append(f"{path}:{number}: a path of one machine")
 

@@ -11,6 +11,7 @@
 #include <filesystem>
 
 #include "runtime/Base/DeviceMap.h"
+#include "runtime/Base/JsonText.h"
 #include "runtime/Base/ParallelMesh.h"
 #include "runtime/Base/StepRows.h"
 #include "runtime/Base/UserFiles.h"
@@ -61,7 +62,7 @@ static bool isAmong(const OptionRow *row, std::span<const OptionRow> rows) {
 /// As a command line takes it.
 static std::string flagOf(const OptionRow &row, const nlohmann::json &value) {
   std::string text =
-      value.is_string() ? value.get<std::string>() : value.dump();
+      value.is_string() ? value.get<std::string>() : dumpExact(value);
   if (row.type == OptionType::kSize && value == kAutoSize)
     text = "auto";
   else if (row.type == OptionType::kSize && value != 0)
@@ -335,7 +336,7 @@ static Status addPeftTargets(Options &options) {
   const std::string type =
       object.is_object() ? object.value("model_type", "") : "";
   QLORA_ASSIGN_OR_RETURN(const nlohmann::json targets, peftTargets(type));
-  const std::string flag = targets.dump();
+  const std::string flag = dumpJson(targets);
   const OptionSetting setting{
       findOption(optionTable(), "lora_target_modules"), flag, flag};
   return options.applySettings({&setting, 1});

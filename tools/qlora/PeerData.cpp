@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "runtime/Base/JsonText.h"
 #include "runtime/Base/OptionTable.h"
 #include "runtime/Base/UserFiles.h"
 #include "tools/qlora/PeerRows.h"
@@ -122,7 +123,7 @@ static Status addType(const json &set, const std::string &rl, PeerData &data) {
         "supported; write rows of 'prompt' and 'completion' with that text, and "
         "type: null",
         value.is_object() && value.contains("format") ? "'format'"
-                                                      : value.dump());
+                                                      : dumpJson(value));
   const std::string type = peerWordOf(value);
   const std::string field = peerWordOf(set.value("field", json()));
   if (field != "none" && type != "completion")

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "runtime/Base/JsonText.h"
 #include "runtime/Base/OptionTable.h"
 
 namespace qlora {
@@ -143,7 +144,7 @@ static const PeerRow kPeerRows[] = {
 std::string peerWordOf(const json &value) {
   std::string text = value.is_null()     ? "none"
                      : value.is_string() ? value.get<std::string>()
-                                         : value.dump();
+                                         : dumpJson(value);
   if (text.empty() || text == "null" || text == "None" || text == "~")
     return "none";
   if (text == "False" || text == "True" || text == "FALSE" || text == "TRUE")

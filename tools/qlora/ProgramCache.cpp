@@ -12,6 +12,7 @@
 #include "frontend/HfConfig.h"
 #include "frontend/ModelFolder.h"
 #include "frontend/ModelIdentity.h"
+#include "runtime/Base/JsonText.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Weights/ModelFiles.h"
 #include "tools/qlora/Tools.h"
@@ -26,7 +27,7 @@ Status addModel(ContentHash &hash, const std::string &folder,
   QLORA_ASSIGN_OR_RETURN(const ModelConfig config,
                          readHfConfig(folder, dropout));
   QLORA_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(folder));
-  hash.add(describeArithmetic(config).dump());
+  hash.add(dumpJson(describeArithmetic(config)));
   // What a model is trained with is no part of what it is.
   hash.add(fmt::format("{} {} {} {}", config.dropout.embedding,
                        config.dropout.residual, config.dropout.attention,

@@ -16,6 +16,7 @@
 #include "runtime/Base/AdapterOptions.h"
 #include "runtime/Base/CommandLine.h"
 #include "runtime/Base/DeviceMap.h"
+#include "runtime/Base/JsonText.h"
 #include "runtime/Base/ParallelMesh.h"
 #include "runtime/Base/StepRows.h"
 #include "runtime/Data/TokenFiles.h"
@@ -248,19 +249,19 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
   c.rslora = o.boolean("use_rslora");
   c.dora = o.boolean("use_dora");
   c.loraBias = o.boolean("lora_bias");
-  c.targets = o.value("lora_target_modules").dump();
-  c.excludedModules = o.value("exclude_modules").dump();
-  c.layers = o.value("layers_to_transform").dump();
-  c.layersPattern = o.value("layers_pattern").dump();
-  c.rankPattern = o.value("lora_rank_pattern").dump();
-  c.alphaPattern = o.value("lora_alpha_pattern").dump();
-  c.targetParameters = o.value("target_parameters").dump();
+  c.targets = dumpJson(o.value("lora_target_modules"));
+  c.excludedModules = dumpJson(o.value("exclude_modules"));
+  c.layers = dumpJson(o.value("layers_to_transform"));
+  c.layersPattern = dumpJson(o.value("layers_pattern"));
+  c.rankPattern = dumpJson(o.value("lora_rank_pattern"));
+  c.alphaPattern = dumpJson(o.value("lora_alpha_pattern"));
+  c.targetParameters = dumpJson(o.value("target_parameters"));
   c.quantizeExperts = o.boolean("quantize_moe_experts");
   c.loraPlusRatio = o.number("loraplus_lr_ratio");
   c.noiseAlpha = o.number("neftune_noise_alpha");
   c.bias = o.text("bias");
   c.optimizer = o.text("optim");
-  c.modulesToSave = o.value("modules_to_save").dump();
+  c.modulesToSave = dumpJson(o.value("modules_to_save"));
   c.trainedTokens = o.lengths("trainable_token_indices");
   c.initA = initName(o.text("init_lora_weights"), false);
   c.initB = initName(o.text("init_lora_weights"), true);

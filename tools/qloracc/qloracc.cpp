@@ -8,6 +8,7 @@
 #include "dialects/Program/Program.h"
 #include "dialects/Train/Train.h"
 #include "runtime/Base/CpuCount.h"
+#include "runtime/Base/JsonText.h"
 #include "runtime/Base/UserFiles.h"
 #include "tools/qloracc/LayoutSearch.h"
 #include "tools/qloracc/ReadModel.h"
@@ -152,7 +153,7 @@ void Compile::recordOptions(ModuleOp module) {
   auto folder = module->getAttrOfType<StringAttr>("model.folder");
   if (folder && !recorded.contains("model_name_or_path"))
     recorded["model_name_or_path"] = folder.getValue().str();
-  config = recorded.dump();
+  config = dumpExact(recorded);
 }
 
 /// Of stages one behind the other, as MLIR's tools separate modules.

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <iterator>
 
+#include "runtime/Base/JsonText.h"
 #include "runtime/Base/UserFiles.h"
 
 namespace qlora {
@@ -69,7 +70,8 @@ std::string GemmTable::text() const {
                    {"driver", kind.driver},
                    {"products", std::move(list)}});
   }
-  return json{{"format", kFormat}, {"cards", std::move(all)}}.dump(1) + "\n";
+  return dumpJson(json{{"format", kFormat}, {"cards", std::move(all)}}, 1) +
+         "\n";
 }
 
 // Reading ---------------------------------------------------------------------

@@ -4,6 +4,7 @@
 
 #include "tests/cuda/Driver/Settings.h"
 
+#include "runtime/Base/JsonText.h"
 #include "tests/cuda/Driver/Api.h"
 
 #include <fmt/format.h>
@@ -190,7 +191,7 @@ Counters::~Counters() {
     return;
   if (const size_t at = path.find("{pid}"); at != std::string::npos)
     path.replace(at, 5, std::to_string(getpid()));
-  std::ofstream(path) << nlohmann::json(counts).dump(1) << '\n';
+  std::ofstream(path) << dumpJson(nlohmann::json(counts), 1) << '\n';
 }
 
 static Counters &counters() {

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "runtime/Base/JsonText.h"
 #include "runtime/Base/Options.h"
 
 namespace qlora {
@@ -46,7 +47,7 @@ TEST(DataValues, SeveralPathsHaveWeights) {
             std::filesystem::path(yaml).parent_path() / "b.jsonl");
   // What train.so has is what the YAML file said.
   Options compiled;
-  ASSERT_TRUE(compiled.applyRecorded(options.recorded().dump()).isOk());
+  ASSERT_TRUE(compiled.applyRecorded(dumpJson(options.recorded())).isOk());
   EXPECT_EQ(compiled.value("train_file"), options.value("train_file"));
   // Flags take the place of a file, and add to each other.
   OptionSetting flags[] = {setting("train_file", "d:2"),

@@ -10,6 +10,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "runtime/Base/JsonText.h"
 #include "runtime/Base/OptionValue.h"
 
 using namespace qlora;
@@ -283,7 +284,7 @@ TEST(Options, TrainedTokensAreWordsOnce) {
   const auto tokensOf = [](const std::string &yaml) {
     Options options;
     const Status status = options.applyYaml(writeFile("t.yaml", yaml));
-    return status.isOk() ? options.value("trainable_token_indices").dump()
+    return status.isOk() ? dumpJson(options.value("trainable_token_indices"))
                          : status.message();
   };
   EXPECT_EQ(tokensOf("lora_r: 4\n"), "[]");
@@ -359,7 +360,7 @@ TEST(Options, AMemoryLimitOfTheMachine) {
 TEST(Options, TargetModulesText) {
   const OptionRow *row = findOption(optionTable(), "target_modules");
   auto parse = [&](const char *text) {
-    return parseOptionText(*row, text)->dump();
+    return dumpJson(*parseOptionText(*row, text));
   };
   EXPECT_EQ(parse("q_proj,v_proj"), R"(["q_proj","v_proj"])");
   EXPECT_EQ(parse("[q_proj, v_proj]"), R"(["q_proj","v_proj"])");
@@ -382,7 +383,7 @@ TEST(Options, ASmallSizeNeedsAUnit) {
   const OptionRow *row = findOption(optionTable(), "memory_limit");
   auto parse = [&](const char *text) {
     auto value = parseOptionText(*row, text);
-    return value.isOk() ? value->dump() : value.status().message();
+    return value.isOk() ? dumpJson(*value) : value.status().message();
   };
   EXPECT_EQ(parse("20"),
             "'20' has no unit and would be bytes; did you mean 20GiB?");
@@ -410,7 +411,7 @@ TEST(Options, RecordedRoundTrips) {
   auto recorded = compiled.recorded({{"vocab_size", 256}});
   EXPECT_FALSE(recorded.contains("output_dir"));
   Options atRunTime;
-  ASSERT_TRUE(atRunTime.applyRecorded(recorded.dump()).isOk());
+  ASSERT_TRUE(atRunTime.applyRecorded(dumpJson(recorded)).isOk());
   EXPECT_EQ(atRunTime.recorded({{"vocab_size", 256}}), recorded);
   EXPECT_TRUE(atRunTime.text("train_file").starts_with("/"));
 }

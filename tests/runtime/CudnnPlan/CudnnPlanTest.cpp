@@ -4,6 +4,7 @@
 // compiles them, and no card is needed because none is run. QLORA_CUDNN_VERSION
 // is the version (91900) that LD_LIBRARY_PATH is to lead to.
 
+#include "runtime/Base/JsonText.h"
 #include "runtime/Kernels/Cuda/CudnnAttentionGraph.h"
 #include "runtime/Kernels/Plans/CudaWorkspaces.h"
 
@@ -26,33 +27,33 @@ constexpr Card kCards[] = {
 
 /// What cuDNN asks of a device, in its own names.
 std::string describe(const Card &card) {
-  return nlohmann::json{{"deviceVer", 10 * card.arch},
-                        {"multiProcessorCount", card.multiprocessors},
-                        {"smCountOrigin", 0},
-                        {"maxGridSize", {2147483647, 65535, 65535}},
-                        {"maxBlockSize", {1024, 1024, 64}},
-                        {"regsPerBlock", 65536},
-                        {"warpSize", 32},
-                        {"maxSharedMemoryPerBlock", 49152},
-                        {"maxSharedMemoryPerBlockOptin", card.sharedBytes},
-                        {"oversizedSharedMemoryPerBlock", 0},
-                        {"reservedSharedMemoryPerBlock", 1024},
-                        {"maxRegistersPerSM", 65536},
-                        {"maxCtasPerSM", 32},
-                        {"maxThreadsPerBlock", 1024},
-                        {"maxThreadsPerSM", 2048},
-                        {"pciDeviceId", 0},
-                        {"isTccDriver", 0},
-                        {"supportCoopLaunch", 1},
-                        {"smClockRateKHz", 1980000},
-                        {"memClockRateKHz", 2619000},
-                        {"memoryBusWidth", 5120},
-                        {"l2CacheSize", 52428800},
-                        {"deviceName", "described"},
-                        {"totalGlobalMem", uint64_t{80} << 30},
-                        {"cudaDeviceId", 0},
-                        {"driverVer", 13000}}
-      .dump();
+  return dumpJson(
+      nlohmann::json{{"deviceVer", 10 * card.arch},
+                     {"multiProcessorCount", card.multiprocessors},
+                     {"smCountOrigin", 0},
+                     {"maxGridSize", {2147483647, 65535, 65535}},
+                     {"maxBlockSize", {1024, 1024, 64}},
+                     {"regsPerBlock", 65536},
+                     {"warpSize", 32},
+                     {"maxSharedMemoryPerBlock", 49152},
+                     {"maxSharedMemoryPerBlockOptin", card.sharedBytes},
+                     {"oversizedSharedMemoryPerBlock", 0},
+                     {"reservedSharedMemoryPerBlock", 1024},
+                     {"maxRegistersPerSM", 65536},
+                     {"maxCtasPerSM", 32},
+                     {"maxThreadsPerBlock", 1024},
+                     {"maxThreadsPerSM", 2048},
+                     {"pciDeviceId", 0},
+                     {"isTccDriver", 0},
+                     {"supportCoopLaunch", 1},
+                     {"smClockRateKHz", 1980000},
+                     {"memClockRateKHz", 2619000},
+                     {"memoryBusWidth", 5120},
+                     {"l2CacheSize", 52428800},
+                     {"deviceName", "described"},
+                     {"totalGlobalMem", uint64_t{80} << 30},
+                     {"cudaDeviceId", 0},
+                     {"driverVer", 13000}});
 }
 
 struct Case {

@@ -4,6 +4,7 @@
 // configurations are refused.
 
 #include "runtime/Session/Adapter.h"
+#include "runtime/Base/JsonText.h"
 
 #include <gtest/gtest.h>
 
@@ -54,7 +55,7 @@ protected:
     json config = adapterConfig(module, options);
     config.update(changes);
     fs::create_directories(folder / "start");
-    std::ofstream(folder / "start/adapter_config.json") << config.dump();
+    std::ofstream(folder / "start/adapter_config.json") << dumpJson(config);
     std::string start = (folder / "start").string();
     std::string message = checkAdapterConfig(start, options).message();
     size_t at = message.find(start);
@@ -109,7 +110,7 @@ TEST_F(Adapter, HasPeftsFilesNamesAndShapes) {
   json config = json::parse(bytesOf(folder / "out/adapter_config.json"));
   EXPECT_EQ(config["base_model_name_or_path"], (folder / "model").string());
   EXPECT_EQ(config["target_modules"], json({"scores"}));
-  EXPECT_EQ(config["lora_alpha"].dump(), "1");
+  EXPECT_EQ(dumpJson(config["lora_alpha"]), "1");
   EXPECT_EQ(config["init_lora_weights"], true);
   EXPECT_EQ(config["modules_to_save"], nullptr);
 }

@@ -3,6 +3,7 @@
 // Masks drawn on the host, and records that do not fit the module.
 
 #include "runtime/Session/DropoutMasks.h"
+#include "runtime/Base/JsonText.h"
 
 #include <gtest/gtest.h>
 
@@ -24,7 +25,7 @@ protected:
     if (!recorded.is_null())
       all["adapter_dropout"] = recorded;
     Options options;
-    Status status = options.applyRecorded(all.dump());
+    Status status = options.applyRecorded(dumpJson(all));
     EXPECT_TRUE(status.isOk()) << status.message();
     return recordedDropout(module, options);
   }

@@ -21,6 +21,7 @@
 #include <sstream>
 #include <thread>
 
+#include "runtime/Base/Options.h"
 #include "runtime/Base/Subprocess.h"
 #include "runtime/Weights/Safetensors.h"
 #include "tests/runtime/Session/SessionFixture.h"
@@ -318,4 +319,50 @@ TEST_F(Session, ARanksMistakeIsShownOnce) {
   EXPECT_EQ(output.exitCode, 1);
   EXPECT_EQ(std::count(output.errors.begin(), output.errors.end(), '\n'), 1)
       << output.errors;
+}
+
+/// A run reads and writes files with names that are not UTF-8, and what it has
+/// recorded of them leads to them again.
+TEST_F(Session, FilesMayHaveAnyNames) {
+  const std::string data = at("tok\xff.safetensors");
+  const std::string output = at("out\xff");
+  fs::copy(folder / "tokens.safetensors", data);
+  const auto runTo = [&](const char *steps, std::vector<std::string> flags) {
+    flags.insert(flags.end(), {"--max-steps", steps, "--save-steps", "2"});
+    return run(std::move(flags));
+  };
+  const std::vector<std::string> named = {
+      "--train-file", data, "--output-dir", output, "--gpus", "2"};
+  ProcessOutput first = runTo("4", named);
+  ASSERT_EQ(first.exitCode, 0) << first.errors;
+  EXPECT_EQ(metrics("out\xff").size(), 5u); // four steps, and the end
+
+  // The settings of the run lead to its files.
+  const std::string settings = output + "/config.resolved.yaml";
+  Options options;
+  EXPECT_EQ(options.applyYaml(settings).message(), "");
+  EXPECT_EQ(options.paths("train_file").at(0).path, data);
+  EXPECT_EQ(options.text("output_dir"), output);
+  ProcessOutput again = runTo(
+      "4", {"--config", settings, "--output-dir", at("again"), "--gpus", "2"});
+  ASSERT_EQ(again.exitCode, 0) << again.errors;
+  EXPECT_EQ(adapter("again"), adapter("out\xff"));
+
+  // All ranks find the checkpoint that the first of them has found.
+  std::vector<std::string> resumed = named;
+  resumed.insert(resumed.end(), {"--resume-from-checkpoint", "true"});
+  ProcessOutput second = runTo("6", resumed);
+  ASSERT_EQ(second.exitCode, 0) << second.errors;
+  EXPECT_EQ(metrics("out\xff").back()["step"], 6);
+}
+
+/// A list of names reaches the program as it was given.
+TEST_F(Session, FilesOfAListMayHaveAnyNames) {
+  const std::string first = at("a\xff.safetensors");
+  const std::string second = at("b\xfe.safetensors");
+  fs::copy(folder / "rows.safetensors", first);
+  fs::copy(folder / "rows.safetensors", second);
+  ProcessOutput output = run({"--train-file", first, "--train-file", second,
+                              "--output-dir", at("out"), "--max-steps", "2"});
+  EXPECT_EQ(output.exitCode, 0) << output.errors;
 }

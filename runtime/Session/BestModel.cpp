@@ -109,12 +109,18 @@ void BestModel::add(const EvaluationResult &result, int64_t step) {
 }
 
 nlohmann::ordered_json BestModel::state() const {
-  return {{"metric", best ? nlohmann::ordered_json(*best) : nullptr},
+  return {{"of", name},
+          {"greater_is_better", greaterIsBetter},
+          {"metric", best ? nlohmann::ordered_json(*best) : nullptr},
           {"step", bestStep},
           {"without_better", withoutBetter}};
 }
 
 void BestModel::restore(const nlohmann::ordered_json &state) {
+  // Values of another metric cannot be compared with this one's.
+  if (state.value("of", name) != name ||
+      state.value("greater_is_better", greaterIsBetter) != greaterIsBetter)
+    return;
   if (!state.at("metric").is_null())
     best = state.at("metric").get<double>();
   bestStep = state.at("step");

@@ -37,6 +37,7 @@ public:
   int64_t step() const { return bestStep; }
 
   nlohmann::ordered_json state() const;
+  /// Of an earlier run; the best of another metric is forgotten.
   void restore(const nlohmann::ordered_json &state);
 
 private:

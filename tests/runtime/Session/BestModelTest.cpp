@@ -60,6 +60,21 @@ TEST(BestModel, StopsAfterThePatience) {
   }
 }
 
+TEST(BestModel, IsNotComparedWithAnotherMetric) {
+  BestModel lowest(optionsOf({}));
+  lowest.add(loss(0.5), 1);
+  const Options others[] = {
+      optionsOf({{"metric_for_best_model", "token_accuracy"}}),
+      optionsOf({{"greater_is_better", "true"}})};
+  for (const Options &options : others) {
+    BestModel resumed(options);
+    resumed.restore(lowest.state());
+    EXPECT_EQ(resumed.metric(), std::nullopt);
+    resumed.add(loss(0.2), 2);
+    EXPECT_EQ(resumed.step(), 2);
+  }
+}
+
 TEST(BestModel, AsksForEvaluationsAtEveryCheckpoint) {
   EXPECT_TRUE(checkBestModelOptions(optionsOf({})).isOk());
   EXPECT_FALSE(

@@ -30,10 +30,12 @@ inline constexpr const char *kManifestFile = "MANIFEST.json";
 Status writeManifest(const std::string &folder,
                      const nlohmann::ordered_json &facts);
 
-/// The facts of a folder whose files are those of its manifest, to the byte.
-/// kNotFound: there is no manifest. kDataLoss names the file that is missing,
-/// damaged or too many.
+/// The facts of a folder that has the files of its manifest, to the byte. Other
+/// files are ignored: file systems and users leave some. kNotFound: there is no
+/// manifest. kDataLoss names the file that is missing or damaged.
 StatusOr<nlohmann::ordered_json> verifyManifest(const std::string &folder);
+/// The same facts without a look at the files.
+StatusOr<nlohmann::ordered_json> readFacts(const std::string &folder);
 
 /// 64 hexadecimal digits.
 std::string sha256(std::string_view bytes);

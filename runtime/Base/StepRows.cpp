@@ -33,9 +33,7 @@ static Status cannotShare(const Options &options, int64_t batch,
                  : fmt::format("are {} and {}", below, below + once));
 }
 
-/// Whether the number of steps is the user's, and not what a global batch size
-/// of a later layer overrides.
-static bool isGiven(const Options &options) {
+bool isAccumulationGiven(const Options &options) {
   using enum Options::Source;
   const Options::Source source = options.source(kSteps);
   if (options.value(kSteps) == "auto" || source < options.source(kGlobal))
@@ -51,7 +49,7 @@ StatusOr<int64_t> accumulationSteps(const Options &options, int64_t ranks) {
   if (rows % (batch * ranks) != 0)
     return cannotShare(options, batch, ranks);
   const int64_t steps = rows / (batch * ranks);
-  if (isGiven(options) && options.integer(kSteps) != steps)
+  if (isAccumulationGiven(options) && options.integer(kSteps) != steps)
     return Status::invalid(
         "{} {} is {}, and {} is {}: leave one of them out",
         options.spelling(kGlobal), rows, stepRowsText(batch, ranks, steps),
@@ -71,7 +69,7 @@ StatusOr<std::vector<int64_t>> batchCandidates(const Options &options,
       batches.insert(batches.begin(), batch);
     return batches;
   }
-  if (isGiven(options))
+  if (isAccumulationGiven(options))
     return Status::invalid("{} follows from {} and the batch that {} finds: "
                            "leave it out",
                            options.spelling(kSteps), options.spelling(kGlobal),

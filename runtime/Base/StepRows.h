@@ -25,6 +25,10 @@ namespace qlora {
 /// so it does with the 1 that a program records where nobody gave them.
 StatusOr<int64_t> accumulationSteps(const Options &options, int64_t ranks);
 
+/// Whether --gradient-accumulation-steps is the user's number, and not one that a
+/// global batch size of a later layer overrides.
+bool isAccumulationGiven(const Options &options);
+
 /// The batches that --auto-find-batch-size looks at, ascending: of a global
 /// batch size the divisors of a rank's share, else 1 and its doubles, or, of a
 /// --per-device-train-batch-size that is given, that and its halves (rounded

@@ -219,14 +219,19 @@ uint64_t RunMemory::predictedPeak() const {
   if (processBytes == 0)
     return 0;
   return predictedPeakBytes(planned() + plannedOnHost() - untouchedBytes,
-                            processBytes);
+                            processBytes + bufferBytes);
 }
 
 std::string RunMemory::residentText() const {
   constexpr const char *kLine = "  {:<24} {:>10}{}\n";
-  std::string text =
-      fmt::format(kLine, "code, libraries, data", formatBytes(processBytes),
-                  "  beside the plan");
+  std::string text;
+  if (bufferBytes > 0)
+    text += fmt::format(kLine, "checkpoint buffer", formatBytes(bufferBytes),
+                        "  beside the plan, in host memory");
+  if (predictedPeak() == 0)
+    return text;
+  text += fmt::format(kLine, "code, libraries, data", formatBytes(processBytes),
+                      "  beside the plan");
   if (untouchedBytes > 0)
     text += fmt::format(kLine, "never touched", formatBytes(untouchedBytes),
                         "  of the plan, with this data");

@@ -37,11 +37,13 @@ class RunMemory {
 public:
   /// `processBytes`: of this process before weights are read, where arenas are
   /// its memory, else 0. `untouchedBytes`: of the arenas, what this rank will
-  /// not touch (TouchedMemory.h).
+  /// not touch (TouchedMemory.h). `bufferBytes`: host memory for what checkpoints
+  /// send and write at a time.
   RunMemory(const LoadedModule &module, const Device &device,
-            uint64_t processBytes, uint64_t untouchedBytes)
+            uint64_t processBytes, uint64_t untouchedBytes,
+            uint64_t bufferBytes)
       : module(module), device(device), processBytes(processBytes),
-        untouchedBytes(untouchedBytes) {}
+        untouchedBytes(untouchedBytes), bufferBytes(bufferBytes) {}
 
   /// Bytes of all arenas but those on the host, and of these.
   uint64_t planned() const;
@@ -55,8 +57,11 @@ public:
   /// of its own.
   uint64_t predictedPeak() const;
 
-  /// The process beside arenas that are its memory, what of them is not
-  /// touched (no line where that is nothing), and the peak that this gives.
+  uint64_t checkpointBuffer() const { return bufferBytes; }
+
+  /// The checkpoint buffer. If arenas are memory of the process, also the process
+  /// without them, what of them is not touched (no line if that is nothing), and
+  /// the peak that this gives.
   std::string residentText() const;
   /// Planned and allocated bytes per arena, and the process's peak; beside
   /// what was predicted, where it was.
@@ -67,6 +72,7 @@ private:
   const Device &device;
   uint64_t processBytes;
   uint64_t untouchedBytes;
+  uint64_t bufferBytes;
 };
 
 /// Bytes per arena of one rank, in the order of the ABI, those of activations

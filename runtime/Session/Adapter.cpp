@@ -11,7 +11,6 @@
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Data/TokenCache.h"
 #include "runtime/Module/ParameterCounts.h"
-#include "runtime/Session/ArenaImage.h"
 #include "runtime/Weights/ConvertWeights.h"
 #include "runtime/Weights/Safetensors.h"
 
@@ -31,7 +30,6 @@ constexpr const char *kTokenizerFiles[] = {"tokenizer.json",
                                            "vocab.json",
                                            "merges.txt"};
 
-constexpr const char *kAdapterWeights = "adapter_model.safetensors";
 constexpr const char *kModelWeights = "model.safetensors";
 constexpr const char *kAdapterConfig = "adapter_config.json";
 /// Of a model folder, as they are.
@@ -74,28 +72,6 @@ static Status copyInto(const std::string &folder, const fs::path &source,
                           flush);
 }
 
-std::vector<SafetensorsItem> arenaItems(const LoadedModule &module,
-                                        qlora_arena_kind kind,
-                                        std::span<const uint8_t> arena) {
-  std::vector<SafetensorsItem> items;
-  const ArenaImage image(module, kind);
-  for (const qlora_parameter &parameter : module.parameters())
-    if (module.arenas()[parameter.arena].kind == kind)
-      items.push_back(
-          {trainedName(module, parameter),
-           *fromAbiDtype(static_cast<qlora_dtype>(parameter.dtype)),
-           {parameter.shape, parameter.shape + parameter.rank},
-           {arena.empty() ? nullptr
-                          : arena.data() + image.offsetOf(parameter),
-            parameter.bytes}});
-  return items;
-}
-
-std::vector<SafetensorsItem> trainedItems(const LoadedModule &module,
-                                          std::span<const uint8_t> arena) {
-  return arenaItems(module, QLORA_ARENA_TRAINABLE, arena);
-}
-
 template <qlora_dtype Type>
 static void roundTo(const uint8_t *from, uint8_t *to, int64_t count) {
   convertWeights(QLORA_DTYPE_F32, from, Type, to, count);
@@ -111,50 +87,47 @@ static void putBeside(std::span<const float> start,
   item.shape[isB ? 1 : 0] *= 2;
 }
 
-/// The same as the run leaves it: a model's weights of their own types, and
-/// adapters that are good for the model itself.
-static std::vector<SafetensorsItem>
-finalItems(const LoadedModule &module, const Options &options,
-           std::span<const uint8_t> arena, const StartingFactors &factors) {
-  std::vector<SafetensorsItem> items = trainedItems(module, arena);
-  if (leavesResidual(options.text("init_lora_weights"))) {
-    const auto parameters = trainedParameters(module);
-    for (size_t i = 0; i < items.size(); ++i)
-      if (parameters[i]->init == QLORA_INIT_FACTOR)
-        putBeside(factors.ofAdapter(*parameters[i]), *parameters[i], items[i]);
+/// The trainable parameters as a run leaves them: a model's weights in their own
+/// types, and adapters that fit the model itself.
+static std::vector<SafetensorsItem> finalItems(const LoadedModule &module,
+                                               const Options &options,
+                                               const StartingFactors &factors) {
+  std::map<std::string, const qlora_parameter *> parameters;
+  for (const qlora_parameter *parameter : trainedParameters(module))
+    parameters.emplace(trainedName(module, *parameter), parameter);
+  const bool hasFactors = leavesResidual(options.text("init_lora_weights"));
+  std::vector<SafetensorsItem> items =
+      ArenaTensors(module, QLORA_ARENA_TRAINABLE, /*ranks=*/1).items();
+  for (SafetensorsItem &item : items) {
+    const qlora_parameter &parameter = *parameters.at(item.name);
+    if (hasFactors && parameter.init == QLORA_INIT_FACTOR)
+      putBeside(factors.ofAdapter(parameter), parameter, item);
+    if (!trainsModel(module))
+      continue;
+    item.dtype = *fromAbiDtype(static_cast<qlora_dtype>(parameter.file_dtype));
+    item.round = item.dtype == SafetensorsDtype::kBF16
+                     ? roundTo<QLORA_DTYPE_BF16>
+                 : item.dtype == SafetensorsDtype::kF16
+                     ? roundTo<QLORA_DTYPE_F16>
+                     : nullptr;
   }
-  if (!trainsModel(module))
-    return items;
-  const auto parameters = trainedParameters(module);
-  for (size_t i = 0; i < items.size(); ++i) {
-    items[i].dtype =
-        *fromAbiDtype(static_cast<qlora_dtype>(parameters[i]->file_dtype));
-    items[i].round = items[i].dtype == SafetensorsDtype::kBF16
-                         ? roundTo<QLORA_DTYPE_BF16>
-                     : items[i].dtype == SafetensorsDtype::kF16
-                         ? roundTo<QLORA_DTYPE_F16>
-                         : nullptr;
-  }
+  sortAsInFile(items);
   return items;
 }
 
-/// As save_pretrained writes it.
-static std::map<std::string, std::string> metadata() {
+ArenaTensors finalTensors(const LoadedModule &module, const Options &options) {
+  ArenaTensors tensors(module, QLORA_ARENA_TRAINABLE, /*ranks=*/1);
+  tensors.sortAs(finalItems(module, options, {}));
+  return tensors;
+}
+
+std::map<std::string, std::string> adapterMetadata() {
   return {{"format", "pt"}};
 }
 
 static std::string configText(const LoadedModule &module,
                               const Options &options, AdapterForm form) {
   return dumpJson(adapterConfig(module, options, form), 2) + "\n";
-}
-
-Status writeTrainedWeights(const LoadedModule &module,
-                           std::span<const uint8_t> trained,
-                           const std::string &folder) {
-  QLORA_ASSIGN_OR_RETURN(AtomicFile file,
-                         AtomicFile::create(folder + "/" + trainedFile(module)));
-  return writeSafetensors(std::move(file), trainedItems(module, trained),
-                          metadata(), AtomicFile::Flush::kNo);
 }
 
 /// The template of --chat-template as the tokenizer's own, for who talks to the
@@ -213,7 +186,7 @@ StatusOr<PreparedAdapter> PreparedAdapter::prepare(const LoadedModule &module,
 Status PreparedAdapter::fill() {
   QLORA_ASSIGN_OR_RETURN(
       const uint64_t bytesOfWeights,
-      safetensorsBytes(finalItems(*module, *options, {}, {}), metadata()));
+      safetensorsBytes(finalItems(*module, *options, {}), adapterMetadata()));
   uint64_t bytes = bytesOfWeights;
   if (!trainsModel(*module))
     bytes += configText(*module, *options, AdapterForm::kPlain).size();
@@ -246,7 +219,7 @@ PreparedAdapter::~PreparedAdapter() {
   fs::remove(folder, ignored); // where nothing else is in it
 }
 
-Status PreparedAdapter::write(std::span<const uint8_t> trained,
+Status PreparedAdapter::write(const NextBytes &trained,
                               const StartingFactors &factors) {
   // Somebody may have removed the folder while the run was on.
   if (!weights->isThere()) {
@@ -256,8 +229,8 @@ Status PreparedAdapter::write(std::span<const uint8_t> trained,
     return again.write(trained, factors);
   }
   QLORA_RETURN_IF_ERROR(writeSafetensors(
-      std::move(*weights), finalItems(*module, *options, trained, factors),
-      metadata()));
+      std::move(*weights), finalItems(*module, *options, factors),
+      adapterMetadata(), trained));
   std::vector<fs::path> files;
   const Status status = commit(files);
   // There is no other copy of what was trained.

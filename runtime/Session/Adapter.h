@@ -19,8 +19,8 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -30,6 +30,7 @@
 #include "runtime/Base/Options.h"
 #include "runtime/Base/Status.h"
 #include "runtime/Module/ModuleLoader.h"
+#include "runtime/Session/ArenaTensors.h"
 #include "runtime/Weights/Parameters.h"
 #include "runtime/Weights/Safetensors.h"
 
@@ -37,6 +38,7 @@ namespace qlora {
 
 /// In the folder of an adapter.
 inline constexpr const char *kStagingFolder = ".staging";
+inline constexpr const char *kAdapterWeights = "adapter_model.safetensors";
 
 /// Whether a folder has an adapter's weights.
 bool holdsAdapter(const std::filesystem::path &folder);
@@ -58,23 +60,13 @@ nlohmann::json adapterConfig(const LoadedModule &module,
                              const Options &options,
                              AdapterForm form = AdapterForm::kTrained);
 
-/// The parameters in an arena of that kind, of which `arena` has the bytes, or
-/// those of its image (ArenaImage.h), by their names in files. One that may not
-/// be read yet is empty: the items are then for their sizes.
-std::vector<SafetensorsItem> arenaItems(const LoadedModule &module,
-                                        qlora_arena_kind kind,
-                                        std::span<const uint8_t> arena);
+/// Metadata of an adapter's weights, as save_pretrained writes it.
+std::map<std::string, std::string> adapterMetadata();
 
-/// The same of TRAINABLE, or of an arena with its layout.
-std::vector<SafetensorsItem> trainedItems(const LoadedModule &module,
-                                          std::span<const uint8_t> arena);
+/// The trainable parameters in the order of the file at a run's end, which may
+/// have other types than that of a checkpoint.
+ArenaTensors finalTensors(const LoadedModule &module, const Options &options);
 
-// The parts of such a folder, file by file: for a checkpoint, which becomes
-// one by being renamed. The weights are not flushed, and f32: a run goes on
-// from them.
-Status writeTrainedWeights(const LoadedModule &module,
-                           std::span<const uint8_t> trained,
-                           const std::string &folder);
 /// adapter_config.json or config.json, and the tokenizer.
 Status writeTrainedConfig(const LoadedModule &module, const Options &options,
                           const std::string &folder, AtomicFile::Flush flush,
@@ -93,11 +85,10 @@ public:
   PreparedAdapter &operator=(PreparedAdapter &&) = delete;
   ~PreparedAdapter();
 
-  /// Puts the adapter whose TRAINABLE arena, or its image, is `trained` into the
-  /// folder, in place of one that is there, its tokenizer included. `factors` are those
-  /// that it started at, where they are of the base. Called once.
-  Status write(std::span<const uint8_t> trained,
-               const StartingFactors &factors = {});
+  /// Puts the adapter into the folder, replacing one that is there, its tokenizer
+  /// included. `trained`: the bytes of finalTensors(). `factors`: those that it
+  /// started at, if they are the base's. Called once.
+  Status write(const NextBytes &trained, const StartingFactors &factors = {});
 
 private:
   PreparedAdapter(const LoadedModule &module, const Options &options,

@@ -4,21 +4,20 @@
 
 #include "runtime/Session/Checkpoint.h"
 
-#include <fcntl.h>
-
-#include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <map>
+#include <vector>
 
 #include "runtime/Base/Exceptions.h"
 #include "runtime/Base/JsonText.h"
 #include "runtime/Base/Manifest.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Session/Adapter.h"
-#include "runtime/Session/RankResiduals.h"
+#include "runtime/Session/ArenaTensors.h"
+#include "runtime/Session/CheckpointFolder.h"
 #include "runtime/Session/TrainerState.h"
 #include "runtime/Watch/RunFolder.h"
 #include "runtime/Weights/Safetensors.h"
@@ -27,34 +26,6 @@ namespace qlora {
 
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
-
-static constexpr std::string_view kPrefix = "checkpoint-";
-
-int64_t checkpointStep(const std::string &folder) {
-  const std::string name = fs::path(folder).filename().string();
-  int64_t step = -1;
-  if (!name.starts_with(kPrefix))
-    return -1;
-  const char *const end = name.data() + name.size();
-  const auto [last, error] =
-      std::from_chars(name.data() + kPrefix.size(), end, step);
-  return error == std::errc() && last == end ? step : -1;
-}
-
-std::string checkpointFolder(const Run &run, int64_t step) {
-  return fmt::format("{}/{}{}", run.outputFolder, kPrefix, step);
-}
-
-std::vector<std::string> checkpointsIn(const std::string &outputFolder) {
-  std::vector<std::string> found;
-  const auto files = listFolder(outputFolder);
-  for (const fs::path &file :
-       files.isOk() ? files.value() : std::vector<fs::path>())
-    if (checkpointStep(file.string()) >= 0)
-      found.push_back(file.string());
-  std::ranges::sort(found, std::greater(), checkpointStep);
-  return found;
-}
 
 /// What the thread needs, which the training changes meanwhile.
 struct CheckpointWriter::Order {
@@ -65,8 +36,7 @@ struct CheckpointWriter::Order {
   uint64_t metricsBytes = 0; ///< of metrics.jsonl, up to this step
   std::string gemmTable;
 
-  /// Where it is made: everybody knows by the name that it is unfinished.
-  std::string part() const { return folder + ".part.new"; }
+  std::string part() const { return unfinishedCheckpoint(folder); }
 };
 
 static uint64_t sizeOf(const std::string &path) {
@@ -79,69 +49,61 @@ static std::string metricsFile(const Run &run) {
   return run.outputFolder + "/" + kMetricsFile;
 }
 
-CheckpointWriter::CheckpointWriter(const Run &run, ordered_json facts)
+CheckpointWriter::CheckpointWriter(const Run &run, ordered_json facts,
+                                   const ResumePoint *resumed)
     : run(run), facts(std::move(facts)) {
-  const auto files = listFolder(run.outputFolder);
-  std::error_code ignored;
-  for (const fs::path &file :
-       files.isOk() ? files.value() : std::vector<fs::path>())
-    if (file.filename().string().starts_with(kPrefix) &&
-        file.stem().extension() == ".part")
-      fs::remove_all(file, ignored);
+  if (resumed)
+    whole = {resumed->folder, runIdOf(resumed->facts)};
+  removeUnfinished(run.outputFolder);
 }
 
-/// What a checkpoint has of the device, in place where that is possible.
-struct CheckpointWriter::Arenas {
-  std::span<const uint8_t> trained, states, residuals;
-  std::vector<uint8_t> copies[2];
-
-  Status read(const Run &run, const GatheredArenas &gathered);
+namespace {
+/// A file of a checkpoint with the tensors of an arena.
+struct TensorsFile {
+  const char *name;
+  ArenaTensors tensors;
 };
+} // namespace
 
-/// `image`, or where there is none the arena.
-static StatusOr<std::span<const uint8_t>>
-arenaBytes(const Run &run, qlora_arena_kind kind,
-           std::span<const uint8_t> image, std::vector<uint8_t> &copy) {
-  if (!image.empty())
-    return image;
-  const auto arena = run.module.arena(kind);
-  if (run.device.hasHostArenas())
-    return std::span<const uint8_t>(run.device.hostArena(*arena));
-  copy.resize(run.module.arenaBytes(kind));
-  QLORA_RETURN_IF_ERROR(run.device.read(*arena, 0, copy));
-  return std::span<const uint8_t>(copy);
+/// In the order in which ranks send them.
+static std::vector<TensorsFile> tensorsFiles(const Run &run) {
+  const auto tensors = [&](qlora_arena_kind kind) {
+    return ArenaTensors(run.module, kind, run.group.size());
+  };
+  std::vector<TensorsFile> files = {
+      {trainedFile(run.module), tensors(QLORA_ARENA_TRAINABLE)},
+      {kStateFile, tensors(QLORA_ARENA_STATE)}};
+  if (run.module.arena(QLORA_ARENA_RESIDUAL))
+    files.push_back({kResidualsFile, tensors(QLORA_ARENA_RESIDUAL)});
+  return files;
 }
 
-Status CheckpointWriter::Arenas::read(const Run &run,
-                                      const GatheredArenas &gathered) {
-  QLORA_ASSIGN_OR_RETURN(trained, arenaBytes(run, QLORA_ARENA_TRAINABLE,
-                                             gathered.trained, copies[0]));
-  QLORA_ASSIGN_OR_RETURN(states, arenaBytes(run, QLORA_ARENA_STATE,
-                                            gathered.states, copies[1]));
-  residuals = gathered.residuals;
+Status CheckpointWriter::send(const Run &run) {
+  for (const TensorsFile &file : tensorsFiles(run))
+    QLORA_RETURN_IF_ERROR(
+        ArenaReader(file.tensors, run.device, run.group).finish());
   return Status::ok();
 }
 
 Status CheckpointWriter::save(int64_t step, const ordered_json &state,
-                              const GatheredArenas &gathered,
                               const BestModel &best) {
   finish();
   Order order;
   order.step = step;
   order.bestStep =
       run.options.boolean("load_best_model_at_end") ? best.step() : 0;
-  order.folder = checkpointFolder(run, step);
+  order.folder = checkpointFolder(run.outputFolder, step);
   order.trainer = trainerState(run, step, best);
   order.metricsBytes = sizeOf(metricsFile(run));
   order.gemmTable = run.device.gemmTable();
   last = step;
   isWhole = true;
-  Arenas arenas;
-  QLORA_RETURN_IF_ERROR(arenas.read(run, gathered));
-  if (const Status status = copyOut(order, arenas, state); !status.isOk()) {
+  Status written;
+  QLORA_RETURN_IF_ERROR(copyOut(order, state, written));
+  if (!written.isOk()) {
     std::error_code ignored;
     fs::remove_all(order.part(), ignored);
-    report(status);
+    report(written);
     return Status::ok();
   }
   pending = std::async(std::launch::async, [this, order = std::move(order)] {
@@ -156,11 +118,17 @@ Status CheckpointWriter::save(int64_t step, const ordered_json &state,
 }
 
 void CheckpointWriter::report(const Status &status) {
-  if (status.isOk())
-    return;
-  run.metrics->warn(fmt::format("no checkpoint after step {}: {}", last,
-                                status.message()));
-  isWhole = false;
+  isWhole = status.isOk();
+  if (isWhole)
+    whole = {checkpointFolder(run.outputFolder, last), runIdOf(facts)};
+  else
+    run.metrics->warn(fmt::format("no checkpoint after step {}: {}", last,
+                                  status.message()));
+}
+
+const CheckpointName &CheckpointWriter::newest() {
+  finish();
+  return whole;
 }
 
 void CheckpointWriter::poll() {
@@ -175,31 +143,42 @@ bool CheckpointWriter::finish() {
   return isWhole;
 }
 
-Status CheckpointWriter::copyOut(const Order &order, const Arenas &arenas,
-                                 const ordered_json &state) const {
+static Status makeFolder(const std::string &folder) {
   std::error_code error;
-  fs::remove_all(order.part(), error);
-  fs::create_directories(order.part(), error);
-  if (error)
-    return Status::error(StatusCode::kUnavailable, "cannot create '{}': {}",
-                         order.part(), error.message());
-  QLORA_RETURN_IF_ERROR(
-      writeTrainedWeights(run.module, arenas.trained, order.part()));
-  const auto put = [&](const char *name, std::vector<SafetensorsItem> items,
-                       const std::map<std::string, std::string> &metadata)
-      -> Status {
-    QLORA_ASSIGN_OR_RETURN(AtomicFile file,
-                           AtomicFile::create(order.part() + "/" + name));
-    return writeSafetensors(std::move(file), std::move(items), metadata,
-                            AtomicFile::Flush::kNo);
-  };
-  if (!arenas.residuals.empty())
-    QLORA_RETURN_IF_ERROR(put(
-        kResidualsFile,
-        residualItems(run.module, run.group.size(), arenas.residuals), {}));
-  return put(kStateFile,
-             arenaItems(run.module, QLORA_ARENA_STATE, arenas.states),
-             {{kStateKey, dumpJson(state)}});
+  fs::remove_all(folder, error);
+  fs::create_directories(folder, error);
+  if (!error)
+    return Status::ok();
+  return Status::error(StatusCode::kUnavailable, "cannot create '{}': {}",
+                       folder, error.message());
+}
+
+static Status writeTensors(const std::string &path, const ArenaTensors &tensors,
+                           const std::map<std::string, std::string> &metadata,
+                           ArenaReader &reader) {
+  QLORA_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::create(path));
+  return writeSafetensors(
+      std::move(file), tensors.items(), metadata,
+      [&](std::span<uint8_t> out) { return reader.read(out); },
+      AtomicFile::Flush::kNo);
+}
+
+/// `written`: of files. All ranks send all tensors in any case.
+Status CheckpointWriter::copyOut(const Order &order, const ordered_json &state,
+                                 Status &written) const {
+  const std::map<std::string, std::map<std::string, std::string>> metadata = {
+      {trainedFile(run.module), adapterMetadata()},
+      {kStateFile, {{kStateKey, dumpJson(state)}}},
+      {kResidualsFile, {}}};
+  written = makeFolder(order.part());
+  for (const auto &[name, tensors] : tensorsFiles(run)) {
+    ArenaReader reader(tensors, run.device, run.group);
+    if (written.isOk())
+      written = writeTensors(order.part() + "/" + name, tensors,
+                             metadata.at(name), reader);
+    QLORA_RETURN_IF_ERROR(reader.finish());
+  }
+  return Status::ok();
 }
 
 /// On the thread beside the training. The manifest's writer flushes all files.
@@ -229,26 +208,12 @@ Status CheckpointWriter::writeOut(const Order &order) const {
   return Status::ok();
 }
 
-/// Into its place, or into that of one of before, which an earlier run has left.
-static int takePlace(const std::string &from, const std::string &to) {
-  if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(),
-                RENAME_EXCHANGE) == 0)
-    return 0;
-  // There is none, or the file system cannot exchange two folders.
-  std::error_code ignored;
-  if (errno != ENOENT)
-    fs::rename(to, from + "_old", ignored);
-  return std::rename(from.c_str(), to.c_str()) == 0 ? 0 : errno;
-}
-
+/// The name is free: a run begins with setting aside what it would replace.
 Status CheckpointWriter::putInPlace(const Order &order) const {
-  if (const int error = takePlace(order.part(), order.folder))
+  if (std::rename(order.part().c_str(), order.folder.c_str()) != 0)
     return Status::error(StatusCode::kUnavailable, "cannot write '{}': {}",
-                         order.folder, std::strerror(error));
+                         order.folder, std::strerror(errno));
   flushFolder(run.outputFolder);
-  std::error_code ignored;
-  fs::remove_all(order.part(), ignored); // what was there before
-  fs::remove_all(order.part() + "_old", ignored);
   return Status::ok();
 }
 
@@ -260,9 +225,7 @@ void CheckpointWriter::prune(const Order &order) const {
     return;
   int64_t kept = 0;
   for (const std::string &folder : checkpointsIn(run.outputFolder)) {
-    const int64_t step = checkpointStep(folder);
-    const bool isLater = step > order.step; // of a run before this one
-    if (isLater || kept++ < limit || step == order.bestStep)
+    if (kept++ < limit || checkpointStep(folder) == order.bestStep)
       continue;
     std::error_code error;
     fs::rename(folder, folder + ".part.old", error);

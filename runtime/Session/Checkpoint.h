@@ -7,21 +7,23 @@
 //                          the adapter: NAME.exp_avg, ...; counters and the
 //                          cursor in the data are "state" in its metadata
 //   residuals.safetensors  where gradients are sent in fewer bits, what each
-//                          rank has left (RankResiduals.h)
+//                          rank has left (ArenaTensors.h)
 //   trainer_state.json     as transformers writes it (TrainerState.h)
 //   metrics.jsonl          up to here, which a run that is resumed begins with
 //   config.resolved.yaml, gemm_table.json (of a GPU)
 //   MANIFEST.json          sizes and SHA-256 of all of these, and what the
-//                          checkpoint is of (CheckpointFacts.h)
+//                          checkpoint is of (CheckpointFacts.h), the run
+//                          included (CheckpointFolder.h)
 //
 // What a step depends on beside these is a pure function of seed and step.
 //
-// Between two steps the arenas are copied into files of a folder beside the
-// checkpoint's name, which costs what copying memory costs; all else is done by
-// a thread while the training goes on: the small files, flushing, the manifest,
-// the rename, and only then the removal of older checkpoints. A process that is
-// killed at any moment leaves the checkpoints of before, each whole. Nothing
-// but the copies in the system's page cache is added to the memory of the run.
+// Between two steps all ranks send what is in their arenas to rank 0, which
+// writes it into files of a folder beside the checkpoint's name, window by window
+// (ArenaTensors.h). All else is done by a thread while the training goes on: the
+// small files, flushing, the manifest, the rename, and only then the removal of
+// older checkpoints. A process that is killed at any moment leaves the
+// checkpoints of before, each whole. Beside the windows only the copies in the
+// system's page cache are added to the memory of the run.
 //
 // A checkpoint that cannot be written is a warning; the training goes on, and
 // the last adapter has its space.
@@ -31,41 +33,40 @@
 
 #include <cstdint>
 #include <future>
-#include <span>
-#include <string>
-#include <vector>
+
+#include <nlohmann/json.hpp>
 
 #include "runtime/Base/Status.h"
-#include "runtime/Session/ArenaImage.h"
 #include "runtime/Session/BestModel.h"
+#include "runtime/Session/Resume.h"
 #include "runtime/Session/Run.h"
 
 namespace qlora {
 
-inline constexpr const char *kStateFile = "state.safetensors";
-/// In the metadata of that file.
+/// In the metadata of the state's file.
 inline constexpr const char *kStateKey = "state";
-
-/// The step of a folder that is named checkpoint-N, or -1.
-int64_t checkpointStep(const std::string &folder);
-/// Where a run's checkpoint of a step is.
-std::string checkpointFolder(const Run &run, int64_t step);
-/// Every checkpoint-N of `outputFolder`, the newest first.
-std::vector<std::string> checkpointsIn(const std::string &outputFolder);
 
 /// Rank 0's. Used by the session's thread; `run` outlives it.
 class CheckpointWriter {
 public:
-  /// Removes what a run that was killed has left of its last one.
-  CheckpointWriter(const Run &run, nlohmann::ordered_json facts);
+  /// Removes what a run that was killed has left of its last one. `resumed`: the
+  /// checkpoint that the run goes on from, or null.
+  CheckpointWriter(const Run &run, nlohmann::ordered_json facts,
+                   const ResumePoint *resumed);
   /// Waits for the last one.
   ~CheckpointWriter() { finish(); }
 
-  /// After step `step`, with no step in flight; `state` is what
-  /// Trainer::state() says. Waits for the checkpoint before. An error is the device's; what files cannot be is a
-  /// warning.
+  /// After step `step`, with no step in flight, while the other ranks call
+  /// send(); `state` is what Trainer::state() says. Waits for the checkpoint
+  /// before. An error is of a device or a rank; a file that cannot be written is
+  /// a warning.
   Status save(int64_t step, const nlohmann::ordered_json &state,
-              const GatheredArenas &gathered, const BestModel &best);
+              const BestModel &best);
+  /// The other ranks' part of save().
+  static Status send(const Run &run);
+  /// The last checkpoint of this run that is whole, or else the one that it was
+  /// resumed from; without a folder: none. Waits for one that is being written.
+  const CheckpointName &newest();
   /// Warns where the last one could not be written. Does not wait.
   void poll();
   /// The same after waiting for it; false where it could not be written.
@@ -73,9 +74,8 @@ public:
 
 private:
   struct Order;
-  struct Arenas;
-  Status copyOut(const Order &order, const Arenas &arenas,
-                 const nlohmann::ordered_json &state) const;
+  Status copyOut(const Order &order, const nlohmann::ordered_json &state,
+                 Status &written) const;
   Status writeOut(const Order &order) const;
   Status putInPlace(const Order &order) const;
   void prune(const Order &order) const;
@@ -84,8 +84,9 @@ private:
   const Run &run;
   const nlohmann::ordered_json facts;
   std::future<Status> pending;
-  int64_t last = 0;    ///< step of the last one
-  bool isWhole = true; ///< the last one, or there is none
+  int64_t last = 0;      ///< step of the last one
+  bool isWhole = true;   ///< the last one, or there is none
+  CheckpointName whole;  ///< of newest()
 };
 
 } // namespace qlora

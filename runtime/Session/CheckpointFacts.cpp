@@ -7,11 +7,13 @@
 #include <algorithm>
 #include <array>
 
+#include "runtime/Base/Amounts.h"
 #include "runtime/Base/ContentHash.h"
 #include "runtime/Base/JsonText.h"
 #include "runtime/Base/Manifest.h"
 #include "runtime/Base/ObjectiveOptions.h"
 #include "runtime/Base/StepRows.h"
+#include "runtime/Session/Adapter.h"
 #include "runtime/Weights/ModelFiles.h"
 
 namespace qlora {
@@ -106,6 +108,25 @@ StatusOr<ordered_json> checkpointFacts(const RunFacts &run) {
   return facts;
 }
 
+StatusOr<ordered_json> startFact(const Options &options,
+                                 const ordered_json *before) {
+  const std::string folder = options.text("adapter_name_or_path");
+  if (folder.empty())
+    return before ? before->value("adapter", ordered_json()) : ordered_json("");
+  auto digest = sha256OfFile(folder + "/" + kAdapterWeights);
+  if (!before || !before->contains("adapter"))
+    return digest.isOk() ? ordered_json(*digest) : ordered_json();
+  const ordered_json &earlier = before->at("adapter");
+  if (digest.isOk() && earlier != *digest)
+    return Status::invalid(
+        "the checkpoint began with {}, and {} '{}' has SHA-256 {}. Fix: leave it "
+        "out, or start from scratch without --resume-from-checkpoint",
+        earlier == "" ? "no adapter"
+                      : "an adapter whose SHA-256 is " + earlier.get<std::string>(),
+        options.spelling("adapter_name_or_path"), folder, *digest);
+  return earlier;
+}
+
 static Status differs(const std::string &checkpoint, std::string_view what,
                       const ordered_json &before, const ordered_json &own) {
   return Status::invalid("'{}' cannot be resumed: its {} is {}, and this run's "
@@ -173,8 +194,35 @@ Status compareFacts(const std::string &checkpoint, const ordered_json &before,
   return Status::ok();
 }
 
+/// A number of micro-batches that is given, and is not the one that the rows of
+/// the checkpoint need.
+static Status checkGivenSteps(const ordered_json &before, const Options &options,
+                              int64_t ranks, int64_t needed,
+                              std::vector<std::string> &remarks) {
+  constexpr const char *kSteps = "gradient_accumulation_steps";
+  constexpr const char *kBatch = "per_device_train_batch_size";
+  const int64_t given = options.integer(kSteps), batch = options.integer(kBatch);
+  const ordered_json none, &earlier = before.at("options");
+  const bool isUnchanged =
+      earlier.value(kSteps, none) == options.value(kSteps) &&
+      earlier.value(kBatch, none) == options.value(kBatch);
+  const int64_t rows = before.at("rows_per_step");
+  if (!isUnchanged)
+    return Status::invalid(
+        "the checkpoint's steps have {} rows, and {} {} makes {}. Fix: leave it "
+        "out, or start from scratch without --resume-from-checkpoint",
+        rows, options.spelling(kSteps), given,
+        stepRowsText(batch, ranks, given));
+  remarks.push_back(fmt::format("{} is {} in place of {}, so that a step keeps "
+                                "its {} rows on {}",
+                                options.spelling(kSteps), needed, given, rows,
+                                formatCounted(ranks, "rank")));
+  return Status::ok();
+}
+
 StatusOr<int64_t> accumulationFor(const ordered_json &before,
-                                  const Options &options, int64_t ranks) {
+                                  const Options &options, int64_t ranks,
+                                  std::vector<std::string> &remarks) {
   if (before.is_null())
     return accumulationSteps(options, ranks);
   const int64_t rows = before.at("rows_per_step");
@@ -187,12 +235,17 @@ StatusOr<int64_t> accumulationFor(const ordered_json &before,
         rows, options.spelling("global_batch_size"), asked);
   const int64_t once =
       options.integer("per_device_train_batch_size") * ranks;
-  if (rows % once == 0)
-    return rows / once;
-  return Status::invalid(
-      "the checkpoint's steps have {} rows, which {} ranks with {} rows each "
-      "cannot share; resume with a number of ranks that divides them",
-      rows, ranks, once / ranks);
+  if (rows % once != 0)
+    return Status::invalid(
+        "the checkpoint's steps have {} rows, which {} ranks with {} rows each "
+        "cannot share; resume with a number of ranks that divides them",
+        rows, ranks, once / ranks);
+  const int64_t needed = rows / once;
+  if (isAccumulationGiven(options) &&
+      options.value("gradient_accumulation_steps") != needed)
+    QLORA_RETURN_IF_ERROR(
+        checkGivenSteps(before, options, ranks, needed, remarks));
+  return needed;
 }
 
 } // namespace qlora

@@ -43,6 +43,13 @@ nlohmann::json modelFacts(const Options &options);
 /// Reads a little of the model folder's weights, and all of the program.
 StatusOr<nlohmann::ordered_json> checkpointFacts(const RunFacts &run);
 
+/// What a training has started from: the SHA-256 of the adapter that
+/// --adapter-name-or-path names, "" for none, null if nobody knows. It is that of
+/// the checkpoint (`before`, null: nothing is resumed), which has what the adapter
+/// has become; a different adapter that is given is refused.
+StatusOr<nlohmann::ordered_json>
+startFact(const Options &options, const nlohmann::ordered_json *before);
+
 /// Whether an option of a program changes what is in memory or computed together,
 /// and no number but by its rounding.
 bool decidesPlanAlone(std::string_view option);
@@ -54,10 +61,13 @@ Status compareFacts(const std::string &checkpoint,
                     const nlohmann::ordered_json &own,
                     std::vector<std::string> &remarks);
 
-/// Micro-batches that each rank accumulates so that a step has the rows of the
-/// checkpoint's: `asked` where nothing is resumed (`before` is null).
+/// Micro-batches that each rank accumulates: what the options say, or so many
+/// that a step has the rows of the checkpoint's (`before`, null: nothing is
+/// resumed). Options that say something else are refused, unless they are those
+/// of the checkpoint and only the number of ranks is another one.
 StatusOr<int64_t> accumulationFor(const nlohmann::ordered_json &before,
-                                  const Options &options, int64_t ranks);
+                                  const Options &options, int64_t ranks,
+                                  std::vector<std::string> &remarks);
 
 } // namespace qlora
 

@@ -19,7 +19,7 @@
 #include "runtime/Base/AtomicFile.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Session/Adapter.h"
-#include "runtime/Session/Checkpoint.h"
+#include "runtime/Session/CheckpointFolder.h"
 #include "runtime/Session/Resume.h"
 #include "runtime/Session/SessionRecord.h"
 #include "runtime/Watch/ReportPage.h"
@@ -47,7 +47,7 @@ static bool isLeftOver(const fs::path &file) {
   constexpr std::string_view kNames[] = {
       kSettingsFile,    kMetricsFile, "gemm_table.json", kTrainerLogFile,
       "runs",           kPlanFile,    kEnvironmentFile,  kSessionsFolder,
-      kReportFile,      kStagingFolder, ".lock"};
+      kReportFile,      kStagingFolder, ".lock", kRunFile};
   return std::ranges::find(kNames, name) != std::end(kNames) ||
          file.stem().extension() == ".part"; // was not renamed any more
 }
@@ -177,8 +177,11 @@ StatusOr<OutputFolder> OutputFolder::claim(const Options &options) {
                          path, error.message());
   OutputFolder folder(path, isNew);
   QLORA_RETURN_IF_ERROR(folder.lock());
+  const bool isAlone = trains(options) && folder.warning.empty();
+  if (isAlone)
+    recoverCheckpoints(path);
   QLORA_RETURN_IF_ERROR(checkOutputFolder(options));
-  if (trains(options) && folder.warning.empty())
+  if (isAlone)
     removeParts(path);
   return folder;
 }

@@ -13,14 +13,18 @@
 //              are removed when the folder is claimed
 //   .staging   the space and the parts of an adapter (Adapter.h)
 //   .lock      held while a run writes, removed at its end
+//   .run       the id of the run (CheckpointFolder.h)
 //
 // A .staging whose adapter is whole is no leftover: it could not be put in its
 // place, and nobody has another one.
 //
+// A checkpoint that is whole, and had not got its name when its run was killed, gets
+// it when the folder is claimed.
+//
 // Anything else, such as an adapter, a checkpoint-N or a file of the user's,
 // wants --overwrite-output-dir, or --resume-from-checkpoint with a checkpoint in
 // the folder. Then files of ours are replaced when this run
-// has new ones, and others stay. An evaluation alone may use any folder: it
+// has new ones, checkpoints are set aside (CheckpointFolder.h), and others stay. An evaluation alone may use any folder: it
 // adds to metrics.jsonl, and writes nothing else.
 //
 // The lock is flock(2)'s: the system lets go of it when the process ends,

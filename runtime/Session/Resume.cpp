@@ -6,14 +6,15 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <memory>
 
 #include "runtime/Base/JsonText.h"
 #include "runtime/Base/Manifest.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Session/Adapter.h"
-#include "runtime/Session/ArenaImage.h"
+#include "runtime/Session/ArenaTensors.h"
 #include "runtime/Session/Checkpoint.h"
-#include "runtime/Session/RankResiduals.h"
+#include "runtime/Session/CheckpointFolder.h"
 #include "runtime/Weights/Parameters.h"
 #include "runtime/Weights/Safetensors.h"
 
@@ -30,15 +31,24 @@ static bool isGiven(const std::string &given) {
   return !given.empty() && given != "false";
 }
 
+/// The checkpoint, or the newest of that folder.
+static bool isInFolder(const std::string &given, const std::string &output) {
+  std::error_code ignored;
+  const fs::path path = absolutePath(given);
+  return fs::equivalent(path, output, ignored) ||
+         fs::equivalent(path.parent_path(), output, ignored);
+}
+
 bool resumesInto(const Options &options) {
   const std::string given = options.text("resume_from_checkpoint");
   const std::string output = options.text("output_dir");
   if (isWord(given))
-    return !checkpointsIn(output).empty();
-  std::error_code ignored;
-  return isGiven(given) &&
-         (fs::equivalent(given, output, ignored) ||
-          fs::equivalent(fs::path(given).parent_path(), output, ignored));
+    return !checkpointsIn(output).empty() || hasUnfinished(output);
+  return isGiven(given) && isInFolder(given, output);
+}
+
+bool ResumePoint::isIn(const std::string &output) const {
+  return isInFolder(folder, output);
 }
 
 /// As this machine sees it; or empty.
@@ -65,35 +75,67 @@ static StatusOr<ResumePoint> openPoint(const std::string &folder) {
   return point;
 }
 
-/// The newest of `output` that is whole.
+static Status checkRun(const ResumePoint &point, const std::string &run) {
+  const auto named = [](const std::string &id) {
+    return id.empty() ? "a run without an id" : "run " + id.substr(0, 8);
+  };
+  const std::string own = runIdOf(point.facts);
+  if (own == run)
+    return Status::ok();
+  return Status::invalid("'{}' is of {}, and not of {}", point.folder, named(own),
+                         named(run));
+}
+
+/// The newest of `output` that is whole and of the folder's run.
 static StatusOr<std::optional<ResumePoint>>
 newestPoint(const std::string &output, std::vector<std::string> &remarks) {
   const auto folders = checkpointsIn(output);
+  const std::string run = runIdIn(output);
   for (const std::string &folder : folders) {
     auto point = openPoint(folder);
-    if (point.isOk())
+    Status status = point.status();
+    if (status.isOk() && !run.empty())
+      status = checkRun(*point, run);
+    if (status.isOk())
       return std::optional(std::move(*point));
-    remarks.push_back(fmt::format("checkpoint passed over: {}",
-                                  point.status().message()));
+    remarks.push_back(
+        fmt::format("checkpoint passed over: {}", status.message()));
   }
   if (folders.empty())
     return std::optional<ResumePoint>();
   // To start anew would be to write over what may still be saved.
   return Status::error(StatusCode::kDataLoss,
-                       "no checkpoint in '{}' can be resumed ({}); remove them "
-                       "to start anew, or resume another one",
+                       "no checkpoint in '{}' can be resumed ({}). Fix: resume "
+                       "another one with --resume-from-checkpoint PATH, or start "
+                       "from scratch with --overwrite-output-dir",
                        output, fmt::join(remarks, "; "));
 }
 
-/// Later ones would be what `latest` means the next time.
-static void remarkLater(const ResumePoint &point, const std::string &output,
-                        std::vector<std::string> &remarks) {
-  const auto folders = checkpointsIn(output);
-  if (!folders.empty() && checkpointStep(folders.front()) > point.step())
-    remarks.push_back(fmt::format(
-        "'{}' is later than the checkpoint that is resumed, and 'latest' would "
-        "mean it; remove it where this run is to replace it",
-        folders.front()));
+/// The one that is named.
+static StatusOr<std::optional<ResumePoint>>
+givenPoint(const std::string &given, const std::string &output) {
+  auto point = openPoint(given);
+  if (point.status().code() == StatusCode::kNotFound)
+    return Status::invalid("--resume-from-checkpoint: '{}' is no checkpoint: "
+                           "it has no {}, which is written last. Fix: name "
+                           "another one, or latest",
+                           given, kManifestFile);
+  if (!point.isOk())
+    return Status::error(point.status().code(),
+                         "--resume-from-checkpoint: {}. Fix: name another "
+                         "checkpoint, or latest",
+                         point.status().message());
+  if (point->isIn(output) && isReplaced(given))
+    return Status::invalid("--resume-from-checkpoint: '{}' was replaced by the "
+                           "run that '{}' belongs to. Fix: choose another "
+                           "--output-dir",
+                           given, output);
+  const std::string run = runIdIn(output);
+  if (run.empty() || !point->isIn(output) || checkRun(*point, run).isOk())
+    return std::optional(std::move(*point));
+  return Status::invalid("--resume-from-checkpoint: {}, to which '{}' belongs. "
+                         "Fix: choose another --output-dir",
+                         checkRun(*point, run).message(), output);
 }
 
 static StatusOr<std::optional<ResumePoint>>
@@ -102,23 +144,15 @@ findPoint(const Options &options, std::vector<std::string> &remarks) {
   if (!isGiven(given))
     return std::optional<ResumePoint>();
   const std::string output = options.text("output_dir");
-  if (isWord(given)) {
-    QLORA_ASSIGN_OR_RETURN(auto point, newestPoint(output, remarks));
-    if (!point)
-      remarks.push_back(fmt::format(
-          "no checkpoint in '{}': training starts from the beginning", output));
-    return point;
-  }
-  if (checkpointStep(given) < 0 && !checkpointsIn(given).empty())
-    return newestPoint(given, remarks);
-  auto point = openPoint(given);
-  if (point.status().code() == StatusCode::kNotFound)
-    return Status::invalid("--resume-from-checkpoint: '{}' is no checkpoint: "
-                           "it has no {}",
-                           given, kManifestFile);
-  QLORA_RETURN_IF_ERROR(point.status().withContext("--resume-from-checkpoint"));
-  remarkLater(*point, output, remarks);
-  return std::optional(std::move(*point));
+  if (!isWord(given) &&
+      (checkpointStep(given) >= 0 || checkpointsIn(given).empty()))
+    return givenPoint(given, output);
+  QLORA_ASSIGN_OR_RETURN(auto point,
+                         newestPoint(isWord(given) ? output : given, remarks));
+  if (!point)
+    remarks.push_back(fmt::format(
+        "no checkpoint in '{}': training starts from the beginning", output));
+  return point;
 }
 
 /// What rank 0's `find` finds, or its error, on every rank.
@@ -156,59 +190,97 @@ findResumePoint(const Options &options, RankGroup &group,
   return findOnRankZero(group, [&] { return findPoint(options, remarks); });
 }
 
-StatusOr<std::optional<ResumePoint>>
-findNewestPoint(const std::string &output, RankGroup &group,
-                std::vector<std::string> &remarks) {
-  return findOnRankZero(group, [&] { return newestPoint(output, remarks); });
+StatusOr<ResumePoint> findCheckpoint(const CheckpointName &name,
+                                     RankGroup &group) {
+  QLORA_ASSIGN_OR_RETURN(
+      std::optional<ResumePoint> point,
+      findOnRankZero(group, [&]() -> StatusOr<std::optional<ResumePoint>> {
+        if (name.folder.empty())
+          return Status::error(StatusCode::kNotFound,
+                               "there is no checkpoint to go back to. Fix: "
+                               "--on-nonfinite skip, or a smaller --save-steps");
+        QLORA_ASSIGN_OR_RETURN(ResumePoint found, openPoint(name.folder));
+        QLORA_RETURN_IF_ERROR(checkRun(found, name.run));
+        return std::optional(std::move(found));
+      }));
+  return std::move(*point);
 }
 
-/// What an arena, or its image, has in one of the checkpoint's files, by the
-/// parameters' names.
-static StatusOr<std::vector<uint8_t>>
-readArena(const LoadedModule &module, const std::string &checkpoint,
-          const char *name, qlora_arena_kind kind) {
-  QLORA_ASSIGN_OR_RETURN(const SafetensorsFile file,
-                         SafetensorsFile::open(checkpoint + "/" + name));
-  std::vector<uint8_t> arena(ArenaImage(module, kind).bytes());
-  for (const SafetensorsItem &item : arenaItems(module, kind, arena)) {
-    QLORA_ASSIGN_OR_RETURN(const SafetensorsTensor *tensor,
-                           file.get(item.name));
-    if (tensor->dtype != item.dtype || tensor->shape != item.shape)
-      return Status::invalid("'{}': tensor '{}' is {} {}, and train.so has {} "
-                             "{}; resume it with the program that it is of",
-                             file.path(), tensor->name,
-                             safetensorsDtypeName(tensor->dtype),
-                             formatShape(tensor->shape),
-                             safetensorsDtypeName(item.dtype),
-                             formatShape(item.shape));
-    const auto offset = static_cast<size_t>(item.bytes.data() - arena.data());
-    QLORA_RETURN_IF_ERROR(file.read(
-        *tensor, 0, std::span(arena).subspan(offset, item.bytes.size())));
+//===----------------------------------------------------------------------===//
+// What is in one
+//===----------------------------------------------------------------------===//
+
+namespace {
+/// A file that is read in the order of tensors.
+struct TensorsOfFile {
+  SafetensorsFile file;
+  ArenaTensors tensors;
+  TensorSource source = {};
+  std::vector<SafetensorsItem> items = {};
+  size_t number = 0; ///< of the next tensor
+  uint64_t given = 0; ///< of that
+
+  Status next(std::span<uint8_t> out) {
+    while (!out.empty()) {
+      const uint64_t rest = items[number].bytes.size() - given;
+      const auto part = out.first(std::min<uint64_t>(out.size(), rest));
+      QLORA_RETURN_IF_ERROR(source(number, given, part));
+      given += part.size();
+      out = out.subspan(part.size());
+      if (given == items[number].bytes.size())
+        ++number, given = 0;
+    }
+    return Status::ok();
   }
-  return arena;
+};
+} // namespace
+
+StatusOr<NextBytes> readTrained(const LoadedModule &module,
+                                const Options &options,
+                                const CheckpointName &checkpoint) {
+  QLORA_ASSIGN_OR_RETURN(const ResumePoint point, openPoint(checkpoint.folder));
+  QLORA_RETURN_IF_ERROR(checkRun(point, checkpoint.run));
+  QLORA_ASSIGN_OR_RETURN(
+      SafetensorsFile file,
+      SafetensorsFile::open(point.folder + "/" + trainedFile(module)));
+  const auto reader = std::make_shared<TensorsOfFile>(
+      TensorsOfFile{std::move(file), finalTensors(module, options)});
+  QLORA_ASSIGN_OR_RETURN(reader->source,
+                         reader->tensors.sourceFrom(reader->file));
+  reader->items = reader->tensors.items();
+  return NextBytes(
+      [reader](std::span<uint8_t> out) { return reader->next(out); });
 }
 
-StatusOr<std::vector<uint8_t>> readTrained(const LoadedModule &module,
-                                           const std::string &checkpoint) {
-  return readArena(module, checkpoint, trainedFile(module),
-                   QLORA_ARENA_TRAINABLE);
+bool hasResiduals(const std::string &checkpoint) {
+  std::error_code ignored;
+  return fs::exists(checkpoint + "/" + kResidualsFile, ignored);
+}
+
+static Status restoreFile(const std::string &path, const ArenaTensors &tensors,
+                          Device &device, RankGroup &group) {
+  if (group.rank() != 0)
+    return tensors.restore({}, device, group);
+  QLORA_ASSIGN_OR_RETURN(const SafetensorsFile file,
+                         SafetensorsFile::open(path));
+  QLORA_ASSIGN_OR_RETURN(const TensorSource source, tensors.sourceFrom(file));
+  return tensors.restore(source, device, group);
 }
 
 Status restoreArenas(const ResumePoint &point, const LoadedModule &module,
                      Device &device, RankGroup &group) {
-  const std::pair<const char *, qlora_arena_kind> sources[] = {
-      {trainedFile(module), QLORA_ARENA_TRAINABLE},
-      {kStateFile, QLORA_ARENA_STATE}};
-  for (const auto &[file, kind] : sources) {
-    std::vector<uint8_t> values;
-    if (group.rank() == 0) {
-      QLORA_ASSIGN_OR_RETURN(values,
-                             readArena(module, point.folder, file, kind));
-    }
+  for (const auto &[file, kind] :
+       {std::pair(trainedFile(module), QLORA_ARENA_TRAINABLE),
+        {kStateFile, QLORA_ARENA_STATE},
+        {kResidualsFile, QLORA_ARENA_RESIDUAL}}) {
+    const ArenaTensors tensors(module, kind, group.size());
+    const bool isMissing =
+        kind == QLORA_ARENA_RESIDUAL && !hasResiduals(point.folder);
     QLORA_RETURN_IF_ERROR(
-        ArenaImage(module, kind).share(values, device, group));
+        isMissing && group.rank() == 0
+            ? tensors.restore(ArenaTensors::zeros(), device, group)
+            : restoreFile(point.folder + "/" + file, tensors, device, group));
   }
-  QLORA_RETURN_IF_ERROR(restoreResiduals(point.folder, module, device, group));
   return fillRounded(module, device);
 }
 

@@ -3,10 +3,14 @@
 // Where a run goes on: --resume-from-checkpoint.
 //
 //   DIR            that checkpoint, or the newest of that output folder
-//   true, latest   the newest of --output-dir whose manifest verifies; a damaged
-//                  one is named and passed over. Without any, training starts
-//                  anew, and says so: a supervisor gives it on the first start
-//                  too
+//   true, latest   the newest of --output-dir whose manifest verifies and which is
+//                  of the folder's run; others are named and passed over.
+//                  Without any checkpoint, training starts from scratch, and says
+//                  so: a supervisor gives it on the first start too
+//
+// A checkpoint in --output-dir is resumed as the run that wrote it, and must be of
+// the run that the folder belongs to. One that is elsewhere begins a run of its
+// own (CheckpointFolder.h).
 //
 // Rank 0 reads checkpoints, from its own disk, and the others get what they need
 // from it.
@@ -25,6 +29,7 @@
 #include "runtime/Device/Device.h"
 #include "runtime/Module/ModuleLoader.h"
 #include "runtime/Ranks/RankGroup.h"
+#include "runtime/Weights/Safetensors.h"
 
 namespace qlora {
 
@@ -35,6 +40,8 @@ struct ResumePoint {
   nlohmann::ordered_json state; ///< Trainer::state()
 
   int64_t step() const { return facts.at("step"); }
+  /// Whether it is one of `output`, under any name.
+  bool isIn(const std::string &output) const;
   /// Of an earlier run on a GPU, to be used as it is; or empty.
   std::string gemmTable;
 };
@@ -49,10 +56,18 @@ StatusOr<std::optional<ResumePoint>>
 findResumePoint(const Options &options, RankGroup &group,
                 std::vector<std::string> &remarks);
 
-/// The newest of `output` alone, in the same way.
-StatusOr<std::optional<ResumePoint>>
-findNewestPoint(const std::string &output, RankGroup &group,
-                std::vector<std::string> &remarks);
+/// A folder, and the id of the run that must have written it.
+struct CheckpointName {
+  std::string folder; ///< empty: there is none
+  std::string run;
+};
+
+/// That checkpoint alone, which only rank 0 names. kNotFound where there is none.
+StatusOr<ResumePoint> findCheckpoint(const CheckpointName &name,
+                                     RankGroup &group);
+
+/// Whether a checkpoint has residuals; one of an earlier version has none.
+bool hasResiduals(const std::string &checkpoint);
 
 /// TRAINABLE, STATE, RESIDUAL and ROUNDED of every rank := the checkpoint's. After
 /// the weights are loaded; all ranks call it. An error names the file, the
@@ -60,9 +75,11 @@ findNewestPoint(const std::string &output, RankGroup &group,
 Status restoreArenas(const ResumePoint &point, const LoadedModule &module,
                      Device &device, RankGroup &group);
 
-/// `checkpoint`'s adapter as the TRAINABLE arena has it, or its image.
-StatusOr<std::vector<uint8_t>> readTrained(const LoadedModule &module,
-                                           const std::string &checkpoint);
+/// The bytes of finalTensors() from a checkpoint, for rank 0 alone. It is compared
+/// with its manifest first.
+StatusOr<NextBytes> readTrained(const LoadedModule &module,
+                                const Options &options,
+                                const CheckpointName &checkpoint);
 
 } // namespace qlora
 

@@ -4,19 +4,23 @@
 
 #include "runtime/Session/RunStart.h"
 
+#include <cstdlib>
+
 #include "runtime/Base/UserFiles.h"
+#include "runtime/Session/CheckpointFolder.h"
 #include "runtime/Watch/Metrics.h"
 
 namespace qlora {
 
+static constexpr const char *kSteps = "gradient_accumulation_steps";
+
 /// The record of a run has the number that it ran with.
 static Status recordAccumulation(int64_t accumulation, Options &options) {
-  if (options.integer("global_batch_size") == 0)
+  if (options.value(kSteps) == accumulation)
     return Status::ok();
-  constexpr const char *kName = "gradient_accumulation_steps";
-  const OptionSetting setting = {findOption(optionTable(), kName),
+  const OptionSetting setting = {findOption(optionTable(), kSteps),
                                  std::to_string(accumulation),
-                                 flagSpelling(kName)};
+                                 flagSpelling(kSteps)};
   return options.applySettings({&setting, 1});
 }
 
@@ -27,16 +31,24 @@ StatusOr<RunStart> RunStart::find(Options &options, RankGroup &group,
                          findResumePoint(options, group, start.remarks));
   const nlohmann::ordered_json before =
       start.resume ? start.resume->facts : nullptr;
+  if (group.rank() == 0) {
+    const bool isOurs =
+        start.resume && start.resume->isIn(options.text("output_dir"));
+    start.run = isOurs ? runIdOf(before) : newRunId();
+  }
+  start.askedAccumulation = options.value(kSteps);
   QLORA_ASSIGN_OR_RETURN(start.accumulation,
-                         accumulationFor(before, options, group.dataRanks()));
+                         accumulationFor(before, options, group.dataRanks(),
+                                         start.remarks));
   QLORA_RETURN_IF_ERROR(recordAccumulation(start.accumulation, options));
   if (!start.resume)
     return start;
-  if (request.threads == 0 && before.at("ranks") == group.size())
+  if (request.threads == 0 && !std::getenv("OMP_NUM_THREADS") &&
+      before.at("ranks") == group.size())
     request.threads = before.at("threads");
   // On another mesh there are other products.
   const std::string &table = start.resume->gemmTable;
-  if (request.gemmTable == DeviceOptions::kMeasureGemms && !table.empty() &&
+  if (!request.isGemmTableGiven && !table.empty() &&
       before.at("options").value("parallel", nlohmann::ordered_json()) ==
           options.value("parallel"))
     request.gemmTable = table;
@@ -45,12 +57,31 @@ StatusOr<RunStart> RunStart::find(Options &options, RankGroup &group,
 
 Status RunStart::compare(const RunFacts &own) {
   QLORA_ASSIGN_OR_RETURN(facts, checkpointFacts(own));
+  facts["options"][kSteps] = askedAccumulation;
+  if (!run.empty())
+    facts["run"] = run;
+  QLORA_ASSIGN_OR_RETURN(
+      facts["adapter"],
+      startFact(own.options, resume ? &resume->facts : nullptr));
   if (!resume)
     return Status::ok();
   const std::string folder = shownPath(resume->folder);
   remarks.push_back(
       fmt::format("goes on from '{}', after step {}", folder, resume->step()));
   return compareFacts(folder, resume->facts, facts, remarks);
+}
+
+Status RunStart::takeFolder(const std::string &output) {
+  const bool isOurs = resume && resume->isIn(output);
+  QLORA_ASSIGN_OR_RETURN(
+      const std::vector<std::string> replaced,
+      qlora::takeFolder(output, run, isOurs ? resume->step() : -1));
+  if (!replaced.empty())
+    remarks.push_back(fmt::format(
+        "this run replaces {} in '{}', kept as {}.replaced until checkpoints are "
+        "replaced again",
+        fmt::join(replaced, ", "), shownPath(output), replaced.front()));
+  return Status::ok();
 }
 
 StatusOr<std::string> RunStart::history() const {

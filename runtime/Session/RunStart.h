@@ -21,17 +21,22 @@ namespace qlora {
 struct RunStart {
   std::optional<ResumePoint> resume; ///< none: anew
   int64_t accumulation = 1; ///< micro-batches of a step, on each rank
+  nlohmann::ordered_json askedAccumulation; ///< what the options said
+  std::string run; ///< its id (CheckpointFolder.h); rank 0's
   nlohmann::ordered_json facts; ///< of this run's checkpoints
   std::vector<std::string> remarks; ///< for the user; rank 0's
 
   /// Before the device is opened: threads, and the algorithms of a GPU's
-  /// products, become the checkpoint's in `request` where it does not say, and
-  /// what a global batch size comes to is said in `options`. All ranks call it.
+  /// matmuls, become the checkpoint's in `request` if it does not say, and
+  /// gradient accumulation that follows from a global batch size or from the
+  /// checkpoint is set in `options`. All ranks call it.
   static StatusOr<RunStart> find(Options &options, RankGroup &group,
                                  SessionRequest &request);
   /// Once the data are open: whether this run can go on with that checkpoint.
   Status compare(const RunFacts &own);
   int64_t stepsDone() const { return resume ? resume->step() : 0; }
+  /// Makes the output folder this run's. Rank 0's, before its first file.
+  Status takeFolder(const std::string &output);
   /// What metrics.jsonl begins with.
   StatusOr<std::string> history() const;
 };

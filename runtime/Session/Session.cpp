@@ -17,8 +17,9 @@
 #include "runtime/Predict/MemoryPlan.h"
 #include "runtime/Predict/TouchedMemory.h"
 #include "runtime/Session/Adapter.h"
-#include "runtime/Session/ArenaImage.h"
+#include "runtime/Session/ArenaTensors.h"
 #include "runtime/Session/Checkpoint.h"
+#include "runtime/Session/CheckpointFolder.h"
 #include "runtime/Session/Dump.h"
 #include "runtime/Session/Evaluation.h"
 #include "runtime/Session/GradientTree.h"
@@ -26,7 +27,6 @@
 #include "runtime/Session/ModelCard.h"
 #include "runtime/Session/OutputFolder.h"
 #include "runtime/Session/ProgramChoice.h"
-#include "runtime/Session/RankResiduals.h"
 #include "runtime/Session/RankSpeeds.h"
 #include "runtime/Session/RunStart.h"
 #include "runtime/Session/RunSummary.h"
@@ -129,6 +129,7 @@ Status Session::createOutput() {
 
 /// What of this run's settings is kept beside its adapter.
 Status Session::writeRecord() {
+  QLORA_RETURN_IF_ERROR(start.takeFolder(outputFolder));
   QLORA_RETURN_IF_ERROR(replaceWholeFile(
       outputFolder + "/" + kSettingsFile, options.resolvedYaml()));
   if (const std::string table = device->gemmTable(); !table.empty())
@@ -173,8 +174,7 @@ Status Session::announce(const Run &run) {
 std::string Session::verbosePlan(const Run &run) const {
   std::string plan = planText(module, *device, group.size());
   plan += kernelsText(module, *device);
-  if (run.memory.predictedPeak() > 0)
-    plan += run.memory.residentText();
+  plan += run.memory.residentText();
   if (weights.base && !weights.base->mappedFile().empty())
     plan += fmt::format("  frozen base mapped from '{}'\n",
                         weights.base->mappedFile());
@@ -301,26 +301,25 @@ uint64_t Session::untouchedBytes() const {
 }
 
 Status Session::finish(const Run &run, const TrainingResult &result) {
-  // Of all ranks, where they hold pieces of it.
-  QLORA_ASSIGN_OR_RETURN(
-      std::vector<uint8_t> copy,
-      ArenaImage(module, QLORA_ARENA_TRAINABLE).gather(*device, group));
+  const ArenaTensors tensors = finalTensors(module, options);
+  ArenaReader reader(tensors, *device, group);
   if (!metrics)
-    return Status::ok();
-  std::span<const uint8_t> trained = copy;
-  if (copy.empty()) {
-    QLORA_ASSIGN_OR_RETURN(trained, trainedBytes(module, *device, copy));
-  }
+    return reader.finish();
+  NextBytes trained = [&](std::span<uint8_t> out) { return reader.read(out); };
   if (result.takesBest(options)) {
-    auto best = readTrained(module, checkpointFolder(run, result.bestStep));
+    auto best = readTrained(
+        module, options,
+        {checkpointFolder(outputFolder, result.bestStep), start.run});
     if (best.isOk())
-      trained = copy = std::move(*best);
+      trained = std::move(*best);
     else // hours of training are not lost for it
       metrics->warn(fmt::format("the adapter of the best evaluation cannot be "
                                 "read, and the last one is written: {}",
                                 best.status().message()));
   }
-  QLORA_RETURN_IF_ERROR(adapter->write(trained, weights.factors));
+  const Status written = adapter->write(trained, weights.factors);
+  QLORA_RETURN_IF_ERROR(reader.finish());
+  QLORA_RETURN_IF_ERROR(written);
   std::string text = "\n";
   if (request.verbose)
     text += run.memory.measuredText() + "\n";
@@ -346,7 +345,7 @@ StatusOr<int> Session::work(const Run &run, Dump *dump) {
     return 0;
   std::optional<CheckpointWriter> writer;
   if (metrics)
-    writer.emplace(run, start.facts);
+    writer.emplace(run, start.facts, start.resume ? &*start.resume : nullptr);
   QLORA_ASSIGN_OR_RETURN(
       TrainingResult result,
       train(run, {dump, writer ? &*writer : nullptr,
@@ -422,7 +421,8 @@ StatusOr<int> Session::run() {
                 outputFolder,
                 stepShape(),
                 totalSteps(),
-                {module, *device, ownBytes(), untouchedBytes()}};
+                {module, *device, ownBytes(), untouchedBytes(),
+                 trainData ? streamBufferBytes(module, group.size()) : 0}};
   QLORA_RETURN_IF_ERROR(announce(run));
   QLORA_ASSIGN_OR_RETURN(std::optional<Dump> dump, Dump::open(request.dumpFile, run));
   QLORA_ASSIGN_OR_RETURN(const int code, work(run, dump ? &*dump : nullptr));

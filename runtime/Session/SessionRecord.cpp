@@ -51,7 +51,9 @@ static ordered_json planOf(const Run &run) {
     arenas[std::string(arenaTitle(use.kind))] = use.plannedBytes;
   ordered_json plan = {{"arenas", std::move(arenas)},
                        {"planned_bytes", run.memory.planned()},
-                       {"planned_host_bytes", run.memory.plannedOnHost()}};
+                       {"planned_host_bytes", run.memory.plannedOnHost()},
+                       {"checkpoint_buffer_bytes",
+                        run.memory.checkpointBuffer()}};
   if (const uint64_t peak = run.memory.predictedPeak())
     plan["predicted_peak_memory_bytes"] = peak;
   return plan;

@@ -51,6 +51,7 @@ struct SessionRequest {
   const SweepPart *sweep = nullptr; ///< or null: a run of its own
   /// Of which each rank takes one (ProgramChoice.h); empty: modulePath is it.
   std::vector<std::string> programs = {};
+  bool isGemmTableGiven = false; ///< else a checkpoint's table may be used
 };
 
 /// A module and the options that hold for it.

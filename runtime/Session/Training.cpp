@@ -122,24 +122,21 @@ Status Trainer::submitStep(int64_t step) {
   return Status::ok();
 }
 
-/// The newest checkpoint's weights and moments, under the step that is reached.
+/// Restores weights and moments of this run's newest checkpoint, and keeps the step
+/// that is reached.
 Status Trainer::rewind(int64_t step) {
-  if (tools.writer)
-    tools.writer->finish();
-  std::vector<std::string> remarks;
-  QLORA_ASSIGN_OR_RETURN(const auto point,
-                         findNewestPoint(run.outputFolder, run.group, remarks));
-  if (!point)
-    return Status::error(StatusCode::kNotFound,
-                         "there is no checkpoint to go back to");
+  const CheckpointName name =
+      tools.writer ? tools.writer->newest() : CheckpointName();
+  QLORA_ASSIGN_OR_RETURN(const ResumePoint point,
+                         findCheckpoint(name, run.group));
   QLORA_RETURN_IF_ERROR(
-      restoreArenas(*point, run.module, run.device, run.group));
-  submitter.updates = point->state.at("updates");
+      restoreArenas(point, run.module, run.device, run.group));
+  submitter.updates = point.state.at("updates");
   QLORA_RETURN_IF_ERROR(switchTo(QLORA_ENTRY_CONTINUE));
   if (run.metrics)
     run.metrics->warn(fmt::format("went back to the weights of '{}', and goes "
                                   "on after step {}",
-                                  shownPath(point->folder), step + 1));
+                                  shownPath(point.folder), step + 1));
   return Status::ok();
 }
 
@@ -234,12 +231,9 @@ Status Trainer::save(int64_t done) {
   requests.save = false;
   result.savedStep = done;
   const Clock::time_point start = Clock::now();
-  QLORA_ASSIGN_OR_RETURN(
-      const GatheredArenas gathered,
-      GatheredArenas::of(run.module, run.device, run.group));
   if (!tools.writer)
-    return Status::ok();
-  QLORA_RETURN_IF_ERROR(tools.writer->save(done, state(), gathered, best));
+    return CheckpointWriter::send(run);
+  QLORA_RETURN_IF_ERROR(tools.writer->save(done, state(), best));
   result.saveSeconds +=
       std::chrono::duration<double>(Clock::now() - start).count();
   return Status::ok();

@@ -276,17 +276,4 @@ Status fillRounded(const LoadedModule &module, Device &device) {
   return Status::ok();
 }
 
-StatusOr<std::span<const uint8_t>> trainedBytes(const LoadedModule &module,
-                                                Device &device,
-                                                std::vector<uint8_t> &copy) {
-  const auto arena = module.arena(QLORA_ARENA_TRAINABLE);
-  if (!arena)
-    return std::span<const uint8_t>();
-  if (device.hasHostArenas())
-    return std::span<const uint8_t>(device.hostArena(*arena));
-  copy.resize(module.arenaBytes(QLORA_ARENA_TRAINABLE));
-  QLORA_RETURN_IF_ERROR(device.read(*arena, 0, copy));
-  return std::span<const uint8_t>(copy);
-}
-
 } // namespace qlora

@@ -98,11 +98,6 @@ Status fillStates(const LoadedModule &module, uint64_t seed, Device &device);
 /// host has written the latter.
 Status fillRounded(const LoadedModule &module, Device &device);
 
-/// The TRAINABLE arena as it is now: itself, or else read into `copy`.
-StatusOr<std::span<const uint8_t>> trainedBytes(const LoadedModule &module,
-                                                Device &device,
-                                                std::vector<uint8_t> &copy);
-
 } // namespace qlora
 
 #endif // QLORA_RUNTIME_WEIGHTS_PARAMETERS_H

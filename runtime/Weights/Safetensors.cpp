@@ -118,16 +118,20 @@ layOut(const std::vector<SafetensorsItem> &items) {
   return tensors;
 }
 
+void sortAsInFile(std::vector<SafetensorsItem> &items) {
+  std::ranges::sort(items, [](const SafetensorsItem &a,
+                              const SafetensorsItem &b) {
+    return a.dtype != b.dtype ? a.dtype > b.dtype : a.name < b.name;
+  });
+}
+
 /// The length of the header, and the header, as they start the file of
 /// `items`, which are sorted as they follow. What we write, we must be able to
 /// read.
 static StatusOr<std::string>
 startOfFile(std::vector<SafetensorsItem> &items,
             const std::map<std::string, std::string> &metadata) {
-  std::sort(items.begin(), items.end(),
-            [](const SafetensorsItem &a, const SafetensorsItem &b) {
-              return a.dtype != b.dtype ? a.dtype > b.dtype : a.name < b.name;
-            });
+  sortAsInFile(items);
   const std::vector<SafetensorsTensor> tensors = layOut(items);
   const std::string header = formatSafetensorsHeader(tensors, metadata);
   const uint64_t dataBytes = tensors.empty() ? 0 : tensors.back().end;
@@ -150,56 +154,93 @@ safetensorsBytes(std::vector<SafetensorsItem> items,
   return bytes;
 }
 
-/// A window at a time, through what waits to be written.
-static Status writeRounded(AtomicFile &file, const SafetensorsItem &item,
-                           std::string &waiting) {
-  constexpr uint64_t kWindow = uint64_t{1} << 18; // elements
-  const uint64_t elements = item.bytes.size() / 4;
-  const uint64_t size = safetensorsDtypeBits(item.dtype) / 8;
-  for (uint64_t done = 0; done < elements;) {
-    const uint64_t count = std::min(kWindow, elements - done);
-    const size_t start = waiting.size();
-    waiting.resize(start + count * size);
-    item.round(item.bytes.data() + 4 * done,
-               reinterpret_cast<uint8_t *>(waiting.data() + start),
-               static_cast<int64_t>(count));
-    done += count;
-    if (waiting.size() < kWindow)
-      continue;
+namespace {
+/// Tensors on their way into a file. Adapters have hundreds of small ones: they
+/// are written together.
+class TensorWriter {
+public:
+  TensorWriter(AtomicFile &file, const NextBytes &next, std::string start)
+      : file(file), next(next), waiting(std::move(start)) {}
+
+  Status add(const SafetensorsItem &item) {
+    if (item.round)
+      return addRounded(item);
+    for (size_t part = 0; part < item.parts; ++part) {
+      QLORA_RETURN_IF_ERROR(addNext(item.bytes.size() / item.parts));
+      const size_t beside = item.beside.size() / item.parts;
+      QLORA_RETURN_IF_ERROR(addHeld(item.beside.subspan(beside * part, beside)));
+    }
+    return Status::ok();
+  }
+  Status flush() {
     QLORA_RETURN_IF_ERROR(file.write(waiting));
     waiting.clear();
+    return Status::ok();
   }
-  return Status::ok();
-}
+
+private:
+  static constexpr size_t kTogether = size_t{1} << 18;
+
+  /// Room for at least one byte and at most `bytes` more of what waits.
+  StatusOr<std::span<uint8_t>> room(uint64_t bytes) {
+    if (waiting.size() >= kTogether)
+      QLORA_RETURN_IF_ERROR(flush());
+    const size_t start = waiting.size();
+    waiting.resize(start + std::min<uint64_t>(bytes, kTogether - start));
+    return std::span(reinterpret_cast<uint8_t *>(waiting.data()), waiting.size())
+        .subspan(start);
+  }
+  Status addNext(uint64_t bytes) {
+    while (bytes > 0) {
+      QLORA_ASSIGN_OR_RETURN(const std::span<uint8_t> out, room(bytes));
+      QLORA_RETURN_IF_ERROR(next(out));
+      bytes -= out.size();
+    }
+    return Status::ok();
+  }
+  Status addHeld(std::span<const uint8_t> bytes) {
+    while (!bytes.empty()) {
+      QLORA_ASSIGN_OR_RETURN(const std::span<uint8_t> out, room(bytes.size()));
+      std::ranges::copy(bytes.first(out.size()), out.begin());
+      bytes = bytes.subspan(out.size());
+    }
+    return Status::ok();
+  }
+  Status addRounded(const SafetensorsItem &item) {
+    constexpr uint64_t kWindow = kTogether; // elements
+    const uint64_t elements = item.bytes.size() / 4;
+    const uint64_t size = safetensorsDtypeBits(item.dtype) / 8;
+    for (uint64_t done = 0; done < elements;) {
+      const uint64_t count = std::min(kWindow, elements - done);
+      exact.resize(4 * count);
+      QLORA_RETURN_IF_ERROR(next(exact));
+      const size_t start = waiting.size();
+      waiting.resize(start + count * size);
+      item.round(exact.data(),
+                 reinterpret_cast<uint8_t *>(waiting.data() + start),
+                 static_cast<int64_t>(count));
+      done += count;
+      if (waiting.size() >= kTogether)
+        QLORA_RETURN_IF_ERROR(flush());
+    }
+    return Status::ok();
+  }
+
+  AtomicFile &file;
+  const NextBytes &next;
+  std::string waiting;
+  std::vector<uint8_t> exact; ///< f32 that is being rounded
+};
+} // namespace
 
 Status writeSafetensors(AtomicFile file, std::vector<SafetensorsItem> items,
                         const std::map<std::string, std::string> &metadata,
-                        AtomicFile::Flush flush) {
-  // Adapters have hundreds of small tensors: they are written together.
-  constexpr size_t kTogether = size_t{1} << 18;
-  QLORA_ASSIGN_OR_RETURN(std::string waiting, startOfFile(items, metadata));
-  const auto put = [&](std::span<const uint8_t> part) {
-    const std::string_view bytes(reinterpret_cast<const char *>(part.data()),
-                                 part.size());
-    if (waiting.size() + bytes.size() <= kTogether)
-      return waiting += bytes, Status::ok();
-    QLORA_RETURN_IF_ERROR(file.write(waiting));
-    waiting.clear();
-    if (bytes.size() > kTogether)
-      return file.write(bytes);
-    return waiting = bytes, Status::ok();
-  };
-  for (const SafetensorsItem &item : items) {
-    if (item.round) {
-      QLORA_RETURN_IF_ERROR(writeRounded(file, item, waiting));
-      continue;
-    }
-    for (size_t part = 0; part < item.parts; ++part)
-      for (std::span<const uint8_t> half : {item.bytes, item.beside})
-        QLORA_RETURN_IF_ERROR(put(half.subspan(
-            half.size() / item.parts * part, half.size() / item.parts)));
-  }
-  QLORA_RETURN_IF_ERROR(file.write(waiting));
+                        const NextBytes &next, AtomicFile::Flush flush) {
+  QLORA_ASSIGN_OR_RETURN(std::string start, startOfFile(items, metadata));
+  TensorWriter writer(file, next, std::move(start));
+  for (const SafetensorsItem &item : items)
+    QLORA_RETURN_IF_ERROR(writer.add(item));
+  QLORA_RETURN_IF_ERROR(writer.flush());
   return file.commit(flush);
 }
 
@@ -207,7 +248,23 @@ Status writeSafetensors(const std::string &path,
                         std::vector<SafetensorsItem> items,
                         const std::map<std::string, std::string> &metadata) {
   QLORA_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::create(path));
-  return writeSafetensors(std::move(file), std::move(items), metadata);
+  sortAsInFile(items);
+  auto item = items.begin();
+  size_t given = 0; // of that item
+  const NextBytes next = [&](std::span<uint8_t> out) {
+    while (!out.empty()) {
+      for (; given == item->bytes.size(); ++item)
+        given = 0;
+      const auto part =
+          item->bytes.subspan(given, std::min(out.size(),
+                                              item->bytes.size() - given));
+      std::ranges::copy(part, out.begin());
+      given += part.size();
+      out = out.subspan(part.size());
+    }
+    return Status::ok();
+  };
+  return writeSafetensors(std::move(file), items, metadata, next);
 }
 
 } // namespace qlora

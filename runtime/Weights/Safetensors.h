@@ -16,6 +16,7 @@
 #define QLORA_RUNTIME_WEIGHTS_SAFETENSORS_H
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -132,11 +133,12 @@ private:
 /// Writes `count` numbers of f32 as those of another type.
 using Rounding = void (*)(const uint8_t *from, uint8_t *to, int64_t count);
 
-/// A tensor to write; the bytes must stay alive during writeSafetensors. They
-/// are of `dtype`, or with `round` of f32 that is rounded to it on the way.
-/// Where `beside` is not empty, there are `parts` of both, and each of `bytes` is
-/// followed by one of it: with one part below each other, with as many as rows
-/// beside each other.
+/// A tensor to write. The bytes of a file are of `dtype`; with `round` the given
+/// ones are f32 that is rounded to it on the way. Where `beside` is not empty,
+/// there are `parts` of both, and each of `bytes` is followed by one of it: with
+/// one part below each other, with as many as rows beside each other. Both must
+/// stay alive while the file is written; of `bytes` only the size counts where
+/// they come from a NextBytes.
 struct SafetensorsItem {
   std::string name;
   SafetensorsDtype dtype = SafetensorsDtype::kF32;
@@ -152,15 +154,26 @@ struct SafetensorsItem {
   }
 };
 
-/// Writes a file with the reference implementation's bytes: tensors by dtype
-/// (widest alignment first), then name; header padded to a multiple of 8.
+/// Puts tensors into the order of a file, the reference implementation's: by
+/// dtype (widest alignment first), then name.
+void sortAsInFile(std::vector<SafetensorsItem> &tensors);
+
+/// Fills `out` with the next of the given bytes of all tensors, in the order of
+/// the file. It is called until it has given all of them, or an error.
+using NextBytes = std::function<Status(std::span<uint8_t> out)>;
+
+/// Writes a file with the reference implementation's bytes: tensors in its
+/// order, the header padded to a multiple of 8. What it keeps of the tensors in
+/// memory at a time is kSafetensorsWaiting bytes.
+Status writeSafetensors(AtomicFile file, std::vector<SafetensorsItem> tensors,
+                        const std::map<std::string, std::string> &metadata,
+                        const NextBytes &next,
+                        AtomicFile::Flush flush = AtomicFile::Flush::kYes);
+inline constexpr uint64_t kSafetensorsWaiting = uint64_t{2} << 20;
+/// The same of tensors whose `bytes` are there.
 Status writeSafetensors(const std::string &path,
                         std::vector<SafetensorsItem> tensors,
                         const std::map<std::string, std::string> &metadata);
-/// The same into a file that has been made, and perhaps reserved.
-Status writeSafetensors(AtomicFile file, std::vector<SafetensorsItem> tensors,
-                        const std::map<std::string, std::string> &metadata,
-                        AtomicFile::Flush flush = AtomicFile::Flush::kYes);
 
 /// The bytes of that file; tensors need no data for it.
 StatusOr<uint64_t>

@@ -8,6 +8,7 @@
  *   FAULT_KIND    kill; short (a write of half the bytes, then of all); ENOSPC,
  *                 EIO, EROFS: this call; full: ENOSPC in this one and all later
  *                 calls that need space
+ *   FAULT_NO_EXCHANGE  set: no two folders change places, as on NFS and FUSE
  *   FAULT_COUNT   file: the number of calls is written there at the end
  */
 
@@ -128,6 +129,10 @@ int rename(const char *from, const char *to) {
 int renameat2(int a, const char *from, int b, const char *to,
               unsigned int flags) {
   FAIL_IF(is_below(to), 0);
+  if (flags && getenv("FAULT_NO_EXCHANGE")) {
+    errno = EINVAL;
+    return -1;
+  }
   return REAL(renameat2)(a, from, b, to, flags);
 }
 int unlinkat(int folder, const char *path, int flags) {

@@ -11,6 +11,9 @@ was not: the same bytes of adapter and moments, the same metrics but for times.
            again until it ends, on one and on two ranks
   calls    killed at a call that changes the output folder: every --every-th
            call of the run. Whatever is named checkpoint-N is whole
+  replaced a run in the folder of another one, killed at such a call on a file
+           system that cannot exchange folders: what resumes is the new run, or
+           the other one as long as the folder is still its own
   faults   ENOSPC, EIO, EROFS and short writes at those calls, and a disk that is
            full from there on: one clear line, and the run goes on or ends whole
   flips    a byte of a checkpoint changed: always found, and the checkpoint before
@@ -108,6 +111,44 @@ def calls(runs, arguments):
         check("passed over" not in done.stderr, done.stderr)
         tried += 1
     print(f"calls     killed at {tried} of {total} calls")
+
+
+def run_of(folder):
+    with open(os.path.join(folder, ".run")) as file:
+        return file.read()
+
+
+def replaced(runs, arguments):
+    chance = random.Random(arguments.seed)
+    shim, total = count_calls(runs)
+    earlier = runs.folder("earlier")
+    runs.run(earlier, "--learning-rate", "1e-3")
+    ours = tried = 0
+    for number in numbers(total, arguments.every, chance):
+        folder = runs.folder("replaced")
+        shutil.copytree(earlier, folder)
+        runs.run(folder, "--overwrite-output-dir", expect=None, environment={
+            "LD_PRELOAD": shim, "FAULT_FOLDER": folder, "FAULT_KIND": "kill",
+            "FAULT_AT": str(number), "FAULT_NO_EXCHANGE": "1"})
+        tried += 1
+        if run_of(folder) == run_of(earlier):
+            check(steps_of(folder) == steps_of(earlier), number,
+                  steps_of(folder))
+            continue
+        for step in steps_of(folder):
+            verify(os.path.join(folder, f"checkpoint-{step}"))
+        done = runs.run(folder, "--resume-from-checkpoint", "true",
+                        expect=None, environment={"FAULT_NO_EXCHANGE": "1",
+                                                  "LD_PRELOAD": shim})
+        if done.returncode:  # only the other run's adapter is there
+            check(not steps_of(folder) and "holds an adapter" in done.stderr,
+                  number, done.stderr)
+            continue
+        runs.compare(folder)
+        ours += 1
+    check(ours > 0, "no call comes after the first of the new run")
+    print(f"replaced  killed at {tried} of {total} calls, of which {ours} leave "
+          "the new run")
 
 
 def faults(runs, arguments):
@@ -248,7 +289,7 @@ def signals(runs, arguments):
     print("signals   as they should")
 
 
-PARTS = (kills, calls, faults, flips, signals)
+PARTS = (kills, calls, replaced, faults, flips, signals)
 
 
 def main():

@@ -11,6 +11,8 @@
   memory    a rank plans a quarter of what is divided, and of others' pieces a
             layer and a weight; what it holds at most is what was planned and
             what a rank with the whole base has beside its plan
+  saved     the rank that writes checkpoints of full fine-tuning in pieces, and
+            the model at the end, holds no more than was planned
   kept      a second start maps the pieces of every rank and trains the same
   resumed   a run that was stopped goes on to the same bytes
   updates   ranks that divide the updates leave the bytes of those that do not,
@@ -158,6 +160,23 @@ def memory(runs):
           f"{planned / 2**20:.1f}")
 
 
+def saved(runs):
+    """Trainable parameters and states are 348 MB, of which a rank has a quarter."""
+    module, _ = runs.compile(
+        "full", "--finetuning-type", "full", "--load-in-4bit", "false",
+        "--parallel", "fsdp=4")
+    _, text = runs.train(module, RANKS, "saved", "--save-steps", "2")
+    planned, _ = peak(text)
+    measured = re.search(r"peak of the process +([0-9.]+) MiB +([0-9.]+) MiB",
+                         text)
+    held = float(measured[2]) * 2**20
+    # A reduce-scatter of CPU ranks copies the gradient, at most the embedding's.
+    copied = 4 * MODEL["vocab_size"] * MODEL["hidden_size"]
+    assert held < planned + copied + SLACK, (held, planned, text)
+    assert re.search(r"checkpoint buffer +10.0 MiB", text), text
+    print(f"  rank 0 held {held / 2**20:.1f} MiB of {planned / 2**20:.1f} planned")
+
+
 def kept(runs):
     module, _ = runs.compile("fsdp=4", "--parallel", "fsdp=4")
     bases = f"{runs.work}/bases"
@@ -268,7 +287,7 @@ def main():
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
     tests = {test.__name__: test for test in
-             (layouts, memory, kept, resumed, updates, refused, killed)}
+             (layouts, memory, saved, kept, resumed, updates, refused, killed)}
     with tempfile.TemporaryDirectory() as work:
         runs = Runs(os.path.abspath(options.tools), work)
         for name in options.names or tests:

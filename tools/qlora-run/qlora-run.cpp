@@ -346,6 +346,8 @@ static int runTool(int argc, char **argv) {
                           tool.text("device_profile")},
                          tool.boolean("verbose"),
                          static_cast<int>(tool.integer("threads"))};
+  request.isGemmTableGiven =
+      tool.source("gemm_table") != Options::Source::kDefault;
   if (tool.boolean("force_single_gpu")) // whatever a configuration says
     request.settings.push_back({findOption(optionTable(), "parallel"), "none",
                                 "--force-single-gpu"});

@@ -65,7 +65,11 @@ protected:
   LoadedModule module =
       std::move(LoadedModule::open(QLORA_UNIGRAM_MODULE)).value();
   Options options;
-  std::vector<uint8_t> trained = std::vector<uint8_t>(128, 0);
+  uint8_t value = 0;
+  const NextBytes trained = [this](std::span<uint8_t> out) {
+    std::ranges::fill(out, value);
+    return Status::ok();
+  };
   fs::path folder;
 };
 
@@ -212,7 +216,7 @@ TEST_F(Adapter, AFullDiskLeavesTheEarlierAdapter) {
     signal(SIGXFSZ, SIG_IGN);
     rlimit limit = {100, 100};
     setrlimit(RLIMIT_FSIZE, &limit);
-    trained.assign(128, 1);
+    value = 1;
     _exit(write().isOk() ? 1 : 0);
   }
   int status = -1;
@@ -235,7 +239,7 @@ TEST_F(Adapter, IsWrittenIntoTheSpaceThatWasReserved) {
         stat(entry.path().c_str(), &before);
     ASSERT_NE(before.st_ino, 0u);
     EXPECT_FALSE(fs::exists(folder / "out" / weights));
-    trained.assign(128, 1);
+    value = 1;
     // No other file may be written by now.
     fs::remove_all(folder / "model");
     ASSERT_TRUE(prepared->write(trained).isOk());
@@ -280,7 +284,7 @@ TEST_F(Adapter, StaysWholeWhereItCannotBePutInPlace) {
   ASSERT_TRUE(write().isOk());
   const std::string untrained =
       bytesOf(folder / "out/adapter_model.safetensors");
-  trained.assign(128, 1);
+  value = 1;
   const fs::path out = folder / "out", staging = out / ".staging";
   // The first file that is renamed, and the last; and a new start after both.
   for (const char *name : {"adapter_config.json", "tokenizer.json"})

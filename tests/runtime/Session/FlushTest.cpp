@@ -135,7 +135,10 @@ TEST(Flush, AnAdapter) {
       findOption(optionTable(), "model_name_or_path"), folder.path("model"),
       "--model-name-or-path"};
   ASSERT_TRUE(options.applySettings({&setting, 1}).isOk());
-  const std::vector<uint8_t> trained(128, 1);
+  const NextBytes trained = [](std::span<uint8_t> out) {
+    std::ranges::fill(out, uint8_t{1});
+    return Status::ok();
+  };
   const auto write = [&] {
     auto adapter =
         PreparedAdapter::prepare(module, options, folder.path("out"));

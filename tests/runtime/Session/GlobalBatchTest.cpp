@@ -6,6 +6,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <filesystem>
+
 #include "tests/runtime/Session/SessionFixture.h"
 
 using namespace qlora;
@@ -54,4 +57,84 @@ TEST_F(GlobalBatch, AResumedRunKeepsTheRowsOfItsSteps) {
   ProcessOutput same = run(more);
   EXPECT_EQ(same.exitCode, 0) << same.errors;
   EXPECT_THAT(same.out, HasSubstr("2 rows x 2 ranks x 2 accumulated = 8 rows"));
+}
+
+/// What a resumed run says to these flags, after steps of 4 rows: 2 x 2.
+class ResumedRows : public SessionFixture {
+protected:
+  void SetUp() override {
+    SessionFixture::SetUp();
+    train("out", {"--max-steps", "2", "--save-steps", "1",
+                  "--gradient-accumulation-steps", "2"});
+  }
+  ProcessOutput resume(std::vector<std::string> flags) {
+    flags.insert(flags.end(),
+                 {"--train-file", at("tokens.safetensors"), "--output-dir",
+                  at("out"), "--lr", "0.05", "--max-steps", "3",
+                  "--resume-from-checkpoint", at("out/checkpoint-2")});
+    return run(std::move(flags));
+  }
+};
+
+TEST_F(ResumedRows, AreRefusedIfOthersAreGiven) {
+  for (const char *steps : {"4", "1"}) {
+    const ProcessOutput output =
+        resume({"--gradient-accumulation-steps", steps});
+    EXPECT_EQ(output.exitCode, 1) << output.errors;
+    EXPECT_THAT(output.errors,
+                HasSubstr(fmt::format("the checkpoint's steps have 4 rows, and "
+                                      "--gradient-accumulation-steps {0} makes "
+                                      "2 rows x 1 rank x {0} accumulated",
+                                      steps)));
+    EXPECT_THAT(output.errors, HasSubstr("Fix: leave it out"));
+    EXPECT_FALSE(std::filesystem::exists(at("out/checkpoint-3")));
+  }
+}
+
+TEST_F(ResumedRows, FollowFromTheCheckpointIfNoneAreGiven) {
+  const ProcessOutput output = resume({});
+  EXPECT_EQ(output.exitCode, 0) << output.errors;
+  EXPECT_THAT(output.out, HasSubstr("2 rows x 1 rank x 2 accumulated"));
+  EXPECT_THAT(contents(at("out/config.resolved.yaml")),
+              HasSubstr("gradient_accumulation_steps: 2\n"));
+}
+
+TEST_F(ResumedRows, AreSharedByOtherRanksWithTheSameOptions) {
+  const std::vector<std::string> same = {"--gradient-accumulation-steps", "2"};
+  std::vector<std::string> two = same;
+  two.insert(two.end(), {"--gpus", "2"});
+  ProcessOutput output = resume(two);
+  EXPECT_EQ(output.exitCode, 0) << output.errors;
+  EXPECT_THAT(output.out, HasSubstr("2 rows x 2 ranks x 1 accumulated"));
+  EXPECT_THAT(output.errors, HasSubstr("--gradient-accumulation-steps is 1 in "
+                                       "place of 2, so that a step keeps its 4 "
+                                       "rows on 2 ranks"));
+  output = resume(same);
+  EXPECT_EQ(output.exitCode, 0) << output.errors;
+  EXPECT_THAT(output.out, HasSubstr("2 rows x 1 rank x 2 accumulated"));
+}
+
+TEST_F(ResumedRows, ComeFromTheAdapterThatTheTrainingBeganWith) {
+  train("start", {"--max-steps", "1", "--lr", "0.5"});
+  const ProcessOutput output = resume({"--adapter-name-or-path", at("start")});
+  EXPECT_EQ(output.exitCode, 1) << output.errors;
+  EXPECT_THAT(output.errors,
+              HasSubstr("the checkpoint began with no adapter, and "
+                        "--adapter-name-or-path '"));
+  const std::vector<std::string> flags = {"--adapter-name-or-path", at("start"),
+                                          "--max-steps", "2"};
+  train("on", flags);
+  std::vector<std::string> again = flags;
+  again.insert(again.end(), {"--resume-from-checkpoint", "latest"});
+  train("on", again);
+  std::filesystem::remove_all(at("start"));
+  train("on", again); // the checkpoint has what became of it
+}
+
+TEST_F(ResumedRows, AreComputedByTheThreadsOfTheEnvironment) {
+  setenv("OMP_NUM_THREADS", "3", 1);
+  const ProcessOutput output = resume({});
+  unsetenv("OMP_NUM_THREADS");
+  EXPECT_EQ(output.exitCode, 0) << output.errors;
+  EXPECT_THAT(output.errors, HasSubstr("another number of threads"));
 }

@@ -6,7 +6,7 @@
 
 #include "runtime/Device/Collectives.h"
 #include "runtime/Kernels/Cuda/CudaCard.h"
-#include "runtime/Module/ModuleLoader.h"
+#include "runtime/Session/SharedGpus.h"
 
 namespace qlora {
 
@@ -29,8 +29,16 @@ static StatusOr<uint64_t> freeOnCard(int ordinal) {
   return memory.free;
 }
 
+uint64_t plannedOnGpu(const LoadedModule &module) {
+  uint64_t bytes = 0;
+  for (const qlora_arena &arena : module.arenas())
+    bytes += isOnHost(arena) ? 0 : arena.bytes;
+  return bytes;
+}
+
 StatusOr<std::string> chooseProgram(const std::vector<std::string> &programs,
-                                    const RankEnvironment &env) {
+                                    const RankEnvironment &env,
+                                    int ranksPerGpu) {
   if (programs.size() == 1)
     return programs[0];
   std::vector<uint64_t> planned;
@@ -43,13 +51,12 @@ StatusOr<std::string> chooseProgram(const std::vector<std::string> &programs,
                              programs[0], programs[1], program);
     QLORA_RETURN_IF_ERROR(checkMesh(module, env.worldSize));
     module.chooseRank(env.rank, env.worldSize);
-    uint64_t bytes = 0;
-    for (const qlora_arena &arena : module.arenas())
-      bytes += isOnHost(arena) ? 0 : arena.bytes;
-    planned.push_back(bytes);
+    planned.push_back(plannedOnGpu(module));
   }
-  QLORA_ASSIGN_OR_RETURN(const uint64_t free, freeOnCard(env.localRank));
-  return programs[largestThatFits(planned, free)];
+  QLORA_ASSIGN_OR_RETURN(const uint64_t free,
+                         freeOnCard(gpuOf(env, ranksPerGpu)));
+  return programs[largestThatFits(planned,
+                                  free / static_cast<uint64_t>(ranksPerGpu))];
 }
 
 } // namespace qlora

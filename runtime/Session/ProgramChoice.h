@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "runtime/Base/Status.h"
+#include "runtime/Module/ModuleLoader.h"
 #include "runtime/Ranks/RankEnvironment.h"
 
 namespace qlora {
@@ -28,10 +29,14 @@ namespace qlora {
 /// smallest, for whose plan the device then says what is missing.
 size_t largestThatFits(std::span<const uint64_t> planned, uint64_t free);
 
-/// One of `programs`, for this rank's card. More than one are refused for CPUs,
-/// whose ranks have one memory.
+/// Bytes of a GPU's memory that this rank's plan needs.
+uint64_t plannedOnGpu(const LoadedModule &module);
+
+/// One of `programs`, for this rank's card, or for its part of one that ranks
+/// share. More than one are refused for CPUs, whose ranks have one memory.
 StatusOr<std::string> chooseProgram(const std::vector<std::string> &programs,
-                                    const RankEnvironment &env);
+                                    const RankEnvironment &env,
+                                    int ranksPerGpu);
 
 } // namespace qlora
 

@@ -44,6 +44,7 @@ static std::vector<Fact> factsOf(const SessionRequest &request,
       factOf("the rows of --train-file", train),
       factOf("the rows of --validation-file", validation),
       factOf("--cuda-graphs", request.cudaGraphs ? "true" : "false"),
+      factOf("--ranks-per-gpu", fmt::format("{}", request.ranksPerGpu)),
       factOf("--dump", request.dumpFile.empty() ? "" : "true"),
       factOf("--profile", profile.path.empty()
                               ? ""

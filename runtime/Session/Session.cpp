@@ -32,6 +32,7 @@
 #include "runtime/Session/RunSummary.h"
 #include "runtime/Session/SameOnRanks.h"
 #include "runtime/Session/SessionRecord.h"
+#include "runtime/Session/SharedGpus.h"
 #include "runtime/Session/Training.h"
 #include "runtime/Watch/ReportPage.h"
 #include "runtime/Watch/Sinks.h"
@@ -152,6 +153,8 @@ Status Session::announce(const Run &run) {
       run.train ? writeRecord()
                 : metrics->open(outputFolder, Metrics::Start::kAppend));
   metrics->say(runHeader(run, trainSummary));
+  if (request.ranksPerGpu > 1)
+    metrics->say(fmt::format("sharing  {}", sharingText(request.ranksPerGpu)));
   if (request.verbose)
     metrics->say(verbosePlan(run));
   for (const std::string &warning :
@@ -401,6 +404,8 @@ StatusOr<int> Session::run() {
   QLORA_RETURN_IF_ERROR(checkSameOnRanks(request, module, options, group,
                                          trainData.get(),
                                          validationData.get()));
+  QLORA_RETURN_IF_ERROR(
+      checkSharedRoom(module, request.ranksPerGpu, env, group));
   QLORA_RETURN_IF_ERROR(findSpeeds());
   if (trainData)
     QLORA_RETURN_IF_ERROR(
@@ -437,10 +442,13 @@ static StatusOr<LoadedRequest> loadForRanks(SessionRequest &request,
                                             const RankEnvironment &env) {
   if (!request.programs.empty()) {
     QLORA_ASSIGN_OR_RETURN(request.modulePath,
-                           chooseProgram(request.programs, env));
+                           chooseProgram(request.programs, env,
+                                         request.ranksPerGpu));
   }
   QLORA_ASSIGN_OR_RETURN(LoadedRequest loaded, loadRequest(request));
   QLORA_RETURN_IF_ERROR(checkMesh(loaded.module, env.worldSize));
+  QLORA_RETURN_IF_ERROR(
+      prepareSharing(loaded.module, request.ranksPerGpu, env));
   loaded.module.chooseRank(env.rank, env.worldSize);
   QLORA_RETURN_IF_ERROR(checkRanksOf(loaded.options, env.worldSize,
                                      loaded.module.rowRanks()));

@@ -10,6 +10,7 @@
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Module/LaunchRequest.h"
 #include "runtime/Session/BestModel.h"
+#include "runtime/Session/SharedGpus.h"
 
 namespace qlora {
 
@@ -55,7 +56,7 @@ openDevice(const SessionRequest &request, const LoadedModule &module,
     options.run = request.sweep->run;
   }
   options.threads = threadsPerRank(threadsOf(request, env));
-  options.ordinal = env.localRank;
+  options.ordinal = gpuOf(env, request.ranksPerGpu);
   options.graphs = request.cudaGraphs;
   QLORA_RETURN_IF_ERROR(checkKernelNames(request.disabledKernels));
   QLORA_RETURN_IF_ERROR(checkReferenceNames(request.referenceKernels));

@@ -45,6 +45,7 @@ struct SessionRequest {
   ProfileRequest profile;
   bool verbose = false; ///< the long tables of memory too
   int threads = 0;      ///< of each rank; 0: not given (Base/CpuCount.h)
+  int ranksPerGpu = 1;  ///< SharedGpus.h
   /// Whether the model that the options name is the module's; or empty.
   std::function<Status(const Options &options, const std::string &modulePath)>
       checkModel = {};

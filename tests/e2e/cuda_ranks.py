@@ -13,6 +13,8 @@
            ranks alone would choose other graphs, and where hosts are late
   kinds    a card of 8.0 and one of 9.0 train together
   plans    of two programs each card gets the one that it has room for
+  shared   two ranks of one card take the plans that fit it together, to the
+           same losses, and are refused where they do not fit
   killed   a rank that is killed in the middle is named, soon, and no process
            is left
   hangs    a collective that never ends is given up after --ddp-timeout
@@ -23,6 +25,7 @@ What every failing call of NCCL says is in tests/runtime/Session.
 import argparse
 import json
 import os
+import re
 import sys
 import tempfile
 import time
@@ -139,8 +142,10 @@ def check_plans(tools, work):
     runs.compile_for_cards("large.so")
     runs.compile_for_cards("small.so", "--gradient-checkpointing", "true")
     losses = []
+    shared = ("--ranks-per-gpu", "2")
     for cards, programs in (("sm_90:4096,sm_90:4096", ()),
-                            ("sm_90:4096,sm_90:50", (small,))):
+                            ("sm_90:4096,sm_90:50", (small,)),
+                            ("sm_90:100", (small, *shared))):
         folder = runs.folder("plans")
         environment = {**runs.cards(2), "QLORA_TEST_CUDA_DEVICES": cards}
         runs.run(folder, *programs, "--gpus", "2", "--eval-strategy", "no",
@@ -149,9 +154,26 @@ def check_plans(tools, work):
         with open(os.path.join(folder, "metrics.jsonl")) as lines:
             losses.append([(m["loss"], m["grad_norm"])
                            for m in map(json.loads, lines) if "grad_norm" in m])
-    error = worst(*losses)
-    return expect("plans", error <= TOLERANCE and len(losses[0]) == 2,
-                  f"4096 and 50 MiB: {error:.2g}")
+    failed = 0
+    for name, cards, got in (("plans", "4096 and 50", losses[1]),
+                             ("shared", "one of 100", losses[2])):
+        error = worst(got, losses[0])
+        failed += expect(name, error <= TOLERANCE and len(got) == 2,
+                         f"{cards} MiB: {error:.2g}")
+    return failed + check_no_room(runs, shared)
+
+
+def check_no_room(runs, shared):
+    """The larger plan fits the card once, not twice."""
+    folder = runs.folder("refused")
+    environment = {**runs.cards(2), "QLORA_TEST_CUDA_DEVICES": "sm_90:100"}
+    done = runs.run(folder, "--gpus", "2", *shared, "--max-steps", "2",
+                    program="large.so", environment=environment, expect=None)
+    said = re.search(r"GPU 0 \(.*\) has 100 MiB free of 100 MiB, and the "
+                     r"plans of its 2 ranks need (\d+) MiB together .*Fix: "
+                     r"compile with --memory-limit 50MiB", done.stderr)
+    return expect("shared", done.returncode == 1 and said
+                  and float(said[1]) > 100, done.stderr.strip()[-300:])
 
 
 def check_ends(ranks):

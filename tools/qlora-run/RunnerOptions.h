@@ -13,7 +13,7 @@
 namespace qlora {
 
 /// Of the options below: those that come first in --help-all.
-inline constexpr size_t kRunnerOptionsFirst = 7;
+inline constexpr size_t kRunnerOptionsFirst = 8;
 
 inline constexpr OptionRow kRunnerOptions[] = {
     {"config", OptionType::kPath, "", OptionScope::kRun, "Run",
@@ -22,6 +22,10 @@ inline constexpr OptionRow kRunnerOptions[] = {
      "processes (ranks) to train with on this machine: one per GPU with a "
      "program for cuda, else sharing the CPU",
      "nproc_per_node", "", 1, 4096},
+    {"ranks_per_gpu", OptionType::kInt, "1", OptionScope::kRun, "Run",
+     "ranks that share one GPU, to try layouts through NCCL on fewer GPUs than "
+     "ranks; their plans must fit its memory together, and steps take longer",
+     "", "", 1, 64},
     {"force_single_gpu", OptionType::kBool, "false", OptionScope::kRun, "Run",
      "one rank, on the first GPU"},
     {"device", OptionType::kString, "auto", OptionScope::kRun, "Run",

@@ -28,6 +28,7 @@
 #include "runtime/Ranks/RankEnvironment.h"
 #include "runtime/Session/OutputFolder.h"
 #include "runtime/Session/Session.h"
+#include "runtime/Session/SharedGpus.h"
 #include "runtime/Session/Sweep.h"
 #include "runtime/Watch/ReportPage.h"
 #include "tools/qlora-run/RunnerOptions.h"
@@ -103,6 +104,10 @@ static int launch(const SessionRequest &request, int ranks, char **argv,
   if (!loaded.isOk())
     return fail(loaded.status());
   if (Status status = checkMesh(loaded->module, ranks); !status.isOk())
+    return fail(status);
+  if (Status status =
+          checkSharing(loaded->module, request.ranksPerGpu, ranks);
+      !status.isOk())
     return fail(status);
   if (Status status =
           checkRanksOf(loaded->options, ranks, loaded->module.rowRanks());
@@ -194,6 +199,16 @@ static Status checkSingle(const Options &tool, const std::string &whoSays,
                          whoSays, ranks);
 }
 
+/// GPUs are shared by a run of several ranks, and by nothing else.
+static Status checkRun(const Options &tool, const char *other) {
+  const int64_t ranksPerGpu = tool.integer("ranks_per_gpu");
+  if (ranksPerGpu == 1)
+    return Status::ok();
+  return Status::invalid("--ranks-per-gpu {} is for a run, and not for {}. Fix: "
+                         "leave --ranks-per-gpu out",
+                         ranksPerGpu, other);
+}
+
 static Status checkRanks(const Options &tool, const RankEnvironment &env) {
   int64_t gpus = tool.integer("gpus");
   QLORA_RETURN_IF_ERROR(
@@ -233,6 +248,8 @@ static int calibrate(const std::vector<std::string> &named,
   if (!env.isOk())
     return fail(env.status());
   if (Status status = checkRanks(tool, *env); !status.isOk())
+    return fail(status);
+  if (Status status = checkRun(tool, "--calibrate"); !status.isOk())
     return fail(status);
   const int ranks = static_cast<int>(tool.integer("gpus"));
   if (env->worldSize == 1 && ranks > 1)
@@ -277,6 +294,9 @@ static int dispatch(SessionRequest request,
     return fail(Status::invalid("--reference-kernels is for a run, and --print "
                                 "and --device null run nothing"));
   if (runsNothing) {
+    if (Status status = checkRun(tool, "--print and --device null");
+        !status.isOk())
+      return fail(status);
     for (const std::string &module : modules) {
       request.modulePath = module;
       auto loaded = loadRequest(request);
@@ -301,9 +321,12 @@ static int dispatch(SessionRequest request,
   auto axes = sweepAxes(tool.names("sweep"));
   if (!axes.isOk())
     return fail(axes.status());
-  if (!axes->empty())
+  if (!axes->empty()) {
+    if (Status status = checkRun(tool, "--sweep"); !status.isOk())
+      return fail(status);
     return sweep({request, modules, *axes, std::max(ranks, env->worldSize), {}},
                  *env);
+  }
   if (env->worldSize == 1 && ranks > 1)
     return launch(request, ranks, argv, argc);
   request.programs = modules;
@@ -345,7 +368,8 @@ static int runTool(int argc, char **argv) {
                           tool.integer("profile_active"),
                           tool.text("device_profile")},
                          tool.boolean("verbose"),
-                         static_cast<int>(tool.integer("threads"))};
+                          static_cast<int>(tool.integer("threads")),
+                          static_cast<int>(tool.integer("ranks_per_gpu"))};
   request.isGemmTableGiven =
       tool.source("gemm_table") != Options::Source::kDefault;
   if (tool.boolean("force_single_gpu")) // whatever a configuration says

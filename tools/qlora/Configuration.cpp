@@ -246,6 +246,23 @@ static void addMachineFlags(const Machines &machines, Configuration &result) {
       result.options.source("memory_limit") == Options::Source::kDefault;
 }
 
+/// A memory limit that is asked of this machine is the memory of a whole GPU.
+static Status checkSharedLimit(const Machines &machines,
+                               const Configuration &result) {
+  const int64_t ranksPerGpu = machines.runner.integer("ranks_per_gpu");
+  const Options &options = result.options;
+  const bool fillsMachine =
+      options.source("memory_limit") == Options::Source::kDefault
+          ? options.boolean("auto_find_batch_size") || choosesLayout(result)
+          : options.value("memory_limit") == kAutoSize;
+  if (ranksPerGpu == 1 || !fillsMachine)
+    return Status::ok();
+  return Status::invalid("--ranks-per-gpu {}: --memory-limit auto is the memory "
+                         "of a whole GPU. Fix: give --memory-limit the bytes "
+                         "of one rank, such as 20GiB",
+                         ranksPerGpu);
+}
+
 /// The rows of a step, before anything is compiled for them, and how many ranks
 /// share them where that decides what is compiled. A program that is there knows
 /// more than these options.
@@ -384,6 +401,7 @@ StatusOr<Configuration> configure(const CommandLine &line,
   addRunFlags(result);
   QLORA_RETURN_IF_ERROR(addToolFlags(line, result));
   addMachineFlags(machines, result);
+  QLORA_RETURN_IF_ERROR(checkSharedLimit(machines, result));
   QLORA_RETURN_IF_ERROR(addStepRows(machines, result));
   return result;
 }

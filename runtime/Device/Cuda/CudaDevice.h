@@ -10,16 +10,16 @@
 // NVIDIA's libraries are opened here, at run time (CudaApi.h): the driver
 // always, cuBLASLt where the module has library kernels.
 //
-// Ranks. One process drives one card, number DeviceOptions.ordinal. Where a
-// module with collectives is loaded in a group of more than one, the cards of
-// the group add up by NCCL (NcclCollectives.h) on the communication stream, as
-// a part of the captured graph; from then on no wait of the host is longer
-// than the group's timeout. NCCL asks that all ranks capture such a graph
-// together, and launch the one of the same capture: so an entry with
-// collectives runs command by command where the ranks run different ones
-// (Device::begin), and which of its variants it is follows from what is the
-// same on all of them: the entry, labelled_rows, whether lines have segments,
-// and that all are timed or none is.
+// Ranks. One process drives one card, number DeviceOptions.ordinal, which
+// others may drive too. Where a module with collectives is loaded in a group
+// of more than one, the cards of the group add up by NCCL (NcclCollectives.h)
+// on the communication stream, as a part of the captured graph; from then on
+// no wait of the host is longer than the group's timeout. NCCL asks that all
+// ranks capture such a graph together, and launch the one of the same capture:
+// so an entry with collectives runs command by command where the ranks run
+// different ones (Device::begin), and which of its variants it is follows from
+// what is the same on all of them: the entry, labelled_rows, whether lines
+// have segments, and that all are timed or none is.
 
 #ifndef QLORA_RUNTIME_DEVICE_CUDA_CUDADEVICE_H
 #define QLORA_RUNTIME_DEVICE_CUDA_CUDADEVICE_H

@@ -44,6 +44,7 @@ StatusOr<Nccl> Nccl::openFile(const char *file) {
   // Before the other symbols: an old library lacks some of them.
   if (version < kMinVersion)
     return tooOld(file, version);
+  nccl.version = version;
   QLORA_RETURN_IF_ERROR(
       findSymbol(library, file, "ncclGetLastError", nccl.getLastError));
   nccl.commSplit = reinterpret_cast<decltype(nccl.commSplit)>(

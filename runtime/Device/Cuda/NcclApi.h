@@ -29,6 +29,7 @@ struct Nccl {
 
 #define QLORA_NCCL(Name, Symbol, Parameters) ncclResult_t(*Name) Parameters;
 #include "runtime/Kernels/Cuda/CudaSymbols.inc"
+  int version = 0; ///< 10000 * major + 100 * minor + patch
   /// Words for the last error of this process. May be null.
   const char *(*getLastError)(ncclComm_t);
   /// Null before 2.18.

@@ -44,8 +44,8 @@ StatusOr<ncclUniqueId> NcclCollectives::shareUniqueId() {
 Status NcclCollectives::initialise() {
   // Said by every rank, also by one that finds the others ended of it first.
   constexpr const char *kCall =
-      "the GPUs cannot connect (each rank needs a card of its own, the one of "
-      "its LOCAL_RANK): ncclCommInitRankConfig";
+      "the GPUs cannot connect (each rank needs a GPU of its own, the one of "
+      "its LOCAL_RANK, or --ranks-per-gpu): ncclCommInitRankConfig";
   QLORA_ASSIGN_OR_RETURN(ncclUniqueId id, shareUniqueId());
   ncclConfig_t config;
   config.blocking = 0;

@@ -26,11 +26,12 @@ StatusOr<CudaCard> CudaCard::open(const CudaDriver &driver, int ordinal) {
     return noCard();
   if (ordinal >= count)
     return Status::error(StatusCode::kUnavailable,
-                         "no GPU {} for this rank: LOCAL_RANK is {} and the "
-                         "machine shows {} to it, numbered from 0; show all "
-                         "to each rank (CUDA_VISIBLE_DEVICES) or use --gpus "
-                         "{}, since two ranks cannot share one",
-                         ordinal, ordinal, count, count);
+                         "no GPU {} for this rank: the machine shows {} to it, "
+                         "numbered from 0, and LOCAL_RANK says which is its "
+                         "own; show all to each rank (CUDA_VISIBLE_DEVICES), "
+                         "start fewer ranks, or let several share a GPU "
+                         "(--ranks-per-gpu)",
+                         ordinal, count);
   CudaCard card;
   card.driver = &driver;
   card.ordinal = ordinal;

@@ -11,6 +11,8 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
+#include <functional>
 #include <map>
 #include <thread>
 
@@ -19,6 +21,8 @@ namespace platform {
 
 static constexpr unsigned kMagic = 0xcafebeef;
 static constexpr unsigned kFirstVersion = 21400;
+/// The first that lets ranks share a card where the variable says so.
+static constexpr int kFirstThatShares = 23000;
 /// Questions that any call takes, so that a caller has to ask.
 static constexpr int kQuestions = 3;
 
@@ -64,12 +68,29 @@ Communicator usable(const char *symbol, ncclComm_t handle,
   return result ? nullptr : communicator;
 }
 
-/// A group whose ranks are all there and have a card each.
+static std::string_view variable(const char *name) {
+  const char *value = std::getenv(name);
+  return value ? value : "";
+}
+
+/// Which host this rank says it is on.
+static uint64_t hostId() {
+  return std::hash<std::string_view>()(variable("NCCL_HOSTID"));
+}
+
+/// A group whose ranks are all there and have a card each, or may share one.
+/// Hosts reach each other over sockets of the interface that is named, of which
+/// the platform has one.
 static ncclResult_t checkGroup(const char *symbol, ncclComm &communicator) {
   if (!communicator.exchange->haveAllJoined())
     return kNcclInProgress;
+  if (communicator.exchange->hasOtherHost() &&
+      variable("NCCL_SOCKET_IFNAME") != "lo")
+    return refuse(symbol, kNcclSystemError, "no socket interface found");
   const int other = communicator.exchange->rankOnSameCard();
-  if (other < 0)
+  const bool mayShare = settings().ncclVersion >= kFirstThatShares &&
+                        variable("NCCL_MULTI_RANK_GPU_ENABLE") == "1";
+  if (other < 0 || mayShare)
     return kNcclSuccess;
   return refuse(symbol, kNcclInvalidUsage,
                 fmt::format("Duplicate GPU detected : rank {} and rank {} both "
@@ -90,7 +111,7 @@ static Communicator join(const char *symbol, const ncclUniqueId &id, int rank,
   communicator->rank = rank;
   communicator->size = size;
   communicator->device = device;
-  const std::string wrong = communicator->exchange->join(device);
+  const std::string wrong = communicator->exchange->join(device, hostId());
   if (!wrong.empty()) {
     result = refuse(symbol, kNcclInvalidUsage, wrong);
     return nullptr;

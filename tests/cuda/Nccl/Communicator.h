@@ -15,6 +15,10 @@
 // the communicator that is split is in progress and the new handle is null
 // until all ranks have made the call. Then the handle is there, and is itself
 // in progress for a while. From then on the two know nothing of each other.
+//
+// Two ranks of one host cannot share a card: each must have a host of its own
+// (NCCL_HOSTID, with NCCL_SOCKET_IFNAME=lo), or, from version 2.30 on,
+// NCCL_MULTI_RANK_GPU_ENABLE must be 1.
 
 #ifndef QLORA_TESTS_CUDA_NCCL_COMMUNICATOR_H
 #define QLORA_TESTS_CUDA_NCCL_COMMUNICATOR_H

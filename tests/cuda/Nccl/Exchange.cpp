@@ -77,12 +77,13 @@ bool Exchange::isEach(Predicate predicate) const {
   return std::all_of(shared->ranks, shared->ranks + size, predicate);
 }
 
-std::string Exchange::join(int device) {
+std::string Exchange::join(int device, uint64_t host) {
   for (const Rank &other : shared->ranks)
     if (other.joined && other.size != size)
       return fmt::format("the group has {} ranks here, {} elsewhere", size,
                          other.size.load());
   own().size = size;
+  own().host = host;
   int nobody = 0;
   if (!own().joined.compare_exchange_strong(nobody, device + 1))
     return fmt::format("there are two of rank {}", rank);
@@ -95,9 +96,14 @@ bool Exchange::haveAllJoined() const {
 
 int Exchange::rankOnSameCard() const {
   for (int other = 0; other < size; ++other)
-    if (other != rank && shared->ranks[other].joined == own().joined)
+    if (other != rank && shared->ranks[other].joined == own().joined &&
+        shared->ranks[other].host == own().host)
       return other;
   return -1;
+}
+
+bool Exchange::hasOtherHost() const {
+  return !isEach([this](const Rank &each) { return each.host == own().host; });
 }
 
 /// The one before is not read any more once all have said this one: two places.

@@ -66,11 +66,14 @@ public:
                                         int size);
   ~Exchange();
 
-  /// Tells the others that this rank is there, with its card; why not, or "".
-  std::string join(int device);
+  /// Tells the others that this rank is there, with its card and its host (any
+  /// number that ranks of one host have in common); why not, or "".
+  std::string join(int device, uint64_t host);
   bool haveAllJoined() const;
-  /// Another rank on the same card, or -1.
+  /// Another rank on the same card of the same host, or -1.
   int rankOnSameCard() const;
+  /// Whether a rank is on another host.
+  bool hasOtherHost() const;
 
   /// What this rank says of a split: its colour, its key, and the id of a new
   /// group, which that of the first of its colour is for.
@@ -124,6 +127,7 @@ private:
   struct Rank {
     std::atomic<int> joined; ///< its card + 1
     std::atomic<int> size;   ///< of the group, as it was told
+    std::atomic<uint64_t> host;
     std::atomic<bool> hasFinished;
     std::atomic<uint64_t> offered; ///< splits
     Split splits[2];

@@ -277,8 +277,8 @@ TEST_F(CudaDeviceTest, EndsPtxWithAZero) {
 TEST_F(CudaDeviceTest, SaysWhichCardIsMissing) {
   DeviceOptions options;
   options.ordinal = 1;
-  EXPECT_HAS(create(options).message(), "no GPU 1 for this rank: LOCAL_RANK "
-                                        "is 1 and the machine shows 1 to it");
+  EXPECT_HAS(create(options).message(), "no GPU 1 for this rank: the machine "
+                                        "shows 1 to it, numbered from 0");
   fake::machine.cards = 2;
   EXPECT_TRUE(create(options).isOk());
   fake::machine.cards = 0;

@@ -196,8 +196,8 @@ TEST_F(CudaRanks, SayWhatIsWrongWithTheMachine) {
   EXPECT_HAS(failure(), "libnccl.so.2 is NCCL 2.13.4, but 2.14");
   unsetenv("QLORA_TEST_CUDA_NCCL");
   set("QLORA_TEST_CUDA_DEVICES", "sm_90:64");
-  EXPECT_HAS(failure(), "rank 1: no GPU 1 for this rank: LOCAL_RANK is 1 and "
-                        "the machine shows 1 to it, numbered from 0; show all");
+  EXPECT_HAS(failure(), "rank 1: no GPU 1 for this rank: the machine shows 1 "
+                        "to it, numbered from 0, and LOCAL_RANK says which");
   set("QLORA_TEST_CUDA_DEVICES", "sm_90:64,sm_90:64");
   set("LD_LIBRARY_PATH",
       withLibrary(folder / "none", "libnccl.so.2", "/dev/null") + ":" +
@@ -213,8 +213,71 @@ TEST_F(CudaRanks, OnOneCardAreRefused) {
   for (const ProcessOutput &output : outputs) {
     EXPECT_EQ(output.exitCode, 1);
     EXPECT_HAS(output.errors, "Duplicate GPU detected");
-    EXPECT_HAS(output.errors, "each rank needs a card of its own");
+    EXPECT_HAS(output.errors, "each rank needs a GPU of its own");
   }
+}
+
+/// With the variables of either NCCL; as one group, and in twos.
+TEST_F(CudaRanks, ShareAGpuWhereTheyMay) {
+  std::vector<std::string> flags = {
+      "--max-steps", "5", "--gpus", "4", "--gradient-accumulation-steps", "2"};
+  const auto expected = trainOnCpu("cpu", flags);
+  flags.insert(flags.end(), {"--overwrite-output-dir", "--ranks-per-gpu", ""});
+  for (const auto &[version, perGpu, cards] :
+       {std::tuple("22809", "2", "sm_90:64,sm_90:64"),
+        {"22809", "4", "sm_90:64"},
+        {"23007", "4", "sm_90:64"}})
+    for (const char *program : {QLORA_UNIGRAM_CUDA_MODULE,
+                                QLORA_UNIGRAM_CUDA_SHARDS_MODULE}) {
+      set("QLORA_TEST_CUDA_DEVICES", cards);
+      set("QLORA_TEST_CUDA_NCCL", version);
+      flags.back() = perGpu;
+      module = program;
+      const auto lines = train("cuda", flags);
+      ASSERT_EQ(lines.size(), expected.size());
+      for (size_t i = 0; i < 5; ++i)
+        EXPECT_NEAR(lines[i]["loss"].get<double>(),
+                    expected[i]["loss"].get<double>(), 1e-6);
+    }
+}
+
+TEST_F(CudaRanks, SayInTheHeaderThatTheyShareAGpu) {
+  set("QLORA_TEST_CUDA_DEVICES", "sm_90:64");
+  const auto header = [&](const char *version) {
+    set("QLORA_TEST_CUDA_NCCL", version);
+    return run({"--train-file", at("tokens.safetensors"), "--output-dir",
+                at("out"), "--overwrite-output-dir", "--gpus", "2",
+                "--max-steps", "2", "--ranks-per-gpu", "2"})
+        .out;
+  };
+  EXPECT_HAS(header("22809"),
+             "\nsharing  2 ranks on each GPU; NCCL 2.28.9 with "
+             "NCCL_HOSTID=qlora-rank-0 NCCL_SOCKET_IFNAME=lo "
+             "NCCL_IB_DISABLE=1\n");
+  EXPECT_HAS(header("23007"), "\nsharing  2 ranks on each GPU; NCCL 2.30.7 with "
+                              "NCCL_MULTI_RANK_GPU_ENABLE=1\n");
+}
+
+TEST_F(CudaRanks, AreRefusedWhereTheyCannotShareAGpu) {
+  set("QLORA_TEST_CUDA_DEVICES", "sm_90:64");
+  const auto said = [&](std::vector<std::string> flags) {
+    flags.insert(flags.end(), {"--max-steps", "4"});
+    return refusal(std::move(flags));
+  };
+  EXPECT_HAS(said({"--gpus", "3", "--ranks-per-gpu", "2"}),
+             "--ranks-per-gpu 2 does not divide the 3 ranks of this machine. "
+             "Fix: --gpus 4");
+  EXPECT_HAS(said({"--ranks-per-gpu", "2"}),
+             "--ranks-per-gpu 2 does not divide the 1 rank of this machine. "
+             "Fix: --gpus 2");
+  EXPECT_HAS(said({"--gpus", "4", "--ranks-per-gpu", "2"}),
+             "no GPU 1 for this rank: the machine shows 1 to it");
+  module = QLORA_UNIGRAM_CUDA_SHARDS_MODULE; // for twos
+  EXPECT_HAS(said({"--gpus", "6", "--ranks-per-gpu", "3"}),
+             "--ranks-per-gpu 3 does not divide the mesh of 2 ranks that '");
+  module = QLORA_UNIGRAM_MODULE;
+  EXPECT_HAS(said({"--gpus", "2", "--ranks-per-gpu", "2"}),
+             "was compiled for the cpu. Fix: leave --ranks-per-gpu out");
 }
 
 } // namespace

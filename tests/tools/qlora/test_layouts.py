@@ -78,6 +78,17 @@ class LayoutsTest(QloraTest):
         self.assertIn("--force-single-gpu is for one rank, and --gpus says 2",
                       done.stderr)
 
+    def test_ranks_that_share_a_gpu_need_a_limit_of_their_own(self):
+        shared = ["--target=cuda", "--gpus=2", "--ranks-per-gpu=2"]
+        _, runner = self.commands(*shared, "--memory-limit=1GiB")
+        self.assertIn("--ranks-per-gpu=2", runner)
+        for words in (["--memory-limit=auto"], ["--parallel=auto"],
+                      ["--auto-find-batch-size"]):
+            done = self.run_qlora("train", MODEL, DATA, "--dry-run", *shared,
+                                  *words, code=1)
+            self.assertIn("--ranks-per-gpu 2: --memory-limit auto is the "
+                          "memory of a whole GPU. Fix: give", done.stderr)
+
     def test_machines_are_told_to_who_asks(self):
         machines = ["--target=cuda", "--gpus-per-node=4", "--network=400Gb"]
         told = set(machines[1:])

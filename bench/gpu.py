@@ -18,6 +18,8 @@ part. Prints a table and leaves FILE, to which the next part adds its own rows.
   micro        every launch of g1 and g3 alone, beside its gate
   conformance  every CUDA kernel beside the reference
   goldens      the golden cases, f32 and bf16, with and without graphs (numpy)
+  nccl         ranks that share the GPU: a golden case on each layout, and how
+               soon a rank ends after another was killed or stopped (numpy)
   sanitizer    compute-sanitizer on a golden case and on the kernels
   g1 g2 g3     tokens per second      g4  memory beside its plan
   g7           compiling, start to first step
@@ -42,9 +44,9 @@ import sys
 import gpu_bundle
 from gpu_bundle import REPOSITORY, Failure
 
-PARTS = ("micro", "conformance", "goldens", "sanitizer", "g1", "g2", "g3",
+PARTS = ("micro", "conformance", "goldens", "nccl", "sanitizer", "g1", "g2", "g3",
          "g4", "g7", "profile", "peer")
-ORDER = ("micro,conformance,goldens/2,g1/1,g3,g1,goldens,g7,g4,g2,peer,"
+ORDER = ("micro,conformance,goldens/2,nccl,g1/1,g3,g1,goldens,g7,g4,g2,peer,"
          "sanitizer")
 
 

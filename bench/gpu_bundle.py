@@ -8,6 +8,7 @@ LLVM and a CUDA compiler. The folder gets two files:
                   lib/       their shared libraries, but not the C library's
                   cubins/    the device units, for KernelTests
                   goldens/   NAME.so and NAME-bf16.so
+                  nccl/      LAYOUT/CASE.so
                   modules/   NUMBER.so, one for each entry of `runs`
 """
 
@@ -144,23 +145,41 @@ def text(value):
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def golden_model(name):
+    """A case's train.yaml, its model and the importer's flags."""
+    yaml = os.path.join(GOLDENS, name, "train.yaml")
+    with open(os.path.join(GOLDENS, name, "case.json")) as file:
+        import_flags = json.load(file).get("import_flags", [])
+    with open(yaml) as lines:
+        model = json.loads(next(
+            line.split(":", 1)[1] for line in lines
+            if line.startswith("model_name_or_path:")))
+    model = os.path.normpath(os.path.join(GOLDENS, name, model))
+    return yaml, model, import_flags
+
+
 def prepare_goldens(builder, shapes, folder):
     os.makedirs(folder)
     for name in shapes["goldens"]:
-        yaml = os.path.join(GOLDENS, name, "train.yaml")
-        with open(os.path.join(GOLDENS, name, "case.json")) as file:
-            import_flags = json.load(file).get("import_flags", [])
-        with open(yaml) as lines:
-            model = json.loads(next(
-                line.split(":", 1)[1] for line in lines
-                if line.startswith("model_name_or_path:")))
-        model = os.path.normpath(os.path.join(GOLDENS, name, model))
+        yaml, model, import_flags = golden_model(name)
         for suffix, compute in (("", {}),
                                 ("-bf16", {"compute_dtype": "bfloat16"})):
             seconds = builder.compile(
                 model, os.path.join(folder, f"{name}{suffix}.so"),
                 {"config": yaml, **compute}, import_flags=import_flags)
             print(f"golden {name}{suffix}: {seconds:.1f} s", flush=True)
+
+
+def prepare_layouts(builder, shapes, folder):
+    """Of the part nccl: LAYOUT/CASE.so."""
+    for name, layout in shapes["nccl"].items():
+        os.makedirs(os.path.join(folder, name))
+        yaml, model, import_flags = golden_model(layout["case"])
+        seconds = builder.compile(
+            model, os.path.join(folder, name, layout["case"] + ".so"),
+            {"config": yaml, **layout.get("compile", {})},
+            import_flags=import_flags)
+        print(f"layout {name}: {seconds:.1f} s", flush=True)
 
 
 def settings(shapes, run):
@@ -259,6 +278,7 @@ def prepare(target, tools, compiler, arch, shapes):
         records = prepare_runs(builder, shapes,
                                os.path.join(staged, "modules"), work)
         prepare_goldens(builder, shapes, os.path.join(staged, "goldens"))
+        prepare_layouts(builder, shapes, os.path.join(staged, "nccl"))
         write_archive(staged, os.path.join(target, "bundle.tar.xz"))
     described = {"arch": arch, "commit": commit(), "shapes": shapes,
                  "prepared": time.strftime("%Y-%m-%d"),

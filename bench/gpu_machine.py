@@ -127,6 +127,7 @@ class Machine:
 
     def __init__(self, bundle, limit):
         self.end = time.monotonic() + limit
+        self.running = []  # programs, of any thread
         described = os.path.join(bundle, "bundle.json")
         if not os.path.exists(described):
             raise Failure(f"{bundle} is no bundle (it has no bundle.json); "
@@ -219,6 +220,7 @@ class Machine:
             command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
             text=True, errors="replace", start_new_session=True,
             env=environment or self.environment)
+        self.running.append(process)
         lines = []
 
         def read():
@@ -236,8 +238,14 @@ class Machine:
         finally:
             if process.poll() is None:
                 stop(process)
+            self.running.remove(process)
         reader.join(5)
         return Finished(process.returncode, lines, start, is_late)
+
+    def stop_running(self):
+        """What other threads wait for, where the script is to end."""
+        for process in list(self.running):
+            stop(process)
 
     def model(self, name, seconds):
         """A folder with random weights, and the seconds of writing them, of

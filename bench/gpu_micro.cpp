@@ -123,11 +123,6 @@ static json versionOf(const Opened &opened, Read read) {
                        : json(opened.status().message());
 }
 
-static int ncclVersion(const Nccl *nccl) {
-  int version = 0;
-  return nccl->getVersion(&version) == 0 ? version : 0;
-}
-
 Status Micro::open() {
   QLORA_RETURN_IF_ERROR(card.open(uint64_t(options.integer("pool_bytes")),
                                   options.integer("nodes")));
@@ -156,7 +151,10 @@ Status Micro::open() {
                                     [](const CudnnHandle *cudnn) {
                                       return cudnn->library->getVersion();
                                     })},
-                {"nccl", versionOf(Nccl::open(), ncclVersion)},
+                {"nccl", versionOf(Nccl::open(),
+                                   [](const Nccl *nccl) {
+                                     return nccl->version;
+                                   })},
                 {"profile", profile},
                 {"size", size},
                 {"gemm_flops", 2 * std::pow(double(size), 3) / product},

@@ -17,12 +17,13 @@ import time
 import gpu_gates
 from gpu_bundle import GOLDENS, REPOSITORY, Failure
 from gpu_machine import GRACE_SECONDS
+from gpu_nccl import nccl
 from gpu_training import lora_rank, train
 
 GOLDENS_PY = os.path.join(REPOSITORY, "tests", "e2e", "goldens.py")
 PEER_PY = os.path.join(REPOSITORY, "bench", "peer_gpu.py")
 # Seconds, at most; gpu.sh's own limit comes on top.
-LIMITS = {"micro": 180, "conformance": 200, "goldens": 300}
+LIMITS = {"micro": 180, "conformance": 200, "goldens": 300, "nccl": 150}
 LIMIT = 520
 # Less than this, and no other unit begins.
 LEAST = GRACE_SECONDS + 10
@@ -345,4 +346,4 @@ def peer(unit, machine, report, clock, options):
 
 
 PARTS = {"micro": micro, "conformance": conformance, "goldens": goldens,
-         "sanitizer": sanitizer, "profile": training, "peer": peer}
+         "nccl": nccl, "sanitizer": sanitizer, "profile": training, "peer": peer}

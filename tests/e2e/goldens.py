@@ -394,10 +394,10 @@ def report(name, errors, of_all):
     elif errors is None:
         kind, text = "skip", "not for so many ranks"
     else:
-        bad = any(not ratio <= 1 for ratio, _ in errors.values())
+        bad = not errors or any(not ratio <= 1 for ratio, _ in errors.values())
         kind = "FAIL" if bad else "ok"
-        text = ", ".join(f"{what} {value:.2g}"
-                         for what, (_, value) in errors.items())
+        text = ", ".join(f"{what} {value:.2g}" for what, (_, value)
+                         in errors.items()) or "nothing was compared"
     sys.stdout.write(f"{kind:<4} {name}: {text}\n")  # whole, of any thread
     sys.stdout.flush()
     return kind

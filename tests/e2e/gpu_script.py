@@ -6,7 +6,7 @@
     gpu_script.py --tools build/bin
 
   prepare  a bundle by the platform's compiler; a plan that is refused is said
-  parts    micro, conformance, goldens, g1, g3, g4, g7 give the rows they
+  parts    micro, conformance, goldens, nccl, g1, g3, g4, g7 give the rows they
            should, and a target is met or missed as the figures say
   kept     a call without --part does what is missing and no more, and keeps
            the rest, whose file is gone (compute-sanitizer and nvidia-smi are
@@ -33,7 +33,7 @@ SHAPES = os.path.join(HERE, "..", "Inputs", "gpu_shapes.json")
 HOST_NVCC = os.path.join(HERE, "..", "cuda", "host-nvcc")
 # Algorithms of a product that a run measures.
 RUN_CANDIDATES = 8
-PARTS = "micro,conformance,goldens,g1,g3,g4,g7"
+PARTS = "micro,conformance,goldens,nccl,g1,g3,g4,g7"
 SANITIZER = """#!/bin/sh
 while [ "${1#--}" != "$1" ]; do shift 2; done
 "$@" && echo "========= ERROR SUMMARY: 0 errors"
@@ -179,6 +179,23 @@ def check_kept_figures(rows, run):
            "what the run said")
 
 
+def check_nccl(rows):
+    found = {row["case"]: row for row in rows if row["part"] == "nccl"}
+    expect("nccl", list(found) == [
+        "dp2 qwen3-ranks", "fsdp2dp2 qwen3-ranks", "rank 1 killed",
+        "rank 0 killed", "rank 1 stopped"] and all(
+            row["verdict"] == "passed" for row in found.values()),
+        f"{[(case, row['verdict'], row['value']) for case, row in found.items()]}")
+    expect("nccl", all("logits" in row["note"] and "gradient" in row["note"]
+                       for case, row in found.items() if "qwen3" in case),
+           found["dp2 qwen3-ranks"]["note"])
+    expect("nccl", found["rank 1 killed"]["value"] < 5
+           and "rank 1" in found["rank 1 killed"]["note"]
+           and 10 < found["rank 1 stopped"]["value"] < 15
+           and "rank 1" in found["rank 1 stopped"]["note"],
+           found["rank 1 stopped"]["note"])
+
+
 def check_parts(script):
     code, text = script.measure(PARTS)
     rows = script.rows()
@@ -196,6 +213,7 @@ def check_parts(script):
              if row["part"] == "goldens"]
     expect("parts", cases == 4 * [("passed", "passed, of 1", 1)],
            f"goldens: {cases}")
+    check_nccl(rows)
     check_figures(rows)
     runs = script.results()["runs"]
     check_micro(rows, runs["micro"]["lines"][1:])
@@ -256,6 +274,12 @@ def check_faults(script):
            and "cuModuleLoadData" in notes[0], f"g3: {notes}"[:200])
     expect("faults", verdicts(rows, "conformance") == ["failed"],
            "conformance fails")
+    code, _ = script.measure("nccl/1",
+                             QLORA_TEST_CUDA_FAIL="ncclAllReduce:2:2@1")
+    rows = [row for row in script.rows() if row["unit"] == "nccl/1"]
+    expect("faults", code == 1 and len(rows) == 4 and all(
+        row["verdict"] == "failed" and "ncclAllReduce" in row["note"]
+        for row in rows), f"nccl: {rows}"[:300])
 
 
 def check_errors(script):

@@ -46,7 +46,7 @@ function(qlora_dialect name prefix)
   add_custom_command(OUTPUT ${page}
     COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/docs
     COMMAND mlir-tblgen -gen-dialect-doc -dialect=${prefix}
-            -I ${CMAKE_SOURCE_DIR} -I ${MLIR_INCLUDE_DIRS}
+            -I ${CMAKE_SOURCE_DIR} -I ${CMAKE_BINARY_DIR} -I ${MLIR_INCLUDE_DIRS}
             ${CMAKE_CURRENT_SOURCE_DIR}/${name}Ops.td -o ${page}
     DEPENDS qlora${name}IncGen)
   add_custom_target(docs${name} DEPENDS ${page})

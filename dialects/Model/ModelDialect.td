@@ -9,6 +9,8 @@ include "mlir/IR/AttrTypeBase.td"
 include "mlir/IR/EnumAttr.td"
 include "mlir/IR/OpBase.td"
 
+include "dialects/Enums.td"
+
 def Model_Dialect : Dialect {
   let name = "model";
   let cppNamespace = "::qlora::model";
@@ -136,15 +138,9 @@ def Model_MapAttr : AttrDef<Model_Dialect, "Map"> {
 }
 def Model_MapArrayAttr : TypedArrayAttrBase<Model_MapAttr, "operand maps">;
 
-/// Numbers are those of program.Group.
-def Model_Ranks : I32EnumAttr<"Ranks", "which ranks do something together", [
-    I32EnumAttrCase<"DP", 0, "dp">,
-    I32EnumAttrCase<"FSDP", 1, "fsdp">,
-    I32EnumAttrCase<"TP", 2, "tp">,
-    I32EnumAttrCase<"CP", 3, "cp">,
-    I32EnumAttrCase<"PP", 4, "pp">,
-    I32EnumAttrCase<"EP", 5, "ep">,
-    I32EnumAttrCase<"Replicas", 6, "replicas">]> {
+/// The groups of runtime/ABI/Enums.def, as program.Group has them.
+def Model_Ranks : I32EnumAttr<"Ranks", "which ranks do something together",
+                              ABI_GroupCases> {
   let cppNamespace = "::qlora::model";
   let genSpecializedAttr = 0;
 }

@@ -61,12 +61,17 @@ static void printUses(OpAsmPrinter &printer, Operation *, OperandRange operands,
 #define GET_OP_CLASSES
 #include "dialects/Program/ProgramOps.cpp.inc"
 
+// The enums but DType are one list with the ABI's (runtime/ABI/Enums.def).
+static_assert(getMaxEnumValForArena() + 1 == QLORA_ARENA_KIND_COUNT &&
+              getMaxEnumValForEntryKind() + 1 == QLORA_ENTRY_KIND_COUNT &&
+              getMaxEnumValForQueue() + 1 == QLORA_QUEUE_COUNT &&
+              getMaxEnumValForCollective() + 1 == QLORA_COLLECTIVE_COUNT &&
+              getMaxEnumValForGroup() + 1 == QLORA_GROUP_COUNT);
+
 /// True where the numbers of an enum are those of the ABI's.
 template <auto... Ours> static constexpr bool are(auto... theirs) {
   return ((static_cast<int64_t>(Ours) == static_cast<int64_t>(theirs)) && ...);
 }
-static_assert(are<Access::Read, Access::Write, Access::ReadWrite>(
-    QLORA_READ, QLORA_WRITE, QLORA_READ_WRITE));
 static_assert(are<DType::F32, DType::BF16, DType::F16, DType::I32, DType::NF4,
                   DType::U8, DType::I8, DType::LLMInt8, DType::MXFP4,
                   DType::FP4, DType::FP8, DType::Int4, DType::Int8>(
@@ -74,47 +79,7 @@ static_assert(are<DType::F32, DType::BF16, DType::F16, DType::I32, DType::NF4,
     QLORA_DTYPE_NF4, QLORA_DTYPE_U8, QLORA_DTYPE_I8, QLORA_DTYPE_LLM_INT8,
     QLORA_DTYPE_MXFP4, QLORA_DTYPE_FP4, QLORA_DTYPE_FP8,
     QLORA_DTYPE_INT4, QLORA_DTYPE_INT8));
-static_assert(are<Role::Frozen, Role::Adapter, Role::Trainable>(
-    QLORA_ROLE_FROZEN, QLORA_ROLE_ADAPTER, QLORA_ROLE_TRAINABLE));
-static_assert(are<Init::File, Init::Zero, Init::Kaiming, Init::Gaussian,
-                  Init::Normal>(QLORA_INIT_FILE, QLORA_INIT_ZERO,
-                                QLORA_INIT_KAIMING, QLORA_INIT_GAUSSIAN,
-                                QLORA_INIT_NORMAL));
-static_assert(are<Quantization::None, Quantization::OnLoad,
-                  Quantization::Stored, Quantization::Turned>(
-    QLORA_QUANTIZATION_NONE, QLORA_QUANTIZATION_ON_LOAD,
-    QLORA_QUANTIZATION_STORED, QLORA_QUANTIZATION_TURNED));
-static_assert(are<Queue::Compute, Queue::Communication, Queue::Copy>(
-    QLORA_QUEUE_COMPUTE, QLORA_QUEUE_COMMUNICATION, QLORA_QUEUE_COPY));
-static_assert(are<Binding::Ids, Binding::Targets, Binding::Positions,
-                  Binding::Segments, Binding::Prompts, Binding::Desirable,
-                  Binding::LossSum, Binding::LabelCount, Binding::Correct,
-                  Binding::GradNorm, Binding::ChosenRewards,
-                  Binding::RejectedRewards, Binding::RightPairs,
-                  Binding::ChosenLogps, Binding::RejectedLogps,
-                  Binding::ChosenCount, Binding::Divergence,
-                  Binding::RouterLoss>(
-    QLORA_INPUT_IDS, QLORA_INPUT_TARGETS, QLORA_INPUT_POSITIONS,
-    QLORA_INPUT_SEGMENTS, QLORA_INPUT_PROMPTS, QLORA_INPUT_DESIRABLE,
-    QLORA_RESULT_LOSS_SUM, QLORA_RESULT_LABEL_COUNT, QLORA_RESULT_CORRECT,
-    QLORA_RESULT_GRAD_NORM, QLORA_RESULT_CHOSEN_REWARDS,
-    QLORA_RESULT_REJECTED_REWARDS, QLORA_RESULT_RIGHT_PAIRS,
-    QLORA_RESULT_CHOSEN_LOGPS, QLORA_RESULT_REJECTED_LOGPS,
-    QLORA_RESULT_CHOSEN_COUNT, QLORA_RESULT_DIVERGENCE,
-    QLORA_RESULT_ROUTER_LOSS));
-static_assert(are<Collective::AllReduce, Collective::AllGather,
-                  Collective::ReduceScatter, Collective::Broadcast,
-                  Collective::AllToAll, Collective::Send, Collective::Recv>(
-    QLORA_COLLECTIVE_ALL_REDUCE, QLORA_COLLECTIVE_ALL_GATHER,
-    QLORA_COLLECTIVE_REDUCE_SCATTER, QLORA_COLLECTIVE_BROADCAST,
-    QLORA_COLLECTIVE_ALL_TO_ALL, QLORA_COLLECTIVE_SEND,
-    QLORA_COLLECTIVE_RECV));
-static_assert(getMaxEnumValForDType() + 1 == QLORA_DTYPE_COUNT &&
-              getMaxEnumValForQueue() + 1 == QLORA_QUEUE_COUNT &&
-              getMaxEnumValForCollective() + 1 == QLORA_COLLECTIVE_COUNT &&
-              getMaxEnumValForGroup() + 1 == QLORA_GROUP_COUNT &&
-              getMaxEnumValForEntryKind() + 1 == QLORA_ENTRY_KIND_COUNT &&
-              getMaxEnumValForArena() + 1 == QLORA_ARENA_KIND_COUNT);
+static_assert(getMaxEnumValForDType() + 1 == QLORA_DTYPE_COUNT);
 
 void ProgramDialect::initialize() {
   addOperations<

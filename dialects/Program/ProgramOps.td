@@ -12,6 +12,8 @@ include "mlir/IR/OpBase.td"
 include "mlir/IR/SymbolInterfaces.td"
 include "mlir/Interfaces/SideEffectInterfaces.td"
 
+include "dialects/Enums.td"
+
 def Program_Dialect : Dialect {
   let name = "program";
   let cppNamespace = "::qlora::program";
@@ -64,8 +66,9 @@ def Program_BufferType : TypeDef<Program_Dialect, "Buffer"> {
   let summary = "a range of an arena";
 }
 
-/// Numbers are those of the enum of runtime/ABI/module.h that is named;
-/// ProgramOps.cpp compares them.
+/// Numbers are those of the enum of the ABI that is named. Cases come from its one
+/// list, runtime/ABI/Enums.def, but for those of DType, which ProgramOps.cpp
+/// compares.
 class Program_Enum<string name, string abi, list<I32EnumAttrCase> cases>
     : I32EnumAttr<name, "as enum " # abi, cases> {
   let cppNamespace = "::qlora::program";
@@ -74,35 +77,14 @@ class Program_Enum<string name, string abi, list<I32EnumAttrCase> cases>
 class Program_EnumAttr<I32EnumAttr kind, string mnemonic>
     : EnumAttr<Program_Dialect, kind, mnemonic>;
 
-def Program_Arena : Program_Enum<"Arena", "qlora_arena_kind", [
-    I32EnumAttrCase<"Frozen", 0, "frozen">,
-    I32EnumAttrCase<"Trainable", 1, "trainable">,
-    I32EnumAttrCase<"Gradient", 2, "gradient">,
-    I32EnumAttrCase<"State", 3, "state">,
-    I32EnumAttrCase<"Rounded", 4, "rounded">,
-    I32EnumAttrCase<"Activation", 5, "activation">,
-    I32EnumAttrCase<"Workspace", 6, "workspace">,
-    I32EnumAttrCase<"Input", 7, "input">,
-    I32EnumAttrCase<"Result", 8, "result">,
-    I32EnumAttrCase<"Host", 9, "host">,
-    I32EnumAttrCase<"Residual", 10, "residual">,
-    I32EnumAttrCase<"Saved", 11, "saved">]>;
+def Program_Arena : Program_Enum<"Arena", "qlora_arena_kind", ABI_ArenaCases>;
 def Program_ArenaAttr : Program_EnumAttr<Program_Arena, "arena">;
 
-def Program_EntryKind : Program_Enum<"EntryKind", "qlora_entry_kind", [
-    I32EnumAttrCase<"Accumulate", 0, "accumulate">,
-    I32EnumAttrCase<"AccumulateLast", 1, "accumulate_last">,
-    I32EnumAttrCase<"Update", 2, "update">,
-    I32EnumAttrCase<"Evaluate", 3, "evaluate">,
-    I32EnumAttrCase<"Initialize", 4, "initialize">,
-    I32EnumAttrCase<"Average", 5, "average">,
-    I32EnumAttrCase<"Continue", 6, "continue">]>;
+def Program_EntryKind
+    : Program_Enum<"EntryKind", "qlora_entry_kind", ABI_EntryCases>;
 def Program_EntryKindAttr : Program_EnumAttr<Program_EntryKind, "entry_kind">;
 
-def Program_Access : Program_Enum<"Access", "qlora_access", [
-    I32EnumAttrCase<"Read", 1, "read">,
-    I32EnumAttrCase<"Write", 2, "write">,
-    I32EnumAttrCase<"ReadWrite", 3, "read_write">]>;
+def Program_Access : Program_Enum<"Access", "qlora_access", ABI_AccessCases>;
 
 def Program_DType : Program_Enum<"DType", "qlora_dtype", [
     I32EnumAttrCase<"F32", 0, "f32">,
@@ -120,79 +102,33 @@ def Program_DType : Program_Enum<"DType", "qlora_dtype", [
     I32EnumAttrCase<"Int8", 12, "int8">]>;
 def Program_DTypeAttr : Program_EnumAttr<Program_DType, "dtype">;
 
-def Program_Role : Program_Enum<"Role", "qlora_role", [
-    I32EnumAttrCase<"Frozen", 0, "frozen">,
-    I32EnumAttrCase<"Adapter", 1, "adapter">,
-    I32EnumAttrCase<"Trainable", 2, "trainable">,
-    I32EnumAttrCase<"State", 3, "state">]>;
+def Program_Role : Program_Enum<"Role", "qlora_role", ABI_RoleCases>;
 def Program_RoleAttr : Program_EnumAttr<Program_Role, "role">;
 
-def Program_Init : Program_Enum<"Init", "qlora_init", [
-    I32EnumAttrCase<"File", 0, "file">,
-    I32EnumAttrCase<"Zero", 1, "zero">,
-    I32EnumAttrCase<"Kaiming", 2, "kaiming">,
-    I32EnumAttrCase<"Gaussian", 3, "gaussian">,
-    I32EnumAttrCase<"Normal", 4, "normal">,
-    I32EnumAttrCase<"Computed", 5, "computed">,
-    I32EnumAttrCase<"Factor", 6, "factor">,
-    I32EnumAttrCase<"Rows", 7, "rows">]>;
+def Program_Init : Program_Enum<"Init", "qlora_init", ABI_InitCases>;
 def Program_InitAttr : Program_EnumAttr<Program_Init, "init">;
 
 def Program_Quantization
-    : Program_Enum<"Quantization", "qlora_quantization", [
-    I32EnumAttrCase<"None", 0, "none">,
-    I32EnumAttrCase<"OnLoad", 1, "on_load">,
-    I32EnumAttrCase<"Stored", 2, "stored">,
-    I32EnumAttrCase<"Turned", 3, "turned">]>;
+    : Program_Enum<"Quantization", "qlora_quantization", ABI_QuantizationCases>;
 def Program_QuantizationAttr
     : Program_EnumAttr<Program_Quantization, "quantization">;
 
-def Program_Queue : Program_Enum<"Queue", "qlora_queue", [
-    I32EnumAttrCase<"Compute", 0, "compute">,
-    I32EnumAttrCase<"Communication", 1, "communication">,
-    I32EnumAttrCase<"Copy", 2, "copy">]>;
+def Program_Queue : Program_Enum<"Queue", "qlora_queue", ABI_QueueCases>;
 def Program_QueueAttr : Program_EnumAttr<Program_Queue, "queue">;
 /// Of a command; the last word of its line where it is another one.
 defvar Program_ComputeQueue =
     DefaultValuedAttr<Program_QueueAttr, "Queue::Compute">;
 
-def Program_Binding : Program_Enum<"Binding", "qlora_binding_kind", [
-    I32EnumAttrCase<"Ids", 0, "ids">,
-    I32EnumAttrCase<"Targets", 1, "targets">,
-    I32EnumAttrCase<"Positions", 2, "positions">,
-    I32EnumAttrCase<"Segments", 3, "segments">,
-    I32EnumAttrCase<"Prompts", 4, "prompts">,
-    I32EnumAttrCase<"Desirable", 5, "desirable">,
-    I32EnumAttrCase<"LossSum", 16, "loss_sum">,
-    I32EnumAttrCase<"LabelCount", 17, "label_count">,
-    I32EnumAttrCase<"Correct", 18, "correct">,
-    I32EnumAttrCase<"GradNorm", 19, "grad_norm">,
-    I32EnumAttrCase<"ChosenRewards", 20, "chosen_rewards">,
-    I32EnumAttrCase<"RejectedRewards", 21, "rejected_rewards">,
-    I32EnumAttrCase<"RightPairs", 22, "right_pairs">,
-    I32EnumAttrCase<"ChosenLogps", 23, "chosen_logps">,
-    I32EnumAttrCase<"RejectedLogps", 24, "rejected_logps">,
-    I32EnumAttrCase<"ChosenCount", 25, "chosen_count">,
-    I32EnumAttrCase<"Divergence", 26, "divergence">,
-    I32EnumAttrCase<"RouterLoss", 27, "router_loss">]>;
+def Program_Binding
+    : Program_Enum<"Binding", "qlora_binding_kind", ABI_BindingCases>;
 def Program_BindingAttr : Program_EnumAttr<Program_Binding, "binding">;
 
-def Program_Collective : Program_Enum<"Collective", "qlora_collective", [
-    I32EnumAttrCase<"AllReduce", 0, "all_reduce">,
-    I32EnumAttrCase<"AllGather", 1, "all_gather">,
-    I32EnumAttrCase<"ReduceScatter", 2, "reduce_scatter">,
-    I32EnumAttrCase<"Broadcast", 3, "broadcast">,
-    I32EnumAttrCase<"AllToAll", 4, "all_to_all">,
-    I32EnumAttrCase<"Send", 5, "send">,
-    I32EnumAttrCase<"Recv", 6, "recv">]>;
+def Program_Collective
+    : Program_Enum<"Collective", "qlora_collective", ABI_CollectiveCases>;
 def Program_CollectiveAttr
     : Program_EnumAttr<Program_Collective, "collective">;
 
-def Program_Group : Program_Enum<"Group", "qlora_group", [
-    I32EnumAttrCase<"DP", 0, "dp">, I32EnumAttrCase<"FSDP", 1, "fsdp">,
-    I32EnumAttrCase<"TP", 2, "tp">, I32EnumAttrCase<"CP", 3, "cp">,
-    I32EnumAttrCase<"PP", 4, "pp">, I32EnumAttrCase<"EP", 5, "ep">,
-    I32EnumAttrCase<"Replicas", 6, "replicas">]>;
+def Program_Group : Program_Enum<"Group", "qlora_group", ABI_GroupCases>;
 def Program_GroupAttr : Program_EnumAttr<Program_Group, "group">;
 
 def Program_ArenaOp : Program_Op<"arena"> {

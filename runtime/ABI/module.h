@@ -9,6 +9,8 @@
  * runtime checks every index, offset and string of it before the first use
  * (runtime/Module/ModuleLoader.h).
  *
+ * What the numbers of its enums mean is in Enums.def.
+ *
  * This header depends on nothing but <stdint.h> and <stddef.h>, is C and C++,
  * and is included by exactly these: the writer (compiler/Codegen/EmitModule),
  * the reader (runtime/Module) and the hand-written test module
@@ -61,36 +63,10 @@ extern "C" {
 /* Arenas ----------------------------------------------------------------- */
 
 enum qlora_arena_kind {
-  QLORA_ARENA_FROZEN = 0,    /* weights that are never written by a command;
-                                local CPU ranks share one copy, unless each has
-                                pieces of its own */
-  QLORA_ARENA_TRAINABLE = 1, /* f32 adapters and other trained weights, flat */
-  QLORA_ARENA_GRADIENT = 2,  /* f32, the layout of TRAINABLE, then LOSS_SUM and
-                                LABEL_COUNT; zero before the first micro-batch */
-  QLORA_ARENA_STATE = 3,     /* what a step keeps for the next one: parameters of
-                                the role STATE; zero, or as their init says */
-  QLORA_ARENA_ROUNDED = 4,   /* bf16, the layout of TRAINABLE: its numbers,
-                                rounded to nearest, ties to even. The runtime
-                                fills it when it fills TRAINABLE; commands that
-                                write one write both */
-  QLORA_ARENA_ACTIVATION = 5,/* saved activations and scratch */
-  QLORA_ARENA_WORKSPACE = 6, /* scratch of library kernels; on CUDA each one
-                                at a multiple of 256 bytes */
-  QLORA_ARENA_INPUT = 7,     /* what the runtime writes before each entry */
-  QLORA_ARENA_RESULT = 8,    /* what the runtime reads after an entry */
-  QLORA_ARENA_HOST = 9,      /* frozen weights too, of which kernels read single
-                                 rows, and commands copy all that is there: on a card
-                                 pinned host memory that its kernels read over
-                                 the bus, elsewhere ordinary memory. Not part of
-                                 a memory limit */
-  QLORA_ARENA_RESIDUAL = 10, /* f32, the layout of GRADIENT: what fewer bits have
-                                left of this rank's gradients; zero before the
-                                first step of a training */
-  QLORA_ARENA_SAVED = 11,    /* in such memory as HOST is: what commands copy
-                                there in the forward, and back in the backward
-                                of the same entry. Nothing is left in it between
-                                entries */
-  QLORA_ARENA_KIND_COUNT = 12
+#define QLORA_ARENA_KIND(NAME, NUMBER, CASE, WORD, TITLE) \
+  QLORA_ARENA_##NAME = NUMBER,
+#include "runtime/ABI/Enums.def"
+  QLORA_ARENA_KIND_COUNT
 };
 
 typedef struct qlora_arena {
@@ -107,35 +83,19 @@ typedef struct qlora_arena {
 /* Parameters -------------------------------------------------------------- */
 
 enum qlora_role {
-  QLORA_ROLE_FROZEN = 0,   /* in FROZEN or HOST */
-  QLORA_ROLE_ADAPTER = 1,  /* LoRA A or B; has no file */
-  QLORA_ROLE_TRAINABLE = 2, /* a weight of the model that is trained
-                               (PEFT's modules_to_save) */
-  QLORA_ROLE_STATE = 3 /* of a tensor's updates, called TENSOR.STATE: in STATE,
-                          f32 or u8; its init is ZERO, or of f32 NORMAL */
+#define QLORA_ROLE(NAME, NUMBER, CASE, WORD) QLORA_ROLE_##NAME = NUMBER,
+#include "runtime/ABI/Enums.def"
 };
 
 enum qlora_init {
-  QLORA_INIT_FILE = 0, /* read from the model folder */
-  QLORA_INIT_ZERO = 1,
-  QLORA_INIT_KAIMING = 2, /* uniform in +-1/sqrt(shape[1]): torch's
-                             kaiming_uniform_(a = sqrt(5)) */
-  QLORA_INIT_GAUSSIAN = 3, /* normal with deviation 1/shape[0] */
-  QLORA_INIT_NORMAL = 4,   /* normal with deviation 1 */
-  QLORA_INIT_COMPUTED = 5, /* zero, until the entry INITIALIZE writes it */
-  QLORA_INIT_FACTOR = 6,   /* A or B of a decomposed weight, as the recorded
-                              "adapter_factors" have it */
-  QLORA_INIT_ROWS = 7      /* of the weight of the module that its name is in
-                              (..._embedding.token_adapter.…), those of the
-                              recorded "trainable_token_indices" */
+#define QLORA_INIT(NAME, NUMBER, CASE, WORD) QLORA_INIT_##NAME = NUMBER,
+#include "runtime/ABI/Enums.def"
 };
 
 enum qlora_quantization {
-  QLORA_QUANTIZATION_NONE = 0,
-  QLORA_QUANTIZATION_ON_LOAD = 1, /* quantised when loaded */
-  QLORA_QUANTIZATION_STORED = 2,  /* the file holds it quantised */
-  QLORA_QUANTIZATION_TURNED = 3   /* as 1, of the transpose of what the file
-                                     holds: a Conv1D's [in, out] */
+#define QLORA_QUANTIZATION(NAME, NUMBER, CASE, WORD) \
+  QLORA_QUANTIZATION_##NAME = NUMBER,
+#include "runtime/ABI/Enums.def"
 };
 
 /* One named tensor. What the kernels see at `offset` is `dtype`; when
@@ -229,7 +189,10 @@ typedef struct qlora_launch {
   int64_t rows;
 } qlora_launch;
 
-enum qlora_access { QLORA_READ = 1, QLORA_WRITE = 2, QLORA_READ_WRITE = 3 };
+enum qlora_access {
+#define QLORA_ACCESS(NAME, NUMBER, CASE, WORD) QLORA_##NAME = NUMBER,
+#include "runtime/ABI/Enums.def"
+};
 
 /* A range of an arena as one command sees it. */
 typedef struct qlora_operand {
@@ -261,10 +224,9 @@ enum qlora_command_kind {
 };
 
 enum qlora_queue {
-  QLORA_QUEUE_COMPUTE = 0,
-  QLORA_QUEUE_COMMUNICATION = 1,
-  QLORA_QUEUE_COPY = 2,
-  QLORA_QUEUE_COUNT = 3
+#define QLORA_QUEUE(NAME, NUMBER, CASE, WORD) QLORA_QUEUE_##NAME = NUMBER,
+#include "runtime/ABI/Enums.def"
+  QLORA_QUEUE_COUNT
 };
 
 /* 16 bytes, so that four are one cache line. */
@@ -283,33 +245,8 @@ typedef struct qlora_command {
 /* Entries ----------------------------------------------------------------- */
 
 enum qlora_binding_kind {
-  /* inputs, i32 [batch, length] each */
-  QLORA_INPUT_IDS = 0,      /* token ids */
-  QLORA_INPUT_TARGETS = 1,  /* label of the *next* token, already shifted by
-                               the runtime; -100 has no loss */
-  QLORA_INPUT_POSITIONS = 2,/* position inside the segment, from 0 */
-  QLORA_INPUT_SEGMENTS = 3, /* attention stays inside a segment; 0: padding */
-  QLORA_INPUT_PROMPTS = 4,  /* the next token of the segment where TARGETS has
-                               no label, else -100 */
-  QLORA_INPUT_DESIRABLE = 5,/* f32 [batch]: 1 where the line has an answer to
-                               come nearer to, 0 where one to get away from */
-  /* results */
-  QLORA_RESULT_LOSS_SUM = 16,    /* f32, summed over labelled tokens, or over
-                                    what else the objective counts */
-  QLORA_RESULT_LABEL_COUNT = 17, /* f32: how many those are */
-  QLORA_RESULT_CORRECT = 18,     /* i32 [batch, length]: 1 where the target is
-                                    the argmax, 0 where not or no target */
-  QLORA_RESULT_GRAD_NORM = 19,   /* f32, before clipping; UPDATE only */
-  /* of chosen and rejected answers, where the objective has them: f32, summed */
-  QLORA_RESULT_CHOSEN_REWARDS = 20,
-  QLORA_RESULT_REJECTED_REWARDS = 21,
-  QLORA_RESULT_RIGHT_PAIRS = 22, /* whose chosen answer has the larger reward */
-  QLORA_RESULT_CHOSEN_LOGPS = 23,
-  QLORA_RESULT_REJECTED_LOGPS = 24,
-  QLORA_RESULT_CHOSEN_COUNT = 25, /* of LABEL_COUNT, where answers have no pair */
-  QLORA_RESULT_DIVERGENCE = 26,   /* from the reference, once for each answer */
-  QLORA_RESULT_ROUTER_LOSS = 27 /* f32: what is added to LOSS_SUM, where the
-                                   model's routers have a loss */
+#define QLORA_BINDING(NAME, NUMBER, CASE, WORD) QLORA_##NAME = NUMBER,
+#include "runtime/ABI/Enums.def"
 };
 
 /* Where an entry's input or result lives. */
@@ -321,16 +258,9 @@ typedef struct qlora_binding {
 } qlora_binding;
 
 enum qlora_entry_kind {
-  QLORA_ENTRY_ACCUMULATE = 0,
-  QLORA_ENTRY_ACCUMULATE_LAST = 1,
-  QLORA_ENTRY_UPDATE = 2,
-  QLORA_ENTRY_EVALUATE = 3, /* forward only; results LOSS_SUM, LABEL_COUNT
-                               (overwritten, in RESULT) and CORRECT */
-  QLORA_ENTRY_INITIALIZE = 4, /* writes the parameters of QLORA_INIT_COMPUTED */
-  QLORA_ENTRY_AVERAGE = 5,    /* TRAINABLE := what is evaluated and saved, where
-                                 that is not what gradients are taken at */
-  QLORA_ENTRY_CONTINUE = 6,   /* and back; there where AVERAGE is */
-  QLORA_ENTRY_KIND_COUNT = 7
+#define QLORA_ENTRY(NAME, NUMBER, CASE, WORD) QLORA_ENTRY_##NAME = NUMBER,
+#include "runtime/ABI/Enums.def"
+  QLORA_ENTRY_KIND_COUNT
 };
 
 /* A range of commands. There is one ACCUMULATE, ACCUMULATE_LAST and EVALUATE

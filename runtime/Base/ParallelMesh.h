@@ -19,7 +19,7 @@
 //
 // What is left of the ranks of a run is data parallel: 8 ranks of fsdp=4 are two
 // such groups. All have rows of their own, but for those of one group of tp, cp
-// or pp. Which ranks a group has is in ABI/collective.h.
+// or pp. Which ranks a group has is in ABI/Enums.def.
 
 #ifndef QLORA_RUNTIME_BASE_PARALLELMESH_H
 #define QLORA_RUNTIME_BASE_PARALLELMESH_H

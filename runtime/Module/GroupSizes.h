@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// How many ranks each group has (ABI/collective.h), and which: all of it
+// How many ranks each group has (ABI/Enums.def), and which: all of it
 // follows from what a program is for and from how many ranks there are.
 //
 //   const GroupSizes groups = GroupSizes::of(header).on(8);

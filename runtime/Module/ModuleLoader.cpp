@@ -16,71 +16,78 @@
 
 namespace qlora {
 
-template <size_t N>
-static std::string_view nameOf(const std::array<std::string_view, N> &names,
-                               unsigned index) {
-  return index < N ? names[index] : "unknown";
-}
-
 std::string_view commandName(const qlora_command &command) {
   static constexpr std::array<std::string_view, QLORA_COMMAND_KIND_COUNT>
       names = {"launch", "fill", "copy", "collective", "record", "wait"};
-  return command.kind == QLORA_COMMAND_COLLECTIVE
-             ? collectiveName(command.collective)
-             : nameOf(names, command.kind);
+  if (command.kind == QLORA_COMMAND_COLLECTIVE)
+    return collectiveName(command.collective);
+  return command.kind < names.size() ? names[command.kind] : "unknown";
 }
 
 std::string_view collectiveName(unsigned kind) {
-  static constexpr std::array<std::string_view, QLORA_COLLECTIVE_COUNT> names =
-      {"all_reduce", "all_gather", "reduce_scatter", "broadcast",
-       "all_to_all", "send",       "recv"};
-  return nameOf(names, kind);
+  switch (kind) {
+#define QLORA_COLLECTIVE(NAME, NUMBER, CASE, WORD) \
+  case NUMBER: \
+    return #WORD;
+#include "runtime/ABI/Enums.def"
+  default:
+    return "unknown";
+  }
 }
 
 std::string_view groupName(unsigned group) {
-  static constexpr std::array<std::string_view, QLORA_GROUP_COUNT> names = {
-      "dp", "fsdp", "tp", "cp", "pp", "ep", "replicas"};
-  return nameOf(names, group);
+  switch (group) {
+#define QLORA_GROUP(NAME, NUMBER, CASE, WORD) \
+  case NUMBER: \
+    return #WORD;
+#include "runtime/ABI/Enums.def"
+  default:
+    return "unknown";
+  }
 }
 
 std::string_view queueName(unsigned queue) {
-  static constexpr std::array<std::string_view, QLORA_QUEUE_COUNT> names = {
-      "compute", "communication", "copy"};
-  return nameOf(names, queue);
+  switch (queue) {
+#define QLORA_QUEUE(NAME, NUMBER, CASE, WORD) \
+  case NUMBER: \
+    return #WORD;
+#include "runtime/ABI/Enums.def"
+  default:
+    return "unknown";
+  }
 }
 
 std::string_view arenaTitle(unsigned kind) {
-  constexpr std::string_view kTitles[] = {
-      "frozen base",
-      "adapters",
-      "gradients",
-      "optimizer states",
-      "adapters, rounded",
-      "activations and scratch",
-      "library workspace",
-      "inputs",
-      "results",
-      "host (pinned)",
-      "rounding left to send",
-      "saved activations (pinned)",
-  };
-  static_assert(std::size(kTitles) == QLORA_ARENA_KIND_COUNT);
-  return kind < std::size(kTitles) ? kTitles[kind] : "unknown";
+  switch (kind) {
+#define QLORA_ARENA_KIND(NAME, NUMBER, CASE, WORD, TITLE) \
+  case NUMBER: \
+    return TITLE;
+#include "runtime/ABI/Enums.def"
+  default:
+    return "unknown";
+  }
 }
 
 std::string_view arenaKindName(unsigned kind) {
-  static constexpr std::array<std::string_view, QLORA_ARENA_KIND_COUNT> names =
-      {"frozen",    "trainable", "gradient", "state",  "rounded",
-       "activation", "workspace", "input",    "result", "host",
-       "residual",  "saved"};
-  return nameOf(names, kind);
+  switch (kind) {
+#define QLORA_ARENA_KIND(NAME, NUMBER, CASE, WORD, TITLE) \
+  case NUMBER: \
+    return #WORD;
+#include "runtime/ABI/Enums.def"
+  default:
+    return "unknown";
+  }
 }
 
 std::string_view entryKindName(unsigned kind) {
-  static constexpr std::array<std::string_view, QLORA_ENTRY_KIND_COUNT> names =
-      {"accumulate", "accumulate_last", "update",  "evaluate",
-       "initialize", "average",         "continue"};
-  return nameOf(names, kind);
+  switch (kind) {
+#define QLORA_ENTRY(NAME, NUMBER, CASE, WORD) \
+  case NUMBER: \
+    return #WORD;
+#include "runtime/ABI/Enums.def"
+  default:
+    return "unknown";
+  }
 }
 
 /// Refuses, before a byte of it is run or mapped, what is no whole train.so.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // The ranks of a job once they have found each other: collectives of each group
-// (ABI/collective.h), sums of host numbers, and what the ranks of a machine
+// (ABI/Enums.def), sums of host numbers, and what the ranks of a machine
 // share: one copy of the frozen base, and, where all of a group are on one
 // machine, the memory that its sums and pieces go through.
 //

@@ -42,7 +42,6 @@
 #include "runtime/Data/Dataset.h"
 #include "runtime/Device/Program.h"
 #include "runtime/Ranks/RankGroup.h"
-#include "runtime/Ranks/RendezvousServer.h"
 #include "runtime/Ranks/Socket.h"
 #include "runtime/Weights/LoadWeights.h"
 #include "runtime/Weights/Safetensors.h"

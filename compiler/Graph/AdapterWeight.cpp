@@ -26,3 +26,22 @@ WeightOp qlora::adapterWeight(ModuleOp module, OpBuilder &builder, Location loc,
   }
   return WeightOp::create(builder, loc, type, path);
 }
+
+std::set<std::string> qlora::adaptedModules(ModuleOp root) {
+  std::set<std::string> modules;
+  auto add = [&](StringRef name) {
+    name.consume_front("base_model.model.");
+    for (StringRef end : {".lora_A.", ".lora_embedding_A"})
+      if (size_t at = name.find(end); at != StringRef::npos)
+        modules.insert(name.take_front(at).str());
+  };
+  for (auto parameter : root.getOps<ParameterOp>()) {
+    if (!parameter.getInit())
+      continue;
+    add(parameter.getSymName());
+    if (auto parts = parameter.getPartNames())
+      for (StringRef part : parts->getAsValueRange<StringAttr>())
+        add(part);
+  }
+  return modules;
+}

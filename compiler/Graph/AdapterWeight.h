@@ -10,6 +10,8 @@
 
 #include "mlir/IR/BuiltinOps.h"
 
+#include <set>
+
 namespace qlora {
 
 /// The value of the f32 parameter that PEFT calls base_model.model.`name` and
@@ -19,6 +21,10 @@ model::WeightOp adapterWeight(mlir::ModuleOp module, mlir::OpBuilder &builder,
                               mlir::Location loc, const llvm::Twine &name,
                               llvm::ArrayRef<int64_t> shape,
                               llvm::StringRef initial);
+
+/// Paths of modules with an adapter, sorted, by the names that PEFT gives to A.
+/// Of experts it is the module that PEFT wraps.
+std::set<std::string> adaptedModules(mlir::ModuleOp root);
 
 } // namespace qlora
 

@@ -5,12 +5,11 @@
 
 #include "compiler/Graph/AdapterForms.h"
 #include "compiler/Graph/AdapterWeight.h"
-#include "compiler/Graph/Targets.h"
+#include "compiler/Graph/TargetNames.h"
 #include "compiler/Passes.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
 #include "llvm/ADT/SetVector.h"
-#include "llvm/ADT/StringSet.h"
 
 using namespace mlir;
 using namespace qlora;
@@ -32,7 +31,6 @@ private:
   void runOnOperation() override;
   LogicalResult parseOptions();
   LogicalResult attachTo(func::FuncOp function);
-  LogicalResult checkNames(func::FuncOp function);
   void attach(WeightedProduct product, DenseMap<Value, Value> &dropped);
   Value dropoutOf(WeightedProduct product, DenseMap<Value, Value> &dropped);
   void recordDropout(WeightOp weightA, DropoutOp dropoutOp);
@@ -235,37 +233,6 @@ void AttachAdaptersPass::attachToEmbedding(EmbeddingOp embedding) {
   addBranch(builder, y, xa, module, module + ".lora_embedding_B", "normal");
 }
 
-/// PEFT puts adapters on the head too, or refuses them (norms): neither may
-/// pass unseen. A name without a match is a slip.
-LogicalResult AttachAdaptersPass::checkNames(func::FuncOp function) {
-  if (matcher.isAllLinear())
-    return success();
-  llvm::StringSet<> linears;
-  for (WeightedProduct product : productsOf(function))
-    linears.insert(*product.getModule());
-  for (EmbeddingOp embedding : embeddingsOf(function))
-    linears.insert(embedding.getModulePath());
-  for (auto parameter : getOperation().getOps<model::ParameterOp>()) {
-    auto [module, name] = parameter.getSymName().rsplit('.');
-    if (parameter.getInit() || name != "weight" || linears.contains(module) ||
-        !isTarget(module))
-      continue;
-    return getOperation().emitError("lora_target_modules: ")
-           << targets << " matches '" << module
-           << "', which is no linear or embedding of the model; adapters "
-              "are for these only";
-  }
-  for (const std::string &name : matcher.getNames()) {
-    StringRef text = name;
-    if (llvm::none_of(linears.keys(), [&](StringRef module) {
-          return module == text || module.ends_with(("." + text).str());
-        }))
-      getOperation().emitWarning("lora_target_modules: '")
-          << name << "' matches no linear";
-  }
-  return success();
-}
-
 LogicalResult AttachAdaptersPass::attachTo(func::FuncOp function) {
   SmallVector<WeightedProduct> linears;
   llvm::SetVector<StringRef> names;
@@ -310,7 +277,10 @@ void AttachAdaptersPass::runOnOperation() {
   bool isFirst = true;
   for (auto function : getOperation().getOps<func::FuncOp>()) {
     // The functions are one model at several lengths.
-    if (isFirst && failed(checkNames(function)))
+    if (isFirst && failed(checkTargetNames(
+                       getOperation(), findModules(getOperation(), function),
+                       {matcher, saved, excluded ? &*excluded : nullptr,
+                        targets, exclude})))
       return signalPassFailure();
     isFirst = false;
     if (failed(attachTo(function)))

@@ -4,7 +4,7 @@
 // `target_parameters`. See Passes.td for a before and after.
 
 #include "compiler/Graph/AdapterWeight.h"
-#include "compiler/Graph/Targets.h"
+#include "compiler/Graph/TargetNames.h"
 #include "compiler/Passes.h"
 
 #include "mlir/Dialect/Func/IR/FuncOps.h"
@@ -40,6 +40,7 @@ private:
   Targets modules;
   std::optional<Targets> parameters; ///< none: no target
   ValuePatterns ranks, alphas;
+  std::vector<std::string> adapted; ///< parameters of experts
 };
 
 } // namespace
@@ -47,6 +48,7 @@ private:
 LogicalResult AttachExpertAdaptersPass::parseOptions() {
   modules = Targets();
   parameters.reset();
+  adapted.clear();
   ranks = alphas = ValuePatterns();
   std::string error;
   auto fail = [&](StringRef option) {
@@ -163,6 +165,7 @@ LogicalResult AttachExpertAdaptersPass::attachTo(func::FuncOp function) {
            << llvm::join(there, ", ");
   for (auto &[module, products] : wanted)
     for (auto [i, product] : llvm::enumerate(products)) {
+      adapted.push_back(product.getModule()->str());
       std::string adapter = module.str();
       for (size_t outer = i + 1; outer < products.size(); ++outer)
         adapter += ".base_layer";
@@ -177,4 +180,11 @@ void AttachExpertAdaptersPass::runOnOperation() {
   for (auto function : getOperation().getOps<func::FuncOp>())
     if (failed(attachTo(function)))
       return signalPassFailure();
+  for (const std::string &module : adaptedModules(getOperation()))
+    adapted.push_back(module);
+  if (failed(checkPatternNames(getOperation(), "lora_rank_pattern", ranks,
+                               adapted)) ||
+      failed(checkPatternNames(getOperation(), "lora_alpha_pattern", alphas,
+                               adapted)))
+    signalPassFailure();
 }

@@ -135,8 +135,8 @@ def AttachAdapters : Pass<"attach-adapters", "::mlir::ModuleOp"> {
     PEFT's rules. `targets` is a JSON list of suffixes, a JSON string with a
     regular expression for the whole path, or "all-linear" (every
     `WeightedProduct` with a `module`). Rank and alpha patterns (JSON
-    objects) match as PEFT does. Targets that match nothing are an error that
-    lists what is there.
+    objects) match as PEFT does. A name that matches nothing is an error that
+    lists what is there; so are the LM head and `modulesToSave` as targets.
 
     ```mlir
     // %y = model.linear %x, %w {module = "…q_proj"}

@@ -116,16 +116,29 @@ bool Targets::parseLayers(const std::string &json, const std::string &patterns,
 }
 
 /// The number is the last group: a pattern may have groups of its own.
-bool Targets::isInLayers(const std::string &path) const {
-  if (layers.empty())
-    return true;
+int64_t Targets::layerOf(const std::string &path) const {
   std::smatch match;
   for (const std::regex &before : beforeLayer)
     if (std::regex_match(path, match, before)) {
       const std::string number = match[match.size() - 1].str();
-      return number.size() < 10 && layers.contains(std::stoll(number));
+      return number.size() < 10 ? std::stoll(number) : -1;
     }
-  return false;
+  return -1;
+}
+
+bool Targets::isNamed(const std::string &path) const {
+  return std::ranges::any_of(suffixes, [&](const std::string &suffix) {
+    return path.ends_with("." + suffix);
+  });
+}
+
+std::optional<int64_t>
+Targets::findUnmatchedLayer(const std::vector<std::string> &paths) const {
+  std::set<int64_t> left = layers;
+  for (const std::string &path : paths)
+    if (isNamed(path))
+      left.erase(layerOf(path));
+  return left.empty() ? std::nullopt : std::optional(*left.begin());
 }
 
 bool Targets::matches(const std::string &path) const {
@@ -135,10 +148,7 @@ bool Targets::matches(const std::string &path) const {
     return std::regex_match(path, *pattern);
   if (std::ranges::count(suffixes, path))
     return true;
-  return isInLayers(path) &&
-         std::ranges::any_of(suffixes, [&](const std::string &suffix) {
-           return path.ends_with("." + suffix);
-         });
+  return isNamed(path) && (layers.empty() || layers.contains(layerOf(path)));
 }
 
 bool qlora::parseSavedModules(const std::string &json,
@@ -196,6 +206,16 @@ std::optional<double> ValuePatterns::lookup(const std::string &path) const {
   for (const Pattern &pattern : patterns)
     if (pattern.key == path)
       return pattern.value;
+  return std::nullopt;
+}
+
+std::optional<std::string> ValuePatterns::findUnmatched(
+    const std::vector<std::string> &paths) const {
+  for (const Pattern &pattern : patterns)
+    if (std::ranges::none_of(paths, [&](const std::string &path) {
+          return path == pattern.key || std::regex_match(path, pattern.regex);
+        }))
+      return pattern.key;
   return std::nullopt;
 }
 

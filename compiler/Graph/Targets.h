@@ -35,6 +35,11 @@ public:
   /// True where the module at `path` gets an adapter.
   bool matches(const std::string &path) const;
 
+  /// A number of layers_to_transform that is in no path which a list names;
+  /// nullopt where there is none such.
+  std::optional<int64_t>
+  findUnmatchedLayer(const std::vector<std::string> &paths) const;
+
   /// True for "all-linear".
   bool isAllLinear() const { return all; }
   /// The names of a list, in its order; empty for the other forms.
@@ -42,7 +47,9 @@ public:
 
 private:
   bool all = false;
-  bool isInLayers(const std::string &path) const;
+  /// The number of its layer in a path; -1 without one.
+  int64_t layerOf(const std::string &path) const;
+  bool isNamed(const std::string &path) const;
 
   std::vector<std::string> suffixes;
   std::optional<std::regex> pattern;
@@ -68,6 +75,10 @@ public:
   /// end of `path` after a dot (or the whole path), else that of the key
   /// spelled like `path`, else nullopt.
   std::optional<double> lookup(const std::string &path) const;
+
+  /// The first key that matches none of `paths`.
+  std::optional<std::string>
+  findUnmatched(const std::vector<std::string> &paths) const;
 
   /// The first value that cannot be a rank, which is a whole number from 1 to
   /// 2^20: (pattern, value).

@@ -10,11 +10,10 @@
 //   model.parameter @m.norm.weight : tensor<64xf32>
 //       {file = "...", file_type = bf16, trainable, undecayed}
 
-#include "compiler/Graph/Targets.h"
+#include "compiler/Graph/AdapterWeight.h"
+#include "compiler/Graph/TargetNames.h"
 #include "compiler/Passes.h"
 #include "dialects/Train/Optimizers.h"
-
-#include "llvm/ADT/StringSet.h"
 
 using namespace mlir;
 using namespace qlora;
@@ -35,6 +34,7 @@ private:
   void runOnOperation() override;
   LogicalResult trainModule(StringRef name);
   LogicalResult trainBiases();
+  LogicalResult refuseShared(StringRef name);
   LogicalResult checkTrainable(model::ParameterOp parameter);
   LogicalResult makeTrainable(model::ParameterOp parameter);
   LogicalResult chooseUpdate(model::ParameterOp parameter);
@@ -52,6 +52,13 @@ static bool isShared(model::ParameterOp parameter) {
   return llvm::any_of(readers, [](auto &of) { return of.second > 1; });
 }
 
+LogicalResult TrainWeightsPass::refuseShared(StringRef name) {
+  return getOperation().emitError("modules_to_save: '")
+         << name
+         << "' is shared by two modules (tied weights), and PEFT would train "
+            "a copy for one of them only; leave it out";
+}
+
 LogicalResult TrainWeightsPass::checkTrainable(model::ParameterOp parameter) {
   if (parameter.getPartNames())
     return parameter.emitError("'")
@@ -60,10 +67,7 @@ LogicalResult TrainWeightsPass::checkTrainable(model::ParameterOp parameter) {
               "cannot be trained in full; leave it out of modules_to_save, or "
               "write finetuning_type: lora";
   if (!all && isShared(parameter))
-    return parameter.emitError("modules_to_save: '")
-           << parameter.getSymName()
-           << "' is shared by two modules (tied weights), and PEFT would train "
-              "a copy for one of them only; leave it out";
+    return refuseShared(parameter.getSymName());
   if (isa<QuantizedType>(parameter.getTensorType().getElementType()))
     return parameter.emitError("'")
            << parameter.getSymName()
@@ -113,40 +117,30 @@ LogicalResult TrainWeightsPass::trainModule(StringRef name) {
     if (!parameter.getTrainable() && failed(makeTrainable(parameter)))
       return failure();
   }
-  if (!found)
-    return getOperation().emitError("modules_to_save: '")
-           << name << "' matches no module with a weight";
-  return success();
-}
-
-/// Modules with an adapter, by the names that PEFT gives to A.
-static llvm::StringSet<> adaptedModules(ModuleOp root) {
-  llvm::StringSet<> modules;
-  auto add = [&](StringRef name) {
-    name.consume_front("base_model.model.");
-    if (auto [module, rest] = name.split(".lora_A."); !rest.empty())
-      modules.insert(module);
-  };
-  for (auto parameter : root.getOps<model::ParameterOp>()) {
+  if (found)
+    return success();
+  // A head of its own has a weight, and was found.
+  const std::string head = headPath(getOperation());
+  if (!head.empty() && isInside(head, name))
+    return refuseShared(head);
+  std::vector<std::string> modules;
+  for (auto parameter : getOperation().getOps<model::ParameterOp>())
     if (!parameter.getInit())
-      continue;
-    add(parameter.getSymName());
-    if (auto parts = parameter.getPartNames())
-      for (StringRef part : parts->getAsValueRange<StringAttr>())
-        add(part);
-  }
-  return modules;
+      modules.push_back(parameter.getSymName().rsplit('.').first.str());
+  return getOperation().emitError("modules_to_save: '")
+         << name << "' matches no module with a weight; "
+         << nameHint(name.str(), modules);
 }
 
 LogicalResult TrainWeightsPass::trainBiases() {
   if (bias == "none")
     return success();
-  llvm::StringSet<> adapted = adaptedModules(getOperation());
+  const std::set<std::string> adapted = adaptedModules(getOperation());
   bool found = false;
   for (auto parameter : getOperation().getOps<model::ParameterOp>()) {
     auto [module, name] = parameter.getSymName().rsplit('.');
     if (parameter.getInit() || name != "bias" ||
-        (bias != "all" && !adapted.contains(module)))
+        (bias != "all" && !adapted.contains(module.str())))
       continue;
     found = true;
     if (!parameter.getTrainable() && failed(makeTrainable(parameter)))

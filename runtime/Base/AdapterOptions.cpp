@@ -54,7 +54,27 @@ static Status validateInit(const Options &o) {
   return validateLoftq(o);
 }
 
+/// With a scale of 0 no gradient reaches A or B, and nothing would be learned.
+static Status validateAlpha(const Options &o) {
+  if (o.text("finetuning_type") == "full")
+    return Status::ok();
+  if (o.number("lora_alpha") == 0)
+    return Status::invalid("{} is 0, so the adapter is multiplied by alpha / "
+                           "rank = 0 and learns nothing. Fix: {} {}",
+                           o.spelling("lora_alpha"), flagSpelling("lora_alpha"),
+                           2 * o.integer("lora_r"));
+  for (const auto &[name, alpha] : o.numberMap("lora_alpha_pattern"))
+    if (alpha == 0)
+      return Status::invalid(
+          "{}: the alpha of '{}' is 0, so its adapters learn "
+          "nothing. Fix: take it out with {} {}",
+          o.spelling("lora_alpha_pattern"), name,
+          flagSpelling("exclude_modules"), name);
+  return Status::ok();
+}
+
 Status validateAdapter(const Options &o) {
+  QLORA_RETURN_IF_ERROR(validateAlpha(o));
   const bool isDora = o.boolean("use_dora"), hasBias = o.boolean("lora_bias");
   const std::string kind = o.spelling(isDora ? "use_dora" : "lora_bias");
   if ((isDora || hasBias) && !o.value("target_parameters").empty())

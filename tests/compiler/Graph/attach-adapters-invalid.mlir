@@ -11,6 +11,22 @@
 // RUN: not qlora-opt %S/../Inputs/layer.mlir --attach-adapters='exclude=7' 2>&1 | FileCheck %s --check-prefix=EXCLUDE
 // RUN: not qlora-opt %S/../Inputs/layer.mlir --attach-adapters='layers=[0]' 2>&1 | FileCheck %s --check-prefix=LAYERS
 // RUN: not qlora-opt %S/../Inputs/layer.mlir --attach-adapters='targets=["q_proj"] exclude=["l.0.q_proj"]' 2>&1 | FileCheck %s --check-prefix=NOTHING
+// RUN: not qlora-opt %S/../Inputs/layer.mlir --attach-adapters='targets=["q_porj","k_proj"]' 2>&1 | FileCheck %s --check-prefix=UNKNOWN
+// The head is called as its op's location is.
+// RUN: sed -e 's/@embed\b/@embed_tokens.weight/' -e '/head_loss/s/$/ loc("lm_head")/' %S/../Inputs/layer.mlir > %t.tied.mlir
+// RUN: not qlora-opt %t.tied.mlir --attach-adapters='targets=["q_proj","lm_head"]' 2>&1 | FileCheck %s --check-prefix=HEAD
+// RUN: sed -e 's/model.head_loss %%h2, %%e,/model.head_loss %%h2, %%lm,/' -e '/head_loss/i %%lm = model.weight @lm_head.weight : tensor<128x64xbf16>' -e '/parameter @n1/i model.parameter @lm_head.weight : tensor<128x64xbf16> {file = "model.safetensors"}' %t.tied.mlir > %t.untied.mlir
+// RUN: not qlora-opt %t.untied.mlir --attach-adapters='targets={".*(q_proj|lm_head)"}' 2>&1 | FileCheck %s --check-prefix=UNTIED
+// RUN: not qlora-opt %t.tied.mlir --attach-adapters='targets=["q_proj","k_proj"] modules-to-save=["q_proj"]' 2>&1 | FileCheck %s --check-prefix=SAVED
+// RUN: not qlora-opt %t.tied.mlir --attach-adapters='exclude=["nope"]' 2>&1 | FileCheck %s --check-prefix=EXCLUSION
+// RUN: not qlora-opt %t.tied.mlir --attach-adapters='exclude={".*vision.*"}' 2>&1 | FileCheck %s --check-prefix=EXCLUSIONS
+// A folder that has such a part, of which nothing is trained; and the head.
+// RUN: sed -e 's/model.folder = "[^"]*"/model.config = {untrained_modules = "vision_tower multi_modal_projector"}/' %t.tied.mlir > %t.wrapped.mlir
+// RUN: qlora-opt %t.wrapped.mlir --attach-adapters='exclude={".*vision_tower.*"}' > %t.out
+// RUN: qlora-opt %t.wrapped.mlir --attach-adapters='exclude=["vision_tower","lm_head"]' > %t.out
+// RUN: not qlora-opt %t.tied.mlir --attach-adapters='targets=["q_proj"] layers=[7]' 2>&1 | FileCheck %s --check-prefix=LAYER
+// RUN: not qlora-opt %t.tied.mlir --attach-adapters='targets=["q_proj"]' --attach-expert-adapters='rank-pattern={{"v_proj":2}}' 2>&1 | FileCheck %s --check-prefix=KEY
+// RUN: not qlora-opt %t.tied.mlir --attach-adapters='targets=["q_proj"]' --attach-expert-adapters='alpha-pattern={{"q_proj":2,"nomatch":2}}' 2>&1 | FileCheck %s --check-prefix=ALPHA
 // RUN: sed -e 's/@embed\b/@embed_tokens.weight/' %S/../Inputs/layer.mlir | not qlora-opt - --attach-adapters='dora=true targets=["q_proj","embed_tokens"]' 2>&1 | FileCheck %s --check-prefix=EMBEDDING
 // RUN: not qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=48 init-a=factor init-b=factor targets=["k_proj"]' 2>&1 | FileCheck %s --check-prefix=VALUES
 // RUN: qlora-opt %S/../Inputs/layer.mlir --quantize-base | sed -e 's/\(@wq .*\)file_type.*}/\1stored_quantized}/' | not qlora-opt - --attach-adapters='r=4 init-a=factor init-b=factor targets=["q_proj"]' 2>&1 | FileCheck %s --check-prefix=STORED
@@ -26,4 +42,13 @@
 // EXCLUDE: error: exclude_modules: expects a list of module names
 // LAYERS: error: layers_to_transform goes with lora_target_modules as a list of names
 // NOTHING: error: lora_target_modules: ["q_proj"] matches no linear
+// UNKNOWN: error: lora_target_modules: 'q_porj' matches no linear or embedding; did you mean 'q_proj'?
+// HEAD: error: lora_target_modules: 'lm_head' is the LM head, of which adapters are not supported (its weight is that of 'embed_tokens', which may have one). Fix: leave it out
+// UNTIED: error: lora_target_modules: 'lm_head' is the LM head, of which adapters are not supported. Fix: leave it out, or train it in full with modules_to_save
+// SAVED: error: lora_target_modules: 'q_proj' is in modules_to_save too, which trains it in full and leaves no place for an adapter. Fix: leave it out of one
+// EXCLUSION: error: exclude_modules: 'nope' matches no module; there are: embed_tokens, q_proj, k_proj, v_proj, o_proj, gate, down
+// EXCLUSIONS: error: exclude_modules: ".*vision.*" matches no module
+// LAYER: error: layers_to_transform: no target is in layer 7. Fix: leave it out
+// KEY: error: lora_rank_pattern: 'v_proj' matches no module with an adapter; did you mean 'q_proj'?
+// ALPHA: error: lora_alpha_pattern: 'nomatch' matches no module with an adapter; there are: q_proj
 // EMBEDDING: error: lora_target_modules: 'embed_tokens' is an embedding, for which neither use_dora nor lora_bias nor init_lora_weights pissa, olora or loftq is supported; leave it out

@@ -8,6 +8,7 @@
 // RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4' --train-weights='bias=lora_only' 2>&1 | FileCheck %s --check-prefix=BIASLESS
 // RUN: not qlora-opt %S/../Inputs/layer.mlir --train-weights='modules=["nothing"]' 2>&1 | FileCheck %s --check-prefix=MODULE
 // RUN: sed -e 's/@embed\b/@embed_tokens.weight/' %S/../Inputs/layer.mlir | not qlora-opt - --train-weights='modules=["embed_tokens"]' 2>&1 | FileCheck %s --check-prefix=SHARED
+// RUN: sed -e 's/@embed\b/@embed_tokens.weight/' -e '/head_loss/s/$/ loc("lm_head")/' %S/../Inputs/layer.mlir | not qlora-opt - --train-weights='modules=["lm_head"]' 2>&1 | FileCheck %s --check-prefix=HEAD
 // RUN: qlora-opt %S/../Inputs/layer.mlir --quantize-base | not qlora-opt - --train-weights='all=true' 2>&1 | FileCheck %s --check-prefix=QUANTISED
 // RUN: sed -e 's/@embed\b/@embed_tokens.weight/' %S/../Inputs/layer.mlir | qlora-opt - --attach-adapters='r=4 targets=["q_proj","embed_tokens"]' | not qlora-opt - --train-weights='lora-plus-ratio=16' 2>&1 | FileCheck %s --check-prefix=EMBEDDING
 
@@ -55,7 +56,8 @@
 // GROUPS: train.flat trainable {row = 26 : i64} : tensor<7x1024xf32>
 // GROUPS: train.store_flat trainable, %{{.*}} {row = 26 : i64} : tensor<7x1024xf32>
 
-// MODULE: error: modules_to_save: 'nothing' matches no module with a weight
+// MODULE: error: modules_to_save: 'nothing' matches no module with a weight; there are:
+// HEAD: error: modules_to_save: 'lm_head' is shared by two modules (tied weights), and PEFT would train a copy for one of them only; leave it out
 // SHARED: error: modules_to_save: 'embed_tokens.weight' is shared by two modules (tied weights), and PEFT would train a copy for one of them only; leave it out
 // QUANTISED: error: '{{.*}}' is quantised and cannot be trained in full; take a model or a module that is not quantised
 // EMBEDDING: error: loraplus_lr_ratio: '{{.*}}lora_embedding_A' is of an embedding

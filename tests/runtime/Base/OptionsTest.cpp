@@ -230,6 +230,21 @@ TEST(Options, ListsAndMaps) {
   EXPECT_EQ(options.integer("memory_limit"), 3ll << 29);
 }
 
+TEST(Options, AScaleOfZeroIsRefused) {
+  const auto refusal = [](const std::string &text) {
+    Options options;
+    EXPECT_TRUE(options.applyYaml(writeFile("a.yaml", text)).isOk());
+    return options.validate().message();
+  };
+  EXPECT_EQ(refusal("lora_alpha: 0\n"),
+            "lora_alpha is 0, so the adapter is multiplied by alpha / rank = 0 "
+            "and learns nothing. Fix: --lora-alpha 16");
+  EXPECT_EQ(refusal("lora_alpha_pattern: {q_proj: 0}\n"),
+            "lora_alpha_pattern: the alpha of 'q_proj' is 0, so its adapters "
+            "learn nothing. Fix: take it out with --exclude-modules q_proj");
+  EXPECT_EQ(refusal("lora_alpha: 0\nfinetuning_type: full\n"), "");
+}
+
 TEST(Options, KindsOfAdaptersThatPeftDoesNotJoin) {
   const auto refusal = [](const std::string &yaml) {
     Options options;

@@ -108,10 +108,12 @@ private:
 };
 
 /// Whether an adapter folder can continue under these options: PEFT's LoRA
-/// with the same r, alpha, patterns and scaling, and nothing switched on that
-/// we do not do. Names and shapes of its tensors are checked when they are
-/// read (Parameters.h). Errors name the file, the key and both values.
-Status checkAdapterConfig(const std::string &folder, const Options &options);
+/// with the same r, alpha, patterns and scaling, tensors of the same modules,
+/// and nothing switched on that we do not do. Shapes of its tensors are checked
+/// when they are read (Parameters.h). Errors name the file, the key, both
+/// values, and the option that takes the adapter's.
+Status checkAdapterConfig(const std::string &folder, const LoadedModule &module,
+                          const Options &options);
 
 } // namespace qlora
 

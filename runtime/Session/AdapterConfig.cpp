@@ -150,19 +150,19 @@ json adapterConfig(const LoadedModule &module, const Options &options,
   return config;
 }
 
-
-/// Keys without a meaning for the numbers, whatever their value. A and B are
-/// [out, in] whichever way fan_in_fan_out says that the weight is.
+/// Keys without a meaning for the numbers, whatever their value, or with a
+/// check of their own. A and B are [out, in] whichever way fan_in_fan_out says
+/// that the weight is.
 static const std::set<std::string, std::less<>> kIgnored = {
     "auto_mapping",        "base_model_name_or_path",
     "ensure_weight_tying", "fan_in_fan_out",
     "inference_mode",      "init_lora_weights",
     "lora_dropout",        "megatron_core",
-    "peft_version",        "qalora_group_size",
-    "revision",            "target_modules",
-    "task_type",           "modules_to_save",
-    "exclude_modules",     "layers_to_transform",
-    "layers_pattern"};
+    "peft_type",           "peft_version",
+    "qalora_group_size",   "revision",
+    "target_modules",      "task_type",
+    "modules_to_save",     "exclude_modules",
+    "layers_to_transform", "layers_pattern"};
 
 static bool isOff(const json &value) {
   return value.is_null() || value == false || value == 0 ||
@@ -183,38 +183,95 @@ static StatusOr<json> readConfig(const std::string &path) {
   return config;
 }
 
-Status checkAdapterConfig(const std::string &folder, const Options &options) {
-  std::string path = folder + "/adapter_config.json";
-  QLORA_ASSIGN_OR_RETURN(json config, readConfig(path));
-  // What PEFT takes when a key is missing.
+/// A value as a command line has it.
+static std::string flagText(const json &value) {
+  if (value.is_object())
+    return fmt::format("'{}'", dumpJson(value));
+  if (value.is_string())
+    return fmt::format("'{}'", value.get<std::string>());
+  if (!value.is_array())
+    return dumpJson(value);
+  std::vector<std::string> names;
+  for (const json &name : value)
+    names.push_back(name.is_string() ? name.get<std::string>()
+                                     : dumpJson(name));
+  return fmt::format("{}", fmt::join(names, ","));
+}
+
+static Status differs(const std::string &path, const char *key,
+                      const json &theirs, const json &ours,
+                      std::string_view option) {
+  return Status::invalid(
+      "'{}': {} is {}, but this program was compiled for {}. "
+      "Fix: compile with {} {}",
+      path, key, dumpJson(theirs), dumpJson(ours), flagSpelling(option),
+      flagText(theirs));
+}
+
+/// Each module of the adapter is one of the program's.
+static Status checkTargets(const std::string &folder, const json &config,
+                           const LoadedModule &module, const Options &options) {
+  QLORA_ASSIGN_OR_RETURN(
+      const SafetensorsFile file,
+      SafetensorsFile::open(folder + "/adapter_model.safetensors"));
+  const Status status = checkAdapterTensors(module, file);
+  if (status.isOk() || !config.contains("target_modules"))
+    return status;
+  const json &theirs = config["target_modules"];
+  return Status::error(status.code(),
+                       "{}. The adapter's target_modules are {}, and this "
+                       "program was compiled for {}. Fix: compile with "
+                       "--lora-target-modules {}",
+                       status.message(), dumpJson(theirs),
+                       dumpJson(options.value("lora_target_modules")),
+                       flagText(theirs));
+}
+
+/// It says of which base the adapter is.
+static Status checkInit(const std::string &path, const json &config,
+                        const Options &options) {
   const std::string init = options.text("init_lora_weights");
-  const std::pair<const char *, std::pair<json, json>> expected[] = {
-      {"peft_type", {"LORA", "LORA"}},
-      {"bias", {options.value("bias"), "none"}},
-      {"r", {options.value("lora_r"), 8}},
-      {"lora_alpha", {options.value("lora_alpha"), 8}},
-      {"use_rslora", {options.value("use_rslora"), false}},
-      {"lora_bias", {options.value("lora_bias"), false}},
-      {"use_dora", {options.value("use_dora"), false}},
-      {"target_parameters",
-       {options.value("target_parameters"), json::array()}},
-      {"trainable_token_indices",
-       {options.value("trainable_token_indices"), json::array()}},
-      {"rank_pattern", {options.value("lora_rank_pattern"), json::object()}},
-      {"alpha_pattern", {options.value("lora_alpha_pattern"), json::object()}},
+  const json given = config.value("init_lora_weights", json(true));
+  const std::string theirs =
+      given.is_string() ? given.get<std::string>() : "true";
+  if (theirs == init || (!leavesResidual(theirs) && !leavesResidual(init)))
+    return Status::ok();
+  return Status::invalid("'{}': init_lora_weights is {}, but this program was "
+                         "compiled for {}, which has another base",
+                         path, theirs, init);
+}
+
+namespace {
+/// A key that must agree, the option that has it, and what PEFT takes where it
+/// is missing.
+struct ComparedKey {
+  const char *key, *option;
+  json missing;
+};
+} // namespace
+
+Status checkAdapterConfig(const std::string &folder, const LoadedModule &module,
+                          const Options &options) {
+  const std::string path = folder + "/adapter_config.json";
+  QLORA_ASSIGN_OR_RETURN(const json config, readConfig(path));
+  QLORA_RETURN_IF_ERROR(checkInit(path, config, options));
+  const ComparedKey compared[] = {
+      {"bias", "bias", "none"},
+      {"r", "lora_r", 8},
+      {"lora_alpha", "lora_alpha", 8},
+      {"use_rslora", "use_rslora", false},
+      {"lora_bias", "lora_bias", false},
+      {"use_dora", "use_dora", false},
+      {"target_parameters", "target_parameters", json::array()},
+      {"trainable_token_indices", "trainable_token_indices", json::array()},
+      {"rank_pattern", "lora_rank_pattern", json::object()},
+      {"alpha_pattern", "lora_alpha_pattern", json::object()},
   };
-  // It says of which base the adapter is.
-  const json theirInit = config.value("init_lora_weights", json(true));
-  if (const std::string theirs =
-          theirInit.is_string() ? theirInit.get<std::string>() : "true";
-      theirs != init && (leavesResidual(theirs) || leavesResidual(init)))
-    return Status::invalid("'{}': init_lora_weights is {}, but this program was "
-                           "compiled for {}, which has another base",
-                           path, theirs, init);
-  std::set<std::string, std::less<>> compared;
-  for (const auto &[key, values] : expected) {
-    const auto &[ours, missing] = values;
-    compared.insert(key);
+  if (const json type = config.value("peft_type", json("LORA")); type != "LORA")
+    return Status::invalid("'{}': peft_type is {}; only LORA is supported",
+                           path, dumpJson(type));
+  for (const auto &[key, option, missing] : compared) {
+    const json &ours = options.value(option);
     json theirs = config.value(key, missing);
     if (theirs.is_null())
       theirs = missing;
@@ -222,15 +279,15 @@ Status checkAdapterConfig(const std::string &folder, const Options &options) {
     if (missing.is_array() && theirs.is_object() && theirs.size() == 1)
       theirs = *theirs.begin();
     if (theirs != ours)
-      return Status::invalid("'{}': {} is {}, but this program was compiled "
-                             "for {}",
-                             path, key, dumpJson(theirs), dumpJson(ours));
+      return differs(path, key, theirs, ours, option);
   }
   for (const auto &[key, value] : config.items())
-    if (!kIgnored.contains(key) && !compared.contains(key) && !isOff(value))
+    if (!kIgnored.contains(key) && !isOff(value) &&
+        std::ranges::find(compared, key, &ComparedKey::key) ==
+            std::end(compared))
       return Status::invalid("'{}': {} is {}, which is not supported", path,
                              key, dumpJson(value));
-  return Status::ok();
+  return checkTargets(folder, config, module, options);
 }
 
 } // namespace qlora

@@ -226,7 +226,7 @@ Status Session::loadBase() {
   const std::string from =
       start.resume ? "" : options.text("adapter_name_or_path");
   if (!from.empty())
-    QLORA_RETURN_IF_ERROR(checkAdapterConfig(from, options));
+    QLORA_RETURN_IF_ERROR(checkAdapterConfig(from, module, options));
   WeightRequest wanted{module,
                        group,
                        request.baseCache,
@@ -255,6 +255,8 @@ Status Session::loadBase() {
   if (metrics)
     wanted.factors.progress = metrics->progress("decomposing weights", "weights");
   QLORA_ASSIGN_OR_RETURN(weights, loadWeights(wanted, *device));
+  if (weights.renamed && metrics)
+    metrics->warn(weights.renamed->warning(from, wanted.modelFolder));
   if (request.sweep) // the process is that of all runs
     weights.processBytes = 0;
   if (start.resume && metrics && module.arena(QLORA_ARENA_RESIDUAL) &&

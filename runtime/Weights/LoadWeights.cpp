@@ -111,6 +111,8 @@ StatusOr<LoadedWeights> loadWeights(const WeightRequest &request,
     sources.adapter = &*adapter;
   }
   LoadedWeights weights;
+  if (adapter)
+    weights.renamed = findRenamed(request.module, *adapter);
   QLORA_ASSIGN_OR_RETURN(weights.factors,
                          StartingFactors::compute(request.module,
                                                   request.factors, model,

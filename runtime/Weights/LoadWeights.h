@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@
 #include "runtime/Module/ModuleLoader.h"
 #include "runtime/Ranks/RankGroup.h"
 #include "runtime/Weights/FrozenBase.h"
+#include "runtime/Weights/Parameters.h"
 #include "runtime/Weights/WeightFactors.h"
 
 namespace qlora {
@@ -51,6 +53,8 @@ struct LoadedWeights {
   uint64_t processBytes = 0;
   /// Of adapters that are written as a plain LoRA of the model; else none.
   StartingFactors factors = {};
+  /// A tensor of the adapter to start from that has another name than ours.
+  std::optional<RenamedTensor> renamed = {};
 };
 
 /// Loads the module into `device`, which allocates every arena, and fills

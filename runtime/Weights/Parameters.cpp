@@ -67,33 +67,81 @@ std::string trainedName(const LoadedModule &module,
 // Filling
 //===----------------------------------------------------------------------===//
 
+/// What adapters may call a trained parameter, ours first. One of a text model
+/// inside of another may be named as if the text model were alone, or as
+/// transformers did before 4.52.
+static std::vector<std::string> adapterNames(const LoadedModule &module,
+                                             const qlora_parameter &parameter) {
+  constexpr std::string_view kInside = "base_model.model.model.language_model.";
+  std::vector<std::string> names = {trainedName(module, parameter)};
+  if (!names.front().starts_with(kInside))
+    return names;
+  const std::string rest = names.front().substr(kInside.size());
+  names.push_back(fmt::format("{}model.{}", kPeftPrefix, rest));
+  names.push_back(fmt::format("{}language_model.model.{}", kPeftPrefix, rest));
+  return names;
+}
+
+static const SafetensorsTensor *findByNames(const SafetensorsFile &adapter,
+                                            std::span<const std::string> names) {
+  for (const std::string &name : names)
+    if (const SafetensorsTensor *tensor = adapter.find(name))
+      return tensor;
+  return nullptr;
+}
+
 /// The tensor of the adapter to start from, or null where a model's own
 /// weight is not in it.
 static StatusOr<const SafetensorsTensor *>
 findInAdapter(const LoadedModule &module, const SafetensorsFile &adapter,
               const qlora_parameter &parameter) {
-  const std::string name = trainedName(module, parameter);
-  if (parameter.role == QLORA_ROLE_ADAPTER)
-    return adapter.get(name);
-  return adapter.find(name);
+  const std::vector<std::string> names = adapterNames(module, parameter);
+  const SafetensorsTensor *tensor = findByNames(adapter, names);
+  if (!tensor && parameter.role == QLORA_ROLE_ADAPTER)
+    return adapter.get(names.front());
+  return tensor;
 }
 
-/// An adapter tensor that no parameter takes would be lost without a word.
-static Status checkAdapterUsed(const LoadedModule &module,
-                               const SafetensorsFile &adapter) {
+std::string RenamedTensor::warning(const std::string &adapter,
+                                   const std::string &model) const {
+  return fmt::format(
+      "'{}' has tensors with other names than the class that "
+      "AutoModelForCausalLM makes of '{}': '{}' is read as '{}'. The adapter "
+      "that this run writes has the names of that class",
+      adapter, model, inFile, ours);
+}
+
+std::optional<RenamedTensor> findRenamed(const LoadedModule &module,
+                                         const SafetensorsFile &adapter) {
+  for (const qlora_parameter *parameter : trainedParameters(module)) {
+    const std::vector<std::string> names = adapterNames(module, *parameter);
+    const SafetensorsTensor *tensor = findByNames(adapter, names);
+    if (tensor && tensor->name != names.front())
+      return RenamedTensor{tensor->name, names.front()};
+  }
+  return std::nullopt;
+}
+
+// An adapter tensor that no parameter takes would be lost without a word.
+Status checkAdapterTensors(const LoadedModule &module,
+                           const SafetensorsFile &adapter) {
+  Status missing;
   std::set<std::string, std::less<>> taken;
   for (const qlora_parameter &parameter : module.parameters()) {
     if (!isTrained(parameter.role))
       continue;
-    taken.insert(trainedName(module, parameter));
+    const auto tensor = findInAdapter(module, adapter, parameter);
+    if (!tensor.isOk())
+      missing = tensor.status();
+    else if (tensor.value())
+      taken.insert(tensor.value()->name);
   }
   for (const SafetensorsTensor &tensor : adapter.tensors())
     if (!taken.contains(tensor.name))
       return Status::invalid("'{}': tensor '{}' is no trained parameter of "
-                             "train.so; compile it for this adapter's "
-                             "targets",
+                             "train.so",
                              adapter.path(), tensor.name);
-  return Status::ok();
+  return missing;
 }
 
 namespace {
@@ -232,7 +280,7 @@ Status fillTrainable(const LoadedModule &module,
         StatusCode::kInternal, "the trainable arena has {} bytes instead of {}",
         arena.bytes(), module.arenaBytes(QLORA_ARENA_TRAINABLE));
   if (sources.adapter)
-    QLORA_RETURN_IF_ERROR(checkAdapterUsed(module, *sources.adapter));
+    QLORA_RETURN_IF_ERROR(checkAdapterTensors(module, *sources.adapter));
   for (const qlora_parameter &parameter : module.parameters())
     if (isTrained(parameter.role))
       QLORA_RETURN_IF_ERROR(fillTrainableParameter(module, sources, parameter,

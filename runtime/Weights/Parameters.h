@@ -18,6 +18,7 @@
 #define QLORA_RUNTIME_WEIGHTS_PARAMETERS_H
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -51,11 +52,31 @@ trainedParameters(const LoadedModule &module);
 std::string trainedName(const LoadedModule &module,
                         const qlora_parameter &parameter);
 
+/// A tensor of an adapter whose name is not trainedName(): a text model inside
+/// of another one, named as if it were alone or as transformers did before 4.52.
+struct RenamedTensor {
+  std::string inFile, ours;
+
+  /// What to say of it, given the adapter's folder and the model's.
+  std::string warning(const std::string &adapter,
+                      const std::string &model) const;
+};
+
+/// The first such tensor of an adapter; fillTrainable() reads all of them.
+std::optional<RenamedTensor> findRenamed(const LoadedModule &module,
+                                         const SafetensorsFile &adapter);
+
+/// kNotFound if an adapter lacks a tensor of an ADAPTER parameter,
+/// kInvalidArgument if it has one that is no trained parameter.
+Status checkAdapterTensors(const LoadedModule &module,
+                           const SafetensorsFile &adapter);
+
 /// Where parameters come from. The pointers outlive the calls.
 struct ParameterSources {
   const ModelFiles *model = nullptr; ///< null: no parameter may need a file
   /// adapter_model.safetensors to start from, or null. Every ADAPTER
-  /// parameter must be in it under its name, and it may hold no other.
+  /// parameter must be in it under its name, or one that findRenamed() knows,
+  /// and it may hold no other.
   const SafetensorsFile *adapter = nullptr;
   uint64_t seed = 0; ///< of random inits; the same on all ranks
   const StartingFactors *factors = nullptr; ///< null: none is needed

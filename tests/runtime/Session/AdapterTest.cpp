@@ -19,6 +19,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "runtime/Weights/Parameters.h"
 #include "runtime/Weights/Safetensors.h"
 
 using namespace qlora;
@@ -56,8 +57,16 @@ protected:
     config.update(changes);
     fs::create_directories(folder / "start");
     std::ofstream(folder / "start/adapter_config.json") << dumpJson(config);
-    std::string start = (folder / "start").string();
-    std::string message = checkAdapterConfig(start, options).message();
+    const std::string start = (folder / "start").string();
+    const uint8_t bytes[4] = {};
+    std::vector<SafetensorsItem> items;
+    for (const qlora_parameter *parameter : trainedParameters(module))
+      items.push_back({trainedName(module, *parameter),
+                       SafetensorsDtype::kF32, {1}, {bytes, 4}});
+    EXPECT_TRUE(
+        writeSafetensors(start + "/adapter_model.safetensors", items, {})
+            .isOk());
+    std::string message = checkAdapterConfig(start, module, options).message();
     size_t at = message.find(start);
     return at == message.npos ? message : message.erase(at, start.size());
   }
@@ -152,12 +161,14 @@ TEST_F(Adapter, SaysWhichRowsItHas) {
   EXPECT_EQ(adapterConfig(module, options)["trainable_token_indices"], nullptr);
   EXPECT_EQ(check({{"trainable_token_indices", json::array({5})}}),
             "'/adapter_config.json': trainable_token_indices is [5], but this "
-            "program was compiled for []");
+            "program was compiled for []. Fix: compile with "
+            "--trainable-token-indices 5");
   // PEFT's other form: of a module by its name.
   EXPECT_EQ(check({{"trainable_token_indices",
                     {{"embed_tokens", json::array({5})}}}}),
             "'/adapter_config.json': trainable_token_indices is [5], but this "
-            "program was compiled for []");
+            "program was compiled for []. Fix: compile with "
+            "--trainable-token-indices 5");
   Options some;
   ASSERT_TRUE(
       some.applyRecorded(R"({"trainable_token_indices": [17, 5]})").isOk());
@@ -198,6 +209,30 @@ TEST_F(Adapter, APlainLoraHasTwiceTheRankAndTheSameScale) {
               8 * std::sqrt(2.0), 1e-12);
   EXPECT_EQ(adapterConfig(module, options, AdapterForm::kPlain),
             adapterConfig(module, options));
+}
+
+TEST_F(Adapter, OtherTargetsAreRefused) {
+  fs::create_directories(folder / "other");
+  std::ofstream(folder / "other/adapter_config.json")
+      << R"({"peft_type": "LORA", "r": 1, "lora_alpha": 1,
+             "target_modules": ["q_proj", "v_proj"]})";
+  const float values[4] = {};
+  const std::string name = "base_model.model.q_proj.lora_A.weight";
+  ASSERT_TRUE(writeSafetensors(
+                  (folder / "other/adapter_model.safetensors").string(),
+                  {{name, SafetensorsDtype::kF32, {1, 4},
+                    {reinterpret_cast<const uint8_t *>(values), 16}}},
+                  {})
+                  .isOk());
+  const std::string message =
+      checkAdapterConfig((folder / "other").string(), module, options).message();
+  EXPECT_NE(message.find("'" + name + "' is no trained parameter of train.so. "
+                         "The adapter's target_modules are "
+                         "[\"q_proj\",\"v_proj\"], and this program was "
+                         "compiled for [\"scores\"]. Fix: compile with "
+                         "--lora-target-modules q_proj,v_proj"),
+            std::string::npos)
+      << message;
 }
 
 TEST_F(Adapter, AnAdapterOfAnotherBaseIsRefused) {
@@ -341,18 +376,23 @@ TEST_F(Adapter, OurOwnConfigurationCanContinue) {
 }
 
 TEST_F(Adapter, ContradictionsAreRefused) {
-  EXPECT_EQ(check({{"r", 4}}), "'/adapter_config.json': r is 4, but this "
-                               "program was compiled for 1");
+  EXPECT_EQ(check({{"r", 4}}),
+            "'/adapter_config.json': r is 4, but this program was compiled for "
+            "1. Fix: compile with --lora-r 4");
   EXPECT_EQ(check({{"use_dora", true}}),
             "'/adapter_config.json': use_dora is true, but this program was "
-            "compiled for false");
+            "compiled for false. Fix: compile with --use-dora true");
   EXPECT_NE(check({{"use_bdlora", true}}), "");
   EXPECT_EQ(check({{"rank_pattern", {{"q", 2}}}}),
             "'/adapter_config.json': rank_pattern is {\"q\":2}, but this "
-            "program was compiled for {}");
-  EXPECT_NE(check({{"peft_type", "IA3"}}), "");
+            "program was compiled for {}. Fix: compile with "
+            "--lora-rank-pattern '{\"q\":2}'");
+  EXPECT_EQ(check({{"peft_type", "IA3"}}),
+            "'/adapter_config.json': peft_type is \"IA3\"; only LORA is "
+            "supported");
   EXPECT_NE(check({{"bias", "all"}}), "");
   EXPECT_NE(check({{"lora_bias", true}}), "");
   EXPECT_NE(check({{"r", "four"}}), "");
-  EXPECT_FALSE(checkAdapterConfig((folder / "none").string(), options).isOk());
+  EXPECT_FALSE(
+      checkAdapterConfig((folder / "none").string(), module, options).isOk());
 }

@@ -382,9 +382,10 @@ TEST(Parameters, RowsOfWordsAreTheWeightsOwn) {
                         "'m.embed.weight'; compile it again");
 }
 
-/// Fills the demo's adapter from a file with one tensor of that name.
+/// Fills the demo's adapter, which `ours` may rename, from a file with one tensor
+/// of that name.
 Status fillFromAdapter(const std::string &name, std::vector<int64_t> shape,
-                       std::vector<float> &out) {
+                       std::vector<float> &out, const std::string &ours = "") {
   const TemporaryFolder folder;
   std::vector<float> values(16);
   for (size_t i = 0; i < values.size(); ++i)
@@ -399,6 +400,9 @@ Status fillFromAdapter(const std::string &name, std::vector<int64_t> shape,
   QLORA_ASSIGN_OR_RETURN(SafetensorsFile adapter,
                          SafetensorsFile::open(folder.path("a")));
   DemoTables tables;
+  for (qlora_parameter &parameter : tables.parameters)
+    if (parameter.role == QLORA_ROLE_ADAPTER && !ours.empty())
+      parameter.name = ours.c_str();
   QLORA_ASSIGN_OR_RETURN(LoadedModule module, tables.load());
   out.assign(16, NAN);
   HostArena arena({reinterpret_cast<uint8_t *>(out.data()), 64});
@@ -414,6 +418,27 @@ TEST(Parameters, StartsFromAnAdapter) {
   EXPECT_HAS(fillFromAdapter(name, {2, 8}, out).message(), "has shape [2, 8]");
   EXPECT_HAS(fillFromAdapter("other", {4, 4}, out).message(),
              "'other' is no trained parameter");
+}
+
+TEST(Parameters, ReadsAdaptersOfATextModelThatWasAlone) {
+  std::vector<float> out;
+  const std::string inside = "base_model.model.model.language_model.";
+  const std::string ours = inside + "layers.0.q_proj.lora_A.weight";
+  for (const char *start : {"base_model.model.model.language_model.",
+                            "base_model.model.model.",
+                            "base_model.model.language_model.model."})
+    EXPECT_EQ(fillFromAdapter(std::string(start) +
+                                  "layers.0.q_proj.lora_A.weight",
+                              {4, 4}, out, ours)
+                  .message(),
+              "")
+        << start;
+  EXPECT_HAS(fillFromAdapter("base_model.model.layers.0.q_proj.lora_A.weight",
+                             {4, 4}, out, ours)
+                 .message(),
+             "is no trained parameter");
+  EXPECT_HAS(fillFromAdapter(ours, {4, 4}, out).message(),
+             "is no trained parameter");
 }
 
 } // namespace

@@ -9,6 +9,7 @@
 #include <filesystem>
 #include <limits>
 
+#include "runtime/Base/JsonText.h"
 #include "runtime/Base/Manifest.h"
 #include "tests/runtime/Session/SessionFixture.h"
 
@@ -157,8 +158,8 @@ TEST_F(RunIdentity, HalfOfOneAndOneOfAnotherVersionAreRefused) {
       ordered_json::parse(contents(at("later/MANIFEST.json")));
   manifest["format"] = 2;
   manifest.erase("sha256");
-  manifest["sha256"] = sha256(manifest.dump());
-  std::ofstream(at("later/MANIFEST.json")) << manifest.dump(2) << "\n";
+  manifest["sha256"] = sha256(dumpJson(manifest));
+  std::ofstream(at("later/MANIFEST.json")) << dumpJson(manifest, 2) << "\n";
   EXPECT_THAT(refusal("onward", at("later")),
               HasSubstr("has format 2, and this version reads 1"));
   EXPECT_FALSE(fs::exists(at("onward/checkpoint-3")));

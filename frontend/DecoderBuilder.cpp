@@ -33,7 +33,7 @@ public:
 private:
   DictionaryAttr describe();
   void buildForward();
-  void buildRopeTables(Value positions);
+  void buildRopeTables(Value positions, Value lengths);
   Value buildAttention(const LayerWeights &layer, Value x);
   Value buildMlp(const LayerWeights &layer, Value x);
   Value buildLayer(const LayerWeights &layer, Value x);
@@ -267,24 +267,23 @@ static SmallVector<float> twice(ArrayRef<float> frequencies) {
   return both;
 }
 
-/// Makes cos and sin.
-void DecoderBuilder::buildRopeTables(Value positions) {
+/// Makes cos and sin. `lengths` is null where no kind depends on the length.
+void DecoderBuilder::buildRopeTables(Value positions, Value lengths) {
   Type type = activation(config.headDim);
   enter(config.modulePath("model.rotary_emb"));
   for (const Rotary &rotary : config.rotaries) {
     const RopeConfig &rope = rotary.rope;
-    bool isDynamic = rope.kind == RopeKind::kDynamic;
-    bool isLong = !rotary.longFrequencies.empty();
+    const bool isDynamic = rope.kind == RopeKind::kDynamic;
+    const bool hasLengths = dependsOnLength(rope.kind);
     DenseF32ArrayAttr beyond;
-    if (isLong)
+    if (!rotary.longFrequencies.empty())
       beyond = body.getDenseF32ArrayAttr(twice(rotary.longFrequencies));
     tables.push_back(emit<model::RopeTableOp>(
-        type, type, positions,
+        type, type, positions, hasLengths ? lengths : Value(),
         body.getDenseF32ArrayAttr(twice(rotary.frequencies)),
         body.getF64FloatAttr(rope.attentionFactor), beyond,
         body.getF64FloatAttr(isDynamic ? rope.factor : 0),
-        body.getI64IntegerAttr(isDynamic || isLong ? rope.originalMaxPositions
-                                                   : 0)));
+        body.getI64IntegerAttr(hasLengths ? rope.originalMaxPositions : 0)));
   }
 }
 
@@ -292,14 +291,20 @@ void DecoderBuilder::buildForward() {
   Type ids = RankedTensorType::get({ShapedType::kDynamic, ShapedType::kDynamic},
                                    body.getI32Type());
   Type number = RankedTensorType::get({1}, body.getF32Type());
-  constexpr StringLiteral kInputs[] = {"ids", "targets", "positions",
-                                       "segments"};
+  SmallVector<StringRef> inputs = {"ids", "targets", "positions", "segments"};
+  const bool hasLengths =
+      llvm::any_of(config.rotaries, [](const Rotary &rotary) {
+        return dependsOnLength(rotary.rope.kind);
+      });
+  if (hasLengths)
+    inputs.push_back("lengths");
   enter("forward");
   auto function = func::FuncOp::create(
       body, "forward",
-      body.getFunctionType({ids, ids, ids, ids}, {number, number, ids}));
+      body.getFunctionType(SmallVector<Type>(inputs.size(), ids),
+                           {number, number, ids}));
   Block *block = function.addEntryBlock();
-  for (auto [i, name] : llvm::enumerate(kInputs)) {
+  for (auto [i, name] : llvm::enumerate(inputs)) {
     function.setArgAttr(i, "model.input", body.getStringAttr(name));
     block->getArgument(i).setLoc(NameLoc::get(body.getStringAttr(name)));
   }
@@ -307,7 +312,8 @@ void DecoderBuilder::buildForward() {
   parameters.setInsertionPoint(function);
   body.setInsertionPointToStart(block);
 
-  buildRopeTables(block->getArgument(2));
+  buildRopeTables(block->getArgument(2),
+                  hasLengths ? block->getArgument(4) : Value());
   Value x = embed(block->getArgument(0), block->getArgument(2));
   for (layerNumber = 0; layerNumber < config.layers; ++layerNumber)
     x = buildLayer(weights.layers[layerNumber], x);

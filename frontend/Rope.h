@@ -28,6 +28,11 @@ enum class RopeKind {
 /// As config.json spells it.
 const char *ropeKindName(RopeKind kind);
 
+/// Whether the frequencies follow the length of a row.
+constexpr bool dependsOnLength(RopeKind kind) {
+  return kind == RopeKind::kDynamic || kind == RopeKind::kLongRope;
+}
+
 /// The fields that a kind does not use keep their defaults.
 struct RopeConfig {
   RopeKind kind = RopeKind::kDefault;

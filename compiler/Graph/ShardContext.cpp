@@ -259,8 +259,6 @@ LogicalResult LineSharing::run() {
            << exchange.length << " tokens, which " << exchange.ranks
            << " ranks cannot share equally; give a --max-length that is a "
               "multiple of it";
-  for (auto op : function.getOps<LengthOp>())
-    op.fixLength();
   for (BlockArgument argument : function.getArguments())
     share(argument);
   for (Operation &op : llvm::make_early_inc_range(

@@ -355,17 +355,6 @@ def Model_ColumnwiseOp : OpInterface<"ColumnwiseOp"> {
   ];
 }
 
-def Model_LengthOp : OpInterface<"LengthOp"> {
-  let cppNamespace = "::qlora::model";
-  let description = [{
-    An op whose arithmetic depends on how many tokens a line has.
-  }];
-  let methods = [
-    InterfaceMethod<[{It is from now on that of the length which its types have,
-      whatever they become.}], "void", "fixLength">,
-  ];
-}
-
 def Model_LossOp : OpInterface<"LossOp"> {
   let cppNamespace = "::qlora::model";
   let description = [{

@@ -221,8 +221,9 @@ LogicalResult GluOp::verify() {
 }
 
 LogicalResult RopeTableOp::verify() {
-  if (!isTokenMask(getPositions(), getCos()))
-    return emitOpError("(C1) expects positions of type [B, T] i32");
+  if (!isTokenMask(getPositions(), getCos()) ||
+      (getLengths() && !isTokenMask(getLengths(), getCos())))
+    return emitOpError("(C1) expects positions and lengths of type [B, T] i32");
   int64_t turned = getFrequencies().size();
   if (turned % 2 || turned > columnsOf(getCos()) ||
       getSin().getType() != getCos().getType())
@@ -231,11 +232,13 @@ LogicalResult RopeTableOp::verify() {
            << turned;
   std::optional<ArrayRef<float>> beyond = getLongFrequencies();
   bool isDynamic = !getDynamicFactor().isZero();
+  const bool hasScaling = beyond || isDynamic;
   if ((beyond && (isDynamic || beyond->size() != getFrequencies().size())) ||
-      ((beyond || isDynamic) != (getOriginalLength() > 0)))
+      hasScaling != (getOriginalLength() > 0) ||
+      hasScaling != static_cast<bool>(getLengths()))
     return emitOpError("(C3) expects long frequencies, as many as the others, "
-                       "or a dynamic factor where there is an original "
-                       "length, and only there");
+                       "or a dynamic factor if there are lengths and an "
+                       "original length, and only then");
   return success();
 }
 

@@ -43,8 +43,7 @@ def Model_LayerNormOp : Model_Row<"layer_norm"> {
   let hasVerifier = 1;
 }
 
-def Model_RopeTableOp : Model_Row<"rope_table",
-    [DeclareOpInterfaceMethods<Model_LengthOp>]> {
+def Model_RopeTableOp : Model_Row<"rope_table"> {
   let summary = "cos and sin of position * frequency";
   let description = [{
     positions [B, T] i32, frequencies f32 [rotated] (the rotated/2 inverse
@@ -52,23 +51,28 @@ def Model_RopeTableOp : Model_Row<"rope_table",
     times `attention_factor`. Columns from `rotated` on are not turned: cos 1,
     sin 0.
 
-    Scalings that depend on the length: where T is above `original_length`,
-    `long_frequencies` take the place of `frequencies` (longrope; Ding et al.,
-    2024), or with a `dynamic_factor` the base grows with T / original_length
-    (dynamic NTK, as Hugging Face has it).
+    Scalings that depend on the length take `lengths` [B, T] i32, the tokens of
+    the segment that each token is in. Above `original_length`,
+    `long_frequencies` replace `frequencies` (longrope; Ding et al., 2024), or
+    with a `dynamic_factor` the base grows with length / original_length
+    (dynamic NTK, as Hugging Face has it). So a row has the same angles whatever
+    else is in its batch.
 
-    (C1) positions is i32 [B, T]. (C2) sin has cos's type, and frequencies an
-    even number of elements, at most dim. (C3) long_frequencies has as many;
-    it and dynamic_factor come with an original_length, and not together.
+    (C1) positions, and lengths if given, are i32 [B, T]. (C2) sin has cos's
+    type, and frequencies an even number of elements, at most dim. (C3)
+    long_frequencies has as many; either it or dynamic_factor comes with lengths
+    and an original_length, and these only with one of them.
   }];
   let ownArguments = (ins Model_Tensor:$positions,
+    Optional<Model_Tensor>:$lengths,
     DenseF32ArrayAttr:$frequencies, F64Attr:$attention_factor,
     OptionalAttr<DenseF32ArrayAttr>:$long_frequencies,
     DefaultValuedAttr<F64Attr, "0.0">:$dynamic_factor,
     DefaultValuedAttr<I64Attr, "0">:$original_length);
   let results = (outs Model_FloatTensor:$cos, Model_FloatTensor:$sin);
-  let assemblyFormat =
-      "$positions attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = [{
+    $positions (`,` $lengths^)? attr-dict `:` functional-type(operands, results)
+  }];
   let hasVerifier = 1;
 }
 

@@ -68,58 +68,69 @@ SmallVector<Value> LayerNormOp::buildRow(OpBuilder &builder,
 int64_t RopeTableOp::getRowColumns() { return columnsOf(getCos()); }
 
 SmallVector<MapAttr> RopeTableOp::getRowMaps() {
-  return {map(*this, MapKind::Scalar)};
+  return SmallVector<MapAttr>(getLengths() ? 2 : 1,
+                              map(*this, MapKind::Scalar));
 }
 
-/// Those of this length. Dynamic NTK turns the base b into b s^(R / (R - 2)),
-/// so the frequency b^(-2i / R) becomes s^(-2i / (R - 2)) times itself.
-static SmallVector<float> frequenciesOf(RopeTableOp op) {
-  int64_t length = tensorOf(op.getPositions()).getDimSize(1);
-  int64_t original = op.getOriginalLength();
-  SmallVector<float> frequencies(op.getFrequencies());
-  if (ShapedType::isDynamic(length) || !original || length <= original)
-    return frequencies;
+/// A row whose columns that are not turned have `rest`.
+static Value turnedRow(OpBuilder &builder, RopeTableOp op,
+                       SmallVector<float> values, float rest) {
+  values.resize(op.getRowColumns(), rest);
+  auto row = RankedTensorType::get({op.getRowColumns()}, builder.getF32Type());
+  return RowConstantOp::create(builder, op.getLoc(), row, values);
+}
+
+/// The frequencies of segments longer than the original length. Dynamic NTK
+/// turns the base b into b s^(R / (R - 2)), so the frequency b^(-2i / R)
+/// becomes s^(-2i / (R - 2)) times itself.
+static Value longFrequencies(OpBuilder &builder, RopeTableOp op, Value length,
+                             Value frequencies) {
   if (std::optional<ArrayRef<float>> beyond = op.getLongFrequencies())
-    return SmallVector<float>(*beyond);
-  double factor = op.getDynamicFactor().convertToDouble();
-  auto rotated = static_cast<double>(frequencies.size());
-  double stretch = factor * static_cast<double>(length) /
-                       static_cast<double>(original) - (factor - 1);
-  size_t half = frequencies.size() / 2;
-  for (auto [i, frequency] : llvm::enumerate(frequencies))
-    frequency = static_cast<float>(
-        frequency *
-        std::pow(stretch, -2 * static_cast<double>(i % half) / (rotated - 2)));
-  return frequencies;
-}
-
-void RopeTableOp::fixLength() {
-  setFrequencies(frequenciesOf(*this));
-  removeLongFrequenciesAttr();
-  setDynamicFactor(APFloat(0.0));
-  setOriginalLength(0);
+    return turnedRow(builder, op, SmallVector<float>(*beyond), 0);
+  Arithmetic a(builder, op.getLoc());
+  const double factor = op.getDynamicFactor().convertToDouble();
+  const double original = op.getOriginalLength();
+  Value stretch = a.sub(a.div(a.mul(a.number(factor), length),
+                              a.number(original)),
+                        a.number(factor - 1));
+  Value log = math::LogOp::create(builder, op.getLoc(), stretch);
+  const size_t rotated = op.getFrequencies().size();
+  SmallVector<float> exponents;
+  for (size_t i = 0; i < rotated; ++i)
+    exponents.push_back(static_cast<float>(
+        -2.0 * static_cast<double>(i % (rotated / 2)) /
+        static_cast<double>(rotated - 2)));
+  Value exponent = a.mul(a.splat(log, frequencies.getType()),
+                         turnedRow(builder, op, exponents, 0));
+  return a.mul(frequencies,
+               math::ExpOp::create(builder, op.getLoc(), exponent));
 }
 
 SmallVector<Value> RopeTableOp::buildRow(OpBuilder &builder,
                                          ValueRange arguments) {
   Arithmetic a(builder, getLoc());
-  auto row =
-      RankedTensorType::get({getRowColumns()}, builder.getF32Type());
-  SmallVector<float> turns = frequenciesOf(*this);
-  auto factor = static_cast<float>(getAttentionFactor().convertToDouble());
-  SmallVector<float> factors(turns.size(), factor);
   // What is not turned: the angle 0, and no factor.
-  turns.resize(getRowColumns(), 0);
-  factors.resize(getRowColumns(), 1);
-  Value frequencies = RowConstantOp::create(builder, getLoc(), row, turns);
+  Value frequencies =
+      turnedRow(builder, *this, SmallVector<float>(getFrequencies()), 0);
+  Type row = frequencies.getType();
+  if (getLengths()) {
+    Value isLong = a.compare(
+        arith::CmpFPredicate::OGT, a.splat(arguments[1], row),
+        a.constant(static_cast<double>(getOriginalLength()), row));
+    frequencies = a.select(
+        isLong, longFrequencies(builder, *this, arguments[1], frequencies),
+        frequencies);
+  }
   Value angle = a.mul(a.splat(arguments[0], row), frequencies);
   Value cos = math::CosOp::create(builder, getLoc(), angle);
   Value sin = math::SinOp::create(builder, getLoc(), angle);
+  auto factor = static_cast<float>(getAttentionFactor().convertToDouble());
   if (factor == 1)
     return {cos, sin};
-  Value scale = factors.front() == factors.back()
+  const SmallVector<float> factors(getFrequencies().size(), factor);
+  Value scale = std::ssize(factors) == getRowColumns()
                     ? a.constant(factor, row)
-                    : RowConstantOp::create(builder, getLoc(), row, factors);
+                    : turnedRow(builder, *this, factors, 1);
   return {a.mul(cos, scale), a.mul(sin, scale)};
 }
 

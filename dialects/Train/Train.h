@@ -21,7 +21,8 @@ inline constexpr int64_t kFlatColumns = 1024;
 /// What the runtime can write for a step, as enum qlora_binding_kind: i32 [B, T],
 /// but of lines f32 [B].
 inline constexpr llvm::StringLiteral kStepInputs[] = {
-    "ids", "targets", "positions", "segments", "prompts", "desirable"};
+    "ids",     "targets", "positions", "segments",
+    "prompts", "lengths", "desirable"};
 inline constexpr llvm::StringLiteral kLineInput = "desirable";
 /// Elements of the statistics row, in their order: what adds up over the
 /// micro-batches and ranks of a step.

@@ -53,7 +53,7 @@ extern "C" {
 #endif
 
 #define QLORA_MODULE_MAGIC 0x41524c51u /* "QLRA", little endian */
-#define QLORA_ABI_VERSION 23u
+#define QLORA_ABI_VERSION 24u
 #define QLORA_MAX_RANK 4
 #define QLORA_PIECE_ALIGNMENT 64 /* of what ranks hold pieces of: a cache line */
 

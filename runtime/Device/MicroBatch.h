@@ -63,6 +63,23 @@ struct MicroBatch {
     }
     return longest;
   }
+  /// Each token's [batch, length] segment, in tokens: its largest position + 1.
+  /// 0 for padding.
+  std::vector<int32_t> segmentLengths() const {
+    std::vector<int32_t> lengths(segments.size());
+    for (size_t first = 0, end; first < segments.size(); first = end) {
+      const size_t line = first / static_cast<size_t>(length) + 1;
+      int32_t longest = 0;
+      for (end = first; end < line * static_cast<size_t>(length) &&
+                        segments[end] == segments[first];
+           ++end)
+        longest = std::max(longest, positions[end] + 1);
+      std::fill(lengths.begin() + static_cast<std::ptrdiff_t>(first),
+                lengths.begin() + static_cast<std::ptrdiff_t>(end),
+                segments[first] == 0 ? 0 : longest);
+    }
+    return lengths;
+  }
   int64_t labelCount() const {
     return static_cast<int64_t>(targets.size()) -
            std::ranges::count(targets, kNoLabel);

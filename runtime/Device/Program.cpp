@@ -97,12 +97,16 @@ Status Program::writeInputs(const qlora_entry &entry, const MicroBatch &batch) {
   const bool hasPrompts = module.binding(entry, QLORA_INPUT_PROMPTS);
   const std::vector<int32_t> prompts =
       hasPrompts ? promptsOf(batch) : std::vector<int32_t>();
+  const std::vector<int32_t> lengths =
+      module.binding(entry, QLORA_INPUT_LENGTHS) ? batch.segmentLengths()
+                                                 : std::vector<int32_t>();
   const std::pair<qlora_binding_kind, const std::vector<int32_t> *> inputs[] = {
       {QLORA_INPUT_IDS, &batch.ids},
       {QLORA_INPUT_TARGETS, &batch.targets},
       {QLORA_INPUT_POSITIONS, &batch.positions},
       {QLORA_INPUT_SEGMENTS, &batch.segments},
-      {QLORA_INPUT_PROMPTS, &prompts}};
+      {QLORA_INPUT_PROMPTS, &prompts},
+      {QLORA_INPUT_LENGTHS, &lengths}};
   for (const auto &[kind, values] : inputs) {
     const qlora_binding *binding = module.binding(entry, kind);
     if (binding) {

@@ -309,7 +309,7 @@ static Status checkLaunch(const qlora_module &m, const qlora_launch &launch) {
 static uint64_t bytesOf(const qlora_module &m, const qlora_entry &entry,
                         const qlora_binding &binding) {
   const auto lines = static_cast<uint64_t>(entry.batch);
-  if (binding.kind <= QLORA_INPUT_PROMPTS ||
+  if (binding.kind <= QLORA_INPUT_LENGTHS ||
       binding.kind == QLORA_RESULT_CORRECT)
     return 4 * lines * static_cast<uint64_t>(entry.length) / m.context_ranks;
   return binding.kind == QLORA_INPUT_DESIRABLE ? 4 * lines : 4;

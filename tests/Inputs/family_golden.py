@@ -13,16 +13,19 @@ folder is written beside it:
     model/                the input of qlora-import
     train.yaml            the input of qloracc and qlora-run
     adapter_init/         the adapter before step 1, by PEFT
-    batches.safetensors   input_ids and labels, int32 [micro-batches, B, T]
+    batches.safetensors   input_ids and labels, int32 [micro-batches, B, T]; with
+                          `segment`, the fewest and the most tokens of one, also
+                          position_ids and segment_ids
     nf4.safetensors       what bitsandbytes stores of each linear, and the
                           values that this stands for
     expected.safetensors  logits before step 1, loss, norm of gradients and rate
                           by step, gradients of step 1, the last adapter
 
 Needs torch, transformers, peft, safetensors and for 4 bits bitsandbytes; what
-they were is in case.json then. Computed in float32, with eager attention. A case
-in which something lies on an edge is refused (edges.py). To
-change a case, change its case.json and run this again.
+they were is in case.json then. Computed in float32, with eager attention. Each
+segment of a packed row is a call of its own, so that the longest row of a batch
+decides nothing about the others. A case in which something lies on an edge is
+refused (edges.py). To change a case, change its case.json and run this again.
 """
 
 import json
@@ -142,6 +145,52 @@ def make_batches(case):
     return {"input_ids": ids.int(), "labels": labels.int()}
 
 
+def cut_rows(case, batches):
+    """Makes each row segments that fill it. The first token of one is nobody's
+    next."""
+    least, most = case["segment"]
+    generator = numbers(case, 5)
+    positions, segments = (torch.zeros_like(batches["input_ids"])
+                           for _ in range(2))
+    for row in range(batches["labels"].flatten(0, 1).shape[0]):
+        own = [tensor.flatten(0, 1)[row] for tensor in
+               (positions, segments, batches["labels"])]
+        begin, number = 0, 0
+        while begin < case["seq"]:
+            length = int(torch.randint(least, most + 1, (), generator=generator))
+            left = case["seq"] - begin - length
+            length += left if left < least else 0
+            end, number = begin + length, number + 1
+            own[0][begin:end] = torch.arange(length)
+            own[1][begin:end] = number
+            own[2][begin] = -100
+            begin = end
+    return {**batches, "position_ids": positions, "segment_ids": segments}
+
+
+def forget_lengths(model):
+    """RoPE of type dynamic keeps what an earlier, longer row has made of it."""
+    for module in model.modules():
+        if hasattr(module, "max_seq_len_cached"):
+            module.max_seq_len_cached = module.original_max_seq_len
+            module.inv_freq = module.original_inv_freq.clone()
+
+
+def segments_alone(model, batches):
+    """Logits of a micro-batch by its number, of segments that are alone."""
+    def segment_logits(ids):
+        forget_lengths(model)
+        return model(input_ids=ids[None]).logits[0]
+
+    def logits(i):
+        return torch.stack([
+            torch.cat([segment_logits(ids[segments == number])
+                       for number in segments.unique_consecutive()])
+            for ids, segments in zip(batches["input_ids"][i].long(),
+                                     batches["segment_ids"][i])])
+    return logits
+
+
 def write_yaml(case, path):
     lora, optimizer = dict(case["lora"]), case["optimizer"]
     values = {"model_name_or_path": "model",
@@ -184,7 +233,10 @@ def main(folder):
         save_file(quantise(model, case["quantization"]),
                   beside("nf4.safetensors"))
     model = attach_adapter(model, case, beside("adapter_init"))
-    batches = make_batches(case)
+    batches, logits_of = make_batches(case), None
+    if "segment" in case:
+        batches = cut_rows(case, batches)
+        logits_of = segments_alone(model, batches)
     save_file(batches, beside("batches.safetensors"))
     named, options = names_of(model), case["optimizer"]
     optimizer = torch.optim.AdamW(
@@ -192,7 +244,8 @@ def main(folder):
         betas=(options["beta1"], options["beta2"]), eps=options["eps"],
         weight_decay=options["weight_decay"])
     with edges.watched(model) as distances:
-        expected = train(model, optimizer, named, case, batches, case["steps"])
+        expected = train(model, optimizer, named, case, batches, case["steps"],
+                         logits_of)
     edges.check(distances)
     save_file({name: tensor.contiguous() for name, tensor in expected.items()},
               beside("expected.safetensors"))

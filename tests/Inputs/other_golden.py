@@ -219,7 +219,11 @@ def without_signs(expected, before, model, is_residual):
     return numbers
 
 
-def train(model, optimizer, named, case, batches, steps=STEPS):
+def train(model, optimizer, named, case, batches, steps=STEPS,
+          logits_of=None):
+    """`logits_of` is a function of the number of a micro-batch."""
+    logits_of = logits_of or (lambda i: model(
+        input_ids=batches["input_ids"][i].long()).logits)
     schedule = transformers.get_scheduler(
         case.get("lr_scheduler_type", "constant"), optimizer,
         case.get("warmup_steps", 0), steps)
@@ -233,7 +237,7 @@ def train(model, optimizer, named, case, batches, steps=STEPS):
         count = sum(int((labels[i][:, 1:] != -100).sum()) for i in rows)
         total = 0.0
         for i in rows:
-            logits = model(input_ids=batches["input_ids"][i].long()).logits
+            logits = logits_of(i)
             expected.setdefault("logits", logits.detach().clone())
             loss = torch.nn.functional.cross_entropy(
                 logits[:, :-1].reshape(-1, logits.shape[-1]),

@@ -79,13 +79,15 @@ CASES = {
           : (tensor<?x?xi32>) -> (tensor<?x?x4xf32>, tensor<?x?x4xf32>)
       %y = model.rope %x, %cos, %sin
           : (XX, tensor<?x?x4xf32>, tensor<?x?x4xf32>) -> XX"""),
-    # 2 of the 4 columns of a head turn; the length is beyond the original.
+    # 2 of the 4 columns of a head turn; some segments are beyond the original
+    # length.
     "rope of a part": ({}, """
-      %cos, %sin = model.rope_table %positions
+      %cos, %sin = model.rope_table %positions, %lengths
           {frequencies = array<f32: 1.0, 1.0>,
-           long_frequencies = array<f32: 0.3, 0.3>, original_length = 2 : i64,
+           long_frequencies = array<f32: 0.3, 0.3>, original_length = 3 : i64,
            attention_factor = 1.2 : f64}
-          : (tensor<?x?xi32>) -> (tensor<?x?x4xf32>, tensor<?x?x4xf32>)
+          : (tensor<?x?xi32>, tensor<?x?xi32>)
+          -> (tensor<?x?x4xf32>, tensor<?x?x4xf32>)
       %y = model.rope %x, %cos, %sin {rotated = 2 : i64}
           : (XX, tensor<?x?x4xf32>, tensor<?x?x4xf32>) -> XX"""),
     "rms_norm above one": ({"n": (H,)}, """
@@ -358,7 +360,8 @@ def write_model(folder, extra, body, loss, random):
 func.func @forward(%ids: {MASK} {{model.input = "ids"}},
     %targets: {MASK} {{model.input = "targets"}},
     %positions: {MASK} {{model.input = "positions"}},
-    %segments: {MASK} {{model.input = "segments"}})
+    %segments: {MASK} {{model.input = "segments"}},
+    %lengths: {MASK} {{model.input = "lengths"}})
     -> ({types}) {{
   %e = model.weight @embed.weight : tensor<{V}x{H}xf32>
   %x = model.embedding %ids, %e : ({MASK}, tensor<{V}x{H}xf32>) -> XX

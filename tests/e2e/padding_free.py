@@ -10,6 +10,9 @@ the step: padded, and dealt anew among the micro-batches of each step
 (--padding-free), with one and several ranks and accumulations, and with ranks
 that share each line. The losses, gradient norms, learning rates, epochs and evaluations of every step agree to
 float32's rounding, and so does the adapter, by far less than it moved.
+
+Where RoPE depends on the length, a row's own counts: loss and gradient norm of
+some rows are those of the rows alone, whatever is in a batch with them.
 """
 
 import argparse
@@ -27,6 +30,13 @@ TOLERANCE = 2e-5
 LONGEST = 48
 # Ranks and accumulations; the software platform is slow.
 STEPS = {"cpu": ((1, 1), (1, 3), (2, 1), (2, 2), (3, 2)), "cuda": ((2, 2),)}
+
+# By golden case: loss and norm of its gradient of all LENGTH_ROWS, in
+# transformers 5.24 and PEFT 0.21, each row in a call of its own. Of the rows, of
+# 2 to 48 tokens, two are longer than the original 8.
+LENGTH_ROWS = (8, 128, 3)
+ALONE = {"phi3-packed": (5.2900066, 1.5420884),
+         "llama-dynamic": (5.4866385, 1.1856058)}
 
 
 def write_rows(path, count, vocabulary, seed):
@@ -76,6 +86,40 @@ def compare(padded, packed):
     return worst, drift
 
 
+def own_lengths(options, folder, name):
+    """Of all ways to put the rows into batches."""
+    case = Case(options.tools, name, folder)
+    data = os.path.join(folder, "rows.safetensors")
+    count = len(write_rows(data, *LENGTH_ROWS))
+    out, ways = os.path.join(folder, "out"), 0
+    for batch, mesh in ((1, ""), (2, ""), (4, ""), (8, ""), (8, "cp=2")):
+        flags = ("--train-file", data, "--per-device-train-batch-size",
+                 str(batch), "--max-length", f"24,{LONGEST}",
+                 *(("--parallel", mesh) if mesh else ()),
+                 *(cuda_flags() if options.target == "cuda" else ()))
+        case.compile(*flags)
+        for choice in ("--padding-free=false", "--padding-free=true",
+                       "--packing=true"):
+            call(f"{case.tools}/qlora-run", case.module, "--config", case.yaml,
+                 "--train-file", data, *choice.split("="), "--gpus",
+                 "2" if mesh else "1", "--gradient-accumulation-steps",
+                 str(count // batch), "--max-steps", "1", "--validation-file",
+                 data, "--eval-on-start", "true", "--base-cache", "none",
+                 "--output-dir", out, "--overwrite-output-dir")
+            with open(os.path.join(out, "metrics.jsonl")) as lines:
+                rows = [json.loads(line) for line in lines]
+            found = [next(row[key] for row in rows if key in row)
+                     for key in ("eval_loss", "loss", "grad_norm")]
+            if choice == "--packing=true":  # another step: fewer, longer rows
+                found = found[:1]
+            loss, norm = ALONE[name]
+            worst = max(relative(*pair)
+                        for pair in zip(found, (loss, loss, norm)))
+            assert worst <= TOLERANCE, (name, batch, mesh, choice, found)
+            ways += 1
+    print(f"{name}: {ways} ways to batch {count} rows, all as each row alone")
+
+
 def products(case, choice, ranks, accumulation):
     """GFLOPs of a step's products, padding included."""
     trace = os.path.join(case.folder, "trace.json")
@@ -121,6 +165,8 @@ def main():
         worst, drift = compare(alone, train(case, "true", 2, 2, *evaluation))
         print(f"2 ranks that share each line: metrics within {worst:.1e}, "
               f"adapter within {drift:.1e}")
+        for name in ALONE:
+            own_lengths(options, os.path.join(folder, name), name)
 
 
 if __name__ == "__main__":

@@ -134,7 +134,7 @@ inline void followEachOther(DemoTables &first, DemoTables &second) {
 inline void shareLines(DemoTables &tables) {
   tables.header.context_ranks = 2;
   for (qlora_binding &binding : tables.bindings)
-    if (binding.kind <= QLORA_INPUT_PROMPTS ||
+    if (binding.kind <= QLORA_INPUT_LENGTHS ||
         binding.kind == QLORA_RESULT_CORRECT)
       binding.bytes /= 2;
 }

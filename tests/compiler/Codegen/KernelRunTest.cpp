@@ -131,6 +131,44 @@ TEST(KernelRun, RopeTable) {
   }
 }
 
+/// Angles of tokens in segments of 2 to 8 tokens, where the original length is 4:
+/// `stretch` is what a segment's length makes of column 1's frequency 0.1.
+static void testRopeByLength(const char *scaling, double (*stretch)(double)) {
+  RowKernel k(fmt::format(R"(func.func @f(%p: tensor<2x3xi32>,
+                                          %l: tensor<2x3xi32>) {{
+    %c, %s = model.rope_table %p, %l {{{}, original_length = 4 : i64,
+        frequencies = array<f32: 1.0, 0.1, 1.0, 0.1>, attention_factor = 1.0 : f64}}
+        : (tensor<2x3xi32>, tensor<2x3xi32>)
+        -> (tensor<2x3x4xf32>, tensor<2x3x4xf32>)
+    return
+  }})", scaling).c_str(),
+              {{QLORA_DTYPE_I32, 3, 1, 6},
+               {QLORA_DTYPE_I32, 3, 1, 6},
+               {QLORA_DTYPE_F32, 4, 1, 24},
+               {QLORA_DTYPE_F32, 4, 1, 24}});
+  const int64_t lengths[] = {0, 2, 4, 5, 6, 8};
+  for (int64_t r = 0; r < 6; ++r) {
+    k[0].set(r, 10 * r);
+    k[1].set(r, lengths[r]);
+  }
+  k.runBothWays(6);
+  for (int64_t i = 0; i < 24; ++i) {
+    const auto length = static_cast<double>(lengths[i / 4]);
+    const double frequency =
+        i % 2 ? 0.1 * (length > 4 ? stretch(length) : 1) : 1;
+    EXPECT_NEAR(k[2].at(i), std::cos(10.0 * (i / 4) * frequency), 1e-5);
+    EXPECT_NEAR(k[3].at(i), std::sin(10.0 * (i / 4) * frequency), 1e-5);
+  }
+}
+
+TEST(KernelRun, RopeTableByTheLengthOfASegment) {
+  testRopeByLength("long_frequencies = array<f32: 1.0, 0.03, 1.0, 0.03>",
+                   [](double) { return 0.3; });
+  // (2 L / 4 - 1)^(-2 / (4 - 2)).
+  testRopeByLength("dynamic_factor = 2.0 : f64",
+                   [](double length) { return 1 / (length / 2 - 1); });
+}
+
 /// Gradient or not: the gradient turns the other way.
 static void testRope(qlora_dtype dtype, bool gradient) {
   constexpr int64_t kDim = 10, kHeads = 3, kTokens = 4;

@@ -15,14 +15,13 @@
 // CHECK: module attributes {program.context_ranks = 2 {{.*}}exchanged_bytes = {{[0-9]+}}{{.*}}ranks = 2
 // Two lines: each rank has a half of both.
 // CHECK-LABEL: func.func @two
-// CHECK-SAME: %[[IDS:.*]]: tensor<2x8xi32> {model.input = "ids"}, %{{.*}}: tensor<2x8xi32> {model.input = "targets"}, %{{.*}}: tensor<2x8xi32> {model.input = "positions"}, %[[SEGMENTS:.*]]: tensor<2x8xi32> {model.input = "segments"}
+// CHECK-SAME: %[[IDS:.*]]: tensor<2x8xi32> {model.input = "ids"}, %{{.*}}: tensor<2x8xi32> {model.input = "targets"}, %[[POSITIONS:.*]]: tensor<2x8xi32> {model.input = "positions"}, %[[SEGMENTS:.*]]: tensor<2x8xi32> {model.input = "segments"}, %[[LENGTHS:.*]]: tensor<2x8xi32> {model.input = "lengths"}
 // CHECK-SAME: -> (tensor<1xf32>, tensor<1xf32>, tensor<2x8xi32>) attributes {model.batch = 2 : i64, model.length = 16 : i64}
 // CHECK: %[[S1:.*]] = model.all_gather %[[SEGMENTS]] {{.*}}ranks = #model<ranks cp>} : (tensor<2x8xi32>) -> tensor<4x8xi32>
 // CHECK-NEXT: %[[S:.*]] = model.swap_blocks %[[S1]] {first = 2 : i64, {{.*}}second = 2 : i64} : (tensor<4x8xi32>) -> tensor<2x16xi32>
 // CHECK: %[[X:.*]] = model.embedding %[[IDS]], {{.*}} -> tensor<2x8x128xf32>
-// The table is that of 16 tokens, of which 4 were there before: 4 x 16 / 4 - 3
-// to the power of -1.
-// CHECK: model.rope_table %{{.*}} {attention_factor = 1.000000e+00 : f64, frequencies = array<f32: 1.000000e+00, {{.*}}>} : (tensor<2x8xi32>) -> (tensor<2x8x64xf32>
+// Lengths are of whole segments, whichever part of a line a rank has.
+// CHECK: model.rope_table %[[POSITIONS]], %[[LENGTHS]] {{.*}}dynamic_factor = 4.000000e+00 : f64, {{.*}}original_length = 4 : i64} : (tensor<2x8xi32>, tensor<2x8xi32>) -> (tensor<2x8x64xf32>
 // CHECK: %[[Q1:.*]] = model.swap_blocks %[[X]] {first = 16 : i64, layer = 3 : i64, second = 2 : i64} : (tensor<2x8x128xf32>) -> tensor<4x8x64xf32>
 // CHECK-NEXT: %[[Q2:.*]] = model.all_to_all %[[Q1]] {layer = 3 : i64, ranks = #model<ranks cp>} : (tensor<4x8x64xf32>) -> tensor<4x8x64xf32>
 // CHECK-NEXT: %[[Q:.*]] = model.swap_blocks %[[Q2]] {first = 2 : i64, layer = 3 : i64, second = 2 : i64} : (tensor<4x8x64xf32>) -> tensor<2x16x64xf32>
@@ -57,14 +56,15 @@ model.parameter @head : tensor<96x128xf32> {file = "m.safetensors"}
 func.func @two(%ids: tensor<2x16xi32> {model.input = "ids"},
                %targets: tensor<2x16xi32> {model.input = "targets"},
                %positions: tensor<2x16xi32> {model.input = "positions"},
-               %segments: tensor<2x16xi32> {model.input = "segments"})
+               %segments: tensor<2x16xi32> {model.input = "segments"},
+               %lengths: tensor<2x16xi32> {model.input = "lengths"})
     -> (tensor<1xf32>, tensor<1xf32>, tensor<2x16xi32>)
     attributes {model.batch = 2 : i64, model.length = 16 : i64} {
   %table = model.weight @table : tensor<96x128xf32>
   %x = model.embedding %ids, %table : (tensor<2x16xi32>, tensor<96x128xf32>) -> tensor<2x16x128xf32>
   %wo = model.weight @o : tensor<128x128xf32>
   %k = model.linear %x, %wo : (tensor<2x16x128xf32>, tensor<128x128xf32>) -> tensor<2x16x128xf32>
-  %cos, %sin = model.rope_table %positions {frequencies = array<f32: 1.0, 0.1, 1.0, 0.1>, attention_factor = 1.0 : f64, dynamic_factor = 4.0 : f64, original_length = 4 : i64} : (tensor<2x16xi32>) -> (tensor<2x16x64xf32>, tensor<2x16x64xf32>)
+  %cos, %sin = model.rope_table %positions, %lengths {frequencies = array<f32: 1.0, 0.1, 1.0, 0.1>, attention_factor = 1.0 : f64, dynamic_factor = 4.0 : f64, original_length = 4 : i64} : (tensor<2x16xi32>, tensor<2x16xi32>) -> (tensor<2x16x64xf32>, tensor<2x16x64xf32>)
   %r = model.rope %k, %cos, %sin {rotated = 4 : i64} : (tensor<2x16x128xf32>, tensor<2x16x64xf32>, tensor<2x16x64xf32>) -> tensor<2x16x128xf32>
   %sinks = model.weight @sinks : tensor<2xf32>
   %att, %lse = model.attention %x, %r, %x, %segments sinks %sinks {layer = 3 : i64, heads = 2 : i64, kv_heads = 2 : i64, head_dim = 64 : i64, window = 0 : i64, scale = 1.0 : f64} : (tensor<2x16x128xf32>, tensor<2x16x128xf32>, tensor<2x16x128xf32>, tensor<2x16xi32>, tensor<2xf32>) -> (tensor<2x16x128xf32>, tensor<2x2x16xf32>)

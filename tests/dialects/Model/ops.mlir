@@ -55,7 +55,7 @@ func.func @library(%ids: tensor<?x?xi32>, %segments: tensor<?x?xi32>)
 }
 
 // CHECK-LABEL: func.func @row_ops
-func.func @row_ops(%x: tensor<2x4x32xbf16>, %positions: tensor<2x4xi32>) {
+func.func @row_ops(%x: tensor<2x4x32xbf16>, %positions: tensor<2x4xi32>, %lengths: tensor<2x4xi32>) {
   %n = model.weight @n : tensor<32xbf16>
   %b = model.weight @b : tensor<32xbf16>
   // CHECK: model.rms_norm %{{.*}}, %{{.*}} {epsilon = 1.000000e-05 : f64} : (tensor<2x4x32xbf16>, tensor<32xbf16>) -> tensor<2x4x32xbf16>
@@ -68,8 +68,8 @@ func.func @row_ops(%x: tensor<2x4x32xbf16>, %positions: tensor<2x4xi32>) {
   %2 = model.glu silu %0, %1 : tensor<2x4x32xbf16>
   // CHECK: model.rms_norm %{{.*}}, %{{.*}} {epsilon = 1.000000e-05 : f64, offset = 1.000000e+00 : f64}
   %above = model.rms_norm %x, %n {epsilon = 1.0e-5 : f64, offset = 1.0 : f64} : (tensor<2x4x32xbf16>, tensor<32xbf16>) -> tensor<2x4x32xbf16>
-  // CHECK: %[[C:.*]], %[[S:.*]] = model.rope_table %{{.*}} {attention_factor = 1.100000e+00 : f64, frequencies = array<f32: 1.000000e+00, 1.000000e+00>, long_frequencies = array<f32: 5.000000e-01, 5.000000e-01>, original_length = 3 : i64} : (tensor<2x4xi32>) -> (tensor<2x4x4xbf16>, tensor<2x4x4xbf16>)
-  %c, %s = model.rope_table %positions {frequencies = array<f32: 1.0, 1.0>, long_frequencies = array<f32: 0.5, 0.5>, original_length = 3, attention_factor = 1.1 : f64} : (tensor<2x4xi32>) -> (tensor<2x4x4xbf16>, tensor<2x4x4xbf16>)
+  // CHECK: %[[C:.*]], %[[S:.*]] = model.rope_table %{{.*}}, %{{.*}} {attention_factor = 1.100000e+00 : f64, frequencies = array<f32: 1.000000e+00, 1.000000e+00>, long_frequencies = array<f32: 5.000000e-01, 5.000000e-01>, original_length = 3 : i64} : (tensor<2x4xi32>, tensor<2x4xi32>) -> (tensor<2x4x4xbf16>, tensor<2x4x4xbf16>)
+  %c, %s = model.rope_table %positions, %lengths {frequencies = array<f32: 1.0, 1.0>, long_frequencies = array<f32: 0.5, 0.5>, original_length = 3, attention_factor = 1.1 : f64} : (tensor<2x4xi32>, tensor<2x4xi32>) -> (tensor<2x4x4xbf16>, tensor<2x4x4xbf16>)
   // CHECK: model.rope %{{.*}}, %[[C]], %[[S]] {rotated = 2 : i64}
   %turned = model.rope %0, %c, %s {rotated = 2} : (tensor<2x4x32xbf16>, tensor<2x4x4xbf16>, tensor<2x4x4xbf16>) -> tensor<2x4x32xbf16>
   // CHECK: model.scale %{{.*}} {factor = 6.928203{{.*}} : f64, rounded} : tensor<2x4x32xbf16>

@@ -49,7 +49,7 @@ func.func @layer_norm_c3(%x: tensor<2x4x8xf32>, %w: tensor<8xf32>, %b: tensor<4x
 // -----
 
 func.func @rope_table_c1(%p: tensor<2x4xf32>) {
-  // expected-error @+1 {{(C1) expects positions of type [B, T] i32}}
+  // expected-error @+1 {{(C1) expects positions and lengths of type [B, T] i32}}
   %0, %1 = model.rope_table %p {frequencies = array<f32: 1.0, 1.0>, attention_factor = 1.0 : f64} : (tensor<2x4xf32>) -> (tensor<2x4x2xf32>, tensor<2x4x2xf32>)
   return
 }
@@ -73,8 +73,8 @@ func.func @rope_table_c2_count(%p: tensor<2x4xi32>) {
 // -----
 
 func.func @rope_table_c3(%p: tensor<2x4xi32>) {
-  // expected-error @+1 {{(C3) expects long frequencies, as many as the others, or a dynamic factor where there is an original length, and only there}}
-  %0, %1 = model.rope_table %p {frequencies = array<f32: 1.0, 1.0>, long_frequencies = array<f32: 1.0>, attention_factor = 1.0 : f64, original_length = 2 : i64} : (tensor<2x4xi32>) -> (tensor<2x4x2xf32>, tensor<2x4x2xf32>)
+  // expected-error @+1 {{(C3) expects long frequencies, as many as the others, or a dynamic factor if there are lengths and an original length, and only then}}
+  %0, %1 = model.rope_table %p, %p {frequencies = array<f32: 1.0, 1.0>, long_frequencies = array<f32: 1.0>, attention_factor = 1.0 : f64, original_length = 2 : i64} : (tensor<2x4xi32>, tensor<2x4xi32>) -> (tensor<2x4x2xf32>, tensor<2x4x2xf32>)
   return
 }
 
@@ -82,7 +82,23 @@ func.func @rope_table_c3(%p: tensor<2x4xi32>) {
 
 func.func @rope_table_c3_length(%p: tensor<2x4xi32>) {
   // expected-error @+1 {{(C3) expects long frequencies}}
-  %0, %1 = model.rope_table %p {frequencies = array<f32: 1.0, 1.0>, dynamic_factor = 2.0 : f64, attention_factor = 1.0 : f64} : (tensor<2x4xi32>) -> (tensor<2x4x2xf32>, tensor<2x4x2xf32>)
+  %0, %1 = model.rope_table %p, %p {frequencies = array<f32: 1.0, 1.0>, dynamic_factor = 2.0 : f64, attention_factor = 1.0 : f64} : (tensor<2x4xi32>, tensor<2x4xi32>) -> (tensor<2x4x2xf32>, tensor<2x4x2xf32>)
+  return
+}
+
+// -----
+
+func.func @rope_table_c3_no_lengths(%p: tensor<2x4xi32>) {
+  // expected-error @+1 {{(C3) expects long frequencies}}
+  %0, %1 = model.rope_table %p {frequencies = array<f32: 1.0, 1.0>, dynamic_factor = 2.0 : f64, attention_factor = 1.0 : f64, original_length = 2 : i64} : (tensor<2x4xi32>) -> (tensor<2x4x2xf32>, tensor<2x4x2xf32>)
+  return
+}
+
+// -----
+
+func.func @rope_table_c1_lengths(%p: tensor<2x4xi32>, %l: tensor<2x4xf32>) {
+  // expected-error @+1 {{(C1) expects positions and lengths}}
+  %0, %1 = model.rope_table %p, %l {frequencies = array<f32: 1.0, 1.0>, dynamic_factor = 2.0 : f64, attention_factor = 1.0 : f64, original_length = 2 : i64} : (tensor<2x4xi32>, tensor<2x4xf32>) -> (tensor<2x4x2xf32>, tensor<2x4x2xf32>)
   return
 }
 

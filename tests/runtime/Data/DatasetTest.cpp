@@ -97,6 +97,8 @@ TEST(RowsFile, InOrderIsPaddedToTheShortestLengthThatFits) {
   batch.length = 4;
   batch.segments = {1, 1, 1, 2, 2, 2, 0, 0};
   EXPECT_EQ(batch.longestRow(), 3);
+  batch.positions = {0, 1, 2, 0, 0, 1, 0, 1};
+  EXPECT_EQ(batch.segmentLengths(), (Ints{3, 3, 3, 1, 2, 2, 0, 0}));
 }
 
 /// Bytes of this process's own memory, files that it maps apart.

@@ -4,11 +4,15 @@
 
 #include "tools/qlora/HubModel.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 
+#include "runtime/Base/OptionTable.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Weights/ModelFiles.h"
 #include "tools/qlora/Tools.h"
@@ -116,6 +120,27 @@ static bool isOffline() {
   return word == "1" || word == "ON" || word == "YES" || word == "TRUE";
 }
 
+/// The model folder whose path is spelled most like `word`, or empty.
+static std::string nearestModelFolder(const fs::path &word) {
+  std::map<std::string, std::string> folders; // by their names with underscores
+  std::error_code error, ignored;
+  const fs::path parent = word.parent_path();
+  for (fs::directory_iterator entry(parent.empty() ? "." : parent, error), end;
+       !error && entry != end; entry.increment(error))
+    if (fs::exists(entry->path() / "config.json", ignored)) {
+      std::string name = entry->path().filename();
+      std::string spelling = name;
+      std::ranges::replace(spelling, '-', '_');
+      folders.emplace(std::move(spelling), std::move(name));
+    }
+  std::vector<std::string> spellings;
+  for (const auto &[spelling, name] : folders)
+    spellings.push_back(spelling);
+  const auto nearest =
+      folders.find(nearestName(word.filename().string(), spellings));
+  return nearest == folders.end() ? "" : (parent / nearest->second).string();
+}
+
 StatusOr<std::string> hubModelFolder(const HubName &name) {
   const fs::path cache = hubCache();
   if (cache.empty())
@@ -127,12 +152,20 @@ StatusOr<std::string> hubModelFolder(const HubName &name) {
   Status status = checkSnapshot(snapshotOf(name, cache), name);
   if (status.isOk())
     return snapshotOf(name, cache).string();
+  const std::string nearest = nearestModelFolder(name.id);
   if (isOffline())
-    return Status::error(StatusCode::kNotFound,
-                         "'{}' is no folder here and is not whole in '{}': {}; "
-                         "nothing is fetched because HF_HUB_OFFLINE is set: "
-                         "unset it, or copy the model there",
-                         name.id, cache.string(), status.message());
+    return Status::error(
+        StatusCode::kNotFound,
+        "'{}' is no folder here{} and is not whole in '{}': {}; nothing is "
+        "fetched because HF_HUB_OFFLINE is set: unset it, or copy the model "
+        "there",
+        name.id, nearest.empty() ? "" : " (did you mean '" + nearest + "'?)",
+        cache.string(), status.message());
+  if (!nearest.empty())
+    fmt::print(stderr,
+               "qlora: '{}' is no folder here; did you mean '{}'? Asking the "
+               "Hugging Face hub for that name\n",
+               name.id, nearest);
   QLORA_RETURN_IF_ERROR(
       runTool({"qlora-data", {"fetch-model", name.id, name.revision}},
               ToolNoise::kTerminal));

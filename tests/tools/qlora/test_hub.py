@@ -134,6 +134,18 @@ class CacheTest(HubTest):
                       self.refused(NAME, DATA))
         self.assertEqual(self.hub.requests, [])
 
+    def test_a_folder_that_is_nearly_so_called_is_named(self):
+        shutil.copytree(MODEL, os.path.join(self.folder, "tiny-qwen3"))
+        # The hub is asked after that.
+        self.environment["HF_ENDPOINT"] = "http://127.0.0.1:9"
+        self.assertTrue(self.refused("tiny-qwem3", DATA).startswith(
+            "qlora: 'tiny-qwem3' is no folder here; did you mean "
+            "'tiny-qwen3'? Asking the Hugging Face hub"))
+        self.environment["HF_HUB_OFFLINE"] = "1"
+        self.assertIn("'tiny-qwem3' is no folder here (did you mean "
+                      "'tiny-qwen3'?)", self.refused("tiny-qwem3", DATA))
+        self.assertNotIn("did you mean", self.refused("one/other", DATA))
+
     def test_what_is_no_name_stays_a_path(self):
         self.environment["HF_HUB_OFFLINE"] = "1"
         for word in ("./model", "a/b/c", "a--b", "-a", "a.git", "a/../b",

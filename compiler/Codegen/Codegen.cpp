@@ -12,6 +12,8 @@
 
 #include "llvm/ADT/StringSet.h"
 
+#include "runtime/Base/FindProgram.h"
+
 using namespace mlir;
 using namespace qlora;
 
@@ -97,7 +99,7 @@ makeTarget(const CodegenOptions &options, const std::string &clang) {
     QLORA_ASSIGN_OR_RETURN(std::vector<CudaArch> archs,
                            CudaTarget::parseArchs(options.cudaArchs));
     QLORA_ASSIGN_OR_RETURN(std::string compiler,
-                           CudaTarget::findCompiler(options.cudaCompiler));
+                           findCudaCompiler(options.cudaCompiler));
     return std::unique_ptr<Target>(std::make_unique<CudaTarget>(
         std::move(archs), std::move(cache), std::move(compiler)));
   }

@@ -68,23 +68,6 @@ CudaTarget::parseArchs(const std::vector<std::string> &names) {
   return archs;
 }
 
-StatusOr<std::string>
-CudaTarget::findCompiler(const std::string &given,
-                         const std::string &toolkit) {
-  std::string name = given.empty() ? "nvcc" : given;
-  if (std::optional<std::string> path = findProgram(name, toolkit))
-    return *path;
-  if (!given.empty())
-    return Status::error(StatusCode::kUnavailable,
-                         "--cuda-compiler: '{}' is no program that can be run",
-                         given);
-  return Status::error(
-      StatusCode::kUnavailable,
-      "no nvcc on PATH or in {}; install NVIDIA's package cuda-nvcc-13-0 (or "
-      "Debian's nvidia-cuda-toolkit), or name one with --cuda-compiler",
-      toolkit);
-}
-
 StatusOr<uint32_t> CudaTarget::parseVersion(std::string_view text) {
   static constexpr std::string_view kWord = "release ";
   const size_t word = text.find(kWord);

@@ -43,13 +43,6 @@ public:
   /// result is sorted; a name given twice is there once.
   static StatusOr<std::vector<CudaArch>>
   parseArchs(const std::vector<std::string> &names);
-  /// The CUDA compiler: `given` (a path, or a name on PATH), or if that is
-  /// empty nvcc on PATH or in the toolkit's folder. kUnavailable, naming the
-  /// packages, when there is none.
-  static StatusOr<std::string>
-  findCompiler(const std::string &given,
-               const std::string &toolkit = "/usr/local/cuda/bin");
-
   /// "release 13.0" of `nvcc --version` as 13000. kUnavailable where it does
   /// not say one.
   static StatusOr<uint32_t> parseVersion(std::string_view text);

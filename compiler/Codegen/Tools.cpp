@@ -10,6 +10,7 @@
 #include "llvm/Support/Program.h"
 #include "llvm/Support/raw_ostream.h"
 
+#include "runtime/Base/FindProgram.h"
 #include "runtime/Base/UserFiles.h"
 
 #include <fmt/format.h>
@@ -91,20 +92,6 @@ Status qlora::replaceFile(const std::string &path, std::string_view bytes) {
 //===----------------------------------------------------------------------===//
 // Programs
 //===----------------------------------------------------------------------===//
-
-std::optional<std::string> qlora::findProgram(const std::string &name,
-                                              const std::string &folder) {
-  if (name.find('/') != std::string::npos) {
-    if (llvm::sys::fs::can_execute(name))
-      return name;
-    return std::nullopt;
-  }
-  if (auto path = llvm::sys::findProgramByName(name))
-    return *path;
-  if (auto path = llvm::sys::findProgramByName(name, {folder}))
-    return *path;
-  return std::nullopt;
-}
 
 StatusOr<std::string> qlora::findTool(const std::vector<std::string> &names,
                                       std::string_view package) {

@@ -6,7 +6,6 @@
 #ifndef QLORA_COMPILER_CODEGEN_TOOLS_H
 #define QLORA_COMPILER_CODEGEN_TOOLS_H
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,11 +34,6 @@ private:
 
 /// A program with its arguments, the name of the program first.
 using Command = std::vector<std::string>;
-
-/// The path of a program: `name` itself where it has a slash, else on $PATH,
-/// else in `folder`.
-std::optional<std::string> findProgram(const std::string &name,
-                                       const std::string &folder);
 
 /// The first of `names` on $PATH or in Debian's folder of LLVM 22.
 /// kUnavailable, naming the Debian package, when there is none.

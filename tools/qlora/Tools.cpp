@@ -16,38 +16,21 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
-#include <ranges>
 
+#include "runtime/Base/FindProgram.h"
 #include "runtime/Base/Subprocess.h"
 
 namespace qlora {
 
 namespace fs = std::filesystem;
 
-static bool isProgram(const fs::path &path) {
-  std::error_code ignored;
-  return fs::is_regular_file(path, ignored) && access(path.c_str(), X_OK) == 0;
-}
-
-/// Empty: nowhere.
-static std::string findInPath(std::string_view tool) {
-  const char *path = std::getenv("PATH");
-  for (const auto folder :
-       std::views::split(std::string_view(path ? path : ""), ':'))
-    if (const fs::path file =
-            fs::path(std::string_view(folder.begin(), folder.end())) / tool;
-        isProgram(file))
-      return file.string();
-  return "";
-}
-
 StatusOr<std::string> findTool(std::string_view tool) {
   std::error_code ignored;
   const fs::path self = fs::read_symlink("/proc/self/exe", ignored);
-  if (const fs::path beside = self.parent_path() / tool; isProgram(beside))
-    return beside.string();
-  if (std::string found = findInPath(tool); !found.empty())
-    return found;
+  const std::string name(tool);
+  for (const std::string &place : {(self.parent_path() / name).string(), name})
+    if (auto found = findProgram(place))
+      return *found;
   if (tool == "qlora-run" || tool == "qlora-data")
     return Status::error(StatusCode::kNotFound,
                          "{} is neither in '{}' nor in PATH; install qlora "
@@ -76,7 +59,7 @@ static std::string quoted(const std::string &word) {
 std::string shellText(const ToolCommand &command) {
   const auto path = findTool(command.tool);
   const bool isInPath =
-      !path.isOk() || findInPath(command.tool) == path.value();
+      !path.isOk() || findProgram(command.tool) == path.value();
   std::string text = quoted(isInPath ? command.tool : path.value());
   for (const std::string &argument : command.arguments)
     text += " " + quoted(argument);

@@ -7,6 +7,7 @@
 #include "tests/compiler/Codegen/KernelHarness.h"
 
 #include "compiler/Codegen/CudaTarget.h"
+#include "runtime/Base/FindProgram.h"
 #include "runtime/Module/ModuleLoader.h"
 
 #include <algorithm>
@@ -41,18 +42,18 @@ TEST(CudaArchTest, RefusesWhatIsNone) {
 }
 
 TEST(CudaCompilerTest, MustBeThere) {
-  StatusOr<std::string> found = CudaTarget::findCompiler("/no/such/nvcc");
+  StatusOr<std::string> found = findCudaCompiler("/no/such/nvcc");
   ASSERT_FALSE(found.isOk());
   EXPECT_EQ(found.status().code(), StatusCode::kUnavailable);
   EXPECT_EQ(found.status().message(),
             "--cuda-compiler: '/no/such/nvcc' is no program that can be run");
-  EXPECT_FALSE(CudaTarget::findCompiler("no-such-nvcc").isOk());
+  EXPECT_FALSE(findCudaCompiler("no-such-nvcc").isOk());
 }
 
 TEST(CudaCompilerTest, WithoutOneNamesThePackage) {
   std::string path = getenv("PATH");
   setenv("PATH", "/no/such/folder", 1);
-  StatusOr<std::string> found = CudaTarget::findCompiler("", "/no/toolkit");
+  StatusOr<std::string> found = findCudaCompiler("", "/no/toolkit");
   setenv("PATH", path.c_str(), 1);
   ASSERT_FALSE(found.isOk());
   EXPECT_EQ(found.status().message(),
@@ -241,7 +242,7 @@ TEST_F(CudaTargetTest, PutsImagesIntoTheModule) {
 /// What is in a file must not depend on the folder that it was made in. nvcc
 /// compiles the generated kernels; those written by hand would take a while.
 TEST_F(CudaTargetTest, GivesTheSameBytes) {
-  auto compiler = CudaTarget::findCompiler("");
+  auto compiler = findCudaCompiler("");
   if (!compiler.isOk())
     GTEST_SKIP() << compiler.status().message();
   std::string fake = fakeCompiler();

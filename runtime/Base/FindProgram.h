@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: MIT
+
+// Where the programs are that a tool starts. The compiler and the tools beside
+// it share these rules, so that both find the same one.
+
+#ifndef QLORA_RUNTIME_BASE_FINDPROGRAM_H
+#define QLORA_RUNTIME_BASE_FINDPROGRAM_H
+
+#include <optional>
+#include <string>
+
+#include "runtime/Base/Status.h"
+
+namespace qlora {
+
+/// Returns the path of a program: `name` itself if it has a slash, else the
+/// first executable file of that name on $PATH, else the one in `folder`.
+std::optional<std::string> findProgram(const std::string &name,
+                                       const std::string &folder = "");
+
+/// Returns the path of the CUDA compiler: `given` (a path, or a name on PATH),
+/// or if that is empty nvcc on PATH or in the toolkit's folder. kUnavailable
+/// names the packages that bring one.
+StatusOr<std::string>
+findCudaCompiler(const std::string &given,
+                 const std::string &toolkit = "/usr/local/cuda/bin");
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_BASE_FINDPROGRAM_H

@@ -101,11 +101,12 @@ makeTarget(const CodegenOptions &options, const std::string &clang) {
     QLORA_ASSIGN_OR_RETURN(std::string compiler,
                            findCudaCompiler(options.cudaCompiler));
     return std::unique_ptr<Target>(std::make_unique<CudaTarget>(
-        std::move(archs), std::move(cache), std::move(compiler)));
+        std::move(archs), std::move(cache), std::move(compiler),
+        options.progress));
   }
   QLORA_ASSIGN_OR_RETURN(CpuLevel level, cpuLevel(options.march));
   return std::unique_ptr<Target>(std::make_unique<CpuTarget>(
-      std::move(level), std::move(cache), clang));
+      std::move(level), std::move(cache), clang, options.progress));
 }
 
 static LogicalResult report(ModuleOp module, const Status &status) {

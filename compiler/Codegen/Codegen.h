@@ -10,6 +10,7 @@
 
 #include "compiler/Codegen/KernelSpelling.h"
 #include "mlir/IR/BuiltinOps.h"
+#include "runtime/Base/Progress.h"
 
 namespace qlora {
 
@@ -28,6 +29,8 @@ struct CodegenOptions {
                                         "100", "120", "compute_80"};
   /// A path or a name; empty for nvcc.
   std::string cudaCompiler;
+  /// Called as files of kernels are compiled; `total` is 0 if none has to be.
+  ProgressListener progress;
 };
 
 /// The dialect of C++ that a target's kernels are printed in; null where there

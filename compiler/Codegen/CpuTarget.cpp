@@ -76,7 +76,7 @@ CpuTarget::compile(const std::vector<std::string> &functions,
     commands.push_back(std::move(command));
     compiled.push_back(number);
   }
-  QLORA_RETURN_IF_ERROR(runCommands(commands, kParallel));
+  QLORA_RETURN_IF_ERROR(runCommands(commands, kParallel, progress));
   for (size_t number : compiled) {
     QLORA_ASSIGN_OR_RETURN(std::string object, readFile(objects[number]));
     cache.store(keys[number], object);

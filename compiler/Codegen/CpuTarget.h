@@ -16,9 +16,10 @@ namespace qlora {
 
 class CpuTarget : public Target {
 public:
-  CpuTarget(CpuLevel level, KernelCache cache, std::string clang)
+  CpuTarget(CpuLevel level, KernelCache cache, std::string clang,
+            ProgressListener progress = {})
       : level(std::move(level)), cache(std::move(cache)),
-        clang(std::move(clang)) {}
+        clang(std::move(clang)), progress(std::move(progress)) {}
 
   uint32_t kind() const override;
   std::string cpuFeatures() const override { return level.features; }
@@ -33,6 +34,7 @@ private:
   CpuLevel level;
   KernelCache cache;
   std::string clang;
+  ProgressListener progress;
 };
 
 } // namespace qlora

@@ -135,8 +135,10 @@ namespace {
 class ImageBuilder {
 public:
   ImageBuilder(const KernelCache &cache, const std::string &compiler,
-               const std::string &version, const ScratchFolder &folder)
-      : cache(cache), compiler(compiler), version(version), folder(folder) {}
+               const std::string &version, const ScratchFolder &folder,
+               const ProgressListener &progress)
+      : cache(cache), compiler(compiler), version(version), folder(folder),
+        progress(progress) {}
 
   Status add(const Unit &unit, uint32_t number, const CudaArch &arch);
   StatusOr<std::vector<DeviceImage>> run();
@@ -145,6 +147,7 @@ private:
   const KernelCache &cache;
   const std::string &compiler, &version;
   const ScratchFolder &folder;
+  const ProgressListener &progress;
   std::vector<DeviceImage> images;
   std::vector<Command> commands;
   /// Of the images that are compiled: file and key.
@@ -175,7 +178,7 @@ Status ImageBuilder::add(const Unit &unit, uint32_t number,
 StatusOr<std::vector<DeviceImage>> ImageBuilder::run() {
   unsigned parallel =
       std::clamp(static_cast<unsigned>(usableCpus()), 2u, kMaxParallel);
-  QLORA_RETURN_IF_ERROR(runCommands(commands, parallel));
+  QLORA_RETURN_IF_ERROR(runCommands(commands, parallel, progress));
   for (const auto &[file, key] : compiled) {
     QLORA_ASSIGN_OR_RETURN(std::string bytes, readFile(file));
     cache.store(key, bytes);
@@ -193,7 +196,7 @@ CudaTarget::compile(const std::vector<std::string> &functions,
   if (!release.isOk())
     return release.status().withContext(compiler);
   kernels.cudaVersion = *release;
-  ImageBuilder builder(cache, compiler, version, folder);
+  ImageBuilder builder(cache, compiler, version, folder, progress);
   std::vector<Unit> units = makeUnits(functions);
   for (uint32_t number = 0; number < units.size(); ++number) {
     QLORA_RETURN_IF_ERROR(writeFile(

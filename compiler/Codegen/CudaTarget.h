@@ -28,9 +28,9 @@ struct CudaArch {
 class CudaTarget : public Target {
 public:
   CudaTarget(std::vector<CudaArch> archs, KernelCache cache,
-             std::string compiler)
+             std::string compiler, ProgressListener progress = {})
       : archs(std::move(archs)), cache(std::move(cache)),
-        compiler(std::move(compiler)) {}
+        compiler(std::move(compiler)), progress(std::move(progress)) {}
 
   uint32_t kind() const override { return QLORA_TARGET_CUDA; }
   std::string cpuFeatures() const override { return ""; }
@@ -51,6 +51,7 @@ private:
   std::vector<CudaArch> archs;
   KernelCache cache;
   std::string compiler;
+  ProgressListener progress;
 };
 
 } // namespace qlora

@@ -17,6 +17,7 @@
 #include <fmt/ranges.h>
 
 #include <atomic>
+#include <mutex>
 #include <thread>
 
 using namespace qlora;
@@ -155,15 +156,25 @@ static Status finish(const Running &running) {
 }
 
 Status qlora::runCommands(const std::vector<Command> &commands,
-                          unsigned parallel) {
+                          unsigned parallel, const ProgressListener &progress) {
   QLORA_ASSIGN_OR_RETURN(ScratchFolder folder, ScratchFolder::create());
   std::vector<Status> results(commands.size());
   std::atomic<size_t> next = 0;
+  std::mutex reporting;
+  size_t ended = 0; // under the mutex
+  const auto report = [&](size_t more) {
+    const std::scoped_lock lock(reporting);
+    ended += more;
+    if (progress)
+      progress(ended, commands.size());
+  };
+  report(0);
   auto work = [&] {
     for (size_t i = next++; i < commands.size(); i = next++) {
       StatusOr<Running> running =
           start(commands[i], folder.file(fmt::format("{}", i)));
       results[i] = running.isOk() ? finish(*running) : running.status();
+      report(1);
     }
   };
   {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/Base/Progress.h"
 #include "runtime/Base/Status.h"
 
 namespace qlora {
@@ -44,8 +45,10 @@ StatusOr<std::string> findTool(const std::vector<std::string> &names,
 StatusOr<std::string> readCommand(const Command &command);
 
 /// Runs the commands, at most `parallel` at a time, and waits for all. The
-/// error is that of the first command, in order, that failed.
-Status runCommands(const std::vector<Command> &commands, unsigned parallel);
+/// error is that of the first command, in order, that failed. `progress` hears
+/// how many of them have ended, one call at a time, from any thread.
+Status runCommands(const std::vector<Command> &commands, unsigned parallel,
+                   const ProgressListener &progress = {});
 
 /// Writes or reads a whole file.
 Status writeFile(const std::string &path, std::string_view bytes);

@@ -77,7 +77,8 @@ static void passLines(std::string &pending, const LineListener &listener,
 
 StatusOr<ProcessOutput> runProgram(const std::vector<std::string> &arguments,
                                    const LineListener &onErrorLine,
-                                   const WatchListener &everySecond) {
+                                   const WatchListener &everySecond,
+                                   ErrorOutput to) {
   if (access(arguments[0].c_str(), X_OK) != 0)
     return Status::error(StatusCode::kUnavailable, "cannot execute '{}': {}",
                          arguments[0], std::strerror(errno));
@@ -92,7 +93,9 @@ StatusOr<ProcessOutput> runProgram(const std::vector<std::string> &arguments,
     return Status::error(StatusCode::kUnavailable, "fork: {}",
                          std::strerror(errno));
   if (pid == 0)
-    becomeProgram(words.data(), out.writer.get(), errors.writer.get());
+    becomeProgram(words.data(), out.writer.get(),
+                  to == ErrorOutput::kShared ? STDERR_FILENO
+                                             : errors.writer.get());
   out.writer = FileDescriptor();
   errors.writer = FileDescriptor();
 

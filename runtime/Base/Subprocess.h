@@ -28,12 +28,19 @@ using LineListener = std::function<bool(std::string_view line)>;
 /// SIGTERM, and is what the caller gets.
 using WatchListener = std::function<Status()>;
 
+/// Where standard error of the program goes.
+enum class ErrorOutput {
+  kTaken,  ///< to the listener, or into ProcessOutput::errors
+  kShared, ///< to this process's own, which may be a terminal
+};
+
 /// `arguments[0]` is a path. Standard input is empty; the program gets SIGTERM
 /// when this process ends, to take its own files away. kUnavailable when it
 /// cannot be executed.
 StatusOr<ProcessOutput> runProgram(const std::vector<std::string> &arguments,
                                    const LineListener &onErrorLine = {},
-                                   const WatchListener &everySecond = {});
+                                   const WatchListener &everySecond = {},
+                                   ErrorOutput to = ErrorOutput::kTaken);
 
 } // namespace qlora
 

@@ -104,12 +104,11 @@ Status runTool(const ToolCommand &command, ToolNoise noise) {
     QLORA_ASSIGN_OR_RETURN(const int code, runOnTerminal(std::move(words)));
     return ended(command, code);
   }
-  QLORA_ASSIGN_OR_RETURN(const ProcessOutput output,
-                         runProgram(words, [&](std::string_view line) {
-                           if (noise == ToolNoise::kAll)
-                             fmt::print(stderr, "{}\n", line);
-                           return noise == ToolNoise::kAll;
-                         }));
+  QLORA_ASSIGN_OR_RETURN(
+      const ProcessOutput output,
+      runProgram(words, {}, {},
+                 noise == ToolNoise::kAll ? ErrorOutput::kShared
+                                          : ErrorOutput::kTaken));
   if (noise == ToolNoise::kAll || output.exitCode != 0)
     fmt::print(stderr, "{}{}", output.errors, output.out);
   return ended(command, output.exitCode);

@@ -3,8 +3,10 @@
 // qloracc: model.mlir -> train.so.
 
 #include "compiler/Codegen/Codegen.h"
+#include "compiler/Codegen/CudaTarget.h"
 #include "compiler/Driver.h"
 #include "compiler/Report/Report.h"
+#include "compiler/Support/CompileProgress.h"
 #include "dialects/Program/Program.h"
 #include "dialects/Train/Train.h"
 #include "runtime/Base/CpuCount.h"
@@ -81,8 +83,9 @@ namespace {
 /// One compile with its outputs.
 class Compile {
 public:
-  Compile(MLIRContext &context, CompilerSettings &settings)
-      : context(context), settings(settings) {}
+  Compile(MLIRContext &context, CompilerSettings &settings,
+          CompileProgress &progress)
+      : context(context), settings(settings), progress(progress) {}
 
   /// `model` becomes the program of a stage, or where `--emit` ends before that
   /// its text.
@@ -107,6 +110,7 @@ private:
 
   MLIRContext &context;
   CompilerSettings &settings;
+  CompileProgress &progress;
   std::string config;
   std::string text; ///< of --emit
   unsigned dumped = 0;
@@ -227,9 +231,24 @@ LogicalResult Compile::describe(ModuleOp program) {
   return printed;
 }
 
+/// " for sm_90, compute_80"; of a CPU empty.
+static std::string architecturesText(const CodegenOptions &codegen) {
+  if (codegen.target != "cuda")
+    return "";
+  auto archs = CudaTarget::parseArchs(codegen.cudaArchs); // as Settings did
+  std::string text;
+  for (const CudaArch &arch : archs.value())
+    text += (text.empty() ? " for " : ", ") + arch.name();
+  return text;
+}
+
 LogicalResult Compile::finish(ArrayRef<ModuleOp> programs) {
   if (settings.emit == "so") {
     isLinked = true;
+    progress.begin("compiling kernels" + architecturesText(settings.codegen));
+    settings.codegen.progress = [this](uint64_t done, uint64_t total) {
+      progress.count(done, total);
+    };
     return emitTrainSo(programs, settings.codegen, settings.output);
   }
   // As of clang -S: into the output, or for people to read.
@@ -241,6 +260,11 @@ LogicalResult Compile::finish(ArrayRef<ModuleOp> programs) {
 
 LogicalResult Compile::run(OwningOpRef<ModuleOp> &module, int64_t stage) {
   settings.compile.stage = stage;
+  progress.begin(settings.compile.stages > 1
+                     ? ("planning stage " + Twine(stage + 1) + " of " +
+                        Twine(settings.compile.stages))
+                           .str()
+                     : "planning");
   dumped = 0;
   if (!settings.dumpPhases.empty())
     if (std::error_code error =
@@ -296,9 +320,12 @@ static int compile(CompilerSettings &settings, MLIRContext &context) {
     return fail(error);
   for (const std::string &warning : modelWarnings(*module, settings))
     llvm::errs() << "qloracc: warning: " << warning << "\n";
+  CompileProgress progress;
+  if (settings.findsLayout || !settings.batches.empty())
+    progress.begin("comparing plans");
   if (failed(findLayoutAndBatch(*module, settings)))
     return 1;
-  Compile job(context, settings);
+  Compile job(context, settings, progress);
   SmallVector<ModuleOp> programs; // which live as long as the process
   for (int64_t stage = 0; stage < settings.compile.stages; ++stage) {
     OwningOpRef<ModuleOp> program = module.get().clone();
@@ -308,6 +335,7 @@ static int compile(CompilerSettings &settings, MLIRContext &context) {
   }
   if (failed(job.finish(programs)))
     return 1;
+  progress.end();
   const std::chrono::duration<double> seconds =
       std::chrono::steady_clock::now() - begin;
   if (job.wroteProgram() && settings.verbose)

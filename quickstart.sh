@@ -12,7 +12,7 @@ export PATH="$PWD/.venv/bin:$PWD/build/bin:$PATH"
 
 demo=examples/demo
 out=out/demo
-qlora train "$demo/train.yaml" --gpus 2 \
+qlora train "$demo/train.yaml" --target cpu --gpus 2 \
   --output-dir "$out/adapter" --overwrite-output-dir
 
 python3 - "$out/adapter/metrics.jsonl" <<'PYTHON'
@@ -28,9 +28,9 @@ adapter: $PWD/$out/adapter
 Next:
   your own model   "Your own model" in README.md: a model to download, data and
                    train.yaml
-  another run      build/bin/qlora train $demo/train.yaml --gpus 2 \\
+  another run      build/bin/qlora train $demo/train.yaml --target cpu --gpus 2 \\
                        --learning-rate 2e-3 --output-dir $out/slower
-  the memory plan  build/bin/qlora plan $demo/train.yaml --gpus 8
+  the memory plan  build/bin/qlora plan $demo/train.yaml --target cpu --gpus 8
   the three parts  build/bin/qlora train $demo/train.yaml --dry-run
   an error         docs/troubleshooting.md
 TEXT

@@ -33,6 +33,7 @@ def read_json(path):
 
 def compile_words(folder, module, compute, flags, length=LENGTH, rows=1):
     return (f"{TOOLS}/qloracc", f"{folder}/m.mlir", "-o", module,
+            "--target", "cpu",
             "--load-in-4bit", "--bnb-4bit-use-double-quant", "--lora-r",
             str(RANK), "--lora-alpha", str(2 * RANK),
             "--per-device-train-batch-size", str(rows), "--max-length",

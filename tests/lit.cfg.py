@@ -19,6 +19,9 @@ config.test_exec_root = config.build_tests
 config.environment["PATH"] = ":".join(
     [config.tools_folder, config.llvm_tools_folder, config.environment["PATH"]]
 )
+# A test that wants a GPU names its target; the others see none, wherever they
+# run.
+config.environment["CUDA_VISIBLE_DEVICES"] = ""
 # Tests of device code are left out where there is no CUDA compiler.
 nvcc = shutil.which("nvcc") or shutil.which("/usr/local/cuda/bin/nvcc")
 if nvcc:
@@ -26,6 +29,7 @@ if nvcc:
 
 config.substitutions += [
     ("%nvcc", nvcc or "nvcc"),
+    ("%cuda_platform", os.path.join(config.tools_folder, "..", "cuda-platform")),
     ("%source", os.path.dirname(config.source_tests)),
     ("%inputs", config.source_tests + "/Inputs"),
     ("%make_folder", config.source_tests + "/frontend/make_folder.py"),

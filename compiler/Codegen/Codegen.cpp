@@ -98,8 +98,10 @@ makeTarget(const CodegenOptions &options, const std::string &clang) {
   if (options.target == "cuda") {
     QLORA_ASSIGN_OR_RETURN(std::vector<CudaArch> archs,
                            CudaTarget::parseArchs(options.cudaArchs));
-    QLORA_ASSIGN_OR_RETURN(std::string compiler,
-                           findCudaCompiler(options.cudaCompiler));
+    std::string compiler;
+    if (!archs.empty()) {
+      QLORA_ASSIGN_OR_RETURN(compiler, findCudaCompiler(options.cudaCompiler));
+    }
     return std::unique_ptr<Target>(std::make_unique<CudaTarget>(
         std::move(archs), std::move(cache), std::move(compiler),
         options.progress));

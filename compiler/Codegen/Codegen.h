@@ -24,9 +24,8 @@ struct CodegenOptions {
   /// (~/.cache without it).
   std::string cacheFolder;
   bool useCache = true;
-  /// `--cuda-arch` (CudaTarget::parseArchs).
-  std::vector<std::string> cudaArchs = {"80",  "89",  "90",
-                                        "100", "120", "compute_80"};
+  /// For CudaTarget::parseArchs; empty: no device code, for a plan.
+  std::vector<std::string> cudaArchs;
   /// A path or a name; empty for nvcc.
   std::string cudaCompiler;
   /// Called as files of kernels are compiled; `total` is 0 if none has to be.

@@ -27,6 +27,8 @@ struct CudaArch {
 
 class CudaTarget : public Target {
 public:
+  /// Without `archs` kernels get no image, and no compiler is needed: such a
+  /// program is for a plan.
   CudaTarget(std::vector<CudaArch> archs, KernelCache cache,
              std::string compiler, ProgressListener progress = {})
       : archs(std::move(archs)), cache(std::move(cache)),
@@ -39,8 +41,8 @@ public:
   compile(const std::vector<std::string> &functions,
           const ScratchFolder &folder) override;
 
-  /// Parses `--cuda-arch`: 90 and sm_90 are a cubin, compute_80 is PTX. The
-  /// result is sorted; a name given twice is there once.
+  /// Parses architectures of `--cuda-arch`: 90 and sm_90 are a cubin,
+  /// compute_80 is PTX. The result is sorted; a name given twice is there once.
   static StatusOr<std::vector<CudaArch>>
   parseArchs(const std::vector<std::string> &names);
   /// "release 13.0" of `nvcc --version` as 13000. kUnavailable where it does

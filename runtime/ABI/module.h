@@ -304,7 +304,7 @@ typedef struct qlora_module {
   uint32_t command_count;
   uint32_t entry_count;
   uint32_t binding_count;
-  uint32_t image_count;  /* 0 on a CPU */
+  uint32_t image_count;  /* 0 on a CPU, and in a program for a plan alone */
   uint32_t cuda_version; /* of the compiler of the images, 1000 * major +
                             10 * minor; 0 on a CPU. A CUBIN needs a driver
                             of that major version or a later one, PTX one of

@@ -8,6 +8,7 @@
 #include <charconv>
 #include <iterator>
 #include <set>
+#include <utility>
 
 #include "runtime/ABI/collective.h"
 
@@ -66,6 +67,35 @@ int64_t ParallelMesh::size() const {
   return std::max({ranksOf(*this, QLORA_GROUP_FSDP), contextRanks,
                    expertRanks}) *
          tensorRanks * stages;
+}
+
+/// What ranks do together in a mesh, and the axis that says so.
+static std::pair<const char *, const char *>
+sharingOf(const ParallelMesh &mesh) {
+  const int64_t pieces = ranksOf(mesh, QLORA_GROUP_FSDP);
+  if (mesh.stages > 1)
+    return {"divides its layers", "pp"};
+  if (mesh.tensorRanks > 1)
+    return {"shares each product", "tp"};
+  if (mesh.contextRanks > pieces)
+    return {"shares each line", "cp"};
+  if (mesh.expertRanks > pieces)
+    return {"shares its experts", "ep"};
+  if (mesh.shards > 1)
+    return {"divides its base", "fsdp"};
+  return mesh.trainedPieces > 1 ? std::pair("divides what it trains", "zero2")
+                                : std::pair("divides its updates", "zero1");
+}
+
+Status ParallelMesh::checkRanks(std::string_view subject, int64_t ranks) const {
+  if (ranks % size() == 0)
+    return Status::ok();
+  const auto [what, axis] = sharingOf(*this);
+  return Status::invalid("{} {} among {} ranks, but {} {} started; start a "
+                         "multiple of {}, or compile with another --parallel "
+                         "{}=N",
+                         subject, what, size(), ranks,
+                         ranks == 1 ? "was" : "were", size(), axis);
 }
 
 std::string ParallelMesh::text() const {

@@ -64,6 +64,9 @@ struct ParallelMesh {
   int64_t rowRanks() const { return tensorRanks * contextRanks * stages; }
   /// Ranks that work together: what is left of a run's is data parallel.
   int64_t size() const;
+  /// Whether `ranks` ranks can run this mesh: they are a multiple of its size.
+  /// `subject` is what the error is about: "'train.so'", "--parallel fsdp=4".
+  Status checkRanks(std::string_view subject, int64_t ranks) const;
 };
 
 } // namespace qlora

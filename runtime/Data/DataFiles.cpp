@@ -142,6 +142,19 @@ static Status checkFiles(const Options &options, const std::string &option,
   return Status::ok();
 }
 
+Status checkDataFiles(const Options &options, bool trains) {
+  for (const char *option : {"train_file", "validation_file"}) {
+    const bool isNeeded =
+        std::string_view(option) == "train_file"
+            ? trains || options.number("val_set_size") > 0
+            : !options.paths(option).empty();
+    if (isNeeded)
+      QLORA_RETURN_IF_ERROR(
+          checkFiles(options, option, options.paths(option)));
+  }
+  return Status::ok();
+}
+
 /// The options' files as files of tokens.
 static StatusOr<DataMix> tokeniseAll(const DataRequest &request,
                                      const std::vector<WeightedPath> &files,

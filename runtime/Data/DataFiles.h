@@ -45,6 +45,10 @@ struct DataSummary {
 /// What an option names: a file's path, or how many there are.
 std::string dataName(const Options &options, const std::string &option);
 
+/// Whether the files of a run that trains, or only evaluates, are there: what
+/// openDataFile says before it reads any.
+Status checkDataFiles(const Options &options, bool trains);
+
 /// Opens what `option` names. All ranks call it: the first one of each machine
 /// tokenises what is text, unless the user's cache has it, while the others
 /// wait. `summary`, if it is not null, gets what there is on the rank that

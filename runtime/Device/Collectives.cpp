@@ -5,8 +5,8 @@
 #include "runtime/Device/Collectives.h"
 
 #include <algorithm>
-#include <utility>
 
+#include "runtime/Base/ParallelMesh.h"
 #include "runtime/Kernels/KernelTable.h"
 
 namespace qlora {
@@ -69,40 +69,22 @@ static Status checkCollective(const LoadedModule &module,
                          ranks);
 }
 
-/// What ranks do together in a module, and the axis that says so.
-static std::pair<const char *, const char *>
-sharingOf(const LoadedModule &module) {
-  if (module.stages() > 1)
-    return {"divides its layers", "pp"};
-  if (module.tensorRanks() > 1)
-    return {"shares each product", "tp"};
-  if (module.contextRanks() > module.groupSize())
-    return {"shares each line", "cp"};
-  if (module.expertRanks() > module.groupSize())
-    return {"shares its experts", "ep"};
-  if (module.table().shards > 1)
-    return {"divides its base", "fsdp"};
-  return module.table().trained_pieces > 1
-             ? std::pair("divides what it trains", "zero2")
-             : std::pair("divides its updates", "zero1");
-}
-
 Status checkMesh(const LoadedModule &module, int ranks) {
-  const int mesh = module.meshSize();
   if (const auto fixed = static_cast<int>(module.table().run_ranks);
       fixed != 0 && fixed != ranks)
     return Status::invalid("'{}' sums gradients in fewer bits among {} ranks, but "
                            "{} {} started; start {}, or compile with --ranks {}",
                            module.path(), fixed, ranks,
                            ranks == 1 ? "was" : "were", fixed, ranks);
-  if (ranks % mesh == 0)
-    return Status::ok();
-  const auto [what, axis] = sharingOf(module);
-  return Status::invalid("'{}' {} among {} ranks, but {} {} started; start a "
-                         "multiple of {}, or compile with another --parallel "
-                         "{}=N",
-                         module.path(), what, mesh, ranks,
-                         ranks == 1 ? "was" : "were", mesh, axis);
+  const qlora_module &header = module.table();
+  const ParallelMesh mesh{.shards = header.shards,
+                          .updatePieces = header.update_pieces,
+                          .trainedPieces = header.trained_pieces,
+                          .tensorRanks = module.tensorRanks(),
+                          .contextRanks = module.contextRanks(),
+                          .expertRanks = module.expertRanks(),
+                          .stages = module.stages()};
+  return mesh.checkRanks(fmt::format("'{}'", module.path()), ranks);
 }
 
 Status checkCollectives(const LoadedModule &module, const GroupSizes &sizes) {

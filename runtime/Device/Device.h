@@ -261,7 +261,7 @@ private:
 /// the device.
 std::string kernelsText(const LoadedModule &module, const Device &device);
 
-/// "cpu", "cuda" (kUnavailable where there is no GPU) or "null".
+/// "cpu", "cuda" (kNotFound where there is no GPU) or "null".
 StatusOr<std::unique_ptr<Device>> createDevice(std::string_view name,
                                                const DeviceOptions &options);
 

@@ -252,9 +252,6 @@ static Status checkGeneratedKernel(const qlora_module &m,
     return damaged("code for another target than the module's");
   if (m.target == QLORA_TARGET_CPU)
     return Status::ok();
-  if (m.image_count == 0)
-    return damaged("symbol '{}', but the module has no device image",
-                   kernel.symbol);
   if (kernel.threads == 0 || kernel.threads % kWarp != 0 ||
       kernel.threads > kMaxThreads || kernel.rows_per_block == 0)
     return damaged("{} threads, not a multiple of {} up to {}, or {} rows per "

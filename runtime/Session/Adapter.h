@@ -114,6 +114,8 @@ private:
 /// values, and the option that takes the adapter's.
 Status checkAdapterConfig(const std::string &folder, const LoadedModule &module,
                           const Options &options);
+/// The same without the tensors, before there is a program.
+Status checkAdapterOptions(const std::string &folder, const Options &options);
 
 } // namespace qlora
 

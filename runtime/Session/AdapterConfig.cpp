@@ -250,10 +250,9 @@ struct ComparedKey {
 };
 } // namespace
 
-Status checkAdapterConfig(const std::string &folder, const LoadedModule &module,
-                          const Options &options) {
-  const std::string path = folder + "/adapter_config.json";
-  QLORA_ASSIGN_OR_RETURN(const json config, readConfig(path));
+/// What the options alone show.
+static Status compareConfig(const std::string &path, const json &config,
+                            const Options &options) {
   QLORA_RETURN_IF_ERROR(checkInit(path, config, options));
   const ComparedKey compared[] = {
       {"bias", "bias", "none"},
@@ -287,6 +286,20 @@ Status checkAdapterConfig(const std::string &folder, const LoadedModule &module,
             std::end(compared))
       return Status::invalid("'{}': {} is {}, which is not supported", path,
                              key, dumpJson(value));
+  return Status::ok();
+}
+
+Status checkAdapterOptions(const std::string &folder, const Options &options) {
+  const std::string path = folder + "/adapter_config.json";
+  QLORA_ASSIGN_OR_RETURN(const json config, readConfig(path));
+  return compareConfig(path, config, options);
+}
+
+Status checkAdapterConfig(const std::string &folder, const LoadedModule &module,
+                          const Options &options) {
+  const std::string path = folder + "/adapter_config.json";
+  QLORA_ASSIGN_OR_RETURN(const json config, readConfig(path));
+  QLORA_RETURN_IF_ERROR(compareConfig(path, config, options));
   return checkTargets(folder, config, module, options);
 }
 

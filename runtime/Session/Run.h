@@ -39,6 +39,7 @@ struct Run {
   /// Steps that the options ask for; 0 without data to train on.
   const int64_t totalSteps;
   const RunMemory memory;
+  const std::string hardware; ///< "CPU, 2 threads"
 
   /// What the loss of the routers is multiplied with; 0: there is none, or
   /// nobody has said.

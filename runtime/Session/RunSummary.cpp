@@ -171,7 +171,8 @@ std::string runHeader(const Run &run, const DataSummary &data) {
                  ? line("ranks", parallelText(run.module, run.group.size()))
                  : "") +
             line("steps", stepsText(run));
-  return text + line("memory", memoryText(run)) +
+  return text + line("device", run.hardware) +
+         line("memory", memoryText(run)) +
          line("output", shownPath(run.outputFolder));
 }
 

@@ -20,7 +20,8 @@ namespace qlora {
 /// name of the folder.
 std::string modelName(const Options &options);
 
-/// model, base, adapter, data, batch, steps, memory, output: a line each.
+/// model, base, adapter, data, batch, steps, device, memory, output: a line
+/// each.
 /// `data`: of what is trained on.
 std::string runHeader(const Run &run, const DataSummary &data);
 

@@ -8,13 +8,10 @@
 #include <filesystem>
 #include <optional>
 
-#include "runtime/Base/CpuCount.h"
 #include "runtime/Base/Exceptions.h"
 #include "runtime/Base/ObjectiveOptions.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Data/DataFiles.h"
-#include "runtime/Device/Device.h"
-#include "runtime/Predict/MemoryPlan.h"
 #include "runtime/Predict/TouchedMemory.h"
 #include "runtime/Session/Adapter.h"
 #include "runtime/Session/ArenaTensors.h"
@@ -28,6 +25,7 @@
 #include "runtime/Session/OutputFolder.h"
 #include "runtime/Session/ProgramChoice.h"
 #include "runtime/Session/RankSpeeds.h"
+#include "runtime/Session/RunHardware.h"
 #include "runtime/Session/RunStart.h"
 #include "runtime/Session/RunSummary.h"
 #include "runtime/Session/SameOnRanks.h"
@@ -36,7 +34,6 @@
 #include "runtime/Session/Training.h"
 #include "runtime/Watch/ReportPage.h"
 #include "runtime/Watch/Sinks.h"
-#include "runtime/Weights/LoadWeights.h"
 #include "runtime/Weights/Parameters.h"
 
 namespace qlora {
@@ -398,8 +395,8 @@ Status Session::findSpeeds() {
 
 StatusOr<int> Session::run() {
   QLORA_ASSIGN_OR_RETURN(start, RunStart::find(options, group, request));
-  QLORA_ASSIGN_OR_RETURN(device,
-                         openDevice(request, module, group, env, observer));
+  QLORA_ASSIGN_OR_RETURN(
+      device, openDevice(request, module, options, group, env, observer));
   QLORA_RETURN_IF_ERROR(createOutput());
   QLORA_RETURN_IF_ERROR(openData());
   QLORA_RETURN_IF_ERROR(openProfiler());
@@ -408,6 +405,8 @@ StatusOr<int> Session::run() {
                                          validationData.get()));
   QLORA_RETURN_IF_ERROR(
       checkSharedRoom(module, request.ranksPerGpu, env, group));
+  QLORA_ASSIGN_OR_RETURN(const std::string hardware,
+                         hardwareText(*device, group, request, env));
   QLORA_RETURN_IF_ERROR(findSpeeds());
   if (trainData)
     QLORA_RETURN_IF_ERROR(
@@ -429,7 +428,8 @@ StatusOr<int> Session::run() {
                 stepShape(),
                 totalSteps(),
                 {module, *device, ownBytes(), untouchedBytes(),
-                 trainData ? streamBufferBytes(module, group.size()) : 0}};
+                 trainData ? streamBufferBytes(module, group.size()) : 0},
+                hardware};
   QLORA_RETURN_IF_ERROR(announce(run));
   QLORA_ASSIGN_OR_RETURN(std::optional<Dump> dump, Dump::open(request.dumpFile, run));
   QLORA_ASSIGN_OR_RETURN(const int code, work(run, dump ? &*dump : nullptr));

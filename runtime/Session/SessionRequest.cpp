@@ -10,6 +10,7 @@
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Module/LaunchRequest.h"
 #include "runtime/Session/BestModel.h"
+#include "runtime/Session/RunHardware.h"
 #include "runtime/Session/SharedGpus.h"
 
 namespace qlora {
@@ -39,7 +40,7 @@ ThreadRequest threadsOf(const SessionRequest &request,
 
 StatusOr<std::unique_ptr<Device>>
 openDevice(const SessionRequest &request, const LoadedModule &module,
-           RankGroup &group, const RankEnvironment &env,
+           const Options &runOptions, RankGroup &group, const RankEnvironment &env,
            KernelObserver &observer) {
   const char *target =
       module.table().target == QLORA_TARGET_CUDA ? "cuda" : "cpu";
@@ -65,7 +66,15 @@ openDevice(const SessionRequest &request, const LoadedModule &module,
   options.gemmTable = request.gemmTable;
   if (const std::string cache = userCacheFolder(); !cache.empty())
     options.gemmCache = cache + "/gemm_table.json";
-  return createDevice(target, options);
+  QLORA_ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
+                         createDevice(target, options));
+  // Once for a run, and once for a sweep.
+  if (group.rank() != 0 || (request.sweep && request.sweep->run != 0))
+    return device;
+  const std::string remark = idleGpusRemark(*device, module, runOptions);
+  if (!remark.empty())
+    device->addRemark(remark);
+  return device;
 }
 
 } // namespace qlora

@@ -69,10 +69,11 @@ ThreadRequest threadsOf(const SessionRequest &request,
                         const RankEnvironment &env);
 
 /// The device that the module is for, before anything that takes long: a
-/// machine without it says so now. `group` and `observer` outlive it.
+/// machine without it says so now, and a remark of the device says which GPUs
+/// are left idle. `group` and `observer` outlive it.
 StatusOr<std::unique_ptr<Device>>
 openDevice(const SessionRequest &request, const LoadedModule &module,
-           RankGroup &group, const RankEnvironment &env,
+           const Options &runOptions, RankGroup &group, const RankEnvironment &env,
            KernelObserver &observer);
 
 } // namespace qlora

@@ -67,6 +67,7 @@ _DIAGNOSTICS = ("emitError", "emitOpError", "emitWarning")
 # Functions whose result is a message.
 _RETURNING = (
     ("Divergence", "::", "check"),
+    ("idleGpusRemark",),
     ("layoutWarning",),
     ("positionsError",),
     ("positionsWarning",),

@@ -96,7 +96,8 @@ class CommandTest(unittest.TestCase):
         result = subprocess.run(
             line, shell=True, cwd=self.folder, text=True, timeout=600,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            env=dict(fresh_shell(), XDG_CACHE_HOME=self.at("cache")))
+            env=dict(fresh_shell(), XDG_CACHE_HOME=self.at("cache"),
+                     CUDA_VISIBLE_DEVICES=""))
         self.assertEqual(result.returncode, code, f"{line}\n{result.stdout}")
         return result.stdout
 

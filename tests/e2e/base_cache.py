@@ -163,7 +163,7 @@ class Large:
         tensors.write_tokens(data, MODEL["vocab_size"], 4, 1, LENGTH)
         promises.call(f"{tools}/qlora-import", self.model, "-o", graph)
         self.plan = os.path.join(folder, "plan.json")
-        promises.call(f"{tools}/qloracc", graph, "-o", module,
+        promises.call(f"{tools}/qloracc", "--target=cpu", graph, "-o", module,
                       "--load-in-4bit", "--bnb-4bit-use-double-quant",
                       "--per-device-train-batch-size", "1", "--max-length",
                       str(LENGTH), "--report", self.plan)

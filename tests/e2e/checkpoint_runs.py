@@ -99,7 +99,8 @@ class Runs:
         graph = os.path.join(self.work, name + ".mlir")
         program = os.path.join(self.work, name)
         for command in (["qlora-import", model, "-o", graph],
-                        ["qloracc", graph, "-o", program, "--config",
+                        ["qloracc", "--target=cpu",
+                         graph, "-o", program, "--config",
                          os.path.join(DEMO, "train.yaml"), *flags]):
             command[0] = os.path.join(self.tools, command[0])
             subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

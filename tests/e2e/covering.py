@@ -57,7 +57,8 @@ def build(options, folder):
 
 def compile_for(options, folder, config, *flags):
     module = os.path.join(folder, f"{config}.so")
-    run([f"{options.tools}/qloracc", os.path.join(folder, "m.mlir"), "-o",
+    run([f"{options.tools}/qloracc", "--target=cpu",
+         os.path.join(folder, "m.mlir"), "-o",
          module, "--config", os.path.join(folder, config), *flags,
          *(cuda_flags() if options.target == "cuda" else [])],
         os.path.join(folder, "log.txt"))

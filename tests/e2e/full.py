@@ -92,7 +92,8 @@ def main():
     with tempfile.TemporaryDirectory() as work:
         model, module = f"{work}/m.mlir", f"{work}/t.so"
         run(f"{tools}/qlora-import", f"{CASE}/model", "-o", model)
-        run(f"{tools}/qloracc", model, "-o", module, "--finetuning-type",
+        run(f"{tools}/qloracc", "--target=cpu",
+            model, "-o", module, "--finetuning-type",
             "full", "--compute-dtype", "float32", "--max-length", "32",
             "--per-device-train-batch-size", "2")
 

@@ -92,7 +92,7 @@ def build(tools, case, work, compile_flags, import_flags=()):
     model, module = os.path.join(work, "m.mlir"), os.path.join(work, "t.so")
     run([f"{tools}/qlora-import", settings(case)["model_name_or_path"], "-o",
          model, *import_flags], log)
-    run([f"{tools}/qloracc", model, "-o", module, "--config",
+    run([f"{tools}/qloracc", "--target=cpu", model, "-o", module, "--config",
          os.path.join(case, "train.yaml"), *compile_flags], log)
     return module
 

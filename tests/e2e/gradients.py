@@ -424,7 +424,8 @@ def check(tools, name, extra, body, random):
         trained = [key for key in weights if key != "frozen.weight"
                    and not (key == "head.weight" and name in LOSSES)]
         saved = [key.rsplit(".", 1)[0] for key in trained]
-        call([f"{tools}/qloracc", f"{folder}/m.mlir", "-o", f"{folder}/t.so",
+        call([f"{tools}/qloracc", "--target=cpu",
+              f"{folder}/m.mlir", "-o", f"{folder}/t.so",
               "--per-device-train-batch-size", str(B), "--max-length", str(T),
               "--compute-dtype", "float32", "--lora-target-modules",
               '["frozen"]', "--lora-r", "2",

@@ -119,7 +119,8 @@ class Runs:
 
     def compile(self, mesh, *flags):
         plan = f"{self.work}/{mesh}.json"
-        run([f"{self.options.tools}/qloracc", f"{self.work}/m.mlir", "-o",
+        run([f"{self.options.tools}/qloracc", "--target=cpu",
+             f"{self.work}/m.mlir", "-o",
              f"{self.work}/{mesh}.so", "--load-in-4bit",
              "--bnb-4bit-use-double-quant", "true", "--compute-dtype",
              "float32", "--max-length", str(LENGTH), "--lora-dropout", "0.1",

@@ -55,7 +55,8 @@ def check(tools, name, extra, body, loss, words):
         random = np.random.default_rng(7)
         write_model(folder, extra, body, loss, random)
         write_batch(folder, random)
-        call([f"{tools}/qloracc", f"{folder}/m.mlir", "-o", f"{folder}/t.so",
+        call([f"{tools}/qloracc", "--target=cpu",
+              f"{folder}/m.mlir", "-o", f"{folder}/t.so",
               "--per-device-train-batch-size", str(B), "--max-length", str(T),
               "--compute-dtype", "float32", "--lora-target-modules",
               '["out"]', "--max-steps", "1",

@@ -358,7 +358,8 @@ class Net:
     def run(self, name, kind, ranks, *flags):
         family, *own = KINDS[kind]
         module, out = self.path(f"{name}.so"), self.path(f"{name}.safetensors")
-        self.call("qloracc", self.path(f"{family}.mlir"), "-o", module,
+        self.call("qloracc", "--target=cpu",
+                  self.path(f"{family}.mlir"), "-o", module,
                   "--compute-dtype", "float32", "--max-length", LENGTH,
                   "--per-device-train-batch-size", ROWS, "--lora-r", 4,
                   *own, *flags)

@@ -50,7 +50,8 @@ class Runs(shards.Runs):
 
     def compiled(self, module, *flags):
         plan = f"{module}.json"
-        call(f"{self.tools}/qloracc", f"{self.work}/m.mlir", "-o", module,
+        call(f"{self.tools}/qloracc", "--target=cpu",
+             f"{self.work}/m.mlir", "-o", module,
              "--compute-dtype", "float32", "--max-length", LENGTH,
              "--per-device-train-batch-size", 1, "--report", plan, *flags)
         return module, shards.json.loads(shards.promises.read(plan))
@@ -173,7 +174,8 @@ def refused(runs):
               "constant"), "'schedule_free' cannot update pieces"),
             (("fsdp=2,zero1=2",), "leave zero1 out"),
             (("zero1=2,zero2=2",), "leave zero1 out")):
-        text = call(f"{runs.tools}/qloracc", f"{runs.work}/m.mlir", "-o",
+        text = call(f"{runs.tools}/qloracc", "--target=cpu",
+                    f"{runs.work}/m.mlir", "-o",
                     f"{runs.work}/no.so", "--finetuning-type", "full",
                     "--max-length", LENGTH, "--parallel", *flags, code=1)
         assert words in text, text

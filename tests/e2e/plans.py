@@ -112,7 +112,8 @@ def fits(tools, folder, limit, *flags):
     """The report of a plan within `limit` GiB, as the null device has it."""
     module, path = (os.path.join(folder, name) for name in ("t.so", "r.json"))
     start = time.monotonic()
-    call(f"{tools}/qloracc", os.path.join(folder, "m.mlir"), "-o", module,
+    call(f"{tools}/qloracc", "--target=cpu",
+         os.path.join(folder, "m.mlir"), "-o", module,
          "--report", path, "--memory-limit", f"{limit}GiB", *BASE, *flags)
     seconds = time.monotonic() - start
     report = read(path)
@@ -148,7 +149,8 @@ def long_context(tools, folder):
 def saved_on_the_host(tools, folder):
     shape = ("--max-length", "70000", "--per-device-train-batch-size", "1",
              "--lora-r", "32")
-    said = call(f"{tools}/qloracc", os.path.join(folder, "m.mlir"),
+    said = call(f"{tools}/qloracc", "--target=cpu",
+                os.path.join(folder, "m.mlir"),
                 "--emit=program", "--memory-limit", "18GiB", *BASE, *shape,
                 code=1)
     assert "error: --memory-limit: the smallest plan needs" in said, said
@@ -168,7 +170,8 @@ def saved_on_the_host(tools, folder):
 def planned(tools, folder, *flags):
     """Bytes of a rank, rows of a chunk of the head, and launches, of a length
     that cuDNN's attention is not for: it would need as much as the head."""
-    text = call(f"{tools}/qloracc", os.path.join(folder, "m.mlir"),
+    text = call(f"{tools}/qloracc", "--target=cpu",
+                os.path.join(folder, "m.mlir"),
                 "--emit=program", "--max-length", "2000",
                 "--per-device-train-batch-size", "2", *BASE, *flags)
     arenas = re.findall(r"program\.arena +(\w+) bytes (\d+)", text)
@@ -196,7 +199,8 @@ def auto_limit(tools, folder):
     call(f"{tools}/qlora-import",
          os.path.join(HERE, "..", "Inputs", "goldens", "llama-nf4", "model"),
          "-o", model)
-    command = (f"{tools}/qloracc", model, "--emit=program", "--max-length",
+    command = (f"{tools}/qloracc", "--target=cpu",
+               model, "--emit=program", "--max-length",
                "64", "--memory-limit", "auto")
     said = call(*command, "--target", "cuda", LD_LIBRARY_PATH=platform,
                 QLORA_TEST_CUDA_DEVICES="sm_90:4096")
@@ -215,7 +219,8 @@ def auto_limit(tools, folder):
 def auto(tools, folder, module, *flags, code=0):
     """What --parallel auto says."""
     start = time.monotonic()
-    said = call(f"{tools}/qloracc", os.path.join(folder, "m.mlir"), "-o",
+    said = call(f"{tools}/qloracc", "--target=cpu",
+                os.path.join(folder, "m.mlir"), "-o",
                 module, "--parallel", "auto", "--device-profile", "h200", *BASE,
                 "--max-length", "2048", "--lora-r", "16",
                 "--per-device-train-batch-size", "1", *flags, code=code)
@@ -236,7 +241,8 @@ def waiting(tools, module, cards):
 
 def shared_context(tools, folder):
     module, path = (os.path.join(folder, name) for name in ("t.so", "r.json"))
-    call(f"{tools}/qloracc", os.path.join(folder, "m.mlir"), "-o", module,
+    call(f"{tools}/qloracc", "--target=cpu",
+         os.path.join(folder, "m.mlir"), "-o", module,
          "--report", path, "--memory-limit", "24GiB", "--parallel", "cp=8",
          "--max-length", "131072", "--per-device-train-batch-size", "1",
          "--lora-r", "16", *BASE)
@@ -250,7 +256,8 @@ def shared_context(tools, folder):
 def in_stages(tools, folder):
     """Four cards have a part of the layers each, and four rows at a time."""
     module, path = (os.path.join(folder, name) for name in ("p.so", "p.json"))
-    call(f"{tools}/qloracc", os.path.join(folder, "m.mlir"), "-o", module,
+    call(f"{tools}/qloracc", "--target=cpu",
+         os.path.join(folder, "m.mlir"), "-o", module,
          "--report", path, "--memory-limit", "24GB", "--parallel", "pp=4",
          "--max-length", "2048", "--per-device-train-batch-size", "4",
          "--lora-r", "16", *BASE)
@@ -269,7 +276,8 @@ def on_the_host(tools, folder, whole, ranks):
     of several each has its part."""
     module, path = (os.path.join(folder, name) for name in ("h.so", "h.json"))
     start = time.monotonic()
-    call(f"{tools}/qloracc", os.path.join(folder, "m.mlir"), "-o", module,
+    call(f"{tools}/qloracc", "--target=cpu",
+         os.path.join(folder, "m.mlir"), "-o", module,
          "--report", path, "--memory-limit", "24GB", "--offload", "base",
          "--host-memory-limit", f"{int(1.01 * whole / ranks)}B", "--max-length", "512",
          "--per-device-train-batch-size", "1", "--lora-r", "16", *BASE,
@@ -308,7 +316,8 @@ def in_pieces(tools, folder):
     whole = layers * layer * bits + 4 * VOCABULARY * hidden
     for cards, limit in ((4, 24e9), (2, 48e9)):
         module, path = (os.path.join(large, name) for name in ("t.so", "r.json"))
-        call(f"{tools}/qloracc", os.path.join(large, "m.mlir"), "-o", module,
+        call(f"{tools}/qloracc", "--target=cpu",
+             os.path.join(large, "m.mlir"), "-o", module,
              "--report", path, "--memory-limit", f"{int(limit)}B",
              "--parallel", f"fsdp={cards}", *shape)
         report = read(path)
@@ -326,7 +335,8 @@ def in_pieces(tools, folder):
     in_stages(tools, large)
     for cards in (1, 2):
         on_the_host(tools, large, whole, cards)
-    said = call(f"{tools}/qloracc", os.path.join(large, "m.mlir"), "-o", module,
+    said = call(f"{tools}/qloracc", "--target=cpu",
+                os.path.join(large, "m.mlir"), "-o", module,
                 "--memory-limit", "24GB", *shape, code=1)
     assert "--parallel fsdp=N divides it among N ranks" in said, said
     said = auto(tools, large, module, "--ranks", "2", "--memory-limit", "36GB",
@@ -340,7 +350,8 @@ def trained_whole(tools, folder):
     target = [flag for flag in BASE if "4bit" not in flag and "bnb" not in flag]
     numbers = sum(math.prod(shape) for _, shape in shapes())
     for rows, limit in (("1", 24e9), ("4", 80e9)):
-        call(f"{tools}/qloracc", os.path.join(folder, "m.mlir"), "-o", module,
+        call(f"{tools}/qloracc", "--target=cpu",
+             os.path.join(folder, "m.mlir"), "-o", module,
              "--report", path, "--memory-limit", f"{int(limit)}B", "--parallel",
              "fsdp=8", "--finetuning-type", "full", "--max-length", "2048",
              "--per-device-train-batch-size", rows, *target)

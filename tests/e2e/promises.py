@@ -59,7 +59,8 @@ class Case:
 
     def compile(self, *flags, code=0):
         self.module = os.path.join(self.folder, "t.so")
-        return call(f"{self.tools}/qloracc", self.model, "-o", self.module,
+        return call(f"{self.tools}/qloracc", "--target=cpu",
+                    self.model, "-o", self.module,
                     "--config", self.yaml, *flags, code=code)
 
     def train(self, *flags):

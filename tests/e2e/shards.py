@@ -71,7 +71,8 @@ class Runs:
 
     def compile(self, name, *flags):
         module, plan = f"{self.work}/{name}.so", f"{self.work}/{name}.json"
-        call(f"{self.tools}/qloracc", f"{self.work}/m.mlir", "-o", module,
+        call(f"{self.tools}/qloracc", "--target=cpu",
+             f"{self.work}/m.mlir", "-o", module,
              "--load-in-4bit", "--compute-dtype", "float32", "--max-length",
              LENGTH, "--per-device-train-batch-size", 1, "--lora-r", 4,
              "--report", plan, *flags)
@@ -241,7 +242,8 @@ def refused(runs):
                     "--model-name-or-path", runs.model, "--train-file",
                     runs.data, "--output-dir", f"{runs.work}/none", code=1)
         assert "among 4 ranks" in text and len(text.splitlines()) == 1, text
-    text = call(f"{runs.tools}/qloracc", f"{runs.work}/m.mlir", "-o",
+    text = call(f"{runs.tools}/qloracc", "--target=cpu",
+                f"{runs.work}/m.mlir", "-o",
                 f"{runs.work}/no.so", "--parallel", "ep=2", code=1)
     assert "no layer of this model has experts" in text, text
     for flags, words in (
@@ -249,7 +251,8 @@ def refused(runs):
             (("--optim", "schedule_free_adamw", "--lr-scheduler-type",
               "constant"), "cannot be divided"),
             (("--parallel", "fsdp=2,zero1=4"), "give them one number")):
-        text = call(f"{runs.tools}/qloracc", f"{runs.work}/m.mlir", "-o",
+        text = call(f"{runs.tools}/qloracc", "--target=cpu",
+                    f"{runs.work}/m.mlir", "-o",
                     f"{runs.work}/no.so", "--parallel", "zero1=2", *flags,
                     code=1)
         assert words in text.splitlines()[-1], text

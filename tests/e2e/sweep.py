@@ -49,7 +49,8 @@ class Sweep:
 
     def compile(self, rank, dtype):
         program = self.path(f"r{rank}-{dtype}.so")
-        self.start("qloracc", self.path("m.mlir"), "-o", program,
+        self.start("qloracc", "--target=cpu",
+                   self.path("m.mlir"), "-o", program,
                    "--load-in-4bit", "--max-length", "32", "--lora-r", rank,
                    "--per-device-train-batch-size", "2", "--compute-dtype",
                    dtype, "--dequant", "panel", *self.settings())

@@ -12,15 +12,18 @@
 
 #include "runtime/Base/DeviceMap.h"
 #include "runtime/Base/JsonText.h"
+#include "runtime/Base/ObjectiveOptions.h"
 #include "runtime/Base/ParallelMesh.h"
 #include "runtime/Base/StepRows.h"
 #include "runtime/Base/UserFiles.h"
+#include "runtime/Kernels/Cuda/TargetChoice.h"
 #include "runtime/Ranks/RankEnvironment.h"
 #include "tools/qlora-import/ImporterOptions.h"
 #include "tools/qlora-run/RunnerOptions.h"
 #include "tools/qlora/HubModel.h"
 #include "tools/qlora/PeerKeys.h"
 #include "tools/qlora/PeerTools.h"
+#include "tools/qlora/Tools.h"
 #include "tools/qloracc/CompilerOptions.h"
 
 namespace qlora {
@@ -152,8 +155,9 @@ static Status addToolFlags(const CommandLine &line, Configuration &result) {
       result.importerFlags.push_back(flag);
       result.dropout[row.name] = value.value();
     } else if (isAmong(&row, compilerRows())) {
-      if (name == "gpus_per_node" || name == "network")
-        continue; // addMachineFlags
+      if (name == "gpus_per_node" || name == "network" || name == "target" ||
+          name == "cuda_arch")
+        continue; // addMachineFlags, addTarget
       result.compilerFlags.push_back(flag);
       result.alwaysCompiles |=
           name == "report" || name == "dump_phases" || name == "remarks";
@@ -212,17 +216,55 @@ static bool choosesLayout(const Configuration &result) {
          result.options.text("parallel") == kAutoParallel;
 }
 
+/// The card of `--device null:CARD`, or empty.
+static std::string predictedCard(const Machines &machines) {
+  constexpr std::string_view kNull = "null:";
+  const std::string device = machines.runner.text("device");
+  return device.starts_with(kNull) ? device.substr(kNull.size()) : "";
+}
+
+/// The target, as the compiler is told it: what decides a program is in its key.
+static Status addTarget(const Machines &machines, ProgramUse use,
+                        Configuration &result) {
+  if (!result.program.empty())
+    return Status::ok();
+  const Options &compiler = machines.compiler;
+  TargetRequest request{compiler.text("target"), compiler.names("cuda_arch"),
+                        compiler.text("cuda_compiler"), result.deviceProfile};
+  if (request.profile.empty())
+    request.profile = predictedCard(machines);
+  const std::string device = machines.runner.text("device");
+  const bool isSweep = !machines.runner.names("sweep").empty();
+  // Only CPUs run a sweep.
+  if (request.target == "auto" && (isSweep || device == "cpu" || device == "cuda"))
+    request.target = isSweep ? "cpu" : device;
+  request.hasKernels = use == ProgramUse::kTrain &&
+                       !device.starts_with("null");
+  request.hasCompiler = findTool("qloracc").isOk();
+  QLORA_ASSIGN_OR_RETURN(const TargetChoice choice, chooseTarget(request));
+  result.target = choice.target;
+  if (!choice.warning.empty())
+    result.notes.push_back("warning: " + choice.warning);
+  result.compilerFlags.push_back("--target=" + choice.target);
+  if (choice.target == "cuda")
+    result.compilerFlags.push_back(
+        fmt::format("--cuda-arch={}", choice.archs.empty()
+                                          ? kNoArchs
+                                          : fmt::to_string(fmt::join(
+                                                choice.archs, ","))));
+  return Status::ok();
+}
+
 /// What machines are is the compiler's affair where it chooses for them, and the
 /// runner's where that predicts. A card that is asked about is then the one to
 /// choose for, unless another one is named.
 static void addMachineFlags(const Machines &machines, Configuration &result) {
-  constexpr std::string_view kNull = "null:";
   const Options &compiler = machines.compiler;
+  const std::string card = predictedCard(machines);
   const auto isGiven = [&](std::string_view name) {
     return compiler.source(name) != Options::Source::kDefault;
   };
-  const std::string device = machines.runner.text("device");
-  const bool chooses = choosesLayout(result), predicts = device.starts_with(kNull);
+  const bool chooses = choosesLayout(result), predicts = !card.empty();
   for (const char *name : {"gpus_per_node", "network"}) {
     if (!isGiven(name))
       continue;
@@ -236,12 +278,12 @@ static void addMachineFlags(const Machines &machines, Configuration &result) {
   if (!chooses)
     return;
   if (predicts && result.deviceProfile.empty()) {
-    result.deviceProfile = device.substr(kNull.size());
+    result.deviceProfile = card;
     result.compilerFlags.push_back("--device-profile=" + result.deviceProfile);
   }
   // Without a card that is named, the one of this machine has to have room.
   result.alwaysCompiles |=
-      compiler.text("target") == "cuda" && machines.ranks > 1 &&
+      result.target == "cuda" && machines.ranks > 1 &&
       result.deviceProfile.empty() &&
       result.options.source("memory_limit") == Options::Source::kDefault;
 }
@@ -281,6 +323,10 @@ static Status addStepRows(const Machines &machines, Configuration &result) {
   if (!chooses) {
     QLORA_ASSIGN_OR_RETURN(const MappedMesh mapped,
                            mappedMesh(result.options, map, machines.ranks));
+    QLORA_RETURN_IF_ERROR(mapped.mesh.checkRanks(
+        "--parallel " + mapped.mesh.text(), machines.ranks));
+    QLORA_RETURN_IF_ERROR(checkRanksOf(result.options, machines.ranks,
+                                       mapped.mesh.rowRanks()));
     withRows = std::max<int64_t>(1, withRows / mapped.mesh.rowRanks());
   }
   if (findsBatch)
@@ -373,7 +419,8 @@ static Status forceSingleGpu(const CommandLine &line, Options &options) {
 
 StatusOr<Configuration> configure(const CommandLine &line,
                                   const std::string &configFile,
-                                  const std::string &modelRevision) {
+                                  const std::string &modelRevision,
+                                  ProgramUse use) {
   Configuration result;
   std::string config = configFile, revision = modelRevision;
   std::vector<OptionSetting> settings = line.settings;
@@ -400,6 +447,7 @@ StatusOr<Configuration> configure(const CommandLine &line,
     QLORA_RETURN_IF_ERROR(addPeftTargets(result.options));
   addRunFlags(result);
   QLORA_RETURN_IF_ERROR(addToolFlags(line, result));
+  QLORA_RETURN_IF_ERROR(addTarget(machines, use, result));
   addMachineFlags(machines, result);
   QLORA_RETURN_IF_ERROR(checkSharedLimit(machines, result));
   QLORA_RETURN_IF_ERROR(addStepRows(machines, result));

@@ -24,6 +24,12 @@ std::span<const OptionRow> importerRows();
 std::span<const OptionRow> compilerRows();
 std::span<const OptionRow> runnerRows();
 
+/// What a command does with its program.
+enum class ProgramUse {
+  kTrain, ///< runs it on this machine
+  kPlan,  ///< only counts it: device code is not needed
+};
+
 struct Configuration {
   Options options;     ///< of the run
   std::string program; ///< a compiled program that was given; else empty
@@ -32,6 +38,7 @@ struct Configuration {
   // Flags that are passed on, "--name=value".
   std::vector<std::string> importerFlags, compilerFlags, runnerFlags;
   nlohmann::json dropout = nlohmann::json::object(); ///< importerFlags' values
+  std::string target; ///< of compilerFlags: "cpu" or "cuda"; empty: no compile
   std::string deviceProfile, deviceMap;              ///< of compilerFlags
   /// A file or a text is wanted that only compiling gives, or the machine's
   /// free memory decides: no kept program is taken.
@@ -41,10 +48,12 @@ struct Configuration {
 /// `config`: --config, or empty. The words that are no options are a model, a
 /// program or a YAML file, and then the data. A model that is a name on the
 /// Hugging Face hub and no folder becomes the folder of its snapshot, of
-/// `revision` where that is not empty, which may have to be fetched.
+/// `revision` where that is not empty, which may have to be fetched. The target
+/// is chosen for this machine (runtime/Kernels/Cuda/TargetChoice.h); a warning of
+/// that is among the notes.
 StatusOr<Configuration> configure(const CommandLine &line,
                                   const std::string &config,
-                                  const std::string &revision);
+                                  const std::string &revision, ProgramUse use);
 
 } // namespace qlora
 

@@ -12,7 +12,9 @@
 
 #include "runtime/Base/Amounts.h"
 #include "runtime/Base/CpuCount.h"
+#include "runtime/Base/FindProgram.h"
 #include "runtime/Base/UserFiles.h"
+#include "runtime/Kernels/Cuda/CudaCard.h"
 #include "tools/qlora/Tools.h"
 
 namespace qlora {
@@ -68,7 +70,15 @@ static std::string gpuLines() {
       {"NCCL", "libnccl.so.2", "not found: one GPU at a time"},
       {"NVML", "libnvidia-ml.so.1", "not found: no readings of the card"},
   };
+  auto gpus = visibleGpus();
+  auto compiler = findCudaCompiler("");
   std::string text = "GPU\n";
+  text += fmt::format("  {:<15} {}\n", "usable GPUs",
+                      gpus.isOk() ? gpuText(*gpus)
+                                  : "none: " + gpus.status().message());
+  text += fmt::format("  {:<15} {}\n", "nvcc",
+                      compiler.isOk() ? *compiler
+                                      : compiler.status().message());
   for (const auto &[what, library, missing] : kLibraries)
     text += fmt::format("  {:<15} {}\n", what,
                         hasLibrary(library) ? library : missing);
@@ -85,7 +95,6 @@ std::string machineInformation() {
   for (const char *tool : {"qlora-import", "qloracc"})
     text += toolLine(tool, "missing: programs are taken, none compiled");
   text += toolLine("qlora-data", "missing: JSONL files cannot be read");
-  text += toolLine("nvcc", "not found: no programs for --target cuda");
   const std::string cache = userCacheFolder();
   text += fmt::format("Caches in {}\n", cache.empty() ? "no folder" : cache);
   std::error_code ignored;

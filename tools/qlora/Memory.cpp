@@ -14,6 +14,7 @@
 
 #include "runtime/Base/Amounts.h"
 #include "runtime/Base/UserFiles.h"
+#include "runtime/Kernels/Cuda/TargetChoice.h"
 #include "runtime/Kernels/DeviceProfile.h"
 #include "tools/qlora/HubModel.h"
 #include "tools/qlora/Tools.h"
@@ -32,8 +33,8 @@ static const OptionRow kMemoryOptions[] = {
      1 << 20},
     {"lora_r", OptionType::kLengths, "[16]", kRun, "Memory",
      "ranks of the adapters", "lora_rank rank r", "", 1, 65536},
-    {"target", OptionType::kChoice, "cuda", kRun, "Memory", "what is to train",
-     "", "cuda cpu"},
+    {"target", OptionType::kChoice, "auto", kRun, "Memory",
+     "what is to train; auto: as qlora train chooses it", "", "auto cuda cpu"},
     {"memory_limit", OptionType::kSize, "0", kRun, "Memory",
      "what there is, such as 24GiB; without it: the known cards", "", "", 0},
 };
@@ -167,9 +168,8 @@ static StatusOr<std::string> verdict(const Combination &c, int64_t limit) {
 }
 
 static StatusOr<std::string> tableOf(std::vector<Combination> all,
-                                     const Options &options) {
-  const int64_t limit = options.integer("memory_limit");
-  const bool namesCards = limit == 0 && options.text("target") == "cuda";
+                                     const std::string &target, int64_t limit) {
+  const bool namesCards = limit == 0 && target == "cuda";
   std::ranges::stable_sort(all, {}, [](const Combination &c) {
     return std::tie(c.bytes, c.leastBytes);
   });
@@ -192,7 +192,7 @@ static StatusOr<std::string> tableOf(std::vector<Combination> all,
   }
   text += "\nrecomputing: with --gradient-checkpointing; --memory-limit "
           "recomputes no more than\nit has to.";
-  if (options.text("target") == "cuda")
+  if (target == "cuda")
     text += " A GPU's driver and libraries take some hundred MiB more.";
   return text + "\n";
 }
@@ -212,12 +212,19 @@ StatusOr<std::string> memoryTable(std::span<const std::string> words) {
   QLORA_RETURN_IF_ERROR(
       runTool({"qlora-import", {model, "-o", files.file("model.mlir")}},
               ToolNoise::kErrors));
-  const std::string target = options.text("target");
+  TargetRequest request;
+  request.target = options.text("target");
+  request.hasKernels = false;
+  QLORA_ASSIGN_OR_RETURN(const TargetChoice choice, chooseTarget(request));
+  const std::string &target = choice.target;
+  if (options.text("target") == "auto")
+    fmt::print(stderr, "qlora: plans are for --target {}{}{}\n", target,
+               choice.warning.empty() ? "" : "; ", choice.warning);
   for (Combination &c : all) {
     QLORA_ASSIGN_OR_RETURN(c.bytes, planBytes(files, target, c, false));
     QLORA_ASSIGN_OR_RETURN(c.leastBytes, planBytes(files, target, c, true));
   }
-  return tableOf(std::move(all), options);
+  return tableOf(std::move(all), target, options.integer("memory_limit"));
 }
 
 } // namespace qlora

@@ -7,11 +7,15 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <optional>
 
 #include "runtime/Base/SweepGrid.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Data/TokenFiles.h"
+#include "runtime/Kernels/Cuda/CudaCard.h"
+#include "runtime/Ranks/RankEnvironment.h"
+#include "runtime/Session/RunCheck.h"
 #include "tools/qlora/Configuration.h"
 #include "tools/qlora/ProgramCache.h"
 #include "tools/qlora/Tools.h"
@@ -99,10 +103,6 @@ programCommands(const Configuration &configuration) {
   if (!result.program.empty())
     return result;
   const std::string model = configuration.options.text("model_name_or_path");
-  if (model.empty())
-    return Status::invalid("no model is named; give its folder or its name on "
-                           "the Hugging Face hub: qlora train MODEL DATA, or "
-                           "model_name_or_path in the YAML file");
   QLORA_ASSIGN_OR_RETURN(const std::string key, keyOf(configuration));
   QLORA_ASSIGN_OR_RETURN(result.cache, ProgramCache::open(key));
   const ProgramCache &cache = *result.cache;
@@ -177,21 +177,77 @@ struct TrainCommands {
 };
 } // namespace
 
+/// Options of one run of a sweep, which has a folder of its own.
+static StatusOr<Options> optionsOf(const SweepPoint &point, Options options) {
+  const std::span<const OptionRow> tables[] = {optionTable()};
+  QLORA_ASSIGN_OR_RETURN(auto settings, point.settings(tables));
+  if (!settings.empty())
+    settings.push_back({findOption(optionTable(), "output_dir"),
+                        options.text("output_dir") + "/" + point.name(),
+                        "--output-dir"});
+  QLORA_RETURN_IF_ERROR(options.applySettings(settings));
+  return options;
+}
+
+static Status checkModelIsNamed(const Options &options) {
+  if (!options.text("model_name_or_path").empty())
+    return Status::ok();
+  return Status::invalid("no model is named; give its folder or its name on "
+                         "the Hugging Face hub: qlora train MODEL DATA, or "
+                         "model_name_or_path in the YAML file");
+}
+
+/// Whether each rank of this machine has a GPU.
+static Status checkGpus(int ranks, int ranksPerGpu) {
+  QLORA_ASSIGN_OR_RETURN(const auto gpus, visibleGpus());
+  QLORA_ASSIGN_OR_RETURN(const RankEnvironment env,
+                         readRankEnvironment(std::getenv));
+  const int last = env.worldSize > 1 ? env.localRank : ranks - 1;
+  return checkGpu(last / ranksPerGpu, static_cast<int>(gpus.size()));
+}
+
+/// Whether qlora-run would refuse the run that a program is compiled for.
+static Status checkBeforeCompiling(const Configuration &configuration,
+                                   const CommandLine &line, bool isDryRun) {
+  Options runner{runnerRows()};
+  QLORA_RETURN_IF_ERROR(runner.applySettings(line.settings));
+  if (runner.text("device").starts_with("null") || runner.boolean("print"))
+    return Status::ok();
+  // What is only shown may be for another machine.
+  if (configuration.target == "cuda" && !isDryRun)
+    QLORA_RETURN_IF_ERROR(
+        checkGpus(static_cast<int>(runner.integer("gpus")),
+                  static_cast<int>(runner.integer("ranks_per_gpu"))));
+  QLORA_ASSIGN_OR_RETURN(const auto axes, sweepAxes(runner.names("sweep")));
+  for (const SweepPoint &point : sweepPoints(axes)) {
+    QLORA_ASSIGN_OR_RETURN(const Options options,
+                           optionsOf(point, configuration.options));
+    QLORA_RETURN_IF_ERROR(checkRun(options, !isDryRun));
+  }
+  return Status::ok();
+}
+
 static StatusOr<TrainCommands> trainCommands(const CommandLine &line,
-                                             const Options &own) {
+                                             const Options &own,
+                                             ProgramUse use) {
   TrainCommands all;
   QLORA_ASSIGN_OR_RETURN(const auto programs, programSettings(line));
   std::vector<std::string> flags;
   for (const std::vector<OptionSetting> &settings : programs) {
     CommandLine of = line;
     std::ranges::copy(settings, std::back_inserter(of.settings));
-    QLORA_ASSIGN_OR_RETURN(const Configuration configuration,
-                           configure(of, own.text("config"),
-                                     own.text("model_revision")));
+    QLORA_ASSIGN_OR_RETURN(
+        const Configuration configuration,
+        configure(of, own.text("config"), own.text("model_revision"), use));
     if (all.programs.empty()) {
       for (const std::string &text : configuration.notes)
         note(text);
       flags = configuration.runnerFlags;
+      if (configuration.program.empty())
+        QLORA_RETURN_IF_ERROR(checkModelIsNamed(configuration.options));
+      if (configuration.program.empty() && use == ProgramUse::kTrain)
+        QLORA_RETURN_IF_ERROR(checkBeforeCompiling(configuration, line,
+                                                   own.boolean("dry_run")));
     }
     QLORA_ASSIGN_OR_RETURN(ProgramCommands made,
                            programCommands(configuration));
@@ -217,7 +273,7 @@ static Status show(const TrainCommands &all) {
   return Status::ok();
 }
 
-Status train(std::span<const std::string> words, TrainGoal goal) {
+Status train(std::span<const std::string> words, ProgramUse use) {
   QLORA_ASSIGN_OR_RETURN(const CommandLine line,
                          parseCommandLine(words, trainTool()));
   if (!line.answer.empty())
@@ -227,13 +283,13 @@ Status train(std::span<const std::string> words, TrainGoal goal) {
   if (line.rest.empty() && own.text("config").empty())
     return Status::invalid("no model is named; usage: qlora train MODEL DATA "
                            " [options]; see --help");
-  QLORA_ASSIGN_OR_RETURN(TrainCommands all, trainCommands(line, own));
+  QLORA_ASSIGN_OR_RETURN(TrainCommands all, trainCommands(line, own, use));
   std::vector<std::string> &arguments = all.run.arguments;
   const bool namesCard =
       std::ranges::any_of(arguments, [](const std::string &argument) {
         return argument.starts_with("--device=null");
       });
-  if (goal == TrainGoal::kPlan && !namesCard)
+  if (use == ProgramUse::kPlan && !namesCard)
     arguments.push_back("--device=null");
   if (own.boolean("dry_run"))
     return show(all);

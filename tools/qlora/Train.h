@@ -12,20 +12,16 @@
 
 #include "runtime/Base/CommandLine.h"
 #include "runtime/Base/Status.h"
+#include "tools/qlora/Configuration.h"
 
 namespace qlora {
 
 /// What it takes: options of a run and of all three tools.
 const Tool &trainTool();
 
-enum class TrainGoal {
-  kAdapter, ///< qlora train
-  kPlan,    ///< qlora plan: the same up to the program, which is only counted
-};
-
-/// `words` follow the command's name. Returns where qlora-run is not started:
+/// `qlora train`, or `qlora plan`: the same up to the program. `words` follow the command's name. Returns where qlora-run is not started:
 /// an answer was printed, or the commands of --dry-run.
-Status train(std::span<const std::string> words, TrainGoal goal);
+Status train(std::span<const std::string> words, ProgramUse use);
 
 } // namespace qlora
 

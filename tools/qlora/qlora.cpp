@@ -61,9 +61,9 @@ static Status dispatch(Words words) {
   const std::string command = words.empty() ? "help" : words[0];
   const Words rest = words.empty() ? words : words.subspan(1);
   if (command == "train")
-    return train(rest, TrainGoal::kAdapter);
+    return train(rest, ProgramUse::kTrain);
   if (command == "plan")
-    return train(rest, TrainGoal::kPlan);
+    return train(rest, ProgramUse::kPlan);
   if (command == "memory")
     return print(memoryTable(rest));
   if (command == "compare")

@@ -18,8 +18,10 @@ inline constexpr OptionRow kCompilerOptions[] = {
      "YAML file with any of the options below; qlora-run reads it too"},
     {"output", OptionType::kPath, "", OptionScope::kProgram, "Compile",
      "the program to write", "o"},
-    {"target", OptionType::kChoice, "cpu", OptionScope::kProgram, "Compile",
-     "what runs the program", "", "cpu cuda"},
+    {"target", OptionType::kChoice, "auto", OptionScope::kProgram, "Compile",
+     "what runs the program; auto: cuda if this machine has a GPU that can be "
+     "used and a CUDA compiler, else cpu",
+     "", "auto cpu cuda"},
     {"verbose", OptionType::kBool, "false", OptionScope::kProgram, "Compile",
      "print the memory plan", "v"},
     {"emit", OptionType::kChoice, "so", OptionScope::kProgram, "Looking inside",
@@ -37,9 +39,11 @@ inline constexpr OptionRow kCompilerOptions[] = {
     {"march", OptionType::kString, "native", OptionScope::kProgram,
      "Kernels and passes",
      "instructions of the kernels: native, x86-64-v2, x86-64-v3, x86-64-v4"},
-    {"cuda_arch", OptionType::kNames, "[80, 89, 90, 100, 120, compute_80]",
-     OptionScope::kProgram, "Kernels and passes",
-     "kinds of cards: 90 or sm_90; compute_80 is PTX for all from there on"},
+    {"cuda_arch", OptionType::kNames, "[native]", OptionScope::kProgram,
+     "Kernels and passes",
+     "architectures of GPUs: 90 or sm_90; compute_80 is PTX for all from there "
+     "on; native: those of this machine's GPUs; all: sm_80, 89, 90, 100, 120 "
+     "and PTX; none: no device code, for a plan"},
     {"cuda_compiler", OptionType::kString, "", OptionScope::kProgram,
      "Kernels and passes",
      "the CUDA compiler: a path, or a name on PATH; without it: nvcc"},

@@ -4,6 +4,7 @@
 
 #include "tools/qloracc/Settings.h"
 
+#include "compiler/Codegen/CudaTarget.h"
 #include "llvm/ADT/StringExtras.h"
 #include "llvm/Support/CommandLine.h"
 
@@ -16,10 +17,12 @@
 #include "runtime/Base/AdapterOptions.h"
 #include "runtime/Base/CommandLine.h"
 #include "runtime/Base/DeviceMap.h"
+#include "runtime/Base/FindProgram.h"
 #include "runtime/Base/JsonText.h"
 #include "runtime/Base/ParallelMesh.h"
 #include "runtime/Base/StepRows.h"
 #include "runtime/Data/TokenFiles.h"
+#include "runtime/Kernels/Cuda/TargetChoice.h"
 #include "tools/qloracc/CompilerOptions.h"
 #include "tools/qloracc/MemoryLimit.h"
 #include "tools/qloracc/OffloadSettings.h"
@@ -222,10 +225,26 @@ Status fillMesh(const Options &own, CompilerSettings &settings) {
                      : setLayout(settings, mapped.mesh);
 }
 
+Status fillTarget(const Options &own, CompilerSettings &settings) {
+  TargetRequest request{own.text("target"), own.names("cuda_arch"),
+                        own.text("cuda_compiler"), own.text("device_profile")};
+  // The kernels of a target are shown in its own C++.
+  if (settings.emit == "cuda" ||
+      (settings.emit == "cpp" && request.target == "auto"))
+    request.target = settings.emit == "cuda" ? "cuda" : "cpu";
+  request.hasKernels = settings.emit == "so";
+  QLORA_ASSIGN_OR_RETURN(TargetChoice choice, chooseTarget(request));
+  if (!choice.warning.empty())
+    llvm::errs() << "qloracc: warning: " << choice.warning << "\n";
+  QLORA_RETURN_IF_ERROR(CudaTarget::parseArchs(choice.archs).status());
+  settings.compile.target = settings.codegen.target = choice.target;
+  settings.codegen.cudaArchs = std::move(choice.archs);
+  return Status::ok();
+}
+
 Status fillCompile(const Options &own, CompilerSettings &settings) {
   const Options &o = settings.options;
   CompileOptions &c = settings.compile;
-  c.target = own.text("target");
   c.stageSpeeds = own.lengths("stage_speeds");
   QLORA_RETURN_IF_ERROR(fillMesh(own, settings)); // lengths depend on it
   c.trainsAll = o.text("finetuning_type") == "full";
@@ -293,15 +312,10 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
 
 Status fillCodegen(const Options &own, CompilerSettings &settings) {
   CodegenOptions &codegen = settings.codegen;
-  codegen.target = own.text("target");
   codegen.march = own.text("march");
   codegen.cacheFolder = own.text("cache_dir");
   codegen.useCache = own.boolean("cache");
-  codegen.cudaArchs = own.names("cuda_arch");
   codegen.cudaCompiler = own.text("cuda_compiler");
-  // The kernels of a target are shown in its own C++.
-  if (settings.emit == "cuda")
-    settings.compile.target = codegen.target = "cuda";
   if (settings.emit == "cpp" && codegen.target != "cpu")
     return Status::invalid("--emit=cpp shows the kernels of --target cpu; "
                            "write --emit={}",
@@ -417,6 +431,7 @@ parseSettings(std::span<const std::string> words) {
     QLORA_RETURN_IF_ERROR(onlyOne(own, settings));
   settings.gpusPerNode = own.integer("gpus_per_node");
   settings.network = own.text("network");
+  QLORA_RETURN_IF_ERROR(fillTarget(own, settings));
   QLORA_RETURN_IF_ERROR(fillCompile(own, settings));
   QLORA_RETURN_IF_ERROR(fillCodegen(own, settings));
   QLORA_ASSIGN_OR_RETURN(settings.input, onlyInput(line, tool));
@@ -425,6 +440,9 @@ parseSettings(std::span<const std::string> words) {
                            batchCandidates(settings.options, settings.rowRanks()));
   }
   QLORA_RETURN_IF_ERROR(resolveMemoryLimit(settings));
+  if (!settings.codegen.cudaArchs.empty()) // now, and not after all passes
+    QLORA_RETURN_IF_ERROR(
+        findCudaCompiler(settings.codegen.cudaCompiler).status());
   return settings;
 }
 

@@ -32,7 +32,7 @@
 
 namespace qlora {
 
-/// As createCudaDevice(options), which is kUnavailable where there is no driver
+/// As createCudaDevice(options), which is kNotFound where there is no driver
 /// or no such card, on libraries that are open already and outlive the device;
 /// without
 /// `nccl`, it is opened where it is needed.

@@ -112,6 +112,9 @@ Status CudaImages::load(const CudaDriver &theDriver,
                         std::vector<std::string> &remarks) {
   driver = &theDriver;
   const std::span<const qlora_image> images = module.images();
+  if (images.empty())
+    return Status::invalid("compiled with --cuda-arch none, for a plan: it has "
+                           "no device code; compile it with --cuda-arch native");
   uint32_t count = 0;
   for (const qlora_image &image : images)
     count = std::max(count, image.unit + 1);

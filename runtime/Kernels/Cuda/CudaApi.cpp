@@ -28,9 +28,10 @@ static Status unavailable(fmt::format_string<Args...> format, Args &&...args) {
 StatusOr<CudaDriver> CudaDriver::openFile(const char *file) {
   void *library = dlopen(file, RTLD_NOW | RTLD_LOCAL);
   if (!library)
-    return unavailable("no CUDA driver here: {}; install NVIDIA's driver, or "
-                       "compile the model with --target cpu",
-                       dlerror());
+    return Status::error(StatusCode::kNotFound,
+                         "no CUDA driver here: {}; install NVIDIA's driver, or "
+                         "compile the model with --target cpu",
+                         dlerror());
   CudaDriver driver{};
   QLORA_RETURN_IF_ERROR(
       findSymbol(library, file, "cuDriverGetVersion", driver.driverGetVersion));

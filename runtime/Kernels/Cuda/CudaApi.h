@@ -35,8 +35,8 @@ Status findSymbol(void *library, const char *file, const char *symbol,
 
 /// libcuda.so.1, of CUDA 12.0 or later.
 struct CudaDriver {
-  /// kUnavailable, in one line, where there is none, where it is too old, and
-  /// where it lacks a function.
+  /// kNotFound, in one line, if there is none; kUnavailable if it is too old or
+  /// lacks a function.
   static StatusOr<const CudaDriver *> open();
   /// The same of another file, which stays open too. For tests.
   static StatusOr<CudaDriver> openFile(const char *file);

@@ -4,17 +4,18 @@
 
 #include "runtime/Kernels/Cuda/CudaCard.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace qlora {
 
 static Status noCard() {
-  return Status::error(StatusCode::kUnavailable,
+  return Status::error(StatusCode::kNotFound,
                        "NVIDIA's driver sees no GPU; look at nvidia-smi and "
                        "CUDA_VISIBLE_DEVICES");
 }
 
-StatusOr<CudaCard> CudaCard::open(const CudaDriver &driver, int ordinal) {
+StatusOr<int> countGpus(const CudaDriver &driver) {
   const CUresult started = driver.init(0);
   if (started == kCudaNoDevice)
     return noCard();
@@ -22,22 +23,82 @@ StatusOr<CudaCard> CudaCard::open(const CudaDriver &driver, int ordinal) {
   int count = 0;
   QLORA_RETURN_IF_ERROR(
       driver.check(driver.deviceGetCount(&count), "cuDeviceGetCount"));
-  if (count == 0)
-    return noCard();
-  if (ordinal >= count)
-    return Status::error(StatusCode::kUnavailable,
-                         "no GPU {} for this rank: the machine shows {} to it, "
-                         "numbered from 0, and LOCAL_RANK says which is its "
-                         "own; show all to each rank (CUDA_VISIBLE_DEVICES), "
-                         "start fewer ranks, or let several share a GPU "
-                         "(--ranks-per-gpu)",
-                         ordinal, count);
+  return count == 0 ? StatusOr<int>(noCard()) : count;
+}
+
+Status checkGpu(int ordinal, int count) {
+  if (ordinal < count)
+    return Status::ok();
+  return Status::error(StatusCode::kUnavailable,
+                       "no GPU {} for this rank: the machine shows {} to it, "
+                       "numbered from 0, and LOCAL_RANK says which is its "
+                       "own; show all to each rank (CUDA_VISIBLE_DEVICES), "
+                       "start fewer ranks, or let several share a GPU "
+                       "(--ranks-per-gpu)",
+                       ordinal, count);
+}
+
+StatusOr<std::vector<GpuName>> visibleGpus() {
+  QLORA_ASSIGN_OR_RETURN(const CudaDriver *driver, CudaDriver::open());
+  return visibleGpus(*driver);
+}
+
+StatusOr<std::vector<GpuName>> visibleGpus(const CudaDriver &driver) {
+  QLORA_ASSIGN_OR_RETURN(const int count, countGpus(driver));
+  std::vector<GpuName> gpus;
+  for (int ordinal = 0; ordinal < count; ++ordinal) {
+    QLORA_ASSIGN_OR_RETURN(const CudaCard gpu,
+                           CudaCard::describe(driver, ordinal));
+    if (gpu.arch >= kOldestGpu)
+      gpus.push_back({gpu.name, gpu.arch});
+    else if (gpus.empty())
+      return Status::error(StatusCode::kUnavailable,
+                           "{} is sm_{}, and sm_{} or later is needed; choose "
+                           "another GPU with CUDA_VISIBLE_DEVICES",
+                           gpu.name, gpu.arch, kOldestGpu);
+    else
+      break;
+  }
+  return gpus;
+}
+
+std::string countedNames(std::span<const std::string> names) {
+  std::vector<std::pair<std::string, int>> kinds; // in the order of ranks
+  for (const std::string &name : names) {
+    const auto same = std::ranges::find(
+        kinds, name, &std::pair<std::string, int>::first);
+    if (same == kinds.end())
+      kinds.emplace_back(name, 1);
+    else
+      ++same->second;
+  }
+  std::string text;
+  for (const auto &[name, count] : kinds)
+    text += fmt::format("{}{} x {}", text.empty() ? "" : ", ", count, name);
+  return text;
+}
+
+std::string gpuText(std::span<const GpuName> gpus) {
+  std::vector<std::string> names;
+  for (const GpuName &gpu : gpus)
+    names.push_back(gpu.name);
+  return countedNames(names);
+}
+
+StatusOr<CudaCard> CudaCard::describe(const CudaDriver &driver, int ordinal) {
   CudaCard card;
   card.driver = &driver;
   card.ordinal = ordinal;
   QLORA_RETURN_IF_ERROR(
       driver.check(driver.deviceGet(&card.device, ordinal), "cuDeviceGet"));
   QLORA_RETURN_IF_ERROR(card.readAttributes());
+  return card;
+}
+
+StatusOr<CudaCard> CudaCard::open(const CudaDriver &driver, int ordinal) {
+  QLORA_ASSIGN_OR_RETURN(const int count, countGpus(driver));
+  QLORA_RETURN_IF_ERROR(checkGpu(ordinal, count));
+  QLORA_ASSIGN_OR_RETURN(CudaCard card, describe(driver, ordinal));
   CUcontext context = nullptr;
   QLORA_RETURN_IF_ERROR(
       driver

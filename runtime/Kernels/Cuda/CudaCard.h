@@ -8,12 +8,40 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "runtime/Kernels/Cuda/CudaApi.h"
 
 namespace qlora {
+
+/// The oldest GPU that kernels are compiled for: 10 * major + minor.
+inline constexpr uint32_t kOldestGpu = 80;
+
+/// What a GPU is, as the driver says without a context on it.
+struct GpuName {
+  std::string name;  ///< "NVIDIA H100 80GB HBM3"
+  uint32_t arch = 0; ///< 10 * major + minor
+};
+
+/// Returns how many GPUs this process sees: at least one. kNotFound: none.
+StatusOr<int> countGpus(const CudaDriver &driver);
+
+/// Whether a rank that takes GPU `ordinal` finds it among `count`.
+Status checkGpu(int ordinal, int count);
+
+/// Returns the GPUs that this process can train on, in the driver's order, up to
+/// the first that is too old; at least one. kNotFound: there is no driver, or it
+/// sees no GPU. Any other error: there is one, and the message says why it
+/// cannot be used. Takes no memory of a GPU.
+StatusOr<std::vector<GpuName>> visibleGpus();
+StatusOr<std::vector<GpuName>> visibleGpus(const CudaDriver &driver);
+
+/// "2 x NVIDIA H100 80GB HBM3, 1 x NVIDIA A100-SXM4-40GB".
+std::string countedNames(std::span<const std::string> names);
+std::string gpuText(std::span<const GpuName> gpus);
 
 /// Bytes of a card's memory, whoever uses them.
 struct CudaMemoryInfo {
@@ -25,9 +53,11 @@ struct CudaMemoryInfo {
 class CudaCard {
 public:
   CudaCard() = default;
-  /// Card number `ordinal` of those that are visible. kUnavailable names what
-  /// is missing: any card, or one with that number. `driver` outlives it.
+  /// Card number `ordinal` of those that are visible. kNotFound: there is no
+  /// card. kUnavailable: there is none with that number. `driver` outlives it.
   static StatusOr<CudaCard> open(const CudaDriver &driver, int ordinal);
+  /// The same without a context, after cuInit: only its name and properties.
+  static StatusOr<CudaCard> describe(const CudaDriver &driver, int ordinal);
 
   StatusOr<CudaMemoryInfo> memory() const;
   /// "0000:3B:00.0": how other libraries name it. Empty where it is not known.

@@ -16,17 +16,19 @@ namespace {
   EXPECT_NE((text).find(part), std::string::npos) << "in: " << (text)
 
 /// The refusal of a driver; one line.
-std::string refusal(const char *file) {
+std::string refusal(const char *file,
+                    StatusCode code = StatusCode::kUnavailable) {
   const Status status = CudaDriver::openFile(file).status();
-  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+  EXPECT_EQ(status.code(), code);
   EXPECT_EQ(status.message().find('\n'), std::string::npos);
   return status.message();
 }
 
 TEST(CudaApi, SaysWhatIsMissing) {
-  EXPECT_HAS(refusal("libqlora-no-driver.so.1"),
-             "no CUDA driver here: libqlora-no-driver.so.1");
-  EXPECT_HAS(refusal("libqlora-no-driver.so.1"), "--target cpu");
+  const std::string missing =
+      refusal("libqlora-no-driver.so.1", StatusCode::kNotFound);
+  EXPECT_HAS(missing, "no CUDA driver here: libqlora-no-driver.so.1");
+  EXPECT_HAS(missing, "--target cpu");
   EXPECT_HAS(refusal(QLORA_OLD_DRIVER),
              "NVIDIA's driver is for CUDA 11.8, but 12.0 is needed");
   EXPECT_HAS(refusal(QLORA_BARE_DRIVER), "has no cuGetErrorName; update it");

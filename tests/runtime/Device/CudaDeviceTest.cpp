@@ -286,7 +286,7 @@ TEST_F(CudaDeviceTest, SaysWhichCardIsMissing) {
   fake::machine.failing = "init";
   fake::machine.error = 100;
   const Status status = create({});
-  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+  EXPECT_EQ(status.code(), StatusCode::kNotFound);
   EXPECT_HAS(status.message(), "NVIDIA's driver sees no GPU");
 }
 
@@ -295,8 +295,10 @@ TEST_F(CudaDeviceTest, RefusesWhatItCannotDo) {
   EXPECT_HAS(create({}).message(), "kernel 'gather': the module's device code "
                                    "has no function 'gather'");
   DemoTables cpu;
-  std::swap(tables.kernels, cpu.kernels);
   tables.images.clear();
+  EXPECT_HAS(create({}).message(), "it has no device code; compile it with "
+                                   "--cuda-arch native");
+  std::swap(tables.kernels, cpu.kernels);
   tables.header.target = QLORA_TARGET_CPU;
   EXPECT_HAS(create({}).message(), "was compiled for the cpu, not for cuda");
 }

@@ -326,8 +326,8 @@ TEST(Registry, NamesDevices) {
   EXPECT_EQ((*createDevice("null", {}))->name(), "null");
   // A machine may have a GPU, or say what it lacks.
   const auto cuda = createDevice("cuda", {});
-  EXPECT_EQ(cuda.isOk() ? StatusCode::kUnavailable : cuda.status().code(),
-            StatusCode::kUnavailable);
+  EXPECT_EQ(cuda.isOk() ? StatusCode::kNotFound : cuda.status().code(),
+            StatusCode::kNotFound);
   EXPECT_HAS(createDevice("tpu", {}).status().message(),
              "there are cpu, cuda and null");
 }

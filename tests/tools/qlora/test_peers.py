@@ -153,6 +153,7 @@ class DefaultsTest(PeerTest):
 
 class DataTest(PeerTest):
     def test_rows_of_llama_factory_are_turns(self):
+        self.write(json.dumps(ROWS["text"]) + "\n", "a.jsonl")
         self.write(json.dumps({
             "cities": {"file_name": "../alpaca.jsonl"},
             "talks": {"file_name": "../chat.jsonl", "formatting": "sharegpt",

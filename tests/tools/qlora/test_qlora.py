@@ -30,7 +30,8 @@ class QloraTest(unittest.TestCase):
 
     def setUp(self):
         self.folder = tempfile.mkdtemp()
-        self.environment = {**os.environ, "XDG_CACHE_HOME": self.shared}
+        self.environment = {**os.environ, "XDG_CACHE_HOME": self.shared,
+                            "CUDA_VISIBLE_DEVICES": ""}
         self.addCleanup(shutil.rmtree, self.folder)
 
     def run_qlora(self, *words, code=0, program="qlora"):
@@ -180,7 +181,8 @@ class OtherCommandsTest(QloraTest):
         self.assertEqual(os.listdir(self.folder), [])
 
     def memory(self, *words):
-        shown = self.run_qlora("memory", MODEL, "--max-length=64", *words)
+        shown = self.run_qlora("memory", MODEL, "--max-length=64",
+                               "--target=cuda", *words)
         return [line.split() for line in shown.stdout.split("\n\n")[0]
                 .splitlines()]
 

@@ -140,10 +140,10 @@ class NamesTest(ToolTest):
         self.write_model("chat_template.jinja", CHATML)
         os.mkdir(os.path.join(self.model, "additional_chat_templates"))
         self.write_model("additional_chat_templates/tool_use.jinja",
-                         "tools " + CHATML)
+                         "tools {{ tools[0].function.name }} " + CHATML)
         rows = self.convert(talk, talk | tools)
         self.assertTrue(self.decode(rows.ids[0]).startswith("<|im_start"))
-        self.assertTrue(self.decode(rows.ids[1]).startswith("tools <|im_st"))
+        self.assertTrue(self.decode(rows.ids[1]).startswith("tools f <|im_st"))
 
 
 if __name__ == "__main__":

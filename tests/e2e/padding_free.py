@@ -93,19 +93,19 @@ def own_lengths(options, folder, name):
     count = len(write_rows(data, *LENGTH_ROWS))
     out, ways = os.path.join(folder, "out"), 0
     for batch, mesh in ((1, ""), (2, ""), (4, ""), (8, ""), (8, "cp=2")):
-        flags = ("--train-file", data, "--per-device-train-batch-size",
+        shape = ("--train-file", data, "--per-device-train-batch-size",
                  str(batch), "--max-length", f"24,{LONGEST}",
-                 *(("--parallel", mesh) if mesh else ()),
-                 *(cuda_flags() if options.target == "cuda" else ()))
-        case.compile(*flags)
+                 *(("--parallel", mesh) if mesh else ()))
+        case.compile(*shape,
+                     *(cuda_flags() if options.target == "cuda" else ()))
         for choice in ("--padding-free=false", "--padding-free=true",
                        "--packing=true"):
             call(f"{case.tools}/qlora-run", case.module, "--config", case.yaml,
-                 "--train-file", data, *choice.split("="), "--gpus",
-                 "2" if mesh else "1", "--gradient-accumulation-steps",
-                 str(count // batch), "--max-steps", "1", "--validation-file",
-                 data, "--eval-on-start", "true", "--base-cache", "none",
-                 "--output-dir", out, "--overwrite-output-dir")
+                 *shape, *choice.split("="), "--gpus", "2" if mesh else "1",
+                 "--gradient-accumulation-steps", str(count // batch),
+                 "--max-steps", "1", "--validation-file", data,
+                 "--base-cache", "none", "--output-dir", out,
+                 "--overwrite-output-dir")
             with open(os.path.join(out, "metrics.jsonl")) as lines:
                 rows = [json.loads(line) for line in lines]
             found = [next(row[key] for row in rows if key in row)

@@ -84,8 +84,12 @@ void ConnectionLoop::turn(Protocol &protocol, Clock::time_point until) {
 
 void ConnectionLoop::acceptAll(Protocol &protocol) {
   while (true) {
+    // The last descriptor is left for what else the process opens meanwhile,
+    // such as rank 0's own listener in the ring.
+    const FileDescriptor spare(fcntl(listening.get(), F_DUPFD_CLOEXEC, 0));
     FileDescriptor socket(
-        accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC));
+        spare.isOpen() ? accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC)
+                       : -1);
     const int error = errno;
     if (!socket.isOpen() && (error == EINTR || error == ECONNABORTED))
       continue;

@@ -159,7 +159,7 @@ static std::vector<std::string> differingKeys(const Options &options,
                                               const ordered_json &found) {
   std::vector<std::string> keys;
   for (const auto &[key, value] : found.items())
-    if (json(value) != options.recordedFact(key))
+    if (json(value) != json(options.recordedFact(key)))
       keys.push_back(key);
   return keys;
 }

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <charconv>
 #include <filesystem>
+#include <map>
 
 #include "runtime/Base/JsonText.h"
 #include "runtime/Base/OptionValue.h"
@@ -14,7 +15,7 @@
 
 namespace qlora {
 
-using nlohmann::json;
+using json = nlohmann::ordered_json;
 
 static StatusOr<double> parseWeight(const std::string &text) {
   constexpr double kMost = 1000;
@@ -134,9 +135,10 @@ StatusOr<json> parseTextMap(const json &raw) {
     return Status::invalid("expects NAME=TEXT or a map such as {{prompt: "
                            "question}}, but got {}",
                            dumpJson(raw));
+  // Sorted, since the order of columns says nothing.
   if (pairs.is_object())
-    return pairs;
-  json map = json::object();
+    return json(pairs.get<std::map<std::string, json>>());
+  std::map<std::string, std::string> map;
   for (const json &pair : pairs) {
     const std::string text = pair.get<std::string>();
     const size_t equals = text.find('=');
@@ -145,7 +147,7 @@ StatusOr<json> parseTextMap(const json &raw) {
                              text);
     map[text.substr(0, equals)] = text.substr(equals + 1);
   }
-  return map;
+  return json(map);
 }
 
 } // namespace qlora

@@ -28,22 +28,23 @@ struct WeightedPath {
 
 /// A path as it was written, a list of them or of {path, weight}: checked, and
 /// not yet canonical.
-StatusOr<nlohmann::json> parsePaths(const nlohmann::json &raw);
+StatusOr<nlohmann::ordered_json> parsePaths(const nlohmann::ordered_json &raw);
 
 /// What that means in `folder`. Behind the last colon there is a weight, unless
 /// there is a file of the whole name.
-StatusOr<nlohmann::json> resolvedPaths(const nlohmann::json &parsed,
-                                       const std::string &folder);
+StatusOr<nlohmann::ordered_json>
+resolvedPaths(const nlohmann::ordered_json &parsed, const std::string &folder);
 
 /// Two canonical values as one.
-nlohmann::json joinedPaths(const nlohmann::json &earlier,
-                           const nlohmann::json &later);
+nlohmann::ordered_json joinedPaths(const nlohmann::ordered_json &earlier,
+                                   const nlohmann::ordered_json &later);
 
 /// Of a canonical value.
-std::vector<WeightedPath> weightedPaths(const nlohmann::json &value);
+std::vector<WeightedPath> weightedPaths(const nlohmann::ordered_json &value);
 
 /// A map of texts, `a=b,c=d` or a list of `a=b`.
-StatusOr<nlohmann::json> parseTextMap(const nlohmann::json &raw);
+StatusOr<nlohmann::ordered_json>
+parseTextMap(const nlohmann::ordered_json &raw);
 
 } // namespace qlora
 

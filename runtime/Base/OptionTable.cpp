@@ -92,9 +92,9 @@ const OptionRow kRows[] = {
      "multiple of that of A",
      "", "", 0},
     {"lora_rank_pattern", kNumberMap, "{}", kProgram, kLora,
-     "rank of single modules, {name: rank}", "rank_pattern", "", 1, 65536},
+     "rank of single modules, {name: rank}; the first match counts", "rank_pattern", "", 1, 65536},
     {"lora_alpha_pattern", kNumberMap, "{}", kProgram, kLora,
-     "alpha of single modules, {name: alpha}", "alpha_pattern", "", 0},
+     "alpha of single modules, {name: alpha}; the first match counts", "alpha_pattern", "", 0},
     {"fan_in_fan_out", kBool, "false", kProgram, kLora,
      "adapted weights are [in, out], as in GPT-2: known without being said, and "
      "what adapter_config.json gets"},

@@ -20,7 +20,7 @@
 
 namespace qlora {
 
-using nlohmann::json;
+using json = nlohmann::ordered_json;
 
 static std::string lowerCase(std::string_view text) {
   std::string lower(text);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // The value of one option: from what was written, on a command line or in YAML,
-// to its canonical JSON form.
+// to its canonical JSON form. Maps keep the order in which they were written,
+// since of the patterns that match a module the first counts.
 
 #ifndef QLORA_RUNTIME_BASE_OPTIONVALUE_H
 #define QLORA_RUNTIME_BASE_OPTIONVALUE_H
@@ -19,14 +20,14 @@ namespace qlora {
 
 /// Text of the command line (YAML flow syntax for lists and maps, of which
 /// JSON is a subset) to the canonical value of the row's type.
-StatusOr<nlohmann::json> parseOptionText(const OptionRow &row,
-                                         std::string_view text);
+StatusOr<nlohmann::ordered_json> parseOptionText(const OptionRow &row,
+                                                 std::string_view text);
 
 /// The same for a value that already has structure: a YAML node turned into
 /// JSON with its scalars as strings, or a recorded value. A size that is
 /// written, and not recorded, needs a unit unless it is large.
-StatusOr<nlohmann::json> parseOptionValue(const OptionRow &row,
-                                          const nlohmann::json &raw);
+StatusOr<nlohmann::ordered_json>
+parseOptionValue(const OptionRow &row, const nlohmann::ordered_json &raw);
 
 /// One of the words for true and false.
 bool isBoolText(std::string_view text);
@@ -46,7 +47,7 @@ StatusOr<int64_t> parseByteSize(std::string_view text);
 /// One entry of a YAML file's top-level map.
 struct YamlEntry {
   std::string key;
-  nlohmann::json value;
+  nlohmann::ordered_json value;
   int line = 0;             ///< from 1; 0: the file does not have it
   std::string written = {}; ///< key in the file, if `key` is a translation
 
@@ -55,7 +56,7 @@ struct YamlEntry {
 };
 
 /// A YAML text of one value. JSON is a subset of what is understood.
-StatusOr<nlohmann::json> yamlTextToJson(std::string_view text);
+StatusOr<nlohmann::ordered_json> yamlTextToJson(std::string_view text);
 
 /// The entries of a file whose top level is a map (or nothing), in order.
 /// Errors name the file and line; a key written twice is refused.

@@ -21,7 +21,7 @@
 
 namespace qlora {
 
-using nlohmann::json;
+using json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
 /// What a row's path means in `folder`; other values as they are.
@@ -105,7 +105,7 @@ Status Options::set(const OptionRow &row, json value, Source source) {
 }
 
 Status Options::applyRecorded(std::string_view text) {
-  const json object = parseExact(text);
+  const json object = parseExact<json>(text);
   if (!object.is_object())
     return Status::error(StatusCode::kDataLoss,
                          "the options recorded in the module are not a JSON "

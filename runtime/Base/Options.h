@@ -85,7 +85,8 @@ public:
   std::map<std::string, double> numberMap(std::string_view name) const;
   std::map<std::string, std::string> textMap(std::string_view name) const;
   std::vector<WeightedPath> paths(std::string_view name) const;
-  const nlohmann::json &value(std::string_view name) const; ///< any type
+  const nlohmann::ordered_json &
+  value(std::string_view name) const; ///< any type
   Source source(std::string_view name) const;
   /// The name for an error: as in a YAML file where that set it, else as a
   /// flag.
@@ -94,25 +95,26 @@ public:
   /// The options as a JSON object for train.so. Paths are absolute; a path
   /// that nobody set, and what is of scope kOutput, is left out. `facts` are
   /// added: what the compiler knows and the runtime needs, such as vocab_size.
-  nlohmann::json recorded(const nlohmann::json &facts = {}) const;
+  nlohmann::ordered_json
+  recorded(const nlohmann::ordered_json &facts = {}) const;
 
   /// A key of the recorded object that is no option, or null.
-  const nlohmann::json &recordedFact(std::string_view key) const;
+  const nlohmann::ordered_json &recordedFact(std::string_view key) const;
 
   /// All of those keys.
-  const nlohmann::json &recordedFacts() const { return facts; }
+  const nlohmann::ordered_json &recordedFacts() const { return facts; }
 
   /// All options as YAML, in the order of the table.
   std::string resolvedYaml() const;
 
 private:
   struct Value {
-    nlohmann::json value;
+    nlohmann::ordered_json value;
     Source source = Source::kDefault;
   };
 
   Status validateData() const;
-  Status set(const OptionRow &row, nlohmann::json value, Source source);
+  Status set(const OptionRow &row, nlohmann::ordered_json value, Source source);
   /// `given`: the key that set each option of this file so far.
   Status applyYamlEntry(YamlEntry entry, const std::string &folder,
                         const std::string &where,
@@ -121,7 +123,7 @@ private:
 
   std::span<const OptionRow> table;
   std::map<std::string, Value, std::less<>> values;
-  nlohmann::json facts = nlohmann::json::object();
+  nlohmann::ordered_json facts = nlohmann::ordered_json::object();
   bool isCompiled = false;
   /// Values of the YAML file that the program was not compiled for, by option,
   /// until a flag overrides them; validate() returns the first.

@@ -56,9 +56,9 @@ enum class AdapterForm { kTrained, kPlain };
 /// target_modules is the list that was given; for all-linear the last names
 /// of the modules; for a regular expression their full names, since not every
 /// reader of adapters knows regular expressions.
-nlohmann::json adapterConfig(const LoadedModule &module,
-                             const Options &options,
-                             AdapterForm form = AdapterForm::kTrained);
+nlohmann::ordered_json adapterConfig(const LoadedModule &module,
+                                     const Options &options,
+                                     AdapterForm form = AdapterForm::kTrained);
 
 /// Metadata of an adapter's weights, as save_pretrained writes it.
 std::map<std::string, std::string> adapterMetadata();

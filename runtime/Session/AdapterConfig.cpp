@@ -18,7 +18,7 @@
 
 namespace qlora {
 
-using nlohmann::json;
+using nlohmann::ordered_json;
 
 /// The version of PEFT whose adapter_config.json we write.
 static constexpr const char *kPeftVersion = "0.19.0";
@@ -58,8 +58,9 @@ static std::vector<std::string> adaptedModules(const LoadedModule &module,
   return modules;
 }
 
-static json targetModules(const LoadedModule &module, const Options &options) {
-  const json &given = options.value("lora_target_modules");
+static ordered_json targetModules(const LoadedModule &module,
+                                  const Options &options) {
+  const ordered_json &given = options.value("lora_target_modules");
   if (given.is_array())
     return given;
   std::vector<std::string> modules = adaptedModules(module, options);
@@ -72,27 +73,27 @@ static json targetModules(const LoadedModule &module, const Options &options) {
 }
 
 /// PEFT writes 16, not 16.0.
-static json shortNumber(double value) {
+static ordered_json shortNumber(double value) {
   if (value == static_cast<double>(static_cast<int64_t>(value)))
     return static_cast<int64_t>(value);
   return value;
 }
 
 /// PEFT writes null for what is not given.
-static json orNull(const json &list) {
-  return list.empty() ? json(nullptr) : list;
+static ordered_json orNull(const ordered_json &list) {
+  return list.empty() ? ordered_json(nullptr) : list;
 }
 
 /// PEFT's numbers of a pattern, each times `factor`.
-static json timesAll(const json &pattern, double factor) {
-  json numbers = json::object();
+static ordered_json timesAll(const ordered_json &pattern, double factor) {
+  ordered_json numbers = ordered_json::object();
   for (const auto &[name, number] : pattern.items())
     numbers[name] = shortNumber(number.get<double>() * factor);
   return numbers;
 }
 
 /// Twice the rank with the same scale, as PEFT's conversion has it.
-static void makePlain(json &config) {
+static void makePlain(ordered_json &config) {
   const double factor =
       config["use_rslora"] == true ? std::numbers::sqrt2 : 2.0;
   config["r"] = 2 * config["r"].get<int64_t>();
@@ -105,19 +106,19 @@ static void makePlain(json &config) {
 
 /// What PEFT does with a model before it loads the adapter. LoftQ leaves the
 /// quantised base as it is.
-static json initInConfig(const std::string &init) {
+static ordered_json initInConfig(const std::string &init) {
   return init == "true" || init == "false" || init == "loftq"
-             ? json(init != "false")
-             : json(init);
+             ? ordered_json(init != "false")
+             : ordered_json(init);
 }
 
-json adapterConfig(const LoadedModule &module, const Options &options,
-                   AdapterForm form) {
+ordered_json adapterConfig(const LoadedModule &module, const Options &options,
+                           AdapterForm form) {
   std::string base = options.text("base_model_name_or_path");
   if (base.empty())
     base = options.text("model_name_or_path");
   const std::string init = options.text("init_lora_weights");
-  json config = {
+  ordered_json config = {
       {"alpha_pattern", options.value("lora_alpha_pattern")},
       {"auto_mapping", nullptr},
       {"base_model_name_or_path", base},
@@ -164,12 +165,12 @@ static const std::set<std::string, std::less<>> kIgnored = {
     "modules_to_save",     "exclude_modules",
     "layers_to_transform", "layers_pattern"};
 
-static bool isOff(const json &value) {
+static bool isOff(const ordered_json &value) {
   return value.is_null() || value == false || value == 0 ||
          (value.is_structured() && value.empty());
 }
 
-static StatusOr<json> readConfig(const std::string &path) {
+static StatusOr<ordered_json> readConfig(const std::string &path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   if (!file || !(text << file.rdbuf()))
@@ -177,14 +178,15 @@ static StatusOr<json> readConfig(const std::string &path) {
                          "cannot read '{}'; is it the folder of a PEFT "
                          "adapter?",
                          path);
-  json config = json::parse(text.str(), nullptr, /*allow_exceptions=*/false);
+  ordered_json config =
+      ordered_json::parse(text.str(), nullptr, /*allow_exceptions=*/false);
   if (!config.is_object())
     return Status::invalid("'{}' is not a JSON object", path);
   return config;
 }
 
 /// A value as a command line has it.
-static std::string flagText(const json &value) {
+static std::string flagText(const ordered_json &value) {
   if (value.is_object())
     return fmt::format("'{}'", dumpJson(value));
   if (value.is_string())
@@ -192,14 +194,14 @@ static std::string flagText(const json &value) {
   if (!value.is_array())
     return dumpJson(value);
   std::vector<std::string> names;
-  for (const json &name : value)
+  for (const ordered_json &name : value)
     names.push_back(name.is_string() ? name.get<std::string>()
                                      : dumpJson(name));
   return fmt::format("{}", fmt::join(names, ","));
 }
 
 static Status differs(const std::string &path, const char *key,
-                      const json &theirs, const json &ours,
+                      const ordered_json &theirs, const ordered_json &ours,
                       std::string_view option) {
   return Status::invalid(
       "'{}': {} is {}, but this program was compiled for {}. "
@@ -209,7 +211,8 @@ static Status differs(const std::string &path, const char *key,
 }
 
 /// Each module of the adapter is one of the program's.
-static Status checkTargets(const std::string &folder, const json &config,
+static Status checkTargets(const std::string &folder,
+                           const ordered_json &config,
                            const LoadedModule &module, const Options &options) {
   QLORA_ASSIGN_OR_RETURN(
       const SafetensorsFile file,
@@ -217,7 +220,7 @@ static Status checkTargets(const std::string &folder, const json &config,
   const Status status = checkAdapterTensors(module, file);
   if (status.isOk() || !config.contains("target_modules"))
     return status;
-  const json &theirs = config["target_modules"];
+  const ordered_json &theirs = config["target_modules"];
   return Status::error(status.code(),
                        "{}. The adapter's target_modules are {}, and this "
                        "program was compiled for {}. Fix: compile with "
@@ -228,10 +231,11 @@ static Status checkTargets(const std::string &folder, const json &config,
 }
 
 /// It says of which base the adapter is.
-static Status checkInit(const std::string &path, const json &config,
+static Status checkInit(const std::string &path, const ordered_json &config,
                         const Options &options) {
   const std::string init = options.text("init_lora_weights");
-  const json given = config.value("init_lora_weights", json(true));
+  const ordered_json given =
+      config.value("init_lora_weights", ordered_json(true));
   const std::string theirs =
       given.is_string() ? given.get<std::string>() : "true";
   if (theirs == init || (!leavesResidual(theirs) && !leavesResidual(init)))
@@ -246,12 +250,33 @@ namespace {
 /// is missing.
 struct ComparedKey {
   const char *key, *option;
-  json missing;
+  ordered_json missing;
 };
 } // namespace
 
+/// A regular expression may match what another key matches; a name does where
+/// it ends like another.
+static bool canOverlap(const ordered_json &patterns) {
+  for (const auto &[key, number] : patterns.items()) {
+    if (key.find_first_of("*+?()[]{}|^$\\") != key.npos)
+      return true;
+    for (const auto &[other, unused] : patterns.items())
+      if (other.ends_with("." + key))
+        return true;
+  }
+  return false;
+}
+
+/// PEFT sorts the patterns when it saves an adapter. Order counts only where
+/// two can match the same module: there the first does.
+static bool areSame(const ordered_json &theirs, const ordered_json &ours) {
+  if (theirs == ours || !theirs.is_object() || canOverlap(ours))
+    return theirs == ours;
+  return nlohmann::json(theirs) == nlohmann::json(ours);
+}
+
 /// What the options alone show.
-static Status compareConfig(const std::string &path, const json &config,
+static Status compareConfig(const std::string &path, const ordered_json &config,
                             const Options &options) {
   QLORA_RETURN_IF_ERROR(checkInit(path, config, options));
   const ComparedKey compared[] = {
@@ -261,23 +286,25 @@ static Status compareConfig(const std::string &path, const json &config,
       {"use_rslora", "use_rslora", false},
       {"lora_bias", "lora_bias", false},
       {"use_dora", "use_dora", false},
-      {"target_parameters", "target_parameters", json::array()},
-      {"trainable_token_indices", "trainable_token_indices", json::array()},
-      {"rank_pattern", "lora_rank_pattern", json::object()},
-      {"alpha_pattern", "lora_alpha_pattern", json::object()},
+      {"target_parameters", "target_parameters", ordered_json::array()},
+      {"trainable_token_indices", "trainable_token_indices",
+       ordered_json::array()},
+      {"rank_pattern", "lora_rank_pattern", ordered_json::object()},
+      {"alpha_pattern", "lora_alpha_pattern", ordered_json::object()},
   };
-  if (const json type = config.value("peft_type", json("LORA")); type != "LORA")
+  if (const ordered_json type = config.value("peft_type", ordered_json("LORA"));
+      type != "LORA")
     return Status::invalid("'{}': peft_type is {}; only LORA is supported",
                            path, dumpJson(type));
   for (const auto &[key, option, missing] : compared) {
-    const json &ours = options.value(option);
-    json theirs = config.value(key, missing);
+    const ordered_json &ours = options.value(option);
+    ordered_json theirs = config.value(key, missing);
     if (theirs.is_null())
       theirs = missing;
     // Of one module, which the name of the tensor has too.
     if (missing.is_array() && theirs.is_object() && theirs.size() == 1)
       theirs = *theirs.begin();
-    if (theirs != ours)
+    if (!areSame(theirs, ours))
       return differs(path, key, theirs, ours, option);
   }
   for (const auto &[key, value] : config.items())
@@ -291,14 +318,14 @@ static Status compareConfig(const std::string &path, const json &config,
 
 Status checkAdapterOptions(const std::string &folder, const Options &options) {
   const std::string path = folder + "/adapter_config.json";
-  QLORA_ASSIGN_OR_RETURN(const json config, readConfig(path));
+  QLORA_ASSIGN_OR_RETURN(const ordered_json config, readConfig(path));
   return compareConfig(path, config, options);
 }
 
 Status checkAdapterConfig(const std::string &folder, const LoadedModule &module,
                           const Options &options) {
   const std::string path = folder + "/adapter_config.json";
-  QLORA_ASSIGN_OR_RETURN(const json config, readConfig(path));
+  QLORA_ASSIGN_OR_RETURN(const ordered_json config, readConfig(path));
   QLORA_RETURN_IF_ERROR(compareConfig(path, config, options));
   return checkTargets(folder, config, module, options);
 }

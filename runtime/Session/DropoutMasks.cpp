@@ -9,12 +9,12 @@
 
 namespace qlora {
 
-using nlohmann::json;
+using nlohmann::ordered_json;
 
 static constexpr std::string_view kSuffix = ".lora_A.weight";
 
 /// The entry of one adapter as the compiler writes it.
-static bool isComplete(const json &entry) {
+static bool isComplete(const ordered_json &entry) {
   return entry.is_object() && entry.contains("op") &&
          entry["op"].is_number_integer() && entry.contains("probability") &&
          entry["probability"].is_number();
@@ -23,7 +23,7 @@ static bool isComplete(const json &entry) {
 StatusOr<std::vector<AdapterDropout>>
 recordedDropout(const LoadedModule &module, const Options &options) {
   std::vector<AdapterDropout> dropouts;
-  const json &recorded = options.recordedFact("adapter_dropout");
+  const ordered_json &recorded = options.recordedFact("adapter_dropout");
   if (recorded.is_null())
     return dropouts;
   auto damaged = [&](const std::string &what) {

@@ -103,7 +103,7 @@ static std::string settingsText(const Run &run) {
       "modules_to_save trainable_token_indices load_in_4bit compute_dtype";
   std::string text = "## Settings\n\n| Setting | Value |\n| --- | --- |\n";
   for (const std::string_view name : splitWords(kNames)) {
-    const json &value = run.options.value(name);
+    const nlohmann::ordered_json &value = run.options.value(name);
     text += row(std::string(name),
                 value.is_string() ? value.get<std::string>() : dumpJson(value));
   }

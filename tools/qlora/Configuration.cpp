@@ -63,7 +63,8 @@ static bool isAmong(const OptionRow *row, std::span<const OptionRow> rows) {
 }
 
 /// As a command line takes it.
-static std::string flagOf(const OptionRow &row, const nlohmann::json &value) {
+static std::string flagOf(const OptionRow &row,
+                          const nlohmann::ordered_json &value) {
   std::string text =
       value.is_string() ? value.get<std::string>() : dumpExact(value);
   if (row.type == OptionType::kSize && value == kAutoSize)
@@ -395,10 +396,11 @@ static Status addPeftTargets(Options &options) {
       options.text("model_name_or_path") + "/config.json";
   QLORA_ASSIGN_OR_RETURN(const std::string text, readWholeFile(config));
   const auto object =
-      nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+      nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
   const std::string type =
       object.is_object() ? object.value("model_type", "") : "";
-  QLORA_ASSIGN_OR_RETURN(const nlohmann::json targets, peftTargets(type));
+  QLORA_ASSIGN_OR_RETURN(const nlohmann::ordered_json targets,
+                         peftTargets(type));
   const std::string flag = dumpJson(targets);
   const OptionSetting setting{
       findOption(optionTable(), "lora_target_modules"), flag, flag};

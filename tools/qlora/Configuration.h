@@ -37,7 +37,8 @@ struct Configuration {
 
   // Flags that are passed on, "--name=value".
   std::vector<std::string> importerFlags, compilerFlags, runnerFlags;
-  nlohmann::json dropout = nlohmann::json::object(); ///< importerFlags' values
+  nlohmann::ordered_json dropout =
+      nlohmann::ordered_json::object(); ///< importerFlags' values
   std::string target; ///< of compilerFlags: "cpu" or "cuda"; empty: no compile
   std::string deviceProfile, deviceMap;              ///< of compilerFlags
   /// A file or a text is wanted that only compiling gives, or the machine's

@@ -16,7 +16,7 @@
 
 namespace qlora {
 
-using nlohmann::json;
+using json = nlohmann::ordered_json;
 
 /// A data set of the hub is ORG/NAME, a file has an extension, and a folder
 /// is named as one.

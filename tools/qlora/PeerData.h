@@ -19,7 +19,7 @@ namespace qlora {
 
 struct PeerData {
   /// As train_file takes them, relative to the YAML file, as written.
-  nlohmann::json paths = nlohmann::json::array();
+  nlohmann::ordered_json paths = nlohmann::ordered_json::array();
   std::set<std::string> formats; ///< of row_format; none: any
   /// As dataset_columns has them: "" for a column that is not read, and a name
   /// for itself where it is to be read.
@@ -32,7 +32,7 @@ struct PeerData {
 
 /// axolotl: [{path: data.jsonl, type: chat_template}, {path: json, data_files:
 /// [a.jsonl, b.jsonl]}, ...]. `rl`: the objective, as the option has it.
-StatusOr<PeerData> dataOfDatasets(const nlohmann::json &list,
+StatusOr<PeerData> dataOfDatasets(const nlohmann::ordered_json &list,
                                   const std::string &rl);
 
 /// LLaMA-Factory: "name, other", which `folder`/dataset_info.json has the files

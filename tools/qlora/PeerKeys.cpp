@@ -15,7 +15,7 @@
 
 namespace qlora {
 
-using nlohmann::json;
+using json = nlohmann::ordered_json;
 
 const json *Translation::find(std::string_view key) const {
   const auto found = std::ranges::find(entries, key, &YamlEntry::key);

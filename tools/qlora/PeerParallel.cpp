@@ -15,7 +15,7 @@
 
 namespace qlora {
 
-using nlohmann::json;
+using json = nlohmann::ordered_json;
 
 static constexpr const char *kSectionKeys = "deepspeed fsdp fsdp_config fsdp_version";
 

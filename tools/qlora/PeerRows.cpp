@@ -11,7 +11,7 @@
 
 namespace qlora {
 
-using nlohmann::json;
+using json = nlohmann::ordered_json;
 
 static constexpr const char *kOff = "false none no 0 0.0 [] {}";
 static constexpr const char *kAny = "*";

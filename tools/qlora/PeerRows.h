@@ -30,7 +30,7 @@ const PeerRow *findPeerRow(const std::string &key);
 std::vector<std::string> peerRowKeys();
 
 /// A scalar as the table's lists have it: false, not False; "none" for null.
-std::string peerWordOf(const nlohmann::json &value);
+std::string peerWordOf(const nlohmann::ordered_json &value);
 
 /// One of the words for something that is not asked for.
 bool isOffWord(const std::string &word);

@@ -152,18 +152,18 @@ std::vector<PeerDefault> defaultsOf(PeerTool tool, std::string_view rl) {
 }
 
 /// PEFT 0.21, TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.
-StatusOr<nlohmann::json> peftTargets(const std::string &modelType) {
+StatusOr<nlohmann::ordered_json> peftTargets(const std::string &modelType) {
   static constexpr const char *kQueryValue =
       "llama mistral mixtral stablelm gemma gemma2 gemma3_text qwen2 qwen3 opt "
       "gptj gpt_neo";
   if (std::ranges::count(splitWords(kQueryValue), modelType))
-    return nlohmann::json::array({"q_proj", "v_proj"});
+    return nlohmann::ordered_json::array({"q_proj", "v_proj"});
   if (modelType == "phi")
-    return nlohmann::json::array({"q_proj", "v_proj", "fc1", "fc2"});
+    return nlohmann::ordered_json::array({"q_proj", "v_proj", "fc1", "fc2"});
   if (modelType == "gpt2" || modelType == "gpt_bigcode")
-    return nlohmann::json::array({"c_attn"});
+    return nlohmann::ordered_json::array({"c_attn"});
   if (modelType == "gpt_neox" || modelType == "falcon" || modelType == "bloom")
-    return nlohmann::json::array({"query_key_value"});
+    return nlohmann::ordered_json::array({"query_key_value"});
   return Status::invalid("'lora_target_modules' is not given, and PEFT has no "
                          "modules for the model_type '{}': write "
                          "lora_target_modules, such as all-linear",

@@ -49,7 +49,7 @@ struct PeerDefault {
 std::vector<PeerDefault> defaultsOf(PeerTool tool, std::string_view rl);
 
 /// PEFT's modules for a model_type of config.json; an error if it has none.
-StatusOr<nlohmann::json> peftTargets(const std::string &modelType);
+StatusOr<nlohmann::ordered_json> peftTargets(const std::string &modelType);
 
 } // namespace qlora
 

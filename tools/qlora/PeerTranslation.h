@@ -60,7 +60,8 @@ private:
   Status refused(std::string_view words) const {
     return Status::invalid("{}", words);
   }
-  void add(const YamlEntry &entry, const char *option, nlohmann::json value) {
+  void add(const YamlEntry &entry, const char *option,
+           nlohmann::ordered_json value) {
     file.entries.push_back({option, std::move(value), entry.line, entry.key});
   }
   template <typename... Args>
@@ -71,7 +72,7 @@ private:
         fmt::format(words, std::forward<Args>(args)...));
   }
   bool isOf(PeerTool name) const { return tool && tool->tool == name; }
-  const nlohmann::json *find(std::string_view key) const;
+  const nlohmann::ordered_json *find(std::string_view key) const;
   std::string flagOf(std::string_view option) const;
   std::string valueOf(std::string_view option) const;
   std::string objective() const;

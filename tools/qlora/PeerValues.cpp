@@ -12,7 +12,7 @@
 
 namespace qlora {
 
-using nlohmann::json;
+using json = nlohmann::ordered_json;
 
 /// Which of the keys' values a table cannot say.
 const std::map<std::string_view, Translation::Handler> Translation::kHandlers =

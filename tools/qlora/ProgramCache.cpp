@@ -22,7 +22,7 @@ namespace qlora {
 namespace fs = std::filesystem;
 
 Status addModel(ContentHash &hash, const std::string &folder,
-                const nlohmann::json &dropout) {
+                const nlohmann::ordered_json &dropout) {
   QLORA_RETURN_IF_ERROR(checkModelFolder(folder));
   QLORA_ASSIGN_OR_RETURN(const ModelConfig config,
                          readHfConfig(folder, dropout));

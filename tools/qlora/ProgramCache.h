@@ -27,7 +27,7 @@ namespace qlora {
 /// config.json describes, what is dropped and left out in training, and names,
 /// types and shapes of its tensors. `dropout`: the importer's flags of it.
 Status addModel(ContentHash &hash, const std::string &folder,
-                const nlohmann::json &dropout);
+                const nlohmann::ordered_json &dropout);
 
 /// Adds the instructions that this machine has, for `--march native`.
 void addInstructions(ContentHash &hash);

@@ -121,8 +121,8 @@ private:
 } // namespace
 
 /// What has no form in JSON is left out.
-static nlohmann::json factsOf(DictionaryAttr attributes) {
-  nlohmann::json facts = nlohmann::json::object();
+static nlohmann::ordered_json factsOf(DictionaryAttr attributes) {
+  nlohmann::ordered_json facts = nlohmann::ordered_json::object();
   for (NamedAttribute attr : attributes) {
     std::string key = attr.getName().str();
     if (auto flag = dyn_cast<BoolAttr>(attr.getValue()))
@@ -141,7 +141,7 @@ static nlohmann::json factsOf(DictionaryAttr attributes) {
 
 /// What the runtime has to know of the model, next to the options.
 void Compile::recordOptions(ModuleOp module) {
-  nlohmann::json facts = nlohmann::json::object();
+  nlohmann::ordered_json facts = nlohmann::ordered_json::object();
   if (auto model = module->getAttrOfType<DictionaryAttr>("model.config"))
     facts = factsOf(model);
   // What attach-adapters recorded, without "model.".
@@ -152,7 +152,7 @@ void Compile::recordOptions(ModuleOp module) {
     facts["adapts_in_out"] = true;
   if (settings.compile.chunks > 1)
     facts["chunks"] = settings.compile.chunks;
-  nlohmann::json recorded = settings.options.recorded(facts);
+  nlohmann::ordered_json recorded = settings.options.recorded(facts);
   // The model is where it was imported from, unless the user said otherwise.
   auto folder = module->getAttrOfType<StringAttr>("model.folder");
   if (folder && !recorded.contains("model_name_or_path"))

@@ -372,28 +372,6 @@ TEST(Options, AMemoryLimitOfTheMachine) {
   EXPECT_FALSE(Options().applyYaml(wrong).isOk());
 }
 
-TEST(Options, TargetModulesText) {
-  const OptionRow *row = findOption(optionTable(), "target_modules");
-  auto parse = [&](const char *text) {
-    return dumpJson(*parseOptionText(*row, text));
-  };
-  EXPECT_EQ(parse("q_proj,v_proj"), R"(["q_proj","v_proj"])");
-  EXPECT_EQ(parse("[q_proj, v_proj]"), R"(["q_proj","v_proj"])");
-  EXPECT_EQ(parse("q_proj"), R"(["q_proj"])");
-  EXPECT_EQ(parse("all"), R"("all-linear")");
-  EXPECT_EQ(parse(R"(.*\.(q|v)_proj)"), R"(".*\\.(q|v)_proj")");
-  EXPECT_EQ(parse("[qv]_proj"), R"("[qv]_proj")");
-}
-
-TEST(Options, ByteSizes) {
-  EXPECT_EQ(*parseByteSize("20GiB"), 20ll << 30);
-  EXPECT_EQ(*parseByteSize("20 GB"), 20000000000);
-  EXPECT_EQ(*parseByteSize("512m"), 512ll << 20);
-  EXPECT_EQ(*parseByteSize("1000"), 1000);
-  for (const char *bad : {"", "GiB", "1XB", "-1", "1e30T", "1.2.3", "1GiBs"})
-    EXPECT_FALSE(parseByteSize(bad).isOk()) << bad;
-}
-
 TEST(Options, ASmallSizeNeedsAUnit) {
   const OptionRow *row = findOption(optionTable(), "memory_limit");
   auto parse = [&](const char *text) {

@@ -52,8 +52,8 @@ protected:
     return adapter.isOk() ? adapter->write(trained) : adapter.status();
   }
   /// The message for a configuration with these keys changed.
-  std::string check(json changes) {
-    json config = adapterConfig(module, options);
+  std::string check(const nlohmann::ordered_json &changes) {
+    auto config = adapterConfig(module, options);
     config.update(changes);
     fs::create_directories(folder / "start");
     std::ofstream(folder / "start/adapter_config.json") << dumpJson(config);
@@ -209,6 +209,23 @@ TEST_F(Adapter, APlainLoraHasTwiceTheRankAndTheSameScale) {
               8 * std::sqrt(2.0), 1e-12);
   EXPECT_EQ(adapterConfig(module, options, AdapterForm::kPlain),
             adapterConfig(module, options));
+}
+
+TEST_F(Adapter, PatternsKeepTheirOrder) {
+  const std::string path = "layers.0.self_attn.q_proj";
+  options = Options();
+  ASSERT_TRUE(options.applyRecorded(R"({"lora_r": 1, "lora_alpha": 1,
+      "lora_rank_pattern": {"q_proj": 2, "layers.0.self_attn.q_proj": 6},
+      "lora_alpha_pattern": {"v_proj": 2, "k_proj": 6}})")
+                  .isOk());
+  const auto config = adapterConfig(module, options);
+  EXPECT_EQ(config["rank_pattern"].begin().key(), "q_proj");
+  EXPECT_EQ(config["alpha_pattern"].begin().key(), "v_proj");
+  // Names sorted by PEFT mean the same; a path that came first does not.
+  EXPECT_EQ(check({{"alpha_pattern", {{"k_proj", 6}, {"v_proj", 2}}}}), "");
+  using Pattern = nlohmann::ordered_json;
+  EXPECT_EQ(check({{"rank_pattern", Pattern{{"q_proj", 2}, {path, 6}}}}), "");
+  EXPECT_NE(check({{"rank_pattern", Pattern{{path, 6}, {"q_proj", 2}}}}), "");
 }
 
 TEST_F(Adapter, OtherTargetsAreRefused) {

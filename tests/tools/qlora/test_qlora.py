@@ -1,12 +1,15 @@
 # SPDX-License-Identifier: MIT
 """The commands of qlora, with the tools of PATH, on the demo model."""
 
+import json
 import os
 import shutil
 import signal
 import subprocess
 import tempfile
 import unittest
+
+from safetensors.numpy import load_file
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 INPUTS = os.path.join(HERE, "Inputs")
@@ -106,6 +109,26 @@ class TrainTest(QloraTest):
         pasted = self.adapter("with space's")
         self.run_qlora(*words, "--overwrite-output-dir")
         self.assertEqual(pasted, self.adapter("with space's"))
+
+    def test_the_first_pattern_counts(self):
+        """As in PEFT, whose adapter_config.json has them in that order too."""
+        lines = "lora_rank_pattern:\n  q_proj: 3\n  layers.0.self_attn.q_proj: 5\n"
+        with open(self.folder + "/q.yaml", "w", encoding="utf-8") as file:
+            file.write(lines)
+        paths = json.dumps({"layers.0.self_attn.q_proj": 5, "q_proj": 3})
+        for pattern, rank in ([["--config", "q.yaml"], 3],
+                              [["--lora-rank-pattern", paths], 5]):
+            self.run_qlora("train", MODEL, DATA, *SMALL, *pattern,
+                           "--lora-target-modules", "q_proj", "v_proj",
+                           "--output-dir=a", "--overwrite-output-dir")
+            tensors = load_file(self.folder + "/a/adapter_model.safetensors")
+            name = "base_model.model.model.layers.{}.self_attn.q_proj.lora_A.weight"
+            ranks = [len(tensors[name.format(layer)]) for layer in range(3)]
+            self.assertEqual(ranks, [rank, 3, 3])
+            with open(self.folder + "/a/adapter_config.json",
+                      encoding="utf-8") as file:
+                first = next(iter(json.load(file)["rank_pattern"]))
+            self.assertEqual(first == "q_proj", rank == 3)
 
     def test_two_at_once(self):
         self.own_cache()

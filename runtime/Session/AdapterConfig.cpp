@@ -200,14 +200,21 @@ static std::string flagText(const ordered_json &value) {
   return fmt::format("{}", fmt::join(names, ","));
 }
 
+/// What the adapter is compared with: a program, or options of one to come.
+enum class Compared { kProgram, kOptions };
+
 static Status differs(const std::string &path, const char *key,
-                      const ordered_json &theirs, const ordered_json &ours,
-                      std::string_view option) {
-  return Status::invalid(
-      "'{}': {} is {}, but this program was compiled for {}. "
-      "Fix: compile with {} {}",
-      path, key, dumpJson(theirs), dumpJson(ours), flagSpelling(option),
-      flagText(theirs));
+                      const ordered_json &theirs, std::string_view option,
+                      const Options &options, Compared with) {
+  const std::string ours = dumpJson(options.value(option));
+  const std::string flag = flagSpelling(option), value = flagText(theirs);
+  if (with == Compared::kOptions)
+    return Status::invalid("'{}': {} is {}, but {} is {}. Fix: {} {}", path, key,
+                           dumpJson(theirs), options.spelling(option), ours,
+                           flag, value);
+  return Status::invalid("'{}': {} is {}, but this program was compiled for {}. "
+                         "Fix: compile with {} {}",
+                         path, key, dumpJson(theirs), ours, flag, value);
 }
 
 /// Each module of the adapter is one of the program's.
@@ -231,18 +238,11 @@ static Status checkTargets(const std::string &folder,
 }
 
 /// It says of which base the adapter is.
-static Status checkInit(const std::string &path, const ordered_json &config,
-                        const Options &options) {
+static bool hasOurBase(const ordered_json &theirs, const Options &options) {
   const std::string init = options.text("init_lora_weights");
-  const ordered_json given =
-      config.value("init_lora_weights", ordered_json(true));
-  const std::string theirs =
-      given.is_string() ? given.get<std::string>() : "true";
-  if (theirs == init || (!leavesResidual(theirs) && !leavesResidual(init)))
-    return Status::ok();
-  return Status::invalid("'{}': init_lora_weights is {}, but this program was "
-                         "compiled for {}, which has another base",
-                         path, theirs, init);
+  return theirs == init ||
+         (!leavesResidual(theirs.is_string() ? theirs.get<std::string>() : "") &&
+          !leavesResidual(init));
 }
 
 namespace {
@@ -277,8 +277,11 @@ static bool areSame(const ordered_json &theirs, const ordered_json &ours) {
 
 /// What the options alone show.
 static Status compareConfig(const std::string &path, const ordered_json &config,
-                            const Options &options) {
-  QLORA_RETURN_IF_ERROR(checkInit(path, config, options));
+                            const Options &options, Compared with) {
+  constexpr const char *kInit = "init_lora_weights";
+  if (const auto init = config.value(kInit, ordered_json(true));
+      !hasOurBase(init, options))
+    return differs(path, kInit, init, kInit, options, with);
   const ComparedKey compared[] = {
       {"bias", "bias", "none"},
       {"r", "lora_r", 8},
@@ -305,7 +308,7 @@ static Status compareConfig(const std::string &path, const ordered_json &config,
     if (missing.is_array() && theirs.is_object() && theirs.size() == 1)
       theirs = *theirs.begin();
     if (!areSame(theirs, ours))
-      return differs(path, key, theirs, ours, option);
+      return differs(path, key, theirs, option, options, with);
   }
   for (const auto &[key, value] : config.items())
     if (!kIgnored.contains(key) && !isOff(value) &&
@@ -319,14 +322,15 @@ static Status compareConfig(const std::string &path, const ordered_json &config,
 Status checkAdapterOptions(const std::string &folder, const Options &options) {
   const std::string path = folder + "/adapter_config.json";
   QLORA_ASSIGN_OR_RETURN(const ordered_json config, readConfig(path));
-  return compareConfig(path, config, options);
+  return compareConfig(path, config, options, Compared::kOptions);
 }
 
 Status checkAdapterConfig(const std::string &folder, const LoadedModule &module,
                           const Options &options) {
   const std::string path = folder + "/adapter_config.json";
   QLORA_ASSIGN_OR_RETURN(const ordered_json config, readConfig(path));
-  QLORA_RETURN_IF_ERROR(compareConfig(path, config, options));
+  QLORA_RETURN_IF_ERROR(
+      compareConfig(path, config, options, Compared::kProgram));
   return checkTargets(folder, config, module, options);
 }
 

@@ -254,8 +254,9 @@ TEST_F(Adapter, OtherTargetsAreRefused) {
 
 TEST_F(Adapter, AnAdapterOfAnotherBaseIsRefused) {
   EXPECT_EQ(check({{"init_lora_weights", "pissa"}}),
-            "'/adapter_config.json': init_lora_weights is pissa, but this "
-            "program was compiled for true, which has another base");
+            "'/adapter_config.json': init_lora_weights is \"pissa\", but this "
+            "program was compiled for \"true\". Fix: compile with "
+            "--init-lora-weights 'pissa'");
   EXPECT_EQ(check({{"init_lora_weights", "gaussian"}}), "");
 }
 

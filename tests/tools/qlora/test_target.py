@@ -158,7 +158,8 @@ class CheckTest(TargetTest):
                  "divides its base among 2 ranks, but 1 was started"),
                 ([DATA, "--parallel=fsdp=2", "--gpus=3"],
                  "divides its base among 2 ranks, but 3 were started"),
-                ([DATA, "--adapter-name-or-path=start"], "r is 16, but"),
+                ([DATA, "--adapter-name-or-path=start"],
+                 "r is 16, but --lora-r is 2. Fix: --lora-r 16"),
                 ([DATA, "--sweep", "lora_r=2,4", *best],
                  "needs evaluations: give --validation-file")):
             with self.subTest(words=words):

@@ -70,8 +70,7 @@ NamedModules qlora::findModules(ModuleOp root, func::FuncOp function) {
   return modules;
 }
 
-/// Names of modules that the folder has beside the text model.
-static SmallVector<StringRef> untrainedParts(ModuleOp root) {
+SmallVector<StringRef> qlora::untrainedParts(ModuleOp root) {
   SmallVector<StringRef> parts;
   if (auto config = root->getAttrOfType<DictionaryAttr>("model.config"))
     if (auto names = config.getAs<StringAttr>("untrained_modules"))

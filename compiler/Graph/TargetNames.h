@@ -31,6 +31,10 @@ NamedModules findModules(mlir::ModuleOp root, mlir::func::FuncOp function);
 /// one.
 std::string headPath(mlir::ModuleOp root);
 
+/// Names of modules that the folder has beside the text model, such as
+/// vision_tower.
+llvm::SmallVector<llvm::StringRef> untrainedParts(mlir::ModuleOp root);
+
 /// What decides which modules get an adapter.
 struct TargetChoice {
   const Targets &targets;

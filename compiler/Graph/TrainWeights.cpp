@@ -35,6 +35,7 @@ private:
   LogicalResult trainModule(StringRef name);
   LogicalResult trainBiases();
   LogicalResult refuseShared(StringRef name);
+  LogicalResult checkWhole();
   LogicalResult checkTrainable(model::ParameterOp parameter);
   LogicalResult makeTrainable(model::ParameterOp parameter);
   LogicalResult chooseUpdate(model::ParameterOp parameter);
@@ -57,6 +58,17 @@ LogicalResult TrainWeightsPass::refuseShared(StringRef name) {
          << name
          << "' is shared by two modules (tied weights), and PEFT would train "
             "a copy for one of them only; leave it out";
+}
+
+/// transformers fills in random weights for modules that a folder lacks.
+LogicalResult TrainWeightsPass::checkWhole() {
+  const auto parts = untrainedParts(getOperation());
+  if (!all || parts.empty())
+    return success();
+  return getOperation().emitError("finetuning_type: full trains the text model "
+                                  "alone, and the folder it writes would lack "
+                                  "the weights of ")
+         << llvm::join(parts, ", ") << "; write finetuning_type: lora";
 }
 
 LogicalResult TrainWeightsPass::checkTrainable(model::ParameterOp parameter) {
@@ -180,6 +192,8 @@ LogicalResult TrainWeightsPass::chooseUpdate(model::ParameterOp parameter) {
 }
 
 void TrainWeightsPass::runOnOperation() {
+  if (failed(checkWhole()))
+    return signalPassFailure();
   std::vector<std::string> names;
   std::string error;
   if (!parseSavedModules(modules, names, error)) {

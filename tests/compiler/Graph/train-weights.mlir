@@ -11,6 +11,7 @@
 // RUN: sed -e 's/@embed\b/@embed_tokens.weight/' -e '/head_loss/s/$/ loc("lm_head")/' %S/../Inputs/layer.mlir | not qlora-opt - --train-weights='modules=["lm_head"]' 2>&1 | FileCheck %s --check-prefix=HEAD
 // RUN: qlora-opt %S/../Inputs/layer.mlir --quantize-base | not qlora-opt - --train-weights='all=true' 2>&1 | FileCheck %s --check-prefix=QUANTISED
 // RUN: sed -e 's/@embed\b/@embed_tokens.weight/' %S/../Inputs/layer.mlir | qlora-opt - --attach-adapters='r=4 targets=["q_proj","embed_tokens"]' | not qlora-opt - --train-weights='lora-plus-ratio=16' 2>&1 | FileCheck %s --check-prefix=EMBEDDING
+// RUN: sed -e 's/model.folder = "[^"]*"/model.config = {untrained_modules = "vision_tower multi_modal_projector"}/' %S/../Inputs/layer.mlir | not qlora-opt - --train-weights='all=true' 2>&1 | FileCheck %s --check-prefix=PARTS
 
 // Norms, which have one dimension, and biases are not decayed.
 // CHECK: model.parameter @embed : tensor<128x64xf32> {file = "model.safetensors", file_type = bf16, trainable}
@@ -60,6 +61,7 @@
 // HEAD: error: modules_to_save: 'lm_head' is shared by two modules (tied weights), and PEFT would train a copy for one of them only; leave it out
 // SHARED: error: modules_to_save: 'embed_tokens.weight' is shared by two modules (tied weights), and PEFT would train a copy for one of them only; leave it out
 // QUANTISED: error: '{{.*}}' is quantised and cannot be trained in full; take a model or a module that is not quantised
+// PARTS: error: finetuning_type: full trains the text model alone, and the folder it writes would lack the weights of vision_tower, multi_modal_projector; write finetuning_type: lora
 // EMBEDDING: error: loraplus_lr_ratio: '{{.*}}lora_embedding_A' is of an embedding
 
 // Each tensor gets the row of its shape: bitsandbytes keeps 8 bits from 4096

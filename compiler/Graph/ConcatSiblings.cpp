@@ -20,8 +20,9 @@
 // each weight. All is views: who makes a dy writes it into place, who reads q
 // strides over k. So it is done where nobody has to copy:
 // - a dy is the fresh result of a row or library op, and in one group only;
-// - results of one linear live alike: kept for the backward, all or none (a
-//   range that is kept keeps the whole);
+// - results of one linear live alike: all or none wait for the backward (a
+//   range that is kept keeps the whole). Whether they wait on the card or on the
+//   host makes no difference: a GEMM of another shape may round differently;
 // - weights are stacked by their first dimension, which a decode fills row by
 //   row: products of one x are joined where it is `out`, sums where it is `in`;
 // - a decoded weight is a range of one concatenation only. The forward chooses;
@@ -139,8 +140,8 @@ static bool canJoin(WeightedProduct a, WeightedProduct b) {
              b.getWeightType().getElementType() &&
          decodeOf(a) != decodeOf(b) &&
          (isBackward(a) ||
-          StepMemory::isReadInBackward(a.getProduct()) ==
-              StepMemory::isReadInBackward(b.getProduct()));
+          StepMemory::waitsForBackward(a.getProduct()) ==
+              StepMemory::waitsForBackward(b.getProduct()));
 }
 
 /// One product, split, in place of the siblings.

@@ -31,10 +31,12 @@
 // They are taken as long as their copies take no longer than the forward of the
 // layer, and than what the backward does in the zone before. So no queue waits
 // for them, and under a memory limit they cost nothing where recomputing would.
-// The rest stays, for rematerialize to keep or to compute again. Of what is
-// copied two layers are on the card at a time, which is more than the tightest
-// limits leave: where no plan fits so, the driver asks for what crosses alone
-// (`crossing`), hidden or not, and all else is computed again.
+// Products of one x are taken together or not at all: concat-siblings makes them
+// ranges of one buffer, which lives as long as any of them. The rest stays, for
+// rematerialize to keep or to compute again. Of what is copied two layers are on
+// the card at a time, which is more than the tightest limits leave: where no plan
+// fits so, the driver asks for what crosses alone (`crossing`), hidden or not, and
+// all else is computed again.
 //
 // A fetch is issued where the zone before that of its readers begins, so what
 // is back and not used up is never more than that of two layers. In the other
@@ -70,6 +72,7 @@ struct Candidate {
   int64_t bytes = 0;
   double seconds = 0; ///< of its op
   bool crosses = false;
+  Value first; ///< of those that are taken together; mostly itself
 };
 
 class OffloadActivationsPass
@@ -105,6 +108,7 @@ private:
   bool isWhole(Value value) const;
   std::optional<unsigned> zoneOfReaders(Value value) const;
   void addCandidate(OpResult value, unsigned zone);
+  void eraseExposed(SmallVector<Candidate> &values, double room) const;
   void insertZone(unsigned zone, ArrayRef<Candidate> values);
 
   StepOp step;
@@ -140,14 +144,31 @@ std::optional<unsigned> ActivationCopies::zoneOfReaders(Value value) const {
   return zone;
 }
 
+/// Returns x of the product that a sum begins with; null for any other value.
+static Value inputOf(Value sum) {
+  auto product = sum.getDefiningOp<WeightedProduct>();
+  while (product && product.getInit())
+    product = product.getInit().getDefiningOp<WeightedProduct>();
+  return product ? product.getX() : Value();
+}
+
 void ActivationCopies::addCandidate(OpResult value, unsigned zone) {
-  Candidate candidate{value, positions.size(), tensorBytes(tensorOf(value)),
-                      secondsOf(value.getOwner(), device), false};
+  SmallVector<Candidate> &others = ofZones[zone];
+  const Value x = inputOf(value);
+  const auto *sibling = llvm::find_if(others, [&](const Candidate &other) {
+    return x && inputOf(other.value) == x;
+  });
+  Candidate candidate{value,
+                      positions.size(),
+                      tensorBytes(tensorOf(value)),
+                      secondsOf(value.getOwner(), device),
+                      /*crosses=*/false,
+                      sibling == others.end() ? value : sibling->first};
   for (Operation *user : value.getUsers())
     if (isBackward(user))
       candidate.reader = std::min(candidate.reader, positions.lookup(user));
   candidate.crosses = layerOf(value.getOwner()) != layers.at(zone);
-  ofZones[zone].push_back(candidate);
+  others.push_back(candidate);
   ++candidates;
 }
 
@@ -218,6 +239,22 @@ void ActivationCopies::measure(int64_t weightRanks) {
                    bus[layer];
 }
 
+/// Leaves those whose copies take no more than `room` seconds together.
+void ActivationCopies::eraseExposed(SmallVector<Candidate> &values,
+                                    double room) const {
+  DenseMap<Value, double> seconds; // by the first of those taken together
+  for (const Candidate &value : values)
+    seconds[value.first] += busSeconds(double(value.bytes), device);
+  DenseMap<Value, bool> taken;
+  llvm::erase_if(values, [&](const Candidate &value) {
+    const double needed = seconds.at(value.first);
+    const auto [known, isNew] = taken.try_emplace(value.first, needed <= room);
+    if (isNew && known->second)
+      room -= needed;
+    return !known->second;
+  });
+}
+
 void ActivationCopies::choose(bool onlyHidden) {
   for (auto &[zone, values] : ofZones) {
     llvm::stable_sort(values, [](const Candidate &a, const Candidate &b) {
@@ -225,14 +262,8 @@ void ActivationCopies::choose(bool onlyHidden) {
         return a.crosses;
       return a.seconds * double(b.bytes) > b.seconds * double(a.bytes);
     });
-    double room = covers.at(zone);
-    llvm::erase_if(values, [&](const Candidate &value) {
-      const double seconds = busSeconds(double(value.bytes), device);
-      const bool isTaken = !onlyHidden || seconds <= room;
-      if (isTaken)
-        room -= seconds;
-      return !isTaken;
-    });
+    if (onlyHidden)
+      eraseExposed(values, covers.at(zone));
   }
 }
 

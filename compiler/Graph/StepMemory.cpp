@@ -123,14 +123,14 @@ bool StepMemory::canBecomePart(Value value) {
          llvm::none_of(value.getUsers(), isView);
 }
 
-bool StepMemory::isReadInBackward(Value value) {
+bool StepMemory::waitsForBackward(Value value) {
   return llvm::any_of(value.getUses(), [](OpOperand &use) {
     Operation *user = use.getOwner();
-    if (isBackward(user))
+    if (isBackward(user) || isa<CopyToHostOp>(user))
       return true;
     return llvm::any_of(user->getResults(), [&](OpResult result) {
       std::optional<MemoryTie> tie = continuedBy(result);
-      return tie && tie->operand == &use && isReadInBackward(result);
+      return tie && tie->operand == &use && waitsForBackward(result);
     });
   });
 }

@@ -89,9 +89,9 @@ public:
   /// True where the op that makes `value` could write it into a range of
   /// something wider, of which it is no part yet.
   static bool canBecomePart(mlir::Value value);
-  /// True where the backward reads the memory of `value`, be it through a sum
-  /// that continues it.
-  static bool isReadInBackward(mlir::Value value);
+  /// True where the backward reads `value`: its memory, a sum that continues it
+  /// there, or its copy in host memory.
+  static bool waitsForBackward(mlir::Value value);
 
 private:
   /// Outside memory that an op reads or writes.

@@ -67,7 +67,7 @@ commands() {
   # Weights decoded ahead, in any order of the queues, be they copied before, and
   # activations there and back.
   run cuda_platform.py --case prequantized-bnb --faults 0
-  run cuda_platform.py --case qwen2-nf4 --bf16 --faults 0 \
+  run cuda_platform.py --case llama-nf4 --bf16 --faults 0 \
     --offload base,optimizer,activations
   # CUDA on several ranks.
   goldens --target cuda qwen3-ranks llama-dropout

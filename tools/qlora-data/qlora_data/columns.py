@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from .errors import DataError
+from .marks import names_mark
 
 # The columns of each shape, what makes a row one of it first.
 _SHAPES = (("prompt", "completion", "chosen", "rejected", "label", "tools"),
@@ -31,7 +32,7 @@ class Columns:
         if not equals or name in self.sources or name in self.unread:
             raise DataError(f"--column: expects name=column, each name once, "
                             f"but got '{text}'")
-        if name not in _NAMES:
+        if name not in _NAMES and (column or not names_mark(name)):
             raise DataError(f"--column: '{name}' is not a column that is "
                             "learned from", "name one of: " + ", ".join(_NAMES))
         if column:

@@ -13,8 +13,9 @@ from tokenizers import Encoding
 from .columns import Columns
 from .dropped import dropped_part
 from .errors import DataError
-from .masking import (IGNORED, Conversation, LossRule, Span, labels_of,
-                      learned_texts, leaves_out_reasoning)
+from .marks import LossRule
+from .masking import (IGNORED, Conversation, Span, labels_of, learned_texts,
+                      leaves_out_reasoning)
 from .model_files import SHIPPED, ModelFiles
 from .rows import RowSpool, TokenRows
 from .preferences import judged_of, shares_prompt, sides_of
@@ -138,7 +139,7 @@ class Converter:
               out: TokenRows) -> list[RenderedRow]:
         compares = self.options.pairs or self.options.unpaired
         form = normalise(row, self.tokenizer.eos_token, self.options.formats,
-                         compares)
+                         compares, self.options.rule)
         texts = ([self._plain(place, form)] if isinstance(form, PlainRow)
                  else self._chat(place, form, out))
         for text in texts:

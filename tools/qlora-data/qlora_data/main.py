@@ -160,7 +160,7 @@ def _run(arguments: list[str]) -> None:
         return
     # They need the packages.
     from .convert import Converter, Options
-    from .masking import LossRule
+    from .marks import LossRule
     from .model_files import ModelFiles
     # Answers that are compared are learned whole, as in TRL.
     compares = args.pairs or args.unpaired

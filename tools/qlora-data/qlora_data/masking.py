@@ -24,6 +24,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 
 from .errors import DataError
+from .marks import LossRule
 from .shapes import ChatRow
 from .template import Template
 
@@ -34,12 +35,6 @@ IGNORED = -100
 _ADVICE = ("mark the assistant's text in the template with {% generation %} "
            "... {% endgeneration %} (--chat-template FILE), or train on all "
            "of it with --assistant-only-loss false")
-
-
-@dataclass
-class LossRule:
-    completion_only: bool = True
-    assistant_only: bool = True
 
 
 @dataclass

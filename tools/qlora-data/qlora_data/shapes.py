@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from .alpaca import alpaca_segments, alpaca_turns
 from .errors import DataError
 from .jsonl import kind
+from .marks import LossRule, marks_of, refuse_marks, refuse_row_marks
 
 _SHAPES = ("use one of: text; prompt and completion; messages; instruction "
            "and output; conversations")
@@ -43,15 +44,31 @@ FORMATS = ("text", "completion", "chat", "alpaca", "turns")
 
 
 def normalise(row: dict, eos_token: str = "", formats: tuple[str, ...] = (),
-              compares: bool = False) -> PlainRow | ChatRow:
+              compares: bool = False,
+              rule: LossRule = LossRule()) -> PlainRow | ChatRow:
     """The row in one of the two forms, or an error saying what is wrong.
     `eos_token` ends the earlier responses of an alpaca history. `formats`: of
     FORMATS, what the row may be; none: anything. `compares`: its answer is
-    compared with another one."""
+    compared with another one. `rule`: what of it is learned."""
     row = {key: value for key, value in row.items() if value is not None}
     _refuse_other_training(row)
+    refuse_row_marks(row)
     if formats:
         row = _restricted(row, formats)
+    form = _form(row, eos_token, formats, compares)
+    if isinstance(form, ChatRow):
+        for index, message in enumerate(form.messages):
+            in_prompt = index < form.prompt_count
+            # What is said of turns of a prompt, which are not learned, was for
+            # a training of its own.
+            if not (in_prompt and rule.completion_only):
+                refuse_marks(message, rule.learns(message["role"], in_prompt),
+                             rule, f"message {index + 1}")
+    return form
+
+
+def _form(row: dict, eos_token: str, formats: tuple[str, ...],
+          compares: bool) -> PlainRow | ChatRow:
     if "prompt" in row and "completion" in row:
         return _prompt_completion(row)
     if "messages" in row:
@@ -168,44 +185,8 @@ def refuse_system(row: dict, why: str) -> None:
                         "'prompt'")
 
 
-# Words in the names of the keys with which trainers take a turn out of the
-# loss, put it in, or weigh it: weight (OpenAI), train, training, train_detail
-# (axolotl), loss (ms-swift, AgentInstruct), loss_weight (LLaMA-Factory).
-_LEARNS = {"loss", "weight", "train", "training", "trainable", "learn"}
-_LEAVES = {"mask", "masked", "ignore", "ignored"}
-
-
-def _marks(message: dict) -> dict:
-    """The keys of a message that say whether it is learned."""
-    return {key: value for key, value in message.items()
-            if value is not None
-            and not (_LEARNS | _LEAVES).isdisjoint(key.lower().split("_"))}
-
-
-def _refuse_marks(message: dict, where: str) -> None:
-    """A turn is learned if it is the assistant's, and with a weight of 1: all
-    else that a message says of itself would be another training."""
-    answer = message["role"] == "assistant"
-    for key, value in _marks(message).items():
-        learns = not _LEARNS.isdisjoint(key.lower().split("_"))
-        as_here = learns == answer
-        if value in (1, True) and as_here or value in (0, False) and not as_here:
-            continue
-        # OpenAI's weight says nothing of turns that are not the assistant's.
-        if not answer and key == "weight":
-            continue
-        shown = json.dumps(value)
-        raise DataError(
-            f"{where}: '{key}' is {shown[:40]}, but all of the assistant's turns "
-            "are learned, and no others", "write the messages before the turns "
-            "to learn as 'prompt' and these as 'completion', or remove "
-            f"'{key}'")
-
-
 def _chat(row: dict, shape: str, messages: list[dict],
           prompt_count: int = 0) -> ChatRow:
-    for index, message in enumerate(messages[prompt_count:], prompt_count):
-        _refuse_marks(message, f"message {index + 1}")
     options = row.get("chat_template_kwargs", {})
     if not isinstance(options, dict):
         raise DataError("'chat_template_kwargs' expects an object",
@@ -251,6 +232,7 @@ def _message(value: object, where: str) -> dict:
         raise DataError(f"{where} has no 'role' string",
                         'write {"role": ..., "content": ...}')
     if "content" in message:
+        message |= marks_of({"content": message["content"]})
         message["content"] = _content(message["content"], where)
     elif not message.get("tool_calls"):
         raise DataError(f"{where} has neither 'content' nor 'tool_calls'",
@@ -300,12 +282,12 @@ def turn_of(turn: object, where: str) -> dict:
         raise DataError(f"{where} expects 'from' and 'value' strings",
                         'write {"from": ..., "value": ...}')
     if turn["from"] == "function_call":
-        return {**_function_call(turn["value"]), **_marks(turn)}
+        return {**_function_call(turn["value"]), **marks_of(turn)}
     if turn["from"] not in _ROLES:
         raise DataError(f"{where} has the unknown speaker '{turn['from']}'",
                         "use human, gpt, system, function_call or observation")
     return {"role": _ROLES[turn["from"]], "content": turn["value"],
-            **_marks(turn)}
+            **marks_of(turn)}
 
 
 def _function_call(value: str) -> dict:

@@ -1,0 +1,172 @@
+# SPDX-License-Identifier: MIT
+"""Which turns are learned, and keys of rows and messages that ask for other ones.
+
+Trainers take a turn out of the loss, put it in, or weigh it with a key of their
+own: weight (OpenAI), train, training, train_detail (axolotl), loss (ms-swift,
+AgentInstruct), loss_weight (LLaMA-Factory). The words in the name of a key say
+that it is one, so that other spellings (trainOnTurn, do_not_train) are too. A
+key that asks for what happens anyway passes, any other is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+from .errors import DataError
+
+
+@dataclass
+class LossRule:
+    completion_only: bool = True
+    assistant_only: bool = True
+
+    def learns(self, role: str, in_prompt: bool) -> bool:
+        """Whether a message with `role` is learned, in a prompt or after it."""
+        return (not (in_prompt and self.completion_only)
+                and (role == "assistant" or not self.assistant_only))
+
+    def words(self) -> str:
+        if self.assistant_only:
+            return "all of the assistant's turns are learned, and no others"
+        return "all turns are learned"
+
+
+_LEARNS = {"loss", "losses", "weight", "weights", "weighted", "train", "trains",
+           "trained", "training", "trainable", "learn", "learns", "learned",
+           "learnable", "supervise", "supervised", "supervision"}
+_LEAVES = {"mask", "masks", "masked", "ignore", "ignored", "skip", "skipped",
+           "exclude", "excluded"}
+_NOT = {"no", "not", "non", "never", "without", "dont"}
+# Marks only where their value is true or false.
+_MAYBE = {"label", "target", "include", "included"}
+# With these a key is about other turns than the assistant's, or some of them.
+_OTHERS = {"prompt", "prompts", "input", "inputs", "user", "question", "history",
+           "last", "final", "all", "only"}
+_PLAIN = {"sample", "row", "example", "instance", "token", "tokens", "turn",
+          "turns", "message", "messages", "is", "on", "do", "to", "for", "in",
+          "from", "compute", "calculate", "with", "use", "should", "assistant",
+          "completion", "response", "answer", "labels"}
+_SHOWN = 40  # characters of a value in an error
+
+
+@lru_cache(maxsize=1024)
+def _words(key: str) -> frozenset[str]:
+    return frozenset(word.lower() for word in
+                     re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", key))
+
+
+def _is_mark(key: str, value: object) -> bool:
+    words = _words(key)
+    if not words.isdisjoint(_LEARNS | _LEAVES):
+        return True
+    return isinstance(value, bool) and words - {"is"} <= _MAYBE
+
+
+def _learns(words: frozenset[str]) -> bool:
+    """Whether the value true puts text into the loss."""
+    if words.isdisjoint(_LEARNS | _MAYBE):
+        return False
+    return words.isdisjoint(_NOT | (_LEAVES - {"mask", "masks"}))
+
+
+def _asks(key: str, value: object) -> bool | None:
+    """Whether the key asks for its text to be learned; None: for neither all
+    nor nothing of it, or in a way that is not clear."""
+    words = _words(key)
+    is_number = isinstance(value, (int, float)) and value in (0, 1)
+    # Masks of numbers have 1 for what is learned, or for what is not.
+    unclear = (words.isdisjoint(_LEARNS) and not isinstance(value, bool)
+               and not words.isdisjoint({"mask", "masks"}))
+    if not is_number or unclear:
+        return None
+    return (value == 1) == _learns(words)
+
+
+def marks_of(message: dict) -> dict[str, object]:
+    """The keys of a message that say whether it is learned, and their values;
+    those in objects of it as OBJECT.KEY."""
+    return dict(_marks(message, ""))
+
+
+def _marks(message: dict, path: str) -> Iterator[tuple[str, object]]:
+    for key, value in message.items():
+        if value is None:
+            continue
+        if _is_mark(key, value):
+            yield path + key, value
+        elif key == "content" and isinstance(value, list):
+            for index, part in enumerate(value):
+                if isinstance(part, dict):
+                    yield from _marks(part, f"{path}content[{index}].")
+        elif isinstance(value, dict) and key != "function_call":
+            yield from _marks(value, f"{path}{key}.")
+
+
+def refuse_marks(message: dict, is_learned: bool, rule: LossRule,
+                 where: str) -> None:
+    """Refuses a message that asks for something other than `is_learned`."""
+    for path, value in marks_of(message).items():
+        key = path.rsplit(".", 1)[-1]
+        if _asks(key, value) is is_learned:
+            continue
+        # OpenAI's weight says nothing of turns that are not the assistant's.
+        if key == "weight" and message["role"] != "assistant" and not is_learned:
+            continue
+        raise DataError(
+            f"{where}: '{path}' is {json.dumps(value, default=str)[:_SHOWN]}, "
+            f"but {rule.words()}", "write the messages before the turns to "
+            f"learn as 'prompt' and these as 'completion', or remove '{path}'")
+
+
+def names_mark(column: str) -> bool:
+    """Whether a column of rows has the name of a mark."""
+    words = _words(column)
+    return (not words.isdisjoint(_LEARNS | _LEAVES)
+            and words <= _LEARNS | _LEAVES | _NOT | _OTHERS | _PLAIN)
+
+
+def _value_of(text: object) -> object:
+    """Cells of CSV are text."""
+    if not isinstance(text, str):
+        return text
+    word = text.strip().lower()
+    if word in ("true", "false"):
+        return word == "true"
+    try:
+        return float(word)
+    except ValueError:
+        return text
+
+
+def _row_asks(key: str, value: object) -> bool:
+    """Whether a column asks for all of the row's answers, with a weight of 1."""
+    words = _words(key)
+    if isinstance(value, list):
+        flags = [item for item in value
+                 if isinstance(item, (int, float)) and item in (0, 1, -100)]
+        is_mask = bool(value) and len(flags) == len(value)
+        return not is_mask or all(_asks(key, flag) for flag in flags)
+    if not isinstance(value, (bool, int, float)) or value != value:
+        return True
+    if not words.isdisjoint(_OTHERS):
+        return value != 1
+    if not isinstance(value, bool) and words.isdisjoint({"weight", "weights"}):
+        # Any other number is a measurement, such as a loss.
+        return value not in (0, 1) or _asks(key, value) is True
+    return _asks(key, value) is True
+
+
+def refuse_row_marks(row: dict) -> None:
+    """Refuses a row that says of itself that it is not learned, or in part, or
+    with another weight than the others."""
+    for key, value in row.items():
+        if names_mark(key) and not _row_asks(key, _value_of(value)):
+            raise DataError(
+                f"'{key}' is {json.dumps(value, default=str)[:_SHOWN]}, but each "
+                "row is learned with a weight of 1, and all of its answers",
+                f"remove '{key}' and the rows that are not to be learned, or "
+                f"do not read it: --dataset-columns {key}=")

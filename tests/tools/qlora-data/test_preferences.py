@@ -70,6 +70,36 @@ class PreferencesTest(ToolTest):
             self.assertEqual(self.learned(made), ["world<|im_end|>\n",
                                                   "the<|im_end|>\n"])
 
+    def test_a_prompt_that_is_a_part_of_what_both_begin_with(self):
+        self.make_model(CHATML)
+        before = [USER, said("hello"), USER]
+        made = self.pairs({"prompt": [USER],
+                           "chosen": [*before, said("world")],
+                           "rejected": [*before, said("the")]})
+        self.assertEqual(self.learned(made), ["world<|im_end|>\n",
+                                              "the<|im_end|>\n"])
+        # Equal answers have an answer all the same.
+        answer = [*before, said("world")]
+        made = self.pairs({"prompt": [USER], "chosen": answer,
+                           "rejected": answer})
+        self.assertEqual(self.learned(made), ["world<|im_end|>\n"] * 2)
+
+    def test_a_word_that_the_answers_repeat_by_chance(self):
+        self.make_model()
+        made = self.pairs({"prompt": "hello", "chosen": "hello world",
+                           "rejected": "hello"},
+                          {"prompt": "hello world", "chosen": "hello world",
+                           "rejected": "the"})
+        self.assertEqual(self.learned(made)[:3], [
+            "hello world</s>", "hello</s>", "hello world</s>"])
+
+    def test_one_word_is_beside_a_shared_prompt(self):
+        self.make_model()
+        made = self.pairs({"source": "web", "id": "7", "topic": "hello the",
+                           "chosen": "hello the world",
+                           "rejected": "hello the user"})
+        self.assertEqual(self.learned(made), [" world</s>", " user</s>"])
+
     def test_a_system_message_of_the_row(self):
         self.make_model(CHATML)
         made = self.pairs({"system": "say", "prompt": [USER],
@@ -80,7 +110,7 @@ class PreferencesTest(ToolTest):
     def test_a_pair_without_a_prompt_among_others(self):
         self.make_model()
         own = {"prompt": "hello", "chosen": " world", "rejected": " user"}
-        shared = {"chosen": "the world", "rejected": "the user"}
+        shared = {"chosen": "hello the world", "rejected": "hello the user"}
         error = self.refusal(own, own, shared, flags=["--pairs"])
         self.assertIn(f"{self.data}:3: a pair without 'prompt'", error)
         self.assertIn(f"{self.data}:1 names its prompt", error)
@@ -113,7 +143,7 @@ class PreferencesTest(ToolTest):
                 ({"chosen": "a", "rejected": [said("b")]}, "two strings or two "
                  "lists of messages, but got a string and a list"),
                 ({"chosen": [], "rejected": []}, "'chosen' expects"),
-                ({"chosen": "a b", "rejected": "a"}, "'rejected' is the "
+                ({"chosen": "a b c", "rejected": "a b"}, "'rejected' is the "
                  "beginning of the other one"),
                 ({"instruction": "a", "history": [["b", "c"]], "chosen": "d",
                   "rejected": "e"}, "'history' does not go with"),
@@ -145,6 +175,30 @@ class PreferencesTest(ToolTest):
                  "and a string"),
                 ({"prompt": [], "chosen": [said("c")], "rejected": [said("d")]},
                  "without a prompt"),
+                # Answers that begin alike by chance.
+                ({"chosen": "Green.", "rejected": "Grey."},
+                 "it has the answers alone"),
+                ({"ask": "Which colour?", "chosen": "a b c",
+                  "rejected": "a b d"}, "--dataset-columns prompt=ask"),
+                # Cells of CSV that are empty.
+                ({"prompt": " ", "chosen": "c", "rejected": "d"},
+                 "a preference row whose 'prompt' is empty"),
+                ({"instruction": "", "chosen": "c", "rejected": "d"},
+                 "a preference row whose 'instruction' is empty"),
+                # The prompt would be learned.
+                ({"prompt": "a b", "chosen": "a b c", "rejected": "a b d"},
+                 "'chosen' and 'rejected' begin with 'prompt', which would be "
+                 "learned"),
+                ({"instruction": "a b", "chosen": "\na b c",
+                  "rejected": "a b d"}, "begin with 'instruction'"),
+                ({"prompt": "another text", "chosen": [USER, said("c")],
+                  "rejected": [USER, said("d")]}, "'prompt' is another text "
+                 "than the messages that 'chosen' and 'rejected' begin with"),
+                ({"prompt": "a", "history": [["b", "c"]], "chosen": "d",
+                  "rejected": "e"}, "'history' does not go with"),
+                ({"prompt": "a", "chosen": "b", "rejected": "c",
+                  "label": True}, "a pair ('chosen', 'rejected') with "
+                 "'label', which is of one answer; remove 'label'"),
                 ({"chosen": [USER, USER], "rejected": [USER, said("b")]},
                  "'chosen' goes on after the prompt with user"),
                 ({"system": "a", "prompt": "b", "chosen": "c",
@@ -225,7 +279,15 @@ class UnpairedTest(ToolTest):
                 ({"messages": [said("a"), USER], "label": True},
                  "cannot be told from its prompt"),
                 ({"instruction": "a", "output": "b", "history": [["c", "d"]],
-                  "label": True}, "cannot be told from its prompt")):
+                  "label": True}, "cannot be told from its prompt"),
+                ({**row, "label": True, "kto_tag": False},
+                 "'label' and 'kto_tag' differ"),
+                ({**row, "prompt": "", "label": True}, "whose prompt is empty"),
+                ({"prompt": [USER], "completion": [USER, said("a")],
+                  "label": True}, "'completion' goes on after the prompt with "
+                 "user"),
+                ({"prompt": "a", "chosen": "b", "rejected": "c",
+                  "label": False}, "a pair ('chosen', 'rejected') with")):
             error = self.refusal(row, flags=["--unpaired"])
             self.assertIn(f"{self.data}:1: ", error)
             self.assertIn(words, error)

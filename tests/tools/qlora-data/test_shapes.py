@@ -217,6 +217,9 @@ class DetectionTest(ToolTest):
             ({}, "it has no keys"),
             ({"text": 1}, "'text' expects a string, but got a number"),
             ({"prompt": "p", "completion": [turn]}, "two strings or two lists"),
+            ({"prompt": [{"role": "user", "content": "a"}], "completion": [
+                {"role": "user", "content": "a"}, turn]},
+             "'completion' begins with 'prompt', which would be there twice"),
             ({"messages": []}, "got an empty list"),
             ({"messages": ["hi"]}, "messages[0] expects an object"),
             ({"messages": [{"content": "a"}]}, "messages[0] has no 'role'"),

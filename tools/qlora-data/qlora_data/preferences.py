@@ -38,6 +38,11 @@ _JUDGEMENTS = ("label", "kto_tag")
 def sides_of(row: dict) -> list[dict]:
     """The row of the chosen answer, then that of the rejected one."""
     row = {key: value for key, value in row.items() if value is not None}
+    for key in _JUDGEMENTS:
+        if isinstance(row.get(key), bool) and all(side in row for side in _BOTH):
+            raise DataError(f"a pair ('chosen', 'rejected') with '{key}', "
+                            "which is of one answer", f"remove '{key}', or "
+                            "write the answer as 'completion'")
     answers = [_answer(row, key) for key in _BOTH]
     if type(answers[0]) is not type(answers[1]):
         raise DataError("'chosen' and 'rejected' expect two strings or two "
@@ -74,26 +79,49 @@ def _answer(row: dict, key: str) -> str | list:
 
 def _texts(rest: dict, answers: list[str]) -> list[dict]:
     """Two answers of plain text."""
-    if "prompt" in rest:
-        _refuse_other_kind("prompt", rest["prompt"], answers[0])
-        refuse_system(rest, "'prompt' is a string")
-        return [{**rest, "completion": answer} for answer in answers]
-    for key in _PROMPTS:
+    for key, answered in (("prompt", "completion"),
+                          *((name, "output") for name in _PROMPTS)):
         if key not in rest:
             continue
         _refuse_other_kind(key, rest[key], answers[0])
+        _refuse_repeated(key, rest[key], answers)
         if rest.get("history"):
             raise DataError("'history' does not go with 'chosen' and "
                             "'rejected'", "write the turns as 'messages'")
-        return [{**rest, "output": answer} for answer in answers]
+        if key == "prompt":
+            refuse_system(rest, "'prompt' is a string")
+        return [{**rest, answered: answer} for answer in answers]
     same = _shared(*answers)
     if same and answers[0][same - 1] == " ":
         same -= 1
-    likely = [key for key in _LIKELY_PROMPTS if isinstance(rest.get(key), str)]
-    if not same or likely:
+    shared = answers[0][:same]
+    likely = [key for key, value in rest.items() if isinstance(value, str)
+              and (key in _LIKELY_PROMPTS or _is_other_text(value, shared))]
+    # Two answers may begin with the same word or letters by chance.
+    if len(shared.split()) < 2 or likely:
         raise _no_prompt(rest, likely)
     refuse_system(rest, "the prompt is a string")
     return _apart(rest, answers, same)
+
+
+def _is_other_text(text: str, shared: str) -> bool:
+    """Words that are not in what both answers begin with; a label, a name or
+    a number is one word."""
+    return len(text.split()) > 1 and text.strip() not in shared
+
+
+def _refuse_repeated(key: str, prompt: str, answers: list[str]) -> None:
+    """An empty prompt, which cells of CSV are, and one that both answers
+    begin with, so that it would be learned. One word can be there by chance."""
+    if not prompt.strip():
+        raise DataError(f"a preference row whose '{key}' is empty",
+                        f"add '{key}', or remove the row")
+    words = prompt.strip()
+    if len(words.split()) > 1 and all(answer.lstrip().startswith(words)
+                                      for answer in answers):
+        raise DataError(f"'chosen' and 'rejected' begin with '{key}', which "
+                        "would be learned as a part of the answers",
+                        f"write the answers without it, or remove '{key}'")
 
 
 def _conversations(rest: dict, answers: list[list[dict]]) -> list[dict]:
@@ -104,23 +132,38 @@ def _conversations(rest: dict, answers: list[list[dict]]) -> list[dict]:
     if isinstance(prompt, list):
         turns = [turn_of(turn, f"prompt[{index}]")
                  for index, turn in enumerate(prompt)]
+        # A prompt that both repeat may be only the beginning of what they share.
         if turns and all(answer[:len(turns)] == turns for answer in answers):
-            answers = [answer[len(turns):] for answer in answers]
+            same = min(same, *(len(answer) - 1 for answer in answers))
+            same = max(same, len(turns))
+            turns, answers = answers[0][:same], [answer[same:]
+                                                 for answer in answers]
     elif same and answers[0][0]["role"] != "assistant":
+        _refuse_other_prompt(prompt, answers[0][:same])
         sides = _apart(rest, answers, same)
         turns, answers = sides[0]["prompt"], [one["completion"] for one in sides]
     else:
         turns = _turns_before(rest, prompt)
     for key, answer in zip(_BOTH, answers):
         if not answer or answer[0]["role"] != "assistant":
-            role = answer[0]["role"] if answer else "nothing"
-            raise DataError(f"'{key}' goes on after the prompt with {role}, "
-                            "where an answer of the assistant's is expected",
-                            "write 'prompt', 'chosen' and 'rejected'")
+            raise _goes_on_with(key, answer[0]["role"] if answer else "nothing")
     if not turns:
         raise _no_prompt(rest, [])
     return [{**rest, "prompt": with_system(rest, turns), "completion": answer}
             for answer in answers]
+
+
+def _refuse_other_prompt(prompt: object, turns: list[dict]) -> None:
+    """A string beside the messages that both answers begin with."""
+    if not isinstance(prompt, str):
+        return
+    text = " ".join(prompt.split())
+    others = [" ".join(str(turn.get("content", "")).split()) for turn in turns]
+    if not any(text in other or other and other in text for other in others):
+        raise DataError("'prompt' is another text than the messages that "
+                        "'chosen' and 'rejected' begin with",
+                        "remove 'prompt', or write it as the first message of "
+                        "both")
 
 
 def _turns_before(rest: dict, prompt: object) -> list[dict]:
@@ -141,6 +184,12 @@ def _turns_before(rest: dict, prompt: object) -> list[dict]:
     if prompt is not None:
         _refuse_other_kind("prompt", prompt, [])
     raise _no_prompt(rest, [key for key in _LIKELY_PROMPTS if key in rest])
+
+
+def _goes_on_with(key: str, role: str) -> DataError:
+    return DataError(f"'{key}' goes on after the prompt with {role}, where an "
+                     "answer of the assistant's is expected",
+                     f"write the prompt as 'prompt', and '{key}' without it")
 
 
 def _refuse_other_kind(key: str, prompt: object, answer: str | list) -> None:
@@ -187,7 +236,10 @@ def judged_of(row: dict) -> list[tuple[dict, bool]]:
     row = {key: value for key, value in row.items() if value is not None}
     if all(key in row for key in _BOTH):
         return list(zip(sides_of(row), (True, False)))
-    key = next((name for name in _JUDGEMENTS if name in row), None)
+    judgements = [name for name in _JUDGEMENTS if name in row]
+    key = judgements[0] if judgements else None
+    if len(judgements) > 1 and row["label"] != row["kto_tag"]:
+        raise DataError("'label' and 'kto_tag' differ", "remove one of them")
     if key is None:
         raise DataError(f"a row without 'label', which says whether its answer "
                         f"is desirable (it has {_keys(row)})",
@@ -197,7 +249,22 @@ def judged_of(row: dict) -> list[tuple[dict, bool]]:
                         f"{kind(row[key])}", f"fix '{key}'")
     rest = {name: value for name, value in row.items()
             if name not in _JUDGEMENTS}
-    return [(_answered(rest), row[key])]
+    answered = _answered(rest)
+    _check_answer(answered)
+    return [(answered, row[key])]
+
+
+def _check_answer(row: dict) -> None:
+    """That the prompt is there and the answer is the assistant's alone."""
+    prompt = row.get("prompt", row.get("instruction"))
+    if isinstance(prompt, str) and not prompt.strip():
+        raise DataError("a row whose prompt is empty",
+                        "add it, or remove the row")
+    completion = row.get("completion")
+    first = completion[0] if isinstance(completion, list) and completion else {}
+    role = turn_of(first, "completion[0]")["role"] if first else "assistant"
+    if role != "assistant":
+        raise _goes_on_with("completion", role)
 
 
 def _answered(row: dict) -> dict:

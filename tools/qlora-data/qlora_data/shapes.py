@@ -153,8 +153,14 @@ def _prompt_completion(row: dict) -> PlainRow | ChatRow:
         refuse_system(row, "'prompt' is a string")
         return PlainRow([(prompt, False), (completion, True)])
     if isinstance(prompt, list) and isinstance(completion, list):
-        before = with_system(row, _messages(prompt, "prompt"))
-        messages = before + _messages(completion, "completion")
+        asked = _messages(prompt, "prompt")
+        answer = _messages(completion, "completion")
+        if answer[:len(asked)] == asked:
+            raise DataError("'completion' begins with 'prompt', which would be "
+                            "there twice", "write the answer alone as "
+                            "'completion', or all of it as 'messages'")
+        before = with_system(row, asked)
+        messages = before + answer
         return _chat(row, "prompt", messages, len(before))
     raise DataError("'prompt' and 'completion' expect two strings or two "
                     f"lists of messages, but got {kind(prompt)} and "

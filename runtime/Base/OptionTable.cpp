@@ -344,7 +344,7 @@ const OptionRow kRows[] = {
      "conversations: loss on the assistant's turns only"},
     {"allow_template_drops", kBool, "false", kRun, kData,
      "train on conversations of which the chat template leaves out tools, tool "
-     "calls or messages, instead of refusing them"},
+     "calls, messages or reasoning, instead of refusing them"},
     {"chat_template", kPath, "", kRun, kData,
      "Jinja file to use instead of the tokenizer's chat template, or one of "
      "these tools, for models without one: alpaca, chatml, gemma, gemma3, "

@@ -61,7 +61,28 @@ class DroppedTest(ToolTest):
                  "the content of message 1 (system)"),
                 (TWO_ROLES, {"messages": chat(
                     ("user", "a"), ("tool", "the world"), ("assistant", "b"))},
-                 "the content of message 2 (tool)")):
+                 "the content of message 2 (tool)"),
+                # Another message has the same words.
+                (TWO_ROLES, {"messages": chat(
+                    ("user", "a"), ("tool", "18"), ("assistant", "It is 18."))},
+                 "the content of message 2 (tool)"),
+                (TWO_ROLES, {"messages": chat(
+                    ("system", "hello"), ("user", "hello"),
+                    ("assistant", "b"))}, "the content of message 1 (system)"),
+                # The form that tool_calls replaced.
+                (CHATML, {"messages": [
+                    {"role": "user", "content": "a"},
+                    {"role": "assistant", "content": "", "function_call": {
+                        "name": "f", "arguments": "{}"}}]},
+                 "the tool call 'f' of message 2"),
+                (LLAMA3, {"conversations": [
+                    {"from": "human", "value": "a"},
+                    {"from": "gpt", "value": "", "tool_calls": [call()]}]},
+                 "the tool call 'weather' of message 2"),
+                (LLAMA3, {"conversations": [
+                    {"from": "human", "value": "a"},
+                    {"from": "gpt", "value": "b", "reasoning": "why"}]},
+                 "the reasoning of message 2")):
             with self.subTest(part=part, template=template):
                 self.make_model(template)
                 error = self.refusal(row)
@@ -91,7 +112,7 @@ class DroppedTest(ToolTest):
         self.make_model(CHATML.replace(
             "message['content'] ", "message['content'].split('</think>')[-1] "))
         self.convert({"messages": chat(
-            ("user", "a"), ("assistant", "<think>the</think>b"))})
+            ("user", "a"), ("assistant", "<think></think>b"))})
 
     def test_the_option(self):
         self.make_model(LLAMA3)

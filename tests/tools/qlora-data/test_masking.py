@@ -116,13 +116,23 @@ class TurnsTest(ToolTest):
                         "+ m.content.split('</think>')[-1] }}<|im_end|>"
                         "{% endfor %}")
         tagged = chat(("user", "a"), ("assistant", "<think>b</think>c"))
-        rows = self.convert(
-            {"messages": TALK}, {"messages": tagged},
-            {"messages": [TALK[1], {**TALK[2], "reasoning_content": "b"}]})
+        named = [TALK[1], {**TALK[2], "reasoning_content": "b"}]
+        for talk in (tagged, named):
+            error = self.refusal({"messages": TALK}, {"messages": talk})
+            self.assertIn(f"{self.data}:2: the chat template (", error)
+            self.assertIn("leaves out the reasoning of message 2 (assistant)",
+                          error)
+            self.assertIn("--allow-template-drops true", error)
+        rows = self.convert({"messages": TALK}, {"messages": tagged},
+                            {"messages": named},
+                            flags=["--allow-template-drops", "true"])
         self.assertIn(f"warning: {self.data}:2: the chat template leaves out "
                       "the reasoning of answers, which is not learned: 2 "
                       "conversations", self.warnings)
         self.assertEqual(rows.metadata["unreasoned_rows"], "2")
+        # Of a prompt, where the model does not see it either, it is a note.
+        rows = self.convert({"prompt": tagged, "completion": TALK[1:3]})
+        self.assertEqual(rows.metadata["unreasoned_rows"], "1")
         self.make_model(CHATML)
         self.convert({"messages": tagged})
         self.assertEqual(self.warnings, "")

@@ -184,6 +184,11 @@ class ChoiceTest(ToolTest):
                 self.assertEqual(self.warnings, "")
 
     def test_not_chosen_where_all_turns_are_learned(self):
-        self.learn(own_template(), TALK, ["--assistant-only-loss", "false"])
+        all_turns = ["--assistant-only-loss", "false"]
+        self.make_model(own_template())
+        self.assertIn("leaves out the reasoning of message 2", self.refusal(
+            {"messages": TALK}, flags=all_turns))
+        self.learn(own_template(), TALK, [
+            *all_turns, "--allow-template-drops", "true"])
         self.assertNotIn(CHOSEN, self.warnings)
         self.assertNotIn("well", self.text)

@@ -15,7 +15,7 @@ from .dropped import dropped_part
 from .errors import DataError
 from .marks import LossRule
 from .masking import (IGNORED, Conversation, Span, labels_of, learned_texts,
-                      leaves_out_reasoning)
+                      unwritten_reasoning)
 from .model_files import SHIPPED, ModelFiles
 from .rows import RowSpool, TokenRows
 from .preferences import judged_of, shares_prompt, sides_of
@@ -171,26 +171,34 @@ class Converter:
         if len(texts) > 1:
             out.split_rows += 1
             out.first_split = out.first_split or place
-        self._check_dropped(place, talk, texts[-1][0], out)
-        if leaves_out_reasoning(chat.messages, texts):
-            out.unreasoned_rows += 1
-            out.first_unreasoned = out.first_unreasoned or place
+        self._check_dropped(place, talk, texts, out)
         return [RenderedRow(place, text, spans, False)
                 for text, spans in texts]
 
-    def _check_dropped(self, place: str, talk: Conversation, text: str,
+    def _check_dropped(self, place: str, talk: Conversation,
+                       texts: list[tuple[str, list[Span] | None]],
                        out: TokenRows) -> None:
-        dropped = dropped_part(talk, text)
-        if not dropped:
-            return
-        if not self.options.template_drops:
+        """Templates take the reasoning out of prompts on purpose: a note. What
+        else is not written would be trained without it."""
+        messages = talk.chat.messages
+        learned = (talk.chat.prompt_count if self.options.rule.completion_only
+                   else 0)
+        dropped = dropped_part(talk, texts[-1][0])
+        unreasoned = unwritten_reasoning(messages, texts, learned)
+        if unreasoned >= 0 and not dropped:
+            dropped = f"the reasoning of message {unreasoned + 1} (assistant)"
+        if dropped and not self.options.template_drops:
             raise DataError(
                 f"the chat template ({talk.template.place}) leaves out "
                 f"{dropped}", "name a template that writes it "
                 "(--chat-template), remove it from the row, or train without "
                 "it (--allow-template-drops true)")
-        out.dropping_rows += 1
-        out.first_dropping = out.first_dropping or place
+        if unwritten_reasoning(messages, texts) >= 0:
+            out.unreasoned_rows += 1
+            out.first_unreasoned = out.first_unreasoned or place
+        elif dropped:
+            out.dropping_rows += 1
+            out.first_dropping = out.first_dropping or place
 
     def _template(self, chat: ChatRow) -> Template:
         """The compiled template for a row: 'tool_use' where there is one and

@@ -24,8 +24,10 @@ def dropped_part(talk: Conversation, text: str) -> str:
     if chat.tools and _same(talk, replace(chat, tools=None),
                             len(chat.messages)):
         return "the tools"
+    contents = "\0".join(message["content"] for message in chat.messages
+                         if isinstance(message.get("content"), str))
     for index, message in enumerate(chat.messages):
-        for part, changed in _changes(message, text):
+        for part, changed in _changes(message, text, contents):
             messages = [*chat.messages]
             messages[index] = changed
             if _same(talk, replace(chat, messages=messages), index + 1):
@@ -33,12 +35,16 @@ def dropped_part(talk: Conversation, text: str) -> str:
     return ""
 
 
-def _changes(message: dict, text: str):
-    """Each part of a message, and the message with another in its place."""
+def _changes(message: dict, text: str, contents: str):
+    """Each part of a message, and the message with another in its place. A
+    content that is in the text as often as in all `contents` is written."""
     content = message.get("content")
-    if isinstance(content, str) and content.strip() \
-            and content.strip() not in text:
+    words = content.strip() if isinstance(content, str) else ""
+    if words and text.count(words) < contents.count(words):
         yield "the content", {**message, "content": content + _OTHER}
+    call = message.get("function_call")
+    for part, changed in _changed_calls(call):
+        yield part, {**message, "function_call": changed}
     calls = message.get("tool_calls")
     for number, call in enumerate(calls if isinstance(calls, list) else ()):
         for part, changed in _changed_calls(call):

@@ -71,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
         "their answer is desirable")
     add("--allow-template-drops", type=_boolean, default=False,
         metavar="true|false", help="learn rows of which the chat template "
-        "leaves out tools, tool calls or messages, instead of refusing them")
+        "leaves out tools, tool calls, messages or reasoning, instead of refusing them")
     add("--chat-template", metavar="FILE|NAME",
         help="a Jinja chat template to use instead of the model's, or one "
         "that comes with this tool: " + ", ".join(SHIPPED))

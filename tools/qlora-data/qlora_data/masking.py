@@ -86,18 +86,20 @@ def _turns(talk: Conversation,
     return [part for part in texts if part[1]] or texts
 
 
-def leaves_out_reasoning(messages: list[dict],
-                         texts: list[tuple[str, list[Span] | None]]) -> bool:
-    """An assistant's reasoning is in none of the texts."""
-    for message in messages:
+def unwritten_reasoning(messages: list[dict],
+                        texts: list[tuple[str, list[Span] | None]],
+                        first: int = 0) -> int:
+    """The index of an assistant's message from `first` on whose reasoning is
+    in none of the texts; -1: there is none."""
+    for index, message in enumerate(messages[first:], first):
         reasoning = message.get("reasoning_content")
         content = message.get("content") or ""
         if reasoning is None and "</think>" in content:
             reasoning = content.split("</think>")[0].split("<think>")[-1]
         if message["role"] == "assistant" and isinstance(reasoning, str) \
                 and not any(reasoning.strip() in text for text, _ in texts):
-            return True
-    return False
+            return index
+    return -1
 
 
 def _lasting(text: str, through: str, end_tokens: tuple[str, ...]) -> str:

@@ -121,6 +121,9 @@ def _restricted(row: dict, formats: tuple[str, ...]) -> dict:
     return {key: value for key, value in row.items() if key not in others}
 
 
+_MEDIA = ("image", "images", "video", "videos", "audio", "audios")
+
+
 def _refuse_other_training(row: dict) -> None:
     """Rows of other trainers, which say more than what to answer: learning
     the answers alone would be another thing than was meant."""
@@ -141,7 +144,14 @@ def _refuse_other_training(row: dict) -> None:
         raise DataError("a row of judged steps ('completions', 'labels', as "
                         f"for a process reward model): {only}",
                         "write the answer as 'completion'")
-    for key in ("image", "images", "video", "videos", "audio", "audios"):
+    if row.get("functions"):
+        raise DataError("'functions' are not read", "write them as 'tools'")
+    _refuse_media(row)
+
+
+def _refuse_media(row: dict) -> None:
+    """Of a row, or of a message."""
+    for key in _MEDIA:
         if row.get(key):
             raise DataError(f"'{key}': only text can be learned here",
                             f"leave the row out, or remove '{key}'")
@@ -237,6 +247,7 @@ def _message(value: object, where: str) -> dict:
     if not isinstance(message.get("role"), str):
         raise DataError(f"{where} has no 'role' string",
                         'write {"role": ..., "content": ...}')
+    _refuse_media(message)
     if "content" in message:
         message |= marks_of({"content": message["content"]})
         message["content"] = _content(message["content"], where)
@@ -269,6 +280,9 @@ _ROLES = {"human": "user", "user": "user", "gpt": "assistant",
           "assistant": "assistant", "chatgpt": "assistant",
           "system": "system", "observation": "tool", "tool": "tool",
           "function_response": "tool"}
+# What templates read of a turn besides its speaker and text.
+_SHAREGPT_KEYS = ("tool_calls", "function_call", "tool_call_id", "name",
+                  "reasoning_content", "thinking", "reasoning", *_MEDIA)
 
 
 def _conversations(row: dict) -> list[dict]:
@@ -287,13 +301,15 @@ def turn_of(turn: object, where: str) -> dict:
             or not isinstance(turn.get("value"), str)):
         raise DataError(f"{where} expects 'from' and 'value' strings",
                         'write {"from": ..., "value": ...}')
+    rest = {key: turn[key] for key in _SHAREGPT_KEYS if key in turn}
+    rest |= marks_of(turn)
     if turn["from"] == "function_call":
-        return {**_function_call(turn["value"]), **marks_of(turn)}
+        return _message({**rest, **_function_call(turn["value"])}, where)
     if turn["from"] not in _ROLES:
         raise DataError(f"{where} has the unknown speaker '{turn['from']}'",
                         "use human, gpt, system, function_call or observation")
-    return {"role": _ROLES[turn["from"]], "content": turn["value"],
-            **marks_of(turn)}
+    return _message({**rest, "role": _ROLES[turn["from"]],
+                     "content": turn["value"]}, where)
 
 
 def _function_call(value: str) -> dict:

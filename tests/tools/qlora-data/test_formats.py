@@ -186,6 +186,33 @@ class KindsTest(ToolTest):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(Rows(self.output).data, tokens)
 
+    @unittest.skipUnless(importlib.util.find_spec("pyarrow"),
+                         "pyarrow is not installed")
+    def test_types_that_json_does_not_have(self):
+        import pyarrow
+        import pyarrow.parquet
+        self.make_model(QWEN_TOOLS)
+        call = {"function": {"name": "f", "arguments": {"city": "world"}}}
+        row = {"messages": [{"role": "user", "content": "hello"},
+                            {"role": "assistant", "tool_calls": [call]}]}
+        tokens = self.convert(row).data
+        text = pyarrow.string()
+        function = pyarrow.struct([("name", text),
+                                   ("arguments", pyarrow.map_(text, text))])
+        message = pyarrow.struct([
+            ("role", text), ("content", text), ("tool_calls", pyarrow.list_(
+                pyarrow.struct([("function", function)])))])
+        self.data = self.path("d.parquet")
+        pyarrow.parquet.write_table(pyarrow.table({"messages": pyarrow.array(
+            [row["messages"]], pyarrow.list_(message))}), self.data)
+        done = self.run_tool()
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(Rows(self.output).data, tokens)
+        os.remove(self.output)
+        pyarrow.parquet.write_table(pyarrow.table({"text": [b"a"]}), self.data)
+        self.assertIn("'text' expects a string, but got a value of type bytes",
+                      self.refusal())
+
     def test_what_needs_pyarrow_says_so(self):
         self.make_model()
         self.data = self.path("d.jsonl.zst")

@@ -83,6 +83,17 @@ class FormTest(ToolTest):
             self.assertIn(f"where the data is said to be {form}", error)
             self.assertIn(".jsonl:1: ", error)
 
+    def test_a_row_of_two_forms_that_are_named_is_refused(self):
+        self.make_model(CHATML)
+        both = ["--row-format", "alpaca", "--row-format", "text"]
+        # As tatsu-lab/alpaca has them.
+        row = {**CITY, "text": "Name a city. Lisbon"}
+        self.convert(CITY, {"text": "hello world"}, flags=both)
+        error = self.refusal(CITY, row, flags=both)
+        self.assertIn(f"{self.data}:2: a row that could be alpaca or text (it "
+                      "has 'instruction', 'output', 'text'); name one form "
+                      "with --row-format", error)
+
     def test_columns_that_are_not_read(self):
         self.make_model()
         row = {**CITY, "input": "Europe", "system": "s"}

@@ -43,5 +43,7 @@ def beyond_limits(error: Exception, todo: str, place: str) -> DataError:
 def kind(value: object) -> str:
     """The JSON name of a value's type."""
     names = {dict: "an object", list: "a list", str: "a string",
-             bool: "a boolean", type(None): "null"}
-    return names.get(type(value), "a number")
+             bool: "a boolean", int: "a number", float: "a number",
+             type(None): "null"}
+    # Tables have other types too.
+    return names.get(type(value), f"a value of type {type(value).__name__}")

@@ -112,6 +112,11 @@ def _restricted(row: dict, formats: tuple[str, ...]) -> dict:
     forms = _forms(row)
     meant = {key for form, keys in forms.items() if form in formats
              for key in keys}
+    named = [form for form in forms if form in formats]
+    if len(named) > 1:
+        raise DataError(f"a row that could be {' or '.join(sorted(named))} (it "
+                        f"has {', '.join(repr(key) for key in sorted(meant))})",
+                        "name one form with --row-format, or remove a column")
     others = {key for keys in forms.values() for key in keys} - meant
     if others and not meant:
         keys = " and ".join(f"'{key}'" for key in sorted(others))

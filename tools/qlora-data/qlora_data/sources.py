@@ -212,11 +212,14 @@ def _table_rows(path: str, stream, separator: str) -> Iterator[SourceRow]:
 
 def _without_nulls(value: object) -> object:
     """Without the null fields of objects, at any depth: a table has one schema
-    for all rows, so that each object has every other's fields, as null."""
+    for all rows, so that each object has every other's fields, as null. Maps
+    become objects."""
     if isinstance(value, dict):
         return {key: _without_nulls(item) for key, item in value.items()
                 if item is not None}
     if isinstance(value, list):
+        if value and all(isinstance(item, tuple) for item in value):
+            return _without_nulls(dict(value))  # a map of Arrow
         return [_without_nulls(item) for item in value]
     return value
 

@@ -197,6 +197,18 @@ static LogicalResult checkExclusions(ModuleOp root, const NamedModules &modules,
       llvm::none_of(all,
                     [&](auto &path) { return choice.excluded->matches(path); }))
     return refuse(choice.excludedText);
+  Paths targets = modules.adaptable;
+  llvm::append_range(targets, modules.experts);
+  llvm::erase_if(targets, [&](auto &path) {
+    return !choice.targets.matches(path) || isSavedModule(path, choice.saved);
+  });
+  if (!targets.empty() && llvm::all_of(targets, [&](auto &path) {
+        return choice.excluded->matches(path);
+      }))
+    return root.emitError("exclude_modules: ")
+           << choice.excludedText << " takes out all modules that "
+           << "lora_target_modules names, so that none has an adapter. Fix: "
+              "leave it out";
   return success();
 }
 

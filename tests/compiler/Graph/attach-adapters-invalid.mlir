@@ -41,7 +41,7 @@
 // NAMES: error: modules_to_save: expects names
 // EXCLUDE: error: exclude_modules: expects a list of module names
 // LAYERS: error: layers_to_transform goes with lora_target_modules as a list of names
-// NOTHING: error: lora_target_modules: ["q_proj"] matches no linear
+// NOTHING: error: exclude_modules: ["l.0.q_proj"] takes out all modules that lora_target_modules names, so that none has an adapter. Fix: leave it out
 // UNKNOWN: error: lora_target_modules: 'q_porj' matches no linear or embedding; did you mean 'q_proj'?
 // HEAD: error: lora_target_modules: 'lm_head' is the LM head, of which adapters are not supported (its weight is that of 'embed_tokens', which may have one). Fix: leave it out
 // UNTIED: error: lora_target_modules: 'lm_head' is the LM head, of which adapters are not supported. Fix: leave it out, or train it in full with modules_to_save

@@ -91,7 +91,9 @@ static Status checkSetKey(const std::string &key, const json &value) {
     return Status::invalid("'{}' of a data set is not supported; leave it out "
                            "(dataset_columns names columns)",
                            key);
-  const std::string word = peerWordOf(value);
+  // The keys of an object may be in any order.
+  const std::string word = value.is_object() ? dumpJson(nlohmann::json(value))
+                                             : peerWordOf(value);
   if (std::string_view(row->values) == "*" ||
       std::ranges::count(splitWords(row->values), word))
     return Status::ok();

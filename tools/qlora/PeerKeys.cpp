@@ -84,6 +84,10 @@ Status Translation::translateNull(const YamlEntry &entry) {
   if (entry.key == "max_length" && isOf(PeerTool::kTrl))
     return refused("is null, with which TRL cuts no row: write the length of "
                    "the longest one");
+  // transformers: TrainingArguments clip only by a number.
+  if (entry.key == "max_grad_norm" &&
+      (isOf(PeerTool::kTrl) || isOf(PeerTool::kLlamaFactory)))
+    return add(entry, "max_grad_norm", "0"), Status::ok();
   // axolotl: resolve_dtype() in utils/config.
   if (entry.key == "bf16" && isOf(PeerTool::kAxolotl))
     return translateRow(entry);

@@ -48,7 +48,7 @@ static constexpr const char *kFsdpSame =
     "backward_prefetch backward_prefetch_policy forward_prefetch "
     "limit_all_gathers state_dict_type final_state_dict_type "
     "sync_module_states cpu_ram_efficient_loading cpu_offload_pin_memory "
-    "use_orig_params version";
+    "use_orig_params";
 
 static bool isWordOf(const char *words, std::string_view word) {
   return std::ranges::count(splitWords(words), word) != 0;
@@ -182,11 +182,12 @@ Status Sections::addDeepSpeedConfig(const json &config) {
       const std::string enabled =
           value.is_object() ? peerWordOf(value.value("enabled", json("false")))
                             : word;
-      if (enabled == "true" && !key.starts_with("bf"))
+      const bool isBf16 = key.starts_with("bf");
+      if (enabled == "true" && !isBf16)
         return notSupported(key, enabled,
                             "is not supported: write bf16: true");
-      if (enabled == "true")
-        set("compute_dtype", "bfloat16");
+      if (isBf16 && (enabled == "true" || enabled == "false"))
+        set("compute_dtype", enabled == "true" ? "bfloat16" : "float32");
     } else if (!isWordOf(kDeepSpeedSame, key) && !isOffWord(word)) {
       return Status::invalid("'{}' of DeepSpeed is not supported: leave it out "
                              "of that section, and give options of this file",
@@ -205,9 +206,11 @@ StatusOr<json> Sections::readJson(const std::string &name) const {
   if (!fs::exists(file, ignored) && fs::exists(name, ignored))
     file = name;
   if (!fs::exists(file, ignored))
-    return Status::invalid("'{}' is no file; write zero1, zero2 or zero3 in "
-                           "its place, or parallel: fsdp=N",
-                           name);
+    return Status::invalid("'{}' is no file; write {} in its place, or "
+                           "parallel: fsdp=N",
+                           name,
+                           section.key == "deepspeed" ? "zero1, zero2 or zero3"
+                                                      : "the keys of FSDP");
   QLORA_ASSIGN_OR_RETURN(const std::string text, readWholeFile(file));
   json value = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!value.is_object())
@@ -267,8 +270,17 @@ Status Sections::addFsdpWords(const json &value) {
   return Status::ok();
 }
 
+/// What both versions shard is the same here.
+static Status checkVersion(const std::string &word) {
+  if (word == "1" || word == "2")
+    return Status::ok();
+  return Status::invalid("'{}' is no version of FSDP: write 1 or 2", word);
+}
+
 Status Sections::addFsdpKey(const std::string &key, const json &value) {
   const std::string word = peerWordOf(value);
+  if (key == "version")
+    return checkVersion(word);
   if (isWordOf(kFsdpSame, key))
     return Status::ok();
   if (key == "sharding_strategy")
@@ -313,9 +325,11 @@ Status Sections::addFsdpConfig(const json &value) {
 
 Status Sections::add(const YamlEntry &entry) {
   const std::string word = peerWordOf(entry.value);
-  if (!isParallelKey(entry.key) || isOffWord(word) ||
-      entry.key == "fsdp_version")
+  if (!isParallelKey(entry.key) || isOffWord(word))
     return Status::ok();
+  if (entry.key == "fsdp_version")
+    return checkVersion(word).withContext(
+        fmt::format("{}:{}: '{}'", path, entry.line, entry.key));
   section = entry;
   const Status status = entry.key == "deepspeed" ? addDeepSpeed(entry.value)
                         : entry.key == "fsdp"    ? addFsdpWords(entry.value)

@@ -76,16 +76,22 @@ static const PeerRow kPeerRows[] = {
      "dataloader_num_workers dataloader_pin_memory "
      "pad_to_sequence_len eval_sample_packing dataset_prepared_path "
      "overwrite_cache low_cpu_mem_usage device_map use_fast_tokenizer "
-     "bnb_4bit_quant_storage remove_unused_columns "
-     "dataset_train_split dataset_test_split",
+     "bnb_4bit_quant_storage remove_unused_columns",
      "", kAny, "is about speed or memory of another program: not needed here"},
     {"model_type tokenizer_type is_llama_derived_model "
      "is_mistral_derived_model is_qwen_derived_model trust_remote_code",
      "", kAny,
      "names classes of transformers: config.json says what the "
      "model is"},
-    {"lora_task_type peft_type", "", kAny,
-     "asks for an adapter of a language model: nothing else is trained here"},
+    {"lora_task_type", "", "CAUSAL_LM",
+     "asks for an adapter of another kind of model: write CAUSAL_LM"},
+    {"peft_type", "", "LORA lora",
+     "asks for another kind of adapter: write LORA"},
+    {"dataset_train_split", "", "train",
+     "is a part of a data set of the hub: write the rows of that part into a "
+     "file, name it with train_file, and leave this key out"},
+    {"dataset_test_split", "", kAny,
+     "is a part of a data set of the hub: evaluation is with validation_file"},
     {"wandb_project wandb_entity wandb_watch wandb_name wandb_run_id "
      "wandb_log_model plot_loss debug "
      "save_only_model save_safetensors",

@@ -16,7 +16,7 @@ using json = nlohmann::ordered_json;
 
 /// Which of the keys' values a table cannot say.
 const std::map<std::string_view, Translation::Handler> Translation::kHandlers =
-    {{"dataset_dir", &Translation::skip}, // read with 'dataset'
+    {{"dataset_dir", &Translation::checkFolder},
      {"disable_dropout", &Translation::skip}, // turnOffDropout()
      {"datasets", &Translation::translateData},
      {"dataset", &Translation::translateData},
@@ -68,6 +68,13 @@ Status Translation::translateData(const YamlEntry &entry) {
   if (dataEntry.line == 0)
     dataEntry = entry;
   return data.add(found);
+}
+
+/// It is read with the names of data sets.
+Status Translation::checkFolder(const YamlEntry &entry) {
+  if (entry.value.is_string())
+    return Status::ok();
+  return refused("is not the path of a folder with dataset_info.json");
 }
 
 /// What is said of training and validation data together.

@@ -48,8 +48,14 @@ class ParallelTest(test_peers.PeerTest):
         found = self.check('deepspeed: {"zero_optimization": {"stage": 1}}\n',
                            "zero1=4")
         self.assertEqual(found["max-grad-norm"], "0.0")
+        for enabled, ours in ((True, "bfloat16"), (False, "float32")):
+            found = self.check(config(bf16={"enabled": enabled}), "zero2=4")
+            self.assertEqual(found["compute-dtype"], ours)
+        self.assertIn("says float32, but 'bf16' in line 3 says bfloat16",
+                      self.refusal(self.HEAD + "bf16: true\n"
+                                   + config(bf16={"enabled": False})))
         for section, words in (
-                ("deepspeed: none.json", "'none.json' is no file"),
+                ("deepspeed: none.json", "'none.json' is no file; write zero1"),
                 ("deepspeed: zero7", "'stage: 7' is no stage"),
                 (config(optimizer={"type": "Adam"}), "'optimizer'"),
                 (config(fp16={"enabled": True}), "write bf16: true"),
@@ -97,6 +103,10 @@ class ParallelTest(test_peers.PeerTest):
                 ("fsdp_config: {mixed_precision_policy: fp16}",
                  "'mixed_precision_policy: fp16'"),
                 ("fsdp_config: {flatten: 3}", "'flatten: 3' of FSDP"),
+                ("fsdp_config: none.json", "'fsdp_config': 'none.json' is no "
+                 "file; write the keys of FSDP in its place"),
+                ("fsdp_config: {fsdp_version: 3}", "'3' is no version of FSDP"),
+                ("fsdp_version: 3", "'fsdp_version': '3' is no version"),
                 ("fsdp: full_shard\ndeepspeed: zero2",
                  "'deepspeed': asks for zero2, but 'fsdp' in line 3 for fsdp"),
                 ("fsdp: full_shard\nparallel: zero1=4",

@@ -116,6 +116,15 @@ class DefaultsTest(PeerTest):
                       "cuts no row",
                       self.refusal(TRL + "max_length: null\n"))
 
+    def test_null_of_transformers(self):
+        # TrainingArguments clip only by a number.
+        for head in (TRL, LLAMA + f"train_file: {DATA}\n"):
+            self.assert_options(head + "max_grad_norm: null\n",
+                                {"max-grad-norm": "0.0"})
+        found, _ = self.options(AXOLOTL + "datasets: [{path: chat.jsonl}]\n"
+                                "max_grad_norm:\n")
+        self.assertNotIn("max-grad-norm", found)
+
     def test_without_an_adapter_all_is_trained(self):
         data = "datasets: [{path: chat.jsonl}]\n"
         self.assert_options(f"base_model: {MODEL}\n{data}",
@@ -190,6 +199,9 @@ class DataTest(PeerTest):
         self.assert_options(
             LLAMA.replace("sft", "kto") + "dataset: liked\n",
             {"row-format": '["chat"]', "rl": "kto"})
+        self.assertIn(
+            "train.yaml:4: 'dataset_dir': is not the path of a folder",
+            self.refusal(LLAMA + "dataset: cities\ndataset_dir: {a: b}\n"))
         for name, words in (
                 ("short", "has 'num_samples', which is not supported"),
                 ("c4", "names no 'response'"),
@@ -407,6 +419,14 @@ class FileTest(PeerTest):
         for text, message in (
                 ("stage: ppo", "write sft, kto or dpo"),
                 ("stage: dpo\npref_loss: simpo", "write sigmoid"),
+                ("dataset_train_split: 'train[:10%]'",
+                 "train.yaml:1: 'dataset_train_split': is a part of a data set "
+                 "of the hub"),
+                ("dataset_train_split: train_sft", "leave this key out"),
+                ("lora_task_type: SEQ_CLS",
+                 "train.yaml:1: 'lora_task_type': asks for an adapter of "
+                 "another kind of model: write CAUSAL_LM"),
+                ("peft_type: IA3", "another kind of adapter: write LORA"),
                 ("stage: dpo\npref_loss: orpo", "learns answers alone"),
                 ("rl: ipo", "choose from: none, dpo, orpo, kto"),
                 ("rl: dpo\npacking: true", "a line of its own"),

@@ -4,11 +4,14 @@
 
 #include "runtime/Data/DataFiles.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <map>
 #include <vector>
 
+#include "runtime/Base/OptionTable.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Data/TokenCache.h"
 #include "runtime/Data/TokenFiles.h"
@@ -142,7 +145,24 @@ static Status checkFiles(const Options &options, const std::string &option,
   return Status::ok();
 }
 
+/// A template is a file, or has the name of one of ours.
+static Status checkChatTemplate(const Options &options) {
+  const std::string path = options.text("chat_template");
+  const std::string_view names =
+      findOption(optionTable(), "chat_template")->choices;
+  std::error_code ignored;
+  if (path.empty() || std::ranges::count(splitWords(names), path) ||
+      fs::is_regular_file(path, ignored))
+    return Status::ok();
+  return Status::error(StatusCode::kNotFound,
+                       "{}: there is no file '{}', and no template of that "
+                       "name. Fix: write a Jinja file, or one of: {}",
+                       options.spelling("chat_template"), path,
+                       fmt::join(splitWords(names), ", "));
+}
+
 Status checkDataFiles(const Options &options, bool trains) {
+  QLORA_RETURN_IF_ERROR(checkChatTemplate(options));
   for (const char *option : {"train_file", "validation_file"}) {
     const bool isNeeded =
         std::string_view(option) == "train_file"

@@ -150,6 +150,9 @@ class CheckTest(TargetTest):
                 ([DATA, "--output-dir=taken"],
                  "/taken' holds an adapter (adapter_model.safetensors, mine)"),
                 (["missing.jsonl"], "there is no file"),
+                ([DATA, "--chat-template=qwen3"],
+                 "/qwen3', and no template of that name. Fix: write a Jinja "
+                 "file, or one of: alpaca, chatml, "),
                 ([], "no train_file: name the data with --train-file FILE"),
                 ([DATA, "--validation-file=missing.jsonl"],
                  "--validation-file: there is no file"),

@@ -92,6 +92,13 @@ class PreferencesTest(ToolTest):
                            "rejected": "the"})
         self.assertEqual(self.learned(made)[:3], [
             "hello world</s>", "hello</s>", "hello world</s>"])
+        # Not where all pairs do.
+        error = self.refusal(
+            {"prompt": "2+2=", "chosen": "2+2=4", "rejected": "2+2=5"},
+            {"prompt": "hello", "chosen": "hello a", "rejected": "hello b"},
+            flags=["--pairs"])
+        self.assertIn(f"{self.data}:1: 'chosen' and 'rejected' begin with "
+                      "'prompt'", error)
 
     def test_one_word_is_beside_a_shared_prompt(self):
         self.make_model()
@@ -175,6 +182,9 @@ class PreferencesTest(ToolTest):
                  "and a string"),
                 ({"prompt": [], "chosen": [said("c")], "rejected": [said("d")]},
                  "without a prompt"),
+                ({"prompt": [USER, said("a")], "chosen": [said("a")],
+                  "rejected": [said("b")]}, "'prompt' ends with an "
+                 "assistant's turn"),
                 # Answers that begin alike by chance.
                 ({"chosen": "Green.", "rejected": "Grey."},
                  "it has the answers alone"),
@@ -283,6 +293,8 @@ class UnpairedTest(ToolTest):
                 ({**row, "label": True, "kto_tag": False},
                  "'label' and 'kto_tag' differ"),
                 ({**row, "prompt": "", "label": True}, "whose prompt is empty"),
+                ({"prompt": [USER, said("a")], "completion": [said("a")],
+                  "label": True}, "'prompt' ends with an assistant's turn"),
                 ({"prompt": [USER], "completion": [USER, said("a")],
                   "label": True}, "'completion' goes on after the prompt with "
                  "user"),

@@ -18,7 +18,8 @@ from .masking import (IGNORED, Conversation, Span, labels_of, learned_texts,
                       unwritten_reasoning)
 from .model_files import SHIPPED, ModelFiles
 from .rows import RowSpool, TokenRows
-from .preferences import judged_of, shares_prompt, sides_of
+from .preferences import (judged_of, repeated_prompt, repeats_prompt,
+                          shares_prompt, sides_of)
 from .shapes import ChatRow, PlainRow, normalise
 from .sources import SourceRow, batches, data_files, total_bytes
 from .template import Template
@@ -116,7 +117,8 @@ class Converter:
         try:
             row = self.options.columns.renamed(source.read())
             if self.options.pairs:
-                out.add_prompt(place, shares_prompt(row))
+                out.add_prompt(place, shares_prompt(row),
+                               repeats_prompt(row))
             rendered = [text for side, desirable in self._sides(row)
                         for text in self._side(place, side, desirable, out)]
             for text in rendered:
@@ -319,3 +321,5 @@ def _check_prompts(counts: TokenRows) -> None:
             "a pair without 'prompt', whose prompt would be what 'chosen' and "
             f"'rejected' begin with, while {counts.first_own_prompt} names its "
             "prompt", "add 'prompt'", counts.first_shared_prompt)
+    if counts.first_repeated_prompt and not counts.first_apart_prompt:
+        raise repeated_prompt().at(counts.first_repeated_prompt)

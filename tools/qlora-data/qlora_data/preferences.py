@@ -62,6 +62,21 @@ def shares_prompt(row: dict) -> bool:
             and all(row.get(key) is None for key in ("prompt", "instruction")))
 
 
+def repeats_prompt(row: dict) -> bool:
+    """Both answers are texts that begin with the row's prompt."""
+    prompt = row.get("prompt", row.get("instruction"))
+    return (isinstance(prompt, str) and bool(prompt.strip())
+            and all(isinstance(row.get(key), str)
+                    and row[key].lstrip().startswith(prompt.strip())
+                    for key in _BOTH))
+
+
+def repeated_prompt(key: str = "prompt") -> DataError:
+    return DataError(f"'chosen' and 'rejected' begin with '{key}', which would "
+                     "be learned as a part of the answers",
+                     f"write the answers without it, or remove '{key}'")
+
+
 def _answer(row: dict, key: str) -> str | list:
     if key not in row:
         raise DataError(f"a preference row without '{key}' (it has "
@@ -112,16 +127,14 @@ def _is_other_text(text: str, shared: str) -> bool:
 
 def _refuse_repeated(key: str, prompt: str, answers: list[str]) -> None:
     """An empty prompt, which cells of CSV are, and one that both answers
-    begin with, so that it would be learned. One word can be there by chance."""
+    begin with, so that it would be learned. One word can be there by chance:
+    that is said of the file."""
     if not prompt.strip():
         raise DataError(f"a preference row whose '{key}' is empty",
                         f"add '{key}', or remove the row")
-    words = prompt.strip()
-    if len(words.split()) > 1 and all(answer.lstrip().startswith(words)
-                                      for answer in answers):
-        raise DataError(f"'chosen' and 'rejected' begin with '{key}', which "
-                        "would be learned as a part of the answers",
-                        f"write the answers without it, or remove '{key}'")
+    if len(prompt.split()) > 1 and repeats_prompt(
+            {"prompt": prompt, **dict(zip(_BOTH, answers))}):
+        raise repeated_prompt(key)
 
 
 def _conversations(rest: dict, answers: list[list[dict]]) -> list[dict]:
@@ -138,6 +151,8 @@ def _conversations(rest: dict, answers: list[list[dict]]) -> list[dict]:
             same = max(same, len(turns))
             turns, answers = answers[0][:same], [answer[same:]
                                                  for answer in answers]
+        else:
+            _refuse_answered("prompt", turns)
     elif same and answers[0][0]["role"] != "assistant":
         _refuse_other_prompt(prompt, answers[0][:same])
         sides = _apart(rest, answers, same)
@@ -175,15 +190,19 @@ def _turns_before(rest: dict, prompt: object) -> list[dict]:
         _refuse_other_kind(key, rest[key], [])
         turns = [turn_of(turn, f"{key}[{index}]")
                  for index, turn in enumerate(rest[key])]
-        if turns and turns[-1]["role"] == "assistant":
-            raise DataError(
-                f"'{key}' ends with an assistant's turn, so it is not the "
-                "prompt of 'chosen' and 'rejected'", f"remove that turn, or "
-                f"write the prompt as 'prompt' and remove '{key}'")
+        _refuse_answered(key, turns)
         return turns
     if prompt is not None:
         _refuse_other_kind("prompt", prompt, [])
     raise _no_prompt(rest, [key for key in _LIKELY_PROMPTS if key in rest])
+
+
+def _refuse_answered(key: str, turns: list[dict]) -> None:
+    """A prompt that has an answer already."""
+    if turns and turns[-1]["role"] == "assistant":
+        raise DataError(f"'{key}' ends with an assistant's turn, so it is not "
+                        "the prompt of an answer",
+                        "write the turns before the answer as 'prompt'")
 
 
 def _goes_on_with(key: str, role: str) -> DataError:
@@ -260,6 +279,9 @@ def _check_answer(row: dict) -> None:
     if isinstance(prompt, str) and not prompt.strip():
         raise DataError("a row whose prompt is empty",
                         "add it, or remove the row")
+    if isinstance(prompt, list):
+        _refuse_answered("prompt", [turn_of(turn, f"prompt[{index}]")
+                                    for index, turn in enumerate(prompt)])
     completion = row.get("completion")
     first = completion[0] if isinstance(completion, list) and completion else {}
     role = turn_of(first, "completion[0]")["role"] if first else "assistant"

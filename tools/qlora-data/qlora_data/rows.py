@@ -40,13 +40,19 @@ class TokenRows:
     first_dropping: str = ""
     first_own_prompt: str = ""  # a pair with a column for its prompt
     first_shared_prompt: str = ""  # a pair whose prompt both texts begin with
+    first_repeated_prompt: str = ""  # of the pairs with a column, the same
+    first_apart_prompt: str = ""  # and the others
 
-    def add_prompt(self, place: str, shared: bool) -> None:
+    def add_prompt(self, place: str, shared: bool, repeated: bool) -> None:
         """Notes where a pair has its prompt."""
         if shared:
             self.first_shared_prompt = self.first_shared_prompt or place
+            return
+        self.first_own_prompt = self.first_own_prompt or place
+        if repeated:
+            self.first_repeated_prompt = self.first_repeated_prompt or place
         else:
-            self.first_own_prompt = self.first_own_prompt or place
+            self.first_apart_prompt = self.first_apart_prompt or place
 
     def add(self, place: str, sides: list[tuple[list[int], list[int]]],
             max_length: int | None, desirable: bool | None = None) -> None:
@@ -146,7 +152,8 @@ class RowSpool:
         for name in ("first_truncated", "first_masked", "first_cut_off",
                      "first_too_long", "chosen_template", "first_split",
                      "first_unreasoned", "first_dropping", "first_own_prompt",
-                     "first_shared_prompt"):
+                     "first_shared_prompt", "first_repeated_prompt",
+                     "first_apart_prompt"):
             setattr(counts, name,
                     getattr(counts, name) or getattr(later, name))
         counts.longest = max(counts.longest, later.longest)

@@ -190,6 +190,13 @@ class DetectionTest(ToolTest):
              "a row of judged steps"),
             ({"messages": [turn], "images": ["a.png"]},
              "'images': only text can be learned"),
+            ({"messages": [{**turn, "tool_calls": '[{"name": "f"}]'}]},
+             "messages[0]: 'tool_calls' expects a list, but got a string"),
+            ({"messages": [{**turn, "tool_calls": [{"function": {
+                "name": "f", "arguments": None}}]}]},
+             "messages[0]: the tool call 'f' has no 'arguments'; write"),
+            ({"messages": [{**turn, "tool_calls": [{"name": "f"}]}]},
+             "the tool call 'f' has no 'arguments'"),
             ({"messages": [turn], "functions": [{"name": "f"}]},
              "'functions' are not read; write them as 'tools'"),
             ({"messages": [{**turn, "audio": {"id": "a"}}]},

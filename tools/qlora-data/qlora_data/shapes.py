@@ -253,6 +253,7 @@ def _message(value: object, where: str) -> dict:
         raise DataError(f"{where} has no 'role' string",
                         'write {"role": ..., "content": ...}')
     _refuse_media(message)
+    _check_calls(message, where)
     if "content" in message:
         message |= marks_of({"content": message["content"]})
         message["content"] = _content(message["content"], where)
@@ -265,6 +266,21 @@ def _message(value: object, where: str) -> dict:
             return {"thinking": reasoning, **message,
                     "reasoning_content": reasoning}
     return message
+
+
+def _check_calls(message: dict, where: str) -> None:
+    """Templates leave out calls that are no list, and fail at those without
+    arguments, which a table makes null."""
+    calls = message.get("tool_calls", [])
+    if not isinstance(calls, list):
+        raise DataError(f"{where}: 'tool_calls' expects a list, but got "
+                        f"{kind(calls)}", "fix 'tool_calls'")
+    for call in calls:
+        function = call.get("function", call) if isinstance(call, dict) else {}
+        if isinstance(function, dict) and "name" in function \
+                and function.get("arguments") is None:
+            raise DataError(f"{where}: the tool call '{function['name']}' has "
+                            "no 'arguments'", 'write "arguments": {}')
 
 
 def _content(value: object, where: str) -> str:
@@ -330,5 +346,5 @@ def _function_call(value: str) -> dict:
         return {"role": "assistant", "content": value}
     return {"role": "assistant", "content": "", "tool_calls": [
         {"type": "function", "function": {
-            "name": call["name"], "arguments": call.get("arguments", {})}}
+            "name": call["name"], "arguments": call.get("arguments") or {}}}
         for call in calls]}

@@ -213,19 +213,25 @@ Status sendAll(const FileDescriptor &socket, const void *data, size_t bytes) {
   return Status::ok();
 }
 
+/// Counts what recv() returned.
+static Status countReceived(ssize_t received, char *&next, size_t &bytes) {
+  if (received == 0)
+    return Status::error(StatusCode::kAborted,
+                         "the other side closed the connection");
+  if (received < 0)
+    return systemError("receive", errno);
+  next += received;
+  bytes -= static_cast<size_t>(received);
+  return Status::ok();
+}
+
 Status receiveAll(const FileDescriptor &socket, void *data, size_t bytes) {
   char *next = static_cast<char *>(data);
   while (bytes > 0) {
-    ssize_t received = recv(socket.get(), next, bytes, 0);
+    const ssize_t received = recv(socket.get(), next, bytes, 0);
     if (received < 0 && errno == EINTR)
       continue;
-    if (received == 0)
-      return Status::error(StatusCode::kAborted,
-                           "the other side closed the connection");
-    if (received < 0)
-      return systemError("receive", errno);
-    next += received;
-    bytes -= static_cast<size_t>(received);
+    QLORA_RETURN_IF_ERROR(countReceived(received, next, bytes));
   }
   return Status::ok();
 }
@@ -242,13 +248,7 @@ Status receiveBy(const FileDescriptor &socket, void *data, size_t bytes,
     const ssize_t received = recv(socket.get(), next, bytes, MSG_DONTWAIT);
     if (received < 0 && !isOver(errno))
       continue;
-    if (received == 0)
-      return Status::error(StatusCode::kAborted,
-                           "the other side closed the connection");
-    if (received < 0)
-      return systemError("receive", errno);
-    next += received;
-    bytes -= static_cast<size_t>(received);
+    QLORA_RETURN_IF_ERROR(countReceived(received, next, bytes));
   }
   return Status::ok();
 }

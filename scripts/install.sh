@@ -4,7 +4,7 @@
 # install.sh [--tests]: installs what is missing. Debian packages, and a Python
 # environment in .venv for the data step (tokenizers, jinja2; pyarrow, which
 # Parquet and zstd need), which finds it there by itself, and the tests (numpy,
-# ortools); with --tests what packages are made with (dpkg-dev, help2man,
+# ortools); with --tests what packages are made with (dpkg-dev, file, help2man,
 # auditwheel), launchers (torchrun, mpirun, Slurm), what networks between
 # namespaces are made with (iproute2, nftables), PEFT, transformers' and
 # TensorBoard's readers, a browser (Chromium), NVML's header and NVIDIA's
@@ -20,7 +20,7 @@ packages=(
   libeigen3-dev
 )
 [ "${1:-}" != --tests ] || packages+=(
-  dpkg-dev help2man openmpi-bin python3-torch chromium iproute2 nftables
+  dpkg-dev file help2man openmpi-bin python3-torch chromium iproute2 nftables
   munge slurmctld slurmd slurm-client slurm-wlm-basic-plugins
 )
 missing=()

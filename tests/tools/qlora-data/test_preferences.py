@@ -132,6 +132,21 @@ class PreferencesTest(ToolTest):
             "rejected=bad"])
         self.assertEqual(self.texts(made), ["helloa</s>", "hellob</s>"])
 
+    def test_columns_of_answers_leave_the_prompt(self):
+        self.make_model(CHATML)
+        flags = ["--column", "chosen=good", "--column", "rejected=bad"]
+        made = self.pairs({"instruction": "hello", "good": "the user a",
+                           "bad": "the user b"}, flags=flags)
+        self.assertEqual(self.learned(made), ["the user a</s>",
+                                              "the user b</s>"])
+        self.assertIn("hello", self.texts(made)[0])
+        for row in ({"messages": [USER]},
+                    {"conversations": [{"from": "human", "value": "hello"}]}):
+            made = self.pairs({**row, "good": [said("a")], "bad": [said("b")]},
+                              flags=flags)
+            self.assertEqual(self.learned(made), ["a<|im_end|>\n",
+                                                  "b<|im_end|>\n"])
+
     def test_a_pair_stays_or_goes_as_one(self):
         self.make_model()
         row = {"prompt": "hello ", "chosen": "world", "rejected": "user"}

@@ -103,6 +103,17 @@ class FormTest(ToolTest):
             {"instruction": CITY["instruction"], "output": "Lisbon"}).ids)
 
 
+    def test_a_system_of_another_name(self):
+        self.make_model(CHATML)
+        talk = chat(("user", "a"), ("assistant", "b"))
+        for row in ({"messages": talk},
+                    {"prompt": talk[:1], "completion": talk[1:]}):
+            rows = self.convert({**row, "sys": "hello"},
+                                flags=["--column", "system=sys"])
+            self.assertTrue(self.decode(rows.ids[0]).startswith(
+                "<|im_start|>system\nhello<"))
+
+
 class LengthTest(ToolTest):
     ROWS = ({"prompt": "a\n", "completion": "b"},
             {"prompt": "a\n", "completion": "a b c d e f g h i"})

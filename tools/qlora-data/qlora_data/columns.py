@@ -10,10 +10,11 @@ from .errors import DataError
 from .marks import names_mark
 
 # The columns of each shape, what makes a row one of it first.
-_SHAPES = (("prompt", "completion", "chosen", "rejected", "label", "tools"),
-           ("messages", "label", "tools"), ("text",),
-           ("instruction", "output", "input", "system", "history", "label"),
-           ("conversations", "system", "label", "tools"))
+_ANSWERS = ("chosen", "rejected", "label", "system")
+_SHAPES = (("prompt", "completion", "tools", *_ANSWERS),
+           ("messages", "tools", *_ANSWERS), ("text",),
+           ("instruction", "output", "input", "history", *_ANSWERS),
+           ("conversations", "tools", *_ANSWERS))
 _MAIN = {"prompt", "completion", "messages", "text", "instruction", "output",
          "conversations"}
 _NAMES = sorted({name for shape in _SHAPES for name in shape}

@@ -175,6 +175,10 @@ StatusOr<PeerData> dataOfDatasets(const json &list, const std::string &rl) {
     QLORA_RETURN_IF_ERROR(addType(set, rl, data));
     QLORA_RETURN_IF_ERROR(all.add(data));
   }
+  if (all.formats.contains("alpaca") && all.formats.contains("chat"))
+    return Status::invalid("has data sets of type alpaca, whose 'system' column "
+                           "is not read, and of chat_template, whose is read; "
+                           "write rows of one form, or train on one of them");
   return all;
 }
 

@@ -253,6 +253,10 @@ class DataTest(PeerTest):
         self.assert_options(
             file(("chat.jsonl", "type: chat_template, field_messages: talk")),
             {"dataset-columns": '{"conversations":"talk"}'})
+        both = file(("a.jsonl", "type: alpaca"),
+                    ("b.jsonl", "type: chat_template"))
+        self.assertIn("of type alpaca, whose 'system' column is not read",
+                      self.refusal(both))
         for more, words in (
                 ("type: {format: '[INST] {instruction} [/INST]'}", "'format'"),
                 ("type: alpaca_chat.load_qa", "'type: alpaca_chat.load_qa'"),

@@ -11,6 +11,7 @@ named, once.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -86,9 +87,10 @@ def hold_up(job, rank, ended):
     """Stops a rank for two thirds of its time."""
     while not ended.wait(0.02):
         for process in children_of(job.pid)[rank:rank + 1]:
-            os.kill(process, signal.SIGSTOP)
-            ended.wait(0.04)
-            os.kill(process, signal.SIGCONT)
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                os.kill(process, signal.SIGSTOP)
+                ended.wait(0.04)
+                os.kill(process, signal.SIGCONT)
 
 
 def name_straggler(runs):

@@ -26,8 +26,8 @@ remove() {
   mount --make-rprivate "$root/dev" 2>/dev/null || true
   mount --make-rprivate "$root/sys" 2>/dev/null || true
   local below
-  for below in dev proc sys mnt/source mnt/ccache; do
-    ! mountpoint -q "$root/$below" || umount -R -l "$root/$below"
+  for below in /dev /proc /sys /mnt/source /mnt/ccache ''; do
+    ! mountpoint -q "$root$below" || umount -R -l "$root$below"
   done
   # Never into a folder of the machine's that is still mounted here.
   if grep -q " $(realpath "$root")/" /proc/self/mounts; then
@@ -55,6 +55,9 @@ make_root() {
   [ -e "$root/etc/debian_version" ] ||
     debootstrap --variant=minbase bookworm "$root" "$mirror"
   sources | sed 's/^/deb /' >"$root/etc/apt/sources.list"
+  # A mount, since unshare, which tests of several machines call, changes how
+  # mounts of / propagate.
+  mount --bind "$root" "$root"
   mount --rbind --make-rslave /dev "$root/dev"
   mount -t proc proc "$root/proc"
   mount --rbind --make-rslave /sys "$root/sys"

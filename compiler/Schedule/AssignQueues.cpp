@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// assign-queues: which queue runs a command, and what waits for what.
+// assign-queues: assigns commands to queues, and adds events between queues.
 //
 //   program.launch @matmul...(..., %gradient)        // last write of bucket 0
 //   program.collective all_reduce 0 %bucket
@@ -16,7 +16,7 @@
 //   program.record 1 on communication
 //   program.wait 1 on compute  // at the end
 //
-// and where kernels of the copy queue run beside those of the compute queue
+// If kernels of the copy queue run concurrently with those of the compute queue
 // (TargetTraits.h), a frozen weight is decoded while the GEMM before its own
 // runs (IssueAhead.h):
 //
@@ -26,8 +26,8 @@
 //
 // becomes
 //
-//   program.record 0 on compute  // what used the memory
-//   program.wait 0 on copy  // of %numbers1 is done
+//   program.record 0 on compute  // after the last use of the memory
+//   program.wait 0 on copy  // of %numbers1
 //   program.launch @decode...(%w1, %numbers1) ... on copy
 //   program.launch @matmul...(..., %numbers0, ...)
 //   program.record 1 on copy
@@ -70,11 +70,11 @@ private:
 } // namespace
 
 namespace {
-/// What commands beside the compute queue have touched so far, by memory.
+/// Byte ranges that commands off the compute queue have touched so far.
 class TouchedRanges {
 public:
-  /// Appends the commands that a use of `range` has to wait for: those that
-  /// wrote a byte of it, and for a write those that read one.
+  /// Appends the commands that a use of `range` must wait for: those that
+  /// wrote a byte of it and, for a write, those that read one.
   void findConflicts(const ByteRange &range, bool isWrite,
                      std::vector<size_t> &found) const {
     auto known = touches.find({range.unplaced, unsigned(range.arena)});
@@ -100,9 +100,9 @@ private:
 } // namespace
 
 namespace {
-/// Copies to the arena SAVED, whose source is free once they are done, and the
-/// newest of them that the compute queue has to wait for (program.copy's
-/// `behind`).
+/// Finds the newest copy to the arena SAVED that the compute queue must wait
+/// for (program.copy's `behind`). The source of such a copy may be freed once
+/// it has finished.
 class AwaitedCopies {
 public:
   void add(Operation *command, size_t position) {
@@ -123,15 +123,15 @@ private:
 };
 } // namespace
 
-/// What each command comes after, beside the order of its queue:
-/// - off the compute queue, every command of that queue before it: the memory
-///   it writes is free then, wherever plan-memory puts it;
-/// - on the compute queue, the copies that it must not be further ahead of;
-/// - whoever wrote a byte that it touches, or read one that it writes;
-/// - the end of the entry, a command of its own, after all.
+/// Returns what each command comes after, in addition to its queue's order:
+/// - off the compute queue: every earlier command of the compute queue, so that
+///   the memory it writes is free, wherever plan-memory puts it;
+/// - on the compute queue: the newest copy that it may not run ahead of;
+/// - every command that wrote a byte that it touches, or read one it writes;
+/// - for the end of the entry, an extra last command: all commands.
 static std::vector<QueuedWork> orderOf(ArrayRef<Operation *> commands) {
   std::vector<QueuedWork> order(commands.size() + 1);
-  TouchedRanges touched; // all of the compute queue is before the others
+  TouchedRanges touched; // not by the compute queue: the others wait for it
   AwaitedCopies copies;
   std::array<std::optional<size_t>, QLORA_QUEUE_COUNT> newest;
   for (auto [i, command] : llvm::enumerate(commands)) {
@@ -157,7 +157,7 @@ static std::vector<QueuedWork> orderOf(ArrayRef<Operation *> commands) {
   return order;
 }
 
-/// Adds the events that keep the order between queues; how many.
+/// Adds the events that keep the order between queues. Returns their number.
 static int64_t addEvents(EntryOp entry) {
   SmallVector<Operation *> commands = commandsOf(entry);
   std::vector<QueuedWork> order = orderOf(commands);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Questions about commands (Commands.h).
+// Implements the queries of Commands.h.
 
 #include "compiler/Schedule/Commands.h"
 
@@ -72,7 +72,7 @@ SmallVector<Value> qlora::buffersWritten(Operation *command) {
   return written;
 }
 
-/// Whether what a command brings is of a weight, or of what is `gathered` already.
+/// True if `source` holds a weight, or is a buffer in `gathered`.
 static bool isOfWeights(Value source,
                         const DenseMap<Operation *, size_t> &gathered) {
   const Arena from = rootOf(source).getArena();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What the passes over program.entry ask of its ops.
+// Queries on the ops of a program.entry, for the passes over it.
 
 #ifndef QLORA_COMPILER_SCHEDULE_COMMANDS_H
 #define QLORA_COMPILER_SCHEDULE_COMMANDS_H
@@ -12,35 +12,36 @@
 
 namespace qlora {
 
-/// The commands of an entry in order: its ops but buffers, views and bindings.
+/// Returns the commands of an entry in order: all ops except buffers, views
+/// and bindings.
 llvm::SmallVector<mlir::Operation *> commandsOf(program::EntryOp entry);
 
-/// One more than the largest number of its events.
+/// Returns one more than the entry's largest event number.
 uint32_t eventCountOf(program::EntryOp entry);
 
-/// enum qlora_queue that a command runs on.
+/// Returns the enum qlora_queue value of the queue that runs a command.
 unsigned queueOf(mlir::Operation *command);
 
-/// The program.buffer that a view of views is a part of.
+/// Returns the program.buffer below any chain of views.
 program::BufferOp rootOf(mlir::Value buffer);
 
-/// A buffer of a command, and what that does with it.
+/// A buffer that a command uses, and how the command uses it.
 struct BufferAccess {
   mlir::Value buffer;
   qlora_access access;
 };
 llvm::SmallVector<BufferAccess> accessesOf(mlir::Operation *command);
-/// Those that it may write.
+/// Returns the buffers that the command may write.
 llvm::SmallVector<mlir::Value> buffersWritten(mlir::Operation *command);
 
-/// The buffers that weights are gathered into, from the pieces of ranks or from
-/// host memory, or from there by way of a card's own, and the positions of the
-/// commands that do.
+/// Maps each buffer that a weight is gathered into to the position of the
+/// command that fills it. The source is the ranks' fsdp shards or host memory,
+/// or a device buffer that was filled from there.
 llvm::DenseMap<mlir::Operation *, size_t>
 gatheredBuffers(llvm::ArrayRef<mlir::Operation *> commands);
 
-/// The bytes of a buffer: of an arena, or of a program.buffer that has no place
-/// in one yet. Of one in pieces, those of all ranks' pieces.
+/// Byte range of a buffer: in its arena, or in a program.buffer that has no
+/// offset yet. For a sharded buffer it spans the shards of all ranks.
 struct ByteRange {
   mlir::Operation *unplaced = nullptr;
   program::Arena arena;
@@ -55,11 +56,11 @@ struct ByteRange {
   }
 };
 ByteRange rangeOf(mlir::Value buffer);
-/// Of these, what one rank has.
+/// Returns the bytes of the range that one rank holds.
 uint64_t ownBytes(mlir::Value buffer);
 
-/// A launch of library op `op` as Kernels.def sees it; absent operands have no
-/// dtype.
+/// Returns a launch of library op `op` as a request for Kernels.def. Absent
+/// operands have no dtype.
 KernelRequest requestOf(program::LaunchOp launch, const KernelOp *op);
 
 } // namespace qlora

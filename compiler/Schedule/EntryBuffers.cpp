@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// From commands to lives (EntryBuffers.h).
+// Finds the lifetimes of buffers from the commands (EntryBuffers.h).
 
 #include "compiler/Schedule/EntryBuffers.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The buffers of an entry and when each of them lives: what plan-memory packs
-// and the report draws.
+// The buffers of an entry and their lifetimes. plan-memory packs them and the
+// report draws them.
 
 #ifndef QLORA_COMPILER_SCHEDULE_ENTRYBUFFERS_H
 #define QLORA_COMPILER_SCHEDULE_ENTRYBUFFERS_H
@@ -12,27 +12,27 @@
 
 namespace qlora {
 
-/// Positions among commandsOf(entry), both included: the life begins no later
-/// than the first command that may use the buffer beside the compute queue, and
-/// ends no earlier than the last (spansBeside, QueueOrder.h). Buffers whose
-/// lives share no position may share memory.
+/// Lifetime of a buffer, as positions among commandsOf(entry), both included.
+/// It begins no later than the first command that may use the buffer, and ends
+/// no earlier than the last, on whatever queue (spansBeside, QueueOrder.h).
+/// Buffers whose lifetimes share no position may share memory.
 struct BufferLife {
   program::BufferOp buffer;
   int64_t first = 0, last = 0;
 };
 
-/// Of those that a command uses, of all arenas, in the order of their first
-/// use. A use of a part is one of the whole.
+/// Returns the lifetimes of all buffers that commands use, in every arena, in
+/// the order of first use. A use of a view counts as a use of its buffer.
 llvm::SmallVector<BufferLife> livesOf(program::EntryOp entry);
 
-/// The `count` largest of the activation arena, the largest first.
+/// Returns the `count` largest buffers of the activation arena, largest first.
 llvm::SmallVector<program::BufferOp> largestBuffers(program::EntryOp entry,
                                                     size_t count);
 
-/// Bytes of all arenas of a planned program: what a rank allocates. Host memory
-/// of a card's rank is not counted.
+/// Returns the bytes of all arenas of a planned program that a rank allocates
+/// on its device. Arenas in the host memory of a GPU rank are not counted.
 int64_t plannedBytes(mlir::ModuleOp program);
-/// And of that: pinned, for itself alone.
+/// Returns the pinned host bytes that each rank allocates separately.
 int64_t plannedHostBytes(mlir::ModuleOp program);
 
 } // namespace qlora

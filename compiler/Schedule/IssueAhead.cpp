@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Which launches can go ahead, and how far (IssueAhead.h).
+// Finds the launches that can run ahead, and how far (IssueAhead.h).
 
 #include "compiler/Schedule/IssueAhead.h"
 
@@ -15,8 +15,8 @@ using namespace mlir;
 using namespace qlora;
 using namespace qlora::program;
 
-/// Arithmetic beside a launch, in its own seconds: the cost model is right to
-/// a factor of 1.5, and two kernels side by side are slower than each alone.
+/// Seconds of concurrent arithmetic required per second of launch. The cost
+/// model is accurate to a factor of 1.5, and concurrent kernels slow down.
 static constexpr double kCover = 2.0;
 
 namespace {
@@ -24,7 +24,7 @@ namespace {
 /// Launches whose buffers have the same first reader.
 struct Prepared {
   size_t reader = 0;   ///< position
-  size_t earliest = 0; ///< where all that they read is there
+  size_t earliest = 0; ///< first position at which all operands are available
   SmallVector<LaunchOp> launches;
 };
 
@@ -56,9 +56,9 @@ private:
   const DeviceProfile &device;
   DenseSet<Operation *> ahead;
   const DenseMap<Operation *, size_t> gathered;
-  /// Of all ops of the block, as they move: an even number where an op began, and
-  /// the one before that of its place where it went. (MLIR numbers a block anew
-  /// after every few moves.)
+  /// Sort key of each op of the block, kept up to date as ops move. An op that
+  /// has not moved has an even key; a moved op has the odd key just below its
+  /// new neighbour's. (MLIR renumbers a block after every few moves.)
   DenseMap<Operation *, size_t> order;
 };
 
@@ -68,8 +68,8 @@ private:
 // Which
 //===----------------------------------------------------------------------===//
 
-/// The buffer that a launch prepares from frozen parameters alone, gathered or
-/// not; null if it does anything else.
+/// Returns the buffer that a launch prepares from frozen parameters alone,
+/// gathered or not, or null if the launch does anything else.
 BufferOp AheadIssuer::preparedBy(Operation *command) const {
   auto launch = dyn_cast<LaunchOp>(command);
   if (!launch)
@@ -91,7 +91,7 @@ BufferOp AheadIssuer::preparedBy(Operation *command) const {
   return readsFrozen ? made : BufferOp();
 }
 
-/// The position behind the last gather that a launch reads of.
+/// Returns the position after the last gather that the launch depends on.
 size_t AheadIssuer::gatheredBefore(LaunchOp launch) const {
   size_t position = 0;
   for (Value operand : launch.getOperands())
@@ -100,10 +100,10 @@ size_t AheadIssuer::gatheredBefore(LaunchOp launch) const {
   return position;
 }
 
-/// By reader, in their order.
+/// Returns the launches to move, grouped by first reader, in reader order.
 std::vector<Prepared> AheadIssuer::collect() {
   llvm::MapVector<Operation *, SmallVector<LaunchOp>> waiting;
-  DenseSet<Operation *> touched; // by others
+  DenseSet<Operation *> touched; // by other commands
   std::vector<Prepared> found;
   for (auto [position, command] : llvm::enumerate(commands)) {
     BufferOp made = preparedBy(command);
@@ -132,7 +132,7 @@ std::vector<Prepared> AheadIssuer::collect() {
 // When
 //===----------------------------------------------------------------------===//
 
-/// The kernels that do a launch; only a GPU has a queue beside the other.
+/// Returns the kernels of a launch. Only GPUs have a concurrent copy queue.
 std::vector<Work> AheadIssuer::worksOf(LaunchOp launch) {
   auto kernel = symbols.lookup<program::KernelOp>(launch.getKernel());
   if (kernel.getOp())
@@ -144,7 +144,7 @@ std::vector<Work> AheadIssuer::worksOf(LaunchOp launch) {
   return {rowWork(bytes, 0)};
 }
 
-/// Seconds in which a command leaves the memory to others.
+/// Returns the seconds for which a command leaves memory bandwidth unused.
 double AheadIssuer::coverOf(Operation *command) {
   auto launch = dyn_cast<LaunchOp>(command);
   if (!launch || ahead.contains(launch))
@@ -157,7 +157,7 @@ double AheadIssuer::coverOf(Operation *command) {
   return seconds;
 }
 
-/// The position that the launches go before.
+/// Returns the position that the launches are moved to.
 size_t AheadIssuer::placeFor(const Prepared &prepared, size_t earliest) {
   double needed = 0;
   for (LaunchOp launch : prepared.launches)
@@ -166,7 +166,7 @@ size_t AheadIssuer::placeFor(const Prepared &prepared, size_t earliest) {
   size_t place = prepared.reader;
   for (double cover = 0; place > earliest && cover < needed;)
     cover += coverOf(commands[--place]);
-  // Those that move themselves mark no place.
+  // A launch that moves itself cannot mark the position.
   while (ahead.contains(commands[place]))
     ++place;
   return place;
@@ -177,7 +177,7 @@ void AheadIssuer::moveBefore(Operation *op, Operation *place) {
   order[op] = (order[place] - 1) | 1;
 }
 
-/// Moves what makes `buffer` before `user`, if it comes after it.
+/// Moves the op that makes `buffer` before `user`, if it comes after `user`.
 void AheadIssuer::hoist(Value buffer, Operation *user) {
   Operation *maker = buffer.getDefiningOp();
   if (order[maker] <= order[user])

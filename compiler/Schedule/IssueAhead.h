@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Moves launches that only prepare a frozen weight to the copy queue, ahead of
-// who reads what they make, for assign-queues.
+// For assign-queues: moves launches that only prepare a frozen weight to the
+// copy queue, ahead of the first reader of their result.
 
 #ifndef QLORA_COMPILER_SCHEDULE_ISSUEAHEAD_H
 #define QLORA_COMPILER_SCHEDULE_ISSUEAHEAD_H
@@ -13,25 +13,24 @@
 
 namespace qlora {
 
-/// Which launches. One that reads frozen parameters and nothing else, be they
-/// gathered, and
-/// writes one buffer of the activation arena, whole or a part, and nothing
-/// else; and before it nothing but such launches touches that buffer. So it
-/// can run at any time before the buffer's first reader, but for the memory
-/// of the buffer.
+/// Which launches. A launch qualifies if it reads only frozen parameters
+/// (gathered or not) and writes only one buffer of the activation arena, or a
+/// range of it. Before it, only such launches may touch that buffer. Such a
+/// launch can run at any time before the buffer's first reader, except that
+/// the buffer's memory must be free.
 ///
-/// When. Late, for that memory: right before the last commands whose
-/// arithmetic hides it, by the cost model, and not before the reader of the
-/// previous such buffers. So one is made while at most the one before it
-/// waits to be read or is: two buffers in turn, if each is read once.
+/// When. As late as possible, to save that memory: right before the last
+/// commands whose arithmetic hides it, by the cost model, but not before the
+/// reader of the previous such buffers. So at most one earlier buffer is
+/// waiting or being read: two buffers alternate, if each is read once.
 ///
 ///     gemm(.., s0)                          decode -> s1    (copy queue)
 ///     decode -> s1           becomes        gemm(.., s0)
 ///     gemm(.., s1)                          gemm(.., s1)
 ///
-/// Sets the queue and moves the launches, in the order of their readers;
-/// events are the caller's. `symbols` has the program.kernels. Returns how
-/// many launches were moved.
+/// Sets the queue and moves the launches, in the order of their readers. The
+/// caller adds the events. `symbols` has the program.kernels. Returns the
+/// number of launches moved.
 unsigned issueAhead(program::EntryOp entry, const mlir::SymbolTable &symbols,
                     const DeviceProfile &device);
 

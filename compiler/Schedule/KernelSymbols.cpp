@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// One program.kernel per distinct body.
+// Makes one program.kernel per distinct body.
 
 #include "compiler/Schedule/StepLowering.h"
 
@@ -18,7 +18,7 @@ FlatSymbolRefAttr KernelSymbols::library(StringRef op) {
   return symbol = FlatSymbolRefAttr::get(kernel);
 }
 
-/// Equal for bodies that are; of ops and attributes alone, not of who uses whom.
+/// Returns equal hashes for equal bodies. Hashes ops and attributes, not uses.
 static llvm::hash_code hashOf(model::RowsOp rows) {
   llvm::hash_code hash = 0;
   for (Operation &op : rows.getBody().front())

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Lowering of what ranks send each other, and of what crosses the bus.
+// Lowers collectives between ranks, and copies from and to host memory.
 
 #include "compiler/Schedule/StepLowering.h"
 
@@ -26,8 +26,9 @@ void StepLowering::lowerAllReduce(AllReduceOp op) {
     sumOver(program::Group::TP);
 }
 
-/// From the host arena, on the communication queue: it lasts long and needs nothing
-/// of the card, and on the copy queue decodes of the layer before would wait for it.
+/// Copies from the host arena, on the communication queue. The copy takes long
+/// and needs no kernel; on the copy queue, decodes of the layer before would
+/// wait for it.
 void StepLowering::lowerFromHost(Location loc, Value to,
                                  const ParameterPlace &place) {
   program::CopyOp::create(b, loc, to,
@@ -37,8 +38,8 @@ void StepLowering::lowerFromHost(Location loc, Value to,
                           /*behind=*/IntegerAttr());
 }
 
-/// The pieces of all ranks, and what fills the last; of what is on the host after
-/// a copy of it, or of this rank's piece.
+/// Gathers the shards of all ranks, with the padding of the last one. A weight
+/// in host memory is copied first: all of it, or this rank's shard.
 void StepLowering::lowerGather(GatherWeightOp op) {
   const ParameterPlace &place = layout.lookup(op.getParameter());
   const bool isOnHost = place.arena == Arena::Host;
@@ -60,7 +61,7 @@ void StepLowering::lowerGather(GatherWeightOp op) {
                                 /*peer=*/0, program::Group::FSDP);
 }
 
-/// Without room between its rows, so that host memory has none.
+/// Copies densely, so that host memory has no gaps between rows.
 void StepLowering::lowerCopy(CopyToHostOp op) {
   program::CopyOp::create(b, op.getLoc(), placeOf(op).buffer,
                           view(densePlaceOf(op.getX()), op.getX()),
@@ -74,7 +75,7 @@ void StepLowering::lowerCopy(CopyFromHostOp op) {
                           b.getI64IntegerAttr(0));
 }
 
-/// The whole gradient, with what fills the last piece as zeros.
+/// Scatters the gradient with zeros as the padding of the last shard.
 void StepLowering::lowerScatter(ScatterGradientOp op) {
   Value gradient = op.getGradient();
   RankedTensorType type = tensorTypeOf(gradient);
@@ -98,7 +99,7 @@ void StepLowering::lowerScatter(ScatterGradientOp op) {
       /*peer=*/0, program::Group::FSDP);
 }
 
-/// In place: a piece of the range is this rank's.
+/// Gathers in place: this rank's shard is a range of the result.
 void StepLowering::lowerGather(GatherFlatOp op) {
   Value whole = placeOf(op).buffer;
   auto range = whole.getDefiningOp<program::BufferOp>();
@@ -111,7 +112,7 @@ void StepLowering::lowerGather(GatherFlatOp op) {
                                 program::Group::FSDP);
 }
 
-/// Between the rows of this rank and those of all.
+/// Exchanges the rows of this rank with those of the group's other ranks.
 void StepLowering::lowerTogether(Operation &op, program::Collective kind,
                                  Ranks ranks) {
   Value x = op.getOperand(0), result = op.getResult(0);
@@ -121,7 +122,8 @@ void StepLowering::lowerTogether(Operation &op, program::Collective kind,
                                 /*peer=*/0, program::Group(ranks));
 }
 
-/// In the place of the result, where the summand is, if need be by a copy.
+/// Reduces in place, in the result. Copies the summand there if it is
+/// elsewhere.
 void StepLowering::lowerAllSum(AllSumOp op) {
   Value x = op.getX(), result = op.getResult();
   Place from = placeOf(x), to = placeOf(result);
@@ -138,7 +140,7 @@ void StepLowering::lowerAllSum(AllSumOp op) {
     launchCopy("copy_rows", result, dense, to, "copy");
 }
 
-/// Values one by one, as the other stage receives them.
+/// Sends the values one by one, in the order in which the peer receives them.
 void StepLowering::lowerSend(SendOp op) {
   for (Value value : op.getValues())
     program::CollectiveOp::create(b, op.getLoc(), program::Collective::Send,

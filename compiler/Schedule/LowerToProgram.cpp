@@ -4,14 +4,14 @@
 //
 //   %y = model.linear %x, %w init %y0 : ...
 //
-// becomes, where nothing reads %y0 afterwards,
+// becomes, if nothing reads %y0 afterwards,
 //
 //   program.launch @matmul(%x read bf16, %w read bf16, %y0 read_write bf16)
 //       constants [64, 64, 8, ...] rows 0 label "model.layers.0.q_proj"
 //
-// Which values share a buffer, and what is made where it has to end up, is
-// Graph/StepMemory.h's to say; here it becomes buffers, and copies where a value
-// is not where it has to be.
+// Graph/StepMemory.h decides which values share a buffer, and which are made
+// directly at their destination. This pass creates the buffers, and copies the
+// values that are not at their destination.
 
 #include "compiler/Decisions.h"
 #include "compiler/Passes.h"
@@ -42,7 +42,8 @@ private:
 };
 } // namespace
 
-/// Drops what only the step's last micro-batch does (StepPhase::Exchange).
+/// Clones the entry without the commands that only a step's last micro-batch
+/// runs (StepPhase::Exchange).
 static void makeInnerMicroBatch(program::EntryOp last) {
   OpBuilder builder(last);
   auto inner = cast<program::EntryOp>(builder.clone(*last));
@@ -88,7 +89,7 @@ static void emitArenas(OpBuilder &builder, Location loc,
                            offloadStates);
   if (llvm::any_of(steps, readsRounded))
     arena(program::Arena::Rounded, layout.getFlatBytes() / 2);
-  // Sizes of these two come from plan-memory.
+  // plan-memory sets the sizes of these two.
   arena(program::Arena::Activation, 0);
   arena(program::Arena::Workspace, 0);
   arena(program::Arena::Input, inputBytes);
@@ -98,7 +99,7 @@ static void emitArenas(OpBuilder &builder, Location loc,
   if (llvm::any_of(steps, keepsResiduals))
     arena(program::Arena::Residual, layout.getFlatBytes());
   if (llvm::any_of(steps, copiesToHost))
-    arena(program::Arena::Saved, 0); // its size from plan-memory too
+    arena(program::Arena::Saved, 0); // plan-memory sets the size
 }
 
 void LowerToProgramPass::runOnOperation() {
@@ -125,8 +126,8 @@ void LowerToProgramPass::runOnOperation() {
   }
   emitArenas(builder, module.getLoc(), *layout, inputBytes(inputs, tokens),
              resultBytes(tokens), offloadStates, steps);
-  // What is where is found for all steps side by side; kernels and entries are
-  // made in their order.
+  // The memory of all steps is planned in parallel. Kernels and entries are
+  // made in the order of the steps.
   std::vector<std::unique_ptr<StepLowering>> lowerings(steps.size());
   parallelFor(&getContext(), 0, steps.size(), [&](size_t i) {
     lowerings[i] =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Offsets of parameters, and their rows of the module's table.
+// Assigns offsets to parameters, and writes their rows of the module's table.
 
 #include "compiler/Schedule/ParameterLayout.h"
 
@@ -10,7 +10,7 @@ using namespace mlir;
 using namespace qlora;
 using namespace qlora::model;
 
-/// A cache line, and what every vector load may ask for.
+/// Bytes of a cache line, and the largest alignment that a vector load needs.
 static constexpr int64_t kParameterAlignment = 64;
 
 FailureOr<ParameterLayout> ParameterLayout::of(ModuleOp module) {
@@ -62,7 +62,7 @@ static program::Role roleOf(ParameterOp parameter) {
                              : program::Role::Trainable;
 }
 
-/// Quantised when loaded, quantised in the file, or neither.
+/// Returns whether the weight is quantized on load, in the file, or not at all.
 static program::Quantization quantizationOf(ParameterOp parameter,
                                             QuantizedType stored) {
   using program::Quantization;
@@ -89,7 +89,7 @@ void ParameterLayout::emit(OpBuilder &builder, ModuleOp module) const {
       SmallVector<int64_t> shape(type.getShape());
       int64_t rowBytes = place.bytes / type.getDimSize(0);
       bool whole = rows == type.getDimSize(0);
-      // In pieces it begins in one of them, or goes through several.
+      // With shards, the range may begin in any of them, or span several.
       const int64_t before = firstRow * rowBytes;
       shape[0] = rows;
       auto emitted = program::ParameterOp::create(
@@ -110,8 +110,8 @@ void ParameterLayout::emit(OpBuilder &builder, ModuleOp module) const {
         emitted.setDecodedScales(slice->getCodedScales());
       }
     };
-    // What is quantised or divided as a whole is one tensor, unless it is written
-    // by its names.
+    // A tensor that is quantized or sharded as a whole stays one entry, unless
+    // each name gets an entry of its own.
     if (!parameter.getPartNames() || stored || parameter.getSlice() ||
         (place.piece && !parameter.getTrainable())) {
       emitPart(parameter.getSymName(), 0, type.getDimSize(0),
@@ -126,16 +126,16 @@ void ParameterLayout::emit(OpBuilder &builder, ModuleOp module) const {
 }
 
 namespace {
-/// A state of one tensor in what a rank keeps of a piece.
+/// Place of one tensor's values in an optimizer state of a rank.
 struct StatePlace {
   SmallVector<int64_t> shape;
   int64_t offset = 0; ///< elements into the state
-  int64_t piece = 0, first = 0; ///< elements, where ranks divide it
+  int64_t piece = 0, first = 0; ///< elements; 0 and 0: not sharded
 };
 } // namespace
 
-/// Where `part` of a parameter has its numbers, which are at element `at` of the
-/// flat arenas, among those of the piece that updates it.
+/// Returns the place of `part` of a parameter in the state of `piece`. The
+/// parameter's values begin at element `at` of the flat arenas.
 static StatePlace placeOf(const train::UpdatePiece &piece,
                           model::ParameterOp parameter,
                           const train::ParameterPart &part, int64_t at) {
@@ -146,7 +146,7 @@ static StatePlace placeOf(const train::UpdatePiece &piece,
       piece.parameter ? at : (1 + piece.row) * train::kFlatColumns;
   if (parameter.getPiece())
     return {part.shape, at - start, train::flatElements(parameter), before};
-  // A tensor may lie across the pieces of ranks.
+  // A tensor may span the shards of several ranks.
   if (piece.pieces > 1)
     return {part.shape, 0, piece.type.getNumElements(), at - start + before};
   return {part.shape, piece.parameter ? 0 : at - start + before};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The passes over programs, in pipeline order; compiler/Passes.td includes it.
+// The passes over programs, in pipeline order. compiler/Passes.td includes it.
 
 #ifndef QLORA_COMPILER_SCHEDULE_PASSES_TD
 #define QLORA_COMPILER_SCHEDULE_PASSES_TD

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: MIT
 
-// plan-memory: lifetimes become offsets.
+// plan-memory: assigns arena offsets to buffers, according to their lifetimes.
 //
 //   %a = program.buffer activation bytes 8192 ...      // commands 0 to 2
 //   %b = program.buffer activation bytes 8192 ...      // commands 3 to 4
 //
-// becomes, as the two never live together,
+// becomes, as their lifetimes do not overlap,
 //
 //   %a = program.buffer activation offset 0 bytes 8192 ...
 //   %b = program.buffer activation offset 0 bytes 8192 ...
 //
-// Offsets are multiples of the arena's alignment. The packing itself is
-// compiler/Support/ArenaPacker.h. An arena is as large as the largest entry
-// needs: that one is packed first, and the others, side by side, no lower than
-// to fit beside it.
+// Offsets are multiples of the arena's alignment. ArenaPacker.h does the
+// packing. The arena is as large as the largest entry needs. That entry is
+// packed first; the others are packed in parallel, and only until they fit into
+// the same bytes.
 
 #include "compiler/Passes.h"
 #include "compiler/Schedule/EntryBuffers.h"
@@ -40,7 +40,7 @@ class PlanMemoryPass : public qlora::impl::PlanMemoryBase<PlanMemoryPass> {
 struct EntryPacking {
   SmallVector<BufferOp> ops;
   std::vector<PackedBuffer> buffers;
-  uint64_t bytes = 0; ///< of all, wherever they lie
+  uint64_t bytes = 0; ///< sum over all buffers
 };
 } // namespace
 
@@ -58,7 +58,7 @@ static EntryPacking packingOf(ArrayRef<BufferLife> lives, ArenaOp arena) {
   return packing;
 }
 
-/// Gives the buffers their offsets; the bytes that they need.
+/// Sets the offsets of the buffers. Returns the arena bytes that they need.
 static uint64_t place(EntryPacking &packing, uint64_t enough) {
   PackResult packed = packArena(packing.buffers, enough);
   for (auto [op, offset] : llvm::zip_equal(packing.ops, packed.offsets))

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// select-kernels: each launch of a library op gets the first row of
-// Kernels.def that can do it, and a workspace for it and for the rows after
-// it, one of which is taken at load where the machine lacks a row's library.
-// Every "no" is a remark; the last row accepts everything, and an op's plain
-// reference is never taken.
+// select-kernels: gives each launch of a library op the first row of
+// Kernels.def that accepts it. The workspace is large enough for it and for
+// all later rows that accept the launch: the loader takes one of them if the
+// machine lacks a row's library. Every rejection is a remark. The last row
+// accepts everything. An op's plain reference is never chosen.
 //
 //   program.launch @matmul(%a, %b, %c) absent [3] ...
 //
@@ -13,7 +13,7 @@
 //   %w = program.buffer workspace bytes 4096 ...
 //   program.launch @matmul.onednn(%a, %b, %c, %w) ...
 //
-// and the workspace arena has the alignment that the target's kernels ask for.
+// The workspace arena gets the alignment that the target's kernels need.
 
 #include "compiler/Decisions.h"
 #include "compiler/Passes.h"
@@ -70,7 +70,7 @@ FlatSymbolRefAttr SelectKernelsPass::symbolFor(const KernelRow &row) {
   return symbol = FlatSymbolRefAttr::get(kernel);
 }
 
-/// Gives the launch a workspace buffer in place of the absent operand.
+/// Adds a workspace buffer to the launch, as the operand at `position`.
 static void addWorkspace(LaunchOp launch, unsigned position, int64_t bytes) {
   OpBuilder builder(launch);
   Value buffer =
@@ -99,7 +99,7 @@ void SelectKernelsPass::refuse(LaunchOp launch, const std::string &reason,
       << reason;
 }
 
-/// Lets the row cut the work; why it is not taken so, or nullopt.
+/// Tunes the request for the row. Returns why the row is refused, or nullopt.
 std::optional<std::string> SelectKernelsPass::tune(const KernelRow &row,
                                                    KernelRequest &request) {
   if (row.tune)
@@ -150,7 +150,7 @@ LogicalResult SelectKernelsPass::select(LaunchOp launch,
   return success();
 }
 
-/// Which rows were taken how often, and why the rows before them were not.
+/// Counts how often each row was chosen, with the reasons against earlier rows.
 ArrayAttr SelectKernelsPass::factsOfChoices() {
   Builder builder(&getContext());
   SmallVector<Attribute> facts;

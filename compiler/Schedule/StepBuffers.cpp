@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Lowering of one train.step: the buffers that values are in.
+// Lowers one train.step: the buffers of its values.
 
 #include "compiler/Schedule/StepLowering.h"
 
@@ -17,7 +17,7 @@ int64_t qlora::inputBytes(int64_t inputs, int64_t tokens) {
 }
 
 namespace {
-/// What a step hands to the runtime.
+/// A result of a step that the runtime reads.
 struct StepResult {
   StringLiteral name;
   qlora_binding_kind kind;
@@ -37,7 +37,7 @@ static constexpr StepResult kResults[] = {
     {"chosen_count", QLORA_RESULT_CHOSEN_COUNT, 2 * kAlign + 24},
     {"divergence", QLORA_RESULT_DIVERGENCE, 2 * kAlign + 28},
     {"router_loss", QLORA_RESULT_ROUTER_LOSS, 2 * kAlign + 32},
-    // The only one of every token.
+    // The only result with one value per token.
     {"correct", QLORA_RESULT_CORRECT, 3 * kAlign}};
 
 int64_t qlora::resultBytes(int64_t tokens) {
@@ -83,7 +83,8 @@ Place StepLowering::flatPlace(const OutsideMemory &outside) {
           0, kFlatColumns};
 }
 
-/// The part of a parameter that this rank uses, of `width` bytes an element.
+/// Returns the shard of a parameter that this rank uses. `width` is the bytes
+/// of an element.
 Place StepLowering::partPlace(const ParameterPlace &place, Arena arena,
                               int64_t width, PartAttr part,
                               RankedTensorType type) {
@@ -128,7 +129,7 @@ Place StepLowering::outsidePlace(const OutsideMemory &outside,
       place.offset += 4 * outside.row * matrixColumns(type);
       place.bytes = 4 * type.getNumElements();
     }
-    // The rounded arena has the layout of the trainable one in half the bytes.
+    // The rounded arena has the trainable arena's layout, in half the bytes.
     if (outside.space == MemorySpace::Rounded)
       return buffer(Arena::Rounded, place.offset / 2, place.bytes / 2);
     return buffer(outside.space == MemorySpace::Gradient   ? Arena::Gradient
@@ -150,7 +151,7 @@ Place StepLowering::outsidePlace(const OutsideMemory &outside,
   return buffer(Arena::Gradient, 4 * element, tensorBytes(type));
 }
 
-/// Inputs in enum qlora_binding_kind have kStepInputs' order.
+/// Binds the inputs. Bindings and kStepInputs have the same order.
 void StepLowering::bindInputs() {
   for (BlockArgument argument : step.getBody().getArguments()) {
     auto name =
@@ -163,7 +164,7 @@ void StepLowering::bindInputs() {
 }
 
 void StepLowering::bindResults() {
-  DenseSet<Attribute> bound; // several chunks add to what is read once
+  DenseSet<Attribute> bound; // several chunks may add to one result
   for (auto op : step.getBody().getOps<MemoryOp>())
     for (const MemoryStore &store : op.getMemoryStores())
       if (isa_and_nonnull<StringAttr>(store.memory.name) &&
@@ -174,11 +175,11 @@ void StepLowering::bindResults() {
 }
 
 //===----------------------------------------------------------------------===//
-// Of the step
+// Inside the step
 //===----------------------------------------------------------------------===//
 
-/// Of a buffer for `value`: with what fills the last piece of one that is in
-/// pieces on the ranks, or will be.
+/// Returns the bytes of a buffer for `value`, with the padding of the last
+/// shard if it was gathered from shards or will be scattered into them.
 int64_t StepLowering::bytesFor(Value value) const {
   if (auto gather = value.getDefiningOp<GatherWeightOp>())
     return layout.gatheredBytes(gather.getParameter()) /
@@ -190,8 +191,8 @@ int64_t StepLowering::bytesFor(Value value) const {
   return bytes;
 }
 
-/// Whether the memory of a value goes on behind it, and what else has been
-/// there has left that alone.
+/// True if the buffer of `value` has room for padding after the value, and no
+/// other value in that memory has written there.
 bool StepLowering::hasRoomBehind(Value value) {
   const MemoryRoot &root = memory.rootOf(value);
   const int64_t bytes = tensorBytes(tensorTypeOf(value));
@@ -203,11 +204,11 @@ bool StepLowering::hasRoomBehind(Value value) {
          });
 }
 
-/// A new buffer for `value`, of the activation arena unless it is on the host.
+/// Makes a buffer for `value`, in the activation arena or in host memory.
 Place StepLowering::allocate(Value value, int64_t bytes, bool isSaved) {
   RankedTensorType type = tensorTypeOf(value);
   Operation *def = value.getDefiningOp();
-  // What ranks have pieces of is bytes until it is read.
+  // A gathered weight is bytes until it is read.
   const qlora_dtype dtype = isa<GatherWeightOp>(def)
                                 ? QLORA_DTYPE_U8
                                 : *elementDtype(type.getElementType());
@@ -221,8 +222,8 @@ Place StepLowering::allocate(Value value, int64_t bytes, bool isSaved) {
   return {buffer, 0, matrixColumns(type)};
 }
 
-/// True for the memory of what the backward reads of a forward op, be it back
-/// from the host.
+/// True if the backward reads the memory of a forward op's result, or a copy
+/// of it that came back from host memory.
 bool StepLowering::isSaved(const MemoryRoot &root) const {
   return llvm::any_of(root.values, [](Value value) {
     if (value.getDefiningOp<CopyFromHostOp>())
@@ -236,7 +237,7 @@ bool StepLowering::isSaved(const MemoryRoot &root) const {
   });
 }
 
-/// Made on first use.
+/// Returns the buffer of a memory root, and makes it on first use.
 Value StepLowering::bufferOf(unsigned root) {
   Value &buffer = buffers[root];
   if (buffer)
@@ -258,7 +259,7 @@ Place StepLowering::at(const MemoryPlace &place) {
 
 Place StepLowering::placeOf(Value value) { return at(memory.placeOf(value)); }
 
-/// The same without room between the rows, if need be in a copy.
+/// Returns the place of `value`, or a copy if its rows are not contiguous.
 Place StepLowering::densePlaceOf(Value value) {
   Place place = placeOf(value);
   RankedTensorType type = tensorTypeOf(value);

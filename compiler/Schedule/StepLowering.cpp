@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Lowering of one train.step: one command or a few for each op.
+// Lowers one train.step: one command or a few for each op.
 
 #include "compiler/Schedule/StepLowering.h"
 
@@ -14,7 +14,7 @@ using namespace qlora::model;
 using namespace qlora::train;
 using program::Arena;
 
-/// Of one load.
+/// Bytes of one vector load.
 static constexpr int64_t kVectorBytes = 16;
 
 //===----------------------------------------------------------------------===//
@@ -33,7 +33,7 @@ void StepLowering::launch(FlatSymbolRefAttr kernel, ArrayRef<Value> buffers,
       b.getStringAttr(label));
 }
 
-/// `kernel` is accumulate or copy_rows: to (+)= from.
+/// Launches accumulate (to += from) or copy_rows (to = from).
 void StepLowering::launchCopy(StringRef kernel, Value value, const Place &from,
                               const Place &to, StringRef label) {
   RankedTensorType type = tensorTypeOf(value);
@@ -46,12 +46,12 @@ void StepLowering::launchCopy(StringRef kernel, Value value, const Place &from,
          label);
 }
 
-/// At most `elements`, such that every row of `columns` at `place` starts at a
-/// multiple of them, or of a load.
+/// Returns at most `elements`, halved until every row of `columns` at `place`
+/// starts at a multiple of that many elements, or of a vector load.
 static int64_t alignedElements(int64_t elements, const Place &place,
                                int64_t columns, int64_t elementBytes) {
   auto buffer = place.buffer.getDefiningOp<program::BufferOp>();
-  // Of all pieces.
+  // Holds for the shards of all ranks.
   int64_t start =
       (buffer.getOffset().value_or(0) + place.offset) | buffer.getStep();
   while ((start % std::min(elements * elementBytes, kVectorBytes)) ||
@@ -60,12 +60,13 @@ static int64_t alignedElements(int64_t elements, const Place &place,
   return elements;
 }
 
-/// True for what a row has an element of in each column.
+/// True if an operand of this kind has an element in each column of a row.
 static bool isByColumn(MapKind kind) {
   return kind != MapKind::Scalar && kind != MapKind::Global;
 }
 
-/// The elements of a load of the widest type that has one in each column.
+/// Returns the elements in a vector load of the widest type that has an element
+/// in each column.
 static int64_t elementsOfLoad(RowsOp op) {
   int64_t bits = 8;
   auto look = [&](Value value) {
@@ -156,8 +157,8 @@ LogicalResult StepLowering::lowerLibrary(LibraryOp library) {
   return success();
 }
 
-/// Brings what a library op adds to into the place of its result; false where
-/// it overwrites what is there.
+/// Prepares the memory of a result that a library op adds to: copies the
+/// initial value there, or fills with zeros. False if the op overwrites it.
 bool StepLowering::startResult(OpResult result, const KernelOperand &operand) {
   if (memory.isAdded(result))
     return true;
@@ -174,7 +175,7 @@ bool StepLowering::startResult(OpResult result, const KernelOperand &operand) {
   return true;
 }
 
-/// Copies the parts that were not made in their places.
+/// Copies the operands that were not made in place.
 void StepLowering::lowerConcat(ConcatOp op) {
   for (const MemoryPart &part : op.getMemoryParts()) {
     MemoryPlace to = placeWithin(memory.placeOf(part.whole), part);
@@ -184,7 +185,7 @@ void StepLowering::lowerConcat(ConcatOp op) {
   }
 }
 
-/// Adds or copies what was not made in its place.
+/// Adds or copies the values that were not made in place.
 void StepLowering::lowerStores(MemoryOp op) {
   for (const MemoryStore &store : op.getMemoryStores()) {
     if (memory.isMadeInPlace(store))

@@ -17,17 +17,18 @@ namespace qlora {
 
 inline constexpr int64_t kArenaAlignment = 64;
 
-/// Of commands of the last micro-batch alone, until the others have theirs.
+/// Marks commands that only the step's last micro-batch runs, until the entry
+/// for the other micro-batches is cloned.
 inline constexpr llvm::StringLiteral kOnceAStepAttr = "once_a_step";
 
-/// The input arena: the first `inputs` of kStepInputs, i32 each, for the
-/// largest variant's `tokens`. All variants use the same places.
+/// Bytes of the input arena: the first `inputs` of kStepInputs, i32 each, for
+/// the largest variant's `tokens`. All variants use the same offsets.
 int64_t inputBytes(int64_t inputs, int64_t tokens);
-/// The result arena: sums and norm, then `correct`.
+/// Bytes of the result arena: sums and norm, then `correct`.
 int64_t resultBytes(int64_t tokens);
 
 /// The `program.kernel`s of a module: one per library op and one per distinct
-/// generated body, so that code does not grow with the number of layers.
+/// generated body, so that the code size does not depend on the layer count.
 class KernelSymbols {
 public:
   explicit KernelSymbols(mlir::ModuleOp module)
@@ -35,8 +36,8 @@ public:
         loc(module.getLoc()) {}
 
   mlir::FlatSymbolRefAttr library(llvm::StringRef op);
-  /// `strides` and `dtypes` of the inputs, then of the results; `aligned` as
-  /// program.kernel has it.
+  /// `strides` and `dtypes` list the inputs, then the results. `aligned` is as
+  /// in program.kernel.
   mlir::FlatSymbolRefAttr generated(model::RowsOp rows,
                                     llvm::ArrayRef<int64_t> dtypes,
                                     llvm::ArrayRef<int64_t> strides,
@@ -51,26 +52,27 @@ private:
   llvm::StringMap<unsigned> labels;
 };
 
-/// A matrix in memory: part of a buffer, with a row stride in elements.
+/// A matrix in memory: a range of a buffer, with a row stride in elements.
 struct Place {
   mlir::Value buffer;  ///< of a program.buffer
-  int64_t offset = 0;  ///< bytes into it
+  int64_t offset = 0;  ///< bytes from the start of `buffer`
   int64_t stride = 0;  ///< elements from one matrix row to the next
 };
 
-/// Those of a buffer, as program.buffer has them.
+/// The shards of a buffer, as in program.buffer.
 struct BufferPieces {
   int64_t count = 1;
   program::Group of = program::Group::FSDP;
-  int64_t step = 0; ///< bytes
+  int64_t step = 0; ///< bytes from one shard to the next; 0: its bytes
 };
 
-/// Lowers one step, whose values are where StepMemory has them; accumulate steps
-/// become ACCUMULATE_LAST. Commands are written in StepLowering.cpp, those between
-/// ranks and over the bus in LowerExchanges.cpp, buffers made in StepBuffers.cpp.
+/// Lowers one step, whose values are placed by StepMemory. Accumulate steps
+/// become ACCUMULATE_LAST. StepLowering.cpp writes the commands, except
+/// collectives and host copies (LowerExchanges.cpp); StepBuffers.cpp makes the
+/// buffers.
 class StepLowering {
 public:
-  /// `tokens` is that of the largest variant.
+  /// `tokens` is the token count of the largest variant.
   StepLowering(train::StepOp step, const ParameterLayout &layout,
                KernelSymbols &kernels, int64_t tokens)
       : step(step), layout(layout), kernels(kernels), tokens(tokens),
@@ -137,8 +139,8 @@ private:
   int64_t tokens;
   StepMemory memory;
   mlir::OpBuilder b{step.getContext()};
-  mlir::DenseMap<unsigned, mlir::Value> buffers; ///< of roots
-  int64_t gathers = 0; ///< and the like, so far
+  mlir::DenseMap<unsigned, mlir::Value> buffers; ///< by memory root
+  int64_t gathers = 0; ///< collectives except gradient buckets, so far
 };
 
 inline mlir::RankedTensorType tensorTypeOf(mlir::Value value) {

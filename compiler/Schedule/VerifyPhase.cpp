@@ -2,13 +2,13 @@
 
 // verify-phase: what must hold after each phase, checked in every build.
 //
-// | phase    | nothing is left of         | and                              |
+// | phase    | none are left              | and                              |
 // |----------|----------------------------|----------------------------------|
 // | adapt    |                            | shapes are static                |
 // | step     | functions                  | there is one update              |
-// | optimize | row ops that are not rows  | the flat layout is known         |
-// | program  | model and train ops        | every buffer has a place, and    |
-// |          |                            | commands agree (AccessCheck.h)   |
+// | optimize | row ops except model.rows  | the flat layout is known         |
+// | program  | model and train ops        | every buffer has an offset, and  |
+// |          |                            | accesses pass AccessCheck.h      |
 
 #include "compiler/Passes.h"
 #include "compiler/Schedule/Commands.h"
@@ -89,7 +89,7 @@ static LogicalResult verifyOptimize(ModuleOp module) {
 }
 
 namespace {
-/// Walks the commands of an entry over bytes of arenas.
+/// Checks the commands of an entry by the arena bytes that they access.
 class CommandVerifier {
 public:
   LogicalResult run(program::EntryOp entry);
@@ -100,7 +100,7 @@ private:
 
   AccessCheck check;
   SmallVector<program::BufferOp> buffers;
-  DenseMap<Operation *, uint32_t> numbers; ///< of buffers
+  DenseMap<Operation *, uint32_t> numbers; ///< index in `buffers`
 };
 } // namespace
 

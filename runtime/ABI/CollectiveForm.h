@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What each kind of collective has, for who writes one and who checks it.
+// Operands and peer of each kind of collective.
 
 #ifndef QLORA_RUNTIME_ABI_COLLECTIVEFORM_H
 #define QLORA_RUNTIME_ABI_COLLECTIVEFORM_H
@@ -11,13 +11,13 @@ namespace qlora {
 
 struct CollectiveForm {
   enum Peer { kNone, kRank, kPlaces };
-  qlora_access target;    ///< to operand 0
+  qlora_access target;    ///< access to operand 0
   bool hasSource = false; ///< operand 1, which is read
   bool isSum = false;
   Peer peer = kNone; ///< kPlaces: not 0
 };
 
-/// By enum qlora_collective.
+/// Indexed by enum qlora_collective.
 inline constexpr CollectiveForm kCollectiveForms[QLORA_COLLECTIVE_COUNT] = {
     {QLORA_READ_WRITE, false, true},
     {QLORA_WRITE, true},

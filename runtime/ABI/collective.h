@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 
-/* What ranks do together, and which of them: a part of the format of train.so
- * (module.h). Enums.def says what each kind does, and which ranks a group has.
- */
+/* Kinds of collectives and groups of ranks: a part of the format of train.so
+ * (module.h). Enums.def describes what each kind does and which ranks a group
+ * has. */
 
 #ifndef QLORA_RUNTIME_ABI_COLLECTIVE_H
 #define QLORA_RUNTIME_ABI_COLLECTIVE_H

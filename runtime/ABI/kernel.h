@@ -2,14 +2,13 @@
 
 /* How a generated kernel is called, and the scalars it may read.
  *
- * A generated kernel is a pure function over a range of rows. It knows
- * nothing of threads: the device splits [0, rows) and calls it once per part,
- * in any order, at the same time. Each row is written by one call only, so a
- * result does not depend on how the range was split.
+ * A generated kernel is a pure function over a range of rows and does no
+ * threading. The device splits [0, rows) and calls the kernel once per
+ * subrange, in any order, concurrently. Each row is written by one call only,
+ * so a result does not depend on how the range was split.
  *
  * This header depends on nothing but <stdint.h>, is C and C++, and is copied
- * into every generated source.
- */
+ * into every generated source. */
 
 #ifndef QLORA_RUNTIME_ABI_KERNEL_H
 #define QLORA_RUNTIME_ABI_KERNEL_H
@@ -25,23 +24,23 @@ enum qlora_dtype {
   QLORA_DTYPE_BF16 = 1,
   QLORA_DTYPE_F16 = 2,
   QLORA_DTYPE_I32 = 3,
-  QLORA_DTYPE_NF4 = 4, /* 4 bits of bitsandbytes. This and those from LLM_INT8
+  QLORA_DTYPE_NF4 = 4, /* NF4 of bitsandbytes. It and the types from LLM_INT8
                           on: a whole tensor of codes and scales, see
                           Kernels/Math/Stored.h */
   QLORA_DTYPE_U8 = 5,  /* plain bytes: workspaces */
   QLORA_DTYPE_I8 = 6,  /* -128 to 127 */
-  QLORA_DTYPE_LLM_INT8 = 7, /* 8 bits of bitsandbytes, a scale a row */
-  QLORA_DTYPE_MXFP4 = 8,    /* E2M1, powers of two for 32 elements */
-  QLORA_DTYPE_FP4 = 9,      /* the other 4 bits of bitsandbytes */
+  QLORA_DTYPE_LLM_INT8 = 7, /* 8 bits of bitsandbytes, one scale per row */
+  QLORA_DTYPE_MXFP4 = 8,    /* E2M1, a power of two as scale of 32 elements */
+  QLORA_DTYPE_FP4 = 9,      /* FP4 of bitsandbytes */
   QLORA_DTYPE_FP8 = 10,     /* E4M3 */
-  QLORA_DTYPE_INT4 = 11,    /* 4 bits with zero points, of GPTQ and AWQ */
-  QLORA_DTYPE_INT8 = 12,    /* the same of 8 bits */
+  QLORA_DTYPE_INT4 = 11,    /* 4 bits with zero points, from GPTQ and AWQ */
+  QLORA_DTYPE_INT8 = 12,    /* 8 bits with zero points */
   QLORA_DTYPE_COUNT = 13
 };
 
-/* Every scalar that changes from step to step. The runtime writes it before
- * an entry; kernels read it through a pointer, so that a captured or cached
- * program never freezes one. */
+/* Every scalar that changes from step to step. The runtime writes it before an
+ * entry. Kernels read it through a pointer, so that captured and cached
+ * programs do not freeze its values. */
 typedef struct qlora_step_block {
   float learning_rate;
   float beta1;
@@ -51,28 +50,28 @@ typedef struct qlora_step_block {
   float max_grad_norm;          /* 0: no clipping */
   float bias_correction1;       /* 1 - beta1^t, t counted from 1 */
   float bias_correction2_sqrt;  /* sqrt(1 - beta2^t) */
-  float one_minus_beta1;        /* of f64, as torch has it */
+  float one_minus_beta1;        /* computed in f64, as in torch */
   float one_minus_beta2;
   float update;                 /* t */
-  float average; /* schedule-free: the weight of this step in the average */
+  float average; /* schedule-free: weight of this step in the average */
   uint64_t seed;
   uint64_t step;        /* optimizer steps done before this one */
-  uint64_t micro_batch; /* global number: (step * K + k) * ranks + rank,
-                           where the ranks of one group TP or CP count as one */
-  uint32_t labelled_rows; /* of the micro-batch, or of that of another rank
-                             which has more; a device may leave the others
-                             out of the head, and fewer than there are make
-                             the loss NaN */
+  uint64_t micro_batch; /* global index: (step * K + k) * ranks + rank; the
+                           ranks of one TP or CP group count as one */
+  uint32_t labelled_rows; /* of the micro-batch, or of another rank's
+                             micro-batch if that has more. A device may leave
+                             unlabelled rows out of the LM head. A value that is
+                             too small makes the loss NaN */
   float length_rsqrt;     /* 1 / sqrt(tokens of the micro-batch's longest row) */
-  float mean_labels;      /* of a micro-batch that has rows: those of the step,
-                             over all ranks and micro-batches */
-  uint32_t shard; /* which one of those that share tables and rows this rank is:
-                     of its group TP, or, where that is one rank, of FSDP */
-  uint32_t line_tokens; /* of each line of the micro-batch, those of this rank */
-  uint32_t line_parts;  /* ranks that have a part of each line: group CP */
-  uint32_t line_part;   /* which of them this rank is: its first token of a line
-                           is number line_part * line_tokens */
-  uint32_t expert_part; /* which of its group EP this rank is */
+  float mean_labels;      /* labels of a micro-batch that has rows: the mean
+                             over all ranks and micro-batches of the step */
+  uint32_t shard; /* index of this rank in its group TP, or, if TP has one rank,
+                     in its group FSDP: the ranks that shard tables and rows */
+  uint32_t line_tokens; /* this rank's tokens of each sequence */
+  uint32_t line_parts;  /* ranks that shard each sequence: group CP */
+  uint32_t line_part;   /* index of this rank in group CP; its first token of a
+                           sequence is number line_part * line_tokens */
+  uint32_t expert_part; /* index of this rank in its group EP */
 } qlora_step_block;
 
 typedef struct qlora_kernel_args {
@@ -88,9 +87,9 @@ typedef void (*qlora_kernel_function)(const qlora_kernel_args *args,
  *
  *   extern "C" __global__ void name(const __grid_constant__ qlora_cuda_args)
  *
- * By value, so that a captured graph holds all of it but the step block,
- * which is read through a pointer. Which rows a block computes follows from
- * blockIdx.x and `rows`; each row is written by one block only. */
+ * It is passed by value, so that a captured graph holds everything except the
+ * step block, which is read through a pointer. blockIdx.x and `rows` determine
+ * the rows of a block; each row is written by one block only. */
 #define QLORA_CUDA_MAX_OPERANDS 32
 #define QLORA_CUDA_MAX_CONSTANTS 24
 

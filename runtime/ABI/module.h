@@ -6,10 +6,11 @@
  * A train.so exports one symbol, `qlora_module_query`. It returns a constant
  * `qlora_module`: counted tables, strings and the addresses of the generated
  * kernels, and nothing else. There are no constructors and no imports. The
- * runtime checks every index, offset and string of it before the first use
- * (runtime/Module/ModuleLoader.h).
+ * runtime checks the file's seal, its version and its library kernels before
+ * use (runtime/Module/ModuleLoader.h). The null device also checks the tables
+ * (ModuleCheck.h).
  *
- * What the numbers of its enums mean is in Enums.def.
+ * Enums.def defines the values of the enums.
  *
  * This header depends on nothing but <stdint.h> and <stddef.h>, is C and C++,
  * and is included by exactly these: the writer (compiler/Codegen/EmitModule),
@@ -19,25 +20,24 @@
  *
  * The life of a step
  * ------------------
- * The runtime allocates each arena once and fills the frozen, host and trainable
- * ones from the parameter table; what starts at a function of these is computed
- * by INITIALIZE. An optimizer step of K micro-batches is then
+ * The runtime allocates each arena once and fills the frozen, host and
+ * trainable arenas from the parameter table. INITIALIZE computes the values
+ * that are functions of these. An optimizer step of K micro-batches is then
  *
  *     K-1 times   write the inputs, run the entry ACCUMULATE
  *     once        write the inputs, run the entry ACCUMULATE_LAST, which is
  *                 the same plus the collectives over the gradient arena
  *     once        run UPDATE
  *
- * and nothing else: no allocation, no decision. A collective is over a group
- * of ranks; where the group's size is not part of any shape, as for an
- * all_reduce, a program does not know it.
+ * and nothing else: no allocation, no decision. A collective runs over a group
+ * of ranks. If no shape contains the group's size, as for an all_reduce, the
+ * program does not depend on it.
  *
- * Gradients are those of the *sum* of the loss over labelled tokens. The
- * loss sum and the label count are two more elements of the gradient arena
- * (outputs LOSS_SUM and LABEL_COUNT), so that they are reduced with it;
- * UPDATE divides by the count, clips, updates what is trained and clears the
- * arena.
- */
+ * Gradients are those of the *sum* of the loss over labelled tokens. The loss
+ * sum and the label count are two more elements of the gradient arena (outputs
+ * LOSS_SUM and LABEL_COUNT), so that they are reduced with it. UPDATE divides
+ * by the count, clips, updates the trainable parameters and clears the
+ * arena. */
 
 #ifndef QLORA_RUNTIME_ABI_MODULE_H
 #define QLORA_RUNTIME_ABI_MODULE_H
@@ -55,7 +55,7 @@ extern "C" {
 #define QLORA_MODULE_MAGIC 0x41524c51u /* "QLRA", little endian */
 #define QLORA_ABI_VERSION 24u
 #define QLORA_MAX_RANK 4
-#define QLORA_PIECE_ALIGNMENT 64 /* of what ranks hold pieces of: a cache line */
+#define QLORA_PIECE_ALIGNMENT 64 /* alignment of sharded data: a cache line */
 
 /* Index that refers to nothing. */
 #define QLORA_NONE 0xffffffffu
@@ -73,10 +73,10 @@ typedef struct qlora_arena {
   uint32_t kind;      /* enum qlora_arena_kind; each kind at most once */
   uint32_t alignment; /* of the base address, a power of two */
   uint64_t bytes;
-  uint32_t on_host; /* 1: in such memory as HOST is; of STATE alone. Kernels read
-                       and write it where it is: each number of it is touched
-                       once a step, so that staging it would move the same bytes
-                       over the bus, and cost memory of the card and copies */
+  uint32_t on_host; /* 1: memory of the same kind as HOST; only for STATE.
+                       Kernels read and write it in place: a step touches each
+                       value once, so staging would move the same bytes over the
+                       bus and cost GPU memory and copies */
   uint32_t reserved;
 } qlora_arena;
 
@@ -98,10 +98,9 @@ enum qlora_quantization {
 #include "runtime/ABI/Enums.def"
 };
 
-/* One named tensor. What the kernels see at `offset` is `dtype`; when
- * `quantization` is not NONE and `dtype` is not `format`, the tensor is
- * quantised and decoded again when loaded ("resident": full width, values of
- * few bits). */
+/* One named tensor. Kernels read it at `offset` as `dtype`. If `quantization`
+ * is not NONE and `dtype` is not `format`, the tensor is quantised and decoded
+ * again when loaded ("resident": full width, quantised values). */
 typedef struct qlora_parameter {
   const char *name; /* Hugging Face's for weights, PEFT's for adapters */
   uint32_t role;    /* enum qlora_role */
@@ -109,38 +108,39 @@ typedef struct qlora_parameter {
   uint32_t init;    /* enum qlora_init */
   uint32_t quantization; /* enum qlora_quantization */
   uint32_t block;        /* elements that share a scale, or 0 */
-  uint32_t double_quant; /* 1: scales are codes; 2, of slices alone: the whole
-                            has codes for scales, and a slice its own decoded:
-                            its layout is one without double quantisation */
+  uint32_t double_quant; /* 1: scales are codes; 2, only with tp or ep
+                            shards: the whole tensor's scales are codes, and
+                            a shard's are decoded; its layout has no double
+                            quantisation */
   uint32_t arena;        /* index into arenas */
   uint32_t rank;         /* number of dimensions */
   int64_t shape[QLORA_MAX_RANK];
   uint64_t offset; /* bytes from the start of the arena */
   uint64_t bytes;
   uint32_t file_dtype; /* enum qlora_dtype expected in the file */
-  uint32_t parts; /* 0: the file has it under its name. Else so many tensors
-                     with equal numbers of rows, one above the other, are
-                     quantised as one; their names follow `name`, each behind
-                     the zero of the one before */
-  uint32_t format;   /* enum qlora_dtype, of few bits; 0 where it is not
+  uint32_t parts; /* 0: the file has it under its name. Else that many tensors
+                     with equal numbers of rows, stacked, are quantised as one.
+                     Their names follow `name`, each after the zero of the name
+                     before */
+  uint32_t format;   /* enum qlora_dtype, of few bits; 0 if it is not
                         quantised */
   uint32_t reserved;
-  uint64_t piece; /* 0: the arena has all of it. Else the arena of rank r has at
-                     `offset` so many bytes of it, from the (r % shards)-th so
-                     many on; those behind the last of `bytes` are zero. Its
-                     parts, if any, are one tensor whatever its quantization.
-                     Of the trainable and the state arena: what the ranks have
-                     at `offset`, each so many bytes, is behind each other a
-                     range of tensors; gradients are so too */
-  uint64_t first; /* byte of that range at which this one begins; else 0 */
-  uint32_t slices; /* 0: every rank has the whole tensor. Else `tensor_ranks`, or
-                      `expert_ranks`, and `shape` is that of a slice: of the
-                      tensor as its files have it, quantised as a whole, dimension
-                      `slice_dimension` is so many times as long. It is `segments`
-                      runs, whose lengths are constants from `first_segment` on;
-                      rank number i of group TP, or EP, has the i-th of equal
-                      parts of each. Of group TP, `piece` may be a part of the
-                      slice */
+  uint64_t piece; /* fsdp shard. 0: the arena has all of the tensor. Else the
+                     arena of rank r has `piece` bytes of it at `offset`, from
+                     byte (r % shards) * piece on; bytes after the last of
+                     `bytes` are zero. Its `parts` are one tensor whatever its
+                     quantization. In TRAINABLE and STATE, the shards at
+                     `offset`, concatenated over ranks, are a range of tensors;
+                     gradients are laid out alike */
+  uint64_t first; /* first byte of the tensor in that range; else 0 */
+  uint32_t slices; /* tp or ep shards. 0: every rank has the whole tensor. Else
+                      `tensor_ranks` or `expert_ranks`, and `shape` is that of
+                      one shard. The whole tensor is quantised before it is cut,
+                      and its dimension `slice_dimension` is `slices` times as
+                      long. That dimension consists of `segments` runs, whose
+                      lengths are constants from `first_segment` on; rank i of
+                      group TP or EP has the i-th of equal parts of each. For
+                      TP, `piece` may shard it further */
   uint32_t slice_dimension;
   uint32_t segments;
   uint32_t first_segment;
@@ -148,10 +148,11 @@ typedef struct qlora_parameter {
 
 /* Kernels and launches ---------------------------------------------------- */
 
-/* Device code for one kind of card. A program has one or more units, whose
- * functions do not call each other; of each unit the runtime loads the image
- * that fits the card best: a CUBIN of the same major version and at most its
- * minor version, else PTX of at most its version, else it refuses the card. */
+/* Device code for one kind of GPU. A program has one or more units, whose
+ * functions do not call each other. For each unit the runtime loads the image
+ * that fits the GPU best: a CUBIN of the same major version and at most its
+ * minor version, else PTX of at most its version. If there is none, it refuses
+ * the GPU. */
 enum qlora_image_kind { QLORA_IMAGE_CUBIN = 0, QLORA_IMAGE_PTX = 1 };
 
 typedef struct qlora_image {
@@ -163,11 +164,11 @@ typedef struct qlora_image {
   uint32_t reserved;
 } qlora_image;
 
-/* A generated kernel has a `function` (CPU) or a `symbol` (CUDA); a library
+/* A generated kernel has a `function` (CPU) or a `symbol` (CUDA). A library
  * kernel has neither and is found by name in the runtime's Kernels.def. A
- * symbol is a __global__ function of exactly one unit; it takes one
- * qlora_cuda_args, and is launched with `threads` threads a block and one
- * block for `rows_per_block` rows. */
+ * symbol is a __global__ function of exactly one unit. It takes one
+ * qlora_cuda_args, and is launched with `threads` threads per block and one
+ * block per `rows_per_block` rows. */
 typedef struct qlora_kernel {
   const char *name;
   qlora_kernel_function function;
@@ -178,8 +179,8 @@ typedef struct qlora_kernel {
   uint32_t rows_per_block; /* 0 on a CPU */
 } qlora_kernel;
 
-/* What a LAUNCH command runs. `rows` is the range that a generated kernel is
- * split over, and 0 for a library kernel. */
+/* The target of a LAUNCH command. `rows` is the range over which a generated
+ * kernel is split, and 0 for a library kernel. */
 typedef struct qlora_launch {
   const char *label; /* the ops it came from, for traces and errors */
   uint32_t kernel;
@@ -199,14 +200,14 @@ typedef struct qlora_operand {
   uint16_t arena;
   uint8_t dtype;  /* enum qlora_dtype */
   uint8_t access; /* enum qlora_access */
-  uint16_t pieces; /* 0: the range is where it is. Else as many as group
-                      `pieces_of` has ranks: the range begins `step` bytes later
-                      for each next one of them */
+  uint16_t pieces; /* 0: the range is the same on all ranks. Else the size of
+                      group `pieces_of`; the range begins `step` bytes later for
+                      each next rank */
   uint8_t pieces_of; /* enum qlora_group */
   uint8_t reserved;
-  uint64_t offset; /* of the first one's */
+  uint64_t offset; /* of the group's first rank */
   uint64_t bytes; /* 0: an optional operand that is absent */
-  uint64_t skipped; /* of those, what lies between rows and is not touched */
+  uint64_t skipped; /* bytes between rows that are not touched */
   uint64_t step;
 } qlora_operand;
 
@@ -216,8 +217,8 @@ enum qlora_command_kind {
   QLORA_COMMAND_LAUNCH = 0,    /* target: launch; operands: its buffers */
   QLORA_COMMAND_FILL = 1,      /* operand 0 := zero bytes */
   QLORA_COMMAND_COPY = 2,      /* operand 0 := operand 1 */
-  QLORA_COMMAND_COLLECTIVE = 3,/* see enum qlora_collective; target: a number
-                                  for people, as of the bucket */
+  QLORA_COMMAND_COLLECTIVE = 3, /* see enum qlora_collective; target: a number
+                                   for messages, such as the bucket */
   QLORA_COMMAND_RECORD = 4,    /* event `target` happens on this queue */
   QLORA_COMMAND_WAIT = 5,      /* this queue waits for event `target` */
   QLORA_COMMAND_KIND_COUNT = 6
@@ -236,8 +237,8 @@ typedef struct qlora_command {
   uint16_t operand_count;
   uint32_t target;
   uint32_t first_operand;
-  uint8_t collective; /* enum qlora_collective; as all that follows 0 for
-                         other commands */
+  uint8_t collective; /* enum qlora_collective; 0 for other commands, as are
+                         `group` and `peer` */
   uint8_t group;      /* enum qlora_group */
   int16_t peer;       /* BROADCAST, SEND and RECV; else 0 */
 } qlora_command;
@@ -249,7 +250,7 @@ enum qlora_binding_kind {
 #include "runtime/ABI/Enums.def"
 };
 
-/* Where an entry's input or result lives. */
+/* Place of an entry's input or result. */
 typedef struct qlora_binding {
   uint32_t kind; /* enum qlora_binding_kind */
   uint32_t arena;
@@ -264,8 +265,8 @@ enum qlora_entry_kind {
 };
 
 /* A range of commands. There is one ACCUMULATE, ACCUMULATE_LAST and EVALUATE
- * per compiled length (a variant), over the same arenas, one UPDATE, and where
- * there is something to do one of the others. */
+ * per compiled length (a variant), over the same arenas, and one UPDATE. Each
+ * other entry exists only if it has something to do. */
 typedef struct qlora_entry {
   uint32_t kind;
   uint32_t first_command;
@@ -273,8 +274,8 @@ typedef struct qlora_entry {
   uint32_t event_count; /* events used are 0 .. event_count-1 */
   uint32_t first_binding;
   uint32_t binding_count;
-  int64_t batch;  /* rows of a micro-batch; 0 where there is none */
-  int64_t length; /* tokens of a row; 0 there too */
+  int64_t batch;  /* sequences of a micro-batch; 0 if there is none */
+  int64_t length; /* tokens of a sequence; 0 if there is no micro-batch */
 } qlora_entry;
 
 /* The module -------------------------------------------------------------- */
@@ -288,12 +289,12 @@ typedef struct qlora_module {
   uint32_t target;       /* enum qlora_target */
 
   const char *producer;     /* "qloracc 0.1.0" */
-  const char *cpu_features; /* comma-separated, as in /proc/cpuinfo; all are
-                               needed by the generated kernels */
+  const char *cpu_features; /* comma-separated, as in /proc/cpuinfo; the
+                               generated kernels need all of them */
   const char *config_json;  /* options recorded at compile time, an object
                                with Hugging Face's names */
-  const char *plan_json;    /* the memory plan, for people: what each arena and
-                               entry takes */
+  const char *plan_json;    /* the memory plan, for display: bytes of each arena
+                               and entry */
 
   uint32_t arena_count;
   uint32_t parameter_count;
@@ -304,35 +305,34 @@ typedef struct qlora_module {
   uint32_t command_count;
   uint32_t entry_count;
   uint32_t binding_count;
-  uint32_t image_count;  /* 0 on a CPU, and in a program for a plan alone */
-  uint32_t cuda_version; /* of the compiler of the images, 1000 * major +
-                            10 * minor; 0 on a CPU. A CUBIN needs a driver
-                            of that major version or a later one, PTX one of
-                            that version or a later one */
-  uint32_t shards; /* ranks that divide the base; 1: each holds it whole */
-  uint32_t update_pieces; /* ranks that divide what optimizers keep and their
-                             work; 1: each does all of it. Where both are more
-                             than 1 they are equal: the size of group FSDP */
-  uint32_t tensor_ranks; /* ranks that share each product (group TP); 1: none */
-  uint32_t context_ranks; /* ranks that share each line (group CP); 1: none. The
-                             inputs and results of tokens are then of this
-                             rank's: [batch, length / context_ranks] */
-  uint32_t stages; /* of the pipeline (group PP), each a program of its own; 1:
-                      there is none. All have the same trainable, gradient and
-                      state arenas, of which each adds what is its own to
-                      the gradients; inputs are the same too, and what a stage
-                      does not know of the results is zero */
-  uint32_t stage;  /* which of them this is */
-  uint32_t trained_pieces; /* ranks that divide weights that are trained, their
-                              gradients and states, those parameters of the
-                              arenas TRAINABLE and STATE that have a `piece`; 1:
-                              each holds all of them whole. Not beside
-                              `update_pieces`, and equal to `shards` where both
-                              are more than 1 */
-  uint32_t expert_ranks; /* ranks that share the experts (group EP); 1: each has
-                            all of them. Not beside `tensor_ranks` */
-  uint32_t run_ranks; /* how many ranks a run has; 0: any multiple of those that
-                         work together */
+  uint32_t image_count;  /* 0 on a CPU and in a program that only has a plan */
+  uint32_t cuda_version; /* of the compiler of the images, 1000 * major + 10 *
+                            minor; 0 on a CPU. A CUBIN needs a driver of that
+                            major version or later, PTX one of that version or
+                            later */
+  uint32_t shards; /* ranks that shard the base; 1: each has all */
+  uint32_t update_pieces; /* ranks that shard optimizer states and updates; 1:
+                             each does all of it. If it and `shards` are above
+                             1, both are the size of group FSDP */
+  uint32_t tensor_ranks; /* tensor-parallel ranks (group TP); 1: none */
+  uint32_t context_ranks; /* context-parallel ranks (group CP); 1: none. Inputs
+                             and results per token are this rank's: [batch,
+                             length / context_ranks] */
+  uint32_t stages; /* of the pipeline (group PP), each a program of its own;
+                      1: no pipeline. All stages have the same inputs and the
+                      same trainable, gradient and state arenas; each adds
+                      its own gradients. Results that a stage does not
+                      compute are zero */
+  uint32_t stage;  /* index of this stage, from 0 */
+  uint32_t trained_pieces; /* ranks that shard trainable parameters, their
+                              gradients and states: the parameters in TRAINABLE
+                              and STATE that have a `piece`; 1: each holds all.
+                              Excludes `update_pieces`; equal to `shards` if
+                              both are above 1 */
+  uint32_t expert_ranks; /* ranks that shard the experts (group EP); 1: each has
+                            all. Excludes `tensor_ranks` */
+  uint32_t run_ranks; /* ranks of a run; 0: any multiple of the ranks that work
+                         together */
 
   const qlora_arena *arenas;
   const qlora_parameter *parameters;
@@ -344,12 +344,12 @@ typedef struct qlora_module {
   const qlora_entry *entries;
   const qlora_binding *bindings;
   const qlora_image *images;
-  const struct qlora_module *next_stage; /* NULL: this is the last one. The
-                                            query returns the first */
+  const struct qlora_module *next_stage; /* NULL for the last stage. The query
+                                            returns the first */
 } qlora_module;
 
-/* The one exported symbol. Returns NULL when the module cannot speak
- * `max_version` or an older version. */
+/* The one exported symbol. Returns NULL if the module supports neither
+ * `max_version` nor an older version. */
 #define QLORA_MODULE_QUERY "qlora_module_query"
 typedef const qlora_module *(*qlora_module_query_function)(
     uint32_t max_version);

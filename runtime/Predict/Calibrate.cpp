@@ -38,11 +38,11 @@ public:
   static StatusOr<Measured> prepare(const char *row, Dtypes dtypes,
                                     const Constants &constants);
   const KernelRequest &request() const { return asked; }
-  /// The median of the runs that fit into the time, as in a step: weights are
-  /// other ones in every run, so that no cache holds them, and the rest was
-  /// just written by the threads, each its share.
+  /// Returns the median of the runs that fit into the time, as in a step: each
+  /// run has other weights, so no cache holds them, and each thread has just
+  /// written its own range of the other operands.
   StatusOr<double> coldSeconds() { return seconds(kColdBytes); }
-  /// The same on one set of operands.
+  /// Returns the median of runs on one set of operands.
   StatusOr<double> hotSeconds() { return seconds(0); }
 
 private:
@@ -82,7 +82,7 @@ StatusOr<Measured> Measured::prepare(const char *name, Dtypes dtypes,
   return measured;
 }
 
-/// The median of run(0), run(1), ..., with prepare(i) before each.
+/// Returns the median time of run(0), run(1), ..., with prepare(i) before each.
 static StatusOr<double>
 medianSeconds(const std::function<void(size_t)> &prepare,
               const std::function<Status(size_t)> &run) {
@@ -111,7 +111,7 @@ static void clearInParallel(void *memory, uint64_t bytes) {
                  });
 }
 
-/// All operands but weights and the workspace.
+/// Writes all operands except weights and the workspace.
 void Measured::writeActivations(const std::vector<void *> &operands) const {
   for (size_t i = 0; i + 1 < operands.size(); ++i) {
     const std::string_view name = asked.op->operands[i].name;
@@ -120,8 +120,8 @@ void Measured::writeActivations(const std::vector<void *> &operands) const {
   }
 }
 
-/// What is left of `seconds` without `rest`, at least a tenth: a model's error
-/// in the rest must not make a rate infinite.
+/// Returns `seconds` without `rest`, at least a tenth: an error of the model of
+/// the rest must not make a rate infinite.
 static double beyond(double seconds, double rest) {
   return std::max(seconds - rest, 0.1 * seconds);
 }
@@ -135,7 +135,7 @@ StatusOr<double> Measured::seconds(uint64_t bytes) {
   QLORA_ASSIGN_OR_RETURN(
       HostMemory memory,
       HostMemory::anonymous(aligned(sizes.back()) + each * sets.size()));
-  // Zeros, written so that pages exist: no denormal slows it down.
+  // Writing zeros allocates the pages, and no denormal slows kernels down.
   std::ranges::fill(memory.bytes(), uint8_t{0});
   uint8_t *next = memory.bytes().data() + aligned(sizes.back());
   for (std::vector<void *> &pointers : sets) {
@@ -154,7 +154,7 @@ StatusOr<double> Measured::seconds(uint64_t bytes) {
       });
 }
 
-/// A GEMM of `rows` rows with a weight [kColumns, kDepth].
+/// Times a GEMM of `rows` rows with a weight [kColumns, kDepth].
 static StatusOr<double> gemmSeconds(qlora_dtype dtype, int64_t rows) {
   QLORA_ASSIGN_OR_RETURN(
       Measured gemm,
@@ -170,12 +170,12 @@ static StatusOr<double> gemmSeconds(qlora_dtype dtype, int64_t rows) {
   return gemm.coldSeconds();
 }
 
-/// What a GEMM takes for multiplying, and for packing its weight.
+/// Rates of a GEMM's multiplication, and of packing its weight.
 struct GemmRates {
   double gflops, packGbps;
 };
 
-/// From two products with the same weight, of many rows and of few.
+/// Solves for both rates from two GEMMs with one weight: many rows and few.
 static StatusOr<GemmRates> measureGemm(qlora_dtype dtype) {
   constexpr int64_t kFewRows = 32;
   constexpr double kFlopsOfRow = 2.0 * kColumns * kDepth;
@@ -188,7 +188,7 @@ static StatusOr<GemmRates> measureGemm(qlora_dtype dtype) {
   return GemmRates{1e-9 * flops, 1e-9 * bytes / packing};
 }
 
-/// A panel, as a GEMM decodes it: what was decoded is still in the cache.
+/// Decodes a panel as in a GEMM: the last one's result is still in the cache.
 static StatusOr<double> measureDecode() {
   constexpr int64_t kPanelRows = 128, kPanelDepth = 2048;
   QLORA_ASSIGN_OR_RETURN(Measured decode,
@@ -202,8 +202,8 @@ static StatusOr<double> measureDecode() {
   return 4e-9 * kPanelRows * kPanelDepth / seconds;
 }
 
-/// Seconds that the products of panels take beyond the rest: forward, or
-/// backward as it adds to a gradient.
+/// Returns the seconds that GEMMs of panels take beyond the rest: forward, or
+/// backward, which adds to a gradient.
 static StatusOr<double> panelSeconds(qlora_dtype dtype, bool isForward,
                                      const DeviceProfile &device) {
   QLORA_ASSIGN_OR_RETURN(
@@ -234,7 +234,7 @@ static StatusOr<double> measurePanel(qlora_dtype dtype,
   return 4e-9 * kRows * kColumns * kDepth / (forward + backward);
 }
 
-/// Causal, of 512 tokens; forward and backward together.
+/// Causal, 512 tokens; forward and backward together.
 static StatusOr<double> measureAttention(qlora_dtype dtype) {
   constexpr int64_t kHeads = 8, kDim = 64, kWidth = kHeads * kDim;
   Constants constants = {{"batch", 1},       {"length", kRows},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Who measures what, and the file.
+// Meets the other ranks, measures, and writes the file.
 
 #include "runtime/Predict/CalibrationRun.h"
 
@@ -19,15 +19,15 @@
 
 namespace qlora {
 
-/// Of a rank that has begun with more threads than CPUs, or on a machine that
-/// others use; one that is gone is noticed at once.
+/// Time limit for slow ranks: more threads than CPUs, or a shared machine. A
+/// lost rank is noticed at once.
 static constexpr std::chrono::minutes kTimeout(10);
 
 namespace {
-/// What a rank needs before it meets the others.
+/// State of a rank before it meets the others.
 struct Prepared {
-  std::optional<DeviceProfile> profile; ///< that was given
-  std::optional<AtomicFile> file;       ///< of rank 0
+  std::optional<DeviceProfile> profile; ///< as given
+  std::optional<AtomicFile> file;       ///< rank 0 only
 };
 } // namespace
 
@@ -62,7 +62,7 @@ static StatusOr<Prepared> prepare(const CalibrationRequest &request,
   return prepared;
 }
 
-/// What was measured takes the place of what was known.
+/// Measured rates replace known ones.
 static void replaceLinks(RankLinks &known, const RankLinks &measured) {
   if (measured.window)
     known.window = measured.window;
@@ -74,7 +74,7 @@ static void replaceLinks(RankLinks &known, const RankLinks &measured) {
   }
 }
 
-/// The group TP was made of what the launcher said.
+/// Checks the group TP, which was made from the launcher's LOCAL_WORLD_SIZE.
 static Status checkMachine(RankGroup &group) {
   QLORA_ASSIGN_OR_RETURN(const LocalRanks here,
                          LocalRanks::find(group.collectives()));
@@ -116,7 +116,7 @@ StatusOr<std::string> runCalibration(const CalibrationRequest &request,
       RankGroup::join(env, std::move(listening), kTimeout,
                       GroupSizes{{QLORA_GROUP_TP, env.localWorldSize}},
                       prepared.status()));
-  // An exception must not get past the group, which tells the other ranks.
+  // An exception must end at the group, which reports it to the other ranks.
   auto text = endExceptions("calibration", [&] {
     return measureAndWrite(request, std::move(*prepared), group);
   });

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 
-// `qlora-run --calibrate`: device.json of this machine, and of what is between
-// ranks where there are several, on one machine or on more.
+// `qlora-run --calibrate`: measures device.json of this machine, and of the
+// links between ranks if there are several, on one machine or more.
 //
-// Ranks measure their kernels all at once, as they train: each has its threads,
-// and its share of the memory's bandwidth. Rank 0's rates are written. Then
-// they measure the links between them (LinkRates.h).
+// All ranks measure their kernels at once, as in training: each has its own
+// threads and its fraction of the memory bandwidth. Rank 0's rates are written.
+// Then the ranks measure the links between them (LinkRates.h).
 
 #ifndef QLORA_RUNTIME_PREDICT_CALIBRATIONRUN_H
 #define QLORA_RUNTIME_PREDICT_CALIBRATIONRUN_H
@@ -21,14 +21,14 @@ namespace qlora {
 struct CalibrationRequest {
   std::string path = "device.json";
   int threads = 1; ///< of this rank
-  /// A profile of this machine that has the rates of kernels already: links
-  /// alone are measured, and what it says of links that these ranks do not have
-  /// stays. Empty: none.
+  /// A profile of this machine that already has the rates of kernels. Then only
+  /// links are measured, and its rates of links that these ranks do not have
+  /// stay. Empty: none.
   std::string profile;
 };
 
-/// Measures as one rank of a run; the text that rank 0 has written, "" on the
-/// others. `listening`: as in RankGroup::join.
+/// Measures as one rank of a run. Returns the text that rank 0 has written, ""
+/// on other ranks. `listening`: as in RankGroup::join.
 StatusOr<std::string> runCalibration(const CalibrationRequest &request,
                                      const RankEnvironment &env,
                                      FileDescriptor listening);

@@ -13,7 +13,7 @@
 
 namespace qlora {
 
-/// Assumed: of a card over its bus, and of a disk that several machines share.
+/// Assumed rates: a GPU over its bus, and a disk that several machines share.
 static constexpr double kCopyGbps = 10, kWriteGbps = 1;
 
 CheckpointInterval checkpointInterval(const LoadedModule &module,
@@ -24,7 +24,7 @@ CheckpointInterval checkpointInterval(const LoadedModule &module,
   found.machines = step.machines(gpusPerNode);
   found.machineHours = machineHours;
   found.failureSeconds = 3600 * machineHours / double(found.machines);
-  // Pieces are gathered for it.
+  // Checkpoints gather fsdp shards, so whole parameters count.
   for (const qlora_parameter &parameter : module.parameters())
     if (parameter.role != QLORA_ROLE_FROZEN)
       found.bytes += parameter.bytes;

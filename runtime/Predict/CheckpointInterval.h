@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 
-// How often to save, of a run whose machines fail now and then: where a
-// checkpoint stops it for C seconds, and it loses what it has done since the
-// last one every M seconds, saving every sqrt(2 C M) seconds loses the least
-// time: C each time, and half an interval with each failure (Young, 1974). A
-// checkpoint is copied while the run waits, and written while it goes on: there
-// is none before the last one is written, and a failure loses the time of a
-// write, too.
+// How often a run should save a checkpoint, if its machines fail now and then.
+// If a checkpoint stops the run for C seconds and a failure comes every M
+// seconds, saving every sqrt(2 C M) seconds loses the least time: C per
+// checkpoint and half an interval per failure (Young, 1974). The run waits
+// while a checkpoint is copied, and continues while it is written. The next
+// checkpoint cannot start before that write has ended, and a failure also loses
+// the time of a write.
 
 #ifndef QLORA_RUNTIME_PREDICT_CHECKPOINTINTERVAL_H
 #define QLORA_RUNTIME_PREDICT_CHECKPOINTINTERVAL_H
@@ -23,21 +23,21 @@ namespace qlora {
 
 struct CheckpointInterval {
   int64_t machines = 1;
-  double machineHours = 0;    ///< between two failures of one
-  double failureSeconds = 0;  ///< M, between two of any
-  uint64_t bytes = 0;         ///< what is trained, and what optimizers keep
+  double machineHours = 0;    ///< mean time between failures of one machine
+  double failureSeconds = 0;  ///< M: between failures of any machine
+  uint64_t bytes = 0;         ///< trainable parameters and optimizer states
   double copySeconds = 0;     ///< C
   double writeSeconds = 0;
   int64_t steps = 1;          ///< --save-steps
-  double seconds = 0;         ///< of so many steps
-  double lostShare = 0; ///< of the time, without what a restart takes; 1 at most
+  double seconds = 0;         ///< of that many steps
+  double lostShare = 0; ///< fraction of the time, without restarts; at most 1
 
   std::string text() const;
   nlohmann::ordered_json toJson() const;
 };
 
-/// Of steps as `step`, on machines of `gpusPerNode` ranks, one of which fails
-/// every `machineHours`.
+/// Returns the interval for steps like `step`, on machines of `gpusPerNode`
+/// ranks that each fail every `machineHours`.
 CheckpointInterval checkpointInterval(const LoadedModule &module,
                                       const StepPrediction &step,
                                       int64_t gpusPerNode, double machineHours);

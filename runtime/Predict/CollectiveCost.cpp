@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Rings of cards, windows and rings of CPU ranks.
+// Costs of collectives: rings of GPUs, shared windows and rings of CPU ranks.
 
 #include "runtime/Predict/CollectiveCost.h"
 
@@ -11,14 +11,14 @@
 
 namespace qlora {
 
-/// A message to a thread that sleeps, until it runs.
+/// Time until a sleeping thread that gets a message runs.
 static constexpr double kMessageSeconds = 25e-6;
-/// SharedWindow::kCapacity.
+/// Equals SharedWindow::kCapacity.
 static constexpr double kRoundBytes = 1 << 20;
-/// What a slot of a ring takes.
+/// Bytes of a slot of a ring.
 static constexpr double kChunkBytes = 256 << 10;
 
-/// The share of its bytes that a ring of n ranks sends from each.
+/// Returns the fraction of the bytes that each of n ranks of a ring sends.
 static double ringShare(unsigned kind, double ranks) {
   switch (kind) {
   case QLORA_COLLECTIVE_ALL_REDUCE:
@@ -39,7 +39,7 @@ static double linkSeconds(unsigned kind, double bytes, int64_t ranks,
   const double nodes = std::ceil(double(ranks) / double(together));
   const bool isOfTwo =
       kind == QLORA_COLLECTIVE_SEND || kind == QLORA_COLLECTIVE_RECV;
-  if (isOfTwo) // of which the slowest link is told
+  if (isOfTwo) // the slowest link counts
     return gpu.allReduceMicroseconds * 1e-6 +
            bytes / ((nodes > 1 ? gpu.networkGbps : gpu.nodeLinkGbps) * 1e9);
   const double inside = ringShare(kind, local) * bytes;
@@ -57,7 +57,7 @@ bool isInWindow(unsigned kind) {
 LinkUse windowUse(unsigned kind, double bytes, int64_t ranks) {
   const auto count = double(ranks);
   const bool isSum = kind != QLORA_COLLECTIVE_ALL_GATHER;
-  // Read or written, of all bytes.
+  // Memory accesses per byte.
   double accesses = isSum ? 4 + 3 * (count - 1) / count : 2 + 2 / count;
   if (kind == QLORA_COLLECTIVE_REDUCE_SCATTER)
     accesses += 2 + 2 / count;
@@ -94,8 +94,7 @@ LinkUse socketUse(unsigned kind, double bytes, int64_t ranks) {
   return use;
 }
 
-/// Of ranks of CPUs, where some of them are on other machines than others, and
-/// where they are not.
+/// CPU ranks of which some are on different machines, then of one machine.
 static Demand networkDemand(const LinkUse &use, const LinkRate &link) {
   Demand demand;
   demand.launch = use.messages * link.messageMicroseconds * 1e-6;

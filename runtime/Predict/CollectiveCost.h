@@ -1,42 +1,41 @@
 // SPDX-License-Identifier: MIT
 
-// What a collective asks of a device and of its links: one model for the
+// The cost of a collective on a device and its links: one model for the
 // compiler and the null device.
 //
-// GPUs: a ring inside each node, then, where there are several, a ring between
-// the nodes in which each GPU sends its share. Two that send and receive have
-// one link. Links only: neither arithmetic nor memory of the cards.
+// GPUs: a ring inside each node, then, if there are several, a ring between the
+// nodes in which each GPU sends its own range. A send and its receive use one
+// link. Only links are used, neither arithmetic nor memory of the GPUs.
 //
-// CPU ranks of one machine copy through memory that they share
-// (Ranks/SharedWindow.h), on the cores that would compute meanwhile: of B bytes
-// on N ranks
+// CPU ranks of one machine copy through shared memory, the window
+// (Ranks/SharedWindow.h), on the cores that would compute meanwhile. For B
+// bytes on N ranks:
 //
-//   all_gather       own piece to its place, own piece into the window, the
+//   all_gather       own shard to its place, own shard into the window, the
 //                    others' out of it: (1 + 1/N) copies of B
-//   all_reduce       all into the window, a part of it added up, all out of it:
-//                    2 copies, and (N - 1) / N of three accesses
-//   reduce_scatter   a copy of all, an all_reduce, a copy of a piece
+//   all_reduce       all into the window, a range of it added up, all out of
+//                    it: 2 copies, and (N - 1) / N of three accesses
+//   reduce_scatter   a copy of all, an all_reduce, a copy of a shard
 //
-// and for each MiB they meet, once or twice, by N - 1 messages to threads that
-// sleep. Everything else, and all between machines, goes round a ring of
-// sockets (Ranks/RingCollectives.h), in slots of at most 256 KiB, for each of
-// which somebody waits for a message:
+// For each MiB they meet, once or twice, by N - 1 messages to sleeping threads.
+// Everything else, and everything between machines, uses a ring of sockets
+// (Ranks/RingCollectives.h), in slots of at most 256 KiB. Each slot is a
+// message that a thread waits for:
 //
-//   all_reduce,      2 N - 3 slots and one for each 256 KiB; a link has all of
-//   reduce_scatter   B, and where N > 2 some have it twice, and the first chunk
-//                    passes the others before it
-//   broadcast        N - 2 slots and one for each 256 KiB; B, and that of one
-//                    chunk N - 2 times
+//   all_reduce,      2 N - 3 slots and one for each 256 KiB; a link carries all
+//   reduce_scatter   of B, if N > 2 some links carry it twice, and the first
+//                    chunk passes the other links before it
+//   broadcast        N - 2 slots and one for each 256 KiB; B, and one chunk
+//                    N - 2 times
 //   all_gather       N - 1 slots; (N - 1) / N of B
-//   all_to_all       N - 1 slots, of ever less; (N - 1) / 2 of B, and on a
-//                    machine a half of B for packing
-//   send, recv       one; B
+//   all_to_all       N - 1 slots, each smaller; (N - 1) / 2 of B, and on one
+//                    machine half of B for packing
+//   send, recv       one slot; B
 //
-// A profile says what messages and bytes take where it was measured
-// (RankLinks). Elsewhere a message takes 25 us, memory is read and written at
-// the rate of a copy, and so is, twice, what a socket of a machine carries.
-// What is copied on a machine takes turns with kernels, what a network carries
-// does not.
+// A measured profile has the time of messages and bytes (RankLinks). Without
+// one, a message takes 25 us, memory accesses have the rate of a copy, and a
+// byte through a socket of a machine counts as two accesses. Copies on a
+// machine take turns with kernels; transfers over a network do not.
 
 #ifndef QLORA_RUNTIME_PREDICT_COLLECTIVECOST_H
 #define QLORA_RUNTIME_PREDICT_COLLECTIVECOST_H
@@ -47,24 +46,24 @@
 
 namespace qlora {
 
-/// What a collective of CPU ranks asks of what is between them.
+/// How much a collective of CPU ranks uses a link.
 struct LinkUse {
-  double messages = 0; ///< one after the other
+  double messages = 0; ///< sequential
   double bytes = 0;    ///< read or written in memory, or sent by a socket
 };
-/// Whether ranks of one machine do it in memory that they share.
+/// Whether ranks of one machine run `kind` in shared memory.
 bool isInWindow(unsigned kind);
-/// There, round a ring of machines, and round one of a machine, where packing
-/// what an all_to_all sends counts too: of a collective whose larger operand
-/// has `bytes`.
+/// The use of the window, of a ring of machines, and of a ring inside one
+/// machine, where the packing of an all_to_all counts too. `bytes` is the size
+/// of the collective's larger operand.
 LinkUse windowUse(unsigned kind, double bytes, int64_t ranks);
 LinkUse ringUse(unsigned kind, double bytes, int64_t ranks);
 LinkUse socketUse(unsigned kind, double bytes, int64_t ranks);
 
-/// Of a collective (enum qlora_collective) whose larger operand has so many
-/// bytes, over a group of `ranks`, each `stride` ranks from the one before;
-/// nothing of a group of one. On a GPU all of it is `serial`; on CPUs of one
-/// machine there is `memory`, which takes turns with kernels (Timeline.h).
+/// The demand of a collective (enum qlora_collective) whose larger operand has
+/// `bytes`. Its group has `ranks`, each `stride` ranks after the one before; a
+/// group of one needs nothing. On a GPU all of it is `serial`. For CPU ranks of
+/// one machine there is `memory`, which takes turns with kernels (Timeline.h).
 Demand collectiveDemand(unsigned kind, double bytes, int64_t ranks,
                         int64_t stride, const DeviceProfile &device);
 

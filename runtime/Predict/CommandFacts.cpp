@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// From commands to names and bounds.
+// Names commands and bounds their times.
 
 #include "runtime/Predict/CommandFacts.h"
 
@@ -11,7 +11,7 @@
 
 namespace qlora {
 
-/// A launch counts under its longest kernel.
+/// A launch of several kernels counts as its longest one.
 void CommandFactsTable::describeLaunch(const qlora_command &command,
                                        bool isUpdate, Entry &entry) const {
   CommandFacts &facts = entry.facts;

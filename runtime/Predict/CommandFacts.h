@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// What a profile says of a command beside its time: kind, kernel, the work by
-// the cost model, and the least time that the device's rates allow.
+// What a profile shows of a command besides its time: kind, kernel, work
+// according to the cost model, and the least time that the device's rates
+// allow.
 
 #ifndef QLORA_RUNTIME_PREDICT_COMMANDFACTS_H
 #define QLORA_RUNTIME_PREDICT_COMMANDFACTS_H
@@ -22,23 +23,24 @@ struct CommandFacts {
   std::string_view
       kind; ///< stepPartName, "copy and fill", "collective", "wait"
   uint8_t queue = 0;
-  double flops = 0; ///< of products (neededFlops)
-  double bytes = 0; ///< read and written in memory; of a collective, reduced
-  /// Of the device's rates, launches included; 0: not known.
+  double flops = 0; ///< of GEMM and attention (neededFlops)
+  double bytes = 0; ///< in memory, read and written; of a collective, reduced
+  /// Lower bound from the device's rates, launches included; 0: not known.
   double boundSeconds = 0;
 };
 
-/// Of the commands of a module on its device, or on that of a rank of another
-/// stage, which is null here: its kernels are then taken to be the planned
-/// ones. What the constructor is given outlives it.
+/// Facts of a module's commands on `device`. `device` is null for the rank of
+/// another pipeline stage, whose planned kernels are then assumed. The
+/// constructor's arguments outlive the table.
 class CommandFactsTable {
 public:
   CommandFactsTable(const LoadedModule &module, const Device *device,
                     const DeviceProfile &rates, int ranks)
       : module(module), device(device), rates(rates), ranks(ranks) {}
 
-  /// Rows of the head that have no label are skipped, so that its work is
-  /// that of its labelled ones. A command of UPDATE is the optimizer's.
+  /// Returns the facts of a command that was timed. The work of the LM head
+  /// covers labelled rows only, since others are skipped. All commands of
+  /// UPDATE belong to the optimizer.
   CommandFacts of(const TimedCommand &timed);
 
 private:

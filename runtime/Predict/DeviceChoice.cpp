@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Names of devices and of cards.
+// Parses --device and describes its machines.
 
 #include "runtime/Predict/DeviceChoice.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What the command line says of the device of a run, or of a prediction.
+// The options that choose the device of a run or of a prediction.
 
 #ifndef QLORA_RUNTIME_PREDICT_DEVICECHOICE_H
 #define QLORA_RUNTIME_PREDICT_DEVICECHOICE_H
@@ -13,15 +13,16 @@
 
 namespace qlora {
 
-/// What `--device` says: whether it is the null device, and of which card. The
-/// error for anything but auto, cpu, cuda, null and null:CARD lists the cards.
+/// The parsed `--device`: whether it is the null device, and its CARD. The
+/// error for anything except auto, cpu, cuda, null and null:CARD lists the
+/// cards.
 struct DeviceChoice {
   bool isNull = false;
   std::optional<DeviceProfile> card;
-  /// Between two failures of a machine; 0: nothing is said of them.
+  /// Mean hours between failures of a machine; 0: not given.
   double machineHours = 0;
 
-  /// DeviceProfile::describeNetwork of a card that is a GPU.
+  /// Calls DeviceProfile::describeNetwork; an error unless `card` is a GPU.
   Status describeNetwork(int64_t gpusPerNode, const std::string &network);
   Status describeFailures(double hours);
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Collectives by the clock, and a line through their times.
+// Times collectives and fits a line to the times.
 
 #include "runtime/Predict/LinkRates.h"
 
@@ -17,17 +17,17 @@ namespace qlora {
 
 using Clock = std::chrono::steady_clock;
 
-/// Of the larger operand, but for what pieces have to be multiples of.
+/// Bytes of the larger operand, before rounding to whole f32 for each rank.
 static constexpr uint64_t kSizes[] = {4 << 10, 64 << 10, 1 << 20, 8 << 20};
-/// Of which a slow network is asked for so many, whatever they take.
+/// Sizes that are measured even on a slow network.
 static constexpr size_t kLeastSizes = 2;
-/// A call that would take longer is not made.
+/// Calls that would take longer are skipped.
 static constexpr double kLongestSeconds = 0.12;
 static constexpr double kSecondsPerSize = 0.06;
 static constexpr int kLeastCalls = 5, kMostCalls = 101;
 
 namespace {
-/// Seconds of a message and of a byte.
+/// Seconds per message and per byte.
 struct Line {
   double message = 0, byte = 0;
 
@@ -37,7 +37,8 @@ struct Line {
 };
 } // namespace
 
-/// What is left of a sample without the other part, at least a tenth.
+/// Returns the least coefficients: a tenth of the largest that all samples
+/// permit.
 static Line leastOf(std::span<const LinkSample> samples) {
   Line least = {std::numeric_limits<double>::infinity(),
                 std::numeric_limits<double>::infinity()};
@@ -48,8 +49,8 @@ static Line leastOf(std::span<const LinkSample> samples) {
   return least;
 }
 
-/// Least squares, each error divided by the geometric mean of what was measured
-/// and of what `before` says.
+/// Solves least squares, with each error divided by the geometric mean of the
+/// measured time and the time according to `before`.
 static Line fitOnce(std::span<const LinkSample> samples, const Line &before,
                     const Line &least) {
   double mm = 0, mb = 0, bb = 0, ms = 0, bs = 0;
@@ -83,8 +84,8 @@ LinkRate fitLink(std::span<const LinkSample> samples) {
 
 namespace {
 
-/// Collectives of a group as a step has them: another thread does them than the
-/// one that waits, and what they move was written a while ago.
+/// Runs collectives of a group as a step does: in another thread than the one
+/// that waits, on memory that was written a while ago.
 class Calls {
 public:
   explicit Calls(Collectives &group)
@@ -92,16 +93,17 @@ public:
         queue([this](const qlora_command &) { return this->group.run(call); },
               /*maxCommands=*/1, /*maxEvents=*/0) {}
 
-  /// The nearest size that every rank has an equal piece of.
+  /// Returns `bytes` rounded to equal shards of whole f32 for every rank.
   uint64_t wholeBytes(uint64_t bytes) const {
     const uint64_t least = ranks() * sizeof(float);
     return std::max<uint64_t>(1, bytes / least) * least;
   }
-  /// Of one call, which all ranks begin together.
+  /// Times one call, which all ranks begin together.
   StatusOr<double> secondsOf(qlora_collective kind, uint64_t bytes);
 
 private:
-  /// More than a core's own cache has, and not more than that of all.
+  /// Larger than a core's own cache, and not larger than the cache of all
+  /// cores.
   static constexpr uint64_t kMemory = 8 << 20;
 
   uint64_t ranks() const { return static_cast<uint64_t>(group.size()); }
@@ -143,7 +145,7 @@ StatusOr<double> Calls::secondsOf(qlora_collective kind, uint64_t bytes) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// The most that a rank of the group has.
+/// Returns the maximum over the ranks of the group.
 static StatusOr<double> most(Collectives &group, double own) {
   QLORA_ASSIGN_OR_RETURN(
       const std::vector<std::vector<double>> all,
@@ -153,8 +155,8 @@ static StatusOr<double> most(Collectives &group, double own) {
   return own;
 }
 
-/// The median, of the slowest rank; after two calls, of which the second says
-/// how many fit into the time.
+/// Returns the slowest rank's median. Of two calls before, the second decides
+/// how many calls fit into the time.
 static StatusOr<double> medianSeconds(Collectives &group, Calls &calls,
                                       qlora_collective kind, uint64_t bytes) {
   QLORA_RETURN_IF_ERROR(calls.secondsOf(kind, bytes).status());
@@ -172,7 +174,7 @@ static StatusOr<double> medianSeconds(Collectives &group, Calls &calls,
   return most(group, *middle);
 }
 
-/// Collectives that go one way, each in sizes that the link is fast enough for.
+/// Fits a link's rates to `kinds`, each in sizes that are fast enough on it.
 static StatusOr<LinkRate>
 measureLink(Collectives &group, std::span<const qlora_collective> kinds,
             LinkUse (*useOf)(unsigned, double, int64_t)) {

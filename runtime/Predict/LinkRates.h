@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: MIT
 
-// What is between the ranks of a run, measured for the cost model: collectives
-// of a few sizes, their medians on the slowest rank, and the two numbers of
-// each link that explain them best (CollectiveCost.h has what a collective asks
-// of a link).
+// Measures the links between the ranks of a run for the cost model. It times
+// collectives of a few sizes, takes the median on the slowest rank, and fits
+// the two coefficients of each link (CollectiveCost.h has the use of a link by
+// each collective).
 //
-// They are done as in a step, by a thread that another one waits for, with
-// memory that no core has in a cache of its own; but ranks do nothing else
-// meanwhile. What one waits for another that comes late is not in their times:
-// all meet before each.
+// As in a step, a thread runs them while another one waits, with memory that is
+// in no core's own cache. But ranks compute nothing meanwhile, and all ranks
+// meet before each call, so waiting for a late rank is not measured.
 
 #ifndef QLORA_RUNTIME_PREDICT_LINKRATES_H
 #define QLORA_RUNTIME_PREDICT_LINKRATES_H
@@ -20,22 +19,21 @@
 
 namespace qlora {
 
-/// A collective as it was measured.
+/// A measured collective.
 struct LinkSample {
   LinkUse use;
   double seconds = 0;
 };
 
-/// messages * a + bytes * b = seconds, with the least squares of relative
-/// errors. Neither is below a tenth of the most that any sample leaves for it:
-/// noise must not make a link free. The samples have more than one ratio of
-/// messages to bytes.
+/// Fits messages * a + bytes * b = seconds by least squares of relative errors.
+/// Each coefficient is at least a tenth of the largest value that all samples
+/// permit, so noise cannot make a link free. The samples must have more than
+/// one ratio of messages to bytes.
 LinkRate fitLink(std::span<const LinkSample> samples);
 
-/// The group TP of each rank has those of its machine, of which there are as
-/// many on all. All ranks call it, and have the same result: links inside a
-/// machine where it has several ranks, and the network where there are several
-/// machines.
+/// Measures links inside a machine if it has several ranks, and the network if
+/// there are several machines. In `ranks`, the group TP has the ranks of one
+/// machine, the same number on each. All ranks call it and get the same result.
 StatusOr<RankLinks> measureLinks(RankGroup &ranks);
 
 } // namespace qlora

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Arenas in words.
+// Formats arenas and process memory.
 
 #include "runtime/Predict/MemoryPlan.h"
 
@@ -43,8 +43,8 @@ std::string planTable(const std::string &title, std::span<const PlanRow> rows,
   return table + line(total) + beside;
 }
 
-/// The entry that the activation arena is as large as, of what the compiler
-/// wrote beside the program; null where a program has none.
+/// Returns the entry with the largest activations from the plan that the
+/// compiler wrote into the program; null if it has none.
 static Json largestEntry(const LoadedModule &module) {
   Json largest;
   const char *text = module.table().plan_json;
@@ -64,7 +64,7 @@ static Json largestEntry(const LoadedModule &module) {
   return largest;
 }
 
-/// What the activations are at their peak.
+/// Returns the composition of the activations at their peak.
 static std::vector<PlanRow> activationParts(const LoadedModule &module) {
   constexpr std::pair<const char *, const char *> kParts[] = {
       {"gathered", "weights from elsewhere"},
@@ -100,7 +100,7 @@ static std::vector<PlanRow> arenaRows(const LoadedModule &module,
   return rows;
 }
 
-/// What the arenas do not hold, beside their total.
+/// Returns lines for memory outside the arenas, which is not in their total.
 static std::string reserveLines(const Device &device, bool withMeasured) {
   std::string lines;
   for (const ReserveUse &use : device.reserve())
@@ -118,7 +118,7 @@ std::string planText(const LoadedModule &module, const Device &device,
          reserveLines(device, /*withMeasured=*/false);
 }
 
-/// Gradients of what ranks hold in pieces are summed as they are made.
+/// Gradients of sharded parameters are reduced in each micro-batch.
 static std::string sumsText(const LoadedModule &module) {
   if (module.table().trained_pieces == 1)
     return formatBytes(module.arenaBytes(QLORA_ARENA_GRADIENT)) +
@@ -193,7 +193,7 @@ static uint64_t arenaBytes(const LoadedModule &module, bool onHost) {
 uint64_t RunMemory::planned() const { return arenaBytes(module, false); }
 uint64_t RunMemory::plannedOnHost() const { return arenaBytes(module, true); }
 
-/// Of arenas and reserve; nothing where arenas are this process's memory.
+/// Bytes of arenas and reserve; nullopt if arenas are process memory.
 static std::optional<uint64_t> deviceBytes(const Device &device) {
   const std::vector<ReserveUse> reserve = device.reserve();
   if (reserve.empty())

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The memory of a run as tables: planned before step 1, and next to what was
-// measured at the end.
+// The memory of a run as tables: planned before step 1, and compared with
+// measurements at the end.
 
 #ifndef QLORA_RUNTIME_PREDICT_MEMORYPLAN_H
 #define QLORA_RUNTIME_PREDICT_MEMORYPLAN_H
@@ -15,9 +15,9 @@
 
 namespace qlora {
 
-/// A row of the memory table; measured 0: not yet. What is not counted comes
-/// after the total; a part of the row above it is not counted either, and has
-/// no measurement.
+/// A row of the memory table; measured 0: not yet. A row that is not counted
+/// comes after the total. A part of the row above it is not counted either, and
+/// has no measurement.
 struct PlanRow {
   std::string name;
   uint64_t planned = 0;
@@ -27,44 +27,44 @@ struct PlanRow {
   bool isPart = false;
 };
 
-/// The rows, aligned, with a total of the planned (and measured) bytes.
+/// Formats the rows, aligned, with a total of the planned (and measured) bytes.
 std::string planTable(const std::string &title, std::span<const PlanRow> rows,
                       bool withMeasured);
 
-/// The memory of a rank. `module` and `device`, which has loaded it, outlive
-/// this.
+/// The memory of a rank. `module`, and `device`, which has loaded it, outlive
+/// this object.
 class RunMemory {
 public:
-  /// `processBytes`: of this process before weights are read, where arenas are
-  /// its memory, else 0. `untouchedBytes`: of the arenas, what this rank will
-  /// not touch (TouchedMemory.h). `bufferBytes`: host memory for what checkpoints
-  /// send and write at a time.
+  /// All in bytes. `processBytes`: this process before weights are read if
+  /// arenas are process memory, else 0. `untouchedBytes`: what this rank will
+  /// not touch of the arenas (TouchedMemory.h). `bufferBytes`: host memory that
+  /// checkpoints use to send and write.
   RunMemory(const LoadedModule &module, const Device &device,
             uint64_t processBytes, uint64_t untouchedBytes,
             uint64_t bufferBytes)
       : module(module), device(device), processBytes(processBytes),
         untouchedBytes(untouchedBytes), bufferBytes(bufferBytes) {}
 
-  /// Bytes of all arenas but those on the host, and of these.
+  /// Bytes of all arenas except host arenas, and of host arenas.
   uint64_t planned() const;
   uint64_t plannedOnHost() const;
-  /// Memory that this rank uses now, and at most so far: of its device where
-  /// that has memory of its own (its arenas are allocated once, so both are
-  /// one number), else of its process.
+  /// Bytes that this rank uses now, and its maximum so far. If the device has
+  /// memory of its own, both are equal, since its arenas are allocated once.
+  /// Else they are the process's.
   uint64_t now() const;
   uint64_t peak() const;
-  /// What peak() will be (Base/HostMemory.h); 0 where the device has memory
-  /// of its own.
+  /// The predicted peak() (Base/HostMemory.h); 0 if the device has memory of
+  /// its own.
   uint64_t predictedPeak() const;
 
   uint64_t checkpointBuffer() const { return bufferBytes; }
 
-  /// The checkpoint buffer. If arenas are memory of the process, also the process
-  /// without them, what of them is not touched (no line if that is nothing), and
-  /// the peak that this gives.
+  /// Formats the checkpoint buffer. If arenas are process memory, also the
+  /// process without them, their untouched bytes (no line if 0), and the
+  /// predicted peak.
   std::string residentText() const;
-  /// Planned and allocated bytes per arena, and the process's peak; beside
-  /// what was predicted, where it was.
+  /// Formats planned and allocated bytes per arena and the process's peak, with
+  /// their predictions if there are any.
   std::string measuredText() const;
 
 private:
@@ -75,15 +75,14 @@ private:
   uint64_t bufferBytes;
 };
 
-/// Bytes per arena of one rank, in the order of the ABI, those of activations
-/// by what they are for.
+/// Formats the bytes per arena of one rank, in the ABI's order. Activations are
+/// split by purpose.
 std::string planText(const LoadedModule &module, const Device &device,
                      int ranks);
 
-/// How the ranks work together, and what that takes, in a line: "data parallel,
-/// each a whole base (0.4 GiB); sums 9.0 MiB of gradients a step". On a GPU
-/// each rank has a base of its own, since a card is a memory of its own; ranks
-/// of one machine's CPU share one.
+/// Formats in one line how the ranks work together and what that takes: "data
+/// parallel, each a whole base (0.4 GiB); sums 9.0 MiB of gradients a step". On
+/// GPUs each rank has its own base; CPU ranks of a machine have one together.
 std::string parallelText(const LoadedModule &module, int ranks);
 
 } // namespace qlora

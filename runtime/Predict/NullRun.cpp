@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Counting a program.
+// Counts a program's commands and formats the result.
 
 #include "runtime/Predict/NullRun.h"
 
@@ -39,8 +39,8 @@ static DeviceCounters operator-(const DeviceCounters &a,
   return difference;
 }
 
-/// Calls `visit` with the names of each group and kind that has bytes, and
-/// these; returns their sum.
+/// Calls `visit` with the names and bytes of each group and kind that has
+/// bytes. Returns the sum of the bytes.
 template <typename Visit>
 static uint64_t forEachTraffic(const DeviceCounters &counters, Visit visit) {
   uint64_t sum = 0;
@@ -62,13 +62,13 @@ struct EntryCount {
   DeviceCounters counters;
 };
 
-/// One stage, or the program where there is no pipeline.
+/// One stage, or the whole program without a pipeline.
 struct StageCount {
   LoadedModule module;
   std::unique_ptr<Device> device;
   std::vector<EntryCount> entries = {};
 
-  /// Of arenas but those on the host.
+  /// Planned bytes of all arenas except host arenas.
   uint64_t plannedBytes() const {
     uint64_t bytes = 0;
     for (const ArenaUse &use : device->memory())
@@ -77,18 +77,18 @@ struct StageCount {
   }
 };
 
-/// Everything that a null run finds.
+/// Everything that a null run counts.
 struct NullReport {
   int ranks;
-  int64_t microBatches; ///< of a rank in a step
+  int64_t microBatches; ///< per rank and step
   std::vector<StageCount> stages;
   std::optional<DeviceProfile> card;
-  std::vector<StepPrediction> predictions; ///< with a card
-  std::vector<StepPrediction> low; ///< the low figure of each, of a GPU
-  std::vector<StepPrediction> scaling; ///< of several GPUs
-  std::optional<CheckpointInterval> saving; ///< where machines fail
+  std::vector<StepPrediction> predictions; ///< with null:CARD
+  std::vector<StepPrediction> low; ///< the low figure of each, for a GPU
+  std::vector<StepPrediction> scaling; ///< for several GPUs
+  std::optional<CheckpointInterval> saving; ///< if machines fail
 
-  /// Whose plan is the largest.
+  /// The stage with the largest plan.
   const StageCount &largest() const {
     return *std::ranges::max_element(stages, {}, &StageCount::plannedBytes);
   }
@@ -111,7 +111,7 @@ uint64_t NullReport::collectives() const {
   return most;
 }
 
-/// 80 columns.
+/// A row of 80 columns.
 static constexpr const char *kCounters =
     "  {:<24} {:>8} {:>5} {:>6} {:>4} {:>8} {:>8} {:>8}\n";
 
@@ -133,7 +133,7 @@ static std::string countersText(const EntryCount &entry) {
          traffic;
 }
 
-/// What the card's memory says to the plan.
+/// Compares the plan with the GPU's memory.
 static std::string cardMemoryText(const StageCount &stage,
                                   const GpuRates &gpu) {
   const double card = gpu.memoryGb * 1e9;
@@ -149,7 +149,7 @@ static std::string cardMemoryText(const StageCount &stage,
                      gpu.memoryGb, answer);
 }
 
-/// What each stage of several takes.
+/// Formats the plan of each stage, if there are several.
 static std::string stagesText(std::span<const StageCount> stages) {
   if (stages.size() == 1)
     return "";
@@ -211,7 +211,6 @@ static json countersJson(const EntryCount &count) {
           {"bytes_written", c.bytesWritten}};
 }
 
-/// Memory and entries.
 static void addStage(json &to, const StageCount &stage) {
   json memory = json::object();
   for (const ArenaUse &use : stage.device->memory())
@@ -277,7 +276,7 @@ static Status countStages(const LoadedModule &module, int ranks,
                           std::vector<StageCount> &stages) {
   DeviceOptions options;
   options.ranks = ranks;
-  stages.reserve(static_cast<size_t>(module.stages())); // devices have modules
+  stages.reserve(static_cast<size_t>(module.stages())); // devices keep modules
   for (int number = 0; number < module.stages(); ++number) {
     QLORA_ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
                            createDevice("null", options));
@@ -307,7 +306,7 @@ checkOnNullDevice(const LoadedModule &module, const Options &options, int ranks,
   const std::optional<DeviceProfile> &card = choice.card;
   NullReport report{ranks, microBatches, {}, card, {}, {}, {}, {}};
   QLORA_RETURN_IF_ERROR(countStages(module, ranks, report.stages));
-  QLORA_RETURN_IF_ERROR(checkTransfers(module)); // of commands that are whole
+  QLORA_RETURN_IF_ERROR(checkTransfers(module)); // after commands were checked
   if (card) {
     PredictionRequest request = {*card, ranks, report.microBatches};
     request.disabledKernels = disabledKernels;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
 // `--device null`: walks every entry on a device that checks each command and
-// address and computes nothing, and counts what a step of N ranks would do.
-// Needs no weights and no data. `--device null:CARD` also predicts how long a
-// step would take on that card (Predict/StepPrediction.h).
+// address, computes nothing, and counts the work of a step of N ranks. Needs no
+// weights and no data. `--device null:CARD` also predicts the time of a step on
+// that GPU or CPU (Predict/StepPrediction.h).
 
 #ifndef QLORA_RUNTIME_PREDICT_NULLRUN_H
 #define QLORA_RUNTIME_PREDICT_NULLRUN_H
@@ -18,9 +18,10 @@
 
 namespace qlora {
 
-/// The plan, the commands and bytes of each entry, and a step on `ranks`
-/// ranks, predicted where `device` has a card: tables, or with log_format json one
-/// object. `disabledKernels` are rows that the step is predicted without.
+/// Returns the plan, the commands and bytes of each entry, and a step of
+/// `ranks` ranks, predicted if `device` has a card. The format is tables, or
+/// one object with log_format json. The prediction does not use the rows in
+/// `disabledKernels`.
 StatusOr<std::string>
 checkOnNullDevice(const LoadedModule &module, const Options &options, int ranks,
                   const DeviceChoice &device,

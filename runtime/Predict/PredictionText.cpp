@@ -15,7 +15,7 @@ namespace qlora {
 
 using json = nlohmann::ordered_json;
 
-/// Decimal units, as rates have.
+/// Decimal units, like the rates.
 static std::string gigabytes(double bytes) {
   return fmt::format("{:.{}f} GB", bytes / 1e9, bytes < 99.95e9 ? 1 : 0);
 }
@@ -26,7 +26,7 @@ static std::string teraflops(double flops) {
                    : "";
 }
 
-/// Of the step's GEMM and attention FLOPs, per second.
+/// GEMM and attention FLOPs of the step, per second.
 static double achievedFlops(const StepPrediction &step) {
   const Work work = step.work();
   return (work.gemmFlops() + work.attentionFlops()) / step.seconds;
@@ -37,18 +37,18 @@ static double shareOfGemmRate(const StepPrediction &step,
   return achievedFlops(step) / (device.gemmBf16Gflops * 1e9);
 }
 
-/// The low figure's milliseconds of what `seconds` are; nothing without one.
+/// Formats the low figure's milliseconds; empty without a low figure.
 static std::string lowColumn(const std::optional<double> &seconds) {
   return seconds ? fmt::format(" {:>9.2f}", *seconds * 1e3) : "";
 }
 
 namespace {
-/// Writes lines of the table for one step.
+/// Formats the lines of a table for one step.
 struct PartLines {
   const StepPrediction &step;
   const StepPrediction *low;
 
-  /// `seconds` of a step.
+  /// `seconds` returns the seconds of a step.
   template <typename Seconds>
   std::string line(std::string_view name, const Work *work,
                    Seconds seconds) const {
@@ -118,7 +118,7 @@ std::string predictionText(const StepPrediction &step,
   return text + collectiveLines(step);
 }
 
-/// Of what so many times the first step's tokens per second would be.
+/// Tokens per second and rank, relative to the first step.
 static double efficiency(const StepPrediction &step,
                          const StepPrediction &first) {
   return step.tokensPerSecond() * double(first.ranks) /
@@ -212,7 +212,7 @@ static json workJson(const Work &work) {
           {"decoded_numbers", work.decodedNumbers}};
 }
 
-/// Of the low figure: what is counted is the same.
+/// Only what differs in the low figure: counts are the same.
 static json lowJson(const StepPrediction &step, const DeviceProfile &device) {
   json parts = json::object();
   for (size_t i = 0; i < step.parts.size(); ++i)

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// A predicted step for people and for programs, with every rate that it
-// assumes.
+// Formats a predicted step as text or JSON, with every rate that it assumes.
 
 #ifndef QLORA_RUNTIME_PREDICT_PREDICTIONTEXT_H
 #define QLORA_RUNTIME_PREDICT_PREDICTIONTEXT_H
@@ -15,30 +14,32 @@
 
 namespace qlora {
 
-/// The parts of a step as a table, then tokens per second and the buckets.
-/// `low` is the same step as a GPU's low figure; nullptr for a CPU.
+/// Formats a step: a table of its parts, then tokens per second and
+/// collectives. `low` is the same step with a GPU's low rates; nullptr for a
+/// CPU.
 std::string predictionText(const StepPrediction &step,
                            const StepPrediction *low,
                            const DeviceProfile &device);
 
-/// How tokens per second grow with the ranks; the first step has one.
+/// Formats tokens per second against the number of ranks; the first step of
+/// `curve` has the fewest ranks.
 std::string scalingText(std::span<const StepPrediction> curve,
                         const GpuRates &gpu);
 
-/// The rates, one line for each, and what the prediction leaves out.
+/// Formats the rates, one per line, and what the prediction leaves out.
 std::string assumptionText(const DeviceProfile &device);
 
-/// Seconds, bytes and FLOPs, unrounded; of the low figure, if there is one,
-/// what differs, under "low".
+/// Seconds, bytes and FLOPs, unrounded. If there is a low figure, the values
+/// that differ are under "low".
 nlohmann::ordered_json predictionJson(const StepPrediction &step,
                                       const StepPrediction *low,
                                       const DeviceProfile &device);
 
-/// A row for each step of the curve.
+/// An array with an element for each step of the curve.
 nlohmann::ordered_json scalingJson(std::span<const StepPrediction> curve,
                                    const GpuRates &gpu);
 
-/// With the keys of device.json.
+/// The rates, with the keys of device.json.
 nlohmann::ordered_json profileJson(const DeviceProfile &device);
 
 } // namespace qlora

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Commands to kernels to a timeline to a step.
+// Walks commands, puts their kernels on a timeline and adds up a step.
 
 #include "runtime/Predict/StepPrediction.h"
 
@@ -48,7 +48,7 @@ PredictionRequest lowRequest(PredictionRequest request) {
 
 namespace {
 
-/// Walks the entries of one step of a stage into a prediction.
+/// Walks the entries of one step of a stage and adds them to a prediction.
 class StepWalk {
 public:
   StepWalk(LoadedModule stage, const PredictionRequest &request,
@@ -57,10 +57,12 @@ public:
     this->step.stage = module.stage();
   }
 
-  /// What `runs` runs of an entry do, and the items of one.
+  /// Adds the work of `runs` runs of an entry, and returns the items of one
+  /// run.
   StatusOr<std::vector<TimelineItem>> collect(const qlora_entry &entry,
                                               int64_t runs);
-  /// Each took this stage so long, and all stages `seconds`.
+  /// Adds the runs' time: one took `timeline` on this stage, `seconds` on all
+  /// stages.
   void finish(const Timeline &timeline, double seconds);
   StepPrediction take();
 
@@ -73,7 +75,7 @@ private:
   void addToGroup(const qlora_command &command, const KernelRow *row,
                   const CommandKernel &kernel);
   void addCollective(const qlora_command &command);
-  /// False where it is no copy over the bus of a card.
+  /// Returns false if it is no copy over a GPU's bus.
   bool addBusCopy(const qlora_command &command);
   void addTransfer(std::string_view kind, std::string_view group, double bytes,
                    TimelineItem item);
@@ -82,7 +84,7 @@ private:
   const PredictionRequest &request;
   StepPrediction step;
   bool isUpdate = false;
-  double times = 0; ///< of the entry
+  double times = 0; ///< runs of the entry
   std::vector<TimelineItem> items;
   /// Position in step.groups by kernel, part, FLOPs and bytes.
   std::map<std::tuple<std::string, StepPart, double, double>, size_t> groupOf;
@@ -90,8 +92,8 @@ private:
 
 } // namespace
 
-/// Who runs a library launch: the module's row, or the next that may; nullptr
-/// for every other command.
+/// Returns the row that runs a library launch: the module's row, or the next
+/// enabled one. nullptr for every other command.
 StatusOr<const KernelRow *>
 StepWalk::rowOf(const qlora_command &command) const {
   if (command.kind != QLORA_COMMAND_LAUNCH)
@@ -157,7 +159,7 @@ void StepWalk::addCollective(const qlora_command &command) {
               bytes, item);
 }
 
-/// Of what uses a link, and nothing else of the device.
+/// Adds an item that uses a link and nothing else of the device.
 void StepWalk::addTransfer(std::string_view kind, std::string_view group,
                            double bytes, TimelineItem item) {
   items.push_back(item);
@@ -235,7 +237,7 @@ StepPrediction StepWalk::take() {
   return std::move(step);
 }
 
-/// Runs an entry, which has one place in all stages, `times` times.
+/// Runs an entry, which has the same index in all stages, `times` times.
 static Status addEntry(std::vector<StepWalk> &stages,
                        const LoadedModule &module, const qlora_entry &entry,
                        int64_t times, QueueSharing sharing) {
@@ -329,7 +331,7 @@ StatusOr<std::vector<StepPrediction>>
 predictScaling(const LoadedModule &module, PredictionRequest request) {
   const int64_t all = request.ranks;
   std::vector<StepPrediction> curve;
-  // Of what can be started: multiples of a mesh.
+  // Only multiples of a mesh can be started.
   for (int64_t ranks = module.meshSize();; ranks = std::min(2 * ranks, all)) {
     request.ranks = ranks;
     QLORA_ASSIGN_OR_RETURN(auto steps, predictSteps(module, request));

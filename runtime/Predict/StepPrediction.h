@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: MIT
 
-// What a step would take on a device that is not there: the commands of its
-// entries, each with its work (CostModel.h) and the device's rates
+// Predicts a step on a device that this machine need not have: the commands of
+// its entries, each with its work (CostModel.h) and the device's rates
 // (DeviceProfile.h), on their queues (Timeline.h).
 //
 // A step of K micro-batches is K-1 times ACCUMULATE, then ACCUMULATE_LAST and
-// UPDATE, each begun when the one before has ended. A library launch does what
-// its row's host code would launch; a generated kernel reads or writes each
-// operand once. Not in it: reading data, writing inputs, the host's waits
-// between entries, and ranks that wait for a slower one.
+// UPDATE; each begins when the one before has ended. A library launch has the
+// kernels that its row's host code would launch; a generated kernel reads or
+// writes each operand once. Not counted: reading data, writing inputs, the
+// host's waits between entries, and waits for slower ranks.
 //
-// The stages of a pipeline run an entry together: what they send each other
-// begins when both are there, and none begins the next entry before all have
-// ended. What is shown is the stage with most to do; that it waits for others
-// is exposed communication.
+// The stages of a pipeline run an entry together. A transfer begins when both
+// stages have come to it, and no stage begins the next entry before all have
+// ended. The result is that of the stage with the most work; its waits for
+// other stages are exposed communication.
 
 #ifndef QLORA_RUNTIME_PREDICT_STEPPREDICTION_H
 #define QLORA_RUNTIME_PREDICT_STEPPREDICTION_H
@@ -28,15 +28,15 @@
 
 namespace qlora {
 
-/// The kernels of a part in one step of one rank.
+/// The kernels of one part of a step, on one rank.
 struct PartTotal {
   Work work;
-  double seconds = 0; ///< each alone, without its launch
+  double seconds = 0; ///< sum of each alone, without launches
 };
 
-/// Equal kernels of a step: one of them, and how many there are.
+/// Equal kernels of a step: one of them, and their number.
 struct KernelGroup {
-  std::string kernel; ///< of the table: "matmul.cublaslt", "rms_norm"
+  std::string kernel; ///< of Kernels.def: "matmul.cublaslt", "rms_norm"
   std::string label;  ///< of the first launch
   StepPart part;
   Work work;
@@ -44,8 +44,8 @@ struct KernelGroup {
   double count = 0;
 };
 
-/// The collectives of one kind over one group in a step, or its copies over the
-/// bus.
+/// The collectives of one kind over one group in a step, or the copies over the
+/// GPU's bus.
 struct PredictedCollective {
   std::string_view kind, group;
   double count = 0;
@@ -56,7 +56,7 @@ struct PredictedCollective {
 /// One step of each rank.
 struct StepPrediction {
   int64_t ranks = 1, microBatches = 1;
-  int64_t dataRanks = 1; ///< where those with the same rows count as one
+  int64_t dataRanks = 1; ///< ranks with the same rows count once
   int64_t stage = 0, stages = 1;
   int64_t batch = 0, length = 0; ///< of a micro-batch
   double seconds = 0;
@@ -64,15 +64,15 @@ struct StepPrediction {
   double launchSeconds = 0; ///< of all kernels
   double overlapped = 0;    ///< seconds that queues saved by running at once
   double exposedCommunication = 0;
-  std::vector<PredictedCollective> collectives; ///< as they first come
+  std::vector<PredictedCollective> collectives; ///< in order of first use
   std::vector<KernelGroup> groups; ///< most seconds first
 
-  /// Rows of Kernels.def that are taken to run, but for walks over rows; in
+  /// Rows of Kernels.def that are assumed to run, except walks over rows; in
   /// the table's order.
   std::vector<std::string> rows() const;
   /// seconds = parts + launches - overlapped + exposed communication.
   Work work() const;
-  /// Its kernels, each alone.
+  /// Seconds of its kernels, each alone.
   double busySeconds() const;
   int64_t machines(int64_t gpusPerNode) const {
     return (ranks + gpusPerNode - 1) / gpusPerNode;
@@ -82,27 +82,28 @@ struct StepPrediction {
   }
 };
 
-/// What the prediction is to hold for.
+/// The conditions of a prediction.
 struct PredictionRequest {
   DeviceProfile device;
   int64_t ranks = 1;
   int64_t microBatches = 1; ///< gradient_accumulation_steps
   QueueSharing sharing = QueueSharing::kSideBySide;
-  /// Rows of Kernels.def that do not run; the next row does.
+  /// Disabled rows of Kernels.def; the next row of the op runs instead.
   std::vector<std::string> disabledKernels = {};
 };
-/// What `request` asks for, as a GPU's low figure (lowRates).
+/// Returns `request` with a GPU's low rates (lowRates).
 PredictionRequest lowRequest(PredictionRequest request);
 
-/// One prediction for each compiled length, ascending. A device of the other
-/// kind than the module's target is refused, and so is a launch that no row is
-/// left for. CPU ranks are all of one machine where
-/// the device does not say how many a machine has (RankLinks).
+/// Returns one prediction for each compiled length, ascending. Refuses a device
+/// of another kind than the module's target, and a launch without an enabled
+/// row. If the device does not give the ranks of a machine (RankLinks), all CPU
+/// ranks are on one.
 StatusOr<std::vector<StepPrediction>>
 predictSteps(const LoadedModule &module, const PredictionRequest &request);
 
-/// The longest length's step on 1, 2, 4 ... times as many ranks as the mesh of
-/// a module has, and on all of the request, each rank with as many micro-batches.
+/// Predicts the longest length's step on 1, 2, 4 ... times the ranks of the
+/// module's mesh, and on all ranks of the request. Micro-batches per rank stay
+/// the same.
 StatusOr<std::vector<StepPrediction>>
 predictScaling(const LoadedModule &module, PredictionRequest request);
 

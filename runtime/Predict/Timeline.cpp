@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// From one end of a kernel to the next (Timeline.h).
+// Simulates a timeline from the end of one kernel to the next (Timeline.h).
 
 #include "runtime/Predict/Timeline.h"
 
@@ -19,34 +19,34 @@ namespace {
 
 using Kind = TimelineItem::Kind;
 
-/// The items of one queue, and how much is left of the one that runs.
+/// The items of one queue, and the one that runs.
 struct Queue {
   std::vector<const TimelineItem *> items;
   size_t next = 0;
   const TimelineItem *running = nullptr;
-  double left = 0; ///< seconds, were it alone
+  double left = 0; ///< of running, in seconds if it were alone
   bool isWaiting = false; ///< for another stage, which has not come to it
 };
 
-/// Who runs at once, and by how much each is slower than alone.
+/// The number of items that run at once, and their slowdown against alone.
 struct Sharing {
   double kernels = 0, collectives = 0; ///< that use the device
   double slowdown = 1;
 };
 
-/// One rank.
+/// The timeline of one rank.
 class Simulation {
 public:
-  /// `isAlone`: it waits for no other stage.
+  /// `isAlone`: never waits for other stages.
   Simulation(std::span<const TimelineItem> items, std::span<TimelineSpan> spans,
              QueueSharing sharing, bool isAlone);
-  /// Starts what can start.
+  /// Starts all items that can start.
   void advance();
   bool isBusy() const;
-  /// Until the first of those that run has ended; infinite: none runs.
+  /// Seconds until the first running item ends; infinite if none runs.
   double untilNext() const;
   void pass(double seconds);
-  /// The queue that waits for the stage `peer` places on, or null.
+  /// Returns the queue that waits for the stage `peer` places on, or null.
   Queue *waitingFor(int peer);
   Timeline ended() const;
 
@@ -95,7 +95,8 @@ void Simulation::finish(const TimelineItem &item) {
     spans[size_t(&item - items.data())].end = result.seconds;
 }
 
-/// Starts the queue's next kernel, past events; whether anything changed.
+/// Starts the queue's next kernel, past events. Returns whether anything
+/// changed.
 bool Simulation::advance(Queue &queue) {
   bool changed = false;
   while (!queue.running && queue.next < queue.items.size()) {
@@ -118,7 +119,7 @@ bool Simulation::advance(Queue &queue) {
   return changed;
 }
 
-/// True for what keeps busy the device that kernels run on.
+/// Returns whether an item occupies the device that kernels run on.
 static bool usesDevice(const TimelineItem &item) {
   return item.kind == Kind::kKernel || item.demand.memory > 0;
 }
@@ -144,7 +145,7 @@ Sharing Simulation::sharingNow() const {
   return now;
 }
 
-/// Adds what passed to what it was for.
+/// Adds the seconds that passed to their purpose in `result`.
 void Simulation::count(double passed, const Sharing &now) {
   const double collective =
       now.kernels > 0
@@ -205,7 +206,7 @@ Queue *Simulation::waitingFor(int peer) {
 }
 
 Timeline Simulation::ended() const {
-  // Rounding of sums.
+  // Sums are rounded, so the difference may be below 0.
   Timeline all = result;
   all.overlapped =
       sharing == QueueSharing::kTakeTurns ? 0 : std::max(0.0, all.overlapped);
@@ -224,8 +225,8 @@ Timeline simulate(std::span<const TimelineItem> items,
   return rank.ended();
 }
 
-/// Starts what a stage and the one so many places on, in a circle of all, have both
-/// come to.
+/// Starts a transfer between the stage `one` and the stage `places` on (modulo
+/// all stages), if both have come to it.
 static Status meet(std::vector<Simulation> &ranks, size_t one, int places) {
   const size_t other = (one + static_cast<size_t>(places)) % ranks.size();
   Queue *const own = ranks[one].waitingFor(places);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Steps to entries, entries to pages.
+// Maps steps to entries, and entries to pages.
 
 #include "runtime/Predict/TouchedMemory.h"
 
@@ -44,7 +44,7 @@ void TouchedMemory::addTraining(Schedule &schedule, const StepShape &shape,
 
 void TouchedMemory::addEvaluation(Schedule &schedule, const StepShape &shape) {
   const int64_t count = schedule.countInOrder();
-  // In lockstep a rank also runs the rounds in which it has padding alone.
+  // In lockstep, a rank also runs the rounds in which it has only padding.
   for (int64_t round = 0; round * shape.ranks < count; ++round)
     if (const int64_t number = round * shape.ranks + rank;
         shape.inLockstep || number < count)

@@ -2,16 +2,16 @@
 
 // How much of its arenas a run touches.
 //
-// Arenas have room for the largest variant of a program, but the system gives
-// their pages when they are first written: a run whose steps all fit into
-// smaller variants never has the rest in memory. Which variants a run needs is
-// known before step 1, because the data, its order and how rows are dealt
-// (StepPacking.h) are: its steps are walked by lengths, without a token. The
-// frozen, host and trainable arenas are filled whole when weights are read; of
-// the others, the pages count that a command of a needed entry names.
+// Arenas have room for a program's largest variant, but the system allocates a
+// page when it is first written. So a run whose steps all fit into smaller
+// variants never has the rest in memory. The variants that a run needs are
+// known before step 1: data, order and the assignment of rows (StepPacking.h)
+// give the lengths of all its steps. Frozen, host and trainable arenas count
+// whole, since reading weights fills them. In other arenas, the pages count
+// that a command of a needed entry names.
 //
-// It is an upper bound. A kernel may touch less than its operands (a head
-// whose rows have few labels), and a system without huge pages gives smaller
+// It is an upper bound. A kernel may touch less than its operands (an LM head
+// with few labelled rows), and a system without huge pages allocates smaller
 // ones than are counted here.
 
 #ifndef QLORA_RUNTIME_PREDICT_TOUCHEDMEMORY_H
@@ -25,26 +25,27 @@
 
 namespace qlora {
 
-/// Of one rank. `module` outlives this.
+/// The memory that one rank touches. `module` outlives this object.
 class TouchedMemory {
 public:
   /// Arenas are advised to have pages of this size (Base/HostMemory.h).
   static constexpr uint64_t kPageBytes = uint64_t{2} << 20;
-  /// A longer run, in micro-batches of all ranks as padded ones, is taken to
-  /// need every entry: a million rows are 0.2 to 0.6 s of looking at lengths.
+  /// Longer runs, counted in padded micro-batches of all ranks, are assumed to
+  /// need every entry. Reading the lengths of a million rows takes 0.2 to 0.6
+  /// s.
   static constexpr int64_t kWalkedMicroBatches = int64_t{1} << 19;
 
   TouchedMemory(const LoadedModule &module, int64_t rank)
       : module(module), rank(rank) {}
 
-  /// The first `steps` steps of training.
+  /// Adds the first `steps` steps of training.
   void addTraining(Schedule &schedule, const StepShape &shape, int64_t steps);
-  /// An evaluation, in file order.
+  /// Adds an evaluation, in file order.
   void addEvaluation(Schedule &schedule, const StepShape &shape);
 
-  /// Of all arenas together.
+  /// Touched bytes of all arenas together.
   uint64_t bytes() const;
-  /// And what they have beside these.
+  /// Bytes of all arenas that are not touched.
   uint64_t untouchedBytes() const;
 
 private:

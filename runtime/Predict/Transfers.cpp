@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Commands of stages as items of their timelines.
+// Makes timeline items of the commands of stages, and checks their order.
 
 #include "runtime/Predict/Transfers.h"
 
@@ -9,7 +9,7 @@
 
 namespace qlora {
 
-/// A SEND or RECV with another stage of the pipeline at its other end.
+/// Returns whether it is a SEND or RECV with another stage of the pipeline.
 static bool isBetweenStages(const LoadedModule &stage,
                             const qlora_command &command) {
   return stage.stages() > 1 && command.kind == QLORA_COMMAND_COLLECTIVE &&
@@ -44,7 +44,7 @@ TimelineItem itemOf(const LoadedModule &stage, const qlora_command &command) {
   return item;
 }
 
-/// What the order of transfers depends on.
+/// Returns the commands that the order of transfers depends on, as items.
 static std::vector<TimelineItem> itemsOf(const LoadedModule &stage,
                                          const qlora_entry &entry) {
   std::vector<TimelineItem> items;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What the stages of a pipeline send each other, on one clock (Timeline.h).
+// Transfers between the stages of a pipeline, on one clock (Timeline.h).
 
 #ifndef QLORA_RUNTIME_PREDICT_TRANSFERS_H
 #define QLORA_RUNTIME_PREDICT_TRANSFERS_H
@@ -10,13 +10,13 @@
 
 namespace qlora {
 
-/// A collective, RECORD or WAIT of a stage, which takes no time so far. What is
-/// sent beyond the ends of the pipeline, or within a stage, waits for no other
-/// one.
+/// Returns a collective, RECORD or WAIT of a stage as an item that takes no
+/// time yet. A transfer past the ends of the pipeline, or within a stage, does
+/// not wait for another stage.
 TimelineItem itemOf(const LoadedModule &stage, const qlora_command &command);
 
-/// Whether stages receive, in every entry, what others send, in an order in
-/// which none waits for ever. kDataLoss names the entry and the stages.
+/// Checks that in every entry stages receive what others send, in an order
+/// without deadlock. kDataLoss names the entry and the stages.
 Status checkTransfers(const LoadedModule &module);
 
 } // namespace qlora

@@ -46,8 +46,8 @@ void WordTable::row(const std::vector<std::string> &words) {
   ++count;
 }
 
-/// Numbers in base 64: the assembler takes longer to read them in decimal than
-/// the compiler to find them.
+/// Encodes numbers in base 64: reading them in decimal would take the assembler
+/// longer than the compiler takes to compute them.
 std::string WordTable::str() const {
   std::string text = fmt::format(".balign 16\n{}:\n{}", label, lines);
   if (!numbers.empty())

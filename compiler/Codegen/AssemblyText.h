@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Constant tables as assembler text: one line per row. Numbers are packed
-// into 64-bit words, little endian, so that a table of 60,000 rows assembles
-// in a fraction of a second.
+// Constant tables as assembler text, one line per row. Numbers are packed into
+// 64-bit little-endian words, so that a table of 60,000 rows assembles in a
+// fraction of a second.
 
 #ifndef QLORA_COMPILER_CODEGEN_ASSEMBLYTEXT_H
 #define QLORA_COMPILER_CODEGEN_ASSEMBLYTEXT_H
@@ -15,15 +15,15 @@
 
 namespace qlora {
 
-/// Two 32-bit numbers as the word that has `low` first in memory.
+/// Returns two 32-bit numbers as one word, with `low` first in memory.
 inline uint64_t wordOf(uint32_t low, uint32_t high) {
   return uint64_t(high) << 32 | low;
 }
 
-/// Strings, each once, in the order of first use.
+/// String constants, each written once, in the order of first use.
 class StringTable {
 public:
-  /// The label of a NUL-terminated copy of `text`.
+  /// Returns the label of a NUL-terminated copy of `text`.
   std::string label(std::string_view text);
   std::string str() const { return lines; }
 
@@ -32,13 +32,13 @@ private:
   std::string lines;
 };
 
-/// A labelled table.
+/// A labelled table of 64-bit words.
 class WordTable {
 public:
   explicit WordTable(std::string label) : label(std::move(label)) {}
 
-  /// Adds a row of 64-bit words: numbers, or texts of expressions of labels.
-  /// All rows of a table are of one sort.
+  /// Adds a row: numbers, or expressions over labels as text. All rows of a
+  /// table must be of one kind.
   void row(std::initializer_list<uint64_t> words);
   void row(const std::vector<std::string> &words);
 
@@ -49,7 +49,7 @@ public:
 private:
   std::string label;
   std::vector<uint64_t> numbers;
-  std::string lines; ///< of texts
+  std::string lines; ///< rows of text
   uint32_t count = 0;
 };
 

@@ -17,7 +17,7 @@
 using namespace mlir;
 using namespace qlora;
 
-/// What a kernel is, whatever its name.
+/// Returns the text of a kernel without its name.
 static std::string contentsOf(program::KernelOp kernel) {
   OwningOpRef<program::KernelOp> copy = kernel.clone();
   copy->setSymName("kernel");
@@ -27,8 +27,8 @@ static std::string contentsOf(program::KernelOp kernel) {
   return text;
 }
 
-/// Generated kernels of several modules have one name where they are the same,
-/// and names of their own where not.
+/// Renames the generated kernels of several modules so that equal kernels have
+/// one name, and different kernels have different names.
 static void shareKernelNames(ArrayRef<ModuleOp> modules) {
   llvm::StringMap<std::string> names; ///< by contents
   llvm::StringSet<> taken;
@@ -54,7 +54,7 @@ static void shareKernelNames(ArrayRef<ModuleOp> modules) {
   }
 }
 
-/// The text of every generated kernel, in order, each once.
+/// Prints each distinct generated kernel once, in order.
 static FailureOr<std::vector<std::string>>
 printAll(ArrayRef<ModuleOp> modules, const KernelSpelling &spelling) {
   std::vector<std::string> functions;
@@ -117,7 +117,7 @@ static LogicalResult report(ModuleOp module, const Status &status) {
   return emitError(module.getLoc()) << status.message();
 }
 
-/// The tables and what is compiled, as one library.
+/// Links the tables and the compiled kernels to one library.
 static Status link(ArrayRef<std::string> tables, CompiledKernels kernels,
                    const std::string &clang, const ScratchFolder &folder,
                    const std::string &outputPath) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// From a planned program to files: the kernels as text, and train.so.
+// Writes a planned program to files: the kernels as text, and train.so.
 
 #ifndef QLORA_COMPILER_CODEGEN_CODEGEN_H
 #define QLORA_COMPILER_CODEGEN_CODEGEN_H
@@ -17,39 +17,39 @@ namespace qlora {
 struct CodegenOptions {
   /// cpu or cuda.
   std::string target = "cpu";
-  /// `--march`: x86-64-v2, x86-64-v3, x86-64-v4, or native for the highest
-  /// of them that this machine has.
+  /// `--march`: x86-64-v2, x86-64-v3 or x86-64-v4, or native for the highest
+  /// of these levels that this machine has.
   std::string march = "native";
-  /// Compiled kernels are kept here; empty for $XDG_CACHE_HOME/qlora/kernels
-  /// (~/.cache without it).
+  /// Folder of cached kernels. Empty: $XDG_CACHE_HOME/qlora/kernels, or
+  /// ~/.cache/qlora/kernels if the variable is not set.
   std::string cacheFolder;
   bool useCache = true;
-  /// For CudaTarget::parseArchs; empty: no device code, for a plan.
+  /// Names for CudaTarget::parseArchs. Empty: no device code, for a plan only.
   std::vector<std::string> cudaArchs;
-  /// A path or a name; empty for nvcc.
+  /// Path or name of the CUDA compiler. Empty: nvcc.
   std::string cudaCompiler;
-  /// Called as files of kernels are compiled; `total` is 0 if none has to be.
+  /// Called as kernel files are compiled. `total` is 0 if all are cached.
   ProgressListener progress;
 };
 
-/// The dialect of C++ that a target's kernels are printed in; null where there
-/// is no target of that name.
+/// Returns the C++ dialect that a target's kernels are printed in, or null for
+/// an unknown target.
 const KernelSpelling *spellingOf(llvm::StringRef target);
 
-/// Writes every generated kernel, in the order of the module, as one source
-/// that includes what they need. The same module gives the same text. Errors
-/// are diagnostics of the kernel.
+/// Writes every generated kernel, in module order, as one source with the
+/// include that they need. The same module gives the same text. Errors are
+/// diagnostics of the kernel.
 llvm::LogicalResult printKernels(mlir::ModuleOp module,
                                  const KernelSpelling &spelling,
                                  llvm::raw_ostream &stream);
 
-/// Compiles the kernels, writes the tables and links both to `outputPath`: of one
-/// module, or of those of all stages of a pipeline, in order. The file is
-/// replaced as a whole or left as it was. The same modules, flags and compiler
-/// give the same bytes. Errors are diagnostics of the module.
+/// Compiles the kernels, writes the tables, and links both to `outputPath`.
+/// Takes one module, or one per pipeline stage, in order. Replaces the file
+/// atomically. The same modules, flags and compiler give the same bytes. Errors
+/// are diagnostics of the module.
 ///
-/// Discardable attributes of the module: `program.config` and `program.plan`
-/// (strings, JSON objects; "{}" without) become config_json and plan_json.
+/// The module's discardable attributes `program.config` and `program.plan`
+/// (JSON objects as strings, default "{}") become config_json and plan_json.
 llvm::LogicalResult emitTrainSo(llvm::ArrayRef<mlir::ModuleOp> stages,
                                 const CodegenOptions &options,
                                 llvm::StringRef outputPath);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// One command per op, and the rows that it refers to.
+// Writes one command per op, and the table rows that it refers to.
 
 #include "compiler/Codegen/CommandTables.h"
 
@@ -111,7 +111,7 @@ uint32_t CommandTables::launchOf(LaunchOp op, uint32_t kernel) {
   return it->second;
 }
 
-/// A row of no bytes, with the access that the library op has to it.
+/// Adds an operand row of 0 bytes, with the access of the library op's operand.
 LogicalResult CommandTables::addAbsent(LaunchOp op, unsigned position) {
   auto kernel = symbols.lookup<program::KernelOp>(op.getKernel());
   const qlora::KernelOp *library =
@@ -125,7 +125,7 @@ LogicalResult CommandTables::addAbsent(LaunchOp op, unsigned position) {
   return success();
 }
 
-/// The operands that the launch has, with the absent ones between them.
+/// Adds the launch's operands in the kernel's order, absent ones included.
 LogicalResult CommandTables::addLaunch(LaunchOp op) {
   uint32_t first = operands.size();
   unsigned next = 0;
@@ -153,7 +153,7 @@ LogicalResult CommandTables::addLaunch(LaunchOp op) {
   return success();
 }
 
-/// A command whose operands are those of the op.
+/// Adds a command whose operands are the buffers that the op accesses.
 LogicalResult CommandTables::addTransfer(Operation &op, qlora_command_kind kind,
                                          uint32_t target,
                                          uint32_t collective) {

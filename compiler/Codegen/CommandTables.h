@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The tables that commands need: operands, constants, launches, commands.
+// Tables of an entry's commands: operands, constants, launches, commands.
 
 #ifndef QLORA_COMPILER_CODEGEN_COMMANDTABLES_H
 #define QLORA_COMPILER_CODEGEN_COMMANDTABLES_H
@@ -14,12 +14,12 @@
 
 namespace qlora {
 
-/// Where a buffer or view is.
+/// Location of a buffer or view.
 struct BufferRange {
   uint32_t arena = 0; ///< index into the table of arenas
   uint64_t offset = 0, bytes = 0;
   uint32_t dtype = 0;
-  uint32_t pieces = 0; ///< with their group, as qlora_operand has them
+  uint32_t pieces = 0; ///< shards | qlora_group << 16; 0: unsharded
   uint64_t step = 0;
 };
 
@@ -28,24 +28,24 @@ public:
   CommandTables(mlir::ModuleOp module, StringTable &strings)
       : symbols(module), strings(strings) {}
 
-  /// Number of the arenas and kernels, in the order of their tables.
+  /// Index of each arena and kernel in its table.
   std::map<program::Arena, uint32_t> arenaIndex;
   llvm::StringMap<uint32_t> kernelIndex;
 
   WordTable launches{".Llaunches"}, operands{".Loperands"},
       constants{".Lconstants"}, commands{".Lcommands"};
 
-  /// Adds the command that `op` is; nothing for what is none (a buffer).
+  /// Adds the command for `op`. Does nothing for buffers, views and bindings.
   llvm::LogicalResult addCommand(mlir::Operation &op);
 
   llvm::FailureOr<uint32_t> arenaOf(mlir::Operation *op, program::Arena arena);
   llvm::FailureOr<BufferRange> rangeOf(mlir::Value buffer);
-  /// Where these follow each other in the table of constants.
+  /// Returns the index of these consecutive values in the table of constants.
   uint32_t constantsOf(llvm::ArrayRef<int64_t> values);
 
 private:
   llvm::LogicalResult addLaunch(program::LaunchOp op);
-  /// The operands of its kernel; none, if that is of a library.
+  /// Returns the kernel's row operands; empty for a library kernel.
   llvm::FailureOr<llvm::ArrayRef<RowOperand>> rowsOf(program::LaunchOp op);
   llvm::LogicalResult addAbsent(program::LaunchOp op, unsigned position);
   llvm::LogicalResult addOperand(mlir::Value buffer, qlora_access access,
@@ -60,8 +60,8 @@ private:
   mlir::SymbolTable symbols;
   StringTable &strings;
   std::map<std::vector<int64_t>, uint32_t> constantIndex;
-  llvm::StringMap<llvm::SmallVector<RowOperand>> rowOperandsOf; ///< of kernels
-  /// By label, kernel, first constant and rows.
+  llvm::StringMap<llvm::SmallVector<RowOperand>> rowOperandsOf; ///< by kernel
+  /// Keyed by label, kernel, first constant and rows.
   std::map<std::tuple<std::string, uint32_t, uint32_t, uint64_t>, uint32_t>
       launchIndex;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Three levels, each with the features that it adds to the one before.
+// Lists three levels, each with the features that it adds to the one before.
 
 #include "compiler/Codegen/CpuLevel.h"
 
@@ -14,7 +14,7 @@ using namespace qlora;
 
 namespace {
 
-/// A feature as LLVM and as /proc/cpuinfo call it.
+/// A feature's names in LLVM and in /proc/cpuinfo.
 struct Feature {
   const char *ofLlvm, *ofLinux;
 };

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// The x86-64 microarchitecture levels (x86-64 psABI, section 3.1.1): kernels
-// are compiled for one of them, so that train.so runs on any machine of that
-// level and the loader can say what a lesser one lacks.
+// The x86-64 microarchitecture levels (x86-64 psABI, section 3.1.1). Kernels
+// are compiled for one level. train.so runs on any machine of that level, and
+// the loader can name the features that a lower machine lacks.
 
 #ifndef QLORA_COMPILER_CODEGEN_CPULEVEL_H
 #define QLORA_COMPILER_CODEGEN_CPULEVEL_H
@@ -18,7 +18,7 @@ struct CpuLevel {
   std::string features; ///< "avx,avx2,...", as /proc/cpuinfo names them
 };
 
-/// The level called `march`; for "native" the highest that this machine has.
+/// Returns the level `march`; for "native" the highest that this machine has.
 StatusOr<CpuLevel> cpuLevel(const std::string &march);
 
 } // namespace qlora

@@ -11,30 +11,30 @@
 
 using namespace qlora;
 
-/// runtime/Kernels/Rows.h and what it includes, as one text.
+/// Text of runtime/Kernels/Rows.h, with its includes in place.
 extern const char qloraKernelPrelude[];
 
 /// Units compiled at the same time.
 static constexpr size_t kParallel = 2;
-/// A unit is not split below this: starting clang costs as much.
+/// Units are not split below this size: starting clang costs as much.
 static constexpr size_t kMinUnitBytes = 16 << 10;
 
 uint32_t CpuTarget::kind() const { return QLORA_TARGET_CPU; }
 
 std::vector<std::string> CpuTarget::flags() const {
   return {"-x", "c++", "-std=c++20", "-O3", "-march=" + level.march,
-          // Twice as fast as the default of 256 where there are 512 bits.
+          // On machines with 512 bits, twice as fast as the default of 256.
           "-mprefer-vector-width=512",
-          // The text decides every rounding.
+          // The kernel text must decide every rounding.
           "-ffp-contract=off", "-fno-math-errno",
-          // One exported symbol, no imports, nothing of this machine.
+          // One exported symbol, no imports, nothing specific to this machine.
           "-fPIC", "-fvisibility=hidden", "-ffreestanding", "-fno-exceptions",
           "-fno-rtti", "-fno-asynchronous-unwind-tables", "-fno-ident",
           "-fno-stack-protector", "-w", "-c"};
 }
 
-/// The functions as up to kParallel units of about the same length, each with
-/// the prelude.
+/// Groups the functions into up to kParallel units of about equal length, each
+/// with the prelude.
 static std::vector<std::string>
 makeUnits(const std::vector<std::string> &functions) {
   size_t bytes = 0;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// `--target cpu`: kernels as host C++, compiled by clang 22.
+// `--target cpu`: kernels are host C++, compiled by clang 22.
 //
-// clang and not the compiler that built us: the kernels' text relies on its
-// vectorisers, and its version is part of what decides the bytes.
+// clang is used even if another compiler built qloracc: the kernels' text
+// relies on clang's vectorizers, and the output bytes depend on its version.
 
 #ifndef QLORA_COMPILER_CODEGEN_CPUTARGET_H
 #define QLORA_COMPILER_CODEGEN_CPUTARGET_H

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// CUDA C++: a block of threads for a wide row, a warp for a narrow one. The
-// threads stride over the columns, so that neighbours read neighbours, and a
-// thread that stores a column has loaded it: writing over an operand is safe.
+// CUDA C++: a block of threads computes a wide row, a warp a narrow one. The
+// threads stride over the columns, so that neighbours read neighbours. A thread
+// stores only columns that it has loaded: overwriting an operand is safe.
 //
 //   for (int c = threadIdx.x * 8; c < 4096; c += 4096) {
 //     const qlora_lanes<8> x0s = qlora_load_bf16<8>(in0_row, c);  // 16 bytes
@@ -10,10 +10,9 @@
 //   }
 //   const float sum0 = qlora_block_sum(sum0_part);
 //
-// A sum ends with a barrier of the block, and so does the search for the
-// largest. Every loop but the last one ends with one of them, so
-// an array that one loop fills is complete before the next loop reads it,
-// whatever thread takes which column there.
+// A sum or maximum ends with a barrier of the block. Every loop except the last
+// ends with one of them. So an array that one loop fills is complete before the
+// next loop reads it, whichever thread reads a column there.
 
 #include "compiler/Codegen/KernelSpelling.h"
 
@@ -23,17 +22,17 @@
 
 using namespace qlora;
 
-/// A row up to this width is a warp's: 32 columns a thread.
+/// Widest row that a warp computes: 32 columns per thread.
 static constexpr int64_t kWarpColumns = 1024;
 static constexpr int64_t kWarp = 32;
 static constexpr uint32_t kWarpsPerBlock = 8;
-/// Columns that a thread of a block takes at least.
+/// Minimum columns per thread of a block.
 static constexpr int64_t kColumnsPerThread = 8;
 static constexpr int64_t kMinThreads = 128, kMaxThreads = 512;
-/// Threads for which a multiprocessor has registers, at least: half of all.
+/// Resident threads per multiprocessor that registers must allow: half of all.
 static constexpr uint32_t kThreadsThere = 1024;
-/// Shared memory of a block for arrays of a row: the 48 KiB that every card
-/// has without asking, less what sums of a block need.
+/// Shared memory of a block for row arrays, in bytes: the 48 KiB that every GPU
+/// has without opt-in, less what block reductions need.
 static constexpr int64_t kArrayBytes = (48 << 10) - 1024;
 
 static bool isWarps(int64_t columns) { return columns <= kWarpColumns; }
@@ -82,8 +81,8 @@ private:
 KernelGeometry CudaSpelling::geometry(int64_t columns) const {
   if (isWarps(columns))
     return {uint32_t(kWarp) * kWarpsPerBlock, kWarpsPerBlock};
-  // As few turns as kMaxThreads allow, and of those who take as many the
-  // fewest threads: the last turn leaves the fewest of them idle.
+  // Use the fewest iterations that kMaxThreads allow, and for these the fewest
+  // threads: then the fewest threads are idle in the last iteration.
   auto turns = [&](int64_t threads) {
     int64_t step = threads * kColumnsPerThread;
     return (columns + step - 1) / step;
@@ -94,7 +93,7 @@ KernelGeometry CudaSpelling::geometry(int64_t columns) const {
   return {static_cast<uint32_t>(threads), 1};
 }
 
-/// Threads that share a row.
+/// Returns the threads that compute a row together.
 int64_t CudaSpelling::threadsOfRow(int64_t columns) const {
   return isWarps(columns) ? kWarp : geometry(columns).threads;
 }
@@ -133,7 +132,7 @@ Statements CudaSpelling::rowArray(std::string_view name,
                       kWarp)};
 }
 
-/// As many as leave less than half of the threads without a column.
+/// Returns as many lanes as leave less than half of the threads idle.
 int64_t CudaSpelling::lanes(int64_t columns, int64_t rowColumns,
                            int64_t aligned) const {
   int64_t lanes = aligned;
@@ -143,7 +142,7 @@ int64_t CudaSpelling::lanes(int64_t columns, int64_t rowColumns,
   return lanes;
 }
 
-/// What stands in the loop over the columns.
+/// Returns the body of the loop over the columns.
 static Statements loopBody(const ColumnLoop &loop) {
   Statements lines = loop.loads;
   const bool inLanes = loop.lanes > 1;
@@ -179,10 +178,11 @@ Statements CudaSpelling::loop(const ColumnLoop &loop) const {
   if (loop.lanes > 1)
     first += fmt::format(" * {}", loop.lanes);
   const int64_t step = loop.lanes * threadsOfRow(loop.rowColumns);
-  // A turn has loads enough on their way; more take registers from each other.
+  // Do not unroll: an iteration has enough loads in flight, and more would need
+  // more registers.
   if (loop.lanes > 1 && loop.columns > step)
     appendStatement(lines, 0, "QLORA_ROLL");
-  // Where each thread takes one turn, the text says so: nvcc would not know.
+  // Print a single iteration without a loop: nvcc would not find out.
   if (loop.columns == step)
     lines.insert(lines.end(), {"{", fmt::format("  const int c = {};", first)});
   else
@@ -197,7 +197,7 @@ Statements CudaSpelling::loop(const ColumnLoop &loop) const {
                     fmt::format("const float {0} = qlora_{1}_{2}({0}_part);",
                                 name, warps ? "warp" : "block",
                                 isMax ? "max" : "sum"));
-  if (warps && loop.fillsArray) // a warp's sum orders no memory
+  if (warps && loop.fillsArray) // a warp reduction does not order memory
     appendStatement(lines, 0, "__syncwarp();");
   return lines;
 }

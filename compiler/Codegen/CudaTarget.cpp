@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Compiles the units that are not cached, all architectures together.
+// Compiles the units that are not cached, for all architectures in parallel.
 
 #include "compiler/Codegen/CudaTarget.h"
 
@@ -15,8 +15,8 @@
 
 using namespace qlora;
 
-// Written at build time from runtime/Kernels/Cuda/Device, with the headers of
-// ours that they include in place.
+// Generated at build time from runtime/Kernels/Cuda/Device, with the project's
+// headers that they include in place.
 extern const char qloraCudaPrelude[];
 extern const char *const qloraCudaUnits[];
 extern const size_t qloraCudaUnitCount;
@@ -89,12 +89,12 @@ StatusOr<uint32_t> CudaTarget::parseVersion(std::string_view text) {
 // Compiling
 //===----------------------------------------------------------------------===//
 
-/// Processes at the same time: each takes up to half a GiB.
+/// Most processes at the same time: each takes up to half a GiB.
 static constexpr unsigned kMaxParallel = 16;
 
 namespace {
 
-/// One source, which becomes an image for every architecture.
+/// One source, compiled to an image for every architecture.
 struct Unit {
   std::string text;
   std::vector<std::string> flags;
@@ -102,9 +102,10 @@ struct Unit {
 
 } // namespace
 
-/// Generated kernels say every rounding, like those of the CPU: a value that
-/// is computed again in another kernel is the same value. What is written by
-/// hand says it where it matters.
+/// Makes unit 0 from the generated kernels, and one unit per hand-written file.
+/// Generated kernels are compiled without contraction, as on the CPU, so that
+/// recomputing a value in another kernel gives the same bits. Hand-written
+/// kernels fix the rounding in their text where it matters.
 static std::vector<Unit> makeUnits(const std::vector<std::string> &functions) {
   std::vector<Unit> units;
   std::vector<std::string> flags = {"-std=c++20", "-O3"};
@@ -148,7 +149,7 @@ private:
   const ProgressListener &progress;
   std::vector<DeviceImage> images;
   std::vector<Command> commands;
-  /// Of the images that are compiled: file and key.
+  /// File and cache key of each image that is compiled.
   std::vector<std::pair<std::string, std::string>> compiled;
 };
 

@@ -2,11 +2,11 @@
 
 // `--target cuda`: units of CUDA C++, compiled by nvcc for every architecture.
 //
-// Unit 0 has the generated kernels; each hand-written file of
-// runtime/Kernels/Cuda/Device is one more. A unit is compiled once for each
-// architecture, with at most one process per core, and cached by its text, the
-// flags and the compiler's version. Texts include no header of CUDA, so most
-// of a compile is ptxas.
+// Unit 0 has the generated kernels. Each hand-written file of
+// runtime/Kernels/Cuda/Device is one more unit. A unit is compiled once per
+// architecture, with at most one process per core. The cache key is its text,
+// the flags and the compiler's version. The texts include no CUDA header, so
+// ptxas takes most of the compile time.
 
 #ifndef QLORA_COMPILER_CODEGEN_CUDATARGET_H
 #define QLORA_COMPILER_CODEGEN_CUDATARGET_H
@@ -16,19 +16,19 @@
 
 namespace qlora {
 
-/// One kind of card, or PTX for all later ones.
+/// One GPU architecture, or PTX for all later ones.
 struct CudaArch {
   uint32_t number = 0; ///< 10 * major + minor
   qlora_image_kind kind = QLORA_IMAGE_CUBIN;
 
-  /// As nvcc calls it: sm_90, or compute_80 for PTX.
+  /// nvcc's name: sm_90, or compute_80 for PTX.
   std::string name() const;
 };
 
 class CudaTarget : public Target {
 public:
   /// Without `archs` kernels get no image, and no compiler is needed: such a
-  /// program is for a plan.
+  /// program serves only for its plan.
   CudaTarget(std::vector<CudaArch> archs, KernelCache cache,
              std::string compiler, ProgressListener progress = {})
       : archs(std::move(archs)), cache(std::move(cache)),
@@ -42,11 +42,11 @@ public:
           const ScratchFolder &folder) override;
 
   /// Parses architectures of `--cuda-arch`: 90 and sm_90 are a cubin,
-  /// compute_80 is PTX. The result is sorted; a name given twice is there once.
+  /// compute_80 is PTX. Returns them sorted, without duplicates.
   static StatusOr<std::vector<CudaArch>>
   parseArchs(const std::vector<std::string> &names);
-  /// "release 13.0" of `nvcc --version` as 13000. kUnavailable where it does
-  /// not say one.
+  /// Returns "release 13.0" of `nvcc --version` as 13000, or kUnavailable if
+  /// the text names no release.
   static StatusOr<uint32_t> parseVersion(std::string_view text);
 
 private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Walks the program once, and writes a row for each thing in it.
+// Walks the program once, and writes a table row for each op.
 
 #include "compiler/Codegen/EmitModule.h"
 
@@ -30,7 +30,7 @@ public:
   FailureOr<std::string> run();
 
 private:
-  // Tables, in the order in which they are filled.
+  // In the order in which the tables are filled.
   LogicalResult addArenas();
   LogicalResult addParameter(ParameterOp op);
   LogicalResult addKernel(program::KernelOp op);
@@ -83,7 +83,7 @@ LogicalResult ModuleEmitter::addParameter(ParameterOp op) {
     return std::to_string(
         wordOf(static_cast<uint32_t>(low), static_cast<uint32_t>(high)));
   };
-  // Names of parts follow, each behind the zero of the one before.
+  // The names of the parts follow, each after the NUL of the one before.
   std::string name = op.getName().str();
   ArrayAttr parts = op.getPartsAttr();
   if (parts)
@@ -136,7 +136,7 @@ LogicalResult ModuleEmitter::addKernel(program::KernelOp op) {
   return success();
 }
 
-/// The assembler reads the file, whose bytes need not become text first.
+/// Adds an image. The assembler reads its file, so that it need not be text.
 void ModuleEmitter::addImage(const DeviceImage &image) {
   std::string label = fmt::format(".Limage{}", images.size());
   imageBytes += fmt::format(".balign 16\n{0}: .incbin \"{1}\"\n{0}_end: "
@@ -180,12 +180,12 @@ std::string ModuleEmitter::moduleString(StringRef attribute) {
   return string(text ? text.getValue() : "{}");
 }
 
-/// Of a stage's module, in the object that it has in the library.
+/// Label of a stage's module inside the library.
 static std::string stageLabel(int64_t stage) {
   return fmt::format("qlora_stage_{}", stage);
 }
 
-/// struct qlora_module, field by field.
+/// Returns struct qlora_module, field by field.
 std::string ModuleEmitter::moduleRow() {
   const WordTable *tables[] = {
       &arenas,            &parameters,        &kernels,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The tables of train.so (runtime/ABI/module.h) as assembler text, and
-// `qlora_module_query`, its one exported symbol.
+// Writes the tables of train.so (runtime/ABI/module.h) as assembler text, and
+// `qlora_module_query`, its only exported symbol.
 //
 // Tables keep the order of the module's ops. Equal strings, constants and
 // launches are written once.
@@ -16,10 +16,10 @@
 
 namespace qlora {
 
-/// The text for `module`, whose buffers all have an offset and whose library
-/// kernels an implementation. Refers to generated kernels by functionName, and
-/// includes the bytes of the images, a NUL after each (which PTX needs). Emits
-/// an error for what a table cannot say.
+/// Returns the text for `module`. All its buffers must have an offset, and all
+/// library kernels an implementation. Refers to generated kernels by
+/// functionName. Includes the bytes of the images, each followed by a NUL (for
+/// PTX). Emits an error for values that do not fit into a table.
 llvm::FailureOr<std::string> emitModule(mlir::ModuleOp module,
                                         const Target &target,
                                         const CompiledKernels &kernels);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Host C++: plain loops that clang vectorises.
+// Host C++: plain loops that clang vectorizes.
 
 #include "compiler/Codegen/KernelSpelling.h"
 
@@ -14,7 +14,7 @@ using namespace qlora;
 /// printed text, so the result does not depend on the vector width.
 static constexpr int64_t kLanes = 16;
 
-/// Widest row that is kept: 32 KiB of stack per value.
+/// Widest row that is kept in an array: 32 KiB of stack per value.
 static constexpr int64_t kMaxArrayColumns = 8192;
 
 namespace {
@@ -27,7 +27,7 @@ struct HostSpelling : KernelSpelling {
                                        : 0;
   }
   bool hasQuickFunctions() const override { return false; }
-  /// The compiler makes vectors of the loop itself.
+  /// 1: the compiler vectorizes the loop.
   int64_t lanes(int64_t, int64_t, int64_t) const override { return 1; }
   std::string include() const override { return "runtime/Kernels/Rows.h"; }
   std::string tableType() const override { return "static const float"; }
@@ -60,9 +60,8 @@ struct HostSpelling : KernelSpelling {
 
 } // namespace
 
-/// Columns are independent of each other, also where a result is written over
-/// an operand: the pragma says so, in place of `restrict`, which would not be
-/// true there.
+/// Prints a loop over independent columns. A result may overwrite an operand,
+/// so `restrict` would be wrong; the pragma states the independence instead.
 static Statements elementwise(const ColumnLoop &loop) {
   Statements lines;
   appendStatement(lines, 0, "#pragma clang loop vectorize(assume_safety)");
@@ -74,7 +73,7 @@ static Statements elementwise(const ColumnLoop &loop) {
   return lines;
 }
 
-/// The partial results of a reduction, before any column.
+/// Declares and initializes the partial results of a reduction.
 static void appendStart(Statements &lines, const Reduction &reduction) {
   appendStatement(lines, 0, fmt::format("float {}_lanes[{}]{};",
                                         reduction.name, kLanes,
@@ -85,8 +84,8 @@ static void appendStart(Statements &lines, const Reduction &reduction) {
                                 reduction.name));
 }
 
-/// Blocks of kLanes columns, each lane with its own partial result, then what
-/// is left over.
+/// Prints a loop over blocks of kLanes columns, each lane with its own partial
+/// result, then the remaining columns.
 static Statements reduced(const ColumnLoop &loop) {
   Statements lines;
   for (const Reduction &reduction : loop.reductions)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Files by Tools.h, each behind the hash of its content.
+// Reads and writes cache files, each with the hash of its content first.
 
 #include "compiler/Codegen/KernelCache.h"
 
@@ -46,7 +46,7 @@ std::optional<std::string> KernelCache::find(std::string_view key) const {
 void KernelCache::store(std::string_view key, std::string_view object) const {
   if (folder.empty() || llvm::sys::fs::create_directories(folder))
     return;
-  // A cache that cannot be written costs time, nothing else.
+  // Ignore errors: without the cache, compiles are only slower.
   (void)replaceWholeFile(fileOf(key),
                          KernelCache::key(object) + std::string(object),
                          AtomicFile::Flush::kNo);

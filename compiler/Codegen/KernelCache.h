@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 
-// Compiled kernels on disk, by what they were compiled from. A second compile
-// of the same model does not start a compiler.
+// A cache of compiled kernels on disk, keyed by the compiler's input. A second
+// compile of the same model starts no compiler.
 //
-// One file per object, <key>.o: the hash of the object (32 digits), then
-// the object. A file that does not match its hash is ignored and written
-// again. Files are replaced as a whole, so several compiles may share a
-// folder. A folder that cannot be written to only costs time.
+// One file per object, <key>.o: the hash of the object (32 digits), then the
+// object. A file that does not match its hash is ignored and rewritten. Files
+// are replaced atomically, so several compiles may share a folder. If the
+// folder is not writable, compiles are only slower.
 
 #ifndef QLORA_COMPILER_CODEGEN_KERNELCACHE_H
 #define QLORA_COMPILER_CODEGEN_KERNELCACHE_H
@@ -19,13 +19,13 @@ namespace qlora {
 
 class KernelCache {
 public:
-  /// A cache in `folder`; nothing is kept when it is empty.
+  /// Makes a cache in `folder`. If it is empty, nothing is cached.
   explicit KernelCache(std::string folder) : folder(std::move(folder)) {}
 
-  /// $XDG_CACHE_HOME/qlora/kernels, or ~/.cache without that variable; empty
-  /// when neither is known.
+  /// Returns $XDG_CACHE_HOME/qlora/kernels, or ~/.cache/qlora/kernels without
+  /// that variable; empty if neither is known.
   static std::string defaultFolder();
-  /// The key of `text`, in hexadecimal.
+  /// Returns the key of `text`, in hexadecimal.
   static std::string key(std::string_view text);
 
   std::optional<std::string> find(std::string_view key) const;

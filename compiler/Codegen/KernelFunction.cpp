@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Prints one program.kernel: plans its loops, then prints one after the other.
+// Prints one program.kernel: plans its loops, then prints them in order.
 
 #include "compiler/Codegen/KernelFunction.h"
 
@@ -23,7 +23,7 @@ std::string qlora::functionName(KernelOp kernel) {
   return name + "_kernel";
 }
 
-/// What can be refused before anything is printed.
+/// Checks the body for everything that can be refused before printing.
 static LogicalResult checkBody(KernelOp kernel) {
   Block &body = kernel.getBody().front();
   int64_t columns = *kernel.getColumns(), turned = 0;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 
-// Generated kernels as readable C++: the only printer. A kernel is a pure
-// function over a range of rows (runtime/ABI/kernel.h); its body is printed
-// as the column loops of RowPlan.h in the spelling of a KernelSpelling. An
-// example is in compiler/Codegen/README.md.
+// Prints generated kernels as readable C++. A kernel is a pure function over a
+// range of rows (runtime/ABI/kernel.h). Its body is printed as the column loops
+// of RowPlan.h, in the C++ dialect of a KernelSpelling. For an example see
+// compiler/Codegen/README.md.
 //
-// The text decides every number: reductions have a fixed order in it, and it
-// is compiled without contraction and without -ffast-math. The same op gives
-// the same text.
+// The text fixes every rounding: it fixes the order of reductions, and it is
+// compiled without contraction and without -ffast-math. The same op gives the
+// same text.
 
 #ifndef QLORA_COMPILER_CODEGEN_KERNELFUNCTION_H
 #define QLORA_COMPILER_CODEGEN_KERNELFUNCTION_H
@@ -17,12 +17,12 @@
 
 namespace qlora {
 
-/// The C++ function name of a generated kernel: its symbol with "_kernel"
-/// after it; characters that C++ does not have are written as their code.
+/// Returns the C++ function name of a generated kernel: its symbol followed by
+/// "_kernel". Characters that C++ does not allow are replaced by their code.
 std::string functionName(program::KernelOp kernel);
 
-/// One function, without includes. Emits an error, and fails, for a body or
-/// attributes that cannot be printed.
+/// Returns one function, without includes. Emits an error and fails for a body
+/// or attributes that cannot be printed.
 llvm::FailureOr<std::string>
 printKernel(program::KernelOp kernel,
             const KernelSpelling &spelling);

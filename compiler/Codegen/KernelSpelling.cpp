@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What every dialect of C++ spells in the same way.
+// Implements the text that all C++ dialects share.
 
 #include "compiler/Codegen/KernelSpelling.h"
 
@@ -24,7 +24,7 @@ std::string KernelSpelling::pointerType(qlora_dtype dtype,
   return fmt::format("{}{} *", isResult ? "" : "const ", element);
 }
 
-/// The suffix of Rows.h's load and store.
+/// Returns the suffix of Rows.h's load and store functions.
 static const char *suffix(qlora_dtype dtype) {
   switch (dtype) {
   case QLORA_DTYPE_BF16:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Names, pointers, tables and scalars of a printed kernel.
+// Makes the names, pointers, tables and scalars of a printed kernel.
 
 #include "compiler/Codegen/KernelText.h"
 
@@ -17,7 +17,8 @@ using namespace qlora::model;
 // Names
 //===----------------------------------------------------------------------===//
 
-/// "mul" for arith.mulf, "sum" for model.row_sum, "round" for math.roundeven.
+/// Returns a short name: "mul" for arith.mulf, "sum" for model.row_sum, "round"
+/// for math.roundeven.
 static StringRef stemOf(Operation *op) {
   StringRef stem = op->getName().stripDialect();
   if (stem.consume_front("row_"))
@@ -55,7 +56,7 @@ std::string KernelText::resultName(unsigned operand) {
                      operand - kernel.getBody().front().getNumArguments());
 }
 
-/// Declared once; results are numbered from 0 again.
+/// Declares the pointer on first use. Results are numbered from 0 again.
 std::string KernelText::pointer(unsigned operand) {
   const RowOperand &info = operands[operand];
   std::string name = info.isResult ? resultName(operand)
@@ -109,7 +110,7 @@ std::string KernelText::stepField(const char *type, StringRef field) {
 // Scalars
 //===----------------------------------------------------------------------===//
 
-/// True for what has the same value in every row.
+/// True for a value that is the same in every row.
 bool KernelText::isInvariant(Value value) {
   if (auto known = invariant.find(value); known != invariant.end())
     return known->second;
@@ -181,7 +182,7 @@ FailureOr<std::string> KernelText::scalar(Value value) {
 
 static constexpr size_t kWidth = 80;
 
-/// Where to break a line that is too long: after a comma if one is near.
+/// Returns where to break a long line: after a comma if one is near.
 static size_t breakAt(StringRef line, size_t width) {
   size_t comma = line.take_front(width + 1).rfind(StringRef(", "));
   if (comma != StringRef::npos && comma + 1 > width / 2)
@@ -189,7 +190,7 @@ static size_t breakAt(StringRef line, size_t width) {
   return line.rfind(' ', width + 1);
 }
 
-/// Adds a line, broken at spaces where it is too long.
+/// Adds a line, broken at spaces if it is too long.
 static void appendLine(std::string &text, int indent, StringRef line) {
   StringRef rest = line.ltrim(' ');
   indent += line.size() - rest.size();

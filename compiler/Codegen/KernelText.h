@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // The text of a kernel outside its column loops: names, pointers, tables, and
-// the numbers that all columns of a row share. A line appears when something
-// first asks for it, so nothing is declared that is not used.
+// the scalars that all columns of a row use. Each line is added on first use,
+// so unused declarations do not occur.
 
 #ifndef QLORA_COMPILER_CODEGEN_KERNELTEXT_H
 #define QLORA_COMPILER_CODEGEN_KERNELTEXT_H
@@ -29,28 +29,28 @@ public:
     return operands[number];
   }
   int64_t getColumns() const { return columns; }
-  /// Elements at whose multiples every row starts.
+  /// Every row starts at a multiple of this many elements.
   int64_t getAligned() { return kernel.getAligned(); }
 
-  /// What a value is called: its op and a number, the same in every loop.
+  /// Returns the name of a value: its op and a number, the same in every loop.
   std::string nameOf(mlir::Value value);
-  /// "out0" for the first operand that is a result.
+  /// Returns the name of a result operand: "out0" for the first one.
   std::string resultName(unsigned operand);
-  /// A variable that points to the current row of an operand.
+  /// Returns the name of a pointer to the current row of an operand.
   std::string rowPointer(unsigned operand);
-  /// A file-scope array with the numbers of `op`.
+  /// Returns the name of a file-scope array with the values of `op`.
   llvm::FailureOr<std::string> table(model::RowConstantOp op);
-  /// A variable with a field of the step block, declared as `type`.
+  /// Returns the name of a step block field, declared as `type`.
   std::string stepField(const char *type, llvm::StringRef field);
-  /// A number (f32 or i1) as a name or literal; its lines are added where
-  /// they are computed least often.
+  /// Returns a scalar (f32 or i1) as a name or literal. Its declaration is
+  /// placed where it is evaluated least often.
   llvm::FailureOr<std::string> scalar(mlir::Value value);
 
   /// Adds lines to the row loop.
   void add(const Statements &lines) {
     perRow.insert(perRow.end(), lines.begin(), lines.end());
   }
-  /// The whole function, after all of the above.
+  /// Returns the whole function. Call it after all of the above.
   std::string str() const;
 
 private:
@@ -67,7 +67,7 @@ private:
   int64_t columns;
 
   Statements tables, hoisted, perRow;
-  std::map<unsigned, std::string> pointers; ///< in the order of operands
+  std::map<unsigned, std::string> pointers; ///< by operand index
   llvm::DenseMap<unsigned, std::string> rowPointers;
   llvm::DenseMap<mlir::Value, std::string> names, tableNames, scalars;
   llvm::DenseMap<mlir::Value, bool> invariant;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The commands that assemble and link.
+// Runs the commands that assemble and link.
 
 #include "compiler/Codegen/Linker.h"
 

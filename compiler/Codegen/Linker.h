@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Objects and assembler text to a shared library, with clang and lld.
+// Links objects and assembler text to a shared library, with clang and lld.
 
 #ifndef QLORA_COMPILER_CODEGEN_LINKER_H
 #define QLORA_COMPILER_CODEGEN_LINKER_H
@@ -13,8 +13,8 @@ namespace qlora {
 Status assemble(const std::string &clang, const std::string &text,
                 const std::string &object, const ScratchFolder &folder);
 
-/// The bytes of a library with these objects and nothing else: it imports
-/// nothing, and the same objects give the same bytes. Sealed (ContentHash.h).
+/// Returns the bytes of a library of these objects, sealed (ContentHash.h). It
+/// imports nothing, and the same objects give the same bytes.
 StatusOr<std::string> linkLibrary(const std::vector<std::string> &objects,
                                   const ScratchFolder &folder);
 

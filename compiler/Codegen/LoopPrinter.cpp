@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Expressions of one column loop.
+// Prints the expressions of one column loop.
 
 #include "compiler/Codegen/LoopPrinter.h"
 
@@ -15,7 +15,7 @@ using namespace mlir;
 using namespace qlora;
 using namespace qlora::model;
 
-/// The text of an expression that stands alone.
+/// Returns an operand's text without its outer parentheses.
 static std::string withoutParentheses(const std::string &operand) {
   return operand.front() == '(' ? operand.substr(1, operand.size() - 2)
                                 : operand;
@@ -37,8 +37,8 @@ bool LoopPrinter::turnsPart() const {
   return turned && turned < text.getColumns();
 }
 
-/// Where only the first R columns turn, c and c + R/2 for c < R/2; the others
-/// follow in two runs of equal length.
+/// If only the first R columns rotate, the pairs are c and c + R/2 for c < R/2.
+/// The remaining columns form two ranges of equal length, which are paired.
 std::string LoopPrinter::firstColumn(Half half) const {
   int64_t middle = text.getColumns() / 2;
   if (turnsPart()) {
@@ -54,9 +54,9 @@ std::string LoopPrinter::column(Half half) const {
   return firstColumn(half) + (loop.lanes > 1 ? " + lane" : "");
 }
 
-/// An array of the row is one column a thread: the lanes of neighbours would
-/// meet in the same banks of memory. Nor are columns that do not follow each
-/// other lanes.
+/// Uses lanes only if no array of a row is kept and all columns rotate. With
+/// arrays, the lanes of neighbouring threads would meet in the same memory
+/// banks. If only some columns rotate, a thread's columns are not consecutive.
 void LoopPrinter::chooseLanes() {
   loop.rowColumns = text.getColumns();
   loop.columns = loop.rowColumns / static_cast<int64_t>(halves().size());
@@ -90,8 +90,8 @@ void LoopPrinter::countUses(Value value, Half half) {
 
 static constexpr const char *kSuffix[] = {"", "_low", "_high"};
 
-/// A random number, or of lanes, which are all drawn ahead of the body, the
-/// word that it is made of.
+/// Returns a random number. With lanes, all are drawn before the body, and the
+/// result is the random word that the number is made from.
 std::string LoopPrinter::draw(RowRandomOp op, Half half) {
   std::string seed = text.stepField("uint64_t", "seed");
   std::string microBatch = text.stepField("uint64_t", "micro_batch");
@@ -99,7 +99,7 @@ std::string LoopPrinter::draw(RowRandomOp op, Half half) {
   if (op.getShared())
     first = fmt::format("{} * {} + {}", text.stepField("uint32_t", "shard"),
                         op.getResult().getType().getDimSize(0), first);
-  // Of a run this rank's row of all runs, and of that the row of whole lines.
+  // First this rank's row within all runs, then the row of the full sequences.
   std::string row = "uint32_t(row)";
   if (op.getRuns() > 1)
     row = fmt::format("qlora_whole_row({}, {}u, {}u, {}u)", row,
@@ -121,8 +121,8 @@ std::string LoopPrinter::draw(RowRandomOp op, Half half) {
   return name + ".word[lane]";
 }
 
-/// Of lanes, `random >= p` as a comparison of words, to the bit: the number is
-/// a word's upper 24 bits times 2^-24.
+/// With lanes, returns `random >= p` as a comparison of words. It is exact: the
+/// random number is the upper 24 bits of a word, times 2^-24.
 std::optional<Expression> LoopPrinter::keepExpression(Operation *op,
                                                       Half half) {
   auto compare = dyn_cast<arith::CmpFOp>(op);
@@ -195,7 +195,7 @@ bool LoopPrinter::isInLanes(unsigned operand) const {
          KernelSpelling::hasLanes(text.getOperand(operand).dtype);
 }
 
-/// Of lanes, one: all of them are loaded ahead of the body.
+/// Returns one element. With lanes, all of them are loaded before the body.
 Expression LoopPrinter::loadOperand(unsigned argument, Half half) {
   const KernelSpelling &spelling = text.getSpelling();
   qlora_dtype dtype = text.getOperand(argument).dtype;
@@ -240,8 +240,8 @@ FailureOr<Expression> LoopPrinter::expression(Value value, Half half) {
   return loadOperand(cast<BlockArgument>(value).getArgNumber(), half);
 }
 
-/// Loads are named, as a load inside a conditional would be a branch; those of
-/// lanes have a name.
+/// Names loads, because a load inside a conditional would become a branch. Lane
+/// loads have a name already.
 bool LoopPrinter::needsName(Value value, Half half,
                             const Expression &expression) const {
   Operation *op = value.getDefiningOp();
@@ -254,7 +254,7 @@ bool LoopPrinter::needsName(Value value, Half half,
   return uses.lookup({value, half}) > 1 || expression.text.size() > kMaxInline;
 }
 
-/// The name of a variable with this value; an equal one is used again.
+/// Returns the name of a variable with this value. Equal values share one.
 std::string LoopPrinter::bind(Value value, Half half,
                               const std::string &equal) {
   std::string &name = bound[equal];
@@ -269,7 +269,7 @@ std::string LoopPrinter::bind(Value value, Half half,
   return name;
 }
 
-/// `value` in column `half` as text that can stand inside an expression.
+/// Returns `value` in column `half` as text for use inside an expression.
 FailureOr<std::string> LoopPrinter::row(Value value, Half half) {
   if (!isRow(value))
     return text.scalar(value);
@@ -289,7 +289,7 @@ FailureOr<std::string> LoopPrinter::row(Value value, Half half) {
   return known[key] = name;
 }
 
-/// `value` as text that stands alone: without a name, if this is its only use.
+/// Returns `value` as a whole expression, without a name if used only here.
 FailureOr<std::string> LoopPrinter::lastUse(Value value, Half half) {
   Operation *op = value.getDefiningOp();
   bool isOnlyUse = op && isRow(value) && uses.lookup({value, half}) == 1 &&

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// One column loop of a printed kernel: the expressions of the values that it
-// sums or stores. A value that is used once stands inside the expression that
-// uses it; one that is used more often, or is long, gets a name.
+// Prints one column loop of a kernel: the expressions of the values that it
+// reduces or stores. A value that is used once is printed inside the expression
+// that uses it. One that is used more often, or is long, gets a name.
 
 #ifndef QLORA_COMPILER_CODEGEN_LOOPPRINTER_H
 #define QLORA_COMPILER_CODEGEN_LOOPPRINTER_H
@@ -17,23 +17,23 @@ public:
   LoopPrinter(KernelText &text, const RowPlan &plan, unsigned number)
       : text(text), plan(plan), number(number) {}
 
-  /// A loop that makes numbers (`reductions` of the plan are not empty).
+  /// Prints a loop with reductions (`reductions` of the plan is not empty).
   llvm::LogicalResult printReductions();
-  /// The loop that stores, and after it the results that are one number a row;
-  /// operand `firstResult + i` is results[i].
+  /// Prints the loop that stores results, and then the results that are one
+  /// number per row. Operand `firstResult + i` is results[i].
   llvm::LogicalResult printStores(mlir::OperandRange results,
                                   unsigned firstResult);
 
 private:
-  /// Which column a text is about: `c`, or in a loop with rotations the one of
-  /// the first or of the second half of what turns.
+  /// Column that an expression is for: `c`, or in a loop with rotations one in
+  /// the first or in the second half of the rotated columns.
   enum Half : unsigned { kWhole, kLow, kHigh };
   using Key = std::pair<mlir::Value, unsigned>;
 
   llvm::ArrayRef<Half> halves() const;
-  /// Whether rotations leave columns out.
+  /// True if rotations cover only some of the columns.
   bool turnsPart() const;
-  /// Of the lane, or where the lanes start.
+  /// Column of the current lane, and of the first lane.
   std::string column(Half half) const;
   std::string firstColumn(Half half) const;
   bool isKeptEarlier(mlir::Value value) const;
@@ -60,10 +60,10 @@ private:
   unsigned number;
 
   ColumnLoop loop;
-  llvm::SmallVector<std::string> laneResults; ///< filled by the body
+  llvm::SmallVector<std::string> laneResults; ///< filled by storeResult
   llvm::DenseMap<Key, unsigned> uses;
   llvm::DenseMap<Key, std::string> known;
-  llvm::StringMap<std::string> bound; ///< names by what they are equal to
+  llvm::StringMap<std::string> bound; ///< names by expression
 };
 
 } // namespace qlora

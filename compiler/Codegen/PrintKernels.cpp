@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// print-kernels: shows what KernelFunction.h makes of each generated kernel.
+// print-kernels: prints each generated kernel with KernelFunction.h.
 
 #include "compiler/Codegen/Codegen.h"
 #include "compiler/Passes.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// One row per arithmetic op.
+// Has one case per arithmetic op.
 
 #include "compiler/Codegen/RowExpressions.h"
 
@@ -50,7 +50,7 @@ bool qlora::repeatsOperands(Operation *op) {
   return isa<arith::MaximumFOp, arith::MinimumFOp>(op);
 }
 
-/// True for a name, a call, an element or something in parentheses.
+/// True for a name, a call, an element or a parenthesized expression.
 static bool isOperand(StringRef text) {
   int depth = 0;
   return llvm::all_of(text, [&](char c) {
@@ -59,7 +59,7 @@ static bool isOperand(StringRef text) {
   });
 }
 
-/// `b` of an operand `(-b)`.
+/// Returns `b` for an operand `(-b)`.
 static std::optional<std::string> negated(StringRef operand) {
   if (operand.consume_front("(-") && operand.consume_back(")") &&
       isOperand(operand))
@@ -73,7 +73,7 @@ static Expression negation(StringRef operand) {
   return {"-" + operand.str()};
 }
 
-/// a + (-b) is a - b, to the bit.
+/// Prints a + (-b) as a - b, which has the same bits.
 static Expression sum(StringRef a, StringRef b) {
   if (std::optional<std::string> inner = negated(b))
     return {fmt::format("{} - {}", a.str(), *inner)};
@@ -88,7 +88,7 @@ qlora::elementwiseExpression(Operation *op, ArrayRef<std::string> x) {
   auto call = [&](const char *function) {
     return Expression{fmt::format("{}({})", function, x[0]), true};
   };
-  // NaN where an operand is one, as arith has it: x != x is true for NaN.
+  // NaN if an operand is NaN, as in arith: x != x is true for NaN.
   auto extremum = [&](const char *symbol) {
     return Expression{fmt::format("{0} {2} {1} || {0} != {0} ? {0} : {1}",
                                   x[0], x[1], symbol)};

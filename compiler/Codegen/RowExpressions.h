@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The C++ text of one arithmetic op of a row region. The text is the same in
-// both dialects of C++: it calls only what runtime/Kernels/Rows.h defines.
+// The C++ text of one arithmetic op of a row region. Host C++ and CUDA C++ use
+// the same text: it calls only functions of runtime/Kernels/Rows.h.
 
 #ifndef QLORA_COMPILER_CODEGEN_ROWEXPRESSIONS_H
 #define QLORA_COMPILER_CODEGEN_ROWEXPRESSIONS_H
@@ -12,7 +12,7 @@
 
 namespace qlora {
 
-/// A C++ expression. One that is not atomic needs parentheses inside another.
+/// A C++ expression. If it is not atomic, it needs parentheses as an operand.
 struct Expression {
   std::string text;
   bool isAtomic = false;
@@ -20,17 +20,17 @@ struct Expression {
   std::string asOperand() const { return isAtomic ? text : "(" + text + ")"; }
 };
 
-/// A float literal that reads back as exactly `value`.
+/// Returns a float literal that reads back as exactly `value`.
 std::string floatLiteral(float value);
 
-/// The expression of an elementwise op on `operands`, each given as text that
-/// can stand inside an expression. Emits an error naming an op without one.
+/// Returns the expression of an elementwise op. `operands` are texts for use
+/// inside an expression. Emits an error for an op without an expression.
 llvm::FailureOr<Expression>
 elementwiseExpression(mlir::Operation *op,
                       llvm::ArrayRef<std::string> operands);
 
-/// True where an operand's text occurs more than once in the expression, so
-/// that it should be a name.
+/// True if an operand's text occurs more than once in the expression. The
+/// operand should then have a name.
 bool repeatsOperands(mlir::Operation *op);
 
 } // namespace qlora

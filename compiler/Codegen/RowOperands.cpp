@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Checks a generated kernel's attributes and spells its addresses.
+// Checks a generated kernel's attributes and prints its addresses.
 
 #include "compiler/Codegen/RowOperands.h"
 
@@ -41,7 +41,7 @@ uint64_t RowOperand::skippedBytes(uint64_t bytes) const {
   if (kind != MapKind::Full)
     return 0;
   uint64_t size = dtypeBits(dtype) / 8;
-  // A range ends with its last row, not with what follows that.
+  // A range ends with its last row, without the gap after that.
   return bytes / (stride * size) * (stride - width) * size;
 }
 

@@ -34,7 +34,7 @@ private:
 
 } // namespace
 
-/// Worth an array: costs more than a store and a load.
+/// True if the op costs more than a store and a load of an array.
 bool RowPlanner::isExpensive(Operation *op) const {
   if (isa<math::RsqrtOp, RowRandomOp, RowSigmoidOp>(op))
     return !areQuick;
@@ -42,7 +42,7 @@ bool RowPlanner::isExpensive(Operation *op) const {
              math::SinOp, math::CosOp, arith::DivFOp>(op);
 }
 
-/// The number of reductions that follow each other up to `value`.
+/// Returns the length of the longest chain of reductions up to `value`.
 unsigned RowPlanner::levelOf(Value value) {
   if (auto known = levels.find(value); known != levels.end())
     return known->second;
@@ -70,7 +70,7 @@ void RowPlanner::collectReductions(Value value, DenseSet<Value> &seen) {
   }
 }
 
-/// True where an earlier loop has evaluated `value` too, and keeps it.
+/// True if an earlier loop has evaluated `value` too. Keeps it in an array.
 bool RowPlanner::keep(Value value, unsigned loop) {
   unsigned first = firstLoop.try_emplace(value, loop).first->second;
   if (first == loop)
@@ -82,8 +82,8 @@ bool RowPlanner::keep(Value value, unsigned loop) {
   return plan.kept.insert({value, first}), true;
 }
 
-/// Walks what loop number `loop` computes for `value`, up to arrays that an
-/// earlier loop has filled.
+/// Walks the ops that loop number `loop` computes for `value`, down to arrays
+/// that an earlier loop has filled.
 void RowPlanner::evaluate(Value value, unsigned loop, DenseSet<Value> &seen) {
   Operation *op = value.getDefiningOp();
   if (!op || !isRow(value) || !seen.insert(value).second)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What code generation asks of a target. Everything else is shared.
+// The interface of a target in code generation. Everything else is shared.
 
 #ifndef QLORA_COMPILER_CODEGEN_TARGET_H
 #define QLORA_COMPILER_CODEGEN_TARGET_H
@@ -15,7 +15,7 @@
 
 namespace qlora {
 
-/// A row of qlora_image whose bytes are a file.
+/// A row of qlora_image whose bytes are in a file.
 struct DeviceImage {
   std::string file;
   uint32_t unit = 0;
@@ -25,8 +25,8 @@ struct DeviceImage {
 
 /// Files of compiled kernels.
 struct CompiledKernels {
-  std::vector<std::string> objects; ///< to be linked into train.so
-  std::vector<DeviceImage> images;  ///< to be data of train.so
+  std::vector<std::string> objects; ///< linked into train.so
+  std::vector<DeviceImage> images;  ///< embedded in train.so as data
   uint32_t cudaVersion = 0;         ///< qlora_module::cuda_version
 };
 
@@ -35,7 +35,7 @@ public:
   virtual ~Target() = default;
   /// enum qlora_target.
   virtual uint32_t kind() const = 0;
-  /// What the loader has to find in /proc/cpuinfo, comma-separated.
+  /// CPU features that the loader requires in /proc/cpuinfo, comma-separated.
   virtual std::string cpuFeatures() const = 0;
   virtual const KernelSpelling &spelling() const = 0;
   /// Compiles printed functions to files in `folder`. The same functions give

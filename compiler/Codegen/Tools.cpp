@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Programs and files, on top of LLVM's portable layer.
+// Runs programs and handles files, on top of LLVM's portable layer.
 
 #include "compiler/Codegen/Tools.h"
 
@@ -79,11 +79,11 @@ Status qlora::replaceFile(const std::string &path, std::string_view bytes) {
   bool exists = !llvm::sys::fs::status(path, status);
   if (exists && !llvm::sys::fs::is_regular_file(status))
     return writeFile(path, bytes);
-  // Through a link, so that the link stays.
+  // Follow symbolic links, so that they stay.
   llvm::SmallString<128> target(path);
   if (exists)
     llvm::sys::fs::real_path(path, target);
-  // A folder that is not there is a mistake in the name.
+  // Do not create a missing folder: the name is probably mistyped.
   QLORA_ASSIGN_OR_RETURN(AtomicFile file,
                          AtomicFile::create(target.str().str()));
   QLORA_RETURN_IF_ERROR(file.write(bytes));
@@ -106,7 +106,7 @@ StatusOr<std::string> qlora::findTool(const std::vector<std::string> &names,
 
 namespace {
 
-/// A command that runs, with its output in files.
+/// A running command, with its output in files.
 struct Running {
   const Command *command;
   llvm::sys::ProcessInfo process;
@@ -120,7 +120,7 @@ static Status commandError(const Command &command, int code,
                            const std::string &outputPath) {
   StatusOr<std::string> output = readFile(outputPath);
   StringRef text = output.isOk() ? StringRef(*output) : StringRef();
-  // The first lines say what is wrong; the rest follows from it.
+  // Keep the first lines only: they name the cause.
   size_t end = text.find('\n', std::min<size_t>(text.size(), 400));
   return Status::error(
       StatusCode::kInternal, "{} failed ({}): {}", command.front(),

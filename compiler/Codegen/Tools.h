@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The programs that code generation runs: where they are, and running them in
-// a folder of their own.
+// Finds and runs the programs that code generation needs, in a temporary
+// folder.
 
 #ifndef QLORA_COMPILER_CODEGEN_TOOLS_H
 #define QLORA_COMPILER_CODEGEN_TOOLS_H
@@ -14,7 +14,7 @@
 
 namespace qlora {
 
-/// A new empty folder under $TMPDIR, gone with its files when this is.
+/// A new empty folder under $TMPDIR. The destructor removes it with its files.
 class ScratchFolder {
 public:
   static StatusOr<ScratchFolder> create();
@@ -33,20 +33,20 @@ private:
   std::string path;
 };
 
-/// A program with its arguments, the name of the program first.
+/// A program's name, then its arguments.
 using Command = std::vector<std::string>;
 
-/// The first of `names` on $PATH or in Debian's folder of LLVM 22.
-/// kUnavailable, naming the Debian package, when there is none.
+/// Returns the first of `names` on $PATH or in Debian's LLVM 22 folder.
+/// kUnavailable, naming the Debian package, if there is none.
 StatusOr<std::string> findTool(const std::vector<std::string> &names,
                                std::string_view package);
 
-/// What the command wrote to stdout. An error has what it wrote to stderr.
+/// Returns the command's stdout. The error of a failed command has its stderr.
 StatusOr<std::string> readCommand(const Command &command);
 
-/// Runs the commands, at most `parallel` at a time, and waits for all. The
-/// error is that of the first command, in order, that failed. `progress` hears
-/// how many of them have ended, one call at a time, from any thread.
+/// Runs the commands, at most `parallel` at a time, and waits for all. Returns
+/// the error of the first command, in order, that failed. Calls `progress` with
+/// the number of ended commands, one call at a time, from any thread.
 Status runCommands(const std::vector<Command> &commands, unsigned parallel,
                    const ProgressListener &progress = {});
 
@@ -54,8 +54,8 @@ Status runCommands(const std::vector<Command> &commands, unsigned parallel,
 Status writeFile(const std::string &path, std::string_view bytes);
 StatusOr<std::string> readFile(const std::string &path);
 
-/// Makes `path` hold `bytes`, or leaves it as it was (AtomicFile.h). What is not a regular file (a pipe, /dev/null) is
-/// written to directly.
+/// Replaces the contents of `path` atomically (AtomicFile.h). Anything but a
+/// regular file (a pipe, /dev/null) is written directly.
 Status replaceFile(const std::string &path, std::string_view bytes);
 
 } // namespace qlora

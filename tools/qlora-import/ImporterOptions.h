@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The options of qlora-import: qlora takes them too and passes them on.
+// Options of qlora-import. `qlora` accepts them too and passes them on.
 
 #ifndef QLORA_TOOLS_QLORAIMPORT_IMPORTEROPTIONS_H
 #define QLORA_TOOLS_QLORAIMPORT_IMPORTEROPTIONS_H

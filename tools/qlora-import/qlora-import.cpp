@@ -44,7 +44,7 @@ static int fail(const std::string &message) {
   return 1;
 }
 
-/// Locations are printed: they are how qloracc's messages name modules.
+/// Prints with locations, from which qloracc's messages name modules.
 static std::string printModule(mlir::ModuleOp module) {
   mlir::OpPrintingFlags flags;
   flags.enableDebugInfo(/*enable=*/true, /*prettyForm=*/false);
@@ -56,7 +56,7 @@ static std::string printModule(mlir::ModuleOp module) {
   return text;
 }
 
-/// A stream that ends with an unread error ends the program.
+/// Clears the error, because a stream with an unread error ends the program.
 static llvm::Error writeText(llvm::raw_fd_ostream &os,
                              const std::string &text) {
   os << text;
@@ -66,7 +66,7 @@ static llvm::Error writeText(llvm::raw_fd_ostream &os,
   return llvm::errorCodeToError(error);
 }
 
-/// A pipe or a device is written to.
+/// Writes to a pipe or a device.
 static llvm::Error writeInPlace(const std::string &path,
                                 const std::string &text) {
   std::error_code error;
@@ -74,7 +74,7 @@ static llvm::Error writeInPlace(const std::string &path,
   return error ? llvm::errorCodeToError(error) : writeText(os, text);
 }
 
-/// A file appears whole or not at all.
+/// Writes a complete file or none.
 static llvm::Error writeWhole(const std::string &path,
                               const std::string &text) {
   return llvm::writeToOutput(path, [&](llvm::raw_ostream &os) {
@@ -101,7 +101,8 @@ static std::string typeName(mlir::Type type) {
   return type.isBF16() ? "bfloat16" : type.isF16() ? "float16" : "float32";
 }
 
-/// Qwen3ForCausalLM, 28 layers, 596.0 M parameters (bfloat16, 1.1 GiB)
+/// Returns "Qwen3ForCausalLM, 28 layers, 596.0 M parameters (bfloat16, 1.1
+/// GiB)".
 static std::string summaryOf(const ModelConfig &config, const ModelFiles &files,
                              mlir::ModuleOp module) {
   uint64_t count = 0, bytes = 0;
@@ -120,7 +121,7 @@ static std::string summaryOf(const ModelConfig &config, const ModelFiles &files,
                      formatParameters(count), names, formatBytes(bytes));
 }
 
-/// The keys of config.json that are given as flags.
+/// Returns the keys of config.json that flags override.
 static nlohmann::json givenKeys(const Options &options) {
   nlohmann::json given = nlohmann::json::object();
   for (const OptionRow &row : kImporterOptions)
@@ -130,7 +131,7 @@ static nlohmann::json givenKeys(const Options &options) {
   return given;
 }
 
-/// `folder` is absolute.
+/// Imports `folder`, an absolute path.
 static Status import(const std::string &folder, const std::string &output,
                      const nlohmann::json &given) {
   QLORA_ASSIGN_OR_RETURN(ModelConfig config, readHfConfig(folder, given));

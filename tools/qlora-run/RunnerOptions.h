@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The options of qlora-run that are no options of a fine-tuning run: qlora
-// takes them too and passes them on.
+// Options of qlora-run that are not training options. `qlora` accepts them too
+// and passes them on.
 
 #ifndef QLORA_TOOLS_QLORARUN_RUNNEROPTIONS_H
 #define QLORA_TOOLS_QLORARUN_RUNNEROPTIONS_H
@@ -12,7 +12,7 @@
 
 namespace qlora {
 
-/// Of the options below: those that come first in --help-all.
+/// Number of options below that come first in --help-all.
 inline constexpr size_t kRunnerOptionsFirst = 8;
 
 inline constexpr OptionRow kRunnerOptions[] = {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// qlora-run: train.so -> a PEFT adapter. Arguments in, exit code out; what
-// happens in between is runtime/Session.
+// qlora-run: train.so -> a PEFT adapter. Parses the arguments; runtime/Session
+// does the rest.
 
 #include <dlfcn.h>
 #include <sys/auxv.h>
@@ -88,7 +88,7 @@ static int report(const std::string &folder) {
   return 0;
 }
 
-/// This program as so many ranks.
+/// Starts this program as `ranks` processes.
 static int startRanks(int ranks, char **argv, int argc) {
   LaunchResult result = launchRanks(
       {"/proc/self/exe", std::vector<std::string>(argv, argv + argc), ranks});
@@ -97,7 +97,7 @@ static int startRanks(int ranks, char **argv, int argc) {
   return result.exitCode;
 }
 
-/// Starts the ranks, after a look at what each of them would refuse.
+/// Starts the ranks, after checks that would fail in each of them.
 static int launch(const SessionRequest &request, int ranks, char **argv,
                   int argc) {
   auto loaded = loadRequest(request);
@@ -118,7 +118,7 @@ static int launch(const SessionRequest &request, int ranks, char **argv,
   return startRanks(ranks, argv, argc);
 }
 
-/// What `work` does as a rank of a launcher, ours or another, or alone; its
+/// Runs `work` as a rank of a launcher (ours or another), or alone. Returns its
 /// exit code.
 template <typename Work>
 static int asRank(RankEnvironment env, Work &&work) {
@@ -154,7 +154,7 @@ static int sweep(SweepRequest request, const RankEnvironment &env) {
   return code.isOk() ? *code : fail(code.status());
 }
 
-/// Whether libgomp, and no other runtime, is the one that is loaded.
+/// Returns whether libgomp is loaded as OpenMP runtime.
 static bool usesLibgomp() {
   void *library = dlopen("libgomp.so.1", RTLD_LAZY | RTLD_NOLOAD);
   if (library)
@@ -162,32 +162,32 @@ static bool usesLibgomp() {
   return library != nullptr;
 }
 
-/// Whether /proc/self/exe is this program. It is the loader where that was
-/// called with the program's name: then the kernel has loaded no other one.
+/// Returns whether /proc/self/exe is this program. It is the loader if that was
+/// started with the program's name; then no interpreter is loaded.
 static bool isOwnExecutable() { return getauxval(AT_BASE) != 0; }
 
-/// Bounds how long OpenMP's threads wait busily at the end of a loop before they
-/// sleep, in this process and those that it starts, unless the user has said it
-/// (OMP_WAIT_POLICY, GOMP_SPINCOUNT). libgomp's own 300,000 rounds are 3 to
-/// 15 ms: on CPUs that other processes use too, a thread then burns the time
-/// slice of the one that it waits for, and a step takes ten to forty times as
-/// long. A thousand rounds are 25 to 50 us, about what it takes to wake a thread
-/// that sleeps: nothing is lost where a run has its CPUs to itself.
+/// Limits how long OpenMP threads spin at the end of a loop before they sleep,
+/// in this process and its children, unless the user has set it
+/// (OMP_WAIT_POLICY, GOMP_SPINCOUNT). libgomp's default of 300,000 rounds is 3
+/// to 15 ms: on CPUs that other processes use too, a spinning thread uses up
+/// the time slice of the thread that it waits for, and a step takes ten to
+/// forty times as long. 1,000 rounds are 25 to 50 us, about the time to wake a
+/// thread, so a run with its own CPUs loses nothing.
 ///
-/// libgomp reads the variable when it is loaded, before any code of ours, so
-/// that the program starts again, as the same process: call it before anything
-/// is opened.
+/// libgomp reads the variable when it is loaded, before any code of ours. So
+/// the program executes itself again, in the same process: call this before
+/// anything is opened.
 static void boundBusyWaiting(char **argv) {
   if (std::getenv("OMP_WAIT_POLICY") || std::getenv("GOMP_SPINCOUNT"))
     return;
   setenv("GOMP_SPINCOUNT", "1000", /*overwrite=*/1);
   if (!usesLibgomp() || !isOwnExecutable())
-    return; // its ranks have it
-  // By its path, so that the process keeps its name.
+    return; // its ranks inherit it
+  // Use the path, so that the process keeps its name.
   char program[PATH_MAX] = {};
   if (readlink("/proc/self/exe", program, sizeof program - 1) > 0)
     execv(program, argv);
-  // Where that fails the run is right all the same.
+  // If that fails, the run is still correct.
 }
 
 static Status checkSingle(const Options &tool, const std::string &whoSays,
@@ -199,7 +199,7 @@ static Status checkSingle(const Options &tool, const std::string &whoSays,
                          whoSays, ranks);
 }
 
-/// GPUs are shared by a run of several ranks, and by nothing else.
+/// Refuses --ranks-per-gpu except for a training run.
 static Status checkRun(const Options &tool, const char *other) {
   const int64_t ranksPerGpu = tool.integer("ranks_per_gpu");
   if (ranksPerGpu == 1)
@@ -221,7 +221,7 @@ static Status checkRanks(const Options &tool, const RankEnvironment &env) {
                          gpus, env.launcher, env.localWorldSize);
 }
 
-/// What --calibrate writes: a profile, and not over a program that is named.
+/// Returns the profile that --calibrate writes; refuses to overwrite a program.
 static StatusOr<std::string>
 calibrationFile(const std::vector<std::string> &named) {
   if (named.empty())
@@ -372,7 +372,7 @@ static int runTool(int argc, char **argv) {
                           static_cast<int>(tool.integer("ranks_per_gpu"))};
   request.isGemmTableGiven =
       tool.source("gemm_table") != Options::Source::kDefault;
-  if (tool.boolean("force_single_gpu")) // whatever a configuration says
+  if (tool.boolean("force_single_gpu")) // overrides a configuration
     request.settings.push_back({findOption(optionTable(), "parallel"), "none",
                                 "--force-single-gpu"});
   return dispatch(std::move(request), line->rest, tool, argv, argc);

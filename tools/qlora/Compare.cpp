@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Folders to a table and a page; before that, with --sweep, a training each.
+// Writes the table and the page; with --sweep it trains each combination first.
 
 #include "tools/qlora/Compare.h"
 
@@ -50,7 +50,7 @@ const Tool &compareTool() {
 }
 
 namespace {
-/// What a sweep is asked for; the other words are for qlora train.
+/// Options of a sweep; `words` are for qlora train.
 struct Sweep {
   std::vector<SweepAxis> axes;
   std::vector<std::string> words;
@@ -58,8 +58,8 @@ struct Sweep {
 };
 } // namespace
 
-/// Takes the three options that are not for qlora train, whose own it does not
-/// look at.
+/// Takes --sweep, --output and --output-dir from the words. Keeps all other
+/// words, unread, for qlora train.
 static StatusOr<Sweep> parseSweep(std::span<const std::string> words) {
   Sweep sweep;
   std::string axis;
@@ -88,7 +88,7 @@ static StatusOr<Sweep> parseSweep(std::span<const std::string> words) {
   return sweep;
 }
 
-/// Trains, and returns the folders.
+/// Trains each combination, and returns the output folders.
 static StatusOr<std::vector<std::string>> trainAll(const Sweep &sweep) {
   std::vector<std::string> folders;
   for (const SweepPoint &point : sweepPoints(sweep.axes)) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// `qlora compare`: runs side by side, from their folders, or trained for it.
+// `qlora compare`: compares finished runs by their folders, or trains them
+// first.
 
 #ifndef QLORA_TOOLS_QLORA_COMPARE_H
 #define QLORA_TOOLS_QLORA_COMPARE_H
@@ -15,7 +16,8 @@ namespace qlora {
 
 const Tool &compareTool();
 
-/// `words` follow the command's name. Returns what to print.
+/// Compares the runs that `words` name (the words after the command's name).
+/// Returns the text to print.
 StatusOr<std::string> compare(std::span<const std::string> words);
 
 } // namespace qlora

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The script of bash; zsh runs it by its own emulation.
+// The script is written for bash; zsh runs it with its own bash emulation.
 
 #include "tools/qlora/Completion.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// `qlora completion`: a script that completes commands, options and the values
-// of those that have a choice, made from the option tables.
+// `qlora completion`: a shell script, made from the option tables, that
+// completes commands, options and the values of choice options.
 
 #ifndef QLORA_TOOLS_QLORA_COMPLETION_H
 #define QLORA_TOOLS_QLORA_COMPLETION_H
@@ -13,7 +13,7 @@
 
 namespace qlora {
 
-/// `shell` is bash or zsh.
+/// Returns the script for `shell`, which is bash or zsh.
 StatusOr<std::string> completionScript(std::string_view shell);
 
 } // namespace qlora

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Layers of options, then flags by their scopes.
+// Merges the option layers, then assigns flags to tools by option scope.
 
 #include "tools/qlora/Configuration.h"
 
@@ -49,8 +49,8 @@ std::span<const OptionRow> compilerRows() {
   return rows;
 }
 
-/// Whose rates to plan and to compare with is one question, and so is what the
-/// machines are and whether one GPU is all; a report is of a program here, and of a run by `qlora report`.
+/// Leaves out options that the compiler has too and that are read from its
+/// table. `--report` means the compiler's here; `qlora report` is the run's.
 std::span<const OptionRow> runnerRows() {
   static const auto rows =
       rowsWithout(kRunnerOptions, {"config", "device_profile", "gpus_per_node",
@@ -62,7 +62,7 @@ static bool isAmong(const OptionRow *row, std::span<const OptionRow> rows) {
   return row >= rows.data() && row < rows.data() + rows.size();
 }
 
-/// As a command line takes it.
+/// Returns the option as a flag on a command line.
 static std::string flagOf(const OptionRow &row,
                           const nlohmann::ordered_json &value) {
   std::string text =
@@ -74,7 +74,7 @@ static std::string flagOf(const OptionRow &row,
   return fmt::format("{}={}", flagSpelling(row.name), text);
 }
 
-/// One, or one for each input.
+/// Returns one flag, or one for each input path.
 static std::vector<std::string> flagsOf(const OptionRow &row,
                                         const Options &options) {
   if (row.type != OptionType::kPaths)
@@ -86,7 +86,7 @@ static std::vector<std::string> flagsOf(const OptionRow &row,
   return flags;
 }
 
-/// What the words that are no options stand for.
+/// Interprets the words that are not options.
 static Status takeInputs(const CommandLine &line, std::string &config,
                          std::string &program,
                          std::vector<OptionSetting> &settings) {
@@ -115,7 +115,7 @@ static Status takeInputs(const CommandLine &line, std::string &config,
   return Status::ok();
 }
 
-/// Of the options of a run, by their scopes.
+/// Adds the flags of run options, according to their scopes.
 static void addRunFlags(Configuration &result) {
   const bool findsBatch = result.options.boolean("auto_find_batch_size");
   for (const OptionRow &row : optionTable()) {
@@ -123,12 +123,12 @@ static void addRunFlags(Configuration &result) {
     if (result.options.source(name) == Options::Source::kDefault)
       continue;
     const auto flags = flagsOf(row, result.options);
-    // A program that is there already is asked whether it was compiled so.
+    // qlora-run checks these flags against a program that is given.
     const bool decidesProgram = row.scope == OptionScope::kProgram;
     if (!decidesProgram || !result.program.empty())
       std::ranges::copy(flags, std::back_inserter(result.runnerFlags));
-    // Rows of a training file are what lengths of lines are compiled for, and
-    // those of a step what a batch is found for.
+    // The compiler chooses sequence lengths for the rows of a training file,
+    // and searches a batch for the rows of a step.
     const bool decidesBatch =
         findsBatch && (name == "global_batch_size" ||
                        name == "gradient_accumulation_steps");
@@ -143,7 +143,7 @@ static void addRunFlags(Configuration &result) {
   result.alwaysCompiles |= asksMachine;
 }
 
-/// Of the tools' own options.
+/// Adds the flags of the tools' own options.
 static Status addToolFlags(const CommandLine &line, Configuration &result) {
   for (const OptionSetting &setting : line.settings) {
     const OptionRow &row = *setting.row;
@@ -176,18 +176,18 @@ static Status addToolFlags(const CommandLine &line, Configuration &result) {
 }
 
 namespace {
-/// What a command line says of machines and ranks.
+/// Machine and rank settings of a command line.
 struct Machines {
   Options runner{runnerRows()}, compiler{compilerRows()};
-  bool isRanksSaid = false; ///< to the compiler
-  int64_t ranks = 1;        ///< of all machines
-  int64_t localRanks = 1;   ///< of a machine
+  bool isRanksSaid = false; ///< --ranks is given
+  int64_t ranks = 1;        ///< on all machines
+  int64_t localRanks = 1;   ///< on one machine
 
   static StatusOr<Machines> of(const CommandLine &line);
 };
 } // namespace
 
-/// A launcher of other ranks knows more than --gpus.
+/// The world size of a launcher overrides --gpus, unless --ranks is given.
 StatusOr<Machines> Machines::of(const CommandLine &line) {
   Machines machines;
   QLORA_RETURN_IF_ERROR(machines.runner.applySettings(line.settings));
@@ -211,20 +211,20 @@ StatusOr<Machines> Machines::of(const CommandLine &line) {
   return machines;
 }
 
-/// Whether the compiler chooses how ranks share the model.
+/// Returns whether the compiler chooses the parallel layout.
 static bool choosesLayout(const Configuration &result) {
   return result.program.empty() &&
          result.options.text("parallel") == kAutoParallel;
 }
 
-/// The card of `--device null:CARD`, or empty.
+/// Returns the GPU named in `--device null:CARD`, or empty.
 static std::string predictedCard(const Machines &machines) {
   constexpr std::string_view kNull = "null:";
   const std::string device = machines.runner.text("device");
   return device.starts_with(kNull) ? device.substr(kNull.size()) : "";
 }
 
-/// The target, as the compiler is told it: what decides a program is in its key.
+/// Adds the chosen target to the compiler flags, which the cache key contains.
 static Status addTarget(const Machines &machines, ProgramUse use,
                         Configuration &result) {
   if (!result.program.empty())
@@ -236,7 +236,7 @@ static Status addTarget(const Machines &machines, ProgramUse use,
     request.profile = predictedCard(machines);
   const std::string device = machines.runner.text("device");
   const bool isSweep = !machines.runner.names("sweep").empty();
-  // Only CPUs run a sweep.
+  // Sweeps run only on CPUs.
   if (request.target == "auto" && (isSweep || device == "cpu" || device == "cuda"))
     request.target = isSweep ? "cpu" : device;
   request.hasKernels = use == ProgramUse::kTrain &&
@@ -256,9 +256,10 @@ static Status addTarget(const Machines &machines, ProgramUse use,
   return Status::ok();
 }
 
-/// What machines are is the compiler's affair where it chooses for them, and the
-/// runner's where that predicts. A card that is asked about is then the one to
-/// choose for, unless another one is named.
+/// Passes --gpus-per-node and --network to the compiler if it chooses the
+/// layout, and to the runner if it predicts or the layout is given. If both
+/// apply, the compiler chooses for the predicted GPU, unless a device profile
+/// is given.
 static void addMachineFlags(const Machines &machines, Configuration &result) {
   const Options &compiler = machines.compiler;
   const std::string card = predictedCard(machines);
@@ -282,14 +283,14 @@ static void addMachineFlags(const Machines &machines, Configuration &result) {
     result.deviceProfile = card;
     result.compilerFlags.push_back("--device-profile=" + result.deviceProfile);
   }
-  // Without a card that is named, the one of this machine has to have room.
+  // Without a named GPU, the layout must fit the memory of this machine's GPU.
   result.alwaysCompiles |=
       result.target == "cuda" && machines.ranks > 1 &&
       result.deviceProfile.empty() &&
       result.options.source("memory_limit") == Options::Source::kDefault;
 }
 
-/// A memory limit that is asked of this machine is the memory of a whole GPU.
+/// Refuses the machine's memory as limit (a whole GPU's) if ranks share a GPU.
 static Status checkSharedLimit(const Machines &machines,
                                const Configuration &result) {
   const int64_t ranksPerGpu = machines.runner.integer("ranks_per_gpu");
@@ -306,9 +307,9 @@ static Status checkSharedLimit(const Machines &machines,
                          ranksPerGpu);
 }
 
-/// The rows of a step, before anything is compiled for them, and how many ranks
-/// share them where that decides what is compiled. A program that is there knows
-/// more than these options.
+/// Checks the rows of a step before anything is compiled for them, and adds
+/// --ranks if the number of ranks affects the program. Does nothing for a given
+/// program, which has these values compiled in.
 static Status addStepRows(const Machines &machines, Configuration &result) {
   if (!result.program.empty())
     return Status::ok();
@@ -340,7 +341,7 @@ static Status addStepRows(const Machines &machines, Configuration &result) {
   return Status::ok();
 }
 
-/// As a command line or a YAML file has it: in the options it is a path.
+/// Returns the model as written by the user; the option's value is a path.
 static std::string writtenModel(std::span<const OptionSetting> settings,
                                 std::span<const YamlEntry> entries) {
   const OptionRow *row = findOption(optionTable(), "model_name_or_path");
@@ -354,7 +355,7 @@ static std::string writtenModel(std::span<const OptionSetting> settings,
   return word;
 }
 
-/// TRL's and axolotl's key; what a YAML file says where no flag does.
+/// Takes TRL's and axolotl's keys out of the entries. A flag overrides them.
 static void takeRevision(std::vector<YamlEntry> &entries,
                          std::string &revision) {
   std::erase_if(entries, [&](const YamlEntry &entry) {
@@ -384,13 +385,13 @@ static Status findModel(const std::string &word, const std::string &revision,
   }
   QLORA_ASSIGN_OR_RETURN(const std::string folder, hubModelFolder(*name));
   QLORA_RETURN_IF_ERROR(add("model_name_or_path", folder));
-  // Others find the base of the adapter by it, on machines of their own.
+  // Other machines find the adapter's base model by its hub name.
   return options.text("base_model_name_or_path").empty()
              ? add("base_model_name_or_path", name->id)
              : Status::ok();
 }
 
-/// What PEFT chooses by the model, which is known now.
+/// Sets PEFT's default targets for the model's type, which is known only now.
 static Status addPeftTargets(Options &options) {
   const std::string config =
       options.text("model_name_or_path") + "/config.json";
@@ -407,7 +408,8 @@ static Status addPeftTargets(Options &options) {
   return options.applySettings({&setting, 1});
 }
 
-/// Whatever a configuration has to say of several.
+/// With --force-single-gpu, overrides --parallel of the configuration with
+/// none.
 static Status forceSingleGpu(const CommandLine &line, Options &options) {
   Options compiler(compilerRows());
   QLORA_RETURN_IF_ERROR(compiler.applySettings(line.settings));

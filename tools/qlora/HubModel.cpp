@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Names, the layout of the cache, and what is missing in it.
+// Hub names, the layout of the cache, and the check for missing files.
 
 #include "tools/qlora/HubModel.h"
 
@@ -25,7 +25,7 @@ static bool isWordLetter(unsigned char c) {
   return std::isalnum(c) || c == '_';
 }
 
-/// Also keeps ".." out, which would lead out of the cache.
+/// Also rejects "..", which would lead out of the cache.
 static bool isPlain(const std::string &text) {
   return !text.empty() && isWordLetter(text.front()) &&
          isWordLetter(text.back()) && text.find("..") == text.npos &&
@@ -34,7 +34,7 @@ static bool isPlain(const std::string &text) {
          });
 }
 
-/// As huggingface_hub's validate_repo_id().
+/// Follows huggingface_hub's validate_repo_id().
 static bool isRepositoryId(const std::string &id) {
   constexpr size_t kLongest = 96;
   const size_t slash = id.find('/');
@@ -44,7 +44,7 @@ static bool isRepositoryId(const std::string &id) {
          id.find("--") == id.npos;
 }
 
-/// Of several plain parts, as refs/pr/1.
+/// Accepts plain names separated by slashes, such as refs/pr/1.
 static bool isRevision(const std::string &text) {
   const size_t slash = text.find('/');
   return isPlain(text.substr(0, slash)) &&
@@ -62,12 +62,12 @@ std::optional<HubName> parseHubName(const std::string &word,
   return name;
 }
 
-/// Empty where no variable says it.
+/// Returns an empty path if no variable names the folder.
 static fs::path hubCache() {
   const auto variable = [](const char *name) -> fs::path {
     const char *text = std::getenv(name);
     const std::string path = text ? text : "";
-    const char *home = std::getenv("HOME"); // a shell may have left its sign
+    const char *home = std::getenv("HOME"); // the shell may keep "~"
     return path.starts_with("~/") && home ? home + path.substr(1) : path;
   };
   for (const char *name : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"}) // now, old
@@ -87,7 +87,8 @@ static bool isCommit(const std::string &text) {
          });
 }
 
-/// Where the snapshot is or would be; empty: its commit is not known here.
+/// Returns the snapshot's path, existing or not; empty if the commit is
+/// unknown.
 static fs::path snapshotOf(const HubName &name, const fs::path &cache) {
   std::string folder = "models--" + name.id;
   if (const size_t slash = folder.find('/'); slash != folder.npos)
@@ -100,7 +101,7 @@ static fs::path snapshotOf(const HubName &name, const fs::path &cache) {
   return isCommit(hash) ? model / "snapshots" / hash : fs::path();
 }
 
-/// An error says what is missing.
+/// Returns an error that names the missing file.
 static Status checkSnapshot(const fs::path &folder, const HubName &name) {
   std::error_code ignored;
   if (folder.empty() || !fs::is_directory(folder, ignored))
@@ -112,7 +113,7 @@ static Status checkSnapshot(const fs::path &folder, const HubName &name) {
   return ModelFiles::open(folder).status();
 }
 
-/// By the words that huggingface_hub takes for true.
+/// Accepts the words that huggingface_hub takes for true.
 static bool isOffline() {
   const char *text = std::getenv("HF_HUB_OFFLINE");
   std::string word = text ? text : "";
@@ -120,9 +121,9 @@ static bool isOffline() {
   return word == "1" || word == "ON" || word == "YES" || word == "TRUE";
 }
 
-/// The model folder whose path is spelled most like `word`, or empty.
+/// Returns the model folder whose name is spelled most like `word`, or empty.
 static std::string nearestModelFolder(const fs::path &word) {
-  std::map<std::string, std::string> folders; // by their names with underscores
+  std::map<std::string, std::string> folders; // key: name with underscores
   std::error_code error, ignored;
   const fs::path parent = word.parent_path();
   for (fs::directory_iterator entry(parent.empty() ? "." : parent, error), end;

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT
 
-// Models by their names on the Hugging Face hub. They lie in Hugging Face's
-// own cache, where transformers, vLLM and `hf download` put them too:
+// Models by name on the Hugging Face hub. They are in Hugging Face's own cache,
+// which transformers, vLLM and `hf download` use too:
 //
 //   models--Qwen--Qwen3-0.6B/refs/main         the commit that main was
 //                           /snapshots/COMMIT/ links to the files of it
 //
 // in $HF_HUB_CACHE, else $HF_HOME/hub, else $XDG_CACHE_HOME/huggingface/hub,
-// else ~/.cache/huggingface/hub. What is there whole is taken as it is,
-// without asking the hub; what is not, or only in part, is fetched by
-// qlora-data, with Hugging Face's own library.
+// else ~/.cache/huggingface/hub. A complete snapshot is used as it is, without
+// a request to the hub. qlora-data fetches missing or incomplete ones with
+// Hugging Face's own library.
 
 #ifndef QLORA_TOOLS_QLORA_HUBMODEL_H
 #define QLORA_TOOLS_QLORA_HUBMODEL_H
@@ -23,19 +23,20 @@ namespace qlora {
 
 struct HubName {
   std::string id;       ///< "Qwen/Qwen3-0.6B", "gpt2"
-  std::string revision; ///< a branch, a tag, or the hash of a commit
+  std::string revision; ///< a branch, a tag, or a commit hash
 };
 
-/// `word` as ID or ID@REVISION by the hub's rules for names, or nothing.
-/// Without a revision it is `revision`, and main where that is empty too.
+/// Parses `word` as ID or ID@REVISION by the hub's rules for names; empty if it
+/// is neither. The revision defaults to `revision`, and to main if that is
+/// empty.
 std::optional<HubName> parseHubName(const std::string &word,
                                     const std::string &revision = "");
 
-/// The folder of the snapshot, fetched where it is not whole.
+/// Returns the snapshot's folder, and fetches it first unless it is complete.
 StatusOr<std::string> hubModelFolder(const HubName &name);
 
-/// The folder of a model that is given as `word`: that folder where there is
-/// one or `word` is no name of the hub, else the snapshot's.
+/// Returns the folder of the model `word`: `word` itself if it exists or is not
+/// a hub name, else the snapshot's folder.
 StatusOr<std::string> modelFolder(const std::string &word);
 
 } // namespace qlora

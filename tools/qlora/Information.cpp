@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// A line for each fact.
+// Collects the facts, one line each.
 
 #include "tools/qlora/Information.h"
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// `qlora info`: what this machine has for training, and what is missing for
-// what.
+// `qlora info`: what this machine has for training, and what is missing.
 
 #ifndef QLORA_TOOLS_QLORA_INFORMATION_H
 #define QLORA_TOOLS_QLORA_INFORMATION_H
@@ -10,7 +9,7 @@
 
 namespace qlora {
 
-/// The answer. Libraries are looked for as the tools do when they start.
+/// Returns the text. Searches for libraries as the tools do when they start.
 std::string machineInformation();
 
 } // namespace qlora

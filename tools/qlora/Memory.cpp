@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// A plan for each combination, then the table.
+// Makes a plan for each combination, then the table.
 
 #include "tools/qlora/Memory.h"
 
@@ -61,11 +61,11 @@ namespace {
 struct Combination {
   std::string base;
   int64_t length = 0, batch = 0, rank = 0;
-  int64_t bytes = 0;      ///< as it is
+  int64_t bytes = 0;      ///< without recomputation
   int64_t leastBytes = 0; ///< with blocks recomputed
 };
 
-/// Files of the plans; goes with the object.
+/// Temporary folder for plan files; the destructor removes it.
 class PlanFolder {
 public:
   static StatusOr<PlanFolder> create() {
@@ -95,8 +95,8 @@ private:
 };
 } // namespace
 
-/// The generated kernels are the last text before any compiler runs: the plan
-/// is done by then.
+/// Stops qloracc at the generated kernel source: the plan is complete then, and
+/// no kernel compiler runs.
 static StatusOr<int64_t> planBytes(const PlanFolder &files,
                                    const std::string &target,
                                    const Combination &c, bool recomputes) {
@@ -137,7 +137,7 @@ static StatusOr<std::vector<Combination>> combinations(const Options &options) {
   return all;
 }
 
-/// The smallest card that has so much, or empty.
+/// Returns the smallest known GPU with at least `bytes` of memory, or empty.
 static StatusOr<std::string> cardFor(int64_t bytes) {
   std::string best;
   double bestGb = 0;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// `qlora memory`: what of a model fits where, before anything is compiled for
-// good: the plan of each combination of base format, length, batch and rank, as
-// qloracc makes it (no formula), with and without recomputation.
+// `qlora memory`: which configurations of a model fit into which memory.
+// qloracc plans each combination of base format, length, batch and LoRA rank
+// (no formula), with and without recomputation.
 
 #ifndef QLORA_TOOLS_QLORA_MEMORY_H
 #define QLORA_TOOLS_QLORA_MEMORY_H
@@ -17,7 +17,7 @@ namespace qlora {
 
 const Tool &memoryTool();
 
-/// `words` follow the command's name. The answer, sorted by memory.
+/// Returns the table, sorted by memory. `words` follow the command's name.
 StatusOr<std::string> memoryTable(std::span<const std::string> words);
 
 } // namespace qlora

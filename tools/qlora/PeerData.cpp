@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What a data set says beside its path is understood or refused.
+// Reads the keys of a data set; refuses those without an equivalent here.
 
 #include "tools/qlora/PeerData.h"
 
@@ -18,8 +18,8 @@ namespace qlora {
 
 using json = nlohmann::ordered_json;
 
-/// A data set of the hub is ORG/NAME, a file has an extension, and a folder
-/// is named as one.
+/// Adds a path. A data set of the hub is ORG/NAME; a file has an extension, and
+/// a folder begins with / or . or ends with /.
 static Status addFile(const json &file, json &paths) {
   if (!file.is_string() || file.get_ref<const std::string &>().empty())
     return Status::invalid("expects a path that is text");
@@ -49,8 +49,7 @@ Status PeerData::add(const PeerData &other) {
 }
 
 namespace {
-/// A key of axolotl's data sets, and the values with which it says what happens
-/// here anyway.
+/// Key of an axolotl data set, and its values that match the behaviour here.
 struct SetKey {
   const char *key, *values; ///< "*": any
 };
@@ -102,7 +101,7 @@ static Status checkSetKey(const std::string &key, const json &value) {
                          key, word, row->values);
 }
 
-/// Conversations under another key, or with other names in their messages.
+/// Handles conversations under another key, or with other names in messages.
 static void addMessages(const json &set, PeerData &data) {
   const std::string field = peerWordOf(set.value("field_messages", json()));
   const json names = set.value("message_property_mappings", json());
@@ -114,7 +113,7 @@ static void addMessages(const json &set, PeerData &data) {
     data.columns["conversations"] = key;
 }
 
-/// Of prompt_strategies and DATASET_HANDLERS, those whose text is known here.
+/// Reads `type`: the supported ones of prompt_strategies and DATASET_HANDLERS.
 static Status addType(const json &set, const std::string &rl, PeerData &data) {
   const json value = set.value("type", json());
   if (value.is_null())
@@ -182,8 +181,8 @@ StatusOr<PeerData> dataOfDatasets(const json &list, const std::string &rl) {
   return all;
 }
 
-/// The names of LLaMA-Factory's columns here, for rows of instructions and for
-/// conversations. Those that may be absent are not read unless they are named.
+/// Maps LLaMA-Factory's columns to names here, for rows of instructions and for
+/// conversations. Optional columns are read only if they are named.
 static Status addColumns(const json &columns, bool isAlpaca, PeerData &data) {
   static const std::map<std::string, std::string> kAlpaca = {
       {"prompt", "instruction"}, {"query", "input"},  {"response", "output"},
@@ -228,7 +227,7 @@ static Status addColumns(const json &columns, bool isAlpaca, PeerData &data) {
   return Status::ok();
 }
 
-/// Names in messages, of which those that are known here are read.
+/// Refuses names of roles and contents in messages that are not read here.
 static Status checkTags(const json &tags) {
   static const std::map<std::string, const char *> kTags = {
       {"role_tag", "from role"},

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Data sets as axolotl and LLaMA-Factory name them: their files, the form of
-// their rows, and what their columns are called. What else a data set says
-// either is what happens here anyway, or is refused by its key.
+// Data sets of axolotl and LLaMA-Factory configurations: their files, row
+// formats and column names. Other keys of a data set must match the behaviour
+// here; else they are refused by name.
 
 #ifndef QLORA_TOOLS_QLORA_PEERDATA_H
 #define QLORA_TOOLS_QLORA_PEERDATA_H
@@ -18,25 +18,25 @@
 namespace qlora {
 
 struct PeerData {
-  /// As train_file takes them, relative to the YAML file, as written.
+  /// Paths as written, relative to the YAML file, as in train_file.
   nlohmann::ordered_json paths = nlohmann::ordered_json::array();
-  std::set<std::string> formats; ///< of row_format; none: any
-  /// As dataset_columns has them: "" for a column that is not read, and a name
-  /// for itself where it is to be read.
+  std::set<std::string> formats; ///< values of row_format; empty: any
+  /// Values of dataset_columns: "" for a column that is not read, the column's
+  /// own name for one that is read.
   std::map<std::string, std::string> columns;
-  bool hasPieces = false; ///< rows of text are cut into rows, where they are long
+  bool hasPieces = false; ///< long rows of text are split into several rows
 
-  /// Adds another data set, which has to call its columns the same.
+  /// Adds another data set. An error if its column names differ.
   Status add(const PeerData &other);
 };
 
-/// axolotl: [{path: data.jsonl, type: chat_template}, {path: json, data_files:
-/// [a.jsonl, b.jsonl]}, ...]. `rl`: the objective, as the option has it.
+/// Reads axolotl's [{path: data.jsonl, type: chat_template}, {path: json,
+/// data_files: [a.jsonl, b.jsonl]}, ...]. `rl`: the objective, a value of --rl.
 StatusOr<PeerData> dataOfDatasets(const nlohmann::ordered_json &list,
                                   const std::string &rl);
 
-/// LLaMA-Factory: "name, other", which `folder`/dataset_info.json has the files
-/// of. `base`: the YAML file's folder.
+/// Reads LLaMA-Factory's "name, other", whose files `folder`/dataset_info.json
+/// lists. `base`: the YAML file's folder.
 StatusOr<PeerData> dataOfNames(const std::string &names,
                                const std::string &base,
                                const std::string &folder,

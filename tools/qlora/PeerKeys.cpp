@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The order of a translation, the keys that the table says, and those that a
-// file leaves out.
+// Order of a translation, keys of the table, and defaults of absent keys.
 
 #include "tools/qlora/PeerKeys.h"
 
@@ -23,7 +22,7 @@ const json *Translation::find(std::string_view key) const {
                                                           : &found->value;
 }
 
-/// As the command line says it; empty: it does not.
+/// Returns the option's text on the command line; empty if it is not there.
 std::string Translation::flagOf(std::string_view option) const {
   std::string text;
   for (const OptionSetting &setting : request.flags)
@@ -32,7 +31,8 @@ std::string Translation::flagOf(std::string_view option) const {
   return text;
 }
 
-/// As the command line says it, else what was translated so far; empty: neither.
+/// Returns the text on the command line, else the value translated so far, or
+/// empty.
 std::string Translation::valueOf(std::string_view option) const {
   std::string text = flagOf(option);
   const OptionRow *row = findOption(optionTable(), option);
@@ -43,7 +43,7 @@ std::string Translation::valueOf(std::string_view option) const {
   return text;
 }
 
-/// As --rl has it, wherever it is said.
+/// Returns the objective as a value of --rl, from a flag, `rl` or `stage`.
 std::string Translation::objective() const {
   if (const std::string flag = flagOf("rl"); !flag.empty())
     return flag;
@@ -79,12 +79,12 @@ Status Translation::translateBy(const PeerRow &row, const YamlEntry &entry) {
   return Status::ok();
 }
 
-/// Not set, where its tool does not give it a meaning.
+/// Treats the key as not set, unless its tool gives null a meaning.
 Status Translation::translateNull(const YamlEntry &entry) {
   if (entry.key == "max_length" && isOf(PeerTool::kTrl))
     return refused("is null, with which TRL cuts no row: write the length of "
                    "the longest one");
-  // transformers: TrainingArguments clip only by a number.
+  // transformers: TrainingArguments clip only if the value is a number.
   if (entry.key == "max_grad_norm" &&
       (isOf(PeerTool::kTrl) || isOf(PeerTool::kLlamaFactory)))
     return add(entry, "max_grad_norm", "0"), Status::ok();
@@ -120,10 +120,10 @@ Status Translation::translate(const YamlEntry &entry) {
                                     : (this->*handler->second)(entry);
 }
 
-/// A default counts where the file says nothing of its option.
+/// Adds a tool's default, unless the file or a flag sets its option.
 Status Translation::addDefault(const PeerDefault &initial) {
   std::string value(initial.value);
-  // Long texts become several rows there.
+  // axolotl splits a long text into several rows.
   if (value == "drop" && data.hasPieces)
     value = "raise";
   if (value == "2*lora_rank") {
@@ -161,8 +161,8 @@ Status Translation::addDefaults() {
   return Status::ok();
 }
 
-/// axolotl and TRL train all weights of a model unless they are told to train
-/// an adapter.
+/// Refuses options of adapters if the tool would train all weights, as axolotl
+/// and TRL do unless the file asks for an adapter.
 Status Translation::checkAdapter() const {
   static constexpr std::string_view kOfAdapters[] = {
       "lora_r", "lora_alpha", "lora_target_modules", "load_in_4bit",
@@ -193,8 +193,8 @@ Status Translation::checkAdapter() const {
   return Status::ok();
 }
 
-/// Trainers of preferences of all three tools turn dropout off (TRL's
-/// disable_dropout).
+/// Sets dropout to 0 for preference training, as the trainers of all three
+/// tools do (TRL's disable_dropout).
 void Translation::turnOffDropout() {
   const json *isOff = find("disable_dropout");
   if (objective() == "none" || (isOff && peerWordOf(*isOff) == "false") ||
@@ -230,7 +230,7 @@ StatusOr<PeerFile> Translation::run() {
     if (Status status = translate(entry); !status.isOk())
       return status.withContext(
           fmt::format("{}:{}: '{}'", path, entry.line, entry.key));
-  // A key that is refused says more than two that do not go together.
+  // Report a refused key before keys that belong to different tools.
   QLORA_RETURN_IF_ERROR(found.status());
   QLORA_ASSIGN_OR_RETURN(const auto parallel,
                          translateParallel(entries, path, request.ranks));

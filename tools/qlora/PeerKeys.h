@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT
 
-// Configuration files of axolotl, LLaMA-Factory and TRL: what their keys mean
-// here. A key is one of ours, is translated to one, has no meaning here and is
-// passed over with a note, or would change the result in a way that we do not
-// have and is refused. Keys that are plainly other spellings of an option are
-// aliases in the option table and not here. A key without a value is not set.
-// Keys that a file leaves out mean what the file's tool takes them for, where
-// that changes the training (PeerTools.h).
+// Translates configuration files of axolotl, LLaMA-Factory and TRL. A key is an
+// option of ours, or is translated to one, or is ignored with a note if it has
+// no meaning here, or is refused if it would change the result in an
+// unsupported way. Mere spellings of an option are aliases in the option table
+// instead. A key without a value is not set. An absent key has the default of
+// the file's tool if that changes the training (PeerTools.h).
 
 #ifndef QLORA_TOOLS_QLORA_PEERKEYS_H
 #define QLORA_TOOLS_QLORA_PEERKEYS_H
@@ -22,20 +21,21 @@
 
 namespace qlora {
 
-/// A file, and what its meaning depends on.
+/// A file, and the values that its translation depends on.
 struct PeerRequest {
   std::span<const YamlEntry> entries;
   std::string path;                     ///< for errors, which name the line
-  std::span<const OptionSetting> flags; ///< which win over the file
+  std::span<const OptionSetting> flags; ///< override the file
   RankCounts ranks;
 };
 
 struct PeerFile {
-  std::vector<YamlEntry> entries; ///< by our names
-  /// One for each key that is passed over though it was meant to do something,
-  /// and one for the tool of the file.
+  std::vector<YamlEntry> entries; ///< with our option names
+  /// One for each ignored key that would have an effect in its tool, and one
+  /// that names the tool of the file.
   std::vector<std::string> notes;
-  /// The file leaves --lora-target-modules to PEFT, which goes by the model.
+  /// The file leaves --lora-target-modules to PEFT, which chooses by model
+  /// type.
   bool hasPeftTargets = false;
 };
 

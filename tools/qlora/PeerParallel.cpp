@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Sections of DeepSpeed and of FSDP (transformers, accelerate, axolotl).
+// Reads sections of DeepSpeed and FSDP (transformers, accelerate, axolotl).
 
 #include "tools/qlora/PeerParallel.h"
 
@@ -19,7 +19,7 @@ using json = nlohmann::ordered_json;
 
 static constexpr const char *kSectionKeys = "deepspeed fsdp fsdp_config fsdp_version";
 
-/// Keys of DeepSpeed that decide speed, memory and logs.
+/// Keys of DeepSpeed that affect only speed, memory and logs.
 static constexpr const char *kDeepSpeedSame =
     "_comment comment zero_allow_untested_optimizer "
     "zero_force_ds_cpu_optimizer wall_clock_breakdown steps_per_print "
@@ -35,14 +35,15 @@ static constexpr const char *kZeroSame =
     "max_reuse_distance gather_16bit_weights_on_model_save "
     "ignore_unused_parameters load_from_fp32_weights memory_efficient_linear "
     "use_multi_rank_bucket_allreduce elastic_checkpoint";
-/// Numbers that transformers compares with its own arguments, as options here.
+/// Values that transformers compares with its own arguments; our options for
+/// them.
 static constexpr std::pair<const char *, const char *> kDeepSpeedNumbers[] = {
     {"train_micro_batch_size_per_gpu", "per_device_train_batch_size"},
     {"gradient_accumulation_steps", "gradient_accumulation_steps"},
     {"train_batch_size", "global_batch_size"},
     {"gradient_clipping", "max_grad_norm"}};
 
-/// Keys of FSDP, without the prefix fsdp_, that decide speed and memory.
+/// Keys of FSDP, without the prefix fsdp_, that affect only speed and memory.
 static constexpr const char *kFsdpSame =
     "auto_wrap_policy transformer_layer_cls_to_wrap min_num_params "
     "backward_prefetch backward_prefetch_policy forward_prefetch "
@@ -62,7 +63,7 @@ static Status notSupported(std::string_view key, const json &value,
 }
 
 namespace {
-/// What the sections of a file ask for.
+/// Collects the options that the sections of a file translate to.
 class Sections {
 public:
   Sections(const std::string &path, RankCounts ranks)
@@ -89,12 +90,12 @@ private:
 
   const std::string &path;
   RankCounts ranks;
-  YamlEntry section; ///< the one that is read
-  std::string axis;  ///< of --parallel, "none", or empty: not said
+  YamlEntry section; ///< the section that is being read
+  std::string axis;  ///< of --parallel, or "none"; empty: not given
   YamlEntry axisSection;
   int64_t axisSize = 0;
   std::vector<YamlEntry> entries;
-  std::vector<std::string> offload; ///< what lives in host memory, each once
+  std::vector<std::string> offload; ///< values of --offload, each once
   YamlEntry offloadSection;
 };
 } // namespace
@@ -163,7 +164,7 @@ Status Sections::addZero(const json &zero) {
   return Status::ok();
 }
 
-/// DeepSpeed clips by its own number alone, and without one not at all.
+/// DeepSpeed clips only by its own value, and without one not at all.
 Status Sections::addDeepSpeedConfig(const json &config) {
   if (!config.is_object() || !config.contains("zero_optimization"))
     return Status::invalid("expects a configuration with 'zero_optimization', "
@@ -228,7 +229,7 @@ Status Sections::addDeepSpeed(const json &value) {
   return addDeepSpeedConfig(config).withContext(name);
 }
 
-/// The names of torch.distributed.fsdp.ShardingStrategy, or their numbers.
+/// Reads a name of torch.distributed.fsdp.ShardingStrategy, or its number.
 Status Sections::addStrategy(std::string word) {
   static constexpr const char *kNumbered[] = {
       "full_shard", "shard_grad_op", "no_shard", "hybrid_shard",
@@ -252,7 +253,7 @@ Status Sections::addStrategy(std::string word) {
                          word);
 }
 
-/// "full_shard auto_wrap offload", a list of these words, or true.
+/// Reads "full_shard auto_wrap offload", a list of these words, or true.
 Status Sections::addFsdpWords(const json &value) {
   std::string text;
   for (const json &word : value.is_array() ? value : json::array({value}))
@@ -270,7 +271,7 @@ Status Sections::addFsdpWords(const json &value) {
   return Status::ok();
 }
 
-/// What both versions shard is the same here.
+/// Accepts versions 1 and 2, which shard the same tensors here.
 static Status checkVersion(const std::string &word) {
   if (word == "1" || word == "2")
     return Status::ok();
@@ -285,7 +286,8 @@ Status Sections::addFsdpKey(const std::string &key, const json &value) {
     return Status::ok();
   if (key == "sharding_strategy")
     return addStrategy(word);
-  // FSDP2's name for it; accelerate takes a strategy here as well.
+  // FSDP2's name for the strategy; accelerate also accepts a strategy name
+  // here.
   if (key == "reshard_after_forward")
     return addStrategy(word == "true"    ? "full_shard"
                        : word == "false" ? "shard_grad_op"
@@ -340,7 +342,7 @@ Status Sections::add(const YamlEntry &entry) {
   return Status::ok();
 }
 
-/// FSDP without a strategy shards everything.
+/// Returns all options. FSDP without a strategy shards everything.
 std::vector<YamlEntry> Sections::options() {
   std::vector<YamlEntry> all = entries;
   if (axis.empty() && section.line != 0) {

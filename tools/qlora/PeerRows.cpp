@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The table.
+// Table of keys, with their options here and their values.
 
 #include "tools/qlora/PeerRows.h"
 
@@ -17,7 +17,7 @@ static constexpr const char *kOff = "false none no 0 0.0 [] {}";
 static constexpr const char *kAny = "*";
 
 static const PeerRow kPeerRows[] = {
-    // Translated.
+    // Translated to an option.
     {"adapter", "finetuning_type", "lora=lora qlora=lora none=full",
      "adapters are LoRA: write lora or qlora, or nothing for full "
      "fine-tuning"},
@@ -64,8 +64,8 @@ static const PeerRow kPeerRows[] = {
      "the first evaluation is before training "
      "anyway"},
 
-    // Passed over: speed and memory that are decided here by the compiler, or
-    // what is not a property of the training.
+    // Ignored: speed and memory, which the compiler decides here, and keys that
+    // are not properties of the training.
     {"flash_attention flash_attn xformers_attention sdp_attention "
      "attn_implementation use_unsloth enable_liger_kernel liger_rope "
      "liger_rms_norm liger_glu_activation liger_fused_linear_cross_entropy "
@@ -120,7 +120,7 @@ static const PeerRow kPeerRows[] = {
      "draws rows of data sets in turn, which is not supported: write concat, "
      "and weights behind the paths of train_file"},
 
-    // What changes the result, and is allowed only where it is off.
+    // Keys that would change the result; accepted only with a value for "off".
     {"do_eval", "", kAny, "is decided by validation_file and eval_strategy"},
     {"fp16", "", kOff, "float16 is not supported: write bf16: true"},
     {"pure_bf16", "", kOff,

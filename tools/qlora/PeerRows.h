@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The keys of other tools whose meaning a table can say: what each is here, and
-// for which of its values.
+// Table of other tools' keys that need no code: the option of each, and the
+// accepted values.
 
 #ifndef QLORA_TOOLS_QLORA_PEERROWS_H
 #define QLORA_TOOLS_QLORA_PEERROWS_H
@@ -15,24 +15,24 @@ namespace qlora {
 
 struct PeerRow {
   const char *keys; ///< separated by spaces
-  /// What the values are for; empty: the key is passed over.
+  /// Option that takes the values; empty: the key is ignored.
   const char *option;
-  /// Separated by spaces: "a=b" is b for us, "a" stays a, "*" is any other,
-  /// which stays what it is. What is not among them is refused.
+  /// Separated by spaces: "a=b" translates a to b, "a" keeps a, "*" keeps any
+  /// other value. Values that are not listed are refused.
   const char *values;
-  const char *words; ///< what it would do, and why not or what else to do
+  const char *words; ///< effect of the key, and the reason or an alternative
 };
 
-/// The row of a key, or null.
+/// Returns the row of a key, or null.
 const PeerRow *findPeerRow(const std::string &key);
 
-/// Every key of the table.
+/// Returns every key of the table.
 std::vector<std::string> peerRowKeys();
 
-/// A scalar as the table's lists have it: false, not False; "none" for null.
+/// Returns a scalar as the table spells it: false, not False; "none" for null.
 std::string peerWordOf(const nlohmann::ordered_json &value);
 
-/// One of the words for something that is not asked for.
+/// Returns whether the word means "off".
 bool isOffWord(const std::string &word);
 
 } // namespace qlora

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The table of tools, keys and defaults.
+// Table of tools, their keys and their defaults.
 
 #include "tools/qlora/PeerTools.h"
 
@@ -18,7 +18,7 @@ using enum PeerTool;
 struct ToolKeys {
   PeerTool tool;
   const char *keys; ///< separated by spaces
-  /// In a file without the key; empty: as the option here, or without effect.
+  /// Default without the key; empty: as the option here, or without effect.
   const char *initial = "";
   const char *rl = ""; ///< objectives that the default is for; empty: all
 };
@@ -58,8 +58,8 @@ static const ToolKeys kToolKeys[] = {
     {kLlamaFactory, "cutoff_len", "2048"},
     // finetuning_args.py: self.lora_alpha or self.lora_rank * 2
     {kLlamaFactory, "lora_alpha", "2*lora_rank"},
-    // data/processor/processor_utils.py, infer_seqlen: question and answer of a
-    // longer row are cut in proportion, which is not done here.
+    // data/processor/processor_utils.py, infer_seqlen: cuts question and answer
+    // of a longer row in proportion, which is not supported here.
     {kLlamaFactory, "excess_length_strategy", "raise"},
     {kLlamaFactory,
      "stage finetuning_type template dataset dataset_dir eval_dataset "
@@ -107,7 +107,7 @@ const char *nameOf(PeerTool tool) {
   return "";
 }
 
-/// The only tool that has the key, if it is no option here either.
+/// Returns the only tool that has the key, if the key is not an option here.
 static std::optional<PeerTool> ownerOf(std::string_view key) {
   if (findOption(optionTable(), key))
     return std::nullopt;

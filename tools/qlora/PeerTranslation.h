@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// One file's translation, for PeerKeys.cpp (order, table, defaults) and
-// PeerValues.cpp (keys whose values a table cannot say) alone.
+// Translation of one file. Used only by PeerKeys.cpp (order, table, defaults)
+// and PeerValues.cpp (keys whose values need code).
 
 #ifndef QLORA_TOOLS_QLORA_PEERTRANSLATION_H
 #define QLORA_TOOLS_QLORA_PEERTRANSLATION_H
@@ -82,9 +82,10 @@ private:
   const std::string &path;
   std::span<const YamlEntry> entries;
   std::optional<FileTool> tool;
-  PeerData data;       ///< of all keys that name data sets
-  YamlEntry dataEntry; ///< the first of them
-  std::vector<std::string> taken; ///< defaults of the tool, for the note
+  PeerData data;       ///< from all keys that name data sets
+  YamlEntry dataEntry; ///< the first such key
+  std::vector<std::string> taken; ///< defaults of the tool that apply, for the
+                                  ///< note
   PeerFile file;
 };
 

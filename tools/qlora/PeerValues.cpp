@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Keys whose values have structure, or another meaning by tool and objective.
+// Keys whose values have structure, or a meaning by tool and objective.
 
 #include "tools/qlora/PeerTranslation.h"
 
@@ -14,7 +14,7 @@ namespace qlora {
 
 using json = nlohmann::ordered_json;
 
-/// Which of the keys' values a table cannot say.
+/// Handlers of keys whose values a table cannot describe.
 const std::map<std::string_view, Translation::Handler> Translation::kHandlers =
     {{"dataset_dir", &Translation::checkFolder},
      {"disable_dropout", &Translation::skip}, // turnOffDropout()
@@ -38,7 +38,8 @@ const std::map<std::string_view, Translation::Handler> Translation::kHandlers =
      {"train_on_inputs", &Translation::translateLossOfInputs},
      {"train_on_prompt", &Translation::translateLossOfInputs}};
 
-/// LLaMA-Factory: "q_proj,v_proj", where a text alone is a regular expression.
+/// Splits LLaMA-Factory's "q_proj,v_proj"; a plain text is a regular
+/// expression.
 Status Translation::translateNames(const YamlEntry &entry) {
   std::string names = peerWordOf(entry.value);
   if (names.find(',') == names.npos)
@@ -70,16 +71,16 @@ Status Translation::translateData(const YamlEntry &entry) {
   return data.add(found);
 }
 
-/// It is read with the names of data sets.
+/// Checks the type only: translateData() reads the value.
 Status Translation::checkFolder(const YamlEntry &entry) {
   if (entry.value.is_string())
     return Status::ok();
   return refused("is not the path of a folder with dataset_info.json");
 }
 
-/// What is said of training and validation data together.
+/// Adds options that apply to training and validation data together.
 void Translation::addData() {
-  // With a train_file of ours, of which LLaMA-Factory knows no form.
+  // For a train_file of ours LLaMA-Factory has no row format.
   if (isOf(PeerTool::kLlamaFactory) && data.formats.empty())
     data.formats = {"text", "completion", "chat", "turns"};
   if (!data.formats.empty())
@@ -92,7 +93,7 @@ void Translation::addData() {
     add(dataEntry, "dataset_columns", columns);
 }
 
-/// LLaMA-Factory's own templates, of which some are here.
+/// Translates those of LLaMA-Factory's templates that are available here.
 Status Translation::translateLlamaTemplate(const YamlEntry &entry) {
   static const std::map<std::string_view, const char *> kTemplates = {
       {"chatml", "llamafactory-chatml"}, {"gemma", "llamafactory-gemma"},
@@ -107,7 +108,7 @@ Status Translation::translateLlamaTemplate(const YamlEntry &entry) {
         "chat_template: FILE in its place, a Jinja template that writes the "
         "same, or leave it out for the model's own",
         peerWordOf(entry.value));
-  // Its trainers of preferences take thoughts out of earlier turns.
+  // Its preference trainers remove thoughts from earlier turns.
   if (found->first == "qwen3" && objective() != "none")
     return refused("qwen3 writes earlier turns of preferences without thoughts, "
                    "which is not supported: write qwen3_nothink, or "
@@ -115,7 +116,7 @@ Status Translation::translateLlamaTemplate(const YamlEntry &entry) {
   return add(entry, "chat_template", found->second), Status::ok();
 }
 
-/// LLaMA-Factory's rows attend to each other in a packed one, unless it is neat.
+/// Refuses LLaMA-Factory's packing without `neat`: rows attend to each other.
 Status Translation::translatePacking(const YamlEntry &entry) {
   const json *neat = find("neat_packing");
   if (isOf(PeerTool::kLlamaFactory) && !isOffWord(peerWordOf(entry.value)) &&
@@ -125,7 +126,7 @@ Status Translation::translatePacking(const YamlEntry &entry) {
   return translateRow(entry);
 }
 
-/// Nothing is padded with a token.
+/// Ignores pad_token, since nothing is padded with a token; refuses others.
 Status Translation::translateSpecialTokens(const YamlEntry &entry) {
   for (const auto &[token, text] : entry.value.items())
     if (token != "pad_token" && !text.is_null())
@@ -135,7 +136,7 @@ Status Translation::translateSpecialTokens(const YamlEntry &entry) {
   return Status::ok();
 }
 
-/// A name, or a list of names.
+/// Reads a name, or a list of names.
 Status Translation::translateReports(const YamlEntry &entry) {
   if (!entry.value.is_array())
     return translateRow(entry);
@@ -150,7 +151,7 @@ Status Translation::translateReports(const YamlEntry &entry) {
   return add(entry, "report_to", std::move(names)), Status::ok();
 }
 
-/// Others write years for "for ever".
+/// Limits the value to our maximum: other files have years for "no limit".
 Status Translation::translateTimeout(const YamlEntry &entry) {
   const OptionRow *row = findOption(optionTable(), "ddp_timeout");
   const std::string word = peerWordOf(entry.value);
@@ -183,8 +184,8 @@ Status Translation::translateAllLinear(const YamlEntry &entry) {
   return Status::ok();
 }
 
-/// Evaluation runs the program of the training, with its batch. The results are
-/// the same where no row looks at the others of its micro-batch.
+/// Evaluation runs the training program, with its batch. Results do not depend
+/// on the batch unless a row depends on the other rows of its micro-batch.
 Status Translation::translateEvalBatch(const YamlEntry &entry) {
   std::string batch = flagOf("per_device_train_batch_size");
   for (const YamlEntry &other : entries) {
@@ -214,7 +215,7 @@ Status Translation::translateEvalBatch(const YamlEntry &entry) {
   return Status::ok();
 }
 
-/// axolotl's is of a step, and what gradient_accumulation_steps follow from.
+/// axolotl's counts the rows of a step; gradient_accumulation_steps follow.
 Status Translation::translateBatch(const YamlEntry &entry) {
   if (!isOf(PeerTool::kAxolotl))
     return file.entries.push_back(entry), Status::ok();
@@ -232,8 +233,8 @@ Status Translation::translateBatch(const YamlEntry &entry) {
   return Status::ok();
 }
 
-/// axolotl rounds shares down, takes 2 steps for 1, and without any key 3 % of
-/// the steps, at most 100.
+/// axolotl rounds fractions down, takes 2 steps for 1, and without any key 3 %
+/// of the steps, at most 100.
 Status Translation::translateWarmup(const YamlEntry &entry) {
   if (!isOf(PeerTool::kAxolotl))
     return file.entries.push_back(entry), Status::ok();
@@ -249,7 +250,7 @@ Status Translation::translateWarmup(const YamlEntry &entry) {
   return Status::ok();
 }
 
-/// Both kinds of rows: prompts with completions, and conversations.
+/// Applies to both prompts with completions and conversations.
 Status Translation::translateLossOfInputs(const YamlEntry &entry) {
   const std::string word = peerWordOf(entry.value);
   if (word != "true" && word != "false")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Keys and entries.
+// Keys and entries of the program cache.
 
 #include "tools/qlora/ProgramCache.h"
 
@@ -28,7 +28,7 @@ Status addModel(ContentHash &hash, const std::string &folder,
                          readHfConfig(folder, dropout));
   QLORA_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(folder));
   hash.add(dumpJson(describeArithmetic(config)));
-  // What a model is trained with is no part of what it is.
+  // describeArithmetic() leaves out settings that only training uses.
   hash.add(fmt::format("{} {} {} {}", config.dropout.embedding,
                        config.dropout.residual, config.dropout.attention,
                        config.paddingToken));
@@ -48,7 +48,7 @@ void addInstructions(ContentHash &hash) {
       return hash.add(line);
 }
 
-/// Of the two tools' own files; empty where one of them is missing.
+/// Hashes the files of the two tools; empty if one is missing.
 static std::string compilerHash() {
   ContentHash hash;
   for (const char *tool : {"qlora-import", "qloracc"}) {
@@ -86,7 +86,7 @@ std::string ProgramCache::find(std::string &note) const {
     if (!bytes.isOk())
       continue;
     if (isSealed(bytes.value())) {
-      std::error_code ignored; // a read-only cache is a cache
+      std::error_code ignored; // the cache may be read-only
       fs::last_write_time(path, fs::file_time_type::clock::now(), ignored);
       return path;
     }

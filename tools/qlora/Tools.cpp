@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Finding, quoting, running.
+// Finds, quotes and runs tools.
 
 #include "tools/qlora/Tools.h"
 
@@ -66,7 +66,7 @@ std::string shellText(const ToolCommand &command) {
   return text;
 }
 
-/// The words with a null behind them, as exec takes them.
+/// Returns pointers to the words and a final null, as exec takes them.
 static std::vector<char *> pointersTo(std::vector<std::string> &words) {
   std::vector<char *> pointers;
   for (std::string &word : words)
@@ -75,7 +75,7 @@ static std::vector<char *> pointersTo(std::vector<std::string> &words) {
   return pointers;
 }
 
-/// Its exit code; 128 + the signal that ended it.
+/// Returns the exit code, or 128 + the signal that ended the process.
 static StatusOr<int> runOnTerminal(std::vector<std::string> words) {
   std::fflush(nullptr);
   pid_t process = 0;

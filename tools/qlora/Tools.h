@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The tools that `qlora` starts, as commands: where they are, how they are
-// shown so that they can be pasted, and how they are run.
+// Commands that start the other tools: finding a tool, printing a command so
+// that it can be pasted, and running it.
 
 #ifndef QLORA_TOOLS_QLORA_TOOLS_H
 #define QLORA_TOOLS_QLORA_TOOLS_H
@@ -15,7 +15,7 @@
 
 namespace qlora {
 
-/// Of the rows of their option tables.
+/// Scope of `qlora`'s own option rows.
 inline constexpr OptionScope kRun = OptionScope::kRun;
 
 struct ToolCommand {
@@ -23,26 +23,27 @@ struct ToolCommand {
   std::vector<std::string> arguments;
 };
 
-/// The path of a tool: beside this program, else in PATH. kNotFound, with what
-/// to do, where there is none.
+/// Returns the path of a tool: next to this program, else in PATH. kNotFound,
+/// with a fix, if there is none.
 StatusOr<std::string> findTool(std::string_view tool);
 
-/// As a shell reads it back: words with other than plain characters in single
-/// quotes, the tool by its path where PATH does not lead to it.
+/// Returns shell syntax: words with special characters in single quotes, and
+/// the tool's path if PATH does not lead to it.
 std::string shellText(const ToolCommand &command);
 
 enum class ToolNoise {
-  kAll,    ///< what it says is shown as it comes
-  kErrors, ///< only when it fails
-  kTerminal, ///< it writes to ours itself: bars that move
+  kAll,    ///< output is shown as it comes
+  kErrors, ///< output is shown only if the tool fails
+  kTerminal, ///< the tool writes to our terminal (progress bars)
 };
 
-/// Runs a tool to its end; what it says goes to standard error, which leaves
-/// standard output to qlora-run. An error when it fails: it has said why.
+/// Runs a tool to its end. Its output goes to standard error, because standard
+/// output is for qlora-run. An error if it fails; the tool has printed the
+/// reason.
 Status runTool(const ToolCommand &command, ToolNoise noise = ToolNoise::kAll);
 
-/// Becomes the tool, so that signals and the exit code are its own. Returns
-/// only where that is not possible.
+/// Replaces this process with the tool, so that signals and the exit code are
+/// the tool's. Returns only on failure.
 Status becomeTool(const ToolCommand &command);
 
 } // namespace qlora

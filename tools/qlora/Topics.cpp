@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Short texts; what is longer is in docs/.
+// Short texts; docs/ has the long ones.
 
 #include "tools/qlora/Topics.h"
 

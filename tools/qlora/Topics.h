@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// `qlora help [TOPIC]`.
+// `qlora help [TOPIC]`: help texts by topic.
 
 #ifndef QLORA_TOOLS_QLORA_TOPICS_H
 #define QLORA_TOOLS_QLORA_TOPICS_H
@@ -13,10 +13,11 @@
 
 namespace qlora {
 
-/// Of an empty topic: what `qlora` can do, and the topics there are.
+/// Returns a topic's text. For an empty topic: the commands of `qlora`, and the
+/// list of topics.
 StatusOr<std::string> helpText(std::string_view topic);
 
-/// The topics, for completion.
+/// Returns the topics, for completion.
 std::vector<std::string> topicNames();
 
 } // namespace qlora

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The three commands.
+// Runs the three tools.
 
 #include "tools/qlora/Train.h"
 
@@ -65,7 +65,7 @@ const Tool &trainTool() {
   return tool;
 }
 
-/// A hash of all that decides what is in the program.
+/// Returns a hash of everything that determines the program.
 static StatusOr<std::string> keyOf(const Configuration &configuration) {
   const Options &options = configuration.options;
   ContentHash hash;
@@ -78,7 +78,7 @@ static StatusOr<std::string> keyOf(const Configuration &configuration) {
   for (const std::string &flag : configuration.compilerFlags)
     if (!flag.starts_with("--train-file="))
       hash.add(flag);
-  // Else they are the name of a known card, or a word.
+  // Otherwise the value is the name of a known GPU, or a keyword.
   for (const std::string &path :
        {configuration.deviceProfile, configuration.deviceMap})
     if (const auto text = readWholeFile(path); text.isOk())
@@ -87,9 +87,9 @@ static StatusOr<std::string> keyOf(const Configuration &configuration) {
 }
 
 namespace {
-/// The commands up to the program, and where that is.
+/// Commands that make the program, and its path.
 struct ProgramCommands {
-  std::vector<ToolCommand> commands; ///< none: it is there
+  std::vector<ToolCommand> commands; ///< empty: the program exists
   std::string program;
   std::string note;
   std::optional<ProgramCache> cache;
@@ -126,7 +126,7 @@ static void note(const std::string &text) {
     fmt::print(stderr, "qlora: {}\n", text);
 }
 
-/// Makes the program where it is not there.
+/// Makes the program unless it exists.
 static Status make(const ProgramCommands &made) {
   if (made.commands.empty()) {
     if (made.cache)
@@ -142,9 +142,9 @@ static Status make(const ProgramCommands &made) {
   return Status::ok();
 }
 
-/// For each program that --sweep needs, what is compiled in: values of axes,
-/// and, unless the user has said it, weights that are decoded panel by panel,
-/// which is what runs can share.
+/// Returns the compiled-in settings of each program that --sweep needs: values
+/// of axes, and, unless the user chose otherwise, weights decoded panel by
+/// panel, because runs can share them.
 static StatusOr<std::vector<std::vector<OptionSetting>>>
 programSettings(const CommandLine &line) {
   Options runner{runnerRows()}, compiler{compilerRows()};
@@ -170,14 +170,14 @@ programSettings(const CommandLine &line) {
 }
 
 namespace {
-/// What a line stands for: a program, of a sweep several, and its run.
+/// Programs of a command line (several for a sweep), and the command to run.
 struct TrainCommands {
   std::vector<ProgramCommands> programs;
   ToolCommand run{"qlora-run", {}};
 };
 } // namespace
 
-/// Options of one run of a sweep, which has a folder of its own.
+/// Returns the options of one run of a sweep, with its own output folder.
 static StatusOr<Options> optionsOf(const SweepPoint &point, Options options) {
   const std::span<const OptionRow> tables[] = {optionTable()};
   QLORA_ASSIGN_OR_RETURN(auto settings, point.settings(tables));
@@ -197,7 +197,7 @@ static Status checkModelIsNamed(const Options &options) {
                          "model_name_or_path in the YAML file");
 }
 
-/// Whether each rank of this machine has a GPU.
+/// Checks that each rank of this machine has a GPU.
 static Status checkGpus(int ranks, int ranksPerGpu) {
   QLORA_ASSIGN_OR_RETURN(const auto gpus, visibleGpus());
   QLORA_ASSIGN_OR_RETURN(const RankEnvironment env,
@@ -206,14 +206,14 @@ static Status checkGpus(int ranks, int ranksPerGpu) {
   return checkGpu(last / ranksPerGpu, static_cast<int>(gpus.size()));
 }
 
-/// Whether qlora-run would refuse the run that a program is compiled for.
+/// Refuses, before compiling, a run that qlora-run would refuse.
 static Status checkBeforeCompiling(const Configuration &configuration,
                                    const CommandLine &line, bool isDryRun) {
   Options runner{runnerRows()};
   QLORA_RETURN_IF_ERROR(runner.applySettings(line.settings));
   if (runner.text("device").starts_with("null") || runner.boolean("print"))
     return Status::ok();
-  // What is only shown may be for another machine.
+  // A dry run may be for another machine.
   if (configuration.target == "cuda" && !isDryRun)
     QLORA_RETURN_IF_ERROR(
         checkGpus(static_cast<int>(runner.integer("gpus")),
@@ -259,7 +259,7 @@ static StatusOr<TrainCommands> trainCommands(const CommandLine &line,
   return all;
 }
 
-/// Prints what is asked for with --dry-run.
+/// Prints the commands for --dry-run.
 static Status show(const TrainCommands &all) {
   for (const ProgramCommands &made : all.programs) {
     if (made.cache)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// `qlora train`: from a model folder and data to an adapter, by the three
-// tools: qlora-import, qloracc (both only where the program is not in the
-// cache), and qlora-run, which this process becomes.
+// `qlora train`: makes an adapter from a model folder and data with three
+// tools: qlora-import and qloracc, only if the program is not in the cache, and
+// qlora-run, which replaces this process.
 
 #ifndef QLORA_TOOLS_QLORA_TRAIN_H
 #define QLORA_TOOLS_QLORA_TRAIN_H
@@ -16,11 +16,12 @@
 
 namespace qlora {
 
-/// What it takes: options of a run and of all three tools.
+/// Options of `qlora train`: those of a run and of all three tools.
 const Tool &trainTool();
 
-/// `qlora train`, or `qlora plan`: the same up to the program. `words` follow the command's name. Returns where qlora-run is not started:
-/// an answer was printed, or the commands of --dry-run.
+/// Runs `qlora train`, or `qlora plan`, which only counts. `words` follow the
+/// command's name. Returns only if qlora-run is not started: after an answer or
+/// the commands of --dry-run were printed.
 Status train(std::span<const std::string> words, ProgramUse use);
 
 } // namespace qlora

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// qlora: the commands by their names.
+// qlora: runs a command by its name.
 
 #include <fmt/format.h>
 

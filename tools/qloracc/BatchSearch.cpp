@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// A plan for each candidate, then the choice.
+// Plans each candidate, then chooses.
 
 #include "tools/qloracc/BatchSearch.h"
 
@@ -21,7 +21,7 @@ struct Candidate {
 };
 } // namespace
 
-/// How much slower than the least a row may be.
+/// Limits for a row's time, relative to the smallest.
 static constexpr double kAsGood = 1.01, kWorthMore = 1.05;
 
 static double leastSeconds(ArrayRef<Candidate> candidates) {
@@ -40,8 +40,8 @@ static const Candidate &bestOf(ArrayRef<Candidate> candidates) {
   return *best;
 }
 
-/// "batch 4 x 8 accumulation steps x 2 ranks = 64 rows a step; plan 7.9 of 8.0
-/// GiB; batch 8 does not fit".
+/// Returns "batch 4 x 8 accumulation steps x 2 ranks = 64 rows a step; plan 7.9
+/// of 8.0 GiB; batch 8 does not fit".
 static std::string reasonOf(const Candidate &best,
                             ArrayRef<Candidate> candidates, int64_t refused,
                             const CompilerSettings &settings) {
@@ -67,8 +67,9 @@ static std::string reasonOf(const Candidate &best,
              : text;
 }
 
-/// Plans in order, to the first that does not fit, which becomes `refused`, or
-/// that is so slow that larger ones would only compute more again.
+/// Plans candidates in order. Stops at the first that does not fit, which
+/// becomes `refused`, or that is so slow that larger ones would only recompute
+/// more.
 static FailureOr<std::vector<Candidate>>
 planAll(ModuleOp model, CompilerSettings &settings, const DeviceProfile &device,
         std::optional<Candidate> &refused) {

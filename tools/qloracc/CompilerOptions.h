@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The options of qloracc that are no options of a fine-tuning run: qlora takes
-// them too and passes them on.
+// Options of qloracc that are not training options. `qlora` accepts them too
+// and passes them on.
 
 #ifndef QLORA_TOOLS_QLORACC_COMPILEROPTIONS_H
 #define QLORA_TOOLS_QLORACC_COMPILEROPTIONS_H
@@ -10,7 +10,7 @@
 
 namespace qlora {
 
-/// Of the options below: those that come first in --help-all.
+/// Number of options below that come first in --help-all.
 inline constexpr size_t kCompilerOptionsFirst = 4;
 
 inline constexpr OptionRow kCompilerOptions[] = {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// A plan and a step for each mesh, then the choice, then the table.
+// Plans and predicts each mesh, chooses one, and prints the table.
 
 #include "tools/qloracc/LayoutSearch.h"
 
@@ -28,12 +28,12 @@ struct Layout {
 };
 } // namespace
 
-/// How far the model may be off from one layout of a program to another one: of
-/// two CPU ranks, what differed by more was so when it was measured
+/// Error of the cost model between two layouts of a program. On two CPU ranks,
+/// predicted differences above it were confirmed by measurement
 /// (bench/layouts.py).
 static constexpr double kNoise = 1.005;
 
-/// With the batch that was asked for, or the best of those to be searched.
+/// Plans with the given batch, or with the best of the candidates.
 static LogicalResult fillPlan(ModuleOp model, CompilerSettings &settings,
                               const DeviceProfile &device, Layout &layout) {
   if (settings.batches.empty()) {
@@ -52,8 +52,8 @@ static LogicalResult fillPlan(ModuleOp model, CompilerSettings &settings,
   return success();
 }
 
-/// What rules a mesh out is a reason in the table; what rules data parallel out
-/// is an error of any compile.
+/// Plans one mesh. An error of a mesh becomes its reason in the table. An error
+/// of data parallelism would be an error of any compile, and is reported.
 static FailureOr<Layout> planLayout(ModuleOp model, CompilerSettings &settings,
                                     const DeviceProfile &device,
                                     const ParallelMesh &mesh) {
@@ -77,7 +77,7 @@ static FailureOr<Layout> planLayout(ModuleOp model, CompilerSettings &settings,
   return layout;
 }
 
-/// Null: none fits.
+/// Returns null if no layout fits.
 static const Layout *fastestOf(ArrayRef<Layout> layouts) {
   const Layout *fastest = nullptr;
   for (const Layout &layout : layouts)
@@ -87,15 +87,15 @@ static const Layout *fastestOf(ArrayRef<Layout> layouts) {
   return fastest;
 }
 
-/// The first, which is the simplest, that is as fast as any; where none fits
-/// the one with the smallest plan.
+/// Returns the first, and so simplest, layout that is as fast as any. If none
+/// fits, returns the one with the smallest plan.
 static const Layout &chosenOf(ArrayRef<Layout> layouts) {
   if (const Layout *fastest = fastestOf(layouts))
     return *llvm::find_if(layouts, [&](const Layout &layout) {
       return layout.plan.fits &&
              layout.rowSeconds() <= kNoise * fastest->rowSeconds();
     });
-  // Of a plan within --memory-limit the host's bytes are what is too much.
+  // If a plan is within --memory-limit, it is host memory that does not fit.
   const auto bytesOf = [](const Layout &layout) {
     return std::pair(layout.plan.hostBytes, layout.plan.bytes);
   };
@@ -107,7 +107,7 @@ static const Layout &chosenOf(ArrayRef<Layout> layouts) {
   return *smallest;
 }
 
-/// "fsdp=2 x 4": four groups of two.
+/// Returns "fsdp=2 x 4" for four groups of two.
 static std::string titleOf(const ParallelMesh &mesh, int64_t ranks) {
   if (mesh.size() == 1)
     return "data parallel";
@@ -169,7 +169,7 @@ static std::string tableOf(ArrayRef<Layout> layouts,
   return text;
 }
 
-/// As the report has it.
+/// Records the table for reports.
 static void recordLayouts(ModuleOp model, ArrayRef<Layout> layouts,
                           const Layout &chosen, int64_t ranks) {
   SmallVector<Attribute> rows;
@@ -219,7 +219,7 @@ static LogicalResult findLayout(ModuleOp model, CompilerSettings &settings,
   return success();
 }
 
-/// What divides the experts of all layers; 0: there are none.
+/// Returns the common divisor of all layers' expert counts; 0: no experts.
 static int64_t expertsOf(ModuleOp model) {
   int64_t experts = 0;
   model.walk([&](model::GroupingOp op) {

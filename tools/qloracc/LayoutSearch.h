@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT
 
-// --parallel auto: how the ranks share the model, from the plan and the
-// predicted step of each mesh that they can have (runtime/Base/ParallelMesh.h).
+// --parallel auto: chooses the parallel layout from the plan and the predicted
+// step time of each possible mesh (runtime/Base/ParallelMesh.h).
 //
-// Of those whose plan fits the memory limit it takes the fastest; of those that
-// the cost model cannot tell from it, the simplest. With
-// --auto-find-batch-size each of them has the batch that is best for it, and a
-// row of data is what is compared.
+// Chooses the fastest mesh whose plan fits the memory limit, or a simpler mesh
+// if the cost model cannot distinguish the two. With --auto-find-batch-size
+// each mesh has its own best batch, and times per row of data are compared.
 //
 //   qloracc: note: --parallel auto: 4 ranks, 24.0 GiB each; times are predicted
 //   for NVIDIA H200 SXM
@@ -24,10 +23,10 @@
 
 namespace qlora {
 
-/// Sets the layout and the batch of `settings` where they are to be found, says
-/// which and why, and records it in `model` for reports. Where no plan fits, the
-/// layout is that of the smallest, whose compile then says what is missing.
-/// Errors are diagnostics of the model's context.
+/// Sets the layout and the batch of `settings` if they are to be found, prints
+/// them with the reason, and records the layout in `model` for reports. If no
+/// plan fits, chooses the smallest plan's layout; its compile then reports what
+/// is missing. Errors are diagnostics of the model's context.
 mlir::LogicalResult findLayoutAndBatch(mlir::ModuleOp model,
                                        CompilerSettings &settings);
 

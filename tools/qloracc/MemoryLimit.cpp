@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Asks the card, or /proc/meminfo.
+// Reads free memory from the GPU's driver or from /proc/meminfo.
 
 #include "tools/qloracc/MemoryLimit.h"
 
@@ -11,8 +11,8 @@
 
 namespace qlora {
 
-/// Kept back: of a card for code, graphs and libraries, whose own context is
-/// open already; of a machine for the process and the pages of the weights.
+/// Bytes kept back. GPU: for code, graphs and libraries (the context is open
+/// already). Machine: for the process and the pages of the weights.
 static constexpr uint64_t kReserve = uint64_t{1} << 30;
 static constexpr uint64_t kCardReserveShare = 50, kMachineReserveShare = 8;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// --memory-limit auto: what is free on this machine when it compiles.
+// --memory-limit auto: the memory that is free when the compiler runs.
 //
 //   memory limit: 77.4 GiB: NVIDIA H100 80GB HBM3 has 79.0 of 79.6 GiB free,
 //   less 1.6 GiB for code, graphs and libraries
@@ -18,16 +18,16 @@ namespace qlora {
 
 struct MemoryLimit {
   int64_t bytes = 0;
-  std::string reason; ///< one line: of what, and what is kept back
+  std::string reason; ///< one line: whose memory, and how much is kept back
 };
 
-/// Of `target` "cuda" the first card that is visible; of "cpu" this machine's
-/// share of one of `ranks` ranks. kUnavailable where that cannot be asked: the line says to give
-/// a number.
+/// Returns the free memory of the first visible GPU (`target` "cuda"), or of
+/// this machine divided by `ranks` ("cpu"), less a reserve. kUnavailable if it
+/// cannot be read; the message asks for a number.
 StatusOr<MemoryLimit> machineMemoryLimit(const std::string &target,
                                          int64_t ranks);
 
-/// The same of a card that need not be here, all of it free.
+/// Returns the limit for a GPU that need not be here, with all its memory free.
 StatusOr<MemoryLimit> cardMemoryLimit(const DeviceProfile &card);
 
 } // namespace qlora

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Names, and what does not go together.
+// Names of --offload, and combinations that are refused.
 
 #include "tools/qloracc/OffloadSettings.h"
 

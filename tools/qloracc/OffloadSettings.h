@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What the command line says of host memory.
+// Options for host memory.
 
 #ifndef QLORA_TOOLS_QLORACC_OFFLOADSETTINGS_H
 #define QLORA_TOOLS_QLORACC_OFFLOADSETTINGS_H
@@ -9,10 +9,10 @@
 
 namespace qlora {
 
-/// What is to be there, by its names.
+/// Sets what is offloaded, from the names of --offload.
 Status fillOffload(const Options &options, CompileOptions &compile);
 
-/// Whether that goes with the target and with how ranks share the model.
+/// Refuses offloading that the target or the parallel layout rules out.
 Status checkOffload(const CompilerSettings &settings);
 
 } // namespace qlora

@@ -6,7 +6,7 @@
 
 namespace qlora {
 
-/// What looks at all rows of a micro-batch, and so is not of its chunks.
+/// Refuses options that need all rows of a micro-batch at once.
 static Status checkChunks(const Options &o) {
   if (o.text("rl") == "kto")
     return Status::invalid("--parallel pp divides a micro-batch into chunks, but "
@@ -21,7 +21,7 @@ static Status checkChunks(const Options &o) {
   return Status::ok();
 }
 
-/// What is of a pipeline only is said where there is one.
+/// Refuses pipeline options without a pipeline, and options that exclude one.
 static Status checkPipeline(const Options &o, const CompileOptions &c) {
   if (c.stages == 1) {
     const std::string_view said =
@@ -51,7 +51,7 @@ static Status checkPipeline(const Options &o, const CompileOptions &c) {
 }
 
 Status fillChunks(const Options &o, CompileOptions &c) {
-  constexpr int64_t kForEachStage = 4; ///< at most a fifth of the time is lost
+  constexpr int64_t kForEachStage = 4; ///< bubble: at most a fifth of the time
   const int64_t asked = o.integer("num_micro_batches");
   c.allForwardsFirst = o.text("pipeline_schedule") == "gpipe";
   c.stageParts = o.integer("num_virtual_stages_per_pipeline_rank");

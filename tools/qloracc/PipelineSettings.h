@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What the command line says of a pipeline's stages.
+// Options for pipeline stages.
 
 #ifndef QLORA_TOOLS_QLORACC_PIPELINESETTINGS_H
 #define QLORA_TOOLS_QLORACC_PIPELINESETTINGS_H
@@ -9,11 +9,12 @@
 
 namespace qlora {
 
-/// Chunks of a micro-batch, of which the stages of a pipeline have one each; of
-/// stages with several parts a multiple of them, as Megatron's schedule needs.
+/// Sets how many chunks a micro-batch has, which the stages process in turn. If
+/// stages have several parts, it is a multiple of the stages, as Megatron's
+/// interleaved schedule needs.
 Status fillChunks(const Options &options, CompileOptions &compile);
 
-/// Layers are dealt by the speeds of those that have them.
+/// Checks the stages' speeds, by which layers are assigned.
 Status checkStageSpeeds(const CompileOptions &compile, int64_t stages);
 
 } // namespace qlora

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// What a file is, by its first bytes; then its text. A location in the text
-// replaces the parser's; readModel() puts it back beside it.
+// Identifies a file by its first bytes, then parses it. A location in the text
+// replaces the parser's; readModel() adds the parser's again.
 
 #include "tools/qloracc/ReadModel.h"
 
@@ -26,7 +26,7 @@ static Status folderInsteadOfModel(const std::string &folder) {
                          folder);
 }
 
-/// A length in 8 bytes, then a header in JSON.
+/// Detects a length in 8 bytes, followed by a JSON header.
 static bool isSafetensors(StringRef text) {
   return text.size() > 8 && text[8] == '{' && text.take_front(8).contains('\0');
 }
@@ -75,7 +75,7 @@ qlora::openModel(const std::string &path) {
   return std::move(*file);
 }
 
-/// `named`, at the place where the text defines the op.
+/// Returns `named` with the position at which the text defines the op.
 static Location placed(NameLoc named, llvm::SMLoc start,
                        const llvm::SourceMgr &sources) {
   unsigned buffer = sources.getMainFileID();

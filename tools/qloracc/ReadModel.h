@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Reading of model.mlir, so that every diagnostic has a place in it; other
-// things that are given in its place are told by name.
+// Reads model.mlir so that every diagnostic has a location in it. Reports other
+// kinds of files by name.
 
 #ifndef QLORA_TOOLS_QLORACC_READMODEL_H
 #define QLORA_TOOLS_QLORACC_READMODEL_H
@@ -17,15 +17,15 @@
 
 namespace qlora {
 
-/// The file, or standard input (`-`). Folders, programs, weights, JSON, YAML
-/// and empty files are errors that say what to do with them.
+/// Opens the file, or standard input (`-`). Folders, programs, weights, JSON,
+/// YAML and empty files are errors that describe the fix.
 StatusOr<std::unique_ptr<llvm::MemoryBuffer>>
 openModel(const std::string &path);
 
-/// Parses and verifies the main buffer of `sources`, text or bytecode. Where
-/// the text names an op (`loc("model.layers.0.mlp")`) the op keeps its name
-/// and gets file, line and column too. Null after errors, which are
-/// diagnostics of the context.
+/// Parses and verifies the main buffer of `sources`, text or bytecode. If the
+/// text names an op (`loc("model.layers.0.mlp")`), the op keeps its name and
+/// also gets file, line and column. Null after errors, which are diagnostics of
+/// the context.
 mlir::OwningOpRef<mlir::ModuleOp> readModel(const llvm::SourceMgr &sources,
                                             mlir::MLIRContext &context);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Warnings as Hugging Face has them, and the numbers of the last line.
+// Warnings that Hugging Face gives too, and the figures of the summary.
 
 #include "tools/qloracc/Remarks.h"
 
@@ -27,7 +27,7 @@ static bool isGiven(const Options &options, const char *name) {
   return options.source(name) != Options::Source::kDefault;
 }
 
-/// What was asked for and the stored weight is not; or empty.
+/// Returns the option that the stored weight does not satisfy, or empty.
 static std::string unmetByStored(const Options &options, model::QuantizedType type) {
   const StoredFormat &format = *storedFormat(type.getFormat());
   const char *asked = format.bits == 4 ? "load_in_4bit" : "load_in_8bit";
@@ -52,7 +52,7 @@ static std::string unmetByStored(const Options &options, model::QuantizedType ty
   return "";
 }
 
-/// transformers too takes weights as they are stored, and warns.
+/// Warns, as transformers does, that weights are used as they are stored.
 static std::string storedWarning(ModuleOp model, const Options &options) {
   for (auto parameter : model.getOps<model::ParameterOp>()) {
     auto type =
@@ -71,7 +71,7 @@ static std::string storedWarning(ModuleOp model, const Options &options) {
   return "";
 }
 
-/// Of `model.config`; null where it has none.
+/// Returns an attribute of `model.config`, or null.
 template <typename Attr> static Attr configured(ModuleOp model, StringRef key) {
   auto config = model->getAttrOfType<DictionaryAttr>("model.config");
   return config ? config.getAs<Attr>(key) : nullptr;
@@ -87,7 +87,7 @@ static int64_t longestRow(const CompilerSettings &settings) {
                            settings.compile.lengths.end());
 }
 
-/// Where the longest row has more positions, how many the model has.
+/// Returns the model's positions if they are fewer than the longest row's.
 static std::optional<int64_t> fewPositions(ModuleOp model,
                                            const CompilerSettings &settings) {
   auto positions = configured<IntegerAttr>(model, "max_position_embeddings");
@@ -122,7 +122,7 @@ bool adaptsInOut(ModuleOp model, const Options &options) {
          options.quantizedFormat().empty();
 }
 
-/// PEFT too warns and goes on.
+/// Warns and continues, as PEFT does.
 static std::string layoutWarning(ModuleOp model, const Options &options) {
   const bool isInOut = adaptsInOut(model, options);
   if (!isGiven(options, "fan_in_fan_out") ||
@@ -172,7 +172,7 @@ ModuleOp largestOf(ArrayRef<ModuleOp> programs) {
 
 std::string compileSummary(ArrayRef<ModuleOp> programs,
                            const CompilerSettings &settings, double seconds) {
-  // Several stages of a pipeline have what is trained, or tied.
+  // Several stages of a pipeline have trainable or tied parameters: count once.
   ModuleOp program = programs.front();
   ParameterCounts counts;
   StringSet<> names;

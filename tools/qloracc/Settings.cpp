@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// From words to settings; contradictions end here.
+// Turns words into settings; refuses contradictions.
 
 #include "tools/qloracc/Settings.h"
 
@@ -73,7 +73,7 @@ Tool compilerTool() {
       .isForeign = isMlirFlag};
 }
 
-/// A run's files are not the program's.
+/// Refuses options about files of a run.
 Status refuseOutputs(const CommandLine &line) {
   for (const OptionSetting &setting : line.settings)
     if (setting.row->scope == OptionScope::kOutput)
@@ -83,7 +83,7 @@ Status refuseOutputs(const CommandLine &line) {
   return Status::ok();
 }
 
-/// It is recorded, and what is in it decides what is compiled.
+/// Its path is recorded, and its rows affect what is compiled.
 Status checkDataFile(const Options &options, std::string_view name) {
   for (const WeightedPath &file : options.paths(name))
     if (access(file.path.c_str(), R_OK) != 0)
@@ -101,18 +101,17 @@ std::string initName(const std::string &choice, bool isB) {
   return isB ? "zero" : choice == "gaussian" ? "gaussian" : "kaiming";
 }
 
-/// Which lengths of a line that short rows share (--padding-free,
-/// runtime/Data/StepPacking.h) are compiled: ascending, from an eighth of
-/// `tokens` to all of them, multiples of 64 and of `parts`, the ranks that share
-/// each line, where not the last. An octave has
-/// four at equal distances, at most thirteen in all: before rounding each is at
-/// least 4/5 of the next, so that 9 % of a line is padding on average (eight
-/// rows of 40 to 512 tokens; 17 % with two to an octave, 6 % with six). Each
-/// costs the compile of a variant, and a run the kernels that are prepared for
-/// it: 4 MiB of 24 layers.
+/// Returns the sequence lengths that are compiled for packing short rows
+/// (--padding-free, runtime/Data/StepPacking.h): ascending, from an eighth of
+/// `tokens` to all. Each but the last is a multiple of 64 and of `parts`, the
+/// cp ranks. An octave has four lengths at equal distances, at most thirteen in
+/// all. Before rounding, each is at least 4/5 of the next, so 9 % of a sequence
+/// is padding on average (eight rows of 40 to 512 tokens; 17 % with two per
+/// octave, 6 % with six). Each length costs the compile of a variant, and a run
+/// prepares kernels for it: 4 MiB for 24 layers.
 std::vector<int64_t> tokenBuckets(int64_t tokens, int64_t parts) {
   constexpr int64_t kOctaves = 3, kPerOctave = 4;
-  const int64_t tile = std::lcm(64, parts); ///< rows that kernels like
+  const int64_t tile = std::lcm(64, parts); ///< row multiple that suits kernels
   std::vector<int64_t> buckets;
   for (int64_t octave = kOctaves; octave > 0; --octave)
     for (int64_t share = kPerOctave; share < 2 * kPerOctave; ++share) {
@@ -126,11 +125,11 @@ std::vector<int64_t> tokenBuckets(int64_t tokens, int64_t parts) {
   return buckets;
 }
 
-/// What padding_free asks for; auto: where train_file has rows (JSONL, or a
-/// rows file of qlora-data).
+/// Returns the value of padding_free; auto: whether train_file has rows (JSONL,
+/// or a rows file of qlora-data).
 StatusOr<bool> wantsTokenBuckets(const Options &options, int64_t stages) {
   const std::string choice = options.text("padding_free");
-  // Answers have lines of their own, and a pipeline works at several rows at once.
+  // Each answer needs its own sequence; a pipeline has several rows in flight.
   if (options.text("rl") != "none" || stages > 1)
     return false;
   if (choice != "auto")
@@ -138,7 +137,7 @@ StatusOr<bool> wantsTokenBuckets(const Options &options, int64_t stages) {
   return hasRows(options.paths("train_file"));
 }
 
-/// Rows, lengths, and the lengths of lines that short rows share.
+/// Sets rows, row lengths, and sequence lengths for packing.
 Status fillShape(const Options &o, CompileOptions &c) {
   c.batch = o.integer("per_device_train_batch_size");
   c.lengths = o.lengths("max_length");
@@ -164,7 +163,7 @@ Status applyMesh(const ParallelMesh &mesh, CompilerSettings &settings) {
   return Status::ok();
 }
 
-/// What ranks send of gradients. compress-gradients refuses sharded gradients.
+/// Sets what ranks send of gradients. compress-gradients refuses sharded ones.
 Status fillGradients(CompilerSettings &settings) {
   CompileOptions &c = settings.compile;
   const Options &o = settings.options;
@@ -194,7 +193,7 @@ Status fillGradients(CompilerSettings &settings) {
   return Status::ok();
 }
 
-/// One mesh, or those that the compiler is to choose from.
+/// Sets the given mesh, or leaves the choice to the compiler.
 Status fillMesh(const Options &own, CompilerSettings &settings) {
   const Options &o = settings.options;
   const std::string map = own.text("device_map");
@@ -220,7 +219,7 @@ Status fillMesh(const Options &own, CompilerSettings &settings) {
   settings.compile.deviceMap = mapped.map;
   QLORA_RETURN_IF_ERROR(
       checkStageSpeeds(settings.compile, mapped.mesh.stages));
-  // What the map has added is recorded; else what was written stays as it was.
+  // Record stages that come from the map; else keep --parallel as written.
   return map.empty() ? applyMesh(mapped.mesh, settings)
                      : setLayout(settings, mapped.mesh);
 }
@@ -228,7 +227,7 @@ Status fillMesh(const Options &own, CompilerSettings &settings) {
 Status fillTarget(const Options &own, CompilerSettings &settings) {
   TargetRequest request{own.text("target"), own.names("cuda_arch"),
                         own.text("cuda_compiler"), own.text("device_profile")};
-  // The kernels of a target are shown in its own C++.
+  // The emitted language determines the target.
   if (settings.emit == "cuda" ||
       (settings.emit == "cpp" && request.target == "auto"))
     request.target = settings.emit == "cuda" ? "cuda" : "cpu";
@@ -332,7 +331,7 @@ Status fillCodegen(const Options &own, CompilerSettings &settings) {
   return checkOffload(settings);
 }
 
-/// Gives an option the value that was found for it.
+/// Sets an option to the value that was found for it.
 Status record(const char *name, const std::string &value,
               CompilerSettings &settings) {
   const OptionSetting setting = {findOption(optionTable(), name), value,
@@ -340,8 +339,8 @@ Status record(const char *name, const std::string &value,
   return settings.options.applySettings({&setting, 1});
 }
 
-/// Whether what is searched for has to fit the memory that there is. Layouts of
-/// CPU ranks need not: on one machine all take the same together.
+/// Returns whether a search must fit this machine's memory. Layouts of CPU
+/// ranks need not: on one machine all take the same memory in total.
 bool fitsMachine(const CompilerSettings &settings) {
   const bool hasLayouts =
       settings.findsLayout && settings.ranks > 1 &&
@@ -351,8 +350,8 @@ bool fitsMachine(const CompilerSettings &settings) {
          (!settings.batches.empty() || hasLayouts);
 }
 
-/// Of a card that is named, if a layout is chosen for it, or else of this
-/// machine.
+/// Returns the memory of the named GPU if a layout is chosen for it, else this
+/// machine's.
 StatusOr<MemoryLimit> availableMemory(const CompilerSettings &settings) {
   const CompileOptions &c = settings.compile;
   if (c.memoryLimit == kAutoSize || !settings.findsLayout ||
@@ -363,7 +362,7 @@ StatusOr<MemoryLimit> availableMemory(const CompilerSettings &settings) {
   return cardMemoryLimit(device);
 }
 
-/// Whatever a configuration has to say of several.
+/// Forces one rank, whatever a configuration has for several.
 Status onlyOne(const Options &own, CompilerSettings &settings) {
   if (settings.ranks > 1)
     return Status::invalid("--force-single-gpu is for one rank, and --ranks says "
@@ -376,7 +375,7 @@ Status onlyOne(const Options &own, CompilerSettings &settings) {
   return record("parallel", "none", settings);
 }
 
-/// `auto` becomes the number that is recorded.
+/// Replaces `auto` with a number of bytes, and records it.
 Status resolveMemoryLimit(CompilerSettings &settings) {
   if (settings.compile.memoryLimit != kAutoSize && !fitsMachine(settings))
     return Status::ok();
@@ -440,7 +439,7 @@ parseSettings(std::span<const std::string> words) {
                            batchCandidates(settings.options, settings.rowRanks()));
   }
   QLORA_RETURN_IF_ERROR(resolveMemoryLimit(settings));
-  if (!settings.codegen.cudaArchs.empty()) // now, and not after all passes
+  if (!settings.codegen.cudaArchs.empty()) // now, not after all passes
     QLORA_RETURN_IF_ERROR(
         findCudaCompiler(settings.codegen.cudaCompiler).status());
   return settings;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// qloracc's command line, resolved: the options of the run (shared with
-// qlora-run) and the compiler's own.
+// Command line of qloracc, resolved: options of the run (shared with qlora-run)
+// and the compiler's own.
 
 #ifndef QLORA_TOOLS_QLORACC_SETTINGS_H
 #define QLORA_TOOLS_QLORACC_SETTINGS_H
@@ -16,7 +16,6 @@
 
 namespace qlora {
 
-/// Where results go.
 struct CompilerSettings {
   std::string input;       ///< `-`: standard input
   std::string output;      ///< -o; empty: nothing is linked (--emit)
@@ -26,34 +25,34 @@ struct CompilerSettings {
   ReportFormat reportFormat = ReportFormat::Json;
   CodegenOptions codegen;
   bool verbose = false;
-  std::string answer; ///< of --help, --help-all or --version: nothing is done
+  std::string answer; ///< of --help, --help-all or --version; nothing else is
+                      ///< done
   std::vector<std::string> mlirFlags; ///< for MLIR's own parser
   Options options;
   CompileOptions compile;
-  /// With --auto-find-batch-size the candidates, ascending; else empty, and the
-  /// batch of `compile` is what was asked for.
+  /// Candidates of --auto-find-batch-size, ascending; else empty, and the batch
+  /// of `compile` was given.
   std::vector<int64_t> batches;
-  int64_t ranks = 1; ///< that share a global batch
-  /// Of these, that have rows of their own.
+  int64_t ranks = 1; ///< ranks that share a global batch
+  /// Returns how many ranks have their own rows; tp and cp ranks share rows.
   int64_t rowRanks() const {
     const int64_t together = compile.tensorRanks * compile.contextRanks;
     return std::max<int64_t>(1, ranks / together);
   }
   bool findsLayout = false; ///< --parallel auto
-  // What machines the ranks of these are on: as DeviceProfile has it.
+  // Machines of the ranks, as in DeviceProfile.
   int64_t gpusPerNode = 0;
   std::string network;
 };
 
-/// Compiles for `batch`, with what follows from it, and records it.
+/// Sets the batch and the settings that depend on it, and records it.
 Status setBatch(CompilerSettings &settings, int64_t batch);
 
-/// Compiles for `mesh`, and records it; refuses one that the other settings rule
-/// out.
+/// Sets the mesh and records it. Refuses a mesh that other settings rule out.
 Status setLayout(CompilerSettings &settings, const ParallelMesh &mesh);
 
-/// Parses `words` (argv without the program's name). MLIR's own options are
-/// registered with llvm::cl before, so that they are told from mistakes.
+/// Parses `words` (argv without the program's name). MLIR's own options must be
+/// registered with llvm::cl before, so that they are not taken for mistakes.
 StatusOr<CompilerSettings>
 parseSettings(std::span<const std::string> words);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// All phases on a copy, then the clock.
+// Runs all phases on a copy, then the cost model.
 
 #include "tools/qloracc/StepPlan.h"
 
@@ -39,11 +39,11 @@ FailureOr<StepPlan> planStep(ModuleOp model, const CompilerSettings &settings,
                              const DeviceProfile &device) {
   CompileOptions options = settings.compile;
   options.remarks = false;
-  // What is above it is no error here.
+  // A plan above the host limit is not an error here.
   const int64_t hostLimit = std::exchange(options.hostMemoryLimit, 0);
   OwningOpRef<ModuleOp> program = model.clone();
   Driver driver(*model.getContext(), options);
-  // Warnings are those of the compile, and there once.
+  // Suppress warnings here: the compile itself gives them once.
   ScopedDiagnosticHandler quiet(
       model.getContext(), [](Diagnostic &diagnostic) {
         return success(diagnostic.getSeverity() != DiagnosticSeverity::Error);

@@ -38,7 +38,7 @@ static int fail(const Twine &message) {
   return 1;
 }
 
-/// MLIR's own flags, by MLIR's own parser.
+/// Parses MLIR's own flags with MLIR's parser.
 static bool parseMlirFlags(const CompilerSettings &settings) {
   std::vector<const char *> words = {"qloracc"};
   for (const std::string &flag : settings.mlirFlags)
@@ -87,12 +87,12 @@ public:
           CompileProgress &progress)
       : context(context), settings(settings), progress(progress) {}
 
-  /// `model` becomes the program of a stage, or where `--emit` ends before that
-  /// its text.
+  /// Makes `model` the program of a stage, or emits its text if `--emit` names
+  /// an earlier phase.
   LogicalResult run(OwningOpRef<ModuleOp> &model, int64_t stage);
-  /// Writes what was made of all of them.
+  /// Writes the outputs of all stages.
   LogicalResult finish(ArrayRef<ModuleOp> programs);
-  /// A program was written, and not the text of a phase.
+  /// Returns true after writing a program, false after the text of a phase.
   bool wroteProgram() const { return isLinked; }
 
 private:
@@ -120,7 +120,7 @@ private:
 
 } // namespace
 
-/// What has no form in JSON is left out.
+/// Leaves out attributes that JSON cannot represent.
 static nlohmann::ordered_json factsOf(DictionaryAttr attributes) {
   nlohmann::ordered_json facts = nlohmann::ordered_json::object();
   for (NamedAttribute attr : attributes) {
@@ -139,12 +139,12 @@ static nlohmann::ordered_json factsOf(DictionaryAttr attributes) {
   return facts;
 }
 
-/// What the runtime has to know of the model, next to the options.
+/// Records the model's properties that the runtime needs, and the options.
 void Compile::recordOptions(ModuleOp module) {
   nlohmann::ordered_json facts = nlohmann::ordered_json::object();
   if (auto model = module->getAttrOfType<DictionaryAttr>("model.config"))
     facts = factsOf(model);
-  // What attach-adapters recorded, without "model.".
+  // Attributes of attach-adapters, without the prefix "model.".
   for (StringRef name : {model::kAdapterDropoutAttr, model::kAdapterFactorsAttr})
     if (auto adapters = module->getAttrOfType<DictionaryAttr>(name))
       facts[name.split('.').second.str()] = factsOf(adapters);
@@ -153,14 +153,14 @@ void Compile::recordOptions(ModuleOp module) {
   if (settings.compile.chunks > 1)
     facts["chunks"] = settings.compile.chunks;
   nlohmann::ordered_json recorded = settings.options.recorded(facts);
-  // The model is where it was imported from, unless the user said otherwise.
+  // The model is in the imported folder, unless the user gave another.
   auto folder = module->getAttrOfType<StringAttr>("model.folder");
   if (folder && !recorded.contains("model_name_or_path"))
     recorded["model_name_or_path"] = folder.getValue().str();
   config = dumpExact(recorded);
 }
 
-/// Of stages one behind the other, as MLIR's tools separate modules.
+/// Appends a stage's text, separated as MLIR's tools separate modules.
 void Compile::emitText(function_ref<void(raw_ostream &)> print) {
   llvm::raw_string_ostream stream(text);
   if (!text.empty())
@@ -168,7 +168,7 @@ void Compile::emitText(function_ref<void(raw_ostream &)> print) {
   print(stream);
 }
 
-/// Into the folder of --dump-phases, if there is one.
+/// Writes into the folder of --dump-phases, if there is one.
 LogicalResult Compile::dump(const Twine &name,
                             function_ref<void(raw_ostream &)> print) {
   if (settings.dumpPhases.empty())
@@ -199,7 +199,7 @@ LogicalResult Compile::report(ModuleOp program) {
       reportText(program, settings.reportFormat, *device);
   if (failed(text))
     return failure();
-  // Of other stages beside it: plan.json, plan.stage1.json.
+  // Later stages have their own reports: plan.json, plan.stage1.json.
   SmallString<128> path(settings.report);
   if (options.stage > 0)
     llvm::sys::path::replace_extension(
@@ -207,7 +207,7 @@ LogicalResult Compile::report(ModuleOp program) {
   return writeFile(path, [&](raw_ostream &os) { os << *text; });
 }
 
-/// What is said of a program beside it, and in it.
+/// Adds config and plan to a program, and writes its report and kernels.
 LogicalResult Compile::describe(ModuleOp program) {
   recordOptions(program);
   program->setAttr("program.config", StringAttr::get(&context, config));
@@ -231,11 +231,11 @@ LogicalResult Compile::describe(ModuleOp program) {
   return printed;
 }
 
-/// " for sm_90, compute_80"; of a CPU empty.
+/// Returns " for sm_90, compute_80"; empty for a CPU.
 static std::string architecturesText(const CodegenOptions &codegen) {
   if (codegen.target != "cuda")
     return "";
-  auto archs = CudaTarget::parseArchs(codegen.cudaArchs); // as Settings did
+  auto archs = CudaTarget::parseArchs(codegen.cudaArchs); // valid: see Settings
   std::string text;
   for (const CudaArch &arch : archs.value())
     text += (text.empty() ? " for " : ", ") + arch.name();
@@ -251,7 +251,7 @@ LogicalResult Compile::finish(ArrayRef<ModuleOp> programs) {
     };
     return emitTrainSo(programs, settings.codegen, settings.output);
   }
-  // As of clang -S: into the output, or for people to read.
+  // To the output file, as clang -S does, or to standard output.
   if (!settings.output.empty())
     return writeFile(settings.output, [&](raw_ostream &os) { os << text; });
   llvm::outs() << text;
@@ -285,7 +285,7 @@ LogicalResult Compile::run(OwningOpRef<ModuleOp> &module, int64_t stage) {
 }
 
 
-/// A diagnostic that has no place in the model is the tool's own.
+/// Reports a diagnostic without a location in the model as the tool's own.
 static LogicalResult reportPlaceless(Diagnostic &diagnostic) {
   if (diagnostic.getLocation()->findInstanceOf<FileLineColRange>())
     return failure();
@@ -299,13 +299,13 @@ static LogicalResult reportPlaceless(Diagnostic &diagnostic) {
   return success();
 }
 
-/// From the model's text to the last line.
+/// Compiles the model and prints the summary. Returns the exit code.
 static int compile(CompilerSettings &settings, MLIRContext &context) {
   const auto begin = std::chrono::steady_clock::now();
   auto file = openModel(settings.input);
   if (!file.isOk())
     return fail(file.status().message());
-  // After the input: what is no model needs no output.
+  // Check after the input: an invalid model needs no output.
   if (settings.emit == "so" && settings.output.empty())
     return fail("no output is named: add -o train.so");
   llvm::SourceMgr sources;
@@ -326,7 +326,7 @@ static int compile(CompilerSettings &settings, MLIRContext &context) {
   if (failed(findLayoutAndBatch(*module, settings)))
     return 1;
   Compile job(context, settings, progress);
-  SmallVector<ModuleOp> programs; // which live as long as the process
+  SmallVector<ModuleOp> programs; // never freed
   for (int64_t stage = 0; stage < settings.compile.stages; ++stage) {
     OwningOpRef<ModuleOp> program = module.get().clone();
     if (failed(job.run(program, stage)))
@@ -343,7 +343,7 @@ static int compile(CompilerSettings &settings, MLIRContext &context) {
   if (job.wroteProgram())
     llvm::outs() << compileSummary(programs, settings, seconds.count()) << " -> "
                  << shownPath(settings.output) << "\n";
-  // The process ends here, and with it what the module holds.
+  // The process ends here, which frees the module.
   (void)module.release();
   return 0;
 }
@@ -371,10 +371,10 @@ int main(int argc, char **argv) {
                   arith::ArithDialect, math::MathDialect>();
   train::registerModelGradients(registry);
   MLIRContext context(registry, MLIRContext::Threading::DISABLED);
-  // LLVM's own pool knows of affinity, but of no quota.
+  // LLVM's own pool respects CPU affinity, but no cgroup quota.
   llvm::DefaultThreadPool threads(llvm::hardware_concurrency(usableCpus()));
   context.setThreadPool(threads);
-  // A diagnostic is for the user of the model: place, what, what to do.
+  // Diagnostics are for users of the model: location, problem, fix.
   context.printOpOnDiagnostic(false);
   return compile(settings, context);
 }

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Starts `qlora` and reads what it writes."""
+"""Starts `qlora` and reads its output."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from typing import Any
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
 _BUILD = os.path.join(_HERE, "..", "..", "..", "build", "bin")
-# Ends after a checkpoint: Ctrl-C and SIGTERM.
+# Exit codes of Ctrl-C and SIGTERM, which end a run after a checkpoint.
 _STOPPED = (128 + signal.SIGINT, 128 + signal.SIGTERM)
 
 
 class Error(Exception):
-    """The program's own words: what, where, and what to do."""
+    """The program's error message: location, problem, and fix."""
 
 
 def _program(name: str) -> str:
-    """In the wheel, in the build of a clone, else in PATH."""
+    """Searches the wheel, the build of a clone, then PATH."""
     for folder in (os.path.join(_HERE, "bin"), _BUILD):
         path = os.path.join(folder, name)
         if os.access(path, os.X_OK):
@@ -39,7 +39,7 @@ def _program(name: str) -> str:
 
 
 def _environment() -> dict[str, str]:
-    """The data step runs in this Python, which has its packages."""
+    """Makes the data step run in this Python, which has its packages."""
     return {"QLORA_PYTHON": sys.executable, **os.environ}
 
 
@@ -52,7 +52,7 @@ def _text(value: Any) -> str:
 def _flags(options: dict[str, Any]) -> list[str]:
     flags = []
     for name, value in options.items():
-        # Inputs are mixed: one flag for each.
+        # Several inputs are mixed: one flag for each.
         several = (name in ("train_file", "validation_file")
                    and isinstance(value, (list, tuple)))
         for one in value if several else [value]:
@@ -67,8 +67,8 @@ def _end(process: subprocess.Popen) -> None:
 
 
 class Training:
-    """A run. Iterating gives its metrics as they come, and raises Error where
-    it fails. One that nobody refers to any more is stopped, as by stop()."""
+    """A run. Iteration yields metrics as they arrive, and raises Error if the
+    run fails. An object without references stops its run, as stop() does."""
 
     def __init__(self, command: list[str]):
         self.metrics: list[dict[str, Any]] = []  # all so far
@@ -78,9 +78,9 @@ class Training:
             stdin=subprocess.DEVNULL, env=_environment(), text=True,
             encoding="utf-8", errors="replace")
         weakref.finalize(self, _end, self._process)
-        # Both are read at once, so that the program never waits for a reader;
-        # by threads that do not know this object, which may go before them.
-        # sys.stderr and sys.stdout are a notebook's, and no terminal's.
+        # Both pipes are read at once, so that the program never waits. The
+        # threads hold no reference to this object, so that it can be freed
+        # first. In a notebook sys.stderr and sys.stdout are not a terminal's.
         self._rows: queue.SimpleQueue = queue.SimpleQueue()
         self._readers = [
             threading.Thread(target=_forward, daemon=True, args=(
@@ -97,11 +97,11 @@ class Training:
         try:
             row = self._rows.get()
         except KeyboardInterrupt:
-            # A terminal's reaches the program too, and both count once.
+            # Ctrl-C on a terminal reaches the program too; both count as one.
             self.stop(signal.SIGINT)
             raise
         if row is None:
-            self._rows.put(None)  # for whoever asks again
+            self._rows.put(None)  # for the next call
             self._finish()
             raise StopIteration
         self.metrics.append(row)
@@ -116,13 +116,13 @@ class Training:
                         or f"qlora ended with code {code}")
 
     def wait(self) -> list[dict[str, Any]]:
-        """To the end; all metrics."""
+        """Waits for the end, and returns all metrics."""
         for _ in self:
             pass
         return self.metrics
 
     def stop(self, number: int = signal.SIGTERM) -> None:
-        """Ends the step, writes a checkpoint and the adapter so far."""
+        """Ends after the step, with a checkpoint and the adapter so far."""
         if self._process.poll() is None:
             self._process.send_signal(number)
         while (row := self._rows.get()) is not None:
@@ -132,7 +132,7 @@ class Training:
 
     @property
     def returncode(self) -> int | None:
-        """None while it runs."""
+        """The exit code; None while the run lasts."""
         return self._process.poll()
 
 
@@ -146,7 +146,8 @@ def _forward(pipe, out, errors: list[str]) -> None:
 
 
 def _read_rows(pipe, out, rows: queue.SimpleQueue) -> None:
-    """None is the end. What is no row, as the commands of dry_run, is said."""
+    """Queues rows, then None. Prints other lines, such as --dry-run's commands.
+    """
     for line in pipe:
         try:
             row = json.loads(line)
@@ -161,8 +162,8 @@ def _read_rows(pipe, out, rows: queue.SimpleQueue) -> None:
 
 
 def train(model, data=None, **options) -> Training:
-    """`model`: a folder, a YAML file or a compiled train.so. `data`: a file, a
-    folder, or a list of them."""
+    """Starts a run. `model`: a folder, a YAML file or a compiled train.so.
+    `data`: a file, a folder, or a list of them."""
     if data is not None:
         options["train_file"] = data
     options.setdefault("log_format", "json")
@@ -180,12 +181,12 @@ def _say(command: str, model, options: dict[str, Any]) -> str:
 
 
 def plan(model, **options) -> str:
-    """What a training needs, without it."""
+    """Returns what a training needs, without training."""
     return _say("plan", model, options)
 
 
 def memory(model, **options) -> str:
-    """What fits where."""
+    """Returns which configurations fit into memory."""
     return _say("memory", model, options)
 
 
@@ -195,7 +196,7 @@ def _become(name: str) -> None:
     os.execv(path, [path, *sys.argv[1:]])
 
 
-# The wheel's commands.
+# Commands of the wheel.
 def qlora() -> None:
     _become("qlora")
 

@@ -39,8 +39,8 @@ def _check_texts(row: dict) -> None:
 
 
 def alpaca_turns(row: dict) -> list[dict]:
-    """The row as LLaMA-Factory's turns: a system message if there is a
-    `system`, the history, and instruction and input on a line each."""
+    """Returns the row as LLaMA-Factory's turns: a system message if there is a
+    `system`, the history, and instruction and input on separate lines."""
     _check_texts(row)
     asked = [text for text in (row["instruction"], row.get("input")) if text]
     pairs = [*_history(row), ("\n".join(asked), row["output"])]
@@ -53,9 +53,9 @@ def alpaca_turns(row: dict) -> list[dict]:
 
 
 def alpaca_segments(row: dict, eos_token: str) -> list[tuple[str, bool]]:
-    """The row as (text, learned) pieces. A `system` replaces the opening
-    sentences. Responses of the history are learned too, each with its end
-    token; the end token of the last response is the caller's."""
+    """Returns the row as (text, is in the loss) segments. A `system` replaces
+    the opening sentences. Responses of the history are in the loss too, with an
+    end token each; the caller adds the last response's end token."""
     _check_texts(row)
     context = row.get("input") or ""
     prompt = row.get("system")

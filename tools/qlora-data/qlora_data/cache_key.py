@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""What the tokens of a conversion depend on, as one number: two calls with the
-same key give the same file, and whoever keeps files names them by it."""
+"""One hash of everything that the tokens of a conversion depend on. Calls with
+the same key write the same file, so the key can name cached files."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ _BLOCK = 1 << 20
 
 
 class _Key:
-    """Each part goes in with its length, so that parts cannot be mistaken for
-    others."""
+    """Hashes parts with their lengths, so that different parts never have the
+    same bytes."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
@@ -59,7 +59,7 @@ def _own_sources() -> list[str]:
 
 def cache_key(args: argparse.Namespace) -> str:
     key = _Key()
-    # qlora-data's text is its version.
+    # The source text of qlora-data is its version.
     key.add(sys.version, *map(importlib.metadata.version, PACKAGES))
     for source in _own_sources():
         key.add_file(source)
@@ -67,7 +67,7 @@ def cache_key(args: argparse.Namespace) -> str:
             args.assistant_only_loss, args.chat_template, args.pairs,
             args.unpaired, args.allow_template_drops, args.row_format,
             args.excess_length_strategy)
-    # Messages name the file, so a copy elsewhere is another one.
+    # Messages name the file, so a copy elsewhere has another key.
     key.add(args.input, *args.column)
     for path in data_files(args.input):
         key.add_file(path)
@@ -80,7 +80,7 @@ def cache_key(args: argparse.Namespace) -> str:
     templates = files.chat_templates(None if named in SHIPPED else named)
     for name in sorted(templates):
         key.add(name, templates[name][0])
-    # Such a template writes the day into a conversation.
+    # Such a template writes the current day into a conversation.
     if any("strftime_now" in source for source, _ in templates.values()):
         key.add(date.today())
     return key.text()

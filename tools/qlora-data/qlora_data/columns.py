@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Columns that are called otherwise in the data: `prompt=question`, or that
-are not read: `system=`."""
+"""Columns with other names in the data, as `prompt=question`, and columns that
+are not read, as `system=`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from .errors import DataError
 from .marks import names_mark
 
-# The columns of each shape, what makes a row one of it first.
+# Columns of each shape, the identifying ones first.
 _ANSWERS = ("chosen", "rejected", "label", "system")
 _SHAPES = (("prompt", "completion", "tools", *_ANSWERS),
            ("messages", "tools", *_ANSWERS), ("text",),
@@ -23,7 +23,7 @@ _NAMES = sorted({name for shape in _SHAPES for name in shape}
 
 @dataclass
 class Columns:
-    """Names as shapes.py knows them, and as the data has them."""
+    """Column names of shapes.py, and the names in the data."""
     sources: dict[str, str] = field(default_factory=dict)
     unread: set[str] = field(default_factory=set)
 
@@ -42,8 +42,8 @@ class Columns:
             self.unread.add(name)
 
     def renamed(self, row: dict) -> dict:
-        """The row with the names that are known here. Columns of other shapes
-        go: who names columns says which ones are meant."""
+        """Returns the row with the names of shapes.py. Drops columns of other
+        shapes, because named columns determine the shape."""
         row = {key: value for key, value in row.items()
                if key not in self.unread or key in self.sources.values()}
         if not self.sources:

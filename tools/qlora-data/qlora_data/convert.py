@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The data step itself: rows to texts with learned spans, texts to ids and
-labels, rows that are too long cut, rows with nothing to learn left out."""
+"""The data step: turns rows into texts with spans in the loss, and texts into
+ids and labels. Cuts rows that are too long, drops rows without labels."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .tokenizer import TextTokenizer
 from .training import QWEN3, recognised, shipped_template
 from .workers import in_order, worker_count
 
-# How many bytes of how many have become tokens.
+# Called with the bytes that have become tokens, and all bytes.
 Progress = Callable[[int, int], None]
 
 
@@ -41,16 +41,16 @@ class Options:
     columns: Columns = field(default_factory=Columns)
     pairs: bool = False  # rows have a chosen and a rejected answer
     unpaired: bool = False  # rows say whether their answer is desirable
-    template_drops: bool = False  # of tools, tool calls and messages: allowed
-    formats: tuple[str, ...] = ()  # of shapes.FORMATS; none: all
-    excess: str = "truncate"  # or drop, raise: what becomes of longer rows
+    template_drops: bool = False  # the template may drop tools, calls, messages
+    formats: tuple[str, ...] = ()  # of shapes.FORMATS; empty: all
+    excess: str = "truncate"  # or drop, raise: handling of longer rows
 
 
 @dataclass
 class RenderedRow:
-    """A row as one text. `spans` are its learned characters (None: all);
-    plain text gets the tokenizer's special tokens and an end token. `desirable`
-    where rows say so."""
+    """A row as one text. `spans` are its characters in the loss (None: all).
+    Plain text gets the tokenizer's special tokens and an end token. `desirable`
+    is None if rows have no such label."""
     place: str
     text: str
     spans: list[Span] | None
@@ -70,7 +70,8 @@ class Converter:
         self._templates: dict[str, Template] = {}
 
     def convert(self, path: str, output: str, progress: Progress) -> RowSpool:
-        """All rows of the file or folder `path`, for the file `output`."""
+        """Converts all rows of the file or folder `path`, for the file
+        `output`."""
         files = data_files(path)
         total = total_bytes(files)
 
@@ -180,8 +181,9 @@ class Converter:
     def _check_dropped(self, place: str, talk: Conversation,
                        texts: list[tuple[str, list[Span] | None]],
                        out: TokenRows) -> None:
-        """Templates take the reasoning out of prompts on purpose: a note. What
-        else is not written would be trained without it."""
+        """Notes reasoning that the template removes from prompts, which
+        templates do on purpose. Refuses other omissions: the row would be
+        trained without them."""
         messages = talk.chat.messages
         learned = (talk.chat.prompt_count if self.options.rule.completion_only
                    else 0)
@@ -203,8 +205,8 @@ class Converter:
             out.first_dropping = out.first_dropping or place
 
     def _template(self, chat: ChatRow) -> Template:
-        """The compiled template for a row: 'tool_use' where there is one and
-        the row has tools."""
+        """Returns the compiled template for a row: 'tool_use' if it exists and
+        the row has tools, else 'default'."""
         name = "tool_use" if chat.tools and "tool_use" in self._sources \
             else "default"
         if name not in self._templates:
@@ -218,8 +220,8 @@ class Converter:
         own = None
         if name in self._sources:
             own = Template(*self._sources[name])
-        # Who names a file gets it, and who learns all turns needs no template
-        # that keeps them apart.
+        # A template given as a file is used as it is. With all turns in the
+        # loss, no template is needed that keeps turns apart.
         if own and (self._is_shipped or (self.options.rule.assistant_only
                                          and not named)):
             own = recognised(own) or own
@@ -238,7 +240,7 @@ class Converter:
     def _encoded(self, batch: list[RenderedRow]) -> list[Encoding]:
         try:
             return self.tokenizer.encode([row.text for row in batch])
-        except Exception:  # the library does not say which text it was
+        except Exception:  # the library does not name the text
             pass
         encodings = []
         for row in batch:
@@ -266,7 +268,7 @@ class Converter:
         return before + ids + after, first + labels + after
 
     def _leaves_out(self, tokens: int) -> bool:
-        """Whether a row is too long to be learned from."""
+        """Returns whether a row is left out as too long."""
         limit, excess = self.options.max_length, self.options.excess
         if limit is None or tokens <= limit or excess == "truncate":
             return False
@@ -314,8 +316,8 @@ class Converter:
 
 
 def _check_prompts(counts: TokenRows) -> None:
-    """Where most pairs name their prompt, the words that two answers happen to
-    begin with are none."""
+    """If most pairs have a prompt column, a common beginning of two answers is
+    not a prompt."""
     if counts.first_own_prompt and counts.first_shared_prompt:
         raise DataError(
             "a pair without 'prompt', whose prompt would be what 'chosen' and "

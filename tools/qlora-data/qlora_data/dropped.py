@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""What a chat template leaves out of a conversation: tools, tool calls, whole
-messages. A template that knows no tools writes an empty answer where the call
-was, and that answer would be learned.
+"""Finds what a chat template leaves out of a conversation: tools, tool calls,
+whole messages. A template without support for tools writes an empty answer for
+the call, and that answer would be in the loss.
 
-A part is left out if the text stays the same without it, or with another part
-in its place. So the template itself says it, whatever form it writes.
+A part is left out if the text is the same without it, or with a changed part.
+So the template itself is the test, whatever format it writes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import replace
 from .errors import DataError
 from .masking import Conversation
 
-_OTHER = "qlora"  # makes a name, a text or an argument another one
+_OTHER = "qlora"  # appended to change a name, text or argument
 
 
 def dropped_part(talk: Conversation, text: str) -> str:
@@ -36,8 +36,9 @@ def dropped_part(talk: Conversation, text: str) -> str:
 
 
 def _changes(message: dict, text: str, contents: str):
-    """Each part of a message, and the message with another in its place. A
-    content that is in the text as often as in all `contents` is written."""
+    """Yields each part of a message, and the message with that part changed.
+    Skips a content that is in the text as often as in all `contents`: it is
+    written."""
     content = message.get("content")
     words = content.strip() if isinstance(content, str) else ""
     if words and text.count(words) < contents.count(words):
@@ -73,8 +74,8 @@ def _changed_calls(call: object):
 
 
 def _same(talk: Conversation, other, count: int) -> bool:
-    """The first `count` messages give one text in both; if the template
-    refuses to end there, all of them."""
+    """Returns whether the first `count` messages give the same text in both. If
+    the template cannot end there, compares all messages."""
     for end in (count, len(talk.chat.messages)):
         try:
             text = talk.render(end)
@@ -82,6 +83,6 @@ def _same(talk: Conversation, other, count: int) -> bool:
             continue
         try:
             return replace(talk, chat=other).render(end) == text
-        except DataError:  # it looks at the part
+        except DataError:  # the template reads the part
             return False
     return False

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Finds a Python that has the packages of the data step, and goes on in it.
+"""Finds a Python with the packages of the data step, and continues in it.
 
-In this order: $QLORA_PYTHON alone, if it is set; the Python that runs this;
-that of $VIRTUAL_ENV; that of .venv in the repository, which scripts/install.sh
-makes, or, where qlora is installed, of ~/.local/share/qlora/venv, which the
-user may make. Without packages of its own a Python hands over to the next one,
-and the last takes those that were installed with qlora.
+The order: only $QLORA_PYTHON, if set; else this Python; $VIRTUAL_ENV's; then
+.venv of the repository, which scripts/install.sh makes, or, if qlora is
+installed, ~/.local/share/qlora/venv, which the user may make. A Python without
+the packages starts the next one. The last one uses the copies that were
+installed with qlora.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ from .errors import DataError
 
 PACKAGES = ("tokenizers", "jinja2")
 
-# The Pythons that were tried, from one to the next.
+# The Pythons that were tried, for the next one.
 _TRIED = "QLORA_DATA_TRIED"
 _REPOSITORY = os.path.abspath(os.path.join(
     os.path.dirname(os.path.realpath(__file__)), "..", "..", ".."))
-# Beside this package where it is installed: copies of PACKAGES, for any Python.
+# Copies of PACKAGES next to the installed package, for any Python.
 _COPIES = os.path.join(_REPOSITORY, "qlora", "qlora-data", "packages")
-# share/qlora/qlora-data/qlora_data, and no repository.
+# True in share/qlora/qlora-data/qlora_data, False in a repository.
 _IS_INSTALLED = os.path.basename(_REPOSITORY) == "share"
 
 
 def _venv() -> str:
-    """Where the packages belong that nobody else brings."""
+    """Returns the environment to use for packages that are missing elsewhere.
+    """
     if not _IS_INSTALLED:
         return os.path.join(_REPOSITORY, ".venv")
     data = (os.environ.get("XDG_DATA_HOME")
@@ -60,7 +61,7 @@ def _new_environment(packages: str) -> str:
 
 
 def how_to_install(packages: str) -> str:
-    """A command that gives the next start a Python with them."""
+    """Returns a command after which the next start finds the packages."""
     if sys.prefix != sys.base_prefix:  # an environment
         return f"{shlex.quote(sys.executable)} -m pip install {packages}"
     return _new_environment(packages)
@@ -81,16 +82,17 @@ def _missing(tried: list[str]) -> DataError:
 
 
 def ensure_packages(arguments: list[str]) -> None:
-    """Returns in a Python that has the packages: this one, or another that
-    starts from the beginning with the same arguments."""
-    # By the names they were called: an environment's Python may give itself
-    # another one.
+    """Returns in a Python that has the packages: this one, or another one,
+    which starts from the beginning with the same arguments."""
+    # Names as called: an environment's Python may report another name for
+    # itself.
     tried = os.environ.pop(_TRIED, "").split(os.pathsep)
     tried = [python for python in tried if python]
     candidates = _candidates()
     if not tried and candidates[0] == sys.executable:
         tried = [sys.executable]
-    # Else nothing was handed over yet, and the user wants another Python.
+    # If nothing was tried yet and this is not the first candidate, start that
+    # one.
     if tried and all(importlib.util.find_spec(name) for name in PACKAGES):
         return
     for python in candidates:

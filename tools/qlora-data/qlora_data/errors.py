@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""The one kind of error a user sees: a place, what is wrong, what to do."""
+"""The only kind of error that users see: location, problem, fix."""
 
 from __future__ import annotations
 
 
 class DataError(Exception):
-    """A user's mistake. `place` is a file, or file:line; it may be filled in
-    by a caller that knows the line (see `at`)."""
+    """A user's mistake. `place` is a file, or file:line; a caller that has the
+    line may set it (see `at`)."""
 
     def __init__(self, what: str, todo: str = "", place: str = ""):
         super().__init__(what)
@@ -15,7 +15,7 @@ class DataError(Exception):
         self.place = place
 
     def at(self, place: str) -> DataError:
-        """This error, at `place` unless it already names one."""
+        """Returns this error, at `place` unless it has a place already."""
         self.place = self.place or place
         return self
 
@@ -23,13 +23,13 @@ class DataError(Exception):
         text = f"{self.place}: {self.what}" if self.place else self.what
         if self.todo:
             text += f"; {self.todo}"
-        # One error is one line, whatever a template or a library put in it,
-        # and printable even when the row held half a surrogate pair.
+        # Make one line of any message from a template or a library, and make it
+        # printable even if the row has half a surrogate pair.
         line = " ".join(text.split())
         return line.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def unreadable(path: str, error: OSError) -> DataError:
-    """An input file that cannot be read."""
+    """Returns the error for an input file that cannot be read."""
     return DataError(f"cannot be read: {error.strerror or error}",
                      "check the path and its permissions", path)

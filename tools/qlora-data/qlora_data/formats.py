@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Recognises files that cannot be read here, and names the command that makes
-JSONL of them."""
+"""Recognises files that cannot be read here, and names a command that converts
+them to JSONL."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ _UTF16 = ((b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"),
           (b"{\x00", "UTF-16LE"), (b"\x00{", "UTF-16BE"))
 _TABLES = ((b"ARROW1", "an Arrow file", "arrow"),
            (b"\xff\xff\xff\xff", "an Arrow file", "arrow"))
-# Names of columns, without the space that follows a comma in a sentence.
+# Column names; unlike in a sentence, no space follows a separator.
 _COLUMNS = re.compile(r'"?\w[\w -]*"?([,\t])"?\w[\w -]*"?(\1"?\w[\w -]*"?)*')
 
 _PANDAS = ("import pandas, sys; pandas.read_excel(sys.argv[1]).to_json("
            "sys.argv[2], orient='records', lines=True)")
 
 class _Commands:
-    """The commands for one file, quoted for a shell."""
+    """Commands for one file, quoted for a shell."""
 
     def __init__(self, path: str):
         stem, _ = os.path.splitext(path)
@@ -47,7 +47,8 @@ class _Commands:
         return self._with("pandas openpyxl", _PANDAS)
 
     def _with(self, packages: str, code: str) -> str:
-        """Debian lets pip write into environments only."""
+        """Uses an environment, since Debian's pip refuses to install elsewhere.
+        """
         python = shlex.quote(sys.executable)
         install = f"{python} -m pip install {packages}"
         if sys.prefix == sys.base_prefix:
@@ -58,7 +59,7 @@ class _Commands:
 
 
 def _recognised(path: str, head: bytes) -> tuple[str, str] | None:
-    """What the file is, and the command for it."""
+    """Returns what the file is, and the command for it; None if readable."""
     commands = _Commands(path)
     for magic, name, reader in _TABLES:
         if head.startswith(magic):
@@ -77,8 +78,8 @@ def _recognised(path: str, head: bytes) -> tuple[str, str] | None:
 
 
 def separator_of(name: str, first: bytes) -> str:
-    """What is between the columns of a table that begins with `first`; empty:
-    it is none."""
+    """Returns the separator of a table that begins with `first`; empty if it is
+    not a table."""
     line = first.split(b"\n")[0].decode("utf-8", "replace").strip()
     columns = _COLUMNS.fullmatch(line)
     extension = os.path.splitext(name)[1]
@@ -90,13 +91,12 @@ def separator_of(name: str, first: bytes) -> str:
 
 
 def head_of(stream) -> bytes:
-    """What a stream begins with, without taking it."""
+    """Returns the first bytes of a stream without consuming them."""
     return stream.peek(_HEAD_BYTES)[:_HEAD_BYTES]
 
 
 def check_is_text(path: str, head: bytes) -> None:
-    """Refuses a file, of which `head` is the beginning, that cannot be read,
-    by its first bytes."""
+    """Refuses a file that cannot be read, by its first bytes `head`."""
     found = _recognised(path, head)
     if found:
         what, command = found

@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: MIT
-"""What goes through the Hugging Face hub: models that come from it, adapters
-that are published there.
+"""Transfers with the Hugging Face hub: fetches models, publishes adapters.
 
     qlora-data fetch-model NAME REVISION
     qlora-data create-repository NAME public|private
-    qlora-data push-adapter NAME FOLDER      prints where it is
+    qlora-data push-adapter NAME FOLDER      prints its address
 
-All of it is done by huggingface_hub: its cache, its tokens (hf auth login,
-HF_TOKEN), its endpoint (HF_ENDPOINT). What can go wrong there is said in one
-line, with what to do."""
+huggingface_hub does the work: its cache, its tokens (hf auth login, HF_TOKEN),
+its endpoint (HF_ENDPOINT). An error is one line, with a fix."""
 
 from __future__ import annotations
 
@@ -21,19 +19,19 @@ from .errors import DataError
 
 _TOKENIZER_FILES = ["tokenizer*", "chat_template*", "vocab.*", "merges.txt",
                     "special_tokens_map.json", "added_tokens.json"]
-# Neither weights in other formats nor, of an adapter, logs and metrics.
+# Leave out weights in other formats, and an adapter's logs and metrics.
 _MODEL_FILES = [*_TOKENIZER_FILES, "config.json", "generation_config.json",
                 "*.safetensors", "model.safetensors.index.json"]
 _TRAINED_FILES = [*_TOKENIZER_FILES, "adapter_config.json",
                   "adapter_model.safetensors", "config.json",
                   "generation_config.json", "model.safetensors", "README.md"]
-# A pattern's * goes into folders too: checkpoints, copies in other formats.
+# A pattern's * matches folders too: checkpoints, copies in other formats.
 _FOLDERS = ["*/*"]
 
 
 def _library():
-    """huggingface_hub, which tokenizers brings along."""
-    # Read when it is imported. Bars are for people.
+    """Imports huggingface_hub, a dependency of tokenizers."""
+    # The variable is read at import. Progress bars are for terminals.
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     try:
@@ -46,7 +44,7 @@ def _library():
 
 
 def _because(error: Exception) -> str:
-    """The first line: the others are links and identifiers of requests."""
+    """Returns the first line; others are links and request identifiers."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else repr(error)
 
@@ -65,7 +63,7 @@ def _explain(name: str, error: Exception) -> DataError:
         return DataError(f"there is no '{name}' on the Hugging Face hub, or "
                          "you may not see it, and no folder of that name "
                          "here", f"correct the name; if it is private, {login}")
-    # Its own errors, those of its HTTP client, and of the disk.
+    # Errors of the library, of its HTTP client, and of the disk.
     return DataError(f"'{name}': the Hugging Face hub cannot be used: "
                      f"{_because(error)}", "check the network, HF_ENDPOINT "
                      f"and the room on the disk; if access is refused, {login}")
@@ -84,7 +82,7 @@ def _fetch_model(name: str, revision: str) -> None:
 
 
 def _create(hub, name: str, private: bool) -> str:
-    """The name with its owner. Nothing changes where it is there already."""
+    """Returns the name with its owner. An existing repository is unchanged."""
     if not hub.get_token():
         raise DataError("--push-to-hub needs a token of the Hugging Face hub",
                         "log in with hf auth login, or set HF_TOKEN")
@@ -124,7 +122,7 @@ COMMANDS: dict[str, Callable[..., None]] = {
 
 
 def run_command(arguments: list[str]) -> None:
-    """`arguments[0]` is one of COMMANDS, which take two words each."""
+    """Runs `arguments[0]`, one of COMMANDS, each with two arguments."""
     if len(arguments) != 3:
         raise DataError(f"{arguments[0]} takes two words, but got "
                         f"{len(arguments) - 1}", "see qlora-data's README.md")

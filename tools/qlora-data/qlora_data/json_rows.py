@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The elements of a JSON array, one after the other, without the array in
-memory: an array of rows, or that of "data" or "train" in an object."""
+"""Reads elements of a JSON array one by one, without holding the array in
+memory: an array of rows, or "data" or "train" of an object."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from .jsonl import beyond_limits
 
 _BLOCK = 1 << 20
 _SPACE = re.compile(r"[ \t\r\n]*")
-# Short values may come before the rows.
+# Short values may precede the rows.
 _ROWS_KEY = re.compile(
     rb'\s*\{\s*(?:"\w+"\s*:\s*(?:"[^"\\]*"|[\w.+-]+)\s*,\s*)*'
     rb'"(?:data|train)"\s*:\s*(?=\[)')
-# What is said of an element that goes on behind the text there is stands this
-# near to its end.
+# An error within this many characters of the end may only mean that the element
+# continues after the text read so far.
 _NEAR_THE_END = 16
 _DECODER = json.JSONDecoder()
 
 
 def json_list_place(head: bytes) -> int:
-    """Where the rows of an object begin, in bytes; 0: it is another object.
-    Large values before them are not looked behind."""
+    """Returns the byte offset of an object's rows; 0 if it has none, or if
+    large values precede them."""
     found = _ROWS_KEY.match(head)
     return found.end() if found else 0
 
 
 class _Text:
-    """A part of the text: what was read goes, what is needed comes."""
+    """A window of the text: drops consumed text, reads more when needed."""
 
     def __init__(self, path: str, stream, limit: int):
         self.path, self.stream, self.limit = path, stream, limit
@@ -40,8 +40,8 @@ class _Text:
         self.text, self.at, self.ended = "", 0, False
 
     def more(self) -> bool:
-        """Twice as much as there is, so that a long element is not tried
-        often."""
+        """Reads as much again as is held, so that a long element is tried few
+        times. Returns whether there was more."""
         if self.ended:
             return False
         self.text, self.at = self.text[self.at:], 0
@@ -55,7 +55,8 @@ class _Text:
         return not self.ended
 
     def next_sign(self) -> str:
-        """The first character that is no space, which stays."""
+        """Returns the next character that is not a space, without consuming it.
+        """
         while True:
             self.at = _SPACE.match(self.text, self.at).end()
             if self.at < len(self.text) or not self.more():
@@ -64,8 +65,8 @@ class _Text:
 
 def json_elements(path: str, stream, skipped: int,
                   limit: int) -> Iterator[tuple[object, int]]:
-    """Each element of the array that begins after `skipped` bytes, and how
-    long it was written."""
+    """Yields each element of the array that begins after `skipped` bytes, and
+    its length in characters."""
     stream.read(skipped)
     text = _Text(path, stream, limit)
     text.next_sign()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Reads a line of JSONL: one object, every mistake with its line."""
+"""Reads a line of JSONL as one object; errors name the line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .errors import DataError
 
 
 def parse_line(raw: bytes, place: str) -> dict:
-    """One line as an object."""
+    """Returns one line as an object."""
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -32,7 +32,7 @@ def parse_line(raw: bytes, place: str) -> dict:
 
 
 def beyond_limits(error: Exception, todo: str, place: str) -> DataError:
-    """Of JSON that Python does not read although it is well formed."""
+    """Returns the error for well-formed JSON that Python cannot read."""
     if isinstance(error, RecursionError):
         return DataError("malformed JSON: nested too deeply", todo, place)
     # A number of thousands of digits.
@@ -45,5 +45,5 @@ def kind(value: object) -> str:
     names = {dict: "an object", list: "a list", str: "a string",
              bool: "a boolean", int: "a number", float: "a number",
              type(None): "null"}
-    # Tables have other types too.
+    # Tables have other types, too.
     return names.get(type(value), f"a value of type {type(value).__name__}")

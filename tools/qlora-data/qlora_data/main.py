@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Arguments in, one summary or one error out."""
+"""Command line of qlora-data: prints one summary or one error."""
 
 from __future__ import annotations
 
@@ -158,11 +158,11 @@ def _run(arguments: list[str]) -> None:
         from .cache_key import cache_key
         print(cache_key(args))
         return
-    # They need the packages.
+    # These modules need the packages.
     from .convert import Converter, Options
     from .marks import LossRule
     from .model_files import ModelFiles
-    # Answers that are compared are learned whole, as in TRL.
+    # Compared answers are in the loss as a whole, as in TRL.
     compares = args.pairs or args.unpaired
     rule = LossRule(True, False) if compares else LossRule(
         args.completion_only_loss, args.assistant_only_loss)
@@ -189,14 +189,15 @@ def _run(arguments: list[str]) -> None:
 
 
 def _stop(number, _frame):
-    # Another one must not stop what takes the file and the workers away.
+    # A second signal must not stop the removal of the file and the workers.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(128 + number)
 
 
 def main(arguments: list[str]) -> int:
-    # Raised inside the writer, so that it takes its temporary file away.
+    # The exception is raised inside the writer, which removes its temporary
+    # file.
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, _stop)
     try:

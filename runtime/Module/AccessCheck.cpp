@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Maps of intervals and vector clocks.
+// Checks with interval maps (owners) and vector clocks (races).
 
 #include "runtime/Module/AccessCheck.h"
 
@@ -10,15 +10,15 @@
 
 namespace qlora {
 
-/// Arenas in which an entry finds nothing of use.
+/// Whether an entry must write an arena before it reads it.
 static bool startsEmpty(uint32_t arena) {
   return arena == QLORA_ARENA_ACTIVATION || arena == QLORA_ARENA_WORKSPACE ||
          arena == QLORA_ARENA_INPUT || arena == QLORA_ARENA_RESULT ||
          arena == QLORA_ARENA_SAVED;
 }
 
-/// Buffers of these arenas have bytes in turn; in others they are names of
-/// ranges.
+/// The arenas whose bytes several buffers use in turn. In other arenas, buffers
+/// only name ranges and own nothing.
 static uint32_t ownerOf(const RangeUse &use) {
   return use.arena == QLORA_ARENA_ACTIVATION ||
                  use.arena == QLORA_ARENA_WORKSPACE ||
@@ -40,7 +40,7 @@ void AccessCheck::begin(uint32_t eventCount,
 void AccessCheck::setOwner(const RangeUse &use) {
   std::map<uint64_t, Owner> &owners = arenas[use.arena].owners;
   const uint64_t begin = use.offset, end = begin + use.bytes;
-  // What lies across an end is two ranges from now on.
+  // Split ranges that cross an end of the new one.
   for (uint64_t at : {begin, end}) {
     auto next = owners.lower_bound(at);
     if (next == owners.begin() || std::prev(next)->second.end <= at)
@@ -53,7 +53,7 @@ void AccessCheck::setOwner(const RangeUse &use) {
   owners.emplace(begin, Owner{end, ownerOf(use)});
 }
 
-/// Every byte of a range was written, and last by its buffer.
+/// Checks that every byte was written, and last through the same buffer.
 Status AccessCheck::checkOwner(const RangeUse &use) {
   const std::map<uint64_t, Owner> &owners = arenas[use.arena].owners;
   for (uint64_t at = use.offset, end = at + use.bytes; at < end;) {

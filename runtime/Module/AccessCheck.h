@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: MIT
 
-// Whether the commands of an entry, in table order, read only what was written,
-// never use memory that somebody else has, and never race across queues. Knows
-// ranges of bytes and queues, nothing of kernels or devices; granularity is the
-// operand. The compiler runs it over what it is about to write (verify-phase),
-// the null device over a loaded module.
+// Checks that the commands of an entry, in table order, read only written
+// bytes, never use memory that another buffer owns, and never race across
+// queues. The check is independent of kernels and devices: it has byte ranges
+// and queues, with one operand as the granularity. The compiler runs it over
+// its output (verify-phase), the null device over a loaded module.
 //
-// Order. Each queue has a vector clock: its own time, and the times of the
-// other queues that it knows to have passed. RECORD keeps the clock of its
-// queue, WAIT takes the maximum with it. An access of another queue that is
-// newer than what the clock knows may happen at the same time; if the two
-// overlap and one writes, that is a race.
+// Order. Each queue has a vector clock: its own time, and the times of other
+// queues that have certainly passed. RECORD saves the clock of its queue, WAIT
+// takes the maximum with it. An access of another queue that is newer than the
+// clock may be concurrent. If the two overlap and one writes, that is a race.
 //
 // Owners. A byte belongs to the buffer through which it was written last. Two
-// buffers may have the same bytes one after the other; where one is read after
-// the other was written, both live at the same time. A module has ranges and no
-// buffers any more: without their numbers this is not checked.
+// buffers may have the same bytes one after the other. If one is read after the
+// other was written, their lifetimes overlap, which is an error. A loaded
+// module has ranges without buffer numbers, so this is not checked there.
 
 #ifndef QLORA_RUNTIME_MODULE_ACCESSCHECK_H
 #define QLORA_RUNTIME_MODULE_ACCESSCHECK_H
@@ -37,35 +36,35 @@ struct RangeUse {
   uint32_t arena = 0; ///< enum qlora_arena_kind
   qlora_access access = QLORA_READ;
   uint64_t offset = 0, bytes = 0; ///< 0: an absent operand
-  uint32_t buffer = QLORA_NONE;   ///< number of the buffer it is a part of
+  uint32_t buffer = QLORA_NONE;   ///< index of the buffer that has the range
 };
 
 class AccessCheck {
 public:
-  /// Forgets everything: a new entry with idle queues, for which the runtime
-  /// has written `inputs`. Activations, workspaces, results and the rest of the
-  /// inputs hold nothing; other arenas what the runtime or earlier entries
+  /// Resets all state, for a new entry with idle queues, after the runtime
+  /// wrote `inputs`. Activations, workspaces, results and the rest of the
+  /// inputs are empty; other arenas hold what the runtime or earlier entries
   /// wrote.
   void begin(uint32_t eventCount, std::span<const RangeUse> inputs);
 
-  /// The next command of `queue`, with its operands. It makes all its reads
-  /// before all its writes.
+  /// Checks the next command of `queue`. All its reads come before all its
+  /// writes.
   Status access(unsigned queue, std::span<const RangeUse> operands);
-  /// An event is recorded once, and before (in table order) it is waited for.
+  /// An event must be recorded once, and earlier in table order than its wait.
   Status record(unsigned queue, uint32_t event);
   Status wait(unsigned queue, uint32_t event);
 
-  /// All queues have ended, and the runtime reads what the entry wrote.
+  /// Checks the reads of `results` by the runtime, after all queues have ended.
   Status finish(std::span<const RangeUse> results);
 
-  /// After an error about owners: the buffer that was written since.
+  /// After an ownership error: the buffer that was written in between.
   std::optional<uint32_t> overwriter() const { return lastOverwriter; }
 
 private:
   using Clock = std::array<uint64_t, QLORA_QUEUE_COUNT>;
   struct Access {
     uint64_t begin, end;
-    uint64_t time; ///< of its queue
+    uint64_t time; ///< in its queue's own clock
     bool isWrite;
   };
   struct Owner {
@@ -73,7 +72,7 @@ private:
     uint32_t buffer;
   };
   struct Arena {
-    std::map<uint64_t, Owner> owners; ///< of disjoint ranges, by their begin
+    std::map<uint64_t, Owner> owners; ///< disjoint ranges, keyed by their begin
     std::array<std::vector<Access>, QLORA_QUEUE_COUNT> accesses;
   };
 
@@ -84,7 +83,7 @@ private:
   void setOwner(const RangeUse &use);
 
   std::array<Clock, QLORA_QUEUE_COUNT> clocks{};
-  std::vector<std::optional<Clock>> events; ///< those that were recorded
+  std::vector<std::optional<Clock>> events; ///< empty: not recorded yet
   std::array<Arena, QLORA_ARENA_KIND_COUNT> arenas;
   std::optional<uint32_t> lastOverwriter;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Bugs of a compiler, found in operands and commands.
+// Finds compiler bugs in operands and commands.
 
 #include "runtime/Module/ModuleCheck.h"
 
@@ -14,7 +14,7 @@
 
 namespace qlora {
 
-/// Ranks of a group that divides something, whose number a program knows.
+/// Ranks that shard something in a group; 1 if the program does not fix it.
 static int64_t dividingRanks(const qlora_module &m, unsigned group) {
   if (group == QLORA_GROUP_DP)
     return std::max<int64_t>(1, m.run_ranks);
@@ -40,7 +40,7 @@ static Status checkOperand(const qlora_module &m, const qlora_operand &o) {
   if (o.arena >= m.arena_count)
     return damaged("arena {} of {}", o.arena, m.arena_count);
   const qlora_arena &arena = m.arenas[o.arena];
-  if (o.bytes == 0) // absent: nothing of it is looked at
+  if (o.bytes == 0) // absent, so nothing else is checked
     return Status::ok();
   if (o.pieces != 0)
     QLORA_RETURN_IF_ERROR(checkPieces(m, o, arena.bytes));
@@ -55,7 +55,7 @@ static Status checkOperand(const qlora_module &m, const qlora_operand &o) {
   if (o.skipped >= o.bytes)
     return damaged("{} of {} bytes skipped", o.skipped, o.bytes);
   const uint64_t bytes = dtypeBits(static_cast<qlora_dtype>(o.dtype)) / 8;
-  // A decoder reads the scales of a quantised tensor in place.
+  // Decoders read the scales of a quantised tensor in place, aligned to 64.
   const uint64_t unit = storedFormat(o.dtype) ? 64 : bytes;
   if (o.offset % unit != 0 || o.step % unit != 0 ||
       (bytes > 0 && o.bytes % bytes != 0))
@@ -64,7 +64,7 @@ static Status checkOperand(const qlora_module &m, const qlora_operand &o) {
   return Status::ok();
 }
 
-/// On a card vendor libraries are handed parts of it.
+/// Checks the alignment: on a GPU, vendor libraries use parts of the workspace.
 static Status checkWorkspace(const qlora_module &m,
                              const qlora_operand &operand) {
   if (m.target != QLORA_TARGET_CUDA)
@@ -81,7 +81,7 @@ static Status checkWorkspace(const qlora_module &m,
 static Status checkLibraryOperand(const qlora_module &m,
                                   const KernelOperand &mark,
                                   const qlora_operand &operand) {
-  // A workspace of no bytes is one that the kernel does not need.
+  // An empty workspace means that the kernel does not need one.
   if (operand.bytes == 0 && !mark.isOptional && mark.name != "workspace")
     return damaged("operand '{}' is absent", mark.name);
   if (operand.bytes == 0)
@@ -98,7 +98,7 @@ static Status checkLaunchCommand(const qlora_module &m,
   if (command.target >= m.launch_count)
     return damaged("launch {} of {}", command.target, m.launch_count);
   const qlora_kernel &kernel = m.kernels[m.launches[command.target].kernel];
-  // That queue may be a thread that no kernel is prepared for.
+  // That queue may be a thread for which no kernel is prepared.
   if (command.queue == QLORA_QUEUE_COMMUNICATION)
     return damaged("kernel '{}' on the communication queue", kernel.name);
   if (command.operand_count != kernel.operand_count)
@@ -115,8 +115,8 @@ static Status checkLaunchCommand(const qlora_module &m,
   return Status::ok();
 }
 
-/// A FILL's, COPY's or collective's.
-/// `mayBePiece`: the source may be this rank's piece of the target.
+/// Checks the operands of a FILL, COPY or collective. `mayBePiece`: the source
+/// may be this rank's shard of the target.
 static Status checkAccess(const qlora_command &command,
                           const qlora_operand *operands,
                           const std::array<uint8_t, 2> &access,
@@ -171,7 +171,7 @@ static Status checkCollective(const qlora_command &command,
           ? command.peer < 0
           : (form.peer == CollectiveForm::kPlaces) != (command.peer != 0))
     return damaged("{} with peer {}", commandName(command), command.peer);
-  // Ranks agree on the order of collectives because one queue has them all.
+  // One queue has all collectives, so their order is the same on all ranks.
   if (command.queue != QLORA_QUEUE_COMMUNICATION)
     return damaged("a collective on the {} queue", queueName(command.queue));
   return Status::ok();
@@ -192,7 +192,7 @@ static Status checkCommand(const qlora_module &m,
     return checkCopy(command, operands);
   case QLORA_COMMAND_COLLECTIVE:
     return checkCollective(command, operands);
-  default: // events: AccessCheck.h
+  default: // events are checked in AccessCheck.h
     return Status::ok();
   }
 }

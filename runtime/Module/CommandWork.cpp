@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// From commands to kernels of the cost model.
+// Maps commands to kernels of the cost model.
 
 #include "runtime/Module/CommandWork.h"
 
@@ -35,14 +35,14 @@ static StepPart refinedPart(StepPart part, const Work &work,
                             const Demand &demand) {
   if (part != StepPart::kGemm)
     return part;
-  // Of a product with a narrow weight: the decode in front of it.
+  // The decode step in front of a matmul with a narrow weight.
   if (work.gemmFlops() == 0 && work.decodedNumbers > 0)
     return StepPart::kDecode;
   return demand.isMemoryBound() ? StepPart::kThinGemm : part;
 }
 
-/// What is touched of an operand is read or written once; of one that is
-/// updated, both.
+/// Bytes of operand `i` that the command reads or writes once, or twice if it
+/// updates them.
 static double operandBytes(const LoadedModule &module,
                            const qlora_command &command, size_t i) {
   const qlora_operand &operand = module.operands(command)[i];
@@ -58,7 +58,7 @@ static double operandBytes(const LoadedModule &module,
   return bytes;
 }
 
-/// The row of a library launch; nullptr for every other command.
+/// Returns the row of a library launch; nullptr for every other command.
 static const KernelRow *rowOf(const LoadedModule &module,
                               const qlora_command &command) {
   return command.kind == QLORA_COMMAND_LAUNCH

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 
-// What the commands of a module ask of a device: the kernels of each, with
-// their work (CostModel.h) and the part of a step that they count under. For
-// predictions (Predict/StepPrediction.h) and profiles (Watch/Profiler.h).
+// The kernels of a module's commands, with their work (CostModel.h) and the
+// part of a step that they count under. For predictions
+// (Predict/StepPrediction.h) and profiles (Watch/Profiler.h).
 //
-// A library launch does what its row's host code would launch; a generated
-// kernel reads or writes each operand once. What it touches in host memory comes
-// over the bus, in seconds that nothing hides.
+// A library launch counts the kernels that its row's host code would launch. A
+// generated kernel reads or writes each operand once. Host memory is accessed
+// over the bus, in seconds that do not overlap with anything.
 
 #ifndef QLORA_RUNTIME_MODULE_COMMANDWORK_H
 #define QLORA_RUNTIME_MODULE_COMMANDWORK_H
@@ -19,9 +19,9 @@
 
 namespace qlora {
 
-/// What a kernel of a step is counted under. A GEMM that its bytes bound, with
-/// the conversions of its operands, is thin: LoRA's are. All of UPDATE is the
-/// optimizer. Zeroing and copies are rows.
+/// Category of a kernel in a step. A memory-bound GEMM, with the conversions of
+/// its operands, is thin: LoRA's are. All of UPDATE is the optimizer. Zeroing
+/// and copies are rows.
 enum class StepPart {
   kGemm,
   kThinGemm,
@@ -34,31 +34,31 @@ enum class StepPart {
 };
 std::string_view stepPartName(StepPart part);
 
-/// One of the kernels that do a command, one after another.
+/// One of the kernels that execute a command, one after another.
 struct CommandKernel {
   StepPart part;
   Work work;
-  Demand demand; ///< of `work` on the device asked about
+  Demand demand; ///< of `work` on the given device
 };
 
-/// Of a LAUNCH, FILL or COPY; empty for the others. `isUpdate`: the command is
-/// one of UPDATE. `row` is who runs a library launch, where that is another
-/// than the module names.
+/// Returns the kernels of a LAUNCH, FILL or COPY; none for other commands.
+/// `isUpdate`: the command is in UPDATE. `row` is the row that runs a library
+/// launch, if it is not the one that the module names.
 std::vector<CommandKernel> kernelsOf(const LoadedModule &module,
                                      const qlora_command &command,
                                      bool isUpdate,
                                      const DeviceProfile &device,
                                      const KernelRow *row = nullptr);
 
-/// Bytes of a command's operands that are on the host of a card, read or written;
-/// not of tables of which a kernel reads rows.
+/// Bytes that a command reads or writes in host memory, on a GPU; without
+/// tables of which a kernel reads single rows.
 double bytesOverBus(const LoadedModule &module, const qlora_command &command);
 
 /// neededFlops of a command's launch; 0 for every other command.
 double flopsOf(const LoadedModule &module, const qlora_command &command);
 
-/// The same of all commands of an entry; attention's grow with the pairs of
-/// tokens, all others with tokens.
+/// Sums of flopsOf over the commands of an entry. Attention's FLOPs grow with
+/// the pairs of tokens, all others with tokens.
 struct EntryFlops {
   double attention = 0;
   double others = 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Batches and lengths of the entries.
+// Collects the batches and lengths of the entries.
 
 #include "runtime/Module/CompiledVariants.h"
 
@@ -11,12 +11,12 @@
 
 namespace qlora {
 
-/// From the products of one line: attention's grow with the pairs of tokens.
+/// Costs from the matmuls of one sequence; attention's grow with token pairs.
 static PackingCosts costsOf(const LoadedModule &module,
                             const qlora_entry &entry) {
   const EntryFlops flops = flopsOf(module, entry);
   const double length = static_cast<double>(entry.length);
-  // A module without products: tokens alone count.
+  // Without matmuls, only tokens count.
   if (flops.others == 0)
     return PackingCosts();
   return {flops.others / length,

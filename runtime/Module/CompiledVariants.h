@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The shapes that a module was compiled for, which data are dealt to.
+// The shapes that a module was compiled for, to which data is assigned.
 
 #ifndef QLORA_RUNTIME_MODULE_COMPILEDVARIANTS_H
 #define QLORA_RUNTIME_MODULE_COMPILEDVARIANTS_H
@@ -12,36 +12,37 @@
 
 namespace qlora {
 
-/// What a step costs, in any one unit (FLOPs).
+/// Cost of a step, in any one unit (FLOPs).
 struct PackingCosts {
-  double token = 1; ///< of each token of a bucket, padding too
-  double pair = 0;  ///< of a query and a key of one row that it sees
+  double token = 1; ///< per token of a bucket, including padding
+  double pair = 0;  ///< per pair of a query and a visible key of one row
 
-  /// Of a row's own tokens and pairs; causal.
+  /// Cost of a row's own tokens and pairs; causal.
   double ofRow(int64_t length) const {
     const double tokens = static_cast<double>(length);
     return token * tokens + pair * tokens * (tokens + 1) / 2;
   }
 };
 
-/// The shapes that a module was compiled for: rows of several lengths, and
-/// token buckets, which are lines of one row. Where rows come one by one, each
-/// is the other too. kDataLoss when an entry of a variant is missing.
+/// Compiled shapes: batches of rows in several lengths, and token buckets,
+/// which have one sequence. With batch 1, each length is also a bucket. of()
+/// returns kDataLoss if an entry of a variant is missing.
 struct CompiledVariants {
   int64_t batch = 0;
-  std::vector<int64_t> lengths; ///< of `batch` rows, ascending
-  /// Token ids; 0 until it is known, since the tables do not have it.
+  std::vector<int64_t> lengths; ///< of `batch` sequences, ascending
+  /// Token ids; 0 until the caller sets it: the tables do not have it.
   int64_t vocabSize = 0;
-  std::vector<int64_t> buckets = {}; ///< of one row, ascending; may be empty
+  std::vector<int64_t> buckets = {}; ///< one sequence, ascending; or empty
   PackingCosts costs = {};           ///< of the last bucket, in FLOPs
-  /// Lines of a row of data: 2 for pairs of answers, all chosen ones of a
-  /// micro-batch before all rejected ones, and for answers with mismatched ones
-  /// behind (Data/MismatchedAnswers.h). Not in the tables either.
+  /// Sequences per row of data. 2 for pairs of answers (all chosen ones of a
+  /// micro-batch before all rejected ones) and for answers followed by
+  /// mismatched ones (Data/MismatchedAnswers.h). Set by the caller, as
+  /// vocabSize.
   int64_t sides = 1;
-  /// Rows have one answer each, desirable or not. Nor is this there.
+  /// Rows have one answer each, desirable or not. Also set by the caller.
   bool isUnpaired = false;
 
-  /// Rows of a file for each row of data.
+  /// Rows in the file per row of data.
   int64_t sidesInFile() const { return isUnpaired ? 1 : sides; }
 
   static StatusOr<CompiledVariants> of(const LoadedModule &module);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 
-// How many ranks each group has (ABI/Enums.def), and which: all of it
-// follows from what a program is for and from how many ranks there are.
+// Size of each group of ranks (ABI/Enums.def) and the ranks in it. Both follow
+// from the module header and the number of ranks.
 //
 //   const GroupSizes groups = GroupSizes::of(header).on(8);
-//   groups[QLORA_GROUP_FSDP]              ranks of each
-//   groups.number(QLORA_GROUP_FSDP, rank) which of them a rank of the run is
-//   groups.stride(QLORA_GROUP_FSDP)       from each of them to the next one
+//   groups[QLORA_GROUP_FSDP]              ranks per group
+//   groups.number(QLORA_GROUP_FSDP, rank) index of a rank in its group
+//   groups.stride(QLORA_GROUP_FSDP)       distance of consecutive group ranks
 
 #ifndef QLORA_RUNTIME_MODULE_GROUPSIZES_H
 #define QLORA_RUNTIME_MODULE_GROUPSIZES_H
@@ -25,15 +25,15 @@ class GroupSizes {
 public:
   using Axis = std::pair<qlora_group, int64_t>;
 
-  /// A mesh by itself: groups FSDP, TP, CP, PP and EP of so many ranks, those
-  /// that are not named of one.
+  /// A single mesh: the given sizes of FSDP, TP, CP, PP and EP; 1 for the
+  /// others.
   constexpr GroupSizes(std::initializer_list<Axis> axes = {}) {
     sizes.fill(1);
     for (const auto &[group, ranks] : axes)
       sizes[group] = ranks;
     *this = on(meshSize());
   }
-  /// What a program is for.
+  /// Returns the mesh that a program was compiled for.
   static constexpr GroupSizes of(const qlora_module &header) {
     return {{QLORA_GROUP_FSDP, std::max({header.shards, header.update_pieces,
                                          header.trained_pieces})},
@@ -42,19 +42,19 @@ public:
             {QLORA_GROUP_PP, header.stages},
             {QLORA_GROUP_EP, header.expert_ranks}};
   }
-  /// The same mesh, as often as a run of `ranks` ranks has it.
+  /// Returns the sizes in a run of `ranks` ranks, which repeats the mesh.
   constexpr GroupSizes on(int64_t ranks) const {
     GroupSizes all = *this;
     all.sizes[QLORA_GROUP_DP] = ranks;
-    if (sizes[QLORA_GROUP_FSDP] > 1) // there are pieces
+    if (sizes[QLORA_GROUP_FSDP] > 1) // there are fsdp shards
       all.sizes[QLORA_GROUP_REPLICAS] =
           std::max<int64_t>(1, ranks / stride(QLORA_GROUP_REPLICAS));
     return all;
   }
 
   constexpr int64_t operator[](unsigned group) const { return sizes[group]; }
-  /// Ranks of all groups but DP and REPLICAS together, of which those of FSDP,
-  /// CP and EP are the same ones: what may run is a multiple.
+  /// Ranks of one mesh, which has all groups except DP and REPLICAS. FSDP, CP
+  /// and EP use the same ranks. A run has a multiple of this.
   constexpr int64_t meshSize() const {
     return std::max({sizes[QLORA_GROUP_FSDP], sizes[QLORA_GROUP_CP],
                      sizes[QLORA_GROUP_EP]}) *
@@ -78,7 +78,7 @@ public:
   constexpr int64_t number(unsigned group, int64_t rank) const {
     return rank / stride(group) % sizes[group];
   }
-  /// The rank that is number 0 of a rank's group.
+  /// Returns the rank that is number 0 of a rank's group.
   constexpr int64_t first(unsigned group, int64_t rank) const {
     return rank - number(group, rank) * stride(group);
   }
@@ -88,7 +88,7 @@ public:
     return sizes[QLORA_GROUP_TP] * sizes[QLORA_GROUP_CP] *
            sizes[QLORA_GROUP_PP];
   }
-  /// Where these are one: how many there are, and which a rank is a part of.
+  /// Number of sets of ranks with the same rows, and the set that a rank is in.
   constexpr int64_t dataRanks() const {
     return sizes[QLORA_GROUP_DP] / rowRanks();
   }

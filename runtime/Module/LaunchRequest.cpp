@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// From command tables to kernel requests.
+// Converts command tables to kernel requests.
 
 #include "runtime/Module/LaunchRequest.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// A library launch of the command table as a request to Kernels.def, and
-// the check that its operands hold what the kernel will touch.
+// Converts a library launch of the command table to a request to Kernels.def,
+// and checks that its operands hold all bytes that the kernel touches.
 
 #ifndef QLORA_RUNTIME_MODULE_LAUNCHREQUEST_H
 #define QLORA_RUNTIME_MODULE_LAUNCHREQUEST_H
@@ -11,12 +11,12 @@
 
 namespace qlora {
 
-/// The row that the module names for a launch; nullptr for a generated
+/// Returns the row that the module names for a launch; nullptr for a generated
 /// kernel.
 const KernelRow *findLaunchRow(const LoadedModule &module,
                                const qlora_launch &launch);
 
-/// The request of a library launch command.
+/// Returns the request of a library launch command.
 KernelRequest makeRequest(const LoadedModule &module,
                           const qlora_command &command, const KernelOp &op);
 
@@ -24,31 +24,31 @@ KernelRequest makeRequest(const LoadedModule &module,
 uint64_t givenWorkspace(const LoadedModule &module,
                         const qlora_command &command, const KernelOp &op);
 
-/// Why `row` cannot run the launch, or OK: it rejects the request, wants more
+/// Why `row` cannot run the launch, or OK: it rejects the request, needs more
 /// workspace than given, or an operand has fewer bytes than it would touch.
 Status checkLaunchRow(const LoadedModule &module, const qlora_command &command,
                       const KernelRow &row, const KernelRequest &request);
 
-/// kUnavailable where `row` is among the `disabled` names.
+/// Returns kUnavailable if `row` is among the `disabled` names.
 Status checkEnabled(const KernelRow &row,
                     std::span<const std::string> disabled);
 
-/// Each name is that of a row ("attention.cudnn").
+/// Checks that each name is the name of a row ("attention.cudnn").
 Status checkKernelNames(std::span<const std::string> names);
 
-/// That each of these ops has an oracle; the error lists those that have.
+/// Checks that each op has a reference kernel; the error lists the ops that do.
 Status checkReferenceNames(std::span<const std::string> ops);
 
-/// Whether each operand has the bytes that `row` touches; kDataLoss if not.
+/// Checks that each operand has the bytes that `row` touches; else kDataLoss.
 Status checkOperands(const KernelRow &row, const KernelRequest &request,
                      std::span<const qlora_operand> operands);
 
-/// The types of operands; an absent one has no bytes.
+/// Types of the operands; none for an absent operand, which has no bytes.
 std::vector<std::optional<qlora_dtype>>
 dtypesOf(std::span<const qlora_operand> operands);
 
-/// How a command uses an operand: what the table says, except that the target
-/// of a matrix product with beta = 0 is not read.
+/// How a command uses an operand: the access in the table, except that the
+/// target of a matmul with beta = 0 is not read.
 qlora_access effectiveAccess(const LoadedModule &module,
                              const qlora_command &command, size_t operand);
 

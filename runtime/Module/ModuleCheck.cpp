@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What a whole file of another build can have wrong.
+// Checks for valid files that another build wrote.
 
 #include "runtime/Module/ModuleCheck.h"
 
@@ -19,7 +19,7 @@ namespace qlora {
 
 static constexpr uint32_t kMaxShards = 65535;
 
-/// Of the base, of updates, and of what is trained: of one group.
+/// Shards of the base, updates and trainable parameters: all of one group.
 static Status checkPieces(const qlora_module &module) {
   const uint32_t shards = module.shards, updates = module.update_pieces;
   const uint32_t trained = module.trained_pieces;
@@ -37,7 +37,7 @@ static Status checkPieces(const qlora_module &module) {
   return Status::ok();
 }
 
-/// Of ranks that follow each other, as those of pieces and of lines do.
+/// Expert-parallel ranks are consecutive, as those of fsdp and cp shards.
 static Status checkExperts(const qlora_module &module) {
   const uint32_t experts = module.expert_ranks;
   if (experts == 0 || experts > kMaxShards ||
@@ -53,7 +53,7 @@ static Status checkExperts(const qlora_module &module) {
   return Status::ok();
 }
 
-/// Of ranks that follow each other, as those of pieces do.
+/// Context-parallel ranks are consecutive, as those of fsdp shards.
 static Status checkContext(const qlora_module &module) {
   const uint32_t context = module.context_ranks;
   if (context == 0 || context > kMaxShards)
@@ -112,7 +112,7 @@ static Status checkLibraryKernel(const qlora_module &m,
   return Status::ok();
 }
 
-/// Words of the "flags" (x86) or "Features" (Arm) line of the first CPU.
+/// Returns the features in the "flags" (x86) or "Features" (Arm) line of CPU 0.
 static std::set<std::string> readCpuFeatures() {
   std::ifstream info("/proc/cpuinfo");
   std::string line;
@@ -128,8 +128,8 @@ static std::set<std::string> readCpuFeatures() {
   return {};
 }
 
-/// kUnavailable when this CPU lacks one of the comma-separated features of a
-/// module; names the missing ones.
+/// Returns kUnavailable if this CPU lacks one of a module's comma-separated
+/// features; names the missing ones.
 static Status checkCpuFeatures(const char *needed) {
   const std::set<std::string> present = readCpuFeatures();
   std::istringstream list(needed);
@@ -157,7 +157,7 @@ static Status checkProgram(const qlora_module &m) {
   return checkCpuFeatures(m.cpu_features);
 }
 
-/// It ends where they do not follow each other as numbered.
+/// Terminates: checkStage fails if stages are not numbered consecutively.
 Status checkModule(const qlora_module &first) {
   const qlora_module *stage = &first;
   for (uint32_t number = 0; stage; ++number, stage = stage->next_stage) {

@@ -1,30 +1,28 @@
 // SPDX-License-Identifier: MIT
 
-// What the tables of a module are checked for. Damage is found before, by the
-// seal of the file; so pointers, strings and values of enums are taken as they
-// are.
+// Checks of a module's tables. The file's seal has found damage earlier, so
+// pointers, strings and enum values are assumed to be valid.
 //
-// checkModule runs whenever a module is opened: that this qlora-run is the one
-// that the module was compiled for, and that its stages are of one pipeline. A
-// file may be whole and of another build.
+// checkModule runs whenever a module is opened. It checks that the module was
+// compiled for this qlora-run, and that its stages belong to one pipeline. An
+// undamaged file may come from another build.
 //
-// checkTables looks for bugs of a compiler, and runs where they are looked for:
-// on the null device, which the tests load every program into. Each message
-// names the table, the row and the number that is wrong:
+// checkTables looks for compiler bugs. It runs on the null device, which loads
+// every program of the tests. Each message names the table, the row and the
+// wrong number:
 //
 // - arenas: each kind once; gradients, moments and rounded adapters have the
-//   size that the trainable ones ask for;
-// - parameters: one of a name, in the arena of its role, with the bytes of its
-//   shape, aligned, and none in another's place;
-// - kernels of the module are code for its target, with a geometry that a card
+//   size that the trainable arena requires;
+// - parameters: unique names, in the arena of their role, with the bytes of
+//   their shape, aligned, and without overlap;
+// - kernels of the module are code for its target, with a geometry that a GPU
 //   can launch;
 // - operands lie in their arena and are whole, aligned elements, workspaces on
 //   CUDA at multiples of 256 bytes; nothing writes frozen weights;
 // - launches, copies and collectives have the operands of their kind;
-// - entries and bindings are there once, with the sizes of their batch and
-//   length.
+// - entries and bindings are unique, with the sizes of their batch and length.
 //
-// What the commands of an entry do to each other is AccessCheck.h's.
+// AccessCheck.h checks how the commands of an entry affect each other.
 
 #ifndef QLORA_RUNTIME_MODULE_MODULECHECK_H
 #define QLORA_RUNTIME_MODULE_MODULECHECK_H
@@ -38,8 +36,7 @@
 
 namespace qlora {
 
-/// Numbers of the header that are those of the run: the same in all stages, and in
-/// all programs that run together.
+/// Header fields that are equal in all stages, and in all programs of one run.
 inline constexpr std::pair<std::string_view, uint32_t qlora_module::*>
     kNumbersOfRun[] = {{"target", &qlora_module::target},
                        {"stages", &qlora_module::stages},
@@ -52,26 +49,26 @@ inline constexpr std::pair<std::string_view, uint32_t qlora_module::*>
                        {"run_ranks", &qlora_module::run_ranks},
                        {"entries", &qlora_module::entry_count}};
 
-/// What all checks refuse with.
+/// Error that all checks return.
 template <typename... Args>
 Status damaged(fmt::format_string<Args...> format, Args &&...args) {
   return Status::error(StatusCode::kDataLoss, format,
                        std::forward<Args>(args)...);
 }
 
-/// Of all stages, from the first on: format, target and library kernels are
-/// this qlora-run's, this CPU has the instructions of the generated ones, and
-/// checkStage.
+/// Checks all stages, from the first on: format, target and library kernels
+/// match this qlora-run, this CPU has the instructions of the generated
+/// kernels, and checkStage.
 Status checkModule(const qlora_module &first);
-/// Stage `number` of a pipeline has in common with the first one what ranks of
-/// all stages have in common: numbers of ranks, arenas and parameters other
-/// than the base's, entries, and where they add up results.
+/// Checks that stage `number` of a pipeline matches the first one in what ranks
+/// of all stages share: numbers of ranks, arenas and parameters other than the
+/// base, entries, and the offsets of reduced results.
 Status checkStage(const qlora_module &first, const qlora_module &stage,
                   uint32_t number);
 
-/// The tables of one stage of a module that checkModule accepts.
+/// Checks the tables of one stage of a module that checkModule accepts.
 Status checkTables(const qlora_module &module);
-/// Its part for operands and commands, after launches.
+/// Checks operands and commands, as a part of checkTables, after launches.
 Status checkCommands(const qlora_module &module);
 
 /// Whether [first, first + count) lies within [0, limit).

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// dlopen, query, check; and the views on a checked module.
+// dlopen, query and checks, and the views on a checked module.
 
 #include "runtime/Module/ModuleLoader.h"
 
@@ -90,7 +90,7 @@ std::string_view entryKindName(unsigned kind) {
   }
 }
 
-/// Refuses, before a byte of it is run or mapped, what is no whole train.so.
+/// Rejects what is no undamaged train.so, before any of it is mapped or run.
 static Status checkFile(const std::string &path) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored))

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: MIT
 
-// A loaded train.so, in which nothing after this needs a defensive line. Where
-// it is a pipeline, with a program for each stage, what is seen of it is one:
-// of the first stage, or of that which a rank or a number has chosen.
+// A loaded train.so, whose users need no further checks. A pipeline has a
+// program for each stage; the accessors show one of them: the first stage, or
+// the stage chosen with chooseRank or ofStage.
 //
-// What is checked: the file's seal (runtime/README.md, "Whom we trust"), before
-// it is mapped; version and size of the tables; that library kernels exist
-// in Kernels.def with the same operands and constants; that this CPU has the
-// instructions the generated kernels use. Whether a card can run the device
-// images is found out by the device that loads them. That the tables of a
-// whole file are in order is the compiler's promise, which the null device
-// holds it to (ModuleCheck.h).
+// open() checks the file's seal before mapping it (runtime/README.md, "Whom we
+// trust"). It checks version and size of the tables, that library kernels exist
+// in Kernels.def with the same operands and constants, and that this CPU has
+// the instructions of the generated kernels. The device that loads the images
+// finds out whether a GPU can run them. The compiler guarantees valid tables,
+// and the null device verifies that (ModuleCheck.h).
 
 #ifndef QLORA_RUNTIME_MODULE_MODULELOADER_H
 #define QLORA_RUNTIME_MODULE_MODULELOADER_H
@@ -33,49 +32,48 @@ namespace qlora {
 /// thread may read it.
 class LoadedModule {
 public:
-  /// kNotFound without a file, kDataLoss for a damaged one, kUnavailable for
-  /// another version or a CPU that lacks an instruction.
+  /// Returns kNotFound without a file, kDataLoss for a damaged one,
+  /// kUnavailable for another version or a CPU that lacks an instruction.
   static StatusOr<LoadedModule> open(const std::string &path);
-  /// Tables in memory, which must outlive the result, with every check but
-  /// those of the file around them. For tests.
+  /// Wraps tables in memory, which must outlive the result, with all checks
+  /// except those of the file. For tests.
   static StatusOr<LoadedModule> fromTable(const qlora_module &table,
                                           std::string name);
 
   const qlora_module &table() const { return *module; }
   int stage() const { return static_cast<int>(module->stage); }
-  /// Ranks of each group: of a mesh by itself, or of the run (chooseRank).
+  /// Ranks per group: of a single mesh, or of the run after chooseRank.
   const GroupSizes &groups() const { return sizes; }
   int groupSize() const { return static_cast<int>(sizes[QLORA_GROUP_FSDP]); }
   int tensorRanks() const { return static_cast<int>(sizes[QLORA_GROUP_TP]); }
   int contextRanks() const { return static_cast<int>(sizes[QLORA_GROUP_CP]); }
   int expertRanks() const { return static_cast<int>(sizes[QLORA_GROUP_EP]); }
-  /// Ranks that have slices of weights (qlora_parameter::slices); 1: none.
+  /// Ranks that have tp or ep shards (qlora_parameter::slices); 1: none.
   uint32_t sliceRanks() const {
     return static_cast<uint32_t>(std::max(tensorRanks(), expertRanks()));
   }
   int stages() const { return static_cast<int>(sizes[QLORA_GROUP_PP]); }
   /// Ranks with the same rows.
   int rowRanks() const { return static_cast<int>(sizes.rowRanks()); }
-  /// Ranks that a program is for, or whose multiple may run it.
+  /// Ranks of one mesh; a run has a multiple of it.
   int meshSize() const { return static_cast<int>(sizes.meshSize()); }
-  /// Whether ranks meet in the middle of entries with a micro-batch, so that
-  /// all of a mesh have to run the same ones.
+  /// Whether entries with a micro-batch have collectives, so that all ranks of
+  /// a mesh must run the same entries.
   bool meetsInEntries() const {
     return module->shards > 1 || module->trained_pieces > 1 ||
            expertRanks() > 1 || rowRanks() > 1;
   }
-  /// Whether ranks of a group (enum qlora_group) do something together, in any
-  /// stage.
+  /// Whether any stage has a collective over a group (enum qlora_group).
   bool uses(unsigned group) const;
-  /// Tokens of an entry's micro-batch that each rank has.
+  /// Tokens of an entry's micro-batch on each rank.
   int64_t tokensOf(const qlora_entry &entry) const {
     return entry.batch * entry.length / contextRanks();
   }
-  /// From now on it is the program of this rank's stage, of a run of so many
-  /// ranks (checkMesh), and operands in pieces are its own. Without it they are
-  /// those of the first of a mesh.
+  /// Selects the stage of this rank in a run of `ranks` ranks (checkMesh), and
+  /// this rank's ranges of sharded operands. Before this call they are those of
+  /// the first rank of a mesh.
   void chooseRank(int rank, int ranks);
-  /// Another stage, as its first rank has it.
+  /// Returns a view of another stage, as its first rank has it.
   LoadedModule ofStage(int number) const;
   /// The path, or fromTable's name.
   const std::string &path() const { return name; }
@@ -96,16 +94,16 @@ public:
 
   /// Index of the arena of a kind, if the module has one.
   std::optional<uint32_t> arena(qlora_arena_kind kind) const;
-  /// Bytes of it; 0 if there is none.
+  /// Bytes of that arena; 0 if there is none.
   uint64_t arenaBytes(qlora_arena_kind kind) const;
-  /// nullptr if there is none of that name.
+  /// Returns nullptr if there is none of that name.
   const qlora_parameter *parameter(std::string_view name) const;
-  /// The same, of any stage: what files have of it, not where it is.
+  /// Like parameter(), in any stage; its place in the arena is not valid here.
   const qlora_parameter *parameterOfModel(std::string_view name) const;
-  /// nullptr if there is none. UPDATE has batch 0 and length 0.
+  /// Returns nullptr if there is none. UPDATE has batch 0 and length 0.
   const qlora_entry *entry(qlora_entry_kind kind, int64_t batch = 0,
                            int64_t length = 0) const;
-  /// nullptr if the entry has no such input or result.
+  /// Returns nullptr if the entry has no such input or result.
   const qlora_binding *binding(const qlora_entry &entry,
                                qlora_binding_kind kind) const;
 
@@ -116,12 +114,12 @@ private:
         name(std::move(name)), library(std::move(library)) {}
   void chooseStage(int64_t number);
 
-  const qlora_module *first;  ///< stage
-  const qlora_module *module; ///< of the stage
+  const qlora_module *first;  ///< stage 0
+  const qlora_module *module; ///< the selected stage
   GroupSizes sizes;
   std::string name;
   std::shared_ptr<void> library; ///< closes the dlopen handle
-  std::vector<qlora_operand> own; ///< in place of the table's, if any are pieces
+  std::vector<qlora_operand> own; ///< this rank's operands; or empty
 };
 
 /// Whether a kernel is code of the module, not a row of Kernels.def.
@@ -129,32 +127,32 @@ inline bool isGenerated(const qlora_kernel &kernel) {
   return kernel.function || kernel.symbol;
 }
 
-/// Blocks that a launch of a generated CUDA kernel has.
+/// Blocks of a launch of a generated CUDA kernel.
 inline int64_t blocksOf(const qlora_kernel &kernel,
                         const qlora_launch &launch) {
   const int64_t rows = kernel.rows_per_block;
   return launch.rows / rows + (launch.rows % rows != 0);
 }
 
-/// "launch", "fill", "all_reduce", ... and the other enums of the ABI, for messages and
-/// `--print`.
+/// "launch", "fill", "all_reduce", ... and the names of the other ABI enums,
+/// for messages and `--print`.
 std::string_view commandName(const qlora_command &command);
 std::string_view collectiveName(unsigned kind);
 std::string_view groupName(unsigned group);
 std::string_view queueName(unsigned queue);
 std::string_view arenaKindName(unsigned kind);
-/// The group whose ranks have slices of weights (qlora_parameter::slices).
+/// The group whose ranks have tp or ep shards (qlora_parameter::slices).
 inline qlora_group sliceGroup(const LoadedModule &module) {
   return module.tensorRanks() > 1 ? QLORA_GROUP_TP : QLORA_GROUP_EP;
 }
-/// In plain words, for people: "optimizer states".
+/// Title of an arena kind for display: "optimizer states".
 std::string_view arenaTitle(unsigned kind);
 std::string_view entryKindName(unsigned kind);
 /// "13.0" of 13000, as CUDA numbers itself.
 inline std::string cudaVersionText(unsigned version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
-/// The group whose ranks share tables and rows: step.shard is the number in it.
+/// The group whose ranks shard tables and rows; step.shard is the index in it.
 inline qlora_group shardGroup(const LoadedModule &module) {
   return module.tensorRanks() > 1 ? QLORA_GROUP_TP : QLORA_GROUP_FSDP;
 }
@@ -162,19 +160,19 @@ inline qlora_group shardGroup(const LoadedModule &module) {
 inline bool isFrozenArena(unsigned kind) {
   return kind == QLORA_ARENA_FROZEN || kind == QLORA_ARENA_HOST;
 }
-/// True for what lies in memory of the host where a device has its own.
+/// True for arenas in host memory, if the device has its own memory.
 inline bool isOnHost(const qlora_arena &arena) {
   return arena.kind == QLORA_ARENA_HOST || arena.kind == QLORA_ARENA_SAVED ||
          arena.on_host != 0;
 }
-/// The shape of a parameter, also where the arena has a slice of it.
+/// The shape of the whole tensor, also if the arena has a tp or ep shard of it.
 inline std::vector<int64_t> wholeShapeOf(const qlora_parameter &parameter) {
   std::vector<int64_t> shape(parameter.shape, parameter.shape + parameter.rank);
   if (parameter.slices > 1)
     shape[parameter.slice_dimension] *= parameter.slices;
   return shape;
 }
-/// What a parameter takes in its arena: all of it, or a piece.
+/// Bytes of a parameter in its arena: all of it, or an fsdp shard.
 inline uint64_t arenaBytesOf(const qlora_parameter &parameter) {
   return parameter.piece ? parameter.piece : parameter.bytes;
 }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// How many numbers a model has and how many of them are trained, as the tools
-// and the report say it. Filled from a module's parameter table or from the
-// ops that it is made of.
+// Counts a model's parameters and the trainable ones, for the tools and the
+// report. The source is a module's parameter table or the ops of its program.
 
 #ifndef QLORA_RUNTIME_MODULE_PARAMETERCOUNTS_H
 #define QLORA_RUNTIME_MODULE_PARAMETERCOUNTS_H
@@ -15,17 +14,17 @@
 
 namespace qlora {
 
-/// Of enum qlora_role: a tensor that training changes, and not a state of one.
+/// Whether training changes the tensor; false for optimizer states.
 inline bool isTrained(uint32_t role) {
   return role == QLORA_ROLE_ADAPTER || role == QLORA_ROLE_TRAINABLE;
 }
 
 struct ParameterCounts {
-  uint64_t base = 0;      ///< of the model itself
-  uint64_t adapters = 0;  ///< of LoRA alone
-  uint64_t trainable = 0; ///< these, and modules_to_save
+  uint64_t base = 0;      ///< of the model, without adapters
+  uint64_t adapters = 0;  ///< LoRA only
+  uint64_t trainable = 0; ///< adapters and modules_to_save
 
-  /// One parameter, `role` of enum qlora_role; the numbers it has.
+  /// Adds a parameter of `role` (enum qlora_role); returns its element count.
   uint64_t add(uint32_t role, std::span<const int64_t> shape) {
     uint64_t elements = 1;
     for (int64_t extent : shape)
@@ -38,12 +37,12 @@ struct ParameterCounts {
     return elements;
   }
 
-  /// One of a module; a slice counts as all of its tensor.
+  /// Adds a parameter of a module; a tp or ep shard counts as its whole tensor.
   uint64_t add(const qlora_parameter &parameter) {
     return add(parameter.role, wholeShapeOf(parameter));
   }
 
-  /// In percent, and PEFT's: of all numbers, adapters included.
+  /// In percent of all parameters including adapters, as PEFT counts.
   double trainableShare() const {
     const uint64_t all = std::max<uint64_t>(base + adapters, 1);
     return 100 * static_cast<double>(trainable) / static_cast<double>(all);

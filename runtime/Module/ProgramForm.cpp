@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Tables into a digest.
+// Hashes the tables into a digest.
 
 #include "runtime/Module/ProgramForm.h"
 
@@ -11,13 +11,13 @@
 
 namespace qlora {
 
-/// Numbers of any width.
+/// Adds integers of any width.
 template <typename... Numbers>
 static void add(ContentHash &hash, Numbers... numbers) {
   hash.add(std::array{static_cast<int64_t>(numbers)...});
 }
 
-/// Whether ranks have the same layout of it: what they add up, and save.
+/// Whether all ranks have the same layout, for reductions and checkpoints.
 static bool isCommon(unsigned kind) {
   return kind == QLORA_ARENA_TRAINABLE || kind == QLORA_ARENA_GRADIENT ||
          kind == QLORA_ARENA_STATE || kind == QLORA_ARENA_RESIDUAL;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// What the programs of ranks that run together have alike: what files and
-// checkpoints have of them, and what ranks do together, in its order. Beside it
-// each rank may have a plan of its own (what is recomputed, decoded ahead, or in
-// host memory), as its card has room.
+// The common form of programs whose ranks run together: the content of files
+// and checkpoints, and the collectives in their order. Otherwise each rank may
+// have its own plan (recomputation, decoding ahead, host memory), as its GPU
+// has room.
 
 #ifndef QLORA_RUNTIME_MODULE_PROGRAMFORM_H
 #define QLORA_RUNTIME_MODULE_PROGRAMFORM_H
@@ -14,7 +14,7 @@
 
 namespace qlora {
 
-/// A digest of it, of all stages; another version of the compiler is another form.
+/// Returns a digest of all stages; it differs between compiler versions.
 std::string programForm(const LoadedModule &module);
 
 } // namespace qlora

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Commands in words.
+// Formats commands as text.
 
 #include "runtime/Module/ProgramText.h"
 

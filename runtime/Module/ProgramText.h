@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// `--print`: a module's entries and commands as text, one command a line:
+// `--print`: a module's entries and commands as text, one command per line:
 //
 //   entry accumulate_last 2 x 32: 214 commands
 //      0 compute        launch   layers.0/q_proj  matmul.onednn
@@ -15,10 +15,10 @@
 
 namespace qlora {
 
-/// Of all stages of a pipeline, one after the other.
+/// Returns the text of all stages of a pipeline, one after the other.
 std::string programText(const LoadedModule &module);
 
-/// One command of the module, as above without its number.
+/// Returns one command as above, without its index.
 std::string commandText(const LoadedModule &module,
                         const qlora_command &command);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Whether the programs of a pipeline's stages are of one run: what each rank
-// has, whatever its stage, is the same in all of them.
+// Checks that the programs of a pipeline's stages belong to one run: what ranks
+// of all stages share is equal in all programs.
 
 #include "runtime/Module/ModuleCheck.h"
 #include "runtime/Module/ModuleLoader.h"
@@ -21,7 +21,7 @@ static uint64_t bytesOf(const qlora_module &m, uint32_t kind) {
   return 0;
 }
 
-/// All of them but the base's.
+/// Returns all parameters except the base's.
 static std::vector<const qlora_parameter *>
 ownParameters(const qlora_module &m) {
   std::vector<const qlora_parameter *> own;
@@ -39,7 +39,7 @@ static auto layoutOf(const qlora_module &m, const qlora_parameter &p) {
                     p.rank, shape);
 }
 
-/// What is compared here, before the tables are checked one by one.
+/// Checks the indices used here, since checkTables runs later, if at all.
 static Status checkRanges(const qlora_module &m) {
   for (uint32_t i = 0; i < m.parameter_count; ++i)
     if (const qlora_parameter &p = m.parameters[i];
@@ -70,7 +70,7 @@ static Status checkParameters(const qlora_module &first,
   return Status::ok();
 }
 
-/// Sums in the gradients are added up over all ranks.
+/// Checks the offsets of results in the gradients, which all ranks reduce.
 static Status checkSums(const qlora_module &first, const qlora_entry &theirs,
                         const qlora_module &m, const qlora_entry &ours) {
   const auto sumsOf = [](const qlora_module &of, const qlora_entry &entry) {

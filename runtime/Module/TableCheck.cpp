@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Bugs of a compiler, found in the tables of a module; those of commands are
-// CommandCheck.cpp's.
+// Finds compiler bugs in the tables of a module; CommandCheck.cpp checks
+// commands.
 
 #include "runtime/Module/ModuleCheck.h"
 
@@ -18,10 +18,10 @@
 
 namespace qlora {
 
-/// Of a warp, and most of a block of threads.
+/// Threads of a warp, and the most threads of a block.
 static constexpr uint32_t kWarp = 32, kMaxThreads = 1024;
-/// Of a launch on CUDA: the x dimension of a grid, and what kernels divide in
-/// 32 bits.
+/// Most rows of a CUDA launch: the limit of a grid's x dimension and of 32-bit
+/// divisions in kernels.
 static constexpr int64_t kMaxRows = 0x7fffffff;
 
 //===----------------------------------------------------------------------===//
@@ -64,7 +64,7 @@ static Status checkArenas(const qlora_module &m) {
   return Status::ok();
 }
 
-/// Of a quantised one: what StoredLayout can describe.
+/// Checks that StoredLayout can describe a quantised parameter.
 static Status checkFormat(const qlora_parameter &p) {
   const StoredFormat *format = storedFormat(p.format);
   if (!format || (storedFormat(p.dtype) && p.dtype != p.format))
@@ -74,7 +74,7 @@ static Status checkFormat(const qlora_parameter &p) {
   if (p.role != QLORA_ROLE_FROZEN || (!isRow && !std::has_single_bit(p.block)))
     return damaged("quantised, but its role is {} and its block {}", p.role,
                    p.block);
-  // Where that is a choice, slices have their scales decoded.
+  // tp and ep shards have decoded scales, if the format has a choice.
   const bool isDecoded =
       p.slices != 0 && format->codedScales == CodedScales::kByChoice;
   if (!format->takesDoubleQuant(p.double_quant != 0) ||
@@ -84,7 +84,7 @@ static Status checkFormat(const qlora_parameter &p) {
   return Status::ok();
 }
 
-/// Role, init, dtype and quantisation must make sense together.
+/// Checks that role, init, dtype and quantisation are consistent.
 static Status checkRole(const qlora_module &m, const qlora_parameter &p) {
   const bool isFrozen = p.role == QLORA_ROLE_FROZEN;
   const uint32_t kind = m.arenas[p.arena].kind;
@@ -99,8 +99,8 @@ static Status checkRole(const qlora_module &m, const qlora_parameter &p) {
   if ((p.init == QLORA_INIT_FILE) ==
       (isState || p.role == QLORA_ROLE_ADAPTER))
     return damaged("role {} with init {}", p.role, p.init);
-  // A state is a function of the seed and its name where it does not start at
-  // zero, and then each rank has all of it.
+  // A state that does not start at zero is a function of the seed and its name.
+  // It is not sharded.
   if (isState && p.init != QLORA_INIT_ZERO &&
       (p.init != QLORA_INIT_NORMAL || p.dtype != QLORA_DTYPE_F32 ||
        p.piece != 0))
@@ -124,12 +124,12 @@ static Status checkRole(const qlora_module &m, const qlora_parameter &p) {
   return Status::ok();
 }
 
-/// Whether what ranks have at one place of an arena is a range of tensors.
+/// Whether the ranks' shards at one offset form a range of tensors.
 static bool hasRanges(uint32_t kind) {
   return kind == QLORA_ARENA_STATE || kind == QLORA_ARENA_TRAINABLE;
 }
 
-/// Of what ranks have in pieces.
+/// Checks an fsdp shard.
 static Status checkPiece(const qlora_module &m, const qlora_parameter &p) {
   const uint32_t kind = m.arenas[p.arena].kind;
   const bool isRange = hasRanges(kind);
@@ -149,10 +149,10 @@ static Status checkPiece(const qlora_module &m, const qlora_parameter &p) {
   return Status::ok();
 }
 
-/// Of a dimension, so that no count overflows.
+/// Longest dimension, so that no count overflows.
 static constexpr int64_t kMostLength = int64_t{1} << 40;
 
-/// Of a slice, whose segments are those of the whole dimension.
+/// Checks a tp or ep shard; its segments are lengths of the whole dimension.
 static Status checkSlice(const qlora_module &m, const qlora_parameter &p) {
   if (p.slices == 0)
     return p.slice_dimension == 0 && p.segments == 0 && p.first_segment == 0
@@ -206,8 +206,8 @@ static Status checkParameter(const qlora_module &m, const qlora_parameter &p) {
   return Status::ok();
 }
 
-/// Whether `next`, which does not begin before it, begins before the end of
-/// `one`. In a range tensors follow each other.
+/// Whether `next`, which does not begin before `one`, begins before the end of
+/// `one`. In a range of tensors, they are consecutive.
 static bool shareBytes(const qlora_module &m, const qlora_parameter &one,
                        const qlora_parameter &next) {
   if (one.arena != next.arena)
@@ -265,7 +265,7 @@ static Status checkGeneratedKernel(const qlora_module &m,
   return Status::ok();
 }
 
-/// Ranks that sort rows of experts are those that share them.
+/// Expert rows must be sorted for the number of expert-parallel ranks.
 static Status checkExpertSort(const qlora_module &m,
                               const qlora_launch &launch) {
   const KernelRow *row = findKernelRow(m.kernels[launch.kernel].name);
@@ -302,7 +302,7 @@ static Status checkLaunch(const qlora_module &m, const qlora_launch &launch) {
 // Entries
 //===----------------------------------------------------------------------===//
 
-/// What is there for each token is there for this rank's.
+/// Bytes of a binding; per-token data covers this rank's tokens only.
 static uint64_t bytesOf(const qlora_module &m, const qlora_entry &entry,
                         const qlora_binding &binding) {
   const auto lines = static_cast<uint64_t>(entry.batch);
@@ -312,7 +312,7 @@ static uint64_t bytesOf(const qlora_module &m, const qlora_entry &entry,
   return binding.kind == QLORA_INPUT_DESIRABLE ? 4 * lines : 4;
 }
 
-/// The bytes and arenas that a binding may have.
+/// Checks the bytes and the arena of a binding.
 static Status checkBinding(const qlora_module &m, const qlora_entry &entry,
                            const qlora_binding &binding) {
   if (binding.arena >= m.arena_count)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The cost model: seconds of counts (CostModel.h).
+// The cost model: converts counts to seconds (CostModel.h).
 
 #include "runtime/Kernels/CostModel.h"
 
@@ -8,14 +8,15 @@
 
 using namespace qlora;
 
-/// Starting a kernel on the threads of a rank and waiting for the last.
+/// Time to start a kernel on the threads of a rank and to wait for the last
+/// one.
 static constexpr double kLaunchSeconds = 5e-6;
-/// exp and its like, vectorised, per core and second.
+/// Vectorised exp and similar functions, per core and second.
 static constexpr double kTranscendentalRate = 4e8;
-/// How much faster than memory a cache is that all cores share.
+/// Speed of the cache that all cores share, relative to memory.
 static constexpr double kCacheSpeed = 4.0;
 
-/// All but attention's in bf16.
+/// All counts except those of bf16 attention.
 static constexpr double Work::*kCounts[] = {
     &Work::f32Flops,          &Work::bf16Flops,
     &Work::panelF32Flops,     &Work::panelBf16Flops,
@@ -45,7 +46,7 @@ Work &Work::operator*=(double times) {
   return *this;
 }
 
-/// Of whatever kernel, in bf16.
+/// FLOPs of all bf16 attention kernels.
 static double attentionBf16Flops(const Work &work) {
   double flops = 0;
   for (const AttentionWork &products : work.attention)
@@ -59,7 +60,7 @@ double Work::attentionFlops() const {
 
 Work qlora::operator+(Work left, const Work &right) { return left += right; }
 
-/// Products on a CPU.
+/// Time of all matmuls on a CPU.
 static double productSeconds(const Work &work, const DeviceProfile &device) {
   const CpuKernelRates rates = device.cpuKernels();
   return 1e-9 * (work.f32Flops / device.gemmF32Gflops +
@@ -70,7 +71,7 @@ static double productSeconds(const Work &work, const DeviceProfile &device) {
                  attentionBf16Flops(work) / rates.attentionBf16Gflops);
 }
 
-/// Attention's in bf16 on a GPU.
+/// Time of bf16 attention on a GPU.
 static double attentionSeconds(const Work &work, const GpuRates &gpu) {
   static_assert(size_t(AttentionKernel::kCount) == 4, "a rate for each");
   const AttentionRate *rates[] = {
@@ -84,8 +85,8 @@ static double attentionSeconds(const Work &work, const GpuRates &gpu) {
   return seconds;
 }
 
-/// Of a library's product, what grouped ones on tensor cores reach. Assumed (no card
-/// was used): tiles of few rows, and no wgmma.
+/// Rate of grouped matmuls on tensor cores, relative to a library GEMM.
+/// Assumed, not measured: tiles have few rows, and wgmma is not used.
 static constexpr double kGroupedRate = 0.5;
 
 static double productSeconds(const Work &work, const DeviceProfile &device,
@@ -99,7 +100,7 @@ static double productSeconds(const Work &work, const DeviceProfile &device,
          attentionSeconds(work, gpu);
 }
 
-/// An attention kernel's rate is that of the kernel, exponentials included.
+/// The measured rates of attention kernels include their exponentials.
 static double functionsOf(const Work &work) {
   return work.attentionFlops() > 0 ? 0 : work.transcendentals;
 }
@@ -123,7 +124,7 @@ Demand qlora::demandOf(const Work &work, const DeviceProfile &device) {
   if (work.thinBytes > 0)
     demand.memory += work.thinBytes * (1 / (device.gpu->thinGemmGbps * 1e9) -
                                        1 / (device.copyGbps * 1e9));
-  // Neither decodes nor instructions keep busy what GEMMs multiply with.
+  // Decodes and other lane instructions do not use the tensor cores.
   demand.memory =
       std::max({demand.memory, decode,
                 work.laneInstructions / (device.gpu->issueGops * 1e9)});

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// What the CUDA rows launch, kernel by kernel (CostModel.h): the counterpart
-// of their host code in Cuda/, from the same plans (Plans/CudaWorkspaces.h).
+// Work of each kernel that a CUDA row launches (CostModel.h). Mirrors the host
+// code in Cuda/ and uses the same plans (Plans/CudaWorkspaces.h).
 
 #include "runtime/Kernels/CostModel.h"
 
@@ -16,12 +16,12 @@ using namespace qlora::plans;
 
 using Kernels = std::vector<Work>;
 
-/// Elements read in one type and written in another.
+/// Work of reading elements in one type and writing them in another.
 static Work conversionWork(double elements, qlora_dtype from, qlora_dtype to) {
   return rowWork(elements * (dtypeBits(from) + dtypeBits(to)) / 8, 0);
 }
 
-/// A product, and the conversions that its types need (CudaGemmPlan).
+/// Work of a GEMM and of the conversions that its types need (CudaGemmPlan).
 static Kernels productWork(const GemmProblem &p) {
   const GemmProblem inner = CudaGemmPlan::of(p).product;
   const bool adds = p.beta != 0;
@@ -49,7 +49,7 @@ static void append(Kernels &to, const Kernels &more) {
   to.insert(to.end(), more.begin(), more.end());
 }
 
-/// The decode of the whole weight as the op decode would be asked for it.
+/// Work of decoding the whole weight, as the op `decode` would do it.
 static Work panelDecodeWork(const KernelRequest &r) {
   KernelRequest decode{findKernelOp("decode"), {}, {}};
   decode.dtypes = {r.dtype("w"), r.dtype("a")};
@@ -67,7 +67,7 @@ static Kernels panelMatmulWork(const KernelRequest &r) {
   return kernels;
 }
 
-/// Our own kernels, on tensor cores or else at the rate of f32.
+/// Work of this project's grouped kernels: on tensor cores, or at the f32 rate.
 static Kernels groupedWork(const KernelRequest &r) {
   Work product = kernelWork(r);
   const double flops = std::exchange(product.panelF32Flops, 0) +
@@ -85,8 +85,8 @@ static Kernels groupedWork(const KernelRequest &r) {
   return kernels;
 }
 
-/// Walks a chunk's logits: for the largest, for the sum, and for the gradient,
-/// which takes their place. A chunk is larger than a cache.
+/// Work of the passes over a chunk's logits: for the maximum, the sum and the
+/// gradient, which overwrites the logits. A chunk is larger than a cache.
 static Work softmaxWork(const CudaHeadPlan &plan, double rows) {
   const double logits = rows * plan.vocab;
   double bytes = 2 * 4 * logits;
@@ -95,7 +95,8 @@ static Work softmaxWork(const CudaHeadPlan &plan, double rows) {
   return rowWork(bytes, (plan.hasGradient ? 2 : 1) * logits);
 }
 
-/// product(words, whether it adds) over the panels of the head's weight.
+/// Calls product(rows, whether it accumulates) for each panel of the head's
+/// weight.
 template <typename Product>
 static Kernels panelsWork(const CudaHeadPlan &plan, Product product) {
   Kernels kernels;
@@ -109,7 +110,7 @@ static Kernels panelsWork(const CudaHeadPlan &plan, Product product) {
   return kernels;
 }
 
-/// What the head launches for one chunk of rows.
+/// Work of the LM head's kernels for one chunk of rows.
 static Kernels chunkWork(const CudaHeadPlan &plan, int64_t rows) {
   const double elements = double(rows) * plan.hidden;
   Kernels kernels = {
@@ -130,16 +131,16 @@ static Kernels chunkWork(const CudaHeadPlan &plan, int64_t rows) {
   return kernels;
 }
 
-/// How many rows have a label is not known here: as if all had one.
+/// Assumes that every row has a label: the count is not known at compile time.
 static Kernels headWork(const KernelRequest &r) {
   const CudaHeadPlan plan = CudaHeadPlan::of(r);
   Kernels kernels;
-  kernels.push_back(rowWork(12.0 * plan.rows, 0)); // the list of the rows
+  kernels.push_back(rowWork(12.0 * plan.rows, 0)); // the list of rows
   for (int64_t first = 0; first < plan.rows; first += plan.chunkRows)
     append(kernels,
            chunkWork(plan, std::min(plan.chunkRows, plan.rows - first)));
   kernels.push_back(rowWork(12.0 * plan.rows, 0)); // the sum of the losses, or
-                                                   // states of the other rows
+                                                   // states of unlabelled rows
   return kernels;
 }
 
@@ -150,7 +151,7 @@ struct CudaWorkRow {
 };
 } // namespace
 
-/// The other ops are one kernel, or one and another that takes no time.
+/// Ops with several kernels that take time; every other op has only one.
 static constexpr CudaWorkRow kRows[] = {
     {"matmul", matmulWork},
     {"panel_matmul", panelMatmulWork},
@@ -172,7 +173,7 @@ static const KernelRow &firstRow(const KernelRequest &request) {
   return *found;
 }
 
-/// What counts as our own until it is known who does it.
+/// Moves counts from this project's attention kernels to cuDNN's.
 static void giveToCudnn(Work &work) {
   constexpr auto kFirst = size_t(AttentionKernel::kCudnnForward);
   std::swap_ranges(work.attention.begin(), work.attention.begin() + kFirst,

@@ -16,13 +16,13 @@ using namespace qlora;
 
 namespace {
 
-/// Takes keys out of an object; the first problem is kept.
+/// Removes keys from an object as it reads them; keeps the first error.
 class ProfileReader {
 public:
   ProfileReader(const std::string &path, nlohmann::json json)
       : path(path), json(std::move(json)) {}
 
-  /// The object of an optional key, taken out of this one.
+  /// Removes and returns the object of an optional key.
   std::optional<ProfileReader> takeObject(const char *key) {
     if (!status.isOk() || !json.contains(key))
       return std::nullopt;
@@ -36,7 +36,7 @@ public:
     return inner;
   }
 
-  /// The same of a key that has to be there.
+  /// Like takeObject, for a required key.
   std::optional<ProfileReader> requireObject(const char *key) {
     return has(key) ? takeObject(key) : std::nullopt;
   }
@@ -47,7 +47,7 @@ public:
     });
   }
 
-  /// Two rates, "forward_2k_gflops" and "forward_8k_gflops".
+  /// Reads two rates, such as "forward_2k_gflops" and "forward_8k_gflops".
   void readAttention(const std::string &direction, AttentionRate &rate) {
     readRate((direction + "_2k_gflops").c_str(), rate.at2k);
     readRate((direction + "_8k_gflops").c_str(), rate.at8k);
@@ -75,7 +75,7 @@ public:
   }
 
 private:
-  /// Takes the value of a key that has to be there, and `isRight`.
+  /// Removes a required key and reads its value, which must satisfy `isRight`.
   template <typename Value, typename IsRight>
   void read(const char *key, const char *wanted, Value &value,
             IsRight isRight) {
@@ -104,7 +104,7 @@ private:
   }
 
   std::string path;
-  std::string prefix; ///< of the keys, for messages
+  std::string prefix; ///< for keys in messages
   nlohmann::json json;
   Status status;
 };
@@ -177,8 +177,9 @@ static StatusOr<RankLinks> readLinks(ProfileReader reader) {
   return links;
 }
 
-/// Shares as measured on an AVX-512 server: panels 0.35 to 1 in f32 and 0.83
-/// to 0.97 in bf16; packing as fast as a copy.
+/// Defaults are fractions measured on an AVX-512 server: panels reach 0.35 to 1
+/// of the GEMM rate in f32 and 0.83 to 0.97 in bf16; packing is as fast as a
+/// copy.
 CpuKernelRates DeviceProfile::cpuKernels() const {
   if (kernels)
     return *kernels;
@@ -186,7 +187,7 @@ CpuKernelRates DeviceProfile::cpuKernels() const {
           0.35 * gemmF32Gflops, copyGbps};
 }
 
-/// Gigabytes a second of "400Gb" or "50GB", with "/s" or "ps" behind or not.
+/// Parses "400Gb" or "50GB", with an optional "/s" or "ps", as 10^9 bytes/s.
 static std::optional<double> parseRate(std::string_view text) {
   for (std::string_view end : {"/s", "ps"})
     if (text.ends_with(end))
@@ -220,7 +221,7 @@ Status DeviceProfile::describeNetwork(int64_t gpusPerNode,
 double AttentionRate::seconds(double flops, double flopsPerKey) const {
   // Keys that a causal query sees on average.
   constexpr double kKeys2k = (2048 + 1) / 2.0, kKeys8k = (8192 + 1) / 2.0;
-  // Seconds of a product are limit + more / keys.
+  // Time per FLOP is limit + more / keys.
   const double more = (1 / at2k - 1 / at8k) / (1 / kKeys2k - 1 / kKeys8k);
   const double limit = 1 / at8k - more / kKeys8k;
   return 1e-9 * (limit * flops + more * flopsPerKey);

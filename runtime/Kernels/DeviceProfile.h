@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// What a machine is able to do: an input of the compile like any other (the
-// same profile gives the same train.so), and of predictions. It comes from
+// Performance of a machine, as input of the compiler and of predictions. The
+// same profile gives the same train.so. A profile comes from
 //
 //   `qlora-run --calibrate`, which measures a CPU and writes device.json:
 //     {"cpu": "AMD EPYC 9B14", "cores": 8, "gemm_f32_gflops": 620.0,
@@ -9,26 +9,25 @@
 //      "kernels": {"panel_f32_gflops": 450, "panel_bf16_gflops": 980,
 //                  "attention_f32_gflops": 210, "attention_bf16_gflops": 400,
 //                  "pack_gbps": 60}}
-//     ("kernels" may be left out: then they are assumed from the others)
-//     and with several ranks what is between them, of which each may be left
-//     out:
+//     "kernels" is optional: its rates can be estimated from the others.
+//     With several ranks it also has the links between them, each optional:
 //      "links": {"window": {"message_us": 12, "gbps": 9.5},
 //                "sockets": {"message_us": 30, "gbps": 2.1},
 //                "network": {"ranks_per_node": 2, "message_us": 60,
 //                            "gbps": 1.1}}
-//   a file written by hand for a GPU: the same keys (cpu is the card's name,
-//     cores its multiprocessors) and
+//   a file written by hand for a GPU, with the same keys ("cpu" is the name of
+//     the GPU, "cores" its multiprocessors) and
 //      "gpu": {"memory_gb": 141,
 //              "attention_cudnn": {"forward_2k_gflops": 480e3,
 //                                  "forward_8k_gflops": 610e3,
 //                                  "backward_2k_gflops": 370e3,
 //                                  "backward_8k_gflops": 510e3},
-//              "attention_cuda": (the same keys, of our own kernels),
+//              "attention_cuda": (the same keys, for this project's kernels),
 //              "thin_gemm_gbps": 2580, "issue_gops": 29652,
 //              "launch_us": 1.5, "gpus_per_node": 8, "node_link_gbps": 370,
 //              "network_gbps": 48, "all_reduce_us": 20,
 //              "host_link_gbps": 52}
-//   the table of known cards (KnownCards.cpp), by name.
+//   the table of known GPUs (KnownCards.cpp), by name.
 //
 // Rates are what large kernels reach, measured or assumed, not data-sheet
 // peaks. A gigabyte has 10^9 bytes.
@@ -45,16 +44,16 @@
 
 namespace qlora {
 
-/// One direction of an attention kernel: 10^9 of the products that are needed
-/// per second (bf16, causal, heads of 128), for sequences of 2,048 and of 8,192
-/// tokens. Between and beyond them each query takes as long as if it saw a
-/// fixed number of keys more than it does (cut tiles, the beginning and end of
-/// a block), all at one rate: short sequences are slow.
+/// Rate of one direction of an attention kernel, in 10^9 needed FLOPs per
+/// second (bf16, causal, heads of 128), for sequences of 2,048 and 8,192
+/// tokens. For other lengths, each query costs a fixed number of keys more than
+/// it sees (partial tiles, start and end of a block), at one rate. Short
+/// sequences are therefore slow.
 struct AttentionRate {
   double at2k = 0, at8k = 0; ///< at8k is 1 to 4 times at2k, 4 excluded
 
-  /// Of products that are needed, and of what one key more for each query
-  /// would add to them.
+  /// Seconds for `flops` needed FLOPs. `flopsPerKey` are the FLOPs that one
+  /// more key for each query would add.
   double seconds(double flops, double flopsPerKey) const;
 };
 
@@ -62,116 +61,119 @@ struct AttentionRates {
   AttentionRate forward, backward;
 };
 
-/// What only a GPU's profile says.
+/// Rates that only the profile of a GPU has.
 struct GpuRates {
-  double memoryGb = 0; ///< of the card
-  AttentionRates cudnnAttention; ///< of cuDNN's rows of Kernels.def
-  AttentionRates cudaAttention;  ///< of our own
-  /// Of memory, by products with a side of at most 64, as LoRA's have.
+  double memoryGb = 0; ///< GPU memory, 10^9 bytes
+  AttentionRates cudnnAttention; ///< rows `cudnn` of Kernels.def
+  AttentionRates cudaAttention;  ///< rows `cuda` of Kernels.def
+  /// Memory bandwidth of GEMMs with a side of at most 64, such as those of
+  /// LoRA.
   double thinGemmGbps = 0;
-  double issueGops = 0; ///< instructions of single lanes, 10^9 per second
-  /// From one kernel of a graph to the next, when one waits for the other.
+  double issueGops = 0; ///< single-lane instructions, 10^9 per second
+  /// Gap between two dependent kernels of a graph.
   double launchMicroseconds = 0;
   int64_t gpusPerNode = 1;
-  /// Bus bandwidth of a ring all-reduce inside a node, and between nodes for
-  /// each GPU, 10^9 bytes per second.
+  /// Bus bandwidth of a ring all-reduce, 10^9 bytes per second: inside a node,
+  /// and between nodes for each GPU.
   double nodeLinkGbps = 0;
   double networkGbps = 0;
-  /// A small all-reduce inside a node; each doubling of nodes adds as much.
+  /// Time of a small all-reduce inside a node; each doubling of the nodes adds
+  /// the same time.
   double allReduceMicroseconds = 0;
-  /// Of a card's bus to its host's memory, each way, 10^9 bytes per second.
+  /// Bandwidth between GPU and host memory, each way, 10^9 bytes per second.
   double hostLinkGbps = 0;
 };
 
-/// What our kernels reach on a CPU, beside the rates of large GEMMs.
+/// Rates of this project's kernels on a CPU, which differ from those of large
+/// GEMMs.
 struct CpuKernelRates {
-  /// Of panel_matmul's products, what it decodes and packs not counted.
+  /// FLOPs of panel_matmul; decoding and packing are counted separately.
   double panelF32Gflops = 0, panelBf16Gflops = 0;
-  /// Of the products that causal attention needs, forward and backward
-  /// together, exponentials included.
+  /// Needed FLOPs of causal attention, forward and backward together,
+  /// exponentials included.
   double attentionF32Gflops = 0, attentionBf16Gflops = 0;
-  /// Of the copy that a GEMM makes of its second factor, read and written.
+  /// Copy of a GEMM's second operand; bytes read plus bytes written.
   double packGbps = 0;
 };
 
-/// What ranks of CPUs send each other: a message takes so long, and so do the
-/// bytes of all (Predict/CollectiveCost.h counts both).
+/// Link between CPU ranks. A message costs a fixed latency plus its bytes at
+/// `gbps` (Predict/CollectiveCost.h counts both).
 struct LinkRate {
   double messageMicroseconds = 0;
   double gbps = 0; ///< 10^9 bytes per second
 };
 
-/// Between CPU ranks, where it was measured.
+/// Links between CPU ranks; empty if not measured.
 struct RankLinks {
-  std::optional<LinkRate> window;  ///< memory that a machine's ranks share
+  std::optional<LinkRate> window;  ///< shared memory of the ranks of a machine
   std::optional<LinkRate> sockets; ///< between ranks of a machine
   std::optional<LinkRate> network; ///< between machines
-  int64_t ranksPerNode = 0;        ///< where there is a network
+  int64_t ranksPerNode = 0;        ///< set if `network` is
 
   bool areMeasured() const { return window || sockets || network; }
 };
 
 /// Rates of all cores of one rank together. The default is an AVX-512 server
-/// with two cores; only ratios matter for most decisions.
+/// with two cores; most decisions depend only on ratios.
 struct DeviceProfile {
-  std::string cpu = "default"; ///< or the card
+  std::string cpu = "default"; ///< or name of the GPU
   int64_t cores = 2;
-  /// Of a large GEMM, 10^9 multiplications and additions per second, with f32
-  /// and with bf16 inputs (f32 sums).
+  /// Rate of a large GEMM with f32 and with bf16 inputs (f32 sums), in 10^9
+  /// FLOPs per second. A multiplication and an addition count as two.
   double gemmF32Gflops = 170.0;
   double gemmBf16Gflops = 170.0;
-  /// Of a large copy, 10^9 bytes per second, read and written ones both
-  /// counted.
+  /// Rate of a large copy, 10^9 bytes per second; bytes read plus bytes
+  /// written.
   double copyGbps = 20.0;
-  /// Of decoding NF4 in cache, 10^9 bytes of f32 numbers made per second.
+  /// Rate of decoding NF4 in cache, 10^9 bytes of f32 output per second.
   double decodeGbps = 12.0;
-  std::optional<CpuKernelRates> kernels; ///< of a CPU, where measured
-  RankLinks links;                       ///< of CPU ranks
+  std::optional<CpuKernelRates> kernels; ///< measured rates of a CPU
+  RankLinks links;                       ///< between CPU ranks
   std::optional<GpuRates> gpu;
 
-  /// `kernels`, or shares of the other rates.
+  /// Returns `kernels`, or estimates as fractions of the other rates.
   CpuKernelRates cpuKernels() const;
 
-  /// Of a GPU: sets what machines of it are; 0 and "" leave what is there.
-  /// `network`: of each GPU to other machines, "400Gb" or "50GB" a second, of
-  /// which a ring reaches kReachedOfLink.
+  /// Sets GPUs per node and network rate of a GPU profile; 0 and "" change
+  /// nothing. `network` is the link of each GPU to other machines, such as
+  /// "400Gb" or "50GB" per second. A ring reaches kReachedOfLink of it.
   Status describeNetwork(int64_t gpusPerNode, const std::string &network);
 };
-/// As the rates of known cards have it: 48 GB/s of 400 Gb/s.
+/// Ratio used for the known GPUs: 48 GB/s on a link of 400 Gb/s.
 inline constexpr double kReachedOfLink = 0.96;
 
-/// What cards may reach is predicted twice, and here is what for (an H200 at its
-/// power limit was within 5 % of the low figure, docs/benchmarks.md):
+/// Predictions for GPUs have a high and a low figure. An H200 at its power
+/// limit was within 5 % of the low figure (docs/benchmarks.md).
 ///
-///   high  every kernel reaches the profile's rates, and kernels of two queues
-///         run side by side as far as these allow (Timeline.h);
-///   low   GEMMs and attention reach 0.9 of their rates, what moves memory
-///         0.85 of its; and kernels of two queues take turns, since a GEMM
-///         fills the registers of every multiprocessor, so that no decode
-///         finds room beside it.
+///   high  every kernel reaches the profile's rates, and kernels of two streams
+///         overlap as far as these rates allow (Timeline.h);
+///   low   GEMMs and attention reach 0.9 of their rates, memory-bound kernels
+///         0.85. Kernels of two streams do not overlap: a GEMM fills the
+///         registers of every multiprocessor, so no decode can start.
 ///
-/// The rates of a GPU's low figure. Links are the same in both.
+/// Returns the rates for the low figure of a GPU. Link rates stay the same.
 inline constexpr double kLowProducts = 0.9, kLowMemory = 0.85;
 DeviceProfile lowRates(DeviceProfile device);
 
-/// The cards that have a name here, in the order of the table.
+/// Names of the known GPUs, in the order of the table.
 std::span<const std::string_view> knownCards();
 
-/// That of a card as its driver names it, "NVIDIA H100 80GB HBM3".
+/// Returns the profile of a GPU from its driver's name for it, such as "NVIDIA
+/// H100 80GB HBM3".
 std::optional<DeviceProfile> profileOfCard(std::string_view driverName);
 
-/// Reads device.json. Every key has to be there, of the right type, and the
-/// rates positive; errors name the file and the key. Unknown keys are
-/// refused.
+/// Reads device.json. Every key except the optional ones must be present with
+/// the right type, and rates must be positive. Unknown keys are refused. Errors
+/// name the file and the key.
 StatusOr<DeviceProfile> readDeviceProfile(const std::string &path);
 
-/// A card of the table, or else the file of that path; the error for neither
-/// lists the cards.
+/// Returns the profile of a known GPU, or else reads the file at that path. If
+/// neither exists, the error lists the known GPUs.
 StatusOr<DeviceProfile> findDeviceProfile(const std::string &nameOrPath);
 
-/// findDeviceProfile; for an empty text the default of the target (cpu, or
-/// cuda: the card h100). A profile of the other kind than the target is
-/// refused.
+/// Returns findDeviceProfile(nameOrPath); for an empty text the target's
+/// default (cpu: DeviceProfile(), cuda: "h100"). Refuses a GPU profile for cpu
+/// and a CPU profile for cuda.
 StatusOr<DeviceProfile> deviceProfileOrDefault(const std::string &nameOrPath,
                                                const std::string &target);
 

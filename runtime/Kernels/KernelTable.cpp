@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Kernels.def expanded into data. The marks of operands and constants are
-// read once, when the table is first asked for.
+// Expands Kernels.def into data. The marks of operands and constants are parsed
+// once, when the table is first used.
 
 #include "runtime/Kernels/KernelTable.h"
 
@@ -134,7 +134,7 @@ const KernelOp *findKernelOp(std::string_view name) {
   return nullptr;
 }
 
-/// Its properties follow a row.
+/// In Kernels.def, the properties of a row follow the row.
 static std::vector<KernelRow> buildRows() {
   std::vector<KernelRow> rows;
   const auto add = [&](std::string_view op, std::string_view implementation,

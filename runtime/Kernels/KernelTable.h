@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Kernels.def as data, for the compiler (which picks a row and plans its
-// workspace) and for the runtime (which runs it). Depends on nothing but the
-// ABI, so that both sides decide from one text.
+// Kernels.def as data, for the compiler (which selects a row and plans its
+// workspace) and the runtime (which runs it). Depends only on the ABI, so both
+// sides decide from the same table.
 
 #ifndef QLORA_RUNTIME_KERNELS_KERNELTABLE_H
 #define QLORA_RUNTIME_KERNELS_KERNELTABLE_H
@@ -27,26 +27,26 @@ struct KernelOperand {
   bool isRead = false;
   bool isWritten = false;
   bool isOptional = false;
-  bool isReadByRows = false; ///< of all its rows only a few are read
-  /// In f32 it is rounded to bf16 beside another such operand that is bf16.
+  bool isReadByRows = false; ///< only a few of its rows are read
+  /// If f32, it is rounded to bf16 when another operand with this mark is bf16.
   bool mayRound = false;
-  /// Those that it may have; empty: that of the operand `like`, or, of a
-  /// workspace, any.
+  /// Allowed types. If empty, the type is that of the operand `like`; a
+  /// workspace has any type.
   std::vector<qlora_dtype> types;
   std::string like;
 };
 
 struct KernelRequest;
 
-/// What an operand is in a request: [rows, columns], with the row stride that
-/// a constant names, or without gaps.
+/// Shape of an operand in a request, with the row stride that the constant
+/// `stride` holds; dense if `stride` is empty.
 struct OperandShape {
   int64_t rows, columns;
   std::string_view stride = {};
 };
 
-/// The shapes of all operands, in ABI order (a workspace has none: it belongs
-/// to the row), or why the request has none.
+/// Shapes of all operands in ABI order, or the reason why the request is
+/// invalid. A workspace has no shape: its size depends on the row.
 struct OperandShapes {
   OperandShapes(std::initializer_list<OperandShape> shapes) : each(shapes) {}
   OperandShapes(std::string refusal) : refusal(std::move(refusal)) {}
@@ -54,33 +54,33 @@ struct OperandShapes {
   std::optional<std::string> refusal;
 };
 
-/// What a constant may be: a number in [1, 2^40], 0 or 1, the bits of a
-/// double, or what the op says.
+/// Allowed values of a constant: an integer in [1, 2^40]; 0 or 1; the bits of a
+/// double; or values that the op checks.
 enum class ConstantKind { kCount, kFlag, kDouble, kOther };
 
 /// A library op: the names of its operands and constants, in ABI order.
 struct KernelOp {
   std::string name;
   std::vector<KernelOperand> operands;
-  std::vector<std::string> constants; ///< without their marks
-  std::vector<ConstantKind> kinds;    ///< of the constants
-  /// Of a request whose counts and flags are what they may be.
+  std::vector<std::string> constants; ///< names without marks
+  std::vector<ConstantKind> kinds;    ///< one per constant
+  /// Computes the shapes for a request whose counts and flags are in range.
   OperandShapes (*shapes)(const KernelRequest &) = nullptr;
 
-  /// Bytes from the first to the last element that each operand of a request
-  /// has, in ABI order; 0 for an absent one and for the workspace. A size that
-  /// overflows is UINT64_MAX. To be asked of a request that a row accepted.
+  /// Returns the bytes from the first to the last element of each operand, in
+  /// ABI order. Absent operands and the workspace have 0. A size that overflows
+  /// is UINT64_MAX. Requires a request that a row accepted.
   std::vector<uint64_t> operandBytes(const KernelRequest &request) const;
 
-  /// Position of a constant or operand; asserts that it exists (a name is
-  /// always written in our own code).
+  /// Index of a constant or operand. Asserts that it exists: names come only
+  /// from this project's code.
   unsigned constantIndex(std::string_view constant) const;
   unsigned operandIndex(std::string_view operand) const;
 };
 
-/// What one launch asks for: enough to accept or refuse it and to size its
-/// workspace. dtypes has one entry per operand; an absent optional operand is
-/// nullopt.
+/// One launch of an op: enough to accept or refuse it and to size its
+/// workspace. `dtypes` has one entry per operand; nullopt for an absent
+/// optional operand.
 struct KernelRequest {
   const KernelOp *op;
   std::vector<std::optional<qlora_dtype>> dtypes;
@@ -93,7 +93,7 @@ struct KernelRequest {
   std::optional<qlora_dtype> dtype(std::string_view operand) const {
     return dtypes[op->operandIndex(operand)];
   }
-  /// The same of an operand that must be there.
+  /// Type of an operand that must be present.
   qlora_dtype type(std::string_view operand) const {
     return dtype(operand).value_or(QLORA_DTYPE_F32);
   }
@@ -104,24 +104,23 @@ struct KernelRow {
   const KernelOp *op;
   std::string implementation; ///< "onednn", "cudnn", ...
   std::string target;         ///< "cpu", "cuda"
-  /// Plain sums that tests compare with; taken only where it is asked for.
+  /// Oracle for tests: plain sums. Selected only if requested by name.
   bool isOracle = false;
-  /// Why it refuses a request that is valid, if it refuses some; and its
-  /// workspace, if it needs one: what reject and workspaceBytes ask.
+  /// Returns why the row refuses a valid request; nullptr if it refuses none.
+  /// Called by reject.
   std::optional<std::string> (*limits)(const KernelRequest &) = nullptr;
   uint64_t (*workspace)(const KernelRequest &) = nullptr;
-  /// Chooses the constants that only say how the work is cut: for speed, at
-  /// the price of workspace, or for a small workspace. nullptr: the op's own
-  /// choice stands.
+  /// Sets constants that only divide the work, for speed (larger workspace) or
+  /// for a small workspace. nullptr keeps the op's values.
   void (*tune)(KernelRequest &, WorkspaceSize) = nullptr;
-  /// Its workspace may be much larger than a later row's: where workspaces
-  /// are to be small, it is taken with at most kSmallWorkspace bytes.
+  /// The workspace may be much larger than a later row's. If workspaces must be
+  /// small, the row is used only up to kSmallWorkspace bytes.
   bool isRoomy = false;
 
-  /// nullopt if this row can do it, otherwise why not.
+  /// Returns nullopt if this row supports the request, otherwise the reason.
   std::optional<std::string> reject(const KernelRequest &request) const;
-  /// Bytes of the `workspace` operand; a promise that the runtime keeps: a
-  /// row whose library asks for more at load is passed over.
+  /// Bytes of the `workspace` operand. If a library needs more at load, the
+  /// runtime falls back to the next row.
   uint64_t workspaceBytes(const KernelRequest &request) const {
     return workspace ? workspace(request) : 0;
   }
@@ -134,12 +133,11 @@ inline constexpr uint64_t kSmallWorkspace = uint64_t(64) << 20;
 const std::vector<KernelOp> &kernelOps();
 const std::vector<KernelRow> &kernelRows();
 
-/// nullptr when there is no such name.
+/// Return nullptr if the name is unknown.
 const KernelOp *findKernelOp(std::string_view name);
 const KernelRow *findKernelRow(std::string_view fullName);
 
-/// Elements and bytes of dtypes; 0 bits for stored formats (their size needs a
-/// layout).
+/// Bits per element; 0 for stored formats, whose size depends on the layout.
 inline unsigned dtypeBits(qlora_dtype dtype) {
   switch (dtype) {
   case QLORA_DTYPE_F32:

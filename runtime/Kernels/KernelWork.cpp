@@ -25,7 +25,7 @@ static double bytesOf(double elements, qlora_dtype dtype) {
   return elements * dtypeBits(dtype) / 8;
 }
 
-/// A weight as it is stored: `w` of panel_matmul and decode.
+/// Bytes of a weight as stored: operand `w` of panel_matmul and decode.
 static double storedBytes(const KernelRequest &r) {
   const int64_t elements = r.constant("rows") * r.constant("columns");
   const qlora_dtype dtype = *r.dtype("w");
@@ -36,7 +36,7 @@ static double storedBytes(const KernelRequest &r) {
                     .bytes);
 }
 
-/// bf16 and f16 only change width, as fast as they are read.
+/// Elements that need decoding. bf16 and f16 only change width, at read speed.
 static double decodedNumbers(double elements, qlora_dtype stored) {
   return storedFormat(stored) ? elements : 0;
 }
@@ -56,7 +56,7 @@ Work qlora::gemmWork(int64_t m, int64_t n, int64_t k, qlora_dtype a,
 
 Work qlora::attentionWork(const AttentionExtents &shape, qlora_dtype dtype,
                           bool backward) {
-  // A query sees itself and what is before it, but no more than the window.
+  // A query sees itself and earlier tokens, within the window.
   double length = shape.length;
   double window = shape.window > 0 ? std::min<double>(shape.window, length)
                                    : length;
@@ -96,11 +96,12 @@ static Work panelMatmulWork(const KernelRequest &r) {
                        *r.dtype("c"), r.constant("beta") != 0);
   std::swap(work.f32Flops, work.panelF32Flops);
   std::swap(work.bf16Flops, work.panelBf16Flops);
-  // W comes from memory as it is stored; its numbers stay in cache.
+  // W is read from memory as stored; decoded values stay in cache.
   const double weights = double(rows) * columns;
   work.bytes += storedBytes(r) - bytesOf(weights, compute);
-  // Rows of a come to the cores one by one, those of c before each is written,
-  // for which a cache that has them takes half the time (bench/decode.py).
+  // Rows of a are read, and rows of c are read and written, without overlap.
+  // For the part that fits the cache, this takes half the time
+  // (bench/decode.py).
   const double stored = storedBytes(r), streamed = work.bytes - stored;
   work.waitedBytes = stored + 2 * streamed - std::min(streamed, kCacheBytes);
   work.bytes = work.waitedBytes;
@@ -108,8 +109,8 @@ static Work panelMatmulWork(const KernelRequest &r) {
   return work;
 }
 
-/// Whole numbers go through the CPU's units about as fast as f32; rows of a are
-/// rounded first.
+/// Integer arithmetic on a CPU is about as fast as f32. Rows of a are rounded
+/// to 8 bits first.
 static Work int8MatmulWork(const KernelRequest &r) {
   const int64_t m = r.constant("m"), rows = r.constant("rows"),
                 columns = r.constant("columns");
@@ -124,12 +125,12 @@ static Work int8MatmulWork(const KernelRequest &r) {
   return work;
 }
 
-/// Rows that are expected in groups.
+/// Expected number of rows in groups.
 static int64_t groupedRows(const KernelRequest &r) {
   return (r.constant("m") + r.constant("shared") - 1) / r.constant("shared");
 }
 
-/// As if every group had rows: each weight is decoded once.
+/// Assumes that every group has rows: each weight is decoded once.
 static Work groupedMatmulWork(const KernelRequest &r) {
   const std::vector<OperandShape> shapes = r.op->shapes(r).each;
   const qlora_dtype compute = *r.dtype("a");
@@ -139,7 +140,7 @@ static Work groupedMatmulWork(const KernelRequest &r) {
   std::swap(work.f32Flops, work.panelF32Flops);
   std::swap(work.bf16Flops, work.panelBf16Flops);
   const double weights = double(r.constant("rows")) * r.constant("columns");
-  // What has no group is cleared.
+  // Rows without a group are cleared.
   work.bytes = storedBytes(r) +
                bytesOf(double(rows) * shapes[0].columns +
                            double(r.constant("m")) * shapes[3].columns,
@@ -155,7 +156,7 @@ static Work groupedWeightGradWork(const KernelRequest &r) {
                   r.constant("beta") != 0);
 }
 
-/// A walk over the operands, each read and written as its marks say.
+/// Work of one pass over the operands, which their marks say to read or write.
 static Work walkWork(const KernelRequest &r) {
   const std::vector<OperandShape> shapes = r.op->shapes(r).each;
   double bytes = 0;
@@ -180,7 +181,7 @@ static Work decodeWork(const KernelRequest &r) {
   return work;
 }
 
-/// Beside the walk over w, a product of a low rank for each of its numbers.
+/// Like decodeWork, plus a dot product of length `rank` for each element of w.
 static Work adaptedNormWork(const KernelRequest &r) {
   Work work = decodeWork(r);
   const double products = double(r.constant("rows")) * r.constant("columns") *
@@ -197,9 +198,9 @@ static Work attentionWork(const KernelRequest &r) {
                        *r.dtype("q"), r.op->name == "attention_grad");
 }
 
-/// Rows without a label are skipped, but how many there are is not known here:
-/// as if none were. Logits stay in a cache; each block of rows reads the
-/// weight. Its gradient takes a walk of its own, with the logits once more.
+/// Assumes that every row has a label: the count is not known at compile time.
+/// Logits stay in cache, and each block of rows reads the weight. The weight
+/// gradient needs another pass, which recomputes the logits.
 static Work headWork(const KernelRequest &r) {
   const bool hasGradient = plans::hasHeadGradient(r);
   const int64_t rows = r.constant("rows"), hidden = r.constant("hidden_size"),
@@ -220,8 +221,8 @@ static Work headWork(const KernelRequest &r) {
   return work;
 }
 
-/// Reads all states, and each number of the gradient, which it writes again;
-/// of w rows of the own targets only.
+/// Reads all states, and reads and rewrites the gradient. Of w, only the rows
+/// of the rank's own targets are read, which is not counted.
 static Work headMergeWork(const KernelRequest &r) {
   const double states = double(r.constant("shards")) * r.constant("rows");
   double bytes = states * plans::kHeadStateNumbers * 4;
@@ -234,7 +235,7 @@ static Work headMergeWork(const KernelRequest &r) {
   return rowWork(bytes, states);
 }
 
-/// The bytes of [rows, columns] numbers of an operand.
+/// Bytes of [rows, columns] elements of an operand.
 static double walkedBytes(const KernelRequest &r, std::string_view operand) {
   return bytesOf(double(r.constant("rows")) * r.constant("columns"),
                  *r.dtype(operand));

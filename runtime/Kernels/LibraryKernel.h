@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// How the CPU device runs a library kernel: prepare once at load (oneDNN
-// primitives are created here), run many times without allocating.
+// Interface of library kernels on the CPU device: prepare once at load (creates
+// oneDNN primitives), run many times without allocating.
 
 #ifndef QLORA_RUNTIME_KERNELS_LIBRARYKERNEL_H
 #define QLORA_RUNTIME_KERNELS_LIBRARYKERNEL_H
@@ -17,22 +17,22 @@
 
 namespace qlora {
 
-/// A block of logits: of the rows `rows` (numbers b * T + t) for the words
-/// [firstWord, firstWord + words) of `vocab`; f32 [rows.size(), words]. Where the
-/// words lie in pieces on ranks, rows are those of all ranks.
+/// Logits of `rows` (indices b * T + t) for token ids [firstWord, firstWord +
+/// words) of `vocab`; f32 [rows.size(), words]. If the LM head is sharded over
+/// ranks, `rows` covers the rows of all ranks.
 struct LogitsBlock {
   std::span<const int32_t> rows = {};
   const float *logits = nullptr;
   int64_t firstWord = 0, words = 0, vocab = 0;
-  /// Not 0: firstWord counts from the shard-th so many words on, and the last
-  /// ones may be none of the vocabulary.
+  /// If not 0, tokens per shard of the LM head: firstWord is relative to the
+  /// rank's shard, and the last tokens may lie beyond the vocabulary.
   int64_t piece = 0;
 };
 
-/// Sees what a step does not keep. Set on a rank only while `--dump` records
+/// Observes values that a step does not keep. Set only while `--dump` records
 /// the logits; null otherwise.
 struct KernelObserver {
-  /// Called by head_loss and head_part with each finished block, from one thread
+  /// head_loss and head_part call it for each finished block, from one thread
   /// at a time.
   std::function<void(const LogitsBlock &block)> onLogits;
 };
@@ -45,25 +45,25 @@ struct LibraryKernelArgs {
 
 class LibraryKernel;
 
-/// A launch that is made beside others. The arguments outlive it.
+/// One launch of a joint run (runTogether). The arguments must outlive it.
 struct LaunchTogether {
   LibraryKernel *kernel = nullptr;
   const LibraryKernelArgs *args = nullptr;
 };
 
-/// A prepared launch. Not thread-safe: a rank runs it from its compute
-/// thread; the kernel itself uses OpenMP with the threads of that rank.
+/// A prepared launch. Not thread-safe: the compute thread of a rank calls it.
+/// The kernel uses the OpenMP threads of that rank.
 class LibraryKernel {
 public:
   virtual ~LibraryKernel() = default;
-  /// Must not allocate on the heap of ours and must not throw.
+  /// Must not allocate from the C++ heap and must not throw.
   virtual Status run(const LibraryKernelArgs &args) = 0;
 
-  /// Names what is done with a frozen operand before anything else, where that
-  /// can serve the launches of several runs; empty where nothing can.
+  /// Identifies the preprocessing of a frozen operand that several launches can
+  /// share; empty if nothing can be shared.
   virtual std::string sharedForm() const { return {}; }
-  /// Makes launches, of which this one is the first, that have one sharedForm()
-  /// and the same frozen operand: each with the bits that run() gives it.
+  /// Runs several launches, this kernel's first, that have the same
+  /// sharedForm() and frozen operand. Each gives the same bits as run().
   virtual Status runTogether(std::span<const LaunchTogether> launches) {
     for (const LaunchTogether &launch : launches)
       QLORA_RETURN_IF_ERROR(launch.kernel->run(*launch.args));
@@ -71,8 +71,8 @@ public:
   }
 };
 
-/// Whether `row` can do `request` with so much workspace, on any target;
-/// kUnavailable where not.
+/// Checks that `row` supports `request` with `workspaceBytes` of workspace, on
+/// any target; kUnavailable if not.
 inline Status checkPrepared(const KernelRow &row, const KernelRequest &request,
                             uint64_t workspaceBytes) {
   if (const std::optional<std::string> reason = row.reject(request))
@@ -86,9 +86,8 @@ inline Status checkPrepared(const KernelRow &row, const KernelRequest &request,
   return Status::ok();
 }
 
-/// Prepares `row` for `request`, with at most `workspaceBytes` of workspace
-/// for whatever the library needs. A refusal (kUnavailable) makes the caller
-/// try the op's next row.
+/// Prepares `row` for `request` with at most `workspaceBytes` of workspace.
+/// After kUnavailable the caller tries the op's next row.
 StatusOr<std::unique_ptr<LibraryKernel>>
 prepareCpuKernel(const KernelRow &row, const KernelRequest &request,
                  uint64_t workspaceBytes);

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: MIT
 
-// What generated kernels are written with: element load and store, and the
-// functions of one number that a row region may name. Every function is
-// branch-free and calls nothing, so a loop over columns vectorises, and a
-// module of such kernels imports no symbol.
+// Functions called by generated kernels: element loads and stores, and the
+// scalar functions of row regions. Every function is branch-free and calls no
+// library, so loops over columns vectorise and kernel modules import no symbol.
 //
-// Standalone: <stdint.h>, runtime/ABI/kernel.h and Math/Philox.h, which are
-// standalone too. C++20 for g++ and clang; compile with -ffp-contract=off and
-// without -ffast-math (rounding to an integer is done by adding 1.5 * 2^23).
+// Includes only <stdint.h>, runtime/ABI/kernel.h and Math/Philox.h, which are
+// standalone too. C++20 for g++ and clang. Compile with -ffp-contract=off and
+// without -ffast-math (rounding to an integer adds 1.5 * 2^23).
 //
-// Errors are against the exact value, in units in the last place of f32, over
-// all finite arguments unless a range is given; tests/conformance/RowsTest.cpp
-// measures them. A card computes what is said "on CUDA" by instructions of its
-// own (Cuda/Device/Instructions.cuh), within the bound that is given there.
+// Errors are relative to the exact value, in f32 ulp, over all finite arguments
+// unless a range is given; tests/conformance/RowsTest.cpp measures them. On
+// CUDA some functions use special instructions (Cuda/Device/Instructions.cuh),
+// with the bound given after "on CUDA".
 
 #ifndef QLORA_RUNTIME_KERNELS_ROWS_H
 #define QLORA_RUNTIME_KERNELS_ROWS_H
@@ -25,7 +24,7 @@
 #ifdef __CUDA_ARCH__
 #include "runtime/Kernels/Cuda/Device/Instructions.cuh"
 #ifdef __NVCC__
-#define QLORA_CONVERTS ///< 16 bits by instructions
+#define QLORA_CONVERTS ///< conversions to and from 16 bits use instructions
 #endif
 #endif
 
@@ -38,9 +37,8 @@ QLORA_INLINE uint32_t qlora_to_bits(float value) {
 
 // Load and store ------------------------------------------------------------
 //
-// bf16 and f16 are stored as uint16_t. Stores round to nearest, ties to even;
-// a NaN stays a (quiet) NaN, and becomes 0x7fff on CUDA. int8_t saturates, and a
-// NaN is 0.
+// bf16 and f16 are stored as uint16_t. Stores round to nearest, ties to even. A
+// NaN stays a quiet NaN (0x7fff on CUDA). int8_t saturates and stores NaN as 0.
 
 QLORA_INLINE float qlora_load_f32(const void *p, int64_t i) {
   return static_cast<const float *>(p)[i];
@@ -68,12 +66,12 @@ QLORA_INLINE uint16_t qlora_f32_to_bf16(float value) {
   return uint16_t((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
 #endif
 }
-/// What a store as bf16 and a load would leave.
+/// Returns `value` after a store as bf16 and a load.
 QLORA_INLINE float qlora_round_bf16(float value) {
 #ifdef QLORA_CONVERTS
   return qlora_bf16_to_f32(qlora_narrow_bf16(value));
 #else
-  // In 32 bits, so that a loop keeps its lanes.
+  // Uses only 32-bit operations, so a vectorised loop keeps its lane count.
   const uint32_t bits = qlora_to_bits(value);
   const uint32_t rounded = bits + 0x7fffu + ((bits >> 16) & 1);
   const uint32_t quiet = bits | 0x400000u;
@@ -138,7 +136,7 @@ QLORA_INLINE void qlora_store_i8(void *p, int64_t i, float value) {
   static_cast<int8_t *>(p)[i] = int8_t(qlora_to_bits(clamped + 12582912.0f));
 }
 
-// Functions of one number -----------------------------------------------------
+// Scalar functions ------------------------------------------------------------
 
 QLORA_INLINE float qlora_max(float a, float b) { return a > b ? a : b; }
 QLORA_INLINE float qlora_abs(float x) {
@@ -151,15 +149,15 @@ QLORA_INLINE float qlora_signed_as(float magnitude, float x) {
                          (qlora_to_bits(x) & 0x80000000u));
 }
 
-/// The nearest integer, of two the even one. Exact; NaN and infinity stay.
+/// Rounds to the nearest integer, ties to even. Exact; NaN and infinity stay.
 QLORA_INLINE float qlora_round_even(float x) {
   const float magnitude = qlora_abs(x);
   const float rounded = (magnitude + 0x1p23f) - 0x1p23f;
   return qlora_signed_as(magnitude < 0x1p23f ? rounded : magnitude, x);
 }
 
-/// Correctly rounded; NaN below zero. The libm function would set errno,
-/// which costs a call and the vectorisation.
+/// Correctly rounded; NaN below zero. The libm function would set errno, which
+/// needs a call and prevents vectorisation.
 QLORA_INLINE float qlora_sqrt(float x) {
 #ifdef __clang__
   return __builtin_elementwise_sqrt(x);
@@ -167,8 +165,8 @@ QLORA_INLINE float qlora_sqrt(float x) {
   return __builtin_sqrtf(x);
 #endif
 }
-/// Within 1.5 ulp: two correctly rounded steps. On CUDA within 2^-22.9 of
-/// itself, and infinity for what is subnormal.
+/// Within 1.5 ulp: two correctly rounded steps. On CUDA the relative error is
+/// below 2^-22.9, and subnormal inputs give infinity.
 QLORA_INLINE float qlora_rsqrt(float x) {
 #ifdef __CUDA_ARCH__
   return qlora_inverse_root(x);
@@ -182,7 +180,8 @@ QLORA_INLINE float qlora_rsqrt(float x) {
 QLORA_INLINE float qlora_exp(float x) {
   const float above = x > 89.0f ? 89.0f : x;
   const float clamped = above < -104.0f ? -104.0f : above;
-  // n = round(x / ln 2); r = x - n ln 2 in two exact pieces; |r| <= 0.3466.
+  // n = round(x / ln 2); r = x - n ln 2, with ln 2 as a sum of two f32; |r| <=
+  // 0.3466.
   const float shifted = clamped * 1.44269504f + 12582912.0f;
   const float n = shifted - 12582912.0f;
   const float r = (clamped - n * 0.693359375f) - n * -2.12194440e-4f;
@@ -193,7 +192,7 @@ QLORA_INLINE float qlora_exp(float x) {
   p = p * r + 1.6666665459e-1f;
   p = p * r + 5.0000001201e-1f;
   p = p * (r * r) + r + 1.0f;
-  // 2^n in two factors, since n is in [-150, 128].
+  // 2^n as two factors, since n is in [-150, 128].
   const int32_t exponent = int32_t(qlora_to_bits(shifted) - 0x4b400000u);
   const int32_t half = exponent >> 1;
   const float scale1 = qlora_from_bits(uint32_t(half + 127) << 23);
@@ -201,11 +200,11 @@ QLORA_INLINE float qlora_exp(float x) {
   return p * scale1 * scale2;
 }
 
-/// ln x within 1 ulp; -infinity for 0, NaN below (Cephes).
+/// ln x within 1 ulp; -infinity for 0, NaN for negative x (Cephes).
 QLORA_INLINE float qlora_log(float x) {
   const bool isSmall = x < 0x1p-126f;
   const float normal = isSmall ? x * 0x1p23f : x;
-  const uint32_t bits = qlora_to_bits(normal) - 0x3f3504f3u; // less sqrt(1/2)
+  const uint32_t bits = qlora_to_bits(normal) - 0x3f3504f3u; // minus sqrt(1/2)
   const float e = float((int32_t(bits) >> 23) - (isSmall ? 23 : 0));
   const float r = qlora_from_bits((bits & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
   const float z = r * r;
@@ -238,7 +237,7 @@ QLORA_INLINE float qlora_tanh(float x) {
   return qlora_signed_as(size < 0.625f ? near : far, x);
 }
 
-/// Within 2.5 ulp: a polynomial near 0 (Cephes), else 1 less erfc (Chebyshev).
+/// Within 2.5 ulp: a polynomial near 0 (Cephes), else 1 - erfc (Chebyshev).
 QLORA_INLINE float qlora_erf(float x) {
   const float size = qlora_abs(x), z = x * x;
   float p = 7.853861353153693e-5f;
@@ -263,9 +262,10 @@ QLORA_INLINE float qlora_erf(float x) {
   return qlora_signed_as(size < 1.0f ? p * size : far, x);
 }
 
-/// 1 / (1 + e^-x) within 2.5 ulp. On CUDA within (4 + 5/8 |x|) 2^-23 of itself
-/// above -87, and less than 2^-125 below. In units of 2^-23, the instructions
-/// err by 2 and 1, the sum by 1/2, the product by |x| / 2, log2(e) by |x| / 9.
+/// 1 / (1 + e^-x) within 2.5 ulp. On CUDA the relative error is (4 + 5/8 |x|)
+/// 2^-23 above -87; below, the absolute error is less than 2^-125. In units of
+/// 2^-23: the instructions contribute 2 and 1, the sum 1/2, the product |x| /
+/// 2, log2(e) |x| / 9.
 QLORA_INLINE float qlora_sigmoid(float x) {
 #ifdef __CUDA_ARCH__
   return qlora_reciprocal(1.0f + qlora_exp2(x * -1.44269504f));
@@ -276,9 +276,9 @@ QLORA_INLINE float qlora_sigmoid(float x) {
 #endif
 }
 
-/// The polynomials of sine and cosine on [-pi/4, pi/4], and the quadrant.
-/// Reduced in f64 by pi/2 in three pieces of 33 bits: exact while the
-/// quadrant number is below 2^20, that is for |x| up to 1.6e6.
+/// Evaluates the polynomials of sine and cosine on [-pi/4, pi/4] and the
+/// quadrant. Reduces in f64 by pi/2 as a sum of three 33-bit constants: exact
+/// while the quadrant index is below 2^20, so for |x| up to 1.6e6.
 struct qlora_sine_parts {
   double sine, cosine;
   uint32_t quadrant;
@@ -318,8 +318,8 @@ QLORA_INLINE float qlora_cos(float x) {
 
 // Sums and maxima over a row --------------------------------------------------
 
-/// The sum of the 16 partial sums of a row, pairwise: column c was added to
-/// lane c mod 16. The order is fixed by this text.
+/// Returns the pairwise sum of the 16 partial sums of a row (column c was added
+/// to lane c mod 16). The order is fixed.
 QLORA_INLINE float qlora_sum_lanes(const float (&lanes)[16]) {
   float sums[8];
   for (int i = 0; i < 8; ++i)
@@ -329,12 +329,12 @@ QLORA_INLINE float qlora_sum_lanes(const float (&lanes)[16]) {
   return (sums[0] + sums[2]) + (sums[1] + sums[3]);
 }
 
-/// The larger of two numbers; NaN if one of them is.
+/// Returns the larger value; NaN if either is NaN.
 QLORA_INLINE float qlora_maximum(float a, float b) {
   const float larger = a > b ? a : b;
   return a != a ? a : larger;
 }
-/// What is not larger than any number.
+/// Minus infinity, the neutral element of a maximum.
 QLORA_INLINE float qlora_lowest() { return qlora_from_bits(0xff800000u); }
 QLORA_INLINE void qlora_lowest_lanes(float (&lanes)[16]) {
   for (int i = 0; i < 16; ++i)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// What every tensor of a stored format has beside its codes and scales.
+// Constant tables that every tensor of a stored format needs with its codes and
+// scales.
 
 #ifndef QLORA_RUNTIME_KERNELS_STOREDTABLES_H
 #define QLORA_RUNTIME_KERNELS_STOREDTABLES_H
@@ -9,9 +10,9 @@
 
 namespace qlora {
 
-/// Into a layout at `out`: the values of all codes, and the correction of scales
-/// that are not codes, 0 for the others; where scales are always codes, the
-/// powers of two that they are.
+/// Writes the tables of `layout` to `out`: the values of all codes, and the
+/// scale correction (0 with double quantization). If scales are always codes
+/// (powers of two), also writes their values and all-one nested scales.
 void writeTables(const StoredLayout &layout, uint8_t *out);
 
 } // namespace qlora

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
 
-// How much memory a plan gives to what makes kernels faster.
+// How much workspace memory a plan allows for faster kernels.
 
 #ifndef QLORA_RUNTIME_KERNELS_WORKSPACESIZE_H
 #define QLORA_RUNTIME_KERNELS_WORKSPACESIZE_H
 
 namespace qlora {
 
-/// What the workspaces of a plan may take: as little as can be, what a kernel
-/// needs to run well, or all that makes it faster.
+/// Workspace limits of a plan: the minimum, enough for kernels to run well, or
+/// everything that makes a kernel faster.
 enum class WorkspaceSize { kSmall, kModest, kLarge };
 
 } // namespace qlora

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The buffer before a device.
+// Writes to the arenas of the host or of a device; chooses where to quantise.
 
 #include "runtime/Weights/ArenaSink.h"
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 
-// An arena that is being filled, wherever its memory is. Parameters go through
-// it a part at a time: in place where the arena is memory of this process,
-// else through one buffer that is as large as the largest part. What is not
-// what the file has comes through a window, one for all parameters.
+// Interfaces to fill an arena, wherever its memory is. Parameters are written
+// one range at a time: in place if the arena is memory of this process, else
+// through one buffer as large as the largest range. Elements that are converted
+// from the type of their file pass through one window for all parameters.
 //
 //   const auto sink = openArena(device, module, QLORA_ARENA_FROZEN);
-//   std::span<uint8_t> part = sink->map(offset, bytes);
-//   ... write all of part ...
+//   std::span<uint8_t> range = sink->map(offset, bytes);
+//   ... write all of range ...
 //   QLORA_RETURN_IF_ERROR(sink->commit());
 
 #ifndef QLORA_RUNTIME_WEIGHTS_ARENASINK_H
@@ -29,25 +29,25 @@ namespace qlora {
 class ArenaSink {
 public:
   virtual ~ArenaSink() = default;
-  /// Of the whole arena.
+  /// Size of the whole arena.
   virtual uint64_t bytes() const = 0;
-  /// Memory for bytes [offset, offset + count) of the arena; what is in it is
-  /// not what the arena holds. Valid until the next call.
+  /// Returns memory for bytes [offset, offset + count) of the arena. Its
+  /// content is not that of the arena. Valid until the next call.
   virtual std::span<uint8_t> map(uint64_t offset, uint64_t count) = 0;
-  /// The mapped part is written and reaches the arena.
+  /// Writes the range of the last map() to the arena.
   virtual Status commit() = 0;
-  /// Fills a weight that its file has not quantised; on the host unless the arena
-  /// knows better.
+  /// Quantises a weight and writes it to the arena. Runs on the host unless the
+  /// subclass overrides it.
   virtual Status quantize(const UnquantizedWeight &weight);
-  /// Memory of this process for bytes of a file on their way; at least `count`
-  /// of them. Valid until the next call.
+  /// Returns at least `count` bytes of process memory, as a buffer for file
+  /// data. Valid until the next call.
   StatusOr<std::span<uint8_t>> window(uint64_t count);
 
 private:
   HostMemory windowMemory;
 };
 
-/// Memory of this process, which outlives the sink.
+/// An arena in the memory of this process, which must outlive the sink.
 class HostArena final : public ArenaSink {
 public:
   explicit HostArena(std::span<uint8_t> arena) : arena(arena) {}
@@ -61,9 +61,9 @@ private:
   std::span<uint8_t> arena;
 };
 
-/// An arena that a device, which outlives the sink, keeps elsewhere. Weights
-/// are quantised there where `scratch` is enough, else on the host, and a
-/// remark of the device says so.
+/// An arena that `device` keeps outside of this process; the device must
+/// outlive the sink. Weights are quantised on the device if `scratch` is large
+/// enough, else on the host, which a remark of the device reports.
 class DeviceArena final : public ArenaSink {
 public:
   DeviceArena(Device &device, uint32_t arena, uint64_t size,
@@ -85,8 +85,8 @@ private:
   uint64_t mappedBytes = 0;
 };
 
-/// The arena of a kind on the device that has loaded `module`; one of no
-/// bytes where the module has none.
+/// Opens the arena of a kind on the device that has loaded `module`. If the
+/// module has no such arena, the sink has 0 bytes.
 std::unique_ptr<ArenaSink> openArena(Device &device, const LoadedModule &module,
                                      qlora_arena_kind kind);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Checksums, the trailer and the check of both; the writer; the folder.
+// Base files: checksums, trailer, verification, the writer, and the folder.
 
 #include "runtime/Weights/BaseFile.h"
 
@@ -59,7 +59,7 @@ static uint64_t checksumOf(std::span<const uint8_t> bytes) {
   return XXH3_64bits(bytes.data(), bytes.size());
 }
 
-/// The part behind the arena. `key` is a ContentHash.
+/// Returns the bytes that follow the arena. `key` is a ContentHash.
 static std::vector<uint8_t> trailerOf(std::string_view key,
                                       uint64_t arenaBytes,
                                       std::span<const uint64_t> checksums) {
@@ -77,7 +77,7 @@ static std::vector<uint8_t> trailerOf(std::string_view key,
   return trailer;
 }
 
-/// The checksums of a file whose trailer is sound and is of this base.
+/// Returns the checksums of a file, if its trailer is valid for this base.
 static StatusOr<std::vector<uint64_t>>
 readChecksums(const FileDescriptor &file, std::string_view key,
               uint64_t arenaBytes) {
@@ -94,23 +94,22 @@ readChecksums(const FileDescriptor &file, std::string_view key,
   if (!checksums.empty())
     std::memcpy(checksums.data(), trailer.data() + sizeof(BaseHead),
                 checksums.size() * sizeof(uint64_t));
-  // Also says that magic, version, sizes and key are the ones wanted.
+  // Also checks magic, version, sizes and key.
   if (trailer != trailerOf(key, arenaBytes, checksums))
     return Status::error(StatusCode::kDataLoss,
                          "its end is damaged or of another base");
   return checksums;
 }
 
-/// Reads the whole of an open file, on the threads of this process. kDataLoss,
-/// with the reason, where it is not the base of that key and size to the bit.
+/// Reads all of an open file on the threads of this process. Returns kDataLoss
+/// with the reason unless it is the base of that key and size, to the bit.
 static Status verify(const FileDescriptor &file, std::string_view key,
                      uint64_t arenaBytes) {
   QLORA_ASSIGN_OR_RETURN(const std::vector<uint64_t> checksums,
                          readChecksums(file, key, arenaBytes));
   const auto chunks = static_cast<int64_t>(checksums.size());
   std::atomic<int64_t> damaged = -1;
-  // By read() and not through a mapping: a disk that fails is an error here,
-  // not a signal.
+  // Reads instead of mapping, so a failing disk is an error, not a signal.
   parallelRanges(chunks, 1, [&](int64_t begin, int64_t end) {
     std::vector<uint8_t> buffer(std::min(kBaseChunk, arenaBytes));
     for (int64_t chunk = begin; chunk < end; ++chunk) {
@@ -137,7 +136,7 @@ StatusOr<std::unique_ptr<BaseWriter>>
 BaseWriter::start(const std::string &path, const std::string &key,
                   std::span<const uint8_t> arena) {
   QLORA_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::create(path));
-  // Where the file system cannot reserve, a full disk shows when it is full.
+  // If the file system cannot reserve space, a full disk is found on write.
   QLORA_RETURN_IF_ERROR(file.reserve(baseFileBytes(arena.size()),
                                      AtomicFile::Reserve::kWhereItCan));
   std::unique_ptr<BaseWriter> writer(
@@ -148,7 +147,7 @@ BaseWriter::start(const std::string &path, const std::string &key,
 }
 
 void BaseWriter::writeInBackground() {
-  // Of this thread alone, in Linux.
+  // On Linux this sets the priority of this thread only.
   setpriority(PRIO_PROCESS, 0, 19);
   status = endExceptions("the thread that writes it",
                          [this] { return writeRest(shouldStop); });
@@ -176,7 +175,7 @@ Status BaseWriter::publish() {
   QLORA_RETURN_IF_ERROR(
       file.writeAt(baseTrailerOffset(arena.size()),
                    trailerOf(key, arena.size(), checksums)));
-  // Its readers compare checksums.
+  // No flush is needed: readers compare checksums.
   QLORA_RETURN_IF_ERROR(file.commit(AtomicFile::Flush::kNo));
   isWhole = true;
   return Status::ok();
@@ -215,7 +214,7 @@ StatusOr<FileDescriptor> BaseCache::open(const std::string &key,
   Status sound = verify(file, key, arenaBytes);
   if (!sound.isOk())
     return sound.withContext(fmt::format("'{}'", path));
-  // Where the folder is read-only, nothing is deleted from it either.
+  // An error does not matter: a read-only folder is not cleaned up either.
   (void)futimens(file.get(), nullptr);
   return file;
 }

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: MIT
 
-// Quantised bases that are kept from run to run: a folder of files KEY.base
-// (FrozenBase.h says what a key stands for), of which all runs and ranks of a
-// machine map the same pages. Any of them may be deleted at any time; a run that
-// has mapped one keeps it until it ends.
+// Quantised bases that are kept between runs: a folder of files KEY.base
+// (FrozenBase.h defines the key), whose pages all runs and ranks of a machine
+// share. Any file may be deleted at any time; a run that has mapped one keeps
+// it until it ends.
 //
-// A file is the FROZEN arena as it is in memory, so that it is used in place,
-// and behind it what shows that it is whole.
+// A file is the FROZEN arena as in memory, so that it is used in place,
+// followed by a trailer that shows whether it is complete.
 //
 //   0             the arena
 //   next page     head: magic, version, bytes of the arena and of a chunk, key
 //                 checksums u64, one for each chunk of the arena
 //                 checksum u64 of the head and the checksums
 //
-// The part behind the arena is written last: a file that was not finished has
-// none. Numbers are those of the machine; a file of another byte order has
-// another version.
+// The trailer is written last, so an unfinished file has none. Integers have
+// the byte order of the machine; a file of another byte order fails the check
+// of its version.
 //
 // The checksum is XXH3, as fast as memory. It finds damage, not malice.
 
@@ -37,36 +37,36 @@
 
 namespace qlora {
 
-/// Bytes with a checksum of their own: what is read or written at a time.
+/// Bytes per checksum, which is also the unit of reading and writing.
 inline constexpr uint64_t kBaseChunk = uint64_t{4} << 20;
 
-/// Of a whole file, for an arena of so many bytes.
+/// Returns the size of a base file for an arena of `arenaBytes`.
 uint64_t baseFileBytes(uint64_t arenaBytes);
-/// Where the part behind the arena starts.
+/// Returns the offset of the trailer, which follows the arena.
 uint64_t baseTrailerOffset(uint64_t arenaBytes);
 
-/// Writes a base file while the run that made the base trains: a thread of the
-/// lowest priority copies the arena, which nobody writes any more, to an
-/// AtomicFile. So the first start waits for nothing but the reservation of the
-/// disk, readers find a whole file or none, and of two runs that write the same
-/// base the last one wins with the same bytes. A run that is killed leaves a
-/// *.part.* file, which BaseCache removes a day later. Data goes through the
-/// system's page cache, which is not memory of this process.
+/// Writes a base file while the run that made the base trains. A thread of the
+/// lowest priority copies the arena, which is read-only by then, to an
+/// AtomicFile. So the first start waits only for the reservation of disk space,
+/// and readers find a complete file or none. If two runs write the same base,
+/// the last one wins, with the same bytes. A killed run leaves a *.part.* file,
+/// which BaseCache removes a day later. Data passes through the page cache of
+/// the system, which is not memory of this process.
 ///
-/// Used by one thread, which makes, finishes and destroys it.
+/// One thread must create, finish and destroy it.
 class BaseWriter {
 public:
-  /// `arena` outlives the writer. The disk's space is taken here:
-  /// kResourceExhausted where there is not enough, and nothing is left behind.
+  /// Reserves disk space and starts the thread. `arena` must outlive the
+  /// writer. kResourceExhausted if the disk is too full; no file is left then.
   static StatusOr<std::unique_ptr<BaseWriter>>
   start(const std::string &path, const std::string &key,
         std::span<const uint8_t> arena);
 
-  /// What is not yet written is written now, by the caller; after a signal to
-  /// stop (StopSignal.h) nothing is, and nothing is kept.
+  /// Writes the rest on the calling thread. After a stop signal (StopSignal.h)
+  /// it writes and keeps nothing.
   Status finish();
 
-  /// Without finish(): stops, and removes what is not a whole file.
+  /// Without finish(): stops the thread and removes an incomplete file.
   ~BaseWriter();
 
 private:
@@ -83,18 +83,18 @@ private:
   const std::span<const uint8_t> arena;
   std::vector<uint64_t> checksums; ///< of the chunks that are written
   Status status;
-  bool isWhole = false; ///< and in its place
+  bool isWhole = false; ///< the complete file is at its path
   std::atomic<bool> shouldStop = false;
   std::thread thread;
 };
 
-/// The folder. A file is read whole, and its checksums compared, before it is
-/// used: a damaged one is made again. That read is the one that the first step
-/// would have done. Before a base is added, those that were not used for the
-/// longest time make room (UserFiles.h says which ones stay).
+/// The folder of bases. Each file is read as a whole and its checksums are
+/// compared before use; a damaged base is made again. The first step would need
+/// that read anyway. Before a base is added, the least recently used ones are
+/// removed (UserFiles.h has the rule).
 class BaseCache {
 public:
-  /// `limit`: bytes of all files together, but for those of the last hour.
+  /// `limit`: bytes of all files together, except those used in the last hour.
   BaseCache(std::string folder, uint64_t limit)
       : folder(std::move(folder)), limit(limit) {}
 
@@ -102,15 +102,15 @@ public:
     return folder + "/" + key + ".base";
   }
 
-  /// The file of a base, for FrozenArena::filled(), and marks it as used; a
-  /// closed descriptor where there is none. kDataLoss: it is damaged.
+  /// Opens the file of a base for FrozenArena::filled() and marks it as used.
+  /// Returns a closed descriptor if there is none, kDataLoss if it is damaged.
   StatusOr<FileDescriptor> open(const std::string &key,
                                 uint64_t arenaBytes) const;
 
-  /// Makes room and starts to write the base, over a damaged file too.
-  /// kResourceExhausted where the limit, the folder or the disk does not allow
-  /// it. `together`: so many of this size are written at the same time, each by
-  /// a rank, and there is to be room for all.
+  /// Makes space and starts to write the base, also over a damaged file.
+  /// kResourceExhausted if the limit, the folder or the disk does not allow it.
+  /// `together`: number of ranks that write a base of this size at the same
+  /// time; space is made for all of them.
   StatusOr<std::unique_ptr<BaseWriter>> write(const std::string &key,
                                               std::span<const uint8_t> arena,
                                               uint64_t together = 1) const;

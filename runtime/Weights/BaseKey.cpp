@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What a base is kept under, and whether it may be.
+// Computes the key of a base, and checks whether the base may be kept.
 
 #include "runtime/Weights/FrozenBase.h"
 
@@ -14,8 +14,8 @@
 
 namespace qlora {
 
-/// Raised when the same weight of the same file gets other bytes, and no
-/// sample shows it.
+/// To be raised if the same weight of the same file gets other bytes and
+/// quantizedSample() does not change.
 constexpr const char *kBaseVersion = "qlora base 1";
 
 static bool isInFrozenArena(const LoadedModule &module,
@@ -34,10 +34,10 @@ bool quantizesBase(const LoadedModule &module) {
       });
 }
 
-/// Numbers of many magnitudes, quantised by every quantiser: what a change of
-/// the quantiser changes, so that nobody has to remember the version.
+/// Returns values of many magnitudes in every quantised format. They change
+/// with the quantiser, so the version need not be raised for that.
 static std::string quantizedSample() {
-  // Two runs of scales, and a partial block at the end.
+  // Two runs of scales and a partial last block.
   constexpr int64_t kElements = 64 * 300 + 7;
   std::vector<float> elements(kElements);
   for (int64_t i = 0; i < kElements; ++i)
@@ -79,8 +79,8 @@ static std::string sliceText(const LoadedModule &module,
                      formatShape(segments));
 }
 
-/// Of a base that is whole nothing: its key is what it was before there were
-/// pieces.
+/// Adds the shard to the hash. A whole base adds nothing, so that its key is
+/// the same as before shards existed.
 static void addPiece(const LoadedModule &module, uint32_t piece,
                      ContentHash &hash) {
   const uint32_t holders = holdersOf(module);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Rows and runs to bytes.
+// Builds sections and copies ranges of them.
 
 #include "runtime/Weights/ByteCut.h"
 
@@ -18,7 +18,7 @@ void ByteCut::addRows(uint64_t at, const uint8_t *whole, uint64_t step,
 }
 
 void ByteCut::Section::copy(uint64_t at, std::span<uint8_t> out) const {
-  uint64_t number = at / row, within = at % row; // in a run, then
+  uint64_t number = at / row, within = at % row; // row, then run
   size_t next = 0;
   for (; within >= runs[next].bytes; ++next)
     within -= runs[next].bytes;

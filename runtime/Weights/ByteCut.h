@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 
-// What one rank gets of the bytes of a whole tensor: a contiguous piece, or the
-// parts of a slice, gathered. Any range of it can be copied out, so that it
-// goes to its rank in windows and is nowhere a second copy.
+// Describes the bytes of a whole tensor that one rank gets: a contiguous fsdp
+// shard, or the gathered ranges of a tp or ep shard. Any range can be copied
+// out, so the shard is sent in windows and is never copied as a whole.
 //
-// It is some sections, and zeros between them. A section is rows, each of the
-// same runs of a row of the whole:
+// A cut is a list of sections with zeros between them. A section has rows, each
+// of the same runs of a row of the whole:
 //
 //   whole  row 0  ..AAA...BB.      section  AAABB
 //          row 1  ..CCC...DD.               CCCDD
@@ -20,34 +20,35 @@
 
 namespace qlora {
 
-/// Of a row of the whole.
+/// A byte range in a row of the whole tensor.
 struct CutRun {
   uint64_t from, bytes;
 };
 
-/// Movable: it may have bytes of its own, which sections point to.
+/// Movable. May own bytes that its sections point to.
 class ByteCut {
 public:
   ByteCut() = default;
   ByteCut(ByteCut &&) = default;
   ByteCut &operator=(ByteCut &&) = default;
 
-  /// `count` rows, `step` bytes apart from `whole` on, which outlives the cut;
-  /// they begin at byte `at`. Nothing where the runs are empty.
+  /// Adds a section at byte `at` of the cut: `count` rows, `step` bytes apart,
+  /// that start at `whole`, which must outlive the cut. Does nothing if the
+  /// runs are empty.
   void addRows(uint64_t at, const uint8_t *whole, uint64_t step, uint64_t count,
                std::vector<CutRun> runs);
-  /// Bytes of the cut's own, at `at`.
+  /// Adds a section of bytes that the cut owns, at byte `at`.
   void addOwn(uint64_t at, std::vector<uint8_t> bytes) {
     own = std::move(bytes);
     addRows(at, own.data(), 0, 1, {{0, own.size()}});
   }
 
-  /// Bytes [at, at + out.size()) of the cut to `out`, which is zero.
+  /// Copies bytes from `at` on to `out`, which must be zero.
   void copy(uint64_t at, std::span<uint8_t> out) const;
 
 private:
   struct Section {
-    uint64_t begin, bytes, row; ///< of the cut; `row`: of one
+    uint64_t begin, bytes, row; ///< bytes in the cut; `row`: bytes per row
     const uint8_t *whole;
     uint64_t step;
     std::vector<CutRun> runs;

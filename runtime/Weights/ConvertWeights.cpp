@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The conversions that kernels use, on unaligned bytes.
+// Applies the conversions of the kernels to unaligned bytes.
 
 #include "runtime/Weights/ConvertWeights.h"
 
@@ -33,7 +33,7 @@ void weightsToFloat(qlora_dtype dtype, const uint8_t *from, int64_t count,
     return;
   }
   assert(weightBytes(dtype) == 2 && "no dtype of weights");
-  // A file's elements may be at odd addresses; the vectorised loop's may not.
+  // Elements in a file may be unaligned; the vectorised loop needs alignment.
   std::array<uint16_t, 1024> piece;
   for (int64_t first = 0; first < count;) {
     const int64_t part =
@@ -54,7 +54,7 @@ void weightsFromFloat(qlora_dtype dtype, const float *from, int64_t count,
 template <size_t Bytes>
 static void turn(const uint8_t *from, int64_t rows, int64_t columns,
                  uint8_t *to) {
-  // Squares of which both sides stay in a cache.
+  // Side of square tiles; source and target tile both fit into a cache.
   constexpr int64_t kSide = 32;
   parallelRanges(rows, kSide, [&](int64_t begin, int64_t end) {
     for (int64_t top = begin; top < end; top += kSide)

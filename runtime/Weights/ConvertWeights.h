@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Conversion of weights between f32, bf16 and f16, to nearest even, from
-// bytes that need not be aligned to bytes that are.
+// Conversion of weights between f32, bf16 and f16, rounded to nearest even,
+// from unaligned to aligned bytes.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_CONVERTWEIGHTS_H
 #define QLORA_RUNTIME_WEIGHTS_CONVERTWEIGHTS_H
@@ -12,19 +12,19 @@
 
 namespace qlora {
 
-/// Bytes of one element; 0 for what is no floating type of weights.
+/// Returns the bytes of an element; 0 if `dtype` is not f32, bf16 or f16.
 unsigned weightBytes(qlora_dtype dtype);
 
-/// out[0, count) := elements of `dtype` at `from`, as f32.
+/// out[0, count) := elements of `dtype` at `from`, converted to f32.
 void weightsToFloat(qlora_dtype dtype, const uint8_t *from, int64_t count,
                     float *out);
-/// The reverse.
+/// out := from[0, count), rounded to `dtype`.
 void weightsFromFloat(qlora_dtype dtype, const float *from, int64_t count,
                       uint8_t *out);
-/// The transpose of [rows, columns]. Uses the OpenMP threads.
+/// Transposes a [rows, columns] matrix. Uses the OpenMP threads.
 void turnWeights(qlora_dtype dtype, const uint8_t *from, int64_t rows,
                  int64_t columns, uint8_t *to);
-/// Any to any; equal types are copied bit for bit. Uses the OpenMP threads.
+/// Converts any two types; copies if they are equal. Uses OpenMP threads.
 void convertWeights(qlora_dtype fromType, const uint8_t *from,
                     qlora_dtype toType, uint8_t *to, int64_t count);
 

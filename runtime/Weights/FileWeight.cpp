@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Finding and reading tensors of a model's files.
+// Finds and reads tensors of a model's files.
 
 #include "runtime/Weights/FileWeight.h"
 
@@ -13,7 +13,7 @@
 
 namespace qlora {
 
-/// Bytes that a thread reads at a time.
+/// Bytes per read of a thread.
 static constexpr int64_t kPiece = int64_t{1} << 20;
 
 Status FileWeight::read(int64_t first, std::span<uint8_t> out) const {
@@ -27,7 +27,7 @@ Status FileWeight::read(int64_t first, std::span<uint8_t> out) const {
   });
 }
 
-/// A stack of matrices is the matrices one above the other, too.
+/// Compares shapes; [n, rows, columns] also matches [n * rows, columns].
 static bool hasShape(const SafetensorsTensor &tensor,
                      std::span<const int64_t> shape) {
   const std::vector<int64_t> &stored = tensor.shape;

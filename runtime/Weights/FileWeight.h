@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Weights as the files of a model have them, in numbers: one tensor, or several
-// that are one parameter.
+// Floating-point weights in the files of a model: one tensor, or several that
+// form one parameter.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_FILEWEIGHT_H
 #define QLORA_RUNTIME_WEIGHTS_FILEWEIGHT_H
@@ -14,42 +14,42 @@
 
 namespace qlora {
 
-/// A tensor of a file as numbers.
+/// A floating-point tensor of a file.
 struct FileWeight {
   const SafetensorsFile *file;
   const SafetensorsTensor *tensor;
   qlora_dtype dtype;
 
-  /// One of F32, BF16 or F16 with this shape, or of three dimensions where the
-  /// first two are one of `shape`'s.
+  /// Checks that the tensor is F32, BF16 or F16 with this shape. A tensor of
+  /// three dimensions may have its first two joined in `shape`.
   static StatusOr<FileWeight> of(const SafetensorsFile &file,
                                  const SafetensorsTensor &tensor,
                                  std::span<const int64_t> shape);
-  /// The tensor of a model folder with this name, shape and type; `model` may
-  /// be null, which is an error that says so.
+  /// Finds the tensor of a model folder with this name, shape and type. Returns
+  /// an error if `model` is null.
   static StatusOr<FileWeight> find(const ModelFiles *model, const char *name,
                                    std::span<const int64_t> shape,
                                    qlora_dtype expected);
 
-  /// Elements from `first` on, on the threads of this process: one alone does
-  /// not read as fast as memory does.
+  /// Reads elements from `first` on, with all threads of this process: a single
+  /// one cannot read at the speed of memory.
   Status read(int64_t first, std::span<uint8_t> out) const;
 };
 
-/// The tensors of a parameter that has `parts` (ABI/module.h), or its only one.
+/// The tensors of a parameter with `parts` (ABI/module.h), or its only one.
 struct StackedFileWeight {
   std::vector<FileWeight> parts;
-  int64_t partElements; ///< of each
+  int64_t partElements; ///< elements of each tensor
 
   qlora_dtype dtype() const { return parts.front().dtype; }
 
   static StatusOr<StackedFileWeight> find(const ModelFiles *model,
                                           const qlora_parameter &parameter);
-  /// As if they were one tensor.
+  /// Reads elements as if the tensors were one.
   Status read(int64_t first, std::span<uint8_t> out) const;
 };
 
-/// The names of its tensors in the files: its own, or those of its parts.
+/// Returns the names of the tensors in files: its own, or its `parts`.
 std::vector<const char *> fileNamesOf(const qlora_parameter &parameter);
 
 } // namespace qlora

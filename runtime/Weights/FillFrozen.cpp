@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The frozen parameters that a rank fills, alone and with others.
+// Fills the frozen parameters of a rank, alone or together with other ranks.
 
 #include "runtime/Weights/FrozenParameter.h"
 #include "runtime/Weights/FrozenPieces.h"
@@ -53,7 +53,7 @@ private:
 };
 } // namespace
 
-/// All ranks refuse the same slices, before any of them makes one.
+/// Checks the cut before any tensor is made, so all ranks fail alike.
 Status FrozenFill::add(const qlora_parameter &parameter) {
   total += arenaBytesOf(parameter);
   QLORA_RETURN_IF_ERROR(findWhole(module, sources, parameter).status());
@@ -78,7 +78,7 @@ Status FrozenFill::fillAlone(const qlora_parameter &parameter) {
   return Status::ok();
 }
 
-/// Those of a round are of a size, so that nobody waits for another's.
+/// Sorts by size, so that the ranks of a round take about the same time.
 Status FrozenFill::fillTogether(Parameters &parameters, Collectives *holders) {
   if (parameters.empty())
     return Status::ok();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Mapping, filling and keeping a base.
+// Maps, fills and keeps a base.
 
 #include "runtime/Weights/FrozenBase.h"
 
@@ -12,7 +12,7 @@
 
 namespace qlora {
 
-/// Empty: the user has no cache folder.
+/// Returns an empty string if the user has no cache folder.
 static std::string folderOf(const BaseCacheRequest &request) {
   if (request.place != BaseCacheRequest::kUserCache)
     return request.place;
@@ -63,14 +63,15 @@ FileDescriptor FrozenBase::find(const LoadedModule &module,
 }
 
 namespace {
-/// What a rank tells the others of its piece.
+/// The state of a rank's shard, sent to the other ranks.
 struct PieceState {
   int32_t machine, hasFile;
 };
 } // namespace
 
-/// Whether it is this rank that leaves its piece in the cache of its machine,
-/// where others, of the `ofStage` ranks of its stage, may have the same one.
+/// Returns whether this rank stores its shard in the cache of its machine.
+/// Other ranks of its stage, which has `ofStage` ranks, may have the same shard
+/// there.
 static bool leavesPiece(std::span<const PieceState> states, size_t rank,
                         uint32_t holders, size_t ofStage) {
   const PieceState &own = states[rank];
@@ -81,7 +82,7 @@ static bool leavesPiece(std::span<const PieceState> states, size_t rank,
   return own.hasFile == 0;
 }
 
-/// Of all ranks of the job, in their order.
+/// Returns the states of all ranks of the job, in rank order.
 static StatusOr<std::vector<PieceState>>
 gatherStates(RankGroup &group, uint32_t holders, bool hasFile) {
   const PieceState own = {group.firstOfMachine(), hasFile};
@@ -97,8 +98,8 @@ gatherStates(RankGroup &group, uint32_t holders, bool hasFile) {
   return states;
 }
 
-/// Whether all who hold the base together have found their pieces. A rank that
-/// has found its own leaves it as it is.
+/// Returns whether all ranks that hold the base together have found their
+/// shards. A rank that has found its shard does not write it again.
 StatusOr<bool> FrozenBase::agreeOnPieces(RankGroup &group, uint32_t holders,
                                          bool hasFile) {
   QLORA_ASSIGN_OR_RETURN(const std::vector<PieceState> states,
@@ -122,7 +123,7 @@ StatusOr<bool> FrozenBase::agreeOnPieces(RankGroup &group, uint32_t holders,
   return found == holders;
 }
 
-/// What is wrong with the piece of any rank, for the one that speaks.
+/// Collects the remarks of all ranks, for the rank that prints them.
 Status FrozenBase::shareRemarks(RankGroup &group) {
   QLORA_ASSIGN_OR_RETURN(const std::vector<std::string> all,
                          group.collectives().allGather(
@@ -167,7 +168,7 @@ StatusOr<FrozenBase> FrozenBase::open(const LoadedModule &module,
                              base.part));
   if (module.stages() == 1)
     return base;
-  // Each stage has another base, of which one rank of a machine speaks.
+  // Stages have different bases; one rank per machine stores each of them.
   QLORA_RETURN_IF_ERROR(base.shareRemarks(group));
   QLORA_RETURN_IF_ERROR(
       base.agreeOnPieces(group, /*holders=*/1, base.isFilled()).status());

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT
 
-// The frozen weights of a rank whose arenas are host memory: mapped from the
-// cache of quantised bases (BaseFile.h) where an earlier run has left them,
-// else filled by the ranks of the machine, of which the first then leaves them
-// there. The cache saves time and nothing else: whatever is wrong with it is a
-// remark, and the run goes on without.
+// The frozen weights of a rank whose arenas are host memory. They are mapped
+// from the cache of quantised bases (BaseFile.h) if an earlier run has stored
+// them. Else the ranks of the machine fill them, and the first of these ranks
+// stores them in the cache. The cache only saves time: any problem with it is a
+// remark, and the run continues without it.
 //
-// Ranks of a pipeline have the bases of their stages, which are kept each for
-// itself. Ranks that hold a base in pieces or slices have other bytes each:
-// memory of their own, and files of their own, which every one of them looks
-// for and leaves. They are filled together (FrozenPieces.h), so files are
-// mapped only where all ranks that hold a base together have theirs.
+// Each pipeline stage has a base and a cache file of its own. Ranks that hold
+// fsdp, tp or ep shards of a base have different bytes, so each has memory and
+// a file of its own, which it looks for and stores. They fill their shards
+// together (FrozenPieces.h), so files are mapped only if all ranks that hold a
+// base together have theirs.
 //
 //   QLORA_ASSIGN_OR_RETURN(base, FrozenBase::open(module, model, group, {}));
 //   device->load(module, &base->memory());
@@ -37,49 +37,46 @@
 
 namespace qlora {
 
-/// Whether reading the frozen weights is work: one of them is quantised when
-/// it is loaded. Keeping a base that is only copied would save nothing.
+/// Returns whether at least one frozen weight is quantised on load. It would
+/// save nothing to keep a base that is only copied.
 bool quantizesBase(const LoadedModule &module);
 
-/// Ranks that hold a base together, in pieces or slices; they follow each
-/// other. 1: each has it whole.
+/// Returns the number of ranks that hold a base together, in fsdp, tp or ep
+/// shards. Their rank numbers are consecutive. 1: each rank has the whole base.
 uint32_t holdersOf(const LoadedModule &module);
 
-/// The name under which a quantised base is kept: a hash of all that decides
-/// the bytes of the FROZEN arena, so that a cached one can only be right or
-/// missing.
+/// Returns the name under which a quantised base is kept. It is a hash of all
+/// that determines the bytes of the FROZEN arena, so a cached base is either
+/// right or missing.
 ///
-///   what comes out   the arena's size; of each weight in it the name, shape,
-///                    dtype in the file and in the arena, quantisation, block,
-///                    double quantisation and offset; what our quantiser makes
-///                    of a sample; a version of ours, which is raised where
-///                    loading gives other bytes in another way; of a base in
-///                    pieces or slices their sizes and number, how they are
-///                    cut, and which one it is
-///   what goes in     of each file of the model folder its name, identity
-///                    (FileDescriptor.h) and tensors, and which file a tensor
-///                    is taken from
+///   output   the arena's size; for each weight in it the name, shape, dtype in
+///            the file and in the arena, quantisation, block, double
+///            quantisation and offset; our quantiser's output for a sample; a
+///            version of ours, raised if loading changes bytes in another way;
+///            for a sharded base the sizes and number of the shards, how they
+///            are cut, and the number of this one
+///   input    for each file of the model folder its name, identity
+///            (FileDescriptor.h) and tensors; the file of each tensor
 ///
-/// Hashing the weights would cost the very read that a cache is for, so a file
-/// is known by its identity: a changed file is another one, whatever has been
-/// done to its time; so is a copy, which is then read and quantised anew. Links
-/// are followed: two snapshots of the Hugging Face cache that share a blob
-/// share a base. The target, other ranks and threads change no byte and are
-/// not in it. `piece`: the number of this rank among those that hold the base
-/// together in pieces or slices.
+/// To hash the weights would cost the read that the cache saves, so a file is
+/// identified by these attributes. A changed file has another identity, even if
+/// its time was restored. So has a copy, which is read and quantised again.
+/// Links are followed: two snapshots of the Hugging Face cache that share a
+/// blob share a base. Target, other ranks and threads change no byte and are
+/// not in the key. `piece`: this rank's number among the holders of the base.
 StatusOr<std::string> baseKey(const LoadedModule &module,
                               const ModelFiles &model, uint32_t piece = 0);
 
-/// kUnavailable, with the reason for people, where a file of the model was
-/// written so lately that its identity does not tell (FileDescriptor.h). Asked
+/// Returns kUnavailable, with the reason, if a model file was written too
+/// recently for its identity to be reliable (FileDescriptor.h). To be called
 /// before the weights are read.
 Status checkSettled(const ModelFiles &model);
 
-/// kUnavailable where a file is not what it was when it was opened. Asked
+/// Returns kUnavailable if a file has changed since it was opened. To be called
 /// after the weights were read.
 Status checkUnchanged(const ModelFiles &model);
 
-/// What the command line said of the cache.
+/// The options of the command line for the cache.
 struct BaseCacheRequest {
   /// A folder, kUserCache (`bases` in the user's cache folder) or kNone.
   std::string place = kUserCache;
@@ -88,30 +85,29 @@ struct BaseCacheRequest {
   static constexpr const char *kNone = "none";
 };
 
-/// Movable before its memory is used; it outlives the device.
+/// May be moved until its memory is used. It must outlive the device.
 class FrozenBase {
 public:
-  /// All ranks call it.
+  /// Finds or allocates the base. All ranks must call it.
   static StatusOr<FrozenBase> open(const LoadedModule &module,
                                    const ModelFiles &model, RankGroup &group,
                                    const BaseCacheRequest &request);
 
   FrozenArena &memory() { return arena; }
   const FillShare &share() const { return part; }
-  /// By the file that is mapped, or by seal().
+  /// Returns true if a file is mapped or after seal().
   bool isFilled() const { return arena.isFilled() || isSealed; }
-  /// The file that is mapped; empty where the base was made in this run, and
-  /// where it is whole on ranks other than the first of a machine.
+  /// Path of the mapped file. Empty if this run made the base; if the base is
+  /// whole, also on all ranks except the first of a machine.
   const std::string &mappedFile() const { return mapped; }
 
-  /// All ranks have filled their shares: nobody writes any more, and a base
-  /// that was made here starts to be written.
+  /// Write-protects the base after all ranks have filled their share(), and
+  /// starts to write a base that was made here to the cache.
   Status seal(const ModelFiles &model);
-  /// The end of a run that went well: the base is on disk, or a remark says
-  /// why not.
+  /// Completes the file at the end of a successful run. A failure is a remark.
   void finish();
 
-  /// One line each since the last call.
+  /// Returns and clears the remarks, one line each.
   std::vector<std::string> takeRemarks();
 
 private:
@@ -124,9 +120,9 @@ private:
   Status shareRemarks(RankGroup &group);
   void remark(const Status &status);
 
-  std::optional<BaseCache> cache; ///< where this rank may find or leave it
-  std::string key;                ///< empty: not to be left there
-  uint64_t writers = 1; ///< ranks of this machine that leave one there
+  std::optional<BaseCache> cache; ///< where to find or store the base
+  std::string key;                ///< empty: do not store the base
+  uint64_t writers = 1; ///< ranks of this machine that store a base
   std::string mapped;
   std::vector<std::string> remarks;
   FillShare part;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Each way a frozen weight can come.
+// Copies, converts, quantises or decodes one whole frozen weight.
 
 #include "runtime/Weights/FrozenParameter.h"
 
@@ -16,8 +16,8 @@
 
 namespace qlora {
 
-/// A turned weight goes through memory whole, as its blocks lie across the
-/// rows of the file.
+/// Quantises a weight. A turned weight is read into memory as a whole, since
+/// its blocks run across the rows of the file.
 static Status quantizeWeight(const StackedFileWeight &weight,
                              const qlora_parameter &parameter,
                              const StoredLayout &layout, ArenaSink &arena,
@@ -53,8 +53,9 @@ static Status quantizeWeight(const StackedFileWeight &weight,
   return arena.quantize(source);
 }
 
-/// The tensors of a weight that has parts, one behind the other: codes, scales
-/// and zero points of whole blocks. What is the format's is the first one's.
+/// Copies the tensors of a weight with `parts` one after the other: codes,
+/// scales and zero points of whole blocks. The tables of the format are those
+/// of the first one.
 static Status copyStacked(const ModelFiles &model,
                           const qlora_parameter &parameter,
                           const StoredLayout &layout, uint8_t *out) {
@@ -92,7 +93,7 @@ static Status copyStacked(const ModelFiles &model,
   return Status::ok();
 }
 
-/// A weight that its files hold in few bits.
+/// Fills a weight that its files hold quantised.
 static Status fillStored(const ParameterSources &sources,
                          const qlora_parameter &parameter,
                          const StoredLayout &layout, ArenaSink &arena) {

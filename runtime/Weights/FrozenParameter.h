@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// One frozen weight, whole: copied, converted, quantised, or as its file has
-// it.
+// Fills one whole frozen weight: copied, converted, quantised, or in the format
+// of its file.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_FROZENPARAMETER_H
 #define QLORA_RUNTIME_WEIGHTS_FROZENPARAMETER_H
@@ -11,11 +11,11 @@
 
 namespace qlora {
 
-/// Fills the bytes of the parameter at its offset; not of a slice.
+/// Fills the bytes of the parameter at its offset; not for tp or ep shards.
 Status fillFrozenParameter(const ParameterSources &sources,
                            const qlora_parameter &parameter, ArenaSink &arena);
 
-/// What the recorded factors take from it; null: nothing.
+/// Returns the LoRA start factors that are subtracted from the weight, or null.
 inline const WeightFactors *factorsOf(const ParameterSources &sources,
                                       const qlora_parameter &parameter) {
   return sources.factors ? sources.factors->ofBase(parameter) : nullptr;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Ranges of files, and rounds of whole tensors that are cut.
+// Reads ranges of files, or exchanges shards of whole tensors in rounds.
 
 #include "runtime/Weights/FrozenPieces.h"
 
@@ -13,7 +13,7 @@
 
 namespace qlora {
 
-/// Pieces are whole cache lines, and so is what is sent of them.
+/// Shards are multiples of a cache line, and so are the ranges that are sent.
 static constexpr uint64_t kLine = QLORA_PIECE_ALIGNMENT;
 
 //===----------------------------------------------------------------------===//
@@ -40,7 +40,7 @@ static Status readPiece(const ParameterSources &sources,
   return arena.commit();
 }
 
-/// A range of each segment, one behind the other.
+/// Reads a range of each of the `segments`, one after the other.
 static Status readSlice(const LoadedModule &module,
                         const ParameterSources &sources,
                         const qlora_parameter &parameter, ArenaSink &arena) {
@@ -52,7 +52,7 @@ static Status readSlice(const LoadedModule &module,
   const int64_t number = sources.slices->rank();
   const int64_t size = weightBytes(static_cast<qlora_dtype>(parameter.dtype));
   qlora_parameter to = parameter;
-  int64_t segment = 0; // its first element
+  int64_t segment = 0; // index of its first element
   for (const int64_t length : of.segments) {
     const int64_t count = length / of.slices * of.inner();
     const int64_t begin = segment + number * count;
@@ -74,8 +74,8 @@ Status readPart(const LoadedModule &module, const ParameterSources &sources,
 // Made by one rank for all
 //===----------------------------------------------------------------------===//
 
-/// A slice is one range of elements in each segment where there is nothing
-/// before its dimension.
+/// An unquantised tp or ep shard of the first dimension is not: it is one range
+/// of elements in each of the `segments`.
 bool isCutFromWhole(const qlora_parameter &parameter) {
   if (!hasParts(parameter))
     return false;
@@ -87,7 +87,7 @@ bool isCutFromWhole(const qlora_parameter &parameter) {
 }
 
 namespace {
-/// One rank's part in the rounds.
+/// The exchange of whole tensors for shards, from one rank's side.
 class PartExchange {
 public:
   PartExchange(const LoadedModule &module, const ParameterSources &sources,
@@ -97,7 +97,7 @@ public:
 
   using Round = std::span<const qlora_parameter *const>;
 
-  /// One parameter for each rank, or fewer.
+  /// Runs a round of at most one parameter per rank.
   Status run(Round round);
 
 private:
@@ -112,7 +112,7 @@ private:
   const uint64_t ranks;
   WholeTensor whole;
   std::vector<ByteCut> cuts;           ///< of `whole`, for each rank
-  std::vector<uint8_t> sent, received; ///< some bytes of the part of every rank
+  std::vector<uint8_t> sent, received; ///< a range of every rank's shard
 };
 } // namespace
 
@@ -124,9 +124,10 @@ Status PartExchange::make(const qlora_parameter &parameter) {
   return Status::ok();
 }
 
-/// Of every part `count` bytes from `at` on, side by side. What is not of a
-/// shorter part any more nobody keeps. Ranks of group TP have the same number
-/// in FSDP: of their slices it is the same piece.
+/// Copies `count` bytes from `at` on of every shard to `sent`, one after the
+/// other. Bytes past the end of a shorter shard are ignored. Ranks of a TP
+/// group have the same number in their FSDP groups, so they need the same fsdp
+/// shard of their tp shards.
 void PartExchange::cut(const qlora_parameter &parameter, uint64_t at,
                        uint64_t count) {
   if (at >= arenaBytesOf(parameter))
@@ -140,7 +141,7 @@ void PartExchange::cut(const qlora_parameter &parameter, uint64_t at,
     cuts[rank].copy(at, std::span(sent).subspan(rank * count, there));
 }
 
-/// What has come, each to its place; parts may be shorter than the largest.
+/// Stores the received ranges; shards may be shorter than the largest one.
 Status PartExchange::keep(Round round, uint64_t at, uint64_t count) {
   for (size_t i = 0; i < round.size(); ++i) {
     const qlora_parameter &parameter = *round[i];

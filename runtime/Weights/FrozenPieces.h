@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: MIT
 
-// The pieces and slices of a base that ranks hold together
-// (qlora_parameter::piece and ::slices in ABI/module.h): how each rank's get
-// into its arena, which has no room for a whole tensor. Their bytes are those
-// of the whole, cut (WholeTensor.h).
+// Loads fsdp shards (qlora_parameter::piece in ABI/module.h) and tp or ep
+// shards (::slices) into arenas that have no space for a whole tensor. The
+// bytes are those of the whole tensor, cut (WholeTensor.h).
 //
-// What is only copied or converted, and lies together in the file, each rank
-// reads for itself, its own elements and no others. What is quantised is one
-// tensor to the end (a scale of scales is over all of it), and to do it N times
-// over for N ranks would take N times as long; as would reading all rows of a
-// file for some columns. So ranks go through these together, N a round: rank r
-// makes number r of the round whole, in memory of its own and on the host, and
-// tells the others their pieces, some MiB at a time:
+// A shard that is copied or converted and is contiguous in the file is read by
+// its rank alone. A quantised tensor must be made as a whole, because a scale
+// of scales covers all of it. If each of N ranks did that, it would take N
+// times as long; so would reading all rows of a file for some columns. So ranks
+// process these tensors together, N per round. Rank r makes tensor r of the
+// round on the host, in memory of its own, and sends the other ranks their
+// shards, some MiB at a time:
 //
 //   rank 0 makes w0   ->   w0[0] w0[1] w0[2]         (3 ranks)
 //   rank 1 makes w1   ->   w1[0] w1[1] w1[2]
@@ -19,8 +18,8 @@
 //                           to     to    to
 //                         rank 0 rank 1 rank 2
 //
-// Beside its arena a rank has one whole tensor at a time, and buffers of
-// kExchangedBytes.
+// Besides its arena, a rank needs memory for one whole tensor at a time and for
+// buffers of kExchangedBytes.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_FROZENPIECES_H
 #define QLORA_RUNTIME_WEIGHTS_FROZENPIECES_H
@@ -36,22 +35,23 @@
 
 namespace qlora {
 
-/// Of all pieces that a rank sends or receives at a time, together.
+/// Bytes of all shards together that a rank sends or receives at a time.
 inline constexpr uint64_t kExchangedBytes = uint64_t{8} << 20;
 
 inline bool hasParts(const qlora_parameter &parameter) {
   return parameter.piece != 0 || parameter.slices != 0;
 }
 
-/// Whether a rank needs the whole tensor to have its part of it.
+/// Returns whether a rank needs the whole tensor to get its shard.
 bool isCutFromWhole(const qlora_parameter &parameter);
 
-/// Reads this rank's part of a parameter that is not cut from a whole one.
+/// Reads this rank's shard of a parameter without isCutFromWhole().
 Status readPart(const LoadedModule &module, const ParameterSources &sources,
                 const qlora_parameter &parameter, ArenaSink &arena);
 
-/// Fills the parts of parameters that are cut from whole ones, which all ranks
-/// of `holders` name in the same order. `filled` hears of each.
+/// Fills the shards of parameters that are cut from whole tensors. All ranks of
+/// `holders` must pass the parameters in the same order. Calls `filled` for
+/// each.
 Status
 exchangeParts(const LoadedModule &module, const ParameterSources &sources,
               Collectives &holders,

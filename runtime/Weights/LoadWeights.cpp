@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The order in which arenas are filled.
+// Fills the arenas in the required order.
 
 #include "runtime/Weights/LoadWeights.h"
 
@@ -15,9 +15,9 @@
 
 namespace qlora {
 
-/// A base of this run, or that of the sweep where it has the same bytes. What
-/// is left of a model is `ofFactors`, of which the key says nothing: it is
-/// neither kept nor shared.
+/// Returns the base of the sweep if it has the same bytes, else one of this
+/// run. `ofFactors`: the base is the weights minus factors, which the key does
+/// not contain, so it is neither kept nor shared.
 static StatusOr<std::shared_ptr<FrozenBase>>
 openBase(const WeightRequest &request, const ModelFiles &model,
          bool ofFactors) {
@@ -47,7 +47,7 @@ static Status allocate(const WeightRequest &request, const ModelFiles &model,
   const uint64_t before = readProcessMemory().residentBytes;
   QLORA_ASSIGN_OR_RETURN(
       weights.base, openBase(request, model, weights.factors.isOfBase()));
-  // A base that is mapped is there already, and is an arena.
+  // A mapped base is already resident, and it is an arena.
   const uint64_t withBase = readProcessMemory().residentBytes;
   QLORA_RETURN_IF_ERROR(device.load(request.module, &weights.base->memory()));
   weights.processBytes =
@@ -55,8 +55,8 @@ static Status allocate(const WeightRequest &request, const ModelFiles &model,
   return Status::ok();
 }
 
-/// Filling fails on one rank alone; the others must not wait for it, and they
-/// do not: its connections close when it ends.
+/// Fills all arenas. If it fails on one rank, that rank ends and its
+/// connections close, so the other ranks do not wait for it.
 static Status fill(const LoadedModule &module, const ParameterSources &sources,
                    RankGroup &group, Device &device, FrozenBase *base) {
   if (!base || !base->isFilled()) {
@@ -66,13 +66,13 @@ static Status fill(const LoadedModule &module, const ParameterSources &sources,
                                      QLORA_ARENA_FROZEN, *frozen));
   }
   if (module.arena(QLORA_ARENA_HOST)) {
-    // Never shared, so every rank fills its own.
+    // The host arena is never shared, so every rank fills its own.
     const auto host = openArena(device, module, QLORA_ARENA_HOST);
     QLORA_RETURN_IF_ERROR(
         fillFrozen(module, sources, FillShare(), QLORA_ARENA_HOST, *host));
   }
   QLORA_RETURN_IF_ERROR(group.collectives().barrier());
-  // From here on there is something that a signal must not leave behind.
+  // From here on, a signal must not leave unfinished work behind.
   installStopSignals();
   if (base)
     QLORA_RETURN_IF_ERROR(base->seal(*sources.model));
@@ -121,7 +121,7 @@ StatusOr<LoadedWeights> loadWeights(const WeightRequest &request,
   QLORA_RETURN_IF_ERROR(allocate(request, model, device, weights));
   QLORA_RETURN_IF_ERROR(fill(request.module, sources, request.group, device,
                              weights.base.get()));
-  // The first rank writes the adapter.
+  // Only the first rank writes the adapter.
   if (!weights.factors.isOfBase() || request.group.rank() != 0)
     weights.factors = {};
   weights.factors.turnB();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// From the files of a model, and of an adapter to start from, to the filled
-// arenas of a device.
+// Fills the arenas of a device from the files of a model and, optionally, of an
+// adapter to start from.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_LOADWEIGHTS_H
 #define QLORA_RUNTIME_WEIGHTS_LOADWEIGHTS_H
@@ -24,41 +24,42 @@
 
 namespace qlora {
 
-/// The base of the runs of a sweep, which the first one that needs it makes.
+/// The base of all runs of a sweep, made by the first run that needs it.
 struct SharedBase {
   std::string key; ///< baseKey()
   std::shared_ptr<FrozenBase> base;
 };
 
-/// The references outlive the weights.
+/// The references must outlive the weights.
 struct WeightRequest {
   const LoadedModule &module;
   RankGroup &group;
   const BaseCacheRequest &cache;
   std::string modelFolder;
-  std::string adapterFolder; ///< or empty
-  uint64_t seed = 0;         ///< of what no file has
+  std::string adapterFolder; ///< may be empty
+  uint64_t seed = 0;         ///< for parameters that no file has
   ProgressListener progress; ///< bytes of the base
-  SharedBase *shared = nullptr; ///< or null: this run has its own base
+  SharedBase *shared = nullptr; ///< null: this run has its own base
   FactorRequest factors = {};
   std::vector<int64_t> tokens = {}; ///< as in ParameterSources
   Collectives *shards = nullptr;    ///< as in ParameterSources
-  Collectives *slices = nullptr;    ///< as there
-  uint32_t piece = 0;               ///< as there
+  Collectives *slices = nullptr;    ///< as in ParameterSources
+  uint32_t piece = 0;               ///< as in ParameterSources
 };
 
 struct LoadedWeights {
-  std::shared_ptr<FrozenBase> base; ///< where arenas are host memory
-  /// Of this process beside its arenas, where it has them; else 0.
+  std::shared_ptr<FrozenBase> base; ///< null if arenas are not host memory
+  /// Resident process bytes besides its arenas; 0 without host arenas.
   uint64_t processBytes = 0;
-  /// Of adapters that are written as a plain LoRA of the model; else none.
+  /// Factors to write the adapter as a plain LoRA of the model, or empty.
   StartingFactors factors = {};
-  /// A tensor of the adapter to start from that has another name than ours.
+  /// A tensor of the starting adapter whose name differs from ours.
   std::optional<RenamedTensor> renamed = {};
 };
 
-/// Loads the module into `device`, which allocates every arena, and fills
-/// them. All ranks call it. Takes the stop signals over (StopSignal.h).
+/// Loads the module into `device`, which allocates every arena, and fills the
+/// arenas. All ranks must call it. Installs the stop signal handlers
+/// (StopSignal.h).
 StatusOr<LoadedWeights> loadWeights(const WeightRequest &request,
                                     Device &device);
 

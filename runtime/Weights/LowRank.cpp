@@ -25,8 +25,8 @@ static std::vector<float> rowsOf(const Matrix &matrix) {
   return values;
 }
 
-/// In double: what rounding turns the vectors by grows as values come near each
-/// other.
+/// Double, because close singular values amplify the rounding error of their
+/// vectors.
 using Exact = Eigen::MatrixXd;
 using Svd = Eigen::BDCSVD<Exact>;
 
@@ -44,7 +44,7 @@ LowRank largestFactors(const WholeMatrix &w, int64_t rank, double scale) {
                     scale);
 }
 
-/// Q of the QR of a thin matrix.
+/// Returns Q of the QR of a thin matrix.
 static Matrix orthonormal(const Matrix &thin) {
   return Eigen::HouseholderQR<Matrix>(thin).householderQ() *
          Matrix::Identity(thin.rows(), thin.cols());
@@ -57,7 +57,7 @@ LowRank nearLargestFactors(const WholeMatrix &w, int64_t rank, double scale,
   Matrix q = orthonormal(matrix * first);
   for (int64_t i = 0; i < iterations; ++i)
     q = orthonormal(matrix * orthonormal(matrix.transpose() * q));
-  // Of W's transpose times Q, which is thin: its V is then that of Q' W's U.
+  // SVD of the thin matrix W' Q: its V is the U of Q' W.
   const Svd svd((matrix.transpose() * q).cast<double>(),
                 Eigen::ComputeThinU | Eigen::ComputeThinV);
   return shareRoots(q.cast<double>() * svd.matrixV(), svd.singularValues(), svd.matrixU(),

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 
-// Factors of a matrix, with Eigen on the host: W is about scale * B A.
+// Factors of a matrix, computed with Eigen on the host: W is about scale * B A.
 //
-// Singular vectors are unique up to their signs (and the order of equal
-// values), so B A is what may be compared with others. A training does not
-// see signs: where a row of A and the column of B have another sign, their
-// gradients and AdamW's updates have it too.
+// Singular vectors are unique up to their signs and the order of equal values,
+// so compare B A with other implementations. Signs do not affect training: if a
+// row of A and the column of B have the opposite sign, so have their gradients
+// and AdamW's updates.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_LOWRANK_H
 #define QLORA_RUNTIME_WEIGHTS_LOWRANK_H
@@ -16,7 +16,7 @@
 
 namespace qlora {
 
-/// W is [rows, columns]; where `isTurned`, `values` have its transpose.
+/// W is [rows, columns]; if `isTurned`, `values` has its transpose.
 struct WholeMatrix {
   std::span<const float> values;
   int64_t rows, columns;
@@ -28,18 +28,20 @@ struct LowRank {
   std::vector<float> a, b;
 };
 
-/// The largest singular values (at most as many as W has), shared by A and B
-/// as roots of s / scale: PiSSA's (Meng et al., 2024), and with scale 1
-/// LoftQ's. Computed in double, in ten times the memory of W.
+/// Returns the largest singular values and vectors (at most as many as W has).
+/// A and B share the values as roots of s / scale: PiSSA's factors (Meng et
+/// al., 2024), or LoftQ's if scale is 1. Computes in double and needs ten times
+/// the memory of W.
 LowRank largestFactors(const WholeMatrix &w, int64_t rank, double scale);
 
-/// The same by subspace iteration (Halko et al., 2011, algorithm 4.4), from
-/// `start`, [columns, rank], and without oversampling, as torch.svd_lowrank.
+/// Approximates largestFactors() by subspace iteration (Halko et al., 2011,
+/// algorithm 4.4) from `start`, [columns, rank], without oversampling, like
+/// torch.svd_lowrank.
 LowRank nearLargestFactors(const WholeMatrix &w, int64_t rank, double scale,
                            int64_t iterations, std::span<const float> start);
 
-/// The first columns of Q and rows of R of a QR: OLoRA's (Buyukakyuz, 2024),
-/// of which scale * B A is taken from W.
+/// Returns the first columns of Q and rows of R of a QR: OLoRA's factors
+/// (Buyukakyuz, 2024). OLoRA subtracts scale * B A from W.
 LowRank orthogonalFactors(const WholeMatrix &w, int64_t rank);
 
 } // namespace qlora

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Opening of single-file and sharded model folders.
+// Opens single-file and sharded model folders.
 
 #include "runtime/Weights/ModelFiles.h"
 
@@ -28,7 +28,7 @@ StatusOr<ModelFiles> ModelFiles::open(const std::string &folder) {
     return Status::error(StatusCode::kNotFound, "no model folder '{}'", folder);
   const bool hasSingle = fs::exists(root / kSingleFile, ignored);
   const bool hasIndex = fs::exists(root / kIndexFile, ignored);
-  // transformers takes the single file where both are there.
+  // Like transformers, prefer the single file if both exist.
   if (hasSingle)
     QLORA_RETURN_IF_ERROR(files.openSingle());
   else if (hasIndex)
@@ -42,7 +42,7 @@ StatusOr<ModelFiles> ModelFiles::open(const std::string &folder) {
   return files;
 }
 
-/// Where config.json is missing or broken, frontend/ says so.
+/// Ignores a missing or damaged config.json, which frontend/ reports.
 void ModelFiles::readQuantization() {
   std::ifstream stream(root + "/config.json", std::ios::binary);
   json config = json::parse(stream, nullptr, /*allow_exceptions=*/false);

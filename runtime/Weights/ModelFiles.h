@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
 // The weights of a Hugging Face model folder as one set of named tensors:
-// either model.safetensors or the shards of model.safetensors.index.json.
-// Only headers are read. Links are followed (the Hugging Face cache is made
-// of them), but a shard name with `/` or `..` is refused.
+// either model.safetensors or the shards of model.safetensors.index.json. Only
+// headers are read. Links are followed, since the Hugging Face cache consists
+// of them, but a shard name with `/` or `..` is refused.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_MODELFILES_H
 #define QLORA_RUNTIME_WEIGHTS_MODELFILES_H
@@ -17,11 +17,12 @@
 
 namespace qlora {
 
-/// What files may call a tensor of a text model, given its name or how its name
-/// starts: that; without the first part, as files of a base model alone have it
-/// ("wte.weight" for "transformer.wte.weight"); inside of a model that reads
-/// more than text, as transformers 4 and 5 write it. The name itself may be of
-/// such a model ("model.language_model.norm.weight").
+/// Returns the names that files may use for a tensor of a text model, given its
+/// name or a prefix of it. These are the name itself; without its first
+/// component, as in files of a base model alone ("wte.weight" for
+/// "transformer.wte.weight"); and inside a multimodal model, as transformers 4
+/// and 5 write it. The given name may already be of a multimodal model
+/// ("model.language_model.norm.weight").
 std::vector<std::string> spellings(std::string_view name);
 
 class ModelFiles {
@@ -32,36 +33,36 @@ public:
     const SafetensorsTensor *tensor;
   };
 
-  /// Opens every file. A missing shard, and a tensor that the index places
-  /// in a shard that lacks it, are errors naming both. Tensors of a shard
-  /// that the index does not mention are left out. Where there are both a
-  /// single file and an index, the single file is the model.
+  /// Opens every file. A missing shard, and a tensor that is not in the shard
+  /// given by the index, are errors that name both. Tensors of a shard that the
+  /// index does not list are ignored. If there are both a single file and an
+  /// index, the single file is used.
   static StatusOr<ModelFiles> open(const std::string &folder);
 
   const std::string &folder() const { return root; }
-  /// nullptr file and tensor when there is none, under any of its spellings().
+  /// Returns null pointers if no tensor has any of the spellings() of `name`.
   Entry find(std::string_view name) const;
-  /// As find(), with an error that names the folder and says what it holds.
+  /// Like find(), but returns an error that names the folder and its content.
   StatusOr<Entry> get(std::string_view name) const;
 
-  /// `quantization_config` of the folder's config.json, which says what the
-  /// tensors do not; as text, empty where there is none.
+  /// Returns `quantization_config` of the folder's config.json, as text, for
+  /// facts that the tensors do not show. Empty if there is none.
   const std::string &quantization() const { return quantizationText; }
-  /// GPTQ's checkpoint_format: one less than they are, but for gptq_v2.
+  /// Returns whether GPTQ zero points are stored minus 1: not in gptq_v2.
   bool zeroPointsAreLess() const;
 
-  /// Every file by its base name.
+  /// Every file, with its base name as key.
   const std::map<std::string, SafetensorsFile, std::less<>> &all() const {
     return files;
   }
-  /// All tensor names, sorted.
+  /// Returns all tensor names, sorted.
   std::vector<std::string> tensorNames() const;
-  /// Base name of the file that holds a tensor.
+  /// Returns the base name of the file that holds a tensor.
   StatusOr<std::string> fileOf(std::string_view tensorName) const;
 
 private:
   using Owners = std::map<std::string, std::string, std::less<>>;
-  /// The entry of `owner` that find() means, or its end.
+  /// Returns the entry of `owner` that find() uses, or its end.
   Owners::const_iterator locate(std::string_view name) const;
   Status openSingle();
   Status openIndexed(const std::string &indexPath);

@@ -11,15 +11,15 @@
 
 namespace qlora {
 
-/// The finaliser of splitmix64 (Steele, Lea, Flood, 2014): a bijection whose
-/// every output bit depends on every input bit.
+/// Finaliser of splitmix64 (Steele, Lea, Flood, 2014): a bijection whose every
+/// output bit depends on every input bit.
 static uint64_t mix(uint64_t x) {
   x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
   x = (x ^ x >> 27) * 0x94d049bb133111ebu;
   return x ^ x >> 31;
 }
 
-/// The stream of a parameter.
+/// Returns the random stream of a parameter.
 static uint64_t initStream(uint64_t seed, const char *name) {
   uint64_t hash = 0xcbf29ce484222325u; // FNV-1a
   for (; *name; ++name)
@@ -27,13 +27,13 @@ static uint64_t initStream(uint64_t seed, const char *name) {
   return mix(mix(seed) ^ hash);
 }
 
-/// Uniform in [0, 1) with 53 bits: element `index` of a stream.
+/// Returns element `index` of a stream, uniform in [0, 1) with 53 bits.
 static double initUniform(uint64_t stream, uint64_t index) {
   const uint64_t bits = mix(stream + (index + 1) * 0x9e3779b97f4a7c15u);
   return static_cast<double>(bits >> 11) * 0x1p-53;
 }
 
-/// Box and Muller's transform; each element draws its own pair.
+/// Box-Muller transform; each element draws a pair of its own.
 static double initNormal(uint64_t stream, uint64_t index) {
   const double u = 1.0 - initUniform(stream, 2 * index); // never 0
   const double angle =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Shapes, and copies in windows.
+// Finds weights, and copies them in windows.
 
 #include "runtime/Weights/ParameterWeight.h"
 
@@ -10,7 +10,7 @@
 
 namespace qlora {
 
-/// Elements that are read at a time.
+/// Elements per read.
 static constexpr int64_t kReadElements = int64_t{1} << 22;
 
 std::vector<int64_t> shapeInFile(const qlora_parameter &parameter) {

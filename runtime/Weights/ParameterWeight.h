@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The weight of the model that a parameter names, as numbers of its file, and
-// its way into an arena where it is only copied or converted.
+// Finds the weight of the model that a parameter names, and copies or converts
+// it into an arena.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_PARAMETERWEIGHT_H
 #define QLORA_RUNTIME_WEIGHTS_PARAMETERWEIGHT_H
@@ -22,17 +22,17 @@ inline std::span<const int64_t> shapeOf(const qlora_parameter &parameter) {
 inline bool isTurned(const qlora_parameter &parameter) {
   return parameter.quantization == QLORA_QUANTIZATION_TURNED;
 }
-/// As its file has it.
+/// Returns the shape in the file.
 std::vector<int64_t> shapeInFile(const qlora_parameter &parameter);
 int64_t elementsOf(const qlora_parameter &parameter);
-/// Of a quantised one.
+/// Returns the layout of a quantised parameter.
 inline StoredLayout layoutOf(const qlora_parameter &parameter) {
   return StoredLayout::of(static_cast<qlora_dtype>(parameter.format),
                           elementsOf(parameter), parameter.block,
                           parameter.double_quant == 1);
 }
 
-/// The weight of the model folder that a parameter names, or its parts.
+/// Finds the parameter's weight, or its `parts`, in the model folder.
 StatusOr<StackedFileWeight> findWeight(const ParameterSources &sources,
                                        const qlora_parameter &parameter);
 
@@ -41,8 +41,8 @@ struct ElementRange {
   int64_t begin, end;
 };
 
-/// Reads these of a weight, window by window, to the place of the parameter.
-/// `factors`, where there are any, are subtracted from what is read.
+/// Reads elements `range` of a weight, window by window, to the offset of the
+/// parameter. Subtracts `factors`, if any, from the elements.
 Status copyWeight(const StackedFileWeight &weight, const qlora_parameter &parameter,
                   ElementRange range, ArenaSink &arena,
                   const WeightFactors *factors = nullptr);

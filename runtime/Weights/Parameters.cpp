@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What is trained, and filling of its arenas.
+// Lists the trainable parameters and fills their arenas.
 
 #include "runtime/Weights/Parameters.h"
 
@@ -16,11 +16,11 @@
 
 namespace qlora {
 
-/// Elements that are rounded at a time.
+/// Elements rounded at a time.
 static constexpr int64_t kWindow = int64_t{1} << 22;
 
 //===----------------------------------------------------------------------===//
-// What is trained, and its names
+// Trainable parameters and their names
 //===----------------------------------------------------------------------===//
 
 std::vector<const qlora_parameter *>
@@ -67,9 +67,8 @@ std::string trainedName(const LoadedModule &module,
 // Filling
 //===----------------------------------------------------------------------===//
 
-/// What adapters may call a trained parameter, ours first. One of a text model
-/// inside of another may be named as if the text model were alone, or as
-/// transformers did before 4.52.
+/// Returns the names that an adapter may use for a trainable parameter, ours
+/// first. RenamedTensor describes the others.
 static std::vector<std::string> adapterNames(const LoadedModule &module,
                                              const qlora_parameter &parameter) {
   constexpr std::string_view kInside = "base_model.model.model.language_model.";
@@ -90,8 +89,8 @@ static const SafetensorsTensor *findByNames(const SafetensorsFile &adapter,
   return nullptr;
 }
 
-/// The tensor of the adapter to start from, or null where a model's own
-/// weight is not in it.
+/// Finds the parameter's tensor in the starting adapter. Null if it is a weight
+/// of the model and not in the adapter.
 static StatusOr<const SafetensorsTensor *>
 findInAdapter(const LoadedModule &module, const SafetensorsFile &adapter,
               const qlora_parameter &parameter) {
@@ -122,7 +121,7 @@ std::optional<RenamedTensor> findRenamed(const LoadedModule &module,
   return std::nullopt;
 }
 
-// An adapter tensor that no parameter takes would be lost without a word.
+// Refuses an adapter tensor without a parameter, which would be lost silently.
 Status checkAdapterTensors(const LoadedModule &module,
                            const SafetensorsFile &adapter) {
   Status missing;
@@ -145,8 +144,8 @@ Status checkAdapterTensors(const LoadedModule &module,
 }
 
 namespace {
-/// What a rank has of a trained parameter: these elements of the tensor, from
-/// that byte of the arena on.
+/// A rank's shard of a trainable parameter: elements of the tensor, and their
+/// byte offset in the arena.
 struct OwnPart {
   ElementRange range;
   uint64_t offset;
@@ -162,8 +161,8 @@ struct OwnPart {
 };
 } // namespace
 
-/// All of it, or what rank number `piece` has of the range that it is in;
-/// nothing where that is of other tensors.
+/// Returns the whole parameter if it is not sharded. Else returns the elements
+/// in shard number `piece`, or none if that shard has only other tensors.
 static OwnPart ownPart(const qlora_parameter &parameter, uint32_t piece) {
   if (parameter.piece == 0)
     return {{0, elementsOf(parameter)}, parameter.offset};
@@ -178,7 +177,7 @@ static OwnPart ownPart(const qlora_parameter &parameter, uint32_t piece) {
           parameter.offset + (to > from ? from - start : 0)};
 }
 
-/// Rows of the weight of the module that the parameter is in.
+/// Reads the rows of sources.tokens from the weight that the parameter adapts.
 static StatusOr<std::vector<float>> readRows(const LoadedModule &module,
                                              const ParameterSources &sources,
                                              const qlora_parameter &parameter) {
@@ -213,7 +212,7 @@ static StatusOr<std::vector<float>> readRows(const LoadedModule &module,
   return rows;
 }
 
-/// `values` are of the whole tensor.
+/// Copies a shard; `values` is the whole tensor.
 static Status copyPart(std::span<const float> values, const OwnPart &part,
                        ArenaSink &arena) {
   std::ranges::copy(
@@ -222,7 +221,7 @@ static Status copyPart(std::span<const float> values, const OwnPart &part,
   return arena.commit();
 }
 
-/// What neither an adapter nor a file has.
+/// Fills a parameter that is in neither an adapter nor a file.
 static Status fillByInit(const LoadedModule &module,
                          const ParameterSources &sources,
                          const qlora_parameter &parameter, const OwnPart &part,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Quantisation where the numbers are, or where the arena is.
+// Quantises on the host or on the device.
 
 #include "runtime/Weights/QuantizeWeight.h"
 
@@ -15,9 +15,9 @@
 
 namespace qlora {
 
-/// Elements of a part that is decoded on the host.
+/// Elements decoded at a time on the host.
 static constexpr int64_t kDecodedElements = int64_t{1} << 22;
-/// Of a file, sent at a time: one half of the buffer of a CUDA device.
+/// File bytes sent at a time: half of the buffer of a CUDA device.
 static constexpr uint64_t kWindowBytes = uint64_t{16} << 20;
 static constexpr uint64_t kAlignment = 64;
 
@@ -76,10 +76,10 @@ Status quantizeOnHost(const UnquantizedWeight &weight, ArenaSink &arena) {
 // On the device ---------------------------------------------------------------
 
 namespace {
-/// Where in the scratch memory things are; the window takes the rest.
+/// Offsets in the scratch memory; the window takes the rest.
 struct ScratchPlan {
-  uint64_t packed = 0; ///< StoredLayout, of a tensor that is decoded
-  uint64_t scales = 0; ///< f32, of a tensor with double quantisation
+  uint64_t packed = 0; ///< StoredLayout, if the tensor is decoded
+  uint64_t scales = 0; ///< f32, for double quantisation
   uint64_t window = 0;
 
   static ScratchPlan of(const UnquantizedWeight &weight) {
@@ -97,7 +97,7 @@ struct ScratchPlan {
   }
 };
 
-/// Dense, read or written as its op says.
+/// Makes a dense operand that may be read and written.
 qlora_operand makeOperand(uint32_t arena, uint64_t offset, qlora_dtype dtype,
                           uint64_t bytes) {
   qlora_operand operand{};
@@ -130,7 +130,7 @@ private:
                           uint64_t bytes) const {
     return makeOperand(scratch.arena, offset, dtype, bytes);
   }
-  /// Of the packed tensor, from an offset of its layout on.
+  /// Returns bytes of the packed tensor, from an offset of its layout on.
   qlora_operand inTensor(int64_t offset, qlora_dtype dtype,
                          int64_t bytes) const {
     const uint64_t base = staysPacked ? weight.offset : plan.packed;
@@ -138,7 +138,7 @@ private:
                        base + static_cast<uint64_t>(offset), dtype,
                        static_cast<uint64_t>(bytes));
   }
-  /// Before their second quantisation, of blocks from `first` on.
+  /// Returns scales before their second quantisation, from block `first` on.
   qlora_operand scales(int64_t first, int64_t count) const {
     if (!layout.doubleQuant)
       return inTensor(layout.scales + 4 * first, QLORA_DTYPE_F32, 4 * count);
@@ -183,7 +183,7 @@ Status DeviceQuantizer::writeTables() {
       nf4DynamicMap().data());
 }
 
-/// A window is whole blocks, so that bytes and scales of two do not meet.
+/// Quantises windows of whole blocks, so windows share no byte and no scale.
 Status DeviceQuantizer::quantizeElements() {
   const int64_t size = weightBytes(weight.fileType);
   const auto room = static_cast<int64_t>(

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: MIT
 
-// A weight of a file to few bits in an arena, or ("resident") to the numbers
-// that these stand for. The loader asks the arena (ArenaSink::quantize),
-// which knows where its memory is:
+// Quantises a weight of a file into an arena; a "resident" weight is decoded
+// again. ArenaSink::quantize selects one of two ways by the arena's memory:
 //
 //   quantizeOnHost     on the threads of this process; a tensor that does not
-//                      stay packed is packed whole on the host first
-//   quantizeOnDevice   sends the elements as the file has them, and lets the
-//                      device do the rest (ops quantize, quantize_scales and
-//                      decode of Kernels.def)
+//                      stay packed is packed as a whole on the host first
+//   quantizeOnDevice   sends the elements as in the file; the device does the
+//                      rest (ops quantize, quantize_scales and decode)
 //
-// Both read the file window by window and give the same bytes. On a device, what exists for a while only -- the
-// window, the scales before their second quantisation, a packed tensor that is
-// decoded -- is in scratch memory that the plan has and no entry uses yet.
+// Both read the file window by window and give the same bytes. On a device,
+// temporary data is in scratch memory that the plan has and no entry uses yet:
+// the window, the scales before their second quantisation, and a packed tensor
+// that is decoded.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_QUANTIZEWEIGHT_H
 #define QLORA_RUNTIME_WEIGHTS_QUANTIZEWEIGHT_H
@@ -35,7 +34,7 @@ class LoadedModule;
 struct UnquantizedWeight {
   std::string_view name;
   qlora_dtype fileType; ///< f32, bf16 or f16
-  /// Elements from `first` on, as the file has them.
+  /// Reads elements from `first` on, in the type of the file.
   std::function<Status(int64_t first, std::span<uint8_t> out)> read;
   StoredLayout layout;
   int64_t columns; ///< of the matrix
@@ -49,20 +48,20 @@ struct ScratchMemory {
   uint64_t bytes = 0;
 };
 
-/// The largest arena of a module that nothing is kept in between entries.
+/// Returns the largest arena that keeps no data between entries.
 ScratchMemory loadingScratch(const LoadedModule &module);
 
-/// Scratch that a weight needs on a device for windows of one block, at least.
+/// Returns the least scratch for a weight on a device: windows of one block.
 uint64_t leastScratch(const UnquantizedWeight &weight);
 
 Status quantizeOnHost(const UnquantizedWeight &weight, ArenaSink &arena);
 
-/// `scratch` has leastScratch() bytes; the arena's bytes are still zero, as
-/// Device::load leaves them. `sink`: whose window is used.
+/// Requires leastScratch() bytes of `scratch`, and zeros in the arena, as
+/// Device::load leaves them. `sink` lends its window.
 Status quantizeOnDevice(const UnquantizedWeight &weight, Device &device,
                         uint32_t arena, ScratchMemory scratch, ArenaSink &sink);
 
-/// Decodes a packed tensor on the host into the elements at an offset.
+/// Decodes a packed tensor on the host into the arena at `offset`.
 Status decodeOnHost(const StoredLayout &layout, const uint8_t *packed,
                     int64_t columns, qlora_dtype type, uint64_t offset,
                     ArenaSink &arena);

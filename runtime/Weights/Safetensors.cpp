@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Reading, and writing in the order and with the padding of the reference
-// implementation.
+// Reads files, and writes them in the order and with the padding of the
+// reference implementation.
 
 #include "runtime/Weights/Safetensors.h"
 
@@ -20,7 +20,7 @@ static_assert(std::endian::native == std::endian::little,
 
 namespace qlora {
 
-/// The header's text, after the checks that need the file's size only.
+/// Reads the header's text, after the checks that need only the file size.
 static StatusOr<std::string> readHeaderText(const FileDescriptor &file,
                                             uint64_t fileBytes) {
   uint64_t headerBytes = 0;
@@ -105,7 +105,7 @@ Status SafetensorsFile::read(const SafetensorsTensor &tensor,
       .withContext(fmt::format("'{}': tensor '{}'", path(), tensor.name));
 }
 
-/// Tensors as they will stand in the file, offsets set.
+/// Returns the tensors as in the file, with their offsets.
 static std::vector<SafetensorsTensor>
 layOut(const std::vector<SafetensorsItem> &items) {
   std::vector<SafetensorsTensor> tensors;
@@ -125,9 +125,8 @@ void sortAsInFile(std::vector<SafetensorsItem> &items) {
   });
 }
 
-/// The length of the header, and the header, as they start the file of
-/// `items`, which are sorted as they follow. What we write, we must be able to
-/// read.
+/// Returns the length of the header and the header. Sorts `items` as they
+/// follow in the file. Checks that our reader accepts the header.
 static StatusOr<std::string>
 startOfFile(std::vector<SafetensorsItem> &items,
             const std::map<std::string, std::string> &metadata) {
@@ -155,8 +154,8 @@ safetensorsBytes(std::vector<SafetensorsItem> items,
 }
 
 namespace {
-/// Tensors on their way into a file. Adapters have hundreds of small ones: they
-/// are written together.
+/// Writes tensors to a file. Adapters have hundreds of small tensors, so these
+/// are collected before they are written.
 class TensorWriter {
 public:
   TensorWriter(AtomicFile &file, const NextBytes &next, std::string start)
@@ -181,7 +180,7 @@ public:
 private:
   static constexpr size_t kTogether = size_t{1} << 18;
 
-  /// Room for at least one byte and at most `bytes` more of what waits.
+  /// Returns space for 1 to `bytes` more bytes in `waiting`.
   StatusOr<std::span<uint8_t>> room(uint64_t bytes) {
     if (waiting.size() >= kTogether)
       QLORA_RETURN_IF_ERROR(flush());
@@ -229,7 +228,7 @@ private:
   AtomicFile &file;
   const NextBytes &next;
   std::string waiting;
-  std::vector<uint8_t> exact; ///< f32 that is being rounded
+  std::vector<uint8_t> exact; ///< f32 values to be rounded
 };
 } // namespace
 
@@ -250,7 +249,7 @@ Status writeSafetensors(const std::string &path,
   QLORA_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::create(path));
   sortAsInFile(items);
   auto item = items.begin();
-  size_t given = 0; // of that item
+  size_t given = 0; // bytes already given of that item
   const NextBytes next = [&](std::span<uint8_t> out) {
     while (!out.empty()) {
       for (; given == item->bytes.size(); ++item)

@@ -6,11 +6,11 @@
 //   QLORA_ASSIGN_OR_RETURN(const SafetensorsTensor *t, file.get("w"));
 //   QLORA_RETURN_IF_ERROR(file.read(*t, 0, window));
 //
-// open() reads and checks the header and nothing else. Data is read and never
-// mapped: a file that somebody cuts short, or a disk that fails, is then an
-// error with a name, and not a SIGBUS. Everything the reference implementation
-// refuses is refused here, so a tensor that is handed out always lies inside
-// the file and has exactly the bytes its shape and dtype say.
+// open() reads and checks only the header. Data is read and never mapped, so a
+// truncated file or a failing disk is an error with a name, not a SIGBUS.
+// Everything that the reference implementation refuses is refused here. So a
+// tensor always lies inside the file and has exactly the bytes that its shape
+// and dtype require.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_SAFETENSORS_H
 #define QLORA_RUNTIME_WEIGHTS_SAFETENSORS_H
@@ -31,8 +31,8 @@
 
 namespace qlora {
 
-/// The format's dtypes, in the order of the reference implementation, which
-/// is by alignment; the writer sorts by it.
+/// The format's dtypes, in the order of the reference implementation, which is
+/// by alignment. The writer sorts by it.
 enum class SafetensorsDtype : uint8_t {
   kBool,
   kF4,
@@ -58,17 +58,17 @@ enum class SafetensorsDtype : uint8_t {
   kU64,
 };
 
-/// "BF16" and so on, as files spell it.
+/// Returns "BF16" and so on, as in files.
 std::string_view safetensorsDtypeName(SafetensorsDtype dtype);
 std::optional<SafetensorsDtype> parseSafetensorsDtype(std::string_view name);
 unsigned safetensorsDtypeBits(SafetensorsDtype dtype);
-/// F32, BF16, F16, I32 and U8 have a counterpart in the ABI, the others none.
+/// Maps F32, BF16, F16, I32 and U8; the others have no counterpart in the ABI.
 std::optional<qlora_dtype> toAbiDtype(SafetensorsDtype dtype);
-/// The reverse; NF4 has none.
+/// The reverse of toAbiDtype(); NF4 has no counterpart.
 std::optional<SafetensorsDtype> fromAbiDtype(qlora_dtype dtype);
 
-/// One tensor of a file. begin and end are bytes from the start of the data
-/// buffer, as in the header. A shape may be empty (a scalar) or hold zeros.
+/// One tensor of a file. `begin` and `end` are bytes from the start of the data
+/// buffer, as in the header. The shape may be empty (a scalar) or have zeros.
 struct SafetensorsTensor {
   std::string name;
   SafetensorsDtype dtype;
@@ -80,7 +80,7 @@ struct SafetensorsTensor {
   int64_t elementCount() const;
 };
 
-/// "[176, 64]", for messages.
+/// Returns "[176, 64]", for messages.
 std::string formatShape(std::span<const int64_t> shape);
 
 struct SafetensorsHeader {
@@ -88,33 +88,33 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;
 };
 
-/// One open file. Movable; tensors live as long as it does (moving
-/// keeps them valid). Immutable after open(), so any thread may read it.
+/// One open file. Movable; its tensors stay valid when it is moved, and as long
+/// as it lives. Immutable after open(), so any thread may read it.
 class SafetensorsFile {
 public:
-  /// kNotFound when there is no such file, kDataLoss when it is not a sound
-  /// safetensors file; the message names the file, the tensor and the number.
+  /// kNotFound if there is no such file, kDataLoss if it is not a valid
+  /// safetensors file. The message names the file, the tensor and the value.
   static StatusOr<SafetensorsFile> open(const std::string &path);
 
   const std::string &path() const { return filePath; }
-  /// As the file was when it was opened.
+  /// The identity of the file when it was opened.
   const FileIdentity &identity() const { return fileIdentity; }
-  /// In file order, that is by offset.
+  /// The tensors in file order, that is, by offset.
   const std::vector<SafetensorsTensor> &tensors() const {
     return header.tensors;
   }
-  /// The header's `__metadata__`; empty when it has none.
+  /// The header's `__metadata__`; empty if it has none.
   const std::map<std::string, std::string> &metadata() const {
     return header.metadata;
   }
 
-  /// nullptr when there is no such tensor.
+  /// Returns nullptr if there is no such tensor.
   const SafetensorsTensor *find(std::string_view name) const;
-  /// As find(), with an error that names the file and says what it holds.
+  /// Like find(), but returns an error that names the file and its content.
   StatusOr<const SafetensorsTensor *> get(std::string_view name) const;
 
-  /// Bytes of the tensor, which is row-major and little endian, from
-  /// `firstByte` on. kDataLoss where the file does not have them any more.
+  /// Reads bytes of the tensor, which is row-major and little endian, from
+  /// `firstByte` on. kDataLoss if the file no longer has them.
   Status read(const SafetensorsTensor &tensor, uint64_t firstByte,
               std::span<uint8_t> out) const;
 
@@ -130,15 +130,15 @@ private:
   uint64_t dataStart = 0;
 };
 
-/// Writes `count` numbers of f32 as those of another type.
+/// Converts `count` f32 values to another type.
 using Rounding = void (*)(const uint8_t *from, uint8_t *to, int64_t count);
 
-/// A tensor to write. The bytes of a file are of `dtype`; with `round` the given
-/// ones are f32 that is rounded to it on the way. Where `beside` is not empty,
-/// there are `parts` of both, and each of `bytes` is followed by one of it: with
-/// one part below each other, with as many as rows beside each other. Both must
-/// stay alive while the file is written; of `bytes` only the size counts where
-/// they come from a NextBytes.
+/// A tensor to write. Its bytes in the file have type `dtype`; with `round`,
+/// the given bytes are f32 and are rounded to it. If `beside` is not empty,
+/// both are split into `parts`, and each range of `bytes` is followed by one of
+/// `beside`. One part concatenates rows; as many parts as rows concatenate
+/// columns. Both must live until the file is written. If NextBytes gives the
+/// data, only the size of `bytes` matters.
 struct SafetensorsItem {
   std::string name;
   SafetensorsDtype dtype = SafetensorsDtype::kF32;
@@ -154,47 +154,47 @@ struct SafetensorsItem {
   }
 };
 
-/// Puts tensors into the order of a file, the reference implementation's: by
-/// dtype (widest alignment first), then name.
+/// Sorts tensors into the file order of the reference implementation: by dtype
+/// (widest alignment first), then by name.
 void sortAsInFile(std::vector<SafetensorsItem> &tensors);
 
-/// Fills `out` with the next of the given bytes of all tensors, in the order of
-/// the file. It is called until it has given all of them, or an error.
+/// Fills `out` with the next given bytes of all tensors, in file order. Called
+/// until it has given all bytes or returns an error.
 using NextBytes = std::function<Status(std::span<uint8_t> out)>;
 
-/// Writes a file with the reference implementation's bytes: tensors in its
-/// order, the header padded to a multiple of 8. What it keeps of the tensors in
-/// memory at a time is kSafetensorsWaiting bytes.
+/// Writes a file with the same bytes as the reference implementation: tensors
+/// in its order, the header padded to a multiple of 8. At most
+/// kSafetensorsWaiting bytes of tensor data are in memory at a time.
 Status writeSafetensors(AtomicFile file, std::vector<SafetensorsItem> tensors,
                         const std::map<std::string, std::string> &metadata,
                         const NextBytes &next,
                         AtomicFile::Flush flush = AtomicFile::Flush::kYes);
 inline constexpr uint64_t kSafetensorsWaiting = uint64_t{2} << 20;
-/// The same of tensors whose `bytes` are there.
+/// Writes tensors whose `bytes` are in memory.
 Status writeSafetensors(const std::string &path,
                         std::vector<SafetensorsItem> tensors,
                         const std::map<std::string, std::string> &metadata);
 
-/// The bytes of that file; tensors need no data for it.
+/// Returns the size of the file to write; the tensors need no data.
 StatusOr<uint64_t>
 safetensorsBytes(std::vector<SafetensorsItem> tensors,
                  const std::map<std::string, std::string> &metadata);
 
-// The JSON header, as text to data and back (SafetensorsHeader.cpp). Knows
-// nothing of files.
+// Conversion between the JSON text of the header and its data
+// (SafetensorsHeader.cpp). Needs no file.
 
 /// The reference implementation's limit.
 inline constexpr uint64_t kMaxSafetensorsHeaderBytes = 100'000'000;
 
-/// Parses and checks `text` against a data buffer of `bufferBytes`. Refuses
-/// what is not UTF-8 JSON, a name twice, unknown dtypes, shapes that
+/// Parses `text` and checks it against a data buffer of `bufferBytes`. Refuses
+/// text that is not UTF-8 JSON, duplicate names, unknown dtypes, shapes that
 /// overflow or disagree with the offsets, and any hole, overlap, missing or
 /// extra byte in the buffer.
 StatusOr<SafetensorsHeader> parseSafetensorsHeader(std::string_view text,
                                                    uint64_t bufferBytes);
 
-/// The header's text for tensors in this order, padded with spaces to a
-/// multiple of 8 bytes; the offsets are those in the tensors.
+/// Returns the header's text for tensors in this order, with the offsets of the
+/// tensors, padded with spaces to a multiple of 8 bytes.
 std::string
 formatSafetensorsHeader(const std::vector<SafetensorsTensor> &tensors,
                         const std::map<std::string, std::string> &metadata);

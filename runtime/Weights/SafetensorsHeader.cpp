@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Parsing, checking and printing of safetensors headers, by the rules of the
+// Parses, checks and prints safetensors headers according to the rules of the
 // reference implementation's reader.
 
 #include "runtime/Base/JsonText.h"
@@ -33,7 +33,7 @@ constexpr std::array<DtypeInfo, 22> kDtypes = {{
     {"I64", 64},    {"U64", 64},
 }};
 
-/// Deepest JSON level that a sound header has: root, tensor, shape.
+/// Depth of a valid header: root, tensor, shape.
 constexpr int kMaxDepth = 3;
 } // namespace
 
@@ -89,8 +89,8 @@ std::string formatShape(std::span<const int64_t> shape) {
   return fmt::format("[{}]", fmt::join(shape, ", "));
 }
 
-/// JSON text to a DOM, without the liberties that a DOM parser takes: a name
-/// twice in one object, or nesting that no header has.
+/// Parses JSON text more strictly than the library: refuses duplicate names in
+/// an object, and nesting that no header has.
 static StatusOr<json> parseStrictJson(std::string_view text) {
   if (text.starts_with("\xef\xbb\xbf"))
     return Status::error(StatusCode::kDataLoss,
@@ -159,7 +159,7 @@ static Status readOffsets(const json &entry, SafetensorsTensor &tensor) {
   return Status::ok();
 }
 
-/// The bytes that shape and dtype ask for, against those of the offsets.
+/// Checks the bytes that shape and dtype require against the offsets.
 static Status checkByteCount(const SafetensorsTensor &tensor) {
   uint64_t elements = 1;
   uint64_t bits = 0;
@@ -216,7 +216,7 @@ static Status readMetadata(const json &entry, SafetensorsHeader &header) {
   return Status::ok();
 }
 
-/// Sorted tensors must tile the buffer: no hole, no shared byte.
+/// Checks that the sorted tensors tile the buffer, without hole or overlap.
 static Status checkCoverage(const std::vector<SafetensorsTensor> &tensors,
                             uint64_t bufferBytes) {
   uint64_t end = 0;

@@ -1,31 +1,30 @@
 // SPDX-License-Identifier: MIT
 
-// What a slice of a weight is (qlora_parameter::slices in ABI/module.h), and
-// which tensors have slices: what the compiler promises, and the runtime checks
-// before it fills one. For both, so that it includes nothing large.
+// Defines the tp and ep shards of a weight (qlora_parameter::slices in
+// ABI/module.h), and which tensors can be cut so. The compiler guarantees it,
+// and the runtime checks it before it fills one. Both include this file, so it
+// includes nothing large.
 //
-// A tensor is quantised as a whole and then cut, so that ranks that share a
-// product multiply with the bits that one rank alone would have. In memory its
-// elements are flat, in blocks that follow each other (Kernels/Math/Stored.h);
-// a slice is flat in turn, in blocks of its own. That works where every run of
-// elements that stays together is whole blocks:
+// A tensor is quantised as a whole and then cut, so that tensor-parallel ranks
+// multiply with the same bits as a single rank. In memory its elements are
+// flat, in consecutive blocks (Kernels/Math/Stored.h). A shard is flat too, in
+// blocks of its own. So every run that stays together must be whole blocks:
 //
-//   whole [2, 8], blocks of 2     aabbccdd     dimension 1 in 2 slices, in the
-//                                 eeffgghh     segments 4 and 4
+//   whole [2, 8], blocks of 2     aabbccdd     dimension 1 in 2 shards, with
+//                                 eeffgghh     `segments` 4 and 4
 //
-//   slice 0 aacc slice 1 bbdd     its blocks are those of the whole, and so are
+//   shard 0 aacc shard 1 bbdd     its blocks are those of the whole, and so are
 //           eegg         ffhh     their scales and zero points
 //
-// Three things are not as in the whole:
+// Three things differ from the whole:
 //
-// * A format that takes rows may have one scale for a row of the whole. Cut
-//   across, every slice has that scale for its part of the row, which is its
-//   row: its block is then shorter (blockOfSlice).
-// * Scales that are codes share a factor in runs of 256 blocks, of which a
-// slice
-//   has parts. So a slice has the scales themselves, unless the factor is
-//   always 1, as MXFP4's is (doubleQuantOfSlice).
-// * What is kept as plain numbers, "resident" weights too, can be cut anywhere.
+// * A format that takes rows may have one scale per row of the whole. If rows
+//   are cut, every shard has that scale for its rows, which are shorter blocks
+//   (blockOfSlice).
+// * Scales that are codes share a factor in runs of 256 blocks, which the cut
+//   splits. So a shard has decoded scales, unless the factor is always 1, as in
+//   MXFP4 (doubleQuantOfSlice).
+// * Unquantised weights and "resident" ones can be cut anywhere.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_SLICES_H
 #define QLORA_RUNTIME_WEIGHTS_SLICES_H
@@ -37,21 +36,21 @@
 
 namespace qlora {
 
-/// One dimension of a whole tensor, divided among ranks.
+/// One dimension of a whole tensor, sharded over ranks.
 struct SlicedDimension {
   std::span<const int64_t> shape; ///< of the whole
   uint32_t dimension;
-  std::span<const int64_t> segments; ///< runs of it; each has all slices
+  std::span<const int64_t> segments; ///< its ranges; each is cut for all ranks
   int64_t slices;
 
-  /// Rows that are cut, flattened: those of all dimensions before.
+  /// Returns the number of rows that are cut: all earlier dimensions.
   int64_t outer() const {
     int64_t count = 1;
     for (uint32_t i = 0; i < dimension; ++i)
       count *= shape[i];
     return count;
   }
-  /// Elements of one step in the dimension.
+  /// Returns the elements of one index of the dimension.
   int64_t inner() const {
     int64_t count = 1;
     for (size_t i = dimension + 1; i < shape.size(); ++i)
@@ -59,7 +58,7 @@ struct SlicedDimension {
     return count;
   }
   bool isLast() const { return dimension + 1 == shape.size(); }
-  /// Whether segments are the dimension, and all slices equal.
+  /// Returns whether the segments fill the dimension and all shards are equal.
   bool isComplete() const {
     if (dimension >= shape.size() || slices < 1)
       return false;
@@ -73,15 +72,15 @@ struct SlicedDimension {
   }
 };
 
-/// A format of the whole tensor: elements that share a scale, and whether
-/// scales are codes. Of plain numbers `dtype` says all.
+/// The format of the whole tensor: `block` elements share a scale, which is a
+/// code if `doubleQuant`. Unquantised tensors only have a `dtype`.
 struct SlicedFormat {
   qlora_dtype dtype;
   int64_t block = 0;
   bool doubleQuant = false;
 };
 
-/// Whether one scale of the whole is in several slices.
+/// Returns whether one scale of the whole is in several shards.
 constexpr bool dividesRowScales(const SlicedFormat &format,
                                 const SlicedDimension &of) {
   const StoredFormat *stored = storedFormat(format.dtype);
@@ -89,16 +88,16 @@ constexpr bool dividesRowScales(const SlicedFormat &format,
          format.block == of.shape.back();
 }
 
-/// Elements of a slice that share a scale: qlora_parameter::block. Here and
-/// in doubleQuantOfSlice() the format is that of few bits, also of a "resident"
-/// weight.
+/// Returns the elements of a shard that share a scale: qlora_parameter::block.
+/// Here and in doubleQuantOfSlice(), the format is the quantised one, also for
+/// a "resident" weight.
 constexpr int64_t blockOfSlice(const SlicedFormat &format,
                                const SlicedDimension &of) {
   return dividesRowScales(format, of) ? format.block / of.slices : format.block;
 }
 
-/// qlora_parameter::double_quant of a slice; its layout has double quantisation
-/// where this is 1.
+/// Returns qlora_parameter::double_quant of a shard, whose layout has double
+/// quantisation if it is 1.
 constexpr uint32_t doubleQuantOfSlice(const SlicedFormat &format) {
   const StoredFormat *stored = storedFormat(format.dtype);
   if (!stored || !format.doubleQuant)
@@ -106,8 +105,8 @@ constexpr uint32_t doubleQuantOfSlice(const SlicedFormat &format) {
   return stored->codedScales == CodedScales::kAlways ? 1 : 2;
 }
 
-/// Whether the slices of a tensor are tensors of the format that it is kept in:
-/// of a "resident" weight qlora_parameter::dtype.
+/// Returns whether the shards of a tensor are tensors of the format in the
+/// arena, which is qlora_parameter::dtype for a "resident" weight.
 inline bool canSlice(const SlicedFormat &format, const SlicedDimension &of) {
   if (!of.isComplete())
     return false;

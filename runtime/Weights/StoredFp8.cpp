@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
 // E4M3 weights of files. `weight_scale_inv` (DeepSeek, Qwen3, transformers) and
-// `weight_scale` (compressed-tensors, FBGEMM) are the same number in spite of
-// their names: what a code is multiplied with. Which elements share one follows
-// from its shape. In memory each row has its own scales.
+// `weight_scale` (compressed-tensors, FBGEMM) mean the same despite their
+// names: the factor of a code. Its shape determines which elements share a
+// scale. In memory each row has its own scales.
 
 #include "runtime/Weights/StoredReaders.h"
 
@@ -13,7 +13,7 @@
 
 namespace qlora {
 
-/// Rows and columns of a block, as published.
+/// Rows and columns of a block in published models.
 static constexpr int64_t kTile = 128;
 
 StatusOr<LoadScale> scaleLoader(const ModelFiles::Entry &scales) {
@@ -43,7 +43,7 @@ static int64_t dividedUp(int64_t count, int64_t each) {
   return (count + each - 1) / each;
 }
 
-/// None where the shape is none that scales of such a matrix have.
+/// Returns nothing if scales of such a matrix cannot have this shape.
 static std::optional<Tile> tileOf(const std::vector<int64_t> &scales,
                                   int64_t rows, int64_t columns) {
   const int64_t count = std::accumulate(scales.begin(), scales.end(),
@@ -57,7 +57,7 @@ static std::optional<Tile> tileOf(const std::vector<int64_t> &scales,
   return std::nullopt;
 }
 
-/// For each block of each row the scale of its tile.
+/// Writes the scale of its tile for each block of each row.
 static void spread(LoadScale load, const uint8_t *scales, Tile tile,
                    int64_t rows, int64_t columns, int64_t block, float *out) {
   const int64_t tilesOfRow = dividedUp(columns, tile.columns);
@@ -89,7 +89,7 @@ Status describeFp8(const ModelFiles &model, const std::string &weight,
                    entry.file->path(), name, formatShape(scales), weight,
                    formatShape(shape), rows, dividedUp(rows, kTile),
                    dividedUp(columns, kTile), kTile);
-  // A last tile may be narrower: blocks that divide it too, then.
+  // The last tile may be narrower, so use blocks that divide it too.
   const int64_t block = tile->columns == columns
                             ? columns
                             : std::gcd(columns, tile->columns);
@@ -108,7 +108,7 @@ Status describeFp8(const ModelFiles &model, const std::string &weight,
   };
   result.parts = {{weight, SafetensorsDtype::kF8E4M3, shape, layout.packed, {}},
                   {name, entry.tensor->dtype, scales, -1, place}};
-  // What activations are rounded with where they are rounded, which is not here.
+  // Scales for the rounding of activations, which is not done here.
   for (const char *unread : {".input_scale", ".activation_scale"})
     if (const ModelFiles::Entry found = model.find(module + unread);
         found.tensor)

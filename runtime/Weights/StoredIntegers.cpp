@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT
 
-// Weights of GPTQ and AWQ: qweight, qzeros and scales, all [in, out] with groups
-// along `in`. Words of 32 bits hold codes, the first in the lowest bits:
+// GPTQ and AWQ weights: qweight, qzeros and scales, all [in, out] with groups
+// along `in`. 32-bit integers hold codes, lowest bits first:
 //
-//   GPTQ  qweight [in / codes of a word, out]: a word's codes follow each other
-//         along `in`; qzeros [groups, out / codes]: along `out`, each one less
-//         than it is (but for checkpoint_format gptq_v2); g_idx [in], the group
-//         of each input, which has to be its place / the group's size
-//   AWQ   qweight [in, out / 8], qzeros [groups, out / 8]: along `out`, in the
-//         order 0, 2, 4, 6, 1, 3, 5, 7
+//   GPTQ  qweight [in / codes per int, out], packed along `in`; qzeros
+//         [groups, out / codes per int], packed along `out`, stored minus 1
+//         except with checkpoint_format gptq_v2; g_idx [in], the group of
+//         each input, which must be index / group size
+//   AWQ   qweight [in, out / 8], qzeros [groups, out / 8], packed along `out`,
+//         in the order 0, 2, 4, 6, 1, 3, 5, 7
 //
-// A number is (code - zero point) * scale. The scales have at most 11 bits, so
-// that it is exact in f32: what f16 kernels round, we do not.
+// A weight is (code - zero point) * scale. Scales have at most 11 significant
+// bits, so it is exact in f32, where f16 kernels round.
 
 #include "runtime/Weights/StoredReaders.h"
 
@@ -23,16 +23,16 @@
 namespace qlora {
 
 namespace {
-/// Codes [rows, columns] in words.
+/// Codes [rows, columns], packed in 32-bit integers.
 struct CodeGrid {
   const uint8_t *words;
   int64_t columns;
   int bits;
-  bool alongRows;        ///< in which direction the codes of a word lie
+  bool alongRows;        ///< codes of an integer follow each other in a column
   bool isInterleaved;    ///< AWQ's order
 
   uint8_t at(int64_t row, int64_t column) const {
-    const int shift = bits == 4 ? 3 : 2; // log2 of the codes of a word
+    const int shift = bits == 4 ? 3 : 2; // log2 of codes per integer
     const int64_t inWord = (int64_t(1) << shift) - 1;
     const int64_t index = alongRows
                               ? (row >> shift) * columns + column
@@ -46,7 +46,7 @@ struct CodeGrid {
   }
 };
 
-/// What the shapes of the tensors say.
+/// Sizes from the shapes of the tensors.
 struct IntegerWeight {
   int64_t in, out, groups;
   int bits;
@@ -58,8 +58,8 @@ struct IntegerWeight {
 };
 } // namespace
 
-/// [in, out] to rows of `out`. A run of outputs at a time: their words are
-/// neighbours in the file, and their rows stay in the cache.
+/// Transposes [in, out] to rows of `out`, a run of outputs at a time: their
+/// integers are adjacent in the file, and their rows stay in the cache.
 static void placeCodes(const IntegerWeight &w, const uint8_t *words,
                        uint8_t *out) {
   constexpr int64_t kRun = 64;
@@ -76,9 +76,8 @@ static void placeCodes(const IntegerWeight &w, const uint8_t *words,
   });
 }
 
-/// A word that had one subtracted from each of its codes gets it back as a
-/// whole, as GPTQModel does it: a zero point of 0 has borrowed from its
-/// neighbour.
+/// Adds 1 to each code of the integers as a whole, like GPTQModel, because a
+/// zero point of 0 minus 1 has borrowed from the next code.
 static void addOnes(std::span<uint8_t> words, int bits) {
   const uint32_t ones = bits == 4 ? 0x11111111u : 0x01010101u;
   for (size_t i = 0; i + 4 <= words.size(); i += 4) {
@@ -89,7 +88,7 @@ static void addOnes(std::span<uint8_t> words, int bits) {
   }
 }
 
-/// [groups, out] to the blocks of rows.
+/// Transposes [groups, out] to the blocks of each row.
 template <typename Value, typename At>
 static void placeBlocks(const IntegerWeight &w, At at, Value *out) {
   for (int64_t o = 0; o < w.out; ++o)
@@ -97,8 +96,8 @@ static void placeBlocks(const IntegerWeight &w, At at, Value *out) {
       *out++ = at(group, o);
 }
 
-/// GPTQ with desc_act orders inputs by what they matter, and groups follow that
-/// order.
+/// Refuses the order of desc_act, which sorts inputs by importance and groups
+/// them in that order.
 static Status checkOrder(const ModelFiles &model, const std::string &name,
                          const IntegerWeight &w) {
   QLORA_ASSIGN_OR_RETURN(ModelFiles::Entry entry, model.get(name));

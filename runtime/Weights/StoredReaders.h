@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What the readers of stored formats share (StoredTensors.cpp has the table).
+// Shared by the readers of stored formats, whose table is in StoredTensors.cpp.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_STOREDREADERS_H
 #define QLORA_RUNTIME_WEIGHTS_STOREDREADERS_H
@@ -15,19 +15,19 @@ Status damaged(fmt::format_string<Args...> format, Args &&...args) {
                        std::forward<Args>(args)...);
 }
 
-/// "a.q_proj.weight" -> "a.q_proj".
+/// Returns "a.q_proj" for "a.q_proj.weight".
 std::string moduleOfWeight(const std::string &weight);
 
-/// FP8 with the scales of blocks, of rows or of the whole (StoredFp8.cpp).
+/// Describes FP8 with scales per block, per row or per tensor (StoredFp8.cpp).
 Status describeFp8(const ModelFiles &model, const std::string &weight,
                    const StoredFormat &format, StoredDescription &result);
 
-/// GPTQ's and AWQ's integers with zero points (StoredIntegers.cpp).
+/// Describes GPTQ and AWQ weights with zero points (StoredIntegers.cpp).
 Status describeIntegers(const ModelFiles &model, const std::string &weight,
                         const StoredFormat &format, StoredDescription &result);
 
-/// How an element of scales is read, of F32, BF16 or F16, which are exact in
-/// f32; or a refusal.
+/// Reads one F32, BF16 or F16 scale as f32, which is exact. scaleLoader()
+/// returns an error for other types.
 using LoadScale = float (*)(const void *scales, int64_t index);
 StatusOr<LoadScale> scaleLoader(const ModelFiles::Entry &scales);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The formats of files: bitsandbytes' NF4, FP4 and LLM.int8, and MXFP4; FP8 and
-// integers with zero points have files of their own.
+// Readers of bitsandbytes' NF4, FP4 and LLM.int8, and of MXFP4. StoredFp8.cpp
+// and StoredIntegers.cpp have the other formats.
 
 #include "runtime/Weights/StoredReaders.h"
 
@@ -24,7 +24,7 @@ static int64_t productOf(std::span<const int64_t> shape) {
                          std::multiplies<>());
 }
 
-// 4 bits of bitsandbytes ------------------------------------------------------
+// bitsandbytes NF4 and FP4 ----------------------------------------------------
 
 static Status readShape(const json &state, StoredDescription &weight) {
   const auto shape = state.find("shape");
@@ -106,7 +106,7 @@ static Status describeBlocks(const ModelFiles &model, const std::string &weight,
   const StoredLayout &l = result.layout;
   constexpr auto kF32 = SafetensorsDtype::kF32;
   const auto scales = l.doubleQuant ? SafetensorsDtype::kU8 : kF32;
-  // The codes may be stored as a view in another dtype, for FSDP.
+  // For FSDP, the codes may be stored as a view in another dtype.
   result.parts = {
       {name, SafetensorsDtype::kU8, {static_cast<int64_t>(text.size())}},
       {weight, std::nullopt, {l.packedBytes}, l.packed},
@@ -129,7 +129,7 @@ std::string moduleOfWeight(const std::string &weight) {
              : weight;
 }
 
-/// 0 is "row", the only order of bytes that is saved today.
+/// Requires 0 ("row"), the only byte order that is saved today.
 static Status needRowFormat(std::span<uint8_t> bytes, uint8_t *) {
   return bytes[0] == 0 ? Status::ok()
                        : damaged("weight_format {} instead of 0 (row)",
@@ -160,14 +160,14 @@ static Status describeRows(const ModelFiles &model, const std::string &weight,
 
 // MXFP4 -----------------------------------------------------------------------
 
-/// The file has the even element in the low nibble.
+/// The even element is in the low nibble of the file.
 static Status swapNibbles(std::span<uint8_t> bytes, uint8_t *) {
   for (uint8_t &byte : bytes)
     byte = static_cast<uint8_t>(byte << 4 | byte >> 4);
   return Status::ok();
 }
 
-/// E8M0 has one code that is no power of two.
+/// Refuses the only E8M0 code that is not a power of two.
 static Status needPowers(std::span<uint8_t> bytes, uint8_t *) {
   const auto bad = std::find(bytes.begin(), bytes.end(), uint8_t{255});
   return bad == bytes.end() ? Status::ok()
@@ -199,12 +199,12 @@ static Status describeMicroscaling(const ModelFiles &model,
 }
 
 namespace {
-/// How a weight of a format is known, and read.
+/// How to recognise and read a weight of a format.
 struct StoredReader {
   qlora_dtype dtype;
-  bool ofModule; ///< the names below follow its module's name, not the weight's
+  bool ofModule; ///< names start with the module's name, not the weight's
   const char *mark;
-  const char *codes; ///< the tensor that the numbers are in
+  const char *codes; ///< the tensor with the codes
   Status (*describe)(const ModelFiles &, const std::string &weight,
                      const StoredFormat &, StoredDescription &);
 
@@ -244,7 +244,7 @@ std::string storedTensorName(const ModelFiles &model, std::string_view name) {
   return reader ? reader->nameOf(weight, reader->codes) : weight;
 }
 
-/// A part whose size (and, unless it is a view, dtype and shape) must fit.
+/// Checks a tensor's size and, unless it is a view, its dtype and shape.
 static Status checkPart(const ModelFiles &model, const StoredPart &part) {
   QLORA_ASSIGN_OR_RETURN(ModelFiles::Entry entry, model.get(part.name));
   const SafetensorsTensor &tensor = *entry.tensor;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Which weights, their decomposition, and what is left of them.
+// Finds the weights, decomposes them and subtracts their factors.
 
 #include "runtime/Weights/WeightFactors.h"
 
@@ -21,7 +21,7 @@ namespace qlora {
 
 using nlohmann::json;
 
-/// Elements that are read at a time.
+/// Elements per read.
 static constexpr int64_t kElementsAtOnce = int64_t{1} << 22;
 static constexpr std::string_view kEndOfA = ".lora_A.weight";
 
@@ -59,7 +59,7 @@ Status StartingFactors::find(const LoadedModule &module, const json &factors) {
   return Status::ok();
 }
 
-/// The weight as its file has it.
+/// Reads the weight in the orientation of its file.
 static StatusOr<std::vector<float>> readWeight(const ModelFiles &model,
                                                const WeightFactors &of) {
   const int64_t out = of.b->shape[0], in = of.a->shape[1];
@@ -79,7 +79,7 @@ static StatusOr<std::vector<float>> readWeight(const ModelFiles &model,
   return values;
 }
 
-/// What quantisation leaves of a weight, [out, in] from now on.
+/// Replaces a weight by its quantization error, as [out, in].
 static Status takeQuantized(const WeightFactors &of, WholeMatrix &w,
                             std::vector<float> &values) {
   const qlora_parameter weight = wholeOf(*of.weight);
@@ -107,7 +107,7 @@ static Status takeQuantized(const WeightFactors &of, WholeMatrix &w,
   return Status::ok();
 }
 
-/// N of "pissa_niter_N"; nothing of the others.
+/// Returns N of "pissa_niter_N", or nothing for other names.
 static std::optional<int64_t> iterationsOf(std::string_view init) {
   int64_t iterations = 0;
   constexpr std::string_view kStart = "pissa_niter_";

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT
 
-// Adapters that start at factors of the weights beside them, which the
+// LoRA adapters that start from factors of their base weights, which the
 // compiler recorded (kAdapterFactorsAttr in dialects/Model/Model.h):
 //
 //   pissa, pissa_niter_N, olora   W = W' + scale * B A, and W', rounded to the
 //                                 type of the file, is what becomes the base
 //   loftq                         W - Q(W) is about B A
 //
-// Weights are decomposed one at a time, each by one rank, which tells the
-// others, so that all have the same bits. Kept are A and B of all; beside
-// them there is one weight in f32 at a time, and what LowRank.h takes.
+// Each weight is decomposed by one rank, one at a time, and sent to the other
+// ranks, so all have the same bits. Every rank keeps A and B of all weights.
+// Besides, it needs one weight in f32 at a time and the memory of LowRank.h.
 
 #ifndef QLORA_RUNTIME_WEIGHTS_WEIGHTFACTORS_H
 #define QLORA_RUNTIME_WEIGHTS_WEIGHTFACTORS_H
@@ -31,42 +31,42 @@
 
 namespace qlora {
 
-/// What the options and train.so say of it.
+/// The factors that the options and train.so request.
 struct FactorRequest {
   std::string init;       ///< init_lora_weights
   nlohmann::json factors; ///< the recorded "adapter_factors", or null
-  uint64_t seed = 0;      ///< of the start of subspace iterations
-  ProgressListener progress = {}; ///< weights
+  uint64_t seed = 0;      ///< for the start of subspace iterations
+  ProgressListener progress = {}; ///< counts weights
 };
 
-/// Of one weight.
+/// The factors of one weight.
 struct WeightFactors {
   const qlora_parameter *weight, *a, *b;
   double scale;
   bool isTurned; ///< the file has [in, out]
   LowRank values = {};
 
-  /// Elements of the file from `first` on, of its type, less scale * B A.
+  /// Subtracts scale * B A from the file's elements from `first` on.
   void subtractFrom(int64_t first, qlora_dtype type,
                     std::span<uint8_t> elements) const;
 };
 
 class StartingFactors {
 public:
-  /// None where nothing is recorded. All ranks call it.
+  /// Empty if no factors are recorded. All ranks must call it.
   static StatusOr<StartingFactors> compute(const LoadedModule &module,
                                            const FactorRequest &request,
                                            const ModelFiles &model,
                                            RankGroup &group);
 
-  /// What is left of the weights is the base.
+  /// Returns whether the base is W', the weights minus their factors.
   bool isOfBase() const { return changesBase && !all.empty(); }
-  /// Null for a weight that is what the file has.
+  /// Returns null for a weight that stays as in the file.
   const WeightFactors *ofBase(const qlora_parameter &weight) const;
-  /// The values of a parameter of QLORA_INIT_FACTOR, row-major; empty: none.
+  /// Returns the row-major values of a QLORA_INIT_FACTOR parameter, or nothing.
   std::span<const float> ofAdapter(const qlora_parameter &parameter) const;
 
-  /// B becomes -B, as a plain LoRA has it that takes the start off again.
+  /// Negates B, for a plain LoRA that subtracts the start factors again.
   void turnB();
 
 private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Making a whole tensor, and the parts of it.
+// Makes a whole tensor, and cuts it.
 
 #include "runtime/Weights/WholeTensor.h"
 
@@ -15,7 +15,7 @@
 namespace qlora {
 
 //===----------------------------------------------------------------------===//
-// What is cut, and how
+// The cut
 //===----------------------------------------------------------------------===//
 
 static bool isPacked(const qlora_parameter &parameter) {
@@ -29,7 +29,7 @@ static void setBytes(qlora_parameter &whole) {
                             weightBytes(static_cast<qlora_dtype>(whole.dtype)));
 }
 
-/// Whether the slices may be parts of rows that are one block each.
+/// Returns whether each row of the whole may be one block.
 static bool hasRowBlocks(const qlora_parameter &slice) {
   const StoredFormat *format = storedFormat(slice.format);
   return format && format->takesRows &&
@@ -92,7 +92,7 @@ StatusOr<qlora_parameter> findWhole(const LoadedModule &module,
 }
 
 //===----------------------------------------------------------------------===//
-// The whole
+// The whole tensor
 //===----------------------------------------------------------------------===//
 
 Status WholeTensor::make(const LoadedModule &ofModule,
@@ -103,7 +103,7 @@ Status WholeTensor::make(const LoadedModule &ofModule,
   QLORA_ASSIGN_OR_RETURN(whole, findWhole(ofModule, sources, of));
   whole.offset = 0;
   if (memory.bytes().size() < whole.bytes) {
-    memory = {}; // the old one goes before the new one comes
+    memory = {}; // free the old memory before the new allocation
     QLORA_ASSIGN_OR_RETURN(memory, HostMemory::anonymous(whole.bytes));
   }
   HostArena arena(memory.bytes().first(whole.bytes));
@@ -114,7 +114,7 @@ Status WholeTensor::make(const LoadedModule &ofModule,
   return Status::ok();
 }
 
-/// With the kernels' arithmetic, so that they have the same bits.
+/// Decodes scales with the kernels' arithmetic, so they have the same bits.
 void WholeTensor::decodeScales() {
   const StoredLayout layout = layoutOf(whole);
   const StoredTensor tensor = StoredTensor::of(layout, memory.bytes().data());
@@ -124,14 +124,14 @@ void WholeTensor::decodeScales() {
 }
 
 //===----------------------------------------------------------------------===//
-// Its parts
+// Shards
 //===----------------------------------------------------------------------===//
 
 ByteCut WholeTensor::cutFor(uint64_t rank) const {
   return parameter->slices != 0 ? sliceFor(rank) : pieceFor(rank);
 }
 
-/// Zeros behind the end of the tensor.
+/// Returns an fsdp shard, with zeros after the end of the tensor.
 ByteCut WholeTensor::pieceFor(uint64_t rank) const {
   const uint64_t begin = std::min(rank * whole.piece, whole.bytes);
   const uint64_t end = std::min(begin + whole.piece, whole.bytes);
@@ -169,7 +169,7 @@ void WholeTensor::addScales(ByteCut &cut, const StoredLayout &to,
   const auto add = [&](int64_t at, const uint8_t *section, int64_t size) {
     if (whole.block == parameter->block)
       return addElements(cut, at, section, {whole.block, size}, rank);
-    // Of whole rows, of which every rank has a part.
+    // The scales of whole rows: every shard has a range of each row.
     cut.addRows(static_cast<uint64_t>(at), section, 0, 1,
                 {{0, static_cast<uint64_t>(from.blocks * size)}});
   };
@@ -178,7 +178,7 @@ void WholeTensor::addScales(ByteCut &cut, const StoredLayout &to,
     add(to.zeros, bytes + from.zeros, 1);
 }
 
-/// The tables of a layout without what lies before them, and its file's book.
+/// Returns the tables of a layout, which follow its data, with `codeBook`.
 static std::vector<uint8_t> tablesOf(const StoredLayout &layout,
                                      const uint8_t *codeBook) {
   StoredLayout tail = layout;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// A frozen tensor as its files have it, in memory of this process, of which
-// ranks get pieces or slices (FrozenPieces.h).
+// A whole frozen tensor in memory of this process, from which the fsdp, tp or
+// ep shards of ranks are cut (FrozenPieces.h).
 
 #ifndef QLORA_RUNTIME_WEIGHTS_WHOLETENSOR_H
 #define QLORA_RUNTIME_WEIGHTS_WHOLETENSOR_H
@@ -18,42 +18,42 @@
 
 namespace qlora {
 
-/// What a slice is a slice of: its shape, block and bytes; the parameter
-/// itself where it has no slices. A row of a slice that is one block is taken
-/// for the part of such a row of the whole.
+/// Returns the whole tensor of a tp or ep shard: its shape, block and bytes;
+/// the parameter itself if it has no `slices`. If a row of the shard is one
+/// block, a row of the whole is taken to be one too.
 qlora_parameter wholeOf(const qlora_parameter &slice);
 
-/// The same for a row of the module's table, checked: kDataLoss where the whole
-/// has no such slices (Slices.h). Of a weight that its file has quantised, the
-/// file says what a row is.
+/// Like wholeOf() for a row of the module's table, but checked: kDataLoss if
+/// the whole has no such shards (Slices.h). For a weight that its file has
+/// quantised, the file determines the block.
 StatusOr<qlora_parameter> findWhole(const LoadedModule &module,
                                     const ParameterSources &sources,
                                     const qlora_parameter &slice);
 
-/// How it is cut. The module and `whole` outlive it.
+/// Returns how it is cut. The module and `whole` must outlive the result.
 SlicedDimension dimensionOf(const LoadedModule &module,
                             const qlora_parameter &slice,
                             const qlora_parameter &whole);
 
-/// Keeps its memory for the next one.
+/// Reuses its memory for the next tensor.
 class WholeTensor {
 public:
-  /// Fills it; `of` is a row of the module's table.
+  /// Loads the tensor; `of` is a row of the module's table.
   Status make(const LoadedModule &module, const ParameterSources &sources,
               const qlora_parameter &of);
 
-  /// The part of rank number `rank` of those that hold the tensor together:
-  /// arenaBytesOf() bytes. It reads this tensor.
+  /// Returns the shard of rank `rank` of the group that holds the tensor, of
+  /// arenaBytesOf() bytes. The cut refers to this tensor.
   ByteCut cutFor(uint64_t rank) const;
 
 private:
-  /// What is counted: elements that have so many bytes together.
+  /// The unit of counting: `elements` that take `bytes` together.
   struct Unit {
     int64_t elements, bytes;
   };
   ByteCut pieceFor(uint64_t rank) const;
   ByteCut sliceFor(uint64_t rank) const;
-  /// The elements of a slice, of which the whole has units from byte `from` on.
+  /// Adds the elements of a shard; the whole has its units from `from` on.
   void addElements(ByteCut &cut, int64_t at, const uint8_t *from, Unit unit,
                    uint64_t rank) const;
   void addScales(ByteCut &cut, const StoredLayout &to, uint64_t rank) const;
@@ -62,8 +62,8 @@ private:
   const LoadedModule *module = nullptr;
   const qlora_parameter *parameter = nullptr;
   qlora_parameter whole = {};
-  HostMemory memory;         ///< of the largest one so far
-  std::vector<float> scales; ///< of its blocks, where slices have no codes
+  HostMemory memory;         ///< of the largest tensor so far
+  std::vector<float> scales; ///< one per block; used if shards have no codes
 };
 
 } // namespace qlora

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Tokenising where needed, and opening.
+// Tokenises text files if needed, and opens token files.
 
 #include "runtime/Data/DataFiles.h"
 
@@ -20,9 +20,8 @@ namespace qlora {
 
 namespace fs = std::filesystem;
 
-/// One meeting of all ranks: whether one of them is still at work. Each meets
-/// the others every second, so that no wait is as long as the work, and a rank
-/// that dies ends it.
+/// Returns whether any rank is still working. Ranks call this together, every
+/// second, so that no wait is as long as the work. If a rank dies, it fails.
 static StatusOr<bool> someWork(RankGroup &group, bool thisWorks) {
   int64_t working[] = {thisWorks};
   QLORA_RETURN_IF_ERROR(group.sum(working));
@@ -54,8 +53,8 @@ static StatusOr<std::string> tokenise(const DataRequest &request,
     tokens.columns.emplace("text", text);
   tokens.workers = options.integer("dataset_num_proc");
   QLORA_ASSIGN_OR_RETURN(std::string rows, cachedRowsPath(tokens));
-  // A cache that several machines see is filled by each of them: waiting for
-  // one another would take as long.
+  // Each machine fills a cache that several machines see: waiting for one of
+  // them would take as long.
   if (group.isFirstOfMachine())
     QLORA_RETURN_IF_ERROR(
         makeCachedRows(tokens, rows, request.progress,
@@ -71,7 +70,7 @@ static StatusOr<std::string> tokenise(const DataRequest &request,
   return rows;
 }
 
-/// Adds what a file says of the rows that qlora-data read for it.
+/// Adds qlora-data's counts of cut and dropped rows from the file's metadata.
 static Status addCounts(const std::string &path, DataSummary &summary) {
   QLORA_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::open(path));
   const RowsNumbers numbers(file);
@@ -80,7 +79,7 @@ static Status addCounts(const std::string &path, DataSummary &summary) {
   return Status::ok();
 }
 
-/// Of rows from their lengths, of a token file by reading it.
+/// Sums over the lengths of rows; a token file must be read for this.
 static StatusOr<DataSummary> summaryOf(const DataMix &mix, Dataset &dataset) {
   DataSummary summary;
   summary.rows = dataset.rows();
@@ -115,7 +114,7 @@ std::string dataName(const Options &options, const std::string &option) {
                            : fmt::format("{} inputs", files.size());
 }
 
-/// That there is something at each path, and none twice.
+/// Checks that each path exists and that none is given twice.
 static Status checkFiles(const Options &options, const std::string &option,
                          const std::vector<WeightedPath> &files) {
   const std::string spelling = options.spelling(option);
@@ -145,7 +144,7 @@ static Status checkFiles(const Options &options, const std::string &option,
   return Status::ok();
 }
 
-/// A template is a file, or has the name of one of ours.
+/// Checks that the template is a file or the name of a built-in template.
 static Status checkChatTemplate(const Options &options) {
   const std::string path = options.text("chat_template");
   const std::string_view names =
@@ -175,7 +174,7 @@ Status checkDataFiles(const Options &options, bool trains) {
   return Status::ok();
 }
 
-/// The options' files as files of tokens.
+/// Returns token files for all files, tokenising text.
 static StatusOr<DataMix> tokeniseAll(const DataRequest &request,
                                      const std::vector<WeightedPath> &files,
                                      int64_t vocabSize, RankGroup &group) {
@@ -192,7 +191,7 @@ static StatusOr<DataMix> tokeniseAll(const DataRequest &request,
   return mix;
 }
 
-/// Whether rows of text are padded although they need not be.
+/// Whether rows of text are padded, although the program could have buckets.
 static bool isPaddedText(const DataMix &mix, const CompiledVariants &variants,
                          const ScheduleOptions &options) {
   const bool isText = mix.files.front().path != mix.names.front();
@@ -227,7 +226,7 @@ openDataFile(const DataRequest &request, const std::string &option,
   QLORA_ASSIGN_OR_RETURN(DataParts parts, openMix(mix, shape, options));
   if (validation)
     *validation = std::move(parts.validation);
-  // Of a foreign file it is a whole read, which one rank is enough for.
+  // A token file is read whole for this, so only the reporting rank does it.
   if (summary && request.note) {
     QLORA_ASSIGN_OR_RETURN(*summary, summaryOf(mix, *parts.training));
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// From the option train_file or validation_file to a dataset.
+// Opens the option train_file or validation_file as a dataset.
 
 #ifndef QLORA_RUNTIME_DATA_DATAFILES_H
 #define QLORA_RUNTIME_DATA_DATAFILES_H
@@ -23,37 +23,36 @@ struct DataRequest {
   const Options &options;
   const CompiledVariants &variants;
   const nlohmann::json &vocabSize; ///< as recorded in the module
-  /// Bytes of JSONL that have become tokens; called on the rank that makes
-  /// them.
+  /// Reports the bytes of JSONL tokenised so far, on the rank that tokenises.
   ProgressListener progress = {};
-  /// Hear what qlora-data cut or left out, and what costs time; empty on ranks
-  /// that report nothing.
+  /// Receive what qlora-data cut or left out, and remarks on lost speed; empty
+  /// on ranks that report nothing.
   std::function<void(std::string_view)> note = {}, warn = {};
 };
 
-/// What is in the files of an option, for people.
+/// Contents of the files of an option, for display.
 struct DataSummary {
   int64_t rows = 0;
   int64_t tokens = 0; ///< without padding
   int64_t labelledTokens = 0;
-  int64_t truncatedRows = 0; ///< of qlora-data's files, as the next
-  int64_t droppedRows = 0;   ///< not among `rows`
-  int64_t longest = 0;       ///< tokens of a row; 0: of a token file, as the next
+  int64_t truncatedRows = 0; ///< for qlora-data's files; 0 for others
+  int64_t droppedRows = 0;   ///< for qlora-data's files; not in `rows`
+  int64_t longest = 0;       ///< tokens of a row; 0: token file, as median
   int64_t median = 0;
 };
 
-/// What an option names: a file's path, or how many there are.
+/// Display name of an option's data: its file's path, or the number of files.
 std::string dataName(const Options &options, const std::string &option);
 
-/// Whether the files of a run that trains, or only evaluates, are there: what
-/// openDataFile says before it reads any.
+/// Checks that the files of a run exist, with openDataFile's errors, before any
+/// is read. `trains`: the run does not only evaluate.
 Status checkDataFiles(const Options &options, bool trains);
 
-/// Opens what `option` names. All ranks call it: the first one of each machine
-/// tokenises what is text, unless the user's cache has it, while the others
-/// wait. `summary`, if it is not null, gets what there is on the rank that
-/// reports; `validation`, if it is not null, the rows that --val-set-size keeps
-/// from the others, where it keeps some.
+/// Opens the files of `option`. All ranks must call it. The first rank of each
+/// machine tokenises text that is not in the user's cache, while the others
+/// wait. `summary`, if not null, is filled on the rank that reports.
+/// `validation`, if not null, receives the rows that --val-set-size splits off,
+/// if any.
 StatusOr<std::unique_ptr<Dataset>>
 openDataFile(const DataRequest &request, const std::string &option,
              RankGroup &group, DataSummary *summary = nullptr,

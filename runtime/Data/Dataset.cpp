@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Micro-batches from a schedule and a store.
+// Builds micro-batches from a schedule and token stores.
 
 #include "runtime/Data/Dataset.h"
 
@@ -80,7 +80,7 @@ makeDataset(DatasetRows rows, const CompiledVariants &variants,
   return std::make_unique<Dataset>(std::move(rows), std::move(schedule));
 }
 
-/// What is read as it is has no rows to choose.
+/// Refuses to select or mix rows of token files, which are used as they are.
 static Status checkMix(const DatasetRows::Stores &stores, const DataMix &mix) {
   const bool isOne = mix.files.size() == 1 && mix.files[0].weight == 1 &&
                      mix.validationSize == 0;
@@ -93,7 +93,7 @@ static Status checkMix(const DatasetRows::Stores &stores, const DataMix &mix) {
   return Status::ok();
 }
 
-/// Rows of what the program was compiled for.
+/// Checks that the file's kind of rows is what the program was compiled for.
 static Status checkObjective(const TokenStore &store, const std::string &name,
                              const CompiledVariants &variants) {
   if (variants.isUnpaired && !store.isUnpaired())
@@ -134,7 +134,7 @@ StatusOr<DataParts> openMix(const DataMix &mix, const CompiledVariants &variants
     const auto &[path, weight] = mix.files[i];
     const std::string &name = mix.names.empty() ? path : mix.names[i];
     auto store = TokenStore::open(path, variants);
-    // The user knows the file that was named, not the cached one.
+    // Name the user's file in the error, not the cached one.
     if (!store.isOk())
       return name == path ? store.status() : store.status().withContext(name);
     QLORA_RETURN_IF_ERROR(checkObjective(*store, name, variants));

@@ -23,53 +23,53 @@
 
 namespace qlora {
 
-/// The files of a dataset, and those of its rows that it has. A pair of answers
-/// is one row, of `sides` in the file.
+/// The files of a dataset, and the selected rows. A pair of answers is one row
+/// here and `sides` rows in the file.
 struct DatasetRows {
   using Stores = std::vector<TokenStore>;
 
-  /// Shared by the parts of a split.
+  /// Shared by the training and the validation dataset.
   std::shared_ptr<const Stores> stores;
-  /// Numbers that go on from one file to the next. Empty: all rows once.
+  /// Row numbers, counted through all files. Empty: all rows once.
   std::vector<int64_t> chosen = {};
   int64_t sides = 1;
-  /// Half of the lines have mismatched answers (MismatchedAnswers.h).
+  /// Half of the sequences have mismatched answers (MismatchedAnswers.h).
   bool hasMismatched = false;
-  bool hasOneSegment = false; ///< MicroBatch::hasOneSegment, of all
+  bool hasOneSegment = false; ///< as in MicroBatch, for all
 
   int64_t count() const;
-  /// Of the longest side.
+  /// Tokens of the longest side; the others sum over the sides.
   int64_t length(int64_t row) const;
   int64_t tokens(int64_t row) const;
   int64_t labels(int64_t row) const;
   int64_t answer(int64_t row) const;
   int64_t sumOfSides(int64_t row,
                      int64_t (TokenStore::*of)(int64_t) const) const;
-  /// Of a token file, in its order.
+  /// Whether the data is a token file, read in its order.
   bool isWhole() const { return stores->front().isWhole(); }
-  /// The file that has a row, and the number in it of the row or its first side.
+  /// Returns the file of a row, and the row's number in it (of its first side).
   std::pair<const TokenStore *, int64_t> find(int64_t row) const;
 };
 
-/// Used by one thread. The same on every rank for the same files and seed.
+/// Used by one thread. Identical on every rank for the same files and seed.
 class Dataset {
 public:
   Dataset(DatasetRows rows, std::unique_ptr<Schedule> schedule)
       : data(std::move(rows)), rule(std::move(schedule)) {}
 
   Schedule &schedule() { return *rule; }
-  /// Rows of text of one pass, for messages.
+  /// Rows of one pass, for messages.
   int64_t rows() const { return data.count(); }
-  /// Tokens of a row, of its longest line, and those of them that are targets.
+  /// Tokens of a row, tokens of its longest sequence, and its labelled tokens.
   int64_t tokens(int64_t row) const { return data.tokens(row); }
   int64_t length(int64_t row) const { return data.length(row); }
   int64_t labels(int64_t row) const { return data.labels(row); }
   bool isWhole() const { return data.isWhole(); }
-  /// Adds all that it gives, to the last token.
+  /// Adds all data, to the last token.
   void identify(ContentHash &hash) const;
 
-  /// The micro-batches of Schedule::at() and inOrder(); without a shape, those
-  /// of one rank.
+  /// Read the micro-batches of Schedule::at() and inOrder(); by default for one
+  /// rank.
   Status read(int64_t step, int64_t index, const StepShape &shape,
               MicroBatch &out) {
     return fill(rule->at(step, index, shape), out);
@@ -79,38 +79,36 @@ public:
     return fill(rule->inOrder(number, shape), out);
   }
 
-  /// How many labels read() gives, from counts that were made once; at least as
-  /// many where a mismatched answer is cut.
+  /// Labels of the micro-batch that read() returns, from cached counts. An
+  /// upper bound if mismatched answers are cut.
   int64_t labelsOf(int64_t step, int64_t index, const StepShape &shape) {
     return labelsOf(rule->at(step, index, shape));
   }
-  /// The labels of whichever rank has most in the k-th micro-batch of `step`,
-  /// which run together; nothing but in lockstep. What all ranks know alike,
-  /// without a message.
+  /// The most labels that any rank has in the k-th micro-batch of `step`;
+  /// nothing unless in lockstep. Every rank computes it without communication.
   std::optional<int64_t> mostLabels(int64_t step, int64_t k,
                                     const StepShape &shape) {
     return shape.inLockstep ? mostLabelsOf(rule->round(step, k, shape))
                             : std::nullopt;
   }
-  /// The same of the last one of each rank; nothing where ranks have other shapes
-  /// than each other there.
+  /// mostLabels for the last micro-batch of each rank; nothing if the ranks'
+  /// micro-batches have different shapes.
   std::optional<int64_t> mostLabelsOfLast(int64_t step,
                                           const StepShape &shape) {
     return mostLabelsOf(rule->lastRound(step, shape));
   }
-  /// The same of the micro-batches that ranks read at once in file order, with
-  /// the `number`-th: nothing but in lockstep.
+  /// mostLabels for the micro-batches that ranks read together with the
+  /// `number`-th, in file order; nothing unless in lockstep.
   std::optional<int64_t> mostLabelsInOrder(int64_t number,
                                            const StepShape &shape);
 
-  /// Labels of a micro-batch of the step on average, over all ranks, of those
-  /// that have rows: the last step of an epoch may have some without. Looks at
+  /// Mean labels per micro-batch of a step, over all ranks. Micro-batches
+  /// without rows, which an epoch's last step may have, do not count. Reads
   /// every layout.
   double meanLabels(int64_t step, const StepShape &shape);
 
-  /// The share of padding in the micro-batches of an epoch, of the first
-  /// thousands where there are more; nothing for a token file, whose padding
-  /// is its maker's.
+  /// Fraction of padding in the micro-batches of an epoch, or in its first
+  /// thousands. Nothing for a token file, whose maker padded it.
   std::optional<double> paddingShare(const StepShape &shape);
 
 private:
@@ -127,7 +125,7 @@ private:
   std::unique_ptr<Schedule> rule;
 };
 
-/// Files as one, or as two parts that have no row in common.
+/// Files as one dataset, or split in two that have no row in common.
 struct DataMix {
   std::vector<WeightedPath> files;
   std::vector<std::string> names = {}; ///< for errors; empty: the paths
@@ -139,20 +137,20 @@ struct DataParts {
 StatusOr<DataParts> openMix(const DataMix &mix, const CompiledVariants &variants,
                             const ScheduleOptions &options);
 
-/// Opens either kind of file and checks all of it.
+/// Opens a token file or a rows file and checks all of it.
 StatusOr<std::unique_ptr<Dataset>> openDataset(const std::string &path,
                                                const CompiledVariants &variants,
                                                const ScheduleOptions &options);
 
-/// Of rows with labelled targets, how many have only argmax targets: what
-/// greedy decoding would reproduce. `correct`: 1 where the target of a token
-/// is the argmax, [batch, length]. A row is one segment of a micro-batch;
-/// mismatched answers are nobody's.
+/// Counts, of rows with labels, those whose every label is the argmax, as
+/// greedy decoding would reproduce them. `correct`, [batch, length]: 1 if a
+/// token's target is the argmax. A row is one segment; mismatched answers do
+/// not count.
 struct RowMatches {
   int64_t rows = 0;
   int64_t matched = 0;
-  int64_t labels = 0; ///< of the rows
-  int64_t right = 0;  ///< of the labels
+  int64_t labels = 0; ///< labelled tokens in `rows`
+  int64_t right = 0;  ///< labels that are the argmax
 };
 RowMatches countRowMatches(const MicroBatch &batch,
                            std::span<const int32_t> correct);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Equal jobs on machines of other speeds: the earliest completion first.
+// Assigns equal jobs to ranks of different speeds by earliest completion.
 
 #include "runtime/Data/Deal.h"
 
@@ -14,7 +14,7 @@ Deal::Deal(int64_t count, int64_t ranks, std::span<const double> speeds)
   if (speeds.empty())
     return;
   numbers.resize(static_cast<size_t>(ranks));
-  std::set<std::pair<double, size_t>> done; ///< with one more: when, rank
+  std::set<std::pair<double, size_t>> done; ///< finish time, rank
   for (size_t rank = 0; rank < numbers.size(); ++rank) {
     numbers[rank].push_back(static_cast<int64_t>(rank));
     done.insert({2 / speeds[rank], rank});

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 
-// Which rank runs which micro-batches of a step. Ranks of one speed take turns,
-// the k-th of rank r of N being number k N + r. Where some are faster, each
-// micro-batch goes to the rank that is done with it first, after each has one:
+// Assigns the micro-batches of a step to ranks. Ranks of equal speed take
+// turns: the k-th of rank r of N is number k N + r. If speeds differ, each rank
+// gets one micro-batch. Then each goes to the rank that would finish it first:
 //
 //   speeds 3 and 1, 8 micro-batches    rank 0: 0 2 3 4 5 6    rank 1: 1 7
 //
-// Numbers are what a micro-batch is (rows, dropout masks), so that who runs it
-// changes nothing but the order of the sums.
+// The number determines the rows and dropout masks of a micro-batch, so that
+// the assignment affects nothing but the order of sums.
 
 #ifndef QLORA_RUNTIME_DATA_DEAL_H
 #define QLORA_RUNTIME_DATA_DEAL_H
@@ -21,17 +21,17 @@ namespace qlora {
 /// Immutable.
 class Deal {
 public:
-  /// `count`, a multiple of `ranks`; `speeds`: of each rank beside the others,
-  /// above 0, or none where all are equal.
+  /// `count` must be a multiple of `ranks`. `speeds`: relative speed of each
+  /// rank, above 0; empty if all are equal.
   Deal(int64_t count, int64_t ranks, std::span<const double> speeds);
 
-  /// How many a rank has; at least 1.
+  /// Micro-batches of a rank; at least 1.
   int64_t size(int64_t rank) const {
     return numbers.empty() ? each
                            : static_cast<int64_t>(
                                  numbers[static_cast<size_t>(rank)].size());
   }
-  /// The number of the k-th of a rank, ascending in k.
+  /// The number of a rank's k-th micro-batch, ascending in k.
   int64_t number(int64_t rank, int64_t k) const {
     return numbers.empty()
                ? k * ranks + rank
@@ -40,7 +40,7 @@ public:
 
 private:
   int64_t ranks, each;
-  std::vector<std::vector<int64_t>> numbers; ///< by rank; none: all are equal
+  std::vector<std::vector<int64_t>> numbers; ///< by rank; empty: all are equal
 };
 
 } // namespace qlora

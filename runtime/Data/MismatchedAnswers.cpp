@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Prompts with the answers of the rows before them.
+// Joins prompts with the answers of the preceding rows.
 
 #include "runtime/Data/MismatchedAnswers.h"
 
@@ -14,7 +14,7 @@ static int64_t tokensOf(const MicroBatch &batch, int64_t line) {
   return std::find(begin, begin + batch.length, 0) - begin;
 }
 
-/// Tokens before the answer of a line, if it has one.
+/// Tokens of a sequence before its answer; all if it has no answer.
 static int64_t promptOf(const MicroBatch &batch, int64_t line) {
   const auto begin = batch.targets.begin() + line * batch.length;
   const auto first =

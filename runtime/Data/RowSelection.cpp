@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Drawing rows.
+// Selects rows with seeded shuffles.
 
 #include "runtime/Data/RowSelection.h"
 
@@ -11,11 +11,11 @@
 
 namespace qlora {
 
-// Shuffles are numbered by their epochs, from 0 on.
+// Draws use negative numbers; epochs number their shuffles from 0 on.
 static constexpr int64_t kValidationDraw = -1;
 static constexpr int64_t kFirstWeightDraw = -2;
 
-/// `count` of `rows`, in their order.
+/// Draws `count` of `rows`; keeps their order.
 static std::vector<int64_t> draw(const std::vector<int64_t> &rows,
                                  int64_t count, uint64_t seed, int64_t number) {
   std::vector<int64_t> order =
@@ -49,7 +49,7 @@ validationRows(int64_t rows, double size, uint64_t seed) {
               kValidationDraw);
 }
 
-/// `rows` as often as the weight says.
+/// Repeats `rows` according to the weight.
 static StatusOr<std::vector<int64_t>>
 weighted(const std::vector<int64_t> &rows, const RowSource &source,
          uint64_t seed, int64_t number) {

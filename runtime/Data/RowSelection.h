@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 
-// Which rows of several files a dataset has: weights and the validation part,
-// from the numbers of rows alone, the same for the same seed.
+// Selects the rows of a dataset from several files: weights and validation
+// split. The selection depends on the numbers of rows and the seed only.
 //
 //   validation   K rows of all files together, drawn by the seed: K of N, or
-//                the share s as ceil(s N), as scikit-learn counts
-//   training     the others; with a weight w each comes floor(w) times, and
-//                a drawn part of them, rounded, once more
+//                for a fraction s, ceil(s N), as in scikit-learn
+//   training     the other rows; with a weight w each occurs floor(w) times,
+//                and the rounded rest is drawn once more
 
 #ifndef QLORA_RUNTIME_DATA_ROWSELECTION_H
 #define QLORA_RUNTIME_DATA_ROWSELECTION_H
@@ -27,13 +27,13 @@ struct RowSource {
   double weight = 1;
 };
 
-/// Rows as numbers that go on from one file to the next, in their order.
+/// Row numbers, counted through all files in their order.
 struct RowSelection {
   std::vector<int64_t> training, validation;
 };
 
-/// `validationSize`: below 1 a share, else a number of rows. A part that would
-/// be empty is refused.
+/// Selects rows. `validationSize`: a fraction if below 1, else a number of
+/// rows. Fails if either selection would be empty.
 StatusOr<RowSelection> selectRows(std::span<const RowSource> sources,
                                   double validationSize, uint64_t seed);
 

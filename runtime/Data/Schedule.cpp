@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The three orders.
+// The three orders of Schedule.h.
 
 #include "runtime/Data/Schedule.h"
 
@@ -26,8 +26,8 @@ double Schedule::epochAfter(int64_t steps, int64_t perStep) const {
          static_cast<double>(inEpoch) / whole;
 }
 
-/// Those of all ranks from `first` on, in lockstep in the shape of the largest;
-/// `smallest`: of an index, in the smallest shape.
+/// Layouts of all ranks from index `first` on; in lockstep, in the largest
+/// shape. `smallest` returns the layout of an index in its smallest shape.
 template <typename Smallest>
 static std::vector<BatchLayout> roundOf(int64_t first, const StepShape &shape,
                                         const Smallest &smallest) {
@@ -82,13 +82,13 @@ BatchLayout Schedule::inOrder(int64_t number, const StepShape &shape) {
 
 namespace {
 
-/// The rows that are never parted: one, or several packed.
+/// Rows that stay in one sequence: a single row, or several packed rows.
 struct Unit {
   std::vector<int64_t> rows;
   int64_t length = 0;
 };
 
-/// Padded, and whole.
+/// Padded and whole orders.
 class PaddedSchedule : public Schedule {
 public:
   PaddedSchedule(std::vector<Unit> units, const CompiledVariants &variants,
@@ -107,11 +107,11 @@ protected:
   BatchLayout smallestInOrder(int64_t number) override;
   bool endsEpochs() const override { return !isWhole; }
   int64_t unitCount() const { return static_cast<int64_t>(units.size()); }
-  /// A token file has lines, whatever they are of.
+  /// In a token file, each sequence is a unit, whatever it contains.
   int64_t unitsOfBatch() const {
     return variants.batch / (isWhole ? 1 : variants.sides);
   }
-  /// The units of an epoch, in its order.
+  /// The units in the order of an epoch.
   const std::vector<int64_t> &orderOf(int64_t epoch);
 
   const CompiledVariants variants;
@@ -124,12 +124,12 @@ private:
 
   const bool isWhole;
   const uint64_t seed;
-  const std::vector<int64_t> answers; ///< of rows, or none
-  int64_t orderedEpoch = -1; ///< the epoch that `order` is of
+  const std::vector<int64_t> answers; ///< per row, or empty
+  int64_t orderedEpoch = -1; ///< the epoch of `order`
   std::vector<int64_t> order;
 };
 
-/// Lines of the token buckets, of one row each where nothing is packed.
+/// Sequences of the token buckets; without packing, each unit is one row.
 class PaddingFreeSchedule final : public PaddedSchedule {
 public:
   PaddingFreeSchedule(std::vector<Unit> units, const CompiledVariants &variants,
@@ -159,8 +159,8 @@ private:
   BatchLayout layout(std::span<const int64_t> unitNumbers) const;
   const StepPlan &planOf(int64_t step, const StepShape &shape);
 
-  StepPlan lines; ///< the units of each line of a pass in file order
-  StepPlan plan;  ///< the units of each micro-batch of a step:
+  StepPlan lines; ///< the units of each sequence of a pass in file order
+  StepPlan plan;  ///< the units of each micro-batch of plannedStep
   int64_t plannedStep = -1;
   StepShape plannedShape;
 };
@@ -174,7 +174,7 @@ const std::vector<int64_t> &PaddedSchedule::orderOf(int64_t epoch) {
   return order;
 }
 
-/// `unitAt`: of a place of the pass.
+/// `unitAt` maps a position of the pass to a unit.
 template <typename UnitAt>
 BatchLayout PaddedSchedule::layout(int64_t number,
                                    const UnitAt &unitAt) const {
@@ -193,7 +193,7 @@ BatchLayout PaddedSchedule::layout(int64_t number,
   return layout;
 }
 
-/// Of prompts with the answer of the row before, cut where rows are.
+/// Longest prompt with the preceding row's answer, cut to the longest length.
 int64_t PaddedSchedule::longestMismatched(const BatchLayout &layout) const {
   int64_t longest = 0;
   for (size_t i = 0, count = layout.lines.size(); i < count; ++i) {
@@ -222,7 +222,7 @@ BatchLayout PaddedSchedule::smallestAt(int64_t step, int64_t index,
   });
 }
 
-/// In file order, units follow one another, as many as the last bucket holds.
+/// In file order, a sequence takes units until the last bucket is full.
 PaddingFreeSchedule::PaddingFreeSchedule(std::vector<Unit> given,
                                          const CompiledVariants &variants,
                                          uint64_t seed)
@@ -251,8 +251,7 @@ PaddingFreeSchedule::layout(std::span<const int64_t> unitNumbers) const {
   return {{1, bucketFor(tokens, variants.buckets)}, {std::move(line)}};
 }
 
-/// The units of the micro-batches that the step has when it is padded, dealt
-/// anew.
+/// Redistributes the units of the padded step's micro-batches.
 const StepPlan &PaddingFreeSchedule::planOf(int64_t step,
                                             const StepShape &shape) {
   if (step == plannedStep && shape == plannedShape)
@@ -280,7 +279,7 @@ const StepPlan &PaddingFreeSchedule::planOf(int64_t step,
   return plan;
 }
 
-/// Packed once, in file order, so that every epoch has as many steps.
+/// Packs once, in file order, so that all epochs have equally many steps.
 static std::vector<Unit> makeUnits(std::span<const int64_t> lengths,
                                    int64_t capacity, bool packs) {
   std::vector<int64_t> bins(lengths.size());
@@ -352,8 +351,8 @@ std::vector<int64_t> shuffledOrder(int64_t count, uint64_t seed,
 
 std::vector<int64_t> packFirstFit(std::span<const int64_t> lengths,
                                   int64_t capacity) {
-  // A tournament tree over the free space of all bins that could be needed;
-  // tree[1] is the largest. The leftmost bin with room is found top down.
+  // A tournament tree over the free space of all possible bins; tree[1] is the
+  // largest. The leftmost bin with enough space is found top down.
   size_t leaves = 1;
   while (leaves < lengths.size())
     leaves *= 2;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Longest processing time first, twice.
+// Longest processing time first: rows to micro-batches, micro-batches to ranks.
 
 #include "runtime/Data/StepPacking.h"
 
@@ -12,9 +12,9 @@
 
 namespace qlora {
 
-/// A micro-batch costs this many tokens beside its own: weights are decoded
-/// and kernels started once for each. Roughly what that takes on a CPU; it
-/// decides between plans that are about equal.
+/// Fixed cost of a micro-batch in tokens: its weights are decoded and its
+/// kernels started once. A rough value for CPUs; it decides between plans of
+/// about equal cost.
 static constexpr int64_t kTokensPerMicroBatch = 32;
 
 int64_t bucketFor(int64_t tokens, std::span<const int64_t> buckets) {
@@ -28,7 +28,7 @@ namespace {
 struct Bin {
   std::vector<int64_t> rows;
   int64_t tokens = 0;
-  double cost = 0; ///< of the rows alone
+  double cost = 0; ///< of its rows, without padding
 };
 
 class Packer {
@@ -47,7 +47,7 @@ private:
 
   const std::span<const int64_t> lengths;
   const PackingShape &shape;
-  std::vector<int64_t> dearestFirst; ///< rows
+  std::vector<int64_t> dearestFirst; ///< row indices
 };
 
 } // namespace
@@ -67,7 +67,7 @@ void Packer::add(Bin &bin, int64_t row) const {
   bin.cost += shape.costs.ofRow(lengths[row]);
 }
 
-/// With the padding of its bucket.
+/// Cost including the padding of its bucket.
 double Packer::cost(const Bin &bin) const {
   const int64_t bucket = bucketFor(bin.tokens, shape.buckets);
   return bin.cost + shape.costs.token *
@@ -75,8 +75,7 @@ double Packer::cost(const Bin &bin) const {
                                             kTokensPerMicroBatch);
 }
 
-/// What each of `count` bins should have beside the others, so that ranks end
-/// together.
+/// Relative load of each of `count` bins, so that all ranks finish together.
 std::vector<double> Packer::sharesOf(int64_t count) const {
   std::vector<double> shares(static_cast<size_t>(count), 1);
   const Deal deal(count, shape.ranks, shape.speeds);
@@ -89,11 +88,11 @@ std::vector<double> Packer::sharesOf(int64_t count) const {
   return shares;
 }
 
-/// The rows in `count` bins, or nothing where one found no room.
+/// Puts the rows into `count` bins; nothing if a row does not fit.
 std::optional<std::vector<Bin>> Packer::fill(int64_t count) const {
   const std::vector<double> shares = sharesOf(count);
   std::vector<Bin> bins(static_cast<size_t>(count));
-  std::set<std::pair<double, int64_t>> cheapest; ///< cost of a share, bin
+  std::set<std::pair<double, int64_t>> cheapest; ///< (cost / load, bin)
   for (int64_t i = 0; i < count; ++i)
     cheapest.insert({0, i});
   for (int64_t row : dearestFirst) {
@@ -112,7 +111,7 @@ std::optional<std::vector<Bin>> Packer::fill(int64_t count) const {
   return bins;
 }
 
-/// B rows each, in their order, which always fit.
+/// Puts B rows into each bin, in their order, which always fits.
 std::vector<Bin> Packer::asGiven() const {
   std::vector<Bin> bins(
       static_cast<size_t>(shape.accumulation * shape.ranks));
@@ -122,8 +121,8 @@ std::vector<Bin> Packer::asGiven() const {
   return bins;
 }
 
-/// Bins that have been filled for their ranks; `dearest` is the time of the one
-/// that takes longest.
+/// Keeps the ranks for which fill() chose the bins; `dearest` is the time of
+/// the slowest rank.
 StepPlan Packer::dealByNumber(std::vector<Bin> bins, double &dearest) const {
   StepPlan plan(bins.size());
   const Deal deal(static_cast<int64_t>(bins.size()), shape.ranks, shape.speeds);
@@ -141,7 +140,7 @@ StepPlan Packer::dealByNumber(std::vector<Bin> bins, double &dearest) const {
   return plan;
 }
 
-/// As many bins to each rank; `dearest` is the cost of the one that has most.
+/// Gives all ranks equally many bins; `dearest` is the highest cost of a rank.
 StepPlan Packer::deal(std::vector<Bin> bins, double &dearest) const {
   if (!shape.speeds.empty())
     return dealByNumber(std::move(bins), dearest);
@@ -173,7 +172,7 @@ StepPlan Packer::run() const {
       std::accumulate(lengths.begin(), lengths.end(), int64_t(0));
   const int64_t room = shape.buckets.back() * shape.ranks;
   const int64_t least = std::max<int64_t>(1, (tokens + room - 1) / room);
-  // Twice as many as would do are never the cheapest.
+  // More than twice the smallest number is never the cheapest.
   const int64_t most = std::min(shape.accumulation, 2 * least);
   StepPlan best;
   double bestCost = 0;

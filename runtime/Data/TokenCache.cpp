@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Naming, making and describing cached rows.
+// Names, makes and describes cached rows.
 
 #include "runtime/Data/TokenCache.h"
 
@@ -77,8 +77,8 @@ static std::vector<std::string> commandOf(const TokenRequest &request) {
   return command;
 }
 
-/// What qlora-data printed, or its error, which names `written` where that has
-/// no room.
+/// Returns qlora-data's output, or its error. `written` is the path in the
+/// error for a full disk.
 static StatusOr<std::string>
 runConverter(const std::vector<std::string> &command,
              const std::string &written, const LineListener &onErrorLine = {},
@@ -91,7 +91,7 @@ runConverter(const std::vector<std::string> &command,
   constexpr std::string_view kPrefix = "qlora-data: error: ";
   if (message.starts_with(kPrefix)) {
     message.erase(0, kPrefix.size());
-    // It ends with "write to another folder", which has a name here.
+    // The message ends with "write to another folder", which has a name here.
     if (message.starts_with(written + ": "))
       return Status::error(StatusCode::kResourceExhausted,
                            "{}: set XDG_CACHE_HOME to one with room", message);
@@ -127,7 +127,7 @@ static LineListener progressLines(const ProgressListener &progress) {
   };
 }
 
-/// Of a file, or of all in a folder; 0 where it cannot be read.
+/// Size of a file, or of all files in a folder; 0 if it cannot be read.
 static uint64_t dataBytes(const std::string &path) {
   std::error_code error;
   if (!fs::is_directory(path, error)) {
@@ -141,7 +141,7 @@ static uint64_t dataBytes(const std::string &path) {
   return bytes;
 }
 
-/// Of this user alone: the rows can be read back into the data.
+/// For this user only: the rows can be decoded into the data.
 static Status prepareFolder(const TokenRequest &request) {
   const std::string &folder = request.cacheFolder;
   std::error_code error;
@@ -153,8 +153,8 @@ static Status prepareFolder(const TokenRequest &request) {
                          "cannot create '{}': {}; set XDG_CACHE_HOME to a "
                          "folder for caches",
                          folder, error.message());
-  // Rows have about twice the bytes of their text. Where it has just gone,
-  // qlora-data says so.
+  // Rows have about twice the bytes of their text. If that file has just
+  // vanished, qlora-data reports it.
   keepRecentFiles(folder, ".safetensors", request.cacheLimit,
                   2 * dataBytes(request.dataFile));
   return Status::ok();
@@ -165,7 +165,7 @@ Status makeCachedRows(const TokenRequest &request, const std::string &path,
                       const WatchListener &everySecond) {
   if (SafetensorsFile::open(path).isOk()) {
     std::error_code error;
-    // Where the folder is read-only, nothing is deleted from it either.
+    // A failure is harmless: nothing is deleted from a read-only folder.
     fs::last_write_time(path, fs::file_time_type::clock::now(), error);
     return Status::ok();
   }

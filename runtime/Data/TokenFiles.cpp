@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Extensions and headers.
+// Reads extensions and headers.
 
 #include "runtime/Data/TokenFiles.h"
 

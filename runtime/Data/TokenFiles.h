@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// What a data file is, as far as a program is compiled for it. The compiler and
-// the names of its cached programs ask here, so that they never disagree.
+// The properties of a data file that affect compilation. The compiler and the
+// names of its cached programs both use these functions, so that they agree.
 
 #ifndef QLORA_RUNTIME_DATA_TOKENFILES_H
 #define QLORA_RUNTIME_DATA_TOKENFILES_H
@@ -14,11 +14,11 @@
 
 namespace qlora {
 
-/// Safetensors files are used as they are; anything else qlora-data reads.
+/// Safetensors files are used directly; qlora-data reads all others.
 bool isTokenData(const std::string &path);
 
-/// Whether one of them has rows of lengths of their own: text, or a rows file
-/// of qlora-data, and no micro-batches.
+/// Whether any file has rows of different lengths: text, or a rows file of
+/// qlora-data, rather than micro-batches.
 StatusOr<bool> hasRows(const std::vector<WeightedPath> &files);
 
 } // namespace qlora

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Reading and checking of tokens, in both kinds of file.
+// Reads and checks tokens, in both kinds of file.
 
 #include "runtime/Data/TokenStore.h"
 
@@ -12,7 +12,7 @@
 
 namespace qlora {
 
-/// Tokens that are looked at together when a file is opened.
+/// Tokens that are read together when a file is opened.
 static constexpr int64_t kWindow = int64_t{1} << 16;
 
 template <typename T>
@@ -158,7 +158,7 @@ Status TokenStore::countLabels() {
         answerLengths[static_cast<size_t>(row)] = tokens.answer(from, to);
     }
   }
-  // What has none is known to checkpoints by its tokens alone.
+  // Without judgements, the hash in checkpoints covers the tokens alone.
   if (isUnpaired())
     content.add({reinterpret_cast<const char *>(judgements.data()),
                  judgements.size() * sizeof(int32_t)});
@@ -226,7 +226,7 @@ Status TokenStore::checkRow(int64_t row, const Tokens &tokens,
   return segments ? checkSegments(row, tokens, begin) : Status::ok();
 }
 
-/// Attention counts on it that the tokens of a segment follow each other.
+/// Attention assumes that the tokens of a segment are consecutive.
 Status TokenStore::checkSegments(int64_t row, const Tokens &tokens,
                                  size_t begin) const {
   std::set<int32_t> begun;
@@ -273,7 +273,7 @@ Status TokenStore::place(int64_t row, int64_t line, int64_t offset,
                          int32_t segment, MicroBatch &out) const {
   QLORA_ASSIGN_OR_RETURN(const Tokens tokens, read(row, row + 1));
   const size_t size = tokens.ids.size();
-  // Losses are divided by the labels that were counted then.
+  // The loss is divided by the labels that were counted at open().
   if (tokens.targets(0, size) != labels(row))
     return Status::error(StatusCode::kDataLoss,
                          "'{}': row {} is not what it was when the run began; "

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 
-// The rows of a data file: ids and labels of each, read from the file whenever
-// a micro-batch wants them, so that ranks share the page cache's. Which rows
-// share a micro-batch is Schedule.h's.
+// The rows of a data file, with token ids and labels. They are read from the
+// file for each micro-batch, so that ranks share the page cache. Schedule.h
+// determines which rows share a micro-batch.
 //
-// Two kinds of file, told apart by the tensors in them. A *token file* holds
-// whole micro-batches:
+// The tensors in a file determine its kind. A *token file* holds whole
+// micro-batches:
 //
 //   input_ids, labels [, position_ids, segment_ids]   i32 [count, B, T]
 //
@@ -13,15 +13,15 @@
 //
 //   input_ids, labels   i32 [tokens]     row_offsets   i64 [rows + 1]
 //
-// Either may have `desirable`, i32 [count, B] or [rows]: 1 where the answer of
-// the row is one to come nearer to, 0 where one to get away from.
+// Either may have `desirable`, i32 [count, B] or [rows]: 1 if the answer of the
+// row is desirable, 0 if it is undesirable.
 //
-// Labels in files are those of their own token; what a micro-batch holds are
-// targets, the label of the *next* token of the same segment. A row without
-// segment_ids is one segment.
+// Labels in files belong to their own token. Micro-batches have targets: the
+// label of the *next* token of the same segment. A row without segment_ids is
+// one segment.
 //
-// A row is checked each time that it is read: a file that somebody cuts short
-// or writes over while a run reads it is an error, never a wrong token.
+// A row is checked each time it is read: a file that is truncated or
+// overwritten during a run is an error, never a wrong token.
 
 #ifndef QLORA_RUNTIME_DATA_TOKENSTORE_H
 #define QLORA_RUNTIME_DATA_TOKENSTORE_H
@@ -42,12 +42,12 @@ namespace qlora {
 /// Immutable after open().
 class TokenStore {
 public:
-  /// Checks every token id, label and offset against what was compiled. Errors
+  /// Checks every token id, label and offset against the compiled sizes. Errors
   /// name the file, row and position.
   static StatusOr<TokenStore> open(const std::string &path,
                                    const CompiledVariants &variants);
 
-  /// Whether it is a token file: its order and its padding are the user's.
+  /// Whether it is a token file, whose order and padding are the user's.
   bool isWhole() const { return rowLength > 0; }
   int64_t rows() const { return static_cast<int64_t>(labelCounts.size()); }
   int64_t length(int64_t row) const {
@@ -62,32 +62,32 @@ public:
     const auto pairs = file.metadata().find("pairs");
     return pairs != file.metadata().end() && pairs->second == "true";
   }
-  /// Whether the file says which tokens of a row attend to each other.
+  /// Whether the file has segment_ids, which limit attention inside a row.
   bool hasSegments() const { return segments; }
-  /// Whether rows say if their answer is desirable.
+  /// Whether each row's answer is marked as desirable or undesirable.
   bool isUnpaired() const { return !judgements.empty(); }
-  /// Tokens from the first target to the end, of a row that has a judgement.
+  /// Tokens from the first target to the end of the row; needs isUnpaired().
   int64_t answer(int64_t row) const {
     return answerLengths[static_cast<size_t>(row)];
   }
-  /// Adds the rows, to the last token, as they were when it was opened.
+  /// Adds the rows, to the last token, as they were at open().
   void identify(ContentHash &hash) const;
 
-  /// Puts a row at `offset` of line `line`, as segment `segment` where the
-  /// file has none; the caller knows that it fits. kDataLoss where the file is
-  /// not what it was when it was opened.
+  /// Puts a row at `offset` of sequence `line`. `segment` is used if the file
+  /// has no segments. The row must fit. Returns kDataLoss if the file has
+  /// changed since open().
   Status place(int64_t row, int64_t line, int64_t offset, int32_t segment,
                MicroBatch &out) const;
 
 private:
-  /// The tokens of some rows, one after the other.
+  /// The tokens of consecutive rows.
   struct Tokens {
     std::vector<int32_t> ids, labels;
-    std::vector<int32_t> positions; ///< empty: from the segments
-    std::vector<int32_t> segments;  ///< empty: one for each row
+    std::vector<int32_t> positions; ///< empty: computed from the segments
+    std::vector<int32_t> segments;  ///< empty: one segment per row
 
-    /// Whether token `t`, not the first of its row, goes on with the segment of
-    /// the one before it.
+    /// Whether token `t`, not the first of its row, is in the segment of the
+    /// token before it.
     bool continues(size_t t) const {
       return segments.empty() || segments[t] == segments[t - 1];
     }
@@ -95,10 +95,10 @@ private:
       return !segments.empty() && segments[t] == 0;
     }
     void identify(ContentHash &hash) const;
-    /// Of the row in [begin, end).
+    /// Labelled tokens, and tokens of the answer, of the row in [begin, end).
     int64_t targets(size_t begin, size_t end) const;
     int64_t answer(size_t begin, size_t end) const;
-    /// Of a token that is not the first of its row.
+    /// `t` must not be the first token of its row.
     bool isTarget(size_t t) const;
   };
 
@@ -109,9 +109,9 @@ private:
                    const CompiledVariants &variants);
   Status loadOffsets(const CompiledVariants &variants);
   Status loadJudgements();
-  /// And takes the digest: the one time that all of a file is read.
+  /// Also computes the digest: the only time that a whole file is read.
   Status countLabels();
-  /// Rows [first, last), checked.
+  /// Reads and checks rows [first, last).
   StatusOr<Tokens> read(int64_t first, int64_t last) const;
   StatusOr<std::vector<int32_t>> readPart(const SafetensorsTensor *tensor,
                                           int64_t first, int64_t last) const;
@@ -126,14 +126,15 @@ private:
 
   SafetensorsFile file;
   int64_t vocabSize;
-  int64_t batch = 0, rowLength = 0; ///< of a token file, else 0
+  int64_t batch = 0, rowLength = 0; ///< of a token file; else 0
   const SafetensorsTensor *ids = nullptr, *labelIds = nullptr;
-  const SafetensorsTensor *positions = nullptr, *segments = nullptr; ///< or not
-  std::vector<int64_t> offsets;     ///< of a rows file
-  std::vector<int64_t> labelCounts; ///< of each row
-  std::vector<int32_t> judgements;  ///< of each row, or none
-  std::vector<int64_t> answerLengths; ///< where there are judgements
-  std::string digest;               ///< of all that rows have
+  /// Null if the file has none.
+  const SafetensorsTensor *positions = nullptr, *segments = nullptr;
+  std::vector<int64_t> offsets;     ///< in a rows file
+  std::vector<int64_t> labelCounts; ///< one per row
+  std::vector<int32_t> judgements;  ///< one per row, or empty
+  std::vector<int64_t> answerLengths; ///< empty without judgements
+  std::string digest;               ///< of all rows
 };
 
 } // namespace qlora

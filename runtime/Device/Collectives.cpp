@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// From commands to calls, and what a group of one does.
+// Converts commands to calls, checks group sizes, and runs a group of one rank.
 
 #include "runtime/Device/Collectives.h"
 
@@ -95,7 +95,7 @@ Status checkCollectives(const LoadedModule &module, const GroupSizes &sizes) {
   return Status::ok();
 }
 
-/// With two operands one goes to the other.
+/// Copies `from` to `to` if the collective has two operands.
 Status SingleRank::run(const CollectiveCall &call) {
   if (!call.to.empty() && !call.from.empty())
     std::memmove(call.to.data(), call.from.data(), call.from.size());

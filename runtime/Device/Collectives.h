@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: MIT
 
-// What ranks do together. A program's collectives are data: a kind, an element
-// type and operands (module.h has their meanings); run() is one of them, called
-// by a device's communication thread. allGather() is for what hosts tell each
-// other, called by the session between steps, never at the same time.
+// The interface of a group of ranks. A program's collectives are data: a kind,
+// an element type and operands (see module.h). run() executes one of them on a
+// device's communication thread. The session calls allGather() between steps to
+// exchange host data, never at the same time as run().
 //
-// Ranks of CPUs are RingCollectives. GPUs work among themselves
-// (Cuda/NcclCollectives.h) and have a ring of their hosts to find each other
-// and to notice a rank that is gone.
+// CPU ranks use RingCollectives. GPUs use NCCL (Cuda/NcclCollectives.h); their
+// host processes also form a ring, to find each other and to notice lost ranks.
 
 #ifndef QLORA_RUNTIME_DEVICE_COLLECTIVES_H
 #define QLORA_RUNTIME_DEVICE_COLLECTIVES_H
@@ -28,9 +27,9 @@
 
 namespace qlora {
 
-/// One collective as one rank sees it. What is changed in place (ALL_REDUCE,
-/// BROADCAST) or received is `to`, what is only sent `from`. On a GPU these are
-/// addresses of the card.
+/// One collective as one rank sees it. `to` is received or changed in place
+/// (ALL_REDUCE, BROADCAST), `from` is only sent. On a GPU both are device
+/// addresses.
 struct CollectiveCall {
   qlora_collective kind = QLORA_COLLECTIVE_ALL_REDUCE;
   qlora_dtype dtype = QLORA_DTYPE_F32;
@@ -38,23 +37,22 @@ struct CollectiveCall {
   std::span<uint8_t> to;
   std::span<const uint8_t> from;
 
-  /// The call of a command, whose operands lie at `addresses`.
+  /// Returns the call for a command whose operands are at `addresses`.
   static CollectiveCall of(const LoadedModule &module,
                            const qlora_command &command,
                            std::span<void *const> addresses);
 };
 
-/// Of a collective's larger operand, which has the pieces of all ranks where
-/// there are pieces.
+/// Returns the bytes of a collective's larger operand. If the operand is
+/// sharded, that is the one with the shards of all ranks.
 uint64_t collectiveBytes(const LoadedModule &module,
                          const qlora_command &command);
 
-/// Whether so many ranks can run a module together: they are a multiple of its
-/// mesh.
+/// Checks that `ranks` ranks can run a module together: a multiple of its mesh.
 Status checkMesh(const LoadedModule &module, int ranks);
 
-/// Whether the collectives of a program are for groups of so many ranks: those
-/// whose shapes know it.
+/// Checks that a program's collectives fit groups of these sizes, as far as
+/// their operands' shapes depend on them.
 Status checkCollectives(const LoadedModule &module, const GroupSizes &sizes);
 
 /// One group of ranks. Every rank makes the same calls in the same order.
@@ -64,28 +62,28 @@ public:
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
-  /// Blocks until the operands are this rank's again. Sums are in one order, so
-  /// that all ranks have the same bits. kAborted when another rank failed.
+  /// Blocks until this rank may use the operands again. Sums have one fixed
+  /// order, so all ranks get the same bits. kAborted if another rank failed.
   virtual Status run(const CollectiveCall &call) = 0;
-  /// The texts of all ranks, each of any length, in their order. Returns when
-  /// every rank has called it.
+  /// Returns the texts of all ranks in rank order; each may have any length.
+  /// Returns when every rank has called it.
   virtual StatusOr<std::vector<std::string>>
   allGather(std::string_view mine) = 0;
-  /// kAborted once another rank is known to have failed or ended; does not
-  /// block. Between other calls, from their thread.
+  /// Returns kAborted if another rank has failed or ended. Does not block.
+  /// Called between other calls, from the same thread.
   virtual Status checkOthers() { return Status::ok(); }
-  /// How long a rank waits for the slowest one.
+  /// Returns how long a rank waits for the slowest rank.
   virtual std::chrono::milliseconds timeout() const {
     return std::chrono::hours(1);
   }
-  /// Makes calls that are blocked, here and on other ranks, return kAborted.
-  /// The one method that any thread may call at any time.
+  /// Makes blocked calls, on this rank and on others, return kAborted. The only
+  /// method that any thread may call at any time.
   virtual void abort() = 0;
 
   /// Returns when every rank has called it.
   Status barrier() { return allGather({}).status(); }
 
-  /// allGather() of values without pointers.
+  /// Gathers trivially copyable values; see allGather().
   template <typename T>
   StatusOr<std::vector<std::vector<T>>>
   allGatherValues(std::span<const T> mine) {
@@ -105,10 +103,10 @@ public:
   }
 };
 
-/// What a rank has of each enum qlora_group; null: it is alone there.
+/// A rank's collectives per enum qlora_group; null: the rank is alone in it.
 using GroupCollectives = std::array<Collectives *, QLORA_GROUP_COUNT>;
 
-/// A group of one: nothing is sent, a sum is what it was.
+/// A group of one rank: nothing is sent, and sums stay as they are.
 class SingleRank final : public Collectives {
 public:
   int rank() const override { return 0; }

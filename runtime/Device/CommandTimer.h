@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 
-// When each command of an entry ran, for a profile. A device has a timer only
-// while it is profiled (Device::startTiming), and asks it around every command
-// that it enqueues; without one a command costs what it always did.
+// Measures when each command of an entry ran, for a profile. A device has a
+// timer only while it is profiled (Device::startTiming), and calls it around
+// every command that it enqueues. Unprofiled commands have no overhead.
 //
 // Times are nanoseconds of the host's steady clock, whatever clock the driver
-// reads. A RECORD takes no time and has none. The time of a WAIT is what its
-// queue waited.
+// reads. A RECORD takes no time and is not timed. The time of a WAIT is the
+// time that its queue waited.
 
 #ifndef QLORA_RUNTIME_DEVICE_COMMANDTIMER_H
 #define QLORA_RUNTIME_DEVICE_COMMANDTIMER_H
@@ -23,8 +23,8 @@ namespace qlora {
 /// A command that has run.
 struct TimedCommand {
   uint32_t command = 0;       ///< index into the module's commands
-  uint32_t entry = 0;         ///< and into its entries
-  uint64_t labelledRows = 0;  ///< qlora_step_block, of the entry's run
+  uint32_t entry = 0;         ///< index into the module's entries
+  uint64_t labelledRows = 0;  ///< qlora_step_block::labelled_rows of the run
   int64_t start = 0, end = 0; ///< nanoseconds
 };
 
@@ -34,22 +34,23 @@ inline int64_t steadyNanoseconds() {
       .count();
 }
 
-/// A driver's half. Called from the device's thread, in the order of the
-/// device's own calls; an error is the device's.
+/// The interface that a driver implements. Called from the device's thread, in
+/// the order of the device's own calls. An error here is an error of the
+/// device.
 class CommandTimer {
 public:
   virtual ~CommandTimer() = default;
 
-  /// The entry has begun; its commands are to come.
+  /// Called after the entry has begun and before its commands.
   virtual Status begin(const LoadedModule &module, const qlora_entry &entry,
                        uint64_t labelledRows) = 0;
-  /// Around the enqueueing of a command that is no RECORD.
+  /// Called before and after every command except RECORD is enqueued.
   virtual Status before(const qlora_command &command) = 0;
   virtual Status after(const qlora_command &command) = 0;
-  /// The entry has been ended without an error.
+  /// Called after the entry has ended without an error.
   virtual Status end() = 0;
-  /// Waits for all entries and returns their commands, each queue's in the
-  /// order in which it ran them.
+  /// Waits for all entries and returns their commands, in the order in which
+  /// each queue ran them.
   virtual StatusOr<std::vector<TimedCommand>> finish() = 0;
 };
 

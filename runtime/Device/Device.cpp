@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The half of a device that all drivers share: order of calls, ranges,
+// The part of a device that all drivers share: order of calls, ranges,
 // counters.
 
 #include "runtime/Device/Device.h"
@@ -24,8 +24,8 @@ static Status misuse(fmt::format_string<Args...> format, Args &&...args) {
 
 Device::Device(const DeviceOptions &options) : options(options) {
 #ifdef _OPENMP
-  // One pool: of generated and library kernels on a CPU, and of what converts
-  // and quantises weights.
+  // Generated kernels, CPU library kernels and the conversion and quantization
+  // of weights use one thread pool.
   if (options.threads > 0)
     omp_set_num_threads(options.threads);
 #endif
@@ -36,7 +36,6 @@ int Device::ranksOf(qlora_group group) const {
   return ranks ? ranks->size() : 1;
 }
 
-/// Whether ranks and groups are those that the module is for.
 Status Device::checkGroups(const LoadedModule &loaded) const {
   const int ranks = hasRanks() ? ranksOf(QLORA_GROUP_DP) : options.ranks;
   QLORA_RETURN_IF_ERROR(checkMesh(loaded, ranks));
@@ -104,7 +103,7 @@ Status Device::finishRead(std::span<uint8_t> data) {
   return finishReadArena(data);
 }
 
-/// The first row of a target that accepts a request.
+/// Returns the first row of a target that accepts a request.
 static StatusOr<const KernelRow *> chooseRow(const KernelRequest &request,
                                              std::string_view target) {
   Status last = misuse("no row of {} for {}", request.op->name, target);
@@ -160,7 +159,7 @@ Status Device::begin(const qlora_entry &entry,
   step.line_parts = static_cast<uint32_t>(module->contextRanks());
   step.line_part = numberIn(QLORA_GROUP_CP);
   step.expert_part = numberIn(QLORA_GROUP_EP);
-  // Kernels divide by it, also in entries without lines.
+  // At least 1: kernels divide by it, also in entries without sequences.
   step.line_tokens = static_cast<uint32_t>(
       std::max<int64_t>(1, entry.length / module->contextRanks()));
   onAllRanks = isOnAll;
@@ -295,7 +294,7 @@ std::string kernelsText(const LoadedModule &module, const Device &device) {
       if (runs != planned || hasAlternatives(*planned))
         choices.emplace(runs, planned);
     }
-  // Rows are in one array, so that pointers to them have its order.
+  // Rows are in one array, so the set orders these pointers like Kernels.def.
   std::vector<std::string> names;
   for (const auto &[row, planned] : choices) {
     names.push_back(row->fullName());

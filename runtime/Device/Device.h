@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// A device: the arenas of a module and something that runs its commands.
-// Drivers are thin; argument checks, counting and timing are done once, in
-// the non-virtual half (Device.cpp).
+// A device holds the arenas of a module and runs its commands. Drivers are
+// thin: Device.cpp does argument checks, counting and timing once for all of
+// them.
 //
 //   QLORA_ASSIGN_OR_RETURN(auto device, createDevice("cpu", options));
 //   QLORA_RETURN_IF_ERROR(device->load(module, nullptr)); // all allocation
@@ -11,10 +11,10 @@
 //               or device->startRead(results) and, entries later, finishRead
 //
 // Queues. Commands of one queue run in order; across queues only RECORD and
-// WAIT order them. Whatever follows synchronize() sees the entry done; a
-// device whose queues are elsewhere may still be working, and the host then
-// waits in read() and finishRead(). An error on any queue surfaces at the
-// latest where the host has waited, and the device runs nothing more after it.
+// WAIT order them. Calls after synchronize() see the entry done. A GPU may
+// still be working then, and the host waits in read() and finishRead(). An
+// error on any queue is returned when the host waits, or earlier. The device
+// runs nothing after it.
 //
 // Threads. All methods are called from one thread per device. Nothing
 // between begin() and synchronize() allocates.
@@ -43,43 +43,43 @@ namespace qlora {
 
 class SweepTurns;
 
-/// What a device needs to know of its rank. The pointers outlive it.
+/// Options and resources of a device's rank. The pointers outlive the device.
 struct DeviceOptions {
   GroupCollectives collectives = {};
-  SweepTurns *turns = nullptr; ///< CPU: of the runs that share its base, or null
-  size_t run = 0;              ///< which of them this is
+  SweepTurns *turns = nullptr; ///< CPU: turns of the sweep's runs, or null
+  size_t run = 0;              ///< index of this run in the sweep
   KernelObserver *observer = nullptr; ///< null: nothing is observed
   int threads = 0;    ///< compute threads of this rank; 0: all of this process
-  int ranks = 1;      ///< of DP, for devices that only count
-  int ordinal = 0;    ///< which GPU of this machine
+  int ranks = 1;      ///< size of DP, for devices that only count
+  int ordinal = 0;    ///< GPU index on this machine
   bool graphs = true; ///< GPU: an entry is one launch of a captured graph
-  std::vector<std::string> disabledKernels; ///< rows of Kernels.def, by name
-  std::vector<std::string> referenceKernels; ///< ops to do by their oracles
-  /// GPU: the algorithms of matrix products (Cuda/GemmTuner.h): kMeasureGemms,
+  std::vector<std::string> disabledKernels; ///< names of rows of Kernels.def
+  std::vector<std::string> referenceKernels; ///< ops that run their reference
+  /// GPU: source of GEMM algorithms (Cuda/GemmTuner.h): kMeasureGemms,
   /// kFirstGemms or the file of a table.
   std::string gemmTable = kFirstGemms;
-  std::string gemmCache; ///< file of what was measured before; empty: none
+  std::string gemmCache; ///< file of earlier measurements; empty: none
   static constexpr const char *kMeasureGemms = "measure";
   static constexpr const char *kFirstGemms = "heuristic";
 };
 
-/// What commands asked for since load(), whatever the driver.
+/// Work of all commands since load(), the same for every driver.
 struct DeviceCounters {
   std::array<uint64_t, QLORA_COMMAND_KIND_COUNT> commands{}; ///< by kind
-  uint64_t bytesRead = 0; ///< operands, at operand granularity
+  uint64_t bytesRead = 0; ///< whole operands
   uint64_t bytesWritten = 0;
-  /// By group and kind: of the larger operand, on one rank.
+  /// By group and kind: bytes of the larger operand, on one rank.
   std::array<std::array<uint64_t, QLORA_COLLECTIVE_COUNT>, QLORA_GROUP_COUNT>
       collectiveBytes{};
 };
 
-/// One arena, as planned by the module and as the device holds it.
+/// Planned and allocated bytes of one arena.
 struct ArenaUse {
   qlora_arena_kind kind;
   uint64_t plannedBytes = 0;
   uint64_t allocatedBytes = 0; ///< 0 on devices that only count
   bool shared = false;         ///< one copy for all ranks of this host
-  bool onHost = false;         ///< beside the device's memory and its limit
+  bool onHost = false;         ///< host memory, not in the device's limit
 };
 
 /// Memory of the device that is in no arena.
@@ -88,10 +88,10 @@ struct ReserveUse {
   uint64_t bytes = 0;
 };
 
-/// What a card says of itself, where it does.
+/// Readings of a GPU's sensors, each empty if the GPU has none.
 struct CardReadings {
-  std::optional<double> utilization; ///< percent of the time with a kernel
-  std::optional<double> watts;       ///< drawn by the whole card
+  std::optional<double> utilization; ///< percent of time with a kernel running
+  std::optional<double> watts;       ///< power of the whole GPU
 };
 
 class Device {
@@ -99,54 +99,54 @@ public:
   explicit Device(const DeviceOptions &options = {});
   virtual ~Device() = default;
 
-  /// Before the end, also after an error: waits, but not for long, until
-  /// nothing runs any more. False where work does not end: the device is then
-  /// not destroyed, since its memory is in use.
+  /// Waits a short time until nothing runs any more. Called before the end,
+  /// also after an error. False if work does not end: the device must then not
+  /// be destroyed, because its memory is in use.
   virtual bool settle() { return true; }
 
   virtual std::string_view name() const = 0;
 
-  /// Allocates every arena once (zeroed) and prepares every kernel. `frozen`,
-  /// where not null, is used for the FROZEN arena and must have its bytes;
-  /// otherwise the device makes its own. `module` and `frozen` outlive the
+  /// Allocates every arena once (zeroed) and prepares every kernel. If `frozen`
+  /// is not null, it becomes the FROZEN arena and must have that size;
+  /// otherwise the device allocates one. `module` and `frozen` outlive the
   /// device. kResourceExhausted names the arena and its bytes.
   Status load(const LoadedModule &module, FrozenArena *frozen);
 
-  /// Copies between the caller and an arena, between entries only.
+  /// Copies between the caller and an arena. Only between entries.
   Status write(uint32_t arena, uint64_t offset, std::span<const uint8_t> data);
   Status read(uint32_t arena, uint64_t offset, std::span<uint8_t> data);
-  /// A read of a result that does not wait: its bytes (kMaxStartedBytes at
-  /// most, of kMaxStartedReads reads) are those after the entries so far,
-  /// whatever runs later. finishRead() waits for the oldest one alone, and
-  /// `data` has its size.
+  /// Starts to read a result and does not wait. The read returns the bytes
+  /// after the entries so far, whatever runs later. finishRead() waits only for
+  /// the oldest started read; `data` must have its size. At most
+  /// kMaxStartedReads reads may be open, of at most kMaxStartedBytes each.
   Status startRead(uint32_t arena, uint64_t offset, uint64_t bytes);
   Status finishRead(std::span<uint8_t> data);
   static constexpr uint64_t kMaxStartedBytes = 64;
   static constexpr size_t kMaxStartedReads = 32;
-  /// Steps that the host should be ahead of the results that it reads, so that
-  /// the device never waits for the host.
+  /// Returns how many steps the host should submit before it reads a step's
+  /// results, so that the device never waits for the host.
   virtual int64_t lead() const { return 0; }
-  /// The arena as memory of this process, for filling parameters in place;
-  /// empty on devices whose arenas are elsewhere or do not exist.
+  /// Returns the arena as memory of this process, for filling parameters in
+  /// place. Empty if the device has no arenas in host memory.
   virtual std::span<uint8_t> hostArena(uint32_t arena) = 0;
-  /// Whether hostArena is not empty; known before load().
+  /// Whether hostArena() is not empty. May be called before load().
   virtual bool hasHostArenas() const = 0;
 
-  /// Runs a library op of Kernels.def on ranges of arenas, once, in the order
-  /// of the writes and reads: for what is done when a model is loaded. The op
-  /// has no workspace and calls no vendor's library; its operands are in ABI
-  /// order. kInternal where no row of the device does it.
+  /// Runs a library op of Kernels.def once on ranges of arenas, in order with
+  /// the writes and reads. Used while a model is loaded. The op must have no
+  /// workspace and call no vendor library. Operands are in ABI order. kInternal
+  /// if the device has no row for it.
   Status run(const KernelOp &op, std::span<const qlora_operand> operands,
              std::span<const int64_t> constants);
 
-  /// This rank's number in a group.
+  /// Returns this rank's index in a group.
   uint32_t numberIn(qlora_group group) const;
 
-  /// Starts an entry; kernels see `step`, with this rank's numbers in groups and
-  /// what it has of each line, until synchronize(). `onAllRanks`: the others run
-  /// this entry now too, with the same labelled_rows, which an
-  /// entry without collectives has no use for. Whether they do is the same for
-  /// all of them. `hasOneSegment`: MicroBatch::hasOneSegment, of its input.
+  /// Starts an entry. Until synchronize(), kernels see `step`, to which this
+  /// adds the rank's indices in groups and its cp shard of each sequence.
+  /// `onAllRanks`: all ranks run this entry now, with the same labelled_rows;
+  /// every rank passes the same value. Entries without collectives ignore it.
+  /// `hasOneSegment`: MicroBatch::hasOneSegment of the input.
   Status begin(const qlora_entry &entry, const qlora_step_block &step,
                bool onAllRanks = true, bool hasOneSegment = false);
   /// Puts one command of that entry on its queue.
@@ -154,58 +154,59 @@ public:
   /// Ends the entry.
   Status synchronize();
 
-  /// From the next entry on, every command is timed; a GPU then runs each by
-  /// itself, not as a part of a graph. Waits for the entries before.
+  /// Times every command from the next entry on. A GPU then runs commands one
+  /// at a time, without a graph. Waits for earlier entries.
   Status startTiming();
-  /// Ends that, waits for all entries, and returns their commands.
+  /// Stops timing, waits for all entries, and returns their commands.
   StatusOr<std::vector<TimedCommand>> finishTiming();
 
   const DeviceCounters &counters() const { return count; }
   std::vector<ArenaUse> memory() const;
-  /// What the device's own memory holds beside the arenas, as measured now.
-  /// Empty where arenas are this process's memory.
+  /// Measures device memory in use outside the arenas. Empty if the arenas are
+  /// host memory of this process.
   virtual std::vector<ReserveUse> reserve() const { return {}; }
-  /// Seconds since load() in which this rank computed nothing because it
-  /// waited for collectives, and so for other ranks. Nothing where there is no
-  /// other, or where that is measured by startTiming() alone.
+  /// Returns the seconds since load() in which this rank only waited for
+  /// collectives, and so for other ranks. Empty if there are no other ranks, or
+  /// if only startTiming() measures this.
   virtual std::optional<double> exposedCommunication() const { return {}; }
-  /// The card's name, or empty.
+  /// Returns the GPU's name, or an empty string.
   virtual std::string hardware() const { return {}; }
-  /// Of now; empty where there is no card.
+  /// Returns current sensor readings; empty if there is no GPU.
   virtual CardReadings readings() const { return {}; }
-  /// Name of the kernel that runs a launch of the module.
+  /// Returns the name of the kernel that runs a launch of the module.
   std::string kernelName(uint32_t launch) const;
-  /// The algorithms that matrix products use, as the text of a table that can
-  /// be pinned; of every kind of card in the group. Empty where the device
-  /// chooses none. After load().
+  /// Returns the GEMM algorithms in use, as the text of a table that can be
+  /// pinned, for every GPU model in the group. Empty if the device chooses
+  /// none. Only after load().
   virtual std::string gemmTable() const { return {}; }
-  /// Why a kernel is not the one the compiler chose, and the like; one line
-  /// each.
+  /// One-line remarks, for example why a kernel is not the planned one.
   const std::vector<std::string> &remarks() const { return notes; }
   void addRemark(std::string line) { notes.push_back(std::move(line)); }
 
 protected:
-  // The driver's half. Operands are checked and in ABI order.
-  /// Whether there are ranks to do something together with; else they are only
-  /// counted (DeviceOptions::ranks).
+  // Implemented by drivers. Operands are checked and in ABI order.
+  /// Whether other ranks take part; else they are only counted
+  /// (DeviceOptions::ranks).
   virtual bool hasRanks() const { return true; }
   virtual Status allocate(FrozenArena *frozen) = 0;
   virtual Status writeArena(uint32_t arena, uint64_t offset,
                             std::span<const uint8_t> data) = 0;
   virtual Status readArena(uint32_t arena, uint64_t offset,
                            std::span<uint8_t> data) = 0;
-  /// The oldest of the started reads. By default the bytes were read at once.
+  /// Starts a read; finishReadArena() ends the oldest one. The default
+  /// implementation reads the bytes immediately.
   virtual Status startReadArena(uint32_t arena, uint64_t offset,
                                 uint64_t bytes);
   virtual Status finishReadArena(std::span<uint8_t> data);
-  /// A row of the module's target that accepts the request.
+  /// Runs a row of the module's target that accepts the request.
   virtual Status runRow(const KernelRow &row, const KernelRequest &request,
                         std::span<const qlora_operand> operands) = 0;
   virtual uint64_t allocatedBytes(uint32_t arena) const = 0;
-  /// The row that runs a launch; null where the module knows best.
+  /// Returns the row that runs a launch; null: the kernel that the module
+  /// names.
   virtual const KernelRow *rowOf(uint32_t) const { return nullptr; }
   virtual Status beginEntry(const qlora_entry &entry) = 0;
-  /// Whether its commands are run as a whole, by that or by finishEntry().
+  /// Whether beginEntry() or finishEntry() runs all commands of the entry.
   virtual bool isReplaying() const { return false; }
   virtual Status launch(const qlora_command &command) = 0;
   virtual Status fill(const qlora_command &command) = 0;
@@ -213,27 +214,28 @@ protected:
   virtual Status collective(const qlora_command &command) = 0;
   virtual Status record(const qlora_command &command) = 0;
   virtual Status wait(const qlora_command &command) = 0;
-  /// All commands are on their queues; returns the first error known of any.
+  /// Called when all commands are on their queues. Returns the first error
+  /// known of any queue.
   virtual Status finishEntry() = 0;
   /// Puts a command on its queue.
   Status dispatch(const qlora_command &command);
-  /// A command has failed: makes the other queues end soon, and blocked
-  /// collectives return. finishEntry() follows.
+  /// Called when a command has failed: makes the other queues end soon and
+  /// blocked collectives return. finishEntry() follows.
   virtual void cancel() {}
-  /// All earlier entries have ended when it returns. Null where nothing runs.
+  /// Waits for earlier entries and returns a timer; null if nothing runs.
   virtual StatusOr<std::unique_ptr<CommandTimer>> makeTimer() {
     return std::unique_ptr<CommandTimer>();
   }
   bool isTimed() const { return timer != nullptr; }
-  /// For the driver's destructor, where its timer needs what the driver owns.
+  /// For destructors of drivers that own resources which the timer uses.
   void dropTimer() { timer.reset(); }
 
   const LoadedModule *module = nullptr;
   const DeviceOptions options;
   bool frozenIsShared = false;
   qlora_step_block step{};
-  bool onAllRanks = true; ///< of the current entry
-  bool hasOneSegment = false; ///< its input
+  bool onAllRanks = true; ///< begin()'s, for the current entry
+  bool hasOneSegment = false; ///< begin()'s, for the current entry
   std::vector<std::string> notes;
 
 private:
@@ -245,27 +247,26 @@ private:
 
   const qlora_entry *current = nullptr;
   std::unique_ptr<CommandTimer> timer; ///< null: commands are not timed
-  Status failure; ///< the first error; everything after it is refused
-  std::deque<uint64_t> startedReads; ///< their bytes
-  std::deque<std::vector<uint8_t>> readAhead; ///< where they were read at once
+  Status failure; ///< the first error; all later calls return it
+  std::deque<uint64_t> startedReads; ///< bytes of each, oldest first
+  std::deque<std::vector<uint8_t>> readAhead; ///< default startReadArena()
   DeviceCounters count;
 };
 
-/// One line that names the rows of Kernels.def that a program's launches run, of
-/// ops with more than one for the target:
+/// Returns one line with the rows of Kernels.def that a program's launches run,
+/// for ops that have more than one row for the target:
 ///
 ///   kernels  attention.cudnn, attention_grad.cuda (planned: .cudnn)
 ///
-/// A loaded device says what runs, the null device what was planned. Empty
-/// where there is no such op. Why a planned row does not run is a remark of
-/// the device.
+/// For a loaded device these rows run; for the null device they are planned.
+/// Empty if there is no such op. Device::remarks() has the reason why a planned
+/// row does not run.
 std::string kernelsText(const LoadedModule &module, const Device &device);
 
-/// "cpu", "cuda" (kNotFound where there is no GPU) or "null".
+/// Creates the device "cpu", "cuda" (kNotFound without a GPU) or "null".
 StatusOr<std::unique_ptr<Device>> createDevice(std::string_view name,
                                                const DeviceOptions &options);
 
-// The drivers, each in a folder of its own.
 std::unique_ptr<Device> createCpuDevice(const DeviceOptions &options);
 std::unique_ptr<Device> createNullDevice(const DeviceOptions &options);
 StatusOr<std::unique_ptr<Device>> createCudaDevice(const DeviceOptions &options);

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: MIT
 
-// The memory of the frozen weights. Where an earlier run has left them in a
-// file (Weights/BaseFile.h), filled() maps that file: all ranks and runs of
-// the machine have the same pages, which the system may drop and read again.
-// Otherwise one rank alone uses plain anonymous memory, and local CPU ranks
-// share one copy: the first makes it with HostMemory::createShared(), the others
-// open its descriptor, and each maps it with fromDescriptor(); it has no name,
-// so nothing is left behind when all have ended, however they end.
+// The memory of the frozen weights. If an earlier run has left them in a file
+// (Weights/BaseFile.h), filled() maps that file. All ranks and runs of the
+// machine then share its pages, which the system may drop and read again.
+// Otherwise a single rank uses plain anonymous memory, and local CPU ranks
+// share one copy. The first rank makes it with HostMemory::createShared(), the
+// others open its descriptor, and each maps it with fromDescriptor(). It has no
+// name, so nothing is left when all have ended, even after a crash.
 //
 // Filling a shared arena: rank r of n fills every n-th parameter
-// (Parameters.h), then all ranks meet in a barrier, then each calls protect():
-// from there on a write is a crash in the rank that made it, not a wrong
-// number in another. Where ranks hold a base in pieces each has other bytes, and
-// memory of its own.
+// (Parameters.h), then all ranks meet in a barrier, then each calls protect().
+// A later write crashes the rank that made it and cannot corrupt other ranks.
+// Ranks that hold fsdp shards of the base each have private memory.
 
 #ifndef QLORA_RUNTIME_DEVICE_FROZENARENA_H
 #define QLORA_RUNTIME_DEVICE_FROZENARENA_H
@@ -25,8 +24,8 @@
 
 namespace qlora {
 
-/// The share of the parameters that one rank of a host fills: number i of
-/// the table where i % size == rank.
+/// The parameters that one rank of a host fills: each index i of the table with
+/// i % size == rank.
 struct FillShare {
   unsigned rank = 0;
   unsigned size = 1;
@@ -37,7 +36,7 @@ class FrozenArena {
 public:
   /// An arena of no bytes.
   FrozenArena() = default;
-  /// Memory of this process alone.
+  /// Allocates memory private to this process.
   static StatusOr<FrozenArena> anonymous(uint64_t bytes) {
     return of(HostMemory::anonymous(bytes), Kind::kPrivate);
   }
@@ -46,8 +45,8 @@ public:
   static StatusOr<FrozenArena> fromDescriptor(int descriptor, uint64_t bytes) {
     return of(HostMemory::shared(descriptor, bytes), Kind::kShared);
   }
-  /// The first `bytes` of a file, which hold the weights already: nothing may
-  /// be written. The descriptor may be closed afterwards.
+  /// Maps the first `bytes` of a file, read-only; they hold the weights
+  /// already. The descriptor may be closed afterwards.
   static StatusOr<FrozenArena> filled(int descriptor, uint64_t bytes) {
     return of(HostMemory::readOnly(descriptor, bytes), Kind::kFilled);
   }
@@ -55,7 +54,7 @@ public:
   std::span<uint8_t> bytes() const { return memory.bytes(); }
   bool isShared() const { return kind != Kind::kPrivate; }
   bool isFilled() const { return kind == Kind::kFilled; }
-  /// No write from this process any more.
+  /// Forbids further writes from this process.
   Status protect() { return memory.protect(); }
 
 private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The inputs of one run of an entry.
+// The inputs of one run of an entry, and the cp shard of each sequence.
 
 #ifndef QLORA_RUNTIME_DEVICE_MICROBATCH_H
 #define QLORA_RUNTIME_DEVICE_MICROBATCH_H
@@ -13,10 +13,10 @@
 
 namespace qlora {
 
-/// A target without loss.
+/// A target that is not in the loss.
 inline constexpr int32_t kNoLabel = -100;
 
-/// Rows of a micro-batch and tokens of each: what chooses a variant.
+/// Sequences of a micro-batch and tokens per sequence; selects a variant.
 struct BatchShape {
   int64_t batch = 0;
   int64_t length = 0;
@@ -31,15 +31,16 @@ struct MicroBatch {
   std::vector<int32_t> targets;
   std::vector<int32_t> positions; ///< inside the segment, from 0
   std::vector<int32_t> segments;  ///< 0: padding
-  /// Each line is one segment and then padding, and so on every rank and of
-  /// every micro-batch of the data: causal attention need not look at them.
+  /// Each sequence is one segment, then padding, in every micro-batch of the
+  /// data and on every rank. Causal attention can then ignore segments.
   bool hasOneSegment = false;
-  /// [batch]: 1 where the answer of a line is desirable, if data say so.
+  /// [batch]: 1 if a sequence's answer is desirable, for data with such labels.
   std::vector<float> desirable;
-  /// The last lines, which have mismatched answers (Data/MismatchedAnswers.h).
+  /// Count of sequences at the end with mismatched answers
+  /// (Data/MismatchedAnswers.h).
   int64_t mismatchedLines = 0;
 
-  /// Makes it all padding.
+  /// Resizes to `shape` and makes every token padding.
   void clear(const BatchShape &shape) {
     batch = shape.batch;
     length = shape.length;
@@ -52,7 +53,7 @@ struct MicroBatch {
     mismatchedLines = 0;
     hasOneSegment = false;
   }
-  /// Tokens of the longest row, which is a segment; at least 1.
+  /// Returns the tokens of the longest segment; at least 1.
   int64_t longestRow() const {
     int64_t longest = 1, run = 0;
     for (size_t i = 0; i < segments.size(); ++i) {
@@ -63,8 +64,8 @@ struct MicroBatch {
     }
     return longest;
   }
-  /// Each token's [batch, length] segment, in tokens: its largest position + 1.
-  /// 0 for padding.
+  /// Returns for each token [batch, length] the length of its segment in
+  /// tokens: its largest position + 1. 0 for padding.
   std::vector<int32_t> segmentLengths() const {
     std::vector<int32_t> lengths(segments.size());
     for (size_t first = 0, end; first < segments.size(); first = end) {
@@ -86,11 +87,12 @@ struct MicroBatch {
   }
 };
 
-/// Which part of each line of a micro-batch a rank has, of how many equal ones.
+/// A rank's cp shard of each sequence: its index, and the number of equal
+/// shards.
 struct LinePart {
   int64_t number = 0, count = 1;
 
-  /// Of numbers of `length` for each line, those of the part.
+  /// Returns the shard's values of `whole`, which has `length` per sequence.
   std::vector<int32_t> cut(const std::vector<int32_t> &whole,
                            int64_t length) const {
     std::vector<int32_t> part;
@@ -100,7 +102,8 @@ struct LinePart {
       part.insert(part.end(), whole.begin() + at, whole.begin() + at + own);
     return part;
   }
-  /// Back to their place among `length` for each line; others are 0.
+  /// Inverse of cut(): puts a shard's values at their place in sequences of
+  /// `length`; all others are 0.
   std::vector<int32_t> place(const std::vector<int32_t> &part,
                              int64_t length) const {
     std::vector<int32_t> whole(part.size() * static_cast<size_t>(count));
@@ -109,7 +112,7 @@ struct LinePart {
           part[i];
     return whole;
   }
-  /// Of the i-th number of the part.
+  /// Returns the index in the full sequences of the shard's i-th value.
   int64_t placeOf(int64_t i, int64_t length) const {
     const int64_t own = length / count;
     return i / own * length + number * own + i % own;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Which launches share a kernel, and which rows may run one.
+// Decides which launches share a kernel, and which rows may run a launch.
 
 #include "runtime/Device/PreparedLaunches.h"
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
 // Every launch command of a module, ready to run: addresses resolved, library
-// kernels chosen and prepared. Layers share kernels: commands of the same op,
-// types, constants and workspace have one. `Kernel` is what the device runs:
-// LibraryKernel on a CPU, CudaKernel on a GPU.
+// kernels chosen and prepared. Layers share kernels: commands with the same op,
+// types, constants and workspace use one kernel. `Kernel` is LibraryKernel on a
+// CPU and CudaKernel on a GPU.
 
 #ifndef QLORA_RUNTIME_DEVICE_PREPAREDLAUNCHES_H
 #define QLORA_RUNTIME_DEVICE_PREPAREDLAUNCHES_H
@@ -23,63 +23,64 @@
 
 namespace qlora {
 
-/// What makes two launches the same kernel.
+/// Launches with equal keys share a kernel.
 using LaunchKey = std::vector<int64_t>;
 LaunchKey launchKey(const LoadedModule &module, const qlora_command &command,
                     const KernelRequest &request);
 
-/// Addresses of operands; null where absent. `arenaBases` are the arenas'
-/// addresses, on the device.
+/// Returns the addresses of operands; null if absent. `arenaBases` are the
+/// arenas' addresses, on the device.
 std::vector<void *> operandAddresses(std::span<const qlora_operand> operands,
                                      std::span<uint8_t *const> arenaBases);
 
-/// The planned row, then those after it of the same op and target but its
-/// oracle; only that one for an op that `references` names.
+/// Returns the planned row, then later rows of the same op and target, without
+/// the plain reference. Only the reference for an op that `references` names.
 std::vector<const KernelRow *>
 candidateRows(const KernelRow &planned,
               std::span<const std::string> references = {});
 
-/// `refusal`, of the last candidate, with what else could be asked for.
+/// Returns `refusal` of the last candidate row, with a hint at
+/// --reference-kernels if that would help.
 Status noRowLeft(const KernelRow &planned, const Status &refusal);
 
 template <typename Kernel> class PreparedLaunches {
 public:
-  /// Prepares a row for a request, with so many bytes of workspace;
+  /// Prepares a row for a request with the given bytes of workspace.
   /// kUnavailable: try the next row.
   using Prepare = std::function<StatusOr<std::unique_ptr<Kernel>>(
       const KernelRow &, const KernelRequest &, uint64_t)>;
 
   /// Prepares all launches of `module`. `arenaBases` are the arenas'
   /// addresses, on the device. A row that is unavailable, or disabled by
-  /// `options`, is passed over for the op's next one, with a line in `remarks`
-  /// that says why and which row runs; a launch that no row can do is an error.
-  /// Ops that `options` wants references of are done by their oracles.
+  /// `options`, is replaced by the op's next row; a line in `remarks` gives the
+  /// reason and the row that runs. A launch without a usable row is an error.
+  /// Ops in `options.referenceKernels` run their plain references.
   Status prepare(const LoadedModule &module,
                  std::span<uint8_t *const> arenaBases,
                  const DeviceOptions &options, const Prepare &prepare,
                  std::vector<std::string> &remarks);
 
-  /// The library kernel of a command; nullptr for a generated one.
+  /// Returns the library kernel of a command; nullptr for a generated kernel.
   Kernel *kernel(size_t commandIndex) const {
     return byCommand[commandIndex] ? byCommand[commandIndex]->kernel.get()
                                    : nullptr;
   }
-  /// The row that runs a launch of the table; nullptr for a generated one.
+  /// Returns the row that runs a launch; nullptr for a generated kernel.
   const KernelRow *row(uint32_t launch) const { return rowOfLaunch[launch]; }
-  /// Addresses of a command's operands; null where absent.
+  /// Returns the addresses of a command's operands; null if absent.
   std::span<void *const> buffers(const qlora_command &command) const {
     return std::span(addresses).subspan(command.first_operand,
                                         command.operand_count);
   }
 
 private:
-  /// One library kernel and the row of Kernels.def that it is.
+  /// One library kernel and its row of Kernels.def.
   struct Chosen {
     std::unique_ptr<Kernel> kernel;
     const KernelRow *row = nullptr;
   };
 
-  /// What prepare() was given.
+  /// The arguments of prepare().
   struct Job {
     const LoadedModule &module;
     const DeviceOptions &options;
@@ -147,7 +148,7 @@ auto PreparedLaunches<Kernel>::find(const Job &job,
                            choose(job, command, planned, request));
     return &kernels.emplace(std::move(key), std::move(kernel)).first->second;
   }
-  // The kernel is shared, the operands' sizes are this command's own.
+  // Commands share the kernel, but each has different operand sizes.
   const char *label = job.module.launches()[command.target].label;
   QLORA_RETURN_IF_ERROR(
       checkLaunchRow(job.module, command, *found->second.row, request)

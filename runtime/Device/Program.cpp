@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Inputs, entries, results.
+// Writes inputs, runs entries, reads results.
 
 #include "runtime/Device/Program.h"
 
@@ -30,9 +30,10 @@ Status runEntry(Device &device, const LoadedModule &module,
     Status status = device.enqueue(commands[i]);
     if (status.isOk())
       continue;
-    // Its error is the one just seen: queues must end before we leave.
+    // All queues must end before this returns. The error is already in
+    // `status`.
     (void)device.synchronize();
-    // A wait has none of its own: it is that of what was waited for.
+    // A WAIT returns the error of the command that it waits for.
     if (commands[i].kind == QLORA_COMMAND_WAIT)
       return status.withContext(entryKindName(entry.kind));
     return status.withContext(describe(module, entry, i, commands[i]));
@@ -55,7 +56,7 @@ static std::span<const uint8_t> bytesOf(const std::vector<T> &values) {
           values.size() * sizeof(T)};
 }
 
-/// What a program without the inputs for positions and segments computes.
+/// Whether the batch needs no position and segment inputs.
 static bool isPlain(const MicroBatch &batch) {
   for (int64_t i = 0; i < batch.batch * batch.length; ++i)
     if (batch.segments[i] > 1 ||
@@ -64,7 +65,7 @@ static bool isPlain(const MicroBatch &batch) {
   return true;
 }
 
-/// Whether it has what MicroBatch::hasOneSegment says.
+/// Whether MicroBatch::hasOneSegment holds for this batch.
 static bool isOneSegmentALine(const MicroBatch &batch) {
   for (size_t i = 0; i < batch.segments.size(); ++i) {
     const bool isFirst = i % static_cast<size_t>(batch.length) == 0;
@@ -75,8 +76,8 @@ static bool isOneSegmentALine(const MicroBatch &batch) {
   return true;
 }
 
-/// The tokens before the answers, of lines with chosen ones: what their loss
-/// has beside the targets.
+/// Returns the prompt tokens of sequences with chosen answers (the first half):
+/// their loss has these in addition to the targets.
 static std::vector<int32_t> promptsOf(const MicroBatch &batch) {
   std::vector<int32_t> prompts(batch.ids.size(), kNoLabel);
   for (int64_t i = 0; i + 1 < batch.batch / 2 * batch.length; ++i)
@@ -165,7 +166,7 @@ LossSums &LossSums::operator/=(double count) {
   return *this;
 }
 
-/// All entries that have sums have the same.
+/// All entries that have sums have the same kinds of sums.
 Program::Program(const LoadedModule &module, Device &device)
     : module(module), device(device) {
   auto has = [&](qlora_binding_kind kind) {
@@ -210,19 +211,20 @@ StatusOr<LossSums> Program::finishFloats() {
   return read;
 }
 
-/// Each of the ranks that share products has added what these come to, and of
-/// whole lines those that share lines; of stages the last one alone has.
+/// Divides by the number of ranks that have added the same sums:
+/// tensor-parallel ranks and, for sums of whole sequences, context-parallel
+/// ranks. Of pipeline stages only the last has added them.
 StatusOr<LossSums> Program::finishSums() {
   QLORA_ASSIGN_OR_RETURN(LossSums read, finishFloats());
   return read /=
          module.tensorRanks() * (read.isOfLines() ? module.contextRanks() : 1);
 }
 
-/// Of this rank's tokens. A rank of whole lines may have the most in one part
-/// of them.
+/// Returns the labelled rows of this rank's tokens, or an upper bound: all
+/// labels of a sequence may be in one cp shard.
 int64_t Program::labelsOf(const qlora_entry &entry, const MicroBatch &batch,
                           std::optional<int64_t> mostLabels) const {
-  // Prompts have as many tokens as they have.
+  // Prompt tokens need the head too, and `mostLabels` does not count them.
   if (module.binding(entry, QLORA_INPUT_PROMPTS))
     return module.tokensOf(entry);
   if (mostLabels)
@@ -231,7 +233,7 @@ int64_t Program::labelsOf(const qlora_entry &entry, const MicroBatch &batch,
   return std::ssize(own) - std::ranges::count(own, kNoLabel);
 }
 
-/// Without `mostLabels`, other ranks run other entries.
+/// Writes inputs and runs the entry. No `mostLabels`: ranks run other entries.
 Status Program::runOn(const qlora_entry &entry, const MicroBatch &batch,
                       std::optional<int64_t> mostLabels,
                       const qlora_step_block &step) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// One entry on a device, and the entries of a module as the four things a session does: accumulate a
-// micro-batch, update, evaluate, read results. Chooses the compiled variant
-// by the micro-batch's length and knows where inputs and results live.
+// Runs the entries of a module for a session: accumulate a micro-batch, update,
+// evaluate, read results. Selects the variant according to the micro-batch's
+// shape, and maps inputs and results to their arenas.
 
 #ifndef QLORA_RUNTIME_DEVICE_PROGRAM_H
 #define QLORA_RUNTIME_DEVICE_PROGRAM_H
@@ -20,28 +20,28 @@
 
 namespace qlora {
 
-/// Runs `entry` of the module that `device` has loaded and waits for it
-/// (Device::begin has the last three). An error says the entry, the number of
-/// the command and its label; the device is then unusable.
+/// Runs `entry` of the module that `device` has loaded and waits for it. The
+/// last three arguments are those of Device::begin. An error names the entry
+/// and the command's index and label; the device is then unusable.
 Status runEntry(Device &device, const LoadedModule &module,
                 const qlora_entry &entry, const qlora_step_block &step,
                 bool onAllRanks = true, bool hasOneSegment = false);
 
 /// Sums over the labelled tokens of micro-batches, or over pairs of answers or
-/// single ones where the program was compiled for them.
+/// single answers if the program was compiled for them.
 struct LossSums {
   enum class Of { kTokens, kPairs, kAnswers };
 
-  double loss = 0;   ///< with that of routers, where they have one
+  double loss = 0;   ///< includes the router loss, if there is one
   double labels = 0; ///< or pairs, or answers
   Of of = Of::kTokens;
-  /// From QLORA_RESULT_CHOSEN_REWARDS to QLORA_RESULT_DIVERGENCE; 0 what the
-  /// program does not have.
+  /// QLORA_RESULT_CHOSEN_REWARDS to QLORA_RESULT_DIVERGENCE, in order. 0 for
+  /// results that the program does not have.
   std::array<double, 7> preferences = {};
-  double routers = 0; ///< of the loss, that of routers
+  double routers = 0; ///< router loss, a part of `loss`
 
-  /// Of lines, each rank that shares them finds all of it; else what is of its
-  /// own tokens.
+  /// Whether every context-parallel rank has the sums of whole sequences.
+  /// Otherwise each has the sums of its own tokens.
   bool isOfLines() const { return of != Of::kTokens; }
   double preference(qlora_binding_kind kind) const {
     return preferences[kind - QLORA_RESULT_CHOSEN_REWARDS];
@@ -57,40 +57,40 @@ class Program {
 public:
   Program(const LoadedModule &module, Device &device);
 
-  /// Forward and backward of one micro-batch into the gradient arena.
-  /// `mostLabels`: of the rank that has most, known to all of them alike, of
-  /// whole lines; or nothing, where ranks run other entries.
+  /// Runs forward and backward of one micro-batch into the gradient arena.
+  /// `mostLabels`: the largest label count of any rank, over whole sequences;
+  /// all ranks pass the same value. Empty if ranks run different entries.
   Status accumulate(const MicroBatch &batch, std::optional<int64_t> mostLabels,
                     const qlora_step_block &step);
-  /// The last one of a step: with the sums over ranks, and with a read of the
-  /// step's sums.
+  /// Runs the last micro-batch of a step, with the reductions over ranks, and
+  /// starts to read the step's sums.
   Status accumulateLast(const MicroBatch &batch,
                         std::optional<int64_t> mostLabels,
                         const qlora_step_block &step);
-  /// A read of the sums alone, of the entry that would be last; in place of its
-  /// own where the sums over ranks are made elsewhere.
+  /// Only starts to read the sums of the last micro-batch's entry. Replaces
+  /// accumulateLast() if the reduction over ranks is done elsewhere.
   Status readSums(const MicroBatch &batch);
-  /// TRAINABLE := what is evaluated and saved, or again what is trained; nothing
-  /// where these are the same.
+  /// Sets the TRAINABLE arena to the parameters that are evaluated and saved,
+  /// or back to those that are trained. Does nothing if these are the same.
   Status switchTo(qlora_entry_kind kind, const qlora_step_block &step);
-  /// One optimizer step, with a read of its norm.
+  /// Runs one optimizer step and starts to read its gradient norm.
   Status update(const qlora_step_block &step);
 
-  /// The reads that were started, which have to be finished in their order:
-  /// loss and labels of a step, over all its micro-batches and ranks, where the
-  /// ranks with the same rows count as one; the norm of its gradient before
-  /// clipping.
+  /// Finish the started reads, in the order of their starts. finishSums():
+  /// loss and labels of a step over all micro-batches and ranks; ranks with the
+  /// same rows count as one. finishNorm(): the gradient norm before clipping.
   StatusOr<LossSums> finishSums();
   StatusOr<double> finishNorm() { return finishFloat(); }
 
-  /// Whether a step needs the labels that its micro-batches have on average.
+  /// Whether a step needs the mean label count of its micro-batches.
   bool hasRouterLoss() const;
 
-  /// Which part of each line is this rank's.
+  /// Returns this rank's cp shard of each sequence.
   LinePart linePart() const;
 
-  /// Forward only. Of this rank's tokens: `sums`, and `correct`, 1 where the
-  /// target is the argmax; it has the tokens of all, and 0 for the others'.
+  /// Runs the forward pass. Adds the sums of this rank's tokens to `sums`, and
+  /// sets `correct` to 1 where the target is the argmax. `correct` has all
+  /// tokens of the sequences; tokens of other ranks are 0.
   Status evaluate(const MicroBatch &batch, std::optional<int64_t> mostLabels,
                   const qlora_step_block &step, LossSums &sums,
                   std::vector<int32_t> &correct);
@@ -114,7 +114,7 @@ private:
 
   const LoadedModule &module;
   Device &device;
-  std::vector<qlora_binding_kind> sums; ///< that entries have, in order
+  std::vector<qlora_binding_kind> sums; ///< sums of entries, in reading order
 };
 
 } // namespace qlora

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Names to devices.
+// Creates devices by name.
 
 #include "runtime/Device/Device.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// One mutex, one condition, one thread.
+// The thread's loop, and its synchronization with one mutex and one condition.
 
 #include "runtime/Device/Cpu/CommunicationQueue.h"
 
@@ -17,7 +17,7 @@ CommunicationQueue::CommunicationQueue(
     std::function<Status(const qlora_command &)> run, size_t maxCommands,
     size_t maxEvents)
     : run(std::move(run)), commands(maxCommands), happened(maxEvents) {
-  // Signals are for the main thread: the new one inherits a full mask.
+  // The main thread handles signals: the new thread inherits a full mask.
   sigset_t all;
   sigset_t before;
   sigfillset(&all);

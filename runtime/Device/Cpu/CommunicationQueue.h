@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 
 // The communication queue of a CPU rank: one thread that runs its commands
-// in order while the compute queue goes on, because collectives block.
+// in order while the compute queue continues, because collectives block.
 //
-// Ownership: the caller's thread calls every public method; the queue's
-// thread calls `run` only. All that both touch is behind one mutex. Nothing
-// between begin() and finish() allocates.
+// Threads: the caller's thread calls every public method; the queue's thread
+// only calls `run`. One mutex guards all shared state. Nothing between begin()
+// and finish() allocates.
 
 #ifndef QLORA_RUNTIME_DEVICE_CPU_COMMUNICATIONQUEUE_H
 #define QLORA_RUNTIME_DEVICE_CPU_COMMUNICATIONQUEUE_H
@@ -25,35 +25,35 @@ namespace qlora {
 
 class CommunicationQueue {
 public:
-  /// `run` executes one command that is neither RECORD nor WAIT. There are
-  /// never more than `maxCommands` and `maxEvents` in an entry.
+  /// `run` executes one command that is neither RECORD nor WAIT. An entry has
+  /// at most `maxCommands` commands and `maxEvents` events.
   CommunicationQueue(std::function<Status(const qlora_command &)> run,
                      size_t maxCommands, size_t maxEvents);
   /// Ends the thread; commands that have not started are dropped.
   ~CommunicationQueue();
 
-  /// A new entry: no event has happened. The queue is idle.
+  /// Starts a new entry and resets all events. The queue must be idle.
   void begin();
-  /// Puts a command, which outlives the entry, on the queue.
+  /// Puts a command on the queue; it must outlive the entry.
   void push(const qlora_command &command);
-  /// For the compute queue: an event happens; wait until one has. Where the queue
-  /// has failed before it, its error: what was to be waited for is not there.
+  /// Record an event, or wait for one, for the compute queue. wait() returns
+  /// the queue's error if the queue failed before the event.
   void record(uint32_t event);
   Status wait(uint32_t event);
-  /// Waits until the queue is idle. After an error (its first is returned)
-  /// or cancel() the commands that follow are skipped.
+  /// Waits until the queue is idle and returns its first error. After an error
+  /// or cancel() the queue skips all further commands.
   Status finish();
-  /// Makes the queue skip what has not started, for good.
+  /// Makes the queue skip commands that have not started, permanently.
   void cancel();
 
-  /// When a command of the queue ran, in nanoseconds of the steady clock.
+  /// The time of a command, in nanoseconds of the steady clock.
   struct Times {
     const qlora_command *command = nullptr;
     int64_t start = 0, end = 0;
   };
-  /// Whether the times of the entries to come are kept. Between entries only.
+  /// Enables or disables times of later entries. Only between entries.
   void keepTimes(bool keep);
-  /// Of the entry that has ended, in order. Between entries only.
+  /// Returns the times of the previous entry, in order. Only between entries.
   std::span<const Times> times() const {
     return std::span(timesOfEntry).first(done);
   }
@@ -74,7 +74,7 @@ private:
   Status failure;
   bool skipping = false;
   bool ending = false;
-  std::thread thread; ///< last: it uses all of the above
+  std::thread thread; ///< last member: it uses all of the above
 };
 
 } // namespace qlora

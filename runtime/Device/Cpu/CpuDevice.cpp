@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// The CPU as a device, and the oracle of the others: arenas, kernels and queues.
-// The compute queue (and the copy queue, whose commands take their place in it)
-// runs on the caller's thread, with one OpenMP pool; the communication queue has
-// a thread of its own (CommunicationQueue.h).
+// The CPU as a device, and the reference for other devices. The compute queue
+// runs on the caller's thread with one OpenMP pool, in order with the copy
+// queue's commands. The communication queue has a separate thread
+// (CommunicationQueue.h).
 
 #include "runtime/Base/HostMemory.h"
 #include "runtime/Device/CommandTimer.h"
@@ -24,8 +24,8 @@
 namespace qlora {
 
 namespace {
-/// Times of the commands of a CPU rank: what runs while enqueue() does is timed
-/// there, what the communication queue runs by its own thread.
+/// Times the commands of a CPU rank. Commands that run within enqueue() are
+/// timed there, others by the communication queue's thread.
 class CpuTimer final : public CommandTimer {
 public:
   /// `communication` outlives this.
@@ -39,12 +39,12 @@ public:
   StatusOr<std::vector<TimedCommand>> finish() override;
 
 private:
-  /// Without times.
+  /// Returns the command's data without times.
   TimedCommand describe(const qlora_command &command) const;
 
   CommunicationQueue &communication;
   const LoadedModule *module = nullptr;
-  TimedCommand ofEntry; ///< its entry and rows
+  TimedCommand ofEntry; ///< current entry and its labelled rows
   std::vector<TimedCommand> timed;
 };
 } // namespace
@@ -59,7 +59,7 @@ Status CpuTimer::begin(const LoadedModule &ofDevice, const qlora_entry &entry,
   module = &ofDevice;
   ofEntry.entry = static_cast<uint32_t>(&entry - module->entries().data());
   ofEntry.labelledRows = labelledRows;
-  // All that the entry adds, so that nothing is allocated in it.
+  // Reserve space for the whole entry, so that it allocates nothing.
   const size_t needed = timed.size() + entry.command_count;
   if (needed > timed.capacity())
     timed.reserve(std::max(needed, 2 * timed.capacity()));
@@ -104,7 +104,7 @@ StatusOr<std::vector<TimedCommand>> CpuTimer::finish() {
 }
 
 namespace {
-/// Adds the seconds of its life.
+/// Adds the seconds of its lifetime to `seconds`.
 class Exposed {
 public:
   explicit Exposed(double &seconds) : seconds(seconds) {}
@@ -185,19 +185,18 @@ private:
 
   SingleRank alone;
   int threads = 1;
-  std::vector<HostMemory> memory; ///< per arena; empty where shared
+  std::vector<HostMemory> memory; ///< per arena; empty if shared
   std::vector<uint8_t *> bases;
   std::vector<uint64_t> sizes;
   PreparedLaunches<LibraryKernel> launches;
-  // Of a run of a sweep: which commands other runs may share, of each entry
-  // what they are, in their order, and what is to be run of the current one.
-  std::vector<bool> isShared;
-  std::vector<std::string> sharedOrders;
-  std::span<const qlora_command> ahead;
+  // For a run of a sweep:
+  std::vector<bool> isShared; ///< per command: other runs may share it
+  std::vector<std::string> sharedOrders; ///< per entry: its shared commands
+  std::span<const qlora_command> ahead; ///< rest of the current entry
   const std::string *aheadOrder = nullptr;
   LibraryKernelArgs sharedArgs;
   std::unique_ptr<CommunicationQueue> communication;
-  double exposed = 0; ///< seconds of the compute thread
+  double exposed = 0; ///< seconds that the compute thread waited
 };
 } // namespace
 
@@ -244,7 +243,7 @@ Status CpuDevice::allocate(FrozenArena *frozen) {
   return prepareQueue();
 }
 
-/// Launches on ranges of the base that they have in common.
+/// Finds launches that runs can share, and the base ranges that they read.
 void CpuDevice::findShared() {
   isShared.assign(module->commands().size(), false);
   sharedOrders.assign(module->entries().size(), {});
@@ -301,8 +300,8 @@ Status CpuDevice::runRow(const KernelRow &row, const KernelRequest &request,
   return kernel->run({operandAddresses(operands, bases), &step, nullptr});
 }
 
-/// In a sweep an entry waits for its end: other runs may share what it does,
-/// and else have their turn.
+/// In a sweep, finishEntry() runs the commands, because other runs may share
+/// them.
 Status CpuDevice::beginEntry(const qlora_entry &entry) {
   if (options.turns) {
     aheadOrder =
@@ -339,7 +338,7 @@ Status CpuDevice::finishEntry() {
   return communication->finish();
 }
 
-/// Splits the rows evenly; which thread takes which does not change a bit.
+/// Splits the rows evenly over threads; the split does not change a bit.
 void CpuDevice::runGenerated(const qlora_command &command) {
   const qlora_launch &launch = module->launches()[command.target];
   const qlora_kernel_function function =
@@ -366,7 +365,7 @@ Status CpuDevice::launch(const qlora_command &command) {
   return kernel->run({launches.buffers(command), &step, options.observer});
 }
 
-/// Runs a command that is no launch on the thread it is called from.
+/// Runs a command other than a launch on the calling thread.
 Status CpuDevice::runNow(const qlora_command &command) {
   const auto buffers = launches.buffers(command);
   const uint64_t bytes = module->operands(command)[0].bytes;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Who is next, and entries side by side.
+// Chooses the next run, and runs entries interleaved.
 
 #include "runtime/Device/Cpu/SweepTurns.h"
 
@@ -11,7 +11,7 @@
 
 namespace qlora {
 
-/// In a circle behind `from`.
+/// Returns the next ready run after `from`, cyclically; kEntries if none.
 size_t SweepTurns::nextReady(size_t from) const {
   for (size_t i = 1; i <= runs.size(); ++i)
     if (const size_t run = (from + i) % runs.size();
@@ -20,7 +20,7 @@ size_t SweepTurns::nextReady(size_t from) const {
   return kEntries;
 }
 
-/// Of those that wait, the first that has run the fewest entries; or null.
+/// Returns the first waiting run with the fewest entries run; or null.
 SweepTurns::Run *SweepTurns::leastAdvanced() {
   Run *least = nullptr;
   for (Run &run : runs)
@@ -30,7 +30,7 @@ SweepTurns::Run *SweepTurns::leastAdvanced() {
   return least;
 }
 
-/// Gives the turn to whoever can go on; `from` has just stopped.
+/// Gives the turn to the next ready run; `from` has just stopped.
 void SweepTurns::handOver(size_t from) {
   turn = nextReady(from);
   turned.notify_all();
@@ -42,11 +42,11 @@ void SweepTurns::begin(size_t run) {
 }
 
 Status SweepTurns::run(size_t number, SweepEntry &entry) {
-  releaseThreads(); // of what was done since the last entry
+  releaseThreads(); // this thread's pool, used since the last entry
   Lock lock(mutex);
   Run &run = runs[number];
   if (run.entries == 0)
-    malloc_trim(0); // of what it needed to start
+    malloc_trim(0); // return the memory that startup needed
   run.state = State::kWaiting;
   run.entry = &entry;
   handOver(number);
@@ -68,7 +68,7 @@ void SweepTurns::runEntries() {
   }
 }
 
-/// Its entry, and those of others that go together with it.
+/// Runs its entry, together with all waiting entries of equal order().
 void SweepTurns::runTogether(Run &first) {
   group.clear();
   for (Run &run : runs)
@@ -88,7 +88,7 @@ void SweepTurns::runTogether(Run &first) {
   }
 }
 
-/// To its next product, or to its end.
+/// Runs the run's entry up to its next shared matmul or its end.
 void SweepTurns::advance(Run &run) {
   const auto product =
       endExceptions("an entry", [&run] { return run.entry->advance(); });
@@ -98,7 +98,7 @@ void SweepTurns::advance(Run &run) {
     products.push_back(product.value());
 }
 
-/// One that fails is done, and the others go on.
+/// Runs the group's entries to their ends. If one fails, the others continue.
 Status SweepTurns::runGroup() {
   for (;;) {
     products.clear();

@@ -1,29 +1,28 @@
 // SPDX-License-Identifier: MIT
 
-// Runs of a sweep in one process: they train over one base, each with adapters,
-// optimizer and activations of its own, and decode each piece of a weight once
-// for all of them.
+// Schedules the runs of a sweep in one process. They share one base, and each
+// panel of a weight is decoded once for all. Each run has separate adapters,
+// optimizer state and activations.
 //
-// A run is a thread, and one of them works at a time: the one whose turn it is.
-// A turn ends where an entry has to be run. When all runs have come there, a
-// thread for that runs the entries of all, side by side: each up to its next
-// product with a weight that is decoded piece by piece, then these products
-// together, each as it would be alone (LibraryKernel::runTogether). So the
-// numbers of a run are those that it has by itself; and one pool of threads runs
-// all loops, which one for each run would make sleep and wake (releaseThreads).
+// Each run is a thread, and only the thread whose turn it is works. Its turn
+// ends when it must run an entry. When all runs have reached an entry, one
+// extra thread runs all entries interleaved: each up to its next matmul with a
+// weight that is decoded in panels, then these matmuls together. Each matmul is
+// computed as if alone (LibraryKernel::runTogether), so a run has the same
+// results as without the others. One thread pool runs all loops; a pool per run
+// would have to sleep and wake (releaseThreads).
 //
 //   entry of run 0   . . . x W0 | . . x W1 | . .
 //   entry of run 1   . . . x W0 | . . x W1 | . .     one decode of W0, of W1
 //
-// Entries go together that have the same products with the same weights in one
-// order, whatever else they do: other ranks of LoRA or another learning rate are
-// no special case. Those without such products run one after another. Where
-// entries differ, those go first of the run that has run the fewest, and the
-// others wait.
+// Entries run together if they have the same matmuls with the same weights in
+// the same order. Other differences, such as LoRA ranks or learning rates, do
+// not matter. Entries without such matmuls run one after another. If entries
+// differ, the run with the fewest finished entries goes first.
 //
-// Threads: a run's thread calls begin(), run() and leave() with the number of
-// the run. A run that ends, however it does, calls leave(). One more thread
-// calls runEntries(), which returns when all runs have left.
+// Threads: a run's thread calls begin(), run() and leave() with the run's
+// index. Every run calls leave() when it ends, also after an error. One more
+// thread calls runEntries(), which returns when all runs have left.
 
 #ifndef QLORA_RUNTIME_DEVICE_CPU_SWEEPTURNS_H
 #define QLORA_RUNTIME_DEVICE_CPU_SWEEPTURNS_H
@@ -42,11 +41,12 @@ namespace qlora {
 class SweepEntry {
 public:
   virtual ~SweepEntry() = default;
-  /// Names its shared products in their order.
+  /// Returns a text that identifies its shared matmuls and their order.
   virtual const std::string &order() const = 0;
-  /// Threads that its loops use.
+  /// Returns the number of threads that its loops use.
   virtual int64_t loopThreads() const = 0;
-  /// Runs it up to its next shared product, which follows; no kernel at the end.
+  /// Runs the entry up to its next shared matmul and returns that, without
+  /// running it. Returns no kernel at the entry's end.
   virtual StatusOr<LaunchTogether> advance() = 0;
 };
 
@@ -57,8 +57,8 @@ public:
     products.reserve(runs);
   }
 
-  /// What kernels keep nothing in from one command to the next is one memory
-  /// for all runs, as large as the largest needs it. Before the first turn.
+  /// Allocates one workspace for all runs, as large as the largest needs;
+  /// kernels keep nothing in it between commands. Called before the first turn.
   Status allocateWorkspace(uint64_t bytes) {
     QLORA_ASSIGN_OR_RETURN(shared, HostMemory::anonymous(bytes));
     return Status::ok();
@@ -67,7 +67,7 @@ public:
 
   /// Waits for the first turn of the run.
   void begin(size_t run);
-  /// Returns when the entry has run and the turn is this run's again.
+  /// Returns when the entry has run and it is this run's turn again.
   Status run(size_t run, SweepEntry &entry);
   void leave(size_t run);
   void runEntries();
@@ -76,10 +76,10 @@ private:
   enum class State { kReady, kWaiting, kGone };
   struct Run {
     State state = State::kReady;
-    SweepEntry *entry = nullptr; ///< that waits
-    uint64_t entries = 0;        ///< run so far
-    Status status;               ///< of the last one
-    bool isDone = false;         ///< with it
+    SweepEntry *entry = nullptr; ///< the waiting entry
+    uint64_t entries = 0;        ///< entries run so far
+    Status status;               ///< result of the latest entry
+    bool isDone = false;         ///< the current entry has ended
   };
 
   using Lock = std::unique_lock<std::mutex>;
@@ -97,8 +97,8 @@ private:
   std::condition_variable turned;
   std::vector<Run> runs;
   size_t turn = 0;
-  std::vector<Run *> group; ///< whose entries are run
-  std::vector<LaunchTogether> products; ///< where they are
+  std::vector<Run *> group; ///< runs whose entries run together
+  std::vector<LaunchTogether> products; ///< their next shared matmuls
   HostMemory shared;
   static constexpr size_t kEntries = SIZE_MAX; ///< the turn of runEntries()
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Allocation, once, where there is room, and who is in the way where not.
+// Allocates arenas once; if memory is short, lists the processes that hold it.
 
 #include "runtime/Device/Cuda/CudaArenas.h"
 
@@ -11,10 +11,10 @@
 
 namespace qlora {
 
-/// What cuMemAlloc aligns to without being asked.
+/// Bytes to which cuMemAlloc always aligns.
 static constexpr uint64_t kNaturalAlignment = 256;
 
-/// Processes that a line names.
+/// The most processes that a message names.
 static constexpr size_t kMostNamed = 4;
 
 static std::string sizeText(uint64_t bytes) {
@@ -32,7 +32,7 @@ static std::string processText(const CardProcess &process) {
   return fmt::format("process {}{} holds {}", process.pid, name, size);
 }
 
-/// ": process 4711 (python) holds 136.2 GiB; stop it," or as much as is known.
+/// Returns ": process 4711 (python) holds 136.2 GiB; stop it," as far as known.
 static std::string holdersText(const CudaCard &card) {
   const auto nvml = Nvml::open();
   if (!nvml.isOk())
@@ -48,8 +48,8 @@ static std::string holdersText(const CudaCard &card) {
   return text + (processes.size() == 1 ? "; stop it," : "; stop some,");
 }
 
-/// kResourceExhausted where a card has less than `plannedBytes` free, in one
-/// line, without the processes where NVML does not name any:
+/// Returns kResourceExhausted if a GPU has less than `plannedBytes` free. The
+/// message is one line, without processes if NVML names none:
 ///
 ///   GPU 0 (NVIDIA H200) has 3.1 GiB free of 139.8 GiB, the plan needs 24.0
 ///   GiB: process 4711 (python) holds 136.2 GiB; stop it, choose another GPU
@@ -80,7 +80,7 @@ static StatusOr<CudaMemory> allocateMemory(const CudaDriver &driver,
   return CudaMemory(driver, address);
 }
 
-/// The error with what was asked for and what there is.
+/// Returns the error with the requested and the available bytes.
 static Status explain(const Status &status, const qlora_arena &arena,
                       const CudaCard &card) {
   const auto memory = card.memory();
@@ -95,8 +95,8 @@ static Status explain(const Status &status, const qlora_arena &arena,
       asMiB(memory->free), asMiB(memory->total), status.message());
 }
 
-/// Kernels use it over the bus. It begins at a page, which is more than any
-/// alignment asks for.
+/// Kernels access this memory over the bus. It begins at a page boundary, which
+/// satisfies every alignment.
 Status CudaArenas::allocateHost(const CudaDriver &driver,
                                 const qlora_arena &arena) {
   void *mapped = nullptr;
@@ -112,7 +112,8 @@ Status CudaArenas::allocateHost(const CudaDriver &driver,
         arenaKindName(arena.kind), arena.bytes, asMiB(arena.bytes),
         status.message());
   hostMemory.back() = CudaHostMemory(driver, mapped);
-  // Before any stream knows of it. What is frozen is filled as a whole.
+  // On the host, before any stream uses it. Frozen arenas are filled as a
+  // whole.
   if (!isFrozenArena(arena.kind))
     std::memset(mapped, 0, arena.bytes);
   return driver.check(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Commands of a module on one GPU.
+// Runs the commands of a module on one GPU.
 
 #include "runtime/Device/Cuda/CudaDevice.h"
 
@@ -19,10 +19,10 @@
 
 namespace qlora {
 
-/// Enough that a copy of it takes far longer than the wait for it.
+/// Pinned bytes, enough that the copy takes far longer than the wait for it.
 static constexpr uint64_t kTransferBytes = uint64_t{32} << 20;
 
-/// How long work that was given up may take to end.
+/// How long aborted work may take to end.
 static constexpr auto kEndBound = std::chrono::seconds(1);
 
 namespace {
@@ -46,7 +46,7 @@ public:
     return tuner.table().cards.empty() ? "" : tuner.table().text();
   }
 
-  // What library kernels ask for.
+  // CudaContext, which library kernels use.
   const CudaDriver &driver() const override { return api; }
   const CublasLt &blas() const override { return *blasHandleOwner.library; }
   cublasLtHandle_t blasHandle() const override {
@@ -122,7 +122,7 @@ private:
   bool isObserved() const {
     return options.observer && options.observer->onLogits;
   }
-  /// NCCL: what one rank captures or replays, all do, in the same order.
+  /// NCCL: all ranks must capture and replay the same graphs in one order.
   bool mayHaveGraph() const {
     return onAllRanks || !isShared[entryIndex];
   }
@@ -131,17 +131,17 @@ private:
   }
 
   const CudaDriver &api;
-  const Nccl *nccl; ///< null: opened where it is needed
+  const Nccl *nccl; ///< null: opened when it is needed
 
-  // Destroyed from the last to the first.
+  // The order matters: members are destroyed from the last to the first.
   CudaCard card;
-  CudaMemoryInfo before; ///< once the context exists
-  mutable CudaMemoryInfo measured; ///< last
+  CudaMemoryInfo before; ///< after the context was created
+  mutable CudaMemoryInfo measured; ///< the latest measurement
   CudaImages images;
   GeneratedKernels generated;
   CudaArenas arenas;
   CudaQueues queues;
-  std::unique_ptr<NcclCollectives> ranks; ///< null: nothing to add up
+  std::unique_ptr<NcclCollectives> ranks; ///< null: no collectives to run
   CudaTransfers transfers;
   CudaReads reads;
   CublasHandle blasHandleOwner;
@@ -151,7 +151,7 @@ private:
   CudaGraphs graphs;
 
   std::vector<QueueUse> queuesOfEntry;
-  std::vector<bool> isShared; ///< by entry: whether it has collectives
+  std::vector<bool> isShared; ///< per entry: whether it has collectives
   size_t entryIndex = 0;
   LabelShare share; ///< of the current entry
   bool isCancelled = false;
@@ -159,7 +159,7 @@ private:
 } // namespace
 
 CudaDevice::~CudaDevice() {
-  // Nothing may be freed under work that still runs.
+  // Memory must not be freed while work uses it.
   if (ranks)
     (void)settle();
   else if (queues.compute())
@@ -167,7 +167,7 @@ CudaDevice::~CudaDevice() {
   dropTimer();
 }
 
-/// Only a collective may not end by itself.
+/// Only a collective can run forever.
 bool CudaDevice::settle() {
   if (!ranks || queues.endWithin(kEndBound))
     return true;
@@ -213,8 +213,8 @@ Status CudaDevice::prepareLaunches() {
   return launches.prepare(*module, arenas.bases(), options, prepare, notes);
 }
 
-/// Those in which ranks of any stage do something together: a communicator
-/// takes memory of the card, and all ranks make the same ones.
+/// Returns the groups with collectives in any stage's program. All ranks create
+/// the same communicators, and each takes device memory.
 GroupCollectives CudaDevice::usedGroups() const {
   GroupCollectives used = {};
   for (unsigned group = 0; group < QLORA_GROUP_COUNT; ++group)
@@ -267,7 +267,8 @@ Status CudaDevice::allocate(FrozenArena *) {
   return connectRanks();
 }
 
-/// A kernel of ours needs no library, and cuLaunchKernel copies its arguments.
+/// The kernel may be destroyed on return: cuLaunchKernel copies its arguments.
+/// These rows use no vendor library.
 Status CudaDevice::runRow(const KernelRow &row, const KernelRequest &request,
                           std::span<const qlora_operand> operands) {
   QLORA_ASSIGN_OR_RETURN(std::unique_ptr<CudaKernel> kernel,
@@ -347,7 +348,7 @@ Status CudaDevice::collective(const qlora_command &command) {
   if (isForSeveral(command))
     return ranks->run(call, static_cast<qlora_group>(command.group),
                       queues.stream(command.queue));
-  // A group of one: only what has a source of its own moves.
+  // In a group of one rank, a collective with two operands is a copy.
   if (call.to.empty() || call.from.empty())
     return Status::ok();
   return api.check(
@@ -360,8 +361,8 @@ Status CudaDevice::collective(const qlora_command &command) {
 std::vector<ReserveUse> CudaDevice::reserve() const {
   if (!module)
     return {};
-  // A card that no longer answers says why at the next entry; until then what
-  // was measured last holds.
+  // If the GPU does not answer, the next entry reports why; keep the latest
+  // measurement until then.
   if (auto now = card.memory(); now.isOk())
     measured = *now;
   const uint64_t taken = before.free - std::min(before.free, measured.free);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Capture, instantiation, launch.
+// Captures, instantiates and launches graphs.
 
 #include "runtime/Device/Cuda/CudaGraphs.h"
 
@@ -73,7 +73,7 @@ void CudaGraphs::abandon() {
   if (mode != Mode::kCapture)
     return;
   CUgraph captured = nullptr;
-  // Its error is that of the command that spoiled the capture.
+  // The command that broke the capture has already returned this error.
   (void)driver->streamEndCapture(stream, &captured);
   const CudaGraph dropped(*driver, captured);
 }

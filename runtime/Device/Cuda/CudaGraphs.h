@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
 
-// CUDA graphs of the entries: each captured in one run of its entry and
-// launched whole from then on. A graph holds addresses and constants; what
-// changes from step to step is read through the step block (ABI/kernel.h). An
-// entry has a few variants, by how much of its micro-batch has a label
-// (LabelShare) and by whether lines have segments, each with a graph of its own.
+// CUDA graphs of the entries. Each graph is captured in one run of its entry
+// and launched as a whole afterwards. A graph holds addresses and constants;
+// values that change per step are read through the step block (ABI/kernel.h).
+// An entry has one graph for each labelled fraction of its micro-batch
+// (LabelShare) and for each value of MicroBatch::hasOneSegment.
 //
-// What a graph holds has run before it is captured, command by command: the
-// driver and its libraries load a kernel when it first runs, which a capture
-// does not allow, and a variant has products that no other has.
+// The commands of a graph run one by one once before the capture. The driver
+// and its libraries load a kernel when it first runs, which a capture does not
+// allow. Each graph may have GEMMs that no other graph has.
 
 #ifndef QLORA_RUNTIME_DEVICE_CUDA_CUDAGRAPHS_H
 #define QLORA_RUNTIME_DEVICE_CUDA_CUDAGRAPHS_H
@@ -28,56 +28,57 @@ class CudaGraphs {
 public:
   void create(const CudaDriver &driver, CUstream stream, size_t count);
 
-  /// A run of that graph's work: launches it where it was captured, else what
-  /// follows is captured, or runs command by command, the first time and where
-  /// `isDirect`.
+  /// Begins a run of the graph's work. Launches the graph if it was captured.
+  /// Otherwise the commands that follow run one by one, in the first run or if
+  /// `isDirect`, or they are captured.
   Status begin(size_t graph, bool isDirect);
-  /// Whether begin() has launched all of it.
+  /// Whether begin() has launched the whole graph.
   bool isReplaying() const { return mode == Mode::kReplay; }
-  /// `status`, of what was enqueued; where that has failed, a capture ends.
+  /// Returns `status` of enqueued work; if it is an error, abandons the
+  /// capture.
   Status orAbandon(const Status &status);
-  /// Ends a capture, which becomes nothing.
+  /// Ends a capture and discards it.
   void abandon();
-  /// All has been enqueued. `counts`: the work may be captured when it next
-  /// runs.
+  /// Called when all work is enqueued. `counts`: the work may be captured in
+  /// its next run.
   Status end(bool counts);
 
   Status launch(size_t graph);
 
-  /// What goes onto the stream, and onto streams that branch off it and join
-  /// it, is recorded instead of run.
+  /// Starts to record work instead of running it, on the stream and on streams
+  /// that fork from it and join it.
   Status beginCapture();
-  /// The recorded work becomes that graph. It has not run yet.
+  /// Makes a graph of the recorded work, which has not run yet.
   Status endCapture(size_t graph);
 
 private:
-  /// How the commands of an entry reach the card.
+  /// How the commands of an entry reach the GPU.
   enum class Mode { kDirect, kCapture, kReplay };
 
   const CudaDriver *driver = nullptr;
   CUstream stream = nullptr;
   struct Graph {
     CudaGraphExec executable; ///< empty: not captured
-    bool hasRun = false;      ///< its work, command by command
+    bool hasRun = false;      ///< its commands have run one by one
   };
   std::vector<Graph> graphs;
   size_t current = 0;
-  Mode mode = Mode::kDirect; ///< of the current one
+  Mode mode = Mode::kDirect; ///< mode of the current graph
 };
 
-// A captured graph cannot leave work out, but one for fewer labels can be
-// another graph: the share of labelled rows, in quarters. Ranks that add up in
-// an entry are told the same labelled_rows, and so have the same share.
+// A captured graph cannot skip work, so there is one graph for each quarter of
+// labelled rows. Ranks with collectives in an entry get the same labelled_rows,
+// and so choose the same graph.
 
 inline constexpr size_t kLabelShares = 4;
 inline constexpr size_t kSegmentKinds = 2; ///< MicroBatch::hasOneSegment
 
 struct LabelShare {
   size_t index = kLabelShares - 1;  ///< among the graphs of an entry
-  int64_t labelledRows = INT64_MAX; ///< that it has room for
+  int64_t labelledRows = INT64_MAX; ///< the most rows that the graph computes
 
-  /// The smallest share with room for the labels of this micro-batch. An
-  /// entry without a micro-batch has one share.
+  /// Returns the smallest fraction that holds the labels of this micro-batch.
+  /// An entry without a micro-batch has one fraction.
   static LabelShare of(const LoadedModule &module, const qlora_entry &entry,
                        const qlora_step_block &step) {
     constexpr auto kShares = static_cast<int64_t>(kLabelShares);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Owners of the driver's objects: a stream, event, module or executable graph
-// is given back when its owner ends. An error on that way has no one left to
-// hear it: whatever caused it has been said before.
+// Owners of the driver's objects: each frees its stream, event, module, graph
+// or memory when it is destroyed. Errors are ignored there, because their cause
+// has been reported before.
 
 #ifndef QLORA_RUNTIME_DEVICE_CUDA_CUDAHANDLE_H
 #define QLORA_RUNTIME_DEVICE_CUDA_CUDAHANDLE_H
@@ -13,7 +13,7 @@
 
 namespace qlora {
 
-/// Movable; an empty one owns nothing. `Destroy` is a member of CudaDriver.
+/// Movable; an empty handle owns nothing. `Destroy` is a member of CudaDriver.
 template <typename Handle, auto Destroy> class CudaHandle {
 public:
   CudaHandle() = default;
@@ -47,7 +47,7 @@ using CudaGraphExec = CudaHandle<CUgraphExec, &CudaDriver::graphExecDestroy>;
 using CudaMemory = CudaHandle<CUdeviceptr, &CudaDriver::memFree>;
 using CudaHostMemory = CudaHandle<void *, &CudaDriver::memFreeHost>;
 
-/// A range of a card's memory that another owns.
+/// A range of device memory, not owned.
 struct CudaSpan {
   CUdeviceptr address;
   uint64_t bytes;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Choice and loading of device images; lookups and launches in them.
+// Chooses and loads device images, looks up functions and launches them.
 
 #include "runtime/Device/Cuda/CudaImages.h"
 
@@ -42,7 +42,7 @@ const qlora_image *bestImage(std::span<const qlora_image> images, uint32_t unit,
   return best;
 }
 
-/// "sm_80", or "PTX of compute_80".
+/// Returns "sm_80" or "PTX of compute_80".
 static std::string imageName(const qlora_image &image) {
   if (image.kind == QLORA_IMAGE_PTX)
     return fmt::format("PTX of compute_{}", image.arch);
@@ -58,7 +58,7 @@ static std::string listImages(std::span<const qlora_image> images,
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-/// `made` is the version of the image's compiler, `there` the driver's.
+/// `made` is the CUDA version of the image's compiler, `there` the driver's.
 static Status driverTooOld(const qlora_image &image, uint32_t arch,
                            uint32_t made, uint32_t there) {
   const bool isPtx = image.kind == QLORA_IMAGE_PTX;
@@ -90,14 +90,14 @@ static StatusOr<CudaModule> loadImage(const CudaDriver &driver,
   CUmodule loaded = nullptr;
   CUresult result = 0;
   if (image.kind == QLORA_IMAGE_PTX) {
-    // The driver reads text up to a zero, which the table does not promise.
+    // The driver reads text up to a zero, which the table may lack.
     const std::string text(image.bytes, image.bytes + image.size);
     result = driver.moduleLoadData(&loaded, text.c_str());
   } else {
     result = driver.moduleLoadData(&loaded, image.bytes);
   }
-  // PTX has a version of its own, which not every CUDA raises: only the driver
-  // knows whether it is too new.
+  // Not every CUDA version raises the PTX version: only the driver can tell
+  // whether the PTX is too new.
   if (result == kCudaUnsupportedPtx && made > there)
     return driverTooOld(image, arch, made, there);
   QLORA_RETURN_IF_ERROR(

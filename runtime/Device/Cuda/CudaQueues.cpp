@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Streams and events.
+// Creates streams and events, and waits for them.
 
 #include "runtime/Device/Cuda/CudaQueues.h"
 
@@ -12,8 +12,7 @@ namespace qlora {
 using Clock = std::chrono::steady_clock;
 
 namespace {
-/// Sleeps between two questions: short at first, for short waits, and never
-/// long beside a step.
+/// Sleeps between polls: short at first, and never long compared with a step.
 class BackOff {
 public:
   void pause() {
@@ -103,7 +102,7 @@ Status CudaQueues::join(const QueueUse &use) {
   return Status::ok();
 }
 
-/// Work fails where the host next looks, whatever the host then asked for.
+/// Errors of GPU work are returned by the host's next driver call.
 static Status explain(const Status &status) {
   return status.withContext(
       "a command before this failed on the GPU (--cuda-graphs false with "
@@ -140,7 +139,7 @@ Status CudaQueues::synchronize() const {
 bool CudaQueues::endWithin(std::chrono::nanoseconds bound) const {
   const Clock::time_point start = Clock::now();
   if (!record(reached, compute()).isOk())
-    return true; // a card with an error runs nothing more
+    return true; // a GPU with an error runs nothing more
   for (BackOff backOff; driver->eventQuery(reached.get()) == kCudaNotReady;
        backOff.pause())
     if (Clock::now() - start > bound)

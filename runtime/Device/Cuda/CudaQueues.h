@@ -2,11 +2,10 @@
 
 // The three queues of a CUDA device as streams, and the events of an entry.
 //
-// The compute stream is the one that the host talks to: inputs arrive and
-// results leave on it. An entry that uses another queue branches off it at
-// its start and joins it at its end, so that entries and transfers are in
-// order without a wait on the host, and so that a capture of the compute
-// stream holds the whole entry.
+// Inputs and results are copied on the compute stream. The other queues of an
+// entry fork from it at the entry's start and join it at its end. So entries
+// and transfers are in order without a wait on the host, and a capture of the
+// compute stream holds the whole entry.
 
 #ifndef QLORA_RUNTIME_DEVICE_CUDA_CUDAQUEUES_H
 #define QLORA_RUNTIME_DEVICE_CUDA_CUDAQUEUES_H
@@ -21,21 +20,22 @@
 
 namespace qlora {
 
-/// Which queues have a command.
+/// Per queue: whether it has a command.
 using QueueUse = std::array<bool, QLORA_QUEUE_COUNT>;
 QueueUse queuesOf(std::span<const qlora_command> commands);
 
-/// Looks after work that the host waits for and that may never end by itself:
-/// a collective whose other ranks are gone.
+/// Watches work that the host waits for and that may never end: a collective
+/// whose other ranks are gone.
 class HostWatch {
 public:
   virtual ~HostWatch() = default;
-  /// Called again and again while a wait lasts; an error ends the wait.
+  /// Called repeatedly during a wait; an error ends the wait.
   virtual Status look(std::chrono::nanoseconds waited) = 0;
-  /// The work has ended without an error of the card: whether its results
-  /// hold.
+  /// Called after work without a GPU error; returns whether its results are
+  /// valid.
   virtual Status confirm() = 0;
-  /// The work has failed: the error to report, which may be of another rank.
+  /// Called after work has failed; returns the error to report, which may be
+  /// another rank's.
   virtual Status judge(Status failure) = 0;
 };
 
@@ -46,29 +46,29 @@ public:
   CUstream compute() const { return streams[QLORA_QUEUE_COMPUTE].get(); }
   CUstream stream(uint8_t queue) const { return streams[queue].get(); }
 
-  /// Start and end of an entry for its queues other than compute.
+  /// Start and end an entry on its queues other than compute.
   Status fork(const QueueUse &use);
   Status join(const QueueUse &use);
 
   Status record(uint32_t event, uint8_t queue);
   Status wait(uint32_t event, uint8_t queue);
-  /// A queue waits for an event that is not of commands.
+  /// Makes a queue wait for an event that belongs to no command.
   Status wait(const CudaEvent &event, uint8_t queue) {
     return wait(event, stream(queue));
   }
 
-  /// An event that the host can wait for: record() puts it behind all work of
-  /// the compute stream so far.
+  /// Creates an event for waitOnHost(). record() puts it after all work so far
+  /// on the compute stream.
   StatusOr<CudaEvent> newEvent() const;
   Status record(const CudaEvent &event) { return record(event, compute()); }
 
-  /// The host waits for an event, or for all work up to now: blocked in the
-  /// driver, or, where there is a watch, by asking and sleeping in turns, so
-  /// that no wait is longer than the watch allows.
+  /// Wait on the host for an event, or for all work so far. Without a watch the
+  /// wait blocks in the driver. With a watch the host polls and sleeps, so that
+  /// no wait is longer than the watch allows.
   Status waitOnHost(const CudaEvent &event) const;
   Status synchronize() const;
-  /// Whether all work up to now ends in that time, with or without an error.
-  /// Asks no watch.
+  /// Whether all work so far ends within `bound`, with or without an error.
+  /// Does not call the watch.
   bool endWithin(std::chrono::nanoseconds bound) const;
   /// `watch` outlives the waits; null: none.
   void setWatch(HostWatch *watch) { hostWatch = watch; }
@@ -80,9 +80,9 @@ private:
 
   const CudaDriver *driver = nullptr;
   std::array<CudaStream, QLORA_QUEUE_COUNT> streams;
-  std::vector<CudaEvent> events; ///< of commands
+  std::vector<CudaEvent> events; ///< for RECORD and WAIT commands
   CudaEvent started;
-  CudaEvent reached; ///< what the host waits for
+  CudaEvent reached; ///< for synchronize() and endWithin()
   HostWatch *hostWatch = nullptr;
   std::array<CudaEvent, QLORA_QUEUE_COUNT> ended;
 };

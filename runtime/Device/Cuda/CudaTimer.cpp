@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Events around commands, read two entries later.
+// Records events around commands and reads them two entries later.
 
 #include "runtime/Device/Cuda/CudaTimer.h"
 
@@ -20,8 +20,8 @@ Status CudaTimer::record(const CudaEvent &event, uint8_t queue) const {
                       "cuEventRecord");
 }
 
-/// A float of milliseconds, as the driver gives it, has all digits of a
-/// microsecond for some seconds only: long times are added up from short ones.
+/// The driver returns milliseconds as a float, which resolves microseconds only
+/// for a few seconds: callers must sum long times from short ones.
 StatusOr<double> CudaTimer::nanosecondsBetween(const CudaEvent &from,
                                                const CudaEvent &to) const {
   float milliseconds = 0;
@@ -74,13 +74,13 @@ Status CudaTimer::begin(const LoadedModule &ofDevice, const qlora_entry &entry,
   return record(run.origin, QLORA_QUEUE_COMPUTE);
 }
 
-/// Whether it occupies multiprocessors, and gives them back by itself.
+/// Whether the command uses multiprocessors and never waits for other ranks.
 static bool isKernel(const qlora_command &command) {
   return command.kind == QLORA_COMMAND_LAUNCH ||
          command.kind == QLORA_COMMAND_FILL;
 }
 
-/// A stream is in order by itself.
+/// Needed only across streams: one stream runs its commands in order.
 Status CudaTimer::waitForLastKernel(const qlora_command &command) {
   const Run &run = runs[current];
   if (!run.lastKernel || run.queueOfLast == command.queue)

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: MIT
 
-// Times of commands on a GPU: an event on the command's stream before it and
-// one after it. So a command's time is that of all its kernels, with the gaps
-// that the host leaves between them; small kernels take longer than they do in
-// a graph.
+// Times commands on a GPU with an event before and after each command on its
+// stream. The time covers all kernels of the command and the gaps that the host
+// leaves between them. Small kernels take longer than they do in a graph.
 //
-// Kernels of two streams share the GPU's multiprocessors, and one that has to
-// wait for them has begun by the clock of events: a decode beside a GEMM would
-// seem to take as long as the GEMM. So kernels run one at a time while they are
-// timed, in the order of their commands: each starts after the previous one of
-// another stream has ended, and its first event is recorded then. Collectives
-// and copies overlap with them as they do without a timer.
+// Kernels of two streams share the GPU's multiprocessors. According to events,
+// a kernel that waits for them has already begun: a decode next to a GEMM would
+// seem to take as long as the GEMM. So timed kernels run one at a time, in the
+// order of their commands. Each waits until the previous kernel of another
+// stream has ended, and only then records its first event. Collectives and
+// copies overlap with kernels as they do without a timer.
 //
-// The events of an entry are read when the entry after the next begins, so that
-// the card has work while they are read.
+// The events of an entry are read when the second entry after it begins, so
+// that the GPU has work during the read.
 
 #ifndef QLORA_RUNTIME_DEVICE_CUDA_CUDATIMER_H
 #define QLORA_RUNTIME_DEVICE_CUDA_CUDATIMER_H
@@ -28,8 +27,8 @@ namespace qlora {
 
 class CudaTimer final : public CommandTimer {
 public:
-  /// Waits for the card, once, to set its clock by the host's. Both outlive
-  /// the timer.
+  /// Waits for the GPU once, to relate its clock to the host's. Both arguments
+  /// outlive the timer.
   static StatusOr<std::unique_ptr<CommandTimer>> create(const CudaDriver &,
                                                         CudaQueues &queues);
 
@@ -41,16 +40,16 @@ public:
   StatusOr<std::vector<TimedCommand>> finish() override;
 
 private:
-  /// An entry that the card may still be working on.
+  /// One entry, which may still be running.
   struct Run {
     std::vector<TimedCommand> commands; ///< without times
     CudaEvent origin, done;             ///< on the compute stream
     std::vector<CudaEvent> events;      ///< two a command, kept for reuse
-    size_t next = 0;                    ///< of `events`
-    /// The event after the last kernel, and its queue; null: there is none.
+    size_t next = 0;                    ///< index into `events`
+    /// The event after the latest kernel, and its queue; null: no kernel yet.
     const CudaEvent *lastKernel = nullptr;
     uint8_t queueOfLast = 0;
-    bool isOpen = false;                ///< its events are to be read
+    bool isOpen = false;                ///< its events are not read yet
   };
 
   CudaTimer(const CudaDriver &driver, CudaQueues &queues)
@@ -67,8 +66,8 @@ private:
   CudaQueues &queues;
   const LoadedModule *module = nullptr;
   std::array<Run, 2> runs;
-  size_t current = 0;        ///< of `runs`
-  CudaEvent lastOrigin;      ///< of the last run that was read
+  size_t current = 0;        ///< index into `runs`
+  CudaEvent lastOrigin;      ///< origin of the latest run that was read
   double lastOriginTime = 0; ///< nanoseconds of the host's clock
   std::vector<TimedCommand> timed;
 };

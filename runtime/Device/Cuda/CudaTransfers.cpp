@@ -11,7 +11,7 @@
 
 namespace qlora {
 
-/// Parts start at multiples of this.
+/// Ranges of the buffer start at multiples of this many bytes.
 static constexpr uint64_t kAlignment = 64;
 
 Status CudaTransfers::create(const CudaDriver &theDriver, CudaQueues &theQueues,

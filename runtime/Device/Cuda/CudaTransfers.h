@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 
-// Bytes between the host and device memory, in the order of the compute
-// stream, through one pinned buffer.
+// Transfers between host and device memory through one pinned buffer, in the
+// order of the compute stream.
 //
-// Writing does not wait: the bytes are copied into the next free part of the
-// buffer, and the device takes them when it gets there. The buffer has two
-// halves; when one is full the host goes on with the other, and waits for the
-// device only as far as that half was used. Reading waits by its nature.
+// A write does not wait for the device: it copies the bytes into the next free
+// range of the buffer, and the device copies them later. The buffer has two
+// halves. When one is full, the host continues with the other, and waits only
+// for the copies of that half. A read waits.
 
 #ifndef QLORA_RUNTIME_DEVICE_CUDA_CUDATRANSFERS_H
 #define QLORA_RUNTIME_DEVICE_CUDA_CUDATRANSFERS_H
@@ -23,7 +23,7 @@ namespace qlora {
 
 class CudaTransfers {
 public:
-  /// `bufferBytes` of pinned host memory. `queues` outlives this.
+  /// Allocates `bufferBytes` of pinned host memory. `queues` outlives this.
   Status create(const CudaDriver &driver, CudaQueues &queues,
                 uint64_t bufferBytes);
 
@@ -31,24 +31,24 @@ public:
   Status read(CUdeviceptr from, std::span<uint8_t> data);
 
 private:
-  /// Up to `bytes` of the buffer that no copy uses.
+  /// Returns up to `bytes` of the buffer that no copy uses.
   StatusOr<std::span<uint8_t>> reserve(uint64_t bytes);
 
   const CudaDriver *driver = nullptr;
   CudaQueues *queues = nullptr;
   CudaHostMemory buffer;
   uint64_t halfBytes = 0;
-  uint64_t used = 0; ///< of the half in use
+  uint64_t used = 0; ///< bytes used in the current half
   size_t half = 0;
-  std::array<CudaEvent, 2> taken; ///< all copies of a half have been made
+  std::array<CudaEvent, 2> taken; ///< per half: all its copies are done
 };
 
-// Results that the host reads later: each is copied, in the order of the
-// compute stream, to a place of its own in pinned memory, with an event behind
-// it. The host so waits for a result only, not for what was queued after it.
+// Results that the host reads later. Each is copied to a separate place in
+// pinned memory, in the order of the compute stream, followed by an event. So
+// the host waits only for the result, not for work queued after it.
 
-/// A ring of Device::kMaxStartedReads reads of kMaxStartedBytes; the caller
-/// keeps to both.
+/// A ring of Device::kMaxStartedReads reads of at most kMaxStartedBytes each.
+/// The caller must respect both limits.
 class CudaReads {
 public:
   /// `queues` outlives this.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Where operands lie, how candidates run, and which one wins.
+// Places operands, runs candidates and chooses the fastest.
 
 #include "runtime/Device/Cuda/GemmTiming.h"
 
@@ -18,20 +18,20 @@ namespace qlora {
 using Clock = std::chrono::steady_clock;
 
 static constexpr int kRounds = 3;
-static constexpr int kLaunches = 20; ///< of a candidate in a round
-/// Times the best: not worth another round.
+static constexpr int kLaunches = 20; ///< per candidate and round
+/// Drop candidates slower than this many times the best time.
 static constexpr double kHopeless = 1.5;
-/// Of the time of an earlier candidate: clearly faster.
+/// A later candidate must be below this fraction of the earlier one's time.
 static constexpr double kClearly = 0.99;
 static constexpr double kNever = std::numeric_limits<double>::infinity();
 
-/// Operands begin at multiples of this.
+/// Operands begin at multiples of this many bytes.
 static constexpr uint64_t kOperandAlignment = 256;
-/// Bytes that the host makes; the card copies them on.
+/// Random bytes made on the host; the GPU replicates them.
 static constexpr uint64_t kRandomBytes = uint64_t{1} << 20;
 
 namespace {
-/// a, b, c and the workspace; addresses or bytes.
+/// Addresses, or sizes in bytes, of a, b, c and the workspace.
 using Operands = std::array<uint64_t, 4>;
 
 class GemmTimer {
@@ -42,10 +42,10 @@ public:
 
   Status fill(CudaTransfers &transfers);
   Status clear();
-  /// Nothing where the operands do not fit.
+  /// Returns operand addresses; nothing if the operands do not fit.
   std::optional<Operands> place(const GemmSignature &signature,
                                 const GemmChoice &choice) const;
-  /// Chooses the fastest candidate, if any runs.
+  /// Chooses the fastest candidate; kUnavailable if none runs.
   Status measure(const GemmSignature &signature, const Operands &operands,
                  GemmChoice &choice);
 
@@ -56,15 +56,15 @@ private:
   /// Runs a candidate once and makes its graph.
   Status record(const GemmSignature &signature, const Operands &operands,
                 const GemmChoice &choice, size_t candidate);
-  /// Runs these candidates, each to a better time if it has one.
+  /// Runs these candidates once and lowers their `best` times.
   Status runRound(std::span<const size_t> candidates,
                   std::vector<double> &best);
 
   const CudaDriver &driver;
   CudaQueues &queues;
   std::span<const CudaSpan> memory;
-  CudaGraphs graphs; ///< of the current product's candidates
-  std::vector<CudaEvent> begin, end; ///< around each of them
+  CudaGraphs graphs; ///< per candidate of the current GEMM
+  std::vector<CudaEvent> begin, end; ///< around each graph
 };
 } // namespace
 
@@ -79,15 +79,15 @@ Status GemmTimer::createEvents(size_t candidates) {
   return Status::ok();
 }
 
-/// Not for these operands after all, not in a capture, or its code finds no
-/// memory.
+/// Whether a candidate does not support these operands, cannot be captured, or
+/// has no memory for its code.
 static bool isRefusal(const Status &status) {
   return status.code() == StatusCode::kUnavailable ||
          status.code() == StatusCode::kResourceExhausted;
 }
 
-/// Numbers from 1/8 to 1 with a sign, read as bf16; read as f32, their first
-/// half is such a number.
+/// Returns bf16 values from 1/8 to 1, positive and negative. Read as f32, the
+/// upper half of each value is such a bf16.
 static std::vector<uint8_t> randomBytes() {
   std::vector<uint8_t> bytes;
   uint64_t state = 1;
@@ -144,7 +144,7 @@ static Operands sizesOf(const GemmSignature &s, const GemmChoice &choice) {
           operandBytes(s.result, s.m, s.n, s.ldc), scratch};
 }
 
-/// The largest first, each where most room is left.
+/// Places the largest operand first, each in the span with most free bytes.
 std::optional<Operands> GemmTimer::place(const GemmSignature &signature,
                                          const GemmChoice &choice) const {
   const Operands sizes = sizesOf(signature, choice);
@@ -194,7 +194,7 @@ Status GemmTimer::record(const GemmSignature &signature,
   for (int launch = 0; launch < kLaunches && enqueued.isOk(); ++launch)
     enqueued = enqueue(signature, operands, choice, candidate);
   const Status ended = graphs.endCapture(candidate);
-  // What spoils a capture, the library may call by any name.
+  // The library may return any error when it breaks a capture.
   if (enqueued.isOk() || isRefusal(ended))
     return ended;
   return ended.isOk() ? enqueued : ended.withContext(enqueued.message());
@@ -202,7 +202,7 @@ Status GemmTimer::record(const GemmSignature &signature,
 
 Status GemmTimer::runRound(std::span<const size_t> candidates,
                            std::vector<double> &best) {
-  // While the card is busy with this, the host hands over the rest.
+  // Keep the GPU busy with an extra launch while the host enqueues the rest.
   QLORA_RETURN_IF_ERROR(graphs.launch(candidates.front()));
   for (const size_t i : candidates) {
     QLORA_RETURN_IF_ERROR(queues.record(begin[i]));
@@ -252,7 +252,7 @@ Status GemmTimer::measure(const GemmSignature &signature,
     if (best[i] < kClearly * best[chosen])
       chosen = i;
   choice.algorithm = choice.candidates[chosen];
-  // Nanoseconds, which events do not resolve anyway; never 0.
+  // Round to nanoseconds, finer than events resolve; 0 means not measured.
   choice.microseconds = std::max(1.0, std::round(best[chosen] * 1e9)) / 1e3;
   return Status::ok();
 }

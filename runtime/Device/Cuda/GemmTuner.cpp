@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The cache, the measurement, and what ranks tell each other.
+// The cache, the measurement, and the exchange between ranks.
 
 #include "runtime/Device/Cuda/GemmTuner.h"
 
@@ -10,7 +10,7 @@
 
 namespace qlora {
 
-/// Beyond cuBLASLt's first few choices hardly one is faster.
+/// Later choices of cuBLASLt are rarely faster.
 static constexpr size_t kCandidates = 8;
 
 GemmTuner::GemmTuner(std::string request, std::string cacheFile)
@@ -53,7 +53,7 @@ Status GemmTuner::adoptCached(GemmSelection &gemms,
   return Status::ok();
 }
 
-/// Only what was measured: the rest may be, another time.
+/// Stores measured entries only; a later run may measure the rest.
 void GemmTuner::storeMeasured(const GemmSelection &gemms,
                               std::vector<std::string> &notes) const {
   if (cacheFile.empty())
@@ -92,7 +92,7 @@ Status GemmTuner::share(GemmSelection &gemms, Collectives &ranks,
     if (isFirst || !decided)
       break;
     const auto entry = decided->find(signature);
-    // A product of this rank alone, whose kernels differ: nobody else has it.
+    // The deciding rank lacks this GEMM, because its kernels differ.
     if (entry == decided->end())
       continue;
     QLORA_ASSIGN_OR_RETURN(

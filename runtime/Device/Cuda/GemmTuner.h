@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT
 
-// Where the algorithms of a device's matrix products come from, around the
-// preparation of its kernels:
+// Chooses the GEMM algorithms of a device, before and after its kernels are
+// prepared:
 //
-//   begin()    reads the pinned table, or asks for several candidates each
-//   (kernels are prepared: GemmSelection has a choice for every product)
-//   finish()   takes what the cache knows, measures the rest (GemmTiming.h),
-//              and makes all ranks agree
+//   begin()    reads the pinned table, or requests several candidates each
+//   (kernels are prepared: GemmSelection has a choice for every GEMM)
+//   finish()   takes algorithms from the cache, measures the rest
+//              (GemmTiming.h), and makes all ranks agree
 //
-// Ranks. The first rank of each kind of card decides for that kind; the others
-// take its algorithms, so that the same numbers come out whichever rank has
-// them. They wait while it measures, at most for the group's timeout.
+// Ranks. The first rank of each GPU model decides for that model; the others
+// use its algorithms, so that results do not depend on the rank. They wait
+// while it measures, at most for the group's timeout.
 //
-// The cache is one table of all kinds that this user has run on. A damaged one
-// is a remark, and is replaced; two jobs that write at once lose entries of
-// one, which are measured again.
+// The cache is one table of all GPU models that this user has run on. A damaged
+// cache gives a remark and is replaced. If two jobs write at once, entries of
+// one are lost and measured again.
 
 #ifndef QLORA_RUNTIME_DEVICE_CUDA_GEMMTUNER_H
 #define QLORA_RUNTIME_DEVICE_CUDA_GEMMTUNER_H
@@ -28,26 +28,26 @@ namespace qlora {
 
 class GemmTuner {
 public:
-  /// Of all measuring of a run, in time of the host.
+  /// Bound on all measuring of a run, in host time.
   static constexpr std::chrono::milliseconds kBound = std::chrono::seconds(30);
 
-  /// `request`: as DeviceOptions.gemmTable, and its cache.
+  /// The arguments are DeviceOptions::gemmTable and gemmCache.
   GemmTuner(std::string request, std::string cacheFile);
 
-  /// Errors name the file of a table that cannot be read, is damaged, or is
-  /// not for this card and these libraries.
+  /// Errors name the table's file if it cannot be read, is damaged, or is not
+  /// for this GPU and these libraries.
   Status begin(const CudaCard &card, const CudaDriver &driver,
                const CublasLt &blas, GemmSelection &gemms);
 
-  /// `memory` holds zeros, now and afterwards. Without `ranks` this one is
-  /// alone. `notes` get a line for whatever a user should know.
+  /// `memory` holds zeros, before and afterwards. If `ranks` is null, this rank
+  /// is alone. Adds a line to `notes` for whatever a user should know.
   Status finish(GemmSelection &gemms, const CudaDriver &driver,
                 CudaQueues &queues, CudaTransfers &transfers,
                 std::span<const CudaSpan> memory, Collectives *ranks,
                 std::vector<std::string> &notes);
 
-  /// The algorithms in use, of all kinds of cards in the group. Empty without
-  /// products.
+  /// Returns the algorithms in use, for all GPU models in the group. Empty
+  /// without GEMMs.
   const GemmTable &table() const { return used; }
 
 private:

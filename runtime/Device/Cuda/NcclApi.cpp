@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// dlopen, the version, and NCCL's error codes in words.
+// Opens NCCL, checks its version, and describes its errors.
 
 #include "runtime/Device/Cuda/NcclApi.h"
 
@@ -11,7 +11,7 @@
 namespace qlora {
 
 static constexpr const char *kNcclFile = "libnccl.so.2";
-/// 10000 * major + 100 * minor + patch; until 2.8, 1000 * major + ...
+/// 10000 * major + 100 * minor + patch; up to 2.8, 1000 * major + ...
 static constexpr int kMinVersion = 21400;
 static constexpr int kFirstLongVersion = 10000;
 
@@ -41,7 +41,7 @@ StatusOr<Nccl> Nccl::openFile(const char *file) {
     return Status::error(StatusCode::kUnavailable,
                          "{}: ncclGetVersion fails with error {}", file,
                          result);
-  // Before the other symbols: an old library lacks some of them.
+  // Check before the other symbols: an old library lacks some of them.
   if (version < kMinVersion)
     return tooOld(file, version);
   nccl.version = version;
@@ -69,7 +69,7 @@ static std::string_view resultName(ncclResult_t result) {
   }
 }
 
-/// What the library says, as the end of a line; it may say several.
+/// Returns the library's error text, joined to one line, as a line's end.
 static std::string lastError(const Nccl &nccl) {
   const char *words = nccl.getLastError(nullptr);
   std::string text = words ? words : "";

@@ -13,24 +13,23 @@
 
 namespace qlora {
 
-/// libnccl.so.2, of 2.14 or later: the first with communicators that do not
-/// block.
+/// libnccl.so.2, 2.14 or later: the first with non-blocking communicators.
 struct Nccl {
-  /// kUnavailable, in one line, where there is none, where it is too old, and
-  /// where it lacks a function.
+  /// Opens the library. kUnavailable, in one line, if it is missing, too old or
+  /// lacks a function.
   static StatusOr<const Nccl *> open();
-  /// The same of another file, which stays open too. For tests.
+  /// Opens another file as the library; it stays open too. For tests.
   static StatusOr<Nccl> openFile(const char *file);
 
-  /// "ncclAllReduce: ncclSystemError (2)" with what the library says of its
-  /// last error, where `result` is an error; kNcclInProgress is none. An error
-  /// of another rank is kAborted, all else kUnavailable.
+  /// If `result` is an error, returns "ncclAllReduce: ncclSystemError (2)" and
+  /// the library's text for its last error. kNcclInProgress is no error. An
+  /// error of another rank is kAborted, any other is kUnavailable.
   Status check(ncclResult_t result, const char *what) const;
 
 #define QLORA_NCCL(Name, Symbol, Parameters) ncclResult_t(*Name) Parameters;
 #include "runtime/Kernels/Cuda/CudaSymbols.inc"
   int version = 0; ///< 10000 * major + 100 * minor + patch
-  /// Words for the last error of this process. May be null.
+  /// Returns a text for the last error of this process, or null.
   const char *(*getLastError)(ncclComm_t);
   /// Null before 2.18.
   ncclResult_t (*commSplit)(ncclComm_t, int, int, ncclComm_t *, ncclConfig_t *);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Communicators from their id to their end, and what the host does while it
-// waits.
+// Creates and destroys communicators, runs collectives, and bounds waits.
 
 #include "runtime/Device/Cuda/NcclCollectives.h"
 
@@ -21,16 +20,16 @@ namespace qlora {
 using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
-/// Of an abort, and of leaving the group. Below the time that a launcher gives
-/// ranks to end, so that the cause is heard.
+/// Bound on an abort and on leaving the group. Shorter than the time that a
+/// launcher gives ranks to end, so that the cause is still reported.
 static constexpr auto kAbortBound = 1s;
-/// Other ranks are asked for so often while the host waits.
+/// How often the host checks the other ranks while it waits.
 static constexpr auto kCheckInterval = 50ms;
-/// A rank whose end made work fail here is known to be gone after this.
+/// How long the end of another rank may take to be noticed here.
 static constexpr auto kFarewell = 100ms;
 static constexpr auto kPause = 100us;
 
-/// The id of rank 0.
+/// Returns rank 0's id on all ranks.
 StatusOr<ncclUniqueId> NcclCollectives::shareUniqueId() {
   ncclUniqueId id{};
   if (host.rank() == 0)
@@ -42,14 +41,14 @@ StatusOr<ncclUniqueId> NcclCollectives::shareUniqueId() {
 }
 
 Status NcclCollectives::initialise() {
-  // Said by every rank, also by one that finds the others ended of it first.
+  // Every rank reports this, also if the others ended because of it first.
   constexpr const char *kCall =
       "the GPUs cannot connect (each rank needs a GPU of its own, the one of "
       "its LOCAL_RANK, or --ranks-per-gpu): ncclCommInitRankConfig";
   QLORA_ASSIGN_OR_RETURN(ncclUniqueId id, shareUniqueId());
   ncclConfig_t config;
   config.blocking = 0;
-  // Not set before the call.
+  // In a separate statement: the call sets `all`, which finish() reads.
   const ncclResult_t result =
       nccl.commInitRankConfig(&all, host.size(), id, host.rank(), &config);
   QLORA_RETURN_IF_ERROR(finish(kCall, all, result, host.timeout()));
@@ -59,7 +58,7 @@ Status NcclCollectives::initialise() {
   return Status::ok();
 }
 
-/// What the ranks of a group do together.
+/// Returns the noun and verb of an error message about the group.
 static std::pair<const char *, const char *> workOf(qlora_group group) {
   switch (group) {
   case QLORA_GROUP_TP:
@@ -77,14 +76,14 @@ static std::pair<const char *, const char *> workOf(qlora_group group) {
   }
 }
 
-/// NCCL's own thread writes a handle.
+/// Whether the handle is set; a thread of NCCL writes it.
 static bool isThere(ncclComm_t &handle) {
   return std::atomic_ref(handle).load(std::memory_order_acquire) != nullptr;
 }
 
-/// ncclSuccess means here that the split has begun: the communicator that is
-/// split is in progress, and the handle of the new one is null, until all its
-/// ranks have made the call. Initialising the new one takes time of its own.
+/// Here ncclSuccess means that the split has begun. Until all ranks have made
+/// the call, the parent communicator is in progress, and the handle of the new
+/// one is null. The new one must then finish its initialization.
 Status NcclCollectives::split(qlora_group group) {
   constexpr const char *kCall = "ncclCommSplit";
   const auto [what, verb] = workOf(group);
@@ -120,7 +119,7 @@ NcclCollectives::connect(const Nccl &nccl, const GroupCollectives &hosts,
 }
 
 NcclCollectives::~NcclCollectives() {
-  // Those of some ranks before that of all.
+  // Destroy sub-communicators before the world communicator.
   if (!std::all_of(communicators.rbegin(), communicators.rend(),
                    [&](ncclComm_t &each) { return leave(each); }))
     abort();
@@ -128,7 +127,7 @@ NcclCollectives::~NcclCollectives() {
     aborting.wait_for(kAbortBound);
 }
 
-/// Finalising waits until no rank works on another's memory any more.
+/// Finalizing waits until no rank accesses another's memory any more.
 bool NcclCollectives::leave(ncclComm_t &communicator) {
   if (aborting.valid())
     return false;
@@ -151,7 +150,7 @@ Status NcclCollectives::checkOthersNowAndThen() {
   return host.checkOthers();
 }
 
-/// The communicators belong to the abort from its start on.
+/// Refuses further calls after abort(), which owns the communicators then.
 Status NcclCollectives::checkUse() const {
   if (!aborting.valid())
     return Status::ok();
@@ -222,8 +221,8 @@ static int ncclTypeOf(qlora_dtype dtype) {
   }
 }
 
-/// NCCL has none: every rank sends a piece to each and receives one. Sends of a
-/// group begin when it ends, so that none waits for another.
+/// NCCL has no all-to-all: every rank sends to and receives from each rank.
+/// Grouped sends start together at groupEnd(), so none waits for another.
 ncclResult_t NcclCollectives::allToAll(const CollectiveCall &call,
                                        qlora_group group, int type,
                                        CUstream stream) {
@@ -240,11 +239,11 @@ ncclResult_t NcclCollectives::allToAll(const CollectiveCall &call,
     nccl.recv(call.to.data() + rank * bytes, count, type, peer, communicator,
               stream);
   }
-  // It has the error of any call of the group.
+  // Returns the error of any call of the group.
   return nccl.groupEnd();
 }
 
-/// The rank so many places on in a circle of all.
+/// Returns the rank `places` after this one, cyclically.
 static int rankAt(const Collectives &group, int places) {
   const int size = group.size();
   return ((group.rank() + places) % size + size) % size;
@@ -303,7 +302,7 @@ Status NcclCollectives::look(std::chrono::nanoseconds waited) {
   return Status::ok();
 }
 
-/// NCCL ends a collective that fails as it ends any: only its state tells.
+/// A failed collective ends like any other: only NCCL's state has the error.
 Status NcclCollectives::confirm() {
   ncclResult_t state = 0;
   for (const ncclComm_t each : communicators)
@@ -313,7 +312,7 @@ Status NcclCollectives::confirm() {
   return Status::ok();
 }
 
-/// Where another rank's end may be the cause, that one reports it.
+/// Returns kAborted if another rank's end may be the cause, else `failure`.
 Status NcclCollectives::judge(Status failure) {
   abort();
   const Clock::time_point start = Clock::now();
@@ -326,11 +325,11 @@ Status NcclCollectives::judge(Status failure) {
   return failure;
 }
 
-/// Threads inside of ncclCommAbort.
+/// Threads inside ncclCommAbort.
 static std::atomic<int> aborts{0};
 
-/// The first thing that a process does which ends while an abort hangs, and
-/// then the last: destructors would take from that thread what it uses.
+/// Exits at once if the process ends while an abort hangs. Destructors would
+/// destroy objects that the abort thread uses.
 static void endBesideAbort(int exitCode, void *) {
   if (aborts == 0)
     return;
@@ -347,7 +346,7 @@ void NcclCollectives::abort() {
   aborting = done.get_future();
   std::thread([abort = nccl.commAbort, handles = handles,
                done = std::move(done)]() mutable {
-    // What led here is the error.
+    // Errors are ignored: the cause of the abort is reported.
     for (size_t i = handles->size(); i-- > 0;)
       if (isThere((*handles)[i]))
         (void)abort((*handles)[i]);

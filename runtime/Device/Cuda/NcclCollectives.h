@@ -1,26 +1,25 @@
 // SPDX-License-Identifier: MIT
 
-// Collectives of the GPUs of a job, one rank each, by NCCL.
+// Collectives between the GPUs of a job, one rank each, with NCCL.
 //
 //   QLORA_ASSIGN_OR_RETURN(auto gpus, NcclCollectives::connect(nccl, hosts));
 //   QLORA_RETURN_IF_ERROR(gpus->run(call, group, stream));
 //   queues.setWatch(gpus.get());
 //   QLORA_RETURN_IF_ERROR(queues.synchronize());
 //
-// Bits. NCCL adds an element up on one rank, or in the switch, and sends the
+// Bits. NCCL sums an element on one rank, or in the switch, and sends the
 // result to all: every rank has the same bits. K ranks and one rank with K
-// accumulations agree to rounding only.
+// accumulation steps agree only up to rounding.
 //
-// Groups. Each of several ranks has a communicator, which is split off that of
-// all ranks where it is not the same.
+// Groups. Each group of several ranks has a communicator. It is split off the
+// world communicator, unless the group is all ranks.
 //
-// Bounds. The communicators do not block: a call that NCCL has not finished
-// is asked for until it is, and the host's waits for the card go through
-// look(). Each ends with an error when NCCL reports one, when another rank is
-// gone, or after host.timeout(); running collectives are then aborted, by a
-// thread of its own, since NCCL may take long for it: the end of this object
-// waits for a second. The cause is what the rank that failed first reports: an
-// error that comes of another rank's end is kAborted.
+// Bounds. The communicators do not block: unfinished NCCL calls are polled, and
+// the host's waits for the GPU go through look(). Each wait ends with an error
+// when NCCL reports one, when another rank is gone, or after host.timeout().
+// Running collectives are then aborted on a separate thread, because NCCL may
+// take long for it; the destructor waits one second. The rank that failed first
+// reports the cause; errors that another rank's end has caused are kAborted.
 
 #ifndef QLORA_RUNTIME_DEVICE_CUDA_NCCLCOLLECTIVES_H
 #define QLORA_RUNTIME_DEVICE_CUDA_NCCLCOLLECTIVES_H
@@ -38,29 +37,28 @@ namespace qlora {
 
 class NcclCollectives final : public HostWatch {
 public:
-  /// Meets the other ranks of `hosts`, of which that of DP is not null; null:
-  /// nothing is done there. They outlive this, as does `nccl`. The context of
-  /// this rank's card is current.
+  /// Connects to the other ranks of `hosts`. `hosts[DP]` is not null; groups
+  /// that are null get no communicator. `hosts` and `nccl` outlive this. The
+  /// CUDA context of this rank's GPU must be current.
   static StatusOr<std::unique_ptr<NcclCollectives>>
   connect(const Nccl &nccl, const GroupCollectives &hosts,
           const GroupSizes &sizes);
-  /// Leaves the group together with the other ranks, or aborts where they do
-  /// not come. Graphs that hold collectives have to be gone.
+  /// Leaves the group together with the other ranks, or aborts if they do not
+  /// come. Graphs that hold collectives must be destroyed before.
   ~NcclCollectives() override;
 
-  /// In the order of the stream, or in its capture. The same calls in the same
-  /// order on every rank, and each call captured on all of them or on none;
-  /// NCCL may make them meet in a capture (it registers the buffers of an
-  /// NVLink switch there). `group` has more than one rank.
+  /// Enqueues a collective on the stream, or in its capture. All ranks make the
+  /// same calls in the same order, and each call is captured on all ranks or on
+  /// none. In a capture NCCL may synchronize ranks, to register buffers with an
+  /// NVLink switch. `group` has more than one rank.
   Status run(const CollectiveCall &call, qlora_group group, CUstream stream);
 
   Status look(std::chrono::nanoseconds waited) override;
   Status confirm() override;
   Status judge(Status failure) override;
 
-  /// Makes collectives that are running end, with whatever they have. Does
-  /// not wait for it: NCCL itself waits until graphs that hold collectives
-  /// are gone.
+  /// Makes running collectives end with undefined results. Does not wait for
+  /// that: NCCL waits until graphs that hold collectives are destroyed.
   void abort();
 
 private:
@@ -78,11 +76,11 @@ private:
                      CUstream stream);
   ncclResult_t allToAll(const CollectiveCall &call, qlora_group group, int type,
                         CUstream stream);
-  /// Waits until the call on a communicator that returned `result` has taken
-  /// effect.
+  /// Waits until a call on a communicator, which returned `result`, is
+  /// complete.
   Status finish(const char *what, ncclComm_t communicator, ncclResult_t result,
                 std::chrono::nanoseconds bound);
-  /// One look at what it is at; `state` tells whether it is done.
+  /// Polls a call once; `state` receives NCCL's state of it.
   Status progress(const char *what, ncclComm_t communicator,
                   ncclResult_t &state, std::chrono::nanoseconds waited,
                   std::chrono::nanoseconds bound);
@@ -95,9 +93,9 @@ private:
   const Nccl &nccl;
   const GroupCollectives hosts;
   const GroupSizes sizes;
-  Collectives &host; ///< of all ranks
-  /// By group; null: the one of all ranks is used, or this rank is alone there.
-  /// An abort keeps them until it ends: NCCL may still write to one by then.
+  Collectives &host; ///< all ranks
+  /// Per group; null: the world communicator is used, or this rank is alone.
+  /// An abort keeps them alive until it ends: NCCL may still write to one.
   using Handles = std::array<ncclComm_t, QLORA_GROUP_COUNT>;
   const std::shared_ptr<Handles> handles = std::make_shared<Handles>();
   Handles &communicators = *handles;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// dlopen, and lists of processes.
+// Opens NVML, lists processes and reads sensors.
 
 #include "runtime/Device/Cuda/NvmlApi.h"
 
@@ -14,7 +14,7 @@
 namespace qlora {
 
 static constexpr const char *kNvmlFile = "libnvidia-ml.so.1";
-/// Processes that may start between two calls.
+/// Spare list entries, for processes that start between two calls.
 static constexpr unsigned kSpare = 8;
 
 StatusOr<Nvml> Nvml::openFile(const char *file) {
@@ -54,7 +54,7 @@ static std::vector<nvmlProcessInfo_t> listOf(ListProcesses list,
   return processes;
 }
 
-/// The program's file without its folder and arguments.
+/// Returns the program's file name without folder and arguments.
 static std::string nameOf(const Nvml &nvml, unsigned pid) {
   char text[256] = {};
   if (nvml.processName(pid, text, sizeof text - 1) != 0)

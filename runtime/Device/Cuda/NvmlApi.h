@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// NVML as a table of functions: what else runs on a card, how busy it is and
-// what it draws. It comes with the driver; a machine without it gets a message
-// with less in it, and metrics without readings.
+// NVML as a table of functions: other processes on a GPU, its utilization and
+// its power. It comes with the driver. Without it, messages have less detail
+// and metrics have no readings.
 //
 // A table lives as long as the process. Thread-safe after open().
 
@@ -19,12 +19,12 @@
 
 namespace qlora {
 
-/// libnvidia-ml.so.1, of driver 510 or later.
+/// libnvidia-ml.so.1, from driver 510 or later.
 struct Nvml {
-  /// kUnavailable, in one line, where there is none, where it lacks a function
-  /// and where it does not start.
+  /// Opens the library. kUnavailable, in one line, if it is missing, lacks a
+  /// function or does not start.
   static StatusOr<const Nvml *> open();
-  /// The same of another file, which stays open too. For tests.
+  /// Opens another file as the library; it stays open too. For tests.
   static StatusOr<Nvml> openFile(const char *file);
 
 #define QLORA_NVML(Name, Symbol, Parameters) nvmlReturn_t(*Name) Parameters;
@@ -32,17 +32,17 @@ struct Nvml {
 };
 
 struct CardProcess {
-  unsigned pid = 0;             ///< as the driver counts, outside of containers
-  std::string name;             ///< of its program; empty where unreadable
-  std::optional<uint64_t> bytes; ///< of the card's memory, where known
+  unsigned pid = 0;             ///< the host's pid, not a container's
+  std::string name;             ///< program name; empty if unreadable
+  std::optional<uint64_t> bytes; ///< device memory, if known
 };
 
-/// The processes other than this one that have memory of a card, most first.
-/// Empty where NVML does not tell, as in most containers.
+/// Returns the other processes that hold device memory of a GPU, largest first.
+/// Empty if NVML lists none, as in most containers.
 std::vector<CardProcess> otherProcesses(const Nvml &nvml,
                                         const std::string &pciBusId);
 
-/// How busy the card is, and its power. Empty where NVML does not tell either.
+/// Returns the GPU's utilization and power; each empty if NVML has no value.
 CardReadings cardReadings(const Nvml &nvml, const std::string &pciBusId);
 
 } // namespace qlora

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The device that runs nothing: it checks every command against the arenas and
-// the other queues, lets the shared half count, and allocates no arena.
+// The device that runs nothing. It checks every command against the arenas and
+// the other queues, counts commands, and allocates no arena.
 // `qlora-run train.so --device null --gpus 8` needs no hardware.
 
 #include "runtime/Device/Device.h"
@@ -56,7 +56,7 @@ protected:
 private:
   Status access(const qlora_command &command);
 
-  std::vector<RangeUse> results; ///< of the entry
+  std::vector<RangeUse> results; ///< results of the current entry
   AccessCheck check;
 };
 } // namespace
@@ -85,7 +85,7 @@ Status NullDevice::beginEntry(const qlora_entry &entry) {
   for (const qlora_binding &binding : module->bindings(entry)) {
     const uint32_t kind = module->arenas()[binding.arena].kind;
     if (kind == QLORA_ARENA_GRADIENT && !isLast)
-      continue; // the last stage alone adds to the sums
+      continue; // only the last stage adds to the sums
     (kind == QLORA_ARENA_INPUT ? inputs : results)
         .push_back({kind, QLORA_READ, binding.offset, binding.bytes});
   }

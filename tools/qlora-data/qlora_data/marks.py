@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
-"""Which turns are learned, and keys of rows and messages that ask for other ones.
+"""Which turns are in the loss, and keys of rows and messages that change it.
 
-Trainers take a turn out of the loss, put it in, or weigh it with a key of their
-own: weight (OpenAI), train, training, train_detail (axolotl), loss (ms-swift,
-AgentInstruct), loss_weight (LLaMA-Factory). The words in the name of a key say
-that it is one, so that other spellings (trainOnTurn, do_not_train) are too. A
-key that asks for what happens anyway passes, any other is refused.
+Trainers exclude a turn from the loss, include it, or weight it with keys of
+their own: weight (OpenAI), train, training, train_detail (axolotl), loss
+(ms-swift, AgentInstruct), loss_weight (LLaMA-Factory). A key is recognised by
+words in its name, so other spellings (trainOnTurn, do_not_train) are, too. A
+key that matches the behaviour here is accepted, any other is refused.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class LossRule:
     assistant_only: bool = True
 
     def learns(self, role: str, in_prompt: bool) -> bool:
-        """Whether a message with `role` is learned, in a prompt or after it."""
+        """Returns whether messages with `role` are in the loss, in a prompt or
+        not."""
         return (not (in_prompt and self.completion_only)
                 and (role == "assistant" or not self.assistant_only))
 
@@ -41,16 +42,16 @@ _LEARNS = {"loss", "losses", "weight", "weights", "weighted", "train", "trains",
 _LEAVES = {"mask", "masks", "masked", "ignore", "ignored", "skip", "skipped",
            "exclude", "excluded"}
 _NOT = {"no", "not", "non", "never", "without", "dont"}
-# Marks only where their value is true or false.
+# Words that are marks only if the value is true or false.
 _MAYBE = {"label", "target", "include", "included"}
-# With these a key is about other turns than the assistant's, or some of them.
+# Words of keys about other turns than the assistant's, or some of them.
 _OTHERS = {"prompt", "prompts", "input", "inputs", "user", "question", "history",
            "last", "final", "all", "only"}
 _PLAIN = {"sample", "row", "example", "instance", "token", "tokens", "turn",
           "turns", "message", "messages", "is", "on", "do", "to", "for", "in",
           "from", "compute", "calculate", "with", "use", "should", "assistant",
           "completion", "response", "answer", "labels"}
-_SHOWN = 40  # characters of a value in an error
+_SHOWN = 40  # of a value in an error, in characters
 
 
 @lru_cache(maxsize=1024)
@@ -67,18 +68,18 @@ def _is_mark(key: str, value: object) -> bool:
 
 
 def _learns(words: frozenset[str]) -> bool:
-    """Whether the value true puts text into the loss."""
+    """Returns whether the value true puts text into the loss."""
     if words.isdisjoint(_LEARNS | _MAYBE):
         return False
     return words.isdisjoint(_NOT | (_LEAVES - {"mask", "masks"}))
 
 
 def _asks(key: str, value: object) -> bool | None:
-    """Whether the key asks for its text to be learned; None: for neither all
-    nor nothing of it, or in a way that is not clear."""
+    """Returns whether the key puts its text into the loss. None: it asks for a
+    part of the text, or its meaning is unclear."""
     words = _words(key)
     is_number = isinstance(value, (int, float)) and value in (0, 1)
-    # Masks of numbers have 1 for what is learned, or for what is not.
+    # Masks of numbers may use 1 for tokens in the loss, or for the others.
     unclear = (words.isdisjoint(_LEARNS) and not isinstance(value, bool)
                and not words.isdisjoint({"mask", "masks"}))
     if not is_number or unclear:
@@ -87,8 +88,8 @@ def _asks(key: str, value: object) -> bool | None:
 
 
 def marks_of(message: dict) -> dict[str, object]:
-    """The keys of a message that say whether it is learned, and their values;
-    those in objects of it as OBJECT.KEY."""
+    """Returns the keys of a message that control its loss, with their values.
+    Keys in nested objects are OBJECT.KEY."""
     return dict(_marks(message, ""))
 
 
@@ -108,12 +109,12 @@ def _marks(message: dict, path: str) -> Iterator[tuple[str, object]]:
 
 def refuse_marks(message: dict, is_learned: bool, rule: LossRule,
                  where: str) -> None:
-    """Refuses a message that asks for something other than `is_learned`."""
+    """Refuses a message with a key that contradicts `is_learned`."""
     for path, value in marks_of(message).items():
         key = path.rsplit(".", 1)[-1]
         if _asks(key, value) is is_learned:
             continue
-        # OpenAI's weight says nothing of turns that are not the assistant's.
+        # OpenAI's weight only applies to turns of the assistant.
         if key == "weight" and message["role"] != "assistant" and not is_learned:
             continue
         raise DataError(
@@ -123,14 +124,14 @@ def refuse_marks(message: dict, is_learned: bool, rule: LossRule,
 
 
 def names_mark(column: str) -> bool:
-    """Whether a column of rows has the name of a mark."""
+    """Returns whether a column of rows has the name of a mark."""
     words = _words(column)
     return (not words.isdisjoint(_LEARNS | _LEAVES)
             and words <= _LEARNS | _LEAVES | _NOT | _OTHERS | _PLAIN)
 
 
 def _value_of(text: object) -> object:
-    """Cells of CSV are text."""
+    """Parses booleans and numbers, because cells of CSV are text."""
     if not isinstance(text, str):
         return text
     word = text.strip().lower()
@@ -143,7 +144,7 @@ def _value_of(text: object) -> object:
 
 
 def _row_asks(key: str, value: object) -> bool:
-    """Whether a column asks for all of the row's answers, with a weight of 1."""
+    """Returns whether a column keeps all answers in the loss, with weight 1."""
     words = _words(key)
     if isinstance(value, list):
         flags = [item for item in value
@@ -161,8 +162,8 @@ def _row_asks(key: str, value: object) -> bool:
 
 
 def refuse_row_marks(row: dict) -> None:
-    """Refuses a row that says of itself that it is not learned, or in part, or
-    with another weight than the others."""
+    """Refuses a row with a column that takes it out of the loss, entirely or
+    partly, or that gives it a weight other than 1."""
     for key, value in row.items():
         if names_mark(key) and not _row_asks(key, _value_of(value)):
             raise DataError(

@@ -1,20 +1,19 @@
 # SPDX-License-Identifier: MIT
-"""Which characters, and so which tokens, of a conversation are learned.
-
-With {% generation %} marks in the template, the marked text. Without them
-each assistant turn is found by rendering the conversation up to it (with the
-generation prompt, so that the turn's header is not part of it) and through
-it: the difference is the turn, end-of-turn token included.
+"""Which characters, and so which tokens, of a conversation are in the loss. If
+the template has {% generation %} marks: the marked text. If not, each assistant
+turn is found by rendering the conversation up to it (with the generation
+prompt, which excludes the turn's header) and through it. The difference is the
+turn, including the end-of-turn token.
 
     up to     <|im_start|>user\\nHi<|im_end|>\\n<|im_start|>assistant\\n
     through   ...                                        Hello<|im_end|>\\n
-    learned                                              Hello<|im_end|>
+    in loss                                              Hello<|im_end|>
 
-This needs renderings that are prefixes of each other. A template that writes
-an earlier turn differently once later ones follow (without its reasoning, or
-with the tools elsewhere) gives several texts of one conversation, each of
-which ends with the last turn that stands there as it was answered: together
-they have each turn once, after the very text that the model had before it.
+This needs renderings that are prefixes of each other. Some templates write an
+earlier turn differently once later ones follow (without its reasoning, or with
+the tools elsewhere). Their conversations become several texts. Each text ends
+with the last turn that it renders as it was answered. Together they have each
+turn once, after the exact text that the model had before it.
 """
 
 from __future__ import annotations
@@ -39,11 +38,11 @@ _ADVICE = ("mark the assistant's text in the template with {% generation %} "
 
 @dataclass
 class Conversation:
-    """A chat row with all that is needed to render it."""
+    """A chat row, and everything needed to render it."""
     chat: ChatRow
     template: Template
     special_tokens: dict[str, str]
-    end_tokens: tuple[str, ...]  # what may end a turn: the added tokens
+    end_tokens: tuple[str, ...]  # the added tokens, which may end a turn
 
     def render(self, count: int, prompt: bool = False) -> str:
         return self.template.render(self.chat, self.chat.messages[:count],
@@ -52,8 +51,9 @@ class Conversation:
 
 def learned_texts(talk: Conversation, rule: LossRule
                   ) -> list[tuple[str, list[Span] | None]]:
-    """The rendered conversation and its learned character ranges, in order;
-    None stands for all of it. In several texts where the template forgets."""
+    """Returns the rendered conversation and its character ranges in the loss,
+    in order; None means all of it. Several texts if the template changes turns.
+    """
     from_message = talk.chat.prompt_count if rule.completion_only else 0
     if rule.assistant_only and not talk.template.has_marks:
         return _turns(talk, from_message)
@@ -89,8 +89,8 @@ def _turns(talk: Conversation,
 def unwritten_reasoning(messages: list[dict],
                         texts: list[tuple[str, list[Span] | None]],
                         first: int = 0) -> int:
-    """The index of an assistant's message from `first` on whose reasoning is
-    in none of the texts; -1: there is none."""
+    """Returns the index of the first assistant message, from `first`, whose
+    reasoning is in no text; -1 if there is none."""
     for index, message in enumerate(messages[first:], first):
         reasoning = message.get("reasoning_content")
         content = message.get("content") or ""
@@ -103,9 +103,9 @@ def unwritten_reasoning(messages: list[dict],
 
 
 def _lasting(text: str, through: str, end_tokens: tuple[str, ...]) -> str:
-    """What of a turn's rendering the later one `text` begins with: all, or all
-    but a token after the end of the turn, which ends a conversation; empty:
-    it was written otherwise."""
+    """Returns the beginning of a turn's rendering that the later `text` keeps:
+    all of it, or all except a token after the turn that ends a conversation.
+    Empty if the turn was rewritten."""
     if text.startswith(through):
         return through
     for token in end_tokens:
@@ -117,16 +117,16 @@ def _lasting(text: str, through: str, end_tokens: tuple[str, ...]) -> str:
 
 
 def _opening(talk: Conversation, index: int, through: str) -> int:
-    """Where message `index` begins to be the assistant's own words. A
-    template may ignore the generation prompt, or write another one than the
-    turn has, such as one that opens the thinking; then what they share is
-    not the assistant's."""
+    """Returns where message `index` begins to be the assistant's text. A
+    template may ignore the generation prompt, or write a different one than the
+    turn has, such as one that opens the thinking; then their common part is
+    excluded."""
     prompted = ""
     for prompt in (True, False):
         try:
             before = talk.render(index, prompt)
         except DataError:
-            if index == 0:  # a template that cannot render no messages
+            if index == 0:  # the template cannot render zero messages
                 continue
             raise
         if through.startswith(before):
@@ -139,8 +139,8 @@ def _opening(talk: Conversation, index: int, through: str) -> int:
 
 
 def _end_of_turn(through: str, end_tokens: tuple[str, ...]) -> int:
-    """Without the line breaks a template writes after the end-of-turn token:
-    a model that stops at the token never writes them."""
+    """Excludes line breaks after the end-of-turn token: a model that stops at
+    the token never writes them."""
     trimmed = through.rstrip()
     return len(trimmed if trimmed.endswith(end_tokens) else through)
 
@@ -154,8 +154,8 @@ def _inconsistent(talk: Conversation, index: int) -> DataError:
 
 def labels_of(ids: list[int], offsets: list[Span],
               spans: list[Span] | None) -> list[int]:
-    """Labels: the id of each token that covers at least one character of a
-    span. A character may be cut over several tokens (byte-level BPE); each of
+    """Returns labels: the id of each token that covers at least one character
+    of a span. Byte-level BPE may split a character into several tokens; each of
     them has the offsets of the whole character."""
     if spans is None:
         return list(ids)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Reads what the data step needs from a model folder: the special tokens,
-the chat templates, and the tokenizer's settings."""
+"""Reads a model folder's special tokens, chat templates and tokenizer settings.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def read_text(path: str) -> str:
 
 
 def read_object(path: str) -> dict:
-    """A JSON object; an empty one if there is no such file."""
+    """Returns a JSON object; an empty one if the file does not exist."""
     if not os.path.exists(path):
         return {}
     try:
@@ -47,14 +47,14 @@ def read_object(path: str) -> dict:
 
 
 def _content(value: object) -> str | None:
-    """A token is written as a string or as {"content": ...}."""
+    """Returns a token's text, which is a string or {"content": ...}."""
     if isinstance(value, dict):
         value = value.get("content")
     return value if isinstance(value, str) else None
 
 
 class ModelFiles:
-    """The JSON and template files of a model folder."""
+    """JSON and template files of a model folder."""
 
     def __init__(self, folder: str):
         self.folder = folder
@@ -71,9 +71,9 @@ class ModelFiles:
         ).removesuffix("Fast")
 
     def _special_sources(self) -> dict:
-        """Where special tokens are named. special_tokens_map.json is of old
-        folders: it wins, unless tokenizer_config.json has the added tokens,
-        as all have that transformers wrote since."""
+        """Returns the object that names special tokens. special_tokens_map.json
+        (old folders) wins, unless tokenizer_config.json has the added tokens,
+        as newer versions of transformers write them."""
         if "added_tokens_decoder" in self.config:
             return self.config
         return self.config | read_object(os.path.join(
@@ -81,9 +81,9 @@ class ModelFiles:
 
     def special_tokens(self, id_to_token,
                        defaults: dict[str, str]) -> dict[str, str]:
-        """The named special tokens. A name set to null is absent; bos and
-        eos that are not mentioned at all are the tokenizer's `defaults`, or
-        named by id in config.json (older GPT-2 folders)."""
+        """Returns the named special tokens. A name set to null is absent.
+        Absent bos and eos are the tokenizer's `defaults`, or given by id in
+        config.json (older GPT-2 folders)."""
         source = self._special_sources()
         tokens = {}
         for name in NAMED_TOKENS:
@@ -98,7 +98,7 @@ class ModelFiles:
         return {name: text for name, text in tokens.items() if text}
 
     def further_special_tokens(self) -> list[dict]:
-        """Those that have no name of their own, as add_tokens takes them."""
+        """Returns special tokens without a name, as add_tokens takes them."""
         source = self._special_sources()
         listed = source.get("extra_special_tokens")
         if not isinstance(listed, list):
@@ -117,8 +117,8 @@ class ModelFiles:
         return id_to_token(number)
 
     def declared_tokens(self) -> list[tuple[int, dict]]:
-        """added_tokens_decoder, else added_tokens.json, as (id, properties),
-        by id."""
+        """Returns added_tokens_decoder, else added_tokens.json, as (id,
+        properties), by id."""
         declared = self.config.get("added_tokens_decoder")
         if not isinstance(declared, dict):
             special = {_content(value) for value
@@ -136,7 +136,7 @@ class ModelFiles:
 
     def chat_templates(self, override: str | None
                        ) -> dict[str, tuple[str, str]]:
-        """Name to (source, file). A file given by the user wins, then the
+        """Returns name -> (source, file). A file given by the user wins, then
         .jinja files, then tokenizer_config.json."""
         if override and not os.path.exists(override):
             raise DataError(
@@ -149,7 +149,7 @@ class ModelFiles:
         single = os.path.join(self.folder, "chat_template.jinja")
         if os.path.exists(single):
             found["default"] = (read_text(single), single)
-        # The latter is what early versions of transformers wrote.
+        # Early versions of transformers wrote the second folder.
         for several in ("additional_chat_templates", "chat_templates"):
             several = os.path.join(self.folder, several)
             if os.path.isdir(several):
@@ -161,7 +161,7 @@ class ModelFiles:
 
     def _configured_templates(self) -> dict[str, tuple[str, str]]:
         path, value = self.config_path, self.config.get("chat_template")
-        if value is None:  # that of the processor of a model with images
+        if value is None:  # template of a multimodal processor
             path = os.path.join(self.folder, "chat_template.json")
             value = read_object(path).get("chat_template")
         if value is None:

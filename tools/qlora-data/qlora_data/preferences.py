@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: MIT
-"""Preference rows as rows of the shapes that are learned from, as TRL makes them:
-of a pair, a chosen and a rejected answer to one prompt, two of them.
+"""Turns preference rows into rows of the usual shapes, as TRL does: a pair
+becomes two rows, a chosen and a rejected answer to one prompt.
 
     prompt, chosen, rejected    strings, or lists of messages
-    chosen, rejected            the same with the prompt in both
+    chosen, rejected            with the prompt in both
     messages | conversations | instruction, chosen, rejected
-                                a prompt of another shape, as LLaMA-Factory and
-                                axolotl have it; an answer may be one message
+                                a prompt of another shape, as in LLaMA-Factory
+                                and axolotl; an answer may be one message
 
-What both conversations begin with is their prompt, whatever else the row has
-(`prompt` and `messages` often repeat it). Without a prompt a pair is refused.
+The common beginning of both conversations is their prompt, whatever other
+columns the row has (`prompt` and `messages` often repeat it). A pair without a
+prompt is refused.
 
-Answers alone, each with whether it is desirable:
+Single answers, each with a label whether it is desirable:
 
     prompt, completion, label   strings, or lists of messages
     messages | conversations, label
@@ -29,14 +30,14 @@ from .shapes import refuse_system, turn_of, with_system
 
 _BOTH = ("chosen", "rejected")
 _PROMPTS = ("conversations", "messages", "instruction")
-# Columns that other data sets have their prompt in.
+# Columns that other data sets use for the prompt.
 _LIKELY_PROMPTS = ("question", "query", "input", "problem", "text",
                    "context")
 _JUDGEMENTS = ("label", "kto_tag")
 
 
 def sides_of(row: dict) -> list[dict]:
-    """The row of the chosen answer, then that of the rejected one."""
+    """Returns the chosen answer's row, then the rejected answer's."""
     row = {key: value for key, value in row.items() if value is not None}
     for key in _JUDGEMENTS:
         if isinstance(row.get(key), bool) and all(side in row for side in _BOTH):
@@ -57,13 +58,13 @@ def sides_of(row: dict) -> list[dict]:
 
 
 def shares_prompt(row: dict) -> bool:
-    """The prompt is no column of its own: it is what two texts share."""
+    """Returns whether the prompt is the common beginning of two texts."""
     return (isinstance(row.get("chosen"), str)
             and all(row.get(key) is None for key in ("prompt", "instruction")))
 
 
 def repeats_prompt(row: dict) -> bool:
-    """Both answers are texts that begin with the row's prompt."""
+    """Returns whether both answers are texts that begin with the prompt."""
     prompt = row.get("prompt", row.get("instruction"))
     return (isinstance(prompt, str) and bool(prompt.strip())
             and all(isinstance(row.get(key), str)
@@ -93,7 +94,7 @@ def _answer(row: dict, key: str) -> str | list:
 
 
 def _texts(rest: dict, answers: list[str]) -> list[dict]:
-    """Two answers of plain text."""
+    """Returns rows for two answers of plain text."""
     for key, answered in (("prompt", "completion"),
                           *((name, "output") for name in _PROMPTS)):
         if key not in rest:
@@ -120,15 +121,15 @@ def _texts(rest: dict, answers: list[str]) -> list[dict]:
 
 
 def _is_other_text(text: str, shared: str) -> bool:
-    """Words that are not in what both answers begin with; a label, a name or
-    a number is one word."""
+    """Returns whether a text has words that are not in the common beginning. A
+    single word is a label, a name or a number."""
     return len(text.split()) > 1 and text.strip() not in shared
 
 
 def _refuse_repeated(key: str, prompt: str, answers: list[str]) -> None:
-    """An empty prompt, which cells of CSV are, and one that both answers
-    begin with, so that it would be learned. One word can be there by chance:
-    that is said of the file."""
+    """Refuses an empty prompt (an empty cell of CSV), and one that both answers
+    repeat, since it would be in the loss. A repeated single word may be chance:
+    it is judged for the whole file."""
     if not prompt.strip():
         raise DataError(f"a preference row whose '{key}' is empty",
                         f"add '{key}', or remove the row")
@@ -138,14 +139,15 @@ def _refuse_repeated(key: str, prompt: str, answers: list[str]) -> None:
 
 
 def _conversations(rest: dict, answers: list[list[dict]]) -> list[dict]:
-    """Two answers of messages. What both begin with is the prompt, unless it
-    is the assistant's; a string `prompt` and `messages` then repeat it."""
+    """Returns rows for two answers of messages. Their common beginning is the
+    prompt, unless it is the assistant's; a string `prompt` and `messages` then
+    repeat it."""
     prompt = rest.pop("prompt", None)
     same = _shared(*answers)
     if isinstance(prompt, list):
         turns = [turn_of(turn, f"prompt[{index}]")
                  for index, turn in enumerate(prompt)]
-        # A prompt that both repeat may be only the beginning of what they share.
+        # The answers may share more than the prompt that both repeat.
         if turns and all(answer[:len(turns)] == turns for answer in answers):
             same = min(same, *(len(answer) - 1 for answer in answers))
             same = max(same, len(turns))
@@ -169,7 +171,8 @@ def _conversations(rest: dict, answers: list[list[dict]]) -> list[dict]:
 
 
 def _refuse_other_prompt(prompt: object, turns: list[dict]) -> None:
-    """A string beside the messages that both answers begin with."""
+    """Refuses a string prompt that differs from the answers' common messages.
+    """
     if not isinstance(prompt, str):
         return
     text = " ".join(prompt.split())
@@ -182,8 +185,8 @@ def _refuse_other_prompt(prompt: object, turns: list[dict]) -> None:
 
 
 def _turns_before(rest: dict, prompt: object) -> list[dict]:
-    """The prompt of answers that do not begin alike: a conversation that ends
-    before the answer."""
+    """Returns the prompt of answers without a common beginning: a conversation
+    that ends before the answer."""
     for key in _PROMPTS:
         if key not in rest:
             continue
@@ -198,7 +201,7 @@ def _turns_before(rest: dict, prompt: object) -> list[dict]:
 
 
 def _refuse_answered(key: str, turns: list[dict]) -> None:
-    """A prompt that has an answer already."""
+    """Refuses a prompt that already has an answer."""
     if turns and turns[-1]["role"] == "assistant":
         raise DataError(f"'{key}' ends with an assistant's turn, so it is not "
                         "the prompt of an answer",
@@ -212,7 +215,7 @@ def _goes_on_with(key: str, role: str) -> DataError:
 
 
 def _refuse_other_kind(key: str, prompt: object, answer: str | list) -> None:
-    """A prompt that is a string beside answers of messages, or the reverse."""
+    """Refuses a string prompt with answers of messages, or the reverse."""
     if not isinstance(prompt, type(answer)):
         raise DataError(f"'{key}' and its answers do not go together: they are "
                         f"{kind(prompt)} and {kind(answer)}",
@@ -231,7 +234,7 @@ def _no_prompt(rest: dict, likely: list[str]) -> DataError:
 
 
 def _shared(chosen: str | list, rejected: str | list) -> int:
-    """How many characters or messages both begin with."""
+    """Returns how many characters or messages both begin with."""
     same = 0
     while (same < min(len(chosen), len(rejected))
            and chosen[same] == rejected[same]):
@@ -240,7 +243,7 @@ def _shared(chosen: str | list, rejected: str | list) -> int:
 
 
 def _apart(rest: dict, answers: list, same: int) -> list[dict]:
-    """With the prompt in both answers: what they begin with alike."""
+    """Splits the common beginning, which is the prompt, from both answers."""
     for key, answer in zip(_BOTH, answers):
         if not answer[same:]:
             raise DataError(f"'{key}' is the beginning of the other one, which "
@@ -251,7 +254,7 @@ def _apart(rest: dict, answers: list, same: int) -> list[dict]:
 
 
 def judged_of(row: dict) -> list[tuple[dict, bool]]:
-    """Answers, and whether they are desirable."""
+    """Returns answers, and whether each is desirable."""
     row = {key: value for key, value in row.items() if value is not None}
     if all(key in row for key in _BOTH):
         return list(zip(sides_of(row), (True, False)))
@@ -274,7 +277,7 @@ def judged_of(row: dict) -> list[tuple[dict, bool]]:
 
 
 def _check_answer(row: dict) -> None:
-    """That the prompt is there and the answer is the assistant's alone."""
+    """Checks that there is a prompt and that the answer is the assistant's."""
     prompt = row.get("prompt", row.get("instruction"))
     if isinstance(prompt, str) and not prompt.strip():
         raise DataError("a row whose prompt is empty",
@@ -290,7 +293,7 @@ def _check_answer(row: dict) -> None:
 
 
 def _answered(row: dict) -> dict:
-    """With an answer that is apart from its prompt."""
+    """Returns the row with the answer separate from its prompt."""
     if "prompt" in row and "completion" in row:
         return row
     if "instruction" in row and "output" in row and not row.get("history"):

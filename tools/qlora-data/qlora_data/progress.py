@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Shows how far the conversion is: as lines for another program, as one line
-that changes on a terminal, not at all elsewhere."""
+"""Shows the progress of the conversion: lines for another program, one line
+that changes on a terminal, nothing elsewhere."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MIB = 1 << 20
 
 @contextmanager
 def progress_writer(for_program: bool) -> Iterator[Callable[[int, int], None]]:
-    """The function to call with the bytes done and all of them."""
+    """Yields a function that takes the bytes done and the bytes in total."""
     if not for_program and not sys.stderr.isatty():
         yield lambda done, total: None
         return

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Writes a safetensors file of flat integer tensors, all or nothing. The tensors
-lie in files until their sizes are known, which come first.
+"""Writes a safetensors file of flat integer tensors, completely or not at all.
+Tensors are in files until their sizes are known, which the header needs.
 
-The safetensors package (0.8) does not do it: the order of its metadata is
-another one in every process, and a disk that is full at the end is no error.
+The safetensors package (0.8) is not used: its metadata order differs between
+processes, and it reports no error if the disk is full at the end.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ _DTYPES = {"i": "I32", "q": "I64"}
 
 
 class Spool:
-    """Integers of an array's type in a file without a name, beside the file
-    `output` that they are for."""
+    """Integers of an array type in an unnamed file, in the folder of the file
+    `output`."""
 
     def __init__(self, typecode: str, output: str):
         self.typecode, self.output = typecode, output
@@ -48,15 +48,15 @@ class Spool:
                               self._count * self.itemsize) from None
 
     def copy_to(self, file) -> None:
-        """Once: its room on the disk is free then."""
+        """Copies once, and frees the disk space."""
         self._file.seek(0)
         shutil.copyfileobj(self._file, file, 1 << 20)
         self._file.close()
 
 
 def header_bytes(tensors: dict[str, Spool], metadata: dict[str, str]) -> bytes:
-    """Length and JSON header. Widest type first, then by name, so that each
-    tensor is aligned; padded with spaces to a multiple of 8."""
+    """Returns length and JSON header. Orders tensors by width, widest first,
+    then name, so that each is aligned; pads with spaces to a multiple of 8."""
     header: dict = {"__metadata__": metadata}
     begin = 0
     for name in file_order(tensors):
@@ -76,10 +76,10 @@ def file_order(tensors: dict[str, Spool]) -> list[str]:
 
 def write_safetensors(path: str, tensors: dict[str, Spool],
                       metadata: dict[str, str]) -> None:
-    """Writes a sibling file and renames it over `path`: a reader never sees
-    half a file, and a failure leaves nothing behind."""
+    """Writes another file and renames it to `path`: readers never see a partial
+    file, and a failure leaves no file."""
     folder, base = os.path.split(os.path.abspath(path))
-    # Not named after this process: the folder may be seen by other machines.
+    # Random, not the process id: other machines may share the folder.
     temporary = os.path.join(folder, f"{base}.part.{secrets.token_hex(4)}")
     header = header_bytes(tensors, metadata)
     size_bytes = len(header) + sum(
@@ -89,7 +89,8 @@ def write_safetensors(path: str, tensors: dict[str, Spool],
             file.write(header)
             for name in file_order(tensors):
                 tensors[name].copy_to(file)
-            # Else a power cut could leave the name with half the bytes.
+            # Otherwise a power cut could leave a partial file with the final
+            # name.
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""tokenizer.model, the protobuf of SentencePiece, as a tokenizer of the
-package `tokenizers`: one way to offsets, batches and added tokens whatever the
-model brings, as in transformers 5, and no other package.
+"""Loads tokenizer.model, the protobuf of SentencePiece, as a tokenizer of the
+package `tokenizers`. So offsets, batches and added tokens work alike for all
+models, as in transformers 5, without another package.
 
-Only the fields that decide which tokens a text becomes are read. Numbers of
-fields are those of sentencepiece_model.proto.
+Reads only the fields that affect tokenization. Field numbers are from
+sentencepiece_model.proto.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from .errors import DataError, unreadable
 
 NORMAL, _UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
 _UNIGRAM, _BPE = 1, 2
-# Merges are found by cutting each piece in two at every place.
+# _merges() splits each piece at every position.
 _LONGEST_PIECE = 4096
 SPACE = "▁"
 
 
 @dataclass
 class SentencePiece:
-    """`pieces`: text, score and type, by their ids."""
+    """`pieces`: text, score and type, by token id."""
     pieces: list[tuple[str, float, int]] = field(default_factory=list)
     model_type: int = _UNIGRAM
     byte_fallback: bool = False
@@ -63,7 +63,7 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """Number and value of each field: an integer, or the bytes of it."""
+    """Yields number and value of each field: an integer, or bytes."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)
@@ -106,7 +106,7 @@ def _read_trainer(model: SentencePiece, data: bytes) -> None:
         elif number == 35:
             model.byte_fallback = bool(value)
         elif number in ids:
-            # Negative ones, of 64 bits, are beyond all pieces.
+            # Negative ids, as 64-bit values, are above all piece ids.
             model.special[ids[number]] = (value, model.special[ids[number]][1])
         elif number in texts:
             name = texts[number]
@@ -159,7 +159,7 @@ def tiktoken_error(what: str, place: str) -> DataError:
 
 
 def _merges(scores: dict[str, tuple[float, int]]) -> list[tuple[str, str]]:
-    """The pairs that make a normal piece, by its score, then its id."""
+    """Returns pairs that form a normal piece, by its score, then its id."""
     ranked = []
     for text, (score, number) in scores.items():
         for cut in range(1, len(text)):
@@ -186,8 +186,8 @@ def _model(spm: SentencePiece, renamed: dict[int, str]):
 
 
 def _normalizer(spm: SentencePiece, prefix_scheme: str):
-    """What SentencePiece does to a text, in its order; its dummy prefix is the
-    pre-tokenizer's."""
+    """Applies SentencePiece's text changes, in its order. The pre-tokenizer
+    adds the dummy prefix."""
     steps = []
     if spm.charsmap:
         steps.append(normalizers.Precompiled(spm.charsmap))
@@ -196,7 +196,7 @@ def _normalizer(spm: SentencePiece, prefix_scheme: str):
                   normalizers.Replace(Regex(" {2,}"), " ")]
     if spm.escape_spaces:
         steps.append(normalizers.Replace(" ", SPACE))
-    # A prefix is not put before a space that is there already; SentencePiece
+    # The pre-tokenizer adds no prefix before an existing space; SentencePiece
     # does.
     if spm.dummy_prefix and prefix_scheme == "always":
         steps.append(normalizers.Replace(Regex(rf"\A{SPACE}"), 2 * SPACE))
@@ -205,15 +205,15 @@ def _normalizer(spm: SentencePiece, prefix_scheme: str):
 
 def tokenizer_of(spm: SentencePiece, prefix_scheme: str,
                  renamed: dict[int, str]) -> Tokenizer:
-    """`prefix_scheme`: "always" or "first", which pieces between added tokens
-    get the dummy prefix, if the model has one."""
+    """Makes the tokenizer. `prefix_scheme`, "always" or "first": which texts
+    between added tokens get the dummy prefix, if the model has one."""
     tokenizer = Tokenizer(_model(spm, renamed))
     tokenizer.normalizer = _normalizer(spm, prefix_scheme)
     steps = []
     if spm.dummy_prefix:
         steps.append(pre_tokenizers.Metaspace(
             replacement=SPACE, prepend_scheme=prefix_scheme, split=False))
-    if whole := spm.of_type(USER_DEFINED):  # they take part in no merge
+    if whole := spm.of_type(USER_DEFINED):  # excluded from merges
         texts = sorted((renamed.get(number, text) for number, text in whole),
                        key=len, reverse=True)
         steps.append(pre_tokenizers.Split(

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Recognises the shape of a JSONL row and brings it to one of two forms.
+"""Recognises the shape of a row and converts it to one of two forms.
 
-Detection is per row, so a file may mix shapes. A key whose value is null
-counts as absent (tables exported to JSONL fill missing columns with null);
-unknown keys are ignored.
+Detection is per row, so a file may mix shapes. A key whose value is null counts
+as absent (tables exported to JSONL fill missing columns with null); unknown
+keys are ignored.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ _SHAPES = ("use one of: text; prompt and completion; messages; instruction "
 
 @dataclass
 class PlainRow:
-    """Text in pieces; `learned` pieces are completions. An end-of-sequence
-    token follows the last piece."""
+    """Text segments; those with True are completions. An end-of-sequence token
+    follows the last segment."""
     segments: list[tuple[str, bool]]
 
 
 @dataclass
 class ChatRow:
-    """A conversation. The first `prompt_count` messages are a given prompt,
-    not to be learned."""
+    """A conversation. The first `prompt_count` messages are the prompt, not in
+    the loss."""
     shape: str
     messages: list[dict]
     tools: list | None = None
@@ -46,10 +46,10 @@ FORMATS = ("text", "completion", "chat", "alpaca", "turns")
 def normalise(row: dict, eos_token: str = "", formats: tuple[str, ...] = (),
               compares: bool = False,
               rule: LossRule = LossRule()) -> PlainRow | ChatRow:
-    """The row in one of the two forms, or an error saying what is wrong.
-    `eos_token` ends the earlier responses of an alpaca history. `formats`: of
-    FORMATS, what the row may be; none: anything. `compares`: its answer is
-    compared with another one. `rule`: what of it is learned."""
+    """Returns the row in one of the two forms, or raises an error. `eos_token`
+    ends the earlier responses of an alpaca history. `formats`: allowed row
+    formats, of FORMATS; empty: all. `compares`: the answer is compared with
+    another one. `rule`: which turns are in the loss."""
     row = {key: value for key, value in row.items() if value is not None}
     _refuse_other_training(row)
     refuse_row_marks(row)
@@ -59,8 +59,8 @@ def normalise(row: dict, eos_token: str = "", formats: tuple[str, ...] = (),
     if isinstance(form, ChatRow):
         for index, message in enumerate(form.messages):
             in_prompt = index < form.prompt_count
-            # What is said of turns of a prompt, which are not learned, was for
-            # a training of its own.
+            # Marks of prompt turns, which are not in the loss, come from
+            # earlier trainings.
             if not (in_prompt and rule.completion_only):
                 refuse_marks(message, rule.learns(message["role"], in_prompt),
                              rule, f"message {index + 1}")
@@ -93,7 +93,7 @@ def _form(row: dict, eos_token: str, formats: tuple[str, ...],
 
 
 def _forms(row: dict) -> dict[str, list[str]]:
-    """The keys of each form that the row could be."""
+    """Returns the keys of each form that the row could be."""
     forms: dict[str, list[str]] = {}
     if "prompt" in row and "completion" in row:
         form = "chat" if isinstance(row["prompt"], list) else "completion"
@@ -108,7 +108,7 @@ def _forms(row: dict) -> dict[str, list[str]]:
 
 
 def _restricted(row: dict, formats: tuple[str, ...]) -> dict:
-    """The row without what makes it one of another form."""
+    """Returns the row without the keys of other forms."""
     forms = _forms(row)
     meant = {key for form, keys in forms.items() if form in formats
              for key in keys}
@@ -130,8 +130,8 @@ _MEDIA = ("image", "images", "video", "videos", "audio", "audios")
 
 
 def _refuse_other_training(row: dict) -> None:
-    """Rows of other trainers, which say more than what to answer: learning
-    the answers alone would be another thing than was meant."""
+    """Refuses rows of other kinds of training: using only their answers would
+    not be the training that the data is made for."""
     only = "answers are learned one by one here, or in pairs with --rl dpo"
     for key in ("chosen", "rejected"):
         if key in row:
@@ -155,7 +155,7 @@ def _refuse_other_training(row: dict) -> None:
 
 
 def _refuse_media(row: dict) -> None:
-    """Of a row, or of a message."""
+    """Refuses images, video and audio in a row or a message."""
     for key in _MEDIA:
         if row.get(key):
             raise DataError(f"'{key}': only text can be learned here",
@@ -183,7 +183,8 @@ def _prompt_completion(row: dict) -> PlainRow | ChatRow:
 
 
 def with_system(row: dict, messages: list[dict]) -> list[dict]:
-    """The messages after the row's `system`, if it has one."""
+    """Returns the messages with the row's `system`, if any, as first message.
+    """
     system = row.get("system")
     if system in (None, ""):
         return messages
@@ -199,7 +200,7 @@ def with_system(row: dict, messages: list[dict]) -> list[dict]:
 
 
 def refuse_system(row: dict, why: str) -> None:
-    """Plain text has no place for a system message."""
+    """Refuses a system message for plain text, which has no place for it."""
     if row.get("system") not in (None, ""):
         raise DataError(f"'system' cannot be learned where {why}",
                         "write the row as 'messages', or put its text into "
@@ -216,8 +217,8 @@ def _chat(row: dict, shape: str, messages: list[dict],
 
 
 def _tools(row: dict) -> list | None:
-    """The tools as a list; none at all if the list is empty. A JSON string
-    is read, because tables cannot hold schemas of different shapes."""
+    """Returns the tools as a list, or None if it is empty. Accepts a JSON
+    string, because tables cannot hold schemas of different shapes."""
     tools = row.get("tools")
     if isinstance(tools, str) and tools.strip():
         try:
@@ -243,8 +244,8 @@ def _messages(value: object, key: str) -> list[dict]:
 
 
 def _message(value: object, where: str) -> dict:
-    """One message as the chat template sees it: no null values, text parts
-    joined, the reasoning under each of the names templates read."""
+    """Returns a message for the chat template: without null values, text parts
+    joined, reasoning under each name that templates read."""
     if not isinstance(value, dict):
         raise DataError(f"{where} expects an object, but got {kind(value)}",
                         'write {"role": ..., "content": ...}')
@@ -269,8 +270,8 @@ def _message(value: object, where: str) -> dict:
 
 
 def _check_calls(message: dict, where: str) -> None:
-    """Templates leave out calls that are no list, and fail at those without
-    arguments, which a table makes null."""
+    """Refuses calls that are not a list, which templates leave out, and calls
+    without arguments (null in a table), at which they fail."""
     calls = message.get("tool_calls", [])
     if not isinstance(calls, list):
         raise DataError(f"{where}: 'tool_calls' expects a list, but got "
@@ -301,7 +302,7 @@ _ROLES = {"human": "user", "user": "user", "gpt": "assistant",
           "assistant": "assistant", "chatgpt": "assistant",
           "system": "system", "observation": "tool", "tool": "tool",
           "function_response": "tool"}
-# What templates read of a turn besides its speaker and text.
+# Keys of a turn that templates read, besides speaker and text.
 _SHAREGPT_KEYS = ("tool_calls", "function_call", "tool_call_id", "name",
                   "reasoning_content", "thinking", "reasoning", *_MEDIA)
 
@@ -334,8 +335,8 @@ def turn_of(turn: object, where: str) -> dict:
 
 
 def _function_call(value: str) -> dict:
-    """{"name", "arguments"} in JSON, or a list of them, as tool calls; text
-    that is not such JSON stays the assistant's text."""
+    """Returns tool calls from {"name", "arguments"} in JSON, or a list of them.
+    Other text stays the assistant's text."""
     try:
         calls = json.loads(value)
     except (ValueError, RecursionError):

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""The rows of files, whatever kind they are of, a few at a time: JSONL, JSON,
-CSV, TSV and Parquet, compressed or not, a file or a folder of them.
+"""Reads rows of files in batches: JSONL, JSON, CSV, TSV and Parquet, compressed
+or not, one file or a folder of them.
 
-What a file is its first bytes say, and its name only where they do not. No
+The first bytes determine a file's kind, and its name only if they do not. No
 file is held in memory: a row is at most `MAX_ROW_BYTES` long, a batch ends
-after `BATCH_ROWS` rows or `_BATCH_BYTES` bytes, and Parquet is read by its row
+after `BATCH_ROWS` rows or `_BATCH_BYTES` bytes, and Parquet is read by row
 groups.
 """
 
@@ -34,8 +34,8 @@ _BATCH_BYTES = 4 << 20
 _BOM = b"\xef\xbb\xbf"
 _KINDS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 _COMPRESSED = ("", ".gz", ".zst", ".bz2", ".xz")
-# What libraries say of bytes that are not what they should be. An OSError of
-# the system has a number, one of a decompressor has none.
+# Errors of libraries for damaged data. A system OSError has a number, a
+# decompressor's has none.
 _DAMAGE = (EOFError, zlib.error, lzma.LZMAError, csv.Error, OSError)
 
 
@@ -48,8 +48,8 @@ class SourceRow:
 
 
 def data_files(path: str) -> list[str]:
-    """The file, or those of a folder that are data by their names, sorted;
-    hidden ones are not."""
+    """Returns the file, or a folder's data files, by name and sorted, without
+    hidden ones."""
     if not os.path.isdir(path):
         return [path]
     try:
@@ -75,7 +75,7 @@ def total_bytes(files: list[str]) -> int:
 
 
 def batches(files: list[str]) -> Iterator[tuple[list[SourceRow], int]]:
-    """The rows of all files and how many bytes of them were read by then."""
+    """Yields rows of all files, and the bytes read so far."""
     before = 0
     for path in files:
         rows, size = [], 0
@@ -151,8 +151,8 @@ def _text_rows(path: str, stream) -> Iterator[SourceRow]:
 
 
 def _lines(path: str, stream) -> Iterator[tuple[int, bytes]]:
-    """Lines end with LF or CR LF only, so that a U+2028 inside a string stays
-    inside it."""
+    """Yields lines that end with LF or CR LF only: a U+2028 inside a string
+    stays there."""
     for number in range(1, sys.maxsize):
         raw = stream.readline(MAX_ROW_BYTES + 1)
         if not raw:
@@ -211,9 +211,9 @@ def _table_rows(path: str, stream, separator: str) -> Iterator[SourceRow]:
 
 
 def _without_nulls(value: object) -> object:
-    """Without the null fields of objects, at any depth: a table has one schema
-    for all rows, so that each object has every other's fields, as null. Maps
-    become objects."""
+    """Removes null fields of objects, at any depth: a table has one schema for
+    all rows, so that each object has all fields, many as null. Maps become
+    objects."""
     if isinstance(value, dict):
         return {key: _without_nulls(item) for key, item in value.items()
                 if item is not None}

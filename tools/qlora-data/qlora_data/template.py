@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""Renders a chat template as transformers does, and notes which characters
-of the result stand inside {% generation %} ... {% endgeneration %}.
+"""Renders a chat template as transformers does, and records which characters of
+the result are inside {% generation %} ... {% endgeneration %}.
 
-Templates come with downloaded models, so they run in Jinja's immutable
-sandbox, and whatever they raise becomes one error.
+Templates come with downloaded models. So they run in Jinja's immutable sandbox,
+and every exception becomes one kind of error.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from jinja2.utils import Namespace
 from .errors import DataError
 from .shapes import ChatRow
 
-# A rendering longer than this is a runaway template, not a conversation.
+# A longer rendering is a runaway template, not a conversation.
 _MAX_CHARACTERS = 1 << 28
 
 
 class GenerationMarks(Extension):
-    """The `generation` tag. Jinja yields the output in pieces; `length` is
-    what has been yielded so far, so a mark knows where its text begins. Inside
-    a macro or a captured block the output is not yielded at once and the
-    place would be wrong: `Template.render` checks each mark's text."""
+    """The `generation` tag. Jinja yields output in pieces; `length` is the
+    number of characters yielded so far, where a mark's text begins. Inside a
+    macro or a captured block, output is delayed and that offset is wrong:
+    `Template.render` checks each mark's text."""
 
     tags = {"generation"}
 
@@ -54,7 +54,7 @@ class GenerationMarks(Extension):
 
 
 class _GuardedNamespace(Namespace):
-    """A namespace() that does not take underscore names."""
+    """A namespace() that rejects names with a leading underscore."""
 
     def __init__(*args, **attributes):
         for name in dict(*args[1:], **attributes):
@@ -78,7 +78,7 @@ def _raise_exception(message):
 
 def _tojson(value, ensure_ascii=False, indent=None, separators=None,
             sort_keys=False) -> str:
-    """Unlike Jinja's own filter this does not escape HTML characters."""
+    """Does not escape HTML characters, unlike Jinja's own filter."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent,
                       separators=separators, sort_keys=sort_keys)
 
@@ -91,8 +91,8 @@ _DICT_NAMES = frozenset(dir(dict))
 
 
 class _Sandbox(ImmutableSandboxedEnvironment):
-    """`message.role` without the search for an attribute, which takes longer
-    than all the rest of a rendering."""
+    """Skips the attribute search for `message.role`, which takes longer than
+    the rest of a rendering."""
 
     def getattr(self, obj, attribute):
         if type(obj) is dict and attribute in obj \
@@ -113,8 +113,8 @@ def _environment() -> ImmutableSandboxedEnvironment:
 
 
 class Template:
-    """One compiled chat template. `place` is the file it came from;
-    `constants` are set in every rendering."""
+    """A compiled chat template. `place` is its file; `constants` are set in
+    every rendering."""
 
     def __init__(self, source: str, place: str,
                  constants: dict | None = None):
@@ -141,7 +141,7 @@ class Template:
                special_tokens: dict[str, str],
                add_generation_prompt: bool = False
                ) -> tuple[str, list[tuple[int, int]]]:
-        """The text, and the marked character ranges in it."""
+        """Returns the text, and the marked character ranges in it."""
         self._marks.length, self._marks.marks = 0, []
         context = {**self._constants, **special_tokens, **chat.template_options,
                    "messages": messages, "tools": chat.tools,

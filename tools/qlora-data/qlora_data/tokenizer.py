@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The tokenizer of a model folder, set up for training: no truncation or
-padding, no dropout, special tokens known as such."""
+"""The tokenizer of a model folder, for training: without truncation, padding
+and dropout, with special tokens declared."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .tokenizer_files import add_tokens, load_tokenizer
 
 
 class TextTokenizer:
-    """Text to ids with character offsets.
+    """Converts text to ids with character offsets.
 
-    The post-processor is taken off the tokenizer: byte-level ones trim the
-    spaces off the offsets, which would unlabel them. What it adds around a
-    text is asked of it once, from the first text that has tokens."""
+    Runs without the tokenizer's post-processor: byte-level ones trim spaces off
+    the offsets, which would unlabel them. The ids that it adds around a text
+    are read once, from the first text that has tokens."""
 
     def __init__(self, files: ModelFiles):
         self._tokenizer, self.path, defaults = load_tokenizer(files)
@@ -49,8 +49,8 @@ class TextTokenizer:
             if token["content"] not in known])
 
     def _configured_processor(self, config: dict):
-        """What tokenizer_config.json puts around a plain text; a
-        tokenizer.json says that itself."""
+        """Returns the processor that tokenizer_config.json describes for plain
+        text; a tokenizer.json has its own."""
         tokens = [self.special_tokens.get(name, "")
                   if config.get(f"add_{name}") else ""
                   for name in ("bos_token", "eos_token")]
@@ -60,8 +60,8 @@ class TextTokenizer:
                 for text in tokens if text])
 
     def affixes(self, encoding: Encoding) -> tuple[list[int], list[int]]:
-        """The ids the tokenizer puts before and after a plain text, read off
-        `encoding`, which is of any text that has tokens."""
+        """Returns the ids that the tokenizer adds before and after plain text,
+        from `encoding` of any text with tokens."""
         if self._affixes is None:
             if self._post_processor is None:
                 self._affixes = [], []
@@ -87,5 +87,5 @@ class TextTokenizer:
         return self._tokenizer.get_vocab_size()
 
     def encode(self, texts: list[str]) -> list[Encoding]:
-        """Many texts at once, on all cores; no special tokens are added."""
+        """Encodes many texts at once, on all cores, without special tokens."""
         return self._tokenizer.encode_batch(texts, add_special_tokens=False)

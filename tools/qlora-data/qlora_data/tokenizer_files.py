@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: MIT
-"""The tokenizer in a model folder, in each of the forms that models come in:
-tokenizer.json (BPE, Unigram, WordPiece, WordLevel), tokenizer.model of
-SentencePiece, vocab.json with merges.txt. Which tokens a text becomes is what
-AutoTokenizer of transformers 5 makes of the same folder, also where that is
-not what a file says by itself: a LlamaTokenizer puts the space before a text
-by its own settings.
+"""Loads the tokenizer of a model folder from any of its formats: tokenizer.json
+(BPE, Unigram, WordPiece, WordLevel), tokenizer.model of SentencePiece,
+vocab.json with merges.txt. The tokens are those of AutoTokenizer in
+transformers 5 for the same folder, even if a file alone would give others: a
+LlamaTokenizer adds the space before a text by its own settings.
 """
 
 from __future__ import annotations
@@ -19,8 +18,8 @@ from .model_files import ModelFiles
 from .sentencepiece import (CONTROL, SPACE, USER_DEFINED, read_sentencepiece,
                             tiktoken_error, tokenizer_of)
 
-# Models of which transformers takes the files as they are, though they may
-# name LlamaTokenizer.
+# Models whose files transformers uses unchanged, even if they name
+# LlamaTokenizer.
 _AS_WRITTEN = frozenset(
     "mistral mixtral ministral ministral3 mistral3 phi3 phimoe granite "
     "granitemoe granitemoehybrid granitemoeshared olmo2 olmo3 flex_olmo glm "
@@ -39,8 +38,8 @@ _QWEN2 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|"
 
 
 def load_tokenizer(files: ModelFiles) -> tuple[Tokenizer, str, dict[str, str]]:
-    """The tokenizer, the file it is of, and the special tokens that its kind
-    has where the folder names none."""
+    """Returns the tokenizer, its file, and the default special tokens of its
+    kind, for a folder that names none."""
     for name, load in (("tokenizer.json", _from_json),
                        ("tokenizer.model", _from_sentencepiece),
                        ("merges.txt", _from_merges)):
@@ -54,7 +53,7 @@ def load_tokenizer(files: ModelFiles) -> tuple[Tokenizer, str, dict[str, str]]:
                 raise DataError(f"not a tokenizer that can be read: {error}",
                                 f"copy {name} again from the model",
                                 path) from None
-            # Llama 3's names the class too, but is byte-level.
+            # Llama 3's tokenizer has the same class, but is byte-level.
             if _names_llama(files) and "ByteLevel" not in repr(
                     tokenizer.pre_tokenizer):
                 _as_llama(files, tokenizer)
@@ -66,12 +65,12 @@ def load_tokenizer(files: ModelFiles) -> tuple[Tokenizer, str, dict[str, str]]:
 
 
 def _declare(files: ModelFiles, tokenizer: Tokenizer, name: str) -> None:
-    """Tokens that the folder's other files add, in the order of their ids.
-    Those that the tokenizer's own has too are as the others say."""
+    """Adds the tokens of the folder's other files, in the order of their ids.
+    Those files override the tokenizer's own properties."""
     for number, token in files.declared_tokens():
         if name == "tokenizer.model" and not _names_llama(files) \
                 and "Metaspace" in repr(tokenizer.pre_tokenizer):
-            # Found in the text as it is: what follows gets a prefix too.
+            # Match the text as written: what follows gets a prefix, too.
             token = {**token, "normalized": False}
         add_tokens(tokenizer, [token])
         got = tokenizer.token_to_id(token["content"])
@@ -84,7 +83,7 @@ def _declare(files: ModelFiles, tokenizer: Tokenizer, name: str) -> None:
 
 
 def add_tokens(tokenizer: Tokenizer, tokens: list[dict]) -> None:
-    """Adds tokens that are written as {"content", flags...}."""
+    """Adds tokens that are given as {"content", flags...}."""
     tokenizer.add_tokens([
         AddedToken(token["content"], **{flag: bool(token[flag])
                                         for flag in _TOKEN_FLAGS
@@ -148,7 +147,7 @@ def _from_sentencepiece(files: ModelFiles,
 
 def _from_merges(files: ModelFiles,
                  path: str) -> tuple[Tokenizer, dict[str, str]]:
-    """The slow files of GPT-2 and of Qwen."""
+    """Loads the slow files of GPT-2 and Qwen."""
     is_qwen = files.model_type.startswith("qwen") \
         or files.tokenizer_class == "Qwen2Tokenizer"
     if not is_qwen and files.tokenizer_class not in ("GPT2Tokenizer", ""):

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
 """Chat templates that come with this tool, and the models they are for.
 
-Most are for models without one, by the names that other tools have for them.
-Some models' own templates write an assistant's turn differently once later
-messages follow. A template of `chat_templates/` then takes their place: named
-with --chat-template, or, for Qwen3, chosen where the model's own one is recognised. It is
-recognised by what it writes, not by its text, of which every model that was
-published has another version.
+Most are for models without one, under the names that other tools use. Some
+models' own templates write an assistant's turn differently once later messages
+follow. Then a template of `chat_templates/` replaces them: if named with
+--chat-template, or, for Qwen3, automatically if the model's own is recognised.
+It is recognised by its output, because each published model has a different
+version of its text.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _call(name: str, arguments: object) -> dict:
 _TOOLS = [{"type": "function", "function": {
     "name": "f", "description": "<é>", "parameters": {"type": "object"}}}]
 
-# What Qwen3 writes in the same way while a conversation goes on.
+# Conversations that Qwen3's template writes the same when they continue.
 _LASTING = (
     _chat(_said("system", "s"), _said("user", "a"),
           _said("assistant", "b", reasoning_content="\nr\n",
@@ -50,7 +50,7 @@ _LASTING = (
     _chat(_said("user", "a"), enable_thinking=True),
     _chat(_said("system", "s"), _said("user", "a")),
 )
-# And what it forgets.
+# A conversation that it writes without earlier reasoning.
 _FORGOTTEN = _chat(_said("user", "a"), _said("assistant", "<think>\nt\n</think>"
                                              "\n\nb"), _said("user", "c"))
 _FORGOTTEN_TEXT = ("<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n"
@@ -64,7 +64,7 @@ def shipped_template(name: str, opens_thinking: bool = False) -> Template:
 
 
 def recognised(own: Template) -> Template | None:
-    """The training template for a model with the template `own`."""
+    """Returns the training template for a model with the template `own`."""
     if own.has_marks or "<think>" not in own.source:
         return None
     for opens_thinking in (False, True):

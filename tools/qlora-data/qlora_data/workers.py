@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Does the parts of a job in several processes and gives their results in
-order. Worker w of n does the parts w, w + n, ...; each has its own pipe, so
-that a worker whose parent has gone ends when it writes."""
+"""Runs the parts of a job in several processes and yields results in order.
+Worker w of n runs parts w, w + n, ... Each worker has its own pipe, so that it
+ends at its next write if the parent is gone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MAX_WORKERS = 16
 
 
 def worker_count(file_bytes: int, wanted: int | None) -> int:
-    """As many as are wanted, or one for each CPU, if there is enough to do."""
+    """Returns `wanted`, else one per CPU; 1 for small files; at most 16."""
     if file_bytes < 1 << 20:
         return 1
     return min(wanted or len(os.sched_getaffinity(0)), _MAX_WORKERS)
@@ -27,9 +27,9 @@ def worker_count(file_bytes: int, wanted: int | None) -> int:
 
 def in_order(parts: Callable[[], Iterator[Any]],
              workers: int) -> Iterator[Any]:
-    """What `parts()` yields, made by `workers` processes, of which each calls
-    `parts` and takes every n-th; what it raises is raised here. Parts are
-    functions without arguments: the work is in the call."""
+    """Yields the results of `parts()` from `workers` processes, each of which
+    calls `parts` and runs every n-th. Their exceptions are raised here. Parts
+    are functions without arguments that do the work."""
     if workers == 1:
         yield from (part() for part in parts())
         return
@@ -47,7 +47,7 @@ def in_order(parts: Callable[[], Iterator[Any]],
         for number in count():
             try:
                 result = readers[number % workers].recv()
-            except (EOFError, OSError):  # the latter within a message
+            except (EOFError, OSError):  # OSError within a message
                 raise _ended(processes[number % workers]) from None
             if isinstance(result, Exception):
                 raise result
@@ -62,11 +62,11 @@ def in_order(parts: Callable[[], Iterator[Any]],
 
 
 def _ended(process) -> Exception:
-    """Why a worker ended without a word."""
+    """Returns the error for a worker that ended without a result."""
     process.join()
-    if process.exitcode == -signal.SIGKILL:  # as Linux does without memory
+    if process.exitcode == -signal.SIGKILL:  # out of memory, on Linux
         return MemoryError()
-    # As a shell counts: 128 + the signal.
+    # As in a shell: 128 + the signal.
     code = process.exitcode
     if code < 0:
         code = 128 - code
@@ -77,7 +77,7 @@ def _ended(process) -> Exception:
 def _work(parts, index: int, workers: int, readers, writer) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this one
-    # Open here, they would keep the other workers' pipes alive.
+    # Open copies here would keep the other workers' pipes alive.
     for reader in readers:
         reader.close()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
@@ -89,6 +89,6 @@ def _work(parts, index: int, workers: int, readers, writer) -> None:
         writer.send(error)
     except BrokenPipeError:
         pass
-    except Exception:  # a mistake of ours; not all of them can be sent
+    except Exception:  # a bug here; not all exceptions can be sent
         writer.send(RuntimeError("in a worker: "
                                  + traceback.format_exc().strip()))

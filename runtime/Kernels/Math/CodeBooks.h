@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What the codes of stored formats stand for, before their scale.
+// The values of codes in stored formats, before their scale.
 
 #ifndef QLORA_RUNTIME_KERNELS_MATH_CODEBOOKS_H
 #define QLORA_RUNTIME_KERNELS_MATH_CODEBOOKS_H
@@ -38,16 +38,16 @@ QLORA_HOST_DEVICE constexpr float nf4Value(int code) {
   return kValues[code];
 }
 
-/// bitsandbytes' FP4: a sign, and numbers of twelfths in an order of its own.
+/// bitsandbytes' FP4: a sign, and twelfths in its own order of codes.
 constexpr float fp4Value(int code) {
   constexpr float kTwelfths[8] = {0.0f, 0.0625f, 8.0f, 12.0f,
                                   4.0f, 6.0f,    2.0f, 3.0f};
   const float value = kTwelfths[code & 7] / 12.0f;
-  return code > 8 ? -value : value; // of both zeros neither is negative
+  return code > 8 ? -value : value; // neither of the two zeros is negative
 }
 
-/// A number of `exponentBits` and `mantissaBits`, biased so that half of the
-/// exponents are negative; nothing is infinite.
+/// The value of a float with `exponentBits` and `mantissaBits`, biased so that
+/// half of the exponents are negative; no code is infinite.
 constexpr float smallFloat(int code, int exponentBits, int mantissaBits) {
   const int mantissa = code & ((1 << mantissaBits) - 1);
   const int exponent = code >> mantissaBits & ((1 << exponentBits) - 1);
@@ -64,7 +64,7 @@ constexpr float smallFloat(int code, int exponentBits, int mantissaBits) {
 /// E2M1 of the OCP's microscaling formats.
 constexpr float mxfp4Value(int code) { return smallFloat(code, 2, 1); }
 
-/// E4M3 without infinities; all bits of a magnitude set are NaN.
+/// E4M3 without infinities; if all bits of the magnitude are set, it is NaN.
 constexpr float fp8Value(int code) {
   return (code & 127) == 127 ? __builtin_nanf("") : smallFloat(code, 4, 3);
 }
@@ -74,7 +74,7 @@ constexpr float int8Value(int code) {
   return float(code < 128 ? code : code - 256);
 }
 
-/// The code itself: of formats with zero points.
+/// The code itself, for formats with zero points.
 constexpr float integerValue(int code) { return float(code); }
 
 } // namespace qlora

@@ -1,41 +1,41 @@
 // SPDX-License-Identifier: MIT
 
-// The arithmetic of bitsandbytes' LLM.int8 product (MatMul8bitLt, forward), as
-// its ops have it on a CPU, to the bit; the kernels of both targets and their
-// oracle share it. Dettmers et al., 2022.
+// The arithmetic of bitsandbytes' LLM.int8 matmul (MatMul8bitLt, forward;
+// Dettmers et al., 2022), bit for bit as its ops compute it on a CPU. The
+// kernels of both targets and their oracle share it.
 //
 //   x' = float16(x)
 //   a column is an outlier where |x'| >= threshold in any row
-//   absmax[i] = max |x'[i, :]| of what is below the threshold
+//   absmax[i] = max |x'[i, :]| of values below the threshold
 //   q[i, :]   = round(x'[i, :] * (127 / absmax[i])), 0 in outlier columns
 //   y[i, j]   = (q[i, :] . codes[j, :]) * (absmax[i] * scale[j]) / 127^2
 //               rounded to x's type,
 //               + x[i, outliers] . W[j, outliers], rounded again
 //
-// where W = codes * scale / 127, rounded to x's type. The sum of whole numbers
-// is exact, and all of y but the last line has the same bits everywhere; the
-// sum over outliers, in f32, has an order of its own. A NaN makes all of its
-// row NaN, as does an infinity that is no outlier.
+// where W = codes * scale / 127, rounded to x's type. The integer sum is exact,
+// so all of y except the last line has the same bits everywhere. The sum over
+// outliers, in f32, has an order of its own. A NaN makes its whole row NaN, and
+// so does an infinity that is no outlier.
 //
-// Include Rows.h, or what defines its functions on a card, before.
+// Include Rows.h before, or on a GPU the definitions of its functions.
 
 #ifndef QLORA_RUNTIME_KERNELS_MATH_INT8PRODUCT_H
 #define QLORA_RUNTIME_KERNELS_MATH_INT8PRODUCT_H
 
 #include "runtime/Kernels/Rows.h"
 
-/// 1 / 127^2 is 6.2000124e-05: bitsandbytes' op has lost a zero.
+/// Should be 1 / 127^2 = 6.2000124e-05; bitsandbytes' op lost a zero.
 #define QLORA_INT8_PRODUCT_SCALE 6.200124e-05f
 #define QLORA_INT8_WEIGHT_SCALE 7.874015718698502e-3f
 
-/// Terms of a sum: 2^17 * 127 * 128 is below 2^31.
+/// Maximum terms of a sum: 2^17 * 127 * 128 is below 2^31.
 constexpr int64_t kMostInt8Depth = int64_t(1) << 17;
 
-/// Magnitudes are compared as their bits, among which a NaN is the largest.
+/// Magnitudes are compared as bits, where a NaN is the largest.
 constexpr uint32_t kInfinityBits = 0x7f800000u;
 
-/// From these bits on a magnitude is an outlier; a comparison with float16
-/// rounds the threshold too.
+/// Returns the bits from which a magnitude is an outlier. The threshold is
+/// rounded too, as in a comparison with float16.
 QLORA_INLINE uint32_t qlora_outlier_bits(double threshold) {
   return threshold == 0 ? 0xffffffffu
                         : qlora_to_bits(qlora_round_f16(float(threshold)));
@@ -47,7 +47,7 @@ QLORA_INLINE bool qlora_is_outlier(uint32_t magnitude, uint32_t from) {
 QLORA_INLINE float qlora_int8_inverse(float absmax) {
   return 127.0f * (1.0f / absmax);
 }
-/// 0 for the NaN that a row of zeros gives.
+/// Returns 0 for the NaN that a row of zeros gives.
 QLORA_INLINE int qlora_int8_code(float x, float inverse) {
   const float code = qlora_round_even(x * inverse);
   return qlora_abs(code) <= 127.0f ? int(code) : 0;

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: MIT
 
-// The arithmetic of quantising to NF4, number by number, for the CPU and for
-// CUDA: both give the same bytes, those of bitsandbytes 0.50 on a CPU.
+// The arithmetic of quantising to NF4, element by element, for the CPU and for
+// CUDA. Both give the bytes of bitsandbytes 0.50 on a CPU.
 //
 // A block's scale is the largest magnitude of its elements. An element is
-// scaled into [-1, 1], and its code is the number of midpoints between
-// neighbours of the code book that lie below it.
+// scaled into [-1, 1]; its code is the number of midpoints between neighbours
+// of the code book below it.
 //
 // Double quantisation replaces the scales by codes of one byte. Their offset is
-// the mean of all scales of the tensor: an f64 sum in one order, whatever
+// the mean of all scales of the tensor: an f64 sum in a fixed order, whatever
 // computes it. Partial sum p of kNF4MeanPartials adds the scales p, p +
-// kNF4MeanPartials, ... one after the other; then the upper half of the partial
-// sums is added to the lower half until one is left. The sum is divided by the
-// number of scales and rounded once. Less the offset, a run of 256 scales is
-// multiplied by 1 / its largest magnitude, put into one of 65,536 buckets over
-// [-1, 1], and the code is the dynamic map's entry nearest to the bucket.
+// kNF4MeanPartials, ... in order. Then the upper half of the partial sums is
+// added to the lower half until one is left. The sum is divided by the number
+// of scales and rounded once. A run of 256 scales, less the offset, is
+// multiplied by 1 / its largest magnitude and put into one of 65,536 buckets
+// over [-1, 1]. The code is the dynamic map's entry nearest to the bucket.
 //
-// Every operation is rounded on its own: on CUDA by name, since nvcc contracts;
-// callers on the CPU are compiled with -ffp-contract=off. A NaN that arithmetic
-// makes has no bits of its own across machines, so it is given some.
+// Every operation is rounded separately: on CUDA by named intrinsics, since
+// nvcc contracts; on the CPU, callers are compiled with -ffp-contract=off. The
+// bits of a computed NaN differ between machines, so it gets fixed bits.
 
 #ifndef QLORA_RUNTIME_KERNELS_MATH_NF4QUANTIZE_H
 #define QLORA_RUNTIME_KERNELS_MATH_NF4QUANTIZE_H
@@ -35,7 +35,7 @@ inline constexpr int kNF4MapEntries = 256;
 /// Elements of 8-bit optimizer states that share a scale.
 inline constexpr int kStateBlock = 256;
 
-/// Between two neighbours of the code book. `code` is known to the compiler.
+/// The middle of entries `code` and `code` + 1; `code` is a constant.
 QLORA_HOST_DEVICE constexpr float nf4Midpoint(int code) {
   return (nf4Value(code) + nf4Value(code + 1)) / 2.0f;
 }
@@ -74,51 +74,51 @@ QLORA_HOST_DEVICE inline float nf4Fused(float a, float b, float c) {
 
 // Elements and their scales ---------------------------------------------------
 
-/// The bits of a magnitude, which order like magnitudes; a NaN is the largest.
+/// The bits of a magnitude, which sort like magnitudes; a NaN is the largest.
 QLORA_HOST_DEVICE inline int32_t nf4Magnitude(float value) {
   return int32_t(qlora_to_bits(value) & 0x7fffffffu);
 }
 
-/// One NaN for all: machines widen an f16 NaN, and take its maximum with
-/// another number, to bits of their own.
+/// Replaces every NaN by one: machines differ in the bits of a widened f16 NaN,
+/// and of the maximum of a NaN and another value.
 QLORA_HOST_DEVICE inline float nf4WithoutPayload(float value) {
   return value == value ? value : qlora_from_bits(0x7fc00000u);
 }
 
-/// What a block with that largest magnitude is divided by: bitsandbytes raises
-/// it to a denormal, so that only an all-zero block changes.
+/// Returns the divisor of a block with that largest magnitude. bitsandbytes
+/// raises it to a denormal, so only an all-zero block changes.
 QLORA_HOST_DEVICE inline float nf4Divisor(float absmax) {
   return nf4WithoutPayload(absmax < 1e-38f ? 1e-38f : absmax);
 }
 
-/// Into [-1, 1]; a NaN stays one, and lies above no midpoint.
+/// Clamps into [-1, 1]; a NaN stays NaN and is above no midpoint.
 QLORA_HOST_DEVICE inline float nf4Clamp(float value) {
   return value < -1.0f ? -1.0f : 1.0f < value ? 1.0f : value;
 }
 
-/// An element of a whole block; `inverse` is 1 / the divisor.
+/// Scales an element of a whole block; `inverse` is 1 / the divisor.
 QLORA_HOST_DEVICE inline float nf4Scaled(float value, float inverse) {
   return nf4Clamp(nf4Multiply(value, inverse));
 }
-/// An element of a last block that is partial.
+/// Scales an element of a last block that is partial.
 QLORA_HOST_DEVICE inline float nf4Divided(float value, float divisor) {
   return nf4Clamp(nf4Divide(value, divisor));
 }
 
 // Double quantisation ---------------------------------------------------------
 
-/// The offset, from the sum of the scales.
+/// Returns the offset from the sum of the scales.
 QLORA_HOST_DEVICE inline float nf4Offset(double sum, int64_t blocks) {
   return nf4WithoutPayload(float(sum / double(blocks)));
 }
 
-/// A scale less the offset.
+/// Subtracts the offset from a scale.
 QLORA_HOST_DEVICE inline float nf4Shifted(float scale, float offset) {
   return nf4WithoutPayload(nf4Add(scale, -offset));
 }
 
-/// Bucket of a shifted scale; `inverse` is 1 / the largest magnitude of its
-/// run. NaN has none, -1: its block decodes to NaN through the magnitude.
+/// Returns the bucket of a shifted scale; `inverse` is 1 / its run's largest
+/// magnitude. NaN gives -1: the magnitude makes its block decode to NaN.
 QLORA_HOST_DEVICE inline int32_t nf4Bucket(float shifted, float inverse) {
   const float v = nf4Clamp(nf4Multiply(shifted, inverse));
   if (v != v)
@@ -127,8 +127,8 @@ QLORA_HOST_DEVICE inline int32_t nf4Bucket(float shifted, float inverse) {
   return int32_t(nf4Add(nf4Multiply(half, 65535.0f), 0.5f));
 }
 
-/// The entry of the increasing `map` [kNF4MapEntries] that is nearest to the
-/// middle of a bucket: as many as there are midpoints below it.
+/// Returns the entry of the increasing `map` [kNF4MapEntries] that is nearest
+/// to the middle of a bucket: the number of midpoints below it.
 QLORA_HOST_DEVICE inline uint8_t nf4NearestCode(const float *map,
                                                 int32_t bucket) {
   const float value =
@@ -144,9 +144,9 @@ QLORA_HOST_DEVICE inline uint8_t nf4NearestCode(const float *map,
 }
 
 /// Entry `code` of a dynamic map (Dettmers, "8-bit Approximations for
-/// Parallelism in Deep Learning", 2015): 0, 1, and for 7 exponents e the middles
-/// of parts of [0.1, 1], times 10^(e-6). There are 2^e parts, of both signs, or
-/// twice as many without a sign.
+/// Parallelism in Deep Learning", 2015): 0, 1, and for 7 exponents e the
+/// middles of equal intervals of [0.1, 1], times 10^(e-6). There are 2^e
+/// intervals with both signs, or twice as many without a sign.
 QLORA_HOST_DEVICE inline float dynamicMapValue(bool isSigned, int code) {
   constexpr float kPowers[7] = {1e-6f, 1e-5f, 1e-4f, 1e-3f, 1e-2f, 1e-1f, 1};
   const int zero = isSigned ? 127 : 0;
@@ -158,7 +158,7 @@ QLORA_HOST_DEVICE inline float dynamicMapValue(bool isSigned, int code) {
     part -= parts;
     parts *= 2;
   }
-  // The grid is built from both ends and fused, as torch.linspace does.
+  // The grid is built from both ends and fused, as in torch.linspace.
   const float step = nf4Divide(1.0f - 0.1f, float(parts));
   const auto boundary = [&](int i) {
     return i < (parts + 1) / 2 ? nf4Fused(step, float(i), 0.1f)

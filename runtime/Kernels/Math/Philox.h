@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 
 // Philox4x32-10: random numbers as a pure function of a counter and a key
-// (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011). No
-// state: a recomputed value is the same value, and a row may be drawn by any
-// thread in any order. One text for host and device: depends on nothing but
-// <stdint.h>, branch-free, so that loops over columns vectorise.
+// (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", 2011). There
+// is no state: a recomputed value is the same, and any thread may draw any row
+// in any order. Host and device compile this text. It depends only on
+// <stdint.h> and is branch-free, so that loops over columns vectorise.
 
 #ifndef QLORA_RUNTIME_KERNELS_MATH_PHILOX_H
 #define QLORA_RUNTIME_KERNELS_MATH_PHILOX_H
@@ -23,8 +23,8 @@ struct qlora_philox_words {
   uint32_t word0, word1, word2, word3;
 };
 
-/// All 64 bits of a product. nvcc adds a zero to the product of two widened
-/// numbers, a quarter of all instructions of a draw.
+/// Returns all 64 bits of a product. nvcc adds a zero to the product of two
+/// widened operands: a quarter of all instructions of a draw.
 QLORA_INLINE uint64_t qlora_multiply_wide(uint32_t a, uint32_t b) {
 #if defined(__NVCC__) && defined(__CUDA_ARCH__)
   uint64_t product;
@@ -35,7 +35,7 @@ QLORA_INLINE uint64_t qlora_multiply_wide(uint32_t a, uint32_t b) {
 #endif
 }
 
-/// Ten rounds over `counter` with a key of two words.
+/// Runs ten rounds over `counter` with a key of two words.
 QLORA_INLINE qlora_philox_words qlora_philox(qlora_philox_words counter,
                                              uint32_t key0, uint32_t key1) {
   for (int round = 0; round < 10; ++round) {
@@ -50,28 +50,29 @@ QLORA_INLINE qlora_philox_words qlora_philox(qlora_philox_words counter,
   return counter;
 }
 
-/// The number in [0, 1), a multiple of 2^-24, that a word stands for.
+/// Maps a word to [0, 1), in multiples of 2^-24.
 QLORA_INLINE float qlora_unit(uint32_t word) {
   return float(int32_t(word >> 8)) * 0x1p-24f;
 }
 
-/// The row of a whole micro-batch that is this rank's `row`, where ranks have
-/// `tokens` of each line, and this one those of number `part` of `parts`.
+/// Returns the row in the whole micro-batch of this rank's `row`.
+/// Context-parallel ranks hold `tokens` tokens of each sequence; this rank has
+/// cp shard `part` of `parts`.
 QLORA_INLINE uint32_t qlora_whole_row(uint32_t row, uint32_t tokens,
                                       uint32_t parts, uint32_t part) {
   return parts < 2 ? row
                    : row + row / tokens * tokens * (parts - 1) + part * tokens;
 }
 
-/// qlora_unit for one element of a matrix.
-/// `micro_batch` is the global number of the micro-batch (it contains the
-/// step), `op` tells apart the draws of one program.
+/// qlora_unit for one element of a matrix. `micro_batch` is the global index of
+/// the micro-batch (so it includes the step); `op` distinguishes the draws of
+/// one program.
 ///
 ///   key     = seed
 ///   counter = {column / 4, row, op, micro_batch}, each mod 2^32
 ///   result  = word[column % 4] >> 8, times 2^-24
 ///
-/// Four neighbours share a counter: a device may draw them at once.
+/// Four neighbours share a counter, so a device may draw them at once.
 QLORA_INLINE float qlora_uniform(uint64_t seed, uint64_t micro_batch,
                                  uint64_t op, int64_t row, int64_t column) {
   const qlora_philox_words words =

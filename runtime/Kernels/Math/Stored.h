@@ -1,26 +1,29 @@
 // SPDX-License-Identifier: MIT
 
-// Weights that are stored in few bits: which formats there are, the layout of
-// one tensor in memory, and the arithmetic of one element. Used by
-// quantise-on-load, by every decode kernel, and by the compiler (sizes).
+// Weights that are stored in few bits: the formats, the layout of one tensor in
+// memory, and the arithmetic of one element. Used by quantise-on-load, by every
+// decode kernel, and by the compiler (sizes).
 //
-// A format is a dtype and a row of kStoredFormats; all else asks that row. In
-// files formats differ in order, scales and names, which the reader
-// (runtime/Weights/StoredTensors.h) evens out: in memory there is one layout.
+// A format is a dtype and a row of kStoredFormats, which all other code reads.
+// Files differ in order, scales and names; the reader
+// (runtime/Weights/StoredTensors.h) converts them to the one layout in memory.
 //
-// A tensor of n elements, flattened row-major, is cut into blocks of `block`
-// elements, which for some formats are its rows and may otherwise straddle them:
-// element i has the scale of block i / block, whatever the columns. An element is the code book's
-// value of its code times the block's scale; with zero points it is that value
-// less the block's zero point, which is exact, times the scale, rounded once.
-// Of 4 bits, element 2i is in the
-// high nibble of byte i, element 2i+1 in the low nibble. A scale is an f32 times
-// the tensor's correction; or, with `doubleQuant`, a code of one byte: map[code]
-// * nestedAbsmax[i / 256] + correction, product and sum rounded separately (no
-// FMA). That is bitsandbytes' double quantisation; and MXFP4's powers of two
-// are a map of 256 entries, with 1 and 0 for the others.
+// A tensor of n elements, flattened row-major, consists of blocks of `block`
+// elements. For some formats they are rows; otherwise they may straddle rows:
+// element i has the scale of block i / block, whatever the columns.
 //
-// In memory the parts follow each other, each at a multiple of 64 bytes:
+// An element is the code book's value of its code times the block's scale. With
+// zero points it is that value less the block's zero point, which is exact,
+// times the scale, rounded once. With 4 bits, element 2i is in the high nibble
+// of byte i, element 2i+1 in the low nibble.
+//
+// A scale is an f32 times the tensor's correction. With `doubleQuant` it is a
+// code of one byte: map[code] * nestedAbsmax[i / 256] + correction, product and
+// sum rounded separately (no FMA). That is bitsandbytes' double quantisation.
+// MXFP4's powers of two are a map of 256 entries, with nestedAbsmax 1 and
+// correction 0.
+//
+// In memory the components follow each other, each at a multiple of 64 bytes:
 //
 //   packed u8 [ceil(n*bits/8)] | scales f32 or u8 [blocks]
 //     | zeros u8 [blocks] | nestedAbsmax f32 [ceil(blocks/256)]
@@ -42,7 +45,7 @@
 
 namespace qlora {
 
-/// Scales whose codes share one of nestedAbsmax.
+/// Coded scales with a common value of nestedAbsmax.
 inline constexpr int64_t kNestedRun = 256;
 
 // Formats ---------------------------------------------------------------------
@@ -54,9 +57,9 @@ struct StoredFormat {
   qlora_dtype dtype;
   const char *name;  ///< of the dtype, and of the element type in programs
   const char *title; ///< for people
-  int bits;          ///< of a code: 4 or 8
+  int bits;          ///< per code: 4 or 8
   float (*value)(int code);
-  /// Blocks: powers of two from least to most, or rows, or either.
+  /// Allowed blocks: powers of two in [leastBlock, mostBlock], rows, or both.
   int64_t leastBlock, mostBlock;
   bool takesRows;
   CodedScales codedScales;
@@ -70,8 +73,8 @@ struct StoredFormat {
   constexpr bool takesBlock(int64_t block) const {
     return takesPower(block) || (takesRows && block > 0);
   }
-  /// Codes are whole numbers (two's complement), of which a row shares a scale:
-  /// int8_matmul multiplies with them as they are.
+  /// Codes are integers (two's complement) and a row has one scale, so
+  /// int8_matmul multiplies the codes directly.
   constexpr bool isInteger() const { return value == int8Value; }
   constexpr bool takesDoubleQuant(bool doubleQuant) const {
     return codedScales == CodedScales::kByChoice ||
@@ -79,8 +82,8 @@ struct StoredFormat {
   }
 };
 
-/// bitsandbytes' LLM.int8 scales by the largest magnitude of a row, which 127
-/// stands for. INT4 and INT8 are what GPTQ and AWQ leave.
+/// bitsandbytes' LLM.int8 scales by the largest magnitude of a row, which code
+/// 127 represents. INT4 and INT8 hold the codes of GPTQ and AWQ.
 inline constexpr StoredFormat kStoredFormats[] = {
     {QLORA_DTYPE_NF4, "nf4", "NF4", 4, nf4Value, 64, 4096, false,
      CodedScales::kByChoice, 1.0f, false},
@@ -98,7 +101,7 @@ inline constexpr StoredFormat kStoredFormats[] = {
      CodedScales::kNever, 1.0f, true},
 };
 
-/// Null for the types of plain numbers.
+/// Returns null for floating-point types.
 constexpr const StoredFormat *storedFormat(uint32_t dtype) {
   for (const StoredFormat &format : kStoredFormats)
     if (format.dtype == dtype)
@@ -106,7 +109,7 @@ constexpr const StoredFormat *storedFormat(uint32_t dtype) {
   return nullptr;
 }
 
-/// By its name; null where there is none of it.
+/// Finds a format by name; null if there is none.
 constexpr const StoredFormat *storedFormat(std::string_view name) {
   for (const StoredFormat &format : kStoredFormats)
     if (format.name == name)
@@ -134,9 +137,9 @@ struct StoredLayout {
   int64_t nestedMap = 0;
   int64_t codeBook = 0;
   int64_t correction = 0;
-  int64_t bytes = 0; ///< of the whole
+  int64_t bytes = 0; ///< of the whole tensor
 
-  /// Of a dtype of kStoredFormats.
+  /// Returns the layout; `dtype` is in kStoredFormats.
   static constexpr StoredLayout of(qlora_dtype dtype, int64_t elements,
                                    int64_t block, bool doubleQuant) {
     auto align = [](int64_t bytes) { return (bytes + 63) / 64 * 64; };
@@ -160,17 +163,17 @@ struct StoredLayout {
     return l;
   }
 
-  /// Bytes of the codes of so many elements.
+  /// Bytes of the codes of `count` elements.
   constexpr int64_t bytesOf(int64_t count) const {
     return bits == 8 ? count : (count + 1) / 2;
   }
   constexpr const StoredFormat &format() const { return *storedFormat(dtype); }
 };
 
-// Numbers ----------------------------------------------------------------------
+// Values ----------------------------------------------------------------------
 
-/// The parts of one quantised tensor, and what its numbers are. A kernel that
-/// decodes faster must give the same bits.
+/// The components of one quantised tensor, and the values of its elements. A
+/// faster decoder must give the same bits.
 struct StoredTensor {
   int bits;
   int64_t block;
@@ -201,8 +204,8 @@ struct StoredTensor {
             floats(layout.correction)};
   }
 
-  /// Compile callers with -ffp-contract=off: product and sum are rounded one
-  /// by one.
+  /// Returns a block's scale. Compile callers with -ffp-contract=off: product
+  /// and sum are rounded separately.
   float absmax(int64_t blockIndex) const {
     if (!doubleQuant)
       return static_cast<const float *>(scales)[blockIndex] * *correction;
@@ -212,7 +215,7 @@ struct StoredTensor {
     return product + *correction;
   }
 
-  /// Nothing changes where nothing is subtracted.
+  /// Returns a block's zero point; 0 without zero points, since x - 0 is x.
   float zero(int64_t blockIndex) const {
     return zeros ? float(zeros[blockIndex]) : 0.0f;
   }

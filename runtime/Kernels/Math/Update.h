@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// What updates of single elements have in common on the CPU and on CUDA. Every
-// operation is rounded on its own, or fused by name.
+// Arithmetic of element-wise updates that CPU and CUDA share. Every operation
+// is rounded separately, or fused by name.
 
 #ifndef QLORA_RUNTIME_KERNELS_MATH_UPDATE_H
 #define QLORA_RUNTIME_KERNELS_MATH_UPDATE_H
@@ -14,7 +14,7 @@ namespace qlora {
 /// Scalars of a launch.
 struct UpdateRate {
   float rate;    ///< of this tensor
-  float decayed; ///< what weight decay leaves of it
+  float decayed; ///< factor of a parameter after weight decay
 
   QLORA_HOST_DEVICE static UpdateRate of(const qlora_step_block &step,
                                          double rateScale, bool isUndecayed) {
@@ -25,8 +25,8 @@ struct UpdateRate {
   }
 };
 
-/// AdamW's step by mean and mean square as bitsandbytes' 8-bit one makes it, in
-/// torch's order; both are updated.
+/// Returns the updated parameter of an AdamW step, as in bitsandbytes' 8-bit
+/// AdamW, in torch's order. Updates m (mean) and v (mean square).
 QLORA_HOST_DEVICE inline float adamWStep(float p, float &m, float &v, float g,
                                          const UpdateRate &rate,
                                          const qlora_step_block &step) {
@@ -39,7 +39,7 @@ QLORA_HOST_DEVICE inline float adamWStep(float p, float &m, float &v, float g,
                 -nf4Multiply(size, nf4Divide(m, nf4Add(root, step.epsilon))));
 }
 
-/// A state of `value` in a block with that largest magnitude.
+/// Returns the code of `value` in a block whose largest magnitude is `absmax`.
 QLORA_HOST_DEVICE inline uint8_t stateCode(const float *map, float value,
                                            float absmax) {
   const int32_t bucket =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The workspaces of the CUDA rows, and how attention and the head are cut.
+// The workspaces of the CUDA rows, and how attention and LM head divide work.
 
 #include "runtime/Kernels/Plans/CudaWorkspaces.h"
 
@@ -11,9 +11,9 @@ namespace qlora::plans {
 static constexpr qlora_dtype kF32 = QLORA_DTYPE_F32;
 static constexpr qlora_dtype kBF16 = QLORA_DTYPE_BF16;
 
-// Matrix products -------------------------------------------------------------
+// Matmuls ---------------------------------------------------------------------
 
-/// Room for a depth that is split into 16 partial results.
+/// Bytes for 16 partial results, if the depth is split.
 static Size cublasScratch(const GemmProblem &p) {
   const Size wanted =
       (Size(p.m) * Size(p.n) * Size(64)).aligned(kCudaAlignment);
@@ -101,16 +101,16 @@ static Reason needMultiples(const KernelRequest &r, int64_t of,
   return std::nullopt;
 }
 
-/// Of loads of 16 bytes.
+/// Elements of a load of 16 bytes.
 static constexpr int64_t kNumbersOfLoad = 8;
 
-/// Device/GroupedBF16.cu.
+/// Limits of Device/GroupedBF16.cu.
 Reason grouped_matmul::tensor::limits(const KernelRequest &r) {
   if (r.type("a") != QLORA_DTYPE_BF16)
     return "tensor cores would round a";
   if (r.constant("groups_last"))
     return "matrices of groups are in turns";
-  // Backward the depth is a matrix's rows: what is behind them is not a's.
+  // Backward, the depth is a matrix's rows, and a's row ends after them.
   if (!r.constant("transpose_w") &&
       r.constant("rows") / r.constant("groups") % kNumbersOfLoad != 0)
     return "rows of a matrix do not fill loads";
@@ -134,17 +134,16 @@ uint64_t attentionDeltaWorkspace(const KernelRequest &r) {
   return cudaAttentionDelta(r).bytes();
 }
 
-// Attention by cuDNN ----------------------------------------------------------
+// Attention with cuDNN --------------------------------------------------------
 //
-// What a plan needs was read from plans that cuDNN 9.19 to 9.28 made for
-// described devices; where another version needs more, its plan is passed over
-// at load.
+// Scratch sizes were read from plans that cuDNN 9.19 to 9.28 made for described
+// devices. If another version's plan needs more, loading skips that plan.
 
-/// Rows of the largest tile that an engine cuts positions into.
+/// Rows of the largest tile of positions in any engine.
 static constexpr int64_t kCudnnTile = 128;
 
-/// Blocks of a tile that a piece should have, so that the last ones leave few
-/// multiprocessors idle: eight for each of a large card's.
+/// Blocks that a pass should have, so that the last ones leave few
+/// multiprocessors idle: eight for each multiprocessor of a large GPU.
 static constexpr int64_t kCudnnBlocks = 1024;
 
 static int64_t largestDivisor(int64_t number, int64_t atMost) {
@@ -219,13 +218,13 @@ static Reason needCudnn(const KernelRequest &r) {
     return refusalOf(r, "dim", "be at most 256");
   if (r.constantAsDouble("cap") != 0)
     return "scores have a cap";
-  // Strides of scores that no memory holds are numbers all the same.
+  // cuDNN computes strides of the scores even if no memory holds them.
   const Size scores = Size(r.constant("batch")) * Size(r.constant("heads")) *
                       Size(r.constant("length")) * Size(r.constant("length"));
   if (scores.bytes() > uint64_t(1) << 60)
     return "more than 2^60 scores";
-  // Behind a sequence that ends inside of a tile, not every engine of cuDNN 9
-  // masks: gradients on sm_90 have been NaN where lse was below -88.
+  // Not every engine of cuDNN 9 masks behind a sequence that ends inside a
+  // tile: gradients on sm_90 have been NaN for lse below -88.
   if (Reason reason = needMultiples(r, kCudnnTile, {"length"}))
     return reason;
   return needMultiples(r, kNumbersOfLoad,
@@ -253,7 +252,7 @@ uint64_t cudnnGradientWorkspace(const KernelRequest &r) {
   return CudnnGradientPlan::of(r).total.bytes();
 }
 
-// Head and loss ---------------------------------------------------------------
+// LM head and cross-entropy ---------------------------------------------------
 
 int64_t CudaHeadPlan::gradientStride() const {
   return productType == kBF16 ? 2 * vocab : vocab;
@@ -311,7 +310,7 @@ CudaHeadPlan CudaHeadPlan::of(const KernelRequest &r) {
   plan.gathered =
       layout.add(packed(plan.productType, plan.chunkRows, plan.hidden));
   if (plan.hasPanels()) {
-    // Whole 16 bytes of logits, so that a panel's part of them is aligned.
+    // A multiple of 16 bytes of logits, so that a panel's logits are aligned.
     const int64_t rows = kHeadPanelBytes / 4 / plan.hidden / 4 * 4;
     plan.panelRows = std::min(std::max<int64_t>(rows, 4), plan.vocab);
     plan.panel = layout.add(packed(kF32, plan.panelRows, plan.hidden));
@@ -334,10 +333,10 @@ Size CudaHeadPlan::productScratch() const {
                  cublasScratch(weightGradientProduct(chunkRows)));
 }
 
-/// A chunk reads the whole weight once for each product: below 140 to 250 rows
-/// that takes longer than the arithmetic, by the rates of KnownCards.cpp.
-/// The hidden gradient of 256 rows of 4,096 is 32 tiles of 128 by 256, of 1,024
-/// rows 128, one for nearly every multiprocessor of a large card.
+/// A chunk reads the whole weight once per matmul. Below 140 to 250 rows that
+/// takes longer than the arithmetic, with the rates of KnownCards.cpp. The
+/// hidden gradient of 256 rows of 4,096 is 32 tiles of 128 by 256; of 1,024
+/// rows it is 128, one for nearly every multiprocessor of a large GPU.
 void tuneCudaHead(KernelRequest &r, WorkspaceSize size) {
   const int64_t fit = kHeadLogitsBytes / 4 / headWords(r) / 64 * 64;
   const int64_t least =

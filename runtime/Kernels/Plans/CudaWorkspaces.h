@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// How the CUDA kernels lay out their workspaces: the counterpart of
-// Workspaces.h, whose GemmProblem it shares. Parts are at multiples of
+// The layouts of the workspaces of CUDA kernels: the counterpart of
+// Workspaces.h, whose GemmProblem it shares. Buffers are at multiples of
 // kCudaAlignment bytes.
 
 #ifndef QLORA_RUNTIME_KERNELS_PLANS_CUDAWORKSPACES_H
@@ -11,41 +11,42 @@
 
 namespace qlora::plans {
 
-/// Bytes that workspaces on CUDA and their parts begin at multiples of. One of
-/// cublasLtMatmul "must be 256B aligned" by its documentation, which refuses
-/// any other with CUBLAS_STATUS_INVALID_VALUE; cuMemAlloc gives no less.
+/// Alignment of workspaces on CUDA and of the buffers in them, in bytes.
+/// cublasLtMatmul documents that its workspace "must be 256B aligned" and
+/// returns CUBLAS_STATUS_INVALID_VALUE otherwise; cuMemAlloc aligns to at least
+/// that.
 inline constexpr int64_t kCudaAlignment = 256;
 
-/// At most this much is given to cuBLASLt, in bytes.
+/// Maximum workspace for cuBLASLt, in bytes.
 inline constexpr int64_t kCublasScratch = int64_t(32) << 20;
 
-/// Partial sums of column_sum on CUDA, whatever the card.
+/// Partial sums of column_sum on CUDA, whatever the GPU.
 inline constexpr int64_t kCudaColumnSumPartials = 64;
 
-/// Bytes of a converted panel of the head's weight, about.
+/// Approximate bytes of a converted panel of the LM head's weight.
 inline constexpr int64_t kHeadPanelBytes = int64_t(64) << 20;
 
-/// Bytes of the logits of a chunk of the head's rows, about, where there is
-/// room for them; but so many rows at least, and where there is room for all
-/// that is faster.
+/// Approximate bytes of a chunk's logits, if memory allows. A chunk has at
+/// least kHeadChunk rows, or kHeadLargeChunk if the memory for faster kernels
+/// is there.
 inline constexpr int64_t kHeadLogitsBytes = int64_t(128) << 20;
 inline constexpr int64_t kHeadChunk = 256, kHeadLargeChunk = 1024;
 
-/// A product as cuBLASLt does it. Its operands have one type: bf16 where both
-/// are bf16, or one is and the other may be rounded; f32 otherwise. Operands
-/// of another type are converted into dense copies; a result that cuBLASLt
-/// does not write is made in an f32 copy of c first.
+/// A matmul by cuBLASLt. Its operands have one type: bf16 if both are bf16, or
+/// if one is and the other may be rounded; f32 otherwise. Operands of other
+/// types are converted into dense copies. A result that cuBLASLt cannot write
+/// is computed in an f32 copy of c first.
 struct CudaGemmPlan {
   GemmProblem product; ///< with the types and strides of the copies
   Part a, b, c;
   Part scratch; ///< cuBLASLt's
   Size total = 0;
-  /// Behind what else is in the workspace, `begin` bytes.
+  /// Returns the plan; its buffers begin after `begin` bytes of the workspace.
   static CudaGemmPlan of(const GemmProblem &problem, Size begin = 0);
 };
 
 /// panel_matmul.decoded: the whole weight in a's type, if it is stored in
-/// another, then what the product needs.
+/// another, then the buffers of the matmul.
 struct CudaPanelPlan {
   Part decoded;
   GemmProblem problem; ///< with the decoded weight
@@ -55,8 +56,8 @@ struct CudaPanelPlan {
   }
 };
 
-/// int8_matmul: all of a as whole numbers, with a scale for each row, and which
-/// columns are left out of that.
+/// int8_matmul: all of a as integers with a scale for each row, and marks of
+/// the columns that are outliers.
 struct CudaInt8Plan {
   Part codes;  ///< i8 [m, columns]
   Part scales; ///< f32 [m]
@@ -65,11 +66,11 @@ struct CudaInt8Plan {
   static CudaInt8Plan of(const KernelRequest &request);
 };
 
-/// attention_grad: rowsum(dout * out), f32 [batch, heads, length].
+/// attention_grad: bytes of rowsum(dout * out), f32 [batch, heads, length].
 Size cudaAttentionDelta(const KernelRequest &request);
 
-/// What a plan of cuDNN may need of scratch, forward, in bytes; it is a part
-/// that holds the state of its scheduler, where there is any.
+/// Scratch that a forward plan of cuDNN may need, in bytes; it holds the state
+/// of the scheduler, if there is one.
 inline constexpr int64_t kCudnnForwardScratch = 4096;
 
 /// attention.cudnn.
@@ -80,41 +81,41 @@ struct CudnnForwardPlan {
   static CudnnForwardPlan of(const KernelRequest &request);
 };
 
-/// The scores' gradient of one piece of attention_grad.cudnn is not stored
-/// where it is larger than this, in bytes.
+/// Above this size, in bytes, the scores' gradient of one pass of
+/// attention_grad.cudnn is not stored.
 inline constexpr int64_t kCudnnMaxScores = int64_t(4) << 30;
 
-/// attention_grad.cudnn runs one graph over piece after piece: some sequences,
-/// or some heads of keys of one sequence, each with its heads of queries; at
-/// most `slots` heads of keys at a time. So what the pieces share is small
-/// where the pieces are: scratch of ours for all of them, then cuDNN's for
-/// one. An engine needs either sums of dK and dV for every head of queries and
-/// the scores' gradient (2 length^2 bytes a head), or those sums and that of
-/// dQ.
+/// attention_grad.cudnn runs one graph in several passes, each over some
+/// sequences, or over some key heads of one sequence with their query heads; at
+/// most `slots` key heads at a time. So smaller passes need a smaller
+/// workspace: our scratch for all passes, then cuDNN's for one. An engine needs
+/// sums of dK and dV for every query head, and either the scores' gradient (2
+/// length^2 bytes per head) or a sum of dQ.
 struct CudnnGradientPlan {
-  int64_t batch = 1, keyHeads = 1; ///< of a piece; divisors of the op's
-  Part lse;        ///< f32 [batch, heads, length], where there are segments
+  int64_t batch = 1, keyHeads = 1; ///< of a pass; divisors of the op's
+  Part lse;        ///< f32 [batch, heads, length], with segments only
   Part delta;      ///< f32 [batch, heads, length]
-  Part reach;      ///< i32 [batch, length], where there are segments
-  Size scores = 0; ///< the scores' gradient of a piece; 0: not to be stored
+  Part reach;      ///< i32 [batch, length], with segments only
+  Size scores = 0; ///< bytes of a pass's scores' gradient; 0: not stored
   Part scratch;    ///< cuDNN's
-  /// Of it, where a graph names the sum of dQ: that, f32, like q; and the rest.
+  /// If a graph names the sum of dQ: its range of `scratch` (f32, like q), the
+  /// rest.
   Part dqSum, besideSum;
   Size total = 0;
   static CudnnGradientPlan of(const KernelRequest &request);
 };
 
-/// head_loss, head_loss_grad and head_part over chunks of labelled rows, which
-/// are gathered. The products are bf16 where hidden and w are, and f32 otherwise:
-/// then panels of rows of w are widened. The gradient of the logits replaces
-/// them in place; a bf16 row takes the first half of its f32 row.
+/// head_loss, head_loss_grad and head_part over chunks of gathered labelled
+/// rows. The matmuls are bf16 if hidden and w are, else f32, with panels of
+/// rows of w widened. The gradient of the logits replaces them in place; a bf16
+/// row takes the first half of its f32 row.
 struct CudaHeadPlan {
   int64_t rows, chunkRows, panelRows, hidden;
   int64_t vocab; ///< rows of w
   qlora_dtype hiddenType, weightType, productType;
   bool hasGradient, hasWeightGradient;
   qlora_dtype dhiddenType;  ///< of the operand
-  qlora_dtype gradientType; ///< of the gathered gradient; panels add up in f32
+  qlora_dtype gradientType; ///< of the gathered gradient; f32 for panels
   Part rowLosses;           ///< f64 [rows]; head_part has none
   Part labelled;            ///< i32 [rows]: the rows with a label, then -1
   Part logits;              ///< f32 [chunkRows, vocab]
@@ -126,10 +127,10 @@ struct CudaHeadPlan {
   static CudaHeadPlan of(const KernelRequest &request);
 
   bool hasPanels() const { return weightType != productType; }
-  /// Elements from one row of the logits' gradient to the next.
+  /// Elements between the starts of rows of the logits' gradient.
   int64_t gradientStride() const;
   GemmProblem logitsProduct(int64_t rows, int64_t words) const;
-  /// Panels but the first add to the gradient.
+  /// All panels except the first add to the gradient.
   GemmProblem hiddenGradientProduct(int64_t rows, int64_t words,
                                     bool adds) const;
   GemmProblem weightGradientProduct(int64_t rows) const;
@@ -140,8 +141,8 @@ private:
 
 /// head_merge on CUDA.
 struct CudaHeadMergePlan {
-  Part losses;  ///< f64, of the shard's rows
-  Part factors; ///< f32 [rows, 2]: of the gradient, and of the target's word
+  Part losses;  ///< f64, of the rank's own rows
+  Part factors; ///< f32 [rows, 2]: of the gradient, of the target's vector
   Size total = 0;
   static CudaHeadMergePlan of(const KernelRequest &request);
 };

@@ -6,7 +6,7 @@
 
 namespace qlora::plans {
 
-/// Row numbers are i32, and so few that products of two do not overflow.
+/// Row indices are i32, and few enough that products of two do not overflow.
 static Reason needRows(const KernelRequest &r,
                        std::initializer_list<std::string_view> names) {
   static constexpr int64_t kMost = (int64_t(1) << 31) - 1;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 
-// The shapes of the operands of the head.
+// The shapes of the operands of the LM head's ops.
 
 #include "runtime/Kernels/Plans/Plans.h"
 
 namespace qlora::plans {
 
-/// Columns and words are there where some are replaced, and with a gradient
-/// that of the columns, but none of the weight.
+/// Checks that columns and words are there exactly if logits are replaced. With
+/// a gradient, the columns' gradient must be there too, and dw must not.
 static Reason needReplaced(const KernelRequest &r) {
   const int64_t replaced = r.constant("replaced");
   if (replaced < 0 || replaced > r.constant("vocab"))
@@ -24,7 +24,7 @@ static Reason needReplaced(const KernelRequest &r) {
   return std::nullopt;
 }
 
-/// Row numbers and words are i32.
+/// Row indices and token ids are i32.
 static Reason needNumbers(const KernelRequest &r) {
   for (std::string_view name : {"rows", "vocab"})
     if (r.constant(name) > int64_t(1) << 31)
@@ -63,7 +63,7 @@ OperandShapes head_loss_grad::shapes(const KernelRequest &r) {
   return shapes;
 }
 
-/// Every word is in one of the pieces, and an f32 can say which word it is.
+/// Checks that the shards cover the vocabulary, and that token ids fit f32.
 static Reason needPieces(const KernelRequest &r) {
   static constexpr int64_t kMostWords = int64_t(1) << 24;
   if (Reason reason = needNumbers(r))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What the head's rows of the CPU need for workspaces.
+// Workspace sizes of the LM head's CPU rows.
 
 #include "runtime/Kernels/Plans/Workspaces.h"
 
@@ -25,8 +25,8 @@ bool hasHeadWeightGradient(const KernelRequest &r) {
   return r.op->name == "head_loss_grad" && r.dtype("dw").has_value();
 }
 
-/// oneDNN packs 64 columns of b over all of the depth at most, and keeps a
-/// block of sums; here is room for twice that.
+/// oneDNN packs at most 64 columns of b over the whole depth and keeps a block
+/// of sums; this is room for twice that.
 static uint64_t mostLibraryScratch(const GemmProblem &p) {
   return (128 << 10) +
          2 * (Size(64) * Size(p.k) * Size(dtypeBits(p.b) / 8)).bytes();

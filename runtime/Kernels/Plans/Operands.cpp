@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// What is asked of every request: by the marks and types of Kernels.def, by the
-// shapes of its op's operands, and what else an op asks.
+// Checks of every request: marks and types of Kernels.def, shapes of its op's
+// operands, and further limits of an op.
 
 #include "runtime/Kernels/Math/Int8Product.h"
 #include "runtime/Kernels/Math/NF4Quantize.h"
@@ -19,7 +19,7 @@ static int64_t dividedUp(int64_t count, int64_t each) {
   return count / each + (count % each != 0);
 }
 
-// Matrix products -------------------------------------------------------------
+// Matmuls ---------------------------------------------------------------------
 
 OperandShapes matmul::shapes(const KernelRequest &r) {
   const int64_t m = r.constant("m"), n = r.constant("n"), k = r.constant("k");
@@ -29,7 +29,7 @@ OperandShapes matmul::shapes(const KernelRequest &r) {
           {m, n, "ldc"}};
 }
 
-/// What StoredLayout can describe; `rowBlock`: of a row, or 0.
+/// Checks `block` for StoredLayout; `rowBlock`: the block of a whole row, or 0.
 static Reason needBlock(const KernelRequest &r, int64_t rowBlock = 0) {
   const int64_t block = r.constant("block");
   if (rowBlock && block == rowBlock)
@@ -65,7 +65,7 @@ OperandShapes panel_matmul::shapes(const KernelRequest &r) {
           {m, isForward ? rows : columns, "ldc"}};
 }
 
-/// Sums of products of codes are i32: of 2^17 at most, and a row is a block.
+/// A row is one block. Sums of at most 2^17 products of codes fit into i32.
 OperandShapes int8_matmul::shapes(const KernelRequest &r) {
   if (Reason reason = needStored(r))
     return *reason;
@@ -125,7 +125,7 @@ Reason needCap(const KernelRequest &r) {
   return "cap must be finite and not negative, got " + std::to_string(cap);
 }
 
-/// Extents small enough that products of two stay far from overflow.
+/// Limits extents so that products of two stay far from overflow.
 static Reason needExtents(const KernelRequest &r) {
   for (std::string_view name : {"batch", "length", "heads", "kv_heads", "dim"})
     if (r.constant(name) > int64_t(1) << 24)
@@ -139,7 +139,7 @@ static Reason needExtents(const KernelRequest &r) {
   return needCap(r);
 }
 
-/// Of q, k, v, segments, out and lse.
+/// Shapes of q, k, v, segments, out and lse.
 static OperandShapes attentionShapes(const KernelRequest &r) {
   if (Reason reason = needExtents(r))
     return *reason;
@@ -174,7 +174,7 @@ OperandShapes attention_grad::shapes(const KernelRequest &r) {
 
 // Walks over rows -------------------------------------------------------------
 
-/// Of an embedding, with the vectors of so many ids.
+/// Shape of an embedding's table with the vectors of `ids` token ids.
 static OperandShape tableShape(const KernelRequest &r, int64_t ids) {
   const int64_t columns = r.constant("columns");
   return r.constant("turned") ? OperandShape{columns, ids}
@@ -208,8 +208,8 @@ OperandShapes copy_rows::shapes(const KernelRequest &r) {
   return {{rows, columns, "ldx"}, {rows, columns, "ldo"}};
 }
 
-/// Equal counts, so that out is as large as x without its gaps; a count that
-/// Size cannot hold is x's too, and no operand is that large.
+/// Equal counts make out as large as x without gaps. Both counts may saturate,
+/// but then no operand is that large.
 OperandShapes swap_blocks::shapes(const KernelRequest &r) {
   const int64_t rows = r.constant("rows"), columns = r.constant("columns");
   const int64_t run = r.constant("run");
@@ -226,7 +226,7 @@ OperandShapes swap_blocks::shapes(const KernelRequest &r) {
 
 OperandShapes clip_norm::shapes(const KernelRequest &r) {
   const int64_t elements = r.constant("elements"), skip = r.constant("skip");
-  // The label count is element 1, and `skip` leaves an end of the range.
+  // The label count is element 1; `skip` elements at the start are left out.
   if (elements < 2)
     return refusalOf(r, "elements", "be at least 2");
   if (skip < 0 || skip > elements)
@@ -266,7 +266,7 @@ std::string refusalOf(const KernelRequest &request, std::string_view constant,
   return reason + std::to_string(request.constant(constant));
 }
 
-/// The bytes of an operand that is there.
+/// Bytes of an operand that is present.
 static Size bytesOf(const KernelRequest &r, qlora_dtype dtype,
                     const OperandShape &shape) {
   if (!storedFormat(dtype))
@@ -281,8 +281,8 @@ static Size bytesOf(const KernelRequest &r, qlora_dtype dtype,
       .bytes;
 }
 
-/// As many operands and constants as the op has, and only optional operands
-/// and the workspace are absent.
+/// Checks the numbers of operands and constants, and that only optional
+/// operands and the workspace are absent.
 static Reason needAll(const KernelRequest &r) {
   const KernelOp &op = *r.op;
   const auto refusal = [&](size_t takes, const char *what, size_t got) {
@@ -314,7 +314,7 @@ static Reason needConstants(const KernelRequest &r) {
   return std::nullopt;
 }
 
-/// One of the types of Kernels.def.
+/// Checks that `type` is one of the types of Kernels.def.
 static Reason needType(const KernelRequest &r, const KernelOperand &operand,
                        qlora_dtype type) {
   std::string wanted, like;

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT
 
-// What each op of Kernels.def accepts, and the workspaces of its rows: how a
-// launch will be done, as far as it is known before there is a machine. One
-// text for the compiler, which plans with it, and for the runtime, which checks
-// with it; so nothing here knows a vendor library.
+// The requests that each op of Kernels.def accepts, and the workspaces of its
+// rows: how a launch will run, as far as that is known without a machine. The
+// compiler plans and the runtime checks with the same code, so nothing here
+// depends on a vendor library.
 //
 // Every op has
 //   plans::<op>::shapes                            see KernelOp
-// and a row, where the table says so,
+// and a row, if the table says so,
 //   plans::<op>::<implementation>::limits          see KernelRow
-// and the functions that it names for its workspace and for tuning.
+// and its functions for workspace and tuning.
 //
-// A request may come from a hostile train.so: shapes must say no to every
-// request for which a kernel would read or write outside of such operands, and
+// A request may come from a hostile train.so: `shapes` must refuse every
+// request for which a kernel would access memory outside such operands, and
 // sizes saturate instead of wrapping around.
 
 #ifndef QLORA_RUNTIME_KERNELS_PLANS_PLANS_H
@@ -38,7 +38,7 @@ namespace qlora::plans {
 
 using Reason = std::optional<std::string>;
 
-/// A size that sticks at its maximum instead of overflowing.
+/// A size that saturates instead of overflowing.
 class Size {
 public:
   constexpr Size(int64_t value)
@@ -55,7 +55,7 @@ public:
       sum.value = kMaximum;
     return sum;
   }
-  /// Rounded up to the alignment of a workspace part: a cache line, and more
+  /// Rounds up to the alignment of a workspace buffer: a cache line, and more
   /// on CUDA (CudaWorkspaces.h).
   constexpr Size aligned(int64_t to = 64) const {
     Size padded = *this + Size(to - 1);
@@ -71,37 +71,38 @@ private:
   uint64_t value;
 };
 
-/// Bytes from the first to the last element of [rows, columns] with row
-/// stride `ld`.
+/// Bytes from the first to the last element of [rows, columns] with row stride
+/// `ld`.
 Size matrixBytes(qlora_dtype dtype, int64_t rows, int64_t columns, int64_t ld);
 
-/// "window must not be negative, got -1": a constant, what it must be, and
-/// what it is.
+/// Formats "window must not be negative, got -1": a constant, what it must be,
+/// and its value.
 std::string refusalOf(const KernelRequest &request, std::string_view constant,
                       std::string_view must);
-/// What is wrong with the constants of a weight `w` that is quantised.
+/// Checks the constants of a weight `w` that is quantised.
 Reason needStored(const KernelRequest &request);
-/// What is wrong with the cap of scores or logits.
+/// Checks the cap of scores or logits.
 Reason needCap(const KernelRequest &request);
 
-/// Of a row's state in head_part and head_merge: maximum, sum, target, best.
+/// Values per row's state in head_part and head_merge: maximum, sum, target,
+/// best.
 inline constexpr int64_t kHeadStateNumbers = 4;
 
-/// Ids that the table of an embedding has vectors of.
+/// Number of ids that have a vector in the table of an embedding.
 inline int64_t tableIds(const KernelRequest &request) {
   const int64_t piece = request.constant("piece");
   return piece ? piece : request.constant("vocab");
 }
 
-// Parts of a workspace --------------------------------------------------------
+// Buffers of a workspace ------------------------------------------------------
 
-/// Where a part of a workspace begins, and its bytes: 0 for one that a launch
-/// has not.
+/// Offset and bytes of a buffer in a workspace; 0 bytes if the launch does not
+/// have it.
 struct Part {
   uint64_t offset = 0, bytes = 0;
 
   explicit operator bool() const { return bytes != 0; }
-  /// Its address; null for what the launch has not.
+  /// Returns its address; null if the launch does not have it.
   template <typename T = uint8_t> T *in(void *workspace) const {
     return bytes ? reinterpret_cast<T *>(static_cast<uint8_t *>(workspace) +
                                          offset)
@@ -109,10 +110,10 @@ struct Part {
   }
 };
 
-/// Puts parts one behind the other, each at a multiple of `alignment` bytes: a
-/// cache line, and more on CUDA (CudaWorkspaces.h). The one place where a
-/// workspace is cut: a row's workspaceBytes is end(), and its kernel finds the
-/// parts by their offsets.
+/// Places buffers one after another, each at a multiple of `alignment` bytes: a
+/// cache line, and more on CUDA (CudaWorkspaces.h). Only this class lays out
+/// workspaces: a row's workspaceBytes is end(), and its kernel uses the offsets
+/// of the buffers.
 class WorkspaceLayout {
 public:
   explicit constexpr WorkspaceLayout(int64_t alignment = 64, Size begin = 0)
@@ -122,7 +123,7 @@ public:
     next = (next + bytes).aligned(alignment);
     return part;
   }
-  /// Of all parts so far; saturates.
+  /// Bytes of all buffers so far; saturates.
   Size end() const { return next; }
 
 private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What the CPU's rows need for workspaces.
+// Workspace sizes of the CPU rows.
 
 #include "runtime/Kernels/Plans/Workspaces.h"
 
@@ -11,7 +11,7 @@ namespace qlora::plans {
 static constexpr qlora_dtype kF32 = QLORA_DTYPE_F32;
 static constexpr qlora_dtype kBF16 = QLORA_DTYPE_BF16;
 
-// Matrix products ---------------------------------------------------------
+// Matmuls ---------------------------------------------------------------------
 
 bool GemmProblem::isDenseA() const {
   return transposeA ? k == 1 || lda == m : m == 1 || lda == k;
@@ -30,12 +30,12 @@ bool GemmProblem::isBF16() const {
 
 static int64_t ceilDivide(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/// Half of `extent`, at a multiple of `unit`.
+/// Returns half of `extent`, rounded up to a multiple of `unit`.
 static int64_t halve(int64_t extent, int64_t unit) {
   return ceilDivide(extent, 2 * unit) * unit;
 }
 
-/// Large enough that packing is cheap, small enough for 16 tasks.
+/// Tiles large enough that packing is cheap, small enough for 16 tasks.
 static GemmTile wholeDepthTile(const GemmProblem &p) {
   static constexpr int64_t kTasks = 16, kRowUnit = 48, kColumnUnit = 48;
   GemmTile tile = {std::min<int64_t>(p.m, 6 * kRowUnit),
@@ -86,8 +86,8 @@ GemmCopies GemmCopies::of(const GemmProblem &p, bool fillsTiles) {
   return copies;
 }
 
-/// oneDNN 2.6 wants at most `most` for a thread in 9 of 10 shapes; with more,
-/// fewer threads take part, or the product is tiled.
+/// In 9 of 10 shapes oneDNN 2.6 needs at most `most` per thread. Shapes that
+/// need more use fewer threads, or tiles.
 static Size libraryScratch(const GemmProblem &p, uint64_t most) {
   const auto padded = [](int64_t extent) { return Size(extent) + Size(63); };
   const Size shape = (padded(p.m) * padded(p.k) + padded(p.k) * padded(p.n) +
@@ -96,7 +96,7 @@ static Size libraryScratch(const GemmProblem &p, uint64_t most) {
   return Size(static_cast<int64_t>(std::min<uint64_t>(shape.bytes(), most)));
 }
 
-/// `tile` for `slots` tasks, or `library` with the copies that it needs.
+/// Bytes of `tile` for `slots` tasks, or of `library` with its copies.
 static Size workspaceOf(const GemmProblem &p, int64_t slots, Size library) {
   const Size tiles = Size(int64_t(GemmTile::of(p).bytes)) * Size(slots);
   const bool isF32 = p.a == kF32 && p.b == kF32 && p.c == kF32;
@@ -169,7 +169,7 @@ uint64_t int8Workspace(const KernelRequest &r) {
 }
 
 PanelPlan PanelPlan::of(const KernelRequest &r) {
-  /// So many rows keep a panel of sums in the cache next to a core.
+  /// This many rows keep a panel of sums in the cache next to a core.
   static constexpr int64_t kRows = 512;
   PanelPlan plan;
   plan.isForward = r.constant("transpose_w") != 0;
@@ -221,7 +221,7 @@ GemmProblem PanelPlan::product(int64_t productRows,
   return p;
 }
 
-// Attention ------------------------------------------------------------------
+// Attention -------------------------------------------------------------------
 
 AttentionScratch AttentionScratch::of(const KernelRequest &r) {
   const int64_t length = r.constant("length"), dim = r.constant("dim");
@@ -240,7 +240,7 @@ AttentionScratch AttentionScratch::of(const KernelRequest &r) {
   s.keys = take(isNarrow, s.block, dim);
   s.values = take(isNarrow, s.block, dim);
   s.narrowScores = take(isBF16, ceilDivide(s.block * s.block, 2), 1);
-  // What oneDNN 2.6 asks for at most: both operands, padded.
+  // Maximum of oneDNN 2.6: both operands, padded.
   s.library = take(isBF16, s.block + 63, std::max(s.block, dim) + 63);
   const int64_t tasks = r.constant("batch") * r.constant("kv_heads");
   const Size partials = Size(r.constant("batch")) * Size(r.constant("heads")) *

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// attention and attention_grad, plain: every result row by its own sums in
-// f64.
+// Plain attention and attention_grad: a separate f64 sum for each result row.
 
 #include <algorithm>
 #include <cmath>
@@ -16,7 +15,7 @@ using Operand = AttentionOperand;
 
 namespace {
 
-/// One row of the batch and one head of queries.
+/// One sequence and one query head.
 struct Line {
   const AttentionShape &shape;
   const KernelRequest &request;
@@ -53,7 +52,7 @@ struct Line {
     return shape.cap == 0 ? score : shape.cap * std::tanh(score / shape.cap);
   }
 
-  /// Of the cap.
+  /// The derivative of the cap.
   double slope(int64_t query, int64_t key) const {
     const double t = shape.cap == 0 ? 0 : score(query, key) / shape.cap;
     return 1 - t * t;
@@ -67,7 +66,7 @@ struct Line {
     return std::exp(score(query, key) - lse(query));
   }
 
-  /// Of the scaled score, with the scale in it.
+  /// The gradient of the dot product of q and k, so with the scale in it.
   double scoreGradient(int64_t query, int64_t key) const {
     const int64_t dout = offset("lddo", head, query);
     const double gradient = dot(kDOut, dout, kV, offset("ldv", keyHead(), key));
@@ -120,7 +119,7 @@ static void queryGradient(const Line &line, int64_t query) {
   line.store(kDQ, line.offset("lddq", line.head, query), sum.data());
 }
 
-/// dk and dv of one key: the sum over the heads of its group.
+/// Computes dk and dv of one key: the sum over the heads of its group.
 static void keyGradients(Line line, int64_t keyHead, int64_t key) {
   const AttentionShape &shape = line.shape;
   std::vector<double> keySum(shape.dim, 0.0), valueSum(shape.dim, 0.0);
@@ -139,7 +138,7 @@ static void keyGradients(Line line, int64_t keyHead, int64_t key) {
   line.store(kDV, line.offset("lddv", keyHead, key), valueSum.data());
 }
 
-/// Calls task(row of the batch, head, token) for all of them.
+/// Calls task(sequence, head, token) for all of them.
 template <typename Task>
 static void forTokens(const AttentionShape &shape, int64_t heads, Task task) {
   parallelFor(shape.batch * heads * shape.length, shape.slots,

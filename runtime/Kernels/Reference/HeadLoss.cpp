@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// head_loss and head_loss_grad, plain: one labelled row after the other.
+// Plain head_loss and head_loss_grad: one labelled row after another.
 
 #include <algorithm>
 #include <cmath>
@@ -13,7 +13,7 @@ namespace qlora::cpu {
 
 namespace {
 
-/// One labelled row, with room for its logits.
+/// One labelled row, with a buffer for its logits.
 struct ReferenceRow {
   const HeadShape &shape;
   const HeadOperands &operands;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// head_part and head_merge, plain: one labelled row after the other.
+// Plain head_part and head_merge: one labelled row after another.
 
 #include <algorithm>
 #include <cmath>
@@ -26,7 +26,7 @@ struct PartShape {
   }
 };
 
-/// One labelled row with the words of the piece.
+/// One labelled row with the token ids of the vocabulary shard.
 struct PartRow {
   const PartShape &shape;
   const LibraryKernelArgs &args;
@@ -105,7 +105,7 @@ PreparedKernel head_part::reference::prepare(const KernelRequest &request,
 }
 
 namespace {
-/// One labelled row, with what all ranks found of it.
+/// One labelled row, with the states of all ranks.
 struct MergedRow {
   const HeadMergeShape &shape;
   const HeadMergeOperands &operands;
@@ -114,7 +114,7 @@ struct MergedRow {
   HeadRowState state(int64_t shard) const {
     return operands.stateOf(shape, shard, row);
   }
-  /// The log of the sum of all exponentials.
+  /// Log of the sum of all exponentials.
   double logSum() const {
     double most = state(0).maximum, sum = 0;
     for (int64_t shard = 1; shard < shape.shards; ++shard)

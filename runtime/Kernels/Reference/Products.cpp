@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// matmul, panel_matmul, int8_matmul, decode and adapted_norm, plain: each element
-// by its own sum in f64.
+// Plain matmul, panel_matmul, int8_matmul, decode and adapted_norm: a separate
+// f64 sum for each element.
 
 #include <cmath>
 #include <vector>
@@ -48,7 +48,7 @@ PreparedKernel matmul::reference::prepare(const KernelRequest &request,
   });
 }
 
-/// Element `index` of a weight.
+/// Returns element `index` of a weight.
 static float storedElement(const StoredWeight &weight, const void *w,
                            int64_t index) {
   return weight.isQuantized()
@@ -56,7 +56,7 @@ static float storedElement(const StoredWeight &weight, const void *w,
              : loadElement(weight.dtype, w, index);
 }
 
-/// Element (row, column) of W in a's type, as a panel would hold it.
+/// Returns element (row, column) of W in a's type, as in a decoded panel.
 static double weightElement(const StoredWeight &weight, const void *w,
                             int64_t index, qlora_dtype type) {
   uint32_t rounded = 0;
@@ -98,7 +98,7 @@ PreparedKernel panel_matmul::reference::prepare(const KernelRequest &request,
 }
 
 namespace {
-/// int8_matmul, line by line as Int8Product.h says it.
+/// int8_matmul, formula by formula as in Int8Product.h.
 struct Int8Reference {
   StoredWeight weight;
   int64_t m, n, k, lda, ldc;
@@ -132,7 +132,7 @@ struct Int8Reference {
     storeElement(a, &stored, 0, value);
     return loadElement(a, &stored, 0);
   }
-  /// Of a row with this absmax, and of an output.
+  /// Computes an output from a row whose absmax is `most`.
   double element(const void *x, const void *w, const std::vector<bool> &out,
                  int64_t row, float most, int64_t column) const {
     const auto *bytes = static_cast<const uint8_t *>(w);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Short spelling for the arithmetic of row regions, on rows (tensor<Cxf32>) and
-// on numbers (f32): of the ops themselves, of their gradients, of the update.
+// Shorthand for arithmetic in row regions, on rows (tensor<Cxf32>) and on
+// numbers (f32). Used for the ops themselves, their gradients and updates.
 //
 //   Arithmetic a(builder, loc);
 //   Value y = a.mul(x, a.splat(a.rsqrt(a.mean(a.mul(x, x))), x.getType()));
@@ -60,7 +60,7 @@ public:
   Value number(double value) const {
     return mlir::arith::ConstantOp::create(b, loc, b.getF32FloatAttr(value));
   }
-  /// A row of it, or itself.
+  /// Returns `value` as f32, or as a row filled with it if `type` is a row.
   Value constant(double value, Type type) const {
     Value same = number(value);
     return type.isF32() ? same : splat(same, type);

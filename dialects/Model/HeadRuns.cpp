@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Attention by heads, of which ranks have a part each: a run is heads of
-// queries beside the head of keys that they see.
+// Attention sharded by heads. A run is a set of query heads together with the
+// key head that they attend to.
 
 #include "dialects/Model/Model.h"
 
@@ -16,13 +16,13 @@ using namespace qlora::model;
 
 namespace {
 
-/// How heads become runs of equal size, as many for each rank. Where they do
-/// not deal out equally, a run has its last head again, and runs are repeated
-/// whole: nobody reads what these make, so that no gradient comes from them.
+/// Grouping of query heads into runs of equal size, an equal number per rank.
+/// If heads do not divide evenly, runs repeat their last head, and whole runs
+/// are repeated. Results of copies are unused, so no gradient flows from them.
 struct HeadRuns {
-  int64_t heads, keyHeads; ///< that there are
-  int64_t queries, runs; ///< heads of queries in a run, and runs that are read
-  int64_t count;         ///< runs, a multiple of the ranks
+  int64_t heads, keyHeads; ///< of the op
+  int64_t queries, runs; ///< query heads per run; used runs
+  int64_t count;         ///< all runs, a multiple of the ranks
 
   int64_t group() const { return heads / keyHeads; }
   int64_t runsOfKey() const { return llvm::divideCeil(group(), queries); }
@@ -40,7 +40,7 @@ struct HeadRuns {
 
 } // namespace
 
-/// The fewest heads, and of as few the fewest copies of keys.
+/// Chooses the grouping with the fewest query heads, then fewest key copies.
 static HeadRuns dealHeads(int64_t heads, int64_t keyHeads, int64_t ranks) {
   HeadRuns best = {};
   for (int64_t queries = heads / keyHeads; queries > 0; --queries) {
@@ -53,8 +53,8 @@ static HeadRuns dealHeads(int64_t heads, int64_t keyHeads, int64_t ranks) {
   return best;
 }
 
-/// Of x [..., heads * dim] these heads, side by side, in as few pieces as
-/// follow each other.
+/// Returns the given heads of x [..., heads * dim], concatenated. Splits x only
+/// where the heads are not consecutive.
 static Value pickHeads(OpBuilder &b, Location loc, Value x, int64_t dim,
                        ArrayRef<int64_t> heads) {
   std::set<int64_t> cuts = {0, heads.back() + 1, columnsOf(x) / dim};
@@ -85,7 +85,7 @@ static Value pickHeads(OpBuilder &b, Location loc, Value x, int64_t dim,
   return ConcatOp::create(b, loc, typeOf(heads.size()), picked);
 }
 
-/// The log-sum-exp [B, heads, T] has the attribute's heads.
+/// Sets the heads of the log-sum-exp's type [B, heads, T] to the attribute's.
 static void followHeads(AttentionOp op) {
   RankedTensorType lse = tensorOf(op.getLse());
   SmallVector<int64_t> shape(lse.getShape());
@@ -101,7 +101,7 @@ SmallVector<OpOperand *> AttentionOp::getColumnOperands() {
   return operands;
 }
 
-/// Queries stay with the keys that they see.
+/// Query heads stay with the key head that they attend to.
 int64_t AttentionOp::getColumnRuns() { return getKvHeads(); }
 
 std::string AttentionOp::getRunsInWords() {
@@ -110,7 +110,8 @@ std::string AttentionOp::getRunsInWords() {
          (getSinks() ? ", with sinks" : "");
 }
 
-/// Sinks are weights, of which a rank has its part, and none twice.
+/// Fails if heads must be repeated and there are sinks: sinks are sharded
+/// weights, and no element may occur twice.
 bool AttentionOp::dealRuns(OpBuilder &b, int64_t ranks) {
   const HeadRuns dealt = dealHeads(getHeads(), getKvHeads(), ranks);
   const int64_t heads = dealt.count * dealt.queries;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The model dialect: the one header to include. The essay is in
-// ModelDialect.td, the ops in ModelOps.td.
+// The model dialect: the one header to include. ModelDialect.td describes the
+// dialect, ModelOps.td its ops.
 
 #ifndef QLORA_DIALECTS_MODEL_MODEL_H
 #define QLORA_DIALECTS_MODEL_MODEL_H
@@ -29,7 +29,7 @@
 
 namespace qlora::model {
 
-/// Trait of ops that evaluation leaves out: the result is the first operand.
+/// Trait of ops that evaluation skips: the result becomes the first operand.
 template <typename Op>
 class TrainingOnly : public mlir::OpTrait::TraitBase<Op, TrainingOnly> {};
 
@@ -43,22 +43,22 @@ class AddsTokens : public mlir::OpTrait::TraitBase<Op, AddsTokens> {};
 template <typename Op>
 class LeavesGroups : public mlir::OpTrait::TraitBase<Op, LeavesGroups> {};
 
-/// Trait of arithmetic that makes one number of all elements of a row.
+/// Trait of row arithmetic that reduces a row to one number.
 template <typename Op>
 class RowReduction : public mlir::OpTrait::TraitBase<Op, RowReduction> {};
 
-/// Discardable attribute of a module whose adapters have dropout: what
-/// model.dropout the input of each adapter goes through. Ops are fused and
-/// renamed; this stays, so that the runtime can draw the masks again.
+/// Discardable attribute of a module whose adapters have dropout: the
+/// model.dropout that each adapter's input passes through. Passes fuse and
+/// rename ops but keep this, so that the runtime can regenerate the masks.
 ///
 ///   {"base_model.model.….q_proj.lora_A.weight" =
 ///      {op = 1 : i64, probability = 1.0e-01 : f64}, ...}
 inline constexpr llvm::StringLiteral kAdapterDropoutAttr =
     "model.adapter_dropout";
 
-/// Discardable attribute of a module whose adapters start at factors of the
-/// weights beside them, for the runtime, which computes them: of which weight,
-/// whether its file has [in, out], and what A and B are multiplied with.
+/// Discardable attribute of a module whose adapters start at factors of their
+/// base weights, which the runtime computes: the weight's name, whether its
+/// file has [in, out] (`turned`), and the factor of A and B (`scale`).
 ///
 ///   {"base_model.model.….q_proj.lora_A.weight" =
 ///      {scale = 2.0 : f64, turned = false, weight = "….q_proj.weight"}, ...}
@@ -84,15 +84,15 @@ struct KernelCall {
   llvm::SmallVector<std::pair<unsigned, unsigned>> strides;
 };
 
-/// Memory that a step does not make: it is there before, or stays after.
+/// Memory outside of the step: it exists before the step, or outlives it.
 enum class MemorySpace {
   Input,
-  Weight, ///< of any role; a trained one is the flat arena's too
+  Weight, ///< of any role; a trainable one also overlaps the flat arena
   Trainable,
   Gradient,
-  State, ///< what an optimizer keeps
+  State, ///< optimizer state
   Rounded,
-  Residual, ///< what rounding has left of gradients
+  Residual, ///< quantization error of gradients
   Result
 };
 struct OutsideMemory {
@@ -100,93 +100,93 @@ struct OutsideMemory {
   /// The symbol of a parameter, or the name of an input, a result or a
   /// statistic; null: a flat arena.
   mlir::Attribute name;
-  /// Of a flat arena these rows, counted from the first parameter; 0 rows: all
-  /// of it, with the row of statistics before the parameters. Of a parameter
-  /// its own rows, or 0: all of it. Of the state arena bytes.
+  /// In a flat arena: rows, counted from the first parameter; 0 rows: the whole
+  /// arena, with the statistics row before the parameters. In a parameter: its
+  /// own rows; 0: all of it. In the state arena: bytes.
   int64_t row = 0, rows = 0;
-  /// So many ranges of `rows` follow each other, of which each rank has one.
+  /// Number of consecutive ranges of `rows` rows, one per rank of `piecesOf`.
   int64_t pieces = 1;
-  /// Of a trained parameter this part; null: all of it.
+  /// Range of a trainable parameter; null: all of it.
   PartAttr part = {};
   Ranks piecesOf = Ranks::FSDP;
 
   bool operator==(const OutsideMemory &) const = default;
-  /// Whether the two may have a byte in common.
+  /// Returns whether the two may have a byte in common.
   bool overlaps(const OutsideMemory &other) const;
 };
 
-/// A result that can be written where an operand is, if nothing reads that
-/// afterwards.
+/// A result that can be written in place over an operand, if that has no later
+/// reader.
 struct MemoryTie {
   mlir::OpOperand *operand;
   mlir::OpResult result;
-  bool continues; ///< starts from the operand's numbers, which are copied else
+  bool continues; ///< starts from the operand's values, else overwrites
 };
 
-/// A matrix that is a range of another, from this row and column on.
+/// A matrix that is a view of another, starting at this row and column.
 struct MemoryPart {
   mlir::Value part, whole;
   int64_t row = 0, column = 0;
 };
 
-/// What an op leaves outside of the step: `value`, or what it makes itself.
+/// A write to memory outside of the step: of operand `value`, or, if that is
+/// null, of values that the op computes.
 struct MemoryStore {
   OutsideMemory memory;
   mlir::OpOperand *value = nullptr;
-  bool adds = false; ///< to what is there
+  bool adds = false; ///< accumulates into the memory
 };
 
-/// The ties of an op by its other interfaces. A library op that accumulates
-/// continues `init`. A row op can write over every operand of the result's type
-/// that is read by whole rows and in no other way, since a generated kernel
-/// loads all that it needs of a column (of two, where rows are rotated) before
-/// it stores there; what another map reads may be read for a later row.
+/// Returns the ties that follow from an op's other interfaces. An accumulating
+/// library op continues `init`. A row op can overwrite operands of the result's
+/// type that it reads by whole rows only (`full`). A generated kernel loads a
+/// column (two, if rows are rotated) before it stores there. Operands with
+/// other maps may be read again for a later row.
 llvm::SmallVector<MemoryTie> tiesOf(mlir::Operation *op);
 
-/// True for an op that only gives ranges names, or puts them together.
+/// Returns whether an op only names ranges of a tensor or concatenates.
 bool isView(mlir::Operation *op);
 
-/// What an op is in a training step (StagedOp). Ops that are none are of the
-/// forward and of no layer.
+/// Layer and phase of a StagedOp. Other ops have layer -1 and phase Forward.
 int64_t layerOf(mlir::Operation *op);
 StepPhase phaseOf(mlir::Operation *op);
-/// Also of what the backward does again.
+/// True also for recomputed ops and for the gradient exchange.
 inline bool isBackward(mlir::Operation *op) {
   const StepPhase phase = phaseOf(op);
   return phase == StepPhase::Backward || phase == StepPhase::Recomputed ||
          phase == StepPhase::Exchange;
 }
-/// Of the model before training, whose weights stay what they are.
+/// True in the forward of the model before training, whose weights are fixed.
 inline bool isReference(mlir::Operation *op) {
   return phaseOf(op) == StepPhase::Reference;
 }
-/// Nothing for an op that is no StagedOp.
+/// No effect on ops that are not a StagedOp.
 void setLayer(mlir::Operation *op, int64_t layer);
 void setPhase(mlir::Operation *op, StepPhase phase);
-/// Gives `to`, which is made for `from` or in its place, its layer and phase.
+/// Copies layer and phase to `to`, which is made for `from` or replaces it.
 void copyStage(mlir::Operation *from, mlir::Operation *to);
 
-/// A double as a constant of a launch.
+/// Returns the bits of a double, as a constant of a kernel call.
 int64_t doubleBits(double value);
 
 /// Number of tokens, or rows, of a tensor seen as a matrix: the product of
 /// all dimensions but the last.
 int64_t matrixRows(mlir::RankedTensorType type);
-/// The last dimension.
+/// Size of the last dimension.
 int64_t matrixColumns(mlir::RankedTensorType type);
-/// The type of a value that is a tensor, and its last dimension.
+/// Type and last dimension of a value that is a tensor.
 inline mlir::RankedTensorType tensorOf(mlir::Value value) {
   return llvm::cast<mlir::RankedTensorType>(value.getType());
 }
 inline int64_t columnsOf(mlir::Value value) {
   return matrixColumns(tensorOf(value));
 }
-/// Bytes of a tensor with static shape, quantised ones included.
+/// Bytes of a tensor with static shape, quantized or not.
 int64_t tensorBytes(mlir::RankedTensorType type);
 /// The ABI's name of an element type; nullopt if it has none.
 std::optional<qlora_dtype> elementDtype(mlir::Type type);
 
-/// The constraints of ModelTensors.td on operands and results.
+/// Type constraints of operands and results in ModelTensors.td.
 bool isStorable(mlir::Type type);
 bool isFloatStorable(mlir::Type type);
 bool isRowStorable(mlir::Type type);
@@ -195,7 +195,7 @@ bool isRow(mlir::Type type);
 
 /// Checks (R1) of RowOp.
 llvm::LogicalResult verifyRowOp(mlir::Operation *op);
-/// Rows of a row op whose first result has a static shape.
+/// Number of rows of a row op whose first result has a static shape.
 int64_t rowCount(mlir::Operation *rowOp);
 
 /// True for [B, T, ...] tensors: activations, ids, masks.
@@ -203,17 +203,17 @@ inline bool isTokenShaped(mlir::RankedTensorType type) {
   return type.getRank() >= 2 && type.isDynamicDim(0) && type.isDynamicDim(1);
 }
 
-/// Rows whose losses and sums exist at a time: a step of a long context does
-/// not hold an f32 gradient of all its rows. A kernel whose logits do too
-/// takes fewer when tuned.
+/// Rows per chunk of the LM head: losses and gradient sums exist for one chunk
+/// at a time, so a long context needs no f32 gradient of all rows. Tuning may
+/// choose fewer rows for a kernel that also holds the chunk's logits.
 inline constexpr int64_t kHeadChunkRows = 4096;
-/// Of a row, in what head_part finds (Kernels.def).
+/// Values per row in the `states` of head_part (Kernels.def).
 inline constexpr int64_t kHeadStateNumbers = 4;
 
 /// Scratch slots of the attention kernels: the most threads they use.
 inline constexpr int64_t kAttentionSlots = 16;
 
-/// Creates `model.rows` for the arithmetic that `build` writes.
+/// Creates `model.rows`; `build` writes the arithmetic into its region.
 mlir::Operation *
 buildRows(mlir::OpBuilder &builder, mlir::Location loc,
           mlir::TypeRange results, mlir::ValueRange inputs, int64_t columns,
@@ -230,40 +230,40 @@ buildRows(mlir::OpBuilder &builder, mlir::Location loc,
 
 namespace qlora::model {
 
-/// A head that is done in parts.
+/// An LM head that is computed in shards of the vocabulary.
 struct DividedHead {
-  mlir::Operation *loss; ///< whose first three results a head has
+  mlir::Operation *loss; ///< its first three results are a head's
   mlir::Value hidden, targets;
   int64_t words;
   llvm::APFloat cap;
-  bool hasGradient; ///< of hidden, after the three
+  bool hasGradient; ///< fourth result: gradient of hidden
 };
-/// TableOp::divideTable of heads; the gradient of hidden is f32.
+/// Implements TableOp::divideTable for LM heads; the gradient of hidden is f32.
 llvm::SmallVector<mlir::Value> divideHead(mlir::OpBuilder &builder,
                                           const DividedHead &head,
                                           mlir::Value piece, int64_t shards,
                                           Ranks ranks);
 
-/// The call of a product as a GEMM: a plain matmul, or, where it has a type to
-/// decode W to, a panel_matmul.
+/// Returns the kernel call of a weighted matmul: int8_matmul if x is rounded to
+/// 8 bits, panel_matmul if W is decoded, else matmul.
 KernelCall productCall(WeightedProduct product);
-/// Columns of a product that are computed at a time: few enough that what
-/// they are multiplied with stays in the cache next to a core, whole vectors
-/// and tiles, and so many panels that threads end at about the same time.
+/// Returns how many output columns a kernel computes at a time. The panel of W
+/// stays in the cache next to a core, consists of whole vectors and tiles, and
+/// there are enough panels that threads finish at about the same time.
 int64_t panelColumns(int64_t columns);
 
-/// The same weight, seen by the product that goes back from y to x.
+/// Returns the layout of the same weight for the matmul from y back to x.
 inline WeightLayout turned(WeightLayout layout) {
   return layout == WeightLayout::OutIn ? WeightLayout::InOut
                                        : WeightLayout::OutIn;
 }
 
-/// Erases arithmetic of the region that nothing uses.
+/// Erases unused arithmetic in the region.
 void eraseDeadArithmetic(RowsOp rows);
 
-/// Drops inputs that the region does not read and results that are an input
-/// unchanged. Returns what stands for each result; `rows`, which nothing may
-/// use yet, is gone if anything was dropped.
+/// Drops inputs that the region does not read and results that are an unchanged
+/// input. Returns the replacement of each result. `rows` must have no uses yet;
+/// it is erased if anything was dropped.
 llvm::SmallVector<mlir::Value> simplifyRows(RowsOp rows);
 
 } // namespace qlora::model

@@ -19,7 +19,7 @@ using namespace qlora::model;
 #define GET_ATTRDEF_CLASSES
 #include "dialects/Model/ModelAttrs.cpp.inc"
 
-/// A format by its name in kStoredFormats.
+/// Parses a format by its name in kStoredFormats.
 static ParseResult parseFormat(AsmParser &parser,
                                qlora_dtype &dtype) {
   StringRef name;
@@ -111,8 +111,8 @@ void qlora::model::copyStage(Operation *from, Operation *to) {
   setPhase(to, phaseOf(from));
 }
 
-/// A mark with the dialect's name beside the attributes of an op is read by
-/// nobody, as `model.block` of earlier versions.
+/// Rejects discardable attributes of this dialect on a StagedOp, because
+/// nothing reads them (earlier versions had `model.block`).
 LogicalResult
 ModelDialect::verifyOperationAttribute(Operation *op,
                                        NamedAttribute attribute) {
@@ -126,7 +126,7 @@ ModelDialect::verifyOperationAttribute(Operation *op,
 // Types and sizes
 //===----------------------------------------------------------------------===//
 
-/// Elements that an index and a byte count of any type can still express.
+/// Maximum elements for which indices and byte counts of any type fit int64_t.
 static constexpr int64_t kMaxElements = int64_t(1) << 48;
 
 bool qlora::model::isStorable(Type type) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The model dialect: its essay, types and attributes.
+// The model dialect: its description, types and attributes.
 
 #ifndef QLORA_DIALECTS_MODEL_MODELDIALECT_TD
 #define QLORA_DIALECTS_MODEL_MODELDIALECT_TD
@@ -138,7 +138,7 @@ def Model_MapAttr : AttrDef<Model_Dialect, "Map"> {
 }
 def Model_MapArrayAttr : TypedArrayAttrBase<Model_MapAttr, "operand maps">;
 
-/// The groups of runtime/ABI/Enums.def, as program.Group has them.
+/// The process groups of runtime/ABI/Enums.def, as in program.Group.
 def Model_Ranks : I32EnumAttr<"Ranks", "which ranks do something together",
                               ABI_GroupCases> {
   let cppNamespace = "::qlora::model";
@@ -162,7 +162,7 @@ def Model_SliceAttr : AttrDef<Model_Dialect, "Slice"> {
     `<` $ranks `,` $dimension `,` `[` $segments `]` (`,` $coded_scales^)? `>`
   }];
   let extraClassDeclaration = [{
-    /// Of the dimension of the whole.
+    /// Length of the unsharded weight in getDimension().
     int64_t getLength() const {
       int64_t length = 0;
       for (int64_t segment : getSegments())
@@ -188,13 +188,13 @@ def Model_PartAttr : AttrDef<Model_Dialect, "Part"> {
   let assemblyFormat =
       "`<` $ranks `,` $dimension `,` $first `,` $length `,` $size (`,` $of^)? `>`";
   let extraClassDeclaration = [{
-    /// The type of the part of a tensor.
+    /// Returns the type of a rank's range of a tensor of type `whole`.
     ::mlir::RankedTensorType of(::mlir::RankedTensorType whole) const {
       ::llvm::SmallVector<int64_t> shape(whole.getShape());
       shape[getDimension()] = getLength() / getRanks();
       return whole.clone(shape);
     }
-    /// Whether there is such a part of it.
+    /// Returns whether the attribute is valid for a tensor of type `whole`.
     bool isOf(::mlir::RankedTensorType whole) const {
       return getRanks() > 0 && getDimension() >= 0 &&
              getDimension() < whole.getRank() && getFirst() >= 0 &&
@@ -202,7 +202,8 @@ def Model_PartAttr : AttrDef<Model_Dialect, "Part"> {
              getSize() == whole.getDimSize(getDimension()) &&
              getFirst() + getLength() <= getSize();
     }
-    /// Whether it has elements of another part of the same tensor.
+    /// Returns whether the ranges of the two attributes overlap, given that
+    /// both are of the same tensor.
     bool meets(PartAttr other) const {
       return getDimension() != other.getDimension() ||
              (getFirst() < other.getFirst() + other.getLength() &&

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Mixtures of experts (Shazeer et al., 2017) without dropped tokens. To be
-// included by ModelOps.td, whose conventions and classes hold.
+// Mixtures of experts (Shazeer et al., 2017) without dropped tokens. Included
+// by ModelOps.td, whose conventions and classes apply.
 //
 //   %weights, %choices        = model.route %logits
 //   %order, %places, %experts, %offsets = model.sort_by_expert %choices
@@ -10,10 +10,10 @@
 //   %o    = model.grouped_linear %h, %w2, %offsets
 //   %y    = model.combine_rows %o, %order, %places weights %weights
 //
-// N tokens with k choices each are N * k rows, sorted by expert: [B, T, k, C],
-// of which the first three dimensions only count. That number is static; how
-// many rows an expert has is data, in `offsets`, which kernels read where they
-// run. So plans, recomputation and CUDA graphs are as of any other op.
+// N tokens with k choices each give N * k rows [B, T, k, C], sorted by expert;
+// only N * k, which is static, matters of the first three dimensions. The rows
+// per expert are data, in `offsets`, which kernels read on their device. Plans,
+// recomputation and CUDA graphs need no special case.
 
 #ifndef QLORA_DIALECTS_MODEL_MODELEXPERTOPS_TD
 #define QLORA_DIALECTS_MODEL_MODELEXPERTOPS_TD
@@ -65,8 +65,8 @@ def Model_SortByExpertOp
   let hasVerifier = 1;
 }
 
-/// Moves between tokens and sorted rows. Either is the other's transpose, so
-/// that each is the other's derivative; `weights` has the same one in both.
+/// Moves data between tokens and sorted rows. Each op is the transpose and so
+/// the derivative of the other; `weights` has the same derivative in both.
 class Model_Moved<string mnemonic, list<Trait> traits = []>
     : Model_Library<mnemonic, [Model_TokenByToken] # traits> {
   let ownArguments = (ins Model_FloatTensor:$x, Model_Tensor:$order,
@@ -154,8 +154,8 @@ def Model_GroupedLinearOp : Model_Library<"grouped_linear",
   let hasVerifier = 1;
 }
 
-// The auxiliary loss of routers (Fedus et al., 2021, as transformers has it,
-// over the E experts of n layers side by side):
+// The auxiliary loss of routers (Fedus et al., 2021, as in transformers), over
+// the E experts of n layers, concatenated:
 //
 //   %p      = model.router_probs %logits, %segments         // [B, T, n * E]
 //   %sums   = model.column_sum %p                           // [E]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Verifiers and launches of the ops of experts (labels as in
+// Verifiers and kernel calls of the expert ops (labels as in
 // ModelExpertOps.td).
 
 #include "dialects/Model/Model.h"
@@ -10,7 +10,7 @@ using namespace qlora::model;
 
 using A = KernelArgument;
 
-/// i32 of this shape.
+/// Returns whether `value` is i32 of this shape.
 static bool isIndex(Value value, ArrayRef<int64_t> shape) {
   RankedTensorType type = tensorOf(value);
   return type.getElementType().isInteger(32) && type.getShape() == shape;
@@ -125,7 +125,7 @@ static LogicalResult verifyMoved(Op op, Value tokens, Value rows) {
   return success();
 }
 
-/// `index` is the operand that says where rows come from.
+/// `index` is the operand that holds the source position of each row.
 template <typename Op>
 static KernelCall movingCall(Op op, StringRef kernel, unsigned index) {
   int64_t width = columnsOf(op.getX());

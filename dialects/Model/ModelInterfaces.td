@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What passes know of an op: interfaces instead of names.
+// The op interfaces that passes use instead of op names.
 
 #ifndef QLORA_DIALECTS_MODEL_MODELINTERFACES_TD
 #define QLORA_DIALECTS_MODEL_MODELINTERFACES_TD
@@ -33,7 +33,7 @@ def Model_Staged : OpInterface<"StagedOp"> {
   ];
 }
 
-// Attributes that need not be there, nor be given to a builder.
+// Optional attributes, with defaults for builders.
 def Model_LayerAttr : Attr<And<[I64Attr.predicate, IntNonNegative.predicate]>,
                            "number of a decoder layer, not negative"> {
   let isOptional = 1;
@@ -58,31 +58,30 @@ def Model_PhaseAttr
   let defaultValue = "::qlora::model::StepPhase::Forward";
 }
 
-/// Linear in the first operand: where ranks have summands of that, results are
-/// summands too.
+/// Linear in the first operand: if ranks hold partial sums of that operand,
+/// they hold partial sums of the results too.
 def Model_SumsThrough : NativeOpTrait<"SumsThrough"> {
   let cppNamespace = "::qlora::model";
 }
 
-/// Does with some tokens what it would do with no others there, as every RowOp,
-/// view and WeightedProduct does.
+/// Handles each token independently. RowOps, views and WeightedProducts do too.
 def Model_TokenByToken : NativeOpTrait<"TokenByToken"> {
   let cppNamespace = "::qlora::model";
 }
 
-/// What its results have of no single token or line of tokens is a sum over
-/// tokens: ranks with a part of them have summands.
+/// Results that belong to no single token or sequence are sums over tokens:
+/// ranks with a shard of the tokens hold partial sums.
 def Model_AddsTokens : NativeOpTrait<"AddsTokens"> {
   let cppNamespace = "::qlora::model";
 }
 
-/// Its rows are sorted by group no more: each token's are one again, or its
-/// summand where ranks have some of the groups each.
+/// The result's rows are no longer sorted by group: each belongs to one token.
+/// If ranks hold some of the groups each, it is a partial sum.
 def Model_LeavesGroups : NativeOpTrait<"LeavesGroups"> {
   let cppNamespace = "::qlora::model";
 }
 
-/// Model_PartAttr, for ops of either dialect; null where it is not there.
+/// Model_PartAttr for ops of the model and train dialects; null if absent.
 def Model_UsedPartAttr
     : Attr<CPred<"::llvm::isa<::qlora::model::PartAttr>($_self)">,
            "part of a trained weight"> {
@@ -94,8 +93,8 @@ def Model_UsedPartAttr
   let defaultValue = "::qlora::model::PartAttr()";
 }
 
-/// A StagedOp of either dialect: its records say `ownArguments` where
-/// those of others say `arguments`.
+/// A StagedOp of the model or train dialect. Records set `ownArguments` instead
+/// of `arguments`.
 class Model_StagedOp<Dialect dialect, string mnemonic, list<Trait> traits = []>
     : Op<dialect, mnemonic, [Model_Staged] # traits> {
   dag ownArguments = (ins);
@@ -115,7 +114,7 @@ def Model_RowOp : OpInterface<"RowOp"> {
     as many as the rows have, or one for each of them; the first result is
     `full`.
   }];
-  // With the regions: after the op's own constraints.
+  // Verified after the op's own constraints, because it needs the regions.
   let verifyWithRegions = 1;
   let verify = [{ return ::qlora::model::verifyRowOp($_op); }];
   let methods = [
@@ -253,12 +252,12 @@ def Model_WeightedProduct : OpInterface<"WeightedProduct"> {
   let extraClassDeclaration = [{
     ::mlir::Value getX() { return getXMutable().get(); }
     ::mlir::Value getWeight() { return getWeightMutable().get(); }
-    /// The dimension of W that y is as wide as, and the one that x is.
+    /// The dimension of W that gives y's width, and the one that gives x's.
     unsigned getOutDimension() {
       return getLayout() == ::qlora::model::WeightLayout::OutIn ? 0 : 1;
     }
     unsigned getInDimension() { return 1 - getOutDimension(); }
-    /// What one row of y, and of x, has of them.
+    /// Columns of y and of x: the dimensions above, for one group.
     int64_t getOutWidth() { return widthOf(getOutDimension()); }
     int64_t getInWidth() { return widthOf(getInDimension()); }
     int64_t widthOf(unsigned dimension) {
@@ -268,11 +267,11 @@ def Model_WeightedProduct : OpInterface<"WeightedProduct"> {
     ::mlir::RankedTensorType getWeightType() {
       return ::llvm::cast<::mlir::RankedTensorType>(getWeight().getType());
     }
-    /// The type that the kernel decodes W to, which is x's; null where it
-    /// takes W as it is: in x's type, an f32 adapter, or whole numbers.
+    /// The type that the kernel decodes W to, which is x's. Null if the kernel
+    /// reads W undecoded: in x's type, an f32 adapter, or integers.
     ::mlir::Type getDecodedType();
-    /// The same product of another weight, of a type of its own, and without
-    /// init; marks are kept.
+    /// Clones the op with another weight, result type `product` and no init;
+    /// discardable attributes are kept.
     ::qlora::model::WeightedProduct cloneWith(::mlir::OpBuilder &builder,
                                               ::mlir::Value weight,
                                               ::mlir::Type product);
@@ -299,8 +298,8 @@ def Model_GroupingOp : OpInterface<"GroupingOp"> {
   ];
 }
 
-/// The product of a head is not there whole, nor 4-bit its weight, which is a
-/// table.
+/// Methods of LM heads: their product is never materialized as a whole, and
+/// their weight is a table that is not 4-bit.
 defvar Model_HeadMethods = [{
     ::mlir::OpOperand &getXMutable() { return getHiddenMutable(); }
     ::mlir::Value getProduct() { return nullptr; }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The launches of library ops: rows of Kernels.def, and how an op's operands
-// and numbers become theirs.
+// Kernel calls of library ops: the op of Kernels.def, and how operands and
+// attributes become its operands and constants.
 
 #include "dialects/Model/Model.h"
 
@@ -30,7 +30,7 @@ KernelCall ColumnSumOp::getKernelCall() {
   using A = KernelArgument;
   RankedTensorType x = tensorOf(getX());
   int64_t width = columnsOf(getResult());
-  // Rows narrower than x's (a norm over heads) follow each other closely.
+  // Rows narrower than x's (a norm over heads) are contiguous.
   SmallVector<std::pair<unsigned, unsigned>> strides;
   if (width == columnsOf(getX()))
     strides.push_back({2, 0});
@@ -116,7 +116,7 @@ KernelCall AdaptedNormOp::getKernelCall() {
           {}};
 }
 
-/// The magnitudes that it is divided by and starts are f32.
+/// f32, because DoRA's f32 magnitudes are divided by it and start at it.
 bool AdaptedNormOp::isFullPrecisionResult(unsigned) { return true; }
 
 KernelCall AttentionOp::getKernelCall() {
@@ -134,7 +134,7 @@ KernelCall AttentionOp::getKernelCall() {
           {{5, 0}, {6, 1}, {7, 2}, {8, 4}}};
 }
 
-/// The log-sum-exp: the backward takes exponentials of differences with it.
+/// The log-sum-exp is f32: the backward exponentiates differences with it.
 bool AttentionOp::isFullPrecisionResult(unsigned index) { return index == 1; }
 
 KernelCall HeadLossOp::getKernelCall() {

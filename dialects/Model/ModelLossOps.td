@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The ops that a training objective is made of: the output head, and what
-// makes a loss of preferences. To be included by ModelOps.td, whose conventions
-// and classes hold.
+// Ops of training objectives: LM head, cross-entropy and preference losses.
+// Included by ModelOps.td, whose conventions and classes apply.
 
 #ifndef QLORA_DIALECTS_MODEL_MODELLOSSOPS_TD
 #define QLORA_DIALECTS_MODEL_MODELLOSSOPS_TD
@@ -42,15 +41,15 @@ def Model_HeadLossOp
   let hasVerifier = 1;
 }
 
-/// What is read of every loss of pairs: sums over them, f32 [1] each.
+/// Results that the runtime reads of every pair loss: sums over pairs, f32 [1].
 defvar Model_PairSums = (outs Model_FloatTensor:$loss, Model_FloatTensor:$count,
     Model_FloatTensor:$chosen_rewards, Model_FloatTensor:$rejected_rewards,
     Model_FloatTensor:$right, Model_FloatTensor:$chosen_logps,
     Model_FloatTensor:$rejected_logps);
 
-/// Of pairs of answers to a prompt. The lines of a batch are those of all chosen
-/// answers, then those of the rejected ones in the same order: operands and
-/// slopes are f32 [B]. A pair of which neither line has a label is none.
+/// A loss over pairs of answers to a prompt. A batch has the sequences of all
+/// chosen answers, then the rejected ones in the same order: operands and
+/// slopes are f32 [B]. A pair without any labelled token is not counted.
 class Model_PairLoss<string mnemonic>
     : Model_Row<mnemonic,
         [DeclareOpInterfaceMethods<Model_RowOp, ["isScalarResult"]>,

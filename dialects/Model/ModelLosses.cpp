@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// What the objectives of preferences have in common, and the arithmetic of each.
-// A row is all lines of a batch. Of pairs, those of the chosen answers are in its
-// first half: turned by row_rotate, it has the negatives of the second.
+// Shared helpers of preference losses, and the arithmetic of each. A row has
+// one value per sequence of the batch. In pair losses its first half are the
+// chosen answers; row_rotate moves the negated second half there.
 
 #include "dialects/Model/Arithmetic.h"
 
@@ -21,13 +21,13 @@ public:
   Value isAboveZero(Value x) const {
     return compare(Pred::OGT, x, constant(0, x.getType()));
   }
-  /// `x` in lines [begin, end), 0 in others.
+  /// Returns `x` in sequences [begin, end), 0 in others.
   Value within(int64_t begin, int64_t end, Value x) const {
     SmallVector<float> mask(cast<RankedTensorType>(row).getDimSize(0), 0);
     std::fill(mask.begin() + begin, mask.begin() + end, 1.0f);
     return mul(RowConstantOp::create(b, loc, row, mask), x);
   }
-  /// The sum of `x` where it counts, whatever stands elsewhere.
+  /// Returns the sum of `x` where `counts`; ignores any value elsewhere.
   Value totalWhere(Value counts, Value x) const {
     return sum(select(counts, x, constant(0, row)));
   }
@@ -35,7 +35,7 @@ public:
   const Type row;
 };
 
-/// Rows that say something of pairs have it in their first half.
+/// Rows with one value per pair hold it in their first half.
 class PairArithmetic : public LineArithmetic {
 public:
   PairArithmetic(OpBuilder &builder, Location loc, Value labels)
@@ -47,26 +47,26 @@ public:
   Value turned(Value x) const {
     return RowRotateOp::create(b, loc, row, x, 0);
   }
-  /// Of the line of the other answer.
+  /// Returns, at each chosen answer, the value of the rejected answer.
   Value ofRejected(Value x) const { return neg(turned(x)); }
-  /// 0 where there is no pair, whatever stands there.
+  /// Returns `x` where there is a pair, else 0, whatever `x` has there.
   Value ofPairs(Value x) const { return select(isPair, x, constant(0, row)); }
   Value total(Value x) const { return totalWhere(isPair, x); }
-  /// `chosen` in the lines of chosen answers, `rejected` of their pairs in those
-  /// of the rejected ones.
+  /// Returns `chosen` at the chosen answers and `rejected` at the rejected
+  /// ones. Both operands have their values in the first half.
   Value toLines(Value chosen, Value rejected) const {
     return add(ofPairs(chosen), turned(ofPairs(rejected)));
   }
   Value exp(Value x) const { return math::ExpOp::create(b, loc, x); }
   Value log(Value x) const { return math::LogOp::create(b, loc, x); }
-  /// -log sigmoid(x), of which no part overflows.
+  /// Returns -log sigmoid(x), without overflow in any term.
   Value softplusOfMinus(Value x) const {
     Value zero = constant(0, row);
     Value positive = select(compare(Pred::OLT, x, zero), neg(x), zero);
     Value small = exp(neg(math::AbsFOp::create(b, loc, x)));
     return add(positive, log(add(small, constant(1, row))));
   }
-  /// 1 - e^x for x <= 0, to f32's rounding also where x is nearly 0.
+  /// Returns 1 - e^x for x <= 0, accurate to f32 rounding even near 0.
   Value oneMinusExp(Value x) const {
     Value series = constant(1.0 / 40320, row);
     for (double factor : {5040.0, 720.0, 120.0, 24.0, 6.0, 2.0, 1.0})
@@ -75,8 +75,8 @@ public:
                   neg(mul(series, x)), sub(constant(1, row), exp(x)));
   }
 
-  /// The sums of every objective (Model_PairLoss): of losses, rewards and
-  /// logarithms of probabilities, whose larger reward is right.
+  /// Returns Model_PairSums: sums of losses, rewards and log-probabilities. A
+  /// pair is right if the chosen answer has the larger reward.
   SmallVector<Value> sums(Value loss, Value rewards, Value logps) const {
     Value one = constant(1, row), zero = constant(0, row);
     Value isRight = compare(Pred::OGT, rewards, ofRejected(rewards));
@@ -95,7 +95,7 @@ private:
 
 } // namespace
 
-/// As Model_PairLoss has them, behind `first` results that are rows.
+/// Names the sums of Model_PairSums, which follow `first` row results.
 static StringRef readNameOf(unsigned result, unsigned first) {
   static constexpr StringLiteral kNames[] = {
       "loss_sum",    "label_count",  "chosen_rewards", "rejected_rewards",
@@ -157,7 +157,7 @@ SmallVector<Value> DpoLossOp::buildRow(OpBuilder &builder,
   const double beta = getBeta().convertToDouble();
   Value ratio = a.sub(arguments[2], arguments[0]);
   Value z = a.times(a.sub(ratio, a.ofRejected(ratio)), beta);
-  // z falls with the loss of the chosen answer.
+  // dz / d(loss of the chosen answer) is -beta.
   Value slope = a.times(a.sigmoid(a.neg(z)), beta);
   SmallVector<Value> results = {a.toLines(slope, a.neg(slope))};
   results.append(
@@ -183,20 +183,20 @@ SmallVector<Value> OrpoLossOp::buildRow(OpBuilder &builder,
   PairArithmetic a(builder, getLoc(), labels);
   const double beta = getBeta().convertToDouble();
   Value one = a.constant(1, a.row);
-  // A line without labels has no answer, and is divided by 1.
+  // A sequence without labels has no answer, and is divided by 1.
   Value inverse = a.div(one, a.select(a.isAboveZero(labels), labels, one));
   Value logp = a.neg(a.mul(losses, inverse));
   Value rest = a.oneMinusExp(logp);
   Value odds = a.sub(logp, a.log(rest));
   Value z = a.sub(odds, a.ofRejected(odds));
-  // Of all tokens of the chosen lines, times the pairs.
+  // Mean loss of all tokens of the chosen sequences, times the pairs.
   Value tokens = a.total(a.add(labels, arguments[3]));
   Value perToken = a.div(
       a.total(one), a.select(a.isAboveZero(tokens), tokens, a.number(1)));
   Value all = a.total(a.add(losses, arguments[2]));
   Value loss = a.add(a.mul(perToken, all),
                      a.mul(a.number(beta), a.total(a.softplusOfMinus(z))));
-  // Logarithms of odds fall with the loss by 1 / (labels (1 - p)).
+  // d(log odds) / d(loss) is -1 / (labels (1 - p)).
   Value pull = a.times(a.sigmoid(a.neg(z)), beta);
   Value steep = a.div(inverse, rest);
   Value everyToken = a.splat(perToken, a.row);
@@ -226,8 +226,8 @@ bool KtoLossOp::isScalarResult(unsigned result) { return result > 0; }
 int64_t KtoLossOp::getRowColumns() { return columnsOf(getLosses()); }
 SmallVector<MapAttr> KtoLossOp::getRowMaps() { return linesOf(*this); }
 
-/// The mean of `ratio` over lines [begin, end) with labels, 0 if it is less;
-/// NaN stays, so that the step is seen not to be finite.
+/// Returns the mean of `ratio` over labelled sequences in [begin, end), at
+/// least 0. NaN stays NaN, so that the step is found not to be finite.
 static Value meanDivergence(const LineArithmetic &a, int64_t begin, int64_t end,
                             Value labels, Value ratio) {
   Value counts = a.isAboveZero(a.within(begin, end, labels));
@@ -258,7 +258,7 @@ SmallVector<Value> KtoLossOp::buildRow(OpBuilder &builder,
       a.times(chosen, getDesirableWeight().convertToDouble() - rejectedWeight),
       a.constant(rejectedWeight, a.row));
   Value loss = a.mul(weight, a.sigmoid(a.neg(z)));
-  // z falls with the loss of a desirable answer.
+  // dz / d(loss) is -sign * beta.
   Value slope = a.times(a.mul(a.mul(loss, a.sigmoid(z)), sign), beta);
   Value isAnswer = a.isAboveZero(a.within(0, answers, labels));
   Value rejected = a.sub(one, chosen);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What interfaces say of an op's memory (MemoryOp, ModelInterfaces.td).
+// Implementations of MemoryOp (ModelInterfaces.td).
 
 #include "dialects/Model/Model.h"
 
@@ -55,7 +55,7 @@ std::optional<OutsideMemory> WeightOp::getOutsideMemory() {
                        getParameterAttr(), 0, 0, 1, getPartAttr()};
 }
 
-/// The parts side by side, or one above the other.
+/// Lays out the parts in `whole`, one after another by columns or by rows.
 static SmallVector<MemoryPart> partsOf(ValueRange parts, Value whole,
                                        bool byRows) {
   SmallVector<MemoryPart> found;

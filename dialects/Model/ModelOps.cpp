@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Verifiers of the model ops (labels as in ModelOps.td); those of parameters are
-// in ModelParameters.cpp.
+// Verifiers of the model ops, except parameters (ModelParameters.cpp). Labels
+// are those of ModelOps.td.
 
 #include "dialects/Model/Model.h"
 
@@ -15,12 +15,12 @@ using namespace qlora::model;
 #define GET_OP_CLASSES
 #include "dialects/Model/ModelOps.cpp.inc"
 
-/// Dimensions agree when equal or not known yet.
+/// Returns whether two dimensions are equal or one of them is dynamic.
 static bool agree(int64_t a, int64_t b) {
   return a == b || ShapedType::isDynamic(a) || ShapedType::isDynamic(b);
 }
 
-/// `value` is [B, T] of i32, with the first two dimensions of `like`.
+/// Returns whether `value` is i32 [B, T] with the first dimensions of `like`.
 static bool isTokenMask(Value value, Value like) {
   RankedTensorType type = tensorOf(value), other = tensorOf(like);
   return type.getRank() == 2 && type.getElementType().isInteger(32) &&
@@ -29,7 +29,7 @@ static bool isTokenMask(Value value, Value like) {
          agree(type.getDimSize(1), other.getDimSize(1));
 }
 
-/// All dimensions but the last agree: the same tokens.
+/// Returns whether all dimensions but the last agree: the tokens are the same.
 static bool sameTokens(Value a, Value b) {
   ArrayRef<int64_t> x = tensorOf(a).getShape(), y = tensorOf(b).getShape();
   return x.size() == y.size() &&
@@ -324,7 +324,7 @@ template <typename Op> static LogicalResult verifyView(Op op) {
   return success();
 }
 
-/// Ranges of rows of a matrix.
+/// Verifies that the operands or results are row ranges of a matrix.
 template <typename Op> static LogicalResult verifyRowRanges(Op op) {
   RankedTensorType whole = tensorOf(op.getWhole());
   int64_t height = 0;

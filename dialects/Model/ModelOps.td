@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// The ops of the model dialect. Constraints are labelled C1, C2, ...; the
-// verifiers (ModelOps.cpp) and tests/dialects/Model/invalid.mlir use the same
-// labels. N is the number of tokens, B * T.
+// The ops of the model dialect. The labels C1, C2, ... of constraints are also
+// used by the verifiers (ModelOps.cpp) and by
+// tests/dialects/Model/invalid.mlir. N is the number of tokens, B * T.
 
 #ifndef QLORA_DIALECTS_MODEL_MODELOPS_TD
 #define QLORA_DIALECTS_MODEL_MODELOPS_TD
@@ -18,7 +18,7 @@ include "mlir/Interfaces/SideEffectInterfaces.td"
 class Model_Op<string mnemonic, list<Trait> traits = []>
     : Op<Model_Dialect, mnemonic, traits>;
 
-/// A pure op on tensors that code is generated for.
+/// A pure op on tensors whose kernel is generated.
 class Model_Row<string mnemonic, list<Trait> traits = []>
     : Model_StagedOp<Model_Dialect, mnemonic,
                      [Pure, Model_MemoryOp,
@@ -154,17 +154,17 @@ def Model_EmbeddingOp
     ::llvm::SmallVector<::mlir::Value> divideTable(
         ::mlir::OpBuilder &builder, ::mlir::Value piece, int64_t shards,
         ::qlora::model::Ranks ranks);
-    /// How many ids the table has a vector for.
+    /// Number of ids for which the table has a vector.
     int64_t getVocabulary();
-    /// The module whose weight the table is; empty where it is none.
+    /// Path of the module whose weight the table is; empty if there is none.
     ::llvm::StringRef getModulePath();
-    /// True where the ids are the model's input of that name, and no positions.
+    /// True if the ids are the model's input `ids`, not positions.
     bool embedsTokens();
   }];
   let hasVerifier = 1;
 }
 
-/// A magnitude that need not be there, nor be given to a builder.
+/// Optional magnitude, with a default for builders.
 def Model_ThresholdAttr : Attr<F64Attr.predicate, "64-bit float attribute"> {
   let isOptional = 1;
   let storageType = "::mlir::FloatAttr";
@@ -270,7 +270,7 @@ def Model_AttentionOp : Model_Library<"attention",
     `:` functional-type(operands, results)
   }];
   let hasVerifier = 1;
-  /// The types of the results follow from q's.
+  /// The builder below infers the result types from q's.
   let skipDefaultBuilders = 1;
   let builders = [OpBuilder<(ins "::mlir::Value":$q, "::mlir::Value":$k,
     "::mlir::Value":$v, "::mlir::Value":$segments, "int64_t":$heads,
@@ -306,7 +306,7 @@ def Model_ColumnSumOp : Model_Library<"column_sum", [Model_AddsTokens]> {
   let hasVerifier = 1;
 }
 
-// Between library ops and views, as the reference page has them.
+// Included between library ops and views: the order of the reference page.
 include "dialects/Model/ModelLossOps.td"
 include "dialects/Model/ModelExpertOps.td"
 include "dialects/Model/ModelRowOps.td"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Verifiers of parameters and of what is used of them (labels as in ModelOps.td).
+// Verifiers of parameters and of their uses (labels as in ModelOps.td).
 
 #include "dialects/Model/Model.h"
 
@@ -12,7 +12,7 @@
 using namespace mlir;
 using namespace qlora::model;
 
-/// Dimensions of a parameter in train.so (QLORA_MAX_RANK).
+/// Maximum dimensions of a parameter in train.so (QLORA_MAX_RANK).
 static constexpr int64_t kMaxParameterRank = 4;
 
 static LogicalResult verifyParts(ParameterOp op) {
@@ -21,7 +21,7 @@ static LogicalResult verifyParts(ParameterOp op) {
   if (!op.getPartNames())
     return success();
   RankedTensorType type = op.getTensorType();
-  // Those of the whole, of which a slice has fewer.
+  // part_rows counts rows of the unsharded tensor; a tp shard has fewer.
   if (std::optional<SliceAttr> slice = op.getSlice();
       slice && slice->getDimension() == 0) {
     SmallVector<int64_t> shape(type.getShape());
@@ -128,7 +128,7 @@ LogicalResult ParameterOp::verify() {
   return verifyStorage(*this);
 }
 
-/// The type of what a weight is of its parameter, in the parameter's numbers.
+/// Returns the type of the used range of the parameter, before rounding.
 static RankedTensorType typeUsed(WeightOp op, ParameterOp parameter) {
   RankedTensorType type = parameter.getTensorType();
   return op.getPart() ? op.getPart().of(type) : type;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
 
-// The row ops of the model dialect, and what their arithmetic is made of. To be
-// included by ModelOps.td, whose conventions and classes hold.
+// The row ops of the model dialect, and the ops of their row regions. Included
+// by ModelOps.td, whose conventions and classes apply.
 
 #ifndef QLORA_DIALECTS_MODEL_MODELROWOPS_TD
 #define QLORA_DIALECTS_MODEL_MODELROWOPS_TD
 
 //===----------------------------------------------------------------------===//
-// Row ops. C is the row: the width of the weight where there is one, else the
-// last dimension.
+// Row ops. C is the length of a row: the width of the weight, else the last
+// dimension.
 //===----------------------------------------------------------------------===//
 
 def Model_RmsNormOp : Model_Row<"rms_norm"> {
@@ -193,7 +193,7 @@ def Model_GateRowsOp : Model_Row<"gate_rows"> {
   let hasVerifier = 1;
 }
 
-/// An op that evaluation leaves out: its result is its first operand.
+/// An op that evaluation skips: its result becomes its first operand.
 def Model_TrainingOnly : NativeOpTrait<"TrainingOnly"> {
   let cppNamespace = "::qlora::model";
 }
@@ -309,7 +309,7 @@ def Model_RowRotateOp : Model_Op<"row_rotate",
   let results = (outs Model_Row1D:$result);
   let assemblyFormat = "$row attr-dict `:` type($result)";
   let extraClassDeclaration = [{
-    /// What is turned, in elements.
+    /// Number of leading elements that are rotated.
     int64_t getTurned() {
       int64_t all = getRow().getType().getDimSize(0);
       return getWidth() ? static_cast<int64_t>(getWidth()) : all;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The arithmetic of every row op of the model dialect: the only place it is
-// written. Kernels are generated from it and gradients derived from it.
+// The arithmetic of every row op of the model dialect, written only here.
+// Kernels are generated and gradients derived from it.
 
 #include "dialects/Model/Arithmetic.h"
 
@@ -54,7 +54,7 @@ SmallVector<Value> LayerNormOp::buildRow(OpBuilder &builder,
   Arithmetic a(builder, getLoc());
   Value x = arguments[0], weight = arguments[1], bias = arguments[2];
   Type row = x.getType();
-  // Of the differences and not mean(x^2) - mean^2, which cancels.
+  // Variance of the differences: mean(x^2) - mean^2 would cancel.
   Value centered = a.sub(x, a.splat(a.mean(x), row));
   Value epsilon = a.number(getEpsilon().convertToDouble());
   Value scale = a.rsqrt(a.add(a.mean(a.mul(centered, centered)), epsilon));
@@ -72,7 +72,7 @@ SmallVector<MapAttr> RopeTableOp::getRowMaps() {
                               map(*this, MapKind::Scalar));
 }
 
-/// A row whose columns that are not turned have `rest`.
+/// A constant row of `values`, with `rest` in columns that are not rotated.
 static Value turnedRow(OpBuilder &builder, RopeTableOp op,
                        SmallVector<float> values, float rest) {
   values.resize(op.getRowColumns(), rest);
@@ -80,9 +80,9 @@ static Value turnedRow(OpBuilder &builder, RopeTableOp op,
   return RowConstantOp::create(builder, op.getLoc(), row, values);
 }
 
-/// The frequencies of segments longer than the original length. Dynamic NTK
-/// turns the base b into b s^(R / (R - 2)), so the frequency b^(-2i / R)
-/// becomes s^(-2i / (R - 2)) times itself.
+/// Returns the frequencies for segments longer than the original length. With R
+/// rotated columns, dynamic NTK changes the base b to b s^(R / (R - 2)). This
+/// multiplies the frequency b^(-2i / R) by s^(-2i / (R - 2)).
 static Value longFrequencies(OpBuilder &builder, RopeTableOp op, Value length,
                              Value frequencies) {
   if (std::optional<ArrayRef<float>> beyond = op.getLongFrequencies())
@@ -109,7 +109,7 @@ static Value longFrequencies(OpBuilder &builder, RopeTableOp op, Value length,
 SmallVector<Value> RopeTableOp::buildRow(OpBuilder &builder,
                                          ValueRange arguments) {
   Arithmetic a(builder, getLoc());
-  // What is not turned: the angle 0, and no factor.
+  // Columns that are not rotated have angle 0, and no attention factor.
   Value frequencies =
       turnedRow(builder, *this, SmallVector<float>(getFrequencies()), 0);
   Type row = frequencies.getType();
@@ -173,7 +173,7 @@ static Value activate(Arithmetic &a, Activation kind, Value x,
     return a.mul(x, a.sigmoid(twice));
   }
   case Activation::Relu: {
-    // Not a maximum, whose derivative at 0 is not torch's 0.
+    // A select: the derivative of a maximum at 0 is not torch's 0.
     Value zero = a.constant(0, row);
     return a.select(a.compare(arith::CmpFPredicate::OLE, x, zero), zero, x);
   }
@@ -201,7 +201,7 @@ SmallVector<MapAttr> GluOp::getRowMaps() {
   return {map(*this, MapKind::Full), map(*this, MapKind::Full)};
 }
 
-/// Not a minimum: the derivative at the limit is torch's 1, and a NaN stays one.
+/// A select: the derivative at the limit is torch's 1, and NaN stays NaN.
 static Value clamp(Arithmetic &a, arith::CmpFPredicate isBeyond, Value x,
                    double limit) {
   Value end = a.constant(limit, x.getType());

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT
 
-// Ops of which each of the N ranks of the group FSDP does a part. To be included
-// by ModelOps.td, whose conventions and classes hold. Here R is the rows of one
-// rank's micro-batch, B T, and all ranks have as many.
+// Ops of which each of the N ranks of the group FSDP computes a shard. Included
+// by ModelOps.td, whose conventions and classes apply. R is the number of rows
+// of one rank's micro-batch, B T, which is equal on all ranks.
 //
 //   %x = model.embedding %ids, %w                 // w [V, H]
 //
-// becomes, with a piece of P rows on each rank,
+// becomes, with an fsdp shard of P rows on each rank,
 //
 //   %p   = model.weight_piece @w                  // [P, H]
 //   %all = model.all_gather %ids                  // [N B, T]
-//   %y   = model.embedding %all, %p {words = V}   // 0 where another has the row
+//   %y   = model.embedding %all, %p {words = V}   // 0 if another has the row
 //   %x   = model.reduce_scatter %y                // [B, T, H]
 
 #ifndef QLORA_DIALECTS_MODEL_MODELSHARDOPS_TD
@@ -44,7 +44,7 @@ def Model_WeightPieceOp : Model_StagedOp<Model_Dialect, "weight_piece",
   let assemblyFormat = "$parameter attr-dict `:` type($result)";
 }
 
-/// Of rows [B, ...] of each rank.
+/// A collective over rows [B, ...] of each rank.
 class Model_Together<string mnemonic>
     : Model_StagedOp<Model_Dialect, mnemonic, [Pure, Model_MemoryOp]> {
   let ownArguments = (ins Model_Tensor:$x,
@@ -124,7 +124,7 @@ def Model_SendOp : Model_StagedOp<Model_Dialect, "send",
       "operands `to` $peer attr-dict `:` functional-type(operands, results)";
   let hasVerifier = 1;
   let extraClassDeclaration = [{
-    /// Whether gradients come back, whoever uses what stands for the results.
+    /// Whether gradients come back: for all results, if any tensor is wanted.
     bool isWanted(unsigned result) {
       return ::llvm::is_contained(getWanted(), true);
     }
@@ -143,7 +143,7 @@ def Model_ReceiveOp : Model_StagedOp<Model_Dialect, "receive",
   let assemblyFormat = "`from` $peer attr-dict `:` type($values)";
   let hasVerifier = 1;
   let extraClassDeclaration = [{
-    /// Whether something trained elsewhere flows into the result.
+    /// Whether the result depends on a parameter that another stage trains.
     bool isWanted(unsigned result) { return getWanted()[result]; }
   }];
 }

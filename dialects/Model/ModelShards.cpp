@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Ops that ranks share: verifiers, kernel calls, and how an op over a table
-// becomes one over pieces of it.
+// Ops that several ranks compute together: verifiers, kernel calls, and the
+// rewriting of an op over a table to an op over shards of the table.
 
 #include "dialects/Model/Arithmetic.h"
 #include "dialects/Model/Model.h"
@@ -47,8 +47,8 @@ WeightPieceOp::verifySymbolUses(SymbolTableCollection &symbols) {
          << type << ", but got " << getParameterAttr();
 }
 
-/// Whether `all` has the rows of several ranks that have `own` each, in lines of
-/// whatever length.
+/// Returns whether `all` has the rows of several ranks that have `own` each;
+/// sequence lengths may differ.
 static bool areRowsOf(Value own, Value all) {
   RankedTensorType one = tensorOf(own), many = tensorOf(all);
   return one.getRank() == many.getRank() &&
@@ -225,7 +225,7 @@ KernelCall HeadMergeOp::getKernelCall() {
 }
 
 //===----------------------------------------------------------------------===//
-// From a table to pieces of it
+// Sharding of tables
 //===----------------------------------------------------------------------===//
 
 static RankedTensorType withRows(Value value, int64_t rows) {
@@ -235,7 +235,7 @@ static RankedTensorType withRows(Value value, int64_t rows) {
   return type.clone(shape);
 }
 
-/// The rows of all ranks, where each has others.
+/// All-gathers rows of ranks that each have different tokens.
 static Value gatherRows(OpBuilder &b, Location loc, Value x, int64_t shards,
                         Ranks ranks = Ranks::FSDP) {
   return AllGatherOp::create(
@@ -246,7 +246,7 @@ static Value rowsOfAll(OpBuilder &b, Location loc, Value x, int64_t shards,
   return ranks == Ranks::TP ? x : gatherRows(b, loc, x, shards);
 }
 
-/// This rank's rows of the sum.
+/// Returns this rank's rows of the sum over ranks.
 static Value scatterRows(OpBuilder &b, Location loc, Value x, int64_t shards,
                          Ranks ranks) {
   if (ranks == Ranks::TP)

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
 
-// The tensors that operands and results may be; shared by model and train.
+// Type constraints of operands and results; shared by model and train.
 
 #ifndef QLORA_DIALECTS_MODEL_MODELTENSORS_TD
 #define QLORA_DIALECTS_MODEL_MODELTENSORS_TD
 
 include "mlir/IR/OpBase.td"
 
-/// What memory can hold: at least one dimension, each positive or not known
-/// yet, and an element type that the ABI has a name for.
+/// A tensor type that memory can hold: at least one dimension, each positive or
+/// still dynamic, and an element type that the ABI defines.
 class Model_TensorOf<string predicate, string what>
     : Type<CPred<"::qlora::model::" # predicate # "($_self)">,
            "a ranked tensor of " # what # " with positive dimensions",

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Row ops about single words of the vocabulary, of which rows of an embedding
-// are trained (PEFT's trainable_token_indices). To be included by ModelOps.td,
-// whose conventions and classes hold.
+// Row ops for single token ids, for training some rows of an embedding (PEFT's
+// trainable_token_indices). Included by ModelOps.td, whose conventions and
+// classes apply.
 //
 //   %list = model.token_list {tokens = [5, 17]} : tensor<2xf32>
 //   %is, %rest = model.match_tokens %ids, %list   // [B, T, 2] and [B, T]

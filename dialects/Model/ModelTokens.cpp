@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Verifiers and arithmetic of the ops of single words (labels as in
-// ModelTokenOps.td), and what an embedding is asked for them.
+// Verifiers and arithmetic of the ops for single token ids (labels as in
+// ModelTokenOps.td), and the embedding's methods for them.
 
 #include "dialects/Model/Arithmetic.h"
 

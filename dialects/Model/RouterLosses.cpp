@@ -82,7 +82,7 @@ LogicalResult CountChoicesOp::verify() {
          << choices << ", " << getMarks().getType() << " and " << counts;
 }
 
-/// A sum by index is what the gradient of a table of single numbers is.
+/// A sum by index is the gradient of an embedding table with one column.
 KernelCall CountChoicesOp::getKernelCall() {
   using A = KernelArgument;
   const int64_t choices = tensorOf(getChoices()).getNumElements();
@@ -130,7 +130,7 @@ SmallVector<Value> RouterLossOp::buildRow(OpBuilder &builder,
   Arithmetic a(builder, getLoc());
   Value sums = arguments[0], counts = arguments[1];
   Value rows = a.times(a.sum(counts), 1.0 / static_cast<double>(getChosen()));
-  // Of nothing but padding there is no mean, and the loss is 0.
+  // With nothing but padding there is no mean, and the loss is 0.
   Value hasRows =
       a.compare(arith::CmpFPredicate::OGT, rows, a.number(0));
   Value divisor = a.select(hasRows, rows, a.number(1));

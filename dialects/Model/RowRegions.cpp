@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// model.rows, arithmetic as a region: its verifier, that of RowOp, and what
-// writes and simplifies such regions.
+// model.rows, arithmetic as a region: the verifiers of it and of RowOp, and
+// functions that build and simplify such regions.
 
 #include "dialects/Model/Model.h"
 
@@ -32,7 +32,7 @@ bool RowsOp::isScalarResult(unsigned index) {
   return yield->getOperand(index).getType().isF32();
 }
 
-/// f32 where a row reads one number, else tensor<Cxf32>.
+/// Returns f32 if a row reads one number, else tensor<Cxf32>.
 static Type argumentType(MLIRContext *context, MapKind kind, int64_t columns) {
   Type number = Float32Type::get(context);
   if (kind == MapKind::Scalar || kind == MapKind::Global)
@@ -40,14 +40,14 @@ static Type argumentType(MLIRContext *context, MapKind kind, int64_t columns) {
   return RankedTensorType::get({columns}, number);
 }
 
-/// A kernel is called so, in C++.
+/// Labels become names of C++ kernels.
 static bool isIdentifier(StringRef text) {
   return !text.empty() && !llvm::isDigit(text.front()) &&
          llvm::all_of(text,
                       [](char c) { return llvm::isAlnum(c) || c == '_'; });
 }
 
-/// Checks (C4): a row is as long as every other.
+/// Verifies (C4): all rows in the region have the same length.
 static LogicalResult verifyRowLengths(RowsOp rows) {
   for (Operation &op : rows.getBody().front())
     for (Type type : op.getResultTypes())
@@ -125,8 +125,8 @@ LogicalResult RowStepOp::verify() {
   return success();
 }
 
-/// Elements of `operand` that `rows` rows of `columns` read through `map`;
-/// nullopt where rows or groups do not come out even.
+/// Returns the elements of `operand` that `rows` rows of `columns` read through
+/// `map`; nullopt if rows or groups do not divide evenly.
 static std::optional<int64_t> elementsRead(RankedTensorType operand,
                                            MapAttr map, int64_t rows,
                                            int64_t columns) {
@@ -245,7 +245,7 @@ SmallVector<Value> qlora::model::simplifyRows(RowsOp rows) {
       builder, rows.getLoc(), types, used, rows.getColumns(), maps,
       rows.getLabel().value_or("rows"),
       [&](OpBuilder &inner, ValueRange arguments) {
-        // An argument that is not read has nothing to be replaced by.
+        // An argument that is not read has no replacement.
         SmallVector<Value> all(block.getNumArguments(), Value());
         for (auto [value, position] : llvm::zip_equal(arguments, positions))
           all[position] = value;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The program dialect: the one header to include. The essay is in
-// ProgramOps.td.
+// The program dialect: the one header to include. See ProgramOps.td.
 
 #ifndef QLORA_DIALECTS_PROGRAM_PROGRAM_H
 #define QLORA_DIALECTS_PROGRAM_PROGRAM_H
@@ -21,67 +20,67 @@
 
 namespace qlora::program {
 
-/// Numbers that are facts of a whole module, under these names.
+/// Returns an integer attribute of the module.
 inline int64_t numberOf(mlir::Operation *module, llvm::StringRef name,
                         int64_t ifAbsent = 1) {
   auto number = module->getAttrOfType<mlir::IntegerAttr>(name);
   return number ? number.getInt() : ifAbsent;
 }
 
-/// Among how many ranks the base is divided; 1: among none.
+/// Number of ranks that shard the base; 1: unsharded.
 inline constexpr llvm::StringLiteral kShardsAttr = "program.shards";
 inline int64_t shardsOf(mlir::Operation *module) {
   return numberOf(module, kShardsAttr);
 }
 
-/// Among how many ranks updates are divided; 1: among none.
+/// Number of ranks that shard optimizer updates; 1: unsharded.
 inline constexpr llvm::StringLiteral kUpdatePiecesAttr =
     "program.update_pieces";
 inline int64_t updatePiecesOf(mlir::Operation *module) {
   return numberOf(module, kUpdatePiecesAttr);
 }
 
-/// Among how many ranks what is trained is divided, with its gradients and
-/// states; 1: among none.
+/// Number of ranks that shard trainable parameters, their gradients and
+/// optimizer states; 1: unsharded.
 inline constexpr llvm::StringLiteral kTrainedPiecesAttr =
     "program.trained_pieces";
 inline int64_t trainedPiecesOf(mlir::Operation *module) {
   return numberOf(module, kTrainedPiecesAttr);
 }
 
-/// How many ranks a run has; 0: any number.
+/// Number of ranks of a run; 0: any number.
 inline constexpr llvm::StringLiteral kRunRanksAttr = "program.run_ranks";
 inline int64_t runRanksOf(mlir::Operation *module) {
   return numberOf(module, kRunRanksAttr, /*ifAbsent=*/0);
 }
 
-/// Ranks of group FSDP, whatever they divide.
+/// Number of ranks in the group FSDP, whatever they shard.
 inline int64_t piecesOf(mlir::Operation *module) {
   return std::max({shardsOf(module), updatePiecesOf(module),
                    trainedPiecesOf(module)});
 }
 
-/// How many ranks share each product; 1: none do.
+/// Number of tensor-parallel ranks; 1: no tensor parallelism.
 inline constexpr llvm::StringLiteral kTensorRanksAttr = "program.tensor_ranks";
 inline int64_t tensorRanksOf(mlir::Operation *module) {
   return numberOf(module, kTensorRanksAttr);
 }
 
-/// How many ranks share each line; 1: each has its own.
+/// Number of context-parallel ranks; 1: each rank has its own sequences.
 inline constexpr llvm::StringLiteral kContextRanksAttr =
     "program.context_ranks";
 inline int64_t contextRanksOf(mlir::Operation *module) {
   return numberOf(module, kContextRanksAttr);
 }
 
-/// How many ranks share the experts; 1: each has all of them.
+/// Number of expert-parallel ranks; 1: each rank has all experts.
 inline constexpr llvm::StringLiteral kExpertRanksAttr = "program.expert_ranks";
 inline int64_t expertRanksOf(mlir::Operation *module) {
   return numberOf(module, kExpertRanksAttr);
 }
 
-/// How many ranks are the stages of a pipeline, and which of them the module is
-/// the program of; 1: there is none.
+/// Number of pipeline stages, 1 without a pipeline, and the index from 0 of the
+/// stage that this module is for.
 inline constexpr llvm::StringLiteral kStagesAttr = "program.stages";
 inline constexpr llvm::StringLiteral kStageAttr = "program.stage";
 inline int64_t stagesOf(mlir::Operation *module) {

@@ -20,8 +20,7 @@ using namespace qlora::program;
 #include "dialects/Program/ProgramAttrs.cpp.inc"
 #define GET_TYPEDEF_CLASSES
 #include "dialects/Program/ProgramTypes.cpp.inc"
-/// "(%x read f32, %y write bf16)": what a launch does with each operand, and
-/// what it takes it for.
+/// Parses "(%x read f32, %y write bf16)": access and dtype of each operand.
 static ParseResult
 parseUses(OpAsmParser &parser,
           SmallVectorImpl<OpAsmParser::UnresolvedOperand> &operands,
@@ -61,14 +60,14 @@ static void printUses(OpAsmPrinter &printer, Operation *, OperandRange operands,
 #define GET_OP_CLASSES
 #include "dialects/Program/ProgramOps.cpp.inc"
 
-// The enums but DType are one list with the ABI's (runtime/ABI/Enums.def).
+// All enums except DType come from the ABI's list (runtime/ABI/Enums.def).
 static_assert(getMaxEnumValForArena() + 1 == QLORA_ARENA_KIND_COUNT &&
               getMaxEnumValForEntryKind() + 1 == QLORA_ENTRY_KIND_COUNT &&
               getMaxEnumValForQueue() + 1 == QLORA_QUEUE_COUNT &&
               getMaxEnumValForCollective() + 1 == QLORA_COLLECTIVE_COUNT &&
               getMaxEnumValForGroup() + 1 == QLORA_GROUP_COUNT);
 
-/// True where the numbers of an enum are those of the ABI's.
+/// Returns whether enum values equal those of the ABI.
 template <auto... Ours> static constexpr bool are(auto... theirs) {
   return ((static_cast<int64_t>(Ours) == static_cast<int64_t>(theirs)) && ...);
 }

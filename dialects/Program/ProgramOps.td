@@ -66,8 +66,8 @@ def Program_BufferType : TypeDef<Program_Dialect, "Buffer"> {
   let summary = "a range of an arena";
 }
 
-/// Numbers are those of the enum of the ABI that is named. Cases come from its one
-/// list, runtime/ABI/Enums.def, but for those of DType, which ProgramOps.cpp
+/// An enum with the values of the ABI's enum `abi`. Cases come from the ABI's
+/// list, runtime/ABI/Enums.def, except those of DType, which ProgramOps.cpp
 /// compares.
 class Program_Enum<string name, string abi, list<I32EnumAttrCase> cases>
     : I32EnumAttr<name, "as enum " # abi, cases> {
@@ -115,7 +115,7 @@ def Program_QuantizationAttr
 
 def Program_Queue : Program_Enum<"Queue", "qlora_queue", ABI_QueueCases>;
 def Program_QueueAttr : Program_EnumAttr<Program_Queue, "queue">;
-/// Of a command; the last word of its line where it is another one.
+/// Queue of a command; printed only if it is not the compute queue.
 defvar Program_ComputeQueue =
     DefaultValuedAttr<Program_QueueAttr, "Queue::Compute">;
 
@@ -142,7 +142,7 @@ def Program_ArenaOp : Program_Op<"arena"> {
   let assemblyFormat =
       "$kind `bytes` $bytes `alignment` $alignment attr-dict";
   let extraClassDeclaration = [{
-    /// Whether its bytes are of host memory, and not of the device's.
+    /// Whether the arena is in host memory instead of device memory.
     bool isOnHost() {
       return getOnHost() || getKind() == Arena::Host ||
              getKind() == Arena::Saved;
@@ -237,9 +237,9 @@ def Program_BufferOp : Program_Op<"buffer"> {
     attr-dict
   }];
   let extraClassDeclaration = [{
-    /// From one piece to the next, in bytes.
+    /// Bytes from the start of one rank's range to the next one's.
     int64_t getStepBytes() { return getStep() ? getStep() : getBytes(); }
-    /// Of all pieces.
+    /// Bytes from the first to the end of the last range.
     int64_t getSpanBytes() {
       return (getPieces() - 1) * getStepBytes() + getBytes();
     }
@@ -328,7 +328,7 @@ def Program_CollectiveOp : Program_Op<"collective"> {
     attr-dict
   }];
   let extraClassDeclaration = [{
-    /// How the ranks' commands touch the target; a source is read.
+    /// How the command accesses the target; the source is only read.
     Access getTargetAccess();
   }];
   let hasVerifier = 1;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // Updates of a tensor that take several ops, because they need sums over all of
-// it, or products: adafactor and muon. Where the gradient is not finite, which
-// `scale` says, p and states stay as they were.
+// it, or matmuls: adafactor and muon. If the gradient is not finite (`scale` is
+// NaN), p and states stay unchanged.
 
 #include "dialects/Train/Optimizers.h"
 #include "dialects/Train/UpdateArithmetic.h"
@@ -12,7 +12,7 @@ using namespace qlora::model;
 using namespace qlora::train;
 
 namespace {
-/// Ops over one piece.
+/// Builds ops over one UpdatePiece.
 class PieceBuilder {
 public:
   PieceBuilder(OpBuilder &b, const UpdatePiece &piece)
@@ -26,7 +26,7 @@ public:
   using Body = function_ref<SmallVector<Value>(const UpdateArithmetic &,
                                                ValueRange)>;
 
-  /// Row arithmetic, whose last input is the scale.
+  /// Builds row arithmetic, whose last input is the scale.
   SmallVector<Value> onRows(StringRef label, ArrayRef<Type> types,
                             ArrayRef<Input> inputs, Body body) const {
     SmallVector<Value> values;
@@ -51,7 +51,7 @@ public:
     return RankedTensorType::get(shape, b.getF32Type());
   }
   RankedTensorType aNumberARow() const { return type({rows, 1}); }
-  /// Over all rows of `x`.
+  /// Sums over all rows of `x`.
   Value sum(Value x, int64_t width) const {
     return ColumnSumOp::create(b, loc, type({width}), x);
   }
@@ -82,12 +82,12 @@ public:
 // Adafactor (Shazeer and Stern, 2018)
 //===----------------------------------------------------------------------===//
 //
-// As transformers' Trainer calls its own: without a first moment, no relative
-// steps, updates clipped to a root mean square of 1. `average` is t^-0.8.
+// As transformers' Trainer configures it: no first moment, no relative steps,
+// updates clipped to a root mean square of 1. `average` is t^-0.8.
 
 static constexpr double kLeastSquare = 1e-30;
 
-/// p after `direction`, of whose squares `total` is the sum.
+/// Returns p after a step along `direction`, whose sum of squares is `total`.
 static Value applyClipped(const PieceBuilder &build, Value p, Value direction,
                           Value total, Value scale) {
   return build
@@ -177,12 +177,12 @@ SmallVector<Value> qlora::train::buildAdafactorVector(OpBuilder &b,
 // Muon (Jordan et al., 2024)
 //===----------------------------------------------------------------------===//
 //
-// As torch.optim.Muon has it, with its defaults: Nesterov's momentum made
-// orthogonal by five steps of Newton and Schulz,
+// As in torch.optim.Muon with its defaults: Nesterov momentum, made orthogonal
+// by five Newton-Schulz steps,
 //
 //   G = X X^T,  X = a X + (b G + c G G) X      (G = X^T X where X is tall)
 //
-// in f32, where torch rounds every product to bf16.
+// in f32, where torch rounds every matmul to bf16.
 
 static constexpr double kMomentum = 0.95, kLeastNorm = 1e-7;
 static constexpr double kA = 3.4445, kB = -4.7750, kC = 2.0315;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Derivative rules of what ranks exchange (ModelShardOps.td).
+// Derivative rules of the communication between ranks (ModelShardOps.td).
 
 #include "dialects/Train/GradientRules.h"
 
@@ -8,8 +8,8 @@ using namespace mlir;
 using namespace qlora::model;
 using namespace qlora::train;
 
-/// Of a sum over ranks each of them has a summand, and each makes something of
-/// the sum: what flows back is a sum over ranks too.
+/// Each rank contributes a summand to the all-reduce and uses the sum, so the
+/// gradient is an all-reduce too.
 static LogicalResult reverse(AllSumOp sum, Tape &tape) {
   tape.add(sum.getX(), AllSumOp::create(tape.getBuilder(), sum.getLoc(),
                                         tape.lookup(sum.getResult()),
@@ -35,7 +35,7 @@ static LogicalResult reverse(SwapBlocksOp swap, Tape &tape) {
   return success();
 }
 
-/// The gradients of what was sent come back.
+/// Receives the gradients of the wanted values from the other stage.
 static LogicalResult reverse(SendOp send, Tape &tape) {
   SmallVector<Value> wanted;
   for (auto [value, isWanted] :
@@ -72,8 +72,8 @@ static LogicalResult reverse(ReceiveOp receive, Tape &tape) {
   return success();
 }
 
-/// Each rank has made something of all ranks' rows: what flows back to its own is
-/// the sum of that. And the other way round.
+/// Every rank uses all ranks' rows, so the gradient of its own rows is the sum
+/// over ranks. The reverse holds for reduce-scatter.
 static LogicalResult reverse(AllGatherOp gather, Tape &tape) {
   tape.add(gather.getX(),
            ReduceScatterOp::create(tape.getBuilder(), gather.getLoc(),

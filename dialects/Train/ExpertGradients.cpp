@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Verifiers and launches of the gradients of experts.
+// Verifiers and kernel calls of the gradients of expert ops.
 
 #include "dialects/Train/Train.h"
 

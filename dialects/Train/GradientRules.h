@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// How a file of derivative rules gives them to ops: `Rules::apply(op, tape)` is
-// the rule of every op that it names.
+// Attaches derivative rules to ops: `Rules::apply(op, tape)` is the rule of
+// every op that a file of rules names.
 
 #ifndef QLORA_DIALECTS_TRAIN_GRADIENTRULES_H
 #define QLORA_DIALECTS_TRAIN_GRADIENTRULES_H
@@ -16,7 +16,7 @@ struct RuleOf
   llvm::LogicalResult buildGradient(mlir::Operation *op, Tape &tape) const {
     return Rules::apply(llvm::cast<Op>(op), tape);
   }
-  /// What a stage trains may flow in from another one.
+  /// True for results that depend on parameters of another pipeline stage.
   bool isWanted(mlir::Operation *op, unsigned result) const {
     if constexpr (requires(Op rule) { rule.isWanted(result); })
       return llvm::cast<Op>(op).isWanted(result);
@@ -29,7 +29,7 @@ void attachRules(mlir::MLIRContext *context) {
   (Ops::template attachInterface<RuleOf<Rules, Ops>>(*context), ...);
 }
 
-/// ExchangeGradients.cpp.
+/// Defined in ExchangeGradients.cpp.
 void registerExchangeGradients(mlir::MLIRContext *context);
 
 } // namespace qlora::train

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Which tensors are summed as products, and where their bases are.
+// Which tensors are compressed, and where their bases are.
 
 #include "dialects/Train/LowRank.h"
 
@@ -8,9 +8,9 @@ using namespace mlir;
 using namespace qlora::model;
 using namespace qlora::train;
 
-/// How many times fewer numbers it has to be: torch's min_compression_rate.
+/// Minimum compression factor: torch's min_compression_rate.
 static constexpr int64_t kLeastGain = 2;
-/// Of a basis, as of what optimizers keep.
+/// Alignment of a basis in bytes, as of other optimizer states.
 static constexpr int64_t kBasisAlignment = 64;
 
 static bool isWorthIt(const SummedTensor &tensor, int64_t rank) {

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT
 
-// PowerSGD (Vogels et al., 2019): which gradients ranks sum as products.
+// PowerSGD (Vogels et al., 2019): all-reduces gradients as low-rank factors.
 //
 // A tensor is seen as a matrix [rows, columns] of its first dimension and all
-// others, as torch's powerSGD_hook sees it. Where
+// others, as in torch's powerSGD_hook. If
 //
 //   (rows + columns) * rank * 2 < rows * columns
 //
-// its sum is P^T Q, of `rank` rows P and as many rows Q, of which all ranks of
-// a run have the same; the others are summed as they are. Q is where the next
-// step begins: TENSOR.powersgd_basis, a parameter of train.so with the role
-// `state`, behind all that optimizers keep, so that plans, checkpoints and
-// resumed runs have it without being told. It starts with normal numbers, a
-// function of the seed and of its name.
+// its sum over ranks is P^T Q, of `rank` rows P and as many rows Q, equal on
+// all ranks of a run. Other gradients are all-reduced uncompressed. The next
+// step starts from Q: TENSOR.powersgd_basis, a parameter of train.so with the
+// role `state`, after all optimizer states. So plans, checkpoints and resumed
+// runs include it. Q starts with normal numbers, a function of the seed and its
+// name.
 
 #ifndef QLORA_DIALECTS_TRAIN_LOWRANK_H
 #define QLORA_DIALECTS_TRAIN_LOWRANK_H
@@ -21,20 +21,20 @@
 
 namespace qlora::train {
 
-/// Of a module: rows of P and Q; 0: gradients are summed as they are.
+/// Module attribute: rows of P and Q; 0: gradients are not compressed.
 inline constexpr llvm::StringLiteral kApproximationRankAttr =
     "train.approximation_rank";
 
-/// Of a tensor, as PEFT has it.
+/// Suffix of the tensor's PEFT name.
 inline constexpr llvm::StringLiteral kBasisSuffix = ".powersgd_basis";
 
-/// A tensor whose gradient is summed.
+/// A tensor whose gradient is all-reduced.
 struct SummedTensor {
-  mlir::FlatSymbolRefAttr parameter; ///< that it is in
+  mlir::FlatSymbolRefAttr parameter; ///< that contains it
   std::string name;
-  int64_t row = 0; ///< of the parameter, at which it begins
+  int64_t row = 0; ///< first row in the parameter
   int64_t rows = 0, columns = 0;
-  /// Of Q, [rank, columns], in the state arena; no value: summed as it is.
+  /// Byte offset of Q [rank, columns] in the state arena; none: uncompressed.
   std::optional<int64_t> basis = {};
 
   int64_t elements() const { return rows * columns; }
@@ -42,11 +42,11 @@ struct SummedTensor {
 
 struct LowRankPlan {
   int64_t rank = 0;
-  llvm::SmallVector<SummedTensor> tensors; ///< none without a rank
-  int64_t stateBytes = 0; ///< of the state arena, with all bases
+  llvm::SmallVector<SummedTensor> tensors; ///< empty if rank is 0
+  int64_t stateBytes = 0; ///< of the state arena, including all bases
 };
 
-/// Of what each rank of a run has whole.
+/// Plans all trainable tensors; each rank must hold them unsharded.
 LowRankPlan planLowRank(mlir::Operation *module, const UpdatePlan &update);
 
 } // namespace qlora::train

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// One derivative rule per model op, in the order of ModelOps.td; those of what
-// ranks exchange are in ExchangeGradients.cpp. All row ops share one: the reverse
-// of their region.
+// One derivative rule per model op, in the order of ModelOps.td;
+// ExchangeGradients.cpp has the rules of communication. All row ops share one
+// rule: the reverse of their region.
 
 #include "dialects/Model/Arithmetic.h"
 #include "dialects/Train/GradientRules.h"
@@ -29,14 +29,14 @@ static RankedTensorType asF32(RankedTensorType type) {
   return type.clone(Float32Type::get(type.getContext()));
 }
 
-/// A gradient of zero inside a row region.
+/// Returns a gradient of zero inside a row region.
 static Value zeroRow(OpBuilder &b, Location loc, int64_t columns) {
   Value zero = arith::ConstantOp::create(b, loc, b.getF32FloatAttr(0));
   return RowSplatOp::create(
       b, loc, RankedTensorType::get({columns}, b.getF32Type()), zero);
 }
 
-/// A gradient of zero: f32 rows without inputs.
+/// Builds a gradient of zero as rows without inputs.
 Value qlora::train::buildZeros(OpBuilder &b, Location loc,
                                RankedTensorType type) {
   return buildRows(b, loc, {type}, {}, matrixColumns(type), {}, "zero",
@@ -93,11 +93,11 @@ static LogicalResult reverse(RouteOp route, Tape &tape) {
   return success();
 }
 
-/// Whole numbers: nothing flows through them.
+/// Results are integers: no gradient flows through them.
 static LogicalResult reverse(SortByExpertOp, Tape &) { return success(); }
 static LogicalResult reverse(CountChoicesOp, Tape &) { return success(); }
 
-/// Of what moves tokens to rows or back: `Back` is the other one.
+/// Rule of an op that moves tokens to rows or back; `Back` is its transpose.
 template <typename Back, typename Op>
 static LogicalResult reverseMove(Op op, Value tokens, Value rows, Tape &tape) {
   OpBuilder &b = tape.getBuilder();
@@ -163,7 +163,7 @@ static LogicalResult reverse(AttentionOp attention, Tape &tape) {
   return success();
 }
 
-/// x times a number that the lines of a batch have each.
+/// Multiplies each sequence of a batch by its own number.
 static Value scaleLines(OpBuilder &b, Location loc, Value x, Value numbers) {
   RankedTensorType type = tensorOf(x);
   const int64_t columns = matrixColumns(type);
@@ -182,10 +182,10 @@ static Value scaleLines(OpBuilder &b, Location loc, Value x, Value numbers) {
       ->getResult(0);
 }
 
-/// The loss is computed together with its gradient, in the place of the forward
-/// op, which goes away. At the end of the tape its own gradient is 1; that of a
-/// loss by line is known later, and multiplies what is there then, so that no
-/// logits are made twice.
+/// Computes the loss together with its gradient, instead of the forward op. A
+/// loss of the whole batch has the gradient 1. The gradient of a loss per
+/// sequence is known later and scales the gradient computed here, so that
+/// logits are computed only once.
 static LogicalResult reverse(HeadLossOp head, Tape &tape) {
   Value flowing = tape.lookup(head.getLoss());
   SmallVector<Type> types(head->getResultTypes());
@@ -221,7 +221,7 @@ static LogicalResult reverse(HeadLossOp head, Tape &tape) {
   return success();
 }
 
-/// They have made their derivatives with the loss, whose own is 1.
+/// Slopes, computed with the loss, are its derivatives; its gradient is 1.
 static LogicalResult reverse(DpoLossOp loss, Tape &tape) {
   tape.add(loss.getLosses(), loss.getSlopes());
   return success();
@@ -241,7 +241,7 @@ static LogicalResult reverse(RouterLossOp loss, Tape &tape) {
   return success();
 }
 
-/// Every row has a share of the sum.
+/// Each row gets the gradient of the sum.
 static LogicalResult reverse(ColumnSumOp sum, Tape &tape) {
   Value dy = tape.lookup(sum.getResult());
   Operation *rows = buildRows(
@@ -254,13 +254,13 @@ static LogicalResult reverse(ColumnSumOp sum, Tape &tape) {
   return success();
 }
 
-/// True for one number that each row has of its own.
+/// True if each row reads a number of its own.
 static bool isRowNumber(MapAttr map) {
   return map.getKind() == MapKind::Scalar && map.getGroup() == 1;
 }
 
-/// The operands that need a gradient; an error for one that cannot have any.
-/// Rows have a row for their first result, so one stands before numbers.
+/// Returns the operands that need a gradient; emits an error for one that
+/// cannot have any. The first result must be a row, so numbers come last.
 static FailureOr<SmallVector<unsigned>> wantedOperands(RowOp op, Tape &tape) {
   SmallVector<unsigned> wanted, numbers;
   for (auto [i, operand] : llvm::enumerate(op->getOperands())) {
@@ -287,8 +287,8 @@ static FailureOr<SmallVector<unsigned>> wantedOperands(RowOp op, Tape &tape) {
   return wanted;
 }
 
-/// The rows of the gradients of `wanted`, of the op's operands and of what
-/// flows into its results (null: nothing).
+/// Builds the gradients of operands `wanted`, from the op's operands and the
+/// gradients of its results (null: none).
 static FailureOr<Operation *> buildReversedRows(RowOp op,
                                                 ArrayRef<unsigned> wanted,
                                                 ArrayRef<Value> flowing,
@@ -337,8 +337,8 @@ static FailureOr<Operation *> buildReversedRows(RowOp op,
   return failed(outcome) ? FailureOr<Operation *>() : rows;
 }
 
-/// Differentiates the row region and keeps the operands that need it. The
-/// gradient of a `column` operand is formed for every row and then summed.
+/// Differentiates the row region for the operands that need it. The gradient of
+/// a `column` operand is formed for every row and then summed.
 static LogicalResult reverse(RowOp op, Tape &tape) {
   FailureOr<SmallVector<unsigned>> wanted = wantedOperands(op, tape);
   if (failed(wanted))
@@ -387,7 +387,7 @@ static LogicalResult reverse(TransposeRowsOp transpose, Tape &tape) {
 
 static LogicalResult reverse(ConcatOp concat, Tape &tape) {
   SmallVector<Type> types(concat.getParts().getTypes());
-  // Gradients of weights are f32, whatever these are.
+  // Gradients of weights are f32, whatever the type of the weights.
   Value whole = tape.lookup(concat.getWhole());
   for (Type &type : types)
     type = cast<RankedTensorType>(type).clone(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The table of optimizers, and the layout of what they keep.
+// The optimizer table, and the layout of optimizer state.
 
 #include "dialects/Train/Optimizers.h"
 
@@ -8,11 +8,11 @@ using namespace mlir;
 using namespace qlora::model;
 using namespace qlora::train;
 
-/// Of the base address of what a kernel reads by itself.
+/// Alignment in bytes of a state, which kernels read through its own pointer.
 static constexpr int64_t kStateAlignment = 64;
 
-/// Elements that share a scale in 8-bit states, as Math/NF4Quantize.h has it:
-/// a kernel refuses scales of another number.
+/// Elements that share a scale in 8-bit states, as in Math/NF4Quantize.h. The
+/// kernel rejects any other number of scales.
 static constexpr int64_t kStateBlock = 256;
 
 static constexpr auto kElement = StateExtent::Element;
@@ -44,7 +44,7 @@ static constexpr Optimizer kOptimizers[] = {
 };
 
 namespace {
-/// `whole` for tensors of so many dimensions and elements, else `small`.
+/// `whole` for tensors of at least this size, else `small`.
 struct Choice {
   StringLiteral option, whole;
   StringLiteral small = "";

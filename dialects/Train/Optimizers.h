@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: MIT
 
-// Optimizers as a table, and what they keep.
+// The optimizer table, and the layout of optimizer state.
 //
-// A parameter names its row in the attribute `optimizer`, which train-weights
-// chooses by --optim. A row says which op makes the update and what it keeps;
-// from that follow the pieces that are updated by one op each:
+// A parameter names its optimizer in the attribute `optimizer`, which
+// train-weights chooses from --optim. A row of the table names the op that
+// computes the update and its states. It also decides what one op updates:
 //
 //   by group    all parameters that are updated alike, as rows of kFlatColumns
 //               elements, by a row op; states have the layout of the group
-//   by tensor   each tensor as PEFT has it (a part, where several are stacked),
+//   by tensor   each tensor as PEFT has it (a part, if several are stacked),
 //               by `train.update` and a kernel of Kernels.def, or by several
 //               ops (ComposedUpdates.cpp)
 //
-// Where ranks divide the updates (train.update_pieces), each makes a piece of
-// every group and keeps the states of it alone (ZeRO stage 1, Rajbhandari et
-// al., 2020); what is updated by tensor cannot be divided.
+// If ranks shard the updates (train.update_pieces), each rank updates a shard
+// of every group and keeps only its states (ZeRO stage 1, Rajbhandari et al.,
+// 2020). Updates by tensor cannot be sharded.
 //
-// and the state arena: what every piece keeps, one after the other. A state of
-// a tensor is a parameter of train.so, TENSOR.STATE with the role `state`, so
-// that plans, checkpoints and resumed runs have it without being told.
+// The state arena holds the states of all pieces, one after another. A state of
+// a tensor is a parameter of train.so, TENSOR.STATE with the role `state`. So
+// plans, checkpoints and resumed runs include it automatically.
 
 #ifndef QLORA_DIALECTS_TRAIN_OPTIMIZERS_H
 #define QLORA_DIALECTS_TRAIN_OPTIMIZERS_H
@@ -27,28 +27,28 @@
 
 namespace qlora::train {
 
-/// Of what an optimizer keeps one number.
+/// Unit of the tensor for which an optimizer keeps one value.
 enum class StateExtent { Element, Row, Column, Block };
 
 struct OptimizerState {
-  llvm::StringLiteral name = ""; ///< as the reference calls it
+  llvm::StringLiteral name = ""; ///< name in the reference
   StateExtent extent = StateExtent::Element;
-  bool isByte = false; ///< a code; else f32
+  bool isByte = false; ///< an 8-bit code, else f32
 };
 
 struct UpdatePiece;
 
 struct Optimizer {
   llvm::StringLiteral name;
-  /// A row op, or by tensor the kernel of a `train.update`.
+  /// A row op, or, by tensor, the kernel of a `train.update`.
   llvm::StringLiteral op;
   bool isByTensor = false;
-  OptimizerState states[4] = {}; ///< up to one without a name
-  /// Where p is not what is used: the row op of p and the first state that
-  /// makes that of it, and with `back` p again.
+  OptimizerState states[4] = {}; ///< ends at the first without a name
+  /// Row op that computes the used parameters from p and the first state, and
+  /// with `back` p again; empty if p itself is used.
   llvm::StringLiteral average = "";
-  /// In place of an op, by tensor: ops for the new p and states, of p, states,
-  /// gradient and scale.
+  /// Builds, by tensor and instead of `op`, the new p and states from p,
+  /// states, gradient and scale.
   llvm::SmallVector<mlir::Value> (*build)(mlir::OpBuilder &,
                                           const UpdatePiece &,
                                           mlir::ValueRange) = nullptr;
@@ -56,25 +56,25 @@ struct Optimizer {
   llvm::ArrayRef<OptimizerState> getStates() const;
 };
 
-/// nullptr where there is none.
+/// Returns nullptr if there is none.
 const Optimizer *findOptimizer(llvm::StringRef name);
 
-/// The row of a tensor with --optim; nullptr where the option has none.
+/// Returns the optimizer of a tensor; nullptr for an unknown option.
 const Optimizer *chooseOptimizer(llvm::StringRef option,
                                  llvm::ArrayRef<int64_t> shape);
 
-/// What one op updates.
+/// The unit that one op updates.
 struct UpdatePiece {
   struct State {
     mlir::RankedTensorType type;
     int64_t offset; ///< bytes in the state arena
   };
   UpdateKind kind;
-  mlir::FlatSymbolRefAttr parameter; ///< by tensor, that it is in
-  std::string name;                  ///< of the tensor
-  int64_t row = 0; ///< of the flat arenas, or of the parameter
+  mlir::FlatSymbolRefAttr parameter; ///< by tensor: contains it
+  std::string name;                  ///< by tensor: its name
+  int64_t row = 0; ///< first row in the flat arenas, or the parameter
   mlir::RankedTensorType type; ///< [rows, columns] f32
-  int64_t pieces = 1; ///< of so many rows each, one for a rank; by group
+  int64_t pieces = 1; ///< by group: shards of `type`, one per rank
   llvm::SmallVector<State> states;
 };
 
@@ -84,8 +84,8 @@ struct UpdatePlan {
 };
 UpdatePlan planUpdate(mlir::Operation *module);
 
-/// The tensors that a parameter is: itself, or what is stacked, each with its
-/// first row and its shape.
+/// The tensors that a parameter consists of: itself, or the stacked ones, each
+/// with its first row and its shape.
 struct ParameterPart {
   llvm::StringRef name;
   int64_t row;

@@ -25,7 +25,7 @@ public:
   }
   Value lookup(Value value) const { return gradients.lookup(value); }
 
-  /// Adds the contributions of one op. False: no rule.
+  /// Adds the contributions of one op. Returns false if there is no rule.
   bool reverse(Operation *op);
 
 private:
@@ -39,7 +39,7 @@ private:
 
 } // namespace
 
-/// Of |x|: dy times the sign, which of 0 is 0.
+/// Gradient of |x|: dy times the sign of x, where the sign of 0 is 0.
 Value RowTape::sizeGradient(Value x, Value dy) {
   Value zero = constant(0.0, x.getType()), minus = neg(dy);
   Value below = select(compare(arith::CmpFPredicate::OLT, x, zero), minus,
@@ -47,7 +47,7 @@ Value RowTape::sizeGradient(Value x, Value dy) {
   return select(compare(arith::CmpFPredicate::OGT, x, zero), dy, below);
 }
 
-/// Of the largest element: shared by all that are it.
+/// Gradient of the row maximum: split equally among all elements equal to it.
 Value RowTape::maxGradient(Value row, Value largest, Value dy) {
   Value zero = constant(0.0, row.getType()),
         one = constant(1.0, row.getType());
@@ -58,8 +58,8 @@ Value RowTape::maxGradient(Value row, Value largest, Value dy) {
   return select(is, share, zero);
 }
 
-/// Of the larger or smaller of two: all to who it is, half to each of equals,
-/// as torch has it.
+/// Gradient of one operand of a maximum or minimum: dy if it is the result,
+/// half of dy if both are equal, as in torch.
 Value RowTape::extremumGradient(Value side, Value other, Value y, Value dy) {
   using P = arith::CmpFPredicate;
   Value half = times(dy, 0.5), zero = constant(0.0, dy.getType());
@@ -67,7 +67,7 @@ Value RowTape::extremumGradient(Value side, Value other, Value y, Value dy) {
   return select(compare(P::OEQ, side, y), share, zero);
 }
 
-/// What flows to the operand of y = f(x); null where there is no rule.
+/// Returns the gradient of x for y = f(x); null if there is no rule.
 Value RowTape::functionGradient(Operation *op, Value x, Value y, Value dy) {
   return TypeSwitch<Operation *, Value>(op)
       .Case<arith::NegFOp>([&](auto) { return neg(dy); })
@@ -94,7 +94,7 @@ Value RowTape::functionGradient(Operation *op, Value x, Value y, Value dy) {
           [&](auto) { return mul(dy, math::CosOp::create(b, loc, x)); })
       .Case<math::CosOp>(
           [&](auto) { return neg(mul(dy, math::SinOp::create(b, loc, x))); })
-      // Where a value is rounded, its gradient is that of the exact one.
+      // Rounding passes the gradient through unchanged.
       .Case<RowRoundOp>([&](auto) { return dy; })
       .Case<RowSumOp>([&](auto) { return splat(dy, x.getType()); })
       .Case<RowMaxOp>([&](auto) { return maxGradient(x, y, dy); })
@@ -110,14 +110,14 @@ Value RowTape::functionGradient(Operation *op, Value x, Value y, Value dy) {
 bool RowTape::reverse(Operation *op) {
   Value y = op->getNumResults() ? Value(op->getResult(0)) : Value();
   Value dy = y ? lookup(y) : y;
-  // The last has steps, between which its slope is 0.
+  // RoundEvenOp is piecewise constant: its slope is 0.
   if (!dy || isa<RowRandomOp, RowStepOp, RowConstantOp, arith::ConstantOp,
                  math::RoundEvenOp>(op))
     return true;
   auto x = [&](unsigned i) { return op->getOperand(i); };
   if (Value dx = functionGradient(op, x(0), y, dy))
     return flow(x(0), dx), true;
-  // Arguments are written in any order: no more than one is made in a call.
+  // C++ evaluates arguments in any order: at most one of them creates ops.
   auto both = [&](Value first, Value second) {
     flow(x(0), first);
     flow(x(1), second);
@@ -139,7 +139,7 @@ bool RowTape::reverse(Operation *op) {
         return both(first, extremumGradient(x(1), x(0), y, dy));
       })
       .Case<arith::SelectOp>([&](auto) {
-        // Not dy * 0, which is no number where dy is infinite.
+        // Not dy * 0, which is NaN if dy is infinite.
         Value zero = constant(0.0, dy.getType());
         flow(x(1), select(x(0), dy, zero));
         flow(x(2), select(x(0), zero, dy));
@@ -148,7 +148,7 @@ bool RowTape::reverse(Operation *op) {
       .Default([](Operation *) { return false; });
 }
 
-/// Only what depends on an argument is worth a cotangent.
+/// Returns the values that depend on an argument: only they need a cotangent.
 static llvm::DenseSet<Value> dependents(ArrayRef<Operation *> ops,
                                         ValueRange arguments) {
   llvm::DenseSet<Value> reached(arguments.begin(), arguments.end());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The train dialect: the one header to include. The essay is in TrainOps.td.
+// The train dialect: the one header to include. See TrainOps.td.
 
 #ifndef QLORA_DIALECTS_TRAIN_TRAIN_H
 #define QLORA_DIALECTS_TRAIN_TRAIN_H
@@ -15,17 +15,17 @@
 
 namespace qlora::train {
 
-/// Columns of the flat arenas as matrices; also the size of the statistics
-/// row at the start of the gradient arena.
+/// Columns of the flat arenas as matrices; also the size of the statistics row
+/// at the start of the gradient arena.
 inline constexpr int64_t kFlatColumns = 1024;
-/// What the runtime can write for a step, as enum qlora_binding_kind: i32 [B, T],
-/// but of lines f32 [B].
+/// Inputs that the runtime can write for a step (enum qlora_binding_kind): i32
+/// [B, T], except kLineInput, which is f32 [B], one value per sequence.
 inline constexpr llvm::StringLiteral kStepInputs[] = {
     "ids",     "targets", "positions", "segments",
     "prompts", "lengths", "desirable"};
 inline constexpr llvm::StringLiteral kLineInput = "desirable";
-/// Elements of the statistics row, in their order: what adds up over the
-/// micro-batches and ranks of a step.
+/// Elements of the statistics row, in order: sums over a step's micro-batches
+/// and ranks.
 inline constexpr llvm::StringLiteral kStatistics[] = {
     "loss_sum",         "label_count", "chosen_rewards",
     "rejected_rewards", "right_pairs", "chosen_logps",
@@ -37,13 +37,13 @@ inline constexpr int64_t kFlatAlignment = 16;
 
 struct Optimizer; ///< Optimizers.h
 
-/// How a trained parameter is updated, beside what is the same for all. What
-/// ranks hold pieces of is apart, behind all else: its gradients are added up
+/// Settings of a trainable parameter's update. Parameters with fsdp shards form
+/// groups of their own after all others, because their gradients are summed
 /// over other ranks.
 struct UpdateKind {
   bool isDivided = false;
-  const Optimizer *optimizer = nullptr; ///< of one table
-  double rateScale = 1; ///< times the learning rate
+  const Optimizer *optimizer = nullptr; ///< in the optimizer table
+  double rateScale = 1; ///< factor of the learning rate
   bool isUndecayed = false;
 
   auto operator<=>(const UpdateKind &) const = default;
@@ -51,47 +51,46 @@ struct UpdateKind {
 
 UpdateKind updateKindOf(model::ParameterOp parameter);
 
-/// Of a module: among how many ranks its updates are divided; 1: among none.
+/// Module attribute: number of ranks that shard updates; 1: unsharded.
 inline constexpr llvm::StringLiteral kUpdatePiecesAttr = "train.update_pieces";
 int64_t updatePiecesOf(mlir::Operation *module);
 
-/// Of a module: how many ranks a run has; 0: any number.
+/// Module attribute: number of ranks of a run; 0: any number.
 inline constexpr llvm::StringLiteral kRunRanksAttr = "train.run_ranks";
 int64_t runRanksOf(mlir::Operation *module);
 
-/// Rows of the flat arenas, behind the statistics, whose parameters are updated
-/// alike; each of the ranks that divide the updates, or all sums, has as many.
+/// Rows of the flat arenas, after the statistics, whose parameters are updated
+/// alike. Divisible by the ranks that shard updates and by kRunRanksAttr.
 struct FlatGroup {
   UpdateKind kind;
   int64_t row = 0;
   int64_t rows = 0;
 };
 
-/// Groups by kind, each of whole rows. Does not depend on the order of the
-/// parameters.
+/// Returns the groups by kind, each of whole rows. Does not depend on the order
+/// of the parameters.
 llvm::SmallVector<FlatGroup> flatGroups(mlir::Operation *module);
 
 /// Elements of the flat arenas: the statistics row and all groups.
 int64_t flatElements(mlir::Operation *module);
-/// Elements of a parameter, or of a rank's piece of it, with what aligns the next
-/// one.
+/// Elements of a parameter, or of a rank's fsdp shard of it, including padding
+/// that aligns the next one.
 int64_t flatElements(model::ParameterOp parameter);
 
-/// Reverse-mode bookkeeping: which values need a gradient, and what has been
-/// contributed so far. Contributions to a value are added in the order they
-/// are made.
+/// Reverse-mode bookkeeping: which values need a gradient, and the gradients so
+/// far. Contributions to a value are added in the order they are made.
 class Tape {
 public:
   explicit Tape(mlir::OpBuilder &builder) : builder(builder) {}
 
   mlir::OpBuilder &getBuilder() { return builder; }
-  /// The gradient of a value so far; null where nothing flowed.
+  /// Returns the gradient of a value so far; null if there is none.
   mlir::Value lookup(mlir::Value value) const {
     return gradients.lookup(value);
   }
-  /// The same, which is then forgotten; what comes later starts anew.
+  /// Returns and forgets the gradient; later contributions start from zero.
   mlir::Value take(mlir::Value value);
-  /// True where a trainable parameter is upstream of `value`.
+  /// True if a trainable parameter is upstream of `value`.
   bool needs(mlir::Value value) const { return wanted.contains(value); }
   void want(mlir::Value value) { wanted.insert(value); }
   /// Adds a contribution, if `value` needs one.
@@ -103,15 +102,15 @@ private:
   llvm::DenseSet<mlir::Value> wanted;
 };
 
-/// A row op that makes zeros.
+/// Creates a row op that yields zeros.
 mlir::Value buildZeros(mlir::OpBuilder &builder, mlir::Location loc,
                        mlir::RankedTensorType type);
 
 /// Attaches the rules of ModelGradients.cpp to the model's ops.
 void registerModelGradients(mlir::DialectRegistry &registry);
 
-/// The rule of every product with a weight that has a value: what flows to x
-/// is a `model.linear` of dy, to the weight a `train.linear_weight_grad`.
+/// The rule of every weighted matmul whose result is a value: the gradient of x
+/// is a `model.linear` of dy, the weight's a `train.linear_weight_grad`.
 void buildProductGradient(model::WeightedProduct product, Tape &tape);
 
 /// Writes the reverse of a row region: `arguments` are the forward row's

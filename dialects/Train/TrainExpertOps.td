@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Gradients of the ops of experts (Model/ModelExpertOps.td). To be included by
-// TrainOps.td, whose classes hold.
+// Gradients of the expert ops (Model/ModelExpertOps.td). Included by
+// TrainOps.td, whose classes apply.
 
 #ifndef QLORA_DIALECTS_TRAIN_TRAINEXPERTOPS_TD
 #define QLORA_DIALECTS_TRAIN_TRAINEXPERTOPS_TD

@@ -57,7 +57,7 @@ int64_t qlora::train::runRanksOf(Operation *module) {
   return ranks ? ranks.getInt() : 0;
 }
 
-/// Among how many ranks any of the flat arenas is divided by rows.
+/// Number of ranks by which the rows of each group must be divisible.
 static int64_t flatPiecesOf(Operation *module) {
   return std::lcm(updatePiecesOf(module),
                   std::max<int64_t>(1, runRanksOf(module)));
@@ -112,7 +112,7 @@ LogicalResult StepOp::verify() {
 }
 
 LogicalResult StepOp::verifyRegions() {
-  Operation *backward = nullptr; // the first
+  Operation *backward = nullptr; // the first op of the backward
   for (Operation &op : getBody().front()) {
     if (isBackward(&op)) {
       backward = backward ? backward : &op;
@@ -188,7 +188,7 @@ SmallVector<MemoryStore> ResultOp::getMemoryStores() {
            &getValueMutable(),
            getAccumulate()}};
 }
-/// Adds what the other ranks have, of parameters whose sums are complete.
+/// Adds the other ranks' gradients, of parameters whose sums are complete.
 SmallVector<MemoryStore> AllReduceOp::getMemoryStores() {
   return {{{MemorySpace::Gradient, {}}, nullptr, /*adds=*/true}};
 }
@@ -197,7 +197,7 @@ SmallVector<MemoryStore> AllReduceOp::getMemoryStores() {
 // Results
 //===----------------------------------------------------------------------===//
 
-/// `value`, called `noun`, is of a trained parameter, or of a part of it.
+/// Verifies `value`, called `noun`, for a trainable parameter or `part` of it.
 static LogicalResult verifyOfTrained(Operation *op, FlatSymbolRefAttr name,
                                      Value value, StringRef noun,
                                      SymbolTableCollection &symbols,
@@ -436,7 +436,7 @@ KernelCall qlora::train::LengthOp::getKernelCall() {
           {}};
 }
 
-/// Everything is written where it was.
+/// All results are written in place over their operands.
 SmallVector<MemoryTie> UpdateOp::getMemoryTies() {
   SmallVector<MemoryTie> ties;
   for (OpResult result : (*this)->getResults())

@@ -63,7 +63,7 @@ class Train_Library<string mnemonic, list<Trait> traits = []>
     : Train_Op<mnemonic,
                [Pure, Model_MemoryOp,
                 DeclareOpInterfaceMethods<Model_LibraryOp>] # traits>;
-/// Leaves something outside of the step.
+/// An op that writes memory outside of the step.
 class Train_Store<string mnemonic, list<Trait> traits = []>
     : Train_Op<mnemonic,
         [DeclareOpInterfaceMethods<Model_MemoryOp, ["getMemoryStores"]>]
@@ -212,7 +212,7 @@ def Train_CopyFromHostOp : Train_Op<"copy_from_host",
   let results = (outs Model_Tensor:$result);
   let assemblyFormat = "$x attr-dict `:` type($result)";
   let extraClassDeclaration = [{
-    /// The value that was copied.
+    /// Returns the value that was copied.
     ::mlir::Value getOriginal();
   }];
   let hasVerifier = 1;
@@ -239,8 +239,7 @@ def Train_DecodeOp : Train_Library<"decode"> {
 // Rows in 8 bits
 //===----------------------------------------------------------------------===//
 
-/// Made after reverse mode, of values that it does not go through again: so
-/// there is no derivative rule, and none is missed.
+/// Created after reverse mode, so these ops need no derivative rule.
 class Train_Coding<string mnemonic, list<string> methods>
     : Train_Op<mnemonic,
         [Pure, Model_MemoryOp,
@@ -349,7 +348,7 @@ def Train_EmbeddingGradOp : Train_Library<"embedding_grad"> {
   let assemblyFormat = "operands attr-dict `:` functional-type(operands, results)";
 }
 
-// Between gradients and updates, as the reference page has them.
+// Included between gradients and updates: the order of the reference page.
 include "dialects/Train/TrainExpertOps.td"
 
 //===----------------------------------------------------------------------===//
@@ -434,11 +433,11 @@ def Train_LengthOp : Train_Library<"length"> {
   let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
 }
 
-/// p and what the optimizer keeps, g of p's shape, and scale [1], which
-/// multiplies g; then the same again, but for the last two. Rates, betas and
-/// bias corrections come from the step block; the rate is multiplied by
-/// `rate_scale`, and `undecayed` is without decay. Where scale is NaN, because
-/// a gradient or the loss was not finite, the step changes nothing.
+/// Operands: p, the optimizer states, g of p's shape, and scale [1], which
+/// multiplies g. Results: the new p and states. Rates, betas and bias
+/// corrections come from the step block; the learning rate is multiplied by
+/// `rate_scale`, and `undecayed` disables weight decay. If scale is NaN,
+/// because a gradient or the loss was not finite, the step changes nothing.
 class Train_Update<string mnemonic, list<Trait> traits>
     : Train_Op<mnemonic, [Pure] # traits> {
   dag updateArguments = (ins Model_Tensor:$p, Variadic<Model_Tensor>:$states,

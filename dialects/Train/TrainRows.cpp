@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The arithmetic of optimizers, and of rows in 8 bits, as rows.
+// Row arithmetic of optimizers and of 8-bit rows.
 
 #include "dialects/Train/UpdateArithmetic.h"
 
@@ -12,7 +12,7 @@ static MapAttr map(Operation *op, MapKind kind) {
   return MapAttr::get(op->getContext(), kind, 1);
 }
 
-/// Of an update: rows, and the scale.
+/// Maps of an update: whole rows, and last the scale.
 static SmallVector<MapAttr> updateMaps(Operation *op) {
   SmallVector<MapAttr> maps(op->getNumOperands() - 1,
                             MapAttr::get(op->getContext(), MapKind::Full, 1));
@@ -26,14 +26,14 @@ SmallVector<MapAttr> LionOp::getRowMaps() { return updateMaps(*this); }
 int64_t ScheduleFreeOp::getRowColumns() { return kFlatColumns; }
 SmallVector<MapAttr> ScheduleFreeOp::getRowMaps() { return updateMaps(*this); }
 
-/// Of a row op, whose last row is the scale.
+/// Returns the arithmetic of a row update, whose last argument is the scale.
 template <typename Op>
 static UpdateArithmetic arithmeticOf(OpBuilder &b, Op op, ValueRange rows) {
   return {b, op.getLoc(), rows.front().getType(), rows.back(),
           op.getRateScale().convertToDouble(), op.getUndecayed()};
 }
 
-/// p, and what is kept, as they were where the scale is NaN.
+/// Returns `updated`, or the old p and states if the scale is NaN.
 static SmallVector<Value> finite(const UpdateArithmetic &a, ValueRange updated,
                                  ValueRange rows) {
   SmallVector<Value> results;
@@ -78,8 +78,8 @@ SmallVector<Value> LionOp::buildRow(OpBuilder &b, ValueRange rows) {
   return finite(a, {a.sub(a.decayed(p), size), a.byBeta2(m, g)}, rows);
 }
 
-/// As the package schedulefree has it; `average` is the weight of this step's z
-/// in x, and at the first step z is p:
+/// As in the package schedulefree; `average` is the weight of this step's z in
+/// x, and at the first step z is p:
 ///   v = beta2 * v + (1 - beta2) * g^2
 ///   d = g / (sqrt(v / correction2) + epsilon) + weight_decay * y
 ///   y = y + average * (z - y) + lr * (beta1 * (1 - average) - 1) * d
@@ -126,7 +126,7 @@ int64_t RoundOp::getRowColumns() { return matrixColumns(tensorOf(getX())); }
 SmallVector<MapAttr> RoundOp::getRowMaps() {
   return {map(*this, MapKind::Full)};
 }
-/// A store rounds to the type of the result.
+/// The store rounds to the type of the result.
 SmallVector<Value> RoundOp::buildRow(OpBuilder &, ValueRange rows) {
   return {rows[0]};
 }
@@ -143,8 +143,8 @@ SmallVector<MapAttr> EncodeRowsOp::getRowMaps() {
 }
 bool EncodeRowsOp::isScalarResult(unsigned index) { return index == 1; }
 
-/// Rounds here and not at the store, so that rows which are decoded again in
-/// the same kernel are those that memory would have given.
+/// Rounds here and not at the store, so that rows decoded in the same kernel
+/// equal rows that were read from memory.
 SmallVector<Value> EncodeRowsOp::buildRow(OpBuilder &b, ValueRange arguments) {
   constexpr float kLargestCode = 127, kSmallestRow = 1e-30f;
   Arithmetic a(b, getLoc());
@@ -180,7 +180,7 @@ SmallVector<MapAttr> LeftByCodesOp::getRowMaps() {
           map(*this, MapKind::Scalar)};
 }
 
-/// The scale of a row with an infinity or NaN is one, and scale - scale NaN.
+/// A row with an infinity or NaN has such a scale, and scale - scale is NaN.
 SmallVector<Value> LeftByCodesOp::buildRow(OpBuilder &b, ValueRange arguments) {
   Arithmetic a(b, getLoc());
   Value x = arguments[0], scale = a.splat(arguments[2], x.getType());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What the arithmetic of all updates has in common, on rows like one of p.
+// Arithmetic shared by all updates, on rows shaped like a row of p.
 
 #ifndef QLORA_DIALECTS_TRAIN_UPDATEARITHMETIC_H
 #define QLORA_DIALECTS_TRAIN_UPDATEARITHMETIC_H
@@ -12,7 +12,7 @@ namespace qlora::train {
 
 class UpdateArithmetic : public model::Arithmetic {
 public:
-  /// `scale` multiplies the gradient; where it is NaN nothing changes.
+  /// `scale` multiplies the gradient; ifFinite checks it for NaN.
   UpdateArithmetic(mlir::OpBuilder &b, mlir::Location loc, Type row,
                    Value scale, double rateScale, bool isUndecayed)
       : Arithmetic(b, loc), row(row), scale(scale), rateScale(rateScale),
@@ -35,26 +35,26 @@ public:
       return p;
     return mul(p, wide(sub(one(), mul(rate(), step("weight_decay")))));
   }
-  /// (1 - weight) * x + weight * y, of rows or of numbers.
+  /// rest * x + weight * y with rest = 1 - weight, on rows or numbers.
   Value blend(Value x, Value rest, Value weight, Value y) const {
     auto like = [&](Value number) {
       return x.getType().isF32() ? number : splat(number, x.getType());
     };
     return add(mul(like(rest), x), mul(like(weight), y));
   }
-  /// The same by a beta of the step block.
+  /// Blends by a beta of the step block.
   Value byBeta1(Value x, Value y) const {
     return blend(x, step("beta1"), step("one_minus_beta1"), y);
   }
   Value byBeta2(Value x, Value y) const {
     return blend(x, step("beta2"), step("one_minus_beta2"), y);
   }
-  /// By `average`, the weight of this step.
+  /// Blends by `average`, the weight of this step.
   Value byAverage(Value x, Value y) const {
     Value average = step("average");
     return blend(x, sub(one(), average), average, y);
   }
-  /// `after`, or `before` where the scale is NaN.
+  /// Returns `after`, or `before` if the scale is NaN.
   Value ifFinite(Value after, Value before) const {
     Value known = after.getType().isF32() ? scale : wide(scale);
     Value isFinite = compare(mlir::arith::CmpFPredicate::OEQ, known, known);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // Packs buffers into an arena: the orders that are tried, and the two ways of
-// finding a gap (ArenaPacker.h has the idea).
+// finding a gap. ArenaPacker.h describes the method.
 
 #include "compiler/Support/ArenaPacker.h"
 
@@ -17,9 +17,9 @@ namespace {
 
 using Order = std::vector<uint32_t>;
 
-/// Rectangles looked at by all gap searches of one call: about 0.3 seconds.
+/// Rectangles that all gap searches of one call may visit: about 0.3 seconds.
 constexpr uint64_t kWorkBudget = 150'000'000;
-/// Repacks of the local search.
+/// Maximum repacks of the local search.
 constexpr int kMaxImprovements = 256;
 
 uint64_t alignUp(uint64_t value, uint64_t alignment) {
@@ -31,8 +31,8 @@ struct Packing {
   uint64_t bytes = UINT64_MAX;
 };
 
-/// The unused ranges of an arena without an upper end, found by size and by
-/// place. Sorted by (bytes, offset), so the first that fits is the tightest,
+/// The unused ranges of an arena without an upper end, indexed by size and by
+/// offset. Sorted by (bytes, offset), so the first that fits is the tightest,
 /// and among equals the lowest.
 class FreeRanges {
 public:
@@ -95,19 +95,19 @@ public:
   PackResult run();
 
 private:
-  /// Through time like malloc: what has ended is free again.
+  /// Allocates in time order like malloc: buffers that have ended are freed.
   Packing packInTime(bool backwards) const;
-  /// Each buffer of `order` at the lowest place where it overlaps none of
-  /// those before it. Spends the budget; nullopt-like (bytes == UINT64_MAX)
-  /// once it is gone.
+  /// Places each buffer of `order` at the lowest offset where it overlaps no
+  /// earlier one. Spends the work budget, and returns a packing with
+  /// bytes == UINT64_MAX once the budget is used up.
   Packing packInOrder(const Order &order);
   Order sortedBy(double (*weight)(const PackedBuffer &)) const;
   void improve(Order order, Packing current);
-  /// Keeps `packing` if it is the lowest. True when that is low enough.
+  /// Keeps `packing` if it is the lowest. True if that is low enough.
   bool keep(Packing packing);
 
   std::span<const PackedBuffer> buffers;
-  Order occupied; ///< the buffers that have bytes
+  Order occupied; ///< the buffers with bytes > 0
   uint64_t lowerBound = 0, enough = 0;
   uint64_t work = 0;
   Packing best;
@@ -115,11 +115,10 @@ private:
 
 } // namespace
 
-/// The most bytes alive at one command.
+/// Returns the most bytes alive at one command.
 static uint64_t maxLiveBytes(std::span<const PackedBuffer> buffers,
                              const Order &occupied) {
-  // (command, is an end, bytes): starts of a command come before the ends of
-  // the one after it.
+  // (command, bytes). A buffer is still alive at the command that it ends with.
   std::vector<std::pair<int64_t, uint64_t>> starts, ends;
   for (uint32_t i : occupied) {
     starts.push_back({buffers[i].first, buffers[i].bytes});
@@ -166,8 +165,8 @@ Packing Packer::packInTime(bool backwards) const {
     return backwards ? -buffers[i].first : buffers[i].last;
   };
   Order starts = occupied, ends = occupied;
-  // Of those that start together, the longest-lived lies lowest: then the
-  // space above it is whole again soonest.
+  // Of buffers that start together, the longest-lived is placed lowest: then
+  // the space above it is contiguous again soonest.
   std::sort(starts.begin(), starts.end(), [&](uint32_t a, uint32_t b) {
     return std::tuple(first(a), -last(a), -int64_t(buffers[a].bytes), a) <
            std::tuple(first(b), -last(b), -int64_t(buffers[b].bytes), b);
@@ -231,8 +230,8 @@ Order Packer::sortedBy(double (*weight)(const PackedBuffer &)) const {
   return order;
 }
 
-/// A greedy order goes wrong where a buffer comes too late and finds only the
-/// top free: such buffers go first the next time.
+/// Moves the buffers that touch the top to the front and packs again, until
+/// nothing helps. They came too late in the order, and found only the top free.
 void Packer::improve(Order order, Packing current) {
   for (int round = 0; round < kMaxImprovements; ++round) {
     if (current.bytes == UINT64_MAX)
@@ -257,8 +256,8 @@ PackResult Packer::run() {
     return double(b.last - b.first + 1) * double(b.bytes);
   };
   bool done = keep(packInTime(false)) || keep(packInTime(true));
-  // A search that cannot finish one order is not worth starting: about half
-  // of the placed buffers are looked at each time.
+  // Start the search only if it can finish one order. Each placement visits
+  // about half of the placed buffers.
   uint64_t estimate = uint64_t(occupied.size()) * occupied.size() / 4;
   if (!done && estimate < kWorkBudget) {
     Order bestOrder;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
 
-// Offsets for buffers that live for part of a program, in one arena that is as
-// small as we can make it.
+// Assigns offsets to buffers that live for some part of a program, in one arena
+// that is as small as we can make it.
 //
-// The problem. A buffer is a rectangle: its life [first, last] (commands, both
-// ends included) on one axis and its bytes on the other. The lives are given;
-// we choose how high each rectangle lies, so that no two overlap and the
+// Problem. A buffer is a rectangle: its lifetime [first, last] (commands, both
+// ends included) on one axis and its bytes on the other. The lifetimes are
+// given. We choose the offset of each rectangle, so that no two overlap and the
 // highest edge is low. This is dynamic storage allocation, NP-hard already for
 // two sizes (Garey and Johnson, SR2). No packing is lower than the most bytes
-// alive at one command; that is the lower bound we report, and usually reach.
+// alive at one command. We report this lower bound, and usually reach it.
 //
 //      offset
 //        |   +-----+       d fits over b only because c has ended
@@ -19,7 +19,7 @@
 //        |      a     |
 //        +------------+--> command
 //
-// What others do. TFLite's greedy_memory_planner and XLA's
+// Prior work. TFLite's greedy_memory_planner and XLA's
 // GlobalDecreasingSizeBestFit place the largest rectangle first, each in the
 // tightest gap among those placed that live at the same time (Pisarchyk and
 // Lee, 2020). That is strong for inference, where a few huge tensors dominate.
@@ -27,17 +27,17 @@
 // That is strong for training, where saved activations are a stack: pushed by
 // the forward, popped by the backward.
 //
-// What we do. No order wins everywhere and a packing takes milliseconds, so
-// several are tried and the lowest kept: through time forwards and backwards
-// with the tightest gap; then, while a budget of work lasts, by size, by area
-// and by duration; then the best order is improved by moving whatever touches
-// the top to the front, which is where a greedy order went wrong. The budget
-// counts steps, never seconds: the same input gives the same offsets on every
-// machine. Everything stops as soon as the lower bound is reached.
+// Method. No order wins everywhere and a packing takes milliseconds, so we try
+// several and keep the lowest. The first two go through time forwards and
+// backwards with the tightest gap. Then, while a work budget lasts, buffers are
+// placed by size, by area and by duration. Then the best order is improved: the
+// buffers that touch the top move to the front, because there the greedy order
+// went wrong. The budget counts steps, never seconds: the same input gives the
+// same offsets on every machine. All stops when the lower bound is reached.
 //
 // Limits. Not optimal: on random rectangles 2 to 8 % over the bound, on the
-// step of a training program within 1 %. Beyond
-// about 20,000 buffers only the two passes through time are affordable.
+// step of a training program within 1 %. Beyond about 20,000 buffers only the
+// two passes through time are affordable.
 
 #ifndef QLORA_COMPILER_SUPPORT_ARENAPACKER_H
 #define QLORA_COMPILER_SUPPORT_ARENAPACKER_H
@@ -62,9 +62,9 @@ struct PackResult {
   uint64_t lowerBound = 0;       ///< most bytes alive at one command
 };
 
-/// Places all buffers. Two whose lives share a command never share a byte. A
-/// packing of `enough` bytes or less is taken as it is found: for what shares
-/// an arena with something larger. Deterministic; under half a second for
+/// Places all buffers. Two whose lifetimes share a command never share a byte.
+/// The first packing of at most `enough` bytes is taken: use it if the arena
+/// must hold something larger anyway. Deterministic; under half a second for
 /// 50,000 buffers. Thread-safe.
 PackResult packArena(std::span<const PackedBuffer> buffers,
                      uint64_t enough = 0);

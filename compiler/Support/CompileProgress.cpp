@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// A thread that sleeps most of the time.
+// Runs a thread that sleeps between updates of the progress line.
 
 #include "compiler/Support/CompileProgress.h"
 
@@ -13,7 +13,7 @@
 
 namespace qlora {
 
-/// Begins the line of a terminal again and clears it.
+/// Returns to the start of a terminal line and clears it.
 static constexpr std::string_view kClear = "\r\033[K";
 
 static void writeErrors(std::string_view text) {
@@ -66,7 +66,7 @@ void CompileProgress::show(std::stop_token stop) {
   const auto never = [] { return false; };
   while (!wakes.wait_until(lock, stop, next, never) &&
          !stop.stop_requested()) {
-    // The cursor stays at the start, where a message then begins.
+    // Leave the cursor at the start, so that a message overwrites the line.
     write(pace.isTerminal ? fmt::format("{}{}\r", kClear, text())
                           : text() + "\n");
     isShown = true;

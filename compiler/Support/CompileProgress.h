@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 
-// What a compile is doing, for people who wait for it:
+// Shows what a compile is doing:
 //
 //   qloracc: compiling kernels for sm_90: 3 of 8 files, 0:00:14
 //
-// A quick compile shows nothing. A terminal sees one line that changes every
-// second and is gone at the end; a log gets a line every ten seconds.
+// A short compile shows nothing. On a terminal, one line is updated every
+// second and removed at the end. A log gets a line every ten seconds.
 
 #ifndef QLORA_COMPILER_SUPPORT_COMPILEPROGRESS_H
 #define QLORA_COMPILER_SUPPORT_COMPILEPROGRESS_H
@@ -36,19 +36,20 @@ public:
   };
   using Write = std::function<void(std::string_view)>;
 
-  /// Writes to standard error, at the pace of what that is.
+  /// Writes to standard error, at the pace for a terminal or a log.
   CompileProgress();
-  /// `write` is called from a thread of its own, one call at a time.
+  /// Calls `write` from its own thread, one call at a time.
   CompileProgress(Write write, Pace pace);
   ~CompileProgress() { end(); }
   CompileProgress(const CompileProgress &) = delete;
   CompileProgress &operator=(const CompileProgress &) = delete;
 
-  /// Begins another part of the work: "planning". Any thread, as the next.
+  /// Starts another stage of the work: "planning". begin() and count() may be
+  /// called from any thread.
   void begin(std::string what);
-  /// `done` of `total` files of that part; a total of 0: there are none.
+  /// Reports `done` of `total` files of that stage. A total of 0: no files.
   void count(size_t done, size_t total);
-  /// Takes the line off a terminal, before the last word of the compile.
+  /// Removes the line from a terminal, before the compile's final message.
   void end();
 
 private:
@@ -60,7 +61,7 @@ private:
   const std::chrono::steady_clock::time_point start;
   std::mutex mutex;
   std::condition_variable_any wakes;
-  std::string what = "reading the model"; ///< under the mutex, as the next
+  std::string what = "reading the model"; ///< under the mutex, like the next
   size_t done = 0, total = 0;
   std::jthread thread; ///< last: it uses all of the above
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Opcodes of protocol 2 (PickleWriter.h), as PEP 307 and Python's pickletools
-// describe them.
+// Writes opcodes of protocol 2 (PickleWriter.h), as described in PEP 307 and
+// Python's pickletools.
 
 #include "compiler/Support/PickleWriter.h"
 
@@ -37,8 +37,8 @@ constexpr std::string_view kReplacement = "\xef\xbf\xbd"; // U+FFFD
 
 } // namespace
 
-/// Bytes of the UTF-8 sequence that `text` begins with; 0 if it is none
-/// (Unicode 15, table 3-7: no overlong forms, no surrogates).
+/// Returns the bytes of the UTF-8 sequence that `text` begins with, or 0 if it
+/// is invalid (Unicode 15, table 3-7: no overlong forms, no surrogates).
 static size_t sequenceBytes(std::string_view text) {
   auto at = [&](size_t i) {
     return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
@@ -58,7 +58,7 @@ static size_t sequenceBytes(std::string_view text) {
   return isTail(3) ? 4 : 0;
 }
 
-/// UTF-8, cut after kTextBytes.
+/// Returns the text as UTF-8, cut after kTextBytes.
 static std::string boundedText(std::string_view value) {
   std::string text;
   while (!value.empty()) {
@@ -82,7 +82,7 @@ void PickleWriter::little(uint64_t value, int count) {
     bytes += static_cast<char>(value >> (8 * i));
 }
 
-/// Before each object: ends a batch that is full, and begins one.
+/// Must be called before each object: ends a full batch, and begins the next.
 void PickleWriter::element() {
   if (level.add && level.pending == level.batch) {
     bytes += level.add;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Python objects as a pickle of protocol 2: dictionaries, lists, texts, whole
-// numbers and truth values, which is what a memory snapshot is made of.
+// Writes Python objects as a pickle of protocol 2: dictionaries, lists,
+// strings, integers and booleans, which are all that a memory snapshot needs.
 //
 //   PickleWriter pickle;
 //   pickle.dict([&] {
@@ -10,14 +10,14 @@
 //   });
 //   std::string bytes = std::move(pickle).finish();
 //
-// A pickle is a program for a stack machine. Only opcodes that a reader
-// without Python knows too are used: PROTO, EMPTY_DICT, EMPTY_LIST, MARK,
-// SETITEMS, APPENDS, TUPLE2, BINUNICODE, BININT1, BININT, LONG1, NEWTRUE,
-// NEWFALSE, BINPUT, LONG_BINPUT, BINGET, LONG_BINGET, STOP. At most kBatch
-// elements stand between a MARK and its SETITEMS or APPENDS: readers pass them
-// on as arguments of a call.
+// A pickle is a program for a stack machine. Only opcodes that readers without
+// Python also support are used: PROTO, EMPTY_DICT, EMPTY_LIST, MARK, SETITEMS,
+// APPENDS, TUPLE2, BINUNICODE, BININT1, BININT, LONG1, NEWTRUE, NEWFALSE,
+// BINPUT, LONG_BINPUT, BINGET, LONG_BINGET, STOP. At most kBatch elements are
+// between a MARK and its SETITEMS or APPENDS, because readers pass them on as
+// arguments of a call.
 //
-// A text is written once and remembered. So is what `remember` was called for.
+// Equal strings are written once. So are objects that `remember` has named.
 
 #ifndef QLORA_COMPILER_SUPPORT_PICKLEWRITER_H
 #define QLORA_COMPILER_SUPPORT_PICKLEWRITER_H
@@ -35,25 +35,25 @@ public:
   PickleWriter();
 
   static constexpr size_t kBatch = 1000;
-  /// Of one text; a longer one is cut there and ends in "...".
+  /// Maximum bytes of a string. A longer one is cut there and ends in "...".
   static constexpr size_t kTextBytes = 4096;
 
-  /// `fill` writes keys and values in turn.
+  /// Writes a dictionary. `fill` writes keys and values alternately.
   void dict(const std::function<void()> &fill);
   void list(const std::function<void()> &fill);
-  /// A tuple of two whole numbers.
+  /// Writes a tuple of two integers.
   void pair(int64_t first, int64_t second);
-  /// Bytes that are not UTF-8 become U+FFFD.
+  /// Writes a string. Bytes that are not UTF-8 become U+FFFD.
   void text(std::string_view value);
   void integer(int64_t value);
   void boolean(bool value);
 
-  /// Names the object that was written last (a list or dictionary, within the
-  /// enclosing `fill`), so that `recall` writes it again in a few bytes.
+  /// Names the last object written (a list or dictionary, within the enclosing
+  /// `fill`), so that `recall` writes it again in a few bytes.
   uint32_t remember();
   void recall(uint32_t name);
 
-  /// The pickle, which is one object.
+  /// Returns the pickle, which must be one object.
   std::string finish() &&;
 
 private:
@@ -62,7 +62,7 @@ private:
   void element();
   void little(uint64_t value, int bytes);
 
-  /// The container that is being filled.
+  /// The container that is currently filled.
   struct Level {
     char add = 0;       ///< SETITEMS or APPENDS; 0: the pickle itself
     size_t batch = 1;   ///< elements between MARK and `add`

@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: MIT
 
+// Simulates all stages to find the order of their turns.
+
 #include "compiler/Support/PipelineOrder.h"
 
 #include <algorithm>
@@ -16,7 +18,7 @@ struct Unit {
   int64_t chunk, part;
 };
 
-/// All stages at work.
+/// A simulated run of all stages.
 class Run {
 public:
   explicit Run(const PipelineForm &form);
@@ -26,9 +28,9 @@ private:
   struct Stage {
     std::vector<Unit> units;
     size_t done = 0;
-    int64_t free = 0; ///< when it is
+    int64_t free = 0; ///< time when it is idle again
   };
-  /// A unit, or a transfer to the stage `to`, in the order of all.
+  /// A finished unit, or the transfer of its result to the next stage.
   struct Event {
     int64_t time; ///< when the unit is done
     bool isTransfer;
@@ -58,8 +60,8 @@ private:
 };
 } // namespace
 
-/// Forwards in their order: each part for as many chunks as there are stages, so
-/// that the first of them has been through all stages when the next part begins.
+/// Returns the forwards in order: each part for as many chunks as there are
+/// stages. So the first chunk is through all stages when the next part begins.
 static std::vector<Unit> forwardsOf(const PipelineForm &form) {
   const int64_t run = form.parts == 1 ? form.chunks : form.stages;
   std::vector<Unit> units;
@@ -70,7 +72,7 @@ static std::vector<Unit> forwardsOf(const PipelineForm &form) {
   return units;
 }
 
-/// Forwards before the first backward.
+/// Returns the number of forwards before the first backward.
 static int64_t forwardsAhead(const PipelineForm &form, int64_t stage) {
   const int64_t all = form.chunks * form.parts;
   if (form.allForwardsFirst)
@@ -116,7 +118,7 @@ Run::Run(const PipelineForm &form)
   std::ranges::stable_sort(events, {}, &Event::key);
 }
 
-/// When what the unit reads is there, once that is known.
+/// Returns when the unit's input is available, or nullopt if not yet known.
 std::optional<int64_t> Run::readyAt(int64_t stage, const Unit &unit) {
   const int64_t part = partOfAll(stage, unit);
   int64_t before = 0;
@@ -127,7 +129,7 @@ std::optional<int64_t> Run::readyAt(int64_t stage, const Unit &unit) {
   return before == kNever ? std::nullopt : std::optional(before);
 }
 
-/// The next unit of a stage, where it can begin.
+/// Runs the next unit of a stage. False if it cannot begin or none is left.
 bool Run::advance(int64_t stage) {
   Stage &at = stages[stage];
   if (at.done == at.units.size())
@@ -146,7 +148,7 @@ bool Run::advance(int64_t stage) {
   return true;
 }
 
-/// What the event is for a stage, if anything.
+/// Returns the stage's turn in the event, or nullopt if it has none.
 std::optional<PipelineTurn> Run::turnOf(const Event &event,
                                         int64_t stage) const {
   using Kind = PipelineTurn::Kind;

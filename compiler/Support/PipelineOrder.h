@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: MIT
 
-// The order in which the stages of a pipeline work at chunks of a batch, and in
-// which they send each other what these make.
+// The order in which the stages of a pipeline compute the chunks of a batch,
+// and in which they send each other the results.
 //
-//   1F1B           after as many forwards as there are stages behind it, a stage
-//                  does one forward and one backward in turn, and so holds no
-//                  more than that many chunks' activations, however many chunks
-//                  there are (Narayanan et al., 2019: PipeDream-Flush)
-//   interleaved    a stage has several parts of the layers, each far from the
-//                  next: of S stages with V parts, stage s has the parts s, s + S,
-//                  ... of S V. Stages wait a V-th as long for each other at the
-//                  beginning and the end, for V times the transfers (Narayanan et
-//                  al., 2021: Megatron-LM, of whose schedule it is the order)
+//   1F1B           after one forward per later stage, a stage alternates one
+//                  forward and one backward. So it holds at most that many
+//                  chunks' activations plus one, however many chunks there are
+//                  (Narayanan et al., 2019: PipeDream-Flush)
+//   interleaved    a stage has several parts of the layers, far apart: with S
+//                  stages of V parts, stage s has the parts s, s + S, ... of
+//                  S V. At the beginning and the end, stages wait for each
+//                  other a V-th as long, for V times the transfers. The order
+//                  is Megatron-LM's (Narayanan et al., 2021)
 //   GPipe          all forwards, then all backwards (Huang et al., 2019)
 //
-// Who sends waits until the other side receives, and each stage's transfers are
-// made one after the other. So the order of all of them is one, and each stage's is
-// its part of that: whoever is first in it never waits for a later one. It is that
-// of a run in which a backward takes twice a forward's time.
+// A send waits until its peer receives, and a stage makes its transfers one
+// after the other. To avoid deadlocks, all transfers have one global order, of
+// which each stage executes its own: the first never waits for a later one. The
+// order comes from a simulated run in which a backward takes twice as long as a
+// forward.
 
 #ifndef QLORA_COMPILER_SUPPORT_PIPELINEORDER_H
 #define QLORA_COMPILER_SUPPORT_PIPELINEORDER_H
@@ -29,13 +30,13 @@ namespace qlora {
 
 struct PipelineForm {
   int64_t stages = 1;
-  int64_t parts = 1;  ///< of a stage
-  int64_t chunks = 1; ///< of more than one part a multiple of the stages
+  int64_t parts = 1;  ///< per stage
+  int64_t chunks = 1; ///< with several parts, a multiple of the stages
   bool allForwardsFirst = false;
-  bool hasBackward = true; ///< no: an evaluation
+  bool hasBackward = true; ///< false: an evaluation
 };
 
-/// What a stage does for one chunk and one of its parts.
+/// One action of a stage, for one chunk and one of the stage's parts.
 struct PipelineTurn {
   enum class Kind { kReceive, kCompute, kSend };
   Kind kind;
@@ -44,13 +45,13 @@ struct PipelineTurn {
   bool operator==(const PipelineTurn &) const = default;
 };
 
-/// All turns of a stage. A transfer stands before what happens while it is made, and
-/// behind what makes what is sent.
+/// Returns all turns of a stage. A transfer comes after the computation of what
+/// is sent, and before the computation that runs during the transfer.
 std::vector<PipelineTurn> pipelineOrder(const PipelineForm &form,
                                         int64_t stage);
 
-/// Chunks whose activations a stage holds at the same time, in parts: rounded up
-/// to whole ones.
+/// Returns the number of chunks whose activations a stage holds at the same
+/// time. Counted in parts, and rounded up to whole chunks.
 int64_t chunksInFlight(const PipelineForm &form, int64_t stage);
 
 } // namespace qlora

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Vector clocks (QueueOrder.h).
+// Computes the order of commands with vector clocks (QueueOrder.h).
 
 #include "compiler/Support/QueueOrder.h"
 
@@ -11,7 +11,7 @@
 using namespace qlora;
 
 namespace {
-/// Of every queue, one past the newest command known to be finished.
+/// For every queue, one past the newest command known to be finished.
 using Clock = std::vector<int64_t>;
 } // namespace
 
@@ -37,7 +37,7 @@ qlora::placeWaits(std::span<const QueuedWork> commands) {
   for (size_t i = 0; i < commands.size(); ++i) {
     Clock &clock = clocks[commands[i].queue];
     std::vector<size_t> after = commands[i].after;
-    // A wait for the newest may imply the others.
+  // Newest first: a wait for the newest may imply the others.
     std::sort(after.begin(), after.end(), std::greater<>());
     for (size_t producer : after) {
       assert(producer < i && "comes after one that is issued later");
@@ -59,7 +59,7 @@ qlora::spansBeside(std::span<const QueueCommand> commands, unsigned main) {
   std::vector<CommandSpan> spans(commands.size());
   std::vector<Clock> clocks = idleQueues(commands, main + 1);
   std::vector<Clock> events;
-  // Per queue: its commands, and how many of them `main` knows to be finished.
+  // Per queue: its commands, and how many are finished before those of `main`.
   std::vector<std::vector<size_t>> issued(clocks.size());
   std::vector<size_t> known(clocks.size(), 0);
   for (size_t i = 0; i < commands.size(); ++i) {

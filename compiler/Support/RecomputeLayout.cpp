@@ -10,7 +10,7 @@
 
 using namespace qlora;
 
-/// Buffers start at multiples of this.
+/// Alignment of buffers, in bytes.
 static constexpr uint64_t kAlignment = 64;
 static constexpr int64_t kNever = INT64_MAX;
 /// No clone: the end of a list.
@@ -71,7 +71,7 @@ void RecomputeLayout::addSource(OpTouches &op, uint32_t value) const {
   op.sources.push_back({makers[value], until});
 }
 
-/// What each op reads and writes, each memory once.
+/// Lists the memory that each op reads and writes, without duplicates.
 void RecomputeLayout::describeOps() {
   auto add = [&](std::vector<Touch> &list, uint32_t value) {
     Touch touch = touchOf(value);
@@ -100,7 +100,7 @@ void RecomputeLayout::describeOps() {
   }
 }
 
-/// Where the backward first reads what each op of the forward makes.
+/// Finds where the backward first reads the outputs of each forward op.
 void RecomputeLayout::describeReaders() {
   for (uint32_t i = forwardCount; i < problem.ops.size(); ++i) {
     for (uint32_t value : problem.ops[i].inputs)
@@ -116,7 +116,7 @@ void RecomputeLayout::describeReaders() {
   }
 }
 
-/// The forward's moments, whatever is computed again later.
+/// Lists the forward's moments, which are the same for every choice.
 void RecomputeLayout::describeForward() {
   firstForward.assign(problem.values.size(), -1);
   lastForward.assign(problem.values.size(), -1);
@@ -131,7 +131,7 @@ void RecomputeLayout::describeForward() {
   forwardTouched = touched.size();
 }
 
-/// An op `before` which some clone reads what `op` makes.
+/// Records that a clone right before the op `before` reads outputs of `op`.
 void RecomputeLayout::askFor(uint32_t op, uint32_t before,
                              const Choice &choice) {
   Recompute when = choice[heads[op]];
@@ -145,8 +145,8 @@ void RecomputeLayout::askFor(uint32_t op, uint32_t before,
   readers[op].push_back(before);
 }
 
-/// Where each op is computed again: before the first reader of what it makes.
-/// Last op first, since a clone is a reader too.
+/// Places the clones of each op before the first readers of its outputs. Starts
+/// at the last op, because a clone is a reader too.
 void RecomputeLayout::placeClones(const Choice &choice) {
   clones.clear();
   std::fill(clonesBefore.begin(), clonesBefore.end(), kEnd);
@@ -176,7 +176,8 @@ void RecomputeLayout::placeClones(const Choice &choice) {
   }
 }
 
-/// Resolves what an op touches: the latest clone's, or the forward's.
+/// Adds an op, and resolves what it touches: the memory of a returned copy, of
+/// the latest clone, or of the forward.
 void RecomputeLayout::addMoment(uint32_t op) {
   const OpTouches &of = touches[op];
   size_t first = touched.size();
@@ -227,7 +228,7 @@ void RecomputeLayout::findLives() {
   }
 }
 
-/// Operands that end here and are continued hand their memory over.
+/// Moves memory from operands that die here to the results tied to them.
 void RecomputeLayout::handOver(uint32_t m) {
   const OpTouches &op = touches[moments[m].op];
   const uint32_t *reads = touched.data() + moments[m].firstTouched;
@@ -241,7 +242,7 @@ void RecomputeLayout::handOver(uint32_t m) {
   }
 }
 
-/// Stops where more than `most` are alive.
+/// Counts the live bytes. Stops if more than `most` are alive.
 void RecomputeLayout::countBytes(uint64_t budget, uint64_t most) {
   held.assign(bytes.size(), 0);
   peak = 0, peakMoment = 0, peakCount = 0, excessBytes = 0;

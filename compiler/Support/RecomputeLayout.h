@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// A training step laid out for one choice of what is kept: where each op is
-// computed again, and how many bytes are alive at each moment. The arithmetic
-// below RecomputePlanner.h, done a thousand times per plan.
+// Lays out a training step for one choice of kept values: where each op is
+// recomputed, and how many bytes are alive at each moment. RecomputePlanner.h
+// does this a thousand times per plan.
 
 #ifndef QLORA_COMPILER_SUPPORT_RECOMPUTELAYOUT_H
 #define QLORA_COMPILER_SUPPORT_RECOMPUTELAYOUT_H
@@ -11,7 +11,7 @@
 
 namespace qlora {
 
-/// When an op is computed again, if the backward needs what it makes.
+/// When an op is recomputed, if the backward needs its results.
 enum class Recompute : uint8_t {
   Never,  ///< its values are kept
   Once,   ///< before the first reader; the values stay for all others
@@ -22,79 +22,79 @@ class RecomputeLayout {
 public:
   explicit RecomputeLayout(const RecomputeProblem &problem);
 
-  /// One entry per op, of which only those of `head`s count. An op whose
-  /// outputs nothing asks for is never computed again.
+  /// One entry per op. Only the entries of ops that are their own head count.
+  /// An op whose outputs are not needed again is never recomputed.
   using Choice = std::vector<Recompute>;
 
-  /// Lays the step out; all that follows speaks of the last call.
+  /// Lays out the step. All queries below refer to the last call.
   void evaluate(const Choice &choice, uint64_t budget = UINT64_MAX);
-  /// The same, but gives up, and returns false, where the peak is above.
+  /// Lays out the step, but stops and returns false if the peak is higher.
   bool evaluateWithin(const Choice &choice, uint64_t budget);
 
   uint64_t peakBytes() const { return peak; }
-  /// Moments with that many bytes alive.
+  /// Number of moments with peakBytes() alive.
   int64_t momentsAtPeak() const { return peakCount; }
   /// Bytes over the budget, summed over all moments.
   uint64_t excess() const { return excessBytes; }
   double seconds() const { return extraSeconds; }
   RecomputePlan plan() const;
-  /// How often an op is computed again.
+  /// Returns how often an op is recomputed.
   uint32_t cloneCount(uint32_t op) const { return cloneCounts[op]; }
   bool isRecomputed(uint32_t op) const { return cloneCounts[op] > 0; }
-  /// True where the memory of a forward value is alive at the peak.
+  /// True if the memory of a forward value is alive at the peak.
   bool livesAtPeak(uint32_t value) const;
-  /// True where it is alive there only because the backward reads it later.
+  /// True if it is alive at the peak only because the backward reads it later.
   bool waitsAtPeak(uint32_t value) const;
 
-  // Of the problem itself.
-  /// The most bytes that one op reads: no choice has a lower peak.
+  // Properties of the problem, whatever the choice.
+  /// Returns the most bytes that one op reads: no choice has a lower peak.
   uint64_t leastPeak() const;
   uint32_t forwardOps() const { return forwardCount; }
-  /// The op that decides for this one: a view goes with its source's maker.
+  /// Returns the op whose choice applies: for a view, its source's maker.
   uint32_t headOf(uint32_t op) const { return heads[op]; }
-  /// The op that makes a value.
+  /// Returns the op that makes a value.
   uint32_t makerOf(uint32_t value) const { return makers[value]; }
-  /// True where the backward reads it (not where recomputing would).
+  /// True if the backward reads the value (not if only a recomputation would).
   bool isRead(uint32_t value) const { return isReadByBackward[value]; }
-  /// True where an op of the backward brings it back.
+  /// True if a backward op brings the value back.
   bool isBroughtBack(uint32_t value) const {
     return broughtBy[roots[value]] != kNoOp;
   }
-  /// The value whose memory it is part of.
+  /// Returns the value whose memory this value is a view of.
   uint32_t rootOf(uint32_t value) const { return roots[value]; }
 
 private:
   static constexpr uint32_t kNoOp = UINT32_MAX;
-  /// An op that makes inputs of another, and the one after which all of these
-  /// have been brought back.
+  /// An op that makes inputs of another op. Inputs are recomputed only for
+  /// readers up to `until`, the op after which all have been brought back.
   struct Source {
     uint32_t maker;
-    uint32_t until; ///< kNoOp: never
+    uint32_t until; ///< kNoOp: never brought back
   };
   /// Memory that an op touches: of a value, or of a clone of its maker.
   struct Touch {
-    uint32_t root;   ///< a value that is no part
+    uint32_t root;   ///< a value that is no view
     uint32_t maker;  ///< of root
-    uint32_t output; ///< root's place among its maker's outputs
+    uint32_t output; ///< root's index among its maker's outputs
   };
   struct OpTouches {
     std::vector<Touch> reads, writes;
-    /// Indices of a read and of a write.
+    /// Pairs of an index in `reads` and an index in `writes`.
     std::vector<std::pair<uint32_t, uint32_t>> ties;
     std::vector<Source> sources;
-    /// Its first backward reader, and the first of each zone.
+    /// The first backward reader of its outputs, and the first in each zone.
     std::vector<uint32_t> first, firstPerZone;
   };
   struct Clone {
     uint32_t op;
     uint32_t before;        ///< a backward op
     uint32_t firstInstance; ///< of its outputs
-    uint32_t next;          ///< the next one before the same op
+    uint32_t next;          ///< the next clone before the same op
   };
-  /// An op of the step, in its place or as a clone.
+  /// One op execution: an op of the step, or a clone.
   struct Moment {
     uint32_t op;
-    uint32_t firstTouched; ///< index of its reads, then its writes
+    uint32_t firstTouched; ///< index in `touched`: reads, then writes
   };
 
   void describeOps();
@@ -112,24 +112,24 @@ private:
   const RecomputeProblem &problem;
   uint32_t forwardCount = 0;
   std::vector<uint32_t> heads, makers, roots, zones;
-  std::vector<uint32_t> broughtBy; ///< per value: an op, or kNoOp
+  std::vector<uint32_t> broughtBy; ///< per value: a backward op, or kNoOp
   std::vector<bool> isReadByBackward;
   std::vector<OpTouches> touches;
   std::vector<uint64_t> valueBytes; ///< padded
-  uint32_t forwardTouched = 0;      ///< entries of `touched` of the forward
+  uint32_t forwardTouched = 0;      ///< entries of `touched` in the forward
   /// Per value: the first and last moment of the forward that touches it.
   std::vector<int64_t> firstForward, lastForward;
 
   std::vector<std::vector<uint32_t>> readers; ///< per op, one per clone
-  std::vector<Clone> clones; ///< of one op side by side, the latest first
+  std::vector<Clone> clones; ///< contiguous per op, the latest first
   std::vector<uint32_t> firstClones, cloneCounts;
-  std::vector<uint32_t> clonesBefore; ///< first of a list, per op
-  std::vector<Moment> moments;   ///< those of the forward are always the same
+  std::vector<uint32_t> clonesBefore; ///< per op: first of a list, or kEnd
+  std::vector<Moment> moments;   ///< the forward's are always the same
   std::vector<uint32_t> touched; ///< instances
-  /// Per op, where the instances of its latest clone so far begin, or kEnd.
-  /// Clones' are numbered after all values.
+  /// Per op: the first output instance of its latest clone so far, or kEnd.
+  /// Instances of clones are numbered after all values.
   std::vector<uint32_t> latest;
-  /// Per value, what stands for it so far, or kNoValue.
+  /// Per value: the copy that replaces it so far, or kNoValue.
   std::vector<uint32_t> standIns;
   /// Per instance.
   std::vector<uint64_t> bytes;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The search for a plan (RecomputePlanner.h has the idea).
+// Searches for a plan. RecomputePlanner.h describes the method.
 
 #include "compiler/Support/RecomputePlanner.h"
 
@@ -29,8 +29,8 @@ std::vector<uint32_t> qlora::zonesOf(const RecomputeProblem &problem) {
   return zones;
 }
 
-/// Within the budget before over it; then the faster one, or among those over
-/// it the lower one.
+/// True if `a` is better: plans within the budget first; among these the faster
+/// one, and among the others the one with the lower peak.
 static bool isBetter(const RecomputePlan &a, const RecomputePlan &b,
                      uint64_t budget) {
   bool fits = a.peakBytes <= budget, otherFits = b.peakBytes <= budget;
@@ -41,7 +41,7 @@ static bool isBetter(const RecomputePlan &a, const RecomputePlan &b,
   return a.peakBytes < b.peakBytes;
 }
 
-/// The best of the fixed policies.
+/// Returns the best of the fixed policies.
 static Choice bestSegments(RecomputeSearch &search, uint64_t budget,
                            bool isNested) {
   Choice best;
@@ -73,9 +73,9 @@ RecomputePlan qlora::planNested(const RecomputeProblem &problem,
   return search.planOf(search.keepSegments(blocksPerSegment, true));
 }
 
-/// The choices that the search begins with, each lowered to the budget: from
-/// everything kept, and from the fixed policies, of which those in two levels
-/// only where nothing else fits.
+/// Returns the initial choices of the search, each lowered to the budget: keep
+/// everything, and the best fixed policy. If none fits, also the best policy
+/// with two levels.
 static std::vector<Choice> firstChoices(RecomputeSearch &search,
                                         uint64_t budget) {
   std::vector<Choice> choices;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The moves of the planner (RecomputeSearch.h).
+// Implements the moves of the planner (RecomputeSearch.h).
 
 #include "compiler/Support/RecomputeSearch.h"
 
@@ -8,7 +8,7 @@
 
 using namespace qlora;
 
-/// Ops to lay out: a bound on time that is the same on every machine.
+/// Maximum ops to lay out: limits the time, equally on every machine.
 static constexpr uint64_t kMostWork = 3'000'000;
 
 static constexpr Recompute kAllTimes[] = {Recompute::Never, Recompute::Once,
@@ -24,8 +24,8 @@ RecomputeSearch::RecomputeSearch(const RecomputeProblem &problem)
   }
 }
 
-/// What the backward reads is kept. The rest is not: it is only there for a
-/// moment, and if a recomputed op needs it, it is recomputed too.
+/// Keeps what the backward reads. Other values are short-lived. If a recomputed
+/// op needs one, that is recomputed too.
 RecomputeSearch::Choice RecomputeSearch::keepAll() const {
   Choice choice(problem.ops.size(), Recompute::Once);
   for (uint32_t op = 0; op < layout.forwardOps(); ++op)
@@ -67,8 +67,8 @@ std::optional<double> RecomputeSearch::price(uint32_t head,
         freed += problem.values[value].bytes;
   if (freed <= 0)
     return std::nullopt;
-  // The chain: what has to be computed again that is not already, and what
-  // has to be kept longer for it.
+  // Follow the chain: ops that must also be recomputed, and values that must be
+  // kept longer for them.
   double seconds = 0;
   ++walk;
   std::vector<uint32_t> stack = groups[head];
@@ -118,7 +118,7 @@ void RecomputeSearch::lower(Choice &choice, uint64_t budget) {
   while (layout.peakBytes() > budget) {
     std::optional<uint32_t> op = cheapest(choice, useless);
     if (!op) {
-      // What did not help before may help now.
+      // A drop that did not help before may help now.
       if (!isChanged)
         return;
       isChanged = false;
@@ -249,8 +249,8 @@ bool RecomputeSearch::exchangeOne(Choice &choice, uint64_t budget) {
   return isFaster;
 }
 
-/// Where one alone changes nothing: a cheap one and another make room for a
-/// dear one.
+/// Keeps an expensive op's values and drops a cheaper op's, for cases in which
+/// no single change helps.
 bool RecomputeSearch::exchangeTwo(Choice &choice, uint64_t budget) {
   pricesWhole = false;
   for (uint32_t kept : heads)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The moves of the planner (RecomputePlanner.h): choices that it starts from,
-// and what makes one lower or faster.
+// The moves of the planner (RecomputePlanner.h): initial choices, and changes
+// that lower the peak or save time.
 
 #ifndef QLORA_COMPILER_SUPPORT_RECOMPUTESEARCH_H
 #define QLORA_COMPILER_SUPPORT_RECOMPUTESEARCH_H
@@ -17,28 +17,28 @@ class RecomputeSearch {
 public:
   using Choice = RecomputeLayout::Choice;
 
-  /// `problem` has to outlive the search.
+  /// `problem` must outlive the search.
   explicit RecomputeSearch(const RecomputeProblem &problem);
 
   Choice keepAll() const;
   Choice keepSegments(int64_t blocksPerSegment, bool isNested) const;
 
   /// Drops values, the cheapest per byte first, until the peak is within the
-  /// budget or nothing helps.
+  /// budget or no drop helps.
   void lower(Choice &choice, uint64_t budget);
-  /// Keeps values again as long as the budget allows (or the peak, where that
-  /// is over it), the most expensive first.
+  /// Keeps values again, the most expensive first, while the peak stays within
+  /// the budget. If it is over the budget already, it must not grow.
   void relax(Choice &choice, uint64_t budget);
-  /// Turns choices around, and then those that this asks for, while less is
-  /// over the budget. No op is computed again more often than `most` says,
-  /// if it was not before.
+  /// Changes choices, and then those that this requires, while that reduces the
+  /// bytes over the budget. No op is recomputed more often than `most`, except
+  /// if it was before.
   void descend(Choice &choice, uint64_t budget, Recompute most);
-  /// Exchanges what is kept within the budget while that saves time.
+  /// Exchanges kept values within the budget while that saves time.
   void improve(Choice &choice, uint64_t budget);
 
-  /// Bounds what descend() and improve() do from here on, all together.
+  /// Limits the total work of descend() and improve() from here on.
   void limitWork();
-  /// No plan is lower.
+  /// Returns a lower bound of the peak of any plan.
   uint64_t leastPeak() const { return layout.leastPeak(); }
   RecomputePlan planOf(const Choice &choice) {
     evaluate(choice);
@@ -46,7 +46,7 @@ public:
   }
 
 private:
-  /// A choice to be made, whatever it takes.
+  /// A choice to make, whatever it costs.
   struct Move {
     uint32_t head;
     Recompute when;
@@ -56,15 +56,16 @@ private:
     layout.evaluate(choice, budget);
     work += problem.ops.size();
   }
-  /// Changes single choices while less is over the budget; what is left.
+  /// Changes single choices while fewer bytes are over the budget. Returns the
+  /// bytes that remain over it.
   uint64_t settle(Choice &choice, uint64_t budget);
-  /// Does `moves`, and with all others what that asks for and what it allows;
-  /// takes it back and returns false where that is not faster.
+  /// Makes `moves`, then changes the other choices as these require and allow.
+  /// Undoes everything and returns false if the result is not faster.
   bool exchange(Choice &choice, std::initializer_list<Move> moves,
                 uint64_t budget);
   bool exchangeOne(Choice &choice, uint64_t budget);
   bool exchangeTwo(Choice &choice, uint64_t budget);
-  /// Seconds per byte that dropping an op's values costs; nullopt where it
+  /// Returns the seconds per byte of dropping an op's values, or nullopt if it
   /// frees nothing at the peak.
   std::optional<double> price(uint32_t head, const Choice &choice);
   std::optional<uint32_t> cheapest(const Choice &choice,
@@ -72,17 +73,17 @@ private:
 
   const RecomputeProblem &problem;
   RecomputeLayout layout;
-  /// Forward ops by the op that decides for them.
+  /// Forward ops, grouped by their head.
   std::vector<std::vector<uint32_t>> groups;
-  std::vector<uint32_t> heads; ///< those that decide
-  /// Per op, true while what follows from its own choice is settled.
+  std::vector<uint32_t> heads; ///< ops that are their own head
+  /// Per op: true while its choice is fixed, and the others adapt to it.
   std::vector<bool> pinned;
-  /// What lower() counts of a value: all its bytes, or only as many as are
-  /// over the budget. Each is better at times.
+  /// Which bytes lower() counts for a value: all of them, or at most those that
+  /// are over the budget. Each variant is better in some cases.
   bool pricesWhole = true;
-  uint64_t target = 0; ///< bytes below which nothing counts in a price
+  uint64_t target = 0; ///< prices count freed bytes down to this peak
   Recompute mostTimes = Recompute::PerZone;
-  /// Marks of the walk in price(), by its number.
+  /// Per op: the last walk of price() that visited it.
   std::vector<uint64_t> seen;
   uint64_t walk = 0;
   uint64_t work = 0;  ///< ops laid out so far

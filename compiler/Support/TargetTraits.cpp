@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The targets as a table (TargetTraits.h).
+// Lists the targets as a table.
 
 #include "compiler/Support/TargetTraits.h"
 
@@ -16,15 +16,15 @@ struct TargetRow {
 } // namespace
 
 static constexpr TargetRow kTargets[] = {
-    // One pool of threads runs every kernel, and fills itself with any GEMM.
-    // Packing rounds on the way.
+    // One thread pool runs every kernel, and any GEMM keeps it busy. Rounding
+    // happens while packing.
     {"cpu",
      {/*kernelsBesideCompute=*/false, /*prefersWideGemms=*/false,
       /*roundsBeforeGemms=*/false, /*decodesInPanels=*/true,
       /*hasRoomyKernels=*/false, /*offloadsTables=*/false,
       /*workspaceAlignment=*/64}},
-    // A stream each; a narrow GEMM has too few tiles for all multiprocessors;
-    // cuBLASLt takes operands of one type, and numbers only.
+    // Each queue has a stream. A narrow GEMM has too few tiles for all
+    // multiprocessors. cuBLASLt needs operands of one type, and decoded values.
     {"cuda",
      {/*kernelsBesideCompute=*/true, /*prefersWideGemms=*/true,
       /*roundsBeforeGemms=*/true, /*decodesInPanels=*/false,

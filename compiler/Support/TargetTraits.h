@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What passes know of a target without knowing which it is.
+// Properties of a target, so that passes need not depend on its name.
 
 #ifndef QLORA_COMPILER_SUPPORT_TARGETTRAITS_H
 #define QLORA_COMPILER_SUPPORT_TARGETTRAITS_H
@@ -12,28 +12,28 @@
 namespace qlora {
 
 struct TargetTraits {
-  /// Kernels of the copy queue run beside those of the compute queue. If not,
-  /// the target runs both in one, in the order of the commands. (Every target
-  /// has the communication queue beside both.)
+  /// Kernels of the copy queue run concurrently with those of the compute
+  /// queue. If not, the target runs both queues as one, in command order. (The
+  /// communication queue runs concurrently on every target.)
   bool kernelsBesideCompute = false;
   /// One wide GEMM is faster than several narrow ones over the same input.
   bool prefersWideGemms = false;
-  /// A GEMM that rounds an operand writes the rounded copy to memory first, in
-  /// a kernel of its own.
+  /// A GEMM that rounds an operand first writes the rounded copy to memory, in
+  /// a separate kernel.
   bool roundsBeforeGemms = false;
-  /// A product decodes a stored weight a panel at a time, in cache. If not, it
-  /// decodes all of it first, and whoever does that once for several is faster.
+  /// A GEMM decodes a stored weight a panel at a time, in cache. If not, it
+  /// first decodes all of it, and decoding once for several GEMMs is faster.
   bool decodesInPanels = true;
-  /// Some kernels have workspaces that are large and make them faster (`ROOMY`
-  /// and `TUNE` in Kernels.def).
+  /// Some kernels become faster with large workspaces (`ROOMY` and `TUNE` in
+  /// Kernels.def).
   bool hasRoomyKernels = false;
-  /// Tables that are read by rows may stay in the host's memory.
+  /// Tables that are read by rows may stay in host memory.
   bool offloadsTables = false;
-  /// Bytes that workspaces of library kernels begin at multiples of.
+  /// Byte alignment of the workspaces of library kernels.
   int64_t workspaceAlignment = 64;
 };
 
-/// Of the target of that name; nullopt where there is none.
+/// Returns the traits of a target, or nullopt for an unknown name.
 std::optional<TargetTraits> targetTraits(std::string_view target);
 
 } // namespace qlora

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// From numbers to places.
+// Scales values to coordinates and writes them as SVG.
 
 #include "runtime/Watch/Chart.h"
 
@@ -12,13 +12,13 @@
 
 namespace qlora {
 
-/// The picture and, in it, the area of the lines.
+/// Size of the chart, and the area of the lines in it.
 static constexpr double kWidth = 360, kHeight = 200;
 static constexpr double kLeft = 52, kRight = 340, kTop = 10, kBottom = 166;
 static constexpr size_t kColumns = static_cast<size_t>(kRight - kLeft);
-/// Classes of lines in chartStyle().
+/// Number of line styles in chartStyle().
 static constexpr size_t kStyles = 6;
-/// So few points are marked, as one alone has no line.
+/// Up to this many points get marks: a single point has no line.
 static constexpr size_t kMarked = 40;
 static constexpr double kGreatest = 1e300;
 
@@ -41,7 +41,7 @@ std::string escapeHtml(std::string_view text) {
 }
 
 std::vector<double> roundTicks(double low, double high) {
-  // Ends that float64 hardly tells apart are one number, with room around it.
+  // Treat ends that float64 hardly distinguishes as one value with a margin.
   const double least = std::max({std::abs(low), std::abs(high), 1e-290}) * 1e-9;
   if (high - low < least) {
     const double room = std::max(std::abs(high) * 0.1, 1e-280);
@@ -93,7 +93,7 @@ std::vector<ChartPoint> drawnPoints(const std::vector<ChartPoint> &points,
   return drawn;
 }
 
-/// Short enough for the room beside the lines: 1.5e-4, and 200k.
+/// Formats a value briefly enough for the axis, such as 1.5e-4 or 200k.
 static std::string tickText(double value) {
   const double size = std::abs(value);
   for (const auto &[unit, letter] :
@@ -102,7 +102,7 @@ static std::string tickText(double value) {
       return fmt::format("{:.6g}{}", value / unit, letter);
   if (size == 0 || (size >= 1e-3 && size < 1e4))
     return fmt::format("{:.6g}", value);
-  // Without the exponent's sign and zero: 5e-05.
+  // Drop the exponent's plus sign and leading zero: 5e-5.
   std::string text = fmt::format("{:.3g}", value);
   if (const size_t e = text.find('e'); e != std::string::npos)
     text = fmt::format("{}e{}", text.substr(0, e),
@@ -114,18 +114,18 @@ static std::string tickText(double value) {
 
 namespace {
 
-/// Ticks, and where a value lies.
+/// The ticks of an axis, and the mapping of values to coordinates.
 struct Axis {
   std::vector<double> ticks;
   double low, high; ///< values at the two ends
-  double from, to;  ///< places of these
+  double from, to;  ///< coordinates of the ends
 
   double place(double value) const {
     return from + (value - low) / (high - low) * (to - from);
   }
 };
 
-/// Smallest and greatest of what is drawn.
+/// Minimum and maximum of the drawn values.
 struct Range {
   double low = std::numeric_limits<double>::infinity();
   double high = -std::numeric_limits<double>::infinity();
@@ -138,21 +138,21 @@ struct Range {
 
 } // namespace
 
-/// From the first to the last round number.
+/// Makes an axis from the first to the last tick.
 static Axis wholeAxis(Range range, double from, double to) {
   std::vector<double> ticks = roundTicks(range.low, range.high);
   const double low = ticks.front(), high = ticks.back();
   return {std::move(ticks), low, high, from, to};
 }
 
-/// From the least to the greatest value, which a line then spans.
+/// Makes an axis from minimum to maximum, so the line uses the full width.
 static Axis tightAxis(Range range, double from, double to) {
   Axis axis = wholeAxis(range, from, to);
   std::vector<double> inside;
   for (const double tick : axis.ticks)
     if (tick >= range.low && tick <= range.high)
       inside.push_back(tick);
-  if (inside.size() < 2) // one value, or nearly
+  if (inside.size() < 2) // almost a single value
     return axis;
   return {std::move(inside), range.low, range.high, from, to};
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The comparison as a page.
+// Writes the comparison of runs as an HTML page.
 
 #include <algorithm>
 #include <cmath>
@@ -21,13 +21,13 @@ namespace {
 enum class Over { kTokens, kSeconds };
 } // namespace
 
-/// What was logged as `key`, over the tokens or the seconds of training so far.
+/// Returns the logged `key` over tokens or over seconds of training.
 static ChartSeries series(const RunFolder &run, Over over, const char *key) {
   ChartSeries series{run.name, {}};
   double seconds = 0, tokens = 0;
   for (const json &line : run.logged.steps) {
     const double seen = numberOf(line, "num_input_tokens_seen");
-    // A line whose time is not known has no place, and the next goes on.
+    // Leave out a point whose time is not known, and continue with the next.
     const double taken = (seen - tokens) / numberOf(line, "tokens_per_second");
     seconds += std::isfinite(taken) ? taken : 0;
     tokens = std::isfinite(seen) ? seen : tokens;
@@ -57,7 +57,7 @@ static std::string rowHtml(const std::string &name,
   return html + "</tr>";
 }
 
-/// `head`: of the columns, or empty.
+/// `head`: header of the columns, or empty.
 static std::string tableHtml(const char *title, const std::string &head,
                              const std::string &rows) {
   return fmt::format("<section><h2>{}</h2><div class=\"wide\"><table>{}<tbody>"
@@ -74,12 +74,12 @@ static std::string comparisonHtml(const std::vector<ComparedRun> &runs) {
   return tableHtml("Side by side", head + "</tr></thead>", rows);
 }
 
-/// Settings that are not the same in all runs.
+/// Lists the settings that differ between the runs.
 static std::string differencesHtml(const std::vector<RunFolder> &runs) {
   std::string rows;
   for (const OptionRow &option : optionTable()) {
     if (std::string_view(option.name) == "output_dir")
-      continue; // where a run is, and no setting of it
+      continue; // location of the run, not a setting
     std::vector<std::string> values;
     for (const RunFolder &run : runs)
       values.push_back(run.settings ? dumpJson(run.settings->value(option.name))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// metrics.jsonl and the terminal.
+// Writes metrics.jsonl and the terminal output.
 
 #include "runtime/Watch/Metrics.h"
 
@@ -18,12 +18,12 @@
 
 namespace qlora {
 
-/// Between two drawings of a bar, and between two lines of a log; work that
-/// is over before has neither.
+/// Time between two updates of a bar, and between two lines. Work that ends
+/// earlier shows neither.
 static constexpr auto kBetweenBars = std::chrono::milliseconds(200);
 static constexpr auto kBetweenLines = std::chrono::seconds(10);
 
-/// At once, and without a word where the terminal is gone: the run goes on.
+/// Prints and flushes. Ignores errors: the run continues without a terminal.
 static void print(FILE *stream, const std::string &text) {
   (void)std::fputs(text.c_str(), stream);
   (void)std::fflush(stream);
@@ -33,7 +33,7 @@ Metrics::Metrics(bool asJson, FILE *out, FILE *errors, std::string name)
     : asJson(asJson), name(std::move(name)), out(out), errors(errors),
       isTerminal(!asJson && isatty(fileno(out))) {}
 
-/// Each line behind the run's name.
+/// Puts the run's name before each line.
 std::string Metrics::named(std::string_view text) const {
   if (name.empty())
     return fmt::format("{}\n", text);
@@ -49,7 +49,7 @@ std::string Metrics::named(std::string_view text) const {
 Status Metrics::open(const std::string &folder, Start start,
                      const std::string &history) {
   path = folder + "/" + kMetricsFile;
-  // Whole or not at all: a kill now must not cost the lines of before.
+  // Replace atomically: a kill must not lose the earlier lines.
   if (start == Start::kNew) {
     QLORA_ASSIGN_OR_RETURN(AtomicFile begun, AtomicFile::create(path));
     QLORA_RETURN_IF_ERROR(begun.write(history));
@@ -73,10 +73,10 @@ Status Metrics::log(const nlohmann::ordered_json &values,
   assert(!path.empty() && "open() comes first");
   clearBar();
   std::string line = dumpJson(values) + "\n";
-  // Flushed at once: a run that dies has its metrics up to then.
+  // Flush at once, so that a run that dies has all metrics.
   if (file &&
       (std::fputs(line.c_str(), file) < 0 || std::fflush(file) != 0)) {
-    // Not the end of a training whose adapter has its space.
+    // Not fatal: the space for the adapter is already reserved.
     warn(fmt::format("cannot write '{}': {}; the run goes on without it", path,
                      std::strerror(errno)));
     std::fclose(std::exchange(file, nullptr));
@@ -150,7 +150,7 @@ void Metrics::drawBar(const ProgressView &view) {
   winsize size = {};
   ioctl(fileno(out), TIOCGWINSZ, &size);
   const int columns = std::clamp<int>(size.ws_col, 40, 100);
-  // Over the last bar, to the end of the line.
+  // Overwrite the last bar and clear the rest of the line.
   print(out, fmt::format("\r{}\x1b[K", progressBar(view, columns - 1)));
   hasBar = true;
 }
@@ -158,7 +158,7 @@ void Metrics::drawBar(const ProgressView &view) {
 void Metrics::clearBar() {
   if (!hasBar)
     return;
-  // Back to the start of the line, and erase to its end.
+  // Go to the start of the line and clear it.
   print(out, "\r\x1b[K");
   hasBar = false;
 }

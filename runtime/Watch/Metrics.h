@@ -1,33 +1,32 @@
 // SPDX-License-Identifier: MIT
 
-// Where the numbers of a run go: metrics.jsonl in the output folder, with
-// Hugging Face's key names and all digits, and lines on the terminal. Only
-// rank 0 has one.
+// Writes the metrics of a run: metrics.jsonl in the output folder, with Hugging
+// Face's key names and all digits, and lines on the terminal. Only rank 0 has
+// an object of this class.
 //
-// metrics.jsonl has one object a line:
+// metrics.jsonl has one JSON object per line:
 //
 //   a logged step    step, loss, grad_norm, learning_rate, epoch,
 //                    step_time (s), tokens_per_second, num_input_tokens_seen,
-//                    exposed_communication (s of a step in which rank 0 waits
-//                    for others; on several ranks of a CPU),
-//                    memory_bytes (of rank 0), and lists with a number for
-//                    each rank: rank_memory_bytes, rank_step_time (s of its
-//                    own, without those waits; on CPUs), and from NVML
+//                    exposed_communication (s per step that rank 0 waits for
+//                    other ranks; with several CPU ranks),
+//                    memory_bytes (rank 0), and lists with one value per rank:
+//                    rank_memory_bytes, rank_step_time (s, without waits for
+//                    other ranks; CPU only), and from NVML
 //                    rank_gpu_utilization (%), rank_gpu_power_watts;
-//                    aux_loss where routers have one, before its factor
+//                    aux_loss if the model has routers, before its factor
 //   an evaluation    step, epoch, eval_loss, eval_perplexity,
 //                    eval_token_accuracy, eval_argmax_match, eval_rows,
 //                    eval_runtime (s), eval_aux_loss
 //   the end          step, epoch, train_loss, train_runtime,
 //                    train_steps_per_second, train_tokens_per_second,
-//                    checkpoint_runtime (s that training waited for them),
+//                    checkpoint_runtime (s of waits for checkpoints),
 //                    planned_bytes, peak_memory_bytes, and on a CPU
 //                    predicted_peak_memory_bytes
 //
-// With log_format json the same lines go to standard output. Otherwise
-// standard output gets lines for people. What takes long has a bar there when
-// it is a terminal, else a line now and then. Notes and warnings go to
-// standard error.
+// With log_format json, the same lines go to standard output; otherwise it gets
+// text. Long operations show a progress bar if standard output is a terminal,
+// else a line from time to time. Notes and warnings go to standard error.
 
 #ifndef QLORA_RUNTIME_WATCH_METRICS_H
 #define QLORA_RUNTIME_WATCH_METRICS_H
@@ -52,40 +51,40 @@ inline constexpr const char *kMetricsFile = "metrics.jsonl";
 
 class Metrics {
 public:
-  /// `out` and `errors` outlive this object. `name`: of a run that writes to
-  /// them beside others, which then stands before each line, or as "run" in
-  /// JSON; or empty.
+  /// `out` and `errors` must outlive this object. `name` is empty, or the name
+  /// of a run that writes to them alongside others. It precedes each line, or
+  /// is "run" in JSON.
   Metrics(bool asJson, FILE *out, FILE *errors, std::string name = "");
   ~Metrics();
 
-  /// Starts a new metrics.jsonl in `folder`, which must exist, or goes on with
-  /// the one that is there. Not before the run is known to be able to start: a
-  /// mistake leaves the file of an earlier run alone.
-  /// `history`: what a new one begins with, the lines of a run that is resumed.
+  /// Starts a new metrics.jsonl in `folder`, which must exist, or appends to
+  /// the existing one. To be called when the run is known to be able to start,
+  /// so that a mistake does not delete the file of an earlier run. `history`:
+  /// first lines of a new file, from the run that is resumed.
   enum class Start { kNew, kAppend };
   Status open(const std::string &folder, Start start,
               const std::string &history = "");
 
-  /// Every later log() goes there too.
+  /// Sends every later log() to `sink` too.
   void attach(std::unique_ptr<MetricsSink> sink) {
     sinks.push_back(std::move(sink));
   }
 
-  /// Appends `values` to the file, which is open; prints them or `text`.
+  /// Appends `values` to the file, which must be open; prints them or `text`.
   Status log(const nlohmann::ordered_json &values, const std::string &text);
 
-  /// Text for people; nothing when the format is JSON.
+  /// Prints text, unless the format is JSON.
   void say(std::string_view text);
   void note(std::string_view text);
   void warn(std::string_view text);
 
-  /// What listens to work that has just begun: "loading the base", counted in
-  /// kBytes or in a unit such as "rows". Nothing is shown of what is over in
-  /// a moment. It refers to this object.
+  /// Returns a listener for an operation that starts now, such as "loading the
+  /// base", counted in kBytes or in a unit such as "rows". Short operations
+  /// show nothing. The listener refers to this object.
   static constexpr const char *kBytes = "bytes";
   ProgressListener progress(const std::string &what, const std::string &unit);
 
-  /// The same for work that has lines of its own: a bar on a terminal.
+  /// Shows a bar on a terminal, for work that also prints lines.
   void showBar(const ProgressView &view);
 
 private:
@@ -105,7 +104,7 @@ private:
   FILE *const errors;
   bool isTerminal = false;
   bool hasBar = false;
-  Clock::time_point shown = Clock::now(); ///< the last bar or line
+  Clock::time_point shown = Clock::now(); ///< time of the last bar or line
 };
 
 } // namespace qlora

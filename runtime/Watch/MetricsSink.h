@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Who else wants the numbers of a run, in a form of its own. One that fails is
-// said once, and the run goes on without it.
+// Interface for further outputs of a run's metrics. A sink that fails is
+// reported once, and the run continues without it.
 
 #ifndef QLORA_RUNTIME_WATCH_METRICSSINK_H
 #define QLORA_RUNTIME_WATCH_METRICSSINK_H
@@ -15,7 +15,7 @@ namespace qlora {
 class MetricsSink {
 public:
   virtual ~MetricsSink() = default;
-  /// What a line of metrics.jsonl has (Metrics.h).
+  /// Receives the values of a line of metrics.jsonl (Metrics.h).
   virtual Status log(const nlohmann::ordered_json &values) = 0;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Sums and their text.
+// Sums times and work per kind of command, and prints them.
 
 #include "runtime/Watch/Profiler.h"
 
@@ -27,8 +27,8 @@ static constexpr std::string_view kHost = "host";
 
 static std::string_view computeName() { return queueName(QLORA_QUEUE_COMPUTE); }
 
-/// Whether --calibrate would write such a profile here: only it has rates of
-/// single kernels.
+/// Returns whether the profile is from --calibrate on this machine: only such
+/// profiles have rates of single kernels.
 static bool isOfThisMachine(const DeviceProfile &rates) {
   const DeviceProfile here = profileOfThisMachine();
   return rates.kernels && rates.cpu == here.cpu && rates.cores == here.cores;
@@ -126,7 +126,7 @@ json ProfileTable::toJson(const DeviceProfile &rates,
           {"rows", std::move(list)}};
 }
 
-/// Empty where there is nothing of it.
+/// Returns an empty string if there is no amount or no time.
 static std::string rate(double amount, double seconds) {
   if (amount <= 0 || seconds <= 0)
     return "";
@@ -134,7 +134,7 @@ static std::string rate(double amount, double seconds) {
   return fmt::format("{:.{}f}", giga, giga < 99.95 ? 1 : 0);
 }
 
-/// What the rates would allow, of what it took.
+/// Returns the time that the rates would allow, relative to the actual time.
 static std::string comparison(const ProfileRow &row, RatesOrigin origin) {
   if (row.boundSeconds <= 0 || origin == RatesOrigin::kNobodys)
     return "";
@@ -178,8 +178,7 @@ static std::string ratesNote(const DeviceProfile &rates, RatesOrigin origin) {
          (rates.gpu ? "" : calibrateAdvice());
 }
 
-/// The columns as they stand under each other, 80 wide, without blanks at the
-/// end.
+/// Formats a table row, at most 80 wide, without trailing blanks.
 static std::string columns(std::string_view kind, std::string_view count,
                            std::string_view milliseconds,
                            std::string_view share, std::string_view flops,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// When to profile, and what becomes of it. Events are written as they come: a
-// trace is never whole in memory.
+// Starts and ends profiling, and writes the trace. Events are written as they
+// come, so a trace is never in memory as a whole.
 
 #include "runtime/Watch/Profiler.h"
 
@@ -15,7 +15,7 @@ namespace qlora {
 
 using json = nlohmann::ordered_json;
 
-/// Written at a time.
+/// Bytes per write.
 static constexpr size_t kPendingBytes = size_t{1} << 16;
 
 StatusOr<std::unique_ptr<TraceFile>> TraceFile::open(const std::string &path) {
@@ -86,7 +86,7 @@ Status TraceFile::commit(const json &otherData) {
   return file.commit();
 }
 
-/// The host's track is the first one.
+/// Track 0 is the host's.
 static int trackOf(uint8_t queue) { return 1 + queue; }
 
 StatusOr<std::unique_ptr<Profiler>>
@@ -198,7 +198,8 @@ void Profiler::writeRank(int rank, const RankProfile &profile,
   }
 }
 
-/// The profile of `rank`, where `own` is this rank's. All ranks call it.
+/// Sends the profile of `rank` to all ranks, which must all call it. `own`: the
+/// profile of this rank.
 static StatusOr<RankProfile> shareProfile(RankGroup &group, int rank,
                                    const RankProfile &own) {
   RankProfile none;

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: MIT
 
-// `--profile trace.json`: what every rank does in a few steps, command by
-// command. All ranks have a Profiler; rank 0 writes the one file, with a
-// process for each rank and these tracks:
+// `--profile trace.json`: times every command of every rank for a few steps.
+// All ranks have a Profiler. Rank 0 writes one file, with a process for each
+// rank and these tracks:
 //
 //   host            HostWork, nested in its steps
 //   compute, communication, copy
 //                   the commands of the queues, by their label; args: kernel,
-//                   entry, number in the entry, bytes, flops, GB/s, GFLOP/s,
-//                   and the share of the bound by the device's rates
+//                   entry, index in the entry, bytes, flops, GB/s, GFLOP/s,
+//                   and the fraction of the bound from the device's rates
 //
-// and prints ProfileTable of its own rank, which is the file's otherData too.
+// It also prints the ProfileTable of rank 0, the file's otherData.
 //
-// Profiling begins and ends where no step is in flight. Outside of it a step
-// costs what it costs without a profile. Inside, a CPU reads its clock twice a
-// command; a GPU runs without graphs, with two events a command, and kernels one
-// at a time on all streams, which makes steps slower (Cuda/CudaTimer.h).
+// Profiling begins and ends when no step is in flight. Other steps cost nothing
+// extra. In profiled steps, a CPU reads its clock twice per command. A GPU runs
+// without graphs, with two events per command, and one kernel at a time on all
+// streams, which makes steps slower (Cuda/CudaTimer.h).
 
 #ifndef QLORA_RUNTIME_WATCH_PROFILER_H
 #define QLORA_RUNTIME_WATCH_PROFILER_H
@@ -40,19 +40,18 @@
 namespace qlora {
 
 //===----------------------------------------------------------------------===//
-// What is recorded: commands and the host's work, in nanoseconds since the
-// profile began, which all ranks begin together, so that their times are one
-// timeline.
+// Recorded data: commands and host work, in nanoseconds since the profile
+// began. All ranks begin it together, so their times form one timeline.
 //===----------------------------------------------------------------------===//
 
-/// What the host thread of a rank does. kStep holds all that follow it here.
-/// On a CPU the commands of the compute queue run inside kAccumulate and
-/// kUpdate; for a GPU these only put them on its queues.
+/// Work of the host thread of a rank. kStep contains the others. On a CPU the
+/// commands of the compute queue run inside kAccumulate and kUpdate; on a GPU
+/// these only enqueue them.
 enum class HostWork {
   kStep,
   kData, ///< reading examples and building a micro-batch
   kAccumulate,
-  kAgree, ///< sums of tokens and labels over ranks
+  kAgree, ///< reduction of token and label counts over ranks
   kUpdate,
   kResults, ///< waiting for losses
   kLog,
@@ -72,8 +71,7 @@ struct RankProfile {
 };
 
 //===----------------------------------------------------------------------===//
-// Its short end: where the time of a step goes, by queue and kind of command,
-// on one rank.
+// The table: time of a step on one rank, per queue and kind of command.
 //===----------------------------------------------------------------------===//
 
 /// Sums over all profiled steps.
@@ -86,34 +84,35 @@ struct ProfileRow {
   double boundSeconds = 0; ///< 0: not known
 };
 
-/// What the profile's rates are worth: a run may well be several times as fast
-/// as assumed ones.
+/// Origin of the profile's rates. A run can be several times as fast as assumed
+/// rates.
 enum class RatesOrigin {
-  kNobodys, ///< the target's default: times are compared with nothing
-  kAssumed, ///< of a card, or of another machine
+  kNobodys, ///< the target's default: no comparison
+  kAssumed, ///< for a known GPU, or from another machine
   kMeasured ///< by --calibrate on this machine, with as many threads
 };
 
-/// `given`: as --device-profile has it.
+/// Returns the origin of `rates`, given the value of --device-profile.
 RatesOrigin originOf(const DeviceProfile &rates, std::string_view given);
 
-/// Share: of the steps' wall time. The compute queue's shares and `idle` (it
-/// runs nothing) add up to 100 %; those of other queues and of the host lie
-/// beside them. Commands of an evaluation between steps count nowhere.
+/// `share` is the fraction of the steps' wall time. On the compute queue all
+/// shares and `idle` (no command runs) add up to 100 %. Other queues and the
+/// host overlap with it. Commands of an evaluation between steps are not
+/// counted.
 class ProfileTable {
 public:
-  /// Counts a command of a step, or a slice of the host.
+  /// Counts a command of a step, or a span of host work.
   void add(const CommandFacts &facts, double seconds);
   void add(const HostSpan &span);
 
   int64_t steps() const { return stepCount; }
   double secondsPerStep() const;
-  /// Of the compute queue, over all steps.
+  /// Returns the idle time of the compute queue over all steps.
   double idleSeconds() const;
 
-  /// {"steps", "step_seconds", "rates", "rates_measured", "rows": [{"queue",
-  /// "kind", "count", "seconds", "share", "gflops", "gbps",
-  /// "share_of_bound"}]}: counts and seconds of one step; what is not known is
+  /// Returns {"steps", "step_seconds", "rates", "rates_measured", "rows":
+  /// [{"queue", "kind", "count", "seconds", "share", "gflops", "gbps",
+  /// "share_of_bound"}]}. Counts and seconds are per step; unknown values are
   /// left out.
   nlohmann::ordered_json toJson(const DeviceProfile &rates,
                                 RatesOrigin origin) const;
@@ -121,18 +120,18 @@ public:
 
 private:
   ProfileRow &row(std::string_view queue, std::string_view kind);
-  /// The compute queue's first, then longest first.
+  /// Returns the compute queue's rows, then others, by descending time.
   std::vector<ProfileRow> sorted() const;
   std::string line(const ProfileRow &row, RatesOrigin origin) const;
 
   std::vector<ProfileRow> rows;
   int64_t stepCount = 0;
-  double stepSeconds = 0; ///< of all
+  double stepSeconds = 0; ///< total
 };
 
 //===----------------------------------------------------------------------===//
-// Its long one: a timeline in Chrome's trace event format, for ui.perfetto.dev
-// and chrome://tracing.
+// The timeline, in Chrome's trace event format, for ui.perfetto.dev and
+// chrome://tracing.
 //
 //   {"displayTimeUnit": "ms", "traceEvents": [
 //     {"ph": "M", "name": "thread_name", "pid": 0, "tid": 1, "args": {...}},
@@ -140,7 +139,7 @@ private:
 //      "ts": 12.5, "dur": 3.25, "args": {...}}],
 //    "otherData": {...}}
 //
-// Times are in microseconds. Slices of a track follow or contain each other.
+// Times are in microseconds. Events of a track follow or contain each other.
 //===----------------------------------------------------------------------===//
 
 struct TraceSlice {
@@ -152,15 +151,15 @@ struct TraceSlice {
 
 class TraceFile {
 public:
-  /// Until commit() a file of an earlier run stays. An error says why `path`
-  /// cannot be written.
+  /// Opens the trace. Keeps the file of an earlier run until commit(). Returns
+  /// an error with the reason if `path` cannot be written.
   static StatusOr<std::unique_ptr<TraceFile>> open(const std::string &path);
-  /// Names, in the order of the numbers; before the slices or after them.
+  /// Name a process or a track by number, before or after its events.
   void nameProcess(int process, std::string_view name);
   void nameTrack(int process, int track, std::string_view name);
   void add(const TraceSlice &slice);
-  /// Ends the file and puts it at its place. An error of any write before is
-  /// reported here.
+  /// Completes the file and moves it to its path. Returns the first error of
+  /// all writes.
   Status commit(const nlohmann::ordered_json &otherData);
 
 private:
@@ -176,18 +175,18 @@ private:
 };
 
 //===----------------------------------------------------------------------===//
-// Who records
+// The recorder
 //===----------------------------------------------------------------------===//
 
-/// The command line's. warmup and active are torch.profiler.schedule's.
+/// The options. `warmup` and `active` are as in torch.profiler.schedule.
 struct ProfileRequest {
-  std::string path;   ///< of the trace; empty: no profile
-  int64_t warmup = 0; ///< steps before it
-  int64_t active = 1; ///< steps that it holds
-  std::string rates;  ///< a card or device.json; empty: the target's default
+  std::string path;   ///< trace file; empty: no profile
+  int64_t warmup = 0; ///< steps before the profile
+  int64_t active = 1; ///< profiled steps
+  std::string rates;  ///< a GPU or device.json; empty: the target's default
 };
 
-/// What is profiled; all of it outlives the profiler.
+/// The run to profile; all of it must outlive the profiler.
 struct ProfiledRun {
   const LoadedModule &module;
   Device &device;
@@ -195,20 +194,20 @@ struct ProfiledRun {
   Metrics *metrics; ///< null on ranks other than 0
 };
 
-/// Used by the session's thread.
+/// Must be used on the session's thread.
 class Profiler {
 public:
-  /// Refuses what cannot be written, and a run of too few steps.
+  /// Refuses a path that cannot be written, and a run of too few steps.
   static StatusOr<std::unique_ptr<Profiler>> open(const ProfileRequest &request,
                                                   const ProfiledRun &run,
                                                   int64_t totalSteps);
 
-  /// Whether profiling begins or ends after so many steps.
+  /// Returns whether profiling begins or ends after `done` steps.
   bool isEdge(int64_t done) const {
     return done == request.warmup || done == request.warmup + request.active;
   }
-  /// To be called when no step is in flight and `done` are behind; all ranks
-  /// at the same steps. `isEnd`: none follows.
+  /// Call these on all ranks after the same steps, when no step is in flight
+  /// and `done` steps are complete. `isEnd`: no step follows.
   Status startAfter(int64_t done);
   Status finishAfter(int64_t done, bool isEnd);
 
@@ -227,14 +226,14 @@ private:
   const ProfileRequest request;
   const ProfiledRun run;
   const DeviceProfile rates;
-  std::unique_ptr<TraceFile> trace; ///< on rank 0
+  std::unique_ptr<TraceFile> trace; ///< only on rank 0
   bool active = false;
-  int64_t began = 0; ///< steady nanoseconds
-  int64_t step = 0;  ///< that runs, from 1
+  int64_t began = 0; ///< nanoseconds of the steady clock
+  int64_t step = 0;  ///< current step, from 1
   RankProfile own;
 };
 
-/// A slice of the host's track, while it lives. `profiler` may be null.
+/// Records host work during its lifetime. `profiler` may be null.
 class HostSlice {
 public:
   HostSlice(Profiler *profiler, HostWork work)

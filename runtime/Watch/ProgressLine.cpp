@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Columns, bars and rates.
+// Formats columns, bars and rates.
 
 #include "runtime/Watch/ProgressLine.h"
 
@@ -12,7 +12,7 @@
 
 namespace qlora {
 
-/// "120/1000" of the last step, which is the widest.
+/// Returns the width of the last and widest step, such as "120/1000".
 static size_t stepWidth(int64_t totalSteps) {
   return std::max<size_t>(8, 2 * std::to_string(totalSteps).size() + 1);
 }
@@ -35,7 +35,7 @@ std::string stepLine(const StepReport &r) {
       formatRate(r.tokensPerSecond), formatDuration(r.etaSeconds));
 }
 
-/// "1.2 GiB/s, 0:00:12 left"; empty before there is a rate.
+/// Returns "1.2 GiB/s, 0:00:12 left"; empty if there is no rate yet.
 static std::string rateText(const ProgressView &view) {
   if (view.done == 0 || view.seconds <= 0)
     return "";

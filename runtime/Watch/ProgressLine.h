@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// What a run shows while it runs: the lines of its steps, and how far something
-// that takes long has come. Pure functions from values to text.
+// Formats the lines of logged steps, and progress bars for long operations.
+// Pure functions from values to text.
 
 #ifndef QLORA_RUNTIME_WATCH_PROGRESSLINE_H
 #define QLORA_RUNTIME_WATCH_PROGRESSLINE_H
@@ -20,30 +20,29 @@ struct StepReport {
   double gradNorm = 0;
   double learningRate = 0;
   double stepSeconds = 0;
-  double tokensPerSecond = 0; ///< of all ranks
+  double tokensPerSecond = 0; ///< over all ranks
   double etaSeconds = 0;
 };
 
-/// Above the lines of steps, in their columns. Both fit into 80 columns up to
-/// a million steps.
+/// Heading for stepLine(). Both fit into 80 columns up to a million steps.
 std::string stepHeading(int64_t totalSteps);
-///  120/1000   1.44   1.2345       0.87     1.9e-4      812    40.3k    0:12:10
+/// For example: 120/1000 1.44 1.2345 0.87 1.9e-4 812 40.3k 0:12:10
 std::string stepLine(const StepReport &report);
 
-/// What a bar or a line of progress shows.
+/// The state of a progress bar or line.
 struct ProgressView {
   std::string what; ///< "loading the base"
   uint64_t done = 0;
-  uint64_t total = 0; ///< 0: not known
+  uint64_t total = 0; ///< 0: unknown
   double seconds = 0; ///< since it began
   bool isBytes = false;
-  std::string unit; ///< "rows"; of rates and counts that are no bytes
+  std::string unit; ///< "rows", for counts and rates that are not bytes
 };
 
-/// loading the base [=====>    ] 45 %, 1.2 GiB/s, 0:00:12 left; `columns`
-/// wide at most, without an end of line.
+/// "loading the base [=====>    ] 45 %, 1.2 GiB/s, 0:00:12 left", at most
+/// `columns` wide, without a newline.
 std::string progressBar(const ProgressView &view, int columns);
-/// loading the base: 1.2 of 2.4 GiB, 1.2 GiB/s, 0:00:12 left
+/// "loading the base: 1.2 of 2.4 GiB, 1.2 GiB/s, 0:00:12 left"
 std::string progressLine(const ProgressView &view);
 
 } // namespace qlora

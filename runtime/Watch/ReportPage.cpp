@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Charts and tables of what was logged.
+// Makes charts and tables from the logged metrics.
 
 #include "runtime/Watch/ReportPage.h"
 
@@ -31,7 +31,7 @@ static ChartSeries seriesOf(const std::vector<json> &lines,
   return series;
 }
 
-/// A line's list with a number for each rank; NaN for what is none.
+/// Returns a list with a value per rank; NaN for entries that are not numbers.
 static std::vector<double> numbersOf(const json &line, const char *key) {
   std::vector<double> numbers;
   const auto list = line.find(key);
@@ -42,7 +42,7 @@ static std::vector<double> numbersOf(const json &line, const char *key) {
   return numbers;
 }
 
-/// The two ends of what is known.
+/// Returns minimum and maximum of the values that are not NaN.
 static std::vector<double> rangeOf(std::vector<double> numbers) {
   std::erase_if(numbers, [](double number) { return std::isnan(number); });
   if (numbers.empty())
@@ -50,8 +50,8 @@ static std::vector<double> rangeOf(std::vector<double> numbers) {
   return {std::ranges::min(numbers), std::ranges::max(numbers)};
 }
 
-/// Such lists, as a line for each rank; of more ranks than can be told apart,
-/// the least and the greatest.
+/// Returns a series per rank. For more ranks than can be distinguished, returns
+/// the minimum and the maximum.
 static std::vector<ChartSeries> seriesOfRanks(const std::vector<json> &lines,
                                               const char *key, double unit) {
   constexpr size_t kMostLines = 4;
@@ -103,7 +103,7 @@ static std::string chartsHtml(const LoggedLines &logged) {
   return html + "</section>";
 }
 
-/// A cell for a number of a line; a dash where there is none.
+/// Returns a cell with a value of a line, or a dash if it is missing.
 static std::string shown(const json &line, const char *name,
                          std::string_view form) {
   const double value = numberOf(line, name);
@@ -129,7 +129,7 @@ static std::string evaluationsHtml(const std::vector<json> &evaluations) {
   return html + "</tbody></table></div></section>";
 }
 
-/// Rows of a name and a text; the page's own names, anybody's texts.
+/// Returns a table row. Both texts are escaped.
 static std::string row(std::string_view name, std::string_view value) {
   return fmt::format("<tr><th scope=\"row\">{}</th><td>{}</td></tr>",
                      escapeHtml(name), escapeHtml(value));
@@ -170,7 +170,7 @@ static std::string totalsHtml(const LoggedLines &logged) {
   return table("What came out", rows);
 }
 
-/// plan.json: bytes of each arena.
+/// Lists the bytes of each arena from plan.json.
 static std::string planHtml(const json &plan) {
   std::string rows;
   const json arenas = plan.value("arenas", json());
@@ -180,7 +180,7 @@ static std::string planHtml(const json &plan) {
   return table("Memory that was planned, each rank", rows);
 }
 
-/// environment.json: a text or a number each.
+/// Lists the strings and numbers of environment.json.
 static std::string machineHtml(const json &environment) {
   std::string rows;
   for (const auto &[name, value] : environment.items())
@@ -190,7 +190,7 @@ static std::string machineHtml(const json &environment) {
   return table("What it ran on", rows);
 }
 
-/// Options that are not as they come.
+/// Lists the options that differ from their defaults.
 static std::string settingsHtml(const Options *settings) {
   if (!settings)
     return "<section><h2>Settings</h2><p>config.resolved.yaml cannot be "

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The bootstrap, and the table.
+// Bootstrap of differences, and the comparison table.
 
 #include "runtime/Watch/RunComparison.h"
 
@@ -22,7 +22,7 @@ static constexpr uint64_t kSeed = 20260101;
 // The bootstrap
 // -----------------------------------------------------------------------
 
-/// Indices below `count`, as many, in runs of `block` neighbours.
+/// Returns `count` indices below `count`, in runs of `block` neighbours.
 static std::vector<size_t> drawAgain(std::mt19937_64 &random, size_t count,
                                      size_t block) {
   std::vector<size_t> drawn;
@@ -34,7 +34,7 @@ static std::vector<size_t> drawAgain(std::mt19937_64 &random, size_t count,
   return drawn;
 }
 
-/// `draw` gives the value of one drawing.
+/// Returns `value` with its interval. `draw` returns a resampled value.
 static Estimate
 estimate(double value, const std::function<double(std::mt19937_64 &)> &draw) {
   std::mt19937_64 random(kSeed);
@@ -42,7 +42,7 @@ estimate(double value, const std::function<double(std::mt19937_64 &)> &draw) {
   for (double &each : values)
     each = draw(random);
   if (!std::ranges::all_of(values, [](double v) { return std::isfinite(v); }))
-    return {std::nan(""), std::nan(""), std::nan("")}; // sums beyond what a number holds
+    return {std::nan(""), std::nan(""), std::nan("")}; // a sum overflowed
   std::ranges::sort(values);
   return {value, values[kDraws / 40], values[kDraws - 1 - kDraws / 40]};
 }
@@ -63,7 +63,7 @@ static std::vector<size_t> allOf(size_t count) {
   return all;
 }
 
-/// Long enough for neighbours that are alike, short enough for many blocks.
+/// Returns a block length for correlated neighbours that leaves many blocks.
 static size_t blockOf(size_t count) {
   return std::max<size_t>(1, std::lround(std::cbrt(count)));
 }
@@ -121,7 +121,7 @@ std::optional<Estimate> meanDifference(const std::vector<double> &run,
 // Runs
 // -----------------------------------------------------------------------
 
-/// Between two logged lines; what is not finite or has no time is left out.
+/// Returns the windows between logged lines, except invalid ones.
 static std::vector<SpeedWindow> windowsOf(const RunFolder &run) {
   std::vector<SpeedWindow> windows;
   const std::vector<json> &lines = run.logged.steps;
@@ -158,7 +158,7 @@ static EndLosses endLosses(const RunFolder &run) {
   return all;
 }
 
-/// Of the end, else the largest that was logged.
+/// Returns the largest of the logged peak and the logged memory of steps.
 static double peakOf(const LoggedLines &logged) {
   double peak = numberOf(logged.totals, "peak_memory_bytes");
   for (const json &line : logged.steps)
@@ -166,7 +166,7 @@ static double peakOf(const LoggedLines &logged) {
   return peak;
 }
 
-/// Of the lines but the first, as for speed.
+/// Returns the fraction over the lines except the first, as for speed.
 static double exposedShare(const std::vector<json> &lines) {
   double exposed = 0, seconds = 0;
   for (size_t i = 1; i < lines.size(); ++i) {
@@ -223,7 +223,7 @@ std::vector<ComparedRun> compareRuns(const std::vector<RunFolder> &runs) {
 // -----------------------------------------------------------------------
 
 static std::string shown(double value, const char *form) {
-  if (std::abs(value) >= 1e9) // a column is narrow
+  if (std::abs(value) >= 1e9) // columns are narrow
     form = "{:.3g}";
   return std::isfinite(value) ? fmt::format(fmt::runtime(form), value) : "–";
 }
@@ -261,7 +261,7 @@ comparisonRows(const std::vector<ComparedRun> &runs) {
     ComparisonRow row{name, {}};
     for (const ComparedRun &run : runs)
       row.values.push_back(text(run));
-    // What none of them has is no row.
+    // Leave out rows in which no run has a value.
     if (std::ranges::any_of(row.values, [](auto &value) { return value != "–"; }))
       rows.push_back(std::move(row));
   };
@@ -303,7 +303,7 @@ comparisonRows(const std::vector<ComparedRun> &runs) {
   return rows;
 }
 
-/// Columns of text, without what a terminal counts otherwise: "–" is one.
+/// Returns the terminal columns of UTF-8 text: "–" is one column.
 static size_t widthOf(const std::string &text) {
   return static_cast<size_t>(std::ranges::count_if(
       text, [](char c) { return (static_cast<uint8_t>(c) & 0xc0) != 0x80; }));

@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: MIT
 
-// Runs side by side, the first of them being what the others are compared with:
-// how fast, how much memory, how low the loss, and which of the differences are
-// more than noise.
+// Compares runs with the first of them: speed, memory, loss, and which
+// differences exceed the noise.
 //
-// A difference is judged by the bootstrap (Efron 1979): what was logged is drawn
-// again, with repetition, 2,000 times from a fixed seed, and the middle 95 % of
-// the values that this gives is its interval. One that holds "no difference"
-// is a tie.
+// Differences are tested with the bootstrap (Efron 1979): the logged values are
+// resampled with replacement, 2,000 times from a fixed seed. The middle 95 % of
+// the results is the interval. If it contains "no difference", it is a tie.
 //
-//   speed  tokens over seconds of the logged lines without the first, which has
-//          the warm-up; each run's are drawn by themselves, in blocks of
-//          neighbours, since a machine that is busy stays so for a while
-//   loss   training losses of the last quarter of the lines. Where both runs
-//          logged the same steps their differences are drawn, in blocks of
-//          neighbours (Künsch 1989), since losses of near steps are alike;
-//          else each run's own
+//   speed  tokens over seconds of the logged lines, except the first, which
+//          includes warm-up. Each run is resampled separately, in blocks of
+//          neighbours, since a busy machine stays busy for a while.
+//   loss   training losses of the last quarter of the lines. If both runs
+//          logged the same steps, their differences are resampled in blocks of
+//          neighbours (Künsch 1989), since losses of near steps are similar;
+//          else each run separately.
 
 #ifndef QLORA_RUNTIME_WATCH_RUNCOMPARISON_H
 #define QLORA_RUNTIME_WATCH_RUNCOMPARISON_H
@@ -29,53 +27,53 @@
 namespace qlora {
 
 struct Estimate {
-  double value, low, high; ///< with its interval
+  double value, low, high; ///< `low` and `high`: the interval
   bool holds(double none) const { return low <= none && none <= high; }
 };
 
-/// A run beside the first. What cannot be known is NaN or nothing.
+/// A run compared with the first. Unknown values are NaN or nothing.
 struct ComparedRun {
   std::string name;
   double ranks, steps, tokens, tokensPerSecond, planned, peak, loss,
       evaluationLoss;
-  std::optional<Estimate> speedUp;  ///< of too few lines there is none
-  double efficiency;                ///< the speed-up of each rank
-  double exposed;                   ///< share of time waiting for other ranks
-  std::optional<Estimate> lossDifference; ///< minus the first's
+  std::optional<Estimate> speedUp;  ///< nothing if there are too few lines
+  double efficiency;                ///< speed-up per rank
+  double exposed; ///< fraction of time waiting for other ranks
+  std::optional<Estimate> lossDifference; ///< run minus first
 };
 
-/// Sum of `tokens` over sum of `seconds` for one run, divided by the other's.
-/// Nothing where either has fewer than 3 windows.
+/// Returns the tokens per second of one run (sum over sum) divided by the
+/// other run's. Nothing if either has fewer than 3 windows.
 struct SpeedWindow {
   double tokens, seconds;
 };
 std::optional<Estimate> speedRatio(const std::vector<SpeedWindow> &run,
                                    const std::vector<SpeedWindow> &first);
 
-/// Mean of a run's losses minus that of the first's. `arePaired`: they are of
-/// the same steps. Nothing where either has fewer than 3.
+/// Returns the mean loss of a run minus the first run's. `arePaired`: both are
+/// from the same steps. Nothing if either has fewer than 3 losses.
 std::optional<Estimate> meanDifference(const std::vector<double> &run,
                                        const std::vector<double> &first,
                                        bool arePaired);
 
-/// `runs`: at least one.
+/// `runs` must not be empty.
 std::vector<ComparedRun> compareRuns(const std::vector<RunFolder> &runs);
 
-/// A row of the table: what it is, and a text for each run.
+/// A row of the table: its name, and a text for each run.
 struct ComparisonRow {
   std::string name;
   std::vector<std::string> values;
 };
 std::vector<ComparisonRow> comparisonRows(const std::vector<ComparedRun> &runs);
 
-/// For a terminal.
+/// Returns the table as text for a terminal.
 std::string comparisonTable(const std::vector<ComparedRun> &runs);
 
-/// The same as a page, with loss against tokens and against time.
+/// Returns the table as a page, with loss against tokens and against time.
 std::string comparisonPage(const std::vector<RunFolder> &runs,
                            const std::vector<ComparedRun> &compared);
 
-/// Writes that page of the runs, and returns the table, and where the page is.
+/// Writes that page. Returns the table and the path of the page.
 StatusOr<std::string> writeComparison(const std::vector<RunFolder> &runs,
                                       const std::string &page);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Files of a run, each as far as it can be read.
+// Reads the files of a run as far as they are readable.
 
 #include "runtime/Watch/RunFolder.h"
 

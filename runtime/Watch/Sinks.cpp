@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// From options to sinks.
+// Creates sinks from options.
 
 #include "runtime/Watch/Sinks.h"
 
@@ -12,8 +12,8 @@
 
 namespace qlora {
 
-/// The newest of the output folder's, where the run goes on: their names begin
-/// with a date, which sorts by month only.
+/// Returns the newest folder, for a resumed run. Folder names begin with a date
+/// that does not sort across months, so this compares modification times.
 static std::string newestFolder(const std::string &runs) {
   auto folders = listFolder(runs);
   std::error_code ignored;
@@ -44,7 +44,7 @@ Status attachSinks(Metrics &metrics, const Options &options, int64_t doneSteps,
   const auto names = options.names("report_to");
   if (std::ranges::find(names, "tensorboard") == names.end())
     return Status::ok();
-  // What was logged with the checkpoint's last step stays.
+  // Keep the values logged with the last step of the checkpoint.
   QLORA_ASSIGN_OR_RETURN(auto board,
                          TensorBoard::open(loggingFolder(options, doneSteps),
                                            doneSteps > 0 ? doneSteps + 1 : 0));

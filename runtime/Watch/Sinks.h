@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Which sinks (MetricsSink.h) a run's options ask for.
+// Creates the metrics sinks (MetricsSink.h) that a run's options request.
 
 #ifndef QLORA_RUNTIME_WATCH_SINKS_H
 #define QLORA_RUNTIME_WATCH_SINKS_H
@@ -12,8 +12,8 @@
 
 namespace qlora {
 
-/// trainer_log.jsonl, and what --report-to names. `doneSteps`: by the run that
-/// this one goes on with, whose event files' folder is used again.
+/// Attaches trainer_log.jsonl and the sinks of --report-to. `doneSteps`: steps
+/// of the run that is resumed, whose event file folder is used again.
 Status attachSinks(Metrics &metrics, const Options &options, int64_t doneSteps,
                    int64_t totalSteps);
 

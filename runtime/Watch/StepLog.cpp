@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Averages over the steps of a line, and doubts.
+// Averages over the steps of a line, and checks them.
 
 #include "runtime/Watch/StepLog.h"
 
@@ -13,8 +13,8 @@
 
 namespace qlora {
 
-/// Losses of nearly ln V, several in a row, if one before was well below: a
-/// model without training begins there, and that is no divergence.
+/// Divergence: several losses in a row near ln V after a loss well below it. A
+/// model without training starts near ln V, which is not divergence.
 static constexpr double kNearlyGuessing = 0.95, kWellBelow = 0.8;
 static constexpr int kInARow = 2;
 
@@ -42,7 +42,7 @@ std::string Divergence::check(const StepReport &report) {
                      formatShort(learningRate));
 }
 
-/// Infinity, which JSON has not, is null.
+/// Returns null for infinity, which JSON lacks.
 static nlohmann::ordered_json finiteOrNull(double value) {
   return std::isfinite(value) ? nlohmann::ordered_json(value) : nullptr;
 }
@@ -99,14 +99,13 @@ Status StepLog::add(const SettledStep &step, bool isEnd) {
 }
 
 namespace {
-/// NaN: nothing tells. Without pointers, for the other ranks.
+/// Values of a rank, sent to the others, so without pointers. NaN: unknown.
 struct RankReadings {
   double memoryBytes, utilization, watts, stepSeconds;
 };
 } // namespace
 
-/// A list with a number of each rank, or null where it has none, unless no rank
-/// has one.
+/// Adds a list with a value per rank, null if unknown, unless no rank has one.
 static void addOfRanks(nlohmann::ordered_json &values, const char *name,
                        const std::vector<std::vector<RankReadings>> &ranks,
                        double RankReadings::*member) {
@@ -145,7 +144,7 @@ StatusOr<nlohmann::ordered_json> StepLog::readings(const Window &logged,
   return values;
 }
 
-/// Where all ranks tell. They do so together.
+/// Warns of a straggler if all ranks have times. All ranks take this path.
 Status StepLog::nameStraggler(const nlohmann::ordered_json &values) {
   const auto times = values.find("rank_step_time");
   if (!run.hasEqualRanks || times == values.end() ||
@@ -177,7 +176,7 @@ static void addPairs(nlohmann::ordered_json &values, const std::string &prefix,
   values[prefix + "logps/rejected"] = mean(QLORA_RESULT_REJECTED_LOGPS);
 }
 
-/// Means over the answers of either kind, of which there may be none.
+/// Adds means over chosen and over rejected answers, if there are any.
 static void addAnswers(nlohmann::ordered_json &values,
                        const std::string &prefix, const LossSums &sums) {
   const auto of = [&](qlora_binding_kind kind) { return sums.preference(kind); };

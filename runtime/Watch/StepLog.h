@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// What is said of steps while they are trained: a line every few of them, a
-// bar in between, and a warning when something has gone wrong although every
-// number is finite. It observes; the trainer calls it for each step whose
-// results are there, on every rank; rank 0 alone writes, with what the others
-// tell of their memory and their cards.
+// Reports on training steps: a line every few steps, a bar in between, and a
+// warning if something is wrong although all values are finite. It only
+// observes. The trainer calls it on every rank, for each step whose results are
+// there. Only rank 0 writes, including the memory and GPU readings of the other
+// ranks.
 
 #ifndef QLORA_RUNTIME_WATCH_STEPLOG_H
 #define QLORA_RUNTIME_WATCH_STEPLOG_H
@@ -27,17 +27,17 @@
 
 namespace qlora {
 
-/// Finds a gradient of exactly 0, and a loss that has come back up to that of
-/// guessing at random, ln V for V tokens. Each is said once.
+/// Detects a gradient of exactly 0, and a loss that has risen back to random
+/// guessing, ln V for V tokens. Each is reported once.
 class Divergence {
 public:
-  /// `vocabSize`: V. `learningRate`: the option's, for the advice.
+  /// `vocabSize` is V. `learningRate` is the option's value, for the advice.
   Divergence(double vocabSize, double learningRate);
 
-  /// After a logged step: a warning, or nothing.
+  /// Checks a logged step. Returns a warning or nothing.
   std::string check(const StepReport &report);
 
-  /// What it remembers, for a run that goes on with it.
+  /// Returns the state to store for a resumed run.
   nlohmann::ordered_json state() const;
   void restore(const nlohmann::ordered_json &state);
 
@@ -45,56 +45,56 @@ private:
   const double guessing; ///< ln V
   const double learningRate;
   double best = std::numeric_limits<double>::infinity();
-  int inARow = 0; ///< logged losses as high as guessing
+  int inARow = 0; ///< consecutive logged losses at the guessing level
   bool saidZero = false, saidGuessing = false;
 };
 
 /// The results of a step.
 struct SettledStep {
   int64_t step = 0;   ///< from 0
-  int64_t tokens = 0; ///< of all ranks, without padding
-  bool hasUpdate = false; ///< without labels there is none, nor what follows
+  int64_t tokens = 0; ///< over all ranks, without padding
+  bool hasUpdate = false; ///< false without labels or if not finite
   double loss = 0;
   double gradNorm = 0;
   double learningRate = 0;
   LossSums sums = {};
 };
 
-/// What TRL logs of preferences and of routers' loss (before it is multiplied
-/// with `routerFactor`), under its names behind `prefix`; nothing where there
-/// are none.
+/// Adds the preference metrics and the routers' loss (before `routerFactor`)
+/// that TRL logs, under its names after `prefix`. Adds nothing if there are
+/// none.
 void addSums(nlohmann::ordered_json &values, const std::string &prefix,
              const LossSums &sums, double routerFactor);
 
-/// What all steps came to.
+/// Totals over all steps.
 struct StepTotals {
   double seconds = 0;
   double meanLoss = 0;
   int64_t tokens = 0;
-  bool hasDiverged = false; ///< a warning said so
+  bool hasDiverged = false; ///< a warning was given
 };
 
-/// The state of the steps since the last line, where a checkpoint from before
-/// there were answers without pairs has fewer sums as "pairs".
+/// Converts the window state of old checkpoints: before answers without pairs
+/// existed, it had fewer sums, as "pairs".
 nlohmann::ordered_json withPreferences(nlohmann::ordered_json window);
 
-/// What is logged of; all of it outlives the log.
+/// The run to log; all of it must outlive the log.
 struct LoggedRun {
   Metrics *metrics;   ///< null on ranks other than 0
-  Profiler *profiler; ///< or null
+  Profiler *profiler; ///< may be null
   const Schedule &schedule;
   const RunMemory &memory;
   const Device &device;
   Collectives &ranks;
-  int64_t perStep;    ///< micro-batches of all ranks
+  int64_t perStep;    ///< micro-batches over all ranks
   int64_t totalSteps;
   int64_t every; ///< logging_steps
-  double routerFactor; ///< of the routers' loss in the loss; 0: there is none
-  bool hasEqualRanks; ///< none has other work than the others
-  bool mayDeal;       ///< one can be given less of it
+  double routerFactor; ///< of the routers' loss; 0: no routers
+  bool hasEqualRanks; ///< all ranks have the same work
+  bool mayDeal;       ///< a rank can get less work
 };
 
-/// Used by the session's thread.
+/// Must be used on the session's thread.
 class StepLog {
 public:
   StepLog(const LoggedRun &run, Divergence divergence)
@@ -103,11 +103,11 @@ public:
   /// `isEnd`: no step follows, in this run or in one that resumes it.
   Status add(const SettledStep &step, bool isEnd);
 
-  /// All that later lines and totals depend on, but for times: a run that is
-  /// resumed with it logs what it would have logged without the break.
+  /// Returns the state that later lines and totals depend on, except times. A
+  /// run resumed with it logs the same values as without the interruption.
   nlohmann::ordered_json state() const;
   void restore(const nlohmann::ordered_json &state, int64_t stepsDone);
-  /// A time that was no training.
+  /// Excludes a pause from training time.
   void leaveOut(std::chrono::steady_clock::duration pause) {
     start += pause;
     window.start += pause;
@@ -117,38 +117,38 @@ public:
 
 private:
   using Clock = std::chrono::steady_clock;
-  /// What has happened since the last logged step.
+  /// Sums since the last logged step.
   struct Window {
     Clock::time_point start = Clock::now();
     int64_t updates = 0;
     int64_t steps = 0;
     int64_t tokens = 0;
     double lossSum = 0;
-    double waits = 0; ///< seconds in which others were waited for
+    double waits = 0; ///< seconds of waiting for other ranks
     LossSums sums;
   };
 
-  /// Of all ranks, which call it together: memory, what cards say, and how long a
-  /// step of `logged` was without waits.
+  /// Gathers the memory, GPU readings and step time without waits from all
+  /// ranks, which must call it together.
   StatusOr<nlohmann::ordered_json> readings(const Window &logged,
                                             double seconds);
   Status nameStraggler(const nlohmann::ordered_json &values);
-  /// Seconds of waits since the last call; NaN where nothing tells.
+  /// Returns the seconds of waits since the last call; NaN if not measured.
   double takeWaits();
   Status log();
 
   const LoggedRun run;
   Divergence divergence;
   bool hasHeading = false;
-  SettledStep last; ///< that had an update, but for its number and rate
+  SettledStep last; ///< the last with an update, except step and learningRate
   int64_t updates = 0;
   int64_t tokens = 0;
   double lossSum = 0;
   bool hasDiverged = false;
-  int64_t firstStep = 0;    ///< done before this process began
-  double secondsBefore = 0; ///< that they took
-  double waitsBefore = 0; ///< until the last call of takeWaits
-  std::optional<Stragglers> stragglers; ///< of ranks that have the same work
+  int64_t firstStep = 0;    ///< steps done before this process began
+  double secondsBefore = 0; ///< duration of those steps
+  double waitsBefore = 0; ///< until the last takeWaits()
+  std::optional<Stragglers> stragglers; ///< if all ranks have the same work
   Clock::time_point start = Clock::now();
   Window window;
 };

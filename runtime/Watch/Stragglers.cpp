@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Medians.
+// Compares step times with the median.
 
 #include "runtime/Watch/Stragglers.h"
 
@@ -10,7 +10,7 @@
 
 namespace qlora {
 
-/// Of two ranks the faster one's, so that either can be found.
+/// Returns the lower median, so that either of two ranks can be slow.
 static double medianOf(std::span<const double> seconds) {
   std::vector<double> sorted(seconds.begin(), seconds.end());
   const auto middle =

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Finds a rank that all others wait for, by what each needs for a step without
-// its waits for others: where one is well slower than the median, it is named.
+// Finds a rank that all others wait for: one whose step time without waits is
+// well above the median.
 
 #ifndef QLORA_RUNTIME_WATCH_STRAGGLERS_H
 #define QLORA_RUNTIME_WATCH_STRAGGLERS_H
@@ -15,27 +15,27 @@ namespace qlora {
 
 class Stragglers {
 public:
-  /// This many times the median, and so much above it that it is not what starts
-  /// of threads take; in this many logged lines in a row.
+  /// Limits: this many times the median, and this many seconds above it, which
+  /// exceeds thread start-up, in kInARow logged lines in a row.
   static constexpr double kSlower = 1.2, kLeastSeconds = 0.01;
   static constexpr int kInARow = 3;
 
-  /// By rank: on which machine each is. `every`: steps of a line. `mayDeal`: a
-  /// rank can be given less to do.
+  /// `hosts`: machine of each rank. `every`: steps per line. `mayDeal`: a rank
+  /// can be given less work.
   Stragglers(std::vector<std::string> hosts, int64_t every, bool mayDeal)
       : hosts(std::move(hosts)), every(every), mayDeal(mayDeal) {}
 
-  /// After a logged line, whose steps took each rank so many seconds of its own
-  /// work: what to say of the slowest one, once until it is another or none; else
-  /// nothing.
+  /// Checks a logged line, given each rank's own seconds per step. Returns a
+  /// warning about the slowest rank, once until another rank or none is slow;
+  /// else nothing.
   std::string check(std::span<const double> seconds);
 
 private:
   const std::vector<std::string> hosts;
   const int64_t every;
   const bool mayDeal;
-  size_t slowest = 0; ///< of the last lines
-  int inARow = 0;     ///< in which it was well slower
+  size_t slowest = 0; ///< in the last lines
+  int inARow = 0;     ///< lines in which it was slow
 };
 
 } // namespace qlora

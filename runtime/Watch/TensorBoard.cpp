@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Records, events, tags.
+// Writes records, events and tags.
 
 #include "runtime/Watch/TensorBoard.h"
 
@@ -18,7 +18,7 @@
 
 namespace qlora {
 
-/// The polynomial, its bits turned round.
+/// The polynomial with its bits reversed.
 static constexpr uint32_t kCastagnoli = 0x82f63b78u;
 
 static constexpr std::array<uint32_t, 256> crcTable() {
@@ -122,14 +122,14 @@ Status TensorBoard::writeEvent(int64_t step, std::string_view what) {
   const std::string size = raw(static_cast<uint64_t>(event.size()));
   const std::string record = size + raw(maskedCrc32c(size)) + event +
                              raw(maskedCrc32c(event));
-  // In one piece: whoever reads meanwhile never sees a part of it.
+  // A single write, so that a concurrent reader sees no partial record.
   const ssize_t put = write(file.get(), record.data(), record.size());
   if (put == static_cast<ssize_t>(record.size()))
     return Status::ok();
   return writeError(path, put < 0 ? errno : ENOSPC);
 }
 
-/// As transformers' rewrite_logs.
+/// Names tags like rewrite_logs in transformers.
 static std::string tagOf(const std::string &name) {
   constexpr std::string_view kEvaluation = "eval_";
   return name.starts_with(kEvaluation)

@@ -3,19 +3,18 @@
 // TensorBoard's event files, with the tags of transformers' Trainer:
 // train/loss, train/learning_rate, eval/loss and so on.
 //
-// A file is a row of records (TFRecord):
+// A file is a sequence of records (TFRecord):
 //
 //   u64 bytes, u32 masked CRC-32C of these 8, the bytes, u32 masked CRC of them
 //
-// each of which is an Event of tensorflow/core/util/event.proto:
+// The bytes of each are an Event of tensorflow/core/util/event.proto:
 //
 //   1 wall_time (double)   2 step (int64)   3 file_version (string)
 //   5 summary: repeated 1 { 1 tag (string), 2 simple_value (float) }
 //   7 session_log: { 1 status: START is 1 }
 //
-// A run that is resumed writes a file of its own. It begins with START at its
-// first step, by which TensorBoard leaves out what an earlier file of the folder
-// has from there on.
+// A resumed run writes a file of its own. It begins with START at its first
+// step, so TensorBoard ignores later steps of earlier files in the folder.
 
 #ifndef QLORA_RUNTIME_WATCH_TENSORBOARD_H
 #define QLORA_RUNTIME_WATCH_TENSORBOARD_H
@@ -30,12 +29,12 @@
 
 namespace qlora {
 
-/// CRC-32C (Castagnoli, RFC 3720 B.4), as TFRecord masks it.
+/// Returns the CRC-32C (Castagnoli, RFC 3720 B.4) as TFRecord masks it.
 uint32_t maskedCrc32c(std::string_view bytes);
 
 class TensorBoard final : public MetricsSink {
 public:
-  /// A new file in `folder`, which is made; `firstStep`: of what follows.
+  /// Creates a file in `folder`, and the folder. It starts at `firstStep`.
   static StatusOr<std::unique_ptr<TensorBoard>> open(const std::string &folder,
                                                      int64_t firstStep);
 
@@ -50,7 +49,7 @@ private:
   const std::string path;
 };
 
-/// runs/Nov23_09-10-38_HOST in `outputFolder`, as transformers names it.
+/// Returns runs/Nov23_09-10-38_HOST in `outputFolder`, like transformers.
 std::string defaultLoggingFolder(const std::string &outputFolder);
 
 } // namespace qlora

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// LLaMA-Factory's names for what metrics.jsonl has.
+// Writes the values of metrics.jsonl under LLaMA-Factory's names.
 
 #include "runtime/Watch/TrainerLog.h"
 
@@ -18,7 +18,7 @@ namespace qlora {
 
 using nlohmann::ordered_json;
 
-/// The lines of an earlier run that a later one does not write again.
+/// Returns the lines of an earlier run up to `step`, to be kept.
 static std::string linesUpTo(const std::string &path, int64_t step) {
   const auto text = readWholeFile(path);
   std::string kept;

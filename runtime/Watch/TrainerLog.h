@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// trainer_log.jsonl in the output folder, as LLaMA-Factory's LogCallback writes
-// it, for the tools that draw it: a line for each logged step and evaluation,
+// trainer_log.jsonl in the output folder, in the format of LLaMA-Factory's
+// LogCallback, for tools that plot it. It has a line per logged step and
+// evaluation:
 //
 //   {"current_steps": 10, "total_steps": 250, "loss": 7.3, "lr": 0.002,
 //    "epoch": 0.08, "percentage": 4.0, "elapsed_time": "0:00:01",
@@ -24,8 +25,7 @@ inline constexpr const char *kTrainerLogFile = "trainer_log.jsonl";
 
 class TrainerLog final : public MetricsSink {
 public:
-  /// Goes on after `doneSteps`: lines of an earlier run up to there stay, and
-  /// none where it is 0.
+  /// Opens the file and keeps its lines up to `doneSteps`; none if it is 0.
   static StatusOr<std::unique_ptr<TrainerLog>>
   open(const std::string &outputFolder, int64_t doneSteps, int64_t totalSteps);
 

@@ -4,7 +4,7 @@
 // compiler recorded (kAdapterFactorsAttr in dialects/Model/Model.h):
 //
 //   pissa, pissa_niter_N, olora   W = W' + scale * B A, and W', rounded to the
-//                                 type of the file, is what becomes the base
+//                                 type of the file, is the base
 //   loftq                         W - Q(W) is about B A
 //
 // Each weight is decomposed by one rank, one at a time, and sent to the other

@@ -8,8 +8,7 @@
 
 using namespace qlora;
 
-/// Time to start a kernel on the threads of a rank and to wait for the last
-/// one.
+/// Time to start a kernel on the threads of a rank and wait for the last.
 static constexpr double kLaunchSeconds = 5e-6;
 /// Vectorised exp and similar functions, per core and second.
 static constexpr double kTranscendentalRate = 4e8;

@@ -57,8 +57,7 @@ struct AttentionWork {
   double flopsPerKey = 0; ///< added if each query saw one key more
 };
 
-/// Device-independent counts of what a kernel does. Counts of several kernels
-/// add up.
+/// Device-independent counts of a kernel's work. Counts can be added.
 struct Work {
   double f32Flops = 0;  ///< of GEMMs with f32 inputs
   double bf16Flops = 0; ///< of GEMMs with bf16 inputs
@@ -101,12 +100,10 @@ struct Demand {
 };
 Demand demandOf(const Work &work, const DeviceProfile &device);
 
-/// Returns demandOf(...).seconds(): the time of `work` on all cores of
-/// `device`.
+/// Returns demandOf(...).seconds(): `work` on all cores of `device`.
 double secondsOf(const Work &work, const DeviceProfile &device);
 
-/// Seconds to read or write `bytes` over the bus between a GPU and its host; 0
-/// for a CPU.
+/// Seconds to move `bytes` between a GPU and its host; 0 for a CPU.
 double busSeconds(double bytes, const DeviceProfile &device);
 
 /// Assumed size of the cache that all cores of a CPU share.
@@ -135,8 +132,7 @@ Work attentionWork(const AttentionExtents &shape, qlora_dtype dtype,
 /// Kernels.def has an entry in KernelWork.cpp; asserts on an unknown op.
 Work kernelWork(const KernelRequest &request);
 
-/// FLOPs of the matmuls that a launch computes; reports divide these by the
-/// time.
+/// FLOPs of the matmuls of a launch; reports divide these by the time.
 double neededFlops(const KernelRequest &request);
 
 /// Returns the work of each CUDA kernel of a launch, in order. Conversions,
@@ -146,8 +142,7 @@ double neededFlops(const KernelRequest &request);
 std::vector<Work> cudaKernelWork(const KernelRequest &request,
                                  const KernelRow *row = nullptr);
 
-/// Seconds of a launch on `device` before a row is selected; on a GPU, of its
-/// CUDA kernels.
+/// Seconds of a launch before row selection; on a GPU, of its CUDA kernels.
 double secondsOf(const KernelRequest &request, const DeviceProfile &device);
 
 /// Category of a launch in reports.

@@ -95,8 +95,7 @@ static Work softmaxWork(const CudaHeadPlan &plan, double rows) {
   return rowWork(bytes, (plan.hasGradient ? 2 : 1) * logits);
 }
 
-/// Calls product(rows, whether it accumulates) for each panel of the head's
-/// weight.
+/// Calls product(rows, whether it accumulates) for each panel of w.
 template <typename Product>
 static Kernels panelsWork(const CudaHeadPlan &plan, Product product) {
   Kernels kernels;

@@ -178,8 +178,7 @@ static StatusOr<RankLinks> readLinks(ProfileReader reader) {
 }
 
 /// Defaults are fractions measured on an AVX-512 server: panels reach 0.35 to 1
-/// of the GEMM rate in f32 and 0.83 to 0.97 in bf16; packing is as fast as a
-/// copy.
+/// of the GEMM rate in f32, 0.83 to 0.97 in bf16; packing is as fast as copies.
 CpuKernelRates DeviceProfile::cpuKernels() const {
   if (kernels)
     return *kernels;

@@ -66,8 +66,7 @@ struct GpuRates {
   double memoryGb = 0; ///< GPU memory, 10^9 bytes
   AttentionRates cudnnAttention; ///< rows `cudnn` of Kernels.def
   AttentionRates cudaAttention;  ///< rows `cuda` of Kernels.def
-  /// Memory bandwidth of GEMMs with a side of at most 64, such as those of
-  /// LoRA.
+  /// Memory bandwidth of GEMMs with a side of at most 64, such as LoRA's.
   double thinGemmGbps = 0;
   double issueGops = 0; ///< single-lane instructions, 10^9 per second
   /// Gap between two dependent kernels of a graph.
@@ -84,8 +83,7 @@ struct GpuRates {
   double hostLinkGbps = 0;
 };
 
-/// Rates of this project's kernels on a CPU, which differ from those of large
-/// GEMMs.
+/// Rates of this project's CPU kernels, which differ from large GEMMs.
 struct CpuKernelRates {
   /// FLOPs of panel_matmul; decoding and packing are counted separately.
   double panelF32Gflops = 0, panelBf16Gflops = 0;
@@ -122,8 +120,7 @@ struct DeviceProfile {
   /// FLOPs per second. A multiplication and an addition count as two.
   double gemmF32Gflops = 170.0;
   double gemmBf16Gflops = 170.0;
-  /// Rate of a large copy, 10^9 bytes per second; bytes read plus bytes
-  /// written.
+  /// Rate of a large copy, 10^9 bytes per second, read plus written.
   double copyGbps = 20.0;
   /// Rate of decoding NF4 in cache, 10^9 bytes of f32 output per second.
   double decodeGbps = 12.0;

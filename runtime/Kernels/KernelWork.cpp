@@ -99,9 +99,8 @@ static Work panelMatmulWork(const KernelRequest &r) {
   // W is read from memory as stored; decoded values stay in cache.
   const double weights = double(rows) * columns;
   work.bytes += storedBytes(r) - bytesOf(weights, compute);
-  // Rows of a are read, and rows of c are read and written, without overlap.
-  // For the part that fits the cache, this takes half the time
-  // (bench/decode.py).
+  // Without overlap, a is read row by row, and c is read before it is written.
+  // For the part in cache, this takes half the time (bench/decode.py).
   const double stored = storedBytes(r), streamed = work.bytes - stored;
   work.waitedBytes = stored + 2 * streamed - std::min(streamed, kCacheBytes);
   work.bytes = work.waitedBytes;
@@ -109,8 +108,7 @@ static Work panelMatmulWork(const KernelRequest &r) {
   return work;
 }
 
-/// Integer arithmetic on a CPU is about as fast as f32. Rows of a are rounded
-/// to 8 bits first.
+/// Integer arithmetic on a CPU is about as fast as f32; a is rounded first.
 static Work int8MatmulWork(const KernelRequest &r) {
   const int64_t m = r.constant("m"), rows = r.constant("rows"),
                 columns = r.constant("columns");

@@ -32,8 +32,7 @@ struct LogitsBlock {
 /// Observes values that a step does not keep. Set only while `--dump` records
 /// the logits; null otherwise.
 struct KernelObserver {
-  /// head_loss and head_part call it for each finished block, from one thread
-  /// at a time.
+  /// Called for each finished block of head_loss or head_part, not concurrently.
   std::function<void(const LogitsBlock &block)> onLogits;
 };
 

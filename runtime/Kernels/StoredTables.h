@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Constant tables that every tensor of a stored format needs with its codes and
-// scales.
+// Constant tables that tensors of a stored format need.
 
 #ifndef QLORA_RUNTIME_KERNELS_STOREDTABLES_H
 #define QLORA_RUNTIME_KERNELS_STOREDTABLES_H

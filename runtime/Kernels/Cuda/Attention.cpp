@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// attention and attention_grad: which kernels of Device/Attention*.cu, and
-// their launches. In f32 there is one of each kind. In bf16 there are three,
-// on tensor cores: for heads of up to 64 and of up to 128 dimensions where
-// all rows that are read are aligned to 16 bytes, and for any others.
+// attention and attention_grad: selects and launches kernels of
+// Device/Attention*.cu. f32 has one kernel of each kind. bf16 has three, on
+// tensor cores: two for heads of up to 64 and up to 128 dimensions with rows
+// aligned to 16 bytes, and one for all other cases.
 
 #include <algorithm>
 
@@ -13,33 +13,32 @@
 
 namespace qlora::cuda {
 
-/// Rows of a block, as in Device/Attention.cuh.
+/// Rows of a block; same as in Device/Attention.cuh.
 static constexpr int64_t kTile = 64;
-/// Rows of one block of the delta kernel: one a warp.
+/// Rows of a block of the delta kernel, one per warp.
 static constexpr int64_t kDeltaRows = 8;
-/// Bytes that rows are aligned to, and numbers in them, for all but `any`.
+/// Row alignment in bytes and in elements, for all variants except `any`.
 static constexpr int64_t kAlignment = 16, kAlignedHalves = 8;
 
 namespace {
 
-/// What a symbol of Device/Attention*.cu ends in, the dimensions that a block
-/// of it computes, and its threads.
+/// Suffix of a symbol in Device/Attention*.cu, the head dimensions that a block
+/// computes, and its threads.
 struct Variant {
   std::string_view suffix;
   int64_t width;
   unsigned threads;
 };
 
-/// The matrices that a kernel loads in words of 16 bytes.
+/// A matrix that a kernel loads in 16-byte words.
 struct Matrix {
   std::string_view operand, ld;
 };
 
-/// A launch for operands that begin at multiples of 16 bytes, and one for
-/// others.
+/// A launch for operands aligned to 16 bytes, and one for others.
 class AttentionLaunch {
 public:
-  /// Blocks of 64 rows of the heads that the constant `heads` counts.
+  /// Grid: blocks of 64 rows; the constant `heads` gives the number of heads.
   static StatusOr<AttentionLaunch>
   prepare(CudaContext &context, std::string_view kernel, const KernelRequest &r,
           std::span<const Matrix> matrices, std::string_view heads,
@@ -48,7 +47,7 @@ public:
 
 private:
   CudaLaunch aligned, any;
-  std::vector<unsigned> operands; ///< of the matrices
+  std::vector<unsigned> operands; ///< indices of the matrices
 };
 
 } // namespace
@@ -58,7 +57,7 @@ static constexpr Variant kBF16Any = {"bf16_any", 64, 128};
 static constexpr Variant kBF16By64 = {"bf16_64", 64, 128};
 static constexpr Variant kBF16By128 = {"bf16_128", 128, 128};
 
-/// For operands that begin at multiples of 16 bytes.
+/// Returns the variant for operands aligned to 16 bytes.
 static Variant alignedVariant(const KernelRequest &r,
                               std::span<const Matrix> matrices) {
   const int64_t dim = r.constant("dim");
@@ -70,8 +69,7 @@ static Variant alignedVariant(const KernelRequest &r,
   return dim <= kBF16By64.width ? kBF16By64 : kBF16By128;
 }
 
-/// No product overflows: extents are at most 2^24, and 2^62 blocks are
-/// refused.
+/// Cannot overflow: extents are at most 2^24, and 2^62 blocks are refused.
 static CudaGrid gridOf(const KernelRequest &r, std::string_view heads,
                        const Variant &variant) {
   const int64_t parts = blocksOf(r.constant("dim"), variant.width);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// dlopen, dlsym, and NVIDIA's error codes in words.
+// Opens NVIDIA's libraries with dlopen and dlsym, and formats their errors.
 
 #include "runtime/Kernels/Cuda/CudaApi.h"
 
@@ -39,7 +39,7 @@ StatusOr<CudaDriver> CudaDriver::openFile(const char *file) {
   if (CUresult result = driver.driverGetVersion(&version))
     return unavailable("{}: cuDriverGetVersion fails with error {}", file,
                        result);
-  // Before the other symbols: an old driver lacks some of them.
+  // Check before other symbols: an old driver lacks some of them.
   if (version < kMinDriverVersion)
     return unavailable("NVIDIA's driver is for CUDA {}.{}, but {}.{} is needed;"
                        " update the driver",
@@ -90,7 +90,7 @@ StatusOr<CublasLt> CublasLt::openFirst(std::span<const char *const> files) {
                        "LD_LIBRARY_PATH",
                        reasons);
   CublasLt blas{};
-  // It returns no status, so it is in no table.
+  // Not in CudaSymbols.inc, because it returns no status.
   size_t (*getVersion)() = nullptr;
   QLORA_RETURN_IF_ERROR(
       findSymbol(library, file, "cublasLtGetVersion", getVersion));
@@ -154,7 +154,7 @@ StatusOr<Cudnn> Cudnn::openFile(const char *file) {
   Cudnn cudnn{};
   QLORA_RETURN_IF_ERROR(
       findSymbol(library, file, "cudnnGetVersion", cudnn.getVersion));
-  // Before the other symbols: an old cuDNN lacks some of them.
+  // Check before other symbols: an old cuDNN lacks some of them.
   if (const size_t version = cudnn.getVersion(); version < kMinCudnnVersion)
     return unavailable("{} is cuDNN {}.{}, but {}.{} is needed; {}", file,
                        version / 10000, version % 10000 / 100,

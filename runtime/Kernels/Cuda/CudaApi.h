@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// NVIDIA's libraries as tables of functions, opened at run time. A machine
-// without them gets one line that says what is missing and what brings it.
+// NVIDIA's libraries as tables of functions, opened at run time. If a library
+// is missing, open() returns a one-line error that names it and how to install
+// it.
 //
 //   QLORA_ASSIGN_OR_RETURN(const CudaDriver *driver, CudaDriver::open());
 //   QLORA_RETURN_IF_ERROR(driver->check(driver->init(0), "cuInit"));
@@ -22,7 +23,8 @@
 
 namespace qlora {
 
-/// A function of a library that is open. kUnavailable names the file and the symbol that it lacks.
+/// Looks up a function in an open library; kUnavailable, naming file and
+/// symbol, if it is missing.
 template <typename Function>
 Status findSymbol(void *library, const char *file, const char *symbol,
                   Function &function) {
@@ -35,15 +37,15 @@ Status findSymbol(void *library, const char *file, const char *symbol,
 
 /// libcuda.so.1, of CUDA 12.0 or later.
 struct CudaDriver {
-  /// kNotFound, in one line, if there is none; kUnavailable if it is too old or
-  /// lacks a function.
+  /// kNotFound, in one line, if there is no driver; kUnavailable if it is too
+  /// old or lacks a function.
   static StatusOr<const CudaDriver *> open();
-  /// The same of another file, which stays open too. For tests.
+  /// Like open(), for another file, which stays open. For tests.
   static StatusOr<CudaDriver> openFile(const char *file);
 
-  /// "cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY (2): out of memory" where
-  /// `result` is an error. Out of memory is kResourceExhausted, what a capture
-  /// does not allow kUnavailable, all else kInternal.
+  /// Formats an error like "cuMemAlloc_v2: CUDA_ERROR_OUT_OF_MEMORY (2): out of
+  /// memory". The code is kResourceExhausted for out of memory, kUnavailable
+  /// for calls that a capture forbids, otherwise kInternal.
   Status check(CUresult result, const char *what) const;
 
 #define QLORA_DRIVER(Name, Symbol, Parameters) CUresult(*Name) Parameters;
@@ -53,12 +55,12 @@ struct CudaDriver {
 /// libcublasLt.so.13 or libcublasLt.so.12, of cuBLAS 12.0 or later.
 struct CublasLt {
   static StatusOr<const CublasLt *> open();
-  /// The files that a driver of this version can go with, the best first.
+  /// Returns the files that work with this driver version, best first.
   static std::span<const char *const> filesFor(int driverVersion);
-  /// The first of these files that there is, which stays open. For tests.
+  /// Opens the first of these files that exists; it stays open. For tests.
   static StatusOr<CublasLt> openFirst(std::span<const char *const> files);
 
-  /// What cuBLASLt does not support is kUnavailable; no memory as above.
+  /// kUnavailable: cuBLASLt does not support it. kResourceExhausted: no memory.
   Status check(cublasStatus_t status, const char *what) const;
 
   static constexpr const char *kCreate = "cublasLtCreate";
@@ -69,15 +71,14 @@ struct CublasLt {
 #include "runtime/Kernels/Cuda/CudaSymbols.inc"
 };
 
-/// libcudnn.so.9, of cuDNN 9.19 or later: the oldest whose plans for our
-/// graphs were looked at. A machine without it uses our own kernels.
+/// libcudnn.so.9, of cuDNN 9.19 or later, the oldest version whose plans for
+/// these graphs were examined. Without it, this project's kernels run.
 struct Cudnn {
   static StatusOr<const Cudnn *> open();
-  /// The same of another file, which stays open too. For tests.
+  /// Like open(), for another file, which stays open. For tests.
   static StatusOr<Cudnn> openFile(const char *file);
 
-  /// Everything that cuDNN refuses is kUnavailable, with the first line
-  /// of its own explanation; no memory is kResourceExhausted.
+  /// kUnavailable, with cuDNN's first line; kResourceExhausted: no memory.
   Status check(cudnnStatus_t status, const char *what) const;
 
   static constexpr const char *kCreate = "cudnnCreate";
@@ -87,8 +88,8 @@ struct Cudnn {
 #include "runtime/Kernels/Cuda/CudaSymbols.inc"
 };
 
-/// A handle for the context that is current when it is made, of `Library`,
-/// which opens, creates and destroys. Empty until create().
+/// A library handle for the context that is current at create(). `Library`
+/// opens the library, and creates and destroys handles. Empty until create().
 template <typename Library, typename Handle> class LibraryHandle {
 public:
   LibraryHandle() = default;
@@ -103,7 +104,7 @@ public:
     QLORA_ASSIGN_OR_RETURN(library, Library::open());
     return library->check(library->create(&handle), Library::kCreate);
   }
-  /// Itself, made at the first call; the same refusal at every call.
+  /// Creates the handle at the first call; later calls return the same result.
   StatusOr<const LibraryHandle *> get() {
     if (!made)
       made = create();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Finding a card and asking what it is.
+// Opens a GPU and reads its properties.
 
 #include "runtime/Kernels/Cuda/CudaCard.h"
 
@@ -63,7 +63,7 @@ StatusOr<std::vector<GpuName>> visibleGpus(const CudaDriver &driver) {
 }
 
 std::string countedNames(std::span<const std::string> names) {
-  std::vector<std::pair<std::string, int>> kinds; // in the order of ranks
+  std::vector<std::pair<std::string, int>> kinds; // in order of first use
   for (const std::string &name : names) {
     const auto same = std::ranges::find(
         kinds, name, &std::pair<std::string, int>::first);

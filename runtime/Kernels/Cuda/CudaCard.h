@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// One card of this machine and its primary context, in which all of a
-// device's memory, streams and code live.
+// A GPU of this machine and its primary context, which holds the device memory,
+// streams and code of this process.
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_CUDACARD_H
 #define QLORA_RUNTIME_KERNELS_CUDA_CUDACARD_H
@@ -20,22 +20,22 @@ namespace qlora {
 /// The oldest GPU that kernels are compiled for: 10 * major + minor.
 inline constexpr uint32_t kOldestGpu = 80;
 
-/// What a GPU is, as the driver says without a context on it.
+/// Name and architecture of a GPU, queried without a context.
 struct GpuName {
   std::string name;  ///< "NVIDIA H100 80GB HBM3"
   uint32_t arch = 0; ///< 10 * major + minor
 };
 
-/// Returns how many GPUs this process sees: at least one. kNotFound: none.
+/// Returns how many GPUs this process sees, at least one; kNotFound if none.
 StatusOr<int> countGpus(const CudaDriver &driver);
 
-/// Whether a rank that takes GPU `ordinal` finds it among `count`.
+/// Checks that a rank's GPU `ordinal` is among `count` visible GPUs.
 Status checkGpu(int ordinal, int count);
 
-/// Returns the GPUs that this process can train on, in the driver's order, up to
-/// the first that is too old; at least one. kNotFound: there is no driver, or it
-/// sees no GPU. Any other error: there is one, and the message says why it
-/// cannot be used. Takes no memory of a GPU.
+/// Returns the GPUs that this process can use, in the driver's order, up to the
+/// first one that is too old; at least one. kNotFound: no driver, or no visible
+/// GPU. Any other error: a GPU exists, and the message says why it is unusable.
+/// Uses no GPU memory.
 StatusOr<std::vector<GpuName>> visibleGpus();
 StatusOr<std::vector<GpuName>> visibleGpus(const CudaDriver &driver);
 
@@ -43,27 +43,27 @@ StatusOr<std::vector<GpuName>> visibleGpus(const CudaDriver &driver);
 std::string countedNames(std::span<const std::string> names);
 std::string gpuText(std::span<const GpuName> gpus);
 
-/// Bytes of a card's memory, whoever uses them.
+/// Bytes of GPU memory, over all processes.
 struct CudaMemoryInfo {
   uint64_t free = 0;
   uint64_t total = 0;
 };
 
-/// Movable; holds the context, which is current on the thread that opened it.
+/// Movable. Owns the context, which is current on the thread that opened it.
 class CudaCard {
 public:
   CudaCard() = default;
-  /// Card number `ordinal` of those that are visible. kNotFound: there is no
-  /// card. kUnavailable: there is none with that number. `driver` outlives it.
+  /// Opens visible GPU `ordinal`. kNotFound: no GPU. kUnavailable: no GPU with
+  /// that index. `driver` must outlive the result.
   static StatusOr<CudaCard> open(const CudaDriver &driver, int ordinal);
-  /// The same without a context, after cuInit: only its name and properties.
+  /// Reads only name and properties, without a context; requires cuInit.
   static StatusOr<CudaCard> describe(const CudaDriver &driver, int ordinal);
 
   StatusOr<CudaMemoryInfo> memory() const;
-  /// "0000:3B:00.0": how other libraries name it. Empty where it is not known.
+  /// PCI address for other libraries, such as "0000:3B:00.0", or empty.
   std::string pciBusId() const;
 
-  int ordinal = 0;   ///< of those that are visible
+  int ordinal = 0;   ///< index among the visible GPUs
   std::string name;  ///< "NVIDIA H100 80GB HBM3"
   uint32_t arch = 0; ///< 10 * major + minor
   int multiprocessors = 0;

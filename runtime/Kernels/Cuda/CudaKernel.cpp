@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// From a row of Kernels.def to its CUDA code, and launches of our device
-// functions.
+// Finds the CUDA code of a row of Kernels.def; launches device functions.
 
 #include "runtime/Kernels/Cuda/CudaKernel.h"
 

@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: MIT
 
-// How the CUDA device runs a library kernel: prepare once at load, enqueue
-// many times, also while a stream is captured into a graph. The counterpart
-// of LibraryKernel.h; rows of Kernels.def with the target `cuda`.
+// Interface of library kernels on the CUDA device: prepare once at load,
+// enqueue many times, also while a stream is captured into a graph. The CPU has
+// LibraryKernel.h. Used for rows of Kernels.def with the target `cuda`.
 //
-// Device code of ours is in Kernels/Cuda/Device/*.cu, which the compiler puts
-// into every train.so for CUDA; each file is one unit of the image table. Its
-// functions take one qlora_cuda_args (ABI/kernel.h), like the generated ones.
+// This project's device code is in Kernels/Cuda/Device/*.cu. The compiler puts
+// it into every train.so for CUDA; each file is one unit of the image table.
+// Its functions take one qlora_cuda_args (ABI/kernel.h), like generated
+// kernels.
 //
-// At the end: what the functions that prepare a row are made of. There is one
-// for each row, called by prepareCudaKernel with a request that the row accepted
-// and a workspace of at least the size it promised.
+// The end of this file has helpers for the functions that prepare a row. Each
+// row has one, called by prepareCudaKernel with a request that the row accepts
+// and a workspace of at least the promised size.
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_CUDAKERNEL_H
 #define QLORA_RUNTIME_KERNELS_CUDA_CUDAKERNEL_H
@@ -26,23 +27,23 @@
 
 namespace qlora {
 
-/// What kernels ask of the device that they run on. Outlives them.
+/// What kernels need from their device. Outlives them.
 class CudaContext {
 public:
   virtual ~CudaContext() = default;
   virtual const CudaDriver &driver() const = 0;
   virtual const CublasLt &blas() const = 0;
   virtual cublasLtHandle_t blasHandle() const = 0;
-  /// A handle of cuDNN for this device, made when it is first asked for;
-  /// kUnavailable, each time, where there is none.
+  /// Returns the device's cuDNN handle, created at the first call;
+  /// kUnavailable, at every call, if there is none.
   virtual StatusOr<const CudnnHandle *> cudnn() = 0;
   virtual int multiprocessors() const = 0;
   /// The compute capability: 90 for 9.0.
   virtual uint32_t arch() const = 0;
-  /// A __global__ function of the loaded images, by its symbol.
+  /// Returns a __global__ function of the loaded images by its symbol.
   virtual StatusOr<CUfunction> function(std::string_view symbol) = 0;
 
-  /// The algorithms of all matrix products that are prepared here.
+  /// Algorithms of all GEMMs that are prepared with this context.
   GemmSelection gemms;
 };
 
@@ -51,9 +52,9 @@ struct CudaKernelArgs {
   const qlora_step_block *step = nullptr; ///< in device memory
   CUstream stream = nullptr;
   KernelObserver *observer = nullptr; ///< set only outside of a capture
-  /// At most so many rows of the micro-batch have a label.
+  /// Upper bound for the labelled rows of the micro-batch.
   int64_t labelledRows = INT64_MAX;
-  /// Each line of the micro-batch is one segment and then padding.
+  /// Each sequence of the micro-batch is one segment, then padding.
   bool hasOneSegment = false;
 };
 
@@ -61,15 +62,15 @@ struct CudaKernelArgs {
 class CudaKernel {
 public:
   virtual ~CudaKernel() = default;
-  /// Puts its work on the stream. Allocates nothing and waits for nothing,
-  /// unless there is an observer, whose blocks are read back at once.
+  /// Puts the work on the stream, without allocating or waiting. With an
+  /// observer it waits, to read blocks back.
   virtual Status enqueue(const CudaKernelArgs &args) = 0;
 };
 
 using PreparedCudaKernel = StatusOr<std::unique_ptr<CudaKernel>>;
 
-/// Prepares `row` for `request`, with at most `workspaceBytes` of workspace.
-/// A refusal (kUnavailable) makes the caller try the op's next row.
+/// Prepares `row` for `request` with at most `workspaceBytes` of workspace.
+/// After kUnavailable the caller tries the op's next row.
 PreparedCudaKernel prepareCudaKernel(const KernelRow &row,
                                      const KernelRequest &request,
                                      uint64_t workspaceBytes,
@@ -86,7 +87,7 @@ namespace cuda {
 #include "runtime/Kernels/Kernels.def"
 } // namespace cuda
 
-/// A kernel that is one function of its arguments.
+/// A kernel implemented by one callable.
 template <typename Function> class CudaFunctionKernel : public CudaKernel {
 public:
   explicit CudaFunctionKernel(Function function)
@@ -108,8 +109,8 @@ struct CudaGrid {
   unsigned threads = 256;
 };
 
-/// A launch of one of our device functions (Device/*.cu), prepared once. A
-/// copyable value; the context outlives it.
+/// A launch of one of this project's device functions (Device/*.cu), prepared
+/// once. A copyable value; the context must outlive it.
 ///
 ///   QLORA_ASSIGN_OR_RETURN(CudaLaunch sum,
 ///                          CudaLaunch::prepare(context, "qlora_column_sum_f32",
@@ -117,15 +118,15 @@ struct CudaGrid {
 ///   QLORA_RETURN_IF_ERROR(sum.enqueue(buffers, args));
 class CudaLaunch {
 public:
-  /// kUnavailable where the images lack the symbol or the grid is too large.
+  /// kUnavailable if the images lack the symbol or the grid is too large.
   static StatusOr<CudaLaunch> prepare(CudaContext &context,
                                       std::string_view symbol, CudaGrid grid,
                                       std::span<const int64_t> constants);
 
-  /// Puts it on the stream of `args`, with these buffers in their order.
+  /// Enqueues the launch on the stream of `args` with these buffers, in order.
   Status enqueue(std::span<void *const> buffers,
                  const CudaKernelArgs &args) const;
-  /// The same of a conversion or a decode.
+  /// Enqueues a conversion or a decode.
   Status enqueue(const void *x, void *out, const CudaKernelArgs &args) const {
     void *const buffers[] = {const_cast<void *>(x), out};
     return enqueue(buffers, args);
@@ -138,18 +139,18 @@ private:
   qlora_cuda_args template_ = {}; ///< constants only
 };
 
-/// The smallest number of blocks of `each` that hold `count`.
+/// Number of blocks of `each` elements that hold `count`.
 constexpr int64_t blocksOf(int64_t count, int64_t each) {
   return count / each + (count % each != 0);
 }
 
-/// `base` moved by `bytes`; null stays null.
+/// Adds `bytes` to `base`; null stays null.
 inline void *movedBy(void *base, uint64_t bytes) {
   return base ? static_cast<uint8_t *>(base) + bytes : nullptr;
 }
 
-/// A kernel that is some launches, one after the other, of our functions of
-/// these names and grids, with the op's own buffers and all with `constants`.
+/// One launch: a device function's symbol and its grid. makeLaunchKernel
+/// enqueues several in order, with the op's buffers and the same constants.
 struct NamedGrid {
   std::string symbol;
   CudaGrid grid;
@@ -158,12 +159,12 @@ PreparedCudaKernel makeLaunchKernel(CudaContext &context,
                                     std::initializer_list<NamedGrid> launches,
                                     std::span<const int64_t> constants);
 
-/// The extents of a conversion, and its row strides in elements.
+/// Extents of a conversion, and row strides in elements.
 struct ConversionShape {
   int64_t rows, columns, ldx, ldo;
 };
-/// out := x, elementwise, converted where the types differ: a launch with the
-/// buffers (x, out).
+/// Prepares out := x, elementwise, converted if the types differ. The launch
+/// takes the buffers (x, out).
 StatusOr<CudaLaunch> prepareConversion(CudaContext &context, qlora_dtype from,
                                        qlora_dtype to, ConversionShape shape);
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// The types and constants of NVIDIA's binary interfaces that CudaSymbols.inc
-// names, so that the runtime builds where no CUDA toolkit is. Names and values
-// are those of cuda.h and cublasLt.h (CUDA 12 and 13), of nccl.h (2.14) and of
-// nvml.h, with which tests/cuda/Headers compares them.
+// Types and constants of NVIDIA's binary interfaces that CudaSymbols.inc uses,
+// so that the runtime builds without a CUDA toolkit. Names and values equal
+// those of cuda.h and cublasLt.h (CUDA 12 and 13), nccl.h (2.14) and nvml.h;
+// tests/cuda/Headers compares them.
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_CUDATYPES_H
 #define QLORA_RUNTIME_KERNELS_CUDA_CUDATYPES_H
@@ -61,7 +61,7 @@ inline constexpr CUresult kCudaFirstOfCapture = 900, kCudaLastOfCapture = 908;
 QLORA_CUBLAS_STATUSES(QLORA_CONSTANT)
 QLORA_NCCL_RESULTS(QLORA_CONSTANT)
 #undef QLORA_CONSTANT
-// In a function from such a number to the library's name of it.
+// Case of a switch that maps such a value to the library's name for it.
 #define QLORA_RETURN_NAME(Name, Value, Theirs)                                 \
   case Name:                                                                   \
     return #Theirs;
@@ -92,12 +92,12 @@ inline constexpr int kCublasDescTransposeB = 4;
 inline constexpr int32_t kCublasOpN = 0;
 inline constexpr int32_t kCublasOpT = 1;
 inline constexpr int kCublasPreferenceMaxWorkspace = 1;
-/// The reduction schemes that are allowed (uint32_t), a bit each.
+/// Bit mask of the allowed reduction schemes (uint32_t).
 inline constexpr int kCublasPreferenceReductionMask = 3;
-/// The least alignment of A, in bytes (uint32_t); B, C and D follow it.
+/// Minimum alignment of A in bytes (uint32_t); B, C and D follow.
 inline constexpr int kCublasPreferenceMinAlignmentA = 5;
-/// cublasLtMatmulAlgoConfigAttributes_t: how the parts of a split depth are
-/// added up (uint32_t), by the numbers below.
+/// cublasLtMatmulAlgoConfigAttributes_t: the reduction scheme of a split depth
+/// (uint32_t); values follow.
 inline constexpr int kCublasConfigReduction = 3;
 inline constexpr uint32_t kCublasReductionNone = 0;
 inline constexpr uint32_t kCublasReductionInPlace = 1;
@@ -110,8 +110,8 @@ using ncclComm_t = struct ncclComm *;
 struct ncclUniqueId {
   char internal[128];
 };
-/// As of 2.14: later libraries see by `size` and `version` that the rest is
-/// left to them.
+/// Layout of 2.14. Later libraries use defaults for newer fields, according to
+/// `size` and `version`.
 struct ncclConfig_t {
   size_t size = sizeof(ncclConfig_t);
   unsigned magic = 0xcafebeef;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 
-// attention and attention_grad by cuDNN, with what the op says of segments
-// around its graph: how far a query sees is counted before it. A query of
-// segment 0 has out = 0 and lse = 0, and gives no gradient, because the
-// gradient's graph is told a huge lse for it. Where lines have one segment, a
-// second graph does without the mask, which costs a third of the forward:
-// padding is behind all queries that count. The gradient's plan runs once for
-// each piece (CudnnGradientPlan).
+// attention and attention_grad with cuDNN, with segments handled around its
+// graph. Before it, a kernel computes how far each query sees. A query of
+// segment 0 has out = 0 and lse = 0. It gives no gradient, because the
+// gradient's graph gets a huge lse for it. If each sequence has one segment, a
+// second graph without the segment mask runs; the mask costs a third of the
+// forward. Padding is not masked there, as it follows all queries that count.
+// The gradient's plan runs once for each batch of heads (CudnnGradientPlan).
 
 #include "runtime/Kernels/Cuda/CudaKernel.h"
 #include "runtime/Kernels/Cuda/CudnnAttentionGraph.h"
@@ -19,24 +19,22 @@ using plans::CudnnForwardPlan;
 using plans::CudnnGradientPlan;
 
 namespace {
-/// An operand of the op that the graph has too: bf16 rows with a stride, of
-/// heads of queries or of keys, or, without a stride, f32 [batch, heads,
-/// length].
+/// An operand of both op and graph. With a stride: bf16 rows, of query or key
+/// heads. Without: f32 [batch, heads, length].
 struct GraphOperand {
   int64_t id;
   std::string_view name, ld;
   bool isOfKeys = false;
 };
 
-/// Where an operand is, and its bytes from one sequence, and from one head of
-/// keys, to the next.
+/// Address of an operand, and bytes between sequences and between key heads.
 struct Place {
   int64_t id;
   void *address;
   int64_t ofSequence, ofKeyHead;
 };
 
-/// A plan with the values that it reads, run over piece after piece.
+/// A plan and its scalars, run for one batch of heads after the other.
 class CudnnAttention final : public CudaKernel {
 public:
   static PreparedCudaKernel prepare(const KernelRequest &r,
@@ -57,7 +55,7 @@ private:
       bytes.scratch = forward.scratch;
     }
   }
-  /// Where the graph that runs has a window for each query.
+  /// Whether the selected graph has a window for each query.
   bool needsReach(const CudaKernelArgs &args) const {
     return bytes.reach && !(ofOneSegment && args.hasOneSegment);
   }
@@ -74,18 +72,17 @@ private:
   const CudnnHandle &cudnn;
   KernelRequest r;
   CudnnAttentionPlan plan;
-  std::optional<CudnnAttentionPlan> ofOneSegment; ///< where there are segments
+  std::optional<CudnnAttentionPlan> ofOneSegment; ///< only with segments
   bool isGradient = r.op->name == "attention_grad";
   int64_t length = r.constant("length");
-  CudnnGradientPlan bytes; ///< the forward has one piece
-  /// Where there are segments: counts how far queries see; treats those of
-  /// segment 0.
+  CudnnGradientPlan bytes; ///< the forward has one run
+  /// Set if there are segments: `reach` computes how far queries see, `padding`
+  /// handles queries of segment 0.
   std::optional<CudaLaunch> reach, padding;
   float scale = static_cast<float>(r.constantAsDouble("scale"));
   float window = static_cast<float>(r.constant("window"));
   float one = 1;
-  /// Of scores; not infinite, so that the maximum over keys that are all
-  /// masked can be subtracted.
+  /// Masked score; finite, so the maximum can always be subtracted.
   float masked = -1e30f;
 };
 } // namespace
@@ -96,14 +93,14 @@ static constexpr GraphOperand kOperands[] = {
     {operand::kV, "v", "ldv", true},
     {operand::kOut, "out", "ldo"},
     {operand::kLse, "lse", ""},
-    // Of the gradient only.
+    // Gradient only.
     {operand::kDout, "dout", "lddo"},
     {operand::kDq, "dq", "lddq"},
     {operand::kDk, "dk", "lddk", true},
     {operand::kDv, "dv", "lddv", true},
 };
 static constexpr size_t kForwardOperands = 5;
-/// As Device/AttentionPadding.cu has it.
+/// Same as in Device/AttentionPadding.cu.
 static constexpr unsigned kReachThreads = 1024;
 
 Place CudnnAttention::placeOf(const GraphOperand &operand,
@@ -193,7 +190,7 @@ Status CudnnAttention::enqueue(const CudaKernelArgs &args) {
                             bytes.reach.in(args.buffers.back())};
   if (needsReach(args))
     QLORA_RETURN_IF_ERROR(reach->enqueue(segments, args));
-  // The gradient's graph reads the lse that the launch makes.
+  // The gradient's graph reads the lse that this launch writes.
   if (isGradient)
     QLORA_RETURN_IF_ERROR(padding->enqueue(args.buffers, args));
   QLORA_RETURN_IF_ERROR(enqueuePieces(args));

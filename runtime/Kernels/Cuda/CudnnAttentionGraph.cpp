@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The forward and the backward composition.
+// Builds and plans the forward and backward graphs.
 
 #include "runtime/Kernels/Cuda/CudnnAttentionGraph.h"
 
@@ -16,7 +16,7 @@ using cudnn_data::kFloat;
 using cudnn_data::kInt32;
 
 namespace {
-/// What both directions share: shapes, and the scores with their masks.
+/// Shared by both directions: shapes, and the masked scores.
 class AttentionGraph {
 public:
   AttentionGraph(const CudnnTarget &target, const KernelRequest &request)
@@ -31,12 +31,12 @@ public:
   CudnnGraph graph;
 
 private:
-  /// [batch, length, count * dim] with the named row stride, by heads.
+  /// [batch, length, count * dim] with the named row stride, as heads.
   Shape rows(int64_t count, std::string_view name) const {
     const int64_t ld = r.constant(name);
     return {{batch, count, length, dim}, {length * ld, dim, ld, 1}};
   }
-  /// Without gaps, head by head.
+  /// Dense, one head after the other.
   Shape packed(int64_t width) const {
     return {{batch, heads, length, width},
             {heads * length * width, length * width, width, 1}};
@@ -47,7 +47,7 @@ private:
     std::swap(shape.strides[2], shape.strides[3]);
     return shape;
   }
-  /// Scores by query and key, stored as by key and query.
+  /// Scores by query and key, stored by key and query.
   Shape turned() const {
     Shape shape = scores();
     std::swap(shape.strides[2], shape.strides[3]);
@@ -70,7 +70,7 @@ private:
     graph.pointwise(pointwise::kIndex, {y0}, y, kFloat, axis);
     return y;
   }
-  /// x where `left` compares to `right`, and kMasked elsewhere.
+  /// Selects x where `left` compares to `right`, kMasked elsewhere.
   Tensor where(int comparison, Tensor left, Tensor right, Tensor x);
   Tensor maskFarKeys(Tensor x);
   Tensor maskLaterKeys(Tensor x);
@@ -86,7 +86,7 @@ private:
   const int64_t keyHeads = r.constant("kv_heads");
   Tensor scale, q, kTransposed;
   Tensor masked = nullptr;
-  Tensor y0 = nullptr; ///< the scores that positions are counted in
+  Tensor y0 = nullptr; ///< gives kIndex its shape
 };
 } // namespace
 
@@ -99,7 +99,7 @@ Tensor AttentionGraph::where(int comparison, Tensor left, Tensor right,
   return compute(pointwise::kSelect, {x, masked, predicate}, scores());
 }
 
-/// The window of a query is its own where there are segments.
+/// With segments, each query has its own window.
 Tensor AttentionGraph::maskFarKeys(Tensor x) {
   const bool hasSegments = r.dtype("segments").has_value();
   if (!hasSegments && r.constant("window") == 0)
@@ -142,7 +142,7 @@ void AttentionGraph::forward() {
   graph.matmul(x, v, out);
 }
 
-/// rowsum(dout * out), as an operand in memory.
+/// Computes rowsum(dout * out) as an operand in memory.
 Tensor AttentionGraph::delta(Tensor dout) {
   Tensor out = graph.operand(operand::kOut, kBFloat16, rows(heads, "ldo"));
   Tensor product = compute(pointwise::kMultiply, {dout, out}, packed(dim));
@@ -153,7 +153,7 @@ Tensor AttentionGraph::delta(Tensor dout) {
   return stored;
 }
 
-/// dK and dV: the turned scores times `by`, added up over the queries' heads.
+/// dK or dV: transposed scores times `by`, summed over the group's query heads.
 void AttentionGraph::gradientOf(Tensor x, Tensor by, int64_t id,
                                 std::string_view ld) {
   Tensor narrow = graph.intermediate(kBFloat16, turned());
@@ -199,9 +199,9 @@ void AttentionGraph::backward(CudnnDqSum dqSum) {
 // Plans -----------------------------------------------------------------------
 
 namespace {
-/// An engine whose blocks add to dQ in one order, so that it needs memory in
-/// proportion to length only; and the graph that it takes. Engine and knobs
-/// are those that cudnn-frontend 1.32 asks for.
+/// An engine whose blocks add to dQ in a fixed order, so its memory is
+/// proportional to the length, and the graph that it accepts. Engine and knobs
+/// are the same as in cudnn-frontend 1.32.
 struct OrderedEngine {
   CudnnEngine engine;
   CudnnDqSum dqSum;
@@ -284,7 +284,7 @@ planCudnnAttentionGradient(const CudnnTarget &target, uint32_t arch,
     if (none.code() != StatusCode::kUnavailable)
       return none;
   }
-  // Another engine for its graph need not add in order.
+  // Other engines for this graph may add in any order.
   if (const auto ordered = orderedEngine(arch, target.api.getVersion()))
     return plan(ordered->dqSum, ordered->engine);
   return none;

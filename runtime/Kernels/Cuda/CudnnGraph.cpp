@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Operations as descriptors of cuDNN's backend, and the choice of a plan.
+// Creates cuDNN backend descriptors for operations, and selects a plan.
 
 #include "runtime/Kernels/Cuda/CudnnGraph.h"
 
@@ -267,7 +267,7 @@ Status CudnnPlan::execute(cudnnHandle_t handle,
   if (status.isOk())
     status = api->check(api->execute(handle, object.get(), pack.get()),
                         "cudnnBackendExecute");
-  // What was prepared must run; no other kernel is tried any more.
+  // A prepared kernel must run: kInternal, so that no other row is tried.
   if (!status.isOk())
     return Status::error(StatusCode::kInternal, "{}", status.message());
   return status;

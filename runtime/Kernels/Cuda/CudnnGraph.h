@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// cuDNN's backend graphs in C++: operations over tensors of four dimensions,
-// then a plan that runs them. Written like arithmetic; the first thing that
-// cuDNN refuses is kept, and plan() reports it.
+// C++ interface of cuDNN's backend graphs: operations over 4-dimensional
+// tensors, and a plan that runs them. The first error is kept, and plan()
+// returns it.
 //
 //   CudnnGraph graph(target);
 //   Tensor x = graph.operand(kX, cudnn_data::kBFloat16, shape);
@@ -11,7 +11,7 @@
 //   QLORA_ASSIGN_OR_RETURN(CudnnPlan plan, graph.plan({}, limitBytes));
 //   plan.execute(handle, bindings, workspace);
 //
-// A tensor is of the graph that made it. Nothing here is thread-safe.
+// A tensor belongs to the graph that created it. Not thread-safe.
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_CUDNNGRAPH_H
 #define QLORA_RUNTIME_KERNELS_CUDA_CUDNNGRAPH_H
@@ -28,14 +28,14 @@
 
 namespace qlora {
 
-/// A descriptor of cuDNN's backend, which everything is said with: made, given
-/// attributes, and finished. It is destroyed with the object.
+/// A descriptor of cuDNN's backend: created, given attributes, then finalized.
+/// Destroyed with the object.
 class CudnnObject {
 public:
-  /// `kind` is one of cudnn_descriptor; `name` is for errors, and lives long.
+  /// `kind` is from cudnn_descriptor; `name` is for errors, not copied.
   CudnnObject(const Cudnn &api, int kind, const char *name);
 
-  /// Sets an attribute; nothing after a failure.
+  /// Sets an attribute; does nothing after an error.
   template <typename T>
   CudnnObject &set(int attribute, int type, std::span<const T> values) {
     return setRaw(attribute, type, static_cast<int64_t>(values.size()),
@@ -47,7 +47,7 @@ public:
   CudnnObject &set(int attribute, cudnnBackendDescriptor_t descriptor) {
     return set(attribute, cudnn_type::kDescriptor, descriptor);
   }
-  /// The first failure of all of this.
+  /// Finalizes the descriptor; returns the first error so far.
   Status finish();
   cudnnBackendDescriptor_t get() const { return descriptor.get(); }
 
@@ -69,21 +69,21 @@ private:
   Status status;
 };
 
-/// For which device plans are made: that of a handle, or one described by a
-/// device-properties descriptor, whose plans can be looked at and not run.
+/// Device that plans are made for: the one of a handle, or one described by a
+/// device-properties descriptor, whose plans can only be examined.
 struct CudnnTarget {
   const Cudnn &api;
   cudnnHandle_t handle = nullptr;
   cudnnBackendDescriptor_t device = nullptr;
 };
 
-/// An engine that cuDNN's heuristics do not offer by themselves.
+/// An engine that cuDNN's heuristics do not offer.
 struct CudnnEngine {
   int64_t index;
   std::vector<std::pair<int, int64_t>> knobs;
 };
 
-/// Where an operand is: an address on the device, or on the host for a value.
+/// Address of an operand: in device memory, or in host memory for a scalar.
 struct CudnnBinding {
   int64_t id;
   void *address;
@@ -91,7 +91,7 @@ struct CudnnBinding {
 
 class CudnnPlan {
 public:
-  /// Enqueues it on the stream of the handle.
+  /// Enqueues the plan on the stream of the handle.
   Status execute(cudnnHandle_t handle, std::span<const CudnnBinding> bindings,
                  void *workspace) const;
   uint64_t workspaceBytes() const { return bytes; }
@@ -115,36 +115,36 @@ public:
 
   explicit CudnnGraph(const CudnnTarget &target) : target(target) {}
 
-  /// A tensor in memory, at multiples of 16 bytes.
+  /// A tensor in memory, aligned to 16 bytes.
   Tensor operand(int64_t id, int type, const Shape &shape);
-  /// One f32 on the host.
+  /// A scalar f32 in host memory.
   Tensor value(int64_t id);
-  /// A tensor that exists inside the kernel only.
+  /// A tensor that exists only inside the kernel.
   Tensor intermediate(int type, const Shape &shape);
 
-  /// y := mode(x...): x, then the second operand, then the predicate of a
-  /// selection. `axis` is that of kIndex.
+  /// y := mode(x...). x is the operand, then the second one, then the predicate
+  /// of a selection. `axis` is used by kIndex.
   void pointwise(int mode, std::initializer_list<Tensor> x, Tensor y,
                  int mathType = cudnn_data::kFloat,
                  std::optional<int64_t> axis = std::nullopt);
   /// c := a . b over the last two dimensions, with f32 sums.
   void matmul(Tensor a, Tensor b, Tensor c);
-  /// y := x over the dimensions that are 1 in y.
+  /// Reduces x over the dimensions that are 1 in y.
   void reduce(int reduction, Tensor x, Tensor y);
   void reshape(Tensor x, Tensor y);
 
-  /// A plan of at most so many bytes of workspace: the named engine, or the
-  /// first that fits of those that cuDNN's heuristics offer. kUnavailable, with
-  /// the last engine's reason, where there is none.
+  /// Returns a plan with at most `limitBytes` of workspace: for the named
+  /// engine, or for the first one of cuDNN's heuristics that fits.
+  /// kUnavailable, with the last engine's reason, if there is none.
   StatusOr<CudnnPlan> plan(const std::optional<CudnnEngine> &engine,
                            uint64_t limitBytes);
 
 private:
   Tensor tensor(int64_t id, int type, const Shape &shape, bool isVirtual,
                 bool isValue);
-  /// Finishes an object and keeps it.
+  /// Finalizes an object and stores it.
   cudnnBackendDescriptor_t keep(CudnnObject object);
-  /// Of these descriptors, by attribute; those that are null are left out.
+  /// Adds an operation with these descriptors, by attribute; skips null ones.
   void addOperation(
       int kind, const char *name,
       std::initializer_list<std::pair<int, cudnnBackendDescriptor_t>> parts);

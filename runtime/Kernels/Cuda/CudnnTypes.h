@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The types and constants of cuDNN's backend interface that we use, so that
-// the runtime builds without its headers. Names and values are those of
-// cudnn_graph.h (cuDNN 9).
+// Types and constants of cuDNN's backend interface, so that the runtime builds
+// without its headers. Names and values equal those of cudnn_graph.h (cuDNN 9).
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_CUDNNTYPES_H
 #define QLORA_RUNTIME_KERNELS_CUDA_CUDNNTYPES_H
@@ -29,7 +28,7 @@ inline constexpr int kPointwise = 0, kEngine = 2, kEngineConfig = 3,
                      kDeviceProperties = 38;
 } // namespace cudnn_descriptor
 
-/// cudnnBackendAttributeType_t: what the values of an attribute are.
+/// cudnnBackendAttributeType_t: the type of an attribute's values.
 namespace cudnn_type {
 inline constexpr int kHandle = 0, kDataType = 1, kBoolean = 2, kInt64 = 3,
                      kVoidPointer = 6, kHeuristicsMode = 8, kKnobType = 9,

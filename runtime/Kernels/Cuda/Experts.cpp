@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The ops of experts: launches of Device/Experts.cu and Device/GroupedBF16.cu.
+// Ops for experts: launches of Device/Experts.cu and Device/GroupedBF16.cu.
 
 #include <fmt/format.h>
 
@@ -13,15 +13,15 @@ namespace cuda {
 static constexpr int64_t kThreads = 256;
 
 namespace {
-/// What a block of a grouped product computes, by so many threads.
+/// Tile of a grouped GEMM that a block computes, and the block's threads.
 struct GroupTile {
   int64_t rows, columns;
   unsigned threads;
 };
 } // namespace
 
-/// Of Device/Experts.cu, and of Device/GroupedBF16.cu, which loads words of so many
-/// bytes.
+/// kPlainTile is for Device/Experts.cu; kTensorTile is for
+/// Device/GroupedBF16.cu, which loads words of kWordBytes.
 static constexpr GroupTile kPlainTile = {32, 32, 256}, kTensorTile = {64, 128, 128};
 static constexpr uintptr_t kWordBytes = 16;
 
@@ -90,15 +90,15 @@ static StatusOr<CudaLaunch> prepareGrouped(const KernelRequest &r,
                                            const GroupTile &tile,
                                            CudaContext &context) {
   const int64_t columns = r.op->shapes(r).each[3].columns;
-  // Each group's last one, and that of the rows behind them, may be cut.
+  // The last tile of each group, and that after the groups, may be partial.
   const int64_t tiles = r.constant("m") / tile.rows + r.constant("groups") + 1;
   return CudaLaunch::prepare(
       context, "qlora_grouped_matmul_" + suffix,
       {tiles * blocksOf(columns, tile.columns), tile.threads}, r.constants);
 }
 
-/// Of `aligned` where a and w begin at a word, else of `any`. A weight of another
-/// type than a's is decoded whole first.
+/// Launches `aligned` if a and w are aligned to kWordBytes, else `any`. A
+/// weight of another type than a is decoded completely first.
 static PreparedCudaKernel groupedKernel(const KernelRequest &r,
                                         const CudaLaunch &aligned,
                                         const CudaLaunch &any,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// One product, and the conversions around it.
+// Enqueues a GEMM, and conversions around it.
 
 #include "runtime/Kernels/Cuda/Gemm.h"
 
@@ -48,7 +48,7 @@ Status CudaGemm::enqueue(const void *a, const void *b, void *c, void *scratch,
                                      scratch, stream);
 }
 
-// Products of operands of any types -------------------------------------------
+// GEMMs with operands of any types -------------------------------------------
 
 StatusOr<std::unique_ptr<CudaProduct>>
 CudaProduct::create(CudaContext &context, const GemmProblem &p,

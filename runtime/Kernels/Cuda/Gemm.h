@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Matrix products by cuBLASLt, prepared once for a shape; how it is asked, and
-// which of its algorithms may be used, is in GemmAlgorithm.h.
+// GEMMs with cuBLASLt, prepared once; GemmAlgorithm.h has the algorithms.
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_GEMM_H
 #define QLORA_RUNTIME_KERNELS_CUDA_GEMM_H
@@ -11,12 +10,12 @@
 
 namespace qlora {
 
-/// One product of operands of one type. The algorithm is the context's choice
-/// for this signature within `scratchBytes`: one for operands at multiples of
-/// GemmSelection::kAlignment bytes, another where an address is not.
+/// A GEMM with operands of one type. The context chooses the algorithm for this
+/// signature within `scratchBytes`: one for operands aligned to
+/// GemmSelection::kAlignment bytes, one for other addresses.
 class CudaGemm {
 public:
-  /// kUnavailable where cuBLASLt knows no algorithm.
+  /// kUnavailable if cuBLASLt has no algorithm.
   static StatusOr<std::unique_ptr<CudaGemm>>
   create(CudaContext &context, const plans::GemmProblem &problem,
          uint64_t scratchBytes);
@@ -31,8 +30,8 @@ private:
   const GemmChoice *aligned = nullptr, *any = nullptr;
 };
 
-/// A product of operands of any types: conversions around a CudaGemm, with
-/// the parts of a workspace that its plan says.
+/// A GEMM with operands of any types: conversions around a CudaGemm. The plan
+/// gives the workspace layout.
 class CudaProduct {
 public:
   static StatusOr<std::unique_ptr<CudaProduct>>
@@ -49,9 +48,10 @@ private:
 };
 
 namespace cuda {
-/// A stored weight to numbers of `out`: a launch with the buffers (w, out), for
-/// a request with the operand w and its constants rows, columns, block and
-/// double_quant. NF4 is decoded, the other types are converted.
+/// Prepares the decode of a stored weight to type `out`. The launch takes the
+/// buffers (w, out). The request has the operand w and the constants rows,
+/// columns, block and double_quant. Quantized weights are decoded, others
+/// converted.
 StatusOr<CudaLaunch> prepareDecode(const KernelRequest &request,
                                    qlora_dtype out, CudaContext &context);
 } // namespace cuda

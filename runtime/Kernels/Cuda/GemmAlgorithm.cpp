@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// cuBLASLt's descriptions of a product, what it would choose, and algorithms
-// that are restored.
+// Creates cuBLASLt's descriptors of a GEMM, lists and restores algorithms.
 
 #include "runtime/Kernels/Cuda/GemmAlgorithm.h"
 
@@ -11,7 +10,7 @@ namespace qlora {
 
 using plans::GemmProblem;
 
-/// Asked for beyond `most`, since not every one can be used.
+/// Requested beyond `most`, since some algorithms are unusable.
 static constexpr size_t kSpare = 8;
 
 static int cublasType(qlora_dtype dtype) {
@@ -50,7 +49,7 @@ Status GemmDescription::describe(const GemmProblem &p) {
   QLORA_RETURN_IF_ERROR(blas.check(
       blas.matmulDescCreate(&description, kCublasCompute32F, kCudaR32F),
       "cublasLtMatmulDescCreate"));
-  // cuBLASLt's A is our b.
+  // cuBLASLt's A is this project's b.
   const std::pair<int, bool> sides[] = {{kCublasDescTransposeA, p.transposeB},
                                         {kCublasDescTransposeB, p.transposeA}};
   for (const auto &[attribute, isTransposed] : sides) {
@@ -88,7 +87,7 @@ GemmDescription::~GemmDescription() {
 // Algorithms ------------------------------------------------------------------
 
 namespace {
-/// What the heuristic must heed; destroyed with its block.
+/// Constraints for the heuristic; destroyed at the end of the scope.
 class Preference {
 public:
   explicit Preference(const CublasLt &blas) : blas(blas) {}
@@ -145,14 +144,14 @@ GemmDescription::ask(const GemmSignature &wanted, size_t most) const {
   return results;
 }
 
-/// Whether cuBLASLt says that there is no such thing, which is no failure.
+/// Whether the status means that no such algorithm exists; not a failure.
 static bool isRefusal(cublasStatus_t status) {
   return status == kCublasInvalidValue || status == kCublasArchMismatch ||
          status == kCublasNotSupported;
 }
 
-/// As GemmAlgorithm.h has it: by what the algorithm says of itself, or, where
-/// it says nothing, by the mask that it was found with.
+/// Checks the scheme that the algorithm reports. If it reports none, the mask
+/// of the heuristic is sufficient (see GemmAlgorithm.h).
 StatusOr<bool> GemmDescription::isReproducible(
     const cublasLtMatmulAlgo_t &algorithm) const {
   uint32_t scheme = kCublasReductionNone;

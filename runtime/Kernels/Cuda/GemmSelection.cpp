@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Choices from cuBLASLt's heuristic and from tables.
+// Chooses algorithms from cuBLASLt's heuristic and from tables.
 
 #include "runtime/Kernels/Cuda/GemmSelection.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// A table of algorithms to JSON and back.
+// Converts a table of algorithms to JSON and back.
 
 #include "runtime/Kernels/Cuda/GemmTable.h"
 
@@ -77,7 +77,7 @@ std::string GemmTable::text() const {
 // Reading ---------------------------------------------------------------------
 
 namespace {
-/// The values of one object; the first one that is wrong is kept.
+/// Reads the values of one object; keeps the first error.
 class Fields {
 public:
   Fields(const json &object, std::string where, Status &wrong)
@@ -115,7 +115,7 @@ public:
       }
     refuse(key, "f32 or bf16");
   }
-  /// A number above 0, or 0 for null.
+  /// Reads a positive number, or 0 for null.
   void readTime(const char *key, double &value) {
     const json &given = at(key);
     if (given.is_null() && object.contains(key))
@@ -125,7 +125,7 @@ public:
       return refuse(key, "a time above 0 or null");
     value = given.get<double>();
   }
-  /// Nothing for null.
+  /// Reads an algorithm; nothing for null.
   void read(const char *key, std::optional<GemmAlgorithm> &value) {
     if (at(key).is_null() && object.contains(key))
       return;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Which algorithm each matrix product uses, as a file. Choices hold for one
-// kind of card, one version of cuBLASLt and one of the driver; a file may hold
-// several kinds. JSON:
+// File format for the algorithm of each GEMM. Choices are valid for one kind of
+// GPU, one version of cuBLASLt and one of the driver; a file may hold several
+// kinds. JSON:
 //
 //   {"format": 2, "cards": [
 //     {"name": "NVIDIA H200", "compute_capability": 90,
@@ -15,11 +15,10 @@
 //         "algorithm": "0000001400000042...", "scratch": 0,
 //         "microseconds": 21.4}]}]}
 //
-// `type` is that of both operands. `algorithm` is what cuBLASLt calls
-// cublasLtMatmulAlgo_t, 8 words of 16 hexadecimal digits, which only the
-// version that made it understands; null where there is none. `microseconds`
-// is null where it was not measured. Products and cards are in one order, so
-// equal tables are equal files.
+// `type` is the type of both operands. `algorithm` is a cublasLtMatmulAlgo_t: 8
+// words of 16 hexadecimal digits, valid only for the version that made it; null
+// if there is none. `microseconds` is null if not measured. Products and cards
+// are sorted, so equal tables give equal files.
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_GEMMTABLE_H
 #define QLORA_RUNTIME_KERNELS_CUDA_GEMMTABLE_H
@@ -32,11 +31,11 @@
 
 namespace qlora {
 
-/// What a measurement or a promise of equal bits holds for.
+/// What a measurement, or a guarantee of equal bits, is valid for.
 struct CardKind {
   std::string name;        ///< "NVIDIA H200"
   uint32_t arch = 0;       ///< 10 * major + minor
-  int multiprocessors = 0; ///< of which a share of a card has fewer
+  int multiprocessors = 0; ///< smaller for a MIG instance
   uint64_t cublasLt = 0;   ///< 10000 * major + 100 * minor + patch
   int driver = 0;          ///< 1000 * major + 10 * minor, as CUDA counts
 
@@ -55,15 +54,15 @@ struct GemmEntry {
 struct GemmTable {
   using Products = std::map<GemmSignature, GemmEntry>;
 
-  /// kDataLoss says in one line what is wrong and where.
+  /// kDataLoss, in one line with the position, if the text is invalid.
   static StatusOr<GemmTable> parse(std::string_view text);
-  /// kNotFound, or parse's error with the file's name.
+  /// kNotFound, or parse's error with the file name.
   static StatusOr<GemmTable> read(const std::string &path);
   std::string text() const;
 
-  /// Entries of `other` replace those of the same product.
+  /// Adds entries of `other`; they replace existing ones.
   void merge(const GemmTable &other);
-  /// Null where the table knows nothing of such cards.
+  /// Returns null if the table has no entry for this kind of GPU.
   const Products *find(const CardKind &kind) const;
 
   std::map<CardKind, Products> cards;

@@ -8,7 +8,7 @@
 
 namespace qlora::cuda {
 
-/// A matrix from its row `row` on.
+/// Address of row `row`.
 static void *rowsAt(void *matrix, qlora_dtype dtype, int64_t row,
                     int64_t stride) {
   return movedBy(matrix, uint64_t(row * stride * (dtypeBits(dtype) / 8)));
@@ -35,7 +35,7 @@ Status HeadChunks::clearUnlabelled(const HeadBuffers &buffers,
   return clear.enqueue(clearing, args);
 }
 
-/// The words of a panel in the type of the products.
+/// Returns a panel of w in the type of the GEMMs.
 StatusOr<const void *> HeadChunks::wordsOf(const Panel &panel,
                                            const HeadBuffers &buffers,
                                            const CudaKernelArgs &args) const {
@@ -90,10 +90,9 @@ Status HeadChunks::computeGradients(const HeadChunk &chunk,
                 args.stream);
 }
 
-// What is chosen at load
-// -------------------------------------------------------
+// Prepared at load -----------------------------------------------------------
 
-/// What is launched once, over all rows.
+/// Prepares launches that run once, over all rows.
 Status HeadChunks::addRowLaunches(int64_t stride) {
   const int64_t rows[] = {plan.rows};
   QLORA_ASSIGN_OR_RETURN(findLabelled,
@@ -164,7 +163,7 @@ Status HeadChunks::addProduct(const Problem &problem) {
   return Status::ok();
 }
 
-/// The first and the last chunk have all shapes that there are.
+/// The first and the last chunk cover all shapes.
 Status HeadChunks::addProducts() {
   for (const HeadChunk *chunk : {&chunks.front(), &chunks.back()}) {
     for (const Panel &panel : panels) {
@@ -208,7 +207,7 @@ Status HeadChunks::observe(const HeadChunk &chunk, LogitsBlock block,
            rows.size() * 4));
   QLORA_RETURN_IF_ERROR(driver.check(driver.streamSynchronize(args.stream),
                                      "cuStreamSynchronize"));
-  std::erase(rows, -1); // they come last
+  std::erase(rows, -1); // they are at the end
   block.rows = rows;
   block.logits = logits.data();
   block.words = plan.vocab;

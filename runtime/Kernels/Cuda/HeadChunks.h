@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// What the kernels of the head have in common on CUDA: rows that have a label,
-// gathered in chunks, their products with w, and with a gradient the ones back.
-// Which rows those are is only known on the device; how many there are at most
-// the host says (labelledRows), so chunks that would be empty are not enqueued.
-// All else is chosen when prepared.
+// Common code of the LM head kernels on CUDA. Labelled rows are gathered in
+// chunks and multiplied with w; with a gradient, the results are multiplied
+// back. The device finds the labelled rows. The host gives an upper bound of
+// their number (labelledRows), and empty chunks are not enqueued. Everything
+// else is chosen at prepare.
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_HEADCHUNKS_H
 #define QLORA_RUNTIME_KERNELS_CUDA_HEADCHUNKS_H
@@ -28,8 +28,8 @@ struct HeadChunk {
   std::optional<CudaLaunch> cap, scatter;
 };
 
-/// Addresses of a run: of the op, then of the workspace; null where the op or
-/// the launch has none. `dhidden` is what gradients are scattered to.
+/// Addresses of one run: operands, then workspace. Null if the op or the launch
+/// lacks it. Gradients are scattered to `dhidden`.
 struct HeadBuffers {
   void *hidden, *w, *targets, *dhidden, *dw;
   void *labelled, *logits, *gathered, *panel, *gradient, *scratch;
@@ -39,10 +39,10 @@ class HeadChunks {
 public:
   HeadChunks(const KernelRequest &request, CudaContext &context)
       : plan(plans::CudaHeadPlan::of(request)), context(context) {}
-  /// `stride`: elements from one row of `dhidden` to the next.
+  /// `stride`: elements between rows of `dhidden`.
   Status prepare(const KernelRequest &request, int64_t stride);
 
-  /// So many of the chunks hold the rows that have labels, at most.
+  /// Returns how many chunks hold at most `labelledRows` labelled rows.
   size_t countFor(int64_t labelledRows) const {
     return static_cast<size_t>(
         blocksOf(std::min(labelledRows, plan.rows), plan.chunkRows));
@@ -50,40 +50,40 @@ public:
   size_t count() const { return chunks.size(); }
   const HeadChunk &operator[](size_t i) const { return chunks[i]; }
 
-  /// Launches of one block for each row of a chunk.
+  /// Prepares a launch with one block for each row of a chunk.
   StatusOr<CudaLaunch> prepareRows(const HeadChunk &chunk,
                                    const std::string &symbol,
                                    std::span<const int64_t> constants) const {
     return CudaLaunch::prepare(context, symbol, {chunk.rows, kHeadThreads},
                                constants);
   }
-  /// The list of the labelled rows, of which `correct` is cleared, if not null.
+  /// Lists the labelled rows; clears `correct` of all rows if not null.
   Status listLabelled(void *correct, const HeadBuffers &buffers,
                       const CudaKernelArgs &args) const;
-  /// Zeros for the rows of dhidden that have no label.
+  /// Zeroes the rows of dhidden without a label.
   Status clearUnlabelled(const HeadBuffers &buffers,
                          const CudaKernelArgs &args) const;
-  /// The rows of a chunk to `gathered`, and their logits without the cap.
+  /// Gathers a chunk's rows to `gathered` and computes their logits, uncapped.
   Status computeLogits(const HeadChunk &chunk, const HeadBuffers &buffers,
                        const CudaKernelArgs &args) const;
   Status capLogits(const HeadChunk &chunk, const HeadBuffers &buffers,
                    const CudaKernelArgs &args) const;
-  /// Shows the logits of a chunk's rows to the observer, if there is one; of
-  /// `block` vocab and piece are given.
+  /// Passes a chunk's logits to the observer, if there is one. The caller sets
+  /// vocab and piece of `block`.
   Status observe(const HeadChunk &chunk, LogitsBlock block,
                  const HeadBuffers &buffers, const CudaKernelArgs &args) const;
-  /// From what took the logits' place to the rows of dhidden, and to dw.
+  /// Computes dhidden's rows and dw from the gradient of the logits.
   Status computeGradients(const HeadChunk &chunk, const HeadBuffers &buffers,
                           const CudaKernelArgs &args) const;
 
-  /// The workspace's addresses.
+  /// Sets the workspace addresses.
   void place(void *workspace, HeadBuffers &buffers) const;
 
   const plans::CudaHeadPlan plan;
 
 private:
   using Problem = plans::GemmProblem;
-  /// Words [first, first + words) of w.
+  /// Token ids [first, first + words) of w.
   struct Panel {
     int64_t first, words;
     std::optional<CudaLaunch> widen;
@@ -94,7 +94,7 @@ private:
   Status addPanels();
   Status addProducts();
   Status addProduct(const Problem &problem);
-  /// Panels but the first add to the gradient.
+  /// Panels after the first accumulate into the gradient.
   Problem hiddenGradient(const HeadChunk &chunk, const Panel &panel) const {
     return plan.hiddenGradientProduct(chunk.rows, panel.words, panel.first > 0);
   }

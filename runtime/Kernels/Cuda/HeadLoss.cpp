@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// head_loss and head_loss_grad: each chunk of labelled rows (HeadChunks.h) is a
-// product, one launch of Device/HeadLoss.cu, and with a gradient two more
-// products.
+// head_loss and head_loss_grad. Each chunk of labelled rows (HeadChunks.h) is a
+// GEMM and a launch of Device/HeadLoss.cu; with a gradient, two more GEMMs.
 
 #include <fmt/format.h>
 
@@ -20,11 +19,11 @@ public:
 private:
   using Plan = plans::CudaHeadPlan;
 
-  /// Addresses by name; null where the op or the launch has none.
+  /// Addresses; null if the op or the launch lacks them.
   struct Operands : HeadBuffers {
     void *loss, *count, *correct, *columns, *words, *dcolumns, *rowLosses;
   };
-  /// What else is launched for a chunk.
+  /// Further launches for a chunk.
   struct RowLaunches {
     CudaLaunch softmax;
     std::optional<CudaLaunch> replace, take;
@@ -42,8 +41,8 @@ private:
   CudaContext &context;
   HeadChunks chunks;
   std::optional<CudaLaunch> clearColumns;
-  std::vector<RowLaunches> launches; ///< of each chunk
-  std::vector<CudaLaunch> sums;      ///< by the number of chunks computed
+  std::vector<RowLaunches> launches; ///< per chunk
+  std::vector<CudaLaunch> sums;      ///< by computed chunks
 };
 } // namespace
 
@@ -110,9 +109,9 @@ Status HeadLoss::enqueue(const CudaKernelArgs &args) {
   return sums[count].enqueue(buffers, args);
 }
 
-// What is chosen at load -------------------------------------------------------
+// Prepared at load -----------------------------------------------------------
 
-/// The softmax of each chunk, and the sum of the losses of the first ones.
+/// Prepares each chunk's softmax, and a loss sum for each possible chunk count.
 Status HeadLoss::addLosses(const KernelRequest &request) {
   const Plan &plan = chunks.plan;
   const std::string softmax =
@@ -138,7 +137,7 @@ Status HeadLoss::addLosses(const KernelRequest &request) {
   return addSum(plan.rows);
 }
 
-/// Logits that are given, and their gradient.
+/// Prepares the replaced logits and their gradient.
 Status HeadLoss::addReplaced(const KernelRequest &request) {
   const Plan &plan = chunks.plan;
   const int64_t replaced = request.constant("replaced");

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// head_part, on chunks of labelled rows (HeadChunks.h) with launches of
-// Device/HeadParts.cu in the place of head_loss's, and head_merge, which is
-// three of them.
+// head_part: like head_loss, on chunks of labelled rows (HeadChunks.h), with
+// launches of Device/HeadParts.cu. head_merge: three launches of that file.
 
 #include <fmt/format.h>
 
@@ -28,7 +27,7 @@ private:
   int64_t shards, vocab;
   HeadChunks chunks;
   CudaLaunch begin;
-  std::vector<CudaLaunch> rows; ///< of each chunk
+  std::vector<CudaLaunch> rows; ///< per chunk
 };
 } // namespace
 
@@ -61,7 +60,7 @@ Status HeadPart::enqueue(const CudaKernelArgs &args) {
   QLORA_RETURN_IF_ERROR(begin.enqueue(beginning, args));
   if (chunks.plan.hasGradient)
     QLORA_RETURN_IF_ERROR(chunks.clearUnlabelled(buffers, args));
-  // No rank has more labels than the step block says.
+  // args.labelledRows bounds the labelled rows of every rank.
   const int64_t most = std::min(args.labelledRows, chunks.plan.rows) * shards;
   for (size_t i = 0; i < chunks.countFor(most); ++i)
     QLORA_RETURN_IF_ERROR(enqueueChunk(i, states, buffers, args));
@@ -106,8 +105,8 @@ PreparedCudaKernel head_part::cuda::prepare(const KernelRequest &request,
 // Merging ---------------------------------------------------------------------
 
 namespace {
-/// The launches have the op's constants, with the stride of what is written,
-/// and of its buffers and the workspace's what each needs.
+/// The launches get the op's constants, with lddh set to the stride of the
+/// output, and the buffers and workspace addresses that each needs.
 class HeadMerge final : public CudaKernel {
 public:
   static PreparedCudaKernel prepare(const KernelRequest &request,
@@ -143,7 +142,7 @@ Status HeadMerge::enqueue(const CudaKernelArgs &args) {
   QLORA_RETURN_IF_ERROR(merge.enqueue(merging, args));
   void *const summing[] = {b[kTargets], losses, b[kLoss], b[kCount]};
   QLORA_RETURN_IF_ERROR(sum.enqueue(summing, args));
-  // In the place of gradient where there is no dhidden.
+  // In place in gradient if there is no dhidden.
   void *const to = b[kDHidden] ? b[kDHidden] : b[kGradient];
   void *const finishing[] = {b[kTargets], b[kGradient], b[kW], factors, to};
   return finish ? finish->enqueue(finishing, args) : Status::ok();

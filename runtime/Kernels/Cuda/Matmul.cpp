@@ -25,10 +25,9 @@ PreparedCudaKernel matmul::cublaslt::prepare(const KernelRequest &r,
   });
 }
 
-// decode
-// ------------------------------------------------------------------------
+// decode ---------------------------------------------------------------------
 
-/// Elements of a block of Device/Decode.cu.
+/// Elements that a block of Device/Decode.cu decodes.
 static constexpr int64_t kDecodeElements = 8 * 2 * 1024;
 
 static StoredLayout layoutOf(const KernelRequest &r) {
@@ -36,12 +35,12 @@ static StoredLayout layoutOf(const KernelRequest &r) {
                           r.constant("block"), r.constant("double_quant") != 0);
 }
 
-/// Where Device/Decode.cu finds the parts of a stored w.
+/// Returns the layout of a stored w as constants of Device/Decode.cu.
 static std::vector<int64_t> decodeConstants(const KernelRequest &r) {
   const auto block = static_cast<uint64_t>(r.constant("block"));
   const StoredLayout layout = layoutOf(r);
   const bool isPower = std::has_single_bit(block);
-  // 2^64 / block, rounded up, where block does not divide it.
+  // 2^64 / block, rounded up; only if block is not a power of two.
   const uint64_t reciprocal =
       isPower ? 0 : std::numeric_limits<uint64_t>::max() / block + 1;
   return {layout.elements,
@@ -57,7 +56,7 @@ static std::vector<int64_t> decodeConstants(const KernelRequest &r) {
           static_cast<int64_t>(reciprocal)};
 }
 
-/// The kernels of Device/Decode.cu that a format needs.
+/// Returns the part of a symbol of Device/Decode.cu that depends on the format.
 static std::string codingOf(const StoredFormat &format) {
   return fmt::format("{}bit{}", format.bits, format.hasZeros ? "_zeros" : "");
 }
@@ -86,7 +85,7 @@ PreparedCudaKernel decode::cuda::prepare(const KernelRequest &r,
   });
 }
 
-/// Rows and columns of a tile of Device/Int8.cu.
+/// Rows and columns of a tile in Device/Int8.cu.
 static constexpr int64_t kInt8Tile = 32;
 
 PreparedCudaKernel int8_matmul::cuda::prepare(const KernelRequest &r,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// The ops that walk over rows once: conversion, embedding, column_sum,
-// accumulate, copy_rows, swap_blocks, clip_norm, length; and quantize, quantize_scales.
-// Device/{Rows,SwapBlocks,Quantize}.cu.
+// Ops that are one pass over rows: conversion, embedding, column_sum,
+// accumulate, copy_rows, swap_blocks, clip_norm, length, quantize,
+// quantize_scales. Device code: Device/{Rows,SwapBlocks,Quantize}.cu.
 
 #include <fmt/format.h>
 
@@ -13,7 +13,7 @@
 
 namespace qlora {
 
-/// One row where there are no gaps.
+/// Merges all rows into one if both operands are dense.
 static ConversionShape collapsed(ConversionShape shape) {
   if (shape.rows > 1 &&
       (shape.ldx != shape.columns || shape.ldo != shape.columns))
@@ -22,7 +22,7 @@ static ConversionShape collapsed(ConversionShape shape) {
   return {1, count, count, count};
 }
 
-/// A block of Device/Rows.cu has 1024 groups of 8 neighbours in a row.
+/// A block of Device/Rows.cu handles 1024 groups of 8 adjacent elements.
 static CudaGrid groupGrid(ConversionShape shape) {
   return {blocksOf(shape.rows * blocksOf(shape.columns, 8), 1024)};
 }
@@ -95,7 +95,7 @@ PreparedCudaKernel copy_rows::cuda::prepare(const KernelRequest &r,
   });
 }
 
-/// Of Device/SwapBlocks.cu, whose blocks write 1024 words of 16 bytes.
+/// A block of Device/SwapBlocks.cu writes 1024 words of 16 bytes.
 PreparedCudaKernel swap_blocks::cuda::prepare(const KernelRequest &r,
                                               CudaContext &context) {
   const int64_t bits = dtypeBits(r.type("x"));
@@ -106,7 +106,8 @@ PreparedCudaKernel swap_blocks::cuda::prepare(const KernelRequest &r,
                           r.constants);
 }
 
-/// Partial sums, then what one block makes of them; both are told how many.
+/// Launches the partial sums, then one block that combines them. Both kernels
+/// get the number of partial sums.
 static PreparedCudaKernel makeNormKernel(const KernelRequest &r,
                                          CudaContext &context,
                                          const std::string &name) {
@@ -128,7 +129,7 @@ PreparedCudaKernel length::cuda::prepare(const KernelRequest &r,
   return makeNormKernel(r, context, "qlora_length");
 }
 
-// Of Device/Updates.cu.
+// Device/Updates.cu.
 
 PreparedCudaKernel adamw_8bit::cuda::prepare(const KernelRequest &r,
                                              CudaContext &context) {
@@ -138,9 +139,9 @@ PreparedCudaKernel adamw_8bit::cuda::prepare(const KernelRequest &r,
       r.constants);
 }
 
-// Quantising, of Device/Quantize.cu ------------------------------------------
+// Quantization, Device/Quantize.cu -------------------------------------------
 
-/// NF4 blocks of one block of threads.
+/// NF4 blocks per thread block.
 static constexpr int64_t kBlocksOfABlock = 8;
 
 PreparedCudaKernel quantize::cuda::prepare(const KernelRequest &r,

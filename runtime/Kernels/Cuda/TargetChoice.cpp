@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Asks the driver, and looks for a compiler.
+// Queries the driver, and looks for a CUDA compiler.
 
 #include "runtime/Kernels/Cuda/TargetChoice.h"
 
@@ -13,7 +13,7 @@
 
 namespace qlora {
 
-/// Cubins of all generations from Ampere on, and PTX for later ones.
+/// Cubins for all generations since Ampere, and PTX for later ones.
 static constexpr const char *kAllOfThem[] = {"80",  "89",  "90",
                                              "100", "120", "compute_80"};
 
@@ -32,7 +32,7 @@ static bool isWord(const std::vector<std::string> &archs, const char *word) {
   return archs.size() == 1 && archs[0] == word;
 }
 
-/// The architectures of this machine's GPUs, ascending, each once.
+/// Returns the distinct architectures of this machine's GPUs, ascending.
 static StatusOr<std::vector<std::string>> nativeArchs() {
   auto gpus = visibleGpus();
   if (!gpus.isOk())
@@ -62,7 +62,7 @@ resolvedArchs(const std::vector<std::string> &archs) {
              : archs;
 }
 
-/// Fills in `warning` if a GPU is there and is left idle.
+/// Sets `warning` if a GPU exists but stays idle.
 static std::string automaticTarget(const TargetRequest &request,
                                    std::string &warning) {
   auto gpus = visibleGpus();

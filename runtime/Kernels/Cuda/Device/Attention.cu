@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT
 
-// attention in f32: a block computes 64 queries of one head.
+// attention in f32. A block computes 64 queries of one head.
 
 #include "runtime/Kernels/Cuda/Device/AttentionTiles.cuh"
 
-/// Maximum and sum of a thread's rows so far.
+/// Running maximum and sum of a thread's rows.
 struct SoftmaxState {
   float maximum[kSide], sum[kSide];
 };
 
-/// Scores to e^(score - maximum), with the sums so far rescaled.
+/// Replaces scores by e^(score - maximum); rescales the running sums.
 QLORA_DEVICE void softmaxStep(const AttentionTiles &tiles,
                               const AttentionShape &shape, int firstQuery,
                               int firstKey, float (&scores)[kSide][kSide],
@@ -29,7 +29,7 @@ QLORA_DEVICE void softmaxStep(const AttentionTiles &tiles,
       most = qlora_max(most, scores[i][j]);
     }
     most = rowMaximum(most);
-    // A row that has seen nothing yet: e^(none - 0) is 0.
+    // If no key was visible yet, e^(none - 0) is 0.
     const float shift = most == none ? 0.0f : most;
     float sum = 0;
     QLORA_UNROLL

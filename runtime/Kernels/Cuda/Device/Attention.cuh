@@ -1,37 +1,37 @@
 // SPDX-License-Identifier: MIT
 
-// What the kernels of attention and attention_grad have in common: which
-// query sees which key, which rows a block computes, and where they begin.
-// Buffers and constants are those of the op.
+// Common code of attention and attention_grad: key visibility, the rows of a
+// block, and operand addresses. Buffers and constants are those of the op.
 //
-// All use the online softmax (Milakov and Gimelshein, 2018; FlashAttention-2,
-// Dao, 2023): the scores S of a tile exist in registers only, and from
+// All kernels use the online softmax (Milakov and Gimelshein, 2018;
+// FlashAttention-2, Dao, 2023). The scores S of a tile exist only in registers.
+// The gradient is
 //
 //   P = e^(S - lse)      dV = P^T dO         dP = dO V^T
 //   dS = P (dP - delta)  dQ = scale dS K     delta = rowsum(dO O)
 //                        dK = scale dS^T Q   (with a cap dS times 1 - tanh^2)
 //
-// the gradient is three kernels: delta, then dK and dV by blocks of keys, then
-// dQ by blocks of queries. No atomics: each sum is made by one thread in one
-// order. A block computes 64 rows of one head of a result, and as many of its
-// dimensions as the kernel is wide; a wider head has several blocks that make
-// the same scores, its parts. Tiles that nobody sees are skipped.
+// in three kernels: delta, then dK and dV by blocks of keys, then dQ by blocks
+// of queries. Without atomics: each sum is computed by one thread in a fixed
+// order. A block computes 64 rows of one head of a result, and at most the
+// kernel's width of its dimensions. A wider head has several blocks (`part`),
+// which compute the same scores. Tiles without visible pairs are skipped.
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_DEVICE_ATTENTION_CUH
 #define QLORA_RUNTIME_KERNELS_CUDA_DEVICE_ATTENTION_CUH
 
 #include "runtime/Kernels/Cuda/Device/Common.cuh"
 
-constexpr int kTile = 64; ///< rows that a block computes
+constexpr int kTile = 64; ///< rows of a block's result
 
-/// Extents are at most 2^24, and products of two are made in 64 bits.
+/// Extents are at most 2^24; products of two extents use 64 bits.
 struct AttentionShape {
   int length, heads, keyHeads, dim;
-  int window; ///< 0 where it hides nothing
+  int window; ///< 0 if it masks nothing
   float scale, cap;
-  const int32_t *segments; ///< of the batch, then of a row of it; or null
+  const int32_t *segments; ///< of the batch, later of one sequence; or null
 
-  /// `window` is the position of that constant; scale and cap follow it.
+  /// `window` is the index of that constant; scale and cap follow it.
   QLORA_DEVICE AttentionShape of(const qlora_cuda_args &args, int window) {
     const int64_t *c = args.constants;
     return {int(c[1]),
@@ -44,12 +44,12 @@ struct AttentionShape {
             static_cast<const int32_t *>(args.buffers[3])};
   }
 
-  /// A score from a product.
+  /// Returns the score for a dot product.
   __device__ float score(float product) const {
     const float score = product * scale;
     return cap == 0 ? score : cap * tanhf(score / cap);
   }
-  /// The derivative of a score by what it was before the cap.
+  /// Derivative of a capped score with respect to the uncapped score.
   __device__ float slope(float score) const {
     const float t = cap == 0 ? 0.0f : score / cap;
     return 1.0f - t * t;
@@ -81,15 +81,15 @@ QLORA_DEVICE AttentionRows rowsOf(const AttentionShape &shape, const void *data,
   return {data, batch * shape.length * ld + head * shape.dim, ld, first};
 }
 
-/// Which 64 rows of which head a block computes, and which dimensions.
+/// The 64 rows, head and dimensions that a block computes.
 struct AttentionPlace {
   int head, batch, part;
   int first; ///< row
 };
 
-/// For parts of `width` dimensions. Blocks with the most work come first: the
-/// last queries, the first keys. Moves the segments to the block's row of the
-/// batch.
+/// Returns the place of this block, for parts of `width` dimensions. Blocks
+/// with the most work come first: the last queries, the first keys. Advances
+/// shape.segments to the block's sequence.
 QLORA_DEVICE AttentionPlace placeOf(AttentionShape &shape, int heads, int width,
                                     bool isReversed) {
   const int parts = (shape.dim + width - 1) / width;
@@ -109,12 +109,12 @@ QLORA_DEVICE AttentionPlace placeOf(AttentionShape &shape, int heads, int width,
   return place;
 }
 
-/// Tiles [begin, end) that a block goes through.
+/// Tiles [begin, end) that a block processes.
 struct TileRange {
   int begin, end;
 };
 
-/// Those of `columns` keys that a block's queries may see.
+/// Returns the tiles of `columns` keys that a block's queries may see.
 QLORA_DEVICE TileRange keyTiles(const AttentionShape &shape, int firstQuery,
                                 int columns) {
   const int last = firstQuery + kTile - 1;
@@ -123,7 +123,7 @@ QLORA_DEVICE TileRange keyTiles(const AttentionShape &shape, int firstQuery,
           (last < shape.length ? last : shape.length - 1) / columns + 1};
 }
 
-/// Those of `columns` queries that may see a block's keys.
+/// Returns the tiles of `columns` queries that may see a block's keys.
 QLORA_DEVICE TileRange queryTiles(const AttentionShape &shape, int firstKey,
                                   int columns) {
   const int last = firstKey + kTile - 1 + shape.window - 1;
@@ -131,13 +131,13 @@ QLORA_DEVICE TileRange queryTiles(const AttentionShape &shape, int firstKey,
   return {firstKey / columns, (isCut ? last : shape.length - 1) / columns + 1};
 }
 
-/// The head of keys of a head of queries.
+/// Returns the key head of a query head.
 QLORA_DEVICE int keyHeadOf(const AttentionShape &shape, int head) {
   return head / (shape.heads / shape.keyHeads);
 }
 
-/// What a query's softmax starts from: nothing, or, where its head has a sink
-/// (operand 6), that score.
+/// Initial state of a query's softmax: empty, or the score of its head's sink
+/// (operand 6).
 struct AttentionSink {
   float maximum, sum;
 };
@@ -153,10 +153,10 @@ QLORA_DEVICE AttentionSink sinkOf(const qlora_cuda_args &args,
           isThere ? 1.0f : 0.0f};
 }
 
-/// What the gradient's kernels know of one head of queries.
+/// Operands of the gradient kernels for one query head.
 struct GradientRows {
   AttentionRows q, k, v, dout;
-  const float *lse, *delta; ///< of this head and row of the batch
+  const float *lse, *delta; ///< of this head and sequence
 };
 
 QLORA_DEVICE GradientRows gradientRows(const qlora_cuda_args &args,

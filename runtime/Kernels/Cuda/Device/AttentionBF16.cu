@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT
 
-// attention in bf16: a block computes 64 queries of one head, 64 keys at a
-// time. K and V have one buffer each: the next K comes while P V is computed,
-// V while Q K^T is.
+// attention in bf16. A block computes 64 queries of one head, 64 keys at a
+// time. K and V have one buffer each: the next K is loaded during P V, V during
+// Q K^T.
 //
 // Width 128: 48 KiB of shared memory and under 200 registers a thread, 64 of
-// them for the output and 32 for scores: two blocks of 4 warps on a processor.
-// Width 64: half of that memory, 168 registers at most: three.
+// them for the output and 32 for scores: two blocks of 4 warps per
+// multiprocessor. Width 64: half the memory, at most 168 registers: three
+// blocks.
 
 #include "runtime/Kernels/Cuda/Device/AttentionWarps.cuh"
 
@@ -14,13 +15,13 @@ template <int Width> struct ForwardTiles {
   HalfTile<kTile, Width> queries, keys, values;
 };
 
-/// Of rows g and g + 8; scores count in powers of two. `sum` is the lane's own
-/// part until the end.
+/// State of rows g and g + 8; scores are base-2 exponents. Until the end, `sum`
+/// is the lane's partial sum.
 struct SoftmaxState {
   float maximum[2], sum[2];
 };
 
-/// Over the four lanes that share rows.
+/// Maximum and sum over the four lanes that share rows.
 QLORA_DEVICE float quadMaximum(float value) {
   value = qlora_max(value, __shfl_xor_sync(0xffffffffu, value, 1));
   return qlora_max(value, __shfl_xor_sync(0xffffffffu, value, 2));
@@ -30,7 +31,7 @@ QLORA_DEVICE float quadSum(float value) {
   return value + __shfl_xor_sync(0xffffffffu, value, 2);
 }
 
-/// Scores to 2^(score - maximum), with the sums so far rescaled.
+/// Replaces scores by 2^(score - maximum); rescales the running sums.
 template <int Width>
 QLORA_DEVICE void softmaxStep(WarpSums<kTile> &scores, SoftmaxState &state,
                               WarpSums<Width> &output) {
@@ -43,7 +44,7 @@ QLORA_DEVICE void softmaxStep(WarpSums<kTile> &scores, SoftmaxState &state,
       for (int i = 2 * r; i < 2 * r + 2; ++i)
         most = qlora_max(most, scores.tile[j].value[i]);
     most = quadMaximum(most);
-    // A row that has seen nothing yet: 2^(none - 0) is 0.
+    // If no key was visible yet, 2^(none - 0) is 0.
     const float shift = most == attentionNone() ? 0.0f : most;
     const float rescale = qlora_exp2(state.maximum[r] - shift);
     state.maximum[r] = most;
@@ -63,7 +64,7 @@ QLORA_DEVICE void softmaxStep(WarpSums<kTile> &scores, SoftmaxState &state,
   }
 }
 
-/// Writes the log-sum-exp; returns what the output is multiplied with.
+/// Writes the log-sum-exp; returns the factor for the output.
 QLORA_DEVICE float finishRow(const AttentionShape &shape, float *lse, int query,
                              float maximum, float ownSum) {
   const float sum = quadSum(ownSum);
@@ -72,10 +73,10 @@ QLORA_DEVICE float finishRow(const AttentionShape &shape, float *lse, int query,
   return sum > 0 ? 1.0f / sum : 0.0f;
 }
 
-/// Where a block's operands begin.
+/// Operand addresses of a block.
 struct ForwardRows {
   AttentionRows q, k, v, out;
-  float *lse; ///< of this head and row of the batch
+  float *lse; ///< of this head and sequence
 };
 
 QLORA_DEVICE ForwardRows forwardRows(const qlora_cuda_args &args,
@@ -92,7 +93,7 @@ QLORA_DEVICE ForwardRows forwardRows(const qlora_cuda_args &args,
               (int64_t(at.batch) * shape.heads + at.head) * shape.length};
 }
 
-/// One tile of keys, which are on their way; brings those of the next.
+/// Processes a tile of keys whose copy has begun; begins to copy the next tile.
 template <AttentionKind Kind, int Width>
 QLORA_DEVICE void addKeys(ForwardTiles<Width> &tiles,
                           const AttentionShape &shape, const ForwardRows &rows,
@@ -150,7 +151,7 @@ QLORA_DEVICE void attention(const qlora_cuda_args &args,
         sinkOf(args, shape, at.head,
                at.first + warpFirstRow() + warpLane() / 4 + 8 * r);
     state.maximum[r] = sink.maximum * kLog2E;
-    // `sum` is the lane's own part: one of the four that share the row has it.
+    // `sum` is per lane: only one of the four lanes of a row has the sink.
     state.sum[r] = warpLane() % 4 == 0 ? sink.sum : 0.0f;
   }
   while (tile.index < range.end) {

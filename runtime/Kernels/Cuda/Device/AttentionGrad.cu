@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// attention_grad in f32, and rowsum(dO O) for every type.
+// attention_grad in f32, and rowsum(dO O) for all types.
 
 #include "runtime/Kernels/Cuda/Device/AttentionTiles.cuh"
 
@@ -27,8 +27,8 @@ QLORA_DEVICE void attentionDelta(const qlora_cuda_args &args) {
                     sum);
 }
 
-/// P of one pair, 0 where the query does not see the key; and what its
-/// gradient is multiplied with to be that of the product.
+/// P of one pair, 0 if the query does not see the key, and the factor that
+/// turns its score gradient into that of the dot product.
 struct Probable {
   float p, factor;
 };
@@ -48,7 +48,7 @@ QLORA_DEVICE float scoreGradient(const GradientRows &rows, int query,
   return pair.p == 0.0f ? 0.0f : pair.factor * pair.p * (dp - rows.delta[query]);
 }
 
-/// One tile of queries for a block of keys: the left side are the keys.
+/// Processes a tile of queries for a block of keys; keys are the left side.
 QLORA_DEVICE void addQueries(AttentionTiles &tiles, const AttentionShape &shape,
                              const GradientRows &rows, int64_t part,
                              AttentionSum &dk, AttentionSum &dv) {
@@ -79,7 +79,7 @@ QLORA_DEVICE void addQueries(AttentionTiles &tiles, const AttentionShape &shape,
   addProduct(tiles, shape, rows.q, part, dk);
 }
 
-/// A block is 64 keys of one head of keys, with all heads that share it.
+/// A block is 64 keys of one key head, with all query heads of its group.
 QLORA_DEVICE void attentionGradKeys(const qlora_cuda_args &args,
                                     AttentionTiles &tiles) {
   AttentionShape shape = AttentionShape::of(args, 13);
@@ -114,7 +114,7 @@ QLORA_DEVICE void attentionGradKeys(const qlora_cuda_args &args,
            at.part, ones);
 }
 
-/// One tile of keys for a block of queries: the left side are the queries.
+/// Processes a tile of keys for a block of queries; queries are the left side.
 QLORA_DEVICE void addKeys(AttentionTiles &tiles, const AttentionShape &shape,
                           const GradientRows &rows, int64_t part,
                           AttentionSum &dq) {
@@ -166,7 +166,7 @@ QLORA_DEVICE void attentionGradQueries(const qlora_cuda_args &args,
 
 // Symbols --------------------------------------------------------------------
 
-// The gradients need more registers than two blocks a processor leave.
+// The gradients need more registers than two blocks per multiprocessor allow.
 QLORA_CUDA_KERNEL(kAttentionThreads, 1)
 qlora_attention_grad_keys_f32(const __grid_constant__ qlora_cuda_args args) {
   __shared__ AttentionTiles tiles;

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: MIT
 
 // attention_grad in bf16: blocks of 64 keys for dK and dV, then blocks of 64
-// queries for dQ. Scores and their gradients are made again from the operands
-// and lse, with the block's rows on the left; so P and dS come out of one
-// product as the next one takes them, and warps exchange nothing.
+// queries for dQ. Scores and their gradients are recomputed from the operands
+// and lse. The block's rows are the left side. So P and dS have the layout that
+// the next matmul needs, and warps exchange nothing.
 //
 // Width 128: 48 KiB of shared memory, and 128 registers a thread for the sums
-// of dK and dV: two blocks of 4 warps on a processor. Width 64: three. Tiles of
-// the right side have 32 rows: with 64, scores and their gradients would take
-// 32 registers more.
+// of dK and dV: two blocks of 4 warps per multiprocessor. Width 64: three.
+// Tiles of the right side have 32 rows; 64 would take 32 registers more for
+// scores and their gradients.
 
 #include "runtime/Kernels/Cuda/Device/AttentionWarps.cuh"
 
-/// Which pair of operands: q with k, whose products are the scores, or dout
-/// with v, whose products are the gradients of P.
+/// Operand pair: q and k, whose dot products are the scores, or dout and v,
+/// whose dot products are the gradients of P.
 enum GradientPair { kScores, kSlopes };
 
 constexpr int kColumns = 32; ///< rows of the right side
@@ -23,7 +23,7 @@ template <int Width> struct GradientTiles {
   HalfTile<kColumns, Width> right[2];
 };
 
-/// Products to P and dS, both without the scale.
+/// Replaces dot products by P and dS, both without the scale.
 template <bool AreRowsQueries>
 QLORA_DEVICE void
 differentiate(const AttentionShape &shape, const GradientRows &rows,
@@ -41,7 +41,7 @@ differentiate(const AttentionShape &shape, const GradientRows &rows,
       float &probable = p.tile[j].value[i];
       float &slope = ds.tile[j].value[i];
       slope -= delta;
-      if (shape.cap != 0) { // of a score that counts in powers of two
+      if (shape.cap != 0) { // the score is a base-2 exponent
         const float t = __fdividef(probable, shape.cap * kLog2E);
         slope -= slope * t * t;
       }
@@ -50,9 +50,9 @@ differentiate(const AttentionShape &shape, const GradientRows &rows,
     }
 }
 
-/// Brings both left sides and the right side that is multiplied first (q of a
-/// block of keys, v of a block of queries), then the other: two groups of
-/// copies.
+/// Begins to copy both left sides and the right side that is multiplied first
+/// (q for a block of keys, v for a block of queries), then the other right
+/// side: two groups of copies.
 template <AttentionKind Kind, bool AreRowsQueries, int Width>
 QLORA_DEVICE void stageBlock(GradientTiles<Width> &tiles,
                              const AttentionShape &shape,
@@ -73,8 +73,7 @@ QLORA_DEVICE void stageBlock(GradientTiles<Width> &tiles,
 
 // dK and dV ------------------------------------------------------------------
 
-/// A block of keys and the tiles of queries that it goes through: tile by tile
-/// for every head that shares the keys.
+/// A block of keys and its tiles of queries, one query head after the other.
 struct KeyBlock {
   AttentionPlace at;
   TileRange range;
@@ -83,7 +82,7 @@ struct KeyBlock {
 };
 
 struct QueryTile {
-  int member; ///< of the group; its end where there is none
+  int member; ///< index in the group; `group` if there is no tile
   TileStep tile;
 };
 
@@ -109,9 +108,9 @@ QLORA_DEVICE GradientRows rowsOfTile(const qlora_cuda_args &args,
       block.at.head, queries.tile.index * kColumns, block.at.first);
 }
 
-/// One tile of queries, which are on their way; brings those of `next`, if
-/// there are some. Of a wide head the block's own part is staged last, for the
-/// products that follow.
+/// Processes a tile of queries whose copy has begun; begins to copy `next`, if
+/// any. For a wide head, the block's own part is staged last, because the
+/// following matmuls use it.
 template <AttentionKind Kind, int Width>
 QLORA_DEVICE void addQueries(GradientTiles<Width> &tiles,
                              const qlora_cuda_args &args,
@@ -154,7 +153,7 @@ QLORA_DEVICE void addQueries(GradientTiles<Width> &tiles,
   qlora_commit_copies();
 }
 
-/// A block is 64 keys of one head of keys, with all heads that share it.
+/// A block is 64 keys of one key head, with all query heads of its group.
 template <AttentionKind Kind, int Width>
 QLORA_DEVICE void attentionGradKeys(const qlora_cuda_args &args,
                                     GradientTiles<Width> &tiles) {
@@ -187,7 +186,7 @@ QLORA_DEVICE void attentionGradKeys(const qlora_cuda_args &args,
 
 // dQ -------------------------------------------------------------------------
 
-/// One tile of keys, as addQueries: v is read once and goes first.
+/// Processes a tile of keys, like addQueries; v is used once, so comes first.
 template <AttentionKind Kind, int Width>
 QLORA_DEVICE void addKeys(GradientTiles<Width> &tiles,
                           const AttentionShape &shape, const GradientRows &rows,

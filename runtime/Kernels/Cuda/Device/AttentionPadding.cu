@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: MIT
 
-// What attention says of segments, around a library's kernels that do not know
-// of them.
+// Segment handling around library kernels, which do not support segments.
 
 #include "runtime/Kernels/Cuda/Device/Common.cuh"
 
-// How far a query sees -------------------------------------------------------
+// Reach of a query -----------------------------------------------------------
 
 constexpr int kReachThreads = 1024;
 
-/// The largest `value` of the threads up to this one, through memory for one
-/// number of each.
+/// Returns the largest `value` of this and all earlier threads. `shared` has
+/// one value per thread.
 QLORA_DEVICE int32_t largestSoFar(int32_t value, int32_t *shared) {
   const int thread = int(threadIdx.x);
   for (int distance = 1; distance < kReachThreads; distance *= 2) {
@@ -24,7 +23,7 @@ QLORA_DEVICE int32_t largestSoFar(int32_t value, int32_t *shared) {
   return value;
 }
 
-/// The token, where a segment begins with it, or -1.
+/// Returns the token if it starts a segment, otherwise -1.
 QLORA_DEVICE int32_t beginning(const void *segments, int64_t token,
                                int64_t length) {
   const bool begins =
@@ -33,10 +32,11 @@ QLORA_DEVICE int32_t beginning(const void *segments, int64_t token,
   return begins ? int32_t(token) : -1;
 }
 
-/// reach[batch, length] of segments[batch, length]: the tokens from the first of
-/// a token's segment to itself, at most `window` where that is not 0. Each
-/// block has kReachThreads tokens of a sequence; it looks back for the beginning
-/// of the segment that goes on in it. Constants: length, window.
+/// Writes reach[batch, length] for segments[batch, length]: the number of
+/// tokens from the start of a token's segment to the token, at most `window`
+/// unless that is 0. A block handles kReachThreads tokens of a sequence, and
+/// searches backwards for the start of its first segment. Constants: length,
+/// window.
 QLORA_CUDA_KERNEL(kReachThreads)
 qlora_attention_reach(const __grid_constant__ qlora_cuda_args args) {
   __shared__ int32_t shared[kReachThreads];
@@ -71,11 +71,11 @@ qlora_attention_reach(const __grid_constant__ qlora_cuda_args args) {
 
 // Queries of segment 0 -------------------------------------------------------
 //
-// A thread for each query and head, with the op's buffers and constants.
+// One thread for each query and head, with the op's buffers and constants.
 
 constexpr int kPaddingThreads = 256;
 
-/// (batch, head, token) of this thread, as lse is stored.
+/// Index (batch, head, token) of this thread, in the order of lse.
 struct PaddedQuery {
   int64_t index, row, head;
   bool isInside, isPadding;
@@ -95,7 +95,7 @@ struct PaddedQuery {
   }
 };
 
-/// attention: out and lse are 0 there. out is bf16.
+/// attention: sets out (bf16) and lse of padding to 0.
 QLORA_CUDA_KERNEL(kPaddingThreads)
 qlora_attention_padding_out(const __grid_constant__ qlora_cuda_args args) {
   const PaddedQuery query = PaddedQuery::of(args);
@@ -108,8 +108,8 @@ qlora_attention_padding_out(const __grid_constant__ qlora_cuda_args args) {
   qlora_store_f32(args.buffers[5], query.index, 0.0f);
 }
 
-/// attention_grad: the workspace begins with lse as the library is told it, so
-/// large there that no probability is left.
+/// attention_grad: writes the lse for the library to the start of the
+/// workspace. For padding it is so large that all probabilities are 0.
 QLORA_CUDA_KERNEL(kPaddingThreads)
 qlora_attention_padding_lse(const __grid_constant__ qlora_cuda_args args) {
   const PaddedQuery query = PaddedQuery::of(args);

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Attention in f32: tiles of 64 by 64 scores by plain multiplications and
-// additions, since tensor cores would round the operands. A block's 256
-// threads have 4 rows by 4 columns of a tile each, and of its result 4 rows by
-// 8 dimensions.
+// Attention in f32: tiles of 64 by 64 scores with ordinary arithmetic, since
+// tensor cores would round the operands. Each of a block's 256 threads computes
+// 4 rows by 4 columns of a tile, and 4 rows by 8 dimensions of the result.
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_DEVICE_ATTENTIONTILES_CUH
 #define QLORA_RUNTIME_KERNELS_CUDA_DEVICE_ATTENTIONTILES_CUH
@@ -11,12 +10,12 @@
 #include "runtime/Kernels/Cuda/Device/Attention.cuh"
 
 constexpr int kAttentionThreads = 256; // 16 by 16
-constexpr int kDepth = 32;             // dimensions that are staged at once
+constexpr int kDepth = 32;             // dimensions staged at a time
 constexpr int kSide = 4;               // kTile / 16: rows of a thread
-constexpr int kChunks = 4;             // kDepth dimensions each: of one block
+constexpr int kChunks = 4;             // chunks of kDepth dimensions in a block
 constexpr int kWidth = kChunks * kDepth;
 
-/// What lies in shared memory. Odd strides keep columns in different banks.
+/// Shared memory of a block. Odd strides put columns in different banks.
 struct AttentionTiles {
   float left[kTile][kDepth + 1];
   float right[kTile][kDepth + 1];
@@ -27,7 +26,7 @@ struct AttentionTiles {
 QLORA_DEVICE int threadRow() { return int(threadIdx.x) / 16; }
 QLORA_DEVICE int threadColumn() { return int(threadIdx.x) % 16; }
 
-/// tile[row][d] := element dimension + d of a row; zero outside.
+/// tile[row][d] := element dimension + d of a row; zero outside the matrix.
 QLORA_DEVICE void stage(float (&tile)[kTile][kDepth + 1],
                         const AttentionShape &shape, const AttentionRows &rows,
                         int64_t dimension) {
@@ -83,7 +82,7 @@ QLORA_DEVICE void multiplyRows(AttentionTiles &tiles,
   }
 }
 
-/// Puts a thread's part of a tile where addProduct reads it.
+/// Copies a thread's scores to shared memory for addProduct.
 QLORA_DEVICE void shareScores(AttentionTiles &tiles,
                               const float (&scores)[kSide][kSide]) {
   QLORA_UNROLL
@@ -134,7 +133,7 @@ QLORA_DEVICE void addProduct(AttentionTiles &tiles, const AttentionShape &shape,
   }
 }
 
-/// Stores factor[i] * sum of the rows that exist.
+/// Stores factor[i] * sum for rows inside the sequence.
 QLORA_DEVICE void storeSum(const AttentionSum &sum, const AttentionShape &shape,
                            void *out, const AttentionRows &rows, int64_t part,
                            const float (&factor)[kSide]) {
@@ -151,7 +150,7 @@ QLORA_DEVICE void storeSum(const AttentionSum &sum, const AttentionShape &shape,
   }
 }
 
-/// Over the 16 threads that share rows.
+/// Maximum and sum over the 16 threads that share rows.
 QLORA_DEVICE float rowMaximum(float value) {
   for (int offset = 8; offset > 0; offset /= 2)
     value = qlora_max(value, __shfl_xor_sync(0xffffffffu, value, offset));
@@ -163,7 +162,7 @@ QLORA_DEVICE float rowSum(float value) {
   return value;
 }
 
-/// Whether a segment of one side may be on the other; both are staged.
+/// Whether the segment ranges of both sides overlap; both must be staged.
 QLORA_DEVICE bool mayMeet(const AttentionTiles &tiles,
                           const AttentionShape &shape) {
   if (!shape.segments)

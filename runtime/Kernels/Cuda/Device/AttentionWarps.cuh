@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT
 
-// Attention in bf16 on tensor cores. A block's four warps have 16 of its 64
-// rows each (the left side) and go through tiles of the other side's rows
-// (the right side) together; both sides are in shared memory, scores and sums
-// in registers. Products and sums are f32; what becomes the left side of a
-// second product (P, dS) is rounded to bf16.
+// Attention in bf16 on tensor cores. Each of a block's four warps has 16 of its
+// 64 rows (the left side). The warps process tiles of the other side's rows
+// (the right side) together. Both sides are in shared memory, scores and sums
+// in registers. Sums are f32. P and dS, the left sides of a second matmul, are
+// rounded to bf16.
 //
-// A kernel is made for a width. It takes heads of up to that many dimensions,
-// missing ones being zeros, whose rows are aligned to 16 bytes (kFast); or any
-// (kAny): then elements are loaded one by one, and a wider head is staged in
-// pieces, its scores being sums over all of them and its result computed part
+// A kernel is compiled for a width. kFast takes heads of up to that many
+// dimensions, padded with zeros, with rows aligned to 16 bytes. kAny takes all
+// heads: it loads elements one by one. A wider head is staged in sections of
+// the width; its scores are summed over them, and its result is computed part
 // by part.
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_DEVICE_ATTENTIONWARPS_CUH
@@ -32,7 +32,7 @@ QLORA_DEVICE int warpFirstRow() {
 
 // Tiles in shared memory -----------------------------------------------------
 
-/// The first `count` of eight bf16, zeros behind them.
+/// Returns the first `count` of eight bf16, followed by zeros.
 QLORA_DEVICE qlora_words loadHalves(const uint16_t *from, int count) {
   qlora_words words = {};
   QLORA_UNROLL
@@ -43,7 +43,7 @@ QLORA_DEVICE qlora_words loadHalves(const uint16_t *from, int count) {
 }
 
 /// tile := rows from rows.first on, dimensions from `dimension` on; zeros
-/// outside. Copies are to be committed and waited for.
+/// outside. The caller must commit the copies and wait for them.
 template <AttentionKind Kind, int Rows, int Width>
 QLORA_DEVICE void stage(HalfTile<Rows, Width> &tile,
                         const AttentionShape &shape, const AttentionRows &rows,
@@ -74,9 +74,9 @@ QLORA_DEVICE void stage(HalfTile<Rows, Width> &tile,
   }
 }
 
-// Products -------------------------------------------------------------------
+// Matmuls --------------------------------------------------------------------
 
-/// WarpSums in bf16, as left side of a product: part k has columns 16 k on.
+/// WarpSums in bf16 as the left side of a matmul: part k has columns 16 k on.
 template <int Columns> struct WarpHalves {
   qlora_words part[Columns / 16];
 };
@@ -103,7 +103,7 @@ QLORA_DEVICE void multiplyRows(const HalfTile<kTile, Width> &left,
   constexpr int kRowBytes = 2 * Width;
   const qlora_shared leftRow = left.laneRow(warpFirstRow());
   const qlora_shared rightRow = right.laneRow(0);
-  // By 2 only: k indexes no registers, and loads further ahead take too many.
+  // Unroll by 2 only: k indexes no registers, and earlier loads need too many.
   QLORA_UNROLL_2
   for (int k = 0; k < Width / 16; ++k) {
     const qlora_words a = qlora_load_matrices(leftRow ^ 32 * k);
@@ -135,7 +135,7 @@ QLORA_DEVICE void addProduct(const WarpHalves<Columns> &left,
     }
 }
 
-/// Stores factor[i] * row g + 8 i of the warp, where rows and dimensions are.
+/// Stores factor[i] * row g + 8 i of the warp, inside the matrix only.
 template <int Width>
 QLORA_DEVICE void
 storeSums(const WarpSums<Width> &sums, const AttentionShape &shape, void *out,
@@ -153,17 +153,17 @@ storeSums(const WarpSums<Width> &sums, const AttentionShape &shape, void *out,
     }
 }
 
-// Who sees whom --------------------------------------------------------------
+// Visibility -----------------------------------------------------------------
 
 constexpr int32_t kMixed = -1;
 
-/// The segments of some rows: numbers from 1 on, padding left out.
+/// Segment ids of some rows, counted from 1, without padding.
 struct SegmentRange {
   int32_t least, most;
-  int32_t only; ///< the segment of all rows; kMixed where one differs
+  int32_t only; ///< the segment of all rows; kMixed if they differ
 };
 
-/// Of rows [first, first + count), in every lane alike.
+/// Returns the range of rows [first, first + count), the same in all lanes.
 QLORA_DEVICE SegmentRange segmentRange(const AttentionShape &shape, int first,
                                        int count) {
   if (!shape.segments)
@@ -187,13 +187,13 @@ QLORA_DEVICE SegmentRange segmentRange(const AttentionShape &shape, int first,
   return {least, most, lowest == most && lowest != 0 ? most : kMixed};
 }
 
-/// A tile of the right side; `index` is the end where there is none.
+/// A tile of the right side; `index` is the end if there is no tile.
 struct TileStep {
   int index;
   int32_t segment; ///< SegmentRange::only
 };
 
-/// The first tile of [index, end) with a segment of the block's rows.
+/// Returns the first tile of [index, end) that overlaps the segments of `rows`.
 template <int Columns>
 QLORA_DEVICE TileStep nextTile(const AttentionShape &shape,
                                const SegmentRange &rows, int index, int end) {
@@ -205,13 +205,13 @@ QLORA_DEVICE TileStep nextTile(const AttentionShape &shape,
   return {end, kMixed};
 }
 
-/// Where the calling lane's scores are in a tile of a warp. Rows are queries
-/// and columns keys, or the other way round.
+/// Position of the calling lane's scores in a tile of a warp. Rows are queries
+/// and columns keys, or vice versa.
 template <int Columns, bool AreRowsQueries> struct ScorePlace {
   int ownRow, ownColumn; ///< of value 0 of tile 0
-  bool isFull;           ///< everyone in the tile sees everyone
+  bool isFull;           ///< every query sees every key of the tile
 
-  /// The block's rows and the tile's columns begin at these.
+  /// The block's rows start at firstRow, the tile's columns at firstColumn.
   QLORA_DEVICE ScorePlace of(const AttentionShape &shape, int firstRow,
                              const SegmentRange &rows, int firstColumn,
                              const TileStep &tile) {
@@ -227,7 +227,7 @@ template <int Columns, bool AreRowsQueries> struct ScorePlace {
                 rows.only != kMixed && rows.only == tile.segment};
   }
 
-  /// Of value i of tile j.
+  /// Position of value i of tile j.
   __device__ int row(int i) const { return ownRow + i / 2 * 8; }
   __device__ int column(int j, int i) const {
     return ownColumn + 8 * j + i % 2;
@@ -241,8 +241,8 @@ QLORA_DEVICE int32_t segmentAt(const AttentionShape &shape, int token) {
   return shape.segments && token < shape.length ? shape.segments[token] : 0;
 }
 
-/// cap * tanh of a product, in powers of two: tanh x = 1 - 2 / (1 + e^2x), off
-/// by 2^-22 of the cap.
+/// cap * tanh of a scaled dot product, as a base-2 exponent. tanh x = 1 - 2 /
+/// (1 + e^2x); the error is 2^-22 of the cap.
 QLORA_DEVICE float cappedScore(const AttentionShape &shape, float product) {
   const float cap = shape.cap * kLog2E;
   const float power =
@@ -250,7 +250,7 @@ QLORA_DEVICE float cappedScore(const AttentionShape &shape, float product) {
   return cap - __fdividef(2 * cap, 1.0f + power);
 }
 
-/// Products to scores, which count in powers of two; minus infinity where the
+/// Replaces dot products by scores as base-2 exponents; minus infinity if the
 /// query does not see the key.
 template <int Columns, bool AreRowsQueries>
 QLORA_DEVICE void scaleAndHide(const AttentionShape &shape,

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
 
-// What every CUDA kernel of ours begins with, generated or written by hand:
-// element types, sums over a warp and over a block, and the rows of a block.
+// Included by all of this project's CUDA kernels, generated or hand-written:
+// element types, and sums over a warp and over a block.
 //
-// A text for nvcc, and for the compiler of the host that the tests use in its
-// place; it includes nothing of CUDA. Only these are used of CUDA's language:
-// __global__, __device__, __shared__, __launch_bounds__, __restrict__,
-// __grid_constant__, threadIdx.x, blockIdx.x, blockDim.x, gridDim.x,
-// __syncthreads, __shfl_xor_sync, __fmul_rn, __fadd_rn, and vectors of 8 and
-// 16 bytes that this file defines itself; TensorCore.cuh adds instructions.
+// Compiled by nvcc, and by the host compiler for tests, so it includes no CUDA
+// header. It uses only these CUDA language features: __global__, __device__,
+// __shared__, __launch_bounds__, __restrict__, __grid_constant__, threadIdx.x,
+// blockIdx.x, blockDim.x, gridDim.x, __syncthreads, __shfl_xor_sync, __fmul_rn,
+// __fadd_rn, and vectors of 8 and 16 bytes defined here. TensorCore.cuh adds
+// instructions.
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_DEVICE_COMMON_CUH
 #define QLORA_RUNTIME_KERNELS_CUDA_DEVICE_COMMON_CUH
@@ -19,17 +19,17 @@
 #ifndef QLORA_DEVICE
 #define QLORA_DEVICE static inline __device__
 #endif
-/// Most threads of a block, then, if given, the fewest blocks of a processor:
-/// 1 lets a thread have all its registers.
+/// Arguments: maximum threads of a block, then optionally the minimum blocks
+/// per multiprocessor. 1 lets a thread use all its registers.
 #define QLORA_CUDA_KERNEL(...)                                                 \
   extern "C" __global__ void __launch_bounds__(__VA_ARGS__)
-/// A kernel that is one function of its arguments.
+/// Defines a kernel that calls one function with its arguments.
 #define QLORA_CUDA_SYMBOL(Threads, Symbol, ...)                                \
   QLORA_CUDA_KERNEL(Threads)                                                   \
   Symbol(const __grid_constant__ qlora_cuda_args args) { __VA_ARGS__(args); }
 
-/// Before a loop over an array that has to stay in registers, before a long
-/// one whose loads would otherwise take too many, and before a rare one.
+/// Unroll hints: for an array that must stay in registers; for a long loop
+/// whose loads would need too many registers (2, 8); for a rare loop (ROLL).
 #ifdef __NVCC__
 #define QLORA_UNROLL _Pragma("unroll")
 #define QLORA_UNROLL_2 _Pragma("unroll 2")
@@ -46,7 +46,7 @@ constexpr int kQloraWarp = 32;
 
 // Element types ---------------------------------------------------------------
 //
-// A kernel is a template over these; its symbols end in their names.
+// Kernels are templates over these types; symbols end in their names.
 
 #define QLORA_ELEMENT(Name, Storage)                                           \
   struct qlora_##Name {                                                        \
@@ -64,10 +64,11 @@ QLORA_ELEMENT(f16, uint16_t)
 QLORA_ELEMENT(i8, int8_t)
 #undef QLORA_ELEMENT
 
-// Neighbours are rounded in pairs, by one instruction from sm_80 on: the numbers
-// of qlora_f32_to_bf16 and qlora_f32_to_f16, of whose NaNs the card makes 0x7fff.
+// Adjacent values are rounded in pairs, with one instruction since sm_80.
+// Results equal qlora_f32_to_bf16 and qlora_f32_to_f16, except that a NaN
+// becomes 0x7fff.
 
-/// Both rounded to nearest, ties to even: `low` in the low half.
+/// Rounds both to nearest, ties to even; `low` goes to the low half.
 QLORA_DEVICE uint32_t qlora_round_pair(float low, float high) {
 #ifdef __NVCC__
   uint32_t pair;
@@ -101,17 +102,17 @@ template <typename T> QLORA_DEVICE const T *qlora_at(const void *p, int64_t i) {
 
 // Sums --------------------------------------------------------------------------
 //
-// The order of additions is fixed by the text and the number of threads, so a
-// sum has the same bits in every run.
+// The order of additions depends only on the number of threads, so a sum has
+// the same bits in every run.
 
-/// The sum over the 32 lanes of a warp, in every lane.
+/// Returns the sum over the 32 lanes of a warp, in every lane.
 template <typename T> QLORA_DEVICE T qlora_warp_sum(T value) {
   for (int offset = kQloraWarp / 2; offset > 0; offset /= 2)
     value += __shfl_xor_sync(0xffffffffu, value, offset);
   return value;
 }
 
-/// qlora_block_sum, with its shared memory: one value of each warp.
+/// qlora_block_sum with shared memory for one value per warp.
 template <typename T>
 QLORA_DEVICE T qlora_block_sum_in(T (&partials)[32], T value) {
   value = qlora_warp_sum(value);
@@ -125,9 +126,9 @@ QLORA_DEVICE T qlora_block_sum_in(T (&partials)[32], T value) {
   return sum;
 }
 
-/// The sum over all threads of the block, in every thread. For 32 to 1024
-/// threads, a multiple of 32; all of them must call it. It ends with a
-/// __syncthreads, so that it can be called again at once.
+/// Returns the sum over all threads of the block, in every thread. Needs 32 to
+/// 1024 threads, a multiple of 32; all must call it. Ends with __syncthreads,
+/// so it can be called again immediately.
 QLORA_DEVICE float qlora_block_sum(float value) {
   __shared__ float partials[32];
   return qlora_block_sum_in(partials, value);
@@ -137,7 +138,7 @@ QLORA_DEVICE double qlora_block_sum(double value) {
   return qlora_block_sum_in(partials, value);
 }
 
-/// The same for the largest value; NaN where one is NaN.
+/// Maximum over a warp and over a block; NaN if any value is NaN.
 QLORA_DEVICE float qlora_warp_max(float value) {
   for (int offset = kQloraWarp / 2; offset > 0; offset /= 2)
     value =

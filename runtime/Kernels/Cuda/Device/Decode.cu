@@ -1,40 +1,38 @@
 // SPDX-License-Identifier: MIT
 
-// decode of weights of 4 and 8 bits, in one launch per weight: the numbers of
-// StoredTensor::element (Math/Stored.h) to the bit, each
-// operation rounded on its own.
+// decode of 4-bit and 8-bit weights, in one launch per weight. Results are
+// bit-identical to StoredTensor::element (Math/Stored.h); each operation is
+// rounded separately.
 //
-// A warp decodes tiles of 1024 elements. Lane l has the scale of elements
-// [32 l, 32 l + 32) of a tile, which is one scale where a block is a power of two
-// of 32 elements or more, and the packed bytes of
-// groups l, l + 32, ..., each of which it stores as 16 bytes: neighbours in
-// memory are neighbours in a warp. A group's scale comes from the lane that has
-// it. Bytes and scales of all tiles are asked for before the tables are there.
+// A warp decodes tiles of 1024 elements. Lane l loads the scale of elements [32
+// l, 32 l + 32) of a tile; the block must be a power of two of at least 32. It
+// also loads the packed bytes of groups l, l + 32, ..., and stores each group
+// as 16 bytes, so adjacent lanes access adjacent memory. A group gets its scale
+// from the lane that has it. Bytes and scales of all tiles are requested before
+// the tables are loaded.
 //
-// Buffers: w, out. Constants: elements, the block, its log2 (-1 where it is no
-// power of two), double_quant, the byte offsets of scales, nestedAbsmax,
-// nestedMap, codeBook, correction and zeros, and 2^64 / block, rounded up.
+// Buffers: w, out. Constants: elements; the block; its log2, or -1 if it is no
+// power of two; double_quant; byte offsets of scales, nestedAbsmax, nestedMap,
+// codeBook, correction and zeros; 2^64 / block, rounded up.
 
 #include "runtime/Kernels/Cuda/Device/Lanes.cuh"
 
 constexpr int kDecodeThreads = 256;
 constexpr int kDecodeTile = 1024;
-/// Tiles of a warp: Matmul.cpp counts blocks with it.
+/// Tiles of a warp. Matmul.cpp computes the grid from it.
 constexpr int kDecodeTiles = 2;
 constexpr int kDecodeOfWarp = kDecodeTiles * kDecodeTile;
-/// Elements of a tile whose scale a lane has.
+/// Elements of a tile with the scale of one lane.
 constexpr int kDecodeRun = kDecodeTile / kQloraWarp;
 
-/// How a format's numbers are made: bits of a code, and whether blocks have
-/// zero points.
+/// Coding of a format: bits per code, and whether blocks have zero points.
 template <int Bits, bool HasZeros> struct DecodeCoding {
   static constexpr int kBits = Bits;
   static constexpr bool kHasZeros = HasZeros;
 };
 
-/// What a block looks numbers up in. The 16 numbers of the code book lie in 16
-/// banks, so that lanes never wait for each other; its address ends in a byte of
-/// zeros (lookUp).
+/// Lookup tables of a block. The code book's 16 values are in 16 banks, so
+/// lanes never conflict. The last byte of its address is zero (lookUp).
 template <typename Coding> struct alignas(256) DecodeTables {
   float codeBook[1 << Coding::kBits];
   float nestedMap[256];
@@ -77,15 +75,16 @@ QLORA_DEVICE void fillTables(const qlora_cuda_args &args,
   __syncthreads();
 }
 
-/// What a number of the code book is times `absmax`, less `zero` before where
-/// there are zero points. Without them nothing of it takes a register.
+/// Converts values of the code book: subtracts `zero`, if there are zero
+/// points, and multiplies by `absmax`. Without zero points it uses no register
+/// for them.
 template <typename Coding, bool = Coding::kHasZeros> struct DecodeFactors {
   float absmax;
 
   __device__ float operator()(float value) const {
     return __fmul_rn(value, absmax);
   }
-  /// Those of another lane.
+  /// Returns the factors of another lane.
   __device__ DecodeFactors ofLane(int lane) const {
     return {__shfl_sync(0xffffffffu, absmax, lane)};
   }
@@ -103,9 +102,9 @@ template <typename Coding> struct DecodeFactors<Coding, true> {
   }
 };
 
-/// A scale as it is stored.
+/// A scale as stored.
 struct DecodeScale {
-  float factor; ///< of the scale's run, or the scale itself
+  float factor; ///< nestedAbsmax of the scale's run, or the scale itself
   int code;
 
   QLORA_DEVICE DecodeScale load(const DecodeWeight &w, int64_t index) {
@@ -122,8 +121,8 @@ struct DecodeScale {
   }
 };
 
-/// The number whose byte offset in the code book is byte i of `offsets`. An
-/// address in shared memory is this byte in place of the last one of the book's:
+/// Returns the code book value at the byte offset in byte i of `offsets`. The
+/// shared memory address is the book's address with this byte as its last byte:
 /// one instruction.
 template <typename Coding>
 QLORA_DEVICE float lookUp(const DecodeTables<Coding> &tables, uint32_t offsets,
@@ -140,8 +139,7 @@ QLORA_DEVICE float lookUp(const DecodeTables<Coding> &tables, uint32_t offsets,
 #endif
 }
 
-/// The numbers of a group: packed bytes in the order of memory, of each the
-/// high half first.
+/// Decodes a group of 4-bit codes: bytes in memory order, high half first.
 template <bool kHasZeros, int kCount>
 QLORA_DEVICE void
 decodeGroup(const DecodeTables<DecodeCoding<4, kHasZeros>> &tables,
@@ -155,7 +153,7 @@ decodeGroup(const DecodeTables<DecodeCoding<4, kHasZeros>> &tables,
     values[i] = factors(lookUp(tables, i % 2 == 0 ? high : low, i / 2));
 }
 
-/// The same of 8 bits; a byte's number is looked up as it is.
+/// Decodes a group of 8-bit codes; the byte is the index.
 template <bool kHasZeros, int kCount>
 QLORA_DEVICE void
 decodeGroup(const DecodeTables<DecodeCoding<8, kHasZeros>> &tables,
@@ -167,11 +165,11 @@ decodeGroup(const DecodeTables<DecodeCoding<8, kHasZeros>> &tables,
     values[i] = factors(tables.codeBook[packed >> (8 * i) & 0xffu]);
 }
 
-/// Numbers of a group: those of 16 bytes, which a lane stores at once.
+/// Values of a group: 16 bytes, which a lane stores at once.
 template <typename Out>
 constexpr int kDecodeGroup = 16 / int(sizeof(typename Out::storage));
 
-/// The codes of a group.
+/// Integer type with the codes of a group.
 template <int kBytes> struct DecodePacked;
 template <> struct DecodePacked<2> {
   using type = uint16_t;
@@ -183,7 +181,7 @@ template <> struct DecodePacked<8> {
   using type = uint64_t;
 };
 
-/// A lane's part of a whole tile.
+/// A lane's groups of a full tile.
 template <typename Coding, typename Out> struct DecodeTile {
   static constexpr int kCount = kDecodeGroup<Out>;
   static constexpr int kGroups = kDecodeRun / kCount;
@@ -217,9 +215,9 @@ template <typename Coding, typename Out> struct DecodeTile {
   }
 };
 
-/// The scale of any element. A group has one where blocks are multiples of 16
-/// elements. The high half of element * reciprocal is element / block while
-/// element * block is less than 2^64, and a division of 64 bits would spill.
+/// Returns the scale index of any element. A group has one scale if blocks are
+/// multiples of 16 elements. The high half of element * reciprocal is element /
+/// block while element * block < 2^64; a 64-bit division would spill registers.
 QLORA_DEVICE int64_t decodeScaleIndex(const DecodeWeight &w, int64_t element) {
   return w.shift >= 0 ? element >> w.shift
                       : int64_t(__umul64hi(uint64_t(element), w.reciprocal));
@@ -237,7 +235,7 @@ decodeFactorsOf(const DecodeWeight &w, const DecodeTables<Coding> &tables,
     return {absmax};
 }
 
-/// Any element, looked up alone.
+/// Decodes one element.
 template <typename Coding>
 QLORA_DEVICE float decodeOne(const DecodeWeight &w,
                              const DecodeTables<Coding> &tables, int64_t i,
@@ -249,9 +247,9 @@ QLORA_DEVICE float decodeOne(const DecodeWeight &w,
   return factors(tables.codeBook[code]);
 }
 
-/// Elements of any weight, [first, end), of which `first` begins a group: a
-/// lane's groups. One that is partial, or goes where 16 bytes cannot be stored
-/// at once, goes number by number.
+/// Decodes a lane's groups of elements [first, end) of any weight; `first` must
+/// start a group. Groups that are partial, or whose 16 bytes cannot be stored
+/// at once, are decoded element by element.
 template <typename Coding, typename Out>
 QLORA_DEVICE void decodeGroups(const DecodeWeight &w,
                                const DecodeTables<Coding> &tables,
@@ -259,7 +257,7 @@ QLORA_DEVICE void decodeGroups(const DecodeWeight &w,
                                int64_t end, int lane) {
   constexpr int kCount = kDecodeGroup<Out>, kBits = Coding::kBits;
   using Packed = typename DecodePacked<kCount * kBits / 8>::type;
-  // Then a block may begin within a group.
+  // If so, a block may start inside a group.
   constexpr bool kRowsAreBlocks = kBits == 8 || Coding::kHasZeros;
   const bool isAligned =
       reinterpret_cast<uintptr_t>(out) % 16 == 0 && w.block % 16 == 0;
@@ -294,7 +292,7 @@ QLORA_DEVICE void decode(const qlora_cuda_args &args,
        threadIdx.x / kQloraWarp) * kDecodeOfWarp;
   const int64_t end = first + kDecodeOfWarp;
   auto *out = qlora_at<typename Out::storage>(args.buffers[1], 0);
-  // With zero points tiles would spill: numbers go group by group.
+  // With zero points, tiles would spill registers: decode group by group.
   if constexpr (Coding::kHasZeros) {
     fillTables(args, tables);
     decodeGroups<Coding, Out>(w, tables, out, first,
@@ -334,9 +332,9 @@ QLORA_DECODES(8bit, 8, false)
 QLORA_DECODES(4bit_zeros, 4, true)
 QLORA_DECODES(8bit_zeros, 8, true)
 
-// adapted_norm: one block for each output. Behind the constants of decode come
-// in, rank, the elements of w from one output and from one input to the next,
-// and the bits of the scale. Buffers: w, a, b, out.
+// adapted_norm: one block per output. After the constants of decode: in, rank,
+// strides of w in elements between outputs and between inputs, the bits of the
+// scale. Buffers: w, a, b, out.
 
 template <typename Coding> struct StoredNumbers {
   const DecodeWeight w;

@@ -1,27 +1,26 @@
 // SPDX-License-Identifier: MIT
 
-// Experts: route, route_grad, sort_by_expert, gather_rows, combine_rows,
-// choice_grad, transpose_rows, grouped_matmul, grouped_weight_grad. Buffers and constants are
-// those of the op in Kernels.def. How many rows an expert has is read from
-// memory, so grids are for the most there can be: what is too much returns.
+// Ops for experts: route, route_grad, sort_by_expert, gather_rows,
+// combine_rows, choice_grad, transpose_rows, grouped_matmul,
+// grouped_weight_grad. Buffers and constants are those of the op in
+// Kernels.def. Experts' row counts are in device memory, so grids have the
+// maximum size, and surplus blocks return.
 //
-// Numbers of rows come from a kernel before; one out of range is as if it were
-// not there.
+// Row indices come from earlier kernels; those out of range are skipped.
 
 #include "runtime/Kernels/Cuda/Device/Groups.cuh"
 #include "runtime/Kernels/Cuda/Device/Lanes.cuh"
 
 constexpr int kExpertThreads = 256;
 
-/// A kernel that is one function of its arguments; a thread may have all the
-/// registers that it needs.
+/// Defines a kernel of one function; a thread may use all its registers.
 #define QLORA_EXPERT_KERNEL(Symbol, ...)                                       \
   QLORA_CUDA_KERNEL(kExpertThreads, 1)                                         \
   Symbol(const __grid_constant__ qlora_cuda_args args) { __VA_ARGS__(args); }
 
-// Which experts ---------------------------------------------------------------
+// Routing --------------------------------------------------------------------
 
-/// Row `row` of the logits, of which a thread has all.
+/// A row of the logits; one thread processes all of it.
 template <typename Logits> struct RouterRow {
   const typename Logits::storage *logits;
   const int32_t *choices;
@@ -49,12 +48,12 @@ template <typename Logits> struct RouterRow {
   }
 };
 
-/// A NaN is smaller than any number.
+/// Compares logits; a NaN is smaller than any number.
 QLORA_DEVICE bool isBetter(float a, float b) {
   return a > b || (b != b && a == a);
 }
 
-/// One walk, with the best so far in order.
+/// Selects the best experts in one pass, sorted, best first.
 template <typename Logits>
 QLORA_DEVICE void choose(const RouterRow<Logits> &row, int32_t *choices) {
   int64_t count = 0;
@@ -115,9 +114,9 @@ QLORA_DEVICE void routeGrad(const qlora_cuda_args &args) {
 QLORA_EXPERT_KERNEL(qlora_route_grad_f32, routeGrad<qlora_f32>)
 QLORA_EXPERT_KERNEL(qlora_route_grad_bf16, routeGrad<qlora_bf16>)
 
-/// One block. Experts of this rank have as many threads each, which count, then
-/// place, its rows in a part of all; where they are more than threads, one each
-/// in turns.
+/// One block. Each expert of this rank gets an equal number of threads. Each
+/// thread counts, then places, the expert's rows in its section of all rows.
+/// With more experts than threads, each thread processes several experts.
 QLORA_DEVICE void sortByExpert(const qlora_cuda_args &args, int32_t *counts) {
   const int64_t rows = args.constants[0], experts = args.constants[1];
   const int64_t own = experts / args.constants[2];
@@ -179,7 +178,7 @@ qlora_sort_by_expert(const __grid_constant__ qlora_cuda_args args) {
 
 // Tokens and sorted rows ------------------------------------------------------
 
-/// A block is a sorted row.
+/// One block per sorted row.
 template <typename X> QLORA_DEVICE void gatherRows(const qlora_cuda_args &args) {
   const int64_t *c = args.constants;
   const int64_t p = blockIdx.x;
@@ -197,7 +196,7 @@ template <typename X> QLORA_DEVICE void gatherRows(const qlora_cuda_args &args) 
 QLORA_EXPERT_KERNEL(qlora_gather_rows_f32, gatherRows<qlora_f32>)
 QLORA_EXPERT_KERNEL(qlora_gather_rows_bf16, gatherRows<qlora_bf16>)
 
-/// A block is a token.
+/// One block per token.
 template <typename X>
 QLORA_DEVICE void combineRows(const qlora_cuda_args &args) {
   const int64_t *c = args.constants;
@@ -218,7 +217,7 @@ QLORA_DEVICE void combineRows(const qlora_cuda_args &args) {
 QLORA_EXPERT_KERNEL(qlora_combine_rows_f32, combineRows<qlora_f32>)
 QLORA_EXPERT_KERNEL(qlora_combine_rows_bf16, combineRows<qlora_bf16>)
 
-/// A block is a row. Threads are neighbours in the longer of its dimensions.
+/// One block per row. Adjacent threads are along the longer dimension.
 template <typename X>
 QLORA_DEVICE void transposeRows(const qlora_cuda_args &args) {
   const int64_t *c = args.constants;
@@ -244,7 +243,7 @@ QLORA_DEVICE void transposeRows(const qlora_cuda_args &args) {
 QLORA_EXPERT_KERNEL(qlora_transpose_rows_f32, transposeRows<qlora_f32>)
 QLORA_EXPERT_KERNEL(qlora_transpose_rows_bf16, transposeRows<qlora_bf16>)
 
-/// A block is a choice of a token.
+/// One block per choice of a token.
 template <typename X>
 QLORA_DEVICE void choiceGrad(const qlora_cuda_args &args) {
   const int64_t *c = args.constants;
@@ -262,17 +261,17 @@ QLORA_DEVICE void choiceGrad(const qlora_cuda_args &args) {
 QLORA_EXPERT_KERNEL(qlora_choice_grad_f32, choiceGrad<qlora_f32>)
 QLORA_EXPERT_KERNEL(qlora_choice_grad_bf16, choiceGrad<qlora_bf16>)
 
-// Products --------------------------------------------------------------------
+// Grouped matmuls ------------------------------------------------------------
 
-/// Rows and columns of a tile of c, and the depth of a step: Experts.cpp counts
-/// blocks with it. A thread has kTileSums of its numbers.
+/// Rows and columns of a tile of c, and the depth of a step. Experts.cpp
+/// computes the grid from it. A thread computes kTileSums elements of a tile.
 constexpr int kGroupTile = 32;
 constexpr int kTileSums = kGroupTile * kGroupTile / kExpertThreads;
 
 using GroupTile = float[kGroupTile][kGroupTile + 1];
 
-/// Constants: those of the op; rows and columns are of all groups. W is buffer
-/// 4, in a's type.
+/// Constants are those of the op; rows and columns cover all groups. W is
+/// buffer 1, in a's type.
 template <typename X>
 QLORA_DEVICE void groupedMatmul(const qlora_cuda_args &args, GroupTile &a,
                                 GroupTile &w) {
@@ -332,7 +331,7 @@ QLORA_DEVICE void groupedMatmul(const qlora_cuda_args &args, GroupTile &a,
 QLORA_GROUPED_MATMUL(f32)
 QLORA_GROUPED_MATMUL(bf16)
 
-/// A thread is a number of dW: a sum over the group's rows in their order.
+/// One thread per element of dW: sums the group's rows in order.
 template <typename Dy, typename X>
 QLORA_DEVICE void groupedWeightGrad(const qlora_cuda_args &args) {
   const int64_t *c = args.constants;

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: MIT
 
-// grouped_matmul in bf16 on tensor cores, of groups whose matrices lie behind each
-// other and whose rows are aligned to 16 bytes. Buffers and constants are those of
-// the op in Kernels.def; w is buffer 1, in bf16.
+// grouped_matmul in bf16 on tensor cores, for groups with stacked matrices and
+// rows aligned to 16 bytes. Buffers and constants are those of the op in
+// Kernels.def; w is buffer 1, in bf16.
 //
-// A block computes 64 rows of a group by 128 columns, 64 numbers of the depth at a
-// time: the next ones come while these are multiplied. Of its four warps each has
-// 32 rows by 64 columns, so that a product of 16 by 8 by 16 loads 192 bytes of
-// shared memory. That is 48 KiB, 64 registers of a thread for sums, and two blocks
-// on a processor.
+// A block computes 64 rows of a group by 128 columns, in steps of depth 64; the
+// next step is copied during the current one. Each of its four warps has 32
+// rows by 64 columns, so an m16n8k16 loads 192 bytes of shared memory. This
+// uses 48 KiB and 64 registers a thread for sums: two blocks per
+// multiprocessor.
 
 #include "runtime/Kernels/Cuda/Device/Groups.cuh"
 #include "runtime/Kernels/Cuda/Device/WarpTiles.cuh"
 
-/// Experts.cpp counts blocks with the first three.
+/// Experts.cpp computes the grid from the first three.
 constexpr int kBlockRows = 64, kBlockColumns = 128, kBlockThreads = 128;
 constexpr int kBlockDepth = 64;
 constexpr int kOwnRows = 32, kOwnColumns = 64; // of a warp
 
-/// What is multiplied at a time: c = a . w^T has rows of w for columns (forward),
-/// c = a . w its columns.
+/// Operands of one step. w holds rows of the weight in the forward (c = a .
+/// w^T), and columns in the backward (c = a . w).
 template <bool IsForward> struct GroupedTiles {
   HalfTile<kBlockRows, kBlockDepth> a;
   HalfTile<IsForward ? kBlockColumns : kBlockDepth,
@@ -27,13 +27,13 @@ template <bool IsForward> struct GroupedTiles {
       w;
 };
 
-/// Part of a matrix: `data` is where it begins, whole words of 16 bytes wide.
+/// Part of a matrix, starting at `data`; its width is a multiple of 16 bytes.
 struct HalfRows {
   const uint16_t *data;
-  int64_t ld, rows, columns; ///< that there are; none where below 1
+  int64_t ld, rows, columns; ///< remaining; none if below 1
 };
 
-/// Begins to copy; zeros where there is nothing. `base`: any aligned address.
+/// Begins to copy a tile; zeros outside. `base`: any aligned address.
 template <int Rows, int Width>
 QLORA_DEVICE void stage(HalfTile<Rows, Width> &tile, const HalfRows &from,
                         const uint16_t *base) {
@@ -49,7 +49,7 @@ QLORA_DEVICE void stage(HalfTile<Rows, Width> &tile, const HalfRows &from,
   }
 }
 
-/// Where a warp's part of the block's is.
+/// Position of a warp's result in the block's.
 QLORA_DEVICE int ownRow() {
   return int(threadIdx.x) / kQloraWarp / 2 * kOwnRows;
 }
@@ -72,7 +72,7 @@ QLORA_DEVICE void multiply(const GroupedTiles<IsForward> &tiles,
                               qlora_load_matrices(rows[1] ^ 32 * k)};
     QLORA_UNROLL
     for (int j = 0; j < kOwnColumns / 16; ++j) {
-      // Words of w's columns: 0, 2 are neighbours' first halves, or 0, 1.
+      // B of the first 8 columns: words 0, 2 in the forward, else 0, 1.
       const qlora_words w =
           IsForward
               ? qlora_load_matrices((weights ^ 32 * k) + 16 * j * kRowBytes)
@@ -90,7 +90,7 @@ QLORA_DEVICE void multiply(const GroupedTiles<IsForward> &tiles,
   }
 }
 
-/// c = alpha * sums + beta * c, of columns [left, n).
+/// c = alpha * sums + beta * c, for columns [left, n).
 QLORA_DEVICE void store(const qlora_cuda_args &args, const GroupedSums &sums,
                         const GroupRows &mine, int64_t left, int64_t n) {
   const int64_t *c = args.constants;

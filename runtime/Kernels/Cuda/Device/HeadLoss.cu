@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: MIT
 
-// head_loss and head_loss_grad around their products, which are the host's
-// (HeadChunks.cpp): the list of rows that have a label, chunks of these rows
-// gathered, the softmax of their logits, gradients scattered. Targets were
-// checked when the data was read; one outside of the vocabulary makes the
-// loss NaN.
+// head_loss and head_loss_grad without their GEMMs, which the host enqueues
+// (HeadChunks.cpp): lists the labelled rows, gathers chunks of them, computes
+// the softmax of their logits, and scatters gradients. Targets were checked
+// when the data was read; an invalid one makes the loss NaN.
 
 #include "runtime/Kernels/Cuda/Device/HeadRows.cuh"
 
-// Rows with a label ---------------------------------------------------------
+// Labelled rows --------------------------------------------------------------
 
-/// One block. Buffers: targets, labelled, correct or none. Constant: rows.
-/// labelled := the rows with a label in their order, then -1; correct := 0.
+/// One block. Buffers: targets, labelled, correct or null. Constant: rows.
+/// labelled := the labelled rows in order, then -1; correct := 0.
 QLORA_CUDA_KERNEL(kHeadThreads)
 qlora_head_labelled(const __grid_constant__ qlora_cuda_args args) {
   __shared__ int32_t counts[kHeadThreads];
@@ -39,7 +38,7 @@ qlora_head_labelled(const __grid_constant__ qlora_cuda_args args) {
     qlora_store_i32(args.buffers[1], rest, -1);
 }
 
-/// One block is one row of the chunk. Buffers: hidden, labelled, gathered.
+/// One block per row of the chunk. Buffers: hidden, labelled, gathered.
 /// Constants: the chunk's first row, columns, the stride of hidden.
 template <typename From, typename To>
 QLORA_DEVICE void gatherRow(const qlora_cuda_args &args) {
@@ -56,7 +55,7 @@ QLORA_DEVICE void gatherRow(const qlora_cuda_args &args) {
     qlora_copy_row<From, To>(from, to, columns);
 }
 
-/// The way back, for rows that are there. Buffers: gradient, labelled,
+/// The reverse of gatherRow, for labelled rows. Buffers: gradient, labelled,
 /// dhidden. Constants: the chunk's first row, columns, the stride of dhidden.
 template <typename From, typename To>
 QLORA_DEVICE void scatterRow(const qlora_cuda_args &args) {
@@ -72,8 +71,8 @@ QLORA_DEVICE void scatterRow(const qlora_cuda_args &args) {
   qlora_copy_row<From, To>(from, to, columns);
 }
 
-/// One block is one row: zeros where it has no label. Buffers: targets,
-/// dhidden. Constants: columns, the stride of dhidden.
+/// One block per row: zeros a row without a label. Buffers: targets, dhidden.
+/// Constants: columns, the stride of dhidden.
 template <typename T>
 QLORA_DEVICE void clearRow(const qlora_cuda_args &args) {
   const int64_t row = blockIdx.x;
@@ -96,7 +95,7 @@ QLORA_HEAD_ROWS(qlora_head_clear_bf16, clearRow<qlora_bf16>)
 
 // Logits ----------------------------------------------------------------------
 
-/// One block is one row: logits z to cap * tanh(z / cap). Buffer: logits f32.
+/// One block per row: logits z become cap * tanh(z / cap). Buffer: logits f32.
 /// Constants: vocab, the bits of cap.
 QLORA_CUDA_KERNEL(kHeadThreads)
 qlora_head_cap(const __grid_constant__ qlora_cuda_args args) {
@@ -107,10 +106,10 @@ qlora_head_cap(const __grid_constant__ qlora_cuda_args args) {
     row[word] = cap * tanhf(row[word] / cap);
 }
 
-// Logits that are given -------------------------------------------------------
+// Replaced logits ------------------------------------------------------------
 
-/// One block is one row of the chunk. Calls each(element of columns, word).
-/// Constants: the chunk's first row, vocab, how many are given.
+/// One block per row of the chunk. Calls each(element of columns, token id).
+/// Constants: the chunk's first row, vocab, the number of replaced logits.
 template <typename Each>
 QLORA_DEVICE void forReplaced(const qlora_cuda_args &args, Each each) {
   const int64_t row =
@@ -132,8 +131,8 @@ QLORA_DEVICE void replaceLogits(const qlora_cuda_args &args) {
   });
 }
 
-/// What softmax left of them goes to dcolumns, and becomes 0. Buffers: logits
-/// narrowed in their rows, labelled, dcolumns, words.
+/// Moves the gradient of replaced logits to dcolumns and zeros it. Buffers:
+/// logits, narrowed in their rows, labelled, dcolumns, words.
 template <typename Gradient, typename Columns>
 QLORA_DEVICE void takeGradient(const qlora_cuda_args &args) {
   float *row = qlora_at<float>(args.buffers[0], blockIdx.x * args.constants[1]);
@@ -152,7 +151,8 @@ QLORA_HEAD_ROWS(qlora_head_take_bf16_bf16, takeGradient<qlora_bf16, qlora_bf16>)
 
 // Loss and gradient -----------------------------------------------------------
 
-/// softmax - 1 at the target, or zero; times the slope of a cap.
+/// softmax - 1 at the target, softmax elsewhere, times the slope of the cap;
+/// zeros if there is no target.
 template <typename Gradient>
 QLORA_DEVICE void writeGradient(float *logits, int64_t vocab, bool isWide,
                                 int32_t target, float logit, float lse,
@@ -170,9 +170,9 @@ QLORA_DEVICE void writeGradient(float *logits, int64_t vocab, bool isWide,
                     (headExp(logit - lse) - 1.0f) * headSlope(logit, inverse));
 }
 
-/// One block is one row of the chunk. Buffers: logits f32 [chunk, vocab],
-/// targets, labelled, row losses f64 in the order of labelled, correct.
-/// Constants: the chunk's first row, vocab, the bits of cap.
+/// One block per row of the chunk. Buffers: logits f32 [chunk, vocab], targets,
+/// labelled, row losses f64 in the order of labelled, correct. Constants: the
+/// chunk's first row, vocab, the bits of cap.
 template <typename Gradient>
 QLORA_DEVICE void headRow(const qlora_cuda_args &args) {
   const int64_t vocab = args.constants[1];
@@ -211,9 +211,9 @@ QLORA_HEAD_ROWS(qlora_head_loss_rows, headRow<HeadNoGradient>)
 QLORA_HEAD_ROWS(qlora_head_loss_rows_f32, headRow<HeadGradientF32>)
 QLORA_HEAD_ROWS(qlora_head_loss_rows_bf16, headRow<HeadGradientBF16>)
 
-/// One block is one line: its loss and count. Buffers: row losses, labelled,
-/// loss, count. Constants: rows, how many of labelled were computed, rows of a
-/// line; a labelled row that was not makes the loss NaN.
+/// One block per sequence: its loss and count. Buffers: row losses, labelled,
+/// loss, count. Constants: rows, the number of computed entries of labelled,
+/// rows of a sequence. A labelled row that was not computed makes the loss NaN.
 QLORA_CUDA_KERNEL(kHeadThreads)
 qlora_head_loss_sum(const __grid_constant__ qlora_cuda_args args) {
   double loss = 0, count = 0;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
 
-// head_part around its products, which are the host's (HeadChunks.cpp), and
-// head_merge. A target that is no word has a state of NaN and makes the loss
-// NaN; a row with a label that was not computed does too.
+// head_part without its GEMMs, which the host enqueues (HeadChunks.cpp), and
+// head_merge. An invalid target gives a state of NaN and makes the loss NaN. So
+// does a labelled row that was not computed.
 
 #include "runtime/Kernels/Cuda/Device/HeadRows.cuh"
 
 constexpr uint32_t kNotANumber = 0x7fc00000u, kMinusInfinity = 0xff800000u;
 
-/// What is found of a row with a piece of the words: an element of states.
+/// State of a row for a shard of the tokens: an element of states.
 struct HeadState {
   float most;
   float sum;
@@ -30,8 +30,8 @@ QLORA_DEVICE void storeState(const HeadState &state, void *states, int64_t i) {
   to[3] = state.word;
 }
 
-/// One thread is one row: zeros without a label, else what stands for a row
-/// that is not computed. Buffers: targets, states. Constant: rows.
+/// One thread per row: zeros without a label, otherwise NaN, until the row is
+/// computed. Buffers: targets, states. Constant: rows.
 QLORA_CUDA_KERNEL(kHeadThreads)
 qlora_head_part_begin(const __grid_constant__ qlora_cuda_args args) {
   const int64_t row = int64_t(blockIdx.x) * kHeadThreads + threadIdx.x;
@@ -42,9 +42,9 @@ qlora_head_part_begin(const __grid_constant__ qlora_cuda_args args) {
   storeState({number, number, number, number}, args.buffers[1], row);
 }
 
-/// e^(logit - most) of the words, times the slope of a cap, in the logits'
-/// place; 0 for the target, -1 where it is not one of them, and behind the
-/// words.
+/// Overwrites the logits with e^(logit - most), times the slope of the cap; 0
+/// for the target and after the last token. `target` is -1 if the shard does
+/// not have it.
 template <typename Gradient>
 QLORA_DEVICE void writeFactors(float *logits, int64_t words, int64_t piece,
                                bool isWide, int64_t target, float most,
@@ -60,7 +60,8 @@ QLORA_DEVICE void writeFactors(float *logits, int64_t words, int64_t piece,
     Gradient::store(factors, target, 0.0f);
 }
 
-/// Of a row's words, which are those from `first` on; target as above.
+/// Returns the state of a row. The shard's tokens start at `first`; `target` is
+/// as in writeFactors.
 QLORA_DEVICE HeadState findState(const float *logits, int64_t first,
                                  int64_t words, bool isWide, int64_t target) {
   HeadState state = {qlora_from_bits(kMinusInfinity), 0, 0, -1};
@@ -76,9 +77,9 @@ QLORA_DEVICE HeadState findState(const float *logits, int64_t first,
   return state;
 }
 
-/// One block is one row of the chunk. Buffers: logits f32 [chunk, piece],
-/// targets, labelled, states. Constants: the chunk's first row, piece, vocab,
-/// the bits of cap.
+/// One block per row of the chunk. Buffers: logits f32 [chunk, piece], targets,
+/// labelled, states. Constants: the chunk's first row, piece, vocab, the bits
+/// of cap.
 template <typename Gradient>
 QLORA_DEVICE void partRow(const qlora_cuda_args &args) {
   const int64_t piece = args.constants[1], vocab = args.constants[2];
@@ -113,8 +114,7 @@ QLORA_HEAD_ROWS(qlora_head_part_rows, partRow<HeadNoGradient>)
 QLORA_HEAD_ROWS(qlora_head_part_rows_f32, partRow<HeadGradientF32>)
 QLORA_HEAD_ROWS(qlora_head_part_rows_bf16, partRow<HeadGradientBF16>)
 
-// Merging
-// -----------------------------------------------------------------------
+// Merging --------------------------------------------------------------------
 
 /// The constants of head_merge.
 struct HeadMerge {
@@ -128,14 +128,14 @@ struct HeadMerge {
         lines(args.constants[7]), own(args.constants[8]),
         shard(args.step->shard),
         cap(float(__builtin_bit_cast(double, args.constants[6]))) {}
-  /// The first of this rank's rows.
+  /// Index of this rank's first row.
   __device__ int64_t firstOwn() const { return own == rows ? 0 : shard * own; }
   __device__ bool isWord(int32_t target) const {
     return target >= 0 && target < vocab;
   }
 };
 
-/// A row of all ranks.
+/// A row's result over all ranks.
 struct HeadMerged {
   double lse;
   float target;
@@ -150,7 +150,7 @@ QLORA_DEVICE HeadMerged mergeStates(const HeadMerge &merge, const void *states,
   for (int64_t shard = 0; shard < merge.shards; ++shard) {
     const HeadState state = loadState(states, shard * merge.rows + row);
     merged.target += state.target;
-    if (state.most > most) { // the first of equal ones
+    if (state.most > most) { // ties go to the first shard
       most = state.most;
       merged.word = state.word;
     }
@@ -165,9 +165,9 @@ QLORA_DEVICE HeadMerged mergeStates(const HeadMerge &merge, const void *states,
   return merged;
 }
 
-/// One thread is one row. Buffers: states, targets, correct, losses f64 of the
-/// rank's rows, factors f32 [rows, 2] or none: what the rank's gradient is
-/// multiplied with, and the target's word.
+/// One thread per row. Buffers: states, targets, correct, losses f64 of the
+/// rank's rows, factors f32 [rows, 2] or null: one for the rank's gradient, one
+/// for the target's row of w.
 QLORA_CUDA_KERNEL(kHeadThreads)
 qlora_head_merge_rows(const __grid_constant__ qlora_cuda_args args) {
   const HeadMerge merge(args);
@@ -200,7 +200,7 @@ qlora_head_merge_rows(const __grid_constant__ qlora_cuda_args args) {
                headSlope(merged.target, inverse);
 }
 
-/// One block is one line: loss and count of its labelled rows. Buffers:
+/// One block per sequence: loss and count of its labelled rows. Buffers:
 /// targets, losses, loss, count.
 QLORA_CUDA_KERNEL(kHeadThreads)
 qlora_head_merge_sum(const __grid_constant__ qlora_cuda_args args) {
@@ -225,8 +225,8 @@ qlora_head_merge_sum(const __grid_constant__ qlora_cuda_args args) {
   qlora_store_f32(args.buffers[3], blockIdx.x, float(count));
 }
 
-/// One block is one row. Buffers: targets, gradient, w, factors, and where the
-/// result goes, which may be gradient.
+/// One block per row. Buffers: targets, gradient, w, factors, output, which may
+/// be gradient.
 template <typename W, typename Out>
 QLORA_DEVICE void mergeGradient(const qlora_cuda_args &args) {
   const HeadMerge merge(args);

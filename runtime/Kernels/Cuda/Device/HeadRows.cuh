@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Rows of logits of the head: their softmax, and what takes their place for the
-// gradients' products. A block has a row.
+// Rows of logits of the LM head: their softmax, and the values that overwrite
+// them for the gradient's GEMMs. One block per row.
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_DEVICE_HEADROWS_CUH
 #define QLORA_RUNTIME_KERNELS_CUDA_DEVICE_HEADROWS_CUH
@@ -15,26 +15,26 @@ constexpr int32_t kNoTarget = -100;
 #define QLORA_HEAD_ROWS(Symbol, ...)                                           \
   QLORA_CUDA_SYMBOL(kHeadThreads, Symbol, __VA_ARGS__)
 
-// A row is read twice: once for its largest logit and the sum of exponentials
-// below the largest so far, then, where a gradient is asked for, to be replaced.
-// Threads have kHeadWords words at a time, in vectors of four where rows begin
-// at 16 bytes.
+// A row is read once for its largest logit and the sum of exponentials relative
+// to the largest so far. For a gradient it is read again and overwritten. A
+// thread has kHeadWords logits at a time, in vectors of four if rows are
+// aligned to 16 bytes.
 
 constexpr int kHeadWords = 16;
-/// Words of the block at a time.
+/// Logits that the block processes at a time.
 constexpr int64_t kHeadStep = int64_t(kHeadThreads) * kHeadWords;
 
 struct HeadWords {
   float value[kHeadWords];
 
-  /// Word i of a thread's kHeadWords, in a step that begins at 0.
+  /// Token index of logit i of a thread, in a step that starts at 0.
   template <bool kWide> QLORA_DEVICE int word(int i) {
     const int thread = int(threadIdx.x);
     return kWide ? (i / 4 * kHeadThreads + thread) * 4 + i % 4
                  : i * kHeadThreads + thread;
   }
 
-  /// Words of the row from `begin` on; `beyond` those that it has not.
+  /// Loads logits from `begin` on; positions past the end get `beyond`.
   template <bool kWide>
   QLORA_DEVICE HeadWords load(const float *row, int64_t begin, int64_t vocab,
                               float beyond) {
@@ -59,12 +59,12 @@ struct HeadWords {
   }
 };
 
-/// e^x for x <= 0 within 2^-22 + |x| 2^-23 of itself, 0 below -87.
+/// e^x for x <= 0 with relative error 2^-22 + |x| 2^-23; 0 below -87.
 QLORA_DEVICE float headExp(float x) { return qlora_exp2(x * 1.44269504f); }
 
-/// The largest logit, and the first word that has it, as torch.argmax; and the
-/// sum of e^(logit - base), where base is that logit, or a finite number below
-/// all that are.
+/// The largest logit, its first index, as torch.argmax, and the sum of e^(logit
+/// - base). `base` is that logit, or the lowest finite f32 if no logit is
+/// larger.
 struct HeadSoftmax {
   float most = qlora_from_bits(0xff800000u);
   int32_t word = 0x7fffffff;
@@ -89,7 +89,7 @@ struct HeadSoftmax {
     QLORA_UNROLL
     for (int i = 1; i < kHeadWords; ++i)
       largest = fmaxf(largest, words.value[i]);
-    if (largest > most) { // rare after the first few words of a row
+    if (largest > most) { // rare after the start of a row
       int first = 0;
       QLORA_UNROLL
       for (int i = kHeadWords - 1; i >= 0; --i)
@@ -106,7 +106,7 @@ struct HeadSoftmax {
   }
 };
 
-/// The row's, in every thread: `sum` is that of all threads, in f64.
+/// Result for a row, in every thread; `sum` is over all threads, in f64.
 struct HeadRow {
   int32_t word;
   float base;
@@ -143,14 +143,14 @@ QLORA_DEVICE HeadRow readRow(const float *logits, int64_t vocab) {
   return reduceSoftmax(softmax);
 }
 
-/// The derivative of a capped logit by the one before; without a cap
-/// `inverse` is 0.
+/// Derivative of a capped logit with respect to the uncapped one; `inverse` is
+/// 1 / cap, or 0 without a cap.
 QLORA_DEVICE float headSlope(float logit, float inverse) {
   const float t = logit * inverse;
   return 1.0f - t * t;
 }
 
-/// No gradient is asked for.
+/// Without a gradient.
 struct HeadNoGradient {
   static constexpr bool kExists = false;
 };
@@ -161,9 +161,9 @@ struct HeadGradientBF16 : qlora_bf16 {
   static constexpr bool kExists = true;
 };
 
-/// logits := softmax times the slope of a cap, narrowed in place. What a step writes lies in words that
-/// all threads must have read; after a barrier that is so for as many more words
-/// as there were so far, so that barriers are few.
+/// logits := softmax times the slope of the cap, narrowed in place. A step
+/// writes to positions that all threads must have read. After a barrier this
+/// holds until the number of read positions doubles, so barriers are rare.
 template <typename Gradient, bool kWide>
 QLORA_DEVICE void writeSoftmax(float *logits, int64_t vocab, float lse,
                                float inverse) {

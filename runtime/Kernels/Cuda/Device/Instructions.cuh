@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT
 
-// Functions of one number that a card has an instruction for, from sm_80 on.
-// Those with a bound are not correctly rounded, but give the same number for the
-// same argument in every kernel; to them, what is subnormal is zero.
+// Scalar functions with a GPU instruction, since sm_80. Those with an error
+// bound are not correctly rounded, but an argument gives the same result in
+// every kernel. They treat subnormals as zero.
 //
-// Where the text is compiled for the host, the tests' platform defines those
-// with a bound, as wrong as it allows (tests/cuda/HostCuda.h), and conversions
-// are computed as on the host.
+// On the host, the tests' platform defines the functions with a bound, with the
+// largest allowed error (tests/cuda/HostCuda.h), and conversions use host code.
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_DEVICE_INSTRUCTIONS_CUH
 #define QLORA_RUNTIME_KERNELS_CUDA_DEVICE_INSTRUCTIONS_CUH
@@ -21,17 +20,17 @@
     asm(Text " %0, %1;" : Out(y) : In(x));                                     \
     return y;                                                                  \
   }
-/// 2^x within 2^-22 of itself, 0 below -126.
+/// 2^x, relative error 2^-22; 0 below -126.
 QLORA_INSTRUCTION(float, qlora_exp2, float, "ex2.approx.ftz.f32", "=f", "f")
-/// 1 / x within 2^-23 of itself; 0 above 2^126.
+/// 1 / x, relative error 2^-23; 0 above 2^126.
 QLORA_INSTRUCTION(float, qlora_reciprocal, float, "rcp.approx.ftz.f32", "=f",
                   "f")
-/// 1 / sqrt(x) within 2^-22.9 of itself; NaN below zero.
+/// 1 / sqrt(x), relative error 2^-22.9; NaN below zero.
 QLORA_INSTRUCTION(float, qlora_inverse_root, float, "rsqrt.approx.ftz.f32",
                   "=f", "f")
 /// Exact.
 QLORA_INSTRUCTION(float, qlora_widen_f16, uint16_t, "cvt.f32.f16", "=f", "h")
-/// To nearest, ties to even; a NaN becomes 0x7fff.
+/// Rounds to nearest, ties to even; a NaN becomes 0x7fff.
 QLORA_INSTRUCTION(uint16_t, qlora_narrow_f16, float, "cvt.rn.f16.f32", "=h",
                   "f")
 QLORA_INSTRUCTION(uint16_t, qlora_narrow_bf16, float, "cvt.rn.bf16.f32", "=h",

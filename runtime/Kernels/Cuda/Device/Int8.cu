@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// int8_matmul (Math/Int8Product.h). Buffers are those of the op in Kernels.def;
-// behind its constants come the byte offsets of codes, scales and marks in the
+// int8_matmul (Math/Int8Product.h). Buffers are those of the op in Kernels.def.
+// After its constants: byte offsets of codes, scales and marks in the
 // workspace, and of W's scales in W.
 
 #include "runtime/Kernels/Cuda/Device/Common.cuh"
@@ -9,7 +9,7 @@
 
 constexpr int kInt8Threads = 256;
 
-/// The op's constants, by name.
+/// Accessors for the op's constants and workspace.
 struct Int8Case {
   const int64_t *c;
   void *workspace;
@@ -44,7 +44,8 @@ QLORA_DEVICE void clearMarks(const qlora_cuda_args &args) {
 }
 QLORA_CUDA_SYMBOL(kInt8Threads, qlora_int8_clear, clearMarks)
 
-/// A block is a row of a. Blocks that mark a column all write the same.
+/// Rounds a row of a; one block per row. Blocks that mark the same column write
+/// the same value.
 template <typename A> QLORA_DEVICE void roundRow(const qlora_cuda_args &args) {
   const Int8Case op = Int8Case::of(args);
   const int64_t row = blockIdx.x, k = op.k();
@@ -73,8 +74,8 @@ template <typename A> QLORA_DEVICE void roundRow(const qlora_cuda_args &args) {
 QLORA_CUDA_SYMBOL(kInt8Threads, qlora_int8_rows_f32, roundRow<qlora_f32>)
 QLORA_CUDA_SYMBOL(kInt8Threads, qlora_int8_rows_bf16, roundRow<qlora_bf16>)
 
-/// Rows and columns of a tile of c, and the depth of a step: Matmul.cpp counts
-/// blocks with it. A thread has kInt8Sums of its numbers.
+/// Rows and columns of a tile of c, and the depth of a step. Matmul.cpp
+/// computes the grid from it. A thread computes kInt8Sums elements of a tile.
 constexpr int kInt8Tile = 32;
 constexpr int kInt8Sums = kInt8Tile * kInt8Tile / kInt8Threads;
 constexpr int kInt8Lines = kInt8Threads / kInt8Tile;
@@ -84,7 +85,7 @@ struct Int8Tiles {
   int32_t marks[kInt8Tile];
 };
 
-/// A column that was left out: as it is, with the numbers of W.
+/// Adds an outlier column: a unrounded, times the decoded values of W.
 template <typename A>
 QLORA_DEVICE void addOutlier(const qlora_cuda_args &args, const Int8Case &op,
                              int64_t row, int64_t column, int64_t at,
@@ -104,7 +105,7 @@ QLORA_DEVICE void addOutlier(const qlora_cuda_args &args, const Int8Case &op,
           __fmul_rn(A::load(args.buffers[0], r * op.c[3] + at), weight));
 }
 
-/// What a store and a load would leave.
+/// Returns `value` after a store as A and a load.
 template <typename A> QLORA_DEVICE float rounded(float value) {
   typename A::storage stored;
   A::store(&stored, 0, value);

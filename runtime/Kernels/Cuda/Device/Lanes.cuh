@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// Neighbouring columns of a row that a thread loads and stores at once, as
-// generated kernels do. N is 1, 2, 4, 8 or 16; an address is aligned to N
-// elements or to 16 bytes, whichever is less. What is loaded is f32, whatever
-// the type in memory; a store rounds as the store of one element does (Rows.h).
+// Adjacent columns of a row that a thread loads and stores at once; also used
+// by generated kernels. N is 1, 2, 4, 8 or 16. An address must be aligned to N
+// elements or to 16 bytes, whichever is less. Loads convert to f32; stores
+// round as the store of one element does (Rows.h).
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_DEVICE_LANES_CUH
 #define QLORA_RUNTIME_KERNELS_CUDA_DEVICE_LANES_CUH
@@ -16,7 +16,7 @@ template <int N> struct qlora_lanes {
   __device__ float operator[](int lane) const { return value[lane]; }
 };
 
-/// The widest word of an access of so many bytes.
+/// The widest word for an access of `Bytes` bytes.
 template <int Bytes> struct qlora_word {
   using type = uint32_t;
 };
@@ -39,7 +39,7 @@ template <typename T, int N> struct qlora_packed {
   };
 };
 
-/// Two elements of 16 bits in a word, the first in its low half.
+/// Two 16-bit elements of a word, the first in its low half.
 struct qlora_pair {
   float low, high;
 };
@@ -104,8 +104,8 @@ QLORA_DEVICE void qlora_store_lanes(void *p, int64_t i,
         packed.part[part];
 }
 
-/// What qlora_uniform makes its numbers of (Math/Philox.h), for the N columns
-/// from `column` on, a multiple of N: four neighbours are drawn at once.
+/// Random words for qlora_uniform (Math/Philox.h) for N columns from `column`
+/// on, a multiple of N. Four adjacent columns are drawn at once.
 template <int N> struct qlora_draws {
   uint32_t word[N];
 };
@@ -151,18 +151,18 @@ QLORA_LANES(i8)
 
 // Rows ------------------------------------------------------------------------
 //
-// A row that the threads of a block walk over together, 8 neighbours at a time
-// where they begin at 16 bytes.
+// Loops over a row by all threads of a block, 8 elements at a time if rows are
+// aligned to 16 bytes.
 
-/// Neighbours of one thread.
+/// Adjacent elements of one thread.
 constexpr int kQloraRowLanes = 8;
 
 QLORA_DEVICE bool qlora_is_vector(const void *p) {
   return reinterpret_cast<uintptr_t>(p) % 16 == 0;
 }
 
-/// Calls whole(i) for the threads' groups of 8 columns from i on, if they are
-/// `wide`, and single(i) for what is left.
+/// Calls whole(i) for groups of 8 columns from i on if `wide`, and single(i)
+/// for the remaining columns.
 template <typename Whole, typename Single>
 QLORA_DEVICE void qlora_for_row(int64_t columns, bool wide, Whole whole,
                                 Single single) {

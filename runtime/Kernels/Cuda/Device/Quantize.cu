@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// quantize and quantize_scales: the arithmetic of Math/NF4Quantize.h, with the
-// bytes of the CPU. Both have the op's buffers and constants.
+// quantize and quantize_scales, with the arithmetic of Math/NF4Quantize.h;
+// bytes equal the CPU's. Buffers and constants are those of the op.
 
 #include "runtime/Kernels/Cuda/Device/Common.cuh"
 #include "runtime/Kernels/Math/NF4Quantize.h"
@@ -27,9 +27,9 @@ QLORA_DEVICE uint32_t codeOf(float value) {
   return code;
 }
 
-/// One warp a block of the format, of `count` elements from `first` on. Its
-/// lanes share the bytes of two elements, the first in the high half; a last
-/// element without another one is beside the code of zero.
+/// Quantizes a block of the format, `count` elements from `first` on, with one
+/// warp; returns its scale. A byte holds two elements, the first in the high
+/// half. If the number is odd, the last low half is the code of zero.
 template <typename In>
 QLORA_DEVICE float quantizeBlock(const void *x, int64_t first, int64_t count,
                                  bool isWhole, uint8_t *packed) {
@@ -79,7 +79,7 @@ QLORA_QUANTIZE(f16)
 
 // Scales ----------------------------------------------------------------------
 
-/// The offset, in one block: its threads are the partial sums.
+/// Computes the offset in one block; each thread computes a partial sum.
 QLORA_CUDA_KERNEL(qlora::kNF4MeanPartials)
 qlora_quantize_offset(const __grid_constant__ qlora_cuda_args args) {
   __shared__ double partials[qlora::kNF4MeanPartials];
@@ -98,7 +98,7 @@ qlora_quantize_offset(const __grid_constant__ qlora_cuda_args args) {
     qlora_store_f32(args.buffers[4], 0, qlora::nf4Offset(partials[0], blocks));
 }
 
-/// Each block a run of 256 scales.
+/// Quantizes a run of 256 scales per block.
 QLORA_CUDA_KERNEL(kQuantizeThreads)
 qlora_quantize_scales(const __grid_constant__ qlora_cuda_args args) {
   __shared__ float map[qlora::kNF4MapEntries];

@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: MIT
 
-// The walks over rows: conversion and copy with other strides, accumulate,
-// column_sum, embedding and embedding_grad, clip_norm, length. Buffers and constants
-// are those of the op in Kernels.def; convert has the ones of copy_rows.
+// Single passes over rows: conversion and copy with other strides, accumulate,
+// column_sum, embedding, embedding_grad, clip_norm, length. Buffers and
+// constants are those of the op in Kernels.def; convert uses those of
+// copy_rows.
 
 #include "runtime/Kernels/Cuda/Device/Lanes.cuh"
 
 constexpr int kRowThreads = 256;
-/// Neighbours in a row that a thread loads and stores at once, and how many
-/// such groups it has: RowKernels.cpp counts blocks with both.
+/// Adjacent elements that a thread loads and stores at once, and the number of
+/// such groups per thread. RowKernels.cpp computes the grid from both.
 constexpr int kRowGroup = 8;
 constexpr int kRowGroups = 4;
 
-/// Two matrices [rows, columns], of elements X and Y.
+/// A pass over two matrices [rows, columns] with elements X and Y.
 template <typename X, typename Y> struct RowWalk {
   int64_t rows, columns, ldx, ldy;
   const X *x;
@@ -24,7 +25,7 @@ template <typename X, typename Y> struct RowWalk {
         x(qlora_at<X>(args.buffers[0], 0)), y(qlora_at<Y>(args.buffers[1], 0)) {
   }
 
-  /// Whether groups begin at 16 bytes in both.
+  /// Whether groups are aligned to 16 bytes in both matrices.
   __device__ bool isAligned() const {
     const uint64_t begins =
         reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(y);
@@ -32,9 +33,9 @@ template <typename X, typename Y> struct RowWalk {
     return (begins | (rows == 1 ? 0 : strides)) % 16 == 0;
   }
 
-  /// Calls whole(x, y) for this block's groups, and single(x, y) for the
-  /// elements of those that are not whole or not aligned. Neighbours are in
-  /// neighbouring threads.
+  /// Calls whole(x, y) for this block's groups, and single(x, y) for each
+  /// element of groups that are partial or unaligned. Adjacent threads have
+  /// adjacent groups.
   template <typename Whole, typename Single>
   __device__ void forEach(Whole whole, Single single) const {
     const int64_t ofRow = (columns + kRowGroup - 1) / kRowGroup;
@@ -47,7 +48,7 @@ template <typename X, typename Y> struct RowWalk {
       const int64_t group = first + step * kRowThreads;
       if (group >= count)
         return;
-      // A division of 64 bits is some 20 times slower.
+      // A 64-bit division is about 20 times slower.
       const int64_t row = rows == 1 ? 0
                           : isSmall ? uint32_t(group) / uint32_t(ofRow)
                                     : group / ofRow;
@@ -129,8 +130,8 @@ QLORA_ACCUMULATE(f32, bf16)
 QLORA_ACCUMULATE(bf16, f32)
 QLORA_ACCUMULATE(bf16, bf16)
 
-/// A block sums a run of rows of 256 columns into one partial sum. Constants:
-/// rows, columns, ldx, then the number of partials.
+/// A block sums a range of rows of 256 columns to one partial sum. Constants:
+/// rows, columns, ldx, the number of partial sums.
 template <typename X> QLORA_DEVICE void columnSum(const qlora_cuda_args &args) {
   const int64_t rows = args.constants[0], columns = args.constants[1];
   const int64_t ldx = args.constants[2], partials = args.constants[3];
@@ -148,7 +149,7 @@ template <typename X> QLORA_DEVICE void columnSum(const qlora_cuda_args &args) {
 QLORA_CUDA_SYMBOL(kRowThreads, qlora_column_sum_f32, columnSum<qlora_f32>)
 QLORA_CUDA_SYMBOL(kRowThreads, qlora_column_sum_bf16, columnSum<qlora_bf16>)
 
-/// out += the partial sums, in their order.
+/// out += the partial sums, in order.
 QLORA_CUDA_KERNEL(kRowThreads)
 qlora_column_sum_add(const __grid_constant__ qlora_cuda_args args) {
   const int64_t columns = args.constants[1], partials = args.constants[3];
@@ -164,10 +165,10 @@ qlora_column_sum_add(const __grid_constant__ qlora_cuda_args args) {
 
 // Embedding --------------------------------------------------------------------
 //
-// Token ids were checked when the data was read; one outside of the vocabulary
-// gives a row of NaN, which the loss then shows, and no gradient.
+// Token ids were checked when the data was read. An invalid id gives a row of
+// NaN, which makes the loss NaN, and no gradient.
 
-/// A block is one row of out.
+/// One block per row of out.
 template <typename W, typename Out>
 QLORA_DEVICE void embedding(const qlora_cuda_args &args) {
   const int64_t columns = args.constants[1], vocab = args.constants[2];
@@ -201,7 +202,7 @@ QLORA_EMBEDDING(bf16, bf16)
 QLORA_EMBEDDING(f16, f32)
 QLORA_EMBEDDING(f16, bf16)
 
-/// Whether some row before `row` has the same id; the same in all threads.
+/// Whether an earlier row has the same id; all threads get the same result.
 QLORA_DEVICE bool isRepeated(const void *ids, int64_t row, int32_t id) {
   int found = 0;
   for (int64_t other = threadIdx.x; other < row; other += kRowThreads)
@@ -209,8 +210,8 @@ QLORA_DEVICE bool isRepeated(const void *ids, int64_t row, int32_t id) {
   return __syncthreads_or(found) != 0;
 }
 
-/// A block is the first row of its id, and adds all rows of that id in their
-/// order, as one thread would.
+/// One block per row. The block of an id's first row adds all rows with that
+/// id, in order, like a single thread would.
 template <typename DOut>
 QLORA_DEVICE void embeddingGrad(const qlora_cuda_args &args,
                                 unsigned (&matches)[kRowThreads / 32]) {
@@ -252,15 +253,14 @@ qlora_embedding_grad_bf16(const __grid_constant__ qlora_cuda_args args) {
   embeddingGrad<qlora_bf16>(args, matches);
 }
 
-// The gradient's length --------------------------------------------------------
+// Norm of the gradient -------------------------------------------------------
 //
-// clip_norm in a fixed number of partial sums, in f64: the length of the
-// gradient divided by the label count, and what AdamW multiplies with; and
-// length, of what a rank has a piece of. The number of partials follows the
-// op's constants.
+// clip_norm: norm of the gradient divided by the label count, and the factor
+// for AdamW, from a fixed number of partial sums in f64. length: norm of a
+// rank's shards. The number of partial sums follows the op's constants.
 
-/// Block i sums the squares of the i-th part of `count` numbers of x from
-/// `first` on.
+/// Block i sums the squares of the i-th of `partials` equal ranges of `count`
+/// elements of x from `first` on.
 QLORA_DEVICE void squaresOfPart(const void *x, int64_t first, int64_t count,
                                 int64_t partials, void *sums) {
   const int64_t index = blockIdx.x, end = count * (index + 1) / partials;
@@ -275,7 +275,7 @@ QLORA_DEVICE void squaresOfPart(const void *x, int64_t first, int64_t count,
     *qlora_at<double>(sums, index) = sum;
 }
 
-/// Of all parts, for the first thread of one block.
+/// Returns the sum of all partial sums; called by one block.
 QLORA_DEVICE double sumOfParts(void *sums, int64_t partials) {
   double sum = 0;
   for (int64_t i = threadIdx.x; i < partials; i += kRowThreads)
@@ -298,7 +298,7 @@ qlora_length_partials(const __grid_constant__ qlora_cuda_args args) {
 
 QLORA_DEVICE float clipScale(double norm, float count, float loss,
                              float maxNorm) {
-  // A difference of two that are not finite, and of no other, is not 0.
+  // Not zero (NaN) if the norm or the loss is not finite.
   const float zero = (float(norm) - float(norm)) + (loss - loss);
   if (zero != 0)
     return zero;

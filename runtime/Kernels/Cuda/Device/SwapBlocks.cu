@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: MIT
 
-// swap_blocks: a walk over out, which is dense, that finds each of its words in
-// x. Buffers and constants are those of the op in Kernels.def.
+// swap_blocks: loops over out, which is dense, and reads each word from x.
+// Buffers and constants are those of the op in Kernels.def.
 
 #include "runtime/Kernels/Cuda/Device/Common.cuh"
 
 constexpr int kSwapThreads = 256;
-/// Words of 16 bytes that a thread writes: RowKernels.cpp counts blocks with it.
+/// 16-byte words of a thread; RowKernels.cpp computes the grid from it.
 constexpr int kSwapWords = 4;
 
-/// x as [first, second, run] in rows of `columns`, between which is a gap: all in
-/// words that lie in one run and one row. A division of 64 bits is some 20 times
-/// slower than one of 32, the Index wherever there are few enough words.
+/// x as [first, second, run], in rows of `columns` with gaps of `gap`; all in
+/// words that lie within one run and one row. Index is 32 bits if possible: a
+/// 64-bit division is about 20 times slower.
 template <typename Index> struct SwappedBlocks {
   Index columns, first, second, run;
   int64_t gap;
 
-  /// Where x has word `to` of out.
+  /// Returns the position in x of word `to` of out.
   __device__ int64_t from(Index to) const {
     const Index block = to / run, outer = block / first;
     const Index inner = block - outer * first;
@@ -25,7 +25,7 @@ template <typename Index> struct SwappedBlocks {
   }
 };
 
-/// This block's words of out. Neighbours are in neighbouring threads.
+/// Copies this block's words of out. Adjacent threads have adjacent words.
 template <typename Index, typename Word>
 QLORA_DEVICE void swapWords(const qlora_cuda_args &args, int64_t count,
                             int64_t gap, int64_t ofWord) {
@@ -54,8 +54,8 @@ QLORA_DEVICE void swapWordsOf(const qlora_cuda_args &args, int64_t gap,
     swapWords<uint64_t, Word>(args, count, gap, ofWord);
 }
 
-/// In words of 16 bytes where these begin every run, in x and in out, and every
-/// row; else element by element.
+/// Uses 16-byte words if all runs, in x and in out, and all rows are aligned to
+/// them; otherwise single elements.
 template <typename Element>
 QLORA_DEVICE void swapBlocks(const qlora_cuda_args &args) {
   const int64_t *c = args.constants;

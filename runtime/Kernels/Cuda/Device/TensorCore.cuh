@@ -1,52 +1,51 @@
 // SPDX-License-Identifier: MIT
 
-// What a warp does with tensor cores: products of bf16 matrices with f32 sums,
-// the loads of their operands from shared memory, copies that go on while a
-// kernel computes, and the conversions between the two. From sm_80 on.
+// Tensor core operations of a warp, since sm_80: bf16 matmuls with f32 sums,
+// operand loads from shared memory, and asynchronous copies.
 //
-// Each function is one instruction of PTX; products and loads of matrices are
-// done by all 32 lanes of the warp together. Layouts are those of the PTX ISA,
-// "Matrix Fragments for mma.m16n8k16 with floating point type" and "ldmatrix";
-// with g = lane / 4 and t = lane % 4 a lane has
+// Each function is one PTX instruction. All 32 lanes of a warp must call
+// matmuls and matrix loads together. Layouts are those of the PTX ISA, "Matrix
+// Fragments for mma.m16n8k16 with floating point type" and "ldmatrix". With g =
+// lane / 4 and t = lane % 4 a lane has
 //
 //   A [16, 16]   word 0: (g, 2t), (g, 2t + 1)      word 1: row g + 8
 //                word 2: (g, 2t + 8), (g, 2t + 9)  word 3: row g + 8
 //   B [16, 8]    word 0: (2t, g), (2t + 1, g)      word 1: rows 2t + 8, 2t + 9
 //   C [16, 8]    value 0, 1: (g, 2t), (g, 2t + 1)  value 2, 3: row g + 8
 //
-// the first of two bf16 in the low half of a word. So C is A where its columns
-// become the depth of the next product: two C's beside each other, rounded.
+// The first of two bf16 is in the low half of a word. So two adjacent C,
+// rounded, form the A of a next matmul whose depth is C's columns.
 //
-// Where the text is compiled for the host, the tests' platform defines the
-// instructions (tests/cuda/HostTensorCore.h).
+// On the host, the tests' platform defines the instructions
+// (tests/cuda/HostTensorCore.h).
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_DEVICE_TENSORCORE_CUH
 #define QLORA_RUNTIME_KERNELS_CUDA_DEVICE_TENSORCORE_CUH
 
 #include "runtime/Kernels/Cuda/Device/Common.cuh"
 
-/// A lane's part of a C.
+/// A lane's values of a C.
 struct qlora_sums {
   float value[4];
 };
 
 #ifdef __NVCC__
 
-/// The same number, but the compiler does not know it: what is computed from
-/// it stays where it is written. Otherwise each address of an unrolled loop is
-/// computed before the loop around it, and keeps a register.
+/// Returns `value`, but opaque to the compiler, so code that depends on it is
+/// not moved. Otherwise all addresses of an unrolled loop are computed before
+/// the surrounding loop, and each occupies a register.
 QLORA_DEVICE uint32_t qlora_here(uint32_t value) {
   asm volatile("" : "+r"(value));
   return value;
 }
 
-/// An address in shared memory: a number, to be computed with.
+/// An address in shared memory, as an integer.
 using qlora_shared = uint32_t;
 QLORA_DEVICE qlora_shared qlora_shared_address(const void *p) {
   return qlora_here(uint32_t(__cvta_generic_to_shared(p)));
 }
 
-/// c += A B. The order in which the card adds is its own; it is the same in
+/// c += A B. The hardware's order of additions is unspecified, but the same in
 /// every run.
 QLORA_DEVICE void qlora_multiply(qlora_sums &c, const qlora_words &a,
                                  uint32_t b0, uint32_t b1) {
@@ -57,8 +56,9 @@ QLORA_DEVICE void qlora_multiply(qlora_sums &c, const qlora_words &a,
         "r"(b1));
 }
 
-/// Four matrices of 8 by 8 bf16 in shared memory. Lane l gives row l % 8 of
-/// matrix l / 8, 16 bytes; word m becomes (g, 2t), (g, 2t + 1) of matrix m.
+/// Loads four 8 by 8 bf16 matrices from shared memory. Lane l passes the
+/// address of row l % 8 of matrix l / 8, 16 bytes; word m becomes (g, 2t), (g,
+/// 2t + 1) of matrix m.
 QLORA_DEVICE qlora_words qlora_load_matrices(qlora_shared row) {
   qlora_words m;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, "
@@ -70,7 +70,7 @@ QLORA_DEVICE qlora_words qlora_load_matrices(qlora_shared row) {
   return m;
 }
 
-/// The same of the transposes: (2t, g), (2t + 1, g) of matrix m.
+/// Like qlora_load_matrices, transposed: (2t, g), (2t + 1, g) of matrix m.
 QLORA_DEVICE qlora_words qlora_load_transposed(qlora_shared row) {
   qlora_words m;
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 "
@@ -82,8 +82,8 @@ QLORA_DEVICE qlora_words qlora_load_transposed(qlora_shared row) {
   return m;
 }
 
-/// Begins to copy 16 bytes of global memory, aligned to 16, to shared memory;
-/// zeros if `exists` is false: then nothing is read.
+/// Begins to copy 16 aligned bytes from global to shared memory. If `exists` is
+/// false, writes zeros and reads nothing.
 QLORA_DEVICE void qlora_copy_async(qlora_shared to, const void *from,
                                    bool exists) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to),
@@ -91,13 +91,13 @@ QLORA_DEVICE void qlora_copy_async(qlora_shared to, const void *from,
                : "memory");
 }
 
-/// The copies that this thread began since the last call are a group.
+/// Groups the copies that this thread began since the last call.
 QLORA_DEVICE void qlora_commit_copies() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
-/// Waits for this thread's groups, all but the last `Pending`. A barrier then
-/// makes the copies of all threads visible.
+/// Waits for this thread's groups, except the last `Pending`. After a barrier
+/// the copies of all threads are visible.
 template <int Pending> QLORA_DEVICE void qlora_wait_copies() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
 }

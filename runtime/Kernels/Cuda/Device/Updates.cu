@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
 
-// Updates of a tensor: adamw_8bit, with the states of the CPU. Buffers and
-// constants are those of the op.
+// Optimizer updates: adamw_8bit; states equal the CPU's. Buffers and constants
+// are those of the op.
 
 #include "runtime/Kernels/Cuda/Device/Common.cuh"
 #include "runtime/Kernels/Math/Update.h"
 
 constexpr int kStateWarps = qlora::kStateBlock / kQloraWarp;
 
-/// The largest over a block of what each thread has.
+/// Returns the largest `value` of all threads of a block.
 QLORA_DEVICE int32_t largestOfBlock(int32_t (&ofWarps)[kStateWarps],
                                     int32_t value) {
   for (int offset = kQloraWarp / 2; offset > 0; offset /= 2) {
@@ -23,7 +23,7 @@ QLORA_DEVICE int32_t largestOfBlock(int32_t (&ofWarps)[kStateWarps],
   return value;
 }
 
-/// A thread an element, a block those that share a scale.
+/// One thread per element; the elements of a block share a scale.
 QLORA_CUDA_KERNEL(qlora::kStateBlock)
 qlora_adamw_8bit(const __grid_constant__ qlora_cuda_args args) {
   __shared__ float map1[qlora::kNF4MapEntries], map2[qlora::kNF4MapEntries];

@@ -1,18 +1,17 @@
 // SPDX-License-Identifier: MIT
 
-// What kernels on tensor cores have in common: bf16 tiles in shared memory, and
-// the sums of a warp.
+// Shared code for tensor core kernels: bf16 tiles, and sums of a warp.
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_DEVICE_WARPTILES_CUH
 #define QLORA_RUNTIME_KERNELS_CUDA_DEVICE_WARPTILES_CUH
 
 #include "runtime/Kernels/Cuda/Device/TensorCore.cuh"
 
-/// Rows of Width bf16, in words of 16 bytes. Word w of row r lies at
-/// w ^ (r % 8), so that the eight rows of a matrix, which are read or written
-/// together, are in different banks. (Padding would, too, but takes more than
-/// the 48 KiB that a block has without asking.) Aligned to a row, so that the
-/// address of another word is the exclusive or with its number.
+/// Rows of Width bf16, in 16-byte words. Word w of row r is stored at w ^ (r %
+/// 8), so the eight rows of a matrix, which are accessed together, are in
+/// different banks. (Padding would do so too, but would exceed the 48 KiB that
+/// a block has by default.) Aligned to a row, so the address of another word is
+/// an exclusive or with its index.
 template <int Rows, int Width> struct alignas(2 * Width) HalfTile {
   static constexpr int kWords = Width / 8;
   qlora_words words[Rows][kWords];
@@ -20,8 +19,9 @@ template <int Rows, int Width> struct alignas(2 * Width) HalfTile {
   __device__ qlora_words &at(int row, int word) {
     return words[row][word ^ (row % 8)];
   }
-  /// What the calling lane gives for the matrices of 16 rows from `row` on:
-  /// its row and half of the first 16 dimensions. Words 2 k on are at ^ 32 k.
+  /// Returns the calling lane's address for loading the matrices of 16 rows
+  /// from `row` on: its row and half of the first 16 dimensions. Words 2 k on
+  /// are at address ^ 32 k.
   __device__ qlora_shared laneRow(int row) const {
     const int lane = int(threadIdx.x) % kQloraWarp;
     return qlora_shared_address(
@@ -29,7 +29,7 @@ template <int Rows, int Width> struct alignas(2 * Width) HalfTile {
   }
 };
 
-/// 16 rows of a warp by Columns, f32: tile j has columns 8 j to 8 j + 7.
+/// 16 rows of a warp by Columns, f32; tile j has columns 8 j to 8 j + 7.
 template <int Columns> struct WarpSums {
   static constexpr int kCount = Columns / 8;
   qlora_sums tile[kCount];

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// adapted_norm: W + scale * B A is made a piece at a time, for some outputs and
-// inputs, in a core's cache, and only its squares stay. A's piece is read once
-// for all of these outputs.
+// adapted_norm: computes W + scale * B A tile by tile, for some outputs and
+// inputs, in a core's cache, and keeps only the sum of squares. The tile's
+// columns of A are read once for all its outputs.
 
 #include <algorithm>
 #include <cmath>
@@ -14,7 +14,7 @@
 
 namespace qlora::cpu {
 
-/// Outputs of a task, and inputs of a piece.
+/// Outputs of a task, and inputs of a tile.
 static constexpr int64_t kOutputs = 16, kInputs = 512;
 
 namespace {
@@ -39,7 +39,7 @@ QLORA_VECTOR static void addScaled(float factor, const float *__restrict x,
     y[i] += factor * x[i];
 }
 
-/// Inputs [first, first + count) of one output.
+/// Computes inputs [first, first + count) of one output.
 void AdaptedWeight::piece(const LibraryKernelArgs &args, int64_t output,
                           int64_t first, int64_t count, float *values) const {
   const auto part = isTurned ? StoredWeight::Part{first, count, output, 1}

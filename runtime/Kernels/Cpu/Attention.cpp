@@ -62,7 +62,7 @@ std::shared_ptr<const BlockProducts> Forward::prepareProducts() const {
                                scratch.library.bytes);
 }
 
-/// A sink is a score that all queries but padding have seen at the start.
+/// A sink is a score that all queries except padding see from the start.
 void Forward::startRows(const LibraryKernelArgs &args, const int32_t *segments,
                         int64_t head, AttentionBlock queries, float *maxima,
                         float *sums) const {
@@ -76,8 +76,8 @@ void Forward::startRows(const LibraryKernelArgs &args, const int32_t *segments,
   }
 }
 
-/// Scores become exponentials below the running maxima, f32 in place or bf16
-/// in `narrow`; sums and output are rescaled where a maximum grew.
+/// Turns scores into exponentials relative to the running maxima, f32 in place
+/// or bf16 in `narrow`; rescales sums and output if a maximum grew.
 void Forward::softmax(int64_t rows, int64_t columns, uint8_t *slot,
                       uint16_t *narrow) const {
   float *scores = scratch.scores.in<float>(slot);
@@ -91,7 +91,7 @@ void Forward::softmax(int64_t rows, int64_t columns, uint8_t *slot,
     rescales[row] =
         maximum == maxima[row] ? 1.0f : std::exp(maxima[row] - maximum);
     maxima[row] = maximum;
-    // Of what sees nothing yet, each e^-infinity is 0.
+    // If a query sees nothing yet, each e^-infinity is 0.
     shifts[row] = maximum == kNone ? 0.0f : maximum;
   }
   exponentiateRows({scores, rows, columns, shifts, newSums,
@@ -180,7 +180,7 @@ PreparedKernel blocked::prepare(const KernelRequest &r, uint64_t) {
     const int64_t block = forward.scratch.block;
     const int64_t blocks = (shape.length + block - 1) / block;
     const int64_t lines = shape.batch * shape.heads;
-    // The last blocks see most keys: they go first.
+    // The last blocks see most keys, so they run first.
     return tasks.run(lines * blocks, [&](int64_t index, int64_t slot) {
       const AttentionBlock queries =
           shape.blockAt(blocks - 1 - index / lines, block);

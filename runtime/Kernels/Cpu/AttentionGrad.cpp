@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// attention_grad, blocked: a task is one head of keys with all the heads of
-// queries that share it, so that dk and dv are sums of one thread, in one
-// order; or, where that is too few tasks, one head of queries, and dk and dv
-// are summed up afterwards, in the order of the heads. Probabilities are made
-// again from the scores and lse:
+// attention_grad, blocked: a task is one key head with all query heads that
+// share it, so that one thread sums dk and dv in a fixed order. If those tasks
+// are too few, a task is one query head, and dk and dv are summed afterwards in
+// the order of the heads. Probabilities are recomputed from the scores and lse:
 //
 //   P = e^(S - lse)      dV += P^T dO         dP = dO V^T
 //   dS = scale P (dP - rowsum(dO O)), with a cap times 1 - tanh^2
@@ -24,7 +23,7 @@ using plans::AttentionScratch;
 
 namespace {
 
-/// A run of f32 rows to add to.
+/// f32 rows to add to.
 struct RowSum {
   float *data;
   int64_t ld;
@@ -38,7 +37,7 @@ constexpr BlockForm kTransposedTimes = {true, false, 1, 1}; // dV, dK
 constexpr BlockForm kOutputTimes = {false, true, 1, 0};     // dP
 constexpr BlockForm kScoresTimes = {false, false, 1, 1};    // dQ
 
-/// What all tasks share.
+/// State that all tasks share.
 struct Gradient {
   AttentionShape shape;
   AttentionScratch scratch;
@@ -50,7 +49,7 @@ struct Gradient {
   int64_t headsPerTask() const { return isSplit() ? 1 : shape.group(); }
   int64_t tasks() const { return shape.batch * shape.heads / headsPerTask(); }
   std::shared_ptr<const BlockProducts> prepareProducts() const;
-  /// Of dk (0) or dv (1), with the stride dim.
+  /// Partial sum of dk (`which` 0) or dv (1), with the stride dim.
   float *partial(const LibraryKernelArgs &args, int64_t batchRow, int64_t head,
                  int64_t which) const {
     return scratch.partials.in<float>(args.buffers.back()) +
@@ -61,7 +60,7 @@ struct Gradient {
                    int64_t end) const;
 };
 
-/// The blocks of queries that a task works on.
+/// The block of queries that a task works on.
 struct QueryBlock {
   AttentionBlock at;
   RowView q, dout;
@@ -69,7 +68,7 @@ struct QueryBlock {
   float *means; ///< rowsum(dO O)
 };
 
-/// One task: a row of the batch and some heads that share a head of keys.
+/// One task: a sequence and some query heads that share a key head.
 struct Task {
   const Gradient &gradient;
   const LibraryKernelArgs &args;
@@ -117,8 +116,8 @@ std::shared_ptr<const BlockProducts> Gradient::prepareProducts() const {
                                scratch.library.bytes);
 }
 
-/// dk and dv of tokens [begin, end) of all rows and heads of keys, the tokens
-/// innermost.
+/// Sums dk and dv of tokens [begin, end) of all sequences and key heads, the
+/// tokens innermost.
 void Gradient::addPartials(const LibraryKernelArgs &args, int64_t begin,
                            int64_t end) const {
   for (int64_t index = begin; index < end; ++index) {
@@ -142,8 +141,8 @@ void Gradient::addPartials(const LibraryKernelArgs &args, int64_t begin,
   }
 }
 
-/// f32 sums are made in the result itself; others, and those of one head among
-/// several, in scratch.
+/// Sums of f32 results are made in place. Other types, and single query heads
+/// that share a key head, use scratch.
 RowSum Task::startSum(Operand operand, int64_t stride, plans::Part room) {
   RowSum sum = {room.in<float>(slot), shape.dim};
   if (gradient.isSplit())
@@ -208,7 +207,7 @@ Status Task::addKeys(const QueryBlock &queries, AttentionBlock keys) {
                   keySum.data + keys.first * keySum.ld, keySum.ld);
 }
 
-/// rowsum(dO O), of f32 numbers: in place, or widened row by row.
+/// Computes rowsum(dO O) of f32 values: in place, or widened row by row.
 void Task::meanGradients(int64_t head, AttentionBlock at, float *means) {
   const auto row = [&](Operand operand, int64_t ld, int64_t token,
                        float *line) -> const float * {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Which blocks meet, and the masks of those that meet in part.
+// Which blocks meet, and masks for blocks that meet only partly.
 
 #include "runtime/Kernels/Cpu/AttentionShape.h"
 
@@ -10,7 +10,6 @@
 
 namespace qlora {
 
-/// Smallest and largest segment of a block.
 static std::pair<int32_t, int32_t> segmentRange(const int32_t *segments,
                                                 AttentionBlock block) {
   const auto [least, most] = std::minmax_element(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// One prepared product per shape and slot.
+// Prepares one GEMM per shape and slot.
 
 #include "runtime/Kernels/Cpu/BlockProducts.h"
 
@@ -11,7 +11,7 @@
 
 namespace qlora {
 
-/// Of dense bf16 rows.
+/// Returns the GEMM of dense bf16 rows.
 static GemmProblem problemOf(const BlockForm &form,
                              const BlockExtents &extents) {
   const auto [m, n, k] = extents;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// The small products that attention makes of its blocks, many at a time, each
-// by one thread. f32 by a sequential sgemm; bf16, where the CPU multiplies it,
-// by oneDNN's blocked GEMM, which is prepared for each shape: about twice as
-// fast. Sums are in f32 either way.
+// The small matmuls of attention's blocks: many at a time, each by one thread.
+// f32 uses a sequential sgemm. bf16 uses oneDNN's blocked GEMM if the CPU has
+// bf16 arithmetic; it is prepared for each shape and about twice as fast. Both
+// sum in f32.
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_BLOCKPRODUCTS_H
 #define QLORA_RUNTIME_KERNELS_CPU_BLOCKPRODUCTS_H
@@ -15,7 +15,7 @@
 
 namespace qlora {
 
-/// A run of rows, of BlockProducts::operandType(). bf16 has no gaps.
+/// A range of rows in BlockProducts::operandType(). bf16 has no gaps.
 struct RowView {
   const void *data;
   int64_t ld;
@@ -38,9 +38,9 @@ public:
     BlockForm form;
     BlockExtents extents;
   };
-  /// Products of values of `dtype` in slots [0, slots), each with
-  /// `scratchBytes` of scratch. bf16 needs all of `requests`; where the CPU or
-  /// the scratch does not allow one, operands are f32.
+  /// Prepares matmuls of values of `dtype` in slots [0, slots), each with
+  /// `scratchBytes` of scratch. bf16 needs all of `requests`; if the CPU or the
+  /// scratch does not allow one of them, operands are f32.
   static std::shared_ptr<const BlockProducts>
   create(const std::vector<Request> &requests, qlora_dtype dtype, int64_t slots,
          uint64_t scratchBytes);
@@ -48,8 +48,8 @@ public:
   /// bf16 or f32.
   qlora_dtype operandType() const { return type; }
 
-  /// One of the requests, into f32 rows with stride `ldc` (bf16: n). At most
-  /// one call per slot at a time; `scratch` is aligned to 64.
+  /// Runs one of the requests into f32 rows with stride `ldc` (bf16: n). At
+  /// most one call per slot at a time; `scratch` is aligned to 64.
   Status run(int64_t slot, const BlockForm &form, const BlockExtents &extents,
              RowView a, RowView b, float *c, int64_t ldc, void *scratch) const;
 

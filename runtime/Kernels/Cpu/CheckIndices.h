@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What the kernels of experts ask of numbers that are data.
+// Checks indices that the kernels of experts read from data.
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_CHECKINDICES_H
 #define QLORA_RUNTIME_KERNELS_CPU_CHECKINDICES_H
@@ -11,8 +11,8 @@
 
 namespace qlora {
 
-/// Numbers of rows, experts and choices, which come from a kernel before, are in
-/// [0, limit).
+/// Checks that indices of rows, experts or choices, which an earlier kernel
+/// wrote, are in [least, limit).
 inline Status checkIndices(const char *op, const int32_t *indices,
                            int64_t count, int64_t limit, int64_t least = 0) {
   for (int64_t i = 0; i < count; ++i)

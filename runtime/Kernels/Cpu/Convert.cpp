@@ -13,8 +13,8 @@
 
 namespace qlora {
 
-/// Loops over numbers of 16 bits: widen, narrow, and add beta times the number
-/// that is there.
+/// Loops over 16-bit floats: widen, narrow, and narrow with beta times the old
+/// value added.
 #define QLORA_HALF_LOOPS(Name, Load, Store)                                    \
   QLORA_VECTOR static void widen##Name(const uint16_t *__restrict from,        \
                                        float *__restrict to, int64_t count) {  \
@@ -73,11 +73,11 @@ void narrowSum(const float *from, float beta, qlora_dtype dtype, void *to,
   sumF32(from, beta, static_cast<float *>(to), count);
 }
 
-/// Numbers in f32 on the way from one type to another.
+/// Values that are f32 between two types, at a time.
 static constexpr int64_t kWindow = 1024;
 
-/// Calls use(numbers in f32, index of the first, how many) for all of a run of
-/// 16-bit numbers.
+/// Calls use(f32 values, index of the first, count) for windows of a run of
+/// 16-bit floats.
 template <typename Use>
 static void forWindows(qlora_dtype fromType, const void *from, int64_t count,
                        Use use) {

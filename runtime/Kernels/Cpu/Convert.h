@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Runs of numbers from one floating-point type to another. Stores round to
-// nearest even (runtime/Kernels/Rows.h).
+// Converts runs of values between floating-point types. Stores round to nearest
+// even (runtime/Kernels/Rows.h).
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_CONVERT_H
 #define QLORA_RUNTIME_KERNELS_CPU_CONVERT_H
@@ -45,12 +45,11 @@ void addRun(qlora_dtype fromType, const void *from, qlora_dtype toType,
 void addScaled(float factor, qlora_dtype fromType, const void *from, float *to,
                int64_t count);
 
-/// One number.
 float loadElement(qlora_dtype dtype, const void *base, int64_t index);
 void storeElement(qlora_dtype dtype, void *base, int64_t index, float value);
 
-/// In f64 and in eight lanes, whatever the vector width, so that all machines
-/// agree.
+/// Sums in f64 and in eight lanes, whatever the vector width, so that all
+/// machines agree.
 double sumOfSquares(const float *values, int64_t count);
 
 } // namespace qlora

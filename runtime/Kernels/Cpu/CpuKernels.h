@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// What each row of Kernels.def has on the CPU: a function that prepares it,
-// called by prepareCpuKernel with a request that the row accepted and a
-// workspace of at least the size it promised.
+// Declares, for each CPU row of Kernels.def, a function that prepares its
+// kernel. prepareCpuKernel calls it with a request that the row accepted and a
+// workspace of at least the row's workspaceBytes.
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_CPUKERNELS_H
 #define QLORA_RUNTIME_KERNELS_CPU_CPUKERNELS_H
@@ -24,7 +24,7 @@ namespace cpu {
 #include "runtime/Kernels/Kernels.def"
 } // namespace cpu
 
-/// A kernel that is one function of its buffers.
+/// A kernel that is one function of its arguments.
 template <typename Function> class FunctionKernel : public LibraryKernel {
 public:
   explicit FunctionKernel(Function function) : function(std::move(function)) {}
@@ -39,7 +39,7 @@ template <typename Function> PreparedKernel makeKernel(Function function) {
       std::make_unique<FunctionKernel<Function>>(std::move(function)));
 }
 
-/// Buffer `index` as T; null when absent.
+/// Returns buffer `index` as T*; null if it is absent.
 template <typename T> T *bufferOf(const LibraryKernelArgs &args, size_t index) {
   return static_cast<T *>(args.buffers[index]);
 }

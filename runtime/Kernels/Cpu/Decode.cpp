@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// decode: the 16 numbers of a block are made once, each code-book value less
-// the zero point times the scale; an element is then one lane of a table look-up. The products are
-// those of StoredTensor::element, so the bits are too. Where DecodeRun has the
-// instructions the table is in the result's type; elsewhere numbers are f32 on
-// the way.
+// decode: computes the 16 values of a block once, each the code book's value
+// less the zero point times the scale; then an element is one lane of a table
+// look-up. The operations are those of StoredTensor::element, so the bits are
+// equal. If DecodeRun has the instructions, the table is in the result's type;
+// else values are f32 in between.
 
 #include "runtime/Kernels/Cpu/Decode.h"
 
@@ -27,7 +27,7 @@ constexpr int64_t kWindow = 1024;
 using EightFloats = float __attribute__((vector_size(32)));
 using EightInts = int32_t __attribute__((vector_size(32)));
 
-/// The numbers that the 16 codes of a block stand for.
+/// The values of the 16 codes of a block.
 struct CodeTable {
   float values[16];
 };
@@ -37,7 +37,7 @@ using CodePair = uint64_t;
 
 } // namespace
 
-/// Bytes to pairs of codes: high half first.
+/// Unpacks bytes to pairs of codes: high nibble first.
 QLORA_INLINE void unpack(const uint8_t *__restrict packed, int64_t bytes,
                          CodePair *__restrict codes) {
   for (int64_t i = 0; i < bytes; ++i)
@@ -51,8 +51,8 @@ QLORA_INLINE float lookUpOne(const CodeTable &table, const uint8_t *codes,
   return table.values[code];
 }
 
-/// out[i] := table[codes[i]]. Two registers hold the table; a shuffle of
-/// eight lanes picks from both (vpermt2ps where there is AVX-512).
+/// out[i] := table[codes[i]]. Two registers hold the table; a shuffle of eight
+/// lanes reads both (vpermt2ps with AVX-512).
 QLORA_INLINE void lookUp(const CodeTable &table, const uint8_t *codes,
                          int64_t count, float *out) {
   EightFloats low, high;
@@ -69,10 +69,10 @@ QLORA_INLINE void lookUp(const CodeTable &table, const uint8_t *codes,
     out[i] = lookUpOne(table, codes, i);
 }
 
-/// Elements [first, first + count), at most kWindow.
+/// Decodes 4-bit elements [first, first + count), at most kWindow.
 QLORA_INLINE void decodeNibbles(const StoredTensor &tensor, int64_t first,
                                int64_t count, float *out) {
-  // Whole bytes; an odd first element leaves its neighbour in front.
+  // Unpacks whole bytes; an odd `first` also unpacks its left neighbour.
   CodePair window[kWindow / 2 + 1];
   unpack(tensor.packed + first / 2, (first + count + 1) / 2 - first / 2,
          window);
@@ -91,7 +91,7 @@ QLORA_INLINE void decodeNibbles(const StoredTensor &tensor, int64_t first,
   }
 }
 
-/// The same of 8 bits.
+/// Decodes 8-bit elements [first, first + count).
 QLORA_INLINE void decodeBytes(const StoredTensor &tensor, int64_t first,
                               int64_t count, float *out) {
   for (int64_t element = first; element < first + count;) {
@@ -114,8 +114,8 @@ QLORA_VECTOR static void decodeF32(const StoredTensor &tensor, int64_t first,
 
 namespace {
 
-/// The scale of an element and the first element beyond it. A division takes
-/// as long as a run of 64 numbers: none where scaleShift is known.
+/// The block of an element and the first element beyond it. A division takes as
+/// long as a run of 64 elements; a known scaleShift avoids it.
 struct ScaleRun {
   int64_t index, end;
   static ScaleRun at(const StoredTensor &tensor, int scaleShift, int64_t element) {
@@ -127,7 +127,7 @@ struct ScaleRun {
 
 } // namespace
 
-/// Scale by scale. Number: float, or uint16_t for bf16.
+/// Decodes block by block. Number: float, or uint16_t for bf16.
 template <typename Number>
 static void decodeRuns(void (*decodeRun)(const float *, ScaledFrom,
                                          const uint8_t *, int64_t, Number *),
@@ -138,7 +138,8 @@ static void decodeRuns(void (*decodeRun)(const float *, ScaledFrom,
     const int64_t run = std::min(first + count, at.end) - element;
     const auto scale = ScaledFrom::of(tensor, at.index);
     const uint8_t *packed = tensor.packed + element / 2;
-    // An element in a low nibble begins no byte: alone, as the first of two.
+    // An element in a low nibble begins no byte: decoded alone, as the first of
+    // two.
     const int64_t lone = element % 2;
     if (lone) {
       const auto shifted = static_cast<uint8_t>(*packed++ << 4);
@@ -213,7 +214,7 @@ void StoredWeight::decodePart(const void *weight, const Part &part,
                         part.rowCount * columns, outType, out);
   for (int64_t row = 0; row < part.rowCount; ++row) {
     const int64_t first = (part.firstRow + row) * columns + part.firstColumn;
-    // Pieces of rows are too short for a CPU to foresee the next.
+    // Ranges of rows are too short for the CPU's own prefetching.
     constexpr int64_t kRowsAhead = 16;
     if (row + kRowsAhead < part.rowCount)
       prefetch(weight, first + kRowsAhead * columns, part.columnCount);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Ranges of a stored weight as numbers: what decode and panel_matmul share.
+// Decodes ranges of a stored weight; decode and panel_matmul use it.
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_DECODE_H
 #define QLORA_RUNTIME_KERNELS_CPU_DECODE_H
@@ -10,7 +10,7 @@
 
 namespace qlora {
 
-/// What the numbers of a block have in common.
+/// The zero point and the scale of a block.
 struct ScaledFrom {
   float zero, absmax;
 
@@ -20,51 +20,51 @@ struct ScaledFrom {
   float operator()(float value) const { return (value - zero) * absmax; }
 };
 
-/// Numbers of 4 bits that share one scale, by AVX-512: 32 bf16 or 16 f32 numbers are
-/// one table look-up in a register. The bits are those of StoredTensor::element,
-/// rounded to nearest even. Functions for `count` codes that share a scale, the first in the high
-/// nibble of packed[0]: out[i] := (codeBook[code i] - zero) * scale, of 16
-/// values in the code book. They read no byte beyond the last code and write no number beyond
-/// `count`.
+/// Functions that decode 4-bit codes by AVX-512: one table look-up in a
+/// register gives 32 bf16 or 16 f32 values. The bits are those of
+/// StoredTensor::element, rounded to nearest even. For `count` codes with one
+/// scale, the first in the high nibble of packed[0]: out[i] := (codeBook[code
+/// i] - zero) * scale; the code book has 16 values. They read no byte beyond
+/// the last code and write no value beyond `count`.
 struct DecodeRun {
   void (*toF32)(const float *codeBook, ScaledFrom scale, const uint8_t *packed,
                 int64_t count, float *out);
   void (*toBF16)(const float *codeBook, ScaledFrom scale, const uint8_t *packed,
                  int64_t count, uint16_t *out);
 
-  /// Null where this CPU lacks the instructions.
+  /// Returns null if this CPU lacks the instructions.
   static const DecodeRun *find();
 };
 
-/// A weight [rows, columns], flattened; quantised or a floating-point type.
+/// A weight [rows, columns], flattened; quantised or floating-point.
 struct StoredWeight {
   qlora_dtype dtype;
   int64_t columns;
   StoredLayout layout; ///< of a quantised weight
-  /// log2 of the block, or -1 where the block is no power of two.
+  /// log2 of the block, or -1 if the block is no power of two.
   int scaleShift = -1;
-  const DecodeRun *decodeRun = nullptr; ///< of 4 bits, where there is one
+  const DecodeRun *decodeRun = nullptr; ///< for 4 bits, if available
 
   bool isQuantized() const { return storedFormat(dtype) != nullptr; }
 
-  /// From the constants rows, columns, block and double_quant and the
-  /// operand w.
+  /// Reads the constants rows, columns, block and double_quant and the operand
+  /// w.
   static StoredWeight of(const KernelRequest &request);
-  /// A quantised one.
+  /// A quantised weight.
   static StoredWeight of(const StoredLayout &layout, int64_t columns);
 
-  /// Elements [first, first + count) of `weight` as `outType` (f32, bf16 or
-  /// f16), on all threads. Any range: it may begin and end within a block or
+  /// Decodes elements [first, first + count) of `weight` to `outType` (f32,
+  /// bf16 or f16), on all threads. A range may begin and end within a block or
   /// a byte.
   void decode(const void *weight, int64_t first, int64_t count,
               qlora_dtype outType, void *out) const;
 
-  /// Some rows' elements in some columns.
+  /// A range of rows and of columns.
   struct Part {
     int64_t firstRow, rowCount, firstColumn, columnCount;
   };
-  /// The same for a part of the matrix, which is dense in `out`, on the
-  /// calling thread.
+  /// Decodes a range of the matrix, which is dense in `out`, on the calling
+  /// thread.
   void decodePart(const void *weight, const Part &part, qlora_dtype outType,
                   void *out) const;
 

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// Codes are spread so that a permutation finds its index in the low bits of
-// each lane, whatever is above them: a byte b, widened, is b >> 4 in one lane
-// and b itself in the next, of which a look-up among 16 values takes four bits
-// and one among 32, the 16 twice, takes five.
+// Spreads codes so that a permutation finds its index in the low bits of each
+// lane, whatever is above them. A byte b, widened, is b >> 4 in one lane and b
+// itself in the next. A look-up among 16 values uses four bits of a lane; one
+// among 32, the 16 twice, uses five.
 
 #include "runtime/Kernels/Cpu/Decode.h"
 
@@ -24,7 +24,7 @@ QLORA_AVX512 static __m512 tableOf(const float *codeBook, ScaledFrom scale) {
                        _mm512_set1_ps(scale.absmax));
 }
 
-/// The table in bf16, as qlora_f32_to_bf16 rounds it, twice.
+/// The table in bf16, rounded as by qlora_f32_to_bf16, twice.
 QLORA_AVX512 static __m512i narrowTableOf(const float *codeBook, ScaledFrom scale) {
   const __m512 table = tableOf(codeBook, scale);
   const __m512i bits = _mm512_castps_si512(table);
@@ -39,21 +39,21 @@ QLORA_AVX512 static __m512i narrowTableOf(const float *codeBook, ScaledFrom scal
   return _mm512_broadcast_i64x4(_mm512_cvtepi32_epi16(rounded));
 }
 
-/// Lanes of 32 bits: the codes of eight bytes.
+/// Returns the codes of eight bytes in lanes of 32 bits.
 QLORA_AVX512 static __m512i sixteenCodes(__m128i bytes) {
   const __m512i wide = _mm512_cvtepu8_epi64(bytes);
   return _mm512_or_si512(_mm512_srli_epi64(wide, 4),
                          _mm512_slli_epi64(wide, 32));
 }
 
-/// Lanes of 16 bits: the codes of sixteen bytes.
+/// Returns the codes of sixteen bytes in lanes of 16 bits.
 QLORA_AVX512 static __m512i thirtyTwoCodes(__m128i bytes) {
   const __m512i wide = _mm512_cvtepu8_epi32(bytes);
   return _mm512_or_si512(_mm512_srli_epi32(wide, 4),
                          _mm512_slli_epi32(wide, 16));
 }
 
-/// The bytes of `codes` codes, at most 32; zero beyond.
+/// Loads the bytes of `codes` codes, at most 32; zero beyond.
 QLORA_AVX512 static __m128i someBytes(const uint8_t *packed, int64_t codes) {
   const auto mask = static_cast<__mmask16>((1u << ((codes + 1) / 2)) - 1);
   return _mm_maskz_loadu_epi8(mask, packed);

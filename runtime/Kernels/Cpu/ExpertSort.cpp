@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// sort_by_expert.
+// sort_by_expert: sorts rows by their expert.
 
 #include <algorithm>
 #include <vector>
@@ -24,7 +24,7 @@ private:
   void findOffsets(const LibraryKernelArgs &args, int64_t first);
 
   int64_t rows, experts, own;
-  std::vector<int32_t> next; ///< places, of each of this rank's experts
+  std::vector<int32_t> next; ///< next position of each of this rank's experts
 };
 } // namespace
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Experts, row by row: route, route_grad, gather_rows, combine_rows, choice_grad,
-// transpose_rows.
+// Experts, row by row: route, route_grad, gather_rows, combine_rows,
+// choice_grad, transpose_rows.
 
 #include <algorithm>
 #include <cmath>
@@ -14,13 +14,13 @@
 
 namespace qlora::cpu {
 
-/// Rows of `columns` elements that one thread should at least have.
+/// Minimum rows of `columns` elements per thread.
 static int64_t rowGrain(int64_t columns) { return 1 + 16384 / columns; }
 
-// Which experts ---------------------------------------------------------------
+// Choice of experts -----------------------------------------------------------
 
 namespace {
-/// One row of logits: the same in route and its gradient.
+/// The softmax of a row of logits, for route and its gradient.
 struct Softmax {
   float largest, sum;
 
@@ -65,10 +65,10 @@ struct Router {
 };
 } // namespace
 
-/// A NaN is smaller than any number.
+/// NaN is smaller than any number.
 static bool isBetter(float a, float b) { return a > b || (b != b && a == a); }
 
-/// One walk, with the best so far in order.
+/// Walks over the logits once and keeps the best so far in order.
 void Router::choose(const void *logits, int64_t row, int32_t *choices) const {
   int64_t count = 0;
   for (int32_t e = 0; e < experts; ++e) {
@@ -84,8 +84,8 @@ void Router::choose(const void *logits, int64_t row, int32_t *choices) const {
   }
 }
 
-/// dl_i = w_i (dw_i - sum of w_j dw_j), where dw is 0 of what is not chosen and
-/// w of what the softmax is not over.
+/// dl_i = w_i (dw_i - sum of w_j dw_j). dw is 0 for experts that are not
+/// chosen, w for logits outside the softmax.
 void Router::differentiate(const void *logits, int64_t row,
                            const int32_t *choices, const float *dweights,
                            qlora_dtype out, void *dlogits,
@@ -236,7 +236,7 @@ PreparedKernel combine_rows::cpu::prepare(const KernelRequest &request,
   });
 }
 
-/// In eight lanes, whatever the vector width, so that all machines agree.
+/// Sums in eight lanes, whatever the vector width, so that all machines agree.
 QLORA_VECTOR static double dotOf(const float *a, const float *b,
                                  int64_t count) {
   double lanes[8] = {};
@@ -286,7 +286,7 @@ PreparedKernel choice_grad::cpu::prepare(const KernelRequest &request,
 }
 
 namespace {
-/// Of `Word`s, whatever number they are.
+/// Transposes elements of the size of `Word`, whatever their type.
 template <typename Word> struct RowTranspose {
   int64_t columns, inner, ldx, ldo;
 

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: MIT
 
-// One matrix product, prepared once and run often; what matmul, panel_matmul
-// and head_loss are made of.
+// One matmul, prepared once and run often; matmul, panel_matmul and head_loss
+// use it.
 //
-// Two ways, chosen when created:
+// There are two implementations, chosen when it is created:
 //
 //   primitive  oneDNN's blocked GEMM (brgemm): f32 x f32 or bf16 x bf16 over
 //              dense matrices. bf16 matrices with gaps are copied to dense
 //              ones first; that costs less than leaving the fast path.
 //   tiles      everything else (mixed types, f32 with gaps, CPUs without
 //              bf16 arithmetic): tiles of c of fixed shape, one task each,
-//              by a sequential sgemm; narrow operands are widened piece by
-//              piece into the task's scratch.
+//              each a sequential sgemm; narrow operands are widened tile by
+//              tile into the task's scratch.
 //
-// Both give bits that do not depend on the number of threads: a tile is
-// computed by one thread, and the shapes for which brgemm shares the depth k
-// among threads are avoided. Sums are in f32.
+// The bits of both do not depend on the number of threads: one thread computes
+// a tile, and shapes for which brgemm splits the depth k among threads are
+// avoided. Sums are in f32.
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_GEMM_H
 #define QLORA_RUNTIME_KERNELS_CPU_GEMM_H
@@ -32,8 +32,8 @@ using plans::GemmProblem;
 
 class Gemm {
 public:
-  /// With at most `scratchBytes` of scratch; gemmWorkspace(problem) is
-  /// always enough. Takes the number of threads from the calling thread.
+  /// Uses at most `scratchBytes` of scratch; gemmWorkspace(problem) is always
+  /// enough. Runs use the number of threads that the calling thread has now.
   static StatusOr<std::unique_ptr<Gemm>> create(const GemmProblem &problem,
                                                 uint64_t scratchBytes);
   virtual ~Gemm() = default;
@@ -43,27 +43,27 @@ public:
                      uint8_t *scratch) = 0;
 };
 
-/// The two ways. A primitive that this CPU or scratch does not allow is
-/// kUnavailable.
+/// Creates one implementation. The primitive returns kUnavailable if this CPU
+/// or the scratch does not allow it.
 StatusOr<std::unique_ptr<Gemm>> createGemmPrimitive(const GemmProblem &problem,
                                                     uint64_t scratchBytes);
 StatusOr<std::unique_ptr<Gemm>> createGemmTiles(const GemmProblem &problem,
                                                 uint64_t scratchBytes);
 
 /// c := alpha * op(a) . op(b) + beta * c in f32 by one sgemm of oneDNN, on as
-/// many threads as this thread may use. Of `p` only the types are not heeded.
+/// many threads as this thread may use. The types in `p` are ignored.
 Status multiplyF32(const GemmProblem &p, const float *a, const float *b,
                    float *c);
 
-/// Products of some shapes for tasks that run at the same time: one of each
-/// shape for every slot, since its memory objects are those of one thread.
+/// GEMMs of some shapes for concurrent tasks: one of each shape for every slot,
+/// since only one thread at a time may use its memory objects.
 class SlotProducts {
 public:
-  /// Prepares a shape, unless it was before, by `create` (Gemm::create, or one
-  /// way).
+  /// Prepares a shape with `create` (Gemm::create, or one implementation),
+  /// unless it was added before.
   Status add(const GemmProblem &problem, int64_t slots, uint64_t scratchBytes,
              decltype(Gemm::create) &create = Gemm::create);
-  /// Of a shape that was added.
+  /// Returns the GEMM of a shape that was added.
   Gemm &find(const GemmProblem &problem, int64_t slot) const;
 
 private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// A matrix product by oneDNN's matmul primitive.
+// A matmul by oneDNN's matmul primitive.
 
 #include <oneapi/dnnl/dnnl.h>
 #include <oneapi/dnnl/dnnl.hpp>
@@ -18,7 +18,7 @@ namespace qlora {
 
 using plans::GemmCopies;
 
-/// Asks the CPU, since oneDNN cannot be asked without using it.
+/// Checks the CPU, since a call to oneDNN would already fix its instructions.
 void limitInstructions() {
   static const bool isDone [[maybe_unused]] = [] {
     if (hidesTileSizes() && !std::getenv("ONEDNN_MAX_CPU_ISA") &&
@@ -37,14 +37,14 @@ dnnl::memory::data_type dataType(qlora_dtype dtype) {
                                    : dnnl::memory::data_type::f32;
 }
 
-/// A dense [rows, columns] matrix, or its transposed.
+/// A dense [rows, columns] matrix, or its transpose.
 dnnl::memory::desc denseDesc(qlora_dtype dtype, int64_t rows, int64_t columns,
                              bool isTransposed) {
   return {Dims{rows, columns}, dataType(dtype),
           isTransposed ? Dims{1, rows} : Dims{columns, 1}};
 }
 
-/// A set of instructions includes those of the sets whose bits it has.
+/// A set of instructions includes the sets whose bits it has.
 bool usesTiles() {
   limitInstructions();
   constexpr int kTiles = static_cast<int>(dnnl::cpu_isa::avx512_core_amx);
@@ -100,14 +100,13 @@ Status GemmPrimitive::execute(const void *a, const void *b, void *c,
   return Status::ok();
 }
 
-/// A matrix as it is stored.
 struct Stored {
   qlora_dtype dtype;
   const void *data;
   int64_t rows, columns, ld;
 };
 
-/// As bf16 without gaps, with zeros up to `rows` and `columns`.
+/// Copies to bf16 without gaps, with zeros up to `rows` and `columns`.
 void copyDense(const Stored &from, int64_t rows, int64_t columns,
                uint8_t *to) {
   static constexpr int64_t kGrain = 8192; // elements
@@ -170,7 +169,7 @@ Status GemmPrimitive::run(const void *a, const void *b, void *c,
   return Status::ok();
 }
 
-/// With `threads` threads, the number it will always run with.
+/// The primitive always runs with this thread's present number of threads.
 dnnl::matmul::primitive_desc describe(const GemmProblem &p,
                                       const dnnl::engine &engine) {
   const GemmCopies copies = copiesOf(p);
@@ -218,7 +217,7 @@ static StatusOr<std::unique_ptr<Gemm>> createFitting(const GemmProblem &p,
 
 namespace {
 
-/// Two products whose depths add up to one: c := first, then c += second.
+/// Two GEMMs whose depths add up to the whole: c := first, then c += second.
 class GemmPair final : public Gemm {
 public:
   GemmPair(const GemmProblem &problem, std::unique_ptr<Gemm> first,
@@ -248,10 +247,10 @@ static StatusOr<std::unique_ptr<Gemm>> createUnsplit(const GemmProblem &p,
   }
 }
 
-/// oneDNN 2.6 (brgemm_matmul_utils.cpp, bwd_w_par_k_blk) shares the depth of
-/// a product with a transposed bf16 `a` among threads when it is a power of
-/// two from 2048 on, and then the sum depends on their number. 1024 less is
-/// no such depth.
+/// oneDNN 2.6 (brgemm_matmul_utils.cpp, bwd_w_par_k_blk) splits the depth of a
+/// matmul with a transposed bf16 `a` among threads if it is a power of two from
+/// 2048 on. Then the sum depends on their number. The two depths, 1024 and the
+/// rest, avoid that.
 static StatusOr<std::unique_ptr<Gemm>> createPair(const GemmProblem &p,
                                                   uint64_t scratchBytes) {
   if (p.c != QLORA_DTYPE_F32)
@@ -278,7 +277,7 @@ StatusOr<std::unique_ptr<Gemm>> createGemmPrimitive(const GemmProblem &p,
   if (!p.isBF16() && !(isF32 && isDense))
     return Status::error(StatusCode::kUnavailable,
                          "types or strides are not oneDNN's");
-  // Tiles are as fast for f32, and do not share the depth among threads.
+  // Tiles are as fast for f32, and do not split the depth among threads.
   if (isF32 && (p.transposeA || p.k >= 16384))
     return Status::error(StatusCode::kUnavailable,
                          "oneDNN may share the depth among threads");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// A matrix product by tiles of a fixed shape: any types, strides and CPU.
+// A matmul by tiles of a fixed shape: any types, strides and CPU.
 
 #include <oneapi/dnnl/dnnl.h>
 
@@ -26,7 +26,7 @@ public:
   Status run(const void *a, const void *b, void *c, uint8_t *scratch) override;
 
 private:
-  /// A piece of a stored matrix as f32.
+  /// A tile of a stored matrix as f32.
   struct Piece {
     const float *data;
     int64_t ld;

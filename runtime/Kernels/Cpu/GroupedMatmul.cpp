@@ -3,10 +3,10 @@
 // grouped_matmul: panel_matmul of each group's rows with its own matrix. A
 // thread decodes a panel of one matrix and multiplies the group's rows with it.
 //
-// How many rows a group has is known only when it runs, and a product is of
-// rows that were known before: so there are products of some heights, and the
-// last of a group is the lowest that holds what is left. It may begin before
-// or end behind the group's rows; only those are written.
+// The number of rows of a group is known only at run time, but a GEMM has a
+// fixed number of rows. So GEMMs of some heights are prepared; the last one of
+// a group is the smallest that holds the remaining rows. It may begin before or
+// end after the group's rows; only the group's rows are written.
 
 #include <algorithm>
 
@@ -20,7 +20,7 @@ namespace qlora::cpu::grouped_matmul {
 
 enum Operand { kA, kW, kOffsets, kC, kWorkspace };
 
-/// Of one product: then its sums stay in a cache.
+/// Maximum rows of one GEMM, so that its sums stay in a cache.
 static constexpr int64_t kMostRows = 256;
 
 using plans::PanelPlan;
@@ -57,7 +57,7 @@ private:
   int64_t ldc;
   bool groupsLast;
   float beta;
-  std::vector<int64_t> heights; ///< of products, from the lowest
+  std::vector<int64_t> heights; ///< of GEMMs, ascending
   SlotProducts products;
 };
 
@@ -66,7 +66,7 @@ private:
 PreparedKernel GroupedMatmul::prepare(const KernelRequest &request) {
   std::unique_ptr<GroupedMatmul> kernel(new GroupedMatmul(request));
   const PanelPlan &plan = kernel->plan;
-  // Few rows more than are there: matrix tiles have 16.
+  // Heights with few extra rows: matrix tiles have 16 rows.
   for (int64_t height : {8, 16, 32, 64, 96, 128, 160, 192, 224, 256})
     if (height < plan.m)
       kernel->heights.push_back(height);
@@ -81,7 +81,7 @@ PreparedKernel GroupedMatmul::prepare(const KernelRequest &request) {
   return std::unique_ptr<LibraryKernel>(std::move(kernel));
 }
 
-/// They come from a kernel before.
+/// Checks the offsets, which an earlier kernel wrote.
 Status GroupedMatmul::checkOffsets(const int32_t *offsets) const {
   bool isOrdered = offsets[0] >= 0 && offsets[plan.groups] <= plan.m;
   for (int64_t group = 0; group < plan.groups; ++group)
@@ -93,7 +93,7 @@ Status GroupedMatmul::checkOffsets(const int32_t *offsets) const {
                        plan.m);
 }
 
-/// a, or a copy of it without gaps.
+/// Returns a, or a copy of it without gaps.
 const void *GroupedMatmul::denseA(const LibraryKernelArgs &args) const {
   const void *a = args.buffers[kA];
   uint8_t *const copy = plan.dense.in(args.buffers[kWorkspace]);
@@ -108,7 +108,7 @@ const void *GroupedMatmul::denseA(const LibraryKernelArgs &args) const {
   return copy;
 }
 
-/// Rows of c behind the last group's.
+/// Clears rows of c after the last group's.
 void GroupedMatmul::clearRest(const LibraryKernelArgs &args) const {
   if (beta != 0)
     return;
@@ -119,7 +119,7 @@ void GroupedMatmul::clearRest(const LibraryKernelArgs &args) const {
   });
 }
 
-/// What the panel from column `first` of c on is multiplied with.
+/// Decodes the operand of the panel of c that begins at column `first`.
 void GroupedMatmul::decode(const void *w, int64_t group, int64_t first,
                            int64_t columns, void *out) const {
   StoredWeight::Part part = {0, plan.k, first, columns};

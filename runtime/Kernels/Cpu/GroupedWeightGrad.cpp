@@ -11,12 +11,12 @@
 
 namespace qlora::cpu {
 
-/// Numbers that are summed at a time, in f32.
+/// Elements that are summed at a time, in f32.
 static constexpr int64_t kSummed = 1024;
 
 namespace {
-/// Sums over a group's rows in their order, along the longer side of dW_g:
-/// LoRA's is narrow one way or the other.
+/// Sums over a group's rows in order, along the longer side of dW_g: LoRA's
+/// matrices are narrow in one dimension.
 class GroupedWeightGrad {
 public:
   explicit GroupedWeightGrad(const KernelRequest &r)
@@ -44,7 +44,7 @@ private:
     qlora_dtype type;
     int64_t ld, width;
   };
-  /// Of dW, where dW_g has (row, column).
+  /// Index in dW of element (row, column) of dW_g.
   int64_t indexOf(int64_t group, int64_t row, int64_t column) const {
     return isLast ? (row * columns + column) * groups + group
                   : (group * rows + row) * columns + column;

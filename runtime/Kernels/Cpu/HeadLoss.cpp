@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// head_loss and head_loss_grad, chunked: what the tasks of a chunk found of
-// each row gives its loss, and with the target's word its gradient.
+// head_loss and head_loss_grad, chunked: merges the tasks' states of each row
+// into its loss, and adds the target's vector to its gradient.
 
 #include <algorithm>
 #include <cstring>
@@ -42,7 +42,7 @@ PreparedKernel HeadLoss::prepare(const KernelRequest &request) {
   return std::unique_ptr<LibraryKernel>(std::move(kernel));
 }
 
-/// Loss and match of a row of the chunk, and its gradient.
+/// Merges loss and match of a row of the chunk, and its gradient.
 void HeadLoss::merge(const HeadChunk &chunk, const HeadOperands &operands,
                      int64_t row) const {
   const HeadRowState whole = walk.stateOf(chunk, row);
@@ -55,7 +55,7 @@ void HeadLoss::merge(const HeadChunk &chunk, const HeadOperands &operands,
     mergeGradient(chunk, operands, row, whole);
 }
 
-/// The tasks' sums, and the target's word by softmax - 1.
+/// Sums the tasks' gradients, and adds the target's vector times softmax - 1.
 void HeadLoss::mergeGradient(const HeadChunk &chunk,
                              const HeadOperands &operands, int64_t row,
                              const HeadRowState &whole) const {
@@ -73,7 +73,7 @@ void HeadLoss::mergeGradient(const HeadChunk &chunk,
          shape.hidden);
 }
 
-/// Softmax, less 1 at the target, of the logits that are given.
+/// Writes softmax, less 1 at the target, for the given logits.
 void HeadLoss::setReplacedGradient(const HeadOperands &operands,
                                    int64_t number, double logSum) const {
   for (const auto word : operands.replaced.words) {

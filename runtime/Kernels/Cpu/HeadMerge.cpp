@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// head_merge: what all ranks found of each row, merged; see HeadStates.h.
+// head_merge: merges all ranks' states of each row; see HeadStates.h.
 
 #include "runtime/Kernels/Cpu/HeadMerge.h"
 
@@ -67,7 +67,7 @@ struct Merge {
   void mergeGradient(int64_t row, const HeadRowState &whole) const;
   void clearGradient(int64_t row) const;
   void sumLosses() const;
-  /// The row's number among the rank's own, if it is one.
+  /// Returns whether a row is the rank's own, and its index among these.
   bool isOwn(int64_t row, int64_t &own) const {
     own = row - shape.firstOf(operands.shard);
     return own >= 0 && own < shape.own;
@@ -122,7 +122,7 @@ void Merge::mergeRow(int64_t row) const {
     mergeGradient(row, whole);
 }
 
-/// In the order of the rows.
+/// Sums in the order of the rows.
 void Merge::sumLosses() const {
   const int64_t first = shape.firstOf(operands.shard);
   std::vector<double> sums(static_cast<size_t>(shape.lines));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The operands of head_merge by name, and the check of what is data in them.
+// The operands of head_merge by name, and the check of their data.
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_HEADMERGE_H
 #define QLORA_RUNTIME_KERNELS_CPU_HEADMERGE_H
@@ -16,13 +16,13 @@ struct HeadMergeShape {
   qlora_dtype weightType, dhiddenType;
 
   static HeadMergeShape of(const KernelRequest &request);
-  /// The first of the `own` rows of a rank, which may be those of all.
+  /// The first of the `own` rows of a rank; 0 if all rows are its own.
   int64_t firstOf(int64_t shard) const { return own == rows ? 0 : shard * own; }
-  /// Which sum a row of the rank is in.
+  /// Index of the loss sum that a row of the rank adds to.
   int64_t lineOf(int64_t row) const { return row / (own / lines); }
 };
 
-/// Buffers by name; null where the launch has none.
+/// Buffers by name; null if the launch has none.
 struct HeadMergeOperands {
   const float *states;
   const int32_t *targets;
@@ -34,7 +34,7 @@ struct HeadMergeOperands {
   int64_t shard;
   HeadPiece piece; ///< of this rank
 
-  /// A shard that is none, or a target that is no word, is an internal error.
+  /// A shard or a target outside its range is an internal error.
   static StatusOr<HeadMergeOperands> of(const LibraryKernelArgs &args,
                                         const HeadMergeShape &shape);
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The operands of the head's ops by name, and the check of what is data in
-// them.
+// The operands of the LM head's ops by name, and the check of their data.
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_HEADOPERANDS_H
 #define QLORA_RUNTIME_KERNELS_CPU_HEADOPERANDS_H
@@ -15,21 +14,21 @@
 
 namespace qlora {
 
-/// A row without a label.
+/// Target of a row without a label.
 inline constexpr int32_t kNoTarget = -100;
 
 struct HeadShape {
   int64_t rows, hidden, vocab, ldh, lddh, lines;
   float cap;
   qlora_dtype hiddenType, weightType, dhiddenType, columnsType;
-  int64_t replaced; ///< logits of a row that are given
+  int64_t replaced; ///< number of replaced logits per row
 
   static HeadShape of(const KernelRequest &request);
-  /// Which sum a row is in.
+  /// Index of the loss sum that a row adds to.
   int64_t lineOf(int64_t row) const { return row / (rows / lines); }
 };
 
-/// Logits that are given, in the place of products with words.
+/// Given logits, which replace those of some token ids.
 struct ReplacedLogits {
   struct Word {
     int64_t number, column;
@@ -37,19 +36,19 @@ struct ReplacedLogits {
   };
   const void *columns = nullptr; ///< [rows, words.size()]
   qlora_dtype type = QLORA_DTYPE_F32;
-  std::vector<Word> words; ///< in ascending order
+  std::vector<Word> words; ///< ascending
 
-  /// Words of [first, first + count).
+  /// Returns the token ids in [first, first + count).
   std::span<const Word> in(int64_t first, int64_t count) const;
   float at(int64_t row, Word word) const;
 };
 
-/// What `w` has of the vocabulary: of `vocab` words those from `first` on, its
-/// first `words` rows. Rows of w behind them stand for no words.
+/// The vocabulary shard in `w`: its first `words` rows are the token ids from
+/// `first` on, of `vocab` token ids. Its other rows have no token id.
 struct HeadPiece {
   int64_t first, words, vocab;
 
-  /// That of the step's shard, of head_part and head_merge.
+  /// Returns the shard of the step, for head_part and head_merge.
   static HeadPiece of(const qlora_step_block &step, int64_t piece,
                       int64_t vocab);
   bool has(int64_t word) const {
@@ -57,20 +56,20 @@ struct HeadPiece {
   }
 };
 
-/// What logits are made of.
+/// The inputs of the logits.
 struct HeadInputs {
   const void *hidden, *w;
-  const int32_t *targets; ///< words of the whole vocabulary
+  const int32_t *targets; ///< token ids of the whole vocabulary
   HeadPiece piece;
   ReplacedLogits replaced = {};
 };
 
-/// Every row has a word of the vocabulary as its target, or none; else an
+/// Checks that every target is a token id or kNoTarget; else returns an
 /// internal error that names the op and the row.
 Status checkTargets(std::string_view op, std::span<const int32_t> targets,
                     int64_t vocab);
 
-/// Buffers by name; null where the op or the launch has none.
+/// Buffers by name; null if the op or the launch has none.
 struct HeadOperands : HeadInputs {
   float *loss, *count;
   int32_t *correct;
@@ -78,8 +77,8 @@ struct HeadOperands : HeadInputs {
   float *dw = nullptr;
   void *dcolumns = nullptr;
 
-  /// Data was checked before; so a target outside of the vocabulary is an
-  /// internal error that names the row, as is a word that is none.
+  /// Data was checked before. So a target outside the vocabulary is an internal
+  /// error that names the row, and so is a replaced token id outside it.
   static StatusOr<HeadOperands> of(const LibraryKernelArgs &args,
                                    const HeadShape &shape, bool hasGradient);
 };

@@ -12,8 +12,8 @@
 
 namespace qlora {
 
-/// A product's shape is fixed when prepared, but the number of labelled rows
-/// is the data's: so a few sizes, of which the smallest that fits is used.
+/// A GEMM's shape is fixed when prepared, but the number of labelled rows is
+/// data. So there are a few sizes, of which the smallest that fits is used.
 static constexpr int64_t kSizes[] = {16, 32, 64, 96, 128, 192};
 
 StatusOr<std::unique_ptr<HeadPanels>> HeadPanels::create(const HeadPlan &plan,
@@ -45,7 +45,7 @@ int64_t HeadPanels::paddedRows(int64_t count) const {
   return *std::lower_bound(ladder.begin(), ladder.end(), count);
 }
 
-/// With its words in the type of the products.
+/// Returns panel `number`, with its rows of w in the type of the GEMMs.
 HeadPanels::Panel HeadPanels::panelAt(int64_t number, const void *w,
                                       uint8_t *slotScratch) const {
   Panel panel;
@@ -83,8 +83,8 @@ Status HeadPanels::computeLogits(const HeadBlock &block, const Panel &panel,
   return Status::ok();
 }
 
-/// Rows of w behind the vocabulary are no one's maximum, and have exponentials
-/// of 0.
+/// Rows of w beyond the vocabulary never have the maximum, and their
+/// exponentials are 0.
 void HeadPanels::hideRowsWithoutWords(const HeadBlock &block,
                                       const Panel &panel) const {
   const int64_t words =
@@ -103,7 +103,7 @@ float HeadPanels::capped(float logit) const {
   return logit;
 }
 
-/// Where a panel has a greater logit, a row's sums are scaled to it.
+/// If a panel has a greater logit, rescales the row's sums to it.
 void HeadPanels::raiseMaxima(const HeadBlock &block, const Panel &panel,
                              HeadRowState *states, float *gradient) const {
   maximaOfRows(panel.logits, block.count, panel.count, panel.shifts);
@@ -132,8 +132,8 @@ void HeadPanels::forTargets(const HeadBlock &block, const Panel &panel,
       task(row);
 }
 
-/// Logits of targets are put aside; all become factors: exponentials below the
-/// shifts, and their sums.
+/// Saves the targets' logits. Then all logits become factors: exponentials
+/// relative to the shifts, and their sums.
 void HeadPanels::exponentiate(const HeadBlock &block,
                               const Panel &panel) const {
   forTargets(block, panel, [&](int64_t row) {
@@ -155,7 +155,7 @@ void HeadPanels::setTargetFactor(const HeadBlock &block, const Panel &panel,
                row * panel.count + block.targetOf(row) - panel.first, factor);
 }
 
-/// Of rows [begin, end), which have no label.
+/// Clears the factors of rows [begin, end), which have no label.
 void HeadPanels::clearFactors(const Panel &panel, int64_t begin,
                               int64_t end) const {
   std::memset(elementAt(panel.factors(), plan.productType,
@@ -165,7 +165,7 @@ void HeadPanels::clearFactors(const Panel &panel, int64_t begin,
                                   (dtypeBits(plan.productType) / 8)));
 }
 
-/// No gradient goes through the products that are replaced.
+/// Replaced logits have no gradient through w.
 void HeadPanels::clearReplaced(const HeadBlock &block,
                                const Panel &panel) const {
   for (const auto word : block.inputs.replaced.in(panel.first, panel.count))
@@ -200,7 +200,7 @@ Status HeadPanels::walk(const HeadBlock &block, int64_t begin, int64_t end,
     });
     if (!gradient)
       continue;
-    // The target's word is added when softmax is known, by softmax - 1.
+    // The target's vector is added when softmax is known, by softmax - 1.
     forTargets(block, panel, [&](int64_t row) {
       setTargetFactor(block, panel, row, 0.0f);
     });

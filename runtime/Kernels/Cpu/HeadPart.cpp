@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// head_part, chunked: what the tasks of a chunk found with a rank's piece of
-// the words, for head_merge on every rank.
+// head_part, chunked: the states of rows over a rank's vocabulary shard, for
+// head_merge on every rank.
 
 #include <cstring>
 
@@ -17,7 +17,7 @@ public:
   Status run(const LibraryKernelArgs &args) override;
 
 private:
-  /// Buffers by name; gradient is null where there is none.
+  /// Buffers by name; gradient is null if it is absent.
   struct Operands {
     HeadInputs inputs;
     float *states, *gradient;
@@ -41,7 +41,7 @@ PreparedKernel HeadPart::prepare(const KernelRequest &request) {
   return std::unique_ptr<LibraryKernel>(std::move(kernel));
 }
 
-/// Rows that no task looks at.
+/// Sets the rows that no task processes.
 void HeadPart::clear(const Operands &operands) const {
   const int64_t hidden = walk.plan.hidden;
   const bool hasWords = operands.inputs.piece.words > 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// What is found of a row's logits with ranges of the words, one behind the
-// other, what that is together, and how ranks tell each other.
+// The state of a row's logits over a range of token ids, the merge of such
+// states, and their format between ranks.
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_HEADSTATES_H
 #define QLORA_RUNTIME_KERNELS_CPU_HEADSTATES_H
@@ -15,7 +15,8 @@ namespace qlora {
 
 using plans::HeadRowState;
 
-/// Of all words; stateOf(range) is what was found with one of the ranges.
+/// Merges the states of consecutive ranges into that of all token ids;
+/// stateOf(range) returns a range's state.
 template <typename StateOf>
 HeadRowState mergedState(int64_t ranges, StateOf stateOf) {
   HeadRowState whole = stateOf(0);
@@ -35,7 +36,7 @@ HeadRowState mergedState(int64_t ranges, StateOf stateOf) {
   return whole;
 }
 
-/// Row `row` of the operand `states` of head_part and head_merge.
+/// Loads row `row` of the operand `states` of head_part and head_merge.
 inline HeadRowState loadState(const float *states, int64_t row) {
   const float *const from = states + row * plans::kHeadStateNumbers;
   return {from[1], from[0], from[2], static_cast<int64_t>(from[3])};
@@ -48,24 +49,24 @@ inline void storeState(const HeadRowState &state, float *states, int64_t row) {
   to[3] = static_cast<float>(state.best);
 }
 
-/// Of a piece without words.
+/// The state of a vocabulary shard without token ids.
 inline HeadRowState emptyState() {
   return {0, -std::numeric_limits<float>::infinity(), 0, -1};
 }
 
-/// The log of the sum of the exponentials of all logits.
+/// Log of the sum of the exponentials of all logits.
 inline double logSumOf(const HeadRowState &whole) {
   return whole.maximum + std::log(whole.sum);
 }
 
-/// The derivative of a logit under a cap by the one before; 1 without a cap.
+/// The derivative of a capped logit by the raw logit; 1 without a cap.
 inline float capSlope(float logit, float cap) {
   const float t = cap == 0 ? 0 : logit / cap;
   return 1 - t * t;
 }
 
-/// The derivative of a row's loss by the target's logit before the cap:
-/// softmax - 1, which would cancel for a likely target.
+/// The derivative of a row's loss by the target's raw logit: softmax - 1, by
+/// expm1, since the difference would cancel for a likely target.
 inline double targetGradient(const HeadRowState &whole, float cap) {
   return std::expm1(whole.target - logSumOf(whole)) *
          capSlope(whole.target, cap);

@@ -20,8 +20,8 @@ Status HeadWalk::prepare() {
   return Status::ok();
 }
 
-/// Rows in the type of the products, and zeros up to the rows of the last
-/// product.
+/// Gathers rows in the type of the GEMMs, and zeros up to the rows of the last
+/// GEMM.
 void HeadWalk::gather(const HeadChunk &chunk) const {
   const auto to = [&](int64_t row) {
     return elementAt(chunk.at<uint8_t>(plan.gathered), plan.productType,
@@ -94,7 +94,7 @@ float *HeadWalk::sumGradients(const HeadChunk &chunk, int64_t row,
   return sum;
 }
 
-/// Logits are computed again: now what softmax divides by is known.
+/// Recomputes logits: now the divisor of softmax is known.
 Status HeadWalk::addWeightGradient(const HeadChunk &chunk,
                                    const double *logSums, float *dw) {
   return tasks.run(plan.panels(chunk.inputs.piece.words),

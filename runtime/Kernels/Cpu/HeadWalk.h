@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// What the kernels of the head have in common on the CPU: labelled rows are
-// gathered in chunks, tasks walk over the words of w with blocks of them
-// (HeadPanels.h), and what the tasks found of a row is merged.
+// Common code of the LM head's CPU kernels: gathers chunks of labelled rows,
+// runs tasks over blocks of them and the token ids of w (HeadPanels.h), and
+// merges the tasks' results for each row.
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_HEADWALK_H
 #define QLORA_RUNTIME_KERNELS_CPU_HEADWALK_H
@@ -15,7 +15,7 @@
 
 namespace qlora {
 
-/// A run with the first `rows` row numbers of its workspace.
+/// One run, with the first `rows` row indices in its workspace.
 struct HeadChunk {
   const LibraryKernelArgs &args;
   const HeadInputs &inputs;
@@ -29,11 +29,10 @@ struct HeadChunk {
 class HeadWalk {
 public:
   explicit HeadWalk(const KernelRequest &request);
-  /// Makes the products.
   Status prepare();
 
-  /// Calls task(chunk) for chunks of the labelled rows, in their order, with
-  /// which the tasks have walked.
+  /// Calls task(chunk) for chunks of the labelled rows, in order, after the
+  /// tasks have walked over the chunk.
   template <typename Task>
   Status forChunks(const LibraryKernelArgs &args, const HeadInputs &inputs,
                    Task task);
@@ -41,24 +40,23 @@ public:
   int32_t numberOf(const HeadChunk &chunk, int64_t row) const {
     return chunk.at<int32_t>(plan.rowNumbers)[row];
   }
-  /// What the tasks found of a row of the chunk. `best` is a row of w.
+  /// Merges the tasks' states of a row of the chunk. `best` is a row of w.
   HeadRowState stateOf(const HeadChunk &chunk, int64_t row) const;
-  /// Their gradients of a row, each by e^(its maximum - base): the sum, in the
-  /// place of one of them.
+  /// Sums the tasks' gradients of a row, each times e^(its maximum - base), in
+  /// place of the first task's. Returns the sum.
   float *sumGradients(const HeadChunk &chunk, int64_t row, double base) const;
-  /// With all blocks of a chunk: adds to dw, which there is.
+  /// Adds the gradient of all blocks of a chunk to dw, which is not null.
   Status addWeightGradient(const HeadChunk &chunk, const double *logSums,
                            float *dw);
 
   const HeadPlan plan;
-  /// A logit with the cap.
   float capped(float logit) const { return panels->capped(logit); }
 
 private:
   void gather(const HeadChunk &chunk) const;
   Status walk(const HeadChunk &chunk);
   HeadBlock blockOf(const HeadChunk &chunk, int64_t block) const;
-  /// Where states and gradients have a row of the chunk, of a range's task.
+  /// Index in states and gradients of a row of the chunk, for a range's task.
   int64_t taskRow(const HeadChunk &chunk, int64_t row, int64_t range) const {
     const int64_t task = row / plan.blockRows * chunk.ranges + range;
     return task * plan.blockRows + row % plan.blockRows;

@@ -2,9 +2,9 @@
 
 // Keeps oneDNN to instructions that work on this machine.
 //
-// Some hypervisors announce a CPU's matrix tiles and hide how large they are
-// (Intel SDM 2, CPUID leaf 1DH). oneDNN 2.6, and PyTorch's, then configure
-// tiles of no size, and using those is an illegal instruction.
+// Some hypervisors announce a CPU's matrix tiles and hide their sizes (Intel
+// SDM 2, CPUID leaf 1DH). oneDNN 2.6, and PyTorch's, then configure tiles of
+// size 0; using those is an illegal instruction.
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_INSTRUCTIONLIMIT_H
 #define QLORA_RUNTIME_KERNELS_CPU_INSTRUCTIONLIMIT_H
@@ -15,8 +15,8 @@
 
 namespace qlora {
 
-/// Whether this CPU announces tiles and hides their sizes. Inline, so that the
-/// bench's probe asks the same without linking oneDNN.
+/// Returns whether this CPU announces tiles and hides their sizes. Inline, so
+/// that the bench's probe does the same check without linking oneDNN.
 inline bool hidesTileSizes() {
 #ifdef __x86_64__
   unsigned maxPalette = 0, ebx, ecx, edx;
@@ -29,9 +29,9 @@ inline bool hidesTileSizes() {
 #endif
 }
 
-/// To be called before anything else of oneDNN is: its first use fixes the
-/// instructions. Any thread, any number of times. A limit that the user has set
-/// (ONEDNN_MAX_CPU_ISA) stays.
+/// Must be called before anything else of oneDNN, whose first use fixes the
+/// instructions. Any thread may call it, any number of times. A limit that the
+/// user has set (ONEDNN_MAX_CPU_ISA) stays.
 void limitInstructions();
 
 } // namespace qlora

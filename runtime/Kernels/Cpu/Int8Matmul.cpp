@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// int8_matmul: rows of a become whole numbers, on all threads; then a thread
-// widens a panel of W's codes and multiplies, all of it in its own cache.
+// int8_matmul: all threads round rows of a to integers; then a thread widens a
+// panel of W's codes and multiplies, all in its own cache.
 
 #include <algorithm>
 #include <atomic>
@@ -20,8 +20,8 @@ enum Operand { kA, kW, kC, kWorkspace };
 
 using plans::Int8Plan;
 
-/// Rounds to float16, and finds the largest magnitude that is no outlier; true
-/// where there are outliers.
+/// Rounds to float16 and finds the largest magnitude that is no outlier.
+/// Returns whether there are outliers.
 QLORA_VECTOR static bool scanRow(float *__restrict x, int64_t count,
                                  uint32_t outlier, uint32_t &largest) {
   uint32_t most = 0, found = 0;
@@ -49,7 +49,7 @@ QLORA_VECTOR static void widenCodes(const int8_t *__restrict from,
     to[i] = from[i];
 }
 
-/// sums[4, 4] of rows of `depth` numbers each: a multiply-add of pairs of i16
+/// sums[4, 4] of rows of `depth` values each: a multiply-add of pairs of i16
 /// neither rounds nor saturates.
 QLORA_VECTOR static void multiplyTile(const int16_t *__restrict a,
                                       const int16_t *__restrict w,
@@ -75,7 +75,7 @@ QLORA_VECTOR static void scaleLine(const int32_t *__restrict sums, float absmax,
     line[i] = qlora_int8_number(sums[i], absmax, scales[i]);
 }
 
-/// What a store and a load would leave.
+/// Rounds as a store and a load would.
 static void roundLine(qlora_dtype type, float *line, int64_t count) {
   for (int64_t i = 0; type != QLORA_DTYPE_F32 && i < count; ++i)
     line[i] = qlora_round_bf16(line[i]);
@@ -120,7 +120,7 @@ private:
 
 } // namespace
 
-/// Codes with their zeros, scales, and marks of the columns that have outliers.
+/// Writes padded codes, scales, and marks of the columns that have outliers.
 void Int8Matmul::roundRows(const LibraryKernelArgs &args) const {
   void *const workspace = args.buffers[kWorkspace];
   uint8_t *const marks = plan.marks.in(workspace);
@@ -146,7 +146,7 @@ void Int8Matmul::roundRows(const LibraryKernelArgs &args) const {
   });
 }
 
-/// Lists the marked columns and makes them zero; returns their number.
+/// Lists the marked columns and sets them to zero; returns their number.
 int64_t Int8Matmul::leaveOut(void *workspace) const {
   const uint8_t *const marks = plan.marks.in(workspace);
   auto *const outliers = plan.outliers.in<int32_t>(workspace);
@@ -163,8 +163,8 @@ int64_t Int8Matmul::leaveOut(void *workspace) const {
   return count;
 }
 
-/// Adds the products of columns that were left out, in their order, to `rows`
-/// lines; `extra` has room for one.
+/// Adds the products of outlier columns, in order, to `rows` rows of `lines`;
+/// `extra` has room for one row.
 void Int8Matmul::addOutliers(const LibraryKernelArgs &args, int64_t first,
                              int64_t columns, int64_t row, int64_t rows,
                              int64_t outliers, const float *scales,
@@ -184,7 +184,7 @@ void Int8Matmul::addOutliers(const LibraryKernelArgs &args, int64_t first,
   }
 }
 
-/// Rows of W from `first` on, with zeros to whole tiles.
+/// Widens rows of W from `first` on, with zeros up to whole tiles.
 void Int8Matmul::widenPanel(const uint8_t *w, int64_t first, int64_t columns,
                             int16_t *to) const {
   const auto *const codes = reinterpret_cast<const int8_t *>(w + layout.packed);

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// matmul: one prepared product. panel_matmul: a thread decodes what a panel of
-// c's columns is multiplied with, multiplies, and narrows the sums into c, all
-// of it in its own cache; where several runs have the same weight, for each in
-// turn.
+// matmul: one prepared GEMM. panel_matmul: a thread decodes the operand of a
+// panel of c's columns, multiplies, and narrows the sums into c, all in its own
+// cache. If several launches have the same weight, it does so for each in turn.
 
 #include <algorithm>
 
@@ -88,7 +87,7 @@ PreparedKernel PanelMatmul::prepare(const KernelRequest &request) {
   return std::unique_ptr<LibraryKernel>(std::move(kernel));
 }
 
-/// a, or the copy of it without gaps.
+/// Returns a, or its copy without gaps.
 const void *PanelMatmul::denseA(const LibraryKernelArgs &args) const {
   uint8_t *const copy = plan.dense.in(args.buffers[kWorkspace]);
   return copy ? copy : args.buffers[kA];
@@ -134,12 +133,13 @@ Status PanelMatmul::multiplyPanel(const LibraryKernelArgs &args, int64_t panel,
   return Status::ok();
 }
 
-/// From so many rows on decoding is less than a twentieth of the product, and
-/// costs less than what the rows of several runs cost each other in the caches:
-/// every panel needs all of them. Measured on Zen 5 (32 and 512 rows, 0.5B).
+/// From this number of rows on, decoding takes less than a twentieth of the
+/// GEMM. That is less than the cost of several launches' rows in the caches,
+/// since every panel reads all of them. Measured on Zen 5 (32 and 512 rows,
+/// 0.5B).
 static constexpr int64_t kManyRows = 256;
 
-/// All that decides what the panels are and what is decoded of them.
+/// Everything that determines the panels and their decoded values.
 std::string PanelMatmul::sharedForm() const {
   if (plan.m >= kManyRows)
     return {};
@@ -147,9 +147,9 @@ std::string PanelMatmul::sharedForm() const {
                      plan.k, plan.columns, int(plan.type), int(weight.dtype));
 }
 
-/// The workspaces may be one memory. In a slot the decoded panel comes first,
-/// of one size, and the sums and scratch of the others fit behind it where they
-/// fit behind that of the largest; copies of a do not.
+/// The workspaces may be the same memory. The decoded panel, of equal size,
+/// comes first in a slot. The sums and scratch of smaller launches then fit
+/// where those of the largest fit; copies of a do not.
 Status
 PanelMatmul::runTogether(std::span<const LaunchTogether> launches) {
   const auto kernelOf = [](const LaunchTogether &launch) -> PanelMatmul & {

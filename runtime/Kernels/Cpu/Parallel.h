@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 
-// Loops over independent tasks on the one OpenMP pool, serial where OpenMP is
-// off (under ThreadSanitizer).
+// Loops over independent tasks on the one OpenMP pool; serial if OpenMP is off
+// (under ThreadSanitizer).
 //
-// An exception that leaves a parallel region ends the process without a word.
-// Tasks may throw here (memory runs out): the loop keeps the first exception and
-// throws it again on the thread that called it, when all tasks have ended. So
-// every parallel loop of the runtime is one of these; the one other calls
-// generated C (Device/Cpu/CpuDevice.cpp), which throws nothing.
+// An exception that leaves a parallel region ends the process without a
+// message. Tasks may throw here (memory runs out): the loop keeps the first
+// exception and rethrows it on the calling thread, when all tasks have ended.
+// So the runtime uses these loops only, except one that calls generated C
+// (Device/Cpu/CpuDevice.cpp), which throws nothing.
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_PARALLEL_H
 #define QLORA_RUNTIME_KERNELS_CPU_PARALLEL_H
@@ -24,8 +24,8 @@
 
 #include "runtime/Base/Status.h"
 
-// Compiles a loop for several instruction sets and picks one when loaded.
-// Not under ThreadSanitizer, whose runtime is not up yet at that time.
+// Compiles a loop for several instruction sets; one is selected at load time.
+// Not under ThreadSanitizer, whose runtime is not initialised at that time.
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
 #define QLORA_VECTOR                                                           \
   __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
@@ -44,7 +44,7 @@ inline int64_t threadCount() {
 #endif
 }
 
-/// Sets the number of threads that this thread's next loops use; restores it.
+/// Sets the number of threads of this thread's next loops; restores it.
 class ScopedThreads {
 public:
   explicit ScopedThreads(int64_t threads) : before(threadCount()) {
@@ -63,16 +63,17 @@ private:
   int64_t before;
 };
 
-/// Ends the threads that loops of this thread have used. libgomp's threads of
-/// all such pools count when it decides whether one that waits spins or sleeps:
-/// where they are more than the CPUs, every loop wakes sleepers.
+/// Ends the threads that loops of this thread have used. libgomp counts the
+/// threads of all such pools when it decides whether a waiting thread spins or
+/// sleeps. If they are more than the CPUs, every loop must wake sleeping
+/// threads.
 inline void releaseThreads() {
 #ifdef _OPENMP
   omp_pause_resource_all(omp_pause_soft);
 #endif
 }
 
-/// The first exception of a loop's tasks.
+/// Keeps the first exception of a loop's tasks.
 class LoopException {
 public:
   template <typename Work> void keep(Work &&work) noexcept {
@@ -94,9 +95,9 @@ private:
 };
 
 /// Calls task(index, slot) once for each index in [0, count). At any time at
-/// most one task has a given slot, and slots are in [0, min(slots, threads)):
-/// the number of a task's scratch. Results must not depend on the slot.
-/// Library calls inside of a task run on its own thread only.
+/// most one task has a given slot, the index of its scratch, in [0, min(slots,
+/// threads)). Results must not depend on the slot. Library calls inside a task
+/// run on its own thread only.
 template <typename Task>
 void parallelFor(int64_t count, int64_t slots, Task task) {
 #ifdef _OPENMP
@@ -114,8 +115,8 @@ void parallelFor(int64_t count, int64_t slots, Task task) {
     task(index, int64_t(0));
 }
 
-/// Calls task(begin, end) for ranges that cover [0, count), each of at least
-/// `grain` (but the last), one range per thread.
+/// Calls task(begin, end) for ranges that cover [0, count), one per thread,
+/// each of at least `grain` (except the last).
 template <typename Task>
 void parallelRanges(int64_t count, int64_t grain, Task task) {
   const int64_t most =
@@ -126,18 +127,18 @@ void parallelRanges(int64_t count, int64_t grain, Task task) {
   });
 }
 
-/// parallelFor over tasks that may fail; made once, so that a run allocates
-/// nothing.
+/// parallelFor over tasks that may fail; created once, so that a run does not
+/// allocate.
 class FallibleTasks {
 public:
-  /// With at most `slots` slots, and no more than this thread's threads.
+  /// Uses at most `slots` slots, and at most this thread's threads.
   explicit FallibleTasks(int64_t slots)
       : ends(static_cast<size_t>(std::min(slots, threadCount())),
              Status::ok()) {}
 
   int64_t slots() const { return static_cast<int64_t>(ends.size()); }
 
-  /// The failure of the lowest slot that has one. Every task is called.
+  /// Calls every task. Returns the failure of the lowest slot that has one.
   template <typename Task> Status run(int64_t count, Task task) {
     std::ranges::fill(ends, Status::ok());
     parallelFor(count, slots(), [&](int64_t index, int64_t slot) {
@@ -151,7 +152,7 @@ public:
   }
 
 private:
-  std::vector<Status> ends; ///< of each slot
+  std::vector<Status> ends; ///< per slot
 };
 
 } // namespace qlora

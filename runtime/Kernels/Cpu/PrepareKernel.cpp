@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// From a row of Kernels.def to its CPU code.
+// Finds the CPU code of a row of Kernels.def.
 
 #include "runtime/Kernels/Cpu/CpuKernels.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Blocks and rows of single formats. Every f32 operation is rounded on its own
+// Blocks and rows of single formats. Every f32 operation is rounded separately
 // (this file is compiled with -ffp-contract=off).
 
 #include "runtime/Kernels/Cpu/QuantizeBlock.h"
@@ -15,8 +15,8 @@ namespace qlora {
 // The loops below are compiled for each instruction set of their callers.
 #define QLORA_IN_VECTOR [[gnu::always_inline]] static inline
 
-/// FP4's codes from the least value to the greatest: of the two zeros, the first
-/// is what a zero becomes, the other one what is just above.
+/// FP4's codes in ascending order of their values. A zero becomes the first of
+/// the two zeros; values just above zero become the other.
 static constexpr int32_t kFP4Order[16] = {11, 10, 13, 12, 15, 14, 9, 0,
                                           8,  1,  6,  7,  4,  5,  2, 3};
 static constexpr float fp4Midpoint(int rank) {
@@ -48,15 +48,15 @@ QLORA_IN_VECTOR void countMidpoints(const float *__restrict values,
   }
 }
 
-/// Two codes a byte, the first in the high half.
+/// Packs two codes per byte, the first in the high nibble.
 QLORA_IN_VECTOR void pack(const int32_t *codes, int64_t count,
                           uint8_t *packed) {
   for (int64_t i = 0; i < count; i += 2)
     packed[i / 2] = static_cast<uint8_t>(codes[i] << 4 | codes[i + 1]);
 }
 
-/// Ranks one block of up to `block` elements in place of `values`, which has room
-/// for one more; returns its scale.
+/// Ranks one block of up to `block` elements in place of `values`, which has
+/// room for one more; returns its scale.
 template <float (*midpoint)(int)>
 QLORA_IN_VECTOR float rankBlock(int64_t block, int64_t &count,
                                 float *__restrict values,
@@ -78,7 +78,6 @@ QLORA_IN_VECTOR float rankBlock(int64_t block, int64_t &count,
   return absmax;
 }
 
-/// Quantises one block; returns its scale.
 QLORA_VECTOR static float quantizeNF4Block(int64_t block, int64_t count,
                                            float *__restrict values,
                                            int32_t *__restrict codes,
@@ -99,7 +98,7 @@ QLORA_VECTOR static float quantizeFP4Block(int64_t block, int64_t count,
   return absmax;
 }
 
-/// E2M1, nearest even.
+/// Rounds to E2M1, to nearest even.
 QLORA_IN_VECTOR int32_t e2m1Code(float value) {
   const float size = std::abs(value);
   return (std::signbit(value) ? 8 : 0) + (size > 0.25f) + (size >= 0.75f) +
@@ -107,7 +106,7 @@ QLORA_IN_VECTOR int32_t e2m1Code(float value) {
          (size > 5.0f);
 }
 
-/// The scale is a power of two; 0 where it would be a denormal.
+/// The scale is a power of two; 0 if it would be a denormal.
 QLORA_VECTOR static float quantizeMXFP4Block(int64_t, int64_t count,
                                              float *__restrict values,
                                              int32_t *__restrict codes,
@@ -126,11 +125,11 @@ QLORA_VECTOR static float quantizeMXFP4Block(int64_t, int64_t count,
   return scale;
 }
 
-/// E4M3, nearest even, of magnitudes to 448.
+/// Rounds to E4M3, to nearest even; magnitudes are at most 448.
 static uint8_t e4m3Code(float value) {
   const auto bits = std::bit_cast<uint32_t>(std::abs(value));
   const int sign = std::signbit(value) ? 128 : 0;
-  // Below the least normal number, multiples of 2^-9.
+  // Below the smallest normal number, codes are multiples of 2^-9.
   if (std::abs(value) < 0x1p-6f)
     return static_cast<uint8_t>(
         sign + static_cast<int>(std::nearbyint(std::abs(value) * 512.0f)));
@@ -148,8 +147,8 @@ static float quantizeFP8Row(int64_t, int64_t count, float *__restrict values,
   return scale;
 }
 
-/// The same for a row of LLM.int8, torch's round(x * (127 / absmax)), whose
-/// quotient is 127 * (1 / absmax). A row of zeros has none: its codes are 0.
+/// Quantises a row of LLM.int8 as torch's round(x * (127 / absmax)), whose
+/// quotient is 127 * (1 / absmax). A row of zeros gives NaN; its codes are 0.
 static float quantizeInt8Row(int64_t, int64_t count, float *__restrict values,
                              int32_t *__restrict, uint8_t *__restrict packed) {
   for (int64_t i = 0; i < count; ++i)
@@ -164,7 +163,7 @@ static float quantizeInt8Row(int64_t, int64_t count, float *__restrict values,
   return absmax;
 }
 
-/// Formats that weights become when they are loaded.
+/// Formats that weights can be quantised to on load.
 static constexpr Quantizer kQuantizers[] = {
     {QLORA_DTYPE_NF4, quantizeNF4Block, true},
     {QLORA_DTYPE_FP4, quantizeFP4Block, false},

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Quantising window by window, and of the scales once more. Every f32 operation
-// is rounded on its own (this file is compiled with -ffp-contract=off).
+// Quantises window by window, then the scales. Every f32 operation is rounded
+// separately (this file is compiled with -ffp-contract=off).
 
 #include "runtime/Kernels/Cpu/QuantizeStored.h"
 
@@ -32,7 +32,7 @@ const std::array<float, 256> &nf4DynamicMap() {
   return map;
 }
 
-/// The code of each bucket, by the dynamic map.
+/// The code of each bucket in the dynamic map.
 static const std::array<uint8_t, 65536> &nestedCodes() {
   static const auto codes = [] {
     auto table = std::make_unique<std::array<uint8_t, 65536>>();
@@ -96,7 +96,7 @@ float nf4ScaleOffset(std::span<const float> scales) {
   return nf4Offset(partials[0], static_cast<int64_t>(scales.size()));
 }
 
-/// One run of scales; `code` gives the code of a bucket.
+/// Quantises one run of scales; returns its largest magnitude.
 template <typename Code>
 static float quantizeRun(std::span<const float> scales, float offset, Code code,
                          uint8_t *codes) {

@@ -16,7 +16,7 @@
 
 namespace qlora::cpu {
 
-/// Rows of `columns` elements that one thread should at least have.
+/// Minimum rows of `columns` elements per thread.
 static int64_t rowGrain(int64_t columns) { return 1 + 16384 / columns; }
 
 static Status checkIds(const int32_t *ids, int64_t rows, int64_t vocab) {
@@ -30,7 +30,7 @@ static Status checkIds(const int32_t *ids, int64_t rows, int64_t vocab) {
 }
 
 namespace {
-/// Where a table of an embedding has element `column` of the vector of `id`.
+/// Index of element `column` of the vector of `id` in an embedding's table.
 struct TableWalk {
   int64_t perId, perColumn;
 
@@ -41,7 +41,7 @@ struct TableWalk {
   int64_t at(int64_t id, int64_t column) const {
     return id * perId + column * perColumn;
   }
-  /// Neighbours in a vector that are neighbours in the table, of `columns`.
+  /// Returns how many of `columns` neighbours are adjacent in the table.
   int64_t run(int64_t columns) const { return perColumn == 1 ? columns : 1; }
 };
 } // namespace
@@ -90,7 +90,7 @@ PreparedKernel embedding_grad::cpu::prepare(const KernelRequest &request,
   return makeKernel([=](const LibraryKernelArgs &args) {
     const auto *ids = bufferOf<const int32_t>(args, 0);
     QLORA_RETURN_IF_ERROR(checkIds(ids, rows, vocab));
-    // Threads own columns, so that each sum is in row order.
+    // A thread has its own columns, so that each sum is in row order.
     parallelRanges(columns, 64, [&](int64_t begin, int64_t end) {
       const int64_t run = table.run(end - begin);
       for (int64_t row = 0; row < rows; ++row)
@@ -167,7 +167,7 @@ PreparedKernel swap_blocks::cpu::prepare(const KernelRequest &request,
   const int64_t first = request.constant("first");
   const int64_t second = request.constant("second");
   const int64_t run = request.constant("run"), ldx = request.constant("ldx");
-  // What has no gap in x: a run, or a row of it.
+  // A range without gaps in x: a run, or a row of it.
   const int64_t piece = std::min(run, columns), ofRun = run / piece;
   return makeKernel([=](const LibraryKernelArgs &args) {
     const auto *x = bufferOf<const uint8_t>(args, 0);
@@ -189,7 +189,7 @@ PreparedKernel swap_blocks::cpu::prepare(const KernelRequest &request,
   });
 }
 
-/// What AdamW multiplies with; see Kernels.def.
+/// Returns the factor of gradients in the update; see Kernels.def.
 static float clipScale(double norm, float count, float loss, float maxNorm) {
   if (!std::isfinite(float(norm)) || !std::isfinite(loss))
     return std::numeric_limits<float>::quiet_NaN();
@@ -200,7 +200,7 @@ static float clipScale(double norm, float count, float loss, float maxNorm) {
   return float(std::min(1.0, maxNorm / (norm + 1e-6)) / count);
 }
 
-/// Of the squares of `count` numbers, in partial sums that are `partials`.
+/// Sums the squares of `count` values, in partial sums that go to `partials`.
 static double squaresOf(const float *values, int64_t count, double *partials) {
   static constexpr int64_t kPartials = plans::kClipNormPartials;
   parallelFor(kPartials, threadCount(), [&](int64_t index, int64_t) {
@@ -244,8 +244,8 @@ PreparedKernel length::cpu::prepare(const KernelRequest &request, uint64_t) {
   });
 }
 
-// The parts of the quantiser that fills a model on the CPU (QuantizeStored.h), as
-// kernels.
+// The steps of the quantiser that fills a model on the CPU (QuantizeStored.h),
+// as kernels.
 
 PreparedKernel quantize::cpu::prepare(const KernelRequest &request, uint64_t) {
   enum Operand { kX, kPacked, kScales };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Sums are made in sixteen lanes, so that no instruction set changes their
-// order.
+// Operations on rows in sixteen lanes, so that no instruction set changes the
+// order of sums.
 
 #include "runtime/Kernels/Cpu/Softmax.h"
 
@@ -16,12 +16,12 @@
 
 namespace qlora {
 
-// Lanes ----------------------------------------------------------------------
+// Lanes -----------------------------------------------------------------------
 //
-// Sixteen numbers that are computed with together: the vector extension of
-// GCC and clang, which every instruction set can do and AVX-512 does at once.
-// For loops that a compiler does not vectorise well by itself; their functions
-// are QLORA_VECTOR, so these inline into each of its variants.
+// Sixteen values that are computed together, with the vector extension of GCC
+// and clang: all instruction sets support it, AVX-512 in one register. Used in
+// loops that compilers do not vectorise well. Callers are QLORA_VECTOR, and
+// these functions inline into each of its variants.
 
 inline constexpr int64_t kLanes = 16;
 
@@ -45,7 +45,7 @@ QLORA_LANES_INLINE void storeLanes(const FloatLanes &from, float *to) {
                           (11 + by) % 16, (12 + by) % 16, (13 + by) % 16,      \
                           (14 + by) % 16, (15 + by) % 16)
 
-/// Pairwise, in a fixed order.
+/// Sums pairwise, in a fixed order.
 QLORA_LANES_INLINE float sumOfLanes(FloatLanes lanes) {
   lanes += QLORA_ROTATED(lanes, 8);
   lanes += QLORA_ROTATED(lanes, 4);
@@ -53,7 +53,7 @@ QLORA_LANES_INLINE float sumOfLanes(FloatLanes lanes) {
   return lanes[0] + lanes[1];
 }
 
-/// The greater of each two; `b` where one is not a number.
+/// b := the maximum in each lane; `b` if either is NaN.
 QLORA_LANES_INLINE void raiseLanes(const FloatLanes &a, FloatLanes &b) {
   b = a > b ? a : b;
 }
@@ -99,7 +99,7 @@ QLORA_LANES_INLINE void exponentiateLanes(FloatLanes &x) {
   x = x < -87.0f ? FloatLanes{} : p * scale;
 }
 
-/// What is left of a run, and `fill` in the lanes beyond.
+/// Loads the last `count` values of a run, and `fill` into the other lanes.
 QLORA_LANES_INLINE void loadRest(const float *from, int64_t count, float fill,
                                  FloatLanes &to) {
   float rest[kLanes];
@@ -130,7 +130,7 @@ QLORA_VECTOR void maximaOfRows(const float *values, int64_t rows,
     maxima[row] = maximumOfRun(values + row * columns, columns);
 }
 
-/// The first `count` lanes.
+/// Stores the first `count` lanes.
 QLORA_LANES_INLINE void storeRest(const FloatLanes &lanes, int64_t count,
                                   float *wide, uint16_t *narrow) {
   if (wide)
@@ -142,8 +142,8 @@ QLORA_LANES_INLINE void storeRest(const FloatLanes &lanes, int64_t count,
   std::memcpy(narrow, halves, static_cast<size_t>(count) * 2);
 }
 
-/// e^(values[i] - shift) into `wide` and `narrow`, each unless null; returns
-/// their sum.
+/// Writes e^(values[i] - shift) to `wide` and `narrow`, each unless null.
+/// Returns the sum.
 QLORA_LANES_INLINE float exponentiateRun(const float *values, int64_t count,
                                          float shift, float *wide,
                                          uint16_t *narrow) {
@@ -208,8 +208,8 @@ QLORA_VECTOR float dotProduct(const float *a, const float *b, int64_t count) {
   return sumOfLanes(sums);
 }
 
-/// tanh x within 2 ulp: by e^2x, and where that would cancel by an odd
-/// polynomial (Moshier, Cephes tanhf).
+/// tanh x within 2 ulp: from e^2x, or by an odd polynomial where that would
+/// cancel (Moshier, Cephes tanhf).
 QLORA_LANES_INLINE void tanhLanes(FloatLanes &x) {
   const FloatLanes size = x < 0.0f ? -x : x;
   const FloatLanes square = x * x;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Rows of scores: maxima, exponentials and sums, in a fixed order whatever the
-// vector width. Shared by attention and head_loss. Matrices have no gaps.
+// Operations on rows of scores: maxima, exponentials and sums, in a fixed order
+// whatever the vector width. attention and head_loss use them. Matrices have no
+// gaps.
 
 #ifndef QLORA_RUNTIME_KERNELS_CPU_SOFTMAX_H
 #define QLORA_RUNTIME_KERNELS_CPU_SOFTMAX_H
@@ -10,12 +11,12 @@
 
 namespace qlora {
 
-/// maxima[row] := the largest of values [rows, columns]; -infinity for none.
+/// maxima[row] := the row's largest value; -infinity if it has none.
 void maximaOfRows(const float *values, int64_t rows, int64_t columns,
                   float *maxima);
 
-/// e^(values - shift of its row), within 1 ulp; of differences below -87 that is
-/// 0, above 88.37 infinity.
+/// e^(values - shift of its row), within 1 ulp; 0 for differences below -87,
+/// infinity above 88.37.
 struct ExponentialRows {
   const float *values; ///< [rows, columns]
   int64_t rows, columns;
@@ -29,19 +30,19 @@ void exponentiateRows(const ExponentialRows &rows);
 /// Sum of a[i] * b[i].
 float dotProduct(const float *a, const float *b, int64_t count);
 
-/// values[i] := cap * tanh(values[i] / cap), and slopes[i] := its derivative,
-/// 1 - tanh^2, unless `slopes` is null.
+/// values[i] := cap * tanh(values[i] / cap). If `slopes` is not null, slopes[i]
+/// := the derivative, 1 - tanh^2.
 void capRun(float *values, int64_t count, float cap, float *slopes);
 
-/// a[i] * b[i], in place of a, or in bf16 to `narrow` where that is not null.
+/// a[i] := a[i] * b[i]; if `narrow` is not null, in bf16 to `narrow` instead.
 void multiplyRun(float *a, const float *b, int64_t count, uint16_t *narrow);
 
 /// values[i] := values[i] * factor.
 void scaleRun(float *values, int64_t count, float factor);
 
-/// gradients := scale * probabilities * (gradients - mean of the row), from
-/// the gradient of probabilities to that of scores; in bf16 to `narrow` where
-/// that is not null.
+/// gradients := scale * probabilities * (gradients - mean of the row): from the
+/// gradient of probabilities to that of scores. If `narrow` is not null, in
+/// bf16 to `narrow` instead.
 void scoreGradients(const float *probabilities, float *gradients, int64_t rows,
                     int64_t columns, const float *means, float scale,
                     uint16_t *narrow);

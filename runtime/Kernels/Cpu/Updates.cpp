@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Updates of a tensor: adamw_8bit.
+// Optimizer updates of a tensor: adamw_8bit.
 
 #include <algorithm>
 #include <array>
@@ -13,7 +13,7 @@
 namespace qlora::cpu {
 
 namespace {
-/// Both dynamic maps.
+/// The dynamic maps with and without sign.
 struct StateMaps {
   std::array<float, kNF4MapEntries> withSign, withoutSign;
 

@@ -10,18 +10,15 @@
 //
 // A tensor of n elements, flattened row-major, consists of blocks of `block`
 // elements. For some formats they are rows; otherwise they may straddle rows:
-// element i has the scale of block i / block, whatever the columns.
-//
-// An element is the code book's value of its code times the block's scale. With
-// zero points it is that value less the block's zero point, which is exact,
-// times the scale, rounded once. With 4 bits, element 2i is in the high nibble
-// of byte i, element 2i+1 in the low nibble.
-//
-// A scale is an f32 times the tensor's correction. With `doubleQuant` it is a
-// code of one byte: map[code] * nestedAbsmax[i / 256] + correction, product and
-// sum rounded separately (no FMA). That is bitsandbytes' double quantisation.
-// MXFP4's powers of two are a map of 256 entries, with nestedAbsmax 1 and
-// correction 0.
+// element i has the scale of block i / block, whatever the columns. An element
+// is the code book's value of its code times the block's scale. With zero
+// points it is that value less the block's zero point, which is exact, times
+// the scale, rounded once. With 4 bits, element 2i is in the high nibble of
+// byte i, element 2i+1 in the low nibble. A scale is an f32 times the tensor's
+// correction. With `doubleQuant` it is a code of one byte: map[code] *
+// nestedAbsmax[i / 256] + correction, product and sum rounded separately (no
+// FMA). That is bitsandbytes' double quantisation. MXFP4's powers of two are a
+// map of 256 entries, with nestedAbsmax 1 and correction 0.
 //
 // In memory the components follow each other, each at a multiple of 64 bytes:
 //

@@ -151,7 +151,7 @@ struct AttentionScratch {
   Part queries, keys, values; ///< gathered rows
   Part narrowScores;          ///< bf16: the left operand of a matmul
   Part library;               ///< bf16: of a matmul
-  // Of the gradient only.
+  // attention_grad only.
   Part scoreGradients, outGradients, outputs;
   Part slopes; ///< derivative of the cap, f32 [block, block]
   Part keyGradients, valueGradients; ///< of all keys of a head

@@ -48,7 +48,6 @@ PreparedKernel matmul::reference::prepare(const KernelRequest &request,
   });
 }
 
-/// Returns element `index` of a weight.
 static float storedElement(const StoredWeight &weight, const void *w,
                            int64_t index) {
   return weight.isQuantized()

@@ -23,7 +23,6 @@
 
 namespace qlora {
 
-/// Measures with `threads` threads.
 StatusOr<DeviceProfile> measureProfile(int threads);
 
 /// Returns name and threads of this machine's CPU as --calibrate writes them,

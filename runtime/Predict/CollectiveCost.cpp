@@ -94,7 +94,7 @@ LinkUse socketUse(unsigned kind, double bytes, int64_t ranks) {
   return use;
 }
 
-/// CPU ranks of which some are on different machines, then of one machine.
+/// The demand if CPU ranks are on several machines; machineDemand: on one.
 static Demand networkDemand(const LinkUse &use, const LinkRate &link) {
   Demand demand;
   demand.launch = use.messages * link.messageMicroseconds * 1e-6;

@@ -37,8 +37,7 @@ struct Line {
 };
 } // namespace
 
-/// Returns the least coefficients: a tenth of the largest that all samples
-/// permit.
+/// Returns a tenth of the largest coefficients that all samples permit.
 static Line leastOf(std::span<const LinkSample> samples) {
   Line least = {std::numeric_limits<double>::infinity(),
                 std::numeric_limits<double>::infinity()};

@@ -61,8 +61,7 @@ public:
   /// run.
   StatusOr<std::vector<TimelineItem>> collect(const qlora_entry &entry,
                                               int64_t runs);
-  /// Adds the runs' time: one took `timeline` on this stage, `seconds` on all
-  /// stages.
+  /// Adds the runs' time: each `timeline` here, and `seconds` on all stages.
   void finish(const Timeline &timeline, double seconds);
   StepPrediction take();
 

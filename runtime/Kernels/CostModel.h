@@ -59,8 +59,8 @@ struct AttentionWork {
 
 /// Device-independent counts of a kernel's work. Counts can be added.
 struct Work {
-  double f32Flops = 0;  ///< of GEMMs with f32 inputs
-  double bf16Flops = 0; ///< of GEMMs with bf16 inputs
+  double f32Flops = 0;  ///< GEMMs with f32 inputs
+  double bf16Flops = 0; ///< GEMMs with bf16 inputs
   /// FLOPs of panel_matmul on a CPU and of grouped matmuls on tensor cores.
   /// Both have their own rates.
   double panelF32Flops = 0, panelBf16Flops = 0;

@@ -32,7 +32,7 @@ struct LogitsBlock {
 /// Observes values that a step does not keep. Set only while `--dump` records
 /// the logits; null otherwise.
 struct KernelObserver {
-  /// Called for each finished block of head_loss or head_part, not concurrently.
+  /// Called for each block of head_loss or head_part, not concurrently.
   std::function<void(const LogitsBlock &block)> onLogits;
 };
 

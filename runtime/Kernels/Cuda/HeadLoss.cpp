@@ -42,7 +42,7 @@ private:
   HeadChunks chunks;
   std::optional<CudaLaunch> clearColumns;
   std::vector<RowLaunches> launches; ///< per chunk
-  std::vector<CudaLaunch> sums;      ///< by computed chunks
+  std::vector<CudaLaunch> sums;      ///< indexed by computed chunks
 };
 } // namespace
 

@@ -29,7 +29,7 @@ struct AttentionShape {
   int length, heads, keyHeads, dim;
   int window; ///< 0 if it masks nothing
   float scale, cap;
-  const int32_t *segments; ///< of the batch, later of one sequence; or null
+  const int32_t *segments; ///< for the batch, later for one sequence; or null
 
   /// `window` is the index of that constant; scale and cap follow it.
   QLORA_DEVICE AttentionShape of(const qlora_cuda_args &args, int window) {
@@ -156,7 +156,7 @@ QLORA_DEVICE AttentionSink sinkOf(const qlora_cuda_args &args,
 /// Operands of the gradient kernels for one query head.
 struct GradientRows {
   AttentionRows q, k, v, dout;
-  const float *lse, *delta; ///< of this head and sequence
+  const float *lse, *delta; ///< for this head and sequence
 };
 
 QLORA_DEVICE GradientRows gradientRows(const qlora_cuda_args &args,

@@ -21,7 +21,7 @@
 enum AttentionKind { kFast, kAny };
 
 constexpr int kWarpRows = 16;
-constexpr int kWarpThreads = kTile / kWarpRows * kQloraWarp; // of a block
+constexpr int kWarpThreads = kTile / kWarpRows * kQloraWarp; // per block
 constexpr float kLog2E = 1.44269504f, kLn2 = 0.693147181f;
 
 QLORA_DEVICE float attentionNone() { return qlora_from_bits(0xff800000u); }
@@ -208,7 +208,7 @@ QLORA_DEVICE TileStep nextTile(const AttentionShape &shape,
 /// Position of the calling lane's scores in a tile of a warp. Rows are queries
 /// and columns keys, or vice versa.
 template <int Columns, bool AreRowsQueries> struct ScorePlace {
-  int ownRow, ownColumn; ///< of value 0 of tile 0
+  int ownRow, ownColumn; ///< for value 0 of tile 0
   bool isFull;           ///< every query sees every key of the tile
 
   /// The block's rows start at firstRow, the tile's columns at firstColumn.

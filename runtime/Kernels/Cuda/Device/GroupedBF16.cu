@@ -16,7 +16,7 @@
 /// Experts.cpp computes the grid from the first three.
 constexpr int kBlockRows = 64, kBlockColumns = 128, kBlockThreads = 128;
 constexpr int kBlockDepth = 64;
-constexpr int kOwnRows = 32, kOwnColumns = 64; // of a warp
+constexpr int kOwnRows = 32, kOwnColumns = 64; // per warp
 
 /// Operands of one step. w holds rows of the weight in the forward (c = a .
 /// w^T), and columns in the backward (c = a . w).
@@ -121,7 +121,7 @@ template <bool IsForward>
 QLORA_DEVICE void groupedMatmul(const qlora_cuda_args &args,
                                 GroupedTiles<IsForward> (&tiles)[2]) {
   const int64_t *c = args.constants;
-  const int64_t rows = c[2] / c[1], columns = c[3]; // of a group's matrix
+  const int64_t rows = c[2] / c[1], columns = c[3]; // per group
   const int64_t n = IsForward ? rows : columns, k = IsForward ? columns : rows;
   const int64_t across = (n + kBlockColumns - 1) / kBlockColumns;
   const GroupRows mine = groupRowsOf<kBlockRows>(args.buffers[2], c[1], c[0],

@@ -27,8 +27,8 @@ inline constexpr int64_t kCudaColumnSumPartials = 64;
 inline constexpr int64_t kHeadPanelBytes = int64_t(64) << 20;
 
 /// Approximate bytes of a chunk's logits, if memory allows. A chunk has at
-/// least kHeadChunk rows, or kHeadLargeChunk if the memory for faster kernels
-/// is there.
+/// least kHeadChunk rows; with a large workspace, at least kHeadLargeChunk,
+/// which is faster.
 inline constexpr int64_t kHeadLogitsBytes = int64_t(128) << 20;
 inline constexpr int64_t kHeadChunk = 256, kHeadLargeChunk = 1024;
 

@@ -9,7 +9,7 @@
 //   plans::<op>::shapes                            see KernelOp
 // and a row, if the table says so,
 //   plans::<op>::<implementation>::limits          see KernelRow
-// and its functions for workspace and tuning.
+// and the functions that the table names for its workspace and tuning.
 //
 // A request may come from a hostile train.so: `shapes` must refuse every
 // request for which a kernel would access memory outside such operands, and

@@ -24,7 +24,7 @@ struct Queue {
   std::vector<const TimelineItem *> items;
   size_t next = 0;
   const TimelineItem *running = nullptr;
-  double left = 0; ///< of running, in seconds if it were alone
+  double left = 0; ///< seconds that `running` still needs, if alone
   bool isWaiting = false; ///< for another stage, which has not come to it
 };
 

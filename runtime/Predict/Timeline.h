@@ -5,13 +5,13 @@
 //
 // Kernels of different queues that run at once share the GPU. Each alone would
 // use a fraction of its arithmetic and of its bandwidth (demand over seconds).
-// If the fractions of one of the two add up to more than 1, all running kernels
-// are slowed by the excess. So a decode alongside a GEMM takes bandwidth from
-// it, and nothing else. Whether a GPU runs such kernels side by side was not
-// measured yet: with kTakeTurns it runs one at a time, each with all of the GPU
-// for its fraction of the time. Collectives of GPUs are assumed to need
-// neither. Collectives of CPU ranks copy on the cores that kernels run on: one
-// with a demand for memory takes turns with kernels.
+// If the fractions of arithmetic, or those of bandwidth, sum to more than 1,
+// all running kernels are slowed by the excess. So a decode alongside a GEMM
+// takes bandwidth from it, and nothing else. It was not measured yet whether a
+// GPU runs such kernels side by side: with kTakeTurns it runs one at a time,
+// each with all of the GPU for its fraction of the time. Collectives of GPUs
+// are assumed to need neither. Collectives of CPU ranks copy on the cores that
+// kernels run on: one with a demand for memory takes turns with kernels.
 //
 // Stages of a pipeline have a common clock: a transfer begins when both stages
 // have come to it.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Rules between options of adapters.
+// Checks constraints between the options of adapters.
 
 #include "runtime/Base/AdapterOptions.h"
 
@@ -14,8 +14,8 @@ bool startsAtFactors(std::string_view init) {
   return leavesResidual(init) || init == "loftq";
 }
 
-/// One iteration: more would quantise something else than the model, and an
-/// adapter would be good for that base alone.
+/// Allows one LoftQ iteration. With more, the base would not be the quantised
+/// model, and the adapter would fit that base only.
 static Status validateLoftq(const Options &o) {
   const bool isLoftq = o.text("init_lora_weights") == "loftq";
   const auto given = o.numberMap("loftq_config");
@@ -37,7 +37,7 @@ static Status validateLoftq(const Options &o) {
   return Status::ok();
 }
 
-/// Of adapters that do not start as A uniform and B zero or uniform.
+/// Checks adapters whose A is not uniform, or B neither zero nor uniform.
 static Status validateInit(const Options &o) {
   const std::string init = o.text("init_lora_weights");
   const bool isPlain = init == "true" || init == "false";
@@ -54,7 +54,7 @@ static Status validateInit(const Options &o) {
   return validateLoftq(o);
 }
 
-/// With a scale of 0 no gradient reaches A or B, and nothing would be learned.
+/// With a scale of 0, A and B get no gradient, and the adapter does not train.
 static Status validateAlpha(const Options &o) {
   if (o.text("finetuning_type") == "full")
     return Status::ok();

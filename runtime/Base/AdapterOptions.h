@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What the options of an adapter say of each other.
+// Constraints between the options of adapters.
 
 #ifndef QLORA_RUNTIME_BASE_ADAPTEROPTIONS_H
 #define QLORA_RUNTIME_BASE_ADAPTEROPTIONS_H
@@ -11,13 +11,13 @@
 
 namespace qlora {
 
-/// Of init_lora_weights: A and B start as factors of the weight beside them.
+/// Whether this init_lora_weights starts A and B at factors of their weight.
 bool startsAtFactors(std::string_view init);
 
-/// And what is left of the weight is the base.
+/// Whether the base then becomes the residual, the weight minus these factors.
 bool leavesResidual(std::string_view init);
 
-/// What PEFT has for modules, and not for each other or for all of them.
+/// Rejects combinations that PEFT does not have, and an alpha of 0.
 Status validateAdapter(const Options &options);
 
 } // namespace qlora

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Digits and units.
+// Chooses digits and units.
 
 #include "runtime/Base/Amounts.h"
 
@@ -68,7 +68,7 @@ std::string formatShort(double value) {
                                  : fmt::format("{:.0f}", value);
   int exponent = static_cast<int>(std::floor(std::log10(std::abs(value))));
   double mantissa = value / std::pow(10.0, exponent);
-  // 9.96 would be written 10.0.
+  // Without this, 9.96 would be written as 10.0.
   if (std::abs(mantissa) >= 9.95) {
     mantissa /= 10;
     ++exponent;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Amounts as people read them, for the lines that the tools print.
+// Formats amounts for display in the tools' output.
 
 #ifndef QLORA_RUNTIME_BASE_AMOUNTS_H
 #define QLORA_RUNTIME_BASE_AMOUNTS_H
@@ -14,7 +14,7 @@ std::string formatBytes(uint64_t bytes); ///< "18.2 GiB", "512 B"
 std::string formatCount(uint64_t count); ///< "89,088"
 /// "1 row", "2,000 rows".
 std::string formatCounted(int64_t count, const char *one);
-/// Of a model: "1.7 M", "8.0 B".
+/// Parameters of a model: "1.7 M", "8.0 B".
 std::string formatParameters(uint64_t count);
 std::string formatDuration(double seconds); ///< "0:12:10"
 std::string formatRate(double perSecond);   ///< "40.3k"

@@ -24,7 +24,7 @@ Status AtomicFile::failure(std::string_view what, int error) const {
 }
 
 StatusOr<AtomicFile> AtomicFile::create(const std::string &path) {
-  // Not the number of the process: other machines may see the folder.
+  // The process id would not be unique: other machines may see the folder.
   std::random_device random;
   while (true) {
     const std::string part = fmt::format("{}.part.{:08x}", path, random());
@@ -47,7 +47,7 @@ AtomicFile::~AtomicFile() {
 }
 
 Status AtomicFile::reserve(uint64_t bytes, Reserve how) {
-  if (bytes == 0) // which the system refuses
+  if (bytes == 0) // the system rejects size 0
     return Status::ok();
   const auto size = static_cast<off_t>(bytes);
   int error = 0;
@@ -87,7 +87,7 @@ Status AtomicFile::writeAt(uint64_t offset, std::span<const uint8_t> bytes) {
 Status AtomicFile::commit(Flush flush) {
   if (flush == Flush::kYes && fsync(file.get()) != 0)
     return failure("flush", errno);
-  // Some file systems over a network say only here that a write has failed.
+  // Some network file systems report a failed write only here.
   int error = close(file.release()) != 0 ? errno : 0;
   if (error == 0 && std::rename(part.c_str(), target.c_str()) != 0)
     error = errno;
@@ -115,7 +115,7 @@ bool AtomicFile::isThere() const { return access(part.c_str(), F_OK) == 0; }
 void flushFolder(const std::string &folder) {
   const FileDescriptor opened(::open(folder.empty() ? "." : folder.c_str(),
                                      O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  // Not every file system can, and the files are written in any case.
+  // Not every file system supports this; the files are written in any case.
   if (opened.isOpen())
     (void)fsync(opened.get());
 }

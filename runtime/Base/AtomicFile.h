@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// A file that appears whole or not at all: it is written as a part beside its
-// path (PATH.part.XXXXXXXX, in the same folder, so that a rename is all that
-// is left to do) and takes its place at the end. Whatever fails before leaves
-// what was there unharmed; a process that is killed leaves the part, which
-// everybody who looks at the folder knows by its name.
+// A file that appears whole or not at all. It is written to a temporary file in
+// the same folder (PATH.part.XXXXXXXX) and renamed at the end. If anything
+// fails earlier, the existing file is unchanged. A killed process leaves the
+// temporary file, which isPart() recognizes by its name.
 //
 //   QLORA_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::create(path));
 //   QLORA_RETURN_IF_ERROR(file.write(text));
@@ -23,38 +22,37 @@
 
 namespace qlora {
 
-/// Movable. Errors are kResourceExhausted where the disk is full, else
+/// Movable. Errors are kResourceExhausted if the disk is full, else
 /// kUnavailable, and name the path.
 class AtomicFile {
 public:
   static StatusOr<AtomicFile> create(const std::string &path);
   AtomicFile(AtomicFile &&) noexcept = default;
   AtomicFile &operator=(AtomicFile &&) = delete;
-  /// Removes the part that was not committed.
+  /// Removes the temporary file if it was not committed.
   ~AtomicFile();
 
-  /// Gives the part its size and its blocks, so that writing needs none. Where
-  /// a file system cannot set blocks aside: with kEach a byte is written into
-  /// each of them, which a compressing one, or one that writes elsewhere what
-  /// is written again (ZFS), makes a look at the space and no promise; with
-  /// kWhereItCan nothing is.
+  /// Sets the temporary file's size and allocates its blocks, so that writing
+  /// needs none. If the file system cannot allocate blocks, kEach writes a byte
+  /// into each block. On compressing and copy-on-write file systems (ZFS) that
+  /// checks the space but guarantees nothing. kWhereItCan does nothing there.
   enum class Reserve { kEach, kWhereItCan };
   Status reserve(uint64_t bytes, Reserve how = Reserve::kEach);
 
-  /// After what write() has written so far.
+  /// Appends to the bytes of earlier write() calls.
   Status write(std::string_view bytes);
   Status writeAt(uint64_t offset, std::span<const uint8_t> bytes);
 
-  /// Takes the path. With kYes a crash of the machine leaves the old file or
-  /// the new one; with kNo, for caches whose readers check what they read, it
-  /// may leave a part of the new one under its name.
+  /// Renames the temporary file to the path. With kYes, a crash of the machine
+  /// leaves the old file or the new one. With kNo, for caches whose readers
+  /// check the content, it may leave an incomplete new file.
   enum class Flush { kYes, kNo };
   Status commit(Flush flush = Flush::kYes);
 
   const std::string &path() const { return target; }
-  /// Whether a file of that name is a part, by its end.
+  /// Whether a path is a temporary file's, according to its end.
   static bool isPart(std::string_view path);
-  /// Whether nobody has removed the part.
+  /// Whether the temporary file still exists.
   bool isThere() const;
 
 private:
@@ -68,7 +66,7 @@ private:
   uint64_t written = 0;
 };
 
-/// That renames in a folder survive a crash of the machine.
+/// Makes renames in a folder survive a crash of the machine.
 void flushFolder(const std::string &folder);
 
 } // namespace qlora

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// CLI11 knows the names, pairs them with values and collects lists. Words are
-// brought to its spelling before: it has no `--packing false`, takes a flag
-// for a value, and does not see where a list ends and the input begins.
+// CLI11 finds options, pairs them with values and collects lists. Words are
+// first converted to its syntax: it lacks `--packing false`, takes flags as
+// values, and cannot separate a list from the input after it.
 
 #include "runtime/Base/CommandLine.h"
 
@@ -40,10 +40,10 @@ private:
   std::map<const CLI::Option *, OptionName> names;
   std::vector<std::span<const OptionRow>> tables;
   CommandLine line;
-  std::span<const std::string> ahead; ///< words that were not looked at yet
+  std::span<const std::string> ahead; ///< words not processed yet
   std::vector<std::string> prepared;  ///< words for CLI11
   bool isInList = false;
-  std::set<const CLI::Option *> lists; ///< that were given
+  std::set<const CLI::Option *> lists; ///< lists given so far
 };
 
 } // namespace
@@ -60,13 +60,13 @@ static bool isList(const OptionName &name) {
           type == kTokens || type == kNumbers || type == kTextMap);
 }
 
-/// No name of a module or a kernel ends so.
+/// No name of a module or a kernel ends like this.
 static bool isProgram(std::string_view word) {
   return word.ends_with(".mlir") || word.ends_with(".mlirbc") ||
          word.ends_with(".so");
 }
 
-/// The model or the program among the words that follow a list.
+/// Whether a word after a list is the model or the program.
 static bool isFile(const std::string &word) {
   std::error_code ignored;
   const bool looksLikeOne = word.find_first_of("./") != word.npos;
@@ -74,7 +74,7 @@ static bool isFile(const std::string &word) {
          (looksLikeOne && std::filesystem::exists(word, ignored));
 }
 
-/// The words of a list as one text. A shell makes several of `[a, b]`, too.
+/// Joins the words of a list. A shell also splits `[a, b]` into words.
 static std::string listText(std::span<const std::string> words) {
   const std::string text = fmt::format("{}", fmt::join(words, " "));
   if (words.size() == 1 || (text.starts_with('[') && text.ends_with(']')))
@@ -97,7 +97,7 @@ Parser::Parser(const Tool &tool) : tool(tool), tables(tool.tables) {
       add(row);
 }
 
-/// A row is one option of CLI11's, and each of its switches another.
+/// Adds the row as one CLI11 option, and each of its switches as another.
 void Parser::add(const OptionRow &row) {
   const OptionName own = {&row, row.name};
   std::string spellings;
@@ -169,7 +169,7 @@ Status Parser::prepareOption(const std::string &word) {
   if (equals < word.size()) {
     prepared.push_back(word.substr(equals + 1));
     if (isList(name))
-      prepared.push_back("--"); // ends it, and nothing else
+      prepared.push_back("--"); // ends only the list
     return Status::ok();
   }
   if (ahead.empty() || ahead[0].starts_with("--") ||
@@ -191,7 +191,7 @@ Status Parser::prepare(const std::string &word) {
   return Status::ok();
 }
 
-/// What CLI11 found of an option.
+/// Converts CLI11's results for an option to settings.
 Status Parser::take(const CLI::Option &option) {
   const OptionName &name = names.at(&option);
   const std::string flag = flagSpelling(name.name);
@@ -225,7 +225,7 @@ Status Parser::answerQuestions() {
 StatusOr<CommandLine> Parser::parse(std::span<const std::string> words) {
   for (ahead = words; !ahead.empty() && ahead[0] != "--";)
     QLORA_RETURN_IF_ERROR(prepare(takeAhead()));
-  std::ranges::reverse(prepared); // as CLI11 takes them
+  std::ranges::reverse(prepared); // CLI11 expects reverse order
   try {
     app.parse(std::move(prepared));
   } catch (const CLI::ParseError &error) {
@@ -237,7 +237,7 @@ StatusOr<CommandLine> Parser::parse(std::span<const std::string> words) {
   std::span<CLI::Option *const> given = app.parse_order();
   for (; !given.empty(); given = given.subspan(1))
     if (given[0] != inputs &&
-        std::ranges::count(given, given[0]) == 1) // the last time
+        std::ranges::count(given, given[0]) == 1) // the last occurrence
       QLORA_RETURN_IF_ERROR(take(*given[0]));
   QLORA_RETURN_IF_ERROR(answerQuestions());
   return std::move(line);

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT
 
-// The command line of a tool, by CLI11: its own options and those of a run
-// (OptionTable.h).
+// Parses the command line of a tool with CLI11: its own options and those of a
+// run (OptionTable.h).
 //
 //   --name=value  --name value  --name  --no-name  --name true
 //   --list a b c
 //
-// with dashes or underscores. A boolean takes the next word only when that is
+// with dashes or underscores. A boolean takes the next word only if that is
 // true, false, yes, no, on, off, 1 or 0. A list takes the words up to the next
-// flag, as argparse's nargs="+" does, but no file, so that the input may stand
-// behind it: what ends in .mlir, .mlirbc or .so, or has a dot or a slash and
-// exists. `--` ends the options. A one-letter alias takes one dash.
+// flag, as argparse's nargs="+" does, or to a file, so that the input may
+// follow: a word that ends in .mlir, .mlirbc or .so, or an existing path with a
+// dot or a slash. `--` ends the options. A one-letter alias takes one dash.
 
 #ifndef QLORA_RUNTIME_BASE_COMMANDLINE_H
 #define QLORA_RUNTIME_BASE_COMMANDLINE_H
@@ -26,45 +26,45 @@
 
 namespace qlora {
 
-/// The options of some scopes among rows.
+/// The rows that belong to some scopes.
 struct HelpSection {
   std::span<const OptionRow> rows;
   std::vector<OptionScope> scopes;
-  std::string_view heading; ///< over them all; empty: over each group its own
+  std::string_view heading; ///< for all rows; empty: one per group
 };
 
 struct Tool {
-  std::string_view version = {}; ///< the answer to --version
-  /// "usage: tool INPUT [options]", and what it does.
+  std::string_view version = {}; ///< printed for --version
+  /// "usage: tool INPUT [options]", and a description of the tool.
   std::string_view usage = {};
-  std::string_view input = {}; ///< what it calls its input: "MODEL.mlir"
+  std::string_view input = {}; ///< name of the input: "MODEL.mlir"
   std::vector<std::string_view> common = {}; ///< options of --help, in order
-  std::string_view example = {};             ///< what --help ends with
+  std::string_view example = {};             ///< last lines of --help
   std::vector<HelpSection> sections = {};    ///< of --help-all
-  std::string_view footer = {};              ///< what --help-all ends with
-  std::vector<std::span<const OptionRow>> tables = {}; ///< all that it takes
-  /// Whether another parser knows a flag of this name (without dashes).
+  std::string_view footer = {};              ///< last lines of --help-all
+  std::vector<std::span<const OptionRow>> tables = {}; ///< all its options
+  /// Whether another parser accepts a flag of this name (without dashes).
   bool (*isForeign)(const std::string &name) = nullptr;
 };
 
 struct CommandLine {
   std::vector<OptionSetting> settings; ///< the last of an option wins
-  std::vector<std::string> rest;       ///< what is no option: files
-  std::vector<std::string> foreign;    ///< flags of another parser
-  std::string answer; ///< to --help, --help-all or --version: nothing is done
+  std::vector<std::string> rest;       ///< not options: files
+  std::vector<std::string> foreign;    ///< flags for another parser
+  std::string answer; ///< for --help, --help-all, --version: print and exit
 };
 
-/// `words` is argv without the program's name. Values are not looked at:
-/// Options::applySettings parses them.
+/// Parses `words`, which are argv without the program's name. Values are not
+/// parsed; Options::applySettings does that.
 StatusOr<CommandLine> parseCommandLine(std::span<const std::string> words,
                                        const Tool &tool);
 
-/// The one input that a tool has.
+/// Returns the input of a tool that takes exactly one.
 StatusOr<std::string> onlyInput(const CommandLine &line, const Tool &tool);
 
-// Answers (OptionHelp.cpp): the options of the tables as --help and --help-all
-// show them, in argparse's layout, within 80 columns, with every other spelling
-// of each option.
+// Answers (OptionHelp.cpp): the tables' options as --help and --help-all show
+// them, in argparse's layout, within 80 columns, with all spellings of each
+// option.
 
 /// --help, --help-all and --version, which every tool has.
 std::span<const OptionRow> questionTable();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// 128 bits of xxHash.
+// 128-bit xxHash.
 
 #include "runtime/Base/ContentHash.h"
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// XXH3 over texts and files, for naming what was made from them and for
-// finding damage. It keeps apart what chance made different; whoever wants two
-// texts of one hash can make them.
+// XXH3 over texts and files, for cache names and damage detection. Accidental
+// collisions do not occur in practice. It is not cryptographic: collisions can
+// be constructed.
 
 #ifndef QLORA_RUNTIME_BASE_CONTENTHASH_H
 #define QLORA_RUNTIME_BASE_CONTENTHASH_H
@@ -19,17 +19,17 @@
 
 namespace qlora {
 
-/// Each part goes in with its length, so that parts cannot be mistaken for
-/// others.
+/// Hashes each item with its length, so that no other items give the same
+/// input.
 class ContentHash {
 public:
   ContentHash();
 
   void add(std::string_view text);
   void add(std::span<const int64_t> numbers);
-  /// The file's content; kNotFound when it cannot be read.
+  /// Adds the file's content; returns kNotFound if it cannot be read.
   Status addFile(const std::string &path);
-  /// 32 hexadecimal digits of what was added so far.
+  /// Returns 32 hexadecimal digits for the items added so far.
   std::string finish() const;
 
   static constexpr size_t kDigits = 32;
@@ -40,15 +40,14 @@ private:
   std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state;
 };
 
-// A file that knows whether it is whole: its last bytes are a digest of all
-// those before them. Readers of its own format do not see it (the system's
-// loader looks at what the headers of an ELF file name, and at nothing else).
-// It finds damage, not malice.
+// A sealed file ends with a digest of all bytes before it. Readers of its
+// format ignore the seal (the system's loader reads only what an ELF file's
+// headers reference). It detects damage, not tampering.
 
-/// `bytes` and their seal.
+/// Returns `bytes` followed by their seal.
 std::string sealed(std::string bytes);
 
-/// Whether these are all the bytes that sealed() gave, and no others.
+/// Whether `bytes` is exactly an output of sealed().
 bool isSealed(std::string_view bytes);
 
 } // namespace qlora

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Affinity, the two versions of control groups, OMP_NUM_THREADS.
+// Reads affinity, both versions of control groups, and OMP_NUM_THREADS.
 
 #include "runtime/Base/CpuCount.h"
 
@@ -21,7 +21,7 @@ namespace qlora {
 
 namespace fs = std::filesystem;
 
-/// Whether a list such as "cpu,cpuacct" has a word.
+/// Whether a list such as "cpu,cpuacct" contains a word.
 static bool listHas(const std::string &list, std::string_view word) {
   std::istringstream words(list);
   for (std::string one; std::getline(words, one, ',');)
@@ -30,7 +30,7 @@ static bool listHas(const std::string &list, std::string_view word) {
   return false;
 }
 
-/// "max 100000" or "150000 100000" of version 2; none without a limit.
+/// Reads "max 100000" or "150000 100000" (version 2); nothing without a limit.
 static std::optional<double> readCpuMax(const fs::path &group) {
   std::ifstream file(group / "cpu.max");
   double quota = 0, period = 0;
@@ -39,7 +39,7 @@ static std::optional<double> readCpuMax(const fs::path &group) {
   return std::nullopt;
 }
 
-/// Version 1 has two files, and -1 for no limit.
+/// Reads the two files of version 1; a quota of -1 means no limit.
 static std::optional<double> readCfsQuota(const fs::path &group) {
   std::ifstream quotaFile(group / "cpu.cfs_quota_us");
   std::ifstream periodFile(group / "cpu.cfs_period_us");
@@ -51,8 +51,8 @@ static std::optional<double> readCfsQuota(const fs::path &group) {
 
 namespace {
 
-/// Where the groups that limit CPUs are mounted: all of a machine's, or those
-/// below `top`, as in a container.
+/// A mount of the control groups that limit CPUs: the machine's whole tree, or,
+/// in a container, the tree below `top`.
 struct GroupMount {
   fs::path point, top;
   bool isUnified = false; ///< version 2
@@ -60,7 +60,7 @@ struct GroupMount {
 
 } // namespace
 
-/// Lines of "31 23 0:28 TOP POINT rw,relatime - TYPE SOURCE OPTIONS".
+/// Parses lines "31 23 0:28 TOP POINT rw,relatime - TYPE SOURCE OPTIONS".
 static std::vector<GroupMount> groupMounts(const std::string &root) {
   std::vector<GroupMount> mounts;
   std::ifstream file(root + "/proc/self/mountinfo");
@@ -79,7 +79,7 @@ static std::vector<GroupMount> groupMounts(const std::string &root) {
   return mounts;
 }
 
-/// The group of this process in a mount: lines of "ID:CONTROLLERS:/PATH".
+/// Returns this process's group in a mount, from lines "ID:CONTROLLERS:/PATH".
 static fs::path ownGroup(const std::string &root, const GroupMount &mount) {
   std::ifstream file(root + "/proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {
@@ -94,8 +94,8 @@ static fs::path ownGroup(const std::string &root, const GroupMount &mount) {
   return "/";
 }
 
-/// The least of a group's quota and those of the groups that it is in. A group
-/// outside of the mount is not seen: then the mount's own is what holds.
+/// Returns the smallest quota of this process's group and the groups around it.
+/// If the group is outside of the mount, the mount's own quota applies.
 static double quotaOf(const std::string &root, const GroupMount &mount) {
   const fs::path below = ownGroup(root, mount).lexically_relative(mount.top);
   fs::path group = mount.point;
@@ -115,7 +115,7 @@ static double quotaOf(const std::string &root, const GroupMount &mount) {
 }
 
 static int affinityCpus() {
-  // The kernel refuses a set that is smaller than its own.
+  // The kernel rejects a set that is smaller than its own.
   for (int most = CPU_SETSIZE; most <= CPU_SETSIZE << 8; most *= 2) {
     std::vector<cpu_set_t> set(static_cast<size_t>(most / CPU_SETSIZE));
     const size_t bytes = set.size() * sizeof(cpu_set_t);
@@ -132,7 +132,7 @@ int usableCpus(const std::string &root) {
   return static_cast<int>(cpus);
 }
 
-/// "8", or "8,2": a number for each level of nesting. 0: none is given.
+/// Parses "8", or "8,2" (one number per nesting level). 0: not given.
 static int outerThreads(const char *ompNumThreads) {
   const long number =
       ompNumThreads ? std::strtol(ompNumThreads, nullptr, 10) : 0;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Inputs with weights, and names for columns.
+// Parses inputs with weights, and names of columns.
 
 #include "runtime/Base/DataValues.h"
 
@@ -35,7 +35,7 @@ static Status notAPath(const json &raw) {
                          dumpJson(raw));
 }
 
-/// A path, or {path, weight}; the last may be missing.
+/// Parses a path, or {path, weight}; the weight may be missing.
 static StatusOr<json> parseWeighted(const json &raw) {
   if (raw.is_string() && !raw.get_ref<const std::string &>().empty())
     return raw;
@@ -83,7 +83,7 @@ static StatusOr<json> resolved(const json &element, const std::string &folder) {
               {"weight", weight}};
 }
 
-/// All of a canonical value as {path, weight}.
+/// Returns all paths of a canonical value as {path, weight}.
 static json pathList(const json &value) {
   if (value.is_array())
     return value;
@@ -92,7 +92,7 @@ static json pathList(const json &value) {
   return json::array({json{{"path", value}, {"weight", 1.0}}});
 }
 
-/// Of one path without a weight only the path, as where there can be one only.
+/// A single path without a weight is a plain string, as for kPath options.
 static json canonicalPaths(const json &paths) {
   if (paths.size() == 1 && paths[0].at("weight") == 1.0)
     return paths[0].at("path");
@@ -135,7 +135,7 @@ StatusOr<json> parseTextMap(const json &raw) {
     return Status::invalid("expects NAME=TEXT or a map such as {{prompt: "
                            "question}}, but got {}",
                            dumpJson(raw));
-  // Sorted, since the order of columns says nothing.
+  // Sorted, because the order of columns has no meaning.
   if (pairs.is_object())
     return json(pairs.get<std::map<std::string, json>>());
   std::map<std::string, std::string> map;

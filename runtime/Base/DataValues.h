@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Values of options that say what the data is: inputs with weights, and names
-// for columns. Their canonical form is JSON as all options have it:
+// Option values that describe data: inputs with weights, and names of columns.
+// Their canonical form is JSON, as for all options:
 //
 //   a.jsonl                    "/here/a.jsonl"
 //   a.jsonl:2, b.jsonl         [{"path": "/here/a.jsonl", "weight": 2},
@@ -20,29 +20,29 @@
 
 namespace qlora {
 
-/// An input, and how often each of its rows comes in an epoch.
+/// An input, and how often each of its rows occurs in an epoch.
 struct WeightedPath {
   std::string path;
   double weight = 1;
 };
 
-/// A path as it was written, a list of them or of {path, weight}: checked, and
-/// not yet canonical.
+/// Parses a path, a list of paths or of {path, weight}; checks them, but does
+/// not resolve them yet.
 StatusOr<nlohmann::ordered_json> parsePaths(const nlohmann::ordered_json &raw);
 
-/// What that means in `folder`. Behind the last colon there is a weight, unless
-/// there is a file of the whole name.
+/// Returns the canonical value for `folder`. The text after the last colon is a
+/// weight, unless a file of the whole name exists.
 StatusOr<nlohmann::ordered_json>
 resolvedPaths(const nlohmann::ordered_json &parsed, const std::string &folder);
 
-/// Two canonical values as one.
+/// Joins two canonical values.
 nlohmann::ordered_json joinedPaths(const nlohmann::ordered_json &earlier,
                                    const nlohmann::ordered_json &later);
 
-/// Of a canonical value.
+/// Converts a canonical value.
 std::vector<WeightedPath> weightedPaths(const nlohmann::ordered_json &value);
 
-/// A map of texts, `a=b,c=d` or a list of `a=b`.
+/// Parses a map of texts, `a=b,c=d` or a list of `a=b`.
 StatusOr<nlohmann::ordered_json>
 parseTextMap(const nlohmann::ordered_json &raw);
 

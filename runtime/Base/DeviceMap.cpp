@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// A word or a file, and the mesh that it means.
+// Converts a word or a file to a mesh.
 
 #include "runtime/Base/DeviceMap.h"
 
@@ -14,7 +14,7 @@
 
 namespace qlora {
 
-/// The number of a device in a map.
+/// Returns the device index of a map entry.
 static StatusOr<int64_t> deviceOf(const std::string &path,
                                   const std::string &module,
                                   const nlohmann::json &value) {
@@ -30,7 +30,7 @@ static StatusOr<int64_t> deviceOf(const std::string &path,
                          path, module, dumpJson(value));
 }
 
-/// The devices that a file names: 0 to N - 1.
+/// Returns the number of devices in a map, which must be 0 to N - 1.
 static StatusOr<int64_t> devicesOf(const std::string &path,
                                    const nlohmann::json &map) {
   if (!map.is_object() || map.empty())
@@ -59,7 +59,7 @@ static StatusOr<ParallelMesh> withStages(ParallelMesh mesh, int64_t stages,
                            "leave one of them out",
                            stages, options.spelling("parallel"), mesh.stages);
   mesh.stages = stages;
-  return ParallelMesh::parse(mesh.text()); // what goes with a pipeline
+  return ParallelMesh::parse(mesh.text()); // checks the axes
 }
 
 Status checkForcedSingle(const Options &options) {

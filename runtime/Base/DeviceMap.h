@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 
-// --device-map: the layers of a model on several devices, as Accelerate's users
-// say it. It is a pipeline: what --parallel pp=N makes, with N from the map or
-// from the number of ranks.
+// --device-map: places the layers of a model on devices, with Accelerate's
+// syntax. The result is a pipeline, as from --parallel pp=N, with N from the
+// map or the number of ranks.
 //
-//   auto, balanced     as even as can be, by time
-//   sequential         one device after the other, as --memory-limit has room
+//   auto, balanced     as balanced as possible, by time
+//   sequential         fills the devices one by one, up to --memory-limit
 //   map.json           {"model.embed_tokens": 0, "model.layers.0": 0, ...}
 
 #ifndef QLORA_RUNTIME_BASE_DEVICEMAP_H
@@ -20,23 +20,23 @@
 
 namespace qlora {
 
-/// How ranks share a model, and how a pipeline's layers are dealt:
-/// compiler/Graph/LayerDeal.h.
+/// The mesh of ranks, and how layers are assigned to pipeline stages
+/// (compiler/Graph/LayerDeal.h).
 struct MappedMesh {
   ParallelMesh mesh;
   std::string map = "balanced";
 };
 
-/// What --parallel of `options`, which is not auto, and `deviceMap` say, the latter
-/// empty, a word or a path, for a run of `ranks` ranks. One device is no pipeline.
-/// kInvalidArgument for a file that is no device map, the CPU or a disk as a
-/// device, ranks that the other axes do not divide, and for another number of
-/// stages than --parallel names.
+/// Combines --parallel of `options`, which is not auto, with `deviceMap`
+/// (empty, a word or a path) for `ranks` ranks. One device is no pipeline.
+/// Returns kInvalidArgument if the file is no device map, if a device is the
+/// CPU or a disk, if the other axes do not divide the ranks, or if --parallel
+/// has another number of stages.
 StatusOr<MappedMesh> mappedMesh(const Options &options,
                                 const std::string &deviceMap, int64_t ranks);
 
-/// Whether --force-single-gpu, which overrides what a configuration says of several,
-/// contradicts no flag.
+/// Fails if a --parallel flag contradicts --force-single-gpu, which overrides
+/// only a configuration's options for several GPUs.
 Status checkForcedSingle(const Options &options);
 
 } // namespace qlora

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// Where exceptions end. Functions return a Status, but the standard library
-// throws where memory or threads run out. Nothing in between can do anything
-// about it, so it is caught once: where a rank starts, and where each of its
-// threads does.
+// Catches exceptions. Functions return a Status, but the standard library
+// throws if memory or threads run out. No function in between can recover, so
+// exceptions are caught once: at the start of a rank and of each of its
+// threads.
 
 #ifndef QLORA_RUNTIME_BASE_EXCEPTIONS_H
 #define QLORA_RUNTIME_BASE_EXCEPTIONS_H
@@ -16,8 +16,8 @@
 
 namespace qlora {
 
-/// What `work` returns, a Status or a StatusOr; an exception becomes an error
-/// that starts with `where`.
+/// Returns the result of `work`, a Status or a StatusOr. An exception becomes
+/// an error that starts with `where`.
 template <typename Work>
 auto endExceptions(std::string_view where, Work &&work) -> decltype(work()) {
   try {

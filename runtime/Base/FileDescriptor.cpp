@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// pread to the end, and stat as an identity.
+// Reads with pread, and identifies files with stat.
 
 #include "runtime/Base/FileDescriptor.h"
 

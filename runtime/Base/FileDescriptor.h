@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// A descriptor of the system that closes itself, and what tells files apart.
+// An owner of a file descriptor, and the identity of files.
 
 #ifndef QLORA_RUNTIME_BASE_FILEDESCRIPTOR_H
 #define QLORA_RUNTIME_BASE_FILEDESCRIPTOR_H
@@ -17,7 +17,7 @@
 
 namespace qlora {
 
-/// Owns a descriptor of the system; closed when destroyed. Movable.
+/// Owns a file descriptor and closes it when destroyed. Movable.
 class FileDescriptor {
 public:
   explicit FileDescriptor(int fd = -1) : fd(fd) {}
@@ -36,43 +36,42 @@ public:
   bool isOpen() const { return fd >= 0; }
   int release() { return std::exchange(fd, -1); }
 
-  /// All of `out`, from a byte of the file on; kDataLoss, which says what
-  /// happened to "it", where the file ends before or cannot be read.
+  /// Fills `out` from byte `offset` of the file on. Returns kDataLoss, whose
+  /// message calls the file "it", if the file ends earlier or cannot be read.
   Status readAt(uint64_t offset, std::span<uint8_t> out) const;
 
 private:
   int fd;
 };
 
-// What tells a file from another, or from what it was before, without reading
-// it: for caches of what was made from files that are too large to hash at
-// every start.
+// Identifies a file and its content without reading it, for caches that are
+// made from files too large to hash at every start.
 //
 // Linux sets `changed` (ctime) whenever the content, the name or the owner
-// changes, and no program can set it, so that restoring the modification time
-// hides nothing. The device number is not in it: mounts and containers change
-// it, and two files do not share an inode number, a size and two times to the
-// nanosecond. A copy of a file is another file.
+// changes. No program can set it, so restoring the modification time hides
+// nothing. The device number is not included, since mounts and containers
+// change it. Two files do not share an inode number, a size and two times to
+// the nanosecond. A copy of a file has another identity.
 //
-// Clocks of file systems are coarse: a file that is written twice within a
-// tick looks the same. isSettled() says that the tick of the last change is
-// over, so that whatever is read from now on is what the identity stands for.
+// File systems have coarse clocks: a file that is written twice within a tick
+// looks the same. If isSettled(), the tick of the last change is over, so data
+// read from now on matches the identity.
 
 struct FileIdentity {
-  /// The coarsest clock of a file system in use, FAT's.
+  /// The coarsest clock of file systems in use: FAT's.
   static constexpr std::chrono::nanoseconds kTick = std::chrono::seconds(2);
 
   uint64_t bytes = 0;
   uint64_t inode = 0;
   int64_t modified = 0; ///< nanoseconds since 1970
-  int64_t changed = 0;  ///< the same
+  int64_t changed = 0;  ///< nanoseconds since 1970
 
-  /// Of an open file.
+  /// Returns the identity of an open file.
   static StatusOr<FileIdentity> of(int descriptor);
-  /// Of what a path leads to now, links followed.
+  /// Returns the identity of the file at a path; follows links.
   static StatusOr<FileIdentity> at(const std::string &path);
 
-  /// False too where the system has no times, or they are of the future.
+  /// Also false if the system has no times, or if they are in the future.
   bool isSettled() const;
   bool operator==(const FileIdentity &) const = default;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// A walk through $PATH.
+// Searches $PATH.
 
 #include "runtime/Base/FindProgram.h"
 

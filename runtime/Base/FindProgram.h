@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Where the programs are that a tool starts. The compiler and the tools beside
-// it share these rules, so that both find the same one.
+// Finds the programs that a tool starts. The compiler and the other tools share
+// these rules, so that all find the same program.
 
 #ifndef QLORA_RUNTIME_BASE_FINDPROGRAM_H
 #define QLORA_RUNTIME_BASE_FINDPROGRAM_H

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// mmap and munmap with an owner; reading of /proc.
+// Owns mmap memory; reads /proc.
 
 #include "runtime/Base/HostMemory.h"
 
@@ -27,7 +27,7 @@ StatusOr<HostMemory> HostMemory::map(uint64_t bytes, int protection, int flags,
                          "cannot get {} bytes ({:.1f} MiB) of memory: {}",
                          bytes, static_cast<double>(bytes) / (1 << 20),
                          std::strerror(errno));
-  // Advice only: a system without huge pages says no, and all still works.
+  // Advice only: without huge pages it fails, and everything still works.
   madvise(base, bytes, MADV_HUGEPAGE);
   return HostMemory(static_cast<uint8_t *>(base), bytes);
 }
@@ -68,7 +68,7 @@ StatusOr<HostMemory> HostMemory::shared(int descriptor, uint64_t bytes) {
 
 StatusOr<HostMemory> HostMemory::readOnly(int descriptor, uint64_t bytes) {
   struct stat info {};
-  // A page beyond the end of the file would be a SIGBUS where it is read.
+  // Reading a page beyond the end of the file would raise SIGBUS.
   if (fstat(descriptor, &info) != 0 ||
       static_cast<uint64_t>(info.st_size) < bytes)
     return Status::error(StatusCode::kDataLoss,

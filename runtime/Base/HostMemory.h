@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Memory mapped from the system: page-aligned, zero at first, returned when
-// the owner ends. Arenas are made of it. And what a process has resident.
+// Memory mapped from the system: page-aligned, zero-initialized, unmapped when
+// the owner is destroyed. Arenas use it. Also the resident memory of a process.
 
 #ifndef QLORA_RUNTIME_BASE_HOSTMEMORY_H
 #define QLORA_RUNTIME_BASE_HOSTMEMORY_H
@@ -18,17 +18,17 @@ namespace qlora {
 class HostMemory {
 public:
   HostMemory() = default;
-  /// Private memory, with huge pages where the system has them.
+  /// Maps private memory, with huge pages if the system has them.
   static StatusOr<HostMemory> anonymous(uint64_t bytes);
-  /// A descriptor of shared memory of `bytes`, which the caller closes. It has
-  /// no path and ends with its last process. `name`: what /proc shows.
+  /// Creates shared memory of `bytes`; the caller closes the descriptor. It has
+  /// no path and ends with its last process. `name` is shown in /proc.
   static StatusOr<int> createShared(const char *name, uint64_t bytes);
-  /// Shared memory behind a descriptor of exactly `bytes`.
+  /// Maps shared memory whose descriptor has exactly `bytes`.
   static StatusOr<HostMemory> shared(int descriptor, uint64_t bytes);
-  /// The first `bytes` of a file that has at least so many, to read.
+  /// Maps the first `bytes` of a file, which must have that many, read-only.
   static StatusOr<HostMemory> readOnly(int descriptor, uint64_t bytes);
-  /// Has the pages of a file read now, at once, and not one by one in its first
-  /// use. Advice.
+  /// Reads the pages of a mapped file now, at once, instead of one by one at
+  /// first use. Only advice.
   void populate() const;
 
   HostMemory(HostMemory &&other) noexcept;
@@ -36,7 +36,7 @@ public:
   ~HostMemory();
 
   std::span<uint8_t> bytes() const { return {base, size}; }
-  /// No write from this process any more.
+  /// Forbids further writes from this process.
   Status protect();
 
 private:
@@ -49,40 +49,39 @@ private:
 };
 
 // Resident memory of this process, as Linux counts it. Pages of a base that
-// is shared by local ranks count in each of them.
+// local ranks share count in each rank.
 //
-// Memory of a rank's process that is in no arena. A rank on a CPU has resident
-// at most
+// Memory of a rank's process outside of arenas. The peak of a CPU rank is
 //
-//   its arenas + what is there before them + what its first step adds
+//   its arenas + memory before them + what its first step adds
 //
-// A plan has all bytes of the arenas; a run, whose data is known, has those
-// that it touches (Predict/TouchedMemory.h). Before them there are the code
-// of the program and its libraries, what these have allocated, prepared
-// kernels, train.so and the tokens of the data: qlora-run measures that before
-// it reads weights. The first step adds the code and the generated kernels
-// that run in it. Weights are read through windows that are given back, while
-// the arenas of a step are still empty, and so are never on top.
+// A plan counts all bytes of the arenas. A run has its data and counts the
+// touched bytes (Predict/TouchedMemory.h). Memory before the arenas is the code
+// of the program and its libraries, their allocations, prepared kernels,
+// train.so and the tokens; qlora-run measures it before it reads weights. The
+// first step adds the code and the generated kernels that run in it. The
+// windows for reading weights are freed while a step's arenas are still empty,
+// so they never add to the peak.
 
 struct ProcessMemory {
   uint64_t residentBytes = 0; ///< VmRSS
-  uint64_t peakBytes = 0;     ///< VmHWM: the largest since the start
+  uint64_t peakBytes = 0;     ///< VmHWM: the peak since the start
 };
 
-/// Zeros where /proc does not say.
+/// Returns zeros if /proc lacks the values.
 ProcessMemory readProcessMemory();
 
-/// Bytes of a line "Name:   123 kB" of a file of /proc; 0 without it.
+/// Reads the bytes of a line "Name:   123 kB" in a /proc file; 0 without it.
 uint64_t procBytes(const char *file, std::string_view name);
 
-/// What a compile assumes of the process before its arenas.
+/// Memory before the arenas, as assumed at compile time.
 inline constexpr uint64_t kTypicalProcessBytes = uint64_t{24} << 20;
 
-/// What the first step adds.
+/// Memory that the first step adds.
 inline constexpr uint64_t kFirstStepBytes = uint64_t{8} << 20;
 
-/// Resident bytes at most, of a rank with `arenaBytes` of its arenas and
-/// `processBytes` before them. Good to 5 % and 64 MiB.
+/// Peak resident bytes of a rank with `arenaBytes` of arenas and `processBytes`
+/// before them. Accurate to 5 % and 64 MiB.
 constexpr uint64_t predictedPeakBytes(uint64_t arenaBytes,
                                       uint64_t processBytes) {
   return arenaBytes + processBytes + kFirstStepBytes;

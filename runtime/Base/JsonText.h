@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // JSON as text. File names are bytes, JSON is UTF-8, and the library's own
-// dump() throws on a text that is not; so nothing else calls it (the lint
-// looks).
+// dump() throws on other bytes. So all other code calls these functions
+// (lint-checked).
 
 #ifndef QLORA_RUNTIME_BASE_JSONTEXT_H
 #define QLORA_RUNTIME_BASE_JSONTEXT_H
@@ -14,20 +14,20 @@
 
 namespace qlora {
 
-/// The text for people, logs and other programs: bytes that are not UTF-8
+/// Returns text for people, logs and other programs: bytes that are not UTF-8
 /// become U+FFFD. `indent` below 0: one line. Does not throw.
 template <typename Json>
 std::string dumpJson(const Json &value, int indent = -1, bool isAscii = false) {
   return value.dump(indent, ' ', isAscii, Json::error_handler_t::replace);
 }
 
-/// The text for parseExact() and for readYamlMap(): bytes that are not UTF-8
-/// are kept as they are, so that a path still names its file.
+/// Returns text for parseExact() and readYamlMap(): bytes that are not UTF-8
+/// are kept, so that a path still names its file.
 template <typename Json> std::string dumpExact(const Json &value);
 extern template std::string dumpExact(const nlohmann::json &);
 extern template std::string dumpExact(const nlohmann::ordered_json &);
 
-/// The value of what dumpExact() has written; discarded if it is no JSON.
+/// Parses the text of dumpExact(); returns a discarded value if it is not JSON.
 template <typename Json = nlohmann::json>
 Json parseExact(std::string_view text);
 extern template nlohmann::json parseExact(std::string_view);

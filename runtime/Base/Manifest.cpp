@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What is in a folder, by SHA-256.
+// Lists a folder's files with their SHA-256.
 
 #include "runtime/Base/Manifest.h"
 
@@ -86,7 +86,7 @@ static StatusOr<FileFacts> factsOf(const fs::path &file) {
   return facts;
 }
 
-/// Paths from `folder`, sorted; without the manifest itself.
+/// Returns sorted paths relative to `folder`, without the manifest.
 static StatusOr<std::vector<std::string>> filesOf(const std::string &folder) {
   std::vector<std::string> files;
   std::error_code error;
@@ -127,12 +127,12 @@ Status writeManifest(const std::string &folder, const ordered_json &facts) {
     object["files"][name] = {{"bytes", file.bytes}, {"sha256", file.sha256}};
   }
   object["sha256"] = sha256(dumpJson(object));
-  // Also flushes the folder, which has the names of the others.
+  // Also flushes the folder, which has the names of the files.
   return replaceWholeFile(folder + "/" + kManifestFile,
                           dumpJson(object, 2) + "\n");
 }
 
-/// The manifest, which is what it was when it was written.
+/// Returns the manifest; fails if it was changed after it was written.
 static StatusOr<ordered_json> readManifest(const std::string &folder) {
   const std::string path = folder + "/" + kManifestFile;
   QLORA_ASSIGN_OR_RETURN(const std::string text, readWholeFile(path));
@@ -145,7 +145,7 @@ static StatusOr<ordered_json> readManifest(const std::string &folder) {
     return damaged;
   const ordered_json seal = object["sha256"];
   object.erase("sha256");
-  // Spelled anew: a number or a space that somebody changed is a change too.
+  // Serialized again, so that a changed number or space is detected too.
   ordered_json whole = object;
   whole["sha256"] = seal;
   if (seal != sha256(dumpJson(object)) || dumpJson(whole, 2) + "\n" != text)

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// A folder that knows whether it is whole: MANIFEST.json has the size and the
-// SHA-256 of every file in it, its subfolders' included, and what the writer
-// wants to say of them all.
+// A folder whose completeness can be verified. MANIFEST.json has the size and
+// SHA-256 of every file, including subfolders, and facts from the writer.
 //
 //   {"format": 1, "facts": {...},
 //    "files": {"adapter_config.json": {"bytes": 512, "sha256": "9f86..."}, ...},
@@ -30,14 +29,14 @@ inline constexpr const char *kManifestFile = "MANIFEST.json";
 Status writeManifest(const std::string &folder,
                      const nlohmann::ordered_json &facts);
 
-/// The facts of a folder that has the files of its manifest, to the byte. Other
-/// files are ignored: file systems and users leave some. kNotFound: there is no
-/// manifest. kDataLoss names the file that is missing or damaged.
+/// Returns the facts of a folder whose files match its manifest to the byte.
+/// Other files are ignored: file systems and users leave some. kNotFound: there
+/// is no manifest. kDataLoss names the missing or damaged file.
 StatusOr<nlohmann::ordered_json> verifyManifest(const std::string &folder);
-/// The same facts without a look at the files.
+/// Returns the facts without checking the files.
 StatusOr<nlohmann::ordered_json> readFacts(const std::string &folder);
 
-/// 64 hexadecimal digits.
+/// Returns 64 hexadecimal digits.
 std::string sha256(std::string_view bytes);
 StatusOr<std::string> sha256OfFile(const std::string &path);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What goes with an objective, and what does not.
+// Checks which options an objective allows.
 
 #include "runtime/Base/ObjectiveOptions.h"
 
@@ -20,7 +20,7 @@ int64_t Options::linesOfRow() const {
   return hasOne ? 1 : 2;
 }
 
-/// Which losses an objective has, and which rows a micro-batch.
+/// Checks that the loss fits the objective, and the batch size fits the loss.
 static Status validateLoss(const Options &o) {
   const std::string rl = o.text("rl"), loss = o.text("loss_type");
   const bool isOwn = loss == "auto" || (rl == "dpo" && loss == "sigmoid") ||
@@ -47,7 +47,7 @@ static Status validateLoss(const Options &o) {
   return Status::ok();
 }
 
-/// Answers stay on their lines, and a reference needs the base as it was.
+/// An answer needs its own sequence, and a reference needs the unchanged base.
 Status validateObjective(const Options &o) {
   const std::string rl = o.text("rl");
   const std::string objective = o.spelling("rl") + " " + rl;

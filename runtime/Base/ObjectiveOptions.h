@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What the options say of the objective that is trained for (rl).
+// Constraints on the options of the training objective (rl).
 
 #ifndef QLORA_RUNTIME_BASE_OBJECTIVEOPTIONS_H
 #define QLORA_RUNTIME_BASE_OBJECTIVEOPTIONS_H
@@ -11,15 +11,15 @@
 
 namespace qlora {
 
-/// The loss that a `loss_type` means for an objective (rl); empty where there
-/// is no name for it.
+/// Returns the loss that a `loss_type` selects for an objective (rl); empty if
+/// the loss has no name.
 std::string lossOf(const std::string &rl, const std::string &lossType);
 
-/// Whether the objective has its loss, its rows and its reference.
+/// Checks that the options fit the loss, rows and reference of the objective.
 Status validateObjective(const Options &options);
 
-/// And whether so many ranks can train for it, of which each `together` have
-/// the same rows.
+/// Checks that `ranks` ranks can train for the objective. Each `together` of
+/// them have the same rows.
 Status checkRanksOf(const Options &options, int64_t ranks, int64_t together);
 
 } // namespace qlora

@@ -14,7 +14,7 @@ namespace qlora {
 
 static constexpr size_t kWidth = 80;
 static constexpr size_t kFlagColumn = 2, kContinuedColumn = 6;
-static constexpr size_t kHelpColumn = 24; ///< as argparse has it
+static constexpr size_t kHelpColumn = 24; ///< as in argparse
 
 static std::string choicesOf(const OptionRow &row) {
   std::string choices;
@@ -38,7 +38,7 @@ static std::string valueHint(const OptionRow &row) {
     return " X";
   case OptionType::kString:
     return " TEXT";
-  case OptionType::kPath: // many names the words list
+  case OptionType::kPath: // the help lists many names
     return choices.size() > 40 ? " PATH|NAME" : orChoice("PATH");
   case OptionType::kSize:
     return orChoice("SIZE");
@@ -61,8 +61,8 @@ static std::string valueHint(const OptionRow &row) {
   return " " + choices;
 }
 
-/// "-o", "--output PATH"; "--compute-dtype bfloat16|float32", "--dtype",
-/// "--bf16 (bfloat16)".
+/// Returns all spellings: "-o", "--output PATH"; "--compute-dtype
+/// bfloat16|float32", "--dtype", "--bf16 (bfloat16)".
 static std::vector<std::string> spellings(const OptionRow &row) {
   std::vector<std::string> all = {flagSpelling(row.name) + valueHint(row)};
   std::vector<std::string> switches;
@@ -90,7 +90,7 @@ static std::string textOf(const OptionRow &row) {
   return fmt::format("{} (default: {})", row.help, initial);
 }
 
-/// Appends the pieces to `text`, whose last line ends at `column`.
+/// Appends `pieces` to `text`, whose last line ends at `column`.
 template <typename Piece>
 static void wrap(std::string &text, size_t column, size_t indent,
                  const std::vector<Piece> &pieces) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// How options are spelled, in any table.
+// Spells and finds options in any table.
 
 #include <algorithm>
 
@@ -49,7 +49,7 @@ std::vector<std::string_view> splitWords(std::string_view words) {
   return split;
 }
 
-/// "bf16=bfloat16|float32" of a row's aliases.
+/// Parses an alias of a row, such as "bf16=bfloat16|float32".
 static OptionName aliasOf(const OptionRow &row, std::string_view alias) {
   const size_t equals = std::min(alias.find('='), alias.size());
   const size_t bar = std::min(alias.find('|'), alias.size());
@@ -89,10 +89,10 @@ std::string nearestName(std::string_view name,
   size_t best = std::max<size_t>(2, spelling.size() / 3) + 1;
   std::string nearest;
   for (const std::string &candidate : candidates) {
-    // One edit makes any one-letter alias out of another; that is no hint.
+    // One edit turns any one-letter alias into another; that is no useful hint.
     if (candidate.size() < 3)
       continue;
-    // The first word of a name is a better hint than letters in common.
+    // An equal first word is a better hint than common letters.
     const bool isBegun = candidate.starts_with(spelling + "_");
     size_t distance = isBegun ? 1 : editDistance(spelling, candidate);
     if (distance < best) {

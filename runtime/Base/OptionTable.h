@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// Every option of a fine-tuning run, once: its Hugging Face name, the other
-// spellings that are accepted, type, default and help. qloracc and qlora-run
-// read the same rows, so an option means the same in a YAML file, on either
-// command line, and in what train.so records.
+// All options of a fine-tuning run: Hugging Face name, other accepted
+// spellings, type, default and help. qloracc and qlora-run read the same rows,
+// so an option means the same in a YAML file, on either command line, and in
+// train.so.
 
 #ifndef QLORA_RUNTIME_BASE_OPTIONTABLE_H
 #define QLORA_RUNTIME_BASE_OPTIONTABLE_H
@@ -16,7 +16,7 @@
 
 namespace qlora {
 
-/// How a value is written, and the JSON type it becomes.
+/// How a value is written, and its JSON type.
 enum class OptionType {
   kBool,      ///< true, false, yes, no, on, off, 1, 0 -> boolean
   kInt,       ///< integer, or a word of `choices`, which stays that word
@@ -24,9 +24,9 @@ enum class OptionType {
   kString,    ///< any text
   kPath,      ///< file or folder, relative as its scope says; empty: none; a
               ///< word of `choices` stays that word
-  kPaths,     ///< kPath as often as it is given, each with a weight behind a
-              ///< colon or not; a list in YAML, of paths or of {path, weight}
-              ///< -> one path, or an array of {path, weight}
+  kPaths,     ///< repeatable kPath, each optionally with a weight after a
+              ///< colon; a list in YAML, of paths or of {path, weight} -> one
+              ///< path, or an array of {path, weight}
   kChoice,    ///< one of `choices`
   kSize,      ///< bytes: 20GiB, 512MB -> integer; a word of `choices` is
               ///< kAutoSize
@@ -40,21 +40,22 @@ enum class OptionType {
   kTextMap,   ///< {name: text}, or name=text,name=text -> object
 };
 
-/// Of one file or folder, or of several.
+/// Whether values are paths to files or folders.
 inline bool isPath(OptionType type) {
   return type == OptionType::kPath || type == OptionType::kPaths;
 }
 
-/// Who decides. Paths in a YAML file are relative to the file, those of
-/// kOutput to where the command runs; on a command line all are.
+/// Determines where an option is recorded. Paths in a YAML file are relative to
+/// that file; kOutput paths and paths on a command line, to the working
+/// directory.
 enum class OptionScope {
-  kProgram, ///< decides what train.so contains: fixed by qloracc
-  kRun,     ///< recorded in train.so, may be overridden at every run
+  kProgram, ///< determines train.so; fixed by qloracc
+  kRun,     ///< recorded in train.so; a run may override it
   kOutput,  ///< what a run writes and where: never recorded, so that a run
             ///< elsewhere does not write there
 };
 
-/// A size that is asked of the machine.
+/// The size is determined from the machine ("auto").
 inline constexpr int64_t kAutoSize = -1;
 
 struct OptionRow {
@@ -64,8 +65,8 @@ struct OptionRow {
   OptionScope scope;
   const char *group; ///< heading in --help-all
   const char *help;
-  /// Separated by spaces. "bf16=bfloat16|float32" is a switch that stands for
-  /// these values, true and false; "x=value" one that can only be true.
+  /// Separated by spaces. "bf16=bfloat16|float32" is a switch for these two
+  /// values, true and false; "x=value" is a switch that can only be true.
   const char *aliases = "";
   /// Separated by spaces; "a=b": a means b; "a_N": a_ and a number.
   const char *choices = "";
@@ -77,21 +78,21 @@ struct OptionRow {
 struct OptionName {
   const OptionRow *row = nullptr;
   std::string_view name = {};      ///< with underscores
-  std::string_view whenTrue = {};  ///< of a switch
-  std::string_view whenFalse = {}; ///< empty: false is refused
+  std::string_view whenTrue = {};  ///< for a switch
+  std::string_view whenFalse = {}; ///< empty: false is an error
 
   bool isSwitch() const { return !whenTrue.empty(); }
 };
 
-/// Of one tool: its own and the options of a run.
+/// The tables of one tool: its own options and the options of a run.
 using OptionTables = std::span<const std::span<const OptionRow>>;
 
 std::span<const OptionRow> optionTable();
 
-/// A row's own name, then its aliases.
+/// Returns the row's own name, then its aliases.
 std::vector<OptionName> optionNames(const OptionRow &row);
 
-/// The name in a table (dashes count as underscores); no row: there is none.
+/// Finds a name (dashes count as underscores); returns no row if there is none.
 OptionName findOptionName(std::span<const OptionRow> table,
                           std::string_view name);
 const OptionRow *findOption(std::span<const OptionRow> table,
@@ -103,15 +104,15 @@ std::string canonicalSpelling(std::string_view text);
 /// "lora_r" -> "--lora-r", "o" -> "-o".
 std::string flagSpelling(std::string_view name);
 
-/// The words of a space-separated list of a row.
+/// Splits a space-separated list of a row.
 std::vector<std::string_view> splitWords(std::string_view words);
 
-/// The candidate nearest to `name` by edit distance, or empty when none is
-/// near enough to be what was meant.
+/// Returns the candidate nearest to `name` by edit distance, or empty if none
+/// is near enough.
 std::string nearestName(std::string_view name,
                         std::span<const std::string> candidates);
 
-/// Every name and alias of the tables, for nearestName.
+/// Returns all names and aliases of the tables, for nearestName.
 std::vector<std::string> allOptionNames(OptionTables tables);
 
 } // namespace qlora

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Parsing of option values by type; yaml-cpp, with its exceptions turned into
-// Status.
+// Parses option values by type, and YAML with yaml-cpp, whose exceptions become
+// a Status.
 
 #include "runtime/Base/OptionValue.h"
 
@@ -33,7 +33,7 @@ static Status expected(std::string_view what, std::string_view text) {
   return Status::invalid("expects {}, but got '{}'", what, text);
 }
 
-/// A value with structure as people write it: [64, 64] without quotes.
+/// Formats a structured value as users write it: [64, 64] without quotes.
 static std::string plain(const json &raw) {
   std::string text = raw.is_string() ? raw.get<std::string>() : dumpJson(raw);
   std::erase(text, '"');
@@ -107,7 +107,7 @@ StatusOr<int64_t> parseByteSize(std::string_view text) {
   return static_cast<int64_t>(std::llround(*number * factor));
 }
 
-/// "pissa_niter_16" of the choice "pissa_niter_N".
+/// Whether the text is "pissa_niter_16" for the choice "pissa_niter_N".
 static bool isNumbered(std::string_view choice, std::string_view text) {
   if (!choice.ends_with("_N") || !text.starts_with(choice.substr(0, choice.size() - 1)))
     return false;
@@ -131,7 +131,7 @@ static StatusOr<json> parseChoice(const OptionRow &row, std::string_view text) {
   return Status::invalid("'{}' is not supported; choose from: {}", text, list);
 }
 
-/// `a, b` is the list that YAML writes as `[a, b]`.
+/// Parses `a, b` as the list that YAML writes as `[a, b]`.
 static StatusOr<json> parseNames(const json &raw) {
   json names = raw;
   if (raw.is_string()) {
@@ -146,11 +146,11 @@ static StatusOr<json> parseNames(const json &raw) {
   return names;
 }
 
-/// Of an option that may be left out.
+/// Whether the option may have an empty list.
 static bool isEmptyList(std::string_view initial) { return initial == "[]"; }
 
-/// A word without any sign of a regular expression matches the same modules
-/// as a list with that word, so that `q_proj,v_proj` works as people mean it.
+/// A single word without regular expression syntax matches the same modules as
+/// a list with that word, so that `q_proj,v_proj` works as expected.
 static StatusOr<json> parseTargets(const OptionRow &row, const json &raw) {
   if (raw.is_string()) {
     std::string text = raw.get<std::string>();
@@ -181,7 +181,7 @@ static StatusOr<std::vector<int64_t>> parseIntegers(const OptionRow &row,
   return numbers;
 }
 
-/// PEFT's map of modules to lists has one entry here: of the input embedding.
+/// PEFT's map of modules to lists has one entry here: the input embedding's.
 static StatusOr<json> parseTokens(const OptionRow &row, const json &raw) {
   if (raw.is_object())
     return expected("a list of numbers, which are words of the input embedding",
@@ -222,8 +222,8 @@ static StatusOr<json> parseNumberMap(const OptionRow &row, const json &raw) {
   return map;
 }
 
-/// Numbers and booleans as their text, at every level: recorded values and
-/// YAML scalars then take the same way.
+/// Converts numbers and booleans to text, at every level, so that recorded
+/// values and YAML scalars are parsed alike.
 static json scalarsAsText(const json &raw) {
   if (raw.is_number() || raw.is_boolean())
     return dumpJson(raw);
@@ -235,7 +235,7 @@ static json scalarsAsText(const json &raw) {
   return copy;
 }
 
-/// Nobody means 20 bytes. Large numbers are bytes: other tools print those.
+/// Small sizes need a unit. Large numbers are bytes: other tools print those.
 static StatusOr<json> parseSize(const OptionRow &row, const std::string &text,
                                 bool isWritten) {
   if (*row.choices && lowerCase(text) == row.choices)
@@ -323,15 +323,15 @@ StatusOr<json> parseOptionText(const OptionRow &row, std::string_view text) {
   return parseOptionValue(row, raw);
 }
 
-/// Aliases can make a small text an endless or exponentially large value. Each
-/// value that is written takes a byte at least; those that aliases repeat are
-/// more, and bounded.
+/// Returns a limit on the number of values. Aliases can make a small text an
+/// endless or exponentially large value. Each written value has at least one
+/// byte; values that aliases repeat are limited.
 static size_t valuesOf(std::string_view text) {
   constexpr size_t kRepeated = 10000;
   return text.size() + kRepeated;
 }
 
-/// `left`: how many values may still come.
+/// `left`: how many more values are allowed.
 static StatusOr<json> nodeToJson(const YAML::Node &node, size_t &left,
                                  int depth = 0) {
   constexpr int kMaxDepth = 8;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Layers of options.
+// Resolves options from their layers.
 
 #include "runtime/Base/Options.h"
 
@@ -24,7 +24,7 @@ namespace qlora {
 using json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-/// What a row's path means in `folder`; other values as they are.
+/// Resolves a row's path in `folder`; returns other values unchanged.
 static StatusOr<json> resolvedValue(const OptionRow &row, json value,
                                     const std::string &folder) {
   if (row.type == OptionType::kPaths)
@@ -39,7 +39,7 @@ static StatusOr<json> resolvedValue(const OptionRow &row, json value,
       absolutePath(path, row.scope == OptionScope::kOutput ? "" : folder));
 }
 
-/// As a command line has it.
+/// Formats a value as on a command line.
 static std::string plainText(const json &value) {
   if (value.is_string())
     return value.get<std::string>();
@@ -51,8 +51,8 @@ static std::string plainText(const json &value) {
   return text;
 }
 
-/// Of two files to read one would be left out; of other options the last
-/// wins, as in argparse.
+/// Whether the option is an input file, which must not be given twice. For
+/// other options the last value wins, as in argparse.
 static bool isInput(const OptionRow &row) {
   return row.type == OptionType::kPath && row.scope == OptionScope::kRun;
 }
@@ -83,13 +83,13 @@ Options::Options(std::span<const OptionRow> table) : table(table) {
 
 Status Options::set(const OptionRow &row, json value, Source source) {
   Value &slot = values.find(std::string_view(row.name))->second;
-  // What was chosen when the program was compiled.
+  // For "auto", keep the value chosen at compile time.
   if (isCompiled && row.type == OptionType::kSize && value == kAutoSize)
     return Status::ok();
   if (isCompiled && row.name == std::string_view("parallel") &&
       value == std::string(kAutoParallel))
     return Status::ok();
-  // Where a batch was found, what was asked for is the most that it may be.
+  // After auto_find_batch_size, a larger requested batch is an upper bound.
   if (isCompiled && row.name == std::string_view(kFoundBatch) &&
       boolean("auto_find_batch_size") && value > slot.value)
     return Status::ok();
@@ -152,7 +152,7 @@ Status Options::applyYamlEntry(YamlEntry entry, const std::string &folder,
                            "one of them out",
                            plainText(value), first->second,
                            plainText(this->value(row->name)), row->name);
-  // A flag may still agree with the program, and flags win.
+  // A flag may still match the program, and flags win.
   if (Status status = set(*row, std::move(value), Source::kYaml);
       !status.isOk())
     contradictions[row->name] = status.withContext(where);
@@ -220,7 +220,7 @@ std::string Options::quantizedFormat() const {
   return method == "none" ? "" : method;
 }
 
-/// Without adapters nothing is said of them, and no weight is quantised.
+/// Full fine-tuning excludes adapter options and quantised weights.
 static Status validateFull(const Options &o) {
   if (o.text("finetuning_type") != "full")
     return Status::ok();
@@ -248,7 +248,7 @@ static Status validateFull(const Options &o) {
   return Status::ok();
 }
 
-/// Rates that a schedule changes are averaged by other weights.
+/// A changing learning rate would need other averaging weights.
 static Status validateScheduleFree(const Options &o) {
   if (o.text("optim") != "schedule_free_adamw")
     return Status::ok();
@@ -420,8 +420,8 @@ const json &Options::recordedFact(std::string_view key) const {
 }
 
 std::string Options::resolvedYaml() const {
-  // JSON values are YAML flow values, and JSON quotes every text. --config reads
-  // them again, with paths of any bytes.
+  // JSON values are YAML flow values, and JSON quotes every text. --config
+  // reads this again, with paths of any bytes.
   std::string text;
   for (const OptionRow &row : table)
     text += fmt::format("{}: {}\n", row.name, dumpExact(find(row.name).value));

@@ -11,9 +11,9 @@
 //   QLORA_RETURN_IF_ERROR(options.validate());
 //   int64_t rank = options.integer("lora_r");
 //
-// The compiler leaves the second line out and writes `recorded()` into
-// train.so. After it, an option of scope kProgram can only be given the value
-// that it already has: another one is an error that says to recompile.
+// The compiler skips applyRecorded and writes `recorded()` into train.so. After
+// applyRecorded, an option of scope kProgram accepts only its recorded value.
+// Any other value is an error that says to recompile.
 
 #ifndef QLORA_RUNTIME_BASE_OPTIONS_H
 #define QLORA_RUNTIME_BASE_OPTIONS_H
@@ -37,45 +37,45 @@ namespace qlora {
 struct OptionSetting {
   const OptionRow *row;
   std::string text;
-  std::string written; ///< as the user spelled the name, for errors
+  std::string written; ///< the name as the user spelled it, for errors
 };
 
 class Options {
 public:
   enum class Source { kDefault, kRecorded, kYaml, kCommandLine };
 
-  /// The defaults of `table`, which must outlive this object.
+  /// Sets the defaults of `table`, which must outlive this object.
   explicit Options(std::span<const OptionRow> table = optionTable());
 
-  /// `text`: a JSON object as recorded() writes it. Other keys are kept and
-  /// found by recordedFact().
+  /// Applies a JSON object from recorded(). Other keys are kept for
+  /// recordedFact().
   Status applyRecorded(std::string_view text);
 
-  /// Paths are relative as their scope says (OptionTable.h). `~` or null sets
-  /// an option back to its default.
+  /// Applies a YAML file. Paths are relative according to their scope
+  /// (OptionTable.h). `~` or null resets an option to its default.
   Status applyYaml(const std::string &path);
 
-  /// The same for what was read of `path`: a tool that understands other
-  /// names too has translated the entries (tools/qlora/PeerKeys.h).
+  /// Applies entries read from `path`. A tool may have translated their names
+  /// from other configuration formats (tools/qlora/PeerKeys.h).
   Status applyEntries(std::span<const YamlEntry> entries,
                       const std::string &path);
 
-  /// Applies the settings whose row is in this table, in order, and passes
-  /// over the others. The last one wins, but of a kPaths all count, and a kPath
-  /// given as two is an error: one of them would not be read.
+  /// Applies the settings whose row is in this table, in order. The last one
+  /// wins. For kPaths all count. Two different input files for one kPath are an
+  /// error, since one would not be read.
   Status applySettings(std::span<const OptionSetting> settings);
 
-  /// What no single value can show: options that contradict each other.
+  /// Checks for options that contradict each other.
   Status validate() const;
 
-  // Values. The name must be canonical and of that type (asserted: names are
-  // written in our own code).
+  // Values. `name` must be canonical and of that type; asserted, since names
+  // are constants in the code.
   bool boolean(std::string_view name) const;
-  /// Of Kernels/Math/Stored.h, which weights become when they are loaded; empty:
-  /// none.
+  /// Format (Kernels/Math/Stored.h) to which weights are quantised on load, or
+  /// empty.
   std::string quantizedFormat() const;
-  /// Lines of a micro-batch for each row of data: 2 where answers come in pairs,
-  /// or with a mismatched one (Data/MismatchedAnswers.h).
+  /// Sequences per row of data in a micro-batch: 2 for pairs of answers or for
+  /// answers with a mismatched one (Data/MismatchedAnswers.h).
   int64_t linesOfRow() const;
   int64_t integer(std::string_view name) const; ///< kInt, kSize
   double number(std::string_view name) const;
@@ -88,23 +88,23 @@ public:
   const nlohmann::ordered_json &
   value(std::string_view name) const; ///< any type
   Source source(std::string_view name) const;
-  /// The name for an error: as in a YAML file where that set it, else as a
+  /// Name for errors: the YAML key if the value is from a YAML file, else the
   /// flag.
   std::string spelling(std::string_view name) const;
 
-  /// The options as a JSON object for train.so. Paths are absolute; a path
-  /// that nobody set, and what is of scope kOutput, is left out. `facts` are
-  /// added: what the compiler knows and the runtime needs, such as vocab_size.
+  /// Returns the options as a JSON object for train.so, with absolute paths,
+  /// without unset paths and options of scope kOutput. Adds `facts`, which the
+  /// compiler determines and the runtime needs, such as vocab_size.
   nlohmann::ordered_json
   recorded(const nlohmann::ordered_json &facts = {}) const;
 
-  /// A key of the recorded object that is no option, or null.
+  /// Returns the recorded value of a key that is not an option, or null.
   const nlohmann::ordered_json &recordedFact(std::string_view key) const;
 
-  /// All of those keys.
+  /// All recorded keys that are not options.
   const nlohmann::ordered_json &recordedFacts() const { return facts; }
 
-  /// All options as YAML, in the order of the table.
+  /// Returns all options as YAML, in the order of the table.
   std::string resolvedYaml() const;
 
 private:
@@ -115,7 +115,7 @@ private:
 
   Status validateData() const;
   Status set(const OptionRow &row, nlohmann::ordered_json value, Source source);
-  /// `given`: the key that set each option of this file so far.
+  /// `given`: the key that has set each option of this file so far.
   Status applyYamlEntry(YamlEntry entry, const std::string &folder,
                         const std::string &where,
                         std::map<std::string, std::string> &given);
@@ -125,8 +125,8 @@ private:
   std::map<std::string, Value, std::less<>> values;
   nlohmann::ordered_json facts = nlohmann::ordered_json::object();
   bool isCompiled = false;
-  /// Values of the YAML file that the program was not compiled for, by option,
-  /// until a flag overrides them; validate() returns the first.
+  /// YAML values that differ from the compiled program, by option, until a flag
+  /// overrides them. validate() returns the first.
   std::map<std::string, Status> contradictions;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Axes and their sizes.
+// Parses, checks and enumerates axes and their sizes.
 
 #include "runtime/Base/ParallelMesh.h"
 
@@ -14,12 +14,12 @@
 
 namespace qlora {
 
-/// A program has numbers of ranks in 16 bits.
+/// A program stores numbers of ranks in 16 bits.
 static constexpr int64_t kMaxAxis = 65535;
 
 namespace {
-/// What is left, dp, has no number in a mesh. Axes of one group are of the same
-/// ranks, and have one number.
+/// dp has no size in a mesh: it has the remaining ranks. Axes of one group use
+/// the same ranks and have the same size.
 struct Axis {
   std::string_view name;
   int64_t ParallelMesh::*ranks = nullptr;
@@ -53,7 +53,7 @@ static Status setAxis(ParallelMesh &mesh, std::string_view name,
   return Status::ok();
 }
 
-/// Ranks of a group.
+/// Size of a group.
 static int64_t ranksOf(const ParallelMesh &mesh, qlora_group group) {
   int64_t ranks = 1;
   for (const Axis &axis : kAxes)
@@ -62,14 +62,14 @@ static int64_t ranksOf(const ParallelMesh &mesh, qlora_group group) {
   return ranks;
 }
 
-/// Pieces are on ranks that follow each other, as a line's parts and experts are.
+/// fsdp, cp and ep use the same consecutive ranks, so the largest size counts.
 int64_t ParallelMesh::size() const {
   return std::max({ranksOf(*this, QLORA_GROUP_FSDP), contextRanks,
                    expertRanks}) *
          tensorRanks * stages;
 }
 
-/// What ranks do together in a mesh, and the axis that says so.
+/// Returns what the ranks of a mesh share, and the axis, for errors.
 static std::pair<const char *, const char *>
 sharingOf(const ParallelMesh &mesh) {
   const int64_t pieces = ranksOf(mesh, QLORA_GROUP_FSDP);
@@ -107,8 +107,7 @@ std::string ParallelMesh::text() const {
   return text.empty() ? "none" : text;
 }
 
-/// Of pieces on the ranks of one group, two axes that do not go together. What
-/// zero1 divides is zero2's already.
+/// Checks axes that shard over the ranks of one group. zero2 includes zero1.
 static Status checkPieces(const ParallelMesh &mesh) {
   const Axis *first = nullptr;
   for (const Axis &axis : kAxes) {
@@ -128,13 +127,13 @@ static Status checkPieces(const ParallelMesh &mesh) {
   return Status::ok();
 }
 
-/// Groups of ranks that follow each other, so that one size divides the other.
+/// Whether a group's ranks are consecutive, so that one size divides the other.
 static bool followEachOther(qlora_group group) {
   return group == QLORA_GROUP_FSDP || group == QLORA_GROUP_CP ||
          group == QLORA_GROUP_EP;
 }
 
-/// Slices of experts are of one axis.
+/// Only one axis can shard experts.
 static Status checkTogether(const ParallelMesh &mesh) {
   if (mesh.tensorRanks > 1 && mesh.expertRanks > 1)
     return Status::invalid("--parallel: tp={} together with ep={} is not there "
@@ -143,7 +142,7 @@ static Status checkTogether(const ParallelMesh &mesh) {
   return Status::ok();
 }
 
-/// Of groups of ranks that follow each other.
+/// Checks that sizes of groups of consecutive ranks divide each other.
 static Status checkSizes(const ParallelMesh &mesh) {
   for (const Axis &axis : kAxes)
     for (const Axis &other : kAxes) {
@@ -160,15 +159,15 @@ static Status checkSizes(const ParallelMesh &mesh) {
   return Status::ok();
 }
 
-/// Whether an axis of a mesh of `ranks` ranks may have `number` of them. All
-/// axes of candidates are of ranks that follow each other.
+/// Whether an axis of a mesh of `ranks` ranks may have size `number`. All axes
+/// of candidates() have consecutive ranks.
 static bool mayHave(const ParallelMesh &mesh, const Axis &axis, int64_t number,
                     int64_t ranks) {
   const int64_t known = ranksOf(mesh, axis.group);
   return known > 1 ? number == known : ranks % number == 0;
 }
 
-/// Alone, or beside a base in as many pieces: others are many, and no better.
+/// Alone or with as many fsdp shards: other meshes are many, and no better.
 static bool isWorthSharingExperts(const ParallelMesh &mesh, int64_t number) {
   return mesh.updatePieces == 1 && mesh.trainedPieces == 1 &&
          (mesh.shards == 1 || mesh.shards == number);

@@ -1,25 +1,24 @@
 // SPDX-License-Identifier: MIT
 
-// How ranks share a model: the axes of a mesh, as --parallel says it.
+// How ranks share a model: the axes of a mesh, as in --parallel.
 //
-//   --parallel fsdp=4     the base in pieces, among every four ranks that follow
-//                         each other (of one machine, best)
-//   --parallel zero1=4    what optimizers keep, and their work, in such pieces
-//   --parallel zero2=4    these, and what is trained with its gradients
+//   --parallel fsdp=4     fsdp shards of the base on each 4 consecutive ranks
+//                         (best on one machine)
+//   --parallel zero1=4    shards of optimizer states and their updates
+//   --parallel zero2=4    also of trainable parameters and their gradients
 //   --parallel fsdp=4,zero1=4  both
-//   --parallel tp=4       each product, among four that have the same rows
-//   --parallel cp=4       each line's tokens, among four that have the same rows
-//   --parallel fsdp=8,cp=4  pieces, among two such fours
-//   --parallel ep=4       the experts of each layer, among four that follow each
-//                         other
-//   --parallel ep=4,fsdp=4  these, and the rest of the base in pieces
-//   --parallel pp=4       the layers, among four that have the same rows
-//   --parallel pp=2,fsdp=4  pieces of each half of them, among four
+//   --parallel tp=4       each matmul, on 4 ranks with the same rows
+//   --parallel cp=4       each sequence's tokens, on 4 ranks with the same rows
+//   --parallel fsdp=8,cp=4  fsdp shards on two such groups of 4
+//   --parallel ep=4       the experts of each layer, on 4 consecutive ranks
+//   --parallel ep=4,fsdp=4  also fsdp shards of the rest of the base
+//   --parallel pp=4       the layers, on 4 ranks with the same rows
+//   --parallel pp=2,fsdp=4  fsdp shards of each half of the layers, on 4 ranks
 //   --parallel auto       the compiler chooses: tools/qloracc/LayoutSearch.h
 //
-// What is left of the ranks of a run is data parallel: 8 ranks of fsdp=4 are two
-// such groups. All have rows of their own, but for those of one group of tp, cp
-// or pp. Which ranks a group has is in ABI/Enums.def.
+// A run with more ranks repeats the mesh in data parallel: 8 ranks with fsdp=4
+// are two groups. All ranks have rows of their own, except the ranks of one tp,
+// cp or pp group. ABI/Enums.def defines the ranks of a group.
 
 #ifndef QLORA_RUNTIME_BASE_PARALLELMESH_H
 #define QLORA_RUNTIME_BASE_PARALLELMESH_H
@@ -33,39 +32,39 @@
 
 namespace qlora {
 
-/// The value of --parallel that stands for candidates().
+/// The value of --parallel that selects among candidates().
 inline constexpr std::string_view kAutoParallel = "auto";
 
 struct ParallelMesh {
-  int64_t shards = 1; ///< fsdp: ranks that hold a base together
-  int64_t updatePieces = 1; ///< zero1: ranks that divide the updates
-  int64_t trainedPieces = 1; ///< zero2: ranks that divide what is trained
-  int64_t tensorRanks = 1;  ///< tp: ranks that share each product
-  int64_t contextRanks = 1; ///< cp: ranks that share each line
-  int64_t expertRanks = 1;  ///< ep: ranks that share the experts of each layer
-  int64_t stages = 1; ///< pp: ranks that have a part of the layers each
+  int64_t shards = 1; ///< fsdp: ranks that shard a base
+  int64_t updatePieces = 1; ///< zero1: ranks that shard updates
+  int64_t trainedPieces = 1; ///< zero2: ranks that shard trainable parameters
+  int64_t tensorRanks = 1;  ///< tp: tensor-parallel ranks
+  int64_t contextRanks = 1; ///< cp: context-parallel ranks
+  int64_t expertRanks = 1;  ///< ep: ranks that shard the experts of each layer
+  int64_t stages = 1; ///< pp: pipeline stages
 
-  /// "fsdp=4", or "" or "none" for a mesh of one. kInvalidArgument names the
-  /// axis that is unknown, not there yet, given twice or no number, or two axes
-  /// whose numbers do not go together, or that are not there together.
+  /// Parses "fsdp=4"; "" or "none" is a mesh of one rank. kInvalidArgument
+  /// names an axis that is unknown, unsupported, given twice or without a
+  /// number, or two axes that cannot be combined, or not with these numbers.
   static StatusOr<ParallelMesh> parse(std::string_view text);
 
-  /// Every mesh that `ranks` ranks can have and that leaves each its own rows,
-  /// so that a step is the same; the simplest first. What is trained is worth
-  /// dividing where it is the model itself; of layers with `experts` of them,
-  /// or several such numbers' common divisor, ranks can share these.
+  /// Returns every mesh of `ranks` ranks in which each rank has its own rows,
+  /// so that a step is the same; the simplest first. zero2 only if
+  /// `trainsModel`. Ranks can shard `experts` experts; for layers with
+  /// different numbers, their common divisor.
   static std::vector<ParallelMesh> candidates(int64_t ranks,
                                               bool trainsModel = false,
                                               int64_t experts = 0);
 
-  /// As parse() reads it.
+  /// Returns the text that parse() reads.
   std::string text() const;
   /// Ranks that have the same rows.
   int64_t rowRanks() const { return tensorRanks * contextRanks * stages; }
-  /// Ranks that work together: what is left of a run's is data parallel.
+  /// Ranks of one mesh; the remaining ranks of a run are data-parallel.
   int64_t size() const;
-  /// Whether `ranks` ranks can run this mesh: they are a multiple of its size.
-  /// `subject` is what the error is about: "'train.so'", "--parallel fsdp=4".
+  /// Checks that `ranks` is a multiple of the mesh's size. `subject` starts the
+  /// error: "'train.so'", "--parallel fsdp=4".
   Status checkRanks(std::string_view subject, int64_t ranks) const;
 };
 

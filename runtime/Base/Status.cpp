@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The cold half of Status.
+// The rarely executed functions of Status.
 
 #include "runtime/Base/Status.h"
 

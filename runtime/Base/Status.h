@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Status: what went wrong, where, and what to do, as a value. Costs one
-// pointer when OK. No exception crosses a function of the runtime; vendor
+// Status: an error (what went wrong, where, and what to do) as a value. Costs
+// one pointer when OK. No exception crosses a function of the runtime; vendor
 // errors are converted at the call.
 //
 //   Status save() {
@@ -26,11 +26,11 @@ enum class StatusCode {
   kOk,
   kInvalidArgument, ///< the user's input or option is wrong
   kNotFound,        ///< a file or name does not exist
-  kDataLoss,        ///< a file is truncated or lies about itself
+  kDataLoss,        ///< a file is truncated or inconsistent
   kUnavailable,     ///< this machine or library cannot do it
   kResourceExhausted, ///< no memory or no space
   kAborted,         ///< another rank failed, or the user stopped the run
-  kInternal,        ///< our own bug
+  kInternal,        ///< a bug in qlora
 };
 
 class [[nodiscard]] Status {
@@ -57,7 +57,7 @@ public:
   StatusCode code() const { return state ? state->code : StatusCode::kOk; }
   /// One or two lines for the user; empty when OK.
   const std::string &message() const;
-  /// The same error with "context: " in front; OK stays OK.
+  /// Returns the error with "context: " in front; OK stays OK.
   Status withContext(std::string_view context) const;
 
 private:

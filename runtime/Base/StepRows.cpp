@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Division, and what to say where there is a remainder.
+// Divides the rows of a step, and explains remainders.
 
 #include "runtime/Base/StepRows.h"
 
@@ -19,7 +19,7 @@ std::string stepRowsText(int64_t batch, int64_t ranks, int64_t accumulation) {
                      formatCounted(batch * ranks * accumulation, "row"));
 }
 
-/// `rows` is no multiple of what `batch` rows on each rank make.
+/// Error: `rows` is not a multiple of `batch` rows on each rank.
 static Status cannotShare(const Options &options, int64_t batch,
                           int64_t ranks) {
   const int64_t rows = options.integer(kGlobal), once = batch * ranks;

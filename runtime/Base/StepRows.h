@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 
-// How the rows of an optimizer step are shared:
+// Sizes of an optimizer step:
 //
 //   --global-batch-size = --per-device-train-batch-size
 //                         x --gradient-accumulation-steps x ranks
 //
-// The first is what a training is about (learning rates go with it), the others
-// are how it fits a machine. A user may give the first and leave the rest to
-// the program, or the others, and the first is what they make.
+// The global batch size defines the training (learning rates depend on it); the
+// other values fit it to a machine. A user may give the global size and leave
+// the others to the program, or give the others, which determine it.
 
 #ifndef QLORA_RUNTIME_BASE_STEPROWS_H
 #define QLORA_RUNTIME_BASE_STEPROWS_H
@@ -18,21 +18,21 @@
 
 namespace qlora {
 
-/// Micro-batches of a step on each of `ranks` ranks. An error names the nearest
-/// global batch sizes where the rows cannot be shared, and both values where
-/// --gradient-accumulation-steps is given too and says otherwise. Of a later
-/// layer (Options.h) than the steps, the global batch size overrides them, and
-/// so it does with the 1 that a program records where nobody gave them.
+/// Returns the micro-batches of a step on each of `ranks` ranks. An error names
+/// the nearest possible global batch sizes, or both values if
+/// --gradient-accumulation-steps contradicts. A global batch size of a later
+/// layer (Options.h) overrides the steps, and also a recorded 1 that was not
+/// given.
 StatusOr<int64_t> accumulationSteps(const Options &options, int64_t ranks);
 
-/// Whether --gradient-accumulation-steps is the user's number, and not one that a
-/// global batch size of a later layer overrides.
+/// Whether the user gave --gradient-accumulation-steps, and no global batch
+/// size of a later layer overrides it.
 bool isAccumulationGiven(const Options &options);
 
-/// The batches that --auto-find-batch-size looks at, ascending: of a global
-/// batch size the divisors of a rank's share, else 1 and its doubles, or, of a
-/// --per-device-train-batch-size that is given, that and its halves (rounded
-/// down), as other trainers halve it. At most kMostFound, or what is given.
+/// Returns the batches that --auto-find-batch-size tries, ascending. With a
+/// global batch size, the divisors of a rank's rows. Else 1 and its doubles, or
+/// a given --per-device-train-batch-size and its halves (rounded down), as
+/// other trainers halve it. At most kMostFound, or the given one.
 StatusOr<std::vector<int64_t>> batchCandidates(const Options &options,
                                                int64_t ranks);
 inline constexpr int64_t kMostFound = 64;

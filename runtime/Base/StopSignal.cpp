@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What handlers write, and who reads it.
+// Signal handlers, and the flags that they set.
 
 #include "runtime/Base/StopSignal.h"
 
@@ -15,16 +15,16 @@
 
 namespace qlora {
 
-/// Signals within one second are one: a terminal's reaches a launcher and its
-/// ranks alike, and a closed terminal sends several.
+/// Signals within one second count as one: a terminal signals a launcher and
+/// its ranks, and a closed terminal sends several signals.
 static constexpr int64_t kOneSignalMs = 1000;
 
-// A handler can reach nothing else; other threads read it too.
+// Handlers can only use such globals. Other threads read it too.
 static std::atomic<int> received = 0;
 static_assert(std::atomic<int>::is_always_lock_free);
 static volatile int64_t firstMs = 0; ///< used by the handler alone
 
-/// When the last SIGUSR1 came, and until when one is answered.
+/// Time of the last SIGUSR1, and until when requests are answered.
 static std::atomic<int64_t> saveMs = 0;
 static std::atomic<int64_t> answeredMs = 0;
 static_assert(std::atomic<int64_t>::is_always_lock_free);
@@ -48,14 +48,14 @@ static void onSignal(int signal) {
   }
 }
 
-/// A stack for handlers, of this thread, which is the one that the system hands
-/// a process' signals to. Kernels that oneDNN generates keep values below the
-/// stack pointer, beyond what the ABI leaves alone there: a handler on the same
-/// stack would write over them.
+/// Gives this thread, to which the system delivers signals, a separate stack
+/// for handlers. oneDNN's generated kernels keep values below the stack
+/// pointer, beyond the ABI's red zone. A handler on the same stack would
+/// overwrite them.
 static void useOwnStack() {
   static const size_t bytes = std::max<size_t>(
       static_cast<size_t>(sysconf(_SC_SIGSTKSZ)), size_t{1} << 16);
-  static char *const memory = new char[bytes]; // signals come to the very end
+  static char *const memory = new char[bytes]; // signals come until exit
   stack_t stack = {};
   stack.ss_sp = memory;
   stack.ss_size = bytes;
@@ -66,13 +66,13 @@ void installStopSignals() {
   useOwnStack();
   struct sigaction action = {};
   action.sa_handler = onSignal;
-  // System calls in flight go on.
+  // Interrupted system calls restart.
   action.sa_flags = SA_RESTART | SA_ONSTACK;
   for (int signal : {SIGINT, SIGTERM, SIGHUP})
     sigaddset(&action.sa_mask, signal);
   sigaction(SIGINT, &action, nullptr);
   sigaction(SIGTERM, &action, nullptr);
-  // nohup has it ignored, and so it stays.
+  // Keep SIGHUP ignored under nohup.
   struct sigaction hangup = {};
   sigaction(SIGHUP, nullptr, &hangup);
   if (hangup.sa_handler != SIG_IGN)
@@ -81,7 +81,7 @@ void installStopSignals() {
   save.sa_handler = onSaveSignal;
   save.sa_flags = SA_RESTART | SA_ONSTACK;
   sigaction(SIGUSR1, &save, nullptr);
-  // Who reads the lines may go; the adapter is still to be written.
+  // The reader of the output may exit; the adapter must still be written.
   std::signal(SIGPIPE, SIG_IGN);
 }
 

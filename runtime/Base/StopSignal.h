@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: MIT
 
-// A first SIGINT, SIGTERM or SIGHUP (a closed terminal, unless nohup has it
-// ignored) asks the run to end after the current step, with its adapter
-// written; a second one, a second later or more, kills the process at once.
+// The first SIGINT, SIGTERM or SIGHUP (a closed terminal, unless nohup ignores
+// it) ends the run after the current step and writes its adapter. A second one,
+// at least a second later, kills the process at once.
 
 #ifndef QLORA_RUNTIME_BASE_STOPSIGNAL_H
 #define QLORA_RUNTIME_BASE_STOPSIGNAL_H
 
 namespace qlora {
 
-/// Takes the signals over; call once, before the first step.
+/// Installs the signal handlers; call once, before the first step.
 void installStopSignals();
 
-/// Whether SIGUSR1 has come that is not answered yet: a request for a
-/// checkpoint, as Slurm sends it some time before a job ends. Before
-/// installStopSignals() it is ignored, where ignoreSaveSignal() was called.
+/// Whether an unanswered SIGUSR1 requests a checkpoint, as Slurm sends it
+/// before a job ends. Before installStopSignals(), SIGUSR1 is ignored if
+/// ignoreSaveSignal() was called.
 bool isSaveAsked();
-/// Answers what has come to this process, or comes within a second: launchers
-/// signal each rank, and what one has asked of all the others need not repeat.
+/// Answers requests so far and for another second: launchers signal each rank,
+/// and one rank's request already applies to all.
 void answerSaveSignal();
 void ignoreSaveSignal();
 
-/// The signal that came, or 0. A run that ends because of it exits with
+/// Returns the received signal, or 0. A run that ends because of it exits with
 /// 128 + the signal: 130 or 143.
 int stopSignal();
 

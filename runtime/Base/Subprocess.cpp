@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// fork, exec, and two pipes read at the same time.
+// Forks, executes, and reads two pipes concurrently.
 
 #include "runtime/Base/Subprocess.h"
 
@@ -42,7 +42,7 @@ static StatusOr<Pipe> openPipe() {
 
 [[noreturn]] static void becomeProgram(char *const *arguments, int out,
                                        int errors) {
-  // Only calls that are safe after a fork of a process with threads.
+  // Only calls that are safe after a fork of a multi-threaded process.
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   int nothing = open("/dev/null", O_RDONLY);
   dup2(nothing, STDIN_FILENO);
@@ -52,7 +52,7 @@ static StatusOr<Pipe> openPipe() {
   _exit(kCannotExecute);
 }
 
-/// False when the pipe has ended.
+/// Returns false at the end of the pipe.
 static bool readSome(const FileDescriptor &pipe, std::string &text) {
   char buffer[4096];
   ssize_t bytes = read(pipe.get(), buffer, sizeof buffer);
@@ -61,8 +61,8 @@ static bool readSome(const FileDescriptor &pipe, std::string &text) {
   return bytes > 0 || (bytes < 0 && errno == EINTR);
 }
 
-/// Whole lines of `pending` go to the listener, and to `kept` those that it
-/// does not take.
+/// Passes complete lines of `pending` to the listener; appends lines that it
+/// does not take to `kept`.
 static void passLines(std::string &pending, const LineListener &listener,
                       std::string &kept) {
   size_t begin = 0;

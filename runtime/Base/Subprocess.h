@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Runs another program to its end and takes what it wrote.
+// Runs another program to its end and captures its output.
 
 #ifndef QLORA_RUNTIME_BASE_SUBPROCESS_H
 #define QLORA_RUNTIME_BASE_SUBPROCESS_H
@@ -15,28 +15,28 @@
 namespace qlora {
 
 struct ProcessOutput {
-  int exitCode = 0; ///< 128 + the signal when one ended it
+  int exitCode = 0; ///< 128 + the signal if one ended it
   std::string out;
   std::string errors;
 };
 
-/// Hears each whole line of standard error when it comes, without its end.
-/// True: it is taken, and not kept in ProcessOutput::errors.
+/// Receives each complete line of standard error, without its end, as it
+/// arrives. Returns true to keep the line out of ProcessOutput::errors.
 using LineListener = std::function<bool(std::string_view line)>;
 
-/// Called about once a second while the program runs. An error ends it with
-/// SIGTERM, and is what the caller gets.
+/// Called about once a second while the program runs. An error ends the program
+/// with SIGTERM and is returned to the caller.
 using WatchListener = std::function<Status()>;
 
-/// Where standard error of the program goes.
+/// Destination of the program's standard error.
 enum class ErrorOutput {
   kTaken,  ///< to the listener, or into ProcessOutput::errors
-  kShared, ///< to this process's own, which may be a terminal
+  kShared, ///< this process's standard error, which may be a terminal
 };
 
-/// `arguments[0]` is a path. Standard input is empty; the program gets SIGTERM
-/// when this process ends, to take its own files away. kUnavailable when it
-/// cannot be executed.
+/// Runs the program at path `arguments[0]`. Standard input is empty. The
+/// program gets SIGTERM when this process ends, so that it can remove its
+/// files. Returns kUnavailable if it cannot be executed.
 StatusOr<ProcessOutput> runProgram(const std::vector<std::string> &arguments,
                                    const LineListener &onErrorLine = {},
                                    const WatchListener &everySecond = {},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Text to axes to points.
+// Converts text to axes, and axes to points.
 
 #include "runtime/Base/SweepGrid.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What `--sweep learning_rate=1e-4,2e-4 lora_r=8,16` asks for: a run for each
+// Parses `--sweep learning_rate=1e-4,2e-4 lora_r=8,16`: one run for each
 // combination of values.
 
 #ifndef QLORA_RUNTIME_BASE_SWEEPGRID_H
@@ -17,16 +17,16 @@
 
 namespace qlora {
 
-/// An option, and the values that it has in turn.
+/// An option, and its values.
 struct SweepAxis {
   std::string name;
   std::vector<std::string> values;
 };
 
-/// Of NAME=VALUE,VALUE,..., each value once.
+/// Parses NAME=VALUE,VALUE,..., each value once.
 StatusOr<SweepAxis> parseSweepAxis(std::string_view text);
-/// Of --sweep as a list option has it, cut at all commas: what has an = begins
-/// an axis.
+/// Parses the words of --sweep, which a list option has split at all commas. A
+/// word with = begins an axis.
 StatusOr<std::vector<SweepAxis>>
 sweepAxes(std::span<const std::string> words);
 
@@ -34,14 +34,14 @@ sweepAxes(std::span<const std::string> words);
 struct SweepPoint {
   std::vector<std::pair<std::string, std::string>> values;
 
-  /// "learning_rate=1e-4,lora_r=8", with no slash: of its folder, too.
+  /// "learning_rate=1e-4,lora_r=8", without slashes; also names the folder.
   std::string name() const;
-  /// As if they stood on the command line of a tool with these tables. What
-  /// decides where a run writes, or of which model it is, is refused.
+  /// Returns the values as settings for a tool with these tables. Options that
+  /// determine the output folder or the model are errors.
   StatusOr<std::vector<OptionSetting>> settings(OptionTables tables) const;
 };
 
-/// Every combination; the last axis runs fastest.
+/// Returns every combination; the last axis varies fastest.
 std::vector<SweepPoint> sweepPoints(std::span<const SweepAxis> axes);
 
 } // namespace qlora

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Reading, replacing, listing, and finding the folder; questions to the file
-// system; deleting the oldest files of a cache.
+// Reads, replaces and lists files, checks the file system, and deletes the
+// oldest files of a cache.
 
 #include "runtime/Base/UserFiles.h"
 
@@ -24,7 +24,7 @@ namespace qlora {
 namespace fs = std::filesystem;
 
 std::string userCacheFolder() {
-  // The compiler's cache is in the same place (KernelCache.h).
+  // The compiler's cache is in the same folder (KernelCache.h).
   if (const char *cache = std::getenv("XDG_CACHE_HOME"); cache && *cache)
     return (fs::path(cache) / "qlora").string();
   if (const char *home = std::getenv("HOME"); home && *home)
@@ -35,8 +35,8 @@ std::string userCacheFolder() {
 StatusOr<std::string> readWholeFile(const std::string &path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
-  // An empty file sets the stream's fail bit, which is no failure; a folder
-  // sets the bad one.
+  // An empty file sets the stream's fail bit, which is not an error. A folder
+  // sets the bad bit.
   if (!file || (file.peek() != EOF && !(text << file.rdbuf())) || file.bad())
     return Status::error(StatusCode::kNotFound, "cannot read '{}': {}", path,
                          std::strerror(errno));
@@ -45,7 +45,7 @@ StatusOr<std::string> readWholeFile(const std::string &path) {
 
 Status replaceWholeFile(const std::string &path, std::string_view text,
                         AtomicFile::Flush flush) {
-  std::error_code ignored; // The file then says why it cannot be written.
+  std::error_code ignored; // Creating the file reports the error.
   if (const fs::path folder = fs::path(path).parent_path(); !folder.empty())
     fs::create_directories(folder, ignored);
   QLORA_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::create(path));
@@ -56,7 +56,7 @@ Status replaceWholeFile(const std::string &path, std::string_view text,
 StatusOr<std::vector<fs::path>> listFolder(const std::string &path) {
   std::vector<fs::path> entries;
   std::error_code error;
-  // No range-for: the ++ that it calls throws.
+  // No range-for, because its ++ throws.
   for (fs::directory_iterator entry(path, error), end; !error && entry != end;
        entry.increment(error))
     entries.push_back(entry->path());
@@ -105,10 +105,10 @@ Status checkOutputFile(const std::string &path) {
 
 Status checkFreeSpace(const std::string &folder, uint64_t bytes) {
   struct statvfs disk {};
-  // Some file systems of users' own say nothing.
+  // Some user-space file systems report no size.
   if (statvfs(folder.c_str(), &disk) != 0 || disk.f_blocks == 0)
     return Status::ok();
-  // What is kept back is kept for the superuser.
+  // Reserved blocks are available to the superuser only.
   const uint64_t blocks = geteuid() == 0 ? disk.f_bfree : disk.f_bavail;
   const uint64_t free = blocks * disk.f_frsize;
   if (bytes <= free)
@@ -119,9 +119,9 @@ Status checkFreeSpace(const std::string &folder, uint64_t bytes) {
                        folder, bytes - free, bytes);
 }
 
-/// After that, whoever wrote a *.part.* file is taken to be gone.
+/// Age at which the writer of a *.part.* file is assumed dead.
 static constexpr auto kAbandoned = std::chrono::hours(24);
-/// After that, no run is between finding a file and opening it.
+/// Upper bound for the time between finding a file and opening it.
 static constexpr auto kInUse = std::chrono::hours(1);
 
 namespace {
@@ -132,7 +132,7 @@ struct KeptFile {
 };
 } // namespace
 
-/// The least recently used first. Abandoned parts go.
+/// Returns the least recently used files first. Deletes abandoned parts.
 static std::vector<KeptFile> keptFiles(const std::string &folder,
                                        const std::string &extension) {
   std::vector<KeptFile> kept;
@@ -140,7 +140,7 @@ static std::vector<KeptFile> keptFiles(const std::string &folder,
   for (fs::directory_iterator entry(folder, error);
        entry != fs::directory_iterator(); entry.increment(error)) {
     const fs::path &path = entry->path();
-    std::error_code gone; // Another run may just have deleted it.
+    std::error_code gone; // Another run may have just deleted it.
     KeptFile file{path, entry->file_size(gone), {}};
     if (!gone)
       file.used = entry->last_write_time(gone);

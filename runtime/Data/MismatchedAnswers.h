@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // KTO estimates the KL divergence from prompts with answers of other prompts.
-// As in TRL, the answers of a micro-batch are moved on by one row:
+// The answers of a micro-batch are moved on by one row, as in TRL:
 //
 //   sequences     x0 y0   x1 y1   x2 y2
 //   mismatched    x0 y2   x1 y0   x2 y1

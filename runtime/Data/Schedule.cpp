@@ -107,7 +107,7 @@ protected:
   BatchLayout smallestInOrder(int64_t number) override;
   bool endsEpochs() const override { return !isWhole; }
   int64_t unitCount() const { return static_cast<int64_t>(units.size()); }
-  /// In a token file, each sequence is a unit, whatever it contains.
+  /// A token file has one unit per sequence, whatever it contains.
   int64_t unitsOfBatch() const {
     return variants.batch / (isWhole ? 1 : variants.sides);
   }
@@ -222,7 +222,7 @@ BatchLayout PaddedSchedule::smallestAt(int64_t step, int64_t index,
   });
 }
 
-/// In file order, a sequence takes units until the last bucket is full.
+/// Units fill sequences in file order, up to the length of the last bucket.
 PaddingFreeSchedule::PaddingFreeSchedule(std::vector<Unit> given,
                                          const CompiledVariants &variants,
                                          uint64_t seed)

@@ -81,8 +81,8 @@ struct RowsNumbers {
   int64_t unreasonedRows = 0; ///< the template leaves out reasoning
 };
 
-/// What qlora-data did to the rows, from the file's metadata; empty strings if
-/// there is nothing to report.
+/// Reports on qlora-data's changes to the rows, from the file's metadata; empty
+/// strings if there is nothing to report.
 struct ConversionNotes {
   std::string note;    ///< its chat template, if it is unusual
   std::string warning; ///< what it cut or left out

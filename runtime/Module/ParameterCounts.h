@@ -42,7 +42,7 @@ struct ParameterCounts {
     return add(parameter.role, wholeShapeOf(parameter));
   }
 
-  /// In percent of all parameters including adapters, as PEFT counts.
+  /// Percent of all parameters including adapters, as PEFT counts.
   double trainableShare() const {
     const uint64_t all = std::max<uint64_t>(base + adapters, 1);
     return 100 * static_cast<double>(trainable) / static_cast<double>(all);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The tables of config.json's keys.
+// The tables of keys in config.json.
 
 #include "frontend/ConfigKeys.h"
 
@@ -16,7 +16,7 @@ using nlohmann::json;
 namespace qlora {
 
 // clang-format off
-/// HfConfig.cpp and Rope.cpp read these of every family.
+/// Keys that HfConfig.cpp and the files it calls read for every family.
 static const std::set<std::string_view> kReadKeys = {
     "architectures", "head_dim", "layer_types",
     "max_window_layers", "model_type", "num_key_value_heads",
@@ -27,9 +27,8 @@ static const std::set<std::string_view> kReadKeys = {
 };
 
 /// Names, tokens, generation, labels, initialisation, and how (not what) a
-/// framework computes: `pretraining_tp` cuts a product into parts. `dtype` and
-/// `torch_dtype` are among them: each tensor is taken in the type it is stored
-/// in.
+/// framework computes: `pretraining_tp` splits a matmul into several. `dtype`
+/// and `torch_dtype` are here because each tensor is read in its stored type.
 static const std::set<std::string_view> kHarmlessKeys = {
     "_attn_implementation", "_attn_implementation_autoset", "_commit_hash",
     "_flash_attn_2_enabled", "_name_or_path", "attn_implementation",
@@ -114,7 +113,7 @@ static constexpr NeutralKey kNeutralKeys[] = {
 };
 
 // clang-format off
-/// Parts of names that mean arithmetic.
+/// Substrings of key names that suggest arithmetic.
 static constexpr std::string_view kTellingParts[] = {
     "act_fn",  "activation", "alibi",    "attention", "attn", "bias",
     "causal",  "drop",       "embed",    "expert",    "head", "layer",
@@ -156,7 +155,7 @@ static Status checkUnknownKey(const std::string &name, const json &value,
   return Status::ok();
 }
 
-/// True for a key that only families which have it read, as this one does.
+/// True for a key that only some families read, among them this one.
 static bool understandsKey(const Family &family, std::string_view key) {
   const ConfigNames &keys = family.keys;
   const std::string_view names[] = {

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT
 
-// What to do with every key of config.json: read it, ignore it because it is
-// known to be harmless, or refuse it because it changes the arithmetic.
+// Decides for every key of config.json: read it, ignore it because it is known
+// to be harmless, or refuse it because it changes the arithmetic. Ignoring a
+// key with an effect gives a wrong model; refusing one without makes a model
+// unusable. So:
 //
-// A harmless-looking key that is ignored may mean a wrong model, and a
-// refused key that meant nothing is a model that cannot be used. So:
-//
-//   read, of this family           ignored here
+//   read for this family           ignored here
 //   known to be harmless           ignored
 //   known to change the maths      must have its neutral value, or is refused
 //   unknown, null/false/empty      ignored: it is off

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// config.json's keys for layers -> the lists of ModelConfig.
+// Keys of layers in config.json -> the lists of ModelConfig.
 
 #include "frontend/ConfigLayers.h"
 
@@ -10,16 +10,16 @@ using nlohmann::json;
 
 namespace qlora {
 
-/// Types of layers, as `layer_types` has them.
+/// Types of layers in `layer_types`.
 static constexpr const char *kFull = "full_attention";
 static constexpr const char *kSliding = "sliding_attention";
 
 // Rotary positions -------------------------------------------------------------
 
-/// The keys of one type of layers, as readRopeConfig takes them. transformers
-/// 5 has an object for each type in `rope_parameters`, older ones
-/// `rope_local_base_freq` for layers with a window and the usual keys for the
-/// others.
+/// Returns the keys of one type of layers, as readRopeConfig takes them.
+/// transformers 5 has an object per type in `rope_parameters`. Older versions
+/// have `rope_local_base_freq` for layers with a window and the usual keys for
+/// the others.
 static StatusOr<json> ropeOfType(const json &root, const char *type) {
   json keys = root;
   const JsonFields fields(root);
@@ -62,8 +62,8 @@ static Status addRotary(const json &keys, double theta, ModelConfig &config) {
   return Status::ok();
 }
 
-/// `no_rope_layers` has a 1 for layers with RoPE; where it is missing, the last
-/// of each `no_rope_layer_interval` has none.
+/// `no_rope_layers` has a 1 for layers with RoPE. If it is missing, the last
+/// layer of each `no_rope_layer_interval` has none.
 static Status skipLayers(const JsonFields &fields, ModelConfig &config) {
   QLORA_ASSIGN_OR_RETURN(const int64_t interval,
                          fields.integer("no_rope_layer_interval", 1, 4));
@@ -108,7 +108,7 @@ static Status readRotaries(const json &root, ModelConfig &config) {
 
 // Windows ----------------------------------------------------------------------
 
-/// The window of a layer that slides; 0 if none does.
+/// Returns the window of sliding layers; 0 if no layer slides.
 static StatusOr<int64_t> readWindow(const JsonFields &fields,
                                     const Family &family) {
   const WindowRule rule = family.mixer.window;
@@ -116,8 +116,8 @@ static StatusOr<int64_t> readWindow(const JsonFields &fields,
       rule == WindowRule::kByLayers || rule == WindowRule::kUnrotated;
   QLORA_ASSIGN_OR_RETURN(const bool wanted,
                          fields.boolean("use_sliding_window", !hasSwitch));
-  // transformers asks this key of these families only; elsewhere false
-  // beside a window would be a guess. Where there is none it may write 0.
+  // transformers reads this key for these families only; elsewhere, false with
+  // a window is ambiguous. Families without windows may write window 0.
   if ((hasSwitch || rule == WindowRule::kNone) && !wanted)
     return 0;
   const bool missing = !fields.mentions("sliding_window");
@@ -151,7 +151,7 @@ static Status checkLayerTypes(const std::vector<std::string> &types,
   return Status::ok();
 }
 
-/// Which layers slide where `layer_types` does not say so.
+/// Returns which layers slide if there is no `layer_types`.
 static StatusOr<std::vector<bool>> slidingByRule(const JsonFields &fields,
                                                  const ModelConfig &config) {
   const Family &family = *config.family;
@@ -213,7 +213,7 @@ static Status readWindows(const JsonFields &fields, ModelConfig &config) {
   return Status::ok();
 }
 
-/// The keys, with the family's where none is there.
+/// Returns the keys, with the family's RoPE parameters if there are none.
 static json withDefaultRope(json root, const Family &family) {
   const bool isThere =
       root.contains("rope_scaling") || root.contains("rope_parameters");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// What differs from layer to layer of a model, as its config.json has it:
-// windows of attention, and how positions turn queries and keys.
+// Properties that differ between layers, from config.json: windows of
+// attention, and rotary positions.
 
 #ifndef QLORA_FRONTEND_CONFIGLAYERS_H
 #define QLORA_FRONTEND_CONFIGLAYERS_H
@@ -11,8 +11,8 @@
 
 namespace qlora {
 
-/// Fills `windows`, `rotaries` and `rotaryOfLayer` of `config`, which has its
-/// sizes already.
+/// Fills `windows`, `rotaries` and `rotaryOfLayer` of `config`, whose sizes
+/// must be set.
 Status readLayers(const nlohmann::json &root, ModelConfig &config);
 
 } // namespace qlora

@@ -14,8 +14,8 @@ using nlohmann::json;
 
 namespace qlora {
 
-/// Of bitsandbytes: what is stored how, block and double quantisation included,
-/// is for each weight's tensors to say.
+/// bitsandbytes: reads the format. Each weight's tensors determine how it is
+/// stored, including block and double quantisation.
 static Status readBitsandbytes(const JsonFields &quantization,
                                ModelConfig &config) {
   QLORA_ASSIGN_OR_RETURN(const bool eightBit,
@@ -42,7 +42,7 @@ static Status readBitsandbytes(const JsonFields &quantization,
                          type);
 }
 
-/// A key that is missing, or has one of these values in any case.
+/// Checks that a key is missing or has one of these values, in any case.
 static Status needChoice(const JsonFields &quantization, const char *key,
                          std::initializer_list<const char *> choices) {
   QLORA_ASSIGN_OR_RETURN(std::string value,
@@ -63,7 +63,7 @@ static Status readMicroscaling(const JsonFields &, ModelConfig &config) {
 
 // FP8 -------------------------------------------------------------------------
 
-/// Null, or the one shape of blocks that is published.
+/// Checks that a key is null or has the only published block shape.
 static Status needTiles(const JsonFields &quantization, const char *key) {
   const json *shape = quantization.find(key);
   if (!shape || *shape == json::array({128, 128}))
@@ -72,7 +72,7 @@ static Status needTiles(const JsonFields &quantization, const char *key) {
                          key, shortDump(*shape));
 }
 
-/// What peers do to activations where they multiply is no part of the weights.
+/// Warns that activations are not rounded, as other implementations do.
 static void warnOfActivations(const std::string &scheme, ModelConfig &config) {
   config.warnings.push_back(fmt::format(
       "the weights are FP8 as they are stored; activations are not rounded to "
@@ -104,7 +104,7 @@ static Status checkCompressedGroup(const json &group) {
   return needTiles(JsonFields(weights), "block_structure");
 }
 
-/// FP8 alone; which linears is for their tensors to say.
+/// FP8 only; the tensors determine which linears are quantised.
 static Status readCompressed(const JsonFields &quantization,
                              ModelConfig &config) {
   config.unquantizedKey = "ignore";
@@ -142,7 +142,7 @@ static Status readGptq(const JsonFields &quantization, ModelConfig &config) {
   for (const char *key : {"checkpoint_format", "format"})
     QLORA_RETURN_IF_ERROR(needChoice(quantization, key, {"gptq", "gptq_v2"}));
   QLORA_RETURN_IF_ERROR(readIntegers(quantization, config, true));
-  // These name modules in ways of their own: the files say which they mean.
+  // These keys name modules in their own ways: the files decide instead.
   for (const char *key : {"modules_in_block_to_quantize", "dynamic"})
     config.isChosenByFiles |= quantization.find(key) != nullptr;
   return Status::ok();

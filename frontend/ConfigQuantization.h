@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// How a model's files hold their weights, as its config.json has it.
+// How a model's files store their weights, according to config.json.
 
 #ifndef QLORA_FRONTEND_CONFIGQUANTIZATION_H
 #define QLORA_FRONTEND_CONFIGQUANTIZATION_H

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// ModelConfig and weights -> model.mlir. Nothing can fail here: what the
-// files hold has been checked.
+// ModelConfig and weights -> model.mlir. Cannot fail, because the files have
+// been checked.
 
 #include "frontend/DecoderBuilder.h"
 
@@ -16,8 +16,8 @@ using namespace mlir;
 
 namespace qlora {
 
-/// Dropouts of a model count from here, those of its adapters from 1: no two
-/// of a program draw the same numbers.
+/// First id of a model's dropouts; adapters' ids start at 1. No two dropouts of
+/// a program draw the same numbers.
 static constexpr int64_t kFirstDropoutId = 1 << 24;
 
 namespace {
@@ -38,16 +38,16 @@ private:
   Value buildMlp(const LayerWeights &layer, Value x);
   Value buildLayer(const LayerWeights &layer, Value x);
 
-  /// Ops created from here on are the module's at this path.
+  /// Sets the module path of the ops that follow.
   void enter(StringRef path);
-  /// Creates an op here, as part of the current layer.
+  /// Creates an op of the current layer at `body`.
   template <typename Op, typename... Args> Op emit(Args &&...args);
 
   Value parameter(const Weight &weight) {
     return WeightBuilder{body, parameters}.build(weight, layerNumber);
   }
   Value linear(const LinearWeight &linear, Value x);
-  /// The parts that these linears compute of x, each with its width.
+  /// Returns what these linears compute of x, split into the given widths.
   SmallVector<Value> parts(ArrayRef<LinearWeight> linears,
                            ArrayRef<int64_t> widths, Value x);
   Value norm(const NormWeight &weight, Value x);
@@ -77,7 +77,7 @@ private:
   int64_t layerNumber = -1; ///< -1: outside the layers
   int64_t dropouts = 0;
   Value embedding, segments;
-  SmallVector<model::RopeTableOp> tables; ///< of config.rotaries
+  SmallVector<model::RopeTableOp> tables; ///< one per config.rotaries
   SmallVector<RoutedLayer> routed;
 };
 
@@ -152,7 +152,7 @@ Value DecoderBuilder::scale(double factor, Value x, bool isRounded) {
   return emit<model::ScaleOp>(x.getType(), x, APFloat(factor), isRounded);
 }
 
-/// q or k: its norm, where the family has one, then RoPE, where the layer's
+/// Applies the norm of q or k, if the family has one, then RoPE, if the layer's
 /// positions are rotary.
 Value DecoderBuilder::rotate(const std::optional<NormWeight> &headNorm, Value x,
                              StringRef path) {
@@ -167,7 +167,7 @@ Value DecoderBuilder::rotate(const std::optional<NormWeight> &headNorm, Value x,
                              rotated == config.headDim ? 0 : rotated);
 }
 
-/// Gate and up, or up alone.
+/// `inputs` are gate and up, or up alone.
 Value DecoderBuilder::activate(ValueRange inputs) {
   Type type = inputs.front().getType();
   std::optional<model::Activation> kind =
@@ -260,14 +260,14 @@ Value DecoderBuilder::embed(Value ids, Value positions) {
   return dropout(config.dropout.embedding, x);
 }
 
-/// rotate-half wants the frequencies of one half for the other one, too.
+/// rotate-half needs the frequencies of one half for the other half, too.
 static SmallVector<float> twice(ArrayRef<float> frequencies) {
   SmallVector<float> both(frequencies);
   llvm::append_range(both, frequencies);
   return both;
 }
 
-/// Makes cos and sin. `lengths` is null where no kind depends on the length.
+/// Builds cos and sin. `lengths` is null if no kind depends on the length.
 void DecoderBuilder::buildRopeTables(Value positions, Value lengths) {
   Type type = activation(config.headDim);
   enter(config.modulePath("model.rotary_emb"));
@@ -328,7 +328,7 @@ void DecoderBuilder::buildForward() {
   enter("forward");
   SmallVector<Value> results(loss->getResults());
   if (config.experts.routerLoss && !routed.empty()) {
-    // Before the head, whose gradients are made first and take most memory.
+    // Before the head, whose gradients come first and take most memory.
     body.setInsertionPoint(loss);
     results.push_back(
         buildRouterLoss(body, config.experts, routed, segments));
@@ -350,7 +350,7 @@ static Attribute asAttribute(OpBuilder &builder,
   return builder.getStringAttr(value.get<std::string>());
 }
 
-/// What qloracc records for the runtime.
+/// Returns what qloracc records for the runtime.
 DictionaryAttr DecoderBuilder::describe() {
   NamedAttrList list;
   const nlohmann::ordered_json model = describeArithmetic(config);

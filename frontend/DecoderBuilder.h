@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// A decoder's forward graph in the model dialect: one `model.parameter` per
-// weight and one function, which qloracc starts from.
+// Builds a decoder's forward graph in the model dialect, the input of qloracc:
+// one `model.parameter` per weight and one function.
 //
 //   module attributes {model.folder = "/models/x", model.config = {...}} {
 //     model.parameter @"model.embed_tokens.weight" : tensor<256x64xbf16>
@@ -11,8 +11,8 @@
 //         -> (loss, count, correct)
 //   }
 //
-// Every op carries the path of its Hugging Face module as its location, and
-// those of decoder layer N the attribute `layer = N`.
+// The location of an op is the path of its Hugging Face module. Ops of decoder
+// layer N have the attribute `layer = N`.
 
 #ifndef QLORA_FRONTEND_DECODERBUILDER_H
 #define QLORA_FRONTEND_DECODERBUILDER_H
@@ -28,8 +28,8 @@
 
 namespace qlora {
 
-/// `context` has the model and func dialects loaded. `folder` is written into
-/// the module as it is.
+/// `context` must have the model and func dialects loaded. `folder` is written
+/// into the module unchanged.
 mlir::OwningOpRef<mlir::ModuleOp> buildDecoder(mlir::MLIRContext &context,
                                                const ModelConfig &config,
                                                const DecoderWeights &weights,

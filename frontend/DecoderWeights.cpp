@@ -48,12 +48,12 @@ private:
   Status findSharedExpert(LayerWeights &layer);
   StatusOr<LinearWeight> linear(std::string_view name, int64_t out, int64_t in,
                                 bool bias);
-  /// Of parts with these widths: one for each, or one for all where only the
-  /// first has a name.
+  /// Finds linears of these widths: one each, or one for all if only the first
+  /// has a name.
   StatusOr<std::vector<LinearWeight>>
   linears(std::span<const std::string_view> parts, std::vector<int64_t> widths,
           bool bias);
-  /// None without a name.
+  /// Finds nothing if the name is empty.
   Status norm(std::string_view name, int64_t width,
               std::optional<NormWeight> &found);
 
@@ -123,7 +123,7 @@ Status LayerFinder::findAttention(LayerWeights &layer) {
   return norm(names.keyNorm, isWhole ? kvWidth : config.headDim, layer.keyNorm);
 }
 
-/// As an MLP, named after the projections of the experts.
+/// Finds an MLP whose linears are named after the experts' projections.
 Status LayerFinder::findSharedExpert(LayerWeights &layer) {
   const Experts &experts = config.family->experts;
   const int64_t hidden = config.hiddenSize, inner = config.experts.sharedSize;
@@ -171,9 +171,8 @@ StatusOr<LayerWeights> LayerFinder::find() {
   return layer;
 }
 
-/// Embedding and head. Tying is symmetric, as in transformers: one tensor may
-/// stand for both under either name, and the embedding wins where both are
-/// there.
+/// Finds embedding and LM head. Tying is symmetric, as in transformers: one
+/// tensor under either name may be both. If both exist, the embedding wins.
 static Status findEnds(const ModelConfig &config, const ModelFiles &files,
                        TensorFinder &tensors, DecoderWeights &weights,
                        std::vector<std::string> &warnings) {
@@ -211,8 +210,8 @@ static Status findEnds(const ModelConfig &config, const ModelFiles &files,
   return Status::ok();
 }
 
-/// The rest of a stored name after "model.layers."; empty if it has another
-/// start.
+/// Returns the rest of a stored name after "model.layers.", or nothing if it
+/// starts differently.
 static std::string_view insideLayers(const Family &family,
                                      std::string_view name) {
   for (const std::string &start :
@@ -222,7 +221,7 @@ static std::string_view insideLayers(const Family &family,
   return {};
 }
 
-/// The layer that a tensor's name puts it in; -1 if none.
+/// Returns the layer in a tensor's name; -1 if there is none.
 static int64_t layerOf(const Family &family, std::string_view name) {
   const std::string_view inside = insideLayers(family, name);
   int64_t layer = -1;
@@ -232,8 +231,8 @@ static int64_t layerOf(const Family &family, std::string_view name) {
   return error == std::errc() && whole ? layer : -1;
 }
 
-/// True for tensors that some family or some config.json gives a layer: with
-/// them the model computes something else than without.
+/// True for tensors that some family or config.json uses in a layer: they
+/// change what the model computes.
 static bool isOptionalWeight(const Family &family, std::string_view name) {
   const ModuleNames &modules = family.modules;
   const auto &[q, k, v] = modules.queryKeyValue;
@@ -256,8 +255,7 @@ static bool isBuffer(const Family &family, std::string_view name) {
   });
 }
 
-/// AutoGPTQ writes a bias beside each weight of its own, where the model has
-/// none too.
+/// AutoGPTQ writes a bias for each of its weights, even if the model has none.
 static StatusOr<bool> isZeroBias(const ModelFiles &files,
                                  const std::string &name) {
   constexpr uint64_t kMostBytes = 1 << 22;

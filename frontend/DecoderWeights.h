@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// Which tensor of the files is which weight of a decoder, checked: that it is
-// there, with the shape that config.json implies, in a type that is read.
-// Only headers are read, and the quant_state (a few bytes of JSON) of weights
-// that bitsandbytes quantised to 4 bits.
+// Finds the tensor of each weight of a decoder in the files. Each must exist,
+// with the shape that config.json implies, in a supported type. Reads only
+// headers, bitsandbytes' quant_state (a few bytes of JSON), GPTQ's g_idx, and
+// the biases that GPTQ files may have added.
 
 #ifndef QLORA_FRONTEND_DECODERWEIGHTS_H
 #define QLORA_FRONTEND_DECODERWEIGHTS_H
@@ -36,29 +36,29 @@ struct NormWeight {
   std::optional<Weight> bias;
 };
 
-/// A norm that the family does not have is not there.
+/// Norms that the family does not have are empty.
 struct LayerWeights {
   std::optional<NormWeight> inputNorm;
-  std::vector<LinearWeight> queryKeyValue; ///< one each, or one for all
+  std::vector<LinearWeight> queryKeyValue; ///< three, or one for all
   std::optional<NormWeight> queryNorm, keyNorm;
   std::optional<Weight> sinks; ///< [heads]
   LinearWeight attentionOutput;
-  std::optional<NormWeight> attentionNorm; ///< of what attention adds
+  std::optional<NormWeight> attentionNorm; ///< of attention's output
   std::optional<NormWeight> mlpNorm;
   std::vector<LinearWeight> mlpInput; ///< gate and up, or up
   LinearWeight mlpOutput;
-  /// In place of the MLP, which is left out; or with a gate, beside it.
+  /// Replaces the MLP, whose fields are empty; with a gate, adds to it.
   std::optional<ExpertWeights> experts;
   std::optional<LinearWeight> sharedGate;
-  std::optional<NormWeight> mlpOutputNorm; ///< of what the MLP adds
+  std::optional<NormWeight> mlpOutputNorm; ///< of the MLP's output
 };
 
 struct DecoderWeights {
   Weight embedding;
-  std::optional<Weight> positions; ///< learned ones
+  std::optional<Weight> positions; ///< the table of learned ones
   std::vector<LayerWeights> layers;
   NormWeight norm;
-  std::optional<Weight> head; ///< none: the embedding
+  std::optional<Weight> head; ///< none: the embedding is the head
 };
 
 /// Finds every weight. Missing, misshapen or oddly typed tensors, and

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Router, sorted rows, and the products of experts.
+// Router, sorted rows, and the matmuls of experts.
 
 #include "frontend/ExpertBuilder.h"
 
@@ -35,7 +35,7 @@ private:
   Value logits(const StackedWeight &router, Value x);
   Value product(const StackedWeight &weight, Value rows);
   Value activate(Value gateUp);
-  /// [B, T, ...] of `element`; the shape behind the tokens.
+  /// Returns the type [B, T, ...] of `element`; `shape` follows the tokens.
   RankedTensorType tensor(ArrayRef<int64_t> shape, Type element) {
     SmallVector<int64_t> whole = {ShapedType::kDynamic, ShapedType::kDynamic};
     llvm::append_range(whole, shape);
@@ -47,13 +47,13 @@ private:
   const ExpertsConfig &config;
   StringRef activation;
   int64_t layer;
-  bool areInTurns; ///< gate and up
+  bool areInTurns; ///< gate and up are interleaved
   model::SortByExpertOp sorted;
 };
 
 } // namespace
 
-/// Without a module: adapters and 4 bits are not for routers.
+/// Has no module: routers get neither adapters nor 4-bit weights.
 Value ExpertBuilder::logits(const StackedWeight &router, Value x) {
   RankedTensorType type = tensor({config.count}, body.getF32Type());
   Value y = emit<model::LinearOp>(
@@ -65,7 +65,7 @@ Value ExpertBuilder::logits(const StackedWeight &router, Value x) {
       type, y, weights.build(*router.bias, layer));
 }
 
-/// Each row with the matrix, and the bias, of its expert.
+/// Multiplies each row by its expert's matrix, and adds the expert's bias.
 Value ExpertBuilder::product(const StackedWeight &weight, Value rows) {
   Value value = parameter(weight);
   const bool isOutIn = weight.layout == LinearLayout::kOutIn;

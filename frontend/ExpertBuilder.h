@@ -12,13 +12,13 @@
 
 namespace qlora {
 
-/// What the experts of a layer gave, and by which choices.
+/// Output of a layer's experts, and the choices that it is based on.
 struct RoutedLayer {
   mlir::Value output;          ///< [B, T, hidden]
   mlir::Value logits, choices; ///< of the router
 };
 
-/// What the experts of `weights` make of x [B, T, hidden]: ops of decoder layer
+/// Builds the experts of `weights` for x [B, T, hidden]: ops of decoder layer
 /// `layer` at `body`, parameters at `parameters`.
 RoutedLayer buildExperts(mlir::ImplicitLocOpBuilder &body,
                          mlir::OpBuilder &parameters,
@@ -26,7 +26,7 @@ RoutedLayer buildExperts(mlir::ImplicitLocOpBuilder &body,
                          const ExpertWeights &weights, int64_t layer,
                          mlir::Value x);
 
-/// The loss of all routers together, f32 [1].
+/// Builds the loss of all routers together, f32 [1].
 mlir::Value buildRouterLoss(mlir::ImplicitLocOpBuilder &body,
                             const ExpertsConfig &config,
                             llvm::ArrayRef<RoutedLayer> layers,

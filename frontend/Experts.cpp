@@ -38,7 +38,7 @@ bool understandsExpertKey(const Family &family, std::string_view key) {
          key == experts.glu.limitKey || key == experts.glu.slopeKey;
 }
 
-/// Either key; both only with one number.
+/// Reads either key; if both exist, they must agree.
 static StatusOr<int64_t> readCount(const JsonFields &fields,
                                    const Experts &experts) {
   const auto &[first, second] = experts.countKeys;
@@ -52,8 +52,8 @@ static StatusOr<int64_t> readCount(const JsonFields &fields,
   return count;
 }
 
-/// transformers': layers that are listed, or do not end a run of `step`, have
-/// an MLP.
+/// As in transformers: layers that are listed, or do not end a run of `step`,
+/// have an MLP.
 static Status readLayers(const JsonFields &fields, ModelConfig &config) {
   ExpertsConfig &experts = config.experts;
   experts.layers.assign(static_cast<size_t>(config.layers), true);
@@ -90,7 +90,7 @@ static Status readGlu(const JsonFields &fields, const ClampedGlu &family,
   return Status::ok();
 }
 
-/// transformers adds the loss where a model gives its routers' logits.
+/// As in transformers: there is a loss only if routers' logits are output.
 static Status readRouterTraining(const JsonFields &fields,
                                  ExpertsConfig &experts) {
   QLORA_ASSIGN_OR_RETURN(const bool hasLoss,
@@ -142,7 +142,7 @@ void describeExperts(const ModelConfig &config, nlohmann::ordered_json &model) {
   model[kChosenKey] = experts.chosen;
   model["expert_intermediate_size"] = experts.innerSize;
   model[kNormalizeKey] = experts.normalized;
-  // There even where it is none: a program with it is another one.
+  // Null without a loss: a program with a loss is a different one.
   model[kLossKey] = experts.routerLoss ? json(experts.routerLoss) : json();
   if (experts.glu.limit)
     model["glu_limit"] = experts.glu.limit;
@@ -166,8 +166,8 @@ static bool haveOneType(const Weight &a, const Weight &b) {
   return a.stored->dtype == b.stored->dtype && a.stored->block == b.stored->block;
 }
 
-/// In memory stacked weights have one offset of their scales, and blocks that
-/// begin where a weight does.
+/// Stacked weights share one offset of their scales in memory, and each must
+/// begin at the start of a block.
 static Status checkStackable(const Weight &weight) {
   if (!weight.stored ||
       (weight.stored->elements % weight.stored->block == 0 &&
@@ -182,7 +182,7 @@ static Status checkStackable(const Weight &weight) {
                        weight.stored->block);
 }
 
-/// `projections` of one expert after the other, each [rows, columns].
+/// Stacks `projections` of one expert after another, each [rows, columns].
 static StatusOr<StackedWeight>
 stack(const ModelConfig &config, TensorFinder &tensors, std::string name,
       const std::string &each, std::span<const std::string_view> projections,
@@ -211,8 +211,8 @@ stack(const ModelConfig &config, TensorFinder &tensors, std::string name,
   return stacked;
 }
 
-/// All experts in one tensor of the files, [experts, in, out], or in a stored
-/// format [experts, out, in].
+/// Finds all experts in one tensor of the files: [experts, in, out], or in a
+/// stored format [experts, out, in].
 static StatusOr<StackedWeight> findStacked(const ModelConfig &config,
                                            TensorFinder &tensors,
                                            std::string name, int64_t in,

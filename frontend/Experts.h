@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT
 
-// The experts of a decoder: what config.json says of them, and their tensors.
-// Most files have a tensor for each expert and projection; a parameter is all of
-// a layer's, stacked as transformers stacks them, which is how PEFT names them:
+// The experts of a decoder: their keys in config.json, and their tensors. Most
+// files have a tensor per expert and projection. A parameter holds a whole
+// layer's, stacked as in transformers, from which PEFT takes the names:
 //
 //   mlp.experts.gate_up_proj  [experts * 2 * inner, hidden]: of each expert all
 //                             rows of gate, then all of up
 //   mlp.experts.down_proj     [experts * hidden, inner]
 //
-// Those of gpt-oss are stacked in the files: [experts, hidden, 2 * inner] and
-// [experts, inner, hidden], with gate and up in turns.
+// Files of gpt-oss have stacked tensors: [experts, hidden, 2 * inner] and
+// [experts, inner, hidden], with gate and up interleaved.
 
 #ifndef QLORA_FRONTEND_EXPERTS_H
 #define QLORA_FRONTEND_EXPERTS_H
@@ -30,29 +30,29 @@ class JsonFields;
 class TensorFinder;
 struct ModelConfig;
 
-/// In numbers. A model without experts has a count of 0.
+/// Sizes and settings. A model without experts has a count of 0.
 struct ExpertsConfig {
   int64_t count = 0;
-  int64_t chosen = 0; ///< of each token; at most `count`
+  int64_t chosen = 0; ///< per token; at most `count`
   int64_t innerSize = 0;
-  int64_t sharedSize = 0; ///< of the MLP beside them; 0: none
-  bool normalized = false;  ///< the weights of the chosen add up to 1
-  double routerLoss = 0;    ///< what its routers' loss is multiplied with
+  int64_t sharedSize = 0; ///< of the MLP for all tokens; 0: none
+  bool normalized = false;  ///< the chosen weights add up to 1
+  double routerLoss = 0;    ///< coefficient of the routers' loss; 0: none
   ClampedGlu glu;
-  std::vector<bool> layers; ///< which have experts, not an MLP
+  std::vector<bool> layers; ///< true: experts instead of an MLP
 };
 
-/// True for keys that `readExperts` reads of this family.
+/// True for keys that `readExperts` reads for this family.
 bool understandsExpertKey(const Family &family, std::string_view key);
 
-/// Nothing for a family without experts. `layers` is read already.
+/// No effect for a family without experts. config.layers must be set.
 Status readExperts(const JsonFields &fields, ModelConfig &config);
 
-/// What decides numbers, for ModelIdentity.
+/// Adds the experts' part of describeArithmetic to `model`.
 void describeExperts(const ModelConfig &config, nlohmann::ordered_json &model);
 
-/// A parameter that is one or several tensors of the files, one above the other,
-/// each with as many rows as the others. `name` is what transformers calls it.
+/// A parameter that is one or several tensors of the files, stacked, each with
+/// as many rows as the others. `name` is transformers' name.
 struct StackedWeight {
   std::string name;
   std::vector<Weight> parts;
@@ -68,8 +68,8 @@ struct ExpertWeights {
   StackedWeight gateUp, down;
 };
 
-/// Of the layer whose module is `layer`: as the tensors of a linear, but of
-/// one type in all experts, and not quantised.
+/// Finds the experts of the layer whose module is `layer`. All experts of a
+/// layer must have one type.
 StatusOr<ExpertWeights> findExperts(const ModelConfig &config,
                                     TensorFinder &tensors,
                                     const std::string &layer);

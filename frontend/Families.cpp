@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The table of model families. What a row leaves out is as in Llama, or off.
+// The table of model families. What a row omits is as in Llama, or off.
 
 #include "frontend/Families.h"
 

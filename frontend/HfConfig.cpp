@@ -22,11 +22,11 @@ using nlohmann::json;
 
 namespace qlora {
 
-/// More layers than any model has; keeps a hostile count from being a list
+/// More layers than any model has; keeps a hostile count from allocating a list
 /// of that length.
 static constexpr int64_t kMaxLayers = 65536;
 
-/// transformers' names and those of model.activation.
+/// transformers' names of activations, and model.activation's.
 static constexpr std::pair<std::string_view, std::string_view> kActivations[] =
     {{"gelu", "gelu"},
      {"gelu_new", "gelu_tanh"},
@@ -36,7 +36,7 @@ static constexpr std::pair<std::string_view, std::string_view> kActivations[] =
      {"swish", "silu"}};
 
 namespace {
-/// A dropout that models have: its flag of the importer, and its key.
+/// A dropout that models have: the importer's flag, its key and its rate.
 struct DropoutKind {
   std::string_view name;
   const char *ConfigNames::*key;
@@ -79,8 +79,8 @@ static Status readSizes(const JsonFields &fields, ModelConfig &config) {
 static Status readHeads(const JsonFields &fields, ModelConfig &config) {
   const Family &family = *config.family;
   QLORA_ASSIGN_OR_RETURN(config.heads, fields.integer(family.keys.heads, 1));
-  // A key that is null means "as many as heads" in every family, one that is
-  // missing means the family's default.
+  // A null key means "as many as heads" in every family, a missing one means
+  // the family's default.
   const char *kvKey = "num_key_value_heads";
   const int64_t familyKvHeads = family.defaults.kvHeads;
   const bool useHeads = fields.mentions(kvKey) || !familyKvHeads;
@@ -105,8 +105,8 @@ static Status readHeads(const JsonFields &fields, ModelConfig &config) {
   return Status::ok();
 }
 
-/// torch counts a negative one from the end. One that is outside of the
-/// vocabulary is no row, and nothing that has to be refused.
+/// torch counts a negative index from the end. An index outside of the
+/// vocabulary means no padding row, and is not an error.
 static Status readPadding(const JsonFields &fields, ModelConfig &config) {
   constexpr const char *kKey = "pad_token_id";
   const ConfigDefaults &defaults = config.family->defaults;
@@ -125,7 +125,7 @@ static Status readPadding(const JsonFields &fields, ModelConfig &config) {
   return Status::ok();
 }
 
-/// Keys that turn on what the family has no weights for are refused.
+/// Refuses keys that turn on biases for which the family has no weights.
 static Status readBiases(const JsonFields &fields, ModelConfig &config) {
   const Family &family = *config.family;
   const ConfigNames &keys = family.keys;
@@ -141,7 +141,7 @@ static Status readBiases(const JsonFields &fields, ModelConfig &config) {
   for (const auto &[key, rule, there] : biases) {
     const bool missing = rule == BiasRule::kByKey && family.defaults.biases;
     QLORA_ASSIGN_OR_RETURN(const bool value, fields.boolean(key, missing));
-    // One key may be for several, of which one never has a bias.
+    // Linears may share a key with one that never has a bias.
     const bool isOfOthers = std::ranges::any_of(biases, [&](const Bias &other) {
       return other.rule != BiasRule::kNever &&
              std::string_view(key) == other.key;
@@ -169,7 +169,7 @@ static Status readActivation(const JsonFields &fields, ModelConfig &config) {
                          family.keys.activation, name);
 }
 
-/// A factor whose key may be missing, or the family without one.
+/// Reads a factor: `missing` without a value or without a key in the family.
 static Status readFactor(const JsonFields &fields, const char *key,
                          double missing, double &factor) {
   factor = missing;
@@ -179,7 +179,7 @@ static Status readFactor(const JsonFields &fields, const char *key,
   return Status::ok();
 }
 
-/// Null is no cap; a missing key is the family's.
+/// Null means no cap; a missing key means the family's default.
 static Status readCap(const JsonFields &fields, const char *key, double missing,
                       double &cap) {
   if (!*key)
@@ -227,7 +227,7 @@ static Status readDropout(const JsonFields &fields, ModelConfig &config) {
   return Status::ok();
 }
 
-/// A rate for what the family does not drop would do nothing.
+/// Refuses a rate for a dropout that the family lacks: it would do nothing.
 static Status replaceDropouts(const Family &family, const json &instead,
                               json &root) {
   for (const auto &[name, value] : instead.items()) {
@@ -242,9 +242,9 @@ static Status replaceDropouts(const Family &family, const json &instead,
   return Status::ok();
 }
 
-/// The keys of the text model inside of one that reads more than text.
-/// Quantisation is said inside or outside; tying is the outer model's, whatever
-/// the text model's own keys say.
+/// Returns the text model's keys of a model that reads more than text.
+/// Quantisation may be declared inside or outside of text_config. Tying is the
+/// outer model's, whatever the text model's own keys are.
 static StatusOr<json> takeTextModel(json root, ModelConfig &config) {
   const auto text = root.find("text_config");
   if (text == root.end() || text->empty())

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// config.json of a Hugging Face model folder, understood: every default
-// filled in as transformers does, every value checked, and every key that
-// means arithmetic which is not supported refused by name.
+// Reads config.json of a Hugging Face model folder. Defaults are transformers',
+// every value is checked, and keys that mean unsupported arithmetic are refused
+// by name.
 
 #ifndef QLORA_FRONTEND_HFCONFIG_H
 #define QLORA_FRONTEND_HFCONFIG_H
@@ -23,7 +23,7 @@
 
 namespace qlora {
 
-/// Probabilities with which training drops elements.
+/// Dropout probabilities in training.
 struct DropoutConfig {
   double embedding = 0;
   double residual = 0; ///< of what attention and MLP add to the residual
@@ -34,14 +34,14 @@ struct DropoutConfig {
 struct Rotary {
   RopeConfig rope;
   std::vector<float> frequencies;     ///< rope.rotated / 2
-  std::vector<float> longFrequencies; ///< of longrope; else none
+  std::vector<float> longFrequencies; ///< for longrope; else empty
 };
 
-/// A decoder, in numbers. All counts are above 0, and kvHeads divides
+/// Sizes and settings of a decoder. All counts are above 0, and kvHeads divides
 /// heads.
 struct ModelConfig {
   const Family *family = nullptr;
-  const Wrapper *wrapper = nullptr; ///< null: the folder has text alone
+  const Wrapper *wrapper = nullptr; ///< null: the folder is a text model
   int64_t vocabSize = 0;
   int64_t hiddenSize = 0;
   int64_t innerSize = 0; ///< of the MLP
@@ -49,11 +49,11 @@ struct ModelConfig {
   int64_t heads = 0;
   int64_t kvHeads = 0;
   int64_t headDim = 0;
-  /// 0: config.json does not say. Of learned positions, the table's rows.
+  /// 0: config.json has none. For learned positions, the table's rows.
   int64_t maxPositions = 0;
-  int64_t paddingToken = -1; ///< whose embedding is not trained; -1: none
+  int64_t paddingToken = -1; ///< its embedding is not trained; -1: none
   double normEpsilon = 0;
-  std::string activation; ///< as model.activation has it
+  std::string activation; ///< a name of model.activation
   bool tied = false;
   bool qkvBias = false;
   bool outputBias = false; ///< of the attention
@@ -64,38 +64,37 @@ struct ModelConfig {
   double attentionScale = 0;             ///< of the scores
   double attentionCap = 0, logitCap = 0; ///< c of c * tanh(x / c); 0: none
   std::vector<Rotary> rotaries;
-  std::vector<int> rotaryOfLayer; ///< of `rotaries`; -1: none
-  std::vector<int64_t> windows;   ///< by layer; 0: the whole past
-  /// bitsandbytes has quantised the linears, but for those modules.
-  /// Of the weights that are quantised in the files; null: none is.
+  std::vector<int> rotaryOfLayer; ///< index in `rotaries`; -1: no RoPE
+  std::vector<int64_t> windows;   ///< by layer, in tokens; 0: no window
+  /// Format of the weights that are quantised in the files; null: none is.
   const StoredFormat *storedFormat = nullptr;
-  const char *unquantizedKey = ""; ///< whose value is:
+  const char *unquantizedKey = ""; ///< of unquantizedModules
   std::vector<std::string> unquantizedModules;
-  bool isChosenByFiles = false; ///< what is quantised, without any key
-  /// Inputs that share a scale, -1 for all; none where the config has no say.
+  bool isChosenByFiles = false; ///< the tensors decide what is quantised
+  /// Inputs that share a scale, -1 for all; none if config.json has no value.
   std::optional<int64_t> storedBlock;
   /// One line each, for the user.
   std::vector<std::string> warnings;
 
-  /// Path of a module of ModuleNames in the class that transformers makes of
-  /// the folder.
+  /// Returns the path of a module of ModuleNames in the class that transformers
+  /// creates for the folder.
   std::string modulePath(std::string_view name) const {
     return wrapper ? wrapper->modulePath(name) : std::string(name);
   }
 };
 
-/// Reads FOLDER/config.json. `instead` has rates that replace those of the
-/// file, whatever the family calls them: `embedding_dropout`,
+/// Reads FOLDER/config.json. `instead` has dropout rates that replace those of
+/// the file, whatever the family calls them: `embedding_dropout`,
 /// `residual_dropout` and `attention_dropout`, the flags of the importer.
 StatusOr<ModelConfig> readHfConfig(const std::string &folder,
                                    const nlohmann::json &instead = {});
 
-/// The same from its text.
+/// Parses the text of a config.json.
 StatusOr<ModelConfig> parseHfConfig(std::string_view text,
                                     const nlohmann::json &instead = {});
 
-/// Refuses what the model has in training only and no kernel does: dropout of
-/// attention's weights.
+/// Refuses what the model does only in training and no kernel supports: dropout
+/// of attention weights.
 Status checkTraining(const ModelConfig &config);
 
 } // namespace qlora

@@ -18,18 +18,18 @@
 
 namespace qlora {
 
-/// A view of an object that outlives it.
+/// A view of an object, which must outlive it.
 class JsonFields {
 public:
   explicit JsonFields(const nlohmann::json &object) : object(object) {}
 
-  /// nullptr if missing or null.
+  /// Returns nullptr if missing or null.
   const nlohmann::json *find(const char *key) const;
-  /// There, if only as null.
+  /// Whether the key exists, even as null.
   bool mentions(const char *key) const { return object.contains(key); }
 
-  /// An integer from `least` to 2^31 - 1; an error if missing and there is
-  /// no default.
+  /// An integer from `least` to 2^31 - 1; an error if missing without a
+  /// default.
   StatusOr<int64_t> integer(const char *key, int64_t least,
                             std::optional<int64_t> missing = {}) const;
   /// A finite number above 0.

@@ -68,13 +68,13 @@ static Status adapterInsteadOfModel(const fs::path &folder) {
                          folder.string(), base);
 }
 
-/// The first name of the folder, in their order, that starts and ends so; or
-/// empty.
+/// Returns the first name in the folder, in listed order, with this start and
+/// ending; empty if there is none.
 static std::string findName(const fs::path &folder, std::string_view start,
                             std::string_view ending) {
   const auto files = listFolder(folder.string());
   if (!files.isOk())
-    return ""; // for the reader of what is in it to say
+    return ""; // its reader reports the error
   for (const fs::path &file : files.value())
     if (std::string name = file.filename().string();
         name.starts_with(start) && name.ends_with(ending))
@@ -98,10 +98,10 @@ static Status folderWithoutConfig(const fs::path &folder) {
                            (snapshots / findName(snapshots, "", "")).string());
   if (const std::string name = findName(folder, "", ".gguf"); !name.empty())
     return fileInsteadOfFolder(folder / name);
-  return Status::ok(); // what is missing is for the reader of it to say
+  return Status::ok(); // its reader reports what is missing
 }
 
-/// What `git clone` leaves in place of a large file without Git LFS.
+/// Refuses what `git clone` leaves for a large file without Git LFS.
 static Status checkIsNotPointer(const fs::path &file) {
   constexpr std::string_view kPointer = "version https://git-lfs";
   std::string start(kPointer.size(), '\0');

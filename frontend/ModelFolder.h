@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// What people give where a Hugging Face model folder is wanted, told apart:
-// the name of a model on the hub, a file, an adapter, weights in other
-// formats. The error says how to get to a model folder from there.
+// Detects what users give instead of a Hugging Face model folder: the name of a
+// model on the hub, a file, an adapter, weights in other formats. The error
+// says how to get a model folder from there.
 
 #ifndef QLORA_FRONTEND_MODELFOLDER_H
 #define QLORA_FRONTEND_MODELFOLDER_H
@@ -13,8 +13,8 @@
 
 namespace qlora {
 
-/// `folder` as the user wrote it. Files are only looked at as far as it takes
-/// to tell what they are: that they are whole is for their readers to say.
+/// `folder` is as the user wrote it. Reads files only as far as needed to
+/// identify them; their readers check that they are complete.
 Status checkModelFolder(const std::string &folder);
 
 } // namespace qlora

@@ -16,7 +16,7 @@ using nlohmann::json, nlohmann::ordered_json;
 
 namespace qlora {
 
-/// Differences that a message names; more of them say no more.
+/// Maximum number of differences in a message.
 static constexpr size_t kMostNamed = 3;
 
 static const char *biasedLinears(const ModelConfig &config) {
@@ -54,7 +54,7 @@ static std::string layersWhere(const std::vector<bool> &chosen) {
   return slidingLayers(flags);
 }
 
-/// Keys of a second kind of positions, of layers with a window, have a prefix.
+/// Keys of the second kind of RoPE, of layers with a window, have a prefix.
 static void describeRope(const RopeConfig &rope, const std::string &prefix,
                          ordered_json &model) {
   using K = RopeKind;

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// RoPE as transformers' modeling_rope_utils.py has it. PyTorch evaluates
-// number / tensor as reciprocal(tensor) * number, which rounds twice; so do
-// we.
+// RoPE as in transformers' modeling_rope_utils.py. PyTorch evaluates number /
+// tensor as reciprocal(tensor) * number, which rounds twice; so does this code.
 
 #include "frontend/Rope.h"
 
@@ -13,13 +12,13 @@
 
 namespace qlora {
 
-/// number / tensor, in PyTorch's rounding.
+/// Returns number / x with PyTorch's rounding.
 static float divideNumber(double number, float x) {
   return (1.0f / x) * static_cast<float>(number);
 }
 
-/// Llama 3.1: wavelengths much longer than the original context are
-/// stretched by `factor`, short ones are kept, and between them a ramp.
+/// Llama 3.1: stretches wavelengths much longer than the original context by
+/// `factor` and keeps short ones, with a ramp between.
 static float stretchLlama3(const RopeConfig &rope, float frequency) {
   const double context = static_cast<double>(rope.originalMaxPositions);
   const auto lowWavelength = static_cast<float>(context / rope.lowFreqFactor);
@@ -37,9 +36,9 @@ static float stretchLlama3(const RopeConfig &rope, float frequency) {
   return (1.0f - smooth) * frequency / factor + smooth * frequency;
 }
 
-/// Wavelengths that turn more than betaFast times in the original context
-/// stay, those of fewer than betaSlow turns are stretched by `factor`, with a
-/// ramp over the columns between. Peng et al., 2023 (YaRN).
+/// Keeps wavelengths that rotate more than betaFast times in the original
+/// context and stretches those of fewer than betaSlow rotations by `factor`,
+/// with a ramp over the columns between. Peng et al., 2023 (YaRN).
 static void stretchYarn(const RopeConfig &rope,
                         std::span<const float> wavelengths,
                         std::vector<float> &frequencies) {
@@ -69,7 +68,7 @@ static void stretchYarn(const RopeConfig &rope,
   }
 }
 
-/// theta^(2i / rotated), which turns take 2 pi of.
+/// Returns theta^(2i / rotated): positions per radian of rotation.
 static std::vector<float> wavelengthsOf(const RopeConfig &rope) {
   std::vector<float> wavelengths;
   for (int64_t i = 0; i < rope.rotated; i += 2)
@@ -79,7 +78,7 @@ static std::vector<float> wavelengthsOf(const RopeConfig &rope) {
   return wavelengths;
 }
 
-/// longrope: each wavelength by its factor. Ding et al., 2024.
+/// longrope: stretches each wavelength by its own factor. Ding et al., 2024.
 static std::vector<float> stretchEach(const RopeConfig &rope,
                                       std::span<const double> factors) {
   std::vector<float> frequencies = wavelengthsOf(rope);

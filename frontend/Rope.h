@@ -25,52 +25,51 @@ enum class RopeKind {
   kLlama3,
 };
 
-/// As config.json spells it.
+/// Returns the kind's name in config.json.
 const char *ropeKindName(RopeKind kind);
 
-/// Whether the frequencies follow the length of a row.
+/// Whether the frequencies depend on the length of a row.
 constexpr bool dependsOnLength(RopeKind kind) {
   return kind == RopeKind::kDynamic || kind == RopeKind::kLongRope;
 }
 
-/// The fields that a kind does not use keep their defaults.
+/// Fields that a kind does not use keep their defaults.
 struct RopeConfig {
   RopeKind kind = RopeKind::kDefault;
   double theta = 10000.0;
-  int64_t rotated = 0; ///< columns of a head that turn, an even number
+  int64_t rotated = 0; ///< columns of a head that rotate, an even number
   double factor = 1.0;
-  double attentionFactor = 1.0; ///< of cos and sin
+  double attentionFactor = 1.0; ///< factor of cos and sin
   double lowFreqFactor = 1.0;
   double highFreqFactor = 4.0;
-  double betaFast = 32.0, betaSlow = 1.0; ///< yarn's turns within the context
-  bool truncate = true;                   ///< yarn's range to whole columns
-  /// Of longrope: rotated/2 each, for lengths up to originalMaxPositions and
-  /// for longer ones.
+  double betaFast = 32.0, betaSlow = 1.0; ///< yarn: rotations within context
+  bool truncate = true; ///< yarn: range rounded to whole columns
+  /// longrope: rotated/2 each, for lengths up to originalMaxPositions and for
+  /// longer ones.
   std::vector<double> shortFactors, longFactors;
   int64_t originalMaxPositions = 0;
 };
 
-/// The rotated/2 inverse frequencies, each operation rounded to float32 in
-/// the order in which transformers does it, so that they differ from
-/// PyTorch's by no more than its `pow` does from the C library's: 1 ulp. Of
-/// kinds that depend on the length (dynamic, longrope) those up to
-/// originalMaxPositions.
+/// Returns the rotated/2 inverse frequencies. Each operation is rounded to
+/// float32 in transformers' order, so they differ from PyTorch's only as its
+/// `pow` does from the C library's: by 1 ulp. For kinds that depend on the
+/// length (dynamic, longrope), these apply up to originalMaxPositions.
 std::vector<float> inverseFrequencies(const RopeConfig &rope);
 
-/// longrope's for longer ones; else empty.
+/// Returns longrope's frequencies for longer rows; else an empty list.
 std::vector<float> longFrequencies(const RopeConfig &rope);
 
-/// What config.json does not say.
+/// Head size, and defaults of keys.
 struct RopeDefaults {
   int64_t headDim = 0;
   double theta = 10000.0;
-  /// `partial_rotary_factor`; 0: it may not be there, unless it is 1.
+  /// `partial_rotary_factor`; 0: the key must be missing or 1.
   double partialRotary = 0;
 };
 
-/// From config.json, in either spelling: `rope_theta` and `rope_scaling`, or
-/// `rope_parameters`. Kinds other than those above are refused by name; keys
-/// that the kind does not use go to `warnings`.
+/// Reads either spelling of config.json: `rope_theta` and `rope_scaling`, or
+/// `rope_parameters`. Refuses other kinds than those above by name. Adds keys
+/// that the kind does not use to `warnings`.
 StatusOr<RopeConfig> readRopeConfig(const nlohmann::json &config,
                                     const RopeDefaults &defaults,
                                     std::vector<std::string> &warnings);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The keys of rotary positions in a config.json.
+// The keys of rotary positions in config.json.
 
 #include "frontend/Rope.h"
 
@@ -16,8 +16,8 @@ using nlohmann::json;
 
 namespace qlora {
 
-/// The object with the parameters: rope_scaling wins in transformers, so two
-/// different ones would be a guess.
+/// Returns the object with the parameters. rope_scaling wins in transformers,
+/// so two different objects are refused instead of guessing.
 static StatusOr<json> findParameters(const JsonFields &fields) {
   const json *scaling = fields.find("rope_scaling");
   const json *parameters = fields.find("rope_parameters");
@@ -36,7 +36,7 @@ static StatusOr<json> findParameters(const JsonFields &fields) {
 }
 
 namespace {
-/// A kind, its names, and the parameters that it reads beside those of all.
+/// A kind, its names, and the parameters that it reads besides the common ones.
 struct Kind {
   RopeKind kind;
   const char *name;
@@ -109,8 +109,8 @@ static Status checkParameterKeys(const json &parameters, RopeKind kind,
   return Status::ok();
 }
 
-/// transformers lets a key beside the parameters win over one in them, and
-/// falls back to the longest position.
+/// As in transformers, a key outside of the parameters wins over one inside,
+/// and the fallback is the longest position.
 static StatusOr<int64_t> originalPositions(const JsonFields &fields,
                                            const JsonFields &parameters) {
   constexpr const char *kKey = "original_max_position_embeddings";
@@ -175,8 +175,8 @@ static StatusOr<std::vector<double>> readFactors(const JsonFields &parameters,
   return value->get<std::vector<double>>();
 }
 
-/// The scale of attention follows from `factor`, which without a value is how
-/// much longer positions may become.
+/// The attention scale follows from `factor`. Its default is the longest
+/// position divided by the original one.
 static Status readLongRope(const JsonFields &fields,
                            const JsonFields &parameters, RopeConfig &rope) {
   QLORA_ASSIGN_OR_RETURN(rope.shortFactors,
@@ -204,7 +204,7 @@ static Status readLongRope(const JsonFields &fields,
   return Status::ok();
 }
 
-/// The base grows with what is beyond the longest position.
+/// The base grows with lengths beyond the longest position.
 static Status readDynamic(const JsonFields &fields, RopeConfig &rope) {
   QLORA_ASSIGN_OR_RETURN(rope.originalMaxPositions,
                          fields.integer("max_position_embeddings", 1));
@@ -236,7 +236,7 @@ static Status readKind(const JsonFields &fields, const JsonFields &parameters,
   return Status::ok();
 }
 
-/// The columns of a head that turn.
+/// Reads how many columns of a head rotate.
 static Status readRotated(const JsonFields &fields, const JsonFields &parameters,
                           const RopeDefaults &defaults, RopeConfig &rope) {
   constexpr const char *kKey = "partial_rotary_factor";

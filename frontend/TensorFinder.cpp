@@ -53,7 +53,7 @@ StatusOr<Weight> TensorFinder::dense(const std::string &name,
   return weight;
 }
 
-/// Python's re.match, as compressed-tensors asks it.
+/// Matches as Python's re.match, which compressed-tensors uses.
 static bool startsAs(const std::string &module, const std::string &pattern) {
   try {
     return std::regex_search(module, std::regex(pattern),
@@ -63,8 +63,8 @@ static bool startsAs(const std::string &module, const std::string &pattern) {
   }
 }
 
-/// transformers' rule: an entry, which may have stars, is the start or the end of
-/// a module's path.
+/// transformers' rule: an entry, which may have stars, matches the start or the
+/// end of a module's path.
 bool TensorFinder::isLeftUnquantized(const std::string &module) const {
   constexpr std::string_view kPattern = "re:";
   return config.isChosenByFiles || std::any_of(

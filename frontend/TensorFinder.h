@@ -15,25 +15,25 @@
 
 namespace qlora {
 
-/// The config and the files outlive it.
+/// `config` and `files` must outlive it.
 class TensorFinder {
 public:
   TensorFinder(const ModelConfig &config, const ModelFiles &files)
       : config(config), files(files) {}
 
-  /// A tensor of bf16, f16 or f32 with this shape.
+  /// Takes a tensor of bf16, f16 or f32 with this shape.
   StatusOr<Weight> dense(const std::string &name,
                          const std::vector<int64_t> &shape);
 
-  /// A linear without its bias: dense in the family's layout, or in a stored
-  /// format. It is the files that decide; a quantised weight that config.json
-  /// knows nothing of and a dense one that it calls quantised are errors.
+  /// Takes a linear without its bias: dense in the family's layout, or in a
+  /// stored format, as the files have it. A quantised weight that config.json
+  /// does not declare, or a dense one that it declares quantised, is an error.
   StatusOr<LinearWeight> linear(const std::string &module, int64_t out,
                                 int64_t in);
 
-  /// A weight in the stored format that config.json names, whose numbers have
-  /// this shape. One of three dimensions is a matrix for each expert; it becomes
-  /// one, the experts' one above the other.
+  /// Takes a weight in the stored format that config.json names; `shape` is the
+  /// decoded shape. Three dimensions are a matrix for each expert; the result
+  /// is one matrix, with the experts stacked.
   StatusOr<Weight> stored(const std::string &name,
                           const std::vector<int64_t> &shape);
 
@@ -41,16 +41,16 @@ public:
     return isStoredWeight(files, name);
   }
 
-  /// Counts a tensor that is there as taken.
+  /// Marks a tensor, which must exist, as taken.
   void skip(const std::string &name) {
     taken.insert(files.find(name).tensor->name);
   }
-  /// `stored` is the name that a file has for it.
+  /// `stored` is a name in the files.
   bool isTaken(const std::string &stored) const {
     return taken.contains(stored);
   }
 
-  /// Once all linears are taken: a quantised model has one that is quantised.
+  /// After all linears: a quantised model must have a quantised one.
   Status checkQuantization() const;
 
 private:

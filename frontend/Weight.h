@@ -15,14 +15,14 @@
 
 namespace qlora {
 
-/// One stored weight. `shape` is that of the numbers, also where they are
-/// packed in few bits.
+/// One stored weight. `shape` is the decoded shape, even if the file packs
+/// values in few bits.
 struct Weight {
   std::string name;
   std::string file; ///< base name
   SafetensorsDtype dtype = SafetensorsDtype::kF32;
   std::vector<int64_t> shape;
-  std::optional<StoredLayout> stored; ///< where it is quantised
+  std::optional<StoredLayout> stored; ///< if quantised
 };
 
 } // namespace qlora

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Parameters and their reads.
+// Declarations and reads of parameters.
 
 #include "frontend/WeightBuilder.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Tensors of the files as parameters of the model dialect.
+// Declares tensors of the files as parameters of the model dialect.
 
 #ifndef QLORA_FRONTEND_WEIGHTBUILDER_H
 #define QLORA_FRONTEND_WEIGHTBUILDER_H
@@ -17,15 +17,15 @@ struct WeightBuilder {
   mlir::ImplicitLocOpBuilder &body;
   mlir::OpBuilder &parameters; ///< before the function
 
-  /// Both have the tensor's name as location; that of the ops to come stays.
+  /// Both ops have the tensor's name as location; the builder keeps its own.
   mlir::Value build(const Weight &weight, int64_t layer) const {
     return build(weight.name, weight.shape, weight, layer);
   }
-  /// One that is several tensors of the files, or one of another name or, with
-  /// as many elements, of another shape.
+  /// Builds a parameter from several tensors of the files, or from one with
+  /// another name, or another shape of as many elements.
   mlir::Value build(llvm::StringRef name, llvm::ArrayRef<int64_t> shape,
                     llvm::ArrayRef<Weight> parts, int64_t layer) const;
-  /// One that is f32 where it is used, whatever the files have.
+  /// Builds a parameter that is f32 in the program, whatever the files have.
   mlir::Value buildF32(const Weight &weight, int64_t layer) const;
 
 private:

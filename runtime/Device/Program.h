@@ -67,8 +67,8 @@ public:
   Status accumulateLast(const MicroBatch &batch,
                         std::optional<int64_t> mostLabels,
                         const qlora_step_block &step);
-  /// Only starts to read the sums of the last micro-batch's entry. Replaces
-  /// accumulateLast() if the reduction over ranks is done elsewhere.
+  /// Only starts to read the sums of accumulateLast()'s entry. Used instead of
+  /// it if the reduction over ranks is done elsewhere.
   Status readSums(const MicroBatch &batch);
   /// Sets the TRAINABLE arena to the parameters that are evaluated and saved,
   /// or back to those that are trained. Does nothing if these are the same.

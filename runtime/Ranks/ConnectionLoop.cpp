@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// poll, accept, recv and send without blocking, and deadlines.
+// Non-blocking poll, accept, recv and send, with deadlines.
 
 #include "runtime/Ranks/ConnectionLoop.h"
 
@@ -17,8 +17,8 @@
 
 namespace qlora {
 
-/// While descriptors are short: how often the loop looks whether there is one,
-/// and how long an unproven connection keeps its own.
+/// During a shortage of descriptors: how often the loop tries to accept, and
+/// how long an unproven connection stays open.
 static constexpr auto kLook = std::chrono::milliseconds(100);
 static constexpr auto kShortTime = std::chrono::seconds(1);
 
@@ -29,7 +29,7 @@ ConnectionLoop::create(FileDescriptor listening,
   if (!event.isOpen())
     return Status::error(StatusCode::kUnavailable, "eventfd: {}",
                          socketErrorText(errno));
-  // A client that is gone by now does not make accept4 wait for the next one.
+  // Otherwise accept4 would block if the client has disconnected meanwhile.
   fcntl(listening.get(), F_SETFL, O_NONBLOCK);
   return ConnectionLoop(std::move(listening), std::move(event), unprovenTime);
 }
@@ -84,8 +84,8 @@ void ConnectionLoop::turn(Protocol &protocol, Clock::time_point until) {
 
 void ConnectionLoop::acceptAll(Protocol &protocol) {
   while (true) {
-    // The last descriptor is left for what else the process opens meanwhile,
-    // such as rank 0's own listener in the ring.
+    // Leave one descriptor for other uses, such as rank 0's own listener in the
+    // ring.
     const FileDescriptor spare(fcntl(listening.get(), F_DUPFD_CLOEXEC, 0));
     FileDescriptor socket(
         spare.isOpen() ? accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC)
@@ -107,11 +107,11 @@ void ConnectionLoop::acceptAll(Protocol &protocol) {
     connection.deadline = connection.accepted + unprovenTime;
     protocol.accept(connection);
     if (open.size() % 64 == 0)
-      return; // those that are there have their turn between
+      return; // serve open connections before accepting more
   }
 }
 
-/// Bytes that were sent before the other end closed are still read.
+/// Still reads bytes that were sent before the other end closed.
 void ConnectionLoop::advance(Connection &connection, Protocol &protocol) {
   write(connection);
   if (connection.socket.isOpen() && connection.wanted > 0)

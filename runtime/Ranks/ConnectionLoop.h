@@ -2,15 +2,16 @@
 
 // A poll loop over a listening socket and all connections that it has accepted.
 //
-// Anybody who reaches the port of a rank can connect: port scanners, probes of
-// a service mesh, another job. So no connection is waited for. Each is a small
-// state machine that advances when its bytes arrive; one thread serves all. A
-// connection that has not proved the job's secret is closed after a fixed time
-// since it was accepted, whatever it sends meanwhile.
+// Any program that reaches the port of a rank can connect: port scanners,
+// probes of a service mesh, another job. So the loop waits for no single
+// connection. Each is a small state machine that advances when its bytes
+// arrive; one thread serves all. A connection that has not proved the job's
+// secret is closed a fixed time after it was accepted, whatever it sends
+// meanwhile.
 //
 // If the process runs out of file descriptors, waiting connections stay in the
-// system's queue. The loop then closes unproven connections after a second,
-// looks again every 100 ms, and says why in `shortage()`.
+// system's queue. The loop then closes unproven connections after a second and
+// tries again every 100 ms. shortage() returns the reason.
 
 #ifndef QLORA_RUNTIME_RANKS_CONNECTIONLOOP_H
 #define QLORA_RUNTIME_RANKS_CONNECTIONLOOP_H
@@ -43,13 +44,13 @@ public:
     /// Closed then, unless the protocol sets another time.
     Clock::time_point deadline;
     Clock::time_point accepted;
-    // For the protocol alone.
+    // Only for the protocol.
     uint32_t rank = 0;
     size_t step = 0;
     Digest drawn{};
   };
 
-  /// What the messages mean. Its functions must not block.
+  /// Interprets the messages. Its functions must not block.
   class Protocol {
   public:
     virtual ~Protocol() = default;
@@ -73,8 +74,8 @@ public:
 
   void send(Connection &connection, std::string_view bytes);
   std::list<Connection> &connections() { return open; }
-  /// Why the last connection that came could not be accepted, with the remedy;
-  /// empty if it was.
+  /// Returns why the latest connection could not be accepted, with the remedy;
+  /// empty if it was accepted.
   const std::string &shortage() const { return lack; }
 
 private:
@@ -93,7 +94,7 @@ private:
   std::chrono::milliseconds unprovenTime;
   std::list<Connection> open;
   std::string lack;
-  Clock::time_point nextLook; ///< at the listening socket, in a shortage
+  Clock::time_point nextLook; ///< next accept attempt during a shortage
 };
 
 } // namespace qlora

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// One thread that beats and listens, and the choice among causes.
+// The thread that sends and receives beats, and the choice among causes.
 
 #include "runtime/Ranks/Heartbeat.h"
 
@@ -22,19 +22,19 @@ namespace qlora {
 
 using Clock = std::chrono::steady_clock;
 
-/// Of a cause; a longer one is cut.
+/// The most bytes of a cause's text; a longer text is cut.
 static constexpr size_t kMaxText = 2048;
 
-/// Before each text, and alone where there is none. Little endian.
+/// Precedes each text; sent alone if there is no text. Little endian.
 struct Heartbeat::Header {
   enum class Kind : uint8_t { kBeat, kCause, kGoodbye };
 
   Kind kind = Kind::kBeat;
   uint8_t isLoss = 0;
-  uint16_t bytes = 0; ///< of the text that follows
-  int32_t rank = 0;   ///< of the cause
-  /// Of a beat the sender's call; of a cause, for how many milliseconds it
-  /// knows the first one.
+  uint16_t bytes = 0; ///< length of the text that follows
+  int32_t rank = 0;   ///< rank of the cause
+  /// For a beat: the sender's collective. For a cause: milliseconds since the
+  /// sender's first cause.
   uint64_t number = 0;
 };
 
@@ -63,7 +63,7 @@ Heartbeat::start(int rank, std::array<Peer, 2> peers,
   if (!heart->wake.isOpen())
     return Status::error(StatusCode::kUnavailable, "eventfd: {}",
                          socketErrorText(errno));
-  // Signals are for the session's thread.
+  // Block all signals in the new thread: the session's thread handles them.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -123,8 +123,8 @@ bool Heartbeat::hasCause() const {
 // Messages
 // ----------------------------------------------------------------------
 
-/// A message that does not fit what a neighbour has not read is not sent: such
-/// a neighbour is lost soon.
+/// Drops the message if the socket's buffer is full: a neighbour that does not
+/// read will soon be lost.
 void Heartbeat::send(int side, Header header, const std::string &text) {
   if (!sides[side].isOpen)
     return;
@@ -137,13 +137,13 @@ void Heartbeat::send(int side, Header header, const std::string &text) {
     shutdown(sides[side].socket.get(), SHUT_WR);
 }
 
-/// `known`: for how long there is a cause where this one comes from.
+/// `known`: how long the sender of this cause has had a cause.
 void Heartbeat::add(const Cause &cause, std::chrono::milliseconds known) {
   if (std::find(causes.begin(), causes.end(), cause) != causes.end())
     return;
   const Clock::time_point now = Clock::now();
   if (!causes.empty() && now > firstCause + timing.settle)
-    return; // one is chosen
+    return; // one is already chosen
   firstCause = causes.empty() ? now - known : std::min(firstCause, now - known);
   causes.push_back(cause);
   const auto age =
@@ -165,7 +165,7 @@ bool Heartbeat::saidGoodbye(int ofRank) const {
   });
 }
 
-/// The messages that have arrived as a whole.
+/// Handles all messages that have arrived completely.
 void Heartbeat::read(int number) {
   Side &side = sides[static_cast<size_t>(number)];
   Header header;
@@ -244,7 +244,7 @@ void Heartbeat::watch() {
         next = Clock::now() + timing.beat;
       }
       events[2] = {wake.get(), POLLIN, 0};
-      for (size_t side : {0, 1}) // -1: poll passes over it
+      for (size_t side : {0, 1}) // poll ignores -1
         events[side] = {sides[side].isOpen ? sides[side].socket.get() : -1,
                         POLLIN, 0};
     }
@@ -252,8 +252,8 @@ void Heartbeat::watch() {
         std::chrono::ceil<std::chrono::milliseconds>(next - Clock::now());
     poll(events, 3, static_cast<int>(std::max<int64_t>(0, left.count())));
     std::lock_guard lock(mutex);
-    // A neighbour that was told goodbye ends without one of its own, which is
-    // no loss that others have to be told of.
+    // After this rank's goodbye a neighbour may end without sending one. That
+    // is not a loss to report.
     if (isStopping)
       return;
     for (int side : {0, 1})
@@ -266,7 +266,7 @@ void Heartbeat::watch() {
 // ----------------------------------------------------------------------
 
 Cause Heartbeat::conclude(Cause seen, bool isSecondHand) {
-  seen.text.resize(std::min(seen.text.size(), kMaxText)); // as others get it
+  seen.text.resize(std::min(seen.text.size(), kMaxText)); // as it is sent
   std::unique_lock lock(mutex);
   if (isSecondHand)
     changed.wait_for(lock, timing.word,
@@ -274,7 +274,7 @@ Cause Heartbeat::conclude(Cause seen, bool isSecondHand) {
   if (causes.empty() ||
       (!isSecondHand && Clock::now() < firstCause + timing.settle / 2))
     add(seen, {});
-  // Nobody is woken: who comes first has waited as long for others.
+  // All callers wait until the same time, so none needs to be woken.
   const Clock::time_point end = firstCause + timing.settle;
   while (Clock::now() < end)
     changed.wait_until(lock, end);

@@ -1,21 +1,21 @@
 // SPDX-License-Identifier: MIT
 
-// How a rank knows that its neighbours in the ring live, and why a job ends.
+// Detects lost neighbours in the ring, and agrees on the cause of a job's end.
 //
-// Beside the connection that carries data, each two neighbours have one that
-// carries signs of life: a few bytes a second from a thread of each, whether a
-// rank computes, waits or reads a file. TCP says nothing where a cable is
-// pulled or a machine stops, and a send that waits for a slow rank looks like
-// one that waits for a dead one; here only silence counts. A rank that is
-// silent for Timing::missed beats is lost. Beats of our own are counted, not
-// seconds: a launcher may stop a whole job for hours and let it go on.
+// In addition to the data connection, each pair of neighbours has a heartbeat
+// connection. A thread of each rank sends a few bytes per second, whether the
+// rank computes, waits or reads a file. TCP reports nothing if a cable is
+// pulled or a machine stops, and a send to a slow rank looks like a send to a
+// dead one. Here only silence counts: a rank that is silent for Timing::missed
+// beats is lost. The rank counts its own beats, not seconds, because a launcher
+// may stop a whole job for hours and resume it.
 //
-// The same connections carry the cause of an end from rank to rank, at once and
-// both ways round the ring: what a rank says of its own failure, or what its
-// neighbours saw of its loss. All ranks wait a moment for others' causes and
-// then choose one by one rule, so that every host shows the same line: a rank's
-// own words before what others saw, then the lowest rank. Where the network
-// itself is cut, each part names the link that it misses, in the same words.
+// The same connections pass the cause of an end from rank to rank, at once and
+// in both directions: a rank's report of its own failure, or its neighbours'
+// report of its loss. All ranks wait briefly for other causes and then choose
+// by one rule, so that every host shows the same line. Own reports come before
+// reports of losses, then the lowest rank wins. If the network is cut, each
+// side names the broken link in the same words.
 
 #ifndef QLORA_RUNTIME_RANKS_HEARTBEAT_H
 #define QLORA_RUNTIME_RANKS_HEARTBEAT_H
@@ -37,27 +37,27 @@
 
 namespace qlora {
 
-/// Why a job ends, as each of its ranks shows it.
+/// The cause of a job's end, as each of its ranks shows it.
 struct Cause {
-  int rank = 0;        ///< that failed, or was lost
-  bool isLoss = false; ///< what others saw, not its own words
+  int rank = 0;        ///< rank that failed or was lost
+  bool isLoss = false; ///< reported by other ranks, not by `rank` itself
   std::string text;    ///< one line, which names the rank
 
   bool operator==(const Cause &) const = default;
 };
 
-/// One per rank of a job. Its thread ends with it.
+/// One per rank of a job. The destructor ends its thread.
 class Heartbeat {
 public:
   struct Timing {
     std::chrono::milliseconds beat = std::chrono::seconds(1);
-    int missed = 10; ///< beats without one of a neighbour
-    /// From the first cause until one is chosen.
+    int missed = 10; ///< own beats without one from a neighbour
+    /// Time from the first cause until one is chosen.
     std::chrono::milliseconds settle = std::chrono::milliseconds(500);
-    /// For the cause of what was seen elsewhere first.
+    /// How long to wait for the cause of an end that others noticed first.
     std::chrono::milliseconds word = std::chrono::seconds(2);
   };
-  /// A neighbour, by Ring::Neighbour: the one before, the one after.
+  /// A neighbour. Arrays of peers are indexed by Ring::Neighbour.
   struct Peer {
     int rank = 0;
     FileDescriptor socket;
@@ -68,26 +68,27 @@ public:
                                                     std::array<Peer, 2> peers,
                                                     std::function<void()> abort,
                                                     const Timing &timing);
-  /// Says goodbye: an end is no loss.
+  /// Sends a goodbye, so that neighbours do not report a loss.
   ~Heartbeat();
 
-  /// All ranks have a heartbeat: from now on a neighbour's silence is a loss.
-  /// Before, a rank may still wait for its other neighbour.
+  /// Treats a neighbour's silence as a loss from now on. Called when all ranks
+  /// have a heartbeat; earlier, a rank may still wait for its other neighbour.
   void countSilence();
 
-  /// The host of each rank; until then, messages have the ranks' numbers.
+  /// Sets the host name of each rank. Before, messages only have rank numbers.
   void nameHosts(std::vector<std::string> names);
   std::string nameOf(int rank) const;
 
-  /// Which collective this rank is in: told with each beat.
+  /// Sets the index of this rank's collective, which each beat sends.
   void setCall(uint64_t call) { ownCall = call; }
-  /// The one that a neighbour was in at its last beat.
+  /// Returns the index of a neighbour's collective at its latest beat.
   uint64_t callOf(int side) const { return peerCalls[side]; }
 
-  /// This rank ends: for `seen`, unless there is a better cause. Tells the
-  /// others and returns what all show. `isSecondHand`: a neighbour's connection
-  /// has closed, or another rank has said that it fails; what the heartbeats
-  /// say of it comes first, unless that neighbour has said goodbye.
+  /// Ends this rank because of `seen`, unless there is a better cause. Sends it
+  /// to the others and returns the cause that all show. `isSecondHand`: a
+  /// neighbour's connection has closed, or another rank has reported a failure.
+  /// Then a cause from the heartbeats has priority, unless that neighbour has
+  /// sent a goodbye.
   Cause conclude(Cause seen, bool isSecondHand);
   bool hasCause() const;
 
@@ -96,9 +97,9 @@ private:
   struct Side {
     int rank = 0;
     FileDescriptor socket;
-    std::string arrived; ///< of a message that is not there as a whole
-    int missed = 0;      ///< our beats since its last one
-    bool isOpen = true;  ///< false: it has ended, or is lost
+    std::string arrived; ///< bytes of an incomplete message
+    int missed = 0;      ///< own beats since its latest beat
+    bool isOpen = true;  ///< false: the rank has ended, or is lost
     bool saidGoodbye = false;
   };
 
@@ -122,7 +123,7 @@ private:
   std::condition_variable changed;
   std::array<Side, 2> sides;
   std::vector<std::string> hosts;
-  std::vector<Cause> causes; ///< that came before one was chosen
+  std::vector<Cause> causes; ///< causes received before one was chosen
   std::chrono::steady_clock::time_point firstCause;
   bool isStopping = false;
   bool countsSilence = false;
@@ -130,7 +131,7 @@ private:
   std::thread thread;
 };
 
-/// What this machine is called.
+/// Returns this machine's host name.
 std::string hostName();
 
 } // namespace qlora

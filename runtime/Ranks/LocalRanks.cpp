@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Who is on this machine, and their descriptors.
+// Finds the ranks of this machine and opens their memory.
 
 #include "runtime/Ranks/LocalRanks.h"
 
@@ -16,15 +16,15 @@
 namespace qlora {
 
 namespace {
-/// Where a rank's memory is.
+/// Process id and descriptor of a rank's memory.
 struct Offer {
   int64_t process = 0, descriptor = 0;
   LocalRanks::Access access = LocalRanks::Access::kReadWrite;
 };
 } // namespace
 
-/// The same text on all processes that see each other's /proc, and no others:
-/// the boot of the kernel and the process namespace.
+/// Returns a text that is equal only for processes that see each other's /proc:
+/// the kernel's boot id and the pid namespace.
 static StatusOr<std::string> machineName() {
   std::string boot;
   std::ifstream file("/proc/sys/kernel/random/boot_id");
@@ -54,7 +54,7 @@ StatusOr<LocalRanks> LocalRanks::find(Collectives &group,
   return ranks;
 }
 
-/// Why an open file is not the memory of `bytes` that was offered, or "".
+/// Returns why an open file is not the offered memory of `bytes`, or "".
 static std::string objectionTo(const FileDescriptor &memory,
                                LocalRanks::Access access, uint64_t bytes) {
   struct stat info {};
@@ -101,8 +101,8 @@ StatusOr<LocalRanks::Shared> LocalRanks::share(Collectives &group,
     own.access = first[0].access;
     QLORA_ASSIGN_OR_RETURN(own.memory, open(first[0], name, bytes));
   }
-  // Nobody closes before all have opened. All ranks of the job meet here, also
-  // one that is alone on its machine.
+  // The owner must not close before all have opened. All ranks of the group
+  // meet here, also a rank that is alone on its machine.
   QLORA_RETURN_IF_ERROR(group.barrier());
   return own;
 }

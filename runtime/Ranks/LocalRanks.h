@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The ranks of one machine, and how they hand each other memory that has no
-// name: as a descriptor of a process that holds it open (/proc/PID/fd/N).
+// The ranks of one machine, and how they share unnamed memory: through the
+// descriptor of a process that holds it open (/proc/PID/fd/N).
 
 #ifndef QLORA_RUNTIME_RANKS_LOCALRANKS_H
 #define QLORA_RUNTIME_RANKS_LOCALRANKS_H
@@ -17,35 +17,35 @@ namespace qlora {
 /// Copyable. One thread.
 class LocalRanks {
 public:
-  /// A machine of one.
+  /// A machine with one rank.
   LocalRanks() = default;
-  /// Asks all ranks of the job where they are. All call it. `part`: ranks of
-  /// one machine are those that say the same.
+  /// Finds the ranks of this machine. All ranks of the group call it. Only
+  /// ranks that pass the same `part` count as one machine.
   static StatusOr<LocalRanks> find(Collectives &group,
                                    std::string_view part = {});
 
-  /// Which of this machine's ranks this one is, and how many they are.
+  /// Return this rank's index on the machine, and the machine's rank count.
   int rank() const { return localRank; }
   int size() const { return localSize; }
-  /// The rank in the job of the first of them.
+  /// Returns the rank in the group of the machine's first rank.
   int first() const { return firstRank; }
 
-  /// What the other ranks may do with a rank's memory.
+  /// How the other ranks may access a rank's memory.
   enum class Access : uint64_t { kRead, kReadWrite };
   struct Shared {
     FileDescriptor memory;
     Access access = Access::kReadWrite;
   };
-  /// Opens what the first rank of this machine has, which gives it back there.
-  /// All ranks of the job call it, and have opened it when it returns to the
-  /// first. The numbers that come from there are not trusted: what they lead to
-  /// is a file with the size that this rank expects (at least that where it is
-  /// read), and memory that is written belongs to this user. `name`: for errors.
+  /// Opens the memory of the machine's first rank, which gets `own` back. All
+  /// ranks of the group call it; when it returns, all have opened the memory.
+  /// The received descriptor is checked: it must be a file of the expected
+  /// size, or larger if it is only read. Writable memory must belong to this
+  /// user. `name` is for error messages.
   StatusOr<Shared> share(Collectives &group, std::string_view name,
                          Shared own, uint64_t bytes) const;
 
 private:
-  int firstRank = 0; ///< in the job
+  int firstRank = 0; ///< rank in the group
   int localRank = 0;
   int localSize = 1;
 };

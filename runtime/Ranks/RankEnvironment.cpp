@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Variables of the known launchers; hello in, error out.
+// Reads the variables of launchers; exchanges messages with the built-in one.
 
 #include "runtime/Ranks/RankEnvironment.h"
 
@@ -24,8 +24,8 @@ constexpr int kDefaultPort = 29500; ///< PyTorch's
 constexpr int kMaxRanks = 1 << 20;
 constexpr size_t kSecretCharacters = 16;
 
-/// The names under which a launcher says the four numbers. An empty name: it
-/// does not say this.
+/// The variables in which a launcher passes the four numbers. An empty name:
+/// the launcher does not pass this number.
 struct Launcher {
   const char *name;
   const char *rank, *worldSize, *localRank, *localWorldSize;
@@ -36,7 +36,7 @@ const Launcher kLaunchers[] = {
     {"Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
      "OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
     {"PMI", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
-    // Of the step: a shell of salloc has the job's SLURM_NTASKS, and is alone.
+    // Step variables: a lone shell of salloc has the job's SLURM_NTASKS too.
     {"Slurm", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", "SLURM_LOCALID", ""},
 };
 
@@ -60,8 +60,8 @@ static bool areEqual(const char *left, const char *right) {
   return left && right && !std::strcmp(left, right);
 }
 
-/// srun --mpi=pmi2, which may be a cluster's default, sets numbers of PMI too,
-/// but none of this machine.
+/// srun --mpi=pmi2, which may be a cluster's default, also sets PMI variables,
+/// but none for the local ranks.
 static bool isPmiOfSlurm(const GetVariable &get) {
   return areEqual(get("PMI_RANK"), get("SLURM_PROCID")) &&
          areEqual(get("PMI_SIZE"), get("SLURM_STEP_NUM_TASKS"));
@@ -139,7 +139,7 @@ static Status readMaster(const GetVariable &get, RankEnvironment &env) {
     int job = 0, step = 0;
     QLORA_RETURN_IF_ERROR(readNumber(get, "SLURM_JOB_ID", 0, 1 << 30, job));
     QLORA_RETURN_IF_ERROR(readNumber(get, "SLURM_STEP_ID", 0, 1 << 30, step));
-    // Apart from that of other steps of the job, and of the jobs after it.
+    // Different from other steps of the job, and from later jobs.
     env.masterPort = 20000 + (job % 10000 + step % 10 * 1000) % 10000;
   }
   QLORA_RETURN_IF_ERROR(
@@ -230,7 +230,7 @@ void RankChannel::reportError(const Status &status) {
   std::string text =
       dumpJson(json{{"code", static_cast<int>(status.code())},
                     {"message", status.message().substr(0, 4096)}});
-  // A launcher that is gone cannot be told; it will also not be waiting.
+  // A launcher that has ended does not wait for this.
   if (send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL) < 0)
     return;
 }

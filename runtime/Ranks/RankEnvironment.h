@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: MIT
 
-// Which rank of how many this process is, and where rank 0 can be reached, as
-// the launcher said. In this order:
+// Reads this process's rank, the number of ranks and the address of rank 0 from
+// the launcher's variables, in this order:
 //
-//   qlora-run --gpus N       our own launcher (Supervisor.h)
+//   qlora-run --gpus N       the built-in launcher (Supervisor.h)
 //   torchrun, PyTorchJob     RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE
 //   mpirun of Open MPI       OMPI_COMM_WORLD_{RANK,SIZE,LOCAL_RANK,LOCAL_SIZE}
 //   mpirun of MPICH, Intel   PMI_RANK, PMI_SIZE, MPI_LOCALRANKID
 //   srun                     SLURM_PROCID, SLURM_LOCALID, SLURM_NODEID,
 //                            SLURM_STEP_{NUM_TASKS,TASKS_PER_NODE}
 //
-// Rank 0 is at MASTER_ADDR:MASTER_PORT. Without MASTER_ADDR it is the first
-// host of a Slurm step, or this machine when all ranks are on it. Without
-// MASTER_PORT it is 29500, or one made of the numbers of Slurm's job and step.
-// torchrun listens on MASTER_PORT itself, so under it we take the next one.
+// Rank 0 is at MASTER_ADDR:MASTER_PORT. The default address is the first host
+// of a Slurm step, or this machine if all ranks are on it. The default port is
+// 29500, or is computed from Slurm's job and step ids. torchrun itself listens
+// on MASTER_PORT, so under torchrun the next port is used.
 //
-// Ranks prove to each other that they are of one job by a secret: the one that
-// qlora-run draws, or QLORA_JOB_SECRET, the same at least 16 random characters
-// on every rank. Other launchers give none, or a number that can be guessed
-// (Slurm's job, torchrun's --rdzv-id): a remark says so.
+// Ranks prove with a secret that they belong to the same job. It is drawn by
+// qlora-run, or is QLORA_JOB_SECRET: at least 16 random characters, the same on
+// every rank. Other launchers give none, or a guessable id (Slurm's job,
+// torchrun's --rdzv-id); a remark then warns the user.
 
 #ifndef QLORA_RUNTIME_RANKS_RANKENVIRONMENT_H
 #define QLORA_RUNTIME_RANKS_RANKENVIRONMENT_H
@@ -37,18 +37,17 @@ namespace qlora {
 struct RankEnvironment {
   int rank = 0;
   int worldSize = 1;
-  int localRank = 0;      ///< among the ranks of this machine
+  int localRank = 0;      ///< index among the ranks of this machine
   int localWorldSize = 1; ///< ranks of this machine
   std::string masterAddress = "127.0.0.1";
   int masterPort = 0;
-  std::string secret; ///< what strangers do not know; may be empty
-  /// What a user should know of it: "" where it is good.
+  std::string secret; ///< the job's secret; may be empty
+  /// A warning about the secret; "" if it is good.
   std::string secretRemark;
-  /// How long rank 0 waits for ranks that have not come. The launchers that we
-  /// know start all of them at once; where each is a container of its own, it
-  /// may have to be fetched first.
+  /// How long rank 0 waits for missing ranks. The known launchers start all
+  /// ranks at once, but a rank's container may have to be pulled first.
   std::chrono::seconds patience = std::chrono::minutes(1);
-  /// Says who launched us, for messages: "torchrun".
+  /// The launcher's name for messages, such as "torchrun".
   std::string launcher = "none";
 
   bool isMain() const { return rank == 0; }
@@ -58,26 +57,26 @@ struct RankEnvironment {
 inline constexpr const char *kOwnLauncher = "qlora-run";
 inline constexpr const char *kJobSecretVariable = "QLORA_JOB_SECRET";
 
-/// The value of an environment variable, or nullptr.
+/// Returns the value of an environment variable, or nullptr.
 using GetVariable = std::function<const char *(const char *)>;
 
-/// One rank when no launcher has left its variables. Variables that
+/// Reads the launcher's variables; one rank if there are none. Variables that
 /// contradict each other are an error that names them.
 StatusOr<RankEnvironment> readRankEnvironment(const GetVariable &get);
 
-/// The first host of a Slurm node list: "a[3-7,9]-x,b" -> "a3-x".
+/// Returns the first host of a Slurm node list: "a[3-7,9]-x,b" -> "a3-x".
 std::string firstSlurmHost(std::string_view nodeList);
 
-/// Of SLURM_STEP_TASKS_PER_NODE: "4(x2),3" is 4 of nodes 0 and 1, and 3 of
-/// node 2; 0 where it has no such node.
+/// Returns a node's tasks from SLURM_STEP_TASKS_PER_NODE; 0 if it has no such
+/// node. "4(x2),3" means 4 tasks on nodes 0 and 1, and 3 on node 2.
 int slurmTasksOfNode(std::string_view perNode, int node);
 
 // The socket between a rank and the launcher that started it (Supervisor.h).
-// Its number is in the variable QLORA_RANK_CHANNEL. The launcher sends the
-// job's secret, and to rank 0 also the number of the inherited socket that the
-// store listens on; the rank sends back its error before it ends. So no secret
-// is on a command line and no port can be taken in between. Each message is
-// one packet of JSON.
+// The variable QLORA_RANK_CHANNEL has its descriptor. The launcher sends the
+// job's secret, and to rank 0 also the descriptor of the inherited listening
+// socket. The rank sends its error before it ends. So no secret is on a command
+// line, and no other program can take the port in between. Each message is one
+// packet of JSON.
 
 inline constexpr const char *kRankChannelVariable = "QLORA_RANK_CHANNEL";
 inline constexpr size_t kMaxChannelBytes = 64 << 10;
@@ -85,14 +84,15 @@ inline constexpr size_t kMaxChannelBytes = 64 << 10;
 /// A rank's end of the socket to its launcher.
 class RankChannel {
 public:
-  /// nullopt when we were not started by launchRanks. Fills in the secret and
-  /// takes QLORA_RANK_CHANNEL out of the environment.
+  /// Sets the secret and removes QLORA_RANK_CHANNEL from the environment.
+  /// nullopt if launchRanks did not start this process.
   static StatusOr<std::optional<RankChannel>> open(RankEnvironment &env);
 
-  /// Rank 0: the socket that the store listens on. Closed on other ranks.
+  /// Returns rank 0's listening socket for the rendezvous; closed on other
+  /// ranks.
   FileDescriptor takeListeningSocket() { return std::move(listening); }
 
-  /// Tells the launcher why this rank ends. Nothing is printed here.
+  /// Sends the launcher the error that ends this rank. Prints nothing.
   void reportError(const Status &status);
 
 private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Rendezvous, sums, and the memory that ranks of a machine share.
+// Connects the ranks, sums host values, and shares memory within a machine.
 
 #include "runtime/Ranks/RankGroup.h"
 
@@ -14,7 +14,7 @@
 
 namespace qlora {
 
-/// Where all ranks of a group are on one machine.
+/// Opens shared memory for collectives if the whole group is on one machine.
 static Status openWindow(const LocalRanks &local, RingCollectives &group) {
   if (local.size() != group.size())
     return Status::ok();
@@ -33,7 +33,7 @@ static Status openWindow(const LocalRanks &local, RingCollectives &group) {
 }
 
 namespace {
-/// All ranks, and where this one is reached.
+/// The group of all ranks, and the address of this rank.
 struct World {
   std::unique_ptr<RingCollectives> group;
   std::string address;
@@ -44,10 +44,10 @@ static bool hasOwnLauncher(const RankEnvironment &env) {
   return env.launcher == kOwnLauncher;
 }
 
-/// How long rank 0 stays to tell ranks that come late why there is no start.
+/// How long rank 0 stays to inform late ranks of a failed start.
 static constexpr std::chrono::milliseconds kTelling = std::chrono::seconds(15);
 
-/// On rank 0; null on others.
+/// Starts the server on rank 0; null on other ranks.
 static StatusOr<std::unique_ptr<RendezvousServer>>
 serveRendezvous(const RankEnvironment &env, FileDescriptor listening,
                 std::chrono::milliseconds patience) {
@@ -75,8 +75,8 @@ serveRendezvous(const RankEnvironment &env, FileDescriptor listening,
       });
 }
 
-/// Our launcher has all ranks' own words and chooses among them: it is not made
-/// to wait for a choice of theirs.
+/// The built-in launcher gets every rank's error and chooses one. It need not
+/// wait for the ranks to choose.
 static Heartbeat::Timing timingOf(const RankEnvironment &env) {
   Heartbeat::Timing timing;
   if (hasOwnLauncher(env))
@@ -88,7 +88,7 @@ static std::string ownName(const RankEnvironment &env) {
   return fmt::format("rank {} ({})", env.rank, hostName());
 }
 
-/// Before there is a ring.
+/// Reports this rank's error at the rendezvous, before there is a ring.
 static Status refuse(Rendezvous &rendezvous, const RankEnvironment &env,
                      const Status &own, std::chrono::milliseconds patience) {
   const Status shown =
@@ -104,7 +104,7 @@ static StatusOr<World> meetAll(const RankEnvironment &env,
       std::min<std::chrono::milliseconds>(timeout, env.patience);
   QLORA_ASSIGN_OR_RETURN(const std::unique_ptr<RendezvousServer> server,
                          serveRendezvous(env, std::move(listening), patience));
-  // On rank 0 the server's line explains a failure better than the client's.
+  // On rank 0 the server's error explains a failure better than the client's.
   QLORA_ASSIGN_OR_RETURN(
       Rendezvous rendezvous,
       Rendezvous::connect(env.masterAddress, env.masterPort, env.secret,
@@ -121,14 +121,14 @@ static StatusOr<World> meetAll(const RankEnvironment &env,
   world.address = rendezvous.localAddress();
   QLORA_ASSIGN_OR_RETURN(std::vector<std::string> hosts,
                          world.group->allGather(hostName()));
-  // One machine needs no name.
+  // Host names are not needed if all ranks are on one machine.
   if (std::adjacent_find(hosts.begin(), hosts.end(), std::not_equal_to<>()) !=
       hosts.end())
     world.group->heartbeat()->nameHosts(std::move(hosts));
   return world;
 }
 
-/// The ranks of one axis: several, but not all.
+/// Connects this rank's group of one axis: several ranks, but not all.
 static StatusOr<std::unique_ptr<Collectives>>
 meetPart(World &world, const RankEnvironment &env, qlora_group axis,
          const GroupSizes &sizes, std::chrono::milliseconds timeout) {
@@ -197,8 +197,7 @@ StatusOr<RankGroup> RankGroup::join(const RankEnvironment &env,
 Status RankGroup::end(const Status &error) {
   if (!heartbeat)
     return error;
-  // The error of another rank that was told in some other way comes with that
-  // rank's own words.
+  // kAborted is another rank's error, so it does not get this rank's name.
   const bool isOthers = error.code() == StatusCode::kAborted;
   const std::string text =
       isOthers
@@ -208,7 +207,7 @@ Status RankGroup::end(const Status &error) {
   return isSupervised ? error : Status(error.code(), shown.text);
 }
 
-/// Of each rank's values, in the order of ranks.
+/// Sums each rank's values in rank order.
 template <typename T>
 static Status sumOverRanks(Collectives &group, std::span<T> values) {
   QLORA_ASSIGN_OR_RETURN(
@@ -259,7 +258,7 @@ StatusOr<FrozenArena> RankGroup::shareFrozenArena(uint64_t bytes,
       own.memory = FileDescriptor(fd);
     }
   }
-  // The first rank may have been reading the whole of a large file.
+  // May wait: the first rank may have read a large file completely.
   QLORA_ASSIGN_OR_RETURN(
       own, sharers.share(*group, "frozen", std::move(own), bytes));
   return mapArena(own.memory, own.access == Access::kRead, bytes);

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 
-// The ranks of a job once they have found each other: collectives of each group
-// (ABI/Enums.def), sums of host numbers, and what the ranks of a machine
-// share: one copy of the frozen base, and, where all of a group are on one
-// machine, the memory that its sums and pieces go through.
+// The connected ranks of a job: collectives of each group (ABI/Enums.def), sums
+// of host values, and memory that the ranks of a machine share. That is one
+// copy of the frozen base and, for each group that is on one machine, the
+// memory for reductions and all-gathers.
 //
-// The group of all is a ring of all. Any other of several ranks, but not of all,
-// is a ring too, which was found through the first; a rank that is lost to one
-// ends all (Ring::bind).
+// The world group is a ring. Every smaller group of several ranks is a ring
+// too, found through the first. If one ring loses a rank, all rings end
+// (Ring::bind).
 
 #ifndef QLORA_RUNTIME_RANKS_RANKGROUP_H
 #define QLORA_RUNTIME_RANKS_RANKGROUP_H
@@ -32,32 +32,32 @@ class Heartbeat;
 /// Movable. One per process; used by the session's thread between entries.
 class RankGroup {
 public:
-  /// Meets the other ranks; blocks until all are there. `listening`: the
-  /// inherited socket of rank 0, or closed: rank 0 then opens its own, on
-  /// loopback unless env.masterAddress is another host's or interface's.
-  /// A group of one needs no network. `timeout`: of every later call, which
-  /// waits for the slowest rank; that may be in an evaluation. The ranks
-  /// are a multiple of what the groups of `mesh` have together (checkMesh).
+  /// Connects to the other ranks; blocks until all are there. `listening` is
+  /// rank 0's inherited socket. If it is closed, rank 0 opens one, on loopback
+  /// unless env.masterAddress is another interface. A single rank needs no
+  /// network. `timeout` bounds every later call, which waits for the slowest
+  /// rank, for example during an evaluation. The number of ranks is a multiple
+  /// of `mesh` (checkMesh).
   ///
-  /// A rank that cannot take part comes too, and says why (`own`): all then
-  /// return the first such error.
+  /// A rank that cannot take part also calls this, with its error in `own`. All
+  /// ranks then return the first such error.
   static StatusOr<RankGroup> join(const RankEnvironment &env,
                                   FileDescriptor listening,
                                   std::chrono::milliseconds timeout,
                                   const GroupSizes &mesh = {},
                                   const Status &own = {});
-  /// This rank ends for `error`: tells the others, and returns what all ranks
-  /// of the job show, which may be another rank's error.
+  /// Ends this rank because of `error`: informs the others, and returns the
+  /// error that all ranks show, which may be another rank's.
   Status end(const Status &error);
 
-  /// Of all ranks.
+  /// Returns the collectives of all ranks.
   Collectives &collectives() { return *group; }
-  /// Of the ranks of `axis` that this one is of; the same object where these
-  /// are all.
+  /// Returns the collectives of this rank's group of `axis`; those of all ranks
+  /// if the group is all ranks.
   Collectives &collectives(qlora_group axis) {
     return parts[axis] ? *parts[axis] : *group;
   }
-  /// Those of every axis, for a device.
+  /// Returns the collectives of every axis, for a device.
   GroupCollectives groups() {
     GroupCollectives all;
     for (unsigned axis = 0; axis < QLORA_GROUP_COUNT; ++axis)
@@ -66,54 +66,55 @@ public:
   }
   int rank() const { return group->rank(); }
   int size() const { return group->size(); }
-  /// Of the ranks with rows of their own, where those of a group TP, CP or PP
-  /// are one: how many there are, and which this rank is or is a part of.
+  /// Return the number of data-parallel ranks, and this rank's index among
+  /// them. All ranks of a group TP, CP or PP have the same rows and count as
+  /// one.
   int dataRanks() const { return static_cast<int>(sizes.dataRanks()); }
   int dataRank() const { return static_cast<int>(sizes.dataRank(rank())); }
-  /// Of the ranks with the same rows one counts them for all: number 0 of each
-  /// group, of the last stage, which knows what comes of them.
+  /// Whether this rank counts the rows for all ranks that have the same rows:
+  /// index 0 in each group, on the last stage, which has the results.
   bool countsRows() const {
     return countsSums() && number(QLORA_GROUP_CP) == 0;
   }
-  /// So what a group TP has computed of them, which is the same on all; a rank
-  /// of a group CP has that of its own tokens.
+  /// Whether this rank counts sums over rows. They are equal in a group TP, and
+  /// each rank of a group CP has those of its own tokens.
   bool countsSums() const {
     return number(QLORA_GROUP_TP) == 0 &&
            number(QLORA_GROUP_PP) == sizes[QLORA_GROUP_PP] - 1;
   }
   const GroupSizes &mesh() const { return sizes; }
   int64_t number(qlora_group axis) const { return sizes.number(axis, rank()); }
-  /// Each machine has one such rank.
+  /// Whether this rank is its machine's first.
   bool isFirstOfMachine() const { return local.rank() == 0; }
-  /// Of this rank's machine: another number for each.
+  /// Returns the first rank of this machine, a different one for each machine.
   int firstOfMachine() const { return local.first(); }
 
-  /// values[i] := its sum over all ranks, in their order.
+  /// Set values[i] to its sum over all ranks, added in rank order.
   Status sum(std::span<int64_t> values);
   Status sum(std::span<double> values);
 
-  /// A file that FrozenArena::filled() takes, or a closed descriptor.
+  /// Returns a file for FrozenArena::filled(), or a closed descriptor.
   using OpenFilled = std::function<FileDescriptor()>;
 
-  /// Memory for the frozen weights: one copy for all ranks of this machine that
-  /// are of one stage. The first of them asks `openFilled` for a file that has
-  /// them already. Without one, `share` says which part of the memory this rank
-  /// has to fill. All ranks call it; afterwards they meet in a barrier and
-  /// protect() it.
+  /// Returns memory for the frozen weights: one copy for all ranks of one stage
+  /// on this machine. The first of them calls `openFilled` for a file that has
+  /// the weights already. Without a file, `share` is set to the parameters that
+  /// this rank must fill. All ranks call this; afterwards they meet in a
+  /// barrier and protect() the memory.
   StatusOr<FrozenArena> shareFrozenArena(uint64_t bytes,
                                          const OpenFilled &openFilled,
                                          FillShare &share);
 
 private:
   LocalRanks local;
-  LocalRanks sharers; ///< of this machine, those of this stage
+  LocalRanks sharers; ///< ranks of this stage on this machine
   GroupSizes sizes;
-  /// By axis; null: all ranks are.
+  /// By axis; null: the group is all ranks.
   std::array<std::unique_ptr<Collectives>, QLORA_GROUP_COUNT> parts;
-  /// Ends first: its heartbeat closes the connections of all.
+  /// Destroyed before `parts`: its heartbeat closes the connections of all.
   std::unique_ptr<Collectives> group;
-  Heartbeat *heartbeat = nullptr; ///< of the group; null: it is one rank
-  bool isSupervised = false;      ///< our launcher shows one error of all
+  Heartbeat *heartbeat = nullptr; ///< owned by `group`; null: a single rank
+  bool isSupervised = false;      ///< the built-in launcher shows one error
 };
 
 } // namespace qlora

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Coming to rank 0, and what it may answer.
+// Connects to rank 0 and handles its answers.
 
 #include "runtime/Ranks/Rendezvous.h"
 
@@ -14,8 +14,8 @@ namespace qlora {
 using Clock = std::chrono::steady_clock;
 
 namespace {
-/// How long a port is tried at which a connection closes at once: the server of
-/// a start before this one is about to end.
+/// How long to retry a port that closes connections at once: the server of an
+/// earlier start may be about to end.
 constexpr auto kClosing = std::chrono::seconds(5);
 constexpr auto kPause = std::chrono::milliseconds(100);
 

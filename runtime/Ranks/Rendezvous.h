@@ -15,7 +15,7 @@
 
 namespace qlora {
 
-/// What a client waits longer than the server, whose word is to come first.
+/// How much longer clients wait than the server, whose error must come first.
 inline constexpr std::chrono::milliseconds kLonger = std::chrono::seconds(10);
 
 /// A client: one rank.
@@ -24,25 +24,26 @@ public:
   struct Self {
     int rank = 0;
     int ranks = 1;
-    std::string host; ///< what people call this machine
+    std::string host; ///< this machine's host name
     std::string version;
   };
 
-  /// Tries until `timeout` has passed, since rank 0 may start later. Where the
-  /// port accepts, waits for rank 0's word `longer` than that: rank 0 may be out
-  /// of descriptors, and its own line is the better one.
+  /// Tries to connect until `timeout` has passed, because rank 0 may start
+  /// later. If the port accepts, waits `longer` than that for rank 0's answer:
+  /// rank 0 may be out of descriptors, and its own error is the better one.
   static StatusOr<Rendezvous>
   connect(const std::string &host, int port, std::string_view secret, Self self,
           std::chrono::milliseconds timeout,
           std::chrono::milliseconds longer = kLonger);
 
-  /// The address of this machine that rank 0 is reached from.
+  /// Returns this machine's address on the connection to rank 0.
   const std::string &localAddress() const { return address; }
   const Self &self() const { return me; }
 
-  /// The first: what the rank after this one gives, in a circle. The second: no
-  /// more than that all are there. An error is told in the place of a value;
-  /// it, or another rank's that was first, comes back as kAborted.
+  /// Exchanges texts with all ranks. The first call returns the text of the
+  /// next rank (cyclically); the second only confirms that all ranks are there.
+  /// `own` may be an error instead of a value. The first error of any rank
+  /// comes back as kAborted.
   StatusOr<std::string> exchange(const StatusOr<std::string> &own,
                                  std::chrono::milliseconds timeout);
 
@@ -54,7 +55,7 @@ private:
 
   FileDescriptor socket;
   std::string address;
-  std::string place; ///< of rank 0
+  std::string place; ///< address and port of rank 0
   Self me;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Proofs of the job's secret, and what both ends say alike.
+// Proofs of the job's secret, and the error messages of both ends.
 
 #include "runtime/Ranks/RendezvousProtocol.h"
 
@@ -35,7 +35,6 @@ bool isSame(const Digest &a, const Digest &b) {
   return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
-/// Over what both have drawn.
 Digest proofOf(std::string_view secret, std::string_view role,
                const Digest &ofServer, const Digest &ofClient) {
   std::string both(role);

@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: MIT
 
 // How the ranks of a job find each other: rank 0 serves two exchanges over TCP.
-// In the first each rank gives a few bytes, and is given those of the rank
-// after it, once all are there. With that the ranks become a ring (Ring.h),
-// which carries all else; in the second each says that it is one.
+// First each rank sends a few bytes and, when all are there, receives the next
+// rank's. With them the ranks connect to a ring (Ring.h), which carries all
+// later messages. In the second exchange each rank confirms the connection.
 //
-// In the place of its bytes a rank may say why it cannot take part. That, and
-// what the server sees (a rank does not come, is there twice, has another
-// version), is told to all: every host shows the same line.
+// Instead of its bytes, a rank may send an error if it cannot take part. The
+// server may also find an error: a rank is missing, there twice, or has another
+// version. The first error is sent to all, so every host shows the same line.
 //
-// A connection starts with proof of the job's secret, from both sides, over 32
-// random bytes of each. The secret itself never travels. Without the right
-// proof the connection is closed. Who speaks like a rank, but has another
-// secret, is most likely one: if ranks are missing a few seconds later, the
-// start is given up and says so. A stranger can keep a job from starting, as
-// it could by a flood of connections; it cannot join, nor disturb one that
-// runs. Integers are little endian:
+// Each side of a connection first proves the job's secret over 32 random bytes
+// of each side. The secret itself is never sent. Without a correct proof the
+// connection is closed. A peer that follows the protocol with the wrong secret
+// is probably a misconfigured rank: if ranks are still missing a few seconds
+// later, the start fails with that error. A stranger can prevent a start, as it
+// could with a flood of connections. It cannot join a job or disturb a running
+// one. Integers are little endian:
 //
 //   server: 8 bytes of kMagic, random bytes
 //   client: 8 bytes of kMagic, u32 rank, random bytes, proof
 //   server: proof
 //   twice:
 //   client: its numbers, version and host (Request), text
-//   server: u8 0, u32 bytes, what it is given | u8 1, u32, why not
+//   server: u8 0, u32 bytes, the answer | u8 1, u32 bytes, the reason
 
 #ifndef QLORA_RUNTIME_RANKS_RENDEZVOUSPROTOCOL_H
 #define QLORA_RUNTIME_RANKS_RENDEZVOUSPROTOCOL_H
@@ -38,55 +38,56 @@
 
 namespace qlora {
 
-/// How long a connection may take to prove the secret, from its beginning. It
-/// holds up nobody: see ConnectionLoop.h.
+/// How long a connection may take to prove the secret. Other connections do not
+/// wait for it, see ConnectionLoop.h.
 inline constexpr std::chrono::milliseconds kHandshakeTimeout =
     std::chrono::seconds(10);
 
-/// Random bytes, or the HMAC-SHA256 of some under the job's secret.
+/// Random bytes, or an HMAC-SHA256 with the job's secret as its key.
 using Digest = std::array<unsigned char, 32>;
 StatusOr<Digest> randomDigest();
-/// That somebody who knows the secret says `role` of what was drawn.
+/// Returns the HMAC of `role` and `drawn`, which proves knowledge of the
+/// secret.
 Digest proofOf(std::string_view secret, std::string_view role,
                const Digest &drawn);
-/// The same over what both ends of a connection have drawn.
+/// Returns the HMAC over the random bytes of both ends of a connection.
 Digest proofOf(std::string_view secret, std::string_view role,
                const Digest &ofServer, const Digest &ofClient);
 inline constexpr std::string_view kClientRole = "rank";
 inline constexpr std::string_view kServerRole = "rendezvous";
-/// In a time that does not tell where they differ.
+/// Compares in constant time.
 bool isSame(const Digest &a, const Digest &b);
 
-/// What a server says first. Another program's first words are others.
+/// The server's first bytes, which tell it from other programs.
 inline constexpr std::array<char, 8> kRendezvousMagic = {'q', 'l', 'o', 'r',
                                                          'a', 'r', 'z', '2'};
 struct RendezvousHello {
   std::array<char, 8> magic = kRendezvousMagic;
   Digest drawn{};
 };
-/// What a client says first.
+/// The client's first message.
 struct RendezvousGreeting {
   std::array<char, 8> magic = kRendezvousMagic;
   uint32_t rank = 0;
   Digest drawn{}, proof{};
 };
-/// Before the value that a client gives, or why it gives none.
+/// Precedes a client's value, or its error if `isFailure`.
 struct RendezvousRequest {
   uint32_t ranks = 0, isFailure = 0, bytes = 0;
   std::array<char, 32> version{};
   std::array<char, 64> host{};
 };
-/// Before the text of an answer.
+/// Precedes the text of an answer.
 struct [[gnu::packed]] RendezvousAnswer {
   uint8_t isRefused;
   uint32_t bytes;
 };
 
-/// Of a value, or of why there is none.
+/// The most bytes of a value or an error.
 inline constexpr uint32_t kMaxRendezvousText = 4096;
 StatusOr<std::string> receiveText(const FileDescriptor &socket, uint32_t bytes);
 
-/// What a server and its clients say alike, so that it is one line everywhere.
+/// Errors that a server and its clients share, so that all show the same line.
 Status portTaken(std::string_view place);
 Status saysNothing(std::string_view place, std::chrono::milliseconds patience);
 Status otherSecret(int rank, std::string_view address, std::string_view place);

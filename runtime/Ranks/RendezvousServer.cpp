@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Who has come, who is missing, and what all are told.
+// Tracks which ranks have connected, and answers all of them.
 
 #include "runtime/Ranks/RendezvousServer.h"
 
@@ -21,7 +21,7 @@ template <typename T> static std::string_view bytesOf(const T &value) {
   return {reinterpret_cast<const char *>(&value), sizeof value};
 }
 
-/// The message that `received` begins with.
+/// Returns the message at the start of `received`.
 template <typename T> static T readFrom(const std::string &received) {
   T value;
   std::memcpy(&value, received.data(), sizeof value);
@@ -56,7 +56,7 @@ RendezvousServer::start(FileDescriptor listening, Terms terms,
         s->serve();
         return Status::ok();
       });
-      // Clients see their connections closed.
+      // Close all connections, so that clients notice the end.
       s->loop.connections().clear();
     });
     return Status::ok();
@@ -124,7 +124,7 @@ void RendezvousServer::receive(Connection &client) {
   client.isProven ? answer(client) : authenticate(client);
 }
 
-/// A client's mistake or death ends its connection; that of a rank the start.
+/// If the client has proved that it is a rank, its early end fails the start.
 void RendezvousServer::close(Connection &client) {
   if (!client.isProven)
     return;
@@ -180,7 +180,7 @@ void RendezvousServer::give(Connection &client, bool isRefused,
   loop.send(client, std::string(bytesOf(answer)) + text);
 }
 
-/// One exchange of a client, once its request has arrived as a whole.
+/// Handles a client's request when it has arrived completely.
 void RendezvousServer::answer(Connection &client) {
   const auto request = readFrom<RendezvousRequest>(client.received);
   const size_t bytes = sizeof request + request.bytes;
@@ -188,7 +188,7 @@ void RendezvousServer::answer(Connection &client) {
     client.wanted = bytes;
     return;
   }
-  if (client.wanted != bytes) { // no rank of ours asks for more
+  if (client.wanted != bytes) { // over the limit: not a correct rank
     client.deadline = Clock::time_point::min();
     return;
   }
@@ -202,7 +202,7 @@ void RendezvousServer::answer(Connection &client) {
   Exchange &current = exchanges[client.step];
   current.values[client.rank] = std::move(value);
   client.received.clear();
-  client.wanted = 0; // it waits for the others
+  client.wanted = 0; // the client waits for the other ranks
   client.deadline = Clock::time_point::max();
   if (--current.missing == 0)
     complete(client.step);
@@ -219,7 +219,7 @@ void RendezvousServer::complete(size_t number) {
 // Failures
 // ----------------------------------------------------------------------
 
-/// Tells those who wait; the others when they ask.
+/// Sends the error to waiting clients; others get it with their next request.
 void RendezvousServer::fail(std::string why) {
   if (!failure.empty())
     return;
@@ -237,7 +237,7 @@ void RendezvousServer::noteShortage() {
                    terms.place, loop.shortage()));
 }
 
-/// "1, 4 and 6 more".
+/// Returns a list such as "1, 4 and 6 more".
 std::string RendezvousServer::missingText(const Exchange &exchange) const {
   constexpr size_t kShown = 8;
   std::string text;
@@ -249,7 +249,7 @@ std::string RendezvousServer::missingText(const Exchange &exchange) const {
                          : fmt::format("{} and {} more", text, shown - kShown);
 }
 
-/// False: the ranks cannot start with this one, and are told why.
+/// Checks a rank's request. False: the start has failed because of this rank.
 bool RendezvousServer::isWelcome(const RendezvousRequest &request,
                                  uint32_t rank, size_t number) {
   const std::string host = textOf(request.host);
@@ -278,7 +278,7 @@ void RendezvousServer::failForMissing(size_t number) {
   const Exchange &current = exchanges[number];
   const std::string ranks = missingText(current);
   if (!loop.shortage().empty()) {
-    // Those who are missing wait to be accepted, and are told then.
+    // The missing ranks wait to be accepted, and get the error then.
     fail(fmt::format("rank 0 at {} cannot accept rank {}: {}", terms.place,
                      ranks, loop.shortage()));
     return;
@@ -290,7 +290,7 @@ void RendezvousServer::failForMissing(size_t number) {
   else
     fail(fmt::format("rank {} was lost while the ranks met: is its host down?",
                      ranks));
-  // Nobody waits to tell them.
+  // waitUntilTold() must not wait for missing ranks.
   for (uint32_t rank = 0; rank < current.values.size(); ++rank)
     if (!current.values[rank])
       noteTold(rank);

@@ -23,31 +23,30 @@
 
 namespace qlora {
 
-/// Serves until destroyed, all connections on one thread.
+/// Serves all connections on one thread until it is destroyed.
 class RendezvousServer : private ConnectionLoop::Protocol {
 public:
   struct Terms {
     std::string secret;
     int ranks = 1;
-    std::string version; ///< that ranks have to have
-    std::string place;   ///< that clients reach it by, for messages
+    std::string version; ///< the version that all ranks must have
+    std::string place;   ///< address and port for clients, for messages
     std::chrono::milliseconds patience = std::chrono::minutes(1);
     std::chrono::milliseconds handshake = kHandshakeTimeout;
-    /// For the missing ranks once one has come with another secret.
+    /// Wait for missing ranks after a client came with another secret.
     std::chrono::milliseconds strangerPatience = std::chrono::seconds(5);
-    /// For the second exchange, since the first.
+    /// Time for the second exchange, from the end of the first.
     std::chrono::milliseconds ringPatience = std::chrono::seconds(40);
   };
 
-  /// `listening`: from listenOn(), or inherited. `warn`: called from the
+  /// `listening`: from listenOn(), or inherited. `warn` is called from the
   /// server's thread, at most once, if descriptors run out.
   static StatusOr<std::unique_ptr<RendezvousServer>>
   start(FileDescriptor listening, Terms terms,
         std::function<void(const std::string &)> warn = nullptr);
   ~RendezvousServer() override;
 
-  /// Returns when all ranks have been told how the start ended; no later than
-  /// `patience` from now.
+  /// Waits until all ranks have the start's result, for at most `patience`.
   void waitUntilTold(std::chrono::milliseconds patience);
 
 private:
@@ -82,11 +81,11 @@ private:
   const Terms terms;
   const std::function<void(const std::string &)> warn;
   ConnectionLoop loop;
-  // The rest up to `mutex` is the thread's alone.
+  // Only the server's thread uses the members from here to `mutex`.
   std::array<Exchange, kExchanges> exchanges;
-  Clock::time_point deadline;     ///< of the exchange that is not complete
-  std::string stranger;           ///< what to say of one with another secret
-  std::string failure;            ///< what all are told; the first
+  Clock::time_point deadline;     ///< of the incomplete exchange
+  std::string stranger;           ///< error for a client with another secret
+  std::string failure;            ///< the first error, which all ranks get
   std::vector<std::string> hosts; ///< by rank
   bool hasWarned = false;
   std::mutex mutex; ///< guards everything below

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Two sockets: messages on them, and what becomes of a lost neighbour.
+// Connects the ring, exchanges messages, and handles lost neighbours.
 
 #include "runtime/Ranks/Ring.h"
 
@@ -45,7 +45,7 @@ Status Ring::startHeartbeat(std::array<FileDescriptor, 2> controls,
   return Status::ok();
 }
 
-/// How long neighbours who are both there may take to connect.
+/// How long two neighbours may take to connect when both are there.
 static constexpr std::chrono::milliseconds kRingPatience =
     std::chrono::seconds(15);
 
@@ -80,7 +80,7 @@ Ring::connect(Rendezvous &rendezvous, std::string_view secret,
     ring->sockets = std::move((*lanes)[kData]);
     own = ring->startHeartbeat(std::move((*lanes)[kControl]), timing);
   }
-  // All are there, but not all may have come so far.
+  // All ranks have met, but some may have failed to connect.
   const Status shown =
       own.withContext(fmt::format("rank {} ({})", self.rank, self.host));
   QLORA_RETURN_IF_ERROR(
@@ -92,7 +92,7 @@ Ring::connect(Rendezvous &rendezvous, std::string_view secret,
   return ring;
 }
 
-/// Its thread first, which may close connections of this ring.
+/// Ends the heartbeat's thread first, which may close connections of this ring.
 Ring::~Ring() { heart.reset(); }
 
 Heartbeat *Ring::heartbeat() const {
@@ -109,7 +109,7 @@ void Ring::bind(Ring &first, Ring &second) {
   second.bound = first.bound.load();
   first.bound = &second;
   if (first.heart && first.heart->hasCause())
-    first.abort(); // which was before
+    first.abort(); // its abort came before `second` was bound
 }
 
 // Messages
@@ -154,8 +154,8 @@ Status Ring::lost(Neighbour side, const Status &seen, bool hasClosed) {
   return Status(StatusCode::kAborted, cause.text);
 }
 
-/// A connection that has closed is the end of the neighbour, or of another rank
-/// that the neighbour has been told of: the heartbeat knows.
+/// The connection closed because the neighbour has ended, or because it has
+/// learned of another rank's end. The heartbeat finds the cause.
 Status Ring::ended(Neighbour side) {
   return lost(side,
               Status::error(StatusCode::kAborted, "{} has ended", nameOf(side)),
@@ -206,7 +206,7 @@ Status Ring::send(Neighbour to, Message &message, bool &hasMoved) {
 Status Ring::receive(Neighbour from, Message &message, bool &hasMoved) {
   msghdr text = {};
   text.msg_iov = &message.parts[message.next];
-  // No more than the header before it is known to be the right one.
+  // Receive only the header first, to check it.
   text.msg_iovlen = message.next == 0 ? 1 : message.count - message.next;
   const ssize_t bytes = recvmsg(sockets[from].get(), &text, MSG_DONTWAIT);
   if (bytes == 0)

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: MIT
 
-// Ranks in a circle: each has one connection to the rank after it and one to
-// the rank before it, whatever their number. The first ring of a job was found
-// through one exchange at the rendezvous (Rendezvous.h), a ring of some of the
-// ranks through one on the first. It is bound to it: who connects proves the
-// job's secret over a number that was told there alone. The first ring has
-// connections for signs of life beside those for data (Heartbeat.h), which
-// serve the others too.
+// Ranks in a ring: each has one connection to the next rank and one to the
+// previous rank, for any number of ranks. The first ring of a job is found
+// through an exchange at the rendezvous (Rendezvous.h), rings of fewer ranks
+// through an exchange on the first ring. A neighbour that connects proves the
+// job's secret over random bytes that only this exchange has sent. The first
+// ring also has heartbeat connections (Heartbeat.h), which serve all rings.
 //
-// What travels afterwards is neither encrypted nor signed, as NCCL's is not:
-// the network between the machines of a job is trusted, strangers who can
-// reach its ports are not.
+// Later messages are neither encrypted nor signed, like NCCL's. The network
+// between the machines of a job is trusted; strangers who can reach its ports
+// are not.
 
 #ifndef QLORA_RUNTIME_RANKS_RING_H
 #define QLORA_RUNTIME_RANKS_RING_H
@@ -34,14 +33,14 @@
 
 namespace qlora {
 
-/// The call of messages between two ranks, which the others do not count.
+/// Call index of messages between two ranks, which other ranks do not count.
 inline constexpr uint64_t kBetweenTwo = ~uint64_t{0};
 
-/// A message and its header, in the memory of the caller. Both ends know its
-/// parts; the header finds out where they do not agree.
+/// A message and its header, in the caller's memory. Both ends must add buffers
+/// of the same sizes; the header detects a mismatch.
 class Message {
 public:
-  /// `call`: which call of the group it belongs to, the same at both ends.
+  /// `call`: index of the group's call, the same at both ends.
   explicit Message(uint64_t call);
   Message(const Message &) = delete;
   void add(std::span<const uint8_t> part);
@@ -56,37 +55,37 @@ private:
   void advance(size_t bytes);
 
   Header header;
-  Header expected; ///< of a message that is received
+  Header expected; ///< header that a received message must have
   std::array<iovec, 3> parts;
-  size_t next = 0; ///< part, of which some may be done
+  size_t next = 0; ///< index of the first unfinished buffer
   size_t count = 1;
 };
 
-/// Not copied, not moved. One thread, but for abort().
+/// Not copied, not moved. Used by one thread, except abort().
 class Ring {
 public:
   enum Neighbour { kPrevious = 0, kNext = 1 };
 
   struct Members {
-    int rank = 0; ///< which of them this one is
+    int rank = 0; ///< this rank's index in the ring
     int size = 1;
-    int first = 0; ///< rank in the job of number 0
-    int stride = 1; ///< and from each to the next one
+    int first = 0; ///< job rank of index 0
+    int stride = 1; ///< difference of job ranks between neighbours
   };
-  /// Gives a few bytes and is given those of the rank after this one.
+  /// Sends a few bytes to the previous rank and returns those of the next rank.
   using TellNext = std::function<StatusOr<std::string>(const std::string &own)>;
 
-  /// All members call it; blocks until both neighbours are connected. The own
-  /// end listens on the interface with `address`. `timeout`: of later calls,
-  /// see exchange().
+  /// Connects both neighbours; blocks until that is done. All members call it.
+  /// This rank listens on the interface with `address`. `timeout` is for later
+  /// calls, see exchange().
   static StatusOr<std::unique_ptr<Ring>>
   connect(const std::string &address, const TellNext &tellNext,
           std::string_view secret, const Members &members,
           std::chrono::milliseconds patience, std::chrono::milliseconds timeout,
           std::chrono::milliseconds handshakeTimeout = kHandshakeTimeout);
-  /// The first ring of a job, on the interface that rank 0 is reached by:
-  /// loopback for a job on one machine. Returns when all ranks are in it, or on
-  /// all with the same error. `patience`: for ranks that have not come yet.
+  /// Connects the first ring of a job, on the interface of the connection to
+  /// rank 0: loopback for a job on one machine. Returns when all ranks are in
+  /// it, or the same error on all. `patience`: wait for missing ranks.
   static StatusOr<std::unique_ptr<Ring>>
   connect(Rendezvous &rendezvous, std::string_view secret,
           std::chrono::milliseconds patience, std::chrono::milliseconds timeout,
@@ -94,32 +93,33 @@ public:
           std::chrono::milliseconds handshakeTimeout = kHandshakeTimeout);
   ~Ring();
 
-  /// Of this ring or of one that it is bound to; null: of none.
+  /// Returns the heartbeat of this ring or a bound ring; null if there is none.
   Heartbeat *heartbeat() const;
 
-  /// From now on the second ring of a rank, which is bound to none, ends together
-  /// with the first and all that are bound to it: what is lost or aborted in one
-  /// is so in all. They outlive all calls of any.
+  /// Binds two rings of a rank: a loss or abort in one ends all bound rings.
+  /// `second` must not be bound yet; `first` may be. All bound rings must
+  /// outlive all calls of any of them.
   static void bind(Ring &first, Ring &second);
 
   int rank() const { return members.rank; }
   int size() const { return members.size; }
   std::chrono::milliseconds timeout() const { return limit; }
 
-  /// Sends a message to one neighbour while it receives another from one; null:
-  /// none. kAborted where a neighbour has ended, or nothing has moved for the
-  /// timeout; the connections are then closed, so that the others notice.
+  /// Sends a message to one neighbour and receives one from a neighbour at the
+  /// same time; null: no message. kAborted if a neighbour has ended, or if no
+  /// byte has moved for the timeout. The connections are then closed, so that
+  /// the other ranks notice.
   Status exchange(Neighbour to, Message *sent, Neighbour from,
                   Message *received);
-  /// kAborted once a neighbour is gone, also of a bound ring; does not block.
+  /// Returns kAborted if this or a bound ring lost a neighbour. Does not block.
   Status checkNeighbours();
-  /// Closes the connections, also of the bound rings. Any thread.
+  /// Closes the connections of this ring and of bound rings. Any thread.
   void abort();
 
 private:
   Ring(const Members &members, std::chrono::milliseconds timeout)
       : members(members), limit(timeout) {}
-  /// What a call returns that has seen so much of a neighbour.
+  /// Aborts and returns the error for the loss of a neighbour.
   Status lost(Neighbour side, const Status &seen, bool hasClosed);
   Status ended(Neighbour side);
   Status silent(Neighbour side);
@@ -132,7 +132,7 @@ private:
   int numberOf(Neighbour side) const {
     return (rank() + (side == kNext ? 1 : size() - 1)) % size();
   }
-  /// In the job, for messages.
+  /// Returns a neighbour's rank in the job, for messages.
   int rankOf(Neighbour side) const {
     return members.first + numberOf(side) * members.stride;
   }
@@ -142,9 +142,9 @@ private:
   const Members members;
   const std::chrono::milliseconds limit;
   std::array<FileDescriptor, 2> sockets; ///< by Neighbour
-  std::atomic<Ring *> bound = this; ///< from one to the next, in a circle
-  uint64_t call = 0;                   ///< that it is in, or was last
-  std::unique_ptr<Heartbeat> heart;    ///< of the first ring of a job
+  std::atomic<Ring *> bound = this; ///< next bound ring, a circular list
+  uint64_t call = 0;                ///< index of the current or latest call
+  std::unique_ptr<Heartbeat> heart; ///< null except in the job's first ring
 };
 
 } // namespace qlora

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Who sends what to the next rank, slot by slot.
+// The algorithms of the collectives: what each rank sends in each slot.
 
 #include "runtime/Ranks/RingCollectives.h"
 
@@ -10,8 +10,8 @@
 
 namespace qlora {
 
-/// What a slot takes of each pass: small enough that a chunk which is added up
-/// stays in a core's cache, large enough that a slot is worth its waits.
+/// Chunk size: small enough that a chunk stays in a core's cache while it is
+/// summed, large enough that the waits of a slot do not dominate.
 static constexpr size_t kChunkBytes = 256 * 1024;
 
 Status RingCollectives::step(ConstBytes sent, Bytes received) {
@@ -21,7 +21,7 @@ Status RingCollectives::step(ConstBytes sent, Bytes received) {
   return ring->exchange(Ring::kNext, &out, Ring::kPrevious, &in);
 }
 
-/// After N - 1 steps of everybody each has heard of all the others.
+/// A barrier: after N - 1 steps each rank has heard from all others.
 Status RingCollectives::meet() {
   for (int i = 1; i < size(); ++i)
     QLORA_RETURN_IF_ERROR(step({}, {}));
@@ -31,14 +31,14 @@ Status RingCollectives::meet() {
 // Sums and broadcasts
 // ----------------------------------------------------------------------
 
-/// Chunks on their way from rank `first` to the one before it.
+/// A pass of all chunks from rank `first` round to the rank before it.
 struct RingCollectives::Pass {
   int first;
-  int64_t start; ///< slot in which the first chunk leaves
-  bool adds;     ///< whether ranks add theirs to a chunk, or take it
+  int64_t start; ///< slot in which the first chunk is sent
+  bool adds;     ///< ranks add their chunk to it; false: they store it
 
   int distance(int rank, int size) const { return (rank - first + size) % size; }
-  /// The chunk that a rank sends in a slot; not always one that there is.
+  /// Returns the chunk index that a rank sends in a slot; may be out of range.
   int64_t sentBy(int rank, int size, int64_t slot) const {
     const int places = distance(rank, size);
     return places == size - 1 ? -1 : slot - start - places;
@@ -106,8 +106,8 @@ Status RingCollectives::allReduce(qlora_dtype dtype, Bytes data) {
   return runPasses(passes, dtype, data);
 }
 
-/// The sum of everything, of which each rank keeps its own piece: the order of
-/// ranks leads through all of them for every piece.
+/// Sums everything and keeps this rank's shard: the fixed order of ranks leads
+/// each shard through all of them anyway.
 Status RingCollectives::reduceScatter(const CollectiveCall &call) {
   moving.assign(call.from.begin(), call.from.end());
   QLORA_RETURN_IF_ERROR(allReduce(call.dtype, moving));
@@ -116,10 +116,10 @@ Status RingCollectives::reduceScatter(const CollectiveCall &call) {
   return Status::ok();
 }
 
-// Pieces
+// All-gather and all-to-all
 // ----------------------------------------------------------------------
 
-/// It may be there already.
+/// Copies the rank's own shard to its place, unless it is there already.
 static void putOwn(std::span<const uint8_t> own, std::span<uint8_t> piece) {
   if (own.data() != piece.data())
     std::copy(own.begin(), own.end(), piece.begin());
@@ -137,7 +137,7 @@ Status RingCollectives::gather(Bytes to, ConstBytes own) {
   return Status::ok();
 }
 
-/// Every piece is as long as the own one, in as many rounds.
+/// All shards have the same length, so all ranks need the same rounds.
 Status RingCollectives::gatherInWindow(Bytes to, ConstBytes own) {
   const auto pieceAt = [&](int ofRank, size_t done, size_t bytes) {
     return to.subspan(static_cast<size_t>(ofRank) * own.size() + done, bytes);
@@ -157,8 +157,8 @@ Status RingCollectives::gatherInWindow(Bytes to, ConstBytes own) {
   return Status::ok();
 }
 
-/// Pieces go round together, those for the nearest rank first, which takes
-/// them out.
+/// All blocks go round the ring together, ordered by the distance to their
+/// receivers; each rank takes out its own.
 Status RingCollectives::allToAll(Bytes to, ConstBytes from) {
   const auto count = static_cast<size_t>(size());
   const size_t bytes = from.size() / count;
@@ -195,8 +195,8 @@ Status RingCollectives::sendOrReceive(const CollectiveCall &call) {
 }
 
 Status RingCollectives::run(const CollectiveCall &call) {
-  // What two ranks do is not counted: of stages the first has fewer to do it
-  // with than the second.
+  // Calls between two ranks are not counted: the first pipeline stage has fewer
+  // of them than the second.
   const bool isOfTwo =
       call.kind == QLORA_COLLECTIVE_SEND || call.kind == QLORA_COLLECTIVE_RECV;
   if (isOfTwo)
@@ -223,7 +223,7 @@ Status RingCollectives::run(const CollectiveCall &call) {
 // ----------------------------------------------------------------------
 
 namespace {
-/// The size of a text and its beginning, which is most often all of it.
+/// The size of a text and its first bytes, usually the whole text.
 struct Beginning {
   uint64_t bytes = 0;
   std::array<char, 56> text{};

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 
-// Collectives of CPU ranks, and the talk of all hosts, on a ring (Ring.h).
+// Collectives of CPU ranks, and of all hosts, on a ring (Ring.h).
 //
-// A sum has one order, rank 0 + rank 1 + ..., whatever its size and its way. So
-// it is no ring all-reduce, in which each part begins at another rank: chunks
-// go from rank 0 to the last one, each rank adds its own, and then once more
-// round with the sum. In every slot of time a rank sends the chunks that it was
-// given in the slot before, so that all links are busy:
+// A sum always has the order rank 0 + rank 1 + ..., whatever its size and
+// transport. So this is not a ring all-reduce, in which each chunk starts at a
+// different rank. Chunks go from rank 0 to the last rank, and each rank adds
+// its own; then the sums go round once more. In every time slot a rank sends
+// the chunks that it received in the previous slot, so that all links are busy:
 //
 //   slot   rank 0 -> 1     rank 1 -> 2     rank 2 -> 0     (3 ranks)
 //      0   x0[0]
@@ -14,19 +14,19 @@
 //      2   x0[2]           x0+x1 [1]       sum [0]
 //      3   x0[3], sum [0]  x0+x1 [2]       sum [1]
 //
-// A link carries at most twice the data, a ring all-reduce 2 (N - 1) / N of it,
-// and N ranks have 2 N connections; N = 2 is the same. Where all ranks are on
-// one machine sums and gathered pieces go through memory that they share
-// (SharedWindow.h), and empty messages say when; the bits are the same. Hosts'
-// texts go round once: N - 1 messages of a few bytes one after the other, some
+// A link carries at most twice the data; a ring all-reduce carries 2 (N - 1) /
+// N of it, the same only for N = 2. N ranks have 2 N connections. If all ranks
+// are on one machine, sums and gathered data go through shared memory
+// (SharedWindow.h), and empty messages synchronize; the bits are the same.
+// Hosts' texts go round once: N - 1 messages of a few bytes in sequence, about
 // 50 ms for 1,000 ranks.
 //
-// A SEND waits for its RECV once the connection has taken what it takes. Ranks
-// that have what they send each other in one order never wait in a circle:
-// whoever is first in the order of any two finds the other one there.
+// A SEND waits for its RECV when the connection's buffer is full. Ranks never
+// deadlock if all their SENDs and RECVs follow one global order: the earliest
+// pending pair can always proceed.
 //
-// A rank that ends is noticed by its neighbours, which then close their own
-// connections: it takes no more than a message round the ring.
+// The neighbours of a rank that ends notice it and close their own connections.
+// So all ranks notice within one message round the ring.
 
 #ifndef QLORA_RUNTIME_RANKS_RINGCOLLECTIVES_H
 #define QLORA_RUNTIME_RANKS_RINGCOLLECTIVES_H
@@ -46,12 +46,12 @@ public:
   explicit RingCollectives(std::unique_ptr<Ring> ring)
       : ring(std::move(ring)) {}
 
-  /// From now on the groups of a rank end together (Ring::bind).
+  /// Makes two groups of a rank end together (Ring::bind).
   void bind(RingCollectives &other) { Ring::bind(*ring, *other.ring); }
   /// See Ring::heartbeat.
   Heartbeat *heartbeat() { return ring->heartbeat(); }
-  /// From now on sums and gathered pieces go through it. On all ranks or on
-  /// none.
+  /// Uses shared memory for later sums and all-gathers. Called on all ranks or
+  /// on none.
   void useWindow(SharedWindow shared) { window = std::move(shared); }
 
   int rank() const override { return ring->rank(); }
@@ -70,7 +70,7 @@ private:
   using Bytes = std::span<uint8_t>;
   using ConstBytes = std::span<const uint8_t>;
 
-  /// To the next rank, from the previous one.
+  /// Sends to the next rank and receives from the previous one.
   Status step(ConstBytes sent, Bytes received);
   Status meet();
   Status runPasses(std::span<const Pass> passes, qlora_dtype dtype, Bytes data);
@@ -84,8 +84,8 @@ private:
 
   std::unique_ptr<Ring> ring;
   std::optional<SharedWindow> window;
-  uint64_t calls = 0; ///< numbers them, so that ranks notice another one's
-  std::vector<uint8_t> arriving, moving; ///< of a call
+  uint64_t calls = 0; ///< index of the call, so that ranks notice a mismatch
+  std::vector<uint8_t> arriving, moving; ///< buffers of the current call
 };
 
 } // namespace qlora

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Listening, connecting to the next rank and accepting the one before.
+// Listens, connects to the next rank and accepts the previous one.
 
 #include "runtime/Ranks/RingMeeting.h"
 
@@ -19,8 +19,8 @@ namespace qlora {
 using Clock = std::chrono::steady_clock;
 
 namespace {
-/// What a rank gives at the rendezvous: where it listens, and what whoever
-/// connects has to prove the secret over.
+/// A rank's text for the exchange: where it listens, and the random bytes over
+/// which a client must prove the secret.
 struct Place {
   Digest drawn{};
   int port = 0;
@@ -54,8 +54,7 @@ static Digest proofOfRank(std::string_view secret, int rank, int lane,
 }
 
 namespace {
-/// Keeps the connections of the rank before this one, by lane, and closes all
-/// others.
+/// Keeps the connections of the previous rank, by lane, and closes all others.
 class Previous : public ConnectionLoop::Protocol {
 public:
   Previous(const RingMeeting &meeting, const Digest &drawn,
@@ -133,7 +132,7 @@ StatusOr<std::array<RingSockets, kLanes>> meet(const RingMeeting &meeting) {
     FileDescriptor &socket = found[lane][Ring::kNext];
     QLORA_ASSIGN_OR_RETURN(socket,
                            connectTo(next.host, next.port, meeting.patience));
-    // Nobody waits for an answer here, so that all can do it at once.
+    // No rank waits for an answer here, so all can connect at the same time.
     const Digest proof =
         proofOfRank(meeting.secret, meeting.rank, lane, next.drawn);
     QLORA_RETURN_IF_ERROR(sendAll(socket, proof.data(), proof.size()));

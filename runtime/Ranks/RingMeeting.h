@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// How neighbours in a ring connect.
+// Connects the neighbours in a ring.
 
 #ifndef QLORA_RUNTIME_RANKS_RINGMEETING_H
 #define QLORA_RUNTIME_RANKS_RINGMEETING_H
@@ -14,21 +14,21 @@
 
 namespace qlora {
 
-/// The connections of two neighbours, in the order in which they are made.
+/// The connections of two neighbours, in the order in which they are opened.
 enum RingLane { kData, kControl, kLanes };
 using RingSockets = std::array<FileDescriptor, 2>; ///< by Ring::Neighbour
 
-/// How this rank comes to its neighbours.
+/// What this rank needs to connect to its neighbours.
 struct RingMeeting {
   const std::string &address;
   const Ring::TellNext &tellNext;
   std::string_view secret;
   int rank, previous;
-  int lanes; ///< kData alone, or both
+  int lanes; ///< 1: only kData; 2: both
   std::chrono::milliseconds patience, handshakeTimeout;
 };
 
-/// By RingLane. All members of a ring call it.
+/// Returns the sockets by RingLane. All members of a ring call it.
 StatusOr<std::array<RingSockets, kLanes>> meet(const RingMeeting &meeting);
 
 } // namespace qlora

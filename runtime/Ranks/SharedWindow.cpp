@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Slots in shared memory, and the sum over them.
+// Maps the slots in shared memory and sums over them.
 
 #include "runtime/Ranks/SharedWindow.h"
 
@@ -19,7 +19,7 @@ void addElements(qlora_dtype dtype, uint8_t *sum, const uint8_t *addend,
   const size_t count = bytes / (dtypeBits(dtype) / 8);
   if (dtype != QLORA_DTYPE_I32)
     return addRun(dtype, addend, dtype, sum, static_cast<int64_t>(count));
-  // Unsigned, which may wrap.
+  // Unsigned arithmetic may wrap.
   auto *to = reinterpret_cast<uint32_t *>(sum);
   const auto *from = reinterpret_cast<const uint32_t *>(addend);
   for (size_t i = 0; i < count; ++i)

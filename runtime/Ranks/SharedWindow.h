@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: MIT
 
-// Memory that all ranks of a machine have mapped, through which they add up
-// and gather data without a copy by the kernel (MPI's "shared window").
+// Memory that all ranks of a machine map, for sums and all-gathers without
+// copies by the kernel (MPI's "shared window").
 //
-// A round takes `kCapacity` bytes of each rank, which has a slot:
+// A round takes at most `kCapacity` bytes per rank. Each rank has a slot:
 //
-//   a sum                                      pieces
-//   write      own data into the own slot      write    own piece
-//   (all meet)                                 (all meet)
-//   sumPart    part r of all slots, in the     read     the others' slots
-//              order of ranks, into part r of  finish
-//              slot 0; rank r does
-//   (all meet)
+//   sum                                        all-gather
+//   write      own data to the own slot        write    own shard
+//   (barrier)                                  (barrier)
+//   sumPart    rank r sums range r of all      read     the others' slots
+//              slots, in rank order, into      finish
+//              range r of slot 0
+//   (barrier)
 //   read       slot 0
 //   finish
 //
-// There are two sets of slots in turns: who writes a round's slots has met all
-// who had read that set two rounds before. How ranks meet is the caller's
-// affair; it must order memory, as a message through the kernel does.
+// Rounds alternate between two sets of slots. Before a rank writes a set again,
+// it has met all ranks in a barrier after they read that set two rounds
+// earlier. The caller provides the barrier. It must order memory, as a message
+// through the kernel does.
 
 #ifndef QLORA_RUNTIME_RANKS_SHAREDWINDOW_H
 #define QLORA_RUNTIME_RANKS_SHAREDWINDOW_H
@@ -41,13 +42,13 @@ void addElements(qlora_dtype dtype, uint8_t *sum, const uint8_t *addend,
 /// Movable. One thread at a time.
 class SharedWindow {
 public:
-  /// How many bytes a round takes: they stay in a core's cache between a write
+  /// Bytes per rank and round; they stay in a core's cache between the write
   /// and the sum.
   static constexpr size_t kCapacity = 1 << 20;
 
-  /// The memory, for `map` here and in the other ranks' processes: 2 MiB for
-  /// each rank. A rank that adds up touches about 6, whatever their number;
-  /// one that gathers touches all.
+  /// Creates the memory for map() in all ranks' processes: 2 MiB per rank. A
+  /// sum touches about 6 MiB per process, for any number of ranks; an
+  /// all-gather touches all of it.
   static StatusOr<FileDescriptor> create(int ranks);
   static StatusOr<SharedWindow> map(const FileDescriptor &memory, int rank,
                                     int ranks);
@@ -55,9 +56,9 @@ public:
   static uint64_t bytesFor(int ranks);
 
   void write(std::span<const uint8_t> data);
-  /// Bytes [begin, end) of the round, which are whole elements.
+  /// Sums bytes [begin, end) of the round, which are whole elements.
   void sumPart(qlora_dtype dtype, size_t begin, size_t end);
-  /// The first bytes of a slot.
+  /// Reads the first bytes of a slot.
   void read(int ofRank, std::span<uint8_t> data) const;
   /// Ends the round.
   void finish() { set = (set + 1) % kSets; }
@@ -72,7 +73,7 @@ private:
   HostMemory memory;
   int rank;
   int ranks;
-  int set = 0; ///< of slots, below kSets
+  int set = 0; ///< index of the current set of slots
 };
 
 } // namespace qlora

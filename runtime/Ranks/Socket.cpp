@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// POSIX sockets behind Ranks/Socket.h.
+// Implements Socket.h with POSIX sockets.
 
 #include "runtime/Ranks/Socket.h"
 
@@ -102,8 +102,8 @@ static bool waitFor(const FileDescriptor &socket, short event,
               static_cast<int>(std::max<int64_t>(0, left.count()))) > 0;
 }
 
-/// Connects within the time that is left; the system's own patience with a host
-/// that does not answer is two minutes. errno says why not.
+/// Connects by the deadline; the system itself would wait two minutes for a
+/// host that does not answer. Sets errno on failure.
 static bool connectBy(const FileDescriptor &socket, const addrinfo &address,
                       Clock::time_point deadline) {
   fcntl(socket.get(), F_SETFL, O_NONBLOCK);
@@ -213,7 +213,7 @@ Status sendAll(const FileDescriptor &socket, const void *data, size_t bytes) {
   return Status::ok();
 }
 
-/// Counts what recv() returned.
+/// Handles the result of recv(): advances `next`, or returns an error.
 static Status countReceived(ssize_t received, char *&next, size_t &bytes) {
   if (received == 0)
     return Status::error(StatusCode::kAborted,

@@ -14,48 +14,47 @@
 
 namespace qlora {
 
-/// Lets this process and those that it starts have as many descriptors as the
-/// system permits: a job's rank 0 and its launcher have one for each rank.
+/// Raises the descriptor limit of this process and its children to the hard
+/// limit: a job's rank 0 and its launcher need one descriptor per rank.
 void raiseDescriptorLimit();
 
-/// Why a socket cannot be made: text of an errno. If descriptors ran out, with
-/// the limit and what to do.
+/// Returns the text of an errno. If descriptors ran out, it has the limit and
+/// the remedy.
 std::string socketErrorText(int error);
 
-/// Whether a read or write without blocking that has failed so is the last one.
+/// Whether this errno of a non-blocking read or write ends the connection.
 bool isOver(int error);
 
-/// Listens on `host` (a name or address; empty: every interface). Port 0:
-/// any free one; see portOf(). kResourceExhausted: another program has it.
+/// Listens on `host` (a name or address; empty: every interface). Port 0: any
+/// free port, see portOf(). kResourceExhausted: another program has the port.
 StatusOr<FileDescriptor> listenOn(const std::string &host, int port);
 
-/// Connects, trying again until `timeout` has passed: the other side may not
-/// have started yet.
+/// Connects, and retries until `timeout` has passed, because the other side may
+/// not have started yet.
 StatusOr<FileDescriptor> connectTo(const std::string &host, int port,
                                    std::chrono::milliseconds timeout);
 
-/// The port that a listening socket got.
+/// Returns the port of a listening socket.
 StatusOr<int> portOf(const FileDescriptor &socket);
 
-/// The numeric address of this machine on a connected socket.
+/// Returns this machine's numeric address on a connected socket.
 StatusOr<std::string> localAddressOf(const FileDescriptor &socket);
 
-/// From now on, a read or write that makes no progress for so long fails.
-/// Zero: never.
+/// Makes reads and writes fail after `timeout` without progress. Zero: never.
 Status setTimeout(const FileDescriptor &socket,
                   std::chrono::milliseconds timeout);
 
-/// Closing it leaves nothing behind: what was not sent is dropped, where the
-/// system would go on for minutes to send it to a machine that is gone.
+/// Makes closing the socket drop unsent data. Otherwise the system would try
+/// for minutes to send it to a machine that is gone.
 void dropUnsent(const FileDescriptor &socket);
 
-/// The numeric address at the other end.
+/// Returns the numeric address of the other end.
 StatusOr<std::string> peerAddressOf(const FileDescriptor &socket);
 
-/// All of the bytes, or an error (kAborted: the other side closed).
+/// Transfer all of the bytes, or fail (kAborted: the other side closed).
 Status sendAll(const FileDescriptor &socket, const void *data, size_t bytes);
 Status receiveAll(const FileDescriptor &socket, void *data, size_t bytes);
-/// All of the bytes by `deadline`, however they trickle in.
+/// Receives all of the bytes by `deadline`, even if they arrive slowly.
 Status receiveBy(const FileDescriptor &socket, void *data, size_t bytes,
                  std::chrono::steady_clock::time_point deadline);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Starting, watching and ending ranks.
+// Starts, watches and ends ranks.
 
 #include "runtime/Ranks/Supervisor.h"
 #include "runtime/Base/JsonText.h"
@@ -35,7 +35,7 @@ using Clock = std::chrono::steady_clock;
 namespace {
 
 constexpr auto kGrace = std::chrono::seconds(2);
-/// Signals within it count once, as in StopSignal.h.
+/// Signals within this time count once, as in StopSignal.h.
 constexpr auto kOneSignal = std::chrono::seconds(1);
 
 struct Child {
@@ -43,7 +43,7 @@ struct Child {
   FileDescriptor channel;
   bool hasEnded = false;
   bool hasReported = false;
-  int exitCode = 0; ///< as a shell gives it; 0 too where we killed it
+  int exitCode = 0; ///< as in a shell; also 0 if this launcher killed it
 };
 
 class Supervisor {
@@ -76,12 +76,12 @@ private:
   int port = 0;
   std::string secret;
 
-  /// The first error of a rank that is not kAborted, and the first that is.
+  /// The first error other than kAborted, and the first kAborted.
   struct Failure {
     Status error;
     int rank = -1;
   } firstCause, firstAborted;
-  int exitCode = 0; ///< the first that is not 0
+  int exitCode = 0; ///< the first nonzero exit code
   int interruptions = 0;
   Clock::time_point firstInterruption;
   bool isKilling = false;
@@ -128,7 +128,7 @@ Status Supervisor::start() {
   QLORA_ASSIGN_OR_RETURN(port, portOf(listening));
   for (int rank = 0; rank < request.ranks; ++rank)
     if (Status status = startRank(rank); !status.isOk()) {
-      children.resize(rank); // those that there are to end
+      children.resize(rank); // only those that were started
       return status;
     }
   listening = FileDescriptor();
@@ -141,15 +141,15 @@ Status Supervisor::startRank(int rank) {
     return systemError("socketpair");
   FileDescriptor ours(ends[0]), theirs(ends[1]);
   children.emplace_back().channel = std::move(ours);
-  // Before the fork: a rank that ends at once would make it fail.
+  // Send before the fork: sending to a rank that has already ended would fail.
   QLORA_RETURN_IF_ERROR(sendHello(rank));
   pid_t parent = getpid();
   pid_t pid = fork();
   if (pid < 0)
     return systemError("fork");
   if (pid == 0) {
-    // The system ends a rank whose launcher is gone, even if that happened
-    // before this line.
+    // End this rank if the launcher ends, even if it has ended before this
+    // line.
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent)
       _exit(1);
@@ -228,8 +228,8 @@ void Supervisor::readReport(int rank) {
   std::string text(kMaxChannelBytes, '\0');
   ssize_t bytes = recv(children[rank].channel.get(), text.data(), text.size(),
                        MSG_DONTWAIT);
-  // A rank that ended without reading our hello resets the connection; what
-  // it sent is still there.
+  // A rank that ends without reading the hello resets the connection, but its
+  // report can still be read.
   if (bytes < 0 && (errno == EAGAIN || errno == EINTR || errno == ECONNRESET))
     return;
   if (bytes <= 0) {
@@ -263,7 +263,7 @@ void Supervisor::noteEnd(int rank, int status) {
   }
   int signal = WTERMSIG(status);
   exitCode = exitCode == 0 ? 128 + signal : exitCode;
-  // Before the first step a rank has nothing to save and just ends.
+  // Before its first step a rank has nothing to save, so the signal kills it.
   bool wasStopped =
       interruptions > 0 && (signal == SIGINT || signal == SIGTERM);
   if (isKilling || wasStopped)
@@ -324,8 +324,7 @@ LaunchResult Supervisor::watch() {
     if (ready > 0 && events[0].revents)
       handleSignals();
   }
-  // Of ranks that ended at about the same time, the one that is the cause
-  // need not be the first that was seen.
+  // If ranks end at about the same time, the cause need not be the first error.
   const Failure &failure = firstCause.error.isOk() ? firstAborted : firstCause;
   LaunchResult result;
   result.error = failure.error;

@@ -12,8 +12,7 @@
 
 namespace qlora {
 
-/// Returns the commands of an entry in order: all ops except buffers, views
-/// and bindings.
+/// Returns the commands in order: all ops except buffers, views and bindings.
 llvm::SmallVector<mlir::Operation *> commandsOf(program::EntryOp entry);
 
 /// Returns one more than the entry's largest event number.

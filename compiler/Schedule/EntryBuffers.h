@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The buffers of an entry and their lifetimes. plan-memory packs them and the
-// report draws them.
+// The buffers of an entry and their lifetimes, for plan-memory and the report.
 
 #ifndef QLORA_COMPILER_SCHEDULE_ENTRYBUFFERS_H
 #define QLORA_COMPILER_SCHEDULE_ENTRYBUFFERS_H

@@ -26,9 +26,8 @@ void StepLowering::lowerAllReduce(AllReduceOp op) {
     sumOver(program::Group::TP);
 }
 
-/// Copies from the host arena, on the communication queue. The copy takes long
-/// and needs no kernel; on the copy queue, decodes of the layer before would
-/// wait for it.
+/// Copies from the host arena, on the communication queue. The copy takes long,
+/// and needs no kernel. On the copy queue, decodes would wait for it.
 void StepLowering::lowerFromHost(Location loc, Value to,
                                  const ParameterPlace &place) {
   program::CopyOp::create(b, loc, to,
@@ -122,8 +121,7 @@ void StepLowering::lowerTogether(Operation &op, program::Collective kind,
                                 /*peer=*/0, program::Group(ranks));
 }
 
-/// Reduces in place, in the result. Copies the summand there if it is
-/// elsewhere.
+/// Reduces in place, in the result. Copies the summand there if necessary.
 void StepLowering::lowerAllSum(AllSumOp op) {
   Value x = op.getX(), result = op.getResult();
   Place from = placeOf(x), to = placeOf(result);

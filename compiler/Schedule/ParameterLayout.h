@@ -26,8 +26,7 @@ struct ParameterPlace {
 
 class ParameterLayout {
 public:
-  /// Reads `train.layout` and `train.offsets`. Emits an error if they are
-  /// missing.
+  /// Reads `train.layout` and `train.offsets`; an error if they are missing.
   static llvm::FailureOr<ParameterLayout> of(mlir::ModuleOp module);
 
   const ParameterPlace &lookup(mlir::StringRef parameter) const {
@@ -45,8 +44,7 @@ public:
 
   int64_t getStateBytes() const { return lowRank.stateBytes; }
 
-  /// Writes one `program.parameter` per named tensor, and one per optimizer
-  /// state of it.
+  /// Writes one `program.parameter` per named tensor and per optimizer state.
   void emit(mlir::OpBuilder &builder, mlir::ModuleOp module) const;
 
 private:

@@ -83,8 +83,7 @@ Place StepLowering::flatPlace(const OutsideMemory &outside) {
           0, kFlatColumns};
 }
 
-/// Returns the shard of a parameter that this rank uses. `width` is the bytes
-/// of an element.
+/// Returns this rank's shard of a parameter. `width`: bytes per element.
 Place StepLowering::partPlace(const ParameterPlace &place, Arena arena,
                               int64_t width, PartAttr part,
                               RankedTensorType type) {

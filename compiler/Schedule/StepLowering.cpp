@@ -65,8 +65,7 @@ static bool isByColumn(MapKind kind) {
   return kind != MapKind::Scalar && kind != MapKind::Global;
 }
 
-/// Returns the elements in a vector load of the widest type that has an element
-/// in each column.
+/// Returns the elements of a vector load, for the widest type by column.
 static int64_t elementsOfLoad(RowsOp op) {
   int64_t bits = 8;
   auto look = [&](Value value) {

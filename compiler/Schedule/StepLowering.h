@@ -68,8 +68,8 @@ struct BufferPieces {
 
 /// Lowers one step, whose values are placed by StepMemory. Accumulate steps
 /// become ACCUMULATE_LAST. StepLowering.cpp writes the commands, except
-/// collectives and host copies (LowerExchanges.cpp); StepBuffers.cpp makes the
-/// buffers.
+/// collectives and host copies, which LowerExchanges.cpp writes.
+/// StepBuffers.cpp makes the buffers.
 class StepLowering {
 public:
   /// `tokens` is the token count of the largest variant.

@@ -33,8 +33,8 @@ std::vector<std::string> CpuTarget::flags() const {
           "-fno-stack-protector", "-w", "-c"};
 }
 
-/// Groups the functions into up to kParallel units of about equal length, each
-/// with the prelude.
+/// Groups the functions into up to kParallel units of similar size, each with
+/// the prelude first.
 static std::vector<std::string>
 makeUnits(const std::vector<std::string> &functions) {
   size_t bytes = 0;

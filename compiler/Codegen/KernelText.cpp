@@ -17,8 +17,7 @@ using namespace qlora::model;
 // Names
 //===----------------------------------------------------------------------===//
 
-/// Returns a short name: "mul" for arith.mulf, "sum" for model.row_sum, "round"
-/// for math.roundeven.
+/// "mul" for arith.mulf, "sum" for model.row_sum, "round" for math.roundeven.
 static StringRef stemOf(Operation *op) {
   StringRef stem = op->getName().stripDialect();
   if (stem.consume_front("row_"))

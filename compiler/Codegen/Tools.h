@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Finds and runs the programs that code generation needs, in a temporary
-// folder.
+// Finds the programs of code generation and runs them in a temporary folder.
 
 #ifndef QLORA_COMPILER_CODEGEN_TOOLS_H
 #define QLORA_COMPILER_CODEGEN_TOOLS_H

@@ -7,18 +7,16 @@
 //                  forward and one backward. So it holds at most that many
 //                  chunks' activations plus one, however many chunks there are
 //                  (Narayanan et al., 2019: PipeDream-Flush)
-//   interleaved    a stage has several parts of the layers, far apart: with S
-//                  stages of V parts, stage s has the parts s, s + S, ... of
-//                  S V. At the beginning and the end, stages wait for each
-//                  other a V-th as long, for V times the transfers. The order
-//                  is Megatron-LM's (Narayanan et al., 2021)
+//   interleaved    a stage has V virtual stages (parts): of S stages, stage s
+//                  has the parts s, s + S, ... of S V. At start and end, stages
+//                  wait for each other a V-th as long, for V times the
+//                  transfers. Megatron-LM's order (Narayanan et al., 2021)
 //   GPipe          all forwards, then all backwards (Huang et al., 2019)
 //
 // A send waits until its peer receives, and a stage makes its transfers one
 // after the other. To avoid deadlocks, all transfers have one global order, of
 // which each stage executes its own: the first never waits for a later one. The
-// order comes from a simulated run in which a backward takes twice as long as a
-// forward.
+// order comes from a simulated run whose backwards take twice a forward's time.
 
 #ifndef QLORA_COMPILER_SUPPORT_PIPELINEORDER_H
 #define QLORA_COMPILER_SUPPORT_PIPELINEORDER_H
@@ -30,7 +28,7 @@ namespace qlora {
 
 struct PipelineForm {
   int64_t stages = 1;
-  int64_t parts = 1;  ///< per stage
+  int64_t parts = 1;  ///< virtual stages per stage
   int64_t chunks = 1; ///< with several parts, a multiple of the stages
   bool allForwardsFirst = false;
   bool hasBackward = true; ///< false: an evaluation

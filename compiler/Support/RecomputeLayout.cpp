@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Lays out a step with recomputed ops and counts live bytes
-// (RecomputeLayout.h).
+// Lays out a step with recomputed ops, and counts its live bytes.
 
 #include "compiler/Support/RecomputeLayout.h"
 

@@ -85,8 +85,7 @@ inline constexpr uint32_t kNoValue = 0xffffffffu;
 /// not values.
 struct RecomputeValue {
   uint64_t bytes = 0;
-  /// The value that this one is a view of, or kNoValue. Both share memory and
-  /// lifetime.
+  /// The value that this is a view of (same memory and lifetime), or kNoValue.
   uint32_t partOf = kNoValue;
 };
 
@@ -137,7 +136,6 @@ private:
   int64_t last = -1; ///< block
 };
 
-/// Returns the zone of each op.
 std::vector<uint32_t> zonesOf(const RecomputeProblem &problem);
 
 /// Plans to keep everything.

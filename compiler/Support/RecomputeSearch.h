@@ -30,8 +30,7 @@ public:
   /// the budget. If it is over the budget already, it must not grow.
   void relax(Choice &choice, uint64_t budget);
   /// Changes choices, and then those that this requires, while that reduces the
-  /// bytes over the budget. No op is recomputed more often than `most`, except
-  /// if it was before.
+  /// bytes over the budget. Recomputes no further op more often than `most`.
   void descend(Choice &choice, uint64_t budget, Recompute most);
   /// Exchanges kept values within the budget while that saves time.
   void improve(Choice &choice, uint64_t budget);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// What passes decided and why, as attributes: dictionaries and lists of numbers
-// and texts, by the name of the pass. A pass over a train.step writes to the
-// step, one over a module to the module; lower-to-program takes those of a step
-// on to its entry. Report/ gathers them, and prints them as JSON.
+// Decisions of passes and their reasons, as attributes: dictionaries and lists
+// of numbers and strings, keyed by pass name. A pass over a train.step writes
+// to the step, a module pass to the module. lower-to-program copies a step's
+// decisions to its entry. Report/ collects them and prints them as JSON.
 //
 //   module attributes {train.decisions = {"plan-dequant" = [...]}}
 //   train.step accumulate ... attributes
@@ -21,10 +21,10 @@ namespace qlora {
 
 inline constexpr llvm::StringLiteral kDecisionsAttr = "train.decisions";
 
-/// What is decided before any pass runs: the layouts of --parallel auto.
+/// Key of a decision made before any pass runs: the layouts of --parallel auto.
 inline constexpr llvm::StringLiteral kLayoutDecision = "layouts";
 
-/// A dictionary that is being written.
+/// A builder of a dictionary attribute.
 class Facts {
 public:
   explicit Facts(mlir::MLIRContext *context) : builder(context) {}
@@ -59,7 +59,7 @@ private:
   mlir::NamedAttrList facts;
 };
 
-/// Adds what `pass` decided to what `op` (a module, a step, an entry) has.
+/// Adds the decision of `pass` to those of `op` (a module, a step, an entry).
 inline void recordDecision(mlir::Operation *op, llvm::StringRef pass,
                            mlir::Attribute decision) {
   mlir::NamedAttrList all(
@@ -68,7 +68,7 @@ inline void recordDecision(mlir::Operation *op, llvm::StringRef pass,
   op->setAttr(kDecisionsAttr, all.getDictionary(op->getContext()));
 }
 
-/// What `pass` decided for `op`; null if it did not.
+/// Returns the decision of `pass` for `op`, or null if there is none.
 template <typename Attr>
 Attr decisionOf(mlir::Operation *op, llvm::StringRef pass) {
   auto all = op->getAttrOfType<mlir::DictionaryAttr>(kDecisionsAttr);

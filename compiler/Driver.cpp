@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The phases in order, and the search for a plan within the memory limit.
+// Runs the phases in order, and searches for a plan within the memory limit.
 
 #include "compiler/Driver.h"
 
@@ -21,16 +21,16 @@ using namespace qlora;
 
 /// Attempts to fit a plan: each lowers the last peak by the last overshoot.
 static constexpr int kMaxAttempts = 8;
-/// The part of what weights may fill that their places take beside them.
+/// 1/kLostToPacking of the bytes for weights is reserved for packing losses.
 static constexpr int64_t kLostToPacking = 64;
-/// A budget that no choice meets: asks for the lowest peak.
+/// A budget that no choice meets: yields the lowest peak.
 static constexpr int64_t kLeastBudget = 1;
-/// A plan that gives up everything is within a few percent of the smallest:
-/// where it is above so much of the limit, none fits.
+/// The plan with all concessions is within a few percent of the smallest. If it
+/// exceeds the limit by this factor, none fits.
 static constexpr double kHopeless = 1.1;
 
-/// Bytes alive at the peak, as rematerialize counts them: what the arena has
-/// without workspaces, joined weights and what the packing loses.
+/// Returns the bytes alive at the peak, as rematerialize counts them: the arena
+/// without workspaces, joined weights and packing losses.
 static int64_t estimatedPeak(ModuleOp module) {
   int64_t peak = 0;
   for (auto entry : module.getOps<program::EntryOp>())
@@ -40,8 +40,8 @@ static int64_t estimatedPeak(ModuleOp module) {
   return peak;
 }
 
-/// Chunks of a batch whose activations are there at the same time: what is saved
-/// of one is saved of all.
+/// Returns the chunks of a batch whose activations are alive at the same time.
+/// Saving bytes of one chunk saves them for all.
 static int64_t chunksInFlight(ModuleOp module) {
   int64_t chunks = 1;
   for (auto entry : module.getOps<program::EntryOp>())
@@ -52,9 +52,8 @@ static int64_t chunksInFlight(ModuleOp module) {
   return chunks;
 }
 
-/// What a plan may save at most by running everything in order: the largest
-/// buffer that is written beside the compute queue, and what waits there of
-/// gathered weights.
+/// Returns the most bytes that running everything in order can save: the
+/// largest buffer written off the compute queue, and waiting gathered weights.
 static int64_t mostBytesAhead(ModuleOp module) {
   int64_t bytes = 0, gathered = 0;
   for (auto entry : module.getOps<program::EntryOp>())
@@ -80,7 +79,7 @@ LogicalResult Driver::runPhase(const Phase &phase, ModuleOp module,
   VerifyPhaseOptions verify;
   verify.phase = phase.name;
   pm.addPass(createVerifyPhase(verify));
-  // verify-phase does it once for all of them; qlora-opt after each pass.
+  // verify-phase verifies once per phase; qlora-opt verifies after each pass.
   pm.enableVerifier(false);
   return pm.run(module);
 }
@@ -93,7 +92,7 @@ LogicalResult Driver::optimizeAndPlan(ModuleOp module,
   return success();
 }
 
-/// "frozen base 1.3 MiB, adapters 0.2 MiB, ...".
+/// Returns "frozen base 1.3 MiB, adapters 0.2 MiB, ...".
 static std::string arenasInWords(ModuleOp program) {
   std::string text;
   for (auto arena : program.getOps<program::ArenaOp>())
@@ -112,7 +111,7 @@ static int64_t frozenBytes(ModuleOp program) {
   return bytes;
 }
 
-/// The first few of a step's largest tensors, "4.0 MiB of MODULE, ...".
+/// Lists the largest tensors of a step: "4.0 MiB of MODULE, ...".
 static std::string largestTensors(ModuleOp program) {
   constexpr size_t kShown = 3;
   std::vector<std::string> tensors;
@@ -126,7 +125,7 @@ static std::string largestTensors(ModuleOp program) {
   return fmt::format("{}", fmt::join(tensors, ", "));
 }
 
-/// A plan that gives up everything.
+/// Returns the budget with all concessions.
 MemoryBudget Driver::leastBudget() const {
   MemoryBudget least = concessions().back();
   least.activationBytes = kLeastBudget;
@@ -134,7 +133,7 @@ MemoryBudget Driver::leastBudget() const {
   return least;
 }
 
-/// What a base in host memory would leave, where that fits; else nothing.
+/// Returns a hint if a plan with the base in host memory fits; else nothing.
 std::string Driver::curedByOffload(ModuleOp step) {
   if (!traits.offloadsTables || chosen.offloadBase || options.trainsAll)
     return "";
@@ -155,7 +154,8 @@ bool Driver::isAboveHostLimit(ModuleOp program) const {
          plannedHostBytes(program) > options.hostMemoryLimit;
 }
 
-/// What is there is what was asked for, or the only plan within --memory-limit.
+/// Checks --host-memory-limit. Plans use host memory only on request, or if no
+/// other plan is within --memory-limit.
 LogicalResult Driver::checkHostLimit(ModuleOp program) const {
   if (!isAboveHostLimit(program))
     return success();
@@ -213,10 +213,9 @@ LogicalResult Driver::refuseLimit(ModuleOp step, ModuleOp program) {
   return error;
 }
 
-/// Optimises and plans copies of `step` with smaller and smaller budgets
-/// until the plan fits; the smallest one is left in `best`. Where none fits,
-/// the lowest peak of all is tried last, so that what a refusal names as the
-/// smallest plan is found when it is asked for.
+/// Plans copies of `step` with smaller and smaller budgets until a plan fits.
+/// Leaves the smallest plan in `best`. If none fits, tries the lowest peak
+/// last: a limit of the size that a refusal names must be met.
 LogicalResult Driver::shrink(ModuleOp step, OwningOpRef<ModuleOp> &best) {
   for (int attempt = 0; attempt <= kMaxAttempts; ++attempt) {
     OwningOpRef<ModuleOp> plan = step.clone();
@@ -242,9 +241,9 @@ LogicalResult Driver::shrink(ModuleOp step, OwningOpRef<ModuleOp> &best) {
   return success();
 }
 
-/// What a plan may give up, the cheapest first: large workspaces are faster,
-/// and so are whole decoded weights, of which the largest is scratch; tables on
-/// the card are, and copies to the host that hide behind what is computed.
+/// Returns the concessions, the cheapest first: large workspaces, then whole
+/// decoded weights (the largest needs scratch), then tables on the GPU, then
+/// copies to the host only while computation hides them.
 SmallVector<MemoryBudget> Driver::concessions() const {
   SmallVector<MemoryBudget> list;
   bool mayOffload =
@@ -269,7 +268,7 @@ SmallVector<MemoryBudget> Driver::concessions() const {
   return list;
 }
 
-/// Where nothing but the answer is wanted: by one plan what a search would say.
+/// Refuses a hopeless limit with one plan, if no explanation is needed.
 LogicalResult Driver::refuseHopeless(ModuleOp step) {
   if (explainsLimit)
     return success();
@@ -281,7 +280,7 @@ LogicalResult Driver::refuseHopeless(ModuleOp step) {
   return refuseLimit(step, *plan);
 }
 
-/// Plans with `budget`, which becomes the chosen one where that fits.
+/// Plans with `budget`, and chooses it if the plan fits.
 LogicalResult Driver::tryBudget(ModuleOp step, const MemoryBudget &budget,
                                 OwningOpRef<ModuleOp> &best) {
   OwningOpRef<ModuleOp> plan = step.clone();
@@ -294,8 +293,8 @@ LogicalResult Driver::tryBudget(ModuleOp step, const MemoryBudget &budget,
   return success();
 }
 
-/// Joined siblings are for who has the memory: if they do not fit beside all
-/// that is kept without a limit, they are apart, and `best` stays empty.
+/// Joins siblings only if they fit alongside everything that is kept without a
+/// limit. Else `best` stays empty, and later attempts do not join them.
 LogicalResult Driver::joinIfRoomy(ModuleOp step, OwningOpRef<ModuleOp> &best) {
   if (!traits.prefersWideGemms || !options.isEnabled("concat-siblings"))
     return success();
@@ -305,9 +304,9 @@ LogicalResult Driver::joinIfRoomy(ModuleOp step, OwningOpRef<ModuleOp> &best) {
   return success();
 }
 
-/// What is left of the limit goes to weights that are there decoded, or, where they
-/// would come from other ranks or the host, as they are stored: what is gathered
-/// would travel as numbers.
+/// Spends the rest of the limit on weights that stay decoded. If weights would
+/// be gathered from ranks or the host, keeps some of them as stored instead:
+/// otherwise their decoded values would have to be transferred.
 LogicalResult Driver::keepWeights(ModuleOp step, OwningOpRef<ModuleOp> &best) {
   MemoryBudget roomy = chosen;
   const int64_t left = options.memoryLimit - plannedBytes(*best);
@@ -320,8 +319,8 @@ LogicalResult Driver::keepWeights(ModuleOp step, OwningOpRef<ModuleOp> &best) {
              : success();
 }
 
-/// Chooses a budget within the limit; what is left of it goes to large
-/// workspaces, then to weights.
+/// Chooses a budget within the limit. Spends the rest of the limit on large
+/// workspaces, then on weights.
 LogicalResult Driver::fitMemory(ModuleOp step) {
   OwningOpRef<ModuleOp> best;
   chosen.workspaces = WorkspaceSize::kModest;
@@ -341,7 +340,7 @@ LogicalResult Driver::fitMemory(ModuleOp step) {
     if (failed(shrink(step, best)))
       return failure();
   }
-  // What is named as the smallest plan is found when it is asked for.
+  // A limit of the size that a refusal names must be met.
   if (plannedBytes(*best) > options.memoryLimit && !chosen.inOrder) {
     chosen.inOrder = true;
     if (failed(shrink(step, best)))
@@ -357,7 +356,7 @@ LogicalResult Driver::fitMemory(ModuleOp step) {
   return keepWeights(step, best);
 }
 
-/// Erases steps that are smaller than others; true where there were some.
+/// Erases steps with fewer tokens than the largest. True if there were any.
 static bool keepLargestSteps(ModuleOp module) {
   auto tokensOf = [](train::StepOp step) {
     return step.getBatch() * step.getLength();
@@ -374,9 +373,9 @@ static bool keepLargestSteps(ModuleOp module) {
   return isAnySmaller;
 }
 
-/// Decides for the largest steps, which arenas are as large as, and of a pipeline
-/// for as many chunks as there are at a time and one more: what fits them fits
-/// all, or nearly so. Where it does not, all are looked at from the start.
+/// Chooses the budget for the largest steps, which determine the arena sizes,
+/// and in a pipeline for the chunks in flight plus one. The result nearly
+/// always fits all. If not, starts again with all steps and chunks.
 LogicalResult Driver::chooseBudget(ModuleOp module) {
   const MemoryBudget asked = chosen;
   OwningOpRef<ModuleOp> largest = module.clone(), all;
@@ -401,7 +400,7 @@ LogicalResult Driver::chooseBudget(ModuleOp module) {
     if (plannedBytes(*all) <= options.memoryLimit)
       return success();
   }
-  chosen = asked; // what is named as the smallest plan is that of all chunks
+  chosen = asked; // a refusal must name the smallest plan of all chunks
   return fitMemory(module);
 }
 
@@ -430,7 +429,7 @@ LogicalResult Driver::run(OwningOpRef<ModuleOp> &module,
     return failure();
   if (options.remarks && failed(enableRemarks()))
     return failure();
-  // Once more with the budget that was chosen, to show both phases.
+  // Run both phases again with the chosen budget, to show them to the hook.
   for (const Phase &phase : phases().drop_front(2)) {
     if (failed(runPhase(phase, *module, chosen)))
       return failure();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// One compile, from the text of a model to a planned program: runs the phases,
-// and fits the plan into the memory limit.
+// Compiles the text of a model to a planned program: runs the phases, and fits
+// the plan into the memory limit.
 
 #ifndef QLORA_COMPILER_DRIVER_H
 #define QLORA_COMPILER_DRIVER_H
@@ -13,7 +13,7 @@
 
 namespace qlora {
 
-/// What to do with the module after each phase (`--emit`, `--dump-phases`).
+/// Called with the module after each phase (`--emit`, `--dump-phases`).
 /// Returning false ends the compile there.
 using PhaseHook =
     llvm::function_ref<bool(llvm::StringRef phase, mlir::ModuleOp)>;
@@ -25,16 +25,16 @@ public:
         traits(targetTraits(options.target).value_or(TargetTraits{})) {}
 
   /// Runs all phases on `module`. On success `module` is the program; if the
-  /// hook ended the compile, it is what the last phase left. Errors are
+  /// hook ended the compile, it is the module after that phase. Errors are
   /// diagnostics of the context.
   mlir::LogicalResult run(mlir::OwningOpRef<mlir::ModuleOp> &module,
                           PhaseHook afterPhase);
 
-  /// The same to the end, to look at the plan alone: false, without a
-  /// diagnostic, where none fits the memory limit.
+  /// Runs all phases to find out whether a plan fits. Returns false, without a
+  /// diagnostic, if none fits the memory limit.
   mlir::FailureOr<bool> plan(mlir::OwningOpRef<mlir::ModuleOp> &module);
-  /// After that, where none fits: what the smallest plan takes; where it is far
-  /// above the limit, to a few percent.
+  /// Returns the bytes of the smallest plan, after plan() returned false. If it
+  /// is far above the limit, they are accurate to a few percent.
   int64_t smallestBytes() const { return smallest; }
 
 private:
@@ -66,7 +66,7 @@ private:
   const TargetTraits traits;
   MemoryBudget chosen;
   bool explainsLimit = true;
-  int64_t smallest = 0; ///< of all plans, where they are over the limit
+  int64_t smallest = 0; ///< bytes of the smallest plan, if over the limit
 };
 
 } // namespace qlora

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Every pass, in pipeline order. Pipeline.cpp has the order and the reasons.
+// All passes, in pipeline order. Pipeline.cpp has the order with the reasons.
 
 #ifndef QLORA_COMPILER_PASSES_TD
 #define QLORA_COMPILER_PASSES_TD

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The phase table. Reading it from top to bottom is reading what happens to a
-// model on its way to train.so.
+// The phase table: from top to bottom, how a model becomes train.so.
 
 #include "compiler/Pipeline.h"
 
@@ -15,7 +14,7 @@ using namespace mlir;
 using namespace qlora;
 
 //===----------------------------------------------------------------------===//
-// adapt: from any model to the one that is trained
+// adapt: from any model to the model to train
 //===----------------------------------------------------------------------===//
 
 static void buildAdapters(OpPassManager &pm, const CompileOptions &options) {
@@ -48,7 +47,7 @@ static void buildAdapters(OpPassManager &pm, const CompileOptions &options) {
   experts.initA = options.initA;
   experts.initB = options.initB;
   pm.addPass(createAttachExpertAdapters(experts));
-  // Where the embedding's own adapter would be seen.
+  // After the adapters, to detect an adapter on the embedding.
   AttachTokensOptions tokens;
   llvm::append_range(tokens.tokens, options.trainedTokens);
   tokens.modulesToSave = options.modulesToSave;
@@ -66,11 +65,11 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
     quantize.experts = options.quantizeExperts;
     pm.addPass(createQuantizeBase(quantize));
   }
-  // Before the adapters, whose own products are of x as it is, and before the
-  // model is copied.
+  // Before the adapters, whose matmuls read x unrounded, and before the copy of
+  // the model.
   if (options.int8Threshold)
     pm.addPass(createRoundActivations({*options.int8Threshold}));
-  // While the model is what it was: its copy is the reference.
+  // Before any training change: the copy of the model is the reference.
   if (options.objective != "none") {
     AttachObjectiveOptions objective;
     objective.objective = options.objective;
@@ -94,24 +93,24 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
   weights.loraPlusRatio = options.loraPlusRatio;
   weights.optimizer = options.optimizer;
   pm.addPass(createTrainWeights(weights));
-  // Before the gradient: the backward of the fused form is fused too.
+  // Before the gradient, so that the backward of the fused form is fused too.
   if (options.isEnabled("fuse-lora"))
     pm.addPass(createFuseLora());
-  // Once all that has no length is done: every later pass counts bytes.
+  // After all passes that do not depend on the length. Later ones count bytes.
   SpecializeShapesOptions shapes;
   shapes.batch = options.batch / options.chunks * options.linesOfRow;
   llvm::append_range(shapes.lengths, options.lengths);
   llvm::append_range(shapes.buckets, options.buckets);
   shapes.computeType = options.computeType;
   pm.addPass(createSpecializeShapes(shapes));
-  // Before the gradient, which follows from what each rank computes.
+  // Before the gradient, which follows from each rank's computation.
   pm.addPass(createShardProducts({options.tensorRanks}));
   pm.addPass(createShardContext({options.contextRanks}));
   pm.addPass(createShardExperts({options.expertRanks}));
   if (options.sequenceParallel)
     pm.addPass(createShardSequence());
-  // Once it is known of what a rank uses parts, on all stages. From here on the
-  // flat arenas are of pieces.
+  // After the passes that decide which parameters a rank uses in part, and for
+  // all stages alike. From here on, the flat arenas hold shards.
   DivideTrainedOptions divide;
   divide.ranks = std::max(options.shards, options.trainedPieces);
   divide.adapters = options.trainedPieces > 1;
@@ -135,7 +134,7 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
 static void buildStep(OpPassManager &pm, const CompileOptions &options,
                       const MemoryBudget &) {
   pm.addPass(createBuildTrainStep({options.updatePieces, options.runRanks}));
-  // Sums of gradients are explicit adds until here.
+  // Until here, accumulation of gradients is explicit adds.
   if (options.isEnabled("fuse-accumulate"))
     pm.addNestedPass<train::StepOp>(createFuseAccumulate());
 }
@@ -144,7 +143,7 @@ static void buildStep(OpPassManager &pm, const CompileOptions &options,
 // optimize: memory and time, on tensors
 //===----------------------------------------------------------------------===//
 
-/// What is of the whole batch, after what is decided for one chunk of it.
+/// Adds the passes over the whole batch, after those over one chunk of it.
 static void buildExchange(OpPassManager &pm, const CompileOptions &options,
                           const MemoryBudget &budget) {
   UnrollMicroBatchesOptions unroll;
@@ -153,7 +152,7 @@ static void buildExchange(OpPassManager &pm, const CompileOptions &options,
   unroll.parts = options.stageParts;
   unroll.allForwardsFirst = options.allForwardsFirst;
   pm.addNestedPass<train::StepOp>(createUnrollMicroBatches(unroll));
-  // In the order in which gradients finish.
+  // Buckets are in the order in which gradients finish.
   BucketGradientsOptions buckets;
   buckets.maxBuckets =
       options.isEnabled("bucket-gradients") ? options.maxBuckets : int64_t(1);
@@ -172,15 +171,15 @@ static void buildExchange(OpPassManager &pm, const CompileOptions &options,
 
 static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
                           const MemoryBudget &budget) {
-  // A copy of all that is trained is more than the tightest limits leave.
+  // Under the tightest limits, a copy of the trainable parameters is too large.
   if (options.isEnabled("round-adapters") && !budget.onlyPanels &&
       targetTraits(options.target)->roundsBeforeGemms)
     pm.addPass(createRoundAdapters());
-  // Before rematerialize, so that it weighs what really waits.
+  // Before rematerialize, so that it weighs the sizes that are really kept.
   if (options.loraActivations == "int8")
     pm.addNestedPass<train::StepOp>(createEncodeActivations());
-  // Before rematerialize too: what waits on the host takes no memory, and is there
-  // for what is computed again. Of single ops, as rematerialize prices them.
+  // Before rematerialize too: values in host memory take no device memory, and
+  // recomputed ops can read them. Works on single ops, as rematerialize does.
   if (budget.copiedValues != "none") {
     OffloadActivationsOptions offload;
     offload.values = budget.copiedValues;
@@ -190,7 +189,7 @@ static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
     offload.profile = options.deviceProfile;
     pm.addNestedPass<train::StepOp>(createOffloadActivations(offload));
   }
-  // While every value still has an op of its own to compute it again.
+  // While each value has its own op, which can be recomputed.
   RematerializeOptions remat;
   remat.budget = budget.activationBytes;
   remat.blocks = options.checkpointing;
@@ -198,7 +197,7 @@ static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
   remat.profile = options.deviceProfile;
   if (options.isEnabled("rematerialize"))
     pm.addNestedPass<train::StepOp>(createRematerialize(remat));
-  // After recomputation, so that a recomputed use can share a decode.
+  // After recomputation, so that recomputed uses can share a decode.
   PlanDequantOptions dequant;
   dequant.form = options.isEnabled("plan-dequant") && !budget.onlyPanels
                      ? options.dequantForm
@@ -207,14 +206,14 @@ static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
   dequant.target = options.target;
   dequant.profile = options.deviceProfile;
   pm.addPass(createPlanDequant(dequant));
-  // Where what is decoded into scratch is known.
+  // After plan-dequant, which decides what is decoded into scratch.
   if (options.isEnabled("concat-siblings") && !budget.siblingsApart &&
       targetTraits(options.target)->prefersWideGemms)
     pm.addNestedPass<train::StepOp>(createConcatSiblings());
   if (options.isEnabled("order-sums") &&
       targetTraits(options.target)->prefersWideGemms)
     pm.addNestedPass<train::StepOp>(createOrderSums());
-  // Where each weight is read is final now, be it to be decoded.
+  // After all passes that decide where each weight is read, decoded or not.
   ShardVocabularyOptions tables;
   tables.shards = options.shards;
   tables.offloadTables = budget.offloadTables;
@@ -227,7 +226,7 @@ static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
   shards.offloadBase = budget.offloadBase;
   shards.room = budget.stayingBytes;
   pm.addPass(createAssignShards(shards));
-  // Last of those that need single row ops; makes all of them `model.rows`.
+  // After all passes that match single row ops: makes them `model.rows`.
   FuseRowsOptions rows;
   rows.fuse = options.isEnabled("fuse-rows");
   pm.addNestedPass<train::StepOp>(createFuseRows(rows));
@@ -246,12 +245,12 @@ static void buildProgram(OpPassManager &pm, const CompileOptions &options,
   LowerToProgramOptions lower;
   lower.offloadStates = options.offloadStates;
   pm.addPass(createLowerToProgram(lower));
-  // Brings the workspaces, which the plan has to include.
+  // Before the plan, which must include the workspaces that this adds.
   SelectKernelsOptions select;
   select.target = options.target;
   select.workspaces = budget.workspaces;
   pm.addPass(createSelectKernels(select));
-  // Before the plan: what runs at the same time must not share memory.
+  // Before the plan: concurrent commands must not share memory.
   AssignQueuesOptions queues;
   queues.target = options.target;
   queues.profile = options.deviceProfile;

@@ -92,7 +92,7 @@ struct CompileOptions {
   int64_t maxBuckets = 4;
   std::string gradientForm = "no"; ///< compression: bf16, int8, power_sgd
   int64_t gradientRank = 1; ///< rank of power_sgd
-  int64_t runRanks = 0; ///< 0: the program does not depend on their number
+  int64_t runRanks = 0; ///< ranks of the run; 0: any number
   bool remarks = false; ///< for the final plan, not for attempts
   /// Disabled optimizations, by pass name.
   std::set<std::string> disabled;

@@ -122,7 +122,7 @@ struct KernelSpelling {
 
 /// Host C++ for `--target cpu`.
 const KernelSpelling &hostSpelling();
-/// CUDA C++ for `--target cuda`: a block for a wide row, a warp for a narrow one.
+/// CUDA C++ for `--target cuda`: blocks compute wide rows, warps narrow ones.
 const KernelSpelling &cudaSpelling();
 
 /// Appends `text` after `indent` spaces, as one line.

@@ -29,7 +29,7 @@ private:
   bool areQuick;
   RowPlan plan;
   DenseMap<Value, unsigned> levels;
-  DenseMap<Value, unsigned> firstLoop; ///< that evaluates an expensive value
+  DenseMap<Value, unsigned> firstLoop; ///< per expensive value
 };
 
 } // namespace

@@ -18,7 +18,7 @@ namespace qlora {
 struct ParameterPlace {
   program::Arena arena;
   int64_t offset; ///< bytes
-  int64_t bytes;  ///< of the unsharded parameter
+  int64_t bytes;  ///< unsharded size
   int64_t piece = 0; ///< bytes of a rank's fsdp shard; 0: not sharded
 
   int64_t arenaBytes() const { return piece ? piece : bytes; }

@@ -47,14 +47,14 @@ public:
 private:
   mlir::OpBuilder builder;
   mlir::Location loc;
-  llvm::StringMap<mlir::FlatSymbolRefAttr> known; ///< of library ops
+  llvm::StringMap<mlir::FlatSymbolRefAttr> known; ///< by library op
   std::map<size_t, llvm::SmallVector<program::KernelOp>> bodies; ///< by hash
   llvm::StringMap<unsigned> labels;
 };
 
 /// A matrix in memory: a range of a buffer, with a row stride in elements.
 struct Place {
-  mlir::Value buffer;  ///< of a program.buffer
+  mlir::Value buffer;  ///< result of a program.buffer
   int64_t offset = 0;  ///< bytes from the start of `buffer`
   int64_t stride = 0;  ///< elements from one matrix row to the next
 };
@@ -63,7 +63,7 @@ struct Place {
 struct BufferPieces {
   int64_t count = 1;
   program::Group of = program::Group::FSDP;
-  int64_t step = 0; ///< bytes from one shard to the next; 0: its bytes
+  int64_t step = 0; ///< bytes from one shard to the next; 0: shard size
 };
 
 /// Lowers one step, whose values are placed by StepMemory. Accumulate steps

@@ -53,9 +53,9 @@ private:
 
   static constexpr int64_t kNever = -1;
   const PipelineForm form;
-  const int64_t parts; ///< of all stages
+  const int64_t parts; ///< total over all stages
   std::vector<Stage> stages;
-  std::vector<int64_t> ends; ///< of units, or kNever
+  std::vector<int64_t> ends; ///< end time per unit, or kNever
   std::vector<Event> events;
 };
 } // namespace

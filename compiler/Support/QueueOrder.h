@@ -54,7 +54,7 @@ enum class QueueAction : uint8_t { Work, Record, Wait };
 struct QueueCommand {
   QueueAction action = QueueAction::Work;
   unsigned queue = 0;
-  unsigned event = 0; ///< of a Record or Wait; recorded before it is waited for
+  unsigned event = 0; ///< for Record and Wait; Record comes first
 };
 
 /// Positions among the commands, both included.

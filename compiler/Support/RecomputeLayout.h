@@ -74,7 +74,7 @@ private:
   /// Memory that an op touches: of a value, or of a clone of its maker.
   struct Touch {
     uint32_t root;   ///< a value that is no view
-    uint32_t maker;  ///< of root
+    uint32_t maker;  ///< op that makes root
     uint32_t output; ///< root's index among its maker's outputs
   };
   struct OpTouches {
@@ -88,7 +88,7 @@ private:
   struct Clone {
     uint32_t op;
     uint32_t before;        ///< a backward op
-    uint32_t firstInstance; ///< of its outputs
+    uint32_t firstInstance; ///< instance of its first output
     uint32_t next;          ///< the next clone before the same op
   };
   /// One op execution: an op of the step, or a clone.

@@ -121,7 +121,7 @@ struct RecomputePlan {
   /// clone of the op that makes its operand.
   std::vector<std::vector<uint32_t>> before;
   uint64_t peakBytes = 0;
-  double seconds = 0; ///< of all recomputed ops
+  double seconds = 0; ///< total time of recomputed ops
 };
 
 /// Numbers the zones of a step, op by op. A new zone begins when the block of

@@ -86,7 +86,7 @@ private:
   std::vector<uint64_t> seen;
   uint64_t walk = 0;
   uint64_t work = 0;  ///< ops laid out so far
-  uint64_t limit = 0; ///< of work
+  uint64_t limit = 0; ///< bound on `work`
 };
 
 } // namespace qlora

@@ -110,8 +110,8 @@ void ParameterLayout::emit(OpBuilder &builder, ModuleOp module) const {
         emitted.setDecodedScales(slice->getCodedScales());
       }
     };
-    // A tensor that is quantized or sharded as a whole stays one entry, unless
-    // each name gets an entry of its own.
+    // Quantized and sharded tensors are one table row with all part names, but
+    // trainable fsdp shards and all other tensors get one row per part.
     if (!parameter.getPartNames() || stored || parameter.getSlice() ||
         (place.piece && !parameter.getTrainable())) {
       emitPart(parameter.getSymName(), 0, type.getDimSize(0),

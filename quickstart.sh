@@ -32,5 +32,5 @@ Next:
                        --learning-rate 2e-3 --output-dir $out/slower
   the memory plan  build/bin/qlora plan $demo/train.yaml --target cpu --gpus 8
   the three parts  build/bin/qlora train $demo/train.yaml --dry-run
-  an error         docs/troubleshooting.md
+  an error         docs/errors.md
 TEXT

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""troubleshooting.py REPOSITORY: holds docs/troubleshooting.md against the
+"""errors.py REPOSITORY: holds docs/errors.md against the
 messages of the tools.
 
 A line of the page that is a bullet of nothing but code is a message. Each
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from messages import Message, normalise, read_messages
 
-PAGE = "docs/troubleshooting.md"
+PAGE = "docs/errors.md"
 
 # Files whose messages share one entry, and the heading of that entry.
 SHARED = {
@@ -91,7 +91,7 @@ def shared_errors(page: Page, found: list[Message]) -> list[str]:
               for heading in sorted(set(SHARED.values()) - page.headings)]
     for pattern in SHARED:
         if not any(fnmatch.fnmatch(one.path, pattern) for one in found):
-            errors.append(f"tests/docs/troubleshooting.py: no file with "
+            errors.append(f"tests/docs/errors.py: no file with "
                           f"messages is '{pattern}'")
     return errors
 

@@ -7,7 +7,7 @@ import tempfile
 import unittest
 
 import messages
-import troubleshooting
+import errors as page_check
 
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
 
@@ -111,30 +111,30 @@ class PageTest(unittest.TestCase):
     def errors_of(self, page):
         with tempfile.TemporaryDirectory() as root:
             os.mkdir(os.path.join(root, "docs"))
-            path = os.path.join(root, troubleshooting.PAGE)
+            path = os.path.join(root, page_check.PAGE)
             with open(path, "w", encoding="utf-8") as file:
                 file.write(page)
             found = [messages.Message("no rows", "runtime/A.cpp", 7)]
-            errors = troubleshooting.compare(
-                troubleshooting.read_page(root), found)
+            errors = page_check.compare(
+                page_check.read_page(root), found)
             return [error for error in errors if "heading" not in error
                     and "no file with" not in error]
 
     def test_missing_and_stale(self):
         self.assertEqual(self.errors_of("- `no rows`\n\nWrite some.\n"), [])
         self.assertEqual(self.errors_of("- `no row`\n\nWrite some.\n"), [
-            "docs/troubleshooting.md:1: stale: no row",
+            "docs/errors.md:1: stale: no row",
             "runtime/A.cpp:7: missing: no rows"])
 
     def test_each_once_and_with_a_remedy(self):
         self.assertEqual(
             self.errors_of("- `no rows`\n- `no rows`\n\n## Next\n\nText.\n"), [
-                "docs/troubleshooting.md:2: no cause and remedy",
-                "docs/troubleshooting.md:2: twice: no rows"])
+                "docs/errors.md:2: no cause and remedy",
+                "docs/errors.md:2: twice: no rows"])
 
     def test_page_has_all_messages_and_no_others(self):
-        errors = troubleshooting.compare(
-            troubleshooting.read_page(ROOT),
+        errors = page_check.compare(
+            page_check.read_page(ROOT),
             list(messages.read_messages(ROOT)))
         self.assertEqual(errors, [], "\n" + "\n".join(errors))
 

@@ -52,7 +52,7 @@ static StatusOr<int64_t> readCount(const JsonFields &fields,
   return count;
 }
 
-/// As in transformers: layers that are listed, or do not end a run of `step`,
+/// transformers' rule: layers that are listed, or do not end a run of `step`,
 /// have an MLP.
 static Status readLayers(const JsonFields &fields, ModelConfig &config) {
   ExpertsConfig &experts = config.experts;
@@ -90,7 +90,7 @@ static Status readGlu(const JsonFields &fields, const ClampedGlu &family,
   return Status::ok();
 }
 
-/// As in transformers: there is a loss only if routers' logits are output.
+/// transformers' rule: there is a loss only if routers' logits are output.
 static Status readRouterTraining(const JsonFields &fields,
                                  ExpertsConfig &experts) {
   QLORA_ASSIGN_OR_RETURN(const bool hasLoss,

@@ -21,7 +21,7 @@ namespace qlora {
 
 enum class BiasRule { kNever, kByKey, kAlways };
 
-/// Which layers attend only to a window of past tokens.
+/// Rules for the layers that attend only to a window of past tokens.
 enum class WindowRule {
   kNone,     ///< none; a `sliding_window` key is refused
   kAll,      ///< all, if `sliding_window` is a number

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// Which model a program was compiled for. A program is valid for one
-// config.json: with weights of another model of the same shapes it would run
-// and give wrong results. So qlora-import writes what decides the numbers into
-// model.mlir, qloracc records it in train.so, and qlora-run compares it with
-// the model folder.
+// Identity of the model that a program was compiled for. A program is valid for
+// one config.json: with weights of another model of the same shapes it would
+// run and give wrong results. So qlora-import writes what decides the numbers
+// into model.mlir, qloracc records it in train.so, and qlora-run compares it
+// with the model folder.
 
 #ifndef QLORA_FRONTEND_MODELIDENTITY_H
 #define QLORA_FRONTEND_MODELIDENTITY_H

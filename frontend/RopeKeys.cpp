@@ -109,7 +109,7 @@ static Status checkParameterKeys(const json &parameters, RopeKind kind,
   return Status::ok();
 }
 
-/// As in transformers, a key outside of the parameters wins over one inside,
+/// transformers' rule: a key outside of the parameters wins over one inside,
 /// and the fallback is the longest position.
 static StatusOr<int64_t> originalPositions(const JsonFields &fields,
                                            const JsonFields &parameters) {

@@ -100,9 +100,9 @@ struct OutsideMemory {
   /// The symbol of a parameter, or the name of an input, a result or a
   /// statistic; null: a flat arena.
   mlir::Attribute name;
-  /// In a flat arena: rows, counted from the first parameter; 0 rows: the whole
-  /// arena, with the statistics row before the parameters. In a parameter: its
-  /// own rows; 0: all of it. In the state arena: bytes.
+  /// Flat arena: rows, counted from the first parameter; 0 rows: the whole
+  /// arena, with the statistics row before the parameters. Parameter: its own
+  /// rows; 0: all of it. State arena: bytes.
   int64_t row = 0, rows = 0;
   /// Number of consecutive ranges of `rows` rows, one per rank of `piecesOf`.
   int64_t pieces = 1;

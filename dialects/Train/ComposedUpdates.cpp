@@ -82,8 +82,8 @@ public:
 // Adafactor (Shazeer and Stern, 2018)
 //===----------------------------------------------------------------------===//
 //
-// As transformers' Trainer configures it: no first moment, no relative steps,
-// updates clipped to a root mean square of 1. `average` is t^-0.8.
+// Uses the settings of transformers' Trainer: no first moment, no relative
+// steps, updates clipped to a root mean square of 1. `average` is t^-0.8.
 
 static constexpr double kLeastSquare = 1e-30;
 
@@ -177,8 +177,8 @@ SmallVector<Value> qlora::train::buildAdafactorVector(OpBuilder &b,
 // Muon (Jordan et al., 2024)
 //===----------------------------------------------------------------------===//
 //
-// As in torch.optim.Muon with its defaults: Nesterov momentum, made orthogonal
-// by five Newton-Schulz steps,
+// Follows torch.optim.Muon with its defaults: Nesterov momentum, made
+// orthogonal by five Newton-Schulz steps,
 //
 //   G = X X^T,  X = a X + (b G + c G G) X      (G = X^T X where X is tall)
 //

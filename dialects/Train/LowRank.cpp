@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Which tensors are compressed, and where their bases are.
+// Choice of the compressed tensors, and offsets of their bases.
 
 #include "dialects/Train/LowRank.h"
 

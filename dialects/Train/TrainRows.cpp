@@ -42,7 +42,7 @@ static SmallVector<Value> finite(const UpdateArithmetic &a, ValueRange updated,
   return results;
 }
 
-/// In torch's order of operations:
+/// Follows torch's order of operations:
 ///   p -= lr * weight_decay * p
 ///   m = m + (1 - beta1) * (g - m),  v = beta2 * v + (1 - beta2) * g^2
 ///   p -= lr / correction1 * m / (sqrt(v) / correction2_sqrt + epsilon)
@@ -78,8 +78,8 @@ SmallVector<Value> LionOp::buildRow(OpBuilder &b, ValueRange rows) {
   return finite(a, {a.sub(a.decayed(p), size), a.byBeta2(m, g)}, rows);
 }
 
-/// As in the package schedulefree; `average` is the weight of this step's z in
-/// x, and at the first step z is p:
+/// Follows the package schedulefree; `average` is the weight of this step's z
+/// in x, and at the first step z is p:
 ///   v = beta2 * v + (1 - beta2) * g^2
 ///   d = g / (sqrt(v / correction2) + epsilon) + weight_decay * y
 ///   y = y + average * (z - y) + lr * (beta1 * (1 - average) - 1) * d

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Cases of attention and attention_grad, and how much the rows that round
-// their scores may differ.
+// Cases of attention and attention_grad, and error bounds for rows of
+// Kernels.def that round the scores.
 
 #ifndef QLORA_TESTS_CONFORMANCE_ATTENTIONCASE_H
 #define QLORA_TESTS_CONFORMANCE_ATTENTIONCASE_H
@@ -34,7 +34,8 @@ inline std::ostream &operator<<(std::ostream &out, const Attention &a) {
              << " cap " << a.cap << (a.hasSinks ? " sinks" : "");
 }
 
-/// Three segments of odd lengths, or one, and padding at the end where asked.
+/// Returns one of three segments of odd lengths, or segment 1 for kOne, and 0
+/// for padding at the end (kPadded, kOne).
 inline int32_t segmentOf(const Attention &a, int64_t batch, int64_t token) {
   const int64_t position = token + 3 * batch;
   const bool isPadded =
@@ -90,7 +91,7 @@ inline KernelCase makeCase(const Attention &a, bool isGradient) {
   return test;
 }
 
-/// Runs the reference forward and hands out and lse to the gradient.
+/// Runs the reference forward and copies out and lse to the gradient's case.
 inline KernelCase makeGradient(const Attention &a) {
   KernelCase forward = makeCase(a, false), gradient = makeCase(a, true);
   expectOk(forward.run("reference"));
@@ -99,26 +100,26 @@ inline KernelCase makeGradient(const Attention &a) {
   return gradient;
 }
 
-// Tensor cores take bf16, and so do CPUs that multiply it: all rows but the
-// reference round P, and in the gradient dS, before the product that sums over
-// them. Each factor is then off by at
-// most u = 2^-8 of itself, and a result by u times the same sum of magnitudes:
+// Tensor cores take bf16, and so do CPUs with bf16 matmuls: all rows except the
+// reference round P, and in the gradient dS, before the matmul that sums over
+// them. Each factor is then off by at most u = 2^-8 of itself, and a result by
+// u times the same sum of magnitudes:
 //
 //   out  u sum_j P_ij |v_j|         dv  u sum_i P_ij |dout_i|
 //   dq   u sum_j |dS_ij| |k_j|      dk  u sum_i |dS_ij| |q_i|
 //
-// These sums are computed for each element: one bound for all would have to
-// hold where they are largest, and let a wrong small result pass. cuDNN's rows
-// may round once more: the part of each query head of dk and dv.
+// These sums are computed for each element. A single bound would have to hold
+// where they are largest, and a wrong small result would pass. cuDNN's rows may
+// round once more: the summands of dk and dv from each query head.
 
-/// How many such errors a row may make in one result.
+/// Returns how many such errors a row may make in one result.
 inline int roundingsOf(const Attention &a, const std::string &row) {
   if (a.dtype != QLORA_DTYPE_BF16)
     return 0;
   return row == "cudnn" ? 2 : row == "reference" ? 0 : 1;
 }
 
-/// Sums of magnitudes by operand and element; none where nothing is rounded.
+/// Sums of magnitudes by operand and element; empty if nothing is rounded.
 using Magnitudes = std::map<std::string, std::vector<double>>;
 
 inline Magnitudes forwardMagnitudes(const Attention &a) {
@@ -143,7 +144,7 @@ inline bool sees(const Attention &a, int64_t batch, int64_t query,
           segmentOf(a, batch, query) == segmentOf(a, batch, key));
 }
 
-/// Operands as numbers, by name; rows of them by their first element.
+/// Operands as doubles, by name. Rows are addressed by their first element.
 class RoundedGradient {
 public:
   explicit RoundedGradient(const Attention &a) : a(a) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// attention and attention_grad: the reference gradient against finite
-// differences of the reference, and the blocked rows against both.
+// attention and attention_grad: compares the reference gradient with finite
+// differences of the reference, and the other rows with both.
 
 #include "tests/conformance/AttentionCase.h"
 
@@ -15,7 +15,7 @@ namespace {
 constexpr qlora_dtype F32 = QLORA_DTYPE_F32;
 constexpr qlora_dtype BF16 = QLORA_DTYPE_BF16;
 
-/// Worst error of a strided result, in tolerances.
+/// Returns the worst error of a strided result, in tolerances.
 double worstError(KernelCase &expected, KernelCase &got, const char *operand,
                   int64_t rows, int64_t columns, int64_t ld, int64_t terms,
                   double magnitude, const Magnitudes &magnitudes = {},
@@ -53,19 +53,19 @@ const Attention kCases[] = {
     {1, 140, 2, 2, 80, 0, 16, Segments::kPadded, BF16},
     {1, 131, 3, 3, 64, 0, 3, Segments::kNone, BF16},
     {1, 260, 2, 1, 40, 100, 0, Segments::kPacked, BF16},
-    // Heads of keys enough for all three slots.
+    // Enough key heads for all three slots.
     {2, 50, 4, 2, 24, 0, 4, Segments::kPacked, BF16},
     {3, 40, 4, 2, 12, 9, 0, Segments::kNone, F32},
-    // Whole tiles, which cuDNN takes.
+    // Whole tiles, which cuDNN accepts.
     {2, 128, 4, 2, 64, 0, 0, Segments::kPadded, BF16},
     {1, 256, 2, 1, 128, 100, 8, Segments::kPacked, BF16},
     {1, 128, 2, 2, 80, 0, 16, Segments::kNone, BF16},
     {2, 128, 4, 2, 64, 0, 0, Segments::kOne, BF16},
     {1, 256, 2, 1, 128, 100, 8, Segments::kOne, BF16},
     {1, 256, 3, 1, 32, 50, 0, Segments::kNone, BF16},
-    // Its gradient in pieces of two of four heads of keys.
+    // The gradient runs in two steps of two key heads each.
     {2, 128, 8, 4, 32, 70, 8, Segments::kPadded, BF16},
-    // Caps that bend all scores and hardly any, and sinks.
+    // Caps that bend all scores, caps that bend hardly any, and sinks.
     {1, 150, 4, 2, 20, 0, 3, Segments::kPadded, F32, 0.7},
     {1, 270, 2, 1, 9, 33, 0, Segments::kNone, F32, 50},
     {2, 131, 4, 2, 64, 0, 8, Segments::kPacked, BF16, 0.5},
@@ -88,7 +88,7 @@ TEST(Attention, AgreesWithTheReference) {
       if (!got.isTaken(row))
         continue;
       expectOk(got.run(row));
-      // Errors of the scores, sums of dim products, pass to the output.
+      // Errors of the scores (sums of dim products) propagate to the output.
       const int64_t terms = a.dim + a.length;
       EXPECT_LE(worstError(expected, got, "out", a.tokens(), a.width(),
                            a.width() + a.gap, terms, 1, sums,
@@ -127,7 +127,7 @@ TEST(Attention, PaddingGivesZeroAndNoGradient) {
       expectZeroInPadding({1, 128, 2, 1, 64, 0, 0, Segments::kPadded, type},
                           row);
       expectZeroInPadding({1, 128, 2, 1, 64, 0, 0, Segments::kOne, type}, row);
-      // Blocks of padding only.
+      // Whole blocks of padding.
       expectZeroInPadding({1, 600, 1, 1, 8, 0, 0, Segments::kPadded, type},
                           row);
     }
@@ -175,8 +175,9 @@ TEST(AttentionGrad, AgreesWithTheReference) {
   }
 }
 
-/// Both rows from what ours made forward. On a card at a length that training
-/// has; the software platform takes seconds for a shorter one.
+/// Both gradient rows read the out and lse of our own forward. A real GPU uses
+/// a length that training has; the software platform takes seconds for a
+/// shorter one.
 TEST(CudnnAttention, AgreesWithOurOwn) {
   if (!CudaCard::get())
     GTEST_SKIP() << CudaCard::reason();
@@ -209,7 +210,7 @@ TEST(CudnnAttention, AgreesWithOurOwn) {
   }
 }
 
-/// sum(dout * out) of the reference, in f64, for one changed input.
+/// Returns the reference's sum(dout * out), in f64, for one changed input.
 double objective(const Attention &a, const char *operand, int64_t index,
                  double change) {
   KernelCase test = makeCase(a, false), gradient = makeCase(a, true);
@@ -234,8 +235,8 @@ TEST_P(AttentionDerivative, IsThatOfTheReference) {
   const Attention a = GetParam();
   KernelCase gradient = makeGradient(a);
   expectOk(gradient.run("reference"));
-  // Central differences: the error is step^2 times a third derivative of
-  // about 1, and the f32 rounding of 216 outputs over the step.
+  // Central differences: the error is step^2 times a third derivative of about
+  // 1, plus the f32 rounding of 216 outputs divided by the step.
   const double step = 0x1p-7;
   const double limit = step * step + 216 * 0x1p-24 / step;
   const char *pairs[][2] = {{"q", "dq"}, {"k", "dk"}, {"v", "dv"}};

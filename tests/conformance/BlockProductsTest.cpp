@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The small products of attention: what one that fails says.
+// The small matmuls of attention: results, and the error of one that fails.
 
 #include "runtime/Kernels/Cpu/BlockProducts.h"
 
@@ -20,7 +20,7 @@ TEST(BlockProducts, SaysWhichProductFailed) {
   };
   expectOk(run(2));
   EXPECT_EQ(c[3], 4 * 2 + 5 * 4 + 6 * 6);
-  // Rows of c that overlap: oneDNN refuses them.
+  // oneDNN refuses rows of c that overlap.
   const Status refused = run(1);
   EXPECT_EQ(refused.code(), StatusCode::kResourceExhausted);
   EXPECT_NE(refused.message().find("dnnl_sgemm failed with status"),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// A context, a stream, and copies there and back.
+// Context, stream, and copies to and from the GPU.
 
 #include "tests/conformance/CudaCard.h"
 
@@ -20,7 +20,7 @@ static StatusOr<CUdeviceptr> allocate(const CudaDriver &driver, size_t bytes) {
 }
 
 Status CudaCard::open() {
-  // Each kernel runs once, and in a capture, where none may be loaded.
+  // Each kernel runs only once, in a capture, where no module may be loaded.
   setenv("CUDA_MODULE_LOADING", "EAGER", /*overwrite=*/0);
   QLORA_ASSIGN_OR_RETURN(driverTable, CudaDriver::open());
   QLORA_ASSIGN_OR_RETURN(blasTable, CublasLt::open());

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// The card on which the conformance tests run CUDA kernels: the software
-// platform of tests/cuda, whose folder is in the run path of the tests, or a
-// real one, with LD_LIBRARY_PATH before it and QLORA_CUDA_IMAGES naming a
-// folder of cubins (one per file of Kernels/Cuda/Device) for it.
+// The GPU on which the conformance tests run CUDA kernels. By default it is the
+// software platform of tests/cuda, whose folder is in the run path of the
+// tests. A real GPU needs its driver's folder first in LD_LIBRARY_PATH, and a
+// folder of cubins (one per file of Kernels/Cuda/Device) in QLORA_CUDA_IMAGES.
 
 #ifndef QLORA_TESTS_CONFORMANCE_CUDACARD_H
 #define QLORA_TESTS_CONFORMANCE_CUDACARD_H
@@ -15,9 +15,9 @@
 
 namespace qlora {
 
-/// A range of host memory that a launch sees on the device: copied there
-/// before it and back after it, `shift` bytes behind an aligned address. The
-/// operand begins `offset` bytes inside.
+/// A range of host memory that is copied to the device before a launch and back
+/// after it, to `shift` bytes after an aligned address. The operand begins
+/// `offset` bytes inside.
 struct CudaOperand {
   std::span<uint8_t> bytes;
   uint64_t offset = 0, shift = 0;
@@ -27,10 +27,10 @@ struct CudaOperand {
 /// One per process; used from one thread.
 class CudaCard final : public CudaContext {
 public:
-  /// nullptr where there is none; `reason` then says why.
+  /// Returns nullptr if there is none; `reason` then returns the cause.
   static CudaCard *get();
   static const std::string &reason();
-  /// Not the software platform.
+  /// Returns whether the GPU is not the software platform.
   static bool isReal();
 
   const CudaDriver &driver() const override { return *driverTable; }
@@ -41,8 +41,8 @@ public:
   uint32_t arch() const override { return architecture; }
   StatusOr<CUfunction> function(std::string_view symbol) override;
 
-  /// Enqueues the kernel once and waits: as a captured graph, or directly
-  /// where there is an observer. Without a step all rows may have labels.
+  /// Launches the kernel once and waits: as a captured graph, or directly if
+  /// there is an observer. Without a step, all rows may have labels.
   Status run(CudaKernel &kernel, std::span<const CudaOperand> operands,
              const qlora_step_block *step, KernelObserver *observer,
              bool hasOneSegment = false);
@@ -52,7 +52,7 @@ public:
 private:
   Status open();
   Status loadImages();
-  /// Copies to memory of its own, which `owned` is told of.
+  /// Copies to newly allocated memory, whose address it appends to `owned`.
   StatusOr<CUdeviceptr> upload(std::span<const uint8_t> bytes, uint64_t shift,
                                std::vector<CUdeviceptr> &owned);
   Status launch(CudaKernel &kernel, const CudaKernelArgs &args);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// What only the CUDA rows have: vector accesses, whose operands may begin at
-// any element, and a card that may be absent.
+// Properties of the CUDA rows only: vector accesses to operands that begin at
+// any element, and a GPU that may be absent.
 
 #include "tests/conformance/AttentionCase.h"
 
@@ -23,8 +23,8 @@ protected:
   }
 };
 
-/// The bytes of a result with operands where allocations begin, and with each
-/// one element behind.
+/// Expects the same result bytes for operands at the start of allocations and
+/// for operands one element later.
 template <typename Make>
 void expectSameShifted(const Make &make, const char *implementation,
                        const char *result) {
@@ -66,8 +66,8 @@ TEST_F(Cuda, CopiesFromAnyElement) {
       "cuda", "out");
 }
 
-/// Operands that words of 16 bytes cannot be loaded from have kernels of
-/// their own, which add in the same order.
+/// Operands that do not allow 16-byte loads have separate kernels, which sum in
+/// the same order.
 TEST_F(Cuda, AttendsFromAnyElement) {
   const Attention a = {1, 130, 2, 1, 64, 0, 0, Segments::kPadded, BF16};
   expectSameShifted([&] { return makeCase(a, false); }, "cuda", "out");
@@ -75,7 +75,7 @@ TEST_F(Cuda, AttendsFromAnyElement) {
     expectSameShifted([&] { return makeGradient(a); }, "cuda", name);
 }
 
-/// A sum may be split in another way where operands are not aligned.
+/// Unaligned operands may split a sum differently.
 TEST_F(Cuda, MultipliesFromAnyElement) {
   for (qlora_dtype type : {F32, BF16}) {
     const auto make = [&] {
@@ -104,7 +104,7 @@ TEST_F(Cuda, MultipliesFromAnyElement) {
   }
 }
 
-/// So that what AttentionTest compares is not nothing where cuDNN is.
+/// Ensures that AttentionTest does compare cuDNN if cuDNN is installed.
 TEST_F(Cuda, TakesCudnnWhereItIs) {
   const auto cudnn = CudaCard::get()->cudnn();
   RecordProperty("cudnn", cudnn.isOk() ? "" : cudnn.status().message());
@@ -114,8 +114,8 @@ TEST_F(Cuda, TakesCudnnWhereItIs) {
   EXPECT_EQ(makeCase(a, false).isTaken("cudnn"), cudnn.isOk());
 }
 
-/// How far queries see, in blocks of 1,024 tokens: segments over several of
-/// them, from their border on, and behind padding.
+/// Counts how far queries see, in blocks of 1,024 tokens. Segments span several
+/// blocks, begin at a border of blocks, and follow padding.
 TEST_F(Cuda, CountsHowFarQueriesSee) {
   for (const int64_t length : {1024, 1152, 5000})
     for (const int64_t window : {0, 100}) {
@@ -152,7 +152,7 @@ TEST_F(Cuda, CountsHowFarQueriesSee) {
     }
 }
 
-/// Where lines have one segment, cuDNN's graph is one that reads none.
+/// If sequences have one segment, cuDNN's graph reads no segments.
 TEST_F(Cuda, LooksAtNoSegmentsWhereLinesHaveOne) {
   const Attention packed = {1, 256, 2, 1, 64, 0, 0, Segments::kPacked, BF16};
   Attention none = packed;
@@ -167,8 +167,8 @@ TEST_F(Cuda, LooksAtNoSegmentsWhereLinesHaveOne) {
     ASSERT_EQ(told.at("out", i), without.at("out", i));
 }
 
-/// Queries of segment 0 around cuDNN's attention; five tokens of two heads, the
-/// last two are padding.
+/// Queries of segment 0 around cuDNN's attention. Two heads of five tokens, of
+/// which the last two are padding.
 const Attention kPadded = {1, 5, 2, 2, 8, 0, 8, Segments::kPadded, BF16};
 
 TEST_F(Cuda, ClearsTheOutputOfPadding) {
@@ -207,8 +207,8 @@ TEST_F(Cuda, GivesPaddingNoProbability) {
   test.checkGuards("attention_grad");
 }
 
-/// Logits of which the 77th from the end, the target, is one of two largest
-/// ones, the first; and the other half of a row's bytes.
+/// Logits whose target, the 77th from the end, is the first of two equal
+/// maxima; then the other half of the row's bytes.
 std::vector<float> longRow(int64_t vocab, unsigned seed) {
   std::mt19937 generator(seed);
   std::normal_distribution<float> normal(0, 3);
@@ -219,7 +219,8 @@ std::vector<float> longRow(int64_t vocab, unsigned seed) {
   return logits;
 }
 
-/// Two rows of logits in place, of a type: loss, gradients, correct.
+/// Checks loss, gradients and correct for two rows of logits of a type, which
+/// the gradients replace in place.
 void checkLongRows(int64_t vocab, qlora_dtype type) {
   CudaCard &card = *CudaCard::get();
   const auto bytes = uint64_t(vocab) * 4;
@@ -255,7 +256,7 @@ void checkLongRows(int64_t vocab, qlora_dtype type) {
     EXPECT_NEAR(reinterpret_cast<double *>(losses.data())[row],
                 std::log(sum) - 14, 1e-6);
     EXPECT_EQ(qlora_load_i32(correct.data(), row), row == 0);
-    // A difference of at most 32 in the exponential, and log(sum) < 16.
+    // The exponential takes a difference of at most 32, and log(sum) < 16.
     const double relative = 0x1p-22 + 32 * 0x1p-23 + 16 * 0x1p-24;
     for (int64_t i = 0; i < vocab; ++i) {
       const double likely = std::exp(double(before[size_t(i)]) - std::log(sum));
@@ -268,8 +269,8 @@ void checkLongRows(int64_t vocab, qlora_dtype type) {
   }
 }
 
-/// Several steps and barriers; words in fours and, where rows do not begin at
-/// 16 bytes, one by one.
+/// Rows that take several iterations and barriers; elements are read in fours,
+/// or one by one if rows do not begin at multiples of 16 bytes.
 TEST_F(Cuda, ReplacesLongRowsOfLogitsByTheirGradient) {
   for (qlora_dtype type : {F32, BF16})
     for (int64_t vocab : {70000, 33333})

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The ops of experts against sums in f64: odd shapes, experts without rows,
-// and choices that are equally good.
+// Compares the ops of experts with sums in f64: odd shapes, experts without
+// rows, and ties between choices.
 
 #include "tests/conformance/KernelCase.h"
 
@@ -24,7 +24,7 @@ const Routing kRoutings[] = {{1, 1, 1, false},  {7, 4, 2, false},
                              {7, 4, 2, true},   {300, 9, 9, false},
                              {300, 9, 4, true}, {33, 128, 8, false}};
 
-/// Logits with ties: few different numbers.
+/// Logits with ties: few different values.
 void fillLogits(KernelCase &test, const Routing &r) {
   for (int64_t row = 0; row < r.rows; ++row)
     for (int64_t e = 0; e < r.experts; ++e)
@@ -32,7 +32,7 @@ void fillLogits(KernelCase &test, const Routing &r) {
                double((row * 31 + e * e * 7) % 11) / 4 - 1);
 }
 
-/// By the definition: sorted, stable.
+/// Follows the definition: a stable sort.
 std::vector<int64_t> chosenOf(KernelCase &test, const Routing &r, int64_t row) {
   std::vector<int64_t> experts(static_cast<size_t>(r.experts));
   std::iota(experts.begin(), experts.end(), 0);
@@ -44,7 +44,8 @@ std::vector<int64_t> chosenOf(KernelCase &test, const Routing &r, int64_t row) {
   return experts;
 }
 
-/// The softmax of the logits of a row in f64, 0 where it is not over.
+/// Returns the softmax of a row's logits in f64, and 0 for logits that it does
+/// not cover.
 std::vector<double> softmaxOf(KernelCase &test, const Routing &r, int64_t row) {
   std::vector<int64_t> experts = chosenOf(test, r, row);
   if (!r.overAll)
@@ -137,7 +138,7 @@ TEST(RouteGrad, IsTheDerivativeOfTheSoftmax) {
       }
 }
 
-/// Experts of 37 choices, of which some have none.
+/// Returns the experts of `rows` choices; some experts have none.
 std::vector<int64_t> someChoices(int64_t rows, int64_t experts) {
   std::vector<int64_t> choices;
   for (int64_t i = 0; i < rows; ++i)
@@ -145,7 +146,7 @@ std::vector<int64_t> someChoices(int64_t rows, int64_t experts) {
   return choices;
 }
 
-/// Of rank `part` of several, whose experts are as many as the others'.
+/// Checks the sort on rank `part` of `ranks`, which have equally many experts.
 void checkSort(const std::string &row, int64_t rows, int64_t experts,
                int64_t ranks, uint32_t part) {
   KernelCase::Types types = {{"choices", I32}, {"order", I32},
@@ -214,7 +215,7 @@ constexpr int64_t kTokens = 13, kChosen = 3, kSorted = kTokens * kChosen;
 
 /// A permutation of the choices.
 int64_t placeOf(int64_t choice) { return (choice * 7 + 5) % kSorted; }
-/// Of ranks that share experts, rows of others' have no place.
+/// Choices of experts on other ranks have no place.
 bool isThere(int64_t choice) { return choice % 5 != 3; }
 
 TEST(GatherRows, AndCombineRowsAreTransposes) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The choice of an algorithm by its time: on the software platform, whose
-// times are simulated, exactly; on a real card as far as times repeat.
+// Choice of a GEMM algorithm by its time: exact on the software platform, whose
+// times are simulated; on a real GPU as far as times repeat.
 
 #include "tests/conformance/CudaCard.h"
 
@@ -22,13 +22,13 @@ using std::chrono::milliseconds;
 constexpr milliseconds kLong = std::chrono::minutes(5);
 constexpr uint64_t kScratch = 1 << 16;
 
-/// How far times of one algorithm are apart: on a real card, and on the
-/// software platform, where candidates within one per cent count as equal.
+/// How far times of one algorithm may differ on a real GPU and on the software
+/// platform, where candidates within 1 % count as equal.
 bool isCard() { return std::getenv("QLORA_CUDA_IMAGES"); }
 double slack() { return isCard() ? 1.25 : 1.02; }
 
-/// Whether another candidate has the same attributes: in version 13.1 they are
-/// the first half of the bytes.
+/// Returns whether another candidate has the same attributes, which are the
+/// first half of the bytes in version 13.1.
 bool isToldByBytesOnly(const GemmChoice &choice) {
   const auto hasAttributesOfChosen = [&](const GemmAlgorithm &candidate) {
     return std::equal(candidate.choice.data, candidate.choice.data + 4,
@@ -80,7 +80,7 @@ protected:
     ok(product.status());
     products.push_back(std::move(*product));
   }
-  /// Six products of several shapes, types and workspaces.
+  /// Adds six GEMMs of several shapes, types and workspaces.
   void addSome() {
     for (const int64_t m : {16, 33, 64})
       for (const qlora_dtype type : {QLORA_DTYPE_F32, QLORA_DTYPE_BF16})
@@ -111,7 +111,7 @@ TEST_F(GemmTiming, TheFastestIsChosen) {
       continue;
     }
     ASSERT_TRUE(choice.algorithm);
-    // Each candidate on its own, where it runs: none is clearly faster.
+    // Each candidate that runs is timed alone: none is clearly faster.
     for (const GemmAlgorithm &candidate : choice.candidates) {
       GemmSelection alone;
       GemmChoice only;
@@ -144,7 +144,7 @@ TEST_F(GemmTiming, CandidatesAreReproducibleAndWithinTheWorkspace) {
           choice.description->restore(candidate.choice, signature.scratchLimit);
       ASSERT_TRUE(again.isOk());
       EXPECT_EQ(*again, candidate);
-      // Version 13.1 has the scheme there.
+      // Version 13.1 keeps the reduction scheme in this word.
       cublasLtMatmulAlgo_t inPlace = candidate.choice;
       inPlace.data[2] |= kCublasReductionInPlace;
       auto refused = choice.description->restore(inPlace, ~uint64_t{0});
@@ -157,14 +157,14 @@ TEST_F(GemmTiming, CandidatesAreReproducibleAndWithinTheWorkspace) {
     }
 }
 
-/// Of a product's candidates by what runs of them: the look-alike has some that
+/// Candidates that cannot run are excluded. The software cuBLASLt has some that
 /// do not run, or not in a capture.
 TEST_F(GemmTiming, WhatCannotRunIsOut) {
   if (isCard())
     GTEST_SKIP() << "a card may run all";
   allocate(1 << 20);
   add(problemOf(16, QLORA_DTYPE_F32, 0));
-  // The one for aligned operands, by the order of signatures.
+  // The GEMM with aligned operands: it is last in the order of signatures.
   const auto &[signature, choice] = *card->gemms.choices.rbegin();
   size_t out = 0;
   for (const GemmAlgorithm &candidate : choice.candidates) {
@@ -187,7 +187,7 @@ TEST_F(GemmTiming, WhatCannotRunIsOut) {
 }
 
 TEST_F(GemmTiming, MemoryIsZeroAfterwards) {
-  // The operands do not fit into one of them.
+  // The operands do not fit into a single one of these.
   for (const uint64_t bytes : {20000, 16000, 12345, 70000})
     allocate(bytes);
   addSome();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// grouped_matmul and grouped_weight_grad against sums in f64: odd shapes, and
-// groups without rows.
+// Compares grouped_matmul and grouped_weight_grad with sums in f64: odd shapes,
+// and groups without rows.
 
 #include "tests/conformance/KernelCase.h"
 
@@ -17,12 +17,12 @@ constexpr qlora_dtype NF4 = QLORA_DTYPE_NF4;
 
 struct Grouped {
   std::vector<int64_t> counts; ///< rows of each group
-  int64_t out, in;             ///< of a group's matrix
+  int64_t out, in;             ///< rows and columns of each group's matrix
   qlora_dtype a, w;
   bool isForward, isLast;
   double alpha, beta;
   int64_t gap;
-  int64_t rest = 0; ///< rows behind all groups
+  int64_t rest = 0; ///< rows after all groups
 
   int64_t m() const {
     return std::accumulate(counts.begin(), counts.end(), rest);
@@ -37,8 +37,7 @@ void fillOffsets(KernelCase &test, const Grouped &g) {
     test.set("offsets", i + 1, double(offset += g.counts[i]));
 }
 
-/// Number (row, column) of group's matrix.
-/// Elements of a block of these tests.
+/// Elements per quantization block in these tests.
 int64_t blockOf(qlora_dtype w) {
   return w == NF4 ? 64 : storedFormat(w) ? 32 : 0;
 }
@@ -139,7 +138,8 @@ TEST(GroupedMatmul, MultipliesEachGroupWithItsMatrix) {
         }
 }
 
-/// Tiles of 64 rows and 128 columns, and steps of 64 numbers, whole and cut.
+/// Whole and partial tiles of 64 rows and 128 columns, and whole and partial
+/// iterations of 64 elements.
 TEST(GroupedMatmul, MultipliesOnTensorCores) {
   const std::vector<int64_t> counts[] = {
       {40, 170, 9}, {0, 64, 65, 0, 1}, std::vector<int64_t>(70, 2)};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// head_loss and head_loss_grad: the reference against finite differences, and
-// the chunked rows against the reference.
+// head_loss and head_loss_grad: compares the reference with finite differences,
+// and the chunked rows with the reference.
 
 #include <algorithm>
 #include <map>
@@ -25,10 +25,10 @@ struct Head {
   bool hasWeightGradient;
   double cap = 0;
   int64_t lines = 1;
-  int64_t replaced = 0; ///< logits that are given
+  int64_t replaced = 0; ///< tokens with replacement logits
 };
 
-/// Words from the last on, as far from each other as there is room.
+/// Token ids from the last one backwards, as far apart as possible.
 int64_t replacedWord(const Head &h, int64_t column) {
   return h.vocab - 1 - column * (h.vocab / h.replaced);
 }
@@ -88,30 +88,30 @@ const Head kCases[] = {
     {61, 50, 99, 100, 2, BF16, F32, BF16, true},
     {40, 16, 75, 8, 0, BF16, F16, F32, false},
     {4, 200, 6, 3, 0, BF16, F32, F32, true},
-    // Blocks of rows beside panels of words, and ends of both.
+    // Blocks of rows, panels of the vocabulary, and partial ones of both.
     {700, 40, 1500, 400, 3, BF16, BF16, BF16, true},
     {1000, 6, 515, 1000, 0, F32, F32, F32, true},
-    // More rows than a thread of the block that lists those with a label.
+    // More rows than the block that lists labelled rows has threads.
     {1100, 12, 40, 400, 1, F32, F32, BF16, true},
-    // Words beyond one panel of a weight that CUDA widens.
+    // A vocabulary of more than one panel of a weight that CUDA widens.
     {3, 4096, 4200, 2, 0, BF16, F16, BF16, false},
-    // Caps that bend all logits and hardly any.
+    // Caps that bend all logits, and caps that bend hardly any.
     {70, 33, 130, 16, 1, F32, F32, F32, true, 0.8},
     {90, 48, 515, 64, 0, BF16, BF16, BF16, true, 1.5},
     {61, 50, 300, 100, 2, BF16, F32, BF16, true, 30},
     {40, 16, 75, 8, 0, F32, BF16, F32, false, 30},
-    // Sums of lines, of which chunks have parts.
+    // Sums per sequence; chunks cover fractions of sequences.
     {70, 33, 130, 16, 0, F32, F32, F32, false, 0, 5},
     {90, 48, 200, 64, 1, BF16, BF16, BF16, false, 0, 90},
-    // Logits that are given: some of them, of several panels, and all.
+    // Replacement logits: some of them, in several panels, and all.
     {70, 33, 130, 16, 1, F32, BF16, F32, false, 0, 1, 1},
     {61, 50, 515, 100, 2, BF16, F32, BF16, false, 3, 1, 9},
     {300, 12, 700, 128, 0, BF16, BF16, F32, false, 0.8, 5, 40},
     {11, 3, 6, 4, 0, F32, F32, F32, false, 0, 1, 6},
 };
 
-/// bf16 operands of the gradients' products: the logits' gradients are
-/// rounded to bf16 before them.
+/// With bf16 operands of the gradient GEMMs, the gradients of the logits are
+/// rounded to bf16 first.
 double rounding(const Head &h) {
   return h.dtype == BF16 ? unitRoundoff(BF16) : 0;
 }
@@ -169,7 +169,7 @@ TEST(HeadLoss, AgreesWithTheReference) {
     }
 }
 
-/// The device leaves out chunks that the host says have no label.
+/// The device skips chunks that have no label according to the host.
 TEST(HeadLoss, CudaComputesAsManyRowsAsHaveLabels) {
   if (!CudaCard::get())
     GTEST_SKIP() << CudaCard::reason();
@@ -186,7 +186,7 @@ TEST(HeadLoss, CudaComputesAsManyRowsAsHaveLabels) {
     if (i % (h.hidden + h.gap) < h.hidden) {
       ASSERT_EQ(exact.at("dhidden", i), whole.at("dhidden", i)) << i;
     }
-  // Fewer than there are is not a wrong number but none.
+  // A count below the actual one gives NaN instead of a wrong loss.
   step.labelled_rows = 32;
   KernelCase tooFew = makeCase(h, true);
   expectOk(tooFew.run("cuda", nullptr, &step));
@@ -202,11 +202,11 @@ double lossWith(const Head &h, const char *operand, int64_t index,
   return test.at("loss", 0);
 }
 
-/// The derivative of the reference's loss by differences.
+/// The derivative of the reference's loss, from finite differences.
 struct LossSlope {
   static constexpr double kStep = 0x1p-6;
-  /// Step^2 times a third derivative of about rows, and the f32 rounding of a
-  /// loss below 16 over the step.
+  /// step^2 times a third derivative of about `rows`, plus the f32 rounding of
+  /// a loss below 16 divided by the step.
   static constexpr double kLimit = 6 * kStep * kStep / 6 + 16 * 0x1p-24 / kStep;
   const Head &h;
 
@@ -324,7 +324,7 @@ TEST(HeadLoss, ObserverSeesTheLogitsOfLabelledRows) {
   const Head h = {10, 6, 600, 3, 0, F32, BF16, F32, false};
   for (const std::string &implementation : allRowsToTest("head_loss")) {
     KernelCase test = makeCase(h, true);
-    std::map<int32_t, std::vector<bool>> seen; // row -> words
+    std::map<int32_t, std::vector<bool>> seen; // row -> token ids
     KernelObserver observer;
     observer.onLogits = [&](const LogitsBlock &block) {
       ASSERT_EQ(block.vocab, h.vocab);

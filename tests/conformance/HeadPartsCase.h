@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Ranks with pieces of the words in one process: what each finds of all rows
-// (head_part), and what it makes of what all have found (head_merge).
+// Ranks in one process, each with a shard of the vocabulary: states of all rows
+// (head_part), and each rank's results from all states (head_merge).
 
 #ifndef QLORA_TESTS_CONFORMANCE_HEADPARTSCASE_H
 #define QLORA_TESTS_CONFORMANCE_HEADPARTSCASE_H
@@ -15,7 +15,7 @@ inline constexpr qlora_dtype BF16 = QLORA_DTYPE_BF16;
 inline constexpr qlora_dtype F16 = QLORA_DTYPE_F16;
 inline constexpr qlora_dtype I32 = QLORA_DTYPE_I32;
 
-/// Where dhidden goes.
+/// Destination of dhidden.
 enum class Into { kNone, kGradient, kF32, kBF16 };
 enum class Labels { kSome, kNone, kFirstShard };
 
@@ -24,7 +24,7 @@ struct Split {
   qlora_dtype dtype, weight;
   Into into = Into::kF32;
   double cap = 0;
-  int64_t lines = 1; ///< of a shard
+  int64_t lines = 1; ///< sequences per shard
   Labels labels = Labels::kSome;
 
   bool hasGradient() const { return into != Into::kNone; }
@@ -41,7 +41,7 @@ inline std::ostream &operator<<(std::ostream &out, const Split &s) {
              << int(s.into) << " cap " << s.cap;
 }
 
-/// Who does it.
+/// Implementation names of head_part and head_merge.
 struct Rows {
   const char *part, *merge;
   bool isShifted = false; ///< see KernelCase
@@ -54,7 +54,7 @@ inline std::vector<Rows> rowsOfParts() {
   return rows;
 }
 
-/// `isShared`: all ranks have the same rows, and each merges all.
+/// `isShared`: all ranks have the same rows, and each merges all of them.
 inline KernelCase::Constants constantsOf(const Split &s, int64_t lines,
                                          bool isShared = false) {
   return {{"rows", s.rows},        {"hidden_size", s.hidden},
@@ -65,7 +65,7 @@ inline KernelCase::Constants constantsOf(const Split &s, int64_t lines,
           {"replaced", 0},         {"own", isShared ? s.rows : s.ofShard()}};
 }
 
-/// All words in one place.
+/// The whole vocabulary on one rank.
 inline KernelCase makeWhole(const Split &s) {
   KernelCase whole("head_loss_grad",
                    {{"hidden", s.dtype},
@@ -96,7 +96,7 @@ inline qlora_step_block stepOf(int64_t shard, int64_t labelledRows = 1 << 30) {
   return step;
 }
 
-/// The rank's words, and zeros behind the last.
+/// Sets the rank's rows of w, and zeros after the last one.
 inline void setPiece(const Split &s, int64_t shard, KernelCase &whole,
                      KernelCase &part) {
   for (int64_t word = 0; word < s.piece; ++word)
@@ -154,7 +154,7 @@ inline KernelCase makeMerge(const Split &s, int64_t shard, KernelCase &whole,
   return merge;
 }
 
-/// All ranks' parts, which nothing has run.
+/// Returns head_part's cases for all ranks, not run yet.
 inline std::vector<KernelCase> makeParts(const Split &s, KernelCase &whole) {
   std::vector<KernelCase> parts;
   for (int64_t shard = 0; shard < s.shards; ++shard)
@@ -162,7 +162,7 @@ inline std::vector<KernelCase> makeParts(const Split &s, KernelCase &whole) {
   return parts;
 }
 
-/// All ranks' parts, and their merged results, one of each rank.
+/// head_part's cases of all ranks, and the merged results, one per rank.
 struct Ranks {
   std::vector<KernelCase> parts, merges;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What head_part and head_merge say to data and requests that are wrong.
+// Errors of head_part and head_merge for wrong data and requests.
 
 #include "tests/conformance/HeadPartsCase.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// head_part and head_merge: what ranks with pieces of the words find, and what
-// they make of it together, against head_loss_grad's reference with all words.
+// head_part and head_merge: compares the states and results of ranks with
+// shards of the vocabulary with head_loss_grad's reference on all of it.
 
 #include <algorithm>
 
@@ -16,7 +16,7 @@ namespace {
 
 using namespace headparts;
 
-/// What other ranks read.
+/// Checks the states, which other ranks read.
 void checkStates(const Split &s, Ranks &expected, Ranks &got) {
   for (size_t shard = 0; shard < got.parts.size(); ++shard)
     for (int64_t i = 0; i < s.rows * 4; ++i) {
@@ -26,7 +26,7 @@ void checkStates(const Split &s, Ranks &expected, Ranks &got) {
         ASSERT_EQ(state, exact) << shard << " " << i;
         continue;
       }
-      // A sum is off by as much of it as the maximum is.
+      // A sum is off by the same factor as its maximum.
       ASSERT_NEAR(
           state, exact,
           tolerance(F32, exact, s.hidden * 2, i % 4 == 1 ? 1 + exact : 1))
@@ -40,7 +40,7 @@ void checkLosses(const Split &s, KernelCase &whole, Ranks &ranks) {
     for (int64_t line = 0; line < s.lines; ++line) {
       const int64_t at = shard * s.lines + line;
       EXPECT_EQ(merge.at("count", line), whole.at("count", at));
-      // The sums of exponentials are told in f32, as are maxima and targets.
+      // Sums of exponentials, maxima and targets are exchanged as f32.
       const double exact = whole.at("loss", at);
       EXPECT_NEAR(merge.at("loss", line), exact,
                   tolerance(F32, exact, s.hidden * s.ofShard()));
@@ -52,7 +52,7 @@ void checkLosses(const Split &s, KernelCase &whole, Ranks &ranks) {
   }
 }
 
-/// The sum over the ranks, each of whose numbers was rounded.
+/// Checks the sum over ranks; each rank's summands were rounded.
 void checkGradients(const Split &s, KernelCase &whole, Ranks &ranks) {
   const bool isBF16 = s.dtype == BF16 && s.weight == BF16;
   const char *operand = s.hasDHidden() ? "dhidden" : "gradient";
@@ -83,26 +83,26 @@ const Split kCases[] = {
     {4, 40, 16, 513, 129, 8, 0, BF16, BF16, Into::kBF16},
     {8, 80, 10, 99, 13, 100, 2, BF16, F32, Into::kGradient, 0, 10},
     {2, 30, 16, 75, 38, 8, 0, BF16, F16, Into::kNone},
-    // Last pieces with few words and without any.
+    // Last shards with few tokens of the vocabulary, and with none.
     {4, 24, 9, 9, 3, 5, 0, F32, F32, Into::kGradient},
     {8, 48, 12, 17, 3, 20, 0, BF16, BF16, Into::kF32},
     {4, 24, 5, 5, 2, 24, 1, F32, BF16, Into::kF32},
-    // Several panels and blocks, of which the last piece has a part.
+    // Several panels and blocks, of which the last shard has a fraction.
     {2, 700, 24, 1500, 760, 400, 3, BF16, BF16, Into::kBF16},
     {3, 600, 6, 1300, 600, 600, 0, F32, F32, Into::kGradient},
     {2, 40, 20, 2100, 2048, 40, 0, F32, F32, Into::kGradient},
-    // Words beyond one panel of a weight that CUDA widens.
+    // A vocabulary of more than one panel of a weight that CUDA widens.
     {1, 2, 4096, 4150, 4200, 2, 0, BF16, F16, Into::kF32},
-    // Caps that bend all logits and hardly any.
+    // Caps that bend all logits, and caps that bend hardly any.
     {4, 72, 33, 130, 33, 16, 1, F32, F32, Into::kGradient, 0.8},
     {3, 90, 48, 515, 172, 64, 0, BF16, BF16, Into::kBF16, 1.5},
     {2, 60, 50, 300, 160, 100, 2, BF16, F32, Into::kF32, 30},
-    // Rows without labels: of all ranks, and of all but one.
+    // Rows without labels: on all ranks, and on all except one.
     {3, 12, 4, 10, 4, 2, 0, F32, F32, Into::kGradient, 0, 1, Labels::kNone},
     {3, 12, 4, 10, 4, 2, 1, BF16, BF16, Into::kBF16, 0, 2, Labels::kFirstShard},
 };
 
-/// Of ranks that have the same rows each tells of all of them, and has its
+/// If ranks have the same rows, each reports all of them and has its own
 /// summand of the gradient as before.
 static void checkSharedRows(const Split &s, KernelCase &whole,
                             const Rows &rows, Ranks &ranks) {
@@ -144,7 +144,7 @@ TEST(HeadParts, AreTheWholeHead) {
   }
 }
 
-/// Rows of w behind the vocabulary have logits of 0, here far above all others.
+/// Rows of w after the vocabulary have logits of 0, here far above all others.
 TEST(HeadParts, RowsBehindTheVocabularyAreNoWords) {
   for (double cap : {0.0, 3.0})
     for (const Rows &rows : rowsOfParts()) {
@@ -182,7 +182,7 @@ TEST(HeadParts, FirstOfEqualMaximaIsTheAnswer) {
   }
 }
 
-/// The device leaves out chunks that no rank's labels can be in.
+/// The device skips chunks in which no rank can have labels.
 TEST(HeadParts, CudaComputesAsManyRowsAsHaveLabels) {
   if (!CudaCard::get())
     GTEST_SKIP() << CudaCard::reason();
@@ -195,13 +195,13 @@ TEST(HeadParts, CudaComputesAsManyRowsAsHaveLabels) {
   Ranks exact = runRanks(s, whole, {"cuda", "cuda"}, labels);
   checkLosses(s, whole, exact);
   checkGradients(s, whole, exact);
-  // Fewer than there are is not a wrong number but none.
+  // A count below the actual one gives NaN instead of a wrong loss.
   Ranks tooFew = runRanks(s, whole, {"cuda", "cuda"}, 8);
   EXPECT_TRUE(std::isnan(tooFew.merges[1].at("loss", 0)));
   EXPECT_EQ(tooFew.merges[1].at("count", 0), whole.at("count", 1));
 }
 
-/// Vectors, which are loaded at 16 bytes, and single numbers.
+/// Vectors, which are loaded at 16-byte boundaries, and single elements.
 TEST(HeadParts, BeginAtAnyElementOnCuda) {
   if (!CudaCard::get())
     GTEST_SKIP() << CudaCard::reason();
@@ -220,7 +220,7 @@ TEST(HeadParts, BeginAtAnyElementOnCuda) {
   }
 }
 
-/// Of all rows with a target; what is behind the vocabulary is not looked at.
+/// The observer gets all rows with a target, and nothing after the vocabulary.
 TEST(HeadParts, ObserverSeesTheLogitsOfTheirWords) {
   const Split s = {2, 10, 6, 610, 320, 3, 0, F32, BF16, Into::kNone};
   KernelCase whole = makeWhole(s);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// int8_matmul against its reference: to the bit where no column is left out,
-// since sums of whole numbers are exact.
+// Compares int8_matmul with its reference: bit for bit if no column is left
+// out, since sums of integers are exact.
 
 #include "tests/conformance/KernelCase.h"
 
@@ -62,8 +62,9 @@ void check(const Product &p, const std::string &implementation) {
   expectOk(expected.run("reference"));
   expectOk(got.run(implementation));
   EXPECT_TRUE(got.gapsHold("c", p.m, p.rows, p.rows + p.gap));
-  // An f32 sum of outliers of at most 2.5 times 128 * 0.2 / 127, of which
-  // every thirteenth column is one; a threshold of 0.01 leaves out nearly all.
+  // An f32 sum of outliers of at most 2.5 times 128 * 0.2 / 127. Every
+  // thirteenth column is an outlier; a threshold of 0.01 makes nearly all of
+  // them outliers.
   const double outliers = p.threshold == 0   ? 0
                           : p.threshold < 1 ? double(p.columns)
                                             : double(p.columns) / 13 + 1;
@@ -74,7 +75,7 @@ void check(const Product &p, const std::string &implementation) {
       const int64_t i = row * (p.rows + p.gap) + column;
       const double exact = expected.at("c", i);
       const double error = std::abs(got.at("c", i) - exact);
-      // Before beta * c is added, the rest is larger than its sum.
+      // The other summand can be larger than its sum with beta * c.
       const double limit =
           isExact ? 0
                   : tolerance(p.c, exact, int64_t(outliers) + 1, 0.5) +
@@ -108,7 +109,7 @@ TEST(Int8Matmul, AgreesWithTheReferenceOnOddShapes) {
         }
 }
 
-/// A NaN and an infinity that is no outlier make their row NaN, and no other.
+/// A NaN, or an infinity that is no outlier, makes its row NaN, and no other.
 TEST(Int8Matmul, KeepsNaN) {
   for (const std::string &row : allRowsToTest("int8_matmul"))
     for (double threshold : {0.0, 2.0}) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 
-// One launch of a library kernel under test: a request made by name, buffers
-// of exactly the bytes that the op asks for, and checks that nothing else was
+// One launch of a library kernel under test: a request made by name, buffers of
+// exactly the bytes that the op needs, and checks that nothing else was
 // touched.
 //
-// Around every buffer are guard bytes of 0xff: a read of them is a NaN in any
-// floating-point type, a write is found by checkGuards. Gaps between rows of
-// a strided matrix are NaN too.
+// Every buffer has guard bytes of 0xff around it. A read of them is a NaN in
+// any floating-point type; checkGuards finds a write. Gaps between rows of a
+// strided matrix are NaN too.
 
 #ifndef QLORA_TESTS_CONFORMANCE_KERNELCASE_H
 #define QLORA_TESTS_CONFORMANCE_KERNELCASE_H
@@ -40,11 +40,11 @@ inline double unitRoundoff(qlora_dtype dtype) {
   }
 }
 
-/// How far a result may be from the exact one: one rounding to its type (and
-/// one more for the reference's), and an f32 sum of `terms` products of at
-/// most `magnitude` each. The errors of a sum grow like the number of terms
-/// times those of the partial sums, which grow like its root: together, like
-/// the number of terms.
+/// Returns how far a result may be from the exact one: one rounding to its type
+/// (and one more for the reference's), plus an f32 sum of `terms` products of
+/// at most `magnitude` each. The error of a sum grows like the number of terms
+/// times the error of the partial sums, which grow like its square root.
+/// Together they grow like the number of terms.
 inline double tolerance(qlora_dtype result, double exact, int64_t terms,
                         double magnitude = 1.0) {
   return 2 * unitRoundoff(result) * std::abs(exact) +
@@ -81,13 +81,13 @@ class GuardedBuffer {
 public:
   explicit GuardedBuffer(uint64_t bytes = 0)
       : size(bytes), memory(bytes + 2 * kGuard + 64, 0xff) {}
-  /// Aligned to 64.
+  /// Aligned to 64 bytes.
   uint8_t *data() {
     const auto address = reinterpret_cast<uintptr_t>(memory.data()) + kGuard;
     return reinterpret_cast<uint8_t *>((address + 63) / 64 * 64);
   }
   uint64_t bytes() const { return size; }
-  /// With the guards on both sides.
+  /// Includes the guards on both sides.
   std::span<uint8_t> guarded() {
     return {data() - kGuard, data() + size + kGuard};
   }
@@ -149,7 +149,7 @@ public:
     return request.constant(name);
   }
 
-  /// Uniform numbers in [-limit, limit] in a matrix; its gaps stay NaN.
+  /// Fills a matrix uniformly from [-limit, limit]; its gaps stay NaN.
   void fill(const std::string &operand, int64_t rows, int64_t columns,
             int64_t ld, unsigned seed, double limit = 1.0) {
     std::mt19937 generator(seed);
@@ -159,7 +159,7 @@ public:
         set(operand, row * ld + column, uniform(generator));
   }
 
-  /// Runs a row of the op, with exactly its workspace.
+  /// Runs one of the op's rows with exactly the workspace that it needs.
   Status run(const std::string &implementation,
              KernelObserver *observer = nullptr,
              const qlora_step_block *step = nullptr) {
@@ -174,8 +174,8 @@ public:
     return Status::ok();
   }
 
-  /// Whether a row of rowsToTest takes this case. One with limits may refuse it,
-  /// and cuDNN's be absent: the runtime then takes the next row.
+  /// Returns whether a row of rowsToTest takes this case. A row with limits may
+  /// refuse it, and cuDNN may be absent: the runtime then takes the next row.
   bool isTaken(const std::string &implementation) const {
     const KernelRow *row =
         findKernelRow(request.op->name + "." + implementation);
@@ -194,7 +194,7 @@ public:
           << name << ": " << request.op->operands[i].name;
   }
 
-  /// Whether gaps of a matrix still hold NaN.
+  /// Returns whether the gaps of a matrix still hold NaN.
   bool gapsHold(const std::string &operand, int64_t rows, int64_t columns,
                 int64_t ld) {
     for (int64_t row = 0; row + 1 < rows; ++row)
@@ -204,7 +204,7 @@ public:
     return true;
   }
 
-  /// One launch of a device function with the op's buffers and constants.
+  /// Launches a device function with the op's buffers and constants.
   Status launch(std::string_view symbol, CudaGrid grid,
                 GuardedBuffer &workspace) {
     QLORA_ASSIGN_OR_RETURN(
@@ -220,12 +220,12 @@ public:
 
   KernelRequest request;
 
-  /// On CUDA, every operand begins one element behind an aligned address.
+  /// On CUDA, every operand begins one element after an aligned address.
   bool isShifted = false;
-  bool hasOneSegment = false; ///< as CudaKernelArgs has it
+  bool hasOneSegment = false; ///< see CudaKernelArgs
 
 private:
-  /// Bytes of an element; what is quantised is aligned to 4, a workspace to 64.
+  /// Bytes per element; 4 for quantised tensors. A workspace is not shifted.
   uint64_t shiftOf(size_t i) const {
     if (!isShifted || !request.dtypes[i] ||
         request.op->operands[i].name == "workspace")
@@ -272,7 +272,7 @@ private:
   std::vector<GuardedBuffer> buffers;
 };
 
-/// The rows of an op that can run here, the plain reference left out.
+/// The rows of an op that can run here, without the plain reference.
 inline std::vector<std::string> rowsToTest(const std::string &op) {
   std::vector<std::string> implementations;
   for (const KernelRow &row : kernelRows())
@@ -281,7 +281,7 @@ inline std::vector<std::string> rowsToTest(const std::string &op) {
       implementations.push_back(row.implementation);
   return implementations;
 }
-/// The same with the reference, for ops whose results are checked without it.
+/// Includes the reference, for ops whose results are checked without it.
 inline std::vector<std::string> allRowsToTest(const std::string &op) {
   std::vector<std::string> implementations = rowsToTest(op);
   if (findKernelRow(op + ".reference"))
@@ -300,7 +300,7 @@ inline void fillStored(uint8_t *bytes, const StoredLayout &layout, unsigned seed
   std::mt19937 generator(seed);
   for (int64_t i = 0; i < layout.bytes; ++i)
     bytes[i] = uint8_t(generator());
-  // Of zero points that are any bytes, so that numbers are below 1 too.
+  // Zero points are random bytes; smaller scales keep the values below 1 too.
   const float unit = layout.format().hasZeros ? 0x1p-8f : 1.0f;
   std::uniform_real_distribution<float> scale(0.01f * unit, 0.2f * unit);
   const auto floats = [&](int64_t offset) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Kernels.def as data, and what rows say to requests that are wrong.
+// Kernels.def as data, and errors of its rows for wrong requests.
 
 #include "runtime/Kernels/KernelTable.h"
 
@@ -81,9 +81,9 @@ TEST(KernelTable, ARowThatTunesTakesWhatItTunes) {
       EXPECT_EQ(row->reject(request), std::nullopt);
       return request.constant("chunk_rows");
     };
-    // 2^25 logits are 1024 rows of 2^15 words, and never less than 256 rows,
-    // of multiples of 64, unless there are no more; 1024 rows where there is
-    // room for all that is faster.
+    // 2^25 logits are 1024 rows of 2^15 tokens. A chunk has at least 256 rows
+    // if there are that many, in multiples of 64; 1024 rows if workspaces may
+    // be large.
     constexpr WorkspaceSize kModest = WorkspaceSize::kModest;
     EXPECT_EQ(chunkOf(4096, 1 << 15, kModest), 1024);
     EXPECT_EQ(chunkOf(4096, 50000, kModest), 640);
@@ -92,7 +92,7 @@ TEST(KernelTable, ARowThatTunesTakesWhatItTunes) {
     EXPECT_EQ(chunkOf(4096, 1 << 14, WorkspaceSize::kLarge), 2048);
     EXPECT_EQ(chunkOf(4096, 128256, WorkspaceSize::kLarge), 1024);
     EXPECT_EQ(chunkOf(700, 128256, WorkspaceSize::kLarge), 700);
-    // Where workspaces are to be small, no more than that either.
+    // Small workspaces allow no more than that either.
     EXPECT_EQ(chunkOf(4096, 1 << 15, WorkspaceSize::kSmall), 64);
     request.constants[row->op->constantIndex("chunk_rows")] = 4096;
     row->tune(request, WorkspaceSize::kSmall);
@@ -101,7 +101,7 @@ TEST(KernelTable, ARowThatTunesTakesWhatItTunes) {
   EXPECT_EQ(findKernelRow("head_loss.chunked")->tune, nullptr);
 }
 
-/// A chunk's logits are those of the rank's words.
+/// A chunk's logits cover only the rank's shard of the vocabulary.
 TEST(KernelTable, AHeadWithAPieceHasTheChunkOfIt) {
   const KernelRow *row = findKernelRow("head_part.cuda");
   ASSERT_NE(row->tune, nullptr);

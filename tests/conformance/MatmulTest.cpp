@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// matmul, panel_matmul and decode against their references.
+// Compares matmul, panel_matmul and decode with their references.
 
 #include "tests/conformance/KernelCase.h"
 
@@ -23,7 +23,7 @@ struct Product {
   qlora_dtype a, b, c;
   bool transposeA, transposeB;
   double alpha, beta;
-  int64_t gap; ///< of all three matrices
+  int64_t gap; ///< in all three matrices
 };
 
 std::ostream &operator<<(std::ostream &out, const Product &p) {
@@ -54,16 +54,17 @@ KernelCase makeCase(const Product &p) {
   return test;
 }
 
-/// cuBLASLt rounds a bf16 product before it adds c, as PyTorch does: 13.1 on an
-/// H200, in all but 53 of the 1,227,000 elements that tell the two apart.
+/// cuBLASLt rounds a bf16 product before it adds c, as PyTorch does. Measured
+/// with 13.1 on an H200: all except 53 of the 1,227,000 elements that
+/// distinguish the two.
 double addingError(double product, double beta, qlora_dtype c) {
   return CudaCard::isReal() && beta != 0 && c == BF16
              ? unitRoundoff(BF16) * std::abs(product)
              : 0;
 }
 
-/// An f32 operand beside a bf16 one is rounded to bf16: one more error per
-/// product, independent of each other.
+/// If the other operand is bf16, an f32 operand is rounded to bf16: one more,
+/// independent error per product.
 double roundingError(const Product &p) {
   const bool isMixed = p.a != p.b;
   return isMixed ? 4 * unitRoundoff(BF16) * std::sqrt(double(p.k)) : 0;
@@ -237,8 +238,8 @@ TEST(Decode, HasTheBitsOfTheReference) {
   const int64_t shapes[][3] = {
       {1, 1, 64}, {3, 7, 16}, {33, 61, 64}, {129, 257, 128}, {7, 4099, 4096},
       {20, 80, 64}, {6, 48, 32},
-      // Blocks as short as a lane's run, whole tiles with a rest, blocks that
-      // straddle rows of 16 and of 48 elements.
+      // Blocks as short as one lane's elements, whole tiles with a remainder,
+      // blocks that straddle rows of 16 and of 48 elements.
       {9, 2048, 32}, {41, 64, 16}, {35, 512, 64}, {350, 48, 64}, {5, 16, 64}};
   for (const auto &s : shapes)
     for (qlora_dtype w : {NF4, BF16, F16, F32})
@@ -269,8 +270,8 @@ TEST(Decode, HasTheBitsOfTheReference) {
         }
 }
 
-/// Of other formats: rows that are blocks, of any length, and short blocks
-/// whose scales are codes.
+/// Other formats: rows that are blocks, of any length, and short blocks whose
+/// scales are codes.
 TEST(Decode, HasTheBitsOfTheReferenceInEveryFormat) {
   struct Weight {
     qlora_dtype dtype;
@@ -320,9 +321,9 @@ TEST(Decode, HasTheBitsOfTheReferenceInEveryFormat) {
 }
 
 TEST(Decode, RoundsProductAndSumOneByOne) {
-  // map * absmax + offset with a product that a fused operation would keep:
-  // (1 + 2^-12)^2 = 1 + 2^-11 + 2^-24, which rounds to 1 + 2^-11; minus 1
-  // that is 2^-11, where a fused operation gives 2^-11 + 2^-24.
+  // map * absmax + offset with a product that a fused operation would keep: (1
+  // + 2^-12)^2 = 1 + 2^-11 + 2^-24, which rounds to 1 + 2^-11. Minus 1 that is
+  // 2^-11; a fused operation gives 2^-11 + 2^-24.
   KernelCase test(
       "decode", {{"w", NF4}, {"out", F32}},
       {{"rows", 1}, {"columns", 64}, {"block", 64}, {"double_quant", 1}});
@@ -343,7 +344,7 @@ TEST(Decode, RoundsProductAndSumOneByOne) {
 }
 
 #ifdef _OPENMP
-/// The bytes of c with some number of threads.
+/// Returns the bytes of c, computed with `threads` threads.
 template <typename Shape>
 std::vector<uint8_t> resultWith(int threads, const Shape &shape) {
   const int before = omp_get_max_threads();
@@ -366,7 +367,7 @@ TEST(Matmul, BitsDoNotDependOnThreads) {
   for (const auto &s : shapes) {
     first = 1 - first;
     for (const auto &type : types)
-      // Half of the flags with each shape and type, in turns.
+      // Alternate halves of the flags for successive shapes and types.
       for (int flags = first = 1 - first; flags < 8; flags += 2) {
         const Product p = {s[0],
                            s[1],

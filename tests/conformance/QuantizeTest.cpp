@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// quantize and quantize_scales: the bytes of the quantiser that fills a model
-// on the CPU (which has bitsandbytes', tests/runtime/Kernels/QuantizeNF4Test),
-// whatever the shape and the numbers, NaN and infinity included.
+// quantize and quantize_scales: the same bytes as the quantiser that loads a
+// model on the CPU, for any shape and values, with NaN and infinity. That
+// quantiser has bitsandbytes' bytes (tests/runtime/Kernels/QuantizeNF4Test).
 
 #include <cstring>
 #include <limits>
@@ -23,20 +23,20 @@ constexpr qlora_dtype U8 = QLORA_DTYPE_U8;
 struct Shape {
   int64_t elements, block;
 };
-/// Whole blocks and partial ones, odd counts, fewer elements than a block, more
-/// blocks than the kernels' blocks of threads hold.
+/// Whole and partial blocks, odd counts, fewer elements than a block, more
+/// blocks than a thread block of the kernels holds.
 constexpr Shape kShapes[] = {
     {64, 64},         {1, 64},     {63, 64},        {65, 64},
     {3 * 37, 16},     {257, 32},   {7 * 99 + 1, 64}, {128 * 48, 128},
     {5000, 4096},     {9, 65536},  {64 * 300 + 13, 64},
 };
 
-/// What the elements of a case are.
+/// Kind of elements in a case.
 enum class Kind { kNormal, kZeros, kSpecial, kTiny, kHuge };
 constexpr Kind kKinds[] = {Kind::kNormal, Kind::kZeros, Kind::kSpecial,
                            Kind::kTiny, Kind::kHuge};
 
-/// Every fifth run of 64 is zeros; specials are all over the others.
+/// Every fifth range of 64 is zeros; the others have specials everywhere.
 double element(Kind kind, int64_t i, std::mt19937 &random) {
   std::normal_distribution<double> normal(0, 0.02);
   const double value = normal(random);
@@ -64,7 +64,7 @@ void fill(KernelCase &test, Kind kind) {
   }
 }
 
-/// The whole tensor as the loader of a CPU makes it.
+/// The whole tensor, quantised like the CPU loader does.
 std::vector<uint32_t> expected(KernelCase &test, const StoredLayout &layout) {
   std::vector<uint32_t> words(static_cast<size_t>(layout.bytes) / 4);
   quantizeStored(layout,
@@ -105,7 +105,7 @@ TEST(Quantize, GivesTheBytesOfTheLoader) {
         }
 }
 
-/// The scales of a tensor of one kind of elements.
+/// Returns the scales of a tensor of one kind of elements.
 std::vector<float> scalesOf(int64_t blocks, Kind kind) {
   KernelCase tensor("quantize", {{"x", F32}, {"packed", U8}, {"scales", F32}},
                     {{"elements", blocks * 64 - 3}, {"block", 64}});
@@ -147,8 +147,8 @@ TEST(QuantizeScales, GivesTheBytesOfTheLoader) {
       }
 }
 
-/// Scales around 1, from 0 to 2 in each run, in steps of half a bucket: all
-/// codes but those of the map's smallest entries, and both sides of every edge.
+/// Scales around 1, from 0 to 2 in each run, in increments of half a bucket:
+/// all codes except the map's smallest entries, and both sides of every edge.
 std::vector<float> evenScales() {
   constexpr int64_t kSteps = 131072;
   std::vector<float> scales;

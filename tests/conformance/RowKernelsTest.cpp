@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// embedding, column_sum, accumulate, copy_rows, clip_norm and length: rows that
-// are their own reference, against sums in f64.
+// embedding, column_sum, accumulate, copy_rows, clip_norm and length: compares
+// rows without a separate reference with sums in f64.
 
 #include "tests/conformance/KernelCase.h"
 
@@ -34,7 +34,7 @@ KernelCase makeEmbedding(qlora_dtype w, qlora_dtype out, int64_t columns) {
   return test;
 }
 
-/// Rows that begin anywhere, and at 16 bytes with words left over.
+/// Rows that begin at any element, and at 16 bytes with elements left over.
 TEST(Embedding, GathersRows) {
   for (const std::string &implementation : allRowsToTest("embedding"))
     for (qlora_dtype w : {F32, BF16, F16})
@@ -51,7 +51,7 @@ TEST(Embedding, GathersRows) {
         }
 }
 
-/// A of an embedding's adapter: ids are columns.
+/// The A of an embedding's adapter: ids are columns.
 TEST(Embedding, GathersColumns) {
   for (const std::string &implementation : allRowsToTest("embedding"))
     for (qlora_dtype w : {F32, BF16, F16})
@@ -76,8 +76,8 @@ TEST(Embedding, GathersColumns) {
         }
 }
 
-/// The rows of ids [shard * 4, shard * 4 + 4) of 11; the table's number of an
-/// id and a column tells which it is.
+/// Checks the rows of ids [shard * 4, shard * 4 + 4) of 11. The table's value
+/// encodes its id and column.
 void checkPiece(const std::string &implementation, qlora_dtype w,
                 int64_t isTurned, uint32_t shard) {
   constexpr int64_t kColumns = 19;
@@ -125,7 +125,7 @@ TEST(Embedding, NamesTheRowOfAnImpossibleId) {
                               "the vocabulary of 11");
 }
 
-/// Rows of ids 1 and 2 in turn, of 3.
+/// Checks the rows of alternating ids 1 and 2, of 3.
 void checkEmbeddingGrad(const std::string &implementation, qlora_dtype dout,
                         bool isTurned, int64_t padding) {
   KernelCase test("embedding_grad",
@@ -201,8 +201,8 @@ void checkAccumulate(const std::string &implementation, qlora_dtype x,
       ASSERT_EQ(test.at("y", row * ldy + i), exact[row * columns + i]);
 }
 
-/// Rows without gaps, rows that begin anywhere, and rows of groups of 16 bytes
-/// with numbers left over.
+/// Rows without gaps, rows that begin at any element, and rows of groups of 16
+/// bytes with elements left over.
 TEST(Accumulate, RoundsOnce) {
   for (const std::string &implementation : allRowsToTest("accumulate"))
     for (qlora_dtype x : {F32, BF16})
@@ -244,7 +244,8 @@ TEST(CopyRows, ChangesTheStride) {
       }
 }
 
-/// norm and scale of a gradient (0, count, 3, 4, 12, 0 ...): |gradient| = 13.
+/// Returns norm and scale of a gradient (0, count, 3, 4, 12, 0 ...) with
+/// |gradient| = 13.
 std::pair<double, double> clip(const std::string &implementation, double count,
                                float maxNorm, double loss = 1e9,
                                double last = 12) {
@@ -271,8 +272,8 @@ TEST(ClipNorm, DividesThenClips) {
   }
 }
 
-/// norm and scale of a gradient (1, count = 1, 3, 4), of whose pieces ranks have
-/// the lengths 12 and `last`.
+/// Returns norm and scale of a gradient (1, count = 1, 3, 4). Ranks have shards
+/// of lengths 12 and `last`.
 std::pair<double, double> clipPieces(const std::string &implementation,
                                      double last) {
   KernelCase test("clip_norm",

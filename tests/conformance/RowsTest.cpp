@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The functions of generated kernels against libm in f64, and the 16-bit
-// conversions bit by bit.
+// Compares the functions of generated kernels with libm in f64, and checks the
+// 16-bit conversions bit by bit.
 
 #include "runtime/Kernels/Rows.h"
 
@@ -15,8 +15,8 @@
 
 namespace {
 
-/// Distance in units of the last place of f32 at `exact`, which is 2^-149
-/// for subnormals.
+/// Returns the distance in units of the last place of f32 at `exact`, which is
+/// 2^-149 for subnormals.
 double ulps(float got, double exact) {
   if (std::isinf(got) && std::abs(exact) > 3.4028235e38)
     return 0;
@@ -24,8 +24,8 @@ double ulps(float got, double exact) {
   return std::abs(double(got) - exact) / std::ldexp(1.0, exponent - 23);
 }
 
-/// Worst error over every `stride`-th bit pattern whose magnitude is at most
-/// `limit`.
+/// Returns the worst error over every `stride`-th bit pattern whose magnitude
+/// is at most `limit`.
 template <typename Function, typename Exact>
 double worstOver(float limit, uint32_t stride, Function function, Exact exact) {
   double worst = 0;
@@ -198,7 +198,7 @@ TEST(Rows, Bf16RoundsToNearestEven) {
               half + (half & 1));
     ASSERT_EQ(qlora_f32_to_bf16(qlora_from_bits(bits | 0x8001)), half + 1);
   }
-  // All mantissa bits set would carry into the sign.
+  // A mantissa of all ones would carry into the sign.
   EXPECT_TRUE(std::isnan(
       qlora_bf16_to_f32(qlora_f32_to_bf16(qlora_from_bits(0x7fffffffu)))));
 }
@@ -232,7 +232,7 @@ TEST(Rows, F16RoundsToNearestEven) {
 }
 
 TEST(Rows, PhiloxGivesThePublishedNumbers) {
-  // kat_vectors of Random123: philox4x32 10.
+  // From kat_vectors of Random123: philox4x32 10.
   const qlora_philox_words zero = qlora_philox({0, 0, 0, 0}, 0, 0);
   EXPECT_EQ(zero.word0, 0x6627e8d5u);
   EXPECT_EQ(zero.word1, 0xe169c58du);
@@ -258,7 +258,7 @@ TEST(Rows, UniformIsUniformAndDistinct) {
       sum += u;
       drawn.push_back(u);
     }
-  // The deviation of the mean is 1 / sqrt(12 n).
+  // The standard deviation of the mean is 1 / sqrt(12 n).
   const double n = kRows * kColumns;
   EXPECT_NEAR(sum / n, 0.5, 5 / std::sqrt(12 * n));
   std::sort(drawn.begin(), drawn.end());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Rows of scores, of every number of columns around the sixteen lanes.
+// Rows of scores, with every number of columns around the sixteen lanes.
 
 #include "runtime/Kernels/Cpu/Softmax.h"
 
@@ -28,7 +28,7 @@ std::vector<float> randomRows(int64_t columns, float least, float most) {
   return values;
 }
 
-/// One unit in the last place, and a little where there is none.
+/// One unit in the last place of f32, at least 2^-149.
 double unit(double exact) {
   return std::ldexp(1.0, std::max(std::ilogb(exact), -126) - 23);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// swap_blocks, which is its own reference: where each element has to be.
+// swap_blocks, which is its own reference: checks the place of each element.
 
 #include "tests/conformance/KernelCase.h"
 
@@ -21,7 +21,8 @@ struct Blocks {
   int64_t rows, columns, first, second, run, ldx;
 
   int64_t elements() const { return rows * columns; }
-  /// Where x has the element that is first and second of them, i of the run.
+  /// Index in x of the element `of` of `first`, `other` of `second`, i of the
+  /// run.
   int64_t at(int64_t of, int64_t other, int64_t i) const {
     const int64_t flat = (of * second + other) * run + i;
     return flat / columns * ldx + flat % columns;
@@ -57,10 +58,10 @@ void expectSwapped(const Blocks &b, KernelCase &test) {
             << nameOf(b) << ": " << s << " " << f << " " << i;
 }
 
-/// Several runs in a row and several rows in a run; dense and with gaps; runs
-/// of one element; one block in either dimension; lengths that words of 16
-/// bytes fit into for no type, for some and for all; more than one block of a
-/// card writes; and more than one thread does.
+/// Several runs per row and several rows per run; dense and with gaps; runs of
+/// one element; one block in either dimension. Lengths of whole 16-byte words
+/// for no type, for some and for all. More than one thread block writes; and
+/// more than one CPU thread does.
 const Blocks kBlocks[] = {{7, 15, 7, 3, 5, 15},      {7, 15, 7, 3, 5, 19},
                           {7, 15, 21, 5, 1, 15},     {7, 15, 7, 15, 1, 20},
                           {7, 15, 1, 21, 5, 17},     {7, 15, 35, 1, 3, 17},
@@ -93,8 +94,8 @@ TEST(SwapBlocks, PutsEachRunInItsPlace) {
       }
 }
 
-/// Lengths that words of 16 bytes fit into, and operands that begin one element
-/// behind such a word.
+/// Lengths of whole 16-byte words, and operands that begin one element after
+/// such a word.
 TEST(SwapBlocks, TakesOperandsFromAnyElement) {
   if (!CudaCard::get())
     GTEST_SKIP() << CudaCard::reason();
@@ -121,7 +122,7 @@ TEST(SwapBlocks, AnyNumberOfThreadsCopiesAll) {
 }
 #endif
 
-/// What a row of the op says to blocks of x.
+/// Returns the op's refusal of blocks of x, if any.
 std::optional<std::string> refusal(const Blocks &b, qlora_dtype x = F32,
                                    qlora_dtype out = F32) {
   return findKernelRow("swap_blocks.cpu")

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// adamw_8bit: the states of bitsandbytes to the bit, step by step, and the same
-// on every target; nothing changes where the gradient is not finite.
+// adamw_8bit: the states equal bitsandbytes' bit for bit, step by step, on
+// every target. Nothing changes if the gradient is not finite.
 
 #include <cstring>
 
@@ -44,7 +44,7 @@ qlora_step_block stepOf(int64_t count) {
   return step;
 }
 
-/// Row `step` of a tensor of the file.
+/// Returns row `step` of a tensor of the file.
 std::vector<uint8_t> rowOf(const SafetensorsFile &file, const char *name,
                            int64_t step) {
   const SafetensorsTensor &tensor = **file.get(name);

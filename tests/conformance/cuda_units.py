@@ -1,16 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""cuda_units.py REPOSITORY CACHE [--all]: what nvcc says to our device code.
+"""cuda_units.py REPOSITORY CACHE [--all]: compiles the device code with nvcc.
 
-Every file of runtime/Kernels/Cuda/Device compiles for the lowest, the last and
-one architecture between them of the default of --cuda-arch (--all: for each),
-and to PTX for the lowest, without a warning, and ptxas reports neither spills nor a stack frame. In the PTX of Decode.cu and
-Quantize.cu no product and sum are fused: nvcc contracts by default, and what is
-decoded or quantised must have the CPU's bits.
+Every file of runtime/Kernels/Cuda/Device must compile without a warning for the
+lowest, the last and one more architecture of --cuda-arch's default (--all: for
+each), and to PTX for the lowest. ptxas must report neither spills nor a stack
+frame. The PTX of Decode.cu and Quantize.cu must not fuse a product and a sum:
+nvcc contracts by default, and decoded or quantised values must have the CPU's
+bits.
 
-What was compiled once is remembered in the folder CACHE by the hash of all
-texts, the compiler and the flags. Exits with 77 where nvcc is missing.
+The folder CACHE remembers successes by the hash of all texts, the compiler and
+the flags. Exits with 77 if nvcc is missing.
 """
 
 import hashlib
@@ -26,7 +27,7 @@ FEW = ("80", "90", "120")
 FLAGS = ("-std=c++20", "-O3", "-Werror", "all-warnings", "-Xptxas", "-v")
 DEVICE = "runtime/Kernels/Cuda/Device"
 SKIPPED = 77
-# Units with the CPU's bits, and the operations that give them.
+# Units that must have the CPU's bits, and the operations that ensure it.
 ROUNDED = {"Decode.cu": ("mul.rn.f32", "add.rn.f32"),
            "Quantize.cu": ("mul.rn.f32", "add.rn.f32", "div.rn.f32")}
 
@@ -49,7 +50,7 @@ def texts_hash(root, nvcc, archs):
 
 
 def compile_unit(nvcc, root, unit, output, *target):
-    """What nvcc and ptxas wrote; a failure ends the test."""
+    """Returns the output of nvcc and ptxas; a failure ends the test."""
     command = [nvcc, *FLAGS, *target, "-I" + root, "-o", output,
                os.path.join(root, DEVICE, unit)]
     done = subprocess.run(command, capture_output=True, text=True)
@@ -59,7 +60,7 @@ def compile_unit(nvcc, root, unit, output, *target):
 
 
 def check_registers(unit, arch, report):
-    """One line of ptxas for each function, after the function's name."""
+    """Finds spills in ptxas' report: per function its name, then a line."""
     name, errors, functions = "", [], 0
     for line in report.splitlines():
         found = re.search(r"Compiling entry function '(\w+)'", line)
@@ -77,7 +78,7 @@ def check_registers(unit, arch, report):
 
 
 def check_roundings(unit, ptx):
-    """Products, sums and quotients are rounded on their own."""
+    """Checks that products, sums and quotients are rounded separately."""
     errors = []
     if re.search(r"\bfma\.\w+(\.ftz)?\.f(32|64)", ptx):
         errors.append(f"{unit}: a product and a sum are fused")

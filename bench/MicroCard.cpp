@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Operands, graphs and events.
+// Operands, graphs and events of timed launches.
 
 #include "bench/MicroCard.h"
 
@@ -17,22 +17,23 @@ namespace qlora {
 using Clock = std::chrono::steady_clock;
 
 static constexpr uint64_t kAlignment = 256;
-/// Of the block that fills the pool.
+/// Values in the block that fills the pool.
 static constexpr size_t kRandomNumbers = size_t{1} << 19;
-/// Operands of a graph spread over so much: several times any card's cache.
+/// Bytes over which a graph's operands are spread: several times any GPU's
+/// cache.
 static constexpr uint64_t kSpread = uint64_t{512} << 20;
-/// A graph takes about this long, so that its start does not count.
+/// Target duration of a graph in seconds, so that its start does not count.
 static constexpr double kGraphSeconds = 3e-3;
 static constexpr int kTimings = 5;
-/// For all candidates of one call.
+/// Time limit for all candidates of one call.
 static constexpr auto kMeasureBound = std::chrono::seconds(12);
 
 static uint64_t aligned(uint64_t bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-/// Numbers from 1/8 to 1 with a sign, as bf16; a pair of them read as f32 is
-/// such a number too.
+/// Returns signed values of magnitude 1/8 to 1, as bf16. A pair of them, read
+/// as f32, is in the same range.
 static std::vector<uint16_t> randomNumbers() {
   std::vector<uint16_t> numbers(kRandomNumbers);
   uint64_t state = 1;
@@ -85,7 +86,7 @@ Status MicroCard::open(uint64_t mostBytes, int64_t nodes) {
 }
 
 Status MicroCard::load(const LoadedModule &module) {
-  std::vector<std::string> remarks; // of PTX, which a bundle has none of
+  std::vector<std::string> remarks; // about PTX, which no bundle has
   images = CudaImages();
   return images.load(*table, module, card, remarks);
 }
@@ -219,7 +220,7 @@ StatusOr<double> MicroCard::time(std::span<const MicroOperand> operands,
                                  const MicroEnqueue &enqueue) {
   QLORA_ASSIGN_OR_RETURN(const std::vector<Buffers> sets, makeSets(operands));
   const auto direct = [&] { return enqueue(sets[0], queues.compute()); };
-  // The first run loads what libraries load late.
+  // The first run includes what libraries load lazily.
   QLORA_RETURN_IF_ERROR(timeOnce(direct).status());
   QLORA_ASSIGN_OR_RETURN(const double once, timeOnce(direct));
   const double nodes =

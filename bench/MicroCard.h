@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 
-// A card on which single launches are timed: what a library row or a generated
-// kernel asks of its device, and one pool of memory that all operands lie in.
+// A GPU on which single launches are timed: the device interface that library
+// rows and generated kernels use, and one memory pool for all operands.
 //
-// A launch is captured many times into one graph, as a step is, and the graph
-// runs a few times between two events. Its operands move through the pool from
-// one node to the next, so that a cache has none of them, and are random
-// numbers, since a card's clock follows the bits that toggle; integers are what
-// the operand means (MicroOperand::integer).
+// A launch is captured many times into one graph, as in a step, and the graph
+// runs a few times between two events. Operands move through the pool from node
+// to node, so that no cache holds them. They are random, since a GPU's clock
+// depends on the bits that toggle; integers have valid values
+// (MicroOperand::integer).
 
 #ifndef QLORA_BENCH_MICROCARD_H
 #define QLORA_BENCH_MICROCARD_H
@@ -27,40 +27,39 @@ namespace qlora {
 
 struct MicroOperand {
   uint64_t bytes = 0; ///< 0: absent
-  /// Element i of an i32 operand.
+  /// Returns element i of an i32 operand.
   std::function<int32_t(uint64_t i)> integer = nullptr;
 };
 
-/// Puts the launch on the stream, with the addresses of its operands.
+/// Enqueues the launch on the stream, with the addresses of its operands.
 using MicroEnqueue =
     std::function<Status(std::span<void *const> buffers, CUstream stream)>;
 
 class MicroCard final : public CudaContext {
 public:
-  /// At most `poolBytes` of memory, and half of what is free; at most `nodes`
-  /// launches in a graph.
+  /// Allocates at most `poolBytes`, and at most half of the free memory. A
+  /// graph has at most `nodes` launches.
   Status open(uint64_t poolBytes, int64_t nodes);
-  /// From here on functions are those of this module.
+  /// Loads the module whose functions are used from here on.
   Status load(const LoadedModule &module);
 
-  /// Seconds of one launch: the median of five graphs. kResourceExhausted
-  /// where the operands do not fit into the pool.
+  /// Returns the seconds of one launch: the median of five graphs.
+  /// kResourceExhausted if the operands do not fit into the pool.
   StatusOr<double> time(std::span<const MicroOperand> operands,
                         const MicroEnqueue &enqueue);
-  /// How long what is timed runs before, at least; once from the start.
+  /// Sets the least time that work runs, at least once, before it is timed.
   void setWarmUp(std::chrono::milliseconds duration) { warmUp = duration; }
-  /// The median of some without a graph, for what takes long.
+  /// Returns the median of some runs without a graph, for long launches.
   StatusOr<double> timeDirect(std::span<const MicroOperand> operands,
                               const MicroEnqueue &enqueue);
-  /// Seconds from the call that launches a graph until it returns, the last
-  /// time, for each node.
+  /// Host seconds of the last graph launch call, divided by its nodes.
   double hostSeconds() const { return hostSecondsOfNode; }
 
   /// Times the candidates that have no time yet.
   Status measure(GemmSelection &selection);
 
-  /// The number that the pool has at an address, if nothing wrote there, and
-  /// what is there now. bf16.
+  /// Returns the pool's initial bf16 value at an address, which is valid if
+  /// nothing wrote there; current() returns the value there now.
   float initial(const void *address) const;
   StatusOr<float> current(const void *address);
 
@@ -80,17 +79,17 @@ public:
 
   CudaCard card;
   CudaImages images;
-  uint64_t memoryBytes = 0; ///< of the card
+  uint64_t memoryBytes = 0; ///< of the GPU
 
 private:
   using Buffers = std::vector<void *>;
 
   StatusOr<CudaMemory> allocate(uint64_t bytes);
   Status fill(uint64_t bytes);
-  /// Operands one behind the other in part `set` of the pool.
+  /// Places operands one after another in section `set` of the pool.
   StatusOr<Buffers> place(std::span<const MicroOperand> operands, uint64_t set,
                           uint64_t stride);
-  /// So many sets of operands as a graph of `nodes` goes through.
+  /// Makes as many sets of operands as a graph of `nodes` uses.
   StatusOr<std::vector<Buffers>> makeSets(std::span<const MicroOperand>);
   StatusOr<double> timeGraph(std::span<const Buffers> sets, int64_t nodes,
                              const MicroEnqueue &enqueue);
@@ -108,7 +107,7 @@ private:
   uint64_t poolBytes = 0;
   int64_t mostNodes = 0;
   double hostSecondsOfNode = 0;
-  std::vector<uint16_t> random; ///< what the pool repeats
+  std::vector<uint16_t> random; ///< the block that fills the pool
 };
 
 } // namespace qlora

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// From command tables to single launches.
+// Turns command tables into single launches.
 
 #include "bench/MicroLaunches.h"
 
@@ -10,7 +10,7 @@
 
 namespace qlora {
 
-/// Of attention with segments, beside that of the module.
+/// Segments per row of attention that is added with segments.
 static constexpr int64_t kSegments = 4;
 
 static LaunchKey keyOf(const KernelRequest &request) {
@@ -32,7 +32,7 @@ static LaunchKey generatedKey(const LoadedModule &module,
   return key;
 }
 
-/// Counts a launch that is there already.
+/// Adds a launch, or its count to an equal one.
 static void add(std::vector<MicroLaunch> &launches, MicroLaunch launch) {
   const auto found = std::ranges::find(launches, launch.key, &MicroLaunch::key);
   if (found == launches.end())
@@ -145,7 +145,7 @@ std::vector<MicroOperand> microOperands(std::span<const qlora_operand> given) {
   std::vector<MicroOperand> operands;
   for (const qlora_operand &operand : given) {
     operands.push_back({operand.bytes});
-    // Positions: a generated kernel has no other use for integers.
+    // Positions: generated kernels use integers for nothing else.
     if (operand.dtype == QLORA_DTYPE_I32)
       operands.back().integer = [](uint64_t i) { return int32_t(i % 2048); };
   }

@@ -1,34 +1,34 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Everything that is measured on a CPU, in one command.
+"""Runs everything that is measured on a CPU, in one command.
 
     bench/cpu.py --peer-python PYTHON [--rows NAME,...] [--again]
                  [--work DIR] [--json FILE] [--markdown FILE]
     bench/cpu.py --fast
 
-Rows of the table, each with random bf16 weights of the real shape, NF4 with
-double quantisation, r = 16 on all linears, AdamW; ours and the peer
-(transformers + PEFT + bitsandbytes, peer_cpu.py) take turns, both in float32
-and in bfloat16 compute; the ratio is that of the better modes. B = 1, T = 512.
+Each row of the table has random bf16 weights of the real shape, NF4 with double
+quantisation, r = 16 on all linears, and AdamW. Ours and the peer (transformers
++ PEFT + bitsandbytes, peer_cpu.py) take turns, both with float32 and with
+bfloat16 compute. The ratio compares the better modes. B = 1, T = 512.
 
     smollm2-135m, qwen2.5-0.5b, llama3.2-1b
     qwen3-moe-0.7b     experts, in 4 bits; adapters on attention
-    qwen2.5-0.5b-sft   rows of 40 to 512 tokens, prompts without loss, 8 a
-                       step: the peer pads them, ours deals them into lines
+    qwen2.5-0.5b-sft   rows of 40 to 512 tokens, prompts without loss, 8 per
+                       step: the peer pads them, ours packs them
     limits             bench/limits.py, less and less memory
     decode             bench/decode.py, forms of decoding
     scaling            bench/scaling.py, one rank and two
 
-Results are in --json after each row (default DIR/cpu.json), and rows that are
-there already are not measured again without --again. --markdown (default
-DIR/cpu.md) has the tables.
+Results are in --json after each row (default DIR/cpu.json). Rows that exist are
+measured again only with --again. --markdown (default DIR/cpu.md) has the
+tables.
 
---fast: the same with tiny shapes and no peer, for tests: the losses are
-compared with reference.py. Times mean nothing then.
+--fast: tiny shapes and no peer, for tests. Losses are compared with
+reference.py; times are meaningless.
 
-Exits with 1 where losses are wrong, or a promise about memory is not kept;
-never for a time. --peer-python needs torch, transformers, peft, bitsandbytes.
+Exits with 1 if losses are wrong, or a promise about memory is broken; never
+because of a time. --peer-python needs torch, transformers, peft, bitsandbytes.
 """
 
 import argparse
@@ -49,14 +49,14 @@ import scaling
 from shapes import REPOSITORY
 
 
-# Of no machine: what is predicted in a test is the same everywhere.
+# Of no real machine, so that predictions in tests are the same everywhere.
 FAST_PROFILE = {"cpu": "test", "cores": 2, "gemm_f32_gflops": 170.0,
                 "gemm_bf16_gflops": 340.0, "copy_gbps": 20.0,
                 "decode_gbps": 12.0}
 
 
 def profile_of(options):
-    """device.json for the compiler."""
+    """Returns the path of a device.json for the compiler."""
     if not options.fast:
         return cpu_machine.calibrate(options.work)
     path = os.path.join(options.work, "device.json")
@@ -66,11 +66,11 @@ def profile_of(options):
 
 
 def better_type(peak):
-    """For what is measured in one type: the machine's faster one."""
+    """Returns the machine's faster type, for parts measured in one type."""
     return max(peak, key=peak.get)
 
 
-# name -> what measures it, of which shape; in a test: of which, how.
+# name -> function, shape; for --fast: shape, arguments.
 PARTS = {
     "limits": (limits.measure, "smollm2-135m", "deep-llama",
                dict(length=256, rounds=1, steps=3)),
@@ -91,7 +91,7 @@ def run_part(name, options):
 
 
 def jobs(options):
-    """name -> what measures it."""
+    """Returns name -> function that measures it."""
     rows = cpu_rows.FAST_ROWS if options.fast else cpu_rows.ROWS
     found = {row.name: lambda row=row: cpu_rows.measure(row, options)
              for row in rows}

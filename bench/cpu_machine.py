@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 
-"""What the machine at hand does: peak rates, calibration, memory of
-processes, how long a file takes to read."""
+"""Measures this machine: peak rates, calibration, memory of processes, and the
+time to read a file."""
 
 import functools
 import json
@@ -13,33 +13,33 @@ import ours
 
 
 def probe():
-    """What cpu_peak_probe.cpp prints."""
+    """Returns the output of cpu_peak_probe.cpp."""
     return json.loads(ours.call(f"{ours.TOOLS}/cpu-peak"))
 
 
 @functools.cache
 def peer_environment():
-    """The peer's oneDNN ends with an illegal instruction on a machine that
-    hides the sizes of its matrix tiles; ours keeps away from them by itself."""
+    """The peer's oneDNN fails with an illegal instruction on a machine that
+    hides its tile sizes; ours avoids tiles there."""
     if not probe()["hides_tile_sizes"]:
         return dict(os.environ)
     return {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16", **os.environ}
 
 
 def peak():
-    """The probe's rates in FLOP/s, by type of the factors."""
+    """Returns the probe's rates in FLOP/s, by operand type."""
     found = probe()
     return {"float32": found["f32_gflops"] * 1e9,
             "bfloat16": found["bf16_gflops"] * 1e9}
 
 
 def higher(left, right):
-    """Of two probes: noise only ever takes away."""
+    """Returns the higher rates of two probes: noise only lowers a rate."""
     return {name: max(left[name], right[name]) for name in left}
 
 
 def calibrate(folder, threads=0):
-    """device.json of this machine, or of some threads of it, measured once."""
+    """Returns device.json of this machine, or of `threads` threads; cached."""
     folder = os.path.join(folder, f"threads-{threads}") if threads else folder
     path = os.path.join(folder, "device.json")
     if not os.path.exists(path):
@@ -57,7 +57,7 @@ def cpu_name():
 
 
 def read_seconds(path):
-    """To read a file once, as it is cached now."""
+    """Returns the seconds to read a file once, in its present cache state."""
     start = time.perf_counter()
     buffer = bytearray(1 << 24)
     with open(path, "rb", buffering=0) as file:
@@ -67,7 +67,7 @@ def read_seconds(path):
 
 
 def children(pid):
-    """Processes that `pid` has started, and theirs."""
+    """Returns the processes that `pid` has started, and their descendants."""
     try:
         with open(f"/proc/{pid}/task/{pid}/children") as file:
             direct = [int(word) for word in file.read().split()]
@@ -77,7 +77,7 @@ def children(pid):
 
 
 def proportional_bytes(pid):
-    """PSS: memory that several processes share counts once in all of them."""
+    """Returns PSS: memory shared by n processes counts 1/n in each."""
     try:
         with open(f"/proc/{pid}/smaps_rollup") as lines:
             return next(int(line.split()[1]) << 10 for line in lines
@@ -87,7 +87,7 @@ def proportional_bytes(pid):
 
 
 def private_bytes(pid):
-    """Memory that no other process has mapped."""
+    """Returns the bytes that no other process has mapped."""
     try:
         with open(f"/proc/{pid}/smaps_rollup") as lines:
             return sum(int(line.split()[1]) << 10 for line in lines
@@ -97,7 +97,7 @@ def private_bytes(pid):
 
 
 def cpu_seconds(pid):
-    """That the threads of a process have had of CPUs."""
+    """Returns the CPU seconds that the threads of a process have used."""
     total = 0
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT
 
-// The machine's peak rates of multiplications and additions: independent
-// instructions on registers alone, one thread on each CPU this process may
-// use. No GEMM on these units is faster.
+// Measures the machine's peak rates of multiplications and additions, with
+// independent instructions on registers only and one thread per usable CPU. No
+// GEMM on these units is faster.
 //
 // Prints {"threads": .., "f32_gflops": .., "bf16_gflops": ..,
-// "hides_tile_sizes": ..}; 0 where the CPU has no such instruction (AVX2 with
-// FMA; AVX512_BF16). bf16 is by matrix tiles where the CPU has them and says how
-// large they are, and the kernel allows them (AMX; Intel SDM 2, chapter "Intel
-// AMX"). Some hypervisors hide the sizes (CPUID leaf 1DH): no library can use
-// tiles then, and oneDNN ends with an illegal instruction where it tries.
+// "hides_tile_sizes": ..}; 0 if the CPU has no such instruction (AVX2 with FMA;
+// AVX512_BF16). bf16 uses matrix tiles if the CPU has them and reports their
+// sizes, and the kernel allows them (AMX; Intel SDM 2, chapter "Intel AMX").
+// Some hypervisors hide the sizes (CPUID leaf 1DH): then no library can use
+// tiles, and oneDNN fails with an illegal instruction if it tries.
 
 #include <sched.h>
 #include <sys/syscall.h>
@@ -26,12 +26,12 @@
 
 using Clock = std::chrono::steady_clock;
 
-/// Instructions of one turn of a loop: enough to hide the latency of two a
+/// Instructions per loop iteration: enough to hide the latency at two per
 /// cycle.
 static constexpr int kAccumulators = 14;
 static constexpr int kRounds = 8;
 static constexpr long kTurns = 10'000'000;
-/// A product of tiles takes as long as 16 of vectors.
+/// A tile instruction takes as long as 16 vector instructions.
 static constexpr long kTileTurns = kTurns / 16;
 
 // The xmm names stand for the whole registers.
@@ -39,7 +39,8 @@ static constexpr long kTileTurns = kTurns / 16;
   "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",      \
       "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "cc"
 
-/// A function that runs `instruction` on every accumulator, `turns` times.
+/// Defines a function that runs `instruction` on every accumulator, `turns`
+/// times.
 #define LOOP(function, instruction, r)                                         \
   static void function(long turns) {                                           \
     asm volatile(                                                              \
@@ -60,14 +61,15 @@ LOOP(wideF32, "vfmadd231ps", "zmm")
 LOOP(narrowF32, "vfmadd231ps", "ymm")
 LOOP(wideBf16, "vdpbf16ps", "zmm")
 
-/// Of LDTILECFG: eight tiles of 16 rows of 64 bytes.
+/// Operand of LDTILECFG: eight tiles of 16 rows of 64 bytes.
 struct alignas(64) TileConfig {
   uint8_t palette = 1, startRow = 0, reserved[14] = {};
   uint16_t columnBytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-/// A turn has as many products as one of vector instructions, in six sums.
+/// Has as many tile instructions per iteration as LOOP has, on six
+/// accumulators.
 #define TILE(n) "tdpbf16ps %%tmm7, %%tmm6, %%tmm" #n "\n"
 #define TILES TILE(0) TILE(1) TILE(2) TILE(3) TILE(4) TILE(5)
 static void tileBf16(long turns) {
@@ -79,7 +81,7 @@ static void tileBf16(long turns) {
                : "cc");
 }
 
-/// Linux gives a process the tiles' registers when it asks.
+/// Requests the tile registers, which Linux gives a process on demand.
 static bool mayUseTiles() {
   constexpr long kRequestPermission = 0x1023, kTileData = 18;
   return __builtin_cpu_supports("amx-bf16") && !qlora::hidesTileSizes() &&
@@ -92,8 +94,8 @@ static int threadCount() {
   return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-/// 10^9 operations per second, `operations` an instruction: the best round,
-/// since noise only ever adds.
+/// Returns 10^9 operations per second, with `operations` per instruction: the
+/// best round, since noise only adds time.
 static double measure(void (*loop)(long), int threads, int operations,
                       long turns = kTurns) {
   double best = 0;

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 
-"""The peer (peer_cpu.py) as a process that stays: it loads once, and then
-takes its turns with ours."""
+"""Runs the peer (peer_cpu.py) as a process that loads once and then takes turns
+with ours."""
 
 import json
 import os
@@ -20,7 +20,8 @@ class PeerFailed(Exception):
 
 
 class Peer:
-    """NF4 with a compute type, on a model folder, adapter and data."""
+    """The peer with NF4 and a compute type, on a model folder, adapter and
+    data."""
 
     def __init__(self, python, model, adapter, data, compute):
         self.turns, self.expert_seconds = [], {}
@@ -51,28 +52,27 @@ class Peer:
         self.expert_seconds = self.answer()["expert_seconds"]
 
     def take_turn(self, steps):
-        """Every turn but the first is measured whole; of the first, all but
-        the first step."""
+        """Runs steps. The very first step is not measured."""
         self.process.stdin.write(f"steps {steps}\n")
         self.process.stdin.flush()
         self.turns.append(self.answer())
 
     def evaluate(self):
-        """The loss of the first batch of rows, before training."""
+        """Returns the loss of the first batch of rows, before training."""
         self.process.stdin.write("evaluate\n")
         self.process.stdin.flush()
         return self.answer()["losses"]
 
     def column(self, name):
-        """Of all steps."""
+        """Returns a value of all steps."""
         return [value for turn in self.turns for value in turn[name]]
 
     def losses(self):
         return self.column("losses")
 
     def rate(self, unit="tokens", of_median=True):
-        """Per second: the median of the steps, or of all of them together,
-        where they differ in size."""
+        """Returns the rate per second: the median of the steps, or the total if
+        steps differ in size."""
         counts, seconds = self.column(unit)[1:], self.column("seconds")[1:]
         if not of_median:
             return sum(counts) / sum(seconds)

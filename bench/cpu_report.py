@@ -15,7 +15,7 @@ def verdict(is_met):
 
 
 def counts(row):
-    """A figure of a run whose losses are wrong, or unknown, is none."""
+    """A row counts only if its losses were compared and are right."""
     return bool(row["losses"]) and all(of["is_right"]
                                        for of in row["losses"].values())
 
@@ -96,7 +96,7 @@ def share_table(rows):
 
 
 def text_of(results):
-    """`results`: what bench/cpu.py has in its JSON."""
+    """Returns Markdown for `results`, the JSON of bench/cpu.py."""
     rows = [result for name, result in results["rows"].items()
             if name not in PARTS]
     lines = [f"{results['cpu']}, {results['cores']} cores, {results['date']}; "

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
 
-"""Rows of the CPU table: a training step in ours and in the peer, in turns.
+"""Rows of the CPU table: ours and the peer train in turns.
 
-A row that counts has both start from the same weights, adapter and data, and
-the same losses: ours in bfloat16 within BFLOAT16_LOSS of the float32
-reference. That is the peer in float32, step by step, and ours in float32 is
-within PEER_LOSS of it; without a peer, for tiny shapes, reference.py for the
-first step, within FLOAT32_LOSS.
+In a row that counts, both start from the same weights, adapter and data, and
+have the same losses. The reference is the peer in float32, step by step: ours
+in float32 is within PEER_LOSS of it, ours in bfloat16 within BFLOAT16_LOSS.
+Tiny shapes without a peer use reference.py for the first step, within
+FLOAT32_LOSS.
 """
 
 import os
@@ -24,13 +24,13 @@ from tensors import has_experts
 from work import work_per_label, work_per_token
 
 FLOAT32_LOSS, PEER_LOSS, BFLOAT16_LOSS = 2e-5, 1e-4, 0.02  # relative
-# A mode of the peer that is so much slower in its first turn gets no second.
+# A mode of the peer below this fraction of its best rate gets no second turn.
 NO_BEST_MODE = 0.8
 
 
 @dataclass(frozen=True)
 class Row:
-    """Of targets: ours over the peer's best mode, and resident GiB."""
+    """A row, with targets: ours over the peer's best mode, and resident GiB."""
     name: str
     shape: str
     ratio: float
@@ -45,8 +45,8 @@ class Row:
         return "labelled" if self.fine_tuning else "tokens"
 
     def limit(self):
-        """The target as a user would set it, less what a process may have
-        beside its plan."""
+        """The target as a user would set it, less the memory that a process may
+        use in addition to its plan."""
         if not self.resident:
             return ()
         return ("--memory-limit",
@@ -66,7 +66,7 @@ FAST_ROWS = (
         length=128, is_tiny=True),
     Row("tiny-qwen3-moe", "tiny-qwen3-moe", 0, length=128, is_tiny=True),
 )
-# Of models with experts: as is_adapted, and all 4-bit.
+# For models with experts: as is_adapted, and all weights in 4 bits.
 EXPERT_FLAGS = ("--quantize-moe-experts", "--lora-target-modules",
                 "q_proj,k_proj,v_proj,o_proj")
 
@@ -114,7 +114,8 @@ class Ours:
             for compute in computes}
 
     def compile(self):
-        """Seconds without and with cached kernels, the longest of a type."""
+        """Returns seconds without and with cached kernels, the longest of a
+        type."""
         cold, cached = [], []
         for compute, module in self.modules.items():
             for seconds, flags in ((cold, ("--no-cache",)), (None, ()),
@@ -133,7 +134,8 @@ class Ours:
         self.runs.setdefault(compute, []).append(run)
 
     def rate(self, compute):
-        """As the peer's: medians, or sums where steps differ in size."""
+        """Returns the rate as the peer does: a median, or totals if steps
+        differ."""
         runs = self.runs[compute]
         if not self.row.fine_tuning:
             return ours.median_rate(runs)
@@ -145,8 +147,8 @@ class Ours:
         return max(self.runs, key=self.rate)
 
     def losses(self, compute):
-        """Those that can be compared: of the steps on the same micro-batch,
-        or of the first rows before training."""
+        """Returns comparable losses: of steps on the same micro-batch, or of
+        the first rows before training."""
         if not self.row.fine_tuning:
             return self.runs[compute][0].losses
         run = ours.evaluate(self.modules[compute], self.inputs.data,
@@ -155,8 +157,8 @@ class Ours:
 
 
 def take_turns(row, inputs, own, python):
-    """Each of the peer's modes between turns of ours; rates, losses, peaks and
-    ways with experts by mode, and why a mode did not run."""
+    """Runs each of the peer's modes between turns of ours. Returns rates,
+    losses, peaks and expert kernels by mode, and why a mode did not run."""
     rates, losses, peaks, ways, failures = {}, {}, {}, {}, {}
     for compute in COMPUTES:
         try:
@@ -181,7 +183,7 @@ def take_turns(row, inputs, own, python):
 
 
 def first_loss(inputs, python):
-    """The peer's in float32, where its step does not fit into memory."""
+    """Returns the peer's float32 loss if its step does not fit into memory."""
     with Peer(python, inputs.folder, inputs.adapter, inputs.data,
               "float32") as peer:
         peer.wait_until_ready()
@@ -189,8 +191,8 @@ def first_loss(inputs, python):
 
 
 def check_losses(row, inputs, own, peer_losses):
-    """Per compute type: the largest relative difference, and whether it is
-    within what is allowed. None where nothing was computed to compare with."""
+    """Returns, per compute type, the largest relative difference and whether it
+    is allowed; None without a reference."""
     expected, exact = peer_losses.get("float32"), PEER_LOSS
     if expected is None and row.is_tiny:
         exact = FLOAT32_LOSS
@@ -209,7 +211,7 @@ def check_losses(row, inputs, own, peer_losses):
 
 
 def describe_step(trace, peak):
-    """Where the time of a step goes. The head's products are GEMMs too, with
+    """Returns where the time of a step goes. The LM head has GEMMs too, with
     the softmax between them."""
     shares = ours.shares(trace)
     return {"shares": shares,
@@ -220,7 +222,7 @@ def describe_step(trace, peak):
 
 
 def measure(row, options):
-    """One row of the table, as JSON."""
+    """Returns one row of the table, as JSON."""
     inputs = Inputs(row, options.work)
     own = Ours(row, inputs, options.profile, COMPUTES)
     cold, cached = own.compile()
@@ -237,7 +239,7 @@ def measure(row, options):
     peak = cpu_machine.higher(peak, cpu_machine.peak())
     bound = max(peak.values()) / inputs.work
     runs = own.runs[best]
-    # The largest of a run; memory is promised for each.
+    # Report the run with the largest peak; the promise is checked for each.
     largest = max(runs, key=lambda run: run.peak)
     return {
         "name": row.name, "unit": row.unit, "compute": best,
@@ -261,7 +263,7 @@ def measure(row, options):
 
 
 def failures(result):
-    """What is wrong, whatever the time: reasons."""
+    """Returns what is wrong, apart from times."""
     found = []
     for compute, losses in (result["losses"] or {}).items():
         if not losses["is_right"]:

@@ -8,13 +8,13 @@
 
 Layers of each shape, without its vocabulary, are compiled with each form of
 --dequant and trained on one row of that many tokens. The time of a linear is
-that of its product and its decode, forward and backward apart, the median of
---samples. What is chosen is what qloracc takes by itself: without a memory
-limit between panel and scratch, and with room for everything, resident too.
+that of its GEMM and its decode, forward and backward separately, the median of
+--samples. The choice is qloracc's default: without a memory limit between panel
+and scratch; with enough memory for everything, resident too.
 
-A choice is right where all linears of a layer together take at most 10 % more
-than in the fastest form of those that it is between. Fails where a choice is
-not the one that the cost model's own numbers ask for.
+A choice is right if all linears of a layer together take at most 10 % more time
+than in the fastest available form. Fails if a choice contradicts the cost
+model's own predictions.
 """
 
 import argparse
@@ -32,15 +32,15 @@ SHAPES_MEASURED = ("smollm2-135m", "qwen2.5-0.5b", "llama3.2-1b")
 ROWS = (32, 128, 512, 2048)
 FORMS = ("panel", "scratch", "resident")
 NEAR = 1.1  # of the fastest
-SCRATCH_GAIN = 0.03  # plan-dequant asks for it
+SCRATCH_GAIN = 0.03  # plan-dequant requires it
 VOCABULARY = 512
-# Layers are measured side by side where they are small.
+# Several layers are measured if they are small.
 LAYER_WEIGHTS = 20e6
 ROOM = "1TiB"
 
 
 def layered(shape):
-    """Few layers of a shape."""
+    """Returns a config with few layers of a shape."""
     config = dict(SHAPES[shape], vocab_size=VOCABULARY, num_hidden_layers=1,
                   tie_word_embeddings=True)
     linears = [size for name, size in tensor_shapes(
@@ -57,7 +57,7 @@ def without_layer(name):
 
 
 class Case:
-    """A shape at a number of rows."""
+    """A shape with a number of rows."""
 
     def __init__(self, shape, compute, profile, work, rows):
         self.folder = os.path.join(work, f"{shape}-layers")
@@ -77,7 +77,7 @@ class Case:
                             *self.flags, *flags, length=self.rows)
 
     def measure(self, form, samples):
-        """(linear, is backward) -> median seconds."""
+        """Returns (linear, is backward) -> median seconds."""
         module, _ = self.compile(form, "--dequant", form)
         steps = math.ceil(samples / self.config["num_hidden_layers"])
         trace = ours.profile(module, self.data, *self.flags, active=steps)
@@ -88,8 +88,8 @@ class Case:
                 for group, seconds in found.items()}
 
     def sums(self, trace):
-        """((step, layer), linear, is backward) -> seconds of its product and
-        decode. The backward begins after the head."""
+        """Returns ((step, layer), linear, is backward) -> seconds of its GEMM
+        and decode. The backward pass begins after the head."""
         found, step, is_backward = {}, 0, False
         for event in ours.commands(trace):
             entry = event["args"]["entry"]
@@ -107,7 +107,7 @@ class Case:
         return found
 
     def choices(self, name, *flags):
-        """(linear, is backward) -> the group of the plan."""
+        """Returns (linear, is backward) -> the group in the plan."""
         _, plan = self.compile(name, *flags)
         return {(without_layer(weight["weight"]), group["backward"]): group
                 for weight in plan["plan-dequant"]
@@ -116,15 +116,15 @@ class Case:
 
 
 def least_form(group):
-    """Of panel and scratch, the one that the predicted seconds ask for."""
+    """Returns panel or scratch, according to the predicted seconds."""
     gains = group["scratch_seconds"] < (
         (1 - SCRATCH_GAIN) * group["panel_seconds"])
     return "scratch" if gains else "panel"
 
 
 def wrong_choices(choices, has_room):
-    """Linears whose forms are not those that the predicted seconds ask for.
-    A weight is resident in all of its products or in none."""
+    """Returns linears whose forms contradict the predicted seconds. A weight is
+    resident in all of its GEMMs or in none."""
     wrong = []
     for linear in dict.fromkeys(linear for linear, _ in choices):
         groups = [choices[linear, is_backward] for is_backward in (False, True)
@@ -143,13 +143,13 @@ def wrong_choices(choices, has_room):
 
 
 def chosen_seconds(choices, times):
-    """Of all linears in the forms chosen for them."""
+    """Returns the seconds of all linears in their chosen forms."""
     return sum(times[choices[group]["form"]][group] for group in
                times[FORMS[0]])
 
 
 def name_of(choices):
-    """The forms chosen: one, or how many of each."""
+    """Returns the chosen form, or the count of each."""
     forms = [group["form"] for group in choices.values()]
     found = {form: forms.count(form) for form in FORMS if form in forms}
     if len(found) == 1:
@@ -188,7 +188,7 @@ def measure_case(case, samples):
 
 
 def measure(shapes, compute, profile, work, rows=ROWS, samples=20):
-    """All cases, as JSON."""
+    """Measures all cases. Returns JSON."""
     cases = []
     for shape in shapes:
         for number in rows:
@@ -206,7 +206,7 @@ def measure(shapes, compute, profile, work, rows=ROWS, samples=20):
 
 
 def text_of(result):
-    """Markdown."""
+    """Returns Markdown."""
     lines = [f"{result['compute']}; ms of the linears of a layer, and in "
              "parentheses as predicted; median of "
              f"{result['samples']}", "",

@@ -51,7 +51,7 @@ ORDER = ("micro,conformance,goldens/2,nccl,g1/1,g3,g1,goldens,g7,g4,g2,peer,"
 
 
 def architecture(text):
-    """90 or sm_90."""
+    """Accepts 90 or sm_90."""
     if not re.fullmatch(r"(sm_)?\d+", text):
         raise argparse.ArgumentTypeError(f"'{text}' is not like 90 or sm_90")
     return text.removeprefix("sm_")
@@ -98,7 +98,7 @@ def measure(options):
     from gpu_machine import Machine
     from gpu_parts import has_time, run_unit, units_of
     from gpu_report import Report
-    # A program that was started ends with the script.
+    # Programs started by this script end with it.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     machine = Machine(options.bundle, options.limit)
     report = Report(options.out, machine)

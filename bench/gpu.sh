@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 
-# gpu.sh: our figures on a GPU beside their targets; gpu.py has the manual.
+# gpu.sh: measures our figures on a GPU against targets; manual in gpu.py.
 #   gpu.sh --prepare DIR                     where LLVM and nvcc are
 #   gpu.sh --bundle DIR [--part P] [--out F] where a GPU is
 set -euo pipefail

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 
-"""gpu.sh --prepare: what a machine with a GPU needs, made on one that has
-LLVM and a CUDA compiler. The folder gets two files:
+"""gpu.sh --prepare: makes the files that a machine with a GPU needs, on a
+machine with LLVM and a CUDA compiler. The folder gets two files:
 
-  bundle.json     what is inside, and what compiling it took
+  bundle.json     the content, and the cost of compiling it
   bundle.tar.xz   bin/       qlora-run, KernelTests, gpu-micro
-                  lib/       their shared libraries, but not the C library's
+                  lib/       their shared libraries, except the C library's
                   cubins/    the device units, for KernelTests
                   goldens/   NAME.so and NAME-bf16.so
                   nccl/      LAYOUT/CASE.so
@@ -29,18 +29,19 @@ GOLDENS = os.path.join(REPOSITORY, "tests", "Inputs", "goldens")
 UNITS = os.path.join(REPOSITORY, "runtime", "Kernels", "Cuda", "Device")
 CARRIED = ("qlora-run", "KernelTests", "gpu-micro")
 NEEDED = CARRIED + ("qlora-import", "qloracc")
-# What belongs to the C library of a machine and must stay its own.
+# Parts of a machine's C library, which must stay its own.
 C_LIBRARY = re.compile(r"ld-linux|lib(c|m|dl|rt|pthread|resolv|util)\.so")
 LIMIT_BYTES = 60 << 20
 SMALLEST = re.compile(r"the smallest plan needs .*\((\d+) bytes\)")
 
 
 class Failure(Exception):
-    """One line for the user."""
+    """An error with a message of one line for the user."""
 
 
 def reason(code, text):
-    """One line of why a program failed: its first error, or its last words."""
+    """Returns why a program failed, in one line: its first error, or its last
+    line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     for line in lines:
         if match := re.search(r"\berror: (.*)", line, re.I):
@@ -49,7 +50,7 @@ def reason(code, text):
 
 
 def call(*words):
-    """Its seconds."""
+    """Runs a command. Returns its seconds."""
     start = time.perf_counter()
     done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode:
@@ -75,8 +76,9 @@ def check_tools(tools):
 
 
 def drop_run_path(path):
-    """Libraries are found where the program runs. The tests' run path is the
-    software CUDA platform of this build, which would hide a real card."""
+    """Removes the run path, so that libraries are found on the target machine.
+    The tests' run path is the software CUDA platform, which would hide a GPU.
+    """
     listed = subprocess.run(["readelf", "-d", path], check=True, text=True,
                             capture_output=True).stdout
     if found := re.search(r"R(?:UN)?PATH\).*\[(.+)\]", listed):
@@ -106,7 +108,7 @@ def copy_programs(tools, folder):
 
 
 class Builder:
-    """Compiles into a folder; keeps kernels that several modules share."""
+    """Compiles into a folder; caches kernels that several modules share."""
 
     def __init__(self, tools, compiler, arch, work):
         self.tools, self.compiler, self.arch = tools, compiler, arch
@@ -131,7 +133,7 @@ class Builder:
         return self.imported[model]
 
     def compile(self, folder, module, flags, cache=None, import_flags=()):
-        """Seconds; `flags` are options as a dictionary."""
+        """Returns the seconds; `flags` are options as a dictionary."""
         words = [f"--{key.replace('_', '-')}={text(value)}"
                  for key, value in flags.items()]
         return call(f"{self.tools}/qloracc",
@@ -146,7 +148,7 @@ def text(value):
 
 
 def golden_model(name):
-    """A case's train.yaml, its model and the importer's flags."""
+    """Returns a case's train.yaml, its model and the importer's flags."""
     yaml = os.path.join(GOLDENS, name, "train.yaml")
     with open(os.path.join(GOLDENS, name, "case.json")) as file:
         import_flags = json.load(file).get("import_flags", [])
@@ -171,7 +173,7 @@ def prepare_goldens(builder, shapes, folder):
 
 
 def prepare_layouts(builder, shapes, folder):
-    """Of the part nccl: LAYOUT/CASE.so."""
+    """Compiles the modules of the part nccl: LAYOUT/CASE.so."""
     for name, layout in shapes["nccl"].items():
         os.makedirs(os.path.join(folder, name))
         yaml, model, import_flags = golden_model(layout["case"])
@@ -183,14 +185,14 @@ def prepare_layouts(builder, shapes, folder):
 
 
 def settings(shapes, run):
-    """The options that qloracc gets for a run."""
+    """Returns the options of qloracc for a run."""
     return {**shapes["compile"], "max_length": run["length"],
             "per_device_train_batch_size": run["batch"],
             **run.get("compile", {})}
 
 
 def smallest_plan(builder, folder, flags, work):
-    """The bytes that the compiler says are the fewest."""
+    """Returns the smallest limit that the compiler accepts, in bytes."""
     try:
         builder.compile(folder, os.path.join(work, "none.so"),
                         {**flags, "memory_limit": "1B"})
@@ -202,7 +204,7 @@ def smallest_plan(builder, folder, flags, work):
 
 
 def compile_run(builder, folder, module, flags, work, is_timed):
-    """What is kept in bundle.json of a run."""
+    """Compiles a run. Returns its record for bundle.json."""
     report = os.path.join(work, "report.json")
     if flags.get("memory_limit") == "smallest":
         flags["memory_limit"] = smallest_plan(builder, folder, flags, work)
@@ -219,7 +221,7 @@ def compile_run(builder, folder, module, flags, work, is_timed):
 
 
 def prepare_runs(builder, shapes, folder, work):
-    """One record for each run; one that does not compile says why."""
+    """Returns one record per run; if compiling fails, with the reason."""
     os.makedirs(folder)
     records = []
     for number, run in enumerate(shapes["runs"]):
@@ -247,8 +249,9 @@ def commit():
 
 
 def write_archive(folder, path):
-    """Small members first; the same bytes for the same files. Modules have the
-    same device code, which a dictionary of this size keeps once."""
+    """Writes small members first, and the same bytes for the same files.
+    Modules contain the same device code, which this dictionary size keeps once.
+    """
     def plain(member):
         member.mtime = member.uid = member.gid = 0
         member.uname = member.gname = ""
@@ -261,7 +264,7 @@ def write_archive(folder, path):
 
 
 def prepare(target, tools, compiler, arch, shapes):
-    """Fills the folder `target`; `shapes` is gpu_shapes.json or like it."""
+    """Fills the folder `target`; `shapes` has the form of gpu_shapes.json."""
     check_tools(tools)
     compiler = find_compiler(compiler)
     load = round(os.getloadavg()[0], 1)

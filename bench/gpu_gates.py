@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: MIT
 
-"""What gpu-micro measures, as rows beside their gates. A gate is an H200's;
-on another card it is scaled by what that card reaches in the copy or in the
-large product, and the row says so.
+"""Compares gpu-micro's results with gates. Gates are for an H200. For another
+GPU they are scaled by its measured copy or large-GEMM rate, and the row's note
+names that.
 """
 
 MEMORY_PARTS = ("element-wise", "optimizer")
 
 
 class Gates:
-    """`gates` of gpu_shapes.json, on a card that gpu-micro described."""
+    """`gates` of gpu_shapes.json, for a GPU that gpu-micro described."""
 
     def __init__(self, gates, card):
         self.gates, self.card = gates, card
@@ -21,9 +21,9 @@ class Gates:
         self.scale = "" if here else f"gate of an {gates['card']}, scaled; "
 
     def attention(self, line):
-        """Of cuDNN's, from the longest length that is not longer, 512 and 1,024
-        without. With segments a row's products are those of the pairs that are
-        seen, of which cuDNN leaves none out."""
+        """Returns the gate of cuDNN's attention, for the longest listed length
+        that is not longer; none for 512 and 1,024, nor with segments, since
+        cuDNN computes all pairs then and only visible ones count."""
         if line["segments"] > 1 or not line["row"].endswith(".cudnn"):
             return None
         lengths = [int(length) for length in self.gates["attention"]
@@ -34,7 +34,7 @@ class Gates:
         return gate[line["op"].endswith("_grad")] * self.by_gemm
 
     def row(self, line):
-        """What is measured, its value and its gate."""
+        """Returns what is measured, its value and its gate."""
         seconds = line["microseconds"] * 1e-6
         rate = line["bytes"] / seconds / 1e12
         if line["part"] == "attention":
@@ -52,8 +52,8 @@ class Gates:
         return "TB/s", rate, None
 
     def head(self, line, seconds):
-        """Passes over the f32 logits, beside the products at the rate of the
-        large one."""
+        """Counts passes over the f32 logits, after subtracting the GEMMs at the
+        rate of the large GEMM."""
         logits = 4 * line["constants"]["rows"] * line["constants"]["vocab"]
         rest = seconds - line["flops"] / self.gemm
         return ("passes over the logits", rest * self.copy / logits,
@@ -61,7 +61,7 @@ class Gates:
 
 
 def case(line):
-    """The row that ran and its shape."""
+    """Returns the row that ran and its shape."""
     constants = line.get("constants", {})
     shape = line["label"]
     if line["part"] == "attention":
@@ -86,7 +86,7 @@ def add_launch(report, gates, line):
         return
     title, value, gate = gates.row(line)
     target = None
-    # A launch that is as short as a few starts of kernels is bound by these.
+    # A launch as short as a few kernel starts is bound by them.
     least = gates.gates["least_us"]
     if gate is not None and line["predicted_microseconds"] > least:
         target = [">=" if gate > 0 else "<=", abs(gate)]
@@ -119,7 +119,7 @@ def add_line(report, gates, line):
 
 
 def add_lora(report, gates, lines):
-    """LoRA's products beside the others, of one micro-batch."""
+    """Adds the ratio of LoRA's GEMMs to the others, in one micro-batch."""
     def seconds(part):
         return sum(line["count"] * line["microseconds"] for line in lines
                    if line.get("part") == part and "microseconds" in line)

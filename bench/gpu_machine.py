@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 
-"""The machine that gpu.sh measures: its card and libraries, the unpacked
-bundle, weights in scratch space, programs with a deadline, and the card's
-clocks while they run.
+"""The machine that gpu.sh measures: its GPU and libraries, the unpacked bundle,
+weights in scratch space, programs with a deadline, and the GPU's clocks while
+they run.
 """
 
 import glob
@@ -22,14 +22,14 @@ import time
 from gpu_bundle import Failure, reason
 from tensors import model_bytes, write_random_model, write_tokens
 
-# Where CUDA's libraries lie on machines whose loader does not know them.
+# Folders of CUDA libraries that the loader may not search.
 LIBRARY_FOLDERS = ("/usr/local/nvidia/lib64", "/usr/local/cuda/lib64",
                    "/usr/local/cuda-*/lib64", "/usr/lib/wsl/lib")
 WHEEL_FOLDERS = ("nvidia/cu*/lib", "nvidia/cublas/lib", "nvidia/cudnn/lib",
                  "nvidia/nccl/lib")
 TOOL_FOLDERS = ("/usr/local/nvidia/bin", "/usr/local/cuda/bin",
                 "/usr/local/cuda-*/bin", "/usr/local/cuda/compute-sanitizer")
-# An interrupted run ends with the step that it is in.
+# An interrupted run first finishes its step.
 GRACE_SECONDS = 20
 
 
@@ -53,7 +53,7 @@ class Finished:
         return "\n".join(line for _, line in self.lines)
 
     def result(self):
-        """The JSON object that it printed last; libraries talk around it."""
+        """Returns the last JSON object printed; libraries print other lines."""
         objects = [line for _, line in self.lines if line.startswith("{")]
         if not objects:
             raise Failure("it printed no result: "
@@ -61,7 +61,7 @@ class Finished:
         return json.loads(objects[-1])
 
     def failure(self):
-        """One line, or None where it ended well and in time."""
+        """Returns one line, or None if it succeeded in time."""
         if self.is_late:
             return f"not done after {self.seconds:.0f} s"
         if self.code:
@@ -70,7 +70,7 @@ class Finished:
 
 
 def stop(process):
-    """Ctrl-C, and after a while the end, for all of the program."""
+    """Sends Ctrl-C to the process group, then kills it after a while."""
     for number, seconds in ((signal.SIGINT, GRACE_SECONDS),
                             (signal.SIGKILL, None)):
         try:
@@ -84,8 +84,7 @@ def stop(process):
 
 
 class Clocks:
-    """What nvidia-smi says of the card every half second, between `with` and
-    its end."""
+    """Samples nvidia-smi every half second, inside a `with` block."""
     FIELDS = ("clocks.sm", "clocks.mem", "power.draw", "temperature.gpu")
 
     def __init__(self, machine):
@@ -116,7 +115,8 @@ class Clocks:
                 continue
 
     def between(self, begin, end):
-        """Least, median and most of each field; {} without a sample."""
+        """Returns minimum, median and maximum of each field; {} without a
+        sample."""
         columns = zip(*(row for at, row in self.samples if begin <= at <= end))
         return {name: [min(column), statistics.median(column), max(column)]
                 for name, column in zip(self.FIELDS, columns)}
@@ -147,7 +147,7 @@ class Machine:
         return self.end - time.monotonic()
 
     def unpack(self, archive):
-        """Once for each archive."""
+        """Unpacks each archive once."""
         if not os.path.exists(archive):
             raise Failure(f"{archive} is missing; make the bundle again with "
                           "gpu.sh --prepare")
@@ -179,22 +179,22 @@ class Machine:
                                                   path=":".join(places))
 
     def nvidia_smi(self):
-        """Its command for the card that is measured, or None."""
+        """Returns its command for the measured GPU, or None."""
         card = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0]
         program = self.find_tool("nvidia-smi")
         return program and [program, "-i", card or "0",
                             "--format=csv,noheader,nounits"]
 
     def micro(self, modules, seconds, on_line=None):
-        """gpu-micro, Finished."""
+        """Runs gpu-micro. Returns Finished."""
         flags = [f"--{key.replace('_', '-')}={value}"
                  for key, value in self.shapes["micro"]["flags"].items()]
         return self.run([self.program("gpu-micro"), *modules, *flags], seconds,
                         on_line=on_line)
 
     def measure_card(self):
-        """Its name, versions and own rates; no card, driver or cuBLASLt end
-        here."""
+        """Returns the GPU's name, versions and own rates. Fails without a GPU,
+        driver or cuBLASLt."""
         done = self.micro([], 120)
         if failure := done.failure():
             raise Failure(failure)
@@ -212,8 +212,8 @@ class Machine:
         return card
 
     def run(self, command, seconds, environment=None, on_line=None):
-        """Finished. The program is stopped at its deadline; `on_line` gets
-        each line as it comes."""
+        """Returns Finished. Stops the program at its deadline. `on_line` gets
+        each line as it arrives."""
         start = time.monotonic()
         seconds = max(1.0, min(seconds, self.left()))
         process = subprocess.Popen(
@@ -243,14 +243,13 @@ class Machine:
         return Finished(process.returncode, lines, start, is_late)
 
     def stop_running(self):
-        """What other threads wait for, where the script is to end."""
+        """Stops programs that other threads wait for, when the script ends."""
         for process in list(self.running):
             stop(process)
 
     def model(self, name, seconds):
-        """A folder with random weights, and the seconds of writing them, of
-        which there are `seconds`. The weights of other models make room where
-        there is none."""
+        """Returns a folder with random weights, and the seconds to write them,
+        at most `seconds`. Deletes other models' weights if space is short."""
         config = self.shapes["models"][name]
         folder = os.path.join(self.work, "models", name)
         needed = model_bytes(config)
@@ -277,7 +276,7 @@ class Machine:
         return shutil.disk_usage(self.work).free
 
     def tokens(self, run):
-        """A file of one step's micro-batches."""
+        """Writes a file of one step's micro-batches."""
         path = os.path.join(self.work, "tokens.safetensors")
         config = self.shapes["models"][run["model"]]
         write_tokens(path, config["vocab_size"], run["accumulation"],

@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: MIT
 
-// gpu-micro: what a card itself reaches, and what each launch of a module
-// reaches on it, alone.
+// gpu-micro: measures a GPU's own rates, and each launch of a module alone.
 //
 //   gpu-micro [train.so ...] [--size 8192] [--copy-bytes 4GiB]
 //             [--lengths 512,1024,...] [--pool-bytes 16GiB] [--nodes 200]
 //
-// Prints one JSON object a line, as it gets them; `kind` says of what:
+// Prints one JSON object per line as results arrive. `kind` is one of:
 //
-//   card    name, versions, a bf16 product of cuBLASLt and a copy. The first
+//   card    name, versions, a bf16 GEMM of cuBLASLt and a copy. The first
 //           line, and without a module the only one
 //   launch  one of MicroLaunches.h: a library op once for every row that
-//           accepts it; one that refuses says why (`refused`)
-//   gemm    a product of a module: the algorithm that a run uses, cuBLASLt's
+//           accepts it; otherwise with the reason (`refused`)
+//   gemm    a GEMM of a module: the algorithm that a run uses, cuBLASLt's
 //           first one, and the best of many candidates
 //   graph   a kernel that does almost nothing, in a graph
 //
-// `microseconds` are of one launch, `flops` what its products need, `bytes`
-// what it reads and writes, `predicted_microseconds` what the cost model says
-// of this card, or of an H200 where it knows no such card.
+// `microseconds` are for one launch, `flops` what its GEMMs need, `bytes` what
+// it reads and writes, `predicted_microseconds` the cost model's time for this
+// GPU, or for an H200 if this GPU has no profile.
 
 #include <fmt/format.h>
 
@@ -72,7 +71,7 @@ public:
 private:
   StatusOr<double> productSeconds(int64_t size);
   StatusOr<double> copySeconds(int64_t bytes);
-  /// `at`: where operands lay, if not null.
+  /// `at`: receives the addresses of the operands, if not null.
   StatusOr<double> timeRow(const KernelRow &row, const KernelRequest &request,
                            int64_t segments = 1,
                            std::vector<void *> *at = nullptr);
@@ -85,8 +84,8 @@ private:
 
 } // namespace
 
-/// The line, with its time or why there is none; an error of the card stays
-/// one.
+/// Prints the line with its time, or the reason why there is none. Returns
+/// errors of the GPU itself.
 static Status print(json line, const StatusOr<double> &seconds) {
   const StatusCode code = seconds.status().code();
   if (code != StatusCode::kOk && code != StatusCode::kUnavailable &&
@@ -101,10 +100,10 @@ static Status print(json line, const StatusOr<double> &seconds) {
   return Status::ok();
 }
 
-// The card
+// The GPU
 // ---------------------------------------------------------------------------
 
-/// The name of this card's profile, or of an H200's.
+/// Returns the profile name of this GPU, or of an H200.
 static std::string profileOf(std::string name) {
   std::erase(name, ' ');
   std::ranges::transform(name, name.begin(), [](unsigned char letter) {
@@ -116,7 +115,7 @@ static std::string profileOf(std::string name) {
   return "h200";
 }
 
-/// A number, or why there is none.
+/// Returns a version number, or why there is none.
 template <typename Opened, typename Read>
 static json versionOf(const Opened &opened, Read read) {
   return opened.isOk() ? json(read(opened.value()))
@@ -134,7 +133,7 @@ Status Micro::open() {
       card.driver().driverGetVersion(&driver), "cuDriverGetVersion"));
   const int64_t size = options.integer("size");
   const int64_t copied = options.integer("copy_bytes");
-  // A card that was idle is at its rates after a third of a second of work.
+  // An idle GPU reaches its rates after a third of a second of work.
   card.setWarmUp(std::chrono::seconds(1));
   QLORA_ASSIGN_OR_RETURN(const double product, productSeconds(size));
   card.setWarmUp({});
@@ -163,7 +162,7 @@ Status Micro::open() {
                copy);
 }
 
-/// The middle element is checked against a sum on the host.
+/// Checks one middle element against a sum on the host.
 StatusOr<double> Micro::productSeconds(int64_t size) {
   const KernelRow &row = *findKernelRow("matmul.cublaslt");
   const KernelRequest request =
@@ -189,7 +188,7 @@ StatusOr<double> Micro::productSeconds(int64_t size) {
     exact +=
         double(card.initial(element(0, i, k))) * card.initial(element(1, k, j));
   QLORA_ASSIGN_OR_RETURN(const double got, card.current(element(2, i, j)));
-  // One rounding to bf16, and float32 sums of products of at most 1.
+  // Tolerance: one rounding to bf16, and float32 sums of terms of at most 1.
   if (std::abs(got - exact) <=
       0x1p-7 * std::abs(exact) + 0x1p-22 * double(size))
     return seconds;
@@ -202,7 +201,7 @@ StatusOr<double> Micro::productSeconds(int64_t size) {
 StatusOr<double> Micro::copySeconds(int64_t bytes) {
   const auto count = static_cast<uint64_t>(bytes);
   const MicroOperand operands[] = {{count}, {count}};
-  // In a graph a copy engine might do it, at half the rate.
+  // In a graph, a copy engine might do it at half the rate.
   return card.timeDirect(operands, [&](std::span<void *const> at,
                                        CUstream stream) {
     return card.driver().check(
@@ -261,7 +260,7 @@ Status Micro::timeModule(const std::string &path) {
   GeneratedKernels generated;
   QLORA_RETURN_IF_ERROR(generated.prepare(module, card.images));
   const auto launches = microLaunches(module, options.lengths("lengths"));
-  // So that all products have the algorithm that a run would use.
+  // Select for all GEMMs the algorithms that a run would use.
   for (const MicroLaunch &launch : launches)
     if (launch.planned && !launch.planned->reject(launch.request))
       (void)prepareCudaKernel(*launch.planned, launch.request,
@@ -287,10 +286,10 @@ Status Micro::timeModule(const std::string &path) {
   return Status::ok();
 }
 
-// Products
+// GEMMs
 // ------------------------------------------------------------------------
 
-/// What cannot be measured in the time is left out.
+/// Leaves out GEMMs that were not measured in the available time.
 Status Micro::timeProducts() {
   GemmSelection first, many;
   many.setCandidates(kManyCandidates);

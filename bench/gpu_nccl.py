@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 
-"""The part nccl of gpu.sh: ranks that share this GPU (--ranks-per-gpu), through
-the NCCL of this machine.
+"""Part nccl of gpu.sh: ranks that share this GPU (--ranks-per-gpu), with this
+machine's NCCL.
 
   pairs  a golden case on each layout of `nccl` in the shapes, compared with
          PyTorch's tensors
-  ends   of two ranks one is killed, or stopped: how long the other goes on
+  ends   one of two ranks is killed or stopped: how long the other continues
 """
 
 import concurrent.futures
@@ -26,12 +26,12 @@ import time
 from gpu_bundle import GOLDENS, REPOSITORY, Failure
 
 GOLDENS_PY = os.path.join(REPOSITORY, "tests", "e2e", "goldens.py")
-JOBS = 3  # pairs at a time
-# What a pair has to compare.
+JOBS = 3  # pairs in parallel
+# Values that a pair must compare.
 COMPARED = ("logits", "loss", "gradient", "final adapter")
 # Axes whose ranks have the same rows.
 SAME_ROWS = ("tp", "cp", "pp")
-TIMEOUT = 12  # seconds of --ddp-timeout beside a stopped rank
+TIMEOUT = 12  # --ddp-timeout in seconds, with a stopped rank
 KILLED_LIMIT, STOPPED_LIMIT = 5, TIMEOUT + 3
 START_LIMIT = 60  # seconds until steps are logged
 ENDS = (("rank 1 killed", signal.SIGKILL, 1, KILLED_LIMIT),
@@ -40,14 +40,15 @@ ENDS = (("rank 1 killed", signal.SIGKILL, 1, KILLED_LIMIT),
 
 
 def axes_of(layout):
-    """{"tp": 2} of "tp=2"."""
+    """Returns {"tp": 2} for "tp=2"."""
     text = layout.get("compile", {}).get("parallel", "")
     return {axis: int(number) for axis, number in
             (part.split("=") for part in filter(None, text.split(",")))}
 
 
 def ranks_of(layout):
-    """Of a run: those with rows of their own, times those with the same."""
+    """Returns a run's ranks: those with their own rows, times those that share.
+    """
     with open(os.path.join(GOLDENS, layout["case"], "case.json")) as file:
         ranks = layout.get("ranks") or json.load(file).get("ranks", 1)
     axes = axes_of(layout)
@@ -68,7 +69,7 @@ def pair_command(machine, name, layout):
 
 
 def judge_pair(done):
-    """What was compared, and why that is not enough or None."""
+    """Returns what was compared, and why that is insufficient, or None."""
     line = re.search(r"^(ok  |FAIL|skip) \S+: (.*)$", done.text, re.M)
     if not line:
         return "", done.failure() or "it said nothing"
@@ -105,8 +106,8 @@ def free_port():
 
 
 class TwoRanks:
-    """Training without an end, each rank as another launcher starts it: none
-    is ended by anything but what it notices itself."""
+    """Endless training, with ranks started as by another launcher: a rank ends
+    only because of what it detects itself."""
 
     def __init__(self, machine, case, module, flags):
         self.out = tempfile.mkdtemp(dir=machine.work)
@@ -145,7 +146,7 @@ class TwoRanks:
         return lines[-1][:300] if lines else "nothing"
 
     def wait_for_steps(self, seconds):
-        """Until a few steps are logged."""
+        """Waits until a few steps are logged."""
         metrics = os.path.join(self.out, "out", "metrics.jsonl")
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -161,7 +162,7 @@ class TwoRanks:
         raise Failure(f"no steps after {seconds:.0f} s: {self.said(0)}")
 
     def end_of_other(self, victim, number, limit):
-        """Exit code and seconds of the rank that is left."""
+        """Returns exit code and seconds of the remaining rank."""
         os.kill(self.ranks[victim].pid, number)
         start, other = time.monotonic(), self.ranks[1 - victim]
         try:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 
-"""The parts of gpu.sh. A part is one unit, or one for each of its runs; a unit
-has a wall limit of its own and reports rows, and a failure ends no other.
+"""Parts of gpu.sh. A part is one unit, or one for each of its runs. A unit has
+its own time limit and reports rows. Its failure does not end other units.
 """
 
 import importlib.util
@@ -22,14 +22,14 @@ from gpu_training import lora_rank, train
 
 GOLDENS_PY = os.path.join(REPOSITORY, "tests", "e2e", "goldens.py")
 PEER_PY = os.path.join(REPOSITORY, "bench", "peer_gpu.py")
-# Seconds, at most; gpu.sh's own limit comes on top.
+# Time limits in seconds, within gpu.sh's own limit.
 LIMITS = {"micro": 180, "conformance": 200, "goldens": 300, "nccl": 150}
 LIMIT = 520
-# Less than this, and no other unit begins.
+# With less time than this, no unit is started.
 LEAST = GRACE_SECONDS + 10
-# Of one program under compute-sanitizer, so that one leaves time for others.
+# For one program under compute-sanitizer, to leave time for others.
 SANITIZED_LIMIT = 150
-# What a table shows of a training run, and how it says it.
+# Figures of a training run in a table, and their titles.
 TITLES = {"tokens_per_second": "tokens/s", "tflops": "useful TFLOP/s",
           "planned_gib": "plan, GiB", "measured_gib": "measured, GiB",
           "beside_gib": "context, code, graphs, GiB",
@@ -57,7 +57,7 @@ class Unit:
 
 
 def units_of(item, shapes):
-    """The units of "part", or of the first N of "part/N"; none where the
+    """Returns the units of "part", or the first N of "part/N"; none if the
     bundle has no run for it."""
     part, _, first = item.partition("/")
     first = int(first) if first else None
@@ -72,7 +72,7 @@ def units_of(item, shapes):
 
 
 class Clock:
-    """What is left of a unit, and for how many others of its part after it."""
+    """Time left for a unit, which shares it with `others` of its part."""
 
     def __init__(self, part, machine, others):
         seconds = min(LIMITS.get(part, LIMIT), machine.left() / (1 + others))
@@ -87,8 +87,8 @@ def has_time(machine):
 
 
 def run_unit(unit, others, machine, report, options):
-    """A unit that its own limit or an error ended is done; one that the limit
-    of this call cut short is not, and the next call takes it up again."""
+    """Runs a unit. It is finished after its own limit or an error, but not if
+    the limit of this call cut it short: then the next call repeats it."""
     report.begin(unit.name)
     case = unit.run["name"] if unit.run else ""
     try:
@@ -104,7 +104,7 @@ def run_unit(unit, others, machine, report, options):
 
 
 def micro(unit, machine, report, clock, options):
-    """Rows as gpu-micro prints them, in the thread that reads them."""
+    """Reports rows as gpu-micro prints them, in the reading thread."""
     gates, lines = report.gates(), []
     report.runs[unit.name] = {"lines": lines}
 
@@ -123,7 +123,7 @@ def micro(unit, machine, report, clock, options):
         raise Failure(failure)
 
 
-# Right or wrong
+# Correctness
 
 
 def conformance(unit, machine, report, clock, options):
@@ -154,7 +154,7 @@ def conformance(unit, machine, report, clock, options):
 
 
 def golden_modes():
-    """Title and flags of each way in which the cases are trained."""
+    """Yields title and flags of each way in which the cases are trained."""
     for compute in ("f32", "bf16"):
         for graphs in (True, False):
             yield (f"{compute}, {'graphs' if graphs else 'kernel by kernel'}",
@@ -188,14 +188,14 @@ def goldens(unit, machine, report, clock, options):
                    note="; ".join(bad)[:400])
 
 
-# A kernel is looked for in one unit after the other: calls that find none are no
+# A kernel is searched for in one unit after another: failed look-ups are not
 # errors.
 SANITIZER_FLAGS = {"memcheck": ["--report-api-errors", "no"]}
 SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (.*)")
 
 
 def sanitized_programs(machine, out):
-    """Title, tools and command of what compute-sanitizer watches."""
+    """Yields title, tools and command of programs under compute-sanitizer."""
     wanted = machine.shapes["sanitized"]
     case = os.path.join(GOLDENS, wanted["golden"], "train.yaml")
     for suffix in ("", "-bf16"):
@@ -240,7 +240,7 @@ def sanitizer(unit, machine, report, clock, options):
 
 
 def show(report, part, run, figures, bundle):
-    """A run that was cut short meets no target."""
+    """Reports a run's figures. A run that was cut short meets no target."""
     before = (f"by --prepare, {bundle['build_cores']} cores, load "
               f"{bundle['build_load']}")
     is_whole = figures["steps"] == run["steps"]
@@ -257,8 +257,8 @@ def show(report, part, run, figures, bundle):
 
 
 def show_profile(report, run, figures):
-    """Parts of a profiled step, which runs kernel by kernel, beside those of
-    the prediction; its `low` figure where it has one."""
+    """Reports parts of a profiled step, which runs kernel by kernel, with their
+    prediction, from its `low` figure if there is one."""
     profile, prediction = figures["profile"], figures["prediction"]
     low = prediction.get("low") or {}
 
@@ -280,7 +280,7 @@ def show_profile(report, run, figures):
 
 
 def training(unit, machine, report, clock, options):
-    """One run, with a profile where its shapes ask for one."""
+    """Trains one run, with a profile if its shapes request one."""
     part, run = unit.part, unit.run
     kept = None
     if run.get("profile"):
@@ -315,7 +315,7 @@ def peer_turn(machine, run, seconds, options):
 
 
 def take_turns(machine, run, number, clock, options):
-    """Ours and the peer's figures of every round."""
+    """Returns the figures of ours and of the peer, for every round."""
     ours, theirs = [], []
     for place in range(run["rounds"]):
         left = 2 * (run["rounds"] - place)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: MIT
 
-"""What gpu.sh prints and leaves: one row for each figure, with its target
-where it has one. A row's verdict is
+"""Output of gpu.sh: one row per figure, with its target if it has one. The
+verdict of a row is
 
   met, missed      the target           measured   a figure without one
   passed, failed   a check, or a run    skipped    something is not installed
 
-The file is written after each row: what a machine that is taken away has
-measured is there. It has a copy in the scratch space, with which another call
-on this machine goes on where the file was carried off.
+The file is written after each row, so that results survive the loss of the
+machine. A copy is in the scratch space, with which another call on this machine
+continues if the file was moved away.
 """
 
 import json
@@ -38,8 +38,8 @@ def read(path):
 
 
 class Report:
-    """Rows of this call's units (a part, or a run of one), beside those of
-    others in the same file."""
+    """Rows of this call's units (a part, or one run of it), and rows of other
+    units in the same file."""
 
     def __init__(self, path, machine):
         self.path, self.machine = path, machine
@@ -64,7 +64,7 @@ class Report:
                  card["copy_bytes_per_second"] / 1e12)
 
     def old(self):
-        """What is known of the same bundle and card."""
+        """Returns earlier results for the same bundle and GPU."""
         for path in (self.path, self.copy):
             old = read(path)
             if old and (old["card"]["name"], old["bundle"]) == (
@@ -73,7 +73,7 @@ class Report:
         return {"rows": [], "runs": {}, "finished": []}
 
     def begin(self, unit):
-        """Its old rows and figures go."""
+        """Drops the unit's old rows and figures."""
         self.unit = unit
         self.units.add(unit)
         self.rows = [row for row in self.rows if row["unit"] != unit]
@@ -81,7 +81,7 @@ class Report:
         self.finished = [other for other in self.finished if other != unit]
 
     def finish_unit(self):
-        """It need not run again."""
+        """Marks the unit as finished, so that it is not repeated."""
         self.finished.append(self.unit)
         self.save()
 
@@ -94,7 +94,7 @@ class Report:
 
     def add(self, part, case, what, value, target=None, verdict=None,
             note=""):
-        """`target` is [">=" or "<=", number]."""
+        """Adds a row. `target` is [">=" or "<=", number]."""
         if verdict is None:
             verdict = "measured"
             if target:
@@ -134,8 +134,8 @@ class Report:
             os.replace(path + ".part", path)
 
     def finish(self, left):
-        """The exit code: of the units of this call, and of those that are
-        left."""
+        """Prints the summary. Returns 1 if a unit of this call failed or units
+        are left."""
         failed = self.count("failed", self.units)
         print(f"gpu.sh: {self.count('met', self.units)} targets met, "
               f"{self.count('missed', self.units)} missed, {failed} failed, "

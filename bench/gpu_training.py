@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 
-"""One training run of a bundle's module on this machine, and its figures; with
-a profile of two more steps, kernel by kernel, beside the null device's
-prediction.
+"""Runs a bundle's module on this machine and returns its figures; optionally
+profiles two more steps, kernel by kernel, and compares them with the null
+device's prediction.
 """
 
 import collections
@@ -22,7 +22,7 @@ from work import work_per_token
 RESERVE = re.compile(r"^\s*(\S.*?)\s{2,}(\S+ \S+)\s+beside the plan$")
 STEP = re.compile(r"\s*\d+/\d+ ")
 PROFILED = 2
-# Of what a run said: its plan, notes and remarks, and no step.
+# Most lines kept of a run's output: plan, notes and remarks, without steps.
 SAID_LINES = 200
 
 
@@ -31,7 +31,7 @@ def lora_rank(machine, run):
 
 
 def read_steps(path):
-    """The logged steps, and the summary at the end or {}."""
+    """Returns the logged steps, and the summary at the end or {}."""
     steps, summary = [], {}
     if os.path.exists(path):
         with open(path) as lines:
@@ -45,7 +45,7 @@ def read_steps(path):
 
 
 def summarise(machine, run, record, done, steps, summary):
-    """Figures of a run by name; bytes of the card, seconds of the host."""
+    """Returns figures by name; bytes are the GPU's, seconds the host's."""
     measured = steps[run["warm_up"]:run["warm_up"] + run["steps"]]
     seconds = statistics.median(row["step_time"] for row in measured)
     tokens = run["batch"] * run["length"] * run["accumulation"]
@@ -66,8 +66,8 @@ def summarise(machine, run, record, done, steps, summary):
         "measured_gib": peak / 2**30,
         "beside_gib": (peak - record["planned_bytes"]) / 2**30,
         "start_to_first_loss_seconds": first[0] if first else None,
-        # A step is logged while the next is underway, which the host may
-        # still be submitting: both, less one that is steady.
+        # The first step is logged while the second is being submitted: take
+        # both, less one steady step.
         "first_step_over_steady":
             sum(row["step_time"] for row in steps[:2]) / seconds - 1,
         "beside_the_plan": dict(
@@ -78,14 +78,14 @@ def summarise(machine, run, record, done, steps, summary):
 
 
 def during_steps(done, clocks):
-    """Clocks and power from the first logged step to the last."""
+    """Returns clocks and power from the first logged step to the last."""
     at = [done.start + seconds for seconds, line in done.lines
           if STEP.match(line)]
     return clocks.between(at[0], at[-1]) if at else {}
 
 
 def read_json(path):
-    """None where there is none: a run that was stopped has no such file."""
+    """Returns None without a file: a stopped run writes none."""
     if not os.path.exists(path):
         return None
     with open(path) as file:
@@ -93,8 +93,8 @@ def read_json(path):
 
 
 def read_profile(path, kept):
-    """The table of a trace and the seconds of each kernel in a step; the trace
-    itself is packed into the file `kept`."""
+    """Returns a trace's table and the seconds of each kernel in a step.
+    Compresses the trace into the file `kept`."""
     trace = read_json(path)
     if trace is None:
         return None
@@ -111,7 +111,7 @@ def read_profile(path, kept):
 
 
 def predict(machine, run, number):
-    """What the null device says of this card, or of an H200."""
+    """Returns the null device's prediction for this GPU, or for an H200."""
     done = machine.run(
         [machine.program("qlora-run"), machine.module(number), "--device",
          f"null:{machine.card['profile']}", "--gradient-accumulation-steps",
@@ -122,9 +122,9 @@ def predict(machine, run, number):
 
 
 def train(machine, run, number, seconds, kept=None):
-    """Figures of entry `number` of the bundle's runs, within `seconds`. A run
-    that was stopped at its deadline has the steps that it did. With a profile
-    where `kept` names a file for its trace."""
+    """Returns figures of entry `number` of the bundle's runs, within `seconds`.
+    A run stopped at its deadline has the steps done so far. Profiles if `kept`
+    names a file for the trace."""
     record = machine.bundle["runs"][number]
     if "not_planned" in record:
         raise Failure(f"not planned: {record['not_planned']}")

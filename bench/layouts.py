@@ -1,19 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""The layout that --parallel auto takes, beside all that it could have taken.
+"""Compares the layout that --parallel auto chooses with all that fit.
 
     bench/layouts.py [--rounds 5] [--seconds 2] [--cpu-time] [--work DIR]
                      [CASE ...]
 
-Eight cases on two ranks of one thread, of other shapes, lengths, batches, types
-and memory limits; some leave no layout but one. Each layout that fits is
-compiled by its name and trained; the layouts of a case take turns, and a turn
-counts as its faster steps (others only ever take time away). Fails where the one
-that auto takes is slower than another one by more than the noise: by the median
-over the rounds of their ratio, and half of what the ratios differ by, at least
-2 %. With --cpu-time a step is what its ranks had of CPUs, each, and not the clock:
-for a machine that others use too.
+Eight cases on two ranks of one thread, with different shapes, lengths, batches,
+types and memory limits; some leave only one layout. Each layout that fits is
+compiled by name and trained. The layouts of a case take turns, and the faster
+steps of a turn count (other load only adds time). Fails if the chosen layout is
+slower than another by more than the noise: the median over the rounds of their
+ratio, against half the range of the ratios, at least 2 %. --cpu-time measures
+CPU time per rank instead of wall time, for a machine that others use too.
 """
 
 import argparse
@@ -39,8 +38,8 @@ class Case:
     compute: str
     length: int
     rows: int
-    # Where the limit lies between the smallest plan with the base in pieces (0)
-    # and that with a whole one (1); None: there is none.
+    # Memory limit, as a position between the smallest plan with a sharded base
+    # (0) and with a whole one (1); None: no limit.
     limit: float | None
 
     def name(self):
@@ -59,7 +58,7 @@ CASES = (
 
 
 class Compiler:
-    """Of one case."""
+    """The compiler, for one case."""
 
     def __init__(self, case, work, profile):
         self.case = case
@@ -81,7 +80,7 @@ class Compiler:
         return os.path.join(self.folder, f"layouts-{layout}.so")
 
     def run(self, layout, *flags):
-        """The process, and what the compiler said."""
+        """Returns the process, and the compiler's output."""
         words = ours.compile_words(
             self.folder, self.module(layout), self.case.compute,
             ("--parallel", layout, *self.flags, *flags),
@@ -89,7 +88,7 @@ class Compiler:
         return subprocess.run(words, capture_output=True, text=True)
 
     def least(self, layout):
-        """Bytes of the smallest plan."""
+        """Returns the bytes of the smallest plan."""
         said = self.run(layout, "--memory-limit", "1B").stderr
         return int(re.search(r"smallest plan needs .* \((\d+) bytes\)",
                              said)[1])
@@ -101,7 +100,7 @@ class Compiler:
         return done.returncode == 0
 
     def choose(self):
-        """What auto says of each layout."""
+        """Returns auto's report on each layout."""
         report = os.path.join(self.folder, "layouts.json")
         done = self.run("auto", "--report", report)
         if done.returncode:
@@ -110,7 +109,7 @@ class Compiler:
 
 
 class Turns(Processes):
-    """Seconds of a step by the clock and by the CPUs of a rank, of each turn."""
+    """Wall and CPU seconds of a step of a rank, in each turn."""
 
     def __init__(self, module, data):
         super().__init__(module, data, RANKS)
@@ -130,7 +129,7 @@ class Turns(Processes):
 
 
 def measure(compiler, layouts, rows, options):
-    """Of each layout its turns."""
+    """Returns the turns of each layout."""
     runs = {name: Turns(compiler.module(name), compiler.data)
             for name in layouts}
     longest = max(rows[name]["step_seconds"] for name in layouts)
@@ -142,7 +141,7 @@ def measure(compiler, layouts, rows, options):
 
 
 def compare(these, those):
-    """How much longer these take, and the noise of that."""
+    """Returns how much longer `these` take, and the noise of that."""
     ratios = [a / b for a, b in zip(these, those)]
     return (statistics.median(ratios) - 1,
             max(LEAST_NOISE, (max(ratios) - min(ratios)) / 2))
@@ -160,7 +159,7 @@ def line(layout, row, measured, chosen):
 
 
 def check(case, profile, options):
-    """True where auto took the fastest, or one that is as fast."""
+    """Returns whether auto chose the fastest, or one that is as fast."""
     compiler = Compiler(case, options.work, profile)
     rows = compiler.choose()
     fitting = [name for name in rows if compiler.fits(name)]

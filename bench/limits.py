@@ -6,15 +6,15 @@
     bench/limits.py [--shape smollm2-135m] [--compute bfloat16] [--limits 7]
                     [--length 512] [--rounds 3] [--steps 4] [--work DIR]
 
-Compiles the shape with everything kept, for the smallest limit there is, for
+Compiles the shape with everything kept, for the smallest possible limit, for
 limits between, and with --gradient-checkpointing; then all train in turns.
 Prints planned and resident bytes, and the predicted and measured time of a
 step.
 
-Always true, or it fails: a plan is within its limit; less memory is not
-predicted to be faster; no plan with at least the memory of whole blocks is
-predicted to be slower than them; resident bytes are as predicted; the losses
-are equal to rounding.
+Fails unless: plans are within their limits; less memory is not predicted to be
+faster; no plan with at least the memory of whole blocks is predicted to be
+slower than them; resident bytes are as predicted; losses are equal up to
+rounding.
 """
 
 import argparse
@@ -29,12 +29,12 @@ from shapes import (LENGTH, REPOSITORY, SHAPES, write_batch, write_config,
                     write_model)
 
 FLOAT32_LOSS, BFLOAT16_LOSS = 2e-5, 0.02  # relative
-# Times of the same program differ by this much.
+# Relative difference between times of the same program.
 NOISE = 0.05
 
 
 class Plan:
-    """A module, what was predicted, and its runs."""
+    """A module, its predictions, and its runs."""
 
     def __init__(self, name, module, plan, limit=0):
         self.name, self.module, self.limit = name, module, limit
@@ -44,7 +44,8 @@ class Plan:
         self.runs = []
 
     def seconds(self):
-        """Of a step: the median of all after the first of each run."""
+        """Returns a step's seconds: the median of all after the first of each
+        run."""
         return statistics.median(second for run in self.runs
                                  for second in run.seconds[1:])
 
@@ -71,7 +72,7 @@ class Planner:
         return Plan(name, module, plan, limit)
 
     def smallest(self):
-        """The limit that the refusal of an impossible one names."""
+        """Returns the smallest limit, from the refusal of an impossible one."""
         words = ours.compile_words(
             self.folder, os.path.join(self.folder, "limit-none.so"),
             self.compute, (*self.flags, "--memory-limit", "1B"), self.length)
@@ -82,13 +83,14 @@ class Planner:
         return int(found[1])
 
     def ladder(self, count):
-        """Everything kept, whole blocks, and `count` limits, which fall."""
+        """Returns whole blocks; everything kept, then `count` falling limits.
+        """
         kept = self.plan("kept")
         blocks = self.plan("blocks", "--gradient-checkpointing")
         low = self.smallest()
         steps = [kept.bytes - (kept.bytes - low) * i // (count - 1)
                  for i in range(count)]
-        # What whole blocks need is one of them.
+        # Include the limit that whole blocks need.
         limits = sorted({*steps, blocks.bytes} - {kept.bytes}, reverse=True)
         within = [self.plan(f"{i + 1}", limit=max(limit, low))
                   for i, limit in enumerate(limits)]
@@ -100,7 +102,7 @@ def differ(losses, others):
 
 
 def failures(blocks, plans, compute):
-    """What is wrong, whatever the time."""
+    """Returns what is wrong, apart from times."""
     found = []
     for plan in plans:
         if plan.limit and plan.bytes > plan.limit:
@@ -130,7 +132,7 @@ def failures(blocks, plans, compute):
 
 
 def verdicts(blocks, plans):
-    """Of measured times: (what, whether it is so)."""
+    """Returns (what, whether it is so), for measured times."""
     pairs = list(zip(plans, plans[1:]))
     follows = [less.seconds() >= more.seconds() * (1 - NOISE)
                for more, less in pairs]
@@ -146,7 +148,7 @@ def verdicts(blocks, plans):
 
 def measure(shape, compute, profile, work, limits=7, length=LENGTH, rounds=3,
             steps=4):
-    """The ladder of a shape, as JSON."""
+    """Measures the limits of a shape. Returns JSON."""
     folder = os.path.join(work, shape)
     config = write_config(folder, SHAPES[shape])
     write_model(folder, SHAPES[shape])
@@ -164,7 +166,7 @@ def measure(shape, compute, profile, work, limits=7, length=LENGTH, rounds=3,
 
 
 def text_of(result):
-    """Markdown."""
+    """Returns Markdown."""
     lines = [f"{result['shape']}, {result['compute']}, T = {result['length']}",
              "", "| plan | limit, MiB | planned | resident (predicted) | step, "
              "ms: predicted | measured | tok/s |", "|---|---|---|---|---|---|"

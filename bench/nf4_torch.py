@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: MIT
 
-"""Linear layers with NF4 weights in PyTorch alone, for a peer without
-bitsandbytes: quantised as load_in_4bit with double quantisation does it, and
-decoded before each product, forward and backward, as its layers do.
+"""Linear layers with NF4 weights in plain PyTorch, for a peer without
+bitsandbytes: quantised like load_in_4bit with double quantisation, and decoded
+before each GEMM, forward and backward, as its layers do.
 
     nf4_torch.py MODEL.safetensors STORED.safetensors
 
-checks it beside what bitsandbytes made of a model's weights on a CPU, as the
-golden cases keep it: packed codes and decoded numbers are the same bits, codes
-of scales at most one apart.
+compares with bitsandbytes' result for a model's weights on a CPU, as stored in
+the golden cases: packed codes and decoded values must be bit-identical, codes
+of scales differ by at most one.
 """
 
 import sys
@@ -25,7 +25,7 @@ CODE_BOOK = torch.tensor([
 
 
 def dynamic_map():
-    """The 256 numbers of 8-bit scales: seven decades with signs, 0 and 1."""
+    """Returns the 256 values of 8-bit scales: seven signed decades, 0 and 1."""
     numbers = [torch.tensor([0.0, 1.0])]
     for decade in range(7):
         edges = torch.linspace(0.1, 1, 2**decade + 1)
@@ -35,12 +35,12 @@ def dynamic_map():
 
 
 def nearest(values, table):
-    """Of each value, the place in an increasing table."""
+    """Returns the index of each value's nearest in an increasing table."""
     return torch.bucketize(values, (table[1:] + table[:-1]) / 2)
 
 
 def quantise(weight):
-    """The parts of a weight whose blocks are whole."""
+    """Returns the tensors of a quantised weight with complete blocks."""
     device = weight.device
     blocks = weight.float().reshape(-1, BLOCK)
     scales = blocks.abs().amax(1)
@@ -61,7 +61,7 @@ def quantise(weight):
 
 def decode(packed, absmax, nested_absmax, nested_offset, numbers, pairs,
            dtype):
-    """`numbers`: the 256 of scales; `pairs`: the two of each byte."""
+    """Decodes a weight. `numbers`: 256 scale values; `pairs`: two per byte."""
     nested = nested_absmax.repeat_interleave(NESTED_BLOCK)[:len(absmax)]
     scales = numbers[absmax.int()] * nested + nested_offset
     values = pairs[packed.int()].reshape(-1, BLOCK)
@@ -74,7 +74,7 @@ def byte_pairs():
 
 
 class Product(torch.autograd.Function):
-    """x . W^T; the decoded weight is not kept for the backward."""
+    """x . W^T; the decoded weight is not kept for the backward pass."""
 
     @staticmethod
     def forward(ctx, x, layer):
@@ -87,8 +87,8 @@ class Product(torch.autograd.Function):
 
 
 class Linear(torch.nn.Linear):
-    """A frozen layer that PEFT takes for a linear one."""
-    decode = staticmethod(decode)  # a compiled one, perhaps
+    """A frozen layer that PEFT accepts as a linear layer."""
+    decode = staticmethod(decode)  # may be replaced by a compiled one
 
     def __init__(self, layer):
         torch.nn.Module.__init__(self)
@@ -126,8 +126,9 @@ def main():
         wanted = stored[f"{name}.dequantized"]
         assert torch.equal(parts["packed"], stored[f"{name}.packed"].flatten())
         codes = parts["absmax"].int() - stored[f"{name}.absmax"].int()
-        assert codes.abs().max() <= 1, name  # on a CPU it looks in buckets
-        if wanted.shape[1] % BLOCK == 0:  # else bitsandbytes means others
+        assert codes.abs().max() <= 1, name  # bitsandbytes' CPU code uses
+                                             # buckets
+        if wanted.shape[1] % BLOCK == 0:  # else the blocks differ
             assert torch.equal(exact.view(wanted.shape), wanted), name
         print(f"{name}: quantised here, {(got - exact).abs().max():.1e} from "
               "what is stored")

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from shapes import LENGTH, RANK, REPOSITORY
 
 TOOLS = os.path.join(REPOSITORY, "build", "bin")
-# What a process may have beside its plan, in bytes.
+# Bytes that a process may use in addition to its plan.
 MEMORY_SLACK = 64 << 20
-# Of plain AdamW at a constant rate, as the peer has it.
+# Plain AdamW at a constant rate, as the peer uses.
 TRAINING = ("--learning-rate", "1e-4", "--lr-scheduler-type", "constant",
             "--max-grad-norm", "0", "--logging-steps", "1")
 
@@ -42,7 +42,7 @@ def compile_words(folder, module, compute, flags, length=LENGTH, rows=1):
 
 
 def compile_module(folder, module, compute, *flags, length=LENGTH):
-    """model folder -> module; the seconds that this took."""
+    """Compiles a model folder to a module. Returns the seconds."""
     start = time.perf_counter()
     call(f"{TOOLS}/qlora-import", folder, "-o", f"{folder}/m.mlir")
     call(*compile_words(folder, module, compute, flags, length))
@@ -50,7 +50,7 @@ def compile_module(folder, module, compute, *flags, length=LENGTH):
 
 
 def planned(folder, name, compute, *flags, length=LENGTH):
-    """A module that is compiled for a plan, and its plan.json."""
+    """Compiles a module. Returns its path and its plan.json."""
     module = os.path.join(folder, f"{name}.so")
     report = os.path.join(folder, f"{name}.json")
     compile_module(folder, module, compute, "--report", report, *flags,
@@ -59,20 +59,20 @@ def planned(folder, name, compute, *flags, length=LENGTH):
 
 
 def gathered(plan):
-    """Bytes of others' pieces, at most."""
+    """Returns the most bytes of other ranks' fsdp shards."""
     return max(entry["peak"].get("gathered", 0) for entry in plan["entries"]
                if "peak" in entry)
 
 
 def entry_seconds(plan, kind="accumulate_last"):
-    """What the compiler predicts for an entry."""
+    """Returns the predicted seconds of an entry."""
     return next(entry["seconds"] for entry in plan["entries"]
                 if entry["kind"] == kind)
 
 
 @dataclass
 class Run:
-    """What a run of qlora-run gave, step by step."""
+    """Results of a qlora-run process, step by step."""
     losses: list = field(default_factory=list)
     seconds: list = field(default_factory=list)  # of each step
     tokens: list = field(default_factory=list)
@@ -98,12 +98,12 @@ class Run:
             self.planned = row["planned_bytes"]
 
     def rates(self):
-        """tokens/s of each step after the first."""
+        """Returns tokens/s of each step after the first."""
         return [tokens / seconds for tokens, seconds in
                 zip(self.tokens[1:], self.seconds[1:])]
 
     def keeps_memory(self):
-        """The promise: within 5 % and 64 MiB of what was predicted."""
+        """Checks the promise: within 5 % and 64 MiB of the prediction."""
         return abs(self.peak - self.predicted_peak) <= (
             0.05 * self.predicted_peak + MEMORY_SLACK)
 
@@ -115,8 +115,8 @@ def train_words(module, data, steps, flags):
 
 
 def train(module, data, steps, *flags, prefix=(), watch=None):
-    """A Run. `prefix`: words before the command; `watch` is called with the
-    process and each line that it prints."""
+    """Returns a Run. `prefix`: words before the command. Calls `watch` with the
+    process after each line that it prints."""
     words = (*prefix, *train_words(module, data, steps, flags))
     run, start = Run(), time.perf_counter()
     with open(module + ".err", "w+") as errors, subprocess.Popen(
@@ -133,13 +133,13 @@ def train(module, data, steps, *flags, prefix=(), watch=None):
 
 
 def evaluate(module, data, validation, *flags):
-    """A Run that only evaluates, before any training."""
+    """Returns a Run that only evaluates, before any training."""
     return train(module, data, 0, "--num-train-epochs", "0",
                  "--validation-file", validation, *flags)
 
 
 def profile(module, data, *flags, active=3, prefix=()):
-    """The trace of `active` steps after one warm-up, as JSON."""
+    """Returns the trace of `active` steps after one warm-up, as JSON."""
     trace = module + ".trace.json"
     train(module, data, 1 + active, "--profile", trace, "--profile-warmup",
           "1", "--profile-active", str(active), *flags, prefix=prefix)
@@ -147,20 +147,20 @@ def profile(module, data, *flags, active=3, prefix=()):
 
 
 def shares(trace):
-    """kind of command -> its share of a step, the largest first."""
+    """Returns kind of command -> fraction of a step, largest first."""
     found = {row["kind"]: row["share"] for row in trace["otherData"]["rows"]
              if row["queue"] == "compute"}
     return dict(sorted(found.items(), key=lambda item: -item[1]))
 
 
 def rate_of(trace, kind):
-    """FLOP/s of the commands of a kind."""
+    """Returns the FLOP/s of the commands of a kind."""
     return sum(row["gflops"] for row in trace["otherData"]["rows"]
                if row["kind"] == kind) * 1e9
 
 
 def commands(trace):
-    """Slices of rank 0's compute and copy queues, in order."""
+    """Returns events of rank 0's compute and copy queues, in order."""
     return sorted((event for event in trace["traceEvents"]
                    if event["ph"] == "X" and event["pid"] == 0
                    and event["tid"] in (1, 3)), key=lambda event: event["ts"])
@@ -171,7 +171,7 @@ def median_rate(runs):
 
 
 def conclude(text, failures):
-    """Prints a result and what is wrong with it; the exit code."""
+    """Prints a result and its failures. Returns the exit code."""
     print(text)
     for failure in failures:
         print(f"FAIL {failure}")

@@ -1,25 +1,25 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""What a user would run today on a CPU: transformers + PEFT + bitsandbytes.
+"""The peer on a CPU: transformers + PEFT + bitsandbytes.
 
     peer_cpu.py --model DIR --data FILE [--adapter DIR] [--compute bf16|f32]
                 [--mode nf4|bf16|f32] [--checkpointing] [--batch-rows 8]
                 [--steps 6]
 
-Trains LoRA (r = 16, all linears, AdamW at a constant rate) on the weights,
-data and first adapter that qlora-run gets. Experts, which bitsandbytes would
-decode in every step, are decoded once, and multiplied in the fastest of
-transformers' ways. A token file is one micro-batch a
-step; a rows file gives --batch-rows rows a step, in the order of the file,
-padded to the longest of them, as the usual collator does.
+Trains LoRA (r = 16, all linears, AdamW at a constant rate) with the weights,
+data and first adapter that qlora-run gets. bitsandbytes would decode experts in
+every step; here they are decoded once, and use the fastest of transformers'
+expert implementations. A token file has one micro-batch per step. A rows file
+gives --batch-rows rows per step, in file order, padded to the longest, as the
+usual collator does.
 
-Prints a line of JSON once everything is loaded (of a model with experts, also
-the seconds of a step in each way that was tried), and for each word `steps N`
-on standard input does N steps and prints another: losses, seconds, real (not
-padding) and labelled tokens of each, and the peak of resident bytes since the
-model was loaded. With --steps N it does so once, for N steps. The word
-`evaluate` asks for the loss of the next rows alone.
+Prints a line of JSON once everything is loaded (for a model with experts, also
+a step's seconds in each implementation). For each line `steps N` on standard
+input it does N steps and prints another: losses, seconds, real (not padding)
+and labelled tokens of each, and the peak of resident bytes since the model was
+loaded. --steps N does so once. The line `evaluate` requests the loss of the
+next rows only.
 """
 
 import argparse
@@ -39,7 +39,7 @@ from safetensors.torch import load_file
 transformers.logging.set_verbosity_error()
 transformers.logging.disable_progress_bar()
 DTYPES = {"bf16": torch.bfloat16, "f32": torch.float32}
-# transformers' ways to multiply with experts.
+# transformers' implementations of experts.
 EXPERT_WAYS = ("eager", "grouped_mm", "batched_mm")
 
 
@@ -54,12 +54,12 @@ def free_bytes():
 
 
 def stay_in_memory():
-    """An allocation too many is then an error, and not the system's end."""
+    """Makes an excessive allocation an error, instead of the machine's end."""
     resource.setrlimit(resource.RLIMIT_DATA, (int(0.95 * free_bytes()),) * 2)
 
 
 def quantize(model, compute):
-    """All linears but the head."""
+    """Quantizes all linears except the head."""
     import bitsandbytes as bnb
     for name, module in list(model.named_modules()):
         if not isinstance(module, torch.nn.Linear) or "lm_head" in name:
@@ -78,7 +78,7 @@ def quantize(model, compute):
 
 
 def decode_experts(model):
-    """What NF4 leaves of them, in the type that they have."""
+    """Replaces expert weights with their NF4 values, in their own type."""
     from bitsandbytes import functional as F
     for name, weight in model.named_parameters():
         if ".experts." in name:
@@ -89,14 +89,14 @@ def decode_experts(model):
 
 
 def copied_bytes(config, tokens, width):
-    """What batched_mm keeps for the backward: each choice of a token has a copy
-    of its expert's weights."""
+    """Returns the bytes that batched_mm keeps for the backward pass: a copy of
+    the expert's weights for each choice of each token."""
     return (tokens * config.num_experts_per_tok * config.num_hidden_layers
             * 3 * config.hidden_size * config.moe_intermediate_size * width)
 
 
 def load(options):
-    """The model with its adapter, and the type of its other weights."""
+    """Returns the model with its adapter, and the type of its other weights."""
     compute = DTYPES[options.compute]
     weights = compute if options.mode == "nf4" else DTYPES[options.mode]
     model = transformers.AutoModelForCausalLM.from_pretrained(
@@ -124,7 +124,7 @@ def load(options):
 
 
 def pad(rows):
-    """ids, attention mask and labels of a batch."""
+    """Returns ids, attention mask and labels of a batch."""
     width = max(len(ids) for ids, _ in rows)
     shape = (len(rows), width)
     ids, mask = torch.zeros(shape, dtype=torch.long), torch.zeros(
@@ -137,7 +137,7 @@ def pad(rows):
 
 
 def batches(options):
-    """Endless batches of the file, from its start again when it ends."""
+    """Yields batches of the file endlessly, from the start after its end."""
     file = load_file(options.data)
     if "row_offsets" not in file:
         while True:
@@ -158,7 +158,7 @@ def peak_bytes():
 
 
 def forget_peak():
-    """Of building the model."""
+    """Resets the peak, to exclude building the model."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     with open("/proc/self/clear_refs", "w") as file:
@@ -178,8 +178,8 @@ class Trainer:
             self.choose_way(next(batches(options)))
 
     def choose_way(self, batch):
-        """Of a model with experts: the fastest, without an update. In turns,
-        so that a noisy moment does not decide."""
+        """Chooses the fastest expert implementation, without an update. In
+        turns, so that a noisy moment does not decide."""
         needed = copied_bytes(self.model.config, batch[0].numel(),
                               2 if self.has_autocast else 4)
         ways = [way for way in EXPERT_WAYS
@@ -216,7 +216,7 @@ class Trainer:
         result["losses"].append(loss.item())
         result["tokens"].append(int(mask.sum()) if mask is not None
                                 else ids.numel())
-        # The first token of a row is no target.
+        # A row's first token is never a target.
         result["labelled"].append(int((labels[:, 1:] != -100).sum()))
 
     def steps(self, count):
@@ -226,8 +226,8 @@ class Trainer:
         say(**result, peak=peak_bytes())
 
     def evaluate(self):
-        """The loss of the next batch, row by row and without a gradient: what
-        fits where a step does not."""
+        """Prints the loss of the next batch, row by row and without gradients,
+        which fits into memory when a step does not."""
         ids, mask, labels = next(self.data)
         loss, labelled = 0.0, 0
         for row, width in enumerate(mask.sum(dim=1).tolist()):

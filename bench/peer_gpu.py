@@ -1,18 +1,17 @@
 # SPDX-License-Identifier: MIT
 
-"""What a user would run today on a GPU: transformers + PEFT, random weights of
-a real shape in NF4 with double quantisation, by bitsandbytes where it is
-installed, else decoded by PyTorch (nf4_torch.py), which its output says.
+"""The peer on a GPU: transformers + PEFT, with random weights of a real shape
+in NF4 with double quantisation. Uses bitsandbytes if installed, else PyTorch
+(nf4_torch.py); the output names which.
 
     peer_gpu.py CONFIG.json --batch B --length T --accumulation N --rank R
                 --warm-up N --steps N [--checkpointing] [--device cuda]
                 [--weights bitsandbytes|torch|compiled|bf16]
 
-`compiled` is torch's decode through torch.compile, the default on a GPU that
-has Triton; bf16 is a LoRA on weights that are not quantised.
-
-Prints one JSON object: what ran, the median tokens per second of the steps
-after the warm-up, and the peak GiB that PyTorch allocated.
+`compiled` is torch's decode with torch.compile, the default on a GPU with
+Triton; bf16 is LoRA on unquantised weights. Prints one JSON object: what ran,
+the median tokens per second of the steps after the warm-up, and the peak GiB
+that PyTorch allocated.
 """
 
 import argparse
@@ -52,7 +51,7 @@ def parse_arguments():
 
 
 def bitsandbytes_layer(module, device):
-    """As load_in_4bit makes it."""
+    """Returns a layer as load_in_4bit makes it."""
     import bitsandbytes
     layer = bitsandbytes.nn.Linear4bit(
         module.in_features, module.out_features,
@@ -66,7 +65,7 @@ def bitsandbytes_layer(module, device):
 
 
 def quantise(model, make_layer):
-    """Linear layers but the head."""
+    """Replaces linear layers except the head."""
     for name, module in list(model.named_modules()):
         if isinstance(module, torch.nn.Linear) and name != "lm_head":
             parent, _, child = name.rpartition(".")
@@ -74,7 +73,7 @@ def quantise(model, make_layer):
 
 
 def quantised(model, options):
-    """Changes the model as --weights says; what it then is."""
+    """Applies --weights to the model. Returns a description."""
     if options.weights == "bf16":
         return "bf16 LoRA, not quantised"
     if options.weights == "bitsandbytes":
@@ -90,7 +89,7 @@ def quantised(model, options):
 
 
 def build(options):
-    """The adapted model, and what it is."""
+    """Returns the adapted model and its description."""
     torch.manual_seed(0)
     config = transformers.AutoConfig.from_pretrained(options.config)
     with torch.device(options.device):
@@ -115,7 +114,7 @@ def synchronize(options):
 
 
 def step(model, optimizer, batches, options):
-    """Seconds of one optimizer step, and its loss."""
+    """Returns the seconds of one optimizer step, and its loss."""
     synchronize(options)
     start, total = time.perf_counter(), 0.0
     for ids in batches:
@@ -131,7 +130,7 @@ def step(model, optimizer, batches, options):
 
 
 def measure(model, what, options):
-    """What main() prints; also of peer_unsloth.py's model."""
+    """Returns main()'s output; peer_unsloth.py uses it too."""
     if options.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     optimizer = torch.optim.AdamW(

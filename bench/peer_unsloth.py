@@ -1,16 +1,15 @@
 # SPDX-License-Identifier: MIT
 
-"""What a user of Unsloth would run today: FastLanguageModel in 4 bits with LoRA
-on all the linear layers, random weights of a real shape, no network.
+"""The peer Unsloth: FastLanguageModel in 4 bits with LoRA on all linear layers,
+random weights of a real shape, no network.
 
     peer_unsloth.py CONFIG.json --batch B --length T --accumulation N --rank R
                     --warm-up N --steps N [--checkpointing] [--model DIR]
 
-The random bf16 weights and a tiny tokenizer lie under --model, by default
-$TMPDIR/unsloth-<shape>, and are written (on the GPU) where they are missing.
+The random bf16 weights and a tiny tokenizer are in --model, by default
+$TMPDIR/unsloth-<shape>, and are written (on the GPU) if missing.
 
-Prints one JSON object as peer_gpu.py does; all that Unsloth says goes to
-stderr.
+Prints one JSON object as peer_gpu.py does. Unsloth's output goes to stderr.
 """
 
 import argparse
@@ -95,7 +94,7 @@ def write_shards(folder, shards, deviation, device):
 
 
 def write_model(folder, path, device):
-    """A checkpoint of random bf16 weights, a shard for each layer."""
+    """Writes a checkpoint of random bf16 weights, one file per layer."""
     import torch
     import transformers
     config = transformers.AutoConfig.from_pretrained(path)
@@ -136,7 +135,7 @@ def ensure_model(options):
 
 
 def attention_of():
-    """Which attention Unsloth says it takes here."""
+    """Returns the attention that Unsloth reports."""
     with contextlib.suppress(Exception):
         from unsloth.utils import attention_dispatch as dispatch
         return ("flash-attn" if dispatch.HAS_FLASH_ATTENTION
@@ -145,7 +144,7 @@ def attention_of():
 
 
 def build(options):
-    """The adapted model, and what it is."""
+    """Returns the adapted model and its description."""
     import unsloth                       # before torch and transformers
     import torch
     import transformers
@@ -182,7 +181,7 @@ def build(options):
 
 
 def describe(model):
-    """On stderr, what must be so for the number to mean anything."""
+    """Prints to stderr, and checks, what a meaningful result requires."""
     kinds = {}
     for name, module in model.named_modules():
         if name.endswith("base_layer"):

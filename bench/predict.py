@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Predicted steps of 8B, 70B and 0.6B shapes on GPUs that are not there.
+"""Predicts steps of 8B, 70B and 0.6B shapes on GPUs that are not present.
 
     bench/predict.py [--card h200] [--memory-limit 130GiB] [--work DIR]
                      [--disable-kernels ROW,...] [CASE...]
 
-Compiles each case for one architecture (nvcc is needed, a GPU is not) within
-the card's memory, runs `qlora-run --device null:CARD` and prints Markdown: what
-the low and the high figure assume and which kernels both do, the predicted
-tokens per second and milliseconds beside what others publish and what a
-roofline gives, the parts of a step, the memory plan and the seconds of
-compiling. Nothing is measured on a GPU.
+Compiles each case for one architecture (needs nvcc, but no GPU) within the
+GPU's memory, runs `qlora-run --device null:CARD` and prints Markdown: the
+assumptions of the low and the high figure and their kernels, the predicted
+tokens per second and milliseconds with published figures and a roofline, the
+parts of a step, the memory plan and the compile time. Measures nothing on a
+GPU.
 """
 
 import argparse
@@ -29,9 +29,9 @@ QLORA = ("--load-in-4bit", "--bnb-4bit-use-double-quant")
 
 @dataclass
 class Case:
-    """One row; `roofline` is the design's estimate for one GPU, tokens per
+    """One row. `roofline` is the design's estimate for one GPU in tokens per
     second: fused LoRA, two decodes of each 4-bit weight, element-wise ops
-    recomputed, nothing overlapped."""
+    recomputed, no overlap."""
     name: str
     shape: str
     length: int
@@ -66,13 +66,14 @@ CASES = (
 
 
 def cpu_seconds():
-    """Of the programs that have ended: other load does not count."""
+    """CPU seconds of ended child processes, so that other load does not count.
+    """
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def compile_case(case, options):
-    """The module; the CPU seconds that qloracc took, kernels cached or not."""
+    """Returns the module, and qloracc's CPU seconds, kernels cached or not."""
     folder = os.path.join(options.work, f"{case.shape}-{case.length}")
     write_shape(folder, SHAPES[case.shape], max(4096, case.length))
     model, module = f"{folder}/m.mlir", f"{folder}/t.so"
@@ -102,7 +103,7 @@ def null_device(module, options, *flags):
 
 
 def low_assumption(module, options):
-    """What the low figure is, in the words of the null device."""
+    """Returns the null device's description of the low figure."""
     [line] = [line for line in null_device(module, options).splitlines()
               if line.startswith("  low:")]
     return line.strip()
@@ -118,7 +119,7 @@ def predict(case, module, gpus, options):
 
 
 def milliseconds(figure, micro_batches):
-    """Of one micro-batch, so that steps compare."""
+    """Returns times per micro-batch, so that cases are comparable."""
     each = 1e3 / micro_batches
     parts = {name: part["seconds"] * each
              for name, part in figure["parts"].items()}
@@ -129,7 +130,7 @@ def milliseconds(figure, micro_batches):
 
 
 def attention_kernels(prediction):
-    """Who does attention, forward and backward: "cudnn, cudnn"."""
+    """Returns the attention libraries, forward and backward: "cudnn, cudnn"."""
     return ", ".join(name.split(".")[1]
                      for name in prediction["assumed_kernels"]
                      if name.startswith("attention"))

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 
-"""The loss of a Llama, Qwen2 or Qwen3-MoE with NF4 linears and LoRA, in float64 numpy:
-what the benchmarks check where there is no PyTorch.
+"""Loss of a Llama, Qwen2 or Qwen3-MoE with NF4 linears and LoRA, in float64
+numpy: the reference of the benchmarks without PyTorch.
 
-Written from the papers and formats, from nothing of ours: NF4 with double
-quantisation is that of QLoRA (Dettmers et al., 2023) as bitsandbytes stores
-it. Blocks have to divide a weight's columns.
+Written from papers and formats, without our code: NF4 with double quantisation
+is QLoRA's (Dettmers et al., 2023) as bitsandbytes stores it. The block size
+must divide a weight's columns.
 """
 
 import json
@@ -27,7 +27,7 @@ SCALE = 2.0  # alpha / r
 
 
 def dynamic_map():
-    """The 256 numbers of 8-bit scales: seven decades with signs, 0 and 1."""
+    """Returns the 256 values of 8-bit scales: seven signed decades, 0 and 1."""
     numbers = [0.0, 1.0]
     for decade in range(7):
         edges = np.linspace(0.1, 1, 2**decade + 1)
@@ -37,13 +37,13 @@ def dynamic_map():
 
 
 def nearest(values, table):
-    """Of each value, the number of an increasing table."""
+    """Returns, for each value, the nearest value of an increasing table."""
     places = np.searchsorted((table[1:] + table[:-1]) / 2, values)
     return table[places]
 
 
 def through_scales(scales):
-    """Scales as double quantisation leaves them."""
+    """Returns scales after double quantisation."""
     offset = scales.mean(dtype=np.float32)
     rest = scales - offset
     for first in range(0, len(rest), NESTED_BLOCK):
@@ -54,7 +54,7 @@ def through_scales(scales):
 
 
 def through_nf4(weight):
-    """A weight as NF4 leaves it."""
+    """Returns a weight after NF4 quantisation."""
     assert weight.shape[1] % BLOCK == 0, weight.shape
     blocks = weight.astype(np.float32).reshape(-1, BLOCK)
     scales = np.abs(blocks).max(axis=1)
@@ -63,7 +63,7 @@ def through_nf4(weight):
 
 
 def rotated(x, theta):
-    """RoPE over [heads, tokens, columns], by halves."""
+    """Applies RoPE to [heads, tokens, columns], by halves."""
     tokens, half = x.shape[1], x.shape[2] // 2
     angles = np.outer(np.arange(tokens), theta ** (-np.arange(half) / half))
     cos, sin = np.cos(angles), np.sin(angles)
@@ -89,8 +89,8 @@ class Model:
             self.weights[name] = tensor.astype(np.float64)
 
     def quantized_together(self):
-        """Lists of names: experts of a layer, which have one offset of their
-        scales, gate and up in turns; every other linear by itself."""
+        """Returns lists of names: experts of a layer, whose scales share one
+        offset, gate and up interleaved; every other linear separately."""
         linears = [name for name in self.weights
                    if name.endswith("proj.weight")]
         stacks = {}
@@ -144,7 +144,8 @@ class Model:
                            f"{block}.down_proj")
 
     def experts(self, x, block):
-        """The best of each token, by a softmax over those."""
+        """Routes each token to its best experts, weighted by a softmax over
+        them."""
         scores = self.linear(x, f"{block}.gate")
         places = np.argsort(-scores, axis=-1, kind="stable")
         places = places[:, :self.config["num_experts_per_tok"]]
@@ -157,7 +158,7 @@ class Model:
         return y
 
     def loss_sum(self, ids, labels):
-        """Of a row, and how many of its tokens are targets."""
+        """Returns the summed loss of a row, and its number of targets."""
         x = self.weights["model.embed_tokens.weight"][ids]
         mlp = self.experts if has_experts(self.config) else self.mlp
         for layer in range(self.config["num_hidden_layers"]):
@@ -178,14 +179,15 @@ class Model:
 
 
 def first_loss(folder, adapter, rows):
-    """The mean over the labelled tokens of `rows` of (ids, labels)."""
+    """Returns the mean over labelled tokens of `rows`, which are (ids, labels).
+    """
     model = Model(folder, adapter)
     sums = np.sum([model.loss_sum(*row) for row in rows], axis=0)
     return float(sums[0] / sums[1])
 
 
 def rows_of(path):
-    """(ids, labels) of a token file or a rows file."""
+    """Returns (ids, labels) of a token file or a rows file."""
     file = safetensors_io.load(path)
     if "row_offsets" in file:
         return load_rows(path)

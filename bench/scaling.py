@@ -3,16 +3,16 @@
 
 """One rank on one core, two ranks on two, and two runs apart.
 
-Two runs that know nothing of each other lose what the machine loses.
+Two independent runs lose only what the machine loses.
 
     bench/scaling.py [--shape smollm2-135m] [--compute bfloat16]
                      [--rounds 3] [--steps 4] [--work DIR]
 
-Every rank has the same micro-batch a step, so that two do twice the tokens.
-Prints tokens/s, the share of a step in which a rank waits for another, and
-the proportional resident memory of all ranks: the frozen base is there once.
-Fails where that is more than one rank's, another rank's arenas without the
-base, and 64 MiB.
+Every rank has the same micro-batch in a step, so that two ranks process twice
+the tokens. Prints tokens/s, the fraction of a step in which a rank waits for
+another, and the proportional resident memory of all ranks, which share one copy
+of the frozen base. Fails if that is more than one rank's, plus another rank's
+arenas without the base, plus 64 MiB.
 """
 
 import argparse
@@ -26,7 +26,7 @@ from shapes import (LENGTH, REPOSITORY, SHAPES, write_batch, write_config,
                     write_model)
 
 TARGET, MOST_EXPOSED = 1.9, 0.01
-# Of the host, and of the compute queue.
+# Kinds of commands on the host and on the compute queue.
 COMMUNICATION = ("sums over ranks", "wait")
 
 
@@ -44,7 +44,7 @@ class Ranks:
         self.runs, self.proportional = [], 0
 
     def watch(self, child):
-        """All that a step touches is there once a step is logged."""
+        """Once a step is logged, all memory that a step touches is resident."""
         self.proportional = max(self.proportional,
                                 cpu_machine.tree_proportional_bytes(child.pid))
 
@@ -64,7 +64,7 @@ class Ranks:
 
 
 class Processes(Ranks):
-    """Every rank on all cores, with one thread."""
+    """Runs with every rank on all cores, with one thread."""
 
     def __init__(self, module, data, ranks):
         super().__init__(module, data, [])
@@ -78,7 +78,7 @@ class Processes(Ranks):
 
 
 class Apart:
-    """A run on each of some cores, at the same time."""
+    """One independent run per core, at the same time."""
 
     def __init__(self, module, data, on):
         self.runs = []
@@ -96,7 +96,7 @@ class Apart:
 
 
 def measure(shape, compute, profile, work, length=LENGTH, rounds=3, steps=4):
-    """As JSON."""
+    """Measures and returns JSON."""
     folder = os.path.join(work, shape)
     config = write_config(folder, SHAPES[shape])
     write_model(folder, SHAPES[shape])
@@ -131,7 +131,7 @@ def measure(shape, compute, profile, work, length=LENGTH, rounds=3, steps=4):
 
 
 def text_of(result):
-    """Markdown."""
+    """Returns Markdown."""
     one, two, apart = result["rates"]
     mib = [f"{bytes_ / 2**20:.0f}" for bytes_ in result["proportional"]]
     lines = [

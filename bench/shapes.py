@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 
-"""Models of real shapes with random weights or none, and data for them."""
+"""Models of real shapes, with random weights or none, and data for them."""
 
 import json
 import os
@@ -17,8 +17,8 @@ LENGTH = 512
 RANK = 16
 
 SHAPES = {
-    # No real models: small enough for a test, wide enough to have blocks, and
-    # with weights that let the loss depend on everything.
+    # Not real models: small enough for tests, wide enough to have blocks, with
+    # weights large enough that the loss depends on everything.
     "tiny-llama": dict(
         family="llama", hidden_size=128, intermediate_size=320,
         num_hidden_layers=3, num_attention_heads=4, num_key_value_heads=2,
@@ -67,8 +67,8 @@ SHAPES = {
         num_hidden_layers=36, num_attention_heads=32, num_key_value_heads=8,
         head_dim=128, vocab_size=151936, rope_theta=1e6,
         tie_word_embeddings=False),
-    # No real model: Qwen3's vocabulary and the proportions of its attention,
-    # with experts that fit where the other rows do.
+    # Not a real model: Qwen3's vocabulary and attention proportions, with
+    # experts that fit where the other shapes do.
     "qwen3-moe-0.7b": dict(
         family="qwen3_moe", hidden_size=1024, intermediate_size=2048,
         moe_intermediate_size=512,
@@ -79,7 +79,7 @@ SHAPES = {
 }
 CLASSES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM",
            "qwen3": "Qwen3ForCausalLM", "qwen3_moe": "Qwen3MoeForCausalLM"}
-# Of rows that a fine-tuning step takes together.
+# Rows of a fine-tuning step.
 BATCH_ROWS = 8
 
 
@@ -99,14 +99,14 @@ def write_config(folder, shape, positions=4096):
 
 
 def write_shape(folder, shape, positions=4096):
-    """A Hugging Face folder to compile: names and shapes, no weights."""
+    """Writes a Hugging Face folder to compile: names and shapes, no weights."""
     config = write_config(folder, shape, positions)
     safetensors_io.save_sparse(os.path.join(folder, "model.safetensors"),
                                tensor_shapes(config))
 
 
 def write_model(folder, shape):
-    """A Hugging Face folder with random bf16 weights, written once."""
+    """Writes a Hugging Face folder with random bf16 weights, once."""
     path = os.path.join(folder, "model.safetensors")
     config = write_config(folder, shape)
     if os.path.exists(path):
@@ -129,8 +129,9 @@ def write_model(folder, shape):
 
 
 def write_adapter(folder, config):
-    """A PEFT adapter to start from, on what is_adapted says: A as PEFT makes
-    it, and B not zero, so that the first loss depends on both."""
+    """Writes a PEFT adapter to start from, for modules that is_adapted selects.
+    A is as PEFT makes it; B is not zero, so that the first loss depends on
+    both."""
     os.makedirs(folder, exist_ok=True)
     random = np.random.default_rng(2)
     tensors, targets = {}, set()
@@ -153,14 +154,14 @@ def write_adapter(folder, config):
 
 
 def write_batch(path, vocabulary, length=LENGTH, count=1, rows=1):
-    """Micro-batches [count, rows, length]; every token has a label."""
+    """Writes micro-batches [count, rows, length]; every token has a label."""
     ids = np.random.default_rng(1).integers(
         0, vocabulary, (count, rows, length)).astype(np.int32)
     safetensors_io.save(path, {"input_ids": ids, "labels": ids})
 
 
 def save_rows(path, rows):
-    """A rows file of (ids, labels)."""
+    """Writes a rows file of (ids, labels)."""
     ids, labels = (np.concatenate(column) for column in zip(*rows))
     lengths = [len(row) for row, _ in rows]
     safetensors_io.save(path, {
@@ -169,7 +170,7 @@ def save_rows(path, rows):
 
 
 def load_rows(path):
-    """(ids, labels) of each row."""
+    """Returns (ids, labels) of each row."""
     file = safetensors_io.load(path)
     ends = file["row_offsets"][1:-1]
     return list(zip(np.split(file["input_ids"], ends),
@@ -177,8 +178,8 @@ def load_rows(path):
 
 
 def write_rows(path, vocabulary, length=LENGTH, count=512):
-    """A fine-tuning set: rows of 40 to `length` tokens, about 170 on average,
-    the first 60 % of each without a label."""
+    """Writes a fine-tuning set: rows of 40 to `length` tokens, about 170 on
+    average, the first 60 % of each without a label."""
     random = np.random.default_rng(1)
     lengths = np.clip(np.exp(4.95 + 0.6 * random.standard_normal(count)), 40,
                       length).astype(np.int64)
@@ -192,5 +193,5 @@ def write_rows(path, vocabulary, length=LENGTH, count=512):
 
 
 def write_first_rows(path, rows_path):
-    """The first batch of a fine-tuning set, to be evaluated."""
+    """Writes the first batch of a fine-tuning set, for evaluation."""
     save_rows(path, load_rows(rows_path)[:BATCH_ROWS])

@@ -1,18 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""A base in pieces on the ranks (--parallel fsdp=N), beside a whole one; with
---axis tp products that they share, or cp lines, beside ranks with rows of their
-own.
+"""Compares a sharded base (--parallel fsdp=N) with a whole one; with --axis tp
+or cp, compares tensor- or context-parallel ranks with data-parallel ones.
 
     bench/shards.py [--shape smollm2-135m] [--axis fsdp] [--ranks 2]
                     [--length 512] [--compute bfloat16] [--rounds 3] [--steps 4]
                     [--work DIR]
 
-Each rank has one thread, and a micro-batch a step (of those that share products
-or lines all the same one); the two programs take turns. Prints tokens/s, their
-ratio, and of a rank with pieces its private memory beside what it is planned to
-hold of the base and of others' pieces.
+Each rank has one thread, and one micro-batch per step (tp and cp ranks share
+one). The two programs take turns. Prints tokens/s, their ratio, and a sharded
+rank's private memory with the planned bytes of the base and of other ranks'
+shards.
 """
 
 import argparse

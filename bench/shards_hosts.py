@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""A base in pieces on hosts that share nothing (--parallel fsdp=N).
+"""Shards a base on hosts that share nothing (--parallel fsdp=N).
 
     sudo bench/shards_hosts.py [--shape llama3.2-1b] [--ranks 4] [--length 128]
                                [--compute bfloat16] [--steps 3] [--work DIR]
 
-Each rank is a host, a network namespace with processes of its own, started with
-torchrun's variables. Prints, of each, its private memory beside what is planned,
-and fails where a rank plans more than its part of the base (its embedding and
-head in 16 bits too), or holds more than the plan and its process.
+Each rank is a host: a network namespace with its own processes, started with
+torchrun's variables. Prints each rank's private memory and the planned bytes.
+Fails if a rank plans more than its shard of the base (including embedding and
+head in 16 bits), or holds more than the plan and its process.
 """
 
 import argparse
@@ -25,7 +25,7 @@ sys.path.append(os.path.join(REPOSITORY, "tests", "e2e"))
 from namespaces import Hosts  # noqa: E402
 
 SECRET, PORT = "0123456789abcdef" * 2, 29500
-# A piece is a multiple of 64 bytes, and vectors are whole on every rank.
+# An fsdp shard is a multiple of 64 bytes; vectors are whole on every rank.
 SLACK = 2 << 20
 
 
@@ -37,7 +37,7 @@ def environment(hosts, rank):
 
 
 def private_of_ranks(options, module, data):
-    """The most that the rank of each host has held."""
+    """Returns the most private memory of each host's rank."""
     words = ours.train_words(module, data, options.steps, ())
     with Hosts(options.ranks, options.work) as hosts:
         running = [host.popen(words, environment(hosts, rank),

@@ -1,23 +1,24 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""From `qlora-run` to the first step, on the CPU.
+"""Time from starting `qlora-run` to the first step, on the CPU.
 
     bench/start.py [--shapes smollm2-135m,...] [--rounds 3] [--work DIR]
 
-For each shape, random bf16 weights and NF4 with double quantisation: seconds
-until the plan is printed, which is when all weights are in their arenas and
-the first step begins, and CPU seconds of all threads until then, the best of
-all rounds:
+For each shape, with random bf16 weights and NF4 with double quantisation: wall
+seconds until the plan is printed, when all weights are in their arenas and the
+first step begins, and CPU seconds of all threads until then. The best of all
+rounds:
 
   file      reading the model's file once, from the disk
   first     a start that reads the file from the disk and quantises it
-  warm      the same with the file in the system's page cache
-  second    a start that maps the base which an earlier run has left, from disk
-  mapped    the same with that base in the page cache
+  warm      as first, with the file in the page cache
+  second    a start that maps the base of an earlier run, from the disk
+  mapped    as second, with the base in the page cache
 
 A file is dropped from the page cache before it is read from the disk. The
-share is what the second start reads of the bytes that the first one reads.
+`share` is the size of the base, which the second start reads, relative to the
+file that the first one reads.
 """
 
 import argparse
@@ -57,7 +58,7 @@ def command(folder, module, cache, steps):
 
 
 def start_seconds(folder, module, cache):
-    """Wall and CPU seconds until the plan; the run is then given up."""
+    """Returns wall and CPU seconds until the plan; the run is then killed."""
     start = time.perf_counter()
     run = subprocess.Popen(command(folder, module, cache, 1),
                            stdout=subprocess.PIPE, text=True)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 
-"""The tensors of a Hugging Face model as its config.json implies them, and
-safetensors files of them: sparse ones for a compiler, which reads headers
-only, and random ones for a run. Needs nothing but the standard library.
+"""Tensors of a Hugging Face model, derived from its config.json, and
+safetensors files of them: sparse ones for a compiler, which reads only headers,
+and random ones for a run. Needs only the standard library.
 """
 
 import array
@@ -12,11 +12,11 @@ import random
 import struct
 import time
 
-# bf16 numbers of magnitude 2^-7 to 2^-5 (root mean square 0.019), of either
+# bf16 values of magnitude 2^-7 to 2^-5 (root mean square 0.019), of either
 # sign: the upper byte is the sign and seven bits of the exponent.
 POSITIVE, NEGATIVE, ONE = 0x3C, 0xBC, b"\x80\x3f"
-# Numbers in the block that is repeated: not a multiple of any row, so that no
-# two rows of a matrix are equal.
+# Values in the repeated block: not a multiple of any row length, so that no two
+# rows of a matrix are equal.
 BLOCK_NUMBERS = (1 << 25) + 39
 WRITE_BYTES = 1 << 26
 
@@ -31,13 +31,14 @@ def has_experts(config):
 
 
 def is_adapted(name, config):
-    """LoRA is on all linears, and of a model with experts on attention's."""
+    """Returns whether LoRA is on a weight: all linears; with experts,
+    attention's only."""
     return name.endswith("proj.weight") and (
         not has_experts(config) or ".self_attn." in name)
 
 
 def mlp_linears(config):
-    """Of the MLP, or of the router and each expert."""
+    """Returns linears of the MLP, or of the router and each expert."""
     hidden = config["hidden_size"]
     if not has_experts(config):
         paths, inner, linears = ["mlp"], config["intermediate_size"], {}
@@ -54,7 +55,7 @@ def mlp_linears(config):
 
 
 def layer_tensors(config):
-    """Names inside a layer, and shapes."""
+    """Returns names inside a layer, and shapes."""
     hidden = config["hidden_size"]
     wide = config["num_attention_heads"] * head_size(config)
     narrow = config["num_key_value_heads"] * head_size(config)
@@ -76,7 +77,7 @@ def layer_tensors(config):
 
 
 def tensor_shapes(config):
-    """Names and shapes of the model's tensors, as Hugging Face has them."""
+    """Returns Hugging Face's names and shapes of the model's tensors."""
     vocabulary = (config["vocab_size"], config["hidden_size"])
     tensors = {"model.embed_tokens.weight": vocabulary,
                "model.norm.weight": (config["hidden_size"],)}
@@ -96,7 +97,7 @@ def count(size):
 
 
 def file_head(shapes, dtype, width):
-    """The length and header of a safetensors file, and the bytes of data."""
+    """Returns length and header of a safetensors file, and its data bytes."""
     header, offset = {}, 0
     for name, size in shapes.items():
         end = offset + width * count(size)
@@ -120,7 +121,7 @@ def write_config(folder, config):
 
 
 def write_sparse_model(folder, config):
-    """A folder whose weights are a hole: all that qlora-import reads."""
+    """Writes a folder with sparse weights, enough for qlora-import."""
     write_config(folder, config)
     head, data = file_head(tensor_shapes(config), "BF16", 2)
     with open(os.path.join(folder, "model.safetensors"), "wb") as file:
@@ -129,7 +130,7 @@ def write_sparse_model(folder, config):
 
 
 def random_block(numbers, seed):
-    """bf16 numbers: a random lower byte, and a random sign above."""
+    """Returns bf16 values with a random lower byte and a random sign."""
     generator = random.Random(seed)
     signs = bytes([POSITIVE] * 128 + [NEGATIVE] * 128)
     block = bytearray(2 * numbers)
@@ -139,12 +140,12 @@ def random_block(numbers, seed):
 
 
 class RepeatedBlock:
-    """An endless file of one block."""
+    """An endless repetition of one block."""
 
     def __init__(self, block):
         self.size, self.place = len(block), 0
         self.part = min(self.size, WRITE_BYTES)
-        # So that a part is one slice wherever it begins.
+        # Any WRITE_BYTES from a position in the block are contiguous.
         self.bytes = memoryview(block + block[:self.part])
 
     def write_to(self, file, size):
@@ -156,8 +157,8 @@ class RepeatedBlock:
 
 
 def write_random_model(folder, config, seconds):
-    """Random bf16 weights in a folder, norms 1. The file has its name only
-    when it is whole. TimeoutError where the disk takes longer."""
+    """Writes random bf16 weights, norms 1. The file gets its name when it is
+    complete. TimeoutError if the disk takes longer."""
     end = time.monotonic() + seconds
     write_config(folder, config)
     shapes = tensor_shapes(config)
@@ -178,7 +179,7 @@ def write_random_model(folder, config, seconds):
 
 
 def write_tokens(path, vocabulary, micro_batches, batch, length):
-    """A token file [micro_batches, batch, length]; every token has a label."""
+    """Writes [micro_batches, batch, length] tokens; every token has a label."""
     generator = random.Random(1)
     ids = array.array("i", (generator.randrange(vocabulary) for _ in
                             range(micro_batches * batch * length)))

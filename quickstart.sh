@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 
-# From a clean clone to a trained adapter: installs what is missing, builds
-# into build/, then trains the demo on 2 CPU ranks.
+# From a clean clone to a trained adapter: installs what is missing, builds into
+# build/, then trains the demo on 2 CPU ranks.
 set -euo pipefail
 cd "$(dirname "$0")"
 

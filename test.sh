@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 
-# Builds and runs every test: GoogleTest, lit, end to end, and the runtime on
-# its own, without LLVM, under the sanitizers.
+# Builds and runs all tests: GoogleTest, lit, end to end, and the runtime alone,
+# without LLVM, under the sanitizers.
 set -euo pipefail
 cd "$(dirname "$0")"
 repository=$PWD
@@ -18,8 +18,8 @@ scripts/build.sh
 export PATH="$repository/build/bin:$PATH"
 
 section "unit and text tests"
-# Rooms whose tests start processes wait for them more than they compute: three
-# are beside each other on two cores.
+# Tests that start processes mostly wait for them: run three at a time on two
+# cores.
 ctest --test-dir build --output-on-failure -j3
 
 section "qlora-data, qlora and golden cases"
@@ -32,17 +32,17 @@ END
 section "end to end"
 tests/e2e/run.sh build/bin
 
-# The runtime builds and passes its tests with no LLVM in sight.
-build_with() { # folder, sanitizers, programs and flags of ninja
+# The runtime builds and passes its tests without LLVM.
+build_with() { # folder, sanitizers, ninja's targets and flags
   cmake -G Ninja -B "$1" -DQLORA_COMPILER=OFF -DQLORA_SANITIZE="$2" \
     -DCMAKE_CXX_COMPILER=g++ -DCMAKE_C_COMPILER=gcc >/dev/null &&
     ninja -C "$1" "${@:3}"
 }
 test_in() { ctest --test-dir "$1" --output-on-failure -j3 -R "$2"; }
-# oneDNN's own libgomp is not instrumented: with one thread it has no barriers
-# that ThreadSanitizer could take for races. Jobs of several ranks on the
-# software CUDA platform have bounds in seconds, which it would outlast. Rooms
-# without threads of their own have then nothing to find.
+# oneDNN's libgomp is not instrumented: with one thread it has no barriers that
+# ThreadSanitizer could report as races. Jobs of several ranks on the software
+# CUDA platform have time limits in seconds, too short for ThreadSanitizer.
+# Folders without threads of their own have nothing to check.
 without_races() {
   build_with build/tsan thread -j2 \
     Runtime{Base,Device,Ranks,Weights,Data,Session}Tests &&
@@ -55,7 +55,7 @@ section "runtime under AddressSanitizer and UBSan, and under ThreadSanitizer"
 build_with build/asan "address;undefined" \
   Runtime{Base,Kernels,Module,Device,Ranks,Weights,Data,Predict,Watch,Session}Tests \
   {Kernel,Frontend,CudaPlatform}Tests
-# While tests wait the other tree is built.
+# Build the other tree while tests wait.
 tests/e2e/lanes.py 2 <<'END'
 test_in build/asan 'Tests$|^CudnnOrdered$'
 without_races

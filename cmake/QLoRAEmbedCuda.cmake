@@ -3,7 +3,7 @@
 # cmake -DOUTPUT=x.cpp -DROOT=folder "-DUNITS=a.cu;b.cu" -P QLoRAEmbedCuda.cmake
 #
 # Writes device code as C++ strings: qloraCudaUnits, one per unit in the order
-# of their paths, and qloraCudaPrelude, what generated kernels include. Each is
+# of their paths, and qloraCudaPrelude, which generated kernels include. Each is
 # complete: an #include "runtime/..." becomes the file, once per text.
 cmake_minimum_required(VERSION 3.25)
 

@@ -2,8 +2,8 @@
 
 # cmake -DOUTPUT=x.cpp -DNAME=kText "-DFILES=a.h;b.h" -P QLoRAEmbedText.cmake
 #
-# Writes the files one after the other as one C++ string. Their includes of
-# each other ("runtime/...") are left out, so list them in include order.
+# Concatenates the files into one C++ string. Drops their includes of each other
+# ("runtime/..."), so list them in include order.
 set(text "")
 foreach(file ${FILES})
   file(READ ${file} content)

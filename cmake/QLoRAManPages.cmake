@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: MIT
 
-# Man pages of the programs, made from their --help-all, and so from the option
-# tables; installed where help2man was there to make them.
+# Man pages of the programs, generated from --help-all and so from the option
+# tables. Installed if help2man was available.
 find_program(QLORA_HELP2MAN help2man)
 set(QLORA_MAN_PAGES ${CMAKE_CURRENT_BINARY_DIR}/man)
 set(manPages)
 
-# page, the command that it is of, the one line in its NAME, and how to ask the
-# command for its help.
+# Adds a man page: its name, the command, the line in NAME, and the option that
+# prints the command's help.
 function(qlora_man_page page command name help)
   separate_arguments(command)
   list(POP_FRONT command program)

@@ -1,28 +1,28 @@
 # SPDX-License-Identifier: MIT
 
-# cmake --install BUILD --prefix PREFIX, and from the same rules a Debian
-# package (cpack -G DEB, in the build folder). The programs are whole in
-# themselves but for the system's libraries; what they start (qlora-data) they
-# find beside themselves, so that a prefix may be moved.
+# cmake --install BUILD --prefix PREFIX, and with the same rules a Debian
+# package (cpack -G DEB, in the build folder). The programs need only system
+# libraries, and find what they start (qlora-data) next to themselves, so a
+# prefix can be moved.
 include(GNUInstallDirs)
 set(QLORA_SHARE ${CMAKE_INSTALL_DATADIR}/qlora)
 set(programs qlora qlora-run)
 if(QLORA_COMPILER)
   list(APPEND programs qloracc qlora-import)
-  # Debian's MLIR lies in a folder of its own, where the loader does not look.
+  # Debian's MLIR is in its own folder, where the loader does not look.
   set_target_properties(qloracc qlora-import PROPERTIES
                         INSTALL_RPATH "${LLVM_LIBRARY_DIR}")
 endif()
 install(TARGETS ${programs} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 
-# The Python package lies beside its script; bin/ has a relative link to it.
+# The Python package is next to its script; bin/ has a relative link to it.
 install(PROGRAMS tools/qlora-data/qlora-data
         DESTINATION ${QLORA_SHARE}/qlora-data)
 install(DIRECTORY tools/qlora-data/qlora_data
         DESTINATION ${QLORA_SHARE}/qlora-data
         PATTERN __pycache__ EXCLUDE)
-# The Python packages of the data step, which Debian has not or not all of: for
-# any Python from 3.10 on, found after its own.
+# Python packages of the data step, some of which Debian lacks: for Python 3.10
+# or later, found after its own packages.
 file(GLOB packages CONFIGURE_DEPENDS
      .venv/lib/python3*/site-packages/tokenizers
      .venv/lib/python3*/site-packages/jinja2
@@ -34,7 +34,7 @@ if(packages)
   install(DIRECTORY ${packages}
           DESTINATION ${QLORA_SHARE}/qlora-data/packages
           PATTERN __pycache__ EXCLUDE
-          PATTERN _speedups.* EXCLUDE) # of one version of Python; not needed
+          PATTERN _speedups.* EXCLUDE) # for one Python version; not needed
 else()
   message(STATUS "no .venv: what is installed from here will need an "
                  "environment with tokenizers and jinja2")

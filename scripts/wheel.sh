@@ -3,9 +3,9 @@
 
 # wheel.sh [--tools DIR] [OUT]: makes a wheel of the runtime in OUT (default:
 # build/wheel): qlora, qlora-run and qlora-data with the libraries that they
-# link, and the Python package. Without --tools it builds them first, without
-# LLVM. The wheel is for any Python from 3.9 on, and for systems with the glibc
-# of this one or a later one, which its name says.
+# link, and the Python package. Without --tools it first builds them, without
+# LLVM. The wheel is for Python 3.9 or later, and for systems with this system's
+# glibc or a later one, which the wheel's name gives.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 tools=
@@ -37,7 +37,7 @@ mkdir "$bin"
 cp "$tools/qlora" "$tools/qlora-run" tools/qlora-data/qlora-data "$bin"
 cp -r tools/qlora-data/qlora_data "$bin"
 find "$stage" -name __pycache__ -exec rm -r {} +
-# What the libraries that go along ask for, by their Debian packages.
+# Licences of the bundled libraries, from their Debian packages.
 mkdir "$stage/licenses"
 for library in $(ldd "$bin/qlora-run" | awk '$3 ~ "^/" { print $3 }' |
   grep -v -E '/lib(c|m|stdc\+\+|gcc_s)\.so'); do

@@ -1,19 +1,21 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""Makes the demo: a tiny pretrained Llama, its tokenizer, and a task to fine-tune it on.
+"""Makes the demo: a tiny pretrained Llama, its tokenizer, and a task for it.
 
-Every word comes from the grammar below; every step is seeded. Needs torch >= 2.9, transformers, peft, bitsandbytes.
+All text comes from the grammar below; every step is seeded. Needs torch >= 2.9,
+transformers, peft, bitsandbytes.
 
     make_demo.py data       data/{train,valid,test}.jsonl
     make_demo.py pretrain   model/: the tokenizer and the base model
-    make_demo.py check      fine-tunes in PyTorch as train.yaml says, writes expected.json
+    make_demo.py check      fine-tunes in PyTorch as train.yaml says
     make_demo.py all        the three in this order
 
-The base model has read short notes about errands, and questions about them with answers. The task, whose sentences
-and answers it has not seen, is to turn one sentence into one record:
+`check` writes expected.json. The base model is pretrained on notes about
+errands and on questions about them. The task, with sentences and answers that
+it has not seen, turns one sentence into one record:
 
     Anna has to bring two lamps to the bank on Friday by noon.
-    do: bring; who: Anna; what: two lamps; place: the bank; day: Friday; time: 12:00
+    do: bring; who: Anna; what: two lamps; place: the bank; day: Friday; ...
 """
 import json, math, random, sys, time
 from pathlib import Path
@@ -114,7 +116,8 @@ ASK = {"who": ["Who did it?", "Name:", "Who is the first one?"], "to": ["Who els
 
 
 def document(r):
-    """A sentence, a scene with questions in plain text or chat, or a note."""
+    """Returns a sentence, a scene with questions (plain text or chat), or a
+    note."""
     f, kind = facts(r), r.random()
     if kind < 0.15:
         return " " + r.choice(PLAIN).format(**f)
@@ -143,7 +146,8 @@ CHAT = ("{{ bos_token }}{% for m in messages %}<|{{ m['role'] }}|>{% if m['role'
 
 
 def make_tokenizer():
-    """Byte-level BPE, large enough that each word of the base's text, with the space before it, is one token."""
+    """Trains byte-level BPE: each word of the base's text, with its space, is
+    one token."""
     r, byte_level = random.Random(9), pre_tokenizers.ByteLevel
     t = Tokenizer(models.BPE())
     t.pre_tokenizer, t.decoder = byte_level(add_prefix_space=False), decoders.ByteLevel()
@@ -158,8 +162,8 @@ def make_tokenizer():
 
 
 def copy_rows(g, rows, length, ids):
-    """Rows of one random span of tokens repeated to the end. The labels count from the second time on: nothing but
-    copying from the context predicts them."""
+    """Returns rows that repeat one random span of tokens. Labels begin at the
+    first repetition: only copying from the context predicts them."""
     x, y = torch.empty(rows, length, dtype=torch.long), torch.full((rows, length), -100)
     for b in range(rows):
         span = ids[torch.randperm(len(ids), generator=g)]
@@ -170,22 +174,25 @@ def copy_rows(g, rows, length, ids):
 
 
 def forward(m, x, y):
-    """The mean loss of the labelled tokens; which tokens are the model's first choice; which are labelled."""
+    """Returns the mean loss of labelled tokens, argmax matches, and a label
+    mask."""
     logits, target = m(input_ids=x).logits[:, :-1], y[:, 1:]
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten())
     return loss, logits.argmax(-1) == target, target != -100
 
 
 def pretrain(text_steps=800):
-    """First copying, on random tokens: 24 different ones, three times as many whenever those are copied well. Then
-    text, with some copying. On plain text alone copying comes late or never; this way it takes some 300 steps."""
+    """Trains copying first, on random tokens: 24 different ones, three times as
+    many whenever they are copied well. Then text, with some copying. With plain
+    text only, copying comes late or never; this way it takes some 300 steps.
+    """
     torch.manual_seed(0)
     t = make_tokenizer()
     m = transformers.LlamaForCausalLM(transformers.LlamaConfig(
         vocab_size=VOCAB, hidden_size=256, intermediate_size=384, num_hidden_layers=3, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=256, rms_norm_eps=1e-5, rope_theta=10000.0,
         tie_word_embeddings=True, initializer_range=0.06, bos_token_id=TEXT, eos_token_id=END, pad_token_id=PAD))
-    with torch.no_grad():  # a part common to all tokens: without biases, a head needs it to attend by position alone
+    with torch.no_grad():  # a vector common to all tokens: without biases, a head needs it to attend by position only
         e = m.model.embed_tokens.weight
         e.copy_(0.06 * (torch.randn_like(e) + torch.randn(e.shape[1])))
     linear = [p for n, p in m.named_parameters() if "proj" in n]
@@ -228,7 +235,8 @@ def pretrain(text_steps=800):
 
 # --- The check: what train.yaml gives in PyTorch ----------------------------------------------------------------------
 def encode(tok, name, length):
-    """input_ids and labels [rows, length]; only the reply, with its end of turn, is labelled."""
+    """Returns input_ids and labels [rows, length]; only replies are labelled.
+    """
     x, y = [], []
     for line in (DATA / f"{name}.jsonl").read_text().splitlines():
         e = tok.apply_chat_template(json.loads(line)["messages"], return_dict=True, return_assistant_tokens_mask=True)
@@ -240,7 +248,7 @@ def encode(tok, name, length):
 
 
 def fine_tune(c):
-    """Trains as the configuration c says and returns what expected.json holds."""
+    """Trains with configuration c. Returns the content of expected.json."""
     torch.manual_seed(c["seed"])
     tok = transformers.AutoTokenizer.from_pretrained(MODEL)
     m = transformers.AutoModelForCausalLM.from_pretrained(MODEL, dtype=torch.float32)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The rows as they are written: flat ids and labels, and what was cut. Those of
-a part are in memory, all of them in files."""
+"""Token rows: flat ids and labels, and counts of cut rows. One part's rows are
+in memory, all rows in files."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from .safetensors import Spool
 
 @dataclass
 class TokenRows:
-    """Rows of a part of the input: flat ids and labels, and where each begins.
-    `first_...`: the place of a row, empty: there is none."""
+    """Rows of a part of the input: flat ids and labels, and their offsets.
+    `first_...`: the place of a row; empty: there is none."""
     input_ids: array = field(default_factory=lambda: array("i"))
     labels: array = field(default_factory=lambda: array("i"))
     row_offsets: array = field(default_factory=lambda: array("q", [0]))
@@ -26,25 +26,25 @@ class TokenRows:
     first_truncated: str = ""
     dropped_rows: int = 0
     first_masked: str = ""
-    cut_off_rows: int = 0  # of the dropped: what they had to learn was cut off
+    cut_off_rows: int = 0  # dropped: all labels were cut off
     first_cut_off: str = ""
-    shortest_cut_off: int = 0  # tokens it had
-    too_long_rows: int = 0  # of the dropped: left out for their length
+    shortest_cut_off: int = 0  # tokens of the row
+    too_long_rows: int = 0  # dropped: left out for their length
     first_too_long: str = ""
-    chosen_template: str = ""  # in place of the model's own
-    split_rows: int = 0  # of the data, each of which became several
+    chosen_template: str = ""  # used instead of the model's own
+    split_rows: int = 0  # conversations that became several rows
     first_split: str = ""
-    unreasoned_rows: int = 0  # whose reasoning the template leaves out
+    unreasoned_rows: int = 0  # the template leaves out their reasoning
     first_unreasoned: str = ""
-    dropping_rows: int = 0  # of which the template drops tools or messages
+    dropping_rows: int = 0  # the template drops tools or messages
     first_dropping: str = ""
     first_own_prompt: str = ""  # a pair with a column for its prompt
-    first_shared_prompt: str = ""  # a pair whose prompt both texts begin with
-    first_repeated_prompt: str = ""  # of the pairs with a column, the same
-    first_apart_prompt: str = ""  # and the others
+    first_shared_prompt: str = ""  # a pair whose texts begin with the prompt
+    first_repeated_prompt: str = ""  # the prompt column is in both answers
+    first_apart_prompt: str = ""  # the prompt column is not in both
 
     def add_prompt(self, place: str, shared: bool, repeated: bool) -> None:
-        """Notes where a pair has its prompt."""
+        """Records where a pair has its prompt."""
         if shared:
             self.first_shared_prompt = self.first_shared_prompt or place
             return
@@ -56,10 +56,10 @@ class TokenRows:
 
     def add(self, place: str, sides: list[tuple[list[int], list[int]]],
             max_length: int | None, desirable: bool | None = None) -> None:
-        """Adds a row, or none of it: its ids and labels, of a pair those of
-        both answers; and whether its answer is desirable, if that is known.
-        Nothing precedes a first token, so that one is never a target, and every
-        label that is left counts in the loss."""
+        """Adds a row, or nothing: ids and labels (of both answers for a pair),
+        and whether the answer is desirable, if known. The first token is never
+        a target because nothing precedes it; every other label counts in the
+        loss."""
         for _, labels in sides:
             labels[:1] = [IGNORED] * len(labels[:1])
         for _, labels in sides:
@@ -73,7 +73,7 @@ class TokenRows:
             self.desirable.append(desirable)
 
     def leave_out(self, place: str) -> None:
-        """Counts a row that is not added, since it is too long."""
+        """Counts a row that is left out because it is too long."""
         self.dropped_rows += 1
         self.too_long_rows += 1
         self.first_too_long = self.first_too_long or place
@@ -105,8 +105,8 @@ class TokenRows:
 
 
 class RowSpool:
-    """All rows, in files without names beside the output, so that memory does
-    not grow with them; and the counts of all parts."""
+    """All rows, in unnamed files in the output's folder, so that memory use
+    does not grow; and the counts of all parts."""
 
     def __init__(self, output: str, unpaired: bool = False):
         self.tensors = {name: Spool(code, output) for name, code in (
@@ -136,7 +136,7 @@ class RowSpool:
                 "longest": counts.longest}
 
     def extend(self, later: TokenRows) -> None:
-        """Adds the rows of a later part."""
+        """Adds the rows of the next part."""
         base = self.tokens
         if "desirable" in self.tensors:
             self.tensors["desirable"].extend(later.desirable)

@@ -7,8 +7,8 @@
 //   QLORA_ASSIGN_OR_RETURN(auto device, createDevice("cpu", options));
 //   QLORA_RETURN_IF_ERROR(device->load(module, nullptr)); // all allocation
 //   fill the FROZEN and TRAINABLE arenas
-//   each entry: device->write(inputs); Executor::run; device->read(results),
-//               or device->startRead(results) and, entries later, finishRead
+//   each entry: device->write(inputs); runEntry(); device->read(results), or
+//               device->startRead(results) and, entries later, finishRead()
 //
 // Queues. Commands of one queue run in order; across queues only RECORD and
 // WAIT order them. Calls after synchronize() see the entry done. A GPU may

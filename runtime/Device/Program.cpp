@@ -9,7 +9,7 @@
 
 namespace qlora {
 
-/// "accumulate, command 17 (launch 'layers.0.mlp/glu')".
+/// Returns "accumulate, command 17 (launch 'layers.0.mlp/glu')".
 static std::string describe(const LoadedModule &module,
                             const qlora_entry &entry, size_t number,
                             const qlora_command &command) {

@@ -17,11 +17,11 @@
 // could with a flood of connections. It cannot join a job or disturb a running
 // one. Integers are little endian:
 //
-//   server: 8 bytes of kMagic, random bytes
-//   client: 8 bytes of kMagic, u32 rank, random bytes, proof
+//   server: kRendezvousMagic, random bytes
+//   client: kRendezvousMagic, u32 rank, random bytes, proof
 //   server: proof
 //   twice:
-//   client: its numbers, version and host (Request), text
+//   client: RendezvousRequest, text
 //   server: u8 0, u32 bytes, the answer | u8 1, u32 bytes, the reason
 
 #ifndef QLORA_RUNTIME_RANKS_RENDEZVOUSPROTOCOL_H

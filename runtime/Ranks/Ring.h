@@ -141,7 +141,7 @@ private:
 
   const Members members;
   const std::chrono::milliseconds limit;
-  std::array<FileDescriptor, 2> sockets; ///< by Neighbour
+  std::array<FileDescriptor, 2> sockets; ///< indexed by Neighbour
   std::atomic<Ring *> bound = this; ///< next bound ring, a circular list
   uint64_t call = 0;                ///< index of the current or latest call
   std::unique_ptr<Heartbeat> heart; ///< null except in the job's first ring

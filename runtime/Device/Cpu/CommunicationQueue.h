@@ -66,7 +66,7 @@ private:
   const std::function<Status(const qlora_command &)> run;
   std::mutex mutex;
   std::condition_variable changed;
-  std::vector<const qlora_command *> commands; ///< of this entry
+  std::vector<const qlora_command *> commands; ///< current entry
   size_t pushed = 0;
   size_t done = 0;
   std::vector<Times> timesOfEntry; ///< per command; empty: not kept

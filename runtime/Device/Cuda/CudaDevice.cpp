@@ -153,7 +153,7 @@ private:
   std::vector<QueueUse> queuesOfEntry;
   std::vector<bool> isShared; ///< per entry: whether it has collectives
   size_t entryIndex = 0;
-  LabelShare share; ///< of the current entry
+  LabelShare share; ///< selects the graph of the current entry
   bool isCancelled = false;
 };
 } // namespace

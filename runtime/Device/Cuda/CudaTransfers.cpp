@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The pinned buffer, and the ring of results.
+// Copies through the pinned buffer, and manages the ring of results.
 
 #include "runtime/Device/Cuda/CudaTransfers.h"
 

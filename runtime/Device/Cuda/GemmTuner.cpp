@@ -67,7 +67,7 @@ void GemmTuner::storeMeasured(const GemmSelection &gemms,
   if (auto table = GemmTable::read(cacheFile); table.isOk())
     all = std::move(*table);
   all.merge(mine);
-  // A cache that cannot be written costs the time of the next run.
+  // If the cache cannot be written, the next run measures again.
   if (Status status = replaceWholeFile(cacheFile, all.text()); !status.isOk())
     notes.push_back(status.message());
 }

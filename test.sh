@@ -33,7 +33,7 @@ section "end to end"
 tests/e2e/run.sh build/bin
 
 # The runtime builds and passes its tests without LLVM.
-build_with() { # folder, sanitizers, ninja's targets and flags
+build_with() { # folder, sanitizers, programs and flags of ninja
   cmake -G Ninja -B "$1" -DQLORA_COMPILER=OFF -DQLORA_SANITIZE="$2" \
     -DCMAKE_CXX_COMPILER=g++ -DCMAKE_C_COMPILER=gcc >/dev/null &&
     ninja -C "$1" "${@:3}"

@@ -19,8 +19,7 @@ using Clock = std::chrono::steady_clock;
 static constexpr uint64_t kAlignment = 256;
 /// Values in the block that fills the pool.
 static constexpr size_t kRandomNumbers = size_t{1} << 19;
-/// Bytes over which a graph's operands are spread: several times any GPU's
-/// cache.
+/// Bytes of a graph's operands together: several times any GPU's cache.
 static constexpr uint64_t kSpread = uint64_t{512} << 20;
 /// Target duration of a graph in seconds, so that its start does not count.
 static constexpr double kGraphSeconds = 3e-3;

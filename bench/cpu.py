@@ -24,8 +24,8 @@ Results are in --json after each row (default DIR/cpu.json). Rows that exist are
 measured again only with --again. --markdown (default DIR/cpu.md) has the
 tables.
 
---fast: tiny shapes and no peer, for tests. Losses are compared with
-reference.py; times are meaningless.
+--fast: tiny shapes, no peer, for tests. Losses are compared with reference.py.
+Times are meaningless.
 
 Exits with 1 if losses are wrong, or a promise about memory is broken; never
 because of a time. --peer-python needs torch, transformers, peft, bitsandbytes.
@@ -49,7 +49,7 @@ import scaling
 from shapes import REPOSITORY
 
 
-# Of no real machine, so that predictions in tests are the same everywhere.
+# An invented machine, so that predictions in tests are the same everywhere.
 FAST_PROFILE = {"cpu": "test", "cores": 2, "gemm_f32_gflops": 170.0,
                 "gemm_bf16_gflops": 340.0, "copy_gbps": 20.0,
                 "decode_gbps": 12.0}

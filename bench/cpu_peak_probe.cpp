@@ -39,8 +39,7 @@ static constexpr long kTileTurns = kTurns / 16;
   "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6", "xmm7", "xmm8",      \
       "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14", "xmm15", "cc"
 
-/// Defines a function that runs `instruction` on every accumulator, `turns`
-/// times.
+/// Defines a function that runs `instruction` on all accumulators, in a loop.
 #define LOOP(function, instruction, r)                                         \
   static void function(long turns) {                                           \
     asm volatile(                                                              \
@@ -68,8 +67,7 @@ struct alignas(64) TileConfig {
   uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
 };
 
-/// Has as many tile instructions per iteration as LOOP has, on six
-/// accumulators.
+/// Has as many instructions per iteration as LOOP has, on six accumulators.
 #define TILE(n) "tdpbf16ps %%tmm7, %%tmm6, %%tmm" #n "\n"
 #define TILES TILE(0) TILE(1) TILE(2) TILE(3) TILE(4) TILE(5)
 static void tileBf16(long turns) {

@@ -20,8 +20,7 @@ class PeerFailed(Exception):
 
 
 class Peer:
-    """The peer with NF4 and a compute type, on a model folder, adapter and
-    data."""
+    """The peer: NF4 and a compute type, on model folder, adapter and data."""
 
     def __init__(self, python, model, adapter, data, compute):
         self.turns, self.expert_seconds = [], {}

@@ -114,8 +114,7 @@ class Ours:
             for compute in computes}
 
     def compile(self):
-        """Returns seconds without and with cached kernels, the longest of a
-        type."""
+        """Returns the longest seconds without and with cached kernels."""
         cold, cached = [], []
         for compute, module in self.modules.items():
             for seconds, flags in ((cold, ("--no-cache",)), (None, ()),
@@ -134,8 +133,7 @@ class Ours:
         self.runs.setdefault(compute, []).append(run)
 
     def rate(self, compute):
-        """Returns the rate as the peer does: a median, or totals if steps
-        differ."""
+        """Returns the peer's kind of rate: median, or total if steps differ."""
         runs = self.runs[compute]
         if not self.row.fine_tuning:
             return ours.median_rate(runs)

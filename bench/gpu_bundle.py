@@ -40,8 +40,7 @@ class Failure(Exception):
 
 
 def reason(code, text):
-    """Returns why a program failed, in one line: its first error, or its last
-    line."""
+    """Returns why a program failed: its first error, or its last line."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     for line in lines:
         if match := re.search(r"\berror: (.*)", line, re.I):
@@ -76,9 +75,8 @@ def check_tools(tools):
 
 
 def drop_run_path(path):
-    """Removes the run path, so that libraries are found on the target machine.
-    The tests' run path is the software CUDA platform, which would hide a GPU.
-    """
+    """Drops the run path: libraries are found where the program runs. The
+    tests' is the software CUDA platform, which would hide a GPU."""
     listed = subprocess.run(["readelf", "-d", path], check=True, text=True,
                             capture_output=True).stdout
     if found := re.search(r"R(?:UN)?PATH\).*\[(.+)\]", listed):
@@ -249,9 +247,8 @@ def commit():
 
 
 def write_archive(folder, path):
-    """Writes small members first, and the same bytes for the same files.
-    Modules contain the same device code, which this dictionary size keeps once.
-    """
+    """Writes small members first; same files give the same bytes. Modules
+    share device code, which a dictionary of this size keeps once."""
     def plain(member):
         member.mtime = member.uid = member.gid = 0
         member.uname = member.gname = ""

@@ -115,8 +115,7 @@ class Clocks:
                 continue
 
     def between(self, begin, end):
-        """Returns minimum, median and maximum of each field; {} without a
-        sample."""
+        """Returns minimum, median, maximum of each field; {} if no sample."""
         columns = zip(*(row for at, row in self.samples if begin <= at <= end))
         return {name: [min(column), statistics.median(column), max(column)]
                 for name, column in zip(self.FIELDS, columns)}

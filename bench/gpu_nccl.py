@@ -47,8 +47,7 @@ def axes_of(layout):
 
 
 def ranks_of(layout):
-    """Returns a run's ranks: those with their own rows, times those that share.
-    """
+    """Returns a run's ranks: data-parallel ones times those that share rows."""
     with open(os.path.join(GOLDENS, layout["case"], "case.json")) as file:
         ranks = layout.get("ranks") or json.load(file).get("ranks", 1)
     axes = axes_of(layout)

@@ -44,8 +44,7 @@ class Plan:
         self.runs = []
 
     def seconds(self):
-        """Returns a step's seconds: the median of all after the first of each
-        run."""
+        """Returns the median seconds of steps after the first of each run."""
         return statistics.median(second for run in self.runs
                                  for second in run.seconds[1:])
 
@@ -83,8 +82,7 @@ class Planner:
         return int(found[1])
 
     def ladder(self, count):
-        """Returns whole blocks; everything kept, then `count` falling limits.
-        """
+        """Returns whole blocks; everything kept and `count` falling limits."""
         kept = self.plan("kept")
         blocks = self.plan("blocks", "--gradient-checkpointing")
         low = self.smallest()

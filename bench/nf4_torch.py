@@ -126,8 +126,7 @@ def main():
         wanted = stored[f"{name}.dequantized"]
         assert torch.equal(parts["packed"], stored[f"{name}.packed"].flatten())
         codes = parts["absmax"].int() - stored[f"{name}.absmax"].int()
-        assert codes.abs().max() <= 1, name  # bitsandbytes' CPU code uses
-                                             # buckets
+        assert codes.abs().max() <= 1, name  # on a CPU it uses buckets
         if wanted.shape[1] % BLOCK == 0:  # else the blocks differ
             assert torch.equal(exact.view(wanted.shape), wanted), name
         print(f"{name}: quantised here, {(got - exact).abs().max():.1e} from "

@@ -66,8 +66,7 @@ CASES = (
 
 
 def cpu_seconds():
-    """CPU seconds of ended child processes, so that other load does not count.
-    """
+    """Returns the CPU seconds of ended children: other load does not count."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 

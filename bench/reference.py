@@ -144,8 +144,7 @@ class Model:
                            f"{block}.down_proj")
 
     def experts(self, x, block):
-        """Routes each token to its best experts, weighted by a softmax over
-        them."""
+        """Uses each token's best experts, with a softmax over those."""
         scores = self.linear(x, f"{block}.gate")
         places = np.argsort(-scores, axis=-1, kind="stable")
         places = places[:, :self.config["num_experts_per_tok"]]
@@ -179,8 +178,7 @@ class Model:
 
 
 def first_loss(folder, adapter, rows):
-    """Returns the mean over labelled tokens of `rows`, which are (ids, labels).
-    """
+    """Returns the mean over labelled tokens of `rows` of (ids, labels)."""
     model = Model(folder, adapter)
     sums = np.sum([model.loss_sum(*row) for row in rows], axis=0)
     return float(sums[0] / sums[1])

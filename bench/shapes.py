@@ -129,9 +129,8 @@ def write_model(folder, shape):
 
 
 def write_adapter(folder, config):
-    """Writes a PEFT adapter to start from, for modules that is_adapted selects.
-    A is as PEFT makes it; B is not zero, so that the first loss depends on
-    both."""
+    """Writes an initial PEFT adapter for modules that is_adapted selects. A is
+    PEFT's; B is not zero, so that the first loss depends on both."""
     os.makedirs(folder, exist_ok=True)
     random = np.random.default_rng(2)
     tensors, targets = {}, set()

@@ -17,8 +17,7 @@ rounds:
   mapped    as second, with the base in the page cache
 
 A file is dropped from the page cache before it is read from the disk. The
-`share` is the size of the base, which the second start reads, relative to the
-file that the first one reads.
+share is the bytes that the second start reads, relative to the first.
 """
 
 import argparse

@@ -31,8 +31,7 @@ def has_experts(config):
 
 
 def is_adapted(name, config):
-    """Returns whether LoRA is on a weight: all linears; with experts,
-    attention's only."""
+    """LoRA is on all linears, and in a model with experts on attention's."""
     return name.endswith("proj.weight") and (
         not has_experts(config) or ".self_attn." in name)
 

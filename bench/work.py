@@ -7,8 +7,7 @@ P is the number of weights in a token's matmuls: with the head, without the
 embedding, and of experts only those chosen. A frozen weight has a forward
 matmul and an input gradient, and no gradient of its own, so 2 + 2 FLOP each.
 LoRA's weights have all three. Recomputed work counts once. Attention is causal:
-a query sees half of a row on average, and the backward pass is 2.5 times the
-forward.
+a query sees half of a row on average. The backward is 2.5 times the forward.
 """
 
 from tensors import count, head_size, is_adapted, tensor_shapes

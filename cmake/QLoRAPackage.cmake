@@ -34,7 +34,7 @@ if(packages)
   install(DIRECTORY ${packages}
           DESTINATION ${QLORA_SHARE}/qlora-data/packages
           PATTERN __pycache__ EXCLUDE
-          PATTERN _speedups.* EXCLUDE) # for one Python version; not needed
+          PATTERN _speedups.* EXCLUDE) # of one version of Python; not needed
 else()
   message(STATUS "no .venv: what is installed from here will need an "
                  "environment with tokenizers and jinja2")

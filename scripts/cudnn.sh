@@ -16,7 +16,7 @@ cd "$(dirname "$0")/.."
 
 download=$(mktemp -d "${TMPDIR:-/tmp}/cudnn.XXXXXX")
 trap 'rm -rf "$download"' EXIT
-fetch() { # packages: into $download, without dependencies
+fetch() { # packages: into $download, without what they depend on
   .venv/bin/python -m pip install -q --disable-pip-version-check --no-deps \
     --root-user-action ignore --only-binary :all: --target "$download" "$@"
 }

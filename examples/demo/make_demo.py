@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 """Makes the demo: a tiny pretrained Llama, its tokenizer, and a task for it.
 
-All text comes from the grammar below; every step is seeded. Needs torch >= 2.9,
+All text is from the grammar below. Every step is seeded. Needs torch >= 2.9,
 transformers, peft, bitsandbytes.
 
     make_demo.py data       data/{train,valid,test}.jsonl
@@ -116,8 +116,7 @@ ASK = {"who": ["Who did it?", "Name:", "Who is the first one?"], "to": ["Who els
 
 
 def document(r):
-    """Returns a sentence, a scene with questions (plain text or chat), or a
-    note."""
+    """Returns a sentence, a scene with questions (text or chat), or a note."""
     f, kind = facts(r), r.random()
     if kind < 0.15:
         return " " + r.choice(PLAIN).format(**f)
@@ -146,8 +145,7 @@ CHAT = ("{{ bos_token }}{% for m in messages %}<|{{ m['role'] }}|>{% if m['role'
 
 
 def make_tokenizer():
-    """Trains byte-level BPE: each word of the base's text, with its space, is
-    one token."""
+    """Trains byte-level BPE. Words of the base's text are single tokens."""
     r, byte_level = random.Random(9), pre_tokenizers.ByteLevel
     t = Tokenizer(models.BPE())
     t.pre_tokenizer, t.decoder = byte_level(add_prefix_space=False), decoders.ByteLevel()
@@ -174,8 +172,7 @@ def copy_rows(g, rows, length, ids):
 
 
 def forward(m, x, y):
-    """Returns the mean loss of labelled tokens, argmax matches, and a label
-    mask."""
+    """Returns the mean loss over labels, argmax matches, and a label mask."""
     logits, target = m(input_ids=x).logits[:, :-1], y[:, 1:]
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), target.flatten())
     return loss, logits.argmax(-1) == target, target != -100
@@ -183,16 +180,15 @@ def forward(m, x, y):
 
 def pretrain(text_steps=800):
     """Trains copying first, on random tokens: 24 different ones, three times as
-    many whenever they are copied well. Then text, with some copying. With plain
-    text only, copying comes late or never; this way it takes some 300 steps.
-    """
+    many whenever they are copied well. Then text, with some copying. On plain
+    text, copying comes late or never; this way it takes some 300 steps."""
     torch.manual_seed(0)
     t = make_tokenizer()
     m = transformers.LlamaForCausalLM(transformers.LlamaConfig(
         vocab_size=VOCAB, hidden_size=256, intermediate_size=384, num_hidden_layers=3, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=256, rms_norm_eps=1e-5, rope_theta=10000.0,
         tie_word_embeddings=True, initializer_range=0.06, bos_token_id=TEXT, eos_token_id=END, pad_token_id=PAD))
-    with torch.no_grad():  # a vector common to all tokens: without biases, a head needs it to attend by position only
+    with torch.no_grad():  # without biases, heads need a common vector
         e = m.model.embed_tokens.weight
         e.copy_(0.06 * (torch.randn_like(e) + torch.randn(e.shape[1])))
     linear = [p for n, p in m.named_parameters() if "proj" in n]
@@ -235,8 +231,7 @@ def pretrain(text_steps=800):
 
 # --- The check: what train.yaml gives in PyTorch ----------------------------------------------------------------------
 def encode(tok, name, length):
-    """Returns input_ids and labels [rows, length]; only replies are labelled.
-    """
+    """Returns input_ids, labels [rows, length]; only replies are labelled."""
     x, y = [], []
     for line in (DATA / f"{name}.jsonl").read_text().splitlines():
         e = tok.apply_chat_template(json.loads(line)["messages"], return_dict=True, return_assistant_tokens_mask=True)

@@ -101,8 +101,7 @@ static std::string typeName(mlir::Type type) {
   return type.isBF16() ? "bfloat16" : type.isF16() ? "float16" : "float32";
 }
 
-/// Returns "Qwen3ForCausalLM, 28 layers, 596.0 M parameters (bfloat16, 1.1
-/// GiB)".
+/// "Qwen3ForCausalLM, 28 layers, 596.0 M parameters (bfloat16, 1.1 GiB)".
 static std::string summaryOf(const ModelConfig &config, const ModelFiles &files,
                              mlir::ModuleOp module) {
   uint64_t count = 0, bytes = 0;

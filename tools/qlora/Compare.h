@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// `qlora compare`: compares finished runs by their folders, or trains them
-// first.
+// `qlora compare`: compares runs by their folders, or trains them first.
 
 #ifndef QLORA_TOOLS_QLORA_COMPARE_H
 #define QLORA_TOOLS_QLORA_COMPARE_H
@@ -16,8 +15,7 @@ namespace qlora {
 
 const Tool &compareTool();
 
-/// Compares the runs that `words` name (the words after the command's name).
-/// Returns the text to print.
+/// `words` follow the command's name. Returns the text to print.
 StatusOr<std::string> compare(std::span<const std::string> words);
 
 } // namespace qlora

@@ -258,8 +258,7 @@ static Status addTarget(const Machines &machines, ProgramUse use,
 
 /// Passes --gpus-per-node and --network to the compiler if it chooses the
 /// layout, and to the runner if it predicts or the layout is given. If both
-/// apply, the compiler chooses for the predicted GPU, unless a device profile
-/// is given.
+/// apply, the default device profile is the predicted GPU's.
 static void addMachineFlags(const Machines &machines, Configuration &result) {
   const Options &compiler = machines.compiler;
   const std::string card = predictedCard(machines);
@@ -408,8 +407,7 @@ static Status addPeftTargets(Options &options) {
   return options.applySettings({&setting, 1});
 }
 
-/// With --force-single-gpu, overrides --parallel of the configuration with
-/// none.
+/// With --force-single-gpu, overrides --parallel with none.
 static Status forceSingleGpu(const CommandLine &line, Options &options) {
   Options compiler(compilerRows());
   QLORA_RETURN_IF_ERROR(compiler.applySettings(line.settings));

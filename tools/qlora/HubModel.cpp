@@ -87,8 +87,7 @@ static bool isCommit(const std::string &text) {
          });
 }
 
-/// Returns the snapshot's path, existing or not; empty if the commit is
-/// unknown.
+/// Returns the path, existing or not; empty if the commit is unknown.
 static fs::path snapshotOf(const HubName &name, const fs::path &cache) {
   std::string folder = "models--" + name.id;
   if (const size_t slash = folder.find('/'); slash != folder.npos)

@@ -26,9 +26,8 @@ struct HubName {
   std::string revision; ///< a branch, a tag, or a commit hash
 };
 
-/// Parses `word` as ID or ID@REVISION by the hub's rules for names; empty if it
-/// is neither. The revision defaults to `revision`, and to main if that is
-/// empty.
+/// Parses `word` as ID or ID@REVISION by the hub's rules for names, if it is
+/// one. The revision defaults to `revision`, and to main if that is empty.
 std::optional<HubName> parseHubName(const std::string &word,
                                     const std::string &revision = "");
 

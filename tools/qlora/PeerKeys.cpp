@@ -31,8 +31,7 @@ std::string Translation::flagOf(std::string_view option) const {
   return text;
 }
 
-/// Returns the text on the command line, else the value translated so far, or
-/// empty.
+/// Returns flagOf(), else the value translated so far; empty: neither.
 std::string Translation::valueOf(std::string_view option) const {
   std::string text = flagOf(option);
   const OptionRow *row = findOption(optionTable(), option);

@@ -34,8 +34,7 @@ struct PeerFile {
   /// One for each ignored key that would have an effect in its tool, and one
   /// that names the tool of the file.
   std::vector<std::string> notes;
-  /// The file leaves --lora-target-modules to PEFT, which chooses by model
-  /// type.
+  /// The file leaves --lora-target-modules to PEFT (by model type).
   bool hasPeftTargets = false;
 };
 

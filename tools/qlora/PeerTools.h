@@ -48,8 +48,7 @@ struct PeerDefault {
 /// option's default here. `rl`: the objective, a value of --rl.
 std::vector<PeerDefault> defaultsOf(PeerTool tool, std::string_view rl);
 
-/// Returns PEFT's target modules for a model_type of config.json; an error if
-/// PEFT has none.
+/// Returns PEFT's targets for a model_type, or an error if it has none.
 StatusOr<nlohmann::ordered_json> peftTargets(const std::string &modelType);
 
 } // namespace qlora

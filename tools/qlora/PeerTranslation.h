@@ -84,8 +84,7 @@ private:
   std::optional<FileTool> tool;
   PeerData data;       ///< from all keys that name data sets
   YamlEntry dataEntry; ///< the first such key
-  std::vector<std::string> taken; ///< defaults of the tool that apply, for the
-                                  ///< note
+  std::vector<std::string> taken; ///< defaults in use, for the note
   PeerFile file;
 };
 

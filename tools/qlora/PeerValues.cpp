@@ -38,8 +38,7 @@ const std::map<std::string_view, Translation::Handler> Translation::kHandlers =
      {"train_on_inputs", &Translation::translateLossOfInputs},
      {"train_on_prompt", &Translation::translateLossOfInputs}};
 
-/// Splits LLaMA-Factory's "q_proj,v_proj"; a plain text is a regular
-/// expression.
+/// Splits LLaMA-Factory's "q_proj,v_proj"; other texts are regular expressions.
 Status Translation::translateNames(const YamlEntry &entry) {
   std::string names = peerWordOf(entry.value);
   if (names.find(',') == names.npos)

@@ -37,9 +37,8 @@ enum class ToolNoise {
   kTerminal, ///< the tool writes to our terminal (progress bars)
 };
 
-/// Runs a tool to its end. Its output goes to standard error, because standard
-/// output is for qlora-run. An error if it fails; the tool has printed the
-/// reason.
+/// Runs a tool to its end. Its output goes to standard error: standard output
+/// is for qlora-run. An error if it fails; the tool has printed the reason.
 Status runTool(const ToolCommand &command, ToolNoise noise = ToolNoise::kAll);
 
 /// Replaces this process with the tool, so that signals and the exit code are

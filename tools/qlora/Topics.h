@@ -13,8 +13,7 @@
 
 namespace qlora {
 
-/// Returns a topic's text. For an empty topic: the commands of `qlora`, and the
-/// list of topics.
+/// Returns a topic's text, or for an empty topic all commands and topics.
 StatusOr<std::string> helpText(std::string_view topic);
 
 /// Returns the topics, for completion.

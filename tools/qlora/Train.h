@@ -19,9 +19,8 @@ namespace qlora {
 /// Options of `qlora train`: those of a run and of all three tools.
 const Tool &trainTool();
 
-/// Runs `qlora train`, or `qlora plan`, which only counts. `words` follow the
-/// command's name. Returns only if qlora-run is not started: after an answer or
-/// the commands of --dry-run were printed.
+/// Runs `qlora train` or `qlora plan`. `words` follow the command's name.
+/// Returns only after an error, an answer (--help) or the output of --dry-run.
 Status train(std::span<const std::string> words, ProgramUse use);
 
 } // namespace qlora

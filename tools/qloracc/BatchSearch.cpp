@@ -67,9 +67,8 @@ static std::string reasonOf(const Candidate &best,
              : text;
 }
 
-/// Plans candidates in order. Stops at the first that does not fit, which
-/// becomes `refused`, or that is so slow that larger ones would only recompute
-/// more.
+/// Plans candidates in order. Stops at the first that does not fit (`refused`),
+/// or that is so slow that larger ones would only recompute more.
 static FailureOr<std::vector<Candidate>>
 planAll(ModuleOp model, CompilerSettings &settings, const DeviceProfile &device,
         std::optional<Candidate> &refused) {

@@ -9,9 +9,8 @@
 
 namespace qlora {
 
-/// Sets how many chunks a micro-batch has, which the stages process in turn. If
-/// stages have several parts, it is a multiple of the stages, as Megatron's
-/// interleaved schedule needs.
+/// Sets the chunks of a micro-batch: a multiple of the stages if these have
+/// several parts, as Megatron's interleaved schedule needs.
 Status fillChunks(const Options &options, CompileOptions &compile);
 
 /// Checks the stages' speeds, by which layers are assigned.

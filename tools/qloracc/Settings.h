@@ -25,8 +25,7 @@ struct CompilerSettings {
   ReportFormat reportFormat = ReportFormat::Json;
   CodegenOptions codegen;
   bool verbose = false;
-  std::string answer; ///< of --help, --help-all or --version; nothing else is
-                      ///< done
+  std::string answer; ///< to --help, --help-all or --version, or empty
   std::vector<std::string> mlirFlags; ///< for MLIR's own parser
   Options options;
   CompileOptions compile;

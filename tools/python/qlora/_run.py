@@ -146,8 +146,7 @@ def _forward(pipe, out, errors: list[str]) -> None:
 
 
 def _read_rows(pipe, out, rows: queue.SimpleQueue) -> None:
-    """Queues rows, then None. Prints other lines, such as --dry-run's commands.
-    """
+    """Queues rows, then None. Prints other lines, as dry_run's commands."""
     for line in pipe:
         try:
             row = json.loads(line)

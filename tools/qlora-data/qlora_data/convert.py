@@ -70,8 +70,7 @@ class Converter:
         self._templates: dict[str, Template] = {}
 
     def convert(self, path: str, output: str, progress: Progress) -> RowSpool:
-        """Converts all rows of the file or folder `path`, for the file
-        `output`."""
+        """Converts all rows of a file or folder for the file `output`."""
         files = data_files(path)
         total = total_bytes(files)
 
@@ -181,9 +180,8 @@ class Converter:
     def _check_dropped(self, place: str, talk: Conversation,
                        texts: list[tuple[str, list[Span] | None]],
                        out: TokenRows) -> None:
-        """Notes reasoning that the template removes from prompts, which
-        templates do on purpose. Refuses other omissions: the row would be
-        trained without them."""
+        """Counts reasoning that templates remove from prompts on purpose.
+        Refuses other omissions: the row would be trained without them."""
         messages = talk.chat.messages
         learned = (talk.chat.prompt_count if self.options.rule.completion_only
                    else 0)

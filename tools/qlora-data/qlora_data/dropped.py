@@ -37,8 +37,7 @@ def dropped_part(talk: Conversation, text: str) -> str:
 
 def _changes(message: dict, text: str, contents: str):
     """Yields each part of a message, and the message with that part changed.
-    Skips a content that is in the text as often as in all `contents`: it is
-    written."""
+    Skips content that is in the text as often as in all `contents`."""
     content = message.get("content")
     words = content.strip() if isinstance(content, str) else ""
     if words and text.count(words) < contents.count(words):

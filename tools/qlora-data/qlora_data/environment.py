@@ -31,8 +31,7 @@ _IS_INSTALLED = os.path.basename(_REPOSITORY) == "share"
 
 
 def _venv() -> str:
-    """Returns the environment to use for packages that are missing elsewhere.
-    """
+    """Returns the environment for packages that are missing elsewhere."""
     if not _IS_INSTALLED:
         return os.path.join(_REPOSITORY, ".venv")
     data = (os.environ.get("XDG_DATA_HOME")
@@ -91,8 +90,7 @@ def ensure_packages(arguments: list[str]) -> None:
     candidates = _candidates()
     if not tried and candidates[0] == sys.executable:
         tried = [sys.executable]
-    # If nothing was tried yet and this is not the first candidate, start that
-    # one.
+    # Nothing tried yet and not the first candidate: start that one.
     if tried and all(importlib.util.find_spec(name) for name in PACKAGES):
         return
     for python in candidates:

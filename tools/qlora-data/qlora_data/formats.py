@@ -47,8 +47,7 @@ class _Commands:
         return self._with("pandas openpyxl", _PANDAS)
 
     def _with(self, packages: str, code: str) -> str:
-        """Uses an environment, since Debian's pip refuses to install elsewhere.
-        """
+        """Uses an environment: Debian's pip refuses to install elsewhere."""
         python = shlex.quote(sys.executable)
         install = f"{python} -m pip install {packages}"
         if sys.prefix == sys.base_prefix:

@@ -55,8 +55,7 @@ class _Text:
         return not self.ended
 
     def next_sign(self) -> str:
-        """Returns the next character that is not a space, without consuming it.
-        """
+        """Returns the next character that is no space, unconsumed."""
         while True:
             self.at = _SPACE.match(self.text, self.at).end()
             if self.at < len(self.text) or not self.more():

@@ -196,8 +196,7 @@ def _stop(number, _frame):
 
 
 def main(arguments: list[str]) -> int:
-    # The exception is raised inside the writer, which removes its temporary
-    # file.
+    # The handler raises inside the writer, which removes its temporary file.
     signal.signal(signal.SIGTERM, _stop)
     signal.signal(signal.SIGINT, _stop)
     try:

@@ -25,8 +25,7 @@ class LossRule:
     assistant_only: bool = True
 
     def learns(self, role: str, in_prompt: bool) -> bool:
-        """Returns whether messages with `role` are in the loss, in a prompt or
-        not."""
+        """Returns whether a message with `role` is in the loss."""
         return (not (in_prompt and self.completion_only)
                 and (role == "assistant" or not self.assistant_only))
 

@@ -51,9 +51,8 @@ class Conversation:
 
 def learned_texts(talk: Conversation, rule: LossRule
                   ) -> list[tuple[str, list[Span] | None]]:
-    """Returns the rendered conversation and its character ranges in the loss,
-    in order; None means all of it. Several texts if the template changes turns.
-    """
+    """Returns the rendered conversation and its ranges in the loss, in order;
+    None means all of it. Several texts if the template changes turns."""
     from_message = talk.chat.prompt_count if rule.completion_only else 0
     if rule.assistant_only and not talk.template.has_marks:
         return _turns(talk, from_message)

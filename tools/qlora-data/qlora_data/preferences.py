@@ -8,9 +8,8 @@ becomes two rows, a chosen and a rejected answer to one prompt.
                                 a prompt of another shape, as in LLaMA-Factory
                                 and axolotl; an answer may be one message
 
-The common beginning of both conversations is their prompt, whatever other
-columns the row has (`prompt` and `messages` often repeat it). A pair without a
-prompt is refused.
+The common beginning of two conversations is their prompt, whatever the columns
+(`prompt` and `messages` often repeat it). A pair without a prompt is refused.
 
 Single answers, each with a label whether it is desirable:
 
@@ -139,9 +138,8 @@ def _refuse_repeated(key: str, prompt: str, answers: list[str]) -> None:
 
 
 def _conversations(rest: dict, answers: list[list[dict]]) -> list[dict]:
-    """Returns rows for two answers of messages. Their common beginning is the
-    prompt, unless it is the assistant's; a string `prompt` and `messages` then
-    repeat it."""
+    """Returns rows for two answers of messages. Their common beginning, unless
+    the assistant's, is the prompt; a string `prompt`, `messages` repeat it."""
     prompt = rest.pop("prompt", None)
     same = _shared(*answers)
     if isinstance(prompt, list):
@@ -171,8 +169,7 @@ def _conversations(rest: dict, answers: list[list[dict]]) -> list[dict]:
 
 
 def _refuse_other_prompt(prompt: object, turns: list[dict]) -> None:
-    """Refuses a string prompt that differs from the answers' common messages.
-    """
+    """Refuses a string prompt that is not in the answers' common messages."""
     if not isinstance(prompt, str):
         return
     text = " ".join(prompt.split())

@@ -89,8 +89,7 @@ def write_safetensors(path: str, tensors: dict[str, Spool],
             file.write(header)
             for name in file_order(tensors):
                 tensors[name].copy_to(file)
-            # Otherwise a power cut could leave a partial file with the final
-            # name.
+            # Else a power cut could leave a partial file with this name.
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

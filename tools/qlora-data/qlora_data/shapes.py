@@ -183,8 +183,7 @@ def _prompt_completion(row: dict) -> PlainRow | ChatRow:
 
 
 def with_system(row: dict, messages: list[dict]) -> list[dict]:
-    """Returns the messages with the row's `system`, if any, as first message.
-    """
+    """Returns the messages, after the row's `system` if it has one."""
     system = row.get("system")
     if system in (None, ""):
         return messages

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Adapter folders: what is written, what survives a full disk, and which
-// configurations are refused.
+// Adapter folders: their files, what survives a full disk, and refused
+// configurations.
 
 #include "runtime/Session/Adapter.h"
 #include "runtime/Base/JsonText.h"
@@ -51,7 +51,7 @@ protected:
         PreparedAdapter::prepare(module, options, (folder / "out").string());
     return adapter.isOk() ? adapter->write(trained) : adapter.status();
   }
-  /// The message for a configuration with these keys changed.
+  /// Returns the message for a configuration with these keys changed.
   std::string check(const nlohmann::ordered_json &changes) {
     auto config = adapterConfig(module, options);
     config.update(changes);
@@ -163,7 +163,7 @@ TEST_F(Adapter, SaysWhichRowsItHas) {
             "'/adapter_config.json': trainable_token_indices is [5], but this "
             "program was compiled for []. Fix: compile with "
             "--trainable-token-indices 5");
-  // PEFT's other form: of a module by its name.
+  // PEFT's other form: a module's name and its indices.
   EXPECT_EQ(check({{"trainable_token_indices",
                     {{"embed_tokens", json::array({5})}}}}),
             "'/adapter_config.json': trainable_token_indices is [5], but this "
@@ -221,7 +221,7 @@ TEST_F(Adapter, PatternsKeepTheirOrder) {
   const auto config = adapterConfig(module, options);
   EXPECT_EQ(config["rank_pattern"].begin().key(), "q_proj");
   EXPECT_EQ(config["alpha_pattern"].begin().key(), "v_proj");
-  // Names sorted by PEFT mean the same; a path that came first does not.
+  // Names sorted by PEFT mean the same; a path that comes first does not.
   EXPECT_EQ(check({{"alpha_pattern", {{"k_proj", 6}, {"v_proj", 2}}}}), "");
   using Pattern = nlohmann::ordered_json;
   EXPECT_EQ(check({{"rank_pattern", Pattern{{"q_proj", 2}, {path, 6}}}}), "");
@@ -293,7 +293,7 @@ TEST_F(Adapter, IsWrittenIntoTheSpaceThatWasReserved) {
     ASSERT_NE(before.st_ino, 0u);
     EXPECT_FALSE(fs::exists(folder / "out" / weights));
     value = 1;
-    // No other file may be written by now.
+    // No other file may be written from here on.
     fs::remove_all(folder / "model");
     ASSERT_TRUE(prepared->write(trained).isOk());
   }
@@ -339,7 +339,7 @@ TEST_F(Adapter, StaysWholeWhereItCannotBePutInPlace) {
       bytesOf(folder / "out/adapter_model.safetensors");
   value = 1;
   const fs::path out = folder / "out", staging = out / ".staging";
-  // The first file that is renamed, and the last; and a new start after both.
+  // The first and the last file that is renamed; each followed by a new start.
   for (const char *name : {"adapter_config.json", "tokenizer.json"})
     for (const bool isRemoved : {false, true}) {
       fs::remove_all(out);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Arenas that ranks have in pieces, and residuals that differ on every rank: rank
-// 0 reads whole tensors, every rank gets its own back, and memory for it does not
+// Sharded arenas, and residuals that differ on every rank: rank 0 reads whole
+// tensors, every rank gets its own bytes back, and the memory for it does not
 // grow with the arenas.
 
 #include "runtime/Session/ArenaTensors.h"
@@ -20,7 +20,7 @@ using namespace qlora;
 
 namespace {
 
-/// Runs `body` on that many ranks with a device that has loaded the module.
+/// Runs `body` on `ranks` ranks with a device that has loaded the module.
 void runLoaded(const LoadedModule &module, int ranks, int shards,
                const std::function<void(RankGroup &, Device &)> &body) {
   runJob(ranks, shards, [&](RankGroup &group) {
@@ -33,14 +33,14 @@ void runLoaded(const LoadedModule &module, int ranks, int shards,
   });
 }
 
-/// All bytes of the tensors on rank 0; nothing on the others.
+/// Returns all bytes of the tensors on rank 0, nothing on the others.
 std::vector<uint8_t> readAll(const ArenaTensors &tensors, Device &device,
                              RankGroup &group) {
   std::vector<uint8_t> bytes;
   ArenaReader reader(tensors, device, group);
   if (group.rank() == 0) {
     bytes.resize(tensors.bytes());
-    // In parts that are no windows.
+    // Reads ranges that are no windows.
     constexpr size_t kPart = 3'000'001;
     for (size_t at = 0; at < bytes.size(); at += kPart) {
       const Status status = reader.read(std::span(bytes).subspan(
@@ -53,14 +53,14 @@ std::vector<uint8_t> readAll(const ArenaTensors &tensors, Device &device,
   return bytes;
 }
 
-/// Two ranges; of the second, tensors of 100 and of 28 elements, which lie across
-/// pieces.
+/// Two sharded ranges. The second has tensors of 100 and of 28 elements, which
+/// cross borders of shards.
 class ShardedTensors : public testing::Test {
 protected:
-  static constexpr uint64_t kTensors = 512; ///< bytes of the second
+  static constexpr uint64_t kTensors = 512; ///< bytes of the second range
 
-  /// States: of updates in pieces alone, or of what is trained in pieces, beside
-  /// which there is one of what is whole. The first range has pieces of `first`
+  /// Makes states whose updates are sharded, or states of sharded trainable
+  /// parameters with one unsharded state. The first range has shards of `first`
   /// bytes.
   void makeTables(uint32_t pieces, bool isOfTrained = false,
                   uint64_t first = uint64_t{5} << 20) {
@@ -74,7 +74,7 @@ protected:
     addState("second", first, 28, second, 400);
     if (isOfTrained)
       addState("whole", first + second, 16, 0, 0);
-    if (pieces == 1) { // where they are, and of no range
+    if (pieces == 1) { // each at its offset, in no range
       for (size_t i = tables.parameters.size() - 3;
            i < tables.parameters.size(); ++i) {
         qlora_parameter &parameter = tables.parameters[i];
@@ -104,7 +104,7 @@ protected:
     tables.parameters.push_back(parameter);
   }
 
-  /// Byte `at` of the arena of a rank of that number.
+  /// Byte `at` of the arena of rank `number`.
   static uint8_t byteOf(int number, uint64_t at) {
     return static_cast<uint8_t>(at % 251 + static_cast<uint64_t>(number) * 77);
   }
@@ -121,7 +121,7 @@ protected:
     return own;
   }
 
-  /// Each tensor in one place, in the order of the items.
+  /// Expects whole tensors in the order of the items.
   void expectTensors(std::span<const uint8_t> bytes,
                      const ArenaTensors &tensors) const {
     uint64_t start = 0;
@@ -143,8 +143,8 @@ protected:
     EXPECT_EQ(bytes.size(), start);
   }
 
-  /// Whatever ranks had, they have it again after rank 0 has had all of it;
-  /// what is whole all have as rank 0 had it.
+  /// Expects every rank to get its bytes back after rank 0 has read all of
+  /// them; all ranks get rank 0's bytes of unsharded tensors.
   void expectExchange(int ranks, int shards) {
     runLoaded(*module, ranks, shards, [&](RankGroup &group, Device &device) {
       const ArenaTensors tensors(*module, QLORA_ARENA_STATE, group.size());
@@ -169,14 +169,14 @@ protected:
       std::vector<uint8_t> found(own.size());
       ASSERT_TRUE(device.read(arena(), 0, found).isOk());
       for (uint64_t at = wholeBegin; at < own.size(); ++at)
-        own[at] = found[at] == 0 ? 0 : byteOf(0, at); // of no tensor
+        own[at] = found[at] == 0 ? 0 : byteOf(0, at); // padding
       EXPECT_EQ(found, own);
     });
   }
 
   DemoTables tables;
   std::optional<LoadedModule> module;
-  uint64_t wholeBegin = 0; ///< of the arena, where tensors that all have begin
+  uint64_t wholeBegin = 0; ///< offset of unsharded tensors in the arena
 };
 
 TEST_F(ShardedTensors, AreReadWholeAndRestoredInPieces) {
@@ -213,9 +213,9 @@ TEST_F(ShardedTensors, AreSentEvenIfNobodyReadsThem) {
   });
 }
 
-// Sanitizers keep several bytes for each of ours, and never give one back.
+// Sanitizers keep several bytes for each of ours, and never free any.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-/// Bytes of private memory that the process may write to.
+/// Returns the bytes of the process's writable private memory.
 rlim_t dataBytes() {
   std::ifstream status("/proc/self/status");
   for (std::string word; status >> word;)
@@ -262,10 +262,10 @@ TEST_F(ShardedTensors, NeedNoMemoryThatGrowsWithThem) {
 #endif
 
 //===----------------------------------------------------------------------===//
-// Residuals: with as many ranks the same to the bit, with others in sum
+// Residuals: the same bits on as many ranks, the same sum on others
 //===----------------------------------------------------------------------===//
 
-/// In the demo module's parameters.
+/// Index in the demo module's parameters.
 constexpr size_t kTrained = 1;
 
 class Residuals : public testing::Test {
@@ -286,14 +286,14 @@ protected:
     return {*module, QLORA_ARENA_RESIDUAL, ranks};
   }
 
-  /// Element `at` of what a rank has left; sums of four are exact.
+  /// Element `at` of a rank's residual; sums of four are exact.
   static float numberOf(int rank, size_t at) {
     return at == 0
                ? -0.0F
                : static_cast<float>(rank + 1) * 0.25F + static_cast<float>(at);
   }
 
-  /// That, of `ranks` ranks, in the folder as a checkpoint has it.
+  /// Saves the residuals of `ranks` ranks as a checkpoint does.
   void save(int ranks) const {
     runLoaded(*module, ranks, 1, [&](RankGroup &group, Device &device) {
       const uint32_t arena = *module->arena(QLORA_ARENA_RESIDUAL);
@@ -329,7 +329,7 @@ protected:
     return tensors.restore(source, device, group);
   }
 
-  /// What `ranks` ranks begin with, in bits.
+  /// Expects the residuals that `ranks` ranks restore, bit for bit.
   void expectRestored(int ranks,
                       const std::function<float(int, size_t)> &wanted) {
     runLoaded(*module, ranks, 1, [&](RankGroup &group, Device &device) {

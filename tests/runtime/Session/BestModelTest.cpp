@@ -48,7 +48,7 @@ TEST(BestModel, StopsAfterThePatience) {
                                      {"early_stopping_threshold", "0.1"}});
   BestModel best(options);
   best.add(loss(1.0), 1);
-  best.add(loss(0.95), 2); // better, by less than the threshold
+  best.add(loss(0.95), 2); // better, but within the threshold
   EXPECT_EQ(best.step(), 2);
   EXPECT_FALSE(best.shouldStop());
   BestModel other(options);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Checkpoints of a run, going on from them, and steps that are not finite. Kills,
-// full disks and refusals: tests/e2e/checkpoints.py.
+// Checkpoints of a run, resuming from them, and steps that are not finite.
+// tests/e2e/checkpoints.py tests kills, full disks and refusals.
 
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ TEST_F(Checkpoints, SavesOnTheWay) {
       fs::exists(folder / "out/checkpoint-2/adapter_model.safetensors"));
   EXPECT_TRUE(fs::exists(folder / "out/checkpoint-4/adapter_config.json"));
   EXPECT_FALSE(fs::exists(folder / "out/checkpoint-3"));
-  // And at the end, from where more steps can be done.
+  // The last checkpoint is at the end, from where a run can do more steps.
   EXPECT_TRUE(fs::exists(folder / "out/checkpoint-5/MANIFEST.json"));
 }
 
@@ -52,7 +52,7 @@ TEST_F(Checkpoints, GoesOnWithTheSameBytes) {
 }
 
 TEST_F(Checkpoints, AStepThatIsNotFiniteIsNamedLeftOutOrGoneBackFrom) {
-  // A token whose score is infinite, in the third micro-batch alone.
+  // A token whose score is infinite, in the third micro-batch only.
   std::vector<float> scores(16, 0.25f);
   scores[15] = std::numeric_limits<float>::infinity();
   save("model/model.safetensors",
@@ -83,13 +83,13 @@ TEST_F(Checkpoints, AStepThatIsNotFiniteIsNamedLeftOutOrGoneBackFrom) {
               std::string::npos)
         << output.errors;
   }
-  // The checkpoint that rewind has gone back to is of the step before.
+  // The checkpoint to which rewind returned is from the step before.
   EXPECT_EQ(adapter("skip"), adapter("rewind"));
   EXPECT_NE(adapter("skip"), contents(folder / "skip/checkpoint-2/"
                                                "adapter_model.safetensors"));
 }
 
-/// What is wrong with going on with a loss after another, but for the advice.
+/// Returns the error, without its advice, for resuming with another loss.
 static std::string lossAfter(const char *rl, const char *before,
                              const char *own) {
   const auto facts = [&](const char *lossType) {
@@ -108,7 +108,7 @@ static std::string lossAfter(const char *rl, const char *before,
 }
 
 TEST(CheckpointFacts, CompareTheLossThatIsMeant) {
-  // Once sigmoid was recorded where nobody had asked for it.
+  // Earlier versions recorded sigmoid as the default.
   for (const char *rl : {"none", "dpo", "orpo"}) {
     EXPECT_EQ(lossAfter(rl, "sigmoid", "auto"), "") << rl;
     EXPECT_EQ(lossAfter(rl, "auto", "sigmoid"), "") << rl;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Programs whose lines are shared by two ranks (UNIGRAM_CONTEXT_RANKS): each
-// has half of every line's tokens, and two such ranks train what one does.
+// Programs with two context-parallel ranks (UNIGRAM_CONTEXT_RANKS): each has
+// half of every sequence's tokens. Together they train what one rank does.
 
 #include <gmock/gmock.h>
 
@@ -26,7 +26,8 @@ TEST_F(ContextRanks, AreOneOfSeveralWithOtherLines) {
   expectSame(two, trainMixed(QLORA_UNIGRAM_CONTEXT_MODULE, "four", "4"));
 }
 
-/// A line is right where all of its parts are: some are, some have one.
+/// A sequence is an exact match if all its cp shards are: some sequences match,
+/// some only in one shard.
 TEST_F(ContextRanks, FindWholeLinesRight) {
   writeMixed();
   const auto evaluated = [&](const char *program, const char *out,
@@ -50,7 +51,7 @@ TEST_F(ContextRanks, StopTogether) {
   stopOneOfTwo(QLORA_UNIGRAM_CONTEXT_MODULE);
 }
 
-/// The sums of a step are of all its ranks, once.
+/// A step's sums cover all of its ranks, once.
 TEST_F(ContextRanks, CountEveryLabelOnce) {
   const auto one = windowOf(QLORA_UNIGRAM_MODULE, "one", "1");
   const auto two = windowOf(QLORA_UNIGRAM_CONTEXT_MODULE, "two", "2");

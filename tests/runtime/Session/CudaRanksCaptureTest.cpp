@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Ranks whose micro-batches differ: they capture and replay graphs with
-// collectives together, or none does, as the NCCL look-alike demands.
+// Ranks whose micro-batches differ: all or none of them capture and replay
+// graphs with collectives, as the fake NCCL requires.
 
 #include "tests/runtime/Session/CudaRanksFixture.h"
 
@@ -10,14 +10,14 @@ namespace {
 
 class CudaRanksCapture : public CudaRanks {
 protected:
-  /// So many of a micro-batch's 16 tokens are labelled, at most 14; each step
-  /// of two ranks has other shares of them, on each rank and together.
+  /// Labels at most 14 of a micro-batch's 16 tokens. Each step of two ranks has
+  /// other fractions of labels, on each rank and together.
   void writeDifferentLabels() {
     std::vector<int32_t> ids, labels;
     for (const int count : {14, 3, 3, 14, 7, 14, 3, 3, 2, 11, 11, 7})
       for (int i = 0; i < 16; ++i) {
         ids.push_back(i * i * 7 % 13);
-        // The first of a row is nobody's target.
+        // The first token of a row is no target.
         const bool isTarget = i % 8 && i - i / 8 - 1 < count;
         labels.push_back(isTarget ? ids.back() : -100);
       }
@@ -25,7 +25,7 @@ protected:
          {item("input_ids", SafetensorsDtype::kI32, ids, {12, 2, 8}),
           item("labels", SafetensorsDtype::kI32, labels, {12, 2, 8})});
   }
-  /// Rows of which two fit into a shorter variant, or do not.
+  /// Rows of which two may or may not fit into a shorter variant.
   void writeDifferentLengths() {
     std::vector<int32_t> ids;
     std::vector<int64_t> offsets = {0};
@@ -41,7 +41,8 @@ protected:
           item("row_offsets", SafetensorsDtype::kI64, offsets,
                {static_cast<int64_t>(offsets.size())})});
   }
-  /// Trains on two ranks as on one of the CPU; the calls of both.
+  /// Expects two ranks to train like one rank on the CPU; returns the CUDA
+  /// calls of both.
   std::vector<nlohmann::json> expectAsOnTheCpu() {
     const std::vector<std::string> flags = {"--logging-steps", "1",
                                             "--overwrite-output-dir"};
@@ -71,9 +72,9 @@ protected:
 TEST_F(CudaRanksCapture, CaptureTogetherWhateverTheirLabels) {
   writeDifferentLabels();
   const auto found = expectAsOnTheCpu();
-  // The most labels of a step's two micro-batches are in the shares 4, 4, 4, 1,
-  // 3, 3, 4 and so on; update has one graph more. The first run of each is
-  // direct.
+  // The most labels of a step's two micro-batches fall into the classes 4, 4,
+  // 4, 1, 3, 3, 4 and so on; update has one graph more. The first run of each
+  // is without a graph.
   EXPECT_EQ(found[0].value("cuStreamBeginCapture_v2", 0), 3 + 1);
   EXPECT_EQ(found[0].value("cuGraphLaunch", 0), 16 - 3 + 16 - 1);
 }
@@ -81,7 +82,7 @@ TEST_F(CudaRanksCapture, CaptureTogetherWhateverTheirLabels) {
 TEST_F(CudaRanksCapture, AddUpDirectlyWhereTheirLengthsDiffer) {
   writeDifferentLengths();
   const auto found = expectAsOnTheCpu();
-  // Neither always nor never.
+  // Some micro-batches run as graphs, not all.
   const int graphs = found[0].value("cuGraphLaunch", 0) - 15;
   EXPECT_GT(graphs, 0);
   EXPECT_LT(graphs, 16 - 2);

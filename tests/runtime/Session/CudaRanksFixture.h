@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Several ranks with a card each on the software platform.
+// Several ranks with a GPU each on the software platform.
 
 #ifndef QLORA_TESTS_RUNTIME_SESSION_CUDARANKSFIXTURE_H
 #define QLORA_TESTS_RUNTIME_SESSION_CUDARANKSFIXTURE_H
@@ -19,12 +19,12 @@ class CudaRanks : public CudaSession {
 protected:
   CudaRanks() {
     set("QLORA_TEST_CUDA_DEVICES", "sm_90:64,sm_90:64,sm_90:64,sm_90:64");
-    // Whom a launcher leaves behind becomes ours.
+    // Orphans of a launcher become children of this process.
     prctl(PR_SET_CHILD_SUBREAPER, 1);
   }
   ~CudaRanks() override { EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1); }
 
-  /// What a run on two ranks says that has to fail, within a few seconds.
+  /// Returns the error of a run on two ranks that must fail within seconds.
   std::string failure(std::vector<std::string> flags = {}, int exitCode = 1) {
     const auto start = std::chrono::steady_clock::now();
     flags.insert(flags.end(), {"--gpus", "2", "--max-steps", "4"});
@@ -35,7 +35,7 @@ protected:
     EXPECT_EQ(waitpid(-1, nullptr, WNOHANG), -1) << line;
     return line;
   }
-  /// The same with this variable only.
+  /// Returns failure() with only this variable set.
   std::string failureWith(const char *name, const std::string &value,
                           std::vector<std::string> flags = {},
                           int exitCode = 1) {
@@ -45,13 +45,13 @@ protected:
     return name + ("=" + value) + ": " + line;
   }
 
-  /// Two ranks as another launcher starts them, each with flags of its own.
+  /// Starts two ranks like another launcher, each with its own flags.
   std::vector<ProcessOutput> runBoth(const std::vector<std::string> &ofFirst,
                                      const std::vector<std::string> &ofSecond,
                                      const char *cardOfSecond = "1") {
     std::vector<ProcessOutput> outputs(2);
     std::vector<std::thread> threads;
-    // Below the ports that the system gives to connections (32768 and on).
+    // Below the ephemeral ports of the system (32768 and on).
     const std::string port =
         "MASTER_PORT=" + std::to_string(20000 + getpid() % 12000);
     for (int rank = 0; rank < 2; ++rank)
@@ -73,7 +73,7 @@ protected:
     return outputs;
   }
 
-  /// The calls of a run of so many steps on two ranks, by rank's process.
+  /// Returns the CUDA calls of a run of `steps` steps on two ranks, by process.
   std::vector<nlohmann::json> calls(const char *steps,
                                     std::vector<std::string> flags = {}) {
     const std::filesystem::path reports = folder / "reports" / steps;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Several ranks with a card each on the software platform: the numbers of the
-// CPU's ranks, and what happens when NCCL, a card or a rank fails. Whatever
-// fails, the job ends soon, with one line that says what, and nothing is left.
+// Several ranks with a GPU each on the software platform: they compute what CPU
+// ranks do. If NCCL, a GPU or a rank fails, the job ends soon, with one line
+// that names the cause, and leaves nothing behind.
 
 #include "tests/runtime/Session/CudaRanksFixture.h"
 
@@ -35,7 +35,7 @@ TEST_F(CudaRanks, TrainAsOnTheCpuAndAsOneRankThatAccumulates) {
     }
 }
 
-/// In twos that gather from each other in every entry, beside the sum of all.
+/// Pairs all-gather in every entry; all ranks all-reduce gradients.
 TEST_F(CudaRanks, HoldABaseTogetherInGroups) {
   std::vector<std::string> flags = {
       "--max-steps", "5", "--gpus", "4", "--gradient-accumulation-steps", "2"};
@@ -55,7 +55,7 @@ TEST_F(CudaRanks, HoldABaseTogetherInGroups) {
   set("QLORA_TEST_CUDA_FAIL", "ncclCommSplit:1:kill@2");
   EXPECT_HAS(refusal({"--gpus", "4", "--max-steps", "4"}, 137),
              "rank 2: was killed by signal 9");
-  // The fourth rank, of the second group.
+  // Kills the fourth rank, in the second group.
   set("QLORA_TEST_CUDA_FAIL", "ncclAllGather:9:kill@3");
   EXPECT_HAS(
       refusal({"--gpus", "4", "--max-steps", "8", "--cuda-graphs", "false"},
@@ -63,7 +63,7 @@ TEST_F(CudaRanks, HoldABaseTogetherInGroups) {
       "rank 3: was killed by signal 9");
 }
 
-/// In twos with the same rows, beside the sum of all.
+/// Pairs have the same rows; all ranks all-reduce gradients.
 TEST_F(CudaRanks, ShareProductsOrLinesInGroups) {
   const auto expected = trainOnCpu(
       "cpu",
@@ -107,11 +107,11 @@ TEST_F(CudaRanks, AddUpInsideOfTheGraphToTheSameBits) {
     EXPECT_EQ(more("cuGraphLaunch"), 10 * 2);
     EXPECT_EQ(more("cuLaunchKernel"), 0);
     EXPECT_EQ(more("ncclAllReduce"), 0);
-    EXPECT_EQ(more("host waits"), 0); // they poll
+    EXPECT_EQ(more("host waits"), 0); // the host polls
     EXPECT_EQ(many[rank].value("ncclCommDestroy", 0), 1);
     EXPECT_EQ(many[rank].value("ncclCommAbort", 0), 0);
   }
-  // The adapter and its moments are in 128 bytes each, the tokens in 256.
+  // The adapter and its moments have 128 bytes each, the tokens 256.
   ASSERT_TRUE(many[0].contains("bits of 128 bytes"));
   EXPECT_EQ(many[0]["bits of 128 bytes"], many[1]["bits of 128 bytes"]);
   EXPECT_NE(many[0]["bits of 256 bytes"], many[1]["bits of 256 bytes"]);
@@ -129,11 +129,11 @@ TEST_F(CudaRanks, EveryFailingCallOfNcclIsNamed) {
       for (const int code : {1, 2, 3, 4, 5, 6})
         for (const char *rank : {"", "@0", "@1"}) {
           const bool isRankZeros = std::string(function) == "ncclGetUniqueId";
-          // That another rank is gone is no cause to show.
+          // Another rank's end is not shown as the cause.
           const bool isRemote = code == 6 && *rank;
           if (isRemote || (isRankZeros && *rank == '@' && rank[1] == '1'))
             continue;
-          // Codes differ in their name only: all of them once.
+          // Codes differ only in their name, so all of them are tested once.
           if (code != 2 && (number != 1 || *rank))
             continue;
           EXPECT_HAS(failureWith("QLORA_TEST_CUDA_FAIL",
@@ -205,7 +205,7 @@ TEST_F(CudaRanks, SayWhatIsWrongWithTheMachine) {
   EXPECT_HAS(failure(), "more than one GPU needs NCCL, but libnccl.so.2 "
                         "cannot be opened (");
   EXPECT_HAS(failure(), "install libnccl2 2.14 or later");
-  train("out", {"--max-steps", "2"}); // one GPU needs none
+  train("out", {"--max-steps", "2"}); // one GPU does not need NCCL
 }
 
 TEST_F(CudaRanks, OnOneCardAreRefused) {
@@ -217,7 +217,7 @@ TEST_F(CudaRanks, OnOneCardAreRefused) {
   }
 }
 
-/// With the variables of either NCCL; as one group, and in twos.
+/// Tests the variables of both NCCL versions, with one group and with pairs.
 TEST_F(CudaRanks, ShareAGpuWhereTheyMay) {
   std::vector<std::string> flags = {
       "--max-steps", "5", "--gpus", "4", "--gradient-accumulation-steps", "2"};
@@ -272,7 +272,7 @@ TEST_F(CudaRanks, AreRefusedWhereTheyCannotShareAGpu) {
              "Fix: --gpus 2");
   EXPECT_HAS(said({"--gpus", "4", "--ranks-per-gpu", "2"}),
              "no GPU 1 for this rank: the machine shows 1 to it");
-  module = QLORA_UNIGRAM_CUDA_SHARDS_MODULE; // for twos
+  module = QLORA_UNIGRAM_CUDA_SHARDS_MODULE; // for pairs
   EXPECT_HAS(said({"--gpus", "6", "--ranks-per-gpu", "3"}),
              "--ranks-per-gpu 3 does not divide the mesh of 2 ranks that '");
   module = QLORA_UNIGRAM_MODULE;

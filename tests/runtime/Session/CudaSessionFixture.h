@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// qlora-run with a program for CUDA on the software platform (tests/cuda).
+// qlora-run with a CUDA program on the software platform (tests/cuda).
 
 #ifndef QLORA_TESTS_RUNTIME_SESSION_CUDASESSIONFIXTURE_H
 #define QLORA_TESTS_RUNTIME_SESSION_CUDASESSIONFIXTURE_H
@@ -26,7 +26,7 @@ protected:
       unsetenv(name.c_str());
   }
 
-  /// From here on programs find the platform, with these variables.
+  /// Makes later programs find the platform, with these variables.
   void onPlatform(const std::map<std::string, std::string> &more) {
     module = QLORA_UNIGRAM_CUDA_MODULE;
     set("LD_LIBRARY_PATH", QLORA_CUDA_PLATFORM);
@@ -46,7 +46,7 @@ protected:
     module = cuda;
     return lines;
   }
-  /// What a run that fails says: one line, beside those of the platform.
+  /// Returns the one error line of a failing run, without the platform's lines.
   std::string refusal(std::vector<std::string> flags, int exitCode = 1) {
     flags.insert(flags.end(), {"--train-file", at("tokens.safetensors"),
                                "--output-dir", at("refused"),
@@ -65,7 +65,7 @@ protected:
   std::map<std::string, std::string> variables;
 };
 
-/// A folder in which a library of the platform is another file.
+/// Creates a folder in which a library of the platform is another file.
 inline std::string withLibrary(const std::filesystem::path &folder,
                                const char *name, const char *file) {
   std::filesystem::create_directories(folder);

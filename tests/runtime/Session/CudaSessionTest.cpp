@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// qlora-run with a program for CUDA on the software platform (tests/cuda): the
-// numbers of the CPU, what a step asks of the driver, and what a user is told
-// where there is no card for it.
+// qlora-run with a CUDA program on the software platform (tests/cuda): the
+// CPU's values, the driver calls of a step, and the messages if there is no
+// suitable GPU.
 
 #include "tests/runtime/Session/CudaSessionFixture.h"
 
@@ -53,7 +53,7 @@ TEST_F(CudaSession, LaunchesOneGraphForEachMicroBatch) {
   EXPECT_EQ(more("cuGraphInstantiateWithFlags"), 0);
   EXPECT_EQ(more("cuLaunchKernel"), 0);
   EXPECT_EQ(more("cuMemAlloc_v2"), 0);
-  // Loss, labels and norm of the step before, while the next one runs.
+  // Reads loss, labels and norm of the previous step while the next one runs.
   EXPECT_EQ(more("host waits"), 20 * 3);
   EXPECT_EQ(more("synchronisations"), 0);
   EXPECT_GT(few["cuGraphLaunch"].get<int>(), 0);
@@ -135,7 +135,7 @@ TEST_F(CudaSession, NamesWhoHoldsTheMemory) {
              room + ": process 4711 (python) holds 34.0 MiB, process 12 holds "
                     "30.0 MiB, process 7 holds an unknown amount; stop some," +
                  advice);
-  // Whatever NVML fails at, the rest is said.
+  // If a call of NVML fails, the rest of the message stays.
   for (const char *call :
        {"nvmlInit_v2", "nvmlDeviceGetHandleByPciBusId_v2",
         "nvmlDeviceGetComputeRunningProcesses_v3", "cuDeviceGetPCIBusId"}) {
@@ -165,15 +165,15 @@ TEST_F(CudaSession, EachFailingCallIsNamed) {
   const auto report = nlohmann::json::parse(contents(at("report")));
   int calls = 0;
   for (const auto &[name, count] : report.items()) {
-    // What ends something, or is only asked for a report, fails unheard.
+    // Failures of calls that free something or only serve a report are ignored.
     const bool isHeard =
         name.starts_with("cu") && name.find("Destroy") == std::string::npos &&
         name.find("Free") == std::string::npos && name != "cuModuleUnload" &&
         name != "cuDevicePrimaryCtxRelease_v2" && name != "cuMemGetInfo_v2" &&
-        name != "cuDeviceGetPCIBusId"; // whose readings are NVML's
+        name != "cuDeviceGetPCIBusId"; // for NVML's readings
     if (!isHeard)
       continue;
-    // Names with a version are spelled without it.
+    // Messages omit the version suffix of names.
     const std::string plain = name.substr(0, name.find("_v"));
     set("QLORA_TEST_CUDA_FAIL", name + ":1:999");
     EXPECT_HAS(refusal({"--max-steps", "3"}),

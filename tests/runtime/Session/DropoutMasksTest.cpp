@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Masks drawn on the host, and records that do not fit the module.
+// Dropout masks drawn on the host, and records that do not fit the module.
 
 #include "runtime/Session/DropoutMasks.h"
 #include "runtime/Base/JsonText.h"
@@ -29,7 +29,7 @@ protected:
     EXPECT_TRUE(status.isOk()) << status.message();
     return recordedDropout(module, options);
   }
-  /// The message for a record that is refused, after the module's path.
+  /// Returns the message for a refused record, after the module's path.
   std::string refusal(const json &recorded) {
     Status status = read(recorded).status();
     EXPECT_EQ(status.code(), StatusCode::kDataLoss);
@@ -91,7 +91,7 @@ TEST_F(DropoutMasks, DifferInEveryArgument) {
     return count;
   };
   drawMask(dropout, 42, 7, 100, mask);
-  // Half are kept, give or take five times sqrt(1000 / 4).
+  // Half are kept, within five times sqrt(1000 / 4).
   EXPECT_NEAR(std::accumulate(mask.begin(), mask.end(), 0), 500, 80);
   drawMask(dropout, 42, 7, 100, again);
   EXPECT_EQ(differences(), 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Slices of weights, put together for a dump.
+// Joining tp shards of weights for a dump.
 
 #include "runtime/Session/Dump.h"
 
@@ -8,8 +8,7 @@
 
 using namespace qlora;
 
-/// Two ranks' slices of a weight, each element of which is its place in the
-/// whole.
+/// Joins two ranks' tp shards of a weight whose elements are their index in it.
 static void expectWhole(uint32_t dimension, std::vector<int64_t> segments,
                         std::vector<int64_t> shape,
                         std::vector<std::vector<uint8_t>> slices) {
@@ -41,22 +40,22 @@ TEST(Dump, KnowsWhichTokensRowsOfLogitsAreOf) {
   };
   using Tokens = std::vector<int64_t>;
   EXPECT_EQ(tokens(8, 1, 5), Tokens({0, 1, 2, 3, 4, 5, 6, 7}));
-  // Rank 3, whose lines are shared in twos, has the second half of each.
+  // Rank 3 of context-parallel pairs has the second half of each sequence.
   EXPECT_EQ(tokens(4, 2, 3), Tokens({2, 3, 6, 7}));
-  // Rows of all four that hold a table together, of which the last two have the
-  // lines of the first.
+  // Rows of all four ranks that shard a table together; the last two have the
+  // sequences of the first two.
   EXPECT_EQ(tokens(8, 2, 0), Tokens({0, 1, 4, 5, 2, 3, 6, 7}));
-  // Of ranks 2 and 3, the second half of four that share lines.
+  // Ranks 2 and 3 are the second half of four context-parallel ranks.
   EXPECT_EQ(tokens(4, 4, 2), Tokens({2, 6, 3, 7}));
 }
 
 TEST(Dump, JoinsSlicesOfRowsAndColumns) {
-  // Rows 0 and 1, and 2 and 3, of three columns.
+  // Three columns: rows 0 and 1, then rows 2 and 3.
   expectWhole(0, {4}, {2, 3}, {{0, 1, 2, 3, 4, 5}, {6, 7, 8, 9, 10, 11}});
-  // Segments of two rows and of four, of two columns.
+  // Two columns, segments of two and of four rows.
   expectWhole(0, {2, 4}, {3, 2}, {{0, 1, 4, 5, 6, 7}, {2, 3, 8, 9, 10, 11}});
-  // Two rows of two and four columns.
+  // Two rows, segments of two and of four columns.
   expectWhole(1, {2, 4}, {2, 3}, {{0, 2, 3, 6, 8, 9}, {1, 4, 5, 7, 10, 11}});
-  // Two bytes an element.
+  // Two bytes per element.
   expectWhole(1, {2}, {2, 1}, {{0, 1, 4, 5}, {2, 3, 6, 7}});
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What an evaluation says of preferences.
+// Reports of evaluations on preferences.
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Whatever is written as a whole is on the disk before it takes its name, and
-// its name is after that: a crash of the machine leaves the old or the new.
+// A file that is written as a whole is on the disk before its rename, and its
+// new name after it: a crash of the machine leaves the old or the new file.
 
 #include <gtest/gtest.h>
 
@@ -25,7 +25,7 @@
 #include "tests/runtime/TemporaryFolder.h"
 
 namespace {
-/// What the C library was asked for, in order.
+/// Calls of the C library, in order.
 struct Event {
   enum class Kind { kFlush, kRename } kind;
   std::string path, target = {};
@@ -38,7 +38,7 @@ std::string normal(const char *path) {
 }
 } // namespace
 
-/// The C library's.
+/// These replace the C library's functions and call them.
 extern "C" int fsync(int file) {
   char path[PATH_MAX] = {};
   const std::string link = "/proc/self/fd/" + std::to_string(file);
@@ -57,8 +57,8 @@ extern "C" int rename(const char *from, const char *to) noexcept {
 namespace qlora {
 namespace {
 
-/// How often files were renamed. Each was flushed before, as a part or where it
-/// was made, and its folder afterwards.
+/// Returns the number of renames. Expects each file to be flushed before (as a
+/// part or where it was made), and its folder afterwards.
 size_t expectFlushed(const std::function<void()> &write) {
   events.clear();
   isRecording = true;
@@ -108,7 +108,7 @@ TEST(Flush, ATrace) {
   EXPECT_EQ(expectFlushed(write), 1u);
 }
 
-/// Its readers compare checksums, and it is as large as the model.
+/// A kept base is as large as the model, and its readers compare checksums.
 TEST(Flush, AKeptBaseNeedsNone) {
   const TemporaryFolder folder;
   const std::vector<uint8_t> arena(100, 1);
@@ -122,7 +122,7 @@ TEST(Flush, AKeptBaseNeedsNone) {
   EXPECT_EQ(events[0].target, normal(folder.path("x").c_str()));
 }
 
-/// Weights, configuration and tokenizer; each is renamed twice.
+/// Weights, configuration and tokenizer, each renamed twice.
 TEST(Flush, AnAdapter) {
   const TemporaryFolder folder;
   const LoadedModule module =
@@ -149,7 +149,7 @@ TEST(Flush, AnAdapter) {
   EXPECT_EQ(expectFlushed(write), 6u);
 }
 
-/// What it names is on the disk before it is.
+/// Files that a manifest names are on the disk before the manifest.
 TEST(Flush, AManifest) {
   const TemporaryFolder folder;
   folder.write("a", "one");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// One tree whatever the ranks: sums of numbers that no other order would give.
+// The reduction tree does not depend on the number of ranks: sums of values
+// that no other order would give.
 
 #include "runtime/Session/GradientTree.h"
 
@@ -22,7 +23,7 @@ TEST(GradientTree, TakesTurnsByTheBitsFromTheLast) {
   EXPECT_EQ(leafLength(12), 3);
 }
 
-/// Element `i` of the gradient of a micro-batch.
+/// Element `i` of a micro-batch's gradient.
 float gradientOf(int64_t microBatch, size_t i) {
   std::mt19937 random(static_cast<unsigned>(microBatch * 1000) +
                       static_cast<unsigned>(i));
@@ -30,7 +31,7 @@ float gradientOf(int64_t microBatch, size_t i) {
          (microBatch % 2 ? 1.0f : 1e-4f);
 }
 
-/// As the header has it.
+/// Sums as GradientTree.h describes.
 float sumOf(int64_t first, int64_t stride, int64_t members, size_t i) {
   if (members % 2 == 0)
     return sumOf(first, 2 * stride, members / 2, i) +
@@ -41,7 +42,7 @@ float sumOf(int64_t first, int64_t stride, int64_t members, size_t i) {
   return sum;
 }
 
-/// What a rank finds in its gradient arena after a step of `count` turns.
+/// Returns a rank's gradient arena after a step of `count` turns.
 std::vector<float> runStep(const LoadedModule &module, RankGroup &group,
                            int64_t count) {
   auto device = createDevice("cpu", {}).value();
@@ -65,7 +66,7 @@ std::vector<float> runStep(const LoadedModule &module, RankGroup &group,
 
 TEST(GradientTree, IsOneWhateverTheRanks) {
   DemoTables tables;
-  // No multiple of the ranks.
+  // Not a multiple of the ranks.
   const uint64_t elements = 18;
   ASSERT_EQ(tables.arenas[kDemoGradient].bytes, 4 * elements);
   auto module = tables.load();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Learning rates against transformers.get_scheduler (5.23, base rate 0.002).
+// Learning rates equal transformers.get_scheduler's (5.23, base rate 0.002).
 
 #include "runtime/Session/LearningRate.h"
 
@@ -76,7 +76,7 @@ TEST(LearningRate, WarmupOfAxolotl) {
     return LearningRate::warmupOf(0, ratio, "axolotl", total);
   };
   EXPECT_EQ(warmup(0.03, 101), 3); // int(3.03)
-  EXPECT_EQ(warmup(0.01, 101), 2); // 1 is 2
+  EXPECT_EQ(warmup(0.01, 101), 2); // 1 becomes 2
   EXPECT_EQ(warmup(0.01, 99), 0);
   EXPECT_EQ(warmup(0, 110), 3); // min(int(0.03 * steps), 100)
   EXPECT_EQ(warmup(0, 50), 2);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Runs over rows of which some that meet in a step are short and some long.
+// Runs over rows of which short and long ones meet in a step.
 
 #ifndef QLORA_TESTS_RUNTIME_SESSION_MIXEDROWSFIXTURE_H
 #define QLORA_TESTS_RUNTIME_SESSION_MIXEDROWSFIXTURE_H
@@ -34,8 +34,8 @@ lossesOf(const std::vector<nlohmann::json> &lines) {
 
 class MixedRows : public SessionFixture {
 protected:
-  /// Nine rows, of which short and long ones share a step: three micro-batches
-  /// of evaluation are long, two short.
+  /// Nine rows; short and long ones share a step. Three micro-batches of
+  /// evaluation are long, two short.
   void writeMixed() {
     std::vector<int32_t> ids;
     std::vector<int64_t> offsets = {0};
@@ -66,7 +66,7 @@ protected:
     EXPECT_EQ(output.exitCode, 0) << output.errors;
     return metrics(out);
   }
-  /// Sums of more ranks are rounded in another order.
+  /// More ranks sum in another order, so sums are rounded differently.
   void expectSame(const std::vector<nlohmann::json> &one,
                   const std::vector<nlohmann::json> &other) {
     ASSERT_EQ(one.size(), other.size());
@@ -80,7 +80,7 @@ protected:
             << name << " of line " << i;
     }
   }
-  /// The sums of the steps after the last line of a run's log.
+  /// Returns the sums of the steps after the last line of a run's log.
   nlohmann::json windowOf(const char *program, const char *out,
                           const char *gpus) {
     module = program;
@@ -89,7 +89,7 @@ protected:
     return stateOf(out)["log"]["window"];
   }
   void stopOneOfTwo(const char *program);
-  // Of the checkpoint of step 2: what the run knows, and where it ran.
+  // The checkpoint of step 2: the run's state, and the facts of its manifest.
   nlohmann::json stateOf(const char *out) {
     const auto file = SafetensorsFile::open(
         (folder / out / "checkpoint-2/state.safetensors").string());
@@ -100,11 +100,11 @@ protected:
     return nlohmann::json::parse(
         contents(folder / out / "checkpoint-2" / kManifestFile))["facts"];
   }
-  /// Of a program for ranks with the same rows, by pairs: what they do, and the
-  /// axis.
+  /// Expects refusals of a program for pairs of ranks with the same rows.
+  /// `what` is the pair's work in messages, `axis` its --parallel axis.
   void refuseOtherRuns(const char *program, const std::string &what,
                        const std::string &axis);
-  /// The one line of a run that does not come to an end.
+  /// Returns the one error line of a run that fails.
   std::string refusal(std::vector<std::string> flags) {
     flags.insert(flags.end(),
                  {"--train-file", at("tokens.safetensors"), "--output-dir",
@@ -116,7 +116,7 @@ protected:
   }
 };
 
-/// With other ranks, in one order of sums, or several in one run.
+/// The refused runs: three ranks, reproducible reductions, and a sweep.
 inline void MixedRows::refuseOtherRuns(const char *program,
                                        const std::string &what,
                                        const std::string &axis) {
@@ -134,8 +134,7 @@ inline void MixedRows::refuseOtherRuns(const char *program,
                         "--sweep is one rank"));
 }
 
-/// A signal that one rank alone has, in the middle of whatever they do,
-/// stops both.
+/// A signal to a single rank, at any point of a step, stops both.
 inline void MixedRows::stopOneOfTwo(const char *program) {
   module = program;
   writeMixed();
@@ -143,9 +142,9 @@ inline void MixedRows::stopOneOfTwo(const char *program) {
   std::vector<pid_t> ranks;
   for (const char *rank : {"0", "1"}) {
     auto words = command(mixed("out", rank));
-    words.resize(words.size() - 2); // who starts them says how many they are
+    words.resize(words.size() - 2); // the environment has the number of ranks
     std::ranges::replace(words, "4", "1000000");
-    // Most of the time it is before the last micro-batch of a step.
+    // The signal mostly comes before the last micro-batch of a step.
     *std::next(std::ranges::find(words, "--gradient-accumulation-steps")) = "24";
     std::vector<char *> arguments;
     for (std::string &word : words)

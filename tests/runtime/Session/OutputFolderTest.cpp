@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Which folders a run may write into, and that it is alone there.
+// Which folders a run may write into, and that no other run uses them.
 
 #include "runtime/Session/OutputFolder.h"
 
@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 
 static bool hasLocks = true;
 
-/// The C library's, on a file system that may have no locks.
+/// Replaces the C library's flock; the file system may have no locks.
 extern "C" int flock(int descriptor, int operation) noexcept {
   if (hasLocks)
     return static_cast<int>(syscall(SYS_flock, descriptor, operation));
@@ -104,7 +104,7 @@ TEST_F(Output, WorkIsNotWrittenOver) {
       remedy + resume;
   EXPECT_EQ(refusal(), all);
   EXPECT_EQ(OutputFolder::claim(options()).status().message(), all);
-  // A folder that is refused is not touched.
+  // A refused folder stays as it was.
   EXPECT_FALSE(fs::exists(out + "/.lock"));
   EXPECT_TRUE(OutputFolder::claim(options(/*mayOverwrite=*/true)).isOk());
   EXPECT_TRUE(fs::exists(out + "/notes.txt"));
@@ -204,7 +204,7 @@ TEST_F(Runs, AFinishedAdapterIsNotWrittenOver) {
   train("out", {"--max-steps", "2"});
   const std::string before = adapter("out");
   const std::string numbers = contents(folder / "out/metrics.jsonl");
-  // Before anything is looked at: neither the model nor the data is there.
+  // Refused before anything is read: neither the model nor the data exists.
   fs::rename(folder / "model", folder / "gone");
   for (const char *gpus : {"1", "2"}) {
     ProcessOutput output = run({"--train-file", "/nonexistent", "--output-dir",
@@ -294,7 +294,7 @@ TEST_F(Runs, AKilledRunsFolderCanBeUsedAndOneRunIsAlone) {
     execv(arguments[0], arguments.data());
     _exit(99);
   }
-  // Two minutes: under a sanitizer, on a busy machine, a start takes long.
+  // Up to two minutes: a start takes long under a sanitizer on a busy machine.
   for (int i = 0; i < 12000 && metrics("out").empty(); ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   EXPECT_FALSE(metrics("out").empty());
@@ -313,7 +313,7 @@ TEST_F(Runs, AKilledRunsFolderCanBeUsedAndOneRunIsAlone) {
         "adapter_model.safetensors.part.");
   EXPECT_TRUE(hasSpace);
   EXPECT_TRUE(adapter("out").empty());
-  // Its ranks end with it, but not at once.
+  // The launcher's ranks end with it, but not at once.
   ProcessOutput third;
   for (int i = 0; i < 300; ++i) {
     third = run({"--train-file", at("tokens.safetensors"), "--output-dir",

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // A program in two stages (UnigramPipelineModule.c): both ranks have the same
-// rows, and train what one does.
+// rows, and train what one rank does.
 
 #include <gmock/gmock.h>
 
@@ -14,7 +14,7 @@ namespace {
 
 class Pipeline : public MixedRows {};
 
-/// Only the second adds to the sums, of losses and labels too.
+/// Only the second rank adds to the sums, including losses and labels.
 TEST_F(Pipeline, IsAsOneRankWithItsRows) {
   writeMixed();
   const auto one = trainMixed(QLORA_UNIGRAM_MODULE, "one", "1");
@@ -32,7 +32,7 @@ TEST_F(Pipeline, IsOneOfSeveralWithOtherRows) {
 
 TEST_F(Pipeline, StopsTogether) { stopOneOfTwo(QLORA_UNIGRAM_PIPELINE_MODULE); }
 
-/// Checkpoints know nothing of stages.
+/// Checkpoints do not depend on stages.
 TEST_F(Pipeline, CountsEveryLabelOnceAndGoesOnWithoutStages) {
   const auto one = windowOf(QLORA_UNIGRAM_MODULE, "one", "1");
   const auto two = windowOf(QLORA_UNIGRAM_PIPELINE_MODULE, "two", "2");
@@ -78,7 +78,7 @@ TEST_F(Pipeline, IsShownOnTheNullDevice) {
   const ProcessOutput output =
       run({"--device", "null", "--gpus", "4", "--global-batch-size", "12"});
   EXPECT_EQ(output.exitCode, 0) << output.errors;
-  // Of the second the base is larger.
+  // The second stage's base is larger.
   EXPECT_THAT(output.out, HasSubstr("data and pipeline parallel, 2 stages; of "
                                     "stage 1 all on one base (128 B)"));
   EXPECT_THAT(output.out, HasSubstr("plans of stages: 0 "));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Ranks of other speeds: what is told, what is predicted, and steps that are the
-// same whoever does their micro-batches.
+// Ranks of different speeds: given speeds, predicted speeds, and steps that do
+// not depend on which rank runs which micro-batch.
 
 #include "runtime/Session/RankSpeeds.h"
 
@@ -29,7 +29,7 @@ TEST_F(RankSpeeds, AStepIsTheSameWhoeverDoesIt) {
   }
   auto again = train("again", told);
   EXPECT_EQ(adapter("again"), adapter("uneven"));
-  // Of one speed they are as they would be.
+  // Equal speeds change nothing.
   told = flags;
   told.insert(told.end(), {"--rank-speeds", "5", "5"});
   train("same", told);
@@ -120,7 +120,7 @@ TEST(PredictedSpeeds, AreThoseOfTheCards) {
   EXPECT_TRUE(alike.speeds.empty() && alike.remark.empty());
 }
 
-/// A rank with a plan of its own says what that takes: the others believe it.
+/// A rank with its own plan reports the plan's time, which the others use.
 TEST(PredictedSpeeds, AreWhatRanksSay) {
   const PredictedSpeeds said = speedsOf({"A\n0x1p-1", "A\n0x1p+0"});
   EXPECT_EQ(said.speeds, (std::vector<double>{2, 1}));

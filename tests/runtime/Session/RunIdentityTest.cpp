@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Whose checkpoints are taken: those of the run that wrote them, in its own folder
-// and after another run has used it.
+// A run resumes only from its own checkpoints, in its own folder and after
+// another run has used that folder.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A token whose score is infinite, in the third micro-batch alone.
+/// The data has a token with an infinite score, in the third micro-batch only.
 class RunIdentity : public SessionFixture {
 protected:
   void SetUp() override {
@@ -37,7 +37,7 @@ protected:
           item("labels", SafetensorsDtype::kI32, ids, {8, 2, 8})});
   }
 
-  /// On the rows with that token; every step is saved.
+  /// Runs on the rows with that token; every step is saved.
   ProcessOutput runBad(const char *out, std::vector<std::string> flags) {
     flags.insert(flags.end(),
                  {"--train-file", at("bad.safetensors"), "--output-dir",
@@ -50,7 +50,7 @@ protected:
     const ProcessOutput output = runBad(out, std::move(flags));
     EXPECT_EQ(output.exitCode, exitCode) << output.errors;
   }
-  /// The run before, of six steps, with other weights.
+  /// Makes the earlier run, of six steps, with other weights.
   void expectEarlierRun(const char *out) {
     expectRun(out, {"--max-steps", "6", "--lr", "0.5", "--on-nonfinite",
                     "skip"});
@@ -136,7 +136,7 @@ TEST_F(RunIdentity, OneOfAnotherRunIsPassedOverOrRefused) {
   EXPECT_EQ(output.exitCode, 0) << output.errors;
   EXPECT_THAT(output.errors, HasSubstr("checkpoint passed over: '"));
   EXPECT_THAT(output.errors, HasSubstr("out/checkpoint-2', after step 2"));
-  // Without one of the folder's own run nothing is trained.
+  // Without a checkpoint of the folder's own run, nothing is trained.
   copy("other/checkpoint-6", "out/checkpoint-7");
   fs::remove_all(at("out/checkpoint-1"));
   fs::remove_all(at("out/checkpoint-2"));
@@ -185,7 +185,7 @@ TEST_F(RunIdentity, IsKeptInItsFolderAndNewInAnother) {
   EXPECT_NE(runOf("onward/checkpoint-6"), id);
   resume("onward", "7", "latest");
   EXPECT_EQ(runOf("onward/checkpoint-7"), runOf("onward/checkpoint-6"));
-  // From an earlier one: what was later is not the run's any more.
+  // Resumes from an earlier checkpoint: later ones no longer belong to the run.
   resume("out", "4", at("out/checkpoint-3"));
   EXPECT_FALSE(fs::exists(at("out/checkpoint-5")));
   EXPECT_EQ(runOf("out/checkpoint-5.replaced"), id);
@@ -212,7 +212,7 @@ TEST_F(RunIdentity, ACheckpointWithoutItsNameGetsIt) {
     expectRun("out", {"--max-steps", "2", "--lr", "0.05", "--save-total-limit",
                       "1"});
     fs::rename(at("out/checkpoint-2"), at(left));
-    if (std::string(left).ends_with("_old")) { // beside a half of one
+    if (std::string(left).ends_with("_old")) { // with half of a checkpoint
       copy(left, "out/checkpoint-2.part.new");
       fs::remove(at("out/checkpoint-2.part.new/state.safetensors"));
     }

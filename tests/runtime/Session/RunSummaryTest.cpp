@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What a run says before its first step and after its last.
+// Messages of a run before its first step and after its last.
 
 #include "runtime/Session/RunSummary.h"
 
@@ -33,7 +33,7 @@ TEST_F(RunSummary, SaysWhatIsTrainedOnWhat) {
            "--num-train-epochs", "2", "--logging-steps", "1", "--gpus", "2",
            "--validation-file", at("rows.safetensors")});
   ASSERT_EQ(output.exitCode, 0) << output.errors;
-  // A and B of [1, 16] beside the 16 scores; 5 rows are 3 micro-batches.
+  // A and B of [1, 16] and the 16 scores; 5 rows are 3 micro-batches.
   EXPECT_THAT(output.out, HasSubstr("32 trainable parameters (66.67 %)"));
   EXPECT_THAT(output.out, HasSubstr("rows.safetensors: 5 rows, 25 tokens, 20 of them"
                                     " learned"));
@@ -65,7 +65,7 @@ TEST_F(RunSummary, TablesAreForTheVerbose) {
 }
 
 TEST_F(RunSummary, AnInterruptedRunSaysHowFarItCame) {
-  // Its launcher hands the signal on. Without checkpoints there is an adapter.
+  // The launcher forwards the signal. Without checkpoints there is an adapter.
   const std::string script =
       "\"$@\" & until [ -s '" + at("out/metrics.jsonl") +
       "' ]; do sleep 0.05; done; kill $!; wait $!; echo \"code $?\"";
@@ -85,9 +85,9 @@ TEST_F(RunSummary, AnInterruptedRunSaysHowFarItCame) {
 }
 
 TEST_F(RunSummary, AClosedTerminalCostsNoAdapter) {
-  // Several hangups at once, as a shell and the kernel send them, to a run
-  // whose reader is gone. Under nohup, which the tests may be, they would be
-  // ignored.
+  // Sends several hangups at once, like a shell and the kernel, to a run whose
+  // reader is gone. nohup, under which the tests may run, ignores HUP: env
+  // resets it.
   for (const char *gpus : {"1", "2"}) {
     const std::string out = at(gpus);
     const std::string script =

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// A folder with a model, tokens and rows for qlora-run and the programs of
-// UnigramModule.c, and the metrics and adapter that come out.
+// A folder with a model, tokens and rows for qlora-run with the programs of
+// UnigramModule.c, and readers of the resulting metrics and adapter.
 
 #ifndef QLORA_TESTS_RUNTIME_SESSION_SESSIONFIXTURE_H
 #define QLORA_TESTS_RUNTIME_SESSION_SESSIONFIXTURE_H
@@ -42,7 +42,7 @@ inline SafetensorsItem item(const char *name, SafetensorsDtype dtype,
 class SessionFixture : public testing::Test {
 protected:
   void SetUp() override {
-    // No run warns of a real GPU that is idle.
+    // Hides a real GPU, so that no run warns that it is idle.
     setenv("CUDA_VISIBLE_DEVICES", "", 1);
     std::filesystem::remove_all(folder);
     std::filesystem::create_directories(folder / "model");
@@ -94,7 +94,7 @@ protected:
     return std::move(runProgram(command(std::move(flags)))).value();
   }
   std::string at(const char *name) { return (folder / name).string(); }
-  /// Trains on the token file into `out`; its metrics.
+  /// Trains on the token file into `out`; returns the metrics.
   std::vector<nlohmann::json> train(const char *out,
                                     std::vector<std::string> flags) {
     flags.insert(flags.end(), {"--train-file", at("tokens.safetensors"),

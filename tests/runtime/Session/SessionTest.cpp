@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // qlora-run from the command line to the adapter, with a program written by
-// hand (UnigramModule.c): its model knows 16 tokens' scores, so every number
-// can be checked.
+// hand (UnigramModule.c). Its model has scores of 16 tokens, so that every
+// value can be checked.
 
 #include <gtest/gtest.h>
 
@@ -34,7 +34,7 @@ using Session = SessionFixture;
 TEST_F(Session, TrainsEvaluatesAndWritesEverything) {
   auto lines = train("out", {"--max-steps", "40", "--validation-file",
                              at("rows.safetensors"), "--eval-steps", "20"});
-  ASSERT_EQ(lines.size(), 40u + 3 + 1); // before, at 20, at 40, the end
+  ASSERT_EQ(lines.size(), 40u + 3 + 1); // before, at 20, at 40, at the end
   EXPECT_EQ(lines[0]["step"], 0);
   EXPECT_EQ(lines[0]["eval_argmax_match"], 0.0);
   EXPECT_EQ(lines[0]["eval_rows"], 5);
@@ -46,7 +46,7 @@ TEST_F(Session, TrainsEvaluatesAndWritesEverything) {
   EXPECT_LT(lines[40]["loss"], 0.1 * lines[1]["loss"].get<double>());
   EXPECT_GT(lines[42]["eval_token_accuracy"], lines[0]["eval_token_accuracy"]);
   EXPECT_EQ(lines[43]["planned_bytes"], 64 + 4 * 128 + 8 + 256 + 76);
-  // How near: bench/cpu.py --fast; sanitizers have memory of their own.
+  // bench/cpu.py --fast checks how near it is; sanitizers use more memory.
   EXPECT_GT(lines[43]["predicted_peak_memory_bytes"],
             lines[43]["planned_bytes"]);
   for (const char *name :
@@ -97,7 +97,7 @@ TEST_F(Session, APartialStepEndsAnEpoch) {
            "--num-train-epochs", "2", "--gradient-accumulation-steps", "2"});
   EXPECT_EQ(output.exitCode, 0) << output.errors;
   auto lines = metrics("out");
-  // 5 rows are 3 micro-batches of 2: 2 steps an epoch, the second with one.
+  // 5 rows are 3 micro-batches of 2: 2 steps per epoch, the second with one.
   ASSERT_EQ(lines.size(), 5u);
   EXPECT_NEAR(lines[0]["epoch"], 2 / 3.0, 1e-12);
   EXPECT_EQ(lines[1]["epoch"], 1.0);
@@ -200,7 +200,7 @@ TEST_F(Session, PredictsAStepOfACard) {
                                     "4"};
   ProcessOutput text = std::move(runProgram(words)).value();
   ASSERT_EQ(text.exitCode, 0) << text.errors;
-  // One for each length, then the rates.
+  // One prediction per length, then the rates.
   for (const char *part :
        {"a step of 64 x 4 micro-batches of 2 x 4 on NVIDIA H200 SXM",
         "a step of 64 x 4 micro-batches of 2 x 8 on NVIDIA H200 SXM",
@@ -220,7 +220,7 @@ TEST_F(Session, PredictsAStepOfACard) {
   EXPECT_EQ(report["assumed"]["gpu"]["gpus_per_node"], 8);
   EXPECT_EQ(report["memory_bytes"]["gradient"], 136);
   const auto &step = report["predictions"][1];
-  // Four kernels and the update's two, for 512 tokens of each rank.
+  // Four kernels and the update's two, for 512 tokens per rank.
   EXPECT_EQ(step["total"]["kernels"], 6);
   for (const auto &figure : {step, step["low"]})
     EXPECT_DOUBLE_EQ(figure["tokens_per_second"].get<double>() *
@@ -229,7 +229,7 @@ TEST_F(Session, PredictsAStepOfACard) {
   EXPECT_LT(step["low"]["tokens_per_second"], step["tokens_per_second"]);
   EXPECT_GT(step["exposed_communication_seconds"], 0);
   EXPECT_EQ(first.out, std::move(runProgram(words)).value().out);
-  // A program for the CPU is not one for this card.
+  // A program for the CPU cannot run on this GPU.
   words[1] = QLORA_UNIGRAM_MODULE;
   ProcessOutput cpu = std::move(runProgram(words)).value();
   EXPECT_EQ(cpu.exitCode, 1);
@@ -292,8 +292,8 @@ TEST_F(Session, AMistakeLeavesAnEarlierRunAlone) {
   EXPECT_EQ(contents(folder / "out/metrics.jsonl"), before);
 }
 
-/// What the standard library throws ends the rank with a line and a code. The
-/// header of this file says that it has 100 MB, and so much is not given.
+/// An exception of the standard library ends the rank with a message and an
+/// exit code. The file's header claims 100 MB, more than the limit allows.
 TEST_F(Session, MemoryThatRunsOutIsAnError) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a sanitizer's own memory is above the limit";
@@ -321,8 +321,8 @@ TEST_F(Session, ARanksMistakeIsShownOnce) {
       << output.errors;
 }
 
-/// A run reads and writes files with names that are not UTF-8, and what it has
-/// recorded of them leads to them again.
+/// A run reads and writes files with names that are not UTF-8, and its records
+/// lead to these files again.
 TEST_F(Session, FilesMayHaveAnyNames) {
   const std::string data = at("tok\xff.safetensors");
   const std::string output = at("out\xff");
@@ -337,7 +337,7 @@ TEST_F(Session, FilesMayHaveAnyNames) {
   ASSERT_EQ(first.exitCode, 0) << first.errors;
   EXPECT_EQ(metrics("out\xff").size(), 5u); // four steps, and the end
 
-  // The settings of the run lead to its files.
+  // The run's settings lead to its files.
   const std::string settings = output + "/config.resolved.yaml";
   Options options;
   EXPECT_EQ(options.applyYaml(settings).message(), "");
@@ -348,7 +348,7 @@ TEST_F(Session, FilesMayHaveAnyNames) {
   ASSERT_EQ(again.exitCode, 0) << again.errors;
   EXPECT_EQ(adapter("again"), adapter("out\xff"));
 
-  // All ranks find the checkpoint that the first of them has found.
+  // All ranks resume from the checkpoint that the first rank found.
   std::vector<std::string> resumed = named;
   resumed.insert(resumed.end(), {"--resume-from-checkpoint", "true"});
   ProcessOutput second = runTo("6", resumed);
@@ -356,7 +356,7 @@ TEST_F(Session, FilesMayHaveAnyNames) {
   EXPECT_EQ(metrics("out\xff").back()["step"], 6);
 }
 
-/// A list of names reaches the program as it was given.
+/// A list of names reaches the program unchanged.
 TEST_F(Session, FilesOfAListMayHaveAnyNames) {
   const std::string first = at("a\xff.safetensors");
   const std::string second = at("b\xfe.safetensors");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // Programs whose entries all have collectives (UNIGRAM_SHARDS): ranks run the
-// same entries at the same time whatever their data, ends and signals are, and
-// compute what they did alone. CudaRanksTest.cpp has the same on cards.
+// same entries at the same time, whatever their data, ends and signals. They
+// compute what a single rank does. CudaRanksTest.cpp tests this on GPUs.
 
 #include <gmock/gmock.h>
 #include "tests/runtime/Session/MixedRowsFixture.h"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Programs whose products are shared by two ranks (UNIGRAM_TENSOR_RANKS), which
-// have the same rows: two such ranks train what one does, and say so of it.
-// CudaRanksTest.cpp has the same on cards.
+// Programs with two tensor-parallel ranks (UNIGRAM_TENSOR_RANKS), which have
+// the same rows: they train and report what one rank does. CudaRanksTest.cpp
+// tests this on GPUs.
 
 #include <gmock/gmock.h>
 
@@ -15,7 +15,7 @@ namespace {
 
 class TensorRanks : public MixedRows {};
 
-/// All sums are twice those of the one rank, all quotients the same.
+/// All sums are twice the single rank's, all quotients are equal.
 TEST_F(TensorRanks, AreAsOneWithTheirRows) {
   writeMixed();
   const auto one = trainMixed(QLORA_UNIGRAM_MODULE, "one", "1");
@@ -35,7 +35,7 @@ TEST_F(TensorRanks, AreOneOfSeveralWithOtherRows) {
 
 TEST_F(TensorRanks, StopTogether) { stopOneOfTwo(QLORA_UNIGRAM_TENSOR_MODULE); }
 
-/// Of what is kept of a step are the sums that nothing has divided yet.
+/// Sums in a checkpoint, which no count has divided yet, have each label once.
 TEST_F(TensorRanks, CountEveryLabelOnce) {
   const auto one = windowOf(QLORA_UNIGRAM_MODULE, "one", "1");
   const auto two = windowOf(QLORA_UNIGRAM_TENSOR_MODULE, "two", "2");
@@ -44,7 +44,7 @@ TEST_F(TensorRanks, CountEveryLabelOnce) {
     EXPECT_EQ(one[name], two[name]) << name;
   EXPECT_EQ(factsOf("one")["rows_per_step"], factsOf("two")["rows_per_step"]);
   EXPECT_EQ(factsOf("two")["ranks"], 2);
-  // It goes on as one rank, with the same rows.
+  // A single rank resumes it with the same rows.
   module = QLORA_UNIGRAM_MODULE;
   train("again", {"--max-steps", "4", "--logging-steps", "3",
                   "--resume-from-checkpoint", at("two/checkpoint-2")});
@@ -60,8 +60,8 @@ TEST_F(TensorRanks, DumpWhatOneRankHas) {
   EXPECT_EQ(contents(at("one.safetensors")), contents(at("two.safetensors")));
 }
 
-/// All of them look for it, since all of their entries are shared. Of the
-/// second step's two micro-batches the first has rows 4 and 5.
+/// All ranks search together, since all entries have collectives. The first of
+/// the second step's two micro-batches has rows 4 and 5.
 TEST_F(TensorRanks, FindWhereALossIsInfinite) {
   module = QLORA_UNIGRAM_TENSOR_MODULE;
   const std::string said =
@@ -90,7 +90,7 @@ TEST_F(TensorRanks, AreShownOnTheNullDevice) {
               HasSubstr("data and tensor parallel, each product shared by 2 "
                         "ranks"));
   EXPECT_THAT(output.out, HasSubstr("all_gather over tp"));
-  // Two rows for each of two times two ranks, three times.
+  // Three accumulated micro-batches of two rows on two pairs of ranks.
   EXPECT_THAT(output.out, HasSubstr("a step of 4 ranks: 6 micro-batches"));
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 
-/* UnigramModule.c for CUDA: the same tables with symbols in place of
- * functions, and an image of UnigramKernels.cu (QLORA_UNIGRAM_IMAGE) that says
- * it is for sm_90. */
+/* UnigramModule.c for CUDA: the same tables with symbols instead of functions,
+ * and an image of UnigramKernels.cu (QLORA_UNIGRAM_IMAGE) that is declared to
+ * be for sm_90. */
 
 #define qlora_module_query cpu_module_query
 #include "UnigramModule.c"

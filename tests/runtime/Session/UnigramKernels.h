@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 
-/* The three kernels of UnigramModule.c: what qloracc would print. One text in
- * C for the CPU and in CUDA C++ for a GPU: both kinds of arguments have
- * buffers, constants and the step block. Before it, UNIGRAM_ARGS is the type
- * and UNIGRAM_FUNCTION what stands in front of a function. */
+/* The three kernels of UnigramModule.c, as qloracc would print them. The text
+ * is C for the CPU and CUDA C++ for a GPU: both kinds of arguments have
+ * buffers, constants and the step block. The includer defines UNIGRAM_ARGS, the
+ * type, and UNIGRAM_FUNCTION, the specifiers of a function. */
 
 #ifndef QLORA_TESTS_RUNTIME_SESSION_UNIGRAMKERNELS_H
 #define QLORA_TESTS_RUNTIME_SESSION_UNIGRAMKERNELS_H
@@ -19,8 +19,8 @@ UNIGRAM_FUNCTION float errorOf(const UNIGRAM_ARGS *args, int32_t token) {
   return 1 - p;
 }
 
-/* targets, w, a, b, gradient a, gradient b, loss, count; all of it in row 0,
- * since it adds up over rows. */
+/* targets, w, a, b, gradient a, gradient b, loss, count. Row 0 does all the
+ * work, since it sums over rows. */
 UNIGRAM_FUNCTION void accumulate(const UNIGRAM_ARGS *args, int64_t begin,
                                  int64_t end) {
   const int32_t *targets = (const int32_t *)args->buffers[0];
@@ -63,7 +63,7 @@ UNIGRAM_FUNCTION void adamw(const UNIGRAM_ARGS *args, int64_t begin,
   float clip = s->max_grad_norm > 0 && norm > s->max_grad_norm
                    ? s->max_grad_norm / (norm + 1e-6f)
                    : 1;
-  /* As clip_norm and AdamW together: nothing that is not finite is learned. */
+  /* Like clip_norm and AdamW together: a non-finite gradient is skipped. */
   int is_finite = norm - norm == 0;
   for (int i = 0; is_finite && begin == 0 && end > 0 && i < kTrained; ++i) {
     float g = data[1][i] / data[4][0] * clip;

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 
-/* A whole training program by hand, for tests of the session: a "model" that
- * knows how likely each of 16 tokens is, and nothing else.
+/* A whole training program written by hand, for tests of the session. Its
+ * "model" is a score for each of 16 tokens.
  *
  *   p[t] = w[t] + a[t] + b[t]          w frozen, a and b the "adapter"
  *   loss = sum over targets t of (1 - p[t])^2 / 2
  *
- * Two variants (length 4 and 8), batch 2, AdamW with clipping. Read it beside
- * runtime/ABI/module.h, from the bottom up.
+ * Two variants (length 4 and 8), batch 2, AdamW with clipping. Read it along
+ * with runtime/ABI/module.h, from the bottom up.
  *
- * With UNIGRAM_SHARDS, UNIGRAM_TENSOR_RANKS or UNIGRAM_CONTEXT_RANKS, so many
- * ranks are a group FSDP, TP or CP, which gathers w from each of them in every
- * entry that has a micro-batch: once for length 4, twice for length 8, so that
- * ranks which run different variants do not get on. Nothing reads what is
- * gathered. Those of CP have their part of each line's tokens. */
+ * UNIGRAM_SHARDS, UNIGRAM_TENSOR_RANKS and UNIGRAM_CONTEXT_RANKS are the ranks
+ * of a group FSDP, TP or CP, which all-gathers w in every entry of a
+ * micro-batch: once for length 4, twice for length 8, so that ranks that run
+ * different variants fail. Nothing reads the result. Ranks of CP have a cp
+ * shard of each sequence. */
 
 #ifndef UNIGRAM_SHARDS
 #define UNIGRAM_SHARDS 1
@@ -24,10 +24,10 @@
 #ifndef UNIGRAM_CONTEXT_RANKS
 #define UNIGRAM_CONTEXT_RANKS 1
 #endif
-/* At most one of them is not 1. */
+/* At most one of the three is not 1. */
 #define UNIGRAM_GROUP                                                          \
   (UNIGRAM_SHARDS * UNIGRAM_TENSOR_RANKS * UNIGRAM_CONTEXT_RANKS)
-/* Of so many tokens, those of a rank. */
+/* Tokens on one rank. */
 #define OWN(tokens) ((tokens) / UNIGRAM_CONTEXT_RANKS)
 
 #include "runtime/ABI/module.h"
@@ -86,7 +86,7 @@ static const qlora_arena arenas[] = {
     .file_dtype = QLORA_DTYPE_F32                                              \
   }
 
-/* With w at so many bytes of its arena. */
+/* `at`: offset of w in its arena, in bytes. */
 #define PARAMETERS(at)                                                         \
   {.name = "model.scores.weight",                                              \
    .role = QLORA_ROLE_FROZEN,                                                  \
@@ -117,9 +117,9 @@ static const qlora_launch launches[] = {
 
 #define F32 QLORA_DTYPE_F32
 #define I32 QLORA_DTYPE_I32
-/* Where w is read. */
+/* The arena from which w is read. */
 #define WEIGHTS kFrozen
-/* ids at 0, targets at 64, positions at 128, segments at 192 */
+/* Byte offsets: ids 0, targets 64, positions 128, segments 192. */
 #define MODEL_INPUTS(tokens)                                                   \
   {kInput, I32, QLORA_READ, 0, 0, 0, 64, 4 * OWN(tokens), 0, 0},               \
       {WEIGHTS, F32, QLORA_READ, 0, 0, 0, 0, 64, 0, 0},                        \
@@ -133,15 +133,15 @@ static const qlora_launch launches[] = {
       {kGradient, F32, QLORA_READ_WRITE, 0, 0, 0, 128, 4, 0, 0}, {             \
     kGradient, F32, QLORA_READ_WRITE, 0, 0, 0, 132, 4, 0, 0                    \
   }
-/* correct at 0, loss at 64, count at 68, norm at 72 */
+/* Byte offsets: correct 0, loss 64, count 68, norm 72. */
 #define EVALUATE_OPERANDS(tokens)                                              \
   MODEL_INPUTS(tokens), {kResult, F32, QLORA_WRITE, 0, 0, 0, 64, 4, 0, 0},     \
       {kResult, F32, QLORA_WRITE, 0, 0, 0, 68, 4, 0, 0}, {                     \
     kResult, I32, QLORA_WRITE, 0, 0, 0, 0, 4 * OWN(tokens), 0, 0               \
   }
 
-/* 8 of accumulate at 0 and at 8, 7 of evaluate at 16 and at 23; 30: all-reduce;
- * 31: adamw; 37: clear. */
+/* 8 operands of accumulate at 0 and at 8, 7 of evaluate at 16 and at 23;
+ * 30: all-reduce; 31: adamw; 37: clear. */
 #define OPERANDS                                                               \
   ACCUMULATE_OPERANDS(kBatch * 4), ACCUMULATE_OPERANDS(kBatch * 8),            \
       EVALUATE_OPERANDS(kBatch * 4), EVALUATE_OPERANDS(kBatch * 8),            \
@@ -205,7 +205,7 @@ static const qlora_command commands[] = {
     {QLORA_COMMAND_FILL, COMPUTE, 1, 0, 37, 0, 0, 0},
 };
 
-/* Where each entry's begin, and their counts. */
+/* Counts of each entry's commands, and the first command. */
 enum {
   kOwn4 = 1 + kGathers4,
   kOwn8 = 1 + kGathers8,

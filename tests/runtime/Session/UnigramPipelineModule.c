@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 
-/* UnigramModule.c's program in two stages: the first has w, sends it to the
- * second, and takes it back; the second computes all there is with what it is
- * sent. Its own w is elsewhere in an arena of another size, and nobody reads
- * it. */
+/* UnigramModule.c's program in two stages. The first has w, sends it to the
+ * second, and receives it back; the second computes everything with what it
+ * receives. Its own w, at another offset in an arena of another size, is
+ * unused. */
 
 #define qlora_module_query unigram_query
 #include "tests/runtime/Session/UnigramModule.c"
 #undef qlora_module_query
 
-enum { kSent = 6 }; /* the arena of activations */
+enum { kSent = 6 }; /* the activation arena */
 
 #define ARENAS(frozen)                                                         \
   {QLORA_ARENA_FROZEN, 64, frozen, 0, 0},                                      \
@@ -39,15 +39,15 @@ static const qlora_parameter second_parameters[] = {PARAMETERS(64)};
 
 static const qlora_operand first_operands[] = {
     OPERANDS,
-    /* 38: w, 39: and back */
+    /* 38: w, 39: w sent back */
     {kFrozen, QLORA_DTYPE_U8, QLORA_READ, 0, 0, 0, 0, 64, 0, 0},
     {kSent, QLORA_DTYPE_U8, QLORA_WRITE, 0, 0, 0, 0, 64, 0, 0},
-    /* 40: what it knows of the results */
+    /* 40: its results */
     {kResult, F32, QLORA_WRITE, 0, 0, 0, 0, 72, 0, 0},
 };
 
 static const qlora_command first_commands[] = {
-    /* 0: accumulate, of both lengths */
+    /* 0: accumulate, for both lengths */
     MEET(0, 38, SEND, 1),
     MEET(1, 39, RECV, 1),
     /* 2: accumulate_last */
@@ -72,13 +72,13 @@ static const qlora_entry first_entries[] = {
     {QLORA_ENTRY_UPDATE, 9, 2, 0, 26, 1, 0, 0},
 };
 
-/* The second -------------------------------------------------------------- */
+/* The second stage -------------------------------------------------------- */
 
 #undef WEIGHTS
 #define WEIGHTS kSent
 static const qlora_operand second_operands[] = {
     OPERANDS,
-    /* 38: w, 39: and back */
+    /* 38: w, 39: w sent back */
     {kSent, QLORA_DTYPE_U8, QLORA_WRITE, 0, 0, 0, 0, 64, 0, 0},
     {kSent, QLORA_DTYPE_U8, QLORA_READ, 0, 0, 0, 0, 64, 0, 0},
 };
@@ -112,7 +112,7 @@ static const qlora_entry second_entries[] = {
     {QLORA_ENTRY_UPDATE, 42, 2, 0, 26, 1, 0, 0},
 };
 
-/* Both -------------------------------------------------------------------- */
+/* Both stages ------------------------------------------------------------- */
 
 #define STAGE(which, number, of, next)                                         \
   {                                                                            \

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The second start of qlora-run, which bounds how long its threads spin.
+// qlora-run re-executes itself to bound how long its threads spin.
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@ using WaitPolicy = SessionFixture;
 TEST_F(WaitPolicy, ALoaderMayStartTheProgram) {
   Dl_info loader;
   ASSERT_NE(dladdr(reinterpret_cast<void *>(getauxval(AT_BASE)), &loader), 0);
-  // A sanitizer takes what a loader that is a program keeps for a leak.
+  // LeakSanitizer reports a leak if a loader is the program.
   ProcessOutput output =
       std::move(runProgram({"/usr/bin/env", "ASAN_OPTIONS=detect_leaks=0",
                             loader.dli_fname, QLORA_RUN, module, "--print"}))
@@ -32,14 +32,14 @@ TEST_F(WaitPolicy, ThreadsWaitBusilyForAMomentOnly) {
                                                  QLORA_RUN, module, "--print"}))
                                .value();
     EXPECT_EQ(output.exitCode, 0) << output.errors;
-    // The last start is the one that counts.
+    // The last start counts.
     const std::string name = "GOMP_SPINCOUNT = '";
     const size_t at = output.errors.rfind(name);
     EXPECT_NE(at, output.errors.npos) << output.errors;
     const std::string rest = output.errors.substr(at + name.size());
     return rest.substr(0, rest.find('\''));
   };
-  // oneDNN brings libgomp, whatever our own code is compiled with.
+  // oneDNN loads libgomp, whatever compiled our own code.
   EXPECT_EQ(spins("UNRELATED=1"), "1000");
   EXPECT_EQ(spins("GOMP_SPINCOUNT=77"), "77");
   EXPECT_EQ(spins("OMP_WAIT_POLICY=passive"), "0");

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 
-/* A train.so written by hand: proves the format, and lets the runtime be
- * built, tested and sanitised without the compiler. It "trains" 16 numbers:
+/* A train.so written by hand. It shows the format, and the runtime can be
+ * built, tested and sanitised without the compiler. It "trains" 16 values:
  *
  *   evaluate        y := 2 * w + a;  result := y
  *   accumulate_last gradient += ids summed per row; all-reduce it while y is
  *                   made; wait for both
  *   update          a := a - rate * gradient;  gradient := 0
  *
- * Read it beside runtime/ABI/module.h, from the bottom up.
+ * Read it along with runtime/ABI/module.h, from the bottom up.
  */
 
 #include "runtime/ABI/module.h"
@@ -18,7 +18,7 @@
 
 enum { kElements = 16, kBatch = 2, kLength = 8 };
 
-/* What qloracc would print ------------------------------------------------ */
+/* Kernels, as qloracc would print them ------------------------------------ */
 
 /* y[rows] := scale * w + a */
 static void scaleAdd(const qlora_kernel_args *args, int64_t begin,

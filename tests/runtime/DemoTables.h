@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The demo module's tables as vectors that a test may change.
+// The demo module's tables as vectors, which tests may change.
 
 #ifndef QLORA_TESTS_RUNTIME_DEMOTABLES_H
 #define QLORA_TESTS_RUNTIME_DEMOTABLES_H
@@ -15,7 +15,7 @@
 
 namespace qlora {
 
-/// Entries, commands and operands of the demo module, by what they are.
+/// Entries, commands and operands of the demo module, by name.
 enum DemoEntry { kDemoEvaluate, kDemoAccumulate, kDemoUpdate };
 enum DemoArena {
   kDemoFrozen,
@@ -58,8 +58,8 @@ public:
     copy(images, header.images, header.image_count);
   }
 
-  /// Makes it a module for CUDA: every kernel a symbol of its name, 32 threads
-  /// and 4 rows a block, in two units for sm_80 and sm_90 and as PTX.
+  /// Retargets the module to CUDA: every kernel a symbol of its name, 32
+  /// threads and 4 rows a block, in two units for sm_80 and sm_90 and as PTX.
   void retarget() {
     static const uint8_t code[] = "code of a unit";
     header.target = QLORA_TARGET_CUDA;
@@ -77,7 +77,7 @@ public:
     }
   }
 
-  /// The tables as they are now, which must outlive the result.
+  /// Returns a module of the current tables, which must outlive it.
   const qlora_module &table() {
     header.arenas = arenas.data();
     header.parameters = parameters.data();
@@ -102,7 +102,7 @@ public:
     return header;
   }
 
-  /// Checks them, too.
+  /// Loads and checks the tables.
   StatusOr<LoadedModule> load() {
     return LoadedModule::fromTable(table(), "demo");
   }
@@ -123,14 +123,14 @@ private:
   std::optional<LoadedModule> source; ///< keeps strings and code mapped
 };
 
-/// Makes them the two stages of a pipeline: `first` is the module.
+/// Links two stages of a pipeline; `first` is the module.
 inline void followEachOther(DemoTables &first, DemoTables &second) {
   first.header.stages = second.header.stages = 2;
   second.header.stage = 1;
   first.header.next_stage = &second.table();
 }
 
-/// Two ranks share each line of the entries that have some.
+/// Gives each of two context-parallel ranks half of every sequence.
 inline void shareLines(DemoTables &tables) {
   tables.header.context_ranks = 2;
   for (qlora_binding &binding : tables.bindings)
@@ -139,8 +139,8 @@ inline void shareLines(DemoTables &tables) {
       binding.bytes /= 2;
 }
 
-/// Adds attention forward of 128 tokens, one head of 8, by `row` to the tables
-/// as the last command, which is all of ACCUMULATE_LAST.
+/// Appends attention forward of 128 tokens, one head of 8, implemented by
+/// `row`. This last command becomes all of ACCUMULATE_LAST.
 inline void addAttention(DemoTables &tables, const char *row) {
   const KernelOp &op = *findKernelOp("attention");
   const auto operands = uint32_t(op.operands.size()),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// A folder for one test, removed with what is in it.
+// A folder for one test, removed with its content.
 
 #ifndef QLORA_TESTS_RUNTIME_TEMPORARYFOLDER_H
 #define QLORA_TESTS_RUNTIME_TEMPORARYFOLDER_H

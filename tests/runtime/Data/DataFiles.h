@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Files of tokens and rows, written for a test and opened.
+// Files of tokens and rows that a test writes and opens.
 
 #ifndef QLORA_TESTS_RUNTIME_DATA_DATAFILES_H
 #define QLORA_TESTS_RUNTIME_DATA_DATAFILES_H

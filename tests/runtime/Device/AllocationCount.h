@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// What this test binary asks of the heap with a plain operator new. What is
-// asked for with an alignment is not counted.
+// Counts this test binary's allocations by plain operator new; aligned
+// allocations are not counted.
 
 #ifndef QLORA_TESTS_RUNTIME_DEVICE_ALLOCATIONCOUNT_H
 #define QLORA_TESTS_RUNTIME_DEVICE_ALLOCATIONCOUNT_H
@@ -11,7 +11,7 @@
 
 namespace qlora {
 
-/// Sanitizers have an allocator of their own.
+/// Sanitizers replace the allocator.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 #define COUNTS_ALLOCATIONS 1
 #endif
@@ -19,7 +19,7 @@ namespace qlora {
 struct AllocationCount {
   std::atomic<int64_t> calls{0};
   std::atomic<uint64_t> liveBytes{0};
-  std::atomic<uint64_t> mostBytes{0}; ///< live at a time, since it was set
+  std::atomic<uint64_t> mostBytes{0}; ///< maximum of liveBytes since it was set
 };
 inline AllocationCount allocations;
 

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 
-/* A driver, a cuBLASLt and a cuDNN that know their versions and nothing
- * else. */
+/* A driver, a cuBLASLt and a cuDNN that return their versions only. */
 
 #include <stddef.h>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The demo module on the CUDA device over a driver and an NCCL that are tables
-// of ours.
+// The demo module on the CUDA device, with fake tables of driver and NCCL
+// functions.
 
 #ifndef QLORA_TESTS_RUNTIME_DEVICE_CUDADEVICEFIXTURE_H
 #define QLORA_TESTS_RUNTIME_DEVICE_CUDADEVICEFIXTURE_H
@@ -30,7 +30,7 @@ template <typename T> inline const T *at(void *address) {
   return static_cast<const T *>(address);
 }
 
-/// The demo's kernels, as DemoModule.c has them.
+/// Adds the demo's kernels, as in DemoModule.c.
 inline void addKernels() {
   auto &kernels = fake::machine.kernels;
   kernels["scale_add"] = [](const qlora_cuda_args &args, unsigned blocks,
@@ -71,7 +71,7 @@ protected:
     return device->load(*module, nullptr);
   }
 
-  /// w[i] = i, a[i] = 1, ids[i] = i + 1.
+  /// Starts with w[i] = i, a[i] = 1, ids[i] = i + 1.
   Status start(const DeviceOptions &options) {
     QLORA_RETURN_IF_ERROR(create(options));
     std::vector<float> weights(16);
@@ -103,7 +103,7 @@ protected:
     return runEntry(*device, *module, module->entries()[entry], step);
   }
 
-  /// All that a run does, so that each call of the driver has its turn.
+  /// Does everything that a run does, so that each driver call occurs.
   Status runAll(const DeviceOptions &options) {
     QLORA_RETURN_IF_ERROR(start(options));
     for (int times = 0; times < 3; ++times)

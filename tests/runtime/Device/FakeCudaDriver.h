@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
 // A table of driver functions without a driver, for tests of the device's own
-// logic: memory is the host's, a stream runs at once, a capture is a list of
-// what it should have run. It counts calls and lets any of them fail. Order
-// across streams is the business of tests/cuda/, not of this.
+// logic: memory is the host's, streams run work at once, a capture is a list of
+// work to run. It counts calls and lets any of them fail. tests/cuda/ tests the
+// order across streams.
 
 #ifndef QLORA_TESTS_RUNTIME_DEVICE_FAKECUDADRIVER_H
 #define QLORA_TESTS_RUNTIME_DEVICE_FAKECUDADRIVER_H
@@ -21,7 +21,7 @@
 namespace qlora::fake {
 
 using Work = std::function<void()>;
-/// Runs a whole grid of `blocks` of `threads`.
+/// Runs a whole grid of `blocks` blocks of `threads` threads.
 using Kernel = std::function<void(const qlora_cuda_args &, unsigned blocks,
                                   unsigned threads)>;
 
@@ -33,18 +33,18 @@ struct Machine {
   std::map<std::string, Kernel, std::less<>> kernels;
 
   std::map<std::string, int, std::less<>> calls; ///< by member of CudaDriver
-  std::string failing; ///< whose calls fail with `error`,
-  int failingFrom = 1; ///< from that one on
+  std::string failing; ///< member whose calls fail with `error`
+  int failingFrom = 1; ///< first call that fails
   CUresult error = 700;
 
-  int unfinished = 0; ///< answers of eventQuery that work still runs
+  int unfinished = 0; ///< eventQuery calls that still return not ready
   bool isCapturing = false;
   std::vector<Work> captured;
-  int64_t live = 0; ///< objects and memory not given back
+  int64_t live = 0; ///< objects and allocations that are not freed
   std::map<CUdeviceptr, uint64_t> allocations;
   std::vector<std::string> loadedImages;
 };
-/// The one of the running test.
+/// The running test's machine.
 inline Machine machine;
 
 inline uint64_t usedBytes() {
@@ -62,7 +62,7 @@ inline CUresult run(Work work) {
   return 0;
 }
 
-/// Handles only have to differ from null; some are counted pointers.
+/// Handles only need to differ from null; some are counted pointers.
 template <typename Handle> CUresult make(Handle *handle) {
   *handle = reinterpret_cast<Handle>(new char);
   ++machine.live;
@@ -209,7 +209,7 @@ inline CUresult streamCreate(CUstream *stream, unsigned) {
   return make(stream);
 }
 inline CUresult streamDestroy(CUstream stream) { return drop(stream); }
-/// Waiting inside a capture spoils it.
+/// Waiting inside a capture invalidates it.
 inline CUresult streamSynchronize(CUstream) {
   return machine.isCapturing ? 900 : 0;
 }
@@ -229,7 +229,7 @@ inline CUresult streamEndCapture(CUstream, CUgraph *graph) {
 inline CUresult eventCreate(CUevent *event, unsigned) { return make(event); }
 inline CUresult eventDestroy(CUevent event) { return drop(event); }
 inline CUresult eventRecord(CUevent, CUstream) { return 0; }
-/// Work ends at once, except for so many questions.
+/// Work ends at once, except for `unfinished` queries.
 inline CUresult eventQuery(CUevent) {
   return machine.unfinished > 0 && machine.unfinished-- ? kCudaNotReady : 0;
 }
@@ -277,7 +277,7 @@ template <typename... Args> struct Counted<CUresult (*)(Args...)> {
   }
 };
 
-/// The driver of a fresh machine.
+/// Returns the driver of a fresh machine.
 inline CudaDriver &newDriver() {
   static CudaDriver driver;
   machine = Machine();

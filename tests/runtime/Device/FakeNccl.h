@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// A table of NCCL's functions without NCCL, for tests of our own logic: one
-// communicator, whose sums double, and what is split off it, whose handle
-// comes some questions after the split. Every call takes a few questions; any
-// of them can fail, and any can stay in progress for ever. What ranks do
-// together is the business of tests/cuda/, not of this.
+// A table of NCCL functions without NCCL, for tests of our own logic: one
+// communicator, whose all-reduce doubles, and one that is split off it, whose
+// handle appears some queries after the split. Every call takes a few queries;
+// any call can fail or stay in progress forever. tests/cuda/ tests collectives
+// between ranks.
 
 #ifndef QLORA_TESTS_RUNTIME_DEVICE_FAKENCCL_H
 #define QLORA_TESTS_RUNTIME_DEVICE_FAKENCCL_H
@@ -23,26 +23,26 @@
 namespace qlora::fake {
 
 struct Group {
-  std::map<std::string, int, std::less<>> calls; ///< by member of Nccl
-  std::string failing;          ///< whose calls fail with `error`
+  std::map<std::string, int, std::less<>> calls; ///< number, by member of Nccl
+  std::string failing;          ///< member whose calls fail with `error`
   ncclResult_t error = 2;
-  std::string hanging;          ///< whose calls stay in progress
-  ncclResult_t asyncError = 0;  ///< once no call is in progress
-  int questions = 0;            ///< that the call in progress still takes
+  std::string hanging;          ///< member whose calls never complete
+  ncclResult_t asyncError = 0;  ///< returned if no call is in progress
+  int questions = 0;            ///< left until the call completes
   bool isHanging = false;
   std::atomic<bool> isAborted = false;
   std::atomic<int> aborts = 0, partAborts = 0;
-  std::atomic<bool> isAbortHeld = false; ///< an abort does not end
-  std::vector<std::string> said; ///< by kinds other than allReduce
-  std::vector<const void *> places; ///< of what is sent and received
-  std::vector<ncclComm_t> used;     ///< by collectives, ended or aborted
-  ncclComm_t *splitOff = nullptr;   ///< where the handle will be
-  int beforeHandle = 0;      ///< questions after the split; < 0: it never comes
-  bool isHandleLost = false; ///< of the next split
+  std::atomic<bool> isAbortHeld = false; ///< blocks commAbort
+  std::vector<std::string> said; ///< splits, collectives except allReduce
+  std::vector<const void *> places; ///< operands of send and recv
+  std::vector<ncclComm_t> used;     ///< by allReduce, allGather, commDestroy
+  ncclComm_t *splitOff = nullptr;   ///< receives the handle
+  int beforeHandle = 0;      ///< queries until the handle appears; < 0: never
+  bool isHandleLost = false; ///< the next split's handle never appears
   bool isGrouped = false;
   ncclConfig_t config;
 };
-/// The one of the running test.
+/// The running test's communicators.
 inline Group group;
 
 inline ncclComm_t communicator() {
@@ -69,7 +69,7 @@ inline ncclResult_t getUniqueId(ncclUniqueId *id) {
   ++group.calls["getUniqueId"];
   return group.failing == "getUniqueId" ? group.error : 0;
 }
-/// Of other ranks than 0 the id is not theirs.
+/// Checks the id on rank 0 only, which made it.
 inline ncclResult_t commInitRankConfig(ncclComm_t *comm, int, ncclUniqueId id,
                                        int rank, ncclConfig_t *config) {
   if (rank == 0 && static_cast<uint8_t>(id.internal[100]) != 201)
@@ -113,7 +113,7 @@ inline ncclResult_t allReduce(const void *from, void *to, size_t count, int,
   });
   return kNcclInProgress;
 }
-/// Any other kind does nothing but say what it was called with.
+/// Records a call of any other collective, which does nothing.
 inline ncclResult_t say(const char *member, size_t count, int type, int where) {
   group.said.push_back(
       fmt::format("{} {} of {} ({})", member, count, type, where));
@@ -164,7 +164,7 @@ inline ncclResult_t commAbort(ncclComm_t aborted) {
   return 0;
 }
 
-/// The library of a fresh group.
+/// Returns the library with a fresh group.
 inline const Nccl &newNccl() {
   static Nccl nccl;
   group.calls.clear();
@@ -198,7 +198,8 @@ inline const Nccl &newNccl() {
   return nccl;
 }
 
-/// The host's side: rank 0 of two, or of more. The others add nothing.
+/// The host's collectives on rank 0 of two ranks, or of more. Other ranks only
+/// repeat this rank's bytes.
 class TwoRanks final : public Collectives {
 public:
   int rank() const override { return own; }

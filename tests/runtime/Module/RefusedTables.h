@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What the loader says to the demo module after one change of its tables.
+// The loader's error for the demo module after one change of its tables.
 
 #ifndef QLORA_TESTS_RUNTIME_MODULE_REFUSEDTABLES_H
 #define QLORA_TESTS_RUNTIME_MODULE_REFUSEDTABLES_H
@@ -12,7 +12,7 @@
 
 namespace qlora {
 
-/// The message; empty if the module still loads.
+/// Returns the message; empty if the module still loads.
 inline std::string
 errorAfter(const std::function<void(DemoTables &)> &change) {
   DemoTables tables;

@@ -31,7 +31,7 @@ inline Rendezvous::Self selfOf(int rank, int ranks) {
   return {rank, ranks, "node" + std::to_string(rank), "1.0"};
 }
 
-/// Runs `body` as each of `size` ranks, which have met.
+/// Runs `body` on each of `size` ranks, after their rendezvous.
 inline void runRanks(int size,
                      const std::function<void(RingCollectives &)> &body,
                      std::chrono::milliseconds timeout =
@@ -56,7 +56,7 @@ inline void runRanks(int size,
     thread.join();
 }
 
-/// Runs `body` as each of `size` ranks of a job.
+/// Runs `body` on each of `size` ranks of a job.
 inline void runJob(int size, const GroupSizes &mesh,
                    const std::function<void(RankGroup &)> &body) {
   FileDescriptor socket = std::move(listenOn("127.0.0.1", 0)).value();
@@ -78,8 +78,7 @@ inline void runJob(int size, const GroupSizes &mesh,
   for (std::thread &thread : threads)
     thread.join();
 }
-/// The same, where `shards` of them hold a base, or what optimizers keep,
-/// together.
+/// Runs a job in which each `shards` ranks shard a base or optimizer states.
 inline void runJob(int size, int shards,
                    const std::function<void(RankGroup &)> &body) {
   runJob(size, GroupSizes{{QLORA_GROUP_FSDP, shards}}, body);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Frozen arenas of ranks that are threads, filled from a model of random
-// weights, and their comparison with one that has all.
+// Frozen arenas of ranks in threads, filled from a model of random weights, and
+// compared with an unsharded arena.
 
 #ifndef QLORA_TESTS_RUNTIME_WEIGHTS_FILLEDPIECES_H
 #define QLORA_TESTS_RUNTIME_WEIGHTS_FILLEDPIECES_H
@@ -29,7 +29,7 @@ inline constexpr auto kF32 = QLORA_DTYPE_F32;
 inline constexpr auto kBF16 = QLORA_DTYPE_BF16;
 inline constexpr auto kNF4 = QLORA_DTYPE_NF4;
 
-/// Owns what a safetensors file is written of.
+/// Owns the bytes from which a safetensors file is written.
 class ModelWriter {
 public:
   void addNormal(std::string name, std::vector<int64_t> shape,
@@ -96,7 +96,7 @@ inline Status fillArena(const LoadedModule &module, const std::string &folder,
   return Status::ok();
 }
 
-/// The arenas of all ranks.
+/// Returns the arenas of all ranks.
 inline std::vector<Bytes> fillRanks(const LoadedModule &module,
                                     const std::string &folder, int ranks,
                                     const StartingFactors *factors = nullptr) {
@@ -110,8 +110,8 @@ inline std::vector<Bytes> fillRanks(const LoadedModule &module,
   return arenas;
 }
 
-/// Every parameter's pieces, side by side, are what it is in an arena that has
-/// it whole, and zeros.
+/// Expects each parameter's fsdp shards, concatenated, to equal the parameter
+/// in an unsharded arena, followed by zeros.
 inline void expectPieces(const LoadedModule &whole, const Bytes &expected,
                          const LoadedModule &cut,
                          const std::vector<Bytes> &arenas) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// A module of one frozen parameter, filled from a model folder in place or by
-// way of a device.
+// A module of one frozen parameter, filled from a model folder in place or
+// through a device.
 
 #ifndef QLORA_TESTS_RUNTIME_CORE_ONEPARAMETER_H
 #define QLORA_TESTS_RUNTIME_CORE_ONEPARAMETER_H
@@ -23,7 +23,7 @@ inline constexpr const char *kWeight = "model.layers.0.mlp.down_proj.weight";
 #define EXPECT_HAS(text, part)                                                 \
   EXPECT_NE((text).find(part), std::string::npos) << "in: " << (text)
 
-/// A module of one frozen parameter, and what filling it gives.
+/// A module of one frozen parameter, and the result of filling it.
 class OneParameter {
 public:
   OneParameter(const char *name, std::vector<int64_t> shape,
@@ -66,8 +66,8 @@ public:
                       QLORA_ARENA_FROZEN, arena);
   }
 
-  /// The arena of a device with so much scratch memory, by way of the device;
-  /// and what the device remarks.
+  /// Fills the arena through a device with `scratch` bytes of scratch memory,
+  /// and returns the device's remarks in `remarks`.
   Status fillOnDevice(const std::string &folder, uint64_t scratch,
                       std::vector<std::string> *remarks = nullptr) {
     tables.arenas[kDemoActivation].bytes = scratch;
@@ -95,7 +95,7 @@ public:
 
   DemoTables tables;
   std::vector<uint32_t> words;
-  /// Between the opening of the model and the reading of its weights.
+  /// Called after the model is opened and before its weights are read.
   std::function<void()> afterOpen;
 };
 

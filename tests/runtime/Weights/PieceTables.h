@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// A module of frozen parameters that ranks hold whole or in pieces.
+// A module of frozen parameters that ranks hold whole or as fsdp shards.
 
 #ifndef QLORA_TESTS_RUNTIME_WEIGHTS_PIECETABLES_H
 #define QLORA_TESTS_RUNTIME_WEIGHTS_PIECETABLES_H
@@ -14,12 +14,12 @@
 
 namespace qlora {
 
-/// Names of parameters with parts: of a model that is written, and of
-/// tests/Inputs/stored.
+/// Names of parameters stacked from several tensors: of addStack's model, and
+/// of tests/Inputs/stored.
 inline constexpr char kStacked[] = "stack\0stack.0\0stack.1";
 inline constexpr char kStoredStack[] = "stored\0gptq.weight\0gptq_v2.weight";
 
-/// A row of the parameter table, in short.
+/// A row of the parameter table, abridged.
 struct PieceParameter {
   const char *name;
   std::vector<int64_t> shape;
@@ -29,14 +29,14 @@ struct PieceParameter {
   int64_t block = 0;
   bool isDouble = false;
   uint32_t parts = 0;
-  bool isCut = true;      ///< where there are several ranks
-  uint64_t moreBytes = 0; ///< of a piece than it needs
+  bool isCut = true;      ///< sharded if there are several ranks
+  uint64_t moreBytes = 0; ///< more bytes per shard than needed
 };
 
 class PieceTables : public DemoTables {
 public:
-  /// The parameters follow each other in the arena; behind them there is the
-  /// demo's adapter.
+  /// Puts the parameters one after another into the arena; the demo's adapter
+  /// comes last.
   PieceTables(const std::vector<PieceParameter> &rows, uint32_t shards) {
     header.shards = shards;
     operands.clear();
@@ -54,7 +54,7 @@ public:
     parameters.push_back(adapter);
   }
 
-  /// Of a parameter that is alone in its arena.
+  /// Makes a parameter that is alone in its arena.
   static qlora_parameter make(const PieceParameter &row, uint32_t shards) {
     qlora_parameter p{};
     p.name = row.name;

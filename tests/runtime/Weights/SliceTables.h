@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// A module of frozen parameters of which ranks hold slices.
+// A module of frozen parameters of which ranks hold tp shards.
 
 #ifndef QLORA_TESTS_RUNTIME_WEIGHTS_SLICETABLES_H
 #define QLORA_TESTS_RUNTIME_WEIGHTS_SLICETABLES_H
@@ -12,7 +12,7 @@
 
 namespace qlora {
 
-/// A tensor as it is whole, and how it is cut; no segments: every rank has it.
+/// A whole tensor and its sharding; without segments every rank has all of it.
 struct SliceParameter {
   PieceParameter whole;
   uint32_t dimension = 0;
@@ -21,7 +21,7 @@ struct SliceParameter {
   SlicedDimension cutInto(int64_t slices) const {
     return {whole.shape, dimension, segments, slices};
   }
-  /// In memory, and in few bits.
+  /// Formats in memory, and after quantization.
   SlicedFormat kept() const {
     return {whole.type, whole.block, whole.isDouble};
   }
@@ -51,7 +51,7 @@ private:
     PieceParameter slice = row.whole;
     if (slices == 1 || row.segments.empty()) {
       if (slice.quantization == QLORA_QUANTIZATION_NONE)
-        slice.parts = 0; // which only a slice may have
+        slice.parts = 0; // only a tp shard may have parts
       return make(slice, 1);
     }
     slice.shape[row.dimension] /= slices;

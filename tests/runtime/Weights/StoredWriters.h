@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Tensors of stored formats, [48, 1536] but for those of tests/Inputs.
+// Tensors of stored formats, [48, 1536] except those of tests/Inputs.
 
 #ifndef QLORA_TESTS_RUNTIME_WEIGHTS_STOREDWRITERS_H
 #define QLORA_TESTS_RUNTIME_WEIGHTS_STOREDWRITERS_H
@@ -14,8 +14,8 @@
 
 namespace qlora {
 
-/// bitsandbytes' tensors of double quantisation, with factors that no run of
-/// blocks shares with the next, and a code book of their own.
+/// Adds double-quantised tensors of bitsandbytes. Nested blocks have different
+/// factors, and the tensor its own code book.
 inline void addBitsandbytes(ModelWriter &model) {
   constexpr int64_t kElements = 48 * 1536;
   const auto l = StoredLayout::of(kNF4, kElements, 64, true);
@@ -48,7 +48,7 @@ inline void addBitsandbytes(ModelWriter &model) {
   model.add("bnb.nested_quant_map", kFloat, {256}, part(l.nestedMap, 1024));
 }
 
-/// FP8 with a scale for 128x128.
+/// Adds FP8 with a scale per 128x128 tile.
 inline void addTiles(ModelWriter &model) {
   Bytes codes(48 * 1536);
   for (size_t i = 0; i < codes.size(); ++i)
@@ -62,7 +62,7 @@ inline void addTiles(ModelWriter &model) {
             Bytes(bytes, bytes + 4 * scales.size()));
 }
 
-/// Two tensors, and what they are one above the other.
+/// Adds two tensors, and their concatenation along dimension 0.
 inline void addStack(ModelWriter &model) {
   Bytes all(2 * 48 * 1536);
   for (size_t i = 0; i < all.size(); i += 2) {
@@ -76,8 +76,8 @@ inline void addStack(ModelWriter &model) {
   model.add("plain", kType, {48, 1536}, std::move(all));
 }
 
-/// What is no file's own form: numbers, of which those that are quantised
-/// transposed are stored so.
+/// Adds random values for parameters without a stored form. Parameters that are
+/// quantised transposed are stored transposed.
 inline void addPlain(ModelWriter &model,
                      const std::vector<PieceParameter> &rows) {
   for (const PieceParameter &row : rows) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Files of quantised bases: whole or refused, however they were damaged, and
-// whoever writes at the same time.
+// Files of quantised bases: whole or refused, for any damage and with several
+// concurrent writers.
 
 #include "runtime/Weights/BaseFile.h"
 
@@ -30,7 +30,7 @@ namespace fs = std::filesystem;
 constexpr uint64_t kNoLimit = uint64_t{1} << 40;
 const std::string kKey(ContentHash::kDigits, 'a');
 
-/// Three chunks, of which the last is partial and no whole page.
+/// Three chunks; the last is partial and does not fill a page.
 std::vector<uint8_t> makeArena(uint8_t seed,
                                size_t bytes = 2 * kBaseChunk + 12345) {
   std::vector<uint8_t> arena(bytes);
@@ -50,7 +50,8 @@ Status keep(const BaseCache &cache, const std::string &key,
 
 class BaseCacheTest : public testing::Test {
 protected:
-  /// "" where the base is there and has these bytes, "none", or what is wrong.
+  /// Returns "" if the cache has the base with these bytes, "none", or an
+  /// error.
   std::string look(const std::string &key, const std::vector<uint8_t> &arena) {
     auto file = cache.open(key, arena.size());
     if (!file.isOk())
@@ -111,7 +112,7 @@ TEST_F(BaseCacheTest, AnyDamageIsSeen) {
   rewrite(sound.substr(0, arena.size()));
   rewrite(sound + "x");
   rewrite("");
-  // And is mended.
+  // Keeping the base again repairs the file.
   ASSERT_TRUE(keep(cache, kKey, arena).isOk());
   EXPECT_EQ(look(kKey, arena), "");
 }
@@ -134,7 +135,7 @@ TEST_F(BaseCacheTest, AnEndWithoutFinishLeavesNoPart) {
   }
 }
 
-/// In a process of its own, whose signal it is.
+/// Runs in a separate process, which receives the signal.
 TEST_F(BaseCacheTest, ASignalToStopEndsTheWritingAndLeavesNothing) {
   const std::vector<uint8_t> large(64 * kBaseChunk);
   const pid_t run = fork();
@@ -150,7 +151,7 @@ TEST_F(BaseCacheTest, ASignalToStopEndsTheWritingAndLeavesNothing) {
   EXPECT_EQ(look(kKey, large), "none");
 }
 
-/// What the system does where the disk is full, it does here by a limit.
+/// A file size limit replaces a full disk.
 TEST_F(BaseCacheTest, AFullDiskLeavesNothing) {
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_FSIZE, &before), 0);
@@ -209,7 +210,7 @@ TEST_F(BaseCacheTest, TheLeastRecentlyUsedMakeRoom) {
     ASSERT_TRUE(keep(two, keys[i], arena).isOk());
     setAge(two.fileOf(keys[i]), std::chrono::hours(10 - i));
   }
-  EXPECT_EQ(look(keys[0], arena), ""); // which makes it the younger one
+  EXPECT_EQ(look(keys[0], arena), ""); // now the youngest
   ASSERT_TRUE(keep(two, keys[2], arena).isOk());
   EXPECT_EQ(look(keys[0], arena), "");
   EXPECT_EQ(look(keys[1], arena), "none");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// What a quantised base is known by: another layout or another file is another
-// key, and nothing else is.
+// Keys of quantised bases: another layout or another file gives another key,
+// and nothing else does.
 
 #include "runtime/Weights/FrozenBase.h"
 
@@ -73,7 +73,7 @@ TEST_F(BaseKeyTest, AnotherLayoutIsAnotherKey) {
   for (OneParameter *other :
        {&single, &resident, &name, &shape, &type, &offset, &longer})
     EXPECT_NE(keyOf(*other), key);
-  // What is not in the arena does not count.
+  // Memory outside the frozen arena does not change the key.
   OneParameter other("w", {4, 64}, QLORA_QUANTIZATION_ON_LOAD, QLORA_DTYPE_NF4);
   other.tables.arenas[kDemoActivation].bytes += 64;
   EXPECT_EQ(keyOf(other), key);
@@ -103,7 +103,7 @@ TEST_F(BaseKeyTest, AChangedFileIsAnotherKeyWhateverItsTime) {
   const std::string key = keyOf(nf4);
   struct stat before {};
   ASSERT_EQ(stat(file().c_str(), &before), 0);
-  // Past the tick of a Linux that has coarse times.
+  // Longer than a tick of coarse file times on Linux.
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   std::fstream(file(), std::ios::in | std::ios::out | std::ios::binary)
       .seekp(-1, std::ios::end)
@@ -129,7 +129,7 @@ TEST_F(BaseKeyTest, AFileJustWrittenIsNotTrusted) {
   auto fresh = ModelFiles::open(folder.path());
   ASSERT_TRUE(fresh.isOk());
   EXPECT_HAS(checkSettled(*fresh).message(), "less than two seconds ago");
-  // One of the future neither: its clock is not ours.
+  // A file with a time in the future is not trusted: its clock is not ours.
   fs::last_write_time(file(),
                       fs::file_time_type::clock::now() + std::chrono::hours(1));
   auto future = ModelFiles::open(folder.path());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Conversions: every 16-bit value, and roundings at the edges.
+// Conversions: every 16-bit value, and rounding at the edges.
 
 #include "runtime/Weights/ConvertWeights.h"
 

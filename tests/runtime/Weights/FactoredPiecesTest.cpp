@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Pieces and slices of a base that is what factors leave of a model.
+// fsdp and tp shards of a residual base, from which factors were subtracted.
 
 #include "runtime/Weights/WeightFactors.h"
 
@@ -15,7 +15,7 @@
 namespace qlora {
 namespace {
 
-/// A and B of `weight`, behind the adapters that are there.
+/// Appends A and B of `weight` after the existing adapters.
 void addFactors(PieceTables &tables, const char *a, const char *b,
                 const PieceParameter &weight) {
   for (const bool isA : {true, false}) {
@@ -68,7 +68,7 @@ protected:
                                  {"n.lora_A.weight", entry("n.weight")}};
 };
 
-/// What PiSSA leaves of weights, whichever way they come.
+/// PiSSA residuals of a weight that all ranks read, and of one that is made.
 TEST_F(FrozenPiecesOfARest, AreTheWholeCut) {
   const FactorRequest request = {"pissa", ofBoth};
   PieceTables whole = factored(1);
@@ -94,7 +94,7 @@ TEST_F(FrozenPiecesOfARest, AreTheWholeCut) {
   }
 }
 
-/// One that each rank reads, and one that is made; both in halves of rows.
+/// A weight that each rank reads, and one that is made; both halved by rows.
 SliceTables factoredSlices(uint32_t slices) {
   PieceParameter made = kWeights[1];
   made.type = kBF16;
@@ -134,7 +134,7 @@ TEST_F(FrozenPiecesOfARest, HaveSlices) {
   }
 }
 
-/// Factors of what quantising the whole leaves, also where a rank has a slice.
+/// LoftQ factors belong to the whole weight, even if ranks have tp shards.
 TEST_F(FrozenPiecesOfARest, StartAtTheWholeWhereThereAreSlices) {
   const FactorRequest request = {"loftq", ofN};
   std::vector<float> starts[2];

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// A base in pieces: laid side by side they are the bytes of the whole, in every
-// form that a weight can come in and for any number of ranks.
+// A base in fsdp shards: concatenated they equal the whole, byte for byte, for
+// every form of a weight and any number of ranks.
 
 #include "runtime/Weights/FrozenPieces.h"
 
@@ -17,7 +17,7 @@
 namespace qlora {
 namespace {
 
-/// What writeModel() writes, and what the files of tests/Inputs hold stored.
+/// Weights that writeModel() writes, and stored ones of tests/Inputs.
 const std::vector<PieceParameter> kKinds = {
     {"nf4", {37, 64}, kOnLoad, kBF16, kNF4, kNF4, 64, true},
     {"copied", {65, 33}, kNone, kBF16, kBF16},
@@ -73,7 +73,7 @@ const std::vector<PieceParameter> kKinds = {
     {"wide", {6, 40}, kNone, kF32, kF32, 0, 0, false, 0, true, 1024},
 };
 
-/// The weights of kKinds.
+/// Writes the weights of kKinds.
 void writeModel(const TemporaryFolder &folder) {
   ModelWriter model;
   addPlain(model, kKinds);
@@ -89,7 +89,7 @@ protected:
   const TemporaryFolder folder;
 };
 
-/// One rank has it all, which others are compared with.
+/// Compares the shards with the arena of a single rank.
 void expectTheWhole(const std::vector<PieceParameter> &rows,
                     const std::string &folder, std::vector<int> sizes) {
   PieceTables whole(rows, 1);
@@ -111,7 +111,7 @@ TEST_F(FrozenPieces, AreTheWholeCut) {
   expectTheWhole(kKinds, folder.path(), {2, 3, 4, 8});
 }
 
-/// Pieces that are read, and sent, in more than one go.
+/// Shards that are read, and sent, in several chunks.
 TEST(FrozenPiecesOfSize, AreTheWholeCut) {
   const TemporaryFolder folder;
   ModelWriter model;
@@ -125,7 +125,7 @@ TEST(FrozenPiecesOfSize, AreTheWholeCut) {
                  folder.path(), {2});
 }
 
-/// A piece goes to a device a part at a time, and is made on the host.
+/// A shard goes to a device in chunks, and is made on the host.
 TEST_F(FrozenPieces, ReachADevice) {
   constexpr int kRanks = 3;
   PieceTables cut(kKinds, kRanks);
@@ -159,7 +159,7 @@ TEST_F(FrozenPieces, ReachADevice) {
   });
 }
 
-/// An arena of no bytes of its own, which sees what the process has.
+/// An arena without memory, which measures the process's resident memory.
 class WatchedArena final : public ArenaSink {
 public:
   explicit WatchedArena(uint64_t size) : size(size) {}
@@ -179,8 +179,8 @@ public:
   uint64_t most = 0, resident = 0;
 };
 
-/// In ranks that are threads: twice a tensor of 16 MiB and its way, and not
-/// twice the 192 MiB of all.
+/// The ranks are threads: they need twice a tensor of 16 MiB and its buffers,
+/// and not twice the 192 MiB of all tensors.
 TEST(FrozenPiecesMemory, IsThatOfOneTensor) {
   constexpr uint64_t kMiB = uint64_t{1} << 20;
   constexpr int kRanks = 2;
@@ -219,18 +219,18 @@ TEST(FrozenPiecesMemory, IsThatOfOneTensor) {
   });
   const uint64_t growth = resident - std::min<uint64_t>(before, resident);
   RecordProperty("MiB", static_cast<int>(growth / kMiB));
-#ifndef __SANITIZE_THREAD__ // which keeps several bytes for each of ours
+#ifndef __SANITIZE_THREAD__ // it keeps several bytes for each of ours
   EXPECT_LE(growth, 160 * kMiB);
 #endif
 }
 
-/// The one that fails closes its connections; the others do not wait.
+/// The rank that fails closes its connections; the others do not wait.
 TEST_F(FrozenPieces, OneRankThatFailsEndsThemAll) {
   const TemporaryFolder damaged;
   ModelWriter model;
   model.addNormal("nf4", {36, 64}, kBF16);
   model.write(damaged);
-  // The second in size is what the second rank makes.
+  // The second rank makes the second largest tensor.
   PieceTables cut({{"turned", {70, 128}, kTurned, kBF16, kNF4, kNF4, 64, true},
                    {"nf4", {37, 64}, kOnLoad, kBF16, kNF4, kNF4, 64, true},
                    {"tiny", {3, 5}, kOnLoad, kF32, kNF4, kNF4, 64, true}},

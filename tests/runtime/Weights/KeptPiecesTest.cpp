@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Kept bases of ranks that hold one in pieces or slices: each leaves its own
-// file and maps it again, where none is missing.
+// Kept bases of ranks with fsdp or tp shards: each rank writes its own file,
+// and maps it in later runs if no file is missing.
 
 #include "runtime/Weights/FrozenBase.h"
 
@@ -25,7 +25,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Long enough there to be trusted.
+// Its files are old enough to be trusted.
 const std::string kModel =
     std::string(QLORA_TEST_INPUTS) + "/goldens/llama-nf4/model";
 const std::vector<PieceParameter> kKeptRows = {
@@ -59,15 +59,15 @@ const std::vector<PieceParameter> kKeptRows = {
 /// One rank's run.
 struct PieceRun {
   bool wasMapped = false;
-  std::string file; ///< that it has mapped
+  std::string file; ///< mapped file
   std::vector<uint8_t> arena;
   std::vector<std::string> remarks;
 };
 
 class KeptPieces : public testing::Test {
 protected:
-  /// As LoadWeights.h does. Where there is more than one group of `shards`,
-  /// pieces get other bytes than weights: their number.
+  /// Loads like LoadWeights.h. With several groups of `shards` ranks, shards
+  /// are filled with their index instead of weights.
   Status load(const LoadedModule &module, RankGroup &group, PieceRun &run) {
     QLORA_ASSIGN_OR_RETURN(const ModelFiles model,
                            ModelFiles::open(folderOfModel));
@@ -96,7 +96,7 @@ protected:
     return group.collectives().barrier();
   }
 
-  /// Of all ranks.
+  /// Returns the runs of all ranks.
   std::vector<PieceRun> start(int ranks, int shards) {
     return start(ranks, PieceTables(kKeptRows, static_cast<uint32_t>(shards)));
   }
@@ -147,7 +147,7 @@ TEST_F(KeptPieces, AreMappedByTheNextRun) {
     mapped.insert(run.file);
   }
   EXPECT_EQ(mapped, files());
-  // Another number of pieces has files of its own, and the whole too.
+  // Another number of shards has other files, and so does the whole.
   start(2, 2);
   EXPECT_EQ(files().size(), 5u);
   start(1, 1);
@@ -164,7 +164,7 @@ TEST_F(KeptPieces, OneThatIsMissingIsMadeWithTheOthers) {
   const std::vector<PieceRun> second = start();
   expectSame(second, first, false);
   EXPECT_EQ(files(), all);
-  // What is sound is not written once more.
+  // Valid files are not written again.
   EXPECT_EQ(FileIdentity::at(kept)->inode, before.inode);
   for (const PieceRun &run : second) {
     ASSERT_EQ(run.remarks.size(), 1u);
@@ -205,8 +205,8 @@ TEST_F(KeptPieces, ALimitIsForAllOfAMachine) {
   EXPECT_EQ(files().size(), 3u);
 }
 
-/// Two groups on one machine: the first ranks write, and need room for two
-/// files.
+/// Two groups on one machine: the ranks of the first group write, and need
+/// space for two files.
 TEST_F(KeptPieces, GroupsShareFiles) {
   request.limit =
       2 * baseFileBytes(PieceTables(kKeptRows, 2).arenas[kDemoFrozen].bytes);
@@ -220,7 +220,7 @@ TEST_F(KeptPieces, GroupsShareFiles) {
   EXPECT_NE(second[0].file, second[1].file);
 }
 
-/// A matrix in slices.
+/// A base with a matrix in tp shards.
 SliceTables slicedBase(uint32_t slices, std::vector<int64_t> segments) {
   return SliceTables({{kKeptRows[1], 0, std::move(segments)}, {kKeptRows[2]}},
                      slices);
@@ -232,7 +232,7 @@ TEST_F(KeptPieces, SlicesAreMappedByTheNextRun) {
   EXPECT_NE(first[0].arena, first[1].arena);
   EXPECT_EQ(files().size(), 4u);
   expectSame(start(4, slicedBase(4, {176})), first, true);
-  // Slices of the same size that are others.
+  // Shards of the same size with other content.
   const auto others = start(4, slicedBase(4, {88, 88}));
   expectSame(others, others, false);
   EXPECT_NE(others[1].arena, first[1].arena);
@@ -242,7 +242,7 @@ TEST_F(KeptPieces, SlicesAreMappedByTheNextRun) {
   EXPECT_EQ(files().size(), 10u);
 }
 
-/// All have the same to say.
+/// All ranks have the same remark.
 TEST_F(KeptPieces, OneRemarkIsOfAllRanks) {
   const TemporaryFolder fresh;
   fs::copy(kModel, fresh.path(), fs::copy_options::recursive);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Factors of matrices, by what is true of them, and what they leave of a
-// weight.
+// Properties of low-rank factors, and the residual that they leave of a weight.
 
 #include "runtime/Weights/LowRank.h"
 #include "runtime/Weights/WeightFactors.h"
@@ -16,7 +15,7 @@ namespace {
 
 constexpr int64_t kRows = 37, kColumns = 21;
 
-/// The same numbers in any run, of a falling spectrum.
+/// Deterministic values with a falling spectrum.
 std::vector<float> someMatrix() {
   std::vector<float> w(kRows * kColumns);
   for (int64_t r = 0; r < kRows; ++r)
@@ -37,7 +36,7 @@ std::vector<float> transposed(const std::vector<float> &w) {
   return turned;
 }
 
-/// W less scale * B A.
+/// Returns W - scale * B A.
 std::vector<double> rest(const std::vector<float> &w, const LowRank &factors,
                          int64_t rank, double scale) {
   std::vector<double> left(w.begin(), w.end());
@@ -79,7 +78,7 @@ TEST(LowRank, WhatTheLargestLeaveIsOrthogonalToThem) {
     }
     for (int64_t c = 0; c < kColumns; ++c)
       a += std::pow(factors.a[size_t(k * kColumns + c)], 2);
-    EXPECT_NEAR(a, b, 1e-4 * a); // the roots are shared
+    EXPECT_NEAR(a, b, 1e-4 * a); // each has a root of the value
     EXPECT_TRUE(k == 0 || a < before);
     before = a;
   }
@@ -118,7 +117,7 @@ TEST(LowRank, OrthogonalFactorsHaveTheFirstColumns) {
   for (int64_t r = 0; r < kRows; ++r)
     for (int64_t c = 0; c < kRank; ++c)
       EXPECT_NEAR(left[size_t(r * kColumns + c)], 0, 1e-5);
-  for (int64_t k = 0; k < kRank; ++k) { // R is a triangle, Q orthonormal
+  for (int64_t k = 0; k < kRank; ++k) { // R is triangular, Q orthonormal
     for (int64_t c = 0; c < k; ++c)
       EXPECT_NEAR(factors.a[size_t(k * kColumns + c)], 0, 1e-5);
     double length = 0;

@@ -42,7 +42,7 @@ TEST(ModelFiles, OpensASingleFile) {
 }
 
 TEST(ModelFiles, FindsABaseModelByTheNamesOfTheWhole) {
-  // The files of a whole model, asked for one that contains it.
+  // The files are of a base model; its names are those of a model around it.
   auto files = ModelFiles::open(kInputs + "/goldens/llama-nf4/model");
   ASSERT_TRUE(files.isOk());
   const auto entry = files->find("whole.lm_head.weight");

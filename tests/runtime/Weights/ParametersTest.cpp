@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Filling of the arenas: each way a weight can come, shares of ranks, and
-// what is refused.
+// Filling the arenas: each source of a weight, shares of ranks, and refusals.
 
 #include "runtime/Weights/Parameters.h"
 
@@ -56,7 +55,7 @@ TEST(Parameters, QuantizesAndTakesStoredBytesAlike) {
                       QLORA_DTYPE_NF4);
   status = stored.fill(kGoldens + "prequantized-bnb/model");
   ASSERT_TRUE(status.isOk()) << status.message();
-  // All but the nested part, whose offset may differ by 2 ulp.
+  // All except the nested part, whose offset may differ by 2 ulp.
   const auto layout = StoredLayout::of(QLORA_DTYPE_NF4, 64 * 176, 64, true);
   EXPECT_EQ(std::memcmp(quantized.bytes().data(), stored.bytes().data(),
                         static_cast<size_t>(layout.nestedAbsmax)),
@@ -206,7 +205,7 @@ TEST(Parameters, RanksOfAHostFillOneArena) {
   close(descriptor);
 }
 
-/// An arena elsewhere: parts are kept when they are committed.
+/// An arena elsewhere: writes count when they are committed.
 class PartedArena final : public ArenaSink {
 public:
   explicit PartedArena(uint64_t size) : whole(size, 0xa5) {}
@@ -284,7 +283,7 @@ TEST(Parameters, InitsByKindSeedAndName) {
   tables.parameters[1].init = QLORA_INIT_GAUSSIAN;
   const std::vector<float> gaussian = initial(tables, 7);
   EXPECT_NE(gaussian, kaiming);
-  // The same draws, of deviation 1 instead of 1 over the rows.
+  // The same draws, with deviation 1 instead of 1 / rows.
   tables.parameters[1].init = QLORA_INIT_NORMAL;
   const std::vector<float> normal = initial(tables, 7);
   const auto rows = static_cast<float>(tables.parameters[1].shape[0]);
@@ -332,7 +331,7 @@ TEST(Parameters, StatesStartAtZeroOrByName) {
 
 TEST(Parameters, RowsOfWordsAreTheWeightsOwn) {
   const TemporaryFolder folder;
-  // bf16 numbers 1, 2, 3 and so on of a table [6, 4].
+  // bf16 values 1, 2, 3 and so on of a table [6, 4].
   std::vector<uint16_t> table;
   for (int i = 1; i <= 24; ++i) {
     const auto value = static_cast<float>(i);
@@ -382,8 +381,8 @@ TEST(Parameters, RowsOfWordsAreTheWeightsOwn) {
                         "'m.embed.weight'; compile it again");
 }
 
-/// Fills the demo's adapter, which `ours` may rename, from a file with one tensor
-/// of that name.
+/// Fills the demo's adapter, named `ours` if given, from a file with one tensor
+/// of this name.
 Status fillFromAdapter(const std::string &name, std::vector<int64_t> shape,
                        std::vector<float> &out, const std::string &ours = "") {
   const TemporaryFolder folder;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Weights that are quantised by way of a device: the bytes of the host, from
-// any type of file to any form in the arena, in windows of any size.
+// Weights that a device quantises: the host's bytes, for any type in the file
+// and any form in the arena, in windows of any size.
 
 #include "runtime/Weights/QuantizeWeight.h"
 
@@ -17,8 +17,8 @@
 namespace qlora {
 namespace {
 
-/// A model of one weight of normal numbers, as `dtype`; `turned`: its
-/// transpose, of the same numbers.
+/// Writes a model of one weight of normal values as `dtype`; `turned`: the
+/// transpose, with the same values.
 void writeWeight(const TemporaryFolder &folder, std::vector<int64_t> shape,
                  qlora_dtype dtype, bool turned = false) {
   int64_t elements = 1;
@@ -45,8 +45,8 @@ void writeWeight(const TemporaryFolder &folder, std::vector<int64_t> shape,
                   .isOk());
 }
 
-/// Fills a parameter on the host and by way of a device with little and with
-/// much scratch memory.
+/// Fills a parameter on the host, and on a device with little and with much
+/// scratch memory.
 void expectSameOnDevice(const TemporaryFolder &folder,
                         const OneParameter &parameter) {
   OneParameter host = parameter, device = parameter;
@@ -56,7 +56,7 @@ void expectSameOnDevice(const TemporaryFolder &folder,
                                     weight.double_quant != 0);
   const auto whole =
       static_cast<uint64_t>(layout.bytes + 4 * layout.blocks + 64);
-  // A window of three blocks and a half, and of all.
+  // Windows of three and a half blocks, and of everything.
   for (const uint64_t window : {900u, 1u << 20}) {
     std::vector<std::string> remarks;
     ASSERT_EQ(
@@ -125,7 +125,7 @@ TEST(QuantizeWeight, SaysWhereScratchMemoryIsMissing) {
   }
 }
 
-/// In a mapping it would be a SIGBUS.
+/// With a mapped file it would be a SIGBUS.
 TEST(QuantizeWeight, AFileThatIsCutShortWhileItIsReadIsAnError) {
   const TemporaryFolder folder;
   const std::string path = folder.path("model.safetensors");
@@ -158,7 +158,7 @@ TEST(QuantizeWeight, RefusesOnADeviceWhatTheHostRefuses) {
   OneParameter name("nope", {64, 176}, QLORA_QUANTIZATION_ON_LOAD,
                     QLORA_DTYPE_NF4);
   EXPECT_HAS(name.fillOnDevice(model, 1 << 20).message(), "no tensor 'nope'");
-  // A file that ends early is refused when it is opened.
+  // Opening refuses a file that ends early.
   const TemporaryFolder folder;
   writeWeight(folder, {33, 99}, QLORA_DTYPE_BF16);
   const std::string path = folder.path("model.safetensors");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The safetensors reader refuses each bad input of the reference
-// implementation's own tests; the writer gives its bytes.
+// The safetensors reader refuses each bad input of the reference implementation's
+// tests; the writer writes that implementation's bytes.
 
 #include "runtime/Weights/Safetensors.h"
 
@@ -17,7 +17,7 @@
 namespace qlora {
 namespace {
 
-/// A file: length, header, data.
+/// Returns a file: length, header, data.
 std::string makeFile(const std::string &header, size_t dataBytes) {
   const uint64_t length = header.size();
   std::string file(sizeof(length), '\0');
@@ -152,7 +152,7 @@ TEST(SafetensorsReader, RefusesShapeAgainstBytes) {
              "12 bits, not a whole number of bytes");
 }
 
-/// What FP8, GPTQ and AWQ files have.
+/// Types of FP8, GPTQ and AWQ files.
 TEST(SafetensorsReader, RefusesShapesAgainstBytesOfStoredFormats) {
   for (const auto &[dtype, bytes] :
        {std::pair{"F8_E4M3", 1}, std::pair{"F8_E5M2", 1},
@@ -199,7 +199,7 @@ TEST(SafetensorsReader, RefusesWhatIsNoFile) {
              "not a regular file");
 }
 
-/// All tensors, last first; their bytes come to lie in `storage`.
+/// Returns all tensors, last first; `storage` owns their bytes.
 std::vector<SafetensorsItem> itemsOf(const SafetensorsFile &file,
                                      std::deque<std::vector<uint8_t>> &storage) {
   std::vector<SafetensorsItem> items;
@@ -232,7 +232,7 @@ TEST(SafetensorsWriter, WritesTheReferencesBytes) {
   EXPECT_EQ(folder.fileCount(), 1u);
 }
 
-/// Also where the bytes are no multiple of 32.
+/// Includes sizes that are no multiple of 32 bytes.
 TEST(SafetensorsWriter, RoundsAnyNumberOfElements) {
   const TemporaryFolder folder;
   const std::vector<uint8_t> numbers(4 * 13);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Which tensors have slices.
+// Which tensors can be split into slices (tp shards).
 
 #include "runtime/Weights/Slices.h"
 
@@ -27,12 +27,12 @@ TEST(Slices, OfNumbersAreAnyEqualPartsOfSegments) {
   EXPECT_TRUE(of({6}, 0, {6}));
   EXPECT_TRUE(of({12, 5}, 0, {6, 2, 4}));
   EXPECT_TRUE(of({3, 5, 6}, 2, {6}, 3));
-  EXPECT_FALSE(of({6}, 0, {3, 3})); // halves of an odd segment
-  EXPECT_FALSE(of({6}, 0, {6}, 4)); // no quarters
-  EXPECT_FALSE(of({6}, 0, {4}));    // less than the dimension
-  EXPECT_FALSE(of({6}, 0, {4, 4})); // more
-  EXPECT_FALSE(of({6}, 0, {}));     // none
-  EXPECT_FALSE(of({6}, 0, {6, 0})); // an empty one
+  EXPECT_FALSE(of({6}, 0, {3, 3})); // odd segments
+  EXPECT_FALSE(of({6}, 0, {6}, 4)); // 6 / 4 is no integer
+  EXPECT_FALSE(of({6}, 0, {4}));    // sum below the dimension
+  EXPECT_FALSE(of({6}, 0, {4, 4})); // above
+  EXPECT_FALSE(of({6}, 0, {}));     // no segments
+  EXPECT_FALSE(of({6}, 0, {6, 0})); // an empty segment
   EXPECT_FALSE(of({6}, 0, {8, -2}));
   EXPECT_FALSE(of({6, 5}, 2, {6})); // no such dimension
 }
@@ -41,15 +41,15 @@ TEST(Slices, OfBlocksAreWholeBlocks) {
   constexpr auto kNF4 = QLORA_DTYPE_NF4;
   EXPECT_TRUE(hasSlices(kNF4, 64, {4, 256}, 1, {256}));
   EXPECT_TRUE(hasSlices(kNF4, 64, {4, 512}, 1, {128, 384}));
-  EXPECT_FALSE(hasSlices(kNF4, 64, {4, 192}, 1, {192}));     // 96
-  EXPECT_FALSE(hasSlices(kNF4, 64, {4, 256}, 1, {256}, 8));  // 32
+  EXPECT_FALSE(hasSlices(kNF4, 64, {4, 192}, 1, {192}));     // 96 per slice
+  EXPECT_FALSE(hasSlices(kNF4, 64, {4, 256}, 1, {256}, 8));  // 32 per slice
   EXPECT_FALSE(hasSlices(kNF4, 64, {4, 256}, 1, {192, 64})); // 96 and 32
   EXPECT_TRUE(hasSlices(kNF4, 64, {6, 256}, 0, {4, 2}));
   EXPECT_TRUE(hasSlices(kNF4, 64, {6, 64, 2}, 1, {64})); // 32 times 2
-  // Rows of 40 in blocks of 64: 8 rows are 5 blocks, 4 are none.
+  // Rows of 40 in blocks of 64: 8 rows are 5 blocks, 4 are no whole number.
   EXPECT_TRUE(hasSlices(kNF4, 64, {16, 40}, 0, {16}));
   EXPECT_FALSE(hasSlices(kNF4, 64, {8, 40}, 0, {8}));
-  // 4 rows of 80 are 5 blocks, 3 are none.
+  // 4 rows of 80 are 5 blocks, 3 are no whole number.
   EXPECT_TRUE(hasSlices(kNF4, 64, {8, 80}, 0, {8}));
   EXPECT_FALSE(hasSlices(kNF4, 64, {6, 80}, 0, {6}));
   EXPECT_TRUE(hasSlices(kNF4, 2048, {256, 80}, 0, {256}));

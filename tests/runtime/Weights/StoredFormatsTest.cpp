@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// GPTQ, AWQ and FP8 as files have them, and the quantisers of FP4, FP8 and
-// MXFP4, against what Inputs/stored_formats.py computed.
+// GPTQ, AWQ and FP8 as in files, and the quantisers of FP4, FP8 and MXFP4,
+// compared with the output of Inputs/stored_formats.py.
 
 #include "runtime/Kernels/Cpu/Decode.h"
 #include "runtime/Kernels/Cpu/QuantizeStored.h"
@@ -35,7 +35,7 @@ std::vector<Value> valuesOf(const SafetensorsFile &file,
   return values;
 }
 
-/// The numbers of a module's weight by the CPU's decoder, after the reference's.
+/// Decodes a module's weight on the CPU, and compares it with the reference.
 std::vector<float> numbersOf(const ModelFiles &model, const std::string &module,
                              std::string *refusal = nullptr) {
   const std::string name = module + ".weight";
@@ -79,7 +79,7 @@ TEST(StoredFormats, AreTheNumbersOfTheirDefinition) {
   }
 }
 
-/// Which zero points files have is for config.json alone to say.
+/// Only config.json defines the convention of zero points in files.
 TEST(StoredFormats, HaveZeroPointsAsTheyAreInGptq2) {
   const TemporaryFolder folder;
   std::filesystem::copy(kMatrices + "/model.safetensors",
@@ -98,7 +98,7 @@ struct Part {
   std::vector<int64_t> shape;
 };
 
-/// What describing a weight of zeros says.
+/// Returns the error of describing a weight of zeros.
 std::string refusalOf(const std::vector<Part> &parts) {
   const TemporaryFolder folder;
   const std::vector<uint8_t> zeros(1 << 14);

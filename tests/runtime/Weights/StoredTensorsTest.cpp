@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Weights of formats other than NF4, which ParametersTest has.
+// Weights of formats other than NF4, which ParametersTest covers.
 
 #include "runtime/Weights/StoredTensors.h"
 
@@ -23,7 +23,7 @@ bool equalsStored(const std::string &file, const std::string &tensor,
   return std::equal(expected.begin(), expected.end(), bytes);
 }
 
-/// Of a matrix [rows, columns] of this format.
+/// Returns a matrix [rows, columns] of this format.
 OneParameter parameterOf(qlora_dtype format, int64_t rows, int64_t columns,
                          uint32_t quantization, int64_t block, bool coded) {
   OneParameter parameter(kWeight, {rows, columns}, quantization, format, coded);
@@ -36,7 +36,7 @@ OneParameter parameterOf(qlora_dtype format, int64_t rows, int64_t columns,
   return parameter;
 }
 
-/// LLM.int8 from bf16, by way of float16; then what was made, as stored.
+/// Quantises bf16 to LLM.int8 by way of float16; then loads that as stored.
 TEST(StoredTensors, QuantizesRowsAsBitsandbytes) {
   const auto layout = StoredLayout::of(QLORA_DTYPE_LLM_INT8, 64 * 128, 128, false);
   OneParameter made = parameterOf(QLORA_DTYPE_LLM_INT8, 64, 128,
@@ -73,8 +73,8 @@ TEST(StoredTensors, QuantizesRowsAsBitsandbytes) {
   }
 }
 
-/// Two experts of one row of 32: the code's number is its place, the scales 2
-/// and 1/4.
+/// Two experts of one row of 32: each code is its index modulo 16, the scales
+/// are 2 and 1/4.
 TEST(StoredTensors, ReadsMicroscalingWithTheEvenElementInTheLowHalf) {
   std::vector<uint8_t> blocks(32);
   for (size_t i = 0; i < blocks.size(); ++i)

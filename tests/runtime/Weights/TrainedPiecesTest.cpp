@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// What is trained in pieces: each rank has its part of every tensor, whatever it
-// starts from, and together they have what one rank has whole.
+// Trainable parameters in fsdp shards: for any initialization, the shards of
+// all ranks together equal the parameters of a single rank.
 
 #include "runtime/Weights/Parameters.h"
 #include "tests/runtime/DemoTables.h"
@@ -15,7 +15,7 @@ namespace qlora {
 namespace {
 
 constexpr uint32_t kRanks = 3;
-/// Of tensors [3, 5] and [5, 5] behind each other, 160 bytes.
+/// Bytes of a shard and of tensors [3, 5] and [5, 5] one after another.
 constexpr uint64_t kPiece = 64, kRange = 160;
 
 qlora_parameter makeTensor(const char *name, int64_t rows, uint64_t first,
@@ -36,7 +36,7 @@ qlora_parameter makeTensor(const char *name, int64_t rows, uint64_t first,
 
 class TrainedPieces : public testing::Test {
 protected:
-  /// As one rank has it, or with pieces for several.
+  /// Tables of one rank, or with shards for several.
   DemoTables makeTables(bool isDivided, qlora_init init) const {
     DemoTables tables;
     tables.operands.clear();
@@ -69,7 +69,7 @@ protected:
     return values;
   }
 
-  /// What is behind the last tensor is left as it was.
+  /// Bytes after the last tensor stay unchanged.
   void expectPieces(qlora_init init, const ParameterSources &sources) const {
     std::vector<float> whole = fill(false, init, sources, 0);
     whole.resize(kRanks * kPiece / sizeof(float), 0.25F);
@@ -81,7 +81,7 @@ protected:
     EXPECT_EQ(all, whole);
   }
 
-  /// Numbers from `start` on, f32 as an adapter has them, or as `type`.
+  /// Values from `start` on, as f32 like an adapter.
   static std::vector<uint8_t> numbers(int64_t count, float start) {
     std::vector<float> values(static_cast<size_t>(count));
     for (float &value : values)

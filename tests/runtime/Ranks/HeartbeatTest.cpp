@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Heartbeats over socket pairs: silence, ends, goodbyes, and which cause is
-// shown by whom.
+// Heartbeats over socket pairs: silence, ends, goodbyes, and which rank shows
+// which cause.
 
 #include "runtime/Ranks/Heartbeat.h"
 
@@ -20,7 +20,7 @@ using Clock = std::chrono::steady_clock;
 static constexpr Heartbeat::Timing kQuick = {20ms, 10, 100ms, 300ms};
 
 namespace {
-/// A ring of hearts, some of which may be cut out.
+/// A ring of heartbeats; the test plays the ranks in `played`.
 class Circle {
 public:
   explicit Circle(int size, std::set<int> played = {}) : aborts(size) {
@@ -48,7 +48,7 @@ public:
   }
   ~Circle() { hearts.clear(); }
 
-  /// What the ranks show, each of which ends now.
+  /// Ends these ranks and returns the causes that they show.
   std::set<std::string> shown(const std::set<int> &ranks) {
     std::mutex mutex;
     std::set<std::string> texts;
@@ -67,7 +67,7 @@ public:
 
   std::vector<std::unique_ptr<Heartbeat>> hearts;
   std::vector<std::atomic<int>> aborts;
-  std::vector<FileDescriptor> own; ///< of played ranks: before, after
+  std::vector<FileDescriptor> own; ///< of played ranks: previous, next
 };
 } // namespace
 
@@ -76,15 +76,13 @@ TEST(Heartbeat, RanksThatLiveAndEndWellAreNoCause) {
   std::this_thread::sleep_for(500ms);
   for (const auto &heart : circle.hearts)
     EXPECT_FALSE(heart->hasCause());
-  circle.hearts[1].reset(); // with a goodbye
+  circle.hearts[1].reset(); // sends a goodbye
   std::this_thread::sleep_for(500ms);
   EXPECT_FALSE(circle.hearts[0]->hasCause() || circle.hearts[2]->hasCause());
   EXPECT_EQ(circle.aborts[0] + circle.aborts[1] + circle.aborts[2], 0);
 }
 
-/// Both ends name the link in the same words; that they are named by their
-/// hosts too is what users see.
-/// Rank 1 leaves, and 2, which it told so, ends at once without a word to it.
+/// Rank 1 leaves with a goodbye to rank 2, which ends at once without one.
 TEST(Heartbeat, WhoIsToldGoodbyeMayEndWithoutAWord) {
   char byte;
   for (int round = 0; round < 400; ++round) {
@@ -97,11 +95,12 @@ TEST(Heartbeat, WhoIsToldGoodbyeMayEndWithoutAWord) {
       ;
     circle.own[0] = FileDescriptor();
     leaves.join();
-    std::this_thread::sleep_for(500us); // in which a word of it would arrive
+    std::this_thread::sleep_for(500us); // for rank 1's report
     ASSERT_FALSE(circle.hearts[0]->hasCause()) << round;
   }
 }
 
+/// Both sides of a broken link show the same words, with their hosts' names.
 TEST(Heartbeat, SilenceEndsAllWithOneLine) {
   Circle circle(5, {2});
   for (int rank : {0, 1, 3, 4})
@@ -148,7 +147,7 @@ TEST(Heartbeat, TheChoiceStands) {
             "first");
 }
 
-/// Nobody has heard of anything: what was seen here is the cause.
+/// No rank reports a cause: the rank's own observation is the last resort.
 TEST(Heartbeat, WhatWasSeenHereIsTheLastResort) {
   Circle circle(2);
   const auto start = Clock::now();
@@ -166,7 +165,7 @@ TEST(Heartbeat, BeatsTellWhichCallARankIsIn) {
   EXPECT_EQ(circle.hearts[1]->callOf(1), 0u);
 }
 
-/// Its bytes come in any pieces, and a long text is cut.
+/// The text arrives in any fragments, and a long one is truncated.
 TEST(Heartbeat, TextsOfAnyLengthArrive) {
   Circle circle(2);
   const std::string text(5000, 'x');

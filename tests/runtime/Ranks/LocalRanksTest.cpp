@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Ranks (threads here) open each other's memory, and nothing else.
+// Ranks (threads here) can open each other's memory, and nothing else.
 
 #include "runtime/Ranks/LocalRanks.h"
 
@@ -18,7 +18,7 @@ using namespace qlora;
 using namespace std::chrono_literals;
 using Access = LocalRanks::Access;
 
-/// What ranks of several machines say, of which the first is this one's.
+/// Texts of ranks on several machines.
 class Told final : public Collectives {
 public:
   Told(std::vector<std::string> texts, int own)
@@ -52,7 +52,7 @@ TEST(LocalRanks, CountsThoseOfThisMachineOnly) {
   }
 }
 
-/// Shares a file of the first of two ranks, which expect `bytes` of it.
+/// Shares a file of the first of two ranks, which expect `bytes` bytes in it.
 /// `owner`: -1 is this user.
 static StatusOr<LocalRanks::Shared> shared(Access access, uint64_t size,
                                            uint64_t bytes, int owner = -1) {
@@ -106,7 +106,7 @@ TEST(LocalRanks, WritesNoMemoryOfAnotherUser) {
       << status.message();
 }
 
-/// What another process says is not trusted: it might be any file of ours.
+/// Another process's offer is not trusted: it might be any of our files.
 TEST(LocalRanks, RefusesWhatIsNoMemory) {
   struct Offer {
     int64_t process, descriptor;
@@ -123,7 +123,7 @@ TEST(LocalRanks, RefusesWhatIsNoMemory) {
       {{getpid(), null.get(), Access::kReadWrite}, "it is no file"},
       {{getpid(), 999999, Access::kRead}, "No such file"},
       {{-1, 0, Access::kRead}, "No such file"},
-      // To open a pipe that nobody writes to would wait for a writer.
+      // Opening a pipe without a writer would block.
       {{getpid(), pipe.get(), Access::kRead}, "it is no file"}};
   Told machines({"here", "here"}, 1);
   const LocalRanks ranks = LocalRanks::find(machines).value();

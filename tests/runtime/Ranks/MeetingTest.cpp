@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Jobs that start although strangers hold connections to their ports, although
-// they have many ranks, and although file descriptors are few; or that say why
-// they cannot.
+// Jobs start even if strangers hold connections to their ports, if there are
+// many ranks, or if file descriptors are few. If they cannot start, they report
+// why.
 
 #include <gtest/gtest.h>
 
@@ -20,14 +20,14 @@ using namespace std::chrono_literals;
 using Clock = std::chrono::steady_clock;
 
 #ifdef __SANITIZE_THREAD__
-static constexpr int kManyRanks = 40; // each has its shadow memory
+static constexpr int kManyRanks = 40; // each needs shadow memory
 #else
 static constexpr int kManyRanks = 200;
 #endif
 
 namespace {
-/// Connections to a port, by turns silent, of another protocol, with half a
-/// greeting, and with a whole one but another secret.
+/// Connections to a port, in turn silent, of another protocol, with half a
+/// greeting, and with a complete greeting but another secret.
 class Strangers {
 public:
   explicit Strangers(int port, int count = 64) {
@@ -43,24 +43,24 @@ public:
           {&greeting, 16},
           {&greeting, sizeof greeting}};
       const auto &[data, bytes] = said[i % 4];
-      (void)sendAll(*socket, data, bytes); // it may be closed already
+      (void)sendAll(*socket, data, bytes); // may be closed already
       sockets.push_back(std::move(*socket));
     }
   }
-  /// The first, which is silent.
+  /// Returns the first connection, which is silent.
   const FileDescriptor &silent() const { return sockets.front(); }
 
 private:
   std::vector<FileDescriptor> sockets;
 };
 
-/// What ranks that are processes have returned.
+/// Results of ranks in separate processes.
 struct Ended {
-  std::map<int, std::string> texts; ///< by rank, of those that wrote one
+  std::map<int, std::string> texts; ///< by rank, if it wrote one
   std::vector<double> cpuSeconds;   ///< by rank
 };
 
-/// Runs `body` as each of `size` ranks, in processes of their own.
+/// Runs `body` on each of `size` ranks, in separate processes.
 class RankProcesses {
 public:
   using Body = std::function<std::string(const RankEnvironment &)>;
@@ -115,7 +115,7 @@ public:
     return ended;
   }
 
-  /// "met", or why not.
+  /// Returns "met", or the error.
   std::string join(const RankEnvironment &own,
                    std::chrono::milliseconds timeout) {
     auto group = RankGroup::join(
@@ -138,7 +138,7 @@ static size_t threadsOfThisProcess() {
                     std::filesystem::directory_iterator()));
 }
 
-/// The rendezvous serves all connections on one thread, and ends at once.
+/// One thread of the rendezvous serves all connections, and ends at once.
 TEST(Meeting, StrangersAtTheRendezvousCostNothing) {
   auto served = std::make_unique<Served>(2);
   const size_t before = threadsOfThisProcess();
@@ -146,7 +146,7 @@ TEST(Meeting, StrangersAtTheRendezvousCostNothing) {
   const Strangers strangers(served->port);
   RendezvousHello hello;
   EXPECT_TRUE(receiveAll(strangers.silent(), &hello, sizeof hello).isOk());
-  std::this_thread::sleep_for(100ms); // in which all are accepted
+  std::this_thread::sleep_for(100ms); // all are accepted in this time
   EXPECT_EQ(threadsOfThisProcess(), before);
   std::thread second([&] {
     EXPECT_EQ(served->exchange(1, 2, std::string("b")).value(), "a");
@@ -157,7 +157,7 @@ TEST(Meeting, StrangersAtTheRendezvousCostNothing) {
   EXPECT_LT(Clock::now() - start, 3s);
 }
 
-/// The rank before is found among strangers who came first.
+/// The previous rank is found among strangers that connected first.
 TEST(Meeting, StrangersInTheRingCostNothing) {
   Served served(2);
   const FileDescriptor listening = std::move(listenOn("127.0.0.1", 0)).value();
@@ -187,8 +187,8 @@ TEST(Meeting, StrangersInTheRingCostNothing) {
   other.join();
 }
 
-/// A rank that has both neighbours waits for the others, whose heartbeats have
-/// not begun.
+/// A rank with both neighbours waits for the others, whose heartbeats have not
+/// begun.
 TEST(Meeting, SilenceCountsOnceAllHaveMet) {
   Served served(2);
   const FileDescriptor listening = std::move(listenOn("127.0.0.1", 0)).value();
@@ -216,13 +216,13 @@ TEST(Meeting, SilenceCountsOnceAllHaveMet) {
   auto ring = Ring::connect(meeting, "job", 20s, 1s, timing);
   ASSERT_TRUE(ring.isOk()) << ring.status().message();
   EXPECT_FALSE((*ring)->heartbeat()->hasCause());
-  // From now on it counts.
+  // From here on silence counts.
   std::this_thread::sleep_for(1500ms);
   EXPECT_TRUE((*ring)->heartbeat()->hasCause());
   other.join();
 }
 
-/// Rank 0 has a descriptor for each rank, more than the soft limit permits.
+/// Rank 0 needs a descriptor per rank, more than the soft limit permits.
 TEST(Meeting, ManyRanksMeet) {
   RankProcesses ranks;
   ranks.env.patience = 60s;
@@ -244,8 +244,8 @@ static void limitDescriptors(rlim_t limit) {
   setrlimit(RLIMIT_NOFILE, &both);
 }
 
-/// Where rank 0 can never hold all connections, every rank says so at the
-/// deadline, and rank 0 does not use the CPU meanwhile.
+/// If rank 0 can never hold all connections, every rank reports it at the
+/// deadline, and rank 0 uses no CPU meanwhile.
 TEST(Meeting, AllAreToldOfTooFewDescriptors) {
   RankProcesses ranks;
   ranks.env.patience = 3s;
@@ -269,14 +269,14 @@ TEST(Meeting, AllAreToldOfTooFewDescriptors) {
     EXPECT_EQ(text, line) << rank;
 }
 
-/// Strangers who hold all descriptors give way to ranks.
+/// Strangers that hold all descriptors give way to ranks.
 TEST(Meeting, RanksComeAfterStrangersWithAllDescriptors) {
   RankProcesses ranks;
   ranks.env.patience = 20s;
   const Strangers strangers(ranks.env.masterPort); // in the system's queue
   const auto start = Clock::now();
   ranks.start(2, [&](const RankEnvironment &own) {
-    // Of the 64 that it has inherited it may hold some more.
+    // It inherited 64 descriptors, and may open some more.
     if (own.rank == 0)
       limitDescriptors(64 + 40);
     return ranks.join(own, 60s);
@@ -289,7 +289,7 @@ TEST(Meeting, RanksComeAfterStrangersWithAllDescriptors) {
   EXPECT_EQ(ended.texts.at(1), "met");
 }
 
-/// A server that accepts but is stopped is not taken for another program.
+/// A stopped server that accepts is not mistaken for another program.
 TEST(Meeting, AStoppedRankZeroIsNotAnotherProgram) {
   const FileDescriptor listening = std::move(listenOn("127.0.0.1", 0)).value();
   const int port = portOf(listening).value();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The stages of a pipeline as groups of a job: what they send each other, and
-// the base that those of one stage share.
+// Pipeline stages as groups of a job: sends between stages, and the base that
+// ranks of one stage share.
 
 #include "runtime/Ranks/RankGroup.h"
 
@@ -13,16 +13,16 @@
 
 using namespace qlora;
 
-/// Bytes that tell a number.
+/// Bytes that identify a rank.
 static std::vector<uint8_t> bytesOfRank(int number, size_t count) {
   std::vector<uint8_t> bytes(count);
   std::iota(bytes.begin(), bytes.end(), static_cast<uint8_t>(50 * number + 1));
   return bytes;
 }
 
-/// Stages that send each other more than a connection takes, of odd sizes, in
-/// an order that is the same for any two: the next one forward, then one back.
-/// Each has done another number of sends by then, and the groups of all go on.
+/// Stages send more than a connection buffers, with odd sizes, in the same
+/// order for any two stages: first forward, then back. Stages have done
+/// different numbers of sends by then, and groups of all ranks still work.
 TEST(Pipeline, StagesSendAndReceive) {
   for (const auto &[size, stages] : {std::pair(4, 2), {4, 4}, {8, 4}})
     runJob(size, GroupSizes{{QLORA_GROUP_PP, stages}}, [](RankGroup &group) {
@@ -62,7 +62,7 @@ TEST(Pipeline, StagesSendAndReceive) {
     });
 }
 
-/// Of one machine: a base for each stage.
+/// On one machine, each stage has a base.
 TEST(Pipeline, StagesShareABaseEach) {
   runJob(4, GroupSizes{{QLORA_GROUP_PP, 2}}, [](RankGroup &group) {
     FillShare share;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Variables of every launcher, and what is refused.
+// Variables of every launcher, and refusals.
 
 #include "runtime/Ranks/RankEnvironment.h"
 
@@ -37,12 +37,12 @@ TEST(RankEnvironment, Torchrun) {
   EXPECT_EQ(env->localRank, 1);
   EXPECT_EQ(env->localWorldSize, 4);
   EXPECT_EQ(env->masterAddress, "node0");
-  EXPECT_EQ(env->masterPort, 1235); // torchrun itself is on 1234
+  EXPECT_EQ(env->masterPort, 1235); // torchrun itself uses 1234
   EXPECT_EQ(env->secret, "abc");
   EXPECT_EQ(env->patience, std::chrono::minutes(1));
 }
 
-/// A container of its own for each rank, which may have to be fetched.
+/// Each rank has its own container, whose image may have to be pulled.
 TEST(RankEnvironment, RanksThatAreNotStartedTogetherAreWaitedForLonger) {
   auto env = read({{"RANK", "0"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "a"}});
   ASSERT_TRUE(env.isOk()) << env.status().message();
@@ -67,7 +67,7 @@ TEST(RankEnvironment, PmiOnSeveralMachinesNeedsAnAddress) {
             "of rank 0 and MASTER_PORT to a free port there, on every rank");
 }
 
-/// What srun of Slurm 22.05 sets, of three ranks on two of a job's nodes.
+/// Variables of srun in Slurm 22.05 for three ranks on two of a job's nodes.
 static std::map<std::string, std::string> slurmStep() {
   return {{"SLURM_PROCID", "2"},
           {"SLURM_NTASKS", "3"},
@@ -93,7 +93,7 @@ TEST(RankEnvironment, Slurm) {
   EXPECT_EQ(env->masterPort, 25456); // 20000 + 3456 + 2 * 1000
 }
 
-/// srun --mpi=pmi2 says nothing of this machine with PMI's names.
+/// srun --mpi=pmi2 sets PMI's names, but none of them for local ranks.
 TEST(RankEnvironment, SlurmWithItsPmi) {
   auto variables = slurmStep();
   variables.insert({{"PMI_RANK", "2"}, {"PMI_SIZE", "3"}});
@@ -103,7 +103,7 @@ TEST(RankEnvironment, SlurmWithItsPmi) {
   EXPECT_EQ(env->localRank, 1);
 }
 
-/// mpirun of MPICH starts one process on each node by srun, and ranks by that.
+/// mpirun of MPICH starts one process per node by srun, and that the ranks.
 TEST(RankEnvironment, PmiOfAnMpirunInSlurm) {
   auto variables = slurmStep();
   variables.insert({{"PMI_RANK", "7"},

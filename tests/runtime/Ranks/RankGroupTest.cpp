@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The groups of a job (ranks are threads here): who is in which, that each has
-// its own data, and that a rank which is lost to one is lost to all.
+// The groups of a job (ranks are threads here): their members, separate data of
+// each group, and a rank lost to one group is lost to all.
 
 #include "runtime/Ranks/RankGroup.h"
 
@@ -21,7 +21,7 @@
 using namespace qlora;
 using namespace std::chrono_literals;
 
-/// Bytes that tell the rank of the job.
+/// Bytes that identify a rank of the job.
 static std::vector<uint8_t> pieceOf(int rank, size_t bytes) {
   std::vector<uint8_t> piece(bytes);
   std::iota(piece.begin(), piece.end(), static_cast<uint8_t>(50 * rank + 1));
@@ -58,7 +58,7 @@ TEST(RankGroup, EveryGroupHasItsOwnPieces) {
               std::ranges::equal(std::span(to).subspan(other * bytes, bytes),
                                  pieceOf(first + other, bytes)))
               << rank << " " << other << " " << bytes;
-        // Between those of the group, one of all.
+        // Interleaves an all-reduce over all ranks.
         std::vector<float> sum(bytes % 1000 + 1, 1);
         ASSERT_TRUE(group.collectives()
                         .run({QLORA_COLLECTIVE_ALL_REDUCE,
@@ -86,12 +86,12 @@ static GroupSizes meshOf(int pieces, int tensorRanks, int contextRanks = 1,
           {QLORA_GROUP_EP, expertRanks}};
 }
 
-/// Ranks of every group that rank 5 of 8 is of, or rank 1 of fewer.
+/// Members of every group that rank 5 of 8, or rank 1 of fewer, belongs to.
 TEST(RankGroup, EveryAxisHasItsRanks) {
   struct Case {
     int size;
     GroupSizes mesh;
-    /// Of one rank: DP, FSDP, TP, CP, PP, EP, REPLICAS.
+    /// One rank's groups: DP, FSDP, TP, CP, PP, EP, REPLICAS.
     std::array<std::vector<int>, QLORA_GROUP_COUNT> groups;
   };
   const std::vector<int> one = {1}, two = {0, 1}, four = {0, 1, 2, 3};
@@ -138,7 +138,7 @@ TEST(RankGroup, EveryAxisHasItsRanks) {
           EXPECT_EQ(fmt::format("{}", fmt::join(*all, " ")),
                     textOf(expected.groups[axis]));
         }
-        // Beside those of this axis, one of all.
+        // Alternates all-reduces of this axis with one over all ranks.
         std::vector<float> sum = {1};
         for (Collectives *each : {&own, &group.collectives()})
           ASSERT_TRUE(each->run({QLORA_COLLECTIVE_ALL_REDUCE,
@@ -166,7 +166,7 @@ TEST(RankGroup, ThoseOfOneProductLineOrPipelineHaveTheSameRows) {
     EXPECT_EQ(group.dataRanks(), 2);
     EXPECT_EQ(group.dataRank(), group.rank() / 3);
     EXPECT_EQ(group.countsRows(), group.rank() % 3 == 0);
-    EXPECT_TRUE(group.countsSums()); // of their own tokens
+    EXPECT_TRUE(group.countsSums()); // each counts its own tokens
   });
   runJob(6, GroupSizes{{QLORA_GROUP_PP, 3}}, [](RankGroup &group) {
     EXPECT_EQ(group.dataRanks(), 2);
@@ -181,7 +181,7 @@ TEST(RankGroup, ThoseOfOneProductLineOrPipelineHaveTheSameRows) {
   });
 }
 
-/// Of three rings each rank waits in another one than it hears of the loss in.
+/// Each rank waits in another ring than the one that reports the loss.
 TEST(RankGroup, ALossInOneOfThreeRingsEndsAll) {
   const auto start = std::chrono::steady_clock::now();
   std::atomic<int> ended = 0;
@@ -190,7 +190,7 @@ TEST(RankGroup, ALossInOneOfThreeRingsEndsAll) {
     EXPECT_TRUE(group.collectives().barrier().isOk());
     met.arrive_and_wait();
     if (group.rank() == 7)
-      return; // beside 0 and 6 of all, 5 of fsdp, and 6 of tp
+      return; // neighbour of 0 and 6 (dp), 5 (fsdp), 6 (tp)
     const qlora_group axes[] = {
         QLORA_GROUP_DP, QLORA_GROUP_DP,   QLORA_GROUP_FSDP, QLORA_GROUP_TP,
         QLORA_GROUP_TP, QLORA_GROUP_FSDP, QLORA_GROUP_TP};
@@ -207,26 +207,26 @@ TEST(RankGroup, ALossInOneOfThreeRingsEndsAll) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, 5s);
 }
 
-/// A rank waits in one ring for a rank that is told in the other one; so with
-/// those that share products.
+/// A rank waits in one ring for a rank that learns of the loss in the other
+/// ring. `axis` is FSDP or TP.
 static void loseOneOfFour(const GroupSizes &mesh, qlora_group axis) {
   const auto start = std::chrono::steady_clock::now();
   std::atomic<int> ended = 0;
-  // Who is still in the barrier would be told of the loss there.
+  // A rank still in the barrier would learn of the loss there.
   std::latch met(4);
   runJob(4, mesh, [&](RankGroup &group) {
     EXPECT_TRUE(group.collectives().barrier().isOk());
     met.arrive_and_wait();
     if (group.rank() == 3)
       return;                                 // its connections close
-    const bool isInWorld = group.rank() == 0; // beside rank 3 in a circle
+    const bool isInWorld = group.rank() == 0; // neighbour of rank 3 there
     const Status status =
         group.collectives(isInWorld ? QLORA_GROUP_DP : axis).barrier();
     EXPECT_EQ(status.code(), StatusCode::kAborted) << group.rank();
     if (group.rank() == 2) {
       EXPECT_EQ(status.message(), "rank 3 has ended");
     }
-    // It lives on, so that no connection closes by its end.
+    // It stays alive, so that no connection closes because it ends.
     for (++ended; ended < 3 && std::chrono::steady_clock::now() - start < 10s;)
       std::this_thread::sleep_for(1ms);
   });
@@ -245,7 +245,7 @@ TEST(RankGroup, NoticesALossToEitherRingBetweenCalls) {
     EXPECT_TRUE(group.collectives().barrier().isOk());
     met.arrive_and_wait();
     if (group.rank() == 2)
-      return; // beside rank 0 among the first three alone
+      return; // rank 0's neighbour in the first three only
     const auto start = std::chrono::steady_clock::now();
     if (group.rank() == 0) {
       while (group.collectives().checkOthers().isOk() &&
@@ -273,15 +273,15 @@ TEST(RankGroup, AnAbortOfOneRingEndsBoth) {
   });
 }
 
-/// All ranks end, and with one line: the own words of the lowest rank that has
-/// failed, whoever waits for whom, and whoever computes meanwhile.
+/// All ranks end with one line: the report of the lowest rank that failed,
+/// whichever ranks wait or compute meanwhile.
 TEST(RankGroup, AllShowTheFirstCause) {
   const auto start = std::chrono::steady_clock::now();
   runJob(5, 1, [](RankGroup &group) {
     const bool fails = group.rank() == 3 || group.rank() == 1;
     std::this_thread::sleep_for(200ms); // all have joined
     if (group.rank() == 4)
-      std::this_thread::sleep_for(1s); // it is told of it afterwards
+      std::this_thread::sleep_for(1s); // it learns of it afterwards
     const Status own = fails
                            ? Status::invalid("no room on disk {}", group.rank())
                            : group.collectives().barrier();
@@ -291,7 +291,7 @@ TEST(RankGroup, AllShowTheFirstCause) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, 5s);
 }
 
-/// A rank that only says that another one has said why.
+/// A rank's own report replaces errors that only refer to it.
 TEST(RankGroup, AnothersErrorGivesWayToItsOwnWords) {
   runJob(3, 1, [](RankGroup &group) {
     if (group.rank() == 2)
@@ -303,7 +303,7 @@ TEST(RankGroup, AnothersErrorGivesWayToItsOwnWords) {
   });
 }
 
-/// It comes all the same, to say so.
+/// A rank that cannot start still joins, to report it.
 TEST(RankGroup, ARankThatCannotStartTellsTheOthers) {
   for (const int failing : {0, 2}) {
     FileDescriptor socket = std::move(listenOn("127.0.0.1", 0)).value();
@@ -316,7 +316,7 @@ TEST(RankGroup, ARankThatCannotStartTellsTheOthers) {
         RankEnvironment own = env;
         own.rank = rank;
         if (rank == 1)
-          std::this_thread::sleep_for(500ms); // it comes when it is over
+          std::this_thread::sleep_for(500ms); // it joins after the failure
         const auto start = std::chrono::steady_clock::now();
         auto group = RankGroup::join(
             own, rank == 0 ? std::move(socket) : FileDescriptor(), 20s, {},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// A rank for SupervisorTest: joins the others, then does what argv[1] says.
+// A rank for SupervisorTest: joins the others, then plays the scene argv[1].
 
 #include <fcntl.h>
 #include <signal.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // The rendezvous: strangers, hostile clients, and ranks that cannot start
-// together, of which all are told alike.
+// together, which all get the same error.
 
 #include "runtime/Ranks/Rendezvous.h"
 
@@ -20,7 +20,7 @@ namespace {
 
 using Rank = std::function<StatusOr<std::string>(Served &)>;
 
-/// What each of the ranks gets of a server is this line.
+/// Expects every rank to get this error from a server.
 void expectAll(const RendezvousServer::Terms &terms,
                const std::vector<Rank> &ranks, const std::string &line) {
   Served served(terms);
@@ -103,7 +103,7 @@ TEST(Rendezvous, AllAreToldOfOneThatEnds) {
             "say why");
 }
 
-/// In the second exchange ranks say that they have reached their neighbours.
+/// In the second exchange ranks report that they reached their neighbours.
 TEST(Rendezvous, AllAreToldOfARingThatDoesNotClose) {
   const auto meets = [](int rank, StatusOr<std::string> second) -> Rank {
     return [=](Served &served) -> StatusOr<std::string> {
@@ -137,7 +137,7 @@ TEST(Rendezvous, AllAreToldOfAnotherSecret) {
                       "rank 0 at 127.0.0.1:");
 }
 
-/// Who has another secret does not disturb ranks that come.
+/// A client with another secret does not disturb ranks that connect.
 TEST(Rendezvous, AnotherSecretDoesNotEndAStart) {
   Served served(2);
   EXPECT_FALSE(served.connect("other", selfOf(1, 2)).isOk());
@@ -147,7 +147,7 @@ TEST(Rendezvous, AnotherSecretDoesNotEndAStart) {
   second.join();
 }
 
-/// A client that does not look at the server's proof gets nothing from it.
+/// A client that ignores the server's proof receives nothing.
 TEST(Rendezvous, TheServerTellsNothingWithoutAProof) {
   Served served(1);
   const FileDescriptor stranger =
@@ -160,8 +160,8 @@ TEST(Rendezvous, TheServerTellsNothingWithoutAProof) {
 }
 
 TEST(Rendezvous, TheServerProvesTheSecretToo) {
-  // It takes any client's proof for right, and has none of its own: it sends
-  // something, or the client's.
+  // This server accepts any proof, and has none of its own: it sends some
+  // bytes, or repeats the client's proof.
   for (const bool repeats : {false, true}) {
     FileDescriptor listening = std::move(listenOn("127.0.0.1", 0)).value();
     const int port = portOf(listening).value();
@@ -182,7 +182,7 @@ TEST(Rendezvous, TheServerProvesTheSecretToo) {
   }
 }
 
-/// Another program, which talks.
+/// Another program, which sends text.
 TEST(Rendezvous, APortOfAnotherProgramIsNamed) {
   FileDescriptor listening = std::move(listenOn("127.0.0.1", 0)).value();
   const int port = portOf(listening).value();
@@ -200,7 +200,7 @@ TEST(Rendezvous, APortOfAnotherProgramIsNamed) {
   other.join();
 }
 
-/// The server of the start before closes its connections and ends.
+/// The previous start's server closes its connections and ends.
 TEST(Rendezvous, AClosedConnectionIsTriedAgain) {
   FileDescriptor listening = std::move(listenOn("127.0.0.1", 0)).value();
   const int port = portOf(listening).value();
@@ -235,14 +235,14 @@ TEST(Rendezvous, ServerMayEndFirst) {
   EXPECT_FALSE(client.exchange(std::string("b"), 5s).isOk());
 }
 
-/// Who connects and says nothing is let go, by both ends.
+/// Both ends drop a connection that stays silent.
 TEST(Rendezvous, WhoSaysNothingIsLetGo) {
   auto terms = termsOf(1, "job");
   terms.handshake = 50ms;
   Served served(terms);
   const FileDescriptor silent =
       std::move(connectTo("127.0.0.1", served.port, 1s)).value();
-  ASSERT_TRUE(setTimeout(silent, 5s).isOk()); // a wait of ours ends too
+  ASSERT_TRUE(setTimeout(silent, 5s).isOk()); // our own wait ends too
   RendezvousHello hello;
   EXPECT_TRUE(receiveAll(silent, &hello, sizeof hello).isOk());
   EXPECT_EQ(receiveAll(silent, &hello, 1).code(), StatusCode::kAborted);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// What ranks (threads here) do together, by messages and through shared memory:
-// every kind's results and bits, and what happens when a rank ends.
+// Collectives of ranks (threads here) by messages and through shared memory:
+// results and bits of every kind, and the effects of a rank's end.
 
 #include "runtime/Ranks/RingCollectives.h"
 
@@ -16,7 +16,7 @@
 using namespace qlora;
 using namespace std::chrono_literals;
 
-/// How sums go from rank to rank.
+/// How the data of sums passes from rank to rank.
 enum class Way { kMessages, kSharedWindow };
 
 class RingCollectivesTest : public testing::TestWithParam<Way> {
@@ -67,7 +67,7 @@ static std::vector<float> dataOf(int rank, size_t count) {
   return data;
 }
 
-/// Numbers that tell the rank, the element and the place that they are for.
+/// Values that identify the rank and the element.
 static std::vector<int32_t> numbersOf(int rank, size_t count) {
   std::vector<int32_t> data(count);
   std::iota(data.begin(), data.end(), 1000000 * (rank + 1));
@@ -94,7 +94,7 @@ TEST_P(RingCollectivesTest, SumsAreInTheOrderOfRanksForEverySize) {
 }
 
 TEST_P(RingCollectivesTest, SumsOfNarrowNumbersAreRoundedInEachStep) {
-  // 256 + 1 + 1 in bf16, which has 8 bits: 256 + 1 is 256 again.
+  // 256 + 1 + 1 in bf16, which has 8 bits: 256 + 1 rounds to 256.
   const uint16_t addends[] = {0x4380, 0x3f80, 0x3f80};
   runGroup(3, [&](Collectives &group, int rank) {
     std::vector<uint16_t> data(77777, addends[rank]);
@@ -148,7 +148,7 @@ TEST_P(RingCollectivesTest, EveryKindMovesItsPieces) {
     }
 }
 
-/// In a circle, of two ranks too, where both neighbours are one.
+/// A ring, also of two ranks, where both neighbours are the same rank.
 TEST_P(RingCollectivesTest, NeighboursSendBothWays) {
   for (int ranks : {2, 3})
     runGroup(ranks, [ranks](Collectives &group, int rank) {
@@ -159,7 +159,7 @@ TEST_P(RingCollectivesTest, NeighboursSendBothWays) {
                                 none, from, places)
                                 .isOk();
         };
-        ASSERT_TRUE(send(rank > 0)); // one of them receives first
+        ASSERT_TRUE(send(rank > 0)); // one rank receives first
         ASSERT_TRUE(run(group, QLORA_COLLECTIVE_RECV, QLORA_DTYPE_I32, to, {},
                         -places)
                         .isOk());
@@ -217,7 +217,7 @@ TEST_P(RingCollectivesTest, BarrierAndEmptySums) {
 
 TEST_P(RingCollectivesTest, ALostRankEndsTheOthers) {
   auto start = std::chrono::steady_clock::now();
-  // Who is still in the barrier would be told of the loss there.
+  // A rank still in the barrier would learn of the loss there.
   std::latch met(5);
   runGroup(5, [&](Collectives &group, int rank) {
     EXPECT_TRUE(group.barrier().isOk());
@@ -245,7 +245,7 @@ TEST_P(RingCollectivesTest, NoticesALostRankBetweenCalls) {
            std::chrono::steady_clock::now() - start < 5s)
       std::this_thread::sleep_for(1ms);
     EXPECT_EQ(group.checkOthers().code(), StatusCode::kAborted);
-    std::this_thread::sleep_for(200ms); // the other one looks too
+    std::this_thread::sleep_for(200ms); // the other rank checks too
   });
 }
 
@@ -282,7 +282,7 @@ TEST_P(RingCollectivesTest, RanksThatMakeOtherCallsAreTold) {
   });
 }
 
-/// The rank that notices ends its connections, although it lives on.
+/// The rank that notices closes its connections, although it stays alive.
 TEST_P(RingCollectivesTest, ALossIsPassedOn) {
   runGroup(4, [](Collectives &group, int rank) {
     if (rank == 3) {
@@ -293,7 +293,7 @@ TEST_P(RingCollectivesTest, ALossIsPassedOn) {
     std::vector<int32_t> data(rank == 0 ? 10 : 11);
     const Status status =
         run(group, QLORA_COLLECTIVE_BROADCAST, QLORA_DTYPE_I32, data);
-    if (rank > 0) { // which has sent all that it had to
+    if (rank > 0) { // rank 0 has sent all its data
       EXPECT_EQ(status.code(), StatusCode::kAborted) << rank;
       EXPECT_NE(status.message().find("makes another call"), std::string::npos)
           << status.message();

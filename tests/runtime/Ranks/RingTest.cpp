@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// How neighbours find each other: strangers and other ranks at the port.
+// How neighbours find each other if strangers or other ranks connect.
 
 #include "runtime/Ranks/Ring.h"
 
@@ -13,19 +13,19 @@
 using namespace qlora;
 using namespace std::chrono_literals;
 
-/// Where a rank listens that this test plays.
+/// Address of a rank that this test plays.
 static std::string placeOf(const FileDescriptor &listening) {
   return std::string(32, 'x') + std::to_string(portOf(listening).value()) +
          " 127.0.0.1";
 }
 
-/// Who reaches a rank's port without a proof is not the rank before it.
+/// A connection without a proof is not accepted as the previous rank.
 TEST(Ring, StrangersAreNoNeighbours) {
   Served served(2);
   FileDescriptor listening = std::move(listenOn("127.0.0.1", 0)).value();
   Rendezvous second = served.connectAs(1, 2);
   std::thread other([&] {
-    // It learns where rank 0 listens and what the proof is over.
+    // It learns where rank 0 listens and which bytes the proof covers.
     const std::string found = second.exchange(placeOf(listening), 5s).value();
     const FileDescriptor stranger =
         std::move(connectTo("127.0.0.1", std::stoi(found.substr(32)), 1s))
@@ -42,7 +42,7 @@ TEST(Ring, StrangersAreNoNeighbours) {
   other.join();
 }
 
-/// The rank before is found although a stranger came first, who is silent.
+/// The previous rank is found although a silent stranger connected first.
 TEST(Ring, WhoSaysNothingDoesNotStandInTheWay) {
   Served served(2);
   const FileDescriptor listening = std::move(listenOn("127.0.0.1", 0)).value();
@@ -70,8 +70,8 @@ TEST(Ring, WhoSaysNothingDoesNotStandInTheWay) {
   other.join();
 }
 
-/// Who knows the secret, but is another rank than the one before, is not let
-/// in: rank 0 of another meeting is sent where rank 1 is expected.
+/// A rank that has the secret but is not the previous rank is not accepted:
+/// rank 0 of another job is sent where rank 1 is expected.
 TEST(Ring, AnotherRankIsNoNeighbour) {
   Served served(2), elsewhere(2);
   Rendezvous first = served.connectAs(1, 2), last = elsewhere.connectAs(1, 2);

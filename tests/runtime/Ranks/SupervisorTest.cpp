@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Ranks that work, fail, die, hang and are stopped (RankHelper.cpp plays).
+// Ranks that work, fail, die, hang and are stopped; RankHelper.cpp plays them.
 
 #include "runtime/Ranks/Supervisor.h"
 
@@ -21,10 +21,10 @@
 using namespace qlora;
 using namespace std::chrono_literals;
 
-/// Forks before one that fails; below 0: none does.
+/// Forks before one that fails; negative: none fails.
 static int forksLeft = -1;
 
-/// The C library's.
+/// Replaces the C library's fork and calls it.
 extern "C" pid_t fork() noexcept {
   if (forksLeft == 0) {
     errno = EAGAIN;
@@ -51,7 +51,7 @@ static std::string contents(const std::string &path) {
   return text.str();
 }
 
-/// Waits until the file has a number, which it returns.
+/// Waits until the file has a number; returns it.
 static pid_t waitForPid(const std::string &path) {
   for (int i = 0; i < 1000; ++i) {
     std::ifstream file(path);
@@ -117,8 +117,8 @@ TEST(Supervisor, AMissingExecutableIsAnError) {
             std::string::npos);
 }
 
-/// In a launcher of its own, which ends with 0 where that is what it says, and
-/// has no children then.
+/// Runs in a separate launcher, which exits with 0 if it has this message and
+/// no children left.
 static void expectFailingStart(int ranks, const std::string &message,
                                void (*prepare)()) {
   pid_t launcher = fork();
@@ -139,8 +139,8 @@ static void expectFailingStart(int ranks, const std::string &message,
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
-/// Where a rank cannot be started, those before it are ended and waited for,
-/// and by their numbers: the first of ours is not any process of ours.
+/// If a rank cannot be started, the earlier ranks are ended and waited for by
+/// process id, since the launcher may have other children.
 TEST(Supervisor, ARankThatCannotBeStartedEndsTheOthers) {
   expectFailingStart(
       4000,
@@ -155,8 +155,8 @@ TEST(Supervisor, ARankThatCannotBeStartedEndsTheOthers) {
                      [] { forksLeft = 2; });
 }
 
-/// The rank that was not started is not waited for: without a number that would
-/// be any child of the launcher, and take the end of one that is not ours.
+/// The rank that was not started is not waited for: without an id the wait
+/// would take any child of the launcher, and its exit status.
 TEST(Supervisor, ARankThatCannotBeStartedTakesNoOthersEnd) {
   const pid_t launcher = fork();
   if (launcher == 0) {

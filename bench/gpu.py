@@ -1,37 +1,37 @@
 # SPDX-License-Identifier: MIT
 
-"""Our figures on a GPU beside their targets, in calls of under 9 minutes.
+"""Measures our figures on a GPU against targets, in calls of under 9 minutes.
 
     gpu.sh --prepare DIR [--tools build/bin] [--cuda-arch 90]
            [--cuda-compiler nvcc] [--shapes FILE]
     gpu.sh --bundle DIR [--part P,...] [--out FILE] [--limit SECONDS]
            [--peer-flag F]...
 
---prepare runs where LLVM and a CUDA compiler are, and needs no GPU: it fills
-DIR with all that the other command needs beside the repository: programs and
-their libraries, and every module compiled for one architecture.
+--prepare needs LLVM and a CUDA compiler, but no GPU. It fills DIR with all that
+--bundle needs in addition to the repository: programs and their libraries, and
+every module, compiled for one architecture.
 
---bundle runs where a GPU, its driver and cuBLASLt are. Weights are random, of
-the real shapes, written to $TMPDIR on the spot and kept there for the next
-part. Prints a table and leaves FILE, to which the next part adds its own rows.
+--bundle needs a GPU, its driver and cuBLASLt. It writes random weights of the
+real shapes to $TMPDIR and keeps them for the next part. It prints a table and
+writes FILE, to which the next part adds its rows.
 
-  micro        every launch of g1 and g3 alone, beside its gate
-  conformance  every CUDA kernel beside the reference
+  micro        every launch of g1 and g3 alone, with its gate
+  conformance  every CUDA kernel, compared with the reference
   goldens      the golden cases, f32 and bf16, with and without graphs (numpy)
   nccl         ranks that share the GPU: a golden case on each layout, and how
                soon a rank ends after another was killed or stopped (numpy)
   sanitizer    compute-sanitizer on a golden case and on the kernels
-  g1 g2 g3     tokens per second      g4  memory beside its plan
+  g1 g2 g3     tokens per second      g4  memory compared with its plan
   g7           compiling, start to first step
-  profile      where a step of g1 and g3 goes, beside the prediction; a part of
-               g1 and g3 too
-  peer         transformers + PEFT beside ours, in turns (where they are)
+  profile      times of a step's parts in g1 and g3, with the prediction; also
+               at the end of g1 and g3
+  peer         transformers + PEFT and ours, in turns (if installed)
 
-PART/N: the first N of its runs or cases. Without --part: all of them, what
-says most first; what FILE has already is left out, so that the same call goes
-on where the one before was stopped. FILE is written after each row, into $OUT
-where that is set. What fails says so in one line and lets the rest go on; then
-the exit code is 1. A target that is missed is no failure.
+PART/N: the first N of its runs or cases. Without --part: all, the most
+informative first, except what FILE already has. So the same call continues
+after an interruption. FILE is written after each row, into $OUT if that is set.
+A failure prints one line, and the other parts continue; the exit code is then
+1. A missed target is not a failure.
 """
 
 import argparse

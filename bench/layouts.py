@@ -10,9 +10,9 @@ Eight cases on two ranks of one thread, with different shapes, lengths, batches,
 types and memory limits; some leave only one layout. Each layout that fits is
 compiled by name and trained. The layouts of a case take turns, and the faster
 steps of a turn count (other load only adds time). Fails if the chosen layout is
-slower than another by more than the noise: the median over the rounds of their
-ratio, against half the range of the ratios, at least 2 %. --cpu-time measures
-CPU time per rank instead of wall time, for a machine that others use too.
+slower than another, by the median of the rounds' ratios, by more than the noise
+(half the range of the ratios, at least 2 %). --cpu-time measures CPU time per
+rank instead of wall time, for a machine that others use too.
 """
 
 import argparse

@@ -11,10 +11,10 @@ limits between, and with --gradient-checkpointing; then all train in turns.
 Prints planned and resident bytes, and the predicted and measured time of a
 step.
 
-Fails unless: plans are within their limits; less memory is not predicted to be
-faster; no plan with at least the memory of whole blocks is predicted to be
-slower than them; resident bytes are as predicted; losses are equal up to
-rounding.
+Fails if a plan is above its limit, if less memory is predicted to be faster, if
+a plan with at least the memory of whole blocks is predicted to be slower than
+them, if resident bytes differ from the prediction, or if losses differ by more
+than rounding.
 """
 
 import argparse

@@ -7,11 +7,10 @@
                      [--disable-kernels ROW,...] [CASE...]
 
 Compiles each case for one architecture (needs nvcc, but no GPU) within the
-GPU's memory, runs `qlora-run --device null:CARD` and prints Markdown: the
-assumptions of the low and the high figure and their kernels, the predicted
-tokens per second and milliseconds with published figures and a roofline, the
-parts of a step, the memory plan and the compile time. Measures nothing on a
-GPU.
+GPU's memory, and runs `qlora-run --device null:CARD`. Prints Markdown: the
+assumptions and kernels of the low and the high figure, predicted tokens per
+second and milliseconds, published figures and a roofline, the parts of a step,
+the memory plan and the compile time. Measures nothing on a GPU.
 """
 
 import argparse

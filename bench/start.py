@@ -5,9 +5,9 @@
 
     bench/start.py [--shapes smollm2-135m,...] [--rounds 3] [--work DIR]
 
-For each shape, with random bf16 weights and NF4 with double quantisation: wall
-seconds until the plan is printed, when all weights are in their arenas and the
-first step begins, and CPU seconds of all threads until then. The best of all
+Prints, for each shape with random bf16 weights and NF4 with double quantisation,
+wall seconds and CPU seconds of all threads until the plan is printed. All
+weights are in their arenas then, and the first step begins. The best of all
 rounds:
 
   file      reading the model's file once, from the disk

@@ -169,7 +169,7 @@ static bool isOwnExecutable() { return getauxval(AT_BASE) != 0; }
 /// Limits how long OpenMP threads spin at the end of a loop before they sleep,
 /// in this process and its children, unless the user has set it
 /// (OMP_WAIT_POLICY, GOMP_SPINCOUNT). libgomp's default of 300,000 rounds is 3
-/// to 15 ms: on CPUs that other processes use too, a spinning thread uses up
+/// to 15 ms. On CPUs that other processes use too, a spinning thread uses up
 /// the time slice of the thread that it waits for, and a step takes ten to
 /// forty times as long. 1,000 rounds are 25 to 50 us, about the time to wake a
 /// thread, so a run with its own CPUs loses nothing.

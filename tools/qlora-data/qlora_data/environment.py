@@ -90,7 +90,7 @@ def ensure_packages(arguments: list[str]) -> None:
     candidates = _candidates()
     if not tried and candidates[0] == sys.executable:
         tried = [sys.executable]
-    # Nothing tried yet and not the first candidate: start that one.
+    # `tried` is empty if another Python must run first ($QLORA_PYTHON).
     if tried and all(importlib.util.find_spec(name) for name in PACKAGES):
         return
     for python in candidates:

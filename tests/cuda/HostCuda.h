@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 
-// CUDA C++ for the host: force-included by host-nvcc before a device text. It
-// gives the keywords, variables and functions that our kernels use; another
-// one is an error of the host compiler, to be added here.
+// CUDA C++ for the host: host-nvcc force-includes it before device code. It
+// defines the keywords, variables and functions that our kernels use; any other
+// is an error of the host compiler, to be added here.
 //
-// A thread is a fiber of the driver (Driver/BlockRunner.h). What threads do
-// together -- barriers, shuffles, votes -- asks the driver, with the line, so
-// that a barrier that is not reached by all is found and named. Atomics are
+// A thread is a fiber of the driver (Driver/BlockRunner.h). Operations of
+// several threads -- barriers, shuffles, votes -- call the driver, with the
+// line, so that it reports a barrier that not all threads reach. Atomics are
 // plain: one thread runs at a time.
 //
 // host-nvcc rewrites two things that macros cannot: `__grid_constant__`
@@ -29,8 +29,8 @@ extern "C" const qlora_host_engine *qlora_host;
 extern "C" qlora_host_place qlora_host_at;
 
 // Keywords -------------------------------------------------------------------
-// __global__, __grid_constant__, __launch_bounds__ and __shared__ are read by
-// host-nvcc after the preprocessor.
+// host-nvcc handles __global__, __grid_constant__, __launch_bounds__ and
+// __shared__ after the preprocessor.
 
 #define __host__
 #define __device__
@@ -119,7 +119,7 @@ inline int qlora_host_lane() {
   return int((at.x + size.x * (at.y + size.y * at.z)) % 32);
 }
 
-/// The value of lane `source`, which is already inside the mask's warp.
+/// Returns the value of lane `source`, which is already inside the mask's warp.
 template <typename T>
 T qlora_host_shuffle(uint32_t mask, T value, int source, int line) {
   static_assert(sizeof(T) <= 8 && __is_trivially_copyable(T));
@@ -197,9 +197,8 @@ T atomicCAS(T *p, U compare, V value) {
 }
 
 // Numbers --------------------------------------------------------------------
-// Roundings are explicit: the text is compiled with -ffp-contract=off. A NaN
-// that f32 arithmetic makes on a card has its own bits, whatever the operands
-// were.
+// Roundings are explicit: device code is compiled with -ffp-contract=off. A NaN
+// from f32 arithmetic on a GPU has fixed bits, for any operands.
 
 inline float qlora_host_result(float a) {
   return a == a ? a : __builtin_bit_cast(float, 0x7fffffffu);
@@ -217,9 +216,9 @@ inline float __frsqrt_rn(float a) { return float(1.0 / sqrt(double(a))); }
 inline double __dadd_rn(double a, double b) { return a + b; }
 inline double __dmul_rn(double a, double b) { return a * b; }
 
-/// What an instruction gives for a number that it knows to within a part of
-/// `units` in 2^24: off by nearly that much, up or down by the bits of the
-/// argument. Subnormal results are zero.
+/// Returns the result of an approximate instruction whose error is below
+/// `units` * 2^-24. The error is nearly that large, up or down depending on the
+/// bits of the argument. Subnormal results are zero.
 inline float qlora_host_inexact(double exact, float argument, double units) {
   const uint32_t hash = __builtin_bit_cast(uint32_t, argument) * 0x9e3779b9u;
   const double part = (int32_t(hash) * 0x1p-31) * (units - 1) * 0x1p-24;
@@ -266,7 +265,7 @@ inline uint64_t __umul64hi(uint64_t a, uint64_t b) {
   return uint64_t(static_cast<unsigned __int128>(a) * b >> 64);
 }
 
-// As in CUDA, of two numbers of one type or of mixed integers.
+// Takes two values of one type or of mixed integers, as in CUDA.
 template <typename T, typename U>
 constexpr auto min(T a, U b) -> decltype(a + b) {
   return a < b ? a : b;

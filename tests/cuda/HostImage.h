@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: MIT
 
-// What a device image compiled for the host and the software driver know of
-// each other. host-nvcc (the test compiler) writes a shared object in place of
-// a cubin; its only exported symbols are
+// The interface between a device image compiled for the host and the software
+// driver. host-nvcc (the test compiler) writes a shared object instead of a
+// cubin; its only exported symbols are
 //
-//   qlora_host_image_table  what it is, which kernels it has, for the driver
-//   qlora_host              set by the driver: what threads ask of their block
-//   qlora_host_at           set by the driver: where the running thread is
+//   qlora_host_image_table  describes the image and its kernels
+//   qlora_host              set by the driver: functions that threads call
+//   qlora_host_at           set by the driver: place of the running thread
 //
-// Variables in __shared__ memory are in a section of their own, so that the
-// driver can fill it with a pattern before every block: one block runs at a
-// time.
+// Variables in __shared__ memory are in a separate section, so that the driver
+// can fill it with a pattern before every block. One block runs at a time.
 
 #ifndef QLORA_TESTS_CUDA_HOSTIMAGE_H
 #define QLORA_TESTS_CUDA_HOSTIMAGE_H
@@ -22,39 +21,40 @@ struct qlora_host_dim {
   unsigned x, y, z;
 };
 
-/// Where a thread is: written by the driver before the thread goes on.
+/// Place of a thread: the driver writes it before the thread continues.
 struct qlora_host_place {
   qlora_host_dim thread, block, blockCount, threadCount;
 };
 
-/// What the lanes of a warp do together. All lanes of `mask` must come to the
-/// same operation at the same line.
+/// Operations of the lanes of a warp. All lanes of `mask` must reach the same
+/// operation at the same line.
 enum qlora_host_warp_operation {
   QLORA_HOST_SHUFFLE = 0, ///< value of the lane `source`
-  QLORA_HOST_BALLOT = 1,  ///< bit i: lane i gave a number other than zero
-  QLORA_HOST_SYNC = 2     ///< nothing but the meeting
+  QLORA_HOST_BALLOT = 1,  ///< bit i: lane i passed a value other than zero
+  QLORA_HOST_SYNC = 2     ///< only the synchronisation
 };
 
-/// What the threads of a block do together. All threads must come to it.
+/// Operations of the threads of a block. All threads must reach it.
 enum qlora_host_block_operation {
   QLORA_HOST_BARRIER = 0,
-  QLORA_HOST_COUNT = 1 ///< how many threads gave a number other than zero
+  QLORA_HOST_COUNT = 1 ///< number of threads that passed a value other than
+                       ///< zero
 };
 
-/// Calls of a running thread. They return in the same thread after others
-/// have run; a thread whose launch has failed never returns.
+/// Calls of a running thread. They return in the same thread after others have
+/// run; if its launch has failed, they never return.
 struct qlora_host_engine {
   int (*block)(qlora_host_block_operation operation, int predicate, int line);
   uint64_t (*warp)(qlora_host_warp_operation operation, uint32_t mask,
                    uint64_t value, int source, int line);
   void *(*dynamicShared)();
-  /// The kernel stops itself: __trap(), a failed assertion.
+  /// Stops the kernel with an error: __trap(), a failed assertion.
   void (*fail)(const char *what, int line);
 };
 
 struct qlora_host_kernel {
   const char *name;
-  void (*function)(const void *args); ///< of one thread
+  void (*function)(const void *args); ///< runs one thread
   unsigned maxThreads;                ///< __launch_bounds__, or 1024
 };
 

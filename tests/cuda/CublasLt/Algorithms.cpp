@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Which algorithms there are, and what is told of one.
+// The algorithms that exist, and the attributes that each reports.
 
 #include "tests/cuda/CublasLt/Algorithms.h"
 
@@ -19,7 +19,7 @@ namespace platform {
 static constexpr uint64_t kMark = 0x716c6f7261000000u;
 static constexpr uint32_t kAlignedId = 21, kAnyId = 10, kOpaqueId = 66;
 static constexpr uint32_t kMostSplits = 3;
-/// Of a split that is added in place: its counters.
+/// Bytes of the counters of a split whose partial sums are added in place.
 static constexpr uint64_t kCounterBytes = 64;
 
 static uint64_t mix(uint64_t hash, uint64_t value) {
@@ -125,7 +125,7 @@ uint64_t workspaceOf(const Algorithm &of, const Product &product) {
   return 0;
 }
 
-/// Of what the work would take at a common rate.
+/// Returns the algorithm's time in percent of the time at a common rate.
 static uint64_t percentOf(const Algorithm &of, uint64_t hash) {
   if (of.reduction == kCublasReductionInPlace ||
       of.kernel >= kUnsupportedKernel)
@@ -194,13 +194,13 @@ std::vector<Algorithm> algorithmsFor(const Product &product) {
 using namespace platform;
 
 namespace {
-/// Where an attribute is.
+/// Place of an attribute in Algorithm.
 struct Place {
   size_t offset, bytes;
 };
 } // namespace
 
-/// By the number of cublasLtMatmulAlgoConfigAttributes_t.
+/// Indexed by cublasLtMatmulAlgoConfigAttributes_t.
 static constexpr Place kPlaces[] = {
     {offsetof(Algorithm, id), 4},         {offsetof(Algorithm, tile), 4},
     {offsetof(Algorithm, split), 4},      {offsetof(Algorithm, reduction), 4},

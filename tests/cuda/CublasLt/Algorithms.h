@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT
 
-// The algorithms that the cuBLASLt look-alike has. Each takes its own time,
-// which is simulated (Hook.h), and rounds its own way, so that a test sees
-// which one ran:
+// The algorithms of the cuBLASLt look-alike. Each takes its own simulated time
+// (Hook.h) and rounds its own way, so that a test sees which one ran:
 //
 //   id 21   operands at multiples of 16 bytes; tiles 15, 18 and 20
 //   id 10   any operands; tiles 1 and 2
-//   id 66   operands at multiples of 16 bytes; kernels that no attribute tells
-//           apart, as Hopper's are. Mostly the fastest. Of kernel 2 nothing is
-//           told; 3 passes the check but cannot run, and 4 cannot in a capture
+//   id 66   operands at multiples of 16 bytes; kernels that no attribute
+//           distinguishes, as on Hopper. Mostly the fastest. Kernel 2 reports
+//           nothing; 3 passes the check but cannot run, and 4 cannot run in a
+//           capture
 //
-// 21 and 10 either without a split of k or split into two or three, with each
-// of cuBLASLt's reduction schemes. "In place" takes the least time of all, and
-// adds the parts in an order that differs from run to run.
+// Ids 21 and 10 run without a split of k or split it into two or three, with
+// each of cuBLASLt's reduction schemes. "In place" is the fastest, and adds the
+// partial sums in an order that differs from run to run.
 //
-// An algorithm is for the one product that the heuristic found it for, and for
+// An algorithm fits only the matmul that the heuristic found it for, and only
 // one version of the library.
 
 #ifndef QLORA_TESTS_CUDA_CUBLASLT_ALGORITHMS_H
@@ -29,18 +29,18 @@
 
 namespace qlora::platform {
 
-/// What cublasLtMatmulAlgo_t holds. The attributes are where version 13.1 has
+/// Contents of cublasLtMatmulAlgo_t. The attributes are where version 13.1 has
 /// them: in half of the bytes.
 struct Algorithm {
   uint32_t id = 0, tile = 0, stages = 0, split = 1;
   uint32_t reduction = kCublasReductionNone, swizzle = 0, custom = 0;
   uint16_t innerShape = 0, clusterShape = 0;
-  uint64_t mark = 0;    ///< of this library and its version
-  uint64_t product = 0; ///< hash
-  uint64_t kernel = 0;  ///< of id 66
-  uint64_t alignments = 0; ///< logarithms, a byte each, A's the lowest
+  uint64_t mark = 0;    ///< identifies this library and its version
+  uint64_t product = 0; ///< hash of the matmul
+  uint64_t kernel = 0;  ///< kernel of id 66
+  uint64_t alignments = 0; ///< log2 per operand, a byte each, A's the lowest
 
-  /// Nothing where these are not the bytes of an algorithm of this version.
+  /// Returns nothing if the bytes are not an algorithm of this version.
   static std::optional<Algorithm> read(const cublasLtMatmulAlgo_t *bytes);
   cublasLtMatmulAlgo_t bytes() const;
 };
@@ -52,18 +52,18 @@ inline constexpr uint64_t kPlainKernel = 1, kSilentKernel = 2,
 
 uint64_t hashOf(const Product &product);
 uint64_t hashOf(const Algorithm &algorithm);
-/// Four logarithms in a byte each.
+/// Packs the base-2 logarithms of four alignments, a byte each.
 uint64_t packAlignments(const uint32_t (&alignments)[4]);
-/// Bytes that every operand of an algorithm must be aligned to.
+/// Returns the bytes that every operand of the algorithm must be aligned to.
 uint32_t alignmentOf(const Algorithm &algorithm, int type);
 
-/// Empty, or why there is no such algorithm for the product.
+/// Returns why the algorithm does not fit the matmul, or an empty text.
 std::string refusalOf(const Algorithm &algorithm, const Product &product);
 uint64_t workspaceOf(const Algorithm &algorithm, const Product &product);
 std::chrono::nanoseconds timeOf(const Algorithm &algorithm,
                                 const Product &product);
-/// All that there are for a product, best first by an estimate that knows
-/// nothing of their times.
+/// Returns all algorithms for a matmul, best first according to an estimate
+/// that ignores their simulated times.
 std::vector<Algorithm> algorithmsFor(const Product &product);
 
 } // namespace qlora::platform

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Handles, descriptions, layouts and preferences of libcublasLt.so.13. Known:
-// float32 and bf16, float32 sums, host scalars, no epilogue.
+// Handles, descriptions, layouts and preferences of libcublasLt.so.13.
+// Supported: float32 and bf16, float32 sums, host scalars, no epilogue.
 
 #include "tests/cuda/CublasLt/Objects.h"
 

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: MIT
 
-// The products of libcublasLt.so.13: every argument is checked, more strictly
-// than NVIDIA documents where a looser caller would depend on luck:
+// The matmuls of libcublasLt.so.13. Every argument is checked, more strictly
+// than NVIDIA documents if a looser caller would depend on luck:
 //
 //   matrices are inside of one live allocation, and aligned as the preference
-//   said when the algorithm was found (256 bytes if it said nothing; 16 where
-//   no algorithm is given); D overlaps neither A nor B; an algorithm is used
-//   for the very product that it was found for, by the version that found it,
-//   and only after this handle has found or checked it; its workspace is large
-//   enough, and at a multiple of 256 bytes even where it is not used; it is
-//   filled with NaN when the product runs, so that another use at the same time
-//   shows.
+//   said when the algorithm was found (256 bytes by default; 16 if no
+//   algorithm is given); D overlaps neither A nor B; an algorithm is used only
+//   for the matmul that it was found for, with the version that found it, and
+//   only after this handle has found or checked it; its workspace is large
+//   enough, and at a multiple of 256 bytes even if unused. The workspace is
+//   filled with NaN when the matmul runs, which exposes a concurrent use.
 
 #include "tests/cuda/CublasLt/Algorithms.h"
 
@@ -28,7 +27,8 @@ namespace qlora {
 
 using namespace platform;
 
-/// The product of these layouts, or why there is none.
+/// Returns the matmul of these layouts; nothing, after an explanation, if they
+/// do not fit.
 static std::optional<Product>
 makeProduct(const char *symbol, cublasLtMatmulDesc_t description,
             cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
@@ -60,7 +60,7 @@ makeProduct(const char *symbol, cublasLtMatmulDesc_t description,
   return std::nullopt;
 }
 
-/// Whether a preference allows an algorithm.
+/// Returns whether a preference allows an algorithm.
 static bool isAllowed(const Algorithm &algorithm, const Product &product,
                       const cublasLtMatmulPreferenceOpaque &preference) {
   const uint32_t *least = std::min_element(std::begin(preference.alignments),
@@ -130,7 +130,7 @@ cublasStatus_t cublasLtMatmulAlgoCheck(
   return kBlasSuccess;
 }
 
-/// What is wrong with a matrix in memory, or empty.
+/// Returns what is wrong with a matrix in memory, or an empty text.
 static std::string checkMatrix(const char *name, const void *data,
                                const cublasLtMatrixLayoutOpaque &layout,
                                uint64_t alignment, int device) {
@@ -141,13 +141,13 @@ static std::string checkMatrix(const char *name, const void *data,
 }
 
 namespace {
-/// One call's memory.
+/// Addresses and scalars of one call.
 struct Operands {
   const void *a, *b, *c;
   void *d, *workspace;
   float alpha, beta;
-  uint64_t workspaceBytes; ///< that the algorithm uses
-  uint64_t alignments;     ///< packed
+  uint64_t workspaceBytes; ///< bytes that the algorithm uses
+  uint64_t alignments;     ///< as packAlignments returns them
 
   uint64_t alignment(int matrix) const {
     return uint64_t{1} << (alignments >> (8 * matrix) & 0xff);
@@ -183,9 +183,9 @@ static std::string checkOperands(const Product &product, const Operands &of,
   return wrong.empty() ? "" : "the workspace: " + wrong;
 }
 
-/// The depth as an algorithm splits it: into its parts, each of which a tile
-/// goes through in one or two steps, a kernel of its own in more. The order
-/// "in place" is any.
+/// Returns the ranges of k that are summed separately. Each split takes one or
+/// two steps, depending on the tile; a kernel of id 66 takes more. "In place"
+/// adds the ranges in any order.
 static std::vector<Part> partsOf(const Algorithm &of, int64_t k) {
   const int64_t steps =
       of.kernel ? int64_t(of.kernel) + 3 : of.split * (of.tile % 2 + 1);
@@ -200,7 +200,7 @@ static std::vector<Part> partsOf(const Algorithm &of, int64_t k) {
   return parts;
 }
 
-/// When the stream comes to it.
+/// Runs when the stream reaches the call; returns a CUresult.
 static int runProduct(const Product &product, const Algorithm &algorithm,
                       const Operands &of, int device) {
   const std::string wrong = checkOperands(product, of, device);
@@ -218,13 +218,13 @@ static int runProduct(const Product &product, const Algorithm &algorithm,
   return 0;
 }
 
-/// What a call names, with the alignments that it asks for; nothing where it
-/// may not be used for this product.
+/// Returns the algorithm that a call names, with the alignments that it needs;
+/// nothing if the call must not use it for this matmul.
 static std::optional<Algorithm>
 algorithmFor(const cublasLtContext &handle, const Product &product,
              const cublasLtMatmulAlgo_t *bytes, std::string &unusable) {
   if (!bytes) {
-    // The best of those that need no workspace.
+    // The best algorithm that needs no workspace.
     for (Algorithm &algorithm : algorithmsFor(product))
       if (workspaceOf(algorithm, product) == 0 && algorithm.kernel == 0) {
         algorithm.alignments = packAlignments({16, 16, 16, 16});
@@ -286,7 +286,7 @@ cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t description,
   if (!mayUse(stream, fmt::format("algorithm {:x} for product {:x} on card {}",
                                   hashOf(*chosen), hashOf(*product), device)))
     return kBlasExecutionFailed;
-  // Gives memory back, which spoils a capture.
+  // Frees memory, which spoils a capture.
   if (chosen->kernel == kUncapturedKernel && cuMemFree_v2(0))
     return kBlasExecutionFailed;
   const int code = enqueueLibraryWork(stream, kSymbol, [=] {

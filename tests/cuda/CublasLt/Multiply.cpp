@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The arithmetic, by oneDNN's float32 product; bf16 is widened before.
+// The arithmetic, with oneDNN's float32 GEMM; bf16 is widened before.
 
 #include "tests/cuda/CublasLt/Objects.h"
 
@@ -22,7 +22,7 @@ uint64_t bytesOf(const cublasLtMatrixLayoutOpaque &layout) {
   return last * elementBytes(layout.type);
 }
 
-/// Dense columns of float32.
+/// Returns the matrix as dense float32 columns.
 static std::vector<float> widen(const cublasLtMatrixLayoutOpaque &layout,
                                 const void *data) {
   std::vector<float> dense(layout.rows * layout.columns);
@@ -49,7 +49,7 @@ static void narrow(const cublasLtMatrixLayoutOpaque &layout,
     }
 }
 
-/// Rounds each number to a type and back.
+/// Rounds each value to a type and back.
 static void roundTo(int type, std::vector<float> &numbers) {
   if (type == kCudaR32F)
     return;
@@ -61,8 +61,8 @@ static void roundTo(int type, std::vector<float> &numbers) {
 }
 
 namespace {
-/// One thread for a small product, for as long as this lives: to wake others
-/// takes longer than the product, and far longer where CPUs are busy.
+/// Runs a small matmul on one thread. Waking others takes longer than the
+/// matmul, and far longer if the CPUs are busy.
 class FewThreads {
 public:
   explicit FewThreads(const Product &product) : before(omp_get_max_threads()) {
@@ -77,8 +77,8 @@ private:
 };
 } // namespace
 
-/// Elements from the depth `k` on, of a matrix whose columns go along it or
-/// across it.
+/// Returns the elements from depth `k` on, of a matrix whose columns run along
+/// the depth or across it.
 static const float *from(const std::vector<float> &dense, uint64_t rows,
                          bool isAcross, int64_t k) {
   return dense.data() + (isAcross ? uint64_t(k) * rows : uint64_t(k));

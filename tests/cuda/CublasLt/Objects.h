@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// What the handles of the cuBLASLt look-alike point to, and the numbers of
-// cublasLt.h that it knows.
+// The structs behind the handles of the cuBLASLt look-alike, and the constants
+// of cublasLt.h that it supports.
 
 #ifndef QLORA_TESTS_CUDA_CUBLASLT_OBJECTS_H
 #define QLORA_TESTS_CUDA_CUBLASLT_OBJECTS_H
@@ -21,7 +21,7 @@ extern "C" {
 
 struct cublasLtContext {
   int device;
-  std::set<uint64_t> known; ///< algorithms that it found or checked: hashes
+  std::set<uint64_t> known; ///< hashes of algorithms that it found or checked
 };
 
 struct cublasLtMatmulDescOpaque {
@@ -38,8 +38,9 @@ struct cublasLtMatrixLayoutOpaque {
 
 struct cublasLtMatmulPreferenceOpaque {
   uint64_t maxWorkspace = 0;
-  uint32_t alignments[4] = {256, 256, 256, 256}; ///< at least, of A, B, C, D
-  uint32_t reductions = 7; ///< the schemes that are allowed, a bit each
+  uint32_t alignments[4] = {256, 256, 256, 256}; ///< minimum bytes of A, B, C,
+                                                 ///< D
+  uint32_t reductions = 7; ///< allowed schemes, a bit each
 };
 
 namespace platform {
@@ -52,32 +53,32 @@ enum BlasStatus : int {
   kBlasNotSupported = kCublasNotSupported
 };
 
-/// A product that was checked: D = alpha op(A) op(B) + beta C, with op(A)
-/// m x k and op(B) k x n.
+/// A checked matmul: D = alpha op(A) op(B) + beta C, with op(A) m x k and op(B)
+/// k x n.
 struct Product {
   cublasLtMatmulDescOpaque description;
   cublasLtMatrixLayoutOpaque a, b, c, d;
   int64_t m = 0, n = 0, k = 0;
 };
 
-/// A part of the depth, and whether its sum is rounded to D's type.
+/// A range of the depth k, and whether its sum is rounded to D's type.
 struct Part {
   int64_t begin, end;
   bool isRounded;
 };
 
-/// Computes in float32: A, B and C are read as they are stored, the products
-/// of the parts are added up in their order, and the sum is rounded once to
-/// D's type.
+/// Computes in float32. A, B and C are read as they are stored, the ranges'
+/// partial sums are added in the order of `parts`, and the sum is rounded once
+/// to D's type.
 void multiply(const Product &product, std::span<const Part> parts, float alpha,
               const void *a, const void *b, float beta, const void *c,
               void *d);
 
-/// Explains on stderr and gives the status back.
+/// Explains on stderr and returns `status`.
 cublasStatus_t refuse(const char *symbol, cublasStatus_t status,
                       std::string_view why);
 
-/// Bytes from the first to the last element.
+/// Returns the bytes from the first to the last element.
 uint64_t bytesOf(const cublasLtMatrixLayoutOpaque &layout);
 
 } // namespace platform

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What a descriptor must be to be finished: types, ranks, shapes that fit, and
+// Conditions for finalising a descriptor: types, ranks, matching shapes, and
 // graphs in which each tensor has one writer, before its readers.
 
 #include "tests/cuda/Cudnn/Objects.h"
@@ -122,7 +122,7 @@ static Refusal mismatch(const char *what, const TensorView &x,
                                          y.dimensions)};
 }
 
-/// How many inputs a pointwise mode has; 0: it is not known.
+/// Returns the number of inputs of a pointwise mode; 0 if it is unknown.
 static size_t inputsOf(int mode) {
   switch (mode) {
   case pointwise::kExponential:
@@ -178,7 +178,7 @@ static Refusal checkMatmul(const Descriptor &operation) {
     if (a.type != cudnn_data::kFloat || b.type != cudnn_data::kBFloat16)
       return {kDnnNotSupported, fmt::format("a product of types {} and {}",
                                             a.type, b.type)};
-  // Heads of B serve groups of A's.
+  // Each head of B serves a group of A's heads.
   if (a.dimensions[0] != b.dimensions[0] ||
       a.dimensions[1] % b.dimensions[1] != 0 ||
       a.dimensions[3] != b.dimensions[2])
@@ -210,7 +210,7 @@ static Refusal checkReshape(const Descriptor &operation) {
              : mismatch("a reshape", x, y);
 }
 
-// Graphs and what is made of them ---------------------------------------------
+// Graphs and derived descriptors ---------------------------------------------
 
 static bool isOperation(int kind) {
   return kind == descriptor::kPointwiseOperation ||
@@ -251,7 +251,7 @@ static int archOf(const cudnnContext *handle) {
   return settings().cards[size_t(handle->device)].arch;
 }
 
-/// The handle of the graph of a configuration.
+/// Returns the handle of a configuration's graph.
 static const cudnnContext *handleOf(const Descriptor &graph) {
   return graph.get<const cudnnContext *>(attribute::kGraphHandle);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The cudnnStatus_t values that the cuDNN look-alike gives, by cudnn_graph.h's
-// names.
+// The cudnnStatus_t values that the cuDNN look-alike returns, with the names in
+// cudnn_graph.h.
 
 #ifndef QLORA_TESTS_CUDA_CUDNN_CODES_H
 #define QLORA_TESTS_CUDA_CUDNN_CODES_H

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Handles, and the life of a descriptor: made, given attributes, finished.
+// Handles, and the life of a descriptor: created, given attributes, finalised.
 
 #include "tests/cuda/Cudnn/Objects.h"
 
@@ -67,8 +67,8 @@ cudnnStatus_t cudnnSetStream(cudnnHandle_t handle, CUstream stream) {
 // Attributes ------------------------------------------------------------------
 
 namespace {
-/// An attribute of a kind of descriptor: the type of its values, and whether
-/// it has one of them, and must be there.
+/// An attribute of a kind of descriptor: the type of its values, whether it is
+/// a single value, and whether it is required.
 struct Known {
   int kind, attribute, type;
   bool isSingle = true, isNeeded = true;
@@ -163,7 +163,7 @@ static std::map<void *, DescriptorPointer> &live() {
   return *live;
 }
 
-/// nullptr where there is no such descriptor.
+/// Returns nullptr if there is no such descriptor.
 static DescriptorPointer find(cudnnBackendDescriptor_t handle) {
   const std::lock_guard lock(mutex());
   const auto found = live().find(handle);
@@ -198,7 +198,7 @@ cudnnBackendDestroyDescriptor(cudnnBackendDescriptor_t descriptor) {
   return kDnnSuccess;
 }
 
-/// Descriptors that an attribute is to name.
+/// Collects the descriptors that an attribute will name.
 static Refusal collect(const void *from, int64_t count,
                        std::vector<DescriptorPointer> &named) {
   for (int64_t i = 0; i < count; ++i) {
@@ -271,7 +271,7 @@ cudnnStatus_t cudnnBackendFinalize(cudnnBackendDescriptor_t handle) {
   return refuse(kSymbol, refusal);
 }
 
-/// Heuristics fill in configurations that the caller has made.
+/// Copies the found configurations into those that the caller created.
 static Refusal copyResults(const Descriptor &from, int64_t wanted,
                            int64_t *count, void *values) {
   *count = int64_t(from.results.size());

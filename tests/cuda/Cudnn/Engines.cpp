@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// Which engines there are for a graph, after what real ones have been seen to
-// offer (tests/runtime/CudnnPlan): a gradient's stores the scores' gradient in
-// its workspace where the graph says dQ as one product, and adds to dQ in any
-// order where the graph names a sum of it in memory; the engine that adds in
-// one order has to be asked for by its number. Segments are for sm_90 only.
+// Which engines exist for a graph, modelled on the engines that real cuDNN
+// offered (tests/runtime/CudnnPlan). A backward engine stores the scores'
+// gradient in its workspace if the graph expresses dQ as one matmul. It adds to
+// dQ in any order if the graph names a sum of dQ in memory; the engine with a
+// fixed order must be requested by its number. Segments need sm_90.
 
 #include "tests/cuda/Cudnn/Objects.h"
 
@@ -22,16 +22,16 @@ static constexpr int64_t kUsual = 0, kWasteful = 1, kOrderedBlackwell = 5,
 static constexpr size_t kHasOrderedHopper = 92500;
 
 namespace {
-/// What an engine looks at in a graph.
+/// Properties of a graph that decide which engines it has.
 struct GraphFacts {
   explicit GraphFacts(const Descriptor &graph);
 
   int products = 0;
   bool hasSegments = false;
-  /// The product that gives dQ: it reads the scores' gradient, which is also
-  /// turned for dK. Of a gradient.
+  /// The matmul whose result is dQ: it reads the scores' gradient, which is
+  /// also transposed for dK. Only in a backward graph.
   const Descriptor *queryGradient = nullptr;
-  /// bf16, of what is stored before it is added up over groups of heads.
+  /// Bytes in bf16 of the values that are later added up over groups of heads.
   uint64_t groupBytes = 0;
 
   bool isGradient() const { return products == 5 && queryGradient; }

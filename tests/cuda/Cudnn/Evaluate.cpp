@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// The arithmetic of a graph, operation by operation: in float32, rounded to
-// the type of each tensor. A tensor is held whole, in the order of its
-// dimensions; numbers of int32 are exact up to 2^24.
+// The arithmetic of a graph, operation by operation, in float32 and rounded to
+// the type of each tensor. A tensor is held unsharded, in the order of its
+// dimensions; int32 values are exact up to 2^24.
 
 #include "tests/cuda/Cudnn/Objects.h"
 
@@ -22,7 +22,7 @@ namespace pointwise = cudnn_pointwise;
 namespace {
 using Index = std::array<int64_t, 4>;
 
-/// A tensor's numbers.
+/// A tensor's values.
 struct Numbers {
   TensorView view;
   std::vector<float> values;
@@ -38,7 +38,7 @@ public:
 
 private:
   const Numbers &read(const Descriptor *tensor);
-  /// Rounds, keeps, and stores where the tensor is in memory.
+  /// Rounds the result, keeps it, and stores it if the tensor is in memory.
   void write(Numbers result);
   void pointwise(const Descriptor &operation);
   void matmul(const Descriptor &operation);
@@ -68,8 +68,8 @@ static int64_t offsetOf(const std::vector<int64_t> &strides, const Index &i) {
          strides[3] * i[3];
 }
 
-/// Strides of numbers in the order of the dimensions; 0 where one number is
-/// for all of an axis.
+/// Returns strides of values in the order of the dimensions; 0 for an axis of
+/// size 1.
 static std::vector<int64_t> packed(const std::vector<int64_t> &d) {
   std::vector<int64_t> strides = {d[1] * d[2] * d[3], d[2] * d[3], d[3], 1};
   for (size_t axis = 0; axis < 4; ++axis)
@@ -167,7 +167,7 @@ void Evaluation::pointwise(const Descriptor &operation) {
     });
     return write(std::move(y));
   }
-  // An input that is absent repeats the first, and is not used.
+  // An absent input repeats the first one, and is not used.
   std::array<const Numbers *, 3> x;
   std::array<std::vector<int64_t>, 3> strides;
   for (size_t k = 0; k < 3; ++k) {
@@ -183,7 +183,7 @@ void Evaluation::pointwise(const Descriptor &operation) {
   write(std::move(y));
 }
 
-/// c := a . b of one head, over the depth from `first` around to it.
+/// Computes c := a . b of one head. The depth starts at `first` and wraps.
 static void multiply(const float *a, const float *b, float *c, int64_t m,
                      int64_t n, int64_t depth, int64_t first) {
   std::fill_n(c, m * n, 0.0f);
@@ -201,13 +201,13 @@ void Evaluation::matmul(const Descriptor &operation) {
   const Numbers &b = read(operation.named(attribute::kMatmulB));
   Numbers c = {TensorView(*operation.named(attribute::kMatmulC)), {}};
   c.values.resize(size_t(c.view.elements()));
-  // Tensor cores take one type.
+  // Tensor cores take operands of one type.
   for (float &value : a.values)
     value = rounded(b.view.type, value);
   const int64_t batch = a.dimensions()[0], heads = a.dimensions()[1];
   const int64_t m = a.dimensions()[2], depth = a.dimensions()[3];
   const int64_t n = b.dimensions()[3], headsOfB = b.dimensions()[1];
-  // A sum in memory, to which blocks add as they come.
+  // A sum in memory, to which blocks add in any order.
   const bool isAnyOrder = !isOrdered && !c.view.isVirtual &&
                           c.view.type == cudnn_data::kFloat;
   for (int64_t i = 0; i < batch * heads; ++i) {
@@ -240,7 +240,7 @@ void Evaluation::reduce(const Descriptor &operation) {
   write(std::move(y));
 }
 
-/// The same numbers at the same places, with other dimensions and strides.
+/// Keeps the values at their places, with other dimensions and strides.
 void Evaluation::reshape(const Descriptor &operation) {
   const Numbers &x = read(operation.named(attribute::kReshapeX));
   Numbers y = {TensorView(*operation.named(attribute::kReshapeY)), {}};

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// cudnnBackendExecute: every operand of the graph has one address, aligned as
-// its descriptor says and inside of one live allocation; values are read from
-// the host at once, as a captured graph keeps them. The workspace is filled
-// with NaN when the plan runs, so that another use at the same time shows.
+// cudnnBackendExecute. Every operand of the graph has one address, aligned as
+// its descriptor says and inside of one live allocation. Host values are read
+// at once, as a captured graph keeps them. The workspace is filled with NaN
+// when the plan runs, which exposes a concurrent use.
 
 #include "tests/cuda/Cudnn/Objects.h"
 
@@ -23,9 +23,9 @@ namespace descriptor = cudnn_descriptor;
 static constexpr int kIllegalAddress = 700; // CUDA_ERROR_ILLEGAL_ADDRESS
 
 namespace {
-/// One call.
+/// The arguments of one call.
 struct Execution {
-  DescriptorPointer plan; ///< kept, as a captured graph may run it later
+  DescriptorPointer plan; ///< kept: a captured graph may run it later
   int device;
   std::vector<TensorView> operands; ///< in device memory
   std::set<int64_t> written;
@@ -91,7 +91,7 @@ Refusal Execution::bind(const Descriptor &pack) {
 bool Execution::overlap(const TensorView &x, const TensorView &y) const {
   const auto *beginX = static_cast<const char *>(addresses.at(x.id));
   const auto *beginY = static_cast<const char *>(addresses.at(y.id));
-  // Columns of one matrix share its rows, and nothing else.
+  // Column ranges of one matrix share its rows, and nothing else.
   const bool isColumns = x.strides == y.strides && x.type == y.type;
   const auto extent = [&](const TensorView &tensor) {
     return isColumns ? uint64_t(tensor.dimensions[1] * tensor.strides[1]) *
@@ -125,7 +125,7 @@ Refusal Execution::check() const {
                        : Refusal{kDnnBadParam, "the workspace: " + wrong};
 }
 
-/// When the stream comes to it.
+/// Runs when the stream reaches the call; returns a CUresult.
 static int run(const Execution &execution) {
   if (const Refusal refusal = execution.check()) {
     explain("cudnnBackendExecute runs: " + refusal.why);
@@ -139,7 +139,7 @@ static int run(const Execution &execution) {
   return 0;
 }
 
-/// Of a live descriptor, a pointer that keeps it.
+/// Returns a pointer that keeps a live descriptor alive.
 static DescriptorPointer kept(cudnnBackendDescriptor_t handle) {
   return static_cast<Descriptor *>(handle)->shared_from_this();
 }

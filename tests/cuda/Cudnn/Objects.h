@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Descriptors of libcudnn.so.9's backend interface, declared from the
-// runtime's own table so that a signature that differs does not compile. An
-// attribute that is a descriptor keeps what it names alive, as cuDNN copies it.
+// Descriptors of libcudnn.so.9's backend interface. They are declared from the
+// runtime's own table, so a different signature does not compile. An attribute
+// that is a descriptor keeps the named descriptor alive, as cuDNN copies it.
 
 #ifndef QLORA_TESTS_CUDA_CUDNN_OBJECTS_H
 #define QLORA_TESTS_CUDA_CUDNN_OBJECTS_H
@@ -33,14 +33,15 @@ struct cudnnContext {
 
 namespace platform {
 
-/// What is wrong, for cudnnGetLastErrorString and stderr; empty: nothing.
+/// An error for cudnnGetLastErrorString and stderr; converts to false if there
+/// is none.
 struct Refusal {
   int status = kDnnSuccess;
   std::string why;
   explicit operator bool() const { return status != kDnnSuccess; }
 };
 
-/// Keeps it for this thread, and gives the status back.
+/// Keeps the error for this thread and returns its status.
 int refuse(const char *symbol, const Refusal &refusal);
 
 struct Descriptor;
@@ -57,7 +58,7 @@ struct Descriptor : std::enable_shared_from_this<Descriptor> {
   int kind;
   bool isFinal = false;
   std::map<int, Values> attributes;
-  /// What finalisation finds: of heuristics.
+  /// Configurations that finalising a heuristics descriptor found.
   std::vector<DescriptorPointer> results;
   uint64_t workspaceBytes = 0; ///< of a plan
 
@@ -72,20 +73,20 @@ struct Descriptor : std::enable_shared_from_this<Descriptor> {
     }
     return values;
   }
-  /// The first value; one that is absent is `otherwise`.
+  /// Returns the first value, or `otherwise` if the attribute is absent.
   template <typename T> T get(int attribute, T otherwise = T()) const {
     const std::vector<T> values = list<T>(attribute);
     return values.empty() ? otherwise : values.front();
   }
-  /// Of an attribute that names descriptors; nullptr where it is absent.
+  /// Returns the descriptor that the attribute names; nullptr if it is absent.
   const Descriptor *named(int attribute) const;
   DescriptorPointer namedPointer(int attribute) const;
 };
 
-/// Whether a descriptor with these attributes can be finished.
+/// Returns an error if a descriptor with these attributes cannot be finalised.
 Refusal checkFinished(Descriptor &descriptor);
 
-/// A tensor in words of its own.
+/// The attributes of a tensor descriptor.
 struct TensorView {
   explicit TensorView(const Descriptor &tensor);
   int64_t id, alignment;
@@ -94,32 +95,33 @@ struct TensorView {
   std::vector<int64_t> dimensions, strides;
 
   int64_t elements() const;
-  /// From the first to the last one.
+  /// Returns the bytes from the first to the last element.
   uint64_t bytes() const;
 };
 size_t bytesOfType(int type);
 
-/// An operation: its output and its inputs in their order.
+/// An operation: its output and its inputs in order.
 struct OperationView {
   explicit OperationView(const Descriptor &operation);
   const Descriptor *output = nullptr;
   std::vector<const Descriptor *> inputs;
 };
 
-/// The configurations that heuristics offer for a graph on a card.
+/// Returns the configurations that heuristics offer for a graph on a GPU.
 std::vector<DescriptorPointer> offeredConfigs(const DescriptorPointer &graph,
                                               int arch);
-/// Whether there is such an engine for its graph on a card.
+/// Returns an error if the GPU has no such engine for the engine's graph.
 Refusal checkEngine(const Descriptor &engine, int arch);
-/// What a plan of the configuration needs.
+/// Returns the workspace bytes of a plan with this configuration.
 uint64_t workspaceOf(const Descriptor &config);
-/// Whether blocks of its engine add to a sum in the order in which they come.
+/// Returns whether blocks of the engine add to a sum in any order.
 bool addsInAnyOrder(const Descriptor &config);
 
-/// Where a plan's operands are.
+/// Addresses of a plan's operands, keyed by tensor id.
 using Addresses = std::map<int64_t, void *>;
 
-/// Runs the operations of a graph; `isOrdered` as above.
+/// Runs the operations of a graph. If `isOrdered` is false, matmuls add to sums
+/// in memory in any order.
 void evaluate(const Descriptor &graph, const Addresses &addresses,
               bool isOrdered);
 

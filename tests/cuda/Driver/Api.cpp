@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The begin of every call; errors by name; version; cards and contexts.
+// The common start of every call; error names; version; GPUs and contexts.
 
 #include "tests/cuda/Driver/Api.h"
 
@@ -28,7 +28,7 @@ std::recursive_mutex &platformMutex() {
 static std::chrono::steady_clock::time_point calledAt;
 std::chrono::steady_clock::time_point lastCall() { return calledAt; }
 
-/// The mutex of a call, whose host may be late.
+/// Returns the mutex of a call, after a possible host delay.
 static std::recursive_mutex &mutexOfCall() {
   delayHost();
   return platformMutex();
@@ -83,7 +83,7 @@ static bool isCard(int device) {
   return device >= 0 && size_t(device) < settings().cards.size();
 }
 
-/// Shared memory that a block may ask for, by architecture.
+/// Returns the maximum shared memory of a block, in bytes, for an architecture.
 static int maxShared(int arch) {
   if (arch == 80 || arch == 87)
     return 163 << 10;
@@ -92,7 +92,7 @@ static int maxShared(int arch) {
   return arch >= 90 ? 227 << 10 : 64 << 10;
 }
 
-/// An attribute of cuda.h, or -1 for those that the platform does not know.
+/// Returns an attribute of cuda.h, or -1 if the platform does not support it.
 static int attributeOf(const Card &card, int attribute) {
   switch (attribute) {
   case kMaxThreads:

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// The functions of libcuda.so.1, declared from the runtime's own table so that
-// a signature that differs does not compile, and what each of them begins
-// with.
+// The functions of libcuda.so.1, and the common start of each call. They are
+// declared from the runtime's own table, so a different signature does not
+// compile.
 
 #ifndef QLORA_TESTS_CUDA_DRIVER_API_H
 #define QLORA_TESTS_CUDA_DRIVER_API_H
@@ -18,16 +18,16 @@ namespace qlora {
 extern "C" {
 #define QLORA_DRIVER(Name, Symbol, Parameters) CUresult Symbol Parameters;
 #include "runtime/Kernels/Cuda/CudaSymbols.inc"
-// More of the driver, for what the runtime may call next.
+// Driver functions that the runtime may call later.
 CUresult cuEventSynchronize(CUevent);
 CUresult cuCtxSynchronize();
 }
 
 namespace platform {
 
-/// The begin of a call: takes the lock, counts it, fails it where the test
-/// asks for that, and refuses it where the driver is not initialised, no
-/// context is current, or an earlier operation has failed.
+/// The start of a call. Takes the lock, counts the call, and fails it if the
+/// test requests that. Refuses it if the driver is not initialised, no context
+/// is current, or an earlier operation has failed.
 ///
 ///   Call call("cuMemFree_v2");
 ///   if (call.refused())
@@ -36,10 +36,10 @@ class Call {
 public:
   enum Needs { kNothing, kInit, kContext };
   explicit Call(const char *symbol, Needs needs = kContext);
-  /// The same for a call that allocates or waits, which no capture allows.
+  /// Also refuses a call that allocates or waits, during a capture.
   Call &notWhileCapturing();
   CUresult refused() const { return code; }
-  /// Explains on stderr and gives the code back.
+  /// Explains on stderr and returns `code`.
   CUresult fail(CUresult code, std::string_view why) const;
 
 private:
@@ -50,9 +50,9 @@ private:
 
 void markInitialized();
 
-/// Held by every call, and by whoever runs operations.
+/// Held during every call and while operations run.
 std::recursive_mutex &platformMutex();
-/// When the last call began.
+/// Returns when the last call began.
 std::chrono::steady_clock::time_point lastCall();
 
 } // namespace platform

@@ -2,8 +2,8 @@
 
 // Captures and graphs. A node keeps its work, so a launch runs what was
 // captured: arguments by value, memory by address. The nodes of a launch are
-// operations of their own, one priority per launch and captured stream, so
-// that they run in any order that their dependencies allow.
+// separate operations, with one priority per launch and captured stream. So
+// they run in any order that their dependencies allow.
 
 #include "tests/cuda/Driver/Api.h"
 
@@ -27,7 +27,7 @@ bool spoilCaptures() {
   return isAny;
 }
 
-/// Which nodes the last ones depend on, themselves included.
+/// Returns which nodes the nodes of `last` depend on, including themselves.
 static std::vector<bool> ancestors(const CUgraph_st &graph,
                                    const std::vector<size_t> &last) {
   std::vector<bool> isReached(graph.nodes.size());
@@ -67,7 +67,7 @@ CUresult cuStreamBeginCapture_v2(CUstream stream, int mode) {
   return kSuccess;
 }
 
-/// Takes all streams out of the capture.
+/// Takes all streams out of the capture; returns each stream's last nodes.
 static std::vector<std::vector<size_t>> endCapture(Capture &capture) {
   std::vector<std::vector<size_t>> last;
   for (CUstream_st *stream : capture.streams) {
@@ -121,7 +121,7 @@ CUresult cuGraphInstantiateWithFlags(CUgraphExec *exec, CUgraph graph,
   return kSuccess;
 }
 
-/// One operation per node, between the stream's last one and its next.
+/// Schedules an operation per node, between the stream's last and next one.
 static void scheduleGraph(CUgraphExec_st &exec, CUstream_st &stream) {
   const OperationRef begin = stream.last;
   std::map<const CUstream_st *, uint64_t> priorities;

@@ -38,7 +38,7 @@ int currentDevice() {
   return currentContext() ? currentContext()->device : -1;
 }
 
-/// Bytes of an ELF file whose section headers are its end, or 0.
+/// Returns the bytes of an ELF file that ends with its section headers, or 0.
 static size_t elfBytes(const void *image) {
   Elf64_Ehdr header;
   std::memcpy(&header, image, sizeof(header));
@@ -48,8 +48,8 @@ static size_t elfBytes(const void *image) {
   return header.e_shoff + size_t(header.e_shnum) * header.e_shentsize;
 }
 
-/// Opens an image that is in memory; null where it cannot. The file stays open:
-/// its path must be no other image's, since dlopen knows libraries by path.
+/// Opens an image in memory; returns null if it cannot. The file stays open: no
+/// other image may get its path, since dlopen identifies libraries by path.
 static void *openImage(const void *image, size_t bytes) {
   const int file = memfd_create("cuda-image", MFD_CLOEXEC);
   if (file < 0 || write(file, image, bytes) != ssize_t(bytes))
@@ -58,8 +58,8 @@ static void *openImage(const void *image, size_t bytes) {
                 RTLD_NOW | RTLD_LOCAL);
 }
 
-/// Whether the card and this driver run the image: CUDA's rules for cubins and
-/// for PTX.
+/// Checks whether the GPU and this driver run the image, with CUDA's rules for
+/// cubins and for PTX.
 static CUresult checkFits(const qlora_host_image &image, int arch) {
   const int compiler = int(image.cudaVersion), driver = settings().version;
   if (image.isPtx ? compiler > driver : compiler / 1000 > driver / 1000)
@@ -75,7 +75,7 @@ static CUresult checkFits(const qlora_host_image &image, int arch) {
 
 using namespace platform;
 
-/// Fills in the exported symbols and gives the image its engine.
+/// Reads the exported symbols and sets the image's engine.
 static bool bindImage(CUmod_st &module) {
   auto **engine = static_cast<const qlora_host_engine **>(
       dlsym(module.library, "qlora_host"));
@@ -118,7 +118,7 @@ CUresult cuModuleUnload(CUmodule module) {
   if (!objects().modules.has(module))
     return call.fail(kInvalidHandle, "no live module");
   runAll();
-  // The library stays open: what is kept about its kernels goes by address.
+  // The library stays open: records about its kernels are keyed by address.
   objects().modules.remove(module);
   return stickyCode();
 }
@@ -162,7 +162,7 @@ CUresult cuFuncSetAttribute(CUfunction function, int attribute, int value) {
   return kSuccess;
 }
 
-/// What is wrong with a launch's geometry, or empty.
+/// Returns what is wrong with a launch's geometry, or an empty text.
 static std::string checkGeometry(const Launch &launch, unsigned maxShared) {
   const uint64_t threads = uint64_t(launch.threads.x) * launch.threads.y *
                            launch.threads.z;
@@ -182,7 +182,7 @@ static std::string checkGeometry(const Launch &launch, unsigned maxShared) {
   return "";
 }
 
-/// Addresses that are not memory of the card.
+/// Returns an error if an address is not in the GPU's memory.
 static std::string checkArguments(const qlora_cuda_args &args, int device) {
   for (int i = 0; i < QLORA_CUDA_MAX_OPERANDS; ++i) {
     if (!args.buffers[i])
@@ -198,7 +198,7 @@ static std::string checkArguments(const qlora_cuda_args &args, int device) {
   return wrong.empty() ? "" : "the step block: " + wrong;
 }
 
-/// The first allocation around which the kernel wrote.
+/// Returns an error for the first allocation with a damaged guard.
 static std::string checkAround(const qlora_cuda_args &args) {
   for (int i = 0; i < QLORA_CUDA_MAX_OPERANDS; ++i) {
     const Allocation *found =
@@ -211,7 +211,7 @@ static std::string checkAround(const qlora_cuda_args &args) {
   return "";
 }
 
-/// Why the kernel's memory was wrong, before or after it ran.
+/// Explains why the kernel's memory was wrong, before or after it ran.
 static int failMemory(const char *name, std::string_view wrong) {
   explain(fmt::format("{}: {}", name, wrong));
   return kIllegalAddress;

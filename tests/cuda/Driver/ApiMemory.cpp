@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
 // Device memory, pinned memory and copies. Copies run on their stream, late;
-// both ends must be inside of one live allocation. A host end that is not
-// pinned makes the call wait for the stream, as a driver does, and is refused
-// in a capture.
+// both ends must be inside of one live allocation. If the host end is not
+// pinned, the call waits for the stream, as a driver does, and is refused in a
+// capture.
 
 #include "tests/cuda/Driver/Api.h"
 
@@ -22,7 +22,7 @@ namespace platform {
 
 /// CU_MEMHOSTALLOC_DEVICEMAP
 static constexpr unsigned kHostMapped = 2;
-/// Pinned memory begins at a page.
+/// Pinned memory begins at a page boundary.
 static constexpr size_t kPinnedAlignment = 4096;
 
 std::string checkDeviceRange(const void *address, size_t bytes, int device) {
@@ -64,8 +64,8 @@ CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes) {
   return kSuccess;
 }
 
-/// Counts a hash of what device memory holds at its end, by its size, so that
-/// a test can compare the ranks of a job.
+/// Counts a hash of the contents of device memory when it is freed, under its
+/// size, so that a test can compare the ranks of a job.
 static void countBits(const Allocation &memory) {
   uint32_t hash = 2166136261u; // FNV-1a
   for (size_t i = 0; i < memory.bytes; ++i)
@@ -73,7 +73,7 @@ static void countBits(const Allocation &memory) {
   countEvent(fmt::format("bits of {} bytes", memory.bytes), hash);
 }
 
-/// Waits for all work first, as the driver does.
+/// Frees memory. Waits for all work first, as the driver does.
 static CUresult release(Call &call, const void *base, bool isPinned) {
   if (!base)
     return kSuccess;
@@ -129,7 +129,7 @@ CUresult cuMemFreeHost(void *address) {
   return release(call, address, true);
 }
 
-/// A copy or a fill on a stream. `host` is an end in host memory, or null.
+/// Enqueues a copy or a fill. `host` is an end in host memory, or null.
 static CUresult enqueueCopy(Call &call, CUstream stream, CUdeviceptr device,
                             size_t bytes, const void *host, Work work,
                             const char *what) {
@@ -160,7 +160,8 @@ static CUresult enqueueCopy(Call &call, CUstream stream, CUdeviceptr device,
   return stickyCode();
 }
 
-/// Both ends are checked again when the copy runs: a free in between shows.
+/// Returns work that checks both ends again when it runs, so that a free in
+/// between is reported.
 static Work copyWork(void *to, const void *from, size_t bytes,
                      const void *device) {
   return [=] {

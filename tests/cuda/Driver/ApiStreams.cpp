@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Streams and events, outside of captures and in them (ApiGraphs.cpp).
+// Streams and events, outside of captures and inside (ApiGraphs.cpp).
 
 #include "tests/cuda/Driver/Api.h"
 
@@ -22,7 +22,7 @@ CUstream_st *streamOf(CUstream handle) {
   return isOwn ? handle : nullptr;
 }
 
-/// The default stream runs after and before the blocking ones of its context.
+/// Orders the default stream with the blocking streams of its context.
 static void addDefaultStreamOrder(const CUstream_st &stream,
                                   std::vector<OperationRef> &dependencies) {
   CUstream_st *const ofDefault = stream.context->defaultStream.get();
@@ -64,7 +64,7 @@ int enqueue(CUstream_st &stream, std::string what, Work work, MayRun mayRun) {
 using namespace platform;
 
 static constexpr const char *kNoStream = "no live stream of this context";
-/// Operations that a query runs, at most: a card works while its host sleeps.
+/// Maximum operations per query: a GPU works while its host sleeps.
 static constexpr uint64_t kMostPerQuery = 64;
 
 CUresult cuStreamCreate(CUstream *stream, unsigned flags) {
@@ -93,8 +93,8 @@ CUresult cuStreamDestroy_v2(CUstream stream) {
   return kSuccess;
 }
 
-/// Waits on the host. A wait for the newest work of a stream leaves the card
-/// without any: a synchronisation, which a step must not do.
+/// Waits on the host. A wait for a stream's newest work leaves the GPU idle: a
+/// synchronisation, which a step must not do.
 static CUresult waitFor(const OperationRef &operation, bool isNewest) {
   countEvent("host waits");
   if (isNewest)
@@ -115,7 +115,7 @@ CUresult cuStreamSynchronize(CUstream stream) {
   return waitFor(waited->last, true);
 }
 
-/// An event that was recorded in a capture makes the stream join it.
+/// Makes the stream join the capture in which the event was recorded.
 static CUresult joinCapture(Call &call, CUstream_st &stream,
                             const CUevent_st &event) {
   if (!stream.capture) {
@@ -224,7 +224,7 @@ CUresult cuEventQuery(CUevent event) {
     return call.fail(kInvalidHandle, "no live event");
   if (event->capture)
     return call.fail(kCapturedEvent, "the event is of a capture");
-  // A caller that polls gets on.
+  // Makes progress for a caller that polls.
   const uint64_t most = 1 + nextRandom() % kMostPerQuery;
   for (uint64_t i = 0; i < most && runOne(); ++i) {
   }

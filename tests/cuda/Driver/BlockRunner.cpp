@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The threads of one block and who may run. State is one object, since one
-// launch runs at a time; engine functions are called on a thread's stack.
+// The threads of one block and their scheduling. All state is one object, since
+// one launch runs at a time; engine functions are called on a thread's stack.
 
 #include "tests/cuda/Driver/BlockRunner.h"
 
@@ -21,13 +21,13 @@ struct Thread {
   void *stackPointer = nullptr; ///< null: not started
   size_t stack = 0;
   qlora_host_dim at = {};
-  uint64_t value = 0;  ///< what it brings to a warp operation
-  uint64_t result = 0; ///< what it takes away
+  uint64_t value = 0;  ///< operand of a warp operation
+  uint64_t result = 0; ///< result of the warp operation
   int source = 0;
 };
 
-/// Lanes as bits. A lane is ready, waits in the warp's operation, waits at the
-/// block's barrier, or has finished.
+/// Bit masks of lanes. A lane is ready, waits in the warp's operation, waits at
+/// the block's barrier, or has finished.
 struct Warp {
   uint32_t ready = 0;
   uint32_t arrived = 0;
@@ -45,7 +45,7 @@ public:
                     uint64_t value, int source, int line);
   void *dynamicShared() { return shared.dynamic(); }
   [[noreturn]] void fail(std::string what);
-  /// The body of every stack: threads, one after the other.
+  /// The body of every stack: runs threads, one after the other.
   [[noreturn]] void loop();
 
 private:
@@ -71,7 +71,7 @@ private:
   unsigned finished = 0;
   unsigned count = 0;
   bool isReversed = false;
-  // The block's barrier.
+  // State of the block's barrier.
   unsigned waiting = 0, votes = 0;
   int blockResult = 0, blockLine = 0;
   qlora_host_block_operation blockOperation = QLORA_HOST_BARRIER;
@@ -86,7 +86,7 @@ static unsigned volume(const qlora_host_dim &size) {
   return size.x * size.y * size.z;
 }
 
-/// The bit after `from`, around the end; of the others the nearest.
+/// Returns the nearest set bit after `from`, with wrap-around.
 static unsigned nextBit(uint32_t bits, unsigned from, bool isReversed) {
   if (isReversed) {
     const uint32_t below = bits & ((1u << from) - 1);
@@ -96,7 +96,7 @@ static unsigned nextBit(uint32_t bits, unsigned from, bool isReversed) {
   return unsigned(std::countr_zero(above ? above : bits));
 }
 
-/// Makes a ready thread the current one: of this warp if there is any.
+/// Makes a ready thread the current one, preferably from this warp.
 bool Runner::pickNext() {
   unsigned number = current / 32;
   if (!warps[number].ready) {
@@ -113,7 +113,7 @@ bool Runner::pickNext() {
   return true;
 }
 
-/// Goes to another thread; the current one is not ready, and comes back here
+/// Switches to another thread. The current one is not ready, and continues here
 /// when it is.
 void Runner::leave() {
   Thread &left = thread();
@@ -143,7 +143,7 @@ void Runner::loop() {
     } else if (thread().stackPointer) {
       stacks.giveBack(stack);
       qlora_platform_switch(&unused, thread().stackPointer);
-    } else { // a thread that starts: here
+    } else { // a thread that starts on this stack
       thread().stack = stack;
       thread().stackPointer = &stacks;
     }

@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: MIT
 
 // Runs a launch: its blocks one after the other, the threads of a block as
-// fibers. A thread runs until it meets others (a barrier, a shuffle) and they
-// are not there yet; a kernel whose threads never meet runs as a plain loop on
-// one stack.
+// fibers. A thread runs until it waits for others (a barrier, a shuffle). A
+// kernel whose threads never wait runs as a plain loop on one stack.
 //
-// Found and reported, with kernel, block and thread: a barrier that not all
+// Errors are reported with kernel, block and thread: a barrier that not all
 // threads of the block reach, or reach at different lines; a warp operation
-// with missing lanes; a read from a lane that takes no part; an access outside
-// of device memory, a misaligned one, an index outside of an array; a stack
-// that overflows. Shared memory holds NaN before every block. Half of the
-// blocks, by the seed, run their warps and lanes from the last to the first,
-// so that a missing barrier shows.
+// with missing lanes; a read from an inactive lane; an access outside of device
+// memory, a misaligned one, an index outside of an array; a stack overflow.
+// Shared memory holds NaN before every block. Half of the blocks, chosen from
+// the seed, run their warps and lanes from the last to the first, which exposes
+// a missing barrier.
 
 #ifndef QLORA_TESTS_CUDA_DRIVER_BLOCKRUNNER_H
 #define QLORA_TESTS_CUDA_DRIVER_BLOCKRUNNER_H
@@ -23,7 +22,7 @@
 
 namespace qlora::platform {
 
-/// A loaded image: what it exports.
+/// The exported symbols of a loaded image.
 struct ImageSymbols {
   const qlora_host_image *table;
   qlora_host_place *place;
@@ -38,17 +37,17 @@ struct Launch {
   uint64_t seed;
 };
 
-/// What a failed launch says, and CUDA's code for it; `message` is empty where
-/// it succeeded.
+/// The error of a failed launch, with CUDA's code; `message` is empty on
+/// success.
 struct LaunchResult {
   int code = 0;
   std::string message;
 };
 
-/// One launch at a time. The calling thread becomes the kernel's.
+/// Runs one launch at a time, on the calling thread.
 LaunchResult runBlocks(const Launch &launch);
 
-/// What the kernels of an image call: goes into its `qlora_host`.
+/// Returns the functions that an image's kernels call, for its `qlora_host`.
 const qlora_host_engine *hostEngine();
 
 } // namespace qlora::platform

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The CUresult values that the software driver gives and the attributes of a
-// device that it knows, by cuda.h's names.
+// The CUresult values that the software driver returns and the device
+// attributes that it supports, with the names in cuda.h.
 
 #ifndef QLORA_TESTS_CUDA_DRIVER_CODES_H
 #define QLORA_TESTS_CUDA_DRIVER_CODES_H

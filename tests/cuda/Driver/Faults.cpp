@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Handlers on their own stack, since the faulting one may be what overflowed.
+// Signal handlers run on their own stack, since the kernel's may overflow.
 
 #include "tests/cuda/Driver/Faults.h"
 
@@ -19,7 +19,7 @@ static thread_local sigjmp_buf *active = nullptr;
 static thread_local Fault fault;
 static std::array<struct sigaction, kSignals.size()> previous;
 
-/// Clang's trap of a sanitizer is ud1 with the check's number in one byte.
+/// Returns the check's number: Clang's sanitizer trap is ud1 with it in a byte.
 static int trapOf(const void *instruction) {
   const auto *bytes = static_cast<const uint8_t *>(instruction);
   const bool isUd1 = bytes[0] == 0x67 && bytes[1] == 0x0f && bytes[2] == 0xb9 &&
@@ -32,7 +32,7 @@ static void onSignal(int signal, siginfo_t *info, void *) {
     for (size_t i = 0; i < kSignals.size(); ++i)
       if (kSignals[i] == signal)
         sigaction(signal, &previous[i], nullptr);
-    return; // the instruction faults again, to whom it concerns
+    return; // the instruction faults again, for the earlier handler
   }
   fault = {signal, info->si_addr,
            signal == SIGILL ? trapOf(info->si_addr) : -1};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // Turns the signals of a wrong memory access or a trap in a kernel into a
-// result. Signals that are not a kernel's go to whom they went before.
+// result. Other signals go to their earlier handlers.
 
 #ifndef QLORA_TESTS_CUDA_DRIVER_FAULTS_H
 #define QLORA_TESTS_CUDA_DRIVER_FAULTS_H
@@ -13,14 +13,14 @@ namespace qlora::platform {
 
 struct Fault {
   int signal;
-  const void *address; ///< of the access, where the signal tells
+  const void *address; ///< of the access, if the signal reports one
   int trap;            ///< the sanitizer's kind of check, or -1
 };
 
-/// Runs `body`; a fault inside ends it at once, from whatever stack.
+/// Runs `body`. A fault inside ends it at once, on any stack.
 std::optional<Fault> catchFaults(const std::function<void()> &body);
 
-/// CUDA's error code of a fault.
+/// Returns CUDA's error code of a fault.
 int codeOf(const Fault &fault);
 
 } // namespace qlora::platform

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Stacks for the threads of a block, and the switch between them: registers
-// that a called function must keep go on the stack that is left. A few
-// nanoseconds; swapcontext would make two system calls.
+// Stacks for the threads of a block, and the switch between them. A switch
+// saves callee-saved registers on the old stack. It takes a few nanoseconds;
+// swapcontext would make two system calls.
 
 #ifndef QLORA_TESTS_CUDA_DRIVER_FIBER_H
 #define QLORA_TESTS_CUDA_DRIVER_FIBER_H
@@ -12,19 +12,20 @@
 
 namespace qlora::platform {
 
-/// Leaves this stack, keeping its pointer in `*from`, and goes on at `to`.
+/// Saves this stack's pointer in `*from` and continues on the stack `to`.
 extern "C" void qlora_platform_switch(void **from, void *to);
 
-/// Stacks with an unreadable page below each, made when first needed and used
-/// again; they live as long as the process.
+/// Stacks with an unreadable page below each, created when first needed and
+/// reused. They live as long as the process.
 class FiberStacks {
 public:
-  /// Where to switch to so that `entry` runs, which never returns.
+  /// Returns the stack pointer to switch to so that `entry` runs. `entry` must
+  /// never return.
   void *start(size_t stack, void (*entry)());
-  /// A free stack, by number.
+  /// Returns the index of a free stack.
   size_t take();
   void giveBack(size_t stack) { free.push_back(stack); }
-  /// Takes all of them back, those of abandoned threads too.
+  /// Takes back all stacks, including those of abandoned threads.
   void reset();
 
 private:

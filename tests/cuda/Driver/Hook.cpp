@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Captures as libraries see them; what the card does while the host is busy.
+// Capture state for libraries, and GPU progress while the host is busy.
 
 #include "tests/cuda/Driver/Hook.h"
 
@@ -15,9 +15,9 @@
 
 namespace qlora::platform {
 
-/// One call in so many is late.
+/// One call in this many is late.
 static constexpr uint64_t kCallsPerDelay = 8;
-/// Operations that the card runs meanwhile, or while a library is asked.
+/// Maximum operations that the GPU runs meanwhile, or per library query.
 static constexpr uint64_t kMostPerDelay = 64;
 
 bool isCapturing(CUstream stream) {
@@ -49,7 +49,7 @@ bool mayUse(CUstream stream, const std::string &kernel) {
   return true;
 }
 
-/// Its own sequence: the order of work stays that of the other seed.
+/// A separate sequence: the order of work depends on the other seed only.
 static uint64_t nextDelay() {
   static uint64_t state = settings().delaySeed;
   return mix(state);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// What the look-alikes of NVIDIA's libraries ask of the software driver. Each
-// function takes the platform's mutex, since a thread of the driver may run
-// operations at any time (Schedule.h).
+// Functions of the software driver that the look-alikes of NVIDIA's libraries
+// call. Each takes the platform's mutex, except where noted, since a thread of
+// the driver may run operations at any time (Schedule.h).
 
 #ifndef QLORA_TESTS_CUDA_DRIVER_HOOK_H
 #define QLORA_TESTS_CUDA_DRIVER_HOOK_H
@@ -15,40 +15,40 @@
 
 namespace qlora::platform {
 
-/// Empty where [address, address + bytes) is inside of one live allocation
-/// that the card reads; else what is wrong.
+/// Returns what is wrong with [address, address + bytes), or an empty text if
+/// it is inside of one live allocation that the GPU can read.
 std::string checkDeviceRange(const void *address, size_t bytes, int device);
 
 /// Puts a library's work on a stream of the current context, or into its
-/// capture. A CUresult.
-/// `mayRun`: whether other processes are where this work needs them, asked
-/// again and again from its turn on; empty: it needs none.
+/// capture; returns a CUresult.
+/// `mayRun` is called repeatedly once it is the work's turn: whether other
+/// processes are ready for it. Empty: it needs none.
 int enqueueLibraryWork(CUstream stream, const char *what,
                        std::function<int()> work,
                        std::function<bool()> mayRun = {});
 
-/// Called by a library's work as it runs: what it would take on a card, by the
-/// clock of events.
+/// Called by a library's work when it runs: advances the clock of events by the
+/// time that a GPU would take.
 void spendTime(std::chrono::nanoseconds time);
 
-/// The card of the calling thread's context, or -1. Needs no mutex.
+/// Returns the GPU of the calling thread's context, or -1. Needs no mutex.
 int currentDevice();
 
-/// Whether work for that stream goes into a capture.
+/// Returns whether work for that stream goes into a capture.
 bool isCapturing(CUstream stream);
 
-/// The card works while its host asks a library again and again: runs a few
-/// operations, if they may run. Whether any is left.
+/// Runs a few operations, if they may run: the GPU works while its host polls a
+/// library. Returns whether any is left.
 bool goOn();
 
-/// The driver and its libraries load a kernel when it is first used, which may
-/// wait for the card: whether `kernel`, by a name that no other has, may be put
-/// on the stream now. Inside of a capture only what was used before may; a
-/// refusal spoils the capture.
+/// Returns whether `kernel`, a unique name, may be put on the stream now. The
+/// driver and its libraries load a kernel when it is first used, which may wait
+/// for the GPU. In a capture only earlier used kernels may run; a refusal
+/// spoils the capture.
 bool mayUse(CUstream stream, const std::string &kernel);
 
-/// Before a call, where the test asks for it: the host is late, and the card
-/// goes on.
+/// Called before a call: delays the host and lets the GPU work, if the test
+/// requests it.
 void delayHost();
 
 } // namespace qlora::platform

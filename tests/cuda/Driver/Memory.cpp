@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Mappings with guards, kept by address; freed ones stay as unreadable ranges.
+// Mappings with guards, keyed by address; freed ones stay unreadable.
 
 #include "tests/cuda/Driver/Memory.h"
 
@@ -24,13 +24,13 @@ struct Record : Allocation {
 };
 } // namespace
 
-/// By base address.
+/// Keyed by base address.
 static std::map<const char *, Record> &records() {
   static std::map<const char *, Record> records;
   return records;
 }
 
-/// The record whose mapping, guards included, holds the address.
+/// Returns the record whose mapping, including guards, holds the address.
 static Record *recordAt(const void *address) {
   const auto *at = static_cast<const char *>(address);
   auto after = records().upper_bound(at + kGuardBytes + kPageBytes);
@@ -80,7 +80,7 @@ bool freeMemory(const void *base, bool isPinned) {
     return false;
   Record &record = found->second;
   record.isLive = false;
-  // The range stays reserved without memory behind it.
+  // The range stays reserved, without physical memory.
   mmap(record.mapped, record.mappedBytes, PROT_NONE,
        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
   return true;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The tables are read as they are: the runtime has checked them before.
+// Reads the tables without checks: the runtime has checked them before.
 
 #include "tests/cuda/Driver/ModuleOperands.h"
 
@@ -41,7 +41,7 @@ ModuleOperands::ModuleOperands(const char *path) {
                : table->kernels[table->launches[command.target].kernel].symbol;
     if (symbol)
       commands[symbol].push_back(&command);
-    else // what is copied was written by a kernel of the library
+    else // a library's kernel wrote the operands of copies
       for (uint32_t j = 0; j < command.operand_count; ++j)
         ofLibraries.push_back(&table->operands[command.first_operand + j]);
   }

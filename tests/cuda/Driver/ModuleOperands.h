@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 
-// Which bytes a kernel may touch, from the tables of the train.so that
-// QLORA_TEST_CUDA_MODULE names. An arena is an allocation of the arena's size;
-// a generated kernel is known by its symbol, constants, rows and the places of
-// its operands; for a library's device function, whose arguments the tables do
-// not say, an address may reach to the end of the longest operand of a library
-// kernel that holds it.
+// The bytes that a kernel may touch, from the tables of the train.so that
+// QLORA_TEST_CUDA_MODULE names. An arena is an allocation of the arena's size.
+// A generated kernel is found by its symbol, constants, rows and the places of
+// its operands. The tables do not list the arguments of a library's device
+// function. There an address may reach to the end of the longest operand of a
+// library kernel that holds it.
 
 #ifndef QLORA_TESTS_CUDA_DRIVER_MODULEOPERANDS_H
 #define QLORA_TESTS_CUDA_DRIVER_MODULEOPERANDS_H
@@ -20,7 +20,7 @@
 
 namespace qlora::platform {
 
-/// What a kernel may touch through one of its addresses.
+/// The range that a kernel may touch through one of its addresses.
 struct OperandUse {
   char *begin;
   size_t bytes;
@@ -30,14 +30,14 @@ struct OperandUse {
 
 class ModuleOperands {
 public:
-  /// Null where no test asks for it.
+  /// Returns null if no test requests it.
   static const ModuleOperands *get();
 
   bool isGenerated(std::string_view symbol) const {
     return commands.count(symbol) != 0;
   }
-  /// Per buffer of the arguments; bytes is 0 where it is absent. Empty where
-  /// no command has these arguments, or an address is in no operand.
+  /// Returns a use per buffer of the arguments; bytes is 0 for an absent one.
+  /// Empty if no command has these arguments, or an address is in no operand.
   std::vector<OperandUse> find(std::string_view symbol,
                                const qlora_cuda_args &args) const;
 
@@ -48,7 +48,7 @@ private:
   OperandUse findOfLibrary(char *address) const;
 
   const qlora_module *table = nullptr;
-  /// LAUNCH commands by the symbol of their kernel.
+  /// LAUNCH commands, keyed by the symbol of their kernel.
   std::map<std::string, std::vector<const qlora_command *>, std::less<>>
       commands;
   /// Operands of library kernels.

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// What the driver's handles point to: streams, events, graphs, modules and
+// The structs behind the driver's handles: streams, events, graphs, modules and
 // functions. A handle is live between its create and destroy call; a call with
-// another one returns CUDA_ERROR_INVALID_HANDLE.
+// any other handle returns CUDA_ERROR_INVALID_HANDLE.
 
 #ifndef QLORA_TESTS_CUDA_DRIVER_OBJECTS_H
 #define QLORA_TESTS_CUDA_DRIVER_OBJECTS_H
@@ -23,7 +23,7 @@ struct GraphNode {
   std::string what;
   platform::Work work;
   std::vector<size_t> dependencies;
-  const CUstream_st *stream; ///< that it was captured on: one priority
+  const CUstream_st *stream; ///< captured on this stream: one priority
   platform::MayRun mayRun;
 };
 
@@ -37,7 +37,7 @@ struct CUgraphExec_st {
 };
 
 namespace platform {
-/// A capture in progress, shared by the streams that take part.
+/// A capture in progress, shared by its streams.
 struct Capture {
   CUgraph_st graph;
   CUstream_st *origin = nullptr;
@@ -54,10 +54,11 @@ struct CUctx_st {
 
 struct CUstream_st {
   CUctx_st *context = nullptr;
-  bool isBlocking = false; ///< in order with the default stream
+  bool isBlocking = false; ///< ordered with the default stream
   uint64_t priority = 0;
   platform::OperationRef last;
-  std::vector<platform::OperationRef> waits; ///< for the next operation
+  std::vector<platform::OperationRef> waits; ///< dependencies of the next
+                                             ///< operation
   std::shared_ptr<platform::Capture> capture; ///< null: not capturing
   std::vector<size_t> captured; ///< nodes that the next one depends on
 };
@@ -113,19 +114,19 @@ struct Objects {
 };
 Objects &objects();
 
-/// The context of the calling thread, or null.
+/// Returns the context of the calling thread, or null.
 CUctx_st *&currentContext();
 
-/// The stream of a handle, null being the context's default one; null where
-/// the handle is not of a live stream of the current context.
+/// Returns the stream of a handle; null means the context's default stream.
+/// Returns null if no live stream of the current context has the handle.
 CUstream_st *streamOf(CUstream handle);
 
 /// Puts work on a stream, or into the graph that it captures.
 int enqueue(CUstream_st &stream, std::string what, Work work,
             MayRun mayRun = {});
 
-/// Whether any stream captures: then calls that wait or allocate are refused
-/// (CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED) and spoil the capture.
+/// Returns whether any stream captures. Then calls that wait or allocate are
+/// refused (CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED), and the capture is spoiled.
 bool spoilCaptures();
 
 } // namespace platform

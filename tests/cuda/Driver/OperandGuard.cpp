@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Copies are kept by size and used again: a mapping each would be slow.
+// Copies are kept by size and reused: a mapping for each would be slow.
 
 #include "tests/cuda/Driver/OperandGuard.h"
 
@@ -14,7 +14,7 @@
 
 namespace qlora::platform {
 
-/// What vector loads need; the end of an operand is within it of the guard.
+/// For vector loads; an operand ends within this many bytes of the guard.
 static constexpr size_t kAlignment = 16;
 
 static std::multimap<size_t, const Allocation *> &freeCopies() {
@@ -52,7 +52,7 @@ void OperandGuard::addRegions(std::vector<OperandUse> uses) {
   }
 }
 
-/// What the kernel only writes is NaN when it begins.
+/// Fills a region's copy; output that the kernel only writes starts as NaN.
 void OperandGuard::fill(const Region &region) const {
   if (region.access & QLORA_READ)
     std::memcpy(region.copy->base, region.begin, region.bytes);
@@ -84,8 +84,8 @@ OperandGuard::OperandGuard(const char *symbol, qlora_cuda_args &args,
   }
 }
 
-/// Copies the elements that the kernel wrote: an output with a stride leaves
-/// what is between its rows to others.
+/// Copies the elements that the kernel wrote. An output with a stride leaves
+/// the gaps between its rows to other kernels.
 static void copyWritten(char *to, const char *from, size_t bytes,
                         size_t elementBytes) {
   static constexpr unsigned char kFresh[4] = {0xff, 0xff, 0xff, 0xff};

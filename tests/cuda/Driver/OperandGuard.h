@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// Gives a kernel its operands in allocations of their own in place of the
-// arenas, so that a read or write outside of an operand faults though it would
-// hit a neighbour, a read of what is only written gives NaN, and a write to
-// what is only read is seen. Only where a test names the module
-// (ModuleOperands.h); counts "guarded launches".
+// Gives a kernel its operands in separate allocations instead of the arenas. A
+// read or write outside of an operand faults although it would hit a neighbour.
+// A read of a write-only operand gives NaN, and a write to a read-only operand
+// is detected. Active only if a test names the module (ModuleOperands.h);
+// counts "guarded launches".
 
 #ifndef QLORA_TESTS_CUDA_DRIVER_OPERANDGUARD_H
 #define QLORA_TESTS_CUDA_DRIVER_OPERANDGUARD_H
@@ -19,15 +19,16 @@ namespace qlora::platform {
 
 class OperandGuard {
 public:
-  /// Replaces the addresses of `args`. `wrong` says why it cannot: the module
+  /// Replaces the addresses of `args`. Sets `wrong` if it cannot: the module
   /// has no such launch.
   OperandGuard(const char *symbol, qlora_cuda_args &args, int device,
                std::string &wrong);
-  /// Brings back what was written; what the kernel did wrong, or empty.
+  /// Copies back what was written; returns the kernel's error, or an empty
+  /// text.
   std::string finish();
 
 private:
-  /// Operands that overlap are one region.
+  /// A range of bytes; operands that overlap share one region.
   struct Region {
     char *begin;
     size_t bytes;

@@ -32,10 +32,10 @@ struct Schedule {
   uint64_t added = 0;
   int sticky = 0;
   std::chrono::nanoseconds clock = {}; ///< of events
-  size_t shared = 0; ///< operations that wait, or will, for another process
+  size_t shared = 0; ///< operations that need another process
 };
 
-/// The thread that goes on while the host is elsewhere; ends with the process.
+/// Runs operations on a thread while the host is away, until the process ends.
 class Progress {
 public:
   Progress();
@@ -63,7 +63,7 @@ static Schedule &all() {
 }
 
 Progress::Progress() {
-  // Signals are for the program's own threads.
+  // Signals go to the program's own threads.
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
@@ -153,7 +153,7 @@ void runSome() {
     runOne();
 }
 
-/// Runs one, or waits a moment for another process.
+/// Runs an operation, or waits briefly for another process.
 static void runOrWait() {
   assert(!all().ready.empty() && "operations depend on earlier ones only");
   if (!runOne())

@@ -1,26 +1,25 @@
 // SPDX-License-Identifier: MIT
 
-// Work that was put on streams and has not run yet. An operation runs after
-// those it depends on: its stream's one before, and the events waited for.
-// Nothing runs by itself: the calls that wait (a synchronisation, a query) run
-// what is ready, in an order from the seed, until what they wait for is done;
-// and some calls that do not wait run an operation too, so that early is tried
-// as well as late.
+// Work that was put on streams and has not run yet. An operation runs after its
+// dependencies: the stream's previous operation and the awaited events. Calls
+// that wait (a synchronisation, a query) run ready operations, in an order from
+// the seed, until their condition is met. Some calls that do not wait run an
+// operation too, so that early is tried as well as late.
 //
 // The order: every stream has a random priority, drawn again now and then; the
-// ready operation of the highest runs. So one stream may be far ahead of or
-// far behind another, and a missing wait shows under some seed.
+// ready operation of the highest runs. So one stream may be far ahead of or far
+// behind another, and a missing wait shows under some seed.
 //
-// An operation may also wait for another process (MayRun): it is passed over
-// until that is there. A card goes on while its host does something else, which
-// another process may depend on; so, while there is such an operation, a thread
-// runs what is ready whenever the host has not called for a while.
+// An operation may also wait for another process (MayRun): it is skipped until
+// that one is ready. A GPU continues while its host does something else, which
+// another process may depend on. So, while there is such an operation, a thread
+// runs ready operations whenever the host has not called for a while.
 //
-// The clock of events is simulated, so that what they measure is the same in
-// every run: an operation takes a microsecond, and a library's what it says
-// (Hook.h). Operations take their turns on it, also those of two streams.
+// The clock of events is simulated, so that measured times are equal in every
+// run. An operation takes a microsecond, and a library's takes the time that it
+// sets (Hook.h). Operations take turns on it, even on different streams.
 //
-// After an operation fails, what is left is dropped and every later call
+// After an operation fails, remaining work is dropped and every later call
 // returns its code, as a CUDA context does.
 
 #ifndef QLORA_TESTS_CUDA_DRIVER_SCHEDULE_H
@@ -36,9 +35,9 @@
 
 namespace qlora::platform {
 
-/// Does the work; a CUresult.
+/// Does the work; returns a CUresult.
 using Work = std::function<int()>;
-/// Asked again and again once all dependencies are done; empty: it may.
+/// Called repeatedly once all dependencies are done; empty: it may run.
 using MayRun = std::function<bool()>;
 
 struct Operation {
@@ -49,7 +48,7 @@ struct Operation {
   uint64_t number = 0; ///< in the order of the calls
   size_t unmet = 0;    ///< dependencies that have not run
   bool isDone = false;
-  std::chrono::nanoseconds doneAt = {}; ///< by the clock of events
+  std::chrono::nanoseconds doneAt = {}; ///< on the clock of events
   std::vector<std::shared_ptr<Operation>> followers;
 };
 using OperationRef = std::shared_ptr<Operation>;
@@ -61,15 +60,15 @@ OperationRef schedule(std::string what, uint64_t priority,
 
 /// Runs a ready operation now and then.
 void runSome();
-/// Runs until it is done; null is done.
+/// Runs operations until this one is done; null counts as done.
 void runUntil(const OperationRef &operation);
 void runAll();
-/// Runs one ready operation, if there is one that may run.
+/// Runs one ready operation, if one may run.
 bool runOne();
-/// Whether any has not run.
+/// Returns whether any operation has not run.
 bool hasWork();
 
-/// What a failed operation left, or 0.
+/// Returns the code of the failed operation, or 0.
 int stickyCode();
 void setStickyCode(int code);
 

@@ -22,13 +22,13 @@
 namespace qlora::platform {
 
 namespace {
-constexpr int kKill = -1; ///< as a code: the process is killed
+constexpr int kKill = -1; ///< as a code: kills the process
 struct Injection {
   uint64_t call;
   int code;
 };
 
-/// Counters; written when the process ends.
+/// Counters, written when the process ends.
 struct Counters {
   std::map<std::string, uint64_t, std::less<>> counts;
   std::multimap<std::string, Injection, std::less<>> injections;
@@ -70,7 +70,7 @@ static uint64_t number(const char *variable, std::string_view text) {
   return value;
 }
 
-/// Takes "@1" off the end; whether it is for this process.
+/// Removes "@1" from the end; returns whether the text is for this process.
 static bool isForThisRank(std::string_view &text) {
   const size_t at = text.find('@');
   if (at == std::string_view::npos)
@@ -80,7 +80,7 @@ static bool isForThisRank(std::string_view &text) {
   return rank == environment("RANK", "0");
 }
 
-/// The numbers of "3:2@1", zeros where there is none for this process.
+/// Returns the numbers of "3:2@1"; zeros if there are none for this process.
 static std::vector<uint64_t> readNumbers(const char *variable, size_t count) {
   std::string_view text = environment(variable, "");
   std::vector<uint64_t> numbers;

@@ -1,45 +1,44 @@
 // SPDX-License-Identifier: MIT
 
-// What a test asks of the software platform, by environment variables, and
-// what the platform tells it.
+// Environment variables with which a test controls the software platform, and
+// the platform's reports to the test.
 //
-//   QLORA_TEST_CUDA_DEVICES   "sm_90:4096,sm_80:1024": the cards and their
-//                             memory in MiB; "none" is no card. Default:
+//   QLORA_TEST_CUDA_DEVICES   "sm_90:4096,sm_80:1024": the GPUs and their
+//                             memory in MiB; "none" is no GPU. Default:
 //                             one sm_90 with 4096.
-//   QLORA_TEST_CUDA_SEED      of the order of work across streams and of the
-//                             direction that blocks run in. Default 1.
+//   QLORA_TEST_CUDA_SEED      seed of the order of work across streams and
+//                             the direction that blocks run in. Default 1.
 //   QLORA_TEST_CUDA_FAIL      "cuMemAlloc_v2:3:2,run:7:700": the third call of
 //                             cuMemAlloc_v2 returns 2 and does nothing; the
 //                             7th operation that a stream runs fails with 700.
 //                             "run:7:kill" kills the process there;
 //                             "run:7:700@1" is for the rank with RANK=1 only.
 //   QLORA_TEST_CUDA_ASYNC     "3:2" or "3:2@1": when its third collective has
-//                             run, NCCL tells error 2 of the communicator.
-//   QLORA_TEST_CUDA_HANG      "3" or "3@1": the third collective never gets
-//                             to the other ranks.
+//                             run, NCCL reports error 2 of the communicator.
+//   QLORA_TEST_CUDA_HANG      "3" or "3@1": the third collective never reaches
+//                             the other ranks.
 //   QLORA_TEST_CUDA_DELAY     "7:300" or "7:300@1": the host is late before a
 //                             call now and then, by up to 300 us, from seed 7
-//                             and the rank, and the card goes on meanwhile.
-//   CUDA_MODULE_LOADING       CUDA's own. EAGER: kernels are loaded before they
-//                             are first used; else that may not be in a
-//                             capture.
+//                             and the rank. The GPU works meanwhile.
+//   CUDA_MODULE_LOADING       CUDA's own. EAGER: kernels are loaded before
+//                             first use; else first use fails in a capture.
 //   QLORA_TEST_CUDA_BLAS      version of cuBLASLt, default 130000.
-//   QLORA_TEST_CUDA_SPEEDS    "3" or "3@1": another number is other times of
-//                             cuBLASLt's algorithms. Default 0.
-//   QLORA_TEST_CUDA_CUDNN     version of cuDNN, default 92801; one below 91900
-//                             is too old to be used.
+//   QLORA_TEST_CUDA_SPEEDS    "3" or "3@1": seed of the times of cuBLASLt's
+//                             algorithms. Default 0.
+//   QLORA_TEST_CUDA_CUDNN     version of cuDNN, default 92801; a version below
+//                             91900 is too old to be used.
 //   QLORA_TEST_CUDA_SCORES    "0": cuDNN has no engine that stores the scores'
 //                             gradient. Default 1.
-//   QLORA_TEST_CUDA_PROCESSES "0:4711:python:2048,1:12::0": others that hold
-//                             memory: card, pid, name (empty: unreadable) and
-//                             MiB (0: NVML does not know).
+//   QLORA_TEST_CUDA_PROCESSES "0:4711:python:2048,1:12::0": other processes
+//                             that hold memory: GPU, pid, name (empty:
+//                             unreadable) and MiB (0: unknown to NVML).
 //   QLORA_TEST_CUDA_NCCL      version of NCCL, default 22809.
 //   QLORA_TEST_CUDA_VERSION   of the driver, default 13000.
-//   QLORA_TEST_CUDA_MODULE    a train.so: its kernels get their operands one by
-//                             one (OperandGuard.h).
+//   QLORA_TEST_CUDA_MODULE    a train.so: its kernels get their operands in
+//                             separate allocations (OperandGuard.h).
 //   QLORA_TEST_CUDA_REPORT    a file for the counters, written at exit as one
-//                             JSON object; {pid} in it is the process. Beside
-//                             calls: "bits of 128 bytes", a hash of memory of
+//                             JSON object; {pid} in it is the process. Also
+//                             has "bits of 128 bytes": a hash of memory of
 //                             that size when it was freed.
 //
 // A value that cannot be read ends the process with status 2.
@@ -60,7 +59,7 @@ struct Card {
   size_t bytes;
 };
 
-/// That is not ours.
+/// A process of another program.
 struct Process {
   int card;
   unsigned pid;
@@ -77,9 +76,9 @@ struct Settings {
   int blasVersion;
   int dnnVersion;
   bool dnnStoresScores;
-  uint64_t blasSpeeds;        ///< of algorithms, drawn from it
+  uint64_t blasSpeeds;        ///< seed of the algorithms' times
   uint64_t failingCollective; ///< from 1; 0: none
-  int asyncError;             ///< of NCCL, when that one has run
+  int asyncError;             ///< NCCL's error after that collective
   uint64_t hangingCollective; ///< from 1; 0: none
   uint64_t delaySeed;         ///< of this rank
   uint64_t longestDelay;      ///< microseconds; 0: the host is never late
@@ -87,27 +86,26 @@ struct Settings {
 };
 const Settings &settings();
 
-/// Of a card of the settings.
+/// Returns the PCI bus id of a GPU of the settings.
 std::string pciBusIdOf(int card);
-/// Of a card's memory, held by processes that are not ours.
+/// Returns the bytes of a GPU's memory that other programs hold.
 size_t bytesOfOthers(int card);
 
-/// Counts a call or an event of that name; the code that it is to fail with,
-/// or 0.
+/// Counts a call or an event of that name; returns the code to fail with, or 0.
 int countAndInject(std::string_view name);
 
-/// Whether counters are written at the end.
+/// Returns whether counters are written at exit.
 bool wantsReport();
 
-/// Counts, without a failure.
+/// Counts an event, without an injected failure.
 void countEvent(std::string_view name, uint64_t by = 1);
 
-/// A line on stderr, "cuda-platform: ...": why a call or a kernel failed.
+/// Writes "cuda-platform: ..." on stderr: why a call or a kernel failed.
 void explain(std::string_view message);
 
-/// A number from the seed; the same sequence in every run.
+/// Returns a random value from the seed; the same sequence in every run.
 uint64_t nextRandom();
-/// The next number of a sequence with that state.
+/// Returns the next value of the sequence with that state.
 uint64_t mix(uint64_t &state);
 
 } // namespace qlora::platform

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Ranges are found in pieces of a cache line.
+// Ranges are found in units of a cache line.
 
 #include "tests/cuda/Driver/SharedMemory.h"
 
@@ -38,7 +38,7 @@ void SharedMemory::endBlock() {
   findWritten();
 }
 
-/// Adds the pieces that are not fresh any more.
+/// Adds the units that are no longer fresh.
 void SharedMemory::findWritten() {
   std::vector<char> isWritten(
       size_t(image->sharedEnd - image->sharedBegin) / kPieceBytes + 1);

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// The shared memory of the running block: full of 0xff when the block begins,
-// so that a read of what the block has not written gives NaN. A unit's kernels
-// may have half a megabyte of it together; so the first blocks of a kernel
-// show which bytes it writes, and from then on only those are filled again.
+// The shared memory of the running block. It is filled with 0xff when the block
+// begins, so that a read of unwritten memory gives NaN. A unit's kernels may
+// have half a megabyte of it together. So the first blocks of a kernel show
+// which bytes it writes, and later only those are filled again.
 
 #ifndef QLORA_TESTS_CUDA_DRIVER_SHAREDMEMORY_H
 #define QLORA_TESTS_CUDA_DRIVER_SHAREDMEMORY_H
@@ -29,7 +29,7 @@ private:
     char *begin;
     size_t bytes;
   };
-  /// What the blocks of a kernel have written so far.
+  /// The ranges that the blocks of a kernel have written so far.
   struct Written {
     std::vector<Range> ranges;
     int blocksSeen = 0;

@@ -39,7 +39,7 @@ QLORA_SAME_CONSTANT(kCublasPreferenceReductionMask,
                     CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK);
 QLORA_SAME_CONSTANT(kCublasPreferenceMinAlignmentA,
                     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES);
-// B, C and D follow it.
+// The constants of B, C and D follow this one.
 QLORA_SAME_CONSTANT(kCublasPreferenceMinAlignmentA + 3,
                     CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES);
 QLORA_SAME_CONSTANT(kCublasConfigReduction,

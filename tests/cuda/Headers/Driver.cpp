@@ -10,8 +10,8 @@
 #include "runtime/Kernels/Cuda/CudaTypes.h"
 #include "tests/cuda/Driver/Codes.h"
 
-// CUDA 12.8 has a second version, which does not tell errors of work that has
-// not ended. Drivers of 12.0 have the first only, later ones both.
+// CUDA 12.8 has a second version, which does not report errors of unfinished
+// work. Drivers of 12.0 have only the first, later ones both.
 #undef cuEventElapsedTime
 extern "C" std::remove_pointer_t<PFN_cuEventElapsedTime_v2000>
     cuEventElapsedTime;

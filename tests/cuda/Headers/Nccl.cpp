@@ -12,7 +12,7 @@ namespace qlora {
 
 QLORA_SAME_STRUCT(ncclUniqueId)
 QLORA_SAME_FIELD(ncclUniqueId, internal, internal)
-// Ours ends where that of 2.14 did, and says so.
+// Our struct ends where version 2.14's did, and its `size` says so.
 template <>
 inline constexpr bool abi::isSameClass<ncclConfig_t, ::ncclConfig_t> = true;
 constexpr ::ncclConfig_t theirs = NCCL_CONFIG_INITIALIZER;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
 
-// Comparison of what we declare by hand with what NVIDIA's headers declare, in
-// static assertions. A file of this folder includes one header of NVIDIA, then
-// this, then our declarations, which are in namespace qlora; headers.py
-// compiles it and looks after the completeness of its lists.
+// Compares our own declarations with those of NVIDIA's headers, in static
+// assertions. A file of this folder includes one header of NVIDIA, then this,
+// then our declarations, which are in namespace qlora. headers.py compiles it
+// and checks that its lists are complete.
 //
 // Types need not be the same, since ours have no enumerations and no complete
-// descriptors, but what a call sees of them must be: the number and order of
-// arguments, size and sign of each, what is a pointer, to what, and whether it
-// writes there. Handles are compared by their names.
+// descriptors. But the ABI of a call must be: the number and order of
+// arguments, the size and sign of each, which are pointers, to what, and
+// whether the call writes there. Handles are compared by their names.
 
 #ifndef QLORA_TESTS_CUDA_HEADERS_SAMEABI_H
 #define QLORA_TESTS_CUDA_HEADERS_SAMEABI_H
@@ -19,7 +19,7 @@
 
 namespace qlora::abi {
 
-/// The name of a type without our namespace.
+/// Returns the name of a type without our namespace.
 template <typename T> constexpr std::string_view nameOf() {
   std::string_view name = __PRETTY_FUNCTION__;
   constexpr std::string_view kBefore = "T = ", kOurs = "qlora::";
@@ -28,13 +28,13 @@ template <typename T> constexpr std::string_view nameOf() {
   return name.starts_with(kOurs) ? name.substr(kOurs.size()) : name;
 }
 
-/// "CUstream_st", without our namespace and the _t of some headers.
+/// Returns "CUstream_st", without our namespace and the _t of some headers.
 template <typename T> constexpr std::string_view handleName() {
   const std::string_view name = nameOf<T>();
   return name.ends_with("_t") ? name.substr(0, name.size() - 2) : name;
 }
 
-/// Handles, of which a call sees the address only, go by their name; other
+/// Handles, whose address only a call reads, are compared by name. Other
 /// structures are the same once QLORA_SAME_STRUCT has compared them.
 template <typename Ours, typename Theirs>
 inline constexpr bool isSameClass = handleName<Ours>() == handleName<Theirs>();
@@ -71,13 +71,13 @@ inline constexpr bool isSameFunction<Result(Parameters...),
 
 } // namespace qlora::abi
 
-/// The text of an argument once macros are expanded.
+/// The text of an argument after macro expansion.
 #define QLORA_EXPANDED(...) #__VA_ARGS__
 #define QLORA_EXPAND(...) QLORA_EXPANDED(__VA_ARGS__)
 
-/// A function that is looked up by `Name`, which is the text of `Symbol` before
-/// macros are expanded: a header that has a newer version of a function renames
-/// the old one by a macro, and declares the new one only.
+/// A function that is looked up by `Name`, the text of `Symbol` before macro
+/// expansion. A header with a newer version of a function renames the old one
+/// with a macro, and declares only the new one.
 #define QLORA_SAME_FUNCTION(Name, Symbol, Result, Parameters)                  \
   static_assert(std::string_view(Name) == QLORA_EXPAND(Symbol),                \
                 Name ": the header has a newer version");                      \
@@ -85,7 +85,7 @@ inline constexpr bool isSameFunction<Result(Parameters...),
       qlora::abi::isSameFunction<Result Parameters, decltype(::Symbol)>,       \
       Name ": not the parameters of the header");
 
-/// The same of a function whose pointer is a member of ours.
+/// Compares a function whose pointer is a member of ours.
 #define QLORA_SAME_MEMBER(Member, Symbol)                                      \
   static_assert(qlora::abi::isSameFunction<                                    \
                     std::remove_pointer_t<decltype(Member)>,                   \
@@ -99,7 +99,7 @@ inline constexpr bool isSameFunction<Result(Parameters...),
 /// A row of a list of (name, value, their name).
 #define QLORA_SAME_ROW(Ours, Value, Theirs) QLORA_SAME_CONSTANT(Ours, Theirs);
 
-/// A structure whose fields we know; QLORA_SAME_FIELD follows for each.
+/// A structure whose fields we declare; QLORA_SAME_FIELD follows for each.
 #define QLORA_SAME_STRUCT(Type)                                                \
   template <>                                                                  \
   inline constexpr bool abi::isSameClass<qlora::Type, ::Type> = true;          \

@@ -5,17 +5,17 @@
 against NVIDIA's own headers and libraries.
 
   headers    the files of this folder compile: every function, structure and
-             number that we declare by hand is what the header says, and no
-             header has a newer version of a function
-  complete   no number or structure of CudaTypes.h and CudnnTypes.h is left out
+             value that we declare by hand matches the header, and no header
+             has a newer version of a function
+  complete   no value or structure of CudaTypes.h and CudnnTypes.h is left out
   libraries  every function that is looked up, and every one that a library of
              the software platform exports, is in NVIDIA's library
-  breaks     a number, a field, an argument, an order, a handle and a version
-             that are changed on purpose are found
+  breaks     deliberate changes of a value, a field, an argument, an order, a
+             handle and a version are found
 
-A toolkit (where nvcc is) has to have its headers and nvml.h is installed with
-the other Python packages; a header that is missing otherwise is skipped, and
-so is then the test (77), having checked the rest.
+A toolkit (with nvcc) must have its headers, and nvml.h is installed with the
+other Python packages. Any other missing header is skipped; then the test also
+ends as skipped (77), after the remaining checks.
 """
 
 import glob
@@ -40,7 +40,7 @@ class Library:
     header: str
     symbols: str      # how the names of its functions look
     files: tuple      # of the library, the best first
-    needed: bool      # where there is a toolkit
+    needed: bool      # if there is a toolkit
 
 
 LIBRARIES = (
@@ -53,7 +53,7 @@ LIBRARIES = (
     Library("Nvml", "nvml.h", r"nvml[A-Z]\w+", ("libnvidia-ml.so.1",), True),
 )
 
-# Library, file, text, what it becomes, what is said.
+# Library, file, text, its replacement, the expected message.
 BREAKS = (
     ("Driver", "CudaTypes.h", "kCudaAttributeMajor = 75",
      "kCudaAttributeMajor = 74", "kCudaAttributeMajor: not the value of"),
@@ -105,7 +105,7 @@ class Checker:
         return next((path for path in paths if os.path.exists(path)), None)
 
     def compile(self, library, before=()):
-        """What the compiler says, or nothing."""
+        """Returns the compiler's output, or nothing."""
         folders = [folder for folder in self.includes
                    if folder != "/usr/include" and os.path.isdir(folder)]
         command = [self.compiler, "-std=c++20", "-fsyntax-only", "-Wall",
@@ -118,7 +118,7 @@ class Checker:
         return done.stderr if done.returncode else ""
 
     def check_headers(self):
-        """The libraries whose header is here and agrees."""
+        """Returns the libraries whose header is installed and matches."""
         agreeing = []
         for library in LIBRARIES:
             if not self.find(self.includes, [library.header]):
@@ -135,7 +135,7 @@ class Checker:
         return agreeing
 
     def check_complete(self):
-        """Names of ours that no file of this folder compares."""
+        """Reports our names that no file of this folder compares."""
         compared = "".join(read(path) for path in
                            glob.glob(f"{self.root}/{HEADERS}/*.cpp"))
         for file in TYPES:
@@ -157,7 +157,7 @@ class Checker:
                 self.errors.append(f"{TABLES}/{file}: only {count} names")
 
     def wanted(self, library):
-        """Symbol -> who wants it."""
+        """Returns symbol -> where it is used."""
         names = re.findall(r"^QLORA_\w+\(\w+,\s*(\w+),",
                            read(self.root, TABLES, "CudaSymbols.inc"), re.M)
         for path in (path for folder in CALLERS
@@ -205,7 +205,7 @@ class Checker:
 
 
 def find_toolkit():
-    """Its folder: of an nvcc with the headers beside it, unlike PyPI's."""
+    """Returns the folder of an nvcc with headers next to it, unlike PyPI's."""
     for name in ("nvcc", "/usr/local/cuda/bin/nvcc"):
         nvcc = os.path.realpath(shutil.which(name) or name)
         home = os.path.dirname(os.path.dirname(nvcc))

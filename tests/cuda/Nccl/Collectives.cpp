@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 
-// Collectives of the ranks, and what two ranks send each other. A call takes
-// effect when the caller has asked for it (ncclCommGetAsyncError): only then is
-// the work on its stream, or in its capture, for which the ranks of a
-// collective meet. When the stream comes to it, the rank's operands go to the
-// others; it runs when those of all are there, and is an error where theirs are
-// not of the same call (Exchange.h).
+// Collectives of the ranks, and sends between two ranks. A call takes effect
+// when the caller polls it (ncclCommGetAsyncError): only then is the work on
+// its stream, or in its capture, for which the ranks of a collective meet. When
+// the stream reaches it, the rank's operands are published to the others. It
+// runs when all ranks have published, and fails if theirs are of another call
+// (Exchange.h).
 
 #include "tests/cuda/Driver/Api.h"
 #include "tests/cuda/Driver/Hook.h"
@@ -21,7 +21,7 @@ namespace qlora {
 namespace platform {
 
 namespace {
-/// One call; a graph runs it many times.
+/// One call; a graph may run it many times.
 struct Collective {
   Communicator communicator;
   const char *symbol;
@@ -35,19 +35,19 @@ struct Collective {
   std::string checkRanges() const;
 };
 
-/// Sends and receives between two ranks each, which go on side by side.
+/// Sends and receives between pairs of ranks, which run concurrently.
 struct Letters {
   struct Letter {
     int peer;
     uint8_t *data;
     size_t bytes;
     bool isSend;
-    mutable bool isDone = false; ///< in the present run
+    mutable bool isDone = false; ///< in the current run
   };
   Communicator communicator;
   CUstream stream = nullptr;
   std::vector<Letter> letters;
-  std::string wrong; ///< with the arguments of one
+  std::string wrong; ///< error in the arguments of a letter
 
   bool mayRun() const;
   int run() const;
@@ -90,7 +90,7 @@ bool Collective::mayRun() const {
     return false;
   if (!group.running) {
     if (!checkRanges().empty())
-      return true; // run() says it
+      return true; // run() reports it
     if (!group.exchange->publish(number, call, operands))
       return false;
     group.running = this;
@@ -129,7 +129,7 @@ bool Letters::mayRun() const {
       letter.isDone = true;
     } else if (!letter.isDone &&
                exchange.hasSent(letter.peer, letter.bytes) < 0)
-      return true; // run() says it
+      return true; // run() reports it
     isEachDone &= letter.isDone;
   }
   return isEachDone || communicator->isAborted;
@@ -147,7 +147,8 @@ int Letters::run() const {
   return 0;
 }
 
-/// Whether all ranks capture this call now: done, in progress or an error.
+/// Returns whether all ranks capture this call now: done, in progress or an
+/// error.
 static ncclResult_t meet(const Collective &collective) {
   const ncclComm &group = *collective.communicator;
   const bool isIdle = !goOn();
@@ -176,7 +177,7 @@ static std::string checkArguments(const Collective &collective, int operation) {
   if (reinterpret_cast<uintptr_t>(a) % element ||
       reinterpret_cast<uintptr_t>(b) % element)
     return fmt::format("{} or {} is not aligned", operands.from, collective.to);
-  // In place, as NCCL has it: the smaller one is this rank's piece of the other.
+  // In place, as in NCCL: the smaller is this rank's shard of the other.
   const auto rank = static_cast<size_t>(collective.communicator->rank);
   const bool isInPlace =
       collective.toBytes > operands.bytes ? a == b + rank * operands.bytes
@@ -187,7 +188,7 @@ static std::string checkArguments(const Collective &collective, int operation) {
   return collective.checkRanges();
 }
 
-/// The communicator of a call that may be made on its card now.
+/// Returns the communicator if the call is allowed on its GPU now, else null.
 static Communicator callable(const char *symbol, ncclComm_t handle,
                              ncclResult_t &result) {
   const Communicator communicator = usable(symbol, handle, result);
@@ -244,7 +245,7 @@ static ncclResult_t start(const char *symbol, Operands operands, void *to,
   });
 }
 
-/// The group that is open, and how often.
+/// Nesting depth of the open group.
 static int &groupDepth() {
   static int depth = 0;
   return depth;

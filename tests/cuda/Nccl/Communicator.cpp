@@ -21,9 +21,9 @@ namespace platform {
 
 static constexpr unsigned kMagic = 0xcafebeef;
 static constexpr unsigned kFirstVersion = 21400;
-/// The first that lets ranks share a card where the variable says so.
+/// The first version in which ranks may share a GPU, if the variable allows it.
 static constexpr int kFirstThatShares = 23000;
-/// Questions that any call takes, so that a caller has to ask.
+/// Polls that any call takes, so that a caller must poll.
 static constexpr int kQuestions = 3;
 
 static std::map<ncclComm_t, Communicator> &live() {
@@ -73,14 +73,14 @@ static std::string_view variable(const char *name) {
   return value ? value : "";
 }
 
-/// Which host this rank says it is on.
+/// Returns the host that this rank claims to be on.
 static uint64_t hostId() {
   return std::hash<std::string_view>()(variable("NCCL_HOSTID"));
 }
 
-/// A group whose ranks are all there and have a card each, or may share one.
-/// Hosts reach each other over sockets of the interface that is named, of which
-/// the platform has one.
+/// Checks that all ranks have joined, with a GPU each unless they may share
+/// one. Hosts connect over sockets of the named interface; the platform has
+/// only one.
 static ncclResult_t checkGroup(const char *symbol, ncclComm &communicator) {
   if (!communicator.exchange->haveAllJoined())
     return kNcclInProgress;
@@ -98,8 +98,8 @@ static ncclResult_t checkGroup(const char *symbol, ncclComm &communicator) {
                             communicator.rank, other, communicator.device));
 }
 
-/// A communicator that is being made, as a rank of a group; null, with what the
-/// call gives back, where it is none.
+/// Returns a communicator in creation, as a rank of a group; null, with
+/// `result` set, on an error.
 static Communicator join(const char *symbol, const ncclUniqueId &id, int rank,
                          int size, int device, ncclResult_t &result) {
   auto communicator = std::make_shared<ncclComm>();
@@ -130,7 +130,7 @@ static std::string checkConfig(const ncclConfig_t *config) {
   return config->blocking == 0 ? "" : "only communicators that do not block";
 }
 
-/// Nothing but the table of live ones holds it: no collective, no graph.
+/// Returns whether no collective and no graph holds it.
 static bool isFree(ncclComm_t handle) {
   const auto found = live().find(handle);
   return found == live().end() || found->second.use_count() == 1;
@@ -178,7 +178,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *handle, int size,
   return result;
 }
 
-/// Why this rank cannot split a communicator now, or "".
+/// Returns why this rank cannot split a communicator now, or "".
 static std::string checkSplit(const ncclComm &group, int color, int key,
                               const ncclConfig_t *config) {
   if (const std::string wrong = checkConfig(config); !wrong.empty())
@@ -281,7 +281,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t handle) {
   return kNcclSuccess;
 }
 
-/// Waits without the platform's mutex, so that the holders can go.
+/// Waits without the platform's mutex, so that its holders can finish.
 ncclResult_t ncclCommAbort(ncclComm_t handle) {
   for (bool isFirst = true;; isFirst = false) {
     {

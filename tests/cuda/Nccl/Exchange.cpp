@@ -17,7 +17,7 @@
 namespace qlora::platform {
 
 namespace {
-/// What a unique id holds.
+/// Contents of a unique id.
 struct Address {
   char mark[16];
   int64_t process;
@@ -30,7 +30,7 @@ static constexpr size_t kHeadBytes = 1 << 16;
 static constexpr size_t kPlaceBytes = Exchange::kMostBytes;
 static constexpr size_t kPlacesBytes =
     2 * Exchange::kMostRanks * kPlaceBytes;
-/// Reserved only; pages come when they are written.
+/// Reserved only; pages are allocated when written.
 static constexpr size_t kBytes =
     kHeadBytes + kPlacesBytes +
     Exchange::kMostRanks * Exchange::kMostRanks * Exchange::kMostSent;
@@ -106,7 +106,7 @@ bool Exchange::hasOtherHost() const {
   return !isEach([this](const Rank &each) { return each.host == own().host; });
 }
 
-/// The one before is not read any more once all have said this one: two places.
+/// Two places: once all have offered this split, the one before is not read.
 bool Exchange::offer(const Split &split) {
   if (!isEach(
           [this](const Rank &each) { return each.offered >= own().offered; }))
@@ -181,7 +181,7 @@ std::string Exchange::objectionToCapture(const CollectiveCall &call,
                                          uint64_t done, bool isIdle) const {
   for (int other = 0; other < size; ++other) {
     const Rank &each = shared->ranks[other];
-    // Read first: who meets this rank in the capture goes on after it.
+    // Read first: a rank that meets this one in the capture continues after it.
     const bool isAhead = isIdle && each.published > done;
     const uint64_t entered = each.entered[call.number % kMostCallsAhead];
     if (entered == 2 * (call.number + 1) + 1)

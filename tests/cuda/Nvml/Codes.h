@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The nvmlReturn_t values that the NVML look-alike gives, by nvml.h's names.
+// The nvmlReturn_t values of the NVML look-alike, with the names in nvml.h.
 
 #ifndef QLORA_TESTS_CUDA_NVML_CODES_H
 #define QLORA_TESTS_CUDA_NVML_CODES_H

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// libnvidia-ml.so.1: the processes that a test says are on the cards
-// (Settings.h). Lists have to be asked for with room for them, as NVML's do.
-// Card c is 90 + c percent busy and draws 300 + c watts.
+// libnvidia-ml.so.1: the processes that a test puts on the GPUs (Settings.h).
+// The caller provides room for lists, as with NVML. GPU c is 90 + c percent
+// busy and draws 300 + c watts.
 
 #include "tests/cuda/Driver/Settings.h"
 #include "tests/cuda/Nvml/Codes.h"
@@ -56,7 +56,7 @@ nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *id,
   return kNvmlNotFound;
 }
 
-/// The first process of a card is on both lists, as one that also draws.
+/// The first process of a GPU is on both lists: it computes and draws graphics.
 static nvmlReturn_t list(const char *symbol, nvmlDevice_t device, bool isAll,
                          unsigned *count, nvmlProcessInfo_t *infos) {
   if (const int code = countAndInject(symbol))

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// A libcuda.so.1 that takes any code and runs none: what cuDNN needs to
-// compile a plan for a described device where no card is. cuDNN looks the
-// functions up by name and, planning, uses the loading of code only.
+// A libcuda.so.1 that loads any code and runs none. With it cuDNN compiles a
+// plan for a described device without a GPU. cuDNN looks the functions up by
+// name and, when planning, uses only the loading of code.
 
 enum { kSuccess = 0, kNoDevice = 100 };
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The algorithms of the cuBLASLt look-alike: what is told of them, when they
-// are restored, and which of them run.
+// The algorithms of the cuBLASLt look-alike: their attributes, when they are
+// restored, and which of them run.
 
 #include "tests/cuda/CublasLt/Algorithms.h"
 #include "tests/cuda/Platform/Platform.h"
@@ -12,14 +12,15 @@ using namespace qlora;
 using namespace qlora::platform;
 
 namespace {
-/// A float32 product 8 x 8 x 8 with all algorithms that the heuristic has.
+/// A float32 matmul 8 x 8 x 8 with all algorithms that the heuristic returns.
 struct Candidates {
   explicit Candidates(Client &client);
-  /// Of the kernel of id 66, or, for 0, of the first that needs workspace.
+  /// Returns the algorithm of this kernel of id 66; for 0, the first one with a
+  /// workspace.
   cublasLtMatmulAlgo_t get(uint64_t kernel) const;
   cublasStatus_t check(cublasLtHandle_t by,
                        const cublasLtMatmulAlgo_t &algorithm) const;
-  /// With the workspace's address and size.
+  /// Takes the workspace's address and size.
   cublasStatus_t multiply(cublasLtHandle_t by,
                           const cublasLtMatmulAlgo_t &algorithm,
                           CUdeviceptr workspace = 0, size_t bytes = 0) const;
@@ -27,7 +28,7 @@ struct Candidates {
   Client &client;
   cublasLtHandle_t handle = nullptr;
   CUdeviceptr a, b, d;
-  cublasLtMatrixLayout_t layout = nullptr; ///< of all three
+  cublasLtMatrixLayout_t layout = nullptr; ///< of all three matrices
   cublasLtMatmulDesc_t description = nullptr;
   std::vector<cublasLtMatmulHeuristicResult_t> found;
 };
@@ -177,7 +178,7 @@ TEST(CublasLt, WorkspacesAreAlignedTo256Bytes) {
            multiply(split, workspace + 128, 2048) == kBlasInvalidValue &&
            multiply(split, 0, 2048) == kBlasInvalidValue &&
            multiply(split, workspace, 64) == kBlasInvalidValue &&
-           // Not even one that is not used.
+           // Not even for an unused workspace.
            multiply(whole, workspace + 64, 0) == kBlasInvalidValue &&
            multiply(whole, 0, 0) == kBlasSuccess;
   }));

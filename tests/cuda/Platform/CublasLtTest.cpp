@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Products of the cuBLASLt look-alike against a plain loop, and what it
-// refuses.
+// Matmuls of the cuBLASLt look-alike against a plain loop, and what it refuses.
 
 #include "tests/cuda/Platform/Platform.h"
 
@@ -101,7 +100,7 @@ findAlgorithm(cublasLtHandle_t handle, cublasLtMatmulDesc_t description,
   return result;
 }
 
-/// The largest error of a 5 x 6 product over 7, or NaN.
+/// Returns the largest error of a 5 x 6 matmul over k = 7, or NaN.
 static float productError(const Settings &of) {
   constexpr uint64_t kM = 5, kN = 6, kK = 7;
   Client client;

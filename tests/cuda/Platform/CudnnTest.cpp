@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// A small graph of the cuDNN look-alike, (a . b) . c of 16 x 16, and what is
-// refused on the way to it.
+// A small graph of the cuDNN look-alike, (a . b) . c of 16 x 16, and the calls
+// that are refused while it is built.
 
 #include "tests/cuda/Cudnn/Objects.h"
 #include "tests/cuda/Platform/Platform.h"
@@ -39,7 +39,7 @@ Handle finish(Handle made) {
   return made;
 }
 
-/// Not finished.
+/// Returns a descriptor that is not finalised.
 Handle tensor(int64_t id, bool isVirtual, int64_t rows = kSide) {
   Handle made = make(descriptor::kTensor);
   set<int64_t>(made, attribute::kTensorUniqueId, type::kInt64, {id});
@@ -54,7 +54,7 @@ Handle tensor(int64_t id, bool isVirtual, int64_t rows = kSide) {
   return made;
 }
 
-/// Not finished.
+/// Returns a descriptor that is not finalised.
 Handle product(Handle a, Handle b, Handle c) {
   Handle what = make(descriptor::kMatmul);
   set<int>(what, attribute::kMatmulMathType, type::kDataType,
@@ -83,7 +83,7 @@ struct Session {
   }
   static float at(int salt, int64_t i) { return float((i * 7 + salt) % 5) - 2; }
 
-  /// Finished, of operations that are not yet.
+  /// Finalises the operations; returns their finalised plan.
   Handle plan(std::initializer_list<Handle> operations) {
     for (Handle operation : operations)
       finish(operation);
@@ -128,7 +128,7 @@ struct Session {
                 {nullptr});
     return cudnnBackendExecute(handle, plan, finish(pack));
   }
-  /// Small integers: nothing is rounded but the numbers between, to bf16.
+  /// Small integers: only the intermediate values are rounded, to bf16.
   bool isRight() {
     const std::vector<float> bits =
         client.read(addresses[3], kSide * kSide / 2);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What tests ask of the platform by its environment, and its counters.
+// The platform's environment variables and counters.
 
 #include "tests/cuda/Platform/Platform.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Captures: what a graph holds, in which order it runs, what is refused.
+// Captures: the contents of a graph, its order, and refused calls.
 
 #include "tests/cuda/Platform/Platform.h"
 
@@ -23,8 +23,8 @@ static CUgraphExec endCapture(CUstream stream) {
   return exec;
 }
 
-/// value += 1 on one stream, copied on a forked one, which joins again where
-/// `joins`; the last node adds one to the copy.
+/// Captures value += 1 on one stream and a copy on a forked one, which joins
+/// again if `joins`. The last node adds one to the copy.
 static CUresult captureFork(Client &client, CUdeviceptr value, CUdeviceptr copy,
                             CUdeviceptr result, bool waits, bool joins,
                             CUgraph *graph) {
@@ -49,7 +49,7 @@ static CUresult captureFork(Client &client, CUdeviceptr value, CUdeviceptr copy,
   return cuStreamEndCapture(client.stream, graph);
 }
 
-/// Three launches of that graph; the last result.
+/// Returns the last result of three launches of that graph.
 static float replayed(bool waits) {
   Client client;
   const CUdeviceptr value = client.allocate(64);
@@ -118,7 +118,7 @@ TEST(Graph, HoldsArgumentsByValueAndTheStepByAddress) {
                                     nullptr),
                      "launch");
     };
-    launch(); // which loads it
+    launch(); // loads it
     beginCapture(client.stream);
     launch();
     args = {};

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Kernels on the software platform: threads of a block meet as on a device,
-// and each kind of mistake ends the launch with a message that names it.
+// Kernels on the software platform. Threads of a block synchronise as on a
+// device, and each kind of mistake ends the launch with a message that names
+// it.
 
 #include "tests/cuda/Platform/Platform.h"
 
@@ -18,7 +19,7 @@ static std::vector<float> upTo(size_t count) {
   return values;
 }
 
-/// 0 .. 191 in three blocks of 64, through a kernel with shared memory.
+/// Returns 0 .. 191 in three blocks of 64, through a kernel with shared memory.
 static std::vector<float> mapped(const char *kernel) {
   Client client;
   const CUdeviceptr in = client.allocate(192);
@@ -57,7 +58,7 @@ TEST(Kernel, AMissingBarrierShows) {
     int wrong = 0;
     for (size_t i = 0; i < values.size(); ++i)
       wrong += values[i] != float(i / 64 * 64 + 63 - i % 64);
-    return wrong == 96; // half of every block reads what is not there yet
+    return wrong == 96; // half of every block reads unwritten values
   }));
 }
 
@@ -69,8 +70,8 @@ TEST(Kernel, FreshMemoryIsNaN) {
   }));
 }
 
-/// Launches a wrong kernel; expects the code, then the same from every call,
-/// and the words on stderr.
+/// Launches a wrong kernel; expects the code, then the same code from every
+/// call, and the text on stderr.
 static void expectFailure(const char *kernel, CUresult code, const char *words,
                           int64_t constant = 0) {
   std::string errors;
@@ -156,7 +157,7 @@ TEST(Kernel, UseAfterFreeIsFound) {
   }));
 }
 
-/// What loading PTX for compute_80 and then a cubin for sm_90 gives on a card.
+/// Returns whether a GPU loads PTX, then a cubin, with these codes.
 static bool loads(const std::string &card, CUresult ptx, CUresult cubin,
                   const std::string &driver = "13000") {
   const Environment environment = {{"QLORA_TEST_CUDA_DEVICES", card + ":64"},

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Kernels for the tests of the software platform: some right, some wrong in
-// one way each.
+// Kernels for the tests of the software platform: some right, some with one
+// mistake each.
 
 #include "runtime/Kernels/Cuda/Device/Lanes.cuh"
 #include "runtime/Kernels/Cuda/Device/TensorCore.cuh"
@@ -51,14 +51,14 @@ KERNEL reverse(const __grid_constant__ qlora_cuda_args args) {
   floats(args, 0)[place()] = values[blockDim.x - 1 - threadIdx.x];
 }
 
-/// As above, without the barrier.
+/// As `reverse`, without the barrier.
 KERNEL reverse_without_barrier(const __grid_constant__ qlora_cuda_args args) {
   extern __shared__ float values[];
   values[threadIdx.x] = floats(args, 1)[place()];
   floats(args, 0)[place()] = values[blockDim.x - 1 - threadIdx.x];
 }
 
-/// Half of the threads do not come to the barrier.
+/// Half of the threads do not reach the barrier.
 KERNEL divergent_barrier(const __grid_constant__ qlora_cuda_args args) {
   if (threadIdx.x >= blockDim.x / 2)
     return;
@@ -66,7 +66,7 @@ KERNEL divergent_barrier(const __grid_constant__ qlora_cuda_args args) {
   floats(args, 0)[place()] = 1.0f;
 }
 
-/// Threads come to two different barriers.
+/// Threads reach two different barriers.
 KERNEL two_barriers(const __grid_constant__ qlora_cuda_args args) {
   if (threadIdx.x % 2)
     __syncthreads();
@@ -75,7 +75,7 @@ KERNEL two_barriers(const __grid_constant__ qlora_cuda_args args) {
   floats(args, 0)[place()] = 1.0f;
 }
 
-/// Lane 3 does not come to the shuffle.
+/// Lane 3 does not reach the shuffle.
 KERNEL missing_lane(const __grid_constant__ qlora_cuda_args args) {
   float value = 1.0f;
   if (threadIdx.x != 3)
@@ -83,7 +83,7 @@ KERNEL missing_lane(const __grid_constant__ qlora_cuda_args args) {
   floats(args, 0)[place()] = value;
 }
 
-/// Every kind of warp operation; out[i] is 1 where all are as CUDA says.
+/// Does every kind of warp operation; out[i] is 1 if all match CUDA's rules.
 KERNEL warp_operations(const __grid_constant__ qlora_cuda_args args) {
   const int lane = int(threadIdx.x % 32);
   const unsigned all = 0xffffffffu;
@@ -100,7 +100,7 @@ KERNEL warp_operations(const __grid_constant__ qlora_cuda_args args) {
   floats(args, 0)[place()] = isRight ? 1.0f : 0.0f;
 }
 
-/// Writes `constants[0]` floats past what it was given.
+/// Writes `constants[0]` floats past the end of its operand.
 KERNEL write_past_end(const __grid_constant__ qlora_cuda_args args) {
   if (place() == 0)
     floats(args, 0)[args.rows + args.constants[0]] = 1.0f;
@@ -133,14 +133,14 @@ KERNEL overflow_stack(const __grid_constant__ qlora_cuda_args args) {
   floats(args, 0)[place()] = deep(1.0f, args.constants[0]);
 }
 
-/// The learning rate of the step block.
+/// Reads the learning rate of the step block.
 KERNEL read_step(const __grid_constant__ qlora_cuda_args args) {
   if (place() == 0)
     floats(args, 0)[0] = args.step->learning_rate;
 }
 
-/// 16 rows of 16 bf16, from row 16 * `matrix` of buffer 1 on; zeros where
-/// there are none.
+/// Copies 16 rows of 16 bf16, from row 16 * `matrix` of buffer 1 on; zeros for
+/// missing rows.
 static __device__ void copyMatrix(qlora_words (&to)[16][2],
                                   const qlora_cuda_args &args, int64_t matrix) {
   const auto *from = static_cast<const uint16_t *>(args.buffers[1]);
@@ -152,9 +152,9 @@ static __device__ void copyMatrix(qlora_words (&to)[16][2],
   qlora_commit_copies();
 }
 
-/// out[i] is c.value[i % 4] of lane i / 4 and so on, 256 a product and warp:
-/// c := A B^T, then A B, with A and B the 16 by 16 bf16 of two groups of
-/// copies. Constant 0: how many rows exist.
+/// out[i] is c.value[i % 4] of lane i / 4 and so on, 256 per matmul and warp: c
+/// := A B^T, then A B. A and B are the 16 by 16 bf16 of two groups of copies.
+/// Constant 0 is the number of rows that exist.
 KERNEL tensor_products(const __grid_constant__ qlora_cuda_args args) {
   __shared__ qlora_words matrices[2][2][16][2];
   auto &own = matrices[threadIdx.x / 32];
@@ -183,7 +183,7 @@ KERNEL tensor_products(const __grid_constant__ qlora_cuda_args args) {
           products[product].value[i];
 }
 
-/// As a thread that reads what it has begun to copy, before waiting for it.
+/// Reads an asynchronous copy without waiting for it.
 KERNEL copy_without_wait(const __grid_constant__ qlora_cuda_args args) {
   __shared__ qlora_words words[64];
   qlora_copy_async(qlora_shared_address(&words[threadIdx.x]),
@@ -195,8 +195,8 @@ KERNEL copy_without_wait(const __grid_constant__ qlora_cuda_args args) {
   qlora_wait_copies<0>();
 }
 
-/// Rounded, then as f32 again: the low half of a pair in out[2 i], the high
-/// half behind; out[128 + i] = 2^in[i].
+/// Rounds to bf16 and widens to f32: the low half of a pair in out[2 i], the
+/// high half in out[2 i + 1]; out[128 + i] = 2^in[i].
 KERNEL tensor_conversions(const __grid_constant__ qlora_cuda_args args) {
   const float x = floats(args, 1)[threadIdx.x];
   const uint32_t pair = qlora_round_pair(x, -x);
@@ -212,8 +212,8 @@ KERNEL row_functions(const __grid_constant__ qlora_cuda_args args) {
   floats(args, 0)[256 + threadIdx.x] = qlora_rsqrt(x * x);
 }
 
-/// The numbers of columns 16 i to 16 i + 15 of row 7, drawn one by one, and in
-/// lanes of 2, 4, 8 and 16 behind: 256 each.
+/// Draws the random numbers of columns 16 i to 16 i + 15 of row 7, one by one,
+/// then in lanes of 2, 4, 8 and 16: 256 each.
 template <int N>
 static __device__ void drawLanes(const qlora_cuda_args &args, float *out) {
   for (int i = 0; i < 16; i += N) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// What NCCL asks of graphs: all ranks capture a call or none, and they launch
-// the graphs of the same capture together. Each case that breaks it is an
-// error which names what two ranks do, and none hangs.
+// NCCL's rules for graphs: all ranks capture a call or none, and they launch
+// the graphs of the same capture together. Each case that breaks a rule is an
+// error that names what two ranks do, and none hangs.
 
 #include "tests/cuda/Platform/Ranks.h"
 
@@ -13,7 +13,7 @@ using namespace qlora::platform;
 
 namespace {
 
-/// A graph of one sum; null where the call was refused.
+/// Returns a graph of one sum; null if the call was refused.
 CUgraphExec capture(RankClient &self) {
   const CUstream stream = self.client.stream;
   CUgraph graph = nullptr;
@@ -31,8 +31,8 @@ CUresult launch(RankClient &self, CUgraphExec exec) {
   return cuStreamSynchronize(self.client.stream);
 }
 
-/// What the platform explains while the body, which knows how its calls end,
-/// runs on both ranks.
+/// Returns the platform's explanations while `body` runs on both ranks. The
+/// body checks how its calls end.
 std::string failures(const std::function<bool(RankClient &)> &body) {
   std::string errors;
   EXPECT_TRUE(onTwoRanks(
@@ -82,7 +82,7 @@ TEST(NcclCapture, WhileAnotherRankReplaysIsRefused) {
                 const CUgraphExec first = capture(self);
                 if (self.rank == 0)
                   return first && capture(self) == nullptr;
-                // It never ends, and its operands are there all the same.
+                // It never ends, but its operands are published.
                 const CUevent event = self.client.newEvent();
                 Client::require(cuGraphLaunch(first, self.client.stream), "1");
                 Client::require(cuEventRecord(event, self.client.stream), "2");
@@ -117,8 +117,8 @@ TEST(NcclCapture, IsNotReplayedBesideADirectCall) {
               "rank 1 runs its call 2");
 }
 
-/// The card of a rank that waits in a capture goes on: the other one reads the
-/// sum before it captures.
+/// The GPU of a rank that waits in a capture keeps working: the other rank
+/// reads the sum before it captures.
 TEST(NcclCapture, LeavesTheCardAtWork) {
   EXPECT_TRUE(onTwoRanks([](RankClient &self) {
     if (self.ask() != kNcclSuccess || !self.sum())

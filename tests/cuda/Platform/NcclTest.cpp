@@ -30,7 +30,7 @@ TEST(Nccl, AddsUpDirectlyAndInGraphs) {
       client.require(cuGraphLaunch(exec, client.stream), "launch");
     if (client.read(self.data, 64) != Values(64, (0.7f + 0.1f) * 32))
       return false;
-    // Nobody leaves before the graphs are gone.
+    // No rank leaves before the graphs are destroyed.
     ncclResult_t state = 0;
     if (ncclCommFinalize(self.group) != kNcclInProgress)
       return false;
@@ -80,7 +80,7 @@ TEST(Nccl, EveryKindMovesItsPieces) {
                                   self.group, client.stream),
                 {12 + 2 * at, 14 + 2 * at, 16 + 2 * at}))
       return false;
-    // Each sends both their piece, as an all-to-all.
+    // Both ranks send each other their shard, as an all-to-all.
     if (ncclGroupStart() != kNcclSuccess)
       return false;
     for (int peer : {0, 1})
@@ -104,8 +104,8 @@ TEST(Nccl, EveryKindMovesItsPieces) {
   }));
 }
 
-/// Of four, {3, 1} and {0, 2} in the order of their keys; both groups and the
-/// one of all go on side by side.
+/// Splits four ranks into {3, 1} and {0, 2}, in the order of their keys. Both
+/// groups and the parent run concurrently.
 TEST(Nccl, SplitsAreGroupsOfTheirOwn) {
   EXPECT_TRUE(onRanks(4, [](RankClient &self) {
     if (self.ask() != kNcclSuccess)
@@ -138,7 +138,7 @@ TEST(Nccl, SplitsAreGroupsOfTheirOwn) {
           !gather(self.group) ||
           client.read(self.data, 4) != Values{0, 1, 2, 3})
         return false;
-    // Again, into one each.
+    // Splits again, into groups of one rank each.
     ncclComm_t own = nullptr;
     if (ncclCommSplit(self.group, self.rank, 0, &own, &config) !=
             kNcclSuccess ||
@@ -155,7 +155,7 @@ TEST(Nccl, ASplitWaitsForAllRanks) {
     ncclComm_t part = nullptr;
     if (self.ask() != kNcclSuccess ||
         ncclCommSplit(self.group, 0, 0, &part, &config) !=
-            kNcclInvalidArgument) // it blocks
+            kNcclInvalidArgument) // a blocking configuration
       return false;
     if (self.rank == 1)
       return true;
@@ -216,11 +216,11 @@ TEST(Nccl, RefusesWrongArguments) {
           return ncclCommInitRankConfig(&none, 2, ncclUniqueId{}, rank,
                                         &config);
         };
-        if (initialise(0) != kNcclInvalidArgument) // it blocks
+        if (initialise(0) != kNcclInvalidArgument) // a blocking configuration
           return false;
         config.blocking = 0;
         if (initialise(2) != kNcclInvalidArgument ||
-            initialise(0) != kNcclSystemError) // an id of nobody
+            initialise(0) != kNcclSystemError) // an id that no rank created
           return false;
         config.magic = 1;
         return initialise(0) == kNcclInvalidArgument &&
@@ -245,7 +245,7 @@ TEST(Nccl, GoesOnWhileTheHostIsElsewhere) {
   EXPECT_TRUE(onTwoRanks([&](RankClient &self) {
     if (self.ask() != kNcclSuccess || !self.sum())
       return false;
-    // Rank 1 does not wait for its card; it waits for rank 0, which does.
+    // Rank 1 does not wait for its GPU; it waits for rank 0, which does.
     char word = 0;
     if (self.rank == 1)
       return read(toZero[0], &word, 1) == 1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The NVML look-alike: processes of a card as a test asks for them.
+// The NVML look-alike: a GPU's processes according to the test's settings.
 
 #include "tests/cuda/Platform/Platform.h"
 

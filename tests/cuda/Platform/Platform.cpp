@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Children by fork, their stderr through a file; the client's calls.
+// Child processes by fork, their stderr through a file; the client's calls.
 
 #include "tests/cuda/Platform/Platform.h"
 

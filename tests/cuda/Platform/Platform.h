@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// A process for each case of the platform's tests, since the platform reads
-// its environment once, and a small client of the driver in it.
+// Runs each case of the platform's tests in a child process, since the platform
+// reads its environment once, with a small client of the driver.
 //
 //   EXPECT_TRUE(inProcess({{"QLORA_TEST_CUDA_SEED", "3"}}, [] {
 //     Client client;
@@ -26,8 +26,8 @@ namespace qlora::platform {
 
 using Environment = std::vector<std::pair<std::string, std::string>>;
 
-/// Runs the body in a child with these variables; its result, and false where
-/// it does not end by itself. What it wrote on stderr goes to `errors`.
+/// Runs the body in a child with these variables. Returns its result, or false
+/// if it ends in another way. `errors` gets its stderr.
 bool inProcess(const Environment &environment,
                const std::function<bool()> &body,
                std::string *errors = nullptr);
@@ -44,8 +44,8 @@ private:
   std::string path;
 };
 
-/// A context of card 0, the kernels of Kernels.cu and one stream. A failing
-/// call of the set-up ends the process.
+/// A context of GPU 0, the kernels of Kernels.cu and one stream. A failing call
+/// of the set-up ends the process.
 class Client {
 public:
   explicit Client(int card = 0);
@@ -54,17 +54,17 @@ public:
   CUstream newStream();
   CUevent newEvent();
   CUfunction function(const char *name);
-  /// `blocks` of `threads`, rows being their product.
+  /// Launches `blocks` of `threads`; rows is blocks * threads.
   CUresult launch(const char *name, std::vector<CUdeviceptr> buffers,
                   CUstream on, int64_t constant = 0, unsigned blocks = 1,
                   unsigned threads = 64, unsigned sharedBytes = 0);
   /// Waits, then copies.
   std::vector<float> read(CUdeviceptr from, size_t floats);
   void write(CUdeviceptr to, const std::vector<float> &values);
-  /// The image of Kernels.cu for sm_90, or its PTX for compute_80, in the
-  /// current context.
+  /// Loads the image of Kernels.cu for sm_90, or its PTX for compute_80, into
+  /// the current context.
   static CUresult load(CUmodule *loaded = nullptr, bool isPtx = false);
-  /// Ends the process with a message where the code is not 0.
+  /// Ends the process with a message if the code is not 0.
   static void require(CUresult code, const char *what);
 
   CUstream stream = nullptr;

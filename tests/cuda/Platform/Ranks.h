@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Ranks of the NCCL look-alike, a process each.
+// Ranks of the NCCL look-alike, each in its own process.
 
 #ifndef QLORA_TESTS_CUDA_PLATFORM_RANKS_H
 #define QLORA_TESTS_CUDA_PLATFORM_RANKS_H
@@ -18,7 +18,7 @@ namespace qlora::platform {
 
 using Values = std::vector<float>;
 
-/// A rank's card and communicator, which is still being made.
+/// A rank's GPU and communicator, which is still in creation.
 struct RankClient {
   RankClient(const ncclUniqueId &id, int rank, int size, int card)
       : rank(rank), client(card), data(client.allocate(64)) {
@@ -29,7 +29,8 @@ struct RankClient {
                     "init");
   }
 
-  /// Asks until the call in progress is over; the communicator's state.
+  /// Polls until the call in progress is over; returns the communicator's
+  /// state.
   ncclResult_t ask() { return ask(group); }
   static ncclResult_t ask(ncclComm_t communicator) {
     for (;;) {
@@ -59,7 +60,7 @@ struct RankClient {
   ncclComm_t group = nullptr;
 };
 
-/// Runs the body on each of up to four ranks; whether all succeed.
+/// Runs the body on each of up to four ranks; returns whether all succeed.
 inline bool onRanks(int size, const std::function<bool(RankClient &)> &body,
                     Environment environment = {}, std::string *errors = nullptr,
                     bool haveOneCard = false) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// What generated kernels call on a card (Rows.h, "on CUDA"; Lanes.cuh). The
-// platform's instructions are as wrong as those of a card may be, so that the
-// bounds of what is made of them are proved here.
+// Functions that generated kernels call on a GPU (Rows.h, "on CUDA";
+// Lanes.cuh). The platform's instructions are as inexact as a GPU's may be, so
+// these tests prove the functions' error bounds.
 
 #include "tests/cuda/Platform/Platform.h"
 
@@ -14,7 +14,7 @@
 using namespace qlora;
 using namespace qlora::platform;
 
-/// row_functions of 256 numbers.
+/// Returns row_functions of 256 values.
 static std::vector<float> functionsOf(Client &client,
                                       const std::vector<float> &numbers) {
   const CUdeviceptr in = client.allocate(256), out = client.allocate(512);
@@ -45,7 +45,7 @@ TEST(RowFunctions, StayWithinTheirBounds) {
                                   std::exp2(0.9));
       }
     }
-    // Near enough to the bounds to have tried them.
+    // Near enough to the bounds to have tested them.
     return worst[0] <= 1 && worst[0] > 0.7 && worst[1] <= 1 && worst[1] > 0.7;
   }));
 }

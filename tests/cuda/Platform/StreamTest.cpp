@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The order of work: what is ordered stays so under every seed, what is not
-// goes wrong under some.
+// The order of work: ordered work stays ordered under every seed, unordered
+// work goes wrong under some.
 
 #include "tests/cuda/Platform/Platform.h"
 
@@ -12,7 +12,7 @@ using namespace qlora::platform;
 
 static constexpr int kSeeds = 16;
 
-/// Under how many of the seeds the body returns true.
+/// Returns the number of seeds under which the body returns true.
 static int countSeeds(const std::function<bool()> &body) {
   int count = 0;
   for (int seed = 1; seed <= kSeeds; ++seed)
@@ -21,7 +21,7 @@ static int countSeeds(const std::function<bool()> &body) {
 }
 
 /// One stream fills with 5, another adds one, with or without an event in
-/// between; the whole twice, so that the buffer is written after it was read.
+/// between. Runs twice, so that the buffer is written after it was read.
 static bool fillsThenAdds(bool hasEvents) {
   Client client;
   const CUstream other = client.newStream();
@@ -67,7 +67,7 @@ TEST(Stream, WorkOfOneStreamIsInOrder) {
             kSeeds);
 }
 
-/// A copy to pinned memory that the host reads at once, or after a wait.
+/// Copies to pinned memory, which the host reads at once, or after a wait.
 static bool readsPinned(bool waits) {
   Client client;
   void *host = nullptr;
@@ -103,7 +103,7 @@ TEST(Stream, APinnedSourceMustLastUntilTheCopy) {
   EXPECT_GT(right, 0);
 }
 
-/// Whether kernels have run after calls that neither wait nor submit.
+/// Returns whether kernels have run after calls that neither wait nor submit.
 static bool runsWithoutTheHost() {
   Client client;
   const CUdeviceptr a = client.allocate(64);

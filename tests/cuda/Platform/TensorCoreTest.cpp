@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The instructions behind TensorCore.cuh, beside plain loops.
+// The instructions in TensorCore.cuh against plain loops.
 
 #include "runtime/Kernels/Rows.h"
 #include "tests/cuda/Platform/Platform.h"
@@ -15,7 +15,7 @@
 using namespace qlora;
 using namespace qlora::platform;
 
-/// Rows of 16 numbers that bf16 has.
+/// Rows of 16 values that bf16 represents exactly.
 using Matrix = std::vector<std::array<float, 16>>;
 
 static Matrix randomMatrix(size_t rows) {
@@ -28,7 +28,7 @@ static Matrix randomMatrix(size_t rows) {
   return matrix;
 }
 
-/// As bf16, two in the place of a float.
+/// Returns the matrix as bf16, two values per float.
 static std::vector<float> packed(const Matrix &matrix) {
   std::vector<uint16_t> halves;
   for (const auto &row : matrix)
@@ -39,8 +39,8 @@ static std::vector<float> packed(const Matrix &matrix) {
   return floats;
 }
 
-/// Element (row, column) of product `number` of two, each 16 by 16, out of
-/// what the lanes of a warp hold: two C's of 8 columns beside each other.
+/// Returns element (row, column) of matmul `number` of two, each 16 by 16, from
+/// the accumulators of a warp's lanes: two C's of 8 columns side by side.
 static float elementOf(const std::vector<float> &sums, size_t warp,
                        size_t number, size_t row, size_t column) {
   const size_t lane = row % 8 * 4 + column % 8 / 2;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// The CUDA target beside its kernels: architectures, the compiler that is
-// found or not, the cache, and the images in train.so. A script stands in for
-// nvcc where the test is not about what nvcc makes.
+// The CUDA target except its kernels: architectures, finding the compiler, the
+// cache, and the images in train.so. A script replaces nvcc if the test does
+// not depend on nvcc's output.
 
 #include "tests/compiler/Codegen/KernelHarness.h"
 
@@ -64,8 +64,8 @@ namespace {
 
 class CudaTargetTest : public testing::Test {
 protected:
-  /// A compiler whose images are its arguments and the source; it counts its
-  /// calls in the file `calls`.
+  /// Returns a compiler whose images are its arguments and the source. It
+  /// counts its calls in the file `calls`.
   std::string fakeCompiler(const std::string &version = "1",
                            const std::string &end = "exit 0") {
     std::string path = folder.write(
@@ -79,7 +79,7 @@ protected:
     return path;
   }
 
-  /// The images' bytes.
+  /// Returns the images' bytes.
   std::vector<std::string> compile(const std::vector<std::string> &archs,
                                    const std::vector<std::string> &functions,
                                    const std::string &compiler) {
@@ -95,7 +95,7 @@ protected:
     return bytes;
   }
 
-  /// Calls of the compiler since the last time.
+  /// Returns the compiler's calls since the last call of this function.
   size_t calls() {
     StatusOr<std::string> lines = readFile(folder.path("calls"));
     std::filesystem::remove(folder.path("calls"));
@@ -118,12 +118,12 @@ TEST_F(CudaTargetTest, CompilesWhatIsNotCached) {
   EXPECT_NE(first[0].find("-std=c++20 -O3 -fmad=false -arch=sm_90 -cubin"),
             std::string::npos);
   EXPECT_NE(first[0].find("// one"), std::string::npos);
-  // The text is complete: no header of ours is left to be found.
+  // The text is complete: it includes none of our headers.
   for (const std::string &image : first)
     EXPECT_EQ(image.find("#include \"runtime/"), std::string::npos);
   EXPECT_EQ(compile({"90"}, {"// one\n"}, compiler), first);
   EXPECT_EQ(calls(), 0u);
-  // Another kernel is another unit 0; another architecture is all units.
+  // Another kernel changes unit 0; another architecture changes all units.
   compile({"90"}, {"// two\n"}, compiler);
   EXPECT_EQ(calls(), 1u);
   auto both = compile({"90", "compute_80"}, {"// one\n"}, compiler);
@@ -160,7 +160,7 @@ TEST_F(CudaTargetTest, SaysWhatTheCompilerSaid) {
                                   "no"),
             std::string::npos)
       << status.message();
-  // What failed is not kept.
+  // A failed compilation is not cached.
   calls();
   compile({"90"}, {"// one\n"}, fakeCompiler());
   EXPECT_TRUE(status.isOk());
@@ -237,8 +237,8 @@ TEST_F(CudaTargetTest, PutsImagesIntoTheModule) {
   EXPECT_EQ(images[1].bytes[images[1].size], 0);
 }
 
-/// What is in a file must not depend on the folder that it was made in. nvcc
-/// compiles the generated kernels; those written by hand would take a while.
+/// A file's contents must not depend on the folder that it was made in. nvcc
+/// compiles only the generated kernels; the handwritten ones would be slow.
 TEST_F(CudaTargetTest, GivesTheSameBytes) {
   auto compiler = findCudaCompiler("");
   if (!compiler.isOk())

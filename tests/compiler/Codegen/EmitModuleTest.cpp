@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// train.so of a small program: the runtime's loader accepts it, its tables say
-// what the program says, and the file itself is as promised.
+// train.so of a small program: the runtime's loader accepts it, its tables
+// match the program, and the file itself is reproducible.
 
 #include "tests/compiler/Codegen/KernelHarness.h"
 
@@ -104,7 +104,7 @@ TEST_F(EmitModuleTest, LoadsAndSaysWhatTheProgramSays) {
   EXPECT_STREQ(m.kernels()[0].name, "matmul.reference");
   EXPECT_EQ(m.kernels()[0].function, nullptr);
   EXPECT_NE(m.kernels()[1].function, nullptr);
-  // The two equal launches are one.
+  // The two equal launches share a record.
   ASSERT_EQ(m.launches().size(), 2u);
   EXPECT_EQ(m.constants(m.launches()[1]).size(), 10u);
   const qlora_entry *entry = m.entry(QLORA_ENTRY_ACCUMULATE_LAST, 2, 4);

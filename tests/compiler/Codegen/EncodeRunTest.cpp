@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Generated kernels of rows in 8 bits against plain loops: odd widths, gaps,
-// rows of nothing, ties, and what is not finite; and the gradient of a maximum.
+// Generated kernels of 8-bit rows against plain loops: odd widths, gaps, zero
+// rows, ties, and values that are not finite; and the gradient of a maximum.
 
 #include "tests/compiler/Codegen/KernelHarness.h"
 
@@ -26,8 +26,8 @@ static constexpr const char *kDecode = R"(
     return
   }})";
 
-/// Row 0 is zero; of row 1 the largest is negative; row 2 is tiny; row 3 has
-/// ties. What is decoded is within half a scale.
+/// Row 0 is zero; row 1's largest value is negative; row 2 is tiny; row 3 has
+/// ties. Decoded values are within half a scale.
 static void testCoding(int64_t columns, qlora_dtype dtype, int64_t gap) {
   SCOPED_TRACE(fmt::format("{} columns", columns));
   constexpr int64_t kRows = 6;
@@ -85,8 +85,8 @@ TEST(EncodeRun, EncodeKeepsWhatIsNotFinite) {
   EXPECT_TRUE(std::isfinite(k[2].at(2)));
 }
 
-/// What is decoded and what is left add up to x; of row 1, whose scale is not
-/// finite, nothing is left.
+/// Decoded values and quantization errors add up to x. Row 1, whose scale is
+/// not finite, has no quantization error.
 TEST(EncodeRun, WhatCodesLeave) {
   constexpr int64_t kColumns = 37, kRows = 6;
   Buffer full = {QLORA_DTYPE_F32, kColumns, 1, kRows * kColumns};
@@ -117,7 +117,7 @@ TEST(EncodeRun, WhatCodesLeave) {
   }
 }
 
-/// y = x * max |x|: the gradient of the largest goes to all that are it.
+/// y = x * max |x|: all values equal to the maximum get its gradient.
 TEST(EncodeRun, LargestGradient) {
   constexpr int64_t kColumns = 21, kRows = 4;
   Buffer full = {QLORA_DTYPE_F32, kColumns, 1, kRows * kColumns};
@@ -133,7 +133,7 @@ TEST(EncodeRun, LargestGradient) {
     }
     return
   })", {full, full, full}, true);
-  k[0].set(4, 5), k[0].set(9, -5); // two are the largest of row 0
+  k[0].set(4, 5), k[0].set(9, -5); // both are the largest of row 0
   k.runBothWays(kRows);
   for (int64_t r = 0; r < kRows; ++r) {
     auto x = [&](int64_t c) { return k[0].at(r * kColumns + c); };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The cache of compiled kernels: finds what was stored, and nothing damaged.
+// The cache of compiled kernels: finds stored kernels, and no damaged one.
 
 #include "compiler/Codegen/KernelCache.h"
 #include "compiler/Codegen/Tools.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // Runs the kernel of a row op: prints it, compiles it into a module, loads
-// that, and calls it on memory of the test's own.
+// that, and calls it on the test's memory.
 
 #ifndef QLORA_TESTS_COMPILER_CODEGEN_KERNELHARNESS_H
 #define QLORA_TESTS_COMPILER_CODEGEN_KERNELHARNESS_H
@@ -24,7 +24,7 @@
 
 namespace qlora::test {
 
-/// A buffer of a kernel: how it is laid out, and its memory.
+/// A kernel's buffer: its layout and its memory.
 struct Buffer {
   qlora_dtype dtype = QLORA_DTYPE_F32;
   int64_t stride = 0;
@@ -53,11 +53,11 @@ struct Buffer {
     else
       qlora_store_f32(memory.data(), i, static_cast<float>(value));
   }
-  /// Column c of kernel row r of a full operand.
+  /// Returns the index of column c of kernel row r of a full operand.
   int64_t index(int64_t r, int64_t c, int64_t columns) const {
     return r / groups * stride + r % groups * columns + c;
   }
-  /// Random numbers, the same for the same seed.
+  /// Fills the buffer with random values, the same for the same seed.
   void fill(unsigned seed) {
     memory.assign(elements * bytes(), 0);
     std::mt19937 generator(seed);
@@ -70,8 +70,8 @@ struct Buffer {
 /// The kernel of one row op, or of its gradient.
 class RowKernel {
 public:
-  /// `function` is a func.func whose first row op is meant. `buffers` are the
-  /// kernel's: operands, with gradient also the results' gradients, then the
+  /// Uses the first row op of the func.func in `function`. `buffers` are the
+  /// kernel's: operands, with `gradient` also the results' gradients, then the
   /// results: one per yielded row.
   RowKernel(const std::string &function, std::vector<Buffer> buffers,
             bool gradient = false, const std::string &march = "native");
@@ -84,7 +84,7 @@ public:
   Buffer &operator[](size_t i) { return buffers[i]; }
   qlora_step_block step = {};
 
-  /// Rows [begin, end).
+  /// Runs rows [begin, end).
   void run(int64_t begin, int64_t end) {
     ASSERT_NE(kernel, nullptr);
     std::vector<void *> pointers;
@@ -94,7 +94,7 @@ public:
     qlora_kernel_args args = {pointers.data(), nullptr, &step};
     kernel(&args, begin, end);
   }
-  /// All rows at once, then in parts, which must give the same bytes.
+  /// Runs all rows at once, then in ranges, which must give the same bytes.
   void runBothWays(int64_t rows) {
     std::vector<Buffer> before = buffers;
     run(0, rows);
@@ -108,7 +108,7 @@ public:
       EXPECT_EQ(buffers[i].memory, before[i].memory) << "buffer " << i;
   }
 
-  /// From now on buffer i >= from is the memory of buffer i - back.
+  /// Makes buffer i >= from use the memory of buffer i - back.
   void runInPlace(size_t from, size_t back) {
     inPlaceFrom = from;
     inPlaceBack = back;

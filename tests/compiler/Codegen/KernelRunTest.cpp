@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Generated kernels against plain loops in double: odd widths, strides,
-// groups, bf16. Each also runs in parts, which must not change a bit.
+// Generated kernels against plain loops in double: odd widths, strides, groups,
+// bf16. Each also runs in row ranges, which must not change a bit.
 
 #include "tests/compiler/Codegen/KernelHarness.h"
 
@@ -10,8 +10,8 @@
 using namespace qlora;
 using namespace qlora::test;
 
-/// Half a unit in the last place of the stored type, and what f32 arithmetic
-/// over `terms` added numbers of size one may lose.
+/// Returns half a unit in the last place of the stored type, plus the error of
+/// f32 arithmetic over `terms` added values of size one.
 static double tolerance(qlora_dtype dtype, double size, int64_t terms) {
   double stored = dtype == QLORA_DTYPE_BF16 ? 0x1p-8 : 0x1p-23;
   return stored * std::abs(size) + 0x1p-22 * (8 + terms);
@@ -33,7 +33,7 @@ static std::string rmsNorm(int64_t columns) {
       columns);
 }
 
-/// The factor of a row: 1 / sqrt(mean(x^2) + epsilon).
+/// Returns the factor of a row: 1 / sqrt(mean(x^2) + epsilon).
 static double rmsScale(const Buffer &x, int64_t r, int64_t columns) {
   double sum = 0;
   for (int64_t c = 0; c < columns; ++c)
@@ -131,8 +131,9 @@ TEST(KernelRun, RopeTable) {
   }
 }
 
-/// Angles of tokens in segments of 2 to 8 tokens, where the original length is 4:
-/// `stretch` is what a segment's length makes of column 1's frequency 0.1.
+/// Checks angles of tokens in segments of 2 to 8 tokens, with original length
+/// 4. `stretch` returns the factor of column 1's frequency for a segment's
+/// length.
 static void testRopeByLength(const char *scaling, double (*stretch)(double)) {
   RowKernel k(fmt::format(R"(func.func @f(%p: tensor<2x3xi32>,
                                           %l: tensor<2x3xi32>) {{
@@ -169,7 +170,7 @@ TEST(KernelRun, RopeTableByTheLengthOfASegment) {
                    [](double length) { return 1 / (length / 2 - 1); });
 }
 
-/// Gradient or not: the gradient turns the other way.
+/// The gradient rotates in the opposite direction.
 static void testRope(qlora_dtype dtype, bool gradient) {
   constexpr int64_t kDim = 10, kHeads = 3, kTokens = 4;
   constexpr int64_t kRows = kTokens * kHeads;
@@ -296,7 +297,7 @@ TEST(KernelRun, AdamW) {
     EXPECT_NEAR(k[6].at(i), m, 1e-6);
     EXPECT_NEAR(k[7].at(i), v, 1e-6);
   }
-  // As the update runs it: results over operands.
+  // In place, as the update runs it: results over operands.
   k.runInPlace(5, 5);
   k.run(0, 2);
   for (int i = 0; i < 3; ++i)

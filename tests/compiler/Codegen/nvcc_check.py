@@ -19,7 +19,7 @@ FLAGS = ["-std=c++20", "-O3", "-fmad=false", "-Werror", "all-warnings",
 
 
 def compile_one(nvcc, root, arch, path, folder):
-    """The names of the kernels, and what is wrong with them."""
+    """Returns the names of the kernels, and their warnings and spills."""
     is_ptx = arch.startswith("compute_")
     command = [nvcc, *FLAGS, "-arch=" + (arch if is_ptx else "sm_" + arch),
                "-ptx" if is_ptx else "-cubin", "-I", root,

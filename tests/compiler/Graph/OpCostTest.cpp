@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The price of a collective depends on which ranks its group has.
+// The cost of a collective depends on which ranks its group has.
 
 #include "compiler/Graph/OpCost.h"
 
@@ -14,8 +14,8 @@ using namespace qlora;
 
 namespace {
 
-/// Nodes of eight GPUs: 1 us a collective, 10 GB/s inside a node, 1 GB/s
-/// between nodes.
+/// Returns nodes of eight GPUs: 1 us per collective, 10 GB/s inside a node, 1
+/// GB/s between nodes.
 DeviceProfile nodesOfEight() {
   DeviceProfile device;
   GpuRates &gpu = device.gpu.emplace();
@@ -28,8 +28,8 @@ DeviceProfile nodesOfEight() {
 
 constexpr double kBytes = 4 * 64 * 64 * sizeof(float);
 
-/// Seconds of an all_to_all of kBytes over the four context-parallel ranks of
-/// a module with these attributes too.
+/// Returns seconds of an all_to_all of kBytes over the four context-parallel
+/// ranks of a module with these additional attributes.
 double exchangeSeconds(const std::string &attributes) {
   MLIRContext context;
   context.loadDialect<func::FuncDialect, model::ModelDialect>();
@@ -54,8 +54,8 @@ TEST(OpCost, RanksOfAGroupThatAreNeighboursShareANode) {
   EXPECT_DOUBLE_EQ(exchangeSeconds(""), 1e-6 + 0.75 * kBytes / 10e9);
 }
 
-/// With eight tensor-parallel ranks in each node, all four ranks of a context
-/// group are on nodes of their own.
+/// With eight tensor-parallel ranks in each node, the four ranks of a
+/// context-parallel group are on different nodes.
 TEST(OpCost, RanksOfAGroupThatAreApartUseTheNetwork) {
   EXPECT_DOUBLE_EQ(exchangeSeconds(", program.tensor_ranks = 8 : i64"),
                    3e-6 + 0.75 * kBytes / 1e9);

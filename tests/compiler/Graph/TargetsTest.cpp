@@ -47,7 +47,7 @@ INSTANTIATE_TEST_SUITE_P(
         TargetCase{R"(["self_attn"])", kQuery, false},
         TargetCase{R"(["model"])", kQuery, false},
         TargetCase{R"([".q_proj"])", kQuery, false},
-        // Names in a list are no regular expressions, and have a case.
+        // Names in a list are not regular expressions, and are case-sensitive.
         TargetCase{R"([".*q_proj"])", kQuery, false},
         TargetCase{R"(["Q_proj"])", kQuery, false},
         TargetCase{R"([""])", kQuery, false},
@@ -57,7 +57,7 @@ INSTANTIATE_TEST_SUITE_P(
 INSTANTIATE_TEST_SUITE_P(
     Patterns, TargetsTest,
     testing::Values(
-        // The whole path has to match.
+        // The whole path must match.
         TargetCase{R"("q_proj")", kQuery, false},
         TargetCase{R"(".*q_proj")", kQuery, true},
         TargetCase{R"(".*\\.q_proj")", kQuery, true},
@@ -117,8 +117,7 @@ INSTANTIATE_TEST_SUITE_P(
         PatternCase{R"({"z": 1, "a|q_proj": 8})", kQuery, 8},
         PatternCase{R"({"q_proj": 0.5})", kQuery, 0.5}));
 
-/// layers_to_transform and layers_pattern, as check_target_module_exists has
-/// them.
+/// layers_to_transform and layers_pattern, as in check_target_module_exists.
 TEST(Targets, LeavesTheLayersThatAreNamed) {
   struct {
     const char *targets, *layers, *patterns, *path;
@@ -128,7 +127,7 @@ TEST(Targets, LeavesTheLayersThatAreNamed) {
       {R"(["q_proj"])", "[0]", "[]", kQuery10, false},
       {R"(["q_proj"])", "[1, 10]", "[]", kQuery10, true},
       {R"(["q_proj"])", "[]", "[]", kQuery10, true},
-      // The last number that something comes behind.
+      // The last number that another component follows.
       {R"(["q_proj"])", "[2]", "[]", "model.h.1.x.2.q_proj", true},
       {R"(["q_proj"])", "[1]", "[]", "model.h.1.x.2.q_proj", false},
       {R"(["q_proj"])", "[1]", R"(["h"])", "model.h.1.x.2.q_proj", true},
@@ -138,7 +137,7 @@ TEST(Targets, LeavesTheLayersThatAreNamed) {
       // No number, or nothing before it.
       {R"(["embed_tokens"])", "[0]", "[]", "model.embed_tokens", false},
       {R"(["q_proj"])", "[1]", "[]", "h.1.q_proj", false},
-      // Named in full.
+      // Named by its full path.
       {R"(["model.layers.1.mlp.down_proj"])", "[0]", "[]", kDown, true},
   };
   for (const auto &test : cases) {
@@ -178,7 +177,7 @@ TEST(Targets, SaysWhatIsWrong) {
       {R"(q_proj)", "expects a list of module names, a regular expression or "
                     "\"all-linear\", but got q_proj"},
       {R"(["q_proj", 7])", "expects names of modules, but got 7"},
-      // What ECMAScript has not, or reads in another way.
+      // Syntax that ECMAScript lacks, or reads differently.
       {R"("(?i)q_proj")", "'(?i)q_proj' is not a regular expression: "},
       {R"("(?P<a>q)_proj")", "'(?P<a>q)_proj' is not a regular expression: "},
       {R"("(?<=\\.)q_proj")", "is not a regular expression: "},

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// A second op that multiplies with a weight, of which no pass knows anything
-// but its interfaces: LoRA, quantisation, decode planning, the joining of
-// siblings and the gradient reach it. Its weight comes before its x, so that
-// the order of operands is nobody's assumption either.
+// A second op that multiplies with a weight. Passes handle it only through its
+// interfaces: LoRA, quantization, decode planning, the joining of siblings and
+// the gradient apply to it. Its weight comes before its x, so that no pass can
+// assume the order of operands.
 
 #include "compiler/Passes.h"
 #include "dialects/Train/Train.h"
@@ -70,7 +70,7 @@ public:
   static StringRef getDialectNamespace() { return "test"; }
 };
 
-/// What `passes` make of `text`; null where one fails.
+/// Runs `passes` on `text`; the module is null if one fails.
 class WeightedProductTest : public testing::Test {
 protected:
   WeightedProductTest() {
@@ -134,12 +134,12 @@ TEST_F(WeightedProductTest, IsQuantized) {
   ASSERT_TRUE(run(kModel, createQuantizeBase()));
   auto nf4 = QuantizedType::get(&context, QLORA_DTYPE_NF4, 64, true);
   EXPECT_EQ(parameter("q").getType(), RankedTensorType::get({32, 64}, nf4));
-  // [in, out] is turned when it is read, and the op with it.
+  // [in, out] is transposed when it is read, and the op with it.
   EXPECT_EQ(parameter("k").getType(), RankedTensorType::get({32, 64}, nf4));
   EXPECT_TRUE(parameter("k").getTransposed());
   for (ProductOp product : all<ProductOp>())
     EXPECT_EQ(product.getLayout(), WeightLayout::OutIn);
-  // The head and the embedding read numbers.
+  // The head and the embedding are not quantized.
   EXPECT_FALSE(parameter("e").getQuantized());
 }
 
@@ -155,7 +155,7 @@ TEST_F(WeightedProductTest, GetsAdaptersWhichAreJoined) {
     ASSERT_TRUE(b);
     EXPECT_EQ(b.getType(), RankedTensorType::get({32, 4}, f32));
   }
-  // One product with both A's, and a B that adds to each of the two.
+  // One matmul with both A's, and a B that adds to each of the two.
   SmallVector<LinearOp> linears = all<LinearOp>();
   ASSERT_EQ(linears.size(), 3u);
   EXPECT_EQ(linears[0].getWeight().getType(),
@@ -170,12 +170,13 @@ TEST_F(WeightedProductTest, HasAGradient) {
   options.targets = R"(["q"])";
   ASSERT_TRUE(run(kModel, createAttachAdapters(options), createFuseLora(),
                   createBuildTrainStep()));
-  // Of A and B; nothing else is trained, and nothing flows through @k.
+  // Gradients of A and B; nothing else is trainable, and none flows through @k.
   EXPECT_EQ(all<train::AccumulateOp>().size(), 2u);
   EXPECT_EQ(all<ProductOp>().size(), 4u);
 }
 
-/// Two of one x in 4 bits, and the sum of what flows back to it.
+/// Two matmuls with 4-bit weights of one x, and the sum of their gradients of
+/// x.
 constexpr const char *kStep = R"(
 model.parameter @q : tensor<16x64x!model.quantized<nf4, 64, false>> {file = "a", stored_quantized}
 model.parameter @k : tensor<32x64x!model.quantized<nf4, 64, false>> {file = "a", stored_quantized}

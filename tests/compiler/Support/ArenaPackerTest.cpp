@@ -15,7 +15,7 @@ using namespace qlora;
 
 namespace {
 
-/// What must hold for every result.
+/// Checks the invariants of every result.
 void expectValid(const std::vector<PackedBuffer> &buffers,
                  const PackResult &result) {
   ASSERT_EQ(result.offsets.size(), buffers.size());
@@ -42,8 +42,8 @@ void expectValid(const std::vector<PackedBuffer> &buffers,
   }
 }
 
-/// The lowest peak over all orders of placing each at its lowest place: one
-/// of them is optimal (sort an optimal packing by offset).
+/// Returns the lowest peak over all orders, with each buffer at its lowest
+/// place. One order is optimal: sort an optimal packing by offset.
 uint64_t bruteForce(const std::vector<PackedBuffer> &buffers) {
   std::vector<size_t> order(buffers.size());
   std::iota(order.begin(), order.end(), 0);
@@ -123,8 +123,8 @@ TEST(ArenaPacker, LivesThatMeetInOneCommandDoNotShare) {
   std::vector<PackedBuffer> buffers = {{0, 2, 100, 64}, {2, 3, 80, 64}};
   PackResult result = packArena(buffers);
   EXPECT_EQ(result.lowerBound, 180u);
-  // One of them is second: 80 align 64 = 128, + 100 = 228, or
-  // 100 align 64 = 128, + 80 = 208.
+  // One of them is second: 80 aligned to 64 = 128, + 100 = 228, or 100 aligned
+  // to 64 = 128, + 80 = 208.
   EXPECT_EQ(result.bytes, 208u);
 }
 
@@ -172,7 +172,7 @@ TEST(ArenaPacker, WhatIsEnoughIsNotImproved) {
   const PackResult any = packArena(buffers, UINT64_MAX);
   expectValid(buffers, any);
   EXPECT_GT(any.bytes, best.bytes);
-  // One byte less than the first packing, and it goes on to look.
+  // With a limit one byte below the first packing, the search continues.
   const PackResult other = packArena(buffers, any.bytes - 1);
   expectValid(buffers, other);
   EXPECT_LT(other.bytes, any.bytes);

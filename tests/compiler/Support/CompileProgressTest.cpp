@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What is written about a compile, at paces of milliseconds.
+// Progress messages of a compilation, at intervals of milliseconds.
 
 #include "compiler/Support/CompileProgress.h"
 
@@ -15,7 +15,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-/// What was written until `count` texts were there.
+/// Collects messages; waits until there are `count`.
 class Written {
 public:
   CompileProgress::Write write() {
@@ -31,7 +31,7 @@ public:
     return texts;
   }
 
-  /// The last text, once two more than now are there.
+  /// Returns the last message, once there are two more than now.
   std::string next() { return wait(wait(0).size() + 2).back(); }
 
 private:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// PickleWriter: opcodes byte by byte. That Python reads what they add up to is
-// tests/tools/qloracc/check_report.py.
+// PickleWriter: opcodes byte by byte. tests/tools/qloracc/check_report.py
+// checks that Python reads the result.
 
 #include "compiler/Support/PickleWriter.h"
 
@@ -22,7 +22,7 @@ std::string pickledInteger(int64_t value) {
   return pickled([&](PickleWriter &pickle) { pickle.integer(value); });
 }
 
-/// Between PROTO and the memo of the only object.
+/// Returns the bytes between PROTO and the memo of the only object.
 std::string pickledText(std::string_view value) {
   std::string bytes =
       pickled([&](PickleWriter &pickle) { pickle.text(value); });
@@ -74,7 +74,7 @@ TEST(PickleWriter, RememberedObjectsAreRecalled) {
               });
             }),
             "\x80\x02](](K\x07""eq\0h\0e."s);
-  // From the 257th on, names take four bytes.
+  // From the 257th on, memo indices take four bytes.
   std::string bytes = pickled([](PickleWriter &pickle) {
     pickle.list([&] {
       for (int i = 0; i < 257; ++i)
@@ -88,7 +88,8 @@ TEST(PickleWriter, RememberedObjectsAreRecalled) {
 TEST(PickleWriter, TextsAreUtf8AndBounded) {
   EXPECT_EQ(pickledText("\xc3\xa9\xf0\x9f\x98\x80"),
             "\x06\0\0\0\xc3\xa9\xf0\x9f\x98\x80"s);
-  // Not UTF-8: a lone tail, an overlong slash, a surrogate, a cut sequence.
+  // Not UTF-8: a lone continuation byte, an overlong slash, a surrogate, a
+  // truncated sequence.
   EXPECT_EQ(pickledText("\x80"), "\x03\0\0\0\xef\xbf\xbd"s);
   EXPECT_EQ(pickledText("\xc0\xaf").substr(4), "\xef\xbf\xbd\xef\xbf\xbd"s);
   EXPECT_EQ(pickledText("\xed\xa0\x80").size(), 4u + 9);

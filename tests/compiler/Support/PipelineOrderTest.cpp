@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Orders of a pipeline: what they are for small forms, and that of any form each
-// transfer has its other end, nobody waits for ever, and no stage holds more than
-// is said.
+// Orders of a pipeline: exact ones for small forms. For any form each transfer
+// has its other end, no stage deadlocks, and no stage holds more than its
+// limit.
 
 #include "compiler/Support/PipelineOrder.h"
 
@@ -18,7 +18,7 @@ namespace {
 
 using Kind = PipelineTurn::Kind;
 
-/// F and B with chunk and part, and what is received and sent in small letters.
+/// Writes F or B, the chunk, a ' per part; < is a receive, > a send.
 std::string textOf(const std::vector<PipelineTurn> &turns) {
   std::string text;
   for (const PipelineTurn &turn : turns) {
@@ -50,8 +50,8 @@ TEST(PipelineOrder, AnEvaluationHasNoBackward) {
             "F0 >F0 F1 <F0' >F1 F0' <F1' >F0' F1' >F1'");
 }
 
-/// The first stage begins its second part when the first chunk has been through
-/// all stages.
+/// The first stage begins its second part when the first chunk has passed
+/// through all stages.
 TEST(PipelineOrder, PartsTakeTurns) {
   const PipelineForm form = {2, 2, 2};
   EXPECT_EQ(textOf(pipelineOrder(form, 1)),
@@ -59,8 +59,8 @@ TEST(PipelineOrder, PartsTakeTurns) {
             ">B0 <B1 B1 >B1");
 }
 
-/// Walks all stages at once: who sends waits until the other one receives, and a
-/// turn finds what it reads.
+/// Walks all stages at once: a sender waits until the other stage receives, and
+/// a turn finds its inputs.
 class Walk {
 public:
   explicit Walk(const PipelineForm &form) : form(form) {
@@ -85,7 +85,7 @@ public:
   int64_t mostHeld(size_t stage) const { return most[stage]; }
 
 private:
-  /// What arrives for a part, counted over all stages.
+  /// A value received by a part, with the part counted over all stages.
   using Arrival = std::tuple<bool, int64_t, int64_t>;
 
   int64_t partOfAll(size_t stage, const PipelineTurn &turn) const {

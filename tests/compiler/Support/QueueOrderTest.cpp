@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // placeWaits and spansBeside: known orders, and random ones against the
-// transitive closure of the order that queues and events make.
+// transitive closure of the order that queues and events impose.
 
 #include "compiler/Support/QueueOrder.h"
 
@@ -34,8 +34,8 @@ TEST(PlaceWaits, NoneOnOneQueue) {
 
 TEST(PlaceWaits, DropsWhatIsImplied) {
   // 2 on queue 1 comes after both of queue 0: the newer is enough. 3 comes
-  // after 2, so 4, on the queue of 3, need not wait for 0 again; 5 knows 0
-  // through queue 2.
+  // after 2, so 4, on the queue of 3, need not wait for 0 again; 5 is ordered
+  // after 0 through queue 2.
   std::vector<QueuedWork> commands = {
       {0, {}}, {0, {}}, {1, {0, 1}}, {2, {2}}, {2, {0}}, {1, {4, 1, 3}}};
   EXPECT_EQ(pairsOf(placeWaits(commands)), (Pairs{{1, 2}, {2, 3}, {4, 5}}));
@@ -60,7 +60,7 @@ TEST(SpansBeside, AsInTheHeader) {
   EXPECT_EQ(spans[3].first, 2);
   EXPECT_EQ(spans[3].last, 6);
   EXPECT_EQ(spans[7].first, 7);
-  // Without the waits it runs at any time.
+  // Without the waits it may run at any time.
   commands[2].action = commands[6].action = kWork;
   spans = spansBeside(commands, 0);
   EXPECT_EQ(spans[3].first, 0);
@@ -91,7 +91,7 @@ orderOf(const std::vector<QueueCommand> &commands) {
   return before;
 }
 
-/// The work with its events; `position[i]` is where work i went.
+/// Returns the work with its events; `position[i]` is the index of work i.
 std::vector<QueueCommand> withEvents(const std::vector<QueuedWork> &work,
                                      const std::vector<QueueWait> &waits,
                                      std::vector<size_t> &position) {
@@ -127,7 +127,7 @@ TEST(PlaceWaits, RandomAgainstClosure) {
     for (size_t i = 0; i < work.size(); ++i)
       for (size_t producer : work[i].after)
         EXPECT_TRUE(before[position[i]][position[producer]]);
-    // Without the last wait something is missing.
+    // Without the last wait some order is missing.
     if (waits.empty())
       continue;
     QueueWait last = waits.back();

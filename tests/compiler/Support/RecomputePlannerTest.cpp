@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // planRecompute: known cases, the peak against a plain count, random cases
-// against every choice there is, and whole-block checkpointing.
+// against every possible choice, and whole-block checkpointing.
 
 #include "compiler/Support/RecomputePlanner.h"
 
@@ -28,8 +28,8 @@ TEST(RecomputePlanner, NothingToDoWithinTheBudget) {
 }
 
 TEST(RecomputePlanner, TheEssaysExample) {
-  // n, g, s of 100 lines of 64 bytes each, over an input; read by the backward
-  // in the order s, g, n.
+  // n, g, s of 100 cache lines of 64 bytes each, over an input; the backward
+  // reads them in the order s, g, n.
   ProblemBuilder b;
   uint32_t n = b.forward({}, 6400, 1);
   uint32_t g = b.forward({n}, 6400, 10);
@@ -39,10 +39,10 @@ TEST(RecomputePlanner, TheEssaysExample) {
   d = b.backward({d, s}, 64);
   d = b.backward({d, g}, 64);
   b.backward({d, n}, 64);
-  // All three wait at once, beside y and a gradient.
+  // All three wait at once, with y and a gradient.
   EXPECT_EQ(planWithoutRecompute(b.problem).peakBytes, 3u * 6400 + 128);
-  // Dropping s frees nothing, as g and n still wait when it is back. Without
-  // n only g and s wait, for 1 s.
+  // Dropping s frees nothing, as g and n still wait when it is recomputed.
+  // Without n only g and s wait, for 1 s.
   RecomputePlan plan = planRecompute(b.problem, 3 * 6400);
   EXPECT_EQ(plan.peakBytes, 2u * 6400 + 128);
   EXPECT_EQ(plan.seconds, 1);
@@ -52,8 +52,8 @@ TEST(RecomputePlanner, TheEssaysExample) {
 }
 
 TEST(RecomputePlanner, CheapestChainPerByte) {
-  // Two saved values, 640 bytes each, with costs 5 and 1, and a large
-  // temporary at the start of the backward: one has to go, the cheap one.
+  // Two saved values, 640 bytes each, with costs 5 and 1, and a large temporary
+  // at the start of the backward: one must go, the cheap one.
   ProblemBuilder b;
   uint32_t x = b.forward({}, 64, 100);
   uint32_t dear = b.forward({x}, 640, 5);
@@ -81,7 +81,7 @@ TEST(RecomputePlanner, ViewsGoWithTheirSource) {
   uint32_t d = b.backward({y}, 6400);
   d = b.backward({d}, 64);
   b.backward({d, part, x}, 64);
-  // y, x, whole, d: 64 + 64 + 640 + 6400; the part has no bytes of its own.
+  // y, x, whole, d: 64 + 64 + 640 + 6400; the view has no bytes of its own.
   EXPECT_EQ(planWithoutRecompute(b.problem).peakBytes, 7168u);
   RecomputePlan plan = planRecompute(b.problem, 6528);
   EXPECT_EQ(plan.peakBytes, 6528u); // 7168 - 640
@@ -95,7 +95,7 @@ TEST(RecomputePlanner, ATiedResultTakesOverItsOperand) {
   b.forward({x}, 640, 1);
   b.tie(x);
   EXPECT_EQ(planWithoutRecompute(b.problem).peakBytes, 640u);
-  // Read again later: a copy.
+  // Read again later: a copy is needed.
   b.forward({x}, 64, 1);
   EXPECT_EQ(planWithoutRecompute(b.problem).peakBytes, 1280u);
 }
@@ -112,7 +112,8 @@ TEST(RecomputePlanner, WhatIsBroughtBackStandsForTheValue) {
   b.backward({d, back}, 64);
   // n waits for the backward, x does not: 64 + 640 + 6400.
   EXPECT_EQ(planWithoutRecompute(b.problem).peakBytes, 7104u);
-  // n is made of what is back; neither is x kept for it, nor made again.
+  // n is recomputed from the fetched value; x is neither kept for it nor
+  // recomputed.
   for (const RecomputePlan &plan :
        {planRecompute(b.problem, 6464), planRecompute(b.problem, 1)}) {
     EXPECT_EQ(plan.peakBytes, 6464u); // 7104 - 640
@@ -208,16 +209,16 @@ TEST(RecomputePlanner, NeverSlowerThanWholeBlocksAtTheirPeak) {
 TEST(RecomputePlanner, CheapOpsFirstOnALayeredModel) {
   RecomputeProblem problem = layered(16, 64000);
   RecomputePlan all = planWithoutRecompute(problem);
-  // Per layer the norm and the activation are 5 of 10 parts that wait: a
-  // quarter less is possible without a single linear.
+  // Per layer the norm and the activation are 5 of 10 units that wait: a
+  // quarter less is possible without recomputing a linear.
   RecomputePlan plan = planRecompute(problem, all.peakBytes * 3 / 4);
   EXPECT_LE(plan.peakBytes, all.peakBytes * 3 / 4);
   EXPECT_LT(plan.seconds, 1e-3);
 }
 
 TEST(RecomputePlanner, ASegmentTwiceHoldsOneInside) {
-  // 6 blocks, U = 64, with x0 to x6 between them. Of a segment of 3, x0, x3
-  // and x6 are kept, but x6 is only there for the head.
+  // 6 blocks, U = 64, with x0 to x6 between them. With segments of 3, x0, x3
+  // and x6 are kept, but x6 only for the head.
   RecomputeProblem problem = layered(6, 64);
   RecomputePlan nested = planNested(problem, 3);
   EXPECT_EQ(nested.peakBytes, plainPeak(problem, nested));
@@ -228,10 +229,10 @@ TEST(RecomputePlanner, ASegmentTwiceHoldsOneInside) {
   EXPECT_EQ(nested.before[25], Ops{33});
   // The norm of block 4: for x5, and for its own gradients.
   EXPECT_EQ(nested.before[21], (Ops{33, 37}));
-  EXPECT_EQ(nested.before[26], Ops{33}); // of block 5: only its own
+  EXPECT_EQ(nested.before[26], Ops{33}); // block 5: only for its own gradients
   // x0 x3 x4' x5' d, then norm, up, act and dact: 1 + 4 + 4 + 4.
   EXPECT_EQ(nested.peakBytes, (5u + 13) * 64);
-  // At once, the segment would hold that of three blocks.
+  // At once, the segment would hold the values of three blocks.
   EXPECT_GT(planSegments(problem, 3).peakBytes, nested.peakBytes);
 }
 

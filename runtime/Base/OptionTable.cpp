@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The rows.
+// The option table: name, type, default, use, section, help and aliases.
 
 #include "runtime/Base/OptionTable.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Writing of adapter folders.
+// Writes adapter folders.
 
 #include "runtime/Session/Adapter.h"
 
@@ -32,7 +32,7 @@ constexpr const char *kTokenizerFiles[] = {"tokenizer.json",
 
 constexpr const char *kModelWeights = "model.safetensors";
 constexpr const char *kAdapterConfig = "adapter_config.json";
-/// Of a model folder, as they are.
+/// Copied from the model folder unchanged.
 constexpr const char *kModelConfigs[] = {"config.json",
                                          "generation_config.json"};
 
@@ -48,7 +48,7 @@ const char *trainedFile(const LoadedModule &module) {
   return trainsModel(module) ? kModelWeights : kAdapterWeights;
 }
 
-/// What goes along, of what the model folder has, with its bytes.
+/// Returns the files to copy from the model folder, with their sizes in bytes.
 static std::vector<std::pair<fs::path, uint64_t>>
 copiedFiles(const LoadedModule &module, const Options &options) {
   std::vector<std::pair<fs::path, uint64_t>> files;
@@ -64,7 +64,7 @@ copiedFiles(const LoadedModule &module, const Options &options) {
   return files;
 }
 
-/// Through links: Hugging Face's cache is made of them.
+/// Follows links: Hugging Face's cache consists of them.
 static Status copyInto(const std::string &folder, const fs::path &source,
                        AtomicFile::Flush flush) {
   QLORA_ASSIGN_OR_RETURN(const std::string text, readWholeFile(source));
@@ -77,7 +77,7 @@ static void roundTo(const uint8_t *from, uint8_t *to, int64_t count) {
   convertWeights(QLORA_DTYPE_F32, from, Type, to, count);
 }
 
-/// A and A_0 below each other, or B and -B_0 (`start`) beside each other.
+/// Concatenates A and A_0 by rows, or B and -B_0 (`start`) by columns.
 static void putBeside(std::span<const float> start,
                       const qlora_parameter &parameter, SafetensorsItem &item) {
   const bool isB = std::string_view(parameter.name).ends_with(".lora_B.weight");
@@ -87,8 +87,8 @@ static void putBeside(std::span<const float> start,
   item.shape[isB ? 1 : 0] *= 2;
 }
 
-/// The trainable parameters as a run leaves them: a model's weights in their own
-/// types, and adapters that fit the model itself.
+/// Returns the trainable parameters in their final form: a model's weights in
+/// their own dtypes, and adapters that fit the original model.
 static std::vector<SafetensorsItem> finalItems(const LoadedModule &module,
                                                const Options &options,
                                                const StartingFactors &factors) {
@@ -130,15 +130,15 @@ static std::string configText(const LoadedModule &module,
   return dumpJson(adapterConfig(module, options, form), 2) + "\n";
 }
 
-/// The template of --chat-template as the tokenizer's own, for who talks to the
-/// model; one for training alone is not.
+/// Writes the template of --chat-template as the tokenizer's own, for
+/// inference. Skips a template that is only for training.
 static Status writeNamedTemplate(const Options &options,
                                  const std::string &folder,
                                  AtomicFile::Flush flush) {
   fs::path path = options.text("chat_template");
   if (path.empty() || path == "qwen3-training")
     return Status::ok();
-  if (path.is_relative()) { // a name: qlora-data has it beside itself
+  if (path.is_relative()) { // a name: the file is next to qlora-data
     QLORA_ASSIGN_OR_RETURN(const fs::path converter, findConverter());
     std::error_code ignored;
     path = fs::canonical(converter, ignored).parent_path() /
@@ -173,7 +173,7 @@ StatusOr<PreparedAdapter> PreparedAdapter::prepare(const LoadedModule &module,
                                                    const std::string &folder) {
   std::error_code error;
   const std::string staging = folder + "/" + kStagingFolder;
-  fs::remove_all(staging, error); // an earlier run's
+  fs::remove_all(staging, error); // left by an earlier run
   fs::create_directories(staging, error);
   if (error)
     return Status::error(StatusCode::kUnavailable, "cannot write to '{}': {}",
@@ -216,14 +216,14 @@ PreparedAdapter::~PreparedAdapter() {
     return;
   std::error_code ignored;
   fs::remove_all(staging, ignored);
-  fs::remove(folder, ignored); // where nothing else is in it
+  fs::remove(folder, ignored); // only if it is empty
 }
 
 Status PreparedAdapter::write(const NextBytes &trained,
                               const StartingFactors &factors) {
-  // Somebody may have removed the folder while the run was on.
+  // The folder may have been removed during the run.
   if (!weights->isThere()) {
-    staging.clear(); // the other one's from here on
+    staging.clear(); // `again` owns it now
     QLORA_ASSIGN_OR_RETURN(PreparedAdapter again,
                            prepare(*module, *options, folder));
     return again.write(trained, factors);
@@ -233,7 +233,7 @@ Status PreparedAdapter::write(const NextBytes &trained,
       adapterMetadata(), trained));
   std::vector<fs::path> files;
   const Status status = commit(files);
-  // There is no other copy of what was trained.
+  // There is no other copy of the trained values.
   if (!status.isOk())
     return Status::error(status.code(), "{}; the adapter is in '{}'",
                          status.message(), std::exchange(staging, ""));
@@ -241,7 +241,7 @@ Status PreparedAdapter::write(const NextBytes &trained,
   return removeOldTokenizer(files);
 }
 
-/// All files, or none: what is there by then goes back.
+/// Moves all files or none: on an error, files already moved are moved back.
 Status PreparedAdapter::commit(std::vector<fs::path> &files) const {
   auto found = listFolder(staging);
   if (!found.isOk())
@@ -262,7 +262,7 @@ Status PreparedAdapter::commit(std::vector<fs::path> &files) const {
   return Status::ok();
 }
 
-/// An earlier adapter's: two tokenizers in one folder would be a third.
+/// Removes an earlier adapter's tokenizer files: two tokenizers must not mix.
 Status PreparedAdapter::removeOldTokenizer(
     const std::vector<fs::path> &written) const {
   for (const char *name : kTokenizerFiles) {

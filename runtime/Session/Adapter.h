@@ -1,18 +1,16 @@
 // SPDX-License-Identifier: MIT
 
-// PEFT adapter folders: adapter_model.safetensors and adapter_config.json,
-// with the tokenizer's files of the base model beside them. Where the model is
-// trained itself, without adapters, a model folder in the same way:
-// model.safetensors of the types that its files have, and config.json.
+// PEFT adapter folders: adapter_model.safetensors, adapter_config.json and the
+// base model's tokenizer files. Full fine-tuning writes a model folder instead:
+// model.safetensors, with the dtypes of the model's files, and config.json.
 //
-// The adapter of a run's end is written whole or not at all: by way of a staging
-// folder in its own, from which each file is renamed into place. When the disk
-// is full, or the process is killed before, an earlier adapter is unharmed; what
-// has been renamed outlasts a crash of the machine. It has its space before
-// step 1: all but the trained values is written then, and the file for these is
-// there in its full size, under another name until it has them. One that is
-// whole but cannot be renamed into place stays in the staging folder, and the
-// error says so.
+// The final adapter is written completely or not at all. Files are created in a
+// staging folder inside the output folder and then renamed into place. If the
+// disk fills up or the process is killed, an earlier adapter stays intact.
+// Renamed files survive a crash of the machine. Disk space is reserved before
+// step 1: everything except the trained values is written then, and the weights
+// file is allocated at full size under a temporary name. A complete adapter
+// that cannot be renamed stays in the staging folder, and the error says so.
 
 #ifndef QLORA_RUNTIME_SESSION_ADAPTER_H
 #define QLORA_RUNTIME_SESSION_ADAPTER_H
@@ -36,48 +34,48 @@
 
 namespace qlora {
 
-/// In the folder of an adapter.
+/// Name of the staging folder inside an adapter folder.
 inline constexpr const char *kStagingFolder = ".staging";
 inline constexpr const char *kAdapterWeights = "adapter_model.safetensors";
 
 /// Whether a folder has an adapter's weights.
 bool holdsAdapter(const std::filesystem::path &folder);
 
-/// The name of the file with what is trained.
+/// Returns the name of the file with the trainable parameters.
 const char *trainedFile(const LoadedModule &module);
 
-/// What an adapter folder holds of adapters that start at factors of the model
-/// (runtime/Weights/WeightFactors.h): A and B as they are trained, beside what
-/// is left of the model, as PEFT has them; or a plain LoRA of the model itself,
-/// with A, A_0 and B, -B_0 of twice the rank.
+/// How adapters that start from factors of the base weights
+/// (runtime/Weights/WeightFactors.h) are stored. kTrained: A and B as trained,
+/// relative to the residual base weights, as PEFT stores them. kPlain: a plain
+/// LoRA on the original weights, [A, A_0] and [B, -B_0], of twice the rank.
 enum class AdapterForm { kTrained, kPlain };
 
-/// adapter_config.json for what the module trains, with PEFT's keys.
-/// target_modules is the list that was given; for all-linear the last names
-/// of the modules; for a regular expression their full names, since not every
-/// reader of adapters knows regular expressions.
+/// Returns adapter_config.json with PEFT's keys. target_modules is the given
+/// list; for all-linear, the last names of the modules; for a regular
+/// expression, the full module names, because not every reader supports regular
+/// expressions.
 nlohmann::ordered_json adapterConfig(const LoadedModule &module,
                                      const Options &options,
                                      AdapterForm form = AdapterForm::kTrained);
 
-/// Metadata of an adapter's weights, as save_pretrained writes it.
+/// Returns an adapter's metadata, as save_pretrained writes it.
 std::map<std::string, std::string> adapterMetadata();
 
-/// The trainable parameters in the order of the file at a run's end, which may
-/// have other types than that of a checkpoint.
+/// Returns the trainable parameters in the order of the final file, whose
+/// dtypes may differ from a checkpoint's.
 ArenaTensors finalTensors(const LoadedModule &module, const Options &options);
 
-/// adapter_config.json or config.json, and the tokenizer.
+/// Writes adapter_config.json or config.json, and the tokenizer files.
 Status writeTrainedConfig(const LoadedModule &module, const Options &options,
                           const std::string &folder, AtomicFile::Flush flush,
                           AdapterForm form = AdapterForm::kTrained);
 
-/// An adapter that waits for its values in `folder`/.staging, with all the
-/// space on the disk that it will need. Removed when it gets no values.
+/// An adapter in `folder`/.staging with reserved disk space and no values yet.
+/// The destructor removes it if write() did not succeed.
 class PreparedAdapter {
 public:
-  /// Creates `folder` when it is missing; the first two outlive this. Without
-  /// space the error is kResourceExhausted, and ends with "make room there".
+  /// Creates `folder` if it is missing. `module` and `options` must outlive the
+  /// result. Without disk space: kResourceExhausted, "... make room there".
   static StatusOr<PreparedAdapter> prepare(const LoadedModule &module,
                                            const Options &options,
                                            const std::string &folder);
@@ -85,9 +83,9 @@ public:
   PreparedAdapter &operator=(PreparedAdapter &&) = delete;
   ~PreparedAdapter();
 
-  /// Puts the adapter into the folder, replacing one that is there, its tokenizer
-  /// included. `trained`: the bytes of finalTensors(). `factors`: those that it
-  /// started at, if they are the base's. Called once.
+  /// Moves the adapter into the folder and replaces an existing one with its
+  /// tokenizer. `trained`: the bytes of finalTensors(). `factors`: the factors
+  /// it started from, if they are factors of the base. Called once.
   Status write(const NextBytes &trained, const StartingFactors &factors = {});
 
 private:
@@ -107,14 +105,14 @@ private:
   std::optional<AtomicFile> weights; ///< reserved; not empty once filled
 };
 
-/// Whether an adapter folder can continue under these options: PEFT's LoRA
-/// with the same r, alpha, patterns and scaling, tensors of the same modules,
-/// and nothing switched on that we do not do. Shapes of its tensors are checked
+/// Checks whether training can continue from an adapter folder under these
+/// options. It must be a PEFT LoRA with the same r, alpha, patterns, scaling
+/// and modules, and must use no unsupported feature. Tensor shapes are checked
 /// when they are read (Parameters.h). Errors name the file, the key, both
-/// values, and the option that takes the adapter's.
+/// values, and the option that accepts the adapter's value.
 Status checkAdapterConfig(const std::string &folder, const LoadedModule &module,
                           const Options &options);
-/// The same without the tensors, before there is a program.
+/// Checks the config without the tensors, before a program exists.
 Status checkAdapterOptions(const std::string &folder, const Options &options);
 
 } // namespace qlora

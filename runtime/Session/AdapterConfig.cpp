@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// adapter_config.json: what is written, and what of one that is read must agree
-// and must be off.
+// adapter_config.json: writes it, and checks which keys of a given one must
+// agree or must be off.
 
 #include <nlohmann/json.hpp>
 
@@ -23,8 +23,8 @@ using nlohmann::ordered_json;
 /// The version of PEFT whose adapter_config.json we write.
 static constexpr const char *kPeftVersion = "0.19.0";
 
-/// True for the module of experts that `target_parameters` name, as PEFT wraps
-/// it.
+/// Returns true for the experts module that `target_parameters` name, as PEFT
+/// wraps it.
 static bool hasTargetParameters(std::string_view module,
                                 const Options &options) {
   static constexpr std::string_view kWrapped = ".base_layer";
@@ -79,12 +79,12 @@ static ordered_json shortNumber(double value) {
   return value;
 }
 
-/// PEFT writes null for what is not given.
+/// PEFT writes null for a list that is not set.
 static ordered_json orNull(const ordered_json &list) {
   return list.empty() ? ordered_json(nullptr) : list;
 }
 
-/// PEFT's numbers of a pattern, each times `factor`.
+/// Multiplies each value of a pattern by `factor`.
 static ordered_json timesAll(const ordered_json &pattern, double factor) {
   ordered_json numbers = ordered_json::object();
   for (const auto &[name, number] : pattern.items())
@@ -92,7 +92,7 @@ static ordered_json timesAll(const ordered_json &pattern, double factor) {
   return numbers;
 }
 
-/// Twice the rank with the same scale, as PEFT's conversion has it.
+/// Doubles the rank and keeps the scale, as PEFT's conversion does.
 static void makePlain(ordered_json &config) {
   const double factor =
       config["use_rslora"] == true ? std::numbers::sqrt2 : 2.0;
@@ -104,8 +104,8 @@ static void makePlain(ordered_json &config) {
   config["init_lora_weights"] = true;
 }
 
-/// What PEFT does with a model before it loads the adapter. LoftQ leaves the
-/// quantised base as it is.
+/// Returns how PEFT changes a model before it loads the adapter. LoftQ keeps
+/// the quantised base as it is.
 static ordered_json initInConfig(const std::string &init) {
   return init == "true" || init == "false" || init == "loftq"
              ? ordered_json(init != "false")
@@ -151,9 +151,8 @@ ordered_json adapterConfig(const LoadedModule &module, const Options &options,
   return config;
 }
 
-/// Keys without a meaning for the numbers, whatever their value, or with a
-/// check of their own. A and B are [out, in] whichever way fan_in_fan_out says
-/// that the weight is.
+/// Keys that do not affect results, whatever their value, or that are checked
+/// separately. A and B are [out, in] for either value of fan_in_fan_out.
 static const std::set<std::string, std::less<>> kIgnored = {
     "auto_mapping",        "base_model_name_or_path",
     "ensure_weight_tying", "fan_in_fan_out",
@@ -185,7 +184,7 @@ static StatusOr<ordered_json> readConfig(const std::string &path) {
   return config;
 }
 
-/// A value as a command line has it.
+/// Returns the value in command line syntax.
 static std::string flagText(const ordered_json &value) {
   if (value.is_object())
     return fmt::format("'{}'", dumpJson(value));
@@ -200,7 +199,7 @@ static std::string flagText(const ordered_json &value) {
   return fmt::format("{}", fmt::join(names, ","));
 }
 
-/// What the adapter is compared with: a program, or options of one to come.
+/// What the adapter is compared with: a program, or options before compilation.
 enum class Compared { kProgram, kOptions };
 
 static Status differs(const std::string &path, const char *key,
@@ -217,7 +216,7 @@ static Status differs(const std::string &path, const char *key,
                          path, key, dumpJson(theirs), ours, flag, value);
 }
 
-/// Each module of the adapter is one of the program's.
+/// Checks that each module of the adapter is one of the program's.
 static Status checkTargets(const std::string &folder,
                            const ordered_json &config,
                            const LoadedModule &module, const Options &options) {
@@ -237,7 +236,7 @@ static Status checkTargets(const std::string &folder,
                        flagText(theirs));
 }
 
-/// It says of which base the adapter is.
+/// init_lora_weights determines the base that the adapter needs.
 static bool hasOurBase(const ordered_json &theirs, const Options &options) {
   const std::string init = options.text("init_lora_weights");
   return theirs == init ||
@@ -246,16 +245,15 @@ static bool hasOurBase(const ordered_json &theirs, const Options &options) {
 }
 
 namespace {
-/// A key that must agree, the option that has it, and what PEFT takes where it
-/// is missing.
+/// A key that must agree, its option, and PEFT's default for a missing key.
 struct ComparedKey {
   const char *key, *option;
   ordered_json missing;
 };
 } // namespace
 
-/// A regular expression may match what another key matches; a name does where
-/// it ends like another.
+/// A regular expression may match what another key matches. A name may match if
+/// it is the end of another.
 static bool canOverlap(const ordered_json &patterns) {
   for (const auto &[key, number] : patterns.items()) {
     if (key.find_first_of("*+?()[]{}|^$\\") != key.npos)
@@ -267,15 +265,15 @@ static bool canOverlap(const ordered_json &patterns) {
   return false;
 }
 
-/// PEFT sorts the patterns when it saves an adapter. Order counts only where
-/// two can match the same module: there the first does.
+/// PEFT sorts the patterns when it saves an adapter. The order matters only if
+/// two patterns can match the same module: the first one applies.
 static bool areSame(const ordered_json &theirs, const ordered_json &ours) {
   if (theirs == ours || !theirs.is_object() || canOverlap(ours))
     return theirs == ours;
   return nlohmann::json(theirs) == nlohmann::json(ours);
 }
 
-/// What the options alone show.
+/// Compares what the options alone determine.
 static Status compareConfig(const std::string &path, const ordered_json &config,
                             const Options &options, Compared with) {
   constexpr const char *kInit = "init_lora_weights";
@@ -304,7 +302,7 @@ static Status compareConfig(const std::string &path, const ordered_json &config,
     ordered_json theirs = config.value(key, missing);
     if (theirs.is_null())
       theirs = missing;
-    // Of one module, which the name of the tensor has too.
+    // An object with one module: the tensor's name has the module too.
     if (missing.is_array() && theirs.is_object() && theirs.size() == 1)
       theirs = *theirs.begin();
     if (!areSame(theirs, ours))

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Windows of a file, and whose bytes they have.
+// Splits files into windows and finds the ranks that have their bytes.
 
 #include "runtime/Session/ArenaTensors.h"
 
@@ -13,7 +13,7 @@
 
 namespace qlora {
 
-/// What is sent and written at a time.
+/// Bytes that are sent and written at a time.
 static constexpr uint64_t kWindow = uint64_t{4} << 20;
 
 ArenaTensors::ArenaTensors(const LoadedModule &module, qlora_arena_kind kind,
@@ -21,7 +21,7 @@ ArenaTensors::ArenaTensors(const LoadedModule &module, qlora_arena_kind kind,
     : module(module), kind(kind) {
   const auto arena = module.arena(kind);
   if (arena && kind == QLORA_ARENA_RESIDUAL) {
-    // A residual lies where its parameter does in TRAINABLE.
+    // A residual has the offset of its parameter in TRAINABLE.
     for (const qlora_parameter *parameter : trainedParameters(module)) {
       std::vector<int64_t> shape{ranks};
       shape.insert(shape.end(), parameter->shape,
@@ -76,7 +76,7 @@ uint64_t ArenaTensors::windowBytes(uint64_t window) const {
 std::vector<ArenaTensors::Part> ArenaTensors::partsOf(uint64_t window) const {
   std::vector<Part> parts;
   const uint64_t begin = window * kWindow, end = begin + windowBytes(window);
-  // The last tensor that begins there or before.
+  // The last tensor that begins at or before `begin`.
   auto number = static_cast<size_t>(
       std::ranges::upper_bound(starts, begin) - starts.begin() - 1);
   for (uint64_t done = begin; done < end;) {
@@ -111,7 +111,7 @@ uint64_t streamBufferBytes(const LoadedModule &module, int ranks) {
   for (const qlora_arena_kind kind :
        {QLORA_ARENA_TRAINABLE, QLORA_ARENA_STATE, QLORA_ARENA_RESIDUAL})
     largest = std::max(largest, ArenaTensors(module, kind, ranks).bytes());
-  // The window, and what another rank has sent of it.
+  // The window, and a message from another rank.
   return std::min(kWindow, largest) * (ranks > 1 ? 2 : 1) + kSafetensorsWaiting;
 }
 
@@ -124,8 +124,8 @@ ArenaReader::ArenaReader(const ArenaTensors &tensors, Device &device,
     : tensors(tensors), device(device), group(group),
       arena(tensors.module.arena(tensors.kind).value_or(QLORA_NONE)) {}
 
-/// What another rank has of a window goes through the ranks between it and
-/// rank 0.
+/// A window's bytes of another rank pass through the ranks between it and rank
+/// 0.
 Status ArenaReader::fetchFrom(int owner,
                               std::span<const ArenaTensors::Part> parts) {
   Collectives &ranks = tensors.owners(group);
@@ -144,7 +144,7 @@ Status ArenaReader::fetchFrom(int owner,
     call.to = message;
     QLORA_RETURN_IF_ERROR(ranks.run(call));
   }
-  uint64_t done = 0; // of the message
+  uint64_t done = 0; // bytes of the message
   for (const ArenaTensors::Part &part : parts) {
     if (part.owner != owner)
       continue;
@@ -173,7 +173,7 @@ Status ArenaReader::fetch() {
     window.resize(tensors.windowBytes(next));
   given = 0;
   ++next;
-  // Every group of ranks that divide an arena has all of it: the first one sends.
+  // Every group of ranks that shard an arena has all of it: the first sends.
   if (tensors.kind != QLORA_ARENA_RESIDUAL &&
       group.mesh().first(QLORA_GROUP_FSDP, group.rank()) != 0)
     return Status::ok();
@@ -241,8 +241,8 @@ static void addTo(std::span<uint8_t> sum, std::span<const uint8_t> more) {
   }
 }
 
-/// What a rank takes of a residual: that of the ranks of the file which it
-/// follows, the first as it is, zeros with their signs. `out` is of one rank.
+/// Reads the residual of one rank: the sum over the file's ranks that it
+/// replaces. The first is copied, so zeros keep their signs. `out`: one rank's.
 static Status readResiduals(const SafetensorsFile &file,
                             const SafetensorsTensor &tensor, uint64_t piece,
                             uint64_t ranks, uint64_t at,

@@ -1,25 +1,24 @@
 // SPDX-License-Identifier: MIT
 
-// Tensors of an arena as files have them: whole, whichever rank has which of
-// their bytes.
+// Reads and writes whole tensors of an arena, however their bytes are
+// distributed over the ranks.
 //
 //   adapter_model.safetensors   TRAINABLE; or model.safetensors
 //   state.safetensors           STATE
-//   residuals.safetensors       RESIDUAL, NAME [ranks, ...]: what each rank has
-//                               left of its gradients where they are sent in
-//                               fewer bits
+//   residuals.safetensors       RESIDUAL, NAME [ranks, ...]: the quantization
+//                               error of each rank's compressed gradients
 //
-// Ranks may have trainable parameters and optimizer states in pieces
-// (ABI/module.h, `trained_pieces` and `update_pieces`); a tensor may lie across
-// two pieces. Residuals differ on every rank. A file is read and written in
-// windows of 4 MiB: what a window has of other ranks goes from rank to rank down
-// to rank 0, which alone has the file, and from there to all. No rank holds more
-// than streamBufferBytes() for it, whatever the size of the arenas.
+// Trainable parameters and optimizer states may be fsdp shards (ABI/module.h,
+// `trained_pieces` and `update_pieces`); a tensor may span two shards.
+// Residuals differ on every rank. Only rank 0 has the file. It is read and
+// written in windows of 4 MiB: other ranks pass their bytes of a window from
+// rank to rank down to rank 0, and rank 0 sends what it reads to all. No rank
+// needs more than streamBufferBytes() for this, however large the arenas are.
 //
-// A file has whole tensors, so that a run resumes with another number of pieces.
-// With as many ranks it has the same residuals. With fewer, rank r takes what
-// the ranks r, r + N, ... had; with more, the additional ranks have none: the
-// sum over all ranks stays the same.
+// Files hold whole tensors, so a run can resume with another number of shards.
+// With the same number of ranks, residuals are unchanged. With fewer, rank r
+// takes the residuals of ranks r, r + N, ...; with more, the additional ranks
+// start at zero. The sum over all ranks stays the same.
 
 #ifndef QLORA_RUNTIME_SESSION_ARENATENSORS_H
 #define QLORA_RUNTIME_SESSION_ARENATENSORS_H
@@ -41,32 +40,32 @@ namespace qlora {
 inline constexpr const char *kStateFile = "state.safetensors";
 inline constexpr const char *kResidualsFile = "residuals.safetensors";
 
-/// Fills `out` with bytes of a tensor, by its number, from byte `at` on.
+/// Fills `out` with bytes of tensor number `tensor`, starting at byte `at`.
 using TensorSource = std::function<Status(size_t tensor, uint64_t at,
                                           std::span<uint8_t> out)>;
 
-/// `module` outlives it.
+/// `module` must outlive it.
 class ArenaTensors {
 public:
-  /// TRAINABLE, STATE or RESIDUAL, in a run of `ranks` ranks; in the order of a
-  /// file.
+  /// Lists the tensors of arena TRAINABLE, STATE or RESIDUAL in file order, for
+  /// a run of `ranks` ranks.
   ArenaTensors(const LoadedModule &module, qlora_arena_kind kind, int ranks);
-  /// In the order of other tensors with the same names, such as those of a file
-  /// with other types.
+  /// Reorders the tensors like `items`, which have the same names, such as the
+  /// tensors of a file with other dtypes.
   void sortAs(std::span<const SafetensorsItem> items);
 
-  /// Names, types and shapes; their `bytes` have sizes and no memory.
+  /// Returns names, dtypes and shapes. `bytes` have sizes and no memory.
   std::vector<SafetensorsItem> items() const;
   uint64_t bytes() const { return starts.back(); }
 
-  /// The tensors in a checkpoint's file. Residuals are added up for this run's
-  /// ranks. An error names the file, the tensor and both shapes. `file` outlives
-  /// the source.
+  /// Returns a source that reads a checkpoint's file. Residuals are summed for
+  /// this run's number of ranks. Errors name the file, the tensor and both
+  /// shapes. `file` must outlive the source.
   StatusOr<TensorSource> sourceFrom(const SafetensorsFile &file) const;
-  /// All zero.
+  /// Returns a source of zeros.
   static TensorSource zeros();
-  /// Fills the arenas of all ranks with what rank 0 has from `source`, which the
-  /// other ranks do not use. All ranks call it, between entries.
+  /// Fills the arenas of all ranks from rank 0's `source`; the other ranks
+  /// ignore theirs. All ranks call it, between entries.
   Status restore(const TensorSource &source, Device &device,
                  RankGroup &group) const;
 
@@ -75,42 +74,42 @@ private:
   struct Tensor {
     const qlora_parameter *parameter;
     SafetensorsItem item;
-    uint64_t piece; ///< bytes that each rank has of its range; 0: all of it
-    uint64_t first; ///< byte of that range where it begins
+    uint64_t piece; ///< bytes of each rank's shard of the range; 0: not sharded
+    uint64_t first; ///< byte in that range where the tensor begins
   };
-  /// Bytes that lie together in a file and in the arena of one rank.
+  /// A byte range that is contiguous in the file and in one rank's arena.
   struct Part {
     size_t tensor;
-    uint64_t at;     ///< byte of the tensor
-    uint64_t place;  ///< byte of the window
-    uint64_t local;  ///< byte of the arena
+    uint64_t at;     ///< first byte in the tensor
+    uint64_t place;  ///< first byte in the window
+    uint64_t local;  ///< first byte in the arena
     uint64_t bytes;
-    int owner;       ///< of the ranks that divide the arena
-    bool isOfAll;    ///< the other ranks have it too
+    int owner;       ///< rank among those that shard the arena
+    bool isOfAll;    ///< every rank has these bytes
   };
   std::vector<Part> partsOf(uint64_t window) const;
   uint64_t windowBytes(uint64_t window) const;
-  /// Those that divide the arena.
+  /// Returns the ranks that shard the arena.
   Collectives &owners(RankGroup &group) const;
   Status checkTensor(const SafetensorsFile &file, const Tensor &tensor) const;
 
   const LoadedModule &module;
   const qlora_arena_kind kind;
   std::vector<Tensor> tensors;
-  std::vector<uint64_t> starts; ///< in the bytes of all, and their end
+  std::vector<uint64_t> starts; ///< first byte of each tensor; then all bytes
 };
 
-/// The bytes of an arena's tensors one after the other, for the file that rank 0
-/// writes. All ranks make one and call finish(), between entries.
+/// Streams the tensors of an arena to the file that rank 0 writes. Every rank
+/// creates one and calls finish(), between entries.
 class ArenaReader {
 public:
-  /// All of these outlive it.
+  /// All arguments must outlive it.
   ArenaReader(const ArenaTensors &tensors, Device &device, RankGroup &group);
-  /// Rank 0 alone: the next bytes.
+  /// Reads the next bytes. Only for rank 0.
   Status read(std::span<uint8_t> out);
-  /// Sends what is still to be sent to rank 0, which drops what it has not read:
-  /// a file that cannot be written must not keep the other ranks waiting. An
-  /// error of a device or a rank is returned here too.
+  /// Sends the remaining bytes to rank 0, which drops what it has not read: a
+  /// file that cannot be written must not block the other ranks. Also returns
+  /// errors of the device and of other ranks.
   Status finish();
 
 private:
@@ -121,14 +120,14 @@ private:
   Device &device;
   RankGroup &group;
   const uint32_t arena;
-  uint64_t next = 0;            ///< number of the window
-  std::vector<uint8_t> window;  ///< of the file; on rank 0
-  size_t given = 0;             ///< of the window
-  std::vector<uint8_t> message; ///< what one rank has of it
+  uint64_t next = 0;            ///< index of the next window
+  std::vector<uint8_t> window;  ///< bytes of the current window, on rank 0
+  size_t given = 0; ///< bytes of the window already returned by read()
+  std::vector<uint8_t> message; ///< one rank's bytes of the window
   Status failed;
 };
 
-/// Host memory that saving, and restoring, takes of each of `ranks` ranks.
+/// Returns the host bytes per rank, of `ranks`, for saving and restoring.
 uint64_t streamBufferBytes(const LoadedModule &module, int ranks);
 
 } // namespace qlora

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Comparing evaluations.
+// Compares evaluations.
 
 #include "runtime/Session/BestModel.h"
 
@@ -16,7 +16,7 @@ struct MetricRow {
 };
 } // namespace
 
-/// As metrics.jsonl has them, less eval_.
+/// Names as in metrics.jsonl, without eval_.
 static constexpr MetricRow kMetrics[] = {
     {"loss", &EvaluationResult::loss, false},
     {"perplexity", &EvaluationResult::perplexity, false},
@@ -36,8 +36,8 @@ static const MetricRow *findMetric(const std::string &name) {
   return nullptr;
 }
 
-/// The best model is one that was saved: evaluations and checkpoints have to
-/// fall on the same steps.
+/// The best model must have been saved, so evaluations must coincide with
+/// checkpoints.
 static Status checkSameSteps(const Options &options) {
   const std::string evaluates = options.text("eval_strategy");
   const std::string saves = options.text("save_strategy");
@@ -98,7 +98,7 @@ void BestModel::add(const EvaluationResult &result, int64_t step) {
   const bool isBetter =
       !std::isnan(value) &&
       (!best || (greaterIsBetter ? value > *best : value < *best));
-  // A gain below the threshold is the new best, and yet no progress.
+  // A gain below the threshold is the new best, but no progress.
   const bool isProgress =
       isBetter && (!best || std::abs(value - *best) > threshold);
   withoutBetter = isProgress ? 0 : withoutBetter + 1;

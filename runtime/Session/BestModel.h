@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// The best evaluation so far, and whether it is long ago: what
-// --load-best-model-at-end takes and --early-stopping-patience waits for, by
-// the rules of transformers' Trainer and EarlyStoppingCallback. The same on
-// every rank.
+// Tracks the best evaluation and the number of evaluations since, for
+// --load-best-model-at-end and --early-stopping-patience. Follows transformers'
+// Trainer and EarlyStoppingCallback. The state is the same on every rank.
 
 #ifndef QLORA_RUNTIME_SESSION_BESTMODEL_H
 #define QLORA_RUNTIME_SESSION_BESTMODEL_H
@@ -20,24 +19,24 @@
 
 namespace qlora {
 
-/// Whether the options that speak of evaluations and checkpoints agree.
+/// Checks that the evaluation and checkpoint options are consistent.
 Status checkBestModelOptions(const Options &options);
 
 class BestModel {
 public:
   explicit BestModel(const Options &options);
 
-  /// After the evaluation at `step`.
+  /// Records the evaluation after `step`.
   void add(const EvaluationResult &result, int64_t step);
-  /// As many evaluations without a better one as the patience has.
+  /// Returns whether `patience` evaluations in a row were not better.
   bool shouldStop() const { return patience > 0 && withoutBetter >= patience; }
 
-  /// Of the best evaluation; nothing before the first.
+  /// Metric of the best evaluation; empty before the first.
   std::optional<double> metric() const { return best; }
   int64_t step() const { return bestStep; }
 
   nlohmann::ordered_json state() const;
-  /// Of an earlier run; the best of another metric is forgotten.
+  /// Restores an earlier run's state, unless it is for another metric.
   void restore(const nlohmann::ordered_json &state);
 
 private:

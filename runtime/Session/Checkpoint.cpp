@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Writing of checkpoints.
+// Writes checkpoints.
 
 #include "runtime/Session/Checkpoint.h"
 
@@ -27,13 +27,13 @@ namespace qlora {
 namespace fs = std::filesystem;
 using nlohmann::ordered_json;
 
-/// What the thread needs, which the training changes meanwhile.
+/// Inputs of the background thread, copied because training changes them.
 struct CheckpointWriter::Order {
   int64_t step = 0;
-  int64_t bestStep = 0; ///< 0: none is kept for being the best
-  std::string folder;   ///< its name in the end
+  int64_t bestStep = 0; ///< 0: none is kept as the best
+  std::string folder;   ///< final name
   ordered_json trainer; ///< trainer_state.json without the history
-  uint64_t metricsBytes = 0; ///< of metrics.jsonl, up to this step
+  uint64_t metricsBytes = 0; ///< bytes of metrics.jsonl, up to this step
   std::string gemmTable;
 
   std::string part() const { return unfinishedCheckpoint(folder); }
@@ -58,14 +58,14 @@ CheckpointWriter::CheckpointWriter(const Run &run, ordered_json facts,
 }
 
 namespace {
-/// A file of a checkpoint with the tensors of an arena.
+/// A checkpoint file with the tensors of an arena.
 struct TensorsFile {
   const char *name;
   ArenaTensors tensors;
 };
 } // namespace
 
-/// In the order in which ranks send them.
+/// Returns the files in the order in which ranks send their tensors.
 static std::vector<TensorsFile> tensorsFiles(const Run &run) {
   const auto tensors = [&](qlora_arena_kind kind) {
     return ArenaTensors(run.module, kind, run.group.size());
@@ -163,7 +163,7 @@ static Status writeTensors(const std::string &path, const ArenaTensors &tensors,
       AtomicFile::Flush::kNo);
 }
 
-/// `written`: of files. All ranks send all tensors in any case.
+/// `written`: status of the files. All ranks send all tensors in any case.
 Status CheckpointWriter::copyOut(const Order &order, const ordered_json &state,
                                  Status &written) const {
   const std::map<std::string, std::map<std::string, std::string>> metadata = {
@@ -181,7 +181,7 @@ Status CheckpointWriter::copyOut(const Order &order, const ordered_json &state,
   return Status::ok();
 }
 
-/// On the thread beside the training. The manifest's writer flushes all files.
+/// Runs on the background thread. The manifest's writer flushes all files.
 Status CheckpointWriter::writeOut(const Order &order) const {
   const std::string part = order.part();
   const auto put = [&](const char *name, const std::string &text) {
@@ -193,7 +193,7 @@ Status CheckpointWriter::writeOut(const Order &order) const {
       put(kSettingsFile, run.options.resolvedYaml()));
   if (!order.gemmTable.empty())
     QLORA_RETURN_IF_ERROR(put("gemm_table.json", order.gemmTable));
-  // Where metrics.jsonl could not be written, a warning has said so.
+  // If metrics.jsonl could not be written, a warning was already given.
   const auto metrics = readWholeFile(metricsFile(run));
   const std::string history =
       metrics.isOk() ? metrics.value().substr(0, order.metricsBytes) : "";
@@ -208,7 +208,7 @@ Status CheckpointWriter::writeOut(const Order &order) const {
   return Status::ok();
 }
 
-/// The name is free: a run begins with setting aside what it would replace.
+/// The name is free: a run starts by setting aside what it would replace.
 Status CheckpointWriter::putInPlace(const Order &order) const {
   if (std::rename(order.part().c_str(), order.folder.c_str()) != 0)
     return Status::error(StatusCode::kUnavailable, "cannot write '{}': {}",
@@ -217,8 +217,8 @@ Status CheckpointWriter::putInPlace(const Order &order) const {
   return Status::ok();
 }
 
-/// Older ones, but for the best. One that goes is renamed first: a half of it
-/// is never taken for a checkpoint. What cannot be removed stays.
+/// Removes older checkpoints, except the best. Renames each one first, so that
+/// half of it is never taken for a checkpoint. What cannot be removed stays.
 void CheckpointWriter::prune(const Order &order) const {
   const int64_t limit = run.options.integer("save_total_limit");
   if (limit == 0)

@@ -3,30 +3,29 @@
 // Checkpoints: OUTPUT_DIR/checkpoint-N after step N, in Hugging Face's layout.
 //
 //   adapter_model.safetensors, adapter_config.json, the tokenizer   (Adapter.h)
-//   state.safetensors      what the optimizer keeps, by the parameter's name in
-//                          the adapter: NAME.exp_avg, ...; counters and the
-//                          cursor in the data are "state" in its metadata
-//   residuals.safetensors  where gradients are sent in fewer bits, what each
-//                          rank has left (ArenaTensors.h)
+//   state.safetensors      optimizer states, NAME.exp_avg, ..., where NAME is
+//                          the parameter's name in the adapter; the metadata
+//                          key "state" has counters and the data cursor
+//   residuals.safetensors  quantization error of each rank's compressed
+//                          gradients (ArenaTensors.h)
 //   trainer_state.json     as transformers writes it (TrainerState.h)
-//   metrics.jsonl          up to here, which a run that is resumed begins with
+//   metrics.jsonl          up to this step; a resumed run starts with it
 //   config.resolved.yaml, gemm_table.json (of a GPU)
-//   MANIFEST.json          sizes and SHA-256 of all of these, and what the
-//                          checkpoint is of (CheckpointFacts.h), the run
-//                          included (CheckpointFolder.h)
+//   MANIFEST.json          size and SHA-256 of each file above; identity of
+//                          model, data and program (CheckpointFacts.h), and
+//                          of the run (CheckpointFolder.h)
 //
-// What a step depends on beside these is a pure function of seed and step.
+// Everything else that a step depends on is a pure function of seed and step.
 //
-// Between two steps all ranks send what is in their arenas to rank 0, which
-// writes it into files of a folder beside the checkpoint's name, window by window
-// (ArenaTensors.h). All else is done by a thread while the training goes on: the
-// small files, flushing, the manifest, the rename, and only then the removal of
-// older checkpoints. A process that is killed at any moment leaves the
-// checkpoints of before, each whole. Beside the windows only the copies in the
-// system's page cache are added to the memory of the run.
+// Between two steps, all ranks send their arenas to rank 0 window by window
+// (ArenaTensors.h). Rank 0 writes the files into a temporary folder next to the
+// final one. A background thread does the rest while training continues: small
+// files, flush, manifest, rename, and last the removal of older checkpoints. A
+// process that is killed at any moment leaves the earlier checkpoints complete.
+// The additional memory is the windows and the page cache.
 //
-// A checkpoint that cannot be written is a warning; the training goes on, and
-// the last adapter has its space.
+// A failed checkpoint is a warning. Training continues, and the final adapter
+// has its disk space reserved.
 
 #ifndef QLORA_RUNTIME_SESSION_CHECKPOINT_H
 #define QLORA_RUNTIME_SESSION_CHECKPOINT_H
@@ -43,33 +42,33 @@
 
 namespace qlora {
 
-/// In the metadata of the state's file.
+/// Key in the metadata of state.safetensors.
 inline constexpr const char *kStateKey = "state";
 
-/// Rank 0's. Used by the session's thread; `run` outlives it.
+/// Exists on rank 0. Used by the session's thread; `run` must outlive it.
 class CheckpointWriter {
 public:
-  /// Removes what a run that was killed has left of its last one. `resumed`: the
-  /// checkpoint that the run goes on from, or null.
+  /// Removes an unfinished checkpoint of a killed run. `resumed`: the
+  /// checkpoint that this run resumes from, or null.
   CheckpointWriter(const Run &run, nlohmann::ordered_json facts,
                    const ResumePoint *resumed);
-  /// Waits for the last one.
+  /// Waits for the checkpoint that is being written.
   ~CheckpointWriter() { finish(); }
 
-  /// After step `step`, with no step in flight, while the other ranks call
-  /// send(); `state` is what Trainer::state() says. Waits for the checkpoint
-  /// before. An error is of a device or a rank; a file that cannot be written is
-  /// a warning.
+  /// Writes a checkpoint after step `step`, with no step in flight, while the
+  /// other ranks call send(). `state` is Trainer::state(). Waits for the
+  /// previous checkpoint. Returns errors of devices and ranks; a file that
+  /// cannot be written is only a warning.
   Status save(int64_t step, const nlohmann::ordered_json &state,
               const BestModel &best);
-  /// The other ranks' part of save().
+  /// The other ranks' counterpart of save().
   static Status send(const Run &run);
-  /// The last checkpoint of this run that is whole, or else the one that it was
-  /// resumed from; without a folder: none. Waits for one that is being written.
+  /// Returns this run's last complete checkpoint, else the one that it resumed
+  /// from, else a name without a folder. Waits for one that is being written.
   const CheckpointName &newest();
-  /// Warns where the last one could not be written. Does not wait.
+  /// Warns if the last checkpoint failed. Does not wait.
   void poll();
-  /// The same after waiting for it; false where it could not be written.
+  /// Waits for the last checkpoint, warns if it failed, and returns false then.
   bool finish();
 
 private:
@@ -84,9 +83,9 @@ private:
   const Run &run;
   const nlohmann::ordered_json facts;
   std::future<Status> pending;
-  int64_t last = 0;      ///< step of the last one
-  bool isWhole = true;   ///< the last one, or there is none
-  CheckpointName whole;  ///< of newest()
+  int64_t last = 0;      ///< step of the last checkpoint
+  bool isWhole = true;   ///< the last checkpoint is complete, or there is none
+  CheckpointName whole;  ///< returned by newest()
 };
 
 } // namespace qlora

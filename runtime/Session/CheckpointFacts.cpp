@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Facts of a run, and how two runs differ.
+// Collects the facts of a run and compares those of two runs.
 
 #include "runtime/Session/CheckpointFacts.h"
 
@@ -20,8 +20,8 @@ namespace qlora {
 
 using nlohmann::ordered_json;
 
-/// Of the options that a program is compiled for, those that change what is in
-/// memory or computed together, and no number but by its rounding.
+/// Program options that affect only memory or grouping of computations, and
+/// results only by rounding.
 static constexpr std::string_view kPlanOnly[] = {
     "memory_limit",           "offload_embedding",
     "host_memory_limit",      "offload",
@@ -30,10 +30,10 @@ static constexpr std::string_view kPlanOnly[] = {
     "max_length",             "auto_find_batch_size",
     "parallel",               "num_micro_batches",
     "pipeline_schedule",      "num_virtual_stages_per_pipeline_rank"};
-/// Of the options of a run, those that decide which rows a step has.
+/// Run options that decide which rows a step has.
 static constexpr std::string_view kRowOrder[] = {"seed", "packing",
                                                  "padding_free", "optim"};
-/// Of a run, what is no part of a training.
+/// Run options that are not compared: they do not change the training.
 static constexpr std::string_view kNoPart[] = {
     "log_format", "gradient_accumulation_steps", "global_batch_size",
     "dataset_num_proc", "rank_speeds"};
@@ -50,12 +50,12 @@ bool decidesPlanAlone(std::string_view option) {
 
 nlohmann::json modelFacts(const Options &options) {
   nlohmann::json facts = options.recordedFacts();
-  facts.erase("chunks"); // is of no number
+  facts.erase("chunks"); // does not affect results
   return facts;
 }
 
-/// The first bytes of every tensor: a model that was trained further differs
-/// there from what it began with.
+/// Hashes the first bytes of every tensor: they differ if the model was trained
+/// further.
 static Status addSample(const std::string &folder, ContentHash &hash) {
   QLORA_ASSIGN_OR_RETURN(const ModelFiles files, ModelFiles::open(folder));
   constexpr uint64_t kSample = 4096;
@@ -135,8 +135,8 @@ static Status differs(const std::string &checkpoint, std::string_view what,
                          checkpoint, what, dumpJson(before), dumpJson(own));
 }
 
-/// An option by what it means: `auto` is a loss that others name, and sigmoid,
-/// which earlier runs have recorded unasked, is DPO's or none's.
+/// Returns an option's effective value: `auto` is another loss, and the
+/// `sigmoid` that earlier versions recorded by default is DPO's loss or none.
 static ordered_json meaningOf(const std::string &name,
                               const ordered_json &options) {
   if (name == "loss_type" && options.contains("rl"))
@@ -167,7 +167,7 @@ static Status compareOptions(const std::string &checkpoint,
 Status compareFacts(const std::string &checkpoint, const ordered_json &before,
                     const ordered_json &own,
                     std::vector<std::string> &remarks) {
-  // Options first: a user knows them, and they make for other rows.
+  // Options first: the user knows them, and they also change the rows.
   QLORA_RETURN_IF_ERROR(compareOptions(checkpoint, before.at("options"),
                                        own.at("options"), remarks));
   for (const auto &[key, what] :
@@ -182,7 +182,7 @@ Status compareFacts(const std::string &checkpoint, const ordered_json &before,
         {"threads", "another number of threads"}})
     if (before.at(key) != own.at(key))
       others += (others.empty() ? "" : ", ") + std::string(what);
-  // Checkpoints from before ranks could have other speeds do not say it.
+  // Checkpoints of earlier versions have no speeds.
   const ordered_json equal = ordered_json::array();
   if (before.value("speeds", equal) != own.value("speeds", equal))
     others += (others.empty() ? "" : ", ") + std::string("other shares of ranks");
@@ -194,8 +194,8 @@ Status compareFacts(const std::string &checkpoint, const ordered_json &before,
   return Status::ok();
 }
 
-/// A number of micro-batches that is given, and is not the one that the rows of
-/// the checkpoint need.
+/// Handles a given number of micro-batches that differs from what the
+/// checkpoint's rows need.
 static Status checkGivenSteps(const ordered_json &before, const Options &options,
                               int64_t ranks, int64_t needed,
                               std::vector<std::string> &remarks) {

@@ -1,17 +1,15 @@
 // SPDX-License-Identifier: MIT
 
-// What a checkpoint is of, written into its manifest, and whether a run can go
-// on with it. Facts are of three kinds:
+// The identity of a checkpoint, stored in its manifest, and the check whether a
+// run can resume from it. There are three kinds of facts:
 //
-//   what has to be the same   model, data, the options that decide the numbers
-//                             of a step, rows of a step: else it is refused,
-//                             with both values
-//   what bits depend on       program, backend, ranks, threads: another one is
-//                             another rounding, and is said
-//   what a user may change    learning rate, schedule and so on: is said
+//   must be equal     model, data, options that change a step's results, rows
+//                     per step: else the error has both values
+//   affect rounding   program, backend, ranks, threads: changes are reported
+//   free to change    learning rate, schedule and so on: changes are reported
 //
-// "model" is a digest of what decides the model's numbers (ModelIdentity.h) and
-// of a sample of its weights; "data" one of all rows that are trained on.
+// "model" is a digest of the model's identity (ModelIdentity.h) and of a sample
+// of its weights. "data" is a digest of all training rows.
 
 #ifndef QLORA_RUNTIME_SESSION_CHECKPOINTFACTS_H
 #define QLORA_RUNTIME_SESSION_CHECKPOINTFACTS_H
@@ -28,7 +26,7 @@
 
 namespace qlora {
 
-/// Of this process.
+/// Inputs of the facts of this process.
 struct RunFacts {
   const LoadedModule &module;
   const Options &options;
@@ -37,34 +35,35 @@ struct RunFacts {
   int threads = 0;
 };
 
-/// What the program's compiler knew of the model that decides its numbers.
+/// Returns the recorded facts that determine the model's results.
 nlohmann::json modelFacts(const Options &options);
 
-/// Reads a little of the model folder's weights, and all of the program.
+/// Computes the facts from a sample of the weights and the whole program.
 StatusOr<nlohmann::ordered_json> checkpointFacts(const RunFacts &run);
 
-/// What a training has started from: the SHA-256 of the adapter that
-/// --adapter-name-or-path names, "" for none, null if nobody knows. It is that of
-/// the checkpoint (`before`, null: nothing is resumed), which has what the adapter
-/// has become; a different adapter that is given is refused.
+/// Returns the SHA-256 of the adapter that --adapter-name-or-path names; ""
+/// without one, null if it is unknown. When resuming, returns the checkpoint's
+/// value (`before`; null: nothing is resumed), because its weights include that
+/// adapter. Refuses another adapter.
 StatusOr<nlohmann::ordered_json>
 startFact(const Options &options, const nlohmann::ordered_json *before);
 
-/// Whether an option of a program changes what is in memory or computed together,
-/// and no number but by its rounding.
+/// Returns whether a program option affects only memory or grouping of
+/// computations, and results only by rounding.
 bool decidesPlanAlone(std::string_view option);
 
-/// Whether a run with facts `own` can go on with a checkpoint of `before`,
-/// named `checkpoint` in errors; what the user should know of it in `remarks`.
+/// Checks whether a run with facts `own` can resume from a checkpoint with
+/// facts `before`. Errors call the checkpoint `checkpoint`. Appends notes for
+/// the user to `remarks`.
 Status compareFacts(const std::string &checkpoint,
                     const nlohmann::ordered_json &before,
                     const nlohmann::ordered_json &own,
                     std::vector<std::string> &remarks);
 
-/// Micro-batches that each rank accumulates: what the options say, or so many
-/// that a step has the rows of the checkpoint's (`before`, null: nothing is
-/// resumed). Options that say something else are refused, unless they are those
-/// of the checkpoint and only the number of ranks is another one.
+/// Returns the number of micro-batches that each rank accumulates. It follows
+/// the options, or else keeps the checkpoint's rows per step (`before`; null:
+/// nothing is resumed). Refuses options that conflict with the checkpoint,
+/// unless they are the checkpoint's and only the number of ranks changed.
 StatusOr<int64_t> accumulationFor(const nlohmann::ordered_json &before,
                                   const Options &options, int64_t ranks,
                                   std::vector<std::string> &remarks);

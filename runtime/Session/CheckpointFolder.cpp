@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Names, and renames.
+// Names and renames checkpoints.
 
 #include "runtime/Session/CheckpointFolder.h"
 
@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 
 static constexpr std::string_view kPrefix = "checkpoint-";
 static constexpr std::string_view kUnfinished = ".part.new";
-/// Earlier versions gave it to what was to be replaced.
+/// Ending that earlier versions gave to a folder that was being replaced.
 static constexpr std::string_view kSetAside = ".part.new_old";
 static constexpr std::string_view kReplaced = ".replaced";
 
@@ -42,7 +42,7 @@ std::string unfinishedCheckpoint(const std::string &folder) {
   return folder + std::string(kUnfinished);
 }
 
-/// What is in `output`; nothing where it cannot be read.
+/// Returns the entries of `output`; empty if it cannot be read.
 static std::vector<std::string> entriesOf(const std::string &output) {
   std::vector<std::string> entries;
   const auto files = listFolder(output);
@@ -52,7 +52,7 @@ static std::vector<std::string> entriesOf(const std::string &output) {
   return entries;
 }
 
-/// The checkpoint-N that a name is made of with this end; else empty.
+/// Returns the checkpoint-N to which `end` was appended; else an empty string.
 static std::string withoutEnd(const std::string &entry, std::string_view end) {
   if (!entry.ends_with(end))
     return "";
@@ -98,7 +98,7 @@ static Status cannotReplace(const std::string &folder,
                        folder, error.message());
 }
 
-/// Whether a checkpoint says of itself that it is of another run.
+/// Returns whether a checkpoint records another run.
 static bool isOfAnother(const std::string &folder, const std::string &id) {
   const auto facts = readFacts(folder);
   return facts.isOk() && runIdOf(facts.value()) != id;
@@ -108,7 +108,7 @@ StatusOr<std::vector<std::string>>
 takeFolder(const std::string &output, const std::string &id, int64_t lastStep) {
   const std::string file = output + "/" + kRunFile;
   std::error_code error;
-  // First: a process that is killed here leaves checkpoints that 'latest' refuses.
+  // First: if the process is killed here, 'latest' refuses what is left.
   if (id.empty())
     fs::remove(file, error);
   else

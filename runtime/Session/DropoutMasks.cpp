@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Reading of recorded dropouts, and their masks.
+// Reads recorded dropouts and draws their masks.
 
 #include "runtime/Session/DropoutMasks.h"
 
@@ -13,7 +13,7 @@ using nlohmann::ordered_json;
 
 static constexpr std::string_view kSuffix = ".lora_A.weight";
 
-/// The entry of one adapter as the compiler writes it.
+/// Checks one adapter's entry as the compiler writes it.
 static bool isComplete(const ordered_json &entry) {
   return entry.is_object() && entry.contains("op") &&
          entry["op"].is_number_integer() && entry.contains("probability") &&

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: MIT
 
-// The dropout of adapters, drawn again on the host. Kernels never store a
-// mask: an element is kept where
+// Recomputes adapter dropout masks on the host. Kernels never store a mask: an
+// element is kept if
 //
 //   qlora_uniform(seed, micro-batch, op, row, column) >= probability
 //
-// with the row's number in the micro-batch (b T + t), the column of the
-// adapter's input, and both sides in float32 (Kernels/Math/Philox.h). What is
-// kept is divided by 1 - probability. Adapters of linears that read the same
-// x have the same op.
+// where row is the row's index in the micro-batch (b T + t), column is the
+// column of the adapter's input, and both sides are float32
+// (Kernels/Math/Philox.h). Kept elements are divided by 1 - probability.
+// Adapters of linears that read the same x share one op.
 //
-// The compiler records the ops in train.so, by the parameter of each lora_A:
+// train.so records the ops, keyed by the parameter name of each lora_A:
 //
 //   "adapter_dropout": {
 //     "base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight":
@@ -30,7 +30,7 @@
 
 namespace qlora {
 
-/// The dropout in front of one adapter.
+/// The dropout before one adapter.
 struct AdapterDropout {
   std::string module;  ///< PEFT's path: base_model.model.….q_proj
   int64_t columns = 0; ///< of the adapter's input
@@ -38,14 +38,14 @@ struct AdapterDropout {
   float probability = 0;
 };
 
-/// In the order of `module`'s parameters; empty without dropout. kDataLoss if
-/// what is recorded does not describe the adapters of `module`. `options`:
-/// recorded options applied.
+/// Returns the dropouts in the order of `module`'s parameters; empty without
+/// dropout. Returns kDataLoss if the record does not match the adapters of
+/// `module`. `options` must include the recorded options.
 StatusOr<std::vector<AdapterDropout>>
 recordedDropout(const LoadedModule &module, const Options &options);
 
-/// Writes the mask [rows, columns] of one micro-batch, 1 where kept. `mask`
-/// has as many bytes.
+/// Writes the mask [rows, columns] of one micro-batch; 1 means kept. `mask` has
+/// rows * columns bytes.
 void drawMask(const AdapterDropout &dropout, uint64_t seed, uint64_t microBatch,
               int64_t rows, std::span<uint8_t> mask);
 

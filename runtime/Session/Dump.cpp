@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Collecting and writing of a dump.
+// Collects and writes a dump.
 
 #include "runtime/Session/Dump.h"
 
@@ -33,8 +33,8 @@ StatusOr<std::optional<Dump>> Dump::open(const std::string &path,
                                          const Run &run) {
   if (!path.empty() && !run.train)
     return Status::invalid("--dump needs a step to train");
-  // Those who share the base, lines or layers find them and their logits
-  // together.
+  // Ranks that shard the base, sequences or layers collect its values and the
+  // logits together.
   if (path.empty() || (run.group.rank() != 0 && !run.module.meetsInEntries()))
     return std::optional<Dump>();
   Dump dump(path, run.group.rank() == 0);
@@ -44,8 +44,8 @@ StatusOr<std::optional<Dump>> Dump::open(const std::string &path,
   return std::optional(std::move(dump));
 }
 
-/// What the sums of the step are divided by; every entry adds it up at one
-/// place.
+/// Returns the count that the step's sums are divided by; every entry
+/// accumulates it at the same offset.
 static StatusOr<float> countOf(const Run &run) {
   float count = 0;
   for (const qlora_entry &entry : run.module.entries()) {
@@ -63,8 +63,8 @@ static StatusOr<float> countOf(const Run &run) {
   return count;
 }
 
-/// The bytes of a parameter in its arena, or in one of the same layout, from
-/// all ranks that hold it together.
+/// Returns a parameter's bytes, from its arena or one of the same layout,
+/// gathered from the ranks that shard it.
 static StatusOr<std::vector<uint8_t>> wholeOf(const Run &run,
                                               const qlora_parameter &parameter,
                                               uint32_t arena) {
@@ -104,7 +104,7 @@ Status Dump::takeGradients(const Run &run) {
 
 
 
-/// Rows of the longest micro-batch of a step.
+/// Returns the rows of a step's longest micro-batch.
 static int64_t longestRows(const Run &run, int64_t step) {
   int64_t rows = 0;
   Schedule &schedule = run.train->schedule();
@@ -140,7 +140,7 @@ Status Dump::takeDropout(const Run &run, int64_t step) {
   return Status::ok();
 }
 
-/// The numbers that a quantised weight in memory stands for.
+/// Returns the decoded values of a quantised weight.
 static std::vector<float> decoded(const StoredLayout &layout, int64_t columns,
                                   std::span<const uint8_t> bytes) {
   std::vector<float> values(layout.elements);
@@ -209,7 +209,7 @@ std::vector<uint8_t> joinSlices(const LoadedModule &module,
   return whole;
 }
 
-/// The numbers alone: scales are of whole tensors.
+/// Takes only the values: scales are for whole tensors.
 Status Dump::takeSlices(const Run &run, const qlora_parameter &parameter,
                         std::span<const uint8_t> own) {
   auto dtype = static_cast<qlora_dtype>(parameter.dtype);
@@ -242,7 +242,7 @@ Status Dump::takeWeights(const Run &run) {
       addWeight(parameter, bytes);
       continue;
     }
-    // Kept decoded: only the numbers are there.
+    // Kept decoded: only the values exist.
     add(std::string(parameter.name) + ".dequantized",
         *fromAbiDtype(static_cast<qlora_dtype>(parameter.dtype)),
         {parameter.shape, parameter.shape + parameter.rank}, bytes);
@@ -250,7 +250,7 @@ Status Dump::takeWeights(const Run &run) {
   return Status::ok();
 }
 
-/// What other stages have of the base. All ranks of a pipeline call it.
+/// Takes the base of other stages. All ranks of a pipeline call it.
 Status Dump::takeStages(const Run &run) {
   Collectives &stages = run.group.collectives(QLORA_GROUP_PP);
   std::set<std::string> known;
@@ -272,7 +272,7 @@ Status Dump::takeStages(const Run &run) {
   return Status::ok();
 }
 
-/// An item of a rank: `own` there, null on the others.
+/// Sends an item to all ranks: `own` is null on ranks without it.
 Status Dump::takeItem(Collectives &ranks, int of, const std::string &name,
                       const SafetensorsItem *own) {
   std::vector<int64_t> form;

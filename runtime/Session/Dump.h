@@ -1,31 +1,30 @@
 // SPDX-License-Identifier: MIT
 
-// `--dump FILE`: what a step computes on the way, for comparison with other
+// `--dump FILE`: intermediate results of a step, for comparison with other
 // implementations. One safetensors file with
 //
 //   logits                f32 [batch, length, vocabulary] of micro-batch 0
 //                         before step 1
 //   grad.<PEFT's name>    f32, gradient of the mean loss of step 1, after the
-//                         sum over ranks and before clipping
+//                         all-reduce and before clipping
 //   dropout.<PEFT's path of an adapted module>
-//                         u8 [micro-batches, rows, columns of its input], 1
-//                         where its adapter's input is kept in step 1. In the
-//                         global order of micro-batches, over all ranks and
-//                         accumulations; rows are those of the step's longest
-//                         micro-batch, B T, and a shorter one has the first
-//   dropout.<path>.op     i64 [1], with which Kernels/Math/Philox.h draws the
-//                         masks of any other micro-batch
+//                         u8 [micro-batches, rows, columns of its input]; 1
+//                         means that the adapter's input is kept in step 1.
+//                         Micro-batches are in global order, over all ranks
+//                         and accumulations. rows is B T of the step's longest
+//                         micro-batch; a shorter one uses the first rows
+//   dropout.<path>.op     i64 [1], the op number with which
+//                         Kernels/Math/Philox.h draws the masks
 //   <weight>.packed, .absmax, .quant_map [, .nested_absmax,
 //   .nested_quant_map, .nested_offset], .dequantized
-//                         of each weight kept in 4 bits, named as
-//                         bitsandbytes names them; only the last where ranks
-//                         have slices of it
+//                         of each 4-bit weight, with bitsandbytes' names;
+//                         only .dequantized if the weight is a tp or ep shard
 //
-// Step 1 is the first that has a labelled token. dropout.* are there where the
-// adapters have dropout (DropoutMasks.h); logits are those of evaluation, which
-// has none.
+// Step 1 is the first step with a labelled token. dropout.* exist only if the
+// adapters have dropout (DropoutMasks.h). logits come from evaluation, which
+// has no dropout.
 //
-// It holds all of this in memory: it is for small models.
+// Everything is held in memory, so it is for small models.
 
 #ifndef QLORA_RUNTIME_SESSION_DUMP_H
 #define QLORA_RUNTIME_SESSION_DUMP_H
@@ -42,20 +41,20 @@
 
 namespace qlora {
 
-/// Rank 0's, which others help to fill where each has a part of the base or of what
-/// is trained.
+/// Owned by rank 0; other ranks contribute if the base or the trainable
+/// parameters are sharded.
 class Dump {
 public:
-  /// Before step 1, with what is there by then; nothing where `path` is empty, and
-  /// on ranks that have nothing to add.
+  /// Takes the logits and weights before step 1. Returns nothing if `path` is
+  /// empty, and on ranks that contribute nothing.
   static StatusOr<std::optional<Dump>> open(const std::string &path,
                                             const Run &run);
 
-  /// After ACCUMULATE_LAST of step 1; `labels`: of the whole step.
+  /// Takes the gradients after ACCUMULATE_LAST of step 1.
   Status takeGradients(const Run &run);
-  /// `step`: from 0, the one whose gradients are taken.
+  /// `step`: from 0, the step whose gradients are taken.
   Status takeDropout(const Run &run, int64_t step);
-  /// On rank 0 alone.
+  /// Writes the file. Only on rank 0.
   Status write();
 
 private:
@@ -75,18 +74,18 @@ private:
 
   const std::string path;
   const bool isWritten;
-  std::list<std::vector<uint8_t>> storage; ///< what the items point to
+  std::list<std::vector<uint8_t>> storage; ///< owns the bytes of the items
   std::vector<SafetensorsItem> items;
 };
 
-/// The token, among those of whole lines, that a row of logits is of. Ranks of
-/// `parts` parts of lines have one each, one after the other; rows are those of
-/// the rank `first`, and behind them those of the ranks that follow it.
+/// Returns the index, among the tokens of whole sequences, of a row of logits.
+/// With `parts` context-parallel ranks, each rank has one cp shard of every
+/// sequence. The rows are those of rank `first`, then of the next ranks.
 int64_t tokenOfRow(int64_t row, const BatchShape &shape, int64_t parts,
                    int64_t first);
 
-/// The slices that ranks have of a parameter, as the whole of which they are:
-/// its segments, one after the other, have a part of each rank.
+/// Joins the ranks' tp or ep shards of a parameter into the whole tensor: each
+/// segment of the whole consists of one range per rank, in rank order.
 std::vector<uint8_t> joinSlices(const LoadedModule &module,
                                 const qlora_parameter &parameter,
                                 std::span<const std::vector<uint8_t>> slices);

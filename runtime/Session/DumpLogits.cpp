@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The logits of a dump: from the blocks that heads compute, of all ranks that
-// have a part of them.
+// Collects a dump's logits from the blocks that LM heads compute, on all ranks
+// that hold a shard of them.
 
 #include "runtime/Session/Dump.h"
 
@@ -12,8 +12,8 @@
 
 namespace qlora {
 
-/// Adds what the ranks of a group found; each has 0 where another has a number
-/// that it has not.
+/// Sums the values over a group; at each position, only one rank has a value
+/// and the others have 0.
 static Status join(Collectives &ranks, std::vector<float> &values) {
   QLORA_ASSIGN_OR_RETURN(const std::vector<std::vector<float>> all,
                          ranks.allGatherValues(std::span<const float>(values)));
@@ -25,8 +25,8 @@ static Status join(Collectives &ranks, std::vector<float> &values) {
   return Status::ok();
 }
 
-/// Whether rows of logits are those of all ranks that hold a table together, in
-/// the group FSDP: in TP they have the same.
+/// Returns whether the logits' rows come from all ranks that shard the table in
+/// group FSDP. In group TP all ranks have the same rows.
 static bool hasRowsOfAll(const LoadedModule &module) {
   return shardGroup(module) == QLORA_GROUP_FSDP &&
          std::ranges::any_of(module.kernels(), [](const qlora_kernel &kernel) {
@@ -42,7 +42,7 @@ int64_t tokenOfRow(int64_t row, const BatchShape &shape, int64_t parts,
                                                               shape.length);
 }
 
-/// Which part of a line the first rows of logits are of, counted over all lines.
+/// Returns the cp shard, counted over all sequences, of the logits' first rows.
 static int64_t firstWithRows(const Run &run) {
   const int64_t part =
       run.group.rank() / run.group.mesh().stride(QLORA_GROUP_CP);
@@ -52,8 +52,8 @@ static int64_t firstWithRows(const Run &run) {
 }
 
 namespace {
-/// Tells the blocks of one head from those of the next: in none both rows and
-/// words start anew.
+/// Separates the blocks of one head from those of the next: at a new head, both
+/// rows and columns start again.
 struct HeadCount {
   size_t heads = 0;
   int32_t row = -1;
@@ -68,12 +68,11 @@ struct HeadCount {
   }
 };
 
-/// The chunks of a micro-batch that a pipeline works at one after the other: each
-/// has a part of every one of the runs of lines that there are (answers of pairs,
-/// the chosen and the rejected).
+/// The pipeline chunks of a micro-batch. Each chunk has a range of every group
+/// of sequences: one group, or the chosen and the rejected answers of pairs.
 struct ChunkRows {
   int64_t count = 1;
-  int64_t runTokens = 1; ///< of a chunk's part of a run
+  int64_t runTokens = 1; ///< tokens of a chunk in one group
 
   static ChunkRows of(const Run &run, const MicroBatch &batch) {
     const auto &recorded = run.options.recordedFact("chunks");
@@ -82,12 +81,12 @@ struct ChunkRows {
     return {count, batch.batch * batch.length / count /
                        run.options.linesOfRow()};
   }
-  /// Where a token of a chunk is in the micro-batch.
+  /// Returns the index in the micro-batch of a chunk's token.
   int64_t tokenOf(int64_t chunk, int64_t token) const {
     return (token / runTokens * count + chunk) * runTokens + token % runTokens;
   }
-  /// Logits of the micro-batch, from those of heads, of which each chunk has as
-  /// many: the last of them counts, which is no reference's.
+  /// Joins the heads' logits into the micro-batch's. Each chunk has equally
+  /// many heads; the last one counts, because it is not of the reference.
   std::vector<float> join(const std::vector<std::vector<float>> &heads,
                           int64_t vocabulary) const {
     std::vector<float> logits;
@@ -110,11 +109,11 @@ Status Dump::takeLogits(const Run &run) {
   QLORA_RETURN_IF_ERROR(run.train->read(0, 0, run.stepShape, batch));
   // Every position gets a target, so that the head computes every row.
   std::fill(batch.targets.begin(), batch.targets.end(), 0);
-  // Attention skips padding; here it is a segment of its own, so that its
-  // logits are numbers too, the same as PyTorch's.
+  // Attention skips padding. Here padding becomes a separate segment, so that
+  // its logits are valid and match PyTorch's.
   std::replace(batch.segments.begin(), batch.segments.end(), 0,
                std::numeric_limits<int32_t>::max());
-  std::vector<std::vector<float>> heads; // as they run one after the other
+  std::vector<std::vector<float>> heads; // in execution order
   int64_t vocabulary = 0;
   const int64_t shard = run.group.collectives(shardGroup(run.module)).rank();
   const ChunkRows chunks = ChunkRows::of(run, batch);

@@ -16,7 +16,7 @@
 namespace qlora {
 
 namespace {
-/// Over the micro-batches of this rank, and then over all.
+/// Sums over this rank's micro-batches, then over all ranks.
 struct Sums {
   LossSums losses;
   RowMatches matches;
@@ -24,7 +24,7 @@ struct Sums {
 };
 } // namespace
 
-/// Whether a signal ends this rank's share; in lockstep that of all alike.
+/// Returns whether a signal ends the evaluation; in lockstep on any rank.
 static StatusOr<bool> shouldStop(const Run &run) {
   int64_t stopped = stopSignal() != 0;
   if (run.stepShape.inLockstep)
@@ -32,7 +32,7 @@ static StatusOr<bool> shouldStop(const Run &run) {
   return stopped != 0;
 }
 
-/// `correct` of a rank has its part of each line; then all of them.
+/// Gathers `correct` from the cp shards of each sequence.
 static Status joinParts(const Run &run, std::vector<int32_t> &correct) {
   if (run.module.contextRanks() == 1)
     return Status::ok();
@@ -65,8 +65,8 @@ static Status addBatch(const Run &run, int64_t number, Sums &all) {
   return Status::ok();
 }
 
-/// Number i N + r of the file is that of rank r, or of those with its rows. In
-/// lockstep all run as many: what is behind the last is padding.
+/// Evaluates micro-batches i N + r on rank r, and on ranks with the same rows.
+/// In lockstep all ranks run the same number; those after the last are padding.
 static StatusOr<Sums> addShare(const Run &run) {
   Sums all;
   ProgressListener listener;
@@ -111,7 +111,7 @@ static StatusOr<std::optional<EvaluationResult>> evaluate(const Run &run) {
   QLORA_RETURN_IF_ERROR(sumOverRanks(run.group, all));
   if (all.hasStopped)
     return std::optional<EvaluationResult>();
-  // The file was checked to have at least one label.
+  // The file was checked to have at least one labelled token.
   const RowMatches &matches = all.matches;
   EvaluationResult result;
   result.sums = all.losses;
@@ -126,7 +126,7 @@ static StatusOr<std::optional<EvaluationResult>> evaluate(const Run &run) {
   return std::optional(result);
 }
 
-/// Of either kind of answers, where there are any.
+/// Returns the rewards of the kinds of answers that exist.
 static std::string rewardsText(const nlohmann::ordered_json &values) {
   std::vector<std::string> rewards;
   for (const auto &[name, kind] :

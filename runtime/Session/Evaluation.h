@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Evaluation of the validation file: every row once, shared among the ranks.
+// Evaluation of the validation file: every row once, divided among the ranks.
 
 #ifndef QLORA_RUNTIME_SESSION_EVALUATION_H
 #define QLORA_RUNTIME_SESSION_EVALUATION_H
@@ -15,21 +15,21 @@ namespace qlora {
 
 struct EvaluationResult {
   double loss = 0;          ///< mean over labelled tokens, pairs or answers
-  double perplexity = 0;    ///< exp(loss without that of routers)
-  double tokenAccuracy = 0; ///< share of labelled tokens that are the argmax
-  double argmaxMatch = 0;   ///< share of rows whose labelled tokens all are
-  int64_t rows = 0;         ///< with a labelled token
+  double perplexity = 0;    ///< exp(loss without the router loss)
+  double tokenAccuracy = 0; ///< fraction of labelled tokens that are the argmax
+  double argmaxMatch = 0;   ///< fraction of rows where they all are
+  int64_t rows = 0;         ///< rows with a labelled token
   LossSums sums;
 };
 
-/// What the terminal says beside the loss, of the values that are logged: what
-/// the objective is about.
+/// Returns what the terminal shows besides the loss, chosen from the logged
+/// `values` according to the objective.
 std::string measureOf(const nlohmann::ordered_json &values,
                       const EvaluationResult &result);
 
-/// Evaluates and logs under `step` and `epoch`, with `title` on the terminal.
-/// All ranks call it; all get the same result: nothing, and nothing is logged,
-/// where a signal to stop has come to any of them.
+/// Evaluates, and logs the result for `step` and `epoch`, with `title` on the
+/// terminal. All ranks call it and get the same result. If any rank received a
+/// stop signal, returns nothing and logs nothing.
 StatusOr<std::optional<EvaluationResult>> evaluateAndLog(const Run &run, int64_t step,
                                           double epoch,
                                           const std::string &title);

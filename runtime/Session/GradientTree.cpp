@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Leaves, sums of two, and pieces of the last ones on all ranks.
+// Sums leaves, pairs of sums, and finally shards on all ranks.
 
 #include "runtime/Session/GradientTree.h"
 
@@ -18,7 +18,7 @@ std::vector<int64_t> turnsOf(int64_t count) {
   const int bits = std::countr_zero(static_cast<uint64_t>(classes));
   std::vector<int64_t> turns;
   for (int64_t number = 0; number < classes; ++number) {
-    int64_t first = 0; // the bits of the number, turned round
+    int64_t first = 0; // the bits of the number, reversed
     for (int bit = 0; bit < bits; ++bit)
       first |= (number >> bit & 1) << (bits - 1 - bit);
     for (int64_t member = 0; member < leaf; ++member)
@@ -33,7 +33,7 @@ GradientTree::GradientTree(int64_t count, const LoadedModule &module,
       ranks(group.collectives()), arena(*module.arena(QLORA_ARENA_GRADIENT)),
       elements(module.arenaBytes(QLORA_ARENA_GRADIENT) / sizeof(float)) {}
 
-/// That of ranks which do not make whole gradients of rows of their own.
+/// Returns the axis whose ranks do not compute gradients of separate rows.
 static std::pair<const char *, int> axisOf(const LoadedModule &module) {
   if (module.stages() > 1)
     return {"pp", module.stages()};
@@ -71,7 +71,7 @@ uint64_t GradientTree::pendingBytes(int64_t count, const LoadedModule &module,
                                     int ranks) {
   const auto levels = static_cast<uint64_t>(
       std::countr_zero(static_cast<uint64_t>(count)));
-  // The one that is summed, with those that wait; then what ranks have sent.
+  // The current sum and the pending ones; later, what ranks sent.
   const uint64_t sums = levels + 1, exchanged = ranks > 1 ? 2 : 0;
   return std::max(levels > 0 ? sums : 0, exchanged) *
          module.arenaBytes(QLORA_ARENA_GRADIENT);
@@ -111,13 +111,13 @@ Status GradientTree::endTurn() {
     pending.pop_back();
   }
   pending.push_back(std::move(sum));
-  // The next leaf begins with nothing.
+  // The next leaf starts at zero.
   return turns < count ? put(std::vector<float>(elements)) : Status::ok();
 }
 
-/// Of what N ranks have of one piece, behind each other, into the first.
+/// Sums N ranks' consecutive copies of one shard into the first.
 static void sumPieces(std::span<float> pieces, size_t length) {
-  // Ranks r and r + N / 2 are of the residue class r modulo N / 2.
+  // Ranks r and r + N / 2 are in the residue class r modulo N / 2.
   for (size_t half = pieces.size() / length / 2; half > 0; half /= 2)
     for (size_t rank = 0; rank < half; ++rank)
       addTo(pieces.subspan(rank * length, length),
@@ -153,7 +153,7 @@ Status GradientTree::finish() {
   if (ranks.size() > 1)
     QLORA_RETURN_IF_ERROR(sumOverRanks(values));
   else if (count == leaf)
-    return Status::ok(); // it is there
+    return Status::ok(); // the arena already has the sum
   return put(values);
 }
 

@@ -1,21 +1,22 @@
 // SPDX-License-Identifier: MIT
 
-// --reproducible-reductions: sums of gradients whose bits do not depend on how
-// many ranks there are.
+// --reproducible-reductions: gradient sums whose bits do not depend on the
+// number of ranks.
 //
-// A step has G = K N micro-batches, of which number k N + r is the k-th of rank r.
-// What is summed is a tree over G: of a residue class c modulo m, with n members,
+// A step has G = K N micro-batches; micro-batch k N + r is the k-th of rank r.
+// The sum is a tree over G. For a residue class c modulo m with n members,
 //
-//   sum(c, m) = sum(c, 2 m) + sum(c + m, 2 m)     where n is even
-//             = its members, one after the other  where n is odd
+//   sum(c, m) = sum(c, 2 m) + sum(c + m, 2 m)     if n is even
+//             = its members, one after the other  if n is odd
 //
-// from sum(0, 1) on. With N a power of two, the members of c modulo N are those of
-// rank c: each rank sums its own and the ranks sum the rest, whatever N is. A rank
-// runs its micro-batches in an order in which only log2(K) sums wait at a time:
-// the classes of k by their bits from the last to the first, a class at a time.
+// starting from sum(0, 1). If N is a power of two, the members of c modulo N
+// are those of rank c. So each rank sums its own members and the ranks sum the
+// rest, whatever N is. A rank runs its micro-batches class by class, in the
+// order of the reversed bits of k; then at most log2(K) partial sums are
+// pending at a time.
 //
-// That order, and that nothing is sent before the last micro-batch has ended, is
-// the price. Sums that wait are in the memory of the host, at most pendingBytes().
+// The cost is that order, and that nothing is sent before the last micro-batch
+// has ended. Pending sums are in host memory, at most pendingBytes().
 
 #ifndef QLORA_RUNTIME_SESSION_GRADIENTTREE_H
 #define QLORA_RUNTIME_SESSION_GRADIENTTREE_H
@@ -31,29 +32,29 @@
 
 namespace qlora {
 
-/// The k of each of `count` turns. Blocks of turns that sum into one leaf have
-/// leafLength(count) members.
+/// Returns the k of each of `count` turns. Blocks of leafLength(count) turns
+/// are summed into one leaf.
 std::vector<int64_t> turnsOf(int64_t count);
-/// The largest odd divisor.
+/// Returns the largest odd divisor of `count`.
 int64_t leafLength(int64_t count);
 
-/// Of one step of one rank. Used by the session's thread, between entries.
+/// Sums a step's gradients. Used by the session's thread, between entries.
 class GradientTree {
 public:
-  /// `count`: K. All outlive it.
+  /// `count`: K. All arguments must outlive it.
   GradientTree(int64_t count, const LoadedModule &module, Device &device,
                RankGroup &group);
 
-  /// kInvalidArgument where so many ranks, or what they hold together, have no
-  /// such tree.
+  /// Returns kInvalidArgument if there is no such tree for `ranks` ranks or for
+  /// the module's sharding.
   static Status check(const LoadedModule &module, int ranks);
-  /// Of the host, beside the plan.
+  /// Returns the host bytes that pending sums need in addition to the plan.
   static uint64_t pendingBytes(int64_t count, const LoadedModule &module,
                                int ranks);
 
-  /// After each turn, whether it has run a micro-batch or there was none.
+  /// Call after each turn, whether or not it ran a micro-batch.
   Status endTurn();
-  /// After the last: the gradient arena of every rank := the sum of all.
+  /// After the last turn: writes the total into every rank's gradient arena.
   Status finish();
 
 private:

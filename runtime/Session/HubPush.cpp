@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What qlora-data is told, and what its errors become.
+// Calls qlora-data and converts its errors.
 
 #include "runtime/Session/HubPush.h"
 
@@ -13,8 +13,7 @@
 
 namespace qlora {
 
-/// As transformers: without a name, that of the folder, in the user's own
-/// namespace.
+/// As transformers: the default name is the folder's, in the user's namespace.
 static std::string repositoryId(const Options &options) {
   const std::string id = options.text("hub_model_id");
   return id.empty() ? std::filesystem::path(options.text("output_dir"))
@@ -23,7 +22,7 @@ static std::string repositoryId(const Options &options) {
                     : id;
 }
 
-/// What it printed, without the end of the line; an error is its last line.
+/// Returns the command's output without its newline; an error is its last line.
 static StatusOr<std::string> runHubCommand(std::vector<std::string> words) {
   QLORA_ASSIGN_OR_RETURN(std::string program, findConverter());
   words.insert(words.begin(), std::move(program));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// --push-to-hub: an adapter goes to the Hugging Face hub once it is written.
-// qlora-data does it, with Hugging Face's own library and the user's own token
-// (hf auth login, HF_TOKEN): no option takes a token, since others on a machine
-// can read the words of a command.
+// --push-to-hub: uploads the adapter to the Hugging Face hub. qlora-data does
+// it with Hugging Face's library and the user's token (hf auth login,
+// HF_TOKEN). No option takes a token, because other users of the machine can
+// read a command line.
 
 #ifndef QLORA_RUNTIME_SESSION_HUBPUSH_H
 #define QLORA_RUNTIME_SESSION_HUBPUSH_H
@@ -13,12 +13,12 @@
 
 namespace qlora {
 
-/// Makes the repository unless it is there. Before the training: a missing
-/// package or token, or a name that is not the user's, is known then.
+/// Creates the repository if it does not exist. Called before training, so that
+/// a missing package or token, or a wrong user name, is found early.
 Status prepareHub(const Options &options);
 
-/// Uploads the adapter, its tokenizer and its card; returns where it is. An
-/// error says how to do it by hand: the adapter is written.
+/// Uploads the adapter, its tokenizer and its model card; returns the address.
+/// Errors say how to upload the written adapter by hand.
 StatusOr<std::string> pushToHub(const Options &options);
 
 } // namespace qlora

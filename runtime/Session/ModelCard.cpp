@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The parts of the card, from top to bottom.
+// Sections of the card, from top to bottom.
 
 #include "runtime/Session/ModelCard.h"
 
@@ -21,7 +21,7 @@ namespace qlora {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-/// By which a card of ours is known.
+/// Marks a README.md that this program wrote.
 static constexpr std::string_view kMark =
     "<!-- Written by qlora. A README.md without this line is not replaced. -->";
 
@@ -30,7 +30,7 @@ static std::string validText(const std::string &text) {
   return json::parse(dumpJson(json(text)));
 }
 
-/// As text of one line, also in a table.
+/// Escapes text for one line of Markdown, also in a table.
 static std::string markdown(const std::string &text) {
   static constexpr std::string_view kSpecial = "\\`*_{}[]<>()#+!|~&$";
   std::string escaped;
@@ -65,7 +65,7 @@ static std::string header(const std::string &base, bool isModel) {
   return fmt::format("---\n{}\n---\n", yaml.c_str());
 }
 
-/// Where a reader gets what was trained; its folder, where it is on no hub.
+/// Returns the adapter's name on the hub, else the name of its folder.
 static std::string adapterName(const Run &run) {
   const std::string id = run.options.text("hub_model_id");
   return id.empty() ? fs::path(run.outputFolder).filename().string() : id;

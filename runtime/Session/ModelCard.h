@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// README.md beside an adapter: what it is of, what it was trained on and how,
-// what came of it, and how to load it, in the form that the Hugging Face hub
-// shows (YAML between two lines of dashes, then Markdown). It is for others
-// than who trained: no paths of this machine are in it, a folder is its last
-// name. Neither are times, so that the same run writes the same bytes. Names
-// of the user's are text in it, never markup.
+// Writes README.md next to an adapter: base model, data, options, results and
+// how to load it, in the hub's form (YAML between two lines of dashes, then
+// Markdown). It is written for publication: it has no paths of this machine; a
+// folder is shown by its last name. It has no times either, so the same run
+// writes the same bytes. The user's names are escaped as text.
 
 #ifndef QLORA_RUNTIME_SESSION_MODELCARD_H
 #define QLORA_RUNTIME_SESSION_MODELCARD_H
@@ -21,12 +20,12 @@ namespace qlora {
 
 inline constexpr const char *kCardFile = "README.md";
 
-/// `metrics`: the text of metrics.jsonl, of which the evaluations are taken.
+/// `metrics`: the text of metrics.jsonl, the source of the evaluations.
 std::string modelCard(const Run &run, const DataSummary &data,
                       const TrainingResult &result, std::string_view metrics);
 
-/// Writes it into the output folder. A README.md there that no run has written
-/// stays, with an error that says so.
+/// Writes the card into the output folder. Keeps a README.md that no run has
+/// written, and returns an error.
 Status writeModelCard(const Run &run, const DataSummary &data,
                       const TrainingResult &result);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Looking for the first number that is not finite.
+// Searches for the first value that is not finite.
 
 #include "runtime/Session/NonFinite.h"
 
@@ -13,7 +13,7 @@
 
 namespace qlora {
 
-/// The rows that a micro-batch has, "rows 17, 4, 23 and 5 more".
+/// Returns the rows of a micro-batch: "rows 17, 4, 23 and 5 more".
 static std::string rowsText(const BatchLayout &layout) {
   constexpr size_t kShown = 8;
   std::vector<int64_t> rows;
@@ -34,8 +34,8 @@ static const float *firstNonFinite(std::span<const float> values) {
   return found == values.end() ? nullptr : &*found;
 }
 
-/// Losses that are not finite, of the sums in the gradient arena, beside the
-/// gradients.
+/// Describes losses that are not finite, from the sums that the gradient arena
+/// has in addition to gradients.
 static std::vector<std::string>
 describeLosses(const LoadedModule &module, const BatchShape &shape,
                std::span<const float> gradient) {
@@ -56,7 +56,7 @@ describeLosses(const LoadedModule &module, const BatchShape &shape,
   return found;
 }
 
-/// Of one micro-batch, whose sums are in `gradient`; empty where all is finite.
+/// Describes a micro-batch with sums in `gradient`; empty if all are finite.
 static std::string describe(const LoadedModule &module, const BatchShape &shape,
                             std::span<const float> gradient) {
   std::vector<std::string> found = describeLosses(module, shape, gradient);
@@ -80,8 +80,8 @@ static Status clearGradient(const Run &run) {
   return run.device.write(*run.module.arena(QLORA_ARENA_GRADIENT), 0, zeros);
 }
 
-/// This rank's first, with the micro-batch's number in the step; -1: none. In
-/// lockstep the others need this rank to the end.
+/// Returns this rank's first bad micro-batch (index in the step) and its text;
+/// -1: none. In lockstep the other ranks wait for all of its micro-batches.
 static StatusOr<std::pair<int64_t, std::string>>
 findOwn(const Run &run, int64_t step, qlora_step_block block) {
   const uint32_t arena = *run.module.arena(QLORA_ARENA_GRADIENT);
@@ -124,7 +124,7 @@ StatusOr<std::string> findNonFinite(const Run &run, int64_t step,
       const auto all,
       run.group.collectives().allGather(
           own.first < 0 ? "" : fmt::format("{} {}", own.first, own.second)));
-  // The first in the step's order, whichever rank has it, or has it first.
+  // The first in the step's order, on any rank.
   int64_t first = -1;
   std::string text;
   for (const std::string &said : all) {

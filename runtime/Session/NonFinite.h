@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT
 
-// A loss or gradient that is not finite: what --on-nonfinite does about it, and
-// where it came from.
+// Handles a loss or gradient that is not finite (--on-nonfinite), and finds its
+// cause.
 //
-// On the device such a step changes nothing (clip_norm's scale is NaN, and AdamW
-// then leaves all as it was), so that what was trained before it is whole:
+// On the device such a step changes nothing (clip_norm's scale is NaN, and
+// AdamW then keeps all values), so the earlier training result is intact:
 //
-//   abort    the run ends with an error; its checkpoints are there
-//   skip     the step is left out, its rows too; after kMostInARow of them in a
-//            row the run ends, since nothing is learned any more
-//   rewind   the newest checkpoint's weights and moments come back, and training
-//            goes on after the step, so that neither it nor those that led to it
-//            are done again; without a checkpoint, or as often as above with no
-//            good step between, the run ends
+//   abort    the run ends with an error; its checkpoints remain
+//   skip     the step and its rows are skipped; after kMostInARow such steps
+//            in a row the run ends
+//   rewind   restores the weights and moments of the newest checkpoint, and
+//            continues after the failed step, so the steps since the
+//            checkpoint are not repeated; the run ends without a checkpoint,
+//            or after kMostInARow failures with no good step between them
 //
-// All ranks see the same sums, and do the same.
+// All ranks get the same sums and act in the same way.
 
 #ifndef QLORA_RUNTIME_SESSION_NONFINITE_H
 #define QLORA_RUNTIME_SESSION_NONFINITE_H
@@ -29,11 +29,11 @@ namespace qlora {
 
 inline constexpr int64_t kMostInARow = 10;
 
-/// Does the micro-batches of `step` again, one by one, with the weights as they
-/// are, and says which is the first whose loss or gradient is not finite: "rank
-/// 1, micro-batch 2 (rows 17, 4): the gradient of TENSOR has nan". Empty where
-/// none is any more. All ranks call it and get the same; the gradient arena is
-/// zero afterwards. `block` is that of the step.
+/// Reruns the micro-batches of `step` one by one with the current weights, and
+/// describes the first whose loss or gradient is not finite: "rank 1,
+/// micro-batch 2 (rows 17, 4): the gradient of TENSOR has nan". Returns an
+/// empty string if all are finite now. All ranks call it and get the same; the
+/// gradient arena is zero afterwards. `block` is the step block of that step.
 StatusOr<std::string> findNonFinite(const Run &run, int64_t step,
                                     qlora_step_block block);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What lies in the folder, and the lock.
+// Checks the folder's content and locks it.
 
 #include "runtime/Session/OutputFolder.h"
 
@@ -39,7 +39,7 @@ bool trains(const Options &options) {
          options.number("num_train_epochs") > 0;
 }
 
-/// What a run has written before it has an adapter.
+/// Returns whether a file is one that a run writes before it has an adapter.
 static bool isLeftOver(const fs::path &file) {
   const std::string name = file.filename();
   if (name == kStagingFolder && holdsAdapter(file))
@@ -49,7 +49,7 @@ static bool isLeftOver(const fs::path &file) {
       "runs",           kPlanFile,    kEnvironmentFile,  kSessionsFolder,
       kReportFile,      kStagingFolder, ".lock", kRunFile};
   return std::ranges::find(kNames, name) != std::end(kNames) ||
-         file.stem().extension() == ".part"; // was not renamed any more
+         file.stem().extension() == ".part"; // not yet renamed
 }
 
 /// "a, b, c and 2 more".
@@ -100,7 +100,7 @@ Status checkOutputFolder(const Options &options) {
                           resumesInto(options) || !trains(options));
 }
 
-/// "process 12 of HOST" of the run that has the lock, as that wrote it.
+/// Returns "process 12 of HOST", as the run that holds the lock wrote it.
 static std::string readHolder(int descriptor) {
   std::array<char, 300> text;
   const ssize_t bytes = pread(descriptor, text.data(), text.size(), 0);
@@ -110,13 +110,13 @@ static std::string readHolder(int descriptor) {
 static void writeHolder(int descriptor) {
   std::array<char, 256> host{};
   gethostname(host.data(), host.size() - 1);
-  // Only words of a message: a full disk shows elsewhere.
+  // Only for a message: a full disk is reported elsewhere.
   if (ftruncate(descriptor, 0) == 0)
     dprintf(descriptor, "process %d of %s", getpid(), host.data());
 }
 
-/// Whether the descriptor is still what the path names: the run before may
-/// have removed its file between our open and our lock.
+/// Returns whether the path still names the descriptor's file: an earlier run
+/// may have removed it between open and lock.
 static bool isFileAt(int descriptor, const std::string &path) {
   struct stat ours {
   }, there{};
@@ -152,8 +152,8 @@ Status OutputFolder::lock() {
   }
 }
 
-/// What a run that was killed was writing (AtomicFile.h). Nobody else writes
-/// into the folder now.
+/// Removes files that a killed run was writing (AtomicFile.h). No other process
+/// writes into the folder now.
 static void removeParts(const std::string &path) {
   const auto files = listFolder(path);
   if (!files.isOk())
@@ -167,7 +167,7 @@ static void removeParts(const std::string &path) {
 }
 
 StatusOr<OutputFolder> OutputFolder::claim(const Options &options) {
-  // Before anything is changed there, and again when nobody else can.
+  // Check before anything is changed, and again under the lock.
   QLORA_RETURN_IF_ERROR(checkOutputFolder(options));
   const std::string path = options.text("output_dir");
   std::error_code error;
@@ -189,7 +189,7 @@ StatusOr<OutputFolder> OutputFolder::claim(const Options &options) {
 OutputFolder::~OutputFolder() {
   if (!lockFile.isOpen())
     return;
-  // While it is locked: whoever has opened it meanwhile looks again.
+  // Unlink while locked: a process that opened it meanwhile checks again.
   unlink(lockOf(path).c_str());
   if (isNew)
     rmdir(path.c_str());

@@ -1,34 +1,34 @@
 // SPDX-License-Identifier: MIT
 
-// The output folder of a run: nobody's work is written over, and no two runs
-// write into it at once.
+// Protects a run's output folder: existing results are not overwritten, and two
+// runs cannot write into it at the same time.
 //
-// A run may use a folder that is missing, empty, or holds only what an
-// unfinished run left, which has no adapter:
+// A run may use a folder that is missing, is empty, or holds only the following
+// leftovers of an unfinished run, which has no adapter:
 //
 //   config.resolved.yaml   metrics.jsonl   gemm_table.json
 //   trainer_log.jsonl      runs (event files)
 //   environment.json  plan.json  sessions   (SessionRecord.h)
-//   *.part.*   what was not renamed any more (AtomicFile.h, Adapter.h); files
-//              are removed when the folder is claimed
-//   .staging   the space and the parts of an adapter (Adapter.h)
+//   *.part.*   not yet renamed (AtomicFile.h, Adapter.h); files are removed
+//              when the folder is claimed
+//   .staging   reserved space and files of an adapter (Adapter.h)
 //   .lock      held while a run writes, removed at its end
 //   .run       the id of the run (CheckpointFolder.h)
 //
-// A .staging whose adapter is whole is no leftover: it could not be put in its
-// place, and nobody has another one.
+// A .staging with a complete adapter is not a leftover: it could not be moved
+// into place, and is the only copy.
 //
-// A checkpoint that is whole, and had not got its name when its run was killed, gets
-// it when the folder is claimed.
+// A complete checkpoint that was not yet renamed when its run was killed is
+// renamed when the folder is claimed.
 //
-// Anything else, such as an adapter, a checkpoint-N or a file of the user's,
-// wants --overwrite-output-dir, or --resume-from-checkpoint with a checkpoint in
-// the folder. Then files of ours are replaced when this run
-// has new ones, checkpoints are set aside (CheckpointFolder.h), and others stay. An evaluation alone may use any folder: it
-// adds to metrics.jsonl, and writes nothing else.
+// Anything else, such as an adapter, a checkpoint-N or a user's file, requires
+// --overwrite-output-dir, or --resume-from-checkpoint with a checkpoint in the
+// folder. Then this run's new files replace existing ones, checkpoints are set
+// aside (CheckpointFolder.h), and other files stay. An evaluation without
+// training may use any folder: it only appends to metrics.jsonl.
 //
-// The lock is flock(2)'s: the system lets go of it when the process ends,
-// however that happens. Rank 0 has it, since it alone writes.
+// The lock is flock(2)'s: the system releases it when the process ends in any
+// way. Rank 0 holds it, because only rank 0 writes.
 
 #ifndef QLORA_RUNTIME_SESSION_OUTPUTFOLDER_H
 #define QLORA_RUNTIME_SESSION_OUTPUTFOLDER_H
@@ -43,24 +43,24 @@
 
 namespace qlora {
 
-/// Whether there are steps to do, or only an evaluation.
+/// Returns whether the options ask for training steps, not only an evaluation.
 bool trains(const Options &options);
 
-/// What claim() would refuse for the folder's content; changes nothing. For a
-/// launcher, before it starts ranks.
+/// Returns the error that claim() would return for the folder's content;
+/// changes nothing. For a launcher, before it starts ranks.
 Status checkOutputFolder(const Options &options);
 
-/// A folder that this process alone writes to, as long as this lives.
+/// A folder that only this process writes to while this object exists.
 class OutputFolder {
 public:
-  /// Of output_dir and overwrite_output_dir. Creates the folder.
+  /// Claims output_dir, according to overwrite_output_dir. Creates the folder.
   static StatusOr<OutputFolder> claim(const Options &options);
   OutputFolder(OutputFolder &&) = default;
   OutputFolder &operator=(OutputFolder &&) = delete;
-  /// Also removes a folder that claim() made and nothing was written to.
+  /// Also removes a folder that claim() created, if it is still empty.
   ~OutputFolder();
 
-  /// A warning where the file system has no locks, or empty.
+  /// Returns a warning if the file system has no locks, else an empty string.
   const std::string &remark() const { return warning; }
 
 private:
@@ -74,8 +74,8 @@ private:
   bool isNew;
 };
 
-/// Rank 0's claim; nothing on the others. All ranks call it, and all get an
-/// error where rank 0 is refused.
+/// Claims the folder on rank 0; returns nothing on the other ranks. All ranks
+/// call it, and all get an error if rank 0 fails.
 StatusOr<std::optional<OutputFolder>> claimOutput(const Options &options,
                                                   RankGroup &group);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What plans need, and what a card has.
+// Compares the plans' memory with a GPU's.
 
 #include "runtime/Session/ProgramChoice.h"
 

@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: MIT
 
-// A plan for each kind of card: several programs of one training, compiled with
-// other memory limits, of which each rank takes the one that its card has room
-// for.
+// Selects one of several programs of the same training, compiled with different
+// memory limits, according to the free memory of each rank's GPU.
 //
 //   qloracc model.mlir -o 80.so --memory-limit 78GiB ...
 //   qloracc model.mlir -o 24.so --memory-limit 22GiB ...
 //   qlora-run 80.so 24.so --gpus 4
 //
-// That they are of one training is known when ranks meet (SameOnRanks.h).
+// Ranks compare their programs when they meet (SameOnRanks.h).
 
 #ifndef QLORA_RUNTIME_SESSION_PROGRAMCHOICE_H
 #define QLORA_RUNTIME_SESSION_PROGRAMCHOICE_H
@@ -25,15 +24,15 @@
 
 namespace qlora {
 
-/// Of plans of so many bytes the largest that `free` has room for; else the
-/// smallest, for whose plan the device then says what is missing.
+/// Returns the index of the largest plan, in bytes, that fits into `free`
+/// bytes; else of the smallest, for which the device then reports an error.
 size_t largestThatFits(std::span<const uint64_t> planned, uint64_t free);
 
-/// Bytes of a GPU's memory that this rank's plan needs.
+/// Returns the bytes of GPU memory that this rank's plan needs.
 uint64_t plannedOnGpu(const LoadedModule &module);
 
-/// One of `programs`, for this rank's card, or for its part of one that ranks
-/// share. More than one are refused for CPUs, whose ranks have one memory.
+/// Returns one of `programs` for this rank's GPU, or its fraction of a shared
+/// one. Refuses several programs on CPUs, whose ranks have one memory.
 StatusOr<std::string> chooseProgram(const std::vector<std::string> &programs,
                                     const RankEnvironment &env,
                                     int ranksPerGpu);

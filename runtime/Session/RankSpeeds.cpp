@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Cards by their names, and what a step takes on each.
+// Predicts the time of a step on GPUs, which are identified by name.
 
 #include "runtime/Session/RankSpeeds.h"
 
@@ -54,7 +54,7 @@ std::vector<double> givenSpeeds(const Options &options, int64_t ranks) {
   return {given.begin(), given.end()};
 }
 
-/// Of one more micro-batch, without the update, which every rank does.
+/// Predicts one more micro-batch, without the update that every rank runs.
 static std::optional<double> secondsOn(const DeviceProfile &card,
                                        const LoadedModule &module) {
   double seconds = 0;

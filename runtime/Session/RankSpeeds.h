@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT
 
-// How fast ranks are beside each other, by which the micro-batches of a step are
-// dealt to them (Data/Deal.h), so that none waits for a slower card.
+// Relative speeds of ranks. The micro-batches of a step are assigned in
+// proportion to them (Data/Deal.h), so that no rank waits for a slower GPU.
 //
-//   --rank-speeds 3 1     what somebody has measured
-//   (nothing)             of known cards (Kernels/KnownCards.cpp) what a step is
-//                         predicted to take on each; else all are equal, as CPUs
-//                         are
+//   --rank-speeds 3 1     as measured by the user
+//   (nothing)             the predicted time of a micro-batch on each known GPU
+//                         (Kernels/KnownCards.cpp); if one is unknown, and on
+//                         CPUs, all speeds are equal
 //
-// Only where ranks meet once a step: those that share a model run the same
-// micro-batches.
+// Applies only to ranks that meet once per step: ranks that shard a model run
+// the same micro-batches.
 
 #ifndef QLORA_RUNTIME_SESSION_RANKSPEEDS_H
 #define QLORA_RUNTIME_SESSION_RANKSPEEDS_H
@@ -23,24 +23,24 @@
 
 namespace qlora {
 
-/// Whether the option fits a run of so many ranks of `module`.
+/// Checks that the option fits a run of `module` on `ranks` ranks.
 Status checkRankSpeeds(const Options &options, const LoadedModule &module,
                        int64_t ranks);
 
-/// What the option says, of each of `ranks` ranks; none: they are equal, or
-/// nothing is said.
+/// Returns the option's speed of each rank; empty if all are equal or the
+/// option is not set.
 std::vector<double> givenSpeeds(const Options &options, int64_t ranks);
 
-/// What a rank tells the others of its card (Device::hardware): the name, and the
-/// seconds of a micro-batch of `module`'s longest rows on it, if they are known.
-/// Programs and machines may differ: what all go by has to be one rank's word.
+/// Returns the text that a rank sends about its GPU (Device::hardware): its
+/// name, and the seconds of a micro-batch of `module`'s longest rows, if known.
+/// Programs and machines may differ, so all must use one rank's prediction.
 std::string wordOfCard(const std::string &card, const LoadedModule &module);
 
 struct PredictedSpeeds {
-  std::vector<double> speeds; ///< none: all are equal, or one is not known
-  std::string remark;         ///< what the user should know, or nothing
+  std::vector<double> speeds; ///< empty: all are equal, or one is unknown
+  std::string remark;         ///< a note for the user, or empty
 };
-/// By the words of all ranks.
+/// Computes the speeds from the texts of all ranks.
 PredictedSpeeds speedsOf(const std::vector<std::string> &words);
 
 } // namespace qlora

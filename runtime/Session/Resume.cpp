@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Finding, verifying and loading of checkpoints.
+// Finds, verifies and loads checkpoints.
 
 #include "runtime/Session/Resume.h"
 
@@ -31,7 +31,7 @@ static bool isGiven(const std::string &given) {
   return !given.empty() && given != "false";
 }
 
-/// The checkpoint, or the newest of that folder.
+/// Returns whether the path is `output` or a checkpoint in it.
 static bool isInFolder(const std::string &given, const std::string &output) {
   std::error_code ignored;
   const fs::path path = absolutePath(given);
@@ -51,7 +51,7 @@ bool ResumePoint::isIn(const std::string &output) const {
   return isInFolder(folder, output);
 }
 
-/// As this machine sees it; or empty.
+/// Returns the path of the checkpoint's GEMM table, or an empty string.
 static std::string gemmTableOf(const std::string &folder) {
   const std::string table = folder + "/gemm_table.json";
   std::error_code ignored;
@@ -86,7 +86,7 @@ static Status checkRun(const ResumePoint &point, const std::string &run) {
                          named(run));
 }
 
-/// The newest of `output` that is whole and of the folder's run.
+/// Returns the newest complete checkpoint of `output` with the folder's run id.
 static StatusOr<std::optional<ResumePoint>>
 newestPoint(const std::string &output, std::vector<std::string> &remarks) {
   const auto folders = checkpointsIn(output);
@@ -103,7 +103,7 @@ newestPoint(const std::string &output, std::vector<std::string> &remarks) {
   }
   if (folders.empty())
     return std::optional<ResumePoint>();
-  // To start anew would be to write over what may still be saved.
+  // Starting from scratch would overwrite checkpoints that may be recoverable.
   return Status::error(StatusCode::kDataLoss,
                        "no checkpoint in '{}' can be resumed ({}). Fix: resume "
                        "another one with --resume-from-checkpoint PATH, or start "
@@ -111,7 +111,7 @@ newestPoint(const std::string &output, std::vector<std::string> &remarks) {
                        output, fmt::join(remarks, "; "));
 }
 
-/// The one that is named.
+/// Returns the checkpoint at the given path.
 static StatusOr<std::optional<ResumePoint>>
 givenPoint(const std::string &given, const std::string &output) {
   auto point = openPoint(given);
@@ -155,7 +155,7 @@ findPoint(const Options &options, std::vector<std::string> &remarks) {
   return point;
 }
 
-/// What rank 0's `find` finds, or its error, on every rank.
+/// Returns the result of `find` on rank 0, or its error, on every rank.
 template <typename Find>
 static StatusOr<std::optional<ResumePoint>> findOnRankZero(RankGroup &group,
                                                            Find &&find) {
@@ -207,18 +207,18 @@ StatusOr<ResumePoint> findCheckpoint(const CheckpointName &name,
 }
 
 //===----------------------------------------------------------------------===//
-// What is in one
+// Contents of a checkpoint
 //===----------------------------------------------------------------------===//
 
 namespace {
-/// A file that is read in the order of tensors.
+/// A file that is read in tensor order.
 struct TensorsOfFile {
   SafetensorsFile file;
   ArenaTensors tensors;
   TensorSource source = {};
   std::vector<SafetensorsItem> items = {};
-  size_t number = 0; ///< of the next tensor
-  uint64_t given = 0; ///< of that
+  size_t number = 0; ///< index of the next tensor
+  uint64_t given = 0; ///< bytes of it already returned
 
   Status next(std::span<uint8_t> out) {
     while (!out.empty()) {

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: MIT
 
-// Where a run goes on: --resume-from-checkpoint.
+// --resume-from-checkpoint: finds the checkpoint from which a run resumes.
 //
 //   DIR            that checkpoint, or the newest of that output folder
-//   true, latest   the newest of --output-dir whose manifest verifies and which is
-//                  of the folder's run; others are named and passed over.
-//                  Without any checkpoint, training starts from scratch, and says
-//                  so: a supervisor gives it on the first start too
+//   true, latest   the newest of --output-dir with a valid manifest and the
+//                  folder's run id; skipped checkpoints are reported. Without
+//                  any checkpoint, training starts from scratch and says so,
+//                  so that a supervisor can always pass the option
 //
-// A checkpoint in --output-dir is resumed as the run that wrote it, and must be of
-// the run that the folder belongs to. One that is elsewhere begins a run of its
-// own (CheckpointFolder.h).
+// A run that resumes from a checkpoint in --output-dir continues the run that
+// wrote it, which must own the folder. A checkpoint elsewhere starts a new run
+// (CheckpointFolder.h).
 //
-// Rank 0 reads checkpoints, from its own disk, and the others get what they need
-// from it.
+// Rank 0 reads checkpoints from its own disk and sends the other ranks what
+// they need.
 
 #ifndef QLORA_RUNTIME_SESSION_RESUME_H
 #define QLORA_RUNTIME_SESSION_RESUME_H
@@ -40,43 +40,43 @@ struct ResumePoint {
   nlohmann::ordered_json state; ///< Trainer::state()
 
   int64_t step() const { return facts.at("step"); }
-  /// Whether it is one of `output`, under any name.
+  /// Returns whether the checkpoint is in `output`, under any name.
   bool isIn(const std::string &output) const;
-  /// Of an earlier run on a GPU, to be used as it is; or empty.
+  /// The GPU algorithm table of the earlier run, used unchanged; or empty.
   std::string gemmTable;
 };
 
-/// Whether the options ask to go on with what is in --output-dir, so that it
-/// need not be empty.
+/// Returns whether the options resume from --output-dir, which may then have
+/// content.
 bool resumesInto(const Options &options);
 
-/// The checkpoint that the options mean; nothing where training starts anew.
-/// All ranks call it and get the same; `remarks` are rank 0's.
+/// Returns the selected checkpoint; nothing if training starts from scratch.
+/// All ranks call it and get the same; `remarks` is for rank 0.
 StatusOr<std::optional<ResumePoint>>
 findResumePoint(const Options &options, RankGroup &group,
                 std::vector<std::string> &remarks);
 
-/// A folder, and the id of the run that must have written it.
+/// A checkpoint folder and the id of the run that must have written it.
 struct CheckpointName {
   std::string folder; ///< empty: there is none
   std::string run;
 };
 
-/// That checkpoint alone, which only rank 0 names. kNotFound where there is none.
+/// Loads that checkpoint, which only rank 0 names. kNotFound if there is none.
 StatusOr<ResumePoint> findCheckpoint(const CheckpointName &name,
                                      RankGroup &group);
 
-/// Whether a checkpoint has residuals; one of an earlier version has none.
+/// Returns whether a checkpoint has residuals; earlier versions wrote none.
 bool hasResiduals(const std::string &checkpoint);
 
-/// TRAINABLE, STATE, RESIDUAL and ROUNDED of every rank := the checkpoint's. After
-/// the weights are loaded; all ranks call it. An error names the file, the
-/// tensor and both shapes.
+/// Restores TRAINABLE, STATE, RESIDUAL and ROUNDED of every rank from the
+/// checkpoint, after the weights are loaded. All ranks call it. Errors name the
+/// file, the tensor and both shapes.
 Status restoreArenas(const ResumePoint &point, const LoadedModule &module,
                      Device &device, RankGroup &group);
 
-/// The bytes of finalTensors() from a checkpoint, for rank 0 alone. It is compared
-/// with its manifest first.
+/// Returns the bytes of finalTensors() from a checkpoint. Only for rank 0.
+/// Verifies the checkpoint against its manifest first.
 StatusOr<NextBytes> readTrained(const LoadedModule &module,
                                 const Options &options,
                                 const CheckpointName &checkpoint);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// What the parts of a training run share, once everything is loaded; nothing
-// of it changes any more.
+// State that the modules of a training run share, constant after everything is
+// loaded.
 
 #ifndef QLORA_RUNTIME_SESSION_RUN_H
 #define QLORA_RUNTIME_SESSION_RUN_H
@@ -22,7 +22,7 @@ namespace qlora {
 
 class Profiler;
 
-/// References to what the session owns.
+/// References to objects that the session owns.
 struct Run {
   const LoadedModule &module;
   const Options &options;
@@ -33,27 +33,27 @@ struct Run {
   Dataset *const train;      ///< null: only evaluate
   Dataset *const validation; ///< null: no evaluation
   Metrics *const metrics;    ///< null on ranks other than 0
-  Profiler *const profiler;  ///< null: no profile is asked for
+  Profiler *const profiler;  ///< null: no profile is requested
   const std::string outputFolder;
   const StepShape stepShape;
-  /// Steps that the options ask for; 0 without data to train on.
+  /// Steps that the options request; 0 without training data.
   const int64_t totalSteps;
   const RunMemory memory;
   const std::string hardware; ///< "CPU, 2 threads"
 
-  /// What the loss of the routers is multiplied with; 0: there is none, or
-  /// nobody has said.
+  /// Returns the factor of the router loss; 0: there is none, or the factor was
+  /// not recorded.
   double routerFactor() const {
     const auto &factor = options.recordedFact("router_aux_loss_coef");
     return program.hasRouterLoss() && factor.is_number() ? factor.get<double>()
                                                          : 0;
   }
-  /// Which rank runs which micro-batches of a step.
+  /// Returns the assignment of a step's micro-batches to ranks.
   Deal dealOf(int64_t step) const {
     return train->schedule().deal(step, stepShape);
   }
-  /// Micro-batches of a step over all ranks, those with the same rows counted
-  /// once.
+  /// Returns the micro-batches of a step over all ranks. Those with the same
+  /// rows on several ranks count once.
   int64_t perStep() const { return stepShape.count(); }
 };
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// What a run would refuse that its options and files alone show: `qlora train`
-// asks before it compiles. Each rule is where the run has it; nothing is
-// changed on the disk.
+// Checks a run's options and files before compilation, for `qlora train`. Calls
+// the rules of the run itself, and changes nothing on the disk.
 
 #ifndef QLORA_RUNTIME_SESSION_RUNCHECK_H
 #define QLORA_RUNTIME_SESSION_RUNCHECK_H
@@ -12,8 +11,8 @@
 
 namespace qlora {
 
-/// Options of a run that is compiled for them: no program has recorded any.
-/// `follows`: the run starts after this, and needs its output folder now.
+/// Checks the options of a run before its program is compiled. `follows`: the
+/// run starts right afterwards, so its output folder must be usable now.
 Status checkRun(const Options &options, bool follows);
 
 } // namespace qlora

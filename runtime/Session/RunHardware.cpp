@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Asks the ranks, and NVIDIA's driver.
+// Collects hardware names from the ranks and from NVIDIA's driver.
 
 #include "runtime/Session/RunHardware.h"
 
@@ -23,14 +23,14 @@ StatusOr<std::string> hardwareText(const Device &device, RankGroup &group,
                : fmt::format("CPU, {} ranks x {}", group.size(), each);
   QLORA_ASSIGN_OR_RETURN(const std::vector<std::string> names,
                          group.collectives().allGather(device.hardware()));
-  std::vector<std::string> gpus; // ranks that follow each other share one
+  std::vector<std::string> gpus; // consecutive ranks share one
   for (size_t rank = 0; rank < names.size();
        rank += static_cast<size_t>(request.ranksPerGpu))
     gpus.push_back(names[rank]);
   return countedNames(gpus);
 }
 
-/// `qlora train MODEL DATA --target cuda`, with what this run was given.
+/// Returns `qlora train MODEL DATA --target cuda` with this run's values.
 static std::string compileCommand(const Options &options) {
   std::string command = "qlora train";
   if (const std::string model = options.text("model_name_or_path");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What a run computes on, and which GPUs of the machine it leaves idle.
+// Describes the hardware of a run, and GPUs that it leaves idle.
 
 #ifndef QLORA_RUNTIME_SESSION_RUNHARDWARE_H
 #define QLORA_RUNTIME_SESSION_RUNHARDWARE_H
@@ -15,13 +15,13 @@
 
 namespace qlora {
 
-/// "2 x NVIDIA H100 80GB HBM3", or "CPU, 2 ranks x 1 thread". All ranks call it.
+/// Returns "2 x NVIDIA H100 80GB HBM3", "CPU, 2 ranks x 1 thread". Collective.
 StatusOr<std::string> hardwareText(const Device &device, RankGroup &group,
                                    const SessionRequest &request,
                                    const RankEnvironment &env);
 
-/// A warning if a run on the CPU leaves GPUs idle that this process sees, with
-/// the command that uses them; else empty.
+/// Returns a warning, with the command that uses them, if a CPU run leaves
+/// visible GPUs idle; else an empty string.
 std::string idleGpusRemark(const Device &device, const LoadedModule &module,
                            const Options &options);
 

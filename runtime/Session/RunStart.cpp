@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// A checkpoint and a run, held against each other.
+// Compares a checkpoint with a run.
 
 #include "runtime/Session/RunStart.h"
 
@@ -14,7 +14,7 @@ namespace qlora {
 
 static constexpr const char *kSteps = "gradient_accumulation_steps";
 
-/// The record of a run has the number that it ran with.
+/// Records the number of micro-batches that the run uses.
 static Status recordAccumulation(int64_t accumulation, Options &options) {
   if (options.value(kSteps) == accumulation)
     return Status::ok();
@@ -46,7 +46,7 @@ StatusOr<RunStart> RunStart::find(Options &options, RankGroup &group,
   if (request.threads == 0 && !std::getenv("OMP_NUM_THREADS") &&
       before.at("ranks") == group.size())
     request.threads = before.at("threads");
-  // On another mesh there are other products.
+  // Another mesh has other matmul shapes.
   const std::string &table = start.resume->gemmTable;
   if (!request.isGemmTableGiven && !table.empty() &&
       before.at("options").value("parallel", nlohmann::ordered_json()) ==

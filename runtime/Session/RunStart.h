@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// How a run begins: anew, or where a checkpoint ends, with what its bits depend
-// on.
+// The start of a run: from scratch or from a checkpoint, with the settings that
+// must match the checkpoint for bit-identical results.
 
 #ifndef QLORA_RUNTIME_SESSION_RUNSTART_H
 #define QLORA_RUNTIME_SESSION_RUNSTART_H
@@ -19,25 +19,25 @@
 namespace qlora {
 
 struct RunStart {
-  std::optional<ResumePoint> resume; ///< none: anew
+  std::optional<ResumePoint> resume; ///< empty: from scratch
   int64_t accumulation = 1; ///< micro-batches of a step, on each rank
-  nlohmann::ordered_json askedAccumulation; ///< what the options said
-  std::string run; ///< its id (CheckpointFolder.h); rank 0's
-  nlohmann::ordered_json facts; ///< of this run's checkpoints
-  std::vector<std::string> remarks; ///< for the user; rank 0's
+  nlohmann::ordered_json askedAccumulation; ///< value of the option
+  std::string run; ///< run id (CheckpointFolder.h), on rank 0
+  nlohmann::ordered_json facts; ///< for this run's checkpoints
+  std::vector<std::string> remarks; ///< for the user, on rank 0
 
-  /// Before the device is opened: threads, and the algorithms of a GPU's
-  /// matmuls, become the checkpoint's in `request` if it does not say, and
-  /// gradient accumulation that follows from a global batch size or from the
-  /// checkpoint is set in `options`. All ranks call it.
+  /// Finds the checkpoint before the device is opened. Threads and the GPU's
+  /// matmul algorithms are taken from the checkpoint into `request` unless it
+  /// sets them. Gradient accumulation that follows from a global batch size or
+  /// from the checkpoint is set in `options`. All ranks call it.
   static StatusOr<RunStart> find(Options &options, RankGroup &group,
                                  SessionRequest &request);
-  /// Once the data are open: whether this run can go on with that checkpoint.
+  /// Checks that this run can resume from the checkpoint, once data are open.
   Status compare(const RunFacts &own);
   int64_t stepsDone() const { return resume ? resume->step() : 0; }
-  /// Makes the output folder this run's. Rank 0's, before its first file.
+  /// Assigns the output folder to this run: on rank 0, before its first file.
   Status takeFolder(const std::string &output);
-  /// What metrics.jsonl begins with.
+  /// Returns the text with which metrics.jsonl starts.
   StatusOr<std::string> history() const;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// A run in words.
+// Text summaries of a run.
 
 #include "runtime/Session/RunSummary.h"
 
@@ -19,7 +19,7 @@ namespace qlora {
 
 namespace fs = std::filesystem;
 
-/// Of all stages; a parameter that several have counts once.
+/// Counts parameters of all stages; those that several stages have count once.
 static ParameterCounts countParameters(const LoadedModule &module) {
   ParameterCounts counts;
   std::set<std::string_view> names;
@@ -34,7 +34,7 @@ static std::string line(const char *name, const std::string &text) {
   return fmt::format("{:<9}{}\n", name, text);
 }
 
-/// Double quantisation is told where there is a choice.
+/// Double quantisation is shown if the format allows a choice.
 static std::string formatText(const qlora_parameter &parameter) {
   const StoredFormat &format = *storedFormat(parameter.format);
   const bool isChosen = format.codedScales == CodedScales::kByChoice;
@@ -43,7 +43,7 @@ static std::string formatText(const qlora_parameter &parameter) {
                                                         : "");
 }
 
-/// "NF4, double quantised", "bf16": of the quantised or else the largest.
+/// Returns "NF4, double quantised", "bf16": quantised, else largest weights.
 static std::string baseFormat(const LoadedModule &module) {
   const qlora_parameter *largest = nullptr;
   for (const qlora_parameter &parameter : module.parameters()) {
@@ -59,7 +59,7 @@ static std::string baseFormat(const LoadedModule &module) {
   return std::string(dtypeName(static_cast<qlora_dtype>(largest->dtype)));
 }
 
-/// Of a snapshot: models--Qwen--Qwen3-0.6B/snapshots/HASH.
+/// The folder may be a snapshot: models--Qwen--Qwen3-0.6B/snapshots/HASH.
 std::string modelName(const Options &options) {
   const std::string given = options.text("base_model_name_or_path");
   if (!given.empty() && !given.starts_with('/') && !given.starts_with('.'))
@@ -117,7 +117,7 @@ static std::string lengthsText(const Run &run, const DataSummary &data) {
   return text;
 }
 
-/// "...; by their speed ranks have 12, 4 of its 16 micro-batches".
+/// Returns "...; by their speed ranks have 12, 4 of its 16 micro-batches".
 static std::string batchText(const Run &run) {
   const StepShape &shape = run.stepShape;
   std::string text =
@@ -176,7 +176,7 @@ std::string runHeader(const Run &run, const DataSummary &data) {
          line("output", shownPath(run.outputFolder));
 }
 
-/// A run of no time has no rate.
+/// Avoids division by zero.
 static double secondsOf(const TrainingResult &result) {
   return std::max(result.totals.seconds, 1e-9);
 }
@@ -199,7 +199,7 @@ nlohmann::ordered_json runTotals(const Run &run, const TrainingResult &result) {
   return values;
 }
 
-/// As PEFT loads it, or transformers.
+/// Returns how to load the result with PEFT or transformers.
 static std::string nextText(const std::string &folder, bool isModel) {
   if (isModel)
     return fmt::format("load it: transformers.AutoModelForCausalLM."

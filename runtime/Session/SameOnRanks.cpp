@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Hashes of rank 0, held against each rank's own.
+// Compares rank 0's hashes with each rank's.
 
 #include "runtime/Session/SameOnRanks.h"
 
@@ -57,7 +57,7 @@ static std::vector<Fact> factsOf(const SessionRequest &request,
           factOf(flagSpelling(row.name), dumpJson(options.value(row.name))));
   facts.push_back(factOf("the model that the program was compiled from",
                          dumpJson(modelFacts(options))));
-  // Last: an option says more.
+  // Last, because a differing option is a more specific error.
   facts.push_back(factOf("the program", programForm(module)));
   return facts;
 }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// Ranks that run together were started alike. What each does on its own with
-// the others in mind (how many labels they have, which command is captured,
-// when a step is timed) goes by the program, the options and the data; where
-// those differ, ranks would wait for each other for ever. Folders and files may
-// have other names on another machine, and programs other plans (ProgramForm.h).
+// Checks that all ranks were started alike. Each rank computes alone how many
+// labels the others have, which command is captured and when a step is timed,
+// from the program, the options and the data. If these differ, ranks would wait
+// for each other forever. Paths may differ between machines, and so may the
+// programs' memory plans (ProgramForm.h).
 
 #ifndef QLORA_RUNTIME_SESSION_SAMEONRANKS_H
 #define QLORA_RUNTIME_SESSION_SAMEONRANKS_H
@@ -15,8 +15,8 @@
 
 namespace qlora {
 
-/// All ranks call it. An error names the first thing that this rank has
-/// otherwise than rank 0, which has none.
+/// All ranks call it. Returns an error that names the first difference from
+/// rank 0; rank 0 gets none.
 Status checkSameOnRanks(const SessionRequest &request,
                         const LoadedModule &module, const Options &options,
                         RankGroup &group, const Dataset *train,

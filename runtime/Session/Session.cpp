@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The order of a run.
+// The sequence of a run.
 
 #include "runtime/Session/Session.h"
 
@@ -42,7 +42,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Owns what a run is made of; destroyed in reverse order.
+/// Owns the objects of a run; destroyed in reverse order.
 class Session {
 public:
   Session(const SessionRequest &request, LoadedRequest loaded,
@@ -53,7 +53,7 @@ public:
         group(std::move(group)), env(std::move(env)) {}
   ~Session();
 
-  /// Its error is the one that all ranks show.
+  /// Errors are the ones that all ranks report.
   StatusOr<int> runAsRank();
 
 private:
@@ -85,15 +85,15 @@ private:
   RankEnvironment env;
 
   RunStart start;
-  std::vector<double> speeds; ///< of ranks beside each other; none: equal
+  std::vector<double> speeds; ///< relative speeds of ranks; empty: equal
   std::string outputFolder;
-  std::optional<PreparedAdapter> adapter; ///< on rank 0, where one is trained
+  std::optional<PreparedAdapter> adapter; ///< on rank 0, if one is trained
   SessionRecord record;
   std::optional<Metrics> metrics; ///< on rank 0
   std::unique_ptr<Dataset> trainData, validationData;
   DataSummary trainSummary;
   KernelObserver observer;
-  std::unique_ptr<Profiler> profiler; ///< null: none is asked for
+  std::unique_ptr<Profiler> profiler; ///< null: not requested
   LoadedWeights weights;
   std::unique_ptr<Device> device;
 };
@@ -101,7 +101,7 @@ private:
 } // namespace
 
 Session::~Session() {
-  // What a card does not let go is left to the end of the process.
+  // GPU memory that cannot be released is left until the process ends.
   if (device && !device->settle())
     (void)device.release();
 }
@@ -125,7 +125,7 @@ Status Session::createOutput() {
   return Status::ok();
 }
 
-/// What of this run's settings is kept beside its adapter.
+/// Writes this run's settings next to its adapter.
 Status Session::writeRecord() {
   QLORA_RETURN_IF_ERROR(start.takeFolder(outputFolder));
   QLORA_RETURN_IF_ERROR(replaceWholeFile(
@@ -139,8 +139,8 @@ Status Session::writeRecord() {
   return attachSinks(*metrics, options, start.stepsDone(), totalSteps());
 }
 
-/// Everything is loaded and checked: from here on a training replaces files of
-/// an earlier run.
+/// Called when everything is loaded and checked: from now on, training replaces
+/// files of an earlier run.
 Status Session::announce(const Run &run) {
   if (!metrics)
     return Status::ok();
@@ -170,7 +170,7 @@ Status Session::announce(const Run &run) {
   return Status::ok();
 }
 
-/// Every arena, what is beside the plan, and where the base comes from.
+/// Lists every arena, memory outside the plan, and the source of the base.
 std::string Session::verbosePlan(const Run &run) const {
   std::string plan = planText(module, *device, group.size());
   plan += kernelsText(module, *device);
@@ -181,7 +181,7 @@ std::string Session::verbosePlan(const Run &run) const {
   return plan;
 }
 
-/// The cache of another machine's first rank has nobody to say it to.
+/// Only rank 0 prints: remarks of the cache on other machines are dropped.
 void Session::warnOfBase() {
   if (!weights.base || !metrics)
     return;
@@ -219,7 +219,7 @@ Status Session::openData() {
 }
 
 Status Session::loadBase() {
-  // A checkpoint has what another adapter has become by then.
+  // A checkpoint already includes the effect of another adapter.
   const std::string from =
       start.resume ? "" : options.text("adapter_name_or_path");
   if (!from.empty())
@@ -254,7 +254,7 @@ Status Session::loadBase() {
   QLORA_ASSIGN_OR_RETURN(weights, loadWeights(wanted, *device));
   if (weights.renamed && metrics)
     metrics->warn(weights.renamed->warning(from, wanted.modelFolder));
-  if (request.sweep) // the process is that of all runs
+  if (request.sweep) // one process for all runs
     weights.processBytes = 0;
   if (start.resume && metrics && module.arena(QLORA_ARENA_RESIDUAL) &&
       !hasResiduals(start.resume->folder))
@@ -264,13 +264,13 @@ Status Session::loadBase() {
                               start.resume->folder, kResidualsFile));
   if (start.resume)
     return restoreArenas(*start.resume, module, *device, group);
-  // What an adapter to start from has, as it has all that is its own.
+  // An initial adapter has all the values that INITIALIZE would compute.
   const qlora_entry *first = module.entry(QLORA_ENTRY_INITIALIZE);
   return first && from.empty() ? runEntry(*device, module, *first, {})
                                : Status::ok();
 }
 
-/// Steps that the options ask for; 0 without data to train on.
+/// Returns the steps that the options request; 0 without training data.
 int64_t Session::totalSteps() const {
   if (!trainData)
     return 0;
@@ -282,7 +282,7 @@ int64_t Session::totalSteps() const {
       std::ceil(options.number("num_train_epochs") * perEpoch));
 }
 
-/// Of this process beside the arenas, where these are its memory.
+/// Returns this process's bytes outside the arenas, if it counts host memory.
 uint64_t Session::ownBytes() const {
   if (weights.processBytes == 0 || !stepShape().dealsAsOne)
     return weights.processBytes;
@@ -290,7 +290,7 @@ uint64_t Session::ownBytes() const {
                                     start.accumulation, module, group.size());
 }
 
-/// Of the arenas, what this rank will not touch (Predict/TouchedMemory.h).
+/// Returns the arena bytes that this rank never touches (TouchedMemory.h).
 uint64_t Session::untouchedBytes() const {
   if (weights.processBytes == 0)
     return 0;
@@ -314,7 +314,7 @@ Status Session::finish(const Run &run, const TrainingResult &result) {
         {checkpointFolder(outputFolder, result.bestStep), start.run});
     if (best.isOk())
       trained = std::move(*best);
-    else // hours of training are not lost for it
+    else // do not lose the training result
       metrics->warn(fmt::format("the adapter of the best evaluation cannot be "
                                 "read, and the last one is written: {}",
                                 best.status().message()));
@@ -331,7 +331,7 @@ Status Session::finish(const Run &run, const TrainingResult &result) {
        {writeReport(outputFolder), record.end(),
         writeModelCard(run, trainSummary, result)})
     if (!status.isOk())
-      metrics->warn(status.message()); // the adapter is there
+      metrics->warn(status.message()); // the adapter is written
   if (!options.boolean("push_to_hub") || result.stopSignal != 0)
     return Status::ok();
   QLORA_ASSIGN_OR_RETURN(const std::string address, pushToHub(options));
@@ -359,12 +359,12 @@ StatusOr<int> Session::work(const Run &run, Dump *dump) {
                                          "after training")
                               .status());
   QLORA_RETURN_IF_ERROR(finish(run, result));
-  // No rank ends before all is written: the others would take it for lost.
+  // Wait for all files: a rank that ends earlier would look failed.
   QLORA_RETURN_IF_ERROR(group.collectives().barrier());
   return result.stopSignal == 0 ? 0 : 128 + result.stopSignal;
 }
 
-/// Before weights are read: a trace that cannot be written is known now.
+/// Called before weights are read, so that an unwritable trace fails early.
 Status Session::openProfiler() {
   if (request.profile.path.empty())
     return Status::ok();
@@ -377,7 +377,7 @@ Status Session::openProfiler() {
   return Status::ok();
 }
 
-/// RankSpeeds.h. All ranks find the same.
+/// Finds the speeds of ranks (RankSpeeds.h); the same result on all ranks.
 Status Session::findSpeeds() {
   speeds = givenSpeeds(options, group.size());
   if (!options.lengths("rank_speeds").empty() || module.meetsInEntries() ||
@@ -439,7 +439,7 @@ StatusOr<int> Session::run() {
   return code;
 }
 
-/// What every rank can see to before it meets the others.
+/// Does what a rank can do before it meets the others.
 static StatusOr<LoadedRequest> loadForRanks(SessionRequest &request,
                                             const RankEnvironment &env) {
   if (!request.programs.empty()) {
@@ -469,7 +469,7 @@ static StatusOr<LoadedRequest> loadForRanks(SessionRequest &request,
 StatusOr<int> Session::runAsRank() {
   if (group.size() == 1)
     return run();
-  // An exception must not get past the group, which tells the other ranks.
+  // Exceptions must not bypass the group, which informs the other ranks.
   auto code = endExceptions("training", [&] { return run(); });
   return code.isOk() ? code : group.end(code.status());
 }
@@ -482,13 +482,13 @@ StatusOr<int> runSession(const SessionRequest &asked,
       loaded.isOk()
           ? std::chrono::seconds(loaded->options.integer("ddp_timeout"))
           : env.patience;
-  // One that cannot run meets the others too, to tell them why.
+  // A rank that cannot run also joins, to report why to the others.
   QLORA_ASSIGN_OR_RETURN(
       RankGroup group,
       RankGroup::join(env, std::move(listening), timeout,
                       loaded.isOk() ? loaded->module.groups() : GroupSizes(),
                       loaded.status()));
-  // Before anything is read, but after the others could be told.
+  // After joining, so that errors reach all ranks; before anything is read.
   auto output = claimOutput(loaded->options, group);
   if (!output.isOk())
     return group.end(output.status());

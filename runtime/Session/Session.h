@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT
 
-// One rank of a training run, from a train.so and the user's words to an
-// adapter. In this order:
+// Runs one rank of a training, from train.so and the user's options to an
+// adapter, in this order:
 //
 //   load and check the module, resolve the options (Options.h)
 //   meet the other ranks (RankGroup.h)
 //   claim the output folder (OutputFolder.h)
 //   open the device that the module is for
 //   read the data; JSONL is tokenised once a machine (TokenCache.h)
-//   refuse ranks that were started otherwise than rank 0 (SameOnRanks.h)
+//   refuse ranks that were started differently from rank 0 (SameOnRanks.h)
 //   bind the weights, allocate every arena
 //   print the plan; dump; evaluate; train; evaluate; write the adapter
 //
-// Rank 0 alone writes files and standard output.
+// Only rank 0 writes files and standard output.
 
 #ifndef QLORA_RUNTIME_SESSION_SESSION_H
 #define QLORA_RUNTIME_SESSION_SESSION_H
@@ -22,8 +22,9 @@
 
 namespace qlora {
 
-/// Runs this rank to its end. The exit code: 0, or 128 + the signal that
-/// stopped the run after a step. `listening`: RankChannel's, or closed.
+/// Runs this rank to its end. Returns the exit code: 0, or 128 + the signal
+/// that stopped the run after a step. `listening`: RankChannel's socket, or
+/// closed.
 StatusOr<int> runSession(const SessionRequest &request,
                          const RankEnvironment &env, FileDescriptor listening);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Two files, and links.
+// Writes environment.json and plan.json, and links the session's files.
 
 #include "runtime/Session/SessionRecord.h"
 
@@ -59,7 +59,7 @@ static ordered_json planOf(const Run &run) {
   return plan;
 }
 
-/// Of a --run-name with a slash its parts would be folders.
+/// Replaces slashes in --run-name, which would make subfolders.
 static std::string nameOf(const Options &options) {
   std::string name = options.text("run_name");
   for (char &letter : name)

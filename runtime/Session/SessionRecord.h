@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: MIT
 
-// What a run was, for comparing it with others later: beside metrics.jsonl and
+// Records a run for later comparison with others: next to metrics.jsonl and
 // config.resolved.yaml, the output folder gets
 //
-//   environment.json  the compiler, hardware, when it began, and what a
-//                     checkpoint says that it is of: ranks, threads, the
-//                     program, model and data (CheckpointFacts.h)
+//   environment.json  compiler, hardware, start time, and the checkpoint
+//                     facts: ranks, threads, program, model and data
+//                     (CheckpointFacts.h)
 //   plan.json         bytes of each arena, their sum, and the predicted peak
 //
-// and these four are in sessions/v1/NAME too, as hard links: the same file,
-// which a later run into the same folder does not write over but replaces, so
-// that every run's session stays. NAME is --run-name, else when the run began
-// (UTC); one that is taken gets a number. Where there are no hard links the
-// session has copies, of the metrics so far: metrics.jsonl is copied again at
-// the end.
+// These four files are also in sessions/v1/NAME, as hard links. A later run
+// into the same folder replaces files instead of overwriting them, so every
+// run's session stays. NAME is --run-name, else the start time (UTC); a number
+// is appended if it is taken. If the file system has no hard links, the session
+// has copies of the state so far, and metrics.jsonl is copied again at the end.
 
 #ifndef QLORA_RUNTIME_SESSION_SESSIONRECORD_H
 #define QLORA_RUNTIME_SESSION_SESSIONRECORD_H
@@ -29,12 +28,12 @@ namespace qlora {
 
 inline constexpr const char *kSessionsFolder = "sessions";
 
-/// Rank 0's. What cannot be written is an error of it alone; the run goes on.
+/// Used on rank 0. Returns errors of its files; the run continues.
 class SessionRecord {
 public:
-  /// `facts`: of checkpoints. After metrics.jsonl was begun.
+  /// Writes the session, after metrics.jsonl was begun. `facts`: checkpoints'.
   Status begin(const Run &run, const nlohmann::ordered_json &facts);
-  /// No line of metrics.jsonl follows.
+  /// Call after the last line of metrics.jsonl.
   Status end();
 
 private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// From words to a module, options and a device.
+// Resolves a request to a module, options and a device.
 
 #include "runtime/Session/SessionRequest.h"
 
@@ -68,7 +68,7 @@ openDevice(const SessionRequest &request, const LoadedModule &module,
     options.gemmCache = cache + "/gemm_table.json";
   QLORA_ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
                          createDevice(target, options));
-  // Once for a run, and once for a sweep.
+  // Print once per run, and once per sweep.
   if (group.rank() != 0 || (request.sweep && request.sweep->run != 0))
     return device;
   const std::string remark = idleGpusRemark(*device, module, runOptions);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What a user asks of a run, and the module, options and device that it means.
+// A user's request for a run, and its module, options and device.
 
 #ifndef QLORA_RUNTIME_SESSION_SESSIONREQUEST_H
 #define QLORA_RUNTIME_SESSION_SESSIONREQUEST_H
@@ -22,7 +22,7 @@
 
 namespace qlora {
 
-/// What a run of a sweep has of the others (Sweep.h); all of it outlives it.
+/// What a sweep's run shares with the others (Sweep.h); must outlive the run.
 struct SweepPart {
   std::string name; ///< "learning_rate=1e-4,lora_r=8"
   SweepTurns &turns;
@@ -30,7 +30,7 @@ struct SweepPart {
   SharedBase &base;
 };
 
-/// What the command line said.
+/// The settings of the command line.
 struct SessionRequest {
   std::string modulePath;
   std::string configFile;              ///< YAML, or empty
@@ -39,23 +39,23 @@ struct SessionRequest {
   std::string device = "auto"; ///< or "cpu", "cuda": must be the module's
   bool cudaGraphs = true;
   std::vector<std::string> disabledKernels; ///< rows of Kernels.def
-  std::vector<std::string> referenceKernels; ///< ops to do by their oracles
-  std::string gemmTable = DeviceOptions::kMeasureGemms; ///< as there
+  std::vector<std::string> referenceKernels; ///< ops to compute by oracles
+  std::string gemmTable = DeviceOptions::kMeasureGemms; ///< as in DeviceOptions
   BaseCacheRequest baseCache;
   ProfileRequest profile;
-  bool verbose = false; ///< the long tables of memory too
+  bool verbose = false; ///< also print the long memory tables
   int threads = 0;      ///< of each rank; 0: not given (Base/CpuCount.h)
   int ranksPerGpu = 1;  ///< SharedGpus.h
-  /// Whether the model that the options name is the module's; or empty.
+  /// Checks whether the model that the options name is the module's; or empty.
   std::function<Status(const Options &options, const std::string &modulePath)>
       checkModel = {};
-  const SweepPart *sweep = nullptr; ///< or null: a run of its own
-  /// Of which each rank takes one (ProgramChoice.h); empty: modulePath is it.
+  const SweepPart *sweep = nullptr; ///< null: not part of a sweep
+  /// Programs for the ranks to choose from (ProgramChoice.h), or empty.
   std::vector<std::string> programs = {};
   bool isGemmTableGiven = false; ///< else a checkpoint's table may be used
 };
 
-/// A module and the options that hold for it.
+/// A module and its resolved options.
 struct LoadedRequest {
   LoadedModule module;
   Options options;
@@ -64,13 +64,13 @@ struct LoadedRequest {
 /// Loads the module and resolves defaults, recorded options, YAML and flags.
 StatusOr<LoadedRequest> loadRequest(const SessionRequest &request);
 
-/// The threads of a rank of this machine.
+/// Returns the threads of a rank on this machine.
 ThreadRequest threadsOf(const SessionRequest &request,
                         const RankEnvironment &env);
 
-/// The device that the module is for, before anything that takes long: a
-/// machine without it says so now, and a remark of the device says which GPUs
-/// are left idle. `group` and `observer` outlive it.
+/// Opens the device that the module is for. Called before anything slow, so
+/// that a missing device is reported at once. A remark names the GPUs that are
+/// left idle. `group` and `observer` must outlive the device.
 StatusOr<std::unique_ptr<Device>>
 openDevice(const SessionRequest &request, const LoadedModule &module,
            const Options &runOptions, RankGroup &group, const RankEnvironment &env,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Numbers that divide each other, NCCL's variables, and one sum of plans.
+// Checks rank counts, sets NCCL's variables, and sums the plans per GPU.
 
 #include "runtime/Session/SharedGpus.h"
 
@@ -15,7 +15,7 @@
 
 namespace qlora {
 
-/// The first with NCCL_MULTI_RANK_GPU_ENABLE.
+/// The first NCCL version with NCCL_MULTI_RANK_GPU_ENABLE.
 static constexpr int kFirstThatShares = 23000;
 
 static constexpr const char *kMultiRank = "NCCL_MULTI_RANK_GPU_ENABLE";
@@ -51,7 +51,7 @@ static Status allowSharing(const RankEnvironment &env) {
     setenv(kMultiRank, "1", /*overwrite=*/1);
     return Status::ok();
   }
-  // Ranks may well have got the same one from their launcher.
+  // A launcher may have given all ranks the same one.
   setenv(kHostId, fmt::format("qlora-rank-{}", env.rank).c_str(),
          /*overwrite=*/1);
   if (env.localWorldSize < env.worldSize)
@@ -84,7 +84,7 @@ std::string sharingText(int ranksPerGpu) {
 
 namespace {
 struct Need {
-  int64_t first = 0;    ///< the rank that all ranks of a GPU agree on
+  int64_t first = 0;    ///< identifies the GPU among the ranks that share it
   uint64_t planned = 0; ///< bytes
   uint64_t free = 0;    ///< bytes, before any rank has allocated
 };
@@ -97,7 +97,7 @@ Status checkSharedRoom(const LoadedModule &module, int ranksPerGpu,
   const int gpu = gpuOf(env, ranksPerGpu);
   QLORA_ASSIGN_OR_RETURN(const CudaDriver *driver, CudaDriver::open());
   QLORA_ASSIGN_OR_RETURN(const CudaCard card, CudaCard::open(*driver, gpu));
-  // All ranks have their contexts when it returns, and none has more.
+  // On return, all ranks have a CUDA context and none has allocated more.
   QLORA_ASSIGN_OR_RETURN(
       const LocalRanks sharing,
       LocalRanks::find(group.collectives(), fmt::format("GPU {}", gpu)));

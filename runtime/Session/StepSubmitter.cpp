@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Micro-batches, sums over ranks, the update.
+// Submits micro-batches, the exchange between ranks, and the update.
 
 #include "runtime/Session/StepSubmitter.h"
 
@@ -23,8 +23,8 @@ StepSubmitter::StepSubmitter(const Run &run, Dump *dump)
                                   run.totalSteps),
            run.totalSteps} {}
 
-/// What update number `count` weighs in the average that the optimizer keeps:
-/// transformers' decay_rate of Adafactor, schedulefree's weights by the square
+/// Returns the weight of update `count` in the optimizer's running average:
+/// transformers' decay_rate for Adafactor; for schedule-free AdamW the square
 /// of the rate, which rises linearly over the warm-up.
 static double weightOf(const std::string &optimizer, double count,
                        double warmup) {
@@ -82,7 +82,7 @@ Status StepSubmitter::readBatch(int64_t step, int64_t index) {
   return run.train->read(step, index, run.stepShape, batch);
 }
 
-/// A micro-batch of this rank, which counts from now on.
+/// Reads a micro-batch of this rank and counts its tokens and labels.
 Status StepSubmitter::readOwn(int64_t index, qlora_step_block &block,
                               SubmittedStep &own) {
   QLORA_RETURN_IF_ERROR(readBatch(own.step, index));
@@ -93,7 +93,7 @@ Status StepSubmitter::readOwn(int64_t index, qlora_step_block &block,
   return Status::ok();
 }
 
-/// GradientTree.h. Ranks meet after all of their micro-batches.
+/// Accumulates with a GradientTree. Ranks meet after their micro-batches.
 Status StepSubmitter::accumulateAsTree(qlora_step_block &block,
                                        SubmittedStep &own) {
   const Deal deal = run.dealOf(own.step);
@@ -119,8 +119,8 @@ Status StepSubmitter::accumulate(qlora_step_block &block, SubmittedStep &own) {
   const Deal deal = run.dealOf(own.step);
   const int64_t rank = run.group.dataRank(), count = deal.size(rank);
   for (int64_t k = 0; k < count; ++k) {
-    // The last one has the collectives, in which the others wait for this rank;
-    // in lockstep all have some.
+    // The last micro-batch has the collectives, in which the others wait for
+    // this rank. In lockstep every micro-batch has some.
     if (k + 1 < count && stopSignal() != 0 && !run.stepShape.inLockstep) {
       own.isCut = true;
       k = count - 1;
@@ -139,8 +139,8 @@ Status StepSubmitter::accumulate(qlora_step_block &block, SubmittedStep &own) {
   return Status::ok();
 }
 
-/// Sums over ranks. Signals reach ranks at different steps; all have to do what
-/// they ask after the same one.
+/// Sums the counts over ranks. Signals reach ranks at different steps; all must
+/// act on them after the same step.
 Status StepSubmitter::agree(SubmittedStep &step, SignalRequests &requests) {
   enum { kInterrupt, kTerminate, kSave, kCut, kTokens, kLabels, kCount };
   const HostSlice slice(run.profiler, HostWork::kAgree);

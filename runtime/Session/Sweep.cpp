@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// A thread for each run.
+// Runs each training of a sweep on its own thread.
 
 #include "runtime/Session/Sweep.h"
 
@@ -27,9 +27,9 @@ namespace {
 struct SweepRun {
   std::string name;
   SessionRequest request;
-  std::string outputs = {}; ///< of all runs
+  std::string outputs = {}; ///< --output-dir of all runs
   bool asJson = false;
-  // Of its plan: what all runs have in common, and the rest.
+  // Planned bytes: what all runs share, and the rest.
   uint64_t baseBytes = 0, workspaceBytes = 0, ownBytes = 0;
   StatusOr<int> end = 0;
 
@@ -70,7 +70,7 @@ static Status checkRun(const LoadedRequest &loaded) {
   return Status::ok();
 }
 
-/// With the first module that was compiled for the run's values.
+/// Loads the first module that was compiled for the run's values.
 static StatusOr<LoadedRequest> loadFirst(const SweepRequest &request,
                                          SweepRun &run) {
   Status refused;
@@ -131,7 +131,7 @@ static void announce(const std::vector<SweepRun> &runs) {
              formatBytes(base + workspaceOf(runs) + own), lines);
 }
 
-/// Signals come to the thread that waits for the runs: kernels run in these.
+/// Signals go to the thread that waits for the runs; kernels run in the others.
 static Status trainAll(const SweepRequest &request, const RankEnvironment &env,
                        std::vector<SweepRun> &runs) {
   mallopt(M_ARENA_MAX, 1); // one thread works at a time
@@ -139,7 +139,7 @@ static Status trainAll(const SweepRequest &request, const RankEnvironment &env,
   QLORA_RETURN_IF_ERROR(turns.allocateWorkspace(workspaceOf(runs)));
   SharedBase base;
   std::mutex reporting;
-  std::latch ready(1); // all or none
+  std::latch ready(1); // start all or none
   Status started;
   const auto train = [&](size_t number) {
     ready.wait();
@@ -175,7 +175,7 @@ static Status trainAll(const SweepRequest &request, const RankEnvironment &env,
   return started;
 }
 
-/// Those that have got so far as to log something.
+/// Compares the runs that have logged something.
 static Status compare(const std::vector<SweepRun> &runs) {
   std::vector<RunFolder> folders;
   for (const SweepRun &run : runs)

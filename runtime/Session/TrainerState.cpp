@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Hugging Face's view of a checkpoint.
+// Writes a checkpoint's state in Hugging Face's format.
 
 #include "runtime/Session/TrainerState.h"
 
@@ -12,8 +12,8 @@ namespace qlora {
 
 using nlohmann::ordered_json;
 
-/// The fields that TrainerState has had in every version with
-/// stateful_callbacks; one that it does not know would make it refuse the file.
+/// Writes the fields that TrainerState has in every version with
+/// stateful_callbacks. It would refuse a file with an unknown field.
 ordered_json trainerState(const Run &run, int64_t step, const BestModel &best) {
   const Options &options = run.options;
   const auto metric = best.metric();
@@ -42,7 +42,7 @@ ordered_json trainerState(const Run &run, int64_t step, const BestModel &best) {
 }
 
 std::string withHistory(ordered_json state, const std::string &lines) {
-  // As text: a long run has a hundred thousand of them.
+  // Copied as text: a long run has a hundred thousand lines.
   std::string history, last;
   std::istringstream stream(lines);
   for (std::string line; std::getline(stream, line);) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// trainer_state.json as transformers' Trainer writes it into a checkpoint, so
-// that TrainerState.load_from_json and the tools around it read ours. Its
+// Writes trainer_state.json into a checkpoint as transformers' Trainer does, so
+// that TrainerState.load_from_json and related tools can read it. Its
 // log_history is metrics.jsonl up to the checkpoint's step.
 
 #ifndef QLORA_RUNTIME_SESSION_TRAINERSTATE_H
@@ -15,12 +15,12 @@
 
 namespace qlora {
 
-/// Everything but log_history; to be finished by withHistory().
+/// Returns everything except log_history, which withHistory() adds.
 nlohmann::ordered_json trainerState(const Run &run, int64_t step,
                                     const BestModel &best);
 
-/// The file's text. `lines`: of metrics.jsonl; one that is no JSON, such as
-/// the last of a disk that was full, is left out.
+/// Returns the file's text. `lines`: lines of metrics.jsonl. Skips lines that
+/// are not JSON, such as a truncated last line on a full disk.
 std::string withHistory(nlohmann::ordered_json state, const std::string &lines);
 
 } // namespace qlora

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// The training loop. The host submits a step whole and reads the results of an
-// earlier one (Device::lead), so that a device with queues of its own is never
-// without work. What decides about a step is known to the host before: labels
-// are counted in the data.
+// The training loop. The host submits whole steps and reads the results of an
+// earlier one (Device::lead), so that an asynchronous device always has work.
+// Everything that decides about a step is known on the host before: labels are
+// counted in the data.
 
 #include "runtime/Session/Training.h"
 
@@ -62,7 +62,7 @@ private:
     return result.stopSignal != 0 || result.hasStoppedEarly;
   }
   bool isLast(int64_t done) const { return done == total || hasStopped(); }
-  /// Whoever may take a step back cannot have submitted the next one.
+  /// If a step may be undone, the next one must not be submitted yet.
   size_t lead() const {
     return onNonFinite == "abort" ? static_cast<size_t>(run.device.lead()) : 0;
   }
@@ -78,7 +78,7 @@ private:
   std::deque<SubmittedStep> submitted; ///< not settled, oldest first
   int64_t nonFiniteInARow = 0;
   int64_t evaluatedStep = 0;
-  bool evaluationDue = false; ///< after the last step, and a signal came first
+  bool evaluationDue = false; ///< after the last step; a signal came first
   BestModel best;
   StepLog log;
   TrainingResult result;
@@ -86,7 +86,7 @@ private:
 
 } // namespace
 
-/// Beside the arenas, all that the steps to come depend on.
+/// Returns all that later steps depend on, except the arenas.
 nlohmann::ordered_json Trainer::state() const {
   return {{"step", result.steps},
           {"updates", submitter.updates},
@@ -122,8 +122,8 @@ Status Trainer::submitStep(int64_t step) {
   return Status::ok();
 }
 
-/// Restores weights and moments of this run's newest checkpoint, and keeps the step
-/// that is reached.
+/// Restores weights and moments of this run's newest checkpoint, and keeps the
+/// current step.
 Status Trainer::rewind(int64_t step) {
   const CheckpointName name =
       tools.writer ? tools.writer->newest() : CheckpointName();
@@ -140,7 +140,7 @@ Status Trainer::rewind(int64_t step) {
   return Status::ok();
 }
 
-/// NonFinite.h. The step has changed nothing.
+/// Applies --on-nonfinite (NonFinite.h). The step has changed nothing.
 Status Trainer::handleNonFinite(const SettledStep &settled) {
   --submitter.updates;
   QLORA_ASSIGN_OR_RETURN(const std::string where,
@@ -190,7 +190,7 @@ Status Trainer::settleResults(SettledStep &settled, bool hasLabels) {
   return Status::ok();
 }
 
-/// The results of the oldest submitted step.
+/// Reads the results of the oldest submitted step.
 Status Trainer::settleStep() {
   const SubmittedStep oldest = submitted.front();
   submitted.pop_front();
@@ -216,8 +216,8 @@ bool Trainer::shouldEvaluate(int64_t done) const {
   return every > 0 && done % every == 0;
 }
 
-/// Where checkpoints are wanted at all, one is written at the end too, whatever
-/// has brought it about.
+/// If checkpoints are enabled, one is also written at the end, whatever ended
+/// the training.
 bool Trainer::shouldSave(int64_t done) const {
   const std::string strategy = options.text("save_strategy");
   const int64_t every = strategy == "epoch" ? stepsPerEpoch(run)
@@ -239,7 +239,7 @@ Status Trainer::save(int64_t done) {
   return Status::ok();
 }
 
-/// A signal ends an evaluation: the run that resumes this one does it.
+/// A signal ends an evaluation; the run that resumes this one repeats it.
 Status Trainer::evaluateAfter(int64_t done) {
   QLORA_ASSIGN_OR_RETURN(
       const auto evaluation,
@@ -261,16 +261,16 @@ Status Trainer::evaluateAfter(int64_t done) {
   return Status::ok();
 }
 
-/// What is used, and saved, may be another than what is trained. Before the
-/// first update they are the same.
+/// Switches between the weights that are trained and those that are used and
+/// saved, if the optimizer has both. Before the first update they are equal.
 Status Trainer::switchTo(qlora_entry_kind kind) {
   return submitter.updates == 0
              ? Status::ok()
              : run.program.switchTo(kind, submitter.block(result.steps));
 }
 
-/// Evaluates, saves and ends or begins the profile; nothing of it is training
-/// time. No step is submitted.
+/// Evaluates, saves and ends or begins the profile, outside training time. No
+/// step is in flight.
 Status Trainer::pauseAfter(int64_t done) {
   Clock::time_point pause = Clock::now();
   if (run.profiler)
@@ -291,8 +291,8 @@ Status Trainer::pauseAfter(int64_t done) {
   return Status::ok();
 }
 
-/// Submits a step and settles those before it; whether a pause follows, for
-/// which none may be in flight.
+/// Submits a step and settles earlier ones. Returns whether a pause follows;
+/// then no step is left in flight.
 StatusOr<bool> Trainer::advance(int64_t done) {
   const HostSlice slice(run.profiler, HostWork::kStep);
   QLORA_RETURN_IF_ERROR(submitStep(done - 1));

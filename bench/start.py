@@ -5,7 +5,7 @@
 
     bench/start.py [--shapes smollm2-135m,...] [--rounds 3] [--work DIR]
 
-Prints, for each shape with random bf16 weights and NF4 with double quantisation,
+Prints, for each shape with random bf16 weights and NF4 (double quantisation),
 wall seconds and CPU seconds of all threads until the plan is printed. All
 weights are in their arenas then, and the first step begins. The best of all
 rounds:

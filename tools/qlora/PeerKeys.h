@@ -2,10 +2,10 @@
 
 // Translates configuration files of axolotl, LLaMA-Factory and TRL. A key is an
 // option of ours or is translated to one. Others are ignored with a note, or
-// refused if they would change the result in an unsupported way. Mere spellings
-// of an option are aliases in the option table instead. A key without a value is
-// not set. An absent key has the default of the file's tool if that changes the
-// training (PeerTools.h).
+// refused if they would change the result in an unsupported way. Other
+// spellings of an option are aliases in the option table. A key without a value
+// is not set. An absent key has the default of the file's tool if that changes
+// the training (PeerTools.h).
 
 #ifndef QLORA_TOOLS_QLORA_PEERKEYS_H
 #define QLORA_TOOLS_QLORA_PEERKEYS_H

@@ -79,7 +79,7 @@ Status Translation::checkFolder(const YamlEntry &entry) {
 
 /// Adds options that apply to training and validation data together.
 void Translation::addData() {
-  // For a train_file of ours LLaMA-Factory has no row format.
+  // A train_file of ours has no LLaMA-Factory format: allow all but alpaca.
   if (isOf(PeerTool::kLlamaFactory) && data.formats.empty())
     data.formats = {"text", "completion", "chat", "turns"};
   if (!data.formats.empty())
@@ -214,7 +214,7 @@ Status Translation::translateEvalBatch(const YamlEntry &entry) {
   return Status::ok();
 }
 
-/// axolotl's counts the rows of a step; gradient_accumulation_steps follow.
+/// axolotl's counts the rows of a step, and sets the accumulation steps.
 Status Translation::translateBatch(const YamlEntry &entry) {
   if (!isOf(PeerTool::kAxolotl))
     return file.entries.push_back(entry), Status::ok();

@@ -34,8 +34,7 @@ inline std::ostream &operator<<(std::ostream &out, const Attention &a) {
              << " cap " << a.cap << (a.hasSinks ? " sinks" : "");
 }
 
-/// Returns one of three segments of odd lengths, or segment 1 for kOne, and 0
-/// for padding at the end (kPadded, kOne).
+/// Returns a segment: one of three of odd lengths, or 1; 0 for padding.
 inline int32_t segmentOf(const Attention &a, int64_t batch, int64_t token) {
   const int64_t position = token + 3 * batch;
   const bool isPadded =

@@ -175,9 +175,8 @@ TEST(AttentionGrad, AgreesWithTheReference) {
   }
 }
 
-/// Both gradient rows read the out and lse of our own forward. A real GPU uses
-/// a length that training has; the software platform takes seconds for a
-/// shorter one.
+/// Both gradient rows read our own forward's results. A real GPU uses a length
+/// of training; on the software platform, a shorter one takes seconds.
 TEST(CudnnAttention, AgreesWithOurOwn) {
   if (!CudaCard::get())
     GTEST_SKIP() << CudaCard::reason();

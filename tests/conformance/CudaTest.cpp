@@ -219,8 +219,7 @@ std::vector<float> longRow(int64_t vocab, unsigned seed) {
   return logits;
 }
 
-/// Checks loss, gradients and correct for two rows of logits of a type, which
-/// the gradients replace in place.
+/// Checks loss, correct and gradients, which replace two rows of logits.
 void checkLongRows(int64_t vocab, qlora_dtype type) {
   CudaCard &card = *CudaCard::get();
   const auto bytes = uint64_t(vocab) * 4;

@@ -44,8 +44,7 @@ std::vector<int64_t> chosenOf(KernelCase &test, const Routing &r, int64_t row) {
   return experts;
 }
 
-/// Returns the softmax of a row's logits in f64, and 0 for logits that it does
-/// not cover.
+/// Returns the softmax of a row's logits in f64, 0 for logits outside of it.
 std::vector<double> softmaxOf(KernelCase &test, const Routing &r, int64_t row) {
   std::vector<int64_t> experts = chosenOf(test, r, row);
   if (!r.overAll)

@@ -244,8 +244,7 @@ TEST(CopyRows, ChangesTheStride) {
       }
 }
 
-/// Returns norm and scale of a gradient (0, count, 3, 4, 12, 0 ...) with
-/// |gradient| = 13.
+/// norm and scale of a gradient (0, count, 3, 4, 12, 0 ...): |gradient| = 13.
 std::pair<double, double> clip(const std::string &implementation, double count,
                                float maxNorm, double loss = 1e9,
                                double last = 12) {

@@ -21,8 +21,7 @@ struct Blocks {
   int64_t rows, columns, first, second, run, ldx;
 
   int64_t elements() const { return rows * columns; }
-  /// Index in x of the element `of` of `first`, `other` of `second`, i of the
-  /// run.
+  /// Index in x of element i of the run (of, other).
   int64_t at(int64_t of, int64_t other, int64_t i) const {
     const int64_t flat = (of * second + other) * run + i;
     return flat / columns * ldx + flat % columns;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// How many ranks a program's groups have, by what the null device says.
+// Sizes of a program's groups, as the null device checks them.
 
 #include "runtime/Device/Device.h"
 #include "runtime/Device/Program.h"
@@ -15,7 +15,7 @@ namespace {
 #define EXPECT_HAS(text, part)                                                 \
   EXPECT_NE((text).find(part), std::string::npos) << "in: " << (text)
 
-/// Two halves of the gradients and the count of labels, whatever the ranks.
+/// All-gathers two halves of the gradients and label count, for any ranks.
 static void gatherHalves(DemoTables &tables, qlora_group group) {
   qlora_command &gather = tables.commands[5];
   gather.collective = QLORA_COLLECTIVE_ALL_GATHER;
@@ -99,7 +99,7 @@ TEST(Collectives, AreOfTheRanksThatShareLines) {
   EXPECT_EQ(loadOn(5, tables).message(),
             "'demo' shares each line among 2 ranks, but 5 were started; start a "
             "multiple of 2, or compile with another --parallel cp=N");
-  // Pieces on two such groups.
+  // fsdp shards over two such groups.
   tables.header.shards = 4;
   EXPECT_TRUE(loadOn(4, tables).isOk());
   EXPECT_HAS(loadOn(6, tables).message(), "divides its base among 4 ranks");
@@ -135,7 +135,7 @@ TEST(Collectives, ADeviceHasTheGroupsOfItsProgram) {
   EXPECT_TRUE(status.isOk()) << status.message();
 }
 
-/// A program whose only kernel tells its number.
+/// The program's only kernel writes its shard index.
 TEST(Collectives, AShardIsTheNumberAmongThoseThatShareTables) {
   for (const auto &[tensorRanks, pieces] : {std::pair(2, 1), {1, 2}, {1, 1}}) {
     DemoTables tables;

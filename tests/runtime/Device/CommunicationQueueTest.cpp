@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Order, errors and cancelling of the communication queue.
+// Order, errors and cancellation of the communication queue.
 
 #include "runtime/Device/Cpu/CommunicationQueue.h"
 
@@ -47,7 +47,7 @@ TEST(CommunicationQueue, RunsInOrderAfterEvents) {
   }
 }
 
-/// What a command throws does not leave its thread.
+/// An exception of a command does not leave the queue's thread.
 TEST(CommunicationQueue, AnExceptionIsItsError) {
   CommunicationQueue queue(
       [](const qlora_command &) -> Status {
@@ -72,7 +72,7 @@ TEST(CommunicationQueue, KeepsTheFirstErrorAndSkipsTheRest) {
   queue.begin();
   queue.push(reduce);
   queue.push(reduce);
-  // Never recorded, and what it stands for is not there.
+  // The event is never recorded, because its collective failed.
   EXPECT_EQ(queue.wait(0).message(), "error 1");
   EXPECT_EQ(queue.finish().message(), "error 1");
   EXPECT_EQ(runs, 1);

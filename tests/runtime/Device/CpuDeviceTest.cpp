@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The demo module on the CPU device: numbers, order across queues, errors of
+// The demo module on the CPU device: results, order across queues, errors of
 // collectives, and no allocation during a step.
 
 #include "runtime/Device/Device.h"
@@ -20,7 +20,7 @@ namespace {
 #define EXPECT_HAS(text, part)                                                 \
   EXPECT_NE((text).find(part), std::string::npos) << "in: " << (text)
 
-/// Two ranks with the same data; slow, so that order matters.
+/// Two ranks with the same data; slow, so that missing waits show.
 class Doubling final : public Collectives {
 public:
   int rank() const override { return own; }
@@ -114,7 +114,7 @@ TEST_F(CpuDeviceTest, TrainsAcrossQueues) {
   }
 }
 
-/// A kernel that does nothing but keep what it was told.
+/// A kernel that only stores the shard index that it receives.
 std::atomic<uint32_t> seenShard = 0;
 void keepShard(const qlora_kernel_args *args, int64_t, int64_t) {
   seenShard = args->step->shard;
@@ -139,7 +139,7 @@ TEST_F(CpuDeviceTest, CommandsAreOfTheirGroup) {
 }
 
 TEST_F(CpuDeviceTest, TimesEveryCommandOnItsQueue) {
-  Doubling group; // of 20 ms
+  Doubling group; // takes 20 ms
   DeviceOptions options;
   options.collectives[QLORA_GROUP_DP] = &group;
   start(options);
@@ -154,7 +154,7 @@ TEST_F(CpuDeviceTest, TimesEveryCommandOnItsQueue) {
   ASSERT_TRUE(timed.isOk()) << timed.status().message();
   std::vector<int> runs(module->commands().size());
   int64_t ends[QLORA_QUEUE_COUNT] = {};
-  std::vector<int64_t> summed, waited; // ends: of collectives, of their waits
+  std::vector<int64_t> summed, waited; // ends of collectives, of waits for them
   for (const TimedCommand &t : timed.value()) {
     const qlora_command &command = module->commands()[t.command];
     ++runs[t.command];
@@ -169,7 +169,7 @@ TEST_F(CpuDeviceTest, TimesEveryCommandOnItsQueue) {
       waited.push_back(t.end);
     }
   }
-  // The compute queue waits for the collective, however late it asks.
+  // The compute queue waits for the collective, however late the wait is.
   ASSERT_EQ(summed.size(), 2u);
   ASSERT_EQ(waited.size(), 2u);
   for (size_t step = 0; step < 2; ++step)
@@ -230,7 +230,7 @@ TEST_F(CpuDeviceTest, StartedReadsAreTakenInTheirOrder) {
   };
   EXPECT_EQ(device->lead(), 0);
   ASSERT_TRUE(device->startRead(kDemoFrozen, 12, 4).isOk());
-  floats(kDemoFrozen)[3] = -1; // what runs later does not change it
+  floats(kDemoFrozen)[3] = -1; // later commands do not change the read value
   ASSERT_TRUE(device->startRead(kDemoFrozen, 12, 4).isOk());
   ASSERT_TRUE(device->finishRead(bytes(first)).isOk());
   ASSERT_TRUE(device->finishRead(bytes(second)).isOk());
@@ -269,7 +269,7 @@ TEST_F(CpuDeviceTest, NamesAnArenaThatDoesNotFit) {
 }
 
 TEST_F(CpuDeviceTest, RunsLibraryKernels) {
-  // gather as accumulate.cpu: gradient += w.
+  // gather becomes accumulate.cpu: gradient += w.
   tables.kernels[1] = libraryKernel("accumulate.cpu", 2, 4);
   tables.constants.insert(tables.constants.end(), {1, 16, 16, 16});
   tables.launches[1] = {"demo/accumulate", 1, 1, 4, 0, 0};
@@ -291,13 +291,13 @@ TEST_F(CpuDeviceTest, LeavesDisabledKernelsOut) {
   DeviceOptions options;
   options.disabledKernels = {"accumulate.cpu"};
   device = std::move(createDevice("cpu", options)).value();
-  // It is the op's only row.
+  // The op has no other row.
   EXPECT_HAS(device->load(*loaded, nullptr).message(),
              "accumulate.cpu: switched off by --disable-kernels");
 }
 
 TEST_F(CpuDeviceTest, TakesAReferenceOnlyWhereItIsAskedFor) {
-  // gather as decode.vector: gradient [4, 4] := w.
+  // gather becomes decode.vector: gradient [4, 4] := w.
   tables.kernels[1] = libraryKernel("decode.vector", 2, 4);
   tables.constants.insert(tables.constants.end(), {4, 4, 64, 0});
   tables.launches[1] = {"demo/decode", 1, 1, 4, 0, 0};

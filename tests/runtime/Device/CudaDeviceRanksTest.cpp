@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The CUDA device in a group of two, over tables of ours.
+// The CUDA device in a group of two, with our function tables.
 
 #include "tests/runtime/Device/CudaDeviceFixture.h"
 
@@ -27,7 +27,7 @@ TEST_F(CudaDeviceRanksTest, AddsUpOverRanksInItsGraphs) {
     for (size_t i = 0; i < 16; ++i)
       EXPECT_EQ((*read(kDemoTrainable))[i],
                 1 - 4 * 2 * (static_cast<float>(i) + 1));
-    // Once direct, once into the graph.
+    // Once directly, once into the graph.
     EXPECT_EQ(fake::group.calls["allReduce"], graphs ? 2 : 4);
     EXPECT_EQ(fake::machine.calls["streamSynchronize"], 0);
   }
@@ -48,7 +48,7 @@ TEST_F(CudaDeviceRanksTest, HaveAGraphOfWhatAllOfThemRun) {
                     .isOk());
     return fake::machine.calls["streamBeginCapture"] - before;
   };
-  // Not even the first run of a graph's work, which another rank does not see.
+  // Not even the first direct run, which the other rank does not notice.
   EXPECT_EQ(captures(kDemoAccumulate, false), 0);
   EXPECT_EQ(captures(kDemoAccumulate, true), 0);
   EXPECT_EQ(captures(kDemoAccumulate, false), 0);
@@ -56,7 +56,7 @@ TEST_F(CudaDeviceRanksTest, HaveAGraphOfWhatAllOfThemRun) {
   fake::machine.calls.clear();
   EXPECT_EQ(captures(kDemoAccumulate, false), 0);
   EXPECT_EQ(fake::machine.calls["graphLaunch"], 0);
-  // What adds nothing up is each rank's own business.
+  // Entries without all-reduce are captured by each rank separately.
   EXPECT_EQ(captures(kDemoUpdate, false), 0);
   EXPECT_EQ(captures(kDemoUpdate, false), 1);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The demo module on the CUDA device over a driver that is a table of ours:
-// the numbers of the CPU, graphs, errors of every call, memory.
+// The demo module on the CUDA device over a fake driver table: the CPU's
+// results, graphs, errors of every call, memory.
 
 #include "tests/runtime/Device/CudaDeviceFixture.h"
 
@@ -19,7 +19,7 @@ TEST_F(CudaDeviceTest, TrainsAsTheCpuDoes) {
     options.graphs = graphs;
     Status status = start(options);
     ASSERT_TRUE(status.isOk()) << status.message();
-    // The step block is read anew in every replay.
+    // Every replay reads the current step block.
     for (const float rate : {0.5f, 1.0f, 2.0f}) {
       ASSERT_TRUE(run(kDemoAccumulate).isOk());
       ASSERT_TRUE(run(kDemoUpdate, rate).isOk());
@@ -42,14 +42,14 @@ TEST_F(CudaDeviceTest, CapturesAnEntryOnceAndNeverWaits) {
   for (int step = 0; step < 3; ++step) {
     ASSERT_TRUE(run(kDemoAccumulate).isOk());
     ASSERT_TRUE(run(kDemoUpdate).isOk());
-    EXPECT_EQ(calls["graphLaunch"], 2 * step); // the first is without
+    EXPECT_EQ(calls["graphLaunch"], 2 * step); // the first runs without
   }
   EXPECT_EQ(calls["streamBeginCapture"], 2);
   EXPECT_EQ(calls["graphInstantiate"], 2);
   EXPECT_EQ(calls["launchKernel"], 2 * 3);
   EXPECT_EQ(calls["streamSynchronize"], 0);
-  // The communication queue is in the graph: it branches off and comes back,
-  // beside the two events of the entry itself.
+  // The graph includes the communication queue, which branches off and rejoins,
+  // in addition to the two events of the entry itself.
   EXPECT_EQ(calls["eventRecord"], 2 * 4);
   EXPECT_EQ(calls["streamWaitEvent"], 2 * 4);
 }
@@ -69,7 +69,7 @@ TEST_F(CudaDeviceTest, RunsEachShareOfLabelsBeforeItCapturesIt) {
     return calls["streamBeginCapture"] - before;
   };
   EXPECT_EQ(captures(16), 0);
-  EXPECT_EQ(captures(3), 0); // its head has other products
+  EXPECT_EQ(captures(3), 0); // its LM head has other GEMMs
   EXPECT_EQ(captures(4), 1);
   EXPECT_EQ(captures(13), 1);
   EXPECT_EQ(captures(1) + captures(14), 0);
@@ -96,7 +96,7 @@ TEST_F(CudaDeviceTest, InputsWithSegmentsHaveAGraphOfTheirOwn) {
 TEST_F(CudaDeviceTest, ReadsResultsOfStepsThatAreOver) {
   ASSERT_TRUE(start({}).isOk());
   EXPECT_GT(device->lead(), 0);
-  // Twice around the ring, always one read behind.
+  // Twice around the ring, always one read late.
   constexpr int kReads = 2 * Device::kMaxStartedReads;
   float value = 0;
   auto finish = [&] {
@@ -130,7 +130,7 @@ TEST_F(CudaDeviceTest, RunsWithoutGraphsWhenAskedToOrObserved) {
   EXPECT_EQ(fake::machine.calls["streamBeginCapture"], 1);
 }
 
-/// Calls whose failure has no one to hear it, or only means less to report.
+/// Calls whose failure is not reported, or only shortens a report.
 bool isQuiet(std::string_view name) {
   return name.ends_with("Destroy") || name.ends_with("Unload") ||
          name.ends_with("Release") || name.starts_with("memFree") ||
@@ -217,7 +217,7 @@ TEST_F(CudaDeviceTest, ChoosesTheImageThatFitsBest) {
 
 TEST_F(CudaDeviceTest, SaysWhatAnUnknownCardNeeds) {
   fake::machine.arch = 100;
-  ASSERT_TRUE(create({}).isOk()); // by PTX
+  ASSERT_TRUE(create({}).isOk()); // from PTX
   ASSERT_EQ(device->remarks().size(), 1u);
   EXPECT_HAS(device->remarks()[0], "Fake GPU 0 is sm_100: the driver compiled");
   fake::machine.arch = 75;
@@ -238,7 +238,7 @@ TEST_F(CudaDeviceTest, SaysWhichDriverTheModuleNeeds) {
     EXPECT_TRUE(status.isOk() || status.code() == StatusCode::kUnavailable);
     return status.isOk() ? "" : status.message();
   };
-  // Cubins run on all drivers of a major version and later ones.
+  // A cubin runs on all drivers of its major version and on later ones.
   EXPECT_EQ(refused(13000, 90), "");
   EXPECT_EQ(refused(14000, 90), "");
   EXPECT_EQ(refused(12080, 90),
@@ -246,7 +246,7 @@ TEST_F(CudaDeviceTest, SaysWhichDriverTheModuleNeeds) {
             "driver of CUDA 13.0 (580.65 or newer), but this one has CUDA "
             "12.8; update the driver, or compile the model with an nvcc of "
             "CUDA 12.8 or older");
-  // Whether PTX is too new, the driver says itself.
+  // The driver itself reports PTX that is too new.
   EXPECT_EQ(refused(13000, 103), "");
   fake::machine.failing = "moduleLoadData";
   fake::machine.error = kCudaUnsupportedPtx;
@@ -259,7 +259,7 @@ TEST_F(CudaDeviceTest, SaysWhichDriverTheModuleNeeds) {
             "'demo': its PTX of compute_80 was compiled by nvcc 13.2 and needs "
             "a driver of CUDA 13.2, but this one has CUDA 12.8; update the "
             "driver, or compile the model with an nvcc of CUDA 12.8 or older");
-  // Of a compiler whose first driver is not known here.
+  // A compiler whose first driver is not known here.
   tables.header.cuda_version = 14010;
   EXPECT_HAS(refused(13020, 90), "needs a driver of CUDA 14.0, but this one");
 }

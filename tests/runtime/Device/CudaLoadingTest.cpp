@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// What filling an arena of a card takes of host memory: the pinned buffer, and
-// nothing that grows with a tensor. The driver is a table of ours, whose memory
-// of the card is not counted.
+// Host memory used while filling an arena on a GPU: the pinned buffer, and
+// nothing that grows with a tensor. The fake driver's device memory is not
+// counted.
 
 #include "tests/runtime/Device/CudaDeviceFixture.h"
 
@@ -19,7 +19,7 @@ constexpr uint64_t kMiB = uint64_t{1} << 20;
 constexpr int64_t kRows = 8193;
 constexpr int64_t kColumns = 4096;
 
-/// Device/Quantize.cu and Decode.cu by the CPU's functions.
+/// Implements Device/Quantize.cu and Decode.cu with the CPU's functions.
 void addQuantizers() {
   auto &kernels = fake::machine.kernels;
   kernels["qlora_quantize_bf16"] = [](const qlora_cuda_args &args, unsigned,
@@ -75,7 +75,7 @@ protected:
     tables.entries.clear();
   }
 
-  /// 64 MiB, and one row more.
+  /// 64 MiB, and one more row.
   void writeModel() {
     std::vector<uint16_t> values(kRows * kColumns);
     for (size_t i = 0; i < values.size(); ++i)
@@ -91,7 +91,7 @@ protected:
             .isOk());
   }
 
-  /// Fills the arena; the most bytes that the host had for it at any time.
+  /// Fills the arena; returns the maximum of host bytes in use meanwhile.
   StatusOr<uint64_t> fill(uint64_t scratch) {
     tables.arenas[kDemoActivation].bytes = scratch;
     QLORA_ASSIGN_OR_RETURN(ModelFiles model, ModelFiles::open(folder.path()));
@@ -120,14 +120,14 @@ TEST_F(CudaLoading, TakesTheHostNoMoreThanThePinnedBuffer) {
   auto windows = fill(20 * kMiB);
   ASSERT_TRUE(windows.isOk()) << windows.status().message();
 #ifdef COUNTS_ALLOCATIONS
-  EXPECT_GT(*windows, 32 * kMiB); // the buffer is counted
+  EXPECT_GT(*windows, 32 * kMiB); // includes the buffer
   EXPECT_LT(*windows, 33 * kMiB);
 #endif
   EXPECT_TRUE(device->remarks().empty());
-  EXPECT_EQ(fake::machine.calls["memAlloc"], 7); // arenas, and the step's block
+  EXPECT_EQ(fake::machine.calls["memAlloc"], 7); // arenas and step block
   EXPECT_EQ(fake::machine.calls["launchKernel"], 5 + 2);
   const std::vector<uint8_t> bytes = frozen();
-  // The host's way gives the same bytes, and takes a packed tensor.
+  // The host path gives the same bytes, and needs a packed tensor.
   auto onHost = fill(64);
   ASSERT_TRUE(onHost.isOk()) << onHost.status().message();
 #ifdef COUNTS_ALLOCATIONS

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Tables of GEMM algorithms as files: what is written reads back, and what is
-// wrong with a file is said in one line.
+// Tables of GEMM algorithms as files: a written table reads back, and each
+// error in a file gives one line.
 
 #include "runtime/Kernels/Cuda/GemmTable.h"
 
@@ -36,7 +36,7 @@ GemmTable makeTable() {
   return table;
 }
 
-/// The table's text with one word for another.
+/// Returns the table's text with one word replaced.
 std::string with(std::string_view word, std::string_view other) {
   std::string text = makeTable().text();
   const size_t at = text.find(word);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// NCCL's errors, delays and silences, and that no wait is longer than its
-// bound; over a table of ours.
+// NCCL's errors, delays and hangs, and bounds of all waits, over a fake
+// function table.
 
 #include "runtime/Device/Cuda/NcclCollectives.h"
 
@@ -103,7 +103,7 @@ TEST_F(NcclCollectivesTest, EveryKindIsACallOfNccl) {
   run(QLORA_COLLECTIVE_ALL_TO_ALL, 10, 10, 0);
   run(QLORA_COLLECTIVE_SEND, 3, 0, 1);
   run(QLORA_COLLECTIVE_RECV, 0, 3, 1);
-  // In a circle, of which this is the first of two.
+  // A ring; this rank is the first of two.
   run(QLORA_COLLECTIVE_SEND, 3, 0, 2);
   run(QLORA_COLLECTIVE_RECV, 0, 3, -1);
   EXPECT_EQ(group.said,
@@ -132,7 +132,7 @@ TEST_F(NcclCollectivesTest, PeersAreCountedFromTheRank) {
                                                   "recv 1 of 7 (0)"}));
 }
 
-/// Rank 3 of 4, of which 2 and 3 hold a base together.
+/// Rank 3 of 4; ranks 2 and 3 shard a base.
 class NcclShardsTest : public NcclCollectivesTest {
 protected:
   NcclShardsTest() {
@@ -172,7 +172,7 @@ TEST_F(NcclShardsTest, HaveACommunicatorOfTheirOwn) {
   EXPECT_FALSE(group.isAborted);
 }
 
-/// Rank 7 of 8: 5 and 7 hold a base together, 6 and 7 share products.
+/// Rank 7 of 8: 5 and 7 shard a base, 6 and 7 are tensor-parallel.
 TEST_F(NcclShardsTest, AreBesideThoseThatShareProducts) {
   host.own = 7;
   host.count = 8;
@@ -191,7 +191,7 @@ TEST_F(NcclShardsTest, AreBesideThoseThatShareProducts) {
   gpus.reset();
   EXPECT_EQ(group.calls["commFinalize"], 3);
   EXPECT_EQ(group.used.back(), fake::communicator());
-  // Without the first, and as many as all.
+  // Without fsdp, and with a tensor-parallel group of all ranks.
   fake::newNccl();
   SingleRank alone;
   gpus = NcclCollectives::connect(nccl, {&host, &alone, &tensor},
@@ -203,7 +203,7 @@ TEST_F(NcclShardsTest, AreBesideThoseThatShareProducts) {
   EXPECT_EQ(group.said, std::vector<std::string>{"split 6 1"});
 }
 
-/// Rank 3 of 4: 2 and 3 share lines, and all hold a base together.
+/// Rank 3 of 4: 2 and 3 are context-parallel, and all shard a base.
 TEST_F(NcclShardsTest, AreThoseThatShareLinesToo) {
   fake::TwoRanks lines;
   lines.own = 1;
@@ -244,8 +244,8 @@ TEST_F(NcclShardsTest, AreGivenUpWithAll) {
   }
 }
 
-/// The call says ncclSuccess, its communicator is asked until the handle is
-/// there, and that one until it is made.
+/// The call returns ncclSuccess. Its communicator is queried until the handle
+/// appears, and then the new one until it is ready.
 TEST_F(NcclShardsTest, WaitForTheHandle) {
   ASSERT_TRUE(connect().isOk());
   ASSERT_TRUE(gather(QLORA_GROUP_FSDP).isOk());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The null device counts the demo's commands and refuses programs that read
-// what nobody wrote or race across queues.
+// The null device counts the demo's commands, and refuses programs that read
+// unwritten bytes or race across queues.
 
 #include "runtime/Device/Device.h"
 #include "runtime/Device/Program.h"
@@ -45,7 +45,7 @@ TEST(NullDevice, CountsAStep) {
   EXPECT_EQ(counters.collectiveBytes[QLORA_GROUP_DP]
                                     [QLORA_COLLECTIVE_ALL_REDUCE],
             72u);
-  // Twice scale_add: 2 * 64; gather 64; copy 64; descend 64; fill and
+  // scale_add twice: 2 * 64; gather 64; copy 64; descend 64; fill and
   // all-reduce 72 each.
   EXPECT_EQ(counters.bytesWritten, 128u + 64 + 64 + 64 + 72 + 72);
   for (const ArenaUse &use : device->memory())
@@ -54,7 +54,7 @@ TEST(NullDevice, CountsAStep) {
 
 TEST(NullDevice, CountsBytesByKindForTheGroupThatAProgramIsFor) {
   DemoTables tables;
-  // Two ranks' halves of the gradients and the count of labels.
+  // Two ranks' halves of the gradients and the label count.
   qlora_command &gather = tables.commands[5];
   gather.collective = QLORA_COLLECTIVE_ALL_GATHER;
   gather.operand_count = 2;
@@ -81,8 +81,8 @@ TEST(NullDevice, CountsBytesByKindForTheGroupThatAProgramIsFor) {
             "not the pieces of 4 ranks; start as many as it was compiled for");
 }
 
-/// What loading says on the null device for a group of so many ranks, where the
-/// collective of the demo is `kind` of a larger and a smaller operand.
+/// Returns the result of loading on the null device for a group of `ranks`
+/// ranks. The demo's collective is `kind`, with operands of these sizes.
 Status loadCollective(int ranks, qlora_collective kind, uint64_t toBytes,
                       uint64_t fromBytes) {
   DemoTables tables;
@@ -102,15 +102,15 @@ Status loadCollective(int ranks, qlora_collective kind, uint64_t toBytes,
 }
 
 TEST(NullDevice, RefusesPiecesThatAreNotEqual) {
-  // 64 bytes are 16 numbers: no whole number of them for each of 3 ranks, nor
-  // a whole number of bytes' worth of numbers for each of 32.
+  // 64 bytes are 16 elements. 3 ranks cannot have equal numbers of elements,
+  // nor can 32 ranks have whole elements.
   EXPECT_TRUE(loadCollective(4, QLORA_COLLECTIVE_ALL_TO_ALL, 64, 64).isOk());
   EXPECT_HAS(loadCollective(3, QLORA_COLLECTIVE_ALL_TO_ALL, 64, 64).message(),
              "all_to_all over dp has 64 and 64 bytes, which are not the pieces "
              "of 3 ranks");
   EXPECT_HAS(loadCollective(32, QLORA_COLLECTIVE_ALL_TO_ALL, 64, 64).message(),
              "not the pieces of 32 ranks");
-  // 72 bytes are pieces of 3 ranks, but 36 are no piece of them.
+  // 72 bytes divide into shards of 3 ranks, but 36 is not their size.
   EXPECT_TRUE(loadCollective(2, QLORA_COLLECTIVE_ALL_GATHER, 72, 36).isOk());
   EXPECT_HAS(loadCollective(3, QLORA_COLLECTIVE_ALL_GATHER, 72, 36).message(),
              "all_gather over dp has 72 and 36 bytes, which are not the pieces "
@@ -167,7 +167,7 @@ TEST(NullDevice, FindsReadsOfHalfWrittenRanges) {
 TEST(NullDevice, FindsInputsThatNobodyWrites) {
   DemoTables tables;
   qlora_entry &entry = tables.entries[kDemoAccumulate];
-  ++entry.first_binding; // the first is the ids
+  ++entry.first_binding; // the first one binds ids
   --entry.binding_count;
   EXPECT_HAS(runNull(tables, kDemoAccumulate).message(),
              "operand 0 in the input arena: reads bytes 0+64, but byte 0 was "
@@ -176,13 +176,13 @@ TEST(NullDevice, FindsInputsThatNobodyWrites) {
 
 TEST(NullDevice, FindsResultsThatNobodyWrites) {
   DemoTables tables;
-  --tables.entries[kDemoEvaluate].command_count; // the last copies the result
+  --tables.entries[kDemoEvaluate].command_count; // without the result's copy
   EXPECT_HAS(runNull(tables, kDemoEvaluate).message(),
              "result in the result arena: reads bytes 0+64, but byte 0 was not "
              "written before");
 }
 
-/// A module that is opened has tables that nobody has looked at.
+/// Opening a module does not check its tables.
 TEST(NullDevice, ChecksTheTablesOfWhatItLoads) {
   DemoTables tables;
   auto module = tables.load();
@@ -208,12 +208,12 @@ TEST(NullDevice, FindsEventsOutOfOrder) {
 }
 
 TEST(NullDevice, FindsRaces) {
-  // The first: all_reduce does not wait for gather.
+  // First race: all_reduce does not wait for gather.
   DemoTables noWait;
   std::swap(noWait.commands[4], noWait.commands[5]);
   EXPECT_HAS(runNull(noWait, kDemoAccumulate).message(),
              "race: reads bytes 0+72 while the compute queue writes 0+64");
-  // The second: a fill of the gradient after, without waiting for it.
+  // Second race: a later fill of the gradient does not wait for it.
   DemoTables noJoin;
   noJoin.operands.push_back(noJoin.operands[10]);
   noJoin.commands[8] = {QLORA_COMMAND_FILL, QLORA_QUEUE_COMPUTE, 1, 0, 11, 0, 0, 0};
@@ -226,12 +226,12 @@ TEST(NullDevice, AcceptsOrderThroughAThirdQueue) {
   ASSERT_TRUE(runNull(tables, kDemoAccumulate).isOk());
 }
 
-/// evaluate as three weights made on the copy queue, one ahead of who reads
-/// it, in two buffers in turn. Event 4 is recorded before anything else.
+/// evaluate as three weights made on the copy queue, one ahead of their
+/// consumer, in two alternating buffers. Event 4 is recorded first of all.
 DemoTables aheadTables() {
   DemoTables tables;
   tables.arenas[kDemoActivation].bytes = 128;
-  // scale_add to buffer 0 (of the demo) and to buffer 1; copies of them.
+  // scale_add to the demo's buffer 0 and to buffer 1; copies of both.
   const uint32_t make1 = tables.operands.size();
   tables.operands.insert(tables.operands.end(), &tables.operands[0],
                          &tables.operands[0] + 5);
@@ -278,7 +278,7 @@ TEST(NullDevice, FindsEveryMissingWait) {
     qlora_command &command = tables.commands[entry.first_command + i];
     if (command.kind != QLORA_COMMAND_WAIT)
       continue;
-    command.target = 4; // nothing comes before that
+    command.target = 4; // nothing comes earlier
     EXPECT_HAS(runNull(tables, kDemoEvaluate).message(), "race: ");
     ++found;
   }
@@ -324,7 +324,7 @@ TEST(NullDevice, ChecksLibraryLaunches) {
 TEST(Registry, NamesDevices) {
   EXPECT_EQ((*createDevice("cpu", {}))->name(), "cpu");
   EXPECT_EQ((*createDevice("null", {}))->name(), "null");
-  // A machine may have a GPU, or say what it lacks.
+  // A machine may have a GPU, or report what is missing.
   const auto cuda = createDevice("cuda", {});
   EXPECT_EQ(cuda.isOk() ? StatusCode::kNotFound : cuda.status().code(),
             StatusCode::kNotFound);

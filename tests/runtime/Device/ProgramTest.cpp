@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// What a rank that shares lines with others gets of a micro-batch, and where
-// what it finds belongs.
+// A context-parallel rank's inputs of a micro-batch, and the place of its
+// results.
 
 #include "runtime/Device/Program.h"
 #include "tests/runtime/DemoTables.h"
@@ -14,11 +14,11 @@
 namespace qlora {
 namespace {
 
-/// As the only kernel saw it.
+/// The step block that the only kernel received.
 qlora_step_block seen;
 
-/// Rank 1 of two, which have four of each line's tokens; two lines are a
-/// micro-batch.
+/// Rank 1 of two context-parallel ranks, with four tokens of each sequence; a
+/// micro-batch is two sequences.
 class LineParts : public testing::Test {
 protected:
   LineParts() {
@@ -52,7 +52,7 @@ protected:
     std::iota(batch.ids.begin(), batch.ids.end(), 100);
     std::iota(batch.positions.begin(), batch.positions.end(), 0);
     std::ranges::fill(batch.segments, 1);
-    // Two of the first line's five and the last one of the second's.
+    // This rank has two of the first sequence's labels and the second's one.
     for (const int labelled : {0, 1, 2, 4, 7, 15})
       batch.targets[labelled] = 1000 + labelled;
   }
@@ -107,7 +107,8 @@ TEST_F(LineParts, AreWrittenAndReadAtTheirPlace) {
   EXPECT_EQ(seen.line_part, 1u);
 }
 
-/// Of a part, or as many as a part can have of what another rank has.
+/// A rank counts its own labels, or the given maximum over ranks, up to the
+/// tokens of a cp shard.
 TEST_F(LineParts, HaveTheirOwnLabels) {
   load();
   evaluate(std::nullopt);
@@ -134,7 +135,7 @@ TEST_F(LineParts, AreAllOfItWithoutOtherRanks) {
   EXPECT_EQ(seen.line_part, 0u);
 }
 
-/// Kernels divide by it.
+/// Kernels divide by line_tokens.
 TEST_F(LineParts, HaveATokenInEntriesWithoutLines) {
   tables.kernels[2].function = [](const qlora_kernel_args *args, int64_t,
                                   int64_t) { seen = *args->step; };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Runs that take turns: what goes together, and what does not.
+// Runs of a sweep that take turns: which entries run together.
 
 #include "runtime/Device/Cpu/SweepTurns.h"
 
@@ -27,7 +27,7 @@ private:
   std::vector<size_t> &log;
 };
 
-/// So many shared products; before number `fails` there is an error.
+/// An entry of `count` shared GEMMs; GEMM number `fails` returns an error.
 class Products final : public SweepEntry {
 public:
   Products(std::string name, int count, LibraryKernel &kernel, int fails = -1)
@@ -85,7 +85,7 @@ TEST(SweepTurns, OtherEntriesWaitAndMeetAgain) {
   std::vector<size_t> log;
   CountingKernel kernel(log);
   runAll(2, [&](SweepTurns &turns, size_t run) {
-    if (run == 1) { // evaluates first
+    if (run == 1) { // runs evaluate first
       Products evaluate("W0", 1, kernel);
       EXPECT_TRUE(turns.run(run, evaluate).isOk());
     }
@@ -125,7 +125,7 @@ TEST(SweepTurns, WhoFailsLeavesTheGroup) {
   EXPECT_EQ(failures, 2);
 }
 
-/// One thread works at a time: what they do needs no lock.
+/// Only one thread works at a time, so it needs no lock.
 TEST(SweepTurns, OneWorksAtATime) {
   std::vector<size_t> log;
   CountingKernel kernel(log);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What --calibrate writes on this machine can be read again.
+// A device.json that --calibrate writes on this machine can be read.
 
 #include "runtime/Predict/CalibrationRun.h"
 
@@ -11,7 +11,7 @@
 
 using namespace qlora;
 
-/// Reading refuses a rate that is missing, or not positive.
+/// Reading refuses a missing rate, or one that is not positive.
 TEST(Calibrate, MeasuresEveryRate) {
   const TemporaryFolder folder;
   const std::string path = folder.path("device.json");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// That the interval loses the least, and what is said of it.
+// The suggested checkpoint interval loses the least time; its message.
 
 #include "runtime/Predict/CheckpointInterval.h"
 #include "runtime/Predict/NullRun.h"
@@ -48,7 +48,7 @@ TEST_F(CheckpointIntervals, LoseTheLeast) {
   EXPECT_LE(lost(steps), lost(steps - 2));
 }
 
-/// The last checkpoint is written by the next.
+/// A checkpoint is written before the next one begins.
 TEST_F(CheckpointIntervals, AreNotShorterThanAWrite) {
   const CheckpointInterval found = of(0.01);
   EXPECT_NEAR(found.writeSeconds, 10, 0.1);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Rings of cards and windows of CPU ranks, with round numbers. The sums are
-// written beside the expectations.
+// Costs of rings of GPUs and of windows of CPU ranks, with round numbers. The
+// calculations are next to the expectations.
 
 #include "runtime/Predict/CollectiveCost.h"
 
@@ -12,7 +12,7 @@
 namespace qlora {
 namespace {
 
-/// Nodes of 8 with links of 10 MB/s, 1 MB/s between them, 1 us at least.
+/// Nodes of 8 with links of 10 MB/s, 1 MB/s between nodes, 1 us at least.
 DeviceProfile card() {
   DeviceProfile device;
   GpuRates &gpu = device.gpu.emplace();
@@ -48,14 +48,14 @@ TEST(CollectiveCost, CardsHaveARingInANodeAndOneOfNodes) {
   EXPECT_DOUBLE_EQ(seconds(16), 2e-6 + 1.75e6 / 1e7 + 1e6 / 8 / 1e6);
 }
 
-/// Of stages the ranks are so far from each other as a stage has ranks.
+/// Ranks of adjacent stages are one stage's number of ranks apart.
 TEST(CollectiveCost, CardsOfStagesAreApart) {
   const auto seconds = [](unsigned kind, int64_t stride) {
     return collectiveDemand(kind, 1e6, 2, stride, card()).seconds();
   };
   EXPECT_DOUBLE_EQ(seconds(QLORA_COLLECTIVE_SEND, 4), 1e-6 + 1e6 / 1e7);
   EXPECT_DOUBLE_EQ(seconds(QLORA_COLLECTIVE_RECV, 8), 1e-6 + 1e6 / 1e6);
-  // A ring of two nodes with one card each.
+  // A ring of two nodes with one GPU each.
   EXPECT_DOUBLE_EQ(seconds(QLORA_COLLECTIVE_ALL_REDUCE, 8), 2e-6 + 1e6 / 1e6);
 }
 
@@ -78,15 +78,15 @@ TEST(CollectiveCost, RanksOfACpuMeetForEachMiB) {
   };
   const double once = meetings(QLORA_COLLECTIVE_ALL_GATHER, 1, 2);
   EXPECT_GT(once, 0);
-  // Pieces of 2 MiB; a sum meets twice in each of 4 rounds.
+  // Windows of 2 MiB; a sum synchronizes twice in each of 4 rounds.
   EXPECT_DOUBLE_EQ(meetings(QLORA_COLLECTIVE_ALL_GATHER, 4, 2), 2 * once);
   EXPECT_DOUBLE_EQ(meetings(QLORA_COLLECTIVE_ALL_REDUCE, 4, 2), 8 * once);
   // N - 1 messages.
   EXPECT_DOUBLE_EQ(meetings(QLORA_COLLECTIVE_ALL_GATHER, 4, 4), 3 * once);
 }
 
-/// Three machines of two ranks: a message in a window takes 1 us, by a socket
-/// 2, over the network 100.
+/// Three machines of two ranks: a message through a window takes 1 us, through
+/// a socket 2, over the network 100.
 DeviceProfile measured() {
   DeviceProfile device = cpu();
   device.links.window = {1, 2};
@@ -100,10 +100,10 @@ TEST(CollectiveCost, MeasuredRanksOfAMachineHaveTheirRates) {
   const Demand sum = collectiveDemand(QLORA_COLLECTIVE_ALL_REDUCE,
                                       2.0 * (1 << 20), 2, 1, measured());
   EXPECT_DOUBLE_EQ(sum.memory, 5.5 * 2 * (1 << 20) / 2e9);
-  EXPECT_DOUBLE_EQ(sum.launch, 2 * 2 * 1e-6); // two rounds, two meetings
+  EXPECT_DOUBLE_EQ(sum.launch, 2 * 2 * 1e-6); // two rounds, synchronized twice
   const Demand exchange =
       collectiveDemand(QLORA_COLLECTIVE_ALL_TO_ALL, 4e6, 2, 1, measured());
-  // Half of it is sent, and packing counts as much.
+  // Half of it is sent, and packing costs as much.
   EXPECT_DOUBLE_EQ(exchange.memory, (2e6 + 2e6) / 5e8);
   EXPECT_DOUBLE_EQ(exchange.launch, 2e-6);
   EXPECT_EQ(exchange.serial, 0);
@@ -113,13 +113,13 @@ TEST(CollectiveCost, BetweenMachinesARingTakesNoTurns) {
   const auto demand = [](unsigned kind, int64_t ranks, int64_t stride) {
     return collectiveDemand(kind, 1 << 20, ranks, stride, measured());
   };
-  // Of six ranks 2 * 6 - 3 slots and one for each of 4 chunks; the bytes twice,
-  // and 8 times a chunk that is on its way to the last rank and back.
+  // Six ranks need 2 * 6 - 3 slots and one for each of 4 chunks. The bytes are
+  // sent twice, and 8 times a chunk on its way to the last rank and back.
   const Demand sum = demand(QLORA_COLLECTIVE_ALL_REDUCE, 6, 1);
   EXPECT_EQ(sum.memory, 0);
   EXPECT_DOUBLE_EQ(sum.launch, 13 * 100e-6);
   EXPECT_DOUBLE_EQ(sum.serial, 4.0 * (1 << 20) / 1e8);
-  // Of two the data once, and a chunk; each is the first, or the second, of its machine.
+  // Two ranks, each the first or second of its machine: the data and a chunk.
   EXPECT_DOUBLE_EQ(demand(QLORA_COLLECTIVE_ALL_REDUCE, 2, 2).serial,
                    1.25 * (1 << 20) / 1e8);
   EXPECT_EQ(demand(QLORA_COLLECTIVE_ALL_REDUCE, 2, 1).serial, 0);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What a profile compares a command's time with.
+// The work with which a profile compares a command's time.
 
 #include "runtime/Predict/CommandFacts.h"
 #include "tests/runtime/DemoTables.h"
@@ -10,7 +10,7 @@
 namespace qlora {
 namespace {
 
-/// Runs nothing, and has attention done by a row of its own choice.
+/// Runs nothing, and reports that `row` computes attention.
 class ChoosingDevice final : public Device {
 public:
   explicit ChoosingDevice(const char *row) : row(row) {}
@@ -45,7 +45,7 @@ private:
   const char *row;
 };
 
-/// Of the demo's attention, which the compiler gave to cuDNN's row.
+/// Returns the work of the demo's attention, compiled for cuDNN's row.
 CommandFacts attentionBy(const char *row) {
   DemoTables tables;
   tables.retarget();

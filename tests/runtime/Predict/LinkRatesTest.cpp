@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Numbers of a link from times of collectives, and from collectives.
+// Rates of a link, fitted to times of collectives and measured with them.
 
 #include "runtime/Predict/LinkRates.h"
 
@@ -14,7 +14,7 @@
 namespace qlora {
 namespace {
 
-/// Of a message of 20 us and 2 GB/s.
+/// A link with 20 us per message and 2 GB/s.
 LinkSample sampleOf(const LinkUse &use) {
   return {use, use.messages * 20e-6 + use.bytes / 2e9};
 }
@@ -30,20 +30,20 @@ TEST(LinkRates, FindWhatGaveTheTimes) {
   EXPECT_NEAR(link.gbps, 2, 1e-9);
 }
 
-/// A short call that was held up counts no more than a long one.
+/// A short call that was delayed counts no more than a long one.
 TEST(LinkRates, WeighErrorsByTheTimes) {
   const LinkRate link =
-      fitLink(std::vector<LinkSample>{{{1, 1}, 2e-5}, // 20 us, and nothing
+      fitLink(std::vector<LinkSample>{{{1, 1}, 2e-5}, // 20 us without bytes
                                       {{1, 1}, 4e-5},
-                                      {{1, 1e9}, 1}}); // a second
+                                      {{1, 1e9}, 1}}); // 1 s
   // The harmonic mean of 20 and 40, 2 / (1 / 20 + 1 / 40).
   EXPECT_NEAR(link.messageMicroseconds, 26.67, 0.01);
   EXPECT_NEAR(link.gbps, 1, 1e-4);
 }
 
-/// Times that fall with the messages, or with the bytes: noise.
+/// Times that fall with the number of messages, or with the bytes, are noise.
 TEST(LinkRates, GiveNothingForFree) {
-  // A tenth of the most that a message may take: of the sample with 100.
+  // A tenth of the maximum that a message can take: the sample with 100.
   LinkRate link =
       fitLink(std::vector<LinkSample>{{{100, 1e6}, 1e-3}, {{1, 2e6}, 4e-3}});
   EXPECT_NEAR(link.messageMicroseconds, 1, 1e-9);
@@ -51,7 +51,7 @@ TEST(LinkRates, GiveNothingForFree) {
   EXPECT_LT(link.gbps, 10);
   link = fitLink(std::vector<LinkSample>{
       {{1, 1e6}, 1e-3}, {{9, 1e3}, 1e-2}, {{1, 4e6}, 1e-3}});
-  // The most that bytes may take is 4 MB in 1 ms, 4 GB/s.
+  // The maximum that bytes can take is 4 MB in 1 ms, 4 GB/s.
   EXPECT_NEAR(link.gbps, 40, 1e-9);
   EXPECT_GT(link.messageMicroseconds, 100);
 }
@@ -62,7 +62,7 @@ TEST(LinkRates, RanksOfAMachineHaveAWindowAndSockets) {
     ASSERT_TRUE(links.isOk()) << links.status().message();
     EXPECT_TRUE(links->window && links->sockets);
     EXPECT_FALSE(links->network);
-    // All have the slowest rank's times.
+    // All ranks get the slowest rank's times.
     const double own[] = {links->window->gbps, links->sockets->gbps,
                           links->window->messageMicroseconds};
     const auto all =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The demo module's step on a device of round numbers.
+// The demo module's step on a device with round rates.
 
 #include "runtime/Predict/CollectiveCost.h"
 #include "runtime/Predict/NullRun.h"
@@ -17,7 +17,7 @@ namespace {
   EXPECT_NE((text).find(part), std::string::npos) << "in: " << (text)
 
 /// 1 GB/s, 1 us from kernel to kernel; links of 10 MB/s inside a node of 8 and
-/// 1 MB/s between, 1 us at least.
+/// 1 MB/s between nodes, 1 us at least.
 DeviceProfile roundCard() {
   DeviceProfile device;
   device.cpu = "round";
@@ -67,7 +67,7 @@ protected:
 constexpr double kKernel = 1e-6 + 192e-9;
 constexpr double kUpdate = 2e-6 + 192e-9 + 72e-9;
 
-// 64 bytes of the weight, at a byte in a microsecond.
+// 64 bytes of the weight, at one byte per microsecond.
 constexpr double kBus = 64e-6;
 
 TEST_F(StepPredictionTest, WhatAKernelReadsOnTheHostComesOverTheBus) {
@@ -81,7 +81,7 @@ TEST_F(StepPredictionTest, WhatAKernelReadsOnTheHostComesOverTheBus) {
 TEST_F(StepPredictionTest, ACopyOverTheBusIsBesideKernels) {
   const double before = only(1, 1).seconds;
   tables.arenas[kDemoFrozen].kind = QLORA_ARENA_HOST;
-  // It takes the place of scale_add, which needs 192 bytes of the card.
+  // The copy replaces scale_add, which needs 192 bytes of device memory.
   for (qlora_command &command : tables.commands)
     if (command.kind == QLORA_COMMAND_LAUNCH && command.target == 0) {
       command.kind = QLORA_COMMAND_COPY;
@@ -94,7 +94,7 @@ TEST_F(StepPredictionTest, ACopyOverTheBusIsBesideKernels) {
   const StepPrediction step = only(1, 1);
   EXPECT_NEAR(step.seconds, before - kKernel + kBus, 1e-15);
   EXPECT_NEAR(step.exposedCommunication, kBus, 1e-15);
-  ASSERT_EQ(step.collectives.size(), 2u); // behind the sum of gradients
+  ASSERT_EQ(step.collectives.size(), 2u); // after the all-reduce
   EXPECT_EQ(step.collectives[1].kind, "copy");
   EXPECT_EQ(step.collectives[1].bytes, 64);
 }
@@ -121,7 +121,7 @@ TEST_F(StepPredictionTest, AStepOfOneRankIsItsKernels) {
 TEST_F(StepPredictionTest, MicroBatchesButTheLastSendNothing) {
   qlora_entry accumulate = tables.entries[kDemoAccumulate];
   accumulate.kind = QLORA_ENTRY_ACCUMULATE;
-  accumulate.command_count = 1; // gather alone
+  accumulate.command_count = 1; // gather only
   accumulate.event_count = 0;
   tables.entries.push_back(accumulate);
   const StepPrediction one = only(2, 1), three = only(2, 3);
@@ -135,21 +135,21 @@ TEST_F(StepPredictionTest, WithoutItsEntryThereIsNoStep) {
 }
 
 TEST_F(StepPredictionTest, CommunicationHidesBehindOneKernel) {
-  // Two ranks: 1 us and 72 bytes at 10 MB/s, behind scale_add.
+  // Two ranks: 1 us and 72 bytes at 10 MB/s, concurrent with scale_add.
   const StepPrediction two = only(2, 1);
   EXPECT_NEAR(two.collectives[0].seconds, 1e-6 + 7.2e-6, 1e-15);
   EXPECT_NEAR(two.exposedCommunication, 8.2e-6 - kKernel, 1e-15);
   EXPECT_NEAR(two.seconds, only(1, 1).seconds + two.exposedCommunication,
               1e-15);
-  // 64 ranks: 3 doublings of nodes, 2 * 7/8 of the bytes inside, and 2 * 7/8
-  // of an eighth of them between the nodes.
+  // 64 ranks: 3 doublings of nodes, 2 * 7/8 of the bytes inside, and 2 * 7/8 of
+  // an eighth of them between the nodes.
   const StepPrediction many = only(64, 1);
   EXPECT_NEAR(many.collectives[0].seconds, 4e-6 + 12.6e-6 + 15.75e-6, 1e-15);
   EXPECT_DOUBLE_EQ(many.tokensPerSecond(),
                    64.0 * double(many.batch * many.length) / many.seconds);
 }
 
-/// In place of the sum of the gradients.
+/// Replaces the all-reduce of gradients by a send or receive.
 void meet(DemoTables &tables, qlora_collective kind, int peer) {
   qlora_command &command = tables.commands[5];
   command.collective = static_cast<uint8_t>(kind);
@@ -159,8 +159,8 @@ void meet(DemoTables &tables, qlora_collective kind, int peer) {
       kind == QLORA_COLLECTIVE_SEND ? QLORA_READ : QLORA_WRITE;
 }
 
-/// The second, which has the kernel beside the transfer twice, is ready later
-/// and has more to do.
+/// The second stage runs the kernel next to the transfer twice. It is ready
+/// later and has more to do.
 TEST_F(StepPredictionTest, StagesRunTogether) {
   const StepPrediction summed = only(2, 1);
   DemoTables second;
@@ -169,7 +169,7 @@ TEST_F(StepPredictionTest, StagesRunTogether) {
   meet(second, QLORA_COLLECTIVE_RECV, -1);
   followEachOther(tables, second);
   const StepPrediction equal = only(2, 1);
-  // A link as a sum of two has it, 1 us and 72 bytes at 10 MB/s.
+  // The link costs as much as an all-reduce of two: 1 us, 72 bytes at 10 MB/s.
   EXPECT_NEAR(equal.seconds, summed.seconds, 1e-15);
   EXPECT_EQ(equal.stage, 0);
   EXPECT_EQ(equal.stages, 2);
@@ -183,8 +183,8 @@ TEST_F(StepPredictionTest, StagesRunTogether) {
   EXPECT_GT(later.seconds, equal.seconds);
   EXPECT_NEAR(later.seconds - later.busySeconds(),
               later.exposedCommunication - later.overlapped, 1e-15);
-  // Of more ranks they are so far from each other as a stage has ranks: on
-  // two nodes.
+  // With more ranks, adjacent stages are on two nodes: they are one stage's
+  // number of ranks apart.
   EXPECT_NEAR(only(16, 1).seconds - later.seconds, 72 / 1e6 - 72 / 1e7, 1e-12);
   EXPECT_HAS(predictionText(later, nullptr, roundCard()),
              "of stage 1 of 2, which has most to do");
@@ -219,7 +219,7 @@ TEST_F(StepPredictionTest, ScalingDoublesUpToAllRanks) {
   EXPECT_HAS(scalingText(curve.value(), *roundCard().gpu), "\n      11      2 ");
 }
 
-/// A sum in the step of two of eight ranks, which have the same rows.
+/// The step has an all-reduce over two of eight ranks with the same rows.
 TEST_F(StepPredictionTest, ThoseThatShareProductsOrLinesCountTheirTokensOnce) {
   for (const qlora_group group : {QLORA_GROUP_TP, QLORA_GROUP_CP}) {
     const bool isLines = group == QLORA_GROUP_CP;
@@ -287,8 +287,8 @@ TEST_F(StepPredictionTest, TheLowFigureIsLowerAndTakesTurns) {
   EXPECT_DOUBLE_EQ(low.device.copyGbps, 0.85);
 }
 
-/// gather and scale_add of ACCUMULATE_LAST as kernels of two queues that
-/// nothing orders.
+/// gather and scale_add of ACCUMULATE_LAST as kernels of two queues without any
+/// order between them.
 TEST_F(StepPredictionTest, QueuesShareOrTakeTurns) {
   qlora_entry &last = tables.entries[kDemoAccumulate];
   std::vector<qlora_command> launches;
@@ -305,7 +305,7 @@ TEST_F(StepPredictionTest, QueuesShareOrTakeTurns) {
   auto module = tables.load();
   ASSERT_TRUE(module.isOk()) << module.status().message();
   PredictionRequest request = {roundCard(), 1, 1};
-  // Both are bound by memory, but one hides behind the start of the other.
+  // Both are bound by memory, but one overlaps with the other's launch.
   const double side = predictSteps(*module, request)->front().seconds;
   request.sharing = QueueSharing::kTakeTurns;
   const StepPrediction turns = predictSteps(*module, request)->front();
@@ -325,7 +325,7 @@ TEST_F(StepPredictionTest, AttentionIsThatOfTheRowThatRuns) {
   EXPECT_NEAR(step.parts[size_t(StepPart::kAttention)].seconds, flops / 2e9,
               1e-15);
   EXPECT_EQ(step.rows(), std::vector<std::string>{"attention.cudnn"});
-  // Without cuDNN our own row runs, and without that none.
+  // Without cuDNN our own row runs; without that, none.
   PredictionRequest request = {roundCard(), 1, 1};
   request.disabledKernels = {"attention.cudnn"};
   const StepPrediction own = predictSteps(*module, request)->front();
@@ -358,7 +358,7 @@ TEST_F(StepPredictionTest, RanksOfACpuCopyOnTheCoresOfTheirKernels) {
   ASSERT_TRUE(one.isOk() && two.isOk());
   const double all =
       collectiveDemand(QLORA_COLLECTIVE_ALL_REDUCE, 72, 2, 1, device).seconds();
-  // Nothing hides it.
+  // Nothing overlaps with it.
   EXPECT_NEAR(two->front().collectives[0].seconds, all, 1e-15);
   EXPECT_NEAR(two->front().seconds, one->front().seconds + all, 1e-12);
   EXPECT_NEAR(two->front().exposedCommunication, all, 1e-12);

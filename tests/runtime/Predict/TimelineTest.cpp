@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Clocks of queues: what waits for what, and what running at once costs. The
-// sums are written beside the expectations.
+// Clocks of queues: waits, and the cost of running at the same time. The
+// calculations are next to the expectations.
 
 #include "runtime/Predict/Timeline.h"
 
@@ -16,8 +16,8 @@ namespace {
 
 using Kind = TimelineItem::Kind;
 
-/// A kernel that would take `arithmetic` seconds of one and `memory` of the
-/// other.
+/// A kernel that would take `arithmetic` seconds of arithmetic alone and
+/// `memory` seconds of memory alone.
 TimelineItem kernel(uint32_t queue, double arithmetic, double memory,
                     double launch = 0) {
   TimelineItem item;
@@ -52,7 +52,7 @@ Timeline timelineOf(const std::vector<TimelineItem> &items) {
 }
 
 TEST(Timeline, OneQueueIsASum) {
-  // The longer of each, and the launches.
+  // The longer of the two for each, plus the launches.
   Timeline timeline =
       timelineOf({kernel(kMain, 1, 3, 0.5), kernel(kMain, 2, 1, 0.5)});
   EXPECT_DOUBLE_EQ(timeline.seconds, 3.5 + 2.5);
@@ -62,8 +62,8 @@ TEST(Timeline, OneQueueIsASum) {
 }
 
 TEST(Timeline, SpansSayWhenEachRan) {
-  // The side waits for the first kernel, runs beside the second for a second,
-  // and the main queue waits for it: 2 + max(1, 3) + 1 seconds.
+  // The side queue waits for the first kernel and runs one second next to the
+  // second. The main queue waits for it: 2 + max(1, 3) + 1 seconds.
   const std::vector<TimelineItem> items = {
       kernel(kMain, 2, 0), event(Kind::kRecord, kMain, 0),
       event(Kind::kWait, kSide, 0), kernel(kSide, 0, 3),
@@ -85,8 +85,8 @@ TEST(Timeline, MemoryHidesBehindArithmetic) {
   EXPECT_DOUBLE_EQ(timeline.overlapped, 1);
 }
 
-/// A backward of 2 s: after the first half a bucket is sent, and at the end
-/// compute waits for it.
+/// A backward of 2 s: a gradient bucket is sent after the first half, and
+/// compute waits for it at the end.
 std::vector<TimelineItem> backward(double sendSeconds) {
   return {kernel(kMain, 1, 0),
           event(Kind::kRecord, kMain, 0),
@@ -98,8 +98,8 @@ std::vector<TimelineItem> backward(double sendSeconds) {
 }
 
 TEST(Timeline, NothingHidesWhereKernelsTakeTurns) {
-  // The decode has half of the card until its second of work is done: at 2;
-  // then the product has 1 of its 2 left.
+  // The decode has half of the GPU until its second of work is done, at 2; then
+  // the GEMM has 1 of its 2 left.
   const std::vector<TimelineItem> items = {kernel(kMain, 2, 0),
                                            kernel(kSide, 0, 1)};
   std::vector<TimelineSpan> spans(items.size());
@@ -115,44 +115,44 @@ TEST(Timeline, NothingHidesWhereKernelsTakeTurns) {
 }
 
 TEST(Timeline, ACollectiveThatCopiesTakesTurns) {
-  // It asks for half a second of memory: of the first second of the kernel's 2
-  // each has half, and nothing is left to wait for but its own time.
+  // It needs half a second of memory. In the first second of the kernel's 2
+  // each has half; then only the collective's own time is exposed.
   std::vector<TimelineItem> items = backward(0);
   items[3].demand.memory = 0.5;
   const Timeline timeline = timelineOf(items);
   EXPECT_DOUBLE_EQ(timeline.seconds, 2.5);
   EXPECT_DOUBLE_EQ(timeline.exposedCommunication, 0.5);
   EXPECT_DOUBLE_EQ(timeline.overlapped, 0);
-  // Alone it waits for nobody.
+  // Alone it waits for nothing.
   items[3].demand.memory = 3;
   EXPECT_DOUBLE_EQ(timelineOf(items).seconds, 5);
   EXPECT_DOUBLE_EQ(timelineOf(items).exposedCommunication, 3);
 }
 
 TEST(Timeline, BandwidthIsShared) {
-  // Two that want all of it take as long as one after the other.
+  // Two kernels that need all of it take as long as one after the other.
   Timeline two = timelineOf({kernel(kMain, 0, 1), kernel(kSide, 0, 1)});
   EXPECT_DOUBLE_EQ(two.seconds, 2);
   EXPECT_DOUBLE_EQ(two.overlapped, 0);
-  // Together 1.5 of the bandwidth: the decode ends at 0.2 * 1.5, when 0.2 of
-  // the product is done, and 0.8 of it is left.
+  // Together they need 1.5 of the bandwidth: the decode ends at 0.2 * 1.5, when
+  // 0.2 of the GEMM is done, and 0.8 of it is left.
   Timeline mixed = timelineOf({kernel(kMain, 1, 0.5), kernel(kSide, 0, 0.2)});
   EXPECT_DOUBLE_EQ(mixed.seconds, 0.3 + 0.8);
   EXPECT_NEAR(mixed.overlapped, 0.1, 1e-12);
 }
 
 TEST(Timeline, AWaitIsAsLongAsItsEvent) {
-  // Side: 2; main: 1, then waits for 2, then 1.
+  // Side: 2; main: 1, then waits until 2, then 1.
   std::vector<TimelineItem> items = {kernel(kSide, 0, 2),
                                      event(Kind::kRecord, kSide, 0),
                                      kernel(kMain, 1, 0),
                                      event(Kind::kWait, kMain, 0),
                                      kernel(kMain, 1, 0)};
   EXPECT_DOUBLE_EQ(timelineOf(items).seconds, 3);
-  // Without the wait the main queue does not notice.
+  // Without the wait the side queue does not delay the main queue.
   items.erase(items.begin() + 3);
   EXPECT_DOUBLE_EQ(timelineOf(items).seconds, 2);
-  // An event that has happened costs nothing.
+  // An event that has already happened costs nothing.
   items[0] = kernel(kSide, 0, 0.5);
   items.insert(items.begin() + 3, event(Kind::kWait, kMain, 0));
   EXPECT_DOUBLE_EQ(timelineOf(items).seconds, 2);
@@ -194,7 +194,7 @@ TimelineItem transfer(Kind kind, int peer, double seconds, uint64_t bytes = 8) {
 
 using Stages = std::vector<std::vector<TimelineItem>>;
 
-/// One chunk after the other: forward in both stages, then backward.
+/// One chunk after another: forward in both stages, then backward.
 Stages pipeline(int chunks) {
   Stages stages(2);
   const auto add = [&](int stage, std::vector<TimelineItem> items) {
@@ -211,20 +211,20 @@ Stages pipeline(int chunks) {
 }
 
 TEST(Timeline, AStageWaitsForWhatItReceives) {
-  // 1 and 0.5 until the second begins, with 3 for each chunk from there on.
+  // 1 and 0.5 until the second stage begins, then 3 for each chunk.
   for (const int chunks : {1, 2, 4}) {
     auto ended = simulateStages(pipeline(chunks));
     ASSERT_TRUE(ended.isOk()) << ended.status().message();
     EXPECT_DOUBLE_EQ((*ended)[1].seconds, 1.5 + 3 * chunks);
     EXPECT_DOUBLE_EQ((*ended)[1].exposedCommunication, 1.5);
-    // The last chunk is sent where the second has nothing to do with it yet.
+    // The last chunk is sent while the second stage still has others to do.
     EXPECT_DOUBLE_EQ((*ended)[0].seconds, chunks + 0.5);
     EXPECT_DOUBLE_EQ((*ended)[0].exposedCommunication, 0.5);
   }
 }
 
 TEST(Timeline, ASenderWaitsForItsReceiver) {
-  // It is there after 5 seconds.
+  // The receiver is ready after 5 seconds.
   const Stages late = {{transfer(Kind::kSend, 1, 2)},
                        {kernel(kSend, 5, 0), transfer(Kind::kReceive, -1, 2)}};
   auto ended = simulateStages(late);
@@ -232,7 +232,7 @@ TEST(Timeline, ASenderWaitsForItsReceiver) {
   EXPECT_DOUBLE_EQ((*ended)[0].seconds, 7);
   EXPECT_DOUBLE_EQ((*ended)[0].exposedCommunication, 7);
   EXPECT_DOUBLE_EQ((*ended)[1].exposedCommunication, 2);
-  // By itself it is taken to be there.
+  // Without a receiver, the send does not wait.
   EXPECT_DOUBLE_EQ(timelineOf(late[0]).seconds, 2);
 }
 

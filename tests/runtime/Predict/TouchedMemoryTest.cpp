@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The pages of the entries that a run needs, and no others: with the variants
-// of UnigramModule.c, lengths 4 and 8, in arenas of many pages.
+// Pages of the entries that a run needs, and no others: with the variants of
+// UnigramModule.c, lengths 4 and 8, in arenas of many pages.
 
 #include "runtime/Predict/TouchedMemory.h"
 
@@ -34,9 +34,9 @@ private:
   std::vector<int64_t> lengths;
 };
 
-/// The module with an INPUT arena of 100 pages and a half, and what kernels
-/// see there: length 4 trains with pages 0 and 1, length 8 with 10 to 30, and
-/// they evaluate with 50, and 99 to the end. Bindings are in page 0.
+/// The module with an INPUT arena of 100 and a half pages. Kernels of training
+/// access pages 0 and 1 for length 4, 10 to 30 for length 8; those of
+/// evaluation access 50, and 99 to the end. Bindings are in page 0.
 class TouchedMemoryTest : public testing::Test {
 protected:
   void SetUp() override {
@@ -64,7 +64,7 @@ protected:
     module.emplace(std::move(changed).value());
   }
 
-  /// Frozen and adapter: filled when weights are read.
+  /// Frozen weights and adapter, filled when weights are read.
   static constexpr uint64_t kFilled = 64 + 128;
   /// Touched by training: gradient, two moments, results.
   static constexpr uint64_t kTrained = 136 + 2 * 128 + 76;
@@ -108,7 +108,7 @@ TEST_F(TouchedMemoryTest, EvaluationHasEntriesOfItsOwn) {
   TouchedMemory touched(*module, 0);
   touched.addEvaluation(shorter, {});
   EXPECT_EQ(touched.bytes(), kFilled + 76 + 2 * kPage); // 0 and 50
-  // The last page of an arena is as long as the arena: 99 and a half.
+  // The arena's last page is half a page: 99 to the end.
   touched.addEvaluation(both, {});
   EXPECT_EQ(touched.bytes(), kFilled + 76 + 3 * kPage + kPage / 2);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The cost model: every op of Kernels.def has a cost, and the costs are the
-// sums written beside them.
+// The cost model: every op of Kernels.def has a cost, computed next to the
+// expectation.
 
 #include "runtime/Kernels/CostModel.h"
 
@@ -13,7 +13,7 @@ using namespace qlora;
 
 namespace {
 
-/// Round numbers: 100 GFLOP/s (bf16 200), 10 GB/s, 4 GB/s of numbers.
+/// Round rates: 100 GFLOP/s (bf16 200), 10 GB/s, decoding 4 GB/s.
 DeviceProfile roundDevice() {
   DeviceProfile device;
   device.cores = 1;
@@ -82,10 +82,10 @@ TEST(CostModel, ADecodeIsPaidPerPanelUseAndOncePerScratch) {
        {"transpose_w", 1},
        {"block", 64}},
       {QLORA_DTYPE_F32, QLORA_DTYPE_NF4, QLORA_DTYPE_F32, std::nullopt});
-  // 1e6 numbers are 4e6 bytes at 4 GB/s: 1 ms more than the GEMM, which runs
-  // at 0.65 of the rate of a large one, and packs 8e6 bytes at the memory's.
-  // It waits for the stored weight, and once for the 8e6 bytes of a and c, which a
-  // cache has.
+  // 1e6 elements are 4e6 bytes at 4 GB/s: 1 ms more than the GEMM. The GEMM
+  // runs at 0.65 of a large one's rate, and packs 8e6 bytes at memory speed. It
+  // waits for the stored weight, and once for the 8e6 bytes of a and c, which a
+  // cache then holds.
   const double waited = (517120 + 8e6) / 10e9;
   EXPECT_DOUBLE_EQ(secondsOf(kernelWork(panel), roundDevice()),
                    kLaunch + 20e-3 / 0.65 + 1e-3 + 8e6 / 10e9 + waited);
@@ -97,9 +97,9 @@ TEST(CostModel, ADecodeIsPaidPerPanelUseAndOncePerScratch) {
   KernelRequest decode =
       request("decode", {{"rows", 1000}, {"columns", 1000}, {"block", 64}},
               {QLORA_DTYPE_NF4, QLORA_DTYPE_F32});
-  // The same; through memory, meanwhile, 4 bytes of each number and what is
-  // stored: 500032 packed, 15680 scales, 62 scales of scales in 256, tables of
-  // 1024 and 64, an offset, in all a multiple of 64.
+  // The same time. Memory meanwhile moves 4 bytes per element and the stored
+  // tensor: 500032 packed, 15680 scales, 62 scales of scales in 256, tables of
+  // 1024 and 64, an offset, together a multiple of 64.
   const Work work = kernelWork(decode);
   EXPECT_DOUBLE_EQ(secondsOf(work, roundDevice()), kLaunch + 1e-3);
   DeviceProfile quick = roundDevice();
@@ -108,7 +108,7 @@ TEST(CostModel, ADecodeIsPaidPerPanelUseAndOncePerScratch) {
 }
 
 TEST(CostModel, WhatWasJustWrittenIsInACacheOnceItFits) {
-  // Of 80 MB, 32 MiB come four times as fast.
+  // 32 MiB of the 80 MB are four times as fast.
   const Work work = withCached(rowWork(80e6, 0), 60e6);
   const double cached = 32 << 20;
   EXPECT_DOUBLE_EQ(secondsOf(work, roundDevice()),
@@ -124,8 +124,8 @@ TEST(CostModel, AttentionIsCausalAndWindowed) {
   EXPECT_DOUBLE_EQ(windowed.attentionFlops(), 2.5 * 2 * 7 * 4 * 8);
 }
 
-/// Round numbers too: 1000 GFLOP/s of attention forward and 500 backward by
-/// cuDNN, 400 and 200 by us, at any length.
+/// Round rates too: 1000 GFLOP/s of attention forward and 500 backward with
+/// cuDNN, 400 and 200 with our kernels, at any length.
 DeviceProfile roundCard() {
   DeviceProfile device = roundDevice();
   GpuRates &gpu = device.gpu.emplace();
@@ -141,25 +141,25 @@ TEST(CostModel, AGpuHidesAllButTheLongest) {
   // 1e6 bytes are 100 us.
   EXPECT_DOUBLE_EQ(secondsOf(rowWork(1e6, 4e6), roundCard()), 2e-6 + 100e-6);
   Work decode = rowWork(1e6, 0);
-  decode.decodedNumbers = 4e5; // 1.6e6 bytes of them at 4 GB/s
+  decode.decodedNumbers = 4e5; // 1.6e6 bytes at 4 GB/s
   EXPECT_DOUBLE_EQ(secondsOf(decode, roundCard()), 2e-6 + 400e-6);
 }
 
 TEST(CostModel, ACardThatIssuesTooLittleIsBoundByIt) {
-  // Five instructions a byte: 5e6 at 20e9 per second are 250 us, and 100 us of
-  // memory.
+  // Five instructions per byte: 5e6 at 20e9 per second are 250 us; memory takes
+  // 100 us.
   DeviceProfile slow = roundCard();
   slow.gpu->issueGops = 20;
   EXPECT_DOUBLE_EQ(secondsOf(rowWork(1e6, 0), slow), 2e-6 + 250e-6);
-  // Tensor cores are left to others meanwhile.
+  // Tensor cores stay free for others meanwhile.
   EXPECT_EQ(demandOf(rowWork(1e6, 0), slow).arithmetic, 0);
-  // A product's are counted by its rate.
+  // A GEMM's instructions are part of its rate.
   Work product = gemmWork(1000, 1000, 1, QLORA_DTYPE_F32, QLORA_DTYPE_F32,
                           QLORA_DTYPE_F32, false);
   EXPECT_DOUBLE_EQ(secondsOf(product, slow), 2e-6 + (4e6 + 8e3) / 10e9);
 }
 
-/// A product of two matrices in bf16, without strides.
+/// A bf16 GEMM with dense matrices.
 KernelRequest product(int64_t m, int64_t n, int64_t k) {
   return request("matmul",
                  {{"m", m}, {"n", n}, {"k", k}, {"lda", k}, {"ldb", n},
@@ -170,11 +170,11 @@ KernelRequest product(int64_t m, int64_t n, int64_t k) {
 
 TEST(CostModel, OnCudaAThinProductIsSlowerThanACopy) {
   DeviceProfile card = roundCard();
-  card.gemmBf16Gflops = 1e6; // so that all are bound by memory
+  card.gemmBf16Gflops = 1e6; // so that memory bounds all
   const auto bytes = [](double m, double n, double k) {
     return 2 * (m * k + k * n + m * n);
   };
-  // 6 GB/s where any side is at most 64, 10 GB/s above.
+  // 6 GB/s if any side is at most 64, 10 GB/s above.
   EXPECT_DOUBLE_EQ(secondsOf(product(1000, 64, 1000), card),
                    2e-6 + bytes(1000, 64, 1000) / 6e9);
   EXPECT_DOUBLE_EQ(secondsOf(product(1000, 1000, 16), card),
@@ -202,8 +202,8 @@ TEST(CostModel, OnCudaAttentionIsThatOfItsRow) {
   };
   EXPECT_DOUBLE_EQ(seconds(forward, "attention.cudnn"), 2e-6 + flops / 1e12);
   EXPECT_DOUBLE_EQ(seconds(forward, "attention.cuda"), 2e-6 + flops / 0.4e12);
-  // Before a row is selected: the first that accepts. cuDNN's wants whole
-  // tiles of 128.
+  // Before a row is selected, the first that accepts counts. cuDNN's row needs
+  // whole tiles of 128.
   EXPECT_DOUBLE_EQ(secondsOf(forward, roundCard()), 2e-6 + flops / 1e12);
   shape[0].second = 1000;
   EXPECT_DOUBLE_EQ(secondsOf(request("attention", shape, dtypes), roundCard()),
@@ -233,20 +233,20 @@ TEST(CostModel, AttentionOfAGpuHasRatesOfItsOwn) {
   Work backward = attentionWork(shape, QLORA_DTYPE_BF16, true);
   EXPECT_DOUBLE_EQ(secondsOf(backward, roundCard()),
                    2e-6 + 2.5 * flops / 0.2e12);
-  // Short ones run at less. A FLOP takes 2.5925e-3 + 0.75897 / keys ns: 1/300
-  // for 1024.5 keys, 1/360 for 4096.5, and 1.2327/300 for our 500.5.
+  // Short sequences are slower. A FLOP takes 2.5925e-3 + 0.75897 / keys ns:
+  // 1/300 for 1024.5 keys, 1/360 for 4096.5, and 1.2327/300 for our 500.5.
   DeviceProfile uneven = roundCard();
   uneven.gpu->cudaAttention.forward = {300, 360};
   EXPECT_GT(secondsOf(forward, uneven) - 2e-6, flops / 0.3e12);
   EXPECT_NEAR((secondsOf(forward, uneven) - 2e-6) * 0.3e12 / flops,
               1.2327, 1e-4);
-  // In f32 there are no tensor cores: 0.35 of the f32 GEMM rate.
+  // f32 does not use tensor cores: 0.35 of the f32 GEMM rate.
   Work exact = attentionWork(shape, QLORA_DTYPE_F32, false);
   EXPECT_DOUBLE_EQ(secondsOf(exact, roundCard()), 2e-6 + flops / 0.35e11);
 }
 
 TEST(CostModel, AttentionOfACpuHasRatesOfItsOwn) {
-  // As above; exponentials are in the rate.
+  // As above; the rate includes exponentials.
   const AttentionExtents shape = {1, 1000, 1, 1, 64, 0};
   const double flops = 5.005e5 * 4 * 64;
   DeviceProfile device = roundDevice();
@@ -285,7 +285,7 @@ TEST(CostModel, OnCudaTheHeadIsChunksOfProducts) {
                                 {"lines", 1},
                                 {"replaced", 0}},
                                dtypes);
-  // The list of rows; chunks of 4, 4 and 2 rows: gather, logits, softmax,
+  // The list of rows; per chunk of 4, 4 and 2 rows: gather, logits, softmax,
   // gradient, scatter; then the sum.
   std::vector<Work> kernels = cudaKernelWork(head);
   ASSERT_EQ(kernels.size(), 1 + 3 * 5 + 1u);
@@ -293,9 +293,9 @@ TEST(CostModel, OnCudaTheHeadIsChunksOfProducts) {
   for (const Work &work : kernels)
     all += work;
   EXPECT_DOUBLE_EQ(all.bf16Flops, 2 * 2.0 * 10 * 20 * 30);
-  // Every chunk reads W twice; the logits are written, read three times,
-  // written in bf16 and read again; hidden is read, written and read again,
-  // and so is its gradient, the other way round.
+  // Every chunk reads W twice. The logits are written, read three times,
+  // written in bf16 and read again. hidden is read, written and read again, and
+  // its gradient the reverse.
   const double weights = 3 * 2 * 30 * 20 * 2, logits = 10 * 30,
                rows = 10 * 20 * 2 * 6;
   EXPECT_DOUBLE_EQ(all.bytes,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// device.json: what is accepted, and the error for everything else.
+// device.json: valid files, and the error for each other file.
 
 #include "runtime/Kernels/DeviceProfile.h"
 
@@ -137,7 +137,7 @@ TEST_F(DeviceProfileTest, ReadsAttentionOfCudnnAndOurOwn) {
                 .find("key 'gpu.attention_cudnn.forward_8k_gflops' is missing; "
                       "a GPU's profile has all keys of 'gpu'"),
             std::string::npos);
-  // Below the rate of shorter ones, or so far above that these took no time.
+  // Below the rate at 2k, or so far above that shorter ones would take no time.
   for (const char *bad : {"3.9", "16"})
     EXPECT_NE(errorOf(gpuWith("attention_cudnn", attentionWith(bad)))
                   .find("key 'gpu.attention_cudnn.forward_8k_gflops' is " +
@@ -147,7 +147,7 @@ TEST_F(DeviceProfileTest, ReadsAttentionOfCudnnAndOurOwn) {
               std::string::npos);
 }
 
-/// Of `keys` seen by each of 1,000 queries, a FLOP each: FLOP/s.
+/// FLOP/s if each of 1,000 queries sees `keys` keys, one FLOP each.
 double rateOf(const AttentionRate &rate, double keys) {
   return 1e3 * keys / rate.seconds(1e3 * keys, 1e3);
 }
@@ -156,7 +156,7 @@ TEST_F(DeviceProfileTest, AttentionIsSlowerOnShortSequences) {
   const AttentionRate rate = {480, 610};
   EXPECT_NEAR(rateOf(rate, 2049 / 2.0), 480e9, 1);
   EXPECT_NEAR(rateOf(rate, 8193 / 2.0), 610e9, 1);
-  // As if each query saw 406.5 keys more, at 670.5.
+  // As if each query saw 406.5 more keys, at 670.5.
   EXPECT_NEAR(rateOf(rate, 513 / 2.0) / 1e9, 670.5 * 256.5 / (256.5 + 406.5),
               0.5);
   EXPECT_LT(rateOf(rate, 1e6), 671e9);
@@ -171,7 +171,7 @@ TEST_F(DeviceProfileTest, TheLowFigureHasLowerRates) {
   EXPECT_DOUBLE_EQ(low.copyGbps, 0.85 * 4300);
   EXPECT_DOUBLE_EQ(low.gpu->thinGemmGbps, 0.85 * 0.6 * 4300);
   EXPECT_EQ(low.gpu->nodeLinkGbps, high.gpu->nodeLinkGbps);
-  // A CPU's rates are measured: it has one figure.
+  // A CPU's rates are measured, so low and high are equal.
   EXPECT_EQ(lowRates(DeviceProfile()).copyGbps, DeviceProfile().copyGbps);
 }
 
@@ -230,7 +230,7 @@ TEST_F(DeviceProfileTest, KnownCardsHaveNames) {
     StatusOr<DeviceProfile> card = findDeviceProfile(std::string(name));
     ASSERT_TRUE(card.isOk()) << name;
     ASSERT_TRUE(card->gpu.has_value()) << name;
-    // NF4 is decoded at copy speed, attention below a GEMM's.
+    // NF4 decodes at copy speed; attention is slower than a GEMM.
     EXPECT_GE(card->decodeGbps / 4 * 2.516, card->copyGbps) << name;
     const GpuRates &gpu = *card->gpu;
     EXPECT_LT(gpu.cudnnAttention.forward.at8k, card->gemmBf16Gflops) << name;
@@ -245,7 +245,7 @@ TEST_F(DeviceProfileTest, KnownCardsHaveNames) {
     EXPECT_LT(gpu.cudaAttention.backward.at2k, gpu.cudnnAttention.backward.at2k)
         << name;
     EXPECT_LT(gpu.thinGemmGbps, card->copyGbps) << name;
-    // Memory bounds what has few enough instructions, within 1 %.
+    // Memory bounds ops with few instructions, within 1 %.
     EXPECT_GT(gpu.issueGops, 0.99 * kRowInstructions * card->copyGbps) << name;
   }
   StatusOr<DeviceProfile> unknown = findDeviceProfile("h201");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What the cost model says of the head where ranks have pieces of its words.
+// Cost of the LM head if ranks have shards of the vocabulary.
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 namespace qlora {
 namespace {
 
-/// All operands there and bf16.
+/// Makes a request with all operands present and bf16.
 KernelRequest
 request(const char *op,
         const std::vector<std::pair<const char *, int64_t>> &constants) {
@@ -37,7 +37,7 @@ TEST(HeadWork, PartsAndTheirMergeAreOfTheHead) {
 }
 
 TEST(HeadWork, PiecesHaveTheProductsOfTheWhole) {
-  // Logits, and the gradient.
+  // GEMMs of the logits and of the gradient.
   EXPECT_DOUBLE_EQ(kernelWork(part(30)).bf16Flops, 2 * 2.0 * 12 * 20 * 30);
   EXPECT_DOUBLE_EQ(kernelWork(part(10)).bf16Flops, 2 * 2.0 * 12 * 20 * 10);
   KernelRequest forward = part(10);
@@ -46,8 +46,8 @@ TEST(HeadWork, PiecesHaveTheProductsOfTheWhole) {
 }
 
 TEST(HeadWork, OnCudaAPieceIsChunksOfProducts) {
-  // The list of rows; three chunks: gather, logits, softmax, gradient, scatter;
-  // then the states of the other rows.
+  // The list of rows; per chunk of three: gather, logits, softmax, gradient,
+  // scatter; then the states of the other rows.
   const std::vector<Work> kernels = cudaKernelWork(part(10));
   ASSERT_EQ(kernels.size(), 1 + 3 * 5 + 1u);
   Work all;
@@ -64,7 +64,7 @@ TEST(HeadWork, MergingReadsStatesAndTheGradient) {
                                                {"shards", 3},
                                                {"lines", 1},
                                                {"own", 4}});
-  // Four f32 numbers of each rank and row; gradients f32, dhidden bf16.
+  // Four f32 values per rank and row; gradients f32, dhidden bf16.
   const double states = 3 * 12 * 4 * 4, numbers = 12 * 20;
   EXPECT_DOUBLE_EQ(kernelWork(merge).bytes, states + numbers * (4 + 2));
   merge.dtypes[merge.op->operandIndex("dhidden")] = std::nullopt;

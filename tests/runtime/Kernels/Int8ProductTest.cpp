@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// int8_matmul, and the panel_matmul of its gradient, against what bitsandbytes'
-// MatMul8bitLt computed: to the bit without outlier columns, and with them
-// within the rounding of their f32 sum.
+// Compares int8_matmul, and the panel_matmul of its gradient, with the results
+// of bitsandbytes' MatMul8bitLt: bit for bit without outlier columns, and with
+// them within the rounding of their f32 sum.
 
 #include "runtime/Kernels/Cpu/CpuKernels.h"
 #include "runtime/Kernels/Math/Stored.h"
@@ -44,7 +44,7 @@ struct Case {
     std::memcpy(values.data(), read.data(), read.size());
     return values;
   }
-  /// W as it is in memory.
+  /// Reads W into its layout in memory.
   void load() {
     rows = file.get(name + ".CB").value()->shape[0];
     columns = file.get(name + ".CB").value()->shape[1];
@@ -64,7 +64,7 @@ struct Case {
                          int64_t width, std::vector<int64_t> constants);
 };
 
-/// The op's result from `input` in the case's type.
+/// Returns the op's result from `input` in the case's type.
 std::vector<float> Case::run(const std::string &op, const std::string &input,
                              int64_t width, std::vector<int64_t> constants) {
   const KernelRow *row = findKernelRow(op);
@@ -92,8 +92,8 @@ std::vector<float> Case::run(const std::string &op, const std::string &input,
 
 double unit(qlora_dtype type) { return type == BF16 ? 0x1p-8 : 0x1p-24; }
 
-/// An f32 sum of at most `terms` numbers whose magnitudes add up to `sum`, in
-/// another order, and two roundings of the result.
+/// Expects the error of an f32 sum in another order, of at most `terms` values
+/// whose magnitudes add up to `sum`, and of two roundings of the result.
 void expectNear(const std::vector<float> &got, const std::vector<float> &wanted,
                 qlora_dtype type, double terms, double sum) {
   for (size_t i = 0; i < wanted.size(); ++i)
@@ -124,11 +124,11 @@ TEST(Int8Product, IsThatOfBitsandbytes) {
         if (threshold == 0)
           EXPECT_EQ(y, c.floats(".y"));
         else
-          // Two numbers are -40 and 7.5, others below 4, as weights are.
+          // Two values are -40 and 7.5; others, like weights, are below 4.
           expectNear(y, c.floats(".y"), type,
                      threshold == 6 ? 2 : double(c.columns),
                      190 + (threshold == 6 ? 0 : 16 * double(c.columns)));
-        // dX = dY . W, decoded: nothing is rounded here.
+        // dX = dY . W, with W decoded without rounding.
         expectNear(c.run("panel_matmul.onednn", ".dy", c.columns,
                          {c.m, c.rows, c.columns, c.rows, c.columns, 0,
                           c.columns, 0, 32, bits(1), bits(0)}),

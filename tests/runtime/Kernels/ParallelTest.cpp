@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Exceptions in parallel loops come out where the loop was called, once all
-// tasks have ended.
+// Exceptions of tasks reach the caller of a parallel loop, after all tasks have
+// ended.
 
 #include "runtime/Kernels/Cpu/Parallel.h"
 

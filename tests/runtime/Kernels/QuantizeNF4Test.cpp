@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The quantiser against bytes that bitsandbytes wrote: packed codes and f32
-// scales bit for bit; nested codes and decoded values bit for bit given the
+// Compares the quantiser with bytes that bitsandbytes wrote: packed codes and
+// f32 scales bit for bit; nested codes and decoded values bit for bit given the
 // reference's offset; our own offset within 2 ulp.
 
 #include "runtime/Kernels/Cpu/Decode.h"
@@ -49,7 +49,6 @@ int64_t ulpDistance(float a, float b) {
                   int64_t{std::bit_cast<int32_t>(b)});
 }
 
-/// Decodes all of a tensor.
 std::vector<float> decode(const StoredLayout &layout, const uint8_t *tensor,
                           int64_t columns) {
   std::vector<float> values(static_cast<size_t>(layout.elements));
@@ -58,8 +57,7 @@ std::vector<float> decode(const StoredLayout &layout, const uint8_t *tensor,
   return values;
 }
 
-/// Quantises `weight` and compares with the tensors called `name`.* of
-/// `reference`.
+/// Quantises `weight` and compares it with the tensors `name`.* of `reference`.
 void compare(const SafetensorsFile &reference, const std::string &name,
              const std::string &offset, const std::vector<float> &weight,
              int64_t block, bool doubleQuant) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// JSONL from its file to the program: where its rows are kept, and what is
-// said of them. QLORA_PYTHON names a shell script, which gives every JSONL the
-// rows of the fixture.
+// JSONL from its file to the program: where its rows are cached, and the
+// messages about them. QLORA_PYTHON names a shell script, which returns the
+// fixture's rows for every JSONL.
 
 #include "runtime/Data/DataFiles.h"
 
@@ -69,7 +69,7 @@ TEST_F(DataFiles, NoDataLiesInTheOutputFolder) {
   EXPECT_EQ(adapter("out"), adapter("again"));
 }
 
-/// The other rank waits as long as this one tokenises, and not for a time.
+/// The other rank waits until this one has tokenised, without a time limit.
 TEST_F(DataFiles, TokenisingMayTakeLongerThanACollective) {
   python("sleep 6\n");
   ProcessOutput output =
@@ -96,7 +96,7 @@ TEST_F(DataFiles, SeveralFilesAndTheRowsKeptForValidation) {
                                "--overwrite-output-dir", "true"});
     return run(flags);
   };
-  // 5 rows twice and 5 once, of which 3 are kept.
+  // 5 rows twice and 5 once; 3 of them are held out.
   ProcessOutput output = train({"--train-file", at("data.jsonl") + ":2",
                                 "--train-file", at("rows.safetensors"),
                                 "--val-set-size", "3"});
@@ -166,17 +166,17 @@ TEST_F(DataFiles, SummaryOfEachKindOfFile) {
                                reports ? &summary : &unasked);
       EXPECT_TRUE(data.isOk()) << data.status().message();
     }
-    // Of the ranks that report nothing, none reads the whole file for it.
+    // Ranks that report nothing do not read the whole file for it.
     EXPECT_EQ(unasked.rows, 0);
     return summary;
   };
-  // Eight micro-batches of two rows of eight tokens; the first of a row is no
-  // target.
+  // Eight micro-batches of two rows of eight tokens; the first token of a row
+  // is no target.
   DataSummary tokens = summarize(at("tokens.safetensors"));
   EXPECT_EQ(tokens.rows, 16);
   EXPECT_EQ(tokens.tokens, 128);
   EXPECT_EQ(tokens.labelledTokens, 112);
-  // Rows of 3, 8, 5, 2 and 7.
+  // Rows of 3, 8, 5, 2 and 7 tokens.
   DataSummary rows = summarize(at("rows.safetensors"));
   EXPECT_EQ(rows.rows, 5);
   EXPECT_EQ(rows.tokens, 25);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Rows files: order, padding, packing, counts, and every kind of wrong file.
+// Rows files: order, padding, packing, counts, and every kind of invalid file.
 
 #include "tests/runtime/Data/DataFiles.h"
 
@@ -13,8 +13,8 @@
 
 using namespace qlora;
 
-/// Counts what is read over two steps of each shape, against what is said of it
-/// beforehand.
+/// Compares the counts of batches read over two steps of each shape with the
+/// counts announced before.
 static void expectCountsOf(Dataset &data) {
   MicroBatch batch;
   for (const StepShape &shape : {StepShape{1, 1}, {2, 1}, {1, 2}, {2, 3}})
@@ -63,7 +63,7 @@ TEST(Dataset, KnowsTheLabelsOfAllRanks) {
 }
 
 static std::string fiveRows() {
-  // Row r has r + 1 tokens, all r + 1.
+  // Row r has r + 1 tokens, each r + 1.
   Ints ids;
   std::vector<int64_t> offsets = {0};
   for (int32_t r = 0; r < 5; ++r) {
@@ -84,7 +84,7 @@ TEST(RowsFile, InOrderIsPaddedToTheShortestLengthThatFits) {
   EXPECT_EQ(batch.targets, (Ints{-100, -100, 2, -100}));
   EXPECT_EQ(batch.segments, (Ints{1, 0, 1, 1}));
   EXPECT_EQ(batch.longestRow(), 2);
-  // Row 4 alone; its neighbour is padding.
+  // Row 4 and a sequence of padding.
   EXPECT_TRUE(data->readInOrder(2, batch).isOk());
   EXPECT_EQ(batch.length, 8);
   EXPECT_EQ(batch.labelCount(), 4);
@@ -93,7 +93,7 @@ TEST(RowsFile, InOrderIsPaddedToTheShortestLengthThatFits) {
   EXPECT_EQ(batch.length, 2);
   EXPECT_EQ(batch.labelCount(), 0);
   EXPECT_EQ(batch.longestRow(), 1);
-  // Rows of one line are apart, and those of two lines too.
+  // Rows of one sequence are counted separately, and so are rows of two.
   batch.length = 4;
   batch.segments = {1, 1, 1, 2, 2, 2, 0, 0};
   EXPECT_EQ(batch.longestRow(), 3);
@@ -101,7 +101,7 @@ TEST(RowsFile, InOrderIsPaddedToTheShortestLengthThatFits) {
   EXPECT_EQ(batch.segmentLengths(), (Ints{3, 3, 3, 1, 2, 2, 0, 0}));
 }
 
-/// Bytes of this process's own memory, files that it maps apart.
+/// Bytes of this process's own memory, without mapped files.
 static int64_t ownBytes() {
   std::ifstream status("/proc/self/status");
   std::string word;
@@ -113,7 +113,7 @@ static int64_t ownBytes() {
 }
 
 TEST(Dataset, TokensStayInTheirFile) {
-  // Of 1,000 tokens each; 8 MiB of ids and as many of labels.
+  // Rows of 1,000 tokens; 8 MiB of ids and as many of labels.
   const int64_t rows = 2 << 10, tokens = 1 << 10;
   std::string path;
   {
@@ -125,8 +125,8 @@ TEST(Dataset, TokensStayInTheirFile) {
   }
   [[maybe_unused]] const int64_t before = ownBytes();
   auto data = open(path, {1, {tokens}, 10});
-  // Sanitizers have own memory for what is read: shadows of it, and windows that
-  // were freed.
+  // Sanitizers use more memory for data that is read: shadow memory, and freed
+  // windows.
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
   EXPECT_LT(ownBytes() - before, 1 << 20);
 #endif
@@ -141,7 +141,7 @@ TEST(RowsFile, EveryEpochHasEveryRowOnce) {
   for (int64_t epoch = 0; epoch < 4; ++epoch) {
     Ints seen;
     int64_t labels = 0;
-    for (int64_t step = 0; step < 3; ++step) // 5 rows, 2 a step
+    for (int64_t step = 0; step < 3; ++step) // 5 rows, 2 per step
       for (int64_t index = 0; index < 2; ++index) {
         MicroBatch batch;
         EXPECT_TRUE(data->read(epoch * 3 + step, index, {2, 1}, batch).isOk());
@@ -171,7 +171,7 @@ TEST(RowsFile, PackingKeepsEveryRowInItsOwnSegment) {
   EXPECT_EQ(batch.targets, (Ints{-100, 2, -100, 3, 3, -100}));
 }
 
-/// Every row of every step: step, id of its tokens, labels.
+/// Returns every row of every step as step, token id, labels.
 static std::multiset<std::array<int64_t, 3>> rowsOf(Dataset &data,
                                                     const StepShape &shape,
                                                     int64_t steps) {
@@ -205,7 +205,7 @@ TEST(RowsFile, PaddingFreeStepsHaveTheRowsOfPaddedOnes) {
   }
 }
 
-/// What the schedule foresees is what is read.
+/// Expects the schedule to predict the batches.
 static void expectForeseen(Dataset &data, const StepShape &shape) {
   MicroBatch batch;
   for (int64_t step = 0; step < 7; ++step)
@@ -249,12 +249,12 @@ TEST(RowsFile, PaddingFreeMicroBatchesAreOneLineOfABucket) {
   EXPECT_TRUE(data->readInOrder(2, batch).isOk());
   EXPECT_EQ(batch.length, 4);
   EXPECT_EQ(batch.labelCount(), 0);
-  // All 15 tokens of three padded micro-batches are two packed ones.
+  // All 15 tokens of three padded micro-batches fit into two packed ones.
   EXPECT_EQ(data->schedule().microBatches(0, {3, 1}), 2);
   EXPECT_EQ(data->schedule().microBatches(0, {1, 3}), 3);
 }
 
-/// Whether the first micro-batch says so.
+/// Returns whether the first micro-batch has one segment per sequence.
 bool saysOneSegment(std::unique_ptr<Dataset> data) {
   MicroBatch batch;
   EXPECT_TRUE(data->readInOrder(0, batch).isOk());
@@ -308,7 +308,7 @@ TEST(RowsFile, PairsStayTogetherChosenBeforeRejected) {
   MicroBatch batch;
   EXPECT_TRUE(data->readInOrder(0, batch).isOk());
   EXPECT_EQ(batch.ids, (Ints{1, 0, 0, 0, 3, 3, 3, 0, 2, 2, 0, 0, 4, 0, 0, 0}));
-  // The last one has one pair, and lines without.
+  // The last one has one pair, and empty sequences.
   EXPECT_TRUE(data->readInOrder(1, batch).isOk());
   EXPECT_EQ(batch.ids, (Ints{5, 5, 0, 0, 6, 6, 0, 0}));
   EXPECT_EQ(batch.segments, (Ints{1, 1, 0, 0, 1, 1, 0, 0}));

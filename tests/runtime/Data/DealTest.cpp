@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Each micro-batch once, in turns where ranks are equal, in proportion where
-// they are not.
+// Each micro-batch is assigned once: in turn to equal ranks, in proportion to
+// speed otherwise.
 
 #include "runtime/Data/Deal.h"
 
@@ -60,7 +60,7 @@ TEST(Deal, EachMicroBatchIsSomebodysAndNoneEndsMuchLater) {
     for (int64_t i = 0; i < each * 4; ++i)
       EXPECT_EQ(all[size_t(i)], i);
     EXPECT_EQ(std::ssize(all), each * 4);
-    // Of 8.2 a unit of time: at most one of the slowest more.
+    // 8.2 per unit of time; at most one more on the slowest rank.
     EXPECT_LE(longest, double(each * 4) / 8.2 + 1 / 0.7);
   }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // Micro-batches of ranks that run the same entries at the same time: one shape
-// and one number of labels, with the rows that each has without that.
+// and one label count, with the rows that each rank has without lockstep.
 
 #include "tests/runtime/Data/DataFiles.h"
 
@@ -9,7 +9,7 @@
 
 using namespace qlora;
 
-/// The tokens of a micro-batch without their padding.
+/// Returns a micro-batch's tokens without padding.
 static Ints tokensOf(const MicroBatch &batch) {
   Ints tokens;
   for (size_t i = 0; i < batch.ids.size(); ++i)
@@ -18,8 +18,8 @@ static Ints tokensOf(const MicroBatch &batch) {
   return tokens;
 }
 
-/// What ranks read at once, by `read` of a rank and a shape, and the labels that
-/// are said to be the most.
+/// Expects ranks that read together to have one shape, and `said` to be the
+/// maximum of their labels. `read` takes a rank and a shape.
 template <typename Read>
 static void expectLockstep(const StepShape &alone, const Read &read,
                            std::optional<int64_t> said) {
@@ -67,7 +67,7 @@ TEST(Dataset, InLockstepRanksHaveTheLargestShape) {
                 return batch;
               },
               data->mostLabels(step, k, together));
-      // The last round has ranks without rows.
+      // In the last round some ranks have no rows.
       const int64_t count = data->schedule().countInOrder();
       for (int64_t first = 0; first < count; first += shape.ranks)
         expectLockstep(

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Rows of desirable and undesirable answers, with mismatched ones behind them.
+// Rows of desirable and undesirable answers, followed by mismatched ones.
 
 #include "tests/runtime/Data/DataFiles.h"
 
@@ -21,7 +21,7 @@ static std::string threeAnswers(const Ints &desirable) {
                              offsets.size() * 8}}});
 }
 
-/// Of two rows, each with a line behind.
+/// The shape of two rows, each with a mismatched sequence.
 static CompiledVariants shapeOf(std::vector<int64_t> lengths) {
   CompiledVariants shape = {4, std::move(lengths), 10};
   shape.sides = 2;
@@ -35,7 +35,7 @@ TEST(MismatchedAnswers, AreThoseOfTheRowsBefore) {
   EXPECT_EQ(data->schedule().count(), 2);
   MicroBatch batch;
   EXPECT_TRUE(data->readInOrder(0, batch).isOk());
-  // The third line has five tokens: what the longest row has is not enough.
+  // The third sequence has five tokens, more than the longest row.
   EXPECT_EQ(batch.length, 6);
   EXPECT_EQ(batch.ids, (Ints{1, 2, 3, 0, 0, 0, 4, 5, 6, 7, 0, 0, //
                              1, 2, 5, 6, 7, 0, 4, 3, 0, 0, 0, 0}));

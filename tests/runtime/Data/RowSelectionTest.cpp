@@ -26,7 +26,7 @@ std::string errorOf(std::vector<RowSource> sources, double size) {
   return selectRows(sources, size, 42).status().message();
 }
 
-/// How often each row comes.
+/// Returns how often each row occurs.
 std::map<int64_t, int> times(const std::vector<int64_t> &rows) {
   std::map<int64_t, int> count;
   for (int64_t row : rows)
@@ -58,7 +58,7 @@ TEST(RowSelection, TheSeedDrawsAndNothingElse) {
   const auto other = select(sources, 20, 43);
   EXPECT_NE(first.training, other.training);
   EXPECT_NE(first.validation, other.validation);
-  // Files are not drawn alike.
+  // Files are sampled differently.
   const auto plain = select(sources);
   std::vector<int64_t> a, b;
   for (int64_t row : plain.training)
@@ -92,8 +92,8 @@ TEST(RowSelection, RefusesPartsThatAreEmpty) {
             "'b': the weight 0.05 leaves none of its 5 rows");
 }
 
-/// Two files of rows, [1 2 3] [4 5] and [6 7] [8 9 10], of which the second
-/// comes twice.
+/// Two files of rows, [1 2 3] [4 5] and [6 7] [8 9 10]; the second one is read
+/// twice.
 TEST(RowSelection, AMixReadsTheRowsOfEachFile) {
   CompiledVariants shape;
   shape.batch = 1;
@@ -105,7 +105,7 @@ TEST(RowSelection, AMixReadsTheRowsOfEachFile) {
                {writeRows("two.safetensors", {6, 7, 8, 9, 10},
                           {6, -100, 8, 9, 10}, {0, 2, 5}),
                 2}};
-  // The row without a label is one too.
+  // A row without a label counts too.
   auto parts = openMix(mix, shape, {});
   ASSERT_TRUE(parts.isOk()) << parts.status().message();
   Dataset &data = *parts->training;
@@ -118,7 +118,7 @@ TEST(RowSelection, AMixReadsTheRowsOfEachFile) {
     ++firsts[batch.ids[0]];
   }
   EXPECT_EQ(firsts, (std::map<int32_t, int>{{1, 1}, {4, 1}, {6, 2}, {8, 2}}));
-  // 3 + 2 + 2 (2 + 3) = 15 tokens on 6 lines of 4.
+  // 3 + 2 + 2 (2 + 3) = 15 tokens in 6 sequences of 4.
   EXPECT_NEAR(*data.paddingShare({}), 1 - 15.0 / 24, 1e-12);
 }
 

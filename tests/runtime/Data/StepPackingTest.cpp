@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Every row once, no micro-batch above its bucket, ranks level, and never
-// dearer than the rows with their padding.
+// Every row occurs once, no micro-batch exceeds its bucket, ranks are balanced,
+// and the cost is never above that of padded rows.
 
 #include "runtime/Data/StepPacking.h"
 
@@ -15,7 +15,7 @@ using namespace qlora;
 
 using Lengths = std::vector<int64_t>;
 
-/// Of the rank that has most, with the padding of its buckets.
+/// Returns the cost of the most loaded rank, including padding to its buckets.
 static double costOf(const StepPlan &plan, const Lengths &lengths,
                      const PackingShape &shape) {
   std::vector<double> ranks(shape.ranks);
@@ -56,7 +56,7 @@ static void expectWhole(const StepPlan &plan, const Lengths &lengths,
 
 TEST(StepPacking, EightShortRowsAreOneBucket) {
   const PackingShape shape = {{512, 1024, 2048, 4096}, 8, 1, 1, {1, 0.001}};
-  const Lengths lengths = {40, 512, 100, 170, 90, 60, 300, 88}; // 1360
+  const Lengths lengths = {40, 512, 100, 170, 90, 60, 300, 88}; // 1360 tokens
   EXPECT_EQ(packStep(lengths, shape),
             (StepPlan{{0, 1, 2, 3, 4, 5, 6, 7}}));
 }
@@ -69,7 +69,7 @@ TEST(StepPacking, RanksGetEqualShares) {
 }
 
 TEST(StepPacking, PairsCountWhereAttentionDoes) {
-  // By tokens, 100 + 20 and 60 + 60 are level; by pairs the long one is alone.
+  // By tokens, 100 + 20 and 60 + 60 are equal; by pairs the long row is alone.
   const Lengths lengths = {100, 60, 60, 20};
   EXPECT_EQ(packStep(lengths, {{240}, 2, 1, 2, {1, 0}}),
             (StepPlan{{0, 3}, {1, 2}}));
@@ -78,14 +78,14 @@ TEST(StepPacking, PairsCountWhereAttentionDoes) {
 }
 
 TEST(StepPacking, FasterRanksGetMoreTokens) {
-  // One micro-batch each: the lines are longer.
+  // One micro-batch each: the faster rank's sequence is longer.
   PackingShape shape = {{16, 32, 48, 64}, 8, 1, 2, {1, 0}, {3, 1}};
   const Lengths lengths(8, 8);
   StepPlan plan = packStep(lengths, shape);
   expectWhole(plan, lengths, shape);
   EXPECT_EQ(plan[0].size(), 6u);
   EXPECT_EQ(plan[1].size(), 2u);
-  // As many as go into a line, and the others where there is room.
+  // A sequence takes as many rows as fit; the other rank takes the rest.
   shape.rows = 5;
   shape.buckets = {40};
   plan = packStep(lengths, shape);
@@ -133,7 +133,7 @@ TEST(StepPacking, RandomStepsAreWholeAndNeverDearerThanPadded) {
       length = 1 + below(below(3) == 0 ? longest : 1 + longest / 4);
     const StepPlan plan = packStep(lengths, shape);
     expectWhole(plan, lengths, shape);
-    // As many whole micro-batches on each rank as the padded step has.
+    // The padded step: equally many whole micro-batches on each rank.
     PackingShape padded = shape;
     padded.buckets = {capacity};
     StepPlan given(shape.accumulation * shape.ranks);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The cache of tokenised JSONL, with a shell script for qlora-data.
+// The cache of tokenised JSONL, with a shell script as qlora-data.
 
 #include "runtime/Data/TokenCache.h"
 
@@ -54,14 +54,13 @@ protected:
                                  script);
     fs::permissions(request.converter, fs::perms::owner_all);
   }
-  /// What a qlora-data does that makes rows.
+  /// Script of a qlora-data that makes rows.
   std::string copyRows() { return "cp " + rows + " \"${14}\"\n"; }
   std::string path() { return cachedRowsPath(request).value(); }
   void setAge(const fs::path &file, int hours) {
     fs::last_write_time(file, fs::file_time_type::clock::now() -
                                   std::chrono::hours(hours));
   }
-  /// To the cache.
   fs::path add(const char *name, int bytes, int hours) {
     fs::create_directories(request.cacheFolder);
     const fs::path file = fs::path(request.cacheFolder) / name;
@@ -77,7 +76,7 @@ protected:
   TokenRequest request;
 };
 
-/// Sets an environment variable, or takes it away, for one test.
+/// Sets or unsets an environment variable for one test.
 class Variable {
 public:
   Variable(const char *name, const char *value) : name(name) {
@@ -169,7 +168,7 @@ TEST_F(TokenCache, ProgressIsHeard) {
 }
 
 TEST_F(TokenCache, TwoAtOnceDoNotDisturbEachOther) {
-  // As qlora-data does: a file of its own, renamed when it is whole.
+  // Like qlora-data: writes a separate file, and renames it when complete.
   converter("for i in 1 2 3 4 5 6 7 8 9; do echo row $i; sleep 0.01; done "
             "> \"${14}.part.$$\"; mv \"${14}.part.$$\" \"${14}\"\n");
   Status other;
@@ -196,7 +195,7 @@ TEST_F(TokenCache, TheLeastRecentlyUsedMakeRoom) {
   EXPECT_FALSE(fs::exists(abandoned));
   EXPECT_TRUE(fs::exists(written));
   EXPECT_TRUE(fs::exists(foreign));
-  // What is used again is not the oldest any more.
+  // A file that is used again is no longer the oldest.
   setAge(path(), 20);
   ASSERT_TRUE(make().isOk());
   keepRecentFiles(request.cacheFolder, ".safetensors", 600, 100);
@@ -217,7 +216,7 @@ TEST_F(TokenCache, OneThatIsTooLargeEmptiesNothing) {
   const fs::path large = add("rows-b.safetensors", 2000, 0);
   keepRecentFiles(request.cacheFolder, ".safetensors", 1000, 5000);
   EXPECT_TRUE(fs::exists(old));
-  // Nor does it once it is there; when it is not used any more it goes first.
+  // A file above the limit stays while it is new, and is the first to go later.
   keepRecentFiles(request.cacheFolder, ".safetensors", 1000, 100);
   EXPECT_TRUE(fs::exists(old));
   EXPECT_TRUE(fs::exists(large));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Token files: order, targets, and every kind of wrong file.
+// Token files: order, targets, and every kind of invalid file.
 
 #include "tests/runtime/Data/DataFiles.h"
 
@@ -16,7 +16,7 @@ TEST(TokenFile, IsReadInOrderAndStartsOver) {
                                item("labels", {1, 2, 3, 4, 5, 6}, {3, 1, 2})});
   auto data = open(path, {1, {2}, 10});
   MicroBatch batch;
-  // Step 1 of 2 micro-batches a step: numbers 2 and 3 = 0.
+  // Step 1 of 2 micro-batches per step: numbers 2 and 3 = 0.
   EXPECT_TRUE(data->read(1, 0, {2, 1}, batch).isOk());
   EXPECT_EQ(batch.ids, (Ints{5, 6}));
   EXPECT_EQ(batch.targets, (Ints{6, kNoLabel}));
@@ -28,7 +28,7 @@ TEST(TokenFile, IsReadInOrderAndStartsOver) {
   EXPECT_DOUBLE_EQ(data->schedule().epochAfter(3, 2), 2.0);
 }
 
-// A change here would make every checkpoint one of other data.
+// A change here would make every checkpoint refer to other data.
 TEST(TokenFile, IsKnownByItsTokensAlone) {
   const Ints ids = {1, 2, 3, 4}, labels = {1, 2, -100, 4};
   auto data = open(write("known", {item("input_ids", ids, {2, 1, 2}),
@@ -105,8 +105,8 @@ TEST(TokenFile, Errors) {
   EXPECT_FALSE(openDataset("/nonexistent", {2, {2}, 10}, {}).isOk());
 }
 
-/// What reading it says after somebody has changed the file of two micro-batches
-/// of 4,096 tokens.
+/// Returns the status of reading after `change` changed the file, which has two
+/// micro-batches of 4,096 tokens.
 static Status readAfter(const std::function<void(const std::string &)> &change) {
   const Ints values(8192, 1);
   const std::string path =
@@ -119,7 +119,7 @@ static Status readAfter(const std::function<void(const std::string &)> &change) 
   return data->read(1, 0, {}, batch);
 }
 
-/// Writes the last number of the file, a label, anew.
+/// Overwrites the last value of the file, a label.
 static void writeLast(const std::string &path, int32_t label) {
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   file.seekp(-4, std::ios::end);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Amounts as people read them, at the edges of their units.
+// Amounts in text for people, at the edges of their units.
 
 #include "runtime/Base/Amounts.h"
 

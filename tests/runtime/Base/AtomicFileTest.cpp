@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Files that are there whole or not at all, whatever fails before.
+// Files that appear complete or not at all, whatever fails before.
 
 #include "runtime/Base/AtomicFile.h"
 
@@ -17,10 +17,10 @@
 
 #include "tests/runtime/TemporaryFolder.h"
 
-/// Whether the next close finds that a write has failed.
+/// Whether the next close reports a failed write.
 static bool losesOnClose = false;
 
-/// The system's.
+/// Replaces the system's close.
 extern "C" int close(int file) {
   const int result = static_cast<int>(syscall(SYS_close, file));
   if (!losesOnClose)

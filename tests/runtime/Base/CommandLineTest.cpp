@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Command lines: spellings of flags and values, and what is refused.
+// Command lines: spellings of flags and values, and refusals.
 
 #include "runtime/Base/CommandLine.h"
 
@@ -29,7 +29,7 @@ static StatusOr<CommandLine> parse(const std::vector<std::string> &words) {
   return parseCommandLine(words, tool());
 }
 
-/// "name=text ..." of the settings.
+/// Returns the settings as "name=text ...".
 static std::string settings(std::vector<std::string> words) {
   auto line = parse(words);
   if (!line.isOk())
@@ -94,7 +94,7 @@ TEST(CommandLine, Errors) {
             "--lora-target-modules");
 }
 
-/// "rest | name=text ..." of a line with a list.
+/// Returns a line with a list as "rest | name=text ...".
 static std::string withList(std::vector<std::string> words) {
   auto line = parse(words);
   if (!line.isOk())
@@ -116,7 +116,7 @@ TEST(CommandLine, ListsTakeTheWordsThatFollow) {
             "m.mlir | gpus=2" + both.substr(both.find(" l")));
   EXPECT_EQ(withList({flag, "q_proj", "v_proj", "--", "other"}),
             "other" + both.substr(both.find(" |")));
-  // Standard input, and a program of any name that is there.
+  // Standard input, and an existing program of any name.
   EXPECT_EQ(withList({flag, "q_proj", "v_proj", "-"}),
             "-" + both.substr(both.find(" |")));
   const std::string file = testing::TempDir() + "a-program";
@@ -132,7 +132,7 @@ TEST(CommandLine, OneWordOfAListStaysAsItIs) {
                            ".*\\.(q|v)_proj", "[qv]_proj"})
     EXPECT_EQ(withList({"--lora-target-modules", text, "m.mlir"}),
               std::string("m.mlir | lora_target_modules=") + text);
-  // A shell makes two words of this, and an equals sign takes one.
+  // A shell makes two words of this; after an equals sign only one counts.
   EXPECT_EQ(withList({"--target-modules", "[q_proj,", "v_proj]", "m.mlir"}),
             "m.mlir | lora_target_modules=[q_proj, v_proj]");
   EXPECT_EQ(withList({"--target-modules=q_proj", "model", "--gpus", "2"}),

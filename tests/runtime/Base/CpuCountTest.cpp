@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Quotas of both versions of control groups, and who decides about threads.
+// CPU quotas of both control group versions, and what sets the thread count.
 
 #include "runtime/Base/CpuCount.h"
 
@@ -16,10 +16,10 @@
 using namespace qlora;
 namespace fs = std::filesystem;
 
-/// CPUs of a machine that is made up; 0: this one.
+/// CPUs of a fake machine; 0: this machine.
 static size_t madeUpCpus = 0;
 
-/// The C library's; like the kernel, it refuses a set that is too small.
+/// Replaces the C library's; like the kernel, it refuses a set that is small.
 extern "C" int sched_getaffinity(pid_t process, size_t bytes,
                                  cpu_set_t *set) noexcept {
   using Function = int (*)(pid_t, size_t, cpu_set_t *);
@@ -39,7 +39,7 @@ extern "C" int sched_getaffinity(pid_t process, size_t bytes,
 
 namespace {
 
-/// A machine of files; this process has all CPUs of its affinity there.
+/// A fake machine of files; the process may use all CPUs of its affinity.
 class CpuCount : public testing::Test {
 protected:
   void SetUp() override {
@@ -83,7 +83,7 @@ TEST_F(CpuCount, AnUnifiedGroupLimits) {
   file("proc/self/cgroup", "0::/user.slice/run.scope\n");
   file("sys/fs/cgroup/user.slice/run.scope/cpu.max", "max 100000\n");
   EXPECT_EQ(cpus(), affinity);
-  // Half a CPU is rounded up; the group around it counts as well.
+  // Half a CPU is rounded up; limits of the enclosing group apply too.
   file("sys/fs/cgroup/user.slice/cpu.max", "50000 100000\n");
   EXPECT_EQ(cpus(), 1);
   file("sys/fs/cgroup/user.slice/cpu.max", "100000000 100000\n");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Inputs with weights, and names for columns, from flags and YAML.
+// Inputs with weights, and column names, from flags and YAML.
 
 #include "runtime/Base/DataValues.h"
 
@@ -27,7 +27,7 @@ OptionSetting setting(const char *name, const std::string &text) {
   return {findOption(optionTable(), name), text, std::string("--") + name};
 }
 
-/// The paths of train_file and their weights, as text.
+/// Returns the paths of train_file and their weights as text.
 std::string pathsOf(const Options &options) {
   std::string text;
   for (const auto &[path, weight] : options.paths("train_file"))
@@ -45,11 +45,11 @@ TEST(DataValues, SeveralPathsHaveWeights) {
   EXPECT_EQ(pathsOf(options), "a.jsonl*0.5 b.jsonl*3 c:2*1 ");
   EXPECT_EQ(options.paths("train_file")[1].path,
             std::filesystem::path(yaml).parent_path() / "b.jsonl");
-  // What train.so has is what the YAML file said.
+  // train.so records the values of the YAML file.
   Options compiled;
   ASSERT_TRUE(compiled.applyRecorded(dumpJson(options.recorded())).isOk());
   EXPECT_EQ(compiled.value("train_file"), options.value("train_file"));
-  // Flags take the place of a file, and add to each other.
+  // Flags replace the file's values, and add to each other.
   OptionSetting flags[] = {setting("train_file", "d:2"),
                            setting("train_file", "e")};
   ASSERT_TRUE(compiled.applySettings(flags).isOk());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Device maps as Accelerate's users write them, and the pipelines that they mean.
+// Device maps in Accelerate's format, and the resulting pipelines.
 
 #include "runtime/Base/DeviceMap.h"
 
@@ -72,7 +72,7 @@ TEST(DeviceMap, AFileSaysHowManyThereAre) {
   const auto mapped = mappedMesh(Options(), fileOf(text), 1);
   ASSERT_TRUE(mapped.isOk()) << mapped.status().message();
   EXPECT_EQ(mapped->mesh.text(), "pp=3");
-  // As the compiler reads it, whatever is around it.
+  // The compiler's form: compact JSON, whatever whitespace the file has.
   EXPECT_EQ(mapped->map, R"({"lm_head":2,"model.embed_tokens":0,"model.layers":1,)"
                          R"("model.layers.0":0})");
   const auto one = mappedMesh(Options(), fileOf(R"({"": 0})"), 1);

@@ -17,13 +17,13 @@ TEST(JsonText, BytesThatAreNotUtf8AreReplaced) {
   EXPECT_EQ(dumpJson(nlohmann::ordered_json("\xff"), -1, true), "\"\\ufffd\"");
 }
 
-/// What is UTF-8 is written as the library writes it.
+/// UTF-8 is written like the JSON library does.
 TEST(JsonText, ExactTextIsRead) {
   const std::string texts[] = {
       "plain", "tok\xff.safetensors", "\xff\xfe", "caf\xc3\xa9", "half \xc3",
       "too long \xc0\xaf \xe0\x80\xaf", "surrogate \xed\xa0\x80",
       "above \xf4\x90\x80\x80", "emoji \xf0\x9f\x98\x80", "quote \" \\ \n",
-      // The code points that stand for bytes inside.
+      // The code points that represent bytes internally.
       "private \xf4\x8f\xbf\xbf", "cut \xf4\x8f\xbf", "\x80\xbf\xc0",
       std::string("zero \0 in it", 12)};
   for (const std::string &text : texts) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Manifests: whatever changes in a folder is found, and named.
+// Manifests: every change in a folder is found and named.
 
 #include <gtest/gtest.h>
 

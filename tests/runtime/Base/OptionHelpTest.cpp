@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// --help: every option and every other spelling of it once, within 80 columns.
+// --help: every option and every other spelling occurs once, within 80 columns.
 
 #include "runtime/Base/CommandLine.h"
 
@@ -32,7 +32,7 @@ static Tool helpTool() {
 
 static std::string all() { return fullHelp(helpTool()); }
 
-/// How often the help has this flag where flags stand.
+/// Returns how often the help has this flag in the column of flags.
 static int count(const std::string &help, const std::string &flag) {
   std::istringstream lines(help);
   int times = 0;
@@ -40,7 +40,7 @@ static int count(const std::string &help, const std::string &flag) {
     const size_t start = line.find_first_not_of(' ');
     if (start == line.npos || start > 6 || line[start] != '-')
       continue;
-    // Two spaces part flags from words.
+    // Two spaces separate flags from text.
     std::istringstream flags(
         line.substr(start, line.find("  ", start) - start));
     for (std::string word; flags >> word;)

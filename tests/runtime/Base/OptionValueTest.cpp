@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Values of options from their text, and what of it is kept.
+// Values of options from text, and their recorded form.
 
 #include "runtime/Base/OptionValue.h"
 
@@ -42,7 +42,7 @@ TEST(OptionValue, ByteSizes) {
     EXPECT_FALSE(parseByteSize(bad).isOk()) << bad;
 }
 
-/// PEFT takes the first pattern that matches a module.
+/// The order matters: PEFT takes the first pattern that matches a module.
 TEST(OptionValue, PatternsKeepTheirOrder) {
   const std::string map = R"({"q_proj":2,"layers.0.self_attn.q_proj":6})";
   const auto orderIn = [](const Options &options) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Options: layers, spellings, and what is refused.
+// Options: layers, spellings, and refusals.
 
 #include "runtime/Base/Options.h"
 
@@ -84,7 +84,7 @@ TEST(Options, OutputsAreWhereTheCommandRunsAndNotRecorded) {
             std::filesystem::current_path() / "adapters/one");
   EXPECT_FALSE(compiled.recorded().contains("output_dir"));
   EXPECT_FALSE(compiled.recorded().contains("overwrite_output_dir"));
-  // A program of an earlier compiler may have it.
+  // A program of an earlier compiler may have recorded it.
   Options atRunTime;
   ASSERT_TRUE(atRunTime
                   .applyRecorded(R"({"output_dir": "/elsewhere",
@@ -109,7 +109,7 @@ TEST(Options, AnInputGivenTwiceIsRefusedAndOfOthersTheLastWins) {
   EXPECT_EQ(apply({setting("output_dir", "a"), setting("output_dir", "b")}),
             "");
   EXPECT_EQ(apply({setting("lora_r", "4"), setting("lora_r", "8")}), "");
-  // A flag wins over a file.
+  // A flag takes precedence over a file.
   Options options;
   ASSERT_TRUE(
       options.applyYaml(writeFile("p.yaml", "train_file: a.jsonl\n")).isOk());
@@ -182,7 +182,7 @@ TEST(Options, YamlErrorsNameTheLine) {
             std::string::npos);
 }
 
-/// Ten times the value before, eight times: more than the text has room for.
+/// Ten times the previous value, eight times: more than the text could hold.
 TEST(Options, AliasesRepeatABoundedNumberOfValues) {
   std::string text = "lora_rank_pattern:\n  a0: &a0 q_proj\n";
   for (int level = 1; level < 8; ++level) {
@@ -199,7 +199,7 @@ TEST(Options, AliasesRepeatABoundedNumberOfValues) {
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
 }
 
-/// As people use them.
+/// A common use of aliases.
 TEST(Options, AnAliasIsItsValue) {
   Options options;
   ASSERT_TRUE(options
@@ -209,7 +209,7 @@ TEST(Options, AnAliasIsItsValue) {
                   .isOk());
   EXPECT_EQ(options.names("modules_to_save"),
             (std::vector<std::string>{"q_proj"}));
-  // A long list without any.
+  // A long list without aliases.
   std::string tokens = "trainable_token_indices: [0";
   for (int token = 1; token < 50000; ++token)
     tokens += fmt::format(",{}", token);
@@ -303,7 +303,7 @@ TEST(Options, TrainedTokensAreWordsOnce) {
                          : status.message();
   };
   EXPECT_EQ(tokensOf("lora_r: 4\n"), "[]");
-  // As they are, since rows of an adapter are in their order.
+  // The order is kept, since rows of an adapter follow it.
   EXPECT_EQ(tokensOf("trainable_token_indices: [32000, 0, 17]\n"),
             "[32000,0,17]");
   EXPECT_EQ(tokensOf("peft_trainable_token_indices: 5, 4\n"), "[5,4]");
@@ -362,7 +362,7 @@ TEST(Options, AMemoryLimitOfTheMachine) {
   auto yaml = writeFile("a.yaml", "memory_limit: auto\n");
   ASSERT_TRUE(options.applyYaml(yaml).isOk());
   EXPECT_EQ(options.integer("memory_limit"), kAutoSize);
-  // The compiler records a number, and the same file may be given again.
+  // The compiler records a number; the same file may be given again.
   Options atRunTime;
   ASSERT_TRUE(atRunTime.applyRecorded(R"({"memory_limit": 4096})").isOk());
   ASSERT_TRUE(atRunTime.applyYaml(yaml).isOk());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Space that is said to be missing.
+// The message about missing disk space.
 
 #include "runtime/Base/UserFiles.h"
 
@@ -26,10 +26,10 @@ TEST(OutputFile, SaysWhatIsMissing) {
   ASSERT_EQ(std::sscanf(status.message().c_str() + start.size(),
                         "%llu of %llu bytes are missing", &missing, &all),
             2);
-  // What the bytes are for, and other disks, are not for this layer to say.
+  // This layer does not name the use of the bytes, or other disks.
   EXPECT_TRUE(status.message().ends_with(" bytes are missing"));
   EXPECT_EQ(all, 2 * size);
-  // At least what would be missing on an empty disk of this size.
+  // At least the amount that an empty disk of this size would lack.
   EXPECT_GE(missing, size);
   EXPECT_LE(missing, 2 * size);
 }

@@ -29,7 +29,7 @@ TEST(ParallelMesh, ReadsAxes) {
   EXPECT_EQ(tensor->rowRanks(), 65535);
 }
 
-/// Pieces are on the ranks that lines are shared by, or on several such groups.
+/// An fsdp group is inside a context-parallel group, or consists of several.
 TEST(ParallelMesh, LinesArePartsOfOrHaveThoseWithPieces) {
   for (const auto &[text, size, rows] :
        {std::tuple("cp=4", 4, 4), {"fsdp=8,cp=4", 8, 4}, {"zero1=2,cp=4", 4, 4},
@@ -52,7 +52,7 @@ TEST(ParallelMesh, LinesArePartsOfOrHaveThoseWithPieces) {
             "give numbers of which one divides the other");
 }
 
-/// Pieces are on ranks of one stage, so that their numbers need not agree.
+/// Shards are on ranks of one stage, so stages may shard differently.
 TEST(ParallelMesh, StagesHavePiecesOfTheirOwn) {
   for (const auto &[text, size] :
        {std::pair("pp=4", 4), {"fsdp=3,pp=2", 6}, {"fsdp=2,zero1=2,pp=2", 4},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The rows of a step: what follows from what, and what contradicts.
+// Rows per step: derived values, and contradictions.
 
 #include "runtime/Base/StepRows.h"
 
@@ -70,7 +70,7 @@ TEST(StepRows, ARunOverridesWhatItsProgramRecords) {
   const char *three = R"({"per_device_train_batch_size": 2,
                           "gradient_accumulation_steps": 3})";
   EXPECT_EQ(*accumulationSteps(optionsOf({{kGlobal, "8"}}, three), 1), 4);
-  // Nobody gave the 1 that a program records.
+  // The 1 that a program records was not given by the user.
   const char *one = R"({"per_device_train_batch_size": 2,
                         "global_batch_size": 8,
                         "gradient_accumulation_steps": 1})";

@@ -19,7 +19,7 @@ TEST(StopSignal, OneRequestIsAnsweredOnceForASecond) {
   EXPECT_TRUE(isSaveAsked()) << "until it is answered";
   answerSaveSignal();
   EXPECT_FALSE(isSaveAsked());
-  // A launcher's signal to another rank, which came here a little later.
+  // A launcher's signal to another rank, which is forwarded to this one later.
   std::raise(SIGUSR1);
   EXPECT_FALSE(isSaveAsked());
   std::this_thread::sleep_for(1100ms);

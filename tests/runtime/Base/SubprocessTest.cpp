@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Another program's output, lines and end.
+// Output, lines and end of another program.
 
 #include "runtime/Base/Subprocess.h"
 
@@ -32,7 +32,7 @@ TEST(Subprocess, TheProgramIsToldThatThisOneHasEnded) {
   fs::remove(told);
   const pid_t parent = fork();
   if (parent == 0) {
-    // The trap comes first: a killed parent leaves time for nothing.
+    // The trap comes first, since the parent is killed without delay.
     (void)runProgram({"/bin/sh", "-c",
                       "trap 'echo x > " + told +
                           "; exit' TERM; kill -9 $PPID; i=0; while [ $i -lt "
@@ -57,7 +57,7 @@ TEST(Subprocess, WhoWatchesMayEndIt) {
 }
 
 TEST(Subprocess, LinesAreHeardWhenTheyCome) {
-  // The program goes on only when its first line was heard.
+  // The program continues only after its first line was received.
   const std::string heard =
       testing::TempDir() + "heard" + std::to_string(getpid());
   fs::remove(heard);

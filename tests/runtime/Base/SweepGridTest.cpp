@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What --sweep asks for.
+// The runs of a --sweep.
 
 #include "runtime/Base/SweepGrid.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What a folder has, and folders that cannot be read to their end.
+// Listing folders, and folders that cannot be read to the end.
 
 #include "runtime/Base/UserFiles.h"
 
@@ -15,10 +15,10 @@
 
 using namespace qlora;
 
-/// Entries until a disk that breaks; below 0: it does not.
+/// Entries before the disk fails; negative: it does not fail.
 static int entriesLeft = -1;
 
-/// The C library's, which libstdc++ calls by either name.
+/// Replaces the C library's function, which libstdc++ calls by either name.
 extern "C" dirent64 *readdir64(DIR *folder) {
   if (entriesLeft == 0) {
     errno = EIO;
@@ -61,7 +61,7 @@ TEST(ListFolder, ADiskThatBreaksOnTheWayIsAnErrorToo) {
   TemporaryFolder folder;
   for (const char *name : {"a", "b", "c"})
     folder.write(name, "");
-  for (const int readable : {0, 3}) { // "." and ".." among them
+  for (const int readable : {0, 3}) { // these include "." and ".."
     entriesLeft = readable;
     const Status status = listFolder(folder.path()).status();
     entriesLeft = -1;

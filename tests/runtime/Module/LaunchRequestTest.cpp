@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Which kernels a user may switch off.
+// Which kernels a user may disable.
 
 #include "runtime/Module/LaunchRequest.h"
 

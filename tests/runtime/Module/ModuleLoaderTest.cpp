@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The loader accepts the demo module and refuses it with any one field
-// changed, each with a message that says what is wrong.
+// The loader accepts the demo module, and refuses it with any one field
+// changed, with a message that names the error.
 
 #include "runtime/Module/ModuleLoader.h"
 
@@ -132,7 +132,7 @@ TEST(ModuleLoader, RefusesKernelsAndLaunches) {
 
 TEST(ModuleLoader, RefusesDeviceKernels) {
   EXPECT_CUDA_REFUSED((void)t, "");
-  EXPECT_CUDA_REFUSED(t.images.clear(), ""); // for a plan
+  EXPECT_CUDA_REFUSED(t.images.clear(), ""); // a plan has none
   EXPECT_CUDA_REFUSED(t.kernels[0].threads = 0, "0 threads");
   EXPECT_CUDA_REFUSED(t.kernels[0].threads = 48, "48 threads");
   EXPECT_CUDA_REFUSED(t.kernels[0].threads = 1056, "1056 threads");
@@ -148,7 +148,7 @@ TEST(ModuleLoader, RefusesDeviceKernels) {
   EXPECT_REFUSED(t.header.target = QLORA_TARGET_CUDA, "another target than");
 }
 
-/// evaluate's first launch as column_sum, with its workspace in the
+/// Makes evaluate's first launch a column_sum, with its workspace in the
 /// activation arena.
 void useWorkspace(DemoTables &t, uint64_t offset, uint32_t alignment) {
   t.kernels[0] = libraryKernel("column_sum.cuda", 3, 3);
@@ -212,8 +212,8 @@ TEST(ModuleLoader, RefusesCollectives) {
                  t.commands[5].peer = -1, "broadcast with peer -1");
 }
 
-/// The first 16 elements of the gradients in two pieces, which the all_reduce's
-/// command gathers.
+/// Shards the first 16 elements of the gradients into two; the all_reduce's
+/// command gathers them.
 void gatherPieces(DemoTables &t) {
   t.header.update_pieces = 2;
   t.commands[5].collective = QLORA_COLLECTIVE_ALL_GATHER;
@@ -254,7 +254,7 @@ TEST(ModuleLoader, RefusesPartsOfExperts) {
                  "experts shared by 2 ranks, and pieces or lines by 3");
 }
 
-/// A launch that sorts the rows of one expert, for so many ranks.
+/// Adds a launch that sorts the rows of one expert, for `ranks` ranks.
 static void sortRows(DemoTables &t, int64_t ranks) {
   const KernelOp &op = *findKernelOp("sort_by_expert");
   const auto constants = uint32_t(op.constants.size());
@@ -309,7 +309,7 @@ TEST(ModuleLoader, RefusesPieces) {
   EXPECT_REFUSED(t.header.update_pieces = 0, "updates divided among 0 ranks");
 }
 
-/// Of a frozen weight, as it lies in memory of the host.
+/// Moves a frozen weight to host memory, in shards of 64 bytes.
 void moveToHost(DemoTables &t) {
   t.arenas[t.parameters[0].arena].kind = QLORA_ARENA_HOST;
   t.parameters[0].piece = 64;
@@ -325,7 +325,7 @@ TEST(ModuleLoader, RefusesPiecesOnTheHost) {
   EXPECT_REFUSED(moveToHost(t); t.parameters[0].piece = 128, "of an arena of");
 }
 
-/// What is trained, of which two ranks have half each.
+/// Gives each of two ranks half of the trainable parameters.
 void divideTrained(DemoTables &t) {
   t.header.trained_pieces = 2;
   t.parameters[1].shape[0] = 8;
@@ -384,7 +384,7 @@ TEST(ModuleLoader, RefusesBindings) {
   EXPECT_REFUSED(t.bindings[4].kind = QLORA_RESULT_LOSS_SUM, "two bindings");
 }
 
-/// Every length that a truncated copy of the demo can have, in steps.
+/// Tries lengths of a truncated copy of the demo, in steps.
 TEST(ModuleLoader, RefusesTruncatedFiles) {
   const TemporaryFolder folder;
   std::ostringstream text;
@@ -399,7 +399,7 @@ TEST(ModuleLoader, RefusesTruncatedFiles) {
   }
 }
 
-/// One byte at a time, anywhere: code, tables, headers and the seal itself.
+/// Flips one byte at a time: in code, tables, headers and the seal itself.
 TEST(ModuleLoader, RefusesFlippedBytes) {
   const TemporaryFolder folder;
   std::ostringstream text;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Programs of the stages of a pipeline: which one a rank has, and what is said
-// of stages that are not of one run.
+// Programs of pipeline stages: which one a rank gets, and errors for stages of
+// different runs.
 
 #include <gtest/gtest.h>
 
@@ -12,7 +12,7 @@
 namespace qlora {
 namespace {
 
-/// The message after a change of the second of two stages; empty: they load.
+/// Returns the message after a change of the second stage; empty if they load.
 std::string errorAfter(const std::function<void(DemoTables &)> &change) {
   DemoTables first, second;
   followEachOther(first, second);
@@ -48,11 +48,11 @@ TEST(Stages, AreThoseOfTheirRanks) {
     module->chooseRank(rank, 4);
     EXPECT_EQ(module->stage(), rank / 2) << rank;
     EXPECT_EQ(&module->table(), rank < 2 ? &first.header : &second.header);
-    EXPECT_EQ(module->groups()[QLORA_GROUP_REPLICAS], 1); // of no pieces
+    EXPECT_EQ(module->groups()[QLORA_GROUP_REPLICAS], 1); // nothing is sharded
   }
 }
 
-/// A weight of another stage is known by what files have of it.
+/// A weight of another stage is found by its name in the model.
 TEST(Stages, HaveTheParametersOfOneModel) {
   DemoTables first, second;
   second.parameters[0].name = "demo.other";
@@ -65,7 +65,7 @@ TEST(Stages, HaveTheParametersOfOneModel) {
   EXPECT_EQ(module->parameterOfModel("demo.none"), nullptr);
 }
 
-/// What is compared is there, whatever a damaged file says.
+/// Compared fields exist, even if a file is damaged.
 TEST(Stages, AreReadWithinTheirTables) {
   const char *parameter =
       "'demo': stage 1: parameter 0 has no name, place or shape";
@@ -87,7 +87,7 @@ TEST(Stages, FollowEachOther) {
                  "'demo': stage 1: stages is 3, and 2 in stage 0");
   EXPECT_REFUSED(t.header.stage = 2, "'demo': stage 1: stage 2 of 2");
   EXPECT_REFUSED(t.header.stages = 0, "'demo': stage 1: stage 1 of 0");
-  // One that leads back to itself.
+  // A stage that leads back to itself.
   EXPECT_REFUSED(t.header.next_stage = &t.header,
                  "'demo': stage 1: another stage follows it, of 2");
   DemoTables alone;
@@ -125,7 +125,7 @@ TEST(Stages, HaveInCommonWhatAllRanksHave) {
       std::swap(t.bindings[3].offset, t.bindings[4].offset),
       "'demo': stage 1: entry 1 (accumulate_last): its results in the "
       "gradients are not those of stage 0");
-  // What is a stage's own.
+  // Each stage may differ in its base.
   EXPECT_REFUSED(t.arenas[kDemoFrozen].bytes = 128, "");
   EXPECT_REFUSED(t.parameters.erase(t.parameters.begin()), "");
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Texts for people, and metrics.jsonl.
+// Progress texts for people, and metrics.jsonl.
 
 #include "runtime/Watch/StepLog.h"
 #include "runtime/Watch/Metrics.h"
@@ -63,7 +63,7 @@ TEST(Divergence, IsALossThatCameBackToGuessing) {
   Divergence divergence(1000, 0.1); // ln 1000 = 6.91
   StepReport report;
   report.gradNorm = 1;
-  // A model without training, a good step, a bad one and its end.
+  // An untrained model, a good step, a bad one and its end.
   for (double loss : {6.9, 6.8, 6.7, 3.5, 6.8, 6.0, 6.8}) {
     report.loss = loss;
     EXPECT_EQ(divergence.check(report), "") << loss;
@@ -92,7 +92,7 @@ TEST(Metrics, LinesAreJsonWithAllDigits) {
     double loss = 0.1 + 0.2;
     EXPECT_TRUE(metrics.log({{"step", 1}, {"loss", loss}}, "one").isOk());
     metrics.showBar({"training", 1, 2, 1, false, "steps"}); // no terminal
-    metrics.progress("loading", "bytes")(1, 2); // over in a moment
+    metrics.progress("loading", "bytes")(1, 2); // too short to show
     EXPECT_TRUE(metrics.log({{"step", 2}}, "two").isOk());
   }
   std::ostringstream text;

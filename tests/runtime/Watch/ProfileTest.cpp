@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The trace file, the table of a profile, and --profile of qlora-run.
+// The trace file, a profile's table, and --profile of qlora-run.
 
 #include <gtest/gtest.h>
 
@@ -37,7 +37,7 @@ protected:
     all.insert(all.end(), more.begin(), more.end());
     return all;
   }
-  /// Slices of a rank's track, as they are in the file.
+  /// Trace slices of a rank's track, in the order of the file.
   std::vector<json> slices(int rank, int track) {
     std::vector<json> found;
     const json trace = json::parse(contents(folder / "trace.json"));
@@ -143,7 +143,7 @@ TEST(ProfileTable, SharesOfAStepAddUp) {
   EXPECT_EQ(read["rates_measured"], true);
 }
 
-/// A step of 10 ms whose GEMM would take 40 ms at the rates.
+/// A step of 10 ms whose GEMM would take 40 ms at the given rates.
 static ProfileTable fasterThanItsRates() {
   ProfileTable table;
   table.add({HostWork::kStep, 1, 0, 10000000});
@@ -220,7 +220,7 @@ TEST_F(ProfileTest, HasTheStepsAskedFor) {
   std::vector<std::string> labels;
   for (const json &slice : slices(0, 1))
     labels.push_back(slice["name"]);
-  // Three micro-batches and the update, in either of two steps.
+  // Three micro-batches and the update, in each of two steps.
   EXPECT_EQ(std::count(labels.begin(), labels.end(), "adamw"), 2);
   EXPECT_EQ(std::count(labels.begin(), labels.end(), "accumulate 8"), 6);
   std::vector<int> steps;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// report.html and its charts, also of what nobody should have logged.
+// report.html and its charts, also for invalid logs.
 
 #include "runtime/Watch/Chart.h"
 #include "runtime/Watch/ReportPage.h"

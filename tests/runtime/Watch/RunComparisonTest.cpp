@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What is a difference, and what is noise.
+// Which differences between runs are significant, and which are noise.
 
 #include "runtime/Watch/RunComparison.h"
 
@@ -14,7 +14,7 @@ using namespace qlora;
 using testing::HasSubstr;
 using testing::Not;
 
-/// 40 windows of about so many tokens a second, with 5 % of noise.
+/// 40 windows of about `rate` tokens per second, with 5 % of noise.
 static std::vector<SpeedWindow> windows(double rate, unsigned seed) {
   std::mt19937 random(seed);
   std::normal_distribution<double> noise(1, 0.05);

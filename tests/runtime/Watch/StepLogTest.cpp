@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What a log goes on from.
+// State of the log in a checkpoint, from which a run resumes.
 
 #include <gtest/gtest.h>
 

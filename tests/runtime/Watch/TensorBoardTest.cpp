@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The bytes of event files; TensorBoard's own reader: tests/e2e/watching.py.
+// The bytes of event files; tests/e2e/watching.py uses TensorBoard's reader.
 
 #include <gtest/gtest.h>
 

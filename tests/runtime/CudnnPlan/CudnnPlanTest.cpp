@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Which plans cuDNN makes for our attention graphs, on described devices: it
-// compiles them, and no card is needed because none is run. QLORA_CUDNN_VERSION
-// is the version (91900) that LD_LIBRARY_PATH is to lead to.
+// Plans that cuDNN makes for our attention graphs, on described devices. cuDNN
+// compiles them without a GPU, since none is run. QLORA_CUDNN_VERSION is the
+// version (91900) to which LD_LIBRARY_PATH must lead.
 
 #include "runtime/Base/JsonText.h"
 #include "runtime/Kernels/Cuda/CudnnAttentionGraph.h"
@@ -25,7 +25,7 @@ struct Card {
 constexpr Card kCards[] = {
     {80, 108, 166912}, {90, 132, 232448}, {100, 148, 232448}};
 
-/// What cuDNN asks of a device, in its own names.
+/// Returns the properties that cuDNN needs of a device, by its names.
 std::string describe(const Card &card) {
   return dumpJson(
       nlohmann::json{{"deviceVer", 10 * card.arch},
@@ -100,7 +100,7 @@ KernelRequest requestOf(const char *op, const Case &c) {
 class CudnnPlans : public testing::TestWithParam<Card> {
 protected:
   void SetUp() override {
-    // cuDNN finds this by its name when it looks for a driver.
+    // cuDNN finds this library by name when it looks for a driver.
     ASSERT_TRUE(dlopen(QLORA_PLAN_DRIVER, RTLD_NOW | RTLD_GLOBAL)) << dlerror();
     auto opened = Cudnn::open();
     ASSERT_TRUE(opened.isOk()) << opened.status().message()
@@ -138,7 +138,7 @@ protected:
 
   const Cudnn *cudnn = nullptr;
   std::optional<CudnnObject> device;
-  bool isSmall = false; ///< workspaces
+  bool isSmall = false; ///< small workspaces
 };
 
 TEST_P(CudnnPlans, Forward) {
@@ -157,7 +157,7 @@ TEST_P(CudnnPlans, GradientOfShortSequences) {
   expectPlan(planGradient({1, 128, 4, 4, 80, 20, false}));
 }
 
-/// Only Hopper's engines take a mask that they do not know.
+/// Only engines for Hopper accept a mask that they do not recognize.
 TEST_P(CudnnPlans, GradientWithSegments) {
   const auto made = planGradient({2, 384, 9, 3, 64, 100, true});
   if (GetParam().arch == 90)
@@ -168,14 +168,14 @@ TEST_P(CudnnPlans, GradientWithSegments) {
   }
 }
 
-/// Llama 8B, two sequences of 2,048: in one piece, by way of the scores'
-/// gradient, whatever the version.
+/// Llama 8B, two sequences of 2,048: in one launch, with stored gradients of
+/// the scores, in every version.
 constexpr Case kLlama = {2, 2048, 32, 8, 128, 0, false};
 
 TEST_P(CudnnPlans, GradientOfLlama) {
   for (bool hasSegments : {false, true}) {
     if (hasSegments && GetParam().arch != 90)
-      continue; // GradientWithSegments
+      continue; // see GradientWithSegments
     Case c = kLlama;
     c.hasSegments = hasSegments;
     SCOPED_TRACE(c);
@@ -186,7 +186,7 @@ TEST_P(CudnnPlans, GradientOfLlama) {
   }
 }
 
-/// A head of keys at a time, as where workspaces are to be small.
+/// One key head at a time, as for small workspaces.
 TEST_P(CudnnPlans, GradientInSmallPieces) {
   isSmall = true;
   Case c = kLlama;
@@ -194,13 +194,13 @@ TEST_P(CudnnPlans, GradientInSmallPieces) {
   const auto made = planGradient(c);
   ASSERT_TRUE(made.isOk()) << made.status().message();
   EXPECT_EQ(made->dqSum, CudnnDqSum::kScores);
-  // Four heads of queries: 32 MiB of scores, 4 of sums of dK and dV.
+  // Four query heads: 32 MiB of scores, 4 of sums of dK and dV.
   EXPECT_GE(made->plan.workspaceBytes(), uint64_t(32) << 20);
   EXPECT_LE(made->plan.workspaceBytes(), uint64_t(37) << 20);
 }
 
-/// Scores of 4 heads that nobody stores: memory in proportion to length is
-/// what an engine needs that adds in order, where there is one.
+/// Scores of 4 heads that are too large to store. An engine that sums in order
+/// needs memory in proportion to length, if there is such an engine.
 TEST_P(CudnnPlans, GradientOfLongSequences) {
   const bool isHopper = GetParam().arch == 90;
   const auto made = planGradient({1, 70016, 32, 8, 128, 0, isHopper});

@@ -26,8 +26,7 @@ TEST_F(ContextRanks, AreOneOfSeveralWithOtherLines) {
   expectSame(two, trainMixed(QLORA_UNIGRAM_CONTEXT_MODULE, "four", "4"));
 }
 
-/// A sequence is an exact match if all its cp shards are: some sequences match,
-/// some only in one shard.
+/// Sequences match if all cp shards do: some match, some only in one shard.
 TEST_F(ContextRanks, FindWholeLinesRight) {
   writeMixed();
   const auto evaluated = [&](const char *program, const char *out,

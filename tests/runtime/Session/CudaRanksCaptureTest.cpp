@@ -41,8 +41,7 @@ protected:
           item("row_offsets", SafetensorsDtype::kI64, offsets,
                {static_cast<int64_t>(offsets.size())})});
   }
-  /// Expects two ranks to train like one rank on the CPU; returns the CUDA
-  /// calls of both.
+  /// Expects two ranks to train like one on the CPU; returns their CUDA calls.
   std::vector<nlohmann::json> expectAsOnTheCpu() {
     const std::vector<std::string> flags = {"--logging-steps", "1",
                                             "--overwrite-output-dir"};

@@ -50,8 +50,7 @@ Status keep(const BaseCache &cache, const std::string &key,
 
 class BaseCacheTest : public testing::Test {
 protected:
-  /// Returns "" if the cache has the base with these bytes, "none", or an
-  /// error.
+  /// Returns "" if the cached base has these bytes, "none", or the error.
   std::string look(const std::string &key, const std::vector<uint8_t> &arena) {
     auto file = cache.open(key, arena.size());
     if (!file.isOk())

@@ -96,7 +96,6 @@ inline Status fillArena(const LoadedModule &module, const std::string &folder,
   return Status::ok();
 }
 
-/// Returns the arenas of all ranks.
 inline std::vector<Bytes> fillRanks(const LoadedModule &module,
                                     const std::string &folder, int ranks,
                                     const StartingFactors *factors = nullptr) {

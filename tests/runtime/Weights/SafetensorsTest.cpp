@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The safetensors reader refuses each bad input of the reference implementation's
-// tests; the writer writes that implementation's bytes.
+// The safetensors reader refuses each bad input of the reference
+// implementation's tests; the writer writes that implementation's bytes.
 
 #include "runtime/Weights/Safetensors.h"
 

@@ -132,7 +132,7 @@ TEST(CommandLine, OneWordOfAListStaysAsItIs) {
                            ".*\\.(q|v)_proj", "[qv]_proj"})
     EXPECT_EQ(withList({"--lora-target-modules", text, "m.mlir"}),
               std::string("m.mlir | lora_target_modules=") + text);
-  // A shell makes two words of this; after an equals sign only one counts.
+  // A shell makes two arguments of this; after an equals sign only one counts.
   EXPECT_EQ(withList({"--target-modules", "[q_proj,", "v_proj]", "m.mlir"}),
             "m.mlir | lora_target_modules=[q_proj, v_proj]");
   EXPECT_EQ(withList({"--target-modules=q_proj", "model", "--gpus", "2"}),

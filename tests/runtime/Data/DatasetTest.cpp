@@ -113,7 +113,7 @@ static int64_t ownBytes() {
 }
 
 TEST(Dataset, TokensStayInTheirFile) {
-  // Rows of 1,000 tokens; 8 MiB of ids and as many of labels.
+  // Rows of 1,024 tokens; 8 MiB of ids and 8 MiB of labels.
   const int64_t rows = 2 << 10, tokens = 1 << 10;
   std::string path;
   {

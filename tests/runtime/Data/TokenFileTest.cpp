@@ -16,7 +16,7 @@ TEST(TokenFile, IsReadInOrderAndStartsOver) {
                                item("labels", {1, 2, 3, 4, 5, 6}, {3, 1, 2})});
   auto data = open(path, {1, {2}, 10});
   MicroBatch batch;
-  // Step 1 of 2 micro-batches per step: numbers 2 and 3 = 0.
+  // Step 1 with 2 micro-batches per step: micro-batches 2 and 3 (again 0).
   EXPECT_TRUE(data->read(1, 0, {2, 1}, batch).isOk());
   EXPECT_EQ(batch.ids, (Ints{5, 6}));
   EXPECT_EQ(batch.targets, (Ints{6, kNoLabel}));

@@ -194,7 +194,7 @@ TimelineItem transfer(Kind kind, int peer, double seconds, uint64_t bytes = 8) {
 
 using Stages = std::vector<std::vector<TimelineItem>>;
 
-/// One chunk after another: forward in both stages, then backward.
+/// For each chunk, stage 0 computes and sends; stage 1 receives and computes.
 Stages pipeline(int chunks) {
   Stages stages(2);
   const auto add = [&](int stage, std::vector<TimelineItem> items) {
@@ -217,7 +217,7 @@ TEST(Timeline, AStageWaitsForWhatItReceives) {
     ASSERT_TRUE(ended.isOk()) << ended.status().message();
     EXPECT_DOUBLE_EQ((*ended)[1].seconds, 1.5 + 3 * chunks);
     EXPECT_DOUBLE_EQ((*ended)[1].exposedCommunication, 1.5);
-    // The last chunk is sent while the second stage still has others to do.
+    // Stage 0 ends with the last chunk's send, with which nothing overlaps.
     EXPECT_DOUBLE_EQ((*ended)[0].seconds, chunks + 0.5);
     EXPECT_DOUBLE_EQ((*ended)[0].exposedCommunication, 0.5);
   }

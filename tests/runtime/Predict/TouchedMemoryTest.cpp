@@ -35,7 +35,7 @@ private:
 };
 
 /// The module with an INPUT arena of 100 and a half pages. Kernels of training
-/// access pages 0 and 1 for length 4, 10 to 30 for length 8; those of
+/// access pages 0 and 1 for length 4, 10 to 30 for length 8; kernels of
 /// evaluation access 50, and 99 to the end. Bindings are in page 0.
 class TouchedMemoryTest : public testing::Test {
 protected:

@@ -18,7 +18,7 @@ using namespace qlora;
 using namespace std::chrono_literals;
 using Access = LocalRanks::Access;
 
-/// Texts of ranks on several machines.
+/// Texts of ranks on several machines; this is rank `own`.
 class Told final : public Collectives {
 public:
   Told(std::vector<std::string> texts, int own)

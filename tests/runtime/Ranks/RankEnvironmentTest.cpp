@@ -103,7 +103,7 @@ TEST(RankEnvironment, SlurmWithItsPmi) {
   EXPECT_EQ(env->localRank, 1);
 }
 
-/// mpirun of MPICH starts one process per node by srun, and that the ranks.
+/// mpirun of MPICH starts a process per node with srun; that starts the ranks.
 TEST(RankEnvironment, PmiOfAnMpirunInSlurm) {
   auto variables = slurmStep();
   variables.insert({{"PMI_RANK", "7"},

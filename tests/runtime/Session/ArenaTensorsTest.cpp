@@ -262,7 +262,7 @@ TEST_F(ShardedTensors, NeedNoMemoryThatGrowsWithThem) {
 #endif
 
 //===----------------------------------------------------------------------===//
-// Residuals: the same bits on as many ranks, the same sum on others
+// Residuals: the same bits on equally many ranks, the same sum on others
 //===----------------------------------------------------------------------===//
 
 /// Index in the demo module's parameters.

@@ -38,7 +38,7 @@ std::string normal(const char *path) {
 }
 } // namespace
 
-/// These replace the C library's functions and call them.
+/// These replace the C library's functions, and record each call.
 extern "C" int fsync(int file) {
   char path[PATH_MAX] = {};
   const std::string link = "/proc/self/fd/" + std::to_string(file);

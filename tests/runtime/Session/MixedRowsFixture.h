@@ -34,7 +34,7 @@ lossesOf(const std::vector<nlohmann::json> &lines) {
 
 class MixedRows : public SessionFixture {
 protected:
-  /// Nine rows; short and long ones share a step. Three micro-batches of
+  /// Nine rows; short and long ones meet in a step. Three micro-batches of
   /// evaluation are long, two short.
   void writeMixed() {
     std::vector<int32_t> ids;

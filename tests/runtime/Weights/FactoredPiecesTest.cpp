@@ -134,7 +134,7 @@ TEST_F(FrozenPiecesOfARest, HaveSlices) {
   }
 }
 
-/// LoftQ factors belong to the whole weight, even if ranks have tp shards.
+/// LoftQ factors fit the whole weight's quantization error, with tp shards too.
 TEST_F(FrozenPiecesOfARest, StartAtTheWholeWhereThereAreSlices) {
   const FactorRequest request = {"loftq", ofN};
   std::vector<float> starts[2];

@@ -78,7 +78,7 @@ TEST(LowRank, WhatTheLargestLeaveIsOrthogonalToThem) {
     }
     for (int64_t c = 0; c < kColumns; ++c)
       a += std::pow(factors.a[size_t(k * kColumns + c)], 2);
-    EXPECT_NEAR(a, b, 1e-4 * a); // each has a root of the value
+    EXPECT_NEAR(a, b, 1e-4 * a); // both have the root of S
     EXPECT_TRUE(k == 0 || a < before);
     before = a;
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Filling the arenas: each source of a weight, shares of ranks, and refusals.
+// Filling the arenas: each source of a weight, ranges of ranks, and refusals.
 
 #include "runtime/Weights/Parameters.h"
 

@@ -35,7 +35,7 @@ std::vector<Value> valuesOf(const SafetensorsFile &file,
   return values;
 }
 
-/// Decodes a module's weight on the CPU, and compares it with the reference.
+/// Decodes a module's weight on the CPU; compares it with StoredTensor's values.
 std::vector<float> numbersOf(const ModelFiles &model, const std::string &module,
                              std::string *refusal = nullptr) {
   const std::string name = module + ".weight";

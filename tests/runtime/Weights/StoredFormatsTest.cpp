@@ -35,7 +35,7 @@ std::vector<Value> valuesOf(const SafetensorsFile &file,
   return values;
 }
 
-/// Decodes a module's weight on the CPU; compares it with StoredTensor's values.
+/// Decodes a module's weight on the CPU; compares it with StoredTensor's.
 std::vector<float> numbersOf(const ModelFiles &model, const std::string &module,
                              std::string *refusal = nullptr) {
   const std::string name = module + ".weight";

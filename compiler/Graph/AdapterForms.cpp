@@ -45,7 +45,7 @@ void qlora::addMagnitude(ModuleOp root, WeightedProduct product, Value x,
     WeightedProduct dropped =
         product.cloneWith(builder, product.getWeight(), type);
     dropped.getXMutable().set(x);
-    // PEFT multiplies with the decoded weight here.
+    // PEFT multiplies by the decoded weight here.
     dropped.roundInput(std::nullopt);
     auto minus = ScaleOp::create(builder, loc, dropped.getProduct(),
                                  llvm::APFloat(-1.0), /*rounded=*/false);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// What an adapter may have beside A and B. `branch` is the product with B,
-// which one add reads.
+// Optional additions to an adapter's A and B. `branch` is the matmul with B;
+// its only reader is an add.
 
 #ifndef QLORA_COMPILER_GRAPH_ADAPTERFORMS_H
 #define QLORA_COMPILER_GRAPH_ADAPTERFORMS_H
@@ -12,20 +12,21 @@
 
 namespace qlora {
 
-/// B's own bias, which is scaled as B is.
+/// Adds B's own bias, scaled like B.
 void addAdapterBias(mlir::ModuleOp root, model::LinearOp branch,
                     mlir::StringRef module);
 
-/// DoRA (Liu et al., 2024), as PEFT has it: W x + BA x become m / |W + BA|
-/// times themselves, where the norm has no gradient. Behind a dropout, where
-/// `x` is not the product's, only what this changes is of the dropped x~:
-/// W x - W x~ + m / |W + BA| (W x~ + BA x~).
+/// Adds DoRA (Liu et al., 2024), as PEFT does: W x + BA x is scaled by m / |W +
+/// BA|, and the norm has no gradient. With dropout, `x` is not the input of
+/// `product`, and only the change uses the dropped x~: W x - W x~ + m / |W +
+/// BA| (W x~ + BA x~).
 void addMagnitude(mlir::ModuleOp root, model::WeightedProduct product,
                   mlir::Value x, model::WeightOp weightA,
                   model::LinearOp branch);
 
-/// A and B start as factors of the product's weight (kAdapterFactorsAttr, whose
-/// entry goes into `factors`). An error where the weight cannot be decomposed.
+/// Records that A and B start as factors of the weight of `product`, as an
+/// entry of kAdapterFactorsAttr in `factors`. Fails if the weight cannot be
+/// decomposed.
 mlir::LogicalResult recordFactors(mlir::ModuleOp root,
                                   model::WeightedProduct product, int64_t rank,
                                   double scale, mlir::NamedAttrList &factors);

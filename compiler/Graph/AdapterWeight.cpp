@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Parameters of adapters.
+// Creates parameters of adapters.
 
 #include "compiler/Graph/AdapterWeight.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Weights of adapters, which no file has. Shared by attach-adapters and
+// Adapter weights, which no model file has. Shared by attach-adapters and
 // attach-expert-adapters.
 
 #ifndef QLORA_COMPILER_GRAPH_ADAPTERWEIGHT_H
@@ -14,16 +14,16 @@
 
 namespace qlora {
 
-/// The value of the f32 parameter that PEFT calls base_model.model.`name` and
-/// that starts as `initial` says. The parameter is made on first use: several
-/// lengths share one.
+/// Returns the f32 parameter that PEFT names base_model.model.`name`, with
+/// initial values `initial`. Creates it on first use: functions for several
+/// lengths share it.
 model::WeightOp adapterWeight(mlir::ModuleOp module, mlir::OpBuilder &builder,
                               mlir::Location loc, const llvm::Twine &name,
                               llvm::ArrayRef<int64_t> shape,
                               llvm::StringRef initial);
 
-/// Paths of modules with an adapter, sorted, by the names that PEFT gives to A.
-/// Of experts it is the module that PEFT wraps.
+/// Returns the sorted paths of modules with an adapter, from PEFT's names of A.
+/// For experts it is the module that PEFT wraps.
 std::set<std::string> adaptedModules(mlir::ModuleOp root);
 
 } // namespace qlora

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// add-noise: NEFTune (Jain et al., 2023), where transformers has it, behind
-// the module of the input embeddings. See Passes.td for a before and after.
+// add-noise: adds NEFTune noise (Jain et al., 2023) to the output of the input
+// embeddings' module, as transformers does. See Passes.td for an example.
 
 #include "compiler/Passes.h"
 #include "dialects/Model/Model.h"
@@ -17,8 +17,7 @@ namespace qlora {
 #include "compiler/Passes.h.inc"
 } // namespace qlora
 
-/// Numbers of dropouts are below: adapters' count from 1, a model's own from
-/// 2^24.
+/// Dropout ids are below: adapters' count from 1, a model's own from 2^24.
 static constexpr int64_t kNoiseId = 1 << 25;
 
 namespace {
@@ -31,7 +30,7 @@ private:
 };
 } // namespace
 
-/// With a scale that is the module's own, as Gemma has it.
+/// Returns the last op of the embedding's module, such as Gemma's scale.
 static Operation *endOfModule(EmbeddingOp embedding) {
   if (!embedding->hasOneUse())
     return embedding;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: MIT
 
-// assign-shards: weights lie in pieces on the ranks, or in host memory, and are
-// gathered where they are used.
+// assign-shards: shards weights over ranks, or places them in host memory, and
+// gathers them where they are used.
 //
 //   %w  = model.weight @w : tensor<64x64x!nf4>
 //   %y  = model.linear %x, %w                      // forward of layer 1
 //   ...
 //   %dx = model.linear %dy, %w layout in_out       // its backward
 //
-// becomes, with @w in pieces of 1,152 bytes,
+// becomes, with fsdp shards of @w of 1,152 bytes,
 //
 //   %w1 = model.gather_weight @w : tensor<64x64x!nf4>
 //   %y  = model.linear %x, %w1                     // %w1 dies here
@@ -16,18 +16,18 @@
 //   %w2 = model.gather_weight @w : tensor<64x64x!nf4>
 //   %dx = model.linear %dy, %w2 layout in_out
 //
-// That is ZeRO-3 (Rajbhandari et al., 2020), and what travels is the weight as it
-// is stored: of 4 bits a quarter of what its numbers would be, and of one that is
-// trained the bf16 copy where products take that. Which of these have pieces
-// divide-trained has said; with keep-trained one gather serves the whole step, as
-// FSDP's SHARD_GRAD_OP has it. Vectors (norms, biases) stay whole: they are
-// small, and gathering them would cost more time than it saves memory. Of slices of
-// products a piece is a part; those of experts and of tables are parts enough.
+// This is ZeRO-3 (Rajbhandari et al., 2020). Ranks send the weight as it is
+// stored: a 4-bit weight is a quarter of its bf16 size, and of a trainable one
+// they send the bf16 copy if matmuls use that. divide-trained has decided which
+// trainable weights are sharded; with keep-trained one gather serves the whole
+// step, as FSDP's SHARD_GRAD_OP. Vectors (norms, biases) stay whole: they are
+// small, and gathering them would cost more time than it saves memory. A tp
+// shard is sharded further; ep shards and sharded tables are not.
 //
-// With offload-base it is the same of frozen weights that are on_host, whole or in
-// pieces: that is ZeRO-Infinity (Rajbhandari et al., 2021), and what travels comes
-// over the bus first. A kernel that reads rows reads them there, of a whole one, be
-// it that others of the same weight are gathered.
+// With offload-base, the same is done with frozen weights that are on_host,
+// whole or sharded: ZeRO-Infinity (Rajbhandari et al., 2021). Weights first
+// cross the bus. A kernel that reads single rows reads them in host memory if
+// the weight is whole there, even if other uses of the weight are gathered.
 
 #include "compiler/Decisions.h"
 #include "compiler/Graph/HostTables.h"
@@ -51,7 +51,7 @@ namespace qlora {
 
 namespace {
 
-/// Uses of one weight that one gather serves.
+/// Uses of a weight that one gather serves.
 struct GatherGroup {
   UsePlace place;
   SmallVector<OpOperand *> uses;
@@ -64,7 +64,7 @@ public:
 
 private:
   void runOnOperation() override;
-  /// By the names of parameters; the second is 1 for their rounded copies.
+  /// Parameter name, and 1 for its rounded copy.
   using Gathered = std::pair<Attribute, unsigned>;
   using GroupsOfWeights = llvm::MapVector<Gathered, SmallVector<GatherGroup>>;
 
@@ -81,22 +81,22 @@ private:
     return kept.contains(parameter) ||
            (keepTrained && trained.contains(parameter));
   }
-  /// Whether a gather has to make it whole on the card.
+  /// Returns whether a gather must make the whole weight on the GPU.
   bool isGathered(Attribute parameter, OpOperand &use) const {
     return divided.contains(parameter) ||
            (onHost.contains(parameter) && !isReadByRows(use));
   }
 
-  /// Names of parameters in pieces, of those in host memory, and of frozen ones
-  /// that are gathered once.
+  /// Names of sharded parameters, of sharded trainable ones, of those in host
+  /// memory, and of frozen ones that are gathered once.
   DenseSet<Attribute> divided, trained, onHost, kept;
-  DenseSet<Operation *> staying; ///< that would be in host memory
+  DenseSet<Operation *> staying; ///< on the GPU despite offload
   int64_t wholeBytes = 0, pieceBytes = 0, hostBytes = 0, gathers = 0;
-  int64_t stayingBytes = 0, keptBytes = 0; ///< in the room
+  int64_t stayingBytes = 0, keptBytes = 0; ///< within the limit `room`
 };
 
-/// Room for some of many weights, spread evenly over them: so every layer's
-/// travel as long, and hides behind the one before.
+/// Selects as many of many weights as `room` bytes allow, evenly spread. So
+/// each layer transfers about as much, and overlaps with the layer before.
 class Spread {
 public:
   Spread(int64_t room, int64_t all)
@@ -116,7 +116,7 @@ private:
 
 } // namespace
 
-/// Whether an op does a part for each rank with what it has of a table.
+/// Returns whether the parameter is a sharded table.
 static bool isDividedTable(ParameterOp parameter) {
   auto module = parameter->getParentOfType<ModuleOp>();
   return parameter.getSlice() &&
@@ -130,8 +130,8 @@ static bool isDividedTable(ParameterOp parameter) {
          });
 }
 
-/// What is a rank's own part already. Of slices of experts ranks of one group
-/// have different ones.
+/// Returns whether the parameter is a shard already. Ranks of one group have
+/// different ep shards.
 static bool isPart(ParameterOp parameter) {
   const bool isOfExperts = parameter.getSlice() &&
                            program::expertRanksOf(
@@ -139,7 +139,7 @@ static bool isPart(ParameterOp parameter) {
   return isOfExperts || isDividedTable(parameter);
 }
 
-/// Of one that is frozen.
+/// For frozen parameters.
 static bool canBeDivided(ParameterOp parameter) {
   RankedTensorType type = parameter.getTensorType();
   return parameter.getFile() && type.getRank() >= 2;
@@ -149,8 +149,8 @@ bool AssignShardsPass::isWhole(ParameterOp parameter) const {
   return shards == 1 || !canBeDivided(parameter) || isPart(parameter);
 }
 
-/// What a rank has of a parameter, where it has no more than its piece. That of a
-/// table has whole rows.
+/// Returns the bytes of a rank's shard, or of a whole parameter. A table's
+/// shard has whole rows.
 int64_t AssignShardsPass::ownBytes(ParameterOp parameter) const {
   const int64_t bytes = tensorBytes(parameter.getTensorType());
   if (isWhole(parameter))
@@ -159,8 +159,8 @@ int64_t AssignShardsPass::ownBytes(ParameterOp parameter) const {
       llvm::divideCeil(bytes, shards), QLORA_PIECE_ALIGNMENT));
 }
 
-/// Of a base in host memory what there is room for on the card. Of tables whose
-/// rows are read little travels.
+/// Chooses the weights that stay on the GPU although the base is offloaded.
+/// Tables that are read by rows are left out: few of their bytes are copied.
 void AssignShardsPass::findStaying(const llvm::StringSet<> &rows) {
   SmallVector<ParameterOp> moving;
   int64_t bytes = 0;
@@ -182,8 +182,8 @@ void AssignShardsPass::divideParameters() {
   llvm::StringSet<> tables;
   if (offloadTables)
     tables = hostTables(getOperation());
-  // Of these there are whole ones on the host alone; a table that is in pieces
-  // already has its rows read where they are.
+  // Weights with single-row reads stay whole on the host. Rows of sharded
+  // tables are already read where they are.
   const llvm::StringSet<> rows = readByRows(getOperation());
   findStaying(rows);
   for (auto parameter : getOperation().getOps<ParameterOp>()) {
@@ -215,7 +215,7 @@ void AssignShardsPass::divideParameters() {
   }
 }
 
-/// Of those in pieces, which are in `divided` without what is trained as yet.
+/// Chooses weights to keep gathered; `divided` has only frozen ones yet.
 void AssignShardsPass::keepGathers() {
   Spread together(room - stayingBytes, wholeBytes);
   for (auto parameter : getOperation().getOps<ParameterOp>()) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// attach-adapters: LoRA branches beside the target modules (Hu et al., 2021),
-// by PEFT's rules. See Passes.td for a before and after.
+// attach-adapters: adds LoRA branches to the target modules (Hu et al., 2021),
+// by PEFT's rules. See Passes.td for an example.
 
 #include "compiler/Graph/AdapterForms.h"
 #include "compiler/Graph/AdapterWeight.h"
@@ -46,13 +46,13 @@ private:
   std::optional<Targets> excluded;
   ValuePatterns ranks, alphas;
   std::vector<std::string> saved;
-  /// The entries of kAdapterDropoutAttr and of kAdapterFactorsAttr.
+  /// Entries of kAdapterDropoutAttr and of kAdapterFactorsAttr.
   NamedAttrList recorded, factors;
 };
 
 } // namespace
 
-/// Which modules get an adapter.
+/// Parses which modules get an adapter.
 LogicalResult AttachAdaptersPass::parseTargets() {
   matcher = Targets();
   excluded.reset();
@@ -105,7 +105,7 @@ LogicalResult AttachAdaptersPass::parseOptions() {
   return success();
 }
 
-/// Products that an adapter can stand beside, in order.
+/// Returns the matmuls that can have an adapter, in order.
 static SmallVector<WeightedProduct> productsOf(func::FuncOp function) {
   SmallVector<WeightedProduct> products;
   for (Operation &op : function.front())
@@ -116,7 +116,7 @@ static SmallVector<WeightedProduct> productsOf(func::FuncOp function) {
   return products;
 }
 
-/// Embeddings that an adapter can stand beside: none that is one itself.
+/// Returns the embeddings that can have an adapter and are not part of one.
 static SmallVector<EmbeddingOp> embeddingsOf(func::FuncOp function) {
   return llvm::filter_to_vector(
       function.front().getOps<EmbeddingOp>(), [](EmbeddingOp embedding) {
@@ -124,7 +124,7 @@ static SmallVector<EmbeddingOp> embeddingsOf(func::FuncOp function) {
       });
 }
 
-/// x after dropout: one mask for all products that read the same x.
+/// Returns x after dropout: one mask for all matmuls that read the same x.
 Value AttachAdaptersPass::dropoutOf(WeightedProduct product,
                                     DenseMap<Value, Value> &dropped) {
   Value x = product.getX();
@@ -142,7 +142,7 @@ Value AttachAdaptersPass::dropoutOf(WeightedProduct product,
   return value;
 }
 
-/// The same for every length: the functions are one model.
+/// All lengths record the same: their functions are one model.
 void AttachAdaptersPass::recordDropout(WeightOp weightA, DropoutOp dropoutOp) {
   Builder builder(&getContext());
   recorded.set(weightA.getParameter(),
@@ -162,8 +162,8 @@ double AttachAdaptersPass::scaleOf(StringRef module) const {
   return rslora ? a / std::sqrt(r) : a / r;
 }
 
-/// y + scale * B `narrow` in the place of y, which is as wide as B is high.
-/// Returns what is added.
+/// Replaces y by y + scale * B `narrow`; B has as many rows as y has columns.
+/// Returns the added matmul.
 LinearOp AttachAdaptersPass::addBranch(OpBuilder &builder, Value y,
                                        Value narrow, StringRef module,
                                        const Twine &nameB,
@@ -191,7 +191,7 @@ static RankedTensorType withWidth(Value value, int64_t width) {
   return type.clone(shape);
 }
 
-/// A and B are [out, in], whatever the layout of the weight beside them.
+/// A and B are [out, in], whatever the layout of the base weight.
 void AttachAdaptersPass::attach(WeightedProduct product,
                                 DenseMap<Value, Value> &dropped) {
   StringRef module = *product.getModule();
@@ -215,7 +215,7 @@ void AttachAdaptersPass::attach(WeightedProduct product,
     addMagnitude(getOperation(), product, x, weightA, branch);
 }
 
-/// PEFT has no dropout here, and draws one of the two anew.
+/// PEFT has no dropout here. B starts at random values, A at zero or random.
 void AttachAdaptersPass::attachToEmbedding(EmbeddingOp embedding) {
   StringRef module = embedding.getModulePath();
   const int64_t r = rankOf(module);
@@ -243,7 +243,7 @@ LogicalResult AttachAdaptersPass::attachTo(func::FuncOp function) {
       linears.push_back(product);
   }
   SmallVector<EmbeddingOp> embeddings;
-  if (!matcher.isAllLinear()) // which means what it says
+  if (!matcher.isAllLinear()) // all-linear excludes embeddings
     embeddings = llvm::filter_to_vector(
         embeddingsOf(function),
         [&](EmbeddingOp op) { return isTarget(op.getModulePath()); });
@@ -286,7 +286,7 @@ void AttachAdaptersPass::runOnOperation() {
     if (failed(attachTo(function)))
       return signalPassFailure();
   }
-  // Whatever the module came with described other adapters.
+  // Replaces records about other adapters.
   for (auto [name, facts] : {std::pair(kAdapterDropoutAttr, &recorded),
                              std::pair(kAdapterFactorsAttr, &factors)}) {
     getOperation()->removeAttr(name);

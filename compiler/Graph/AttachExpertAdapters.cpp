@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// attach-expert-adapters: LoRA on the stacked weights of experts, PEFT's
-// `target_parameters`. See Passes.td for a before and after.
+// attach-expert-adapters: adds LoRA to the stacked weights of experts, PEFT's
+// `target_parameters`. See Passes.td for an example.
 
 #include "compiler/Graph/AdapterWeight.h"
 #include "compiler/Graph/TargetNames.h"
@@ -54,7 +54,7 @@ LogicalResult AttachExpertAdaptersPass::parseOptions() {
   auto fail = [&](StringRef option) {
     return getOperation().emitError(option) << ": " << error;
   };
-  // attach-adapters has said what is wrong with these.
+  // attach-adapters reports errors in these.
   if (!modules.parse(moduleTargets, error))
     return fail("lora_target_modules");
   if (!ranks.parse(rankPattern, error))
@@ -81,13 +81,13 @@ LogicalResult AttachExpertAdaptersPass::parseOptions() {
   return success();
 }
 
-/// "model.layers.0.mlp.experts" of "….gate_up_proj".
+/// Returns "model.layers.0.mlp.experts" for "….gate_up_proj".
 static StringRef moduleOf(WeightedProduct product) {
   return product.getModule()->rsplit('.').first;
 }
 
-/// Whether the files hold a linear for each expert, which all-linear means too.
-/// Experts in one tensor are a parameter and no linear.
+/// Returns whether the files have a linear per expert, which all-linear
+/// includes. Experts in one tensor are a parameter and not a linear.
 static bool isMadeOfLinears(WeightedProduct product) {
   auto weight = product.getWeight().getDefiningOp<WeightOp>();
   auto parameter = SymbolTable::lookupNearestSymbolFrom<model::ParameterOp>(
@@ -95,8 +95,8 @@ static bool isMadeOfLinears(WeightedProduct product) {
   return parameter && parameter.getPartNames();
 }
 
-/// PEFT adapts experts that its targets for modules reach, with twice the rank
-/// where gate and up are one.
+/// Refuses module targets that match experts: PEFT would adapt them, with twice
+/// the rank if gate and up are one weight.
 LogicalResult
 AttachExpertAdaptersPass::refuseModuleTargets(WeightedProduct product) {
   StringRef module = moduleOf(product);
@@ -144,7 +144,7 @@ void AttachExpertAdaptersPass::attach(WeightedProduct product,
     copyStage(product, made);
 }
 
-/// PEFT wraps a module once for each of its parameters, the first innermost.
+/// PEFT wraps a module once per parameter, the first one innermost.
 LogicalResult AttachExpertAdaptersPass::attachTo(func::FuncOp function) {
   llvm::MapVector<StringRef, SmallVector<WeightedProduct>> wanted;
   SmallVector<StringRef> there;

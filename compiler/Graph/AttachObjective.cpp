@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// attach-objective: the loss of a forward function becomes one of preferences.
-// See Passes.td for a before and after.
+// attach-objective: replaces a forward function's loss by a preference loss.
+// See Passes.td for an example.
 
 #include "compiler/Passes.h"
 
@@ -18,7 +18,7 @@ namespace qlora {
 
 namespace {
 
-/// The op whose results a function returns: its sums, and what is none.
+/// The loss op of a function: its sums, and other returned values.
 struct Head {
   LossOp op;
   Value losses, labels;
@@ -68,8 +68,8 @@ static FailureOr<Head> headOf(func::FuncOp function) {
   return head;
 }
 
-/// All that is there once more, first, and without what only training does.
-/// Returns the copy of `value`.
+/// Clones the whole function before itself, without training-only ops. Returns
+/// the copy of `value`.
 static Value cloneReference(func::FuncOp function, Value value) {
   SmallVector<Operation *> ops = llvm::map_to_vector(
       function.front().without_terminator(), [](Operation &op) { return &op; });
@@ -84,7 +84,7 @@ static Value cloneReference(func::FuncOp function, Value value) {
   return mapping.lookup(value);
 }
 
-/// The results of a loss: `rows` of all lines, and the sums.
+/// Returns a loss's result types: `rows` values per sequence, and the sums.
 static SmallVector<Type> resultTypes(Value losses, unsigned rows,
                                      unsigned sums = 7) {
   RankedTensorType lines = tensorOf(losses);
@@ -93,7 +93,7 @@ static SmallVector<Type> resultTypes(Value losses, unsigned rows,
   return types;
 }
 
-/// A new last argument.
+/// Appends a function argument.
 static FailureOr<Value> addInput(func::FuncOp function, StringRef name,
                                  Type type) {
   Builder builder(function.getContext());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// attach-tokens: rows of the input embedding that are trained, by PEFT's rules
-// for trainable_token_indices. See Passes.td for a before and after.
+// attach-tokens: makes rows of the input embedding trainable, by PEFT's rules
+// for trainable_token_indices. See Passes.td for an example.
 
 #include "compiler/Graph/AdapterWeight.h"
 #include "compiler/Graph/Targets.h"
@@ -30,7 +30,7 @@ private:
   LogicalResult attachTo(func::FuncOp function);
   LogicalResult checkTokens(EmbeddingOp embedding);
   LogicalResult checkModule(EmbeddingOp embedding);
-  /// Rows that are trained, and the words that they are of.
+  /// Trainable rows, and the list of their token ids.
   struct Rows {
     Value trained, list;
   };
@@ -78,7 +78,7 @@ LogicalResult AttachTokensPass::checkModule(EmbeddingOp embedding) {
   return success();
 }
 
-/// Behind the embedding, so that its scale and noise are of these rows too.
+/// Inserts directly after the embedding, so that its scale and noise apply too.
 AttachTokensPass::Rows
 AttachTokensPass::attachToEmbedding(EmbeddingOp embedding) {
   OpBuilder b(&getContext());

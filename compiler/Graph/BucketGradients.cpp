@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// bucket-gradients: the order of the flat gradient arena and its all-reduces.
+// bucket-gradients: orders the flat gradient arena and creates its all-reduces.
 //
 //   train.accumulate @b, %db : tensor<8192x64xf32>
 //   ...                                              // more of the backward
@@ -14,12 +14,11 @@
 //   train.accumulate @a, %da : tensor<64x64xf32>
 //   train.all_reduce 1 offset 525312 elements 4096   // 64 * 64
 //
-// A bucket can be sent while the rest of the backward runs, but what is left
-// when the backward ends is waited for. So buckets get smaller: of four the
-// sizes are near 4 : 3 : 2 : 1.
+// A bucket can be sent while the rest of the backward runs, but the last one is
+// exposed. So buckets get smaller: with four, the sizes are near 4 : 3 : 2 : 1.
 //
-// What ranks hold in pieces is summed over the ranks of a group already
-// (train.scatter_gradient); its ranges are summed over the other groups.
+// Sharded gradients are already reduced over the ranks of a group
+// (train.scatter_gradient); their ranges are reduced over the other groups.
 
 #include "compiler/Decisions.h"
 #include "compiler/Passes.h"
@@ -40,20 +39,20 @@ namespace qlora {
 
 namespace {
 
-/// Elements of the gradient arena.
+/// A range of the gradient arena, in elements.
 struct Range {
   int64_t offset = 0;
   int64_t elements = 0;
   bool isOfPieces = false;
 };
 
-/// Parameters whose gradients are sent together, and where they are: a range
-/// of each group that is updated alike.
+/// Parameters whose gradients are sent together, and their ranges: one range
+/// for each group of parameters that is updated alike.
 struct Bucket {
   SmallVector<StringRef> parameters;
   SmallVector<Range> ranges;
 
-  /// The range that is next to what is there, or a new one.
+  /// Extends the last range if it is adjacent and alike, else adds one.
   void add(int64_t offset, int64_t elements, bool isOfPieces) {
     if (ranges.empty() || ranges.back().isOfPieces != isOfPieces ||
         ranges.back().offset + ranges.back().elements != offset)
@@ -62,7 +61,7 @@ struct Bucket {
   }
 };
 
-/// A trainable parameter with its elements rounded up to the alignment.
+/// A trainable parameter; elements are rounded up to the alignment.
 struct Trained {
   int64_t elements;
   UpdateKind kind;
@@ -84,7 +83,7 @@ private:
   void findRanges(SmallVector<Bucket> &buckets) const;
   ArrayAttr factsOf(ArrayRef<Bucket> buckets);
 
-  /// As the backward finishes them.
+  /// Sorted as the backward completes them.
   llvm::MapVector<StringRef, Trained> order;
   SmallVector<FlatGroup> groups;
   int64_t flat = 0; ///< elements of the arena
@@ -92,7 +91,7 @@ private:
 
 } // namespace
 
-/// The op after which the gradient of each parameter is complete.
+/// Returns the op after which each parameter's gradient is complete.
 static llvm::MapVector<StringRef, Operation *> findLastWrites(StepOp step) {
   llvm::MapVector<StringRef, Operation *> last;
   for (auto op : step.getBody().getOps<AccumulateOp>()) {
@@ -108,7 +107,7 @@ LogicalResult BucketGradientsPass::findOrder(ArrayRef<StepOp> steps) {
     if (parameter.getTrainable())
       trainable[parameter.getSymName()] = {flatElements(parameter),
                                            updateKindOf(parameter)};
-  // A stage of a pipeline knows when its own gradients finish, not when others' do.
+  // A pipeline stage cannot see when other stages' gradients are complete.
   SmallVector<ParameterOp> declared(
       getOperation().getOps<ParameterOp>());
   if (isPipeline())
@@ -122,7 +121,7 @@ LogicalResult BucketGradientsPass::findOrder(ArrayRef<StepOp> steps) {
       if (known == trainable.end())
         return op->emitOpError("accumulates a gradient of '")
                << name << "', which is not trainable";
-      // All steps have one layout: that of the first.
+      // All steps share the layout of the first.
       if (step == steps.front() && !isPipeline())
         order[name] = known->second;
     }
@@ -162,9 +161,9 @@ void BucketGradientsPass::writeLayout() {
                           builder.getI64IntegerAttr(flat));
 }
 
-/// As many buckets as leave the smallest but one, which has 2 parts of
-/// 1 + 2 + ... + count, above the minimum; but two where possible, so that
-/// something overlaps.
+/// Returns the largest count whose second-smallest bucket, 2 of 1 + 2 + ... +
+/// count parts, is above the minimum. At least two if possible, for some
+/// overlap.
 int64_t BucketGradientsPass::bucketCount() const {
   int64_t most = std::min<int64_t>(maxBuckets, order.size());
   int64_t count = std::min<int64_t>(2, most);
@@ -177,9 +176,9 @@ int64_t BucketGradientsPass::bucketCount() const {
 SmallVector<Bucket> BucketGradientsPass::makeBuckets() const {
   int64_t count = bucketCount(), parts = count * (count + 1) / 2;
   SmallVector<Bucket> buckets(1);
-  int64_t end = kFlatColumns; // of what has its bucket, and the statistics
+  int64_t end = kFlatColumns; // elements assigned so far, with the statistics
   int64_t left = order.size();
-  // What all buckets up to the current one should hold.
+  // Elements of all buckets up to the current one.
   int64_t target = flat * count / parts;
   for (auto [name, trained] : order) {
     int64_t later = count - buckets.size();
@@ -198,8 +197,8 @@ SmallVector<Bucket> BucketGradientsPass::makeBuckets() const {
   return buckets;
 }
 
-/// The statistics are in the first bucket, what fills the last row of a group
-/// in the last one.
+/// The first bucket includes the statistics; the last one includes the padding
+/// of each group's last row.
 void BucketGradientsPass::findRanges(SmallVector<Bucket> &buckets) const {
   buckets.front().add(0, kFlatColumns, /*isOfPieces=*/false);
   for (const FlatGroup &group : groups) {
@@ -217,8 +216,8 @@ void BucketGradientsPass::findRanges(SmallVector<Bucket> &buckets) const {
   }
 }
 
-/// Puts each bucket's collective after its last gradient, in bucket order; where
-/// stages wait for each other, after the last of that.
+/// Inserts each bucket's collective after its last gradient, in bucket order.
+/// In a pipeline all are inserted after the last gradient.
 static void insertCollectives(StepOp step, ArrayRef<Bucket> buckets,
                               bool isPipeline) {
   auto lastWrites = findLastWrites(step);
@@ -227,7 +226,7 @@ static void insertCollectives(StepOp step, ArrayRef<Bucket> buckets,
     if (op && (!after || after->isBeforeInBlock(op)))
       after = op;
   };
-  // The statistics are in the first bucket.
+  // The first bucket includes the statistics.
   for (auto result : step.getBody().getOps<ResultOp>())
     if (result.getAccumulate())
       advance(result);
@@ -245,7 +244,7 @@ static void insertCollectives(StepOp step, ArrayRef<Bucket> buckets,
   }
 }
 
-/// What each all-reduce holds.
+/// Describes each all-reduce.
 ArrayAttr BucketGradientsPass::factsOf(ArrayRef<Bucket> buckets) {
   SmallVector<Attribute> facts;
   for (const Bucket &bucket : buckets) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// build-train-step: forward functions become train.steps, by reverse mode.
+// build-train-step: converts forward functions to train.steps by reverse mode.
 //
 //   func.func @forward_2x32(%ids, ...) { ... return %loss, %count, %correct }
 //
@@ -8,16 +8,16 @@
 //
 //   train.step accumulate batch 2 length 32 { forward; backward;
 //     train.accumulate @p, %dp ... }
-//                             // of a piece: train.scatter_gradient first
+//                             // if sharded: train.scatter_gradient first
 //   train.step evaluate batch 2 length 32 { forward }
-//   train.step update { clip_norm, an update of each piece, clear }
+//   train.step update { clip_norm, one update per group, clear }
 //
-// and, where trained parameters start at a function of other weights,
+// and, if trainable parameters start at a function of other weights,
 //
 //   train.step initialize { train.initialize @p, %first }
 //
-// and, where an optimizer trains at other weights than are used, `average` and
-// `continue`, which turn the ones into the others.
+// and, if an optimizer trains other weights than are used, `average` and
+// `continue`, which convert between them.
 
 #include "compiler/Graph/UpdateStep.h"
 #include "compiler/Passes.h"
@@ -38,7 +38,7 @@ namespace qlora {
 
 namespace {
 
-/// Puts ops into the backward, and into the layer of the forward op that they
+/// Marks new ops as backward, in the layer of the forward op that they
 /// differentiate.
 class BackwardMarker : public OpBuilder::Listener {
 public:
@@ -74,14 +74,14 @@ private:
   bool isTrainable(Operation *op) const;
   LogicalResult findWanted(ArrayRef<Operation *> ops, Tape &tape) const;
 
-  /// By the names that weights have.
+  /// Keyed by weight name.
   llvm::DenseMap<Attribute, ParameterOp> trainable;
-  ScatterGradientOp travelling; ///< whose piece is not added yet
+  ScatterGradientOp travelling; ///< its shard is not added yet
 };
 
 } // namespace
 
-/// What the runtime reads of the function.
+/// Returns the names of the function's results that the runtime reads.
 static SmallVector<StringRef> readNames(func::FuncOp function) {
   return llvm::map_to_vector(
       function.front().getTerminator()->getOperands(), [](Value value) {
@@ -92,9 +92,8 @@ static SmallVector<StringRef> readNames(func::FuncOp function) {
       });
 }
 
-/// The function is one that the runtime can feed: each argument is a known
-/// input, and the results are what it reads, a loss first and how much that is
-/// of.
+/// Checks that the runtime can call the function: each argument is a known
+/// input, and the results are a loss, its count, and other known results.
 static LogicalResult checkForward(func::FuncOp function) {
   if (!function->hasAttr("model.batch") || !function->hasAttr("model.length"))
     return function.emitOpError("has no model.batch and model.length, which "
@@ -167,14 +166,14 @@ bool BuildTrainStepPass::isTrainable(Operation *op) const {
   return weight && trainable.contains(weight.getParameterAttr());
 }
 
-/// Outside of the step somebody wants a gradient of what the op makes, or has one.
+/// Returns whether a result of the op needs or has a gradient from outside.
 static bool isAskedFor(Differentiable rule) {
   return llvm::any_of(rule->getResults(), [&](OpResult result) {
     return rule.isWanted(result.getResultNumber());
   });
 }
 
-/// Marks every value that a trainable parameter flows into.
+/// Marks every value that depends on a trainable parameter.
 LogicalResult BuildTrainStepPass::findWanted(ArrayRef<Operation *> ops,
                                              Tape &tape) const {
   for (Operation *op : ops) {
@@ -205,8 +204,8 @@ static SmallVector<Operation *> emitResults(OpBuilder &builder, Location loc,
   return results;
 }
 
-/// Of what ranks hold in pieces each adds up its own: once the next such gradient
-/// is there, so that this one travels meanwhile.
+/// Adds a gradient. For a sharded parameter each rank adds its shard when the
+/// next such gradient is ready, so that the reduce-scatter overlaps.
 void BuildTrainStepPass::accumulate(OpBuilder &builder, WeightOp weight,
                                     Value gradient) {
   const FlatSymbolRefAttr name = weight.getParameterAttr();
@@ -256,12 +255,12 @@ LogicalResult BuildTrainStepPass::buildAccumulate(OpBuilder &builder,
         rule && (flows || losses.contains(op) || isAskedFor(rule)))
       if (failed(rule.buildGradient(tape)))
         return failure();
-    // The loss may come from its gradient op from now on.
+    // From here on, the gradient op may compute the loss too.
     if (op == lossOp)
       for (Operation *result : results)
         result->moveBefore(result->getBlock(), result->getBlock()->end());
-    // At once, also where another op reads the weight too (tied weights):
-    // nothing of a weight's size waits.
+    // Accumulate at once, even if another op reads the weight too (tied
+    // weights), so that no weight-sized gradient stays alive.
     for (Value operand : op->getOperands()) {
       auto weight = operand.getDefiningOp<WeightOp>();
       Value gradient = weight && isTrainable(weight) ? tape.take(operand)
@@ -293,7 +292,7 @@ void BuildTrainStepPass::buildEvaluate(OpBuilder &builder,
               false);
 }
 
-/// What an op says that a parameter starts at, of copies of the weights.
+/// Builds a parameter's initial value from copies of the weights.
 static Value buildStart(OpBuilder &b, DetachedOp op) {
   IRMapping mapping;
   for (Value weight : op->getOperands())
@@ -301,8 +300,8 @@ static Value buildStart(OpBuilder &b, DetachedOp op) {
   return b.clone(*op, mapping)->getResult(0);
 }
 
-/// Of the parameters that start at a function of weights, in their order. Of a
-/// pipeline each stage knows those of its own weights, and others' are added.
+/// Builds `initialize`, in the order of the parameters that start at a function
+/// of weights. A pipeline stage computes those of its weights and adds others'.
 void BuildTrainStepPass::buildInitialize(OpBuilder &builder,
                                          func::FuncOp function) {
   const bool isPipeline = qlora::program::stagesOf(getOperation()) > 1;
@@ -359,7 +358,7 @@ void BuildTrainStepPass::runOnOperation() {
   }
   OpBuilder builder = OpBuilder::atBlockEnd(module.getBody());
   SmallVector<func::FuncOp> functions(module.getOps<func::FuncOp>());
-  if (!functions.empty()) // of which all lengths have the same weights
+  if (!functions.empty()) // all lengths have the same weights
     buildInitialize(builder, functions.front());
   for (func::FuncOp function : functions) {
     if (failed(checkForward(function)) ||

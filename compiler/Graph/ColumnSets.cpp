@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Sets of values with divided columns: found, and chosen.
+// Finds sets of values with shardable columns, and selects among them.
 
 #include "compiler/Graph/ColumnSets.h"
 
@@ -16,11 +16,11 @@ using namespace qlora;
 using namespace qlora::model;
 
 //===----------------------------------------------------------------------===//
-// What ops say
+// Properties of ops
 //===----------------------------------------------------------------------===//
 
-/// Whether an element of a result depends on its own column alone. Random numbers
-/// are told by column, which ops know that are ColumnwiseOps.
+/// Returns whether an element of a result depends only on its own column.
+/// Random numbers depend on the column's index; ColumnwiseOps handle that.
 static bool isByColumn(RowOp op) {
   Region region(op);
   Block &block = writeArithmetic(op, region);
@@ -30,8 +30,8 @@ static bool isByColumn(RowOp op) {
   });
 }
 
-/// Of what a table makes or takes, and all that is added to it, there is no part;
-/// nobody asks why.
+/// For values that a table reads or makes, and all that is added to them: they
+/// are never sharded. Not reported as a reason.
 static constexpr const char *kWholeAnyway = "it is whole";
 
 static std::string needsWhole(Operation *op) {
@@ -41,8 +41,8 @@ static std::string needsWhole(Operation *op) {
                      op->getName().getStringRef().str(), labelOf(op));
 }
 
-/// Matrices of groups lie one above the other, or it is one; a part of trained
-/// ones would be a part of each.
+/// Groups can be sharded if their matrices are stacked by rows, or for a single
+/// group. Trainable groups cannot: each would need a range of its own.
 static bool canDivideGroups(WeightedProduct product) {
   if (product.getGroups() == 1)
     return true;
@@ -70,8 +70,8 @@ void ColumnSets::keepWhole(Value value, const std::string &why) {
   whole.try_emplace(numberOf(value), why);
 }
 
-/// Rows of all columns are divided with them where each column is by itself;
-/// rows of fewer, such as of a head, stay as they are.
+/// Row operands of full width are sharded with the value if columns are
+/// independent. Narrower ones, such as of a head, stay whole.
 void ColumnSets::lookAtRows(RowOp op) {
   Value first = op->getResult(0);
   const int64_t columns = op.getRowColumns();
@@ -142,8 +142,8 @@ void ColumnSets::look(Operation *op) {
     keepWhole(value, needsWhole(op));
 }
 
-/// One weight is divided in one way, wherever it is used; and not at all where
-/// something else than a product, or an op that reads it by column, uses it.
+/// A weight is sharded in one way for all uses. It stays whole if an op uses it
+/// that is neither a matmul nor reads it by column.
 void ColumnSets::joinUsesOfWeights() {
   DenseMap<Attribute, std::string> fixed;
   DenseMap<Attribute, WeightedProduct> firstProduct;
@@ -229,8 +229,8 @@ Segments ColumnSets::segmentsOf(Value value) const {
   return known == segments.end() ? Segments{columnsOf(value)} : known->second;
 }
 
-/// Gives the values of an op that goes on within a set the segments of each
-/// other; false where they differ.
+/// Propagates segments between the values of an op that continues a set;
+/// returns false if they differ.
 bool ColumnSets::agree(Operation *op, bool &changes) {
   auto give = [&](Value value, const Segments &wanted) {
     const Segments known = segmentsOf(value);
@@ -263,7 +263,7 @@ bool ColumnSets::agree(Operation *op, bool &changes) {
         alike.push_back(operand);
     llvm::append_range(alike, op->getResults().drop_front());
   } else {
-    // Runs of a ColumnwiseOp are of one piece.
+    // Column runs of a ColumnwiseOp must be one segment.
     return llvm::all_of(op->getOperands(), [&](Value operand) {
       return !isa<RankedTensorType>(operand.getType()) ||
              segmentsOf(operand).size() == 1;
@@ -276,7 +276,7 @@ bool ColumnSets::agree(Operation *op, bool &changes) {
   return true;
 }
 
-/// Also that `ranks` divides all of them.
+/// Also checks that `ranks` divides all segments.
 bool ColumnSets::findSegments(Set &set) {
   for (bool changes = true; changes;) {
     changes = false;
@@ -349,7 +349,7 @@ bool ColumnSets::findWeights(Set &set, DividedWeights &found) {
 
 void ColumnSets::tryToDivide(Set &set) {
   DividedWeights found;
-  // What adapters have between their own products is narrow.
+  // Values between an adapter's own matmuls are narrow.
   const bool hasModule = llvm::any_of(set.products, [&](unsigned number) {
     WeightedProduct product = products[number];
     return product.getModule() &&

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: MIT
 
-// Which values of forward functions ranks can have a part of the columns of, for
-// shard-products: sets of values that are divided together, or not at all.
+// Finds values of forward functions whose columns tensor-parallel ranks can
+// shard, for shard-products. A set of values is sharded together or not at all.
 //
 //   %q = model.linear %x, %wq       // a set begins: each rank makes columns
-//   %r = model.rope %q, ...         // q, k, v and what is made of them
+//   %r = model.rope %q, ...         // q, k, v and their results
 //   %a = model.attention %r, ...
-//   %y = model.linear %a, %wo       // it ends: each rank multiplies its columns
+//   %y = model.linear %a, %wo       // it ends: each rank uses its columns
 //
-// Ops are asked by interfaces: a WeightedProduct begins and ends sets, row ops
-// without reductions, ColumnwiseOps and views go on within one. Everything else
-// wants its operands whole, and makes whole results. Weights that are used
-// several times (by a reference, by variants of other lengths) are divided alike.
+// Interfaces classify the ops. A WeightedProduct begins and ends sets. Row ops
+// without reductions, ColumnwiseOps and views continue one. All other ops need
+// whole operands and make whole results. A weight with several uses (by a
+// reference, by variants of other lengths) is sharded the same way for all.
 
 #ifndef QLORA_COMPILER_GRAPH_COLUMNSETS_H
 #define QLORA_COMPILER_GRAPH_COLUMNSETS_H
@@ -28,24 +28,24 @@ namespace qlora {
 
 class ColumnSets {
 public:
-  /// Divides every set that `ranks` can, those with the largest weights first.
+  /// Shards every set that `ranks` can shard, the largest weights first.
   ColumnSets(mlir::ModuleOp module, int64_t ranks);
 
   bool isDivided(mlir::Value value) const;
   const DividedWeights &weights() const { return dividedWeights; }
-  /// Why weights stay whole: those first that other sizes or formats could
-  /// divide, the largest first, each reason once.
+  /// Returns why weights stay whole, each reason once: first those that other
+  /// sizes or formats would avoid, largest weights first.
   llvm::ArrayRef<std::string> reasons() const { return kept; }
-  /// Says which heads, or which width of a product, `ranks` does not divide;
-  /// empty where it divides all that ranks could have parts of.
+  /// Returns which heads, or which matmul width, `ranks` does not divide; empty
+  /// if it divides all that could be sharded.
   llvm::StringRef unequal() const { return unequalSet; }
 
 private:
   struct Set {
-    unsigned leader = 0; ///< the number of one of its values
-    std::vector<unsigned> products, vectors, ops; ///< their numbers
-    std::string why; ///< it stays whole; empty: nothing speaks against it
-    int64_t elements = 0; ///< of weights
+    unsigned leader = 0; ///< index of one of its values
+    std::vector<unsigned> products, vectors, ops; ///< indices
+    std::string why; ///< why it stays whole; empty: no reason
+    int64_t elements = 0; ///< elements of its weights
   };
 
   unsigned numberOf(mlir::Value value);
@@ -68,13 +68,13 @@ private:
 
   std::vector<mlir::Value> values;
   llvm::DenseMap<mlir::Value, unsigned> numbers;
-  llvm::IntEqClasses sets; ///< of numbers
+  llvm::IntEqClasses sets; ///< of value indices
   llvm::DenseMap<unsigned, std::string> whole;
   std::vector<model::WeightedProduct> products;
-  std::vector<mlir::Operation *> ops; ///< that join values
-  /// Weights that ops read by column, beside their rows.
+  std::vector<mlir::Operation *> ops; ///< ops that join values
+  /// Weights that ops read by column, in addition to row operands.
   std::vector<model::WeightOp> vectors;
-  /// Columns that each row of an op reads together, where those are not all.
+  /// Columns that each row of an op reads together, if fewer than all.
   llvm::DenseMap<mlir::Operation *, int64_t> runs;
 
   llvm::DenseMap<mlir::Value, Segments> segments;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 
-// compress-gradients: sums of gradients over the ranks in fewer bits.
+// compress-gradients: reduces gradients over ranks with fewer bits.
 //
-// The `train.all_reduce`s of parameters become ops on the flat arenas, in
-// stages, which a form writes for each bucket (GradientSums.h): rounded numbers
-// or codes of rows (RowSums.cpp), or products of few rows for each matrix
-// (LowRankSums.cpp). Each stage of a bucket stands where one more bucket is
-// complete, so that the compute queue does not wait for what is sent. The row
-// of statistics is summed as it is.
+// Replaces the `train.all_reduce`s of parameters by ops on the flat arenas, in
+// stages that a form builds for each bucket (GradientSums.h): rounded values or
+// codes of rows (RowSums.cpp), or low-rank factors of each matrix
+// (LowRankSums.cpp). Each stage of a bucket is placed where one more bucket is
+// complete, so that the compute queue does not wait for communication. The row
+// of statistics is reduced without compression.
 
 #include "compiler/Decisions.h"
 #include "compiler/Graph/GradientSums.h"
@@ -49,7 +49,7 @@ private:
   void record();
 
   LowRankPlan lowRank;
-  unsigned stages = 0; ///< of the form
+  unsigned stages = 0; ///< number of stages of the form
 };
 
 } // namespace
@@ -63,7 +63,7 @@ CompressGradientsPass::sumsOf(ArrayRef<GradientRange> ranges) {
   return makeLowRankSums(lowRank, getOperation(), ranges, ranks, feedback);
 }
 
-/// Stage s of bucket i stands where bucket i + s is complete.
+/// Places stage s of bucket i where bucket i + s is complete.
 void CompressGradientsPass::compress(StepOp step) {
   Block &body = step.getBody().front();
   ExchangeMarks marks;
@@ -78,7 +78,7 @@ void CompressGradientsPass::compress(StepOp step) {
     buckets.back().push_back(
         {int64_t(sum.getOffset()), int64_t(sum.getElements())});
     if (sum.getOffset() == 0)
-      sum.setElements(kFlatColumns); // the statistics, exact
+      sum.setElements(kFlatColumns); // statistics, uncompressed
     else
       replaced.push_back(sum);
   }
@@ -107,7 +107,7 @@ LogicalResult CompressGradientsPass::checkWhole() {
   return success();
 }
 
-/// What the form is made of, in the module.
+/// Computes the module-wide plan of the form.
 LogicalResult CompressGradientsPass::planForm() {
   ModuleOp module = getOperation();
   const bool isLowRank = form == "power_sgd";

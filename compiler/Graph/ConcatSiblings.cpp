@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// concat-siblings: frozen products of the same x become one, and so do the
-// sums of their input gradients.
+// concat-siblings: joins frozen matmuls of the same x, and the sums of their
+// input gradients.
 //
 //   %nq = train.decode %wq                    %nk = train.decode %wk
 //   %q = model.linear %x, %nq                 %k = model.linear %x, %nk
@@ -16,20 +16,20 @@
 //   %dy = model.concat %dq, %dk
 //   %1 = model.linear %dy, %n layout in_out
 //
-// One GEMM reads x once, and one writes dx once instead of adding to it for
-// each weight. All is views: who makes a dy writes it into place, who reads q
-// strides over k. So it is done where nobody has to copy:
-// - a dy is the fresh result of a row or library op, and in one group only;
-// - results of one linear live alike: all or none wait for the backward (a
-//   range that is kept keeps the whole). Whether they wait on the card or on the
-//   host makes no difference: a GEMM of another shape may round differently;
-// - weights are stacked by their first dimension, which a decode fills row by
-//   row: products of one x are joined where it is `out`, sums where it is `in`;
-// - a decoded weight is a range of one concatenation only. The forward chooses;
-//   a backward that shares its decodes takes the same ones together.
+// One GEMM reads x once, and one writes dx once instead of adding per weight.
+// All concats and splits are views: a dy is written in place, and readers of q
+// stride over k. So siblings are joined only if nothing must be copied:
+//  - a dy is the fresh result of a row or library op, and in one group only;
+//  - results of one linear live alike: all or none wait for the backward (a
+//    saved range keeps the whole). Whether they wait on the GPU or the host
+//    makes no difference: a GEMM of another shape may round differently;
+//  - weights are stacked by their first dimension, which a decode fills row by
+//    row: matmuls of one x are joined if it is `out`, sums if it is `in`;
+//  - a decoded weight is a range of one concatenation only. The forward
+//    chooses; a backward that shares its decodes uses the same groups.
 //
-// After plan-dequant, which decides what is decoded into scratch, and after
-// the gradient, whose sums are chains of `init`s by then.
+// Runs after plan-dequant, which decides what is decoded into scratch, and
+// after the gradient, whose sums are then chains of `init`s.
 
 #include "compiler/Graph/Accumulate.h"
 #include "compiler/Graph/OpCost.h"
@@ -65,7 +65,7 @@ private:
   chooseMembers(ArrayRef<WeightedProduct> chain);
 
   StepOp step;
-  DenseMap<Operation *, ConcatOp> stacks; ///< of a decode
+  DenseMap<Operation *, ConcatOp> stacks; ///< by decode
 };
 
 class ConcatSiblingsPass
@@ -79,7 +79,7 @@ static DecodeOp decodeOf(WeightedProduct product) {
   return product.getWeight().getDefiningOp<DecodeOp>();
 }
 
-/// `types` beside each other along dimension `dim`.
+/// Returns the type of `types` concatenated along dimension `dim`.
 static RankedTensorType joinedType(TypeRange types, unsigned dim) {
   auto first = cast<RankedTensorType>(types.front());
   SmallVector<int64_t> shape(first.getShape());
@@ -89,7 +89,7 @@ static RankedTensorType joinedType(TypeRange types, unsigned dim) {
   return first.clone(shape);
 }
 
-/// Whether they are no part of a concatenation, or of this one.
+/// Returns whether the decodes are in no concatenation, or in exactly this one.
 bool SiblingConcatenator::canStack(ArrayRef<DecodeOp> decodes) const {
   ConcatOp known = stacks.lookup(decodes.front());
   if (!known)
@@ -100,7 +100,7 @@ bool SiblingConcatenator::canStack(ArrayRef<DecodeOp> decodes) const {
   });
 }
 
-/// The decoded weights by rows, before `user`.
+/// Stacks the decoded weights by rows, before `user`.
 Value SiblingConcatenator::stack(ArrayRef<DecodeOp> decodes, Operation *user) {
   if (ConcatOp known = stacks.lookup(decodes.front()))
     return known.getWhole();
@@ -128,7 +128,7 @@ static bool areOneKind(WeightedProduct a, WeightedProduct b) {
          a.getLayout() == b.getLayout();
 }
 
-/// One number for each row, which row kernels do not read as a part of a row.
+/// A single value per row cannot be read by row kernels as a range of a row.
 static bool isScalar(WeightedProduct product) {
   return llvm::is_contained(product.getWeightType().getShape(), 1);
 }
@@ -144,7 +144,7 @@ static bool canJoin(WeightedProduct a, WeightedProduct b) {
               StepMemory::waitsForBackward(b.getProduct()));
 }
 
-/// One product, split, in place of the siblings.
+/// Replaces the siblings by one matmul and a split.
 void SiblingConcatenator::joinProducts(ArrayRef<WeightedProduct> siblings) {
   WeightedProduct first = siblings.front();
   SmallVector<DecodeOp> decodes = llvm::map_to_vector(siblings, decodeOf);
@@ -172,8 +172,8 @@ void SiblingConcatenator::joinProducts(ArrayRef<WeightedProduct> siblings) {
 // Backward
 //===----------------------------------------------------------------------===//
 
-/// Those of a sum that can be one, in the order of their weights' stack if
-/// they have one.
+/// Returns the members of a sum that can be joined, in the order of their
+/// weights' stack if there is one.
 SmallVector<WeightedProduct>
 SiblingConcatenator::chooseMembers(ArrayRef<WeightedProduct> chain) {
   SmallVector<WeightedProduct> loose;
@@ -205,7 +205,7 @@ SiblingConcatenator::chooseMembers(ArrayRef<WeightedProduct> chain) {
   return loose;
 }
 
-/// The product that `value` is, if it can be added to; or null.
+/// Returns the matmul that computes `value` if it can accumulate; else null.
 static WeightedProduct summandOf(Value value) {
   auto product =
       value ? value.getDefiningOp<WeightedProduct>() : WeightedProduct();
@@ -219,8 +219,8 @@ static void addTo(WeightedProduct product, Value sum) {
   cast<AccumulatingOp>(product.getOperation()).setAccumulator(sum);
 }
 
-/// The sum that `last` ends: of its members first one GEMM per weight that is
-/// not joined, then one for all that are.
+/// Rewrites the sum that ends in `last`: first one GEMM per weight that is not
+/// joined, then one GEMM for all joined weights.
 void SiblingConcatenator::joinSum(WeightedProduct last) {
   SmallVector<WeightedProduct> chain = {last};
   while (true) {
@@ -263,7 +263,7 @@ void SiblingConcatenator::joinSum(WeightedProduct last) {
       member->erase();
 }
 
-/// True for what nothing but one more product is added to.
+/// Returns true if the only reader is another matmul that adds to it.
 static bool isContinued(WeightedProduct product) {
   Value y = product.getProduct();
   if (!y.hasOneUse())

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// cut-stages: the forward functions become those of one stage of a pipeline.
+// cut-stages: reduces the forward functions to one pipeline stage.
 //
 //   func.func @forward(%ids, %targets, ...)
 //     %x0 = model.embedding %ids, %table
@@ -22,16 +22,16 @@
 //     %x2 = ... %x1 {layer = 1}
 //     ...
 //
-// With `parts` = V each of S stages has V such parts of the layers, one behind the
-// other: stage s the parts s, s + S, ... of S V, so that the last stage sends to
-// the first one again.
+// With `parts` = V, each of S stages has V virtual stages, runs of layers that
+// are not adjacent: stage s has the runs s, s + S, ... of S V. The last stage
+// sends to the first one again.
 //
-// What goes from one stage to the next is found by who uses it, and goes on
-// from stage to stage as far as it is used; what is made of inputs alone
-// (masks, tables of rotations) or of weights alone each stage makes for itself.
-// Layers are dealt by LayerDeal.h. Gradients follow by the rules of the two ops:
-// that of a send is a receive. Weights that a stage does not use are not there;
-// what is trained is, so that all stages have one layout of it.
+// Values that cross stages are found by their readers, and are passed on from
+// stage to stage up to the last reader. Values computed only from inputs
+// (masks, rotation tables) or only from weights are recomputed on each stage.
+// LayerDeal.h assigns the layers. Gradients follow from the rules of the two
+// ops: the gradient of a send is a receive. A stage drops unused weights,
+// except trainable ones, so that all stages share one layout.
 
 #include "compiler/Decisions.h"
 #include "compiler/Graph/LayerDeal.h"
@@ -62,24 +62,24 @@ private:
   void dropWeights();
 
   int64_t sentBytes = 0;
-  /// By parameter, before anything is cut.
+  /// Keyed by parameter, before the cut.
   llvm::StringMap<SmallVector<int64_t>> stagesOfUsers;
 };
 
-/// The ops of a forward function by parts, of all stages.
+/// Assigns the ops of a forward function to virtual stages.
 class PartsOfOps {
 public:
   PartsOfOps(func::FuncOp function, ArrayRef<int64_t> partOfLayer);
 
-  /// Nothing for what each stage makes for itself.
+  /// Returns nothing for ops that each stage computes itself.
   std::optional<int64_t> partOf(Operation *op) const {
     auto known = parts.find(op);
     return known == parts.end() ? std::nullopt : std::optional(known->second);
   }
-  /// What part `from` sends to the next one, in the order in which it is made;
-  /// nothing from what is before the first part.
+  /// Returns what virtual stage `from` sends to the next one, in program order;
+  /// nothing for values from before the first.
   SmallVector<Value> sentBy(int64_t from) const;
-  /// Something that is trained flows into the value, which has a gradient.
+  /// Returns whether the value has a gradient.
   bool isWanted(Value value) const { return wanted.contains(value); }
   int64_t lastPart() const { return last; }
 
@@ -87,7 +87,7 @@ private:
   void findPart(Operation *op, ArrayRef<int64_t> partOfLayer);
   bool trains(Operation *op) const;
 
-  /// What a value is made of.
+  /// Kinds of values that a value depends on.
   struct Source {
     bool inputs = false, weights = false;
   };
@@ -99,12 +99,12 @@ private:
   DenseSet<Value> wanted;
 };
 
-/// The function of one stage, in the place of the whole one.
+/// Replaces the whole function by that of one stage.
 class StageCut {
 public:
   StageCut(func::FuncOp function, const PartsOfOps &all)
       : block(function.front()), all(all), loc(function.getLoc()) {}
-  /// Those that the stage has, in their order.
+  /// Builds the stage from its virtual stages, in order.
   void run(ArrayRef<int64_t> parts);
   int64_t bytesSent() const { return sentBytes; }
 
@@ -118,14 +118,14 @@ private:
   const Location loc;
   SmallVector<Operation *> ops; ///< of the whole function
   OpBuilder b{loc.getContext()};
-  IRMapping shared; ///< what each stage makes for itself
-  IRMapping values; ///< of the part at hand
+  IRMapping shared; ///< values that each stage computes itself
+  IRMapping values; ///< values of the current virtual stage
   int64_t sentBytes = 0;
 };
 } // namespace
 
 //===----------------------------------------------------------------------===//
-// Which part has which ops
+// Assignment of ops
 //===----------------------------------------------------------------------===//
 
 PartsOfOps::PartsOfOps(func::FuncOp function, ArrayRef<int64_t> partOfLayer)
@@ -155,7 +155,7 @@ void PartsOfOps::findPart(Operation *op, ArrayRef<int64_t> partOfLayer) {
     if (Operation *def = operand.getDefiningOp())
       part = std::max(part, partOf(def).value_or(0));
   }
-  // Results are those of the last part, whatever they are of.
+  // Losses belong to the last virtual stage.
   if (isa<LossOp>(op))
     part = last;
   if (source.inputs && source.weights)
@@ -174,7 +174,7 @@ SmallVector<Value> PartsOfOps::sentBy(int64_t from) const {
     if (std::optional<int64_t> part = partOf(&op); part && *part <= from)
       for (Value result : op.getResults())
         if (llvm::any_of(result.getUsers(), [&](Operation *user) {
-              // What is returned, the last part does.
+              // The last virtual stage returns the results.
               return user->hasTrait<OpTrait::IsTerminator>()
                          ? from < last
                          : partOf(user).value_or(0) > from;
@@ -193,7 +193,7 @@ static SmallVector<bool> flagsOf(const PartsOfOps &parts,
       values, [&](Value value) { return parts.isWanted(value); });
 }
 
-/// What is of no part stands before the first part that it was in front of.
+/// Ops of no virtual stage go before the next op that belongs to one.
 void StageCut::addOps(int64_t part) {
   const auto isOfPart = [&](Operation *op) { return all.partOf(op) == part; };
   const auto end = std::find_if(ops.rbegin(), ops.rend(), isOfPart).base();
@@ -209,7 +209,7 @@ void StageCut::addOps(int64_t part) {
   }
 }
 
-/// The next part goes on. What the function returns the last one has.
+/// Sends to the next virtual stage. The last stage returns the results.
 void StageCut::send(int64_t part) {
   const SmallVector<Value> leaving = all.sentBy(part);
   SmallVector<Value> sent;
@@ -229,7 +229,7 @@ void StageCut::send(int64_t part) {
     values.map(result, zero);
 }
 
-/// What the part before sends stands in the place of what made it.
+/// Received values replace the ops that computed them.
 void StageCut::addPart(int64_t part) {
   values = shared;
   if (part > 0) {
@@ -279,7 +279,7 @@ LogicalResult CutStagesPass::cut(func::FuncOp function,
   return success();
 }
 
-/// Of what is not used here, only what is trained is there.
+/// Drops unused parameters, except trainable ones.
 void CutStagesPass::dropWeights() {
   DenseSet<StringRef> used;
   getOperation().walk(

@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: MIT
 
-// divide-trained: weights that are trained lie in pieces on the ranks, and with
-// them their gradients and what the optimizer keeps.
+// divide-trained: shards trainable weights over ranks, with their gradients and
+// optimizer states.
 //
 //   model.parameter @w : tensor<96x64xf32> {file = "...", trainable}
 //
-// becomes, of two ranks,
+// becomes, for two ranks,
 //
 //   model.parameter @w : tensor<96x64xf32>
 //       {file = "...", trainable, piece = 12288}        // 96 * 64 * 4 / 2
 //
-// That is all that is decided here, before there is a step: an element is at one
-// place in all flat arenas, which are of pieces then, so that what updates them
-// need not know. build-train-step scatters the sum of each gradient over the
-// ranks, assign-shards gathers the weight where it is used (ZeRO stages 2 and 3,
-// Rajbhandari et al., 2020).
+// Only this is decided here, before a step exists. An element has one position
+// in all flat arenas, which then hold shards, so updates need no change.
+// build-train-step reduce-scatters each gradient, and assign-shards gathers the
+// weight where it is used (ZeRO stages 2 and 3, Rajbhandari et al., 2020).
 //
-// Vectors stay whole: they are small, and a collective has its price. So does
-// what is computed from other weights, which are whole then, and what a rank uses
-// a part of.
+// Vectors stay whole: they are small, and a collective has a cost. So do
+// parameters computed from other weights, which are whole then, and parameters
+// of which a rank uses a tp shard.
 
 #include "compiler/Decisions.h"
 #include "compiler/Passes.h"
@@ -59,8 +58,8 @@ bool DivideTrainedPass::canBeDivided(model::ParameterOp parameter) const {
          !usedInParts.contains(parameter.getSymName());
 }
 
-/// An optimizer that looks at a tensor as a whole, or evaluates another one than
-/// it trains, has no piece to work on.
+/// Fails if the optimizer needs whole tensors, or evaluates other weights than
+/// it trains: shards are not enough for these.
 static LogicalResult checkOptimizer(model::ParameterOp parameter) {
   const train::Optimizer *optimizer =
       train::findOptimizer(parameter.getOptimizer());

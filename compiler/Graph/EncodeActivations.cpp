@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// encode-activations: what the backward reads for weight gradients alone waits
-// for it in 8 bits.
+// encode-activations: saves values in 8 bits if the backward reads them only
+// for weight gradients.
 //
 //   %n  = model.rms_norm %x, %w
 //   %z  = model.linear %n, %a
@@ -17,10 +17,10 @@
 //   %m  = train.decode_rows %codes, %scales     {phase = backward}
 //   %da = train.linear_weight_grad %dz, %m      {phase = backward}
 //
-// An error of such a value ends in the gradient that is made of it: no other
-// gradient is computed from that one. The forward, and the gradients of all
-// activations, keep every bit. Whoever else needs the value in the backward
-// needs it exactly, and then it is kept as it is.
+// The quantization error of such a value affects only the weight gradient that
+// is computed from it. The forward, and the gradients of all activations, keep
+// every bit. If another op of the backward reads the value, it is saved
+// unchanged.
 
 #include "compiler/Decisions.h"
 #include "compiler/Graph/OpCost.h"
@@ -52,8 +52,8 @@ private:
 
 } // namespace
 
-/// True where `gradient` flows into the gradients of parameters and nothing
-/// else: by itself, in a sum, or as what a product is added to.
+/// Returns true if `gradient` only flows into gradients of parameters:
+/// directly, through sums, or as the accumulator of a matmul.
 static bool isOnlyAccumulated(Value gradient) {
   return llvm::all_of(gradient.getUses(), [](OpOperand &use) {
     Operation *user = use.getOwner();
@@ -67,7 +67,7 @@ static bool isOnlyAccumulated(Value gradient) {
   });
 }
 
-/// The reads of the backward, in order.
+/// Returns the reads of the backward, in order.
 static SmallVector<OpOperand *> backwardReads(Value value) {
   SmallVector<OpOperand *> reads;
   for (OpOperand &use : value.getUses())
@@ -95,9 +95,9 @@ static int64_t bytesOfEncoded(RankedTensorType type) {
   return tensorBytes(codesOf(type)) + tensorBytes(scalesOf(type));
 }
 
-/// What row ops make is encoded in their own kernel, from registers. What a
-/// product makes for weight gradients alone is an adapter's x . A^T: too
-/// narrow to pay for reading it again.
+/// Results of row ops are encoded in their own kernel, from registers. A matmul
+/// result that only weight gradients read is an adapter's x . A^T, too narrow
+/// to be worth a second read.
 static bool canEncode(Value value) {
   auto type = cast<RankedTensorType>(value.getType());
   if (!isFloatStorable(type) || bytesOfEncoded(type) >= tensorBytes(type) ||
@@ -111,7 +111,7 @@ static bool canEncode(Value value) {
   });
 }
 
-/// Decodes once for the readers of each layer, before the first of them.
+/// Decodes once per layer, before its first reader.
 void EncodeActivationsPass::encode(Value value) {
   Operation *maker = value.getDefiningOp();
   auto type = cast<RankedTensorType>(value.getType());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// fuse-accumulate: sums of gradients happen inside the ops that produce them.
+// fuse-accumulate: moves sums of gradients into the ops that compute them.
 //
 //   %1 = model.linear %dy, %w layout in_out      // dy . W
 //   %2 = model.add %0, %1
@@ -53,7 +53,7 @@ namespace {
 class FuseAccumulatePass
     : public qlora::impl::FuseAccumulateBase<FuseAccumulatePass> {
   void runOnOperation() override {
-    // Only sums that reverse mode made: a residual is read again later.
+    // Only sums that reverse mode made: a residual has later readers.
     for (auto add : llvm::make_early_inc_range(
              getOperation().getBody().getOps<model::AddOp>()))
       if (model::isBackward(add))

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// fuse-lora: siblings that share x get one GEMM for all their A's, and B adds
-// into the output of the base GEMM.
+// fuse-lora: computes the A's of siblings that share x in one GEMM, and
+// accumulates B's result into the output of the base GEMM.
 //
 //   %q0 = model.linear %x, %wq        %k0 = model.linear %x, %wk
 //   %qa = model.linear %x, %aq        %ka = model.linear %x, %ak
@@ -15,8 +15,8 @@
 //   %q0 = model.linear %x, %wq        %k0 = model.linear %x, %wk
 //   %q  = model.linear %qa, %bq init %q0   %k = ... init %k0
 //
-// It runs before the gradient is built, so that the backward has one dA GEMM,
-// one dX GEMM and a concat for the whole group without a pattern of its own.
+// Runs before the gradient is built, so that the backward gets one dA GEMM, one
+// dX GEMM and a concat per group without a separate pattern.
 
 #include "compiler/Graph/Accumulate.h"
 #include "compiler/Passes.h"
@@ -42,7 +42,7 @@ class FuseLoraPass : public qlora::impl::FuseLoraBase<FuseLoraPass> {
 };
 } // namespace
 
-/// Products of one x that an adapter put there: trained, without a module.
+/// Adapter matmuls of one x: trainable, without a module.
 using Siblings = SmallVector<WeightedProduct>;
 
 static model::ParameterOp parameterOf(Value weight) {
@@ -52,7 +52,7 @@ static model::ParameterOp parameterOf(Value weight) {
             : model::ParameterOp();
 }
 
-/// Its weight can be stacked on others: `out` is its first dimension.
+/// Returns whether its weight can be stacked: `out` is the first dimension.
 static bool isAdapterA(WeightedProduct product) {
   model::ParameterOp parameter = parameterOf(product.getWeight());
   return product.getProduct() && !product.getModule() && !product.getInit() &&
@@ -87,7 +87,7 @@ static SmallVector<StringRef> namesOf(const Siblings &siblings) {
   });
 }
 
-/// One parameter whose rows are those of `members`.
+/// Creates one parameter with the rows of `members`.
 void FuseLoraPass::createParameter(ArrayRef<StringRef> members,
                                    StringRef name) {
   SymbolTable table(getOperation());
@@ -111,7 +111,7 @@ void FuseLoraPass::createParameter(ArrayRef<StringRef> members,
   whole.setPartRowsAttr(builder.getDenseI64ArrayAttr(rows));
 }
 
-/// One product with `name`, split, in place of the siblings.
+/// Replaces the siblings by one matmul with `name` and a split.
 static void replaceSiblings(const Siblings &siblings, StringRef name,
                             RankedTensorType weightType) {
   WeightedProduct first = siblings.front();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// fuse-rows: chains of row ops become one row region, so that a value between
-// them lives in a register and not in memory.
+// fuse-rows: fuses chains of row ops into one row region, so that values
+// between them stay in registers.
 //
 //   %h = model.add %a, %b            // rows of 64
 //   %n = model.rms_norm %h, %w
@@ -36,10 +36,10 @@ private:
 };
 } // namespace
 
-/// Buffers of one kernel: more would spill the printed kernel's registers.
+/// Buffers of one kernel; more would spill the generated kernel's registers.
 static constexpr unsigned kMaxBuffers = 16;
 
-/// A row op as a `model.rows`, in its place.
+/// Converts a row op to a `model.rows` in place.
 static RowsOp asRows(RowOp op) {
   if (auto rows = dyn_cast<RowsOp>(op.getOperation()))
     return rows;
@@ -56,9 +56,9 @@ static RowsOp asRows(RowOp op) {
   return cast<RowsOp>(rows);
 }
 
-/// Where a fusion of producer and consumer may stand: at the consumer if
-/// nothing reads the producer before it, else at the producer if all that the
-/// consumer reads is there already, else nowhere (null).
+/// Returns where a fusion of producer and consumer can be placed: at the
+/// consumer if nothing reads the producer before it; else at the producer if
+/// all operands of the consumer exist there; else null.
 static Operation *fusedPosition(RowsOp producer, RowsOp consumer) {
   auto readAfter = [&](Operation *user) {
     return user == consumer || consumer->isBeforeInBlock(user);
@@ -73,8 +73,8 @@ static Operation *fusedPosition(RowsOp producer, RowsOp consumer) {
                                                       : nullptr;
 }
 
-/// True for an operand of a later row op that reads of `result`, in row r,
-/// what row r made.
+/// Returns true if a later row op's operand reads in row r of `result` only
+/// what row r wrote.
 static bool readsSameRow(OpResult result, MapAttr map) {
   auto producer = cast<RowsOp>(result.getOwner());
   return producer.isScalarResult(result.getResultNumber())
@@ -82,7 +82,7 @@ static bool readsSameRow(OpResult result, MapAttr map) {
              : map.getKind() == MapKind::Full;
 }
 
-/// Results that something else than `consumer` reads.
+/// Returns the results with readers other than `consumer`.
 static SmallVector<OpResult> resultsReadBeside(RowsOp producer,
                                                RowsOp consumer) {
   return llvm::filter_to_vector(producer->getResults(), [&](OpResult result) {
@@ -103,7 +103,7 @@ static bool canFuse(RowsOp producer, RowsOp consumer) {
     if (operand.getDefiningOp() == producer &&
         !readsSameRow(cast<OpResult>(operand), map))
       return false;
-  // They come first, and the first result of a row op is full.
+  // Kept results come first, and the first result of a row op must be full.
   SmallVector<OpResult> kept = resultsReadBeside(producer, consumer);
   if (!kept.empty() && producer.isScalarResult(kept[0].getResultNumber()))
     return false;
@@ -112,10 +112,9 @@ static bool canFuse(RowsOp producer, RowsOp consumer) {
   return buffers <= kMaxBuffers;
 }
 
-/// The values of a row as memory would give them: what is read in the same
-/// kernel has the same bits as what another one computes again from it, so
-/// that neither fusion nor recomputation changes a number. (Codes in 8 bits
-/// are whole numbers already.)
+/// Rounds the values of a row as memory would. A value that is read in the same
+/// kernel then has the same bits as one recomputed elsewhere, so neither fusion
+/// nor recomputation changes results. (8-bit codes are integers already.)
 static SmallVector<Value> roundedAsStored(OpBuilder &builder, RowsOp rows,
                                           ArrayRef<Value> values) {
   SmallVector<Value> rounded(values);
@@ -128,8 +127,8 @@ static SmallVector<Value> roundedAsStored(OpBuilder &builder, RowsOp rows,
   return rounded;
 }
 
-/// Both bodies in one; results of the producer that only the consumer read
-/// are gone.
+/// Merges both bodies. Drops results of the producer that only the consumer
+/// read.
 static RowsOp fuseInto(RowsOp producer, RowsOp consumer, Operation *position) {
   SmallVector<Value> inputs;
   SmallVector<MapAttr> maps;
@@ -228,8 +227,8 @@ static void cleanUp(RowsOp rows) {
 
 void FuseRowsPass::runOnOperation() {
   Region &body = getOperation().getBody();
-  // Producers are visited before their consumers, so an op that was fused into
-  // a later one is not visited again.
+  // Producers are visited before consumers, so an op that was fused into a
+  // later one is not visited again.
   SmallVector<RowsOp> rows = llvm::map_to_vector(
       SmallVector<RowOp>(body.getOps<RowOp>()), asRows);
   if (fuse)

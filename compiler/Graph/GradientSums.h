@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What compress-gradients writes in the place of the sums of one bucket.
+// The ops with which compress-gradients replaces the all-reduces of one bucket.
 
 #ifndef QLORA_COMPILER_GRAPH_GRADIENTSUMS_H
 #define QLORA_COMPILER_GRAPH_GRADIENTSUMS_H
@@ -9,39 +9,38 @@
 
 namespace qlora {
 
-/// Elements of the gradient arena.
+/// A range of the gradient arena, in elements.
 struct GradientRange {
   int64_t offset, elements;
 };
 
-/// The ops of one bucket, in stages: stage s stands where s more buckets are
-/// complete.
+/// Builds the ops of one bucket, in stages. Stage s is placed where s more
+/// buckets are complete.
 class GradientSums {
 public:
   virtual ~GradientSums() = default;
   virtual void build(mlir::OpBuilder &b, unsigned stage) = 0;
 };
 
-/// Rounded to bf16 (RowSums.cpp).
+/// Sends gradients rounded to bf16 (RowSums.cpp).
 std::unique_ptr<GradientSums>
 makeRoundedSums(llvm::ArrayRef<GradientRange> ranges);
 inline constexpr unsigned kRoundedStages = 2;
 
-/// As codes of blocks, of which each of `ranks` ranks sums a part
-/// (RowSums.cpp). With `feedsBack` what rounding leaves is added to the next
-/// gradient.
+/// Sends codes of blocks; each of `ranks` ranks sums one range (RowSums.cpp).
+/// With `feedsBack`, the quantization error is added to the next gradient.
 std::unique_ptr<GradientSums>
 makeCodedSums(llvm::ArrayRef<GradientRange> ranges, int64_t ranks,
               bool feedsBack);
 inline constexpr unsigned kCodedStages = 3;
 
-/// An error where nothing would be summed as a product (LowRankSums.cpp).
+/// Fails if no tensor would use the low-rank form (LowRankSums.cpp).
 llvm::LogicalResult checkLowRank(mlir::ModuleOp module,
                                  const train::LowRankPlan &plan);
 
-/// Products in the place of sums (LowRankSums.cpp), of the tensors of `plan`
-/// that lie in `ranges`; `plan` outlives it. With `feedsBack` what a product
-/// leaves is added to the next gradient.
+/// Sends low-rank factors of the tensors of `plan` in `ranges`
+/// (LowRankSums.cpp). `plan` must outlive it. With `feedsBack`, the
+/// approximation error is added to the next gradient.
 std::unique_ptr<GradientSums>
 makeLowRankSums(const train::LowRankPlan &plan, mlir::ModuleOp module,
                 llvm::ArrayRef<GradientRange> ranges, int64_t ranks,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Who reads rows, and who more.
+// Finds parameters that are read by rows, and those with other readers.
 
 #include "compiler/Graph/HostTables.h"
 
@@ -26,7 +26,7 @@ bool qlora::isReadByRows(OpOperand &use) {
   return false;
 }
 
-/// Of which an op reads rows, or something else.
+/// Returns parameters that some op reads by rows, or otherwise.
 static llvm::StringSet<> readers(ModuleOp module, bool byRows) {
   llvm::StringSet<> names;
   for (auto step : module.getOps<train::StepOp>())

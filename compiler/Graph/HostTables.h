@@ -10,14 +10,14 @@
 
 namespace qlora {
 
-/// True where `use` is the operand of a kernel that reads single rows of it.
+/// Returns true if `use` is an operand of which a kernel reads single rows.
 bool isReadByRows(mlir::OpOperand &use);
 
-/// Parameters of which an op of a step reads single rows.
+/// Returns parameters of which an op of a step reads single rows.
 llvm::StringSet<> readByRows(mlir::ModuleOp module);
 
-/// Parameters of which no op of a step reads more than single rows (`@` in
-/// Kernels.def).
+/// Returns parameters of which all ops of all steps read only single rows (`@`
+/// in Kernels.def).
 llvm::StringSet<> hostTables(mlir::ModuleOp module);
 
 } // namespace qlora

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The ways to deal layers.
+// Assigns layers to pipeline stages.
 
 #include "compiler/Graph/LayerDeal.h"
 
@@ -14,11 +14,11 @@ using namespace mlir;
 using namespace qlora;
 using namespace qlora::model;
 
-/// As Accelerate keeps a part of each device for what is not weights.
+/// Accelerate, too, reserves memory of each device for other data.
 static constexpr double kForWeights = 0.9;
 
-/// Seconds of each layer; what comes before them and after them is the first
-/// one's and the last one's.
+/// Returns the seconds of each layer. Ops before the first layer and after the
+/// last one count for these.
 static SmallVector<double> secondsOfLayers(func::FuncOp function,
                                            const DeviceProfile &device) {
   SmallVector<double> seconds;
@@ -46,13 +46,13 @@ static SmallVector<int64_t> stagesOf(ArrayRef<int64_t> ends) {
   return stageOfLayer;
 }
 
-/// The slowest of runs is as fast as can be; of equals the one whose first runs
-/// are longest.
+/// Minimizes the time of the slowest stage; among equals, makes the first
+/// stages longest.
 static SmallVector<int64_t> balance(ArrayRef<double> seconds,
                                     const LayerDealOptions &options) {
   const int64_t layers = seconds.size(), stages = options.stages;
-  // slowest[s][l]: of layers from l on in the last s stages; ends[s][l]: of the
-  // first of them.
+  // slowest[s][l]: time of the slowest of the last s stages, if they have the
+  // layers from l on. ends[s][l]: end of the first of these stages.
   std::vector<std::vector<double>> slowest(
       stages + 1, std::vector<double>(layers + 1, HUGE_VAL));
   std::vector<std::vector<int64_t>> ends(
@@ -79,8 +79,8 @@ static SmallVector<int64_t> balance(ArrayRef<double> seconds,
   return stagesOf(chosen);
 }
 
-/// By layer, the bytes of frozen weights that its ops use; what comes before the
-/// layers and after them is the first one's and the last one's.
+/// Returns the bytes of frozen weights that each layer's ops use. Ops before
+/// the first layer and after the last one count for these.
 static SmallVector<int64_t> bytesOfLayers(ModuleOp module,
                                           func::FuncOp function,
                                           int64_t layers) {
@@ -104,7 +104,7 @@ static SmallVector<int64_t> bytesOfLayers(ModuleOp module,
   return bytes;
 }
 
-/// As many layers as there is room for, from the first stage on.
+/// Assigns as many layers as fit, from the first stage on.
 static SmallVector<int64_t> fillInOrder(ArrayRef<int64_t> bytes,
                                  const LayerDealOptions &options) {
   const int64_t layers = bytes.size();
@@ -121,13 +121,13 @@ static SmallVector<int64_t> fillInOrder(ArrayRef<int64_t> bytes,
 }
 
 namespace {
-/// A device map.
+/// A device map of Accelerate.
 class DeviceMap {
 public:
   explicit DeviceMap(StringRef text)
       : entries(nlohmann::json::parse(text.str())) {}
 
-  /// Of the longest name that is `name` or a module that it is in.
+  /// Returns the stage of the longest entry that is `name` or a parent module.
   std::optional<int64_t> stageOf(StringRef name) const {
     for (StringRef module = name;; module = module.rsplit('.').first) {
       if (auto found = entries.find(module.str()); found != entries.end())
@@ -145,7 +145,7 @@ private:
 };
 } // namespace
 
-/// The stage of a layer is that of all weights with a file that it uses.
+/// A layer is on the stage of all weights with a file that it uses.
 static FailureOr<SmallVector<int64_t>>
 followMap(ModuleOp module, func::FuncOp function, int64_t layers,
           const LayerDealOptions &options) {

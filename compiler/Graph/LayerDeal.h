@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT
 
-// Which stage of a pipeline has which layers: one run of them each, none empty.
+// Assigns each pipeline stage a consecutive, non-empty range of layers.
 //
-//   balanced     the slowest stage is as fast as can be, by the cost model; a
-//                stage of another speed (its card's) has so much more or less
-//   sequential   each, from the first on, as many as the memory limit has room for,
-//                by their frozen weights, as Accelerate's "sequential"; the others
-//                have at least one
+//   balanced     minimizes the time of the slowest stage, by the cost model; a
+//                stage with a faster GPU gets more layers
+//   sequential   from the first stage on, as many layers as the memory limit
+//                allows, counting their frozen weights, as Accelerate's
+//                "sequential"; each later stage has at least one
 //   {"model.embed_tokens": 0, "model.layers.0": 0, ..., "lm_head": 1}
-//                as a device map of Accelerate's says: a module's number is that
-//                of the longest name that it begins with, "" being all
+//                as Accelerate's device map: a module gets the number of the
+//                longest name that is a prefix of its own; "" is all
 
 #ifndef QLORA_COMPILER_GRAPH_LAYERDEAL_H
 #define QLORA_COMPILER_GRAPH_LAYERDEAL_H
@@ -24,21 +24,21 @@ namespace qlora {
 
 struct LayerDealOptions {
   int64_t stages = 1;
-  /// Of stages beside each other, for `balanced`; empty: all are equal.
+  /// Relative speeds of the stages, for `balanced`; empty: all are equal.
   llvm::ArrayRef<int64_t> speeds = {};
-  llvm::StringRef map = "balanced"; ///< or sequential, or JSON
-  int64_t memoryLimit = 0; ///< of a stage, for `sequential`
+  llvm::StringRef map = "balanced"; ///< or "sequential", or JSON
+  int64_t memoryLimit = 0; ///< bytes per stage, for `sequential`
 };
 
-/// The stage of each layer, for all forward functions of a module alike, by the
-/// longest; of a module without them nothing. An error is reported where layers
-/// are too few, or a map leaves one out, divides one or goes back.
+/// Returns the stage of each layer, equal for all forward functions of a
+/// module, from the longest one; empty without functions. Reports too few
+/// layers, and a map that omits a layer, splits one or goes back.
 llvm::FailureOr<llvm::SmallVector<int64_t>>
 dealLayers(mlir::ModuleOp module, const LayerDealOptions &options,
            const DeviceProfile &device);
 
-/// Whether what a map says of modules outside of layers is so: `users`, by
-/// parameter, are the stages that use it. A mistake is reported.
+/// Checks what a map says about modules outside of layers. `users`: the stages
+/// that use each parameter. Reports mistakes.
 llvm::LogicalResult
 checkMapped(mlir::ModuleOp module, llvm::StringRef map,
             const llvm::StringMap<llvm::SmallVector<int64_t>> &users);

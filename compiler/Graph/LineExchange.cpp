@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Blocks for ranks, what ranks send each other, and lines of it.
+// Exchanges blocks between ranks and joins them to sequences.
 
 #include "compiler/Graph/LineExchange.h"
 
@@ -19,7 +19,7 @@ Value LineExchange::wholeLines(OpBuilder &b, Location loc, Value own) const {
                               lines);
 }
 
-/// Of one line, what arrives is in order.
+/// The blocks of a sequence arrive in order.
 Value LineExchange::toAllTokens(OpBuilder &b, Location loc, Value own) const {
   const int64_t columns = columnsOf(own) / ranks;
   const RankedTensorType blocks =

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Between the tokens of a rank and those of all, for shard-context: of lines
-// [B, T, C] each of N ranks has T / N tokens, or C / N columns.
+// Exchanges tokens for columns between cp ranks, for shard-context. Of
+// sequences [B, T, C], each of N ranks has T / N tokens or C / N columns.
 
 #ifndef QLORA_COMPILER_GRAPH_LINEEXCHANGE_H
 #define QLORA_COMPILER_GRAPH_LINEEXCHANGE_H
@@ -15,15 +15,15 @@ struct LineExchange {
 
   int64_t ownLength() const { return length / ranks; }
 
-  // Each makes ops at the builder's position.
+  // Each function creates ops at the builder's position.
 
-  /// From [B, T / N] to [B, T], the same on all ranks.
+  /// Gathers [B, T / N] to [B, T], equal on all ranks.
   mlir::Value wholeLines(mlir::OpBuilder &b, mlir::Location loc,
                          mlir::Value own) const;
-  /// From [B, T / N, C] to [B, T, C / N].
+  /// Exchanges [B, T / N, C] to [B, T, C / N].
   mlir::Value toAllTokens(mlir::OpBuilder &b, mlir::Location loc,
                           mlir::Value own) const;
-  /// And back.
+  /// Exchanges [B, T, C / N] to [B, T / N, C].
   mlir::Value toOwnTokens(mlir::OpBuilder &b, mlir::Location loc,
                           mlir::Value all) const;
 };

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// compress-gradients in the form power_sgd (Vogels et al., 2019), in torch's
-// order (powerSGD_hook). Of a matrix [n, m], the gradients of each rank, and
-// with r rows P and Q (dialects/Train/LowRank.h):
+// compress-gradients in the form power_sgd (Vogels et al., 2019), in the order
+// of torch's powerSGD_hook. For a matrix [n, m] of a rank's gradients, with P
+// and Q of r rows (dialects/Train/LowRank.h):
 //
 //   %x = model.add %g, %e                       // %e: train.flat residual
 //   train.store_flat residual, %x
@@ -19,16 +19,16 @@
 //   train.store_flat gradient, %w
 //   train.store_flat residual, rows left %x, %w // x - w / N
 //
-// P and Q are sums over the ranks, so that all have the same bits of w, the sum
-// of all x as far as P reaches; what it does not reach is in the sum of
-// residuals, as each of N ranks keeps its x less an N-th of w.
+// P and Q are sums over the ranks, so all ranks compute the same bits of w, the
+// projection of the sum of all x onto P. The rest is in the sum of residuals,
+// because each of N ranks keeps its x minus w / N.
 //
-// A row that is no direction of its own, as of a matrix of zeros (A's gradient,
-// where LoRA's B is zero), is zero in P, and Q's row stays what it was: torch's
-// would be NaN, or zero for good. What is not finite is so in w, and the update
-// skips the step; the basis stays, and the residuals of that matrix are lost.
+// A row of P without a direction of its own, as for a matrix of zeros (A's
+// gradient while LoRA's B is zero), becomes zero, and Q's row stays.
+// Torch's row would become NaN, or zero forever. Values that are not finite
+// reach w, and the update skips the step; that matrix loses its residuals.
 //
-// What gets no smaller is summed as it is, all of a bucket in one message.
+// Tensors that would not shrink are summed exactly, one message per bucket.
 
 #include "compiler/Graph/GradientSums.h"
 #include "dialects/Model/Arithmetic.h"
@@ -38,13 +38,13 @@ using namespace qlora;
 using namespace qlora::model;
 using namespace qlora::train;
 
-/// Of a row of P: what of its length has to be left beside the rows before it.
-/// It is rounding error otherwise.
+/// Smallest relative norm of a row of P after orthogonalization; less is
+/// rounding error.
 static constexpr double kLeastShare = 1e-6, kLeastNorm = 1e-30;
 
 namespace {
 
-/// A tensor of the bucket, and what the ops so far have made of it.
+/// A tensor of the bucket, and its values so far.
 struct Sum {
   const SummedTensor *tensor;
   Value p, q;
@@ -86,7 +86,7 @@ private:
   const int64_t rank, ranks;
   const bool feedsBack;
   SmallVector<Sum> products, exact;
-  Value sent, sentExact; ///< on its way
+  Value sent, sentExact; ///< being reduced
 };
 
 } // namespace
@@ -98,7 +98,7 @@ Value LowRankSums::read(OpBuilder &b, FlatKind kind,
                         tensor.parameter, /*statistics=*/false, tensor.row);
 }
 
-/// As one column, so that those of a bucket can be one above the other.
+/// Returns a tensor as one column, so that a bucket's tensors can be stacked.
 Value LowRankSums::readExact(OpBuilder &b, const SummedTensor &tensor) const {
   return FlatOp::create(b, b.getUnknownLoc(), type(b, tensor.elements(), 1),
                         FlatKind::Gradient, tensor.parameter,
@@ -132,7 +132,7 @@ SmallVector<Value> LowRankSums::onRows(OpBuilder &b, StringRef label,
   return SmallVector<Value>(op->getResults());
 }
 
-/// `x` less what `directions` have of it, at the length 1.
+/// Returns the component of `x` orthogonal to `directions`, normalized.
 static Value directionOf(const Arithmetic &a, Value x,
                          ArrayRef<Value> directions) {
   const auto norm = [&](Value row) { return a.sqrt(a.sum(a.mul(row, row))); };
@@ -141,7 +141,7 @@ static Value directionOf(const Arithmetic &a, Value x,
   for (Value direction : directions)
     x = a.sub(x, a.mul(wide(a.sum(a.mul(direction, x))), direction));
   Value left = norm(x), none = a.number(kLeastNorm);
-  // Neither is true of what is not finite, of which left - left is NaN.
+  // Both are false for values that are not finite: left - left is NaN.
   Value isSmall = a.compare(arith::CmpFPredicate::OLT, left, least);
   Value isNone = a.compare(arith::CmpFPredicate::OLT, left, none);
   Value factor = a.div(a.add(a.sub(left, left), a.number(1)), left);
@@ -150,8 +150,8 @@ static Value directionOf(const Arithmetic &a, Value x,
   return a.mul(x, wide(factor));
 }
 
-/// Rows that Gram and Schmidt make of these, one after the other; zero where
-/// there is nothing left.
+/// Orthonormalizes the rows one after the other (Gram-Schmidt); a row without a
+/// remainder becomes zero.
 Value LowRankSums::orthonormal(OpBuilder &b, Value rows) const {
   const auto row =
       type(b, 1, matrixColumns(cast<RankedTensorType>(rows.getType())));
@@ -170,7 +170,7 @@ Value LowRankSums::orthonormal(OpBuilder &b, Value rows) const {
                           /*rows=*/true);
 }
 
-/// Of all parts, in one message.
+/// All-reduces all parts in one message.
 Value LowRankSums::sum(OpBuilder &b, ArrayRef<Value> parts,
                        bool isOfRows) const {
   Value whole = parts.front();
@@ -196,7 +196,7 @@ SmallVector<Value> LowRankSums::split(OpBuilder &b, Value whole,
   return SmallVector<Value>(parts.getParts());
 }
 
-/// P, and what is summed as it is, on their way.
+/// Computes P and starts the reductions of P and of exact tensors.
 void LowRankSums::project(OpBuilder &b) {
   SmallVector<Value> parts;
   for (const Sum &one : products) {
@@ -232,7 +232,7 @@ void LowRankSums::finishExact(OpBuilder &b) {
                         one.tensor->row * one.tensor->columns);
 }
 
-/// P at length 1, and Q on its way.
+/// Normalizes P, and starts the reduction of Q.
 void LowRankSums::findRows(OpBuilder &b) {
   auto types = llvm::map_to_vector(products, [&](const Sum &one) -> Type {
     return type(b, rank, one.tensor->rows);
@@ -250,14 +250,14 @@ void LowRankSums::findRows(OpBuilder &b) {
   sent = sum(b, parts, /*isOfRows=*/false);
 }
 
-/// Q for the next step; what it was where there is none.
+/// Stores Q for the next step; keeps the old row where Q is zero.
 void LowRankSums::keepBasis(OpBuilder &b, const Sum &one) const {
   Value before = readBasis(b, *one.tensor);
   SmallVector<Value> kept =
       onRows(b, "keep_basis", before.getType(), {one.q, before},
              [](const Arithmetic &a, ValueRange of) {
                Value q = of[0], total = a.sum(a.mul(q, q));
-               Value zero = a.sub(total, total); // NaN where it is not finite
+               Value zero = a.sub(total, total); // NaN if not finite
                Value isThere =
                    a.compare(arith::CmpFPredicate::OGT,
                              a.splat(a.add(total, zero), q.getType()),
@@ -268,7 +268,7 @@ void LowRankSums::keepBasis(OpBuilder &b, const Sum &one) const {
                       FlatSymbolRefAttr(), kept.front(), *one.tensor->basis);
 }
 
-/// x less this rank's share of the sum, where that is finite; else 0.
+/// Stores x minus this rank's 1/N of the sum if that is finite; else 0.
 void LowRankSums::keepLeft(OpBuilder &b, const SummedTensor &tensor,
                            Value whole) const {
   SmallVector<Value> left = onRows(
@@ -327,7 +327,7 @@ LogicalResult qlora::checkLowRank(ModuleOp module, const LowRankPlan &plan) {
             "--ddp-comm-hook";
 }
 
-/// A tensor is summed with the bucket in which it is complete.
+/// Assigns a tensor to the bucket in which it is complete.
 std::unique_ptr<GradientSums>
 qlora::makeLowRankSums(const LowRankPlan &plan, ModuleOp module,
                        ArrayRef<GradientRange> ranges, int64_t ranks,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Where a value of a step is: a matrix in the memory of a root, with room
-// between its rows where it is a range of something wider.
+// The location of a step's value in memory: a matrix inside a root. Rows are
+// apart if the matrix is a column range of a wider one.
 
 #ifndef QLORA_COMPILER_GRAPH_MEMORYPLACE_H
 #define QLORA_COMPILER_GRAPH_MEMORYPLACE_H
@@ -11,22 +11,22 @@
 namespace qlora {
 
 struct MemoryPlace {
-  unsigned root = 0;  ///< number of a MemoryRoot (StepMemory.h)
+  unsigned root = 0;  ///< index of a MemoryRoot (StepMemory.h)
   int64_t offset = 0; ///< bytes
   int64_t stride = 0; ///< elements from one row to the next
 
   bool operator==(const MemoryPlace &) const = default;
 };
 
-/// Bytes from the first element to the last of a matrix with such rows.
+/// Returns the bytes from the matrix's first element to its last.
 int64_t spanBytes(mlir::RankedTensorType type, int64_t stride);
 
-/// The place of `part` in a whole at `whole`.
+/// Returns the place of `part` in a whole that is at `whole`.
 MemoryPlace placeWithin(const MemoryPlace &whole,
                         const model::MemoryPart &part);
 
-/// Whether two matrices in one root may have a byte in common. Columns of rows
-/// that are equally far apart are told apart.
+/// Returns whether two matrices in one root may have a byte in common. Column
+/// ranges of rows with equal strides are distinguished.
 bool overlap(mlir::RankedTensorType a, const MemoryPlace &atA,
              mlir::RankedTensorType b, const MemoryPlace &atB);
 

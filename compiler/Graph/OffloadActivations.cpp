@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// offload-activations: what the backward reads of a layer's forward waits in
-// host memory.
+// offload-activations: moves values that the backward reads to host memory.
 //
 //   %x  = model.add %a, %b                      // the forward of layer 0 ends
 //   ...
@@ -13,35 +12,33 @@
 //   %x  = model.add %a, %b
 //   %h  = train.copy_to_host %x behind 1        // %x dies in the forward
 //   ...
-//   %x2 = train.copy_from_host %h               // on its way beside layer 2
+//   %x2 = train.copy_from_host %h               // copied during layer 2
 //   %d1 = ...
 //   %d0 = model.rms_norm_grad %x2, ...
 //
-// Candidates are whole values (no ranges of others) that the forward makes of
-// the step's inputs, and that one zone of the backward alone reads
-// (StepProblem.h): no weights, nothing made of weights alone, and no tables
-// that all layers read. What the first layer of the backward reads would be
-// back at once, and stays. Those of a zone, in this order:
+// Candidates are whole values (not ranges) that the forward computes from the
+// step's inputs and that only one zone of the backward reads (StepProblem.h).
+// So weights, values made only of weights, and tables that all layers read are
+// excluded. Values read by the first layer of the backward would return at
+// once, and stay. Within a zone the order is:
 //
-//   1. what crosses from one layer to another: no recomputation makes it of
-//      anything smaller, and all recomputation begins with it;
-//   2. all others, by the seconds of their ops per byte: what is cheap to
-//      compute again is left to rematerialize.
+//   1. values that cross from one layer to another: they cannot be recomputed
+//      from anything smaller, and all recomputation starts from them;
+//   2. all others, by the seconds of their ops per byte: rematerialize can
+//      recompute cheap ones.
 //
-// They are taken as long as their copies take no longer than the forward of the
-// layer, and than what the backward does in the zone before. So no queue waits
-// for them, and under a memory limit they cost nothing where recomputing would.
-// Products of one x are taken together or not at all: concat-siblings makes them
-// ranges of one buffer, which lives as long as any of them. The rest stays, for
-// rematerialize to keep or to compute again. Of what is copied two layers are on
-// the card at a time, which is more than the tightest limits leave: where no plan
-// fits so, the driver asks for what crosses alone (`crossing`), hidden or not, and
-// all else is computed again.
+// Values are taken while their copies fit into the time of the layer's forward,
+// and into the backward of the zone before. So no queue waits, and under a
+// memory limit offloading is free while recomputing has a cost. Matmuls of one
+// x are taken together or not at all: concat-siblings makes their results
+// ranges of one buffer, which lives as long as any of them. rematerialize keeps
+// or recomputes the rest. Two layers of copied values are on the GPU at a time,
+// which the tightest limits do not allow. If no plan fits, the driver requests
+// only crossing values (`crossing`), hidden or not, and the rest is recomputed.
 //
-// A fetch is issued where the zone before that of its readers begins, so what
-// is back and not used up is never more than that of two layers. In the other
-// direction the next layer may run before a copy is done, but none after it
-// (`behind`).
+// A fetch is issued where the zone before its readers' zone begins, so at most
+// two layers of fetched values are on the GPU. In the other direction, the next
+// layer may run before a copy has ended, but not the one after it (`behind`).
 
 #include "compiler/Decisions.h"
 #include "compiler/Graph/OpCost.h"
@@ -65,14 +62,14 @@ namespace qlora {
 
 namespace {
 
-/// A value that may wait in host memory.
+/// A value that may be moved to host memory.
 struct Candidate {
   Value value;
-  size_t reader = 0; ///< the first in the backward, by its place in the step
+  size_t reader = 0; ///< position in the step of the first backward reader
   int64_t bytes = 0;
-  double seconds = 0; ///< of its op
+  double seconds = 0; ///< seconds of its op
   bool crosses = false;
-  Value first; ///< of those that are taken together; mostly itself
+  Value first; ///< of those that are taken together; usually itself
 };
 
 class OffloadActivationsPass
@@ -85,7 +82,7 @@ private:
   FailureOr<DeviceProfile> profileOfCard();
 };
 
-/// One accumulate step.
+/// The copies of one accumulate step.
 class ActivationCopies {
 public:
   ActivationCopies(StepOp step, const DeviceProfile &device)
@@ -96,7 +93,7 @@ public:
 
   void findCandidates(bool withFirstZone, bool onlyCrossing);
   void measure(int64_t weightRanks);
-  /// Leaves those that are taken, zone by zone.
+  /// Keeps the values that are worth copying, zone by zone.
   void choose(bool onlyHidden);
   void insert();
 
@@ -117,20 +114,20 @@ private:
   const StepMemory memory;
   DenseMap<Operation *, size_t> positions;
   std::map<unsigned, SmallVector<Candidate>>
-      ofZones;                       ///< by that of the readers
-  std::map<unsigned, double> covers; ///< seconds for the copies of a zone
+      ofZones;                       ///< by the readers' zone
+  std::map<unsigned, double> covers; ///< seconds that can hide a zone's copies
   std::map<unsigned, int64_t> layers;
-  std::map<unsigned, Operation *> begins; ///< of zones
+  std::map<unsigned, Operation *> begins; ///< first op of each zone
   int64_t candidates = 0;
 };
 
 } // namespace
 
 //===----------------------------------------------------------------------===//
-// Which may
+// Candidates
 //===----------------------------------------------------------------------===//
 
-/// Of all readers in the backward; nothing where there are several, or none.
+/// Returns the zone of all backward readers; nothing for none or several.
 std::optional<unsigned> ActivationCopies::zoneOfReaders(Value value) const {
   std::optional<unsigned> zone;
   for (Operation *user : value.getUsers()) {
@@ -144,7 +141,7 @@ std::optional<unsigned> ActivationCopies::zoneOfReaders(Value value) const {
   return zone;
 }
 
-/// Returns x of the product that a sum begins with; null for any other value.
+/// Returns x of the first matmul of a sum; null for any other value.
 static Value inputOf(Value sum) {
   auto product = sum.getDefiningOp<WeightedProduct>();
   while (product && product.getInit())
@@ -183,7 +180,7 @@ void ActivationCopies::findZones() {
   }
 }
 
-/// Whether memory of its own, of nothing but it, holds a value.
+/// Returns whether a separate buffer holds the value and nothing else.
 bool ActivationCopies::isWhole(Value value) const {
   return memory.wholeOf(value) == value && !memory.rootOf(value).outside &&
          llvm::none_of(value.getUsers(), isView);
@@ -211,12 +208,11 @@ void ActivationCopies::findCandidates(bool withFirstZone, bool onlyCrossing) {
 }
 
 //===----------------------------------------------------------------------===//
-// Which are worth it
+// Selection
 //===----------------------------------------------------------------------===//
 
-/// What the copies of each zone's values hide behind: the forward of their
-/// layer, and what is done in the zone before; less what the bus carries there
-/// anyway.
+/// Computes the time that hides each zone's copies: the shorter of the layer's
+/// forward and the zone before, minus the bus time of the layer's weights.
 void ActivationCopies::measure(int64_t weightRanks) {
   std::map<int64_t, double> forward, bus; // by layer
   std::map<unsigned, double> backward;
@@ -239,10 +235,10 @@ void ActivationCopies::measure(int64_t weightRanks) {
                    bus[layer];
 }
 
-/// Leaves those whose copies take no more than `room` seconds together.
+/// Removes values whose copies need more than `room` seconds together.
 void ActivationCopies::eraseExposed(SmallVector<Candidate> &values,
                                     double room) const {
-  DenseMap<Value, double> seconds; // by the first of those taken together
+  DenseMap<Value, double> seconds; // by the first value of those taken together
   for (const Candidate &value : values)
     seconds[value.first] += busSeconds(double(value.bytes), device);
   DenseMap<Value, bool> taken;
@@ -278,8 +274,8 @@ int64_t ActivationCopies::count() const {
 // The copies
 //===----------------------------------------------------------------------===//
 
-/// The op that a copy of `value` goes behind: row ops that follow at once may
-/// be fused with the one that makes it.
+/// Returns the op after which `value` is copied: directly following row ops may
+/// be fused with the op that makes it.
 static Operation *placeOfCopy(Value value) {
   Operation *place = value.getDefiningOp();
   while (Operation *next = place->getNextNode()) {
@@ -301,7 +297,7 @@ void ActivationCopies::insertZone(unsigned zone, ArrayRef<Candidate> values) {
                                      int64_t(values.size()) - 1);
     copyStage(value.getDefiningOp(), copy);
     builder.setInsertionPoint(begin);
-    // Of no layer, so that it begins no zone.
+    // The fetch belongs to no layer, so it does not begin a zone.
     auto fetch = CopyFromHostOp::create(builder, value.getLoc(), copy);
     setPhase(fetch, StepPhase::Backward);
     value.replaceUsesWithIf(
@@ -309,7 +305,7 @@ void ActivationCopies::insertZone(unsigned zone, ArrayRef<Candidate> values) {
   }
 }
 
-/// Fetches are issued in the order in which they are read.
+/// Inserts fetches in the order in which they are read.
 void ActivationCopies::insert() {
   for (auto &[zone, values] : ofZones) {
     llvm::stable_sort(values, [](const Candidate &a, const Candidate &b) {
@@ -341,7 +337,7 @@ DictionaryAttr ActivationCopies::facts(StringRef values) {
       .get();
 }
 
-/// Which has memory of its own, and a bus.
+/// Returns the GPU's profile: the target must have separate memory and a bus.
 FailureOr<DeviceProfile> OffloadActivationsPass::profileOfCard() {
   StatusOr<DeviceProfile> device = deviceProfileOrDefault(profile, target);
   if (!device.isOk())

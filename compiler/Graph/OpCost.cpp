@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Work of MLIR ops (OpCost.h).
+// Computes the cost of MLIR ops (OpCost.h).
 
 #include "compiler/Graph/OpCost.h"
 
@@ -15,8 +15,8 @@ using namespace mlir;
 using namespace qlora;
 using namespace qlora::model;
 
-/// Functions of `math` per row of the op's arithmetic, but for those that are
-/// a few instructions.
+/// Counts `math` functions per row, except those that take only a few
+/// instructions.
 static int64_t transcendentalsPerRow(Block &arithmetic) {
   int64_t count = 0;
   for (Operation &inner : arithmetic) {
@@ -88,7 +88,7 @@ double qlora::secondsOf(Operation *op, const DeviceProfile &device) {
     return secondsOf(rowOpWork(row), device);
   if (auto library = dyn_cast<LibraryOp>(op))
     return secondsOf(kernelRequestOf(library), device);
-  // Priced by the operand that has the data of all ranks of the group.
+  // The cost depends on the operand with the data of all ranks of the group.
   const auto together = [&](qlora_collective kind, Ranks ranks) {
     const int64_t bytes =
         kind == QLORA_COLLECTIVE_REDUCE_SCATTER
@@ -111,8 +111,8 @@ double qlora::secondsOf(Operation *op, const DeviceProfile &device) {
   return 0;
 }
 
-/// The same for a library op of which `written`, an operand, was written just
-/// before: a CPU has it in a cache.
+/// Returns the seconds of a library op right after its operand `written` was
+/// written: a CPU has it in a cache.
 static double secondsAfterWriting(Value written, LibraryOp op,
                                   const DeviceProfile &device) {
   const KernelRequest request = kernelRequestOf(op);
@@ -124,8 +124,8 @@ static double secondsAfterWriting(Value written, LibraryOp op,
   return secondsOf(withCached(kernelWork(request), bytes), device);
 }
 
-/// A copy of `op` outside of its step, with arguments of `block` for operands:
-/// `decoded` in place of `stored`.
+/// Clones `op` outside of its step. Its operands become arguments of `block`,
+/// with `decoded` instead of `stored`.
 static OwningOpRef<Operation *> standIn(Operation *op, Block &block,
                                         Value stored, Type decoded) {
   IRMapping mapping;

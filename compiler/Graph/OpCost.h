@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What an op of a train.step does, for the cost model: by interface, never by
-// name.
+// Cost of an op of a train.step, from its interfaces and not from its name.
 
 #ifndef QLORA_COMPILER_GRAPH_OPCOST_H
 #define QLORA_COMPILER_GRAPH_OPCOST_H
@@ -11,35 +10,35 @@
 
 namespace qlora {
 
-/// Seconds of an op on `device`. A row op reads its operands and writes its
-/// results once; a library op is asked for its kernel call; a sum over ranks
-/// takes the network's time. Everything else
-/// (weights, views, structure) is free. All shapes have to be static.
+/// Returns the seconds of an op on `device`. A row op reads its operands and
+/// writes its results once; a library op is priced by its kernel request; a
+/// reduction over ranks takes network time. Everything else (weights, views,
+/// structure) is free. All shapes must be static.
 double secondsOf(mlir::Operation *op, const DeviceProfile &device);
 
-/// Bytes of all that an op makes.
+/// Returns the bytes of all results of an op.
 int64_t resultBytes(mlir::Operation *op);
 
-/// Writes the arithmetic of a row op into a region of its own, to look at it.
+/// Writes the arithmetic of a row op into `region`, for inspection.
 mlir::Block &writeArithmetic(model::RowOp op, mlir::Region &region);
 
-/// Seconds of library ops that use one stored weight, by how it becomes
-/// numbers.
+/// Seconds of the library ops that use one stored weight, for each way to
+/// decode it.
 struct DecodeSeconds {
-  double panel = 0;    ///< inside of each op's kernel
-  double scratch = 0;  ///< once before them, the decoding included
-  double resident = 0; ///< when it is loaded: in no step
+  double panel = 0;    ///< in each op's kernel
+  double scratch = 0;  ///< once before the ops, decoding included
+  double resident = 0; ///< at load time, so not in a step
 };
-/// Of `uses` with a weight decoded to `compute`. The ops are asked, and others
-/// like them outside of the step, whose weight has the type of the numbers.
+/// Returns the seconds of `uses` with a weight decoded to `compute`. Decoded
+/// forms are priced on copies of the ops outside of the step.
 DecodeSeconds decodeSeconds(llvm::ArrayRef<mlir::OpOperand *> uses,
                             mlir::Type compute, const DeviceProfile &device);
 
-/// The request of a library op's kernel call, with the dtypes of its tensors.
+/// Returns the request of a library op's kernel, with its tensors' dtypes.
 KernelRequest kernelRequestOf(model::LibraryOp op);
 
-/// The op's place in the model, as in the reports: the name in its location,
-/// or else the op's own.
+/// Returns the op's place in the model, as in reports: the name in its
+/// location, else the op's name.
 std::string labelOf(mlir::Operation *op);
 
 } // namespace qlora

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// order-sums: of products that add up, those with fewer terms come first.
+// order-sums: in sums of matmuls, matmuls with fewer terms come first.
 //
-//   %y = model.linear %x, %w             // 4096 terms an element
+//   %y = model.linear %x, %w             // 4096 terms per element
 //   %z = model.linear %a, %b init %y     // 16
 //
 // becomes
@@ -10,7 +10,7 @@
 //   %y = model.linear %a, %b
 //   %z = model.linear %x, %w init %y
 //
-// and, behind concat-siblings,
+// and, after concat-siblings,
 //
 //   %y = model.linear %x, %w             %0 = model.linear %qa, %bq
 //   %0, %1 = model.split %y              %1 = model.linear %ka, %bk
@@ -18,16 +18,16 @@
 //   %k = model.linear %ka, %bk init %1   %y = model.linear %x, %w init %c
 //                                        %q, %k = model.split %y
 //
-// becomes the right side. What adds reads every element of the sum once more. A
-// product of few terms is bound by memory and takes that much longer; one of many
-// is bound by arithmetic, and a GEMM library reads the sum behind it.
+// becomes the right side. An accumulating matmul also reads each element of the
+// sum. With few terms it is bound by memory and gets slower. With many terms it
+// is bound by arithmetic, and a GEMM library overlaps the read.
 //
-// Where the products of a joined one are apart, the others come to the first: a
-// bias may be added to one before the next is made. Where a part of it has none
-// (q and v alone are adapted), all stay as they are.
+// If the matmuls that add to a joined one are not adjacent, they are moved to
+// the first one: a bias may be added to one before the next is computed. If a
+// range of the joined one has none (only q and v are adapted), nothing changes.
 //
-// After concat-siblings, which joins products that add to nothing. Products of
-// experts and of 8 bits are our own kernels, which hide nothing.
+// Runs after concat-siblings, which joins matmuls that do not accumulate.
+// Matmuls of experts and of 8 bits are our own kernels, without this overlap.
 
 #include "compiler/Graph/Accumulate.h"
 #include "compiler/Passes.h"
@@ -48,13 +48,13 @@ class OrderSumsPass : public qlora::impl::OrderSumsBase<OrderSumsPass> {
 };
 } // namespace
 
-/// Products that add up for one element.
+/// Returns the products that add up to one element.
 static int64_t termsOf(WeightedProduct product) {
   return product.getWeightType().getDimSize(product.getInDimension());
 }
 
-/// The product with fewer terms than `wide` that adds to `part`, which nothing
-/// else reads; or null.
+/// Returns the matmul with fewer terms than `wide` that adds to `part` and is
+/// its only reader; or null.
 static WeightedProduct thinOn(Value part, WeightedProduct wide) {
   if (!part.hasOneUse())
     return {};
@@ -65,8 +65,8 @@ static WeightedProduct thinOn(Value part, WeightedProduct wide) {
   return adds ? thin : WeightedProduct();
 }
 
-/// Those that add to all of the product's columns, in their order; none where
-/// there are others.
+/// Returns the matmuls that add to the columns of `wide`, in order; none if
+/// some column range has none.
 static SmallVector<WeightedProduct> findThin(WeightedProduct wide,
                                              SplitOp split) {
   SmallVector<WeightedProduct> found;
@@ -80,8 +80,8 @@ static SmallVector<WeightedProduct> findThin(WeightedProduct wide,
   return found;
 }
 
-/// Whether the op could stand behind `first`, with what makes its operands but
-/// the sum: nothing of that reads one of the thin products.
+/// Returns whether the op can be placed after `first`, with the ops of its
+/// operands except the sum: none of them may read a thin matmul.
 static bool canFollow(Operation *op, Value sum, Operation *first,
                       ArrayRef<WeightedProduct> thin) {
   return llvm::all_of(op->getOperands(), [&](Value operand) {
@@ -95,8 +95,8 @@ static bool canFollow(Operation *op, Value sum, Operation *first,
   });
 }
 
-/// Puts the products behind their first one, in their order, and has them add to
-/// nothing; the last. Null, and nothing has changed, where one reads another.
+/// Moves the matmuls after the first one, in order, without accumulators, and
+/// returns the last. Returns null and changes nothing if one reads another.
 static Operation *gather(ArrayRef<WeightedProduct> thin) {
   WeightedProduct first = *llvm::min_element(
       thin, [](Operation *a, Operation *b) { return a->isBeforeInBlock(b); });

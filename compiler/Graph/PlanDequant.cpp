@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// plan-dequant: where stored weights become numbers.
+// plan-dequant: decides where stored weights are decoded.
 //
 //   %y  = model.linear %x, %w                  // forward
 //   ...
@@ -12,18 +12,18 @@
 //
 //   %y  = model.linear %x, %w
 //   ...
-//   %n  = train.decode %w                      // shared by what is near
+//   %n  = train.decode %w                      // shared by nearby uses
 //   %y2 = model.linear %x, %n
 //   %dx = model.linear %dy, %n layout in_out
 //
-// or the parameter itself changes type (`resident`): quantised when loaded
-// and decoded again, once and for all.
+// or the parameter changes its type (`resident`): quantised when loaded and
+// decoded once.
 //
-// Panels decode once per use and need no memory. Scratch decodes once per
-// group of uses, writes and reads the numbers through memory, and lives as
-// long as the group; it has to gain 3 %, but on a GPU, whose GEMM decodes all
-// of W first. Resident decodes nothing and costs the full width: what
-// `resident-bytes` allows goes to the weights that save most seconds per byte.
+// Panels decode once per use and need no memory. Scratch decodes once per group
+// of uses, writes and reads the values through memory, and lives as long as the
+// group. It must gain 3 %, except on a GPU, whose GEMM always decodes all of W
+// first. Resident decodes nothing and costs the full width: `resident-bytes` go
+// to the weights that save the most seconds per byte.
 
 #include "compiler/Decisions.h"
 #include "compiler/Graph/OpCost.h"
@@ -48,22 +48,22 @@ namespace {
 
 enum class Form { Panel, Scratch, Resident };
 
-/// Uses of one weight in one place of a step.
+/// Uses of a weight in one place of a step.
 struct UseGroup {
   StepOp step;
   UsePlace place;
   SmallVector<OpOperand *> uses;
-  Type compute; ///< element type of what is multiplied with it
+  Type compute; ///< element type of the other operand
   DecodeSeconds seconds;
   Form form = Form::Panel;
-  StringRef reason = {}; ///< of the form
+  StringRef reason = {}; ///< why this form was chosen
 
   double chosenSeconds() const {
     return form == Form::Panel ? seconds.panel : seconds.scratch;
   }
 };
 
-/// A parameter that is stored in another type than it is used in.
+/// A parameter that is stored in a type other than the one it is used in.
 struct StoredWeight {
   model::ParameterOp parameter;
   SmallVector<UseGroup> groups;
@@ -71,7 +71,7 @@ struct StoredWeight {
   bool isResident = false;
 
   int64_t residentBytes() const;
-  /// Per micro-batch, against the chosen one of panel and scratch.
+  /// Seconds per micro-batch, compared with the chosen panel or scratch.
   double savedByResidence() const;
 };
 
@@ -94,10 +94,10 @@ private:
 
 } // namespace
 
-/// What scratch has to gain: it takes memory, and its weights go through a
-/// memory bandwidth that other processes share, while a panel stays in a
-/// cache. Where both are predicted this close, panel was measured as fast or
-/// faster (bench/decode.py).
+/// Minimum gain of scratch: it takes memory, and its weights use memory
+/// bandwidth that other processes share, while a panel stays in a cache. When
+/// both were predicted this close, panel was measured as fast or faster
+/// (bench/decode.py).
 static constexpr double kScratchGain = 0.03;
 static constexpr const char *kGainsTooLittle =
     "scratch would gain less than 3 %";
@@ -122,7 +122,7 @@ static StringRef nameOf(Form form) {
 }
 
 //===----------------------------------------------------------------------===//
-// Which weights, and which uses share
+// Weights, and uses that share a decode
 //===----------------------------------------------------------------------===//
 
 void PlanDequantPass::collectUse(OpOperand &use) {
@@ -153,7 +153,7 @@ void PlanDequantPass::collectUse(OpOperand &use) {
   weight.groups.push_back({step, place, {&use}, compute});
 }
 
-/// In program order: a group's first use comes first.
+/// Collects in program order: a group's first use comes first.
 void PlanDequantPass::collect() {
   for (auto step : getOperation().getOps<StepOp>()) {
     zones = zonesOf(step);
@@ -189,7 +189,7 @@ void PlanDequantPass::choose(const DeviceProfile &device,
   }
 }
 
-/// The most seconds saved per byte first; the module's order among equals.
+/// Chooses by most seconds saved per byte; ties follow the module's order.
 void PlanDequantPass::chooseResident() {
   SmallVector<std::pair<double, StoredWeight *>> candidates;
   for (auto &[name, weight] : weights)
@@ -226,7 +226,7 @@ static void insertDecode(UseGroup &group) {
     use->set(decode.getResult());
 }
 
-/// Decoded when loaded: the file and the 4-bit values stay what they were.
+/// Decodes the weight at load time. The file and 4-bit values are unchanged.
 static void makeResident(StoredWeight &weight) {
   model::ParameterOp parameter = weight.parameter;
   Type element = parameter.getTensorType().getElementType();
@@ -254,7 +254,7 @@ void PlanDequantPass::apply(StoredWeight &weight) {
   }
 }
 
-/// Every decision with its numbers.
+/// Describes every decision with its costs.
 ArrayAttr PlanDequantPass::facts() {
   MLIRContext *context = &getContext();
   SmallVector<Attribute> rows;
@@ -322,7 +322,7 @@ void PlanDequantPass::runOnOperation() {
   choose(*device, *traits);
   if (form == "auto")
     chooseResident();
-  // While the types still are the stored ones.
+  // Record while the types are still the stored ones.
   recordDecision(getOperation(), getArgument(), facts());
   for (auto &[name, weight] : weights)
     for (const UseGroup &group : weight.groups)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The groups of ranks that a module's program is for.
+// Sizes of a module's rank groups.
 
 #ifndef QLORA_COMPILER_GRAPH_PROGRAMGROUPS_H
 #define QLORA_COMPILER_GRAPH_PROGRAMGROUPS_H
@@ -12,7 +12,7 @@
 
 namespace qlora {
 
-/// Of a mesh by itself.
+/// Returns the group sizes of one mesh.
 inline GroupSizes groupsOf(mlir::Operation *module) {
   return {{QLORA_GROUP_FSDP, program::piecesOf(module)},
           {QLORA_GROUP_TP, program::tensorRanksOf(module)},
@@ -21,8 +21,8 @@ inline GroupSizes groupsOf(mlir::Operation *module) {
           {QLORA_GROUP_EP, program::expertRanksOf(module)}};
 }
 
-/// The groups of a run of that module, as far as the module knows its number of
-/// ranks: one mesh if it does not.
+/// Returns the group sizes of a run if the module has its number of ranks, else
+/// of one mesh.
 inline GroupSizes runGroupsOf(mlir::Operation *module) {
   const GroupSizes mesh = groupsOf(module);
   return mesh.on(std::max(train::runRanksOf(module), mesh.meshSize()));

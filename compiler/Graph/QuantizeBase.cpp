@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// quantize-base: the weights of frozen linears get a type of few bits.
+// quantize-base: gives weights of frozen linears a quantized type.
 //
 //   model.parameter @w : tensor<64x64xbf16> {file = "model.safetensors"}
 //
@@ -38,8 +38,8 @@ private:
 };
 } // namespace
 
-/// A product that stands for a module multiplies with the weight, and can
-/// decode it.
+/// Returns the matmul of a module that multiplies by this weight and can decode
+/// it; else null.
 static WeightedProduct quantizableProduct(OpOperand &use, bool experts) {
   auto product = dyn_cast<WeightedProduct>(use.getOwner());
   bool isWeight = product && product.getModule() &&
@@ -49,8 +49,8 @@ static WeightedProduct quantizableProduct(OpOperand &use, bool experts) {
   return isWeight ? product : WeightedProduct();
 }
 
-/// The readers, where all are products of modules and see the weight the same
-/// way; a remark where only some are, and none then.
+/// Returns the readers if all are matmuls of modules with the same layout; else
+/// none, with a remark if only some are.
 static SmallVector<WeightedProduct>
 productsToQuantize(ArrayRef<WeightOp> weights, bool experts) {
   SmallVector<WeightedProduct> products;
@@ -75,9 +75,9 @@ productsToQuantize(ArrayRef<WeightOp> weights, bool experts) {
   return other ? SmallVector<WeightedProduct>() : products;
 }
 
-/// bitsandbytes quantises a Conv1D as the Linear that it puts in its place,
-/// [out, in]: blocks go along x. The file keeps its [in, out]. Experts, which
-/// are no modules of their own, it takes as they are.
+/// Transposes a Conv1D weight. bitsandbytes quantises it as the Linear that
+/// replaces it, [out, in], so blocks go along x. The file keeps [in, out].
+/// Experts, which are not separate modules, are quantised as they are.
 static void turn(ParameterOp parameter, ArrayRef<WeightedProduct> products) {
   RankedTensorType type = parameter.getTensorType();
   parameter.setType(type.clone({type.getDimSize(1), type.getDimSize(0)}));
@@ -86,8 +86,8 @@ static void turn(ParameterOp parameter, ArrayRef<WeightedProduct> products) {
     product.setLayout(WeightLayout::OutIn);
 }
 
-/// A format that takes rows has a scale for each; one of a single length of
-/// block has that.
+/// Returns the quantized element type. A format with row blocks has one scale
+/// per row; a format with a single block length has that length.
 QuantizedType
 QuantizeBasePass::elementOf(const qlora::StoredFormat &format,
                             RankedTensorType type) {
@@ -137,7 +137,7 @@ void QuantizeBasePass::runOnOperation() {
       turn(parameter, products);
     parameter.setFileTypeAttr(TypeAttr::get(type.getElementType()));
     auto element = elementOf(*stored, parameter.getTensorType());
-    // Powers of two are for blocks of one row.
+    // Power-of-two scales require blocks within one row.
     if (const int64_t columns = parameter.getTensorType().getShape().back();
         stored->codedScales == qlora::CodedScales::kAlways &&
         columns % element.getBlock() != 0) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Sums of summands, uses of parts, and slices.
+// Creates sums of partial values, uses of ranges, and tp and ep shards.
 
 #include "compiler/Graph/RankParts.h"
 
@@ -54,7 +54,7 @@ static SlicedDimension dimensionOf(RankedTensorType type,
   return {type.getShape(), how.dimension, how.segments, ranks};
 }
 
-/// Of a tensor, be it what a parameter is quantised as and decoded again.
+/// Returns the shard's type of a tensor, quantized or decoded.
 static RankedTensorType sliceOf(RankedTensorType whole,
                                 const DividedWeight &how, int64_t ranks) {
   SmallVector<int64_t> shape(whole.getShape());

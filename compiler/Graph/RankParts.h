@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// What single ranks have of a forward function, for the passes that divide its
-// products, its lines or its experts: summands of values, parts of weights that
-// are trained, and slices of frozen ones.
+// Per-rank values of a forward function, for passes that shard matmuls,
+// sequences or experts: partial sums of values, ranges of trainable weights,
+// and tp or ep shards of frozen weights.
 
 #ifndef QLORA_COMPILER_GRAPH_RANKPARTS_H
 #define QLORA_COMPILER_GRAPH_RANKPARTS_H
@@ -13,17 +13,17 @@
 
 namespace qlora {
 
-/// Values of which each rank of a group has a summand.
+/// Values of which each rank of a group has a partial sum.
 class Summands {
 public:
   explicit Summands(model::Ranks ranks) : ranks(ranks) {}
 
   void insert(mlir::ValueRange values) { parts.insert_range(values); }
   bool contains(mlir::Value value) const { return parts.contains(value); }
-  /// The sum of what ranks have, made once, where the value is made.
+  /// Returns the all-reduced value. The op is created once, after the value's.
   mlir::Value sumOf(mlir::Value value);
-  /// An op's operands from `first` on are sums from now on, where they are
-  /// summands.
+  /// Replaces an op's operands from `first` on by their sums, if they are
+  /// partial.
   void sumOperands(mlir::Operation *op, unsigned first = 0);
 
 private:
@@ -32,31 +32,31 @@ private:
   llvm::DenseMap<mlir::Value, mlir::Value> summed;
 };
 
-/// So long in one dimension, and else the same.
+/// Returns the type with another length in one dimension.
 mlir::RankedTensorType withLength(mlir::RankedTensorType type,
                                   unsigned dimension, int64_t length);
 
-/// Columns that follow each other, each run of which is divided by itself.
+/// Lengths of consecutive column ranges, each of which is sharded separately.
 using Segments = llvm::SmallVector<int64_t>;
 
-/// What ranks have of a parameter: parts of one of its dimensions.
+/// How a parameter is sharded along one dimension.
 struct DividedWeight {
   unsigned dimension = 0;
   Segments segments;
 
   bool operator==(const DividedWeight &) const = default;
 };
-/// By the names of parameters.
+/// Keyed by parameter name.
 using DividedWeights = llvm::MapVector<mlir::StringAttr, DividedWeight>;
-/// A frozen parameter is from now on a slice of what it was, with scales that a
-/// slice can have (runtime/Weights/Slices.h).
+/// Turns a frozen parameter into a tp or ep shard, with scales that a shard can
+/// have (runtime/Weights/Slices.h).
 void sliceParameter(model::ParameterOp parameter, const DividedWeight &how,
                     int64_t ranks);
-/// Whether its slices are tensors of its format.
+/// Returns whether its shards are valid tensors of its format.
 bool canSliceParameter(model::ParameterOp parameter, const DividedWeight &how,
                        int64_t ranks);
 
-/// Puts what is made into the stage of an op.
+/// Copies an op's stage to each op that is created.
 class StageCopier : public mlir::OpBuilder::Listener {
 public:
   explicit StageCopier(mlir::Operation *of) : of(of) {}
@@ -71,7 +71,7 @@ private:
   mlir::Operation *of;
 };
 
-/// At the builder's position, what a rank uses of a weight.
+/// Creates the use of a rank's range of a weight, at the builder's position.
 model::WeightOp usePart(mlir::OpBuilder &b, model::WeightOp weight,
                         model::PartAttr part);
 

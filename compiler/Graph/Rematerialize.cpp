@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: MIT
 
-// rematerialize: forward values that the backward reads are kept, or computed
-// again just before it reads them.
+// rematerialize: keeps forward values that the backward reads, or recomputes
+// them just before the read.
 //
 //   %n  = model.rms_norm %x, %w
 //   ...
 //   %da = train.linear_weight_grad %dy, %n      {phase = backward}
 //
-// becomes, where keeping %n is too dear,
+// becomes, if keeping %n is too expensive,
 //
 //   %n  = model.rms_norm %x, %w                 // dies in the forward
 //   ...
 //   %n2 = model.rms_norm %x, %w                 {phase = recomputed}
 //   %da = train.linear_weight_grad %dy, %n2     {phase = backward}
 //
-// Which ones is decided by Support/RecomputePlanner.h; where memory is short,
-// an op may be computed again for several blocks, each with a clone of its own.
-// A recomputed op gives the same bits: dropout's random numbers are a function
-// of their position.
+// Support/RecomputePlanner.h decides which. If memory is short, an op may be
+// recomputed for several blocks, with one clone each. A recomputed op gives the
+// same bits: dropout's random numbers depend only on their position.
 
 #include "compiler/Decisions.h"
 #include "compiler/Graph/OpCost.h"
@@ -39,7 +38,7 @@ namespace qlora {
 
 namespace {
 
-/// What was decided for the step.
+/// The planner's decision for the step.
 struct Decision {
   StepProblem described;
   RecomputePlan plan;
@@ -76,13 +75,13 @@ Decision RematerializePass::decide(const DeviceProfile &device) {
   return decision;
 }
 
-/// Lets `op` read the latest clones.
+/// Redirects the operands of `op` to the latest clones.
 static void readClones(Operation *op, const IRMapping &clones) {
   for (OpOperand &operand : op->getOpOperands())
     operand.set(clones.lookupOrDefault(operand.get()));
 }
 
-/// Lets what follows read what is back from the host, and no clone of it.
+/// Makes later ops read a value fetched from the host instead of a clone.
 static void readFetched(ResultRange originals,
                         const DenseMap<Value, Value> &fetched,
                         IRMapping &latest) {
@@ -91,8 +90,8 @@ static void readFetched(ResultRange originals,
       latest.map(original, value);
 }
 
-/// Clones what is recomputed before its readers, and lets the backward read
-/// the clones.
+/// Inserts clones of recomputed ops before their readers, and redirects the
+/// backward to them.
 static void apply(const Decision &decision) {
   ArrayRef<Operation *> ops = decision.described.ops;
   unsigned forwardOps = decision.described.forwardOps;
@@ -114,7 +113,7 @@ static void apply(const Decision &decision) {
       latest.map(fetch.getOriginal(), fetch.getResult());
     }
   }
-  // What only the backward read is now computed there alone.
+  // Values with only backward readers are now computed only there.
   for (Operation *op : llvm::reverse(ops.take_front(forwardOps)))
     if (isOpTriviallyDead(op))
       op->erase();
@@ -146,7 +145,7 @@ void RematerializePass::remark(const Decision &decision) {
                      fits ? "" : "; no plan within the budget was found");
 }
 
-/// The policy, its numbers, and what is computed again.
+/// Describes the policy, its budget and the recomputed ops.
 DictionaryAttr RematerializePass::factsOf(const Decision &decision) {
   SmallVector<Attribute> recomputed;
   for (auto [i, op] : llvm::enumerate(decision.described.ops))

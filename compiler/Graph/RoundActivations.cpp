@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// round-activations: products with whole numbers for weights round their input.
+// round-activations: matmuls with integer weights also round their input.
 //
 //   %y = model.linear %x, %w {module = "…q_proj"}
 //

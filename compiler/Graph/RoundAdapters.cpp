@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// round-adapters: trained weights are rounded once in an update, not before
-// every product.
+// round-adapters: rounds trainable weights once per update instead of before
+// every matmul.
 //
 //   %a = model.weight @a : tensor<8x64xf32>
 //   %y = model.linear %x, %a            // x bf16: a is rounded in here
@@ -43,7 +43,7 @@ static Type elementOf(Value value) {
   return cast<RankedTensorType>(value.getType()).getElementType();
 }
 
-/// True where the kernel of `use` rounds it to bf16.
+/// Returns true if the kernel of `use` rounds it to bf16.
 static bool isRoundedByKernel(OpOperand &use) {
   auto library = dyn_cast<LibraryOp>(use.getOwner());
   if (!library)
@@ -60,7 +60,7 @@ static bool isRoundedByKernel(OpOperand &use) {
   return isMarked && isBesideBF16;
 }
 
-/// Gives the uses that round `weight` its rounded copy.
+/// Replaces `weight` by its rounded copy in uses that round it.
 static bool roundUses(WeightOp weight) {
   SmallVector<OpOperand *> uses;
   for (OpOperand &use : weight->getUses())
@@ -88,8 +88,8 @@ static void storeRounded(OpBuilder &builder, Location loc, Value value,
   StoreFlatOp::create(builder, loc, FlatKind::Rounded, parameter, rounded, row);
 }
 
-/// The step writes the copy beside the weights; of what ranks have made in
-/// pieces, once it is whole.
+/// Stores the rounded copy after each update; for sharded updates, after the
+/// gather.
 static void storeRounded(StepOp step) {
   for (Operation &op :
        llvm::make_early_inc_range(step.getBody().front())) {

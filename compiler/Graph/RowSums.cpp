@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// compress-gradients in the forms bf16 and int8: sums of rows of the flat
+// compress-gradients in the forms bf16 and int8: reduces rows of the flat
 // arenas.
 //
 //   train.all_reduce 0 offset 0 elements 5120     // 1024 of statistics
@@ -16,29 +16,29 @@
 //   %w = train.round %s : ... tensor<4x1024xf32>
 //   train.store_flat gradient, %w {row = 0}
 //
-// and in int8, with N ranks, what each sends to others is 2 bytes an element
-// whatever N is (qgZ of ZeRO++, Wang et al., 2023):
+// and in int8, with N ranks, each rank sends 2 bytes per element whatever N is
+// (qgZ of ZeRO++, Wang et al., 2023):
 //
 //   %x = model.add %g, %e                // %e: train.flat residual
 //   %codes, %scales = train.encode_rows %x
 //   %left = train.left_by_codes %x, %codes, %scales
 //   train.store_flat residual, %left     // for the next step
-//   %mine = model.all_to_all %codes      // and the scales: what all ranks have
-//   ...                                  // of one N-th
+//   %mine = model.all_to_all %codes      // and the scales: one N-th of the
+//   ...                                  // rows, from all ranks
 //   %sum = ...                           // of N times decode_rows, in order
 //   %codes2, %scales2 = train.encode_rows %sum
-//   ...                                  // what that leaves, too, is kept
+//   ...                                  // this error is kept, too
 //   %all = model.all_gather %codes2      // and the scales
 //   ...
 //   %w = train.decode_rows %all, ...
 //   train.store_flat gradient, %w
 //
-// All ranks decode the same bytes. What is not sent is added to the gradient of
-// the next step (Seide et al., 2014), by the rank that rounded it. Scales are
-// of kBlock elements (Dettmers, 2016).
+// All ranks decode the same bytes. Each rank adds its quantization error to its
+// gradient of the next step (Seide et al., 2014). A scale is for kBlock
+// elements (Dettmers, 2016).
 //
-// Ranges are of whole rows of the arena here, of as many as the ranks can
-// divide: what a bucket has beyond is sent with the next one.
+// Ranges are whole rows of the arena, in multiples that the ranks can divide. A
+// bucket's remaining rows are sent with the next bucket.
 
 #include "compiler/Graph/GradientSums.h"
 
@@ -52,15 +52,15 @@ static constexpr int64_t kBlock = 256;
 
 namespace {
 
-/// Rows of the flat arenas that are summed in fewer bits, and what the ops so
-/// far have made of them.
+/// Rows of the flat arenas that are reduced with fewer bits, and their values
+/// so far.
 struct Summed {
   int64_t row, rows; ///< counted from the first parameter
-  Value sent;        ///< numbers or codes that are summed or gathered
-  Value scales;      ///< of codes
+  Value sent;        ///< values or codes being reduced or gathered
+  Value scales;      ///< scales of the codes
 };
 
-/// Of rows, range by range.
+/// Builds the ops of rows, range by range.
 class RowSums : public GradientSums {
 public:
   RowSums(ArrayRef<Summed> ranges, int64_t ranks)
@@ -140,7 +140,7 @@ void CodedSums::encode(OpBuilder &b, Summed &range, Value x) const {
   range.scales = codes.getScales();
 }
 
-/// In the order of ranks.
+/// Sums in rank order.
 Value CodedSums::sum(OpBuilder &b, const Summed &range) const {
   Location loc = b.getUnknownLoc();
   const int64_t rows = range.rows * kFlatColumns / kBlock / ranks;
@@ -172,7 +172,7 @@ void CodedSums::build(OpBuilder &b, Summed &range, unsigned stage) const {
             b, loc,
             matrix(b.getF32Type(), range.rows * kFlatColumns / kBlock, kBlock),
             range.sent, range.scales));
-  // First what this rank has of all, then what all have of its piece.
+  // First all rows of this rank, then all ranks' values of this rank's rows.
   const int64_t pieces = stage == 0 ? 1 : ranks;
   Value x =
       stage == 0 ? read(b, FlatKind::Gradient, range, kBlock) : sum(b, range);
@@ -201,7 +201,7 @@ void CodedSums::build(OpBuilder &b, Summed &range, unsigned stage) const {
   }
 }
 
-/// The rows of parameters in each range, up to where they are a multiple.
+/// Returns each range's rows of parameters, up to a multiple of `multiple`.
 static SmallVector<Summed> rowsOf(ArrayRef<GradientRange> ranges,
                                   int64_t multiple) {
   const auto rowOf = [&](int64_t element) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// schedule-gathers: weights travel while the layer before theirs is computed.
+// schedule-gathers: gathers weights while the previous layer is computed.
 //
 //   %a = model.gather_weight @layer0.a
 //   %x = model.linear %h, %a
@@ -10,14 +10,14 @@
 // becomes
 //
 //   %a = model.gather_weight @layer0.a
-//   %b = model.gather_weight @layer1.b       // on its way beside the product
+//   %b = model.gather_weight @layer1.b       // overlaps with the matmul
 //   %x = model.linear %h, %a
 //   %y = model.linear %x, %b
 //
-// What bounds them is memory, not time: one layer ahead hides what can be
-// hidden. So what a rank holds of others' pieces is never more than a layer that
-// is on its way and a weight that is used, or the one weight that is larger (and of
-// what comes from the host first, its own pieces of that).
+// Memory is the limit, not time: one layer ahead hides all that can be hidden.
+// So a rank holds at most one layer that is being gathered and one weight in
+// use, or the single weight that is larger. For weights from the host, this
+// includes the rank's own shards.
 
 #include "compiler/Decisions.h"
 #include "compiler/Graph/StepProblem.h"
@@ -40,9 +40,9 @@ class ScheduleGathersPass
   void runOnOperation() override;
 };
 
-/// A gather, and the positions among the step's other ops between which its
-/// weight is read, both included; of one that is kept for the backward those in
-/// the forward, since it takes the same memory wherever it is.
+/// A gather, and the first and last position (inclusive, among the step's other
+/// ops) of its readers. For a gather that is kept for the backward, only
+/// forward readers: the memory is the same wherever it starts.
 struct Gather {
   GatherWeightOp op;
   size_t first = 0, last = 0;
@@ -51,7 +51,7 @@ struct Gather {
 
 } // namespace
 
-/// In their order; `others` are the ops of the step that are none.
+/// Returns the gathers in order; `others` gets all other ops of the step.
 static SmallVector<Gather> findGathers(StepOp step,
                                        SmallVector<Operation *> &others) {
   SmallVector<Gather> gathers;
@@ -75,8 +75,8 @@ static SmallVector<Gather> findGathers(StepOp step,
   return gathers;
 }
 
-/// Bytes of the largest layer's gathers, forward or backward, and of the largest
-/// weight of a layer.
+/// Returns the bytes of the largest layer's gathers, forward or backward, plus
+/// the largest weight of a layer.
 static int64_t roomFor(StepOp step, ArrayRef<Gather> gathers) {
   const StepZones zones = zonesOf(step);
   int64_t largest = 0, weight = 0, bytes = 0;
@@ -93,8 +93,8 @@ static int64_t roomFor(StepOp step, ArrayRef<Gather> gathers) {
   return largest + weight;
 }
 
-/// The position that gather `i` goes before: the first, from `earliest` on, at
-/// which the gathers before it leave it room.
+/// Returns the first position from `earliest` on at which earlier gathers leave
+/// enough memory for gather `i`.
 static size_t placeFor(ArrayRef<Gather> gathers, size_t i, size_t earliest,
                        int64_t room) {
   size_t place = earliest;

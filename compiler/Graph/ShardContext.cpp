@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// shard-context: each rank has a part of the tokens of every line.
+// shard-context: each rank gets a cp shard of every sequence's tokens.
 //
 //   func.func @forward(%ids : [2, 64], ..., %segments : [2, 64])
 //     %q = model.linear %x, %wq : [2, 64, 128]
@@ -12,20 +12,20 @@
 //     %q  = model.linear %x, %wq : [2, 32, 128]
 //     %q1 = model.swap_blocks %q     // a block of columns for each rank
 //     %q2 = model.all_to_all %q1     // these columns of each rank's tokens
-//     %q3 = model.swap_blocks %q2    // line by line: [2, 64, 64]
+//   %q3 = model.swap_blocks %q2    // by sequence: [2, 64, 64]
 //     %s  = ... model.all_gather %segments : [2, 64]
 //     %a3 = model.attention %q3, ..., %s {heads = 2} : [2, 64, 64]
 //     ... and back : [2, 32, 128]
 //
-// That is context parallelism with heads exchanged for tokens (Jacobs et al.,
-// 2023: DeepSpeed-Ulysses). Other ops do for a token what they do for it alone,
-// or add over tokens. Sums that the runtime reads are summands then, as those of
-// ranks with other rows are; those that something is made of are added up first,
-// by `model.all_sum`, and what it makes is the same on all ranks. A loss is, so
-// that all count it, and what it is of, as often as there are ranks: gradients,
-// too, since that of an all_sum is one. Where the first loss is a summand, others
-// are divided among the ranks. So nothing behind the gradients knows of this
-// pass.
+// This is context parallelism that exchanges heads for tokens (Jacobs et al.,
+// 2023: DeepSpeed-Ulysses). Other ops work on each token separately, or sum
+// over tokens. Sums that the runtime reads become partial sums, as for ranks
+// with other rows. Sums with readers in the program are first reduced by
+// `model.all_sum`, and their results are equal on all ranks. All ranks count
+// such a loss and its count, so both are multiplied by the number of ranks; so
+// are gradients, because the gradient of an all_sum is an all_sum. If the first
+// loss is a partial sum, other losses are divided by the number of ranks. So
+// passes after the gradient need no change.
 
 #include "compiler/Decisions.h"
 #include "compiler/Graph/LineExchange.h"
@@ -54,7 +54,7 @@ private:
   void runOnOperation() override;
 };
 
-/// One forward function.
+/// Shards one forward function.
 class LineSharing {
 public:
   LineSharing(func::FuncOp function, int64_t ranks)
@@ -65,7 +65,7 @@ public:
             function->getAttrOfType<IntegerAttr>("model.length").getInt()} {}
 
   LogicalResult run();
-  /// What one rank sends in the forward.
+  /// Returns the bytes that one rank sends in the forward.
   int64_t exchangedBytes() const { return bytes; }
 
 private:
@@ -79,25 +79,25 @@ private:
 
   func::FuncOp function;
   const LineExchange exchange;
-  DenseSet<Value> shared;   ///< of this rank's tokens
-  Summands summands{Ranks::CP}; ///< over this rank's tokens
-  DenseMap<Value, Value> wholeLines; ///< of those of this rank's tokens
+  DenseSet<Value> shared;   ///< with this rank's tokens
+  Summands summands{Ranks::CP}; ///< partial sums over this rank's tokens
+  DenseMap<Value, Value> wholeLines; ///< whole sequences, by this rank's shard
   int64_t bytes = 0;
 };
 } // namespace
 
-/// Looks at several tokens, but at each column, or head, by itself.
+/// Returns whether the op reads other tokens, but each column separately.
 static bool looksAtOtherTokens(Operation *op) {
   return isa<ColumnwiseOp>(op) && !isa<RowOp>(op);
 }
 
-/// Does for each token what it does for it alone, or adds over tokens.
+/// Returns whether the op works on each token separately, or sums over tokens.
 static bool looksAtTokens(Operation *op) {
   return isa<RowOp, WeightedProduct>(op) || isView(op) ||
          op->hasTrait<TokenByToken>() || op->hasTrait<AddsTokens>();
 }
 
-/// [B, T] or [B, T, ...].
+/// Returns whether the shape is [B, T] or [B, T, ...].
 bool LineSharing::isOfLines(Value value) const {
   ArrayRef<int64_t> shape = tensorOf(value).getShape();
   return shape.size() > 1 && shape[0] == exchange.lines &&
@@ -114,10 +114,10 @@ void LineSharing::share(Value value) {
 }
 
 //===----------------------------------------------------------------------===//
-// Around an op that looks at other tokens
+// Exchanges around an op that reads other tokens
 //===----------------------------------------------------------------------===//
 
-/// Of a weight by column, that of this rank's columns.
+/// Returns this rank's column range of a weight that is read by column.
 static PartAttr ownColumns(WeightOp weight, int64_t ranks) {
   RankedTensorType type = tensorOf(weight);
   const int64_t dimension = type.getRank() - 1;
@@ -157,7 +157,7 @@ LogicalResult LineSharing::exchangeOperand(ColumnwiseOp op,
   return success();
 }
 
-/// Where ranks do not divide the runs of columns.
+/// Handles column runs that the ranks do not divide.
 bool LineSharing::dealRuns(ColumnwiseOp op) {
   StageCopier stage(op);
   OpBuilder builder(op);
@@ -202,8 +202,8 @@ LogicalResult LineSharing::exchangeAround(ColumnwiseOp op) {
 // The function
 //===----------------------------------------------------------------------===//
 
-/// None that has no rule here, or takes columns out of all rows as one of them
-/// says.
+/// Checks that the op has a rule here, and does not exclude columns from
+/// rounding according to the values of all rows.
 static LogicalResult checkTokens(Operation *op) {
   if (!looksAtTokens(op))
     return op->emitOpError("does not say what it does with tokens, of which "
@@ -217,7 +217,7 @@ static LogicalResult checkTokens(Operation *op) {
 }
 
 LogicalResult LineSharing::shareOp(Operation *op) {
-  // What is made of sums over tokens is made of those over all.
+  // Results computed from sums over tokens need the sums over all tokens.
   summands.sumOperands(op);
   if (looksAtOtherTokens(op))
     return exchangeAround(cast<ColumnwiseOp>(op));
@@ -235,7 +235,7 @@ LogicalResult LineSharing::shareOp(Operation *op) {
   return success();
 }
 
-/// Beside a summand those that each rank finds whole.
+/// Divides whole losses by the ranks if the first loss is a partial sum.
 LogicalResult LineSharing::divideLosses() {
   Operation *end = function.front().getTerminator();
   if (end->getNumOperands() == 0 || !summands.contains(end->getOperand(0)))

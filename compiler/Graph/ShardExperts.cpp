@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// shard-experts: each rank has a part of the experts, for the rows of all ranks.
+// shard-experts: each rank computes some of the experts, for all ranks' rows.
 //
 //   %order, %places, %experts, %offsets = model.sort_by_expert %choices
 //   %rows = model.gather_rows %x, %order, %places     // x [B, T, H]
@@ -19,16 +19,16 @@
 //   %s = model.combine_rows %h, %order, %places weights %ws
 //   %y = model.reduce_scatter %s                      // [B, T, H]
 //
-// That is expert parallelism (Lepikhin et al., 2020: GShard) without dropped
-// tokens. All tokens may choose the experts of one rank, and a plan is a promise:
-// so there is room for the rows of all ranks, and instead of sending each row to
-// the ranks of its experts every rank gets all tokens, which for as many choices
-// as ranks is no more. Rows of other ranks' experts are nowhere, and count for
-// nothing in products and gradients.
+// This is expert parallelism (Lepikhin et al., 2020: GShard) without dropped
+// tokens. All tokens may choose the experts of one rank, and the memory plan
+// must hold, so there is memory for the rows of all ranks. Every rank gets all
+// tokens instead of only those of its experts; with as many choices as ranks
+// that is no more data. Rows of other ranks' experts are absent, and do not
+// count in matmuls and gradients.
 //
-// What is trained is whole on every rank, whose offsets leave groups of others
-// empty: its gradients there are zero, and the sum over all ranks, which there is
-// for data parallelism anyway, puts them together.
+// Trainable weights are whole on every rank, whose offsets leave other ranks'
+// groups empty. Their gradients are zero there, and the all-reduce of data
+// parallelism combines them.
 
 #include "compiler/Decisions.h"
 #include "compiler/Graph/RankParts.h"
@@ -60,11 +60,11 @@ private:
   DividedWeights findWeights();
   void cutWeights(const DividedWeights &weights);
 
-  int64_t wholeBytes = 0, slicedBytes = 0; ///< of frozen weights of experts
-  int64_t kept = 0;                        ///< of them, that stay whole
+  int64_t wholeBytes = 0, slicedBytes = 0; ///< bytes of frozen expert weights
+  int64_t kept = 0; ///< number of expert weights that stay whole
 };
 
-/// One forward function.
+/// Shards one forward function.
 class ExpertSharing {
 public:
   ExpertSharing(func::FuncOp function, const DividedWeights &weights,
@@ -73,7 +73,7 @@ public:
         tokens(tensorOf(function.getArgument(0)).getShape()) {}
 
   LogicalResult run();
-  /// What one rank sends in the forward.
+  /// Returns the bytes that one rank sends in the forward.
   int64_t exchangedBytes() const { return bytes; }
 
 private:
@@ -88,9 +88,9 @@ private:
   const DividedWeights &weights;
   const int64_t ranks;
   const ArrayRef<int64_t> tokens;      ///< [B, T] of one rank
-  DenseSet<Value> together;            ///< rows of all ranks
-  DenseMap<Value, Value> gathered;     ///< of those of one
-  DenseMap<Value, Value> ownOffsets;   ///< of those of all groups
+  DenseSet<Value> together;            ///< values with rows of all ranks
+  DenseMap<Value, Value> gathered;     ///< by the value of one rank
+  DenseMap<Value, Value> ownOffsets;   ///< by the offsets of all groups
   int64_t bytes = 0;
 };
 
@@ -123,7 +123,7 @@ LogicalResult ShardExpertsPass::checkGroups() {
          << int64_t(ranks) << " ranks could share; train without --parallel ep";
 }
 
-/// The product of groups whose weight a use is; null where it is none.
+/// Returns the grouped matmul whose weight the use is; else null.
 static WeightedProduct groupedProduct(OpOperand &use) {
   auto product = dyn_cast<WeightedProduct>(use.getOwner());
   const bool isWeight = product && &product.getWeightMutable() == &use;
@@ -132,8 +132,8 @@ static WeightedProduct groupedProduct(OpOperand &use) {
                                                         : WeightedProduct();
 }
 
-/// Those of which every use has a matrix for each group, in formats that have
-/// slices.
+/// Returns the weights whose every use has one matrix per group, in formats
+/// that can be sharded.
 DividedWeights ShardExpertsPass::findWeights() {
   DividedWeights found;
   llvm::SetVector<StringAttr> whole;
@@ -163,7 +163,7 @@ DividedWeights ShardExpertsPass::findWeights() {
   return found;
 }
 
-/// They are cut when they are loaded.
+/// Weights are sharded when they are loaded.
 void ShardExpertsPass::cutWeights(const DividedWeights &weights) {
   SymbolTable symbols(getOperation());
   for (const auto &[name, how] : weights) {
@@ -184,14 +184,14 @@ void ShardExpertsPass::cutWeights(const DividedWeights &weights) {
 // Rows
 //===----------------------------------------------------------------------===//
 
-/// [B, T, ...].
+/// Returns whether the shape is [B, T, ...].
 bool ExpertSharing::isOfTokens(Value value) const {
   ArrayRef<int64_t> shape = tensorOf(value).getShape();
   return !value.getDefiningOp<WeightOp>() && shape.size() > 1 &&
          shape.take_front(2) == tokens;
 }
 
-/// In the stage of what makes them, or of their reader where they are inputs.
+/// Gathers in the stage of the value's op; for inputs, of the reader.
 Value ExpertSharing::rowsOfAll(Value own, Operation *reader) {
   Value &all = gathered[own];
   if (Operation *maker = own.getDefiningOp())
@@ -225,7 +225,7 @@ void ExpertSharing::shareGroups(GroupingOp op) {
   op.erase();
 }
 
-/// Of a slice only this rank's groups are there.
+/// A sharded weight has only this rank's groups.
 void ExpertSharing::useOwnGroups(WeightedProduct product) {
   auto weight = product.getWeight().getDefiningOp<WeightOp>();
   Value offsets = product.getGroupOffsets();
@@ -233,7 +233,7 @@ void ExpertSharing::useOwnGroups(WeightedProduct product) {
     product->replaceUsesOfWith(offsets, ownOffsets.lookup(offsets));
 }
 
-/// Each rank gets its own tokens, summed over the ranks.
+/// Reduce-scatters the results, so that each rank gets its own tokens.
 void ExpertSharing::leaveGroups(Operation *op) {
   StageCopier stage(op);
   OpBuilder builder(op);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// shard-products: ranks share each product, by columns or by rows of its weight.
+// shard-products: shards matmuls over ranks, by columns or rows of the weight.
 //
 //   %q = model.linear %x, %wq : [B, T, 64]            // wq [64, 64]
 //   %a = model.attention %q, ... {heads = 4}
@@ -9,22 +9,21 @@
 //
 // becomes, for two ranks,
 //
-//   %q = model.linear %x, %wq : [B, T, 32]            // wq [32, 64], a slice
+//   %q = model.linear %x, %wq : [B, T, 32]            // wq [32, 64], a shard
 //   %a = model.attention %q, ... {heads = 2}
 //   %p = model.linear %a, %wo                         // wo [64, 32]
 //   %y = model.all_sum %p
 //   %z = model.add %h, %y
 //
-// That is tensor parallelism (Shoeybi et al., 2019). What is trained is whole on
-// every rank, which uses its part of it:
+// This is tensor parallelism (Shoeybi et al., 2019). Trainable weights are
+// whole on every rank, which uses a range of each:
 //
 //   %b = model.weight @lora_B {part = #model.part<2, 0, 0, 64, 64>} : [32, 8]
 //
-// and adds to that part of the gradient; the sum over all ranks, which there is
-// for data parallelism anyway, puts the parts together. So every rank trains what
-// one alone would, and nothing behind the gradients knows of this pass. All ranks
-// have the same rows: what they count, they count as often as there are ranks, in
-// gradients and labels alike.
+// and adds to that range of the gradient. The all-reduce of data parallelism
+// combines the ranges. So every rank trains what a single rank would, and
+// passes after the gradient need no change. All ranks have the same rows, so
+// gradients and label counts are both multiplied by the number of ranks.
 
 #include "compiler/Decisions.h"
 #include "compiler/Graph/ColumnSets.h"
@@ -54,10 +53,10 @@ private:
   void divideParameters(const ColumnSets &sets);
   void recordFacts(const ColumnSets &sets);
 
-  int64_t wholeBytes = 0, slicedBytes = 0; ///< of frozen weights
+  int64_t wholeBytes = 0, slicedBytes = 0; ///< bytes of frozen weights
 };
 
-/// One forward function.
+/// Shards one forward function.
 class FunctionSharding {
 public:
   FunctionSharding(func::FuncOp function, const ColumnSets &sets,
@@ -82,7 +81,7 @@ private:
 // Weights
 //===----------------------------------------------------------------------===//
 
-/// Of frozen ones, which are cut when they are loaded.
+/// Shards frozen parameters, which are cut when they are loaded.
 void ShardProductsPass::divideParameters(const ColumnSets &sets) {
   SymbolTable symbols(getOperation());
   for (const auto &[name, how] : sets.weights()) {
@@ -95,7 +94,7 @@ void ShardProductsPass::divideParameters(const ColumnSets &sets) {
   }
 }
 
-/// What this rank uses of a trained weight: a part of each segment.
+/// Creates the uses of this rank's range of each segment of a trainable weight.
 void FunctionSharding::useParts(WeightOp weight, const DividedWeight &how) {
   OpBuilder builder(weight);
   RankedTensorType type = tensorOf(weight);
@@ -125,8 +124,8 @@ void FunctionSharding::useParts(WeightOp weight, const DividedWeight &how) {
 // Values
 //===----------------------------------------------------------------------===//
 
-/// A product of summands is one, too, and goes on adding to another, but where it
-/// rounds them; what is whole is added once, to the sum.
+/// A matmul of partial sums is a partial sum and can accumulate into another,
+/// unless it rounds its input. A whole accumulator is added after the sum.
 void FunctionSharding::sumProduct(WeightedProduct product) {
   OpOperand &x = product.getXMutable();
   Value y = product.getProduct(), init = product.getInit();

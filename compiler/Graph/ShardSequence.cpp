@@ -1,32 +1,32 @@
 // SPDX-License-Identifier: MIT
 
-// shard-sequence: between products that ranks share each has a part of the tokens.
+// shard-sequence: shards the tokens over ranks between tensor-parallel matmuls.
 //
-//   %p = model.linear %a, %wo : [B, T, C]             // a summand
+//   %p = model.linear %a, %wo : [B, T, C]             // a partial sum
 //   %y = model.all_sum %p
 //   %z = model.add %h, %y
 //   %x = model.rms_norm %z, %w
-//   %u = model.linear %x, %wu                         // a slice
+//   %u = model.linear %x, %wu                         // a tp shard
 //
 // becomes, for two ranks,
 //
 //   %p = model.linear %a, %wo
-//   %y = model.reduce_scatter %p : [1, B T / 2, C]    // the sums of its tokens
+//   %y = model.reduce_scatter %p : [1, B T / 2, C]    // its tokens' sums
 //   %z = model.add %h, %y
 //   %n = model.rms_norm %z, %w
 //   %x = model.all_gather %n : [B, T, C]
 //   %u = model.linear %x, %wu
 //
-// That is sequence parallelism (Korthikanti et al., 2022). It sends what the sum
-// would, computes an N-th of what stands between two products, and keeps an N-th
-// of it for the backward; what is gathered can be gathered again there.
+// This is sequence parallelism (Korthikanti et al., 2022). It sends as much as
+// the all-reduce, computes one N-th of the ops between two matmuls, and saves
+// one N-th of them for the backward, which can gather values again.
 //
-// A part are tokens that follow each other, of one line or of several, so that
-// ops may do there what they do for each token by itself; masks of dropout are
-// numbered by tokens, and stay with all of them. Of what all ranks have from the
-// start, as embeddings, each takes its own tokens. What they make whole of gathered
-// tokens, where a module is not divided, stays whole, and so does what is made of
-// it: to divide and gather it again would send more than its sums.
+// A shard is a run of consecutive tokens, of one sequence or several, so ops
+// can do there what they do for each token separately. Dropout masks are
+// numbered by token, and such ops stay unsharded. Of values that all ranks have
+// from the start, such as embeddings, each rank takes its own tokens. Values
+// that unsharded modules make of gathered tokens stay whole, and so do their
+// results: splitting and gathering them again would send more than their sums.
 
 #include "compiler/Decisions.h"
 #include "compiler/Graph/RankParts.h"
@@ -51,7 +51,7 @@ class ShardSequencePass
   void runOnOperation() override;
 };
 
-/// One forward function.
+/// Shards one forward function.
 class TokenSharing {
 public:
   TokenSharing(func::FuncOp function, int64_t ranks)
@@ -59,7 +59,7 @@ public:
         tokens(tensorOf(function.getArgument(0)).getShape()) {}
 
   LogicalResult run();
-  int64_t sums = 0, gathers = 0; ///< sums that were scattered, and all gathers
+  int64_t sums = 0, gathers = 0; ///< scattered sums; all gathers
 
 private:
   void scatter(AllSumOp sum);
@@ -74,14 +74,14 @@ private:
   func::FuncOp function;
   const int64_t ranks;
   const ArrayRef<int64_t> tokens; ///< [B, T] of a micro-batch
-  DenseMap<Value, Type> shared; ///< of this rank's tokens, and the types of all
-  DenseSet<Value> gathered;     ///< all tokens, and what is made of them
+  DenseMap<Value, Type> shared; ///< with this rank's tokens; types of the whole
+  DenseSet<Value> gathered;     ///< values with all tokens, and their results
   DenseMap<Value, Value> whole, own;
 };
 
 } // namespace
 
-/// [B, T, ...].
+/// Returns whether the shape is [B, T, ...].
 bool TokenSharing::isOfTokens(Value value) const {
   return tensorOf(value).getRank() > 2 &&
          tensorOf(value).getShape().take_front(2) == tokens;
@@ -94,8 +94,8 @@ RankedTensorType TokenSharing::ownType(Value whole) const {
   return tensorOf(whole).clone(shape);
 }
 
-/// Whether an op does for each token what it does for it alone, of tokens of which
-/// this rank has its own or can take them.
+/// Returns whether an op works on each token separately, and this rank has its
+/// tokens of all operands or can take them.
 bool TokenSharing::canShare(Operation *op) const {
   return isa<RowOp>(op) && !op->hasTrait<TrainingOnly>() &&
          llvm::all_of(op->getOperands(), [&](Value operand) {
@@ -107,8 +107,8 @@ bool TokenSharing::canShare(Operation *op) const {
                       [&](Value result) { return isOfTokens(result); });
 }
 
-/// Of what all ranks have: what each of them sends this one of its tokens is the
-/// same, so that the first is taken.
+/// Takes this rank's tokens of a value that all ranks have. Each rank would
+/// send the same, so the first is taken.
 Value TokenSharing::ownOf(Value value, Operation *reader) {
   Value &made = own[value];
   if (made)
@@ -141,9 +141,9 @@ Value TokenSharing::wholeOf(Value value, Operation *reader) {
   return made = gather;
 }
 
-/// Where what is made of the sum can be made of a part of it.
+/// Scatters the sum if an op that reads it can work on a shard.
 void TokenSharing::scatter(AllSumOp sum) {
-  gathered.erase(sum.getResult()); // of which each could have its tokens
+  gathered.erase(sum.getResult()); // each rank could have its own tokens
   const bool isWorthIt =
       sum.getRanks() == Ranks::TP && isOfTokens(sum.getResult()) &&
       llvm::any_of(sum->getUsers(), [&](Operation *user) {

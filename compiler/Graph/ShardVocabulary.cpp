@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// shard-vocabulary: tables of words lie in pieces on the ranks, and each rank
-// looks up, or multiplies with, what it has for the rows of all of them.
+// shard-vocabulary: shards token tables over ranks. Each rank looks up, or
+// multiplies by, its rows for the tokens of all ranks.
 //
 //   %x = model.embedding %ids, %w : (tensor<2x32xi32>, tensor<1000x64xbf16>) ...
 //
@@ -12,15 +12,15 @@
 //   %y   = model.embedding %all, %p {words = 1000}
 //   %x   = model.reduce_scatter %y
 //
-// and an output head becomes its parts and their merger (ModelShardOps.td). What
-// travels are rows of tokens and not the table, which would be larger than any
-// layer, and no rank has it whole (Shoeybi et al., 2019). Of many ranks with many
-// tokens the rows are more than the table: then it is left to assign-shards.
+// and an LM head becomes ops on its shards and their merger (ModelShardOps.td).
+// Ranks send rows of tokens and not the table, which would be larger than any
+// layer, and no rank has it whole (Shoeybi et al., 2019). With many ranks and
+// many tokens, the rows are more than the table; then assign-shards handles it.
 //
-// Ranks that share products (shard-products) have the same rows: there nothing is
-// gathered but what they found of the head, and sums are for all.
+// Tensor-parallel ranks (shard-products) have the same rows: only partial
+// results of the head are gathered, and sums are all-reduced.
 //
-//   %y   = model.embedding %ids, %w {words = 1000}    // w [500, 64], a slice
+//   %y   = model.embedding %ids, %w {words = 1000}    // w [500, 64], a shard
 //   %x   = model.all_sum %y
 
 #include "compiler/Decisions.h"
@@ -55,7 +55,7 @@ private:
 };
 } // namespace
 
-/// The parameter of a table that can be divided by rows; null: none.
+/// Returns the parameter of a table that can be sharded by rows; else null.
 static ParameterOp dividedParameter(TableOp op,
                                     const llvm::StringSet<> &onHost) {
   auto weight = op.getTableMutable().get().getDefiningOp<WeightOp>();
@@ -71,7 +71,7 @@ static ParameterOp dividedParameter(TableOp op,
              : ParameterOp();
 }
 
-/// Rows of a piece: as few as hold the table, of whole cache lines.
+/// Returns a shard's type: as few rows as possible, in whole cache lines.
 static RankedTensorType pieceOf(RankedTensorType table, int64_t shards) {
   const int64_t rowBytes = tensorBytes(table) / table.getDimSize(0);
   int64_t rows = llvm::divideCeil(table.getDimSize(0), shards);
@@ -80,8 +80,8 @@ static RankedTensorType pieceOf(RankedTensorType table, int64_t shards) {
   return table.clone({rows, table.getDimSize(1)});
 }
 
-/// Makes the ops of a part in the place of `op`; false, and nothing, where what
-/// they need for the rows of all ranks is more than the whole table.
+/// Replaces `op` by ops on a shard. Returns false and changes nothing if these
+/// need more data for the rows of all ranks than the whole table.
 static bool divide(TableOp op, ParameterOp parameter, int64_t shards,
                    bool always) {
   RankedTensorType type = pieceOf(parameter.getTensorType(), shards);
@@ -110,9 +110,9 @@ static bool divide(TableOp op, ParameterOp parameter, int64_t shards,
   return false;
 }
 
-/// Whether so many ranks can have a slice of the rows of a table that nothing but
-/// ops over tables reads, and, but for `always`, whether that is more than what
-/// they would then add up for it.
+/// Returns whether a table can be sharded by rows: only table ops read it, and,
+/// unless `always`, the shards save more bytes than the additional reductions
+/// send.
 static bool canSliceTable(ParameterOp parameter, ArrayRef<TableOp> tables,
                           size_t uses, int64_t ranks, bool always) {
   RankedTensorType type = parameter.getTensorType();
@@ -126,8 +126,7 @@ static bool canSliceTable(ParameterOp parameter, ArrayRef<TableOp> tables,
          });
 }
 
-/// Of the ranks that share products, which have the same rows: each holds a slice
-/// of a table, and does its part.
+/// Shards a table over tensor-parallel ranks, which have the same rows.
 static void sliceTable(ParameterOp parameter, ArrayRef<TableOp> tables,
                        int64_t ranks) {
   sliceParameter(parameter, {0, {parameter.getTensorType().getDimSize(0)}},

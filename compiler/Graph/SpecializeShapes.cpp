@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// specialize-shapes: one copy of the forward function per shape of a
-// micro-batch, with batch, length and compute type fixed. See Passes.td for a
-// before and after.
+// specialize-shapes: makes one copy of the forward function per micro-batch
+// shape, with fixed batch, length and compute type. See Passes.td for an
+// example.
 
 #include "compiler/Passes.h"
 
@@ -20,7 +20,7 @@ namespace qlora {
 
 namespace {
 
-/// Of a micro-batch.
+/// The shape of a micro-batch.
 struct Variant {
   int64_t batch, length;
 };
@@ -81,9 +81,9 @@ SmallVector<Variant> SpecializeShapesPass::variants() const {
   return list;
 }
 
-/// `type` with its dynamic dimensions fixed: the batch is the first of a
-/// tensor, the length comes second in activations, last in what attention
-/// keeps of each head. What has one number for each row stays f32.
+/// Fixes the dynamic dimensions of `type`: batch is the first of a tensor;
+/// length is second in activations and last in per-head values of attention.
+/// Values with one number per row stay f32.
 Type SpecializeShapesPass::specialized(Type type, Variant variant,
                                        bool keepF32) const {
   auto tensor = dyn_cast<RankedTensorType>(type);
@@ -110,8 +110,7 @@ void SpecializeShapesPass::specialize(func::FuncOp function, Variant variant) {
   copy->setAttr("model.length", builder.getI64IntegerAttr(variant.length));
   for (BlockArgument argument : copy.getArguments())
     argument.setType(specialized(argument.getType(), variant, false));
-  // Rows of row regions are static already, so only the function's own ops
-  // have anything to fix.
+  // Row regions have static rows, so only the function's own ops change.
   for (Operation &op : copy.front()) {
     auto library = dyn_cast<LibraryOp>(op);
     auto rows = dyn_cast<RowOp>(op);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Places of a step's values (StepMemory.h has the rules).
+// Places a step's values in memory (StepMemory.h has the rules).
 
 #include "compiler/Graph/StepMemory.h"
 
@@ -11,7 +11,7 @@ using namespace qlora;
 using namespace qlora::model;
 using namespace qlora::train;
 
-/// What an op (or none) says of its memory; nothing without the interface.
+/// Returns a fact of MemoryOp; empty for null or without the interface.
 template <typename Fact>
 static Fact factOf(Operation *op, Fact (MemoryOp::*fact)()) {
   auto memory = dyn_cast_or_null<MemoryOp>(op);
@@ -31,15 +31,15 @@ static auto outsideOf(Operation *op) {
 }
 
 //===----------------------------------------------------------------------===//
-// What an op can do
+// Properties of ops
 //===----------------------------------------------------------------------===//
 
-/// True for a result that its op writes itself, every element.
+/// Returns true for a result of which its op writes every element.
 static bool isWritten(Value value) {
   return isa_and_nonnull<LibraryOp, RowOp>(value.getDefiningOp());
 }
 
-/// The number of a library op's kernel operand that is its result `number`.
+/// Returns the index of the kernel operand that is result `number`.
 static std::optional<unsigned> kernelOperandOf(const KernelCall &call,
                                                unsigned number) {
   for (auto [i, argument] : llvm::enumerate(call.arguments))
@@ -48,7 +48,7 @@ static std::optional<unsigned> kernelOperandOf(const KernelCall &call,
   return std::nullopt;
 }
 
-/// True where the op that makes `value` can leave room between its rows.
+/// Returns true if the op that makes `value` can leave space between rows.
 static bool canHaveStride(Value value) {
   auto result = cast<OpResult>(value);
   if (auto rows = dyn_cast<RowOp>(result.getOwner()))
@@ -61,8 +61,8 @@ static bool canHaveStride(Value value) {
   });
 }
 
-/// True for a gradient that its op can add to memory outside: only a store
-/// reads it, and the op has a beta, or its kernel always adds.
+/// Returns true for a gradient that its op can add to outside memory: its only
+/// reader is a store, and the op has a beta or its kernel always adds.
 static bool isAddedInPlace(Value value) {
   auto library = value.getDefiningOp<LibraryOp>();
   if (!library || !value.hasOneUse() || !tensorOf(value).getElementType().isF32())
@@ -77,13 +77,13 @@ static bool isAddedInPlace(Value value) {
          kernel->operands[*operand].isWritten;
 }
 
-/// The forward, and what the backward does of it a second time.
+/// Returns whether the op is forward or recomputed.
 static bool isForward(Operation *op) {
   const StepPhase phase = phaseOf(op);
   return phase != StepPhase::Backward && phase != StepPhase::Exchange;
 }
 
-/// Whether a result continues the value, and nothing else reads that.
+/// Returns whether a tied result is the value's only reader, and is final.
 static bool isOnlyContinued(Value value) {
   if (!value.hasOneUse())
     return false;
@@ -94,7 +94,7 @@ static bool isOnlyContinued(Value value) {
   });
 }
 
-/// Rule 4.
+/// Implements rule 4.
 static bool isMadeAsPart(const MemoryPart &part) {
   if (!isWritten(part.part) || (columnsOf(part.part) != columnsOf(part.whole) &&
                                 !canHaveStride(part.part)))
@@ -136,10 +136,10 @@ bool StepMemory::waitsForBackward(Value value) {
 }
 
 //===----------------------------------------------------------------------===//
-// Before: what is written where it has to end up
+// First: values written where they must end up
 //===----------------------------------------------------------------------===//
 
-/// The start of new memory, or of what is outside.
+/// Returns the start of new memory, or of outside memory.
 MemoryPlace StepMemory::newPlace(Value value,
                                  std::optional<OutsideMemory> outside) {
   const int64_t stride =
@@ -164,7 +164,7 @@ void StepMemory::plan(Value value, MemoryPlace place) {
   roots[place.root].values.insert(value);
 }
 
-/// Who reads `value`, be it through names of its ranges.
+/// Calls `found` for each reader of `value`, also through its ranges.
 static void forEachReader(Value value,
                           function_ref<void(Operation *)> found) {
   for (Operation *user : value.getUsers()) {
@@ -188,8 +188,8 @@ void StepMemory::findOutsideUses(StepOp step) {
   }
 }
 
-/// Whether an op can add to `memory` where a later store would: nothing but
-/// sums is between them.
+/// Returns whether an op can already add to `memory` when it runs, instead of a
+/// later store: only sums are in between.
 bool StepMemory::canAddAt(Operation *maker, Operation *op,
                           const OutsideMemory &memory) const {
   return llvm::none_of(outsideUses, [&](const OutsideUse &use) {
@@ -198,17 +198,17 @@ bool StepMemory::canAddAt(Operation *maker, Operation *op,
   });
 }
 
-/// Rule 3.
+/// Implements rule 3.
 bool StepMemory::canMakeAt(OpResult value, Operation *op,
                            const OutsideMemory &memory) const {
   Operation *maker = value.getOwner();
   return llvm::none_of(outsideUses, [&](const OutsideUse &use) {
     if (use.op == op || !use.memory.overlaps(memory))
       return false;
-    // What comes later finds it there, as it should.
+    // Later uses find the value there, as they should.
     if (op->isBeforeInBlock(use.read ? use.read.getDefiningOp() : use.op))
       return false;
-    // Nor does what was there before the value is made.
+    // Uses before the value is made are not affected.
     if (!use.read)
       return !use.op->isBeforeInBlock(maker);
     if (use.op != maker)
@@ -251,16 +251,15 @@ void StepMemory::planParts(Operation *op) {
 }
 
 //===----------------------------------------------------------------------===//
-// In order
+// Then: all values in program order
 //===----------------------------------------------------------------------===//
 
-/// Whether what is copied to the host may still be on its way after the ops that
-/// follow.
+/// Returns whether a copy to the host may still be running after later ops.
 static bool isCopiedToHost(Value value) {
   return llvm::any_of(value.getUsers(), llvm::IsaPred<CopyToHostOp>);
 }
 
-/// Rule 5.
+/// Implements rule 5.
 bool StepMemory::canTakeOver(Value operand, Operation *op) const {
   MemoryPlace place = placeOf(operand);
   RankedTensorType type = tensorOf(operand);
@@ -274,7 +273,7 @@ bool StepMemory::canTakeOver(Value operand, Operation *op) const {
       return true;
     if (other == operand)
       return false;
-    // What is not made yet will be written here.
+    // Values that are not made yet will be written here.
     if (known == places.end())
       return overlap(tensorOf(other), planned.lookup(other), type, place);
     return usesLeft.lookup(other) &&
@@ -338,7 +337,7 @@ StepMemory::StepMemory(StepOp step) {
 }
 
 //===----------------------------------------------------------------------===//
-// Whatever lives how long
+// Independent of lifetimes
 //===----------------------------------------------------------------------===//
 
 Value StepMemory::wholeOf(Value value) const {

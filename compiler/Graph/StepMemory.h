@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// What the values of a train.step are made of: which of them share memory, who
-// may overwrite whom, and what is written straight where it has to end up.
+// Decides the memory of a train.step's values: which share memory, which may be
+// overwritten, and which are written directly into their final place.
 //
 //   %y    = model.linear %x, %n            // root 0
 //   %q, %k = model.split %y                // ranges of root 0
@@ -9,30 +9,30 @@
 //   %dw   = train.linear_weight_grad %d, %x
 //   train.accumulate @w, %dw               // the op adds to the gradient of w
 //
-// The only place that decides this. rematerialize prices with it,
-// concat-siblings plans with it, and lower-to-program emits it; the commands
-// that come out are checked byte by byte (runtime/Module/AccessCheck.h). It asks ops
-// by their interfaces (MemoryOp foremost), never by name.
+// The only place that decides this. rematerialize computes costs with it,
+// concat-siblings plans with it, and lower-to-program emits it. The resulting
+// commands are checked byte by byte (runtime/Module/AccessCheck.h). Ops are
+// classified by interface (mainly MemoryOp), never by name.
 //
-// Rules, in the order in which they are tried:
-//  1. What an op says is outside of the step, is there: weights, flat arenas,
-//     arguments. Nothing is ever written over it by a tie.
-//  2. A gradient that only a store adds to outside memory is added there by its
-//     op, if that has a beta or always adds (isAddedInPlace).
-//  3. A value that is stored outside is made there, if nothing else writes that
-//     memory since, and whatever reads what was there has done so, or is the op
-//     itself and may write over it (AdamW). Else it is copied when it is stored.
-//  4. A part of a concatenation is made in its range of the whole, if its op can
-//     leave room between rows, and both belong to the backward, or to the
-//     exchange of gradients, or it is made of outside memory alone (a decoded
-//     weight, gathered or not), or the whole is the beginning of a sum and
-//     nothing else (order-sums). What else the forward concatenates is copied, so
-//     that it can be dropped, and made again for the backward, by itself.
-//  5. A result takes over an operand that it is tied to, if no value that shares
-//     a byte of it is read at the op (but by the tie) or afterwards, nor is on its
-//     way to the host. A sum may go on in a range of a whole; a row op takes over
-//     whole buffers only, which is what rematerialize counts with.
-//  6. Else it has memory of its own.
+// Rules, in this order:
+//  1. A value that its op places outside of the step stays there: weights, flat
+//     arenas, arguments. No tie overwrites it.
+//  2. A gradient whose only reader is a store that adds to outside memory is
+//     added there by its op, if it has a beta or always adds (isAddedInPlace).
+//  3. A value that is stored outside is made there if nothing else writes that
+//     memory in between. All readers of the old content must have run, or be
+//     the op itself and it may overwrite it (AdamW). Else the store copies.
+//  4. A part of a concatenation is made in its range of the whole if its op can
+//     leave space between rows. Also, both must belong to the backward or to
+//     the exchange of gradients, or it is made only of outside memory (a
+//     decoded weight, gathered or not), or the whole only begins a sum
+//     (order-sums). Other forward concatenations copy, so that they can be
+//     dropped and recomputed separately.
+//  5. A result takes over a tied operand unless a value that shares a byte with
+//     it is read at the op (except through the tie) or later, or is being
+//     copied to the host. A sum may continue in a range of a whole; a row op
+//     takes over only whole buffers, as rematerialize assumes.
+//  6. All other values have separate memory.
 
 #ifndef QLORA_COMPILER_GRAPH_STEPMEMORY_H
 #define QLORA_COMPILER_GRAPH_STEPMEMORY_H
@@ -44,11 +44,11 @@
 
 namespace qlora {
 
-/// Memory that values are made of: a buffer of the step, or outside of it.
+/// A buffer of the step, or memory outside of it.
 struct MemoryRoot {
   std::optional<model::OutsideMemory> outside;
-  mlir::Value first; ///< the value that it is there for; outside, one of them
-  llvm::SetVector<mlir::Value> values; ///< all that have bytes in it
+  mlir::Value first; ///< the value it was created for; outside: one of them
+  llvm::SetVector<mlir::Value> values; ///< all values with bytes in it
 };
 
 class StepMemory {
@@ -62,39 +62,39 @@ public:
   const MemoryRoot &rootOf(mlir::Value value) const {
     return roots[placeOf(value).root];
   }
-  /// True where the value's op adds to what is in its place.
+  /// Returns true if the value's op adds to the content of its place.
   bool isAdded(mlir::Value value) const { return added.contains(value); }
-  /// Where a value is stored.
+  /// Returns where a value is stored.
   MemoryPlace placeOf(const model::MemoryStore &store) const {
     return storePlaces.find(store.value)->second;
   }
-  /// True where it was made there.
+  /// Returns true if the value was made where it is stored.
   bool isMadeInPlace(const model::MemoryStore &store) const {
     mlir::Value value = store.value->get();
     return store.adds ? isAdded(value) : placeOf(value) == placeOf(store);
   }
-  /// The tie whose operand the result continues, if there is one.
+  /// Returns the tie whose operand the result continues, if any.
   static std::optional<model::MemoryTie> continuedBy(mlir::OpResult result);
 
-  // For who lives how long is not decided yet.
+  // Valid before lifetimes are decided.
 
-  /// The value of the step whose memory has all of `value`'s: itself, but for
-  /// a part of a view.
+  /// Returns the value of the step whose memory contains all of `value`'s:
+  /// itself, unless it is an operand or result of a view.
   mlir::Value wholeOf(mlir::Value value) const;
-  /// The ties of an op between whole buffers of the step.
+  /// Returns the ties of an op between whole buffers of the step.
   llvm::SmallVector<model::MemoryTie> tiesOf(mlir::Operation *op) const;
 
-  // For who changes the step. These look at the ops only.
+  // For passes that change the step. These read only the ops.
 
-  /// True where the op that makes `value` could write it into a range of
-  /// something wider, of which it is no part yet.
+  /// Returns true if the op that makes `value` could write it into a range of a
+  /// wider value, and it is not part of one yet.
   static bool canBecomePart(mlir::Value value);
-  /// True where the backward reads `value`: its memory, a sum that continues it
-  /// there, or its copy in host memory.
+  /// Returns true if the backward reads `value`: its memory, a sum that
+  /// continues it there, or its copy in host memory.
   static bool waitsForBackward(mlir::Value value);
 
 private:
-  /// Outside memory that an op reads or writes.
+  /// A read or write of outside memory by an op.
   struct OutsideUse {
     model::OutsideMemory memory;
     mlir::Operation *op;

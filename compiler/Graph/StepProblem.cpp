@@ -38,7 +38,7 @@ private:
 
 } // namespace
 
-/// Seconds in which a view moves what was not made in its place.
+/// Returns the seconds in which a view copies values not made in place.
 double ProblemBuilder::secondsOfCopies(Operation *op) const {
   double bytes = 0;
   for (const MemoryPart &part : cast<MemoryOp>(op).getMemoryParts())
@@ -56,7 +56,7 @@ void ProblemBuilder::addOp(Operation *op) {
       entry.inputs.push_back(number);
   for (Value value : op->getResults()) {
     if (isa<CopyToHostOp>(op))
-      continue; // No memory of the step, and made once.
+      continue; // no memory of the step, and computed once
     RecomputeValue described;
     if (!memory.rootOf(value).outside)
       described.bytes = tensorBytes(cast<RankedTensorType>(value.getType()));
@@ -66,7 +66,7 @@ void ProblemBuilder::addOp(Operation *op) {
   }
   if (!entry.isBackward)
     entry.seconds = isView(op) ? secondsOfCopies(op) : secondsOf(op, device);
-  // Names of ranges of something that the step makes.
+  // True for views that only name ranges of a value that the step makes.
   entry.isView = !entry.inputs.empty() && isView(op) &&
                  llvm::all_of(op->getResults(), [&](Value value) {
                    return memory.wholeOf(value) != value;
@@ -82,7 +82,7 @@ void ProblemBuilder::addOp(Operation *op) {
 
 StepProblem ProblemBuilder::run() {
   for (Operation &op : step.getBody().front()) {
-    // Forward ops of nothing, such as weights, are there and not made.
+    // Skip forward ops without operands, such as weights.
     if (op.getNumOperands() == 0 && !isBackward(&op))
       continue;
     addOp(&op);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// A train.step as the recompute planner sees it: ops with seconds, values with
-// bytes, and who shares memory with whom once it is lowered.
+// Describes a train.step for the recompute planner: ops with seconds, values
+// with bytes, and shared memory after lowering.
 
 #ifndef QLORA_COMPILER_GRAPH_STEPPROBLEM_H
 #define QLORA_COMPILER_GRAPH_STEPPROBLEM_H
@@ -21,13 +21,13 @@ struct StepProblem {
   unsigned forwardOps = 0;
 };
 
-/// Everything in `step` but weights and inputs, which are in memory anyway.
-/// The backward begins at the first op that reverse mode created. Memory is
-/// shared as StepMemory has it, which lower-to-program follows; what it puts
-/// outside of the step has no bytes here.
+/// Describes everything in `step` except weights and inputs, which are always
+/// in memory. The backward begins at the first op that reverse mode created.
+/// Memory is shared as in StepMemory, which lower-to-program follows; values
+/// outside of the step count zero bytes.
 StepProblem buildStepProblem(train::StepOp step, const DeviceProfile &device);
 
-/// Adds a problem and its plan, as the planner has them:
+/// Adds a problem and its plan, in the planner's form:
 ///
 ///   "values": [[bytes, the value it is part of or -1]],
 ///   "ops": [{"op", "of", "block", "backward", "view", "seconds",
@@ -38,14 +38,14 @@ StepProblem buildStepProblem(train::StepOp step, const DeviceProfile &device);
 void addProblem(const StepProblem &described, const RecomputePlan &plan,
                 Facts &facts);
 
-/// Per op of `step`, the zone it is in (RecomputePlanner.h); a recomputed op is
-/// in that of the op which it was recomputed for.
+/// For each op of `step`, its zone (RecomputePlanner.h). A recomputed op is in
+/// the zone of the op that it was recomputed for.
 using StepZones = llvm::DenseMap<mlir::Operation *, unsigned>;
 StepZones zonesOf(train::StepOp step);
 
-/// Where in its step an op reads a weight. Uses in one place are near each
-/// other: in the forward of a layer, or in one zone of its backward, recomputed
-/// ops included. So what one of them makes of the weight serves all.
+/// The place in its step where an op reads a weight: the forward of a layer, or
+/// one zone of its backward, including recomputed ops. Uses in one place are
+/// close to each other, so one decoded or gathered copy serves all of them.
 struct UsePlace {
   bool isBackward = false;
   unsigned zone = 0;

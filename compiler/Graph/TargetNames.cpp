@@ -79,7 +79,7 @@ SmallVector<StringRef> qlora::untrainedParts(ModuleOp root) {
 }
 
 //===----------------------------------------------------------------------===//
-// What an error suggests
+// Suggestions in errors
 //===----------------------------------------------------------------------===//
 
 std::string qlora::nameHint(const std::string &name, const Paths &modules) {
@@ -102,7 +102,7 @@ static bool isNamed(const std::string &path, const std::string &name) {
   return path == name || path.ends_with("." + name);
 }
 
-/// The head and all that may have an adapter, by one name of a list.
+/// Returns the head and all adaptable modules that a name of a list matches.
 static Paths namedBy(const NamedModules &modules, const std::string &name) {
   Paths named;
   for (const std::string &path : modules.adaptable)
@@ -124,7 +124,7 @@ static LogicalResult refuseHead(ModuleOp root, const NamedModules &modules) {
                << "', which may have one). Fix: leave it out";
 }
 
-/// One name of a list of targets.
+/// Checks one name of a list of targets.
 static LogicalResult checkTargetName(ModuleOp root, const NamedModules &modules,
                                      const TargetChoice &choice,
                                      const std::string &name) {
@@ -133,7 +133,7 @@ static LogicalResult checkTargetName(ModuleOp root, const NamedModules &modules,
     return llvm::any_of(paths, [&](auto &path) { return isNamed(path, name); });
   };
   if (named.empty()) {
-    // attach-expert-adapters and checkOthers() say more of these.
+    // attach-expert-adapters and checkOthers() report these.
     if (isElsewhere(modules.experts) || isElsewhere(modules.others) ||
         llvm::any_of(modules.experts, [&](StringRef path) {
           return isNamed(path.rsplit('.').first.str(), name);
@@ -157,7 +157,7 @@ static bool isChosen(const TargetChoice &choice, const std::string &path) {
          !(choice.excluded && choice.excluded->matches(path));
 }
 
-/// PEFT refuses these.
+/// PEFT refuses other modules.
 static LogicalResult checkOthers(ModuleOp root, const NamedModules &modules,
                                  const TargetChoice &choice) {
   for (const std::string &module : modules.others)
@@ -169,7 +169,7 @@ static LogicalResult checkOthers(ModuleOp root, const NamedModules &modules,
   return success();
 }
 
-/// An exclusion of what is not trained at all is one too.
+/// An exclusion may also name a module that is not trained at all.
 static LogicalResult checkExclusions(ModuleOp root, const NamedModules &modules,
                                      const TargetChoice &choice) {
   if (!choice.excluded)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// PEFT's matching rules.
+// Implements PEFT's matching rules.
 
 #include "compiler/Graph/Targets.h"
 
@@ -16,11 +16,11 @@
 using namespace qlora;
 using nlohmann::ordered_json;
 
-/// More than any matrix has.
+/// Larger than any matrix's rank.
 static constexpr double kMaxRank = 1 << 20;
 
-/// True for what ECMAScript would accept but read in another way than Python:
-/// escapes of other letters (\A is 'A' there) and classes like [[:alpha:]].
+/// Returns true if ECMAScript accepts the text but reads it differently from
+/// Python: escapes of other letters (\A is 'A'), classes like [[:alpha:]].
 static bool isReadDifferently(const std::string &text) {
   static constexpr std::string_view shared = "bBdDfnrsStvwWxu";
   for (size_t i = 0; i + 1 < text.size(); ++i) {
@@ -38,7 +38,7 @@ static bool isReadDifferently(const std::string &text) {
   return false;
 }
 
-/// Compiles `prefix` + `text` + `suffix`; errors speak of `text` only.
+/// Compiles `prefix` + `text` + `suffix`; errors mention only `text`.
 static bool compile(const std::string &prefix, const std::string &text,
                     const std::string &suffix, std::regex &out,
                     std::string &error) {
@@ -115,7 +115,7 @@ bool Targets::parseLayers(const std::string &json, const std::string &patterns,
   return true;
 }
 
-/// The number is the last group: a pattern may have groups of its own.
+/// The layer number is the last group: a pattern may have its own groups.
 int64_t Targets::layerOf(const std::string &path) const {
   std::smatch match;
   for (const std::regex &before : beforeLayer)
@@ -172,8 +172,8 @@ bool qlora::parseSavedModules(const std::string &json,
 
 bool qlora::isSavedModule(const std::string &path,
                           const std::vector<std::string> &names) {
-  // PEFT: re.match(rf"(^|.*\.){name}($|\..*)", path). Names are plain ones, so
-  // this is a whole component, or several, of the path.
+  // PEFT: re.match(rf"(^|.*\.){name}($|\..*)", path). Names have no special
+  // characters, so this matches one or more whole components of the path.
   const std::string dotted = "." + path + ".";
   return std::any_of(names.begin(), names.end(), [&](const std::string &name) {
     return dotted.find("." + name + ".") != std::string::npos;

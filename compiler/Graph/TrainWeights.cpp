@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 
-// train-weights: weights of the model that are trained themselves, and how
-// each trained parameter is updated.
+// train-weights: makes weights of the model trainable, and chooses how each
+// trainable parameter is updated.
 //
 //   model.parameter @m.norm.weight : tensor<64xbf16> {file = "..."}
 //
-// becomes, with m.norm among the modules,
+// becomes, if m.norm is a trainable module,
 //
 //   model.parameter @m.norm.weight : tensor<64xf32>
 //       {file = "...", file_type = bf16, trainable, undecayed}
@@ -42,7 +42,7 @@ private:
 };
 } // namespace
 
-/// True where two ops of one function read the parameter: tied weights.
+/// Returns true if two ops of one function read the parameter: tied weights.
 static bool isShared(model::ParameterOp parameter) {
   llvm::DenseMap<Operation *, unsigned> readers;
   parameter->getParentOp()->walk([&](WeightOp weight) {
@@ -100,7 +100,7 @@ LogicalResult TrainWeightsPass::makeTrainable(model::ParameterOp parameter) {
   return success();
 }
 
-/// Weights get the types that their parameters have by now.
+/// Gives weights the current types of their parameters.
 static void retype(ModuleOp module) {
   SymbolTable symbols(module);
   module.walk([&](WeightOp weight) {
@@ -110,7 +110,7 @@ static void retype(ModuleOp module) {
   });
 }
 
-/// PEFT wraps every module whose path ends so, with all that is inside.
+/// PEFT wraps every module whose path ends with `name`, with its submodules.
 static bool isInside(StringRef module, StringRef name) {
   for (size_t dot = module.find('.'); dot != StringRef::npos;
        dot = module.find('.', dot + 1))
@@ -131,7 +131,7 @@ LogicalResult TrainWeightsPass::trainModule(StringRef name) {
   }
   if (found)
     return success();
-  // A head of its own has a weight, and was found.
+  // An untied head has a weight and was found already.
   const std::string head = headPath(getOperation());
   if (!head.empty() && isInside(head, name))
     return refuseShared(head);
@@ -165,9 +165,9 @@ LogicalResult TrainWeightsPass::trainBiases() {
   return success();
 }
 
-/// As transformers' Trainer groups parameters, which decays neither biases nor
-/// norms, and PEFT's LoRA+ (Hayou et al., 2024): B's, and what has one
-/// dimension, learn at a rate of their own.
+/// Chooses as transformers' Trainer does, which decays neither biases nor
+/// norms, and as PEFT's LoRA+ (Hayou et al., 2024): B and one-dimensional
+/// parameters have a separate learning rate.
 LogicalResult TrainWeightsPass::chooseUpdate(model::ParameterOp parameter) {
   StringRef name = parameter.getSymName();
   RankedTensorType type = parameter.getTensorType();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// unroll-micro-batches: a stage works through a batch in chunks of rows, so
-// that the other stages of the pipeline have something to do meanwhile.
+// unroll-micro-batches: a pipeline stage runs a micro-batch in chunks of rows,
+// so that other stages work at the same time.
 //
 //   train.step accumulate batch 1 { forward; backward }
 //
@@ -11,8 +11,8 @@
 //     %ids0, %ids1, %ids2 = model.split %ids {rows}
 //     forward 0, forward 1, backward 0, forward 2, backward 1, backward 2 }
 //
-// in the order of PipelineOrder.h. What a stage does for a chunk in one of its
-// parts is what stands between two of its sends and receives.
+// in the order of PipelineOrder.h. The work of a turn is what stands between
+// two of the stage's sends and receives.
 
 #include "compiler/Decisions.h"
 #include "compiler/Passes.h"
@@ -43,15 +43,15 @@ private:
   void runOnOperation() override;
 };
 
-/// One step, which is done again for each chunk.
+/// One step that is repeated for each chunk.
 class ChunkedStep {
 public:
-  /// Rows of a chunk are of `lines` runs of the batch's.
+  /// A chunk has rows of each of the batch's `lines` groups of rows.
   ChunkedStep(StepOp step, int64_t chunks, int64_t lines)
       : step(step), block(step.getBody().front()), b(step.getContext()),
         chunks(chunks), lines(lines), copies(chunks) {}
 
-  /// Of a stage with so many parts, which the last one of the pipeline ends.
+  /// Runs the turns of a stage, or the last stage, with `parts` virtual stages.
   void run(ArrayRef<PipelineTurn> turns, int64_t parts, bool isLast);
 
 private:
@@ -67,7 +67,7 @@ private:
   Block &block;
   OpBuilder b;
   const int64_t chunks, lines;
-  /// Of one chunk, and those of each of its turns: chunk 0 stands for all.
+  /// Ops of one chunk, and of each of its turns: chunk 0 stands for all.
   SmallVector<Operation *> ops;
   std::map<std::tuple<PipelineTurn::Kind, bool, int64_t>,
            SmallVector<Operation *>>
@@ -76,19 +76,19 @@ private:
 };
 } // namespace
 
-/// There once, whoever reads it: it is outside of the step.
+/// Returns whether the op names outside memory, which all chunks share.
 static bool isOutside(Operation *op) {
   auto memory = dyn_cast<MemoryOp>(op);
   return memory && memory.getOutsideMemory();
 }
 
-/// Read once, of all chunks.
+/// Returns whether the op is a result that is read once for all chunks.
 static bool isOfAll(Operation *op) {
   auto result = dyn_cast<ResultOp>(op);
   return result && !result.getAccumulate();
 }
 
-/// Chunk c has the c-th part of each run.
+/// Gives chunk c the c-th range of each group of rows.
 void ChunkedStep::divideInputs() {
   for (BlockArgument argument : block.getArguments()) {
     RankedTensorType part = tensorOf(argument);
@@ -110,7 +110,7 @@ void ChunkedStep::divideInputs() {
   }
 }
 
-/// Random numbers are those of the whole batch's rows.
+/// Makes random numbers depend on the row's index in the whole batch.
 void ChunkedStep::drawAsWhole(Operation *op, int64_t chunk) const {
   op->walk([&](RowRandomOp random) {
     random.setRuns(chunks);
@@ -119,9 +119,9 @@ void ChunkedStep::drawAsWhole(Operation *op, int64_t chunk) const {
   });
 }
 
-/// A forward is of the next part behind what is received for it, and so is a
-/// backward, of the part before: the last part of all has its backward behind its
-/// forward, and the first one nothing to receive for its forward.
+/// Assigns ops to turns. A receive begins the forward of the next virtual
+/// stage, or the backward of the previous one. The pipeline's last virtual
+/// stage runs its backward after its forward; the first receives no forward.
 void ChunkedStep::sortOps(int64_t parts, bool isLast) {
   using Kind = PipelineTurn::Kind;
   const bool isFirst =
@@ -167,7 +167,7 @@ Value ChunkedStep::sum(ArrayRef<Value> values) {
   return total;
 }
 
-/// Rows of chunks in the order of the batch's.
+/// Joins the chunks' rows in the order of the batch.
 Value ChunkedStep::joinRows(ArrayRef<Value> values) {
   RankedTensorType type = tensorOf(values.front());
   SmallVector<int64_t> shape(type.getShape());
@@ -187,7 +187,7 @@ Value ChunkedStep::joinRows(ArrayRef<Value> values) {
   return ConcatOp::create(b, step.getLoc(), type.clone(shape), parts, true);
 }
 
-/// What is read at the end of the step is of all chunks.
+/// Joins a result that is read at the end of the step for all chunks.
 void ChunkedStep::joinResult(ResultOp result) {
   SmallVector<Value> values;
   for (const IRMapping &copy : copies)
@@ -225,7 +225,7 @@ void ChunkedStep::run(ArrayRef<PipelineTurn> turns, int64_t parts,
   step.setChunks(chunks);
 }
 
-/// A loss of routers is of how all rows choose experts together.
+/// Refuses a router loss: it depends on how all rows together choose experts.
 static LogicalResult checkLosses(StepOp step) {
   for (auto result : step.getBody().getOps<ResultOp>())
     if (result.getName() == "router_loss")

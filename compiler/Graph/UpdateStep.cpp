@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Clips, updates of each piece, and what turns weights into their averages.
+// Clips gradients, updates each range, and converts weights to averages.
 
 #include "compiler/Graph/UpdateStep.h"
 
@@ -12,8 +12,8 @@ using namespace qlora;
 using namespace qlora::model;
 using namespace qlora::train;
 
-/// The new p and states: a row op, or one that calls a kernel, which have the
-/// same operands, or what the optimizer makes of several.
+/// Returns the new p and states: from a row op, from an op that calls a kernel
+/// (with the same operands), or from what the optimizer builds.
 static SmallVector<Value> updateOf(OpBuilder &b, const UpdatePiece &piece,
                                    ArrayRef<Value> operands) {
   const Optimizer &optimizer = *piece.kind.optimizer;
@@ -57,7 +57,7 @@ static void updatePiece(OpBuilder &b, const UpdatePiece &piece, Value scale) {
                         state.offset);
 }
 
-/// What is trained becomes what is used, or the other way round.
+/// Converts trained weights to the weights in use, or back.
 static void buildSwitch(OpBuilder &builder, const UpdatePlan &plan,
                         StepKind kind) {
   Location loc = builder.getUnknownLoc();
@@ -83,8 +83,8 @@ static void buildSwitch(OpBuilder &builder, const UpdatePlan &plan,
   }
 }
 
-/// Groups of pieces are behind all others. What each rank finds of its own goes
-/// to the others as one number, so that all have the same bits.
+/// Sharded groups come after all others. Each rank sends its shard's norm
+/// as one value, so that all ranks compute the same bits.
 static ClipNormOp buildClipNorm(OpBuilder &b, ModuleOp module) {
   Location loc = b.getUnknownLoc();
   Type f32 = b.getF32Type();

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The steps of build-train-step that have no micro-batch: those of the
-// optimizers.
+// Builds the optimizer steps of build-train-step, which have no micro-batch.
 
 #ifndef QLORA_COMPILER_GRAPH_UPDATESTEP_H
 #define QLORA_COMPILER_GRAPH_UPDATESTEP_H
@@ -12,13 +11,12 @@
 
 namespace qlora {
 
-/// Fails with an error where updates are to be divided among ranks, but an
-/// optimizer has to see a tensor whole, or all of what is kept, of which there
-/// are no pieces.
+/// Fails if updates must be sharded, but an optimizer needs a whole tensor or
+/// states that cannot be sharded.
 llvm::LogicalResult checkDivision(mlir::ModuleOp module);
 
-/// Adds `update` at the builder's position, and where an optimizer trains at
-/// other weights than are used, `average` and `continue`.
+/// Adds `update` at the builder's position. If an optimizer trains other
+/// weights than are used, also adds `average` and `continue`.
 void buildUpdateSteps(mlir::OpBuilder &builder, mlir::ModuleOp module);
 
 } // namespace qlora

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// When the commands of an entry would run on a described device: the cost
-// model's seconds of each, on the clock of Timeline.h. The same as the
-// prediction of the runtime (StepPrediction.h) for the module that is made of
-// the program. Collectives of one rank take no time.
+// Predicts when an entry's commands run on a described device: the cost model's
+// seconds of each command, on the clock of Timeline.h. Equals the runtime's
+// prediction (StepPrediction.h) for the compiled program. Collectives of one
+// rank take no time.
 
 #ifndef QLORA_COMPILER_REPORT_COMMANDTIMES_H
 #define QLORA_COMPILER_REPORT_COMMANDTIMES_H
@@ -14,30 +14,30 @@
 
 namespace qlora {
 
-/// What an optimizer step of a rank takes.
+/// Seconds of an optimizer step on one rank.
 struct StepSeconds {
   double all = 0;
-  double exposedCommunication = 0; ///< of `all`
+  double exposedCommunication = 0; ///< wait time within `all`
 };
 
-/// Keeps references to both it is made of.
+/// Keeps references to both arguments of create().
 class CommandTimes {
 public:
-  /// `program` has its kernels selected. Errors are those of rowOperands.
+  /// `program` must have its kernels selected. Errors are those of rowOperands.
   static mlir::FailureOr<CommandTimes> create(mlir::ModuleOp program,
                                               const DeviceProfile &device,
                                               int64_t ranks = 1);
 
-  /// Until the last command of an entry has ended.
+  /// Returns the time until the last command of an entry has ended.
   double secondsOf(program::EntryOp entry, QueueSharing sharing) const;
 
-  /// So many of the program's largest micro-batches and their update, one after
-  /// another.
+  /// Returns the time of `microBatches` of the program's largest micro-batches
+  /// and their update, one after another.
   StepSeconds ofStep(int64_t microBatches) const;
 
-  /// One span for each of commandsOf(entry), in seconds from the entry's
-  /// start. A command that is several kernels spans all of them; an event has
-  /// no length.
+  /// Returns one span per command of commandsOf(entry), in seconds from the
+  /// entry's start. A command with several kernels spans all of them; an event
+  /// has zero length.
   std::vector<TimelineSpan>
   of(program::EntryOp entry,
      QueueSharing sharing = QueueSharing::kSideBySide) const;
@@ -48,10 +48,10 @@ private:
       : program(program), device(&device), ranks(ranks) {}
   Timeline timelineOf(program::EntryOp entry, QueueSharing sharing,
                       std::vector<TimelineSpan> *spans = nullptr) const;
-  /// A command that is no launch or fill, nor a copy within the device.
+  /// Handles commands except launches, fills and copies within the device.
   TimelineItem itemOf(mlir::Operation *command) const;
   Demand demandOfCollective(program::CollectiveOp collective) const;
-  /// As runtime/Module/CommandWork.h has it.
+  /// Same as in runtime/Module/CommandWork.h.
   double bytesOverBus(mlir::Operation *command) const;
   std::vector<Work> worksOf(mlir::Operation *command) const;
   std::vector<Work> worksOf(program::LaunchOp launch) const;
@@ -61,11 +61,11 @@ private:
   int64_t ranks;
   llvm::DenseSet<unsigned> onHost; ///< kinds of arenas
   llvm::StringMap<program::KernelOp> kernels;
-  /// Operands of the generated ones.
+  /// Operands of the generated kernels.
   llvm::DenseMap<mlir::Operation *, llvm::SmallVector<RowOperand>> rows;
 };
 
-/// Of the entries of a kind the one with most tokens; null where there is none.
+/// Returns the entry of `kind` with the most tokens; null if there is none.
 program::EntryOp largestMicroBatch(mlir::ModuleOp program,
                                    program::EntryKind kind);
 

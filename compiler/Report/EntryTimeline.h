@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// An entry of a planned program as a picture wants it: what lives where, from
-// which command to which, what for, and when the commands run.
+// A planned entry, prepared for drawing: buffers with address, lifetime and
+// category, and the times of the commands.
 //
 //      address
 //        |   +--------------+
@@ -10,8 +10,8 @@
 //        |  saved           |   no two of an arena overlap
 //        +------------------+--> command
 //
-// Buffers are those of the two arenas that plan-memory packs; the others hold
-// the same things all the time.
+// Contains buffers of the two arenas that plan-memory packs. The content of the
+// other arenas never changes place.
 
 #ifndef QLORA_COMPILER_REPORT_ENTRYTIMELINE_H
 #define QLORA_COMPILER_REPORT_ENTRYTIMELINE_H
@@ -22,32 +22,32 @@
 
 namespace qlora {
 
-/// What memory of the activation arena is for. A buffer is of the first kind
-/// that it fits.
+/// What a buffer in the activation arena is used for. A buffer has the first
+/// matching category.
 enum class BufferCategory : uint8_t {
   Gathered,   ///< frozen weights that came from other ranks or the host
-  Saved,      ///< a forward value that the backward reads
+  Saved,      ///< frozen weights from other ranks or the host
   Recomputed, ///< a forward value that the backward computes again
-  Decoded,    ///< made of frozen weights alone
-  Forward,    ///< dies in the forward, or in an entry that has no backward
-  Backward,   ///< gradients on their way
-  Workspace,  ///< scratch of one launch; all of its arena
+  Decoded,    ///< made only of frozen weights
+  Forward,    ///< dies in the forward, or the entry has no backward
+  Backward,   ///< gradients of activations
+  Workspace,  ///< scratch of one launch; its whole arena
   Count
 };
 /// "saved", "recomputed", ...
 llvm::StringRef nameOf(BufferCategory category);
 
-/// Positions are among commandsOf(entry), both included.
+/// A buffer and its lifetime, as indices in commandsOf(entry), both included.
 struct TimelineBuffer {
   program::BufferOp op;
   int64_t first = 0, last = 0;
   BufferCategory category = BufferCategory::Forward;
 };
 
-/// The first command at which the activation arena has most bytes alive.
+/// The first command with the most live bytes in the activation arena.
 struct TimelinePeak {
   int64_t command = 0;
-  int64_t bytes = 0; ///< alive; the arena's size is more by what packing lost
+  int64_t bytes = 0; ///< live bytes; packing makes the arena larger
   std::array<int64_t, size_t(BufferCategory::Count)> byCategory{};
 };
 
@@ -58,10 +58,10 @@ struct EntryTimeline {
   std::vector<TimelineBuffer> buffers;
   TimelinePeak peak;
 
-  double seconds() const; ///< until the last command has ended
+  double seconds() const; ///< end of the last command
 };
 
-/// `entry` has been planned: every buffer has its offset. Without `times` there
+/// `entry` must be planned: every buffer has its offset. Without `times` there
 /// are no spans.
 EntryTimeline timelineOf(program::EntryOp entry,
                          const CommandTimes *times = nullptr);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The report as a page: Page.html, with the scripts beside it, and the data as
-// JSON in one element of it:
+// Writes the report as a page: Page.html with its scripts, and the data as JSON
+// in one element:
 //
 //   {"plan": {...},                  // plan.json
 //    "run": {...},                   // RunFacts.h
@@ -18,10 +18,10 @@
 //       "peak": {"command", "bytes", "by_category": {...}},
 //       "collectives": [{"command", "bucket", "bytes"}]}]}
 //
-// Columns, not rows: twelve thousand commands with nine thousand buffers are a
-// megabyte. The page fetches nothing, which its own policy forbids, and names
-// of the model are data: `<` is escaped in the JSON, and the script makes text
-// nodes of them, never markup.
+// Columns instead of rows keep twelve thousand commands with nine thousand
+// buffers within a megabyte. The page fetches nothing, which its own policy
+// forbids. Names of the model are data: `<` is escaped in the JSON, and the
+// script creates text nodes from them, never markup.
 
 #ifndef QLORA_COMPILER_REPORT_HTMLREPORT_H
 #define QLORA_COMPILER_REPORT_HTMLREPORT_H

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT
 
-// A planned program as what torch.cuda.memory._dump_snapshot writes, for
+// Writes a planned program like torch.cuda.memory._dump_snapshot, for
 // pytorch.org/memory_viz and torch's own scripts: a pickle of
 //
 //   {"segments": [...], "device_traces": [[...]], "allocator_settings": {},
 //    "external_annotations": []}
 //
-// Each arena is a segment of device 0; host memory has none. What is there all
-// the time (weights, adapters, their gradients and moments, inputs, results)
-// are its blocks. What plan-memory packed is allocated and freed in the trace:
-// the entries one after another, each from empty to empty, at the first
-// command that may use a buffer and after the last. The inner micro-batches'
-// entry is left out: it is the last one's without collectives. `time_us` is the
-// predicted time since the trace began.
+// Each arena is a segment of device 0; host memory has none. Permanent content
+// (weights, adapters, gradients, moments, inputs, results) are blocks of it.
+// Buffers that plan-memory packed are allocated in the trace at their first
+// command and freed after their last. Entries follow one another, each from
+// empty to empty. The entry of inner micro-batches is omitted: it equals the
+// last one without collectives. `time_us` is the predicted time since the trace
+// began.
 //
-// Frames: the kernel that writes the buffer first, then the layer, both at its
+// Frames: the kernel that first writes the buffer, then the layer, both at the
 // place in model.mlir, then the entry.
 
 #ifndef QLORA_COMPILER_REPORT_MEMORYSNAPSHOT_H

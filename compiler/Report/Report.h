@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // `--report FILE`: the memory plan and every decision with its reason, in the
-// format that the file's name ends in.
+// format given by the file's extension.
 //
 // plan.json, for programs:
 //
@@ -11,23 +11,23 @@
 //                 "peak": {"saved": ..., ...}, // of these, EntryTimeline.h
 //                 ...,
 //                 "seconds",                  // predicted: CommandTimes.h
-//                 "seconds_low"}],            // of a card: DeviceProfile.h
+//                 "seconds_low"}],            // on a GPU: DeviceProfile.h
 //    "rematerialize": {"policy", "budget", "recompute_seconds", "steps"},
 //    "plan-dequant": [{"weight", "resident_bytes", "groups": [{"form",
 //                      "reason", "panel_seconds", ...}]}],
 //    "bucket-gradients": [{"bytes", "parameters", "starts_after"}],
 //    "select-kernels": [{"kernel", "launches", "refused": [...]}]}
 //
-// A pass that was switched off has no entry. Sizes are bytes, times seconds.
-// An arena is as large as its live bytes, the most at one command, and what
-// the packing loses. `qlora-opt --rematerialize=problem` adds to each step of
-// "rematerialize" what was decided upon (Graph/StepProblem.h).
+// A pass that was switched off has no entry. Sizes are bytes, times seconds. An
+// arena's size is its maximum of live bytes plus the packing loss. `qlora-opt
+// --rematerialize=problem` adds the planner's input to each step of
+// "rematerialize" (Graph/StepProblem.h).
 //
-// plan.html, for a browser: the same and the arenas over the commands, in one
-// file that asks for nothing from outside (HtmlReport.h).
+// plan.html, for a browser: the same data and the arenas over the commands, in
+// one file that loads nothing else (HtmlReport.h).
 //
-// plan.pickle, for pytorch.org/memory_viz: the program as the snapshot of an
-// allocator (MemorySnapshot.h).
+// plan.pickle, for pytorch.org/memory_viz: the program as an allocator snapshot
+// (MemorySnapshot.h).
 
 #ifndef QLORA_COMPILER_REPORT_REPORT_H
 #define QLORA_COMPILER_REPORT_REPORT_H
@@ -41,14 +41,14 @@ namespace qlora {
 
 enum class ReportFormat { Json, Html, Pickle };
 
-/// By the extension; an error names those that are known.
+/// Returns the format of the extension; an error names the known ones.
 StatusOr<ReportFormat> reportFormatOf(llvm::StringRef path);
 
-/// The plan alone, without times: arenas and entries, which train.so carries
-/// (plan_json), and what the passes decided.
+/// Returns the plan without times: arenas and entries, as in train.so
+/// (plan_json), and optionally the passes' decisions.
 std::string planJson(mlir::ModuleOp program, bool withDecisions);
 
-/// Of a planned program, with times as on `device`. Errors are diagnostics.
+/// Reports a planned program, with times on `device`. Errors are diagnostics.
 mlir::FailureOr<std::string> reportText(mlir::ModuleOp program,
                                         ReportFormat format,
                                         const DeviceProfile &device);

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: MIT
 
-// What the head of the page says: which model was compiled, how, when, and the
-// rates that its times assume.
+// Data for the top of the report page: which model was compiled, how and when,
+// and the assumed rates of the device.
 //
 //   {"family": "LlamaForCausalLM", "shape": {"hidden_size": 256, ...},
 //    "parameters": 1705728,           // of the model, adapters not counted
-//    "adapters": 89088,               // numbers of LoRA alone
-//    "trainable": 89088,              // these, and modules_to_save
+//    "adapters": 89088,               // parameters of LoRA only
+//    "trainable": 89088,              // adapters and modules_to_save
 //    "quantized": {"parameters": 1245184, "block": 64, "double_quant": true},
-//    "options": {"lora_r": 8, ...},   // all that train.so records
+//    "options": {"lora_r": 8, ...},   // all options recorded in train.so
 //    "set": ["lora_r", ...],          // those that differ from the defaults
 //    "target": "cpu", "date": "2026-11-21",
 //    "rates": {"device": "default", "cores": 2, "is_assumed": true,
 //              "gemm_f32_gflops": ..., "gemm_bf16_gflops": ...,
 //              "copy_gbps": ..., "decode_gbps": ...}}
 //
-// "quantized" is there where a parameter is. The date is that of
-// SOURCE_DATE_EPOCH where it is set (reproducible-builds.org), else today's, in
-// UTC; it is in no other output of the compiler.
+// "quantized" exists if a parameter is quantized. The date is SOURCE_DATE_EPOCH
+// if set (reproducible-builds.org), else today, in UTC. No other compiler
+// output has it.
 
 #ifndef QLORA_COMPILER_REPORT_RUNFACTS_H
 #define QLORA_COMPILER_REPORT_RUNFACTS_H
@@ -33,10 +33,10 @@ class ParameterOp;
 
 namespace qlora {
 
-/// Of a parameter as its files have it, of which a rank may hold a slice.
+/// Returns a parameter's shape in its files, of which a rank may hold a shard.
 llvm::SmallVector<int64_t> wholeShapeOf(program::ParameterOp parameter);
 
-/// As JSON. `program` has its `program.config`.
+/// Returns the facts as JSON. `program` must have `program.config`.
 StatusOr<std::string> runFacts(mlir::ModuleOp program,
                                const DeviceProfile &device);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Commands to timeline items and back (CommandTimes.h).
+// Converts commands to timeline items and back (CommandTimes.h).
 
 #include "compiler/Report/CommandTimes.h"
 
@@ -33,7 +33,7 @@ FailureOr<CommandTimes> CommandTimes::create(ModuleOp program,
   return times;
 }
 
-/// The kernels that do a launch, one after another.
+/// Returns the kernels of a launch, in order.
 std::vector<Work> CommandTimes::worksOf(LaunchOp launch) const {
   program::KernelOp kernel = kernels.lookup(launch.getKernel());
   if (kernel.getOp()) {
@@ -66,7 +66,7 @@ Demand CommandTimes::demandOfCollective(CollectiveOp collective) const {
   uint64_t bytes = 0;
   for (Value buffer : collective->getOperands())
     bytes = std::max(bytes, rangeOf(buffer).bytes);
-  // Of a mesh at least, be it that nobody said how many ranks there are.
+  // At least one mesh, in case the number of ranks is unknown.
   const GroupSizes mesh = groupsOf(program);
   const GroupSizes groups = mesh.on(std::max(ranks, mesh.meshSize()));
   const auto group = unsigned(collective.getGroup());
@@ -111,7 +111,7 @@ TimelineItem CommandTimes::itemOf(Operation *command) const {
   return item;
 }
 
-/// `spans`, if asked for, has one for each of commandsOf(entry).
+/// Fills `spans`, if not null, with one span per command of commandsOf(entry).
 Timeline CommandTimes::timelineOf(EntryOp entry, QueueSharing sharing,
                                   std::vector<TimelineSpan> *spans) const {
   std::vector<TimelineItem> items;

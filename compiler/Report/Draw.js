@@ -13,8 +13,8 @@ const colourOf = (name) =>
 
 //---- Data -------------------------------------------------------------------
 
-// A buffer lives for positions of the compute queue, so its time is that
-// queue's: clock[c] is when the first command of it from c on starts.
+// Lifetimes are positions of the compute queue, so they use its time: clock[c]
+// is the start of that queue's first command from c on.
 function clockOf(commands, seconds) {
   const clock = new Float64Array(commands.queue.length + 1);
   let next = clock[commands.queue.length] = seconds * 1e6;
@@ -25,7 +25,7 @@ function clockOf(commands, seconds) {
   return clock;
 }
 
-// Bytes alive of each category at each command, in the chosen arena.
+// Live bytes of each category at each command, in the selected arena.
 function aliveOf(buffers, arena, commands) {
   const alive = data.categories.map(() => new Float64Array(commands + 1));
   for (let i = 0; i < buffers.bytes.length; ++i) {
@@ -115,7 +115,7 @@ function drawScale(chart, top, y0, y1, bottom) {
   }
 }
 
-// As many below the chart as there is room for.
+// Draws as many axis numbers as fit below the chart.
 function drawNumbers({pen, right, height, toX}) {
   const parts = Math.max(2, Math.min(6, Math.floor((right - left) / 90)));
   for (let i = 0; i <= parts; ++i) {
@@ -151,7 +151,7 @@ function drawAddresses() {
   });
 }
 
-// The peak, and where the collectives are issued.
+// Draws marks at the peak and where collectives are issued.
 function drawMarks(chart, bottom) {
   const {pen, toX} = chart;
   const mark = (x, colour, dash) => {
@@ -168,10 +168,10 @@ function drawMarks(chart, bottom) {
   pen.setLineDash([]);
 }
 
-// The most bytes at once are those of activations.
+// The peak is known only for the activation arena.
 const isPeakShown = () => byId('arena').value === '0' && entry.peak.bytes > 0;
 
-// What the dashed line is, beside it, where there is room.
+// Labels the dashed line, if there is space.
 function drawPeak({pen, right, toX}) {
   const at = toX(xOf(entry.peak.command)), high = 18;
   const words = [`peak ${inBytes(entry.peak.bytes)}`,
@@ -192,7 +192,7 @@ function drawPeak({pen, right, toX}) {
   pen.fillText(text, x + 6, 16.5);
 }
 
-// Each pixel shows the command with most bytes among those it stands for.
+// Each pixel shows the command with the most live bytes in its range.
 function drawAlive() {
   const chart = chartOf('alive'), {pen, height} = chart;
   const total = (c) => entry.alive.reduce((sum, line) => sum + line[c], 0);

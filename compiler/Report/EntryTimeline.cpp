@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Categories, lives and the peak (EntryTimeline.h).
+// Computes categories, lifetimes and the peak (EntryTimeline.h).
 
 #include "compiler/Report/EntryTimeline.h"
 
@@ -27,7 +27,7 @@ double EntryTimeline::seconds() const {
   return end;
 }
 
-/// True for a launch whose inputs, of which there are some, are all frozen, or
+/// Returns true for a launch with inputs that are all frozen weights or
 /// `gathered`.
 static bool readsOnlyFrozen(LaunchOp launch,
                             const DenseMap<Operation *, size_t> &gathered) {
@@ -45,7 +45,7 @@ static bool readsOnlyFrozen(LaunchOp launch,
   return readsAny;
 }
 
-/// The buffers whose every writer reads nothing but frozen weights.
+/// Returns the buffers that are only written from frozen weights.
 static DenseSet<Operation *>
 decodedBuffers(ArrayRef<Operation *> commands,
                const DenseMap<Operation *, size_t> &gathered) {

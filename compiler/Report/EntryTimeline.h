@@ -22,8 +22,7 @@
 
 namespace qlora {
 
-/// What a buffer in the activation arena is used for. A buffer has the first
-/// matching category.
+/// Use of a buffer in the activation arena: the first matching category.
 enum class BufferCategory : uint8_t {
   Gathered,   ///< frozen weights that came from other ranks or the host
   Saved,      ///< frozen weights from other ranks or the host

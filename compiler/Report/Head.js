@@ -28,7 +28,7 @@ function addModel() {
               .join(', '));
 }
 
-// The longest full batch; lines that rows share have a batch of one.
+// The longest full batch; packed sequences have a batch of one.
 function fullBatch() {
   const batch = run.options.per_device_train_batch_size;
   const lengths = run.options.max_length;
@@ -134,7 +134,7 @@ function optionText(value) {
                                                      : String(value);
 }
 
-// As a command line has them.
+// Shows an option in command line syntax.
 function optionChip(name) {
   const value = run.options[name], isSize = name === 'memory_limit';
   const text = isSize ? inBytes(value).replace(kSpace, '') : optionText(value);
@@ -204,7 +204,7 @@ function addArenas() {
 const ratesName = () => run.rates.device === 'default'
     ? `a server of ${several(run.rates.cores, 'core')}` : run.rates.device;
 
-// Where the times come from, and how to have better ones.
+// Shows the rates behind the times, and how to measure better ones.
 function addRates() {
   const {rates, target} = run;
   const rate = (key) => inFull(Number(rates[key].toPrecision(3)));

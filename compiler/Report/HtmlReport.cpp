@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Timelines to columns, columns into the page (HtmlReport.h).
+// Converts timelines to columns and inserts them into the page (HtmlReport.h).
 
 #include "compiler/Report/HtmlReport.h"
 
@@ -16,7 +16,7 @@ using namespace qlora::program;
 extern const char qloraReportPage[];
 extern const char qloraReportScript[];
 
-/// Where the page wants them; each stands there once.
+/// Placeholders in the page; each occurs once.
 static constexpr StringLiteral kDataMark = "{{data}}";
 static constexpr StringLiteral kScriptMark = "{{script}}";
 
@@ -55,7 +55,7 @@ int64_t PageData::indexOf(StringRef text) {
   return texts.try_emplace(text, texts.size()).first->second;
 }
 
-/// To a tenth: nothing that is launched takes less.
+/// Rounds to 0.1 us: no launch takes less.
 void PageData::microseconds(StringRef name, ArrayRef<TimelineSpan> spans,
                             double TimelineSpan::*time) {
   json.attributeArray(name, [&] {
@@ -66,7 +66,7 @@ void PageData::microseconds(StringRef name, ArrayRef<TimelineSpan> spans,
   });
 }
 
-/// What runs: a kernel, or the command itself.
+/// Returns the name of the kernel, or of the command itself.
 static StringRef kernelOf(Operation *command) {
   if (auto launch = dyn_cast<LaunchOp>(command))
     return launch.getKernel();
@@ -174,8 +174,8 @@ void PageData::write(const llvm::json::Value &plan, StringRef run,
   });
 }
 
-/// JSON that may stand inside any element: `<` is found in texts alone, and
-/// there may be written as an escape.
+/// Returns JSON that is valid inside any element: `<` occurs only in strings,
+/// which may contain escapes.
 static std::string embeddable(StringRef json) {
   std::string text;
   text.reserve(json.size());

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Arenas to segments, lives to events (MemorySnapshot.h).
+// Converts arenas to segments and lifetimes to events (MemorySnapshot.h).
 
 #include "compiler/Report/MemorySnapshot.h"
 
@@ -15,15 +15,15 @@ using namespace mlir;
 using namespace qlora;
 using namespace qlora::program;
 
-/// Of the first segment: as far up as a card's addresses are, and exact as a
-/// double, which is what the reader calculates in.
+/// Address of the first segment: high, as on a GPU, and exact as a double, in
+/// which the reader computes.
 static constexpr int64_t kFirstAddress = 0x7f0000000000;
 /// Segments begin at multiples of this, as the caching allocator's do.
 static constexpr int64_t kSegmentAlignment = 2 << 20;
 
 namespace {
 
-/// Part of a segment that is in use all the time.
+/// A range of a segment that is always in use.
 struct Block {
   int64_t offset, bytes;
   std::string name;
@@ -57,7 +57,7 @@ private:
   PickleWriter pickle;
   std::map<Arena, int64_t> addresses;
   std::map<Arena, SmallVector<Block>> blocks;
-  double begun = 0; ///< seconds of the entries before this one
+  double begun = 0; ///< seconds of the earlier entries
 };
 
 } // namespace
@@ -66,7 +66,7 @@ private:
 // Segments
 //===----------------------------------------------------------------------===//
 
-/// An arena is one block, unless its parameters are named.
+/// Makes each arena one block, or one per parameter if it has named ones.
 void SnapshotWriter::placeArenas() {
   int64_t next = kFirstAddress;
   for (auto arena : program.getOps<ArenaOp>()) {
@@ -116,7 +116,7 @@ void SnapshotWriter::block(int64_t address, int64_t bytes, const Block *used) {
   });
 }
 
-/// Blocks follow one another without gaps, as readers expect.
+/// Writes an arena's blocks without gaps, as readers expect.
 void SnapshotWriter::segment(ArenaOp arena) {
   int64_t address = addresses.at(arena.getKind());
   int64_t used = 0;
@@ -156,7 +156,7 @@ void SnapshotWriter::segment(ArenaOp arena) {
 // Trace
 //===----------------------------------------------------------------------===//
 
-/// The kernel that writes each buffer first.
+/// Returns the kernel that first writes each buffer.
 static DenseMap<Operation *, StringRef>
 firstWriters(ArrayRef<Operation *> commands) {
   DenseMap<Operation *, StringRef> writers;
@@ -184,7 +184,7 @@ void SnapshotWriter::event(StringRef action, const TimelineBuffer &buffer,
   });
 }
 
-/// Writes them, to be recalled where the buffer is freed.
+/// Writes the frames of a buffer, to be referenced again when it is freed.
 uint32_t SnapshotWriter::frames(BufferOp buffer, StringRef kernel,
                                 EntryOp entry) {
   pickle.list([&] {
@@ -208,7 +208,7 @@ void SnapshotWriter::trace(const EntryTimeline &timeline) {
     gone[buffer.last].push_back(i);
   }
   std::vector<uint32_t> written(timeline.buffers.size()); // frames
-  double now = 0; // queues run beside each other, a trace is one line
+  double now = 0; // queues are concurrent, but a trace is sequential
   for (auto [command, span] : llvm::enumerate(timeline.spans)) {
     now = std::max(now, span.start);
     for (size_t i : born[command]) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// plan.html: what the pointer is at, and moving about.
+// plan.html: the tooltip, zooming and scrolling.
 
 function commandText(c) {
   const {start, end, queue} = entry.commands;

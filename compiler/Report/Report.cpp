@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Puts the decisions of the passes beside the plan, in one of the formats.
+// Combines the plan with the passes' decisions and writes the report.
 
 #include "compiler/Report/Report.h"
 
@@ -21,10 +21,10 @@ using namespace mlir;
 using namespace qlora;
 using namespace qlora::program;
 
-/// Buffers of an entry that are named.
+/// Buffers that are listed per entry.
 static constexpr size_t kLargest = 8;
 
-/// What was decided for the module.
+/// Passes with one decision for the module.
 static constexpr llvm::StringLiteral kModulePasses[] = {
     kLayoutDecision,  "shard-products", "shard-context",
     "shard-experts",  "shard-sequence", "cut-stages",
@@ -73,7 +73,7 @@ static llvm::json::Value jsonOf(Attribute attribute) {
       });
 }
 
-/// What `pass` decided for each entry that is made of a step.
+/// Returns the decision of `pass` for each entry that was lowered from a step.
 static llvm::json::Array decisionsOf(ModuleOp program, StringRef pass) {
   llvm::json::Array list;
   for (auto entry : program.getOps<EntryOp>())
@@ -82,7 +82,7 @@ static llvm::json::Array decisionsOf(ModuleOp program, StringRef pass) {
   return list;
 }
 
-/// `key` of all of `list`, as `combine` has two of them.
+/// Combines the values of `key` in `list`.
 static double combined(const llvm::json::Array &list, StringRef key,
                        double (*combine)(double, double)) {
   double result = 0;
@@ -187,13 +187,13 @@ std::string qlora::planJson(ModuleOp program, bool withDecisions) {
   return llvm::formatv("{0}", llvm::json::Value(std::move(plan)));
 }
 
-/// What it is expected to cost on `device`.
+/// Adds the predicted costs on `device`.
 static void addCosts(ArrayRef<EntryTimeline> timelines,
                      const DeviceProfile &device, llvm::json::Object &plan) {
   for (auto [entry, timeline] :
        llvm::zip_equal(*plan.getArray("entries"), timelines))
     entry.getAsObject()->try_emplace("seconds", timeline.seconds());
-  // A card's process and driver are not known here.
+  // Process and driver memory on a GPU are unknown here.
   if (device.gpu)
     return;
   plan["process_bytes"] = kTypicalProcessBytes;
@@ -201,7 +201,7 @@ static void addCosts(ArrayRef<EntryTimeline> timelines,
                                               kTypicalProcessBytes);
 }
 
-/// Of a card, what each entry takes by its low figure.
+/// Adds the seconds of each entry at a GPU's low rates.
 static LogicalResult addLowSeconds(ModuleOp program,
                                    const DeviceProfile &device,
                                    llvm::json::Object &plan) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// From the module's attributes, its parameters and its options (RunFacts.h).
+// Collects facts from the module's attributes, parameters and options.
 
 #include "compiler/Report/RunFacts.h"
 
@@ -19,13 +19,13 @@ using namespace mlir;
 using namespace qlora;
 using json = nlohmann::ordered_json;
 
-/// Seconds of SOURCE_DATE_EPOCH, or now.
+/// Returns the time of SOURCE_DATE_EPOCH, or now.
 static StatusOr<std::chrono::sys_seconds> reportTime() {
   using namespace std::chrono;
   const char *text = std::getenv("SOURCE_DATE_EPOCH");
   if (!text)
     return floor<seconds>(system_clock::now());
-  constexpr int64_t kLatest = 253402300799; // of the year 9999
+  constexpr int64_t kLatest = 253402300799; // end of the year 9999
   int64_t epoch = 0;
   if (StringRef(text).getAsInteger(10, epoch) || epoch < 0 || epoch > kLatest)
     return Status::invalid("SOURCE_DATE_EPOCH has to be a number of seconds "
@@ -97,7 +97,7 @@ static void addOptions(const Options &options, json &facts) {
   facts["set"] = set;
 }
 
-/// Only what `qlora-run --calibrate` writes has rates of single kernels.
+/// Only files of `qlora-run --calibrate` have rates of single kernels.
 static json ratesOf(const DeviceProfile &device) {
   return {{"device", device.cpu},
           {"cores", device.cores},

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 
-// plan.html: the tables, and the start of it all. Names of the model become
+// plan.html: the tables, and the start of the page. Names of the model become
 // text nodes, never markup.
 
 const kRowsShown = 40;
 
-// A column is [title, value of a row, how a number is written].
+// A column is [title, value of a row, number format].
 function cellOf(row, [, value, format]) {
   const what = value(row);
   const text = format ? format(what) : String(what);
@@ -22,7 +22,7 @@ function fillRows(body, rows, columns, count) {
                      ...columns.map((column) => cellOf(row, column))));
 }
 
-// A click on a title sorts by it, the largest first, and then the other way.
+// A click on a title sorts by it, largest first; a second click reverses.
 function headOf(rows, columns, refill) {
   const line = make('tr');
   for (const [title, value] of columns) {
@@ -57,7 +57,7 @@ function addRows(card, rows, columns) {
   card.append(button);
 }
 
-// `isOpen`: what most people look for.
+// `isOpen`: for the most important tables.
 function addTable(title, note, rows, columns, isOpen = false) {
   const card = make('details', 'card',
                     make('summary', '', make('h2', '', title)));
@@ -167,7 +167,7 @@ function addKernels() {
   addTable('Kernels of libraries', '', rows.slice(), columns);
 }
 
-// Which of them are open stays so when another program is looked at.
+// Keeps open tables open when another entry is selected.
 function writeTables() {
   const open = [...byId('tables').children].map((card) => card.open);
   byId('tables').replaceChildren();
@@ -201,7 +201,7 @@ function show() {
   drawSoon();
 }
 
-// What is there to be seen.
+// Shows the categories that are visible.
 function writeLegend() {
   const seen = new Set(entry.shown.map((i) => entry.buffers.category[i]));
   const names = data.categories.filter((_, category) => seen.has(category))
@@ -211,7 +211,7 @@ function writeLegend() {
       ([key, name]) => make('span', '', colourBox(key), name)));
 }
 
-// The one with the highest peak: of a step's end, if that is one of them.
+// The entry with the highest peak; among equals, the end of a step.
 function highestEntry() {
   const height = (e) => 2 * e.peak.bytes + (e.kind === 'accumulate_last');
   return data.entries.reduce(

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 
-// plan.html: the data, and its names and numbers for people.
+// plan.html: the data, and display names and number formats.
 'use strict';
 
 const data = JSON.parse(document.getElementById('data').textContent);
 const byId = (id) => document.getElementById(id);
 
-// What is drawn, in the order of a bar: the key of plan.json (and of the
-// colour), what it is called, and what it holds.
+// Arenas in the order of the bar: key in plan.json (and of the colour), display
+// name, and description.
 const kArenas = [
   ['frozen', 'frozen base', 'the weights of the model as they are stored'],
   ['trainable', 'adapters', 'what is trained'],
@@ -37,7 +37,7 @@ const kEntries = {
   update: 'optimizer update',
 };
 
-// Of commands that are no kernel.
+// Names of commands that are not kernels.
 const kCommands = {
   all_reduce: 'sum over ranks', all_gather: 'gather over ranks',
   reduce_scatter: 'sum of own rows over ranks', copy: 'copy', fill: 'fill',
@@ -50,7 +50,7 @@ const kQueues = ['compute', 'communication', 'copy'];
 
 const kSpace = '\u00a0'; // a number and its unit stay on one line
 
-// As qlora-run writes them.
+// Formats bytes as qlora-run does.
 function inBytes(bytes) {
   const units = ['B', 'KiB', 'MiB', 'GiB', 'TiB'];
   let unit = 0;
@@ -67,7 +67,7 @@ function inTime(us) {
                    : us.toFixed(1) + kSpace + 'µs';
 }
 
-// 1.7 M, 8.0 B: as models are called.
+// Formats counts as in model names: 1.7 M, 8.0 B.
 function inCount(number) {
   if (number < 1e4) return inFull(number);
   for (const [unit, size] of [['B', 1e9], ['M', 1e6]])
@@ -91,7 +91,7 @@ const entryName = (e) =>
 const plannedOf = (e) => data.plan.entries.find(
     (p) => p.kind === e.kind && p.batch === e.batch && p.length === e.length);
 
-// What command `c` of an entry does: "rms_norm of model.norm".
+// Describes command `c` of an entry: "rms_norm of model.norm".
 function commandName(entry, c) {
   const kernel = data.texts[entry.commands.kernel[c]];
   const label = data.texts[entry.commands.label[c]];
@@ -101,7 +101,7 @@ function commandName(entry, c) {
 
 //---- Elements ---------------------------------------------------------------
 
-// Texts become text nodes: nothing that a model is called is markup.
+// Texts become text nodes: names of the model are never markup.
 function make(tag, className, ...content) {
   const element = document.createElement(tag);
   if (className) element.className = className;

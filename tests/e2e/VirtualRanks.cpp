@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: MIT
 
-// Runs a program on N ranks that are threads of one process, and writes what
-// each of them had after every phase of a step: the reference that
-// partition.py compares layouts with.
+// Runs a program on N ranks that are threads of one process, and writes each
+// rank's arenas after every phase of a step. partition.py compares layouts with
+// this reference.
 //
 //   VirtualRanks TRAIN.so RANKS MODEL DATA.safetensors PER_STEP OUT.safetensors
 //
 // Each step takes the next PER_STEP micro-batches of the data, in file order,
-// which the ranks with rows of their own divide. In all steps but the last,
+// distributed over the ranks with different rows. In all steps but the last,
 // ranks run ACCUMULATE for all of their micro-batches, and then ACCUMULATE_LAST
-// for one of padding, whose gradient is zero. So `before` has what each rank
-// gives to the exchange, whatever its form, and `gradient` what came of it.
-// In the last step ACCUMULATE_LAST has a micro-batch, as in training.
+// for one of padding, whose gradient is zero. So `before` is each rank's
+// operand of the reduction, in any form, and `gradient` its result. In the last
+// step ACCUMULATE_LAST has a micro-batch, as in training.
 //
 // Tensors are called rank/step/what:
 //
-//   before     gradient arena before the exchange; not in the last step
+//   before     gradient arena before the reduction; not in the last step
 //   gradient   gradient arena after it: sums, not yet divided by the labels
 //   trainable, state, residual   arenas after the update, if there are any
 //   start      residuals and states before the step, as above: start.state, ...
 //   sums       loss, labels, norm of the gradient
 //
 // Standard output has, as JSON, the tables of the TRAINABLE and STATE arenas,
-// and of each rank the first rank of its group FSDP, whose ranks hold the shards
-// of a tensor in their order.
+// and for each rank the first rank of its group FSDP, whose ranks hold the
+// shards of a tensor in order.
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -52,8 +52,8 @@ namespace {
 
 constexpr int kSteps = 3;
 constexpr auto kTimeout = std::chrono::seconds(60);
-/// What is added to each trainable number, at most: LoRA's B starts at zero, and
-/// so would the gradients of A.
+/// Largest noise that is added to each trainable value. LoRA's B starts at
+/// zero, and so would the gradients of A.
 constexpr double kPerturbation = 0.05;
 
 struct Job {
@@ -62,7 +62,7 @@ struct Job {
   int64_t perStep = 1;
 };
 
-/// Any failure ends the process: other ranks would wait for this one.
+/// Ends the process on any failure: other ranks would wait for this one.
 void check(const Status &status) {
   if (status.isOk())
     return;
@@ -97,7 +97,7 @@ private:
   std::vector<SafetensorsItem> items;
 };
 
-/// A number in [-1, 1) that depends on the arguments only (splitmix64).
+/// Returns a value in [-1, 1) that depends on the arguments only (splitmix64).
 double noise(uint64_t seed, uint64_t index) {
   uint64_t x = seed + (index + 1) * 0x9e3779b97f4a7c15u;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
@@ -157,7 +157,7 @@ private:
   std::unique_ptr<Device> device;
 };
 
-/// As Session::loadBase.
+/// Loads the base as Session::loadBase does.
 void Rank::load() {
   WeightRequest wanted{module, group, cache, job.model, "", 1, {}, nullptr};
   wanted.tokens = options.lengths("trainable_token_indices");
@@ -173,7 +173,7 @@ void Rank::load() {
     check(runEntry(*device, module, *first, {}));
 }
 
-/// Adds noise to the trainable parameters, the same whatever rank has a number.
+/// Adds noise to the trainable parameters, the same on every rank.
 void Rank::perturb() {
   const uint32_t arena = *module.arena(QLORA_ARENA_TRAINABLE);
   std::vector<uint8_t> bytes = bytesOf(arena);
@@ -183,7 +183,7 @@ void Rank::perturb() {
     const uint64_t seed = hashOf(parameter.name);
     const uint64_t shard = group.number(QLORA_GROUP_FSDP) * parameter.piece;
     for (uint64_t at = 0; at < arenaBytesOf(parameter); at += sizeof(float)) {
-      // The byte of the tensor; before its first one it wraps around.
+      // The byte of the tensor; before the first one it wraps around.
       const uint64_t byte =
           parameter.piece ? shard + at - parameter.first : at;
       if (byte >= parameter.bytes)
@@ -205,7 +205,7 @@ std::vector<uint8_t> Rank::bytesOf(uint32_t arena) {
   return bytes;
 }
 
-/// States may have codes of 8 bits, which are of no interest here.
+/// Records an arena. 8-bit codes in states are skipped.
 void Rank::keep(int step, const char *what, qlora_arena_kind kind) {
   const auto arena = module.arena(kind);
   if (!arena)
@@ -223,7 +223,8 @@ MicroBatch Rank::read(int64_t number) {
   return batch;
 }
 
-/// Of any micro-batch: heads compute as many rows on all ranks.
+/// Returns the maximum labels of any micro-batch: the LM head computes that
+/// many rows on all ranks.
 int64_t Rank::mostLabels() {
   int64_t most = 0;
   for (int64_t i = 0; i < kSteps * job.perStep; ++i)
@@ -231,8 +232,8 @@ int64_t Rank::mostLabels() {
   return most;
 }
 
-/// An epsilon of 1 makes AdamW's steps nearly linear in the gradient, so that a
-/// wrong factor shows, and norms are clipped.
+/// Returns the step block. An epsilon of 1 makes AdamW's steps nearly linear in
+/// the gradient, which exposes a wrong factor; norms are clipped.
 qlora_step_block Rank::blockOf(int step) const {
   qlora_step_block block = {};
   block.learning_rate = 1;
@@ -296,7 +297,7 @@ nlohmann::json tableOf(const LoadedModule &module, qlora_arena_kind kind) {
   return table;
 }
 
-/// What rank 0 says of its program and of all ranks.
+/// Prints rank 0's tables and the ranks' groups as JSON.
 void describe(const Job &job, const LoadedModule &module) {
   nlohmann::json firsts = nlohmann::json::array();
   for (int rank = 0; rank < job.ranks; ++rank)
@@ -307,7 +308,7 @@ void describe(const Job &job, const LoadedModule &module) {
                          {"firsts", firsts}}));
 }
 
-/// All ranks meet on this machine, as those of a job do.
+/// Connects the ranks over a local socket, as those of a job.
 void runRanks(const Job &job, Record &record) {
   FileDescriptor socket = take(listenOn("127.0.0.1", 0));
   RankEnvironment env;
@@ -328,7 +329,7 @@ void runRanks(const Job &job, Record &record) {
       if (rank == 0)
         describe(job, module);
       Rank(job, group, std::move(module), record).run();
-      // A rank that ends is lost to the others.
+      // The other ranks would treat a rank that ends as lost.
       check(group.collectives().barrier());
     });
   for (std::thread &thread : threads)

@@ -1,16 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Writes the golden case mistral-packed by transformers + PEFT.
+"""Writes the golden case mistral-packed with transformers + PEFT.
 
     attention_golden.py tests/Inputs/goldens/mistral-packed
 
 The model, base and first adapter of mistral-window, with two rows of 128
-tokens, a length that cuDNN's attention takes: packed segments with padding
-after them, two heads of queries for one of keys, and a sliding window of 12.
-transformers is given all of it as one mask, because a packed mask replaces the
-window there. Needs torch, transformers and peft; what they were is in
-case.json.
+tokens, a length that cuDNN's attention supports. The rows have packed segments
+with padding after them, two query heads per key head, and a sliding window of
+12. transformers gets all of it as one mask, because a packed mask replaces the
+window there. Needs torch, transformers and peft; case.json has their versions.
 """
 
 import json
@@ -26,12 +25,12 @@ import peft_model  # noqa: E402
 import safetensors_io  # noqa: E402
 
 BASE, BATCH, LENGTH, STEPS, VOCABULARY = "mistral-window", 2, 128, 4, 256
-# Of each row of a step, in turns; the rest is padding.
+# Segment lengths of each row of a step, in turns; the rest is padding.
 SEGMENTS = ((70, 30, 21), (128,), (1, 5, 90, 32), (17, 64))
 
 
 def batches():
-    """Tokens that mostly follow from the one before, as in the other cases."""
+    """Returns tokens that mostly depend on the one before."""
     random = np.random.default_rng(11)
     shape = (STEPS, BATCH, LENGTH)
     data = {name: np.zeros(shape, np.int32) for name in
@@ -56,7 +55,7 @@ def batches():
 
 
 def mask(segments, window):
-    """[B, 1, T, T]: 0 where a query sees a key."""
+    """Returns [B, 1, T, T]: 0 if the query attends to the key."""
     import torch
     position = torch.arange(LENGTH)
     apart = position[:, None] - position[None, :]

@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Quantised bases that are kept from run to run change nothing but time.
+"""Quantized bases that are cached between runs change nothing but time.
 
     base_cache.py --tools build/bin
 
   same      the run that makes a base, one that maps it and one without a
             cache have the same losses and adapter, on one and two ranks
-  damaged   a damaged base is a remark, gives the same run, and is mended
+  damaged   a damaged base is noted, gives the same run, and is replaced
   read      the second start of a model reads none of its weights, and in all
             about a third of its bytes (both files are dropped from memory
-            before, and what is in memory afterwards was read)
-  changed   new weights in the same file, with its old time, are trained
-  shared    PSS of two ranks is at most that of one, and what is planned for
-            the second beside the base, and 64 MiB; on bases that are mapped
+            before, so resident pages afterwards were read)
+  changed   new weights in the same file, with its old time, are loaded
+  shared    PSS of two ranks is at most that of one, plus the second rank's
+            plan without the base, plus 64 MiB; on bases that are mapped
             and on those that were just made
 """
 
@@ -34,7 +34,7 @@ import promises
 sys.path.insert(0, os.path.join(promises.HERE, "..", "..", "bench"))
 import tensors  # noqa: E402
 
-# 136 million weights: a second copy of its base is more than 64 MiB.
+# 136 million parameters: a second copy of its base exceeds 64 MiB.
 MODEL = dict(
     hidden_size=1024, intermediate_size=4096, num_hidden_layers=8,
     num_attention_heads=16, num_key_value_heads=16, vocab_size=2048,
@@ -50,7 +50,7 @@ SLACK = 64 << 20
 
 
 class Runs:
-    """Runs of a module with a cache of bases of their own."""
+    """Runs of a module with a separate cache of bases."""
 
     def __init__(self, tools, module, work, flags):
         self.tools, self.module, self.flags = tools, module, flags
@@ -64,7 +64,7 @@ class Runs:
                 *flags)
 
     def train(self, *flags, cache=None):
-        """What is printed, losses and adapter."""
+        """Returns the output, losses and adapter."""
         text = promises.call(*self.command(*flags, cache=cache))
         rows = self.metrics()
         return text, ([row["loss"] for row in rows if "loss" in row],
@@ -122,7 +122,7 @@ def damaged(tools, folder):
 
 
 def resident_bytes(path):
-    """Of a file's pages, what is in memory."""
+    """Returns the resident bytes of a file's pages."""
     library = ctypes.CDLL(None, use_errno=True)
     library.mmap.restype = ctypes.c_void_p
     size = os.path.getsize(path)
@@ -139,7 +139,7 @@ def resident_bytes(path):
 
 
 def drop(path):
-    """From memory, so that whoever reads it shows."""
+    """Drops the file from memory, so that later reads are visible."""
     descriptor = os.open(path, os.O_RDONLY)
     os.fsync(descriptor)
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -226,7 +226,7 @@ def pss(process):
 
 
 def pss_of_run(runs, ranks, cache):
-    """Bytes of all processes of a run that has done some steps."""
+    """Returns the bytes of all processes of a run that has done some steps."""
     path = os.path.join(runs.out, "metrics.jsonl")
     if os.path.exists(path):
         os.remove(path)

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""What is between ranks, as qlora-run --calibrate measures it.
+"""The links between ranks, as qlora-run --calibrate measures them.
 
     calibration.py --tools build/bin
 
-Two ranks of a machine have memory and sockets; two on hosts of their own
-(namespaces.py) a network, whose described rate and delay come out. What cannot
-be measured is one line.
+Two ranks of one machine have shared memory and sockets. Two ranks on different
+hosts (namespaces.py) have a network; its configured rate and delay are
+measured. A link that cannot be measured gives a one-line error.
 """
 
 import argparse
@@ -24,10 +24,10 @@ from checkpoints import children_of
 from host_jobs import PORT, SECRET
 from namespaces import Hosts, why_not
 
-# Rates of kernels that nobody measures here.
+# Rates of kernels that are not measured here.
 KERNELS = {"cpu": "described", "cores": 1, "gemm_f32_gflops": 50,
            "gemm_bf16_gflops": 50, "copy_gbps": 10, "decode_gbps": 5}
-# What was known before: it stays where these ranks have no such link.
+# An earlier result: kept because these ranks have no such link.
 WINDOW = {"message_us": 1e-3, "gbps": 1e6}
 BYTES_PER_SECOND = 30e6
 DELAY = 1e-3
@@ -67,7 +67,7 @@ def start_on(host, rank, command):
 
 
 def one_machine(folder):
-    """Memory is faster than sockets; both are of this world."""
+    """Shared memory is faster than sockets; both rates are plausible."""
     subprocess.run(folder.command("one.json", "--gpus", "2"), check=True,
                    stdout=subprocess.DEVNULL)
     links = folder.links("one.json")
@@ -108,7 +108,7 @@ def described_delay(folder):
 
 
 def lost_rank(folder):
-    """While both measure kernels, which takes ten seconds and more."""
+    """A rank is lost while both measure kernels, for over ten seconds."""
     path = os.path.join(folder.work, "lost.json")
     job = subprocess.Popen([folder.tool, "--calibrate", path, "--gpus", "2"],
                            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
@@ -135,7 +135,7 @@ def refusals(folder):
 
 
 def uneven_machines(folder):
-    """Two ranks here and one there: each is told why."""
+    """Two ranks on one host and one on another: each prints why it fails."""
     started = [subprocess.Popen(
         folder.command("no.json"), stderr=subprocess.PIPE, text=True,
         env={**os.environ, "RANK": str(rank), "WORLD_SIZE": "3",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 
-"""Runs of the demo that are broken off and resumed, and what has to be the same
-of them: used by checkpoints.py, hosts.py, jobset.py, resuming.py, slurm.py,
+"""Interrupted and resumed runs of the demo, and what must be the same in them:
+used by checkpoints.py, hosts.py, jobset.py, resuming.py, slurm.py,
 supervision.py and watching.py."""
 
 import hashlib
@@ -16,7 +16,7 @@ import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 DEMO = os.path.join(HERE, "..", "..", "examples", "demo")
-# What may differ between two runs of the same numbers.
+# Metrics that may differ between two runs with the same losses.
 TIMES = ("step_time", "exposed_communication", "tokens_per_second",
          "memory_bytes", "eval_runtime",
          "rank_memory_bytes", "rank_step_time", "rank_gpu_utilization", "rank_gpu_power_watts",
@@ -48,7 +48,7 @@ def metrics_of(folder):
 
 
 def read_state(path):
-    """Tensors as bytes, and what is in the metadata."""
+    """Returns tensors as bytes, and the metadata."""
     with open(path, "rb") as file:
         data = file.read()
     size = struct.unpack("<Q", data[:8])[0]
@@ -64,7 +64,7 @@ def steps_of(folder):
 
 
 def verify(folder):
-    """The manifest, read by other code than ours."""
+    """Checks the manifest with code independent of ours."""
     with open(os.path.join(folder, "MANIFEST.json")) as file:
         manifest = json.load(file)
     for name, facts in manifest["files"].items():
@@ -78,7 +78,7 @@ def verify(folder):
 
 
 def contents(folder):
-    """What has to be the same."""
+    """Returns everything that must be the same."""
     last = os.path.join(folder, f"checkpoint-{steps_of(folder)[-1]}")
     with open(os.path.join(folder, "adapter_model.safetensors"), "rb") as file:
         adapter = file.read()
@@ -87,7 +87,7 @@ def contents(folder):
 
 
 class Runs:
-    """Runs of the demo into folders of their own."""
+    """Runs of the demo in separate folders."""
 
     def __init__(self, tools, work, steps):
         self.tools, self.work, self.steps = tools, work, steps
@@ -125,7 +125,7 @@ class Runs:
                      os.path.join(HERE, "..", "cuda", "host-nvcc"), *flags)
 
     def cards(self, count):
-        """The environment with so many of them, of the software platform."""
+        """Returns the environment with `count` software GPUs."""
         return {"QLORA_TEST_CUDA_DEVICES": ",".join(["sm_90:4096"] * count),
                 "LD_LIBRARY_PATH": os.path.join(os.path.dirname(self.tools),
                                                 "cuda-platform")}
@@ -147,7 +147,7 @@ class Runs:
         return self.references[flags]
 
     def finish(self, folder, *flags):
-        """Resumed until the end, it is the run without a break."""
+        """Resumes to the end; the result equals an uninterrupted run."""
         done = self.run(folder, "--resume-from-checkpoint", "true", *flags)
         self.compare(folder, *flags)
         return done
@@ -167,7 +167,7 @@ def lines_of_trouble(text):
 
 
 def run_parts(parts, arguments):
-    """Those that are named, or all."""
+    """Runs the named parts, or all."""
     try:
         with tempfile.TemporaryDirectory() as work:
             runs = Runs(os.path.abspath(arguments.tools), work,

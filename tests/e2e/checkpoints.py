@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""A run that is killed, stopped or short of disk, and resumed, is the run that
-was not: the same bytes of adapter and moments, the same metrics but for times.
+"""A run that is killed, stopped or short of disk, and resumed, equals one that
+was not: the same bytes of adapter and moments, the same metrics except times.
 
     checkpoints.py --tools build/bin [--kills 200] [--every 1] [--flips 2000]
                    [--steps 60] [PART ...]
@@ -10,17 +10,17 @@ was not: the same bytes of adapter and moments, the same metrics but for times.
   kills    a run killed at random moments, launcher or a rank, and started
            again until it ends, on one and on two ranks
   calls    killed at a call that changes the output folder: every --every-th
-           call of the run. Whatever is named checkpoint-N is whole
+           call of the run. Every folder named checkpoint-N is complete
   replaced a run in the folder of another one, killed at such a call on a file
-           system that cannot exchange folders: what resumes is the new run, or
-           the other one as long as the folder is still its own
-  faults   ENOSPC, EIO, EROFS and short writes at those calls, and a disk that is
-           full from there on: one clear line, and the run goes on or ends whole
-  flips    a byte of a checkpoint changed: always found, and the checkpoint before
-           is taken
-  signals  Ctrl-C, SIGTERM, a second one, SIGUSR1; many of them change no number
-
-Without numbers it is the short form, which the tests run.
+           system that cannot exchange folders: resuming continues the new
+           run, or the other one while the folder still holds it
+  faults   ENOSPC, EIO, EROFS and short writes at those calls, and a disk that
+           is full from there on: one clear line, and the run continues or
+           ends with complete checkpoints
+  flips    a changed byte of a checkpoint is always found, and the checkpoint
+           before is used
+  signals  Ctrl-C, SIGTERM, a second one, SIGUSR1; many change no result
+Without arguments it runs the short form, as the test suite does.
 """
 
 import argparse
@@ -78,7 +78,7 @@ def kills(runs, arguments):
 
 
 def count_calls(runs):
-    """Of a run into a new folder, and the shim that counts them."""
+    """Returns the calls of a run into a new folder, and the shim."""
     shim = os.path.join(runs.work, "faults.so")
     subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", shim,
                     os.path.join(HERE, "checkpoint_faults.c"), "-ldl"],
@@ -92,7 +92,7 @@ def count_calls(runs):
 
 
 def numbers(total, every, chance):
-    """Every every-th call, from a random one on."""
+    """Returns every `every`-th call, starting at a random one."""
     return range(chance.randint(1, every), total + 1, every)
 
 
@@ -210,7 +210,7 @@ def flips(runs, arguments):
 
 
 def stop(runs, folder, number, *flags, after="4/", again=0):
-    """Sends a signal to the launcher when a line of a step is there."""
+    """Sends a signal to the launcher when a step's line is printed."""
     process = subprocess.Popen(
         runs.command(folder, *flags), stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True)
@@ -226,7 +226,7 @@ def stop(runs, folder, number, *flags, after="4/", again=0):
 
 
 def one_request_of_all(runs):
-    """Ranks that are signalled one after the other, within a second, write one
+    """Ranks signalled one after the other, within a second, write one
     checkpoint; a later request writes another."""
     folder = runs.folder("asked")
     process = subprocess.Popen(
@@ -270,7 +270,7 @@ def signals(runs, arguments):
               steps_of(folder))
         verify(os.path.join(folder, f"checkpoint-{steps_of(folder)[0]}"))
     one_request_of_all(runs)
-    # Wherever they come, in a kernel too (StopSignal.cpp).
+    # Signals at any time, even inside a kernel (StopSignal.cpp).
     folder = runs.folder("often")
     process = subprocess.Popen(runs.command(folder, "--save-total-limit", "1"),
                                stdout=subprocess.PIPE, text=True)

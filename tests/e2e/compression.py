@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Gradients that are summed in fewer bits train nearly what exact ones do.
+"""Compressed gradient reduction trains nearly like exact reduction.
 
     compression.py --tools build/bin
 
-Two and four ranks with --ddp-comm-hook bf16, int8 and power_sgd: gradients of the
-first step, losses and adapters near those of the exact run, the nearer for what
-is left being fed back; the same bytes in a second run; CUDA's programs on the
-software platform have the losses of the CPU's. So it is where ranks divide the
-base or its products, or updates. A resumed run goes on with the same bytes. What
-is not there is refused. (power_sgd.py has the numbers of the last.)
+Two and four ranks with --ddp-comm-hook bf16, int8 and power_sgd: gradients of
+the first step, losses and adapters are near those of the exact run, and nearer
+with error feedback. A second run has the same bytes. CUDA's programs on the
+software platform have the losses of the CPU's. The same holds with fsdp, tp
+and sharded updates. A resumed run has the same bytes. Unsupported combinations
+are refused. (power_sgd.py checks PowerSGD's values.)
 """
 
 import argparse
@@ -23,16 +23,16 @@ from goldens import cuda_environment, cuda_flags
 from promises import Case, call, read
 from safetensors_io import load
 
-# Of the norm: a gradient in bf16 is rounded by every rank and in every sum (half
-# of 2^-8 each), codes by half of a 127th of the largest of 256, twice; what a
-# product leaves is a projection.
+# Relative to the norm. Every rank and every sum rounds a bf16 gradient (half
+# of 2^-8 each). Codes round twice, by half of a 127th of the largest of 256
+# values. power_sgd's error is the part outside its projection.
 GRADIENT = {"bf16": 6e-3, "int8": 2e-2, "power_sgd": 1}
-# Measured 8e-5 at most, and 2e-3 of the distance of adapters; in power_sgd, of one
-# row and in twenty steps, 6e-2 and 2e-1 without feedback, and half of it with.
+# Measured: at most 8e-5, and 2e-3 of the adapters' distance. For power_sgd
+# rank 1, twenty steps: 6e-2 and 2e-1 without feedback, half of it with.
 LOSS = {"bf16": 4e-4, "int8": 4e-4, "power_sgd": 1e-1}
 ADAPTER = {"bf16": 5e-3, "int8": 5e-3, "power_sgd": 3e-1}
-# What is left in power_sgd is as large as gradients, so that runs are compared with
-# each other too, in other orders of sums.
+# power_sgd's residuals are as large as the gradients. So its runs are also
+# compared with each other, in other orders of sums.
 SAME_LOSS, SAME_ADAPTER = 1e-5, 1e-4
 
 
@@ -46,7 +46,7 @@ class Runs:
                                  *flags, **named)
 
     def train(self, ranks, *flags, rows=None):
-        """Losses, the adapter and its bytes, gradients of the first step."""
+        """Returns losses, adapter, its bytes, and step 1's gradients."""
         losses, text = self.case.train(
             "--gpus", str(ranks), "--gradient-accumulation-steps",
             str(4 // (rows or ranks)), "--threads", "1", "--dump", self.dump,
@@ -59,13 +59,13 @@ class Runs:
 
 
 def distance(found, wanted):
-    """Relative, of all tensors together."""
+    """Returns the relative distance over all tensors together."""
     far = sum(np.sum((found[name] - want) ** 2.) for name, want in wanted.items())
     return np.sqrt(far / sum(np.sum(want ** 2.) for want in wanted.values()))
 
 
 def near(found, exact, what):
-    """The distance of the adapters."""
+    """Checks errors; returns the distance of the adapters."""
     worst = np.abs(found[0] - exact[0]).max()
     far = distance(found[1], exact[1])
     error = distance(found[3], exact[3])
@@ -78,7 +78,7 @@ def near(found, exact, what):
 
 
 def same(found, wanted, what):
-    """In power_sgd alone."""
+    """Compares two runs of power_sgd."""
     worst = np.abs(found[0] - wanted[0]).max()
     far = distance(found[1], wanted[1])
     print(f"ok   {what} beside {len(wanted[0])} steps of the same: losses "
@@ -87,7 +87,7 @@ def same(found, wanted, what):
 
 
 def check(runs, ranks):
-    """The exact run, and that of power_sgd."""
+    """Returns the exact run, and power_sgd's."""
     runs.compile("no", ranks)
     exact = runs.train(ranks)
     runs.compile("bf16", ranks)
@@ -114,7 +114,7 @@ def layouts(runs, exact, low):
         runs.compile(hook, 4, "--parallel", mesh)
         found = runs.train(4, rows=rows)
         near(found, exact, f"{hook} with {mesh}")
-        # Where a step's rows are dealt to ranks as before.
+        # Only layouts that assign a step's rows to ranks as before.
         if hook == "power_sgd":
             same(found, low, f"{hook} with {mesh}")
 

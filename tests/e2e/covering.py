@@ -1,20 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Every two of family, format, adapter and number of ranks, in one run.
+"""Trains every pair of family, format, adapter and number of ranks.
 
     covering.py --tools build/bin [--target cuda] [--fsdp] [--every N]
                 [--jobs N] [--peft PYTHON] [--keep DIR] [--list] [ROW ...]
 
-A row of the covering array (covering_rows.py) is a tiny model that is made
-here, imported, compiled and trained for two steps as a user would, and held
-against what PyTorch computed (Inputs/covering.json, by Inputs/covering.py):
-losses, norms of gradients, logits before, and those of a second run from the
-adapter that came out. What a row cannot be is refused with its message. With
---fsdp the rows of several ranks that have a frozen base are trained with its
-pieces on them. With
---peft the adapters of families which that Python's transformers knows are
-loaded by its PEFT on the same models, with our logits.
+A row of the covering array (covering_rows.py) is a tiny model that is created
+here, imported, compiled and trained for two steps as a user would. It is
+compared with PyTorch's results (Inputs/covering.json, from
+Inputs/covering.py): losses, gradient norms, logits before, and logits of a
+second run from the written adapter. An impossible row is refused with its
+message. With --fsdp the rows with several ranks and a frozen base are trained
+with fsdp. With --peft the adapters of families that PYTHON's transformers
+supports are loaded with its PEFT on the same models, and must have our logits.
 """
 
 import argparse
@@ -41,8 +40,8 @@ from goldens import cuda_environment, cuda_flags, run  # noqa: E402
 
 INPUTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..",
                       "Inputs")
-# Of --peft: families that transformers 4.44 has, as we have them; its StarCoder2
-# has no window in eager attention.
+# For --peft: families of transformers 4.44 that match ours. Its StarCoder2 has
+# no window in eager attention.
 OLDER = ("llama2", "llama3", "mistral", "qwen2", "gemma2", "gpt2", "mixtral",
          "qwen2moe", "stablelm")
 
@@ -66,8 +65,8 @@ def compile_for(options, folder, config, *flags):
 
 
 def train(options, row, folder, module):
-    """Metrics, and the logits before and after; None where what comes out is
-    rounded, so that its logits are others by more than arithmetic."""
+    """Returns metrics, and the logits before and after; None if the output is
+    rounded, so that its logits differ by more than arithmetic."""
     environment = (cuda_environment(options, row["ranks"])
                    if options.target == "cuda" else os.environ)
     environment = {**environment, "XDG_CACHE_HOME": folder}
@@ -88,7 +87,7 @@ def train(options, row, folder, module):
     name = ("--model-name-or-path" if row["adapter"] == "full"
             else "--adapter-name-or-path")
     config, values = "train.yaml", settings_after(row, out)
-    if values != settings(row) or options.fsdp:  # one rank has all of it
+    if values != settings(row) or options.fsdp:  # one rank holds everything
         config = "after.yaml"
         write_yaml(os.path.join(folder, config), values)
         module = compile_for(options, folder, config)
@@ -98,7 +97,7 @@ def train(options, row, folder, module):
 
 
 def run_row(options, row, expected, folder):
-    """The errors, each beside its limit."""
+    """Returns the errors, each with its limit."""
     write_row(folder, row, expected["seed"])
     metrics, before, after = train(options, row, folder,
                                    build(options, folder))
@@ -132,8 +131,8 @@ def check_refused(options, row, message, folder):
 
 
 def load_in_peft(options, rows, work):
-    """Not what only bitsandbytes quantises, nor experts that transformers 5
-    made one parameter of."""
+    """Loads adapters in PEFT, except formats that only bitsandbytes quantizes,
+    and experts that transformers 5 merged into one parameter."""
     names = [name for name, row in rows.items() if row["family"] in OLDER
              and not FORMATS[row["format"]].options
              and row["adapter"] not in ("full", "experts")]
@@ -143,7 +142,7 @@ def load_in_peft(options, rows, work):
 
 
 def chosen(options):
-    """Rows to train, and to be refused, by name."""
+    """Returns the rows to train, and those to be refused, by name."""
     rows = covering_array()
     if options.fsdp:
         rows = {name: row for name, row in rows.items()
@@ -157,7 +156,7 @@ def chosen(options):
 
 
 def attempt(options, work, name, task):
-    """What it returns or fails with; what PEFT does not read goes."""
+    """Returns the task's result; deletes files that PEFT does not read."""
     folder = os.path.join(work, name)
     os.makedirs(folder)
     try:
@@ -174,7 +173,7 @@ def attempt(options, work, name, task):
 
 
 def report(options, name, errors):
-    """Whether all is within its limit."""
+    """Prints the errors; returns whether all are within their limits."""
     if isinstance(errors, Failure):
         failed, text = True, errors
     else:
@@ -187,7 +186,7 @@ def report(options, name, errors):
 
 
 def train_all(options, work):
-    """Whether all is well."""
+    """Returns whether all rows pass."""
     with open(os.path.join(INPUTS, "covering.json")) as file:
         expected = json.load(file)["rows"]
     rows, refused = chosen(options)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 
-"""The adapters of the covering array: a row of ADAPTERS each, PEFT's options
-for a row of the array, and the folder that a run starts from.
+"""The adapters of the covering array: an entry of ADAPTERS each, PEFT's
+options for a row of the array, and the folder that a run starts from.
 """
 
 import json
@@ -13,10 +13,10 @@ from covering_models import FAMILIES
 
 SPARSE = {name for name, family in FAMILIES.items() if family.experts}
 DENSE = set(FAMILIES) - SPARSE
-# Options of PEFT that are ours with "lora_" before them.
+# PEFT's options whose names have the prefix "lora_" here.
 OURS = ("r", "target_modules", "rank_pattern", "alpha_pattern")
 
-# Beside what all have; "linears" is all-linear, of experts the named targets.
+# In addition to common options; "linears" is all-linear, or an MoE's targets.
 ADAPTERS = {
     "all-linear": {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"},
     "patterns": {"r": 4, "lora_alpha": 12, "layers_to_transform": [1]},
@@ -45,7 +45,7 @@ def family_of(row):
 
 
 def lora_options(row):
-    """As PEFT has them, targets written out; None: all weights."""
+    """Returns PEFT's options, targets written out; None: full fine-tuning."""
     options = ADAPTERS[row["adapter"]]
     if options is None:
         return None
@@ -62,14 +62,14 @@ def lora_options(row):
         options["target_modules"] = [targets[0], family.embedding]
         if family.tied:  # PEFT would train a copy of the head
             del options["modules_to_save"]
-    if row["adapter"] == "pissa":  # of one output there is one factor
+    if row["adapter"] == "pissa":  # one output allows only rank 1
         options["rank_pattern"] = {name: 1 for name in targets
                                    if name in NARROW}
     return options
 
 
 def adapted_linears(row):
-    """Path, out and in of what the targets reach."""
+    """Yields path, out and in of the modules that the targets match."""
     family, options = family_of(row), lora_options(row)
     targets = options["target_modules"]
     top = "transformer.h" if row["family"] == "gpt2" else "model.layers"
@@ -82,7 +82,7 @@ def adapted_linears(row):
 
 
 def expert_adapters(row, rank):
-    """PEFT nests what is of one module: the second parameter is outside."""
+    """PEFT nests wrappers of one module: the second parameter is outside."""
     family = family_of(row)
     hidden, count = family.sizes()[0], family.experts["count"]
     inner = family.experts["inner"]
@@ -95,7 +95,7 @@ def expert_adapters(row, rank):
 
 
 def bias_shapes(row):
-    """Biases of the model that `bias` trains."""
+    """Yields the model's biases that `bias` trains."""
     which, adapted = lora_options(row).get("bias", "none"), {
         path for path, _, _ in adapted_linears(row)}
     for name, _, shape in family_of(row).tensors():
@@ -107,7 +107,7 @@ def bias_shapes(row):
 
 
 def adapter_shapes(row):
-    """Under the names that PEFT saves, without base_model.model."""
+    """Yields the names that PEFT saves, without base_model.model."""
     family, options = family_of(row), lora_options(row)
     yield from bias_shapes(row)
     for path, out, fan_in in adapted_linears(row):
@@ -131,7 +131,7 @@ def adapter_shapes(row):
 
 
 def adapter_tensors(row, seed):
-    """Nothing is neutral: B of zeros would hide what A's gradient is."""
+    """Draws no neutral values: zeros in B would hide A's gradient."""
     tensors = {}
     for name, shape in adapter_shapes(row):
         if name.endswith("magnitude_vector"):
@@ -160,16 +160,16 @@ def write_adapter(folder, row, seed):
 
 
 def is_turned(row):
-    """Whether PEFT adapts Conv1D; bitsandbytes makes linears of it."""
+    """Returns whether PEFT adapts Conv1D; bitsandbytes makes it linear."""
     return row["family"] == "gpt2" and FORMATS[row["format"]].is_plain()
 
 
 def named(options):
-    """PEFT's options by our names."""
+    """Returns PEFT's options with our names."""
     return {f"lora_{name}" if name in OURS else name: value
             for name, value in options.items()}
 
 
 def has_start(row):
-    """Whether there is an adapter to start from."""
+    """Returns whether there is an adapter to start from."""
     return row["adapter"] not in ("full", "pissa")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 
-"""How files store the linears of the covering array's models: a row of FORMATS
-each, and numbers that are the same wherever they are drawn. Of stored formats
-the codes are drawn, and what they stand for is computed here.
+"""How files store the linears of the covering array's models: an entry of
+FORMATS each. Values are the same wherever they are drawn. Stored formats draw
+the codes, and their values are computed here.
 """
 
 import json
@@ -19,13 +19,13 @@ STORED_EXAMPLE = os.path.join(HERE, "..", "Inputs", "goldens",
 
 
 def bits(seed, name, count):
-    """Integers of 64 bits; Philox's own stream, which numpy never changes."""
+    """Returns 64-bit integers of Philox, which numpy never changes."""
     key = [seed, zlib.crc32(name.encode())]
     return np.random.Philox(key=np.array(key, np.uint64)).random_raw(count)
 
 
 def draw(seed, name, shape, deviation=1.0, mean=0.0):
-    """Uniform, as float32."""
+    """Returns uniform float32 values."""
     unit = (bits(seed, name, int(np.prod(shape))) >> np.uint64(40)).astype(
         np.float32) * np.float32(2.0 ** -23) - np.float32(1)
     return (unit * np.float32(deviation * 3 ** 0.5)
@@ -33,7 +33,7 @@ def draw(seed, name, shape, deviation=1.0, mean=0.0):
 
 
 def bnb_tables():
-    """bitsandbytes' NF4 code book and its map of nested scales."""
+    """Returns bitsandbytes' NF4 code book and its map of nested scales."""
     tensors = safetensors_io.load(STORED_EXAMPLE)
     first = next(n for n in tensors if n.endswith(".nested_quant_map"))
     name = first[:-len(".nested_quant_map")]
@@ -88,7 +88,7 @@ def stored_int8(seed, name, shape):
 
 
 def stored_mxfp4(seed, name, shape):
-    """Of [experts, in, out], which is stored as [experts, out, in]."""
+    """Stores [experts, in, out] as [experts, out, in]."""
     count, inputs, outputs = shape
     grid = np.array([0, .5, 1, 1.5, 2, 3, 4, 6], np.float32)
     blocks = bits(seed, name, int(np.prod(shape)) // 2).astype(
@@ -106,9 +106,9 @@ def stored_mxfp4(seed, name, shape):
 
 
 def scale_of_fp8(seed, name, shape):
-    """Of the linears of a model, some have a scale for each row, some one, and
-    some one for each block of 128 x 128, partial ones included; as its number,
-    and as what each element is multiplied with."""
+    """Draws the scales of a model's linears: some have one for each row, some
+    one for all, and some one for each block of 128 x 128, including partial
+    ones. Returns the stored scale, and the factor of each element."""
     kind = fp8_kind(name)
     tile = {"channel": (1, shape[1]), "tensor": shape,
             "block": (TILE, TILE)}[kind]
@@ -130,7 +130,7 @@ def fp8_kind(name):
 
 
 def stored_fp8(seed, name, shape):
-    """E4M3, whose largest code is no number and which has no infinities."""
+    """Stores E4M3, whose largest code is NaN and which has no infinities."""
     magnitudes = (bits(seed, name, int(np.prod(shape))) % np.uint64(127)
                   ).astype(np.uint8)
     signs = (bits(seed, name + ".sign", magnitudes.size) & np.uint64(1)
@@ -145,17 +145,17 @@ def stored_fp8(seed, name, shape):
 
 
 def words(codes, places):
-    """Eight codes of 4 bits of the last axis in a word, each at its place."""
+    """Packs eight 4-bit codes of the last axis into a word by `places`."""
     codes = codes.reshape(*codes.shape[:-1], -1, 8).astype(np.uint32)
     return (codes << (4 * np.array(places, np.uint32))).sum(
         -1, dtype=np.uint32).view(np.int32)
 
 
 def stored_integers(is_awq):
-    """GPTQ and AWQ: [in, out], an integer zero point and a scale for a group of
-    inputs. A word of GPTQ goes along the inputs, one of AWQ along the outputs
-    with the even ones first; zero points are along the outputs in both, in
-    GPTQ's files one less: the word of all is."""
+    """GPTQ and AWQ store [in, out], with an integer zero point and a scale for
+    a group of inputs. GPTQ packs a word along the inputs, AWQ along the
+    outputs, even ones first. Zero points are packed along the outputs in both;
+    GPTQ's files store the packed word less one per code."""
     places = (0, 4, 1, 5, 2, 6, 3, 7) if is_awq else range(8)
 
     def store(seed, name, shape):
@@ -184,9 +184,9 @@ def stored_integers(is_awq):
 
 
 class Format:
-    """How files are stored: `dtype` of what is plain, `store` of the weights of
-    `roles`, the `method` config.json names; or `options` of quantising on
-    load. MLPs and experts are `inner` wide where blocks ask for it."""
+    """How files are stored: `dtype` of plain tensors, `store` for the weights
+    of `roles`, config.json's `method`; or `options` to quantize on load. MLPs
+    and experts are `inner` wide if the format's blocks need it."""
 
     def __init__(self, dtype, options=(), store=None, roles=("linear",),
                  method=(), inner=None):
@@ -202,7 +202,7 @@ class Format:
                 and not (self.inner and name.split(".")[-2] in NARROW))
 
 
-# What FP8, GPTQ and AWQ leave as it is beside the head: gates of one output.
+# Linears besides the head that FP8, GPTQ and AWQ keep: gates with one output.
 NARROW = ("shared_expert_gate",)
 TILE, GROUP = 128, 16
 FP8_SCALES = {"channel": ("q_proj", "k_proj", "qkv_proj", "c_attn", "w2"),
@@ -210,7 +210,7 @@ FP8_SCALES = {"channel": ("q_proj", "k_proj", "qkv_proj", "c_attn", "w2"),
 
 
 def compressed():
-    """As compressed-tensors has it: groups of modules, each with a strategy."""
+    """Returns compressed-tensors' groups of modules, each with a strategy."""
     groups = {f"group_{i}": {
         "targets": [f"re:.*{module}$" for module in modules],
         "weights": {"num_bits": 8, "type": "float", "strategy": kind}}
@@ -269,7 +269,7 @@ FORMATS = {
 
 
 def rounded(values, dtype):
-    """As the files have it: bf16 as its bits."""
+    """Returns values as files store them: bf16 as its bits."""
     if dtype == "float16":
         return values.astype(np.float16)
     if dtype == "bfloat16":

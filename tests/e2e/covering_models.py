@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 
-"""Tiny models of every family in any format of files: numpy only, and the
-same bytes wherever they are made.
+"""Tiny models of every family in any file format: numpy only, and the same
+bytes wherever they are made.
 
-A family is what its config.json says and the tensors that follow from it. A
-tensor depends on a seed and its name alone.
+A family is its config.json and the tensors that follow from it. A tensor
+depends only on a seed and its name.
 """
 
 import copy
@@ -30,7 +30,7 @@ YARN = {"rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0,
 
 
 class Family:
-    """`config` beside what all have; what is left out here is as in Llama."""
+    """`config` is added to COMMON; omitted settings are as in Llama."""
 
     COMMON = {"num_hidden_layers": 2, "max_position_embeddings": 64,
               "rope_theta": 10000.0, "hidden_act": "silu",
@@ -52,7 +52,7 @@ class Family:
         self.tied, self.targets, self.embedding = tied, targets, embedding
 
     def stored_as(self, form):
-        """With MLPs and experts as wide as the format asks for."""
+        """Returns the family with `inner` as wide as the format needs."""
         if not form.inner:
             return self
         other = copy.copy(self)
@@ -79,7 +79,7 @@ class Family:
         yield f"{layer}.self_attn.o_proj", (hidden, heads * head)
 
     def linears(self, layer):
-        """Paths of modules, and [out, in]; of GPT-2, which has it, [in, out]."""
+        """Yields paths of modules, and [out, in]; for GPT-2 [in, out]."""
         hidden, inner = self.sizes()[:2]
         yield from self.attention(layer)
         if not self.experts:
@@ -123,7 +123,7 @@ class Family:
             yield f"{path}.bias", "bias", (width,)
 
     def tensors(self):
-        """(name, role, shape) of all that is in the files."""
+        """Yields (name, role, shape) of everything in the files."""
         hidden, _, heads, groups, head = self.sizes()
         vocabulary = self.config["vocab_size"]
         yield "model.embed_tokens.weight", "embedding", (vocabulary, hidden)
@@ -268,7 +268,7 @@ FAMILIES = {
 
 
 def drawn(family, seed, name, role, shape):
-    """Larger than a new model's, so that every path matters."""
+    """Draws values larger than a new model's, so that every path matters."""
     if role == "norm":
         return draw(seed, name, shape, 0.1, family.norm_mean)
     if role in ("bias", "sink"):
@@ -281,12 +281,12 @@ def drawn(family, seed, name, role, shape):
 
 
 def write_model(folder, family, form, seed, decoded=False):
-    """config.json and model.safetensors; `decoded`, all in float32 under the
-    names of the plain model."""
+    """Writes config.json and model.safetensors; `decoded`: all in float32
+    under the names of the plain model."""
     tensors = {}
     for name, role, shape in family.tensors():
         if form.stores(name, role):
-            if isinstance(family, Gpt2):  # a linear of bitsandbytes is turned
+            if isinstance(family, Gpt2):  # bitsandbytes transposes it
                 parts, values = form.store(seed, name, shape[::-1])
                 values = values.T
             else:

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: MIT
 
-"""The rows of the covering array: family x format x adapter x ranks, so that
-every two levels of two factors meet in a row unless REFUSED or ABSENT says
-that they cannot; and the folder of a row, as a user would have it.
+"""The rows of the covering array: family x format x adapter x ranks. Every two
+levels of two factors occur together in a row unless REFUSED or ABSENT excludes
+them. Also writes the folder of a row, as a user would have it.
 
 A new level is an entry of FAMILIES (covering_models.py), FORMATS
-(covering_formats.py) or ADAPTERS (covering_adapters.py). It changes which rows
-there are: Inputs/covering.py --write computes those that are new.
+(covering_formats.py) or ADAPTERS (covering_adapters.py). It changes the rows:
+Inputs/covering.py --write computes the new ones.
 """
 
 import itertools
@@ -25,7 +25,7 @@ BATCH, LENGTH, STEPS = 2, 13, 2
 FACTORS = {"family": FAMILIES, "format": FORMATS, "adapter": ADAPTERS,
            "ranks": (1, 2)}
 
-# Two sets of levels that no row has both of, and what refuses them how.
+# Two sets of levels that cannot occur together, and the refusal's message.
 REFUSED = [
     ({"family": SPARSE - {"gptoss"}}, {"adapter": {"all-linear"}},
      "lora_target_modules: .* reaches the experts"),
@@ -44,7 +44,7 @@ REFUSED = [
     ({"family": DENSE}, {"adapter": {"experts"}},
      "target_parameters: .* matches no parameter of experts"),
 ]
-# What means nothing: experts of a model without, a format that none publishes.
+# Meaningless pairs: experts of a dense model, a format that nobody publishes.
 ABSENT = [
     ({"family": DENSE}, {"format": {"nf4-experts"}}),
     ({"family": set(FAMILIES) - {"gptoss"}}, {"format": {"mxfp4"}}),
@@ -69,7 +69,7 @@ def pairs_of(row):
 
 
 def all_pairs():
-    """Those that some row can have."""
+    """Returns the pairs that some row can have."""
     found = set()
     for levels in itertools.product(*FACTORS.values()):
         row = dict(zip(FACTORS, levels))
@@ -79,9 +79,9 @@ def all_pairs():
 
 
 def covering_array():
-    """Greedy: the row that meets most pairs which no row has met, where several
-    do the one whose levels were used least. The order of levels decides the
-    rest, so that it is the same everywhere."""
+    """Greedy: takes the row with most pairs that are still missing; among
+    several, the one whose levels were used least. The order of levels decides
+    the rest, so the array is the same everywhere."""
     missing, rows = all_pairs(), []
     used = {(f, level): 0 for f, levels in FACTORS.items() for level in levels}
     for family, form in itertools.product(FAMILIES, FORMATS):
@@ -117,8 +117,8 @@ def name_of(row):
 
 
 def refused_rows():
-    """A row for every two levels that a line of REFUSED keeps apart, and the
-    message; the other factors are at levels that nothing is against."""
+    """Returns a row for every two levels that an entry of REFUSED excludes,
+    and the message. The other factors have levels that nothing excludes."""
     for first, second, message in REFUSED:
         (one, firsts), = first.items()
         (other, seconds), = second.items()
@@ -165,8 +165,8 @@ def settings(row):
 
 
 def settings_after(row, folder):
-    """Of what has come out; PiSSA leaves a plain adapter, of another rank, of
-    the model before it was quantised."""
+    """Returns the settings to load the output. PiSSA writes a plain adapter,
+    of another rank, for the model before it was quantized."""
     values = settings(row)
     if row["adapter"] != "pissa":
         return values
@@ -195,7 +195,7 @@ def write_row(folder, row, seed):
 
 
 def sampled(logits):
-    """16 of them, all over."""
+    """Returns 16 of the logits, evenly spaced."""
     flat = np.asarray(logits, np.float32).reshape(-1)
     return [float(x) for x in flat[np.linspace(5, flat.size - 3, 16)
                                    .astype(int)]]

@@ -1,25 +1,25 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Trains one golden case on the software CUDA platform and asks more of it.
+"""Trains one golden case on the software CUDA platform and checks details.
 
     cuda_platform.py --tools build/bin [--case llama-lora] [--bf16]
                      [--faults N] [--only-faults] [--offload LIST]
 
-  The embedding is in pinned host memory, and what --offload says.
+  The embedding is in pinned host memory, and what --offload lists.
 
-  counts   a micro-batch and an update are one graph launch each, but for the
-           first time that its graph's work runs at all; the host
-           never waits for the newest work, only for the step before; weights
-           go through a fixed number of pinned bytes
+  counts   a micro-batch and an update are one graph launch each, except the
+           first time that its graph's work runs at all; the host never
+           waits for the newest work, only for the step before; weights
+           are copied through a fixed number of pinned bytes
   null     the null device finds no race between queues
   seeds    the same losses, bit for bit, in every order that streams may run
   direct   the same losses without graphs
   rounded  in bfloat16 adapters are rounded once a step, not before each
-           product: fewer launches, and the same losses
-  card     the same losses with all but the embedding on the card
-  guarded  the same losses when every kernel gets its operands one by one, with
-           nothing around them
+           matmul: fewer launches, and the same losses
+  card     the same losses with all but the embedding in device memory
+  guarded  the same losses when every kernel gets each operand in a separate
+           allocation
   faults   each call that fails ends the run with one line that names it
 """
 
@@ -33,22 +33,22 @@ import sys
 import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-# Calls of the end, which may be ignored but must not crash.
+# Calls at the end, which may be ignored but must not crash.
 ENDING = re.compile(r"Destroy|Free|Unload|Release")
-# Its last call is that of the device's destructor.
+# The last such call comes from the device's destructor.
 LAST_IS_IGNORED = {"cuStreamSynchronize"}
-# What metrics say of a card: a run goes on without.
+# Metrics of a GPU: a run continues without them.
 READINGS = re.compile(r"^nvml|^cuDeviceGetPCIBusId$")
-# All but the first are for the memory that is printed.
+# Later calls are only for the memory that is printed.
 ONLY_FIRST = {"cuMemGetInfo_v2"}
 SHORT = ("--max-steps", "2")
 DIRECT = ("--cuda-graphs", "false")
 COUNTED = {"run", "host waits", "synchronisations", "pageable copies",
            "device bytes", "guarded launches", "mapped host bytes",
            "pinned host bytes", "nanoseconds of products"}
-# Two halves of 16 MiB, and the results that are read ahead.
+# Two halves of 16 MiB, and the buffer for results.
 PINNED = (32 << 20) + 4096
-SHARES = 4  # of labelled rows: graphs of an entry
+SHARES = 4  # fractions of labelled rows: graphs of an entry
 
 
 class Failure(Exception):
@@ -56,7 +56,7 @@ class Failure(Exception):
 
 
 class Case:
-    """A compiled case; runs of it are processes with their own environment."""
+    """A compiled case; each run is a process with its own environment."""
 
     def __init__(self, tools, name, work, archs="90", flags=(), model=None):
         self.tools, self.work, self.flags = os.path.abspath(tools), work, flags
@@ -84,7 +84,7 @@ class Case:
             raise Failure(f"{command[0]}: {done.stderr[-500:]}")
 
     def run(self, flags=(), ranks=1, **variables):
-        """Exit code, stderr, losses and counters (of one rank)."""
+        """Returns exit code, stderr, losses and counters (of one rank)."""
         out = tempfile.mkdtemp(dir=self.work)
         report = os.path.join(out, "report-{pid}.json")
         environment = {
@@ -124,7 +124,7 @@ def expect(name, condition, text):
 
 
 def check_counts(case):
-    # Measuring algorithms makes graphs of its own.
+    # Measuring algorithms creates additional graphs.
     quiet = ("--gemm-table", "heuristic")
     _, few = case.train("--max-steps", "4", *quiet)
     _, many = case.train("--max-steps", "14", *quiet)
@@ -132,7 +132,7 @@ def check_counts(case):
     def per_step(name):
         return (many.get(name, 0) - few.get(name, 0)) / 10
     graphs, waits = per_step("cuGraphLaunch"), per_step("synchronisations")
-    # Another share of labels is another graph, captured when it is seen for
+    # Another fraction of labels is another graph, captured when it occurs for
     # the second time: some of the last ones may not have been.
     entries = case.micro_batches + 1
     direct = 14 * entries - many.get("cuGraphLaunch", 0)
@@ -172,7 +172,7 @@ def check_same(case, want):
 
 
 def check_rounded(options, work, flags, want, counts):
-    """Beside the program whose products round their operands themselves."""
+    """Compares with the program whose matmuls round their operands."""
     folder = os.path.join(work, "unrounded")
     os.mkdir(folder)
     case = Case(options.tools, options.case, folder,
@@ -192,7 +192,7 @@ def check_card(options, work, flags, want):
 
 
 def check_fault(case, function, call, code):
-    """Whether the failing call is reported as it should be."""
+    """Returns how the report of the failing call is wrong, or nothing."""
     result, errors, _, _ = case.run(SHORT, fail=f"{function}:{call}:{code}")
     ours = [line for line in errors.splitlines()
             if not line.startswith("cuda-platform:")]

@@ -7,19 +7,19 @@
 
   split    1, 2 and 4 ranks have the same losses, with graphs and without
   seeds    2 ranks have the same losses, bit for bit, in every order that
-           streams may run, and with graphs and without, and with a base in
-           pieces on their hosts
-  labels   the same where each micro-batch has another share of labels, so that
-           ranks alone would choose other graphs, and where hosts are late
-  kinds    a card of 8.0 and one of 9.0 train together
-  plans    of two programs each card gets the one that it has room for
-  shared   two ranks of one card take the plans that fit it together, to the
-           same losses, and are refused where they do not fit
+           streams may run, with graphs and without, and with fsdp and the
+           base in host memory
+  labels   the same if each micro-batch has another fraction of labels, so that
+           ranks alone would choose other graphs, and if hosts are late
+  kinds    a GPU of 8.0 and one of 9.0 train together
+  plans    each GPU gets the one of two programs that fits its memory
+  shared   two ranks of one GPU take the plans that fit it together, with the
+           same losses, and are refused if none fit
   killed   a rank that is killed in the middle is named, soon, and no process
            is left
   hangs    a collective that never ends is given up after --ddp-timeout
 
-What every failing call of NCCL says is in tests/runtime/Session.
+tests/runtime/Session tests the errors of every failing call of NCCL.
 """
 
 import argparse
@@ -35,7 +35,7 @@ from cuda_platform import Case, Failure, expect
 from safetensors_io import load, save
 
 TOLERANCE = 2e-5
-BOUND = 60  # seconds that a job takes to end, with room for a busy machine
+BOUND = 60  # seconds that a job takes to end, with slack for a busy machine
 CARDS = ",".join(["sm_90:4096"] * 4)
 
 
@@ -54,7 +54,7 @@ class Ranks:
                                devices=self.cards, **variables)[0]
 
     def error(self, *flags, **variables):
-        """The one line of a job that fails, its exit code and its seconds."""
+        """Returns a failing job's one line, its exit code and its seconds."""
         start = time.monotonic()
         code, errors, _, _ = self.case.run(
             [*self.flags(2, 3), *flags], ranks=2, devices=self.cards,
@@ -67,7 +67,7 @@ class Ranks:
 
 
 def running(module):
-    """Processes that have this program open."""
+    """Returns the processes that have this program open."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -106,12 +106,12 @@ def check_seeds(ranks):
 
 
 def write_labels(case):
-    """The case's tokens, with less of a row labelled in some micro-batches."""
+    """Writes the case's tokens, with fewer labels in some micro-batches."""
     path = os.path.join(case.work, "labels.safetensors")
     tensors = load(os.path.join(os.path.dirname(case.yaml),
                                 "batches.safetensors"))
     labels = tensors["labels"] = tensors["labels"].copy()
-    shares = (0.4, 0.4, 0.4, 1), (0.2, 0.7, 0.2, 0.7)  # of rank and step
+    shares = (0.4, 0.4, 0.4, 1), (0.2, 0.7, 0.2, 0.7)  # by rank and step
     for i, rows in enumerate(labels):
         share = shares[i % 2][i // 4 % 4]
         rows[:, int(rows.shape[1] * share):] = -100
@@ -136,7 +136,7 @@ def check_kinds(case, want):
 
 
 def check_plans(tools, work):
-    """By the demo, whose plans have 45 and 54 MiB."""
+    """Uses the demo, whose plans have 45 and 54 MiB."""
     runs = Runs(tools, work, 2)
     small = os.path.join(work, "small.so")
     runs.compile_for_cards("large.so")
@@ -164,7 +164,7 @@ def check_plans(tools, work):
 
 
 def check_no_room(runs, shared):
-    """The larger plan fits the card once, not twice."""
+    """The larger plan fits the GPU once, not twice."""
     folder = runs.folder("refused")
     environment = {**runs.cards(2), "QLORA_TEST_CUDA_DEVICES": "sm_90:100"}
     done = runs.run(folder, "--gpus", "2", *shared, "--max-steps", "2",

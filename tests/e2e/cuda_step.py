@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Counts what a step of a deep model asks of the software CUDA platform.
+"""Counts a deep model's driver calls per step on the software CUDA platform.
 
     cuda_step.py --tools build/bin [--layers 32]
 
   graphs       one launch for each micro-batch and one for the update; no
-               kernel is launched by itself, nothing is allocated
+               kernel is launched outside of graphs, nothing is allocated
   waits        the host never waits for the newest work
   collectives  at most four
 """
@@ -26,8 +26,8 @@ NAME = "llama-nf4"
 
 
 def all_labelled(folder, name=NAME):
-    """The case's data with a label everywhere, so that every micro-batch is
-    the same graph."""
+    """Writes the case's data with labels everywhere, so that every micro-batch
+    uses the same graph."""
     data = load(os.path.join(CASES, name, "batches.safetensors"))
     data["labels"] = data["input_ids"]
     path = os.path.join(folder, "labelled.safetensors")
@@ -36,8 +36,8 @@ def all_labelled(folder, name=NAME):
 
 
 def check_calls(case, flags, few=2, many=4):
-    """What the steps between cost; of the first two, one runs kernel by kernel
-    and one is captured."""
+    """Counts calls of the steps between `few` and `many`. Of the first two,
+    one runs kernel by kernel and one is captured."""
     def counts(steps):
         return case.train("--max-steps", str(steps), *flags)[1]
     before, after = counts(few), counts(many)

@@ -7,18 +7,18 @@ the same random numbers in PyTorch.
     dropout_replay.py --tools build/bin [--masks] [RUN ...]
     dropout_replay.py --tools build/bin RUN --write CASE_DIR
 
-A run is a golden case with dropout, accumulation and ranks of its own. The
-masks of step 1 that qlora-run exports (--dump) must equal, bit for bit, those
-of a second Philox (philox.py), be kept as often as 1 - p says, and differ
-between micro-batches. Then PEFT's dropout modules multiply by these masks (in
-later steps by those of philox.py) instead of drawing their own, and
-transformers + PEFT have to compute the same: logits (in evaluation, without
-dropout), loss, grad_norm, gradients of step 1 and the last adapter, within the
-tolerances of goldens.py; once more with every block recomputed.
+A run is a golden case with its own dropout, accumulation and ranks. The masks
+of step 1 that qlora-run exports (--dump) must equal, bit for bit, those of a
+second Philox (philox.py), keep values with frequency 1 - p, and differ between
+micro-batches. Then PEFT's dropout modules multiply by these masks (in later
+steps by those of philox.py) instead of drawing their own. transformers + PEFT
+must compute the same: logits (in evaluation, without dropout), loss,
+grad_norm, gradients of step 1 and the last adapter, within the tolerances of
+goldens.py; also with every block recomputed.
 
---write makes a golden case of what PyTorch computed, which goldens.py checks
-without torch. With --masks nothing is replayed, for runs whose family or dropout
-this Python's transformers does not have.
+--write makes a golden case of PyTorch's results, which goldens.py checks
+without torch. With --masks nothing is replayed, for runs whose family or
+dropout this Python's transformers lacks.
 """
 
 import argparse
@@ -44,7 +44,7 @@ CASES = os.path.join(HERE, "..", "Inputs", "goldens")
 
 @dataclass
 class Run:
-    """A golden case with what is different here."""
+    """A golden case and the settings that differ here."""
     case: str
     dropout: float
     accumulation: int
@@ -82,17 +82,17 @@ RUNS = {
     "gemma2-neftune": Run("gemma2-nf4", 0.0, 1, 2, 4, noise=15.0),
 }
 
-# The modules of a model's own dropouts, and the number of the first of them;
-# they count on in the order in which the model computes them.
+# The modules of a model's own dropouts, and the id of the first of them. Ids
+# increase in the order in which the model computes them.
 MODEL_DROPOUTS = {".drop": "--embd-pdrop", ".resid_dropout": "--resid-pdrop",
                   ".mlp.dropout": "--resid-pdrop"}
 FIRST_MODEL_DROPOUT = 1 << 24
-NOISE = 1 << 25  # the number of NEFTune's
+NOISE = 1 << 25  # the id of NEFTune's noise
 
 
 def check_masks(run, settings, dump):
-    """The exported masks: of every adapter, those of philox.py, and random
-    enough; returns the number of the op of each adapted module."""
+    """Checks that each adapter has a mask, equal to philox.py's and random
+    enough. Returns the op id of each adapted module."""
     masks = {name[len("dropout."):]: array for name, array in dump.items()
              if name.startswith("dropout.") and not name.endswith(".op")}
     ops = {path: int(dump[f"dropout.{path}.op"][0]) for path in masks}
@@ -147,18 +147,18 @@ def own_share(run, path):
 
 
 def own_dropouts(run, model):
-    """Paths of the dropouts of a model's own, in order."""
+    """Returns the paths of the model's own dropouts, in order."""
     return [path for path, _ in model.named_modules() if own_share(run, path)]
 
 
 def peft_replay(case, run, settings, masks):
-    """What transformers + PEFT compute, named as in expected.safetensors.
+    """Returns results of transformers + PEFT, named as in expected.safetensors.
     masks(path, micro-batch, shape) is u8 [rows, columns]."""
     import torch
     from peft import PeftConfig, PeftModel
 
     class Replay(torch.nn.Module):
-        """Dropout with a mask from outside."""
+        """Dropout with a given mask."""
 
         def __init__(self, path, share):
             super().__init__()
@@ -185,7 +185,7 @@ def peft_replay(case, run, settings, masks):
         return output + torch.from_numpy(noise_of(
             run, settings["seed"], numbers["micro_batch"], output.shape))
 
-    if run.noise:  # as transformers hooks it
+    if run.noise:  # the same hook as transformers'
         model.get_input_embeddings().register_forward_hook(add_noise)
     for path, module in model.named_modules():
         if run.dropout and isinstance(getattr(module, "lora_dropout", None),
@@ -218,7 +218,7 @@ def peft_replay(case, run, settings, masks):
 
 
 def noise_of(run, seed, micro_batch, shape):
-    """NEFTune's of a micro-batch without padding, [batch, length, columns]."""
+    """Returns NEFTune's noise without padding, [batch, length, columns]."""
     batch, length, columns = shape
     drawn = philox.uniform(seed, micro_batch, NOISE, batch * length, columns)
     philox.expect_share("noise above zero", drawn >= 0.5, 0.5)
@@ -228,14 +228,14 @@ def noise_of(run, seed, micro_batch, shape):
 
 
 def saved_name(name):
-    """PEFT saves a magnitude without what its module calls it."""
+    """Returns the name that PEFT saves: a magnitude's has no module suffix."""
     name = name.replace(".default", "")
     return (name.removesuffix(".weight")
             if name.endswith(".lora_magnitude_vector.weight") else name)
 
 
 def peft_train(run, settings, model, labels, logits):
-    """A step as golden cases have it: one mean over its labelled tokens."""
+    """Does a golden case's step: one mean over its labelled tokens."""
     import torch
     from torch.nn.functional import cross_entropy
     from transformers import get_scheduler
@@ -289,7 +289,7 @@ def compare(name, case, trained, expected):
 
 
 def write_case(folder, case, run, expected):
-    """A golden case that shares model, data and first adapter with `case`."""
+    """Writes a golden case with `case`'s model, data and first adapter."""
     import peft
     import torch
     import transformers
@@ -314,7 +314,7 @@ def write_case(folder, case, run, expected):
 
 
 def check_run(tools, name, run, write, masks_alone):
-    """False, or Failure, where something differs."""
+    """Returns False, or raises Failure, if something differs."""
     case = os.path.join(CASES, run.case)
     settings = goldens.settings(case)
     flags = [word for key, value in run.changes().items()
@@ -334,7 +334,7 @@ def check_run(tools, name, run, write, masks_alone):
         print(f"ok   {name}: masks of {len(ops)} adapters", flush=True)
         return True
 
-    own = {}  # the number of a path; the first asks first, in every step
+    own = {}  # ids by path, in the order of the first calls
 
     def masks(path, micro_batch, shape):
         exported = dump.get(f"dropout.{path}")

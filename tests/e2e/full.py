@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""full.py --tools build/bin: full fine-tuning as a user has it.
+"""full.py --tools build/bin: full fine-tuning as a user runs it.
 
-A GPT-2 whose files are bf16 is trained in float32. What comes out is a model
-folder of bf16 with every name of the first, its numbers those of the last
-checkpoint's float32 rounded; transformers computes the same loss from it as
-`qlora-run` evaluates; and a run that goes on from a checkpoint ends with the
-same bytes.
+A GPT-2 with bf16 files is trained in float32. The output is a model folder in
+bf16 with the same tensor names, and its values are the last checkpoint's
+float32 ones, rounded. transformers computes the same loss from it as
+`qlora-run` evaluates. A resumed run ends with the same bytes.
 """
 
 import argparse
@@ -51,13 +50,13 @@ def run(*command):
 
 
 def bf16(values):
-    """To nearest, ties to even, as the bits of bf16."""
+    """Rounds to nearest, ties to even; returns the bits of bf16."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
 
 
 def check_folder(out):
-    """Against the last checkpoint, which has float32."""
+    """Compares with the last checkpoint, which has float32."""
     def load(folder):
         return safetensors_io.load(os.path.join(folder, "model.safetensors"))
     first, last = load(os.path.join(CASE, "model")), load(out)
@@ -76,7 +75,7 @@ def check_folder(out):
 
 
 def evaluate(tools, module, model, out):
-    """The loss that a run without steps tells."""
+    """Returns the loss that a run without steps logs."""
     run(f"{tools}/qlora-run", module, "--model-name-or-path", model,
         "--validation-file", os.path.join(CASE, "batches.safetensors"),
         "--num-train-epochs", "0", "--output-dir", out)

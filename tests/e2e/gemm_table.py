@@ -1,21 +1,21 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""The algorithms of matrix products on the software CUDA platform.
+"""The GEMM algorithms on the software CUDA platform.
 
     gemm_table.py --tools build/bin [--case llama-lora]
 
-  measured  products are measured at load, the fastest algorithm is used, and
+  measured  GEMMs are measured at load, the fastest algorithm is used, and
             the table is in the output and in the user's cache
   cached    the next run measures nothing and writes the same adapter
-  pinned    a table that is named is used as it is, without a heuristic
+  pinned    a named table is used unchanged, without a heuristic
   first     cuBLASLt's first choices, without a measurement, take longer
-  seeds     no algorithm depends on the order of things
-  refused   a table of another card, driver or library, one that says it is of
-            this library and is not, one that lacks a product, and a damaged
-            one: one line each
-  damaged   a damaged cache is a remark, and is replaced
-  ranks     the first rank of each kind of card decides for its kind
+  seeds     no algorithm depends on the order of streams
+  refused   a table of another GPU, driver or library, one with a false
+            library version, one that lacks a GEMM, and a damaged one: one
+            line each
+  damaged   a damaged cache is noted and replaced
+  ranks     the first rank of each kind of GPU decides for its kind
 """
 
 import argparse
@@ -30,12 +30,12 @@ from cuda_platform import Case, Failure, expect
 STEPS = ("--max-steps", "3")
 TWO = ("--gradient-accumulation-steps", "1")
 SPENT = "nanoseconds of products"
-# Kernels of the look-alike that do not run, or not in a capture.
+# Kernels of the look-alike that do not run, or do not run in a capture.
 OUT = (3, 4)
 
 
 class Tables:
-    """Runs of a case, each with a cache of its choice."""
+    """Runs of a case, each with the chosen cache."""
 
     def __init__(self, case, work):
         self.case, self.work = case, work
@@ -47,7 +47,7 @@ class Tables:
         return os.path.join(self.cache(name), "qlora", "gemm_table.json")
 
     def run(self, cache, *flags, **settings):
-        """The adapter, counters of every rank, and the text of the table."""
+        """Returns the adapter, every rank's counters, the table's text."""
         outputs = set(glob.glob(f"{self.work}/*/gemm_table.json"))
         case, ranks = self.case, settings.pop("ranks", 1)
         case.cache = self.cache(cache)
@@ -84,7 +84,7 @@ def products(text, card=0):
 
 
 def word(row, index):
-    """Of an algorithm's eight (tests/cuda/CublasLt/Algorithms.h)."""
+    """Returns one of an algorithm's eight words (CublasLt/Algorithms.h)."""
     return int(row["algorithm"][16 * index:16 * index + 16], 16)
 
 
@@ -188,7 +188,7 @@ def check_ranks(tables, text):
     timings = sorted(r.get("cuEventElapsedTime", 0) for r in reports)
     failed = expect("ranks", timings[0] == 0 < timings[1] and table == text,
                     f"one rank measures ({timings[1]} timings)")
-    # A rank that measured by itself would choose others.
+    # A rank that measured separately would choose other algorithms.
     again, _, table = tables.run("speeds", *TWO, speeds="3@1", **two)
     failed += expect("ranks", again == adapter and table == text,
                      "another rank's times change nothing")

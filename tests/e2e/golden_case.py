@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: MIT
 
-"""What the checks of golden cases share: tolerances, a case's settings, and
-tools that are run with a log."""
+"""Shared by the checks of golden cases: tolerances, a case's settings, and
+tools that run with a log."""
 
 import json
 import os
 import subprocess
 
-# Absolute, or relative to the norm or distance where the name says so. The
+# Absolute, or relative to the norm or distance if the name says so. The
 # reference itself, run in float64, differs by a tenth of these.
 LOGITS, LOSS, NORM, GRADIENT, FINAL = 5e-5, 2e-5, 5e-5, 5e-5, 1e-3
 
@@ -29,7 +29,7 @@ def run(command, log, environment=None):
 
 
 def settings(case):
-    """train.yaml, which has JSON values; paths are relative to it."""
+    """Returns train.yaml, which has JSON values; paths are relative to it."""
     found = {}
     with open(os.path.join(case, "train.yaml")) as lines:
         for line in lines:

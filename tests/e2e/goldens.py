@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Trains every golden case and compares with what PyTorch computed.
+"""Trains every golden case and compares it with PyTorch's results.
 
     goldens.py --tools build/bin [--cases DIR] [--work DIR] [CASE ...]
                [--compile-flag F]... [--run-flag F]... [--bf16] [--ranks N]
@@ -10,20 +10,20 @@
                [--kernels ROW,...]
 
 Each case is imported, compiled and trained as a user would, on its own number
-of ranks, or on N times as many that share products (tp) or lines (cp), and held
-against expected.safetensors: float32 within the tolerances below, dropout masks
-exactly; with --bf16, losses within 2 % and, without
-experts or rounded activations, the gradients of step 1 within 5 % of their
-norms: of two layers, and more of more (bf16_gradient_limit). A case that is
-trained as its train.yaml says is also compared with PEFT (peft_logits.py).
-With --target cuda the programs are CUDA's and run on the software platform
-(tests/cuda), or with --library-path on NVIDIA's libraries: LD_LIBRARY_PATH of
-qlora-run. With --modules they were compiled before: NAME.so, or NAME-bf16.so.
---kernels are rows of Kernels.def that have to run, such as "attention.cudnn"
-or "attention.cuda (planned: .cudnn)".
+of ranks, or on N times as many with tp or cp, and compared with
+expected.safetensors: float32 within the tolerances below, dropout masks
+exactly. With --bf16, losses agree within 2 %, and the gradients of step 1
+within 5 % of their norms for two layers, more for more layers
+(bf16_gradient_limit); gradients are not compared with experts or rounded
+activations. A case that is trained according to its train.yaml is also
+compared with PEFT (peft_logits.py). With --target cuda the programs are CUDA's
+and run on the software platform (tests/cuda), or with --library-path on
+NVIDIA's libraries: it is qlora-run's LD_LIBRARY_PATH. --modules has programs
+compiled before: NAME.so, or NAME-bf16.so. --kernels lists rows of Kernels.def
+that must run, such as "attention.cudnn" or "attention.cuda (planned: .cudnn)".
 
---every N: without names, each N-th case. Model, data and first adapter are where train.yaml says: a case may share those
-of another.
+--every N: without names, each N-th case. train.yaml names model, data and
+first adapter: a case may share those of another.
 """
 
 import argparse
@@ -43,27 +43,27 @@ import safetensors_io  # noqa: E402
 from golden_case import FINAL, GRADIENT, LOGITS, LOSS, NORM  # noqa: E402
 from golden_case import Failure, check, run, settings  # noqa: E402
 
-# Of a case of two layers the worst tensor differs by 2.1 to 2.8 %, on CPUs
+# The worst tensor of a case with two layers differs by 2.1 to 2.8 %, on CPUs
 # and on CUDA.
 GRADIENT_BF16 = 0.05
-# Of the codes of 8-bit states. A gradient differs by 1e-6 of its scale, and near
-# zero an edge between two codes is every 3e-5 (a bucket of bitsandbytes'): of
-# some values it crosses one, and 0.1 to 0.7 % of codes are the next one after
-# six steps. Given equal gradients all are equal (conformance/UpdatesTest.cpp).
+# For codes of 8-bit states. A gradient differs by 1e-6 of its scale, and near
+# zero two codes are 3e-5 apart (a bucket of bitsandbytes'). So some values
+# cross to the next code: 0.1 to 0.7 % of codes after six steps. With equal
+# gradients all codes are equal (conformance/UpdatesTest.cpp).
 CODES = 1e-2
-# What bitsandbytes calls the states of small tensors, which are torch's AdamW's.
+# bitsandbytes' names for the states of small tensors, which are AdamW's.
 SMALL = {"state1": "exp_avg", "state2": "exp_avg_sq"}
 
 
 def cuda_flags():
-    """Of a compiler whose programs run on the software platform."""
+    """Returns flags to compile for the software platform."""
     here = os.path.dirname(os.path.abspath(__file__))
     return ["--target", "cuda", "--cuda-arch", "90", "--cuda-compiler",
             os.path.join(here, "..", "cuda", "host-nvcc")]
 
 
 def cuda_environment(options, ranks):
-    """Where qlora-run finds its CUDA libraries."""
+    """Returns the environment in which qlora-run finds its CUDA libraries."""
     if options.library_path:
         return {**os.environ, "LD_LIBRARY_PATH": options.library_path}
     platform = os.path.join(options.tools, "..", "cuda-platform")
@@ -72,8 +72,8 @@ def cuda_environment(options, ranks):
 
 
 def check_kernels(work, wanted):
-    """The rows that qlora-run --verbose names; of those that were not planned,
-    a warning has to say why."""
+    """Checks the rows that qlora-run --verbose names. A warning must say why
+    an unplanned row runs."""
     with open(os.path.join(work, "log.txt")) as file:
         text = file.read()
     named = re.search(r"^  kernels  (.*)$", text, re.M)
@@ -98,8 +98,8 @@ def build(tools, case, work, compile_flags, import_flags=()):
 
 
 def start_of(case):
-    """The file with what is trained as it was before, and its name: of an
-    adapter, or of the model itself. None where it is made of the model."""
+    """Returns the file with the initial trainable parameters: the adapter's or
+    the model's. None if they are derived from the model."""
     found = settings(case)
     if found.get("finetuning_type") == "full":
         return os.path.join(found["model_name_or_path"], "model.safetensors")
@@ -110,7 +110,7 @@ def start_of(case):
 
 
 def deltas_of(out):
-    """What an adapter adds to each weight, by the names of modules."""
+    """Returns what an adapter adds to each weight, by module name."""
     with open(os.path.join(out, "adapter_config.json")) as file:
         config = json.load(file)
     scale = config["lora_alpha"] / (
@@ -124,7 +124,7 @@ def deltas_of(out):
 
 
 def check_adapter_config(start, out):
-    """That weights are [in, out] is no option of ours: PEFT's word for it."""
+    """PEFT's flag for [in, out] weights is kept, though no option here."""
     written = []
     for folder in (start, out):
         with open(os.path.join(folder, "adapter_config.json")) as file:
@@ -139,7 +139,7 @@ def train(tools, case, work, module, run_flags, ranks, environment=None):
     yaml = os.path.join(case, "train.yaml")
     out = os.path.join(work, "out")
     dump = os.path.join(work, "dump.safetensors")
-    # What was measured for other tests, or is for these, stays out of it.
+    # A separate cache, so that other tests' measurements do not interfere.
     environment = {**(environment or os.environ), "XDG_CACHE_HOME": work}
     run([f"{tools}/qlora-run", module, "--config", yaml, "--gpus", str(ranks),
          "--output-dir", out, "--overwrite-output-dir", "--dump", dump,
@@ -156,7 +156,7 @@ def train(tools, case, work, module, run_flags, ranks, environment=None):
 
 
 def states_in(out):
-    """What the optimizer keeps, as the last checkpoint has it."""
+    """Returns the optimizer states in the last checkpoint."""
     found = [name for name in os.listdir(out) if name.startswith("checkpoint-")]
     if not found:
         return {}
@@ -236,12 +236,12 @@ def check_tensors(errors, dump, adapter, case, expected):
 
 
 def bf16_gradient_limit(case):
-    """Roundings of layers add up as a random walk does, and so does that of
-    weights, which are bf16's in the files, but not where factors were taken out
-    of them. None with experts: where rounding makes a token choose another
-    expert, gradients differ by what the two experts do and not by rounding; nor
-    where activations are rounded to 8 bits, whose codes differ by whole steps
-    then."""
+    """Returns the limit for bf16 gradients. Roundings of layers add up as a
+    random walk does, and so does that of weights, which are bf16's in the
+    files, except if factors were taken out of them. None with experts:
+    rounding may make a token choose another expert, which changes gradients by
+    more than rounding. None either if activations are rounded to 8 bits, whose
+    codes then differ by whole steps."""
     found = settings(case)
     path = os.path.join(found["model_name_or_path"], "config.json")
     with open(path) as file:
@@ -257,7 +257,7 @@ def bf16_gradient_limit(case):
 
 
 def wrong_bytes(dump, name, want):
-    """Elements that differ; masks and numbers of ops are exact."""
+    """Returns how many elements differ; masks and op ids are exact."""
     if name not in dump:
         raise Failure(f"the dump has no {name}")
     if dump[name].shape != want.shape:
@@ -266,7 +266,7 @@ def wrong_bytes(dump, name, want):
 
 
 def check_base(errors, dump, case):
-    """Bits of the quantised base; the offset is a mean, within 2 ulp."""
+    """Compares the quantized base's bits; the mean offset within 2 ulp."""
     found = settings(case)
     if found.get("load_in_4bit") is False and "load_in_8bit" not in found:
         return
@@ -280,7 +280,7 @@ def check_base(errors, dump, case):
         weight = name.rsplit(".", 1)[0]
         if (not {f"{weight}.packed", f"{weight}.CB"} & set(dump)
                 and not name.endswith(".dequantized")):
-            continue  # kept decoded: only the numbers are there
+            continue  # kept decoded: the dump has only the values
         if name not in dump:
             raise Failure(f"the dump has no {name}")
         got = dump[name].reshape(want.shape)
@@ -301,7 +301,7 @@ def check_base(errors, dump, case):
 
 
 def is_plain(options):
-    """Whether a case is compiled and trained as train.yaml says, on a CPU."""
+    """Returns whether a case runs as in train.yaml, on a CPU."""
     return not (options.bf16 or options.ranks or options.parallel
                 or options.compile_flag or options.run_flag
                 or options.target != "cpu")
@@ -323,7 +323,7 @@ def run_case(options, case):
             return None
         run_flags += ["--gradient-accumulation-steps",
                       str(micro_batches // ranks)]
-    if options.parallel:  # of axes with the same rows so many for each of them
+    if options.parallel:  # tp and cp multiply the ranks
         compile_flags += ["--parallel", options.parallel]
         ranks *= math.prod(int(number) for axis, number in
                            (each.split("=")
@@ -367,7 +367,7 @@ def run_case(options, case):
 
 
 def attempt(options, name):
-    """What run_case() returns or fails with."""
+    """Returns the result or failure of run_case()."""
     try:
         return run_case(options, os.path.join(options.cases, name))
     except Failure as failure:
@@ -375,8 +375,8 @@ def attempt(options, name):
 
 
 def report(name, errors, of_all):
-    """Says how a case went: ok, FAIL or skip. Of all cases, which were not asked
-    for by name, some cannot be shared."""
+    """Prints a case's result: ok, FAIL or skip. Among all cases, when none is
+    named, some cannot be sharded."""
     if isinstance(errors, Failure):
         cannot = of_all and re.search("can be shared by|cannot share equally"
                                       "|of which ranks have parts"
@@ -398,7 +398,7 @@ def report(name, errors, of_all):
         kind = "FAIL" if bad else "ok"
         text = ", ".join(f"{what} {value:.2g}" for what, (_, value)
                          in errors.items()) or "nothing was compared"
-    sys.stdout.write(f"{kind:<4} {name}: {text}\n")  # whole, of any thread
+    sys.stdout.write(f"{kind:<4} {name}: {text}\n")  # one write: threads
     sys.stdout.flush()
     return kind
 

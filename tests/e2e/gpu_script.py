@@ -5,16 +5,16 @@
 
     gpu_script.py --tools build/bin
 
-  prepare  a bundle by the platform's compiler; a plan that is refused is said
-  parts    micro, conformance, goldens, nccl, g1, g3, g4, g7 give the rows they
-           should, and a target is met or missed as the figures say
-  kept     a call without --part does what is missing and no more, and keeps
+  prepare  a bundle with the platform's compiler; a refused plan is printed
+  parts    micro, conformance, goldens, nccl, g1, g3, g4, g7 give the expected
+           rows, and the measured values decide whether a target is met
+  kept     a call without --part runs the missing parts and no more, and keeps
            the rest, whose file is gone (compute-sanitizer and nvidia-smi are
            scripts)
-  stopped  what was measured before the script was stopped stays, and its part
+  stopped  results measured before the script was stopped stay, and its part
            is not done
   faults   a call that fails makes its part fail, and the script's exit code
-  errors   no bundle, no driver, another kind of card: one line each
+  errors   no bundle, no driver, another kind of GPU: one line each
 """
 
 import argparse
@@ -31,7 +31,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 SCRIPT = os.path.join(HERE, "..", "..", "bench", "gpu.sh")
 SHAPES = os.path.join(HERE, "..", "Inputs", "gpu_shapes.json")
 HOST_NVCC = os.path.join(HERE, "..", "cuda", "host-nvcc")
-# Algorithms of a product that a run measures.
+# Algorithms that a run measures for a matmul.
 RUN_CANDIDATES = 8
 PARTS = "micro,conformance,goldens,nccl,g1,g3,g4,g7"
 SANITIZER = """#!/bin/sh
@@ -52,7 +52,7 @@ def expect(name, condition, text):
 
 
 class Script:
-    """gpu.sh with scratch space of its own."""
+    """gpu.sh with separate scratch space."""
 
     def __init__(self, tools, work):
         self.work = work
@@ -80,7 +80,7 @@ class Script:
                                 stderr=subprocess.STDOUT)
 
     def run(self, *words, **variables):
-        """Exit code and all that was printed."""
+        """Returns exit code and all output."""
         process = self.start(*words, **variables)
         text, _ = process.communicate(timeout=300)
         return process.returncode, text
@@ -148,8 +148,8 @@ def check_micro(rows, lines):
            f"{len(found)} kinds of rows")
     expect("micro", set(found["attention.cudnn", "refused"]) == {"skipped"},
            "cuDNN's attention says why not")
-    # The platform's algorithms are as fast as a number from their bytes, so
-    # that among many there may be a better one than among a run's few.
+    # An algorithm's speed on the platform is a hash of its bytes. So among
+    # many there may be a better one than among a run's few.
     products = [row for row in rows if row["part"] == "micro"
                 and row["what"] == "best / used algorithm"]
     most = min(int(re.search(r"best of (\d+)", row["note"])[1])
@@ -244,8 +244,8 @@ def check_kept(script):
 
 def check_stopped(script):
     whole = len(verdicts(script.rows(), "micro"))
-    # A row is shown before it is in the file, and on a busy machine the part may
-    # be over before the signal is there.
+    # A row is printed before it is in the file, and on a busy machine the part
+    # may be over before the signal arrives.
     for _ in range(5):
         process = script.start("--bundle", script.bundle, "--out", script.out,
                                "--part", "micro")

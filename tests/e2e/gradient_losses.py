@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 
-"""Losses for gradients.py, as MLIR: what makes a loss of %f and the head's weight
-%h, and the sizes of the model around."""
+"""Losses for gradients.py, as MLIR: computes a loss from %f and the head's
+weight %h, with the sizes of the model around it."""
 
 B, T, H, V = 2, 7, 16, 24
 X = f"tensor<?x?x{H}xf32>"
@@ -11,7 +11,7 @@ HEAD = f"""
       : (XX, tensor<{V}x{H}xf32>, {MASK}) -> ({ONE}, {ONE}, {MASK})"""
 
 
-# Logits of two words that are columns of %f in the place of products.
+# Logits of two tokens that are columns of %f instead of matmul results.
 COLUMNS = f"""
   %list = model.token_list {{tokens = array<i64: 20, 3>}} : tensor<2xf32>
   %given, %wide = model.split %f
@@ -24,9 +24,9 @@ GIVEN = f"""{COLUMNS}
 
 
 def kto_loss(flag, reference=""):
-    """The answer of the first line, which has more labels, is the desirable one.
-    A divergence is 0 here: mismatched answers are less likely than what the
-    reference says, which is the number of labels, or %ref of `reference`."""
+    """The first sequence's answer, which has more labels, is desirable. The
+    divergence is 0 here: mismatched answers are less likely than under the
+    reference, which is the number of labels, or %ref of `reference`."""
     asked = "%ref" if reference else "%n"
     return f"""
   %l, %n, %correct = model.head_loss %f, %h, %targets
@@ -53,7 +53,7 @@ def kto_loss(flag, reference=""):
 
 
 def routers(coefficient):
-    """Routers @r and @s of two layers, of 4 experts each, and their loss."""
+    """Routers @r and @s of two layers, with 4 experts each, and their loss."""
     logits, choices = "tensor<?x?x4xf32>", "tensor<?x?x2xi32>"
     layers = "".join(f"""
       %w{name} = model.weight @{name}.weight : tensor<4x{H}xf32>
@@ -77,9 +77,9 @@ def routers(coefficient):
       %y = model.add %x, %x : XX"""
 
 
-# What makes a loss of %f and the head's weight %h, where that is not HEAD: one
-# pair, of the two lines, or two answers, or one with a mismatched one. The head
-# itself is not trained.
+# Computes a loss from %f and the head's weight %h, if that is not HEAD: one
+# pair, the two sequences, or two answers, or one with a mismatched one. The
+# head itself is not trained.
 LOSSES = {
     "head_loss of given columns": GIVEN,
     "dpo_loss of given columns": f"""{COLUMNS}

@@ -8,7 +8,7 @@
 For each op a small forward graph is compiled with all its weights trainable
 (modules_to_save) and the gradient of one micro-batch is dumped. For each
 parameter the loss is then evaluated at W + h D and W - h D for a random
-direction D: (loss+ - loss-) / 2h has to equal <gradient, D>.
+direction D: (loss+ - loss-) / 2h must equal <gradient, D>.
 """
 
 import argparse
@@ -26,11 +26,11 @@ import safetensors_io  # noqa: E402
 from gradient_losses import (  # noqa: E402
     B, H, HEAD, LOSSES, MASK, ONE, T, V, X, routers)
 
-# Name of the op: parameters beyond the embedding and the head, and the lines
-# that turn %x into %y (both [B, T, H]).
+# Name of the op: parameters in addition to the embedding and the head, and the
+# MLIR that computes %y from %x (both [B, T, H]).
 CASES = {
     "embedding, head_loss": ({}, "%y = model.add %x, %x : XX"),
-    # As A of an embedding's adapter.
+    # Layout of A of an embedding's adapter.
     "embedding [out, in]": ({"w": (H, V)}, """
       %w = model.weight @w.weight : tensor<16x24xf32>
       %e2 = model.embedding %ids, %w layout out_in
@@ -61,7 +61,7 @@ CASES = {
       %b = model.weight @b.weight : tensor<16xf32>
       %y = model.layer_norm %x, %n, %b {epsilon = 1.0e-5 : f64}
           : (XX, tensor<16xf32>, tensor<16xf32>) -> XX"""),
-    # All four, and no kernel with all of them: each rounds alone.
+    # All four, and no kernel with all of them: each rounds separately.
     "activation": ({"w": (H, H)}, """
       %w = model.weight @w.weight : tensor<16x16xf32>
       %g = model.activation gelu %x : XX
@@ -79,8 +79,8 @@ CASES = {
           : (tensor<?x?xi32>) -> (tensor<?x?x4xf32>, tensor<?x?x4xf32>)
       %y = model.rope %x, %cos, %sin
           : (XX, tensor<?x?x4xf32>, tensor<?x?x4xf32>) -> XX"""),
-    # 2 of the 4 columns of a head turn; some segments are beyond the original
-    # length.
+    # RoPE rotates 2 of the 4 columns of a head; some segments exceed the
+    # original length.
     "rope of a part": ({}, """
       %cos, %sin = model.rope_table %positions, %lengths
           {frequencies = array<f32: 1.0, 1.0>,
@@ -105,7 +105,7 @@ CASES = {
     "add_bias": ({"b": (H,)}, """
       %b = model.weight @b.weight : tensor<16xf32>
       %y = model.add_bias %x, %b : (XX, tensor<16xf32>) -> XX"""),
-    # The norm of frozen weights alone: it has no gradient.
+    # The norm depends only on frozen weights: it has no gradient.
     "magnitude": ({"m": (H,)}, """
       %f0 = model.weight @frozen.weight : tensor<16x16xf32>
       %n = model.adapted_norm %f0, %f0, %f0 {scale = 0.3 : f64}
@@ -122,7 +122,7 @@ CASES = {
       %m = model.linear %x, %w {module = "w"}
           : (XX, tensor<16x16xf32>) -> XX
       %y = model.gate_rows %m, %n : (XX, tensor<?x?x1xf32>) -> XX"""),
-    # A third of the words have rows of their own; factors from x.
+    # A third of the tokens have trainable rows; factors come from x.
     "match_tokens, scale_rows": ({"d": (8, H)}, """
       %list = model.token_list
           {tokens = array<i64: 23, 0, 3, 6, 9, 12, 15, 18>} : tensor<8xf32>
@@ -169,7 +169,7 @@ CASES = {
            window = 0 : i64, scale = 0.5 : f64, cap = 1.5 : f64}
           : (XX, tensor<?x?x8xf32>, tensor<?x?x8xf32>, tensor<?x?xi32>)
             -> (XX, tensor<?x4x?xf32>)"""),
-    # W_e above each other, and in turns.
+    # W_e stacked along the rows, and interleaved.
     "experts": ({"r": (4, H), "u": (32, H), "d": (H, 32)}, """
       %r = model.weight @r.weight : tensor<4x16xf32>
       %u = model.weight @u.weight : tensor<32x16xf32>
@@ -221,7 +221,7 @@ CASES = {
       %y = model.combine_rows %o, %order, %places
           : (tensor<?x?x2x16xf32>, tensor<?x?x2xi32>, tensor<?x?x2xi32>)
             -> XX"""),
-    # Biases by expert, gate and up in turns, clamped.
+    # Biases per expert, gate and up interleaved, clamped.
     "experts of gpt-oss": ({"r": (3, H), "u": (48, 8), "b": (3, 8),
                             "d": (12, H)}, """
       %r = model.weight @r.weight : tensor<3x16xf32>
@@ -260,7 +260,7 @@ CASES = {
       %y = model.combine_rows %o, %order, %places weights %p
           : (tensor<?x?x2x16xf32>, tensor<?x?x2xi32>, tensor<?x?x2xi32>,
              tensor<?x?x2xf32>) -> XX"""),
-    # Padding is no token of a router's.
+    # Routers do not count padding.
     "router_loss of two layers": ({"r": (4, H), "s": (4, H)}, routers("3.0")),
     "split, concat": ({}, """
       %a, %b = model.split %x : (XX) -> (tensor<?x?x4xf32>, tensor<?x?x12xf32>)
@@ -406,7 +406,7 @@ def call(command):
 
 
 def loss_of(tools, folder):
-    """Loss of the one micro-batch, in f32 with all digits, and the dump."""
+    """Returns the micro-batch's loss, in f32 with all digits, and the dump."""
     out, dump = f"{folder}/out", f"{folder}/dump.safetensors"
     call([f"{tools}/qlora-run", f"{folder}/t.so", "--output-dir", out,
           "--overwrite-output-dir",
@@ -439,7 +439,7 @@ def check(tools, name, extra, body, random):
             gradient = next(value for entry, value in dump.items()
                             if entry.startswith("grad.")
                             and entry.endswith("." + key)).astype(np.float64)
-            # Along the gradient the difference is largest against rounding.
+            # Along the gradient the difference exceeds rounding most.
             direction = (gradient / np.linalg.norm(gradient) + 0.5 *
                          random.standard_normal(gradient.shape)
                          / np.sqrt(gradient.size))
@@ -468,8 +468,8 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--tools", required=True)
     options = parser.parse_args()
-    # Numbers of a case's own: of the others there may be more or fewer. With
-    # those below no step makes a token choose other experts.
+    # A separate seed per case, since other cases may change. With these seeds
+    # no step makes a token choose other experts.
     results = [check(options.tools, name, extra, body,
                      np.random.default_rng(zlib.crc32(name.encode())))
                for name, (extra, body) in CASES.items()]

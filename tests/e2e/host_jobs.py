@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 
-"""The demo on hosts (namespaces.py), and what has to be true when it has ended:
+"""The demo on hosts (namespaces.py), and what must hold when it has ended:
 used by hosts.py."""
 
 import concurrent.futures
@@ -17,8 +17,8 @@ STEPS = 30
 ENDLESS = 100000
 PORT = 29500
 SECRET = "0123456789abcdef" * 2
-# Until all hosts have ended: ten seconds of silence, and what a loaded machine
-# takes for the rest.
+# Seconds until all hosts have ended: ten seconds of silence, and slack for a
+# loaded machine.
 SOON = 25
 
 
@@ -31,7 +31,7 @@ def name_of(pid):
 
 
 def said_by(process, name, seconds):
-    """What a process says until it ends."""
+    """Returns the output of a process until it ends."""
     try:
         return process.communicate(timeout=seconds)[0]
     except subprocess.TimeoutExpired as late:
@@ -74,7 +74,7 @@ class Job:
             self.start(rank, *flags)
 
     def start_torchrun(self, *flags):
-        """Of Debian: torch 1.13 cannot do without -r and -t."""
+        """Starts Debian's torchrun: its torch 1.13 needs -r and -t."""
         logs = os.path.join(self.runs.work, self.name + ".logs")
         command = ["torchrun", "-r", "1", "-t", "1", "--log_dir", logs,
                    "--nnodes", "2", "--nproc_per_node", "1", "--max_restarts",
@@ -90,7 +90,7 @@ class Job:
                 if name_of(pid) == "qlora-run"]
 
     def until_step(self, step):
-        """A checkpoint of a step so far, or a later one."""
+        """Waits for a checkpoint of that step or a later one."""
         deadline = time.monotonic() + 60
         while not [done for done in steps_of(self.folder) if done >= step]:
             check(time.monotonic() < deadline and
@@ -99,7 +99,7 @@ class Job:
             time.sleep(0.02)
 
     def errors(self, within, code=1):
-        """Each host's lines, once all have ended."""
+        """Returns each host's lines, once all have ended."""
         deadline = time.monotonic() + within
         texts = []
         for process in self.started:
@@ -121,7 +121,7 @@ class Job:
         self.check_clean()
 
     def expect_line(self, cause, within=SOON, survivors=None):
-        """One line, the same on all hosts but for what follows in brackets."""
+        """Checks for one line, equal on all hosts except in brackets."""
         errors = self.errors(within)
         if survivors is not None:
             errors = [errors[rank] for rank in survivors]
@@ -152,7 +152,7 @@ class Job:
 
 
 class Setting:
-    """What a case is given: hosts of its own, and moments."""
+    """The environment of a case: separate hosts, and random moments."""
 
     def __init__(self, runs, name, dice):
         self.runs, self.name, self.dice = runs, name, dice
@@ -162,7 +162,7 @@ class Setting:
         return Job(self.runs, self.hosts, self.name, steps)
 
     def trains(self):
-        """A job that trains, and has for a while of no fixed length."""
+        """Starts a job and lets it train for a random time."""
         job = self.job(ENDLESS)
         job.start_all()
         job.until_step(7)
@@ -179,8 +179,8 @@ def run_case(runs, function, dice, name):
 
 
 def side_by_side(runs, tries, at_once, report):
-    """Each (function, dice, name); most of them wait most of the time. How many
-    were as they should be, and what is wrong with the others."""
+    """Runs each (function, dice, name) concurrently; most of them wait most of
+    the time. Returns how many passed, and what is wrong with the others."""
     wrong = []
     with concurrent.futures.ThreadPoolExecutor(at_once) as pool:
         names = {pool.submit(run_case, runs, *one): one[2] for one in tries}

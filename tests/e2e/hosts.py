@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Ranks on several hosts, and what may happen to hosts and to what is between.
+"""Ranks on several hosts, and faults of hosts and of the network.
 
     hosts.py --tools build/bin [CASE ...] [--rounds 100] [--seed 1]
 
 The hosts are network namespaces of this machine (namespaces.py); the demo
-trains on two of them, a rank on each. In every case in which the job cannot go
-on, both hosts end within seconds with exit code 1 and one and the same line,
-which names the rank and its host; every checkpoint is whole, and no process and
-no socket is left on any host. Where the network is only bad, the bytes that come out are
-those of one machine.
+trains on two of them, a rank on each. If the job cannot continue, both hosts
+end within seconds with exit code 1 and the same line, which names the rank and
+its host. Every checkpoint is complete, and no process and no socket is left on
+any host. If the network is only slow or lossy, the results have the bytes of
+one machine.
 
-Without --rounds each case is run once. With it, each fault that comes while a
-run trains is tried so many times, at a moment that the seed gives, and how many
-were as they should be is printed.
+Without --rounds each case is run once. With it, each fault during training is
+tried that many times, at a moment that the seed determines, and the number of
+passes is printed.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def case(function):
 
 
 def fault(function):
-    """A case that comes to a run which trains."""
+    """Registers a case with a fault during training."""
     FAULTS.append(function)
     return case(function)
 
@@ -68,7 +68,7 @@ def killed_host(setting):
 
 @fault
 def stopped_rank(setting):
-    """It hangs: all its threads, while its host answers."""
+    """The rank hangs: all its threads stop, while its host answers."""
     job = setting.trains()
     lost = setting.dice.randrange(2)
     host = setting.hosts.all[lost]
@@ -120,7 +120,7 @@ def unreachable_host(setting):
 
 @case
 def port_taken(setting):
-    """By a program that says nothing of its own; ranks hear no rank there."""
+    """Another program has the port; ranks get no rank's answer there."""
     job = setting.job()
     other = setting.hosts.all[0].popen(
         [sys.executable, "-c", "import socket; s = socket.create_server(("
@@ -169,7 +169,7 @@ def other_program(setting):
 
 @case
 def other_plan(setting):
-    """A host whose card has less room, say: its program recomputes more."""
+    """A program that recomputes more, as for a GPU with less memory."""
     job = setting.job()
     job.start(0)
     job.start(1, program="plan.so")
@@ -224,7 +224,7 @@ def other_number_of_ranks(setting):
 
 @case
 def too_small_a_card(setting):
-    """Cards of the software platform, one of which has too little memory."""
+    """GPUs of the software platform, one of which has too little memory."""
     job = setting.job()
     for rank, megabytes in enumerate((4096, 8)):
         cards = setting.runs.cards(1)
@@ -255,8 +255,8 @@ def torchrun_restarts(setting):
 
 @case
 def fewer_hosts(setting):
-    """Two hosts, of which one is lost for good: the other goes on alone, with
-    steps of as many rows."""
+    """One of two hosts is lost for good: the other resumes alone, with steps
+    of the same number of rows."""
     job = setting.trains()
     setting.hosts.all[1].kill()
     job.errors(5)
@@ -332,7 +332,7 @@ def main():
         print(f"hosts.py: skipped: {reason}")
         return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    # Those first that take longest.
+    # The longest ones first.
     known = FAULTS if arguments.rounds else [*reversed(CASES[:3]),
                                              *reversed(CASES[3:])]
     chosen = [function for function in known

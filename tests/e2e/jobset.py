@@ -6,9 +6,9 @@
     jobset.py --tools build/bin
 
 Two hosts (namespaces.py) are the pods: they have the pods' names, and run the
-container's command with its variables, filled in as Kubernetes does. What comes
-out are the bytes of qlora-run --gpus 2. Needs what hosts.py needs, torchrun and
-PyYAML.
+container's command with its variables, filled in as Kubernetes does. The
+results have the bytes of qlora-run --gpus 2. Needs torchrun, PyYAML and the
+requirements of hosts.py.
 """
 
 import argparse
@@ -31,7 +31,7 @@ INDEX = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
 
 
 def pods_of(jobset):
-    """Of a JobSet with one job: the pods' names, and what is in each."""
+    """Returns the pods' names and contents, for a JobSet with one job."""
     (job,) = jobset["spec"]["replicatedJobs"]
     spec = job["template"]["spec"]
     check(spec["completionMode"] == "Indexed" and
@@ -61,14 +61,14 @@ def value_of(entry, number):
 
 
 def command_of(container, runs, folder):
-    """One rank for each pod, of Debian's torchrun where it is that."""
+    """Returns the command of a pod's one rank."""
     words = container["command"]
     training = TRAINING.split()
     check(words[-len(training):] == training, "another command:", words)
     launcher = ["1" if word == "8" else word for word in
                 words[:-len(training)]]
     if launcher:
-        # Debian's torch 1.13 cannot do without (Python 3.11's enums).
+        # Debian's torch 1.13 needs these (Python 3.11's enums).
         launcher[1:1] = ["-r", "1", "-t", "1", "--log_dir", folder + ".logs"]
     return [*launcher, *runs.command(folder, *training[6:])]
 

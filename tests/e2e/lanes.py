@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""lanes.py N: runs the commands of standard input, N side by side.
+"""lanes.py N: runs the commands of standard input, N at a time.
 
-One shell command a line, in their order; empty lines and comments are left out.
-What a command says is printed when it has ended, behind a line with the seconds
-at which it began and ended. The first that fails ends the others and this.
+One shell command per line, in order; empty lines and comments are skipped. A
+command's output is printed when it ends, after a line with the seconds of its
+start and end. The first failure ends the other commands and this script.
 """
 
 import os
@@ -26,7 +26,7 @@ class Lanes:
         self.start = time.monotonic()
 
     def next(self):
-        """A command that has begun, what it says, and when; None at the end."""
+        """Returns a started command, its output, and when; None at the end."""
         with self.lock:
             command = None if self.code else next(self.commands, None)
             if command is None:
@@ -39,7 +39,7 @@ class Lanes:
             return command, process, said, time.monotonic() - self.start
 
     def end(self, code):
-        """Of the first failure; what still runs is another's."""
+        """Ends all commands with the code of the first failure."""
         self.code = self.code or code
         for process in self.running:
             try:
@@ -54,7 +54,7 @@ class Lanes:
             with self.lock:
                 self.running.discard(process)
                 if code and self.code:
-                    return  # ended for the failure of another
+                    return  # ended because another failed
                 print(f"+ {start:.0f}s to {time.monotonic() - self.start:.0f}s: "
                       f"{command}", flush=True)
                 said.seek(0)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 
-"""The examples of docs/launchers.md, made to run the demo: used by jobset.py,
-slurm.py and supervision.py."""
+"""The examples of docs/launchers.md, adapted to run the demo: used by
+jobset.py, slurm.py and supervision.py."""
 
 import os
 import re
@@ -23,7 +23,7 @@ def blocks(section, language):
 
 
 def script(section, pairs, runs, folder):
-    """The section's shell lines with the demo, and what `pairs` replace."""
+    """Returns the section's shell lines with the demo and replaced `pairs`."""
     text = blocks(section, "sh")[0]
     ours = shlex.join(runs.command(folder, "--resume-from-checkpoint", "true"))
     for old, new in (*pairs, (TRAINING, ours)):

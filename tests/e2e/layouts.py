@@ -1,21 +1,21 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Ranks that have the same rows, and share each product, each line or the layers,
-train what one alone would.
+"""Ranks with the same rows that shard each matmul (tp), sequence (cp) or the
+layers (pp) train like a single rank.
 
     layouts.py --tools build/bin [--axis AXIS] [--target cuda] [--every N] [FAMILY ...]
 
-Models of every family, large enough that four ranks can share them: 8 heads of
-queries and 4 of keys, 4 bits with scales in 8, adapters on all linears with
-dropout, whose masks do not depend on the layout. One rank, two and four that
-share rows, and two pairs with other rows each leave the same losses, norms,
-evaluations and adapters, and checkpoints that the others go on from. The axes
-are tp, for products, cp, for lines, which goes with fsdp, zero1 and zero2 too,
-pp, for layers, which goes with fsdp, zero1, tp and ep, and ep, for experts, whose
-adapters are trained too: ranks have other rows, and share the experts for them.
+Models of every family, large enough for four ranks: 8 query heads and 4 key
+heads, 4 bits with 8-bit scales, adapters on all linears with dropout, whose
+masks do not depend on the layout. One rank, two and four with the same rows,
+and two pairs with different rows give the same losses, norms, evaluations and
+adapters, and checkpoints that the other layouts resume. The axes are tp, cp
+(also with fsdp, zero1 and zero2), pp (also with fsdp, zero1, tp and ep), and
+ep with trained expert adapters: its ranks have different rows and shard the
+experts.
 
---every N: each N-th family, and of the layouts the pairs.
+--every N: each N-th family, and only pairs of the layouts.
 """
 
 import argparse
@@ -45,7 +45,7 @@ WIDTHS = {"n_embd": 256, "n_head": 8, "n_inner": 512, "vocab_size": 96,
           "moe_intermediate_size": 256, "shared_expert_intermediate_size": 512,
           "num_local_experts": 4, "num_experts": 4}
 LENGTH, ROWS = 16, 2
-# Ranks, their mesh, accumulations, and flags: all steps have 8 rows.
+# Ranks, their mesh, accumulation steps, and flags: all steps have 8 rows.
 ALONE = (1, "", 4)
 PARTS = ("--num-virtual-stages-per-pipeline-rank", "2")
 TOKENS = ("--sequence-parallel", "true")
@@ -68,16 +68,15 @@ LAYOUTS = {
     "ep": ((2, "ep=2", 2), (4, "ep=4", 1), (4, "ep=2,fsdp=4,zero1=4", 1),
            (4, "ep=4,zero2=2", 1), (4, "ep=2,pp=2", 2), (4, "cp=2,ep=4", 2),
            (4, "ep=2", 1))}
-# Of families with experts those whose experts have adapters, which have no
-# dropout.
+# MoE families whose experts have adapters, which have no dropout.
 ADAPTED = ("mixtral", "qwen2moe")
-# Weights that are divided: of two layers at least attention and an MLP, but for
-# norms over all heads, and experts whose columns take turns.
+# Sharded weights: of two layers at least attention and an MLP, except norms
+# over all heads, and experts with interleaved columns.
 KEPT = {"olmo2": 6, "gptoss": 8, "gpt2": 8, "phi3": 8, "starcoder2": 12}
 
 
 def widened(name, layers=2):
-    """With as many layers, of the kinds that the family's have in turn."""
+    """Returns the family with `layers` layers, of its kinds in turn."""
     family = copy.copy(FAMILIES[name])
     wide = WIDTHS if "n_embd" in family.config else WIDE | WIDTHS
     family.config = {key: wide.get(key, value)
@@ -88,7 +87,7 @@ def widened(name, layers=2):
     for key in ("layer_types", "no_rope_layers"):
         if key in family.config:
             family.config[key] = family.config[key] * (layers // 2)
-    if name == "phi3":  # 6 factors for the 12 columns that are turned
+    if name == "phi3":  # 6 factors for the 12 rotated columns
         family.config["partial_rotary_factor"] = 12 / 32
     if family.experts:
         inner = family.config.get("moe_intermediate_size",
@@ -103,7 +102,7 @@ class Runs:
         self.options, self.name = options, name
         self.work = os.path.join(work, name)
         self.log = os.path.join(self.work, "log.txt")
-        # A layer for each stage of a pipeline.
+        # One layer per pipeline stage.
         family = widened(name, 4 if options.axis == "pp" else 2)
         self.targets = family.targets if family.experts else ["all-linear"]
         if options.axis == "ep" and name in ADAPTED:
@@ -140,7 +139,7 @@ class Runs:
              f"{self.work}/model", "--train-file", self.data, "--max-steps",
              "3", "--gradient-accumulation-steps", str(steps),
              "--logging-steps", "1", "--learning-rate", "1e-2",
-             # Of gradients near nothing AdamW makes whole steps else.
+             # AdamW makes full steps for gradients near zero otherwise.
              "--adam-epsilon", "1e-2", "--base-cache", "none", "--save-steps", "2", "--seed", "9",
              "--validation-file", self.data, "--output-dir", out, *flags],
             self.log, {**os.environ, "XDG_CACHE_HOME": self.work}
@@ -168,8 +167,8 @@ def same(found, wanted, what):
 
 
 def check_share(name, mesh, plan, flags=()):
-    """A rank has its part of what is divided, with scales as numbers, and no
-    weights stay whole for their blocks; or of each line."""
+    """Checks that a rank has its shard of weights with float scales and none
+    stays unsharded because of its blocks; or its cp shard of each sequence."""
     share = int(mesh.split(",")[0].split("=")[1])
     if "tp=" in mesh:
         share = int(re.search(r"tp=(\d+)", mesh)[1])
@@ -210,7 +209,7 @@ def family_case(options, name, work):
 
 
 def resumed(runs, wanted):
-    """What two pairs began one rank ends, and four that share rows."""
+    """One rank, and four with the same rows, resume a run of two pairs."""
     layouts = LAYOUTS[runs.options.axis]
     runs.train(*layouts[-1][:3])
     shutil.move(f"{runs.work}/out/checkpoint-2", f"{runs.work}/begun")
@@ -255,7 +254,7 @@ REFUSED = {
 
 
 def refused(runs):
-    """In one line, which says what the model is or what to do."""
+    """Each refusal is one line that names the model's limit or a fix."""
     def message(*flags):
         try:
             runs.compile("", *flags)

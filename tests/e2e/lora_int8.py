@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""What --activation-dtype-for-lora int8 saves, and what it does to training.
+"""What --activation-dtype-for-lora int8 saves, and its effect on training.
 
     lora_int8.py --tools build/bin [--target cuda] [CASE ...]
 
-Golden cases in float32, with and without it. Where only dA is computed from
-what was 8 bits: the logits, the first step's losses and the gradients of all
-B are the same to the bit. The gradients of A are the exact ones and noise:
-their projection on the exact ones is 1 within 0.3 % (a scale of max / 128
-would make it 0.8 %), and the noise is that of rounding to 127 steps. Later
-losses stay close. The plan is smaller by most of what the compiler says that
-encoding saves, and a memory limit changes nothing but rounding.
+Golden cases in float32, with and without it. Only dA is computed from 8-bit
+values, so the logits, the first step's losses and the gradients of all B are
+the same to the bit. The gradients of A are the exact ones plus noise: their
+projection on the exact ones is 1 within 0.3 % (a scale of max / 128 would make
+it 0.8 %), and the noise is that of rounding to 127 steps. Later losses stay
+close. The plan is smaller by most of the compiler's estimate for the encoding.
+A memory limit changes nothing but rounding.
 """
 
 import argparse
@@ -31,7 +31,7 @@ PROJECTION, NOISE, LEAST_NOISE, LOSS = 3e-3, 2e-2, 1e-3, 1e-3
 
 
 def trained(options, case, *flags):
-    """Plan, losses and dump of a case compiled with `flags`."""
+    """Returns plan, losses and dump of a case compiled with `flags`."""
     flags, environment = list(flags), None
     if options.target == "cuda":
         flags += goldens.cuda_flags()
@@ -53,7 +53,7 @@ def trained(options, case, *flags):
 
 
 def gradient(dump, matrix):
-    """The first step's gradients of all A, or of all B, in one vector."""
+    """Returns the first step's gradients of all A or all B, as a vector."""
     names = sorted(name for name in dump if name.startswith("grad.")
                    and f".{matrix}." in name)
     assert names, f"the dump has no gradient of {matrix}"

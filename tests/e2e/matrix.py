@@ -2,19 +2,19 @@
 # SPDX-License-Identifier: MIT
 
 """Every golden case and every family on every layout, on CPU ranks and on the
-software CUDA platform: the long form of what the suite has a part of.
+software CUDA platform. The test suite runs a subset of this.
 
     matrix.py --tools build/bin [--target cpu|cuda] [--jobs 2] [LAYOUT ...]
 
-The golden cases (goldens.py) run on the layouts below. A layout that a case cannot
-have is skipped by the compiler's own refusal: heads, blocks or lines that it does
-not divide, fewer layers than stages, no experts, steps of too few micro-batches.
-The families (layouts.py), whose models are made so that four ranks divide them,
-run on the layouts of its axes, up to 8 ranks. Prints a line for each layout and
-fails where any case does. Hours on two cores.
+The golden cases (goldens.py) run on the layouts below. The compiler's refusal
+skips a layout that a case cannot have: indivisible heads, blocks or sequences,
+fewer layers than stages, no experts, steps of too few micro-batches. The
+families (layouts.py), whose models four ranks can shard, run on the layouts of
+its axes, up to 8 ranks. Prints a line for each layout and fails if any case
+does. Hours on two cores.
 
-A case on an edge says nothing about a layout: EDGES has them, with what stands
-for them there. They are trained and told, and do not count.
+A numerically unstable case cannot test a layout: EDGES lists them, with
+substitute cases. They are trained and reported, and do not count.
 """
 
 import argparse
@@ -25,7 +25,7 @@ import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MESH = "--compile-flag=--parallel={}".format
-# Names of layouts, and what goldens.py is told.
+# Names of layouts, and the arguments for goldens.py.
 GOLDENS = {
     "one rank": ("--ranks", "1"),
     "dp 2": ("--ranks", "2"),
@@ -57,11 +57,11 @@ GOLDENS = {
     "zero2 x pp": ("--ranks", "2", "--parallel", "zero2=2,pp=2"),
     "cp x pp": ("--parallel", "cp=2,pp=2"),
 }
-# In the reference a value is 2e-6 from where its clamp cuts the gradient, at step
-# 6 (found with Inputs/edges.py); its own runs with noise of 3e-6 in the first
-# adapter leave it by 7e-3, as the rounding of some layouts does: of two stages and
-# two ranks that share products or lines on a CPU, of two stages on software CUDA.
-# `gptoss` is a case of the same family without such a value.
+# In the reference a value is 2e-6 from where its clamp cuts the gradient, at
+# step 6 (found with Inputs/edges.py). Its own runs with noise of 3e-6 in the
+# first adapter differ from it by 7e-3, as some layouts do: two stages and two
+# tp or cp ranks on a CPU, two stages on software CUDA. `gptoss` is a case of
+# the same family without such a value.
 EDGES = {"gptoss-mxfp4": "gptoss"}
 FAMILIES = ("tp", "cp", "ep", "pp")  # axes of layouts.py
 
@@ -73,8 +73,8 @@ def lines_of(script, *arguments):
 
 
 def are_edges(layout, told, lines):
-    """Whether only cases on an edge failed, of more ranks than one, and those that
-    stand for them did not."""
+    """Returns whether only unstable cases failed, on more ranks than one, and
+    their substitutes did not."""
     cases = [line.split()[1].rstrip(":") for line in told]
     return bool(cases) and layout != "one rank" and all(
         case in EDGES and any(line.startswith(f"ok   {EDGES[case]}:")
@@ -108,7 +108,7 @@ def main():
             print(f"{target:5} {name:16} {count['ok']:3} equal, "
                   f"{count['skip']:3} cannot have it, "
                   f"{'failed' if code else 'none failed'}", flush=True)
-            # Of goldens.py the cases; of layouts.py, which ends there, the end.
+            # goldens.py names its cases; layouts.py ends at an error.
             told = [line for line in lines if line.startswith("FAIL")]
             if code:
                 print("\n".join(told or lines[-12:]), flush=True)

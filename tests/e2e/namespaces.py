@@ -3,10 +3,10 @@
 
 """Hosts on one machine: network namespaces on a bridge, with faults between them.
 
-Each host has an address, a name, processes and a /proc of its own, so that ranks
-on it take each other for other machines. The network between them is in a
-namespace too: nothing of this machine's own is touched, and all of it is gone
-when the last of these is removed. It needs root, iproute2 and, for loss, nft.
+Each host has its own address, name, processes and /proc, so that its ranks
+treat other hosts as other machines. The network between them is in a namespace
+too: nothing of this machine's own is touched, and all of it is gone when the
+last of these is removed. It needs root, iproute2 and, for loss, nft.
 
     namespaces.py relay PORT PORT SECONDS     (used by Hosts.delay itself)
 """
@@ -24,8 +24,8 @@ import subprocess
 import sys
 import time
 
-# In the host: its name, the names of the others, its /proc and its processes.
-# The shell stays, as the first process of the host: with it all others end.
+# Sets the host's name, the others' names, its /proc and its processes. The
+# shell stays as the host's first process: when it ends, all others end.
 ENTER = """mount --bind "$1" /etc/hosts && hostname "$2" && shift 2 && "$@" &
 trap 'kill -TERM $!' TERM
 wait $!; code=$?
@@ -36,7 +36,7 @@ numbers = itertools.count()
 
 
 def why_not():
-    """Why this machine cannot have hosts, or None."""
+    """Returns why this machine cannot have hosts, or None."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     for tool in ("ip", "tc", "nft", "unshare"):
@@ -67,7 +67,7 @@ class Host:
         self.processes = []
 
     def popen(self, command, environment=None, **named):
-        """Starts a command there, in processes of its own."""
+        """Starts a command on the host, in new processes."""
         process = subprocess.Popen(
             ["ip", "netns", "exec", self.namespace, "unshare", "--pid",
              "--fork", "--kill-child", "--mount-proc", "--uts", "bash", "-c",
@@ -85,7 +85,7 @@ class Host:
                 call("ip", "netns", "pids", self.namespace).split()]
 
     def kill(self):
-        """All processes, at once and without a word."""
+        """Kills all processes at once, with SIGKILL."""
         for process in self.processes:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
@@ -98,11 +98,11 @@ class Host:
             time.sleep(0.01)
 
     def plug(self, state):
-        """The cable: "up" or "down"."""
+        """Sets the cable "up" or "down"."""
         call("ip", "-n", self.hosts.switch, "link", "set", self.port, state)
 
     def lose(self, percent):
-        """That much of what comes in."""
+        """Drops that percentage of incoming packets."""
         self.call("nft", "add table ip loss; add chain ip loss in { type "
                   "filter hook input priority 0 ; }; add rule ip loss in "
                   f"numgen random mod 100 < {percent} drop")
@@ -112,7 +112,7 @@ class Host:
                   "rate", rate, "burst", "16k", "latency", "200ms")
 
     def sockets(self):
-        """Of TCP, but those that only remember numbers for a while."""
+        """Returns TCP sockets, except those in TIME_WAIT."""
         found = []
         for table in ("tcp", "tcp6"):
             lines = self.call("cat", f"/proc/net/{table}").splitlines()[1:]
@@ -124,7 +124,7 @@ class Host:
 
 
 class Hosts:
-    """So many, named node0, node1, ..., which reach each other by these names."""
+    """`count` hosts, which reach each other as node0, node1, ..."""
 
     def __init__(self, count, work):
         self.prefix = f"ql{os.getpid()}n{next(numbers)}"
@@ -161,7 +161,7 @@ class Hosts:
             call(*there, "link", "set", "eth0", "up")
 
     def delay(self, seconds):
-        """Between two hosts, each way: a program carries what they say."""
+        """Delays two hosts' packets, each way: a program relays them."""
         for host in self.all:
             call("ip", "-n", self.switch, "link", "set", host.port, "nomaster")
             host.call(sys.executable, __file__, "plain", "eth0")
@@ -188,7 +188,7 @@ class Hosts:
 # ----------------------------------------------------------------- relay ---
 
 def send_plain(interface):
-    """Packets leave as they are on a wire: none larger, sums filled in."""
+    """Sends packets as on a wire: not oversized, with checksums."""
     turn_off_sums = struct.pack("II", 0x17, 0)  # ETHTOOL_STXCSUM
     buffer = bytearray(turn_off_sums)
     import ctypes
@@ -199,7 +199,7 @@ def send_plain(interface):
 
 
 def relay(first, second, seconds):
-    """Carries frames between two interfaces, each so much later."""
+    """Relays frames between two interfaces, each delayed by `seconds`."""
     ends = []
     for interface in (first, second):
         end = socket.socket(socket.AF_PACKET, socket.SOCK_RAW,

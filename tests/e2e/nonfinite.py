@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""What goes into a loss beside the answers, and is not finite: the run ends,
-and says where.
+"""Operands of a loss other than the answers are not finite: the run ends, and
+names the place.
 
     nonfinite.py --tools build/bin
 """
@@ -21,8 +21,8 @@ from gradient_losses import (  # noqa: E402
     B, H, HEAD, LINES, T, kto_loss, routers)
 from gradients import call, write_batch, write_model  # noqa: E402
 
-# That of the second line, a mismatched answer, is the logarithm of less than 0;
-# the answer's is its number of labels, as in kto_loss.
+# The second sequence, a mismatched answer, has the logarithm of less than 0;
+# the answer has its number of labels, as in kto_loss.
 REFERENCE = f"""
   %ref = model.rows(%n) attributes {{columns = {B} : i64, label = "reference",
                                     maps = [#model.map<full>]}}
@@ -37,13 +37,13 @@ REFERENCE = f"""
     model.row_yield %r : tensor<{B}xf32>
   }}"""
 
-# Name: parameters, what makes %y, the loss, and what is said.
+# Name: parameters, MLIR that computes %y, the loss, and the message.
 CASES = {
     "divergence of mismatched answers": (
         {}, "%y = model.add %x, %x : XX",
         kto_loss(", mismatched", REFERENCE),
         r"\(rows 0, 1\): the loss is -?nan, and the gradient of '"),
-    # Times 4 experts and 10 labels: more than a float has.
+    # Times 4 experts and 10 labels: overflows a float.
     "routers": (
         {"r": (4, H), "s": (4, H)}, routers("8.0e37"), HEAD,
         r"\(rows 0, 1\): the routers' loss is inf;"),

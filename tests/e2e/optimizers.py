@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""A run that goes on from a checkpoint has the bytes of one without a break,
-with every optimizer and from every first adapter that changes the base. With
-every optimizer two ranks have the bytes of one that accumulates twice as much,
-and what was compiled for one is not run with another.
+"""A resumed run has the bytes of an uninterrupted one, with every optimizer
+and from every first adapter that changes the base. With every optimizer two
+ranks have the bytes of one that accumulates twice as much, and a program
+compiled for one optimizer is refused with another.
 
     optimizers.py --tools build/bin
 """
@@ -20,13 +20,13 @@ import safetensors_io
 
 OPTIMIZERS = ("llama-adamw8bit", "llama-lion", "llama-adafactor",
               "llama-schedulefree", "llama-muon")
-# On two ranks tied weights are rounded in another order: goldens.py's to judge.
+# On two ranks tied weights are rounded in another order: see goldens.py.
 RESUMED = ("llama-muon-full", "llama-pissa", "llama-pissa-nf4",
            "llama-pissa-niter", "llama-olora")
 
 
 def contents(case, folder, steps):
-    """What the run was for, and all that it keeps to go on."""
+    """Returns the results of a run, and the state that it resumes from."""
     files = (os.path.basename(goldens.start_of(case)
                               or "adapter_model.safetensors"),
              f"checkpoint-{steps}/state.safetensors")

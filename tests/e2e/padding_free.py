@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Rows without their padding train as rows with it.
+"""Rows without padding train like rows with it.
 
     padding_free.py --tools build/bin [--target cuda]
 
 Rows of many lengths, prompts without loss, an epoch that does not divide by
-the step: padded, and dealt anew among the micro-batches of each step
-(--padding-free), with one and several ranks and accumulations, and with ranks
-that share each line. The losses, gradient norms, learning rates, epochs and evaluations of every step agree to
-float32's rounding, and so does the adapter, by far less than it moved.
+the step: padded, and redistributed among the micro-batches of each step
+(--padding-free), with one and several ranks and accumulations, and with cp.
+The losses, gradient norms, learning rates, epochs and evaluations of every
+step agree to float32's rounding, and the adapter by far less than it moved.
 
-Where RoPE depends on the length, a row's own counts: loss and gradient norm of
-some rows are those of the rows alone, whatever is in a batch with them.
+If RoPE depends on the length, a row's own length counts: loss and gradient
+norm of several rows equal those of separate rows, whatever the batch.
 """
 
 import argparse
@@ -28,12 +28,12 @@ from safetensors_io import load, save
 
 TOLERANCE = 2e-5
 LONGEST = 48
-# Ranks and accumulations; the software platform is slow.
+# Ranks and accumulation steps; the software platform is slow.
 STEPS = {"cpu": ((1, 1), (1, 3), (2, 1), (2, 2), (3, 2)), "cuda": ((2, 2),)}
 
-# By golden case: loss and norm of its gradient of all LENGTH_ROWS, in
-# transformers 5.24 and PEFT 0.21, each row in a call of its own. Of the rows, of
-# 2 to 48 tokens, two are longer than the original 8.
+# By golden case: loss and gradient norm of all LENGTH_ROWS, in transformers
+# 5.24 and PEFT 0.21, each row in a separate call. The rows have 2 to 48
+# tokens; two are longer than the original 8.
 LENGTH_ROWS = (8, 128, 3)
 ALONE = {"phi3-packed": (5.2900066, 1.5420884),
          "llama-dynamic": (5.4866385, 1.1856058)}
@@ -68,7 +68,7 @@ def train(case, choice, ranks, accumulation, *flags):
 
 
 def compare(padded, packed):
-    """The metrics of two runs, and their adapters."""
+    """Compares the metrics of two runs, and their adapters."""
     (rows, adapter), (others, other) = padded, packed
     assert len(rows) == len(others), (len(rows), len(others))
     worst = 0
@@ -87,7 +87,7 @@ def compare(padded, packed):
 
 
 def own_lengths(options, folder, name):
-    """Of all ways to put the rows into batches."""
+    """Checks all ways to put the rows into batches."""
     case = Case(options.tools, name, folder)
     data = os.path.join(folder, "rows.safetensors")
     count = len(write_rows(data, *LENGTH_ROWS))
@@ -110,7 +110,7 @@ def own_lengths(options, folder, name):
                 rows = [json.loads(line) for line in lines]
             found = [next(row[key] for row in rows if key in row)
                      for key in ("eval_loss", "loss", "grad_norm")]
-            if choice == "--packing=true":  # another step: fewer, longer rows
+            if choice == "--packing=true":  # fewer, longer sequences
                 found = found[:1]
             loss, norm = ALONE[name]
             worst = max(relative(*pair)
@@ -121,7 +121,7 @@ def own_lengths(options, folder, name):
 
 
 def products(case, choice, ranks, accumulation):
-    """GFLOPs of a step's products, padding included."""
+    """Returns GFLOPs of a step's matmuls, padding included."""
     trace = os.path.join(case.folder, "trace.json")
     train(case, choice, ranks, accumulation, "--profile", trace,
           "--profile-warmup", "0", "--profile-active", "2")

@@ -7,16 +7,16 @@
 
 Small models are compiled for each axis (dp, fsdp, zero1, zero2, tp, tp with
 sequence parallelism, cp, ep, pp, and pairs of them) and each kind of trainable
-weight. VirtualRanks runs three steps of the program on ranks that are threads of
-one process. On every rank the gradient of each tensor, the update, the loss and
-the norm must equal those of one rank; numbers that several ranks hold must have
-the same bits.
+weight. VirtualRanks runs three steps of the program on ranks that are threads
+of one process. On every rank the gradient of each tensor, the update, the loss
+and the norm must equal those of one rank; values that several ranks hold must
+have the same bits.
 
-With --ddp-comm-hook the gradient must be what the hook's formula makes of the
-gradients that each rank gives: in bf16 and int8 to the bit, so that no tolerance
-hides a wrong sum.
+With --ddp-comm-hook the gradient must follow from the ranks' gradients by the
+hook's formula: in bf16 and int8 to the bit, so that no tolerance hides a wrong
+sum.
 
-What cannot be done (is_refused) must be refused, with a message that names an
+Unsupported cases (is_refused) must be refused, with a message that names an
 option. --all: every kind on every layout, 468 cases; without it, all kinds on
 each axis, and a third of the pairs and hooks. NAME: only these cases, such as
 "fsdp=2 saved" or "zero2=2".
@@ -38,7 +38,7 @@ from covering_formats import FORMATS
 from covering_models import FAMILIES, write_model
 
 LENGTH, ROWS, PER_STEP, STEPS = 16, 2, 4, 3
-STATISTICS, BLOCK = 1024, 256  # elements: of the first row; that share a scale
+STATISTICS, BLOCK = 1024, 256  # elements: of the first row; per scale
 # Sums in float32 in another order: measured 1e-6 at most.
 SAME = 2e-5
 SIZES = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2,
@@ -85,14 +85,14 @@ HOOKS = ("bf16", "int8", "power_sgd")
 
 
 def rounded(values):
-    """To bf16 and back; ties to even."""
+    """Rounds to bf16 and back; ties to even."""
     bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
     bits = bits + 0x7FFF + ((bits >> 16) & 1)
     return (bits & 0xFFFF0000).view(np.float32)
 
 
 def coded(values):
-    """What 8 bits leave of blocks that share a scale."""
+    """Returns values after 8-bit coding in blocks that share a scale."""
     blocks = values.reshape(-1, BLOCK)
     limit = np.maximum(np.abs(blocks).max(1, keepdims=True), np.float32(1e-30))
     codes = np.rint(blocks * (np.float32(127) / limit))
@@ -100,7 +100,7 @@ def coded(values):
 
 
 def in_order(values):
-    """Their sum, from the first rank on."""
+    """Returns their sum, from the first rank on."""
     total = values[0]
     for value in values[1:]:
         total = total + value
@@ -108,7 +108,7 @@ def in_order(values):
 
 
 class Run:
-    """What VirtualRanks has written of one program."""
+    """The values that VirtualRanks has written for one program."""
 
     def __init__(self, described, values, ranks):
         self.table = {row["name"]: row for row in described["trainable"]}
@@ -128,7 +128,7 @@ class Run:
         return self.flat(rank, step, what)[begin:begin + count]
 
     def whole(self, row, rank, step, what):
-        """A tensor as this rank and those that have its other shards have it."""
+        """Returns a tensor, joined from this rank's and the others' shards."""
         if not row["piece"]:
             return self.part(row, rank, step, what)
         group = [other for other in range(self.ranks)
@@ -143,7 +143,7 @@ class Run:
 
 
 def compare(what, found, wanted, scale=None):
-    """Each number, beside the largest one."""
+    """Compares each value, relative to the largest one."""
     scale = np.abs(wanted).max() if scale is None else scale
     error = np.abs(found - wanted).max() / max(scale, 1e-30)
     assert error < SAME, f"{what}: differs by {error:.1e} of the largest number"
@@ -151,12 +151,12 @@ def compare(what, found, wanted, scale=None):
 
 
 def same_as_one(run, one):
-    """Gradients, updates and sums; the worst error."""
+    """Checks gradients, updates and sums; returns the worst error."""
     worst = 0.0
     assert sorted(run.table) == sorted(one.table)
     for step, rank in itertools.product(range(STEPS), range(run.ranks)):
         at = f"step {step}, rank {rank}"
-        # Losses add up where ranks with the same rows count as one.
+        # Losses are summed as if ranks with the same rows were one rank.
         labels = one.sums(0, step)[1]
         count, all_labels = (each.flat(rank if each is run else 0, step,
                                        "gradient")[1] for each in (run, one))
@@ -166,7 +166,7 @@ def same_as_one(run, one):
                       for row in one.table.values()) / labels
         for name, row in one.table.items():
             want = one.whole(row, 0, step, "gradient") / all_labels
-            # What is zero but for rounding has the scale of the others.
+            # Values that are zero except for rounding use the others' scale.
             scale = max(np.abs(want).max(), 1e-3 * largest)
             worst = max(worst, compare(
                 f"{at}, gradient of {name}",
@@ -179,7 +179,7 @@ def same_as_one(run, one):
 
 
 def agree(run):
-    """Ranks have the same bits of what several of them hold."""
+    """Checks that values on several ranks have the same bits."""
     for step, (name, row) in itertools.product(range(STEPS),
                                                run.table.items()):
         first = run.whole(row, 0, step, "trainable")
@@ -190,8 +190,8 @@ def agree(run):
 
 
 def low_rank_sum(run, step, name, row, arenas):
-    """PowerSGD's sum of a matrix (Vogels et al., 2019), in float64; None for what
-    is summed as it is."""
+    """Returns PowerSGD's sum of a matrix (Vogels et al., 2019), in float64;
+    None for a tensor that is summed uncompressed."""
     basis = run.state.get(f"{name}.powersgd_basis")
     if not basis:
         return None
@@ -206,7 +206,7 @@ def low_rank_sum(run, step, name, row, arenas):
 
 
 def directions(rows):
-    """Orthonormal rows by Gram and Schmidt; zero where nothing is left."""
+    """Returns orthonormal rows (Gram-Schmidt); zero for dependent ones."""
     found = []
     for row in rows:
         length = np.linalg.norm(row)
@@ -218,8 +218,8 @@ def directions(rows):
 
 
 def given(run, row, rank, step):
-    """What a rank gives to the sum of a tensor: of a shard it gives no other
-    elements."""
+    """Returns a rank's operand of the sum of a tensor: of a sharded tensor it
+    has only the shard's elements."""
     part = run.part(row, rank, step, "before")
     if not row["piece"]:
         return part
@@ -240,8 +240,8 @@ def equal(at, found, want):
 
 
 def by_formula(run, one, hook):
-    """In the steps of which it is known what each rank gives; in the first one
-    ranks give the gradient of one rank."""
+    """Checks the steps with known operands of each rank; in the first one
+    ranks add up to the gradient of one rank."""
     labels = run.flat(0, 0, "gradient")[1], one.flat(0, 0, "gradient")[1]
     for name, row in one.table.items():
         total = in_order([given(run, run.table[name], rank, 0)
@@ -269,7 +269,7 @@ def rounded_sums(run, step, rank):
 
 
 def fed_back(run, step):
-    """Arenas with what each rank has left; blocks are of whole tensors."""
+    """Returns arenas plus residuals; blocks are of unsharded tensors."""
     assert not any(row["piece"] for row in run.table.values()), (
         "there is no formula for shards")
     return [value + left for value, left in
@@ -299,7 +299,7 @@ FORMULAS = {"bf16": rounded_sums, "int8": coded_sums,
 
 
 def conserved(run, step):
-    """What is not in the sum is in the residuals."""
+    """Checks that whatever the sum lacks is in the residuals."""
     arenas = fed_back(run, step)
     left = sum(value.astype(np.float64) for value in
                run.all(step, "residual"))[STATISTICS:]
@@ -335,7 +335,7 @@ class Net:
         return os.path.join(self.work, name)
 
     def write_data(self):
-        """Rows have other numbers of labels, so that means of means show."""
+        """Rows differ in labels, which exposes means of means."""
         random = np.random.default_rng(3)
         shape = (STEPS * PER_STEP, ROWS, LENGTH)
         ids = random.integers(0, SIZES["vocab_size"], shape).astype(np.int32)
@@ -375,7 +375,7 @@ class Net:
         if hook:
             flags += ["--ddp-comm-hook", hook, "--ranks", ranks]
             if hook == "power_sgd":
-                # Of matrices with 4 rows more would not be less.
+                # Higher ranks would not compress matrices with 4 more rows.
                 flags += ["--powersgd-rank", 1 if kind == "adapters" else 2]
         run = self.run(name, kind, ranks, *flags)
         agree(run)
@@ -386,12 +386,12 @@ class Net:
 
 
 def is_refused(layout, kind, hook):
-    """What cannot be done, and is said so."""
+    """Returns whether a case must be refused."""
     axes = {axis.split("=")[0] for axis in layout.split(" ")[0].split(",")}
     if "ep" in axes and "experts" not in kind:
-        return True  # there is nothing to divide
+        return True  # there is nothing to shard
     if "tp" in axes and kind == "dora":
-        return True  # norms of rows of sliced weights
+        return True  # norms of rows of tp-sharded weights
     if not hook:
         return False
     if axes & {"zero2", "ep", "pp"}:
@@ -400,7 +400,7 @@ def is_refused(layout, kind, hook):
 
 
 def cases(everything):
-    """(layout, kind, hook)."""
+    """Returns (layout, kind, hook)."""
     every = 1 if everything else 3
     exact = list(itertools.product(LAYOUTS, KINDS, ("",)))
     axes = [case for case in exact if case[0] not in PAIRED]
@@ -438,7 +438,7 @@ def main():
 
 
 def report(net, name, case):
-    """Runs a case and says what came of it; whether that is right."""
+    """Runs a case and prints the result; returns whether it passed."""
     try:
         said = net.check(name, *case)
         if is_refused(*case):

@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: MIT
 
 """Runs peft_load.py on every golden case that has an adapter, with the torch,
-transformers and PEFT that computed the references: its long form.
+transformers and PEFT versions of the references: the long form.
 
     peft_live.py --tools build/bin [--environment DIR] [CASE ...]
 
-The environment is made of PyPI's packages by name, in 5 to 10 minutes and 6 GB; a
-later call uses it again. Fails where it cannot be made.
+The environment is installed from PyPI's packages, in 5 to 10 minutes and 6 GB;
+later calls reuse it. Fails if it cannot be created.
 """
 
 import argparse
@@ -22,7 +22,7 @@ PACKAGES = ("torch==2.15.0", "transformers==5.24.0", "peft==0.21.2",
 
 
 def has_packages(python):
-    """Whether an environment has exactly the pinned packages."""
+    """Returns whether an environment has exactly the pinned packages."""
     code = ("import importlib.metadata as m, sys; sys.exit(any(m.version(n) != v "
             "for n, v in (p.split('==') for p in sys.argv[1:])))")
     return os.path.exists(python) and subprocess.run(

@@ -6,10 +6,10 @@
     peft_load.py --tools build/bin [CASE ...]
 
 Needs torch, transformers and peft, which scripts/install.sh --tests puts into
-.venv/peft; peft_live.py has an environment with those of the references. The
-trained adapter is loaded by PEFT on the Hugging Face model, whose quantised
-weights are replaced by the values they stand for. The logits of the first row
-without and with it are compared with those of qlora-run.
+.venv/peft; peft_live.py has an environment with the references' versions. PEFT
+loads the trained adapter on the Hugging Face model, whose quantized weights
+are replaced by their decoded values. The logits of the first row without and
+with it are compared with those of qlora-run.
 """
 
 import argparse
@@ -29,7 +29,7 @@ CASES = os.path.join(HERE, "..", "Inputs", "goldens")
 
 
 def logits_of_peft(case, adapter):
-    """Without and with the adapter."""
+    """Returns the logits without and with the adapter."""
     import torch
     from peft import PeftModel
     ids = peft_model.first_row(settings(case)["train_file"])
@@ -41,7 +41,7 @@ def logits_of_peft(case, adapter):
 
 
 def plain_flags(adapter):
-    """Of a program for an adapter that is not as it was trained."""
+    """Returns flags to compile for an adapter unlike the trained one."""
     with open(os.path.join(adapter, "adapter_config.json")) as file:
         config = json.load(file)
     with open(os.path.join(adapter, "config.resolved.yaml")) as file:
@@ -53,7 +53,7 @@ def plain_flags(adapter):
 
 
 def check(tools, name, folder):
-    """The errors, each with its ratio to the tolerance."""
+    """Returns the errors, each with its ratio to the tolerance."""
     case, out = os.path.join(CASES, name), os.path.join(folder, "out")
     with open(os.path.join(case, "case.json")) as file:
         imported = json.load(file).get("import_flags", [])

@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: MIT
 
-"""Compares the adapter of a golden case with PEFT: names of modules and number
-of parameters, and the logits without and with the trained adapter.
+"""Compares the adapter of a golden case with PEFT: module names and number of
+parameters, and the logits without and with the trained adapter.
 
-peft.safetensors and peft.json of a case are what PEFT computed
-(Inputs/peft_golden.py). An adapter whose names PEFT does not know changes
-nothing there, so that PEFT's own two logits have to differ by 100 times the
-tolerance, and ours must equal both. The case's program serves for all runs:
+peft.safetensors and peft.json of a case are PEFT's results
+(Inputs/peft_golden.py). PEFT ignores an adapter with unknown names. So PEFT's
+own two logits must differ by 100 times the tolerance, and ours must equal
+both. The case's program serves for all runs:
 
 * A new adapter, whose B is zero, has the logits of the model alone.
 * The adapter that the case wrote is loaded with the parameters that PEFT
-  trained. With our own, which are within 1e-3 of the way they went, logits
-  would be apart by up to 4e-4, and a tolerance for that would hide errors.
+  trained. Our own are within 1e-3 of the way they moved, so logits would
+  differ by up to 4e-4, and a tolerance for that would hide errors.
 """
 
 import json
@@ -43,22 +43,22 @@ WITHOUT = {
                               "of codes",
 }
 PREFIX = "base_model.model."
-# What PEFT appends to a module's name; a bias alone makes no module an adapted
-# one.
+# Suffixes that PEFT appends to a module's name; a bias alone does not make a
+# module an adapted one.
 ENDS = (".lora_A.weight", ".lora_B.weight", ".lora_B.bias",
         ".lora_embedding_A", ".lora_embedding_B", ".lora_magnitude_vector",
         ".token_adapter.trainable_tokens_delta", ".weight")
 
 
 def modules_of(tensors):
-    """The adapted modules that an adapter's tensors belong to."""
+    """Returns the adapted modules that an adapter's tensors belong to."""
     ends = {name: next((end for end in ENDS if name.endswith(end)), None)
             for name in tensors}
     return {name[:-len(end)] for name, end in ends.items() if end}
 
 
 def named_by(config):
-    """What adapter_config.json says is adapted: predicates by entry."""
+    """Returns what adapter_config.json adapts: predicates by entry."""
     def suffix(path):
         return lambda name: name == path or name.endswith("." + path)
     targets = config["target_modules"] or []
@@ -79,7 +79,7 @@ def named_by(config):
 
 
 def check_names(described, out):
-    """The names in both files of an adapter are PEFT's."""
+    """Checks that the names in both files of an adapter are PEFT's."""
     tensors = safetensors_io.load(os.path.join(out, "adapter_model.safetensors"))
     modules, expected = modules_of(tensors), set(described["modules"])
     if modules != expected:
@@ -103,7 +103,7 @@ def check_names(described, out):
 
 
 def logits_from(tools, case, work, module, adapter, flags=()):
-    """[B, T, V] of micro-batch 0; without an adapter those of a new one."""
+    """Returns [B, T, V] of micro-batch 0; without an adapter, of a new one."""
     values = settings(case) | {
         "adapter_name_or_path": adapter or "", "max_steps": 1,
         "gradient_accumulation_steps": 1, "save_steps": 0}
@@ -121,7 +121,7 @@ def logits_from(tools, case, work, module, adapter, flags=()):
 
 
 def check_logits(errors, ours, theirs):
-    """Logits without and with the adapter, of ours the rows that PEFT's have."""
+    """Compares logits without and with the adapter, for PEFT's rows."""
     if not np.abs(theirs[1] - theirs[0]).max() >= 100 * LOGITS:
         raise Failure("PEFT's logits with the adapter are those without it")
     for what, got, want in zip(("base", "adapter"), ours, theirs):
@@ -130,8 +130,8 @@ def check_logits(errors, ours, theirs):
 
 
 def with_parameters_of_peft(case, work):
-    """The folder of a copy of work/out's adapter, whose tensors have the values
-    that PEFT trained."""
+    """Copies work/out's adapter with the values that PEFT trained; returns its
+    folder."""
     end = "adapter_model.safetensors"
     out, copy = os.path.join(work, "out"), os.path.join(work, "peft-adapter")
     expected = safetensors_io.load(os.path.join(case, "expected.safetensors"))
@@ -146,7 +146,7 @@ def with_parameters_of_peft(case, work):
 
 
 def check_case(errors, tools, case, work, module):
-    """Of a case that was trained into work/out."""
+    """Checks a case that was trained into work/out."""
     path, name = os.path.join(case, "peft.json"), os.path.basename(case)
     if os.path.exists(path) == (name in WITHOUT):
         raise Failure(f"{name} has to be in peft_logits.WITHOUT, with a reason, "

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 
-"""Golden cases in transformers + PEFT: what the live comparisons share.
+"""Golden cases in transformers + PEFT: shared by the live comparisons.
 
-torch is imported where it is used, so that a script can say first that it is
-missing().
+torch is imported where it is used, so that a script can first report that it
+is missing().
 """
 
 import contextlib
@@ -20,13 +20,13 @@ sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..",
 
 
 def missing():
-    """What these comparisons need and this python does not have."""
+    """Returns the required packages that this python lacks."""
     return [name for name in ("torch", "transformers", "peft")
             if importlib.util.find_spec(name) is None]
 
 
 def decoded(tensors):
-    """A state dict with stored weights as the f32 values they stand for."""
+    """Returns a state dict with stored weights decoded to f32."""
     from bnb_values import decode_stored
     from stored_formats import decode_fp8, decode_integers
     values = {}
@@ -49,7 +49,7 @@ def decoded(tensors):
 
 @contextlib.contextmanager
 def plain_folder(folder):
-    """The model folder, or a decoded copy of one with stored weights."""
+    """Returns the model folder, or a copy with decoded stored weights."""
     with open(os.path.join(folder, "config.json")) as file:
         config = json.load(file)
     stored = config.pop("quantization_config", {"quant_method": "mxfp4"})
@@ -67,7 +67,7 @@ def plain_folder(folder):
 
 
 def auto_class(case):
-    """The class that a case's adapters are made for."""
+    """Returns the class that a case's adapters are made for."""
     import transformers
     with open(os.path.join(case, "case.json")) as file:
         return getattr(transformers, json.load(file).get(
@@ -75,7 +75,7 @@ def auto_class(case):
 
 
 def load_base(case):
-    """The case's model in float32; quantised weights as what they stand for."""
+    """Returns the case's model in float32, with decoded quantized weights."""
     import torch
     from safetensors.torch import load_file
     from transformers import logging
@@ -99,7 +99,7 @@ def load_base(case):
 
 
 def set_values(model, tensors):
-    """Gives quantised parameters the values that their codes stand for."""
+    """Sets quantized parameters to the values of their codes."""
     end = ".dequantized"
     for name, value in tensors.items():
         if name.endswith(end):
@@ -110,8 +110,8 @@ def set_values(model, tensors):
 
 
 def first_row(path):
-    """The token ids [1, T] of the first row of a train file, of packed rows the
-    first segment."""
+    """Returns the token ids [1, T] of the first row of a train file; for
+    packed rows, of the first segment."""
     from safetensors.torch import load_file
     batches = load_file(path)
     ids = batches["input_ids"][0, :1].long()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 
-"""The random numbers of dropout, a second time: Philox4x32-10 (Salmon et al.,
-"Parallel random numbers: as easy as 1, 2, 3", 2011), written with numpy from
+"""A second implementation of dropout's random numbers: Philox4x32-10 (Salmon
+et al., "Parallel random numbers: as easy as 1, 2, 3", 2011), in numpy, from
 the documentation of runtime/Kernels/Math/Philox.h.
 """
 
@@ -25,7 +25,7 @@ def rounds(counter, key):
 
 
 def uniform(seed, micro_batch, op, rows, columns):
-    """Philox.h's qlora_uniform of a whole matrix, f32 [rows, columns]."""
+    """Returns Philox.h's qlora_uniform for a matrix, f32 [rows, columns]."""
     quads = np.arange((columns + 3) // 4, dtype=np.uint64)[None, :]
     row = np.arange(rows, dtype=np.uint64)[:, None]
     same = np.zeros((rows, quads.size), np.uint64)
@@ -39,14 +39,14 @@ def uniform(seed, micro_batch, op, rows, columns):
 
 
 def mask(share, seed, micro_batch, op, shape):
-    """u8, 1 where kept; `shape`: rows, columns."""
+    """Returns u8, 1 for kept values; `shape`: rows, columns."""
     random = uniform(seed, micro_batch, op, *shape)
     return (random >= np.float32(share)).astype(np.uint8)
 
 
 def expect_share(what, hits, share):
-    """`hits`: booleans that are true with probability `share`, apart from six
-    standard deviations."""
+    """Checks `hits`, booleans that are true with probability `share`, within
+    six standard deviations."""
     limit = 6 * np.sqrt(share * (1 - share) / hits.size)
     if not abs(hits.mean() - share) <= limit:
         raise Failure(f"{what}: {hits.mean():.4f}, expected {share:.4f} within "

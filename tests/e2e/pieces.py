@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""What is trained in pieces on the ranks changes where it is and nothing else.
+"""Sharded training changes where values are and nothing else.
 
     pieces.py --tools build/bin [NAME ...]
 
-  layouts   a model that is trained as a whole, on four ranks: with weights,
-            gradients and states in two or four pieces, gathered once or twice
-            in a step, also where ranks share lines, losses, norms, models and
-            states are those without
-  adapters  so are those of adapters in pieces, whatever they start from
-  memory    a rank plans its part of the 16 bytes of each number, and holds what
-            was planned; the first one also the model that it writes
-  resumed   a run goes on from a checkpoint of any other layout, and from its
+  layouts   full fine-tuning on four ranks: with weights, gradients and
+            states in two or four shards, gathered once or twice in a step,
+            also with cp, losses, norms, models and states are those of
+            unsharded runs
+  adapters  the same holds for sharded adapters with any initialization
+  memory    a rank plans its fraction of the 16 bytes per parameter, and holds
+            what was planned; the first one also the model that it writes
+  resumed   a run resumes from a checkpoint of any other layout, and from its
             own to the same bytes
-  refused   what cannot be divided, by its name
+  refused   tensors that cannot be sharded are refused by name
 """
 
 import argparse
@@ -29,8 +29,8 @@ import safetensors_io
 import shards
 from shards import LENGTH, RANKS, call, same
 
-FINAL = 1e-3  # of the distance that training goes
-# Of half a million weights, whose rows no number of ranks divides.
+FINAL = 1e-3  # of the distance that training moves
+# Half a million parameters, whose rows no number of ranks divides.
 SMALL = dict(hidden_size=96, intermediate_size=200, vocab_size=1001,
              num_hidden_layers=2, num_attention_heads=6, num_key_value_heads=2)
 LARGE = dict(hidden_size=512, intermediate_size=1024, vocab_size=16001,
@@ -40,7 +40,7 @@ MESHES = ("fsdp=2", "fsdp=4", "zero2=2", "zero2=4", "fsdp=2,zero2=2")
 
 class Runs(shards.Runs):
     flags = ("--save-steps", "2", "--lr-scheduler-type", "constant",
-             # Of gradients near nothing AdamW makes whole steps else.
+             # AdamW makes full steps for gradients near zero otherwise.
              "--adam-epsilon", "1e-3")
 
     def full(self, mesh, *flags):
@@ -61,7 +61,7 @@ class Runs(shards.Runs):
 
 
 def near(found, wanted, start=None):
-    """Of all tensors, to how far they are from `start`, or from 0."""
+    """Compares all tensors, relative to their distance from `start` or 0."""
     assert list(found) == list(wanted), (list(found)[:3], list(wanted)[:3])
     for name, want in wanted.items():
         gone = want - start[name] if start else want
@@ -86,7 +86,7 @@ def layouts(runs):
         agree(runs, mesh, "none")
         losses = runs.losses(mesh)["loss"]
         print(f"  {mesh}: losses {losses[0]:.4f} to {losses[-1]:.4f}")
-    # Ranks that share lines have the rows of half as many.
+    # With cp=2 the number of different rows halves.
     module, _ = runs.full("cp=2,fsdp=4")
     runs.train(module, RANKS, "lines", *runs.flags,
                "--gradient-accumulation-steps", "4")
@@ -117,13 +117,13 @@ def adapters(runs):
 
 
 def process_peak(text):
-    """MiB that a process had planned, and that it held."""
+    """Returns MiB that a process had planned, and that it held."""
     found = re.search(r"peak of the process +([0-9.]+) MiB +([0-9.]+) MiB", text)
     return float(found[1]), float(found[2])
 
 
 def memory(runs):
-    """Of 19 million numbers, so that they are most of what a process has."""
+    """Uses 19 million parameters, which are most of a process's memory."""
     shards.MODEL.update(LARGE)
     work = os.path.join(runs.work, "large")
     os.makedirs(work)

@@ -1,36 +1,36 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Memory plans of shapes that no test machine trains.
+"""Memory plans of shapes that no test machine can train.
 
     plans.py --tools build/bin
 
-* Llama 8B, B = 2, T = 2048, r = 16, NF4 and double quantisation, fits into
-  6.6 GiB of a card, with its input embedding in host memory;
-* 24 GiB hold a context of 70,000 tokens at B = 1, r = 32;
-* eight cards of 24 GiB hold one of 131,072 tokens, each a part of it, for which
-  on H200s less than 3 % of a step waits;
-* a 70B, T = 2048, is planned on four cards of 24 GB and on two of 48, with its
-  base in pieces on them: a piece is no more than its part, what is gathered no
-  more than a layer, a weight that is used and one that is decoded, and on H200s less than 3 % of a step waits for
-  them; on one card the base alone is refused, and what to do is said;
-* it is planned on one card of 24 GB with its base in host memory, T = 512, but for
-  what fills the card, where copies over the bus take as long as the step, and on
-  two that copy a half each, where these and the gathers do;
-* an 8B that is trained as a whole is planned on eight cards of 24 GB, each with
-  an eighth of its weights, gradients and states, and with four rows on each of
-  eight H200s less than 3 % of a step waits;
-* --parallel auto takes data parallel for an 8B on cards that hold it, pieces
-  where these need not be computed again or a whole base does not fit, by the
-  runtime's own predictions, and names the smallest plan where none fits;
-* its layers are four stages on four cards of 24 GB, with four rows at a time;
-* 18 GiB hold a context of 70,000 tokens with what crosses from layer to layer in
-  host memory, and not without, and on an H100 nothing of a step waits for it;
-* chunks of the head of 1,024 rows are the first that a limit takes;
-* --memory-limit auto is what is free less a reserve, or one clear error.
+* Llama 8B, B = 2, T = 2048, r = 16, NF4 with double quantization, fits into
+  6.6 GiB of a GPU, with its input embedding in host memory.
+* 24 GiB hold a context of 70,000 tokens at B = 1, r = 32.
+* Eight GPUs of 24 GiB hold one of 131,072 tokens with cp. On H200s less than
+  3 % of a step waits for other ranks.
+* A 70B, T = 2048, is planned with fsdp on four GPUs of 24 GB and on two of 48.
+  A shard has its fraction; gathered weights are at most a layer, a used weight
+  and a decoded one. On H200s less than 3 % of a step waits for them. On one
+  GPU the base alone is refused, with a fix.
+* The 70B is planned on one GPU of 24 GB with its base in host memory, T = 512,
+  except what fills the GPU; copies over the bus take as long as the step. On
+  two GPUs each copies a half; copies and gathers take that long.
+* Full fine-tuning of an 8B is planned on eight GPUs of 24 GB, each with an
+  eighth of its weights, gradients and states. With four rows on each of eight
+  H200s less than 3 % of a step waits.
+* --parallel auto takes data parallel for an 8B on GPUs that hold it, fsdp if
+  that avoids recomputation or an unsharded base does not fit, according to
+  the runtime's predictions. It names the smallest plan if none fits.
+* The 70B is planned as four stages on four GPUs of 24 GB, four rows at a time.
+* 18 GiB hold a context of 70,000 tokens only with the layers' inputs in host
+  memory; on an H100 no time of a step waits for them.
+* A limit first reduces the LM head to chunks of 1,024 rows.
+* --memory-limit auto is the free memory less a reserve, or one clear error.
 
-The weights are a file of zeros without blocks on the disk. The null device
-loads the modules and checks each command.
+The weights are a sparse file of zeros. The null device loads the modules and
+checks each command.
 """
 
 import argparse
@@ -109,7 +109,7 @@ def read(path):
 
 
 def fits(tools, folder, limit, *flags):
-    """The report of a plan within `limit` GiB, as the null device has it."""
+    """Returns the reports of a plan within `limit` GiB and of its null run."""
     module, path = (os.path.join(folder, name) for name in ("t.so", "r.json"))
     start = time.monotonic()
     call(f"{tools}/qloracc", "--target=cpu",
@@ -131,7 +131,7 @@ def tightest_8b(tools, folder):
                         "--per-device-train-batch-size", "2", "--lora-r", "16")
     assert report["arenas"]["host"] == 2 * VOCABULARY * HIDDEN
     assert re.search(r"host \(pinned\) +1002 MiB", text), text
-    # A head of keys at a time: 39 MiB.
+    # One key head at a time: 39 MiB.
     assert re.search(r"^  kernels  .*attention\.cudnn, attention_grad\.cudnn",
                      text, re.M), text
     assert any(row["kernel"] == "attention_grad.cudnn"
@@ -155,8 +155,8 @@ def saved_on_the_host(tools, folder):
                 code=1)
     assert "error: --memory-limit: the smallest plan needs" in said, said
     report, _ = fits(tools, folder, 18, "--offload", "activations", *shape)
-    # Of all layers but the last, whose input would be back at once, and the
-    # first, whose input is of no layer and has no gradient.
+    # Inputs of all layers but the last, which would be needed at once, and the
+    # first, whose input is no layer's output and has no gradient.
     crossing = (LAYERS - 2) * 2 * 70000 * HIDDEN
     assert report["arenas"]["saved"] == crossing, report["arenas"]
     said = json.loads(call(f"{tools}/qlora-run", os.path.join(folder, "t.so"),
@@ -168,8 +168,9 @@ def saved_on_the_host(tools, folder):
 
 
 def planned(tools, folder, *flags):
-    """Bytes of a rank, rows of a chunk of the head, and launches, of a length
-    that cuDNN's attention is not for: it would need as much as the head."""
+    """Returns a rank's bytes, rows of a chunk of the head, and launches, for a
+    length that cuDNN's attention does not support: it would need as much as
+    the head."""
     text = call(f"{tools}/qloracc", "--target=cpu",
                 os.path.join(folder, "m.mlir"),
                 "--emit=program", "--max-length", "2000",
@@ -187,7 +188,7 @@ def head_chunks(tools, folder):
                    f"{whole}B") == (whole, rows, launches)
     least, rows, others = planned(tools, folder, "--memory-limit",
                                   f"{whole - 1}B")
-    # Nothing is computed again; what is left holds weights that are decoded.
+    # Nothing is recomputed; the remaining memory holds decoded weights.
     assert rows == 256 and others <= launches, (rows, others, launches)
     assert least < whole, (least, whole)
     print(f"ok   chunks of the head: {whole} bytes, or {least}")
@@ -217,7 +218,7 @@ def auto_limit(tools, folder):
 
 
 def auto(tools, folder, module, *flags, code=0):
-    """What --parallel auto says."""
+    """Returns the output of --parallel auto."""
     start = time.monotonic()
     said = call(f"{tools}/qloracc", "--target=cpu",
                 os.path.join(folder, "m.mlir"), "-o",
@@ -229,7 +230,7 @@ def auto(tools, folder, module, *flags, code=0):
 
 
 def waiting(tools, module, cards):
-    """The share of a step on H200s that waits for other ranks: a little."""
+    """Checks that little of a step on H200s waits for other ranks."""
     said = json.loads(call(
         f"{tools}/qlora-run", module, "--device", "null:h200", "--gpus",
         str(cards), "--log-format", "json"))
@@ -254,7 +255,7 @@ def shared_context(tools, folder):
 
 
 def in_stages(tools, folder):
-    """Four cards have a part of the layers each, and four rows at a time."""
+    """Four GPUs each have a stage's layers, and four rows at a time."""
     module, path = (os.path.join(folder, name) for name in ("p.so", "p.json"))
     call(f"{tools}/qloracc", "--target=cpu",
          os.path.join(folder, "m.mlir"), "-o", module,
@@ -272,8 +273,8 @@ def in_stages(tools, folder):
 
 
 def on_the_host(tools, folder, whole, ranks):
-    """Cards of 24 GB, whose base is in host memory but for what they have room for;
-    of several each has its part."""
+    """GPUs of 24 GB have the base in host memory, except what fits; several
+    GPUs have their fsdp shards there."""
     module, path = (os.path.join(folder, name) for name in ("h.so", "h.json"))
     start = time.monotonic()
     call(f"{tools}/qloracc", "--target=cpu",
@@ -292,8 +293,8 @@ def on_the_host(tools, folder, whole, ranks):
                            "--gpus", str(ranks), "--log-format", "json"))
     step = said["predictions"][0]
     copies, = (of for of in step["collectives"] if of["group"] == "bus")
-    # All but rows of the embedding, forward and backward, the head once; and
-    # hidden behind nothing but what the card computes meanwhile.
+    # All but rows of the embedding, forward and backward, the head once. Only
+    # the GPU's computation at that time hides the copies.
     assert 1.8 * moved < copies["bytes"] < 2.01 * moved, copies
     travel = sum(of["seconds"] for of in step["collectives"])
     assert step["step_seconds"] < 1.1 * travel, step
@@ -371,7 +372,7 @@ def trained_whole(tools, folder):
 
 
 def layouts(tools, folder, module, *flags):
-    """The one that is chosen, and the facts of each."""
+    """Returns the chosen layout, and the properties of each."""
     path = f"{module}.json"
     auto(tools, folder, module, "--report", path, *flags)
     rows = {row["layout"]: row for row in read(path)["layouts"]}
@@ -381,13 +382,13 @@ def layouts(tools, folder, module, *flags):
 
 def chosen_layouts(tools, folder):
     module = os.path.join(folder, "auto.so")
-    # Whole bases fit, and pieces would cross the network.
+    # Unsharded bases fit, and fsdp would use the network.
     chosen, rows = layouts(tools, folder, module, "--ranks", "2",
                            "--gpus-per-node", "1", "--network", "100Gb")
     assert chosen == "none" and len(rows) == 4, rows
     assert all(row["fits"] for row in rows.values()), rows
     assert rows["fsdp=2"]["step_seconds"] > rows["none"]["step_seconds"], rows
-    # As the runtime has it of the program.
+    # The runtime's prediction for the program.
     said = json.loads(call(
         f"{tools}/qlora-run", module, "--device", "null:h200", "--gpus", "2",
         "--gpus-per-node", "1", "--network", "100Gb", "--log-format",
@@ -395,7 +396,7 @@ def chosen_layouts(tools, folder):
     for key in ("step_seconds", "exposed_communication_seconds"):
         pair = said[key], rows["none"][key]
         assert math.isclose(*pair, rel_tol=1e-9), (key, pair)
-    # Both fit, but a whole base leaves less room for activations.
+    # Both fit, but an unsharded base leaves less memory for activations.
     chosen, rows = layouts(tools, folder, module, "--ranks", "2",
                            "--memory-limit", "8GiB")
     whole, pieces = rows["none"], rows["fsdp=2"]

@@ -5,12 +5,12 @@
 
     power_sgd.py --tools build/bin
 
-A few lines of numpy have the numbers that torch's hook left for given gradients on
-two ranks (Inputs/power_sgd_golden.py). By the same lines, of every step of a run
-on two ranks and every matrix: the gradient that the update gets, and the basis
-and residuals of the next checkpoint, follow from the checkpoint before; what ranks
-have together is the gradient of an exact run. A run that is resumed leaves the same
-bytes, and on another number of ranks begins with what all had left together.
+A few lines of numpy reproduce the results of torch's hook for given gradients
+on two ranks (Inputs/power_sgd_golden.py). The same code checks every step of a
+run on two ranks and every matrix. The update's gradient, and the next
+checkpoint's basis and residuals, follow from the checkpoint before. The ranks'
+gradients add up to that of an exact run. A resumed run has the same bytes, and
+on another number of ranks it starts with the sum of all residuals.
 """
 
 import argparse
@@ -25,8 +25,8 @@ from safetensors_io import load
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 STEPS, RANKS, BATCHES, BETA1 = 4, 2, 4, 0.9
-# Of the largest number of a tensor. Sums of some hundred numbers in f32, in another
-# order; measured 7e-7 at most.
+# Relative to a tensor's largest value. Sums of some hundred f32 values in
+# another order; measured 7e-7 at most.
 TORCH, RUN = 3e-6, 5e-6
 
 
@@ -46,7 +46,7 @@ def orthonormal(rows):
 
 
 def product(x, basis):
-    """The sum over the ranks of x, nearly, and the next basis."""
+    """Returns nearly the sum of x over the ranks, and the next basis."""
     p = orthonormal(sum(orthonormal(basis) @ one.T for one in x))
     q = sum(p @ one for one in x)
     isThere = (q * q).sum(1, keepdims=True) > 0
@@ -60,7 +60,7 @@ def near(found, wanted, limit, what):
 
 
 def check_torch():
-    """The hook means over ranks, and keeps the mean of Q."""
+    """torch's hook computes means over ranks, and keeps the mean of Q."""
     golden = load(os.path.join(HERE, "..", "Inputs", "power_sgd.safetensors"))
     worst = 0
     for name in {key.split(".")[0] for key in golden}:
@@ -83,7 +83,7 @@ def train(case, out, *flags):
 
 
 def trained(out):
-    """The bytes of an adapter, or of a model."""
+    """Returns the bytes of an adapter, or of a model."""
     [file] = [name for name in ("adapter_model.safetensors", "model.safetensors")
               if os.path.exists(os.path.join(out, name))]
     return read(os.path.join(out, file))
@@ -108,7 +108,7 @@ class Checkpoints:
         return os.path.join(self.folder, f"checkpoint-{step}", file)
 
     def resume(self, step):
-        """To the end, with the bytes of the run."""
+        """Resumes to the end; checks that it has the bytes of the run."""
         out = os.path.join(self.case.folder, f"resumed-{self.rank}-{step}")
         train(self.case, out, *self.run, "--resume-from-checkpoint",
               os.path.join(self.folder, f"checkpoint-{step}"))
@@ -120,8 +120,8 @@ class Checkpoints:
 
 
 def labels(case, step):
-    """Of a step, whose update gets the mean over them; of what is a batch, the
-    first token of each row has none."""
+    """Returns the number of a step's labels, over which the update's gradient
+    is averaged. The first token of each row has none."""
     with open(case.yaml) as file:
         name = re.search(r'^train_file: "(.*)"', file.read(), re.M).group(1)
     rows = load(os.path.join(os.path.dirname(case.yaml), name))["labels"]
@@ -130,7 +130,7 @@ def labels(case, step):
 
 
 def sums(state, before, count):
-    """By name, what a step's update got, which its first moment is made of."""
+    """Returns a step's gradients by name, from their first moments."""
     end = ".exp_avg"
     return {key[:-len(end)]:
             (value - BETA1 * before.get(key, 0)) / (1 - BETA1) * count
@@ -138,7 +138,7 @@ def sums(state, before, count):
 
 
 def check_steps(run, exact):
-    """Of step t and rank r x[t, r] = residual[t, r] + sum[t] / N."""
+    """Checks x[t, r] = residual[t, r] + sum[t] / N for step t and rank r."""
     worst, products, vectors = 0, 0, 0
     before = {}
     for step in range(1, STEPS + 1):
@@ -167,8 +167,8 @@ def check_steps(run, exact):
 
 
 def check_other_ranks(run):
-    """On four ranks what two had left, and the same gradients, add up to the
-    same."""
+    """Checks that four ranks with two ranks' residuals, and the same
+    gradients, compute the same sums."""
     case, first = run.case, 2
     case.compile("--ddp-comm-hook", "power_sgd", "--powersgd-rank",
                  str(run.rank), "--ranks", "4")

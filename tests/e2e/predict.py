@@ -1,19 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""A predicted step does what the formulas of a roofline say, within 2 %.
+"""A predicted step matches the formulas of a roofline within 2 %.
 
     predict.py --tools build/bin
 
 Compiles a Llama of random shape for a GPU, which needs no GPU, no weights and
-no CUDA compiler (the device code is never looked at), and compares the counts
-of `qlora-run --device null:h200` with sums over the shape: FLOPs of GEMMs and
-of attention, bytes of decodes, and bytes of the thin GEMMs, which are LoRA's;
-and its seconds with the rates of the row that each product is by.
-
-What the program does less than the usual formulas (2 P forward, 2 P backward):
-nothing is needed of the first layer's input gradient, so that its q, k and v
-have no backward product, and LoRA's A there adds to none.
+no CUDA compiler (the device code is never read). Compares the counts of
+`qlora-run --device null:h200` with sums over the shape: FLOPs of GEMMs and of
+attention, bytes of decodes, and bytes of the thin GEMMs, which are LoRA's; and
+its seconds with the rates of the table row for each GEMM. The program does
+less than the usual formulas (2 P forward, 2 P backward): the first layer needs
+no input gradient, so its q, k and v have no backward GEMM, and LoRA's A there
+adds to none.
 """
 
 import argparse
@@ -79,7 +78,7 @@ def call(*command):
 
 
 def compile_model(tools, folder):
-    """For one card, by a compiler whose device code is one line."""
+    """Compiles for one GPU, with a compiler whose device code is one line."""
     write_model(f"{folder}/model")
     compiler = f"{folder}/no-nvcc"
     with open(compiler, "w") as file:
@@ -110,7 +109,7 @@ def predict(tools, module, gpus):
 
 
 def lora_flops():
-    """XA and (XA)B forward; dY B, dB, dA and dX backward, but the first dX."""
+    """XA and (XA)B forward; dY B, dB, dA, dX backward, except the first dX."""
     sides = LAYERS * sum(width * len(outputs) + sum(outputs)
                          for width, outputs in GROUPS)
     return 2 * TOKENS * RANK * (3 * sides - QKV[0] * len(QKV[1]))
@@ -123,20 +122,20 @@ def gemm_flops():
 
 
 def attention_flops():
-    """Two products forward and five backward, of half of T x T pairs."""
+    """Two GEMMs forward and five backward, of half of T x T pairs."""
     forward = 4 * TOKENS * HEADS * DIM * (LENGTH + 1) / 2
     return LAYERS * 3.5 * forward
 
 
 def decode_bytes():
     """Each weight forward and backward: 4 bits and an eighth of scales, with
-    double quantisation, to 2 bytes."""
+    double quantization, to 2 bytes."""
     stored = 1 / 2 + (1 + 4 / 256) / 64
     return (2 * WEIGHTS - FIRST) * (stored + 2)
 
 
 def lora_bytes():
-    """Activations in bf16 once for each product that reads or writes them,
+    """Activations in bf16 once for each GEMM that reads or writes them,
     adapters in bf16 and their gradients in f32."""
     total = 0
     for layer in range(LAYERS):
@@ -150,8 +149,8 @@ def lora_bytes():
                 wide += 2 * TOKENS * width
             # XA written, read twice (B, dB); dXA written, read twice (A, dA).
             thin = 2 * TOKENS * RANK * count * 6
-            # A and B are read by two products each, in bf16, as the update has
-            # rounded them. dA and dB are added to.
+            # Two GEMMs each read A and B, in bf16 as the update has rounded
+            # them. dA and dB are accumulated.
             sides = RANK * (width * count + out)
             weights = sides * 2 * 2 + sides * 8
             total += wide + thin + weights
@@ -179,9 +178,9 @@ def check_counts(one):
 
 
 def attention_seconds(rates):
-    """Of cuDNN: a causal row of T tokens sees (T + 1) / 2 keys each, and each
-    product takes a + b / keys, so that 2,048 and 8,192 tokens have their
-    rates."""
+    """Returns seconds of cuDNN. Each token of a causal row of T tokens attends
+    to (T + 1) / 2 keys, and each GEMM takes a + b / keys, so that 2,048 and
+    8,192 tokens have their measured rates."""
     keys, short, long = ((length + 1) / 2 for length in (LENGTH, 2048, 8192))
     forward = attention_flops() / 3.5
     total = 0
@@ -194,7 +193,7 @@ def attention_seconds(rates):
 
 
 def check_low(one):
-    """The low figure: nothing side by side, and lower rates."""
+    """Checks the low estimate: no overlap, and lower rates."""
     low, parts = one["low"], one["low"]["parts"]
     summed = sum(part["seconds"] for part in parts.values())
     factors = {"GEMM": 0.9, "attention": 0.9, "decode": 0.85,
@@ -217,7 +216,7 @@ def check_rows(one):
 
 
 def check_seconds(one, many, rates):
-    """The parts add up, and products take their FLOPs at the assumed rates."""
+    """Checks that the parts add up, and GEMMs have the given rates."""
     parts = one["parts"]
     summed = sum(part["seconds"] for part in parts.values())
     gemm = parts["GEMM"]
@@ -238,7 +237,7 @@ def check_seconds(one, many, rates):
 
 
 def check_cards(tools, module, rates, folder):
-    """What a card says to a plan whose weights alone are some 80 MB."""
+    """Checks a GPU's answers to a plan whose weights alone are some 80 MB."""
     passed = True
     for gigabytes, answer in ((0.01, "the base alone does not fit one card"),
                               (0.2, "does not fit; compile it with a"),

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""What is promised whatever the input: bytes, limits, ranks.
+"""Guarantees for every input: bytes, limits, ranks.
 
     promises.py --tools build/bin
 
@@ -11,8 +11,8 @@
   losses, and the whole-block policy recomputes no less than the budgeted one;
 * in bfloat16 too a limit changes no bit of a loss or an adapter, from
   everything kept to as little as there can be;
-* the tightest limit of a deep model computes ops again for several blocks,
-  and trains to the same losses;
+* the tightest limit of a deep model recomputes ops for several blocks, and
+  trains to the same losses;
 * a step has at most four collectives, the first before the backward ends.
 """
 
@@ -129,7 +129,7 @@ def memory_limit(tools, folder):
 def same_bits(tools, folder):
     for name in ("qwen3-ranks", "qwen2-nf4"):
         case = Case(tools, name, os.path.join(folder, name))
-        # Decoded in one way, whatever memory is left.
+        # One form of decoding, whatever memory is left.
         numbers = ("--compute-dtype", "bfloat16")
         flags = (*numbers, "--dequant", "panel")
         free = report(case, *flags)
@@ -148,7 +148,7 @@ def same_bits(tools, folder):
 
 
 def deepen(name, layers, folder):
-    """A golden case's model with its two blocks over and over."""
+    """Repeats the two blocks of a golden case's model."""
     source = os.path.join(CASES, name)
     model = os.path.join(folder, "model")
     shutil.copytree(os.path.join(source, "model"), model)

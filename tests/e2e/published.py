@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Published models, as their config.json spells them, imported and planned.
+"""Published models, with their original config.json, imported and planned.
 
     published.py --tools build/bin [NAME ...]
 
-The weights are a file of zeros without blocks on the disk. Each is imported
-without a warning and compiled for a card with its base in 4 bits, experts too,
-within a limit of its 4 bits, its 16-bit embedding and head and 4 GiB; then the
-null device loads it and checks every command.
+The weights are a sparse file of zeros. Each model is imported without a
+warning and compiled for a GPU with its base in 4 bits, experts too. The limit
+is its 4-bit weights, its 16-bit embedding and head, and 4 GiB. Then the null
+device loads it and checks every command.
 """
 
 import argparse
@@ -29,7 +29,7 @@ TOKENS = 512
 
 def config(architecture, model_type, hidden, inner, layers, heads, keys, vocab,
            **more):
-    """What all have, in the order of their files' keys."""
+    """Returns the common keys, in the order of the files."""
     return {"architectures": [architecture], "attention_dropout": 0.0,
             "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu",
             "hidden_size": hidden, "initializer_range": 0.02,
@@ -156,7 +156,7 @@ MODELS = {
 
 
 def norms(kind):
-    """By layer."""
+    """Yields a layer's norms."""
     names = ["post_attention_layernorm"]
     if kind != "olmo2":
         names.append("input_layernorm")
@@ -262,9 +262,9 @@ def call(*command):
 
 
 def room(c):
-    """4 bits and double-quantised scales of all that is multiplied with in the
-    layers, what is stored packed as it is (with a number for 256 scales), 16
-    bits of the rest, and 4 GiB for adapters and activations."""
+    """Returns 4 bits and double-quantized scales of all matmul weights in the
+    layers, packed weights as stored (with a number for 256 scales), 16 bits of
+    the rest, and 4 GiB for adapters and activations."""
     bits = 4 + 8 / 64 + 32 / (64 * 256)
     bytes_of = {True: 0, False: 0}
     for name, shape in shapes(c):

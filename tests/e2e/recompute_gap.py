@@ -6,18 +6,18 @@
     recompute_gap.py --tools build/bin [--budgets 21]
 
 For small models of several families and both targets, the compiler plans the
-same step for budgets from everything kept down to the lowest peak there is.
-Each plan's peak and time are counted again (recompute_model.py), and its time
-is compared with the optimum over all subsets of values that could be made
-again once, from OR-Tools CP-SAT: one worker, bounded by deterministic time;
-what is not proven optimal is compared with the proven bound instead. The
-planner may also make a value again in several blocks, and so be below the
+same step for budgets from everything kept down to the lowest possible peak.
+Each plan's peak and time are recounted (recompute_model.py), and its time is
+compared with the optimum over all subsets of values that could be recomputed
+once, from OR-Tools CP-SAT: one worker, bounded by deterministic time. If
+optimality is not proven, the proven bound is used instead. The planner may
+also recompute a value in several blocks, and so be below the optimum.
 optimum.
 
-Prints, per budget, both times and the gap, and what the arena of the finished
-program needs beyond its live bytes. Fails where a plan is more than 5 % above
-the optimum, where a smaller budget has a faster plan, or where fewer than 20
-budgets of a model have a plan.
+Prints, per budget, both times and the gap, and the finished program's arena
+bytes beyond its live bytes. Fails if a plan is more than 5 % above the
+optimum, if a smaller budget has a faster plan, or if fewer than 20 budgets of
+a model have a plan.
 """
 
 import argparse
@@ -38,7 +38,7 @@ from recompute_model import ALIGNMENT, SECOND, Exact, Problem
 
 CASES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..",
                      "Inputs", "goldens")
-# Case, target, and a shape that is no multiple of anything.
+# Case, target, and a shape without round sizes.
 MODELS = (("mistral-window", "cpu", 3, 61), ("qwen2-nf4", "cuda", 5, 37))
 LEAST_PLANS, LARGEST_GAP = 20, 0.05
 DETERMINISTIC_SECONDS = 20
@@ -53,7 +53,7 @@ def call(*command):
 
 
 class Model:
-    """A model up to its step, to be planned for many budgets."""
+    """A model compiled up to its step, to be planned for many budgets."""
 
     def __init__(self, tools, folder, case, target, batch, length):
         self.tools, self.target = tools, target
@@ -69,7 +69,7 @@ class Model:
                 "--max-length", str(length)))
 
     def plan(self, budget):
-        """The choice for a budget (0: none), and the plan of the arenas."""
+        """Returns a budget's choice (0: none), and the arenas' plan."""
         target = f"target={self.target}"
         text = call(f"{self.tools}/qlora-opt", self.step,
                     f"--rematerialize=budget={budget} problem {target}",
@@ -85,7 +85,7 @@ class Model:
 
 
 def counted(problem, step):
-    """Where the ops of a plan are made again; it has to be what it says."""
+    """Returns the ops recomputed before each op; checks the planner."""
     before = [op["before"] for op in step["ops"]]
     assert problem.peak(before) == step["estimated_peak"], (
         f"the planner counts {step['estimated_peak']} bytes at its peak, "
@@ -108,7 +108,7 @@ def solver():
 
 
 def lowest_peak(problem):
-    """Bytes of the lowest peak, with a plan that has it counted again."""
+    """Returns bytes of the lowest peak; recounts a plan that has it."""
     exact = Exact(problem)
     exact.model.minimize(exact.peak)
     found = solver()
@@ -120,7 +120,7 @@ def lowest_peak(problem):
 
 
 class Optimum:
-    """The least seconds for budgets that become smaller."""
+    """The minimum seconds for decreasing budgets."""
 
     def __init__(self, problem):
         self.problem, self.exact = problem, Exact(problem)
@@ -129,8 +129,8 @@ class Optimum:
         self.above = self.exact.model.add(self.exact.time >= 0)
 
     def solve(self, budget, before):
-        """Seconds, and whether they are optimal or only a bound. `before`:
-        the planner's, where the search begins."""
+        """Returns seconds, and whether they are optimal or only a bound.
+        `before`: the planner's choice, where the search begins."""
         exact, problem = self.exact, self.problem
         self.within.proto.linear.domain[1] = budget // ALIGNMENT
         exact.model.clear_hints()
@@ -140,7 +140,7 @@ class Optimum:
         status = found.solve(exact.model)
         assert status in (cp_model.OPTIMAL, cp_model.FEASIBLE), (
             f"{found.status_name(status)} for {budget} bytes")
-        # What a budget needs, a smaller one needs as well.
+        # A smaller budget needs at least the seconds of a larger one.
         self.above.proto.linear.domain[0] = int(
             found.best_objective_bound)
         clones = problem.clones(exact.chosen(found))
@@ -154,7 +154,7 @@ class Optimum:
 
 
 def compare(model, count):
-    """Prints the table of a model; what failed."""
+    """Prints the table of a model; returns what failed."""
     step, _ = model.plan(0)
     problem = Problem(step)
     counted(problem, step)

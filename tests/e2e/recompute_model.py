@@ -1,31 +1,31 @@
 # SPDX-License-Identifier: MIT
 
-"""The recompute planner's problem, written down a second time.
+"""A second implementation of the recompute planner's problem.
 
-`Problem` reads what `--rematerialize=problem` writes, and counts the live
-bytes of a plan by writing the step out, memory by memory. `Exact` is the same
+`Problem` reads the output of `--rematerialize=problem`, and counts the live
+bytes of a plan by expanding the step, memory by memory. `Exact` is the same
 problem as an integer program (OR-Tools CP-SAT): which values are kept, and
-which are made again before their first reader, so that the peak is within a
-budget and the time is least. It is exact over every subset of the values, so
-its optimum is what the planner's greedy choice is measured by.
+which are recomputed before their first reader, so that the peak is within a
+budget and the time is minimal. It is exact over every subset of the values, so
+its optimum is the measure for the planner's greedy choice.
 
 A moment is an op of the backward, or a possible clone (before that op, clone).
-One Boolean per op and place says whether its clone is there by then:
+One Boolean per op and place says whether its clone exists by then:
 
     made(i, b) = dropped(i) and (b reads i, or some made(reader of i, b))
 
-What a value costs at a moment follows: the first copy if it is kept, or the
-clone once it is made, as long as an op or a clone later on touches it.
+A value's cost at a moment follows: the first copy if it is kept, or the clone
+once it is made, until its last use by an op or a clone.
 """
 
 from ortools.sat.python import cp_model
 
 ALIGNMENT = 64
-SECOND = 10**10  # of the objective, 0.1 ns
+SECOND = 10**10  # units of the objective per second: 0.1 ns
 
 
 class Problem:
-    """Ops, forward first; memory is named by the value that is no part."""
+    """Ops, forward first; memory is identified by its root value."""
 
     def __init__(self, step):
         self.ops = step["ops"]
@@ -55,7 +55,7 @@ class Problem:
                 assert self.bytes[a] == self.bytes[b], "a tie changes bytes"
 
     def lines(self, before):
-        """The step with its clones: per line an op, and how it names memory."""
+        """Returns the step with its clones: ops, and their memory names."""
         latest, lines = {}, []
         for i in range(self.count):
             clones = [j for j in range(self.forward) if i in before[j]]
@@ -67,7 +67,7 @@ class Problem:
                 for i, now in lines]
 
     def peak(self, before):
-        """The most bytes alive at a line; dying operands are written over."""
+        """Returns the peak of live bytes; dying operands are overwritten."""
         lines, last = self.lines(before), {}
         for m, (i, name) in enumerate(lines):
             for root in self.touched[i]:
@@ -96,7 +96,7 @@ class Problem:
                    for op, times in zip(self.ops, before))
 
     def clones(self, dropped):
-        """Where the ops whose heads are `dropped` are made again, once."""
+        """Returns where ops whose heads are `dropped` are recomputed, once."""
         before = [[] for _ in self.ops]
         for i in reversed(range(self.forward)):
             if self.head[i] not in dropped:
@@ -135,13 +135,13 @@ class Exact:
         self._count_backward()
 
     def chosen(self, solver):
-        """The heads that a solution drops."""
+        """Returns the heads that a solution drops."""
         return {head for head, dropped in self.dropped.items()
                 if solver.boolean_value(dropped)}
 
     def _readers(self):
-        """Per op its direct reader in the backward, and where it may be made
-        again; per memory who touches it."""
+        """Collects per op its direct reader in the backward, and where it may
+        be recomputed; per memory the ops that touch it."""
         p = self.problem
         self.places, self.consumers = [[] for _ in range(p.forward)], [
             [j for j in range(i + 1, p.forward) if i in p.sources[j]]
@@ -161,7 +161,7 @@ class Exact:
                 self.touchers[root].append(i)
 
     def _made(self):
-        """made[i][b]: the clone of i is there when b runs."""
+        """made[i][b]: the clone of i exists when b runs."""
         self.made = [{} for _ in self.places]
         for i in reversed(range(len(self.places))):
             dropped = self.dropped[self.problem.head[i]]
@@ -174,7 +174,7 @@ class Exact:
                 self.made[i][b] = self._both(dropped, asked, f"made{i}_{b}")
 
     def _both(self, dropped, asked, name):
-        """dropped and any of `asked`."""
+        """Returns the literal of: dropped and any of `asked`."""
         made = self.model.new_bool_var(name)
         self.model.add_implication(made, dropped)
         self.model.add_bool_or(asked + [made.Not()])
@@ -183,13 +183,13 @@ class Exact:
         return made
 
     def _made_by(self, i, b):
-        """The literal for: the clone of i is there when b runs; None: never."""
+        """Returns the literal of: i's clone exists at b; None: never."""
         places = [place for place in self.places[i] if place <= b]
         return self.made[i][places[-1]] if places else None
 
     def _coming(self, i, moment):
-        """1 where the clone of i is made at `moment` or later, else 0; None
-        where it never is."""
+        """Returns 1 if the clone of i is made at `moment` or later, else 0;
+        None if it never is."""
         b, op = moment
         places = self.places[i]
         if not places or (places[-1], i) < moment:
@@ -199,8 +199,8 @@ class Exact:
         return last if past is None else last - past
 
     def _alive(self, root, moment):
-        """The bytes' factor at a moment of the backward, 0 or 1; a variable
-        is only bounded from below, for nothing gains by more memory."""
+        """Returns the bytes' factor at a moment of the backward, 0 or 1; a
+        variable is only bounded from below, since more memory never helps."""
         p = self.problem
         maker, (b, op) = p.maker[root], moment
         touchers = self.touchers[root]
@@ -225,7 +225,7 @@ class Exact:
         return self.known[key]
 
     def _written_over(self, op, after, active):
-        """Bytes / 64 of operands that end here and are written over."""
+        """Returns bytes / 64 of operands that end here and are overwritten."""
         terms, taken = [], {}
         for a, b in self.problem.ties[op]:
             over = self.model.new_bool_var("")

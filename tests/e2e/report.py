@@ -1,15 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""report.html and compare.html in headless Chromium, which they have to fit
-into.
+"""Checks the layout of report.html and compare.html in headless Chromium.
 
     report.py --tools build/bin [--screenshots DIR]
 
-Folders as runs leave them are laid out, whole ones and what nobody should have
-logged; qlora-run --report makes their pages, and qlora compare one of all. Chromium opens each of them at a
-phone's width and at a desktop's: nothing is wider than the window, the charts
-have their size, nothing of the user's became markup, and the console is silent.
+Output folders are created, complete ones and ones with hostile logs; qlora-run
+--report makes their pages, and qlora compare one of all. Chromium opens each
+at a phone's width and at a desktop's: nothing is wider than the window, the
+charts have their size, no user text became markup, and the console is silent.
 """
 
 import argparse
@@ -24,8 +23,8 @@ import tempfile
 
 WIDTHS = (390, 1280)
 HOSTILE = "</td><script>document.body.innerHTML='owned'</script>" + "x" * 300
-# Beside a frame of the width, in which the page lies; Chromium's own windows
-# are not as narrow as a phone.
+# A frame of that width holds the page: Chromium's own windows are not as
+# narrow as a phone.
 FRAME = """<!doctype html><meta charset="utf-8"><style>body{{margin:0}}
 iframe{{border:0;width:{width}px;height:{height}px}}</style>
 <iframe srcdoc="{page}"></iframe><script>
@@ -64,7 +63,7 @@ def check(condition, *what):
 
 
 def run_of(steps):
-    """metrics.jsonl of a run that learned something."""
+    """Returns metrics.jsonl of a run whose loss falls."""
     lines = [{"step": 0, "epoch": 0, "eval_loss": 8.6, "eval_perplexity": 5431,
               "eval_token_accuracy": 0.25}]
     for step in range(1, steps + 1):
@@ -84,7 +83,7 @@ def run_of(steps):
 
 
 def cases():
-    """name -> metrics.jsonl, config.resolved.yaml, lines that are drawn."""
+    """Returns name -> metrics.jsonl, config.resolved.yaml, lines drawn."""
     settings = ("model_name_or_path: Qwen3-0.6B\ntrain_file: data.jsonl\n"
                 "learning_rate: 2e-4\nlora_r: 16\n")
     strange = ("{\"step\": 1, \"loss\": 1e300, \"grad_norm\": -1e300}\n"
@@ -100,7 +99,7 @@ def cases():
 
 
 def open_page(page, width, folder, *flags):
-    """What Chromium finds in it."""
+    """Returns Chromium's findings about a page."""
     path = os.path.join(folder, f"frame-{width}.html")
     with open(path, "w") as file:
         file.write(FRAME.format(width=width, height=3000,

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""What a run may go on from, and with what.
+"""What a run may resume from, and with which changes.
 
     resuming.py --tools build/bin [PART ...]
 
-  changes  other ranks, options, data and programs: what is refused, what is said
+  changes  other ranks, options, data and programs: refusals and messages
   best     the best adapter at the end, early stopping
-  readers  transformers reads trainer_state.json; what it says is ours
-  targets  begun on a CPU, gone on with on CUDA (the software platform), and back
+  readers  transformers reads our trainer_state.json
+  targets  a run changes from a CPU to CUDA (the software platform), and back
 """
 
 import argparse
@@ -71,7 +71,7 @@ def changes(runs, arguments):
         file.seek(8 + header + 2)
         file.write(b"\x12\x3c")
     refused(["model is"], "--model-name-or-path", model)
-    # The folder: it need not be empty where it is gone on with, alone then.
+    # The folder: it may be non-empty only when resuming.
     done = runs.run(before, expect=1)
     check("go on with --resume-from-checkpoint latest" in done.stderr,
           done.stderr)
@@ -91,7 +91,7 @@ def best(runs, arguments):
     flags = ("--validation-file", valid, "--eval-strategy", "steps",
              "--eval-steps", str(SAVE_STEPS), "--load-best-model-at-end",
              "--save-total-limit", "1")
-    # What is learned is worse then, from the first evaluation on.
+    # The result gets worse then, from the first evaluation on.
     bad = (*flags, "--greater-is-better", "true", "--early-stopping-patience",
            "2")
     folder = runs.folder("best")
@@ -121,7 +121,7 @@ def best(runs, arguments):
     done = runs.run(runs.folder("mistake"), "--metric-for-best-model", "bleu",
                     expect=1)
     check("but got 'bleu'" in done.stderr, done.stderr)
-    # An early stop is the end for whoever resumes it too.
+    # A resumed run also ends at the early stop.
     done = runs.run(folder, "--resume-from-checkpoint", "true", *bad)
     check(steps_of(folder)[-1] == max(evaluations), steps_of(folder))
     folder = runs.folder("limited")

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""The routers' loss does not depend on how a step's micro-batches are dealt:
-five ranks log what one rank logs that accumulates five. In the last step of the
-epoch, where one micro-batch alone has rows, its mean is that one's. A run that
-goes on within a line of the log has the line of one without a break.
+"""The routers' loss does not depend on how a step's micro-batches are
+distributed: five ranks log the same as one rank that accumulates five. In the
+last step of the epoch only one micro-batch has rows, and the mean is its loss.
+A run that resumes between two log lines logs the line of an uninterrupted one.
 
     routers.py --tools build/bin
 """
@@ -22,7 +22,7 @@ NAMES = ("loss", "grad_norm", "aux_loss")
 
 
 def logged(tools, module, case, work, name, *flags):
-    """Of 11 micro-batches of two rows."""
+    """Returns the logged values of a run of 11 micro-batches of two rows."""
     folder = os.path.join(work, name)
     goldens.run([f"{tools}/qlora-run", module, "--config",
                  os.path.join(case, "train.yaml"), "--output-dir", folder,

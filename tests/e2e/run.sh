@@ -1,29 +1,29 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 
-# run.sh TOOLS: the end-to-end tests beside the golden cases on their own
-# ranks: derivative rules, promises, predictions, profiles, other ranks, bf16,
-# each optimisation off, every two of what models and adapters have.
+# run.sh TOOLS: the end-to-end tests except the golden cases on their own ranks:
+# derivative rules, promises, predictions, profiles, other ranks, bf16, each
+# optimisation off, every pair of model and adapter properties.
 set -euo pipefail
 export tools
 tools=$(realpath "$1")
 cd "$(dirname "$0")"
 peft=../../.venv/peft/bin/python
 
-# The commands of a test: one a line, in the order in which they begin.
+# The commands of a test: one per line, in the order in which they start.
 commands() {
-  # What waits for clocks and networks more than it computes: a lane of its own.
+  # Tests that mostly wait for clocks and networks: a lane of their own.
   chain supervision slurm jobset hosts calibration watching checkpoints resuming
   # Plans of large models, which take a core for minutes.
   run plans.py
 
-  # Every two of family, format, adapter and ranks.
+  # Every pair of family, format, adapter and ranks.
   run covering.py --peft $peft
   # CUDA on the software platform; matrix.py has all cases.
   goldens --target cuda --ranks 1 --every 2
   goldens --target cuda --ranks 1 --bf16 --every 4
   run covering.py --target cuda --every 12
-  # cuDNN's attention, and our own in its place.
+  # cuDNN's attention, and our own instead.
   goldens --target cuda --ranks 1 --bf16 \
     --kernels attention.cudnn,attention_grad.cudnn mistral-packed
   goldens --target cuda --ranks 1 --bf16 --run-flag=--disable-kernels \
@@ -37,7 +37,7 @@ commands() {
   # The embedding in host memory.
   goldens --target cuda --ranks 1 --compile-flag=--offload-embedding=true \
     llama-nf4
-  # And all else that may be there.
+  # Everything else that may be in host memory.
   goldens --target cuda --ranks 1 --compile-flag=--offload=base,optimizer \
     llama-nf4 qwen3-ranks llama-embed-tied gptoss-mxfp4
   goldens --target cuda --ranks 2 --compile-flag=--parallel=fsdp=2 \
@@ -53,7 +53,7 @@ commands() {
   goldens --target cuda --ranks 2 --compile-flag=--parallel=zero2=2 \
     --compile-flag=--offload=base,optimizer,activations \
     --compile-flag=--copied-activations=all qwen3-ranks
-  # What waits for the backward, be the card idle meanwhile.
+  # Saved activations are copied even if the GPU is idle meanwhile.
   goldens --target cuda --ranks 1 --compile-flag=--offload=activations \
     --compile-flag=--copied-activations=all llama-nf4 llama-dropout
   goldens --target cuda --ranks 1 --bf16 --compile-flag=--offload=activations \
@@ -62,10 +62,10 @@ commands() {
   run cuda_platform.py
   run padding_free.py --target cuda
   run reproducible.py --target cuda
-  # What a step of 32 layers asks of the driver.
+  # Driver calls of a step of 32 layers.
   run cuda_step.py
-  # Weights decoded ahead, in any order of the queues, be they copied before, and
-  # activations there and back.
+  # Weights decoded ahead, in any order of the queues, whether copied before or
+  # not, and activations copied there and back.
   run cuda_platform.py --case prequantized-bnb --faults 0
   run cuda_platform.py --case llama-nf4 --bf16 --faults 0 \
     --offload base,optimizer,activations
@@ -74,7 +74,7 @@ commands() {
   goldens --target cuda --ranks 4 --run-flag=--cuda-graphs --run-flag=false \
     llama-packed
   run cuda_ranks.py
-  # Algorithms of matrix products.
+  # GEMM algorithms.
   run gemm_table.py
   # The GPU script on the software platform.
   run gpu_script.py
@@ -100,28 +100,28 @@ commands() {
   done
   goldens --compile-flag=--gradient-checkpointing llama-nf4 qwen2-nf4 \
     llama-packed llama-dropout
-  # Inputs of adapters in 8 bits.
+  # Adapter inputs in 8 bits.
   run lora_int8.py
   run lora_int8.py --target cuda llama-nf4
   layouts
 
-  # Adapters in PEFT, but for families or masks that came after Debian's torch.
+  # Adapters in PEFT, except families or masks newer than Debian's torch.
   in_peft peft_load.py gpt2 gpt2-bias-all gpt2-nf4 llama-embed \
     llama-embed-tied llama-lora llama-nf4 llama-olora llama-packed \
     llama-patterns llama-pissa llama-tokens-nf4 llama-tokens-tied \
     mistral-window qwen2-bias qwen2-nf4
-  # Dropout with the same masks in PyTorch; and without it, where a family is not
-  # in Debian's torch, or not in the transformers that goes with it.
+  # Dropout with the same masks in PyTorch; without it, if Debian's torch, or
+  # the transformers that fits it, lacks a family.
   in_peft dropout_replay.py llama llama-nf4-ranks qwen2-nf4-ranks llama-dora \
     llama-neftune
   run dropout_replay.py --masks llama3-targets qwen3-nf4-ranks gpt2 \
     gemma2-neftune
-  # Published models, a few of them; what is recomputed, against the optimum.
+  # A few published models; the recompute plans against the optimum.
   run published.py gemma-3-1b Phi-4-mini SmolLM3-3B Mixtral-8x7B
   run recompute_gap.py
 }
 
-# What ranks divide among them.
+# The axes of sharding.
 layouts() {
   # The base.
   run covering.py --fsdp --every 2
@@ -135,7 +135,7 @@ layouts() {
   goldens --ranks 2 --compile-flag=--parallel=fsdp=2 \
     --compile-flag=--disable-pass=schedule-gathers llama-nf4
   run shards.py
-  # What is trained.
+  # Trainable parameters.
   goldens --ranks 2 --compile-flag=--parallel=fsdp=2 llama-full llama-embed
   goldens --ranks 2 --compile-flag=--parallel=zero2=2 llama-embed-tied \
     llama-dora llama-pissa
@@ -150,7 +150,7 @@ layouts() {
   done
   goldens --target cuda --ranks 4 --compile-flag=--parallel=fsdp=2,zero1=2 \
     qwen3-ranks
-  # Products.
+  # Matmuls.
   run layouts.py --every 2
   run layouts.py llama2
   run layouts.py --target cuda qwen3moe
@@ -166,12 +166,12 @@ layouts() {
     llama-embed-tied gpt2-bias-all llama-lora-bias mixtral-balance qwen2moe-nf4
   goldens --parallel tp=2 --target cuda --bf16 qwen3-ranks phi3-nf4 mixtral \
     llama-int8
-  # Lines.
+  # Sequences.
   run layouts.py --axis cp --every 3
   run layouts.py --axis cp --target cuda --every 18
   goldens --parallel cp=2 qwen3-ranks llama-dropout gptoss-mxfp4 llama-packed \
     llama-dpo llama-orpo mixtral-balance llama-dora
-  # Heads that are filled up.
+  # Padded heads.
   goldens --parallel cp=8 gemma3-nf4 llama-dpo
   goldens --parallel cp=8 --target cuda gpt2
   goldens --parallel cp=2 --target cuda --bf16 qwen3-ranks gptoss-mxfp4 \
@@ -194,7 +194,7 @@ layouts() {
   goldens --parallel pp=2 --compile-flag=--pipeline-schedule=gpipe llama-nf4
   goldens --parallel pp=2 \
     --compile-flag=--num-virtual-stages-per-pipeline-rank=2 gptoss smollm3-nf4
-  # Of these several.
+  # Several of these axes.
   goldens --parallel tp=2,pp=2 qwen3-ranks phi3-nf4 llama-dpo gptoss
   goldens --parallel tp=2,cp=2 qwen3-ranks gptoss llama-adamw8bit
   goldens --parallel tp=2,cp=2 --target cuda gptoss
@@ -218,11 +218,11 @@ chain() {
   echo "$all"
 }
 
-# What takes times, with nothing beside it.
+# Measurements of time run alone.
 ./predict.py --tools "$tools"
 ./step_profile.py --tools "$tools"
 # The CPU benchmarks with tiny shapes.
 ../../bench/cpu.py --fast --tools "$tools"
-# All else has a thread at a time, nearly: two side by side, and beside them what
+# All others use about one thread: two run concurrently, next to the lane that
 # waits.
 commands | ./lanes.py 3

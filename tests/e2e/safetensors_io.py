@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
 
-"""Reads and writes safetensors with numpy only: what the end-to-end tests
-compare."""
+"""Reads and writes safetensors for the end-to-end tests, with numpy only."""
 
 import json
 import math
@@ -15,7 +14,7 @@ DTYPES = {"F32": np.float32, "F16": np.float16, "I32": np.int32, "I8": np.int8,
 
 
 def load(path):
-    """Every tensor of the file by name; bf16 as f32."""
+    """Returns every tensor of the file by name; bf16 as f32."""
     with open(path, "rb") as file:
         data = file.read()
     size = struct.unpack("<Q", data[:8])[0]
@@ -34,7 +33,7 @@ def load(path):
 
 
 def save(path, tensors, metadata=None):
-    """Arrays of these types; of uint16 as the bits of bf16."""
+    """Writes arrays of these types; uint16 holds the bits of bf16."""
     names = {np.dtype(type_): name for name, type_ in DTYPES.items()}
     header = {"__metadata__": metadata} if metadata else {}
     blobs, offset = [], 0
@@ -52,8 +51,8 @@ def save(path, tensors, metadata=None):
 
 
 def save_sparse(path, shapes):
-    """A file of bf16 tensors that takes no space on the disk: a header, and
-    zeros that are not there."""
+    """Writes a file of bf16 tensors that takes no disk space: a header, and a
+    hole that reads as zeros."""
     header, offset = {}, 0
     for name, shape in shapes.items():
         end = offset + 2 * math.prod(shape)

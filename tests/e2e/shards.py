@@ -1,23 +1,23 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""A base in pieces on the ranks changes where it is and nothing else.
+"""A base sharded over the ranks changes where it is and nothing else.
 
     shards.py --tools build/bin
 
-  layouts   one rank, four, four with the base in four pieces, and in two
-            pieces twice train to the same losses, also without overlapping
-            gathers and with whole tables; an evaluation is the same
-  memory    a rank plans a quarter of what is divided, and of others' pieces a
-            layer and a weight; what it holds at most is what was planned and
-            what a rank with the whole base has beside its plan
-  saved     the rank that writes checkpoints of full fine-tuning in pieces, and
+  layouts   one rank, four, four with the base in four shards, and in two
+            shards twice train to the same losses, also without overlapping
+            gathers and with unsharded tables; an evaluation is the same
+  memory    a rank plans a quarter of the sharded weights, and of others'
+            shards a layer and a weight; its peak is what was planned plus
+            the unplanned memory of a rank with the unsharded base
+  saved     the rank that writes checkpoints of sharded full fine-tuning, and
             the model at the end, holds no more than was planned
-  kept      a second start maps the pieces of every rank and trains the same
-  resumed   a run that was stopped goes on to the same bytes
-  updates   ranks that divide the updates leave the bytes of those that do not,
-            in checkpoints too; each goes on from the others', and keeps its part
-            of the states alone
+  kept      a second start maps the shards of every rank and trains the same
+  resumed   a run that was stopped resumes to the same bytes
+  updates   ranks with sharded updates leave the bytes of those without, in
+            checkpoints too; each resumes from the others', and keeps only
+            its shard of the states
   refused   a number of ranks that cannot hold the base, in one line
   killed    a rank that dies ends the others within seconds
 """
@@ -42,7 +42,7 @@ from base_cache import SETTLED
 sys.path.insert(0, os.path.join(promises.HERE, "..", "..", "bench"))
 import tensors  # noqa: E402
 
-# Of 29 million weights 8 million are a table, and 2.6 million of a layer.
+# 8 million of 29 million parameters are a table; a layer has 2.6 million.
 MODEL = dict(
     hidden_size=512, intermediate_size=1024, num_hidden_layers=8,
     num_attention_heads=8, num_key_value_heads=8, vocab_size=16001,
@@ -67,7 +67,7 @@ class Runs:
         tensors.write_random_model(self.model, MODEL, 300)
         tensors.write_tokens(self.data, MODEL["vocab_size"], 64, 1, LENGTH)
         call(f"{tools}/qlora-import", self.model, "-o", f"{work}/m.mlir")
-        time.sleep(SETTLED)  # so that bases are kept
+        time.sleep(SETTLED)  # old enough for the base cache
 
     def compile(self, name, *flags):
         module, plan = f"{self.work}/{name}.so", f"{self.work}/{name}.json"
@@ -135,7 +135,7 @@ def layouts(runs):
 
 
 def peak(text):
-    """Bytes that a rank held at most, and that it had planned."""
+    """Returns the bytes that a rank held at most, and that it had planned."""
     found = re.search(r"memory +([0-9.]+) MiB planned.*?, ([0-9.]+) MiB "
                       r"resident at most", text)
     return float(found[2]) * 2**20, float(found[1]) * 2**20
@@ -148,7 +148,7 @@ def memory(runs):
     assert parts["arenas"]["frozen"] < base / 4 + (64 << 10), (base, parts)
     last = max((entry for entry in parts["entries"] if "peak" in entry),
                key=lambda entry: entry["activation_bytes"])
-    layer = 2.7e6 * 0.53  # of NF4 with its scales
+    layer = 2.7e6 * 0.53  # bytes of NF4 with its scales
     gathered = last["peak"].get("gathered", 0)
     assert 0 < gathered < 1.4 * layer, (gathered, layer)
     _, text = runs.train(whole, 1, "one")
@@ -162,7 +162,7 @@ def memory(runs):
 
 
 def saved(runs):
-    """Trainable parameters and states are 348 MB, of which a rank has a quarter."""
+    """Trainable parameters and states are 348 MB; a rank has a quarter."""
     module, _ = runs.compile(
         "full", "--finetuning-type", "full", "--load-in-4bit", "false",
         "--parallel", "fsdp=4")
@@ -205,7 +205,7 @@ def resumed(runs):
 
 
 def updates(runs):
-    """With one group and with two, alone and with the base in pieces."""
+    """Trains with one group and with two, alone and with a sharded base."""
     flags = ("--save-steps", "2", "--lr-scheduler-type", "constant",
              "--seed", "3")
     modules, states = {}, {}
@@ -224,7 +224,7 @@ def updates(runs):
             assert list(mine) == list(wanted), (name, file)
             for key, want in wanted.items():
                 assert (mine[key] == want).all(), (name, file, key)
-    # From two pieces to four, to none and back.
+    # Resumes two shards as four, as none and back.
     for other in ("zero1=4", "none"):
         for start, module in (("zero1=2", other), (other, "zero1=2")):
             begun = f"{runs.work}/updates {start}/checkpoint-2"

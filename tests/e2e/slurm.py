@@ -6,9 +6,10 @@
     slurm.py --tools build/bin [PART ...]
 
 Two ranks of srun leave the bytes of qlora-run --gpus 2, on one node or on two.
-The script of docs/launchers.md goes on by itself, to the bytes of a run without
-a break. What cannot go on ends in seconds, with one line that says why, and
-leaves no process. Needs what hosts.py needs, munge and Slurm.
+The script of docs/launchers.md resumes automatically, to the bytes of an
+uninterrupted run. A job that cannot continue ends in seconds, with one line
+that says why, and leaves no process. Needs munge, Slurm and the requirements
+of hosts.py.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from slurm_cluster import Cluster, missing_programs
 STEPS = 42
 SHORT = ("--max-steps", "14")
 ENDLESS = ("--max-steps", "100000")
-# So that a checkpoint is there because it was asked for.
+# Periodic checkpoints are never due: one exists only on request.
 NOT_DUE = ("--save-steps", "1000")
 SOON = 10
 SUBSTITUTES = (("--nodes 2 --ntasks-per-node 8 --gpus-per-node 8",
@@ -55,7 +56,7 @@ def until_step(cluster, folder, step):
 
 
 def errors_of(process, name):
-    """Its lines, once it has ended."""
+    """Returns a process's error lines and output, once it has ended."""
     text = said_by(process, name, SOON)
     check(process.returncode != 0, name, "has not failed\n", text)
     return [line for line in text.splitlines()
@@ -72,7 +73,7 @@ def check_clean(cluster, folder):
 
 @part
 def same_bytes(cluster, runs):
-    """On two nodes; on one of a job's two, the second; with PMI's names."""
+    """On two nodes; on the second of a job's two; with PMI's variables."""
     for name, flags in (("apart", ("--nodes", "2", "--ntasks", "2")),
                         ("together", ("--nodelist", "node1", "--nodes", "1",
                                       "--ntasks", "2", "--mpi", "pmi2"))):
@@ -86,7 +87,7 @@ def same_bytes(cluster, runs):
 
 @part
 def shell_of_salloc(cluster, runs):
-    """It has the variables of a job of two ranks, and is one process."""
+    """The shell has the variables of a two-rank job, and is one process."""
     folder = runs.folder("shell")
     text = cluster.call("salloc", "--ntasks", "2", "srun", "--interactive",
                         "--preserve-env", *runs.command(folder, *SHORT))
@@ -136,8 +137,7 @@ def submit(cluster, runs, folder, *flags):
 
 @part
 def goes_on(cluster, runs):
-    """A checkpoint on the way, the end of its time, a pre-emption, and a rank
-    that is killed."""
+    """A requested checkpoint, the end of time, pre-emption, a killed rank."""
     folder = runs.folder("requeued")
     job = submit(cluster, runs, folder, *NOT_DUE)
     until_step(cluster, folder, 4)
@@ -153,8 +153,8 @@ def goes_on(cluster, runs):
         cluster.wait("requeue", lambda: cluster.state(job) == "PENDING")
         check(not cluster.all_ranks(), "a job in the queue has ranks")
         stops.append(steps_of(folder)[-1])
-        # Instead of two minutes. A node refuses what was allowed a job in the
-        # second of its end.
+        # Starts at once instead of after two minutes. A node refuses a
+        # requeued job in the second of its end.
         time.sleep(1.1)
         cluster.call("scontrol", "update", f"JobId={job}", "StartTime=now")
         until_step(cluster, folder, stops[-1] + 4)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 
-"""Slurm on two hosts (namespaces.py): Debian's daemons, with all their files in
-one folder and all their ports in the hosts. With the hosts they are gone. Used
+"""Slurm on two hosts (namespaces.py): Debian's daemons, with all their files
+in one folder and all their ports in the hosts. They end with the hosts. Used
 by slurm.py."""
 
 import os
@@ -16,7 +16,7 @@ from namespaces import Hosts
 PROGRAMS = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "scancel",
             "scontrol", "squeue", "sinfo")
 NODES = 2
-# More CPUs than there are, so that no job waits for another.
+# More CPUs than exist, so that no job waits for another.
 CONFIGURATION = """\
 ClusterName=qlora
 SlurmctldHost=node0(10.77.0.1)
@@ -41,7 +41,7 @@ PartitionName=all Nodes=ALL Default=YES State=UP
 
 
 def missing_programs():
-    # Debian has daemons in sbin, which is not on the path of all users.
+    # Debian's daemons are in sbin, which is not on the path of all users.
     path = os.environ["PATH"] + ":/usr/sbin"
     return [name for name in PROGRAMS if not shutil.which(name, path=path)]
 
@@ -72,7 +72,7 @@ class Cluster:
             os.makedirs(os.path.join(self.work, name))
         with open(self.environment["SLURM_CONF"], "w") as file:
             file.write(CONFIGURATION.format(work=self.work))
-        # It asks /sys for the kind, which a namespace does not have.
+        # Slurm reads the kind from /sys, which a namespace does not have.
         with open(os.path.join(self.work, "cgroup.conf"), "w") as file:
             file.write("CgroupPlugin=cgroup/v1\n")
         key = os.open(os.path.join(self.work, "munge.key"),
@@ -107,7 +107,7 @@ class Cluster:
             time.sleep(0.05)
 
     def logs(self):
-        """The last lines of each daemon."""
+        """Returns the last lines of each daemon's log."""
         text = ""
         for name in sorted(os.listdir(self.work)):
             if name.endswith(".log"):
@@ -116,14 +116,14 @@ class Cluster:
         return text
 
     def start(self, *command, **variables):
-        """On the first node, as a user would."""
+        """Starts a command on the first node, as a user would."""
         return self.hosts.all[0].popen(
             command, {**self.environment, **variables},
             cwd=os.path.dirname(self.work), stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
     def call(self, *command, code=0, seconds=60, **variables):
-        """What it says; `code`: what it has to end with, None for any."""
+        """Returns the output; `code`: the expected exit code, None for any."""
         process = self.start(*command, **variables)
         text = said_by(process, " ".join(command), seconds)
         check(code is None or process.returncode == code, command[0],
@@ -131,7 +131,7 @@ class Cluster:
         return text
 
     def state(self, job):
-        """Of a job that was there: "RUNNING", or "" when it is gone."""
+        """Returns an earlier job's state: "RUNNING", or "" if it is gone."""
         return self.call("squeue", "--noheader", "--format", "%T", "--jobs",
                          job, code=None).strip()
 

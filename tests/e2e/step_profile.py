@@ -1,24 +1,24 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""A profile of a golden case holds every command, in order, and adds up.
+"""A profile of a golden case contains every command, in order, and adds up.
 
     step_profile.py --tools build/bin
 
-  commands  each command of the program but RECORD (`qlora-run --print`) is in
-            the trace as often as its entry ran, on its queue, with its label,
-            kernel and kind
-  order     slices of a queue do not overlap; those of the host are inside
-            their steps, and on a CPU those of the compute queue too
-  sums      on one CPU rank the commands and what the host does are the step's
-            wall time: within a few percent of metrics.jsonl's step_time, and
-            less by no more than half a microsecond for each command
-  table     the shares of the compute queue add up to 1
+  commands  each command of the program except RECORD (`qlora-run --print`)
+            is in the trace as often as its entry ran, on its queue, with
+            its label, kernel and kind
+  order     slices of a queue do not overlap; the host's are inside their
+            steps, and on a CPU the compute queue's too
+  sums      on one CPU rank the commands and the host's work are the step's
+            wall time: within a few percent of metrics.jsonl's step_time,
+            and less by at most half a microsecond for each command
+  table     the fractions of the compute queue add up to 1
   losses    are those of a run without a profile
   graphs    on CUDA the steps around the profile run as graphs
-  alone     on CUDA no kernel is timed while one of another queue runs: decodes
-            of the copy queue take as long as they take alone, in every order
-            in which streams may run, not as long as the GEMM beside them
+  alone     on CUDA no kernel is timed while one of another queue runs:
+            decodes of the copy queue take their separate time, not the
+            concurrent GEMM's, in every order in which streams may run
 
 on one and two ranks, of the CPU and of the software CUDA platform.
 """
@@ -46,7 +46,7 @@ BETWEEN = 0.5e-6  # seconds from a command's end to the next one's start
 
 
 def program(tools, module):
-    """entry -> commands: (number, queue, kind, label, kernel)."""
+    """Returns entry -> commands: (number, queue, kind, label, kernel)."""
     entries = {}
     for line in promises.call(f"{tools}/qlora-run", module,
                               "--print").splitlines():
@@ -63,7 +63,7 @@ def program(tools, module):
 
 
 def tracks(trace):
-    """(rank, track) -> slices in the order of their starts."""
+    """Returns (rank, track) -> slices in the order of their starts."""
     found = collections.defaultdict(list)
     for event in trace["traceEvents"]:
         if event["ph"] == "X":
@@ -119,10 +119,10 @@ def check_order(found, rank, is_cuda):
 
 
 def check_sums(found, times):
-    """Commands and the host's own work, beside an independent clock. Another
+    """Compares commands and the host's work with an independent clock. Another
     process may take the processor between two commands of a step, or while a
-    step is logged, which metrics.jsonl counts to the next one; but a command
-    that is missing is so in all steps: the best one counts."""
+    step is logged, which metrics.jsonl counts in the next one. But a missing
+    command is missing in all steps: the best step counts."""
     shares, wrong = [], []
     for step in (s for s in found[0, 0] if s["name"] == "step"):
         def inside(track, names=None):
@@ -155,7 +155,7 @@ def check_table(trace):
 
 
 def check_alone(found, ranks):
-    """The platform's decode is a microsecond, and so is the event after it."""
+    """The platform's decode takes a microsecond, as the event after it."""
     failed, longest = [], {}
     for rank in range(ranks):
         kernels = sorted(
@@ -167,7 +167,7 @@ def check_alone(found, ranks):
         for start, last, queue, _ in kernels:
             longest[queue] = max(longest.get(queue, 0), last - start)
     decode, other = longest.get("copy", 0), longest["compute"]
-    # Collectives of other ranks take turns on the platform's clock too.
+    # Other ranks' collectives advance the platform's clock too.
     return expect("alone", not failed and 0 < decode < 10 and other > 10,
                   f"the longest kernel takes {decode:.0f} us on the copy queue, "
                   f"{other:.0f} on the compute queue; {len(failed)} overlap "
@@ -220,8 +220,8 @@ def check_cuda(tools, name, ranks, work):
     case = Case(tools, name, work)
     path = os.path.join(work, "trace.json")
     cards = ",".join(["sm_90:4096"] * ranks)
-    # One graph for each entry, and none for measuring algorithms, which one of
-    # the ranks does.
+    # One graph for each entry, and none for measuring algorithms, which only
+    # one rank does.
     flags = (*FLAGS, "--train-file", all_labelled(work, name),
              "--gemm-table", "heuristic")
     plain, before = case.train(*flags, ranks=ranks, devices=cards)

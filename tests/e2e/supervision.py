@@ -5,10 +5,10 @@
 
     supervision.py --tools build/bin
 
-torchrun and mpirun start the demo on two ranks as the page says, but for the
-number of ranks and the names of hosts; one of them is killed after a checkpoint.
-The launcher, or the loop around it, starts all again, and the adapter that comes
-out has the bytes of a run without a break. Needs both launchers.
+torchrun and mpirun start the demo on two ranks with the commands of the page,
+except the number of ranks and the host names; a rank is killed after a
+checkpoint. The launcher, or the loop around it, restarts all, and the adapter
+has the bytes of an uninterrupted run. Needs both launchers.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from launcher_page import script
 STEPS = 120
 SUBSTITUTES = {
     "torchrun": (("--nproc_per_node 8", "--nproc_per_node 2"),
-                 # Debian's torch 1.13 cannot do without (Python 3.11's enums).
+                 # Debian's torch 1.13 needs these (Python 3.11's enums).
                  ("torchrun ", "torchrun -r 1 -t 1 --log_dir logs ")),
     "mpirun": (("-np 16 --hostfile hosts",
                 "-np 2 --allow-run-as-root --oversubscribe"),),
@@ -33,7 +33,7 @@ SUBSTITUTES = {
 
 
 def ranks_in(folder):
-    """Processes of qlora-run that write there."""
+    """Returns the processes of qlora-run that write to the folder."""
     found = []
     for process in filter(str.isdigit, os.listdir("/proc")):
         try:

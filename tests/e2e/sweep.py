@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Several adapters at once give the bytes of each run by itself.
+"""Several adapters at once have the same bytes as separate runs.
 
     sweep.py --tools build/bin
 
-Two ranks of LoRA times two learning rates over one NF4 base, with evaluations
+LoRA ranks 4 and 8 times two learning rates over one NF4 base, with evaluations
 and checkpoints, from two programs: adapters, checkpoints and logged losses are
-those of four runs by themselves, in float32 and bfloat16. A run that fails
-leaves the others alone. And what is refused.
+those of four separate runs, in float32 and bfloat16. A failing run does not
+change the others. Unsupported settings are refused.
 """
 
 import argparse
@@ -77,7 +77,7 @@ class Sweep:
                 for line in map(json.loads, lines)]
 
     def tensors(self, *names):
-        """The bytes behind the header, which in a state has times too."""
+        """Returns the bytes after the header, which can contain times."""
         data = self.read(*names)
         return data[8 + int.from_bytes(data[:8], "little"):]
 
@@ -107,7 +107,7 @@ def check_bits(sweep, dtype):
 
 
 def check_failure(sweep):
-    """A learning rate that gives no finite number ends its own run."""
+    """A learning rate that overflows ends only its own run."""
     program = sweep.path("r4-float32.so")
     done = sweep.train([program], "failing", "--sweep",
                        "learning_rate=1e-3,1e30", code=1)

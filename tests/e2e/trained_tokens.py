@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Rows of the embedding that are trained (trainable_token_indices) begin as the
-model has them, in the order in which they are named.
+"""Trainable rows of the embedding (trainable_token_indices) start with the
+model's values, in the order of the indices.
 
     trained_tokens.py --tools build/bin
 """

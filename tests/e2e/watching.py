@@ -5,9 +5,8 @@
 
     watching.py --tools build/bin
 
-A run that is stopped and resumed has one curve: what it logged after the
-checkpoint is left out by the reader. A rank that is held up again and again is
-named, once.
+A run that is stopped and resumed has one curve: the reader drops what it
+logged after the checkpoint. A rank that is delayed repeatedly is named, once.
 """
 
 import argparse
@@ -33,14 +32,14 @@ def as_float32(value):
 
 
 def tags(tag, value):
-    """With a number of each rank's own."""
+    """Adds the rank's index to a tag with a value per rank."""
     if not isinstance(value, list):
         return [(tag, value)]
     return [(f"{tag}/{rank}", one) for rank, one in enumerate(value)]
 
 
 def expected(folder):
-    """(tag, step) -> value, by transformers' rule for names."""
+    """Returns (tag, step) -> value, with transformers' rule for names."""
     values = {}
     with open(os.path.join(folder, "metrics.jsonl")) as file:
         for line in map(json.loads, file):
@@ -54,7 +53,7 @@ def expected(folder):
 
 
 def read(folder):
-    """The one run of the output folder."""
+    """Reads the only run of the output folder."""
     runs = os.path.join(folder, "runs")
     names = os.listdir(runs)
     check(len(names) == 1, names)
@@ -66,8 +65,8 @@ def read(folder):
 
 
 def watch_cards(runs):
-    """What each rank's card says of itself; the platform's NVML has 90 % and
-    300 W, and one more of each for the second card."""
+    """Checks each rank's GPU metrics; the platform's NVML reports 90 % and 300
+    W, and one more of each for the second GPU."""
     runs.compile_for_cards("cuda.so")
     folder = runs.folder("cards")
     runs.run(folder, "--report-to", "tensorboard", "--gpus", "2",
@@ -84,7 +83,7 @@ def watch_cards(runs):
 
 
 def hold_up(job, rank, ended):
-    """Stops a rank for two thirds of its time."""
+    """Stops a rank for two thirds of the time."""
     while not ended.wait(0.02):
         for process in children_of(job.pid)[rank:rank + 1]:
             with contextlib.suppress(ProcessLookupError):  # it has ended
@@ -126,7 +125,7 @@ def main():
         found, wanted = read(folder), expected(folder)
         check(found == wanted, sorted(set(found.items()) ^ set(wanted.items())))
         check(("train/loss", 4) in found and ("eval/loss", 0) in found, found)
-        # Of the run from there on, twice, the second time counts.
+        # Steps run twice from here on; the second values count.
         for step in (3, 4):
             shutil.rmtree(os.path.join(folder,
                                        f"checkpoint-{step * SAVE_STEPS}"))

@@ -139,7 +139,7 @@ static bool isPart(ParameterOp parameter) {
   return isOfExperts || isDividedTable(parameter);
 }
 
-/// For frozen parameters.
+/// Returns whether a frozen parameter can be sharded.
 static bool canBeDivided(ParameterOp parameter) {
   RankedTensorType type = parameter.getTensorType();
   return parameter.getFile() && type.getRank() >= 2;

@@ -162,8 +162,7 @@ void BucketGradientsPass::writeLayout() {
 }
 
 /// Returns the largest count whose second-smallest bucket, 2 of 1 + 2 + ... +
-/// count parts, is above the minimum. At least two if possible, for some
-/// overlap.
+/// count parts, is above the minimum; at least two if possible, for overlap.
 int64_t BucketGradientsPass::bucketCount() const {
   int64_t most = std::min<int64_t>(maxBuckets, order.size());
   int64_t count = std::min<int64_t>(2, most);

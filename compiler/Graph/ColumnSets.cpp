@@ -20,7 +20,7 @@ using namespace qlora::model;
 //===----------------------------------------------------------------------===//
 
 /// Returns whether an element of a result depends only on its own column.
-/// Random numbers depend on the column's index; ColumnwiseOps handle that.
+/// Random numbers depend on the column's index, which ColumnwiseOps handle.
 static bool isByColumn(RowOp op) {
   Region region(op);
   Block &block = writeArithmetic(op, region);

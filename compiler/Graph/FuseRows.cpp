@@ -127,8 +127,7 @@ static SmallVector<Value> roundedAsStored(OpBuilder &builder, RowsOp rows,
   return rounded;
 }
 
-/// Merges both bodies. Drops results of the producer that only the consumer
-/// read.
+/// Merges both bodies. Drops results that only the consumer read.
 static RowsOp fuseInto(RowsOp producer, RowsOp consumer, Operation *position) {
   SmallVector<Value> inputs;
   SmallVector<MapAttr> maps;

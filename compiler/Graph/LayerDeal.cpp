@@ -17,8 +17,8 @@ using namespace qlora::model;
 /// Accelerate, too, reserves memory of each device for other data.
 static constexpr double kForWeights = 0.9;
 
-/// Returns the seconds of each layer. Ops before the first layer and after the
-/// last one count for these.
+/// Returns the seconds of each layer. The first and the last one include the
+/// ops before and after all layers.
 static SmallVector<double> secondsOfLayers(func::FuncOp function,
                                            const DeviceProfile &device) {
   SmallVector<double> seconds;
@@ -79,8 +79,8 @@ static SmallVector<int64_t> balance(ArrayRef<double> seconds,
   return stagesOf(chosen);
 }
 
-/// Returns the bytes of frozen weights that each layer's ops use. Ops before
-/// the first layer and after the last one count for these.
+/// Returns the bytes of frozen weights that each layer's ops use. The first and
+/// the last one include the ops before and after all layers.
 static SmallVector<int64_t> bytesOfLayers(ModuleOp module,
                                           func::FuncOp function,
                                           int64_t layers) {

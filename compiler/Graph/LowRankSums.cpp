@@ -24,9 +24,10 @@
 // because each of N ranks keeps its x minus w / N.
 //
 // A row of P without a direction of its own, as for a matrix of zeros (A's
-// gradient while LoRA's B is zero), becomes zero, and Q's row stays.
-// Torch's row would become NaN, or zero forever. Values that are not finite
-// reach w, and the update skips the step; that matrix loses its residuals.
+// gradient while LoRA's B is zero), becomes zero, and Q's row stays. Torch's
+// row would become NaN, or zero forever. Values that are not finite reach w,
+// and the update skips the step; the basis stays, and that matrix loses its
+// residuals.
 //
 // Tensors that would not shrink are summed exactly, one message per bucket.
 

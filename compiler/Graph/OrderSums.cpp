@@ -48,7 +48,7 @@ class OrderSumsPass : public qlora::impl::OrderSumsBase<OrderSumsPass> {
 };
 } // namespace
 
-/// Returns the products that add up to one element.
+/// Returns the number of terms per element.
 static int64_t termsOf(WeightedProduct product) {
   return product.getWeightType().getDimSize(product.getInDimension());
 }

@@ -12,7 +12,7 @@
 //     %q  = model.linear %x, %wq : [2, 32, 128]
 //     %q1 = model.swap_blocks %q     // a block of columns for each rank
 //     %q2 = model.all_to_all %q1     // these columns of each rank's tokens
-//   %q3 = model.swap_blocks %q2    // by sequence: [2, 64, 64]
+//     %q3 = model.swap_blocks %q2    // by sequence: [2, 64, 64]
 //     %s  = ... model.all_gather %segments : [2, 64]
 //     %a3 = model.attention %q3, ..., %s {heads = 2} : [2, 64, 64]
 //     ... and back : [2, 32, 128]
@@ -21,8 +21,8 @@
 // 2023: DeepSpeed-Ulysses). Other ops work on each token separately, or sum
 // over tokens. Sums that the runtime reads become partial sums, as for ranks
 // with other rows. Sums with readers in the program are first reduced by
-// `model.all_sum`, and their results are equal on all ranks. All ranks count
-// such a loss and its count, so both are multiplied by the number of ranks; so
+// `model.all_sum`, and their results are equal on all ranks. In the sums over
+// ranks, such a loss and its count are multiplied by the number of ranks; so
 // are gradients, because the gradient of an all_sum is an all_sum. If the first
 // loss is a partial sum, other losses are divided by the number of ranks. So
 // passes after the gradient need no change.

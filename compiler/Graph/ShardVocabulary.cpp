@@ -111,8 +111,7 @@ static bool divide(TableOp op, ParameterOp parameter, int64_t shards,
 }
 
 /// Returns whether a table can be sharded by rows: only table ops read it, and,
-/// unless `always`, the shards save more bytes than the additional reductions
-/// send.
+/// unless `always`, the shards save more bytes than their reductions send.
 static bool canSliceTable(ParameterOp parameter, ArrayRef<TableOp> tables,
                           size_t uses, int64_t ranks, bool always) {
   RankedTensorType type = parameter.getTensorType();

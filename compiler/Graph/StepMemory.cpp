@@ -83,7 +83,7 @@ static bool isForward(Operation *op) {
   return phase != StepPhase::Backward && phase != StepPhase::Exchange;
 }
 
-/// Returns whether a tied result is the value's only reader, and is final.
+/// Returns whether the only reader continues the value in place (a tie).
 static bool isOnlyContinued(Value value) {
   if (!value.hasOneUse())
     return false;

@@ -121,7 +121,7 @@ void ChunkedStep::drawAsWhole(Operation *op, int64_t chunk) const {
 
 /// Assigns ops to turns. A receive begins the forward of the next virtual
 /// stage, or the backward of the previous one. The pipeline's last virtual
-/// stage runs its backward after its forward; the first receives no forward.
+/// stage starts its backward, and the first one its forward, without a receive.
 void ChunkedStep::sortOps(int64_t parts, bool isLast) {
   using Kind = PipelineTurn::Kind;
   const bool isFirst =

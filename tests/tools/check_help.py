@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""check_help.py TOOL: what --help and --help-all of a tool promise.
+"""check_help.py TOOL: rules for a tool's --help and --help-all.
 
 * no line is wider than 80 columns;
 * --help has ten options and an example, all of them in --help-all;
-* --help-all has every flag once, and the tool knows each of them;
+* --help-all has every flag once, and the tool accepts each of them;
 * no option is named with underscores.
 """
 
@@ -21,8 +21,8 @@ def run(*words, code=0):
 
 
 def rows(text):
-    """The flags of each option, its name first; aliases may be on a second
-    line, and two spaces part flags from words."""
+    """Returns the flags of each option, its name first. Aliases may be on a
+    second line, and two spaces separate flags from text."""
     found = []
     for line in text.splitlines():
         match = re.match(r"(  |      )(-.*?)(  |$)", line)

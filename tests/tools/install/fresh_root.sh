@@ -1,22 +1,22 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 
-# Long forms of the install tests: as root, on a Debian 12, each makes a minimal
-# Debian 12 (needs debootstrap) in FOLDER, by default a temporary one that goes
-# in the end. Its packages come from where the machine's own come from.
+# Long forms of the install tests: as root, on Debian 12. Each makes a minimal
+# Debian 12 (needs debootstrap) in FOLDER, by default a temporary folder that is
+# removed at the end. Its packages come from the machine's own sources.
 #
 # fresh_root.sh PACKAGE.deb [FOLDER]: installs the package alone, and there, as
-#   a user without an environment, trains the demo, stops it with Ctrl-C, goes
-#   on, compares, takes a YAML file of each peer, and asks for what else there
-#   is. 0.2 GiB, and 0.9 with what the package needs.
+#   a user without an environment, trains the demo, stops it with Ctrl-C,
+#   resumes, compares, trains from each peer's YAML file, and runs the other
+#   commands. 0.2 GiB, and 0.9 with the package's dependencies.
 # fresh_root.sh --clone [FOLDER]: with git and ca-certificates alone, clones
 #   this repository's last commit and runs README's two commands in README's
-#   order. 15 GiB; over an hour on two cores, less with CCACHE_DIR, a compiler
-#   cache of the machine's.
+#   order. 15 GiB; over an hour on two cores, less with CCACHE_DIR, the
+#   machine's compiler cache.
 set -euo pipefail
 [ -n "${1:-}" ] || { grep '^# fresh_root.sh' "$0" >&2; exit 2; }
 
-# All mounts are this process's and end with it.
+# All mounts belong to this process and end with it.
 [ -n "${FRESH_ROOT_MOUNTS:-}" ] ||
   FRESH_ROOT_MOUNTS=1 exec unshare --mount "$0" "$@"
 
@@ -29,7 +29,7 @@ remove() {
   for below in /dev /proc /sys /mnt/source /mnt/ccache ''; do
     ! mountpoint -q "$root$below" || umount -R -l "$root$below"
   done
-  # Never into a folder of the machine's that is still mounted here.
+  # Never delete folders of the machine that are still mounted here.
   if grep -q " $(realpath "$root")/" /proc/self/mounts; then
     echo "fresh_root.sh: error: $root still has mounts; remove it by hand" >&2
   elif [ -z "$kept" ]; then
@@ -39,7 +39,7 @@ remove() {
 kept=${2:-}
 trap remove EXIT
 
-# Where the machine's own packages of Debian 12 come from: site, suite, component.
+# Prints the machine's Debian 12 package sources: site, suite, component.
 sources() {
   apt-get indextargets --format '$(SITE) $(RELEASE) $(COMPONENT)' \
     'Identifier: Packages' | grep -E ' bookworm(-updates|-security)? main$' |
@@ -55,7 +55,7 @@ make_root() {
   [ -e "$root/etc/debian_version" ] ||
     debootstrap --variant=minbase bookworm "$root" "$mirror"
   sources | sed 's/^/deb /' >"$root/etc/apt/sources.list"
-  # A mount, since unshare, which tests of several machines call, changes how
+  # A mount, since tests of several machines call unshare, which changes how
   # mounts of / propagate.
   mount --bind "$root" "$root"
   mount --rbind --make-rslave /dev "$root/dev"
@@ -78,7 +78,7 @@ try_package() { # the package
   echo "the package alone trains, stops, and goes on to the same bytes"
 }
 
-# The machine's certificates and pip's settings, and its compiler cache if
+# Uses the machine's certificates and pip's settings, and its compiler cache if
 # CCACHE_DIR names one; nothing else of its environment.
 clone_and_run() {
   in_root apt-get install -qy --no-install-recommends git ca-certificates
@@ -97,7 +97,7 @@ clone_and_run() {
     mount --bind "$CCACHE_DIR" "$root/mnt/ccache"
     settings+=(CCACHE_DIR=/mnt/ccache)
   fi
-  # To where it is here, so that the compiler cache's paths fit.
+  # Clones to the same path as here, so that the compiler cache's paths fit.
   rm -rf "${root:?}/$tree"
   in_root env -i "${settings[@]}" bash -euxc '
     git -c safe.directory="*" clone -q /mnt/source "$0"

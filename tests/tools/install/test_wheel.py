@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The wheel, alone in a fresh environment: its commands and its package train a
-compiled program, report what fails in the program's words, and stop it."""
+"""The wheel, alone in a fresh environment: its commands and its package train
+a compiled program, report the program's errors unchanged, and stop it."""
 
 import os
 import pathlib
@@ -37,7 +37,7 @@ class Wheel(unittest.TestCase):
         cls.bin = cls.folder / "venv" / "bin"
         run([cls.bin / "pip", "install", "-q", "--no-index", "--no-deps",
              cls.wheel])
-        # The packages that it depends on, as they are in the project's.
+        # The packages that it depends on come from the project's environment.
         theirs, = (SOURCE / ".venv" / "lib").glob("python3*/site-packages")
         site, = (cls.folder / "venv" / "lib").glob("python3*/site-packages")
         (site / "dependencies.pth").write_text(f"{theirs}\n")
@@ -103,7 +103,7 @@ class Wheel(unittest.TestCase):
         self.assertTrue(list((self.folder / "stopped").glob("checkpoint-*")))
 
     def test_what_nobody_reads_holds_nothing_up(self):
-        # More than a pipe holds.
+        # More than a pipe's buffer.
         many = ("import json\\n"
                 "for i in range(5000): print(json.dumps({'step': i}))\\n"
                 "print('no row')\\nopen('done', 'w')")

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
 
-# What fresh_root.sh runs as a user of the installed package; the YAML files of
+# fresh_root.sh runs this as a user of the installed package; the YAML files of
 # the peers are in /tmp/peers.
 set -eux
 cd
@@ -19,7 +19,7 @@ qlora train demo/train.yaml --output-dir stopped --resume-from-checkpoint latest
 cmp whole/adapter_model.safetensors stopped/adapter_model.safetensors
 qlora compare whole stopped
 for peer in axolotl llama-factory trl; do
-  # The model and the data are where these files look for them.
+  # These files name the model and the data by these relative paths.
   mkdir -p peers/1/2/3/4
   ln -sfn /usr/share/qlora/examples peers/examples
   cp -r /tmp/peers/. peers/1/2/3/4

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Model folders made on the fly, and a way to run the tool on rows."""
+"""Creates model folders, and runs the tool on rows."""
 
 import importlib.util
 import json
@@ -94,7 +94,7 @@ QWEN_TOOLS = """{%- if tools %}
 {%- endif %}
 """
 
-# Drops the thinking of all but the last turn, as some shipped templates do.
+# Drops the thinking of all but the last turn, as some published templates do.
 FORGETFUL = (
     "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' }}"
     "{% if message.role == 'assistant' and loop.last %}{{ '<think></think>' }}"
@@ -103,7 +103,7 @@ FORGETFUL = (
 
 
 def byte_level():
-    """A byte-level BPE with few merges: non-ASCII characters are cut."""
+    """Returns a byte-level BPE with few merges: non-ASCII text is split."""
     from tokenizers import (Tokenizer, decoders, models, pre_tokenizers,
                             trainers)
     tokenizer = Tokenizer(models.BPE())
@@ -118,7 +118,7 @@ def byte_level():
 
 
 def byte_fallback():
-    """A SentencePiece-like BPE: a leading mark, bytes for the unknown."""
+    """Returns a SentencePiece-like BPE: a leading mark, byte fallback."""
     from tokenizers import AddedToken, Tokenizer, models, normalizers
     pieces = ["<unk>"] + SPECIAL + ["▁"] + list("abcdefghijklmnopqrstuvwxyz")
     pieces += [f"<0x{byte:02X}>" for byte in range(256)]
@@ -133,8 +133,8 @@ def byte_fallback():
 
 
 def adds(tokenizer, single):
-    """`tokenizer` with a post-processor that makes `single` of a text,
-    trimming offsets like those of byte-level models."""
+    """Returns `tokenizer` with a post-processor that formats a text as
+    `single`, trimming offsets like those of byte-level models."""
     from tokenizers import processors
     tokenizer.post_processor = processors.Sequence([
         processors.ByteLevel(trim_offsets=True),
@@ -144,7 +144,7 @@ def adds(tokenizer, single):
 
 
 class Rows:
-    """A token file, read back without the code that wrote it."""
+    """A token file, read independently of the code that wrote it."""
 
     def __init__(self, path):
         with open(path, "rb") as file:
@@ -170,7 +170,7 @@ class Rows:
 
 @unittest.skipIf(MISSING, f"Python packages not installed: {MISSING}")
 class ToolTest(unittest.TestCase):
-    """Each test has a folder with a model in it and a data file."""
+    """Each test has a folder with a model and a data file in it."""
 
     def setUp(self):
         self._folder = tempfile.TemporaryDirectory()
@@ -210,7 +210,7 @@ class ToolTest(unittest.TestCase):
             capture_output=True, text=True, check=False, **options)
 
     def convert(self, *rows, flags=()):
-        """The token file made of `rows`; self.summary and self.warnings."""
+        """Returns `rows` as tokens; sets self.summary and self.warnings."""
         self.write_data(*rows)
         done = self.run_tool(*flags)
         self.assertEqual(done.returncode, 0, done.stderr)
@@ -219,7 +219,7 @@ class ToolTest(unittest.TestCase):
         return Rows(self.output)
 
     def refusal(self, *rows, flags=()):
-        """The error message; the tool failed with one line, and no file."""
+        """Returns the error message; checks for one line, and no file."""
         if rows:
             self.write_data(*rows)
         before = set(os.listdir(self.folder))
@@ -236,10 +236,10 @@ class ToolTest(unittest.TestCase):
                                      skip_special_tokens=False)
 
     def learned(self, rows):
-        """The learned text of each row."""
+        """Returns the labelled text of each row."""
         return [self.decode(labels) for labels in rows.labels]
 
 
 def chat(*turns):
-    """("user", "hi"), ... as messages."""
+    """Returns ("user", "hi"), ... as messages."""
     return [{"role": role, "content": content} for role, content in turns]

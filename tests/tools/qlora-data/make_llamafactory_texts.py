@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Writes Inputs/llamafactory-texts.json: what LLaMA-Factory's templates make of
-conversations, by its own code, of which this needs the sources alone.
+"""Writes Inputs/llamafactory-texts.json: conversations as rendered with the
+templates of LLaMA-Factory's own code, of which only the sources are needed.
 
     python3 make_llamafactory_texts.py LLAMA_FACTORY/src
 """
@@ -48,7 +48,7 @@ def _stub(name, folder=None, **attributes):
 
 
 def _templates(source):
-    """Without torch, transformers and what else the package imports."""
+    """Loads them without torch, transformers and other imports."""
     folder = os.path.join(source, "llamafactory")
     log = types.SimpleNamespace(get_logger=logging.getLogger)
     _stub("llamafactory", folder)

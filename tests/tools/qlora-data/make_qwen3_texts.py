@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Writes Inputs/qwen3-texts.json: conversations as transformers renders them
-with Qwen3's own chat template and with TRL's training template, both as the
-package trl holds them. Needs the packages transformers and trl:
+with Qwen3's own chat template and with TRL's training template, both from the
+package trl. Needs the packages transformers and trl:
 
     make_qwen3_texts.py Inputs/qwen3-texts.json
 """
@@ -91,8 +91,8 @@ def render(source, messages, options):
 
 
 def lasts(source, messages, options):
-    """Every assistant's turn stands in the whole text as it stood when it was
-    the last message."""
+    """Returns whether every assistant's turn has the same text in the whole
+    conversation as when it was the last message."""
     text = render(source, messages, options)
     return all(text.startswith(render(source, messages[:end], options))
                for end in range(1, len(messages) + 1)

@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Writes Inputs/tokenizers.json: small tokenizers of each kind that models
-bring, trained here, in folders as models have them, and what AutoTokenizer of
-transformers makes of texts and of a conversation with them. Needs the packages
-transformers and sentencepiece:
+have, trained here, in folders like models', and AutoTokenizer's results for
+texts and a conversation. Needs the packages transformers and sentencepiece:
 
     make_tokenizers.py Inputs/tokenizers.json
 """
@@ -72,7 +71,7 @@ def unigram():
 
 
 def written(model):
-    """vocab.json and merges.txt of a byte-level tokenizer."""
+    """Returns vocab.json and merges.txt of a byte-level tokenizer."""
     with tempfile.TemporaryDirectory() as folder:
         return [open(path, "rb").read() for path in model.save(folder)]
 
@@ -102,7 +101,7 @@ PIECES = {name: sentencepiece.SentencePieceProcessor(
 
 
 def folder(name, model, kind, model_type, **config):
-    """A case: names of files, or JSON."""
+    """Returns a case: names of files, or JSON."""
     names = {"model": ["tokenizer.model"], "json": ["tokenizer.json"],
              "slow": ["vocab.json", "merges.txt"]}[kind]
     files = dict(zip(names, model.split()))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """The chat templates of the most used models: the texts of transformers
-(Inputs/chat-texts.json), and what of them is learned."""
+(Inputs/chat-texts.json), and which of their tokens are labelled."""
 
 import json
 import os
@@ -16,13 +16,13 @@ FOLDER = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.join(FOLDER, "..", "..", "..")
 sys.path.insert(0, os.path.dirname(os.path.realpath(TOOL)))
 
-# What ends a turn in these templates; None of them has one: see NO_END.
+# End-of-turn tokens of these templates; those in NO_END have none.
 ENDS = tuple("</s> <|im_end|> <|eot_id|> <|eot|> <end_of_turn> <|end|> "
              "<|endoftext|> <|end_of_turn|> <|END_OF_TURN_TOKEN|> <|return|> "
              "<|call|> <|end_of_text|> <｜end▁of▁sentence｜> <|eom|> "
              "[|endofturn|]".split())
 NO_END = ("glm-4", "baichuan-2", "nemotron-mini")
-# In more than one row, as they write earlier turns differently.
+# These give more than one row, as they render earlier turns differently.
 SEVERAL = {
     ("mistral-v3", "system"), ("mistral-v3", "tools"),
     ("mistral-nemo", "system"), ("mistral-nemo", "tools"),
@@ -51,7 +51,7 @@ class ChatTemplatesTest(unittest.TestCase):
         return self.templates[path]
 
     def cases(self):
-        """Each with its name, template and row."""
+        """Yields each case with its name, template and row."""
         from qlora_data.shapes import normalise
         for case in self.made["cases"]:
             talk = self.made["conversations"][case["conversation"]]
@@ -78,7 +78,7 @@ class ChatTemplatesTest(unittest.TestCase):
                              case.get("marks", []))
 
     def test_what_is_learned(self):
-        """Each answer, once, with its end, and nobody else's words."""
+        """Each answer is labelled once, with its end, and no other text."""
         from qlora_data.masking import Conversation, LossRule, learned_texts
         for case, name, template, row in self.cases():
             if "raises" in case:

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Parts of a conversation that a chat template leaves out are refused by name,
-or learned without them where the option says so."""
+"""Parts of a conversation that a chat template omits are refused by name, or
+dropped from training if the option allows it."""
 
 import json
 import unittest
@@ -26,15 +26,15 @@ def talk(*calls, content=""):
 
 ROW = {"messages": talk(call())}
 
-# Calls, but of the first one alone and without its arguments.
+# Renders only the first call, without its arguments.
 FIRST_NAME = CHATML.replace(
     "+ '<|im_end|>", "+ (message.tool_calls[0].function.name if "
     "message.tool_calls else '') + '<|im_end|>")
-# As DeepSeek R1's: calls only where there is no content, which must be none.
+# Like DeepSeek R1's: calls only if the content is none.
 ONLY_WITHOUT_CONTENT = CHATML.replace(
     "message['content'] ", "(message['content'] if message['content'] is string"
     " else message.tool_calls[0] | tojson) ")
-# Answers of tools and system messages are left out.
+# Omits answers of tools and system messages.
 TWO_ROLES = CHATML.replace(
     "{% for message in messages %}", "{% for message in messages if "
     "message.role in ('user', 'assistant') %}")
@@ -62,14 +62,14 @@ class DroppedTest(ToolTest):
                 (TWO_ROLES, {"messages": chat(
                     ("user", "a"), ("tool", "the world"), ("assistant", "b"))},
                  "the content of message 2 (tool)"),
-                # Another message has the same words.
+                # Another message has the same text.
                 (TWO_ROLES, {"messages": chat(
                     ("user", "a"), ("tool", "18"), ("assistant", "It is 18."))},
                  "the content of message 2 (tool)"),
                 (TWO_ROLES, {"messages": chat(
                     ("system", "hello"), ("user", "hello"),
                     ("assistant", "b"))}, "the content of message 1 (system)"),
-                # The form that tool_calls replaced.
+                # The old form of tool_calls.
                 (CHATML, {"messages": [
                     {"role": "user", "content": "a"},
                     {"role": "assistant", "content": "", "function_call": {

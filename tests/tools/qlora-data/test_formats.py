@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Kinds of files: the same rows as any of them give the same tokens; what is
-not read is named, with the command that makes JSONL of it."""
+"""Kinds of files: the same rows in any of them give the same tokens. An
+unsupported kind is named, with the command that converts it to JSONL."""
 
 import bz2
 import gzip
@@ -30,8 +30,8 @@ class FormatsTest(ToolTest):
         self.make_model()
 
     def refused(self, name, raw, what):
-        """The file `name` is refused as `what`; the command that is advised,
-        which leaves its result beside."""
+        """Checks that the file `name` is refused as `what`. Returns the
+        suggested command, which leaves its result in the same folder."""
         self.data = self.path(name)
         with open(self.data, "wb") as file:
             file.write(raw)
@@ -62,7 +62,7 @@ class FormatsTest(ToolTest):
             with self.subTest(what):
                 command = self.refused("data.bin", raw, what)
                 self.assertIn(f"load_dataset({reader}, ", command)
-                # Debian's own Python takes no packages.
+                # Debian's own Python does not allow installing packages.
                 self.assertRegex(command, r"^(\S+ -m pip install datasets|"
                                  r"python3 -m venv tables) && ")
 
@@ -108,14 +108,14 @@ class FormatsTest(ToolTest):
 
 
 class KindsTest(ToolTest):
-    """What is read."""
+    """Supported kinds of files."""
 
     def setUp(self):
         super().setUp()
         self.make_model()
 
     def tokens(self, name, raw=None, flags=()):
-        """The bytes of the tensors of `raw` as a file `name`."""
+        """Returns the bytes of the tensors of `raw` as a file `name`."""
         self.data = self.path(name)
         if raw is not None:
             with open(self.data, "wb") as file:

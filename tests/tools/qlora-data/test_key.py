@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What --print-key follows."""
+"""What changes the output of --print-key."""
 
 import os
 import subprocess
@@ -9,7 +9,7 @@ from fixtures import CHATML, TOOL, ToolTest
 
 
 class KeyTest(ToolTest):
-    """The name of kept rows follows whatever changes them."""
+    """The name of cached rows depends on everything that changes them."""
 
     def setUp(self):
         super().setUp()

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Keys that say whether a turn, a part of it or a row is learned: refused by name
-unless that is what happens anyway."""
+"""Keys that say whether a turn, a range of it or a row is in the loss: refused
+by name unless they match the default."""
 
 import json
 import unittest

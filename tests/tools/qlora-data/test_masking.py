@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Chat templates: which tokens of a conversation are learned, compared with
-transformers where it is installed."""
+"""Chat templates: which tokens of a conversation are labelled, compared with
+transformers if it is installed."""
 
 import importlib.util
 import os
@@ -81,7 +81,7 @@ class TurnsTest(ToolTest):
         rows = self.convert({"messages": chat(("user", "a"),
                                               ("assistant", "b \n\n"))})
         self.assertEqual(self.learned(rows), ["b \n\n<|im_end|>"])
-        # Conversations have the template's own special tokens only.
+        # Conversations have only the template's own special tokens.
         self.assertTrue(self.decode(rows.ids[0]).startswith("<|im_start|>"))
 
     def test_a_forgetful_template_gives_several_rows(self):
@@ -91,7 +91,7 @@ class TurnsTest(ToolTest):
             "<think></think> é world\n\n<|im_end|>",
             "<think></think>the 😀<|im_end|>",
             "<think></think> é world\n\n<|im_end|>"])
-        # What stands before each is what the model had before it.
+        # Each answer comes after the text that the model had.
         self.assertEqual(rows.ids[0], rows.ids[2])
         self.assertIn("assistant\n é world\n\n<|im_end|>",
                       self.decode(rows.ids[1]))
@@ -106,7 +106,7 @@ class TurnsTest(ToolTest):
         self.assertEqual(len(rows.ids), 1)
         rows = self.convert(row, flags=["--completion-only-loss", "false"])
         self.assertEqual(len(rows.ids), 2)
-        # A question at the end has no answer to learn.
+        # A question at the end has no answer to train on.
         rows = self.convert({"messages": TALK[:4]})
         self.assertEqual(self.learned(rows),
                          ["<think></think> é world\n\n<|im_end|>"])
@@ -130,7 +130,7 @@ class TurnsTest(ToolTest):
                       "the reasoning of answers, which is not learned: 2 "
                       "conversations", self.warnings)
         self.assertEqual(rows.metadata["unreasoned_rows"], "2")
-        # Of a prompt, where the model does not see it either, it is a note.
+        # In a prompt, which the model does not see either, it is only a note.
         rows = self.convert({"prompt": tagged, "completion": TALK[1:3]})
         self.assertEqual(rows.metadata["unreasoned_rows"], "1")
         self.make_model(CHATML)
@@ -162,7 +162,7 @@ class TemplateChoiceTest(ToolTest):
                        "{{ m.content }}{% endgeneration %}{% endfor %}")
 
     def rendered(self, row, flags=()):
-        # These templates leave out most of a conversation.
+        # These templates omit most of a conversation.
         return self.decode(self.convert(row, flags=[
             "--allow-template-drops", "true", *flags]).ids[0])
 
@@ -203,7 +203,7 @@ class TemplateChoiceTest(ToolTest):
 @unittest.skipIf(importlib.util.find_spec("transformers") is None,
                  "transformers, the reference, is not installed")
 class TransformersTest(ToolTest):
-    """Same ids, and for marked templates the same mask."""
+    """Compares ids, and for marked templates the mask."""
 
     def reference(self, messages, tools=None, mask=False):
         from transformers import AutoTokenizer

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Pairs of answers, and answers that are desirable or not: every shape of row, as
-rows of tokens."""
+"""Preference pairs, and answers that are desirable or not: every shape of row,
+as token rows."""
 
 import unittest
 
@@ -48,10 +48,10 @@ class PreferencesTest(ToolTest):
         for row in ({"prompt": [USER], **answers},
                     {"chosen": [USER, said("world")],
                      "rejected": [USER, said("the")]},
-                    # A prompt of another kind repeats what is in both.
+                    # A prompt of another kind repeats the common beginning.
                     {"prompt": "hello", "chosen": [USER, said("world")],
                      "rejected": [USER, said("the")]},
-                    # So do messages, be they more than the prompt.
+                    # So do messages, even if they have more than the prompt.
                     {"prompt": "hello", "messages": [USER, said("world")],
                      "chosen": [USER, said("world")],
                      "rejected": [USER, said("the")]},
@@ -78,7 +78,7 @@ class PreferencesTest(ToolTest):
                            "rejected": [*before, said("the")]})
         self.assertEqual(self.learned(made), ["world<|im_end|>\n",
                                               "the<|im_end|>\n"])
-        # Equal answers have an answer all the same.
+        # Equal answers still count as answers.
         answer = [*before, said("world")]
         made = self.pairs({"prompt": [USER], "chosen": answer,
                            "rejected": answer})
@@ -92,7 +92,7 @@ class PreferencesTest(ToolTest):
                            "rejected": "the"})
         self.assertEqual(self.learned(made)[:3], [
             "hello world</s>", "hello</s>", "hello world</s>"])
-        # Not where all pairs do.
+        # Not if all pairs do.
         error = self.refusal(
             {"prompt": "2+2=", "chosen": "2+2=4", "rejected": "2+2=5"},
             {"prompt": "hello", "chosen": "hello a", "rejected": "hello b"},
@@ -171,7 +171,7 @@ class PreferencesTest(ToolTest):
                   "rejected": "e"}, "'history' does not go with"),
                 ({"messages": [USER], "chosen": "a", "rejected": "b"},
                  "'messages' and its answers do not go together"),
-                # The answer would come twice.
+                # The answer would occur twice.
                 ({"messages": [USER, said("a")], "chosen": [said("a")],
                   "rejected": [said("b")]}, "'messages' ends with an "
                  "assistant's turn"),
@@ -200,17 +200,17 @@ class PreferencesTest(ToolTest):
                 ({"prompt": [USER, said("a")], "chosen": [said("a")],
                   "rejected": [said("b")]}, "'prompt' ends with an "
                  "assistant's turn"),
-                # Answers that begin alike by chance.
+                # Answers with the same beginning by chance.
                 ({"chosen": "Green.", "rejected": "Grey."},
                  "it has the answers alone"),
                 ({"ask": "Which colour?", "chosen": "a b c",
                   "rejected": "a b d"}, "--dataset-columns prompt=ask"),
-                # Cells of CSV that are empty.
+                # Empty cells of CSV.
                 ({"prompt": " ", "chosen": "c", "rejected": "d"},
                  "a preference row whose 'prompt' is empty"),
                 ({"instruction": "", "chosen": "c", "rejected": "d"},
                  "a preference row whose 'instruction' is empty"),
-                # The prompt would be learned.
+                # The prompt would be labelled.
                 ({"prompt": "a b", "chosen": "a b c", "rejected": "a b d"},
                  "'chosen' and 'rejected' begin with 'prompt', which would be "
                  "learned"),

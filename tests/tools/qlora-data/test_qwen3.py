@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Qwen3's conversations: the training template beside what transformers makes
-of the model's own template and of TRL's (Inputs/qwen3-texts.json)."""
+"""Qwen3's conversations: the training template compared with transformers'
+results for the model's own template and TRL's (Inputs/qwen3-texts.json)."""
 
 import json
 import os
@@ -27,8 +27,8 @@ def training_source():
 
 
 def own_template(opens_thinking=False):
-    """A template that writes what Qwen3's own one writes: ours, with its
-    forgetting put back. The texts of transformers hold it to that."""
+    """Returns a template that renders what Qwen3's own one does: ours, with
+    its dropping of earlier thinking restored. transformers' texts check it."""
     source = training_source()
     for ours, own in (
             ("{%- set talk = namespace(has_question=false) %}",
@@ -46,7 +46,7 @@ def own_template(opens_thinking=False):
 
 
 class TextsTest(ToolTest):
-    """Whole texts, without a tokenizer between."""
+    """Compares complete texts, without a tokenizer."""
 
     @classmethod
     def setUpClass(cls):
@@ -109,7 +109,7 @@ class TextsTest(ToolTest):
 
 
 class ChoiceTest(ToolTest):
-    """Which template is taken, and what is learned with it."""
+    """Which template is used, and what is labelled with it."""
 
     def learn(self, template, messages, flags=(), **row):
         self.make_model(template)
@@ -159,7 +159,7 @@ class ChoiceTest(ToolTest):
             + "two<|im_end|>"))
 
     def test_prompt_that_opens_the_thinking(self):
-        """Qwen3 of 2507 that always thinks: <think> is given."""
+        """Qwen3 2507 that always thinks: the prompt ends with <think>."""
         learned = ("well\n</think>\n\nhi<|im_end|>"
                    "\n</think>\n\nbye<|im_end|>")
         own = own_template(opens_thinking=True)

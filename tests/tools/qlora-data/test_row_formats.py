@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Rows as files of other tools mean them: their form, columns that are not
-read, rows that are too long, LLaMA-Factory's templates."""
+"""Rows as other tools interpret them: their form, columns that are not read,
+rows that are too long, LLaMA-Factory's templates."""
 
 import json
 import os
@@ -86,7 +86,7 @@ class FormTest(ToolTest):
     def test_a_row_of_two_forms_that_are_named_is_refused(self):
         self.make_model(CHATML)
         both = ["--row-format", "alpaca", "--row-format", "text"]
-        # As tatsu-lab/alpaca has them.
+        # The form of tatsu-lab/alpaca.
         row = {**CITY, "text": "Name a city. Lisbon"}
         self.convert(CITY, {"text": "hello world"}, flags=both)
         error = self.refusal(CITY, row, flags=both)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Before and beside the rows: help without packages, the Python that has
-them, progress, and several processes."""
+"""Everything around the rows: help without packages, the Python that has them,
+progress, and several processes."""
 
 import json
 import os
@@ -19,8 +19,8 @@ CLEAN = {"PATH": "/usr/bin:/bin", "HOME": "/nonexistent"}
 
 
 class PythonTest(ToolTest):
-    """A copy of the tool in a repository of its own, which has no .venv, run
-    by a Python without packages (-S hides them)."""
+    """A copy of the tool in a separate repository without .venv, run by a
+    Python without packages (-S hides them)."""
 
     def setUp(self):
         super().setUp()
@@ -81,7 +81,7 @@ class PythonTest(ToolTest):
         done = self.run_bare()
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(self.used(), "good\n")
-        # Its usage errors and the like are not said by two Pythons.
+        # Usage errors are not printed by two Pythons.
         self.write_data({"prompt": "x"})
         self.assertEqual(self.run_bare().stderr.count("\n"), 1)
 
@@ -163,7 +163,7 @@ class ProgressTest(ToolTest):
         try:
             while part := os.read(parent, 4096):
                 text += part
-        except OSError:  # the terminal's other end has closed
+        except OSError:  # the other end of the terminal has closed
             pass
         os.close(parent)
         self.assertEqual(process.wait(), 0)
@@ -174,7 +174,7 @@ class ProgressTest(ToolTest):
 
 
 class WorkersTest(ToolTest):
-    """A file of more than a mebibyte is shared between processes."""
+    """A file of more than a mebibyte is distributed over processes."""
 
     def setUp(self):
         super().setUp()
@@ -197,7 +197,7 @@ class WorkersTest(ToolTest):
         self.assertGreater(json.loads(files[0][1])["truncated_rows"], 100)
 
     def start(self, *flags):
-        """The tool at work on a long file, and its workers."""
+        """Returns the running tool on a long file, and its workers."""
         self.write_data(*self.rows * 10)
         process = subprocess.Popen(
             [sys.executable, TOOL, "--tokenizer", self.model, "--input",
@@ -205,7 +205,8 @@ class WorkersTest(ToolTest):
             stderr=subprocess.PIPE, text=True)
         self.addCleanup(process.stderr.close)
         process.stderr.readline()
-        process.stderr.readline()  # of rows that were made: all are there
+        process.stderr.readline()  # about the created rows: all workers have
+                                   # started
         return process, self.children(process.pid)
 
     def test_as_many_as_are_asked_for(self):
@@ -258,7 +259,7 @@ class WorkersTest(ToolTest):
 
     def test_a_signal_while_writing_leaves_no_part(self):
         self.write_data(*self.rows)
-        # Where the bytes would go to the disk, the process is told to end.
+        # Ends the process at the point where the bytes would go to the disk.
         program = (
             "import os, signal, sys; from qlora_data import main, safetensors\n"
             "def stop(file):\n"

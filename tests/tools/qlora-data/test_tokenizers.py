@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Tokenizers of each kind that models bring: the tokens, the masks and the
+"""Tokenizers of each kind that models have: the tokens, the masks and the
 special tokens of AutoTokenizer (Inputs/tokenizers.json)."""
 
 import base64
@@ -26,7 +26,7 @@ class TokenizersTest(ToolTest):
         return zlib.decompress(base64.b64decode(self.made["files"][name]))
 
     def put(self, case):
-        """The case's folder in place of the one before."""
+        """Replaces the previous case's folder with this case's."""
         shutil.rmtree(self.model)
         os.mkdir(self.model)
         for name, model in case["files"].items():
@@ -88,7 +88,7 @@ class TokenizersTest(ToolTest):
                   if number != -100] for labels in rows.labels]
         self.assertEqual([rows.ids[0][0], rows.ids[0][-1]], [1, 2])
         self.assertEqual(texts[0], ["▁hello", "▁world", "</s>"])
-        # The space before the answer is a token with it.
+        # The space before the answer is part of its token.
         self.assertEqual(texts[1], ["▁é", "</s>"])
         self.assertEqual(texts[2], ["▁the", "▁fox", "</s>"])
 

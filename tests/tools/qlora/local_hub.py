@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""A Hugging Face hub on this machine, as much of it as huggingface_hub asks
-for: repositories are folders, each with one commit."""
+"""A local Hugging Face hub, with the functions that huggingface_hub needs:
+repositories are folders, each with one commit."""
 
 import base64
 import hashlib
@@ -14,15 +14,15 @@ COMMIT = "1234567890abcdef1234567890abcdef12345678"
 
 
 class Hub:
-    """`folders`: by repository, as "org/name". `requests` has what was asked
-    for, `gated` the repositories that nobody may read. Who comes with the
-    token hf_right is "me", and may write."""
+    """`folders` is keyed by repository, as "org/name". `requests` lists the
+    requests, `gated` the unreadable repositories. The token hf_right
+    identifies "me", who may write."""
 
     def __init__(self, folders):
         self.folders = folders
         self.gated = set()
         self.requests = []
-        self.pushed = {}  # by repository its files
+        self.pushed = {}  # files by repository
         self.private = {}
         self.refuses_commits = False
         hub = self
@@ -43,7 +43,7 @@ class Hub:
         self.server.server_close()
 
     def fetched(self):
-        """The names of files whose contents were asked for."""
+        """Returns the names of files whose contents were requested."""
         return sorted(path.rsplit("/", 1)[1] for method, path in self.requests
                       if method == "GET" and "/resolve/" in path)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""qlora compare, of runs that it trains itself and of their sessions."""
+"""qlora compare, for runs that this test trains, and their sessions."""
 
 import json
 import os

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Models by their names on the Hugging Face hub."""
+"""Models named as on the Hugging Face hub."""
 
 import json
 import os
@@ -19,7 +19,7 @@ class HubTest(QloraTest):
             with open(os.path.join(self.source, name), "w",
                       encoding="utf-8") as file:
                 file.write("not wanted")
-        # Some repositories keep the same weights twice.
+        # Some repositories contain the same weights twice.
         os.mkdir(self.source + "/original")
         shutil.copy(MODEL + "/model.safetensors", self.source + "/original")
         self.hub = Hub({NAME: self.source})
@@ -32,7 +32,7 @@ class HubTest(QloraTest):
                                 HF_HUB_DISABLE_XET="1")
 
     def snapshot(self, cache=None, revision="main"):
-        """The model in a cache, as huggingface_hub lays it out."""
+        """Creates the model in a cache, with huggingface_hub's layout."""
         model = os.path.join(cache or self.cache, "models--demo--tiny")
         folder = os.path.join(model, "snapshots", COMMIT)
         os.makedirs(os.path.dirname(os.path.join(model, "refs", revision)))
@@ -48,7 +48,7 @@ class HubTest(QloraTest):
         return folder
 
     def model_of(self, *words, **options):
-        """The folder that the run is given."""
+        """Returns the model folder that the run gets."""
         done = self.run_qlora("train", *words, "--dry-run", **options)
         flags = done.stdout.splitlines()[-1].split()
         return next(flag.split("=", 1)[1] for flag in flags
@@ -136,7 +136,7 @@ class CacheTest(HubTest):
 
     def test_a_folder_that_is_nearly_so_called_is_named(self):
         shutil.copytree(MODEL, os.path.join(self.folder, "tiny-qwen3"))
-        # The hub is asked after that.
+        # The hub is queried after that.
         self.environment["HF_ENDPOINT"] = "http://127.0.0.1:9"
         self.assertTrue(self.refused("tiny-qwem3", DATA).startswith(
             "qlora: 'tiny-qwem3' is no folder here; did you mean "

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""--parallel auto and --device-map, from the command to a run: who is told what,
-and what is kept."""
+"""--parallel auto and --device-map, from the command to a run: which tool gets
+which options, and what is cached."""
 
 import os
 import unittest
@@ -12,7 +12,7 @@ AUTO = ["--parallel=auto", "--gpus=2"]
 
 class LayoutsTest(QloraTest):
     def commands(self, *words):
-        """The arguments of the compiler and of the runner."""
+        """Returns the arguments of the compiler and of the runner."""
         done = self.run_qlora("train", MODEL, DATA, "--dry-run", *words)
         compile_words, run_words = done.stdout.splitlines()[-2:]
         return compile_words.split(), run_words.split()
@@ -56,7 +56,7 @@ class LayoutsTest(QloraTest):
         compiler, runner = self.commands("--device-map=auto", "--gpus=2",
                                          "--global-batch-size=8")
         self.assertLessEqual({"--device-map=auto", "--ranks=2"}, set(compiler))
-        # The two have the same rows.
+        # Both ranks have the same rows.
         self.assertIn("--global-batch-size=8", runner)
         done = self.run_qlora("plan", MODEL, DATA, *SMALL, "--device-map=auto",
                               "--gpus=2")
@@ -97,7 +97,7 @@ class LayoutsTest(QloraTest):
         compiler, runner = self.commands(*AUTO, *machines)
         self.assertLessEqual(told, set(compiler))
         self.assertFalse(told & set(runner))
-        # The card that is asked about is the one to choose for.
+        # The layout is chosen for the GPU in the question.
         compiler, runner = self.commands(*AUTO, *machines,
                                          "--device=null:h200")
         self.assertIn("--device-profile=h200", compiler)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Sections of DeepSpeed and FSDP in files of other tools, as --parallel and
---offload."""
+"""Sections of DeepSpeed and FSDP in other tools' files, converted to
+--parallel and --offload."""
 
 import json
 import unittest
@@ -44,7 +44,7 @@ class ParallelTest(test_peers.PeerTest):
                    '["optimizer","base"]')
         found = self.check(config(gradient_clipping=0.5), "zero2=4")
         self.assertEqual(found["max-grad-norm"], "0.5")
-        # DeepSpeed clips by its own number alone.
+        # DeepSpeed clips only by its own setting.
         found = self.check('deepspeed: {"zero_optimization": {"stage": 1}}\n',
                            "zero1=4")
         self.assertEqual(found["max-grad-norm"], "0.0")

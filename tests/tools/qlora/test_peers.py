@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Files of axolotl, LLaMA-Factory and TRL: what they say is done as there, or
-refused by the key's name."""
+"""Files of axolotl, LLaMA-Factory and TRL: their keys have the same effect
+here, or are refused by name."""
 
 import json
 import os
@@ -12,7 +12,7 @@ from test_qlora import DATA, DEMO, INPUTS, MODEL, QloraTest
 AXOLOTL = f"base_model: {MODEL}\nadapter: lora\n"
 LLAMA = f"model_name_or_path: {MODEL}\nstage: sft\n"
 TRL = f"model_name_or_path: {MODEL}\nuse_peft: true\ntrain_file: {DATA}\n"
-# In rows that all files here have.
+# Rows for the data files of these tests.
 ROWS = {"chat": {"messages": [{"role": "user", "content": "a?"},
                               {"role": "assistant", "content": "b"}]},
         "alpaca": {"instruction": "Name a city.", "input": "",
@@ -36,7 +36,7 @@ class PeerTest(QloraTest):
         return path
 
     def options(self, text, *words):
-        """The options that the tools would get, and the notes."""
+        """Returns the options that the tools would get, and the notes."""
         self.own_cache()
         done = self.run_qlora("train", self.write(text), "--dry-run", *words)
         found = {}
@@ -58,7 +58,7 @@ class PeerTest(QloraTest):
 
 
 class DefaultsTest(PeerTest):
-    """Of keys that a file leaves out."""
+    """Defaults of keys that a file leaves out."""
 
     def test_llama_factory(self):
         text = LLAMA + f"train_file: {DATA}\n"
@@ -101,7 +101,7 @@ class DefaultsTest(PeerTest):
             "lora-dropout": "0.05", "assistant-only-loss": "false",
             "lora-target-modules": '["q_proj","v_proj"]'})
         for objective in ("dpo", "kto", "orpo"):
-            # Dropout is off where preferences are learned.
+            # Dropout is off in preference training.
             for text, words in ((f"{TRL}rl: {objective}\n", ()),
                                 (TRL, (f"--rl={objective}",))):
                 self.assert_options(text, {"learning-rate": "1e-06"}, *words)
@@ -117,7 +117,7 @@ class DefaultsTest(PeerTest):
                       self.refusal(TRL + "max_length: null\n"))
 
     def test_null_of_transformers(self):
-        # TrainingArguments clip only by a number.
+        # TrainingArguments clip only if a number is given.
         for head in (TRL, LLAMA + f"train_file: {DATA}\n"):
             self.assert_options(head + "max_grad_norm: null\n",
                                 {"max-grad-norm": "0.0"})
@@ -142,7 +142,7 @@ class DefaultsTest(PeerTest):
                       self.refusal(text))
         self.assert_options(text + "load_in_4bit: true\n",
                             {"load-in-4bit": "true"})
-        # PEFT has no modules for this model.
+        # PEFT has no default modules for this model.
         self.write('{"model_type": "qwen3_moe"}', "moe/config.json")
         self.assertIn("PEFT has no modules for the model_type 'qwen3_moe'",
                       self.refusal(TRL.replace(MODEL, "moe")))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The card beside an adapter, and adapters on the Hugging Face hub."""
+"""An adapter's model card, and adapters on the Hugging Face hub."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import sys
 from local_hub import Hub
 from test_qlora import DATA, MODEL, SMALL, QloraTest
 
-# Of qlora-data's Python, which has huggingface_hub.
+# Runs in qlora-data's Python, which has huggingface_hub.
 READ_CARD = """
 import json, sys
 from huggingface_hub import ModelCard
@@ -59,7 +59,7 @@ class CardTest(QloraTest):
             with open(self.folder + "/a/README.md", "rb") as file:
                 texts.append(file.read())
         self.assertEqual(*texts)
-        # The folder's last name, and no path.
+        # The folder's last name, without a path.
         self.assertEqual(self.card()[0]["base_model"], "model")
 
     def test_names_are_text(self):

@@ -21,7 +21,7 @@ SMALL = ["--max-length=64", "--per-device-train-batch-size=4", "--lora-r=2",
 
 
 class QloraTest(unittest.TestCase):
-    """Programs are kept for all tests of a class: they compile few."""
+    """A class's tests share its programs, so that few are compiled."""
 
     @classmethod
     def setUpClass(cls):
@@ -65,7 +65,7 @@ class TrainTest(QloraTest):
         self.assertIn("qlora: the program is cached", second.stderr)
         self.assertNotIn("compiling", second.stderr)
         self.assertEqual(self.adapter("a"), self.adapter("b"))
-        # Half of a program is none.
+        # A truncated program is not used.
         program, = (os.path.join(programs, name)
                     for name in os.listdir(programs) if name.endswith(".so"))
         with open(program, "r+b") as file:
@@ -111,7 +111,7 @@ class TrainTest(QloraTest):
         self.assertEqual(pasted, self.adapter("with space's"))
 
     def test_the_first_pattern_counts(self):
-        """As in PEFT, whose adapter_config.json has them in that order too."""
+        """As in PEFT, whose adapter_config.json keeps this order."""
         lines = "lora_rank_pattern:\n  q_proj: 3\n  layers.0.self_attn.q_proj: 5\n"
         with open(self.folder + "/q.yaml", "w", encoding="utf-8") as file:
             file.write(lines)
@@ -218,7 +218,7 @@ class OtherCommandsTest(QloraTest):
                                   ("nf4", "bf16") for batch in "14"
                                   for rank in "28"})
         self.assertEqual({row[-1] for row in rows}, {"rtx4090"})
-        # The plan is the one of the program that would be compiled.
+        # The plan is that of the program that would be compiled.
         plan = self.run_qlora("plan", MODEL, DATA, "--max-length=64",
                               "--per-device-train-batch-size=4", "--lora-r=2",
                               "--load-in-4bit", "--padding-free=false",
@@ -227,7 +227,7 @@ class OtherCommandsTest(QloraTest):
                              "--per-device-train-batch-size=4")
         total, = (line.split() for line in plan.splitlines()
                   if line.split()[:1] == ["total"])
-        # On a CPU the process is counted too: runtime/Base/HostMemory.h.
+        # On a CPU the process's memory counts too: runtime/Base/HostMemory.h.
         self.assertEqual(row[5], "MiB")
         self.assertGreater(float(row[4]), float(total[1]))
 

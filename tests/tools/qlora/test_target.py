@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
-"""What qlora compiles for, and what it refuses before it compiles.
+"""The targets of qlora, and what it refuses before it compiles.
 
-A GPU is one of the software CUDA platform (tests/cuda), or there is none. That
-nothing was compiled is seen by compilers that only write down their calls.
+A GPU is one of the software CUDA platform (tests/cuda), or there is none.
+Compilers that only record their calls show that nothing was compiled.
 """
 
 import json
@@ -25,19 +25,19 @@ class TargetTest(QloraTest):
         self.own_cache()
 
     def show_gpus(self, devices="sm_90:4096", **variables):
-        """To the programs that are run from now on."""
+        """Shows GPUs to the programs that run from now on."""
         self.environment.update(LD_LIBRARY_PATH=self.platform,
                                 QLORA_TEST_CUDA_DEVICES=devices, **variables)
 
     def add_nvcc(self):
-        """For those that look for one; real ones may be elsewhere on PATH."""
+        """Adds a compiler to PATH; real ones may be elsewhere on it."""
         folder = os.path.join(self.folder, "nvcc-folder")
         os.makedirs(folder, exist_ok=True)
         os.symlink(HOST_NVCC, os.path.join(folder, "nvcc"))
         self.environment["PATH"] = folder + ":" + os.environ["PATH"]
 
     def record_compilers(self):
-        """A qlora whose compilers fail and write their words into a file."""
+        """Adds a qlora whose compilers fail and record their arguments."""
         folder = os.path.join(self.folder, "bin")
         os.mkdir(folder)
         shutil.copy(shutil.which("qlora"), folder)
@@ -58,7 +58,7 @@ class TargetTest(QloraTest):
 
 class ChoiceTest(TargetTest):
     def chosen(self, *words, command="train"):
-        """--target and --cuda-arch of the compiler, and what was said."""
+        """Returns the compiler's --target and --cuda-arch, and the output."""
         shown = self.run_qlora(command, MODEL, DATA, *SMALL, *words,
                                "--dry-run")
         compile_words = shown.stdout.splitlines()[1].split()
@@ -84,7 +84,7 @@ class ChoiceTest(TargetTest):
         self.show_gpus("sm_100:64,sm_80:64,sm_100:64")
         self.assertEqual(self.chosen()[0],
                          ["--target=cuda", "--cuda-arch=80,100"])
-        # What is compiled elsewhere is another program.
+        # For another architecture the program differs.
         self.assertEqual(self.chosen("--cuda-arch", "89", "compute_80")[0],
                          ["--target=cuda", "--cuda-arch=89,compute_80"])
 
@@ -171,7 +171,7 @@ class CheckTest(TargetTest):
                 self.assertIn(message, done.stderr)
                 self.assertNotIn("compiling", done.stderr)
                 self.assertFalse(self.has_compiled())
-        # What is right is compiled.
+        # Correct input is compiled.
         done = self.run_qlora("train", MODEL, DATA, *SMALL, code=1,
                               program=program)
         self.assertIn("qlora: compiling", done.stderr)
@@ -196,7 +196,7 @@ class CheckTest(TargetTest):
                                   code=1)
             self.assertIn(message, done.stderr)
             self.assertEqual(done.stdout, "")
-        # Commands for another machine, or for a folder that will be empty.
+        # Commands for another machine, or for a folder in use.
         os.mkdir(self.folder + "/taken")
         with open(self.folder + "/taken/mine", "w", encoding="utf-8"):
             pass

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""The three formats of one report against each other.
+"""Compares the three formats of one report.
 
     check_report.py plan.json plan.html plan.pickle [--predicted run.json]
                     [--name TEXT] [--run JSON]
 
-* the page is one file that names nothing outside, and has the plan of the
-  JSON; TEXT, as a tensor's name, is data in it and nothing else;
-* what its head says of the run is what the options and entries say, and
-  has what JSON has; all that is drawn has a plain name and a colour;
+* the page is one file without external references, and has the plan of the
+  JSON; TEXT, as a tensor's name, is only data in it;
+* its head describes the run as the options and entries do, and has what JSON
+  has; everything drawn has a plain name and a colour;
 * in page and snapshot no two buffers share a byte at a time, and the arenas
   are as large as the plan says;
 * the page's peak, its categories and its collectives are those of the plan;
@@ -24,13 +24,13 @@ import math
 import pickle
 import re
 
-# Of the page, whatever the names are.
+# Elements of the page, for any tensor names.
 ELEMENTS = {"script": 2, "style": 1, "h1": 1}
 OUTSIDE = ("src", "href", "srcset", "action", "data", "poster", "background")
 
 
 class Page(html.parser.HTMLParser):
-    """What a browser would make of it."""
+    """The page as a browser would parse it."""
 
     def __init__(self, text):
         super().__init__()
@@ -54,7 +54,7 @@ class Page(html.parser.HTMLParser):
 
 
 class Arena:
-    """Ranges in use; refuses to give a byte out twice."""
+    """Ranges in use; fails if a byte is used twice."""
 
     def __init__(self):
         self.starts, self.ends, self.top = [], [], 0
@@ -96,7 +96,7 @@ def by_command(buffers, key, commands):
 
 
 def replay(data, entry):
-    """The arenas' heights, and the first command with most bytes alive."""
+    """Returns the arenas' heights, and the first command at the peak."""
     commands, buffers = len(entry["commands"]["queue"]), entry["buffers"]
     first = by_command(buffers, "first", commands)
     last = by_command(buffers, "last", commands)
@@ -139,7 +139,7 @@ def check_entry(data, entry, planned, buckets):
                 zip(buffers["bytes"], buffers["category"])
                 if data["categories"][category] == "saved")
     assert saved == planned["saved_bytes"], saved
-    # What a recomputed op reads is no more recomputed than any weight.
+    # Weights that recomputed ops read are decoded, not recomputed.
     kinds = {data["categories"][category] for label, category in
              zip(buffers["label"], buffers["category"])
              if data["texts"][label].endswith("_proj.weight")}
@@ -170,7 +170,7 @@ def read_page(path, plan):
 
 
 def check_words(page, data):
-    """Nothing is called as it is in the program, or has no colour."""
+    """Checks that everything has a plain name and a colour."""
     code, style = page.texts["script", None], page.texts["style", None]
     arenas = [arena for arena in data["plan"]["arenas"] if arena != "host"]
     kinds = {entry["kind"] for entry in data["entries"]}
@@ -212,7 +212,7 @@ def check_page(data, plan):
 
 
 def check_segments(segments, plan):
-    """Blocks lie one after another and fill their segment."""
+    """Checks that blocks are adjacent and fill their segment."""
     sizes = sorted(segment["total_size"] for segment in segments)
     assert sizes == sorted(size for arena, size in plan["arenas"].items()
                            if size and arena != "host")

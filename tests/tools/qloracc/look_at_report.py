@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Pictures of a report's page, by headless Chromium, to be looked at.
+"""Screenshots of a report's page in headless Chromium, for inspection.
 
     look_at_report.py plan.html -o FOLDER [--chromium PROGRAM]
 
-Writes the whole page, with all of its tables, at 1,400 and 400 pixels, light
-and dark. Fails where a script fails, as each program is chosen and pointed at,
-and where the page is wider than its window.
-To be run by hand after a change to compiler/Report: the suite does without a
-browser (Debian: apt-get install chromium).
+Writes the complete page, with all of its tables, at 1,400 and 400 pixels,
+light and dark. Chooses each program and points at it. Fails if a script fails,
+or if the page is wider than its window. Run it by hand after a change to
+compiler/Report: the test suite needs no browser (Debian: apt-get install
+chromium).
 """
 
 import argparse
@@ -24,9 +24,9 @@ import tempfile
 
 WIDTHS = (1400, 400)
 SCHEMES = {"dark": 0, "light": 1}  # Chromium's numbers
-TALLEST = 16000  # pixels; of tables of thousands of rows the rest is left out
+TALLEST = 16000  # pixels; longer tables are cut off
 
-# First in the page, and last: what went wrong, and what was laid out.
+# First and last in the page: collect errors, and measure the layout.
 LISTEN = """<script>window.failures = [];
 addEventListener('error', (e) => failures.push(e.message));</script>"""
 MEASURE = """<script>
@@ -63,7 +63,7 @@ requestAnimationFrame(() => setTimeout(() => {
     outside: outside.map((e) => `${e.tagName} ${e.id || e.className}`),
   }), '*');
 }, 100));</script>"""
-# A window is at least 500 pixels wide, a frame as narrow as it is told.
+# A window is at least 500 pixels wide, a frame can be narrower.
 FRAME = """<!doctype html><title></title><script>
 addEventListener('message', (e) => { document.title = e.data; });</script>
 <iframe src="page.html" style="width: %dpx; height: 1000px; border: 0">"""

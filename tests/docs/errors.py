@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""errors.py REPOSITORY: holds docs/errors.md against the
-messages of the tools.
+"""errors.py REPOSITORY: compares docs/errors.md with the tools' messages.
 
-A line of the page that is a bullet of nothing but code is a message. Each
-message of the sources has to be on the page, each message of the page in the
-sources, and each run of them has to be followed by what to do. Prints what is
+A bullet of the page that is only code is a message. Each message of the
+sources must be on the page, each message of the page in the sources, and each
+run of them must be followed by a remedy. Prints missing and stale messages
+with their places.
 missing and what is stale with its place.
 """
 
@@ -22,7 +22,7 @@ PAGE = "docs/errors.md"
 
 # Files whose messages share one entry, and the heading of that entry.
 SHARED = {
-    # What the compiler checks of its own work, phase by phase.
+    # The compiler's checks of its own work, phase by phase.
     "compiler/Codegen/CommandTables.cpp": "The compiler refuses its own work",
     "compiler/Codegen/EmitModule.cpp": "The compiler refuses its own work",
     "compiler/Codegen/KernelText.cpp": "The compiler refuses its own work",
@@ -46,7 +46,7 @@ SHARED = {
     # The header of a safetensors file, field by field.
     "runtime/Weights/SafetensorsHeader.cpp": "A safetensors file is damaged",
     "runtime/Weights/StoredTensors.cpp": "A safetensors file is damaged",
-    # Why one kernel leaves a launch to the next one.
+    # Why a kernel refuses a launch.
     "runtime/Kernels/C*/*": "No kernel is left for an operation",
     "runtime/Kernels/LibraryKernel.h": "No kernel is left for an operation",
 }
@@ -62,7 +62,7 @@ def read_page(root: str) -> Page:
     with open(os.path.join(root, PAGE), encoding="utf-8") as file:
         lines = file.read().splitlines()
     page = Page([], set(), [])
-    asked = 0  # the line of a message that has no remedy yet
+    asked = 0  # the line of a message without a remedy so far
     for number, line in enumerate(lines + ["#"], 1):
         message = re.fullmatch(r"- (`+) ?(.*?) ?\1", line)
         if message:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 
-"""Finds the messages that a user can meet in the sources.
+"""Finds the messages in the sources that a user can see.
 
-A message is normalised: what is filled in when it is printed is `…`, white
-space is one blank. `{}` of fmt, fields of Python's f-strings and values that
-are streamed into a diagnostic or added to a text are all filled in. What
-stands before a message (the tool, a file and its line) is no part of it.
+A message is normalised: a field that is filled in when it is printed becomes
+`…`, white space one blank. Fields are `{}` of fmt, fields of Python's
+f-strings and values that are streamed into a diagnostic or added to a text. A
+prefix (the tool, a file and its line) is no part of a message.
 """
 
 import ast
@@ -24,7 +24,7 @@ class Message(NamedTuple):
 
 
 class Token(NamedTuple):
-    text: str  # of a literal its content
+    text: str  # a literal's content
     line: int
     is_literal: bool = False
 
@@ -35,7 +35,7 @@ def normalise(text: str) -> str:
 
 
 def has_words(text: str) -> bool:
-    """Not where a message is passed on that another function made."""
+    """Returns false if another function's message is passed on."""
     return bool(re.search(r"[A-Za-z]{2}", text)) and " " in text
 
 
@@ -52,8 +52,8 @@ _TOKEN = re.compile(
       | .""", re.S | re.X)
 _OPEN, _CLOSE = frozenset("([{"), frozenset(")]}")
 
-# Names whose call makes a message, and which argument is its text; those of
-# _FORMATS are given a format string.
+# Names whose call makes a message, and the index of its text argument;
+# _FORMATS take a format string.
 _FORMATS = {("Status", "::", "invalid"): 0, ("Status", "::", "error"): 1}
 _CALLS = {
     ("Status",): 1,
@@ -74,7 +74,7 @@ _RETURNING = (
     ("storedWarning",),
     ("threadsRemark",),
 )
-# A function that hands its format on to Status::error, and how it begins.
+# A function that forwards its format to Status::error, and how it begins.
 _WRAPPER = re.compile(r"\b(\w+)\(fmt::format_string<([^;]*)")
 
 
@@ -93,7 +93,7 @@ def _tokens(source: str) -> list[Token]:
 
 
 def _until(words: list[Token], start: int, ends: str) -> int:
-    """Where one of `ends`, or a bracket that closes, ends an expression."""
+    """Returns the next index of one of `ends` or of a closing bracket."""
     depth = 0
     for i in range(start, len(words)):
         text = "" if words[i].is_literal else words[i].text
@@ -104,7 +104,7 @@ def _until(words: list[Token], start: int, ends: str) -> int:
 
 
 def _arguments(words: list[Token], start: int) -> list[list[Token]]:
-    """Of the call whose '(' is at `start`."""
+    """Returns the arguments of the call whose '(' is at `start`."""
     found, end = [], start
     while end < len(words) and (end == start or words[end].text == ","):
         begin = end + 1
@@ -114,14 +114,14 @@ def _arguments(words: list[Token], start: int) -> list[list[Token]]:
 
 
 def _filled(text: str) -> str:
-    """A format string of fmt, with its fields filled in."""
+    """Returns a format string of fmt, with its fields filled in."""
     text = text.replace("{{", "\0").replace("}}", "\1")
     text = re.sub(r"\{[^{}]*\}", FIELD, text)
     return text.replace("\0", "{").replace("\1", "}")
 
 
 def _text(words: list[Token]) -> str:
-    """Literals side by side are one; all else that is added, streamed or
+    """Joins adjacent literals; everything else that is added, streamed or
     formatted is a field."""
     if [word.text for word in words[:4]] == ["fmt", "::", "format", "("]:
         return _filled(_text(_arguments(words, 3)[0]))
@@ -143,7 +143,7 @@ def _named(words: list[Token], end: int, names: tuple[str, ...]) -> bool:
 
 
 def _call_text(words: list[Token], i: int, wrappers: set[str]) -> str:
-    """The message of the call whose '(' is at `i`; empty if it makes none."""
+    """Returns the message of the call whose '(' is at `i`, or ""."""
     formats = _FORMATS | {(name,): 0 for name in wrappers}
     for names, position in (_CALLS | formats).items():
         if not _named(words, i, names):
@@ -159,8 +159,8 @@ def _call_text(words: list[Token], i: int, wrappers: set[str]) -> str:
 
 
 def _diagnostic_text(words: list[Token], i: int) -> str:
-    """Of emitError( at `i`, the text that is streamed into it too. The free
-    function is given a place, the method of an op a text."""
+    """Returns the text of emitError( at `i`, including streamed parts. The
+    free function takes a location, the method of an op a text."""
     arguments = _arguments(words, i)
     close = _until(words, i + 1, "")
     streamed = words[close + 1:_until(words, close + 1, ";,")]
@@ -169,7 +169,7 @@ def _diagnostic_text(words: list[Token], i: int) -> str:
 
 
 def _opens_body(words: list[Token], i: int) -> bool:
-    """Whether the '(' at `i` is of a definition in _RETURNING."""
+    """Returns whether the '(' at `i` starts a definition in _RETURNING."""
     if not any(_named(words, i, names) for names in _RETURNING):
         return False
     close = _until(words, i + 1, "")
@@ -177,7 +177,7 @@ def _opens_body(words: list[Token], i: int) -> bool:
 
 
 def _returned(words: list[Token], i: int) -> Iterator[tuple[str, int]]:
-    """What the function whose parameters begin at `i` returns."""
+    """Yields the results of the function whose parameters begin at `i`."""
     body = _until(words, i + 1, "") + 2
     for k in range(body, _until(words, body, "")):
         if _named(words, k, ("return",)):
@@ -195,8 +195,8 @@ def cpp_messages(source: str,
     for i in range(1, len(words)):
         if words[i].is_literal:
             continue
-        # A parser hands its message out in a parameter `error`, and what is
-        # warned of later waits in a `warning`.
+        # A parser returns its message in a parameter `error`; a `warning`
+        # holds a message for later.
         if words[i].text == "=" and (_named(words, i, ("error",))
                                      or _named(words, i, ("warning",))):
             end = _until(words, i + 1, ";")
@@ -215,7 +215,7 @@ def cpp_messages(source: str,
 # --------------------------------------------------------------- Python ---
 
 def _constants(tree: ast.Module) -> dict[str, ast.expr]:
-    """Names that stand for one text in the whole file."""
+    """Returns names that stand for one text in the whole file."""
     stores = collections.Counter(
         node.id for node in ast.walk(tree)
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
@@ -253,7 +253,7 @@ def python_messages(source: str) -> Iterator[tuple[str, int]]:
         if not isinstance(node, ast.Call):
             continue
         name = getattr(node.func, "id", getattr(node.func, "attr", ""))
-        # What is wrong, and what to do.
+        # Message and remedy.
         if name == "DataError" and node.args:
             yield "; ".join(text(part) for part in node.args[:2]), node.lineno
         elif name == "ArgumentTypeError":
@@ -266,7 +266,7 @@ def python_messages(source: str) -> Iterator[tuple[str, int]]:
 
 # -------------------------------------------------------- the repository ---
 
-# The dialects' verifiers are left out: they check what the compiler wrote.
+# The dialects' verifiers are left out: they check the compiler's output.
 _FOLDERS = ("compiler", "frontend", "runtime", "tools")
 
 
@@ -285,7 +285,7 @@ def _sources(root: str) -> Iterator[tuple[str, str]]:
 
 
 def read_messages(root: str) -> Iterator[Message]:
-    """All messages of the product."""
+    """Yields all messages of the product."""
     sources = list(_sources(root))
     wrappers = set().union(*(wrappers_of(source) for _, source in sources))
     for path, source in sources:

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""docs/options.md is what the option tables say.
+"""docs/options.md equals the output of the option tables.
 
     options_page.py build/bin [--write]
 
-Without --write it compares, and says how to write it anew.
+Without --write it compares, and prints how to write the page.
 """
 
 import os

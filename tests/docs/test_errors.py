@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 
-"""The messages that are found in sources, and the page that has them all."""
+"""Tests the messages found in sources, and the page that lists them."""
 
 import os
 import tempfile

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 
-"""What README.md shows works as it is written: its data, its train.yaml and
-its commands, with the demo's model in the place of the one to download. So do
-the commands that quickstart.sh names at its end.
+"""README.md works as written: its data, its train.yaml and its commands, with
+the demo's model instead of a downloaded one. So do the commands that
+quickstart.sh prints at its end.
 
-QLORA_TOOLS names the folder of the tools, build/bin without it.
+QLORA_TOOLS names the folder of the tools; the default is build/bin.
 """
 
 import ast
@@ -31,7 +31,7 @@ def read(path):
 
 
 def fenced(language):
-    """The one block of README.md in this language."""
+    """Returns README.md's only block in this language."""
     found = re.findall(rf"^```{language}\n(.*?)^```", read("README.md"),
                        re.M | re.S)
     assert len(found) == 1, f"{len(found)} blocks of {language}"
@@ -44,7 +44,7 @@ def section(title):
 
 
 def fresh_shell():
-    """The environment of one who has not put .venv on PATH."""
+    """Returns the environment of a user without .venv on PATH."""
     folders = os.environ["PATH"].split(os.pathsep)
     path = [one for one in folders if ".venv" not in one.split(os.sep)]
     return dict(os.environ, PATH=os.pathsep.join(path))
@@ -81,7 +81,7 @@ class TextTest(unittest.TestCase):
 
 
 class CommandTest(unittest.TestCase):
-    """Has a folder in which the tools are where a clone has them."""
+    """Has a folder with the tools at the same place as in a clone."""
 
     def setUp(self):
         self.folder = tempfile.mkdtemp()
@@ -112,7 +112,7 @@ class OwnModelTest(CommandTest):
         self.copy_model(self.at("Qwen3-0.6B"))
 
     def copy_model(self, folder):
-        """The demo's, which may read as many tokens as the real one."""
+        """Copies the demo's model, with the real model's maximum length."""
         shutil.copytree(os.path.join(ROOT, "examples/demo/model"), folder)
         path = os.path.join(folder, "config.json")
         with open(path, encoding="utf-8") as file:
@@ -149,7 +149,7 @@ class QuickStartTest(CommandTest):
         commands = re.findall(r"build/bin/(?:.*\\\n)*.*", end)
         self.assertEqual(len(commands), 3)
         for command in commands:
-            # Two steps of the run are enough to see that it starts.
+            # Two steps are enough to show that the run starts.
             few = " --max-steps 2" if "--output-dir" in command else ""
             self.run_command(command + few)
 

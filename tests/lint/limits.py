@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""limits.py REPOSITORY: what a reader can rely on.
+"""limits.py REPOSITORY: rules that a reader can rely on.
 
 No file over 500 lines (over 350 is printed) and no function over 80; line 1 is
-the licence, and one of the next lines says what the file is for; every pass has
-a description, a file and a test of its own name; layers include only what is
-below them; no TODO without a number and no path of one machine.
+the licence, and one of the next lines says what the file is for; every pass
+has a description, a file and a test of its own name; layers include only lower
+layers; no TODO without a number and no path of one machine.
 """
 
 import os
@@ -17,13 +17,13 @@ SOURCES = (".h", ".cpp", ".td", ".py", ".def", ".c")
 MAX_LINES, AIM_LINES, MAX_FUNCTION = 500, 350, 80
 FOLDERS = ("compiler", "dialects", "frontend", "runtime", "tools", "tests",
            "bench")
-# The rooms of runtime/, each of which includes itself and those to its left.
+# The modules of runtime/; each includes only itself and those to its left.
 ROOMS = ("ABI", "Base", "Kernels", "Module", "Device", "Ranks", "Weights",
          "Data", "Predict", "Watch", "Session")
-# Who may call dump() of the JSON library, which throws on bytes that are not
-# UTF-8.
+# The only caller of the JSON library's dump(), which throws on bytes that are
+# not UTF-8.
 DUMPING = "runtime/Base/JsonText.h"
-# Who may open a parallel region: these loops, and the caller of generated C.
+# May open a parallel region: these loops, and the caller of generated C.
 PARALLEL = ("runtime/Kernels/Cpu/Parallel.h", "runtime/Device/Cpu/CpuDevice.cpp")
 ALLOWED_BELOW = {
     "dialects": ("dialects", "runtime/ABI", "runtime/Kernels/KernelTable.h",
@@ -69,7 +69,7 @@ def check_file(root, path, errors):
 
 
 def check_functions(path, lines, errors):
-    """Functions at the left margin, from their first line to their '}'."""
+    """Checks functions at the left margin, from first line to '}'."""
     if not path.endswith((".h", ".cpp", ".c")):
         return
     start, is_open = None, False

@@ -4,26 +4,26 @@
 """sass.py REPOSITORY TOOLS CACHE: what memory-bound kernels cost on sm_90.
 
 Compiles the hand-written units and the generated kernels of real programs with
-nvcc and the flags of qloracc, takes the machine code apart (sass_paths.py), and
-fails where a kernel
+nvcc and the flags of qloracc, disassembles the machine code (sass_paths.py),
+and fails if a kernel
 
   * executes over 5 instructions of a lane for each byte that it moves: at 6.3
     an H200's schedulers (132 x 128 lanes at 1.785 GHz) are as busy as its
     memory (4.8 TB/s), and a kernel needs a margin to reach either;
   * spills registers;
-  * leaves over half of a multiprocessor's 2048 threads empty for its registers
-    or shared memory: too few loads are on their way then.
+  * leaves over half of a multiprocessor's 2048 threads empty because of its
+    registers or shared memory: too few loads are in flight then.
 
-Of a kernel's bodies (one turn of a loop, or what is outside of loops) those
-loops are judged that move at least half as many bytes as the largest one; of
-generated kernels, which have no slow ways for odd sizes, all that are not a
-remainder of an unrolled one; and what is outside where it moves as much as two
-turns. A kernel with another bound is in EXEMPT with the reason.
+A kernel's bodies are iterations of loops and the code outside of them. Loops
+count that move at least half as many bytes as the largest one; in generated
+kernels, which have no slow paths for odd sizes, all loops except remainders of
+unrolled ones; and the code outside if it moves as much as two iterations. A
+kernel with another bound is in EXEMPT with the reason.
 
-Before that, the lint judges kernels of its own, good ones and bad ones, and
-fails where it does not see the difference. What was judged once is remembered
-in the folder CACHE by the hash of all texts and tools. `--table` prints every
-kernel and remembers nothing.
+Before that, the lint judges its own kernels, good ones and bad ones, and fails
+if it misses a difference. Results are cached in the folder CACHE, keyed by the
+hash of all sources and tools. `--table` prints every kernel and caches
+nothing.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ FLAGS = ["-std=c++20", "-O3", "-arch=sm_90", "-cubin", "-Xptxas", "-v"]
 DEVICE = "runtime/Kernels/Cuda/Device"
 BAR, OCCUPANCY = 5.0, 0.5
 
-# Units in which nothing is bound by memory.
+# Units without memory-bound kernels.
 EXEMPT_UNITS = {
     "Attention.cu": "matrix products", "AttentionBF16.cu": "matrix products",
     "AttentionGrad.cu": "matrix products",
@@ -68,8 +68,8 @@ EXEMPT = {
 }
 
 LAYER = "tests/compiler/Inputs/llama-layer.mlir"
-# What qloracc is given: Llama 3 8B as it is trained, with dropout, in float32,
-# with int8 activations, and without fusion.
+# Options for qloracc: Llama 3 8B with typical settings, with dropout, in
+# float32, with int8 activations, and without fusion.
 PROGRAMS = {
     "bf16": ["--load-in-4bit", "--max-length", "2048", "--lora-r", "16"],
     "dropout": ["--load-in-4bit", "--max-length", "2048",
@@ -110,7 +110,7 @@ class Compiler:
                 run([self.nvdisasm, "--version"]).stdout)
 
     def kernels(self, source, path, flags):
-        """Of one text."""
+        """Returns the kernels of one source."""
         cubin = os.path.join(self.folder, source + ".cubin")
         report = run([self.nvcc, *FLAGS, *flags, "-I" + self.root, "-o", cubin,
                       path]).stderr
@@ -132,9 +132,9 @@ class Compiler:
 
 
 def occupancy(kernel):
-    """The share of a multiprocessor's threads that can be there at once: 64 K
-    registers, in four parts, each warp's in units of 256; 227 KiB of shared
-    memory, 1 KiB of it the system's for each block."""
+    """Returns the fraction of a multiprocessor's threads that fit at once: 64
+    K registers, in four parts, each warp's in units of 256; 227 KiB of shared
+    memory, plus 1 KiB per block for the system."""
     of_warp = -(-kernel.registers // 8) * 8 * 32
     warps = kernel.threads // 32
     blocks = min(16384 // of_warp * 4 // warps, 64 // warps, 32,
@@ -160,7 +160,7 @@ def judged(kernel):
 
 
 def cost(kernel):
-    """The most instructions a byte."""
+    """Returns the most instructions per byte."""
     return max((body.instructions / body.bytes for body in judged(kernel)),
                default=0)
 
@@ -185,7 +185,7 @@ def complaints(kernel):
     return errors
 
 
-# What the lint must see: of each kernel, what is wrong with it.
+# Expected findings: what is wrong with each kernel.
 OWN = {
     "copy_loop": "", "copy_unrolled": "", "busy_loop": "a byte",
     "busy_once": "a byte", "busy_inner": "a byte", "narrow": "a byte",
@@ -249,7 +249,7 @@ def check_itself(compiler):
         if (not wrong and found) or not any(wrong in e for e in found or [""]):
             sys.exit(f"the lint's own kernel {name}: expected '{wrong}', got "
                      f"{found}, {kernels[name]}")
-    # A loop and an unrolled loop move what their text says.
+    # A loop and an unrolled loop move the bytes of their source.
     moved = {name: cost(kernels[name]) for name in OWN}
     turn = max(b.bytes for b in kernels["copy_unrolled"].bodies)
     if turn != 16 * 32 or moved["copy_loop"] > 1.5:
@@ -257,7 +257,7 @@ def check_itself(compiler):
 
 
 def generated(root, tools, folder):
-    """Source -> (path, flags) of the programs' kernels."""
+    """Returns source -> (path, flags) of the programs' kernels."""
     texts = {}
     for name, options in PROGRAMS.items():
         text = run([os.path.join(tools, "qloracc"), os.path.join(root, LAYER),

@@ -3,14 +3,14 @@
 """What a thread of a kernel executes, read from its machine code.
 
 `nvdisasm`'s text becomes blocks of instructions and the edges between them;
-loops are the strongly connected parts of that graph. A *body* is what one turn
-of a loop executes, or all that a kernel executes outside of its loops; what is
-in a loop within it is that loop's. Of the ways through a body the one counts
-that moves most bytes, and of those with as many the longest one. A block that
-calls a subroutine (the slow paths of divisions, of 64 bits for one) counts only
-where no way leads around it, and then with the subroutine.
+loops are the strongly connected components of that graph. A *body* is one
+iteration of a loop, or everything that a kernel executes outside of its loops;
+an inner loop is a separate body. Of the paths through a body the one that
+moves most bytes counts, and among equals the longest. A block that calls a
+subroutine (slow paths, such as 64-bit divisions) counts only if no path avoids
+it, and then with the subroutine.
 
-Bytes are those that loads and stores name, whichever cache has them.
+Bytes are those of loads and stores, whichever cache has them.
 """
 
 import re
@@ -27,7 +27,7 @@ ENDS = ("EXIT", "RET", "BRA", "BRX", "JMP", "KILL")
 
 
 def access_bytes(opcode):
-    """Of an instruction for global memory; 0 for any other."""
+    """Returns the bytes of a global memory instruction; 0 for any other."""
     words = opcode.split(".")
     if not ACCESS.match(words[0]):
         return 0
@@ -74,7 +74,7 @@ class Function:
             target = TARGET.search(rest)
             if stem == "CALL":
                 open_block["calls"].append(target.group(1) if target else "")
-            # A branch for threads that have diverged is not the common way.
+            # A branch for diverged threads is not the common path.
             elif stem in ENDS and ".DIV" not in opcode and ".CONV" not in opcode:
                 if stem == "BRA" and target:
                     open_block["next"].append(target.group(1))
@@ -93,12 +93,12 @@ class Function:
                                      block["calls"]))
 
     def bodies(self):
-        """Of everything outside of loops, and of every loop."""
+        """Returns the body outside of loops, and one per loop."""
         calls = {i for i, block in enumerate(self.blocks) if block.calls}
         whole = self.reachable(self.entry, set())
         around = self.reachable(self.entry, calls)
         if self.accesses(whole) != self.accesses(around):
-            around = whole  # no way around
+            around = whole  # no path avoids the calls
         found = []
         self.measure(self.entry, around, False, found)
         return [body for body in found if body.bytes]
@@ -125,20 +125,20 @@ class Function:
         return block.bytes, block.instructions + called
 
     def measure(self, header, inside, is_loop, found):
-        """The body of a region with one entry; those of its loops, and it, are
-        added to `found`. A loop with accesses is measured by itself and costs
-        nothing here; one without is counted as one turn."""
+        """Returns the body of a region with one entry; adds it and its loops'
+        bodies to `found`. A loop with accesses is measured separately and
+        costs nothing here; a loop without is counted as one iteration."""
         parts = components(self.blocks, inside, header)
         part_of = {n: i for i, part in enumerate(parts) for n in part}
         costs = []
         for part in parts:
             if len(part) == 1 and part[0] not in self.blocks[part[0]].next:
                 costs.append(self.cost(part[0]))
-            elif header in part:  # a loop that is one block
+            elif header in part:  # a loop of one block
                 costs.append(self.cost(header))
             else:
                 costs.append(self.loop(set(part), inside, found))
-        # Tarjan gives the parts in reverse topological order.
+        # Tarjan returns the components in reverse topological order.
         best = []
         for i, part in enumerate(parts):
             after = max((best[part_of[n]] for m in part
@@ -161,8 +161,8 @@ class Function:
 
 
 def components(blocks, inside, header):
-    """Strongly connected parts of the blocks `inside` when no edge leads back
-    to the header (Tarjan)."""
+    """Returns strongly connected components of the blocks `inside`, without
+    edges to the header (Tarjan)."""
     order, low, stack, parts, on_stack = {}, {}, [], [], set()
 
     def visit(root):
@@ -202,7 +202,7 @@ def components(blocks, inside, header):
 
 
 def functions(text):
-    """Name -> Function of `nvdisasm`'s whole text."""
+    """Returns name -> Function for all of `nvdisasm`'s text."""
     sections, name = {}, None
     for line in text.splitlines():
         if line.startswith("//-----") or line.lstrip().startswith(".section"):
@@ -218,7 +218,7 @@ def functions(text):
 
 
 def max_threads(text):
-    """Name -> threads of a block, by __launch_bounds__."""
+    """Returns name -> threads of a block, from __launch_bounds__."""
     return {name: int(word, 16) for name, word in re.findall(
         r"\.section\s+\.nv\.info\.(\w+),(?:(?!\.section\s).)*?EIATTR_MAX_THREADS"
         r".*?\.word\s+(0x[0-9a-f]+)", text, re.S)}

@@ -16,7 +16,7 @@ DENSE = set(FAMILIES) - SPARSE
 # PEFT's options whose names have the prefix "lora_" here.
 OURS = ("r", "target_modules", "rank_pattern", "alpha_pattern")
 
-# In addition to common options; "linears" is all-linear, or an MoE's targets.
+# Added to common options; "linears" is all-linear, or an MoE's targets.
 ADAPTERS = {
     "all-linear": {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"},
     "patterns": {"r": 4, "lora_alpha": 12, "layers_to_transform": [1]},

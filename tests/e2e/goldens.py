@@ -46,8 +46,8 @@ from golden_case import Failure, check, run, settings  # noqa: E402
 # The worst tensor of a case with two layers differs by 2.1 to 2.8 %, on CPUs
 # and on CUDA.
 GRADIENT_BF16 = 0.05
-# For codes of 8-bit states. A gradient differs by 1e-6 of its scale, and near
-# zero two codes are 3e-5 apart (a bucket of bitsandbytes'). So some values
+# Limit for codes of 8-bit states. A gradient differs by 1e-6 of its scale, and
+# near zero two codes are 3e-5 apart (a bucket of bitsandbytes'). So some values
 # cross to the next code: 0.1 to 0.7 % of codes after six steps. With equal
 # gradients all codes are equal (conformance/UpdatesTest.cpp).
 CODES = 1e-2

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""What --activation-dtype-for-lora int8 saves, and its effect on training.
+"""Effects of --activation-dtype-for-lora int8 on memory and on training.
 
     lora_int8.py --tools build/bin [--target cuda] [CASE ...]
 

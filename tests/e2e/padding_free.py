@@ -31,7 +31,7 @@ LONGEST = 48
 # Ranks and accumulation steps; the software platform is slow.
 STEPS = {"cpu": ((1, 1), (1, 3), (2, 1), (2, 2), (3, 2)), "cuda": ((2, 2),)}
 
-# By golden case: loss and gradient norm of all LENGTH_ROWS, in transformers
+# Per golden case: loss and gradient norm of all LENGTH_ROWS, in transformers
 # 5.24 and PEFT 0.21, each row in a separate call. The rows have 2 to 48
 # tokens; two are longer than the original 8.
 LENGTH_ROWS = (8, 128, 3)

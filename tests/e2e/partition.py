@@ -407,7 +407,7 @@ def cases(everything):
     pairs = [case for case in exact if case[0] in PAIRED]
     hooked = list(itertools.product(LAYOUTS, ("adapters", "saved", "full"),
                                     HOOKS))
-    # By diagonals, so that each hook and each kind is on each layout.
+    # Diagonals, so that each hook and each kind is on each layout.
     return axes + pairs[::every] + [
         case for number, case in enumerate(hooked)
         if (number + number // 3) % every == 0]

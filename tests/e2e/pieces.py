@@ -86,7 +86,7 @@ def layouts(runs):
         agree(runs, mesh, "none")
         losses = runs.losses(mesh)["loss"]
         print(f"  {mesh}: losses {losses[0]:.4f} to {losses[-1]:.4f}")
-    # With cp=2 the number of different rows halves.
+    # Pairs of ranks have the same rows: cp=2 halves the different rows.
     module, _ = runs.full("cp=2,fsdp=4")
     runs.train(module, RANKS, "lines", *runs.flags,
                "--gradient-accumulation-steps", "4")

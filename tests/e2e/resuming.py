@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""What a run may resume from, and with which changes.
+"""Runs that resume, with allowed changes and with refused ones.
 
     resuming.py --tools build/bin [PART ...]
 

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 
-"""What a thread of a kernel executes, read from its machine code.
+"""Reads from machine code the instructions that a kernel's thread executes.
 
 `nvdisasm`'s text becomes blocks of instructions and the edges between them;
 loops are the strongly connected components of that graph. A *body* is one

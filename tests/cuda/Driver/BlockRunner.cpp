@@ -86,7 +86,7 @@ static unsigned volume(const qlora_host_dim &size) {
   return size.x * size.y * size.z;
 }
 
-/// Returns the nearest set bit after `from`, with wrap-around.
+/// Returns the next set bit after `from` in running order, with wrap-around.
 static unsigned nextBit(uint32_t bits, unsigned from, bool isReversed) {
   if (isReversed) {
     const uint32_t below = bits & ((1u << from) - 1);

@@ -110,7 +110,7 @@ struct Objects {
   Handles<CUgraph_st> graphs;
   Handles<CUgraphExec_st> graphExecs;
   Handles<CUmod_st> modules;
-  std::vector<std::unique_ptr<CUctx_st>> contexts; ///< one per card
+  std::vector<std::unique_ptr<CUctx_st>> contexts; ///< one per GPU
 };
 Objects &objects();
 

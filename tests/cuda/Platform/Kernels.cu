@@ -51,7 +51,7 @@ KERNEL reverse(const __grid_constant__ qlora_cuda_args args) {
   floats(args, 0)[place()] = values[blockDim.x - 1 - threadIdx.x];
 }
 
-/// As `reverse`, without the barrier.
+/// Does the same as `reverse`, but without the barrier.
 KERNEL reverse_without_barrier(const __grid_constant__ qlora_cuda_args args) {
   extern __shared__ float values[];
   values[threadIdx.x] = floats(args, 1)[place()];

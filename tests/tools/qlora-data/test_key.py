@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""What changes the output of --print-key."""
+"""Tests which changes alter the output of --print-key."""
 
 import os
 import subprocess

@@ -130,7 +130,7 @@ class TurnsTest(ToolTest):
                       "the reasoning of answers, which is not learned: 2 "
                       "conversations", self.warnings)
         self.assertEqual(rows.metadata["unreasoned_rows"], "2")
-        # In a prompt, which the model does not see either, it is only a note.
+        # Thinking in a prompt, hidden from the model too, is only a note.
         rows = self.convert({"prompt": tagged, "completion": TALK[1:3]})
         self.assertEqual(rows.metadata["unreasoned_rows"], "1")
         self.make_model(CHATML)

@@ -111,7 +111,7 @@ class TrainTest(QloraTest):
         self.assertEqual(pasted, self.adapter("with space's"))
 
     def test_the_first_pattern_counts(self):
-        """As in PEFT, whose adapter_config.json keeps this order."""
+        """PEFT has the same rule, and adapter_config.json keeps the order."""
         lines = "lora_rank_pattern:\n  q_proj: 3\n  layers.0.self_attn.q_proj: 5\n"
         with open(self.folder + "/q.yaml", "w", encoding="utf-8") as file:
             file.write(lines)

@@ -205,7 +205,7 @@ std::vector<uint8_t> Rank::bytesOf(uint32_t arena) {
   return bytes;
 }
 
-/// Records an arena. 8-bit codes in states are skipped.
+/// Records an arena as float32; the values of 8-bit codes are not used.
 void Rank::keep(int step, const char *what, qlora_arena_kind kind) {
   const auto arena = module.arena(kind);
   if (!arena)

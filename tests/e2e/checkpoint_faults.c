@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 
-/* LD_PRELOAD: the process is killed, or a call fails, at the N-th call that
- * changes something in a folder.
+/* LD_PRELOAD: kills the process, or makes a call fail, at the N-th call that
+ * changes a file or folder below FAULT_FOLDER.
  *
  *   FAULT_FOLDER  calls on files below it count
  *   FAULT_AT      number of the call, from 1; 0: none
  *   FAULT_KIND    kill; short (a write of half the bytes, then of all); ENOSPC,
  *                 EIO, EROFS: this call; full: ENOSPC in this one and all later
  *                 calls that need space
- *   FAULT_NO_EXCHANGE  set: no two folders change places, as on NFS and FUSE
+ *   FAULT_NO_EXCHANGE  set: folders cannot be exchanged, as on NFS and FUSE
  *   FAULT_COUNT   file: the number of calls is written there at the end
  */
 
@@ -48,7 +48,7 @@ static int is_file_below(int fd) {
   return is_below(path);
 }
 
-/* The error of this call, or 0; -1: a short write. */
+/* Returns the error of this call, or 0; -1: a short write. */
 static int fault(int counts, int needs_space) {
   if (!counts)
     return 0;

@@ -165,8 +165,8 @@ Packing Packer::packInTime(bool backwards) const {
     return backwards ? -buffers[i].first : buffers[i].last;
   };
   Order starts = occupied, ends = occupied;
-  // Of buffers that start together, the longest-lived is placed lowest: then
-  // the space above it is contiguous again soonest.
+  // The longest-lived of the buffers that start together is placed lowest:
+  // then the space above it is contiguous again soonest.
   std::sort(starts.begin(), starts.end(), [&](uint32_t a, uint32_t b) {
     return std::tuple(first(a), -last(a), -int64_t(buffers[a].bytes), a) <
            std::tuple(first(b), -last(b), -int64_t(buffers[b].bytes), b);

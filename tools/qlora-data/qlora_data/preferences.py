@@ -116,7 +116,9 @@ def _texts(rest: dict, answers: list[str]) -> list[dict]:
     if len(shared.split()) < 2 or likely:
         raise _no_prompt(rest, likely)
     refuse_system(rest, "the prompt is a string")
-    return _apart(rest, answers, same)
+    prompt, answers = _split(answers, same)
+    return [{**rest, "prompt": prompt, "completion": answer}
+            for answer in answers]
 
 
 def _is_other_text(text: str, shared: str) -> bool:
@@ -155,8 +157,7 @@ def _conversations(rest: dict, answers: list[list[dict]]) -> list[dict]:
             _refuse_answered("prompt", turns)
     elif same and answers[0][0]["role"] != "assistant":
         _refuse_other_prompt(prompt, answers[0][:same])
-        sides = _apart(rest, answers, same)
-        turns, answers = sides[0]["prompt"], [one["completion"] for one in sides]
+        turns, answers = _split(answers, same)
     else:
         turns = _turns_before(rest, prompt)
     for key, answer in zip(_BOTH, answers):
@@ -239,15 +240,15 @@ def _shared(chosen: str | list, rejected: str | list) -> int:
     return same
 
 
-def _apart(rest: dict, answers: list, same: int) -> list[dict]:
-    """Splits the common beginning, which is the prompt, from both answers."""
-    for key, answer in zip(_BOTH, answers):
-        if not answer[same:]:
+def _split(answers: list, same: int) -> tuple:
+    """Returns the common beginning of two answers, and the rest of each."""
+    rests = [answer[same:] for answer in answers]
+    for key, rest in zip(_BOTH, rests):
+        if not rest:
             raise DataError(f"'{key}' is the beginning of the other one, which "
                             "leaves no answer", "write 'prompt', 'chosen' and "
                             "'rejected'")
-    return [{**rest, "prompt": answer[:same], "completion": answer[same:]}
-            for answer in answers]
+    return answers[0][:same], rests
 
 
 def judged_of(row: dict) -> list[tuple[dict, bool]]:

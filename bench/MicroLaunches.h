@@ -10,7 +10,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "bench/MicroCard.h"
+#include "bench/MicroGpu.h"
 #include "runtime/Device/PreparedLaunches.h"
 #include "runtime/Kernels/DeviceProfile.h"
 

@@ -9,7 +9,7 @@
 
 Each row of the table has random bf16 weights of the real shape, NF4 with double
 quantisation, r = 16 on all linears, and AdamW. Ours and the peer (transformers
-+ PEFT + bitsandbytes, peer_cpu.py) take turns, both with float32 and with
++ PEFT + bitsandbytes, baseline_cpu.py) take turns, both with float32 and with
 bfloat16 compute. The ratio compares the better modes. B = 1, T = 512.
 
     smollm2-135m, qwen2.5-0.5b, llama3.2-1b

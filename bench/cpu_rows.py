@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import cpu_machine
 import ours
 import reference
-from cpu_peer import COMPUTES, Peer, PeerFailed
+from cpu_baseline import COMPUTES, Peer, PeerFailed
 from shapes import (BATCH_ROWS, LENGTH, RANK, SHAPES, load_rows, write_adapter,
                     write_batch, write_config, write_first_rows, write_model,
                     write_rows)

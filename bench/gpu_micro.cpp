@@ -7,7 +7,7 @@
 //
 // Prints one JSON object per line as results arrive. `kind` is one of:
 //
-//   card    name, versions, a bf16 GEMM of cuBLASLt and a copy. The first
+//   GPU    name, versions, a bf16 GEMM of cuBLASLt and a copy. The first
 //           line, and without a module the only one
 //   launch  one of MicroLaunches.h: a library op once for every row that
 //           accepts it; otherwise with the reason (`refused`)
@@ -78,7 +78,7 @@ private:
   Status timeRows(const LoadedModule &module, const MicroLaunch &launch);
 
   const Options &options;
-  MicroCard card;
+  MicroGpu gpu;
   DeviceProfile rates;
 };
 
@@ -109,7 +109,7 @@ static std::string profileOf(std::string name) {
   std::ranges::transform(name, name.begin(), [](unsigned char letter) {
     return static_cast<char>(std::tolower(letter));
   });
-  for (const std::string_view known : knownCards())
+  for (const std::string_view known : knownGpus())
     if (name.find(known) != std::string::npos)
       return std::string(known);
   return "h200";
@@ -123,43 +123,42 @@ static json versionOf(const Opened &opened, Read read) {
 }
 
 Status Micro::open() {
-  QLORA_RETURN_IF_ERROR(card.open(uint64_t(options.integer("pool_bytes")),
-                                  options.integer("nodes")));
-  const std::string profile = profileOf(card.card.name);
+  QLORA_RETURN_IF_ERROR(gpu.open(uint64_t(options.integer("pool_bytes")),
+                                 options.integer("nodes")));
+  const std::string profile = profileOf(gpu.gpu.name);
   QLORA_ASSIGN_OR_RETURN(rates, findDeviceProfile(profile));
-  card.gemms.setCandidates(kCandidates);
+  gpu.gemms.setCandidates(kCandidates);
   int driver = 0;
-  QLORA_RETURN_IF_ERROR(card.driver().check(
-      card.driver().driverGetVersion(&driver), "cuDriverGetVersion"));
+  QLORA_RETURN_IF_ERROR(gpu.driver().check(
+      gpu.driver().driverGetVersion(&driver), "cuDriverGetVersion"));
   const int64_t size = options.integer("size");
   const int64_t copied = options.integer("copy_bytes");
   // An idle GPU reaches its rates after a third of a second of work.
-  card.setWarmUp(std::chrono::seconds(1));
+  gpu.setWarmUp(std::chrono::seconds(1));
   QLORA_ASSIGN_OR_RETURN(const double product, productSeconds(size));
-  card.setWarmUp({});
+  gpu.setWarmUp({});
   auto copy = copySeconds(copied);
   QLORA_RETURN_IF_ERROR(copy.status());
-  return print({{"kind", "card"},
-                {"name", card.card.name},
-                {"arch", card.card.arch},
-                {"multiprocessors", card.card.multiprocessors},
-                {"memory_bytes", card.memoryBytes},
-                {"driver", driver},
-                {"cublaslt", card.blas().version},
-                {"cudnn", versionOf(card.cudnn(),
-                                    [](const CudnnHandle *cudnn) {
-                                      return cudnn->library->getVersion();
-                                    })},
-                {"nccl", versionOf(Nccl::open(),
-                                   [](const Nccl *nccl) {
-                                     return nccl->version;
-                                   })},
-                {"profile", profile},
-                {"size", size},
-                {"gemm_flops", 2 * std::pow(double(size), 3) / product},
-                {"copy_bytes", copied},
-                {"copy_bytes_per_second", 2 * double(copied) / *copy}},
-               copy);
+  return print(
+      {{"kind", "card"},
+       {"name", gpu.gpu.name},
+       {"arch", gpu.gpu.arch},
+       {"multiprocessors", gpu.gpu.multiprocessors},
+       {"memory_bytes", gpu.memoryBytes},
+       {"driver", driver},
+       {"cublaslt", gpu.blas().version},
+       {"cudnn", versionOf(gpu.cudnn(),
+                           [](const CudnnHandle *cudnn) {
+                             return cudnn->library->getVersion();
+                           })},
+       {"nccl", versionOf(Nccl::open(),
+                          [](const Nccl *nccl) { return nccl->version; })},
+       {"profile", profile},
+       {"size", size},
+       {"gemm_flops", 2 * std::pow(double(size), 3) / product},
+       {"copy_bytes", copied},
+       {"copy_bytes_per_second", 2 * double(copied) / *copy}},
+      copy);
 }
 
 /// Checks one middle element against a sum on the host.
@@ -174,9 +173,9 @@ StatusOr<double> Micro::productSeconds(int64_t size) {
                    {size, size, size, size, size, size, 0, 0,
                     std::bit_cast<int64_t>(1.0), 0});
   QLORA_RETURN_IF_ERROR(
-      prepareCudaKernel(row, request, row.workspaceBytes(request), card)
+      prepareCudaKernel(row, request, row.workspaceBytes(request), gpu)
           .status());
-  QLORA_RETURN_IF_ERROR(card.measure(card.gemms));
+  QLORA_RETURN_IF_ERROR(gpu.measure(gpu.gemms));
   std::vector<void *> at;
   QLORA_ASSIGN_OR_RETURN(const double seconds, timeRow(row, request, 1, &at));
   const auto element = [&](size_t operand, int64_t i, int64_t j) {
@@ -186,8 +185,8 @@ StatusOr<double> Micro::productSeconds(int64_t size) {
   double exact = 0;
   for (int64_t k = 0; k < size; ++k)
     exact +=
-        double(card.initial(element(0, i, k))) * card.initial(element(1, k, j));
-  QLORA_ASSIGN_OR_RETURN(const double got, card.current(element(2, i, j)));
+        double(gpu.initial(element(0, i, k))) * gpu.initial(element(1, k, j));
+  QLORA_ASSIGN_OR_RETURN(const double got, gpu.current(element(2, i, j)));
   // Tolerance: one rounding to bf16, and float32 sums of terms of at most 1.
   if (std::abs(got - exact) <=
       0x1p-7 * std::abs(exact) + 0x1p-22 * double(size))
@@ -202,14 +201,14 @@ StatusOr<double> Micro::copySeconds(int64_t bytes) {
   const auto count = static_cast<uint64_t>(bytes);
   const MicroOperand operands[] = {{count}, {count}};
   // In a graph, a copy engine might do it at half the rate.
-  return card.timeDirect(operands, [&](std::span<void *const> at,
-                                       CUstream stream) {
-    return card.driver().check(
-        card.driver().memcpyDtoDAsync(reinterpret_cast<CUdeviceptr>(at[1]),
-                                      reinterpret_cast<CUdeviceptr>(at[0]),
-                                      count, stream),
-        "cuMemcpyDtoDAsync_v2");
-  });
+  return gpu.timeDirect(
+      operands, [&](std::span<void *const> at, CUstream stream) {
+        return gpu.driver().check(
+            gpu.driver().memcpyDtoDAsync(reinterpret_cast<CUdeviceptr>(at[1]),
+                                         reinterpret_cast<CUdeviceptr>(at[0]),
+                                         count, stream),
+            "cuMemcpyDtoDAsync_v2");
+      });
 }
 
 Status Micro::timeGraphNodes() {
@@ -219,7 +218,7 @@ Status Micro::timeGraphNodes() {
   const auto seconds = timeRow(*findKernelRow("accumulate.cuda"), request);
   return print({{"kind", "graph"},
                 {"label", "kernel of a graph"},
-                {"host_microseconds", card.hostSeconds() * 1e6},
+                {"host_microseconds", gpu.hostSeconds() * 1e6},
                 {"predicted_microseconds", rates.gpu->launchMicroseconds}},
                seconds);
 }
@@ -234,14 +233,14 @@ StatusOr<double> Micro::timeRow(const KernelRow &row,
     return Status::error(StatusCode::kUnavailable, "{}", *reason);
   QLORA_ASSIGN_OR_RETURN(
       const std::unique_ptr<CudaKernel> kernel,
-      prepareCudaKernel(row, request, row.workspaceBytes(request), card));
+      prepareCudaKernel(row, request, row.workspaceBytes(request), gpu));
   const auto enqueue = [&](std::span<void *const> to, CUstream stream) {
     if (at && at->empty())
       at->assign(to.begin(), to.end());
     return kernel->enqueue(
-        {to, card.step(), stream, nullptr, INT64_MAX, segments == 1});
+        {to, gpu.step(), stream, nullptr, INT64_MAX, segments == 1});
   };
-  return card.time(microOperands(row, request, segments), enqueue);
+  return gpu.time(microOperands(row, request, segments), enqueue);
 }
 
 Status Micro::timeRows(const LoadedModule &module, const MicroLaunch &launch) {
@@ -256,17 +255,17 @@ Status Micro::timeRows(const LoadedModule &module, const MicroLaunch &launch) {
 
 Status Micro::timeModule(const std::string &path) {
   QLORA_ASSIGN_OR_RETURN(const LoadedModule module, LoadedModule::open(path));
-  QLORA_RETURN_IF_ERROR(card.load(module));
+  QLORA_RETURN_IF_ERROR(gpu.load(module));
   GeneratedKernels generated;
-  QLORA_RETURN_IF_ERROR(generated.prepare(module, card.images));
+  QLORA_RETURN_IF_ERROR(generated.prepare(module, gpu.images));
   const auto launches = microLaunches(module, options.lengths("lengths"));
   // Select for all GEMMs the algorithms that a run would use.
   for (const MicroLaunch &launch : launches)
     if (launch.planned && !launch.planned->reject(launch.request))
       (void)prepareCudaKernel(*launch.planned, launch.request,
                               launch.planned->workspaceBytes(launch.request),
-                              card);
-  QLORA_RETURN_IF_ERROR(card.measure(card.gemms));
+                              gpu);
+  QLORA_RETURN_IF_ERROR(gpu.measure(gpu.gemms));
   for (const MicroLaunch &launch : launches) {
     if (launch.planned) {
       QLORA_RETURN_IF_ERROR(timeRows(module, launch));
@@ -275,13 +274,13 @@ Status Micro::timeModule(const std::string &path) {
     json line = describe(module, launch, rates);
     const qlora_launch &table = module.launches()[launch.command->target];
     line["row"] = module.kernels()[table.kernel].name;
-    QLORA_RETURN_IF_ERROR(print(
-        std::move(line),
-        card.time(microOperands(module.operands(*launch.command)),
-                  [&](std::span<void *const> at, CUstream stream) {
-                    return generated.launch(card.driver(), *launch.command, at,
-                                            card.step(), stream);
-                  })));
+    QLORA_RETURN_IF_ERROR(
+        print(std::move(line),
+              gpu.time(microOperands(module.operands(*launch.command)),
+                       [&](std::span<void *const> at, CUstream stream) {
+                         return generated.launch(gpu.driver(), *launch.command,
+                                                 at, gpu.step(), stream);
+                       })));
   }
   return Status::ok();
 }
@@ -293,7 +292,7 @@ Status Micro::timeModule(const std::string &path) {
 Status Micro::timeProducts() {
   GemmSelection first, many;
   many.setCandidates(kManyCandidates);
-  for (const auto &[signature, choice] : card.gemms.choices) {
+  for (const auto &[signature, choice] : gpu.gemms.choices) {
     if (choice.microseconds == 0)
       continue;
     QLORA_RETURN_IF_ERROR(many.choose(signature, choice.description).status());
@@ -302,8 +301,8 @@ Status Micro::timeProducts() {
     alone.candidates = {choice.candidates.front()};
     first.choices.emplace(signature, std::move(alone));
   }
-  QLORA_RETURN_IF_ERROR(card.measure(many));
-  QLORA_RETURN_IF_ERROR(card.measure(first));
+  QLORA_RETURN_IF_ERROR(gpu.measure(many));
+  QLORA_RETURN_IF_ERROR(gpu.measure(first));
   for (const auto &[signature, best] : many.choices)
     if (best.microseconds > 0)
       QLORA_RETURN_IF_ERROR(print(
@@ -314,7 +313,7 @@ Status Micro::timeProducts() {
            {"first_microseconds", first.choices.at(signature).microseconds},
            {"best_microseconds", best.microseconds},
            {"candidates", best.candidates.size()}},
-          card.gemms.choices.at(signature).microseconds * 1e-6));
+          gpu.gemms.choices.at(signature).microseconds * 1e-6));
   return Status::ok();
 }
 

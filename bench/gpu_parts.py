@@ -21,7 +21,7 @@ from gpu_nccl import nccl
 from gpu_training import lora_rank, train
 
 GOLDENS_PY = os.path.join(REPOSITORY, "tests", "e2e", "goldens.py")
-PEER_PY = os.path.join(REPOSITORY, "bench", "peer_gpu.py")
+PEER_PY = os.path.join(REPOSITORY, "bench", "baseline_gpu.py")
 # Time limits in seconds, within gpu.sh's own limit.
 LIMITS = {"micro": 180, "conformance": 200, "goldens": 300, "nccl": 150}
 LIMIT = 520

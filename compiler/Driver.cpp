@@ -7,7 +7,7 @@
 #include "mlir/IR/Remarks.h"
 #include "mlir/Pass/PassManager.h"
 
-#include "compiler/Decisions.h"
+#include "compiler/PassMetadata.h"
 #include "compiler/Passes.h"
 #include "compiler/Schedule/Commands.h"
 #include "compiler/Schedule/EntryBuffers.h"

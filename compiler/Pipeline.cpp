@@ -71,13 +71,13 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
     pm.addPass(createRoundActivations({*options.int8Threshold}));
   // Before any training change: the copy of the model is the reference.
   if (options.objective != "none") {
-    AttachObjectiveOptions objective;
+    AttachLossOptions objective;
     objective.objective = options.objective;
     objective.beta = options.beta;
     objective.mismatched = options.linesOfRow == 2;
     objective.desirableWeight = options.desirableWeight;
     objective.undesirableWeight = options.undesirableWeight;
-    pm.addPass(createAttachObjective(objective));
+    pm.addPass(createAttachLoss(objective));
   }
   if (options.noiseAlpha != 0) {
     AddNoiseOptions noise;
@@ -86,13 +86,13 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
   }
   if (!options.trainsAll)
     buildAdapters(pm, options);
-  TrainWeightsOptions weights;
+  MarkTrainableOptions weights;
   weights.modules = options.trainsAll ? "[]" : options.modulesToSave;
   weights.all = options.trainsAll;
   weights.bias = options.bias;
   weights.loraPlusRatio = options.loraPlusRatio;
   weights.optimizer = options.optimizer;
-  pm.addPass(createTrainWeights(weights));
+  pm.addPass(createMarkTrainable(weights));
   // Before the gradient, so that the backward of the fused form is fused too.
   if (options.isEnabled("fuse-lora"))
     pm.addPass(createFuseLora());
@@ -104,18 +104,18 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
   shapes.computeType = options.computeType;
   pm.addPass(createSpecializeShapes(shapes));
   // Before the gradient, which follows from each rank's computation.
-  pm.addPass(createShardProducts({options.tensorRanks}));
+  pm.addPass(createShardMatmuls({options.tensorRanks}));
   pm.addPass(createShardContext({options.contextRanks}));
   pm.addPass(createShardExperts({options.expertRanks}));
   if (options.sequenceParallel)
     pm.addPass(createShardSequence());
   // After the passes that decide which parameters a rank uses in part, and for
   // all stages alike. From here on, the flat arenas hold shards.
-  DivideTrainedOptions divide;
+  ShardTrainableOptions divide;
   divide.ranks = std::max(options.shards, options.trainedPieces);
   divide.adapters = options.trainedPieces > 1;
-  pm.addPass(createDivideTrained(divide));
-  CutStagesOptions cut;
+  pm.addPass(createShardTrainable(divide));
+  PartitionPipelineOptions cut;
   cut.stages = options.stages;
   cut.parts = options.stageParts;
   cut.stage = options.stage;
@@ -124,7 +124,7 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
   cut.memoryLimit = options.memoryLimit;
   cut.target = options.target;
   cut.profile = options.deviceProfile;
-  pm.addPass(createCutStages(cut));
+  pm.addPass(createPartitionPipeline(cut));
 }
 
 //===----------------------------------------------------------------------===//
@@ -210,22 +210,22 @@ static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
   if (options.isEnabled("concat-siblings") && !budget.siblingsApart &&
       targetTraits(options.target)->prefersWideGemms)
     pm.addNestedPass<train::StepOp>(createConcatSiblings());
-  if (options.isEnabled("order-sums") &&
+  if (options.isEnabled("reorder-accumulation") &&
       targetTraits(options.target)->prefersWideGemms)
-    pm.addNestedPass<train::StepOp>(createOrderSums());
+    pm.addNestedPass<train::StepOp>(createReorderAccumulation());
   // After all passes that decide where each weight is read, decoded or not.
   ShardVocabularyOptions tables;
   tables.shards = options.shards;
   tables.offloadTables = budget.offloadTables;
   tables.form = options.divideTables;
   pm.addPass(createShardVocabulary(tables));
-  AssignShardsOptions shards;
+  PlaceFrozenWeightsOptions shards;
   shards.shards = options.shards;
   shards.keepTrained = options.trainedPieces > 1;
   shards.offloadTables = budget.offloadTables;
   shards.offloadBase = budget.offloadBase;
   shards.room = budget.stayingBytes;
-  pm.addPass(createAssignShards(shards));
+  pm.addPass(createPlaceFrozenWeights(shards));
   // After all passes that match single row ops: makes them `model.rows`.
   FuseRowsOptions rows;
   rows.fuse = options.isEnabled("fuse-rows");
@@ -294,9 +294,9 @@ void qlora::registerPhases() {
 
 ArrayRef<StringLiteral> qlora::optionalPasses() {
   static constexpr StringLiteral kOptional[] = {
-      "fuse-lora",     "fuse-accumulate", "round-adapters",
-      "rematerialize", "plan-dequant",    "fuse-rows",
-      "bucket-gradients", "concat-siblings", "order-sums", "schedule-gathers",
-      "assign-queues", "error-feedback"};
+      "fuse-lora",        "fuse-accumulate", "round-adapters",
+      "rematerialize",    "plan-dequant",    "fuse-rows",
+      "bucket-gradients", "concat-siblings", "reorder-accumulation",
+      "schedule-gathers", "assign-queues",   "error-feedback"};
   return kOptional;
 }

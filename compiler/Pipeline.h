@@ -38,7 +38,7 @@ struct CompileOptions {
   std::optional<double> int8Threshold;
   int64_t block = 64;
   bool doubleQuant = false;
-  std::string objective = "none"; ///< none, or a value of attach-objective
+  std::string objective = "none"; ///< none, or a value of attach-loss
   double beta = 0.1;
   double desirableWeight = 1, undesirableWeight = 1;
   int64_t rank = 8;
@@ -80,7 +80,7 @@ struct CompileOptions {
   int64_t stage = 0;        ///< stage to compile
   int64_t stageParts = 1;   ///< virtual stages per stage (PipelineOrder.h)
   std::vector<int64_t> stageSpeeds; ///< relative; empty: equal
-  std::string deviceMap = "balanced"; ///< a value of cut-stages
+  std::string deviceMap = "balanced"; ///< a value of partition-pipeline
   int64_t chunks = 1; ///< chunks of a micro-batch in a pipeline
   bool allForwardsFirst = false; ///< GPipe's order instead of 1F1B
   /// Whether fsdp ranks compute with their own rows of the embedding and the LM

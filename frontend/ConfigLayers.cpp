@@ -14,7 +14,8 @@ namespace qlora {
 static constexpr const char *kFull = "full_attention";
 static constexpr const char *kSliding = "sliding_attention";
 
-// Rotary positions -------------------------------------------------------------
+// Rotary positions
+// -------------------------------------------------------------
 
 /// Returns the keys of one type of layers, as readRopeConfig takes them.
 /// transformers 5 has an object per type in `rope_parameters`. Older versions
@@ -106,7 +107,8 @@ static Status readRotaries(const json &root, ModelConfig &config) {
   return addRotary(sliding, family.defaults.windowedRopeTheta, config);
 }
 
-// Windows ----------------------------------------------------------------------
+// Windows
+// ----------------------------------------------------------------------
 
 /// Returns the window of sliding layers; 0 if no layer slides.
 static StatusOr<int64_t> readWindow(const JsonFields &fields,
@@ -167,7 +169,7 @@ static StatusOr<std::vector<bool>> slidingByRule(const JsonFields &fields,
     switch (family.mixer.window) {
     case WindowRule::kNone:
       break;
-    case WindowRule::kAll:
+    case WindowRule::kAllLayers:
       slides[layer] = true;
       break;
     case WindowRule::kByLayers:
@@ -193,7 +195,7 @@ static Status readWindows(const JsonFields &fields, ModelConfig &config) {
                          fields.strings("layer_types"));
   if (fields.find("layer_types"))
     QLORA_RETURN_IF_ERROR(checkLayerTypes(types, config.layers));
-  const bool slidesInAll = family.mixer.window == WindowRule::kAll;
+  const bool slidesInAll = family.mixer.window == WindowRule::kAllLayers;
   for (int64_t layer = 0; layer < config.layers; ++layer) {
     bool sliding = window && slides[layer];
     if (!types.empty()) {

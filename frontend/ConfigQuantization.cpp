@@ -125,7 +125,8 @@ static Status readCompressed(const JsonFields &quantization,
 static Status readIntegers(const JsonFields &quantization, ModelConfig &config,
                            bool hasEightBits) {
   config.unquantizedKey = "modules_to_not_convert";
-  QLORA_ASSIGN_OR_RETURN(const int64_t bits, quantization.integer("bits", 1, 4));
+  QLORA_ASSIGN_OR_RETURN(const int64_t bits,
+                         quantization.integer("bits", 1, 4));
   if (bits != 4 && (bits != 8 || !hasEightBits))
     return Status::invalid("quantization_config has bits {}; {} supported",
                            bits, hasEightBits ? "4 and 8 are" : "4 is");

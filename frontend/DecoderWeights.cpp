@@ -117,7 +117,7 @@ Status LayerFinder::findAttention(LayerWeights &layer) {
   const HeadNorms norms = config.family->mixer.headNorms;
   if (norms == HeadNorms::kNone)
     return Status::ok();
-  const bool isWhole = norms == HeadNorms::kWhole;
+  const bool isWhole = norms == HeadNorms::kAllHeads;
   QLORA_RETURN_IF_ERROR(norm(
       names.queryNorm, isWhole ? width : config.headDim, layer.queryNorm));
   return norm(names.keyNorm, isWhole ? kvWidth : config.headDim, layer.keyNorm);

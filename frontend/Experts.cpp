@@ -163,7 +163,8 @@ void describeExperts(const ModelConfig &config, nlohmann::ordered_json &model) {
 static bool haveOneType(const Weight &a, const Weight &b) {
   if (!a.stored || !b.stored)
     return a.dtype == b.dtype && !a.stored && !b.stored;
-  return a.stored->dtype == b.stored->dtype && a.stored->block == b.stored->block;
+  return a.stored->dtype == b.stored->dtype &&
+         a.stored->block == b.stored->block;
 }
 
 /// Stacked weights share one offset of their scales in memory, and each must

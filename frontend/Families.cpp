@@ -19,7 +19,7 @@ static constexpr Family kFamilies[] = {
     {
         .architecture = "MistralForCausalLM",
         .modelType = "mistral",
-        .mixer = {.window = WindowRule::kAll},
+        .mixer = {.window = WindowRule::kAllLayers},
         .defaults = {.kvHeads = 8, .window = 4096},
     },
     {
@@ -68,7 +68,7 @@ static constexpr Family kFamilies[] = {
     {
         .architecture = "MixtralForCausalLM",
         .modelType = "mixtral",
-        .mixer = {.window = WindowRule::kAll},
+        .mixer = {.window = WindowRule::kAllLayers},
         .experts = {.router = "block_sparse_moe.gate",
                     .each = "block_sparse_moe.experts",
                     .projections = {"w1", "w3", "w2"},
@@ -163,7 +163,7 @@ static constexpr Family kFamilies[] = {
     {
         .architecture = "Phi3ForCausalLM", // Phi-4's too
         .modelType = "phi3",
-        .mixer = {.window = WindowRule::kAll},
+        .mixer = {.window = WindowRule::kAllLayers},
         .keys = {.residualDropout = "resid_pdrop"},
         .modules = {.queryKeyValue = {"self_attn.qkv_proj"},
                     .mlpInput = {"mlp.gate_up_proj"}},
@@ -176,7 +176,7 @@ static constexpr Family kFamilies[] = {
         .modelType = "olmo2",
         .mixer = {.inputBias = BiasRule::kByKey,
                   .outputBias = BiasRule::kByKey,
-                  .headNorms = HeadNorms::kWhole},
+                  .headNorms = HeadNorms::kAllHeads},
         .modules = {.inputNorm = "",
                     .attentionNorm = "post_attention_layernorm",
                     .mlpNorm = "",
@@ -251,7 +251,7 @@ static constexpr Family kFamilies[] = {
         .norm = NormKind::kLayer,
         .mixer = {.inputBias = BiasRule::kByKey,
                   .outputBias = BiasRule::kByKey,
-                  .window = WindowRule::kAll},
+                  .window = WindowRule::kAllLayers},
         .mlp = {.gated = false, .bias = BiasRule::kByKey},
         .keys = {.normEpsilon = "norm_epsilon",
                  .embeddingDropout = "embedding_dropout",

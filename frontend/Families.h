@@ -125,7 +125,7 @@ struct Mixer {
   BiasRule outputBias = BiasRule::kNever;
   HeadNorms headNorms = HeadNorms::kNone;
   WindowRule window = WindowRule::kNone;
-  RotaryRule rotary = RotaryRule::kOne;
+  RotaryRule rotary = RotaryRule::kGlobalRope;
 };
 
 struct Mlp {

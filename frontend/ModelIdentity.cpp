@@ -159,7 +159,7 @@ static std::vector<std::string> differingKeys(const Options &options,
                                               const ordered_json &found) {
   std::vector<std::string> keys;
   for (const auto &[key, value] : found.items())
-    if (json(value) != json(options.recordedFact(key)))
+    if (json(value) != json(options.recordedMetadata(key)))
       keys.push_back(key);
   return keys;
 }
@@ -172,9 +172,9 @@ static Status compare(const Options &options, const ordered_json &found,
     return Status::ok();
   std::string others;
   for (size_t i = 1; i < std::min(keys.size(), kMostNamed); ++i)
-    others += fmt::format("; {} is {}, not {}", keys[i],
-                          valueText(found[keys[i]]),
-                          valueText(options.recordedFact(keys[i])));
+    others +=
+        fmt::format("; {} is {}, not {}", keys[i], valueText(found[keys[i]]),
+                    valueText(options.recordedMetadata(keys[i])));
   if (keys.size() > kMostNamed)
     others += fmt::format("; and {} more", keys.size() - kMostNamed);
   return Status::invalid(
@@ -182,15 +182,15 @@ static Status compare(const Options &options, const ordered_json &found,
       "compile this model, or give the folder of the other one with "
       "--model-name-or-path",
       folder, keys[0], valueText(found[keys[0]]), modulePath,
-      valueText(options.recordedFact(keys[0])), others);
+      valueText(options.recordedMetadata(keys[0])), others);
 }
 
 Status checkModelIdentity(const Options &options,
                           const std::string &modulePath) {
   const std::string folder = options.text("model_name_or_path");
-  if (options.recordedFact("family").is_null() || folder.empty())
+  if (options.recordedMetadata("family").is_null() || folder.empty())
     return Status::ok();
-  if (options.recordedFact("stored_in_4bit").is_null())
+  if (options.recordedMetadata("stored_in_4bit").is_null())
     return Status::invalid("'{}' does not say which model it was compiled for: "
                            "an older qloracc made it; import and compile the "
                            "model again",

@@ -237,7 +237,8 @@ static Status readKind(const JsonFields &fields, const JsonFields &parameters,
 }
 
 /// Reads how many columns of a head rotate.
-static Status readRotated(const JsonFields &fields, const JsonFields &parameters,
+static Status readRotated(const JsonFields &fields,
+                          const JsonFields &parameters,
                           const RopeDefaults &defaults, RopeConfig &rope) {
   constexpr const char *kKey = "partial_rotary_factor";
   const double missing = defaults.partialRotary ? defaults.partialRotary : 1;

@@ -121,9 +121,10 @@ StatusOr<Weight> TensorFinder::stored(const std::string &name,
     return wrongShape(files, codes, found.shape, shape);
   const int64_t block = config.storedBlock.value_or(found.layout.block);
   if (found.layout.block != (block < 0 ? shape.back() : block))
-    return Status::invalid("'{}': tensor '{}' has groups of {}, but config.json "
-                           "says group_size {}",
-                           path, codes, found.layout.block, block);
+    return Status::invalid(
+        "'{}': tensor '{}' has groups of {}, but config.json "
+        "says group_size {}",
+        path, codes, found.layout.block, block);
   for (const StoredPart &part : found.parts)
     skip(part.name);
   weight.name = name;

@@ -117,9 +117,10 @@ Statements CudaSpelling::signature(std::string_view name,
 Statements CudaSpelling::beginRows(int64_t columns) const {
   if (!isWarps(columns))
     return {"const uint32_t row = blockIdx.x;"};
-  return {fmt::format("const uint32_t row = blockIdx.x * {} + threadIdx.x / {};",
-                      kWarpsPerBlock, kWarp),
-          "if (row >= args.rows)", "  return;"};
+  return {
+      fmt::format("const uint32_t row = blockIdx.x * {} + threadIdx.x / {};",
+                  kWarpsPerBlock, kWarp),
+      "if (row >= args.rows)", "  return;"};
 }
 
 Statements CudaSpelling::rowArray(std::string_view name,

@@ -168,10 +168,11 @@ LogicalResult ModuleEmitter::addEntry(EntryOp op) {
   for (auto bind : op.getBody().getOps<BindOp>())
     if (failed(addBinding(bind)))
       return failure();
-  entries.row({wordOf(static_cast<uint32_t>(op.getKind()), firstCommand),
-               wordOf(commands.commands.size() - firstCommand, eventCountOf(op)),
-               wordOf(firstBinding, bindings.size() - firstBinding),
-               op.getBatch(), op.getLength()});
+  entries.row(
+      {wordOf(static_cast<uint32_t>(op.getKind()), firstCommand),
+       wordOf(commands.commands.size() - firstCommand, eventCountOf(op)),
+       wordOf(firstBinding, bindings.size() - firstBinding), op.getBatch(),
+       op.getLength()});
   return success();
 }
 
@@ -196,8 +197,8 @@ std::string ModuleEmitter::moduleRow() {
   std::string row = fmt::format(
       ".balign 16\n.globl {0}\n.hidden {0}\n{0}:\n.long {1}, {2}, {3}, {4}\n"
       ".quad {5}, {6}, {7}, {8}\n",
-      stageLabel(stage), QLORA_MODULE_MAGIC, QLORA_ABI_VERSION, sizeof(qlora_module),
-      target.kind(), string("qloracc " QLORA_VERSION),
+      stageLabel(stage), QLORA_MODULE_MAGIC, QLORA_ABI_VERSION,
+      sizeof(qlora_module), target.kind(), string("qloracc " QLORA_VERSION),
       string(target.cpuFeatures()), moduleString("program.config"),
       moduleString("program.plan"));
   for (const WordTable *table : tables)

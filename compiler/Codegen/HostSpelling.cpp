@@ -115,7 +115,8 @@ static Statements reduced(const ColumnLoop &loop) {
   if (whole < loop.columns) {
     appendStatement(lines, 0, fmt::format("for (int64_t lane = 0; lane < {}; "
                                  "++lane) {{", loop.columns - whole));
-    appendStatement(lines, 2, fmt::format("const int64_t c = {} + lane;", whole));
+    appendStatement(lines, 2,
+                    fmt::format("const int64_t c = {} + lane;", whole));
     appendBody(2);
     appendStatement(lines, 0, "}");
   }

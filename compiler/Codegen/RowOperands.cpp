@@ -60,8 +60,8 @@ static LogicalResult checkOperand(program::KernelOp kernel, unsigned number,
   if (operand.kind != MapKind::Full && operand.kind != MapKind::Group)
     return success();
   if (operand.stride < operand.width)
-    return error() << "has rows of " << operand.width << " elements, but stride "
-                   << operand.stride;
+    return error() << "has rows of " << operand.width
+                   << " elements, but stride " << operand.stride;
   if (operand.stride % static_cast<int64_t>(kernel.getAligned()))
     return error() << "has stride " << operand.stride
                    << ", no multiple of the " << kernel.getAligned()

@@ -2,7 +2,7 @@
 
 // Rewrites add(a, op) to `op init a`: the op accumulates into a. Shared by
 // fuse-lora (forward) and fuse-accumulate (gradients). Also moves ops, for
-// passes that reorder sums (concat-siblings, order-sums).
+// passes that reorder sums (concat-siblings, reorder-accumulation).
 
 #ifndef QLORA_COMPILER_GRAPH_ACCUMULATE_H
 #define QLORA_COMPILER_GRAPH_ACCUMULATE_H

@@ -23,7 +23,7 @@ void qlora::addAdapterBias(ModuleOp root, LinearOp branch, StringRef module) {
   copyStage(branch, biased);
 }
 
-void qlora::addMagnitude(ModuleOp root, WeightedProduct product, Value x,
+void qlora::addMagnitude(ModuleOp root, WeightedMatmul product, Value x,
                          WeightOp weightA, LinearOp branch) {
   StringRef module = *product.getModule();
   Location loc = product.getLoc();
@@ -42,7 +42,7 @@ void qlora::addMagnitude(ModuleOp root, WeightedProduct product, Value x,
   SmallVector<Operation *> added = {norm};
   Value rest;
   if (x != product.getX()) {
-    WeightedProduct dropped =
+    WeightedMatmul dropped =
         product.cloneWith(builder, product.getWeight(), type);
     dropped.getXMutable().set(x);
     // PEFT multiplies by the decoded weight here.
@@ -67,9 +67,10 @@ void qlora::addMagnitude(ModuleOp root, WeightedProduct product, Value x,
     copyStage(product, op);
 }
 
-LogicalResult qlora::recordFactors(ModuleOp root, WeightedProduct product,
-                                   int64_t rank, double scale,
-                                   NamedAttrList &factors) {
+LogicalResult qlora::recordLoraInitFactors(ModuleOp root,
+                                           WeightedMatmul product, int64_t rank,
+                                           double scale,
+                                           NamedAttrList &factors) {
   StringRef module = *product.getModule();
   auto weight = product.getWeight().getDefiningOp<WeightOp>();
   auto parameter = root.lookupSymbol<model::ParameterOp>(weight.getParameter());
@@ -85,12 +86,12 @@ LogicalResult qlora::recordFactors(ModuleOp root, WeightedProduct product,
            << module << "' has " << values << " singular values, and a rank of "
            << rank << " asks for more; lower lora_r";
   Builder b(root.getContext());
-  const bool isTurned = parameter.getTransposed() ||
-                        product.getLayout() == WeightLayout::InOut;
+  const bool isTransposed =
+      parameter.getTransposed() || product.getLayout() == WeightLayout::InOut;
   factors.set("base_model.model." + module.str() + ".lora_A.weight",
               b.getDictionaryAttr(
                   {b.getNamedAttr("scale", b.getF64FloatAttr(scale)),
-                   b.getNamedAttr("turned", b.getBoolAttr(isTurned)),
+                   b.getNamedAttr("turned", b.getBoolAttr(isTransposed)),
                    b.getNamedAttr("weight", parameter.getSymNameAttr())}));
   return success();
 }

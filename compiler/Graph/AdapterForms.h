@@ -20,16 +20,17 @@ void addAdapterBias(mlir::ModuleOp root, model::LinearOp branch,
 /// BA|, and the norm has no gradient. With dropout, `x` is not the input of
 /// `product`, and only the change uses the dropped x~: W x - W x~ + m / |W +
 /// BA| (W x~ + BA x~).
-void addMagnitude(mlir::ModuleOp root, model::WeightedProduct product,
+void addMagnitude(mlir::ModuleOp root, model::WeightedMatmul product,
                   mlir::Value x, model::WeightOp weightA,
                   model::LinearOp branch);
 
 /// Records that A and B start as factors of the weight of `product`, as an
 /// entry of kAdapterFactorsAttr in `factors`. Fails if the weight cannot be
 /// decomposed.
-mlir::LogicalResult recordFactors(mlir::ModuleOp root,
-                                  model::WeightedProduct product, int64_t rank,
-                                  double scale, mlir::NamedAttrList &factors);
+mlir::LogicalResult recordLoraInitFactors(mlir::ModuleOp root,
+                                          model::WeightedMatmul product,
+                                          int64_t rank, double scale,
+                                          mlir::NamedAttrList &factors);
 
 } // namespace qlora
 

@@ -31,8 +31,8 @@ private:
   void runOnOperation() override;
   LogicalResult parseOptions();
   LogicalResult attachTo(func::FuncOp function);
-  void attach(WeightedProduct product, DenseMap<Value, Value> &dropped);
-  Value dropoutOf(WeightedProduct product, DenseMap<Value, Value> &dropped);
+  void attach(WeightedMatmul product, DenseMap<Value, Value> &dropped);
+  Value dropoutOf(WeightedMatmul product, DenseMap<Value, Value> &dropped);
   void recordDropout(WeightOp weightA, DropoutOp dropoutOp);
   double scaleOf(StringRef module) const;
   LinearOp addBranch(OpBuilder &builder, Value y, Value narrow,
@@ -106,10 +106,10 @@ LogicalResult AttachAdaptersPass::parseOptions() {
 }
 
 /// Returns the matmuls that can have an adapter, in order.
-static SmallVector<WeightedProduct> productsOf(func::FuncOp function) {
-  SmallVector<WeightedProduct> products;
+static SmallVector<WeightedMatmul> productsOf(func::FuncOp function) {
+  SmallVector<WeightedMatmul> products;
   for (Operation &op : function.front())
-    if (auto product = dyn_cast<WeightedProduct>(op);
+    if (auto product = dyn_cast<WeightedMatmul>(op);
         product && product.getModule() && product.getProduct() &&
         !product.getGroupOffsets() && !isReference(product))
       products.push_back(product);
@@ -125,7 +125,7 @@ static SmallVector<EmbeddingOp> embeddingsOf(func::FuncOp function) {
 }
 
 /// Returns x after dropout: one mask for all matmuls that read the same x.
-Value AttachAdaptersPass::dropoutOf(WeightedProduct product,
+Value AttachAdaptersPass::dropoutOf(WeightedMatmul product,
                                     DenseMap<Value, Value> &dropped) {
   Value x = product.getX();
   if (dropout == 0)
@@ -192,7 +192,7 @@ static RankedTensorType withWidth(Value value, int64_t width) {
 }
 
 /// A and B are [out, in], whatever the layout of the base weight.
-void AttachAdaptersPass::attach(WeightedProduct product,
+void AttachAdaptersPass::attach(WeightedMatmul product,
                                 DenseMap<Value, Value> &dropped) {
   StringRef module = *product.getModule();
   const int64_t r = rankOf(module);
@@ -234,9 +234,9 @@ void AttachAdaptersPass::attachToEmbedding(EmbeddingOp embedding) {
 }
 
 LogicalResult AttachAdaptersPass::attachTo(func::FuncOp function) {
-  SmallVector<WeightedProduct> linears;
+  SmallVector<WeightedMatmul> linears;
   llvm::SetVector<StringRef> names;
-  for (WeightedProduct product : productsOf(function)) {
+  for (WeightedMatmul product : productsOf(function)) {
     StringRef module = *product.getModule();
     names.insert(module.substr(module.rfind('.') + 1));
     if (isTarget(module))
@@ -258,11 +258,11 @@ LogicalResult AttachAdaptersPass::attachTo(func::FuncOp function) {
            << targets << " matches no linear; there are: "
            << llvm::join(names, ", ");
   DenseMap<Value, Value> dropped;
-  for (WeightedProduct linear : linears) {
+  for (WeightedMatmul linear : linears) {
     StringRef module = *linear.getModule();
     if (initA == "factor" &&
-        failed(recordFactors(getOperation(), linear, rankOf(module),
-                             scaleOf(module), factors)))
+        failed(recordLoraInitFactors(getOperation(), linear, rankOf(module),
+                                     scaleOf(module), factors)))
       return failure();
     attach(linear, dropped);
   }

@@ -33,9 +33,9 @@ public:
 private:
   void runOnOperation() override;
   LogicalResult parseOptions();
-  LogicalResult refuseModuleTargets(WeightedProduct product);
+  LogicalResult refuseModuleTargets(WeightedMatmul product);
   LogicalResult attachTo(func::FuncOp function);
-  void attach(WeightedProduct product, StringRef adapter);
+  void attach(WeightedMatmul product, StringRef adapter);
 
   Targets modules;
   std::optional<Targets> parameters; ///< none: no target
@@ -82,13 +82,13 @@ LogicalResult AttachExpertAdaptersPass::parseOptions() {
 }
 
 /// Returns "model.layers.0.mlp.experts" for "….gate_up_proj".
-static StringRef moduleOf(WeightedProduct product) {
+static StringRef moduleOf(WeightedMatmul product) {
   return product.getModule()->rsplit('.').first;
 }
 
 /// Returns whether the files have a linear per expert, which all-linear
 /// includes. Experts in one tensor are a parameter and not a linear.
-static bool isMadeOfLinears(WeightedProduct product) {
+static bool isMadeOfLinears(WeightedMatmul product) {
   auto weight = product.getWeight().getDefiningOp<WeightOp>();
   auto parameter = SymbolTable::lookupNearestSymbolFrom<model::ParameterOp>(
       product, weight.getParameterAttr());
@@ -98,18 +98,19 @@ static bool isMadeOfLinears(WeightedProduct product) {
 /// Refuses module targets that match experts: PEFT would adapt them, with twice
 /// the rank if gate and up are one weight.
 LogicalResult
-AttachExpertAdaptersPass::refuseModuleTargets(WeightedProduct product) {
+AttachExpertAdaptersPass::refuseModuleTargets(WeightedMatmul product) {
   StringRef module = moduleOf(product);
   if (!modules.matches(module.str()) ||
       (modules.isAllLinear() && !isMadeOfLinears(product)))
     return success();
   return getOperation().emitError("lora_target_modules: ")
          << moduleTargets << " reaches the experts '" << module
-         << "'; name the modules around them, such as [\"q_proj\", \"v_proj\"], "
+         << "'; name the modules around them, such as [\"q_proj\", "
+            "\"v_proj\"], "
             "and experts by target_parameters";
 }
 
-void AttachExpertAdaptersPass::attach(WeightedProduct product,
+void AttachExpertAdaptersPass::attach(WeightedMatmul product,
                                       StringRef adapter) {
   Value y = product.getProduct(), offsets = product.getGroupOffsets();
   std::string path = product.getModule()->str();
@@ -146,10 +147,10 @@ void AttachExpertAdaptersPass::attach(WeightedProduct product,
 
 /// PEFT wraps a module once per parameter, the first one innermost.
 LogicalResult AttachExpertAdaptersPass::attachTo(func::FuncOp function) {
-  llvm::MapVector<StringRef, SmallVector<WeightedProduct>> wanted;
+  llvm::MapVector<StringRef, SmallVector<WeightedMatmul>> wanted;
   SmallVector<StringRef> there;
   for (Operation &op : function.front()) {
-    auto product = dyn_cast<WeightedProduct>(op);
+    auto product = dyn_cast<WeightedMatmul>(op);
     if (!product || !product.getModule() || !product.getGroupOffsets() ||
         isReference(product))
       continue;

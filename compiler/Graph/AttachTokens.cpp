@@ -35,7 +35,7 @@ private:
     Value trained, list;
   };
   Rows attachToEmbedding(EmbeddingOp embedding);
-  LogicalResult attachToProduct(WeightedProduct product, Rows rows);
+  LogicalResult attachToProduct(WeightedMatmul product, Rows rows);
 };
 } // namespace
 
@@ -68,7 +68,8 @@ LogicalResult AttachTokensPass::checkModule(EmbeddingOp embedding) {
   if (isSavedModule(module.str(), saved))
     return embedding.emitError("trainable_token_indices: '")
            << module
-           << "' is in modules_to_save, which trains all of its rows; leave one "
+           << "' is in modules_to_save, which trains all of its rows; leave "
+              "one "
               "of them out";
   if (getOperation().lookupSymbol(
           ("base_model.model." + module + ".lora_embedding_A").str()))
@@ -110,7 +111,7 @@ AttachTokensPass::attachToEmbedding(EmbeddingOp embedding) {
   return {trained, list};
 }
 
-LogicalResult AttachTokensPass::attachToProduct(WeightedProduct product,
+LogicalResult AttachTokensPass::attachToProduct(WeightedMatmul product,
                                                 Rows rows) {
   OpBuilder b(product);
   SmallVector<int64_t> shape(tensorOf(product.getX()).getShape());
@@ -141,7 +142,7 @@ LogicalResult AttachTokensPass::attachTo(func::FuncOp function) {
   const Rows rows = attachToEmbedding(embedding);
   auto table = embedding.getTable().getDefiningOp<WeightOp>();
   for (Operation &op : llvm::make_early_inc_range(function.front())) {
-    auto product = dyn_cast<WeightedProduct>(op);
+    auto product = dyn_cast<WeightedMatmul>(op);
     auto weight = product ? product.getWeight().getDefiningOp<WeightOp>()
                           : WeightOp();
     if (weight && weight.getParameter() == table.getParameter() &&

@@ -20,7 +20,7 @@
 // Sharded gradients are already reduced over the ranks of a group
 // (train.scatter_gradient); their ranges are reduced over the other groups.
 
-#include "compiler/Decisions.h"
+#include "compiler/PassMetadata.h"
 #include "compiler/Passes.h"
 #include "dialects/Program/Program.h"
 #include "dialects/Train/Train.h"
@@ -250,7 +250,7 @@ ArrayAttr BucketGradientsPass::factsOf(ArrayRef<Bucket> buckets) {
     int64_t elements = 0;
     for (const Range &range : bucket.ranges)
       elements += range.elements;
-    facts.push_back(Facts(&getContext())
+    facts.push_back(MetadataBuilder(&getContext())
                         .add("offset_bytes", 4 * bucket.ranges.front().offset)
                         .add("bytes", 4 * elements)
                         .add("parameters", bucket.parameters.size())

@@ -103,8 +103,8 @@ static LogicalResult checkForward(func::FuncOp function) {
     auto input = function.getArgAttrOfType<StringAttr>(i, "model.input");
     if (!input || !llvm::is_contained(kStepInputs, input.getValue()))
       return function.emitOpError("argument ")
-             << i << " expects one of " << llvm::join(ArrayRef(kStepInputs), ", ")
-             << " as model.input";
+             << i << " expects one of "
+             << llvm::join(ArrayRef(kStepInputs), ", ") << " as model.input";
     if (!seen.insert(input.getValue()).second)
       return function.emitOpError("has two arguments for the input '")
              << input.getValue() << "'";

@@ -3,14 +3,14 @@
 // compress-gradients: reduces gradients over ranks with fewer bits.
 //
 // Replaces the `train.all_reduce`s of parameters by ops on the flat arenas, in
-// stages that a form builds for each bucket (GradientSums.h): rounded values or
-// codes of rows (RowSums.cpp), or low-rank factors of each matrix
-// (LowRankSums.cpp). Each stage of a bucket is placed where one more bucket is
-// complete, so that the compute queue does not wait for communication. The row
-// of statistics is reduced without compression.
+// stages that a form builds for each bucket (GradientReduction.h): rounded
+// values or codes of rows (RowwiseReduction.cpp), or low-rank factors of each
+// matrix (LowRankReduction.cpp). Each stage of a bucket is placed where one
+// more bucket is complete, so that the compute queue does not wait for
+// communication. The row of statistics is reduced without compression.
 
-#include "compiler/Decisions.h"
-#include "compiler/Graph/GradientSums.h"
+#include "compiler/Graph/GradientReduction.h"
+#include "compiler/PassMetadata.h"
 #include "compiler/Passes.h"
 #include "dialects/Program/Program.h"
 #include "dialects/Train/Train.h"
@@ -44,7 +44,7 @@ private:
   void runOnOperation() override;
   LogicalResult checkWhole();
   LogicalResult planForm();
-  std::unique_ptr<GradientSums> sumsOf(ArrayRef<GradientRange> ranges);
+  std::unique_ptr<GradientReduction> sumsOf(ArrayRef<GradientRange> ranges);
   void compress(StepOp step);
   void record();
 
@@ -54,13 +54,13 @@ private:
 
 } // namespace
 
-std::unique_ptr<GradientSums>
+std::unique_ptr<GradientReduction>
 CompressGradientsPass::sumsOf(ArrayRef<GradientRange> ranges) {
   if (form == "bf16")
-    return makeRoundedSums(ranges);
+    return makeRoundedReduction(ranges);
   if (form == "int8")
-    return makeCodedSums(ranges, ranks, feedback);
-  return makeLowRankSums(lowRank, getOperation(), ranges, ranks, feedback);
+    return makeCodedReduction(ranges, ranks, feedback);
+  return makeLowRankReduction(lowRank, getOperation(), ranges, ranks, feedback);
 }
 
 /// Places stage s of bucket i where bucket i + s is complete.
@@ -82,7 +82,7 @@ void CompressGradientsPass::compress(StepOp step) {
     else
       replaced.push_back(sum);
   }
-  std::vector<std::unique_ptr<GradientSums>> sums;
+  std::vector<std::unique_ptr<GradientReduction>> sums;
   for (const Ranges &ranges : buckets)
     sums.push_back(sumsOf(ranges));
   for (size_t at = 0; at + 1 < buckets.size() + stages; ++at)
@@ -132,7 +132,7 @@ LogicalResult CompressGradientsPass::planForm() {
 }
 
 void CompressGradientsPass::record() {
-  Facts facts(&getContext());
+  MetadataBuilder facts(&getContext());
   facts.add("form", StringRef(form)).add("ranks", int64_t(ranks));
   if (form == "power_sgd") {
     int64_t elements = 0, sent = 0, matrices = 0;

@@ -57,12 +57,11 @@ public:
   void run();
 
 private:
-  void joinProducts(ArrayRef<WeightedProduct> siblings);
-  void joinSum(WeightedProduct last);
+  void joinProducts(ArrayRef<WeightedMatmul> siblings);
+  void joinSum(WeightedMatmul last);
   bool canStack(ArrayRef<DecodeOp> decodes) const;
   Value stack(ArrayRef<DecodeOp> decodes, Operation *user);
-  SmallVector<WeightedProduct>
-  chooseMembers(ArrayRef<WeightedProduct> chain);
+  SmallVector<WeightedMatmul> chooseMembers(ArrayRef<WeightedMatmul> chain);
 
   StepOp step;
   DenseMap<Operation *, ConcatOp> stacks; ///< by decode
@@ -75,7 +74,7 @@ class ConcatSiblingsPass
 
 } // namespace
 
-static DecodeOp decodeOf(WeightedProduct product) {
+static DecodeOp decodeOf(WeightedMatmul product) {
   return product.getWeight().getDefiningOp<DecodeOp>();
 }
 
@@ -123,46 +122,45 @@ Value SiblingConcatenator::stack(ArrayRef<DecodeOp> decodes, Operation *user) {
 // Forward
 //===----------------------------------------------------------------------===//
 
-static bool areOneKind(WeightedProduct a, WeightedProduct b) {
+static bool areOneKind(WeightedMatmul a, WeightedMatmul b) {
   return a->getName() == b->getName() && a.getScale() == b.getScale() &&
          a.getLayout() == b.getLayout();
 }
 
 /// A single value per row cannot be read by row kernels as a range of a row.
-static bool isScalar(WeightedProduct product) {
+static bool isScalar(WeightedMatmul product) {
   return llvm::is_contained(product.getWeightType().getShape(), 1);
 }
 
-static bool canJoin(WeightedProduct a, WeightedProduct b) {
-  return !isScalar(a) && !isScalar(b) && layerOf(a) == layerOf(b) && areOneKind(a, b) &&
-         isBackward(a) == isBackward(b) &&
+static bool canJoin(WeightedMatmul a, WeightedMatmul b) {
+  return !isScalar(a) && !isScalar(b) && layerOf(a) == layerOf(b) &&
+         areOneKind(a, b) && isBackward(a) == isBackward(b) &&
          a.getWeightType().getElementType() ==
              b.getWeightType().getElementType() &&
          decodeOf(a) != decodeOf(b) &&
-         (isBackward(a) ||
-          StepMemory::waitsForBackward(a.getProduct()) ==
-              StepMemory::waitsForBackward(b.getProduct()));
+         (isBackward(a) || StepMemory::waitsForBackward(a.getProduct()) ==
+                               StepMemory::waitsForBackward(b.getProduct()));
 }
 
 /// Replaces the siblings by one matmul and a split.
-void SiblingConcatenator::joinProducts(ArrayRef<WeightedProduct> siblings) {
-  WeightedProduct first = siblings.front();
+void SiblingConcatenator::joinProducts(ArrayRef<WeightedMatmul> siblings) {
+  WeightedMatmul first = siblings.front();
   SmallVector<DecodeOp> decodes = llvm::map_to_vector(siblings, decodeOf);
   if (!canStack(decodes))
     return;
   SmallVector<Type> types;
-  for (WeightedProduct sibling : siblings)
+  for (WeightedMatmul sibling : siblings)
     types.push_back(sibling.getProduct().getType());
   Value weight = stack(decodes, first);
   OpBuilder builder(first);
   unsigned columns = tensorOf(first.getProduct()).getRank() - 1;
-  WeightedProduct whole =
+  WeightedMatmul whole =
       first.cloneWith(builder, weight, joinedType(types, columns));
   auto split =
       SplitOp::create(builder, first.getLoc(), types, whole.getProduct());
   copyStage(first, split);
   for (auto [op, part] : llvm::zip_equal(siblings, split.getParts())) {
-    WeightedProduct sibling = op;
+    WeightedMatmul sibling = op;
     sibling.getProduct().replaceAllUsesWith(part);
     sibling->erase();
   }
@@ -174,12 +172,12 @@ void SiblingConcatenator::joinProducts(ArrayRef<WeightedProduct> siblings) {
 
 /// Returns the members of a sum that can be joined, in the order of their
 /// weights' stack if there is one.
-SmallVector<WeightedProduct>
-SiblingConcatenator::chooseMembers(ArrayRef<WeightedProduct> chain) {
-  SmallVector<WeightedProduct> loose;
-  llvm::MapVector<Operation *, SmallVector<WeightedProduct>> stacked;
+SmallVector<WeightedMatmul>
+SiblingConcatenator::chooseMembers(ArrayRef<WeightedMatmul> chain) {
+  SmallVector<WeightedMatmul> loose;
+  llvm::MapVector<Operation *, SmallVector<WeightedMatmul>> stacked;
   DenseSet<Value> seen;
-  for (WeightedProduct op : chain) {
+  for (WeightedMatmul op : chain) {
     DecodeOp decode = decodeOf(op);
     if (!decode || op.getInDimension() != 0 ||
         !StepMemory::canBecomePart(op.getX()) ||
@@ -196,7 +194,7 @@ SiblingConcatenator::chooseMembers(ArrayRef<WeightedProduct> chain) {
     OperandRange parts = cast<ConcatOp>(concat).getParts();
     if (members.size() != parts.size())
       continue;
-    llvm::sort(members, [&](WeightedProduct a, WeightedProduct b) {
+    llvm::sort(members, [&](WeightedMatmul a, WeightedMatmul b) {
       return llvm::find(parts, a.getWeight()) <
              llvm::find(parts, b.getWeight());
     });
@@ -206,40 +204,40 @@ SiblingConcatenator::chooseMembers(ArrayRef<WeightedProduct> chain) {
 }
 
 /// Returns the matmul that computes `value` if it can accumulate; else null.
-static WeightedProduct summandOf(Value value) {
+static WeightedMatmul summandOf(Value value) {
   auto product =
-      value ? value.getDefiningOp<WeightedProduct>() : WeightedProduct();
+      value ? value.getDefiningOp<WeightedMatmul>() : WeightedMatmul();
   return product && product.getProduct() == value &&
                  isa<AccumulatingOp>(product.getOperation())
              ? product
-             : WeightedProduct();
+             : WeightedMatmul();
 }
 
-static void addTo(WeightedProduct product, Value sum) {
+static void addTo(WeightedMatmul product, Value sum) {
   cast<AccumulatingOp>(product.getOperation()).setAccumulator(sum);
 }
 
 /// Rewrites the sum that ends in `last`: first one GEMM per weight that is not
 /// joined, then one GEMM for all joined weights.
-void SiblingConcatenator::joinSum(WeightedProduct last) {
-  SmallVector<WeightedProduct> chain = {last};
+void SiblingConcatenator::joinSum(WeightedMatmul last) {
+  SmallVector<WeightedMatmul> chain = {last};
   while (true) {
     Value init = chain.back().getInit();
-    WeightedProduct before = summandOf(init);
+    WeightedMatmul before = summandOf(init);
     if (!before || !init.hasOneUse() || layerOf(before) != layerOf(last))
       break;
     chain.push_back(before);
   }
   std::reverse(chain.begin(), chain.end());
-  SmallVector<WeightedProduct> members = chooseMembers(chain);
+  SmallVector<WeightedMatmul> members = chooseMembers(chain);
   if (members.size() < 2)
     return;
   OpBuilder builder(last->getBlock(), std::next(last->getIterator()));
   SmallVector<Value> dys;
-  for (WeightedProduct member : members)
+  for (WeightedMatmul member : members)
     dys.push_back(member.getX());
   Value sum = chain.front().getInit();
-  for (WeightedProduct op : chain) {
+  for (WeightedMatmul op : chain) {
     if (llvm::is_contained(members, op))
       continue;
     addTo(op, sum);
@@ -253,30 +251,30 @@ void SiblingConcatenator::joinSum(WeightedProduct last) {
   copyStage(last, dy);
   Value weight = stack(llvm::map_to_vector(members, decodeOf), dy);
   addTo(members.front(), Value());
-  WeightedProduct joined = members.front().cloneWith(builder, weight, type);
+  WeightedMatmul joined = members.front().cloneWith(builder, weight, type);
   joined->setLoc(last.getLoc());
   joined.getXMutable().set(dy);
   addTo(joined, sum);
   last.getProduct().replaceAllUsesExcept(joined.getProduct(), joined);
-  for (WeightedProduct member : llvm::reverse(chain))
+  for (WeightedMatmul member : llvm::reverse(chain))
     if (llvm::is_contained(members, member))
       member->erase();
 }
 
 /// Returns true if the only reader is another matmul that adds to it.
-static bool isContinued(WeightedProduct product) {
+static bool isContinued(WeightedMatmul product) {
   Value y = product.getProduct();
   if (!y.hasOneUse())
     return false;
-  auto next = dyn_cast<WeightedProduct>(*y.user_begin());
+  auto next = dyn_cast<WeightedMatmul>(*y.user_begin());
   return next && next.getInit() == y;
 }
 
 void SiblingConcatenator::run() {
-  llvm::MapVector<Value, SmallVector<SmallVector<WeightedProduct>>> byInput;
-  SmallVector<WeightedProduct> sums;
+  llvm::MapVector<Value, SmallVector<SmallVector<WeightedMatmul>>> byInput;
+  SmallVector<WeightedMatmul> sums;
   for (Operation &op : step.getBody().front()) {
-    auto product = dyn_cast<WeightedProduct>(op);
+    auto product = dyn_cast<WeightedMatmul>(op);
     if (!product || !product.getProduct() || product.getGroups() > 1)
       continue;
     if (product.getInDimension() == 0) {
@@ -288,7 +286,7 @@ void SiblingConcatenator::run() {
       continue;
     auto &groups = byInput[product.getX()];
     auto *group = llvm::find_if(groups, [&](auto &group) {
-      return llvm::all_of(group, [&](WeightedProduct member) {
+      return llvm::all_of(group, [&](WeightedMatmul member) {
         return canJoin(member, product);
       });
     });
@@ -301,6 +299,6 @@ void SiblingConcatenator::run() {
     for (auto &group : groups)
       if (group.size() > 1)
         joinProducts(group);
-  for (WeightedProduct sum : sums)
+  for (WeightedMatmul sum : sums)
     joinSum(sum);
 }

@@ -22,8 +22,8 @@
 // every bit. If another op of the backward reads the value, it is saved
 // unchanged.
 
-#include "compiler/Decisions.h"
 #include "compiler/Graph/OpCost.h"
+#include "compiler/PassMetadata.h"
 #include "compiler/Passes.h"
 
 #include "mlir/IR/Remarks.h"
@@ -157,7 +157,7 @@ void EncodeActivationsPass::runOnOperation() {
   exactBytes += exact;
   encodedBytes += encoded;
   recordDecision(getOperation(), getArgument(),
-                 Facts(&getContext())
+                 MetadataBuilder(&getContext())
                      .add("values", found.size())
                      .add("exact_bytes", exact)
                      .add("encoded_bytes", encoded)

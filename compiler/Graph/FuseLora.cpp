@@ -43,7 +43,7 @@ class FuseLoraPass : public qlora::impl::FuseLoraBase<FuseLoraPass> {
 } // namespace
 
 /// Adapter matmuls of one x: trainable, without a module.
-using Siblings = SmallVector<WeightedProduct>;
+using Siblings = SmallVector<WeightedMatmul>;
 
 static model::ParameterOp parameterOf(Value weight) {
   auto op = weight.getDefiningOp<WeightOp>();
@@ -53,7 +53,7 @@ static model::ParameterOp parameterOf(Value weight) {
 }
 
 /// Returns whether its weight can be stacked: `out` is the first dimension.
-static bool isAdapterA(WeightedProduct product) {
+static bool isAdapterA(WeightedMatmul product) {
   model::ParameterOp parameter = parameterOf(product.getWeight());
   return product.getProduct() && !product.getModule() && !product.getInit() &&
          product.getGroups() == 1 &&
@@ -65,13 +65,13 @@ static bool isAdapterA(WeightedProduct product) {
 static SmallVector<Siblings> findSiblings(func::FuncOp function) {
   llvm::MapVector<Value, Siblings> byInput;
   for (Operation &op : function.front())
-    if (auto product = dyn_cast<WeightedProduct>(op);
+    if (auto product = dyn_cast<WeightedMatmul>(op);
         product && isAdapterA(product))
       byInput[product.getX()].push_back(product);
   SmallVector<Siblings> groups;
   for (auto &[x, siblings] : byInput) {
-    bool isOneKind = llvm::all_equal(
-        llvm::map_range(siblings, [](WeightedProduct op) {
+    bool isOneKind =
+        llvm::all_equal(llvm::map_range(siblings, [](WeightedMatmul op) {
           return std::tuple(op->getName(), op.getScale().convertToDouble(),
                             train::updateKindOf(parameterOf(op.getWeight())));
         }));
@@ -82,7 +82,7 @@ static SmallVector<Siblings> findSiblings(func::FuncOp function) {
 }
 
 static SmallVector<StringRef> namesOf(const Siblings &siblings) {
-  return llvm::map_to_vector(siblings, [](WeightedProduct op) {
+  return llvm::map_to_vector(siblings, [](WeightedMatmul op) {
     return op.getWeight().getDefiningOp<WeightOp>().getParameter();
   });
 }
@@ -114,23 +114,22 @@ void FuseLoraPass::createParameter(ArrayRef<StringRef> members,
 /// Replaces the siblings by one matmul with `name` and a split.
 static void replaceSiblings(const Siblings &siblings, StringRef name,
                             RankedTensorType weightType) {
-  WeightedProduct first = siblings.front();
+  WeightedMatmul first = siblings.front();
   OpBuilder builder(first);
   Location loc = first.getLoc();
   auto narrow = cast<RankedTensorType>(first.getProduct().getType());
   SmallVector<int64_t> shape(narrow.getShape());
   shape.back() = weightType.getDimSize(0);
   Value weight = WeightOp::create(builder, loc, weightType, name);
-  WeightedProduct whole =
-      first.cloneWith(builder, weight, narrow.clone(shape));
+  WeightedMatmul whole = first.cloneWith(builder, weight, narrow.clone(shape));
   SmallVector<Type> types =
-      llvm::map_to_vector(siblings, [](WeightedProduct op) -> Type {
+      llvm::map_to_vector(siblings, [](WeightedMatmul op) -> Type {
         return op.getProduct().getType();
       });
   auto split = SplitOp::create(builder, loc, types, whole.getProduct());
   copyStage(first, split);
   for (auto [op, part] : llvm::zip_equal(siblings, split.getParts())) {
-    WeightedProduct sibling = op;
+    WeightedMatmul sibling = op;
     sibling.getProduct().replaceAllUsesWith(part);
     Operation *old = sibling.getWeight().getDefiningOp();
     sibling->erase();
@@ -173,7 +172,7 @@ void FuseLoraPass::runOnOperation() {
   // The base is the output of a GEMM that is written once, so adding to it in
   // place costs no copy.
   auto isGemm = [](Value value) {
-    return isa_and_nonnull<WeightedProduct>(value.getDefiningOp());
+    return isa_and_nonnull<WeightedMatmul>(value.getDefiningOp());
   };
   for (func::FuncOp function : functions)
     for (auto add :

@@ -40,10 +40,10 @@
 // two layers of fetched values are on the GPU. In the other direction, the next
 // layer may run before a copy has ended, but not the one after it (`behind`).
 
-#include "compiler/Decisions.h"
 #include "compiler/Graph/OpCost.h"
 #include "compiler/Graph/StepMemory.h"
 #include "compiler/Graph/StepProblem.h"
+#include "compiler/PassMetadata.h"
 #include "compiler/Passes.h"
 
 #include "mlir/IR/Remarks.h"
@@ -79,7 +79,7 @@ public:
 
 private:
   void runOnOperation() override;
-  FailureOr<DeviceProfile> profileOfCard();
+  FailureOr<DeviceProfile> profileOfGpu();
 };
 
 /// The copies of one accumulate step.
@@ -143,9 +143,9 @@ std::optional<unsigned> ActivationCopies::zoneOfReaders(Value value) const {
 
 /// Returns x of the first matmul of a sum; null for any other value.
 static Value inputOf(Value sum) {
-  auto product = sum.getDefiningOp<WeightedProduct>();
+  auto product = sum.getDefiningOp<WeightedMatmul>();
   while (product && product.getInit())
-    product = product.getInit().getDefiningOp<WeightedProduct>();
+    product = product.getInit().getDefiningOp<WeightedMatmul>();
   return product ? product.getX() : Value();
 }
 
@@ -326,7 +326,7 @@ DictionaryAttr ActivationCopies::facts(StringRef values) {
       bytes += value.bytes;
       crossing += value.crosses;
     }
-  return Facts(step.getContext())
+  return MetadataBuilder(step.getContext())
       .add("values", values)
       .add("batch", step.getBatch())
       .add("length", step.getLength())
@@ -338,7 +338,7 @@ DictionaryAttr ActivationCopies::facts(StringRef values) {
 }
 
 /// Returns the GPU's profile: the target must have separate memory and a bus.
-FailureOr<DeviceProfile> OffloadActivationsPass::profileOfCard() {
+FailureOr<DeviceProfile> OffloadActivationsPass::profileOfGpu() {
   StatusOr<DeviceProfile> device = deviceProfileOrDefault(profile, target);
   if (!device.isOk())
     return getOperation().emitError(device.status().message());
@@ -360,7 +360,7 @@ void OffloadActivationsPass::runOnOperation() {
   }
   if (values == "none" || getOperation().getKind() != StepKind::Accumulate)
     return;
-  const FailureOr<DeviceProfile> device = profileOfCard();
+  const FailureOr<DeviceProfile> device = profileOfGpu();
   if (failed(device))
     return signalPassFailure();
   const bool all = values == "all";

@@ -38,7 +38,7 @@ def SpecializeShapes : Pass<"specialize-shapes", "::mlir::ModuleOp"> {
 def QuantizeBase : Pass<"quantize-base", "::mlir::ModuleOp"> {
   let summary = "give the weights of frozen linears a type of few bits";
   let description = [{
-    Every parameter that is used as the weight of a `WeightedProduct` with a
+    Every parameter that is used as the weight of a `WeightedMatmul` with a
     `module` (so not embeddings, norms, or the head) becomes
     `!model.quantized<format, block, double-quant>`, with `quantized` and the old element
     type as `file_type`; one that is [in, out] is turned, as bitsandbytes
@@ -61,7 +61,7 @@ def QuantizeBase : Pass<"quantize-base", "::mlir::ModuleOp"> {
 def RoundActivations : Pass<"round-activations", "::mlir::ModuleOp"> {
   let summary = "inputs of products with 8-bit weights are rounded to 8 bits";
   let description = [{
-    Every `WeightedProduct` with a `module` whose weight has whole numbers for
+    Every `WeightedMatmul` with a `module` whose weight has whole numbers for
     codes (LLM.int8) gets `int8_threshold`: bitsandbytes' MatMul8bitLt. It is an
     error where there is none, or one that cannot round. Gradients are built
     later, of the numbers that weights stand for.
@@ -77,7 +77,7 @@ def RoundActivations : Pass<"round-activations", "::mlir::ModuleOp"> {
   ];
 }
 
-def AttachObjective : Pass<"attach-objective", "::mlir::ModuleOp"> {
+def AttachLoss : Pass<"attach-loss", "::mlir::ModuleOp"> {
   let summary = "train for preferences instead of tokens";
   let description = [{
     The loss that a function returns becomes one of preferences, and the head
@@ -134,7 +134,7 @@ def AttachAdapters : Pass<"attach-adapters", "::mlir::ModuleOp"> {
   let description = [{
     PEFT's rules. `targets` is a JSON list of suffixes, a JSON string with a
     regular expression for the whole path, or "all-linear" (every
-    `WeightedProduct` with a `module`). Rank and alpha patterns (JSON
+    `WeightedMatmul` with a `module`). Rank and alpha patterns (JSON
     objects) match as PEFT does. A name that matches nothing is an error that
     lists what is there; so are the LM head and `modulesToSave` as targets.
 
@@ -194,7 +194,7 @@ def AttachExpertAdapters
   let summary = "put LoRA branches beside the target products of experts";
   let description = [{
     PEFT's `target_parameters`: a JSON list of ends of the paths of parameters,
-    of every `WeightedProduct` with groups and a `module`. Names are PEFT's,
+    of every `WeightedMatmul` with groups and a `module`. Names are PEFT's,
     which wraps a module once for each of its parameters, the first innermost
     (`base_layer`). Targets of modules that reach experts are an error.
 
@@ -228,7 +228,7 @@ def AttachTokens : Pass<"attach-tokens", "::mlir::ModuleOp"> {
   let summary = "train rows of the input embedding for some words";
   let description = [{
     PEFT's trainable_token_indices: the rows of `tokens` are those of a trained
-    parameter, which starts at the table's, also where a `WeightedProduct` of
+    parameter, which starts at the table's, also where a `WeightedMatmul` of
     the same table makes outputs of them (tied weights). The table itself stays
     as it is, for the reference and for all other rows.
 
@@ -265,7 +265,7 @@ def FuseLora : Pass<"fuse-lora", "::mlir::ModuleOp"> {
   }];
 }
 
-def TrainWeights : Pass<"train-weights", "::mlir::ModuleOp"> {
+def MarkTrainable : Pass<"mark-trainable", "::mlir::ModuleOp"> {
   let summary = "train weights of the model; say how each parameter is updated";
   let description = [{
     The weights of `modules` (JSON list, PEFT's `modules_to_save`), or of the
@@ -442,7 +442,7 @@ def ConcatSiblings : Pass<"concat-siblings", "::qlora::train::StepOp"> {
   }];
 }
 
-def OrderSums : Pass<"order-sums", "::qlora::train::StepOp"> {
+def ReorderAccumulation : Pass<"reorder-accumulation", "::qlora::train::StepOp"> {
   let summary = "of products that add up, those with fewer terms come first";
   let description = [{
     A product to all of which products of fewer terms add, and that nothing

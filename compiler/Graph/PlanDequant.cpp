@@ -25,9 +25,9 @@
 // first. Resident decodes nothing and costs the full width: `resident-bytes` go
 // to the weights that save the most seconds per byte.
 
-#include "compiler/Decisions.h"
 #include "compiler/Graph/OpCost.h"
 #include "compiler/Graph/StepProblem.h"
+#include "compiler/PassMetadata.h"
 #include "compiler/Passes.h"
 #include "compiler/Support/TargetTraits.h"
 
@@ -132,7 +132,7 @@ void PlanDequantPass::collectUse(OpOperand &use) {
   if (!weight.parameter)
     weight.parameter = SymbolTable::lookupNearestSymbolFrom<model::ParameterOp>(
         weightOp, weightOp.getParameterAttr());
-  auto product = dyn_cast<WeightedProduct>(op);
+  auto product = dyn_cast<WeightedMatmul>(op);
   Type compute = product && &use == &product.getWeightMutable()
                      ? product.getDecodedType()
                      : Type();
@@ -262,7 +262,7 @@ ArrayAttr PlanDequantPass::facts() {
     SmallVector<Attribute> groups;
     for (const UseGroup &group : weight.groups)
       groups.push_back(
-          Facts(context)
+          MetadataBuilder(context)
               .add("step", stringifyStepKind(StepOp(group.step).getKind()))
               .add("length", StepOp(group.step).getLength())
               .add("backward", group.place.isBackward)
@@ -274,12 +274,11 @@ ArrayAttr PlanDequantPass::facts() {
               .add("scratch_seconds", group.seconds.scratch)
               .add("resident_seconds", group.seconds.resident)
               .get());
-    rows.push_back(
-        Facts(context)
-            .add("weight", cast<FlatSymbolRefAttr>(name).getValue())
-            .add("resident_bytes", weight.residentBytes())
-            .add("groups", groups)
-            .get());
+    rows.push_back(MetadataBuilder(context)
+                       .add("weight", cast<FlatSymbolRefAttr>(name).getValue())
+                       .add("resident_bytes", weight.residentBytes())
+                       .add("groups", groups)
+                       .get());
   }
   return ArrayAttr::get(context, rows);
 }
@@ -315,7 +314,8 @@ void PlanDequantPass::runOnOperation() {
   }
   std::optional<TargetTraits> traits = targetTraits(target.getValue());
   if (!traits) {
-    getOperation().emitError("plan-dequant does not know the target '") << target << "'";
+    getOperation().emitError("plan-dequant does not know the target '")
+        << target << "'";
     return signalPassFailure();
   }
   collect();

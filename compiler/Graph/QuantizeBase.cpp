@@ -7,7 +7,8 @@
 // becomes
 //
 //   model.parameter @w : tensor<64x64x!model.quantized<nf4, 64, true>>
-//       {file = ..., file_type = bf16, quantized = !model.quantized<nf4, 64, true>}
+//       {file = ..., file_type = bf16, quantized = !model.quantized<nf4, 64,
+//       true>}
 //
 // A weight [in, out] becomes one of [out, in], with `transposed`.
 
@@ -40,24 +41,24 @@ private:
 
 /// Returns the matmul of a module that multiplies by this weight and can decode
 /// it; else null.
-static WeightedProduct quantizableProduct(OpOperand &use, bool experts) {
-  auto product = dyn_cast<WeightedProduct>(use.getOwner());
+static WeightedMatmul quantizableProduct(OpOperand &use, bool experts) {
+  auto product = dyn_cast<WeightedMatmul>(use.getOwner());
   bool isWeight = product && product.getModule() &&
                   product.takesStoredWeight() &&
                   (experts || !product.getGroupOffsets()) &&
                   &use == &product.getWeightMutable();
-  return isWeight ? product : WeightedProduct();
+  return isWeight ? product : WeightedMatmul();
 }
 
 /// Returns the readers if all are matmuls of modules with the same layout; else
 /// none, with a remark if only some are.
-static SmallVector<WeightedProduct>
+static SmallVector<WeightedMatmul>
 productsToQuantize(ArrayRef<WeightOp> weights, bool experts) {
-  SmallVector<WeightedProduct> products;
+  SmallVector<WeightedMatmul> products;
   Operation *other = nullptr;
   for (WeightOp weight : weights)
     for (OpOperand &use : weight.getResult().getUses()) {
-      WeightedProduct product = quantizableProduct(use, experts);
+      WeightedMatmul product = quantizableProduct(use, experts);
       if (product && (products.empty() ||
                       products.front().getLayout() == product.getLayout()))
         products.push_back(product);
@@ -72,17 +73,17 @@ productsToQuantize(ArrayRef<WeightOp> weights, bool experts) {
                                    "weight of linears";
     remark.attachNote(other->getLoc()) << "another reader";
   }
-  return other ? SmallVector<WeightedProduct>() : products;
+  return other ? SmallVector<WeightedMatmul>() : products;
 }
 
 /// Transposes a Conv1D weight. bitsandbytes quantises it as the Linear that
 /// replaces it, [out, in], so blocks go along x. The file keeps [in, out].
 /// Experts, which are not separate modules, are quantised as they are.
-static void turn(ParameterOp parameter, ArrayRef<WeightedProduct> products) {
+static void turn(ParameterOp parameter, ArrayRef<WeightedMatmul> products) {
   RankedTensorType type = parameter.getTensorType();
   parameter.setType(type.clone({type.getDimSize(1), type.getDimSize(0)}));
   parameter.setTransposed(true);
-  for (WeightedProduct product : products)
+  for (WeightedMatmul product : products)
     product.setLayout(WeightLayout::OutIn);
 }
 
@@ -127,11 +128,10 @@ void QuantizeBasePass::runOnOperation() {
     if (parameter.getTrainable() || parameter.getInit() ||
         isa<QuantizedType>(type.getElementType()))
       continue;
-    SmallVector<WeightedProduct> products =
-        productsToQuantize(weights, experts);
+    SmallVector<WeightedMatmul> products = productsToQuantize(weights, experts);
     if (products.empty())
       continue;
-    WeightedProduct product = products.front();
+    WeightedMatmul product = products.front();
     if (product.getLayout() == WeightLayout::InOut &&
         !product.getGroupOffsets())
       turn(parameter, products);

@@ -18,9 +18,9 @@
 // recomputed for several blocks, with one clone each. A recomputed op gives the
 // same bits: dropout's random numbers depend only on their position.
 
-#include "compiler/Decisions.h"
 #include "compiler/Graph/OpCost.h"
 #include "compiler/Graph/StepProblem.h"
+#include "compiler/PassMetadata.h"
 #include "compiler/Passes.h"
 
 #include "mlir/IR/IRMapping.h"
@@ -152,7 +152,7 @@ DictionaryAttr RematerializePass::factsOf(const Decision &decision) {
     if (size_t times = decision.plan.before[i].size(); times && !isView(op)) {
       ++opsRecomputed;
       recomputed.push_back(
-          Facts(&getContext())
+          MetadataBuilder(&getContext())
               .add("of", labelOf(op))
               .add("op", op->getName().getStringRef())
               .add("block", layerOf(op))
@@ -161,7 +161,7 @@ DictionaryAttr RematerializePass::factsOf(const Decision &decision) {
               .add("times", times)
               .get());
     }
-  Facts facts(&getContext());
+  MetadataBuilder facts(&getContext());
   facts.add("policy", policy())
       .add("budget", budget.getValue())
       .add("batch", getOperation().getBatch())

@@ -31,7 +31,7 @@ private:
 };
 } // namespace
 
-static bool hasIntegerWeight(WeightedProduct product) {
+static bool hasIntegerWeight(WeightedMatmul product) {
   auto stored =
       dyn_cast<QuantizedType>(product.getWeightType().getElementType());
   return stored && qlora::storedFormat(stored.getFormat())->isInteger();
@@ -39,18 +39,20 @@ static bool hasIntegerWeight(WeightedProduct product) {
 
 void RoundActivationsPass::runOnOperation() {
   bool isAny = false;
-  WalkResult walked = getOperation().walk([&](WeightedProduct product) {
-    if (!product.getModule() || !hasIntegerWeight(product))
-      return WalkResult::advance();
-    isAny = true;
-    if (product.roundInput(threshold))
-      return WalkResult::advance();
-    product.emitError("'") << *product.getModule()
-                           << "' cannot have its activations in 8 bits, as only "
-                              "linears can; use --llm-int8-activations "
-                              "dequantized";
-    return WalkResult::interrupt();
-  });
+  WalkResult walked =
+      getOperation().walk([&](WeightedMatmul product) {
+        if (!product.getModule() || !hasIntegerWeight(product))
+          return WalkResult::advance();
+        isAny = true;
+        if (product.roundInput(threshold))
+          return WalkResult::advance();
+        product.emitError("'")
+            << *product.getModule()
+            << "' cannot have its activations in 8 bits, as only "
+               "linears can; use --llm-int8-activations "
+               "dequantized";
+        return WalkResult::interrupt();
+      });
   if (walked.wasInterrupted())
     return signalPassFailure();
   if (!isAny) {

@@ -19,8 +19,8 @@
 // use, or the single weight that is larger. For weights from the host, this
 // includes the rank's own shards.
 
-#include "compiler/Decisions.h"
 #include "compiler/Graph/StepProblem.h"
+#include "compiler/PassMetadata.h"
 #include "compiler/Passes.h"
 
 using namespace mlir;
@@ -129,7 +129,7 @@ void ScheduleGathersPass::runOnOperation() {
     gathersAhead += earliest < gather.first;
   }
   recordDecision(getOperation(), getArgument(),
-                 Facts(&getContext())
+                 MetadataBuilder(&getContext())
                      .add("gathers", gathers.size())
                      .add("room_bytes", room)
                      .get());

@@ -27,9 +27,9 @@
 // loss is a partial sum, other losses are divided by the number of ranks. So
 // passes after the gradient need no change.
 
-#include "compiler/Decisions.h"
-#include "compiler/Graph/LineExchange.h"
-#include "compiler/Graph/RankParts.h"
+#include "compiler/Graph/PartialSums.h"
+#include "compiler/Graph/SequenceAllToAll.h"
+#include "compiler/PassMetadata.h"
 #include "compiler/Passes.h"
 #include "dialects/Program/Program.h"
 
@@ -71,16 +71,16 @@ public:
 private:
   LogicalResult shareOp(Operation *op);
   LogicalResult divideLosses();
-  bool dealRuns(ColumnwiseOp op);
+  bool assignRuns(ColumnwiseOp op);
   LogicalResult exchangeAround(ColumnwiseOp op);
   LogicalResult exchangeOperand(ColumnwiseOp op, OpOperand &operand);
   void share(Value value);
   bool isOfLines(Value value) const;
 
   func::FuncOp function;
-  const LineExchange exchange;
+  const SequenceAllToAll exchange;
   DenseSet<Value> shared;   ///< with this rank's tokens
-  Summands summands{Ranks::CP}; ///< partial sums over this rank's tokens
+  PartialSums summands{Ranks::CP};   ///< partial sums over this rank's tokens
   DenseMap<Value, Value> wholeLines; ///< whole sequences, by this rank's shard
   int64_t bytes = 0;
 };
@@ -93,8 +93,8 @@ static bool looksAtOtherTokens(Operation *op) {
 
 /// Returns whether the op works on each token separately, or sums over tokens.
 static bool looksAtTokens(Operation *op) {
-  return isa<RowOp, WeightedProduct>(op) || isView(op) ||
-         op->hasTrait<TokenByToken>() || op->hasTrait<AddsTokens>();
+  return isa<RowOp, WeightedMatmul>(op) || isView(op) ||
+         op->hasTrait<TokenwiseOp>() || op->hasTrait<TokenReductionOp>();
 }
 
 /// Returns whether the shape is [B, T] or [B, T, ...].
@@ -136,12 +136,14 @@ LogicalResult LineSharing::exchangeOperand(ColumnwiseOp op,
       llvm::is_contained(op.getColumnOperands(), &operand);
   auto weight = own.getDefiningOp<WeightOp>();
   if (!shared.contains(own) && !(weight && isByColumn))
-    return op->emitOpError("has an operand that is neither of tokens nor a "
-                           "weight by column, which ranks cannot have parts of");
+    return op->emitOpError(
+        "has an operand that is neither of tokens nor a "
+        "weight by column, which ranks cannot have parts of");
   if (weight && weight.getPart())
-    return op->emitOpError("uses a part of a weight that is trained: ranks that "
-                           "share lines cannot have parts of it; train without "
-                           "--parallel cp, or without tp");
+    return op->emitOpError(
+        "uses a part of a weight that is trained: ranks that "
+        "share lines cannot have parts of it; train without "
+        "--parallel cp, or without tp");
   if (!shared.contains(own)) {
     operand.set(usePart(builder, weight, ownColumns(weight, exchange.ranks)));
   } else if (isByColumn) {
@@ -158,11 +160,11 @@ LogicalResult LineSharing::exchangeOperand(ColumnwiseOp op,
 }
 
 /// Handles column runs that the ranks do not divide.
-bool LineSharing::dealRuns(ColumnwiseOp op) {
+bool LineSharing::assignRuns(ColumnwiseOp op) {
   StageCopier stage(op);
   OpBuilder builder(op);
   builder.setListener(&stage);
-  if (!op.dealRuns(builder, exchange.ranks))
+  if (!op.assignRuns(builder, exchange.ranks))
     return false;
   for (Operation *each : stage.made)
     shared.insert_range(each->getResults());
@@ -170,7 +172,7 @@ bool LineSharing::dealRuns(ColumnwiseOp op) {
 }
 
 LogicalResult LineSharing::exchangeAround(ColumnwiseOp op) {
-  if (op.getColumnRuns() % exchange.ranks && !dealRuns(op))
+  if (op.getColumnRuns() % exchange.ranks && !assignRuns(op))
     return op->emitOpError("has ")
            << op.getRunsInWords() << ", which " << exchange.ranks
            << " ranks cannot share equally; --parallel cp takes a number that "
@@ -208,12 +210,13 @@ static LogicalResult checkTokens(Operation *op) {
   if (!looksAtTokens(op))
     return op->emitOpError("does not say what it does with tokens, of which "
                            "ranks have parts; train without --parallel cp");
-  auto product = dyn_cast<WeightedProduct>(op);
+  auto product = dyn_cast<WeightedMatmul>(op);
   if (!product || product.getInt8Threshold().value_or(0) == 0)
     return success();
-  return op->emitOpError("leaves columns unrounded by all rows of a micro-batch, "
-                         "of which ranks have parts; train without "
-                         "--parallel cp, or with --llm-int8-threshold 0");
+  return op->emitOpError(
+      "leaves columns unrounded by all rows of a micro-batch, "
+      "of which ranks have parts; train without "
+      "--parallel cp, or with --llm-int8-threshold 0");
 }
 
 LogicalResult LineSharing::shareOp(Operation *op) {
@@ -229,7 +232,7 @@ LogicalResult LineSharing::shareOp(Operation *op) {
   for (Value result : op->getResults()) {
     if (isOfLines(result))
       share(result);
-    else if (op->hasTrait<AddsTokens>())
+    else if (op->hasTrait<TokenReductionOp>())
       summands.insert(result);
   }
   return success();
@@ -290,7 +293,7 @@ void ShardContextPass::runOnOperation() {
   getOperation()->setAttr(program::kContextRanksAttr,
                           Builder(&getContext()).getI64IntegerAttr(ranks));
   recordDecision(getOperation(), getArgument(),
-                 Facts(&getContext())
+                 MetadataBuilder(&getContext())
                      .add("ranks", int64_t(ranks))
                      .add("exchanged_bytes", bytes)
                      .get());

@@ -30,8 +30,8 @@
 // groups empty. Their gradients are zero there, and the all-reduce of data
 // parallelism combines them.
 
-#include "compiler/Decisions.h"
-#include "compiler/Graph/RankParts.h"
+#include "compiler/Graph/PartialSums.h"
+#include "compiler/PassMetadata.h"
 #include "compiler/Passes.h"
 #include "dialects/Program/Program.h"
 
@@ -57,8 +57,8 @@ public:
 private:
   void runOnOperation() override;
   LogicalResult checkGroups();
-  DividedWeights findWeights();
-  void cutWeights(const DividedWeights &weights);
+  ShardedWeights findWeights();
+  void cutWeights(const ShardedWeights &weights);
 
   int64_t wholeBytes = 0, slicedBytes = 0; ///< bytes of frozen expert weights
   int64_t kept = 0; ///< number of expert weights that stay whole
@@ -67,7 +67,7 @@ private:
 /// Shards one forward function.
 class ExpertSharing {
 public:
-  ExpertSharing(func::FuncOp function, const DividedWeights &weights,
+  ExpertSharing(func::FuncOp function, const ShardedWeights &weights,
                 int64_t ranks)
       : function(function), weights(weights), ranks(ranks),
         tokens(tensorOf(function.getArgument(0)).getShape()) {}
@@ -79,13 +79,13 @@ public:
 private:
   void shareGroups(GroupingOp op);
   LogicalResult joinRows(Operation *op);
-  void useOwnGroups(WeightedProduct product);
+  void useOwnGroups(WeightedMatmul product);
   void leaveGroups(Operation *op);
   Value rowsOfAll(Value own, Operation *reader);
   bool isOfTokens(Value value) const;
 
   func::FuncOp function;
-  const DividedWeights &weights;
+  const ShardedWeights &weights;
   const int64_t ranks;
   const ArrayRef<int64_t> tokens;      ///< [B, T] of one rank
   DenseSet<Value> together;            ///< values with rows of all ranks
@@ -124,18 +124,18 @@ LogicalResult ShardExpertsPass::checkGroups() {
 }
 
 /// Returns the grouped matmul whose weight the use is; else null.
-static WeightedProduct groupedProduct(OpOperand &use) {
-  auto product = dyn_cast<WeightedProduct>(use.getOwner());
+static WeightedMatmul groupedProduct(OpOperand &use) {
+  auto product = dyn_cast<WeightedMatmul>(use.getOwner());
   const bool isWeight = product && &product.getWeightMutable() == &use;
   Value offsets = isWeight ? product.getGroupOffsets() : Value();
   return offsets && offsets.getDefiningOp<GroupingOp>() ? product
-                                                        : WeightedProduct();
+                                                        : WeightedMatmul();
 }
 
 /// Returns the weights whose every use has one matrix per group, in formats
 /// that can be sharded.
-DividedWeights ShardExpertsPass::findWeights() {
-  DividedWeights found;
+ShardedWeights ShardExpertsPass::findWeights() {
+  ShardedWeights found;
   llvm::SetVector<StringAttr> whole;
   SymbolTable symbols(getOperation());
   getOperation().walk([&](WeightOp weight) {
@@ -144,11 +144,11 @@ DividedWeights ShardExpertsPass::findWeights() {
     if (parameter.getTrainable())
       return;
     for (OpOperand &use : weight->getUses()) {
-      WeightedProduct product = groupedProduct(use);
+      WeightedMatmul product = groupedProduct(use);
       if (!product)
         continue;
       const unsigned dimension = product.getGroupDimension();
-      const DividedWeight how = {dimension,
+      const ShardedWeight how = {dimension,
                                  {tensorOf(weight).getDimSize(dimension)}};
       if (found.insert({name, how}).first->second != how ||
           !canSliceParameter(parameter, how, ranks))
@@ -164,7 +164,7 @@ DividedWeights ShardExpertsPass::findWeights() {
 }
 
 /// Weights are sharded when they are loaded.
-void ShardExpertsPass::cutWeights(const DividedWeights &weights) {
+void ShardExpertsPass::cutWeights(const ShardedWeights &weights) {
   SymbolTable symbols(getOperation());
   for (const auto &[name, how] : weights) {
     auto parameter = symbols.lookup<ParameterOp>(name);
@@ -201,8 +201,9 @@ Value ExpertSharing::rowsOfAll(Value own, Operation *reader) {
     OpBuilder builder(own.getContext());
     builder.setListener(&stage);
     builder.setInsertionPointAfterValue(own);
-    all = AllGatherOp::create(builder, own.getLoc(),
-                              withLines(own, ranks * tokens[0]), own, Ranks::EP);
+    all =
+        AllGatherOp::create(builder, own.getLoc(),
+                            withLines(own, ranks * tokens[0]), own, Ranks::EP);
     bytes += (ranks - 1) * tensorBytes(tensorOf(own));
   }
   return all;
@@ -226,10 +227,11 @@ void ExpertSharing::shareGroups(GroupingOp op) {
 }
 
 /// A sharded weight has only this rank's groups.
-void ExpertSharing::useOwnGroups(WeightedProduct product) {
+void ExpertSharing::useOwnGroups(WeightedMatmul product) {
   auto weight = product.getWeight().getDefiningOp<WeightOp>();
   Value offsets = product.getGroupOffsets();
-  if (weight && offsets && weights.contains(weight.getParameterAttr().getAttr()))
+  if (weight && offsets &&
+      weights.contains(weight.getParameterAttr().getAttr()))
     product->replaceUsesOfWith(offsets, ownOffsets.lookup(offsets));
 }
 
@@ -249,18 +251,19 @@ void ExpertSharing::leaveGroups(Operation *op) {
 }
 
 LogicalResult ExpertSharing::joinRows(Operation *op) {
-  if (!(isa<RowOp, WeightedProduct>(op) || isView(op) ||
-        op->hasTrait<TokenByToken>()))
-    return op->emitOpError("does not say what it does with rows of experts, of "
-                           "which ranks have parts; train without --parallel ep");
+  if (!(isa<RowOp, WeightedMatmul>(op) || isView(op) ||
+        op->hasTrait<TokenwiseOp>()))
+    return op->emitOpError(
+        "does not say what it does with rows of experts, of "
+        "which ranks have parts; train without --parallel ep");
   for (OpOperand &operand : op->getOpOperands())
     if (!together.contains(operand.get()) && isOfTokens(operand.get()))
       operand.set(rowsOfAll(operand.get(), op));
-  if (auto product = dyn_cast<WeightedProduct>(op)) {
+  if (auto product = dyn_cast<WeightedMatmul>(op)) {
     useOwnGroups(product);
     product.expectRowsOf(ranks);
   }
-  const bool leaves = op->hasTrait<LeavesGroups>();
+  const bool leaves = op->hasTrait<UngroupOp>();
   for (Value result : op->getResults()) {
     result.setType(withLines(result, ranks * tokens[0]));
     if (!leaves)
@@ -276,8 +279,9 @@ LogicalResult ExpertSharing::run() {
        llvm::make_early_inc_range(function.front().without_terminator())) {
     if (auto grouping = dyn_cast<GroupingOp>(op))
       shareGroups(grouping);
-    else if (llvm::any_of(op.getOperands(),
-                          [&](Value value) { return together.contains(value); }))
+    else if (llvm::any_of(op.getOperands(), [&](Value value) {
+               return together.contains(value);
+             }))
       if (failed(joinRows(&op)))
         return failure();
   }
@@ -290,8 +294,9 @@ LogicalResult ExpertSharing::run() {
 
 void ShardExpertsPass::runOnOperation() {
   if (ranks < 1) {
-    getOperation().emitError("expects at least one rank that shares experts, but "
-                             "got ")
+    getOperation().emitError(
+        "expects at least one rank that shares experts, but "
+        "got ")
         << int64_t(ranks);
     return signalPassFailure();
   }
@@ -300,11 +305,12 @@ void ShardExpertsPass::runOnOperation() {
     return;
   if (failed(checkGroups()))
     return signalPassFailure();
-  const DividedWeights weights = findWeights();
+  const ShardedWeights weights = findWeights();
   if (weights.empty() && kept > 0) {
     getOperation().emitError("no weight of experts can be cut into slices for ")
         << int64_t(ranks)
-        << " ranks, as their blocks do not fit; train without --parallel ep, or "
+        << " ranks, as their blocks do not fit; train without --parallel ep, "
+           "or "
            "with smaller blocks";
     return signalPassFailure();
   }
@@ -319,7 +325,7 @@ void ShardExpertsPass::runOnOperation() {
   getOperation()->setAttr(program::kExpertRanksAttr,
                           Builder(&getContext()).getI64IntegerAttr(ranks));
   recordDecision(getOperation(), getArgument(),
-                 Facts(&getContext())
+                 MetadataBuilder(&getContext())
                      .add("ranks", int64_t(ranks))
                      .add("weights", weights.size())
                      .add("kept_whole", kept)

@@ -6,7 +6,7 @@
 #ifndef QLORA_COMPILER_GRAPH_SHARDPASSES_TD
 #define QLORA_COMPILER_GRAPH_SHARDPASSES_TD
 
-def ShardProducts : Pass<"shard-products", "::mlir::ModuleOp"> {
+def ShardMatmuls : Pass<"shard-matmuls", "::mlir::ModuleOp"> {
   let summary = "ranks share each product (tensor parallelism)";
   let description = [{
     Among `ranks` products whose results nobody needs whole make a part of their
@@ -38,7 +38,7 @@ def ShardContext : Pass<"shard-context", "::mlir::ModuleOp"> {
 def ShardSequence : Pass<"shard-sequence", "::mlir::ModuleOp"> {
   let summary = "ranks share the tokens between products (sequence parallelism)";
   let description = [{
-    Of what shard-products adds up each rank gets the sums of its tokens, by
+    Of what shard-matmuls adds up each rank gets the sums of its tokens, by
     `model.reduce_scatter` in place of `model.all_sum`, does with them what is done
     for each token by itself, and `model.all_gather` brings all of them together
     where something else is done.
@@ -61,7 +61,7 @@ def ShardExperts : Pass<"shard-experts", "::mlir::ModuleOp"> {
   ];
 }
 
-def CutStages : Pass<"cut-stages", "::mlir::ModuleOp"> {
+def PartitionPipeline : Pass<"partition-pipeline", "::mlir::ModuleOp"> {
   let summary = "forward functions of one stage (pipeline parallelism)";
   let description = [{
     Of `stages` stages, which have about as much to do or what `device-map` says,
@@ -78,14 +78,14 @@ def CutStages : Pass<"cut-stages", "::mlir::ModuleOp"> {
     ListOption<"speeds", "speeds", "int64_t",
                "of stages beside each other; none: all are equal">,
     Option<"deviceMap", "device-map", "std::string", "\"balanced\"",
-           "how layers are dealt (LayerDeal.h)">,
+           "how layers are dealt (StagePartition.h)">,
     Option<"memoryLimit", "memory-limit", "int64_t", "0",
            "bytes of a stage, for `sequential`">,
     TargetOption, ProfileOption,
   ];
 }
 
-def DivideTrained : Pass<"divide-trained", "::mlir::ModuleOp"> {
+def ShardTrainable : Pass<"shard-trainable", "::mlir::ModuleOp"> {
   let summary = "trained weights, their gradients and states in pieces";
   let description = [{
     Every trained parameter of two dimensions or more that has a file, with
@@ -110,7 +110,7 @@ def ShardVocabulary : Pass<"shard-vocabulary", "::mlir::ModuleOp"> {
     all ranks are gathered, each rank looks up or multiplies with what it has, and
     gets back what belongs to its own tokens. A table that an op has to have
     whole, or that is smaller than the rows of all ranks, is left to
-    assign-shards, as is with `offload-tables` what host memory takes.
+    place-frozen-weights, as is with `offload-tables` what host memory takes.
   }];
   let dependentDialects = ["::qlora::program::ProgramDialect"];
   let options = [
@@ -126,18 +126,18 @@ def ShardVocabulary : Pass<"shard-vocabulary", "::mlir::ModuleOp"> {
   ];
 }
 
-def AssignShards : Pass<"assign-shards", "::mlir::ModuleOp"> {
+def PlaceFrozenWeights : Pass<"place-frozen-weights", "::mlir::ModuleOp"> {
   let summary = "weights in pieces or in host memory, gathered where used";
   let description = [{
     Every frozen parameter of the model of two dimensions or more gets a `piece`,
     the 1/`shards` of its stored bytes that a rank holds, rounded up. A
-    `model.gather_weight` makes it, and what divide-trained divided, whole before
+    `model.gather_weight` makes it, and what shard-trainable divided, whole before
     the first of the uses that are near each other: in the forward of a layer, and
     once more in its backward; with `keep-trained` what is trained once a step.
     With `offload-tables` what is read by rows alone stays whole, `on_host`; with
     `offload-base` all of these are there, and those that are not read by rows in
     pieces, and are gathered from there but for rows. As many bytes of such weights
-    as there is `room` for stay on the card instead; what is left of it goes to
+    as there is `room` for stay on the gpu instead; what is left of it goes to
     weights in pieces, whose gathers serve the backward too.
   }];
   let dependentDialects = ["::qlora::program::ProgramDialect"];

@@ -28,8 +28,8 @@
 // that unsharded modules make of gathered tokens stay whole, and so do their
 // results: splitting and gathering them again would send more than their sums.
 
-#include "compiler/Decisions.h"
-#include "compiler/Graph/RankParts.h"
+#include "compiler/Graph/PartialSums.h"
+#include "compiler/PassMetadata.h"
 #include "compiler/Passes.h"
 #include "dialects/Program/Program.h"
 
@@ -211,7 +211,7 @@ void ShardSequencePass::runOnOperation() {
     gathers = std::max(gathers, sharing.gathers);
   }
   recordDecision(getOperation(), getArgument(),
-                 Facts(&getContext())
+                 MetadataBuilder(&getContext())
                      .add("ranks", ranks)
                      .add("scattered", sums)
                      .add("gathers", gathers)

@@ -3,7 +3,8 @@
 // shard-vocabulary: shards token tables over ranks. Each rank looks up, or
 // multiplies by, its rows for the tokens of all ranks.
 //
-//   %x = model.embedding %ids, %w : (tensor<2x32xi32>, tensor<1000x64xbf16>) ...
+//   %x = model.embedding %ids, %w : (tensor<2x32xi32>, tensor<1000x64xbf16>)
+//   ...
 //
 // becomes, for two ranks,
 //
@@ -15,18 +16,19 @@
 // and an LM head becomes ops on its shards and their merger (ModelShardOps.td).
 // Ranks send rows of tokens and not the table, which would be larger than any
 // layer, and no rank has it whole (Shoeybi et al., 2019). With many ranks and
-// many tokens, the rows are more than the table; then assign-shards handles it.
+// many tokens, the rows are more than the table; then place-frozen-weights
+// handles it.
 //
-// Tensor-parallel ranks (shard-products) have the same rows: only partial
+// Tensor-parallel ranks (shard-matmuls) have the same rows: only partial
 // results of the head are gathered, and sums are all-reduced.
 //
 //   %y   = model.embedding %ids, %w {words = 1000}    // w [500, 64], a shard
 //   %x   = model.all_sum %y
 
-#include "compiler/Decisions.h"
-#include "compiler/Graph/ColumnSets.h"
 #include "compiler/Graph/HostTables.h"
 #include "compiler/Graph/OpCost.h"
+#include "compiler/Graph/ShardableColumnGroups.h"
+#include "compiler/PassMetadata.h"
 #include "compiler/Passes.h"
 #include "dialects/Program/Program.h"
 #include "dialects/Train/Train.h"
@@ -90,7 +92,8 @@ static bool divide(TableOp op, ParameterOp parameter, int64_t shards,
   OpBuilder builder(op);
   auto piece = WeightPieceOp::create(builder, parameter.getLoc(), type,
                                      parameter.getSymName());
-  SmallVector<Value> values = op.divideTable(builder, piece, shards, Ranks::FSDP);
+  SmallVector<Value> values =
+      op.divideTable(builder, piece, shards, Ranks::FSDP);
   SmallVector<Operation *> made;
   int64_t bytes = 0;
   for (Operation *each = piece; each != op; each = each->getNextNode()) {

@@ -65,7 +65,8 @@ static bool canHaveStride(Value value) {
 /// reader is a store, and the op has a beta or its kernel always adds.
 static bool isAddedInPlace(Value value) {
   auto library = value.getDefiningOp<LibraryOp>();
-  if (!library || !value.hasOneUse() || !tensorOf(value).getElementType().isF32())
+  if (!library || !value.hasOneUse() ||
+      !tensorOf(value).getElementType().isF32())
     return false;
   if (auto sum = dyn_cast<AccumulatingOp>(library.getOperation()))
     return !sum.getAccumulator();
@@ -228,10 +229,9 @@ void StepMemory::planStore(Operation *op, const MemoryStore &store) {
   if (!isWritten(store.value->get()) || planned.contains(store.value->get()))
     return;
   auto value = cast<OpResult>(store.value->get());
-  bool isPlanned =
-      store.adds
-          ? isAddedInPlace(value) && canAddAt(value.getOwner(), op, store.memory)
-          : canMakeAt(value, op, store.memory);
+  bool isPlanned = store.adds ? isAddedInPlace(value) &&
+                                    canAddAt(value.getOwner(), op, store.memory)
+                              : canMakeAt(value, op, store.memory);
   if (!isPlanned)
     return;
   plan(value, place);

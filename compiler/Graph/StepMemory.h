@@ -26,8 +26,8 @@
 //     leave space between rows. Also, both must belong to the backward or to
 //     the exchange of gradients, or it is made only of outside memory (a
 //     decoded weight, gathered or not), or the whole only begins a sum
-//     (order-sums). Other forward concatenations copy, so that they can be
-//     dropped and recomputed separately.
+//     (reorder-accumulation). Other forward concatenations copy, so that they
+//     can be dropped and recomputed separately.
 //  5. A result takes over a tied operand unless a value that shares a byte with
 //     it is read at the op (except through the tie) or later, or is being
 //     copied to the host. A sum may continue in a range of a whole; a row op

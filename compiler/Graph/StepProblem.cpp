@@ -100,7 +100,7 @@ StepProblem qlora::buildStepProblem(StepOp step,
 }
 
 void qlora::addProblem(const StepProblem &described, const RecomputePlan &plan,
-                       Facts &facts) {
+                       MetadataBuilder &facts) {
   MLIRContext *context = described.ops.front()->getContext();
   Builder builder(context);
   auto numbers = [&](const std::vector<uint32_t> &list) -> Attribute {
@@ -118,7 +118,7 @@ void qlora::addProblem(const StepProblem &described, const RecomputePlan &plan,
     SmallVector<Attribute> ties;
     for (RecomputeOp::Tie tie : entry.ties)
       ties.push_back(pair(tie.input, tie.output));
-    ops.push_back(Facts(context)
+    ops.push_back(MetadataBuilder(context)
                       .add("op", op->getName().getStringRef())
                       .add("of", labelOf(op))
                       .add("block", entry.block)

@@ -6,7 +6,7 @@
 #ifndef QLORA_COMPILER_GRAPH_STEPPROBLEM_H
 #define QLORA_COMPILER_GRAPH_STEPPROBLEM_H
 
-#include "compiler/Decisions.h"
+#include "compiler/PassMetadata.h"
 #include "compiler/Support/RecomputePlanner.h"
 #include "dialects/Train/Train.h"
 #include "runtime/Kernels/DeviceProfile.h"
@@ -36,7 +36,7 @@ StepProblem buildStepProblem(train::StepOp step, const DeviceProfile &device);
 ///            "before": [...],           // ops, see RecomputePlan
 ///            "stands_for"}]             // a value or -1
 void addProblem(const StepProblem &described, const RecomputePlan &plan,
-                Facts &facts);
+                MetadataBuilder &facts);
 
 /// For each op of `step`, its zone (RecomputePlanner.h). A recomputed op is in
 /// the zone of the op that it was recomputed for.

@@ -47,7 +47,7 @@ NamedModules qlora::findModules(ModuleOp root, func::FuncOp function) {
   for (Operation &op : function.front()) {
     if (isReference(&op))
       continue;
-    auto product = dyn_cast<WeightedProduct>(op);
+    auto product = dyn_cast<WeightedMatmul>(op);
     if (product && product.getModule() && product.getProduct())
       add(product.getGroupOffsets() ? modules.experts : modules.adaptable,
           *product.getModule());

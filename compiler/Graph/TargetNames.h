@@ -3,7 +3,7 @@
 // Checks that the modules named in adapter options exist. PEFT warns about some
 // names without a match and ignores others. Here each is an error, because
 // otherwise something else would be trained. Shared by attach-adapters,
-// attach-expert-adapters and train-weights.
+// attach-expert-adapters and mark-trainable.
 
 #ifndef QLORA_COMPILER_GRAPH_TARGETNAMES_H
 #define QLORA_COMPILER_GRAPH_TARGETNAMES_H

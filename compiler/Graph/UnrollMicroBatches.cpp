@@ -14,7 +14,7 @@
 // in the order of PipelineOrder.h. The work of a turn is what stands between
 // two of the stage's sends and receives.
 
-#include "compiler/Decisions.h"
+#include "compiler/PassMetadata.h"
 #include "compiler/Passes.h"
 #include "compiler/Support/PipelineOrder.h"
 #include "dialects/Model/Arithmetic.h"
@@ -253,11 +253,12 @@ void UnrollMicroBatchesPass::runOnOperation() {
     return;
   if (failed(checkLosses(step)))
     return signalPassFailure();
-  const PipelineForm form = {stages, parts, chunks, allForwardsFirst, isTrained};
+  const PipelineForm form = {stages, parts, chunks, allForwardsFirst,
+                             isTrained};
   ChunkedStep(step, chunks, lines)
       .run(pipelineOrder(form, stage), parts, stage + 1 == stages);
   recordDecision(step, getArgument(),
-                 Facts(&getContext())
+                 MetadataBuilder(&getContext())
                      .add("chunks", int64_t(chunks))
                      .add("in_flight", chunksInFlight(form, stage))
                      .get());

@@ -4,7 +4,7 @@
 // in one element:
 //
 //   {"plan": {...},                  // plan.json
-//    "run": {...},                   // RunFacts.h
+//    "run": {...},                   // RunMetadata.h
 //    "categories": ["saved", ...],   // BufferCategory
 //    "texts": ["...", ...],          // labels and kernels, by index
 //    "entries": [
@@ -32,7 +32,7 @@
 
 namespace qlora {
 
-/// `run`: JSON of runFacts.
+/// `run`: JSON of runMetadata.
 std::string htmlReport(llvm::json::Value plan, llvm::StringRef run,
                        llvm::ArrayRef<EntryTimeline> timelines);
 

@@ -13,7 +13,8 @@ namespace qlora {
 namespace {
 class PrintPlanPass : public qlora::impl::PrintPlanBase<PrintPlanPass> {
   void runOnOperation() override {
-    llvm::outs() << qlora::planJson(getOperation(), /*withDecisions=*/true) << "\n";
+    llvm::outs() << qlora::planJson(getOperation(), /*withDecisions=*/true)
+                 << "\n";
   }
 };
 } // namespace

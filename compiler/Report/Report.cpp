@@ -4,10 +4,10 @@
 
 #include "compiler/Report/Report.h"
 
-#include "compiler/Decisions.h"
+#include "compiler/PassMetadata.h"
 #include "compiler/Report/HtmlReport.h"
 #include "compiler/Report/MemorySnapshot.h"
-#include "compiler/Report/RunFacts.h"
+#include "compiler/Report/RunMetadata.h"
 #include "compiler/Schedule/EntryBuffers.h"
 
 #include "runtime/Base/HostMemory.h"
@@ -26,9 +26,9 @@ static constexpr size_t kLargest = 8;
 
 /// Passes with one decision for the module.
 static constexpr llvm::StringLiteral kModulePasses[] = {
-    kLayoutDecision,  "shard-products", "shard-context",
-    "shard-experts",  "shard-sequence", "cut-stages",
-    "plan-dequant",   "assign-shards",  "bucket-gradients",
+    kLayoutDecision, "shard-matmuls",        "shard-context",
+    "shard-experts", "shard-sequence",       "partition-pipeline",
+    "plan-dequant",  "place-frozen-weights", "bucket-gradients",
     "select-kernels"};
 
 static constexpr std::pair<llvm::StringLiteral, ReportFormat> kFormats[] = {
@@ -47,7 +47,7 @@ StatusOr<ReportFormat> qlora::reportFormatOf(StringRef path) {
 }
 
 //===----------------------------------------------------------------------===//
-// Decisions (compiler/Decisions.h)
+// Decisions (compiler/PassMetadata.h)
 //===----------------------------------------------------------------------===//
 
 static llvm::json::Value jsonOf(Attribute attribute) {
@@ -236,7 +236,7 @@ FailureOr<std::string> qlora::reportText(ModuleOp program,
     return failure();
   if (format == ReportFormat::Json)
     return llvm::formatv("{0:2}\n", llvm::json::Value(std::move(plan))).str();
-  StatusOr<std::string> run = runFacts(program, device);
+  StatusOr<std::string> run = runMetadata(program, device);
   if (!run.isOk())
     return emitError(program.getLoc(), run.status().message());
   return htmlReport(std::move(plan), *run, timelines);

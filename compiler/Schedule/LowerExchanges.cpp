@@ -89,9 +89,9 @@ void StepLowering::lowerScatter(ScatterGradientOp op) {
     whole = copy;
   }
   if (filled > 0)
-    program::FillOp::create(b, op.getLoc(),
-                            program::ViewOp::create(b, op.getLoc(), whole.buffer,
-                                                    bytes, filled));
+    program::FillOp::create(
+        b, op.getLoc(),
+        program::ViewOp::create(b, op.getLoc(), whole.buffer, bytes, filled));
   program::CollectiveOp::create(
       b, op.getLoc(), program::Collective::ReduceScatter, gathers++,
       view(placeOf(op), op), filled > 0 ? whole.buffer : view(whole, gradient),

@@ -13,7 +13,7 @@
 // directly at their destination. This pass creates the buffers, and copies the
 // values that are not at their destination.
 
-#include "compiler/Decisions.h"
+#include "compiler/PassMetadata.h"
 #include "compiler/Passes.h"
 #include "compiler/Schedule/Commands.h"
 #include "compiler/Schedule/ParameterLayout.h"

@@ -96,12 +96,13 @@ void ParameterLayout::emit(OpBuilder &builder, ModuleOp module) const {
           builder, parameter.getLoc(), name, place.arena,
           place.offset + (place.piece ? 0 : before),
           whole ? place.bytes : rows * rowBytes, shape, dtypeOf(element),
-          roleOf(parameter), initOf(parameter), quantizationOf(parameter, stored),
-          stored ? stored.getBlock() : 0, stored && stored.getDoubleQuant(),
-          dtypeOf(fileType), parameter.getFileAttr(), parts,
-          stored ? program::DTypeAttr::get(builder.getContext(),
-                                           dtypeOf(stored))
-                 : program::DTypeAttr(),
+          roleOf(parameter), initOf(parameter),
+          quantizationOf(parameter, stored), stored ? stored.getBlock() : 0,
+          stored && stored.getDoubleQuant(), dtypeOf(fileType),
+          parameter.getFileAttr(), parts,
+          stored
+              ? program::DTypeAttr::get(builder.getContext(), dtypeOf(stored))
+              : program::DTypeAttr(),
           place.piece, place.piece ? before : 0);
       if (std::optional<SliceAttr> slice = parameter.getSlice()) {
         emitted.setSlices(slice->getRanks());

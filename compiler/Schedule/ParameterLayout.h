@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // Where every parameter is stored. Frozen parameters are in the frozen arena,
-// in module order, or in the host arena if assign-shards put them there.
+// in module order, or in the host arena if place-frozen-weights put them there.
 // Trainable parameters, or a rank's fsdp shards of them, are at the element
 // offsets that bucket-gradients assigned.
 

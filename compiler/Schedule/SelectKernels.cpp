@@ -15,7 +15,7 @@
 //
 // The workspace arena gets the alignment that the target's kernels need.
 
-#include "compiler/Decisions.h"
+#include "compiler/PassMetadata.h"
 #include "compiler/Passes.h"
 #include "compiler/Schedule/Commands.h"
 #include "compiler/Support/TargetTraits.h"
@@ -156,7 +156,7 @@ ArrayAttr SelectKernelsPass::factsOfChoices() {
   SmallVector<Attribute> facts;
   for (const auto &[choice, launches] : choices) {
     SmallVector<StringRef> refused(llvm::drop_begin(choice));
-    facts.push_back(Facts(&getContext())
+    facts.push_back(MetadataBuilder(&getContext())
                         .add("kernel", choice.front())
                         .add("launches", launches)
                         .add("refused", builder.getStrArrayAttr(refused))

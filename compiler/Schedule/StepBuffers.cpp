@@ -57,9 +57,10 @@ static const StepResult &resultOf(const OutsideMemory &outside) {
 
 Value StepLowering::arenaBuffer(Arena arena, int64_t offset, int64_t bytes,
                                 qlora_dtype dtype, const BufferPieces &pieces) {
-  auto buffer = program::BufferOp::create(b, step.getLoc(), arena, offset, bytes,
-                                          program::DType(dtype), /*label=*/"",
-                                          /*saved=*/false, pieces.count);
+  auto buffer =
+      program::BufferOp::create(b, step.getLoc(), arena, offset, bytes,
+                                program::DType(dtype), /*label=*/"",
+                                /*saved=*/false, pieces.count);
   buffer.setPiecesOf(pieces.of);
   buffer.setStep(pieces.step);
   return buffer;

@@ -201,8 +201,7 @@ LogicalResult StepLowering::lower(Operation &op) {
       .Case<RowsOp>([&](auto op) { return lowerRows(op); })
       .Case<LibraryOp>([&](auto op) { return lowerLibrary(op); })
       .Case<ConcatOp>([&](auto op) { return lowerConcat(op), success(); })
-      .Case<AllReduceOp>(
-          [&](auto op) { return lowerAllReduce(op), success(); })
+      .Case<AllReduceOp>([&](auto op) { return lowerAllReduce(op), success(); })
       .Case<AllGatherOp>([&](AllGatherOp op) {
         lowerTogether(*op, program::Collective::AllGather, op.getRanks());
         return success();
@@ -230,7 +229,8 @@ LogicalResult StepLowering::lower(Operation &op) {
             outsidePlace(op.getMemoryStores().front().memory, {}).buffer);
         return success();
       })
-      .Case<WeightOp, WeightPieceOp, SplitOp, FlatOp>([](auto) { return success(); })
+      .Case<WeightOp, WeightPieceOp, SplitOp, FlatOp>(
+          [](auto) { return success(); })
       .Case<AccumulateOp, ResultOp, StoreFlatOp, InitializeOp>([&](auto op) {
         return lowerStores(cast<MemoryOp>(op.getOperation())), success();
       })
@@ -257,8 +257,8 @@ FailureOr<program::EntryOp> StepLowering::run(OpBuilder &outer) {
       return failure();
     if (phaseOf(&op) != StepPhase::Exchange)
       continue;
-    for (Operation *made = before ? before->getNextNode() : &block.front(); made;
-         made = made->getNextNode())
+    for (Operation *made = before ? before->getNextNode() : &block.front();
+         made; made = made->getNextNode())
       if (!isa<program::BufferOp, program::ViewOp>(made))
         made->setAttr(kOnceAStepAttr, b.getUnitAttr());
   }

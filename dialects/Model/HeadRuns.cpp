@@ -41,7 +41,7 @@ struct HeadRuns {
 } // namespace
 
 /// Chooses the grouping with the fewest query heads, then fewest key copies.
-static HeadRuns dealHeads(int64_t heads, int64_t keyHeads, int64_t ranks) {
+static HeadRuns assignHeads(int64_t heads, int64_t keyHeads, int64_t ranks) {
   HeadRuns best = {};
   for (int64_t queries = heads / keyHeads; queries > 0; --queries) {
     HeadRuns next = {heads, keyHeads, queries, 0, 0};
@@ -112,8 +112,8 @@ std::string AttentionOp::getRunsInWords() {
 
 /// Fails if heads must be repeated and there are sinks: sinks are sharded
 /// weights, and no element may occur twice.
-bool AttentionOp::dealRuns(OpBuilder &b, int64_t ranks) {
-  const HeadRuns dealt = dealHeads(getHeads(), getKvHeads(), ranks);
+bool AttentionOp::assignRuns(OpBuilder &b, int64_t ranks) {
+  const HeadRuns dealt = assignHeads(getHeads(), getKvHeads(), ranks);
   const int64_t heads = dealt.count * dealt.queries;
   if (heads != static_cast<int64_t>(getHeads()) && getSinks())
     return false;

@@ -35,13 +35,15 @@ class TrainingOnly : public mlir::OpTrait::TraitBase<Op, TrainingOnly> {};
 
 /// Trait of ops that are linear in their first operand.
 template <typename Op>
-class SumsThrough : public mlir::OpTrait::TraitBase<Op, SumsThrough> {};
+class ReductionTransparentOp
+    : public mlir::OpTrait::TraitBase<Op, ReductionTransparentOp> {};
 template <typename Op>
-class TokenByToken : public mlir::OpTrait::TraitBase<Op, TokenByToken> {};
+class TokenwiseOp : public mlir::OpTrait::TraitBase<Op, TokenwiseOp> {};
 template <typename Op>
-class AddsTokens : public mlir::OpTrait::TraitBase<Op, AddsTokens> {};
+class TokenReductionOp : public mlir::OpTrait::TraitBase<Op, TokenReductionOp> {
+};
 template <typename Op>
-class LeavesGroups : public mlir::OpTrait::TraitBase<Op, LeavesGroups> {};
+class UngroupOp : public mlir::OpTrait::TraitBase<Op, UngroupOp> {};
 
 /// Trait of row arithmetic that reduces a row to one number.
 template <typename Op>
@@ -215,11 +217,11 @@ inline constexpr int64_t kAttentionSlots = 16;
 
 /// Creates `model.rows`; `build` writes the arithmetic into its region.
 mlir::Operation *
-buildRows(mlir::OpBuilder &builder, mlir::Location loc,
-          mlir::TypeRange results, mlir::ValueRange inputs, int64_t columns,
+buildRows(mlir::OpBuilder &builder, mlir::Location loc, mlir::TypeRange results,
+          mlir::ValueRange inputs, int64_t columns,
           llvm::ArrayRef<MapAttr> maps, llvm::StringRef label,
-          llvm::function_ref<llvm::SmallVector<mlir::Value>(
-              mlir::OpBuilder &, mlir::ValueRange)>
+          llvm::function_ref<llvm::SmallVector<mlir::Value>(mlir::OpBuilder &,
+                                                            mlir::ValueRange)>
               build);
 
 } // namespace qlora::model
@@ -231,7 +233,7 @@ buildRows(mlir::OpBuilder &builder, mlir::Location loc,
 namespace qlora::model {
 
 /// An LM head that is computed in shards of the vocabulary.
-struct DividedHead {
+struct ShardedHead {
   mlir::Operation *loss; ///< its first three results are a head's
   mlir::Value hidden, targets;
   int64_t words;
@@ -240,13 +242,13 @@ struct DividedHead {
 };
 /// Implements TableOp::divideTable for LM heads; the gradient of hidden is f32.
 llvm::SmallVector<mlir::Value> divideHead(mlir::OpBuilder &builder,
-                                          const DividedHead &head,
+                                          const ShardedHead &head,
                                           mlir::Value piece, int64_t shards,
                                           Ranks ranks);
 
 /// Returns the kernel call of a weighted matmul: int8_matmul if x is rounded to
 /// 8 bits, panel_matmul if W is decoded, else matmul.
-KernelCall productCall(WeightedProduct product);
+KernelCall productCall(WeightedMatmul product);
 /// Returns how many output columns a kernel computes at a time. The panel of W
 /// stays in the cache next to a core, consists of whole vectors and tiles, and
 /// there are enough panels that threads finish at about the same time.

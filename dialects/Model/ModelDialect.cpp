@@ -4,9 +4,9 @@
 
 #include "dialects/Model/Model.h"
 
+#include "mlir/IR/DialectImplementation.h"
 #include "llvm/ADT/TypeSwitch.h"
 #include "llvm/ADT/bit.h"
-#include "mlir/IR/DialectImplementation.h"
 
 #include "runtime/Kernels/Math/Stored.h"
 
@@ -20,13 +20,13 @@ using namespace qlora::model;
 #include "dialects/Model/ModelAttrs.cpp.inc"
 
 /// Parses a format by its name in kStoredFormats.
-static ParseResult parseFormat(AsmParser &parser,
-                               qlora_dtype &dtype) {
+static ParseResult parseFormat(AsmParser &parser, qlora_dtype &dtype) {
   StringRef name;
   SMLoc at = parser.getCurrentLocation();
   if (parser.parseKeyword(&name))
     return failure();
-  const qlora::StoredFormat *format = qlora::storedFormat(std::string_view(name));
+  const qlora::StoredFormat *format =
+      qlora::storedFormat(std::string_view(name));
   if (!format)
     return parser.emitError(at, "unknown format ") << name;
   dtype = format->dtype;
@@ -156,8 +156,8 @@ bool qlora::model::isRowStorable(Type type) {
 }
 
 bool qlora::model::isWeightStorable(Type type) {
-  return isStorable(type) &&
-         isa<FloatType, QuantizedType>(cast<RankedTensorType>(type).getElementType());
+  return isStorable(type) && isa<FloatType, QuantizedType>(
+                                 cast<RankedTensorType>(type).getElementType());
 }
 
 bool qlora::model::isRow(Type type) {

@@ -19,7 +19,7 @@
 #define QLORA_DIALECTS_MODEL_MODELEXPERTOPS_TD
 
 def Model_RouteOp : Model_Library<"route",
-    [Model_TokenByToken,
+    [Model_TokenwiseOp,
      DeclareOpInterfaceMethods<Model_LibraryOp, ["isFullPrecisionResult"]>]> {
   let summary = "the k experts of each token, and their weights";
   let description = [{
@@ -38,7 +38,7 @@ def Model_RouteOp : Model_Library<"route",
 }
 
 def Model_SortByExpertOp
-    : Model_Library<"sort_by_expert", [Model_TokenByToken, Model_GroupingOp]> {
+    : Model_Library<"sort_by_expert", [Model_TokenwiseOp, Model_GroupingOp]> {
   let summary = "the order of rows by expert, then by token";
   let description = [{
     Row p of the sorted ones belongs to choice order[p], counted over
@@ -68,7 +68,7 @@ def Model_SortByExpertOp
 /// Moves data between tokens and sorted rows. Each op is the transpose and so
 /// the derivative of the other; `weights` has the same derivative in both.
 class Model_Moved<string mnemonic, list<Trait> traits = []>
-    : Model_Library<mnemonic, [Model_TokenByToken] # traits> {
+    : Model_Library<mnemonic, [Model_TokenwiseOp] # traits> {
   let ownArguments = (ins Model_FloatTensor:$x, Model_Tensor:$order,
     Model_Tensor:$places, Optional<Model_FloatTensor>:$weights);
   let results = (outs Model_FloatTensor:$result);
@@ -90,7 +90,7 @@ def Model_GatherRowsOp : Model_Moved<"gather_rows"> {
 }
 
 def Model_CombineRowsOp
-    : Model_Moved<"combine_rows", [Model_SumsThrough, Model_LeavesGroups]> {
+    : Model_Moved<"combine_rows", [Model_ReductionTransparentOp, Model_UngroupOp]> {
   let summary = "the sum of each token's rows";
   let description = [{
     out[n] = sum over j of weights[n, j] * x[places[n, j]], in the order of j,
@@ -101,7 +101,7 @@ def Model_CombineRowsOp
 }
 
 def Model_TransposeRowsOp
-    : Model_Library<"transpose_rows", [Model_TokenByToken]> {
+    : Model_Library<"transpose_rows", [Model_TokenwiseOp]> {
   let summary = "the elements of each row in another order";
   let description = [{
     A row is seen as [C / inner, inner] and becomes its transpose, [inner, C /
@@ -117,7 +117,7 @@ def Model_TransposeRowsOp
 }
 
 def Model_GroupedLinearOp : Model_Library<"grouped_linear",
-    [Model_AccumulatingOp, Model_WeightedProduct]> {
+    [Model_AccumulatingOp, Model_WeightedMatmul]> {
   let summary = "y = init + scale * x . W_e^T, of the rows of each group e";
   let description = [{
     Rows [offsets[e], offsets[e + 1]) of x are multiplied with matrix e of W;
@@ -188,7 +188,7 @@ def Model_MarkTokensOp : Model_Row<"mark_tokens"> {
 }
 
 def Model_CountChoicesOp
-    : Model_Library<"count_choices", [Model_AddsTokens]> {
+    : Model_Library<"count_choices", [Model_TokenReductionOp]> {
   let summary = "how often each expert was chosen";
   let description = [{
     counts[e] is the sum of marks where choices are e. (C1) choices are i32

@@ -182,7 +182,7 @@ unsigned GroupedLinearOp::getGroupDimension() { return getGroupsLast(); }
 LogicalResult GroupedLinearOp::verify() {
   RankedTensorType weight = tensorOf(getWeight()), x = tensorOf(getX()),
                    y = tensorOf(getResult()), offsets = tensorOf(getOffsets());
-  auto product = cast<WeightedProduct>(getOperation());
+  auto product = cast<WeightedMatmul>(getOperation());
   if (offsets.getRank() != 1 || !isIndex(getOffsets(), offsets.getShape()) ||
       getGroups() < 1 || weight.getRank() != 2 ||
       weight.getDimSize(getGroupDimension()) % getGroups())
@@ -207,7 +207,7 @@ LogicalResult GroupedLinearOp::verify() {
 }
 
 KernelCall GroupedLinearOp::getKernelCall() {
-  auto product = cast<WeightedProduct>(getOperation());
+  auto product = cast<WeightedMatmul>(getOperation());
   RankedTensorType w = product.getWeightType();
   auto stored = dyn_cast<QuantizedType>(w.getElementType());
   return {"grouped_matmul",

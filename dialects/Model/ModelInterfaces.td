@@ -60,24 +60,24 @@ def Model_PhaseAttr
 
 /// Linear in the first operand: if ranks hold partial sums of that operand,
 /// they hold partial sums of the results too.
-def Model_SumsThrough : NativeOpTrait<"SumsThrough"> {
+def Model_ReductionTransparentOp : NativeOpTrait<"ReductionTransparentOp"> {
   let cppNamespace = "::qlora::model";
 }
 
-/// Handles each token independently. RowOps, views and WeightedProducts do too.
-def Model_TokenByToken : NativeOpTrait<"TokenByToken"> {
+/// Handles each token independently. RowOps, views and WeightedMatmuls do too.
+def Model_TokenwiseOp : NativeOpTrait<"TokenwiseOp"> {
   let cppNamespace = "::qlora::model";
 }
 
 /// Results that belong to no single token or sequence are sums over tokens:
 /// ranks with a shard of the tokens hold partial sums.
-def Model_AddsTokens : NativeOpTrait<"AddsTokens"> {
+def Model_TokenReductionOp : NativeOpTrait<"TokenReductionOp"> {
   let cppNamespace = "::qlora::model";
 }
 
 /// The result's rows are no longer sorted by group: each belongs to one token.
 /// If ranks hold some of the groups each, it is a partial sum.
-def Model_LeavesGroups : NativeOpTrait<"LeavesGroups"> {
+def Model_UngroupOp : NativeOpTrait<"UngroupOp"> {
   let cppNamespace = "::qlora::model";
 }
 
@@ -179,7 +179,7 @@ def Model_AccumulatingOp : OpInterface<"AccumulatingOp"> {
   ];
 }
 
-def Model_WeightedProduct : OpInterface<"WeightedProduct"> {
+def Model_WeightedMatmul : OpInterface<"WeightedMatmul"> {
   let cppNamespace = "::qlora::model";
   let description = [{
     y = init + scale * x . W, where W is a weight of the model: [out, in], as
@@ -272,7 +272,7 @@ def Model_WeightedProduct : OpInterface<"WeightedProduct"> {
     ::mlir::Type getDecodedType();
     /// Clones the op with another weight, result type `product` and no init;
     /// discardable attributes are kept.
-    ::qlora::model::WeightedProduct cloneWith(::mlir::OpBuilder &builder,
+    ::qlora::model::WeightedMatmul cloneWith(::mlir::OpBuilder &builder,
                                               ::mlir::Value weight,
                                               ::mlir::Type product);
   }];
@@ -281,7 +281,7 @@ def Model_WeightedProduct : OpInterface<"WeightedProduct"> {
 def Model_GroupingOp : OpInterface<"GroupingOp"> {
   let cppNamespace = "::qlora::model";
   let description = [{
-    An op that finds an order of rows, sorted by groups, for `WeightedProduct`s
+    An op that finds an order of rows, sorted by groups, for `WeightedMatmul`s
     of several groups. Ranks can have some of the groups each.
   }];
   let methods = [
@@ -343,7 +343,7 @@ def Model_ColumnwiseOp : OpInterface<"ColumnwiseOp"> {
       operands has as many.}], "int64_t", "getColumnRuns">,
     InterfaceMethod<[{Makes runs of which each of `ranks` has as many, with copies
       of what several of them read and of what fills them up; false where the op
-      cannot.}], "bool", "dealRuns",
+      cannot.}], "bool", "assignRuns",
       (ins "::mlir::OpBuilder &":$builder, "int64_t":$ranks), [{}],
       [{ return false; }]>,
     InterfaceMethod<"What the runs are, for people: 8 heads of queries and 4 of "

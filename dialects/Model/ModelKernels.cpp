@@ -51,7 +51,7 @@ int64_t qlora::model::panelColumns(int64_t columns) {
   return std::min(columns, (half + kUnit - 1) / kUnit * kUnit);
 }
 
-Type WeightedProduct::getDecodedType() {
+Type WeightedMatmul::getDecodedType() {
   Type stored = getWeightType().getElementType();
   Type numbers = tensorOf(getX()).getElementType();
   bool isTakenAsItIs = stored == numbers || stored.isF32();
@@ -59,16 +59,16 @@ Type WeightedProduct::getDecodedType() {
   return takesStoredWeight() && !isTakenAsItIs ? numbers : Type();
 }
 
-WeightedProduct WeightedProduct::cloneWith(OpBuilder &builder, Value weight,
-                                           Type product) {
+WeightedMatmul WeightedMatmul::cloneWith(OpBuilder &builder, Value weight,
+                                         Type product) {
   assert(!getInit() && "a sum is of one product");
-  auto copy = cast<WeightedProduct>(builder.clone(*getOperation()));
+  auto copy = cast<WeightedMatmul>(builder.clone(*getOperation()));
   copy.getWeightMutable().set(weight);
   copy.getProduct().setType(product);
   return copy;
 }
 
-KernelCall qlora::model::productCall(WeightedProduct product) {
+KernelCall qlora::model::productCall(WeightedMatmul product) {
   using A = KernelArgument;
   RankedTensorType x = tensorOf(product.getX()), w = product.getWeightType();
   int64_t m = matrixRows(x), k = product.getInWidth(),

@@ -8,7 +8,7 @@
 
 def Model_HeadLossOp
     : Model_Library<"head_loss",
-        [Model_WeightedProduct, Model_TableOp, Model_AddsTokens,
+        [Model_WeightedMatmul, Model_TableOp, Model_TokenReductionOp,
          DeclareOpInterfaceMethods<Model_LossOp, ["getReadName"]>]> {
   let summary = "output head and cross entropy, logits never whole";
   let description = [{

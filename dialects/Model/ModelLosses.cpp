@@ -160,8 +160,8 @@ SmallVector<Value> DpoLossOp::buildRow(OpBuilder &builder,
   // dz / d(loss of the chosen answer) is -beta.
   Value slope = a.times(a.sigmoid(a.neg(z)), beta);
   SmallVector<Value> results = {a.toLines(slope, a.neg(slope))};
-  results.append(
-      a.sums(a.total(a.softplusOfMinus(z)), a.times(ratio, beta), a.neg(arguments[0])));
+  results.append(a.sums(a.total(a.softplusOfMinus(z)), a.times(ratio, beta),
+                        a.neg(arguments[0])));
   return results;
 }
 
@@ -253,7 +253,8 @@ SmallVector<Value> KtoLossOp::buildRow(OpBuilder &builder,
       getMismatched() ? meanDivergence(a, answers, lines, labels, ratio)
                       : a.number(0);
   Value sign = a.sub(a.times(chosen, 2), one);
-  Value z = a.times(a.mul(sign, a.sub(ratio, a.splat(divergence, a.row))), beta);
+  Value z =
+      a.times(a.mul(sign, a.sub(ratio, a.splat(divergence, a.row))), beta);
   Value weight = a.add(
       a.times(chosen, getDesirableWeight().convertToDouble() - rejectedWeight),
       a.constant(rejectedWeight, a.row));
@@ -263,7 +264,9 @@ SmallVector<Value> KtoLossOp::buildRow(OpBuilder &builder,
   Value isAnswer = a.isAboveZero(a.within(0, answers, labels));
   Value rejected = a.sub(one, chosen);
   const auto total = [&](Value x) { return a.totalWhere(isAnswer, x); };
-  const auto totalOf = [&](Value side, Value x) { return total(a.mul(side, x)); };
+  const auto totalOf = [&](Value side, Value x) {
+    return total(a.mul(side, x));
+  };
   Value rewards = a.times(ratio, beta), logps = a.neg(losses);
   Value count = total(one);
   return {a.select(isAnswer, slope, a.constant(0, a.row)),

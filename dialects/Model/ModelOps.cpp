@@ -61,7 +61,7 @@ LogicalResult EmbeddingOp::verify() {
 
 LogicalResult LinearOp::verify() {
   RankedTensorType weight = tensorOf(getWeight());
-  auto product = cast<WeightedProduct>(getOperation());
+  auto product = cast<WeightedMatmul>(getOperation());
   StringRef layout = stringifyWeightLayout(getLayout());
   if (weight.getRank() != 2 || columnsOf(getX()) != product.getInWidth())
     return emitOpError("(C1) expects x as wide as the weight's in, but got ")
@@ -97,8 +97,8 @@ static bool isCap(const APFloat &cap) {
 LogicalResult AdaptedNormOp::verify() {
   RankedTensorType w = tensorOf(getWeight()), a = tensorOf(getA()),
                    b = tensorOf(getB()), norm = tensorOf(getResult());
-  bool isTurned = getLayout() == WeightLayout::InOut;
-  int64_t out = w.getDimSize(isTurned), in = w.getDimSize(!isTurned);
+  bool isTransposed = getLayout() == WeightLayout::InOut;
+  int64_t out = w.getDimSize(isTransposed), in = w.getDimSize(!isTransposed);
   if (a.getRank() != 2 || b.getShape() != ArrayRef({out, a.getDimSize(0)}) ||
       a.getDimSize(1) != in || norm.getShape() != ArrayRef({out}))
     return emitOpError("(C1) expects A [rank, ")
@@ -247,7 +247,8 @@ LogicalResult RopeOp::verify() {
   if (dim < 1 || dim % 2 || getCos().getType() != getSin().getType())
     return emitOpError("(C2) expects cos and sin of one even width, but got ")
            << dim;
-  if (int64_t rotated = getRotated(); rotated < 0 || rotated % 2 || rotated > dim)
+  if (int64_t rotated = getRotated();
+      rotated < 0 || rotated % 2 || rotated > dim)
     return emitOpError("(C2) expects an even number of rotated columns, at "
                        "most ")
            << dim << ", but got " << rotated;

@@ -125,7 +125,7 @@ def Model_WeightOp : Model_StagedOp<Model_Dialect, "weight",
 //===----------------------------------------------------------------------===//
 
 def Model_EmbeddingOp
-    : Model_Library<"embedding", [Model_TableOp, Model_TokenByToken]> {
+    : Model_Library<"embedding", [Model_TableOp, Model_TokenwiseOp]> {
   let summary = "rows of a table";
   let description = [{
     out[b, t, :] = table[ids[b, t], :]; with `layout out_in`, as PEFT has A of
@@ -178,7 +178,7 @@ def Model_ThresholdAttr : Attr<F64Attr.predicate, "64-bit float attribute"> {
 }
 
 def Model_LinearOp : Model_Library<"linear",
-    [Model_AccumulatingOp, Model_WeightedProduct]> {
+    [Model_AccumulatingOp, Model_WeightedMatmul]> {
   let summary = "y = init + scale * x . W^T";
   let description = [{
     x [B, T, in], W [out, in], y and init [B, T, out]; with `layout in_out` W
@@ -243,7 +243,7 @@ def Model_AdaptedNormOp : Model_Library<"adapted_norm",
 
 def Model_AttentionOp : Model_Library<"attention",
     [DeclareOpInterfaceMethods<Model_LibraryOp, ["isFullPrecisionResult"]>,
-     DeclareOpInterfaceMethods<Model_ColumnwiseOp, ["dealRuns"]>]> {
+     DeclareOpInterfaceMethods<Model_ColumnwiseOp, ["assignRuns"]>]> {
   let summary = "causal attention with grouped query heads";
   let description = [{
     q [B, T, heads * dim], k and v [B, T, kv_heads * dim]; result as q, and
@@ -294,7 +294,7 @@ def Model_AttentionOp : Model_Library<"attention",
     }]>];
 }
 
-def Model_ColumnSumOp : Model_Library<"column_sum", [Model_AddsTokens]> {
+def Model_ColumnSumOp : Model_Library<"column_sum", [Model_TokenReductionOp]> {
   let summary = "sum over all rows, in a fixed order";
   let description = [{
     Rows are as wide as the result, which may be less than x's last dimension.
@@ -322,7 +322,7 @@ class Model_View<string mnemonic, list<Trait> traits = []>
         [Pure, DeclareOpInterfaceMethods<Model_MemoryOp, ["getMemoryParts"]>]
         # traits>;
 
-def Model_SplitOp : Model_View<"split", [Model_SumsThrough]> {
+def Model_SplitOp : Model_View<"split", [Model_ReductionTransparentOp]> {
   let summary = "column ranges of a tensor, or ranges of its rows";
   let description = [{
     (C1) the last dimensions of the results add up to that of x; with `rows`, the

@@ -45,17 +45,19 @@ static LogicalResult verifyParts(ParameterOp op) {
   bool isFromFiles = op.getQuantized() || op.getStoredQuantized();
   if (isQuantized &&
       (!isFromFiles || op.getTransposed() || !llvm::all_equal(parts)))
-    return op.emitOpError("(C3) expects a quantised tensor of parts to be equal "
-                          "ones that are quantised when loaded");
+    return op.emitOpError(
+        "(C3) expects a quantised tensor of parts to be equal "
+        "ones that are quantised when loaded");
   return success();
 }
 
 static LogicalResult verifyStorage(ParameterOp op) {
   if (op.getQuantized() && !isa<QuantizedType>(*op.getQuantized()))
-    return op.emitOpError("(C5) expects a type of few bits as quantized, but got ")
+    return op.emitOpError(
+               "(C5) expects a type of few bits as quantized, but got ")
            << *op.getQuantized();
-  bool isQuantized =
-      op.getQuantized() || isa<QuantizedType>(op.getTensorType().getElementType());
+  bool isQuantized = op.getQuantized() ||
+                     isa<QuantizedType>(op.getTensorType().getElementType());
   if (op.getStoredQuantized() && !isQuantized)
     return op.emitOpError("(C5) expects a type of few bits or quantized beside "
                           "stored_quantized");
@@ -84,8 +86,9 @@ static LogicalResult verifySlice(ParameterOp op) {
   if (op.getTrainable() || !areEqual || dimension < 0 ||
       dimension >= op.getTensorType().getRank() ||
       slice.getLength() != ranks * op.getTensorType().getDimSize(dimension))
-    return op.emitOpError("(C9) expects equal slices of the segments of a frozen "
-                          "parameter, but got ")
+    return op.emitOpError(
+               "(C9) expects equal slices of the segments of a frozen "
+               "parameter, but got ")
            << slice << " for " << op.getType();
   return success();
 }
@@ -110,8 +113,9 @@ LogicalResult ParameterOp::verify() {
   if (!getTrainable() &&
       (getUndecayed() || getRateScale().convertToDouble() != 1 ||
        getOptimizer() != "adamw"))
-    return emitOpError("(C7) expects undecayed, rate_scale and optimizer beside "
-                       "trainable only");
+    return emitOpError(
+        "(C7) expects undecayed, rate_scale and optimizer beside "
+        "trainable only");
   if (getElsewhere() && !getTrainable())
     return emitOpError("(C10) expects a trainable parameter where other stages "
                        "use it");

@@ -218,7 +218,8 @@ SmallVector<Value> GluOp::buildRow(OpBuilder &builder, ValueRange arguments) {
   }
   if (double offset = getOffset().convertToDouble())
     up = a.add(up, a.constant(offset, up.getType()));
-  return {a.mul(activate(a, getKind(), gate, getSlope().convertToDouble()), up)};
+  return {
+      a.mul(activate(a, getKind(), gate, getSlope().convertToDouble()), up)};
 }
 
 int64_t ScaleOp::getRowColumns() { return columnsOf(getX()); }

@@ -80,7 +80,7 @@ def Model_AllToAllOp : Model_Together<"all_to_all"> {
 }
 
 def Model_AllSumOp : Model_StagedOp<Model_Dialect, "all_sum",
-    [Pure, SameOperandsAndResultType, Model_TokenByToken,
+    [Pure, SameOperandsAndResultType, Model_TokenwiseOp,
      DeclareOpInterfaceMethods<Model_MemoryOp, ["getMemoryTies"]>]> {
   let summary = "the sum over the ranks, on all of them";
   let description = [{

@@ -61,8 +61,9 @@ static bool areRowsOf(Value own, Value all) {
 static LogicalResult verifyTogether(Operation *op, Value own, Value all) {
   if (areRowsOf(own, all))
     return success();
-  return op->emitOpError("(C1) expects rows of one rank and of all of them, but "
-                         "got ")
+  return op->emitOpError(
+             "(C1) expects rows of one rank and of all of them, but "
+             "got ")
          << own.getType() << " and " << all.getType();
 }
 
@@ -88,8 +89,9 @@ LogicalResult SwapBlocksOp::verify() {
   const int64_t first = getFirst(), second = getSecond();
   if (!areAsMany(getX(), getResult()) || first < 1 || second < 1 ||
       first > elements || second > elements || elements % (first * second))
-    return emitOpError("(C1) expects as many elements of one type, in blocks of "
-                       "them, but got ")
+    return emitOpError(
+               "(C1) expects as many elements of one type, in blocks of "
+               "them, but got ")
            << getX().getType() << " and " << getResult().getType() << " as "
            << first << " x " << second;
   const int64_t run = elements / (first * second);
@@ -157,8 +159,8 @@ LogicalResult HeadMergeOp::verify() {
   RankedTensorType states = tensorOf(getStates());
   const int64_t shards = getShards();
   if (columnsOf(getStates()) != kHeadStateNumbers ||
-      states.getNumElements() !=
-          shards * kHeadStateNumbers * tensorOf(getTargets()).getNumElements() ||
+      states.getNumElements() != shards * kHeadStateNumbers *
+                                     tensorOf(getTargets()).getNumElements() ||
       !areRowsOf(getCorrect(), getTargets()))
     return emitOpError("(C2) expects states of ")
            << shards << " ranks and targets of their rows";
@@ -268,7 +270,8 @@ SmallVector<Value> EmbeddingOp::divideTable(OpBuilder &b, Value piece,
   return {scatterRows(b, getLoc(), rows, shards, ranks)};
 }
 
-SmallVector<Value> qlora::model::divideHead(OpBuilder &b, const DividedHead &head,
+SmallVector<Value> qlora::model::divideHead(OpBuilder &b,
+                                            const ShardedHead &head,
                                             Value piece, int64_t shards,
                                             Ranks ranks) {
   Location loc = head.loss->getLoc();

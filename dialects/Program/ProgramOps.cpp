@@ -215,9 +215,9 @@ LogicalResult CollectiveOp::verify() {
       (form.isSum && !isAddable))
     return emitOpError("(C2) cannot be of ")
            << stringifyDType(dtype) << " and " << stringifyDType(sourceDtype);
-  bool isWhole = getKind() == Collective::AllToAll ? bytes == sourceBytes
-                                                   : bytes % sourceBytes == 0 ||
-                                                         sourceBytes % bytes == 0;
+  bool isWhole = getKind() == Collective::AllToAll
+                     ? bytes == sourceBytes
+                     : bytes % sourceBytes == 0 || sourceBytes % bytes == 0;
   if (!isWhole)
     return emitOpError("(C3) has ")
            << bytes << " and " << sourceBytes << " bytes";

@@ -46,7 +46,7 @@ Value qlora::train::buildZeros(OpBuilder &b, Location loc,
       ->getResult(0);
 }
 
-void qlora::train::buildProductGradient(WeightedProduct product, Tape &tape) {
+void qlora::train::buildProductGradient(WeightedMatmul product, Tape &tape) {
   OpBuilder &b = tape.getBuilder();
   Location loc = product.getLoc();
   Value dy = tape.lookup(product.getProduct());
@@ -78,7 +78,7 @@ static LogicalResult reverse(EmbeddingOp embedding, Tape &tape) {
   return success();
 }
 
-static LogicalResult reverse(WeightedProduct product, Tape &tape) {
+static LogicalResult reverse(WeightedMatmul product, Tape &tape) {
   buildProductGradient(product, tape);
   return success();
 }
@@ -296,10 +296,12 @@ static FailureOr<Operation *> buildReversedRows(RowOp op,
   SmallVector<Value> inputs(op->getOperands());
   SmallVector<MapAttr> maps = op.getRowMaps();
   auto full = asF32(tensorOf(op->getResult(0)));
-  SmallVector<Type> types = llvm::map_to_vector(wanted, [&](unsigned i) -> Type {
-    return maps[i].getKind() == MapKind::Column ? full
-                                                : op->getOperand(i).getType();
-  });
+  SmallVector<Type> types =
+      llvm::map_to_vector(wanted, [&](unsigned i) -> Type {
+        return maps[i].getKind() == MapKind::Column
+                   ? full
+                   : op->getOperand(i).getType();
+      });
   for (auto [i, gradient] : llvm::enumerate(flowing)) {
     if (!gradient)
       continue;
@@ -368,7 +370,8 @@ static LogicalResult reverse(SplitOp split, Tape &tape) {
   SmallVector<Value> parts;
   for (Value part : split.getParts()) {
     Value gradient = tape.lookup(part);
-    parts.push_back(gradient ? gradient : buildZeros(b, split.getLoc(), tensorOf(part)));
+    parts.push_back(gradient ? gradient
+                             : buildZeros(b, split.getLoc(), tensorOf(part)));
   }
   tape.add(split.getWhole(),
            ConcatOp::create(b, split.getLoc(), split.getWhole().getType(),
@@ -411,8 +414,8 @@ struct Rules {
 void qlora::train::registerModelGradients(DialectRegistry &registry) {
   registry.addExtension(+[](MLIRContext *context, ModelDialect *) {
     registerExchangeGradients(context);
-    attachRules<Rules, EmbeddingOp, LinearOp, AttentionOp, HeadLossOp, DpoLossOp,
-                KtoLossOp, OrpoLossOp, RouterProbsOp, RouterLossOp,
+    attachRules<Rules, EmbeddingOp, LinearOp, AttentionOp, HeadLossOp,
+                DpoLossOp, KtoLossOp, OrpoLossOp, RouterProbsOp, RouterLossOp,
                 CountChoicesOp, ColumnSumOp, RmsNormOp, LayerNormOp, RopeOp,
                 ActivationOp, GluOp, AddOp, ScaleOp, AddBiasOp, MagnitudeOp,
                 GateRowsOp, TokenListOp, MatchTokensOp, ScaleRowsOp, DropoutOp,

@@ -93,9 +93,9 @@ qlora::train::partsOf(ParameterOp parameter) {
     return {{parameter.getSymName(), 0, shape}};
   SmallVector<ParameterPart> parts;
   int64_t row = 0;
-  for (auto [name, rows] :
-       llvm::zip_equal(parameter.getPartNamesAttr().getAsValueRange<StringAttr>(),
-                       *parameter.getPartRows())) {
+  for (auto [name, rows] : llvm::zip_equal(
+           parameter.getPartNamesAttr().getAsValueRange<StringAttr>(),
+           *parameter.getPartRows())) {
     shape[0] = rows;
     parts.push_back({name, row, shape});
     row += rows;

@@ -3,7 +3,7 @@
 // The optimizer table, and the layout of optimizer state.
 //
 // A parameter names its optimizer in the attribute `optimizer`, which
-// train-weights chooses from --optim. A row of the table names the op that
+// mark-trainable chooses from --optim. A row of the table names the op that
 // computes the update and its states. It also decides what one op updates:
 //
 //   by group    all parameters that are updated alike, as rows of kFlatColumns

@@ -27,10 +27,9 @@ inline constexpr llvm::StringLiteral kLineInput = "desirable";
 /// Elements of the statistics row, in order: sums over a step's micro-batches
 /// and ranks.
 inline constexpr llvm::StringLiteral kStatistics[] = {
-    "loss_sum",         "label_count", "chosen_rewards",
-    "rejected_rewards", "right_pairs", "chosen_logps",
-    "rejected_logps",   "chosen_count", "divergence",
-    "router_loss"};
+    "loss_sum",    "label_count",  "chosen_rewards", "rejected_rewards",
+    "right_pairs", "chosen_logps", "rejected_logps", "chosen_count",
+    "divergence",  "router_loss"};
 
 /// Parameters start at multiples of this many elements in a flat arena.
 inline constexpr int64_t kFlatAlignment = 16;
@@ -43,7 +42,7 @@ struct Optimizer; ///< Optimizers.h
 struct UpdateKind {
   bool isDivided = false;
   const Optimizer *optimizer = nullptr; ///< in the optimizer table
-  double rateScale = 1; ///< factor of the learning rate
+  double rateScale = 1;                 ///< factor of the learning rate
   bool isUndecayed = false;
 
   auto operator<=>(const UpdateKind &) const = default;
@@ -111,7 +110,7 @@ void registerModelGradients(mlir::DialectRegistry &registry);
 
 /// The rule of every weighted matmul whose result is a value: the gradient of x
 /// is a `model.linear` of dy, the weight's a `train.linear_weight_grad`.
-void buildProductGradient(model::WeightedProduct product, Tape &tape);
+void buildProductGradient(model::WeightedMatmul product, Tape &tape);
 
 /// Writes the reverse of a row region: `arguments` are the forward row's
 /// arguments, `resultGradients` one row per result (null: none). Returns one

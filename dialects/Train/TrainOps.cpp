@@ -311,8 +311,8 @@ KernelCall DecodeOp::getKernelCall() {
   auto stored = dyn_cast<QuantizedType>(type.getElementType());
   return {"decode",
           {{A::Operand, 0}, {A::Result, 0}},
-          {matrixRows(type), matrixColumns(type), stored ? stored.getBlock() : 0,
-           stored && stored.getDoubleQuant()},
+          {matrixRows(type), matrixColumns(type),
+           stored ? stored.getBlock() : 0, stored && stored.getDoubleQuant()},
           {}};
 }
 
@@ -410,12 +410,12 @@ SmallVector<Value> HeadLossGradOp::divideTable(OpBuilder &b, Value piece,
 KernelCall EmbeddingGradOp::getKernelCall() {
   RankedTensorType dy = tensorOf(getDy());
   int64_t width = matrixColumns(dy);
-  const bool isTurned = getTurned();
+  const bool isTransposed = getTurned();
   return {"embedding_grad",
           {{A::Operand, 0}, {A::Operand, 1}, {A::Result, 0}},
           {matrixRows(dy), width,
-           tensorOf(getResult()).getDimSize(isTurned ? 1 : 0), width, isTurned,
-           getPadding()},
+           tensorOf(getResult()).getDimSize(isTransposed ? 1 : 0), width,
+           isTransposed, getPadding()},
           {{3, 1}}};
 }
 

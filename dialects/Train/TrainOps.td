@@ -320,7 +320,7 @@ def Train_AttentionGradOp : Train_Library<"attention_grad"> {
 
 def Train_HeadLossGradOp
     : Train_Library<"head_loss_grad",
-        [Model_WeightedProduct, Model_TableOp]> {
+        [Model_WeightedMatmul, Model_TableOp]> {
   let summary = "model.head_loss together with its gradients";
   let description = [{
     dhidden is that of the loss sum, of which every line of hidden has its own

@@ -62,7 +62,7 @@ typedef struct qlora_step_block {
                              micro-batch if that has more. A device may leave
                              unlabelled rows out of the LM head. A value that is
                              too small makes the loss NaN */
-  float length_rsqrt;     /* 1 / sqrt(tokens of the micro-batch's longest row) */
+  float length_rsqrt; /* 1 / sqrt(tokens of the micro-batch's longest row) */
   float mean_labels;      /* labels of a micro-batch that has rows: the mean
                              over all ranks and micro-batches of the step */
   uint32_t shard; /* index of this rank in its group TP, or, if TP has one rank,

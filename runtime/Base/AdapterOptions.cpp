@@ -20,9 +20,9 @@ static Status validateLoftq(const Options &o) {
   const bool isLoftq = o.text("init_lora_weights") == "loftq";
   const auto given = o.numberMap("loftq_config");
   if (!given.empty() && !isLoftq)
-    return Status::invalid("{} is for {} loftq; leave it out, or write that too",
-                           o.spelling("loftq_config"),
-                           o.spelling("init_lora_weights"));
+    return Status::invalid(
+        "{} is for {} loftq; leave it out, or write that too",
+        o.spelling("loftq_config"), o.spelling("init_lora_weights"));
   if (isLoftq && !o.boolean("load_in_4bit"))
     return Status::invalid("{} loftq starts at what 4 bits leave of a weight; "
                            "give --load-in-4bit too",
@@ -31,7 +31,8 @@ static Status validateLoftq(const Options &o) {
     if (value != (name == "loftq_bits" ? 4 : 1) ||
         (name != "loftq_bits" && name != "loftq_iter"))
       return Status::invalid(
-          "{}: '{}: {}' is not supported; there are loftq_bits 4 and loftq_iter "
+          "{}: '{}: {}' is not supported; there are loftq_bits 4 and "
+          "loftq_iter "
           "1, of which the base is the quantised model itself",
           o.spelling("loftq_config"), name, value);
   return Status::ok();

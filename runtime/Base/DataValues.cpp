@@ -103,7 +103,8 @@ StatusOr<json> resolvedPaths(const json &parsed, const std::string &folder) {
   if (parsed.is_string() && parsed.get_ref<const std::string &>().empty())
     return parsed;
   json paths = json::array();
-  for (const json &element : parsed.is_array() ? parsed : json::array({parsed})) {
+  for (const json &element :
+       parsed.is_array() ? parsed : json::array({parsed})) {
     QLORA_ASSIGN_OR_RETURN(json path, resolved(element, folder));
     paths.push_back(std::move(path));
   }

@@ -21,10 +21,11 @@ static StatusOr<int64_t> deviceOf(const std::string &path,
   if (value.is_number_integer() && value >= 0 && value < 65536)
     return value.get<int64_t>();
   if (value == "cpu" || value == "disk")
-    return Status::invalid("'{}' has '{}' on the {}: every layer is computed on "
-                           "a GPU; --offload base keeps frozen weights in host "
-                           "memory",
-                           path, module, value.get<std::string>());
+    return Status::invalid(
+        "'{}' has '{}' on the {}: every layer is computed on "
+        "a GPU; --offload base keeps frozen weights in host "
+        "memory",
+        path, module, value.get<std::string>());
   return Status::invalid("'{}': the device of '{}' is {}; give the number of a "
                          "GPU, from 0 on",
                          path, module, dumpJson(value));
@@ -34,10 +35,11 @@ static StatusOr<int64_t> deviceOf(const std::string &path,
 static StatusOr<int64_t> devicesOf(const std::string &path,
                                    const nlohmann::json &map) {
   if (!map.is_object() || map.empty())
-    return Status::invalid("'{}' is no device map, which is a JSON object such as "
-                           "{{\"model.embed_tokens\": 0, \"model.layers.0\": 0, "
-                           "\"lm_head\": 1}}; auto and balanced need none",
-                           path);
+    return Status::invalid(
+        "'{}' is no device map, which is a JSON object such as "
+        "{{\"model.embed_tokens\": 0, \"model.layers.0\": 0, "
+        "\"lm_head\": 1}}; auto and balanced need none",
+        path);
   std::set<int64_t> devices;
   for (const auto &[module, value] : map.items()) {
     QLORA_ASSIGN_OR_RETURN(const int64_t device,
@@ -46,9 +48,10 @@ static StatusOr<int64_t> devicesOf(const std::string &path,
   }
   const int64_t count = std::ssize(devices);
   if (*devices.rbegin() != count - 1)
-    return Status::invalid("'{}' names GPU {} and {} in all; number them from 0 "
-                           "on, without a gap",
-                           path, *devices.rbegin(), count);
+    return Status::invalid(
+        "'{}' names GPU {} and {} in all; number them from 0 "
+        "on, without a gap",
+        path, *devices.rbegin(), count);
   return count;
 }
 
@@ -67,9 +70,10 @@ Status checkForcedSingle(const Options &options) {
   if (options.source("parallel") != Options::Source::kCommandLine ||
       parallel == "none")
     return Status::ok();
-  return Status::invalid("--force-single-gpu is for one rank, and {} says {}; leave "
-                         "one of them out",
-                         options.spelling("parallel"), parallel);
+  return Status::invalid(
+      "--force-single-gpu is for one rank, and {} says {}; leave "
+      "one of them out",
+      options.spelling("parallel"), parallel);
 }
 
 StatusOr<MappedMesh> mappedMesh(const Options &options,
@@ -82,17 +86,19 @@ StatusOr<MappedMesh> mappedMesh(const Options &options,
   if (given == "auto" || given == "balanced" || given == "sequential") {
     const int64_t together = result.mesh.size();
     if (ranks % together != 0)
-      return Status::invalid("--device-map {}: {} ranks are no multiple of the {} "
-                             "that {} {} needs",
-                             given, ranks, together,
-                             options.spelling("parallel"), result.mesh.text());
+      return Status::invalid(
+          "--device-map {}: {} ranks are no multiple of the {} "
+          "that {} {} needs",
+          given, ranks, together, options.spelling("parallel"),
+          result.mesh.text());
     const int64_t stages =
         result.mesh.stages > 1 ? result.mesh.stages : ranks / together;
     if (given == "sequential" && stages > 1 &&
         options.value("memory_limit") == 0)
-      return Status::invalid("--device-map sequential fills one GPU after the "
-                             "other; say with --memory-limit how much of each, or "
-                             "use balanced");
+      return Status::invalid(
+          "--device-map sequential fills one GPU after the "
+          "other; say with --memory-limit how much of each, or "
+          "use balanced");
     result.map = given == "sequential" ? given : "balanced";
     QLORA_ASSIGN_OR_RETURN(result.mesh,
                            withStages(result.mesh, stages, options));

@@ -21,7 +21,7 @@
 namespace qlora {
 
 /// The mesh of ranks, and how layers are assigned to pipeline stages
-/// (compiler/Graph/LayerDeal.h).
+/// (compiler/Graph/StagePartition.h).
 struct MappedMesh {
   ParallelMesh mesh;
   std::string map = "balanced";

@@ -56,12 +56,12 @@ private:
 //   its arenas + memory before them + what its first step adds
 //
 // A plan counts all bytes of the arenas. A run has its data and counts the
-// touched bytes (Predict/TouchedMemory.h). Memory before the arenas is the code
-// of the program and its libraries, their allocations, prepared kernels,
-// train.so and the tokens; qlora-run measures it before it reads weights. The
-// first step adds the code and the generated kernels that run in it. The
-// windows for reading weights are freed while a step's arenas are still empty,
-// so they never add to the peak.
+// touched bytes (Predict/ResidentMemoryEstimate.h). Memory before the arenas is
+// the code of the program and its libraries, their allocations, prepared
+// kernels, train.so and the tokens; qlora-run measures it before it reads
+// weights. The first step adds the code and the generated kernels that run in
+// it. The windows for reading weights are freed while a step's arenas are still
+// empty, so they never add to the peak.
 
 struct ProcessMemory {
   uint64_t residentBytes = 0; ///< VmRSS

@@ -51,7 +51,7 @@ private:
       EVP_MD_CTX_new(), EVP_MD_CTX_free};
 };
 
-struct FileFacts {
+struct FileMetadata {
   uint64_t bytes = 0;
   std::string sha256;
 };
@@ -63,12 +63,12 @@ static Status readError(const fs::path &file, int error) {
                        file.string(), std::strerror(error));
 }
 
-static StatusOr<FileFacts> factsOf(const fs::path &file) {
+static StatusOr<FileMetadata> factsOf(const fs::path &file) {
   const FileDescriptor opened(
       open(file.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   if (!opened.isOpen())
     return readError(file, errno);
-  FileFacts facts;
+  FileMetadata facts;
   Sha256 hash;
   std::vector<char> window(size_t{1} << 20);
   while (true) {
@@ -122,7 +122,7 @@ Status writeManifest(const std::string &folder, const ordered_json &facts) {
                          {"files", ordered_json::object()}};
   for (const std::string &name : files) {
     QLORA_RETURN_IF_ERROR(flushFile(fs::path(folder) / name));
-    QLORA_ASSIGN_OR_RETURN(const FileFacts file,
+    QLORA_ASSIGN_OR_RETURN(const FileMetadata file,
                            factsOf(fs::path(folder) / name));
     object["files"][name] = {{"bytes", file.bytes}, {"sha256", file.sha256}};
   }
@@ -169,7 +169,7 @@ StatusOr<ordered_json> verifyManifest(const std::string &folder) {
     std::error_code ignored;
     if (!fs::exists(fs::symlink_status(fs::path(folder) / name, ignored)))
       return lost(folder, name, "is missing");
-    QLORA_ASSIGN_OR_RETURN(const FileFacts file,
+    QLORA_ASSIGN_OR_RETURN(const FileMetadata file,
                            factsOf(fs::path(folder) / name));
     if (expected["bytes"] != file.bytes)
       return lost(folder, name,
@@ -181,7 +181,7 @@ StatusOr<ordered_json> verifyManifest(const std::string &folder) {
   return object["facts"];
 }
 
-StatusOr<ordered_json> readFacts(const std::string &folder) {
+StatusOr<ordered_json> readMetadata(const std::string &folder) {
   QLORA_ASSIGN_OR_RETURN(const ordered_json object, readManifest(folder));
   return object["facts"];
 }
@@ -193,7 +193,7 @@ std::string sha256(std::string_view bytes) {
 }
 
 StatusOr<std::string> sha256OfFile(const std::string &path) {
-  QLORA_ASSIGN_OR_RETURN(FileFacts facts, factsOf(path));
+  QLORA_ASSIGN_OR_RETURN(FileMetadata facts, factsOf(path));
   return facts.sha256;
 }
 

@@ -4,8 +4,8 @@
 // SHA-256 of every file, including subfolders, and facts from the writer.
 //
 //   {"format": 1, "facts": {...},
-//    "files": {"adapter_config.json": {"bytes": 512, "sha256": "9f86..."}, ...},
-//    "sha256": of the object without this key, as it is written}
+//    "files": {"adapter_config.json": {"bytes": 512, "sha256": "9f86..."},
+//    ...}, "sha256": of the object without this key, as it is written}
 //
 // It is written last: a folder without one is unfinished.
 
@@ -34,7 +34,7 @@ Status writeManifest(const std::string &folder,
 /// is no manifest. kDataLoss names the missing or damaged file.
 StatusOr<nlohmann::ordered_json> verifyManifest(const std::string &folder);
 /// Returns the facts without checking the files.
-StatusOr<nlohmann::ordered_json> readFacts(const std::string &folder);
+StatusOr<nlohmann::ordered_json> readMetadata(const std::string &folder);
 
 /// Returns 64 hexadecimal digits.
 std::string sha256(std::string_view bytes);

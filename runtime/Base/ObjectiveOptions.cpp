@@ -88,10 +88,12 @@ Status validateObjective(const Options &o) {
 }
 
 Status checkRanksOf(const Options &options, int64_t ranks, int64_t together) {
-  if (ranks == together || options.text("rl") != "kto" || options.linesOfRow() == 1)
+  if (ranks == together || options.text("rl") != "kto" ||
+      options.linesOfRow() == 1)
     return Status::ok();
   return Status::invalid(
-      "{} kto on {} ranks: its divergence is a mean over the rows of all ranks, "
+      "{} kto on {} ranks: its divergence is a mean over the rows of all "
+      "ranks, "
       "which exchange nothing before the loss; use --gpus {}, or compile with "
       "--loss-type apo_zero_unpaired, which has none",
       options.spelling("rl"), ranks, together);

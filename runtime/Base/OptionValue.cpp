@@ -109,7 +109,8 @@ StatusOr<int64_t> parseByteSize(std::string_view text) {
 
 /// Whether the text is "pissa_niter_16" for the choice "pissa_niter_N".
 static bool isNumbered(std::string_view choice, std::string_view text) {
-  if (!choice.ends_with("_N") || !text.starts_with(choice.substr(0, choice.size() - 1)))
+  if (!choice.ends_with("_N") ||
+      !text.starts_with(choice.substr(0, choice.size() - 1)))
     return false;
   text.remove_prefix(choice.size() - 1);
   return !text.empty() && text.size() < 5 &&

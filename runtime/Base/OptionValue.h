@@ -52,7 +52,9 @@ struct YamlEntry {
   std::string written = {}; ///< key in the file, if `key` is a translation
 
   /// Returns the key as written in the file.
-  const std::string &spelling() const { return written.empty() ? key : written; }
+  const std::string &spelling() const {
+    return written.empty() ? key : written;
+  }
 };
 
 /// Parses YAML text with one value. JSON is a subset.

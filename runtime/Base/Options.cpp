@@ -142,7 +142,8 @@ Status Options::applyYamlEntry(YamlEntry entry, const std::string &folder,
   }
   QLORA_ASSIGN_OR_RETURN(json value, parseOptionValue(*row, entry.value));
   if (!entry.value.is_null()) {
-    QLORA_ASSIGN_OR_RETURN(value, resolvedValue(*row, std::move(value), folder));
+    QLORA_ASSIGN_OR_RETURN(value,
+                           resolvedValue(*row, std::move(value), folder));
   }
   const auto [first, isNew] = given.emplace(
       row->name, fmt::format("'{}' in line {}", entry.spelling(), entry.line));
@@ -413,7 +414,7 @@ json Options::recorded(const json &facts) const {
   return object;
 }
 
-const json &Options::recordedFact(std::string_view key) const {
+const json &Options::recordedMetadata(std::string_view key) const {
   static const json none;
   auto found = facts.find(key);
   return found == facts.end() ? none : *found;

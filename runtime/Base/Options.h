@@ -48,7 +48,7 @@ public:
   explicit Options(std::span<const OptionRow> table = optionTable());
 
   /// Applies a JSON object from recorded(). Other keys are kept for
-  /// recordedFact().
+  /// recordedMetadata().
   Status applyRecorded(std::string_view text);
 
   /// Applies a YAML file. Paths are relative according to their scope
@@ -56,7 +56,7 @@ public:
   Status applyYaml(const std::string &path);
 
   /// Applies entries read from `path`. A tool may have translated their names
-  /// from other configuration formats (tools/qlora/PeerKeys.h).
+  /// from other configuration formats (tools/qlora/ForeignConfigKeys.h).
   Status applyEntries(std::span<const YamlEntry> entries,
                       const std::string &path);
 
@@ -75,7 +75,7 @@ public:
   /// empty.
   std::string quantizedFormat() const;
   /// Sequences per row of data in a micro-batch: 2 for pairs of answers or for
-  /// answers with a mismatched one (Data/MismatchedAnswers.h).
+  /// answers with a mismatched one (Data/KtoKlPairs.h).
   int64_t linesOfRow() const;
   int64_t integer(std::string_view name) const; ///< kInt, kSize
   double number(std::string_view name) const;
@@ -99,10 +99,10 @@ public:
   recorded(const nlohmann::ordered_json &facts = {}) const;
 
   /// Returns the recorded value of a key that is not an option, or null.
-  const nlohmann::ordered_json &recordedFact(std::string_view key) const;
+  const nlohmann::ordered_json &recordedMetadata(std::string_view key) const;
 
   /// All recorded keys that are not options.
-  const nlohmann::ordered_json &recordedFacts() const { return facts; }
+  const nlohmann::ordered_json &recordedMetadata() const { return facts; }
 
   /// Returns all options as YAML, in the order of the table.
   std::string resolvedYaml() const;

@@ -114,10 +114,10 @@ static Status checkPieces(const ParallelMesh &mesh) {
     if (!axis.ranks || axis.group != QLORA_GROUP_FSDP || mesh.*axis.ranks == 1)
       continue;
     if (first && mesh.*axis.ranks != mesh.*first->ranks)
-      return Status::invalid("--parallel: {}={} and {}={} are pieces on the same "
-                             "ranks; give them one number",
-                             first->name, mesh.*first->ranks, axis.name,
-                             mesh.*axis.ranks);
+      return Status::invalid(
+          "--parallel: {}={} and {}={} are pieces on the same "
+          "ranks; give them one number",
+          first->name, mesh.*first->ranks, axis.name, mesh.*axis.ranks);
     first = &axis;
   }
   if (mesh.updatePieces > 1 && mesh.trainedPieces > 1)

@@ -38,7 +38,8 @@ bool isAccumulationGiven(const Options &options) {
   const Options::Source source = options.source(kSteps);
   if (options.value(kSteps) == "auto" || source < options.source(kGlobal))
     return false;
-  return source > kRecorded || (source == kRecorded && options.value(kSteps) != 1);
+  return source > kRecorded ||
+         (source == kRecorded && options.value(kSteps) != 1);
 }
 
 StatusOr<int64_t> accumulationSteps(const Options &options, int64_t ranks) {

@@ -73,7 +73,7 @@ static StatusOr<std::string> tokenise(const DataRequest &request,
 /// Adds qlora-data's counts of cut and dropped rows from the file's metadata.
 static Status addCounts(const std::string &path, DataSummary &summary) {
   QLORA_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::open(path));
-  const RowsNumbers numbers(file);
+  const RowsMetadata numbers(file);
   summary.truncatedRows += numbers.truncatedRows;
   summary.droppedRows += numbers.droppedRows;
   return Status::ok();

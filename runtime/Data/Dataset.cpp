@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "runtime/Data/MismatchedAnswers.h"
+#include "runtime/Data/KtoKlPairs.h"
 #include "runtime/Data/RowSelection.h"
 
 namespace qlora {
@@ -36,8 +36,8 @@ int64_t DatasetRows::length(int64_t row) const {
   return longest;
 }
 
-int64_t DatasetRows::sumOfSides(int64_t row,
-                                int64_t (TokenStore::*of)(int64_t) const) const {
+int64_t DatasetRows::sumOfSides(int64_t row, int64_t (TokenStore::*of)(int64_t)
+                                                 const) const {
   const auto [store, number] = find(row);
   int64_t sum = 0;
   for (int64_t side = 0; side < sides; ++side)
@@ -103,16 +103,18 @@ static Status checkObjective(const TokenStore &store, const std::string &name,
                            "--rl",
                            name);
   if (store.isUnpaired() && !variants.isUnpaired)
-    return Status::invalid("'{}' has desirable and undesirable answers, and the "
-                           "program was compiled without --rl kto; compile it "
-                           "with --rl kto, or name a file of other rows",
-                           name);
+    return Status::invalid(
+        "'{}' has desirable and undesirable answers, and the "
+        "program was compiled without --rl kto; compile it "
+        "with --rl kto, or name a file of other rows",
+        name);
   const bool wantsPairs = variants.sidesInFile() > 1;
   if (store.hasPairs() && store.rows() % 2 != 0)
-    return Status::error(StatusCode::kDataLoss,
-                         "'{}' has pairs of answers, but {} rows; make it again "
-                         "with qlora-data",
-                         name, store.rows());
+    return Status::error(
+        StatusCode::kDataLoss,
+        "'{}' has pairs of answers, but {} rows; make it again "
+        "with qlora-data",
+        name, store.rows());
   if (store.isWhole() || store.hasPairs() == wantsPairs)
     return Status::ok();
   if (wantsPairs)
@@ -125,7 +127,8 @@ static Status checkObjective(const TokenStore &store, const std::string &name,
                          name);
 }
 
-StatusOr<DataParts> openMix(const DataMix &mix, const CompiledVariants &variants,
+StatusOr<DataParts> openMix(const DataMix &mix,
+                            const CompiledVariants &variants,
                             const ScheduleOptions &options) {
   auto stores = std::make_shared<DatasetRows::Stores>();
   std::vector<RowSource> sources;
@@ -197,7 +200,7 @@ Status Dataset::fill(const BatchLayout &layout, MicroBatch &out) const {
     }
   }
   if (data.hasMismatched && !data.isWhole())
-    placeMismatchedAnswers(static_cast<int64_t>(layout.lines.size()), out);
+    placeKtoKlPairs(static_cast<int64_t>(layout.lines.size()), out);
   if (data.hasMismatched)
     out.mismatchedLines = out.batch / 2;
   return Status::ok();

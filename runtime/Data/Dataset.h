@@ -33,7 +33,7 @@ struct DatasetRows {
   /// Row numbers, counted through all files. Empty: all rows once.
   std::vector<int64_t> chosen = {};
   int64_t sides = 1;
-  /// Half of the sequences have mismatched answers (MismatchedAnswers.h).
+  /// Half of the sequences have mismatched answers (KtoKlPairs.h).
   bool hasMismatched = false;
   bool hasOneSegment = false; ///< as in MicroBatch, for all
 
@@ -134,7 +134,8 @@ struct DataMix {
 struct DataParts {
   std::unique_ptr<Dataset> training, validation; ///< the latter may be null
 };
-StatusOr<DataParts> openMix(const DataMix &mix, const CompiledVariants &variants,
+StatusOr<DataParts> openMix(const DataMix &mix,
+                            const CompiledVariants &variants,
                             const ScheduleOptions &options);
 
 /// Opens a token file or a rows file and checks all of it.

@@ -52,7 +52,7 @@ std::vector<BatchLayout> Schedule::round(int64_t step, int64_t k,
 
 std::vector<BatchLayout> Schedule::lastRound(int64_t step,
                                              const StepShape &shape) {
-  const Deal deal = this->deal(step, shape);
+  const MicroBatchAssignment deal = this->deal(step, shape);
   if (shape.inLockstep)
     return round(step, deal.size(0) - 1, shape);
   std::vector<BatchLayout> last;
@@ -268,8 +268,8 @@ const StepPlan &PaddingFreeSchedule::planOf(int64_t step,
     lengths.push_back(units[static_cast<size_t>(number)].length);
   plan = packStep(lengths,
                   {variants.buckets, variants.batch,
-                   shape.dealsAsOne ? shape.count() : shape.accumulation,
-                   shape.dealsAsOne ? 1 : shape.ranks, variants.costs,
+                   shape.assignsAsOne ? shape.count() : shape.accumulation,
+                   shape.assignsAsOne ? 1 : shape.ranks, variants.costs,
                    shape.speeds});
   for (std::vector<int64_t> &numbers : plan)
     for (int64_t &number : numbers)

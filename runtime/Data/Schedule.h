@@ -6,7 +6,7 @@
 //
 // Micro-batch i of step s is number s K N + i of a pass, for K accumulated
 // micro-batches on each of N ranks; ranks with the same rows count as one.
-// Deal.h assigns micro-batches to ranks. Three orders:
+// MicroBatchAssignment.h assigns micro-batches to ranks. Three orders:
 //
 //   whole         a token file's own order; it restarts at its end, even
 //                 inside a step
@@ -34,7 +34,7 @@
 #include <vector>
 
 #include "runtime/Base/Status.h"
-#include "runtime/Data/Deal.h"
+#include "runtime/Data/MicroBatchAssignment.h"
 #include "runtime/Device/MicroBatch.h"
 #include "runtime/Module/CompiledVariants.h"
 
@@ -46,7 +46,7 @@ struct StepShape {
   int64_t ranks = 1;
   bool inLockstep = false; ///< every entry has collectives of several ranks
   /// Rows share micro-batches as if one rank had all of them.
-  bool dealsAsOne = false;
+  bool assignsAsOne = false;
   /// Relative speed of each rank, above 0; empty if all are equal, as in
   /// lockstep.
   std::vector<double> speeds = {};
@@ -69,7 +69,7 @@ struct ScheduleOptions {
   /// Rows files only; needs buckets. Empty: if there are any.
   std::optional<bool> paddingFree = std::nullopt;
   /// Tokens of each row's answer, if the micro-batch also has mismatched
-  /// answers (MismatchedAnswers.h), which share its length.
+  /// answers (KtoKlPairs.h), which share its length.
   std::vector<int64_t> answers = {};
 };
 
@@ -92,7 +92,7 @@ public:
   virtual int64_t microBatches(int64_t, const StepShape &shape) {
     return shape.count();
   }
-  Deal deal(int64_t step, const StepShape &shape) {
+  MicroBatchAssignment deal(int64_t step, const StepShape &shape) {
     return {microBatches(step, shape), shape.ranks, shape.speeds};
   }
   /// Micro-batch `index` of `step`; `index` is below microBatches().

@@ -41,7 +41,7 @@ private:
   std::optional<std::vector<Bin>> fill(int64_t count) const;
   std::vector<Bin> asGiven() const;
   StepPlan deal(std::vector<Bin> bins, double &cost) const;
-  StepPlan dealByNumber(std::vector<Bin> bins, double &cost) const;
+  StepPlan assignByIndex(std::vector<Bin> bins, double &cost) const;
   double cost(const Bin &bin) const;
   void add(Bin &bin, int64_t row) const;
 
@@ -78,7 +78,7 @@ double Packer::cost(const Bin &bin) const {
 /// Relative load of each of `count` bins, so that all ranks finish together.
 std::vector<double> Packer::sharesOf(int64_t count) const {
   std::vector<double> shares(static_cast<size_t>(count), 1);
-  const Deal deal(count, shape.ranks, shape.speeds);
+  const MicroBatchAssignment deal(count, shape.ranks, shape.speeds);
   for (size_t rank = 0; rank < shape.speeds.size(); ++rank) {
     const int64_t own = deal.size(static_cast<int64_t>(rank));
     for (int64_t k = 0; k < own; ++k)
@@ -123,9 +123,10 @@ std::vector<Bin> Packer::asGiven() const {
 
 /// Keeps the ranks for which fill() chose the bins; `dearest` is the time of
 /// the slowest rank.
-StepPlan Packer::dealByNumber(std::vector<Bin> bins, double &dearest) const {
+StepPlan Packer::assignByIndex(std::vector<Bin> bins, double &dearest) const {
   StepPlan plan(bins.size());
-  const Deal deal(static_cast<int64_t>(bins.size()), shape.ranks, shape.speeds);
+  const MicroBatchAssignment deal(static_cast<int64_t>(bins.size()),
+                                  shape.ranks, shape.speeds);
   dearest = 0;
   for (int64_t rank = 0; rank < shape.ranks; ++rank) {
     double costs = 0;
@@ -143,7 +144,7 @@ StepPlan Packer::dealByNumber(std::vector<Bin> bins, double &dearest) const {
 /// Gives all ranks equally many bins; `dearest` is the highest cost of a rank.
 StepPlan Packer::deal(std::vector<Bin> bins, double &dearest) const {
   if (!shape.speeds.empty())
-    return dealByNumber(std::move(bins), dearest);
+    return assignByIndex(std::move(bins), dearest);
   const int64_t each = static_cast<int64_t>(bins.size()) / shape.ranks;
   std::stable_sort(bins.begin(), bins.end(),
                    [&](const Bin &left, const Bin &right) {

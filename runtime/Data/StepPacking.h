@@ -24,7 +24,7 @@
 #include <span>
 #include <vector>
 
-#include "runtime/Data/Deal.h"
+#include "runtime/Data/MicroBatchAssignment.h"
 #include "runtime/Module/CompiledVariants.h"
 
 namespace qlora {
@@ -36,11 +36,13 @@ struct PackingShape {
   int64_t accumulation = 1;     ///< K
   int64_t ranks = 1;            ///< N
   PackingCosts costs;
-  std::vector<double> speeds = {}; ///< of ranks (Deal.h); empty: all are equal
+  std::vector<double> speeds =
+      {}; ///< of ranks (MicroBatchAssignment.h); empty: all are equal
 };
 
-/// The rows of each micro-batch, ascending, indexed by Deal's numbers. There is
-/// a multiple of N micro-batches, at least N; some may have no row.
+/// The rows of each micro-batch, ascending, indexed by MicroBatchAssignment's
+/// numbers. There is a multiple of N micro-batches, at least N; some may have
+/// no row.
 using StepPlan = std::vector<std::vector<int64_t>>;
 
 /// Plans a step. `lengths`: tokens of its rows, at most B K N rows.

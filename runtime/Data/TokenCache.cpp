@@ -200,7 +200,7 @@ StatusOr<std::string> findConverter() {
                        self.parent_path().string());
 }
 
-RowsNumbers::RowsNumbers(const SafetensorsFile &file) {
+RowsMetadata::RowsMetadata(const SafetensorsFile &file) {
   auto text = [&](const char *key) {
     auto found = file.metadata().find(key);
     return found == file.metadata().end() ? std::string() : found->second;
@@ -228,7 +228,7 @@ RowsNumbers::RowsNumbers(const SafetensorsFile &file) {
 
 StatusOr<ConversionNotes> conversionNotes(const std::string &rowsPath) {
   QLORA_ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::open(rowsPath));
-  const RowsNumbers numbers(file);
+  const RowsMetadata numbers(file);
   ConversionNotes notes;
   if (!numbers.chosenTemplate.empty())
     notes.note = fmt::format("uses the chat template {}, which writes earlier "

@@ -65,8 +65,8 @@ Status makeCachedRows(const TokenRequest &request, const std::string &path,
 StatusOr<std::string> findConverter();
 
 /// Counts of qlora-data, from the metadata of its file.
-struct RowsNumbers {
-  explicit RowsNumbers(const SafetensorsFile &file);
+struct RowsMetadata {
+  explicit RowsMetadata(const SafetensorsFile &file);
 
   bool isKnown = false; ///< qlora-data made the file
   int64_t tokens = 0, labelledTokens = 0;

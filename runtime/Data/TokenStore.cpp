@@ -167,7 +167,8 @@ Status TokenStore::countLabels() {
 }
 
 void TokenStore::Tokens::identify(ContentHash &hash) const {
-  for (const std::vector<int32_t> *part : {&ids, &labels, &positions, &segments})
+  for (const std::vector<int32_t> *part :
+       {&ids, &labels, &positions, &segments})
     hash.add({reinterpret_cast<const char *>(part->data()),
               part->size() * sizeof(int32_t)});
 }

@@ -72,10 +72,10 @@ static Status checkCollective(const LoadedModule &module,
 Status checkMesh(const LoadedModule &module, int ranks) {
   if (const auto fixed = static_cast<int>(module.table().run_ranks);
       fixed != 0 && fixed != ranks)
-    return Status::invalid("'{}' sums gradients in fewer bits among {} ranks, but "
-                           "{} {} started; start {}, or compile with --ranks {}",
-                           module.path(), fixed, ranks,
-                           ranks == 1 ? "was" : "were", fixed, ranks);
+    return Status::invalid(
+        "'{}' sums gradients in fewer bits among {} ranks, but "
+        "{} {} started; start {}, or compile with --ranks {}",
+        module.path(), fixed, ranks, ranks == 1 ? "was" : "were", fixed, ranks);
   const qlora_module &header = module.table();
   const ParallelMesh mesh{.shards = header.shards,
                           .updatePieces = header.update_pieces,

@@ -289,7 +289,8 @@ static bool hasAlternatives(const KernelRow &row) {
 std::string kernelsText(const LoadedModule &module, const Device &device) {
   std::set<std::pair<const KernelRow *, const KernelRow *>> choices;
   for (uint32_t i = 0; i < module.launches().size(); ++i)
-    if (const KernelRow *planned = findLaunchRow(module, module.launches()[i])) {
+    if (const KernelRow *planned =
+            findLaunchRow(module, module.launches()[i])) {
       const KernelRow *runs = findKernelRow(device.kernelName(i));
       if (runs != planned || hasAlternatives(*planned))
         choices.emplace(runs, planned);

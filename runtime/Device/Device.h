@@ -89,7 +89,7 @@ struct ReserveUse {
 };
 
 /// Readings of a GPU's sensors, each empty if the GPU has none.
-struct CardReadings {
+struct GpuReadings {
   std::optional<double> utilization; ///< percent of time with a kernel running
   std::optional<double> watts;       ///< power of the whole GPU
 };
@@ -172,7 +172,7 @@ public:
   /// Returns the GPU's name, or an empty string.
   virtual std::string hardware() const { return {}; }
   /// Returns current sensor readings; empty if there is no GPU.
-  virtual CardReadings readings() const { return {}; }
+  virtual GpuReadings readings() const { return {}; }
   /// Returns the name of the kernel that runs a launch of the module.
   std::string kernelName(uint32_t launch) const;
   /// Returns the GEMM algorithms in use, as the text of a table that can be
@@ -269,7 +269,8 @@ StatusOr<std::unique_ptr<Device>> createDevice(std::string_view name,
 
 std::unique_ptr<Device> createCpuDevice(const DeviceOptions &options);
 std::unique_ptr<Device> createNullDevice(const DeviceOptions &options);
-StatusOr<std::unique_ptr<Device>> createCudaDevice(const DeviceOptions &options);
+StatusOr<std::unique_ptr<Device>>
+createCudaDevice(const DeviceOptions &options);
 
 } // namespace qlora
 

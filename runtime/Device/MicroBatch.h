@@ -37,7 +37,7 @@ struct MicroBatch {
   /// [batch]: 1 if a sequence's answer is desirable, for data with such labels.
   std::vector<float> desirable;
   /// Count of sequences at the end with mismatched answers
-  /// (Data/MismatchedAnswers.h).
+  /// (Data/KtoKlPairs.h).
   int64_t mismatchedLines = 0;
 
   /// Resizes to `shape` and makes every token padding.
@@ -89,7 +89,7 @@ struct MicroBatch {
 
 /// A rank's cp shard of each sequence: its index, and the number of equal
 /// shards.
-struct LinePart {
+struct SequenceShard {
   int64_t number = 0, count = 1;
 
   /// Returns the shard's values of `whole`, which has `length` per sequence.

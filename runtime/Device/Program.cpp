@@ -87,7 +87,7 @@ static std::vector<int32_t> promptsOf(const MicroBatch &batch) {
   return prompts;
 }
 
-LinePart Program::linePart() const {
+SequenceShard Program::sequenceShard() const {
   return {device.numberIn(QLORA_GROUP_CP), module.contextRanks()};
 }
 
@@ -113,7 +113,7 @@ Status Program::writeInputs(const qlora_entry &entry, const MicroBatch &batch) {
     if (binding) {
       QLORA_RETURN_IF_ERROR(
           device.write(binding->arena, binding->offset,
-                       bytesOf(linePart().cut(*values, batch.length))));
+                       bytesOf(sequenceShard().cut(*values, batch.length))));
       continue;
     }
     bool isPacking =
@@ -229,7 +229,8 @@ int64_t Program::labelsOf(const qlora_entry &entry, const MicroBatch &batch,
     return module.tokensOf(entry);
   if (mostLabels)
     return std::min(*mostLabels, module.tokensOf(entry));
-  const std::vector<int32_t> own = linePart().cut(batch.targets, batch.length);
+  const std::vector<int32_t> own =
+      sequenceShard().cut(batch.targets, batch.length);
   return std::ssize(own) - std::ranges::count(own, kNoLabel);
 }
 
@@ -295,7 +296,7 @@ Status Program::readCorrect(const qlora_entry &entry, const MicroBatch &batch,
         device.read(binding->arena, binding->offset,
                     {reinterpret_cast<uint8_t *>(correct.data()),
                      correct.size() * sizeof(int32_t)}));
-  correct = linePart().place(correct, batch.length);
+  correct = sequenceShard().place(correct, batch.length);
   return Status::ok();
 }
 

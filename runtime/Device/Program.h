@@ -86,7 +86,7 @@ public:
   bool hasRouterLoss() const;
 
   /// Returns this rank's cp shard of each sequence.
-  LinePart linePart() const;
+  SequenceShard sequenceShard() const;
 
   /// Runs the forward pass. Adds the sums of this rank's tokens to `sums`, and
   /// sets `correct` to 1 where the target is the argmax. `correct` has all

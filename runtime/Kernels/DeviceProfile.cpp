@@ -91,8 +91,9 @@ private:
   bool has(const char *key) {
     if (status.isOk() && !json.contains(key))
       fail("key '{}{}' is missing; {}", prefix, key,
-           prefix.starts_with("gpu.") ? "a GPU's profile has all keys of 'gpu'"
-                            : "write the file again with qlora-run --calibrate");
+           prefix.starts_with("gpu.")
+               ? "a GPU's profile has all keys of 'gpu'"
+               : "write the file again with qlora-run --calibrate");
     return status.isOk();
   }
   template <typename... Args>

@@ -27,7 +27,7 @@
 //              "launch_us": 1.5, "gpus_per_node": 8, "node_link_gbps": 370,
 //              "network_gbps": 48, "all_reduce_us": 20,
 //              "host_link_gbps": 52}
-//   the table of known GPUs (KnownCards.cpp), by name.
+//   the table of known GPUs (KnownGpus.cpp), by name.
 //
 // Rates are what large kernels reach, measured or assumed, not data-sheet
 // peaks. A gigabyte has 10^9 bytes.
@@ -153,11 +153,11 @@ inline constexpr double kLowProducts = 0.9, kLowMemory = 0.85;
 DeviceProfile lowRates(DeviceProfile device);
 
 /// Names of the known GPUs, in the order of the table.
-std::span<const std::string_view> knownCards();
+std::span<const std::string_view> knownGpus();
 
 /// Returns the profile of a GPU from its driver's name for it, such as "NVIDIA
 /// H100 80GB HBM3".
-std::optional<DeviceProfile> profileOfCard(std::string_view driverName);
+std::optional<DeviceProfile> profileOfGpu(std::string_view driverName);
 
 /// Reads device.json. Every key except the optional ones must be present with
 /// the right type, and rates must be positive. Unknown keys are refused. Errors

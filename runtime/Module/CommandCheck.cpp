@@ -135,8 +135,9 @@ static Status checkAccess(const qlora_command &command,
   const bool isOwnPiece = from.pieces != 0 && to.pieces == 0 &&
                           from.offset == to.offset && from.step == from.bytes &&
                           from.bytes * from.pieces == to.bytes;
-  if (count == 2 && to.arena == from.arena &&
-      !(isOwnPiece && mayBePiece) && to.offset < from.offset + from.bytes && from.offset < to.offset + to.bytes)
+  if (count == 2 && to.arena == from.arena && !(isOwnPiece && mayBePiece) &&
+      to.offset < from.offset + from.bytes &&
+      from.offset < to.offset + to.bytes)
     return damaged("source {}+{} and target {}+{} overlap", from.offset,
                    from.bytes, to.offset, to.bytes);
   return Status::ok();

@@ -36,7 +36,7 @@ struct CompiledVariants {
   PackingCosts costs = {};           ///< of the last bucket, in FLOPs
   /// Sequences per row of data. 2 for pairs of answers (all chosen ones of a
   /// micro-batch before all rejected ones) and for answers followed by
-  /// mismatched ones (Data/MismatchedAnswers.h). Set by the caller, as
+  /// mismatched ones (Data/KtoKlPairs.h). Set by the caller, as
   /// vocabSize.
   int64_t sides = 1;
   /// Rows have one answer each, desirable or not. Also set by the caller.

@@ -131,7 +131,8 @@ StatusOr<double> Measured::seconds(uint64_t bytes) {
   const uint64_t each = std::accumulate(
       sizes.begin(), sizes.end() - 1, uint64_t{0},
       [&](uint64_t sum, uint64_t size) { return sum + aligned(size); });
-  std::vector<std::vector<void *>> sets(1 + bytes / std::max<uint64_t>(each, 1));
+  std::vector<std::vector<void *>> sets(1 +
+                                        bytes / std::max<uint64_t>(each, 1));
   QLORA_ASSIGN_OR_RETURN(
       HostMemory memory,
       HostMemory::anonymous(aligned(sizes.back()) + each * sets.size()));

@@ -10,15 +10,15 @@ Status DeviceChoice::describeNetwork(int64_t gpusPerNode,
                                      const std::string &network) {
   if (gpusPerNode == 0 && network.empty())
     return Status::ok();
-  if (!card || !card->gpu)
+  if (!gpu || !gpu->gpu)
     return Status::invalid("--gpus-per-node and --network describe the "
                            "machines of a prediction; give --device null:CARD "
                            "with a GPU, too");
-  return card->describeNetwork(gpusPerNode, network);
+  return gpu->describeNetwork(gpusPerNode, network);
 }
 
 Status DeviceChoice::describeFailures(double hours) {
-  if (hours > 0 && (!card || !card->gpu))
+  if (hours > 0 && (!gpu || !gpu->gpu))
     return Status::invalid("--node-mtbf-hours is for a prediction; give "
                            "--device null:CARD with a GPU, too");
   machineHours = hours;
@@ -34,11 +34,11 @@ StatusOr<DeviceChoice> parseDevice(const std::string &text) {
   if (!text.starts_with(kNull) || text.size() == kNull.size())
     return Status::invalid("--device {}: there are auto, cpu, cuda, null, and "
                            "null:CARD with a card of {} or a device.json",
-                           text, fmt::join(knownCards(), ", "));
-  auto card = findDeviceProfile(text.substr(kNull.size()));
-  if (!card.isOk())
-    return card.status().withContext("--device " + text);
-  return DeviceChoice{true, std::move(card).value()};
+                           text, fmt::join(knownGpus(), ", "));
+  auto gpu = findDeviceProfile(text.substr(kNull.size()));
+  if (!gpu.isOk())
+    return gpu.status().withContext("--device " + text);
+  return DeviceChoice{true, std::move(gpu).value()};
 }
 
 } // namespace qlora

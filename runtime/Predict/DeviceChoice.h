@@ -15,14 +15,14 @@ namespace qlora {
 
 /// The parsed `--device`: whether it is the null device, and its CARD. The
 /// error for anything except auto, cpu, cuda, null and null:CARD lists the
-/// cards.
+/// GPUs.
 struct DeviceChoice {
   bool isNull = false;
-  std::optional<DeviceProfile> card;
+  std::optional<DeviceProfile> gpu;
   /// Mean hours between failures of a machine; 0: not given.
   double machineHours = 0;
 
-  /// Calls DeviceProfile::describeNetwork; an error unless `card` is a GPU.
+  /// Calls DeviceProfile::describeNetwork; an error unless `GPU` is a GPU.
   Status describeNetwork(int64_t gpusPerNode, const std::string &network);
   Status describeFailures(double hours);
 };

@@ -174,9 +174,10 @@ std::string parallelText(const LoadedModule &module, int ranks) {
                        ranks > together ? "data and " : "", together, bases,
                        base, updates, sums);
   if (shards > 1)
-    return fmt::format("data parallel, a base in {} pieces ({}) for every {} of "
-                       "{}{}; sums {}",
-                       shards, base, shards, ranks, updates, sums);
+    return fmt::format(
+        "data parallel, a base in {} pieces ({}) for every {} of "
+        "{}{}; sums {}",
+        shards, base, shards, ranks, updates, sums);
   return fmt::format(
       "data parallel, {} base ({}){}; sums {}",
       isGpu ? "each a whole" : "all on one", base, updates, sums);

@@ -37,8 +37,8 @@ class RunMemory {
 public:
   /// All in bytes. `processBytes`: this process before weights are read if
   /// arenas are process memory, else 0. `untouchedBytes`: what this rank will
-  /// not touch of the arenas (TouchedMemory.h). `bufferBytes`: host memory that
-  /// checkpoints use to send and write.
+  /// not touch of the arenas (ResidentMemoryEstimate.h). `bufferBytes`: host
+  /// memory that checkpoints use to send and write.
   RunMemory(const LoadedModule &module, const Device &device,
             uint64_t processBytes, uint64_t untouchedBytes,
             uint64_t bufferBytes)

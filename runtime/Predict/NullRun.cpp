@@ -82,7 +82,7 @@ struct NullReport {
   int ranks;
   int64_t microBatches; ///< per rank and step
   std::vector<StageCount> stages;
-  std::optional<DeviceProfile> card;
+  std::optional<DeviceProfile> gpu;
   std::vector<StepPrediction> predictions; ///< with null:CARD
   std::vector<StepPrediction> low; ///< the low figure of each, for a GPU
   std::vector<StepPrediction> scaling; ///< for several GPUs
@@ -134,16 +134,15 @@ static std::string countersText(const EntryCount &entry) {
 }
 
 /// Compares the plan with the GPU's memory.
-static std::string cardMemoryText(const StageCount &stage,
-                                  const GpuRates &gpu) {
-  const double card = gpu.memoryGb * 1e9;
+static std::string gpuMemoryText(const StageCount &stage, const GpuRates &gpu) {
+  const double gpu = gpu.memoryGb * 1e9;
   const auto planned = double(stage.plannedBytes());
   const char *answer = "";
-  if (double(stage.module.arenaBytes(QLORA_ARENA_FROZEN)) > card)
+  if (double(stage.module.arenaBytes(QLORA_ARENA_FROZEN)) > gpu)
     answer = ": the base alone does not fit one card; compile it with\n"
              "  --parallel fsdp=N, which divides it among N cards, or with "
              "--offload base";
-  else if (planned > card)
+  else if (planned > gpu)
     answer = ": does not fit; compile it with a --memory-limit";
   return fmt::format("  {:.1f} of the card's {:.0f} GB{}\n", planned / 1e9,
                      gpu.memoryGb, answer);
@@ -164,8 +163,8 @@ std::string NullReport::text() const {
   const StageCount &most = largest();
   const LoadedModule &module = most.module;
   std::string text = planText(module, *most.device, ranks);
-  if (card && card->gpu)
-    text += cardMemoryText(most, *card->gpu);
+  if (gpu && gpu->gpu)
+    text += gpuMemoryText(most, *gpu->gpu);
   text += stagesText(stages);
   text += "  ranks: " + parallelText(module, ranks) + "\n";
   text += kernelsText(module, *most.device) + "\n";
@@ -184,12 +183,12 @@ std::string NullReport::text() const {
                       ranks, microBatches * ranks / module.rowRanks(),
                       collectives());
   for (size_t i = 0; i < predictions.size(); ++i)
-    text += "\n" + predictionText(predictions[i], lowOf(i), *card);
+    text += "\n" + predictionText(predictions[i], lowOf(i), *gpu);
   if (!scaling.empty())
-    text += "\n" + scalingText(scaling, *card->gpu);
+    text += "\n" + scalingText(scaling, *gpu->gpu);
   if (saving)
     text += "\n" + saving->text();
-  return card ? text + "\n" + assumptionText(*card) : text;
+  return gpu ? text + "\n" + assumptionText(*gpu) : text;
 }
 
 static json countersJson(const EntryCount &count) {
@@ -230,13 +229,13 @@ std::string NullReport::toJson() const {
       addStage(report["stages"].emplace_back(), stage);
   for (size_t i = 0; i < predictions.size(); ++i)
     report["predictions"].push_back(
-        predictionJson(predictions[i], lowOf(i), *card));
+        predictionJson(predictions[i], lowOf(i), *gpu));
   if (!scaling.empty())
-    report["scaling"] = scalingJson(scaling, *card->gpu);
+    report["scaling"] = scalingJson(scaling, *gpu->gpu);
   if (saving)
     report["saving"] = saving->toJson();
-  if (card)
-    report["assumed"] = profileJson(*card);
+  if (gpu)
+    report["assumed"] = profileJson(*gpu);
   return dumpJson(report, 2) + "\n";
 }
 
@@ -303,15 +302,15 @@ checkOnNullDevice(const LoadedModule &module, const Options &options, int ranks,
   QLORA_RETURN_IF_ERROR(CompiledVariants::of(module).status());
   QLORA_ASSIGN_OR_RETURN(const int64_t microBatches,
                          accumulationSteps(options, dataRanks));
-  const std::optional<DeviceProfile> &card = choice.card;
-  NullReport report{ranks, microBatches, {}, card, {}, {}, {}, {}};
+  const std::optional<DeviceProfile> &gpu = choice.gpu;
+  NullReport report{ranks, microBatches, {}, gpu, {}, {}, {}, {}};
   QLORA_RETURN_IF_ERROR(countStages(module, ranks, report.stages));
   QLORA_RETURN_IF_ERROR(checkTransfers(module)); // after commands were checked
-  if (card) {
-    PredictionRequest request = {*card, ranks, report.microBatches};
+  if (gpu) {
+    PredictionRequest request = {*gpu, ranks, report.microBatches};
     request.disabledKernels = disabledKernels;
     QLORA_ASSIGN_OR_RETURN(report.predictions, predictSteps(module, request));
-    if (card->gpu) {
+    if (gpu->gpu) {
       QLORA_ASSIGN_OR_RETURN(report.low,
                              predictSteps(module, lowRequest(request)));
       if (ranks > 1) {
@@ -319,9 +318,9 @@ checkOnNullDevice(const LoadedModule &module, const Options &options, int ranks,
                                predictScaling(module, request));
       }
       if (choice.machineHours > 0)
-        report.saving = checkpointInterval(module, report.predictions.back(),
-                                           card->gpu->gpusPerNode,
-                                           choice.machineHours);
+        report.saving =
+            checkpointInterval(module, report.predictions.back(),
+                               gpu->gpu->gpusPerNode, choice.machineHours);
     }
   }
   return options.text("log_format") == "json" ? report.toJson()

@@ -19,7 +19,7 @@
 namespace qlora {
 
 /// Returns the plan, the commands and bytes of each entry, and a step of
-/// `ranks` ranks, predicted if `device` has a card. The format is tables, or
+/// `ranks` ranks, predicted if `device` has a GPU. The format is tables, or
 /// one object with log_format json. The prediction does not use the rows in
 /// `disabledKernels`.
 StatusOr<std::string>

@@ -138,8 +138,8 @@ std::string scalingText(std::span<const StepPrediction> curve,
                   "ms exposed");
   for (const StepPrediction &step : curve)
     text += fmt::format("  {:>6} {:>6} {:>10.2f} {:>10} {:>9.1f}% {:>12.2f}\n",
-                        step.ranks, step.machines(gpu.gpusPerNode), step.seconds * 1e3,
-                        formatRate(step.tokensPerSecond()),
+                        step.ranks, step.machines(gpu.gpusPerNode),
+                        step.seconds * 1e3, formatRate(step.tokensPerSecond()),
                         100 * efficiency(step, curve[0]),
                         step.exposedCommunication * 1e3);
   return text;

@@ -87,9 +87,9 @@ void ConnectionLoop::acceptAll(Protocol &protocol) {
     // Leave one descriptor for other uses, such as rank 0's own listener in the
     // ring.
     const FileDescriptor spare(fcntl(listening.get(), F_DUPFD_CLOEXEC, 0));
-    FileDescriptor socket(
-        spare.isOpen() ? accept4(listening.get(), nullptr, nullptr, SOCK_CLOEXEC)
-                       : -1);
+    FileDescriptor socket(spare.isOpen() ? accept4(listening.get(), nullptr,
+                                                   nullptr, SOCK_CLOEXEC)
+                                         : -1);
     const int error = errno;
     if (!socket.isOpen() && (error == EINTR || error == ECONNABORTED))
       continue;

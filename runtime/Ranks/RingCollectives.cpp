@@ -37,7 +37,9 @@ struct RingCollectives::Pass {
   int64_t start; ///< slot in which the first chunk is sent
   bool adds;     ///< ranks add their chunk to it; false: they store it
 
-  int distance(int rank, int size) const { return (rank - first + size) % size; }
+  int distance(int rank, int size) const {
+    return (rank - first + size) % size;
+  }
   /// Returns the chunk index that a rank sends in a slot; may be out of range.
   int64_t sentBy(int rank, int size, int64_t slot) const {
     const int places = distance(rank, size);
@@ -53,7 +55,8 @@ Status RingCollectives::runPasses(std::span<const Pass> passes,
     const size_t begin = static_cast<size_t>(number) * kChunkBytes;
     return number < 0 || number >= chunks
                ? Bytes()
-               : data.subspan(begin, std::min(kChunkBytes, data.size() - begin));
+               : data.subspan(begin,
+                              std::min(kChunkBytes, data.size() - begin));
   };
   const int previous = (rank() + size() - 1) % size();
   const int64_t slots = passes.back().start + size() - 2 + chunks;
@@ -252,7 +255,8 @@ RingCollectives::allGather(std::string_view mine) {
     return Bytes(reinterpret_cast<uint8_t *>(text.data()), text.size())
         .subspan(std::min(text.size(), kBegun));
   };
-  std::copy(mine.begin(), mine.end(), texts[static_cast<size_t>(rank())].begin());
+  std::copy(mine.begin(), mine.end(),
+            texts[static_cast<size_t>(rank())].begin());
   if (std::all_of(begun.begin(), begun.end(),
                   [](const Beginning &each) { return each.bytes <= kBegun; }))
     return texts;

@@ -91,7 +91,7 @@ static void putBeside(std::span<const float> start,
 /// their own dtypes, and adapters that fit the original model.
 static std::vector<SafetensorsItem> finalItems(const LoadedModule &module,
                                                const Options &options,
-                                               const StartingFactors &factors) {
+                                               const LoraInitFactors &factors) {
   std::map<std::string, const qlora_parameter *> parameters;
   for (const qlora_parameter *parameter : trainedParameters(module))
     parameters.emplace(trainedName(module, *parameter), parameter);
@@ -152,8 +152,9 @@ Status writeTrainedConfig(const LoadedModule &module, const Options &options,
                           const std::string &folder, AtomicFile::Flush flush,
                           AdapterForm form) {
   if (!trainsModel(module))
-    QLORA_RETURN_IF_ERROR(replaceWholeFile(
-        folder + "/" + kAdapterConfig, configText(module, options, form), flush));
+    QLORA_RETURN_IF_ERROR(replaceWholeFile(folder + "/" + kAdapterConfig,
+                                           configText(module, options, form),
+                                           flush));
   for (const auto &[file, size] : copiedFiles(module, options))
     QLORA_RETURN_IF_ERROR(copyInto(folder, file, flush));
   return writeNamedTemplate(options, folder, flush);
@@ -220,7 +221,7 @@ PreparedAdapter::~PreparedAdapter() {
 }
 
 Status PreparedAdapter::write(const NextBytes &trained,
-                              const StartingFactors &factors) {
+                              const LoraInitFactors &factors) {
   // The folder may have been removed during the run.
   if (!weights->isThere()) {
     staging.clear(); // `again` owns it now
@@ -249,7 +250,8 @@ Status PreparedAdapter::commit(std::vector<fs::path> &files) const {
                          found.status().message());
   files = std::move(*found);
   for (auto file = files.begin(); file != files.end(); ++file) {
-    const Status status = renameInto(fs::path(folder) / file->filename(), *file);
+    const Status status =
+        renameInto(fs::path(folder) / file->filename(), *file);
     if (status.isOk())
       continue;
     std::error_code ignored;

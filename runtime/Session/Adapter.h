@@ -86,7 +86,7 @@ public:
   /// Moves the adapter into the folder and replaces an existing one with its
   /// tokenizer. `trained`: the bytes of finalTensors(). `factors`: the factors
   /// it started from, if they are factors of the base. Called once.
-  Status write(const NextBytes &trained, const StartingFactors &factors = {});
+  Status write(const NextBytes &trained, const LoraInitFactors &factors = {});
 
 private:
   PreparedAdapter(const LoadedModule &module, const Options &options,

@@ -124,7 +124,7 @@ ordered_json adapterConfig(const LoadedModule &module, const Options &options,
       {"base_model_name_or_path", base},
       {"bias", options.value("bias")},
       {"exclude_modules", orNull(options.value("exclude_modules"))},
-      {"fan_in_fan_out", options.recordedFact("adapts_in_out") == true},
+      {"fan_in_fan_out", options.recordedMetadata("adapts_in_out") == true},
       {"inference_mode", true},
       {"init_lora_weights", initInConfig(init)},
       {"layers_pattern", orNull(options.value("layers_pattern"))},
@@ -208,12 +208,13 @@ static Status differs(const std::string &path, const char *key,
   const std::string ours = dumpJson(options.value(option));
   const std::string flag = flagSpelling(option), value = flagText(theirs);
   if (with == Compared::kOptions)
-    return Status::invalid("'{}': {} is {}, but {} is {}. Fix: {} {}", path, key,
-                           dumpJson(theirs), options.spelling(option), ours,
-                           flag, value);
-  return Status::invalid("'{}': {} is {}, but this program was compiled for {}. "
-                         "Fix: compile with {} {}",
-                         path, key, dumpJson(theirs), ours, flag, value);
+    return Status::invalid("'{}': {} is {}, but {} is {}. Fix: {} {}", path,
+                           key, dumpJson(theirs), options.spelling(option),
+                           ours, flag, value);
+  return Status::invalid(
+      "'{}': {} is {}, but this program was compiled for {}. "
+      "Fix: compile with {} {}",
+      path, key, dumpJson(theirs), ours, flag, value);
 }
 
 /// Checks that each module of the adapter is one of the program's.
@@ -240,7 +241,8 @@ static Status checkTargets(const std::string &folder,
 static bool hasOurBase(const ordered_json &theirs, const Options &options) {
   const std::string init = options.text("init_lora_weights");
   return theirs == init ||
-         (!leavesResidual(theirs.is_string() ? theirs.get<std::string>() : "") &&
+         (!leavesResidual(theirs.is_string() ? theirs.get<std::string>()
+                                             : "") &&
           !leavesResidual(init));
 }
 

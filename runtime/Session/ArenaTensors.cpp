@@ -223,7 +223,8 @@ Status ArenaTensors::checkTensor(const SafetensorsFile &file,
   if (isSame)
     return Status::ok();
   return Status::invalid(
-      "'{}': tensor '{}' is {} {}, and train.so has {} {}{}; resume it with the "
+      "'{}': tensor '{}' is {} {}, and train.so has {} {}{}; resume it with "
+      "the "
       "program that it is of",
       file.path(), found->name, safetensorsDtypeName(found->dtype),
       formatShape(found->shape), safetensorsDtypeName(tensor.item.dtype),

@@ -12,7 +12,7 @@
 //   metrics.jsonl          up to this step; a resumed run starts with it
 //   config.resolved.yaml, gemm_table.json (of a GPU)
 //   MANIFEST.json          size and SHA-256 of each file above; identity of
-//                          model, data and program (CheckpointFacts.h), and
+//                          model, data and program (CheckpointMetadata.h), and
 //                          of the run (CheckpointFolder.h)
 //
 // Everything else that a step depends on is a pure function of seed and step.

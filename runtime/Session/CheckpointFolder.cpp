@@ -100,7 +100,7 @@ static Status cannotReplace(const std::string &folder,
 
 /// Returns whether a checkpoint records another run.
 static bool isOfAnother(const std::string &folder, const std::string &id) {
-  const auto facts = readFacts(folder);
+  const auto facts = readMetadata(folder);
   return facts.isOk() && runIdOf(facts.value()) != id;
 }
 

@@ -23,7 +23,7 @@ static bool isComplete(const ordered_json &entry) {
 StatusOr<std::vector<AdapterDropout>>
 recordedDropout(const LoadedModule &module, const Options &options) {
   std::vector<AdapterDropout> dropouts;
-  const ordered_json &recorded = options.recordedFact("adapter_dropout");
+  const ordered_json &recorded = options.recordedMetadata("adapter_dropout");
   if (recorded.is_null())
     return dropouts;
   auto damaged = [&](const std::string &what) {

@@ -38,8 +38,8 @@ static bool hasRowsOfAll(const LoadedModule &module) {
 int64_t tokenOfRow(int64_t row, const BatchShape &shape, int64_t parts,
                    int64_t first) {
   const int64_t own = shape.batch * shape.length / parts;
-  return LinePart{(first + row / own) % parts, parts}.placeOf(row % own,
-                                                              shape.length);
+  return SequenceShard{(first + row / own) % parts, parts}.placeOf(
+      row % own, shape.length);
 }
 
 /// Returns the cp shard, counted over all sequences, of the logits' first rows.
@@ -75,7 +75,7 @@ struct ChunkRows {
   int64_t runTokens = 1; ///< tokens of a chunk in one group
 
   static ChunkRows of(const Run &run, const MicroBatch &batch) {
-    const auto &recorded = run.options.recordedFact("chunks");
+    const auto &recorded = run.options.recordedMetadata("chunks");
     const int64_t count =
         recorded.is_number_integer() ? std::max<int64_t>(1, recorded) : 1;
     return {count, batch.batch * batch.length / count /
@@ -93,7 +93,8 @@ struct ChunkRows {
     for (size_t head = 0; head < heads.size(); ++head) {
       const int64_t chunk = static_cast<int64_t>(head) * count /
                             std::ssize(heads);
-      logits.resize(std::max<size_t>(logits.size(), heads[head].size() * count));
+      logits.resize(
+          std::max<size_t>(logits.size(), heads[head].size() * count));
       for (int64_t token = 0; token * vocabulary < std::ssize(heads[head]);
            ++token)
         std::copy_n(heads[head].data() + token * vocabulary, vocabulary,

@@ -30,9 +30,9 @@ std::string measureOf(const nlohmann::ordered_json &values,
 /// Evaluates, and logs the result for `step` and `epoch`, with `title` on the
 /// terminal. All ranks call it and get the same result. If any rank received a
 /// stop signal, returns nothing and logs nothing.
-StatusOr<std::optional<EvaluationResult>> evaluateAndLog(const Run &run, int64_t step,
-                                          double epoch,
-                                          const std::string &title);
+StatusOr<std::optional<EvaluationResult>>
+evaluateAndLog(const Run &run, int64_t step, double epoch,
+               const std::string &title);
 
 } // namespace qlora
 

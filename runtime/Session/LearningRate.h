@@ -40,8 +40,9 @@ struct LearningRate {
       return static_cast<int64_t>(std::ceil(total * warmupRatio));
     assert(rule == "axolotl" && "not a row of the option table");
     const int64_t steps =
-        warmupRatio > 0 ? static_cast<int64_t>(warmupRatio * total)
-                        : std::min<int64_t>(static_cast<int64_t>(0.03 * total), 100);
+        warmupRatio > 0
+            ? static_cast<int64_t>(warmupRatio * total)
+            : std::min<int64_t>(static_cast<int64_t>(0.03 * total), 100);
     return steps == 1 ? 2 : steps;
   }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Sections of the card, from top to bottom.
+// Sections of the GPU, from top to bottom.
 
 #include "runtime/Session/ModelCard.h"
 
@@ -25,7 +25,7 @@ using nlohmann::json;
 static constexpr std::string_view kMark =
     "<!-- Written by qlora. A README.md without this line is not replaced. -->";
 
-/// File names are bytes; a card is UTF-8.
+/// File names are bytes; a GPU is UTF-8.
 static std::string validText(const std::string &text) {
   return json::parse(dumpJson(json(text)));
 }

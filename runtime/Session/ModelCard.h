@@ -24,7 +24,7 @@ inline constexpr const char *kCardFile = "README.md";
 std::string modelCard(const Run &run, const DataSummary &data,
                       const TrainingResult &result, std::string_view metrics);
 
-/// Writes the card into the output folder. Keeps a README.md that no run has
+/// Writes the GPU into the output folder. Keeps a README.md that no run has
 /// written, and returns an error.
 Status writeModelCard(const Run &run, const DataSummary &data,
                       const TrainingResult &result);

@@ -20,9 +20,10 @@ static std::string rowsText(const BatchLayout &layout) {
   for (const auto &line : layout.lines)
     rows.insert(rows.end(), line.begin(), line.end());
   const size_t shown = std::min(rows.size(), kShown);
-  std::string text = fmt::format(
-      "{} {}", rows.size() == 1 ? "row" : "rows",
-      fmt::join(rows.begin(), rows.begin() + static_cast<int64_t>(shown), ", "));
+  std::string text =
+      fmt::format("{} {}", rows.size() == 1 ? "row" : "rows",
+                  fmt::join(rows.begin(),
+                            rows.begin() + static_cast<int64_t>(shown), ", "));
   if (rows.size() > shown)
     text += fmt::format(" and {} more", rows.size() - shown);
   return text;
@@ -95,7 +96,7 @@ findOwn(const Run &run, int64_t step, qlora_step_block block) {
   const auto isSought = [&] {
     return found.first < 0 || run.stepShape.inLockstep;
   };
-  const Deal deal = run.dealOf(step);
+  const MicroBatchAssignment deal = run.assignmentOf(step);
   const int64_t rank = run.group.dataRank();
   for (int64_t k = 0; k < deal.size(rank) && isSought(); ++k) {
     const int64_t index = deal.number(rank, k);

@@ -5,7 +5,7 @@
 #include "runtime/Session/ProgramChoice.h"
 
 #include "runtime/Device/Collectives.h"
-#include "runtime/Kernels/Cuda/CudaCard.h"
+#include "runtime/Kernels/Cuda/CudaGpu.h"
 #include "runtime/Session/SharedGpus.h"
 
 namespace qlora {
@@ -22,10 +22,10 @@ size_t largestThatFits(std::span<const uint64_t> planned, uint64_t free) {
   return best.value_or(smallest);
 }
 
-static StatusOr<uint64_t> freeOnCard(int ordinal) {
+static StatusOr<uint64_t> freeOnGpu(int ordinal) {
   QLORA_ASSIGN_OR_RETURN(const CudaDriver *driver, CudaDriver::open());
-  QLORA_ASSIGN_OR_RETURN(const CudaCard card, CudaCard::open(*driver, ordinal));
-  QLORA_ASSIGN_OR_RETURN(const CudaMemoryInfo memory, card.memory());
+  QLORA_ASSIGN_OR_RETURN(const CudaGpu gpu, CudaGpu::open(*driver, ordinal));
+  QLORA_ASSIGN_OR_RETURN(const CudaMemoryInfo memory, gpu.memory());
   return memory.free;
 }
 
@@ -45,16 +45,17 @@ StatusOr<std::string> chooseProgram(const std::vector<std::string> &programs,
   for (const std::string &program : programs) {
     QLORA_ASSIGN_OR_RETURN(LoadedModule module, LoadedModule::open(program));
     if (module.table().target != QLORA_TARGET_CUDA)
-      return Status::invalid("takes one program, but got '{}' and '{}': several "
-                             "are plans for cards of other sizes, and '{}' is "
-                             "for CPUs",
-                             programs[0], programs[1], program);
+      return Status::invalid(
+          "takes one program, but got '{}' and '{}': several "
+          "are plans for cards of other sizes, and '{}' is "
+          "for CPUs",
+          programs[0], programs[1], program);
     QLORA_RETURN_IF_ERROR(checkMesh(module, env.worldSize));
     module.chooseRank(env.rank, env.worldSize);
     planned.push_back(plannedOnGpu(module));
   }
   QLORA_ASSIGN_OR_RETURN(const uint64_t free,
-                         freeOnCard(gpuOf(env, ranksPerGpu)));
+                         freeOnGpu(gpuOf(env, ranksPerGpu)));
   return programs[largestThatFits(planned,
                                   free / static_cast<uint64_t>(ranksPerGpu))];
 }

@@ -7,7 +7,7 @@
 //   qloracc model.mlir -o 24.so --memory-limit 22GiB ...
 //   qlora-run 80.so 24.so --gpus 4
 //
-// Ranks compare their programs when they meet (SameOnRanks.h).
+// Ranks compare their programs when they meet (RankConsistencyCheck.h).
 
 #ifndef QLORA_RUNTIME_SESSION_PROGRAMCHOICE_H
 #define QLORA_RUNTIME_SESSION_PROGRAMCHOICE_H

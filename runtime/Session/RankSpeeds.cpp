@@ -34,16 +34,19 @@ Status checkRankSpeeds(const Options &options, const LoadedModule &module,
                            formatCounted(ranks, "rank"));
   if (!areEqual(given) && module.meetsInEntries())
     return Status::invalid(
-        "{}: '{}' has ranks that share a model, which run the same micro-batches; "
+        "{}: '{}' has ranks that share a model, which run the same "
+        "micro-batches; "
         "leave it out, or compile without --parallel{}",
         name, module.path(),
-        module.stages() > 1 ? " (layers of a pipeline are dealt by the compiler's "
-                              "--stage-speeds)"
-                            : "");
+        module.stages() > 1
+            ? " (layers of a pipeline are dealt by the compiler's "
+              "--stage-speeds)"
+            : "");
   if (!areEqual(given) && options.boolean("reproducible_reductions"))
-    return Status::invalid("{}: --reproducible-reductions deals the micro-batches "
-                           "of a step in one way; leave one of them out",
-                           name);
+    return Status::invalid(
+        "{}: --reproducible-reductions deals the micro-batches "
+        "of a step in one way; leave one of them out",
+        name);
   return Status::ok();
 }
 
@@ -55,11 +58,11 @@ std::vector<double> givenSpeeds(const Options &options, int64_t ranks) {
 }
 
 /// Predicts one more micro-batch, without the update that every rank runs.
-static std::optional<double> secondsOn(const DeviceProfile &card,
+static std::optional<double> secondsOn(const DeviceProfile &gpu,
                                        const LoadedModule &module) {
   double seconds = 0;
   for (const int64_t microBatches : {1, 2}) {
-    const auto steps = predictSteps(module, {card, 1, microBatches});
+    const auto steps = predictSteps(module, {gpu, 1, microBatches});
     if (!steps.isOk() || steps->empty())
       return std::nullopt;
     seconds = steps->back().seconds - seconds;
@@ -67,35 +70,37 @@ static std::optional<double> secondsOn(const DeviceProfile &card,
   return seconds > 0 ? std::optional(seconds) : std::nullopt;
 }
 
-std::string wordOfCard(const std::string &card, const LoadedModule &module) {
-  const auto profile = profileOfCard(card);
+std::string wordOfGpu(const std::string &gpu, const LoadedModule &module) {
+  const auto profile = profileOfGpu(gpu);
   const auto seconds = profile ? secondsOn(*profile, module) : std::nullopt;
-  return fmt::format("{}\n{}", card, seconds ? fmt::format("{:a}", *seconds) : "");
+  return fmt::format("{}\n{}", gpu,
+                     seconds ? fmt::format("{:a}", *seconds) : "");
 }
 
 PredictedSpeeds speedsOf(const std::vector<std::string> &words) {
   if (areEqual(words))
     return {};
   PredictedSpeeds predicted;
-  std::vector<std::string> cards;
+  std::vector<std::string> gpus;
   std::string unknown;
   for (const std::string &word : words) {
     const size_t end = word.find('\n');
-    cards.push_back(word.substr(0, end));
+    gpus.push_back(word.substr(0, end));
     const double seconds = std::strtod(word.c_str() + end + 1, nullptr);
     if (seconds <= 0 && unknown.empty())
-      unknown = cards.back();
+      unknown = gpus.back();
     predicted.speeds.push_back(1 / seconds);
   }
   if (unknown.empty())
     return areEqual(predicted.speeds) ? PredictedSpeeds() : predicted;
-  if (areEqual(cards))
+  if (areEqual(gpus))
     return {};
-  return {{},
-          fmt::format("ranks have other cards than each other ({}), and nothing is "
-                      "known of '{}': each gets as many micro-batches; "
-                      "--rank-speeds says otherwise",
-                      fmt::join(cards, ", "), unknown)};
+  return {
+      {},
+      fmt::format("ranks have other cards than each other ({}), and nothing is "
+                  "known of '{}': each gets as many micro-batches; "
+                  "--rank-speeds says otherwise",
+                  fmt::join(gpus, ", "), unknown)};
 }
 
 } // namespace qlora

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: MIT
 
 // Relative speeds of ranks. The micro-batches of a step are assigned in
-// proportion to them (Data/Deal.h), so that no rank waits for a slower GPU.
+// proportion to them (Data/MicroBatchAssignment.h), so that no rank waits for a
+// slower GPU.
 //
 //   --rank-speeds 3 1     as measured by the user
 //   (nothing)             the predicted time of a micro-batch on each known GPU
-//                         (Kernels/KnownCards.cpp); if one is unknown, and on
+//                         (Kernels/KnownGpus.cpp); if one is unknown, and on
 //                         CPUs, all speeds are equal
 //
 // Applies only to ranks that meet once per step: ranks that shard a model run
@@ -34,7 +35,7 @@ std::vector<double> givenSpeeds(const Options &options, int64_t ranks);
 /// Returns the text that a rank sends about its GPU (Device::hardware): its
 /// name, and the seconds of a micro-batch of `module`'s longest rows, if known.
 /// Programs and machines may differ, so all must use one rank's prediction.
-std::string wordOfCard(const std::string &card, const LoadedModule &module);
+std::string wordOfGpu(const std::string &gpu, const LoadedModule &module);
 
 struct PredictedSpeeds {
   std::vector<double> speeds; ///< empty: all are equal, or one is unknown

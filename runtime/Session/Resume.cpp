@@ -82,8 +82,8 @@ static Status checkRun(const ResumePoint &point, const std::string &run) {
   const std::string own = runIdOf(point.facts);
   if (own == run)
     return Status::ok();
-  return Status::invalid("'{}' is of {}, and not of {}", point.folder, named(own),
-                         named(run));
+  return Status::invalid("'{}' is of {}, and not of {}", point.folder,
+                         named(own), named(run));
 }
 
 /// Returns the newest complete checkpoint of `output` with the folder's run id.
@@ -104,11 +104,12 @@ newestPoint(const std::string &output, std::vector<std::string> &remarks) {
   if (folders.empty())
     return std::optional<ResumePoint>();
   // Starting from scratch would overwrite checkpoints that may be recoverable.
-  return Status::error(StatusCode::kDataLoss,
-                       "no checkpoint in '{}' can be resumed ({}). Fix: resume "
-                       "another one with --resume-from-checkpoint PATH, or start "
-                       "from scratch with --overwrite-output-dir",
-                       output, fmt::join(remarks, "; "));
+  return Status::error(
+      StatusCode::kDataLoss,
+      "no checkpoint in '{}' can be resumed ({}). Fix: resume "
+      "another one with --resume-from-checkpoint PATH, or start "
+      "from scratch with --overwrite-output-dir",
+      output, fmt::join(remarks, "; "));
 }
 
 /// Returns the checkpoint at the given path.
@@ -196,9 +197,10 @@ StatusOr<ResumePoint> findCheckpoint(const CheckpointName &name,
       std::optional<ResumePoint> point,
       findOnRankZero(group, [&]() -> StatusOr<std::optional<ResumePoint>> {
         if (name.folder.empty())
-          return Status::error(StatusCode::kNotFound,
-                               "there is no checkpoint to go back to. Fix: "
-                               "--on-nonfinite skip, or a smaller --save-steps");
+          return Status::error(
+              StatusCode::kNotFound,
+              "there is no checkpoint to go back to. Fix: "
+              "--on-nonfinite skip, or a smaller --save-steps");
         QLORA_ASSIGN_OR_RETURN(ResumePoint found, openPoint(name.folder));
         QLORA_RETURN_IF_ERROR(checkRun(found, name.run));
         return std::optional(std::move(found));

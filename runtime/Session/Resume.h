@@ -36,7 +36,7 @@ namespace qlora {
 /// A checkpoint whose manifest has been verified.
 struct ResumePoint {
   std::string folder;
-  nlohmann::ordered_json facts; ///< CheckpointFacts.h
+  nlohmann::ordered_json facts; ///< CheckpointMetadata.h
   nlohmann::ordered_json state; ///< Trainer::state()
 
   int64_t step() const { return facts.at("step"); }

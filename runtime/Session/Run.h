@@ -44,12 +44,12 @@ struct Run {
   /// Returns the factor of the router loss; 0: there is none, or the factor was
   /// not recorded.
   double routerFactor() const {
-    const auto &factor = options.recordedFact("router_aux_loss_coef");
+    const auto &factor = options.recordedMetadata("router_aux_loss_coef");
     return program.hasRouterLoss() && factor.is_number() ? factor.get<double>()
                                                          : 0;
   }
   /// Returns the assignment of a step's micro-batches to ranks.
-  Deal dealOf(int64_t step) const {
+  MicroBatchAssignment assignmentOf(int64_t step) const {
     return train->schedule().deal(step, stepShape);
   }
   /// Returns the micro-batches of a step over all ranks. Those with the same

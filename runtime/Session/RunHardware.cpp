@@ -6,7 +6,7 @@
 
 #include "runtime/Base/Amounts.h"
 #include "runtime/Base/UserFiles.h"
-#include "runtime/Kernels/Cuda/CudaCard.h"
+#include "runtime/Kernels/Cuda/CudaGpu.h"
 
 namespace qlora {
 
@@ -47,10 +47,10 @@ std::string idleGpusRemark(const Device &device, const LoadedModule &module,
     return "";
   auto gpus = visibleGpus();
   if (gpus.isOk())
-    return fmt::format("idle GPU: {}: '{}' was compiled for the CPU; compile it "
-                       "again: {}",
-                       gpuText(*gpus), shownPath(module.path()),
-                       compileCommand(options));
+    return fmt::format(
+        "idle GPU: {}: '{}' was compiled for the CPU; compile it "
+        "again: {}",
+        gpuText(*gpus), shownPath(module.path()), compileCommand(options));
   if (gpus.status().code() == StatusCode::kNotFound)
     return "";
   return fmt::format("idle GPU: {}", gpus.status().message());

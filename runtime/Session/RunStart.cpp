@@ -55,20 +55,20 @@ StatusOr<RunStart> RunStart::find(Options &options, RankGroup &group,
   return start;
 }
 
-Status RunStart::compare(const RunFacts &own) {
-  QLORA_ASSIGN_OR_RETURN(facts, checkpointFacts(own));
+Status RunStart::compare(const RunMetadata &own) {
+  QLORA_ASSIGN_OR_RETURN(facts, checkpointMetadata(own));
   facts["options"][kSteps] = askedAccumulation;
   if (!run.empty())
     facts["run"] = run;
   QLORA_ASSIGN_OR_RETURN(
       facts["adapter"],
-      startFact(own.options, resume ? &resume->facts : nullptr));
+      startMetadata(own.options, resume ? &resume->facts : nullptr));
   if (!resume)
     return Status::ok();
   const std::string folder = shownPath(resume->folder);
   remarks.push_back(
       fmt::format("goes on from '{}', after step {}", folder, resume->step()));
-  return compareFacts(folder, resume->facts, facts, remarks);
+  return compareMetadata(folder, resume->facts, facts, remarks);
 }
 
 Status RunStart::takeFolder(const std::string &output) {
@@ -77,10 +77,11 @@ Status RunStart::takeFolder(const std::string &output) {
       const std::vector<std::string> replaced,
       qlora::takeFolder(output, run, isOurs ? resume->step() : -1));
   if (!replaced.empty())
-    remarks.push_back(fmt::format(
-        "this run replaces {} in '{}', kept as {}.replaced until checkpoints are "
-        "replaced again",
-        fmt::join(replaced, ", "), shownPath(output), replaced.front()));
+    remarks.push_back(fmt::format("this run replaces {} in '{}', kept as "
+                                  "{}.replaced until checkpoints are "
+                                  "replaced again",
+                                  fmt::join(replaced, ", "), shownPath(output),
+                                  replaced.front()));
   return Status::ok();
 }
 

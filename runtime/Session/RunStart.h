@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "runtime/Session/CheckpointFacts.h"
+#include "runtime/Session/CheckpointMetadata.h"
 #include "runtime/Session/Resume.h"
 #include "runtime/Session/SessionRequest.h"
 
@@ -33,7 +33,7 @@ struct RunStart {
   static StatusOr<RunStart> find(Options &options, RankGroup &group,
                                  SessionRequest &request);
   /// Checks that this run can resume from the checkpoint, once data are open.
-  Status compare(const RunFacts &own);
+  Status compare(const RunMetadata &own);
   int64_t stepsDone() const { return resume ? resume->step() : 0; }
   /// Assigns the output folder to this run: on rank 0, before its first file.
   Status takeFolder(const std::string &output);

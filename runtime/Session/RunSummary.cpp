@@ -76,8 +76,8 @@ std::string modelName(const Options &options) {
 }
 
 static std::string modelText(const Run &run, const ParameterCounts &counts) {
-  std::string family = run.options.recordedFact("family").is_string()
-                           ? run.options.recordedFact("family")
+  std::string family = run.options.recordedMetadata("family").is_string()
+                           ? run.options.recordedMetadata("family")
                            : "";
   if (const size_t suffix = family.rfind("ForCausalLM"); suffix != family.npos)
     family.resize(suffix);
@@ -125,7 +125,7 @@ static std::string batchText(const Run &run) {
                    shape.ranks, shape.accumulation);
   if (shape.speeds.empty())
     return text;
-  const Deal deal(shape.count(), shape.ranks, shape.speeds);
+  const MicroBatchAssignment deal(shape.count(), shape.ranks, shape.speeds);
   std::vector<int64_t> sizes;
   for (int64_t rank = 0; rank < shape.ranks; ++rank)
     sizes.push_back(deal.size(rank));
@@ -234,9 +234,10 @@ std::string runEnding(const Run &run, const TrainingResult &result) {
       result.totals.meanLoss,
       formatRate(static_cast<double>(result.totals.tokens) / secondsOf(result)),
       formatBytes(run.memory.peak()), noun, folder,
-      result.totals.hasDiverged ? "it has diverged (see the warning above): train "
-                           "again with a smaller --learning-rate"
-                         : nextText(folder, isModel));
+      result.totals.hasDiverged
+          ? "it has diverged (see the warning above): train "
+            "again with a smaller --learning-rate"
+          : nextText(folder, isModel));
 }
 
 } // namespace qlora

@@ -12,7 +12,7 @@
 #include "runtime/Base/ObjectiveOptions.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Data/DataFiles.h"
-#include "runtime/Predict/TouchedMemory.h"
+#include "runtime/Predict/ResidentMemoryEstimate.h"
 #include "runtime/Session/Adapter.h"
 #include "runtime/Session/ArenaTensors.h"
 #include "runtime/Session/Checkpoint.h"
@@ -24,11 +24,11 @@
 #include "runtime/Session/ModelCard.h"
 #include "runtime/Session/OutputFolder.h"
 #include "runtime/Session/ProgramChoice.h"
+#include "runtime/Session/RankConsistencyCheck.h"
 #include "runtime/Session/RankSpeeds.h"
 #include "runtime/Session/RunHardware.h"
 #include "runtime/Session/RunStart.h"
 #include "runtime/Session/RunSummary.h"
-#include "runtime/Session/SameOnRanks.h"
 #include "runtime/Session/SessionRecord.h"
 #include "runtime/Session/SharedGpus.h"
 #include "runtime/Session/Training.h"
@@ -192,7 +192,8 @@ void Session::warnOfBase() {
 Status Session::openData() {
   QLORA_ASSIGN_OR_RETURN(CompiledVariants variants,
                          CompiledVariants::of(module));
-  DataRequest request{options, variants, options.recordedFact("vocab_size")};
+  DataRequest request{options, variants,
+                      options.recordedMetadata("vocab_size")};
   if (metrics) {
     request.note = [&](std::string_view text) { metrics->note(text); };
     request.warn = [&](std::string_view text) { metrics->warn(text); };
@@ -224,14 +225,9 @@ Status Session::loadBase() {
       start.resume ? "" : options.text("adapter_name_or_path");
   if (!from.empty())
     QLORA_RETURN_IF_ERROR(checkAdapterConfig(from, module, options));
-  WeightRequest wanted{module,
-                       group,
-                       request.baseCache,
-                       options.text("model_name_or_path"),
-                       from,
-                       static_cast<uint64_t>(options.integer("seed")),
-                       {},
-                       nullptr};
+  const auto seed = static_cast<uint64_t>(options.integer("seed"));
+  WeightRequest wanted{module, group, request.baseCache,
+                       options.text("model_name_or_path"), from, seed};
   wanted.tokens = options.lengths("trainable_token_indices");
   if (module.table().trained_pieces > 1)
     wanted.piece = static_cast<uint32_t>(
@@ -248,9 +244,10 @@ Status Session::loadBase() {
   if (request.sweep)
     wanted.shared = &request.sweep->base;
   wanted.factors = {options.text("init_lora_weights"),
-                    options.recordedFact("adapter_factors"), wanted.seed};
+                    options.recordedMetadata("adapter_factors"), wanted.seed};
   if (metrics)
-    wanted.factors.progress = metrics->progress("decomposing weights", "weights");
+    wanted.factors.progress =
+        metrics->progress("decomposing weights", "weights");
   QLORA_ASSIGN_OR_RETURN(weights, loadWeights(wanted, *device));
   if (weights.renamed && metrics)
     metrics->warn(weights.renamed->warning(from, wanted.modelFolder));
@@ -284,17 +281,17 @@ int64_t Session::totalSteps() const {
 
 /// Returns this process's bytes outside the arenas, if it counts host memory.
 uint64_t Session::ownBytes() const {
-  if (weights.processBytes == 0 || !stepShape().dealsAsOne)
+  if (weights.processBytes == 0 || !stepShape().assignsAsOne)
     return weights.processBytes;
   return weights.processBytes + GradientTree::pendingBytes(
                                     start.accumulation, module, group.size());
 }
 
-/// Returns the arena bytes that this rank never touches (TouchedMemory.h).
+/// Returns the arena bytes that this rank never touches.
 uint64_t Session::untouchedBytes() const {
   if (weights.processBytes == 0)
     return 0;
-  TouchedMemory touched(module, group.dataRank());
+  ResidentMemoryEstimate touched(module, group.dataRank());
   if (trainData)
     touched.addTraining(trainData->schedule(), stepShape(), totalSteps());
   if (validationData)
@@ -383,9 +380,9 @@ Status Session::findSpeeds() {
   if (!options.lengths("rank_speeds").empty() || module.meetsInEntries() ||
       group.size() == 1 || options.boolean("reproducible_reductions"))
     return Status::ok();
-  QLORA_ASSIGN_OR_RETURN(const std::vector<std::string> words,
-                         group.collectives().allGather(
-                             wordOfCard(device->hardware(), module)));
+  QLORA_ASSIGN_OR_RETURN(
+      const std::vector<std::string> words,
+      group.collectives().allGather(wordOfGpu(device->hardware(), module)));
   PredictedSpeeds predicted = speedsOf(words);
   speeds = std::move(predicted.speeds);
   if (!predicted.remark.empty())
@@ -400,9 +397,8 @@ StatusOr<int> Session::run() {
   QLORA_RETURN_IF_ERROR(createOutput());
   QLORA_RETURN_IF_ERROR(openData());
   QLORA_RETURN_IF_ERROR(openProfiler());
-  QLORA_RETURN_IF_ERROR(checkSameOnRanks(request, module, options, group,
-                                         trainData.get(),
-                                         validationData.get()));
+  QLORA_RETURN_IF_ERROR(checkRankConsistency(
+      request, module, options, group, trainData.get(), validationData.get()));
   QLORA_RETURN_IF_ERROR(
       checkSharedRoom(module, request.ranksPerGpu, env, group));
   QLORA_ASSIGN_OR_RETURN(const std::string hardware,
@@ -431,7 +427,8 @@ StatusOr<int> Session::run() {
                  trainData ? streamBufferBytes(module, group.size()) : 0},
                 hardware};
   QLORA_RETURN_IF_ERROR(announce(run));
-  QLORA_ASSIGN_OR_RETURN(std::optional<Dump> dump, Dump::open(request.dumpFile, run));
+  QLORA_ASSIGN_OR_RETURN(std::optional<Dump> dump,
+                         Dump::open(request.dumpFile, run));
   QLORA_ASSIGN_OR_RETURN(const int code, work(run, dump ? &*dump : nullptr));
   if (weights.base)
     weights.base->finish();
@@ -459,10 +456,12 @@ static StatusOr<LoadedRequest> loadForRanks(SessionRequest &request,
   if (!loaded.options.boolean("reproducible_reductions"))
     return loaded;
   QLORA_RETURN_IF_ERROR(GradientTree::check(loaded.module, env.worldSize));
-  if (const std::string hook = loaded.options.text("ddp_comm_hook"); hook != "no")
-    return Status::invalid("--reproducible-reductions sums gradients as they are, "
-                           "and '{}' was compiled with --ddp-comm-hook {}",
-                           loaded.module.path(), hook);
+  if (const std::string hook = loaded.options.text("ddp_comm_hook");
+      hook != "no")
+    return Status::invalid(
+        "--reproducible-reductions sums gradients as they are, "
+        "and '{}' was compiled with --ddp-comm-hook {}",
+        loaded.module.path(), hook);
   return loaded;
 }
 

@@ -5,7 +5,7 @@
 //
 //   environment.json  compiler, hardware, start time, and the checkpoint
 //                     facts: ranks, threads, program, model and data
-//                     (CheckpointFacts.h)
+//                     (CheckpointMetadata.h)
 //   plan.json         bytes of each arena, their sum, and the predicted peak
 //
 // These four files are also in sessions/v1/NAME, as hard links. A later run

@@ -40,8 +40,8 @@ ThreadRequest threadsOf(const SessionRequest &request,
 
 StatusOr<std::unique_ptr<Device>>
 openDevice(const SessionRequest &request, const LoadedModule &module,
-           const Options &runOptions, RankGroup &group, const RankEnvironment &env,
-           KernelObserver &observer) {
+           const Options &runOptions, RankGroup &group,
+           const RankEnvironment &env, KernelObserver &observer) {
   const char *target =
       module.table().target == QLORA_TARGET_CUDA ? "cuda" : "cpu";
   if (request.device != "auto" && request.device != target)

@@ -41,7 +41,7 @@ struct SessionRequest {
   std::vector<std::string> disabledKernels; ///< rows of Kernels.def
   std::vector<std::string> referenceKernels; ///< ops to compute by oracles
   std::string gemmTable = DeviceOptions::kMeasureGemms; ///< as in DeviceOptions
-  BaseCacheRequest baseCache;
+  QuantizedBaseCacheRequest baseCache;
   ProfileRequest profile;
   bool verbose = false; ///< also print the long memory tables
   int threads = 0;      ///< of each rank; 0: not given (Base/CpuCount.h)
@@ -73,8 +73,8 @@ ThreadRequest threadsOf(const SessionRequest &request,
 /// left idle. `group` and `observer` must outlive the device.
 StatusOr<std::unique_ptr<Device>>
 openDevice(const SessionRequest &request, const LoadedModule &module,
-           const Options &runOptions, RankGroup &group, const RankEnvironment &env,
-           KernelObserver &observer);
+           const Options &runOptions, RankGroup &group,
+           const RankEnvironment &env, KernelObserver &observer);
 
 } // namespace qlora
 

@@ -9,7 +9,7 @@
 
 #include "runtime/Base/Amounts.h"
 #include "runtime/Device/Cuda/NcclApi.h"
-#include "runtime/Kernels/Cuda/CudaCard.h"
+#include "runtime/Kernels/Cuda/CudaGpu.h"
 #include "runtime/Ranks/LocalRanks.h"
 #include "runtime/Session/ProgramChoice.h"
 
@@ -32,10 +32,11 @@ Status checkSharing(const LoadedModule &module, int ranksPerGpu,
                            "Fix: leave --ranks-per-gpu out",
                            ranksPerGpu, module.path());
   if (localRanks % ranksPerGpu != 0)
-    return Status::invalid("--ranks-per-gpu {} does not divide the {} rank{} of "
-                           "this machine. Fix: --gpus {}",
-                           ranksPerGpu, localRanks, localRanks == 1 ? "" : "s",
-                           (localRanks / ranksPerGpu + 1) * ranksPerGpu);
+    return Status::invalid(
+        "--ranks-per-gpu {} does not divide the {} rank{} of "
+        "this machine. Fix: --gpus {}",
+        ranksPerGpu, localRanks, localRanks == 1 ? "" : "s",
+        (localRanks / ranksPerGpu + 1) * ranksPerGpu);
   const int64_t mesh = module.groups().meshSize();
   if (mesh % ranksPerGpu == 0 || ranksPerGpu % mesh == 0)
     return Status::ok();
@@ -77,7 +78,8 @@ std::string sharingText(int ranksPerGpu) {
                       version % 10000 / 100, version % 100);
   const bool shares = version >= kFirstThatShares;
   for (const char *name : {kMultiRank, kHostId, kInterface, kNoInfiniBand})
-    if (const char *value = getenv(name); value && shares == (name == kMultiRank))
+    if (const char *value = getenv(name);
+        value && shares == (name == kMultiRank))
       text += fmt::format(" {}={}", name, value);
   return text;
 }
@@ -96,12 +98,12 @@ Status checkSharedRoom(const LoadedModule &module, int ranksPerGpu,
     return Status::ok();
   const int gpu = gpuOf(env, ranksPerGpu);
   QLORA_ASSIGN_OR_RETURN(const CudaDriver *driver, CudaDriver::open());
-  QLORA_ASSIGN_OR_RETURN(const CudaCard card, CudaCard::open(*driver, gpu));
+  QLORA_ASSIGN_OR_RETURN(const CudaGpu gpu, CudaGpu::open(*driver, gpu));
   // On return, all ranks have a CUDA context and none has allocated more.
   QLORA_ASSIGN_OR_RETURN(
       const LocalRanks sharing,
       LocalRanks::find(group.collectives(), fmt::format("GPU {}", gpu)));
-  QLORA_ASSIGN_OR_RETURN(const CudaMemoryInfo memory, card.memory());
+  QLORA_ASSIGN_OR_RETURN(const CudaMemoryInfo memory, gpu.memory());
   const Need own = {sharing.first(), plannedOnGpu(module), memory.free};
   QLORA_ASSIGN_OR_RETURN(
       const std::vector<std::vector<Need>> needs,
@@ -119,7 +121,7 @@ Status checkSharedRoom(const LoadedModule &module, int ranksPerGpu,
       StatusCode::kResourceExhausted,
       "GPU {} ({}) has {} free of {}, and the plans of its {} ranks need {} "
       "together (--ranks-per-gpu). Fix: compile with --memory-limit {}MiB",
-      gpu, card.name, formatBytes(free), formatBytes(memory.total), ranks,
+      gpu, gpu.name, formatBytes(free), formatBytes(memory.total), ranks,
       formatBytes(planned), free / ranks >> 20);
 }
 

@@ -96,7 +96,7 @@ Status StepSubmitter::readOwn(int64_t index, qlora_step_block &block,
 /// Accumulates with a GradientTree. Ranks meet after their micro-batches.
 Status StepSubmitter::accumulateAsTree(qlora_step_block &block,
                                        SubmittedStep &own) {
-  const Deal deal = run.dealOf(own.step);
+  const MicroBatchAssignment deal = run.assignmentOf(own.step);
   const int64_t rank = run.group.dataRank(), count = deal.size(rank);
   GradientTree tree(run.stepShape.accumulation, run.module, run.device,
                     run.group);
@@ -116,7 +116,7 @@ Status StepSubmitter::accumulateAsTree(qlora_step_block &block,
 }
 
 Status StepSubmitter::accumulate(qlora_step_block &block, SubmittedStep &own) {
-  const Deal deal = run.dealOf(own.step);
+  const MicroBatchAssignment deal = run.assignmentOf(own.step);
   const int64_t rank = run.group.dataRank(), count = deal.size(rank);
   for (int64_t k = 0; k < count; ++k) {
     // The last micro-batch has the collectives, in which the others wait for
@@ -179,7 +179,7 @@ StatusOr<SubmittedStep> StepSubmitter::submit(int64_t step,
                                               SignalRequests &requests) {
   qlora_step_block block = this->block(step);
   SubmittedStep submitted{step};
-  QLORA_RETURN_IF_ERROR(run.stepShape.dealsAsOne
+  QLORA_RETURN_IF_ERROR(run.stepShape.assignsAsOne
                             ? accumulateAsTree(block, submitted)
                             : accumulate(block, submitted));
   QLORA_RETURN_IF_ERROR(agree(submitted, requests));

@@ -38,7 +38,7 @@ public:
              run.module.stages() == 1,
              !run.module.meetsInEntries() &&
                  !options.boolean("reproducible_reductions")},
-            Divergence(options.recordedFact("vocab_size").get<double>(),
+            Divergence(options.recordedMetadata("vocab_size").get<double>(),
                        options.number("learning_rate"))) {}
 
   StatusOr<TrainingResult> train();

@@ -51,7 +51,7 @@ ProfileRow &ProfileTable::row(std::string_view queue, std::string_view kind) {
   return added;
 }
 
-void ProfileTable::add(const CommandFacts &facts, double seconds) {
+void ProfileTable::add(const CommandMetadata &facts, double seconds) {
   ProfileRow &sum = row(queueName(facts.queue), facts.kind);
   ++sum.count;
   sum.seconds += seconds;

@@ -151,7 +151,7 @@ Status Profiler::take() {
   return Status::ok();
 }
 
-static json argsOf(const CommandFacts &facts, const TimedCommand &timed,
+static json argsOf(const CommandMetadata &facts, const TimedCommand &timed,
                    const LoadedModule &module) {
   const qlora_entry &entry = module.entries()[timed.entry];
   const double seconds = double(timed.end - timed.start) * 1e-9;
@@ -176,7 +176,7 @@ static json argsOf(const CommandFacts &facts, const TimedCommand &timed,
 
 void Profiler::writeRank(int rank, const RankProfile &profile,
                          ProfileTable *table, const LoadedModule &module,
-                         CommandFactsTable &facts) {
+                         CommandMetadataTable &facts) {
   trace->nameProcess(rank, fmt::format("rank {}", rank));
   trace->nameTrack(rank, 0, "host");
   for (uint8_t queue = 0; queue < QLORA_QUEUE_COUNT; ++queue)
@@ -188,7 +188,7 @@ void Profiler::writeRank(int rank, const RankProfile &profile,
       table->add(span);
   }
   for (const TimedCommand &timed : profile.commands) {
-    const CommandFacts known = facts.of(timed);
+    const CommandMetadata known = facts.of(timed);
     trace->add({rank, trackOf(known.queue), known.name, known.kind, timed.start,
                 timed.end, argsOf(known, timed, module)});
     const bool isOfStep =
@@ -219,7 +219,7 @@ Status Profiler::write() {
   std::vector<LoadedModule> stages;
   for (int number = 0; number < run.module.stages(); ++number)
     stages.push_back(run.module.ofStage(number));
-  std::vector<CommandFactsTable> facts;
+  std::vector<CommandMetadataTable> facts;
   for (const LoadedModule &stage : stages)
     facts.emplace_back(
         stage, stage.stage() == run.module.stage() ? &run.device : nullptr,

@@ -33,7 +33,7 @@
 #include "runtime/Device/CommandTimer.h"
 #include "runtime/Device/Device.h"
 #include "runtime/Kernels/DeviceProfile.h"
-#include "runtime/Predict/CommandFacts.h"
+#include "runtime/Predict/CommandMetadata.h"
 #include "runtime/Ranks/RankGroup.h"
 #include "runtime/Watch/Metrics.h"
 
@@ -77,7 +77,7 @@ struct RankProfile {
 /// Sums over all profiled steps.
 struct ProfileRow {
   std::string queue; ///< queueName, or "host"
-  std::string kind;  ///< CommandFacts::kind, hostWorkName
+  std::string kind;  ///< CommandMetadata::kind, hostWorkName
   int64_t count = 0;
   double seconds = 0;
   double flops = 0, bytes = 0;
@@ -102,7 +102,7 @@ RatesOrigin originOf(const DeviceProfile &rates, std::string_view given);
 class ProfileTable {
 public:
   /// Counts a command of a step, or a span of host work.
-  void add(const CommandFacts &facts, double seconds);
+  void add(const CommandMetadata &facts, double seconds);
   void add(const HostSpan &span);
 
   int64_t steps() const { return stepCount; }
@@ -221,7 +221,7 @@ private:
   Status take();
   Status write();
   void writeRank(int rank, const RankProfile &profile, ProfileTable *table,
-                 const LoadedModule &module, CommandFactsTable &facts);
+                 const LoadedModule &module, CommandMetadataTable &facts);
 
   const ProfileRequest request;
   const ProfiledRun run;

@@ -262,7 +262,8 @@ comparisonRows(const std::vector<ComparedRun> &runs) {
     for (const ComparedRun &run : runs)
       row.values.push_back(text(run));
     // Leave out rows in which no run has a value.
-    if (std::ranges::any_of(row.values, [](auto &value) { return value != "–"; }))
+    if (std::ranges::any_of(row.values,
+                            [](auto &value) { return value != "–"; }))
       rows.push_back(std::move(row));
   };
   using Run = const ComparedRun &;
@@ -296,8 +297,9 @@ comparisonRows(const std::vector<ComparedRun> &runs) {
   });
   add("  95 %",
       [](Run run) { return interval(run.lossDifference, "{:+.4f}"); });
-  add("  verdict",
-      [](Run run) { return verdict(run.lossDifference, 0, "lower", "higher"); });
+  add("  verdict", [](Run run) {
+    return verdict(run.lossDifference, 0, "lower", "higher");
+  });
   add("evaluation loss",
       [](Run run) { return shown(run.evaluationLoss, "{:.4f}"); });
   return rows;

@@ -41,7 +41,8 @@ double numberOf(const json &line, const char *name) {
 
 static json objectIn(const std::string &path) {
   const auto text = readWholeFile(path);
-  json object = text.isOk() ? json::parse(text.value(), nullptr, false) : json();
+  json object =
+      text.isOk() ? json::parse(text.value(), nullptr, false) : json();
   return object.is_object() ? object : json::object();
 }
 

@@ -121,14 +121,13 @@ static void addOfRanks(nlohmann::ordered_json &values, const char *name,
 
 StatusOr<nlohmann::ordered_json> StepLog::readings(const Window &logged,
                                                    double seconds) {
-  const CardReadings card = run.device.readings();
+  const GpuReadings gpu = run.device.readings();
   const double unknown = std::nan("");
   const uint64_t memory = run.memory.now();
-  const RankReadings mine{static_cast<double>(memory),
-                          card.utilization.value_or(unknown),
-                          card.watts.value_or(unknown),
-                          (seconds - logged.waits) /
-                              static_cast<double>(logged.steps)};
+  const RankReadings mine{
+      static_cast<double>(memory), gpu.utilization.value_or(unknown),
+      gpu.watts.value_or(unknown),
+      (seconds - logged.waits) / static_cast<double>(logged.steps)};
   const auto before = Clock::now();
   QLORA_ASSIGN_OR_RETURN(const auto ranks,
                          run.ranks.allGatherValues(std::span(&mine, 1)));
@@ -153,9 +152,10 @@ Status StepLog::nameStraggler(const nlohmann::ordered_json &values) {
   if (!stragglers) {
     QLORA_ASSIGN_OR_RETURN(std::vector<std::string> hosts,
                            run.ranks.allGather(hostName()));
-    stragglers.emplace(std::move(hosts), run.every, run.mayDeal);
+    stragglers.emplace(std::move(hosts), run.every, run.mayAssign);
   }
-  const std::string found = stragglers->check(times->get<std::vector<double>>());
+  const std::string found =
+      stragglers->check(times->get<std::vector<double>>());
   if (run.metrics && !found.empty())
     run.metrics->warn(found);
   return Status::ok();
@@ -179,11 +179,14 @@ static void addPairs(nlohmann::ordered_json &values, const std::string &prefix,
 /// Adds means over chosen and over rejected answers, if there are any.
 static void addAnswers(nlohmann::ordered_json &values,
                        const std::string &prefix, const LossSums &sums) {
-  const auto of = [&](qlora_binding_kind kind) { return sums.preference(kind); };
+  const auto of = [&](qlora_binding_kind kind) {
+    return sums.preference(kind);
+  };
   const double chosen = of(QLORA_RESULT_CHOSEN_COUNT);
   const double rejected = sums.labels - chosen;
   if (chosen > 0) {
-    values[prefix + "rewards/chosen"] = of(QLORA_RESULT_CHOSEN_REWARDS) / chosen;
+    values[prefix + "rewards/chosen"] =
+        of(QLORA_RESULT_CHOSEN_REWARDS) / chosen;
     values[prefix + "logps/chosen"] = of(QLORA_RESULT_CHOSEN_LOGPS) / chosen;
   }
   if (rejected > 0) {
@@ -314,7 +317,8 @@ void StepLog::restore(const nlohmann::ordered_json &state,
                    preferences->at("sums")};
   window.sums.labels = logged.value("labels", window.sums.labels);
   window.sums.routers = logged.value("router_loss", 0.0);
-  const std::chrono::duration<double> before(logged.at("seconds").get<double>());
+  const std::chrono::duration<double> before(
+      logged.at("seconds").get<double>());
   window.start -= std::chrono::duration_cast<Clock::duration>(before);
   divergence.restore(state.at("divergence"));
 }

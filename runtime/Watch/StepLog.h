@@ -91,7 +91,7 @@ struct LoggedRun {
   int64_t every; ///< logging_steps
   double routerFactor; ///< of the routers' loss; 0: no routers
   bool hasEqualRanks; ///< all ranks have the same work
-  bool mayDeal;       ///< a rank can get less work
+  bool mayAssign;     ///< a rank can get less work
 };
 
 /// Must be used on the session's thread.

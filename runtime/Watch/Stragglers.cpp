@@ -36,7 +36,7 @@ std::string Stragglers::check(std::span<const double> seconds) {
       "own work takes {:.0f} ms a step, the median {:.0f} ms, and all wait for "
       "it; look at what else runs there{}",
       found, hosts[found], own / median, kInARow * every, 1e3 * own,
-      1e3 * median, mayDeal ? ", or deal it less with --rank-speeds" : "");
+      1e3 * median, mayAssign ? ", or deal it less with --rank-speeds" : "");
 }
 
 } // namespace qlora

@@ -20,10 +20,10 @@ public:
   static constexpr double kSlower = 1.2, kLeastSeconds = 0.01;
   static constexpr int kInARow = 3;
 
-  /// `hosts`: machine of each rank. `every`: steps per line. `mayDeal`: a rank
-  /// can be given less work.
-  Stragglers(std::vector<std::string> hosts, int64_t every, bool mayDeal)
-      : hosts(std::move(hosts)), every(every), mayDeal(mayDeal) {}
+  /// `hosts`: machine of each rank. `every`: steps per line. `mayAssign`: a
+  /// rank can be given less work.
+  Stragglers(std::vector<std::string> hosts, int64_t every, bool mayAssign)
+      : hosts(std::move(hosts)), every(every), mayAssign(mayAssign) {}
 
   /// Checks a logged line, given each rank's own seconds per step. Returns a
   /// warning about the slowest rank, once until another rank or none is slow;
@@ -33,7 +33,7 @@ public:
 private:
   const std::vector<std::string> hosts;
   const int64_t every;
-  const bool mayDeal;
+  const bool mayAssign;
   size_t slowest = 0; ///< in the last lines
   int inARow = 0;     ///< lines in which it was slow
 };

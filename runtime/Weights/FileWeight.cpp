@@ -32,7 +32,8 @@ static bool hasShape(const SafetensorsTensor &tensor,
                      std::span<const int64_t> shape) {
   const std::vector<int64_t> &stored = tensor.shape;
   if (stored.size() == 3 && shape.size() == 2)
-    return stored[2] == shape[1] && tensor.elementCount() == shape[0] * shape[1];
+    return stored[2] == shape[1] &&
+           tensor.elementCount() == shape[0] * shape[1];
   return std::ranges::equal(stored, shape);
 }
 

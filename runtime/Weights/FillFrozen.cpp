@@ -3,7 +3,7 @@
 // Fills the frozen parameters of a rank, alone or together with other ranks.
 
 #include "runtime/Weights/FrozenParameter.h"
-#include "runtime/Weights/FrozenPieces.h"
+#include "runtime/Weights/FrozenShards.h"
 #include "runtime/Weights/Parameters.h"
 
 #include <algorithm>

@@ -33,7 +33,7 @@ static Status quantizeWeight(const StackedFileWeight &weight,
   };
   const size_t size = weightBytes(source.fileType);
   std::vector<uint8_t> turned;
-  if (isTurned(parameter)) {
+  if (isTransposed(parameter)) {
     turned.resize(static_cast<size_t>(layout.elements) * size);
     std::vector<uint8_t> stored(turned.size());
     QLORA_RETURN_IF_ERROR(source.read(0, stored));

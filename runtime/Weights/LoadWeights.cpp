@@ -18,7 +18,7 @@ namespace qlora {
 /// Returns the base of the sweep if it has the same bytes, else one of this
 /// run. `ofFactors`: the base is the weights minus factors, which the key does
 /// not contain, so it is neither kept nor shared.
-static StatusOr<std::shared_ptr<FrozenBase>>
+static StatusOr<std::shared_ptr<QuantizedBase>>
 openBase(const WeightRequest &request, const ModelFiles &model,
          bool ofFactors) {
   SharedBase *const shared = ofFactors ? nullptr : request.shared;
@@ -28,13 +28,13 @@ openBase(const WeightRequest &request, const ModelFiles &model,
     if (shared->base && shared->key == key)
       return shared->base;
   }
-  BaseCacheRequest cache = request.cache;
+  QuantizedBaseCacheRequest cache = request.cache;
   if (ofFactors)
-    cache.place = BaseCacheRequest::kNone;
-  QLORA_ASSIGN_OR_RETURN(FrozenBase made,
-                         FrozenBase::open(request.module, model, request.group,
-                                          cache));
-  auto base = std::make_shared<FrozenBase>(std::move(made));
+    cache.place = QuantizedBaseCacheRequest::kNone;
+  QLORA_ASSIGN_OR_RETURN(
+      QuantizedBase made,
+      QuantizedBase::open(request.module, model, request.group, cache));
+  auto base = std::make_shared<QuantizedBase>(std::move(made));
   if (shared && !shared->base)
     *shared = {key, base};
   return base;
@@ -58,7 +58,7 @@ static Status allocate(const WeightRequest &request, const ModelFiles &model,
 /// Fills all arenas. If it fails on one rank, that rank ends and its
 /// connections close, so the other ranks do not wait for it.
 static Status fill(const LoadedModule &module, const ParameterSources &sources,
-                   RankGroup &group, Device &device, FrozenBase *base) {
+                   RankGroup &group, Device &device, QuantizedBase *base) {
   if (!base || !base->isFilled()) {
     const auto frozen = openArena(device, module, QLORA_ARENA_FROZEN);
     QLORA_RETURN_IF_ERROR(fillFrozen(module, sources,
@@ -113,10 +113,9 @@ StatusOr<LoadedWeights> loadWeights(const WeightRequest &request,
   LoadedWeights weights;
   if (adapter)
     weights.renamed = findRenamed(request.module, *adapter);
-  QLORA_ASSIGN_OR_RETURN(weights.factors,
-                         StartingFactors::compute(request.module,
-                                                  request.factors, model,
-                                                  request.group));
+  QLORA_ASSIGN_OR_RETURN(
+      weights.factors, LoraInitFactors::compute(request.module, request.factors,
+                                                model, request.group));
   sources.factors = &weights.factors;
   QLORA_RETURN_IF_ERROR(allocate(request, model, device, weights));
   QLORA_RETURN_IF_ERROR(fill(request.module, sources, request.group, device,

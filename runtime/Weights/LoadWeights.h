@@ -18,8 +18,8 @@
 #include "runtime/Device/Device.h"
 #include "runtime/Module/ModuleLoader.h"
 #include "runtime/Ranks/RankGroup.h"
-#include "runtime/Weights/FrozenBase.h"
 #include "runtime/Weights/Parameters.h"
+#include "runtime/Weights/QuantizedBase.h"
 #include "runtime/Weights/WeightFactors.h"
 
 namespace qlora {
@@ -27,18 +27,18 @@ namespace qlora {
 /// The base of all runs of a sweep, made by the first run that needs it.
 struct SharedBase {
   std::string key; ///< baseKey()
-  std::shared_ptr<FrozenBase> base;
+  std::shared_ptr<QuantizedBase> base;
 };
 
 /// The references must outlive the weights.
 struct WeightRequest {
   const LoadedModule &module;
   RankGroup &group;
-  const BaseCacheRequest &cache;
+  const QuantizedBaseCacheRequest &cache;
   std::string modelFolder;
   std::string adapterFolder; ///< may be empty
   uint64_t seed = 0;         ///< for parameters that no file has
-  ProgressListener progress; ///< bytes of the base
+  ProgressListener progress = {}; ///< bytes of the base
   SharedBase *shared = nullptr; ///< null: this run has its own base
   FactorRequest factors = {};
   std::vector<int64_t> tokens = {}; ///< as in ParameterSources
@@ -48,11 +48,11 @@ struct WeightRequest {
 };
 
 struct LoadedWeights {
-  std::shared_ptr<FrozenBase> base; ///< null if arenas are not host memory
+  std::shared_ptr<QuantizedBase> base; ///< null if arenas are not host memory
   /// Resident process bytes besides its arenas; 0 without host arenas.
   uint64_t processBytes = 0;
   /// Factors to write the adapter as a plain LoRA of the model, or empty.
-  StartingFactors factors = {};
+  LoraInitFactors factors = {};
   /// A tensor of the starting adapter whose name differs from ours.
   std::optional<RenamedTensor> renamed = {};
 };

@@ -13,10 +13,10 @@ using RowMajor =
     Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 
 static Matrix toMatrix(const WholeMatrix &w) {
-  const Eigen::Map<const RowMajor> stored(
-      w.values.data(), w.isTurned ? w.columns : w.rows,
-      w.isTurned ? w.rows : w.columns);
-  return w.isTurned ? Matrix(stored.transpose()) : Matrix(stored);
+  const Eigen::Map<const RowMajor> stored(w.values.data(),
+                                          w.isTransposed ? w.columns : w.rows,
+                                          w.isTransposed ? w.rows : w.columns);
+  return w.isTransposed ? Matrix(stored.transpose()) : Matrix(stored);
 }
 
 static std::vector<float> rowsOf(const Matrix &matrix) {
@@ -39,7 +39,8 @@ static LowRank shareRoots(const Exact &u, const Eigen::VectorXd &values,
 }
 
 LowRank largestFactors(const WholeMatrix &w, int64_t rank, double scale) {
-  const Svd svd(toMatrix(w).cast<double>(), Eigen::ComputeThinU | Eigen::ComputeThinV);
+  const Svd svd(toMatrix(w).cast<double>(),
+                Eigen::ComputeThinU | Eigen::ComputeThinV);
   return shareRoots(svd.matrixU(), svd.singularValues(), svd.matrixV(), rank,
                     scale);
 }
@@ -60,8 +61,8 @@ LowRank nearLargestFactors(const WholeMatrix &w, int64_t rank, double scale,
   // SVD of the thin matrix W' Q: its V is the U of Q' W.
   const Svd svd((matrix.transpose() * q).cast<double>(),
                 Eigen::ComputeThinU | Eigen::ComputeThinV);
-  return shareRoots(q.cast<double>() * svd.matrixV(), svd.singularValues(), svd.matrixU(),
-                    rank, scale);
+  return shareRoots(q.cast<double>() * svd.matrixV(), svd.singularValues(),
+                    svd.matrixU(), rank, scale);
 }
 
 LowRank orthogonalFactors(const WholeMatrix &w, int64_t rank) {

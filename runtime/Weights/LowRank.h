@@ -16,11 +16,11 @@
 
 namespace qlora {
 
-/// W is [rows, columns]; if `isTurned`, `values` has its transpose.
+/// W is [rows, columns]; if `isTransposed`, `values` has its transpose.
 struct WholeMatrix {
   std::span<const float> values;
   int64_t rows, columns;
-  bool isTurned = false;
+  bool isTransposed = false;
 };
 
 /// Row-major: A [rank, columns], B [rows, rank].

@@ -15,7 +15,7 @@ static constexpr int64_t kReadElements = int64_t{1} << 22;
 
 std::vector<int64_t> shapeInFile(const qlora_parameter &parameter) {
   const auto shape = shapeOf(parameter);
-  if (isTurned(parameter))
+  if (isTransposed(parameter))
     return {shape.rbegin(), shape.rend()};
   return {shape.begin(), shape.end()};
 }
@@ -38,11 +38,12 @@ StatusOr<StackedFileWeight> findWeight(const ParameterSources &sources,
   return StackedFileWeight{{weight}, elementsOf(parameter)};
 }
 
-Status copyWeight(const StackedFileWeight &weight, const qlora_parameter &parameter,
-                  ElementRange range, ArenaSink &arena,
-                  const WeightFactors *factors) {
+Status copyWeight(const StackedFileWeight &weight,
+                  const qlora_parameter &parameter, ElementRange range,
+                  ArenaSink &arena, const WeightFactors *factors) {
   const auto type = static_cast<qlora_dtype>(parameter.dtype);
-  const int64_t size = weightBytes(type), fileSize = weightBytes(weight.dtype());
+  const int64_t size = weightBytes(type),
+                fileSize = weightBytes(weight.dtype());
   for (int64_t first = range.begin; first < range.end; first += kReadElements) {
     const int64_t count = std::min(kReadElements, range.end - first);
     const auto bytes = static_cast<size_t>(count * fileSize);

@@ -19,7 +19,7 @@ namespace qlora {
 inline std::span<const int64_t> shapeOf(const qlora_parameter &parameter) {
   return {parameter.shape, parameter.rank};
 }
-inline bool isTurned(const qlora_parameter &parameter) {
+inline bool isTransposed(const qlora_parameter &parameter) {
   return parameter.quantization == QLORA_QUANTIZATION_TURNED;
 }
 /// Returns the shape in the file.
@@ -43,9 +43,9 @@ struct ElementRange {
 
 /// Reads elements `range` of a weight, window by window, to the offset of the
 /// parameter. Subtracts `factors`, if any, from the elements.
-Status copyWeight(const StackedFileWeight &weight, const qlora_parameter &parameter,
-                  ElementRange range, ArenaSink &arena,
-                  const WeightFactors *factors = nullptr);
+Status copyWeight(const StackedFileWeight &weight,
+                  const qlora_parameter &parameter, ElementRange range,
+                  ArenaSink &arena, const WeightFactors *factors = nullptr);
 
 } // namespace qlora
 

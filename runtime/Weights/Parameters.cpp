@@ -81,8 +81,9 @@ static std::vector<std::string> adapterNames(const LoadedModule &module,
   return names;
 }
 
-static const SafetensorsTensor *findByNames(const SafetensorsFile &adapter,
-                                            std::span<const std::string> names) {
+static const SafetensorsTensor *
+findByNames(const SafetensorsFile &adapter,
+            std::span<const std::string> names) {
   for (const std::string &name : names)
     if (const SafetensorsTensor *tensor = adapter.find(name))
       return tensor;

@@ -5,7 +5,7 @@
 // arena, if it is on the host, and one window, not by the file. Data for an
 // arena elsewhere is sent in windows too. A tensor that its file has quantised
 // is sent as a whole; one that is quantised on load is quantised there
-// (QuantizeWeight.h). FrozenPieces.h fills sharded bases.
+// (QuantizeWeight.h). FrozenShards.h fills sharded bases.
 //
 // Frozen weights are copied, converted (bf16, f16, f32 to the arena's dtype, to
 // nearest even), quantised as bitsandbytes does, or taken as bitsandbytes
@@ -79,7 +79,7 @@ struct ParameterSources {
   /// no other tensor.
   const SafetensorsFile *adapter = nullptr;
   uint64_t seed = 0; ///< for random inits; the same on all ranks
-  const StartingFactors *factors = nullptr; ///< null: none is needed
+  const LoraInitFactors *factors = nullptr; ///< null: none is needed
   std::vector<int64_t> tokens = {}; ///< token ids of QLORA_INIT_ROWS
   /// Reports the bytes that fillFrozen() has filled on this rank.
   ProgressListener progress = {};
@@ -98,7 +98,7 @@ Status checkShardGroup(const LoadedModule &module, const Collectives *shards,
                        const Collectives *slices);
 
 /// Fills the parameters of `share` in the FROZEN or HOST arena. All ranks that
-/// hold a sharded base together fill it together (FrozenPieces.h), with a
+/// hold a sharded base together fill it together (FrozenShards.h), with a
 /// `share` of everything. Errors name the tensor: kDataLoss if the tensor
 /// cannot be cut into its tp or ep shards (Slices.h), kInvalidArgument if its
 /// shape or dtype is not what the module was compiled for, kNotFound if it is

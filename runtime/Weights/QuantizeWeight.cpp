@@ -168,7 +168,8 @@ private:
 } // namespace
 
 Status DeviceQuantizer::writeTables() {
-  std::vector<uint8_t> tables(static_cast<size_t>(layout.bytes - layout.codeBook));
+  std::vector<uint8_t> tables(
+      static_cast<size_t>(layout.bytes - layout.codeBook));
   StoredLayout tail = layout;
   tail.codeBook = 0;
   tail.correction = layout.correction - layout.codeBook;
@@ -190,9 +191,9 @@ Status DeviceQuantizer::quantizeElements() {
       std::min(scratch.bytes - plan.window, kWindowBytes));
   const int64_t most =
       std::max<int64_t>(1, room / size / layout.block) * layout.block;
-  QLORA_ASSIGN_OR_RETURN(
-      const auto elements,
-      sink.window(static_cast<uint64_t>(std::min(most, layout.elements) * size)));
+  QLORA_ASSIGN_OR_RETURN(const auto elements,
+                         sink.window(static_cast<uint64_t>(
+                             std::min(most, layout.elements) * size)));
   for (int64_t first = 0; first < layout.elements; first += most) {
     const int64_t count = std::min(most, layout.elements - first);
     const qlora_operand window = inScratch(

@@ -167,7 +167,8 @@ public:
     for (size_t part = 0; part < item.parts; ++part) {
       QLORA_RETURN_IF_ERROR(addNext(item.bytes.size() / item.parts));
       const size_t beside = item.beside.size() / item.parts;
-      QLORA_RETURN_IF_ERROR(addHeld(item.beside.subspan(beside * part, beside)));
+      QLORA_RETURN_IF_ERROR(
+          addHeld(item.beside.subspan(beside * part, beside)));
     }
     return Status::ok();
   }
@@ -186,7 +187,8 @@ private:
       QLORA_RETURN_IF_ERROR(flush());
     const size_t start = waiting.size();
     waiting.resize(start + std::min<uint64_t>(bytes, kTogether - start));
-    return std::span(reinterpret_cast<uint8_t *>(waiting.data()), waiting.size())
+    return std::span(reinterpret_cast<uint8_t *>(waiting.data()),
+                     waiting.size())
         .subspan(start);
   }
   Status addNext(uint64_t bytes) {

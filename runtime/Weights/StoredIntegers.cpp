@@ -109,7 +109,8 @@ static Status checkOrder(const ModelFiles &model, const std::string &name,
                    formatShape(tensor.shape), w.in);
   std::vector<int32_t> group(static_cast<size_t>(w.in));
   QLORA_RETURN_IF_ERROR(entry.file->read(
-      tensor, 0, {reinterpret_cast<uint8_t *>(group.data()), 4 * group.size()}));
+      tensor, 0,
+      {reinterpret_cast<uint8_t *>(group.data()), 4 * group.size()}));
   for (int64_t i = 0; i < w.in; ++i)
     if (group[static_cast<size_t>(i)] != i / (w.in / w.groups))
       return Status::error(
@@ -148,7 +149,8 @@ static StatusOr<IntegerWeight> measure(const ModelFiles &model,
   IntegerWeight w{codes[0], scales[1], scales[0], 0, false};
   w.isAwq = codes[1] != w.out;
   w.bits = static_cast<int>(32 * zeros[1] / w.out);
-  const bool isSupported = w.bits == ofFourBits.bits || (w.bits == 8 && !w.isAwq);
+  const bool isSupported =
+      w.bits == ofFourBits.bits || (w.bits == 8 && !w.isAwq);
   if (zeros[0] != w.groups || w.bits * w.out != 32 * zeros[1] ||
       (w.isAwq && codes[1] != zeros[1]))
     return refuse();

@@ -32,7 +32,7 @@ static bool isComplete(const json &entry) {
          entry["weight"].is_string();
 }
 
-Status StartingFactors::find(const LoadedModule &module, const json &factors) {
+Status LoraInitFactors::find(const LoadedModule &module, const json &factors) {
   const auto damaged = [&](std::string_view what) {
     return Status::error(StatusCode::kDataLoss,
                          "'{}': adapter_factors {}; compile it again",
@@ -63,7 +63,8 @@ Status StartingFactors::find(const LoadedModule &module, const json &factors) {
 static StatusOr<std::vector<float>> readWeight(const ModelFiles &model,
                                                const WeightFactors &of) {
   const int64_t out = of.b->shape[0], in = of.a->shape[1];
-  const int64_t shape[] = {of.isTurned ? in : out, of.isTurned ? out : in};
+  const int64_t shape[] = {of.isTransposed ? in : out,
+                           of.isTransposed ? out : in};
   QLORA_ASSIGN_OR_RETURN(
       const FileWeight weight,
       FileWeight::find(&model, of.weight->name, shape,
@@ -88,10 +89,11 @@ static Status takeQuantized(const WeightFactors &of, WholeMatrix &w,
                            "loftq starts at what quantisation leaves of it; "
                            "leave its module out of lora_target_modules",
                            weight.name);
-  if (w.isTurned) {
+  if (w.isTransposed) {
     std::vector<float> turned(values.size());
-    turnWeights(QLORA_DTYPE_F32, reinterpret_cast<const uint8_t *>(values.data()),
-                w.columns, w.rows, reinterpret_cast<uint8_t *>(turned.data()));
+    turnWeights(QLORA_DTYPE_F32,
+                reinterpret_cast<const uint8_t *>(values.data()), w.columns,
+                w.rows, reinterpret_cast<uint8_t *>(turned.data()));
     values = std::move(turned);
     w = {values, w.rows, w.columns};
   }
@@ -123,7 +125,7 @@ static StatusOr<LowRank> decompose(const WeightFactors &of,
                                    const FactorRequest &request) {
   QLORA_ASSIGN_OR_RETURN(std::vector<float> values, readWeight(model, of));
   const int64_t rank = of.a->shape[0];
-  WholeMatrix w = {values, of.b->shape[0], of.a->shape[1], of.isTurned};
+  WholeMatrix w = {values, of.b->shape[0], of.a->shape[1], of.isTransposed};
   if (request.init == "olora")
     return orthogonalFactors(w, rank);
   if (request.init == "loftq") {
@@ -159,11 +161,11 @@ static Status fromBytes(const std::string &bytes, WeightFactors &to) {
   return Status::ok();
 }
 
-StatusOr<StartingFactors>
-StartingFactors::compute(const LoadedModule &module,
-                         const FactorRequest &request, const ModelFiles &model,
-                         RankGroup &group) {
-  StartingFactors factors;
+StatusOr<LoraInitFactors> LoraInitFactors::compute(const LoadedModule &module,
+                                                   const FactorRequest &request,
+                                                   const ModelFiles &model,
+                                                   RankGroup &group) {
+  LoraInitFactors factors;
   if (request.factors.is_null())
     return factors;
   factors.changesBase = leavesResidual(request.init);
@@ -178,7 +180,8 @@ StartingFactors::compute(const LoadedModule &module,
                              decompose(factors.all[own], model, request));
       mine = toBytes(values);
     }
-    QLORA_ASSIGN_OR_RETURN(const auto told, group.collectives().allGather(mine));
+    QLORA_ASSIGN_OR_RETURN(const auto told,
+                           group.collectives().allGather(mine));
     for (size_t i = 0; i < ranks && first + i < count; ++i)
       QLORA_RETURN_IF_ERROR(fromBytes(told[i], factors.all[first + i]));
     if (request.progress)
@@ -188,13 +191,13 @@ StartingFactors::compute(const LoadedModule &module,
 }
 
 const WeightFactors *
-StartingFactors::ofBase(const qlora_parameter &weight) const {
+LoraInitFactors::ofBase(const qlora_parameter &weight) const {
   const auto found = byName.find(std::string_view(weight.name));
   return changesBase && found != byName.end() ? &all[found->second] : nullptr;
 }
 
 std::span<const float>
-StartingFactors::ofAdapter(const qlora_parameter &parameter) const {
+LoraInitFactors::ofAdapter(const qlora_parameter &parameter) const {
   const auto found = byName.find(std::string_view(parameter.name));
   if (found == byName.end())
     return {};
@@ -203,7 +206,7 @@ StartingFactors::ofAdapter(const qlora_parameter &parameter) const {
                                                         : of.values.b;
 }
 
-void StartingFactors::turnB() {
+void LoraInitFactors::turnB() {
   for (WeightFactors &of : all)
     for (float &value : of.values.b)
       value = -value;
@@ -212,10 +215,11 @@ void StartingFactors::turnB() {
 void WeightFactors::subtractFrom(int64_t first, qlora_dtype type,
                                  std::span<uint8_t> elements) const {
   const int64_t rank = a->shape[0], out = b->shape[0], in = a->shape[1];
-  const int64_t columns = isTurned ? out : in;
+  const int64_t columns = isTransposed ? out : in;
   const auto count =
       static_cast<int64_t>(elements.size()) / weightBytes(type);
-  const int64_t begin = first / columns, end = (first + count - 1) / columns + 1;
+  const int64_t begin = first / columns,
+                end = (first + count - 1) / columns + 1;
   const auto s = static_cast<float>(scale);
   parallelRanges(end - begin, 1, [&](int64_t from, int64_t to) {
     std::vector<float> left(static_cast<size_t>(columns));
@@ -228,10 +232,10 @@ void WeightFactors::subtractFrom(int64_t first, qlora_dtype type,
       weightsToFloat(type, at, high - low, left.data());
       for (int64_t k = 0; k < rank; ++k)
         for (int64_t c = low; c < high; ++c)
-          left[c - low] -= isTurned ? s * values.b[c * rank + k] *
-                                          values.a[k * in + row]
-                                    : s * values.b[row * rank + k] *
-                                          values.a[k * in + c];
+          left[c - low] -=
+              isTransposed
+                  ? s * values.b[c * rank + k] * values.a[k * in + row]
+                  : s * values.b[row * rank + k] * values.a[k * in + c];
       weightsFromFloat(type, left.data(), high - low, at);
     }
   });

@@ -43,7 +43,7 @@ struct FactorRequest {
 struct WeightFactors {
   const qlora_parameter *weight, *a, *b;
   double scale;
-  bool isTurned; ///< the file has [in, out]
+  bool isTransposed; ///< the file has [in, out]
   LowRank values = {};
 
   /// Subtracts scale * B A from the file's elements from `first` on.
@@ -51,10 +51,10 @@ struct WeightFactors {
                     std::span<uint8_t> elements) const;
 };
 
-class StartingFactors {
+class LoraInitFactors {
 public:
   /// Empty if no factors are recorded. All ranks must call it.
-  static StatusOr<StartingFactors> compute(const LoadedModule &module,
+  static StatusOr<LoraInitFactors> compute(const LoadedModule &module,
                                            const FactorRequest &request,
                                            const ModelFiles &model,
                                            RankGroup &group);

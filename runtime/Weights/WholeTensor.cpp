@@ -127,27 +127,27 @@ void WholeTensor::decodeScales() {
 // Shards
 //===----------------------------------------------------------------------===//
 
-ByteCut WholeTensor::cutFor(uint64_t rank) const {
+ShardView WholeTensor::cutFor(uint64_t rank) const {
   return parameter->slices != 0 ? sliceFor(rank) : pieceFor(rank);
 }
 
 /// Returns an fsdp shard, with zeros after the end of the tensor.
-ByteCut WholeTensor::pieceFor(uint64_t rank) const {
+ShardView WholeTensor::pieceFor(uint64_t rank) const {
   const uint64_t begin = std::min(rank * whole.piece, whole.bytes);
   const uint64_t end = std::min(begin + whole.piece, whole.bytes);
-  ByteCut cut;
+  ShardView cut;
   cut.addRows(0, memory.bytes().data(), 0, 1, {{begin, end - begin}});
   return cut;
 }
 
-void WholeTensor::addElements(ByteCut &cut, int64_t at, const uint8_t *from,
+void WholeTensor::addElements(ShardView &cut, int64_t at, const uint8_t *from,
                               Unit unit, uint64_t rank) const {
   const SlicedDimension of = dimensionOf(*module, *parameter, whole);
   const auto bytesOf = [&](int64_t steps) {
     return static_cast<uint64_t>(steps * of.inner() / unit.elements *
                                  unit.bytes);
   };
-  std::vector<CutRun> runs;
+  std::vector<ShardRange> runs;
   int64_t begin = 0;
   for (const int64_t length : of.segments) {
     const int64_t part = length / of.slices;
@@ -159,7 +159,7 @@ void WholeTensor::addElements(ByteCut &cut, int64_t at, const uint8_t *from,
               static_cast<uint64_t>(of.outer()), std::move(runs));
 }
 
-void WholeTensor::addScales(ByteCut &cut, const StoredLayout &to,
+void WholeTensor::addScales(ShardView &cut, const StoredLayout &to,
                             uint64_t rank) const {
   const StoredLayout from = layoutOf(whole);
   const uint8_t *const bytes = memory.bytes().data();
@@ -192,8 +192,8 @@ static std::vector<uint8_t> tablesOf(const StoredLayout &layout,
   return tables;
 }
 
-ByteCut WholeTensor::sliceFor(uint64_t rank) const {
-  ByteCut cut;
+ShardView WholeTensor::sliceFor(uint64_t rank) const {
+  ShardView cut;
   const uint8_t *const bytes = memory.bytes().data();
   if (!isPacked(whole)) {
     addElements(cut, 0, bytes,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // A whole frozen tensor in memory of this process, from which the fsdp, tp or
-// ep shards of ranks are cut (FrozenPieces.h).
+// ep shards of ranks are cut (FrozenShards.h).
 
 #ifndef QLORA_RUNTIME_WEIGHTS_WHOLETENSOR_H
 #define QLORA_RUNTIME_WEIGHTS_WHOLETENSOR_H
@@ -12,8 +12,8 @@
 
 #include "runtime/Base/HostMemory.h"
 #include "runtime/Kernels/Math/Stored.h"
-#include "runtime/Weights/ByteCut.h"
 #include "runtime/Weights/Parameters.h"
+#include "runtime/Weights/ShardView.h"
 #include "runtime/Weights/Slices.h"
 
 namespace qlora {
@@ -44,19 +44,19 @@ public:
 
   /// Returns the shard of rank `rank` of the group that holds the tensor, of
   /// arenaBytesOf() bytes. The cut refers to this tensor.
-  ByteCut cutFor(uint64_t rank) const;
+  ShardView cutFor(uint64_t rank) const;
 
 private:
   /// The unit of counting: `elements` that take `bytes` together.
   struct Unit {
     int64_t elements, bytes;
   };
-  ByteCut pieceFor(uint64_t rank) const;
-  ByteCut sliceFor(uint64_t rank) const;
+  ShardView pieceFor(uint64_t rank) const;
+  ShardView sliceFor(uint64_t rank) const;
   /// Adds the elements of a shard; the whole has its units from `from` on.
-  void addElements(ByteCut &cut, int64_t at, const uint8_t *from, Unit unit,
+  void addElements(ShardView &cut, int64_t at, const uint8_t *from, Unit unit,
                    uint64_t rank) const;
-  void addScales(ByteCut &cut, const StoredLayout &to, uint64_t rank) const;
+  void addScales(ShardView &cut, const StoredLayout &to, uint64_t rank) const;
   void decodeScales();
 
   const LoadedModule *module = nullptr;

@@ -14,10 +14,10 @@ struct Shape {
   int64_t rows, columns, rank;
 };
 
-KernelCase makeCase(const Shape &s, qlora_dtype w, bool isTurned,
+KernelCase makeCase(const Shape &s, qlora_dtype w, bool isTransposed,
                     bool isDouble) {
-  const int64_t out = isTurned ? s.columns : s.rows;
-  const int64_t in = isTurned ? s.rows : s.columns;
+  const int64_t out = isTransposed ? s.columns : s.rows;
+  const int64_t in = isTransposed ? s.rows : s.columns;
   const StoredFormat *format = storedFormat(w);
   const int64_t block = !format ? 0 : format->takesRows ? s.columns : 64;
   KernelCase test("adapted_norm",
@@ -25,7 +25,7 @@ KernelCase makeCase(const Shape &s, qlora_dtype w, bool isTurned,
                   {{"rows", s.rows},
                    {"columns", s.columns},
                    {"rank", s.rank},
-                   {"turned", isTurned},
+                   {"turned", isTransposed},
                    {"block", block},
                    {"double_quant", w == NF4 && isDouble},
                    {"scale", std::bit_cast<int64_t>(0.7)}});
@@ -42,14 +42,14 @@ KernelCase makeCase(const Shape &s, qlora_dtype w, bool isTurned,
 }
 
 void check(const Shape &s, const std::string &implementation, qlora_dtype w,
-           bool isTurned, bool isDouble) {
+           bool isTransposed, bool isDouble) {
   SCOPED_TRACE(implementation + " " + std::string(dtypeName(w)) +
-               (isTurned ? " turned" : ""));
-  KernelCase expected = makeCase(s, w, isTurned, isDouble);
-  KernelCase got = makeCase(s, w, isTurned, isDouble);
+               (isTransposed ? " turned" : ""));
+  KernelCase expected = makeCase(s, w, isTransposed, isDouble);
+  KernelCase got = makeCase(s, w, isTransposed, isDouble);
   expectOk(expected.run("reference"));
   expectOk(got.run(implementation));
-  for (int64_t i = 0; i < (isTurned ? s.columns : s.rows); ++i)
+  for (int64_t i = 0; i < (isTransposed ? s.columns : s.rows); ++i)
     ASSERT_NEAR(got.at("out", i), expected.at("out", i),
                 tolerance(F32, expected.at("out", i), s.rank));
 }

@@ -178,13 +178,14 @@ TEST(AttentionGrad, AgreesWithTheReference) {
 /// Both gradient rows read our own forward's results. A real GPU uses a length
 /// of training; on the software platform, a shorter one takes seconds.
 TEST(CudnnAttention, AgreesWithOurOwn) {
-  if (!CudaCard::get())
-    GTEST_SKIP() << CudaCard::reason();
-  const Attention a = {2, CudaCard::isReal() ? 2048 : 256, 4, 2, 64, 0, 0,
-                       Segments::kPadded, BF16};
+  if (!CudaGpu::get())
+    GTEST_SKIP() << CudaGpu::reason();
+  const Attention a = {
+      2,   CudaGpu::isReal() ? 2048 : 256, 4, 2, 64, 0, 0, Segments::kPadded,
+      BF16};
   KernelCase ours = makeCase(a, false), cudnns = makeCase(a, false);
-  if (CudaCard::isReal() && !cudnns.isTaken("cudnn"))
-    GTEST_SKIP() << CudaCard::get()->cudnn().status().message();
+  if (CudaGpu::isReal() && !cudnns.isTaken("cudnn"))
+    GTEST_SKIP() << CudaGpu::get()->cudnn().status().message();
   expectOk(ours.run("cuda"));
   expectOk(cudnns.run("cudnn"));
   const Magnitudes sums = forwardMagnitudes(a);

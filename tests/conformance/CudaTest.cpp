@@ -18,8 +18,8 @@ constexpr qlora_dtype NF4 = QLORA_DTYPE_NF4;
 class Cuda : public testing::Test {
 protected:
   void SetUp() override {
-    if (!CudaCard::get())
-      GTEST_SKIP() << CudaCard::reason();
+    if (!CudaGpu::get())
+      GTEST_SKIP() << CudaGpu::reason();
   }
 };
 
@@ -47,8 +47,10 @@ TEST_F(Cuda, DecodesToAnyElement) {
                              {"columns", 64},
                              {"block", 32},
                              {"double_quant", isDouble}});
-            fillStored(test.data("w"), StoredLayout::of(QLORA_DTYPE_NF4, 90 * 64, 32, isDouble != 0),
-                    5);
+            fillStored(
+                test.data("w"),
+                StoredLayout::of(QLORA_DTYPE_NF4, 90 * 64, 32, isDouble != 0),
+                5);
             return test;
           },
           "cuda", "out");
@@ -106,9 +108,9 @@ TEST_F(Cuda, MultipliesFromAnyElement) {
 
 /// Ensures that AttentionTest does compare cuDNN if cuDNN is installed.
 TEST_F(Cuda, TakesCudnnWhereItIs) {
-  const auto cudnn = CudaCard::get()->cudnn();
+  const auto cudnn = CudaGpu::get()->cudnn();
   RecordProperty("cudnn", cudnn.isOk() ? "" : cudnn.status().message());
-  if (!CudaCard::isReal())
+  if (!CudaGpu::isReal())
     expectOk(cudnn.status());
   const Attention a = {1, 256, 2, 1, 64, 0, 0, Segments::kPadded, BF16};
   EXPECT_EQ(makeCase(a, false).isTaken("cudnn"), cudnn.isOk());
@@ -134,9 +136,9 @@ TEST_F(Cuda, CountsHowFarQueriesSee) {
         for (int32_t &reach : expected)
           reach = std::min<int32_t>(reach, int32_t(window));
       const int64_t constants[] = {length, window};
-      CudaCard &card = *CudaCard::get();
+      CudaGpu &gpu = *CudaGpu::get();
       auto launch = CudaLaunch::prepare(
-          card, "qlora_attention_reach",
+          gpu, "qlora_attention_reach",
           {batch * ((length + 1023) / 1024), 1024}, constants);
       expectOk(launch.status());
       auto kernel = makeCudaKernel([&](const CudaKernelArgs &args) {
@@ -147,7 +149,7 @@ TEST_F(Cuda, CountsHowFarQueriesSee) {
                             values.size() * sizeof(int32_t)}};
       };
       const CudaOperand operands[] = {bytes(segments), bytes(got)};
-      expectOk(card.run(**kernel, operands, nullptr, nullptr));
+      expectOk(gpu.run(**kernel, operands, nullptr, nullptr));
       EXPECT_EQ(got, expected);
     }
 }
@@ -221,7 +223,7 @@ std::vector<float> longRow(int64_t vocab, unsigned seed) {
 
 /// Checks loss, correct and gradients, which replace two rows of logits.
 void checkLongRows(int64_t vocab, qlora_dtype type) {
-  CudaCard &card = *CudaCard::get();
+  CudaGpu &gpu = *CudaGpu::get();
   const auto bytes = uint64_t(vocab) * 4;
   GuardedBuffer logits(2 * bytes), targets(8), labelled(8), losses(16),
       correct(8);
@@ -234,7 +236,7 @@ void checkLongRows(int64_t vocab, qlora_dtype type) {
   }
   const int64_t constants[] = {0, vocab};
   const auto launch = CudaLaunch::prepare(
-      card, "qlora_head_loss_rows_" + std::string(dtypeName(type)), {2, 512},
+      gpu, "qlora_head_loss_rows_" + std::string(dtypeName(type)), {2, 512},
       constants);
   ASSERT_TRUE(launch.isOk());
   auto kernel = makeCudaKernel([&](const CudaKernelArgs &args) {
@@ -244,7 +246,7 @@ void checkLongRows(int64_t vocab, qlora_dtype type) {
   for (GuardedBuffer *buffer :
        {&logits, &targets, &labelled, &losses, &correct})
     operands.push_back({buffer->guarded(), GuardedBuffer::kGuard});
-  expectOk(card.run(**kernel, operands, nullptr, nullptr));
+  expectOk(gpu.run(**kernel, operands, nullptr, nullptr));
   EXPECT_TRUE(logits.guardsHold());
   for (int row = 0; row < 2; ++row) {
     const std::vector<float> before = longRow(vocab, unsigned(row));
@@ -277,19 +279,18 @@ TEST_F(Cuda, ReplacesLongRowsOfLogitsByTheirGradient) {
 }
 
 TEST_F(Cuda, RefusesAnUnknownRowAndASmallWorkspace) {
-  CudaCard &card = *CudaCard::get();
+  CudaGpu &gpu = *CudaGpu::get();
   KernelCase test("column_sum", {{"x", F32}, {"out", F32}},
                   {{"rows", 3}, {"columns", 7}, {"ldx", 7}});
   const KernelRow *row = findKernelRow("column_sum.cuda");
   const uint64_t bytes = row->workspaceBytes(test.request);
-  EXPECT_TRUE(prepareCudaKernel(*row, test.request, bytes, card).isOk());
+  EXPECT_TRUE(prepareCudaKernel(*row, test.request, bytes, gpu).isOk());
   EXPECT_EQ(
-      prepareCudaKernel(*row, test.request, bytes - 1, card).status().code(),
+      prepareCudaKernel(*row, test.request, bytes - 1, gpu).status().code(),
       StatusCode::kUnavailable);
   const KernelRow *other = findKernelRow("column_sum.cpu");
-  EXPECT_EQ(
-      prepareCudaKernel(*other, test.request, bytes, card).status().code(),
-      StatusCode::kUnavailable);
+  EXPECT_EQ(prepareCudaKernel(*other, test.request, bytes, gpu).status().code(),
+            StatusCode::kUnavailable);
 }
 
 } // namespace

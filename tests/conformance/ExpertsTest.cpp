@@ -190,8 +190,11 @@ void checkSort(const std::string &row, int64_t rows, int64_t experts,
 TEST(SortByExpert, KeepsTheOrderOfTokens) {
   for (const std::string &row : allRowsToTest("sort_by_expert"))
     for (int64_t rows : {1, 37, 1000})
-      for (const auto &[experts, ranks] :
-           {std::pair<int64_t, int64_t>{1, 1}, {7, 1}, {300, 1}, {7, 7}, {300, 3}})
+      for (const auto &[experts, ranks] : {std::pair<int64_t, int64_t>{1, 1},
+                                           {7, 1},
+                                           {300, 1},
+                                           {7, 7},
+                                           {300, 3}})
         for (uint32_t part = 0; part < ranks; ++part)
           checkSort(row, rows, experts, ranks, part);
 }
@@ -239,9 +242,9 @@ TEST(GatherRows, AndCombineRowsAreTransposes) {
             if (isWeighted)
               test.fill("weights", 1, kSorted, kSorted, 2);
             for (int64_t i = 0; i < kSorted; ++i)
-              gathers ? test.set("order", placeOf(i), isThere(i) ? double(i) : -1)
-                      : test.set("places", i,
-                                 isThere(i) ? double(placeOf(i)) : -1);
+              gathers
+                  ? test.set("order", placeOf(i), isThere(i) ? double(i) : -1)
+                  : test.set("places", i, isThere(i) ? double(placeOf(i)) : -1);
             expectOk(test.run(row));
             EXPECT_TRUE(test.gapsHold("out", gathers ? kSorted : kTokens,
                                       columns, ld));

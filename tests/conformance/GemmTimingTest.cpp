@@ -3,7 +3,7 @@
 // Choice of a GEMM algorithm by its time: exact on the software platform, whose
 // times are simulated; on a real GPU as far as times repeat.
 
-#include "tests/conformance/CudaCard.h"
+#include "tests/conformance/CudaGpu.h"
 
 #include <gtest/gtest.h>
 
@@ -24,8 +24,8 @@ constexpr uint64_t kScratch = 1 << 16;
 
 /// How far times of one algorithm may differ on a real GPU and on the software
 /// platform, where candidates within 1 % count as equal.
-bool isCard() { return std::getenv("QLORA_CUDA_IMAGES"); }
-double slack() { return isCard() ? 1.25 : 1.02; }
+bool isGpu() { return std::getenv("QLORA_CUDA_IMAGES"); }
+double slack() { return isGpu() ? 1.25 : 1.02; }
 
 /// Returns whether another candidate has the same attributes, which are the
 /// first half of the bytes in version 13.1.
@@ -45,22 +45,22 @@ GemmProblem problemOf(int64_t m, qlora_dtype type, float beta) {
 class GemmTiming : public testing::Test {
 protected:
   void SetUp() override {
-    if (!CudaCard::get())
-      GTEST_SKIP() << CudaCard::reason();
-    card = CudaCard::get();
-    card->gemms.choices.clear();
-    card->gemms.setCandidates(8);
-    ok(queues.create(card->driver(), 0));
-    ok(transfers.create(card->driver(), queues, 1 << 20));
+    if (!CudaGpu::get())
+      GTEST_SKIP() << CudaGpu::reason();
+    gpu = CudaGpu::get();
+    gpu->gemms.choices.clear();
+    gpu->gemms.setCandidates(8);
+    ok(queues.create(gpu->driver(), 0));
+    ok(transfers.create(gpu->driver(), queues, 1 << 20));
   }
   void TearDown() override {
-    if (!card)
+    if (!gpu)
       return;
     products.clear();
-    card->gemms.choices.clear();
-    card->gemms.setCandidates(1);
+    gpu->gemms.choices.clear();
+    gpu->gemms.setCandidates(1);
     for (const CudaSpan &span : memory)
-      ok(card->driver().check(card->driver().memFree(span.address), "free"));
+      ok(gpu->driver().check(gpu->driver().memFree(span.address), "free"));
   }
   static void ok(const Status &status) {
     ASSERT_TRUE(status.isOk()) << status.message();
@@ -68,7 +68,7 @@ protected:
 
   void allocate(uint64_t bytes) {
     CudaSpan span = {0, bytes};
-    const CudaDriver &driver = card->driver();
+    const CudaDriver &driver = gpu->driver();
     ok(driver.check(driver.memAlloc(&span.address, bytes), "memory"));
     ok(driver.check(
         driver.memsetD8Async(span.address, 0, bytes, queues.compute()),
@@ -76,7 +76,7 @@ protected:
     memory.push_back(span);
   }
   void add(const GemmProblem &problem, uint64_t scratch = kScratch) {
-    auto product = CudaGemm::create(*card, problem, scratch);
+    auto product = CudaGemm::create(*gpu, problem, scratch);
     ok(product.status());
     products.push_back(std::move(*product));
   }
@@ -87,13 +87,13 @@ protected:
         add(problemOf(m, type, m == 33), m == 64 ? 0 : kScratch);
   }
   GemmTimingResult measure(milliseconds bound = kLong) {
-    auto result = measureGemms(card->gemms, card->driver(), queues, transfers,
+    auto result = measureGemms(gpu->gemms, gpu->driver(), queues, transfers,
                                memory, bound);
     EXPECT_TRUE(result.isOk()) << result.status().message();
     return result.isOk() ? *result : GemmTimingResult();
   }
 
-  CudaCard *card = nullptr;
+  CudaGpu *gpu = nullptr;
   CudaQueues queues;
   CudaTransfers transfers;
   std::vector<CudaSpan> memory;
@@ -105,7 +105,7 @@ TEST_F(GemmTiming, TheFastestIsChosen) {
   addSome();
   EXPECT_EQ(measure().measured, 6u);
   int others = 0, toldByBytesOnly = 0;
-  for (auto &[signature, choice] : card->gemms.choices) {
+  for (auto &[signature, choice] : gpu->gemms.choices) {
     if (signature.alignment < GemmSelection::kAlignment) {
       EXPECT_EQ(choice.microseconds, 0);
       continue;
@@ -118,8 +118,8 @@ TEST_F(GemmTiming, TheFastestIsChosen) {
       only.description = choice.description;
       only.candidates = {candidate};
       alone.choices.emplace(signature, std::move(only));
-      auto result = measureGemms(alone, card->driver(), queues, transfers,
-                                 memory, kLong);
+      auto result =
+          measureGemms(alone, gpu->driver(), queues, transfers, memory, kLong);
       if (!result.isOk()) {
         EXPECT_EQ(result.status().code(), StatusCode::kUnavailable);
         EXPECT_NE(candidate, *choice.algorithm);
@@ -132,12 +132,12 @@ TEST_F(GemmTiming, TheFastestIsChosen) {
     toldByBytesOnly += isToldByBytesOnly(choice);
   }
   EXPECT_GT(others, 0) << "cuBLASLt's first choice was always the fastest";
-  EXPECT_TRUE(isCard() || toldByBytesOnly > 0);
+  EXPECT_TRUE(isGpu() || toldByBytesOnly > 0);
 }
 
 TEST_F(GemmTiming, CandidatesAreReproducibleAndWithinTheWorkspace) {
   addSome();
-  for (const auto &[signature, choice] : card->gemms.choices)
+  for (const auto &[signature, choice] : gpu->gemms.choices)
     for (const GemmAlgorithm &candidate : choice.candidates) {
       EXPECT_LE(candidate.scratchBytes, signature.scratchLimit);
       auto again =
@@ -160,12 +160,12 @@ TEST_F(GemmTiming, CandidatesAreReproducibleAndWithinTheWorkspace) {
 /// Candidates that cannot run are excluded. The software cuBLASLt has some that
 /// do not run, or not in a capture.
 TEST_F(GemmTiming, WhatCannotRunIsOut) {
-  if (isCard())
+  if (isGpu())
     GTEST_SKIP() << "a card may run all";
   allocate(1 << 20);
   add(problemOf(16, QLORA_DTYPE_F32, 0));
   // The GEMM with aligned operands: it is last in the order of signatures.
-  const auto &[signature, choice] = *card->gemms.choices.rbegin();
+  const auto &[signature, choice] = *gpu->gemms.choices.rbegin();
   size_t out = 0;
   for (const GemmAlgorithm &candidate : choice.candidates) {
     GemmSelection alone;
@@ -173,8 +173,8 @@ TEST_F(GemmTiming, WhatCannotRunIsOut) {
     only.description = choice.description;
     only.candidates = {candidate};
     alone.choices.emplace(signature, std::move(only));
-    auto result = measureGemms(alone, card->driver(), queues, transfers,
-                               memory, kLong);
+    auto result =
+        measureGemms(alone, gpu->driver(), queues, transfers, memory, kLong);
     out += !result.isOk();
     if (!result.isOk())
       EXPECT_NE(result.status().message().find("no algorithm of cuBLASLt runs "
@@ -209,7 +209,7 @@ TEST_F(GemmTiming, WithoutRoomOrTimeTheFirstChoiceStays) {
   const GemmTimingResult late = measure(milliseconds(0));
   EXPECT_EQ(late.outOfTime, 6u);
   EXPECT_EQ(small.measured + late.measured, 0u);
-  for (const auto &[signature, choice] : card->gemms.choices)
+  for (const auto &[signature, choice] : gpu->gemms.choices)
     EXPECT_EQ(*choice.algorithm, choice.candidates.front());
   EXPECT_EQ(measure().measured, 6u);
   EXPECT_EQ(measure().measured, 0u) << "twice";

@@ -171,8 +171,8 @@ TEST(HeadLoss, AgreesWithTheReference) {
 
 /// The device skips chunks that have no label according to the host.
 TEST(HeadLoss, CudaComputesAsManyRowsAsHaveLabels) {
-  if (!CudaCard::get())
-    GTEST_SKIP() << CudaCard::reason();
+  if (!CudaGpu::get())
+    GTEST_SKIP() << CudaGpu::reason();
   const Head h = {70, 20, 90, 16, 1, F32, F32, F32, true};
   KernelCase whole = makeCase(h, true), exact = makeCase(h, true);
   expectOk(whole.run("cuda"));
@@ -293,8 +293,8 @@ TEST(HeadLoss, NamesTheRowOfAnImpossibleTarget) {
 }
 
 TEST(HeadLoss, ImpossibleTargetsAreNaNOnCuda) {
-  if (!CudaCard::get())
-    GTEST_SKIP() << CudaCard::reason();
+  if (!CudaGpu::get())
+    GTEST_SKIP() << CudaGpu::reason();
   const Head h = {4, 3, 10, 2, 0, F32, F32, F32, false};
   for (int target : {10, -1, -101}) {
     KernelCase test = makeCase(h, true);

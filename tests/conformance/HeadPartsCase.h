@@ -49,7 +49,7 @@ struct Rows {
 
 inline std::vector<Rows> rowsOfParts() {
   std::vector<Rows> rows = {{"chunked", "rows"}, {"reference", "reference"}};
-  if (CudaCard::get())
+  if (CudaGpu::get())
     rows.push_back({"cuda", "cuda"});
   return rows;
 }

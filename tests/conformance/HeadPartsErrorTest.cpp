@@ -33,8 +33,8 @@ TEST(HeadParts, NamesTheRowOfAnImpossibleTarget) {
 }
 
 TEST(HeadParts, ImpossibleTargetsAreNaNOnCuda) {
-  if (!CudaCard::get())
-    GTEST_SKIP() << CudaCard::reason();
+  if (!CudaGpu::get())
+    GTEST_SKIP() << CudaGpu::reason();
   for (int target : {10, -1, -101}) {
     KernelCase whole = makeWhole(kSmall);
     whole.set("targets", 2, target);

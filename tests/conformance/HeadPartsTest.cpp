@@ -184,8 +184,8 @@ TEST(HeadParts, FirstOfEqualMaximaIsTheAnswer) {
 
 /// The device skips chunks in which no rank can have labels.
 TEST(HeadParts, CudaComputesAsManyRowsAsHaveLabels) {
-  if (!CudaCard::get())
-    GTEST_SKIP() << CudaCard::reason();
+  if (!CudaGpu::get())
+    GTEST_SKIP() << CudaGpu::reason();
   const Split s = {2, 80, 20, 90, 45, 8, 0, F32, F32, Into::kGradient};
   KernelCase whole = makeWhole(s);
   expectOk(whole.run("reference"));
@@ -203,8 +203,8 @@ TEST(HeadParts, CudaComputesAsManyRowsAsHaveLabels) {
 
 /// Vectors, which are loaded at 16-byte boundaries, and single elements.
 TEST(HeadParts, BeginAtAnyElementOnCuda) {
-  if (!CudaCard::get())
-    GTEST_SKIP() << CudaCard::reason();
+  if (!CudaGpu::get())
+    GTEST_SKIP() << CudaGpu::reason();
   for (const Split &s :
        {Split{2, 12, 32, 120, 64, 4, 0, BF16, BF16, Into::kBF16, 2},
         Split{2, 12, 32, 120, 64, 4, 0, F32, F32, Into::kGradient},

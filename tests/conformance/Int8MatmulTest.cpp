@@ -144,7 +144,8 @@ TEST(Int8Matmul, RefusesWhatHasNoMeaning) {
     return row->reject(test.request).value_or("");
   };
   EXPECT_EQ(reason("block", 16), "block must be the columns, got 16");
-  EXPECT_EQ(reason("columns", 1 << 18), "columns must be at most 131072, got 262144");
+  EXPECT_EQ(reason("columns", 1 << 18),
+            "columns must be at most 131072, got 262144");
   EXPECT_EQ(reason("threshold", bits(-1.0)),
             "threshold must be neither negative nor infinite");
 }

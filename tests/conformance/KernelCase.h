@@ -25,7 +25,7 @@
 #include "runtime/Kernels/LibraryKernel.h"
 #include "runtime/Kernels/Math/Stored.h"
 #include "runtime/Kernels/Rows.h"
-#include "tests/conformance/CudaCard.h"
+#include "tests/conformance/CudaGpu.h"
 
 namespace qlora {
 
@@ -184,7 +184,7 @@ public:
     if (implementation != "cudnn")
       return true;
     const auto kernel = prepareCudaKernel(
-        *row, request, row->workspaceBytes(request), *CudaCard::get());
+        *row, request, row->workspaceBytes(request), *CudaGpu::get());
     return kernel.isOk() || kernel.status().code() != StatusCode::kUnavailable;
   }
 
@@ -209,13 +209,13 @@ public:
                 GuardedBuffer &workspace) {
     QLORA_ASSIGN_OR_RETURN(
         CudaLaunch launch,
-        CudaLaunch::prepare(*CudaCard::get(), symbol, grid, request.constants));
+        CudaLaunch::prepare(*CudaGpu::get(), symbol, grid, request.constants));
     QLORA_ASSIGN_OR_RETURN(std::unique_ptr<CudaKernel> kernel,
                            makeCudaKernel([launch](const CudaKernelArgs &args) {
                              return launch.enqueue(args.buffers, args);
                            }));
-    return CudaCard::get()->run(*kernel, cudaOperands(workspace), nullptr,
-                                nullptr);
+    return CudaGpu::get()->run(*kernel, cudaOperands(workspace), nullptr,
+                               nullptr);
   }
 
   KernelRequest request;
@@ -261,12 +261,12 @@ private:
 
   Status runOnCuda(const KernelRow &row, GuardedBuffer &workspace,
                    KernelObserver *observer, const qlora_step_block *step) {
-    CudaCard &card = *CudaCard::get();
+    CudaGpu &gpu = *CudaGpu::get();
     QLORA_ASSIGN_OR_RETURN(
         std::unique_ptr<CudaKernel> kernel,
-        prepareCudaKernel(row, request, workspace.bytes(), card));
-    return card.run(*kernel, cudaOperands(workspace), step, observer,
-                    hasOneSegment);
+        prepareCudaKernel(row, request, workspace.bytes(), gpu));
+    return gpu.run(*kernel, cudaOperands(workspace), step, observer,
+                   hasOneSegment);
   }
 
   std::vector<GuardedBuffer> buffers;
@@ -277,7 +277,7 @@ inline std::vector<std::string> rowsToTest(const std::string &op) {
   std::vector<std::string> implementations;
   for (const KernelRow &row : kernelRows())
     if (row.op->name == op && !row.isOracle &&
-        (row.target != "cuda" || CudaCard::get()))
+        (row.target != "cuda" || CudaGpu::get()))
       implementations.push_back(row.implementation);
   return implementations;
 }
@@ -296,7 +296,8 @@ inline void expectOk(const Status &status) {
 }
 
 /// Writes a quantised tensor of random bytes and scales.
-inline void fillStored(uint8_t *bytes, const StoredLayout &layout, unsigned seed) {
+inline void fillStored(uint8_t *bytes, const StoredLayout &layout,
+                       unsigned seed) {
   std::mt19937 generator(seed);
   for (int64_t i = 0; i < layout.bytes; ++i)
     bytes[i] = uint8_t(generator());

@@ -58,7 +58,7 @@ KernelCase makeCase(const Product &p) {
 /// with 13.1 on an H200: all except 53 of the 1,227,000 elements that
 /// distinguish the two.
 double addingError(double product, double beta, qlora_dtype c) {
-  return CudaCard::isReal() && beta != 0 && c == BF16
+  return CudaGpu::isReal() && beta != 0 && c == BF16
              ? unitRoundoff(BF16) * std::abs(product)
              : 0;
 }

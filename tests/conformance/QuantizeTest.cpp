@@ -96,8 +96,8 @@ TEST(Quantize, GivesTheBytesOfTheLoader) {
                            {"block", shape.block}});
           fill(test, kind);
           expectOk(test.run(row));
-          const auto layout =
-              StoredLayout::of(QLORA_DTYPE_NF4, shape.elements, shape.block, false);
+          const auto layout = StoredLayout::of(QLORA_DTYPE_NF4, shape.elements,
+                                               shape.block, false);
           const auto words = expected(test, layout);
           const auto *bytes = reinterpret_cast<const uint8_t *>(words.data());
           ASSERT_TRUE(equals(test, "packed", bytes + layout.packed));
@@ -137,7 +137,8 @@ TEST(QuantizeScales, GivesTheBytesOfTheLoader) {
         const std::vector<float> scales = scalesOf(blocks, kind);
         KernelCase test = makeScales(scales);
         expectOk(test.run(row));
-        const auto layout = StoredLayout::of(QLORA_DTYPE_NF4, blocks * 64, 64, true);
+        const auto layout =
+            StoredLayout::of(QLORA_DTYPE_NF4, blocks * 64, 64, true);
         std::vector<uint32_t> words(static_cast<size_t>(layout.bytes) / 4);
         auto *bytes = reinterpret_cast<uint8_t *>(words.data());
         quantizeScales(layout, scales, nf4ScaleOffset(scales), bytes);

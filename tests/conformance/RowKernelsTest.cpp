@@ -79,18 +79,18 @@ TEST(Embedding, GathersColumns) {
 /// Checks the rows of ids [shard * 4, shard * 4 + 4) of 11. The table's value
 /// encodes its id and column.
 void checkPiece(const std::string &implementation, qlora_dtype w,
-                int64_t isTurned, uint32_t shard) {
+                int64_t isTransposed, uint32_t shard) {
   constexpr int64_t kColumns = 19;
   KernelCase test("embedding", {{"ids", I32}, {"w", w}, {"out", BF16}},
                   {{"rows", 33},
                    {"columns", kColumns},
                    {"vocab", 11},
                    {"ldo", 20},
-                   {"turned", isTurned},
+                   {"turned", isTransposed},
                    {"piece", 4}});
   for (int64_t i = 0; i < 4; ++i)
     for (int64_t c = 0; c < kColumns; ++c)
-      test.set("w", isTurned ? c * 4 + i : i * kColumns + c,
+      test.set("w", isTransposed ? c * 4 + i : i * kColumns + c,
                double(i * kColumns + c + 1));
   for (int64_t row = 0; row < 33; ++row)
     test.set("ids", row, double(row * 7 % 11));
@@ -111,9 +111,9 @@ void checkPiece(const std::string &implementation, qlora_dtype w,
 TEST(Embedding, GathersRowsOfThePieceAndZeros) {
   for (const std::string &implementation : allRowsToTest("embedding"))
     for (qlora_dtype w : {F32, BF16, F16})
-      for (int64_t isTurned : {0, 1})
+      for (int64_t isTransposed : {0, 1})
         for (uint32_t shard : {0u, 1u, 2u, 3u})
-          checkPiece(implementation, w, isTurned, shard);
+          checkPiece(implementation, w, isTransposed, shard);
 }
 
 TEST(Embedding, NamesTheRowOfAnImpossibleId) {
@@ -127,14 +127,13 @@ TEST(Embedding, NamesTheRowOfAnImpossibleId) {
 
 /// Checks the rows of alternating ids 1 and 2, of 3.
 void checkEmbeddingGrad(const std::string &implementation, qlora_dtype dout,
-                        bool isTurned, int64_t padding) {
-  KernelCase test("embedding_grad",
-                  {{"ids", I32}, {"dout", dout}, {"dw", F32}},
+                        bool isTransposed, int64_t padding) {
+  KernelCase test("embedding_grad", {{"ids", I32}, {"dout", dout}, {"dw", F32}},
                   {{"rows", 50},
                    {"columns", 133},
                    {"vocab", 3},
                    {"lddo", 135},
-                   {"turned", isTurned},
+                   {"turned", isTransposed},
                    {"padding", padding}});
   test.fill("dout", 50, 133, 135, 1);
   test.fill("dw", 1, 3 * 133, 3 * 133, 2);
@@ -146,7 +145,7 @@ void checkEmbeddingGrad(const std::string &implementation, qlora_dtype dout,
   for (int64_t row = 0; row < 50; ++row)
     for (int64_t i = 0; i < 133; ++i)
       if (const int64_t id = row % 2 ? 1 : 2; id != padding)
-        exact[isTurned ? i * 3 + id : id * 133 + i] +=
+        exact[isTransposed ? i * 3 + id : id * 133 + i] +=
             test.at("dout", row * 135 + i);
   expectOk(test.run(implementation));
   for (int64_t i = 0; i < 3 * 133; ++i)
@@ -156,9 +155,9 @@ void checkEmbeddingGrad(const std::string &implementation, qlora_dtype dout,
 TEST(EmbeddingGrad, AddsRowsThatShareAnId) {
   for (const std::string &implementation : allRowsToTest("embedding_grad"))
     for (qlora_dtype dout : {F32, BF16})
-      for (bool isTurned : {false, true})
+      for (bool isTransposed : {false, true})
         for (int64_t padding : {-1, 2})
-          checkEmbeddingGrad(implementation, dout, isTurned, padding);
+          checkEmbeddingGrad(implementation, dout, isTransposed, padding);
 }
 
 TEST(ColumnSum, AddsToTheOldSum) {
@@ -316,7 +315,8 @@ TEST(ClipNorm, ScalesWithNaNWhereSomethingIsNotFinite) {
   for (const std::string &row : allRowsToTest("clip_norm"))
     for (float maxNorm : {0.0f, 1.0f})
       for (double bad : {infinity, -infinity, nan}) {
-        EXPECT_TRUE(std::isnan(clip(row, 2, maxNorm, bad).second)) << row << bad;
+        EXPECT_TRUE(std::isnan(clip(row, 2, maxNorm, bad).second))
+            << row << bad;
         EXPECT_TRUE(std::isnan(clip(row, 2, maxNorm, 1, bad).second)) << bad;
       }
 }

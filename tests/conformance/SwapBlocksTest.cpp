@@ -96,8 +96,8 @@ TEST(SwapBlocks, PutsEachRunInItsPlace) {
 /// Lengths of whole 16-byte words, and operands that begin one element after
 /// such a word.
 TEST(SwapBlocks, TakesOperandsFromAnyElement) {
-  if (!CudaCard::get())
-    GTEST_SKIP() << CudaCard::reason();
+  if (!CudaGpu::get())
+    GTEST_SKIP() << CudaGpu::reason();
   for (qlora_dtype type : {F32, BF16}) {
     const Blocks b = {90, 160, 3, 6, 800, 168};
     KernelCase test = makeSwap(b, type);

@@ -103,8 +103,8 @@ inline void __syncwarp(uint32_t mask = 0xffffffffu, QLORA_HOST_LINE) {
   qlora_host->warp(QLORA_HOST_SYNC, mask, 0, 0, line);
 }
 inline unsigned __ballot_sync(uint32_t mask, int predicate, QLORA_HOST_LINE) {
-  return unsigned(qlora_host->warp(QLORA_HOST_BALLOT, mask,
-                                          predicate != 0, 0, line));
+  return unsigned(
+      qlora_host->warp(QLORA_HOST_BALLOT, mask, predicate != 0, 0, line));
 }
 inline int __any_sync(uint32_t mask, int predicate, QLORA_HOST_LINE) {
   return __ballot_sync(mask, predicate, line) != 0;
@@ -249,7 +249,9 @@ inline float __saturatef(float a) { return fminf(fmaxf(a, 0.0f), 1.0f); }
 template <typename To, typename From> To qlora_host_bits(From value) {
   return __builtin_bit_cast(To, value);
 }
-inline unsigned __float_as_uint(float a) { return qlora_host_bits<unsigned>(a); }
+inline unsigned __float_as_uint(float a) {
+  return qlora_host_bits<unsigned>(a);
+}
 inline int __float_as_int(float a) { return qlora_host_bits<int>(a); }
 inline float __uint_as_float(unsigned a) { return qlora_host_bits<float>(a); }
 inline float __int_as_float(int a) { return qlora_host_bits<float>(a); }

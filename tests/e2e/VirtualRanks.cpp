@@ -118,8 +118,7 @@ public:
       : job(job), group(group), module(std::move(loaded)), record(record),
         variants(take(CompiledVariants::of(module))) {
     check(options.applyRecorded(module.table().config_json));
-    variants.vocabSize =
-        options.recordedFact("vocab_size").get<int64_t>();
+    variants.vocabSize = options.recordedMetadata("vocab_size").get<int64_t>();
     data = take(openDataset(job.data, variants, {}));
     DeviceOptions wanted;
     wanted.collectives = group.groups();
@@ -152,7 +151,7 @@ private:
   CompiledVariants variants;
   std::unique_ptr<Dataset> data;
   Options options;
-  BaseCacheRequest cache = {BaseCacheRequest::kNone};
+  QuantizedBaseCacheRequest cache = {QuantizedBaseCacheRequest::kNone};
   LoadedWeights weights;
   std::unique_ptr<Device> device;
 };

@@ -183,11 +183,11 @@ def check_share(name, mesh, plan, flags=()):
         return
     if "pp" in mesh:
         stages = int(re.search(r"pp=(\d+)", mesh)[1])
-        assert plan["cut-stages"]["stages"] == stages, plan["cut-stages"]
+        assert plan["partition-pipeline"]["stages"] == stages, plan["partition-pipeline"]
         return
     if flags == TOKENS:
         assert plan["shard-sequence"]["scattered"] > 0, plan["shard-sequence"]
-    facts = plan["shard-products"]
+    facts = plan["shard-matmuls"]
     assert facts["ranks"] == share, facts
     assert facts["sliced_bytes"] * share < 1.2 * facts["whole_bytes"], facts
     assert not [why for why in facts["kept_whole"] if "blocks" in why], facts

@@ -30,7 +30,7 @@ commands() {
     --run-flag=attention.cudnn,attention_grad.cudnn --kernels \
     "'attention.cuda (planned: .cudnn),attention_grad.cuda (planned: .cudnn)'" \
     mistral-packed
-  for pass in assign-queues concat-siblings order-sums round-adapters; do
+  for pass in assign-queues concat-siblings reorder-accumulation round-adapters; do
     goldens --target cuda --ranks 1 --compile-flag=--disable-pass=$pass \
       llama-nf4
   done

@@ -51,9 +51,18 @@ static void descend(const qlora_kernel_args *args, int64_t begin, int64_t end) {
 }
 
 static const qlora_kernel kernels[] = {
-    {.name = "scale_add", .function = scaleAdd, .operand_count = 3, .constant_count = 1},
-    {.name = "gather", .function = gather, .operand_count = 2, .constant_count = 0},
-    {.name = "descend", .function = descend, .operand_count = 2, .constant_count = 0},
+    {.name = "scale_add",
+     .function = scaleAdd,
+     .operand_count = 3,
+     .constant_count = 1},
+    {.name = "gather",
+     .function = gather,
+     .operand_count = 2,
+     .constant_count = 0},
+    {.name = "descend",
+     .function = descend,
+     .operand_count = 2,
+     .constant_count = 0},
 };
 
 /* Tables ------------------------------------------------------------------ */

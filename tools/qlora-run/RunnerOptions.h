@@ -8,7 +8,7 @@
 
 #include "runtime/Base/OptionTable.h"
 #include "runtime/Device/Device.h"
-#include "runtime/Weights/FrozenBase.h"
+#include "runtime/Weights/QuantizedBase.h"
 
 namespace qlora {
 
@@ -57,7 +57,7 @@ inline constexpr OptionRow kRunnerOptions[] = {
      "algorithms of matrix products on a GPU: measure (once for a card, then "
      "kept in the user's cache), heuristic (cuBLASLt's first choice), or the "
      "gemm_table.json of an earlier run, which is then used as it is"},
-    {"base_cache", OptionType::kString, BaseCacheRequest::kUserCache,
+    {"base_cache", OptionType::kString, QuantizedBaseCacheRequest::kUserCache,
      OptionScope::kRun, "Kernels and caches",
      "where quantised bases are kept, for later runs of the same model to map "
      "instead of reading and quantising it again: auto (bases/ in the user's "
@@ -94,7 +94,8 @@ inline constexpr OptionRow kRunnerOptions[] = {
      "--device null:CARD: 400Gb (bits) or 50GB (bytes)"},
     {"node_mtbf_hours", OptionType::kFloat, "0", OptionScope::kRun,
      "Looking inside",
-     "mean time between two failures of a machine, for --device null:CARD, which "
+     "mean time between two failures of a machine, for --device null:CARD, "
+     "which "
      "then says how often to save; 0: nothing is said",
      "", "", 0, 1e9},
     {"report", OptionType::kPath, "", OptionScope::kRun, "Looking inside",

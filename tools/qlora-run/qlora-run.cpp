@@ -204,9 +204,10 @@ static Status checkRun(const Options &tool, const char *other) {
   const int64_t ranksPerGpu = tool.integer("ranks_per_gpu");
   if (ranksPerGpu == 1)
     return Status::ok();
-  return Status::invalid("--ranks-per-gpu {} is for a run, and not for {}. Fix: "
-                         "leave --ranks-per-gpu out",
-                         ranksPerGpu, other);
+  return Status::invalid(
+      "--ranks-per-gpu {} is for a run, and not for {}. Fix: "
+      "leave --ranks-per-gpu out",
+      ranksPerGpu, other);
 }
 
 static Status checkRanks(const Options &tool, const RankEnvironment &env) {

@@ -20,9 +20,9 @@
 #include "runtime/Ranks/RankEnvironment.h"
 #include "tools/qlora-import/ImporterOptions.h"
 #include "tools/qlora-run/RunnerOptions.h"
+#include "tools/qlora/ForeignConfigKeys.h"
+#include "tools/qlora/ForeignTools.h"
 #include "tools/qlora/HubModel.h"
-#include "tools/qlora/PeerKeys.h"
-#include "tools/qlora/PeerTools.h"
 #include "tools/qlora/Tools.h"
 #include "tools/qloracc/CompilerOptions.h"
 
@@ -218,7 +218,7 @@ static bool choosesLayout(const Configuration &result) {
 }
 
 /// Returns the GPU named in `--device null:CARD`, or empty.
-static std::string predictedCard(const Machines &machines) {
+static std::string predictedGpu(const Machines &machines) {
   constexpr std::string_view kNull = "null:";
   const std::string device = machines.runner.text("device");
   return device.starts_with(kNull) ? device.substr(kNull.size()) : "";
@@ -233,11 +233,12 @@ static Status addTarget(const Machines &machines, ProgramUse use,
   TargetRequest request{compiler.text("target"), compiler.names("cuda_arch"),
                         compiler.text("cuda_compiler"), result.deviceProfile};
   if (request.profile.empty())
-    request.profile = predictedCard(machines);
+    request.profile = predictedGpu(machines);
   const std::string device = machines.runner.text("device");
   const bool isSweep = !machines.runner.names("sweep").empty();
   // Sweeps run only on CPUs.
-  if (request.target == "auto" && (isSweep || device == "cpu" || device == "cuda"))
+  if (request.target == "auto" &&
+      (isSweep || device == "cpu" || device == "cuda"))
     request.target = isSweep ? "cpu" : device;
   request.hasKernels = use == ProgramUse::kTrain &&
                        !device.starts_with("null");
@@ -261,11 +262,11 @@ static Status addTarget(const Machines &machines, ProgramUse use,
 /// apply, the default device profile is the predicted GPU's.
 static void addMachineFlags(const Machines &machines, Configuration &result) {
   const Options &compiler = machines.compiler;
-  const std::string card = predictedCard(machines);
+  const std::string gpu = predictedGpu(machines);
   const auto isGiven = [&](std::string_view name) {
     return compiler.source(name) != Options::Source::kDefault;
   };
-  const bool chooses = choosesLayout(result), predicts = !card.empty();
+  const bool chooses = choosesLayout(result), predicts = !gpu.empty();
   for (const char *name : {"gpus_per_node", "network"}) {
     if (!isGiven(name))
       continue;
@@ -279,7 +280,7 @@ static void addMachineFlags(const Machines &machines, Configuration &result) {
   if (!chooses)
     return;
   if (predicts && result.deviceProfile.empty()) {
-    result.deviceProfile = card;
+    result.deviceProfile = gpu;
     result.compilerFlags.push_back("--device-profile=" + result.deviceProfile);
   }
   // Without a named GPU, the layout must fit the memory of this machine's GPU.
@@ -300,10 +301,11 @@ static Status checkSharedLimit(const Machines &machines,
           : options.value("memory_limit") == kAutoSize;
   if (ranksPerGpu == 1 || !fillsMachine)
     return Status::ok();
-  return Status::invalid("--ranks-per-gpu {}: --memory-limit auto is the memory "
-                         "of a whole GPU. Fix: give --memory-limit the bytes "
-                         "of one rank, such as 20GiB",
-                         ranksPerGpu);
+  return Status::invalid(
+      "--ranks-per-gpu {}: --memory-limit auto is the memory "
+      "of a whole GPU. Fix: give --memory-limit the bytes "
+      "of one rank, such as 20GiB",
+      ranksPerGpu);
 }
 
 /// Checks the rows of a step before anything is compiled for them, and adds
@@ -428,21 +430,23 @@ StatusOr<Configuration> configure(const CommandLine &line,
   std::vector<OptionSetting> settings = line.settings;
   QLORA_RETURN_IF_ERROR(takeInputs(line, config, result.program, settings));
   QLORA_ASSIGN_OR_RETURN(const Machines machines, Machines::of(line));
-  PeerFile file;
+  ForeignFile file;
   if (!config.empty()) {
     QLORA_ASSIGN_OR_RETURN(auto written, readYamlMap(config));
     takeRevision(written, revision);
-    QLORA_ASSIGN_OR_RETURN(
-        file, translatePeerKeys({written, config, settings,
-                                 {machines.ranks, machines.localRanks}}));
+    QLORA_ASSIGN_OR_RETURN(file, translateForeignConfigKeys(
+                                     {written,
+                                      config,
+                                      settings,
+                                      {machines.ranks, machines.localRanks}}));
     QLORA_RETURN_IF_ERROR(result.options.applyEntries(file.entries, config));
     result.notes = file.notes;
   }
   QLORA_RETURN_IF_ERROR(result.options.applySettings(settings));
   QLORA_RETURN_IF_ERROR(forceSingleGpu(line, result.options));
   QLORA_RETURN_IF_ERROR(result.options.validate());
-  QLORA_RETURN_IF_ERROR(
-      findModel(writtenModel(settings, file.entries), revision, result.options));
+  QLORA_RETURN_IF_ERROR(findModel(writtenModel(settings, file.entries),
+                                  revision, result.options));
   if (file.hasPeftTargets && result.program.empty() &&
       result.options.source("lora_target_modules") ==
           Options::Source::kDefault)

@@ -168,7 +168,7 @@ StatusOr<std::string> hubModelFolder(const HubName &name) {
                name.id, nearest);
   QLORA_RETURN_IF_ERROR(
       runTool({"qlora-data", {"fetch-model", name.id, name.revision}},
-              ToolNoise::kTerminal));
+              ToolVerbosity::kTerminal));
   status = checkSnapshot(snapshotOf(name, cache), name);
   if (status.isOk())
     return snapshotOf(name, cache).string();

@@ -14,7 +14,7 @@
 #include "runtime/Base/CpuCount.h"
 #include "runtime/Base/FindProgram.h"
 #include "runtime/Base/UserFiles.h"
-#include "runtime/Kernels/Cuda/CudaCard.h"
+#include "runtime/Kernels/Cuda/CudaGpu.h"
 #include "tools/qlora/Tools.h"
 
 namespace qlora {

@@ -110,7 +110,7 @@ static StatusOr<int64_t> planBytes(const PlanFolder &files,
                     fmt::format("--lora-r={}", c.rank),
                     fmt::format("--load-in-4bit={}", c.base == "nf4"),
                     fmt::format("--gradient-checkpointing={}", recomputes)}};
-  QLORA_RETURN_IF_ERROR(runTool(plan, ToolNoise::kErrors));
+  QLORA_RETURN_IF_ERROR(runTool(plan, ToolVerbosity::kErrors));
   QLORA_ASSIGN_OR_RETURN(const std::string text,
                          readWholeFile(files.file("plan.json")));
   const auto report =
@@ -138,13 +138,13 @@ static StatusOr<std::vector<Combination>> combinations(const Options &options) {
 }
 
 /// Returns the smallest known GPU with at least `bytes` of memory, or empty.
-static StatusOr<std::string> cardFor(int64_t bytes) {
+static StatusOr<std::string> gpuFor(int64_t bytes) {
   std::string best;
   double bestGb = 0;
-  for (const std::string_view name : knownCards()) {
-    QLORA_ASSIGN_OR_RETURN(const DeviceProfile card,
+  for (const std::string_view name : knownGpus()) {
+    QLORA_ASSIGN_OR_RETURN(const DeviceProfile gpu,
                            findDeviceProfile(std::string(name)));
-    const double gigabytes = card.gpu ? card.gpu->memoryGb : 0;
+    const double gigabytes = gpu.gpu ? gpu.gpu->memoryGb : 0;
     if (gigabytes * 1e9 < bytes || (!best.empty() && gigabytes >= bestGb))
       continue;
     best = name;
@@ -160,8 +160,8 @@ static StatusOr<std::string> verdict(const Combination &c, int64_t limit) {
     return std::string("fits with --memory-limit");
   if (limit > 0)
     return "needs " + formatBytes(c.leastBytes);
-  QLORA_ASSIGN_OR_RETURN(const std::string fast, cardFor(c.bytes));
-  QLORA_ASSIGN_OR_RETURN(const std::string least, cardFor(c.leastBytes));
+  QLORA_ASSIGN_OR_RETURN(const std::string fast, gpuFor(c.bytes));
+  QLORA_ASSIGN_OR_RETURN(const std::string least, gpuFor(c.leastBytes));
   const char *const none = "none known";
   return fmt::format("{:<11}{}", fast.empty() ? none : fast,
                      least.empty() ? none : least);
@@ -169,19 +169,19 @@ static StatusOr<std::string> verdict(const Combination &c, int64_t limit) {
 
 static StatusOr<std::string> tableOf(std::vector<Combination> all,
                                      const std::string &target, int64_t limit) {
-  const bool namesCards = limit == 0 && target == "cuda";
+  const bool namesGpus = limit == 0 && target == "cuda";
   std::ranges::stable_sort(all, {}, [](const Combination &c) {
     return std::tie(c.bytes, c.leastBytes);
   });
   std::string text =
       fmt::format("{:<6}{:>7}{:>7}{:>6}{:>12}{:>14}  {}\n", "base", "length",
                   "batch", "rank", "memory", "recomputing",
-                  limit        ? "with " + formatBytes(limit)
-                  : namesCards ? "card       recomputing"
-                               : "");
+                  limit       ? "with " + formatBytes(limit)
+                  : namesGpus ? "card       recomputing"
+                              : "");
   for (const Combination &c : all) {
     std::string where;
-    if (limit > 0 || namesCards) {
+    if (limit > 0 || namesGpus) {
       QLORA_ASSIGN_OR_RETURN(where, verdict(c, limit));
     }
     std::string line = fmt::format(
@@ -211,7 +211,7 @@ StatusOr<std::string> memoryTable(std::span<const std::string> words) {
   QLORA_ASSIGN_OR_RETURN(const PlanFolder files, PlanFolder::create());
   QLORA_RETURN_IF_ERROR(
       runTool({"qlora-import", {model, "-o", files.file("model.mlir")}},
-              ToolNoise::kErrors));
+              ToolVerbosity::kErrors));
   TargetRequest request;
   request.target = options.text("target");
   request.hasKernels = false;

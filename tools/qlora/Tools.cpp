@@ -96,20 +96,20 @@ static Status ended(const ToolCommand &command, int code) {
                          code);
 }
 
-Status runTool(const ToolCommand &command, ToolNoise noise) {
+Status runTool(const ToolCommand &command, ToolVerbosity noise) {
   std::vector<std::string> words = command.arguments;
   QLORA_ASSIGN_OR_RETURN(std::string path, findTool(command.tool));
   words.insert(words.begin(), std::move(path));
-  if (noise == ToolNoise::kTerminal) {
+  if (noise == ToolVerbosity::kTerminal) {
     QLORA_ASSIGN_OR_RETURN(const int code, runOnTerminal(std::move(words)));
     return ended(command, code);
   }
-  QLORA_ASSIGN_OR_RETURN(
-      const ProcessOutput output,
-      runProgram(words, {}, {},
-                 noise == ToolNoise::kAll ? ErrorOutput::kShared
-                                          : ErrorOutput::kTaken));
-  if (noise == ToolNoise::kAll || output.exitCode != 0)
+  QLORA_ASSIGN_OR_RETURN(const ProcessOutput output,
+                         runProgram(words, {}, {},
+                                    noise == ToolVerbosity::kAll
+                                        ? ErrorOutput::kShared
+                                        : ErrorOutput::kTaken));
+  if (noise == ToolVerbosity::kAll || output.exitCode != 0)
     fmt::print(stderr, "{}{}", output.errors, output.out);
   return ended(command, output.exitCode);
 }

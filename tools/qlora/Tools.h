@@ -31,15 +31,16 @@ StatusOr<std::string> findTool(std::string_view tool);
 /// the tool's path if PATH does not lead to it.
 std::string shellText(const ToolCommand &command);
 
-enum class ToolNoise {
-  kAll,    ///< output is shown as it comes
-  kErrors, ///< output is shown only if the tool fails
+enum class ToolVerbosity {
+  kAll,      ///< output is shown as it comes
+  kErrors,   ///< output is shown only if the tool fails
   kTerminal, ///< the tool writes to our terminal (progress bars)
 };
 
 /// Runs a tool to its end. Its output goes to standard error: standard output
 /// is for qlora-run. An error if it fails; the tool has printed the reason.
-Status runTool(const ToolCommand &command, ToolNoise noise = ToolNoise::kAll);
+Status runTool(const ToolCommand &command,
+               ToolVerbosity noise = ToolVerbosity::kAll);
 
 /// Replaces this process with the tool, so that signals and the exit code are
 /// the tool's. Returns only on failure.

@@ -75,7 +75,8 @@ stopped (Ctrl-C, SIGTERM). --resume-from-checkpoint latest goes on from the
 newest, to the same bits as a run that was not stopped. --save-total-limit N
 keeps the newest N, --save-strategy no writes none.
 )"},
-    {"hub", R"(A model can be named as on the Hugging Face hub, in commands and YAML files:
+    {"hub",
+     R"(A model can be named as on the Hugging Face hub, in commands and YAML files:
 
   qlora train Qwen/Qwen3-0.6B data.jsonl
   qlora memory Qwen/Qwen3-0.6B@REVISION      a branch, a tag or a commit

@@ -13,7 +13,7 @@
 #include "runtime/Base/SweepGrid.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Data/TokenFiles.h"
-#include "runtime/Kernels/Cuda/CudaCard.h"
+#include "runtime/Kernels/Cuda/CudaGpu.h"
 #include "runtime/Ranks/RankEnvironment.h"
 #include "runtime/Session/RunCheck.h"
 #include "tools/qlora/Configuration.h"
@@ -285,11 +285,11 @@ Status train(std::span<const std::string> words, ProgramUse use) {
                            " [options]; see --help");
   QLORA_ASSIGN_OR_RETURN(TrainCommands all, trainCommands(line, own, use));
   std::vector<std::string> &arguments = all.run.arguments;
-  const bool namesCard =
+  const bool namesGpu =
       std::ranges::any_of(arguments, [](const std::string &argument) {
         return argument.starts_with("--device=null");
       });
-  if (use == ProgramUse::kPlan && !namesCard)
+  if (use == ProgramUse::kPlan && !namesGpu)
     arguments.push_back("--device=null");
   if (own.boolean("dry_run"))
     return show(all);

@@ -58,8 +58,10 @@ inline constexpr OptionRow kCompilerOptions[] = {
      "", "auto panel scratch resident"},
     {"divide_tables", OptionType::kChoice, "auto", OptionScope::kProgram,
      "Kernels and passes",
-     "with --parallel fsdp, each rank looks up in, and multiplies with, its own "
-     "rows of the embedding and of the head, for the tokens of all; auto: where "
+     "with --parallel fsdp, each rank looks up in, and multiplies with, its "
+     "own "
+     "rows of the embedding and of the head, for the tokens of all; auto: "
+     "where "
      "that takes less memory than the table",
      "", "auto true false"},
     {"sequence_parallel", OptionType::kBool, "false", OptionScope::kProgram,
@@ -69,7 +71,8 @@ inline constexpr OptionRow kCompilerOptions[] = {
     {"copied_activations", OptionType::kChoice, "auto", OptionScope::kProgram,
      "Kernels and passes",
      "with --offload activations, which are copied: as many as the bus carries "
-     "while their layers are computed, or what crosses from layer to layer where "
+     "while their layers are computed, or what crosses from layer to layer "
+     "where "
      "no other plan is within the --memory-limit; or all, be the card idle "
      "meanwhile",
      "", "auto all"},
@@ -79,18 +82,22 @@ inline constexpr OptionRow kCompilerOptions[] = {
     {"ranks", OptionType::kInt, "1", OptionScope::kProgram,
      "Kernels and passes",
      "ranks of all machines, which share a --global-batch-size: for "
-     "--auto-find-batch-size, --parallel auto, --device-map and --ddp-comm-hook "
+     "--auto-find-batch-size, --parallel auto, --device-map and "
+     "--ddp-comm-hook "
      "int8 and power_sgd, since any other program is the same for any number",
      "", "", 1, 1 << 20},
     {"device_map", OptionType::kPath, "", OptionScope::kProgram,
      "Kernels and passes",
      "layers on several GPUs, as Accelerate has it: auto or balanced: evenly; "
-     "sequential: each full before the next; or a JSON file of modules and GPUs. It "
-     "is --parallel pp=N, with N from the file, or from --ranks (qlora: --gpus)",
+     "sequential: each full before the next; or a JSON file of modules and "
+     "GPUs. It "
+     "is --parallel pp=N, with N from the file, or from --ranks (qlora: "
+     "--gpus)",
      "", "auto balanced sequential"},
     {"stage_speeds", OptionType::kNumbers, "[]", OptionScope::kProgram,
      "Kernels and passes",
-     "with --parallel pp, how fast the GPU of each stage is beside the others: it "
+     "with --parallel pp, how fast the GPU of each stage is beside the others: "
+     "it "
      "gets as many more layers",
      "", "", 1, 1000000},
     {"force_single_gpu", OptionType::kBool, "false", OptionScope::kProgram,

@@ -4,7 +4,7 @@
 
 #include "tools/qloracc/LayoutSearch.h"
 
-#include "compiler/Decisions.h"
+#include "compiler/PassMetadata.h"
 #include "dialects/Model/Model.h"
 #include "runtime/Base/Amounts.h"
 #include "tools/qloracc/BatchSearch.h"
@@ -174,7 +174,7 @@ static void recordLayouts(ModuleOp model, ArrayRef<Layout> layouts,
                           const Layout &chosen, int64_t ranks) {
   SmallVector<Attribute> rows;
   for (const Layout &layout : layouts) {
-    Facts facts(model.getContext());
+    MetadataBuilder facts(model.getContext());
     facts.add("layout", layout.mesh.text())
         .add("groups", ranks / layout.mesh.size())
         .add("chosen", &layout == &chosen)

@@ -10,8 +10,9 @@
 //   qloracc: note: --parallel auto: 4 ranks, 24.0 GiB each; times are predicted
 //   for NVIDIA H200 SXM
 //     layout         batch      plan  ms/step  exposed
-//     data parallel      1  38.2 GiB                    does not fit by 14.2 GiB
-//     fsdp=2 x 2         1  21.4 GiB  2310.40  9.1 ms  0.4 %  chosen: the fastest
+//     data parallel      1  38.2 GiB                    does not fit by 14.2
+//     GiB fsdp=2 x 2         1  21.4 GiB  2310.40  9.1 ms  0.4 %  chosen: the
+//     fastest
 //                                                             that fits
 
 #ifndef QLORA_TOOLS_QLORACC_LAYOUTSEARCH_H

@@ -7,14 +7,14 @@
 #include <algorithm>
 
 #include "runtime/Base/HostMemory.h"
-#include "runtime/Kernels/Cuda/CudaCard.h"
+#include "runtime/Kernels/Cuda/CudaGpu.h"
 
 namespace qlora {
 
 /// Bytes kept back. GPU: for code, graphs and libraries (the context is open
 /// already). Machine: for the process and the pages of the weights.
 static constexpr uint64_t kReserve = uint64_t{1} << 30;
-static constexpr uint64_t kCardReserveShare = 50, kMachineReserveShare = 8;
+static constexpr uint64_t kGpuReserveShare = 50, kMachineReserveShare = 8;
 
 static double asGiB(uint64_t bytes) {
   return static_cast<double>(bytes) / (1 << 30);
@@ -39,14 +39,14 @@ static StatusOr<MemoryLimit> limitOf(const std::string &what, uint64_t free,
                   asGiB(reserve), reservedFor)};
 }
 
-static constexpr const char *kCardReserve = "code, graphs and libraries";
+static constexpr const char *kGpuReserve = "code, graphs and libraries";
 
-static StatusOr<MemoryLimit> cardLimit() {
+static StatusOr<MemoryLimit> gpuLimit() {
   QLORA_ASSIGN_OR_RETURN(const CudaDriver *driver, CudaDriver::open());
-  QLORA_ASSIGN_OR_RETURN(CudaCard card, CudaCard::open(*driver, 0));
-  QLORA_ASSIGN_OR_RETURN(CudaMemoryInfo memory, card.memory());
-  return limitOf(card.name, memory.free, memory.total, kCardReserveShare,
-                 kCardReserve);
+  QLORA_ASSIGN_OR_RETURN(CudaGpu gpu, CudaGpu::open(*driver, 0));
+  QLORA_ASSIGN_OR_RETURN(CudaMemoryInfo memory, gpu.memory());
+  return limitOf(gpu.name, memory.free, memory.total, kGpuReserveShare,
+                 kGpuReserve);
 }
 
 static StatusOr<MemoryLimit> machineLimit(int64_t ranks) {
@@ -72,7 +72,7 @@ StatusOr<MemoryLimit> machineMemoryLimit(const std::string &target,
                                          int64_t ranks) {
   if (target != "cuda")
     return machineLimit(ranks);
-  auto limit = cardLimit();
+  auto limit = gpuLimit();
   if (limit.isOk())
     return limit;
   return limit.status().withContext(
@@ -80,9 +80,9 @@ StatusOr<MemoryLimit> machineMemoryLimit(const std::string &target,
       "the bytes of the card that will run it, such as 24GiB");
 }
 
-StatusOr<MemoryLimit> cardMemoryLimit(const DeviceProfile &card) {
-  const auto bytes = static_cast<uint64_t>(card.gpu->memoryGb * 1e9);
-  return limitOf(card.cpu, bytes, bytes, kCardReserveShare, kCardReserve);
+StatusOr<MemoryLimit> gpuMemoryLimit(const DeviceProfile &gpu) {
+  const auto bytes = static_cast<uint64_t>(gpu.gpu->memoryGb * 1e9);
+  return limitOf(gpu.cpu, bytes, bytes, kGpuReserveShare, kGpuReserve);
 }
 
 } // namespace qlora

@@ -28,7 +28,7 @@ StatusOr<MemoryLimit> machineMemoryLimit(const std::string &target,
                                          int64_t ranks);
 
 /// Returns the limit for a GPU that need not be here, with all its memory free.
-StatusOr<MemoryLimit> cardMemoryLimit(const DeviceProfile &card);
+StatusOr<MemoryLimit> gpuMemoryLimit(const DeviceProfile &gpu);
 
 } // namespace qlora
 

@@ -12,8 +12,9 @@ Status fillOffload(const Options &o, CompileOptions &c) {
   c.offloadEmbedding = o.text("offload_embedding");
   for (const std::string &name : o.names("offload")) {
     if (name == "embedding" && c.offloadEmbedding == "false")
-      return Status::invalid("--offload embedding and --offload-embedding false "
-                             "contradict each other; leave one of them out");
+      return Status::invalid(
+          "--offload embedding and --offload-embedding false "
+          "contradict each other; leave one of them out");
     if (name == "embedding")
       c.offloadEmbedding = "true";
     else if (name == "base")
@@ -34,8 +35,10 @@ Status checkOffload(const CompilerSettings &settings) {
   const CompileOptions &c = settings.compile;
   const auto traits = targetTraits(c.target);
   const bool hasOneMemory = traits && !traits->offloadsTables;
-  if ((c.offloadBase || c.offloadStates || c.offloadActivations) && hasOneMemory)
-    return Status::invalid("--offload needs --target cuda: a CPU has one memory");
+  if ((c.offloadBase || c.offloadStates || c.offloadActivations) &&
+      hasOneMemory)
+    return Status::invalid(
+        "--offload needs --target cuda: a CPU has one memory");
   if (c.offloadEmbedding == "true" && hasOneMemory)
     return Status::invalid("--offload-embedding true needs --target cuda: a "
                            "CPU has one memory");
@@ -44,7 +47,8 @@ Status checkOffload(const CompilerSettings &settings) {
                            "activations are copied; add --offload activations");
   if (c.offloadActivations && c.stages > 1)
     return Status::invalid(
-        "--offload activations is not there yet beside --parallel {}: chunks of "
+        "--offload activations is not there yet beside --parallel {}: chunks "
+        "of "
         "a pipeline save theirs at the same time; leave one of them out",
         settings.options.text("parallel"));
   if (c.offloadBase && c.trainsAll)

@@ -9,15 +9,17 @@ namespace qlora {
 /// Refuses options that need all rows of a micro-batch at once.
 static Status checkChunks(const Options &o) {
   if (o.text("rl") == "kto")
-    return Status::invalid("--parallel pp divides a micro-batch into chunks, but "
-                           "--rl kto compares all of its rows; give "
-                           "--num-micro-batches 1, or another --rl");
+    return Status::invalid(
+        "--parallel pp divides a micro-batch into chunks, but "
+        "--rl kto compares all of its rows; give "
+        "--num-micro-batches 1, or another --rl");
   if (o.text("llm_int8_activations") == "int8" &&
       o.number("llm_int8_threshold") > 0)
-    return Status::invalid("--parallel pp divides a micro-batch into chunks, but "
-                           "--llm-int8-threshold looks for large columns in all "
-                           "of its rows; give --num-micro-batches 1, or "
-                           "--llm-int8-threshold 0");
+    return Status::invalid(
+        "--parallel pp divides a micro-batch into chunks, but "
+        "--llm-int8-threshold looks for large columns in all "
+        "of its rows; give --num-micro-batches 1, or "
+        "--llm-int8-threshold 0");
   return Status::ok();
 }
 
@@ -43,10 +45,11 @@ static Status checkPipeline(const Options &o, const CompileOptions &c) {
     return Status::invalid("--auto-find-batch-size is not there yet with "
                            "--parallel pp; give --per-device-train-batch-size");
   if (c.stageParts > 1 && c.deviceMap != "balanced")
-    return Status::invalid("--device-map says which layers a card has, and {} "
-                           "deals each card several parts of them; leave one of "
-                           "them out",
-                           o.spelling("num_virtual_stages_per_pipeline_rank"));
+    return Status::invalid(
+        "--device-map says which layers a card has, and {} "
+        "deals each card several parts of them; leave one of "
+        "them out",
+        o.spelling("num_virtual_stages_per_pipeline_rank"));
   return Status::ok();
 }
 
@@ -60,10 +63,11 @@ Status fillChunks(const Options &o, CompileOptions &c) {
   if (c.stages == 1)
     return Status::ok();
   if (asked > 0 && c.batch % asked != 0)
-    return Status::invalid("{} {} does not divide the {} rows of a micro-batch; "
-                           "give a --per-device-train-batch-size that is a "
-                           "multiple of it",
-                           o.spelling("num_micro_batches"), asked, c.batch);
+    return Status::invalid(
+        "{} {} does not divide the {} rows of a micro-batch; "
+        "give a --per-device-train-batch-size that is a "
+        "multiple of it",
+        o.spelling("num_micro_batches"), asked, c.batch);
   const int64_t unit = c.stageParts > 1 ? c.stages : 1;
   c.chunks = asked > 0 ? asked : std::min(c.batch, kForEachStage * c.stages);
   while (asked == 0 && c.chunks > 0 &&
@@ -71,15 +75,16 @@ Status fillChunks(const Options &o, CompileOptions &c) {
     --c.chunks;
   const std::string parts = o.spelling("num_virtual_stages_per_pipeline_rank");
   if (c.chunks == 0)
-    return Status::invalid("{} {} needs a multiple of the {} stages as chunks of "
-                           "the {} rows of a micro-batch, which has none; give a "
-                           "--per-device-train-batch-size that is a multiple of {}",
-                           parts, c.stageParts, c.stages, c.batch, c.stages);
+    return Status::invalid(
+        "{} {} needs a multiple of the {} stages as chunks of "
+        "the {} rows of a micro-batch, which has none; give a "
+        "--per-device-train-batch-size that is a multiple of {}",
+        parts, c.stageParts, c.stages, c.batch, c.stages);
   if (c.chunks % unit != 0)
-    return Status::invalid("{} {} needs a multiple of the {} stages as chunks, and "
-                           "{} {} is none; give one that is",
-                           parts, c.stageParts, c.stages,
-                           o.spelling("num_micro_batches"), asked);
+    return Status::invalid(
+        "{} {} needs a multiple of the {} stages as chunks, and "
+        "{} {} is none; give one that is",
+        parts, c.stageParts, c.stages, o.spelling("num_micro_batches"), asked);
   return c.chunks > 1 ? checkChunks(o) : Status::ok();
 }
 
@@ -87,12 +92,14 @@ Status checkStageSpeeds(const CompileOptions &c, int64_t stages) {
   if (c.stageSpeeds.empty())
     return Status::ok();
   if (std::ssize(c.stageSpeeds) != stages)
-    return Status::invalid("--stage-speeds: give one number for each stage of the "
-                           "pipeline, of which there {} {}",
-                           stages == 1 ? "is" : "are", stages);
+    return Status::invalid(
+        "--stage-speeds: give one number for each stage of the "
+        "pipeline, of which there {} {}",
+        stages == 1 ? "is" : "are", stages);
   if (c.deviceMap != "balanced")
-    return Status::invalid("--stage-speeds says how layers are balanced, and "
-                           "--device-map where they are; leave one of them out");
+    return Status::invalid(
+        "--stage-speeds says how layers are balanced, and "
+        "--device-map where they are; leave one of them out");
   return Status::ok();
 }
 

@@ -4,7 +4,7 @@
 
 #include "tools/qloracc/Remarks.h"
 
-#include "compiler/Report/RunFacts.h"
+#include "compiler/Report/RunMetadata.h"
 #include "compiler/Schedule/EntryBuffers.h"
 #include "dialects/Model/Model.h"
 #include "dialects/Program/Program.h"
@@ -28,7 +28,8 @@ static bool isGiven(const Options &options, const char *name) {
 }
 
 /// Returns the option that the stored weight does not satisfy, or empty.
-static std::string unmetByStored(const Options &options, model::QuantizedType type) {
+static std::string unmetByStored(const Options &options,
+                                 model::QuantizedType type) {
   const StoredFormat &format = *storedFormat(type.getFormat());
   const char *asked = format.bits == 4 ? "load_in_4bit" : "load_in_8bit";
   const char *other = format.bits == 4 ? "load_in_8bit" : "load_in_4bit";
@@ -55,8 +56,8 @@ static std::string unmetByStored(const Options &options, model::QuantizedType ty
 /// Warns, as transformers does, that weights are used as they are stored.
 static std::string storedWarning(ModuleOp model, const Options &options) {
   for (auto parameter : model.getOps<model::ParameterOp>()) {
-    auto type =
-        dyn_cast<model::QuantizedType>(parameter.getTensorType().getElementType());
+    auto type = dyn_cast<model::QuantizedType>(
+        parameter.getTensorType().getElementType());
     std::string unmet = type ? unmetByStored(options, type) : "";
     if (!unmet.empty())
       return fmt::format("{} has no effect on weights that are stored in {} "

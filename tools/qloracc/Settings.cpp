@@ -185,10 +185,11 @@ Status fillGradients(CompilerSettings &settings) {
   if (c.gradientForm == "bf16")
     return Status::ok();
   if (settings.ranks < 2)
-    return Status::invalid("{} is compiled for the ranks of a run, two at least; "
-                           "say how many there are: qlora train --gpus N, or "
-                           "qloracc --ranks N",
-                           given);
+    return Status::invalid(
+        "{} is compiled for the ranks of a run, two at least; "
+        "say how many there are: qlora train --gpus N, or "
+        "qloracc --ranks N",
+        given);
   c.runRanks = settings.ranks;
   return Status::ok();
 }
@@ -199,23 +200,26 @@ Status fillMesh(const Options &own, CompilerSettings &settings) {
   const std::string map = own.text("device_map");
   if (o.text("parallel") == kAutoParallel) {
     if (!map.empty())
-      return Status::invalid("--parallel auto chooses how ranks share a model, and "
-                             "--device-map says it; leave one of them out");
+      return Status::invalid(
+          "--parallel auto chooses how ranks share a model, and "
+          "--device-map says it; leave one of them out");
     QLORA_RETURN_IF_ERROR(checkStageSpeeds(settings.compile, 1));
     settings.findsLayout = true;
     return Status::ok();
   }
   if (settings.gpusPerNode > 0 || !settings.network.empty())
-    return Status::invalid("--gpus-per-node and --network describe the machines "
-                           "that --parallel auto chooses for; add it, or leave "
-                           "them out");
+    return Status::invalid(
+        "--gpus-per-node and --network describe the machines "
+        "that --parallel auto chooses for; add it, or leave "
+        "them out");
   QLORA_ASSIGN_OR_RETURN(const MappedMesh mapped,
                          mappedMesh(o, map, settings.ranks));
   if (!map.empty() && own.source("ranks") == Options::Source::kDefault &&
       mapped.mesh.stages == 1)
-    return Status::invalid("--device-map {} needs to know how many GPUs there are; "
-                           "add --ranks N, or --parallel pp=N",
-                           map);
+    return Status::invalid(
+        "--device-map {} needs to know how many GPUs there are; "
+        "add --ranks N, or --parallel pp=N",
+        map);
   settings.compile.deviceMap = mapped.map;
   QLORA_RETURN_IF_ERROR(
       checkStageSpeeds(settings.compile, mapped.mesh.stages));
@@ -359,18 +363,20 @@ StatusOr<MemoryLimit> availableMemory(const CompilerSettings &settings) {
     return machineMemoryLimit(c.target, settings.ranks);
   QLORA_ASSIGN_OR_RETURN(const DeviceProfile device,
                          deviceProfileOrDefault(c.deviceProfile, c.target));
-  return cardMemoryLimit(device);
+  return gpuMemoryLimit(device);
 }
 
 /// Forces one rank, whatever a configuration has for several.
 Status onlyOne(const Options &own, CompilerSettings &settings) {
   if (settings.ranks > 1)
-    return Status::invalid("--force-single-gpu is for one rank, and --ranks says "
-                           "{}; leave one of them out",
-                           settings.ranks);
+    return Status::invalid(
+        "--force-single-gpu is for one rank, and --ranks says "
+        "{}; leave one of them out",
+        settings.ranks);
   if (!own.text("device_map").empty())
-    return Status::invalid("--force-single-gpu is for one GPU, and --device-map for "
-                           "several; leave one of them out");
+    return Status::invalid(
+        "--force-single-gpu is for one GPU, and --device-map for "
+        "several; leave one of them out");
   QLORA_RETURN_IF_ERROR(checkForcedSingle(settings.options));
   return record("parallel", "none", settings);
 }
@@ -435,8 +441,9 @@ parseSettings(std::span<const std::string> words) {
   QLORA_RETURN_IF_ERROR(fillCodegen(own, settings));
   QLORA_ASSIGN_OR_RETURN(settings.input, onlyInput(line, tool));
   if (settings.options.boolean("auto_find_batch_size")) {
-    QLORA_ASSIGN_OR_RETURN(settings.batches,
-                           batchCandidates(settings.options, settings.rowRanks()));
+    QLORA_ASSIGN_OR_RETURN(
+        settings.batches,
+        batchCandidates(settings.options, settings.rowRanks()));
   }
   QLORA_RETURN_IF_ERROR(resolveMemoryLimit(settings));
   if (!settings.codegen.cudaArchs.empty()) // now, not after all passes

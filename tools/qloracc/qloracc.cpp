@@ -98,7 +98,8 @@ public:
 private:
   bool afterPhase(StringRef phase, ModuleOp module);
   void emitText(function_ref<void(raw_ostream &)> print);
-  LogicalResult dump(const Twine &name, function_ref<void(raw_ostream &)> print);
+  LogicalResult dump(const Twine &name,
+                     function_ref<void(raw_ostream &)> print);
   LogicalResult describe(ModuleOp program);
   LogicalResult report(ModuleOp program);
   void recordOptions(ModuleOp module);
@@ -145,7 +146,8 @@ void Compile::recordOptions(ModuleOp module) {
   if (auto model = module->getAttrOfType<DictionaryAttr>("model.config"))
     facts = factsOf(model);
   // Attributes of attach-adapters, without the prefix "model.".
-  for (StringRef name : {model::kAdapterDropoutAttr, model::kAdapterFactorsAttr})
+  for (StringRef name :
+       {model::kAdapterDropoutAttr, model::kAdapterFactorsAttr})
     if (auto adapters = module->getAttrOfType<DictionaryAttr>(name))
       facts[name.split('.').second.str()] = factsOf(adapters);
   if (adaptsInOut(module, settings.options))
@@ -341,8 +343,8 @@ static int compile(CompilerSettings &settings, MLIRContext &context) {
   if (job.wroteProgram() && settings.verbose)
     llvm::outs() << arenasText(largestOf(programs));
   if (job.wroteProgram())
-    llvm::outs() << compileSummary(programs, settings, seconds.count()) << " -> "
-                 << shownPath(settings.output) << "\n";
+    llvm::outs() << compileSummary(programs, settings, seconds.count())
+                 << " -> " << shownPath(settings.output) << "\n";
   // The process ends here, which frees the module.
   (void)module.release();
   return 0;

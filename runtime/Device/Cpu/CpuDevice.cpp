@@ -248,7 +248,8 @@ void CpuDevice::findShared() {
   isShared.assign(module->commands().size(), false);
   sharedOrders.assign(module->entries().size(), {});
   for (size_t i = 0; i < sharedOrders.size(); ++i)
-    for (const qlora_command &command : module->commands(module->entries()[i])) {
+    for (const qlora_command &command :
+         module->commands(module->entries()[i])) {
       const size_t index = indexOf(command);
       LibraryKernel *kernel = command.kind == QLORA_COMMAND_LAUNCH
                                   ? launches.kernel(index)

@@ -24,7 +24,7 @@ static std::string sizeText(uint64_t bytes) {
                       : fmt::format("{:.1f} MiB", size / kMiB);
 }
 
-static std::string processText(const CardProcess &process) {
+static std::string processText(const GpuProcess &process) {
   const std::string name =
       process.name.empty() ? "" : fmt::format(" ({})", process.name);
   const std::string size =
@@ -33,11 +33,11 @@ static std::string processText(const CardProcess &process) {
 }
 
 /// Returns ": process 4711 (python) holds 136.2 GiB; stop it," as far as known.
-static std::string holdersText(const CudaCard &card) {
+static std::string holdersText(const CudaGpu &gpu) {
   const auto nvml = Nvml::open();
   if (!nvml.isOk())
     return ";";
-  const auto processes = otherProcesses(*nvml.value(), card.pciBusId());
+  const auto processes = otherProcesses(*nvml.value(), gpu.pciBusId());
   std::string text;
   for (size_t i = 0; i < std::min(processes.size(), kMostNamed); ++i)
     text += (i == 0 ? ": " : ", ") + processText(processes[i]);
@@ -55,8 +55,8 @@ static std::string holdersText(const CudaCard &card) {
 ///   GiB: process 4711 (python) holds 136.2 GiB; stop it, choose another GPU
 ///   (CUDA_VISIBLE_DEVICES), or compile the model with a smaller
 ///   --memory-limit
-static Status checkRoom(const CudaCard &card, uint64_t plannedBytes) {
-  QLORA_ASSIGN_OR_RETURN(const CudaMemoryInfo memory, card.memory());
+static Status checkRoom(const CudaGpu &gpu, uint64_t plannedBytes) {
+  QLORA_ASSIGN_OR_RETURN(const CudaMemoryInfo memory, gpu.memory());
   if (plannedBytes <= memory.free)
     return Status::ok();
   return Status::error(
@@ -64,8 +64,8 @@ static Status checkRoom(const CudaCard &card, uint64_t plannedBytes) {
       "GPU {} ({}) has {} free of {}, the plan needs {}{} choose another GPU "
       "(CUDA_VISIBLE_DEVICES), or compile the model with a smaller "
       "--memory-limit",
-      card.ordinal, card.name, sizeText(memory.free), sizeText(memory.total),
-      sizeText(plannedBytes), holdersText(card));
+      gpu.ordinal, gpu.name, sizeText(memory.free), sizeText(memory.total),
+      sizeText(plannedBytes), holdersText(gpu));
 }
 
 static double asMiB(uint64_t bytes) {
@@ -82,8 +82,8 @@ static StatusOr<CudaMemory> allocateMemory(const CudaDriver &driver,
 
 /// Returns the error with the requested and the available bytes.
 static Status explain(const Status &status, const qlora_arena &arena,
-                      const CudaCard &card) {
-  const auto memory = card.memory();
+                      const CudaGpu &gpu) {
+  const auto memory = gpu.memory();
   if (status.code() != StatusCode::kResourceExhausted || !memory.isOk())
     return status.withContext(
         fmt::format("{} arena", arenaKindName(arena.kind)));
@@ -91,7 +91,7 @@ static Status explain(const Status &status, const qlora_arena &arena,
       StatusCode::kResourceExhausted,
       "{} arena: cannot get {} bytes ({:.1f} MiB): {} has {:.1f} of {:.1f} MiB "
       "free; compile the model with a smaller --memory-limit ({})",
-      arenaKindName(arena.kind), arena.bytes, asMiB(arena.bytes), card.name,
+      arenaKindName(arena.kind), arena.bytes, asMiB(arena.bytes), gpu.name,
       asMiB(memory->free), asMiB(memory->total), status.message());
 }
 
@@ -122,7 +122,7 @@ Status CudaArenas::allocateHost(const CudaDriver &driver,
 }
 
 Status CudaArenas::allocateArena(const CudaDriver &driver,
-                                 const qlora_arena &arena, const CudaCard &card,
+                                 const qlora_arena &arena, const CudaGpu &gpu,
                                  CUstream stream) {
   memory.emplace_back();
   hostMemory.emplace_back();
@@ -136,7 +136,7 @@ Status CudaArenas::allocateArena(const CudaDriver &driver,
       arena.alignment > kNaturalAlignment ? arena.alignment : 0;
   auto allocated = allocateMemory(driver, arena.bytes + spare);
   if (!allocated.isOk())
-    return explain(allocated.status(), arena, card);
+    return explain(allocated.status(), arena, gpu);
   memory.back() = std::move(*allocated);
   const CUdeviceptr base = memory.back().get();
   addresses.back() =
@@ -149,13 +149,13 @@ Status CudaArenas::allocateArena(const CudaDriver &driver,
 
 Status CudaArenas::allocate(const CudaDriver &driver,
                             std::span<const qlora_arena> arenas,
-                            const CudaCard &card, CUstream stream) {
+                            const CudaGpu &gpu, CUstream stream) {
   uint64_t planned = 0;
   for (const qlora_arena &arena : arenas)
     planned += isOnHost(arena) ? 0 : arena.bytes;
-  QLORA_RETURN_IF_ERROR(checkRoom(card, planned));
+  QLORA_RETURN_IF_ERROR(checkRoom(gpu, planned));
   for (const qlora_arena &arena : arenas)
-    QLORA_RETURN_IF_ERROR(allocateArena(driver, arena, card, stream));
+    QLORA_RETURN_IF_ERROR(allocateArena(driver, arena, gpu, stream));
   QLORA_ASSIGN_OR_RETURN(stepMemory,
                          allocateMemory(driver, sizeof(qlora_step_block)));
   return Status::ok();

@@ -13,7 +13,7 @@
 
 #include "runtime/ABI/module.h"
 #include "runtime/Device/Cuda/CudaHandle.h"
-#include "runtime/Kernels/Cuda/CudaCard.h"
+#include "runtime/Kernels/Cuda/CudaGpu.h"
 
 namespace qlora {
 
@@ -24,7 +24,7 @@ public:
   /// little memory for all arenas, the error names the processes that hold the
   /// rest. Otherwise it names the arena, its bytes, and the free GPU memory.
   Status allocate(const CudaDriver &driver, std::span<const qlora_arena> arenas,
-                  const CudaCard &card, CUstream stream);
+                  const CudaGpu &gpu, CUstream stream);
 
   CUdeviceptr address(uint32_t arena) const { return addresses[arena]; }
   /// Returns the host address of an arena on the host; else null.
@@ -43,7 +43,7 @@ public:
 
 private:
   Status allocateArena(const CudaDriver &driver, const qlora_arena &arena,
-                       const CudaCard &card, CUstream stream);
+                       const CudaGpu &gpu, CUstream stream);
   Status allocateHost(const CudaDriver &driver, const qlora_arena &arena);
 
   std::vector<CudaMemory> memory;         ///< per arena; empty if on the host

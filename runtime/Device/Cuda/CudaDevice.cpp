@@ -29,8 +29,8 @@ namespace {
 class CudaDevice final : public Device, public CudaContext {
 public:
   CudaDevice(const DeviceOptions &options, const CudaDriver &driver,
-             const Nccl *nccl, CudaCard card)
-      : Device(options), api(driver), nccl(nccl), card(std::move(card)),
+             const Nccl *nccl, CudaGpu gpu)
+      : Device(options), api(driver), nccl(nccl), gpu(std::move(gpu)),
         tuner(options.gemmTable, options.gemmCache) {}
   ~CudaDevice() override;
 
@@ -39,11 +39,11 @@ public:
   bool hasHostArenas() const override { return false; }
   int64_t lead() const override { return 1; }
   std::vector<ReserveUse> reserve() const override;
-  CardReadings readings() const override;
-  std::string hardware() const override { return card.name; }
+  GpuReadings readings() const override;
+  std::string hardware() const override { return gpu.name; }
   bool settle() override;
   std::string gemmTable() const override {
-    return tuner.table().cards.empty() ? "" : tuner.table().text();
+    return tuner.table().gpus.empty() ? "" : tuner.table().text();
   }
 
   // CudaContext, which library kernels use.
@@ -53,8 +53,8 @@ public:
     return blasHandleOwner.handle;
   }
   StatusOr<const CudnnHandle *> cudnn() override { return cudnnHandle.get(); }
-  int multiprocessors() const override { return card.multiprocessors; }
-  uint32_t arch() const override { return card.arch; }
+  int multiprocessors() const override { return gpu.multiprocessors; }
+  uint32_t arch() const override { return gpu.arch; }
   StatusOr<CUfunction> function(std::string_view symbol) override {
     return images.function(symbol);
   }
@@ -134,7 +134,7 @@ private:
   const Nccl *nccl; ///< null: opened when it is needed
 
   // The order matters: members are destroyed from the last to the first.
-  CudaCard card;
+  CudaGpu gpu;
   CudaMemoryInfo before; ///< after the context was created
   mutable CudaMemoryInfo measured; ///< the latest measurement
   CudaImages images;
@@ -198,7 +198,7 @@ Status CudaDevice::prepareKernels() {
   if (generated.count() == module->kernels().size())
     return prepareLaunches();
   QLORA_RETURN_IF_ERROR(blasHandleOwner.create());
-  QLORA_RETURN_IF_ERROR(tuner.begin(card, api, blas(), gemms));
+  QLORA_RETURN_IF_ERROR(tuner.begin(gpu, api, blas(), gemms));
   QLORA_RETURN_IF_ERROR(prepareLaunches());
   return tuner.finish(gemms, api, queues, transfers, arenas.spans(),
                       options.collectives[QLORA_GROUP_DP], notes);
@@ -256,13 +256,13 @@ Status CudaDevice::allocate(FrozenArena *) {
     return Status::invalid("'{}' was compiled for the cpu, not for cuda; "
                            "compile it with --target cuda",
                            module->path());
-  QLORA_ASSIGN_OR_RETURN(before, card.memory());
+  QLORA_ASSIGN_OR_RETURN(before, gpu.memory());
   measured = before;
-  QLORA_RETURN_IF_ERROR(images.load(api, *module, card, notes)
+  QLORA_RETURN_IF_ERROR(images.load(api, *module, gpu, notes)
                             .withContext(fmt::format("'{}'", module->path())));
   QLORA_RETURN_IF_ERROR(prepareQueues());
   QLORA_RETURN_IF_ERROR(
-      arenas.allocate(api, module->arenas(), card, queues.compute()));
+      arenas.allocate(api, module->arenas(), gpu, queues.compute()));
   QLORA_RETURN_IF_ERROR(prepareKernels());
   return connectRanks();
 }
@@ -363,7 +363,7 @@ std::vector<ReserveUse> CudaDevice::reserve() const {
     return {};
   // If the GPU does not answer, the next entry reports why; keep the latest
   // measurement until then.
-  if (auto now = card.memory(); now.isOk())
+  if (auto now = gpu.memory(); now.isOk())
     measured = *now;
   const uint64_t taken = before.free - std::min(before.free, measured.free);
   return {{"CUDA context and others", before.total - before.free},
@@ -371,19 +371,18 @@ std::vector<ReserveUse> CudaDevice::reserve() const {
            taken - std::min(taken, arenas.totalBytes())}};
 }
 
-CardReadings CudaDevice::readings() const {
+GpuReadings CudaDevice::readings() const {
   const auto nvml = Nvml::open();
-  return nvml.isOk() ? cardReadings(*nvml.value(), card.pciBusId())
-                     : CardReadings();
+  return nvml.isOk() ? gpuReadings(*nvml.value(), gpu.pciBusId())
+                     : GpuReadings();
 }
 
 StatusOr<std::unique_ptr<Device>> createCudaDevice(const DeviceOptions &options,
                                                    const CudaDriver &driver,
                                                    const Nccl *nccl) {
-  QLORA_ASSIGN_OR_RETURN(CudaCard card,
-                         CudaCard::open(driver, options.ordinal));
+  QLORA_ASSIGN_OR_RETURN(CudaGpu gpu, CudaGpu::open(driver, options.ordinal));
   return std::unique_ptr<Device>(
-      std::make_unique<CudaDevice>(options, driver, nccl, std::move(card)));
+      std::make_unique<CudaDevice>(options, driver, nccl, std::move(gpu)));
 }
 
 StatusOr<std::unique_ptr<Device>>

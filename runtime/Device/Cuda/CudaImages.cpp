@@ -107,36 +107,36 @@ static StatusOr<CudaModule> loadImage(const CudaDriver &driver,
   return CudaModule(driver, loaded);
 }
 
-Status CudaImages::load(const CudaDriver &theDriver,
-                        const LoadedModule &module, const CudaCard &card,
-                        std::vector<std::string> &remarks) {
+Status CudaImages::load(const CudaDriver &theDriver, const LoadedModule &module,
+                        const CudaGpu &gpu, std::vector<std::string> &remarks) {
   driver = &theDriver;
   const std::span<const qlora_image> images = module.images();
   if (images.empty())
-    return Status::invalid("compiled with --cuda-arch none, for a plan: it has "
-                           "no device code; compile it with --cuda-arch native");
+    return Status::invalid(
+        "compiled with --cuda-arch none, for a plan: it has "
+        "no device code; compile it with --cuda-arch native");
   uint32_t count = 0;
   for (const qlora_image &image : images)
     count = std::max(count, image.unit + 1);
   bool isCompiledHere = false;
   for (uint32_t unit = 0; unit < count; ++unit) {
-    const qlora_image *image = bestImage(images, unit, card.arch);
+    const qlora_image *image = bestImage(images, unit, gpu.arch);
     if (!image)
       return Status::error(StatusCode::kUnavailable,
                            "{} is sm_{}, but the module has code for {} only; "
                            "compile it with sm_{} in --cuda-arch",
-                           card.name, card.arch, listImages(images, unit),
-                           card.arch);
+                           gpu.name, gpu.arch, listImages(images, unit),
+                           gpu.arch);
     isCompiledHere |= image->kind == QLORA_IMAGE_PTX;
-    QLORA_ASSIGN_OR_RETURN(CudaModule loaded,
-                           loadImage(*driver, *image, card.arch,
-                                     module.table().cuda_version));
+    QLORA_ASSIGN_OR_RETURN(
+        CudaModule loaded,
+        loadImage(*driver, *image, gpu.arch, module.table().cuda_version));
     units.push_back(std::move(loaded));
   }
   if (isCompiledHere)
     remarks.push_back(fmt::format("{} is sm_{}: the driver compiled PTX for "
                                   "it; with sm_{} in --cuda-arch it need not",
-                                  card.name, card.arch, card.arch));
+                                  gpu.name, gpu.arch, gpu.arch));
   return Status::ok();
 }
 

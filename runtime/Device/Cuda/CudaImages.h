@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "runtime/Device/Cuda/CudaHandle.h"
-#include "runtime/Kernels/Cuda/CudaCard.h"
+#include "runtime/Kernels/Cuda/CudaGpu.h"
 #include "runtime/Module/ModuleLoader.h"
 
 namespace qlora {
@@ -39,7 +39,7 @@ public:
   /// too old (it names the driver needed). Adds a remark if the driver compiles
   /// PTX.
   Status load(const CudaDriver &driver, const LoadedModule &module,
-              const CudaCard &card, std::vector<std::string> &remarks);
+              const CudaGpu &gpu, std::vector<std::string> &remarks);
 
   /// Returns the __global__ function of that name from any unit, the same
   /// handle each time. kNotFound names the symbol.

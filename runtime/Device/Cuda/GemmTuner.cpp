@@ -16,9 +16,9 @@ static constexpr size_t kCandidates = 8;
 GemmTuner::GemmTuner(std::string request, std::string cacheFile)
     : request(std::move(request)), cacheFile(std::move(cacheFile)) {}
 
-Status GemmTuner::begin(const CudaCard &card, const CudaDriver &driver,
+Status GemmTuner::begin(const CudaGpu &gpu, const CudaDriver &driver,
                         const CublasLt &blas, GemmSelection &gemms) {
-  kind = {card.name, card.arch, card.multiprocessors, blas.version, 0};
+  kind = {gpu.name, gpu.arch, gpu.multiprocessors, blas.version, 0};
   QLORA_RETURN_IF_ERROR(driver.check(driver.driverGetVersion(&kind.driver),
                                      "cuDriverGetVersion"));
   if (measures())
@@ -59,8 +59,8 @@ void GemmTuner::storeMeasured(const GemmSelection &gemms,
   if (cacheFile.empty())
     return;
   GemmTable mine;
-  mine.cards[kind] = gemms.entries();
-  std::erase_if(mine.cards[kind], [](const auto &entry) {
+  mine.gpus[kind] = gemms.entries();
+  std::erase_if(mine.gpus[kind], [](const auto &entry) {
     return entry.second.microseconds == 0;
   });
   GemmTable all;
@@ -108,7 +108,7 @@ Status GemmTuner::share(GemmSelection &gemms, Collectives &ranks,
   return Status::ok();
 }
 
-static StatusOr<bool> isFirstOfKind(Collectives &ranks, const CardKind &kind) {
+static StatusOr<bool> isFirstOfKind(Collectives &ranks, const GpuKind &kind) {
   const std::string mine = kind.text();
   QLORA_ASSIGN_OR_RETURN(const std::vector<std::string> kinds,
                          ranks.allGather(mine));
@@ -151,7 +151,7 @@ Status GemmTuner::finish(GemmSelection &gemms, const CudaDriver &driver,
       storeMeasured(gemms, notes);
   }
   if (!gemms.choices.empty())
-    used.cards[kind] = gemms.entries();
+    used.gpus[kind] = gemms.entries();
   return isAlone ? Status::ok() : share(gemms, *ranks, isFirst);
 }
 

@@ -22,7 +22,7 @@
 #include "runtime/Device/Collectives.h"
 #include "runtime/Device/Cuda/GemmTiming.h"
 #include "runtime/Device/Device.h"
-#include "runtime/Kernels/Cuda/CudaCard.h"
+#include "runtime/Kernels/Cuda/CudaGpu.h"
 
 namespace qlora {
 
@@ -36,7 +36,7 @@ public:
 
   /// Errors name the table's file if it cannot be read, is damaged, or is not
   /// for this GPU and these libraries.
-  Status begin(const CudaCard &card, const CudaDriver &driver,
+  Status begin(const CudaGpu &gpu, const CudaDriver &driver,
                const CublasLt &blas, GemmSelection &gemms);
 
   /// `memory` holds zeros, before and afterwards. If `ranks` is null, this rank
@@ -59,7 +59,7 @@ private:
 
   std::string request;
   std::string cacheFile;
-  CardKind kind;
+  GpuKind kind;
   GemmTable used;
 };
 

@@ -291,14 +291,14 @@ Status NcclCollectives::run(const CollectiveCall &call, qlora_group group,
                 start(call, group, stream), host.timeout());
 }
 
-static constexpr const char *kOnTheCard = "a collective on the GPU";
+static constexpr const char *kOnTheGpu = "a collective on the GPU";
 
 Status NcclCollectives::look(std::chrono::nanoseconds waited) {
   ncclResult_t state = 0;
   for (const ncclComm_t each : communicators)
     if (each)
       QLORA_RETURN_IF_ERROR(
-          progress(kOnTheCard, each, state, waited, host.timeout()));
+          progress(kOnTheGpu, each, state, waited, host.timeout()));
   return Status::ok();
 }
 
@@ -307,7 +307,7 @@ Status NcclCollectives::confirm() {
   ncclResult_t state = 0;
   for (const ncclComm_t each : communicators)
     if (each)
-      if (Status status = checkState(kOnTheCard, each, state); !status.isOk())
+      if (Status status = checkState(kOnTheGpu, each, state); !status.isOk())
         return judge(status);
   return Status::ok();
 }

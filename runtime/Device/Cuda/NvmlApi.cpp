@@ -64,37 +64,37 @@ static std::string nameOf(const Nvml &nvml, unsigned pid) {
   return name.substr(name.rfind('/') + 1);
 }
 
-std::vector<CardProcess> otherProcesses(const Nvml &nvml,
-                                        const std::string &pciBusId) {
+std::vector<GpuProcess> otherProcesses(const Nvml &nvml,
+                                       const std::string &pciBusId) {
   nvmlDevice_t device = nullptr;
   if (nvml.deviceByPciBusId(pciBusId.c_str(), &device) != 0)
     return {};
-  std::map<unsigned, CardProcess> byPid; // a process may be in both lists
+  std::map<unsigned, GpuProcess> byPid; // a process may be in both lists
   for (const ListProcesses list : {nvml.computeProcesses,
                                    nvml.graphicsProcesses})
     for (const nvmlProcessInfo_t &info : listOf(list, device)) {
-      CardProcess &process = byPid[info.pid];
+      GpuProcess &process = byPid[info.pid];
       process.pid = info.pid;
       if (info.usedGpuMemory != kNvmlUnknown)
         process.bytes = std::max<uint64_t>(process.bytes.value_or(0),
                                            info.usedGpuMemory);
     }
   byPid.erase(static_cast<unsigned>(getpid()));
-  std::vector<CardProcess> processes;
+  std::vector<GpuProcess> processes;
   for (auto &[pid, process] : byPid) {
     process.name = nameOf(nvml, pid);
     processes.push_back(std::move(process));
   }
   std::stable_sort(processes.begin(), processes.end(),
-                   [](const CardProcess &a, const CardProcess &b) {
+                   [](const GpuProcess &a, const GpuProcess &b) {
                      return a.bytes.value_or(0) > b.bytes.value_or(0);
                    });
   return processes;
 }
 
-CardReadings cardReadings(const Nvml &nvml, const std::string &pciBusId) {
+GpuReadings gpuReadings(const Nvml &nvml, const std::string &pciBusId) {
   nvmlDevice_t device = nullptr;
-  CardReadings readings;
+  GpuReadings readings;
   if (nvml.deviceByPciBusId(pciBusId.c_str(), &device) != 0)
     return readings;
   nvmlUtilization_t utilization{};

@@ -31,7 +31,7 @@ struct Nvml {
 #include "runtime/Kernels/Cuda/CudaSymbols.inc"
 };
 
-struct CardProcess {
+struct GpuProcess {
   unsigned pid = 0;             ///< the host's pid, not a container's
   std::string name;             ///< program name; empty if unreadable
   std::optional<uint64_t> bytes; ///< device memory, if known
@@ -39,11 +39,11 @@ struct CardProcess {
 
 /// Returns the other processes that hold device memory of a GPU, largest first.
 /// Empty if NVML lists none, as in most containers.
-std::vector<CardProcess> otherProcesses(const Nvml &nvml,
-                                        const std::string &pciBusId);
+std::vector<GpuProcess> otherProcesses(const Nvml &nvml,
+                                       const std::string &pciBusId);
 
 /// Returns the GPU's utilization and power; each empty if NVML has no value.
-CardReadings cardReadings(const Nvml &nvml, const std::string &pciBusId);
+GpuReadings gpuReadings(const Nvml &nvml, const std::string &pciBusId);
 
 } // namespace qlora
 

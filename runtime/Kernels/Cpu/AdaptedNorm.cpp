@@ -23,7 +23,7 @@ enum Operand { kW, kA, kB, kOut };
 struct AdaptedWeight {
   StoredWeight weight;
   int64_t out, in, rank;
-  bool isTurned;
+  bool isTransposed;
   float scale;
 
   void piece(const LibraryKernelArgs &args, int64_t output, int64_t first,
@@ -42,8 +42,8 @@ QLORA_VECTOR static void addScaled(float factor, const float *__restrict x,
 /// Computes inputs [first, first + count) of one output.
 void AdaptedWeight::piece(const LibraryKernelArgs &args, int64_t output,
                           int64_t first, int64_t count, float *values) const {
-  const auto part = isTurned ? StoredWeight::Part{first, count, output, 1}
-                             : StoredWeight::Part{output, 1, first, count};
+  const auto part = isTransposed ? StoredWeight::Part{first, count, output, 1}
+                                 : StoredWeight::Part{output, 1, first, count};
   weight.decodePart(args.buffers[kW], part, QLORA_DTYPE_F32, values);
   const auto *b = bufferOf<const float>(args, kB) + output * rank;
   const auto *a = bufferOf<const float>(args, kA) + first;
@@ -63,19 +63,20 @@ void AdaptedWeight::measure(const LibraryKernelArgs &args, int64_t begin,
     }
   }
   for (int64_t output = begin; output < end; ++output)
-    bufferOf<float>(args, kOut)[output] = float(std::sqrt(sums[output - begin]));
+    bufferOf<float>(args, kOut)[output] =
+        float(std::sqrt(sums[output - begin]));
 }
 
 PreparedKernel adapted_norm::pieces::prepare(const KernelRequest &request,
                                              uint64_t) {
-  const bool isTurned = request.constant("turned");
+  const bool isTransposed = request.constant("turned");
   const int64_t rows = request.constant("rows");
   const int64_t columns = request.constant("columns");
   const AdaptedWeight adapted = {StoredWeight::of(request),
-                                 isTurned ? columns : rows,
-                                 isTurned ? rows : columns,
+                                 isTransposed ? columns : rows,
+                                 isTransposed ? rows : columns,
                                  request.constant("rank"),
-                                 isTurned,
+                                 isTransposed,
                                  float(request.constantAsDouble("scale"))};
   return makeKernel([=](const LibraryKernelArgs &args) {
     const int64_t tasks = (adapted.out + kOutputs - 1) / kOutputs;

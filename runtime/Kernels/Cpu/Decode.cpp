@@ -118,7 +118,8 @@ namespace {
 /// long as a run of 64 elements; a known scaleShift avoids it.
 struct ScaleRun {
   int64_t index, end;
-  static ScaleRun at(const StoredTensor &tensor, int scaleShift, int64_t element) {
+  static ScaleRun at(const StoredTensor &tensor, int scaleShift,
+                     int64_t element) {
     const int64_t index =
         scaleShift < 0 ? element / tensor.block : element >> scaleShift;
     return {index, (index + 1) * tensor.block};
@@ -131,8 +132,8 @@ struct ScaleRun {
 template <typename Number>
 static void decodeRuns(void (*decodeRun)(const float *, ScaledFrom,
                                          const uint8_t *, int64_t, Number *),
-                       const StoredTensor &tensor, int scaleShift, int64_t first,
-                       int64_t count, Number *out) {
+                       const StoredTensor &tensor, int scaleShift,
+                       int64_t first, int64_t count, Number *out) {
   for (int64_t element = first; element < first + count;) {
     const ScaleRun at = ScaleRun::at(tensor, scaleShift, element);
     const int64_t run = std::min(first + count, at.end) - element;
@@ -151,8 +152,9 @@ static void decodeRuns(void (*decodeRun)(const float *, ScaledFrom,
   }
 }
 
-void StoredWeight::decodeQuantized(const void *weight, int64_t first, int64_t count,
-                             qlora_dtype outType, void *out) const {
+void StoredWeight::decodeQuantized(const void *weight, int64_t first,
+                                   int64_t count, qlora_dtype outType,
+                                   void *out) const {
   const StoredTensor tensor = StoredTensor::of(layout, weight);
   if (decodeRun && outType == QLORA_DTYPE_F32)
     return decodeRuns(decodeRun->toF32, tensor, scaleShift, first, count,

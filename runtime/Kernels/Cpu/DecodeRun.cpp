@@ -25,7 +25,8 @@ QLORA_AVX512 static __m512 tableOf(const float *codeBook, ScaledFrom scale) {
 }
 
 /// The table in bf16, rounded as by qlora_f32_to_bf16, twice.
-QLORA_AVX512 static __m512i narrowTableOf(const float *codeBook, ScaledFrom scale) {
+QLORA_AVX512 static __m512i narrowTableOf(const float *codeBook,
+                                          ScaledFrom scale) {
   const __m512 table = tableOf(codeBook, scale);
   const __m512i bits = _mm512_castps_si512(table);
   const __m512i high = _mm512_srli_epi32(bits, 16);
@@ -67,7 +68,8 @@ QLORA_AVX512 static void runToF32(const float *codeBook, ScaledFrom scale,
   for (; i + 16 <= count; i += 16) {
     const __m128i bytes = _mm_loadl_epi64(
         reinterpret_cast<const __m128i *>(packed + i / 2));
-    _mm512_storeu_ps(out + i, _mm512_permutexvar_ps(sixteenCodes(bytes), table));
+    _mm512_storeu_ps(out + i,
+                     _mm512_permutexvar_ps(sixteenCodes(bytes), table));
   }
   if (i == count)
     return;

@@ -274,8 +274,9 @@ PreparedKernel choice_grad::cpu::prepare(const KernelRequest &request,
           widen(type,
                 elementAt(args.buffers[0], type, choice / chosen * ldt + c),
                 token, count);
-          widen(type, elementAt(args.buffers[1], type, places[choice] * ldx + c),
-                row, count);
+          widen(type,
+                elementAt(args.buffers[1], type, places[choice] * ldx + c), row,
+                count);
           sum += dotOf(token, row, count);
         }
         bufferOf<float>(args, 3)[choice] = float(sum);

@@ -174,9 +174,10 @@ Status GroupedMatmul::run(const LibraryKernelArgs &args) {
   QLORA_RETURN_IF_ERROR(checkOffsets(bufferOf<const int32_t>(args, kOffsets)));
   const void *a = denseA(args);
   clearRest(args);
-  return tasks.run(plan.groups * plan.panels(), [&](int64_t task, int64_t slot) {
-    return runPanel(args, a, task, slot);
-  });
+  return tasks.run(plan.groups * plan.panels(),
+                   [&](int64_t task, int64_t slot) {
+                     return runPanel(args, a, task, slot);
+                   });
 }
 
 PreparedKernel onednn::prepare(const KernelRequest &request, uint64_t) {

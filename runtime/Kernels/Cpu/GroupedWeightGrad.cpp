@@ -22,13 +22,13 @@ public:
   explicit GroupedWeightGrad(const KernelRequest &r)
       : m(r.constant("m")), groups(r.constant("groups")),
         rows(r.constant("rows")), columns(r.constant("columns")),
-        isLast(r.constant("groups_last") != 0), isTurned(columns < rows),
+        isLast(r.constant("groups_last") != 0), isTransposed(columns < rows),
         alpha(float(r.constantAsDouble("alpha"))),
         beta(float(r.constantAsDouble("beta"))) {
     const Side dy = {0, r.type("dy"), r.constant("lddy"), rows};
     const Side x = {1, r.type("x"), r.constant("ldx"), columns};
-    shorter = isTurned ? x : dy;
-    longer = isTurned ? dy : x;
+    shorter = isTransposed ? x : dy;
+    longer = isTransposed ? dy : x;
   }
 
   int64_t tasks() const { return groups * shorter.width; }
@@ -51,7 +51,7 @@ private:
   }
 
   int64_t m, groups, rows, columns;
-  bool isLast, isTurned;
+  bool isLast, isTransposed;
   float alpha, beta;
   Side shorter, longer;
 };
@@ -73,8 +73,8 @@ void GroupedWeightGrad::run(const LibraryKernelArgs &args, int64_t task) const {
                           p * longer.ld + first),
                 sum, count);
     for (int64_t i = 0; i < count; ++i) {
-      float &to = dw[isTurned ? indexOf(group, first + i, at)
-                              : indexOf(group, at, first + i)];
+      float &to = dw[isTransposed ? indexOf(group, first + i, at)
+                                  : indexOf(group, at, first + i)];
       to = alpha * sum[i] + (beta == 0 ? 0 : beta * to);
     }
   }

@@ -166,7 +166,8 @@ void quantizeStored(const StoredLayout &layout, const ElementSource &source,
   quantizeScales(layout, scales, nf4ScaleOffset(scales), out);
 }
 
-void quantizeStored(const StoredLayout &layout, const float *elements, uint8_t *out) {
+void quantizeStored(const StoredLayout &layout, const float *elements,
+                    uint8_t *out) {
   quantizeStored(layout,
               {[elements](int64_t first, int64_t count, float *values) {
                  std::memcpy(values, elements + first,

@@ -58,7 +58,8 @@ struct ElementSource {
 void quantizeStored(const StoredLayout &layout, const ElementSource &source,
                  uint8_t *out);
 /// Quantises elements that are already in memory.
-void quantizeStored(const StoredLayout &layout, const float *elements, uint8_t *out);
+void quantizeStored(const StoredLayout &layout, const float *elements,
+                    uint8_t *out);
 
 /// The first step: quantises all blocks (the last may be partial) into packed
 /// [layout.packedBytes] and scales [blocks].

@@ -113,7 +113,8 @@ struct CudaGrid {
 /// once. A copyable value; the context must outlive it.
 ///
 ///   QLORA_ASSIGN_OR_RETURN(CudaLaunch sum,
-///                          CudaLaunch::prepare(context, "qlora_column_sum_f32",
+///                          CudaLaunch::prepare(context,
+///                          "qlora_column_sum_f32",
 ///                                              {.blocks = 256}, constants));
 ///   QLORA_RETURN_IF_ERROR(sum.enqueue(buffers, args));
 class CudaLaunch {

@@ -22,7 +22,8 @@ struct GroupTile {
 
 /// kPlainTile is for Device/Experts.cu; kTensorTile is for
 /// Device/GroupedBF16.cu, which loads words of kWordBytes.
-static constexpr GroupTile kPlainTile = {32, 32, 256}, kTensorTile = {64, 128, 128};
+static constexpr GroupTile kPlainTile = {32, 32, 256},
+                           kTensorTile = {64, 128, 128};
 static constexpr uintptr_t kWordBytes = 16;
 
 PreparedCudaKernel route::cuda::prepare(const KernelRequest &r,

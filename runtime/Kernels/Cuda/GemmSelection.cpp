@@ -7,11 +7,11 @@
 namespace qlora {
 
 Status GemmSelection::pin(GemmTable table, std::string file,
-                          const CardKind &kind) {
+                          const GpuKind &kind) {
   const GemmTable::Products *products = table.find(kind);
   if (!products) {
     std::string others;
-    for (const auto &[other, ignored] : table.cards)
+    for (const auto &[other, ignored] : table.gpus)
       others += (others.empty() ? "" : ", ") + other.text();
     return Status::invalid("--gemm-table '{}' is not for {}, only for {}; "
                            "leave --gemm-table out to measure here",

@@ -34,7 +34,7 @@ public:
 
   /// From now on, uses only the entries that `table` has for this kind of GPU;
   /// an error if it has none. `file` is the table's name.
-  Status pin(GemmTable table, std::string file, const CardKind &kind);
+  Status pin(GemmTable table, std::string file, const GpuKind &kind);
   /// From now on, aligned GEMMs get this number of candidates.
   void setCandidates(size_t count) { candidateCount = count; }
 

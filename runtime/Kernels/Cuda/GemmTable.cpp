@@ -20,7 +20,7 @@ using json = nlohmann::ordered_json;
 static constexpr int kFormat = 2;
 static constexpr uint64_t kMost = uint64_t{1} << 62;
 
-std::string CardKind::text() const {
+std::string GpuKind::text() const {
   return fmt::format("{} ({}.{}, {} multiprocessors, cuBLASLt {}.{}.{}, driver "
                      "of CUDA {}.{})",
                      name, arch / 10, arch % 10, multiprocessors,
@@ -59,7 +59,7 @@ static json toJson(const GemmSignature &s, const GemmEntry &entry) {
 
 std::string GemmTable::text() const {
   json all = json::array();
-  for (const auto &[kind, products] : cards) {
+  for (const auto &[kind, products] : gpus) {
     json list = json::array();
     for (const auto &[signature, entry] : products)
       list.push_back(toJson(signature, entry));
@@ -163,7 +163,7 @@ public:
 
 private:
   const json &object;
-  std::string where; ///< "" or "cards[0].products[3]."
+  std::string where; ///< "" or "GPUs[0].products[3]."
   Status &wrong;
 };
 } // namespace
@@ -193,16 +193,16 @@ readProduct(const json &object, const std::string &where, Status &wrong) {
   return {s, entry};
 }
 
-static void readCard(const json &object, const std::string &where,
-                     GemmTable &table, Status &wrong) {
+static void readGpu(const json &object, const std::string &where,
+                    GemmTable &table, Status &wrong) {
   Fields fields(object, where + ".", wrong);
-  CardKind kind;
+  GpuKind kind;
   fields.read("name", kind.name);
   fields.read("compute_capability", kind.arch, 9999);
   fields.read("multiprocessors", kind.multiprocessors, 1 << 20);
   fields.read("cublaslt", kind.cublasLt, kMost);
   fields.read("driver", kind.driver, 1 << 30);
-  GemmTable::Products &products = table.cards[kind];
+  GemmTable::Products &products = table.gpus[kind];
   size_t index = 0;
   for (const json &product : fields.list("products")) {
     const auto [signature, entry] =
@@ -221,8 +221,8 @@ StatusOr<GemmTable> GemmTable::parse(std::string_view text) {
   if (wrong.isOk() && format != kFormat)
     fields.refuse("format", fmt::format("{}", kFormat));
   size_t index = 0;
-  for (const json &card : fields.list("cards"))
-    readCard(card, fields.place("cards", index++), table, wrong);
+  for (const json &gpu : fields.list("cards"))
+    readGpu(gpu, fields.place("cards", index++), table, wrong);
   QLORA_RETURN_IF_ERROR(wrong);
   return table;
 }
@@ -237,14 +237,14 @@ StatusOr<GemmTable> GemmTable::read(const std::string &path) {
 }
 
 void GemmTable::merge(const GemmTable &other) {
-  for (const auto &[kind, products] : other.cards)
+  for (const auto &[kind, products] : other.gpus)
     for (const auto &[signature, entry] : products)
-      cards[kind].insert_or_assign(signature, entry);
+      gpus[kind].insert_or_assign(signature, entry);
 }
 
-const GemmTable::Products *GemmTable::find(const CardKind &kind) const {
-  const auto found = cards.find(kind);
-  return found == cards.end() ? nullptr : &found->second;
+const GemmTable::Products *GemmTable::find(const GpuKind &kind) const {
+  const auto found = gpus.find(kind);
+  return found == gpus.end() ? nullptr : &found->second;
 }
 
 } // namespace qlora

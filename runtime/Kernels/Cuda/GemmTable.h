@@ -4,7 +4,7 @@
 // GPU, one version of cuBLASLt and one of the driver; a file may hold several
 // kinds. JSON:
 //
-//   {"format": 2, "cards": [
+//   {"format": 2, "GPUs": [
 //     {"name": "NVIDIA H200", "compute_capability": 90,
 //      "multiprocessors": 132, "cublaslt": 130000, "driver": 13000,
 //      "products": [
@@ -17,7 +17,7 @@
 //
 // `type` is the type of both operands. `algorithm` is a cublasLtMatmulAlgo_t: 8
 // words of 16 hexadecimal digits, valid only for the version that made it; null
-// if there is none. `microseconds` is null if not measured. Products and cards
+// if there is none. `microseconds` is null if not measured. Products and GPUs
 // are sorted, so equal tables give equal files.
 
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_GEMMTABLE_H
@@ -32,7 +32,7 @@
 namespace qlora {
 
 /// What a measurement, or a guarantee of equal bits, is valid for.
-struct CardKind {
+struct GpuKind {
   std::string name;        ///< "NVIDIA H200"
   uint32_t arch = 0;       ///< 10 * major + minor
   int multiprocessors = 0; ///< smaller for a MIG instance
@@ -42,7 +42,7 @@ struct CardKind {
   /// "NVIDIA H200 (9.0, 132 multiprocessors, cuBLASLt 13.0.0, driver of CUDA
   /// 13.0)".
   std::string text() const;
-  auto operator<=>(const CardKind &) const = default;
+  auto operator<=>(const GpuKind &) const = default;
 };
 
 struct GemmEntry {
@@ -63,9 +63,9 @@ struct GemmTable {
   /// Adds entries of `other`; they replace existing ones.
   void merge(const GemmTable &other);
   /// Returns null if the table has no entry for this kind of GPU.
-  const Products *find(const CardKind &kind) const;
+  const Products *find(const GpuKind &kind) const;
 
-  std::map<CardKind, Products> cards;
+  std::map<GpuKind, Products> gpus;
 };
 
 } // namespace qlora

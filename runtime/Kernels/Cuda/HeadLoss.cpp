@@ -159,9 +159,9 @@ Status HeadLoss::addReplaced(const KernelRequest &request) {
   if (!plan.hasGradient)
     return Status::ok();
   const int64_t shape[] = {replaced, replaced};
-  QLORA_ASSIGN_OR_RETURN(clearColumns,
-                         CudaLaunch::prepare(context, "qlora_head_clear_" + type,
-                                             {plan.rows, kHeadThreads}, shape));
+  QLORA_ASSIGN_OR_RETURN(
+      clearColumns, CudaLaunch::prepare(context, "qlora_head_clear_" + type,
+                                        {plan.rows, kHeadThreads}, shape));
   return Status::ok();
 }
 

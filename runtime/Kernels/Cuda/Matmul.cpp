@@ -31,7 +31,8 @@ PreparedCudaKernel matmul::cublaslt::prepare(const KernelRequest &r,
 static constexpr int64_t kDecodeElements = 8 * 2 * 1024;
 
 static StoredLayout layoutOf(const KernelRequest &r) {
-  return StoredLayout::of(r.type("w"), r.constant("rows") * r.constant("columns"),
+  return StoredLayout::of(r.type("w"),
+                          r.constant("rows") * r.constant("columns"),
                           r.constant("block"), r.constant("double_quant") != 0);
 }
 
@@ -109,22 +110,23 @@ PreparedCudaKernel int8_matmul::cuda::prepare(const KernelRequest &r,
 PreparedCudaKernel adapted_norm::cuda::prepare(const KernelRequest &r,
                                                CudaContext &context) {
   const int64_t rows = r.constant("rows"), columns = r.constant("columns");
-  const bool isTurned = r.constant("turned");
+  const bool isTransposed = r.constant("turned");
   const StoredFormat *format = storedFormat(r.type("w"));
   std::vector<int64_t> constants(11);
   if (format)
     constants = decodeConstants(r);
   const auto scale = static_cast<float>(r.constantAsDouble("scale"));
   for (int64_t constant :
-       {isTurned ? rows : columns, r.constant("rank"), isTurned ? 1 : columns,
-        isTurned ? columns : 1, int64_t{std::bit_cast<uint32_t>(scale)}})
+       {isTransposed ? rows : columns, r.constant("rank"),
+        isTransposed ? 1 : columns, isTransposed ? columns : 1,
+        int64_t{std::bit_cast<uint32_t>(scale)}})
     constants.push_back(constant);
   return makeLaunchKernel(
       context,
       {{fmt::format("qlora_adapted_norm_{}",
                     format ? codingOf(*format)
                            : std::string(dtypeName(r.type("w")))),
-        {isTurned ? columns : rows}}},
+        {isTransposed ? columns : rows}}},
       constants);
 }
 

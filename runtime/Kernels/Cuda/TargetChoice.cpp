@@ -8,7 +8,7 @@
 #include <set>
 
 #include "runtime/Base/FindProgram.h"
-#include "runtime/Kernels/Cuda/CudaCard.h"
+#include "runtime/Kernels/Cuda/CudaGpu.h"
 #include "runtime/Kernels/DeviceProfile.h"
 
 namespace qlora {

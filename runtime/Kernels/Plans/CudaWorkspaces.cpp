@@ -334,7 +334,7 @@ Size CudaHeadPlan::productScratch() const {
 }
 
 /// A chunk reads the whole weight once per matmul. Below 140 to 250 rows that
-/// takes longer than the arithmetic, with the rates of KnownCards.cpp. The
+/// takes longer than the arithmetic, with the rates of KnownGpus.cpp. The
 /// hidden gradient of 256 rows of 4,096 is 32 tiles of 128 by 256; of 1,024
 /// rows it is 128, one for nearly every multiprocessor of a large GPU.
 void tuneCudaHead(KernelRequest &r, WorkspaceSize size) {

@@ -18,7 +18,8 @@ static Reason needReplaced(const KernelRequest &r) {
   const bool hasGradient = r.op->name == "head_loss_grad";
   if (!agrees("columns") || !agrees("words") ||
       (hasGradient && !agrees("dcolumns")))
-    return refusalOf(r, "replaced", "be above 0 where columns are there, else 0");
+    return refusalOf(r, "replaced",
+                     "be above 0 where columns are there, else 0");
   if (hasGradient && replaced > 0 && r.dtype("dw"))
     return refusalOf(r, "replaced", "be 0 beside dw");
   return std::nullopt;

@@ -190,7 +190,8 @@ OperandShapes embedding::shapes(const KernelRequest &r) {
 
 OperandShapes embedding_grad::shapes(const KernelRequest &r) {
   const int64_t rows = r.constant("rows"), columns = r.constant("columns");
-  return {{1, rows}, {rows, columns, "lddo"}, tableShape(r, r.constant("vocab"))};
+  return {
+      {1, rows}, {rows, columns, "lddo"}, tableShape(r, r.constant("vocab"))};
 }
 
 OperandShapes column_sum::shapes(const KernelRequest &r) {

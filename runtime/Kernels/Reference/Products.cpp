@@ -203,9 +203,10 @@ PreparedKernel adapted_norm::reference::prepare(const KernelRequest &request,
                                                 uint64_t) {
   enum Operand { kW, kA, kB, kOut };
   const StoredWeight weight = StoredWeight::of(request);
-  const bool isTurned = request.constant("turned") != 0;
+  const bool isTransposed = request.constant("turned") != 0;
   const int64_t rows = request.constant("rows"), columns = weight.columns;
-  const int64_t out = isTurned ? columns : rows, in = isTurned ? rows : columns;
+  const int64_t out = isTransposed ? columns : rows,
+                in = isTransposed ? rows : columns;
   const int64_t rank = request.constant("rank");
   const double scale = request.constantAsDouble("scale");
   return makeKernel([=](const LibraryKernelArgs &args) {
@@ -214,8 +215,9 @@ PreparedKernel adapted_norm::reference::prepare(const KernelRequest &request,
     for (int64_t o = 0; o < out; ++o) {
       double sum = 0;
       for (int64_t i = 0; i < in; ++i) {
-        double value = storedElement(weight, args.buffers[kW],
-                                     isTurned ? i * columns + o : o * in + i);
+        double value =
+            storedElement(weight, args.buffers[kW],
+                          isTransposed ? i * columns + o : o * in + i);
         for (int64_t j = 0; j < rank; ++j)
           value += scale * b[o * rank + j] * a[j * in + i];
         sum += value * value;

@@ -142,7 +142,9 @@ static void testRopeByLength(const char *scaling, double (*stretch)(double)) {
         : (tensor<2x3xi32>, tensor<2x3xi32>)
         -> (tensor<2x3x4xf32>, tensor<2x3x4xf32>)
     return
-  }})", scaling).c_str(),
+  }})",
+                          scaling)
+                  .c_str(),
               {{QLORA_DTYPE_I32, 3, 1, 6},
                {QLORA_DTYPE_I32, 3, 1, 6},
                {QLORA_DTYPE_F32, 4, 1, 24},

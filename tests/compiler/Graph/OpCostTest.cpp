@@ -33,8 +33,8 @@ constexpr double kBytes = 4 * 64 * 64 * sizeof(float);
 double exchangeSeconds(const std::string &attributes) {
   MLIRContext context;
   context.loadDialect<func::FuncDialect, model::ModelDialect>();
-  const std::string text = "module attributes {program.context_ranks = 4 : i64" +
-                           attributes + R"(} {
+  const std::string text =
+      "module attributes {program.context_ranks = 4 : i64" + attributes + R"(} {
     func.func @f(%x: tensor<4x64x64xf32>) {
       %y = model.all_to_all %x {ranks = #model<ranks cp>}
           : (tensor<4x64x64xf32>) -> tensor<4x64x64xf32>

@@ -3,8 +3,8 @@
 // RUN: sed -e 's/@embed\b/@embed_tokens.weight/' %S/../Inputs/layer.mlir | qlora-opt - --attach-tokens='tokens=5,127,0' | FileCheck %s
 // RUN: qlora-opt %S/../Inputs/layer.mlir --attach-tokens | FileCheck %s --check-prefix=OFF
 // RUN: sed -e 's/@embed\b/@embed_tokens.weight/' -e 's/^ %%loss/ %%eh = model.weight @wo2 : tensor<128x64xbf16>\n %%loss/' -e 's/head_loss %%h2, %%e,/head_loss %%h2, %%eh,/' -e 's/^model.parameter @n1/model.parameter @wo2 : tensor<128x64xbf16> {file = "model.safetensors"}\n&/' %S/../Inputs/layer.mlir | qlora-opt - --attach-tokens='tokens=5' | FileCheck %s --check-prefix=UNTIED
-// RUN: sed -e 's/@embed\b/@embed_tokens.weight/' %S/../Inputs/layer.mlir | qlora-opt - --attach-objective='objective=dpo' --add-noise='alpha=4' --attach-adapters='r=4 targets=["q_proj"]' --attach-tokens='tokens=5' | FileCheck %s --check-prefix=DPO
-// RUN: sed -e 's/@embed\b/@embed_tokens.weight/' %S/../Inputs/layer.mlir | qlora-opt - --attach-adapters='r=4 targets=["q_proj"]' --attach-tokens='tokens=5,127' --train-weights --fuse-lora --specialize-shapes="batch=2 lengths=32 compute-type=bfloat16" --build-train-step | FileCheck %s --check-prefix=STEP
+// RUN: sed -e 's/@embed\b/@embed_tokens.weight/' %S/../Inputs/layer.mlir | qlora-opt - --attach-loss='objective=dpo' --add-noise='alpha=4' --attach-adapters='r=4 targets=["q_proj"]' --attach-tokens='tokens=5' | FileCheck %s --check-prefix=DPO
+// RUN: sed -e 's/@embed\b/@embed_tokens.weight/' %S/../Inputs/layer.mlir | qlora-opt - --attach-adapters='r=4 targets=["q_proj"]' --attach-tokens='tokens=5,127' --mark-trainable --fuse-lora --specialize-shapes="batch=2 lengths=32 compute-type=bfloat16" --build-train-step | FileCheck %s --check-prefix=STEP
 
 // The head that shares the table has the same rows; the table stays as it is.
 // CHECK: model.parameter @embed_tokens.weight : tensor<128x64xbf16> {file = "model.safetensors"}

@@ -3,9 +3,9 @@
 // What is trained in pieces: each rank gets its own of the sum of every gradient,
 // and updates that.
 
-// RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 targets=["q_proj"]' --fuse-lora --specialize-shapes="batch=2 lengths=32" --divide-trained="ranks=3 adapters" --build-train-step | FileCheck %s
-// RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 targets=["q_proj"]' --fuse-lora --specialize-shapes="batch=2 lengths=32 compute-type=bfloat16" --divide-trained="ranks=3 adapters" --build-train-step --round-adapters --assign-shards --fuse-rows --bucket-gradients --lower-to-program --select-kernels --assign-queues | FileCheck %s --check-prefix=PROGRAM
-// RUN: not qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 targets=["q_proj"]' --specialize-shapes="batch=2 lengths=32" --divide-trained="ranks=3 adapters" --build-train-step=pieces=3 2>&1 | FileCheck %s --check-prefix=BOTH
+// RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 targets=["q_proj"]' --fuse-lora --specialize-shapes="batch=2 lengths=32" --shard-trainable="ranks=3 adapters" --build-train-step | FileCheck %s
+// RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 targets=["q_proj"]' --fuse-lora --specialize-shapes="batch=2 lengths=32 compute-type=bfloat16" --shard-trainable="ranks=3 adapters" --build-train-step --round-adapters --place-frozen-weights --fuse-rows --bucket-gradients --lower-to-program --select-kernels --assign-queues | FileCheck %s --check-prefix=PROGRAM
+// RUN: not qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 targets=["q_proj"]' --specialize-shapes="batch=2 lengths=32" --shard-trainable="ranks=3 adapters" --build-train-step=pieces=3 2>&1 | FileCheck %s --check-prefix=BOTH
 
 // 256 elements of A and of B each: a third is 352 bytes, up to 384. One piece is
 // on its way while the next gradient is made. No row is whole; the norm is of the

@@ -5,7 +5,7 @@
 
 // RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 targets=["q_proj"]' --fuse-lora --specialize-shapes="batch=2 lengths=32" --build-train-step=pieces=3 | FileCheck %s
 // RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 targets=["q_proj"]' --fuse-lora --specialize-shapes="batch=2 lengths=32 compute-type=bfloat16" --build-train-step=pieces=3 --round-adapters --fuse-rows --bucket-gradients --lower-to-program --select-kernels --assign-queues | FileCheck %s --check-prefix=PROGRAM
-// RUN: not qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 targets=["q_proj"]' --train-weights='optimizer=muon' --specialize-shapes="batch=2 lengths=32" --build-train-step=pieces=3 2>&1 | FileCheck %s --check-prefix=WHOLE
+// RUN: not qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 targets=["q_proj"]' --mark-trainable='optimizer=muon' --specialize-shapes="batch=2 lengths=32" --build-train-step=pieces=3 2>&1 | FileCheck %s --check-prefix=WHOLE
 
 // 512 elements are a row, filled up to three; the norm is of all of them.
 // CHECK: train.update_pieces = 3

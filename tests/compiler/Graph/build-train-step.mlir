@@ -93,7 +93,7 @@
 // START-NOT: train.step initialize
 
 // A tensor at a time: each part of what is stacked has its own rows and states.
-// RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=64 targets=["q_proj","k_proj"]' --train-weights='optimizer=adamw_bnb_8bit' --fuse-lora --specialize-shapes="batch=2 lengths=32" --build-train-step | FileCheck %s --check-prefix=TENSORS
+// RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=64 targets=["q_proj","k_proj"]' --mark-trainable='optimizer=adamw_bnb_8bit' --fuse-lora --specialize-shapes="batch=2 lengths=32" --build-train-step | FileCheck %s --check-prefix=TENSORS
 // TENSORS: train.step update
 // TENSORS: train.adamw
 // TENSORS: %[[P:.*]] = train.flat trainable @base_model.model.l.0.q_proj.lora_A.weight.group {row = 64 : i64} : tensor<64x64xf32>

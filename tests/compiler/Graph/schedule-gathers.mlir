@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// RUN: qlora-opt %S/assign-shards.mlir --assign-shards=shards=3 --schedule-gathers | FileCheck %s
+// RUN: qlora-opt %S/place-frozen-weights.mlir --place-frozen-weights=shards=3 --schedule-gathers | FileCheck %s
 
 // The largest layer has one weight of 4 bits, and there is room for one more.
 // The table is larger than that: it travels when it is needed, and the others

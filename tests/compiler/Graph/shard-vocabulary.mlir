@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // RUN: qlora-opt %s --shard-vocabulary=shards=2 | FileCheck %s
-// RUN: qlora-opt %s --shard-vocabulary=shards=2 --assign-shards=shards=2 | FileCheck %s --check-prefix=REST
+// RUN: qlora-opt %s --shard-vocabulary=shards=2 --place-frozen-weights=shards=2 | FileCheck %s --check-prefix=REST
 // RUN: qlora-opt %s --shard-vocabulary="shards=2 offload-tables" | FileCheck %s --check-prefix=HOST
 // RUN: qlora-opt %s --shard-vocabulary="shards=2 form=false" | FileCheck %s --check-prefix=ONE
 // RUN: qlora-opt %s --shard-vocabulary=shards=64 | FileCheck %s --check-prefix=MANY

@@ -1,4 +1,4 @@
-// RUN: qlora-opt %s --assign-shards="shards=2 offload-base" --bucket-gradients --lower-to-program | FileCheck %s
+// RUN: qlora-opt %s --place-frozen-weights="shards=2 offload-base" --bucket-gradients --lower-to-program | FileCheck %s
 
 // Of a base in pieces on the hosts of two ranks a rank's piece is copied to its
 // card, where all of them come together.

@@ -1,7 +1,7 @@
-// RUN: qlora-opt %s --assign-shards=offload-tables --bucket-gradients --lower-to-program | FileCheck %s
+// RUN: qlora-opt %s --place-frozen-weights=offload-tables --bucket-gradients --lower-to-program | FileCheck %s
 // RUN: qlora-opt %s --bucket-gradients --lower-to-program | FileCheck %s --check-prefix=CARD
-// RUN: qlora-opt %s --assign-shards=offload-base --bucket-gradients --lower-to-program=offload-states | FileCheck %s --check-prefix=BASE
-// RUN: qlora-opt %s --assign-shards=offload-base --bucket-gradients --lower-to-program --select-kernels=target=cuda --assign-queues=target=cuda | FileCheck %s --check-prefix=QUEUES
+// RUN: qlora-opt %s --place-frozen-weights=offload-base --bucket-gradients --lower-to-program=offload-states | FileCheck %s --check-prefix=BASE
+// RUN: qlora-opt %s --place-frozen-weights=offload-base --bucket-gradients --lower-to-program --select-kernels=target=cuda --assign-queues=target=cuda | FileCheck %s --check-prefix=QUEUES
 
 // Of @table only rows are read, so it may live in host memory; @tied is read as
 // a whole too, and @trained is no frozen weight.

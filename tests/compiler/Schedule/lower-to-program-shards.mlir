@@ -3,8 +3,8 @@
 // Pieces of the base are gathered in every micro-batch; gradients are summed in
 // the last.
 
-// RUN: qlora-opt %s --assign-shards=shards=3 --bucket-gradients --lower-to-program | FileCheck %s
-// RUN: qlora-opt %s --assign-shards=shards=3 --bucket-gradients --lower-to-program --select-kernels --assign-queues | FileCheck %s --check-prefix=QUEUES
+// RUN: qlora-opt %s --place-frozen-weights=shards=3 --bucket-gradients --lower-to-program | FileCheck %s
+// RUN: qlora-opt %s --place-frozen-weights=shards=3 --bucket-gradients --lower-to-program --select-kernels --assign-queues | FileCheck %s --check-prefix=QUEUES
 
 // CHECK-DAG: program.parameter "w" frozen offset 0 bytes 16384 [64, 64] {{.*}}piece 5504
 // CHECK-DAG: program.parameter "v" frozen offset 5504 bytes 16384 [64, 64] {{.*}}piece 5504

@@ -23,7 +23,9 @@ std::string textOf(const std::vector<PipelineTurn> &turns) {
   std::string text;
   for (const PipelineTurn &turn : turns) {
     text += text.empty() ? "" : " ";
-    text += turn.kind == Kind::kReceive ? "<" : turn.kind == Kind::kSend ? ">" : "";
+    text += turn.kind == Kind::kReceive ? "<"
+            : turn.kind == Kind::kSend  ? ">"
+                                        : "";
     text += turn.isBackward ? 'B' : 'F';
     text += std::to_string(turn.chunk);
     text += std::string(static_cast<size_t>(turn.part), '\'');

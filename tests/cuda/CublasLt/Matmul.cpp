@@ -165,7 +165,8 @@ static bool overlap(const void *a, const cublasLtMatrixLayoutOpaque &layoutA,
 
 static std::string checkOperands(const Product &product, const Operands &of,
                                  int device) {
-  std::string wrong = checkMatrix("A", of.a, product.a, of.alignment(0), device);
+  std::string wrong =
+      checkMatrix("A", of.a, product.a, of.alignment(0), device);
   if (wrong.empty())
     wrong = checkMatrix("B", of.b, product.b, of.alignment(1), device);
   if (wrong.empty() && of.beta != 0)

@@ -148,7 +148,8 @@ static Refusal checkPointwise(const Descriptor &operation) {
   const Descriptor &what = *operation.named(attribute::kPointwiseDescriptor);
   const int mode = what.get<int>(attribute::kPointwiseMode);
   const OperationView view(operation);
-  if (what.kind != descriptor::kPointwise || view.inputs.size() != inputsOf(mode))
+  if (what.kind != descriptor::kPointwise ||
+      view.inputs.size() != inputsOf(mode))
     return {kDnnBadParam, fmt::format("{} inputs of mode {}",
                                       view.inputs.size(), mode)};
   const TensorView y(*view.output);
@@ -157,7 +158,8 @@ static Refusal checkPointwise(const Descriptor &operation) {
                             mode == pointwise::kGreaterOrEqual;
   if (isComparison != (y.type == cudnn_data::kBoolean) ||
       (mode == pointwise::kIndex && y.type != cudnn_data::kInt32))
-    return {kDnnNotSupported, fmt::format("mode {} into type {}", mode, y.type)};
+    return {kDnnNotSupported,
+            fmt::format("mode {} into type {}", mode, y.type)};
   for (size_t i = 0; i < view.inputs.size(); ++i) {
     const TensorView x(*view.inputs[i]);
     if ((x.type == cudnn_data::kBoolean) != (i == 2))
@@ -248,7 +250,7 @@ static Refusal checkGraph(const Descriptor &graph) {
 }
 
 static int archOf(const cudnnContext *handle) {
-  return settings().cards[size_t(handle->device)].arch;
+  return settings().gpus[size_t(handle->device)].arch;
 }
 
 /// Returns the handle of a configuration's graph.

@@ -231,7 +231,8 @@ static Refusal set(const DescriptorPointer &to, int name, int valueType,
     return {kDnnAttributeType, fmt::format("attribute {} has values of type {}",
                                            name, known->type)};
   if (count < 1 || (known->isSingle && count != 1) || !values)
-    return {kDnnBadParam, fmt::format("{} values of attribute {}", count, name)};
+    return {kDnnBadParam,
+            fmt::format("{} values of attribute {}", count, name)};
   Values kept{valueType, {}, {}};
   if (valueType == type::kDescriptor) {
     if (const Refusal refusal = collect(values, count, kept.descriptors))

@@ -23,8 +23,8 @@ static constexpr size_t kHasOrderedHopper = 92500;
 
 namespace {
 /// Properties of a graph that decide which engines it has.
-struct GraphFacts {
-  explicit GraphFacts(const Descriptor &graph);
+struct GraphMetadata {
+  explicit GraphMetadata(const Descriptor &graph);
 
   int products = 0;
   bool hasSegments = false;
@@ -48,7 +48,7 @@ static bool reads(const Descriptor &operation, int kind,
          OperationView(operation).inputs.front() == tensor;
 }
 
-GraphFacts::GraphFacts(const Descriptor &graph) {
+GraphMetadata::GraphMetadata(const Descriptor &graph) {
   const auto &operations =
       graph.attributes.at(attribute::kGraphOperations).descriptors;
   const auto isReadBy = [&](int kind, const Descriptor *tensor) {
@@ -95,7 +95,7 @@ static DescriptorPointer configOf(const DescriptorPointer &graph,
 
 std::vector<DescriptorPointer> offeredConfigs(const DescriptorPointer &graph,
                                               int arch) {
-  const GraphFacts facts(*graph);
+  const GraphMetadata facts(*graph);
   if (facts.products == 2)
     return {configOf(graph, kWasteful), configOf(graph, kUsual)};
   const bool isStored = facts.isGradient() && !facts.sumsInMemory();
@@ -106,7 +106,7 @@ std::vector<DescriptorPointer> offeredConfigs(const DescriptorPointer &graph,
 }
 
 Refusal checkEngine(const Descriptor &engine, int arch) {
-  const GraphFacts facts(*engine.named(attribute::kEngineGraph));
+  const GraphMetadata facts(*engine.named(attribute::kEngineGraph));
   const int64_t index = engine.get<int64_t>(attribute::kEngineIndex);
   const bool isHopper = index == kOrderedHopper && arch == 90 &&
                         cudnnGetVersion() >= kHasOrderedHopper;
@@ -123,13 +123,13 @@ static int64_t indexOf(const Descriptor &config) {
       ->get<int64_t>(attribute::kEngineIndex);
 }
 
-static GraphFacts factsOf(const Descriptor &config) {
-  return GraphFacts(*config.named(attribute::kConfigEngine)
-                         ->named(attribute::kEngineGraph));
+static GraphMetadata factsOf(const Descriptor &config) {
+  return GraphMetadata(
+      *config.named(attribute::kConfigEngine)->named(attribute::kEngineGraph));
 }
 
 uint64_t workspaceOf(const Descriptor &config) {
-  const GraphFacts facts = factsOf(config);
+  const GraphMetadata facts = factsOf(config);
   const int64_t index = indexOf(config);
   if (!facts.isGradient())
     return index == kWasteful ? uint64_t(1) << 30 : 0;
@@ -143,7 +143,7 @@ uint64_t workspaceOf(const Descriptor &config) {
 }
 
 bool addsInAnyOrder(const Descriptor &config) {
-  const GraphFacts facts = factsOf(config);
+  const GraphMetadata facts = factsOf(config);
   return facts.isGradient() && facts.sumsInMemory() &&
          indexOf(config) == kUsual;
 }

@@ -78,7 +78,8 @@ Refusal Execution::bind(const Descriptor &pack) {
     std::vector<const Descriptor *> tensors = view.inputs;
     tensors.push_back(view.output);
     for (const Descriptor *tensor : tensors)
-      if (const TensorView x(*tensor); !x.isVirtual && bound.insert(x.id).second)
+      if (const TensorView x(*tensor);
+          !x.isVirtual && bound.insert(x.id).second)
         if (const Refusal refusal = bind(x))
           return refusal;
   }
@@ -105,8 +106,9 @@ Refusal Execution::check() const {
   for (const TensorView &x : operands) {
     void *address = addresses.at(x.id);
     if (reinterpret_cast<uintptr_t>(address) % uintptr_t(x.alignment) != 0)
-      return {kDnnMisaligned, fmt::format("tensor {} is not aligned to {} bytes",
-                                          x.id, x.alignment)};
+      return {kDnnMisaligned,
+              fmt::format("tensor {} is not aligned to {} bytes", x.id,
+                          x.alignment)};
     const std::string wrong = checkDeviceRange(address, x.bytes(), device);
     if (!wrong.empty())
       return {kDnnBadParam, fmt::format("tensor {}: {}", x.id, wrong)};

@@ -79,8 +79,8 @@ static const char *nameOf(CUresult code) {
   return nullptr;
 }
 
-static bool isCard(int device) {
-  return device >= 0 && size_t(device) < settings().cards.size();
+static bool isGpu(int device) {
+  return device >= 0 && size_t(device) < settings().gpus.size();
 }
 
 /// Returns the maximum shared memory of a block, in bytes, for an architecture.
@@ -93,7 +93,7 @@ static int maxShared(int arch) {
 }
 
 /// Returns an attribute of cuda.h, or -1 if the platform does not support it.
-static int attributeOf(const Card &card, int attribute) {
+static int attributeOf(const Gpu &gpu, int attribute) {
   switch (attribute) {
   case kMaxThreads:
     return 1024;
@@ -108,11 +108,11 @@ static int attributeOf(const Card &card, int attribute) {
   case kUnifiedAddresses:
     return 1;
   case kCudaAttributeMajor:
-    return card.arch / 10;
+    return gpu.arch / 10;
   case kCudaAttributeMinor:
-    return card.arch % 10;
+    return gpu.arch % 10;
   case kMaxSharedOptin:
-    return maxShared(card.arch);
+    return maxShared(gpu.arch);
   default:
     return -1;
   }
@@ -138,7 +138,7 @@ CUresult cuInit(unsigned flags) {
     return call.refused();
   if (flags)
     return call.fail(kInvalidValue, "flags are 0");
-  if (settings().cards.empty())
+  if (settings().gpus.empty())
     return kNoDevice;
   markInitialized();
   return kSuccess;
@@ -156,7 +156,7 @@ CUresult cuDeviceGetCount(int *count) {
   Call call("cuDeviceGetCount", Call::kInit);
   if (call.refused())
     return call.refused();
-  *count = int(settings().cards.size());
+  *count = int(settings().gpus.size());
   return kSuccess;
 }
 
@@ -164,7 +164,7 @@ CUresult cuDeviceGet(CUdevice *device, int ordinal) {
   Call call("cuDeviceGet", Call::kInit);
   if (call.refused())
     return call.refused();
-  if (!isCard(ordinal))
+  if (!isGpu(ordinal))
     return kInvalidDevice;
   *device = ordinal;
   return kSuccess;
@@ -174,12 +174,12 @@ CUresult cuDeviceGetName(char *name, int bytes, CUdevice device) {
   Call call("cuDeviceGetName", Call::kInit);
   if (call.refused())
     return call.refused();
-  if (!isCard(device))
+  if (!isGpu(device))
     return kInvalidDevice;
   if (bytes <= 0)
     return kInvalidValue;
   const std::string text =
-      fmt::format("Software sm_{}", settings().cards[device].arch);
+      fmt::format("Software sm_{}", settings().gpus[device].arch);
   name[text.copy(name, size_t(bytes) - 1)] = '\0';
   return kSuccess;
 }
@@ -188,7 +188,7 @@ CUresult cuDeviceGetPCIBusId(char *text, int bytes, CUdevice device) {
   Call call("cuDeviceGetPCIBusId", Call::kInit);
   if (call.refused())
     return call.refused();
-  if (!isCard(device))
+  if (!isGpu(device))
     return kInvalidDevice;
   const std::string id = pciBusIdOf(device);
   if (bytes <= int(id.size()))
@@ -201,9 +201,9 @@ CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
   Call call("cuDeviceGetAttribute", Call::kInit);
   if (call.refused())
     return call.refused();
-  if (!isCard(device))
+  if (!isGpu(device))
     return kInvalidDevice;
-  const int found = attributeOf(settings().cards[device], attribute);
+  const int found = attributeOf(settings().gpus[device], attribute);
   if (found < 0)
     return call.fail(kInvalidValue,
                      fmt::format("no value for attribute {}", attribute));
@@ -215,9 +215,9 @@ CUresult cuDeviceTotalMem_v2(size_t *bytes, CUdevice device) {
   Call call("cuDeviceTotalMem_v2", Call::kInit);
   if (call.refused())
     return call.refused();
-  if (!isCard(device))
+  if (!isGpu(device))
     return kInvalidDevice;
-  *bytes = settings().cards[device].bytes;
+  *bytes = settings().gpus[device].bytes;
   return kSuccess;
 }
 
@@ -225,10 +225,10 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext *context, CUdevice device) {
   Call call("cuDevicePrimaryCtxRetain", Call::kInit);
   if (call.refused())
     return call.refused();
-  if (!isCard(device))
+  if (!isGpu(device))
     return kInvalidDevice;
   auto &contexts = objects().contexts;
-  contexts.resize(settings().cards.size());
+  contexts.resize(settings().gpus.size());
   auto &own = contexts[device];
   if (!own) {
     own = std::make_unique<CUctx_st>();
@@ -247,7 +247,7 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
   if (call.refused())
     return call.refused();
   auto &contexts = objects().contexts;
-  if (!isCard(device) || contexts.size() <= size_t(device) ||
+  if (!isGpu(device) || contexts.size() <= size_t(device) ||
       !contexts[device] || contexts[device]->retained == 0)
     return kInvalidContext;
   if (--contexts[device]->retained == 0)
@@ -270,7 +270,7 @@ CUresult cuMemGetInfo_v2(size_t *free, size_t *total) {
   if (call.refused())
     return call.refused();
   const int device = currentContext()->device;
-  *total = settings().cards[device].bytes;
+  *total = settings().gpus[device].bytes;
   *free = *total - std::min(*total, allocatedBytes(device) +
                                         bytesOfOthers(device));
   return kSuccess;

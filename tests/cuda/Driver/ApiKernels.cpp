@@ -102,7 +102,7 @@ CUresult cuModuleLoadData(CUmodule *module, const void *image) {
     return call.fail(kInvalidImage,
                      why ? why : "the image was not made by host-nvcc");
   }
-  const int arch = settings().cards[currentContext()->device].arch;
+  const int arch = settings().gpus[currentContext()->device].arch;
   if (const CUresult code = checkFits(*created->image.table, arch)) {
     dlclose(created->library);
     return code;

@@ -54,7 +54,7 @@ CUresult cuMemAlloc_v2(CUdeviceptr *address, size_t bytes) {
     return call.fail(kInvalidValue, "no bytes");
   const int device = currentContext()->device;
   if (allocatedBytes(device) + bytesOfOthers(device) + bytes >
-      settings().cards[device].bytes)
+      settings().gpus[device].bytes)
     return kOutOfMemory;
   const Allocation *made = allocateMemory(bytes, device);
   if (!made)

@@ -25,7 +25,8 @@ struct OperandUse {
   char *begin;
   size_t bytes;
   int access;          ///< enum qlora_access
-  size_t elementBytes; ///< 4 or 2; operands of single bytes are read and written
+  size_t
+      elementBytes; ///< 4 or 2; operands of single bytes are read and written
 };
 
 class ModuleOperands {

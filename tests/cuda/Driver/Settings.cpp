@@ -93,20 +93,20 @@ static std::vector<uint64_t> readNumbers(const char *variable, size_t count) {
   return numbers;
 }
 
-static std::vector<Card> readCards() {
+static std::vector<Gpu> readGpus() {
   constexpr const char *kVariable = "QLORA_TEST_CUDA_DEVICES";
   const std::string_view text = environment(kVariable, "sm_90:4096");
-  std::vector<Card> cards;
+  std::vector<Gpu> gpus;
   if (text == "none")
-    return cards;
+    return gpus;
   for (const std::string_view part : split(text, ',')) {
     const auto fields = split(part, ':');
     if (fields.size() != 2 || !fields[0].starts_with("sm_"))
       reject(kVariable, text);
-    cards.push_back({int(number(kVariable, fields[0].substr(3))),
-                     size_t(number(kVariable, fields[1])) << 20});
+    gpus.push_back({int(number(kVariable, fields[0].substr(3))),
+                    size_t(number(kVariable, fields[1])) << 20});
   }
-  return cards;
+  return gpus;
 }
 
 static std::vector<Process> readProcesses() {
@@ -127,14 +127,14 @@ static std::vector<Process> readProcesses() {
   return processes;
 }
 
-std::string pciBusIdOf(int card) {
-  return fmt::format("0000:{:02X}:00.0", card + 1);
+std::string pciBusIdOf(int gpu) {
+  return fmt::format("0000:{:02X}:00.0", gpu + 1);
 }
 
-size_t bytesOfOthers(int card) {
+size_t bytesOfOthers(int gpu) {
   size_t bytes = 0;
   for (const Process &process : settings().processes)
-    bytes += process.card == card ? process.bytes : 0;
+    bytes += process.gpu == gpu ? process.bytes : 0;
   return bytes;
 }
 
@@ -147,22 +147,22 @@ const Settings &settings() {
     const auto async = readNumbers("QLORA_TEST_CUDA_ASYNC", 2);
     const auto delay = readNumbers("QLORA_TEST_CUDA_DELAY", 2);
     const uint64_t rank = number("RANK", environment("RANK", "0"));
-    return Settings{
-        readCards(),
-        readProcesses(),
-        number("QLORA_TEST_CUDA_SEED", environment("QLORA_TEST_CUDA_SEED", "1")),
-        readVersion("QLORA_TEST_CUDA_VERSION", "13000"),
-        readVersion("QLORA_TEST_CUDA_NCCL", "22809"),
-        readVersion("QLORA_TEST_CUDA_BLAS", "130000"),
-        readVersion("QLORA_TEST_CUDA_CUDNN", "92801"),
-        readVersion("QLORA_TEST_CUDA_SCORES", "1") != 0,
-        readNumbers("QLORA_TEST_CUDA_SPEEDS", 1)[0],
-        async[0],
-        int(async[1]),
-        readNumbers("QLORA_TEST_CUDA_HANG", 1)[0],
-        delay[0] + (rank << 32),
-        delay[1],
-        environment("CUDA_MODULE_LOADING", "LAZY") == "EAGER"};
+    return Settings{readGpus(),
+                    readProcesses(),
+                    number("QLORA_TEST_CUDA_SEED",
+                           environment("QLORA_TEST_CUDA_SEED", "1")),
+                    readVersion("QLORA_TEST_CUDA_VERSION", "13000"),
+                    readVersion("QLORA_TEST_CUDA_NCCL", "22809"),
+                    readVersion("QLORA_TEST_CUDA_BLAS", "130000"),
+                    readVersion("QLORA_TEST_CUDA_CUDNN", "92801"),
+                    readVersion("QLORA_TEST_CUDA_SCORES", "1") != 0,
+                    readNumbers("QLORA_TEST_CUDA_SPEEDS", 1)[0],
+                    async[0],
+                    int(async[1]),
+                    readNumbers("QLORA_TEST_CUDA_HANG", 1)[0],
+                    delay[0] + (rank << 32),
+                    delay[1],
+                    environment("CUDA_MODULE_LOADING", "LAZY") == "EAGER"};
   }();
   return settings;
 }
@@ -217,7 +217,9 @@ int countAndInject(std::string_view name) {
   return 0;
 }
 
-bool wantsReport() { return !environment("QLORA_TEST_CUDA_REPORT", "").empty(); }
+bool wantsReport() {
+  return !environment("QLORA_TEST_CUDA_REPORT", "").empty();
+}
 
 void countEvent(std::string_view name, uint64_t by) {
   const std::lock_guard lock(platformMutex());

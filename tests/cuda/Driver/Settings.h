@@ -54,21 +54,21 @@
 
 namespace qlora::platform {
 
-struct Card {
+struct Gpu {
   int arch; ///< 10 * major + minor
   size_t bytes;
 };
 
 /// A process of another program.
 struct Process {
-  int card;
+  int gpu;
   unsigned pid;
   std::string name;
   size_t bytes;
 };
 
 struct Settings {
-  std::vector<Card> cards;
+  std::vector<Gpu> gpus;
   std::vector<Process> processes;
   uint64_t seed;
   int version;
@@ -87,9 +87,9 @@ struct Settings {
 const Settings &settings();
 
 /// Returns the PCI bus id of a GPU of the settings.
-std::string pciBusIdOf(int card);
+std::string pciBusIdOf(int gpu);
 /// Returns the bytes of a GPU's memory that other programs hold.
-size_t bytesOfOthers(int card);
+size_t bytesOfOthers(int gpu);
 
 /// Counts a call or an event of that name; returns the code to fail with, or 0.
 int countAndInject(std::string_view name);

@@ -124,7 +124,8 @@ bool Letters::mayRun() const {
   for (const Letter &letter : letters) {
     if (!letter.isDone && letter.isSend)
       letter.isDone = exchange.send(letter.peer, letter.data, letter.bytes);
-    else if (!letter.isDone && exchange.hasSent(letter.peer, letter.bytes) > 0) {
+    else if (!letter.isDone &&
+             exchange.hasSent(letter.peer, letter.bytes) > 0) {
       exchange.receive(letter.peer, letter.data);
       letter.isDone = true;
     } else if (!letter.isDone &&

@@ -87,7 +87,7 @@ static ncclResult_t checkGroup(const char *symbol, ncclComm &communicator) {
   if (communicator.exchange->hasOtherHost() &&
       variable("NCCL_SOCKET_IFNAME") != "lo")
     return refuse(symbol, kNcclSystemError, "no socket interface found");
-  const int other = communicator.exchange->rankOnSameCard();
+  const int other = communicator.exchange->rankOnSameGpu();
   const bool mayShare = settings().ncclVersion >= kFirstThatShares &&
                         variable("NCCL_MULTI_RANK_GPU_ENABLE") == "1";
   if (other < 0 || mayShare)

@@ -94,7 +94,7 @@ bool Exchange::haveAllJoined() const {
   return isEach([](const Rank &each) { return each.joined != 0; });
 }
 
-int Exchange::rankOnSameCard() const {
+int Exchange::rankOnSameGpu() const {
   for (int other = 0; other < size; ++other)
     if (other != rank && shared->ranks[other].joined == own().joined &&
         shared->ranks[other].host == own().host)
@@ -161,9 +161,10 @@ std::string Operands::text() const {
 }
 
 std::string CollectiveCall::text() const {
-  return fmt::format(
-      "{} {}", isCaptured ? "replays what it captured in its call" : "runs its call",
-      number + 1);
+  return fmt::format("{} {}",
+                     isCaptured ? "replays what it captured in its call"
+                                : "runs its call",
+                     number + 1);
 }
 
 void Exchange::enter(const CollectiveCall &call) {

@@ -70,7 +70,7 @@ public:
   std::string join(int device, uint64_t host);
   bool haveAllJoined() const;
   /// Returns another rank on the same GPU of the same host, or -1.
-  int rankOnSameCard() const;
+  int rankOnSameGpu() const;
   /// Returns whether a rank is on another host.
   bool hasOtherHost() const;
 

@@ -22,7 +22,7 @@ extern "C" {
 using namespace platform;
 
 struct nvmlDevice_st {
-  int card;
+  int gpu;
 };
 
 static bool isInitialized = false;
@@ -40,7 +40,7 @@ nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *id,
     return code;
   static std::vector<nvmlDevice_st> devices = [] {
     std::vector<nvmlDevice_st> all;
-    for (size_t i = 0; i < settings().cards.size(); ++i)
+    for (size_t i = 0; i < settings().gpus.size(); ++i)
       all.push_back({int(i)});
     return all;
   }();
@@ -49,7 +49,7 @@ nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *id,
   if (!id || !device)
     return kNvmlInvalidArgument;
   for (nvmlDevice_st &each : devices)
-    if (pciBusIdOf(each.card) == id) {
+    if (pciBusIdOf(each.gpu) == id) {
       *device = &each;
       return kNvmlSuccess;
     }
@@ -67,7 +67,7 @@ static nvmlReturn_t list(const char *symbol, nvmlDevice_t device, bool isAll,
     return kNvmlInvalidArgument;
   std::vector<nvmlProcessInfo_t> found;
   for (const Process &process : settings().processes)
-    if (process.card == device->card && (isAll || found.empty()))
+    if (process.gpu == device->gpu && (isAll || found.empty()))
       found.push_back({process.pid,
                        process.bytes ? process.bytes : kNvmlUnknown, ~0u, ~0u});
   const unsigned room = *count;
@@ -100,7 +100,7 @@ nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device,
     return kNvmlUninitialized;
   if (!device || !rates)
     return kNvmlInvalidArgument;
-  *rates = {90u + unsigned(device->card), 40};
+  *rates = {90u + unsigned(device->gpu), 40};
   return kNvmlSuccess;
 }
 
@@ -111,7 +111,7 @@ nvmlReturn_t nvmlDeviceGetPowerUsage(nvmlDevice_t device, unsigned *power) {
     return kNvmlUninitialized;
   if (!device || !power)
     return kNvmlInvalidArgument;
-  *power = 1000 * (300 + unsigned(device->card));
+  *power = 1000 * (300 + unsigned(device->gpu));
   return kNvmlSuccess;
 }
 

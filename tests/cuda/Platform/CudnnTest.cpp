@@ -135,7 +135,8 @@ struct Session {
     float between[kSide * kSide] = {};
     for (int64_t i = 0; i < kSide * kSide; ++i)
       for (int64_t k = 0; k < kSide; ++k)
-        between[i] += at(0, i / kSide * kSide + k) * at(1, k * kSide + i % kSide);
+        between[i] +=
+            at(0, i / kSide * kSide + k) * at(1, k * kSide + i % kSide);
     for (int64_t i = 0; i < kSide * kSide; ++i) {
       float sum = 0;
       for (int64_t k = 0; k < kSide; ++k)

@@ -25,7 +25,7 @@ TEST(Environment, EveryFunctionOfTheTableIsThere) {
 #include "runtime/Kernels/Cuda/CudaSymbols.inc"
 }
 
-TEST(Environment, NamesTheCards) {
+TEST(Environment, NamesTheGpus) {
   EXPECT_TRUE(inProcess(
       {{"QLORA_TEST_CUDA_DEVICES", "sm_80:128,sm_120:64"},
        {"QLORA_TEST_CUDA_VERSION", "12040"}},
@@ -49,7 +49,7 @@ TEST(Environment, NamesTheCards) {
                         [] { return cuInit(0) == kNoDevice; }));
 }
 
-TEST(Environment, ACardHasItsMemoryOnly) {
+TEST(Environment, AGpuHasItsMemoryOnly) {
   EXPECT_TRUE(inProcess({{"QLORA_TEST_CUDA_DEVICES", "sm_90:1"}}, [] {
     Client client;
     const CUdeviceptr most = client.allocate(1 << 18);

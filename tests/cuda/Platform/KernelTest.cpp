@@ -130,7 +130,7 @@ TEST(Kernel, GeometryIsChecked) {
   }));
 }
 
-TEST(Kernel, ArgumentsAreMemoryOfTheCard) {
+TEST(Kernel, ArgumentsAreMemoryOfTheGpu) {
   std::string errors;
   EXPECT_TRUE(inProcess(
       {},
@@ -158,9 +158,9 @@ TEST(Kernel, UseAfterFreeIsFound) {
 }
 
 /// Returns whether a GPU loads PTX, then a cubin, with these codes.
-static bool loads(const std::string &card, CUresult ptx, CUresult cubin,
+static bool loads(const std::string &gpu, CUresult ptx, CUresult cubin,
                   const std::string &driver = "13000") {
-  const Environment environment = {{"QLORA_TEST_CUDA_DEVICES", card + ":64"},
+  const Environment environment = {{"QLORA_TEST_CUDA_DEVICES", gpu + ":64"},
                                    {"QLORA_TEST_CUDA_VERSION", driver}};
   return inProcess(environment, [=] {
     CUcontext context = nullptr;
@@ -172,7 +172,7 @@ static bool loads(const std::string &card, CUresult ptx, CUresult cubin,
   });
 }
 
-TEST(Kernel, ImagesRunOnTheCardsThatTheyFit) {
+TEST(Kernel, ImagesRunOnTheGpusThatTheyFit) {
   EXPECT_TRUE(loads("sm_90", kSuccess, kSuccess));
   EXPECT_TRUE(loads("sm_89", kSuccess, kNoBinary));
   EXPECT_TRUE(loads("sm_100", kSuccess, kNoBinary));

@@ -201,7 +201,8 @@ KERNEL tensor_conversions(const __grid_constant__ qlora_cuda_args args) {
   const float x = floats(args, 1)[threadIdx.x];
   const uint32_t pair = qlora_round_pair(x, -x);
   floats(args, 0)[2 * threadIdx.x] = qlora_bf16_to_f32(uint16_t(pair));
-  floats(args, 0)[2 * threadIdx.x + 1] = qlora_bf16_to_f32(uint16_t(pair >> 16));
+  floats(args, 0)[2 * threadIdx.x + 1] =
+      qlora_bf16_to_f32(uint16_t(pair >> 16));
   floats(args, 0)[128 + threadIdx.x] = qlora_exp2(x);
 }
 

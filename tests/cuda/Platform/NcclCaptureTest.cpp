@@ -98,7 +98,8 @@ TEST(NcclCapture, WhileAnotherRankReplaysIsRefused) {
 TEST(NcclCapture, IsReplayedByAllRanks) {
   EXPECT_SAYS(failures([](RankClient &self) {
                 const CUgraphExec both[] = {capture(self), capture(self)};
-                return launch(self, both[0]) == 0 && launch(self, both[1]) == 0 &&
+                return launch(self, both[0]) == 0 &&
+                       launch(self, both[1]) == 0 &&
                        launch(self, both[self.rank]) == kLaunchFailed;
               }),
               "collective 3: rank 1 replays what it captured in its call 2, "
@@ -119,7 +120,7 @@ TEST(NcclCapture, IsNotReplayedBesideADirectCall) {
 
 /// The GPU of a rank that waits in a capture keeps working: the other rank
 /// reads the sum before it captures.
-TEST(NcclCapture, LeavesTheCardAtWork) {
+TEST(NcclCapture, LeavesTheGpuAtWork) {
   EXPECT_TRUE(onTwoRanks([](RankClient &self) {
     if (self.ask() != kNcclSuccess || !self.sum())
       return false;

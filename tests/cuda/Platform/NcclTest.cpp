@@ -264,16 +264,17 @@ TEST(Nccl, DifferentCountsFail) {
                cuStreamSynchronize(self.client.stream) == kLaunchFailed;
       },
       {}, &errors));
-  EXPECT_NE(errors.find("rank 1 runs ncclAllReduce of 128 bytes of type 7, rank 0 "
-                        "ncclAllReduce of 256 bytes of type 7"),
-            errors.npos);
+  EXPECT_NE(
+      errors.find("rank 1 runs ncclAllReduce of 128 bytes of type 7, rank 0 "
+                  "ncclAllReduce of 256 bytes of type 7"),
+      errors.npos);
 }
 
-TEST(Nccl, TwoRanksDoNotShareACard) {
+TEST(Nccl, TwoRanksDoNotShareAGpu) {
   std::string errors;
   EXPECT_TRUE(onTwoRanks(
       [](RankClient &self) { return self.ask() == kNcclInvalidUsage; }, {},
-      &errors, /*haveOneCard=*/true));
+      &errors, /*haveOneGpu=*/true));
   EXPECT_NE(errors.find("Duplicate GPU detected : rank 0 and rank 1"),
             errors.npos);
 }

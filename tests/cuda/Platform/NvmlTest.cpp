@@ -18,12 +18,12 @@ extern "C" {
 using namespace qlora;
 using namespace qlora::platform;
 
-static const Environment kTwoCards = {
+static const Environment kTwoGpus = {
     {"QLORA_TEST_CUDA_DEVICES", "sm_90:64,sm_90:64"},
     {"QLORA_TEST_CUDA_PROCESSES", "1:4711:python:16,0:3::1,1:12::0"}};
 
-TEST(Nvml, ListsTheProcessesOfACard) {
-  EXPECT_TRUE(inProcess(kTwoCards, [] {
+TEST(Nvml, ListsTheProcessesOfAGpu) {
+  EXPECT_TRUE(inProcess(kTwoGpus, [] {
     nvmlDevice_t device = nullptr;
     char id[32], name[64];
     unsigned count = 0;
@@ -57,8 +57,8 @@ TEST(Nvml, ListsTheProcessesOfACard) {
   }));
 }
 
-TEST(Nvml, OthersTakeTheCardsMemory) {
-  EXPECT_TRUE(inProcess(kTwoCards, [] {
+TEST(Nvml, OthersTakeTheGpusMemory) {
+  EXPECT_TRUE(inProcess(kTwoGpus, [] {
     Client client(1);
     size_t free = 0, total = 0;
     CUdeviceptr memory = 0;

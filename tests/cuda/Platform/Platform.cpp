@@ -72,10 +72,10 @@ void Client::require(CUresult code, const char *what) {
   std::exit(4);
 }
 
-Client::Client(int card) {
+Client::Client(int gpu) {
   require(cuInit(0), "cuInit");
   CUcontext context = nullptr;
-  require(cuDevicePrimaryCtxRetain(&context, card), "retain");
+  require(cuDevicePrimaryCtxRetain(&context, gpu), "retain");
   require(cuCtxSetCurrent(context), "set current");
   require(load(&module), "load");
   stream = newStream();

@@ -48,7 +48,7 @@ private:
 /// of the set-up ends the process.
 class Client {
 public:
-  explicit Client(int card = 0);
+  explicit Client(int gpu = 0);
 
   CUdeviceptr allocate(size_t floats);
   CUstream newStream();

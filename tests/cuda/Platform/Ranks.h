@@ -20,8 +20,8 @@ using Values = std::vector<float>;
 
 /// A rank's GPU and communicator, which is still in creation.
 struct RankClient {
-  RankClient(const ncclUniqueId &id, int rank, int size, int card)
-      : rank(rank), client(card), data(client.allocate(64)) {
+  RankClient(const ncclUniqueId &id, int rank, int size, int gpu)
+      : rank(rank), client(gpu), data(client.allocate(64)) {
     ncclConfig_t config;
     config.blocking = 0;
     Client::require(ncclCommInitRankConfig(&group, size, id, rank, &config) -
@@ -63,7 +63,7 @@ struct RankClient {
 /// Runs the body on each of up to four ranks; returns whether all succeed.
 inline bool onRanks(int size, const std::function<bool(RankClient &)> &body,
                     Environment environment = {}, std::string *errors = nullptr,
-                    bool haveOneCard = false) {
+                    bool haveOneGpu = false) {
   environment.push_back(
       {"QLORA_TEST_CUDA_DEVICES", "sm_90:64,sm_90:64,sm_90:64,sm_90:64"});
   return inProcess(
@@ -77,7 +77,7 @@ inline bool onRanks(int size, const std::function<bool(RankClient &)> &body,
           others.push_back(fork());
           rank = others.back() == 0 ? other : 0;
         }
-        RankClient client(id, rank, size, haveOneCard ? 0 : rank);
+        RankClient client(id, rank, size, haveOneGpu ? 0 : rank);
         bool isFine = body(client);
         if (rank > 0)
           std::exit(isFine ? 0 : 1);
@@ -93,9 +93,8 @@ inline bool onRanks(int size, const std::function<bool(RankClient &)> &body,
 
 inline bool onTwoRanks(const std::function<bool(RankClient &)> &body,
                        Environment environment = {},
-                       std::string *errors = nullptr,
-                       bool haveOneCard = false) {
-  return onRanks(2, body, std::move(environment), errors, haveOneCard);
+                       std::string *errors = nullptr, bool haveOneGpu = false) {
+  return onRanks(2, body, std::move(environment), errors, haveOneGpu);
 }
 
 } // namespace qlora::platform

@@ -37,8 +37,9 @@ TEST(RowFunctions, StayWithinTheirBounds) {
       for (int i = 0; i < 256; ++i) {
         const double sigmoid = 1 / (1 + std::exp(-double(x[i])));
         const double root = 1 / std::sqrt(double(x[i] * x[i]));
-        worst[0] = std::max(worst[0], std::abs(got[i] / sigmoid - 1) /
-                                          ((4 + std::abs(x[i]) * 5 / 8) * 0x1p-23));
+        worst[0] =
+            std::max(worst[0], std::abs(got[i] / sigmoid - 1) /
+                                   ((4 + std::abs(x[i]) * 5 / 8) * 0x1p-23));
         if (x[i] != 0)
           worst[1] = std::max(worst[1],
                               std::abs(got[256 + i] / root - 1) * 0x1p22 *
@@ -57,9 +58,10 @@ TEST(RowFunctions, AreRightAtTheEnds) {
     std::vector<float> x(256, 0.0f);
     x[1] = infinity, x[2] = -infinity, x[3] = NAN, x[4] = 200, x[5] = -200;
     const std::vector<float> got = functionsOf(client, x);
-    return got[0] > 0.4999f && got[0] < 0.5001f && std::abs(got[1] - 1) < 1e-6f &&
-           got[2] == 0 && std::isnan(got[3]) && std::abs(got[4] - 1) < 1e-6f &&
-           got[5] == 0 && got[256] == infinity && got[256 + 1] == 0 &&
+    return got[0] > 0.4999f && got[0] < 0.5001f &&
+           std::abs(got[1] - 1) < 1e-6f && got[2] == 0 && std::isnan(got[3]) &&
+           std::abs(got[4] - 1) < 1e-6f && got[5] == 0 &&
+           got[256] == infinity && got[256 + 1] == 0 &&
            std::isnan(got[256 + 3]);
   }));
 }

@@ -118,7 +118,7 @@ static bool runsWithoutTheHost() {
   return reinterpret_cast<const float *>(a)[0] == 19 && isLate;
 }
 
-TEST(Stream, TheCardGoesOnWhileTheHostIsLate) {
+TEST(Stream, TheGpuGoesOnWhileTheHostIsLate) {
   EXPECT_FALSE(inProcess({}, runsWithoutTheHost));
   for (const char *delay : {"1:1000", "2:1000"})
     EXPECT_TRUE(

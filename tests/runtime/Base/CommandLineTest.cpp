@@ -85,8 +85,9 @@ TEST(CommandLine, Errors) {
             "unknown option '--no-lora-r'; did you mean '--lora-r'?");
   EXPECT_EQ(settings({"---"}), "unknown option '---'; --help-all lists them");
   EXPECT_EQ(settings({"--="}), "unknown option '--'; --help-all lists them");
-  EXPECT_EQ(settings({"--adapter", "x"}),
-            "unknown option '--adapter'; did you mean '--adapter-name-or-path'?");
+  EXPECT_EQ(
+      settings({"--adapter", "x"}),
+      "unknown option '--adapter'; did you mean '--adapter-name-or-path'?");
   EXPECT_EQ(settings({"-lora-r", "4"}),
             "unknown option '-lora-r'; did you mean '--lora-r'?");
   EXPECT_EQ(settings({"--no-lora-target-linear"}),
@@ -103,7 +104,8 @@ static std::string withList(std::vector<std::string> words) {
 }
 
 TEST(CommandLine, ListsTakeTheWordsThatFollow) {
-  const std::string both = "m.mlir | lora_target_modules=[\"q_proj\",\"v_proj\"]";
+  const std::string both =
+      "m.mlir | lora_target_modules=[\"q_proj\",\"v_proj\"]";
   const std::string flag = "--lora-target-modules";
   EXPECT_EQ(withList({"m.mlir", flag, "q_proj", "v_proj"}), both);
   EXPECT_EQ(withList({flag, "q_proj", "v_proj", "m.mlir"}), both);

@@ -31,8 +31,8 @@ OptionSetting setting(const char *name, const std::string &text) {
 std::string pathsOf(const Options &options) {
   std::string text;
   for (const auto &[path, weight] : options.paths("train_file"))
-    text += fmt::format("{}*{} ",
-                        std::filesystem::path(path).filename().string(), weight);
+    text += fmt::format(
+        "{}*{} ", std::filesystem::path(path).filename().string(), weight);
   return text;
 }
 

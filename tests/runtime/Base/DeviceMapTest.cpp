@@ -12,7 +12,8 @@
 using namespace qlora;
 using testing::HasSubstr;
 
-static Options optionsOf(std::vector<std::pair<const char *, std::string>> set) {
+static Options
+optionsOf(std::vector<std::pair<const char *, std::string>> set) {
   Options options;
   for (const auto &[name, text] : set) {
     const OptionSetting setting{findOption(optionTable(), name), text,
@@ -73,8 +74,9 @@ TEST(DeviceMap, AFileSaysHowManyThereAre) {
   ASSERT_TRUE(mapped.isOk()) << mapped.status().message();
   EXPECT_EQ(mapped->mesh.text(), "pp=3");
   // The compiler's form: compact JSON, whatever whitespace the file has.
-  EXPECT_EQ(mapped->map, R"({"lm_head":2,"model.embed_tokens":0,"model.layers":1,)"
-                         R"("model.layers.0":0})");
+  EXPECT_EQ(mapped->map,
+            R"({"lm_head":2,"model.embed_tokens":0,"model.layers":1,)"
+            R"("model.layers.0":0})");
   const auto one = mappedMesh(Options(), fileOf(R"({"": 0})"), 1);
   EXPECT_EQ(one->mesh.text(), "none");
   EXPECT_EQ(one->map, "balanced");

@@ -29,8 +29,9 @@ protected:
 };
 
 TEST(Sha256, IsTheStandards) { // FIPS 180-4, appendix B.1
-  EXPECT_EQ(sha256("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410"
-                           "ff61f20015ad");
+  EXPECT_EQ(sha256("abc"),
+            "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410"
+            "ff61f20015ad");
 }
 
 TEST_F(Manifest, GivesTheFactsOfAWholeFolder) {

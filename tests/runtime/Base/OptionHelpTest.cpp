@@ -11,8 +11,8 @@
 using namespace qlora;
 
 static const OptionRow kTool[] = {
-    {"output", OptionType::kPath, "", OptionScope::kRun, "Tool", "what to write",
-     "o"},
+    {"output", OptionType::kPath, "", OptionScope::kRun, "Tool",
+     "what to write", "o"},
     {"cache", OptionType::kBool, "true", OptionScope::kRun, "Tool", "keep"},
 };
 

@@ -47,7 +47,7 @@ TEST(Options, LaterLayersWin) {
   EXPECT_EQ(options.number("learning_rate"), 1e-5);
   EXPECT_EQ(options.integer("warmup_steps"), 3);
   EXPECT_EQ(options.integer("seed"), 8);
-  EXPECT_EQ(options.recordedFact("vocab_size"), 99);
+  EXPECT_EQ(options.recordedMetadata("vocab_size"), 99);
   EXPECT_EQ(options.source("seed"), Options::Source::kCommandLine);
 }
 

@@ -54,10 +54,17 @@ TEST(ParallelMesh, LinesArePartsOfOrHaveThoseWithPieces) {
 
 /// Shards are on ranks of one stage, so stages may shard differently.
 TEST(ParallelMesh, StagesHavePiecesOfTheirOwn) {
-  for (const auto &[text, size] :
-       {std::pair("pp=4", 4), {"fsdp=3,pp=2", 6}, {"fsdp=2,zero1=2,pp=2", 4},
-        {"tp=2,pp=3", 6}, {"zero2=2,pp=2", 4}, {"zero2=3,tp=2", 6}, {"zero2=2,tp=3,pp=2", 12}, {"pp=2,ep=4", 8}, {"fsdp=3,zero1=3,tp=2,pp=2", 12},
-        {"pp=2,cp=2", 4}, {"fsdp=2,tp=2,pp=2,cp=4", 16}}) {
+  for (const auto &[text, size] : {std::pair("pp=4", 4),
+                                   {"fsdp=3,pp=2", 6},
+                                   {"fsdp=2,zero1=2,pp=2", 4},
+                                   {"tp=2,pp=3", 6},
+                                   {"zero2=2,pp=2", 4},
+                                   {"zero2=3,tp=2", 6},
+                                   {"zero2=2,tp=3,pp=2", 12},
+                                   {"pp=2,ep=4", 8},
+                                   {"fsdp=3,zero1=3,tp=2,pp=2", 12},
+                                   {"pp=2,cp=2", 4},
+                                   {"fsdp=2,tp=2,pp=2,cp=4", 16}}) {
     const auto mesh = ParallelMesh::parse(text);
     ASSERT_TRUE(mesh.isOk()) << mesh.status().message();
     EXPECT_EQ(mesh->size(), size) << text;
@@ -86,15 +93,17 @@ TEST(ParallelMesh, SaysWhatIsWrong) {
   EXPECT_EQ(refusal("zero2=2,fsdp=4"),
             "--parallel: fsdp=4 and zero2=2 are pieces on the same ranks; give "
             "them one number");
-  EXPECT_EQ(refusal("zero1=2,zero2=2"),
-            "--parallel: zero2=2 divides what zero1 does, and more; leave zero1 "
-            "out");
+  EXPECT_EQ(
+      refusal("zero1=2,zero2=2"),
+      "--parallel: zero2=2 divides what zero1 does, and more; leave zero1 "
+      "out");
   EXPECT_EQ(refusal("dp=2"), "--parallel: dp is what is left of the ranks of a "
                              "run; give it with --gpus");
   EXPECT_EQ(refusal("fsdp=2,fsdp=2"),
             "--parallel has two numbers for fsdp");
-  for (const char *text : {"fsdp", "fsdp=", "fsdp=0", "fsdp=-2", "fsdp=2x",
-                           "fsdp=99999999999999999999", "tp=65536", "fsdp=2,", ",", "="})
+  for (const char *text :
+       {"fsdp", "fsdp=", "fsdp=0", "fsdp=-2", "fsdp=2x",
+        "fsdp=99999999999999999999", "tp=65536", "fsdp=2,", ",", "="})
     EXPECT_NE(refusal(text).find("is no AXIS=RANKS"), std::string::npos)
         << text << ": " << refusal(text);
 }

@@ -18,25 +18,25 @@
 namespace qlora {
 namespace {
 
-struct Card {
+struct Gpu {
   uint32_t arch;
   int multiprocessors, sharedBytes;
 };
-constexpr Card kCards[] = {
+constexpr Gpu kGpus[] = {
     {80, 108, 166912}, {90, 132, 232448}, {100, 148, 232448}};
 
 /// Returns the properties that cuDNN needs of a device, by its names.
-std::string describe(const Card &card) {
+std::string describe(const Gpu &gpu) {
   return dumpJson(
-      nlohmann::json{{"deviceVer", 10 * card.arch},
-                     {"multiProcessorCount", card.multiprocessors},
+      nlohmann::json{{"deviceVer", 10 * gpu.arch},
+                     {"multiProcessorCount", gpu.multiprocessors},
                      {"smCountOrigin", 0},
                      {"maxGridSize", {2147483647, 65535, 65535}},
                      {"maxBlockSize", {1024, 1024, 64}},
                      {"regsPerBlock", 65536},
                      {"warpSize", 32},
                      {"maxSharedMemoryPerBlock", 49152},
-                     {"maxSharedMemoryPerBlockOptin", card.sharedBytes},
+                     {"maxSharedMemoryPerBlockOptin", gpu.sharedBytes},
                      {"oversizedSharedMemoryPerBlock", 0},
                      {"reservedSharedMemoryPerBlock", 1024},
                      {"maxRegistersPerSM", 65536},
@@ -97,7 +97,7 @@ KernelRequest requestOf(const char *op, const Case &c) {
   return request;
 }
 
-class CudnnPlans : public testing::TestWithParam<Card> {
+class CudnnPlans : public testing::TestWithParam<Gpu> {
 protected:
   void SetUp() override {
     // cuDNN finds this library by name when it looks for a driver.
@@ -212,7 +212,7 @@ TEST_P(CudnnPlans, GradientOfLongSequences) {
             "the scores' gradient of a piece has more than 4294967296 bytes");
 }
 
-INSTANTIATE_TEST_SUITE_P(Cards, CudnnPlans, testing::ValuesIn(kCards),
+INSTANTIATE_TEST_SUITE_P(Gpus, CudnnPlans, testing::ValuesIn(kGpus),
                          [](const auto &info) {
                            return "sm_" + std::to_string(info.param.arch);
                          });

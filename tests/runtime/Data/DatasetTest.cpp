@@ -282,7 +282,9 @@ TEST(Dataset, KnowsWhereLinesHaveOneSegment) {
 }
 
 TEST(RowsFile, PaddingFreeIsWhatBucketsAreFor) {
-  EXPECT_EQ(open(fiveRows(), {2, {8}, 10, {4, 16}, {}})->schedule().countInOrder(), 1);
+  EXPECT_EQ(
+      open(fiveRows(), {2, {8}, 10, {4, 16}, {}})->schedule().countInOrder(),
+      1);
   EXPECT_EQ(open(fiveRows(), {2, {8}, 10})->schedule().countInOrder(), 3);
   auto data = openDataset(fiveRows(), {2, {8}, 10}, {0, false, true});
   EXPECT_EQ(data.status().message(),
@@ -326,10 +328,11 @@ TEST(RowsFile, PairsAreForProgramsOfPairs) {
             "compiled with --rl; make them with qlora-data --pairs, or compile "
             "without --rl");
   const Ints ids = {1, 1, 2, 3};
-  EXPECT_EQ(errorOf(writeRows("odd", ids, ids, {0, 2, 3, 4}, {{"pairs", "true"}}),
-                    shape),
-            "'' has pairs of answers, but 3 rows; make it again with "
-            "qlora-data");
+  EXPECT_EQ(
+      errorOf(writeRows("odd", ids, ids, {0, 2, 3, 4}, {{"pairs", "true"}}),
+              shape),
+      "'' has pairs of answers, but 3 rows; make it again with "
+      "qlora-data");
 }
 
 TEST(RowsFile, Errors) {

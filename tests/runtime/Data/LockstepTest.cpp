@@ -52,7 +52,8 @@ TEST(Dataset, InLockstepRanksHaveTheLargestShape) {
                          free = {2, {2, 4, 8}, 20, {2, 4, 8, 16}};
   for (const CompiledVariants &variants : {padded, packed, free})
     for (const StepShape &shape : {StepShape{2, 2}, {1, 3}, {2, 4}}) {
-      auto data = open(rows, variants, {.seed = 1, .packing = variants.batch == 1});
+      auto data =
+          open(rows, variants, {.seed = 1, .packing = variants.batch == 1});
       StepShape together = shape;
       together.inLockstep = true;
       for (int64_t step = 0; step < 3; ++step)

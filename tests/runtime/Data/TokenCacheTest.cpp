@@ -133,8 +133,9 @@ TEST_F(TokenCache, ADamagedFileIsMadeAgain) {
 }
 
 TEST_F(TokenCache, AFullDiskNamesTheRemedy) {
-  converter("echo \"qlora-data: error: ${14}: cannot be written: full; free some "
-            "space, or write to another folder\" >&2; exit 1\n");
+  converter(
+      "echo \"qlora-data: error: ${14}: cannot be written: full; free some "
+      "space, or write to another folder\" >&2; exit 1\n");
   EXPECT_EQ(make().message(),
             path() + ": cannot be written: full; free some space, or write to "
                      "another folder: set XDG_CACHE_HOME to one with room");
@@ -275,7 +276,8 @@ TEST(ConversionNote, SaysWhatWasChosenCutAndLeftOut) {
           .warning,
       "4 rows left out because --max-length 9 cuts off their answer");
   EXPECT_EQ(
-      notes({{"dropped_rows", "4"}, {"too_long_rows", "4"}, {"max_length", "9"}})
+      notes(
+          {{"dropped_rows", "4"}, {"too_long_rows", "4"}, {"max_length", "9"}})
           .warning,
       "4 rows left out because they have more than 9 tokens");
   const ConversionNotes talks =

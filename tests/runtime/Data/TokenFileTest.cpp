@@ -92,9 +92,10 @@ TEST(TokenFile, Errors) {
                                item("segment_ids", segments, {1, 2, 2})}),
                    {2, {2}, 10});
   };
-  EXPECT_EQ(withSegments({1, 1, 1, -1}),
-            "'': micro-batch 0, row 1, position 1: segment_ids has -1, which is "
-            "below 0");
+  EXPECT_EQ(
+      withSegments({1, 1, 1, -1}),
+      "'': micro-batch 0, row 1, position 1: segment_ids has -1, which is "
+      "below 0");
   // One row of four tokens.
   ids = item("input_ids", good, {1, 1, 4});
   path = write("t", {ids, item("labels", good, {1, 1, 4}),
@@ -107,7 +108,8 @@ TEST(TokenFile, Errors) {
 
 /// Returns the status of reading after `change` changed the file, which has two
 /// micro-batches of 4,096 tokens.
-static Status readAfter(const std::function<void(const std::string &)> &change) {
+static Status
+readAfter(const std::function<void(const std::string &)> &change) {
   const Ints values(8192, 1);
   const std::string path =
       write("changed", {item("input_ids", values, {2, 1, 4096}),
@@ -142,7 +144,8 @@ TEST(Dataset, FilesThatChangeWhileTheyAreReadAreErrors) {
       << status.message();
   status = readAfter([](const std::string &path) { writeLast(path, -100); });
   EXPECT_EQ(status.code(), StatusCode::kDataLoss);
-  EXPECT_NE(status.message().find("row 1 is not what it was when the run began"),
-            status.message().npos)
+  EXPECT_NE(
+      status.message().find("row 1 is not what it was when the run began"),
+      status.message().npos)
       << status.message();
 }

@@ -55,18 +55,20 @@ TEST(Collectives, AreOfTheRanksThatHoldABaseTogether) {
       "multiple of 4, or compile with another --parallel fsdp=N");
   EXPECT_HAS(load(2, 1).message(), "among 2 ranks, but 1 was started");
   tables.header.update_pieces = 2;
-  EXPECT_EQ(load(1, 3).message(),
-            "'demo' divides its updates among 2 ranks, but 3 were started; "
-            "start a multiple of 2, or compile with another --parallel zero1=N");
+  EXPECT_EQ(
+      load(1, 3).message(),
+      "'demo' divides its updates among 2 ranks, but 3 were started; "
+      "start a multiple of 2, or compile with another --parallel zero1=N");
 }
 
 TEST(Collectives, AreOfAllRanksWhereTheirNumberIsKnown) {
   DemoTables tables;
   tables.header.run_ranks = 2;
   EXPECT_TRUE(loadOn(2, tables).isOk());
-  EXPECT_EQ(loadOn(4, tables).message(),
-            "'demo' sums gradients in fewer bits among 2 ranks, but 4 were started; "
-            "start 2, or compile with --ranks 4");
+  EXPECT_EQ(
+      loadOn(4, tables).message(),
+      "'demo' sums gradients in fewer bits among 2 ranks, but 4 were started; "
+      "start 2, or compile with --ranks 4");
   EXPECT_HAS(loadOn(1, tables).message(), "but 1 was started");
 }
 
@@ -96,9 +98,10 @@ TEST(Collectives, AreOfTheRanksThatShareLines) {
     const Status status = loadOn(ranks, tables);
     EXPECT_TRUE(status.isOk()) << status.message();
   }
-  EXPECT_EQ(loadOn(5, tables).message(),
-            "'demo' shares each line among 2 ranks, but 5 were started; start a "
-            "multiple of 2, or compile with another --parallel cp=N");
+  EXPECT_EQ(
+      loadOn(5, tables).message(),
+      "'demo' shares each line among 2 ranks, but 5 were started; start a "
+      "multiple of 2, or compile with another --parallel cp=N");
   // fsdp shards over two such groups.
   tables.header.shards = 4;
   EXPECT_TRUE(loadOn(4, tables).isOk());

@@ -94,10 +94,11 @@ TEST(CudaApi, NamesStatusesOfCublas) {
 
 TEST(CudaApi, CapturesThatAreRefusedAreNoBug) {
   CudaDriver driver{};
-  driver.getErrorName = driver.getErrorString = [](CUresult, const char **text) {
-    *text = "SOME_ERROR";
-    return 0;
-  };
+  driver.getErrorName =
+      driver.getErrorString = [](CUresult, const char **text) {
+        *text = "SOME_ERROR";
+        return 0;
+      };
   EXPECT_EQ(driver.check(901, "cuStreamEndCapture").code(),
             StatusCode::kUnavailable);
   EXPECT_EQ(driver.check(899, "x").code(), StatusCode::kInternal);

@@ -215,7 +215,7 @@ TEST_F(CudaDeviceTest, ChoosesTheImageThatFitsBest) {
   EXPECT_EQ(bestImage(images, 1, 90), nullptr);
 }
 
-TEST_F(CudaDeviceTest, SaysWhatAnUnknownCardNeeds) {
+TEST_F(CudaDeviceTest, SaysWhatAnUnknownGpuNeeds) {
   fake::machine.arch = 100;
   ASSERT_TRUE(create({}).isOk()); // from PTX
   ASSERT_EQ(device->remarks().size(), 1u);
@@ -274,14 +274,14 @@ TEST_F(CudaDeviceTest, EndsPtxWithAZero) {
             std::vector<std::string>(2, std::string("ptx")));
 }
 
-TEST_F(CudaDeviceTest, SaysWhichCardIsMissing) {
+TEST_F(CudaDeviceTest, SaysWhichGpuIsMissing) {
   DeviceOptions options;
   options.ordinal = 1;
   EXPECT_HAS(create(options).message(), "no GPU 1 for this rank: the machine "
                                         "shows 1 to it, numbered from 0");
-  fake::machine.cards = 2;
+  fake::machine.gpus = 2;
   EXPECT_TRUE(create(options).isOk());
-  fake::machine.cards = 0;
+  fake::machine.gpus = 0;
   EXPECT_HAS(create({}).message(), "NVIDIA's driver sees no GPU");
   fake::machine.failing = "init";
   fake::machine.error = 100;

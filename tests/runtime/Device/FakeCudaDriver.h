@@ -26,7 +26,7 @@ using Kernel = std::function<void(const qlora_cuda_args &, unsigned blocks,
                                   unsigned threads)>;
 
 struct Machine {
-  int cards = 1;
+  int gpus = 1;
   int version = 12040;
   int arch = 90;
   uint64_t bytes = uint64_t{1} << 30;
@@ -88,7 +88,7 @@ inline CUresult driverGetVersion(int *version) {
   return 0;
 }
 inline CUresult deviceGetCount(int *count) {
-  *count = machine.cards;
+  *count = machine.gpus;
   return 0;
 }
 inline CUresult deviceGet(CUdevice *device, int ordinal) {

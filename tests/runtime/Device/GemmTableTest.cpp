@@ -17,7 +17,7 @@ namespace {
 #define EXPECT_HAS(text, part)                                                 \
   EXPECT_NE((text).find(part), std::string::npos) << "in: " << (text)
 
-CardKind kindOf(const char *name) { return {name, 90, 132, 130002, 12080}; }
+GpuKind kindOf(const char *name) { return {name, 90, 132, 130002, 12080}; }
 
 GemmSignature signatureOf(int64_t m) {
   return {m,     64,   4096,  4096,           4096,           64, false,
@@ -30,9 +30,9 @@ GemmTable makeTable() {
   algorithm.choice = {{0x1400000042, 2, 3, 4, 5, 6, 7, 0xfedcba9876543210}};
   algorithm.scratchBytes = 4096;
   const GemmEntry measured = {algorithm, 21.125};
-  table.cards[kindOf("GPU A")][signatureOf(512)] = measured;
-  table.cards[kindOf("GPU A")][signatureOf(1)] = {};
-  table.cards[kindOf("GPU B")][signatureOf(512)] = {algorithm, 0};
+  table.gpus[kindOf("GPU A")][signatureOf(512)] = measured;
+  table.gpus[kindOf("GPU A")][signatureOf(1)] = {};
+  table.gpus[kindOf("GPU B")][signatureOf(512)] = {algorithm, 0};
   return table;
 }
 
@@ -55,9 +55,10 @@ TEST(GemmTable, ReadsBackWhatItWrites) {
   const GemmTable table = makeTable();
   auto read = GemmTable::parse(table.text());
   ASSERT_TRUE(read.isOk()) << read.status().message();
-  EXPECT_EQ(read->cards, table.cards);
+  EXPECT_EQ(read->gpus, table.gpus);
   EXPECT_EQ(read->text(), table.text());
-  EXPECT_HAS(table.text(), "\"algorithm\": \"0000001400000042000000000000000200");
+  EXPECT_HAS(table.text(),
+             "\"algorithm\": \"0000001400000042000000000000000200");
   EXPECT_HAS(table.text(), "0007fedcba9876543210\"");
 }
 
@@ -90,17 +91,17 @@ TEST(GemmTable, SaysWhatIsWrong) {
   EXPECT_HAS(errorOf(with("21.125", "-1")), "microseconds expects a time");
 }
 
-TEST(GemmTable, MergesByCardAndProduct) {
+TEST(GemmTable, MergesByGpuAndProduct) {
   GemmTable table = makeTable(), other;
-  GemmEntry faster = table.cards[kindOf("GPU A")][signatureOf(512)];
+  GemmEntry faster = table.gpus[kindOf("GPU A")][signatureOf(512)];
   faster.microseconds = 3;
-  other.cards[kindOf("GPU A")][signatureOf(512)] = faster;
-  other.cards[kindOf("GPU C")][signatureOf(7)] = faster;
+  other.gpus[kindOf("GPU A")][signatureOf(512)] = faster;
+  other.gpus[kindOf("GPU C")][signatureOf(7)] = faster;
   table.merge(other);
-  EXPECT_EQ(table.cards.size(), 3u);
+  EXPECT_EQ(table.gpus.size(), 3u);
   EXPECT_EQ(table.find(kindOf("GPU A"))->at(signatureOf(512)), faster);
   EXPECT_EQ(table.find(kindOf("GPU A"))->size(), 2u);
-  CardKind newer = kindOf("GPU A");
+  GpuKind newer = kindOf("GPU A");
   newer.driver += 10;
   EXPECT_EQ(table.find(newer), nullptr);
 }
@@ -113,7 +114,7 @@ TEST(GemmTable, NamesTheFile) {
   ASSERT_TRUE(replaceWholeFile(path, makeTable().text()).isOk());
   auto read = GemmTable::read(path);
   ASSERT_TRUE(read.isOk());
-  EXPECT_EQ(read->cards, makeTable().cards);
+  EXPECT_EQ(read->gpus, makeTable().gpus);
   ASSERT_TRUE(replaceWholeFile(path, "").isOk());
   EXPECT_HAS(GemmTable::read(path).status().message(), path);
   const Status unwritable = replaceWholeFile(path + "/below.json", "{}");

@@ -346,12 +346,13 @@ TEST_F(NcclCollectivesTest, AHangingCallEndsAtTheTimeout) {
   }
 }
 
-TEST_F(NcclCollectivesTest, WaitsForTheCardWithinItsBound) {
+TEST_F(NcclCollectivesTest, WaitsForTheGpuWithinItsBound) {
   ASSERT_TRUE(connect().isOk());
   EXPECT_TRUE(gpus->look(59s).isOk());
   const Status status = gpus->look(61s);
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
-  EXPECT_HAS(status.message(), "a collective on the GPU has not ended after 60 s");
+  EXPECT_HAS(status.message(),
+             "a collective on the GPU has not ended after 60 s");
   EXPECT_TRUE(isAborted());
 }
 
@@ -361,8 +362,9 @@ TEST_F(NcclCollectivesTest, TellsAnErrorThatComesLater) {
     ASSERT_TRUE(connect().isOk());
     group.asyncError = 3;
     const Status status = hasEnded ? gpus->confirm() : gpus->look(1ms);
-    EXPECT_EQ(status.message(), "a collective on the GPU: ncclInternalError (3): "
-                                "as the test wants it");
+    EXPECT_EQ(status.message(),
+              "a collective on the GPU: ncclInternalError (3): "
+              "as the test wants it");
     const int calls = group.calls["commGetAsyncError"];
     EXPECT_HAS(gpus->look(1ms).message(), "were given up before");
     EXPECT_HAS(sum().message(), "were given up before");

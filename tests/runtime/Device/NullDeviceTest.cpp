@@ -121,7 +121,9 @@ static Status loadOn(int ranks, DemoTables &tables) {
   QLORA_ASSIGN_OR_RETURN(const LoadedModule module, tables.load());
   DeviceOptions options;
   options.ranks = ranks;
-  return std::move(createDevice("null", options)).value()->load(module, nullptr);
+  return std::move(createDevice("null", options))
+      .value()
+      ->load(module, nullptr);
 }
 
 TEST(NullDevice, RefusesABroadcastFromNobody) {
@@ -142,9 +144,10 @@ TEST(NullDevice, RefusesToSendToTheRankItself) {
   send.collective = QLORA_COLLECTIVE_SEND;
   send.peer = -2;
   tables.operands[7].access = QLORA_READ;
-  EXPECT_EQ(loadOn(2, tables).message(),
-            "the program's send over dp is -2 places on, which of 2 is the rank "
-            "itself");
+  EXPECT_EQ(
+      loadOn(2, tables).message(),
+      "the program's send over dp is -2 places on, which of 2 is the rank "
+      "itself");
   const Status status = loadOn(3, tables);
   EXPECT_TRUE(status.isOk()) << status.message();
 }
@@ -216,7 +219,8 @@ TEST(NullDevice, FindsRaces) {
   // Second race: a later fill of the gradient does not wait for it.
   DemoTables noJoin;
   noJoin.operands.push_back(noJoin.operands[10]);
-  noJoin.commands[8] = {QLORA_COMMAND_FILL, QLORA_QUEUE_COMPUTE, 1, 0, 11, 0, 0, 0};
+  noJoin.commands[8] = {
+      QLORA_COMMAND_FILL, QLORA_QUEUE_COMPUTE, 1, 0, 11, 0, 0, 0};
   EXPECT_HAS(runNull(noJoin, kDemoAccumulate).message(),
              "race: writes bytes 0+72 while the communication queue writes");
 }
@@ -298,8 +302,10 @@ DemoTables matmulTables(double beta) {
   tables.operands.push_back(
       {kDemoActivation, 0, QLORA_READ_WRITE, 0, 0, 0, 0, 64, 0, 0});
   tables.operands.push_back({}); // no workspace
-  tables.commands[0] = {QLORA_COMMAND_LAUNCH, QLORA_QUEUE_COMPUTE, 4, 0, 11, 0, 0, 0};
-  tables.commands[7] = {QLORA_COMMAND_FILL, QLORA_QUEUE_COMPUTE, 1, 0, 10, 0, 0, 0};
+  tables.commands[0] = {
+      QLORA_COMMAND_LAUNCH, QLORA_QUEUE_COMPUTE, 4, 0, 11, 0, 0, 0};
+  tables.commands[7] = {
+      QLORA_COMMAND_FILL, QLORA_QUEUE_COMPUTE, 1, 0, 10, 0, 0, 0};
   return tables;
 }
 

@@ -19,9 +19,9 @@ qlora_step_block seen;
 
 /// Rank 1 of two context-parallel ranks, with four tokens of each sequence; a
 /// micro-batch is two sequences.
-class LineParts : public testing::Test {
+class SequenceShards : public testing::Test {
 protected:
-  LineParts() {
+  SequenceShards() {
     tables.header.context_ranks = 2;
     tables.arenas[kDemoInput].bytes = 256;
     tables.arenas[kDemoResult].bytes = 128;
@@ -93,7 +93,7 @@ protected:
   std::unique_ptr<Device> device;
 };
 
-TEST_F(LineParts, AreWrittenAndReadAtTheirPlace) {
+TEST_F(SequenceShards, AreWrittenAndReadAtTheirPlace) {
   load();
   EXPECT_EQ(evaluate(std::nullopt),
             Numbers({0, 0, 0, 0, 1, 2, 3, 4, 0, 0, 0, 0, 5, 6, 7, 8}));
@@ -109,7 +109,7 @@ TEST_F(LineParts, AreWrittenAndReadAtTheirPlace) {
 
 /// A rank counts its own labels, or the given maximum over ranks, up to the
 /// tokens of a cp shard.
-TEST_F(LineParts, HaveTheirOwnLabels) {
+TEST_F(SequenceShards, HaveTheirOwnLabels) {
   load();
   evaluate(std::nullopt);
   EXPECT_EQ(seen.labelled_rows, 3u);
@@ -119,7 +119,7 @@ TEST_F(LineParts, HaveTheirOwnLabels) {
   EXPECT_EQ(seen.labelled_rows, 8u);
 }
 
-TEST_F(LineParts, AreAllOfItWithoutOtherRanks) {
+TEST_F(SequenceShards, AreAllOfItWithoutOtherRanks) {
   tables.header.context_ranks = 1;
   for (qlora_binding &binding : tables.bindings)
     binding.bytes = binding.bytes == 32 ? 64 : binding.bytes;
@@ -136,7 +136,7 @@ TEST_F(LineParts, AreAllOfItWithoutOtherRanks) {
 }
 
 /// Kernels divide by line_tokens.
-TEST_F(LineParts, HaveATokenInEntriesWithoutLines) {
+TEST_F(SequenceShards, HaveATokenInEntriesWithoutLines) {
   tables.kernels[2].function = [](const qlora_kernel_args *args, int64_t,
                                   int64_t) { seen = *args->step; };
   load();

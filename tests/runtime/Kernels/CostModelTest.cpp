@@ -126,7 +126,7 @@ TEST(CostModel, AttentionIsCausalAndWindowed) {
 
 /// Round rates too: 1000 GFLOP/s of attention forward and 500 backward with
 /// cuDNN, 400 and 200 with our kernels, at any length.
-DeviceProfile roundCard() {
+DeviceProfile roundGpu() {
   DeviceProfile device = roundDevice();
   GpuRates &gpu = device.gpu.emplace();
   gpu.cudnnAttention = {{1000, 1000}, {500, 500}};
@@ -139,16 +139,16 @@ DeviceProfile roundCard() {
 
 TEST(CostModel, AGpuHidesAllButTheLongest) {
   // 1e6 bytes are 100 us.
-  EXPECT_DOUBLE_EQ(secondsOf(rowWork(1e6, 4e6), roundCard()), 2e-6 + 100e-6);
+  EXPECT_DOUBLE_EQ(secondsOf(rowWork(1e6, 4e6), roundGpu()), 2e-6 + 100e-6);
   Work decode = rowWork(1e6, 0);
   decode.decodedNumbers = 4e5; // 1.6e6 bytes at 4 GB/s
-  EXPECT_DOUBLE_EQ(secondsOf(decode, roundCard()), 2e-6 + 400e-6);
+  EXPECT_DOUBLE_EQ(secondsOf(decode, roundGpu()), 2e-6 + 400e-6);
 }
 
-TEST(CostModel, ACardThatIssuesTooLittleIsBoundByIt) {
+TEST(CostModel, AGpuThatIssuesTooLittleIsBoundByIt) {
   // Five instructions per byte: 5e6 at 20e9 per second are 250 us; memory takes
   // 100 us.
-  DeviceProfile slow = roundCard();
+  DeviceProfile slow = roundGpu();
   slow.gpu->issueGops = 20;
   EXPECT_DOUBLE_EQ(secondsOf(rowWork(1e6, 0), slow), 2e-6 + 250e-6);
   // Tensor cores stay free for others meanwhile.
@@ -169,19 +169,19 @@ KernelRequest product(int64_t m, int64_t n, int64_t k) {
 }
 
 TEST(CostModel, OnCudaAThinProductIsSlowerThanACopy) {
-  DeviceProfile card = roundCard();
-  card.gemmBf16Gflops = 1e6; // so that memory bounds all
+  DeviceProfile gpu = roundGpu();
+  gpu.gemmBf16Gflops = 1e6; // so that memory bounds all
   const auto bytes = [](double m, double n, double k) {
     return 2 * (m * k + k * n + m * n);
   };
   // 6 GB/s if any side is at most 64, 10 GB/s above.
-  EXPECT_DOUBLE_EQ(secondsOf(product(1000, 64, 1000), card),
+  EXPECT_DOUBLE_EQ(secondsOf(product(1000, 64, 1000), gpu),
                    2e-6 + bytes(1000, 64, 1000) / 6e9);
-  EXPECT_DOUBLE_EQ(secondsOf(product(1000, 1000, 16), card),
+  EXPECT_DOUBLE_EQ(secondsOf(product(1000, 1000, 16), gpu),
                    2e-6 + bytes(1000, 1000, 16) / 6e9);
-  EXPECT_DOUBLE_EQ(secondsOf(product(16, 1000, 1000), card),
+  EXPECT_DOUBLE_EQ(secondsOf(product(16, 1000, 1000), gpu),
                    2e-6 + bytes(16, 1000, 1000) / 6e9);
-  EXPECT_DOUBLE_EQ(secondsOf(product(1000, 65, 1000), card),
+  EXPECT_DOUBLE_EQ(secondsOf(product(1000, 65, 1000), gpu),
                    2e-6 + bytes(1000, 65, 1000) / 10e9);
 }
 
@@ -198,15 +198,15 @@ TEST(CostModel, OnCudaAttentionIsThatOfItsRow) {
   const double flops = 1024 * 1025 / 2.0 * 4 * 64;
   const auto seconds = [&](const KernelRequest &request, const char *row) {
     return secondsOf(cudaKernelWork(request, findKernelRow(row))[0],
-                     roundCard());
+                     roundGpu());
   };
   EXPECT_DOUBLE_EQ(seconds(forward, "attention.cudnn"), 2e-6 + flops / 1e12);
   EXPECT_DOUBLE_EQ(seconds(forward, "attention.cuda"), 2e-6 + flops / 0.4e12);
   // Before a row is selected, the first that accepts counts. cuDNN's row needs
   // whole tiles of 128.
-  EXPECT_DOUBLE_EQ(secondsOf(forward, roundCard()), 2e-6 + flops / 1e12);
+  EXPECT_DOUBLE_EQ(secondsOf(forward, roundGpu()), 2e-6 + flops / 1e12);
   shape[0].second = 1000;
-  EXPECT_DOUBLE_EQ(secondsOf(request("attention", shape, dtypes), roundCard()),
+  EXPECT_DOUBLE_EQ(secondsOf(request("attention", shape, dtypes), roundGpu()),
                    2e-6 + 5.005e5 * 4 * 64 / 0.4e12);
 
   shape[0].second = 1024;
@@ -229,20 +229,20 @@ TEST(CostModel, AttentionOfAGpuHasRatesOfItsOwn) {
   const AttentionExtents shape = {1, 1000, 1, 1, 64, 0};
   const double flops = 5.005e5 * 4 * 64;
   Work forward = attentionWork(shape, QLORA_DTYPE_BF16, false);
-  EXPECT_DOUBLE_EQ(secondsOf(forward, roundCard()), 2e-6 + flops / 0.4e12);
+  EXPECT_DOUBLE_EQ(secondsOf(forward, roundGpu()), 2e-6 + flops / 0.4e12);
   Work backward = attentionWork(shape, QLORA_DTYPE_BF16, true);
-  EXPECT_DOUBLE_EQ(secondsOf(backward, roundCard()),
+  EXPECT_DOUBLE_EQ(secondsOf(backward, roundGpu()),
                    2e-6 + 2.5 * flops / 0.2e12);
   // Short sequences are slower. A FLOP takes 2.5925e-3 + 0.75897 / keys ns:
   // 1/300 for 1024.5 keys, 1/360 for 4096.5, and 1.2327/300 for our 500.5.
-  DeviceProfile uneven = roundCard();
+  DeviceProfile uneven = roundGpu();
   uneven.gpu->cudaAttention.forward = {300, 360};
   EXPECT_GT(secondsOf(forward, uneven) - 2e-6, flops / 0.3e12);
   EXPECT_NEAR((secondsOf(forward, uneven) - 2e-6) * 0.3e12 / flops,
               1.2327, 1e-4);
   // f32 does not use tensor cores: 0.35 of the f32 GEMM rate.
   Work exact = attentionWork(shape, QLORA_DTYPE_F32, false);
-  EXPECT_DOUBLE_EQ(secondsOf(exact, roundCard()), 2e-6 + flops / 0.35e11);
+  EXPECT_DOUBLE_EQ(secondsOf(exact, roundGpu()), 2e-6 + flops / 0.35e11);
 }
 
 TEST(CostModel, AttentionOfACpuHasRatesOfItsOwn) {
@@ -317,9 +317,9 @@ TEST(CostModel, OnCudaAPanelIsADecodeAndAProduct) {
   ASSERT_EQ(kernels.size(), 2u);
   EXPECT_DOUBLE_EQ(kernels[0].decodedNumbers, 128 * 256);
   EXPECT_DOUBLE_EQ(kernels[1].bf16Flops, 2.0 * 64 * 128 * 256);
-  EXPECT_DOUBLE_EQ(secondsOf(panel, roundCard()),
-                   secondsOf(kernels[0], roundCard()) +
-                       secondsOf(kernels[1], roundCard()));
+  EXPECT_DOUBLE_EQ(secondsOf(panel, roundGpu()),
+                   secondsOf(kernels[0], roundGpu()) +
+                       secondsOf(kernels[1], roundGpu()));
 }
 
 TEST(CostModel, ATrainedHeadComputesItsLogitsTwice) {

@@ -70,9 +70,9 @@ TEST_F(DeviceProfileTest, AnEmptyPathIsTheDefault) {
   StatusOr<DeviceProfile> profile = deviceProfileOrDefault("", "cpu");
   ASSERT_TRUE(profile.isOk());
   EXPECT_EQ(profile->cpu, "default");
-  StatusOr<DeviceProfile> card = deviceProfileOrDefault("", "cuda");
-  ASSERT_TRUE(card.isOk());
-  EXPECT_GT(card->gemmBf16Gflops, 100 * profile->gemmBf16Gflops);
+  StatusOr<DeviceProfile> gpu = deviceProfileOrDefault("", "cuda");
+  ASSERT_TRUE(gpu.isOk());
+  EXPECT_GT(gpu->gemmBf16Gflops, 100 * profile->gemmBf16Gflops);
 }
 
 /// Attention's rates as one object, the first of them `text`.
@@ -89,9 +89,10 @@ std::string gpuWith(const std::string &key, const std::string &text) {
        {"memory_gb", "attention_cudnn", "attention_cuda", "thin_gemm_gbps",
         "issue_gops", "launch_us", "gpus_per_node", "node_link_gbps",
         "network_gbps", "all_reduce_us", "host_link_gbps"}) {
-    const std::string value = key == name                    ? text
-                              : name.starts_with("attention") ? attentionWith("6")
-                                                              : "4";
+    const std::string value = key == name ? text
+                              : name.starts_with("attention")
+                                  ? attentionWith("6")
+                                  : "4";
     if (!value.empty())
       json += (json.empty() ? "\"" : ", \"") + name + "\": " + value;
   }
@@ -225,15 +226,15 @@ TEST_F(DeviceProfileTest, ReadsMeasuredLinks) {
             std::string::npos);
 }
 
-TEST_F(DeviceProfileTest, KnownCardsHaveNames) {
-  for (std::string_view name : knownCards()) {
-    StatusOr<DeviceProfile> card = findDeviceProfile(std::string(name));
-    ASSERT_TRUE(card.isOk()) << name;
-    ASSERT_TRUE(card->gpu.has_value()) << name;
+TEST_F(DeviceProfileTest, KnownGpusHaveNames) {
+  for (std::string_view name : knownGpus()) {
+    StatusOr<DeviceProfile> gpu = findDeviceProfile(std::string(name));
+    ASSERT_TRUE(gpu.isOk()) << name;
+    ASSERT_TRUE(gpu->gpu.has_value()) << name;
     // NF4 decodes at copy speed; attention is slower than a GEMM.
-    EXPECT_GE(card->decodeGbps / 4 * 2.516, card->copyGbps) << name;
-    const GpuRates &gpu = *card->gpu;
-    EXPECT_LT(gpu.cudnnAttention.forward.at8k, card->gemmBf16Gflops) << name;
+    EXPECT_GE(gpu->decodeGbps / 4 * 2.516, gpu->copyGbps) << name;
+    const GpuRates &gpu = *gpu->gpu;
+    EXPECT_LT(gpu.cudnnAttention.forward.at8k, gpu->gemmBf16Gflops) << name;
     for (const AttentionRates *rates :
          {&gpu.cudnnAttention, &gpu.cudaAttention}) {
       EXPECT_LT(rates->forward.at2k, rates->forward.at8k) << name;
@@ -244,9 +245,9 @@ TEST_F(DeviceProfileTest, KnownCardsHaveNames) {
         << name;
     EXPECT_LT(gpu.cudaAttention.backward.at2k, gpu.cudnnAttention.backward.at2k)
         << name;
-    EXPECT_LT(gpu.thinGemmGbps, card->copyGbps) << name;
+    EXPECT_LT(gpu.thinGemmGbps, gpu->copyGbps) << name;
     // Memory bounds ops with few instructions, within 1 %.
-    EXPECT_GT(gpu.issueGops, 0.99 * kRowInstructions * card->copyGbps) << name;
+    EXPECT_GT(gpu.issueGops, 0.99 * kRowInstructions * gpu->copyGbps) << name;
   }
   StatusOr<DeviceProfile> unknown = findDeviceProfile("h201");
   ASSERT_FALSE(unknown.isOk());
@@ -257,9 +258,9 @@ TEST_F(DeviceProfileTest, KnownCardsHaveNames) {
 }
 
 TEST_F(DeviceProfileTest, AProfileOfTheOtherKindIsRefused) {
-  StatusOr<DeviceProfile> card = deviceProfileOrDefault("h200", "cpu");
-  ASSERT_FALSE(card.isOk());
-  EXPECT_EQ(card.status().message(),
+  StatusOr<DeviceProfile> gpu = deviceProfileOrDefault("h200", "cpu");
+  ASSERT_FALSE(gpu.isOk());
+  EXPECT_EQ(gpu.status().message(),
             "the device profile 'h200' is of a GPU, but the program is for "
             "cpu");
   ASSERT_TRUE(read(profileWith("", "")).isOk());
@@ -272,8 +273,9 @@ TEST_F(DeviceProfileTest, RefusesWhatItDoesNotKnow) {
   EXPECT_NE(errorOf("[1]").find("not a JSON object"), std::string::npos);
   EXPECT_NE(errorOf("{\"cpu\": ").find("not a JSON object"),
             std::string::npos);
-  EXPECT_NE(errorOf(profileWith("copy_gbps", "")).find("'copy_gbps' is missing"),
-            std::string::npos);
+  EXPECT_NE(
+      errorOf(profileWith("copy_gbps", "")).find("'copy_gbps' is missing"),
+      std::string::npos);
   for (const char *bad : {"0", "-1", "\"41\"", "null", "1e999"})
     errorOf(profileWith("copy_gbps", bad));
   EXPECT_NE(errorOf(profileWith("copy_gbps", "-1"))

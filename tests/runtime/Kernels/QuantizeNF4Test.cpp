@@ -62,8 +62,8 @@ void compare(const SafetensorsFile &reference, const std::string &name,
              const std::string &offset, const std::vector<float> &weight,
              int64_t block, bool doubleQuant) {
   SCOPED_TRACE(name);
-  const auto layout =
-      StoredLayout::of(QLORA_DTYPE_NF4, static_cast<int64_t>(weight.size()), block, doubleQuant);
+  const auto layout = StoredLayout::of(
+      QLORA_DTYPE_NF4, static_cast<int64_t>(weight.size()), block, doubleQuant);
   std::vector<uint32_t> storage(static_cast<size_t>(layout.bytes) / 4,
                                 0xa5a5a5a5);
   auto *bytes = reinterpret_cast<uint8_t *>(storage.data());
@@ -74,7 +74,8 @@ void compare(const SafetensorsFile &reference, const std::string &name,
     float ours = 0;
     std::memcpy(&ours, bytes + layout.correction, sizeof(ours));
     EXPECT_LE(ulpDistance(ours, theirs), 2);
-    const auto plain = StoredLayout::of(QLORA_DTYPE_NF4, layout.elements, block, false);
+    const auto plain =
+        StoredLayout::of(QLORA_DTYPE_NF4, layout.elements, block, false);
     std::vector<uint32_t> single(static_cast<size_t>(plain.bytes) / 4);
     auto *singleBytes = reinterpret_cast<uint8_t *>(single.data());
     quantizeStored(plain, weight.data(), singleBytes);

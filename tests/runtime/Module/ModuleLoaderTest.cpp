@@ -189,7 +189,8 @@ TEST(ModuleLoader, RefusesCommands) {
   EXPECT_REFUSED(t.operands[3].bytes = 32, "32 bytes from 64");
   EXPECT_REFUSED(t.operands[3] = t.operands[4];
                  t.operands[3].access = 2, "overlap");
-  EXPECT_REFUSED(t.operands[3].access = QLORA_READ, "access 1 instead of 0 and 2");
+  EXPECT_REFUSED(t.operands[3].access = QLORA_READ,
+                 "access 1 instead of 0 and 2");
   EXPECT_REFUSED(t.commands[5].queue = QLORA_QUEUE_COMPUTE,
                  "collective on the compute queue");
   EXPECT_REFUSED(t.operands[10].access = QLORA_READ, "access 1");
@@ -298,9 +299,11 @@ TEST(ModuleLoader, RefusesPieces) {
                  "one piece, of group dp, and 64 bytes to the next");
   EXPECT_REFUSED(gatherPieces(t); t.operands.back().step = 0,
                  "2 x 32 bytes, each 0 behind the other");
-  EXPECT_REFUSED(gatherPieces(t); t.operands.back().bytes = 48,
-                 "2 x 48 bytes, each 32 behind the other, from 0 on of an arena of "
-                 "72");
+  EXPECT_REFUSED(
+      gatherPieces(t);
+      t.operands.back().bytes = 48,
+      "2 x 48 bytes, each 32 behind the other, from 0 on of an arena of "
+      "72");
   EXPECT_REFUSED(gatherPieces(t); t.operands.back().offset = 4, "overlap");
   EXPECT_REFUSED(gatherPieces(t); t.commands[5].group = QLORA_GROUP_DP,
                  "overlap");

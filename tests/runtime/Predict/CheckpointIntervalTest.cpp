@@ -66,7 +66,7 @@ TEST_F(CheckpointIntervals, SayWhatToGive) {
   EXPECT_EQ(found.toJson()["save_steps"], found.steps);
 }
 
-TEST(DeviceChoice, HasNoFailuresWithoutACard) {
+TEST(DeviceChoice, HasNoFailuresWithoutAGpu) {
   DeviceChoice choice;
   EXPECT_TRUE(choice.describeFailures(0).isOk());
   EXPECT_EQ(choice.describeFailures(10).message(),

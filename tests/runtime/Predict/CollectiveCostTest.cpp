@@ -13,7 +13,7 @@ namespace qlora {
 namespace {
 
 /// Nodes of 8 with links of 10 MB/s, 1 MB/s between nodes, 1 us at least.
-DeviceProfile card() {
+DeviceProfile gpu() {
   DeviceProfile device;
   GpuRates &gpu = device.gpu.emplace();
   gpu.gpusPerNode = 8;
@@ -31,16 +31,16 @@ DeviceProfile cpu() {
 }
 
 TEST(CollectiveCost, AGroupOfOneSendsNothing) {
-  for (const DeviceProfile &device : {card(), cpu()})
+  for (const DeviceProfile &device : {gpu(), cpu()})
     EXPECT_EQ(collectiveDemand(QLORA_COLLECTIVE_ALL_REDUCE, 1e6, 1, 1, device)
                   .seconds(),
               0);
 }
 
-TEST(CollectiveCost, CardsHaveARingInANodeAndOneOfNodes) {
+TEST(CollectiveCost, GpusHaveARingInANodeAndOneOfNodes) {
   const auto seconds = [](int64_t ranks) {
     const Demand demand =
-        collectiveDemand(QLORA_COLLECTIVE_ALL_REDUCE, 1e6, ranks, 1, card());
+        collectiveDemand(QLORA_COLLECTIVE_ALL_REDUCE, 1e6, ranks, 1, gpu());
     EXPECT_EQ(demand.serial, demand.seconds());
     return demand.seconds();
   };
@@ -49,9 +49,9 @@ TEST(CollectiveCost, CardsHaveARingInANodeAndOneOfNodes) {
 }
 
 /// Ranks of adjacent stages are one stage's number of ranks apart.
-TEST(CollectiveCost, CardsOfStagesAreApart) {
+TEST(CollectiveCost, GpusOfStagesAreApart) {
   const auto seconds = [](unsigned kind, int64_t stride) {
-    return collectiveDemand(kind, 1e6, 2, stride, card()).seconds();
+    return collectiveDemand(kind, 1e6, 2, stride, gpu()).seconds();
   };
   EXPECT_DOUBLE_EQ(seconds(QLORA_COLLECTIVE_SEND, 4), 1e-6 + 1e6 / 1e7);
   EXPECT_DOUBLE_EQ(seconds(QLORA_COLLECTIVE_RECV, 8), 1e-6 + 1e6 / 1e6);

@@ -18,7 +18,7 @@ namespace {
 
 /// 1 GB/s, 1 us from kernel to kernel; links of 10 MB/s inside a node of 8 and
 /// 1 MB/s between nodes, 1 us at least.
-DeviceProfile roundCard() {
+DeviceProfile roundGpu() {
   DeviceProfile device;
   device.cpu = "round";
   device.copyGbps = 1;
@@ -43,7 +43,7 @@ protected:
 
   StatusOr<std::vector<StepPrediction>>
   predict(int64_t ranks, int64_t microBatches,
-          const DeviceProfile &device = roundCard()) {
+          const DeviceProfile &device = roundGpu()) {
     QLORA_ASSIGN_OR_RETURN(LoadedModule module, tables.load());
     return predictSteps(module, {device, ranks, microBatches});
   }
@@ -186,7 +186,7 @@ TEST_F(StepPredictionTest, StagesRunTogether) {
   // With more ranks, adjacent stages are on two nodes: they are one stage's
   // number of ranks apart.
   EXPECT_NEAR(only(16, 1).seconds - later.seconds, 72 / 1e6 - 72 / 1e7, 1e-12);
-  EXPECT_HAS(predictionText(later, nullptr, roundCard()),
+  EXPECT_HAS(predictionText(later, nullptr, roundGpu()),
              "of stage 1 of 2, which has most to do");
 }
 
@@ -208,7 +208,7 @@ TEST_F(StepPredictionTest, StagesThatDoNotMeetAreRefused) {
 TEST_F(StepPredictionTest, ScalingDoublesUpToAllRanks) {
   auto module = tables.load();
   ASSERT_TRUE(module.isOk()) << module.status().message();
-  auto curve = predictScaling(*module, {roundCard(), 11, 1});
+  auto curve = predictScaling(*module, {roundGpu(), 11, 1});
   ASSERT_TRUE(curve.isOk()) << curve.status().message();
   std::vector<int64_t> ranks;
   for (const StepPrediction &step : curve.value()) {
@@ -216,7 +216,7 @@ TEST_F(StepPredictionTest, ScalingDoublesUpToAllRanks) {
     ranks.push_back(step.ranks);
   }
   EXPECT_EQ(ranks, (std::vector<int64_t>{1, 2, 4, 8, 11}));
-  EXPECT_HAS(scalingText(curve.value(), *roundCard().gpu), "\n      11      2 ");
+  EXPECT_HAS(scalingText(curve.value(), *roundGpu().gpu), "\n      11      2 ");
 }
 
 /// The step has an all-reduce over two of eight ranks with the same rows.
@@ -229,10 +229,10 @@ TEST_F(StepPredictionTest, ThoseThatShareProductsOrLinesCountTheirTokensOnce) {
       shareLines(tables);
     auto module = tables.load();
     ASSERT_TRUE(module.isOk()) << module.status().message();
-    auto curve = predictScaling(*module, {roundCard(), 8, 1});
+    auto curve = predictScaling(*module, {roundGpu(), 8, 1});
     ASSERT_TRUE(curve.isOk()) << curve.status().message();
     ASSERT_EQ(curve->size(), 3u);
-    EXPECT_HAS(scalingText(*curve, *roundCard().gpu),
+    EXPECT_HAS(scalingText(*curve, *roundGpu().gpu),
                "2 x 8 tokens on every 2 ranks");
     for (size_t i = 0; i < 3; ++i) {
       const StepPrediction &step = (*curve)[i];
@@ -248,18 +248,20 @@ TEST_F(StepPredictionTest, ThoseThatShareProductsOrLinesCountTheirTokensOnce) {
 
 TEST(DeviceChoice, NetworkIsBitsOrBytesASecond) {
   const auto rate = [](int64_t gpus, const std::string &network) {
-    DeviceChoice choice = {true, roundCard()};
+    DeviceChoice choice = {true, roundGpu()};
     const Status status = choice.describeNetwork(gpus, network);
-    return status.isOk() ? fmt::format("{} of {}", choice.card->gpu->networkGbps,
-                                       choice.card->gpu->gpusPerNode)
+    return status.isOk() ? fmt::format("{} of {}", choice.gpu->gpu->networkGbps,
+                                       choice.gpu->gpu->gpusPerNode)
                          : status.message();
   };
-  const GpuRates as = *roundCard().gpu;
-  EXPECT_EQ(rate(0, ""), fmt::format("{} of {}", as.networkGbps, as.gpusPerNode));
+  const GpuRates as = *roundGpu().gpu;
+  EXPECT_EQ(rate(0, ""),
+            fmt::format("{} of {}", as.networkGbps, as.gpusPerNode));
   EXPECT_EQ(rate(4, "400Gb"), "48 of 4");
   EXPECT_EQ(rate(4, "50GB/s"), "48 of 4");
   EXPECT_EQ(rate(4, "400Gbps"), "48 of 4");
-  for (const char *wrong : {"400", "0Gb", "-1Gb", "nanGb", "infGb", "1e999Gb", "400Gbit", "Gb", "4 Gb"})
+  for (const char *wrong : {"400", "0Gb", "-1Gb", "nanGb", "infGb", "1e999Gb",
+                            "400Gbit", "Gb", "4 Gb"})
     EXPECT_HAS(rate(4, wrong), fmt::format("--network {}: expects", wrong));
   DeviceChoice none = {true, std::nullopt};
   EXPECT_TRUE(none.describeNetwork(0, "").isOk());
@@ -279,7 +281,7 @@ TEST_F(StepPredictionTest, EqualKernelsAreOneGroup) {
 }
 
 TEST_F(StepPredictionTest, TheLowFigureIsLowerAndTakesTurns) {
-  const PredictionRequest request = {roundCard(), 2, 3};
+  const PredictionRequest request = {roundGpu(), 2, 3};
   const PredictionRequest low = lowRequest(request);
   EXPECT_EQ(request.sharing, QueueSharing::kSideBySide);
   EXPECT_EQ(low.sharing, QueueSharing::kTakeTurns);
@@ -304,7 +306,7 @@ TEST_F(StepPredictionTest, QueuesShareOrTakeTurns) {
                          launches.end());
   auto module = tables.load();
   ASSERT_TRUE(module.isOk()) << module.status().message();
-  PredictionRequest request = {roundCard(), 1, 1};
+  PredictionRequest request = {roundGpu(), 1, 1};
   // Both are bound by memory, but one overlaps with the other's launch.
   const double side = predictSteps(*module, request)->front().seconds;
   request.sharing = QueueSharing::kTakeTurns;
@@ -318,7 +320,7 @@ TEST_F(StepPredictionTest, AttentionIsThatOfTheRowThatRuns) {
   auto module = tables.load();
   ASSERT_TRUE(module.isOk()) << module.status().message();
   const StepPrediction step =
-      predictSteps(*module, {roundCard(), 1, 1})->front();
+      predictSteps(*module, {roundGpu(), 1, 1})->front();
   const double flops = 128 * 129 / 2 * 4 * 8;
   const double memory = 4 * 128 * 8 * 2 / 1e9; // the same for both rows
   ASSERT_GT(flops / 2e9, memory);
@@ -326,7 +328,7 @@ TEST_F(StepPredictionTest, AttentionIsThatOfTheRowThatRuns) {
               1e-15);
   EXPECT_EQ(step.rows(), std::vector<std::string>{"attention.cudnn"});
   // Without cuDNN our own row runs; without that, none.
-  PredictionRequest request = {roundCard(), 1, 1};
+  PredictionRequest request = {roundGpu(), 1, 1};
   request.disabledKernels = {"attention.cudnn"};
   const StepPrediction own = predictSteps(*module, request)->front();
   EXPECT_NEAR(own.parts[size_t(StepPart::kAttention)].seconds, flops / 1e9,
@@ -343,7 +345,7 @@ TEST_F(StepPredictionTest, RefusesADeviceOfTheOtherKind) {
              "with --target cpu");
   DemoTables cpu;
   auto module = cpu.load();
-  EXPECT_HAS(errorOf(predictSteps(*module, {roundCard(), 1, 1})),
+  EXPECT_HAS(errorOf(predictSteps(*module, {roundGpu(), 1, 1})),
              "'demo' was compiled for cpu, but round is a GPU");
   EXPECT_TRUE(predictSteps(*module, {DeviceProfile(), 1, 1}).isOk());
 }

@@ -132,7 +132,8 @@ TEST(LocalRanks, RefusesWhatIsNoMemory) {
         {std::string(reinterpret_cast<const char *>(&offer), sizeof offer),
          "here"},
         1);
-    const Status status = ranks.share(group, "memory", LocalRanks::Shared(), 0).status();
+    const Status status =
+        ranks.share(group, "memory", LocalRanks::Shared(), 0).status();
     EXPECT_NE(status.message().find(why), std::string::npos)
         << status.message();
     EXPECT_NE(status.message().find("shares (memory, /proc/"),

@@ -242,7 +242,8 @@ TEST_F(Adapter, OtherTargetsAreRefused) {
                   {})
                   .isOk());
   const std::string message =
-      checkAdapterConfig((folder / "other").string(), module, options).message();
+      checkAdapterConfig((folder / "other").string(), module, options)
+          .message();
   EXPECT_NE(message.find("'" + name + "' is no trained parameter of train.so. "
                          "The adapter's target_modules are "
                          "[\"q_proj\",\"v_proj\"], and this program was "

@@ -246,7 +246,8 @@ TEST_F(ShardedTensors, NeedNoMemoryThatGrowsWithThem) {
     const auto exchange = [&] {
       ArenaReader reader(tensors, device, group);
       std::vector<uint8_t> part(size_t{1} << 18);
-      for (uint64_t at = 0; group.rank() == 0 && at + part.size() < tensors.bytes();
+      for (uint64_t at = 0;
+           group.rank() == 0 && at + part.size() < tensors.bytes();
            at += part.size())
         EXPECT_TRUE(reader.read(part).isOk());
       EXPECT_TRUE(reader.finish().isOk());

@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <limits>
 
-#include "runtime/Session/CheckpointFacts.h"
+#include "runtime/Session/CheckpointMetadata.h"
 #include "tests/runtime/Session/SessionFixture.h"
 
 using namespace qlora;
@@ -79,8 +79,9 @@ TEST_F(Checkpoints, AStepThatIsNotFiniteIsNamedLeftOutOrGoneBackFrom) {
   for (const char *what : {"skip", "rewind"}) {
     const ProcessOutput output = with(what);
     EXPECT_EQ(output.exitCode, 0) << output.errors;
-    EXPECT_NE(output.errors.find("warning: " + where + "; the step is left out"),
-              std::string::npos)
+    EXPECT_NE(
+        output.errors.find("warning: " + where + "; the step is left out"),
+        std::string::npos)
         << output.errors;
   }
   // The checkpoint to which rewind returned is from the step before.
@@ -102,12 +103,12 @@ static std::string lossAfter(const char *rl, const char *before,
   };
   std::vector<std::string> remarks;
   const std::string message =
-      compareFacts("c", facts(before), facts(own), remarks).message();
+      compareMetadata("c", facts(before), facts(own), remarks).message();
   EXPECT_TRUE(remarks.empty());
   return message.substr(0, message.find(';'));
 }
 
-TEST(CheckpointFacts, CompareTheLossThatIsMeant) {
+TEST(CheckpointMetadata, CompareTheLossThatIsMeant) {
   // Earlier versions recorded sigmoid as the default.
   for (const char *rl : {"none", "dpo", "orpo"}) {
     EXPECT_EQ(lossAfter(rl, "sigmoid", "auto"), "") << rl;

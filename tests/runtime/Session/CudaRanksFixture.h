@@ -48,7 +48,7 @@ protected:
   /// Starts two ranks like another launcher, each with its own flags.
   std::vector<ProcessOutput> runBoth(const std::vector<std::string> &ofFirst,
                                      const std::vector<std::string> &ofSecond,
-                                     const char *cardOfSecond = "1") {
+                                     const char *gpuOfSecond = "1") {
     std::vector<ProcessOutput> outputs(2);
     std::vector<std::thread> threads;
     // Below the ephemeral ports of the system (32768 and on).
@@ -64,7 +64,7 @@ protected:
         words.insert(words.begin(),
                      {"/usr/bin/env", "RANK=" + std::to_string(rank),
                       "WORLD_SIZE=2",
-                      std::string("LOCAL_RANK=") + (rank ? cardOfSecond : "0"),
+                      std::string("LOCAL_RANK=") + (rank ? gpuOfSecond : "0"),
                       "LOCAL_WORLD_SIZE=2", "MASTER_ADDR=127.0.0.1", port});
         outputs[rank] = std::move(runProgram(words)).value();
       });

@@ -65,9 +65,9 @@ TEST_F(CudaRanks, HoldABaseTogetherInGroups) {
 
 /// Pairs have the same rows; all ranks all-reduce gradients.
 TEST_F(CudaRanks, ShareProductsOrLinesInGroups) {
-  const auto expected = trainOnCpu(
-      "cpu",
-      {"--max-steps", "5", "--gpus", "2", "--gradient-accumulation-steps", "2"});
+  const auto expected =
+      trainOnCpu("cpu", {"--max-steps", "5", "--gpus", "2",
+                         "--gradient-accumulation-steps", "2"});
   for (const auto &[program, graphs] :
        {std::pair(QLORA_UNIGRAM_CUDA_TENSOR_MODULE, "true"),
         {QLORA_UNIGRAM_CUDA_TENSOR_MODULE, "false"},
@@ -179,7 +179,7 @@ TEST_F(CudaRanks, ARankThatDiesEndsTheOthers) {
                  fmt::format("rank {}: was killed by signal 9", rank + 1));
 }
 
-TEST_F(CudaRanks, ACardThatFailsEndsTheOthers) {
+TEST_F(CudaRanks, AGpuThatFailsEndsTheOthers) {
   for (const char *graphs : {"true", "false"})
     for (const char *number : {"10", "30", "40"})
       EXPECT_HAS(failureWith("QLORA_TEST_CUDA_FAIL",
@@ -208,7 +208,7 @@ TEST_F(CudaRanks, SayWhatIsWrongWithTheMachine) {
   train("out", {"--max-steps", "2"}); // one GPU does not need NCCL
 }
 
-TEST_F(CudaRanks, OnOneCardAreRefused) {
+TEST_F(CudaRanks, OnOneGpuAreRefused) {
   const auto outputs = runBoth({}, {}, "0");
   for (const ProcessOutput &output : outputs) {
     EXPECT_EQ(output.exitCode, 1);
@@ -223,13 +223,13 @@ TEST_F(CudaRanks, ShareAGpuWhereTheyMay) {
       "--max-steps", "5", "--gpus", "4", "--gradient-accumulation-steps", "2"};
   const auto expected = trainOnCpu("cpu", flags);
   flags.insert(flags.end(), {"--overwrite-output-dir", "--ranks-per-gpu", ""});
-  for (const auto &[version, perGpu, cards] :
+  for (const auto &[version, perGpu, gpus] :
        {std::tuple("22809", "2", "sm_90:64,sm_90:64"),
         {"22809", "4", "sm_90:64"},
         {"23007", "4", "sm_90:64"}})
     for (const char *program : {QLORA_UNIGRAM_CUDA_MODULE,
                                 QLORA_UNIGRAM_CUDA_SHARDS_MODULE}) {
-      set("QLORA_TEST_CUDA_DEVICES", cards);
+      set("QLORA_TEST_CUDA_DEVICES", gpus);
       set("QLORA_TEST_CUDA_NCCL", version);
       flags.back() = perGpu;
       module = program;
@@ -254,8 +254,9 @@ TEST_F(CudaRanks, SayInTheHeaderThatTheyShareAGpu) {
              "\nsharing  2 ranks on each GPU; NCCL 2.28.9 with "
              "NCCL_HOSTID=qlora-rank-0 NCCL_SOCKET_IFNAME=lo "
              "NCCL_IB_DISABLE=1\n");
-  EXPECT_HAS(header("23007"), "\nsharing  2 ranks on each GPU; NCCL 2.30.7 with "
-                              "NCCL_MULTI_RANK_GPU_ENABLE=1\n");
+  EXPECT_HAS(header("23007"),
+             "\nsharing  2 ranks on each GPU; NCCL 2.30.7 with "
+             "NCCL_MULTI_RANK_GPU_ENABLE=1\n");
 }
 
 TEST_F(CudaRanks, AreRefusedWhereTheyCannotShareAGpu) {

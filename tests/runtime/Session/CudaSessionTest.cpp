@@ -59,7 +59,7 @@ TEST_F(CudaSession, LaunchesOneGraphForEachMicroBatch) {
   EXPECT_GT(few["cuGraphLaunch"].get<int>(), 0);
 }
 
-TEST_F(CudaSession, ReportsTheMemoryOfTheCard) {
+TEST_F(CudaSession, ReportsTheMemoryOfTheGpu) {
   const ProcessOutput output =
       run({"--train-file", at("tokens.safetensors"), "--output-dir", at("out"),
            "--max-steps", "2", "--verbose"});
@@ -115,9 +115,11 @@ TEST_F(CudaSession, SaysWhatIsWrongWithTheMachine) {
              "12.8 or older");
   set("QLORA_TEST_CUDA_VERSION", "11080");
   EXPECT_HAS(refusal({}), "NVIDIA's driver is for CUDA 11.8, but 12.0 is");
-  set("LD_LIBRARY_PATH", withLibrary(folder / "bare", "libcuda.so.1", QLORA_BARE_DRIVER));
+  set("LD_LIBRARY_PATH",
+      withLibrary(folder / "bare", "libcuda.so.1", QLORA_BARE_DRIVER));
   EXPECT_HAS(refusal({}), "has no cuGetErrorName; update it");
-  set("LD_LIBRARY_PATH", withLibrary(folder / "none", "libcuda.so.1", "/dev/null"));
+  set("LD_LIBRARY_PATH",
+      withLibrary(folder / "none", "libcuda.so.1", "/dev/null"));
   EXPECT_HAS(refusal({}), "no CUDA driver here");
 }
 
@@ -185,7 +187,8 @@ TEST_F(CudaSession, EachFailingCallIsNamed) {
 }
 
 TEST_F(CudaSession, AModuleForTheCpuNeedsNoDriver) {
-  set("LD_LIBRARY_PATH", withLibrary(folder / "none", "libcuda.so.1", "/dev/null"));
+  set("LD_LIBRARY_PATH",
+      withLibrary(folder / "none", "libcuda.so.1", "/dev/null"));
   trainOnCpu("cpu", {"--max-steps", "2"});
   module = QLORA_UNIGRAM_MODULE;
   EXPECT_HAS(refusal({"--device", "cuda"}),

@@ -20,7 +20,7 @@
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Session/Adapter.h"
 #include "runtime/Watch/Profiler.h"
-#include "runtime/Weights/BaseFile.h"
+#include "runtime/Weights/QuantizedBaseFile.h"
 #include "runtime/Weights/Safetensors.h"
 #include "tests/runtime/TemporaryFolder.h"
 
@@ -45,7 +45,8 @@ extern "C" int fsync(int file) {
   if (isRecording && readlink(link.c_str(), path, sizeof path - 1) > 0)
     events.push_back({Event::Kind::kFlush, path});
   using Function = int (*)(int);
-  static const auto next = reinterpret_cast<Function>(dlsym(RTLD_NEXT, "fsync"));
+  static const auto next =
+      reinterpret_cast<Function>(dlsym(RTLD_NEXT, "fsync"));
   return next(file);
 }
 extern "C" int rename(const char *from, const char *to) noexcept {
@@ -114,7 +115,7 @@ TEST(Flush, AKeptBaseNeedsNone) {
   const std::vector<uint8_t> arena(100, 1);
   events.clear();
   isRecording = true;
-  auto writer = BaseWriter::start(folder.path("x"), "key", arena);
+  auto writer = QuantizedBaseWriter::start(folder.path("x"), "key", arena);
   ASSERT_TRUE(writer.isOk()) << writer.status().message();
   EXPECT_TRUE((*writer)->finish().isOk());
   isRecording = false;

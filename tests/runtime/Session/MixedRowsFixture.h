@@ -145,7 +145,8 @@ inline void MixedRows::stopOneOfTwo(const char *program) {
     words.resize(words.size() - 2); // the environment has the number of ranks
     std::ranges::replace(words, "4", "1000000");
     // The signal mostly comes before the last micro-batch of a step.
-    *std::next(std::ranges::find(words, "--gradient-accumulation-steps")) = "24";
+    *std::next(std::ranges::find(words, "--gradient-accumulation-steps")) =
+        "24";
     std::vector<char *> arguments;
     for (std::string &word : words)
       arguments.push_back(word.data());

@@ -62,7 +62,9 @@ protected:
 TEST_F(Output, WhatAnUnfinishedRunLeftMayBeUsed) {
   for (const char *name :
        {"config.resolved.yaml", "metrics.jsonl", "report.html",
-        "gemm_table.json", "gemm_table.json.part.123", "checkpoint-3.part.new/adapter_config.json", ".lock", ".staging/adapter_config.json"})
+        "gemm_table.json", "gemm_table.json.part.123",
+        "checkpoint-3.part.new/adapter_config.json", ".lock",
+        ".staging/adapter_config.json"})
     put(name);
   EXPECT_EQ(refusal(), "");
   EXPECT_TRUE(OutputFolder::claim(options()).isOk());

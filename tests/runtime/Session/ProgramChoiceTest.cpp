@@ -81,8 +81,8 @@ TEST(ProgramForm, IsOfCollectivesAndParameters) {
     return loaded.isOk() && programForm(*loaded) != form;
   };
   EXPECT_FALSE(changed());
-  const auto collective =
-      std::ranges::find(commands, QLORA_COMMAND_COLLECTIVE, &qlora_command::kind);
+  const auto collective = std::ranges::find(commands, QLORA_COMMAND_COLLECTIVE,
+                                            &qlora_command::kind);
   ASSERT_NE(collective, commands.end());
   const qlora_command was = *collective;
   collective->kind = QLORA_COMMAND_RECORD;

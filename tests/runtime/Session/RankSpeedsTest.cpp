@@ -38,9 +38,16 @@ TEST_F(RankSpeeds, AStepIsTheSameWhoeverDoesIt) {
 
 TEST_F(RankSpeeds, RowsOfLinesAreDealtToo) {
   const auto onRows = [&](const char *out, std::vector<std::string> speeds) {
-    std::vector<std::string> flags = {
-        "--train-file", at("rows.safetensors"), "--output-dir", at(out),
-        "--max-steps", "2", "--gpus", "2", "--gradient-accumulation-steps", "2"};
+    std::vector<std::string> flags = {"--train-file",
+                                      at("rows.safetensors"),
+                                      "--output-dir",
+                                      at(out),
+                                      "--max-steps",
+                                      "2",
+                                      "--gpus",
+                                      "2",
+                                      "--gradient-accumulation-steps",
+                                      "2"};
     flags.insert(flags.end(), speeds.begin(), speeds.end());
     ProcessOutput output = run(flags);
     EXPECT_EQ(output.exitCode, 0) << output.errors;
@@ -83,27 +90,27 @@ TEST_F(RankSpeeds, NumbersThatDoNotFitAreRefused) {
   EXPECT_THAT(refused("1,0"), HasSubstr("--rank-speeds"));
 }
 
-TEST(PredictedSpeeds, CardsAreFoundByTheNamesOfTheirDrivers) {
-  EXPECT_TRUE(profileOfCard("NVIDIA H100 80GB HBM3"));
-  EXPECT_EQ(profileOfCard("NVIDIA A100-SXM4-80GB")->cpu,
+TEST(PredictedSpeeds, GpusAreFoundByTheNamesOfTheirDrivers) {
+  EXPECT_TRUE(profileOfGpu("NVIDIA H100 80GB HBM3"));
+  EXPECT_EQ(profileOfGpu("NVIDIA A100-SXM4-80GB")->cpu,
             "NVIDIA A100 SXM 80 GB");
-  EXPECT_EQ(profileOfCard("NVIDIA GeForce RTX 4090")->cpu,
+  EXPECT_EQ(profileOfGpu("NVIDIA GeForce RTX 4090")->cpu,
             "NVIDIA GeForce RTX 4090");
   for (const char *other :
        {"NVIDIA H100 PCIe", "NVIDIA H100 NVL", "Software sm_90",
         "NVIDIA H100 80GB HBM3 MIG 1g.10gb",
         "NVIDIA GeForce RTX 4090 Laptop GPU"})
-    EXPECT_FALSE(profileOfCard(other)) << other;
-  EXPECT_FALSE(profileOfCard(""));
+    EXPECT_FALSE(profileOfGpu(other)) << other;
+  EXPECT_FALSE(profileOfGpu(""));
 }
 
-TEST(PredictedSpeeds, AreThoseOfTheCards) {
+TEST(PredictedSpeeds, AreThoseOfTheGpus) {
   auto module = LoadedModule::open(QLORA_UNIGRAM_CUDA_MODULE);
   ASSERT_TRUE(module.isOk()) << module.status().message();
-  const auto speedsOn = [&](const std::vector<std::string> &cards) {
+  const auto speedsOn = [&](const std::vector<std::string> &gpus) {
     std::vector<std::string> words;
-    for (const std::string &card : cards)
-      words.push_back(wordOfCard(card, *module));
+    for (const std::string &gpu : gpus)
+      words.push_back(wordOfGpu(gpu, *module));
     return speedsOf(words);
   };
   const PredictedSpeeds none = speedsOn({"NVIDIA H200", "NVIDIA H200"});

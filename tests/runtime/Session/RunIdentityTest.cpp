@@ -28,8 +28,9 @@ protected:
     SessionFixture::SetUp();
     std::vector<float> scores(16, 0.25f);
     scores[15] = std::numeric_limits<float>::infinity();
-    save("model/model.safetensors",
-         {item("model.scores.weight", SafetensorsDtype::kF32, scores, {1, 16})});
+    save(
+        "model/model.safetensors",
+        {item("model.scores.weight", SafetensorsDtype::kF32, scores, {1, 16})});
     std::vector<int32_t> ids(8 * 2 * 8, 3);
     ids[2 * 2 * 8 + 8 + 5] = 15;
     save("bad.safetensors",
@@ -57,7 +58,8 @@ protected:
   }
   std::string runOf(const std::string &checkpoint) {
     const auto facts = verifyManifest(at(checkpoint.c_str()));
-    return facts.isOk() ? facts.value().at("run").get<std::string>() : facts.status().message();
+    return facts.isOk() ? facts.value().at("run").get<std::string>()
+                        : facts.status().message();
   }
   void copy(const char *from, const char *to) {
     fs::copy(at(from), at(to), fs::copy_options::recursive);

@@ -35,13 +35,15 @@ TEST_F(RunSummary, SaysWhatIsTrainedOnWhat) {
   ASSERT_EQ(output.exitCode, 0) << output.errors;
   // A and B of [1, 16] and the 16 scores; 5 rows are 3 micro-batches.
   EXPECT_THAT(output.out, HasSubstr("32 trainable parameters (66.67 %)"));
-  EXPECT_THAT(output.out, HasSubstr("rows.safetensors: 5 rows, 25 tokens, 20 of them"
-                                    " learned"));
+  EXPECT_THAT(output.out,
+              HasSubstr("rows.safetensors: 5 rows, 25 tokens, 20 of them"
+                        " learned"));
   EXPECT_THAT(output.out,
               HasSubstr("2 rows x 2 ranks x 1 accumulated = 4 rows a step"));
   EXPECT_THAT(output.out, HasSubstr("ranks    data parallel, all on one base "
                                     "(64 B); sums 136 B of gradients a step"));
-  EXPECT_THAT(output.out, HasSubstr("steps    4, 2 in an epoch; learning rate "));
+  EXPECT_THAT(output.out,
+              HasSubstr("steps    4, 2 in an epoch; learning rate "));
   EXPECT_THAT(output.out, HasSubstr("planned (no limit), "));
   EXPECT_THAT(output.out, HasSubstr(stepHeading(4)));
   EXPECT_THAT(output.out, HasSubstr("evaluation before training: loss "));
@@ -91,7 +93,9 @@ TEST_F(RunSummary, AClosedTerminalCostsNoAdapter) {
   for (const char *gpus : {"1", "2"}) {
     const std::string out = at(gpus);
     const std::string script =
-        "env --default-signal=HUP \"$@\" > >(head -n 3 > /dev/null) & until [ \"$(wc -l < '" + out +
+        "env --default-signal=HUP \"$@\" > >(head -n 3 > /dev/null) & until [ "
+        "\"$(wc -l < '" +
+        out +
         "/metrics.jsonl')\" -gt 40 ]; do sleep 0.05; done 2> /dev/null; "
         "kill -HUP $!; kill -HUP $!; wait $!; echo \"code $?\"";
     std::vector<std::string> words = {"/bin/bash", "-c", script, "bash"};

@@ -177,9 +177,10 @@ TEST_F(Session, PrintsAndCountsWithoutWeights) {
   EXPECT_EQ(print.out.find("program by written by hand\nentry "), 0u);
   EXPECT_NE(print.out.find("entry accumulate_last 2 x 8: 6 commands\n"),
             std::string::npos);
-  EXPECT_NE(print.out.find("all_reduce bucket 0 over dp  update gradient+0x0 [136 "
-                           "f32]"),
-            std::string::npos);
+  EXPECT_NE(
+      print.out.find("all_reduce bucket 0 over dp  update gradient+0x0 [136 "
+                     "f32]"),
+      std::string::npos);
   ProcessOutput count =
       std::move(runProgram({QLORA_RUN, QLORA_UNIGRAM_MODULE, "--device", "null",
                             "--gpus", "8"}))
@@ -189,7 +190,7 @@ TEST_F(Session, PrintsAndCountsWithoutWeights) {
       << count.out << count.errors;
 }
 
-TEST_F(Session, PredictsAStepOfACard) {
+TEST_F(Session, PredictsAStepOfAGpu) {
   std::vector<std::string> words = {QLORA_RUN,
                                     QLORA_UNIGRAM_CUDA_MODULE,
                                     "--device",

@@ -252,8 +252,8 @@ static const qlora_entry entries[] = {
 };
 
 #define CONFIG                                                                 \
-  "{\"vocab_size\": 16, \"lora_r\": 1, \"lora_alpha\": 1,"                       \
-  " \"lora_target_modules\": [\"scores\"], \"max_length\": [4, 8],"              \
+  "{\"vocab_size\": 16, \"lora_r\": 1, \"lora_alpha\": 1,"                     \
+  " \"lora_target_modules\": [\"scores\"], \"max_length\": [4, 8],"            \
   " \"per_device_train_batch_size\": 2,"                                       \
   " \"compute_dtype\": \"float32\", \"logging_steps\": 1}"
 

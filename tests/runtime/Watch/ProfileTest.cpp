@@ -98,9 +98,10 @@ TEST_F(TraceFileTest, RefusesWhatCannotBeWritten) {
                 "': it is a folder; name a file in it");
 }
 
-static CommandFacts factsOf(const char *kind, qlora_queue queue, double flops,
-                            double bytes, double boundSeconds) {
-  CommandFacts facts;
+static CommandMetadata factsOf(const char *kind, qlora_queue queue,
+                               double flops, double bytes,
+                               double boundSeconds) {
+  CommandMetadata facts;
   facts.kind = kind;
   facts.queue = static_cast<uint8_t>(queue);
   facts.flops = flops;
@@ -191,9 +192,9 @@ TEST(ProfileTable, SaysWhetherRatesAreAssumedOrMeasured) {
       fasterThanItsRates().text(otherThreads, RatesOrigin::kAssumed);
   EXPECT_NE(threads.find(wanted), std::string::npos) << threads;
   rates.gpu.emplace();
-  const std::string card =
+  const std::string gpu =
       fasterThanItsRates().text(rates, RatesOrigin::kAssumed);
-  EXPECT_EQ(card.find("--calibrate"), std::string::npos) << card;
+  EXPECT_EQ(gpu.find("--calibrate"), std::string::npos) << gpu;
 }
 
 TEST(ProfileTable, OnlyRatesOfThisMachineAreMeasured) {

@@ -57,11 +57,12 @@ static RunFolder runOf(const std::string &name, int ranks, double rate,
                        double loss) {
   std::string lines;
   for (int step = 1; step <= 20; ++step)
-    lines += fmt::format("{{\"step\":{0},\"loss\":{1},\"tokens_per_second\":{2},"
-                         "\"num_input_tokens_seen\":{3},\"memory_bytes\":{4},"
-                         "\"step_time\":0.4,\"exposed_communication\":{5}}}\n",
-                         step, loss + 1.0 / step,
-                         rate * (1 + 0.01 * (step % 3)), 100 * step, 1 << 20, step == 1 ? 9 : 0.1);
+    lines +=
+        fmt::format("{{\"step\":{0},\"loss\":{1},\"tokens_per_second\":{2},"
+                    "\"num_input_tokens_seen\":{3},\"memory_bytes\":{4},"
+                    "\"step_time\":0.4,\"exposed_communication\":{5}}}\n",
+                    step, loss + 1.0 / step, rate * (1 + 0.01 * (step % 3)),
+                    100 * step, 1 << 20, step == 1 ? 9 : 0.1);
   RunFolder run{.name = name, .logged = LoggedLines(lines)};
   run.environment = {{"ranks", ranks}};
   run.plan = {{"planned_bytes", 3 << 20}};
@@ -78,8 +79,8 @@ TEST(RunComparison, TheTableHasSpeedMemoryLossAndVerdicts) {
   EXPECT_TRUE(std::isnan(compared[2].efficiency));
   EXPECT_EQ(compared[0].peak, 1 << 20);
   const std::string table = comparisonTable(compared);
-  for (const char *part : {"faster", "90 %", "25.0 %", "3.0 MiB", "the same", "higher",
-                           "+0.5000 to +0.5000"})
+  for (const char *part : {"faster", "90 %", "25.0 %", "3.0 MiB", "the same",
+                           "higher", "+0.5000 to +0.5000"})
     EXPECT_THAT(table, HasSubstr(part));
   const std::string page = comparisonPage(runs, compared);
   for (const char *part : {"Loss against tokens", "Loss against time",

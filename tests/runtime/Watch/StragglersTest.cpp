@@ -23,11 +23,12 @@ struct StragglersTest : testing::Test {
 TEST_F(StragglersTest, NamesARankThatStaysSlower) {
   EXPECT_EQ(check(0.14), "");
   EXPECT_EQ(check(0.15), "");
-  EXPECT_EQ(check(0.14),
-            "rank 3 (b) is 1.4 x slower than the median rank, for 30 steps: its "
-            "own work takes 140 ms a step, the median 100 ms, and all wait for "
-            "it; look at what else runs there, or deal it less with "
-            "--rank-speeds");
+  EXPECT_EQ(
+      check(0.14),
+      "rank 3 (b) is 1.4 x slower than the median rank, for 30 steps: its "
+      "own work takes 140 ms a step, the median 100 ms, and all wait for "
+      "it; look at what else runs there, or deal it less with "
+      "--rank-speeds");
   EXPECT_EQ(check(0.14), "");
 }
 

@@ -47,9 +47,9 @@ PieceTables factored(uint32_t shards) {
   return tables;
 }
 
-class FrozenPiecesOfARest : public testing::Test {
+class FrozenShardsOfARest : public testing::Test {
 protected:
-  FrozenPiecesOfARest() {
+  FrozenShardsOfARest() {
     ModelWriter model;
     model.addNormal("m.weight", {24, 40}, kF32);
     model.addNormal("n.weight", {32, 48}, kF32);
@@ -69,12 +69,12 @@ protected:
 };
 
 /// PiSSA residuals of a weight that all ranks read, and of one that is made.
-TEST_F(FrozenPiecesOfARest, AreTheWholeCut) {
+TEST_F(FrozenShardsOfARest, AreTheWholeCut) {
   const FactorRequest request = {"pissa", ofBoth};
   PieceTables whole = factored(1);
   auto wholeModule = whole.load();
   ASSERT_TRUE(wholeModule.isOk()) << wholeModule.status().message();
-  auto of = StartingFactors::compute(*wholeModule, request, *files, *job);
+  auto of = LoraInitFactors::compute(*wholeModule, request, *files, *job);
   ASSERT_TRUE(of.isOk()) << of.status().message();
   Bytes expected, unchanged;
   ASSERT_EQ(
@@ -87,7 +87,7 @@ TEST_F(FrozenPiecesOfARest, AreTheWholeCut) {
     PieceTables cut = factored(static_cast<uint32_t>(ranks));
     auto module = cut.load();
     ASSERT_TRUE(module.isOk()) << module.status().message();
-    auto factors = StartingFactors::compute(*module, request, *files, *job);
+    auto factors = LoraInitFactors::compute(*module, request, *files, *job);
     ASSERT_TRUE(factors.isOk()) << factors.status().message();
     expectPieces(*wholeModule, expected, *module,
                  fillRanks(*module, folder.path(), ranks, &*factors));
@@ -104,12 +104,12 @@ SliceTables factoredSlices(uint32_t slices) {
   return tables;
 }
 
-TEST_F(FrozenPiecesOfARest, HaveSlices) {
+TEST_F(FrozenShardsOfARest, HaveSlices) {
   const FactorRequest request = {"pissa", ofBoth};
   SliceTables whole = factoredSlices(1), cut = factoredSlices(2);
   auto wholeModule = whole.load(), module = cut.load();
   ASSERT_TRUE(module.isOk()) << module.status().message();
-  auto factors = StartingFactors::compute(*module, request, *files, *job);
+  auto factors = LoraInitFactors::compute(*module, request, *files, *job);
   ASSERT_TRUE(factors.isOk()) << factors.status().message();
   Bytes expected, arenas[2];
   ASSERT_EQ(fillArena(*wholeModule, folder.path(), nullptr, expected, &*factors)
@@ -135,13 +135,13 @@ TEST_F(FrozenPiecesOfARest, HaveSlices) {
 }
 
 /// LoftQ factors fit the whole weight's quantization error, with tp shards too.
-TEST_F(FrozenPiecesOfARest, StartAtTheWholeWhereThereAreSlices) {
+TEST_F(FrozenShardsOfARest, StartAtTheWholeWhereThereAreSlices) {
   const FactorRequest request = {"loftq", ofN};
   std::vector<float> starts[2];
   for (const uint32_t slices : {1, 2}) {
     SliceTables tables = factoredSlices(slices);
     auto module = tables.load();
-    auto factors = StartingFactors::compute(*module, request, *files, *job);
+    auto factors = LoraInitFactors::compute(*module, request, *files, *job);
     ASSERT_TRUE(factors.isOk()) << factors.status().message();
     const auto values =
         factors->ofAdapter(*module->parameter("n.lora_A.weight"));

@@ -30,7 +30,8 @@ TEST(FileWeight, QuantizesStackedTensorsAsOne) {
   OneParameter parameter = stacked(kGateUp, {96, 64}, 2);
   const Status status = parameter.fill(kGoldens + "qwen3moe-nf4/model");
   ASSERT_TRUE(status.isOk()) << status.message();
-  auto golden = SafetensorsFile::open(kGoldens + "qwen3moe-nf4/nf4.safetensors");
+  auto golden =
+      SafetensorsFile::open(kGoldens + "qwen3moe-nf4/nf4.safetensors");
   const SafetensorsTensor *packed =
       golden->get("model.layers.0.mlp.experts.gate_up_proj.packed").value();
   std::vector<uint8_t> expected(96 * 64 / 2);

@@ -70,7 +70,7 @@ using Bytes = std::vector<uint8_t>;
 /// Fills an arena that had other bytes in it.
 inline Status fillArena(const LoadedModule &module, const std::string &folder,
                         Collectives *shards, Bytes &out,
-                        const StartingFactors *factors = nullptr,
+                        const LoraInitFactors *factors = nullptr,
                         Collectives *slices = nullptr) {
   QLORA_ASSIGN_OR_RETURN(const ModelFiles model, ModelFiles::open(folder));
   ParameterSources sources;
@@ -98,7 +98,7 @@ inline Status fillArena(const LoadedModule &module, const std::string &folder,
 
 inline std::vector<Bytes> fillRanks(const LoadedModule &module,
                                     const std::string &folder, int ranks,
-                                    const StartingFactors *factors = nullptr) {
+                                    const LoraInitFactors *factors = nullptr) {
   std::vector<Bytes> arenas(static_cast<size_t>(ranks));
   runRanks(ranks, [&](RingCollectives &group) {
     EXPECT_EQ(fillArena(module, folder, &group,

@@ -3,7 +3,7 @@
 // tp shards of a base: for every form of a weight they equal the sharded whole,
 // bit for bit.
 
-#include "runtime/Weights/FrozenPieces.h"
+#include "runtime/Weights/FrozenShards.h"
 
 #include "runtime/Kernels/Cpu/Decode.h"
 #include "runtime/Weights/ParameterWeight.h"

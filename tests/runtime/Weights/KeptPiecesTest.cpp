@@ -3,7 +3,7 @@
 // Kept bases of ranks with fsdp or tp shards: each rank writes its own file,
 // and maps it in later runs if no file is missing.
 
-#include "runtime/Weights/FrozenBase.h"
+#include "runtime/Weights/QuantizedBase.h"
 
 #include "runtime/Ranks/RankGroup.h"
 #include "runtime/Weights/LoadWeights.h"
@@ -71,8 +71,8 @@ protected:
   Status load(const LoadedModule &module, RankGroup &group, PieceRun &run) {
     QLORA_ASSIGN_OR_RETURN(const ModelFiles model,
                            ModelFiles::open(folderOfModel));
-    QLORA_ASSIGN_OR_RETURN(FrozenBase base,
-                           FrozenBase::open(module, model, group, request));
+    QLORA_ASSIGN_OR_RETURN(QuantizedBase base,
+                           QuantizedBase::open(module, model, group, request));
     run.wasMapped = base.isFilled();
     run.file = base.mappedFile();
     EXPECT_EQ(base.share().size, 1u);
@@ -121,7 +121,7 @@ protected:
   }
 
   const TemporaryFolder folder;
-  BaseCacheRequest request{folder.path(), uint64_t{1} << 30};
+  QuantizedBaseCacheRequest request{folder.path(), uint64_t{1} << 30};
   std::string folderOfModel = kModel;
 };
 
@@ -254,7 +254,7 @@ TEST_F(KeptPieces, OneRemarkIsOfAllRanks) {
 }
 
 TEST_F(KeptPieces, NoneAreKeptWithoutAPlace) {
-  request.place = BaseCacheRequest::kNone;
+  request.place = QuantizedBaseCacheRequest::kNone;
   const std::vector<PieceRun> first = start();
   expectSame(start(), first, false);
   EXPECT_TRUE(first[0].remarks.empty());

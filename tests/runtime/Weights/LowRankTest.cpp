@@ -134,11 +134,15 @@ TEST(LowRank, AreTakenFromAnyWindowOfAFile) {
   a.shape[0] = b.shape[1] = kRank;
   a.shape[1] = kColumns;
   b.shape[0] = kRows;
-  for (const bool isTurned : {false, true}) {
-    const std::vector<float> file = isTurned ? transposed(w) : w;
+  for (const bool isTransposed : {false, true}) {
+    const std::vector<float> file = isTransposed ? transposed(w) : w;
     const WeightFactors factors = {
-        nullptr, &a, &b, 2.0, isTurned,
-        largestFactors({file, kRows, kColumns, isTurned}, kRank, 2.0)};
+        nullptr,
+        &a,
+        &b,
+        2.0,
+        isTransposed,
+        largestFactors({file, kRows, kColumns, isTransposed}, kRank, 2.0)};
     const auto expected = rest(w, factors.values, kRank, 2.0);
     constexpr int64_t kWindow = 50; // ends within rows
     for (int64_t first = 0; first < kRows * kColumns; first += kWindow) {
@@ -149,8 +153,8 @@ TEST(LowRank, AreTakenFromAnyWindowOfAFile) {
                            {reinterpret_cast<uint8_t *>(window.data()),
                             window.size() * sizeof(float)});
       for (int64_t i = first; i < first + count; ++i) {
-        const int64_t row = isTurned ? i % kRows : i / kColumns;
-        const int64_t column = isTurned ? i / kRows : i % kColumns;
+        const int64_t row = isTransposed ? i % kRows : i / kColumns;
+        const int64_t column = isTransposed ? i / kRows : i % kColumns;
         EXPECT_NEAR(window[size_t(i - first)],
                     expected[size_t(row * kColumns + column)], 1e-5);
       }

@@ -60,10 +60,11 @@ TEST(Parameters, QuantizesAndTakesStoredBytesAlike) {
   EXPECT_EQ(std::memcmp(quantized.bytes().data(), stored.bytes().data(),
                         static_cast<size_t>(layout.nestedAbsmax)),
             0);
-  EXPECT_EQ(std::memcmp(quantized.bytes().data() + layout.nestedMap,
-                        stored.bytes().data() + layout.nestedMap,
-                        static_cast<size_t>(layout.correction - layout.nestedMap)),
-            0);
+  EXPECT_EQ(
+      std::memcmp(quantized.bytes().data() + layout.nestedMap,
+                  stored.bytes().data() + layout.nestedMap,
+                  static_cast<size_t>(layout.correction - layout.nestedMap)),
+      0);
   EXPECT_TRUE(equals(kGoldens + "llama-nf4/nf4.safetensors",
                      std::string(kWeight) + ".absmax",
                      stored.bytes().data() + layout.scales));
@@ -104,9 +105,10 @@ TEST(Parameters, RefusesWhatDoesNotFit) {
   EXPECT_HAS(packed.fill(stored).message(), "must be F32, BF16 or F16");
   OneParameter nesting(kWeight, {64, 176}, QLORA_QUANTIZATION_STORED,
                        QLORA_DTYPE_NF4, false);
-  EXPECT_HAS(nesting.fill(stored).message(),
-             "with double quantisation, train.so was compiled for NF4 in blocks "
-             "of 64 without");
+  EXPECT_HAS(
+      nesting.fill(stored).message(),
+      "with double quantisation, train.so was compiled for NF4 in blocks "
+      "of 64 without");
   OneParameter plain(kWeight, {64, 176}, QLORA_QUANTIZATION_STORED,
                      QLORA_DTYPE_NF4);
   EXPECT_HAS(plain.fill(model).message(), "no tensors of a stored format");

@@ -52,8 +52,9 @@ void expectSameOnDevice(const TemporaryFolder &folder,
   OneParameter host = parameter, device = parameter;
   ASSERT_EQ(host.fill(folder.path()).message(), "");
   const qlora_parameter &weight = parameter.tables.parameters[0];
-  const auto layout = StoredLayout::of(QLORA_DTYPE_NF4, weight.shape[0] * weight.shape[1], 64,
-                                    weight.double_quant != 0);
+  const auto layout =
+      StoredLayout::of(QLORA_DTYPE_NF4, weight.shape[0] * weight.shape[1], 64,
+                       weight.double_quant != 0);
   const auto whole =
       static_cast<uint64_t>(layout.bytes + 4 * layout.blocks + 64);
   // Windows of three and a half blocks, and of everything.
@@ -163,7 +164,8 @@ TEST(QuantizeWeight, RefusesOnADeviceWhatTheHostRefuses) {
   writeWeight(folder, {33, 99}, QLORA_DTYPE_BF16);
   const std::string path = folder.path("model.safetensors");
   std::filesystem::resize_file(path, std::filesystem::file_size(path) - 2);
-  OneParameter shorter("w", {33, 99}, QLORA_QUANTIZATION_ON_LOAD, QLORA_DTYPE_NF4);
+  OneParameter shorter("w", {33, 99}, QLORA_QUANTIZATION_ON_LOAD,
+                       QLORA_DTYPE_NF4);
   const std::string said =
       shorter.fillOnDevice(folder.path(), 1 << 20).message();
   EXPECT_HAS(said, "model.safetensors");

@@ -200,8 +200,9 @@ TEST(SafetensorsReader, RefusesWhatIsNoFile) {
 }
 
 /// Returns all tensors, last first; `storage` owns their bytes.
-std::vector<SafetensorsItem> itemsOf(const SafetensorsFile &file,
-                                     std::deque<std::vector<uint8_t>> &storage) {
+std::vector<SafetensorsItem>
+itemsOf(const SafetensorsFile &file,
+        std::deque<std::vector<uint8_t>> &storage) {
   std::vector<SafetensorsItem> items;
   for (const SafetensorsTensor &tensor : file.tensors()) {
     storage.emplace_back(tensor.byteCount());

@@ -139,8 +139,9 @@ TEST(StoredFormats, AreRefusedWhereTheirPartsDoNotFit) {
   EXPECT_HAS(refusalOf({codes, {"scales", kF16, {8, 16}},
                         {"qzeros", kI32, {8, 2}}}),
              "'w.scales' has groups of 8; supported are powers of two from 16");
-  EXPECT_HAS(refusalOf({codes, scales, zeros, {"g_idx", kI32, {64}}}),
-             "'w.g_idx' has input 32 in group 0, in order it is in 1: desc_act");
+  EXPECT_HAS(
+      refusalOf({codes, scales, zeros, {"g_idx", kI32, {64}}}),
+      "'w.g_idx' has input 32 in group 0, in order it is in 1: desc_act");
   EXPECT_HAS(refusalOf({codes, scales, zeros, {"g_idx", kI32, {63}}}),
              "'w.g_idx' is I32 [63]; expected I32 [64]");
   const Part weight{"weight", kFp8, {8, 200}};
@@ -172,7 +173,8 @@ TEST(StoredFormats, AreQuantizedAsTheirReferencesDo) {
                         Case{QLORA_DTYPE_MXFP4, 32, true, "mxfp4"}}) {
     SCOPED_TRACE(c.name);
     const std::string name = c.name;
-    const auto layout = StoredLayout::of(c.format, elements, c.block, c.isDouble);
+    const auto layout =
+        StoredLayout::of(c.format, elements, c.block, c.isDouble);
     std::vector<uint8_t> bytes(static_cast<size_t>(layout.bytes));
     quantizeStored(layout, input.data(), bytes.data());
     const auto packed = valuesOf<uint8_t>(*file, name + ".packed");

@@ -38,7 +38,8 @@ OneParameter parameterOf(qlora_dtype format, int64_t rows, int64_t columns,
 
 /// Quantises bf16 to LLM.int8 by way of float16; then loads that as stored.
 TEST(StoredTensors, QuantizesRowsAsBitsandbytes) {
-  const auto layout = StoredLayout::of(QLORA_DTYPE_LLM_INT8, 64 * 128, 128, false);
+  const auto layout =
+      StoredLayout::of(QLORA_DTYPE_LLM_INT8, 64 * 128, 128, false);
   OneParameter made = parameterOf(QLORA_DTYPE_LLM_INT8, 64, 128,
                                   QLORA_QUANTIZATION_ON_LOAD, 128, false);
   Status status = made.fill(kGoldens + "llama-int8/model");
@@ -55,14 +56,16 @@ TEST(StoredTensors, QuantizesRowsAsBitsandbytes) {
   const std::string module = name.substr(0, name.rfind('.'));
   for (uint8_t order : {0, 1}) {
     const TemporaryFolder folder;
-    ASSERT_TRUE(
-        writeSafetensors(folder.path("model.safetensors"),
-                         {{name, SafetensorsDtype::kI8, {64, 128}, codes},
-                          {module + ".SCB", SafetensorsDtype::kF32, {64}, scales},
-                          {module + ".weight_format", SafetensorsDtype::kU8, {},
-                           {&order, 1}}},
-                         {})
-            .isOk());
+    ASSERT_TRUE(writeSafetensors(
+                    folder.path("model.safetensors"),
+                    {{name, SafetensorsDtype::kI8, {64, 128}, codes},
+                     {module + ".SCB", SafetensorsDtype::kF32, {64}, scales},
+                     {module + ".weight_format",
+                      SafetensorsDtype::kU8,
+                      {},
+                      {&order, 1}}},
+                    {})
+                    .isOk());
     OneParameter stored = parameterOf(QLORA_DTYPE_LLM_INT8, 64, 128,
                                       QLORA_QUANTIZATION_STORED, 128, false);
     status = stored.fill(folder.path());

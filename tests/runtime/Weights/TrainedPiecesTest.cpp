@@ -92,7 +92,8 @@ protected:
   }
 
   void writeTensors(const std::string &prefix, const char *file) const {
-    const std::vector<uint8_t> first = numbers(15, 1), second = numbers(25, 100);
+    const std::vector<uint8_t> first = numbers(15, 1),
+                               second = numbers(25, 100);
     const Status status = writeSafetensors(
         folder.path(file),
         {{prefix + "m.first", SafetensorsDtype::kF32, {3, 5}, first},

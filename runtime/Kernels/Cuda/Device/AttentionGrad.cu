@@ -45,7 +45,8 @@ QLORA_DEVICE Probable probability(const AttentionShape &shape,
 
 QLORA_DEVICE float scoreGradient(const GradientRows &rows, int query,
                                  Probable pair, float dp) {
-  return pair.p == 0.0f ? 0.0f : pair.factor * pair.p * (dp - rows.delta[query]);
+  return pair.p == 0.0f ? 0.0f
+                        : pair.factor * pair.p * (dp - rows.delta[query]);
 }
 
 /// Processes a tile of queries for a block of keys; keys are the left side.
@@ -178,5 +179,7 @@ qlora_attention_grad_queries_f32(const __grid_constant__ qlora_cuda_args args) {
   attentionGradQueries(args, tiles);
 }
 
-QLORA_CUDA_SYMBOL(kAttentionThreads, qlora_attention_delta_f32, attentionDelta<qlora_f32>)
-QLORA_CUDA_SYMBOL(kAttentionThreads, qlora_attention_delta_bf16, attentionDelta<qlora_bf16>)
+QLORA_CUDA_SYMBOL(kAttentionThreads, qlora_attention_delta_f32,
+                  attentionDelta<qlora_f32>)
+QLORA_CUDA_SYMBOL(kAttentionThreads, qlora_attention_delta_bf16,
+                  attentionDelta<qlora_bf16>)

@@ -267,9 +267,10 @@ QLORA_DEVICE void decodeGroups(const DecodeWeight &w,
     const DecodeFactors<Coding> factors = decodeFactorsOf(w, tables, group);
     if (isAligned && group + kCount <= end) {
       qlora_lanes<kCount> numbers;
-      decodeGroup(tables,
-                  *reinterpret_cast<const Packed *>(w.packed + group * kBits / 8),
-                  factors, numbers.value);
+      decodeGroup(
+          tables,
+          *reinterpret_cast<const Packed *>(w.packed + group * kBits / 8),
+          factors, numbers.value);
       qlora_store_lanes<Out>(out, group, numbers);
       continue;
     }

@@ -71,7 +71,8 @@ QLORA_DEVICE void choose(const RouterRow<Logits> &row, int32_t *choices) {
   }
 }
 
-template <typename Logits> QLORA_DEVICE void route(const qlora_cuda_args &args) {
+template <typename Logits>
+QLORA_DEVICE void route(const qlora_cuda_args &args) {
   const int64_t *c = args.constants;
   const int64_t n = int64_t(blockIdx.x) * kExpertThreads + threadIdx.x;
   if (n >= c[0])
@@ -179,7 +180,8 @@ qlora_sort_by_expert(const __grid_constant__ qlora_cuda_args args) {
 // Tokens and sorted rows ------------------------------------------------------
 
 /// One block per sorted row.
-template <typename X> QLORA_DEVICE void gatherRows(const qlora_cuda_args &args) {
+template <typename X>
+QLORA_DEVICE void gatherRows(const qlora_cuda_args &args) {
   const int64_t *c = args.constants;
   const int64_t p = blockIdx.x;
   const int32_t choice = qlora_load_i32(args.buffers[1], p);
@@ -349,7 +351,8 @@ QLORA_DEVICE void groupedWeightGrad(const qlora_cuda_args &args) {
   float *to = qlora_at<float>(
       args.buffers[3], c[6] ? (row * c[3] + column) * c[1] + group : number);
   const float beta = float(__builtin_bit_cast(double, c[8]));
-  *to = float(__builtin_bit_cast(double, c[7])) * sum + (beta == 0 ? 0 : beta * *to);
+  *to = float(__builtin_bit_cast(double, c[7])) * sum +
+        (beta == 0 ? 0 : beta * *to);
 }
 #define QLORA_GROUPED_WEIGHT_GRAD(Dy, X)                                       \
   QLORA_EXPERT_KERNEL(qlora_grouped_weight_grad_##Dy##_##X,                    \

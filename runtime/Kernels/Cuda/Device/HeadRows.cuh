@@ -17,15 +17,15 @@ constexpr int32_t kNoTarget = -100;
 
 // A row is read once for its largest logit and the sum of exponentials relative
 // to the largest so far. For a gradient it is read again and overwritten. A
-// thread has kHeadWords logits at a time, in vectors of four if rows are
+// thread has kHeadTokens logits at a time, in vectors of four if rows are
 // aligned to 16 bytes.
 
-constexpr int kHeadWords = 16;
+constexpr int kHeadTokens = 16;
 /// Logits that the block processes at a time.
-constexpr int64_t kHeadStep = int64_t(kHeadThreads) * kHeadWords;
+constexpr int64_t kHeadStep = int64_t(kHeadThreads) * kHeadTokens;
 
-struct HeadWords {
-  float value[kHeadWords];
+struct HeadTokens {
+  float value[kHeadTokens];
 
   /// Token index of logit i of a thread, in a step that starts at 0.
   template <bool kWide> QLORA_DEVICE int word(int i) {
@@ -36,13 +36,13 @@ struct HeadWords {
 
   /// Loads logits from `begin` on; positions past the end get `beyond`.
   template <bool kWide>
-  QLORA_DEVICE HeadWords load(const float *row, int64_t begin, int64_t vocab,
-                              float beyond) {
+  QLORA_DEVICE HeadTokens load(const float *row, int64_t begin, int64_t vocab,
+                               float beyond) {
     const float *from = row + begin;
     const int64_t count = vocab - begin;
-    HeadWords words;
+    HeadTokens words;
     QLORA_UNROLL
-    for (int i = 0; i < kHeadWords; i += kWide ? 4 : 1) {
+    for (int i = 0; i < kHeadTokens; i += kWide ? 4 : 1) {
       const int at = word<kWide>(i);
       if constexpr (kWide) {
         const qlora_lanes<4> four =
@@ -84,23 +84,23 @@ struct HeadSoftmax {
   }
 
   template <bool kWide>
-  __device__ void add(const HeadWords &words, int64_t begin) {
+  __device__ void add(const HeadTokens &words, int64_t begin) {
     float largest = words.value[0];
     QLORA_UNROLL
-    for (int i = 1; i < kHeadWords; ++i)
+    for (int i = 1; i < kHeadTokens; ++i)
       largest = fmaxf(largest, words.value[i]);
     if (largest > most) { // rare after the start of a row
       int first = 0;
       QLORA_UNROLL
-      for (int i = kHeadWords - 1; i >= 0; --i)
+      for (int i = kHeadTokens - 1; i >= 0; --i)
         first = words.value[i] == largest ? i : first;
       most = largest;
-      word = int32_t(begin) + HeadWords::word<kWide>(first);
+      word = int32_t(begin) + HeadTokens::word<kWide>(first);
       rebase();
     }
     float sums[4] = {0, 0, 0, 0};
     QLORA_UNROLL
-    for (int i = 0; i < kHeadWords; ++i)
+    for (int i = 0; i < kHeadTokens; ++i)
       sums[i % 4] += headExp(words.value[i] - base);
     sum += (sums[0] + sums[1]) + (sums[2] + sums[3]);
   }
@@ -137,8 +137,8 @@ QLORA_DEVICE HeadRow readRow(const float *logits, int64_t vocab) {
   HeadSoftmax softmax;
   QLORA_ROLL
   for (int64_t begin = 0; begin < vocab; begin += kHeadStep)
-    softmax.add<kWide>(HeadWords::load<kWide>(logits, begin, vocab,
-                                              qlora_from_bits(0xff800000u)),
+    softmax.add<kWide>(HeadTokens::load<kWide>(logits, begin, vocab,
+                                               qlora_from_bits(0xff800000u)),
                        begin);
   return reduceSoftmax(softmax);
 }
@@ -172,14 +172,14 @@ QLORA_DEVICE void writeSoftmax(float *logits, int64_t vocab, float lse,
   int64_t readByAll = 0;
   QLORA_ROLL
   for (int64_t begin = 0; begin < vocab; begin += kHeadStep) {
-    HeadWords words = HeadWords::load<kWide>(logits, begin, vocab, 0);
+    HeadTokens words = HeadTokens::load<kWide>(logits, begin, vocab, 0);
     if (kNarrowing > 1 && (begin + kHeadStep) / kNarrowing > readByAll) {
       __syncthreads();
       readByAll = begin + kHeadStep;
     }
     QLORA_UNROLL
-    for (int i = 0; i < kHeadWords; i += kEach) {
-      const int64_t at = begin + HeadWords::word<kWide>(i);
+    for (int i = 0; i < kHeadTokens; i += kEach) {
+      const int64_t at = begin + HeadTokens::word<kWide>(i);
       if (at >= vocab)
         break;
       qlora_lanes<kEach> lanes;

@@ -24,7 +24,9 @@ struct Int8Case {
   __device__ uint32_t outlier() const {
     return qlora_outlier_bits(__builtin_bit_cast(double, c[7]));
   }
-  __device__ int8_t *codes() const { return qlora_at<int8_t>(workspace, c[10]); }
+  __device__ int8_t *codes() const {
+    return qlora_at<int8_t>(workspace, c[10]);
+  }
   __device__ float *absmax() const {
     return reinterpret_cast<float *>(qlora_at<uint8_t>(workspace, c[11]));
   }
@@ -158,7 +160,8 @@ QLORA_DEVICE void int8Matmul(const qlora_cuda_args &args, Int8Tiles &tiles) {
     const float whole = rounded<A>(
         qlora_int8_number(sums[s], op.absmax()[row], op.scales()[column]));
     const int64_t index = row * op.c[4] + column;
-    const float before = beta == 0 ? 0 : __fmul_rn(beta, C::load(args.buffers[2], index));
+    const float before =
+        beta == 0 ? 0 : __fmul_rn(beta, C::load(args.buffers[2], index));
     C::store(args.buffers[2], index,
              __fadd_rn(__fmul_rn(alpha, __fadd_rn(whole, extra[s])), before));
   }

@@ -29,7 +29,8 @@ template <typename X, typename Y> struct RowWalk {
   __device__ bool isAligned() const {
     const uint64_t begins =
         reinterpret_cast<uintptr_t>(x) | reinterpret_cast<uintptr_t>(y);
-    const uint64_t strides = uint64_t(ldx) * sizeof(X) | uint64_t(ldy) * sizeof(Y);
+    const uint64_t strides =
+        uint64_t(ldx) * sizeof(X) | uint64_t(ldy) * sizeof(Y);
     return (begins | (rows == 1 ? 0 : strides)) % 16 == 0;
   }
 
@@ -163,7 +164,8 @@ qlora_column_sum_add(const __grid_constant__ qlora_cuda_args args) {
   *out += sum;
 }
 
-// Embedding --------------------------------------------------------------------
+// Embedding
+// --------------------------------------------------------------------
 //
 // Token ids were checked when the data was read. An invalid id gives a row of
 // NaN, which makes the loss NaN, and no gradient.
@@ -222,14 +224,15 @@ QLORA_DEVICE void embeddingGrad(const qlora_cuda_args &args,
   if (id < 0 || id >= vocab || id == args.constants[5] ||
       isRepeated(args.buffers[0], first, id))
     return;
-  const bool isTurned = args.constants[4];
-  const int64_t perColumn = isTurned ? vocab : 1;
-  float *sum = qlora_at<float>(args.buffers[2], isTurned ? id : id * columns);
+  const bool isTransposed = args.constants[4];
+  const int64_t perColumn = isTransposed ? vocab : 1;
+  float *sum =
+      qlora_at<float>(args.buffers[2], isTransposed ? id : id * columns);
   for (int64_t begin = first; begin < rows; begin += kRowThreads) {
     const int64_t mine = begin + threadIdx.x;
-    const unsigned ballot =
-        __ballot_sync(0xffffffffu, mine < rows &&
-                                       qlora_load_i32(args.buffers[0], mine) == id);
+    const unsigned ballot = __ballot_sync(
+        0xffffffffu,
+        mine < rows && qlora_load_i32(args.buffers[0], mine) == id);
     if (threadIdx.x % kQloraWarp == 0)
       matches[threadIdx.x / kQloraWarp] = ballot;
     __syncthreads();

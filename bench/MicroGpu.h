@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT
+
+// A GPU on which single launches are timed: the device interface that library
+// rows and generated kernels use, and one memory pool for all operands.
+//
+// A launch is captured many times into one graph, as in a step, and the graph
+// runs a few times between two events. Operands move through the pool from node
+// to node, so that no cache holds them. They are random, since a GPU's clock
+// depends on the bits that toggle; integers have valid values
+// (MicroOperand::integer).
+
+#ifndef QLORA_BENCH_MICROGPU_H
+#define QLORA_BENCH_MICROGPU_H
+
+#include <chrono>
+#include <functional>
+
+#include "runtime/Device/Cuda/CudaImages.h"
+#include "runtime/Device/Cuda/CudaQueues.h"
+#include "runtime/Device/Cuda/CudaTransfers.h"
+#include "runtime/Kernels/Cuda/CudaApi.h"
+#include "runtime/Kernels/Cuda/CudaGpu.h"
+#include "runtime/Kernels/Cuda/CudaKernel.h"
+#include "runtime/Module/ModuleLoader.h"
+
+namespace qlora {
+
+struct MicroOperand {
+  uint64_t bytes = 0; ///< 0: absent
+  /// Returns element i of an i32 operand.
+  std::function<int32_t(uint64_t i)> integer = nullptr;
+};
+
+/// Enqueues the launch on the stream, with the addresses of its operands.
+using MicroEnqueue =
+    std::function<Status(std::span<void *const> buffers, CUstream stream)>;
+
+class MicroGpu final : public CudaContext {
+public:
+  /// Allocates at most `poolBytes`, and at most half of the free memory. A
+  /// graph has at most `nodes` launches.
+  Status open(uint64_t poolBytes, int64_t nodes);
+  /// Loads the module whose functions are used from here on.
+  Status load(const LoadedModule &module);
+
+  /// Returns the seconds of one launch: the median of five graphs.
+  /// kResourceExhausted if the operands do not fit into the pool.
+  StatusOr<double> time(std::span<const MicroOperand> operands,
+                        const MicroEnqueue &enqueue);
+  /// Sets the least time that work runs, at least once, before it is timed.
+  void setWarmUp(std::chrono::milliseconds duration) { warmUp = duration; }
+  /// Returns the median of some runs without a graph, for long launches.
+  StatusOr<double> timeDirect(std::span<const MicroOperand> operands,
+                              const MicroEnqueue &enqueue);
+  /// Host seconds of the last graph launch call, divided by its nodes.
+  double hostSeconds() const { return hostSecondsOfNode; }
+
+  /// Times the candidates that have no time yet.
+  Status measure(GemmSelection &selection);
+
+  /// Returns the pool's initial bf16 value at an address, which is valid if
+  /// nothing wrote there; current() returns the value there now.
+  float initial(const void *address) const;
+  StatusOr<float> current(const void *address);
+
+  const qlora_step_block *step() const {
+    return reinterpret_cast<const qlora_step_block *>(stepMemory.get());
+  }
+
+  const CudaDriver &driver() const override { return *table; }
+  const CublasLt &blas() const override { return *handle.library; }
+  cublasLtHandle_t blasHandle() const override { return handle.handle; }
+  StatusOr<const CudnnHandle *> cudnn() override { return cudnnHandle.get(); }
+  int multiprocessors() const override { return gpu.multiprocessors; }
+  uint32_t arch() const override { return gpu.arch; }
+  StatusOr<CUfunction> function(std::string_view symbol) override {
+    return images.function(symbol);
+  }
+
+  CudaGpu gpu;
+  CudaImages images;
+  uint64_t memoryBytes = 0; ///< of the GPU
+
+private:
+  using Buffers = std::vector<void *>;
+
+  StatusOr<CudaMemory> allocate(uint64_t bytes);
+  Status fill(uint64_t bytes);
+  /// Places operands one after another in section `set` of the pool.
+  StatusOr<Buffers> place(std::span<const MicroOperand> operands, uint64_t set,
+                          uint64_t stride);
+  /// Makes as many sets of operands as a graph of `nodes` uses.
+  StatusOr<std::vector<Buffers>> makeSets(std::span<const MicroOperand>);
+  StatusOr<double> timeGraph(std::span<const Buffers> sets, int64_t nodes,
+                             const MicroEnqueue &enqueue);
+  StatusOr<double> timeOnce(const std::function<Status()> &work);
+  StatusOr<double> medianOf(const std::function<Status()> &work);
+
+  std::chrono::milliseconds warmUp{};
+  const CudaDriver *table = nullptr;
+  CudaQueues queues;
+  CudaTransfers transfers;
+  CublasHandle handle;
+  CudnnHandle cudnnHandle;
+  CudaMemory pool, stepMemory;
+  CudaEvent begin, end;
+  uint64_t poolBytes = 0;
+  int64_t mostNodes = 0;
+  double hostSecondsOfNode = 0;
+  std::vector<uint16_t> random; ///< the block that fills the pool
+};
+
+} // namespace qlora
+
+#endif // QLORA_BENCH_MICROGPU_H

@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: MIT
+
+// attach-loss: replaces a forward function's loss by a preference loss.
+// See Passes.td for an example.
+
+#include "compiler/Passes.h"
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+#include "mlir/IR/IRMapping.h"
+
+using namespace mlir;
+using namespace qlora::model;
+
+namespace qlora {
+#define GEN_PASS_DEF_ATTACHOBJECTIVE
+#include "compiler/Passes.h.inc"
+} // namespace qlora
+
+namespace {
+
+/// The loss op of a function: its sums, and other returned values.
+struct Head {
+  LossOp op;
+  Value losses, labels;
+  SmallVector<Value> others;
+};
+
+class AttachLossPass : public qlora::impl::AttachLossBase<AttachLossPass> {
+public:
+  using AttachLossBase::AttachLossBase;
+
+private:
+  void runOnOperation() override;
+  LogicalResult attachTo(func::FuncOp function);
+  FailureOr<LossOp> build(OpBuilder &builder, func::FuncOp function,
+                          const Head &head);
+  LossOp buildDpo(OpBuilder &builder, func::FuncOp function, const Head &head);
+  FailureOr<LossOp> buildKto(OpBuilder &builder, func::FuncOp function,
+                             const Head &head);
+  FailureOr<LossOp> buildOrpo(OpBuilder &builder, func::FuncOp function,
+                              const Head &head);
+};
+
+} // namespace
+
+static FailureOr<Head> headOf(func::FuncOp function) {
+  Operation *end = function.front().getTerminator();
+  Head head;
+  for (Value value : end->getOperands()) {
+    auto loss = value.getDefiningOp<LossOp>();
+    if (!loss || (head.op && loss != head.op))
+      return end->emitOpError("expects the results of one loss: a model with "
+                              "a loss of its routers cannot be trained on "
+                              "preferences; set 'output_router_logits' to "
+                              "false in its config.json and import it again");
+    head.op = loss;
+    StringRef name = loss.getReadName(cast<OpResult>(value).getResultNumber());
+    if (name == "loss_sum")
+      head.losses = value;
+    else if (name == "label_count")
+      head.labels = value;
+    else
+      head.others.push_back(value);
+  }
+  if (!head.losses || !head.labels)
+    return end->emitOpError("expects a loss_sum and a label_count");
+  return head;
+}
+
+/// Clones the whole function before itself, without training-only ops. Returns
+/// the copy of `value`.
+static Value cloneReference(func::FuncOp function, Value value) {
+  SmallVector<Operation *> ops = llvm::map_to_vector(
+      function.front().without_terminator(), [](Operation &op) { return &op; });
+  OpBuilder builder(ops.front());
+  IRMapping mapping;
+  for (Operation *op : ops) {
+    if (op->hasTrait<TrainingOnly>())
+      mapping.map(op->getResult(0), mapping.lookupOrDefault(op->getOperand(0)));
+    else
+      setPhase(builder.clone(*op, mapping), StepPhase::Reference);
+  }
+  return mapping.lookup(value);
+}
+
+/// Returns a loss's result types: `rows` values per sequence, and the sums.
+static SmallVector<Type> resultTypes(Value losses, unsigned rows,
+                                     unsigned sums = 7) {
+  RankedTensorType lines = tensorOf(losses);
+  SmallVector<Type> types(rows, lines);
+  types.append(sums, lines.clone({1}));
+  return types;
+}
+
+/// Appends a function argument.
+static FailureOr<Value> addInput(func::FuncOp function, StringRef name,
+                                 Type type) {
+  Builder builder(function.getContext());
+  const unsigned number = function.getNumArguments();
+  DictionaryAttr input = builder.getDictionaryAttr(
+      builder.getNamedAttr("model.input", builder.getStringAttr(name)));
+  if (failed(function.insertArgument(number, type, input, function.getLoc())))
+    return failure();
+  return Value(function.getArgument(number));
+}
+
+LossOp AttachLossPass::buildDpo(OpBuilder &builder, func::FuncOp function,
+                                const Head &head) {
+  Value reference = cloneReference(function, head.losses);
+  auto loss = DpoLossOp::create(
+      builder, function.getLoc(), resultTypes(head.losses, 1), head.losses,
+      head.labels, reference, llvm::APFloat(double(beta)));
+  return cast<LossOp>(loss.getOperation());
+}
+
+FailureOr<LossOp> AttachLossPass::buildKto(OpBuilder &builder,
+                                           func::FuncOp function,
+                                           const Head &head) {
+  Value reference = cloneReference(function, head.losses);
+  FailureOr<Value> desirable =
+      addInput(function, "desirable", head.losses.getType());
+  if (failed(desirable))
+    return failure();
+  auto loss = KtoLossOp::create(
+      builder, function.getLoc(), resultTypes(head.losses, 1, 8), head.losses,
+      head.labels, reference, *desirable, llvm::APFloat(double(beta)),
+      llvm::APFloat(double(desirableWeight)),
+      llvm::APFloat(double(undesirableWeight)), mismatched);
+  return cast<LossOp>(loss.getOperation());
+}
+
+FailureOr<LossOp> AttachLossPass::buildOrpo(OpBuilder &builder,
+                                            func::FuncOp function,
+                                            const Head &head) {
+  IRMapping mapping;
+  for (BlockArgument argument : function.getArguments()) {
+    auto input = function.getArgAttrOfType<StringAttr>(
+        argument.getArgNumber(), "model.input");
+    if (!input || input.getValue() != "targets")
+      continue;
+    FailureOr<Value> prompts =
+        addInput(function, "prompts", argument.getType());
+    if (failed(prompts))
+      return failure();
+    mapping.map(argument, *prompts);
+    break;
+  }
+  if (mapping.getValueMap().empty())
+    return function.emitOpError("has no input 'targets'");
+  builder.clone(*head.op, mapping);
+  auto loss = OrpoLossOp::create(
+      builder, function.getLoc(), resultTypes(head.losses, 2), head.losses,
+      head.labels, mapping.lookup(head.losses), mapping.lookup(head.labels),
+      llvm::APFloat(double(beta)));
+  return cast<LossOp>(loss.getOperation());
+}
+
+FailureOr<LossOp> AttachLossPass::build(OpBuilder &builder,
+                                        func::FuncOp function,
+                                        const Head &head) {
+  if (objective == "kto")
+    return buildKto(builder, function, head);
+  if (objective == "orpo")
+    return buildOrpo(builder, function, head);
+  return buildDpo(builder, function, head);
+}
+
+LogicalResult AttachLossPass::attachTo(func::FuncOp function) {
+  FailureOr<Head> head = headOf(function);
+  if (failed(head))
+    return failure();
+  auto input = cast<RankedTensorType>(function.getArgument(0).getType());
+  auto lines = RankedTensorType::get({input.getDimSize(0)},
+                                     Float32Type::get(&getContext()));
+  head->losses.setType(lines);
+  head->labels.setType(lines);
+  Operation *end = function.front().getTerminator();
+  OpBuilder builder(end);
+  FailureOr<LossOp> loss = build(builder, function, *head);
+  if (failed(loss))
+    return failure();
+  SmallVector<Value> results;
+  for (OpResult result : (*loss)->getResults())
+    if (!loss->getReadName(result.getResultNumber()).empty())
+      results.push_back(result);
+  results.append(head->others);
+  end->setOperands(results);
+  function.setFunctionType(
+      FunctionType::get(&getContext(), function.front().getArgumentTypes(),
+                        end->getOperandTypes()));
+  return success();
+}
+
+void AttachLossPass::runOnOperation() {
+  if (objective != "dpo" && objective != "kto" && objective != "orpo") {
+    getOperation().emitError("expects dpo, kto or orpo as objective, but got '")
+        << objective << "'";
+    return signalPassFailure();
+  }
+  for (auto function : getOperation().getOps<func::FuncOp>())
+    if (failed(attachTo(function)))
+      return signalPassFailure();
+}

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: MIT
+
+// mark-trainable: makes weights of the model trainable, and chooses how each
+// trainable parameter is updated.
+//
+//   model.parameter @m.norm.weight : tensor<64xbf16> {file = "..."}
+//
+// becomes, if m.norm is a trainable module,
+//
+//   model.parameter @m.norm.weight : tensor<64xf32>
+//       {file = "...", file_type = bf16, trainable, undecayed}
+
+#include "compiler/Graph/AdapterWeight.h"
+#include "compiler/Graph/TargetNames.h"
+#include "compiler/Passes.h"
+#include "dialects/Train/Optimizers.h"
+
+using namespace mlir;
+using namespace qlora;
+using namespace qlora::model;
+
+namespace qlora {
+#define GEN_PASS_DEF_TRAINWEIGHTS
+#include "compiler/Passes.h.inc"
+} // namespace qlora
+
+namespace {
+class MarkTrainablePass
+    : public qlora::impl::MarkTrainableBase<MarkTrainablePass> {
+public:
+  using MarkTrainableBase::MarkTrainableBase;
+
+private:
+  void runOnOperation() override;
+  LogicalResult trainModule(StringRef name);
+  LogicalResult trainBiases();
+  LogicalResult refuseShared(StringRef name);
+  LogicalResult checkWhole();
+  LogicalResult checkTrainable(model::ParameterOp parameter);
+  LogicalResult makeTrainable(model::ParameterOp parameter);
+  LogicalResult chooseUpdate(model::ParameterOp parameter);
+};
+} // namespace
+
+/// Returns true if two ops of one function read the parameter: tied weights.
+static bool isShared(model::ParameterOp parameter) {
+  llvm::DenseMap<Operation *, unsigned> readers;
+  parameter->getParentOp()->walk([&](WeightOp weight) {
+    if (weight.getParameter() == parameter.getSymName())
+      readers[weight->getParentOp()] +=
+          llvm::range_size(weight.getResult().getUses());
+  });
+  return llvm::any_of(readers, [](auto &of) { return of.second > 1; });
+}
+
+LogicalResult MarkTrainablePass::refuseShared(StringRef name) {
+  return getOperation().emitError("modules_to_save: '")
+         << name
+         << "' is shared by two modules (tied weights), and PEFT would train "
+            "a copy for one of them only; leave it out";
+}
+
+/// transformers fills in random weights for modules that a folder lacks.
+LogicalResult MarkTrainablePass::checkWhole() {
+  const auto parts = untrainedParts(getOperation());
+  if (!all || parts.empty())
+    return success();
+  return getOperation().emitError("finetuning_type: full trains the text model "
+                                  "alone, and the folder it writes would lack "
+                                  "the weights of ")
+         << llvm::join(parts, ", ") << "; write finetuning_type: lora";
+}
+
+LogicalResult MarkTrainablePass::checkTrainable(model::ParameterOp parameter) {
+  if (parameter.getPartNames())
+    return parameter.emitError("'")
+           << parameter.getSymName()
+           << "' has other names in the files (experts, or their router) and "
+              "cannot be trained in full; leave it out of modules_to_save, or "
+              "write finetuning_type: lora";
+  if (!all && isShared(parameter))
+    return refuseShared(parameter.getSymName());
+  if (isa<QuantizedType>(parameter.getTensorType().getElementType()))
+    return parameter.emitError("'")
+           << parameter.getSymName()
+           << "' is quantised and cannot be trained in full; take a model or a "
+              "module that is not quantised, or load without load_in_4bit, "
+              "load_in_8bit or quant_method";
+  return success();
+}
+
+/// Makes an ordinary weight trainable: f32 in memory, as stored in the file.
+LogicalResult MarkTrainablePass::makeTrainable(model::ParameterOp parameter) {
+  if (failed(checkTrainable(parameter)))
+    return failure();
+  RankedTensorType type = parameter.getTensorType();
+  parameter.setFileTypeAttr(TypeAttr::get(type.getElementType()));
+  parameter.setTrainable(true);
+  parameter.setType(type.clone(Float32Type::get(&getContext())));
+  return success();
+}
+
+/// Gives weights the current types of their parameters.
+static void retype(ModuleOp module) {
+  SymbolTable symbols(module);
+  module.walk([&](WeightOp weight) {
+    weight.getResult().setType(
+        symbols.lookup<model::ParameterOp>(weight.getParameter())
+            .getTensorType());
+  });
+}
+
+/// PEFT wraps every module whose path ends with `name`, with its submodules.
+static bool isInside(StringRef module, StringRef name) {
+  for (size_t dot = module.find('.'); dot != StringRef::npos;
+       dot = module.find('.', dot + 1))
+    if (module.take_front(dot).ends_with(name))
+      return true;
+  return module.ends_with(name);
+}
+
+LogicalResult MarkTrainablePass::trainModule(StringRef name) {
+  bool found = false;
+  for (auto parameter : getOperation().getOps<model::ParameterOp>()) {
+    if (parameter.getInit() ||
+        !isInside(parameter.getSymName().rsplit('.').first, name))
+      continue;
+    found = true;
+    if (!parameter.getTrainable() && failed(makeTrainable(parameter)))
+      return failure();
+  }
+  if (found)
+    return success();
+  // An untied head has a weight and was found already.
+  const std::string head = headPath(getOperation());
+  if (!head.empty() && isInside(head, name))
+    return refuseShared(head);
+  std::vector<std::string> modules;
+  for (auto parameter : getOperation().getOps<model::ParameterOp>())
+    if (!parameter.getInit())
+      modules.push_back(parameter.getSymName().rsplit('.').first.str());
+  return getOperation().emitError("modules_to_save: '")
+         << name << "' matches no module with a weight; "
+         << nameHint(name.str(), modules);
+}
+
+LogicalResult MarkTrainablePass::trainBiases() {
+  if (bias == "none")
+    return success();
+  const std::set<std::string> adapted = adaptedModules(getOperation());
+  bool found = false;
+  for (auto parameter : getOperation().getOps<model::ParameterOp>()) {
+    auto [module, name] = parameter.getSymName().rsplit('.');
+    if (parameter.getInit() || name != "bias" ||
+        (bias != "all" && !adapted.contains(module.str())))
+      continue;
+    found = true;
+    if (!parameter.getTrainable() && failed(makeTrainable(parameter)))
+      return failure();
+  }
+  if (!found)
+    getOperation().emitWarning("bias ")
+        << bias << ": no module "
+        << (bias == "all" ? "" : "with an adapter ") << "has a bias";
+  return success();
+}
+
+/// Chooses as transformers' Trainer does, which decays neither biases nor
+/// norms, and as PEFT's LoRA+ (Hayou et al., 2024): B and one-dimensional
+/// parameters have a separate learning rate.
+LogicalResult MarkTrainablePass::chooseUpdate(model::ParameterOp parameter) {
+  StringRef name = parameter.getSymName();
+  RankedTensorType type = parameter.getTensorType();
+  const bool isVector = type.getRank() == 1;
+  if (name.lower().find("bias") != std::string::npos ||
+      (isVector && name.ends_with(".weight")))
+    parameter.setUndecayed(true);
+  if (loraPlusRatio != 1 && name.contains("lora_embedding"))
+    return parameter.emitError("loraplus_lr_ratio: '")
+           << name
+           << "' is of an embedding, whose learning rate in LoRA+ is "
+              "one of its own, which is not supported; leave its "
+              "module out of lora_target_modules";
+  if (isVector || name.contains("lora_B"))
+    parameter.setRateScale(llvm::APFloat(double(loraPlusRatio)));
+  const train::Optimizer *row =
+      train::chooseOptimizer(optimizer, type.getShape());
+  if (!row)
+    return parameter.emitError("no --optim is called '") << optimizer << "'";
+  parameter.setOptimizer(row->name);
+  return success();
+}
+
+void MarkTrainablePass::runOnOperation() {
+  if (failed(checkWhole()))
+    return signalPassFailure();
+  std::vector<std::string> names;
+  std::string error;
+  if (!parseSavedModules(modules, names, error)) {
+    getOperation().emitError(error);
+    return signalPassFailure();
+  }
+  for (const std::string &name : names)
+    if (failed(trainModule(name)))
+      return signalPassFailure();
+  if (failed(trainBiases()))
+    return signalPassFailure();
+  for (auto parameter : getOperation().getOps<model::ParameterOp>()) {
+    if (all && !parameter.getInit() && !parameter.getTrainable() &&
+        failed(makeTrainable(parameter)))
+      return signalPassFailure();
+    if (parameter.getTrainable() && failed(chooseUpdate(parameter)))
+      return signalPassFailure();
+  }
+  retype(getOperation());
+}

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: MIT
+
+// Creates sums of partial values, uses of ranges, and tp and ep shards.
+
+#include "compiler/Graph/PartialSums.h"
+
+#include "runtime/Weights/Slices.h"
+
+using namespace mlir;
+using namespace qlora;
+using namespace qlora::model;
+
+Value PartialSums::sumOf(Value value) {
+  Value &sum = summed[value];
+  if (!sum) {
+    OpBuilder builder(value.getContext());
+    builder.setInsertionPointAfterValue(value);
+    auto op = AllSumOp::create(builder, value.getLoc(), value, ranks);
+    copyStage(value.getDefiningOp(), op);
+    sum = op;
+  }
+  return sum;
+}
+
+void PartialSums::sumOperands(Operation *op, unsigned first) {
+  for (OpOperand &operand : op->getOpOperands().drop_front(first))
+    if (contains(operand.get()))
+      operand.set(sumOf(operand.get()));
+}
+
+RankedTensorType qlora::withLength(RankedTensorType type, unsigned dimension,
+                                   int64_t length) {
+  SmallVector<int64_t> shape(type.getShape());
+  shape[dimension] = length;
+  return type.clone(shape);
+}
+
+WeightOp qlora::usePart(OpBuilder &b, WeightOp weight, PartAttr part) {
+  auto used = cast<WeightOp>(b.clone(*weight));
+  used.setPartAttr(part);
+  used.getResult().setType(part.of(tensorOf(weight)));
+  return used;
+}
+
+static SlicedFormat formatOf(RankedTensorType type) {
+  Type element = type.getElementType();
+  if (auto stored = dyn_cast<QuantizedType>(element))
+    return {stored.getFormat(), stored.getBlock(), stored.getDoubleQuant()};
+  return {*elementDtype(element)};
+}
+
+static SlicedDimension dimensionOf(RankedTensorType type,
+                                   const ShardedWeight &how, int64_t ranks) {
+  return {type.getShape(), how.dimension, how.segments, ranks};
+}
+
+/// Returns the shard's type of a tensor, quantized or decoded.
+static RankedTensorType sliceOf(RankedTensorType whole,
+                                const ShardedWeight &how, int64_t ranks) {
+  SmallVector<int64_t> shape(whole.getShape());
+  shape[how.dimension] /= ranks;
+  Type element = whole.getElementType();
+  const SlicedFormat format = formatOf(whole);
+  if (isa<QuantizedType>(element))
+    element = QuantizedType::get(
+        whole.getContext(), format.dtype,
+        blockOfSlice(format, dimensionOf(whole, how, ranks)),
+        doubleQuantOfSlice(format) == 1);
+  return RankedTensorType::get(shape, element);
+}
+
+void qlora::sliceParameter(ParameterOp parameter, const ShardedWeight &how,
+                           int64_t ranks) {
+  RankedTensorType type = parameter.getTensorType(), stored = type;
+  if (std::optional<Type> quantized = parameter.getQuantized()) {
+    stored = type.clone(*quantized);
+    parameter.setQuantizedAttr(
+        TypeAttr::get(sliceOf(stored, how, ranks).getElementType()));
+  }
+  parameter.setType(sliceOf(type, how, ranks));
+  parameter.setSliceAttr(SliceAttr::get(
+      parameter.getContext(), ranks, how.dimension, how.segments,
+      /*coded_scales=*/doubleQuantOfSlice(formatOf(stored)) == 2));
+}
+
+bool qlora::canSliceParameter(ParameterOp parameter, const ShardedWeight &how,
+                              int64_t ranks) {
+  RankedTensorType type = parameter.getTensorType();
+  return canSlice(formatOf(type), dimensionOf(type, how, ranks));
+}

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: MIT
+
+// shard-matmuls: shards matmuls over ranks, by columns or rows of the weight.
+//
+//   %q = model.linear %x, %wq : [B, T, 64]            // wq [64, 64]
+//   %a = model.attention %q, ... {heads = 4}
+//   %y = model.linear %a, %wo
+//   %z = model.add %h, %y
+//
+// becomes, for two ranks,
+//
+//   %q = model.linear %x, %wq : [B, T, 32]            // wq [32, 64], a shard
+//   %a = model.attention %q, ... {heads = 2}
+//   %p = model.linear %a, %wo                         // wo [64, 32]
+//   %y = model.all_sum %p
+//   %z = model.add %h, %y
+//
+// This is tensor parallelism (Shoeybi et al., 2019). Trainable weights are
+// whole on every rank, which uses a range of each:
+//
+//   %b = model.weight @lora_B {part = #model.part<2, 0, 0, 64, 64>} : [32, 8]
+//
+// and adds to that range of the gradient. The all-reduce of data parallelism
+// combines the ranges. So every rank trains what a single rank would, and
+// passes after the gradient need no change. All ranks have the same rows, so
+// gradients and label counts are both multiplied by the number of ranks.
+
+#include "compiler/Graph/PartialSums.h"
+#include "compiler/Graph/ShardableColumnGroups.h"
+#include "compiler/PassMetadata.h"
+#include "compiler/Passes.h"
+#include "dialects/Program/Program.h"
+
+#include "mlir/Dialect/Func/IR/FuncOps.h"
+
+using namespace mlir;
+using namespace qlora;
+using namespace qlora::model;
+
+namespace qlora {
+#define GEN_PASS_DEF_SHARDPRODUCTS
+#include "compiler/Passes.h.inc"
+} // namespace qlora
+
+namespace {
+class ShardMatmulsPass
+    : public qlora::impl::ShardMatmulsBase<ShardMatmulsPass> {
+public:
+  using ShardMatmulsBase::ShardMatmulsBase;
+
+private:
+  void runOnOperation() override;
+  void divideParameters(const ShardableColumnGroups &sets);
+  void recordMetadata(const ShardableColumnGroups &sets);
+
+  int64_t wholeBytes = 0, slicedBytes = 0; ///< bytes of frozen weights
+};
+
+/// Shards one forward function.
+class FunctionSharding {
+public:
+  FunctionSharding(func::FuncOp function, const ShardableColumnGroups &sets,
+                   int64_t ranks)
+      : function(function), sets(sets), ranks(ranks) {}
+
+  void run();
+
+private:
+  void useParts(WeightOp weight, const ShardedWeight &how);
+  void divideResults(Operation *op);
+  void sumProduct(WeightedMatmul product);
+
+  func::FuncOp function;
+  const ShardableColumnGroups &sets;
+  const int64_t ranks;
+  PartialSums parts{Ranks::TP};
+};
+} // namespace
+
+//===----------------------------------------------------------------------===//
+// Weights
+//===----------------------------------------------------------------------===//
+
+/// Shards frozen parameters, which are cut when they are loaded.
+void ShardMatmulsPass::divideParameters(const ShardableColumnGroups &sets) {
+  SymbolTable symbols(getOperation());
+  for (const auto &[name, how] : sets.weights()) {
+    auto parameter = symbols.lookup<ParameterOp>(name);
+    if (parameter.getTrainable())
+      continue;
+    wholeBytes += tensorBytes(parameter.getTensorType());
+    sliceParameter(parameter, how, ranks);
+    slicedBytes += tensorBytes(parameter.getTensorType());
+  }
+}
+
+/// Creates the uses of this rank's range of each segment of a trainable weight.
+void FunctionSharding::useParts(WeightOp weight, const ShardedWeight &how) {
+  OpBuilder builder(weight);
+  RankedTensorType type = tensorOf(weight);
+  SmallVector<Value> used;
+  int64_t first = 0;
+  for (int64_t segment : how.segments) {
+    auto part =
+        PartAttr::get(weight.getContext(), ranks, how.dimension, first,
+                      segment, type.getDimSize(how.dimension), Ranks::TP);
+    used.push_back(usePart(builder, weight, part));
+    first += segment;
+  }
+  Value all = used.front();
+  if (used.size() > 1) {
+    auto concat = ConcatOp::create(
+        builder, weight.getLoc(),
+        withLength(type, how.dimension, first / ranks), used,
+        /*rows=*/how.dimension + 1 < unsigned(type.getRank()));
+    copyStage(weight, concat);
+    all = concat;
+  }
+  weight.replaceAllUsesWith(all);
+  weight.erase();
+}
+
+//===----------------------------------------------------------------------===//
+// Values
+//===----------------------------------------------------------------------===//
+
+/// A matmul of partial sums is a partial sum and can accumulate into another,
+/// unless it rounds its input. A whole accumulator is added after the sum.
+void FunctionSharding::sumProduct(WeightedMatmul product) {
+  OpOperand &x = product.getXMutable();
+  Value y = product.getProduct(), init = product.getInit();
+  if (sets.isDivided(y))
+    return parts.sumOperands(product);
+  const bool isOfParts =
+      sets.isDivided(x.get()) ||
+      (parts.contains(x.get()) && !product.getInt8Threshold());
+  if (isOfParts && (!init || parts.contains(init))) {
+    parts.insert(y);
+    return;
+  }
+  if (!sets.isDivided(x.get()))
+    return parts.sumOperands(product);
+  cast<AccumulatingOp>(product.getOperation()).setAccumulator({});
+  Value sum = parts.sumOf(y);
+  OpBuilder builder(product.getContext());
+  builder.setInsertionPointAfterValue(sum);
+  auto all = AddOp::create(builder, product.getLoc(), y.getType(), init, sum);
+  copyStage(product, all);
+  y.replaceAllUsesExcept(all, sum.getDefiningOp());
+}
+
+void FunctionSharding::divideResults(Operation *op) {
+  if (auto columnwise = dyn_cast<ColumnwiseOp>(op);
+      columnwise && sets.isDivided(op->getResult(0)))
+    columnwise.divideColumns(ranks);
+  for (Value result : op->getResults())
+    if (sets.isDivided(result)) {
+      RankedTensorType type = tensorOf(result);
+      result.setType(withLength(type, type.getRank() - 1,
+                                matrixColumns(type) / ranks));
+    }
+}
+
+void FunctionSharding::run() {
+  for (Operation &each : llvm::make_early_inc_range(function.front())) {
+    Operation *op = &each;
+    if (auto weight = dyn_cast<WeightOp>(op)) {
+      auto how = sets.weights().find(weight.getParameterAttr().getAttr());
+      if (how == sets.weights().end())
+        continue;
+      auto parameter = SymbolTable::lookupNearestSymbolFrom<ParameterOp>(
+          weight, weight.getParameterAttr());
+      if (parameter.getTrainable())
+        useParts(weight, how->second);
+      else
+        weight.getResult().setType(parameter.getTensorType());
+      continue;
+    }
+    divideResults(op);
+    if (auto product = dyn_cast<WeightedMatmul>(op);
+        product && product.getProduct())
+      sumProduct(product);
+    else if (op->hasTrait<ReductionTransparentOp>() &&
+             parts.contains(op->getOperand(0))) {
+      parts.sumOperands(op, /*first=*/1);
+      parts.insert(op->getResults());
+    } else {
+      parts.sumOperands(op);
+    }
+  }
+}
+
+//===----------------------------------------------------------------------===//
+// The pass
+//===----------------------------------------------------------------------===//
+
+void ShardMatmulsPass::recordMetadata(const ShardableColumnGroups &sets) {
+  SmallVector<Attribute> kept;
+  Builder builder(&getContext());
+  for (const std::string &why : sets.reasons())
+    kept.push_back(builder.getStringAttr(why));
+  recordDecision(getOperation(), getArgument(),
+                 MetadataBuilder(&getContext())
+                     .add("ranks", int64_t(ranks))
+                     .add("weights", sets.weights().size())
+                     .add("whole_bytes", wholeBytes)
+                     .add("sliced_bytes", slicedBytes)
+                     .add("kept_whole", kept)
+                     .get());
+}
+
+void ShardMatmulsPass::runOnOperation() {
+  if (ranks < 1) {
+    getOperation().emitError("expects at least one rank that shares products, "
+                             "but got ")
+        << int64_t(ranks);
+    return signalPassFailure();
+  }
+  wholeBytes = slicedBytes = 0;
+  if (ranks == 1)
+    return;
+  const ShardableColumnGroups sets(getOperation(), ranks);
+  if (!sets.unequal().empty()) {
+    getOperation().emitError(sets.unequal())
+        << "; --parallel tp takes a number that divides them";
+    return signalPassFailure();
+  }
+  if (sets.weights().empty()) {
+    getOperation().emitError("no product of this model can be shared by ")
+        << int64_t(ranks) << " ranks"
+        << (sets.reasons().empty() ? "" : ": " + sets.reasons().front())
+        << "; train without --parallel tp";
+    return signalPassFailure();
+  }
+  divideParameters(sets);
+  for (auto function : getOperation().getOps<func::FuncOp>())
+    FunctionSharding(function, sets, ranks).run();
+  getOperation()->setAttr(program::kTensorRanksAttr,
+                          Builder(&getContext()).getI64IntegerAttr(ranks));
+  recordMetadata(sets);
+}

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT
+
+// Finds values of forward functions whose columns tensor-parallel ranks can
+// shard, for shard-matmuls. A set of values is sharded together or not at all.
+//
+//   %q = model.linear %x, %wq       // a set begins: each rank makes columns
+//   %r = model.rope %q, ...         // q, k, v and their results
+//   %a = model.attention %r, ...
+//   %y = model.linear %a, %wo       // it ends: each rank uses its columns
+//
+// Interfaces classify the ops. A WeightedMatmul begins and ends sets. Row ops
+// without reductions, ColumnwiseOps and views continue one. All other ops need
+// whole operands and make whole results. A weight with several uses (by a
+// reference, by variants of other lengths) is sharded the same way for all.
+
+#ifndef QLORA_COMPILER_GRAPH_SHARDABLECOLUMNGROUPS_H
+#define QLORA_COMPILER_GRAPH_SHARDABLECOLUMNGROUPS_H
+
+#include "compiler/Graph/PartialSums.h"
+
+#include "llvm/ADT/IntEqClasses.h"
+#include "llvm/ADT/MapVector.h"
+
+#include <string>
+#include <vector>
+
+namespace qlora {
+
+class ShardableColumnGroups {
+public:
+  /// Shards every set that `ranks` can shard, the largest weights first.
+  ShardableColumnGroups(mlir::ModuleOp module, int64_t ranks);
+
+  bool isDivided(mlir::Value value) const;
+  const ShardedWeights &weights() const { return dividedWeights; }
+  /// Returns why weights stay whole, each reason once: first those that other
+  /// sizes or formats would avoid, largest weights first.
+  llvm::ArrayRef<std::string> reasons() const { return kept; }
+  /// Returns which heads, or which matmul width, `ranks` does not divide; empty
+  /// if it divides all that could be sharded.
+  llvm::StringRef unequal() const { return unequalSet; }
+
+private:
+  struct Set {
+    unsigned leader = 0; ///< index of one of its values
+    std::vector<unsigned> products, vectors, ops; ///< indices
+    std::string why; ///< why it stays whole; empty: no reason
+    int64_t elements = 0; ///< elements of its weights
+  };
+
+  unsigned numberOf(mlir::Value value);
+  void join(mlir::Value one, mlir::Value other);
+  void keepWhole(mlir::Value value, const std::string &why);
+  void look(mlir::Operation *op);
+  void lookAtRows(model::RowOp op);
+  void joinUsesOfWeights();
+  std::vector<Set> gather();
+
+  void tryToDivide(Set &set);
+  bool findSegments(Set &set);
+  bool agree(mlir::Operation *op, bool &changes);
+  bool findWeights(Set &set, ShardedWeights &found);
+  Segments segmentsOf(mlir::Value value) const;
+
+  mlir::ModuleOp module;
+  const int64_t ranks;
+  mlir::SymbolTable symbols;
+
+  std::vector<mlir::Value> values;
+  llvm::DenseMap<mlir::Value, unsigned> numbers;
+  llvm::IntEqClasses sets; ///< of value indices
+  llvm::DenseMap<unsigned, std::string> whole;
+  std::vector<model::WeightedMatmul> products;
+  std::vector<mlir::Operation *> ops; ///< ops that join values
+  /// Weights that ops read by column, in addition to row operands.
+  std::vector<model::WeightOp> vectors;
+  /// Columns that each row of an op reads together, if fewer than all.
+  llvm::DenseMap<mlir::Operation *, int64_t> runs;
+
+  llvm::DenseMap<mlir::Value, Segments> segments;
+  llvm::DenseSet<unsigned> divided; ///< leaders of sets
+  ShardedWeights dividedWeights;
+  llvm::SmallVector<std::string> kept, fixed;
+  std::string unequalSet;
+};
+
+} // namespace qlora
+
+#endif // QLORA_COMPILER_GRAPH_SHARDABLECOLUMNGROUPS_H

@@ -1,0 +1,49 @@
+// SPDX-License-Identifier: MIT
+
+// Assigns the micro-batches of a step to ranks. Ranks of equal speed take
+// turns: the k-th of rank r of N is number k N + r. If speeds differ, each rank
+// gets one micro-batch. Then each goes to the rank that would finish it first:
+//
+//   speeds 3 and 1, 8 micro-batches    rank 0: 0 2 3 4 5 6    rank 1: 1 7
+//
+// The number determines the rows and dropout masks of a micro-batch, so that
+// the assignment affects nothing but the order of sums.
+
+#ifndef QLORA_RUNTIME_DATA_MICROBATCHASSIGNMENT_H
+#define QLORA_RUNTIME_DATA_MICROBATCHASSIGNMENT_H
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace qlora {
+
+/// Immutable.
+class MicroBatchAssignment {
+public:
+  /// `count` must be a multiple of `ranks`. `speeds`: relative speed of each
+  /// rank, above 0; empty if all are equal.
+  MicroBatchAssignment(int64_t count, int64_t ranks,
+                       std::span<const double> speeds);
+
+  /// Micro-batches of a rank; at least 1.
+  int64_t size(int64_t rank) const {
+    return numbers.empty() ? each
+                           : static_cast<int64_t>(
+                                 numbers[static_cast<size_t>(rank)].size());
+  }
+  /// The number of a rank's k-th micro-batch, ascending in k.
+  int64_t number(int64_t rank, int64_t k) const {
+    return numbers.empty()
+               ? k * ranks + rank
+               : numbers[static_cast<size_t>(rank)][static_cast<size_t>(k)];
+  }
+
+private:
+  int64_t ranks, each;
+  std::vector<std::vector<int64_t>> numbers; ///< by rank; empty: all are equal
+};
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_DATA_MICROBATCHASSIGNMENT_H

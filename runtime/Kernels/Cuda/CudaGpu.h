@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: MIT
+
+// A GPU of this machine and its primary context, which holds the device memory,
+// streams and code of this process.
+
+#ifndef QLORA_RUNTIME_KERNELS_CUDA_CUDAGPU_H
+#define QLORA_RUNTIME_KERNELS_CUDA_CUDAGPU_H
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "runtime/Kernels/Cuda/CudaApi.h"
+
+namespace qlora {
+
+/// The oldest GPU that kernels are compiled for: 10 * major + minor.
+inline constexpr uint32_t kOldestGpu = 80;
+
+/// Name and architecture of a GPU, queried without a context.
+struct GpuName {
+  std::string name;  ///< "NVIDIA H100 80GB HBM3"
+  uint32_t arch = 0; ///< 10 * major + minor
+};
+
+/// Returns how many GPUs this process sees, at least one; kNotFound if none.
+StatusOr<int> countGpus(const CudaDriver &driver);
+
+/// Checks that a rank's GPU `ordinal` is among `count` visible GPUs.
+Status checkGpu(int ordinal, int count);
+
+/// Returns the GPUs that this process can use, in the driver's order, up to the
+/// first one that is too old; at least one. kNotFound: no driver, or no visible
+/// GPU. Any other error: a GPU exists, and the message says why it is unusable.
+/// Uses no GPU memory.
+StatusOr<std::vector<GpuName>> visibleGpus();
+StatusOr<std::vector<GpuName>> visibleGpus(const CudaDriver &driver);
+
+/// "2 x NVIDIA H100 80GB HBM3, 1 x NVIDIA A100-SXM4-40GB".
+std::string countedNames(std::span<const std::string> names);
+std::string gpuText(std::span<const GpuName> gpus);
+
+/// Bytes of GPU memory, over all processes.
+struct CudaMemoryInfo {
+  uint64_t free = 0;
+  uint64_t total = 0;
+};
+
+/// Movable. Owns the context, which is current on the thread that opened it.
+class CudaGpu {
+public:
+  CudaGpu() = default;
+  /// Opens visible GPU `ordinal`. kNotFound: no GPU. kUnavailable: no GPU with
+  /// that index. `driver` must outlive the result.
+  static StatusOr<CudaGpu> open(const CudaDriver &driver, int ordinal);
+  /// Reads only name and properties, without a context; requires cuInit.
+  static StatusOr<CudaGpu> describe(const CudaDriver &driver, int ordinal);
+
+  StatusOr<CudaMemoryInfo> memory() const;
+  /// PCI address for other libraries, such as "0000:3B:00.0", or empty.
+  std::string pciBusId() const;
+
+  int ordinal = 0;   ///< index among the visible GPUs
+  std::string name;  ///< "NVIDIA H100 80GB HBM3"
+  uint32_t arch = 0; ///< 10 * major + minor
+  int multiprocessors = 0;
+
+private:
+  Status readAttributes();
+
+  struct Release {
+    const CudaDriver *driver;
+    CUdevice device;
+    void operator()(CUcontext) const {
+      (void)driver->primaryCtxRelease(device);
+    }
+  };
+
+  const CudaDriver *driver = nullptr;
+  CUdevice device = 0;
+  std::unique_ptr<std::remove_pointer_t<CUcontext>, Release> context;
+};
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_KERNELS_CUDA_CUDAGPU_H

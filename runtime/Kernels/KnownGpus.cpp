@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: MIT
+
+// Profiles of known GPUs. None of these rates was measured by this project.
+// Peaks come from data sheets. The fraction that large kernels reach is
+// assumed, and is the same for all GPUs unless a row says otherwise: as on an
+// H200, GEMMs reach 0.80 of the dense bf16 peak, copies 0.90 of the memory
+// bandwidth. Links reach 0.82: the ring bus bandwidth of NVLink 4 is 370 of 450
+// GB/s (NVIDIA/nccl-tests, issue 212). The same fraction holds for the bus to
+// the host: PCIe 4.0 with 31.5 or 5.0 with 63 GB/s each way.
+//
+// cuDNN's attention on an H200: 480 TFLOP/s forward and 370 backward at 2,048
+// tokens (NVIDIA's table for cuDNN 9.19), 610 and 510 at 8,192.
+//
+// This project's attention (Cuda/Device/AttentionBF16.cu, AttentionGradBF16.cu;
+// not measured): half of the shared memory limit. A warp computes 16 rows.
+// Forward, for 128 m16n8k16 it loads 72 times 512 bytes from shared memory, and
+// a multiprocessor delivers 128 bytes per clock: 1,820 needed FLOPs per clock
+// and multiprocessor. Backward needs 144 loads for 224 m16n8k16, 160 of them
+// needed (scores are computed twice): 1,140. The tensor core limit is 2,590
+// forward with mma.sync (0.63 of wgmma on sm_90). Half is assumed because two
+// blocks of four warps alternate with exponentials and three barriers per tile.
+// At 8,192 tokens it is 1.07 times as fast: the diagonal cuts fewer tiles.
+//
+// Assumed for all rows: f32 GEMMs (no tensor cores) reach 0.75 of the peak.
+// Thin GEMMs run at 0.6 of the copy rate. A multiprocessor issues 128
+// single-lane instructions per clock, at the boost clock. The gap between
+// dependent kernels of a graph is 1.5 us. A small all-reduce takes 20 us in a
+// node, and as much for each doubling of nodes. NF4 is decoded at copy speed:
+// 2.516 bytes are moved for each f32 value of 4 bytes.
+
+#include "runtime/Kernels/DeviceProfile.h"
+
+#include <array>
+#include <cctype>
+#include <cmath>
+
+using namespace qlora;
+
+namespace {
+
+/// One GPU, in units that fit on a line.
+struct Gpu {
+  std::string_view name, title;
+  int64_t multiprocessors;
+  double memoryGb;
+  double clockGhz;
+  double gemmBf16Tflops, gemmF32Tflops;
+  AttentionRates cudnn, own; ///< TFLOP/s
+  double copyGbps;
+  double nodeLinkGbps, networkGbps;
+  int64_t gpusPerNode;
+  double hostLinkGbps;
+};
+
+constexpr Gpu kGpus[] = {
+    // Peaks: 312 bf16, 2.04 TB/s, NVLink 300 GB/s each way, 200 Gb/s per GPU.
+    // cuDNN's attention at 8,192 tokens: within 50 to 73 % of the peak, as
+    // given for FlashAttention-2 (Dao, 2023); at 2,048 in the H200's ratio.
+    {"a100", "NVIDIA A100 SXM 80 GB", 108, 80, 1.41, 250, 15,
+     {{150, 190}, {120, 165}}, {{138, 148}, {87, 93}}, 1830, 246, 23, 8, 26},
+    // Peaks: 989 bf16, 3.35 TB/s, otherwise as an H200. GEMMs are assumed
+    // slower than the H200's (700), and cuDNN's attention in the same ratio.
+    {"h100", "NVIDIA H100 SXM", 132, 80, 1.755, 700, 50,
+     {{425, 540}, {328, 450}}, {{210, 225}, {130, 140}}, 2900, 370, 48, 8, 52},
+    // Peaks: 989 bf16, 4.8 TB/s, NVLink 450 GB/s each way, 400 Gb/s per GPU.
+    // These rates are used in the design's estimates.
+    {"h200", "NVIDIA H200 SXM", 132, 141, 1.755, 790, 50,
+     {{480, 610}, {370, 510}}, {{210, 225}, {130, 140}}, 4300, 370, 48, 8, 52},
+    // Peaks (HGX): 2250 bf16, 75 f32, 7.7 TB/s, NVLink 900 GB/s each way.
+    // cuDNN's attention is scaled by the peaks.
+    {"b200", "NVIDIA B200", 148, 180, 1.85, 1800, 56,
+     {{1090, 1390}, {840, 1160}}, {{249, 266}, {156, 167}},
+     6930, 740, 48, 8, 52},
+    // Peaks: 165 bf16 with f32 sums, 82.6 f32, 1.008 TB/s. Links: PCIe 4.0
+    // through the host, and 25 Gb/s Ethernet. cuDNN's attention is scaled by
+    // the peaks. This project's: half of the tensor core limit, which per
+    // multiprocessor and clock is half of an A100's. Backward, 5 of 7 matmuls
+    // are needed.
+    {"rtx4090", "NVIDIA GeForce RTX 4090", 128, 24, 2.52, 132, 62,
+     {{80, 102}, {62, 86}}, {{78, 83}, {56, 60}}, 907, 10, 3, 8, 26},
+};
+
+AttentionRate inGflops(const AttentionRate &tflops) {
+  return {tflops.at2k * 1e3, tflops.at8k * 1e3};
+}
+
+AttentionRates inGflops(const AttentionRates &tflops) {
+  return {inGflops(tflops.forward), inGflops(tflops.backward)};
+}
+
+DeviceProfile profileOf(const Gpu &gpu) {
+  DeviceProfile profile;
+  profile.cpu = gpu.title;
+  profile.cores = gpu.multiprocessors;
+  profile.gemmBf16Gflops = gpu.gemmBf16Tflops * 1e3;
+  profile.gemmF32Gflops = gpu.gemmF32Tflops * 1e3;
+  profile.copyGbps = gpu.copyGbps;
+  profile.decodeGbps = std::ceil(gpu.copyGbps * 4 / 2.516);
+  GpuRates &gpu = profile.gpu.emplace();
+  gpu.memoryGb = gpu.memoryGb;
+  gpu.cudnnAttention = inGflops(gpu.cudnn);
+  gpu.cudaAttention = inGflops(gpu.own);
+  gpu.thinGemmGbps = 0.6 * gpu.copyGbps;
+  gpu.issueGops = double(gpu.multiprocessors) * 128 * gpu.clockGhz;
+  gpu.launchMicroseconds = 1.5;
+  gpu.gpusPerNode = gpu.gpusPerNode;
+  gpu.nodeLinkGbps = gpu.nodeLinkGbps;
+  gpu.networkGbps = gpu.networkGbps;
+  gpu.allReduceMicroseconds = 20;
+  gpu.hostLinkGbps = gpu.hostLinkGbps;
+  return profile;
+}
+
+} // namespace
+
+std::span<const std::string_view> qlora::knownGpus() {
+  static const auto names = [] {
+    std::array<std::string_view, std::size(kGpus)> names;
+    for (size_t i = 0; i < names.size(); ++i)
+      names[i] = kGpus[i].name;
+    return names;
+  }();
+  return names;
+}
+
+std::optional<DeviceProfile> qlora::profileOfGpu(std::string_view driverName) {
+  std::string name;
+  for (const char letter : driverName)
+    if (letter != ' ')
+      name +=
+          static_cast<char>(std::tolower(static_cast<unsigned char>(letter)));
+  // Other variants of the same chip, and MIG instances.
+  for (const std::string_view other : {"mig", "pcie", "nvl", "laptop"})
+    if (name.find(other) != std::string::npos)
+      return std::nullopt;
+  for (const Gpu &gpu : kGpus)
+    if (name.find(gpu.name) != std::string::npos)
+      return profileOf(gpu);
+  return std::nullopt;
+}
+
+StatusOr<DeviceProfile>
+qlora::findDeviceProfile(const std::string &nameOrPath) {
+  for (const Gpu &gpu : kGpus)
+    if (nameOrPath == gpu.name)
+      return profileOf(gpu);
+  StatusOr<DeviceProfile> profile = readDeviceProfile(nameOrPath);
+  if (profile.isOk() || profile.status().code() != StatusCode::kNotFound)
+    return profile;
+  return Status::error(StatusCode::kNotFound,
+                       "'{}' is neither a known card ({}) nor a file that can "
+                       "be read; qlora-run --calibrate makes one of this "
+                       "machine",
+                       nameOrPath, fmt::join(knownGpus(), ", "));
+}
+
+StatusOr<DeviceProfile>
+qlora::deviceProfileOrDefault(const std::string &nameOrPath,
+                              const std::string &target) {
+  const bool isCuda = target == "cuda";
+  if (nameOrPath.empty() && !isCuda)
+    return DeviceProfile();
+  const std::string name = nameOrPath.empty() ? "h100" : nameOrPath;
+  QLORA_ASSIGN_OR_RETURN(DeviceProfile profile, findDeviceProfile(name));
+  if (profile.gpu.has_value() != isCuda)
+    return Status::invalid("the device profile '{}' is of a {}, but the "
+                           "program is for {}",
+                           name, profile.gpu ? "GPU" : "CPU", target);
+  return profile;
+}

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MIT
+
+// What a profile shows of a command besides its time: kind, kernel, work
+// according to the cost model, and the least time that the device's rates
+// allow.
+
+#ifndef QLORA_RUNTIME_PREDICT_COMMANDMETADATA_H
+#define QLORA_RUNTIME_PREDICT_COMMANDMETADATA_H
+
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "runtime/Device/Device.h"
+#include "runtime/Kernels/DeviceProfile.h"
+#include "runtime/Module/ModuleLoader.h"
+
+namespace qlora {
+
+struct CommandMetadata {
+  std::string name;   ///< the launch's label, or the command's kind
+  std::string kernel; ///< of a launch: "matmul.onednn", "rms_norm"
+  std::string_view
+      kind; ///< stepPartName, "copy and fill", "collective", "wait"
+  uint8_t queue = 0;
+  double flops = 0; ///< of GEMM and attention (neededFlops)
+  double bytes = 0; ///< in memory, read and written; of a collective, reduced
+  /// Lower bound from the device's rates, launches included; 0: not known.
+  double boundSeconds = 0;
+};
+
+/// MetadataBuilder of a module's commands on `device`. `device` is null for the
+/// rank of another pipeline stage, whose planned kernels are then assumed. The
+/// constructor's arguments outlive the table.
+class CommandMetadataTable {
+public:
+  CommandMetadataTable(const LoadedModule &module, const Device *device,
+                       const DeviceProfile &rates, int ranks)
+      : module(module), device(device), rates(rates), ranks(ranks) {}
+
+  /// Returns the facts of a command that was timed. The work of the LM head
+  /// covers labelled rows only, since others are skipped. All commands of
+  /// UPDATE belong to the optimizer.
+  CommandMetadata of(const TimedCommand &timed);
+
+private:
+  struct Entry {
+    CommandMetadata facts; ///< with all rows labelled
+    bool isOfLabels = false;
+  };
+  Entry find(const qlora_command &command, bool isUpdate) const;
+  void describeLaunch(const qlora_command &command, bool isUpdate,
+                      Entry &entry) const;
+
+  const LoadedModule &module;
+  const Device *device;
+  const DeviceProfile &rates;
+  const int ranks;
+  std::map<uint32_t, Entry> known; ///< by command
+};
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_PREDICT_COMMANDMETADATA_H

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT
+
+// The identity of a checkpoint, stored in its manifest, and the check whether a
+// run can resume from it. There are three kinds of facts:
+//
+//   must be equal     model, data, options that change a step's results, rows
+//                     per step: else the error has both values
+//   affect rounding   program, backend, ranks, threads: changes are reported
+//   free to change    learning rate, schedule and so on: changes are reported
+//
+// "model" is a digest of the model's identity (ModelIdentity.h) and of a sample
+// of its weights. "data" is a digest of all training rows.
+
+#ifndef QLORA_RUNTIME_SESSION_CHECKPOINTMETADATA_H
+#define QLORA_RUNTIME_SESSION_CHECKPOINTMETADATA_H
+
+#include <nlohmann/json.hpp>
+
+#include <string>
+#include <vector>
+
+#include "runtime/Base/Options.h"
+#include "runtime/Base/Status.h"
+#include "runtime/Data/Dataset.h"
+#include "runtime/Module/ModuleLoader.h"
+
+namespace qlora {
+
+/// Inputs of the facts of this process.
+struct RunMetadata {
+  const LoadedModule &module;
+  const Options &options;
+  const Dataset &data;
+  StepShape step;
+  int threads = 0;
+};
+
+/// Returns the recorded facts that determine the model's results.
+nlohmann::json modelMetadata(const Options &options);
+
+/// Computes the facts from a sample of the weights and the whole program.
+StatusOr<nlohmann::ordered_json> checkpointMetadata(const RunMetadata &run);
+
+/// Returns the SHA-256 of the adapter that --adapter-name-or-path names; ""
+/// without one, null if it is unknown. When resuming, returns the checkpoint's
+/// value (`before`; null: nothing is resumed), because its weights include that
+/// adapter. Refuses another adapter.
+StatusOr<nlohmann::ordered_json>
+startMetadata(const Options &options, const nlohmann::ordered_json *before);
+
+/// Returns whether a program option affects only memory or grouping of
+/// computations, and results only by rounding.
+bool decidesPlanAlone(std::string_view option);
+
+/// Checks whether a run with facts `own` can resume from a checkpoint with
+/// facts `before`. Errors call the checkpoint `checkpoint`. Appends notes for
+/// the user to `remarks`.
+Status compareMetadata(const std::string &checkpoint,
+                       const nlohmann::ordered_json &before,
+                       const nlohmann::ordered_json &own,
+                       std::vector<std::string> &remarks);
+
+/// Returns the number of micro-batches that each rank accumulates. It follows
+/// the options, or else keeps the checkpoint's rows per step (`before`; null:
+/// nothing is resumed). Refuses options that conflict with the checkpoint,
+/// unless they are the checkpoint's and only the number of ranks changed.
+StatusOr<int64_t> accumulationFor(const nlohmann::ordered_json &before,
+                                  const Options &options, int64_t ranks,
+                                  std::vector<std::string> &remarks);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_SESSION_CHECKPOINTMETADATA_H

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: MIT
+
+// Checks that all ranks were started alike. Each rank computes alone how many
+// labels the others have, which command is captured and when a step is timed,
+// from the program, the options and the data. If these differ, ranks would wait
+// for each other forever. Paths may differ between machines, and so may the
+// programs' memory plans (ProgramForm.h).
+
+#ifndef QLORA_RUNTIME_SESSION_RANKCONSISTENCYCHECK_H
+#define QLORA_RUNTIME_SESSION_RANKCONSISTENCYCHECK_H
+
+#include "runtime/Data/Dataset.h"
+#include "runtime/Ranks/RankGroup.h"
+#include "runtime/Session/SessionRequest.h"
+
+namespace qlora {
+
+/// All ranks call it. Returns an error that names the first difference from
+/// rank 0; rank 0 gets none.
+Status checkRankConsistency(const SessionRequest &request,
+                            const LoadedModule &module, const Options &options,
+                            RankGroup &group, const Dataset *train,
+                            const Dataset *validation);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_SESSION_RANKCONSISTENCYCHECK_H

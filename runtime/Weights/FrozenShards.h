@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MIT
+
+// Loads fsdp shards (qlora_parameter::piece in ABI/module.h) and tp or ep
+// shards (::slices) into arenas that have no space for a whole tensor. The
+// bytes are those of the whole tensor, cut (WholeTensor.h).
+//
+// A shard that is copied or converted and is contiguous in the file is read by
+// its rank alone. A quantised tensor must be made as a whole, because a scale
+// of scales covers all of it. If each of N ranks did that, it would take N
+// times as long; so would reading all rows of a file for some columns. So ranks
+// process these tensors together, N per round. Rank r makes tensor r of the
+// round on the host, in memory of its own, and sends the other ranks their
+// shards, some MiB at a time:
+//
+//   rank 0 makes w0   ->   w0[0] w0[1] w0[2]         (3 ranks)
+//   rank 1 makes w1   ->   w1[0] w1[1] w1[2]
+//   rank 2 makes w2   ->   w2[0] w2[1] w2[2]
+//                           to     to    to
+//                         rank 0 rank 1 rank 2
+//
+// Besides its arena, a rank needs memory for one whole tensor at a time and for
+// buffers of kExchangedBytes.
+
+#ifndef QLORA_RUNTIME_WEIGHTS_FROZENSHARDS_H
+#define QLORA_RUNTIME_WEIGHTS_FROZENSHARDS_H
+
+#include <cstdint>
+#include <functional>
+#include <span>
+
+#include "runtime/Device/Collectives.h"
+#include "runtime/Weights/ArenaSink.h"
+#include "runtime/Weights/Parameters.h"
+#include "runtime/Weights/WholeTensor.h"
+
+namespace qlora {
+
+/// Bytes of all shards together that a rank sends or receives at a time.
+inline constexpr uint64_t kExchangedBytes = uint64_t{8} << 20;
+
+inline bool hasParts(const qlora_parameter &parameter) {
+  return parameter.piece != 0 || parameter.slices != 0;
+}
+
+/// Returns whether a rank needs the whole tensor to get its shard.
+bool isCutFromWhole(const qlora_parameter &parameter);
+
+/// Reads this rank's shard of a parameter without isCutFromWhole().
+Status readPart(const LoadedModule &module, const ParameterSources &sources,
+                const qlora_parameter &parameter, ArenaSink &arena);
+
+/// Fills the shards of parameters that are cut from whole tensors. All ranks of
+/// `holders` must pass the parameters in the same order. Calls `filled` for
+/// each.
+Status
+exchangeParts(const LoadedModule &module, const ParameterSources &sources,
+              Collectives &holders,
+              std::span<const qlora_parameter *const> parameters,
+              ArenaSink &arena,
+              const std::function<void(const qlora_parameter &)> &filled);
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_WEIGHTS_FROZENSHARDS_H

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: MIT
+
+// The frozen weights of a rank whose arenas are host memory. They are mapped
+// from the cache of quantised bases (QuantizedBaseFile.h) if an earlier run has
+// stored them. Else the ranks of the machine fill them, and the first of these
+// ranks stores them in the cache. The cache only saves time: any problem with
+// it is a remark, and the run continues without it.
+//
+// Each pipeline stage has a base and a cache file of its own. Ranks that hold
+// fsdp, tp or ep shards of a base have different bytes, so each has memory and
+// a file of its own, which it looks for and stores. They fill their shards
+// together (FrozenShards.h), so files are mapped only if all ranks that hold a
+// base together have theirs.
+//
+//   QLORA_ASSIGN_OR_RETURN(base, QuantizedBase::open(module, model, group,
+//   {})); device->load(module, &base->memory()); if (!base->isFilled()) fill
+//   this rank's base->share(), all ranks barrier
+//   QLORA_RETURN_IF_ERROR(base->seal(model));
+//   train
+//   base->finish();
+
+#ifndef QLORA_RUNTIME_WEIGHTS_QUANTIZEDBASE_H
+#define QLORA_RUNTIME_WEIGHTS_QUANTIZEDBASE_H
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "runtime/Device/FrozenArena.h"
+#include "runtime/Module/ModuleLoader.h"
+#include "runtime/Ranks/RankGroup.h"
+#include "runtime/Weights/ModelFiles.h"
+#include "runtime/Weights/QuantizedBaseFile.h"
+
+namespace qlora {
+
+/// Returns whether at least one frozen weight is quantised on load. It would
+/// save nothing to keep a base that is only copied.
+bool quantizesBase(const LoadedModule &module);
+
+/// Returns the number of ranks that hold a base together, in fsdp, tp or ep
+/// shards. Their rank numbers are consecutive. 1: each rank has the whole base.
+uint32_t holdersOf(const LoadedModule &module);
+
+/// Returns the name under which a quantised base is kept. It is a hash of all
+/// that determines the bytes of the FROZEN arena, so a cached base is either
+/// right or missing.
+///
+///   output   the arena's size; for each weight in it the name, shape, dtype in
+///            the file and in the arena, quantisation, block, double
+///            quantisation and offset; our quantiser's output for a sample; a
+///            version of ours, raised if loading changes bytes in another way;
+///            for a sharded base the sizes and number of the shards, how they
+///            are cut, and the number of this one
+///   input    for each file of the model folder its name, identity
+///            (FileDescriptor.h) and tensors; the file of each tensor
+///
+/// To hash the weights would cost the read that the cache saves, so a file is
+/// identified by these attributes. A changed file has another identity, even if
+/// its time was restored. So has a copy, which is read and quantised again.
+/// Links are followed: two snapshots of the Hugging Face cache that share a
+/// blob share a base. Target, other ranks and threads change no byte and are
+/// not in the key. `piece`: this rank's number among the holders of the base.
+StatusOr<std::string> baseKey(const LoadedModule &module,
+                              const ModelFiles &model, uint32_t piece = 0);
+
+/// Returns kUnavailable, with the reason, if a model file was written too
+/// recently for its identity to be reliable (FileDescriptor.h). To be called
+/// before the weights are read.
+Status checkSettled(const ModelFiles &model);
+
+/// Returns kUnavailable if a file has changed since it was opened. To be called
+/// after the weights were read.
+Status checkUnchanged(const ModelFiles &model);
+
+/// The options of the command line for the cache.
+struct QuantizedBaseCacheRequest {
+  /// A folder, kUserCache (`bases` in the user's cache folder) or kNone.
+  std::string place = kUserCache;
+  uint64_t limit = uint64_t{40} << 30; ///< bytes of all bases
+  static constexpr const char *kUserCache = "auto";
+  static constexpr const char *kNone = "none";
+};
+
+/// May be moved until its memory is used. It must outlive the device.
+class QuantizedBase {
+public:
+  /// Finds or allocates the base. All ranks must call it.
+  static StatusOr<QuantizedBase> open(const LoadedModule &module,
+                                      const ModelFiles &model, RankGroup &group,
+                                      const QuantizedBaseCacheRequest &request);
+
+  FrozenArena &memory() { return arena; }
+  const FillShare &share() const { return part; }
+  /// Returns true if a file is mapped or after seal().
+  bool isFilled() const { return arena.isFilled() || isSealed; }
+  /// Path of the mapped file. Empty if this run made the base; if the base is
+  /// whole, also on all ranks except the first of a machine.
+  const std::string &mappedFile() const { return mapped; }
+
+  /// Write-protects the base after all ranks have filled their share(), and
+  /// starts to write a base that was made here to the cache.
+  Status seal(const ModelFiles &model);
+  /// Completes the file at the end of a successful run. A failure is a remark.
+  void finish();
+
+  /// Returns and clears the remarks, one line each.
+  std::vector<std::string> takeRemarks();
+
+private:
+  FileDescriptor find(const LoadedModule &module, const ModelFiles &model,
+                      const QuantizedBaseCacheRequest &request,
+                      uint32_t piece = 0);
+  Status openPiece(const LoadedModule &module, const ModelFiles &model,
+                   RankGroup &group, const QuantizedBaseCacheRequest &request);
+  StatusOr<bool> agreeOnPieces(RankGroup &group, uint32_t holders,
+                               bool hasFile);
+  Status shareRemarks(RankGroup &group);
+  void remark(const Status &status);
+
+  std::optional<QuantizedBaseCache> cache; ///< where to find or store the base
+  std::string key;                ///< empty: do not store the base
+  uint64_t writers = 1; ///< ranks of this machine that store a base
+  std::string mapped;
+  std::vector<std::string> remarks;
+  FillShare part;
+  FrozenArena arena;
+  bool isSealed = false;
+  std::unique_ptr<QuantizedBaseWriter> writer; ///< reads the arena
+};
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_WEIGHTS_QUANTIZEDBASE_H

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: MIT
+
+// Describes the bytes of a whole tensor that one rank gets: a contiguous fsdp
+// shard, or the gathered ranges of a tp or ep shard. Any range can be copied
+// out, so the shard is sent in windows and is never copied as a whole.
+//
+// A cut is a list of sections with zeros between them. A section has rows, each
+// of the same runs of a row of the whole:
+//
+//   whole  row 0  ..AAA...BB.      section  AAABB
+//          row 1  ..CCC...DD.               CCCDD
+
+#ifndef QLORA_RUNTIME_WEIGHTS_SHARDVIEW_H
+#define QLORA_RUNTIME_WEIGHTS_SHARDVIEW_H
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+namespace qlora {
+
+/// A byte range in a row of the whole tensor.
+struct ShardRange {
+  uint64_t from, bytes;
+};
+
+/// Movable. May own bytes that its sections point to.
+class ShardView {
+public:
+  ShardView() = default;
+  ShardView(ShardView &&) = default;
+  ShardView &operator=(ShardView &&) = default;
+
+  /// Adds a section at byte `at` of the cut: `count` rows, `step` bytes apart,
+  /// that start at `whole`, which must outlive the cut. Does nothing if the
+  /// runs are empty.
+  void addRows(uint64_t at, const uint8_t *whole, uint64_t step, uint64_t count,
+               std::vector<ShardRange> runs);
+  /// Adds a section of bytes that the cut owns, at byte `at`.
+  void addOwn(uint64_t at, std::vector<uint8_t> bytes) {
+    own = std::move(bytes);
+    addRows(at, own.data(), 0, 1, {{0, own.size()}});
+  }
+
+  /// Copies bytes from `at` on to `out`, which must be zero.
+  void copy(uint64_t at, std::span<uint8_t> out) const;
+
+private:
+  struct Section {
+    uint64_t begin, bytes, row; ///< bytes in the cut; `row`: bytes per row
+    const uint8_t *whole;
+    uint64_t step;
+    std::vector<ShardRange> runs;
+
+    void copy(uint64_t at, std::span<uint8_t> out) const;
+  };
+  std::vector<Section> sections;
+  std::vector<uint8_t> own;
+};
+
+} // namespace qlora
+
+#endif // QLORA_RUNTIME_WEIGHTS_SHARDVIEW_H

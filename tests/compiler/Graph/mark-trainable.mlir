@@ -1,0 +1,73 @@
+// RUN: sed -e 's/@n1\b/@norm.weight/' -e 's/@wd\b/@down.bias/' %S/../Inputs/layer.mlir | qlora-opt - --mark-trainable='all=true' | FileCheck %s
+// RUN: sed -e 's/@wo\b/@l.0.o_proj.weight/' %S/../Inputs/layer.mlir | qlora-opt - --mark-trainable='modules=["o_proj"]' | FileCheck %s --check-prefix=SAVED
+// RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 targets=["q_proj","k_proj"] bias=true' --mark-trainable='lora-plus-ratio=16' --fuse-lora | FileCheck %s --check-prefix=PLUS
+// RUN: qlora-opt %S/../Inputs/layer.mlir --specialize-shapes="batch=2 lengths=32" --mark-trainable='all=true' --build-train-step | FileCheck %s --check-prefix=TIED
+// RUN: sed -e 's/@n1\b/@norm.weight/' -e 's/@wg\b/@gate.bias/' %S/../Inputs/layer.mlir | qlora-opt - --specialize-shapes="batch=2 lengths=32" --mark-trainable='all=true' --build-train-step --fuse-rows --bucket-gradients='max-buckets=2 min-bytes=0' | FileCheck %s --check-prefix=GROUPS
+// RUN: sed -e 's/@n1\b/@l.0.q_proj.bias/' -e 's/@wd\b/@down.bias/' -e 's/%x1 = .*/%x1 = model.add %h1, %h1 : tensor<?x?x64xf32>/' %S/../Inputs/layer.mlir | qlora-opt - --attach-adapters='r=4 targets=["q_proj","k_proj"]' --fuse-lora --mark-trainable='bias=lora_only' | FileCheck %s --check-prefix=ONLY
+// RUN: sed -e 's/@n1\b/@l.0.q_proj.bias/' -e 's/@wd\b/@down.bias/' -e 's/%x1 = .*/%x1 = model.add %h1, %h1 : tensor<?x?x64xf32>/' %S/../Inputs/layer.mlir | qlora-opt - --attach-adapters='r=4 targets=["q_proj","k_proj"]' --mark-trainable='bias=all' | FileCheck %s --check-prefix=BIASES
+// RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4' --mark-trainable='bias=lora_only' 2>&1 | FileCheck %s --check-prefix=BIASLESS
+// RUN: not qlora-opt %S/../Inputs/layer.mlir --mark-trainable='modules=["nothing"]' 2>&1 | FileCheck %s --check-prefix=MODULE
+// RUN: sed -e 's/@embed\b/@embed_tokens.weight/' %S/../Inputs/layer.mlir | not qlora-opt - --mark-trainable='modules=["embed_tokens"]' 2>&1 | FileCheck %s --check-prefix=SHARED
+// RUN: sed -e 's/@embed\b/@embed_tokens.weight/' -e '/head_loss/s/$/ loc("lm_head")/' %S/../Inputs/layer.mlir | not qlora-opt - --mark-trainable='modules=["lm_head"]' 2>&1 | FileCheck %s --check-prefix=HEAD
+// RUN: qlora-opt %S/../Inputs/layer.mlir --quantize-base | not qlora-opt - --mark-trainable='all=true' 2>&1 | FileCheck %s --check-prefix=QUANTISED
+// RUN: sed -e 's/@embed\b/@embed_tokens.weight/' %S/../Inputs/layer.mlir | qlora-opt - --attach-adapters='r=4 targets=["q_proj","embed_tokens"]' | not qlora-opt - --mark-trainable='lora-plus-ratio=16' 2>&1 | FileCheck %s --check-prefix=EMBEDDING
+// RUN: sed -e 's/model.folder = "[^"]*"/model.config = {untrained_modules = "vision_tower multi_modal_projector"}/' %S/../Inputs/layer.mlir | not qlora-opt - --mark-trainable='all=true' 2>&1 | FileCheck %s --check-prefix=PARTS
+
+// Norms, which have one dimension, and biases are not decayed.
+// CHECK: model.parameter @embed : tensor<128x64xf32> {file = "model.safetensors", file_type = bf16, trainable}
+// CHECK: model.parameter @norm.weight : tensor<64xf32> {file = "model.safetensors", file_type = bf16, trainable, undecayed}
+// CHECK: model.parameter @down.bias : tensor<64x96xf32> {{.*}}trainable, undecayed}
+// CHECK: model.weight @norm.weight : tensor<64xf32>
+
+// SAVED-NOT: trainable
+// SAVED: model.parameter @l.0.o_proj.weight : tensor<64x64xf32> {file = "model.safetensors", file_type = bf16, trainable}
+// SAVED-NOT: trainable
+
+// B learns faster, and so do biases; the A's are stacked.
+// PLUS-DAG: model.parameter @{{.*}}lora_A{{.*}} : tensor<8x64xf32> {init = "kaiming", part_names = {{.*}}, trainable}
+// PLUS-DAG: model.parameter @{{.*}}q_proj.lora_B.weight : tensor<64x4xf32> {init = "zero", rate_scale = 1.600000e+01 : f64, trainable}
+// PLUS-DAG: model.parameter @{{.*}}q_proj.lora_B.bias : tensor<64xf32> {init = "zero", rate_scale = 1.600000e+01 : f64, trainable, undecayed}
+
+// ONLY: model.parameter @l.0.q_proj.bias : tensor<64xf32> {{.*}}trainable, undecayed}
+// ONLY: model.parameter @down.bias : tensor<64x96xbf16> {file = "model.safetensors"}
+// BIASES: model.parameter @l.0.q_proj.bias : tensor<64xf32> {{.*}}trainable, undecayed}
+// BIASES: model.parameter @down.bias : tensor<64x96xf32> {{.*}}trainable, undecayed}
+// BIASLESS: warning: bias lora_only: no module with an adapter has a bias
+
+// What two ops read gets two gradients, each at once.
+// TIED-LABEL: train.step accumulate
+// TIED: train.accumulate @embed, %{{.*}} : tensor<128x64xf32>
+// TIED: train.accumulate @n1, %{{.*}} : tensor<64xf32>
+// TIED: train.accumulate @n1, %{{.*}} : tensor<64xf32>
+// TIED: train.accumulate @embed, %{{.*}} : tensor<128x64xf32>
+// TIED-LABEL: train.step update
+// TIED-NOT: undecayed
+
+// 26 rows of 1024 behind the statistics are decayed, 7 are not; a bucket is sent
+// in two parts where it has some of both.
+// GROUPS: train.layout = [@wd, @wo, @wv, @wk, @wq, @embed, @gate.bias, @norm.weight]
+// GROUPS-SAME: train.offsets = array<i64: 1024, 7168, 11264, 13312, 15360, 19456, 27648, 33792>
+// GROUPS: train.all_reduce 0 offset 0 elements 15360
+// GROUPS-NEXT: train.all_reduce 0 offset 27648 elements 6144
+// GROUPS: train.all_reduce 1 offset 15360 elements 12288
+// GROUPS-NEXT: train.all_reduce 1 offset 33792 elements 1024
+// GROUPS-LABEL: train.step update
+// GROUPS: train.flat trainable : tensor<26x1024xf32>
+// GROUPS: train.store_flat trainable, %{{.*}} : tensor<26x1024xf32>
+// GROUPS: train.flat trainable {row = 26 : i64} : tensor<7x1024xf32>
+// GROUPS: train.store_flat trainable, %{{.*}} {row = 26 : i64} : tensor<7x1024xf32>
+
+// MODULE: error: modules_to_save: 'nothing' matches no module with a weight; there are:
+// HEAD: error: modules_to_save: 'lm_head' is shared by two modules (tied weights), and PEFT would train a copy for one of them only; leave it out
+// SHARED: error: modules_to_save: 'embed_tokens.weight' is shared by two modules (tied weights), and PEFT would train a copy for one of them only; leave it out
+// QUANTISED: error: '{{.*}}' is quantised and cannot be trained in full; take a model or a module that is not quantised
+// PARTS: error: finetuning_type: full trains the text model alone, and the folder it writes would lack the weights of vision_tower, multi_modal_projector; write finetuning_type: lora
+// EMBEDDING: error: loraplus_lr_ratio: '{{.*}}lora_embedding_A' is of an embedding
+
+// Each tensor gets the row of its shape: bitsandbytes keeps 8 bits from 4096
+// elements on, and what is not updated alike is not stacked.
+// RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=64 targets=["q_proj","k_proj"]' --mark-trainable='optimizer=adamw_bnb_8bit' --fuse-lora | FileCheck %s --check-prefix=BITS
+// BITS: model.parameter @base_model.model.{{.*}}q_proj.lora_A.weight.group : tensor<128x64xf32> {{.*}}optimizer = "adamw_8bit"
+// BITS: model.parameter @base_model.model.{{.*}}k_proj.lora_B.weight : tensor<32x64xf32> {init = "zero", trainable}
+// RUN: not qlora-opt %S/../Inputs/layer.mlir --mark-trainable='all=true optimizer=sgd' 2>&1 | FileCheck %s --check-prefix=NAME
+// NAME: error: no --optim is called 'sgd'

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: MIT
+
+// The work with which a profile compares a command's time.
+
+#include "runtime/Predict/CommandMetadata.h"
+#include "tests/runtime/DemoTables.h"
+
+#include <gtest/gtest.h>
+
+namespace qlora {
+namespace {
+
+/// Runs nothing, and reports that `row` computes attention.
+class ChoosingDevice final : public Device {
+public:
+  explicit ChoosingDevice(const char *row) : row(row) {}
+  std::string_view name() const override { return "choosing"; }
+  std::span<uint8_t> hostArena(uint32_t) override { return {}; }
+  bool hasHostArenas() const override { return false; }
+
+protected:
+  const KernelRow *rowOf(uint32_t) const override { return findKernelRow(row); }
+  Status allocate(FrozenArena *) override { return Status::ok(); }
+  Status writeArena(uint32_t, uint64_t, std::span<const uint8_t>) override {
+    return Status::ok();
+  }
+  Status readArena(uint32_t, uint64_t, std::span<uint8_t>) override {
+    return Status::ok();
+  }
+  Status runRow(const KernelRow &, const KernelRequest &,
+                std::span<const qlora_operand>) override {
+    return Status::ok();
+  }
+  uint64_t allocatedBytes(uint32_t) const override { return 0; }
+  Status beginEntry(const qlora_entry &) override { return Status::ok(); }
+  Status launch(const qlora_command &) override { return Status::ok(); }
+  Status fill(const qlora_command &) override { return Status::ok(); }
+  Status copy(const qlora_command &) override { return Status::ok(); }
+  Status collective(const qlora_command &) override { return Status::ok(); }
+  Status record(const qlora_command &) override { return Status::ok(); }
+  Status wait(const qlora_command &) override { return Status::ok(); }
+  Status finishEntry() override { return Status::ok(); }
+
+private:
+  const char *row;
+};
+
+/// Returns the work of the demo's attention, compiled for cuDNN's row.
+CommandMetadata attentionBy(const char *row) {
+  DemoTables tables;
+  tables.retarget();
+  addAttention(tables, "attention.cudnn");
+  auto module = tables.load();
+  EXPECT_TRUE(module.isOk()) << module.status().message();
+  const ChoosingDevice device(row);
+  DeviceProfile rates = *findDeviceProfile("h200");
+  rates.gpu->cudnnAttention = {{2, 2}, {2, 2}};
+  rates.gpu->cudaAttention = {{1, 1}, {1, 1}};
+  TimedCommand timed;
+  timed.entry = kDemoAccumulate;
+  timed.command = uint32_t(tables.commands.size() - 1);
+  return CommandMetadataTable(*module, &device, rates, 1).of(timed);
+}
+
+TEST(CommandMetadata, TheBoundIsOfTheRowThatRuns) {
+  const CommandMetadata cudnn = attentionBy("attention.cudnn"),
+                        own = attentionBy("attention.cuda");
+  EXPECT_EQ(own.kernel, "attention.cuda");
+  EXPECT_EQ(own.kind, "attention");
+  EXPECT_EQ(own.flops, 128 * 129 / 2 * 4 * 8);
+  EXPECT_EQ(own.flops, cudnn.flops);
+  EXPECT_NEAR(own.boundSeconds, 1.5e-6 + own.flops / 1e9, 1e-12);
+  EXPECT_NEAR(cudnn.boundSeconds, 1.5e-6 + own.flops / 2e9, 1e-12);
+}
+
+} // namespace
+} // namespace qlora

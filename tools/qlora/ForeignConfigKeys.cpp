@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: MIT
+
+// Order of a translation, keys of the table, and defaults of absent keys.
+
+#include "tools/qlora/ForeignConfigKeys.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "runtime/Base/OptionTable.h"
+#include "tools/qlora/ForeignTranslation.h"
+
+namespace qlora {
+
+using json = nlohmann::ordered_json;
+
+const json *Translation::find(std::string_view key) const {
+  const auto found = std::ranges::find(entries, key, &YamlEntry::key);
+  return found == entries.end() || found->value.is_null() ? nullptr
+                                                          : &found->value;
+}
+
+/// Returns the option's text on the command line; empty if it is not there.
+std::string Translation::flagOf(std::string_view option) const {
+  std::string text;
+  for (const OptionSetting &setting : request.flags)
+    if (setting.row->name == option)
+      text = setting.text;
+  return text;
+}
+
+/// Returns flagOf(), else the value translated so far; empty: neither.
+std::string Translation::valueOf(std::string_view option) const {
+  std::string text = flagOf(option);
+  const OptionRow *row = findOption(optionTable(), option);
+  for (const YamlEntry &entry : file.entries)
+    if (text.empty() && !entry.value.is_null() &&
+        findOption(optionTable(), entry.key) == row)
+      text = foreignNameOf(entry.value);
+  return text;
+}
+
+/// Returns the objective as a value of --rl, from a flag, `rl` or `stage`.
+std::string Translation::objective() const {
+  if (const std::string flag = flagOf("rl"); !flag.empty())
+    return flag;
+  if (const json *rl = find("rl"))
+    return foreignNameOf(*rl);
+  const json *stage = find("stage");
+  return !stage || foreignNameOf(*stage) == "sft" ? "none"
+                                                  : foreignNameOf(*stage);
+}
+
+Status Translation::translateBy(const ForeignRow &row, const YamlEntry &entry) {
+  const std::string word = foreignNameOf(entry.value);
+  const bool isPassedOver = !*row.option;
+  const bool takesOthers = std::ranges::count(splitWords(row.values), "*") > 0;
+  for (const std::string_view value : splitWords(row.values)) {
+    const size_t equals = value.find('=');
+    if (value.substr(0, equals) != word)
+      continue;
+    if (!isPassedOver && equals != value.npos)
+      add(entry, row.option, std::string(value.substr(equals + 1)));
+    else if (!isPassedOver)
+      add(entry, row.option, entry.value);
+    if (!isPassedOver && takesOthers && *row.words && equals != value.npos)
+      file.notes.push_back(fmt::format("{}:{}: '{}: {}': {}", path, entry.line,
+                                       entry.key, word, row.words));
+    return Status::ok();
+  }
+  if (!takesOthers)
+    return refused(row.words);
+  if (!isPassedOver)
+    add(entry, row.option, entry.value);
+  else if (!isOffWord(word))
+    note(entry, "{}", row.words);
+  return Status::ok();
+}
+
+/// Treats the key as not set, unless its tool gives null a meaning.
+Status Translation::translateNull(const YamlEntry &entry) {
+  if (entry.key == "max_length" && isOf(ForeignTool::kTrl))
+    return refused("is null, with which TRL cuts no row: write the length of "
+                   "the longest one");
+  // transformers: TrainingArguments clip only if the value is a number.
+  if (entry.key == "max_grad_norm" &&
+      (isOf(ForeignTool::kTrl) || isOf(ForeignTool::kLlamaFactory)))
+    return add(entry, "max_grad_norm", "0"), Status::ok();
+  // axolotl: resolve_dtype() in utils/config.
+  if (entry.key == "bf16" && isOf(ForeignTool::kAxolotl))
+    return translateRow(entry);
+  return Status::ok();
+}
+
+Status Translation::translateRow(const YamlEntry &entry) {
+  if (const ForeignRow *row = findForeignRow(entry.key))
+    return translateBy(*row, entry);
+  if (findOption(optionTable(), entry.key))
+    return file.entries.push_back(entry), Status::ok();
+  std::vector<std::string> known = foreignRowKeys();
+  for (const auto &[key, handler] : kHandlers)
+    known.emplace_back(key);
+  const std::span<const OptionRow> tables[] = {optionTable()};
+  std::ranges::move(allOptionNames(tables), std::back_inserter(known));
+  const std::string nearest = nearestName(entry.key, known);
+  if (nearest.empty())
+    return Status::invalid("is not an option");
+  return Status::invalid("is not an option; did you mean '{}'?", nearest);
+}
+
+Status Translation::translate(const YamlEntry &entry) {
+  if (entry.value.is_null())
+    return translateNull(entry);
+  if (isParallelKey(entry.key))
+    return Status::ok(); // translateParallel()
+  const auto handler = kHandlers.find(entry.key);
+  return handler == kHandlers.end() ? translateRow(entry)
+                                    : (this->*handler->second)(entry);
+}
+
+/// Adds a tool's default, unless the file or a flag sets its option.
+Status Translation::addDefault(const ForeignDefault &initial) {
+  std::string value(initial.value);
+  // axolotl splits a long text into several rows.
+  if (value == "drop" && data.hasPieces)
+    value = "raise";
+  if (value == "2*lora_rank") {
+    const std::string rank = valueOf("lora_r");
+    int64_t number = 8;
+    std::from_chars(rank.data(), rank.data() + rank.size(), number);
+    value = std::to_string(2 * number);
+  }
+  const size_t before = file.entries.size();
+  QLORA_RETURN_IF_ERROR(translate({std::string(initial.key), value, 0}));
+  const auto isGiven = [&](const YamlEntry &entry) {
+    const OptionRow *row = findOption(optionTable(), entry.key);
+    return !flagOf(row->name).empty() ||
+           std::any_of(file.entries.begin(), file.entries.begin() + before,
+                       [&](const YamlEntry &other) {
+                         return findOption(optionTable(), other.key) == row;
+                       });
+  };
+  if (std::any_of(file.entries.begin() + before, file.entries.end(), isGiven))
+    file.entries.resize(before);
+  else if (file.entries.size() > before)
+    taken.push_back(fmt::format("{} {}", initial.key, value));
+  return Status::ok();
+}
+
+Status Translation::addDefaults() {
+  for (const ForeignDefault &initial : defaultsOf(tool->tool, objective())) {
+    const bool isLora = initial.key.starts_with("lora_");
+    const bool findsBatch = valueOf("auto_find_batch_size") == "true";
+    if ((isLora && valueOf("finetuning_type") == "full") ||
+        (findsBatch && initial.key == "micro_batch_size"))
+      continue;
+    QLORA_RETURN_IF_ERROR(addDefault(initial));
+  }
+  return Status::ok();
+}
+
+/// Refuses options of adapters if the tool would train all weights, as axolotl
+/// and TRL do unless the file asks for an adapter.
+Status Translation::checkAdapter() const {
+  static constexpr std::string_view kOfAdapters[] = {
+      "lora_r", "lora_alpha", "lora_target_modules", "load_in_4bit",
+      "load_in_8bit"};
+  const bool isAxolotl = isOf(ForeignTool::kAxolotl);
+  const json *adapter = find("adapter");
+  if (isAxolotl && adapter && foreignNameOf(*adapter) == "qlora" &&
+      valueOf("load_in_4bit") != "true")
+    return Status::invalid(
+        "{}: 'adapter: qlora' is of weights in 4 bits, but "
+        "'load_in_4bit: true' is not there; add it, or write "
+        "adapter: lora",
+        path);
+  if ((!isAxolotl && !isOf(ForeignTool::kTrl)) ||
+      find(isAxolotl ? "adapter" : "use_peft") ||
+      !valueOf("finetuning_type").empty())
+    return Status::ok();
+  for (const YamlEntry &entry : file.entries) {
+    const OptionRow *row = findOption(optionTable(), entry.key);
+    if (entry.line != 0 && std::ranges::count(kOfAdapters, row->name) &&
+        !isOffWord(foreignNameOf(entry.value)))
+      return Status::invalid(
+          "{}:{}: '{}' is of an adapter, but without {} {} trains all weights; "
+          "add {} for an adapter, or leave '{}' out",
+          path, entry.line, entry.spelling(),
+          isAxolotl ? "'adapter'" : "'use_peft'", nameOf(tool->tool),
+          isAxolotl ? "adapter: lora" : "use_peft: true", entry.spelling());
+  }
+  return Status::ok();
+}
+
+/// Sets dropout to 0 for preference training, as the trainers of all three
+/// tools do (TRL's disable_dropout).
+void Translation::turnOffDropout() {
+  const json *isOff = find("disable_dropout");
+  if (objective() == "none" || (isOff && foreignNameOf(*isOff) == "false") ||
+      !flagOf("lora_dropout").empty())
+    return;
+  for (YamlEntry &entry : file.entries)
+    if (entry.key == "lora_dropout" && !isOffWord(foreignNameOf(entry.value))) {
+      if (entry.line != 0)
+        note(entry, "is turned off, as {} does where it trains preferences",
+             nameOf(tool->tool));
+      entry.value = "0";
+    }
+  std::erase_if(taken, [](const std::string &text) {
+    return text.starts_with("lora_dropout");
+  });
+}
+
+void Translation::noteTool() {
+  std::string text = fmt::format("{}: is read as a file of {} ('{}' in line "
+                                 "{})",
+                                 path, nameOf(tool->tool), tool->key,
+                                 tool->line);
+  if (!taken.empty())
+    text +=
+        fmt::format(", whose defaults it takes: {}", fmt::join(taken, ", "));
+  file.notes.insert(file.notes.begin(), text);
+}
+
+StatusOr<ForeignFile> Translation::run() {
+  auto found = toolOf(entries, path);
+  if (found.isOk())
+    tool = *found;
+  for (const YamlEntry &entry : entries)
+    if (Status status = translate(entry); !status.isOk())
+      return status.withContext(
+          fmt::format("{}:{}: '{}'", path, entry.line, entry.key));
+  // Report a refused key before keys that belong to different tools.
+  QLORA_RETURN_IF_ERROR(found.status());
+  QLORA_ASSIGN_OR_RETURN(const auto parallel,
+                         translateParallel(entries, path, request.ranks));
+  file.entries.insert(file.entries.end(), parallel.begin(), parallel.end());
+  addData();
+  if (!tool)
+    return std::move(file);
+  QLORA_RETURN_IF_ERROR(checkAdapter());
+  QLORA_RETURN_IF_ERROR(addDefaults());
+  turnOffDropout();
+  file.hasPeftTargets = isOf(ForeignTool::kTrl) &&
+                        valueOf("finetuning_type") != "full" &&
+                        valueOf("lora_target_modules").empty() &&
+                        valueOf("adapter_name_or_path").empty();
+  noteTool();
+  return std::move(file);
+}
+
+StatusOr<ForeignFile>
+translateForeignConfigKeys(const ForeignRequest &request) {
+  return Translation(request).run();
+}
+
+} // namespace qlora

@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: MIT
+
+// Reads the keys of a data set; refuses those without an equivalent here.
+
+#include "tools/qlora/ForeignData.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "runtime/Base/JsonText.h"
+#include "runtime/Base/OptionTable.h"
+#include "runtime/Base/UserFiles.h"
+#include "tools/qlora/ForeignRows.h"
+
+namespace qlora {
+
+using json = nlohmann::ordered_json;
+
+/// Adds a path. A data set of the hub is ORG/NAME; a file has an extension, and
+/// a folder begins with / or . or ends with /.
+static Status addFile(const json &file, json &paths) {
+  if (!file.is_string() || file.get_ref<const std::string &>().empty())
+    return Status::invalid("expects a path that is text");
+  const std::string text = file.get<std::string>();
+  if (!std::filesystem::path(text).has_extension() && text.front() != '/' &&
+      text.front() != '.' && text.back() != '/')
+    return Status::invalid("'{}' is a data set of the hub; download it and "
+                           "give the path of its file (./{} is a folder)",
+                           text, text);
+  paths.push_back(text);
+  return Status::ok();
+}
+
+Status ForeignData::add(const ForeignData &other) {
+  for (const json &path : other.paths)
+    paths.push_back(path);
+  formats.insert(other.formats.begin(), other.formats.end());
+  hasPieces |= other.hasPieces;
+  for (const auto &[name, column] : other.columns)
+    if (const auto [mine, isNew] = columns.emplace(name, column);
+        !isNew && mine->second != column)
+      return Status::invalid(
+          "has data sets that differ in the column of '{}' ('{}' and '{}'); "
+          "write rows of one form, or train on one of them",
+          name, mine->second, column);
+  return Status::ok();
+}
+
+namespace {
+/// Key of an axolotl data set, and its values that match the behaviour here.
+struct SetKey {
+  const char *key, *values; ///< "*": any
+};
+} // namespace
+
+static constexpr SetKey kSetKeys[] = {
+    {"path", "*"},
+    {"data_files", "*"},
+    {"ds_type", "*"},
+    {"type", "*"},           // addType()
+    {"field", "*"},          // addType()
+    {"field_messages", "*"}, // addMessages()
+    {"trust_remote_code", "*"},
+    {"split", "train"},
+    {"message_field_role", "role from"},
+    {"message_field_content", "content value"},
+    {"train_on_eos", "turn"},
+    {"train_on_eot", "turn"},
+    {"drop_system_message", "false"},
+    {"split_thinking", "false"},
+    {"chat_template", "tokenizer_default"},
+    {"field_tools", "tools"},
+    {"field_chosen", "chosen"},
+    {"field_rejected", "rejected"},
+    {"roles_to_train", R"(["assistant"] ["gpt"] ["assistant","gpt"] )"
+                       R"(["gpt","assistant"])"},
+    {"message_property_mappings",
+     R"({"content":"content","role":"role"} {"content":"value","role":"from"})"},
+};
+
+static Status checkSetKey(const std::string &key, const json &value) {
+  const auto *row = std::ranges::find(kSetKeys, key, [](const SetKey &row) {
+    return std::string_view(row.key);
+  });
+  if (value.is_null())
+    return Status::ok();
+  if (row == std::end(kSetKeys))
+    return Status::invalid("'{}' of a data set is not supported; leave it out "
+                           "(dataset_columns names columns)",
+                           key);
+  // The keys of an object may be in any order.
+  const std::string word = value.is_object() ? dumpJson(nlohmann::json(value))
+                                             : foreignNameOf(value);
+  if (std::string_view(row->values) == "*" ||
+      std::ranges::count(splitWords(row->values), word))
+    return Status::ok();
+  return Status::invalid("'{}: {}' of a data set is not supported; what there "
+                         "is: {}",
+                         key, word, row->values);
+}
+
+/// Handles conversations under another key, or with other names in messages.
+static void addMessages(const json &set, ForeignData &data) {
+  const std::string field = foreignNameOf(set.value("field_messages", json()));
+  const json names = set.value("message_property_mappings", json());
+  const bool hasFrom =
+      foreignNameOf(set.value("message_field_role", json())) == "from" ||
+      (names.is_object() && names.value("role", "") == "from");
+  const std::string key = field == "none" ? "messages" : field;
+  if (key != "conversations" && (key != "messages" || hasFrom))
+    data.columns["conversations"] = key;
+}
+
+/// Reads `type`: the supported ones of prompt_strategies and DATASET_HANDLERS.
+static Status addType(const json &set, const std::string &rl,
+                      ForeignData &data) {
+  const json value = set.value("type", json());
+  if (value.is_null())
+    return Status::ok();
+  if (!value.is_string())
+    return Status::invalid(
+        "'type' of a data set has a text of its own ({}), which is not "
+        "supported; write rows of 'prompt' and 'completion' with that text, "
+        "and "
+        "type: null",
+        value.is_object() && value.contains("format") ? "'format'"
+                                                      : dumpJson(value));
+  const std::string type = foreignNameOf(value);
+  const std::string field = foreignNameOf(set.value("field", json()));
+  if (field != "none" && type != "completion")
+    return Status::invalid("'field' of a data set is for type: completion; "
+                           "leave it out");
+  const bool isChat = type == "chat_template" ||
+                      (rl == "none" ? type == "sharegpt"
+                                    : type == "chat_template.default");
+  if (isChat) {
+    data.formats.insert("chat");
+    addMessages(set, data);
+  } else if (type == "alpaca" && rl == "none") {
+    data.formats.insert("alpaca");
+    data.columns = {{"history", ""}, {"system", ""}};
+  } else if (type == "completion" && rl == "none") {
+    data.formats.insert("text");
+    data.hasPieces = true;
+    if (field != "none" && field != "text")
+      data.columns["text"] = field;
+  } else {
+    return Status::invalid(
+        "'type: {}' of a data set is a text that is not known here; what there "
+        "is: {}, or rows of 'prompt' and 'completion' with that text, and "
+        "type: "
+        "null",
+        type,
+        rl == "none" ? "alpaca, chat_template, completion, sharegpt"
+                     : "chat_template, chat_template.default");
+  }
+  return Status::ok();
+}
+
+StatusOr<ForeignData> dataOfDatasets(const json &list, const std::string &rl) {
+  if (!list.is_array() || list.empty())
+    return Status::invalid("expects a list of data sets, each with a path");
+  ForeignData all;
+  for (const json &set : list) {
+    if (!set.is_object() || !set.contains("path"))
+      return Status::invalid("expects a list of data sets, each with a path");
+    for (const auto &[key, value] : set.items())
+      QLORA_RETURN_IF_ERROR(checkSetKey(key, value));
+    ForeignData data;
+    const json files = set.value("data_files", json());
+    for (const json &file : files.is_array()  ? files
+                            : files.is_null() ? json::array({set["path"]})
+                                              : json::array({files}))
+      QLORA_RETURN_IF_ERROR(addFile(file, data.paths));
+    QLORA_RETURN_IF_ERROR(addType(set, rl, data));
+    QLORA_RETURN_IF_ERROR(all.add(data));
+  }
+  if (all.formats.contains("alpaca") && all.formats.contains("chat"))
+    return Status::invalid(
+        "has data sets of type alpaca, whose 'system' column "
+        "is not read, and of chat_template, whose is read; "
+        "write rows of one form, or train on one of them");
+  return all;
+}
+
+/// Maps LLaMA-Factory's columns to names here, for rows of instructions and for
+/// conversations. Optional columns are read only if they are named.
+static Status addColumns(const json &columns, bool isAlpaca,
+                         ForeignData &data) {
+  static const std::map<std::string, std::string> kAlpaca = {
+      {"prompt", "instruction"}, {"query", "input"},  {"response", "output"},
+      {"history", "history"},    {"system", "system"}};
+  static const std::map<std::string, std::string> kTalk = {
+      {"messages", "conversations"}, {"system", "system"}, {"tools", "tools"}};
+  static const std::map<std::string, std::string> kPreferences = {
+      {"chosen", "chosen"}, {"rejected", "rejected"}, {"kto_tag", "label"}};
+  const auto &names = isAlpaca ? kAlpaca : kTalk;
+  const bool isNamed = !columns.is_null();
+  for (const auto &[key, name] : names) {
+    const bool isOptional =
+        key == "history" || key == "system" || key == "tools";
+    if (isOptional || (key == "query" && isNamed))
+      data.columns[name] = "";
+    else if (!isNamed)
+      data.columns[name] = name;
+  }
+  for (const auto &[key, value] : columns.items()) {
+    const auto own = names.find(key), other = kPreferences.find(key);
+    if (value.is_null())
+      continue;
+    if (!value.is_string() ||
+        (own == names.end() && other == kPreferences.end()))
+      return Status::invalid("'{}' is no column that is read here; leave it "
+                             "out of 'columns'",
+                             key);
+    const std::string column = value.get<std::string>();
+    const std::string name =
+        own != names.end() ? own->second : other->second;
+    const bool isUsual = (key == "messages" && column == "messages") ||
+                         (key == "kto_tag" && column == "kto_tag");
+    data.columns[name] = isUsual ? name : column;
+  }
+  const bool learns = !isNamed || columns.contains("response") ||
+                      columns.contains("chosen");
+  if (isAlpaca && !(learns && (!isNamed || columns.contains("prompt"))))
+    return Status::invalid("names no '{}' in its 'columns', without which "
+                           "LLaMA-Factory has nothing to {}",
+                           learns ? "prompt" : "response",
+                           learns ? "answer" : "learn");
+  return Status::ok();
+}
+
+/// Refuses names of roles and contents in messages that are not read here.
+static Status checkTags(const json &tags) {
+  static const std::map<std::string, const char *> kTags = {
+      {"role_tag", "from role"},
+      {"content_tag", "value content"},
+      {"user_tag", "human user"},
+      {"assistant_tag", "gpt assistant"},
+      {"observation_tag", "observation tool"},
+      {"function_tag", "function_call"},
+      {"system_tag", "system"}};
+  for (const auto &[key, value] : tags.items()) {
+    const auto row = kTags.find(key);
+    const std::string word = foreignNameOf(value);
+    if (row == kTags.end() ||
+        (word != "none" && !std::ranges::count(splitWords(row->second), word)))
+      return Status::invalid("has '{}: {}', which is not known here: write the "
+                             "messages with 'role' and 'content'",
+                             key, word);
+  }
+  return Status::ok();
+}
+
+/// One entry of dataset_info.json.
+static Status addEntry(const json &set, const std::string &rl,
+                       ForeignData &data) {
+  static constexpr const char *kHubs[] = {"hf_hub_url", "ms_hub_url",
+                                          "om_hub_url", "script_url",
+                                          "cloud_file_name"};
+  for (const char *hub : kHubs)
+    if (set.contains(hub))
+      return Status::invalid("has '{}', from which LLaMA-Factory takes it: "
+                             "download it, and keep 'file_name' alone",
+                             hub);
+  static constexpr const char *kKnown =
+      "file_name file_sha1 formatting ranking columns tags";
+  for (const auto &[key, value] : set.items())
+    if (!std::ranges::count(splitWords(kKnown), key) && !value.is_null() &&
+        !(key == "split" && value == "train"))
+      return Status::invalid("has '{}', which is not supported: leave it out",
+                             key);
+  const std::string formatting =
+      set.contains("formatting") ? foreignNameOf(set["formatting"]) : "alpaca";
+  const bool isAlpaca = formatting == "alpaca";
+  if (!isAlpaca && formatting != "sharegpt" && formatting != "openai")
+    return Status::invalid("has 'formatting: {}': write alpaca, sharegpt or "
+                           "openai",
+                           formatting);
+  const bool ranks = foreignNameOf(set.value("ranking", json(false))) == "true";
+  const bool wantsPairs = rl == "dpo" || rl == "orpo";
+  if (ranks && !wantsPairs)
+    return Status::invalid("has pairs ('ranking'), which stage: dpo learns "
+                           "from");
+  if (wantsPairs && !ranks)
+    return Status::invalid("has no pairs ('ranking: true'), which stage: dpo "
+                           "learns from");
+  data.formats.insert(isAlpaca ? "turns" : "chat");
+  QLORA_RETURN_IF_ERROR(checkTags(set.value("tags", json::object())));
+  return addColumns(set.value("columns", json()), isAlpaca, data);
+}
+
+StatusOr<ForeignData> dataOfNames(const std::string &names,
+                                  const std::string &base,
+                                  const std::string &folder,
+                                  const std::string &rl) {
+  namespace fs = std::filesystem;
+  const std::string info =
+      (fs::path(base) / folder / "dataset_info.json").string();
+  QLORA_ASSIGN_OR_RETURN(const std::string text, readWholeFile(info));
+  const json sets = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  std::string words = names;
+  std::ranges::replace(words, ',', ' ');
+  ForeignData all;
+  for (const std::string_view word : splitWords(words)) {
+    const std::string name(word);
+    const json set = sets.is_object() ? sets.value(name, json()) : json();
+    if (!set.is_object())
+      return Status::invalid("'{}' has no data set '{}'; name one of its data "
+                             "sets, or give train_file",
+                             info, name);
+    ForeignData data;
+    Status status = addEntry(set, rl, data);
+    if (status.isOk() && !set.value("file_name", json()).is_string())
+      status = Status::invalid("has no 'file_name'");
+    if (!status.isOk())
+      return status.withContext(
+          fmt::format("the data set '{}' of '{}'", name, info));
+    data.paths.push_back((fs::path(folder) / set["file_name"]).string());
+    QLORA_RETURN_IF_ERROR(all.add(data));
+  }
+  if (all.paths.empty())
+    return Status::invalid("names no data set of '{}'", info);
+  return all;
+}
+
+} // namespace qlora

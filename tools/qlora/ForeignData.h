@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT
+
+// Data sets of axolotl and LLaMA-Factory configurations: their files, row
+// formats and column names. Other keys of a data set must match the behaviour
+// here; else they are refused by name.
+
+#ifndef QLORA_TOOLS_QLORA_FOREIGNDATA_H
+#define QLORA_TOOLS_QLORA_FOREIGNDATA_H
+
+#include <nlohmann/json.hpp>
+
+#include <map>
+#include <set>
+#include <string>
+
+#include "runtime/Base/Status.h"
+
+namespace qlora {
+
+struct ForeignData {
+  /// Paths as written, relative to the YAML file, as in train_file.
+  nlohmann::ordered_json paths = nlohmann::ordered_json::array();
+  std::set<std::string> formats; ///< values of row_format; empty: any
+  /// Values of dataset_columns: "" for a column that is not read, the column's
+  /// own name for one that is read.
+  std::map<std::string, std::string> columns;
+  bool hasPieces = false; ///< long rows of text are split into several rows
+
+  /// Adds another data set. An error if its column names differ.
+  Status add(const ForeignData &other);
+};
+
+/// Reads axolotl's [{path: data.jsonl, type: chat_template}, {path: json,
+/// data_files: [a.jsonl, b.jsonl]}, ...]. `rl`: the objective, a value of --rl.
+StatusOr<ForeignData> dataOfDatasets(const nlohmann::ordered_json &list,
+                                     const std::string &rl);
+
+/// Reads LLaMA-Factory's "name, other", whose files `folder`/dataset_info.json
+/// lists. `base`: the YAML file's folder.
+StatusOr<ForeignData> dataOfNames(const std::string &names,
+                                  const std::string &base,
+                                  const std::string &folder,
+                                  const std::string &rl);
+
+} // namespace qlora
+
+#endif // QLORA_TOOLS_QLORA_FOREIGNDATA_H

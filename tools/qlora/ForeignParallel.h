@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: MIT
+
+// Translates the sections `deepspeed`, `fsdp` and `fsdp_config` of other tools'
+// files: ZeRO stages and FSDP sharding strategies to --parallel, offloading to
+// --offload. Keys that do not change results are ignored; unsupported keys are
+// refused by name.
+
+#ifndef QLORA_TOOLS_QLORA_FOREIGNPARALLEL_H
+#define QLORA_TOOLS_QLORA_FOREIGNPARALLEL_H
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "runtime/Base/OptionValue.h"
+#include "runtime/Base/Status.h"
+
+namespace qlora {
+
+/// Ranks of the run, and ranks on this machine.
+struct RankCounts {
+  int64_t all = 1, ofMachine = 1;
+};
+
+/// Returns the options that the sections translate to; empty if there are no
+/// sections or only empty ones. `path` is the file's: a section may name a JSON
+/// file, relative to it or to the working directory. Errors begin with
+/// "FILE:LINE: 'KEY'".
+StatusOr<std::vector<YamlEntry>>
+translateParallel(std::span<const YamlEntry> entries, const std::string &path,
+                  RankCounts ranks);
+
+/// Returns whether translateParallel() reads the key.
+bool isParallelKey(std::string_view key);
+
+} // namespace qlora
+
+#endif // QLORA_TOOLS_QLORA_FOREIGNPARALLEL_H

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MIT
+
+// Translation of one file. Used only by ForeignConfigKeys.cpp (order, table,
+// defaults) and ForeignValues.cpp (keys whose values need code).
+
+#ifndef QLORA_TOOLS_QLORA_FOREIGNTRANSLATION_H
+#define QLORA_TOOLS_QLORA_FOREIGNTRANSLATION_H
+
+#include <fmt/format.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tools/qlora/ForeignConfigKeys.h"
+#include "tools/qlora/ForeignData.h"
+#include "tools/qlora/ForeignRows.h"
+#include "tools/qlora/ForeignTools.h"
+
+namespace qlora {
+
+class Translation {
+public:
+  explicit Translation(const ForeignRequest &request)
+      : request(request), path(request.path), entries(request.entries) {}
+
+  StatusOr<ForeignFile> run();
+
+private:
+  using Handler = Status (Translation::*)(const YamlEntry &);
+  static const std::map<std::string_view, Handler> kHandlers;
+
+  Status translate(const YamlEntry &entry);
+  Status translateNull(const YamlEntry &entry);
+  Status translateRow(const YamlEntry &entry);
+  Status translateBy(const ForeignRow &row, const YamlEntry &entry);
+  Status skip(const YamlEntry &) { return Status::ok(); }
+  Status translateNames(const YamlEntry &entry);
+  Status translateData(const YamlEntry &entry);
+  Status checkFolder(const YamlEntry &entry);
+  Status translateSpecialTokens(const YamlEntry &entry);
+  Status translateReports(const YamlEntry &entry);
+  Status translateTimeout(const YamlEntry &entry);
+  Status translateTemplate(const YamlEntry &entry);
+  Status translateLlamaTemplate(const YamlEntry &entry);
+  Status translatePacking(const YamlEntry &entry);
+  Status translateAllLinear(const YamlEntry &entry);
+  Status translateEvalBatch(const YamlEntry &entry);
+  Status translateBatch(const YamlEntry &entry);
+  Status translateWarmup(const YamlEntry &entry);
+  Status translateLossOfInputs(const YamlEntry &entry);
+  void addData();
+  Status addDefaults();
+  Status addDefault(const ForeignDefault &initial);
+  Status checkAdapter() const;
+  void turnOffDropout();
+  void noteTool();
+
+  Status refused(std::string_view words) const {
+    return Status::invalid("{}", words);
+  }
+  void add(const YamlEntry &entry, const char *option,
+           nlohmann::ordered_json value) {
+    file.entries.push_back({option, std::move(value), entry.line, entry.key});
+  }
+  template <typename... Args>
+  void note(const YamlEntry &entry, fmt::format_string<Args...> words,
+            Args &&...args) {
+    file.notes.push_back(
+        fmt::format("{}:{}: '{}' ", path, entry.line, entry.key) +
+        fmt::format(words, std::forward<Args>(args)...));
+  }
+  bool isOf(ForeignTool name) const { return tool && tool->tool == name; }
+  const nlohmann::ordered_json *find(std::string_view key) const;
+  std::string flagOf(std::string_view option) const;
+  std::string valueOf(std::string_view option) const;
+  std::string objective() const;
+
+  const ForeignRequest &request;
+  const std::string &path;
+  std::span<const YamlEntry> entries;
+  std::optional<FileTool> tool;
+  ForeignData data;    ///< from all keys that name data sets
+  YamlEntry dataEntry; ///< the first such key
+  std::vector<std::string> taken; ///< defaults in use, for the note
+  ForeignFile file;
+};
+
+} // namespace qlora
+
+#endif // QLORA_TOOLS_QLORA_FOREIGNTRANSLATION_H

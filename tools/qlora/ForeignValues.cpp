@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: MIT
+
+// Keys whose values have structure, or a meaning by tool and objective.
+
+#include "tools/qlora/ForeignTranslation.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+
+#include "runtime/Base/OptionTable.h"
+
+namespace qlora {
+
+using json = nlohmann::ordered_json;
+
+/// Handlers of keys whose values a table cannot describe.
+const std::map<std::string_view, Translation::Handler> Translation::kHandlers =
+    {{"dataset_dir", &Translation::checkFolder},
+     {"disable_dropout", &Translation::skip}, // turnOffDropout()
+     {"datasets", &Translation::translateData},
+     {"dataset", &Translation::translateData},
+     {"test_datasets", &Translation::translateData},
+     {"eval_dataset", &Translation::translateData},
+     {"special_tokens", &Translation::translateSpecialTokens},
+     {"lora_target", &Translation::translateNames},
+     {"lora_target_linear", &Translation::translateAllLinear},
+     {"report_to", &Translation::translateReports},
+     {"ddp_timeout", &Translation::translateTimeout},
+     {"chat_template", &Translation::translateTemplate},
+     {"template", &Translation::translateLlamaTemplate},
+     {"packing", &Translation::translatePacking},
+     {"eval_batch_size", &Translation::translateEvalBatch},
+     {"per_device_eval_batch_size", &Translation::translateEvalBatch},
+     {"batch_size", &Translation::translateBatch},
+     {"warmup_steps", &Translation::translateWarmup},
+     {"warmup_ratio", &Translation::translateWarmup},
+     {"train_on_inputs", &Translation::translateLossOfInputs},
+     {"train_on_prompt", &Translation::translateLossOfInputs}};
+
+/// Splits LLaMA-Factory's "q_proj,v_proj"; other texts are regular expressions.
+Status Translation::translateNames(const YamlEntry &entry) {
+  std::string names = foreignNameOf(entry.value);
+  if (names.find(',') == names.npos)
+    return translateRow(entry);
+  std::ranges::replace(names, ',', ' ');
+  json list = json::array();
+  for (const std::string_view name : splitWords(names))
+    list.push_back(name);
+  return add(entry, "lora_target_modules", std::move(list)), Status::ok();
+}
+
+Status Translation::translateData(const YamlEntry &entry) {
+  const auto base = std::filesystem::path(path).parent_path().string();
+  const json *folder = find("dataset_dir");
+  QLORA_ASSIGN_OR_RETURN(const ForeignData found,
+                         entry.key.ends_with("datasets")
+                             ? dataOfDatasets(entry.value, objective())
+                             : dataOfNames(foreignNameOf(entry.value), base,
+                                           folder && folder->is_string()
+                                               ? folder->get<std::string>()
+                                               : "data",
+                                           objective()));
+  const bool isTest = entry.key == "test_datasets" ||
+                      entry.key == "eval_dataset";
+  add(entry, isTest ? "validation_file" : "train_file", found.paths);
+  if (dataEntry.line == 0)
+    dataEntry = entry;
+  return data.add(found);
+}
+
+/// Checks the type only: translateData() reads the value.
+Status Translation::checkFolder(const YamlEntry &entry) {
+  if (entry.value.is_string())
+    return Status::ok();
+  return refused("is not the path of a folder with dataset_info.json");
+}
+
+/// Adds options that apply to training and validation data together.
+void Translation::addData() {
+  // A train_file of ours has no LLaMA-Factory format: allow all but alpaca.
+  if (isOf(ForeignTool::kLlamaFactory) && data.formats.empty())
+    data.formats = {"text", "completion", "chat", "turns"};
+  if (!data.formats.empty())
+    add(dataEntry, "row_format", json(data.formats));
+  json columns = json::object();
+  for (const auto &[name, column] : data.columns)
+    if (name != column)
+      columns[name] = column;
+  if (!columns.empty())
+    add(dataEntry, "dataset_columns", columns);
+}
+
+/// Translates those of LLaMA-Factory's templates that are available here.
+Status Translation::translateLlamaTemplate(const YamlEntry &entry) {
+  static const std::map<std::string_view, const char *> kTemplates = {
+      {"chatml", "llamafactory-chatml"}, {"gemma", "llamafactory-gemma"},
+      {"gemma3", "llamafactory-gemma"},  {"llama3", "llamafactory-llama3"},
+      {"phi", "llamafactory-phi"},       {"phi4", "llamafactory-phi4"},
+      {"qwen", "llamafactory-qwen"},     {"qwen3", "llamafactory-qwen3"},
+      {"qwen3_nothink", "llamafactory-chatml"}};
+  const auto found = kTemplates.find(foreignNameOf(entry.value));
+  if (found == kTemplates.end())
+    return Status::invalid(
+        "'{}' is a template of LLaMA-Factory that is not here: write "
+        "chat_template: FILE in its place, a Jinja template that writes the "
+        "same, or leave it out for the model's own",
+        foreignNameOf(entry.value));
+  // Its preference trainers remove thoughts from earlier turns.
+  if (found->first == "qwen3" && objective() != "none")
+    return refused(
+        "qwen3 writes earlier turns of preferences without thoughts, "
+        "which is not supported: write qwen3_nothink, or "
+        "chat_template: FILE in its place");
+  return add(entry, "chat_template", found->second), Status::ok();
+}
+
+/// Refuses LLaMA-Factory's packing without `neat`: rows attend to each other.
+Status Translation::translatePacking(const YamlEntry &entry) {
+  const json *neat = find("neat_packing");
+  if (isOf(ForeignTool::kLlamaFactory) &&
+      !isOffWord(foreignNameOf(entry.value)) &&
+      !(neat && foreignNameOf(*neat) == "true"))
+    return refused("lets rows attend to each other, which is not supported: "
+                   "write neat_packing: true");
+  return translateRow(entry);
+}
+
+/// Ignores pad_token, since nothing is padded with a token; refuses others.
+Status Translation::translateSpecialTokens(const YamlEntry &entry) {
+  for (const auto &[token, text] : entry.value.items())
+    if (token != "pad_token" && !text.is_null())
+      return Status::invalid("would change the tokenizer ({}): write it into "
+                             "tokenizer_config.json",
+                             token);
+  return Status::ok();
+}
+
+/// Reads a name, or a list of names.
+Status Translation::translateReports(const YamlEntry &entry) {
+  if (!entry.value.is_array())
+    return translateRow(entry);
+  const size_t before = file.entries.size();
+  for (const json &name : entry.value)
+    QLORA_RETURN_IF_ERROR(translateRow({entry.key, name, entry.line}));
+  json names = json::array();
+  for (size_t i = before; i < file.entries.size(); ++i)
+    if (std::ranges::find(names, file.entries[i].value) == names.end())
+      names.push_back(file.entries[i].value);
+  file.entries.resize(before);
+  return add(entry, "report_to", std::move(names)), Status::ok();
+}
+
+/// Limits the value to our maximum: other files have years for "no limit".
+Status Translation::translateTimeout(const YamlEntry &entry) {
+  const OptionRow *row = findOption(optionTable(), "ddp_timeout");
+  const std::string word = foreignNameOf(entry.value);
+  int64_t seconds = 0;
+  const auto [end, error] =
+      std::from_chars(word.data(), word.data() + word.size(), seconds);
+  const bool isLonger = error == std::errc() &&
+                        end == word.data() + word.size() &&
+                        seconds > static_cast<int64_t>(row->maximum);
+  if (isLonger)
+    add(entry, row->name,
+        std::to_string(static_cast<int64_t>(row->maximum)));
+  else
+    add(entry, row->name, entry.value);
+  return Status::ok();
+}
+
+Status Translation::translateTemplate(const YamlEntry &entry) {
+  const std::string word = foreignNameOf(entry.value);
+  if (word.find("{%") != word.npos || word.find("{{") != word.npos ||
+      word == "jinja")
+    return refused("is a Jinja text: write it into a file, and name that file "
+                   "with chat_template");
+  return translateRow(entry);
+}
+
+Status Translation::translateAllLinear(const YamlEntry &entry) {
+  if (!isOffWord(foreignNameOf(entry.value)))
+    file.entries.push_back(entry);
+  return Status::ok();
+}
+
+/// Evaluation runs the training program, with its batch. Results do not depend
+/// on the batch unless a row depends on the other rows of its micro-batch.
+Status Translation::translateEvalBatch(const YamlEntry &entry) {
+  std::string batch = flagOf("per_device_train_batch_size");
+  for (const YamlEntry &other : entries) {
+    const OptionRow *row = findOption(optionTable(), other.key);
+    if (batch.empty() && row && !other.value.is_null() &&
+        row->name == std::string_view("per_device_train_batch_size"))
+      batch = foreignNameOf(other.value);
+  }
+  const std::string word = foreignNameOf(entry.value), rl = objective();
+  if (word == "0" || word == batch)
+    return Status::ok();
+  const json *loss = find("loss_type"), *bits = find("load_in_8bit");
+  const json *activations = find("llm_int8_activations");
+  if (rl == "orpo" ||
+      (rl == "kto" && !(loss && foreignNameOf(*loss) == "apo_zero_unpaired")))
+    return Status::invalid("differs from the training batch, which evaluation "
+                           "has, and results of --rl {} depend on the batch: "
+                           "leave it out",
+                           rl);
+  if (bits && foreignNameOf(*bits) == "true" && activations &&
+      foreignNameOf(*activations) == "int8")
+    return refused("differs from the training batch, which evaluation has, and "
+                   "results of llm_int8_activations depend on the batch: leave "
+                   "it out");
+  note(entry,
+       "is not needed: evaluation has the batch of the training, and its "
+       "results do not depend on it (but for a loss of routers)");
+  return Status::ok();
+}
+
+/// axolotl's counts the rows of a step, and sets the accumulation steps.
+Status Translation::translateBatch(const YamlEntry &entry) {
+  if (!isOf(ForeignTool::kAxolotl))
+    return file.entries.push_back(entry), Status::ok();
+  const json *micro = find("micro_batch_size");
+  const std::string rows = foreignNameOf(entry.value);
+  const std::string each = micro ? foreignNameOf(*micro) : "1";
+  int64_t all = 0, part = 0;
+  std::from_chars(rows.data(), rows.data() + rows.size(), all);
+  std::from_chars(each.data(), each.data() + each.size(), part);
+  if (part < 1 || all < part)
+    return Status::invalid("is {}, but micro_batch_size {}: write "
+                           "gradient_accumulation_steps in its place",
+                           rows, each);
+  add(entry, "gradient_accumulation_steps", std::to_string(all / part));
+  return Status::ok();
+}
+
+/// axolotl rounds fractions down, takes 2 steps for 1, and without any key 3 %
+/// of the steps, at most 100.
+Status Translation::translateWarmup(const YamlEntry &entry) {
+  if (!isOf(ForeignTool::kAxolotl))
+    return file.entries.push_back(entry), Status::ok();
+  const std::string word = foreignNameOf(entry.value);
+  if (entry.key == "warmup_steps") {
+    add(entry, "warmup_steps", word == "1" ? json("2") : entry.value);
+    add(entry, "warmup_rule", "transformers");
+  } else if (!find("warmup_steps")) {
+    add(entry, "warmup_rule", "axolotl");
+    if (word != "auto")
+      add(entry, "warmup_ratio", entry.value);
+  }
+  return Status::ok();
+}
+
+/// Applies to both prompts with completions and conversations.
+Status Translation::translateLossOfInputs(const YamlEntry &entry) {
+  const std::string word = foreignNameOf(entry.value);
+  if (word != "true" && word != "false")
+    return refused("takes true or false");
+  const char *onlyAnswers = word == "true" ? "false" : "true";
+  add(entry, "completion_only_loss", onlyAnswers);
+  add(entry, "assistant_only_loss", onlyAnswers);
+  return Status::ok();
+}
+
+} // namespace qlora

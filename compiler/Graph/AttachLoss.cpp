@@ -12,7 +12,7 @@ using namespace mlir;
 using namespace qlora::model;
 
 namespace qlora {
-#define GEN_PASS_DEF_ATTACHOBJECTIVE
+#define GEN_PASS_DEF_ATTACHLOSS
 #include "compiler/Passes.h.inc"
 } // namespace qlora
 

@@ -20,7 +20,7 @@ using namespace qlora;
 using namespace qlora::model;
 
 namespace qlora {
-#define GEN_PASS_DEF_TRAINWEIGHTS
+#define GEN_PASS_DEF_MARKTRAINABLE
 #include "compiler/Passes.h.inc"
 } // namespace qlora
 

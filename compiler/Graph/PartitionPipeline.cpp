@@ -46,7 +46,7 @@ using namespace qlora;
 using namespace qlora::model;
 
 namespace qlora {
-#define GEN_PASS_DEF_CUTSTAGES
+#define GEN_PASS_DEF_PARTITIONPIPELINE
 #include "compiler/Passes.h.inc"
 } // namespace qlora
 

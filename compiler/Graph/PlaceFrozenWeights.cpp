@@ -45,7 +45,7 @@ using namespace qlora::model;
 using namespace qlora::train;
 
 namespace qlora {
-#define GEN_PASS_DEF_ASSIGNSHARDS
+#define GEN_PASS_DEF_PLACEFROZENWEIGHTS
 #include "compiler/Passes.h.inc"
 } // namespace qlora
 

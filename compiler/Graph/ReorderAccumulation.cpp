@@ -39,7 +39,7 @@ using namespace qlora;
 using namespace qlora::model;
 
 namespace qlora {
-#define GEN_PASS_DEF_ORDERSUMS
+#define GEN_PASS_DEF_REORDERACCUMULATION
 #include "compiler/Passes.h.inc"
 } // namespace qlora
 

@@ -38,7 +38,7 @@ using namespace qlora;
 using namespace qlora::model;
 
 namespace qlora {
-#define GEN_PASS_DEF_SHARDPRODUCTS
+#define GEN_PASS_DEF_SHARDMATMULS
 #include "compiler/Passes.h.inc"
 } // namespace qlora
 

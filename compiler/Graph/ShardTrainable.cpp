@@ -34,7 +34,7 @@ using namespace qlora;
 using namespace qlora::model;
 
 namespace qlora {
-#define GEN_PASS_DEF_DIVIDETRAINED
+#define GEN_PASS_DEF_SHARDTRAINABLE
 #include "compiler/Passes.h.inc"
 } // namespace qlora
 

@@ -21,10 +21,10 @@ def Model_Dialect : Dialect {
                       ^^^^^
     ```
 
-    What a user writes or imports. A file holds one `model.parameter` per
-    weight, which names a safetensors file and never holds the bytes, and one
-    function whose arguments are marked with `model.input` and whose results
-    are those of a `LossOp`, `model.head_loss`:
+    The form that a user writes or imports. A file holds one `model.parameter`
+    per weight, which names a safetensors file and never holds the bytes, and
+    one function. The function's arguments are marked with `model.input`; it
+    returns the results of a `LossOp`, `model.head_loss`:
 
     ```mlir
     model.parameter @"model.norm.weight" : tensor<64xbf16>
@@ -40,16 +40,16 @@ def Model_Dialect : Dialect {
     written once in `ModelRows.cpp`. Their gradient is derived from that
     region, they fuse with each other into `model.rows`, and their code is
     generated. **Library ops** (`LibraryOp`) name an op of `Kernels.def`.
-    **View ops** (`model.split`, `model.concat`) move no data where it can be
-    avoided. What shares memory with what, ops say by `MemoryOp`. All of them are
-    `StagedOp`s, which know their decoder layer and their phase of a training
-    step. No pass asks for the name of an op.
+    **View ops** (`model.split`, `model.concat`) copy data only if they must.
+    `MemoryOp` describes which values can share memory. All of them are
+    `StagedOp`s with a decoder layer and a phase of the training step. Passes
+    use interfaces, never the name of an op.
 
-    In a row region a row is a `tensor<Cxf32>`, one number per row an `f32`,
-    and the ops are those of `arith` and `math` plus the `model.row_*` ops,
-    whatever the storage type of the operands: loads widen, stores round. To i8
-    a store rounds and saturates; arithmetic that has rounded before gives the
-    same numbers where rows are fused and nothing is stored between them.
+    In a row region a row is a `tensor<Cxf32>`, and one number per row is an
+    `f32`. The ops are those of `arith` and `math` plus the `model.row_*` ops,
+    whatever the storage type of the operands: loads widen, stores round. A
+    store to i8 rounds and saturates. Arithmetic that rounds explicitly
+    (`model.row_round`) gives the same values whether or not rows are fused.
   }];
   let useDefaultTypePrinterParser = 1;
   let useDefaultAttributePrinterParser = 1;
@@ -61,22 +61,24 @@ def Model_Dialect : Dialect {
 
 def Model_QuantizedType : TypeDef<Model_Dialect, "Quantized"> {
   let mnemonic = "quantized";
-  let summary = "element of few bits, scaled by block";
+  let summary = "element of few bits, with a scale per block";
   let description = [{
-    Element type of a tensor as `tensor<64x96x!model.quantized<nf4, 64, true>>`
-    or `tensor<64x96x!model.quantized<llm_int8, 96, false>>`: a format of
-    kStoredFormats (runtime/Kernels/Math/Stored.h, which has the layout too).
-    Blocks of `block` elements of the flattened tensor share a scale, which may
-    be its rows; with `doubleQuant` the scales are stored in 8 bits.
+    Element type of a tensor, as in `tensor<64x96x!model.quantized<nf4, 64,
+    true>>` or `tensor<64x96x!model.quantized<llm_int8, 96, false>>`. `format`
+    is one of kStoredFormats (runtime/Kernels/Math/Stored.h, which also
+    documents the layout). Each block of `block` consecutive elements of the
+    flattened tensor has one scale; a block may be a row. With `doubleQuant` the
+    scales are stored in 8 bits.
   }];
   let parameters = (ins "::qlora_dtype":$format, "int64_t":$block,
                         "bool":$doubleQuant);
-  let assemblyFormat = "`<` custom<Format>($format) `,` $block `,` $doubleQuant `>`";
+  let assemblyFormat =
+      "`<` custom<Format>($format) `,` $block `,` $doubleQuant `>`";
   let genVerifyDecl = 1;
 }
 
 def Model_WeightLayout
-    : I32EnumAttr<"WeightLayout", "which dimension of a weight is which", [
+    : I32EnumAttr<"WeightLayout", "order of a weight's dimensions", [
     I32EnumAttrCase<"OutIn", 0, "out_in">,
     I32EnumAttrCase<"InOut", 1, "in_out">]> {
   let cppNamespace = "::qlora::model";
@@ -85,7 +87,7 @@ def Model_WeightLayout
 def Model_WeightLayoutAttr
     : EnumAttr<Model_Dialect, Model_WeightLayout, "layout">;
 
-def Model_StepPhase : I32EnumAttr<"StepPhase", "a part of a training step", [
+def Model_StepPhase : I32EnumAttr<"StepPhase", "phase of a training step", [
     I32EnumAttrCase<"Forward", 0, "forward">,
     I32EnumAttrCase<"Backward", 1, "backward">,
     I32EnumAttrCase<"Recomputed", 2, "recomputed">,
@@ -98,7 +100,7 @@ def Model_StepPhaseAttr : EnumAttr<Model_Dialect, Model_StepPhase, "phase"> {
   let assemblyFormat = "`<` $value `>`";
 }
 
-def Model_Activation : I32EnumAttr<"Activation", "a function of one number", [
+def Model_Activation : I32EnumAttr<"Activation", "elementwise function", [
     I32EnumAttrCase<"Gelu", 0, "gelu">,
     I32EnumAttrCase<"GeluTanh", 1, "gelu_tanh">,
     I32EnumAttrCase<"Relu", 2, "relu">,
@@ -123,12 +125,12 @@ def Model_MapAttr : AttrDef<Model_Dialect, "Map"> {
   let mnemonic = "map";
   let summary = "how row r of a row op reads or writes a tensor";
   let description = [{
-    For an op over R rows of C columns, with the tensor seen flat:
+    For an op over R rows of C columns, with the tensor seen as flat:
     * `full`: row r is elements [r*C, (r+1)*C);
     * `column`: the same C elements for every row (a norm's weight);
-    * `scalar`: one number, that of row r / group;
-    * `group`: C elements, those of row r / group (cos and sin, which all
-      heads of a token share);
+    * `scalar`: one number, at index r / group;
+    * `group`: C elements, of row r / group (cos and sin, which all heads of a
+      token share);
     * `global`: one number for all rows.
   }];
   let parameters = (ins EnumParameter<Model_MapKind>:$kind,
@@ -139,7 +141,7 @@ def Model_MapAttr : AttrDef<Model_Dialect, "Map"> {
 def Model_MapArrayAttr : TypedArrayAttrBase<Model_MapAttr, "operand maps">;
 
 /// The process groups of runtime/ABI/Enums.def, as in program.Group.
-def Model_Ranks : I32EnumAttr<"Ranks", "which ranks do something together",
+def Model_Ranks : I32EnumAttr<"Ranks", "the ranks that an op connects",
                               ABI_GroupCases> {
   let cppNamespace = "::qlora::model";
   let genSpecializedAttr = 0;
@@ -148,12 +150,12 @@ def Model_RanksAttr : EnumAttr<Model_Dialect, Model_Ranks, "ranks">;
 
 def Model_SliceAttr : AttrDef<Model_Dialect, "Slice"> {
   let mnemonic = "slice";
-  let summary = "what a rank of the group TP, or EP, holds of a frozen weight";
+  let summary = "a rank's shard of a frozen weight, in group TP or EP";
   let description = [{
-    The weight in its files is `ranks` times as long in `dimension`, which is
-    `segments`, one behind the other (q, k and v of one projection). A rank has
-    an equal part of each. With `coded_scales` the whole is quantised with scales
-    of 8 bits, which the slice has as numbers.
+    The weight in its files is `ranks` times as long in `dimension`. That
+    dimension consists of consecutive `segments` (q, k and v of one projection);
+    a rank holds an equal range of each. With `coded_scales` the whole weight is
+    quantized with 8-bit scales, and the slice holds them decoded.
   }];
   let parameters = (ins "int64_t":$ranks, "int64_t":$dimension,
                         ArrayRefParameter<"int64_t">:$segments,
@@ -177,16 +179,18 @@ def Model_PartRanks : EnumParameter<Model_Ranks> {
 }
 def Model_PartAttr : AttrDef<Model_Dialect, "Part"> {
   let mnemonic = "part";
-  let summary = "what a rank uses of a weight that each has whole";
+  let summary = "the range of a weight that a rank uses";
   let description = [{
-    Of the `length` from `first` on in `dimension`, which has `size`, the part of
-    its number in the group `of`, of `ranks` equal ones.
+    Every rank holds the whole weight. Elements [first, first + length) of
+    `dimension`, whose length is `size`, are split into `ranks` equal ranges; a
+    rank uses the range of its index in the group `of`.
   }];
   let parameters = (ins "int64_t":$ranks, "int64_t":$dimension,
                         "int64_t":$first, "int64_t":$length, "int64_t":$size,
                         Model_PartRanks:$of);
-  let assemblyFormat =
-      "`<` $ranks `,` $dimension `,` $first `,` $length `,` $size (`,` $of^)? `>`";
+  let assemblyFormat = [{
+    `<` $ranks `,` $dimension `,` $first `,` $length `,` $size (`,` $of^)? `>`
+  }];
   let extraClassDeclaration = [{
     /// Returns the type of a rank's range of a tensor of type `whole`.
     ::mlir::RankedTensorType of(::mlir::RankedTensorType whole) const {

@@ -23,12 +23,12 @@ def Model_RouteOp : Model_Library<"route",
      DeclareOpInterfaceMethods<Model_LibraryOp, ["isFullPrecisionResult"]>]> {
   let summary = "the k experts of each token, and their weights";
   let description = [{
-    logits [B, T, E]: choices [B, T, k] are the largest, largest first, the
-    lower number of two that are equal; weights f32 [B, T, k] are a softmax in
-    f32, over the chosen k, or with `over_all` over all E. The first is also
-    what a softmax over all is once it is divided by the sum of the chosen
-    (Mixtral, `norm_topk_prob` of Qwen). (C1) weights are f32, choices i32,
-    both [B, T, k]. (C2) k is from 1 to E.
+    logits [B, T, E]. choices [B, T, k] are the experts with the largest logits,
+    largest first; the lower index wins a tie. weights f32 [B, T, k] are a
+    softmax in f32 over the chosen k, or with `over_all` over all E. A softmax
+    over the chosen k equals a softmax over all, divided by the sum of the
+    chosen (Mixtral; `norm_topk_prob` of Qwen). (C1) weights are f32, choices
+    i32, both [B, T, k]. (C2) k is from 1 to E.
   }];
   let ownArguments = (ins Model_FloatTensor:$logits, UnitAttr:$over_all);
   let results = (outs Model_FloatTensor:$weights, Model_Tensor:$choices);
@@ -41,14 +41,14 @@ def Model_SortByExpertOp
     : Model_Library<"sort_by_expert", [Model_TokenwiseOp, Model_GroupingOp]> {
   let summary = "the order of rows by expert, then by token";
   let description = [{
-    Row p of the sorted ones belongs to choice order[p], counted over
-    [B, T, k]; places is the inverse. Its expert is experts[p]; those of expert
-    e are rows [offsets[e], offsets[e + 1]). Of several `ranks` each has E / ranks
-    experts that follow each other, and sorts their rows only: others have no
-    rows and no places, which is -1 in order and places, and any expert of this
-    rank in experts; own_offsets are those of this rank's experts. (C1) all are
-    i32, order, places and experts as choices, offsets [E + 1]. (C2) own_offsets
-    [E / ranks + 1] is there where ranks are several, which divide E.
+    Sorted row p belongs to choice order[p], counted over [B, T, k]; places is
+    the inverse. Its expert is experts[p]; the rows of expert e are [offsets[e],
+    offsets[e + 1]). With several `ranks` each rank has E / ranks consecutive
+    experts and sorts their rows only; own_offsets are the offsets of these
+    experts. Rows of other ranks' experts have -1 in order and places, and any
+    expert of this rank in experts. (C1) all are i32; order, places and experts
+    have the shape of choices, offsets is [E + 1]. (C2) own_offsets [E / ranks +
+    1] is present if ranks > 1, and ranks divide E.
   }];
   let ownArguments = (ins Model_Tensor:$choices,
     DefaultValuedAttr<I64Attr, "1">:$ranks);
@@ -80,34 +80,34 @@ class Model_Moved<string mnemonic, list<Trait> traits = []>
 }
 
 def Model_GatherRowsOp : Model_Moved<"gather_rows"> {
-  let summary = "tokens as rows sorted by expert";
+  let summary = "copies tokens to rows sorted by expert";
   let description = [{
-    out[p] = weights[order[p]] * x[order[p] / k], or without the factor, and 0
-    where order[p] is -1.
-    (C1) order and places are i32 [B, T, k]; x is [B, T, C] and the result
-    [B, T, k, C]. (C2) weights are f32 [B, T, k].
+    out[p] = weights[order[p]] * x[order[p] / k]. Without weights the factor is
+    1; if order[p] is -1, out[p] is 0. (C1) order and places are i32 [B, T, k];
+    x is [B, T, C] and the result [B, T, k, C]. (C2) weights are f32 [B, T, k].
   }];
 }
 
 def Model_CombineRowsOp
-    : Model_Moved<"combine_rows", [Model_ReductionTransparentOp, Model_UngroupOp]> {
+    : Model_Moved<"combine_rows",
+                  [Model_ReductionTransparentOp, Model_UngroupOp]> {
   let summary = "the sum of each token's rows";
   let description = [{
-    out[n] = sum over j of weights[n, j] * x[places[n, j]], in the order of j,
-    or without the factor, and without those whose place is -1. (C1) order and
-    places are i32 [B, T, k]; x is [B, T, k, C] and the result [B, T, C]. (C2)
-    weights are f32 [B, T, k].
+    out[n] = sum over j of weights[n, j] * x[places[n, j]], in the order of j.
+    Without weights the factor is 1; rows whose place is -1 are skipped. (C1)
+    order and places are i32 [B, T, k]; x is [B, T, k, C] and the result [B, T,
+    C]. (C2) weights are f32 [B, T, k].
   }];
 }
 
 def Model_TransposeRowsOp
     : Model_Library<"transpose_rows", [Model_TokenwiseOp]> {
-  let summary = "the elements of each row in another order";
+  let summary = "transposes each row, seen as a matrix";
   let description = [{
     A row is seen as [C / inner, inner] and becomes its transpose, [inner, C /
-    inner]: what lies in turns, as gate and up of some files, lies side by side
-    after `inner` 2. (C1) inner is positive and divides the last dimension of x,
-    whose type the result has.
+    inner]. With `inner` 2, interleaved columns (gate and up in some files)
+    become two halves. (C1) inner is positive and divides the last dimension of
+    x, and the result has x's type.
   }];
   let ownArguments = (ins Model_FloatTensor:$x, I64Attr:$inner);
   let results = (outs Model_FloatTensor:$result);
@@ -118,19 +118,20 @@ def Model_TransposeRowsOp
 
 def Model_GroupedLinearOp : Model_Library<"grouped_linear",
     [Model_AccumulatingOp, Model_WeightedMatmul]> {
-  let summary = "y = init + scale * x . W_e^T, of the rows of each group e";
+  let summary = "y = init + scale * x . W_e^T, for the rows of each group e";
   let description = [{
-    Rows [offsets[e], offsets[e + 1]) of x are multiplied with matrix e of W;
-    what is behind the last of them has no group, and of x . W^T there is 0.
-    W has two dimensions: the matrices one above the other, [E * out, in], or,
-    with `layout in_out`, [E * in, out]. With `groups_last` it is the second
-    dimension that all share, with group e in columns j * E + e, as PEFT has
-    the B of experts: [out, in * E]. (C1) x is as wide as a matrix's `in`.
-    (C2) the last dimension of y is a matrix's `out`, the others are x's. (C3)
-    init has y's type. (C4) offsets is i32 [E + 1], and E divides the dimension
-    of W that groups share. (C5) with groups_last W is not 4-bit. `module` is
-    the path of the parameter in the Hugging Face model. Of x's rows one in
-    `shared` is expected to have a group.
+    Rows [offsets[e], offsets[e + 1]) of x are multiplied with matrix e of W.
+    Rows after the last offset have no group; there x . W^T is 0. W has two
+    dimensions: the stacked matrices, [E * out, in], or, with `layout in_out`,
+    [E * in, out]. With `groups_last` the groups share the second dimension,
+    with group e in columns j * E + e, as in PEFT's B of experts: [out, in * E].
+    `module` is the path of the parameter in the Hugging Face model. About one
+    in `shared` rows of x is expected to have a group.
+
+    (C1) x is as wide as a matrix's `in`. (C2) the last dimension of y is a
+    matrix's `out`, the others are x's. (C3) init has y's type. (C4) offsets is
+    i32 [E + 1], and E divides the dimension of W that groups share. (C5) with
+    groups_last W is not 4-bit.
   }];
   let ownArguments = (ins Model_FloatTensor:$x, Model_WeightTensor:$weight,
     Model_Tensor:$offsets, Optional<Model_FloatTensor>:$init,
@@ -166,9 +167,9 @@ def Model_GroupedLinearOp : Model_Library<"grouped_linear",
 def Model_RouterProbsOp : Model_Row<"router_probs"> {
   let summary = "the softmax of a router's logits, 0 for padding";
   let description = [{
-    logits [B, T, n * E], segments i32 [B, T], of which 0 is padding. C = E, the
+    logits [B, T, n * E], segments i32 [B, T] with 0 for padding. C = E, the
     attribute `experts`. (C1) E divides the logits' last dimension. (C2) the
-    result has their type.
+    result has the type of the logits.
   }];
   let ownArguments = (ins Model_FloatTensor:$logits, Model_Tensor:$segments,
     I64Attr:$experts);
@@ -206,12 +207,13 @@ def Model_RouterLossOp : Model_Row<"router_loss",
      DeclareOpInterfaceMethods<Model_LossOp, ["getReadName", "divideLoss"]>]> {
   let summary = "the auxiliary loss of routers";
   let description = [{
-    With R rows, of which each has `chosen` of the counted choices, the loss is
-    coefficient * E * sum over e of (counts[e] / R) * (sums[e] / R), times the
-    labels that a micro-batch of the step has on average: gradients are those of
-    a sum over labels, and a step's loss has the mean over its micro-batches.
-    `slopes` are the derivatives by the sums. (C1) operands and slopes are f32
-    [E], the loss f32 [1]. (C2) `chosen` is positive.
+    There are R rows with `chosen` counted choices each. The loss is coefficient
+    * E * sum over e of (counts[e] / R) * (sums[e] / R), times the mean number
+    of labels of the step's micro-batches. So gradients are scaled like
+    gradients of a sum over labels, and a step reports the mean over its
+    micro-batches. `slopes` are the derivatives with respect to the sums. (C1)
+    operands and slopes are f32 [E], the loss f32 [1]. (C2) `chosen` is
+    positive.
   }];
   let ownArguments = (ins Model_FloatTensor:$sums, Model_FloatTensor:$counts,
     F64Attr:$coefficient, I64Attr:$chosen);

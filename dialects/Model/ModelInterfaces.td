@@ -8,25 +8,30 @@
 include "mlir/IR/CommonAttrConstraints.td"
 include "mlir/IR/OpBase.td"
 
+/// Format of ops that print all operands in order.
+defvar Model_OperandsFormat =
+    "operands attr-dict `:` functional-type(operands, results)";
+
 def Model_Staged : OpInterface<"StagedOp"> {
   let cppNamespace = "::qlora::model";
   let description = [{
-    An op that can stand in a training step, and what it is there: the decoder
-    `layer` that it belongs to, or whose gradient it is part of (none outside of
-    the layers: -1), and its `phase`. `backward` is what reverse mode and the
-    passes after it add to the forward; `recomputed` is the part of that which
-    does a forward op again. `reference` is the forward of the model as it was
-    before training: nothing is adapted there, and no gradient flows through.
-    `exchange` is what ranks do with gradients that are complete, and is left out
-    of all micro-batches of a step but the last. A forward op does not say so.
+    An op of a training step. `layer` is the decoder layer of the op, or of the
+    forward op whose gradient it computes; -1 outside of the layers. `phase`:
+    * `forward` (not printed): the model's forward;
+    * `backward`: ops that reverse mode and later passes add;
+    * `recomputed`: ops of the backward that repeat a forward op;
+    * `reference`: the forward of the model before training, without adapters
+      and gradients;
+    * `exchange`: collectives on complete gradients, which run only in the last
+      micro-batch of a step.
 
-    Both are attributes of the op, so that clones have them; who makes an op for
-    another one calls `copyStage` (Model.h).
+    Both are attributes, so clones keep them. Code that makes an op for another
+    one calls `copyStage` (Model.h).
   }];
   let methods = [
     InterfaceMethod<"-1 outside of the layers.", "int64_t", "getLayer">,
     InterfaceMethod<"", "void", "setLayer", (ins "int64_t":$layer)>,
-    InterfaceMethod<"Which part of the step.", "::qlora::model::StepPhase",
+    InterfaceMethod<"The phase of the step.", "::qlora::model::StepPhase",
                     "getPhase">,
     InterfaceMethod<"", "void", "setPhase",
                     (ins "::qlora::model::StepPhase":$phase)>,
@@ -35,7 +40,7 @@ def Model_Staged : OpInterface<"StagedOp"> {
 
 // Optional attributes, with defaults for builders.
 def Model_LayerAttr : Attr<And<[I64Attr.predicate, IntNonNegative.predicate]>,
-                           "number of a decoder layer, not negative"> {
+                           "index of a decoder layer, not negative"> {
   let isOptional = 1;
   let storageType = "::mlir::IntegerAttr";
   let returnType = "int64_t";
@@ -108,11 +113,10 @@ def Model_RowOp : OpInterface<"RowOp"> {
     An op whose arithmetic is a region over one row. The region's arguments
     are the operands in order: `tensor<Cxf32>` for `full`, `column` and
     `group`, `f32` for `scalar` and `global`. A result is `full`, or one number
-    a row (`isScalarResult`).
+    per row (`isScalarResult`).
 
-    (R1) every operand has as many elements as its map reads, and every result
-    as many as the rows have, or one for each of them; the first result is
-    `full`.
+    (R1) every operand has as many elements as its map reads. Every result has
+    as many elements as the rows, or one per row; the first result is `full`.
   }];
   // Verified after the op's own constraints, because it needs the regions.
   let verifyWithRegions = 1;
@@ -125,7 +129,7 @@ def Model_RowOp : OpInterface<"RowOp"> {
       returns one row, or one f32, per result.}],
       "::llvm::SmallVector<::mlir::Value>", "buildRow",
       (ins "::mlir::OpBuilder &":$builder, "::mlir::ValueRange":$arguments)>,
-    InterfaceMethod<"True for a result that has one number a row.",
+    InterfaceMethod<"True for a result that has one number per row.",
       "bool", "isScalarResult", (ins "unsigned":$index),
       [{}], [{ return false; }]>,
   ];
@@ -134,11 +138,11 @@ def Model_RowOp : OpInterface<"RowOp"> {
 def Model_LibraryOp : OpInterface<"LibraryOp"> {
   let cppNamespace = "::qlora::model";
   let description = [{
-    An op that a library kernel computes. `getKernelCall` says which op of
-    Kernels.def, and what each of its operands and constants is.
+    An op that a library kernel computes. `getKernelCall` names the op of
+    Kernels.def and its operands and constants.
   }];
   let methods = [
-    InterfaceMethod<"The call, complete but for row strides.",
+    InterfaceMethod<"The call, complete except for row strides.",
       "::qlora::model::KernelCall", "getKernelCall">,
     InterfaceMethod<"True for a result that stays f32 whatever the compute "
                     "type.",
@@ -150,11 +154,11 @@ def Model_LibraryOp : OpInterface<"LibraryOp"> {
 def Model_DetachedOp : OpInterface<"DetachedOp"> {
   let cppNamespace = "::qlora::model";
   let description = [{
-    An op of weights alone whose result reverse mode takes for a constant,
-    though trained ones are among them: torch's `detach`.
+    An op of weights only. Reverse mode treats its result as a constant, even if
+    some of the weights are trained, as torch's `detach` does.
   }];
   let methods = [
-    InterfaceMethod<"The trained parameter that starts at the result, or null.",
+    InterfaceMethod<"The parameter initialized with the result, or null.",
       "::mlir::FlatSymbolRefAttr", "getStartedAttr">,
   ];
 }
@@ -162,8 +166,8 @@ def Model_DetachedOp : OpInterface<"DetachedOp"> {
 def Model_AccumulatingOp : OpInterface<"AccumulatingOp"> {
   let cppNamespace = "::qlora::model";
   let description = [{
-    A library op with one result that can add to what is there already
-    instead of overwriting it: it has an optional operand `init`.
+    A library op whose one result can add to an existing tensor, the optional
+    operand `init`, instead of overwriting it.
   }];
   let methods = [
     InterfaceMethod<"The tensor added to, or null.", "::mlir::Value",
@@ -171,7 +175,7 @@ def Model_AccumulatingOp : OpInterface<"AccumulatingOp"> {
     InterfaceMethod<"Its use by the op, or null.", "::mlir::OpOperand *",
       "getAccumulatorUse", (ins), [{}],
       [{ return $_op.getInit() ? &$_op.getInitMutable()[0] : nullptr; }]>,
-    InterfaceMethod<"Adds to `init` from now on, or to nothing where it is null.",
+    InterfaceMethod<"Makes the op add to `init`; null: overwrite.",
       "void", "setAccumulator", (ins "::mlir::Value":$init), [{}], [{
         $_op.getInitMutable().assign(init ? ::mlir::ValueRange(init)
                                           : ::mlir::ValueRange());
@@ -184,67 +188,63 @@ def Model_WeightedMatmul : OpInterface<"WeightedMatmul"> {
   let description = [{
     y = init + scale * x . W, where W is a weight of the model: [out, in], as
     torch's Linear has it (x . W^T), or [in, out] (x . W), as Conv1D has it.
-    LoRA, quantisation, the joining of siblings and the planning of decoding
-    ask this interface and no op, so that another op of this kind is one record
-    with a kernel call and a gradient.
+    LoRA, quantization, the joining of siblings and the planning of decoding use
+    only this interface. So a new op of this kind needs a record, a kernel call
+    and a gradient.
 
-    What it leaves open is the op's: the output head uses its product up for a
-    loss, so that it has no value (`getProduct`), and reads numbers only
-    (`takesStoredWeight`). Of experts, rows are grouped by expert and W holds a
-    matrix for each group (`getGroups`); who cuts, stacks or adapts W asks for
-    that.
+    Ops differ in these points. The LM head consumes its matmul in a loss, so
+    y is not a value (`getProduct`), and it cannot decode W
+    (`takesStoredWeight`). For experts, rows are grouped by expert and W holds
+    one matrix per group (`getGroups`); passes that split, stack or adapt W must
+    handle groups.
   }];
   let methods = [
     InterfaceMethod<"x, [..., in].", "::mlir::OpOperand &", "getXMutable">,
     InterfaceMethod<"W, of two dimensions.", "::mlir::OpOperand &",
       "getWeightMutable">,
-    InterfaceMethod<"y, [..., out], or null where it is no value.",
+    InterfaceMethod<"y, [..., out]; null if it is not a value.",
       "::mlir::Value", "getProduct">,
-    InterfaceMethod<"Which dimension of W is which.",
+    InterfaceMethod<"Order of W's dimensions.",
       "::qlora::model::WeightLayout", "getLayout",
       (ins), [{}], [{ return ::qlora::model::WeightLayout::OutIn; }]>,
-    InterfaceMethod<"W has been turned; asked of ops that have both layouts.",
+    InterfaceMethod<"Sets the layout, for ops that support both.",
       "void", "setLayout", (ins "::qlora::model::WeightLayout":$layout),
       [{}], [{ llvm_unreachable("an op of one layout"); }]>,
-    InterfaceMethod<"Matrices in W, each for a group of x's rows; 1 for a W "
-                    "that is one.", "int64_t", "getGroups",
+    InterfaceMethod<"Number of matrices in W, one per group of x's rows.",
+      "int64_t", "getGroups",
       (ins), [{}], [{ return 1; }]>,
-    InterfaceMethod<"i32 [getGroups() + 1]: where each group's rows begin, or "
-                    "null for a W that is one.", "::mlir::Value",
+    InterfaceMethod<"i32 [getGroups() + 1]: first row of each group; null if W "
+                    "is a single matrix.", "::mlir::Value",
       "getGroupOffsets", (ins), [{}], [{ return nullptr; }]>,
-    InterfaceMethod<[{The dimension of W that the groups share: they follow
-      each other in the first, and take turns in the second.}],
+    InterfaceMethod<[{The dimension of W that contains the groups: stacked in
+      dimension 0, interleaved in dimension 1.}],
       "unsigned", "getGroupDimension", (ins), [{}], [{ return 0; }]>,
-    InterfaceMethod<[{x has the rows of so many ranks from now on, of which as
-      many as one has are expected to be in groups: what it costs follows.}],
+    InterfaceMethod<[{Notes, for cost estimates, that x now has the rows of
+      `ranks` ranks, but only about one rank's number of rows are in groups.}],
       "void", "expectRowsOf", (ins "int64_t":$ranks), [{}],
       [{ static_cast<void>(ranks); }]>,
-    InterfaceMethod<"What is added to, or null.", "::mlir::Value", "getInit",
+    InterfaceMethod<"The tensor added to, or null.", "::mlir::Value", "getInit",
       (ins), [{}], [{ return nullptr; }]>,
-    InterfaceMethod<"A factor of the product, but not of init.",
+    InterfaceMethod<"Factor of x . W; init is not scaled.",
       "::llvm::APFloat", "getScale",
       (ins), [{}], [{ return ::llvm::APFloat(1.0); }]>,
     InterfaceMethod<[{The path of the Hugging Face module that W belongs to;
-      nullopt for products that no module stands for (LoRA's own, and those of
-      the backward).}],
+      nullopt for matmuls without a module (LoRA's, and the backward's).}],
       "::std::optional<::llvm::StringRef>", "getModule",
       (ins), [{}], [{ return ::std::nullopt; }]>,
-    InterfaceMethod<[{True where W may be stored in a type that has to be
-      decoded first (4 bits, or 16 beside an f32 x): by the op's kernel, or
-      before it.}],
+    InterfaceMethod<[{True if W may have a type that must be decoded (4-bit, or
+      16-bit with an f32 x), by the op's kernel or before it.}],
       "bool", "takesStoredWeight", (ins), [{}], [{ return true; }]>,
-    InterfaceMethod<[{Where x is rounded to 8 bits row by row before it is
-      multiplied with a W of whole numbers: from which magnitude on its
-      columns are left out of that, 0 for never (LLM.int8). nullopt: x is
-      multiplied as it is.}],
+    InterfaceMethod<[{nullopt: x is not rounded. Otherwise each row of x is
+      rounded to 8 bits and multiplied with an integer W (LLM.int8); columns
+      with at least this magnitude are not rounded (0: all are).}],
       "::std::optional<double>", "getInt8Threshold",
       (ins), [{}], [{ return ::std::nullopt; }]>,
-    InterfaceMethod<"Rounds x from now on, or does not; false where the op cannot.",
+    InterfaceMethod<"Sets getInt8Threshold(); returns false if unsupported.",
       "bool", "roundInput", (ins "::std::optional<double>":$threshold),
       [{}], [{ return !threshold; }]>,
-    InterfaceMethod<[{From now on the outputs whose numbers `words` has, f32
-      [k], are not products with W but `columns`, [..., k]; false where the op
-      cannot.}],
+    InterfaceMethod<[{Replaces the outputs with the indices `words`, f32 [k], by
+      `columns`, [..., k]; returns false if unsupported.}],
       "bool", "replaceOutputs",
       (ins "::mlir::Value":$columns, "::mlir::Value":$words),
       [{}], [{ return false; }]>,
@@ -281,17 +281,16 @@ def Model_WeightedMatmul : OpInterface<"WeightedMatmul"> {
 def Model_GroupingOp : OpInterface<"GroupingOp"> {
   let cppNamespace = "::qlora::model";
   let description = [{
-    An op that finds an order of rows, sorted by groups, for `WeightedMatmul`s
-    of several groups. Ranks can have some of the groups each.
+    An op that sorts rows by group, for `WeightedMatmul`s with several groups.
+    The groups can be sharded over ranks.
   }];
   let methods = [
-    InterfaceMethod<"i32 [groups + 1]: where each group's rows begin.",
+    InterfaceMethod<"i32 [groups + 1]: first row of each group.",
       "::mlir::Value", "getGroupOffsets">,
-    InterfaceMethod<[{Makes ops, at the builder's position, that sort rows of all
-      ranks, `rows`, but leave out those of groups that other ranks of the group
-      EP have: these stay empty, and their rows are nowhere. Returns what stands
-      for the results, for as many rows, and behind them the offsets of this
-      rank's groups alone, i32 [groups / ranks + 1].}],
+    InterfaceMethod<[{Makes ops that sort `rows`, the rows of all ranks of the
+      group EP. Groups of other ranks become empty; their rows are dropped.
+      Returns replacements of the results, then the offsets of this rank's
+      groups, i32 [groups / ranks + 1].}],
       "::llvm::SmallVector<::mlir::Value>", "shareGroups",
       (ins "::mlir::OpBuilder &":$builder, "::mlir::Value":$rows,
            "int64_t":$ranks)>,
@@ -314,16 +313,16 @@ defvar Model_HeadMethods = [{
 def Model_TableOp : OpInterface<"TableOp"> {
   let cppNamespace = "::qlora::model";
   let description = [{
-    An op over a table [V, H] of words, or of positions, that ranks can share:
-    each holds rows of the table, and does its part for the tokens of all.
+    An op over a table [V, H] of tokens, or of positions, that can be sharded:
+    each rank holds rows of the table and computes with them for all tokens.
   }];
   let methods = [
     InterfaceMethod<"The table.", "::mlir::OpOperand &", "getTableMutable">,
-    InterfaceMethod<"Whether this op can: some forms cannot.", "bool",
+    InterfaceMethod<"False for forms that cannot be sharded.", "bool",
       "canDivideTable">,
-    InterfaceMethod<[{Makes ops for `piece`, the rows of one of `shards` ranks,
-      at the builder's position, and returns what stands for the results. The
-      group FSDP has other rows of tokens on each rank, TP the same.}],
+    InterfaceMethod<[{Makes ops for `piece`, the rows of one of `shards` ranks.
+      Returns replacements of the results. Ranks of the group FSDP have
+      different tokens, ranks of TP equal ones.}],
       "::llvm::SmallVector<::mlir::Value>", "divideTable",
       (ins "::mlir::OpBuilder &":$builder, "::mlir::Value":$piece,
            "int64_t":$shards, "::qlora::model::Ranks":$ranks)>,
@@ -333,23 +332,24 @@ def Model_TableOp : OpInterface<"TableOp"> {
 def Model_ColumnwiseOp : OpInterface<"ColumnwiseOp"> {
   let cppNamespace = "::qlora::model";
   let description = [{
-    An op that does for a part of the columns what it does for all of them, so
-    that ranks can have a part each. Of row ops without reductions that is known.
+    An op that computes a range of the columns exactly as it computes all of
+    them, so that ranks can shard the columns. Row ops without reductions need
+    not implement it.
   }];
   let methods = [
-    InterfaceMethod<"Whose columns are divided with those of the first result.",
+    InterfaceMethod<"Operands sharded by columns like the first result.",
       "::llvm::SmallVector<::mlir::OpOperand *>", "getColumnOperands">,
-    InterfaceMethod<[{Runs of columns that stay together, of which each of these
-      operands has as many.}], "int64_t", "getColumnRuns">,
-    InterfaceMethod<[{Makes runs of which each of `ranks` has as many, with copies
-      of what several of them read and of what fills them up; false where the op
-      cannot.}], "bool", "assignRuns",
+    InterfaceMethod<[{Number of column runs that cannot be split, equal in each
+      of these operands.}], "int64_t", "getColumnRuns">,
+    InterfaceMethod<[{Makes the number of runs divisible by `ranks`, with copies
+      of shared runs and with padding; returns false if unsupported.}],
+      "bool", "assignRuns",
       (ins "::mlir::OpBuilder &":$builder, "int64_t":$ranks), [{}],
       [{ return false; }]>,
-    InterfaceMethod<"What the runs are, for people: 8 heads of queries and 4 of "
-                    "keys.", "std::string", "getRunsInWords">,
-    InterfaceMethod<[{The operands have a part of the runs now, of `ranks` equal
-      ones: attributes and the types of results follow.}],
+    InterfaceMethod<"Text for messages: '8 query heads and 4 key-value heads'.",
+      "std::string", "getRunsInWords">,
+    InterfaceMethod<[{Updates attributes and result types after operands became
+      one of `ranks` equal shards.}],
       "void", "divideColumns", (ins "int64_t":$ranks)>,
   ];
 }
@@ -357,33 +357,30 @@ def Model_ColumnwiseOp : OpInterface<"ColumnwiseOp"> {
 def Model_LossOp : OpInterface<"LossOp"> {
   let cppNamespace = "::qlora::model";
   let description = [{
-    An op with results that the runtime reads, which a forward function returns:
-    a loss, what it is divided by, and what else is said of them. Reverse mode
-    starts at every op that a function returns results of: a `loss_sum`, and
-    `router_loss`, which is added to it.
+    An op whose results a forward function returns for the runtime: a loss, its
+    divisor and statistics. Reverse mode starts at every such op: at the
+    `loss_sum`, and at the `router_loss`, which is added to it.
   }];
   let methods = [
-    InterfaceMethod<"What a result is read as (train.result); empty for one that "
-                    "is not.", "::llvm::StringRef", "getReadName",
-                    (ins "unsigned":$result)>,
-    InterfaceMethod<[{Where each of so many ranks finds it of all tokens, those
-      add up to it from now on; false where the op cannot.}], "bool",
-                    "divideLoss", (ins "int64_t":$ranks), [{}],
-                    [{ return false; }]>,
+    InterfaceMethod<"Name of a result in train.result; empty: not read.",
+      "::llvm::StringRef", "getReadName", (ins "unsigned":$result)>,
+    InterfaceMethod<[{Divides the loss by `ranks`, because each rank computes it
+      for all tokens and ranks are summed; returns false if unsupported.}],
+      "bool", "divideLoss", (ins "int64_t":$ranks), [{}],
+      [{ return false; }]>,
   ];
 }
 
 def Model_MemoryOp : OpInterface<"MemoryOp"> {
   let cppNamespace = "::qlora::model";
   let description = [{
-    What the memory of an op's operands and results has to do with each other,
-    and with memory outside of the step. These are facts of the op;
-    compiler/Graph/StepMemory.h decides with them where each value is.
+    Which operands and results of an op may share memory, also with memory
+    outside of the step. From this, compiler/Graph/StepMemory.h decides the
+    location of each value.
   }];
   let methods = [
-    InterfaceMethod<[{Results that can be written where an operand is, results
-      in order and for each the operands in order. By default a sum over
-      `init`, and what a row op can write over (tiesOf).}],
+    InterfaceMethod<[{Results that can be written in place of an operand, by
+      result, then by operand. Default: tiesOf.}],
       "::llvm::SmallVector<::qlora::model::MemoryTie>", "getMemoryTies", (ins),
       [{}], [{ return ::qlora::model::tiesOf($_op.getOperation()); }]>,
     InterfaceMethod<"Operands or results that are ranges of another, in order.",
@@ -392,8 +389,8 @@ def Model_MemoryOp : OpInterface<"MemoryOp"> {
     InterfaceMethod<"Memory outside of the step that the op writes.",
       "::llvm::SmallVector<::qlora::model::MemoryStore>", "getMemoryStores",
       (ins), [{}], [{ return {}; }]>,
-    InterfaceMethod<[{The memory outside of the step that its only result is;
-      nullopt where the results are the step's own.}],
+    InterfaceMethod<[{The memory outside of the step that its only result names;
+      nullopt if the results are the step's own.}],
       "::std::optional<::qlora::model::OutsideMemory>", "getOutsideMemory",
       (ins), [{}], [{ return ::std::nullopt; }]>,
   ];

@@ -10,18 +10,18 @@ def Model_HeadLossOp
     : Model_Library<"head_loss",
         [Model_WeightedMatmul, Model_TableOp, Model_TokenReductionOp,
          DeclareOpInterfaceMethods<Model_LossOp, ["getReadName"]>]> {
-  let summary = "output head and cross entropy, logits never whole";
+  let summary = "LM head and cross-entropy, without storing all logits";
   let description = [{
-    hidden [B, T, H], W [V, H], targets [B, T] i32 (the label of the next
-    token; -100: none). Results: loss sum and label count, f32 [1], or of each
-    line, f32 [B]; correct
-    i32 [B, T], 1 where the target is the argmax. With a `cap` (not 0) logits
-    z are cap * tanh(z / cap). With `columns` some logits are given, before the
-    cap, in the place of products with W: columns [B, T, k], and f32 [k], the
-    words that they are of. (C1) W's second dimension
-    is H. (C2) targets is [B, T] i32. (C3) W is not 4-bit. (C4) the results
-    have these types. (C5) cap is neither negative nor infinite. (C6) columns and their words
-    come together and agree.
+    hidden [B, T, H], W [V, H], targets [B, T] i32 (the label of the next token;
+    -100: none). Results: loss sum and label count, f32 [1], or f32 [B] with one
+    value per sequence; correct i32 [B, T], 1 if the target is the argmax. With
+    a `cap` (not 0) logits z are cap * tanh(z / cap). `columns` replaces some
+    logits, before the cap: columns [B, T, k] instead of matmuls with W, and f32
+    [k] with their token ids.
+
+    (C1) W's second dimension is H. (C2) targets is [B, T] i32. (C3) W is not
+    4-bit. (C4) the results have these types. (C5) cap is neither negative nor
+    infinite. (C6) columns and their token ids come together and agree.
   }];
   let ownArguments = (ins Model_FloatTensor:$hidden, Model_WeightTensor:$weight,
     Model_Tensor:$targets, Variadic<Model_FloatTensor>:$replaced,
@@ -54,20 +54,20 @@ class Model_PairLoss<string mnemonic>
     : Model_Row<mnemonic,
         [DeclareOpInterfaceMethods<Model_RowOp, ["isScalarResult"]>,
          DeclareOpInterfaceMethods<Model_LossOp, ["getReadName"]>]> {
-  let assemblyFormat = "operands attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = Model_OperandsFormat;
   let hasVerifier = 1;
 }
 
 def Model_DpoLossOp : Model_PairLoss<"dpo_loss"> {
   let summary = "direct preference optimization, the sigmoid loss";
   let description = [{
-    losses and labels are those of the policy's lines, `reference` the losses of
-    the model it started from: with r = reference - loss of a line (how much
-    likelier the policy makes it) and z = beta * (r chosen - r rejected), the
-    loss of a pair is -log sigmoid(z), a reward is beta * r, and a pair is
-    `right` where z > 0. `slopes` are the derivatives of the sum by `losses`.
-    (C1) the lines are f32 [B] each, B even. (C2) the sums are f32 [1].
-    Rafailov et al., 2023.
+    `losses` and `labels` have one value per sequence of the policy, `reference`
+    the losses of the model that training started from. For a sequence r =
+    reference - loss: how much likelier the policy makes it. For a pair z = beta
+    * (r of chosen - r of rejected), and its loss is -log sigmoid(z). A reward
+    is beta * r; a pair is `right` if z > 0. `slopes` are the derivatives of the
+    loss sum with respect to `losses`. (C1) the operands are f32 [B] each, B
+    even. (C2) the sums are f32 [1]. Rafailov et al., 2023.
   }];
   let ownArguments = (ins Model_FloatTensor:$losses, Model_FloatTensor:$labels,
     Model_FloatTensor:$reference, F64Attr:$beta);
@@ -77,15 +77,15 @@ def Model_DpoLossOp : Model_PairLoss<"dpo_loss"> {
 def Model_OrpoLossOp : Model_PairLoss<"orpo_loss"> {
   let summary = "odds ratio preference optimization";
   let description = [{
-    losses and labels are those of the answers, prompt_losses and prompt_labels
-    those of what is before them. With p = exp(-loss / labels) of a line, its
-    odds p / (1 - p), and z the logarithm of those chosen by those rejected, the
-    loss of a pair is -beta * log sigmoid(z), and to that of P pairs is added P
-    times the mean loss of all tokens of their chosen lines. A reward is
-    beta * log p, and log p is what `chosen_logps` adds up; a pair is `right`
-    where its rewards are. `slopes` and `prompt_slopes` are the derivatives of the
-    sum by the losses. (C1) the lines are f32 [B] each, B even. (C2) the sums
-    are f32 [1]. Hong et al., 2024, as TRL has it.
+    `losses` and `labels` cover the answers, `prompt_losses` and `prompt_labels`
+    the prompts before them. For a sequence p = exp(-loss / labels), and its
+    odds are p / (1 - p); z is the logarithm of chosen odds divided by rejected
+    odds. The loss of a pair is -beta * log sigmoid(z). P pairs add P times the
+    mean loss of all tokens of their chosen sequences. A reward is beta * log p;
+    `chosen_logps` sums log p; a pair is `right` if its chosen reward is larger.
+    `slopes` and `prompt_slopes` are the derivatives of the loss sum with
+    respect to the losses. (C1) the operands are f32 [B] each, B even. (C2) the
+    sums are f32 [1]. Hong et al., 2024, as in TRL.
   }];
   let ownArguments = (ins Model_FloatTensor:$losses, Model_FloatTensor:$labels,
     Model_FloatTensor:$prompt_losses, Model_FloatTensor:$prompt_labels,
@@ -101,22 +101,24 @@ def Model_KtoLossOp
          DeclareOpInterfaceMethods<Model_LossOp, ["getReadName"]>]> {
   let summary = "Kahneman-Tversky optimization, and APO-zero of single answers";
   let description = [{
-    Of answers that are each desirable (1) or not (0): s = 1 or -1, w one of the
-    weights. losses and labels are those of the policy's lines, `reference` the
-    losses of the model it started from: with r = reference - loss of a line and
-    z = s * beta * (r - kl), the loss of an answer is w * (1 - sigmoid(z)), and a
-    reward is beta * r. A line without labels has no answer.
+    Each answer is desirable (1) or not (0): s = 1 or -1, and w is the weight of
+    its kind. `losses` and `labels` have one value per sequence of the policy,
+    `reference` the losses of the model that training started from. With r =
+    reference - loss of a sequence and z = s * beta * (r - kl), the loss of an
+    answer is w * (1 - sigmoid(z)), and a reward is beta * r. A sequence without
+    labels has no answer.
 
-    With `mismatched` the second half of the lines are the prompts of the first
-    with other prompts' answers, which are not learned: kl is the mean of their
-    r, 0 if it is less, and a constant of the derivative. Without it, all lines
-    have answers and kl is 0, which is APO-zero's loss.
+    With `mismatched` the second half of the sequences pairs the prompts of the
+    first half with answers to other prompts. These give no gradient: kl is the
+    mean of their r, at least 0, and a constant in the derivative. Without
+    `mismatched` all sequences have answers and kl is 0, which is APO-zero's
+    loss.
 
-    `chosen_...` are sums over desirable answers, `rejected_...` over the others,
-    `divergence` is kl once for each answer. `slopes` are the derivatives of the
-    sum by `losses`. (C1) the lines are f32 [B] each, with `mismatched` B is even.
-    (C2) the sums are f32 [1]. Ethayarajh et al., 2024; D'Oosterlinck et al.,
-    2024; as TRL has them.
+    `chosen_...` are sums over desirable answers, `rejected_...` over
+    undesirable ones, and `divergence` adds kl once per answer. `slopes` are the
+    derivatives of the loss sum with respect to `losses`. (C1) the operands are
+    f32 [B] each; with `mismatched` B is even. (C2) the sums are f32 [1].
+    Ethayarajh et al., 2024; D'Oosterlinck et al., 2024; as in TRL.
   }];
   let ownArguments = (ins Model_FloatTensor:$losses, Model_FloatTensor:$labels,
     Model_FloatTensor:$reference, Model_FloatTensor:$desirable, F64Attr:$beta,
@@ -127,7 +129,7 @@ def Model_KtoLossOp
     Model_FloatTensor:$rejected_rewards, Model_FloatTensor:$chosen_logps,
     Model_FloatTensor:$rejected_logps, Model_FloatTensor:$chosen_count,
     Model_FloatTensor:$divergence);
-  let assemblyFormat = "operands attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = Model_OperandsFormat;
   let hasVerifier = 1;
 }
 

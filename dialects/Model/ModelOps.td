@@ -37,52 +37,55 @@ def Model_ParameterOp : Model_Op<"parameter", [Symbol]> {
   let summary = "a named weight and where its values come from";
   let description = [{
     (C1) `type` has a static shape of at most 4 dimensions. (C2) exactly one of
-    `file` and `init` is there. (C3) with parts, `part_names` and `part_rows`
-    have equal length, the rows are positive and add up to the first dimension,
-    and a type of few bits is of equal ones, quantised when loaded or stored so.
-    (C4) a trainable parameter is f32.
-    (C5) `quantized` is 4-bit, `file_type` is f32, bf16 or f16, and
-    `stored_quantized` goes with a 4-bit `type` or `quantized`. (C6)
-    `transposed` goes with `quantized` and two dimensions, and not with
-    `stored_quantized`. (C7) `undecayed`, `rate_scale` and an `optimizer` other
-    than `adamw` go with `trainable`.
+    `file` and `init` is present. (C3) `part_names` and `part_rows` come
+    together with equal length; the rows are positive and add up to the first
+    dimension. Parts of a type of few bits are equal, and quantized when loaded
+    or stored so. (C4) a trainable parameter is f32. (C5) `quantized` is 4-bit,
+    `file_type` is f32, bf16 or f16, and `stored_quantized` requires a 4-bit
+    `type` or `quantized`. (C6) `transposed` requires `quantized` and two
+    dimensions, and excludes `stored_quantized`. (C7) `undecayed`, `rate_scale`
+    and an `optimizer` other than `adamw` require `trainable`.
 
     `file` is a safetensors file inside the folder that the module attribute
-    `model.folder` names; its tensor has the symbol's name, element type
+    `model.folder` names. Its tensor has the symbol's name, element type
     `file_type` (the parameter's own if absent) and this shape. If
     `stored_quantized` is set, the file holds bitsandbytes' NF4 tensors.
-    `quantized` marks a tensor to be quantised with the given type when
-    loaded, and, where `type` is not NF4 itself, decoded again ("resident");
-    with `transposed` the file has [in, out] of the [out, in] that is quantised.
-    `init`: `zero`, `kaiming` or `gaussian` (PEFT's for A and B), or `normal` (its
-    for B of an embedding), `factor` of the weight beside it (PiSSA, OLoRA,
-    LoftQ), or `computed` from other weights, by the DetachedOp
-    that names it, or `rows` of the weight of the module that it is in, those of
-    PEFT's trainable_token_indices.
+    `quantized` marks a tensor to be quantized with the given type when loaded.
+    If `type` is not NF4 itself, the tensor is then decoded again ("resident").
+    With `transposed` the file has [in, out] of the [out, in] that is quantized.
+
+    Values of `init`:
+    * `zero`, `kaiming`, `gaussian`: PEFT's for A and B;
+    * `normal`: PEFT's for B of an embedding;
+    * `factor`: a factor of the adapted weight (PiSSA, OLoRA, LoftQ);
+    * `computed`: from other weights, by the DetachedOp that names the
+      parameter;
+    * `rows`: the rows of PEFT's trainable_token_indices, from the weight of the
+      same module.
 
     A trained parameter is updated by `optimizer` (a row of Train/Optimizers.h),
-    with weight decay, but for `undecayed`, and with `rate_scale` times the
+    with weight decay unless `undecayed`, and with `rate_scale` times the
     learning rate.
 
-    Each rank may hold a `piece`, so many bytes of its tensor as it is stored
-    (`model.gather_weight`), and of a trained one of its gradient and of what the
-    optimizer keeps. (C8) they are positive, and of a trained one whole cache
-    lines.
+    With `piece` each rank holds that many bytes of the stored tensor
+    (`model.gather_weight`). The gradient and the optimizer states of a trained
+    parameter are sharded alike. (C8) the bytes are positive, and for a trained
+    parameter whole cache lines.
 
-    `elsewhere` marks one that other stages of a pipeline use, and this one does
-    not. (C10) it is trainable.
+    `elsewhere` marks a parameter that only other stages of a pipeline use.
+    (C10) it is trainable.
 
-    One `on_host` lies in the host arena, or its piece does: kernels read rows of
-    a whole one there, and for all else `model.gather_weight` brings it. (C11) it
-    is not trainable.
+    An `on_host` parameter, or its piece, is in the host arena. Kernels can read
+    rows of a whole one there; for all other uses `model.gather_weight` copies
+    it. (C11) it is not trainable.
 
-    With `slice` each rank has its slice of what the files hold, and the type is
-    that of one. (C9) the parameter is not trainable, and its dimension so many
-    times the length of the type's as there are ranks.
+    With `slice` each rank holds its slice of the weight in the files, and
+    `type` is the slice's type. (C9) the parameter is not trainable, and the
+    slice's dimension is `ranks` times as long as in `type`.
 
-    A parameter may be several tensors, stacked along the first dimension,
-    that are read and written under their own names (`part_names`). One that is
-    quantised is so as a whole.
+    A parameter may stack several tensors along the first dimension, which are
+    read and written under their own names (`part_names`). A quantized one is
+    quantized as a whole.
   }];
   let arguments = (ins SymbolNameAttr:$sym_name,
     TypeAttrOf<Model_Tensor>:$type, OptionalAttr<StrAttr>:$file,
@@ -109,10 +112,10 @@ def Model_WeightOp : Model_StagedOp<Model_Dialect, "weight",
      DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
   let summary = "the value of a parameter";
   let description = [{
-    (C1) the type is that of the parameter, or of the `part` of it that this
-    rank uses. (C2) with `rounded` it is bf16, and
-    the parameter trainable and f32: its numbers as the last update rounded
-    them. (C3) a part is of an f32 parameter.
+    (C1) the type is the parameter's, or the type of the `part` that this rank
+    uses. (C2) with `rounded` it is bf16, and the parameter is trainable and
+    f32: the result holds its values as the last update rounded them. (C3) a
+    part requires an f32 parameter.
   }];
   let ownArguments = (ins FlatSymbolRefAttr:$parameter,
     UnitAttr:$rounded, Model_UsedPartAttr:$part);
@@ -128,15 +131,15 @@ def Model_EmbeddingOp
     : Model_Library<"embedding", [Model_TableOp, Model_TokenwiseOp]> {
   let summary = "rows of a table";
   let description = [{
-    out[b, t, :] = table[ids[b, t], :]; with `layout out_in`, as PEFT has A of
-    an embedding, table[:, ids[b, t]]. (C1) ids is i32 [B, T], or [B, T, k]
-    where a token has several. (C2) the last
-    dimension of the result is the table's `out`. (C3) the table is [V, H], or
-    [H, V] with `layout out_in`, and not 4-bit.
+    out[b, t, :] = table[ids[b, t], :]; with `layout out_in`, as in PEFT's A of
+    an embedding, table[:, ids[b, t]]. (C1) ids is i32 [B, T], or [B, T, k] if a
+    token has several. (C2) the last dimension of the result is the table's
+    `out`. (C3) the table is [V, H], or [H, V] with `layout out_in`, and not
+    4-bit.
 
-    Where ids are `padding` the table gets no gradient, as with torch's
-    `padding_idx`; -1 is no id. With `words` (not 0) the table is what this rank
-    has of one with so many: rows of other ids are 0.
+    Ids equal to `padding` give the table no gradient, as with torch's
+    `padding_idx`; -1 disables this. With `words` (not 0) the table is this
+    rank's shard of one with that many rows, and rows of other ids are 0.
   }];
   let ownArguments = (ins Model_Tensor:$ids,
     Model_WeightTensor:$table,
@@ -181,20 +184,20 @@ def Model_LinearOp : Model_Library<"linear",
     [Model_AccumulatingOp, Model_WeightedMatmul]> {
   let summary = "y = init + scale * x . W^T";
   let description = [{
-    x [B, T, in], W [out, in], y and init [B, T, out]; with `layout in_out` W
-    is [in, out], and y = init + scale * x . W. (C1) x is as wide as W's `in`.
-    (C2) the last dimension of y is W's `out`, the others are x's. (C3) init has
-    y's type. `module` is the path of the Hugging Face module, which adapter
-    targets are matched against; LoRA's own linears have none.
+    x [B, T, in], W [out, in], y and init [B, T, out]; with `layout in_out` W is
+    [in, out], and y = init + scale * x . W. (C1) x is as wide as W's `in`. (C2)
+    the last dimension of y is W's `out`, the others are x's. (C3) init has y's
+    type. `module` is the path of the Hugging Face module, which adapter targets
+    are matched against; LoRA's own linears have none.
 
-    With `int8_threshold` rows of x are rounded to 8 bits, but for columns with
-    a magnitude of at least that (0: none), and multiplied with W's whole
-    numbers; those columns are multiplied as they are. (C4) W is then [out, in]
-    of such a format, and the threshold neither negative nor infinite. Dettmers
-    et al., 2022 (LLM.int8).
+    With `int8_threshold` rows of x are rounded to 8 bits and multiplied with
+    W's integer codes. Columns with a magnitude of at least the threshold (0:
+    none) are multiplied unrounded. (C4) W is then [out, in] of such a format,
+    and the threshold neither negative nor infinite. Dettmers et al., 2022
+    (LLM.int8).
 
-    The gradient of x is a linear too: of dy, with the same W seen the other way
-    round, and nothing rounded.
+    The gradient of x is a linear of dy and the same W with the other layout,
+    without rounding.
   }];
   let ownArguments = (ins Model_FloatTensor:$x, Model_WeightTensor:$weight,
     Optional<Model_FloatTensor>:$init,
@@ -221,12 +224,13 @@ def Model_LinearOp : Model_Library<"linear",
 def Model_AdaptedNormOp : Model_Library<"adapted_norm",
     [DeclareOpInterfaceMethods<Model_LibraryOp, ["isFullPrecisionResult"]>,
      Model_DetachedOp]> {
-  let summary = "length of each output's weights in W + scale * B . A";
+  let summary = "norm of each output's weights in W + scale * B . A";
   let description = [{
-    W [out, in], or [in, out] with `layout in_out`, A [rank, in], B [out, rank]:
-    f32 [out], which no gradient flows through. (C1) the shapes agree. (C2) A, B
-    and the result are f32. (C3) the operands are weights. The parameter
-    `started`, where there is one, starts at the result. Liu et al., 2024 (DoRA).
+    W [out, in], or [in, out] with `layout in_out`, A [rank, in], B [out, rank].
+    The result is f32 [out]; no gradient flows through it. (C1) the shapes
+    agree. (C2) A, B and the result are f32. (C3) the operands are weights. The
+    parameter `started`, if given, is initialized with the result. Liu et al.,
+    2024 (DoRA).
   }];
   let ownArguments = (ins Model_WeightTensor:$weight, Model_FloatTensor:$a,
     Model_FloatTensor:$b, F64Attr:$scale,
@@ -246,15 +250,16 @@ def Model_AttentionOp : Model_Library<"attention",
      DeclareOpInterfaceMethods<Model_ColumnwiseOp, ["assignRuns"]>]> {
   let summary = "causal attention with grouped query heads";
   let description = [{
-    q [B, T, heads * dim], k and v [B, T, kv_heads * dim]; result as q, and
-    the log-sum-exp of the scaled scores, f32 [B, heads, T]. A query sees keys
-    of its own segment, not after itself, and with `window` > 0 only the last
-    `window` positions. Segment 0 is padding and gives 0. With a `cap` (not 0)
-    scores s are cap * tanh(s / cap). `sinks` are one more score for every query
-    of a head, whose probability is dropped. (C1) heads is a
-    multiple of kv_heads. (C2) the last dimensions agree with heads, kv_heads
-    and head_dim, the others with q's. (C3) segments is [B, T] i32; the tokens
-    of a segment other than 0 follow each other. (C4) the
+    q [B, T, heads * dim], k and v [B, T, kv_heads * dim]. The results are of
+    q's type, and the log-sum-exp of the scaled scores, f32 [B, heads, T]. A
+    query attends to keys of its own segment up to itself, and with `window` > 0
+    only to the last `window` positions. Segment 0 is padding and gives 0. With
+    a `cap` (not 0) scores s are cap * tanh(s / cap). `sinks` add one score per
+    head to every query's softmax; its probability is dropped.
+
+    (C1) heads is a multiple of kv_heads. (C2) the last dimensions agree with
+    heads, kv_heads and head_dim, the others with q's. (C3) segments is [B, T]
+    i32; the tokens of a segment other than 0 are consecutive. (C4) the
     log-sum-exp is f32 [B, heads, T]; it has no derivative. (C5) window is not
     negative, and cap neither negative nor infinite. (C6) sinks are f32 [heads];
     they have no derivative.
@@ -297,8 +302,8 @@ def Model_AttentionOp : Model_Library<"attention",
 def Model_ColumnSumOp : Model_Library<"column_sum", [Model_TokenReductionOp]> {
   let summary = "sum over all rows, in a fixed order";
   let description = [{
-    Rows are as wide as the result, which may be less than x's last dimension.
-    (C1) the result is f32 [C], and C divides that dimension.
+    Rows are as wide as the result, which may be narrower than x's last
+    dimension. (C1) the result is f32 [C], and C divides that dimension.
   }];
   let ownArguments = (ins Model_Tensor:$x);
   let results = (outs Model_Tensor:$result);
@@ -325,9 +330,9 @@ class Model_View<string mnemonic, list<Trait> traits = []>
 def Model_SplitOp : Model_View<"split", [Model_ReductionTransparentOp]> {
   let summary = "column ranges of a tensor, or ranges of its rows";
   let description = [{
-    (C1) the last dimensions of the results add up to that of x; with `rows`, the
-    first of two. (C2) the other dimensions and the element type, which is not
-    4-bit, are x's.
+    (C1) the last dimensions of the results add up to x's; with `rows`, the
+    first dimensions do. (C2) the other dimensions and the element type, which
+    is not 4-bit, are x's.
   }];
   let ownArguments = (ins Model_Tensor:$whole, UnitAttr:$rows);
   let results = (outs Variadic<Model_Tensor>:$parts);
@@ -337,10 +342,10 @@ def Model_SplitOp : Model_View<"split", [Model_ReductionTransparentOp]> {
 }
 
 def Model_ConcatOp : Model_View<"concat"> {
-  let summary = "tensors side by side, or one above the other";
+  let summary = "concatenates tensors by columns, or by rows";
   let description = [{
-    (C1) the last dimensions of the operands add up to that of the result;
-    with `rows`, the first of two. (C2) the other dimensions and the element
+    (C1) the last dimensions of the operands add up to the result's; with
+    `rows`, the first dimensions do. (C2) the other dimensions and the element
     type, which is not 4-bit, are the result's.
   }];
   let ownArguments = (ins Variadic<Model_Tensor>:$parts, UnitAttr:$rows);

@@ -14,10 +14,10 @@
 def Model_RmsNormOp : Model_Row<"rms_norm"> {
   let summary = "y = x / sqrt(mean(x^2) + epsilon) * (offset + weight)";
   let description = [{
-    Over groups of C = |weight| elements: the whole hidden size, or one head
-    (Qwen3's q and k norm). Gemma stores what its weights are above an `offset`
-    of 1. (C1) the last dimension of x is a multiple of C.
-    (C2) y has x's type. Zhang and Sennrich, 2019.
+    Normalizes groups of C = |weight| elements: the whole hidden size, or one
+    head (Qwen3's q and k norm). Gemma stores weights minus an `offset` of 1.
+    (C1) the last dimension of x is a multiple of C. (C2) y has x's type. Zhang
+    and Sennrich, 2019.
   }];
   let ownArguments = (ins Model_FloatTensor:$x, Model_FloatTensor:$weight,
     F64Attr:$epsilon, DefaultValuedAttr<F64Attr, "0.0">:$offset);
@@ -28,11 +28,12 @@ def Model_RmsNormOp : Model_Row<"rms_norm"> {
 }
 
 def Model_LayerNormOp : Model_Row<"layer_norm"> {
-  let summary = "y = (x - mean(x)) / sqrt(variance(x) + epsilon) * weight + bias";
+  let summary =
+      "y = (x - mean(x)) / sqrt(variance(x) + epsilon) * weight + bias";
   let description = [{
-    Over groups of C = |weight| elements, with the variance of the elements
-    themselves (divided by C). (C1) the last dimension of x is a multiple of C.
-    (C2) y has x's type. (C3) the bias is as wide as the weight. Ba et al., 2016.
+    Normalizes groups of C = |weight| elements, with the biased variance
+    (divided by C). (C1) the last dimension of x is a multiple of C. (C2) y has
+    x's type. (C3) the bias is as wide as the weight. Ba et al., 2016.
   }];
   let ownArguments = (ins Model_FloatTensor:$x, Model_FloatTensor:$weight,
     Model_FloatTensor:$bias, F64Attr:$epsilon);
@@ -47,21 +48,22 @@ def Model_RopeTableOp : Model_Row<"rope_table"> {
   let summary = "cos and sin of position * frequency";
   let description = [{
     positions [B, T] i32, frequencies f32 [rotated] (the rotated/2 inverse
-    frequencies twice, as rotate-half wants them): cos and sin [B, T, dim],
-    times `attention_factor`. Columns from `rotated` on are not turned: cos 1,
+    frequencies twice, as rotate-half needs them). cos and sin are [B, T, dim],
+    times `attention_factor`. Columns from `rotated` on are not rotated: cos 1,
     sin 0.
 
-    Scalings that depend on the length take `lengths` [B, T] i32, the tokens of
-    the segment that each token is in. Above `original_length`,
+    Scalings that depend on the length take `lengths` [B, T] i32: for each
+    token, the number of tokens in its segment. Above `original_length`,
     `long_frequencies` replace `frequencies` (longrope; Ding et al., 2024), or
     with a `dynamic_factor` the base grows with length / original_length
-    (dynamic NTK, as Hugging Face has it). So a row has the same angles whatever
+    (dynamic NTK, as in Hugging Face). So a row has the same angles whatever
     else is in its batch.
 
     (C1) positions, and lengths if given, are i32 [B, T]. (C2) sin has cos's
     type, and frequencies an even number of elements, at most dim. (C3)
-    long_frequencies has as many; either it or dynamic_factor comes with lengths
-    and an original_length, and these only with one of them.
+    long_frequencies has as many elements as frequencies; lengths and
+    original_length require exactly one of long_frequencies and dynamic_factor,
+    and the reverse.
   }];
   let ownArguments = (ins Model_Tensor:$positions,
     Optional<Model_Tensor>:$lengths,
@@ -80,10 +82,11 @@ def Model_RopeOp : Model_Row<"rope"> {
   let summary = "rotary position embedding: x * cos + rotate_half(x) * sin";
   let description = [{
     x [B, T, heads * dim], cos and sin [B, T, dim]; C = dim. The halves are
-    those of the first `rotated` columns of a head (0: of all); the others stay
-    as they are, by a table that says so. (C1) the last dimension of x is a
-    multiple of dim. (C2) dim is even, and so is `rotated`, at most dim. (C3) y
-    has x's type. Su et al., 2021, with the halves as Hugging Face has them.
+    those of the first `rotated` columns of a head (0: all columns); the table
+    leaves the other columns unchanged. (C1) the last dimension of x is a
+    multiple of dim. (C2) dim and `rotated` are even, and `rotated` is at most
+    dim. (C3) y has x's type. Su et al., 2021, with the halves as in Hugging
+    Face.
   }];
   let ownArguments = (ins Model_FloatTensor:$x, Model_FloatTensor:$cos,
     Model_FloatTensor:$sin, DefaultValuedAttr<I64Attr, "0">:$rotated);
@@ -97,12 +100,11 @@ def Model_RopeOp : Model_Row<"rope"> {
 def Model_GluOp : Model_Row<"glu", [SameOperandsAndResultType]> {
   let summary = "gated linear unit: y = f(gate) * (up + offset)";
   let description = [{
-    With the functions of `model.activation`: SwiGLU is silu, GeGLU gelu or
-    gelu_tanh. Shazeer, 2020. A `limit` (not 0) is the most that gate and up may
-    be, and the negative of it the least up may. With a `slope` silu is x *
-    sigmoid(slope * x). Both are gpt-oss's, and so is an offset of 1.
-    (C1) the limit is neither negative nor infinite. (C2) only silu has a slope
-    other than 1.
+    f is a function of `model.activation`: SwiGLU uses silu, GeGLU gelu or
+    gelu_tanh. Shazeer, 2020. A `limit` (not 0) clamps gate and up from above,
+    and up from below at -limit. With a `slope` silu is x * sigmoid(slope * x).
+    gpt-oss uses a limit, a slope and an offset of 1. (C1) the limit is neither
+    negative nor infinite. (C2) only silu has a slope other than 1.
   }];
   let ownArguments = (ins Model_FloatTensor:$gate, Model_FloatTensor:$up,
     Model_ActivationAttr:$kind, DefaultValuedAttr<F64Attr, "0.0">:$limit,
@@ -143,8 +145,8 @@ def Model_AddOp : Model_Row<"add",
 def Model_ScaleOp : Model_Row<"scale", [SameOperandsAndResultType]> {
   let summary = "y = factor * x";
   let description = [{
-    With `rounded`, the factor is a number of x's storage type before it is
-    multiplied with: Gemma's of embeddings.
+    With `rounded`, the factor is rounded to x's storage type first, as Gemma
+    does for embeddings.
   }];
   let ownArguments = (ins Model_FloatTensor:$x, F64Attr:$factor,
     UnitAttr:$rounded);
@@ -167,8 +169,9 @@ def Model_AddBiasOp : Model_Row<"add_bias"> {
 def Model_MagnitudeOp : Model_Row<"magnitude"> {
   let summary = "y = x * magnitude / norm, the same for every token";
   let description = [{
-    What DoRA does to a product, whose weights' lengths are `norm`. (C1) the
-    last dimension of x is |magnitude| and |norm|. (C2) y has x's type.
+    DoRA's rescaling of a matmul's result; `norm` holds the norms of the adapted
+    weights. (C1) the last dimension of x is |magnitude| and |norm|. (C2) y has
+    x's type.
   }];
   let ownArguments = (ins Model_FloatTensor:$x, Model_FloatTensor:$magnitude,
     Model_FloatTensor:$norm);
@@ -183,8 +186,8 @@ def Model_MagnitudeOp : Model_Row<"magnitude"> {
 def Model_GateRowsOp : Model_Row<"gate_rows"> {
   let summary = "y = x * sigmoid(gate), one gate for each row";
   let description = [{
-    x [B, T, C], gate [B, T, 1]: of an expert that all tokens share. (C1) the
-    gate is one number for each row of x. (C2) y has x's type.
+    x [B, T, C], gate [B, T, 1]: the gate of an expert that all tokens share.
+    (C1) the gate has one number per row of x. (C2) y has x's type.
   }];
   let ownArguments = (ins Model_FloatTensor:$x, Model_FloatTensor:$gate);
   let results = (outs Model_FloatTensor:$result);
@@ -203,11 +206,11 @@ def Model_DropoutOp : Model_Row<"dropout",
      DeclareOpInterfaceMethods<Model_ColumnwiseOp>]> {
   let summary = "y = x * keep / (1 - probability)";
   let description = [{
-    keep is 1 where philox(seed, micro-batch, id, row, column) >= probability,
-    a pure function of its arguments: recomputing gives the same mask
-    (runtime/Kernels/Math/Philox.h). Not there in evaluation.
-    With `shared` x is this rank's of as many columns on each rank that shares
-    them. (C1) 0 < probability < 1.
+    keep is 1 where philox(seed, micro-batch, id, row, column) >= probability, a
+    pure function of its arguments: recomputing gives the same mask
+    (runtime/Kernels/Math/Philox.h). Evaluation skips it. With `shared` the
+    columns of x are sharded equally over ranks, and x is this rank's shard.
+    (C1) 0 < probability < 1.
   }];
   let ownArguments = (ins Model_FloatTensor:$x, F64Attr:$probability,
     I64Attr:$id, UnitAttr:$shared);
@@ -220,10 +223,10 @@ def Model_NoiseOp : Model_Row<"noise",
     [SameOperandsAndResultType, Model_TrainingOnly]> {
   let summary = "y = x + magnitude / sqrt(L) * u, u uniform in [-1, 1)";
   let description = [{
-    NEFTune's of embeddings (Jain et al., 2023), where `magnitude` is alpha /
-    sqrt(columns) and L the tokens of the micro-batch's longest row. u is a pure
-    function as in `dropout`. Not there in evaluation.
-    (C1) the magnitude is finite and positive.
+    NEFTune's noise on embeddings (Jain et al., 2023): `magnitude` is alpha /
+    sqrt(columns), and L is the number of tokens of the micro-batch's longest
+    row. u is a pure function, as in `dropout`. Evaluation skips it. (C1) the
+    magnitude is finite and positive.
   }];
   let ownArguments = (ins Model_FloatTensor:$x, F64Attr:$magnitude,
     I64Attr:$id);
@@ -238,13 +241,13 @@ def Model_RowsOp : Model_StagedOp<Model_Dialect, "rows",
      SingleBlockImplicitTerminator<"RowYieldOp">]> {
   let summary = "arithmetic over rows, as a region";
   let description = [{
-    What row ops become: by their gradients and by `fuse-rows`. (C1) one map
-    per operand, one argument per operand of the type RowOp says. (C2) one
-    yielded `tensor<Cxf32>` per result, or `f32` for one number a row, but not
-    for the first, which there is. (C3) `columns` is positive and divides the
-    last dimension of every result of rows.
-    (C4) every row in the region has C elements. (C5) `label` is an identifier:
-    the kernel is called so.
+    Created by gradients of row ops and by `fuse-rows`. (C1) one map per
+    operand, and one region argument per operand, of the type that RowOp
+    defines. (C2) one yielded `tensor<Cxf32>` per result, or `f32` for one
+    number per row; there is a first result, and it is a `tensor<Cxf32>`. (C3)
+    `columns` is positive and divides the last dimension of every result of
+    rows. (C4) every row in the region has C elements. (C5) `label` is an
+    identifier: the name of the kernel.
   }];
   let ownArguments = (ins Variadic<Model_Tensor>:$inputs, I64Attr:$columns,
     Model_MapArrayAttr:$maps, OptionalAttr<StrAttr>:$label);
@@ -287,7 +290,7 @@ def Model_RowSumOp : Model_Reduction<"row_sum"> {
 }
 
 def Model_RowMaxOp : Model_Reduction<"row_max"> {
-  let summary = "largest element of a row; NaN where one is NaN";
+  let summary = "largest element of a row; NaN if an element is NaN";
 }
 
 def Model_RowSplatOp : Model_Op<"row_splat", [Pure]> {
@@ -301,8 +304,9 @@ def Model_RowRotateOp : Model_Op<"row_rotate",
     [Pure, SameOperandsAndResultType]> {
   let summary = "rotate_half: (-second half, first half)";
   let description = [{
-    Of the first `width` elements (0: of all); the others give 0. (C1) the row
-    has an even number of elements, and so has what is turned, at most the row.
+    Rotates the first `width` elements (0: all); the other elements become 0.
+    (C1) the row and the rotated width have an even number of elements, and the
+    width is at most the row's.
   }];
   let arguments = (ins Model_Row1D:$row,
     DefaultValuedAttr<I64Attr, "0">:$width);
@@ -322,8 +326,8 @@ def Model_RowSigmoidOp : Model_Op<"row_sigmoid",
     [Pure, SameOperandsAndResultType]> {
   let summary = "1 / (1 + exp(-x))";
   let description = [{
-    An op of its own, because its derivative s (1 - s) is finite where that of
-    the quotient is 0 * inf.
+    A separate op, because its derivative s (1 - s) is finite where the
+    quotient's is 0 * inf.
   }];
   let arguments = (ins Model_Row1D:$row);
   let results = (outs Model_Row1D:$result);
@@ -332,10 +336,10 @@ def Model_RowSigmoidOp : Model_Op<"row_sigmoid",
 
 def Model_RowRoundOp : Model_Op<"row_round",
     [Pure, SameOperandsAndResultType]> {
-  let summary = "what a store in another type and a load would leave";
+  let summary = "the value after a store in another type and a load";
   let description = [{
-    Between two row ops in one kernel, so that a value is the same whether or
-    not it goes through memory. (C1) the type is bf16 or f16.
+    Stands between two row ops in one kernel, so that a value does not depend on
+    whether it goes through memory. (C1) the type is bf16 or f16.
   }];
   let arguments = (ins AnyTypeOf<[F32, Model_Row1D]>:$value, TypeAttr:$stored);
   let results = (outs AnyTypeOf<[F32, Model_Row1D]>:$result);
@@ -345,7 +349,7 @@ def Model_RowRoundOp : Model_Op<"row_round",
 
 def Model_RowConstantOp : Model_Op<"row_constant", [Pure]> {
   let summary = "a row of given numbers";
-  let description = "(C1) there are as many numbers as elements.";
+  let description = "(C1) the number of values is the number of elements.";
   let arguments = (ins DenseF32ArrayAttr:$values);
   let results = (outs Model_Row1D:$result);
   let assemblyFormat = "$values attr-dict `:` type($result)";
@@ -355,9 +359,9 @@ def Model_RowConstantOp : Model_Op<"row_constant", [Pure]> {
 def Model_RowRandomOp : Model_Op<"row_random", [Pure]> {
   let summary = "uniform numbers in [0, 1) from (seed, micro-batch, id, row)";
   let description = [{
-    With `shared` those of this rank's columns, where ranks that share a row have
-    as many each. With `runs` > 1 rows are those of run number `run` of so many,
-    of `run_rows` each, that follow each other in all rows again and again.
+    With `shared` the columns are sharded equally over ranks, and the result
+    covers this rank's. With `runs` > 1 all rows consist of repeated groups of
+    `runs` runs of `run_rows` rows each; the op's rows are those of run `run`.
   }];
   let arguments = (ins I64Attr:$id, UnitAttr:$shared,
     DefaultValuedAttr<I64Attr, "1">:$runs, DefaultValuedAttr<I64Attr, "0">:$run,

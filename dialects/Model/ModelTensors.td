@@ -14,7 +14,8 @@ class Model_TensorOf<string predicate, string what>
            "a ranked tensor of " # what # " with positive dimensions",
            "::mlir::RankedTensorType">;
 def Model_Tensor
-    : Model_TensorOf<"isStorable", "f32, bf16, f16, i32, i8, ui8 or 4-bit numbers">;
+    : Model_TensorOf<"isStorable",
+                     "f32, bf16, f16, i32, i8, ui8 or 4-bit numbers">;
 def Model_FloatTensor
     : Model_TensorOf<"isFloatStorable", "f32, bf16 or f16">;
 def Model_RowTensor

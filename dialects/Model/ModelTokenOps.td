@@ -14,10 +14,11 @@
 #define QLORA_DIALECTS_MODEL_MODELTOKENOPS_TD
 
 def Model_TokenListOp : Model_Row<"token_list"> {
-  let summary = "numbers of words of the vocabulary";
+  let summary = "a list of token ids";
   let description = [{
     f32 [k]. (C1) the result has as many elements as there are tokens, at least
-    one. (C2) tokens are in [0, 2^24), so that f32 has each, and differ.
+    one. (C2) tokens are distinct and in [0, 2^24), so that f32 represents each
+    exactly.
   }];
   let ownArguments = (ins DenseI64ArrayAttr:$tokens);
   let results = (outs Model_FloatTensor:$result);
@@ -28,11 +29,12 @@ def Model_TokenListOp : Model_Row<"token_list"> {
 def Model_MatchTokensOp
     : Model_Row<"match_tokens",
         [DeclareOpInterfaceMethods<Model_RowOp, ["isScalarResult"]>]> {
-  let summary = "which of some tokens each id is";
+  let summary = "compares ids with a list of tokens";
   let description = [{
-    ids i32 [B, T], tokens f32 [k]: matches [B, T, k], 1 where the id is that
-    token, else 0; rest f32 [B, T], 1 where it is none of them, else 0. (C1) ids
-    is [B, T] i32, and rest [B, T] f32. (C2) matches are as wide as tokens.
+    ids i32 [B, T], tokens f32 [k]. matches [B, T, k] is 1 where the id is that
+    token, else 0. rest f32 [B, T] is 1 where the id is none of the tokens, else
+    0. (C1) ids is [B, T] i32, and rest [B, T] f32. (C2) matches are as wide as
+    tokens.
   }];
   let ownArguments = (ins Model_Tensor:$ids, Model_FloatTensor:$tokens);
   let results = (outs Model_FloatTensor:$matches, Model_FloatTensor:$rest);
@@ -44,8 +46,8 @@ def Model_MatchTokensOp
 def Model_ScaleRowsOp : Model_Row<"scale_rows"> {
   let summary = "y = x * factor, one factor for each row";
   let description = [{
-    x [B, T, C], factors [B, T]. (C1) there is a factor for each row of x. (C2)
-    y has x's type.
+    x [B, T, C], factors [B, T]. (C1) each row of x has a factor. (C2) y has x's
+    type.
   }];
   let ownArguments = (ins Model_FloatTensor:$x, Model_FloatTensor:$factors);
   let results = (outs Model_FloatTensor:$result);

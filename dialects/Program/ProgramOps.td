@@ -37,8 +37,8 @@ def Program_Dialect : Dialect {
     | `program.collective` | COLLECTIVE |
     | `program.record`, `program.wait` | RECORD, WAIT |
 
-    A buffer has an arena and, for `activation`, `saved` and `workspace`, no offset
-    until `plan-memory` gives it one.
+    A buffer is in an arena. In `activation`, `saved` and `workspace` it has no
+    offset until `plan-memory` assigns it.
 
     ```mlir
     program.kernel @matmul.onednn attributes {
@@ -134,8 +134,8 @@ def Program_GroupAttr : Program_EnumAttr<Program_Group, "group">;
 def Program_ArenaOp : Program_Op<"arena"> {
   let summary = "an arena and its size";
   let description = [{
-    (C1) `on_host`, in pinned memory of the host as the host arena is, may be what
-    optimizers keep, and nothing else.
+    (C1) only the optimizer state arena may be `on_host`: in pinned host memory,
+    like the host arena.
   }];
   let arguments = (ins Program_ArenaAttr:$kind, I64Attr:$bytes,
                        I64Attr:$alignment, UnitAttr:$on_host);
@@ -178,15 +178,16 @@ def Program_ParameterOp : Program_Op<"parameter"> {
 
 def Program_KernelOp : Program_Op<"kernel", [Symbol, IsolatedFromAbove,
                                              NoTerminator]> {
-  let summary = "something a launch can run";
+  let summary = "code that a launch can run";
   let description = [{
     (C1) either `op` names an op of Kernels.def (and, after select-kernels,
     `implementation` a row of it), or the body is a row region: arguments and
-    yield as in `model.rows`, whose `columns` and `maps` it carries;
-    `dtypes`, `strides` and `groups` describe the buffers: inputs first, then
-    results; one that is yielded as f32 is a number per row. A buffer with row stride s and g rows of C per s elements has
-    row r at (r / g) * s + (r % g) * C. Every row starts at a multiple of
-    `aligned` elements of its type, or of 16 bytes, whichever is less.
+    yield as in `model.rows`, whose `columns` and `maps` it carries. `dtypes`,
+    `strides` and `groups` describe the buffers, inputs first, then results; a
+    result that is yielded as f32 is one number per row. In a buffer with row
+    stride s and g rows of C per s elements, row r starts at (r / g) * s + (r %
+    g) * C. Every row starts at a multiple of `aligned` elements of its type, or
+    of 16 bytes, whichever is less.
   }];
   let arguments = (ins SymbolNameAttr:$sym_name, OptionalAttr<StrAttr>:$op,
     OptionalAttr<StrAttr>:$implementation, OptionalAttr<I64Attr>:$columns,
@@ -210,7 +211,8 @@ def Program_EntryOp : Program_Op<"entry", [IsolatedFromAbove, NoTerminator,
 }
 
 def Program_BindOp : Program_Op<"bind"> {
-  let summary = "a buffer that the runtime writes before or reads after";
+  let summary =
+      "a buffer that the runtime writes before the entry or reads after it";
   let arguments = (ins Program_BindingAttr:$kind, Program_BufferType:$buffer);
   let assemblyFormat = "$kind $buffer attr-dict";
 }
@@ -219,11 +221,11 @@ def Program_BufferOp : Program_Op<"buffer"> {
   let summary = "a range of an arena";
   let description = [{
     (C1) bytes is positive, and an offset is not negative. For the report,
-    `label` says what it holds, `saved` marks a forward value that the backward
-    reads, `backward` one that the backward makes, and `recomputed` one that it
-    makes a second time. With `pieces` so many ranges of `bytes` begin `step`
-    bytes (0: `bytes`) behind each other, and each rank has the one of its number
-    in the group `pieces_of`. (C2) that has an offset.
+    `label` describes the content, `saved` marks a forward value that the
+    backward reads, `backward` a value of the backward, and `recomputed` one
+    that the backward computes a second time. With `pieces` that many ranges of
+    `bytes` start every `step` bytes (0: `bytes`); a rank has the range of its
+    index in the group `pieces_of`. (C2) with pieces there is an offset.
   }];
   let arguments = (ins Program_ArenaAttr:$arena,
     OptionalAttr<I64Attr>:$offset, I64Attr:$bytes, Program_DTypeAttr:$dtype,
@@ -269,12 +271,12 @@ def Program_LaunchOp : Program_Op<"launch",
   let summary = "runs a kernel";
   let description = [{
     (C1) the kernel exists. (C2) one access (Access) and dtype (DType) per
-    operand. `absent` lists operand positions of the library op that are not
-    there.
+    operand. `absent` lists the positions of absent operands of the library op.
   }];
   let arguments = (ins FlatSymbolRefAttr:$kernel,
     Variadic<Program_BufferType>:$operands, DenseI64ArrayAttr:$access,
-    DenseI64ArrayAttr:$dtypes, DefaultValuedAttr<DenseI64ArrayAttr, "{}">:$absent,
+    DenseI64ArrayAttr:$dtypes,
+    DefaultValuedAttr<DenseI64ArrayAttr, "{}">:$absent,
     DenseI64ArrayAttr:$constants, I64Attr:$rows, StrAttr:$label,
     Program_ComputeQueue:$queue);
   let assemblyFormat = [{
@@ -294,9 +296,9 @@ def Program_FillOp : Program_Op<"fill"> {
 def Program_CopyOp : Program_Op<"copy"> {
   let summary = "target := source";
   let description = [{
-    With `behind` N the compute queue goes on only once all copies to the arena
-    `saved` that were issued before this one are done, but for the last N: what
-    they read may be overwritten then.
+    With `behind` N the compute queue waits until all earlier copies to the
+    arena `saved` are done, except the last N. Then their source memory may be
+    overwritten.
   }];
   let arguments = (ins Program_BufferType:$target,
     Program_BufferType:$source, Program_ComputeQueue:$queue,
@@ -306,18 +308,18 @@ def Program_CopyOp : Program_Op<"copy"> {
 }
 
 def Program_CollectiveOp : Program_Op<"collective"> {
-  let summary = "what the ranks of a group do together";
+  let summary = "a collective of the ranks of a group";
   let description = [{
-    As enum qlora_collective of runtime/ABI/module.h says, with `target` for
-    operand 0 and `source` for operand 1; `number` is for people, as of the
-    bucket. All run on the communication queue: so ranks agree on their order.
+    As enum qlora_collective of runtime/ABI/module.h defines, with `target` for
+    operand 0 and `source` for operand 1. `number` is for messages, such as the
+    bucket's. All collectives run on the communication queue, so ranks agree on
+    their order.
 
-    (C1) a source where ranks have pieces (all_gather, reduce_scatter,
-    all_to_all), and nowhere else. (C2) target and source have one dtype, of
-    sums f32, bf16, f16 or i32. (C3) the larger of the two is a multiple of the
-    other; in all_to_all they are as large. (C4) a peer where one rank has a
-    part of its own: of broadcast a rank, of send and recv a number of places
-    that is not 0.
+    (C1) all_gather, reduce_scatter and all_to_all have a source, others have
+    none. (C2) target and source have one dtype; sums are f32, bf16, f16 or i32.
+    (C3) the larger of the two is a multiple of the other; in all_to_all their
+    sizes are equal. (C4) broadcast has a rank as `peer`; send and recv have the
+    distance to the other stage, not 0; others have no peer.
   }];
   let arguments = (ins Program_CollectiveAttr:$kind, I64Attr:$number,
     Program_BufferType:$target, Optional<Program_BufferType>:$source,
@@ -335,13 +337,13 @@ def Program_CollectiveOp : Program_Op<"collective"> {
 }
 
 def Program_RecordOp : Program_Op<"record"> {
-  let summary = "an event happens when this queue gets here";
+  let summary = "signals an event when the queue reaches this command";
   let arguments = (ins I64Attr:$event, Program_QueueAttr:$queue);
   let assemblyFormat = "$event `on` $queue attr-dict";
 }
 
 def Program_WaitOp : Program_Op<"wait"> {
-  let summary = "this queue waits for an event";
+  let summary = "makes the queue wait for an event";
   let arguments = (ins I64Attr:$event, Program_QueueAttr:$queue);
   let assemblyFormat = "$event `on` $queue attr-dict";
 }

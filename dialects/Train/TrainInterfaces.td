@@ -10,15 +10,16 @@ include "mlir/IR/OpBase.td"
 def Train_Differentiable : OpInterface<"Differentiable"> {
   let cppNamespace = "::qlora::train";
   let description = [{
-    Builds gradient ops at `tape`'s builder: reads the gradients of the op's
-    results, adds one contribution to each operand that asks for it.
+    An op with a reverse rule. The rule builds ops at `tape`'s builder: it reads
+    the gradients of the op's results and adds to those of its operands.
   }];
   let methods = [
     InterfaceMethod<"Reverse rule. On failure an error was emitted.",
       "::llvm::LogicalResult", "buildGradient",
       (ins "::qlora::train::Tape &":$tape)>,
-    InterfaceMethod<[{True for a result that something trained outside of the
-      step flows into.}], "bool", "isWanted", (ins "unsigned":$result), [{}],
+    InterfaceMethod<[{True for a result that depends on a parameter that another
+      pipeline stage trains.}],
+      "bool", "isWanted", (ins "unsigned":$result), [{}],
       [{ return false; }]>,
   ];
 }

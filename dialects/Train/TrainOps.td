@@ -26,23 +26,24 @@ def Train_Dialect : Dialect {
     `build-train-step` replaces the forward function by `train.step`s: one
     `accumulate` (forward, backward, gradients added to the gradient arena)
     and one `evaluate` per compiled length, and one `update` (divide, clip,
-    optimizers); where trained parameters start at a function of others, one
-    `initialize`; where what is trained is not what is used, one `average` and
-    one `continue` (`schedule_free`). Inside are model ops and the ops below.
+    optimizers). If parameters start at a function of other weights, there is
+    one `initialize`. If the used weights are an average of the trained ones
+    (`schedule_free`), there are one `average` and one `continue`. Steps contain
+    model ops and the ops below.
 
-    Trainable parameters and their gradients are flat f32 arenas of one layout;
-    so is, in bf16, a copy of the parameters for who rounds them anyway, and in
-    f32 what rounding has left of gradients that were sent in fewer bits, on each
-    rank its own (`compress-gradients`). What optimizers keep is an arena of its own (UpdatePiece in Optimizers.h). The
-    first kFlatColumns elements of the gradient
-    arena are for statistics (kStatistics in Train.h), so that they are summed
-    over ranks with the gradients; then come the parameters, those together
-    that are updated alike (FlatGroup in Train.h), and of these in the order in
-    which the backward finishes their gradients.
+    Trainable parameters and their gradients are flat f32 arenas with one
+    layout. Two optional arenas have it too: a bf16 copy of the parameters
+    (`round-adapters`), and each rank's f32 quantization error of compressed
+    gradients (`compress-gradients`). Optimizer states have another arena
+    (UpdatePiece in Optimizers.h). The first kFlatColumns elements of the
+    gradient arena are for statistics (kStatistics in Train.h), so that they are
+    summed over ranks with the gradients. The parameters follow, grouped by how
+    they are updated (FlatGroup in Train.h), in each group in the order in which
+    the backward finishes their gradients.
 
-    How an op is differentiated is the interface `Differentiable`, attached
-    to the model's ops from outside (ModelGradients.cpp), so that the model
-    dialect knows nothing of training.
+    The interface `Differentiable` defines how an op is differentiated. It is
+    attached to the model's ops from outside (ModelGradients.cpp), so the model
+    dialect does not depend on training.
 
     ```mlir
     train.step accumulate batch 2 length 32 {
@@ -98,32 +99,33 @@ def Train_FlatKindAttr : EnumAttr<Train_Dialect, Train_FlatKind, "flat">;
 
 def Train_StepOp : Op<Train_Dialect, "step", [IsolatedFromAbove, NoTerminator,
                                               SingleBlock]> {
-  let summary = "a piece of straight-line code that the runtime can run";
+  let summary = "straight-line code that the runtime can run";
   let description = [{
-    Arguments of `accumulate` and `evaluate`: those of the forward function,
-    with the input that each is in `inputs`. (C1) as many arguments as
-    inputs. (C2) others have none. (C3) each input is one of
-    kStepInputs, and there once. (C4) ops of the backward come after all of the
-    forward, but where the batch is done in several `chunks`, each of which has
-    both. (C5) only `accumulate` has a backward.
+    Arguments of `accumulate` and `evaluate` are those of the forward function;
+    `inputs` has the name of each. (C1) there are as many arguments as inputs.
+    (C2) other kinds have none. (C3) each input is one of kStepInputs, and
+    occurs once. (C4) all forward ops come before the backward, or, if the batch
+    is split into several `chunks`, before the backward of their chunk. (C5)
+    only `accumulate` has a backward.
   }];
   let arguments = (ins Train_StepKindAttr:$kind, I64Attr:$batch,
                        I64Attr:$length, StrArrayAttr:$inputs,
                        DefaultValuedAttr<I64Attr, "1">:$chunks);
   let regions = (region SizedRegion<1>:$body);
-  let assemblyFormat =
-      "$kind `batch` $batch `length` $length $inputs attr-dict-with-keyword $body";
+  let assemblyFormat = [{
+    $kind `batch` $batch `length` $length $inputs attr-dict-with-keyword $body
+  }];
   let hasVerifier = 1;
   let hasRegionVerifier = 1;
 }
 
 def Train_AccumulateOp : Train_Store<"accumulate",
     [DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
-  let summary = "adds a gradient to that of a parameter";
+  let summary = "adds to the gradient of a parameter";
   let description = [{
     (C1) the gradient is f32 and has as many elements as the parameter, or as
-    this rank's piece of it. (C2) the parameter is trainable. With `part` it is of
-    what this rank uses of the parameter, and so are the elements.
+    this rank's piece of it, or with `part` as the range that this rank uses.
+    (C2) the parameter is trainable.
   }];
   let ownArguments = (ins FlatSymbolRefAttr:$parameter,
                        Model_Tensor:$gradient,
@@ -134,11 +136,11 @@ def Train_AccumulateOp : Train_Store<"accumulate",
 def Train_ScatterGradientOp : Train_Op<"scatter_gradient",
     [Pure, Model_MemoryOp,
      DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
-  let summary = "this rank's piece of the sum of a gradient over the ranks";
+  let summary = "this rank's piece of a gradient's sum over ranks";
   let description = [{
-    Of a parameter of which each rank of the group FSDP holds a piece; they do it
-    together. (C1) the gradient is f32 and has as many elements as the parameter,
-    and the result as many as a piece.
+    A reduce-scatter over the group FSDP, whose ranks hold the pieces of the
+    parameter. (C1) the gradient is f32 and has as many elements as the
+    parameter, and the result as many as a piece.
   }];
   let ownArguments = (ins FlatSymbolRefAttr:$parameter, Model_Tensor:$gradient);
   let results = (outs Model_Tensor:$result);
@@ -150,7 +152,7 @@ def Train_ScatterGradientOp : Train_Op<"scatter_gradient",
 
 def Train_InitializeOp : Train_Store<"initialize",
     [DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
-  let summary = "the value at which a trained parameter starts";
+  let summary = "the initial value of a trained parameter";
   let description = "(C1), (C2) as for `accumulate`.";
   let ownArguments = (ins FlatSymbolRefAttr:$parameter, Model_Tensor:$value);
   let assemblyFormat = "$parameter `,` $value attr-dict `:` type($value)";
@@ -159,9 +161,9 @@ def Train_InitializeOp : Train_Store<"initialize",
 def Train_ResultOp : Train_Store<"result"> {
   let summary = "names a value that the runtime reads";
   let description = [{
-    One of kStatistics, `correct` or `grad_norm`. With `accumulate` the
-    value is added to a statistics element of the gradient arena.
-    (C1) the name is one of these. (C2) of kStatistics, where it accumulates.
+    The name is one of kStatistics, `correct` or `grad_norm`. With `accumulate`
+    the value is added to a statistics element of the gradient arena. (C1) the
+    name is one of these. (C2) with `accumulate` it is one of kStatistics.
   }];
   let ownArguments = (ins StrAttr:$name, Model_Tensor:$value,
                        UnitAttr:$accumulate);
@@ -172,10 +174,10 @@ def Train_ResultOp : Train_Store<"result"> {
 def Train_AllReduceOp : Train_Store<"all_reduce"> {
   let summary = "sums a range of the gradient arena over all ranks";
   let description = [{
-    Elements [offset, offset + elements). Runs in the last micro-batch of a
+    Reduces elements [offset, offset + elements), in the last micro-batch of a
     step only. Starts as soon as the `train.accumulate`s before it are done.
-    With `pieces` these are of what ranks hold in pieces, and the ranks are those
-    that hold the same ones (groups REPLICAS and TP).
+    With `pieces` the elements are gradients of pieces, and the group consists
+    of the ranks with equal pieces (groups REPLICAS and TP).
   }];
   let ownArguments = (ins I64Attr:$bucket, I64Attr:$offset, I64Attr:$elements,
                        UnitAttr:$pieces);
@@ -189,11 +191,11 @@ def Train_AllReduceOp : Train_Store<"all_reduce"> {
 
 def Train_CopyToHostOp : Train_Op<"copy_to_host",
     [Pure, Model_MemoryOp, SameOperandsAndResultType]> {
-  let summary = "a value of the forward in host memory, for the backward";
+  let summary = "copies a forward value to host memory, for the backward";
   let description = [{
-    Only `copy_from_host` reads the result: kernels do not. Ops go on beside the
-    copy, and beside `behind` such copies before it; for all others they wait, so
-    that the memory of what these read is free. (C1) `behind` is not negative.
+    Only `copy_from_host` may read the result. Later ops run concurrently with
+    this copy and the `behind` copies before it, and wait for all earlier
+    copies, whose source memory is then free. (C1) `behind` is not negative.
   }];
   let ownArguments = (ins Model_Tensor:$x, I64Attr:$behind);
   let results = (outs Model_Tensor:$result);
@@ -203,10 +205,10 @@ def Train_CopyToHostOp : Train_Op<"copy_to_host",
 
 def Train_CopyFromHostOp : Train_Op<"copy_from_host",
     [Pure, Model_MemoryOp, SameOperandsAndResultType]> {
-  let summary = "it, in memory of the step again";
+  let summary = "copies the value back to memory of the step";
   let description = [{
-    Ops go on beside the copy until one reads the result; first they wait for all
-    copies to the host. (C1) a `copy_to_host` makes x.
+    Starts after all copies to the host; later ops run concurrently until one
+    reads the result. (C1) a `copy_to_host` makes x.
   }];
   let ownArguments = (ins Model_Tensor:$x);
   let results = (outs Model_Tensor:$result);
@@ -223,10 +225,10 @@ def Train_CopyFromHostOp : Train_Op<"copy_from_host",
 //===----------------------------------------------------------------------===//
 
 def Train_DecodeOp : Train_Library<"decode"> {
-  let summary = "the numbers that a stored weight stands for";
+  let summary = "decodes a stored weight";
   let description = [{
-    From NF4, bf16 or f16 to the compute type, once, into scratch.
-    (C1) same shape. (C2) the result is not 4-bit.
+    From NF4, bf16 or f16 to the compute type, once, into scratch. (C1) the
+    shapes are equal. (C2) the result is not 4-bit.
   }];
   let ownArguments = (ins Model_Tensor:$weight);
   let results = (outs Model_Tensor:$result);
@@ -248,12 +250,12 @@ class Train_Coding<string mnemonic, list<string> methods>
 }
 
 def Train_EncodeRowsOp : Train_Coding<"encode_rows", ["isScalarResult"]> {
-  let summary = "a row as integers from -127 to 127 and their scale";
+  let summary = "quantizes rows to integers from -127 to 127 with a scale";
   let description = [{
-    scale = max(|x|) / 127 of each row, codes = x / scale, rounded to nearest,
-    ties to even. Of a row below 1e-30 the codes are 0; a row with an infinity
-    or NaN has such a scale. (C1) codes are i8 of x's shape. (C2) scales are
-    f32, one per row.
+    scale = max(|x|) / 127 of each row; codes = x / scale, rounded to nearest,
+    ties to even. If max(|x|) is below 1e-30, the codes are 0; if a row has an
+    infinity or NaN, so has its scale. (C1) codes are i8 of x's shape. (C2)
+    scales are f32, one per row.
   }];
   let ownArguments = (ins Model_FloatTensor:$x);
   let results = (outs Model_RowTensor:$codes, Model_RowTensor:$scales);
@@ -263,7 +265,7 @@ def Train_EncodeRowsOp : Train_Coding<"encode_rows", ["isScalarResult"]> {
 def Train_DecodeRowsOp : Train_Coding<"decode_rows", []> {
   let summary = "x = codes * scale";
   let description = [{
-    Within half a scale of what was encoded. (C1), (C2) as in encode_rows.
+    The error is at most half a scale. (C1), (C2) as in encode_rows.
   }];
   let ownArguments = (ins Model_RowTensor:$codes, Model_RowTensor:$scales);
   let results = (outs Model_FloatTensor:$x);
@@ -272,9 +274,9 @@ def Train_DecodeRowsOp : Train_Coding<"decode_rows", []> {
 }
 
 def Train_LeftByCodesOp : Train_Coding<"left_by_codes", []> {
-  let summary = "x - codes * scale, of rows that are finite; of others 0";
+  let summary = "quantization error x - codes * scale; 0 for non-finite rows";
   let description = [{
-    What is added to the next x, so that errors do not add up (Seide et al.,
+    It is added to the next x, so that errors do not accumulate (Seide et al.,
     2014). (C1), (C2) as in encode_rows.
   }];
   let ownArguments = (ins Model_FloatTensor:$x, Model_RowTensor:$codes,
@@ -287,14 +289,14 @@ def Train_LeftByCodesOp : Train_Coding<"left_by_codes", []> {
 
 //===----------------------------------------------------------------------===//
 // Gradients of library ops
-//===--------------------------------------------------------------------------===//
+//===----------------------------------------------------------------------===//
 
 def Train_LinearWeightGradOp
     : Train_Library<"linear_weight_grad", [Model_AccumulatingOp]> {
   let summary = "dW = init + scale * dy^T . x";
   let description = [{
-    dy [B, T, out], x [B, T, in], dW and init f32 [out, in]; of a weight
-    [in, out] the two change places. (C1) shapes agree and dW is f32.
+    dy [B, T, out], x [B, T, in], dW and init f32 [out, in]. For a weight [in,
+    out], dy and x change places. (C1) shapes agree and dW is f32.
   }];
   let ownArguments = (ins Model_Tensor:$dy, Model_Tensor:$x,
     Optional<Model_Tensor>:$init, F64Attr:$scale);
@@ -315,7 +317,7 @@ def Train_AttentionGradOp : Train_Library<"attention_grad"> {
     DefaultValuedAttr<F64Attr, "0.0">:$cap);
   let results = (outs Model_Tensor:$dq, Model_Tensor:$dk,
     Model_Tensor:$dv);
-  let assemblyFormat = "operands attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = Model_OperandsFormat;
 }
 
 def Train_HeadLossGradOp
@@ -323,9 +325,9 @@ def Train_HeadLossGradOp
         [Model_WeightedMatmul, Model_TableOp]> {
   let summary = "model.head_loss together with its gradients";
   let description = [{
-    dhidden is that of the loss sum, of which every line of hidden has its own
-    share. `dtrained` is there where more is trained: W, of whose shape it is
-    in f32, or columns in the place of products, of whose type it is.
+    dhidden is the gradient of the loss sum; each sequence of hidden has its own
+    contribution. `dtrained` is present if W or `columns` is trained: the
+    gradient of W, f32 in W's shape, or of columns, in their type.
   }];
   let ownArguments = (ins Model_Tensor:$hidden, Model_Tensor:$weight,
     Model_Tensor:$targets, Variadic<Model_Tensor>:$replaced,
@@ -333,19 +335,19 @@ def Train_HeadLossGradOp
   let results = (outs Model_Tensor:$loss, Model_Tensor:$count,
     Model_Tensor:$correct, Model_Tensor:$dhidden,
     Optional<Model_Tensor>:$dtrained);
-  let assemblyFormat = "operands attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = Model_OperandsFormat;
   let extraClassDeclaration = Model_HeadMethods;
 }
 
 def Train_EmbeddingGradOp : Train_Library<"embedding_grad"> {
-  let summary = "dtable[ids] += dy, but where ids are `padding`";
+  let summary = "dtable[ids] += dy, except where ids are `padding`";
   let description = [{
     With `turned` the table is [H, V]: dtable[:, ids] += dy.
   }];
   let ownArguments = (ins Model_Tensor:$ids, Model_Tensor:$dy,
     DefaultValuedAttr<I64Attr, "-1">:$padding, UnitAttr:$turned);
   let results = (outs Model_Tensor:$result);
-  let assemblyFormat = "operands attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = Model_OperandsFormat;
 }
 
 // Included between gradients and updates: the order of the reference page.
@@ -359,12 +361,12 @@ def Train_FlatOp : Train_Op<"flat",
     [DeclareOpInterfaceMethods<Model_MemoryOp, ["getOutsideMemory"]>]> {
   let summary = "a flat arena as rows of kFlatColumns elements";
   let description = [{
-    From `row` on, which counts from the first parameter, as many as the result
-    has, whose own rows may be parts of them; with `statistics` the whole arena,
-    of which they are the first row. With `parameter` rows of that one; of the
-    state arena `row` is a byte. With `pieces` so many ranges of these rows
-    follow each other, and each rank has that of its number in the group FSDP, or
-    with `of_run` among all ranks.
+    The result starts at `row`, counted from the first parameter; its rows may
+    be narrower than kFlatColumns. With `statistics` it is the whole arena,
+    starting with the statistics row. With `parameter`, rows of that parameter;
+    in the state arena `row` is in bytes. With `pieces` that many such ranges
+    follow each other from `row` on; a rank has the range of its index in the
+    group FSDP, or with `of_run` among all ranks.
   }];
   let ownArguments = (ins Train_FlatKindAttr:$flat,
     OptionalAttr<FlatSymbolRefAttr>:$parameter, UnitAttr:$statistics,
@@ -376,7 +378,7 @@ def Train_FlatOp : Train_Op<"flat",
 }
 
 def Train_StoreFlatOp : Train_Store<"store_flat"> {
-  let summary = "the new contents of a flat arena, from a row on";
+  let summary = "overwrites a flat arena from a row on";
   let description = "`pieces` and `of_run` as for `flat`.";
   let ownArguments = (ins Train_FlatKindAttr:$flat,
     OptionalAttr<FlatSymbolRefAttr>:$parameter, Model_Tensor:$value,
@@ -390,10 +392,10 @@ def Train_StoreFlatOp : Train_Store<"store_flat"> {
 def Train_GatherFlatOp : Train_Op<"gather_flat",
     [DeclareOpInterfaceMethods<Model_MemoryOp,
                                ["getOutsideMemory", "getMemoryStores"]>]> {
-  let summary = "rows of which each rank has made its piece, on all of them";
+  let summary = "all-gathers rows of a flat arena, in place";
   let description = [{
-    N pieces of equal rows from `row` on, in the place of `flat`; the ranks of
-    the group FSDP do it together. (C1) the rows are a multiple of `pieces`.
+    Each rank of the group FSDP has computed one of N equal pieces of the rows
+    from `row` on. (C1) the rows are a multiple of `pieces`.
   }];
   let ownArguments = (ins Train_FlatKindAttr:$flat, I64Attr:$row,
                           I64Attr:$pieces);
@@ -409,13 +411,13 @@ def Train_ClearOp : Train_Store<"clear"> {
 }
 
 def Train_ClipNormOp : Train_Library<"clip_norm"> {
-  let summary = "norm of the mean gradient, and what AdamW scales it with";
+  let summary = "norm of the mean gradient, and the factor for updates";
   let description = [{
     norm = |g| / count; scale = min(1, max_grad_norm / (norm + 1e-6)) / count
-    (no limit where max_grad_norm is 0), NaN where the norm or the loss is not
-    finite. f32 [1] each. The gradient is that of what each rank has whole, with
-    the statistics row before it, which has the count and is not part of the norm;
-    `lengths`, one of each rank of the group FSDP, are of the pieces.
+    (no limit if max_grad_norm is 0), NaN if the norm or the loss is not finite.
+    f32 [1] each. `gradient` covers the unsharded parameters. It starts with the
+    statistics row, which has the count and does not enter the norm. `lengths`
+    are the norms of the sharded gradients, one per rank of the group FSDP.
   }];
   let ownArguments = (ins Model_Tensor:$gradient,
                        Optional<Model_Tensor>:$lengths);
@@ -427,7 +429,7 @@ def Train_ClipNormOp : Train_Library<"clip_norm"> {
 }
 
 def Train_LengthOp : Train_Library<"length"> {
-  let summary = "the length of a vector, f32 [1]";
+  let summary = "the Euclidean norm of a vector, f32 [1]";
   let ownArguments = (ins Model_Tensor:$x);
   let results = (outs Model_Tensor:$result);
   let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
@@ -445,7 +447,7 @@ class Train_Update<string mnemonic, list<Trait> traits>
     DefaultValuedAttr<F64Attr, "1.0">:$rate_scale, UnitAttr:$undecayed);
   let ownArguments = updateArguments;
   let results = (outs Model_Tensor:$new_p, Variadic<Model_Tensor>:$new_states);
-  let assemblyFormat = "operands attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = Model_OperandsFormat;
 }
 class Train_RowUpdate<string mnemonic>
     : Train_Update<mnemonic, [Model_MemoryOp,
@@ -453,35 +455,35 @@ class Train_RowUpdate<string mnemonic>
 
 def Train_AdamWOp : Train_RowUpdate<"adamw"> {
   let summary = "AdamW as torch has it (Loshchilov and Hutter, 2019)";
-  let description = "Keeps m and v. All [R, kFlatColumns].";
+  let description = "States m and v. All operands are [R, kFlatColumns].";
 }
 
 def Train_LionOp : Train_RowUpdate<"lion"> {
   let summary = "Lion as bitsandbytes has it (Chen et al., 2023)";
-  let description = "Keeps m.";
+  let description = "State m.";
 }
 
 def Train_ScheduleFreeOp : Train_RowUpdate<"schedule_free"> {
   let summary = "AdamW without a schedule (Defazio et al., 2024)";
   let description = [{
-    Keeps z and v. p is y, at which gradients are taken; what is used is the
-    average x (`schedule_free_switch`). z starts at p.
+    States z and v. p is y, at which gradients are computed; the used weights
+    are the average x (`schedule_free_switch`). z starts at p.
   }];
 }
 
 def Train_ScheduleFreeSwitchOp : Train_Op<"schedule_free_switch",
     [Pure, Model_MemoryOp, DeclareOpInterfaceMethods<Model_RowOp>]> {
-  let summary = "x of y and z; with `back` y of x and z";
+  let summary = "x from y and z; with `back` y from x and z";
   let ownArguments = (ins Model_Tensor:$p, Model_Tensor:$z, UnitAttr:$back);
   let results = (outs Model_Tensor:$new_p);
-  let assemblyFormat = "operands attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = Model_OperandsFormat;
 }
 
 def Train_UpdateOp : Train_Update<"update",
     [DeclareOpInterfaceMethods<Model_MemoryOp, ["getMemoryTies"]>,
      DeclareOpInterfaceMethods<Model_LibraryOp>]> {
-  let summary = "an update of one tensor by the kernel of that name";
-  let description = "p and g [R, C], what is kept as the kernel has it.";
+  let summary = "updates one tensor with the kernel of that name";
+  let description = "p and g are [R, C]; the kernel defines the states.";
   let ownArguments = !con((ins StrAttr:$kernel), updateArguments);
   let assemblyFormat =
       "$kernel operands attr-dict `:` functional-type(operands, results)";
@@ -489,7 +491,7 @@ def Train_UpdateOp : Train_Update<"update",
 
 def Train_RoundOp : Train_Op<"round",
     [Pure, Model_MemoryOp, DeclareOpInterfaceMethods<Model_RowOp>]> {
-  let summary = "the same numbers in the type of the result";
+  let summary = "rounds values to the type of the result";
   let ownArguments = (ins Model_FloatTensor:$x);
   let results = (outs Model_FloatTensor:$result);
   let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";

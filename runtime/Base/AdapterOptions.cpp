@@ -20,20 +20,18 @@ static Status validateLoftq(const Options &o) {
   const bool isLoftq = o.text("init_lora_weights") == "loftq";
   const auto given = o.numberMap("loftq_config");
   if (!given.empty() && !isLoftq)
-    return Status::invalid(
-        "{} is for {} loftq; leave it out, or write that too",
-        o.spelling("loftq_config"), o.spelling("init_lora_weights"));
+    return Status::invalid("{} needs {} loftq; add that, or remove it",
+                           o.spelling("loftq_config"),
+                           o.spelling("init_lora_weights"));
   if (isLoftq && !o.boolean("load_in_4bit"))
-    return Status::invalid("{} loftq starts at what 4 bits leave of a weight; "
-                           "give --load-in-4bit too",
+    return Status::invalid("{} loftq starts from the quantization error of 4 "
+                           "bits; add --load-in-4bit",
                            o.spelling("init_lora_weights"));
   for (const auto &[name, value] : given)
     if (value != (name == "loftq_bits" ? 4 : 1) ||
         (name != "loftq_bits" && name != "loftq_iter"))
       return Status::invalid(
-          "{}: '{}: {}' is not supported; there are loftq_bits 4 and "
-          "loftq_iter "
-          "1, of which the base is the quantised model itself",
+          "{}: '{}: {}' is not supported; use loftq_bits 4 and loftq_iter 1",
           o.spelling("loftq_config"), name, value);
   return Status::ok();
 }
@@ -43,15 +41,13 @@ static Status validateInit(const Options &o) {
   const std::string init = o.text("init_lora_weights");
   const bool isPlain = init == "true" || init == "false";
   if (!isPlain && o.boolean("lora_bias"))
-    return Status::invalid("{} goes with {} true or false, as in PEFT, but got "
-                           "{}",
+    return Status::invalid("{} needs {} true or false, as in PEFT, but got {}",
                            o.spelling("lora_bias"),
                            o.spelling("init_lora_weights"), init);
   if (startsAtFactors(init) && !o.value("target_parameters").empty())
-    return Status::invalid("{} does not go with {} {}; write {} true",
-                           o.spelling("target_parameters"),
-                           o.spelling("init_lora_weights"), init,
-                           o.spelling("init_lora_weights"));
+    return Status::invalid(
+        "{} conflicts with {} {}; use {} true", o.spelling("target_parameters"),
+        o.spelling("init_lora_weights"), init, o.spelling("init_lora_weights"));
   return validateLoftq(o);
 }
 
@@ -79,12 +75,11 @@ Status validateAdapter(const Options &o) {
   const bool isDora = o.boolean("use_dora"), hasBias = o.boolean("lora_bias");
   const std::string kind = o.spelling(isDora ? "use_dora" : "lora_bias");
   if ((isDora || hasBias) && !o.value("target_parameters").empty())
-    return Status::invalid("{} does not go with {}: PEFT has it for modules "
-                           "only; leave one of them out",
-                           kind, o.spelling("target_parameters"));
+    return Status::invalid(
+        "{} conflicts with {}: PEFT supports it for modules only; remove one",
+        kind, o.spelling("target_parameters"));
   if (isDora && hasBias)
-    return Status::invalid("{} does not go with {}, as in PEFT; leave one of "
-                           "them out",
+    return Status::invalid("{} conflicts with {}, as in PEFT; remove one",
                            o.spelling("lora_bias"), kind);
   return validateInit(o);
 }

@@ -121,9 +121,8 @@ void Parser::add(const OptionRow &row) {
 Status Parser::unknown(const std::string &flag) const {
   const size_t start = std::min(flag.find_first_not_of('-'), flag.size());
   if (canonicalSpelling(flag.substr(start)) == "hub_token")
-    return Status::invalid("'{}' would show the token to whoever lists this "
-                           "machine's processes; run hf auth login, or set "
-                           "HF_TOKEN",
+    return Status::invalid("'{}' would show the token in the list of "
+                           "processes; run hf auth login, or set HF_TOKEN",
                            flag);
   const std::string nearest =
       nearestName(flag.substr(start), allOptionNames(tables));
@@ -165,7 +164,7 @@ Status Parser::prepareOption(const std::string &word) {
     return Status::ok();
   }
   if (isList(name) && !lists.insert(option).second)
-    return Status::invalid("{} is given twice; leave one out", written);
+    return Status::invalid("{} is given twice; remove one", written);
   if (equals < word.size()) {
     prepared.push_back(word.substr(equals + 1));
     if (isList(name))

@@ -22,13 +22,12 @@ static StatusOr<int64_t> deviceOf(const std::string &path,
     return value.get<int64_t>();
   if (value == "cpu" || value == "disk")
     return Status::invalid(
-        "'{}' has '{}' on the {}: every layer is computed on "
-        "a GPU; --offload base keeps frozen weights in host "
-        "memory",
+        "'{}' places '{}' on the {}, but every layer runs on a GPU; use "
+        "--offload base to keep frozen weights in host memory",
         path, module, value.get<std::string>());
-  return Status::invalid("'{}': the device of '{}' is {}; give the number of a "
-                         "GPU, from 0 on",
-                         path, module, dumpJson(value));
+  return Status::invalid(
+      "'{}': the device of '{}' is {}; use the number of a GPU, from 0 on",
+      path, module, dumpJson(value));
 }
 
 /// Returns the number of devices in a map, which must be 0 to N - 1.
@@ -36,9 +35,9 @@ static StatusOr<int64_t> devicesOf(const std::string &path,
                                    const nlohmann::json &map) {
   if (!map.is_object() || map.empty())
     return Status::invalid(
-        "'{}' is no device map, which is a JSON object such as "
-        "{{\"model.embed_tokens\": 0, \"model.layers.0\": 0, "
-        "\"lm_head\": 1}}; auto and balanced need none",
+        "'{}' is not a device map; write a JSON object such as "
+        "{{\"model.embed_tokens\": 0, \"model.layers.0\": 0, \"lm_head\": 1}}, "
+        "or use auto or balanced",
         path);
   std::set<int64_t> devices;
   for (const auto &[module, value] : map.items()) {
@@ -48,19 +47,18 @@ static StatusOr<int64_t> devicesOf(const std::string &path,
   }
   const int64_t count = std::ssize(devices);
   if (*devices.rbegin() != count - 1)
-    return Status::invalid(
-        "'{}' names GPU {} and {} in all; number them from 0 "
-        "on, without a gap",
-        path, *devices.rbegin(), count);
+    return Status::invalid("'{}' uses GPU {}, but only {} different GPUs; "
+                           "number them from 0 without gaps",
+                           path, *devices.rbegin(), count);
   return count;
 }
 
 static StatusOr<ParallelMesh> withStages(ParallelMesh mesh, int64_t stages,
                                          const Options &options) {
   if (mesh.stages > 1 && mesh.stages != stages)
-    return Status::invalid("--device-map is for {} devices, and {} says pp={}; "
-                           "leave one of them out",
-                           stages, options.spelling("parallel"), mesh.stages);
+    return Status::invalid(
+        "--device-map with {} devices conflicts with {} pp={}; remove one",
+        stages, options.spelling("parallel"), mesh.stages);
   mesh.stages = stages;
   return ParallelMesh::parse(mesh.text()); // checks the axes
 }
@@ -70,10 +68,8 @@ Status checkForcedSingle(const Options &options) {
   if (options.source("parallel") != Options::Source::kCommandLine ||
       parallel == "none")
     return Status::ok();
-  return Status::invalid(
-      "--force-single-gpu is for one rank, and {} says {}; leave "
-      "one of them out",
-      options.spelling("parallel"), parallel);
+  return Status::invalid("--force-single-gpu conflicts with {} {}; remove one",
+                         options.spelling("parallel"), parallel);
 }
 
 StatusOr<MappedMesh> mappedMesh(const Options &options,
@@ -86,19 +82,17 @@ StatusOr<MappedMesh> mappedMesh(const Options &options,
   if (given == "auto" || given == "balanced" || given == "sequential") {
     const int64_t together = result.mesh.size();
     if (ranks % together != 0)
-      return Status::invalid(
-          "--device-map {}: {} ranks are no multiple of the {} "
-          "that {} {} needs",
-          given, ranks, together, options.spelling("parallel"),
-          result.mesh.text());
+      return Status::invalid("--device-map {}: {} ranks are not a multiple of "
+                             "the {} of {} {}; change the number of ranks",
+                             given, ranks, together,
+                             options.spelling("parallel"), result.mesh.text());
     const int64_t stages =
         result.mesh.stages > 1 ? result.mesh.stages : ranks / together;
     if (given == "sequential" && stages > 1 &&
         options.value("memory_limit") == 0)
       return Status::invalid(
-          "--device-map sequential fills one GPU after the "
-          "other; say with --memory-limit how much of each, or "
-          "use balanced");
+          "--device-map sequential fills one GPU after the other up to a "
+          "limit; add --memory-limit, or use balanced");
     result.map = given == "sequential" ? given : "balanced";
     QLORA_ASSIGN_OR_RETURN(result.mesh,
                            withStages(result.mesh, stages, options));

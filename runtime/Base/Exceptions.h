@@ -23,10 +23,9 @@ auto endExceptions(std::string_view where, Work &&work) -> decltype(work()) {
   try {
     return work();
   } catch (const std::bad_alloc &) {
-    return Status::error(StatusCode::kResourceExhausted,
-                         "{}: memory ran out; give it more, or start fewer "
-                         "ranks",
-                         where);
+    return Status::error(
+        StatusCode::kResourceExhausted,
+        "{}: out of memory; free some memory, or start fewer ranks", where);
   } catch (const std::exception &exception) {
     return Status::error(StatusCode::kInternal, "{}: {}", where,
                          exception.what());

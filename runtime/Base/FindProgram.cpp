@@ -42,7 +42,8 @@ StatusOr<std::string> findCudaCompiler(const std::string &given,
     return *path;
   if (!given.empty())
     return Status::error(StatusCode::kUnavailable,
-                         "--cuda-compiler: '{}' is no program that can be run",
+                         "--cuda-compiler: '{}' is not an executable file; "
+                         "give the path of an nvcc",
                          given);
   return Status::error(
       StatusCode::kUnavailable,

@@ -152,8 +152,8 @@ static StatusOr<ordered_json> readManifest(const std::string &folder) {
     return damaged;
   if (object["format"] != kFormat)
     return Status::error(StatusCode::kDataLoss,
-                         "'{}' has format {}, and this version reads {}", path,
-                         dumpJson(object["format"]), kFormat);
+                         "'{}' has format {}, but this version reads format {}",
+                         path, dumpJson(object["format"]), kFormat);
   return object;
 }
 
@@ -173,10 +173,10 @@ StatusOr<ordered_json> verifyManifest(const std::string &folder) {
                            factsOf(fs::path(folder) / name));
     if (expected["bytes"] != file.bytes)
       return lost(folder, name,
-                  fmt::format("is damaged: it has {} bytes, and had {}",
+                  fmt::format("is damaged: it has {} bytes instead of {}",
                               file.bytes, dumpJson(expected["bytes"])));
     if (expected["sha256"] != file.sha256)
-      return lost(folder, name, "is damaged: its SHA-256 is another one");
+      return lost(folder, name, "is damaged: its SHA-256 does not match");
   }
   return object["facts"];
 }

@@ -26,22 +26,20 @@ static Status validateLoss(const Options &o) {
   const bool isOwn = loss == "auto" || (rl == "dpo" && loss == "sigmoid") ||
                      (rl == "kto" && loss != "sigmoid");
   if (!isOwn)
-    return Status::invalid("{} {} is no loss of {} {}; {}",
+    return Status::invalid("{} {} is not a loss of {} {}; {}",
                            o.spelling("loss_type"), loss, o.spelling("rl"), rl,
-                           rl == "kto"   ? "write kto or apo_zero_unpaired"
-                           : rl == "dpo" ? "write sigmoid"
-                                         : "leave it out");
+                           rl == "kto"   ? "use kto or apo_zero_unpaired"
+                           : rl == "dpo" ? "use sigmoid"
+                                         : "remove it");
   for (const char *weight : {"desirable_weight", "undesirable_weight"})
     if (rl != "kto" && o.number(weight) != 1)
-      return Status::invalid("{} is for --rl kto, whose rows have one answer; "
-                             "leave it out",
+      return Status::invalid("{} is only for --rl kto; remove it",
                              o.spelling(weight));
   if (rl == "kto" && o.linesOfRow() == 2 &&
       o.integer("per_device_train_batch_size") < 2)
     return Status::invalid(
-        "{} 1 leaves {} kto no other row whose answer is a mismatch: its "
-        "divergence would be the reward; write at least 2, or {} "
-        "apo_zero_unpaired, which has none",
+        "{} 1 is too small for {} kto: the KL estimate needs answers from "
+        "other rows; use 2 or more, or {} apo_zero_unpaired",
         o.spelling("per_device_train_batch_size"), o.spelling("rl"),
         o.spelling("loss_type"));
   return Status::ok();
@@ -56,34 +54,31 @@ Status validateObjective(const Options &o) {
   if (rl == "none")
     return Status::ok();
   const auto refuse = [&](const std::string &what, const char *why) {
-    return Status::invalid("{} does not go with {}: {}; leave one of them out",
-                           what, objective, why);
+    return Status::invalid("{} conflicts with {}: {}; remove one", what,
+                           objective, why);
   };
   if (o.boolean("packing"))
-    return refuse(o.spelling("packing"), "an answer has a line of its own");
+    return refuse(o.spelling("packing"), "each answer needs its own sequence");
   if (o.text("padding_free") == "true")
     return refuse(o.spelling("padding_free") + " true",
-                  "an answer has a line of its own");
+                  "each answer needs its own sequence");
   if (o.text("finetuning_type") == "full")
     return refuse(o.spelling("finetuning_type") + " full",
-                  hasReference ? "the reference is the base, which would be "
-                                 "needed a second time"
-                               : "the output head cannot be trained");
+                  hasReference ? "the reference needs an unchanged base"
+                               : "the LM head cannot be trained");
   if (hasReference && !o.value("modules_to_save").empty())
     return refuse(o.spelling("modules_to_save"),
-                  "the reference is the base, which would be needed a second "
-                  "time");
+                  "the reference needs an unchanged base");
   if (hasReference && o.text("bias") != "none")
     return refuse(o.spelling("bias") + " " + o.text("bias"),
-                  "the reference is the base as it was");
+                  "the reference needs an unchanged base");
   const std::string start = o.text("init_lora_weights");
   if (hasReference && leavesResidual(start))
     return refuse(o.spelling("init_lora_weights") + " " + start,
-                  "the reference is the whole base, and not what is left of "
-                  "it");
+                  "the reference needs an unchanged base");
   if (o.number("neftune_noise_alpha") != 0)
     return refuse(o.spelling("neftune_noise_alpha"),
-                  "log-probabilities would have noise");
+                  "its noise would change log-probabilities");
   return Status::ok();
 }
 
@@ -91,12 +86,10 @@ Status checkRanksOf(const Options &options, int64_t ranks, int64_t together) {
   if (ranks == together || options.text("rl") != "kto" ||
       options.linesOfRow() == 1)
     return Status::ok();
-  return Status::invalid(
-      "{} kto on {} ranks: its divergence is a mean over the rows of all "
-      "ranks, "
-      "which exchange nothing before the loss; use --gpus {}, or compile with "
-      "--loss-type apo_zero_unpaired, which has none",
-      options.spelling("rl"), ranks, together);
+  return Status::invalid("{} kto cannot run on {} ranks: its KL estimate is a "
+                         "mean over the rows of all ranks; use --gpus {}, or "
+                         "compile with --loss-type apo_zero_unpaired",
+                         options.spelling("rl"), ranks, together);
 }
 
 } // namespace qlora

@@ -80,8 +80,7 @@ StatusOr<std::string> switchText(const OptionName &name, std::string_view text,
   QLORA_ASSIGN_OR_RETURN(bool isTrue, parseBool(text));
   const std::string_view meaning = isTrue ? name.whenTrue : name.whenFalse;
   if (meaning.empty())
-    return Status::invalid("can only be true; say what you want with {}",
-                           option);
+    return Status::invalid("can only be true; set {} instead", option);
   return std::string(meaning);
 }
 
@@ -185,8 +184,7 @@ static StatusOr<std::vector<int64_t>> parseIntegers(const OptionRow &row,
 /// PEFT's map of modules to lists has one entry here: the input embedding's.
 static StatusOr<json> parseTokens(const OptionRow &row, const json &raw) {
   if (raw.is_object())
-    return expected("a list of numbers, which are words of the input embedding",
-                    plain(raw));
+    return expected("a list of token ids", plain(raw));
   QLORA_ASSIGN_OR_RETURN(const auto tokens, parseIntegers(row, raw));
   std::set<int64_t> seen;
   for (int64_t token : tokens)
@@ -200,7 +198,7 @@ static StatusOr<json> parseLengths(const OptionRow &row, const json &raw) {
   std::sort(lengths.begin(), lengths.end());
   if ((lengths.empty() && !isEmptyList(row.initial)) ||
       std::adjacent_find(lengths.begin(), lengths.end()) != lengths.end())
-    return expected("one length, or several that differ", plain(raw));
+    return expected("one length, or several different lengths", plain(raw));
   return json(lengths);
 }
 

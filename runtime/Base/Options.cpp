@@ -60,7 +60,7 @@ static bool isInput(const OptionRow &row) {
 static constexpr const char *kFoundBatch = "per_device_train_batch_size";
 
 static Status twoPaths(const std::string &first, const std::string &second) {
-  return Status::invalid("takes one path, but got '{}' and '{}'; leave one out",
+  return Status::invalid("takes one path, but got '{}' and '{}'; remove one",
                          first, second);
 }
 
@@ -149,8 +149,7 @@ Status Options::applyYamlEntry(YamlEntry entry, const std::string &folder,
       row->name, fmt::format("'{}' in line {}", entry.spelling(), entry.line));
   if (!isNew && !contradictions.contains(row->name) &&
       value != this->value(row->name))
-    return Status::invalid("says {}, but {} says {}, and both are {}; leave "
-                           "one of them out",
+    return Status::invalid("is {}, but {} is {}, and both set {}; remove one",
                            plainText(value), first->second,
                            plainText(this->value(row->name)), row->name);
   // A flag may still match the program, and flags win.
@@ -226,8 +225,8 @@ static Status validateFull(const Options &o) {
   if (o.text("finetuning_type") != "full")
     return Status::ok();
   const auto refuse = [&](const char *name) {
-    return Status::invalid("{} does not go with {} full, which trains the "
-                           "weights themselves; leave one of them out",
+    return Status::invalid("{} conflicts with {} full, which trains the "
+                           "model's own weights; remove one",
                            o.spelling(name), o.spelling("finetuning_type"));
   };
   for (const char *name : {"load_in_4bit", "load_in_8bit", "use_dora",
@@ -254,8 +253,8 @@ static Status validateScheduleFree(const Options &o) {
   if (o.text("optim") != "schedule_free_adamw")
     return Status::ok();
   if (o.text("lr_scheduler_type") != "constant")
-    return Status::invalid("{} schedule_free_adamw goes with {} constant, and "
-                           "warms up by itself, but got {}",
+    return Status::invalid("{} schedule_free_adamw needs {} constant, as it "
+                           "has its own warmup, but got {}",
                            o.spelling("optim"), o.spelling("lr_scheduler_type"),
                            o.text("lr_scheduler_type"));
   if (o.number("adam_beta1") == 0)
@@ -277,10 +276,9 @@ Status Options::validate() const {
         spelling("per_device_train_batch_size"), trainBatch);
   const std::string resume = text("resume_from_checkpoint");
   if (!resume.empty() && resume != "false" && boolean("overwrite_output_dir"))
-    return Status::invalid("{} goes on with what {} would write over; leave "
-                           "one of them out",
-                           spelling("resume_from_checkpoint"),
-                           spelling("overwrite_output_dir"));
+    return Status::invalid(
+        "{} resumes from files that {} would overwrite; remove one",
+        spelling("resume_from_checkpoint"), spelling("overwrite_output_dir"));
   for (const std::string &name : names("report_to"))
     if (name != "tensorboard" && name != "none")
       return Status::invalid(
@@ -289,28 +287,26 @@ Status Options::validate() const {
           spelling("report_to"), name);
   if (value("gradient_accumulation_steps") == "auto" &&
       integer("global_batch_size") == 0)
-    return Status::invalid("{} auto follows from --global-batch-size, the rows "
-                           "of a step: give that too",
-                           spelling("gradient_accumulation_steps"));
+    return Status::invalid(
+        "{} auto is computed from --global-batch-size; add that",
+        spelling("gradient_accumulation_steps"));
   QLORA_RETURN_IF_ERROR(validateData());
   QLORA_RETURN_IF_ERROR(validateAdapter(*this));
   QLORA_RETURN_IF_ERROR(validateFull(*this));
   QLORA_RETURN_IF_ERROR(validateObjective(*this));
   QLORA_RETURN_IF_ERROR(validateScheduleFree(*this));
   if (boolean("load_in_4bit") && boolean("load_in_8bit"))
-    return Status::invalid("{} and {}: a base has 4 bits or 8, leave one out",
+    return Status::invalid("{} conflicts with {}; remove one",
                            spelling("load_in_4bit"), spelling("load_in_8bit"));
   for (const char *name : {"load_in_4bit", "load_in_8bit"})
     if (boolean(name) && text("quant_method") != "none")
-      return Status::invalid("{} and {} {}: a base has one format, leave one "
-                             "out",
-                             spelling(name), spelling("quant_method"),
-                             text("quant_method"));
+      return Status::invalid(
+          "{} conflicts with {} {}: the base has one format; remove one",
+          spelling(name), spelling("quant_method"), text("quant_method"));
   if (boolean("quantize_moe_experts") && boolean("load_in_8bit"))
-    return Status::invalid("{}: experts are stored in 4 bits or as they are, "
-                           "not beside {}",
-                           spelling("quantize_moe_experts"),
-                           spelling("load_in_8bit"));
+    return Status::invalid(
+        "{} conflicts with {}: experts cannot be stored in 8 bits; remove one",
+        spelling("quantize_moe_experts"), spelling("load_in_8bit"));
   int64_t block = integer("bnb_4bit_blocksize");
   if ((block & (block - 1)) != 0)
     return Status::invalid(
@@ -326,12 +322,12 @@ Status Options::validate() const {
 Status Options::validateData() const {
   const double size = number("val_set_size");
   if (size >= 1 && size != std::floor(size))
-    return Status::invalid("{}: expects a share below 1 or a number of rows, "
-                           "but got {}",
-                           spelling("val_set_size"), size);
+    return Status::invalid(
+        "{}: expects a fraction below 1 or a number of rows, but got {}",
+        spelling("val_set_size"), size);
   if (size > 0 && !paths("validation_file").empty())
-    return Status::invalid("{} names the data for validation, and {} takes it "
-                           "from the training data; leave one of them out",
+    return Status::invalid("{} conflicts with {}, which takes validation rows "
+                           "from the training data; remove one",
                            spelling("validation_file"),
                            spelling("val_set_size"));
   static constexpr std::string_view kForms[] = {"text", "completion", "chat",
@@ -339,22 +335,21 @@ Status Options::validateData() const {
   const std::vector<std::string> forms = names("row_format");
   for (const std::string &form : forms)
     if (std::ranges::find(kForms, form) == std::end(kForms))
-      return Status::invalid("{}: '{}' is no form of rows; choose from: {}",
+      return Status::invalid("{}: '{}' is not a row format; choose from: {}",
                              spelling("row_format"), form,
                              fmt::join(kForms, ", "));
   if (std::ranges::count(forms, "alpaca") && std::ranges::count(forms, "turns"))
-    return Status::invalid("{}: alpaca and turns are the same rows; leave one "
-                           "of them out",
-                           spelling("row_format"));
+    return Status::invalid(
+        "{}: alpaca and turns read the same rows; remove one",
+        spelling("row_format"));
   const auto columns = textMap("dataset_columns");
   if (const auto text = columns.find("text");
       text != columns.end() && this->text("dataset_text_field") != "text" &&
       this->text("dataset_text_field") != text->second)
-    return Status::invalid("{} says that text is '{}', and {} that it is '{}'; "
-                           "leave one of them out",
-                           spelling("dataset_columns"), text->second,
-                           spelling("dataset_text_field"),
-                           this->text("dataset_text_field"));
+    return Status::invalid(
+        "{} reads text from column '{}', but {} from '{}'; remove one",
+        spelling("dataset_columns"), text->second,
+        spelling("dataset_text_field"), this->text("dataset_text_field"));
   return Status::ok();
 }
 

@@ -43,12 +43,12 @@ static Status setAxis(ParallelMesh &mesh, std::string_view name,
   if (axis == std::end(kAxes)) {
     std::vector<std::string_view> names;
     std::ranges::transform(kAxes, std::back_inserter(names), &Axis::name);
-    return Status::invalid("--parallel: '{}' is no axis; there are: {}", name,
-                           fmt::join(names, ", "));
+    return Status::invalid("--parallel: '{}' is not an axis; choose from: {}",
+                           name, fmt::join(names, ", "));
   }
   if (name == "dp")
-    return Status::invalid("--parallel: dp is what is left of the ranks of a "
-                           "run; give it with --gpus");
+    return Status::invalid("--parallel: dp has no size, as all remaining ranks "
+                           "are data-parallel; set --gpus instead");
   mesh.*axis->ranks = ranks;
   return Status::ok();
 }
@@ -74,28 +74,28 @@ static std::pair<const char *, const char *>
 sharingOf(const ParallelMesh &mesh) {
   const int64_t pieces = ranksOf(mesh, QLORA_GROUP_FSDP);
   if (mesh.stages > 1)
-    return {"divides its layers", "pp"};
+    return {"distributes its layers", "pp"};
   if (mesh.tensorRanks > 1)
-    return {"shares each product", "tp"};
+    return {"shards its matmuls", "tp"};
   if (mesh.contextRanks > pieces)
-    return {"shares each line", "cp"};
+    return {"shards each sequence", "cp"};
   if (mesh.expertRanks > pieces)
-    return {"shares its experts", "ep"};
+    return {"shards its experts", "ep"};
   if (mesh.shards > 1)
-    return {"divides its base", "fsdp"};
-  return mesh.trainedPieces > 1 ? std::pair("divides what it trains", "zero2")
-                                : std::pair("divides its updates", "zero1");
+    return {"shards its base", "fsdp"};
+  return mesh.trainedPieces > 1
+             ? std::pair("shards its trainable parameters", "zero2")
+             : std::pair("shards its optimizer states", "zero1");
 }
 
 Status ParallelMesh::checkRanks(std::string_view subject, int64_t ranks) const {
   if (ranks % size() == 0)
     return Status::ok();
   const auto [what, axis] = sharingOf(*this);
-  return Status::invalid("{} {} among {} ranks, but {} {} started; start a "
-                         "multiple of {}, or compile with another --parallel "
-                         "{}=N",
-                         subject, what, size(), ranks,
-                         ranks == 1 ? "was" : "were", size(), axis);
+  return Status::invalid(
+      "{} {} over {} ranks, but {} {} started; start a multiple of {}, or "
+      "compile with another --parallel {}=N",
+      subject, what, size(), ranks, ranks == 1 ? "was" : "were", size(), axis);
 }
 
 std::string ParallelMesh::text() const {
@@ -114,15 +114,14 @@ static Status checkPieces(const ParallelMesh &mesh) {
     if (!axis.ranks || axis.group != QLORA_GROUP_FSDP || mesh.*axis.ranks == 1)
       continue;
     if (first && mesh.*axis.ranks != mesh.*first->ranks)
-      return Status::invalid(
-          "--parallel: {}={} and {}={} are pieces on the same "
-          "ranks; give them one number",
-          first->name, mesh.*first->ranks, axis.name, mesh.*axis.ranks);
+      return Status::invalid("--parallel: {}={} and {}={} shard over the same "
+                             "ranks; give both the same number",
+                             first->name, mesh.*first->ranks, axis.name,
+                             mesh.*axis.ranks);
     first = &axis;
   }
   if (mesh.updatePieces > 1 && mesh.trainedPieces > 1)
-    return Status::invalid("--parallel: zero2={} divides what zero1 does, and "
-                           "more; leave zero1 out",
+    return Status::invalid("--parallel: zero2={} includes zero1; remove zero1",
                            mesh.trainedPieces);
   return Status::ok();
 }
@@ -136,9 +135,9 @@ static bool followEachOther(qlora_group group) {
 /// Only one axis can shard experts.
 static Status checkTogether(const ParallelMesh &mesh) {
   if (mesh.tensorRanks > 1 && mesh.expertRanks > 1)
-    return Status::invalid("--parallel: tp={} together with ep={} is not there "
-                           "yet; give one of them",
-                           mesh.tensorRanks, mesh.expertRanks);
+    return Status::invalid(
+        "--parallel: tp={} does not work with ep={} yet; remove one",
+        mesh.tensorRanks, mesh.expertRanks);
   return Status::ok();
 }
 
@@ -151,9 +150,8 @@ static Status checkSizes(const ParallelMesh &mesh) {
         continue;
       const int64_t one = mesh.*axis.ranks, two = mesh.*other.ranks;
       if (std::max(one, two) % std::min(one, two) != 0)
-        return Status::invalid("--parallel: {}={} and {}={} are of ranks that "
-                               "follow each other; give numbers of which one "
-                               "divides the other",
+        return Status::invalid("--parallel: {}={} and {}={} do not fit: one "
+                               "number must divide the other; change one",
                                axis.name, one, other.name, two);
     }
   return Status::ok();
@@ -218,11 +216,11 @@ StatusOr<ParallelMesh> ParallelMesh::parse(std::string_view text) {
         std::from_chars(number.data(), number.data() + number.size(), ranks);
     if (read.ec != std::errc() || read.ptr != number.data() + number.size() ||
         ranks < 1 || ranks > kMaxAxis)
-      return Status::invalid("--parallel: '{}' is no AXIS=RANKS, such as "
-                             "fsdp=4, of 1 to {} ranks",
+      return Status::invalid("--parallel: '{}' is not AXIS=RANKS, such as "
+                             "fsdp=4, with 1 to {} ranks",
                              item, kMaxAxis);
     if (!seen.insert(axis).second)
-      return Status::invalid("--parallel has two numbers for {}", axis);
+      return Status::invalid("--parallel gives {} twice; remove one", axis);
     QLORA_RETURN_IF_ERROR(setAxis(mesh, axis, ranks));
   }
   QLORA_RETURN_IF_ERROR(checkPieces(mesh));

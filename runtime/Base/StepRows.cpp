@@ -25,12 +25,10 @@ static Status cannotShare(const Options &options, int64_t batch,
   const int64_t rows = options.integer(kGlobal), once = batch * ranks;
   const int64_t below = rows / once * once;
   return Status::invalid(
-      "{} {} cannot be made of {} with {} each at a time; the nearest that can "
-      "{}",
-      options.spelling(kGlobal), rows, formatCounted(ranks, "rank"),
-      formatCounted(batch, "row"),
-      below == 0 ? fmt::format("is {}", once)
-                 : fmt::format("are {} and {}", below, below + once));
+      "{} {} is not a multiple of {} x {}; use {}", options.spelling(kGlobal),
+      rows, formatCounted(ranks, "rank"), formatCounted(batch, "row"),
+      below == 0 ? fmt::format("{}", once)
+                 : fmt::format("{} or {}", below, below + once));
 }
 
 bool isAccumulationGiven(const Options &options) {
@@ -51,10 +49,10 @@ StatusOr<int64_t> accumulationSteps(const Options &options, int64_t ranks) {
     return cannotShare(options, batch, ranks);
   const int64_t steps = rows / (batch * ranks);
   if (isAccumulationGiven(options) && options.integer(kSteps) != steps)
-    return Status::invalid(
-        "{} {} is {}, and {} is {}: leave one of them out",
-        options.spelling(kGlobal), rows, stepRowsText(batch, ranks, steps),
-        options.spelling(kSteps), options.integer(kSteps));
+    return Status::invalid("{} {} is {}, but {} is {}; remove one",
+                           options.spelling(kGlobal), rows,
+                           stepRowsText(batch, ranks, steps),
+                           options.spelling(kSteps), options.integer(kSteps));
   return steps;
 }
 
@@ -71,10 +69,10 @@ StatusOr<std::vector<int64_t>> batchCandidates(const Options &options,
     return batches;
   }
   if (isAccumulationGiven(options))
-    return Status::invalid("{} follows from {} and the batch that {} finds: "
-                           "leave it out",
-                           options.spelling(kSteps), options.spelling(kGlobal),
-                           options.spelling("auto_find_batch_size"));
+    return Status::invalid(
+        "{} is computed from {} and the batch size of {}; remove it",
+        options.spelling(kSteps), options.spelling(kGlobal),
+        options.spelling("auto_find_batch_size"));
   if (rows % ranks != 0)
     return cannotShare(options, 1, ranks);
   for (int64_t batch = 1; batch <= std::min(most, rows / ranks); ++batch)

@@ -59,10 +59,10 @@ SweepPoint::settings(OptionTables tables) const {
     }
     if (name.row->scope == OptionScope::kOutput ||
         name.row->name == std::string_view("model_name_or_path"))
-      return Status::invalid("--sweep: the runs of a sweep have one base, and "
-                             "folders of their own in --output-dir; {} cannot "
-                             "be swept",
-                             name.row->name);
+      return Status::invalid(
+          "--sweep: {} cannot be swept: all runs have one base, and write to "
+          "their own folders in --output-dir; remove it",
+          name.row->name);
     all.push_back({name.row, value, flagSpelling(name.row->name)});
   }
   return all;

@@ -114,8 +114,7 @@ Status checkFreeSpace(const std::string &folder, uint64_t bytes) {
   if (bytes <= free)
     return Status::ok();
   return Status::error(StatusCode::kResourceExhausted,
-                       "the disk of '{}' is too full: {} of {} bytes are "
-                       "missing",
+                       "the disk of '{}' lacks {} of {} bytes; free some space",
                        folder, bytes - free, bytes);
 }
 

@@ -34,7 +34,7 @@ REFUSED = [
     ({"family": {"gptoss"}}, {"adapter": {"full"}},
      "has no derivative of its sinks"),
     ({"format": {name for name, form in FORMATS.items() if form.options}},
-     {"adapter": {"full"}}, "does not go with finetuning_type full"),
+     {"adapter": {"full"}}, "conflicts with finetuning_type full"),
     ({"format": {name for name, form in FORMATS.items()
                  if form.store and name != "mxfp4"}}, {"adapter": {"full"}},
      "is quantised and cannot be trained in full"),

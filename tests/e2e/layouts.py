@@ -233,7 +233,7 @@ REFUSED = {
            (("--parallel", "cp=32"), "which 32 ranks cannot share equally")),
     "ep": ((("--parallel", "ep=3"), "which 3 ranks cannot share equally"),
            (("--parallel", "ep=2,tp=2"), "not there yet"),
-           (("--parallel", "ep=4,fsdp=6"), "one divides the other")),
+           (("--parallel", "ep=4,fsdp=6"), "one number must divide the other")),
     "pp": ((("--parallel", "pp=5"), "needs as many layers"),
            (("--parallel", "pp=2", "--num-micro-batches", "3"),
             "does not divide the 2 rows of a micro-batch"),

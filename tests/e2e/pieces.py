@@ -183,8 +183,9 @@ def refused(runs):
     text = call(f"{runs.tools}/qlora-run", module, "--gpus", 2,
                 "--model-name-or-path", runs.model, "--train-file", runs.data,
                 "--output-dir", f"{runs.work}/nothing", code=1)
-    assert re.search(r"divides what it trains among 4 ranks, but 2 were started; "
-                     r"start a multiple of 4, .*--parallel zero2=N", text), text
+    assert re.search(r"shards its trainable parameters over 4 ranks, but 2 "
+                     r"were started; start a multiple of 4, "
+                     r".*--parallel zero2=N", text), text
     text = call(f"{runs.tools}/qlora-run", module, "--gpus", 4,
                 "--reproducible-reductions", "true", "--model-name-or-path",
                 runs.model, "--train-file", runs.data, "--output-dir",

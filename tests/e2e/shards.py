@@ -250,7 +250,7 @@ def refused(runs):
             (("--optim", "muon"), "updates of 'muon' cannot be divided"),
             (("--optim", "schedule_free_adamw", "--lr-scheduler-type",
               "constant"), "cannot be divided"),
-            (("--parallel", "fsdp=2,zero1=4"), "give them one number")):
+            (("--parallel", "fsdp=2,zero1=4"), "give both the same number")):
         text = call(f"{runs.tools}/qloracc", "--target=cpu",
                     f"{runs.work}/m.mlir", "-o",
                     f"{runs.work}/no.so", "--parallel", "zero1=2", *flags,

@@ -194,9 +194,9 @@ static Status checkSingle(const Options &tool, const std::string &whoSays,
                           int64_t ranks) {
   if (!tool.boolean("force_single_gpu") || ranks == 1)
     return Status::ok();
-  return Status::invalid("--force-single-gpu is for one rank, and {} {}; leave "
-                         "one of them out",
-                         whoSays, ranks);
+  return Status::invalid(
+      "--force-single-gpu needs one rank, but {} {}; remove one", whoSays,
+      ranks);
 }
 
 /// Refuses --ranks-per-gpu except for a training run.
@@ -205,8 +205,7 @@ static Status checkRun(const Options &tool, const char *other) {
   if (ranksPerGpu == 1)
     return Status::ok();
   return Status::invalid(
-      "--ranks-per-gpu {} is for a run, and not for {}. Fix: "
-      "leave --ranks-per-gpu out",
+      "--ranks-per-gpu {} does not work with {}. Fix: remove --ranks-per-gpu",
       ranksPerGpu, other);
 }
 
@@ -217,8 +216,8 @@ static Status checkRanks(const Options &tool, const RankEnvironment &env) {
   bool isGiven = tool.source("gpus") != Options::Source::kDefault;
   if (!isGiven || env.worldSize == 1 || gpus == env.localWorldSize)
     return Status::ok();
-  return Status::invalid("--gpus {} contradicts {}, which started {} ranks on "
-                         "this machine; leave one of them out",
+  return Status::invalid("--gpus {} conflicts with {}, which started {} ranks "
+                         "on this machine; remove one",
                          gpus, env.launcher, env.localWorldSize);
 }
 
@@ -275,7 +274,7 @@ static int dispatch(SessionRequest request,
                     const std::vector<std::string> &modules,
                     const Options &tool, char **argv, int argc) {
   int ranks = static_cast<int>(tool.integer("gpus"));
-  if (Status status = checkSingle(tool, "--gpus says", ranks); !status.isOk())
+  if (Status status = checkSingle(tool, "--gpus is", ranks); !status.isOk())
     return fail(status);
   auto device = parseDevice(tool.text("device"));
   if (!device.isOk())

@@ -44,7 +44,8 @@ TEST(CudaCompilerTest, MustBeThere) {
   ASSERT_FALSE(found.isOk());
   EXPECT_EQ(found.status().code(), StatusCode::kUnavailable);
   EXPECT_EQ(found.status().message(),
-            "--cuda-compiler: '/no/such/nvcc' is no program that can be run");
+            "--cuda-compiler: '/no/such/nvcc' is not an executable file; give "
+            "the path of an nvcc");
   EXPECT_FALSE(findCudaCompiler("no-such-nvcc").isOk());
 }
 

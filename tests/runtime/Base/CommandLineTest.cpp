@@ -80,7 +80,7 @@ TEST(CommandLine, Errors) {
   EXPECT_EQ(settings({"--lora-r", "--packing"}), "--lora-r expects a value");
   EXPECT_EQ(settings({"--lora_r="}), "lora_r=");
   EXPECT_EQ(settings({"--max-length", "8", "--max_seq_length", "16"}),
-            "--max_seq_length is given twice; leave one out");
+            "--max_seq_length is given twice; remove one");
   EXPECT_EQ(settings({"--no-lora-r"}),
             "unknown option '--no-lora-r'; did you mean '--lora-r'?");
   EXPECT_EQ(settings({"---"}), "unknown option '---'; --help-all lists them");
@@ -91,8 +91,8 @@ TEST(CommandLine, Errors) {
   EXPECT_EQ(settings({"-lora-r", "4"}),
             "unknown option '-lora-r'; did you mean '--lora-r'?");
   EXPECT_EQ(settings({"--no-lora-target-linear"}),
-            "--lora-target-linear: can only be true; say what you want with "
-            "--lora-target-modules");
+            "--lora-target-linear: can only be true; set "
+            "--lora-target-modules instead");
 }
 
 /// Returns a line with a list as "rest | name=text ...".

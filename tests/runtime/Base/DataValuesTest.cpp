@@ -100,16 +100,15 @@ TEST(DataValues, ValidationIsNamedOrTaken) {
   };
   EXPECT_EQ(error({setting("val_set_size", "0.05")}), "");
   EXPECT_EQ(error({setting("val_set_size", "2.5")}),
-            "--val-set-size: expects a share below 1 or a number of rows, but "
-            "got 2.5");
+            "--val-set-size: expects a fraction below 1 or a number of rows, "
+            "but got 2.5");
   EXPECT_EQ(error({setting("val_set_size", "7"),
                    setting("validation_file", "v.jsonl")}),
-            "--validation-file names the data for validation, and "
-            "--val-set-size takes it from the training data; leave one of them "
-            "out");
+            "--validation-file conflicts with --val-set-size, which takes "
+            "validation rows from the training data; remove one");
   EXPECT_THAT(error({setting("dataset_text_field", "a"),
                      setting("dataset_columns", "text=b")}),
-              testing::HasSubstr("says that text is 'b', and"));
+              testing::HasSubstr("reads text from column 'b', but"));
 }
 
 } // namespace

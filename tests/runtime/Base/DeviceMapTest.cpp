@@ -55,7 +55,7 @@ TEST(DeviceMap, WordsMakeAStageOfEachRankThatIsLeft) {
   const auto uneven =
       mappedMesh(optionsOf({{"parallel", "fsdp=4"}}), "auto", 6);
   EXPECT_THAT(uneven.status().message(),
-              HasSubstr("6 ranks are no multiple of the 4"));
+              HasSubstr("6 ranks are not a multiple of the 4"));
 }
 
 TEST(DeviceMap, OneAfterTheOtherNeedsToKnowHowMuchEachHas) {
@@ -83,20 +83,21 @@ TEST(DeviceMap, AFileSaysHowManyThereAre) {
 }
 
 TEST(DeviceMap, MistakesAreToldApart) {
-  EXPECT_THAT(errorOf(R"({"a": 0, "b": "cpu"})"),
-              HasSubstr("has 'b' on the cpu: every layer is computed on a GPU; "
-                        "--offload base"));
+  EXPECT_THAT(
+      errorOf(R"({"a": 0, "b": "cpu"})"),
+      HasSubstr("places 'b' on the cpu, but every layer runs on a GPU; use "
+                "--offload base"));
   EXPECT_THAT(errorOf(R"({"a": "cuda:0"})"),
-              HasSubstr("the device of 'a' is \"cuda:0\"; give the number"));
+              HasSubstr("the device of 'a' is \"cuda:0\"; use the number"));
   EXPECT_THAT(errorOf(R"({"a": -1})"), HasSubstr("the device of 'a' is -1"));
   EXPECT_THAT(errorOf(R"({"a": 0, "b": 2})"),
-              HasSubstr("names GPU 2 and 2 in all; number them from 0 on"));
+              HasSubstr("uses GPU 2, but only 2 different GPUs; number them"));
   for (const char *text : {"", "{}", "[0, 1]", "{\"a\": 0", "3"})
-    EXPECT_THAT(errorOf(text), HasSubstr("is no device map"));
+    EXPECT_THAT(errorOf(text), HasSubstr("is not a device map"));
   const auto other = mappedMesh(optionsOf({{"parallel", "pp=4"}}),
                                 fileOf(R"({"a": 0, "b": 1})"), 4);
   EXPECT_THAT(other.status().message(),
-              HasSubstr("is for 2 devices, and --parallel says pp=4"));
+              HasSubstr("with 2 devices conflicts with --parallel pp=4"));
   EXPECT_THAT(mappedMesh(Options(), "/nowhere.json", 2).status().message(),
               HasSubstr("/nowhere.json"));
 }

@@ -44,10 +44,10 @@ TEST_F(Manifest, NamesWhatIsNotAsItWas) {
   const std::string manifest = folder.read("MANIFEST.json");
   folder.write("sub/b.txt", "next");
   EXPECT_EQ(verify(), "'" + folder.path("sub/b.txt") +
-                          "' is damaged: its SHA-256 is another one");
+                          "' is damaged: its SHA-256 does not match");
   folder.write("sub/b.txt", "tex");
   EXPECT_EQ(verify(), "'" + folder.path("sub/b.txt") +
-                          "' is damaged: it has 3 bytes, and had 4");
+                          "' is damaged: it has 3 bytes instead of 4");
   std::filesystem::remove(folder.path("sub/b.txt"));
   EXPECT_EQ(verify(), "'" + folder.path("sub/b.txt") + "' is missing");
   folder.write("sub/b.txt", "text");

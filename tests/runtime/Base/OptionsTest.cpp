@@ -99,10 +99,10 @@ TEST(Options, AnInputGivenTwiceIsRefusedAndOfOthersTheLastWins) {
     Options options;
     return options.applySettings(flags).message();
   };
-  EXPECT_EQ(apply({setting("model_name_or_path", "a"),
-                   setting("model_name_or_path", "b")}),
-            "--model_name_or_path: takes one path, but got 'a' and 'b'; leave "
-            "one out");
+  EXPECT_EQ(
+      apply({setting("model_name_or_path", "a"),
+             setting("model_name_or_path", "b")}),
+      "--model_name_or_path: takes one path, but got 'a' and 'b'; remove one");
   EXPECT_EQ(apply({setting("model_name_or_path", "a/"),
                    setting("model_name_or_path", "./a")}),
             "");
@@ -155,19 +155,18 @@ TEST(Options, YamlErrorsNameTheLine) {
       {"lora_r: 0\n",
        ":1: 'lora_r': expects a number from 1 to 65536, but got 0"},
       {"lora_r: 4\nlora_rank: 8\n",
-       ":2: 'lora_rank': says 8, but 'lora_r' in line 1 says 4, and both are "
-       "lora_r; leave one of them out"},
+       ":2: 'lora_rank': is 8, but 'lora_r' in line 1 is 4, and both set "
+       "lora_r; remove one"},
       {"bf16: true\ndtype: float32\n",
-       ":2: 'dtype': says float32, but 'bf16' in line 1 says bfloat16, and "
-       "both are compute_dtype; leave one of them out"},
+       ":2: 'dtype': is float32, but 'bf16' in line 1 is bfloat16, and both "
+       "set compute_dtype; remove one"},
       {"seed: 1\nseed: 2\n", ":2: 'seed' is given twice"},
       {"optim: sgd\n", ":1: 'optim': 'sgd' is not supported; choose from: "
                        "adamw_torch, adamw_bnb_8bit, lion, adafactor, "
                        "schedule_free_adamw, muon"},
       {"- a\n", ": expects 'key: value' lines"},
-      {"lora_target_linear: false\n",
-       ":1: 'lora_target_linear': can only be true; say what you want with "
-       "lora_target_modules"},
+      {"lora_target_linear: false\n", ":1: 'lora_target_linear': can only be "
+                                      "true; set lora_target_modules instead"},
       {"learning_rate: [1, 2]\n",
        ":1: 'learning_rate': expects one value, but got '[1,2]'"},
       {"learning_rate: nan\n",
@@ -254,45 +253,43 @@ TEST(Options, KindsOfAdaptersThatPeftDoesNotJoin) {
   EXPECT_EQ(refusal("use_dora: true\n"), "");
   EXPECT_EQ(refusal("lora_bias: true\n"), "");
   EXPECT_EQ(refusal("use_dora: true\ntarget_parameters: [experts.down_proj]\n"),
-            "use_dora does not go with target_parameters: PEFT has it for "
-            "modules only; leave one of them out");
+            "use_dora conflicts with target_parameters: PEFT supports it for "
+            "modules only; remove one");
   EXPECT_EQ(refusal("use_dora: true\nlora_bias: true\n"),
-            "lora_bias does not go with use_dora, as in PEFT; leave one of "
-            "them out");
+            "lora_bias conflicts with use_dora, as in PEFT; remove one");
   EXPECT_EQ(refusal("init_lora_weights: pissa_niter_16\nbias: all\n"), "");
   EXPECT_EQ(refusal("init_lora_weights: loftq\n"),
-            "init_lora_weights loftq starts at what 4 bits leave of a weight; "
-            "give --load-in-4bit too");
+            "init_lora_weights loftq starts from the quantization error of 4 "
+            "bits; add --load-in-4bit");
   EXPECT_EQ(refusal("init_lora_weights: loftq\nload_in_4bit: true\n"
                     "loftq_config: {loftq_bits: 4, loftq_iter: 1}\n"),
             "");
   EXPECT_EQ(refusal("init_lora_weights: loftq\nload_in_4bit: true\n"
                     "loftq_config: {loftq_iter: 5}\n"),
-            "loftq_config: 'loftq_iter: 5' is not supported; there are "
-            "loftq_bits 4 and loftq_iter 1, of which the base is the quantised "
-            "model itself");
-  EXPECT_EQ(refusal("loftq_config: {loftq_bits: 4}\n"),
-            "loftq_config is for --init-lora-weights loftq; leave it out, or "
-            "write that too");
+            "loftq_config: 'loftq_iter: 5' is not supported; use loftq_bits 4 "
+            "and loftq_iter 1");
+  EXPECT_EQ(
+      refusal("loftq_config: {loftq_bits: 4}\n"),
+      "loftq_config needs --init-lora-weights loftq; add that, or remove it");
   EXPECT_EQ(refusal("init_lora_weights: olora\n"
                     "target_parameters: [mlp.experts.gate_up_proj]\n"),
-            "target_parameters does not go with init_lora_weights olora; write "
+            "target_parameters conflicts with init_lora_weights olora; use "
             "init_lora_weights true");
   EXPECT_EQ(refusal("finetuning_type: full\nbias: all\n"),
-            "bias does not go with finetuning_type full, which trains the "
-            "weights themselves; leave one of them out");
+            "bias conflicts with finetuning_type full, which trains the "
+            "model's own weights; remove one");
   EXPECT_EQ(refusal("lora_bias: true\ninit_lora_weights: gaussian\n"),
-            "lora_bias goes with init_lora_weights true or false, as in PEFT, "
-            "but got gaussian");
+            "lora_bias needs init_lora_weights true or false, as in PEFT, but "
+            "got gaussian");
   EXPECT_EQ(refusal("finetuning_type: full\nload_in_4bit: true\n"),
-            "load_in_4bit does not go with finetuning_type full, which trains "
-            "the weights themselves; leave one of them out");
+            "load_in_4bit conflicts with finetuning_type full, which trains "
+            "the model's own weights; remove one");
   EXPECT_EQ(refusal("finetuning_type: full\nmodules_to_save: [lm_head]\n"),
-            "modules_to_save does not go with finetuning_type full, which "
-            "trains the weights themselves; leave one of them out");
+            "modules_to_save conflicts with finetuning_type full, which trains "
+            "the model's own weights; remove one");
   EXPECT_EQ(refusal("finetuning_type: full\ntrainable_token_indices: [5]\n"),
-            "trainable_token_indices does not go with finetuning_type full, "
-            "which trains the weights themselves; leave one of them out");
+            "trainable_token_indices conflicts with finetuning_type full, "
+            "which trains the model's own weights; remove one");
 }
 
 TEST(Options, TrainedTokensAreWordsOnce) {
@@ -310,8 +307,7 @@ TEST(Options, TrainedTokensAreWordsOnce) {
   for (const auto &[value, message] :
        {std::pair("[5, 17, 5]", "has 5 twice"),
         std::pair("[-5]", "expects a number from 0 to 16777215, but got -5"),
-        std::pair("{embed_tokens: [5]}",
-                  "a list of numbers, which are words of the input embedding")})
+        std::pair("{embed_tokens: [5]}", "a list of token ids")})
     EXPECT_NE(tokensOf(fmt::format("trainable_token_indices: {}\n", value))
                   .find(message),
               std::string::npos)
@@ -331,11 +327,11 @@ TEST(Options, ABaseHasOneFormat) {
   EXPECT_EQ(formatOf("load_in_8bit: true\n"), "llm_int8");
   EXPECT_EQ(formatOf("quant_method: mxfp4\n"), "mxfp4");
   EXPECT_EQ(formatOf("quant_method: fp8\nload_in_4bit: true\n"),
-            "load_in_4bit and quant_method fp8: a base has one format, leave "
-            "one out");
+            "load_in_4bit conflicts with quant_method fp8: the base has one "
+            "format; remove one");
   EXPECT_EQ(formatOf("quant_method: fp8\nfinetuning_type: full\n"),
-            "quant_method does not go with finetuning_type full, which trains "
-            "the weights themselves; leave one of them out");
+            "quant_method conflicts with finetuning_type full, which trains "
+            "the model's own weights; remove one");
 }
 
 TEST(Options, ModulesAndLayersThatGetNoAdapter) {

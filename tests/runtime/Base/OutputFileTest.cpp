@@ -21,13 +21,13 @@ TEST(OutputFile, SaysWhatIsMissing) {
   const Status status = checkFreeSpace(folder.path(), 2 * size);
   EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
   unsigned long long missing = 0, all = 0;
-  const std::string start = "the disk of '" + folder.path() + "' is too full: ";
+  const std::string start = "the disk of '" + folder.path() + "' lacks ";
   ASSERT_EQ(status.message().compare(0, start.size(), start), 0);
   ASSERT_EQ(std::sscanf(status.message().c_str() + start.size(),
-                        "%llu of %llu bytes are missing", &missing, &all),
+                        "%llu of %llu bytes", &missing, &all),
             2);
   // This layer does not name the use of the bytes, or other disks.
-  EXPECT_TRUE(status.message().ends_with(" bytes are missing"));
+  EXPECT_TRUE(status.message().ends_with(" bytes; free some space"));
   EXPECT_EQ(all, 2 * size);
   // At least the amount that an empty disk of this size would lack.
   EXPECT_GE(missing, size);

@@ -42,14 +42,14 @@ TEST(ParallelMesh, LinesArePartsOfOrHaveThoseWithPieces) {
     EXPECT_EQ(mesh->text(), text);
   }
   EXPECT_EQ(ParallelMesh::parse("fsdp=4,cp=6").status().message(),
-            "--parallel: fsdp=4 and cp=6 are of ranks that follow each other; "
-            "give numbers of which one divides the other");
+            "--parallel: fsdp=4 and cp=6 do not fit: one number must divide "
+            "the other; change one");
   EXPECT_EQ(ParallelMesh::parse("cp=2,zero1=3").status().message(),
-            "--parallel: zero1=3 and cp=2 are of ranks that follow each other; "
-            "give numbers of which one divides the other");
+            "--parallel: zero1=3 and cp=2 do not fit: one number must divide "
+            "the other; change one");
   EXPECT_EQ(ParallelMesh::parse("cp=2,zero2=3").status().message(),
-            "--parallel: zero2=3 and cp=2 are of ranks that follow each other; "
-            "give numbers of which one divides the other");
+            "--parallel: zero2=3 and cp=2 do not fit: one number must divide "
+            "the other; change one");
 }
 
 /// Shards are on ranks of one stage, so stages may shard differently.
@@ -79,32 +79,29 @@ TEST(ParallelMesh, SaysWhatIsWrong) {
   const auto refusal = [](std::string_view text) {
     return ParallelMesh::parse(text).status().message();
   };
-  EXPECT_EQ(refusal("sdp=4"), "--parallel: 'sdp' is no axis; there are: dp, "
-                              "fsdp, zero1, zero2, tp, pp, cp, ep");
+  EXPECT_EQ(refusal("sdp=4"), "--parallel: 'sdp' is not an axis; choose from: "
+                              "dp, fsdp, zero1, zero2, tp, pp, cp, ep");
   EXPECT_EQ(refusal("tp=2,ep=2"),
-            "--parallel: tp=2 together with ep=2 is not there yet; give one of "
-            "them");
+            "--parallel: tp=2 does not work with ep=2 yet; remove one");
   EXPECT_EQ(refusal("ep=4,zero2=6"),
-            "--parallel: zero2=6 and ep=4 are of ranks that follow each other; "
-            "give numbers of which one divides the other");
+            "--parallel: zero2=6 and ep=4 do not fit: one number must divide "
+            "the other; change one");
   EXPECT_EQ(refusal("fsdp=2,zero1=4"),
-            "--parallel: fsdp=2 and zero1=4 are pieces on the same ranks; give "
-            "them one number");
+            "--parallel: fsdp=2 and zero1=4 shard over the same ranks; give "
+            "both the same number");
   EXPECT_EQ(refusal("zero2=2,fsdp=4"),
-            "--parallel: fsdp=4 and zero2=2 are pieces on the same ranks; give "
-            "them one number");
-  EXPECT_EQ(
-      refusal("zero1=2,zero2=2"),
-      "--parallel: zero2=2 divides what zero1 does, and more; leave zero1 "
-      "out");
-  EXPECT_EQ(refusal("dp=2"), "--parallel: dp is what is left of the ranks of a "
-                             "run; give it with --gpus");
+            "--parallel: fsdp=4 and zero2=2 shard over the same ranks; give "
+            "both the same number");
+  EXPECT_EQ(refusal("zero1=2,zero2=2"),
+            "--parallel: zero2=2 includes zero1; remove zero1");
+  EXPECT_EQ(refusal("dp=2"), "--parallel: dp has no size, as all remaining "
+                             "ranks are data-parallel; set --gpus instead");
   EXPECT_EQ(refusal("fsdp=2,fsdp=2"),
-            "--parallel has two numbers for fsdp");
+            "--parallel gives fsdp twice; remove one");
   for (const char *text :
        {"fsdp", "fsdp=", "fsdp=0", "fsdp=-2", "fsdp=2x",
         "fsdp=99999999999999999999", "tp=65536", "fsdp=2,", ",", "="})
-    EXPECT_NE(refusal(text).find("is no AXIS=RANKS"), std::string::npos)
+    EXPECT_NE(refusal(text).find("is not AXIS=RANKS"), std::string::npos)
         << text << ": " << refusal(text);
 }
 

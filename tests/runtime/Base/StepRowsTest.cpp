@@ -46,24 +46,23 @@ TEST(StepRows, FollowFromTheGlobalBatch) {
 TEST(StepRows, WhatCannotBeSharedNamesWhatCan) {
   const Options options = optionsOf({{kGlobal, "64"}, {kBatch, "4"}});
   EXPECT_EQ(accumulationSteps(options, 3).status().message(),
-            "--global-batch-size 64 cannot be made of 3 ranks with 4 rows each "
-            "at a time; the nearest that can are 60 and 72");
+            "--global-batch-size 64 is not a multiple of 3 ranks x 4 rows; use "
+            "60 or 72");
   EXPECT_EQ(accumulationSteps(options, 32).status().message(),
-            "--global-batch-size 64 cannot be made of 32 ranks with 4 rows "
-            "each at a time; the nearest that can is 128");
+            "--global-batch-size 64 is not a multiple of 32 ranks x 4 rows; "
+            "use 128");
 }
 
 TEST(StepRows, BothMustAgree) {
   EXPECT_EQ(*accumulationSteps(
                 optionsOf({{kGlobal, "8"}, {kBatch, "2"}, {kSteps, "4"}}), 1),
             4);
-  EXPECT_EQ(
-      accumulationSteps(
-          optionsOf({{kGlobal, "8"}, {kBatch, "2"}, {kSteps, "1"}}), 1)
-          .status()
-          .message(),
-      "--global-batch-size 8 is 2 rows x 1 rank x 4 accumulated = 8 rows a "
-      "step, and --gradient-accumulation-steps is 1: leave one of them out");
+  EXPECT_EQ(accumulationSteps(
+                optionsOf({{kGlobal, "8"}, {kBatch, "2"}, {kSteps, "1"}}), 1)
+                .status()
+                .message(),
+            "--global-batch-size 8 is 2 rows x 1 rank x 4 accumulated = 8 rows "
+            "a step, but --gradient-accumulation-steps is 1; remove one");
 }
 
 TEST(StepRows, ARunOverridesWhatItsProgramRecords) {
@@ -83,8 +82,8 @@ TEST(StepRows, ARunOverridesWhatItsProgramRecords) {
 
 TEST(StepRows, AutoNeedsAGlobalBatch) {
   EXPECT_EQ(optionsOf({{kSteps, "auto"}}).validate().message(),
-            "--gradient-accumulation-steps auto follows from "
-            "--global-batch-size, the rows of a step: give that too");
+            "--gradient-accumulation-steps auto is computed from "
+            "--global-batch-size; add that");
   EXPECT_TRUE(optionsOf({{kSteps, "auto"}, {kGlobal, "4"}}).validate().isOk());
 }
 

@@ -49,15 +49,14 @@ TEST(Collectives, AreOfTheRanksThatHoldABaseTogether) {
   }
   EXPECT_HAS(load(4, 4).message(), "all_gather over fsdp has 72 and 36 bytes, "
                                    "which are not the pieces of 4 ranks");
-  EXPECT_EQ(
-      load(4, 6).message(),
-      "'demo' divides its base among 4 ranks, but 6 were started; start a "
-      "multiple of 4, or compile with another --parallel fsdp=N");
+  EXPECT_EQ(load(4, 6).message(),
+            "'demo' shards its base over 4 ranks, but 6 were started; start a "
+            "multiple of 4, or compile with another --parallel fsdp=N");
   EXPECT_HAS(load(2, 1).message(), "among 2 ranks, but 1 was started");
   tables.header.update_pieces = 2;
   EXPECT_EQ(
       load(1, 3).message(),
-      "'demo' divides its updates among 2 ranks, but 3 were started; "
+      "'demo' shards its optimizer states over 2 ranks, but 3 were started; "
       "start a multiple of 2, or compile with another --parallel zero1=N");
 }
 
@@ -86,8 +85,8 @@ TEST(Collectives, AreOfTheRanksThatShareProducts) {
   EXPECT_HAS(load(4, 4).message(), "all_gather over tp has 72 and 36 bytes, "
                                    "which are not the pieces of 4 ranks");
   EXPECT_EQ(load(2, 5).message(),
-            "'demo' shares each product among 2 ranks, but 5 were started; "
-            "start a multiple of 2, or compile with another --parallel tp=N");
+            "'demo' shards its matmuls over 2 ranks, but 5 were started; start "
+            "a multiple of 2, or compile with another --parallel tp=N");
 }
 
 TEST(Collectives, AreOfTheRanksThatShareLines) {
@@ -98,14 +97,13 @@ TEST(Collectives, AreOfTheRanksThatShareLines) {
     const Status status = loadOn(ranks, tables);
     EXPECT_TRUE(status.isOk()) << status.message();
   }
-  EXPECT_EQ(
-      loadOn(5, tables).message(),
-      "'demo' shares each line among 2 ranks, but 5 were started; start a "
-      "multiple of 2, or compile with another --parallel cp=N");
+  EXPECT_EQ(loadOn(5, tables).message(),
+            "'demo' shards each sequence over 2 ranks, but 5 were started; "
+            "start a multiple of 2, or compile with another --parallel cp=N");
   // fsdp shards over two such groups.
   tables.header.shards = 4;
   EXPECT_TRUE(loadOn(4, tables).isOk());
-  EXPECT_HAS(loadOn(6, tables).message(), "divides its base among 4 ranks");
+  EXPECT_HAS(loadOn(6, tables).message(), "shards its base over 4 ranks");
 }
 
 TEST(Collectives, AreOfTheStagesOfAPipeline) {
@@ -115,10 +113,9 @@ TEST(Collectives, AreOfTheStagesOfAPipeline) {
     const Status status = loadOn(ranks, first);
     EXPECT_TRUE(status.isOk()) << status.message();
   }
-  EXPECT_EQ(
-      loadOn(3, first).message(),
-      "'demo' divides its layers among 2 ranks, but 3 were started; start a "
-      "multiple of 2, or compile with another --parallel pp=N");
+  EXPECT_EQ(loadOn(3, first).message(),
+            "'demo' distributes its layers over 2 ranks, but 3 were started; "
+            "start a multiple of 2, or compile with another --parallel pp=N");
 }
 
 TEST(Collectives, ADeviceHasTheGroupsOfItsProgram) {

@@ -71,7 +71,7 @@ TEST_F(ContextRanks, FindWhereALossIsInfinite) {
 }
 
 TEST_F(ContextRanks, AreRefusedByName) {
-  refuseOtherRuns(QLORA_UNIGRAM_CONTEXT_MODULE, "shares each line", "cp");
+  refuseOtherRuns(QLORA_UNIGRAM_CONTEXT_MODULE, "shards each sequence", "cp");
 }
 
 TEST_F(ContextRanks, AreShownOnTheNullDevice) {

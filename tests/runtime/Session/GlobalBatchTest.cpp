@@ -36,8 +36,8 @@ TEST_F(GlobalBatch, IsTheSameStepOnAnyNumberOfRanks) {
                                 "--gpus", gpus});
     EXPECT_EQ(output.exitCode, 1);
     EXPECT_THAT(output.errors,
-                HasSubstr(*gpus == '3' ? "the nearest that can are 6 and 12"
-                                       : "leave one of them out"));
+                HasSubstr(*gpus == '3' ? "use 6 or 12"
+                                       : "remove one"));
   }
 }
 

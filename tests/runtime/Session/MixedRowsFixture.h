@@ -123,7 +123,7 @@ inline void MixedRows::refuseOtherRuns(const char *program,
   using testing::HasSubstr;
   module = program;
   EXPECT_THAT(refusal({"--gpus", "3"}),
-              HasSubstr(what + " among 2 ranks, but 3 were started; start a "
+              HasSubstr(what + " over 2 ranks, but 3 were started; start a "
                                "multiple of 2, or compile with another "
                                "--parallel " +
                         axis + "=N"));

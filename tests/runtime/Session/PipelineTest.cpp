@@ -70,7 +70,8 @@ TEST_F(Pipeline, FindsWhereALossIsInfinite) {
 }
 
 TEST_F(Pipeline, IsRefusedByName) {
-  refuseOtherRuns(QLORA_UNIGRAM_PIPELINE_MODULE, "divides its layers", "pp");
+  refuseOtherRuns(QLORA_UNIGRAM_PIPELINE_MODULE, "distributes its layers",
+                  "pp");
 }
 
 TEST_F(Pipeline, IsShownOnTheNullDevice) {

@@ -163,7 +163,7 @@ TEST_F(RunIdentity, HalfOfOneAndOneOfAnotherVersionAreRefused) {
   manifest["sha256"] = sha256(dumpJson(manifest));
   std::ofstream(at("later/MANIFEST.json")) << dumpJson(manifest, 2) << "\n";
   EXPECT_THAT(refusal("onward", at("later")),
-              HasSubstr("has format 2, and this version reads 1"));
+              HasSubstr("has format 2, but this version reads format 1"));
   EXPECT_FALSE(fs::exists(at("onward/checkpoint-3")));
 }
 

@@ -309,8 +309,8 @@ TEST_F(Session, MemoryThatRunsOutIsAnError) {
                                "ulimit -d 65536; exec \"$@\"", "sh"});
   ProcessOutput output = std::move(runProgram(words)).value();
   EXPECT_EQ(output.exitCode, 1);
-  EXPECT_EQ(output.errors, "qlora-run: error: rank 0: memory ran out; give it "
-                           "more, or start fewer ranks\n");
+  EXPECT_EQ(output.errors, "qlora-run: error: rank 0: out of memory; free some "
+                           "memory, or start fewer ranks\n");
 }
 
 TEST_F(Session, ARanksMistakeIsShownOnce) {

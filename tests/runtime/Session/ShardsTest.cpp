@@ -39,10 +39,10 @@ TEST_F(Shards, AreRefusedWhereTheyAreNoGroups) {
   };
   const std::vector<std::string> training = {
       "--train-file", at("tokens.safetensors"), "--output-dir", at("out")};
-  EXPECT_THAT(refusal("3", training),
-              HasSubstr("divides its base among 2 ranks, but 3 were started; "
-                        "start a multiple of 2, or compile with another "
-                        "--parallel fsdp=N"));
+  EXPECT_THAT(
+      refusal("3", training),
+      HasSubstr("shards its base over 2 ranks, but 3 were started; start a "
+                "multiple of 2, or compile with another --parallel fsdp=N"));
   EXPECT_THAT(refusal("1", training), HasSubstr("but 1 was started"));
   EXPECT_THAT(refusal("3", {"--device", "null"}),
               HasSubstr("but 3 were started; start a multiple of 2"));

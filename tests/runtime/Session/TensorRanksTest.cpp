@@ -71,7 +71,7 @@ TEST_F(TensorRanks, FindWhereALossIsInfinite) {
 }
 
 TEST_F(TensorRanks, AreRefusedByName) {
-  refuseOtherRuns(QLORA_UNIGRAM_TENSOR_MODULE, "shares each product", "tp");
+  refuseOtherRuns(QLORA_UNIGRAM_TENSOR_MODULE, "shards its matmuls", "tp");
   EXPECT_THAT(refusal({"--gpus", "3", "--device", "null"}),
               HasSubstr("but 3 were started"));
   EXPECT_THAT(refusal({}), HasSubstr("but 1 was started"));

@@ -56,13 +56,13 @@ class BatchTest(QloraTest):
     def test_what_cannot_be_is_said_before_compiling(self):
         self.own_cache()
         for words, message in (
-                (["--global-batch-size=25", "--gpus=2"], "are 16 and 32"),
+                (["--global-batch-size=25", "--gpus=2"], "use 16 or 32"),
                 (["--global-batch-size=16", "--gradient-accumulation-steps=4"],
-                 "leave one of them out"),
+                 "remove one"),
                 (["--gradient-accumulation-steps=auto"],
-                 "follows from --global-batch-size"),
+                 "is computed from --global-batch-size"),
                 (["--global-batch-size=25", "--gpus=2",
-                  "--auto-find-batch-size"], "are 24 and 26")):
+                  "--auto-find-batch-size"], "use 24 or 26")):
             with self.subTest(words=words):
                 done = self.run_qlora("train", MODEL, DATA, *words, code=1)
                 self.assertIn(message, done.stderr)

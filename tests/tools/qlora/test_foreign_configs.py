@@ -299,11 +299,11 @@ class WordsTest(ForeignTest):
             {"load-in-4bit": "true"})
         for text, words in (
                 ("torch_dtype: float32\nbf16: true\n",
-                 "train.yaml:4: 'bf16': says bfloat16, but 'torch_dtype' in "
-                 "line 3 says float32, and both are compute_dtype"),
+                 "train.yaml:4: 'bf16': is bfloat16, but 'torch_dtype' in "
+                 "line 3 is float32, and both set compute_dtype"),
                 ("load_in_4bit: false\nquantization_bit: 4\n",
-                 "train.yaml:4: 'quantization_bit': says true, but "
-                 "'load_in_4bit' in line 3 says false, and both are "
+                 "train.yaml:4: 'quantization_bit': is true, but "
+                 "'load_in_4bit' in line 3 is false, and both set "
                  "load_in_4bit")):
             self.assertIn(words, self.refusal(self.HEAD + text))
 
@@ -433,14 +433,16 @@ class FileTest(ForeignTest):
                 ("peft_type: IA3", "another kind of adapter: write LORA"),
                 ("stage: dpo\npref_loss: orpo", "learns answers alone"),
                 ("rl: ipo", "choose from: none, dpo, orpo, kto"),
-                ("rl: dpo\npacking: true", "a line of its own"),
+                ("rl: dpo\npacking: true",
+                 "each answer needs its own sequence"),
                 ("rl: kto\nper_device_train_batch_size: 1",
-                 "no other row whose answer is a mismatch"),
+                 "1 is too small for"),
                 ("rl: kto\nloss_type: sigmoid",
-                 "write kto or apo_zero_unpaired"),
-                ("rl: dpo\nkto_desirable_weight: 2", "is for --rl kto"),
-                ("rl: dpo\nfinetuning_type: full", "a second time"),
-                ("rl: dpo\nmodules_to_save: [lm_head]", "a second time"),
+                 "use kto or apo_zero_unpaired"),
+                ("rl: dpo\nkto_desirable_weight: 2", "is only for --rl kto"),
+                ("rl: dpo\nfinetuning_type: full", "needs an unchanged base"),
+                ("rl: dpo\nmodules_to_save: [lm_head]",
+                 "needs an unchanged base"),
                 ("rl: dpo\nref_model: other", "the base without its adapter"),
                 ("quantization_bit: 8", "write 4"),
                 ("adapter: lora\nuse_galore: true",

@@ -75,7 +75,7 @@ class LayoutsTest(QloraTest):
         self.assertNotIn("stages", done.stdout)
         done = self.run_qlora("plan", "train.yaml", "--force-single-gpu",
                               "--gpus=2", code=1)
-        self.assertIn("--force-single-gpu is for one rank, and --gpus says 2",
+        self.assertIn("--force-single-gpu needs one rank, but --gpus is 2",
                       done.stderr)
 
     def test_ranks_that_share_a_gpu_need_a_limit_of_their_own(self):

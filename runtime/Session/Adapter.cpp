@@ -200,7 +200,8 @@ Status PreparedAdapter::fill() {
   if (space.isOk())
     space = made->reserve(bytesOfWeights);
   if (!space.isOk())
-    return Status::error(space.code(), "{}; make room there", space.message());
+    return Status::error(space.code(), "{}. Fix: free space there",
+                         space.message());
   weights.emplace(std::move(*made));
   return writeTrainedConfig(*module, *options, staging,
                             AtomicFile::Flush::kYes, AdapterForm::kPlain);
@@ -275,8 +276,8 @@ Status PreparedAdapter::removeOldTokenizer(
       fs::remove(fs::path(folder) / name, error);
     if (error)
       return Status::error(StatusCode::kUnavailable,
-                           "the adapter is in '{}', but '{}' of an earlier one "
-                           "cannot be removed: {}; remove it",
+                           "the adapter is in '{}', but '{}' of an earlier "
+                           "adapter cannot be removed: {}. Fix: remove it",
                            folder, name, error.message());
   }
   return Status::ok();

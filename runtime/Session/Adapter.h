@@ -75,7 +75,7 @@ Status writeTrainedConfig(const LoadedModule &module, const Options &options,
 class PreparedAdapter {
 public:
   /// Creates `folder` if it is missing. `module` and `options` must outlive the
-  /// result. Without disk space: kResourceExhausted, "... make room there".
+  /// result. Without disk space: kResourceExhausted, ". Fix: free space there".
   static StatusOr<PreparedAdapter> prepare(const LoadedModule &module,
                                            const Options &options,
                                            const std::string &folder);

@@ -173,10 +173,9 @@ static StatusOr<ordered_json> readConfig(const std::string &path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;
   if (!file || !(text << file.rdbuf()))
-    return Status::error(StatusCode::kNotFound,
-                         "cannot read '{}'; is it the folder of a PEFT "
-                         "adapter?",
-                         path);
+    return Status::error(
+        StatusCode::kNotFound,
+        "cannot read '{}'. Fix: give the folder of a PEFT adapter", path);
   ordered_json config =
       ordered_json::parse(text.str(), nullptr, /*allow_exceptions=*/false);
   if (!config.is_object())

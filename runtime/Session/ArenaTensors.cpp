@@ -223,9 +223,8 @@ Status ArenaTensors::checkTensor(const SafetensorsFile &file,
   if (isSame)
     return Status::ok();
   return Status::invalid(
-      "'{}': tensor '{}' is {} {}, and train.so has {} {}{}; resume it with "
-      "the "
-      "program that it is of",
+      "'{}': tensor '{}' is {} {}, but train.so has {} {}{}. Fix: resume with "
+      "the program that wrote the file",
       file.path(), found->name, safetensorsDtypeName(found->dtype),
       formatShape(found->shape), safetensorsDtypeName(tensor.item.dtype),
       formatShape(std::span(shape).subspan(isOfRanks ? 1 : 0)),

@@ -119,9 +119,9 @@ StatusOr<ordered_json> startMetadata(const Options &options,
   const ordered_json &earlier = before->at("adapter");
   if (digest.isOk() && earlier != *digest)
     return Status::invalid(
-        "the checkpoint began with {}, and {} '{}' has SHA-256 {}. Fix: leave "
-        "it "
-        "out, or start from scratch without --resume-from-checkpoint",
+        "the checkpoint's run started from {}, but {} '{}' has SHA-256 {}. "
+        "Fix: leave the option out, or start from scratch without "
+        "--resume-from-checkpoint",
         earlier == ""
             ? "no adapter"
             : "an adapter whose SHA-256 is " + earlier.get<std::string>(),
@@ -131,9 +131,9 @@ StatusOr<ordered_json> startMetadata(const Options &options,
 
 static Status differs(const std::string &checkpoint, std::string_view what,
                       const ordered_json &before, const ordered_json &own) {
-  return Status::invalid("'{}' cannot be resumed: its {} is {}, and this run's "
-                         "is {}; resume it with what it was trained with, or "
-                         "start anew without --resume-from-checkpoint",
+  return Status::invalid("'{}' cannot be resumed: its {} is {}, but this run's "
+                         "is {}. Fix: resume with the checkpoint's value, or "
+                         "start from scratch without --resume-from-checkpoint",
                          checkpoint, what, dumpJson(before), dumpJson(own));
 }
 
@@ -187,13 +187,12 @@ Status compareMetadata(const std::string &checkpoint,
   // Checkpoints of earlier versions have no speeds.
   const ordered_json equal = ordered_json::array();
   if (before.value("speeds", equal) != own.value("speeds", equal))
-    others +=
-        (others.empty() ? "" : ", ") + std::string("other shares of ranks");
+    others += (others.empty() ? "" : ", ") + std::string("other rank speeds");
   if (!others.empty())
-    remarks.push_back(fmt::format(
-        "resumed with {}: the same data in the same order, and numbers equal "
-        "up to rounding, not to the bit",
-        others));
+    remarks.push_back(
+        fmt::format("resumed with {}: data and order are the same, but results "
+                    "are equal only up to rounding",
+                    others));
   return Status::ok();
 }
 
@@ -213,16 +212,15 @@ static Status checkGivenSteps(const ordered_json &before,
       earlier.value(kBatch, none) == options.value(kBatch);
   const int64_t rows = before.at("rows_per_step");
   if (!isUnchanged)
-    return Status::invalid(
-        "the checkpoint's steps have {} rows, and {} {} makes {}. Fix: leave "
-        "it "
-        "out, or start from scratch without --resume-from-checkpoint",
-        rows, options.spelling(kSteps), given,
-        stepRowsText(batch, ranks, given));
-  remarks.push_back(fmt::format("{} is {} in place of {}, so that a step keeps "
-                                "its {} rows on {}",
-                                options.spelling(kSteps), needed, given, rows,
-                                formatCounted(ranks, "rank")));
+    return Status::invalid("the checkpoint's steps have {} rows, but {} {} "
+                           "makes {}. Fix: leave the option out, or start from "
+                           "scratch without --resume-from-checkpoint",
+                           rows, options.spelling(kSteps), given,
+                           stepRowsText(batch, ranks, given));
+  remarks.push_back(
+      fmt::format("{} is {} instead of {}: a step keeps its {} rows on {}",
+                  options.spelling(kSteps), needed, given, rows,
+                  formatCounted(ranks, "rank")));
   return Status::ok();
 }
 
@@ -235,16 +233,15 @@ StatusOr<int64_t> accumulationFor(const ordered_json &before,
   const int64_t asked = options.integer("global_batch_size");
   if (asked != 0 && asked != rows)
     return Status::invalid(
-        "the checkpoint's steps have {} rows, and {} is {}; resume it with "
-        "what it was trained with, or start anew without "
-        "--resume-from-checkpoint",
+        "the checkpoint's steps have {0} rows, but {1} is {2}. Fix: set it to "
+        "{0}, or start from scratch without --resume-from-checkpoint",
         rows, options.spelling("global_batch_size"), asked);
   const int64_t once =
       options.integer("per_device_train_batch_size") * ranks;
   if (rows % once != 0)
     return Status::invalid(
-        "the checkpoint's steps have {} rows, which {} ranks with {} rows each "
-        "cannot share; resume with a number of ranks that divides them",
+        "the checkpoint's steps have {0} rows, which {1} ranks x {2} rows does "
+        "not divide. Fix: resume with N ranks, where N x {2} divides {0}",
         rows, ranks, once / ranks);
   const int64_t needed = rows / once;
   if (isAccumulationGiven(options) &&

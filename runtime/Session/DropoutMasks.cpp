@@ -32,21 +32,21 @@ recordedDropout(const LoadedModule &module, const Options &options) {
                          module.path(), what);
   };
   if (!recorded.is_object())
-    return damaged("is no object");
+    return damaged("is not an object");
   for (const qlora_parameter *parameter : trainedParameters(module)) {
     std::string name = parameter->name;
     if (!name.ends_with(kSuffix))
       continue;
     auto entry = recorded.find(name);
     if (entry == recorded.end() || !isComplete(*entry))
-      return damaged("has no op and probability of '" + name + "'");
+      return damaged("has no op and probability for '" + name + "'");
     dropouts.push_back({name.substr(0, name.size() - kSuffix.size()),
                         parameter->shape[parameter->rank - 1],
                         (*entry)["op"].get<int64_t>(),
                         (*entry)["probability"].get<float>()});
   }
   if (dropouts.size() != recorded.size())
-    return damaged("names adapters that the module does not have");
+    return damaged("names adapters that are not in the program");
   return dropouts;
 }
 

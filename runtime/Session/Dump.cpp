@@ -32,7 +32,7 @@ void Dump::add(std::string name, SafetensorsDtype dtype,
 StatusOr<std::optional<Dump>> Dump::open(const std::string &path,
                                          const Run &run) {
   if (!path.empty() && !run.train)
-    return Status::invalid("--dump needs a step to train");
+    return Status::invalid("--dump needs a training step. Fix: --max-steps 1");
   // Ranks that shard the base, sequences or layers collect its values and the
   // logits together.
   if (path.empty() || (run.group.rank() != 0 && !run.module.meetsInEntries()))

@@ -143,7 +143,7 @@ std::string measureOf(const nlohmann::ordered_json &values,
     return "perplexity " + formatShort(result.perplexity);
   if (result.sums.of == LossSums::Of::kAnswers)
     return rewardsText(values);
-  return fmt::format("{:.1f} % of pairs right, margin {:.4f}",
+  return fmt::format("reward accuracy {:.1f} %, margin {:.4f}",
                      100 * values.at("eval_rewards/accuracies").get<double>(),
                      values.at("eval_rewards/margins").get<double>());
 }
@@ -169,13 +169,12 @@ evaluateAndLog(const Run &run, int64_t step, double epoch,
       {"eval_rows", result.rows},
       {"eval_runtime", seconds}};
   addSums(values, "eval_", result.sums, run.routerFactor());
-  const std::string text = fmt::format(
-      "evaluation {}: loss {:.4f}, {}\n"
-      "  right: {:.1f} % of tokens, all tokens in {:.1f} % of {} rows ({:.1f} "
-      "s)",
-      title, result.loss, measureOf(values, result),
-      100 * result.tokenAccuracy, 100 * result.argmaxMatch,
-      formatCount(static_cast<uint64_t>(result.rows)), seconds);
+  const std::string text =
+      fmt::format("evaluation {}: loss {:.4f}, {}\n  token accuracy {:.1f} %, "
+                  "exact match {:.1f} % of {} rows ({:.1f} s)",
+                  title, result.loss, measureOf(values, result),
+                  100 * result.tokenAccuracy, 100 * result.argmaxMatch,
+                  formatCount(static_cast<uint64_t>(result.rows)), seconds);
   QLORA_RETURN_IF_ERROR(run.metrics->log(values, text));
   return evaluated;
 }

@@ -46,24 +46,24 @@ static std::pair<const char *, int> axisOf(const LoadedModule &module) {
 
 Status GradientTree::check(const LoadedModule &module, int ranks) {
   if (!std::has_single_bit(static_cast<unsigned>(ranks)))
-    return Status::invalid("--reproducible-reductions sums in pairs of ranks, "
-                           "and {} are no power of two; start {}",
+    return Status::invalid("--reproducible-reductions needs a power of two as "
+                           "the number of ranks, not {}. Fix: start {}",
                            ranks, std::bit_floor(static_cast<unsigned>(ranks)));
   if (const auto [axis, together] = axisOf(module); together > 1)
-    return Status::invalid("--reproducible-reductions sums whole gradients of "
-                           "each rank's rows, and '{}' was compiled with "
-                           "--parallel {}={}",
-                           module.path(), axis, together);
+    return Status::invalid(
+        "--reproducible-reductions needs ranks that compute different rows, "
+        "but '{}' was compiled with --parallel {}={}. Fix: compile without it",
+        module.path(), axis, together);
   if (module.table().shards > 1)
-    return Status::invalid("--reproducible-reductions goes with a base that "
-                           "each rank holds whole, and '{}' was compiled with "
-                           "--parallel fsdp={}",
-                           module.path(), module.table().shards);
+    return Status::invalid(
+        "--reproducible-reductions needs the whole base on each rank, but '{}' "
+        "was compiled with --parallel fsdp={}. Fix: compile without it",
+        module.path(), module.table().shards);
   if (module.table().trained_pieces > 1)
-    return Status::invalid("--reproducible-reductions goes with gradients that "
-                           "each rank has whole, and '{}' was compiled with "
-                           "--parallel zero2={}",
-                           module.path(), module.table().trained_pieces);
+    return Status::invalid(
+        "--reproducible-reductions needs whole gradients on each rank, but "
+        "'{}' was compiled with --parallel zero2={}. Fix: compile without it",
+        module.path(), module.table().trained_pieces);
   return Status::ok();
 }
 

@@ -54,8 +54,8 @@ StatusOr<std::string> pushToHub(const Options &options) {
     return pushed;
   return Status::error(
       pushed.status().code(),
-      "the adapter is in '{}' but not on the hub: {}; by "
-      "hand: hf upload {} {} --exclude 'checkpoint-*' 'runs/*' 'sessions/*'",
+      "the adapter is in '{}' but not on the hub: {}. Fix: hf upload {} {} "
+      "--exclude 'checkpoint-*' 'runs/*' 'sessions/*'",
       shownPath(folder), pushed.status().message(), id, shownPath(folder));
 }
 

@@ -110,7 +110,7 @@ static std::string settingsText(const Run &run) {
   const StepShape step = run.stepShape;
   text += row("gradient_accumulation_steps", std::to_string(step.accumulation));
   text +=
-      row("rows of a step",
+      row("rows per step",
           std::to_string(step.count() *
                          run.options.integer("per_device_train_batch_size")));
   text += row("processes", std::to_string(run.group.size()));
@@ -125,7 +125,7 @@ static std::string rowsText(const Run &run, const DataSummary &data) {
   return "## Data\n\n| | |\n| --- | --- |\n" +
          row("data", file.filename().string()) + row("rows", count(data.rows)) +
          row("tokens", count(data.tokens)) +
-         row("of them learned", count(data.labelledTokens)) + "\n";
+         row("tokens in the loss", count(data.labelledTokens)) + "\n";
 }
 
 /// "3.1416 (perplexity 23.14) after step 20".
@@ -155,7 +155,7 @@ static std::string resultsText(const Run &run, const TrainingResult &result,
             row("best evaluation loss", evaluationText(*best));
   if (result.takesBest(run.options))
     text += row(trainsModel(run.module) ? "this model" : "this adapter",
-                fmt::format("is that after step {}", result.bestStep));
+                fmt::format("saved after step {}", result.bestStep));
   return text + "\n";
 }
 
@@ -176,8 +176,8 @@ Status writeModelCard(const Run &run, const DataSummary &data,
   const std::string path = run.outputFolder + "/" + kCardFile;
   const auto old = readWholeFile(path);
   if (old.isOk() && old.value().find(kMark) == std::string::npos)
-    return Status::invalid("'{}' was not written by qlora and stays as it is: "
-                           "it may not be about this adapter",
+    return Status::invalid("'{}' was not written by qlora and is not replaced; "
+                           "it may not describe this adapter",
                            shownPath(path));
   const auto metrics =
       readWholeFile(run.outputFolder + "/" + std::string(kMetricsFile));

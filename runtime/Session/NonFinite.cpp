@@ -45,7 +45,7 @@ describeLosses(const LoadedModule &module, const BatchShape &shape,
       module.entry(QLORA_ENTRY_ACCUMULATE_LAST, shape.batch, shape.length);
   for (const auto &[kind, name] :
        {std::pair(QLORA_RESULT_LOSS_SUM, "the loss"),
-        {QLORA_RESULT_ROUTER_LOSS, "the routers' loss"}}) {
+        {QLORA_RESULT_ROUTER_LOSS, "the router loss"}}) {
     const qlora_binding *binding =
         entry ? module.binding(*entry, kind) : nullptr;
     if (!binding || binding->arena != module.arena(QLORA_ARENA_GRADIENT))

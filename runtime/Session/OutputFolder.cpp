@@ -82,18 +82,18 @@ static Status checkContent(const std::string &path, bool mayOverwrite) {
            name == kStagingFolder;
   });
   return Status::invalid(
-      "the output folder '{}' {} ({}); choose another --output-dir, write over "
-      "it with --overwrite-output-dir{}",
+      "the output folder '{}' {} ({}). Fix: choose another --output-dir, "
+      "overwrite it with --overwrite-output-dir{}",
       path, hasAdapter ? "holds an adapter" : "is not empty", listed(found),
       checkpointsIn(path).empty()
           ? ""
-          : ", or go on with --resume-from-checkpoint latest");
+          : ", or resume with --resume-from-checkpoint latest");
 }
 
 Status checkOutputFolder(const Options &options) {
   if (options.boolean("push_to_hub") && !trains(options))
-    return Status::invalid("{} is for a training, and without steps there is "
-                           "no new adapter; leave it out",
+    return Status::invalid("{} needs an adapter to push, but this run has no "
+                           "training steps. Fix: leave it out",
                            options.spelling("push_to_hub"));
   return checkContent(options.text("output_dir"),
                       options.boolean("overwrite_output_dir") ||
@@ -142,7 +142,7 @@ Status OutputFolder::lock() {
           readHolder(opened.get()), path);
     if (error)
       warning = fmt::format("cannot lock '{}' ({}): a second run into the same "
-                            "folder would not be noticed",
+                            "folder would not be detected",
                             file, std::strerror(error));
     else if (!isFileAt(opened.get(), file))
       continue;
@@ -210,9 +210,9 @@ StatusOr<std::optional<OutputFolder>> claimOutput(const Options &options,
   QLORA_RETURN_IF_ERROR(refusal);
   QLORA_RETURN_IF_ERROR(told);
   if (refusals[0] > 0)
-    return Status::error(StatusCode::kAborted,
-                         "rank 0 cannot use the output folder; its own "
-                         "message says why");
+    return Status::error(
+        StatusCode::kAborted,
+        "rank 0 cannot use the output folder; see the error of rank 0");
   return output;
 }
 

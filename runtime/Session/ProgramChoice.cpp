@@ -45,11 +45,10 @@ StatusOr<std::string> chooseProgram(const std::vector<std::string> &programs,
   for (const std::string &program : programs) {
     QLORA_ASSIGN_OR_RETURN(LoadedModule module, LoadedModule::open(program));
     if (module.table().target != QLORA_TARGET_CUDA)
-      return Status::invalid(
-          "takes one program, but got '{}' and '{}': several "
-          "are plans for cards of other sizes, and '{}' is "
-          "for CPUs",
-          programs[0], programs[1], program);
+      return Status::invalid("expects one program, but got '{}' and '{}': only "
+                             "programs for GPUs of different memory sizes can "
+                             "be given together, and '{}' is for CPUs",
+                             programs[0], programs[1], program);
     QLORA_RETURN_IF_ERROR(checkMesh(module, env.worldSize));
     module.chooseRank(env.rank, env.worldSize);
     planned.push_back(plannedOnGpu(module));

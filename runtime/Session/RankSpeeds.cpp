@@ -28,24 +28,21 @@ Status checkRankSpeeds(const Options &options, const LoadedModule &module,
     return Status::ok();
   const std::string name = options.spelling(kName);
   if (std::ssize(given) != ranks)
-    return Status::invalid("{} has {} for {}: give one for each rank, in their "
-                           "order",
-                           name, formatCounted(std::ssize(given), "number"),
-                           formatCounted(ranks, "rank"));
+    return Status::invalid(
+        "{} has {} for {}. Fix: give one number per rank, in rank order", name,
+        formatCounted(std::ssize(given), "number"),
+        formatCounted(ranks, "rank"));
   if (!areEqual(given) && module.meetsInEntries())
     return Status::invalid(
-        "{}: '{}' has ranks that share a model, which run the same "
-        "micro-batches; "
-        "leave it out, or compile without --parallel{}",
+        "{}: ranks of '{}' share a model and run the same micro-batches. Fix: "
+        "leave the option out, or compile without --parallel{}",
         name, module.path(),
-        module.stages() > 1
-            ? " (layers of a pipeline are dealt by the compiler's "
-              "--stage-speeds)"
-            : "");
+        module.stages() > 1 ? " (for a pipeline, compile with --stage-speeds)"
+                            : "");
   if (!areEqual(given) && options.boolean("reproducible_reductions"))
     return Status::invalid(
-        "{}: --reproducible-reductions deals the micro-batches "
-        "of a step in one way; leave one of them out",
+        "{} conflicts with --reproducible-reductions, which fixes the "
+        "micro-batches of each rank. Fix: leave one of them out",
         name);
   return Status::ok();
 }
@@ -95,12 +92,11 @@ PredictedSpeeds speedsOf(const std::vector<std::string> &words) {
     return areEqual(predicted.speeds) ? PredictedSpeeds() : predicted;
   if (areEqual(gpus))
     return {};
-  return {
-      {},
-      fmt::format("ranks have other cards than each other ({}), and nothing is "
-                  "known of '{}': each gets as many micro-batches; "
-                  "--rank-speeds says otherwise",
-                  fmt::join(gpus, ", "), unknown)};
+  return {{},
+          fmt::format("ranks have different GPUs ({}), and the speed of '{}' "
+                      "is not known: each rank gets the same number of "
+                      "micro-batches. Fix: give --rank-speeds",
+                      fmt::join(gpus, ", "), unknown)};
 }
 
 } // namespace qlora

@@ -69,7 +69,7 @@ static StatusOr<ResumePoint> openPoint(const std::string &folder) {
     point.state = ordered_json::parse(text->second, nullptr,
                                       /*allow_exceptions=*/false);
   if (!point.state.is_object())
-    return Status::error(StatusCode::kDataLoss, "'{}' has no state",
+    return Status::error(StatusCode::kDataLoss, "'{}' has no training state",
                          file.path());
   point.gemmTable = gemmTableOf(folder);
   return point;
@@ -82,7 +82,7 @@ static Status checkRun(const ResumePoint &point, const std::string &run) {
   const std::string own = runIdOf(point.facts);
   if (own == run)
     return Status::ok();
-  return Status::invalid("'{}' is of {}, and not of {}", point.folder,
+  return Status::invalid("'{}' belongs to {}, not to {}", point.folder,
                          named(own), named(run));
 }
 
@@ -98,8 +98,7 @@ newestPoint(const std::string &output, std::vector<std::string> &remarks) {
       status = checkRun(*point, run);
     if (status.isOk())
       return std::optional(std::move(*point));
-    remarks.push_back(
-        fmt::format("checkpoint passed over: {}", status.message()));
+    remarks.push_back(fmt::format("checkpoint skipped: {}", status.message()));
   }
   if (folders.empty())
     return std::optional<ResumePoint>();
@@ -117,25 +116,25 @@ static StatusOr<std::optional<ResumePoint>>
 givenPoint(const std::string &given, const std::string &output) {
   auto point = openPoint(given);
   if (point.status().code() == StatusCode::kNotFound)
-    return Status::invalid("--resume-from-checkpoint: '{}' is no checkpoint: "
-                           "it has no {}, which is written last. Fix: name "
-                           "another one, or latest",
-                           given, kManifestFile);
+    return Status::invalid(
+        "--resume-from-checkpoint: '{}' is not a complete checkpoint: it has "
+        "no {}, which is written last. Fix: name another checkpoint, or latest",
+        given, kManifestFile);
   if (!point.isOk())
     return Status::error(point.status().code(),
                          "--resume-from-checkpoint: {}. Fix: name another "
                          "checkpoint, or latest",
                          point.status().message());
   if (point->isIn(output) && isReplaced(given))
-    return Status::invalid("--resume-from-checkpoint: '{}' was replaced by the "
-                           "run that '{}' belongs to. Fix: choose another "
-                           "--output-dir",
-                           given, output);
+    return Status::invalid(
+        "--resume-from-checkpoint: '{}' was replaced by a later run into '{}'. "
+        "Fix: choose another --output-dir",
+        given, output);
   const std::string run = runIdIn(output);
   if (run.empty() || !point->isIn(output) || checkRun(*point, run).isOk())
     return std::optional(std::move(*point));
-  return Status::invalid("--resume-from-checkpoint: {}, to which '{}' belongs. "
-                         "Fix: choose another --output-dir",
+  return Status::invalid("--resume-from-checkpoint: {}, the run of '{}'. Fix: "
+                         "choose another --output-dir",
                          checkRun(*point, run).message(), output);
 }
 
@@ -152,7 +151,7 @@ findPoint(const Options &options, std::vector<std::string> &remarks) {
                          newestPoint(isWord(given) ? output : given, remarks));
   if (!point)
     remarks.push_back(fmt::format(
-        "no checkpoint in '{}': training starts from the beginning", output));
+        "no checkpoint in '{}': training starts from scratch", output));
   return point;
 }
 
@@ -178,7 +177,7 @@ static StatusOr<std::optional<ResumePoint>> findOnRankZero(RankGroup &group,
   const ordered_json told = parseExact<ordered_json>(all[0]);
   if (told["failed"] == true)
     return Status::error(StatusCode::kAborted,
-                         "rank 0 cannot resume; its own message says why");
+                         "rank 0 cannot resume; see the error of rank 0");
   if (group.rank() != 0 && !told["facts"].is_null())
     point = ResumePoint{told["folder"], told["facts"], told["state"],
                         gemmTableOf(told["folder"])};
@@ -199,8 +198,8 @@ StatusOr<ResumePoint> findCheckpoint(const CheckpointName &name,
         if (name.folder.empty())
           return Status::error(
               StatusCode::kNotFound,
-              "there is no checkpoint to go back to. Fix: "
-              "--on-nonfinite skip, or a smaller --save-steps");
+              "there is no checkpoint to rewind to. Fix: --on-nonfinite skip, "
+              "or a smaller --save-steps");
         QLORA_ASSIGN_OR_RETURN(ResumePoint found, openPoint(name.folder));
         QLORA_RETURN_IF_ERROR(checkRun(found, name.run));
         return std::optional(std::move(found));

@@ -47,10 +47,9 @@ std::string idleGpusRemark(const Device &device, const LoadedModule &module,
     return "";
   auto gpus = visibleGpus();
   if (gpus.isOk())
-    return fmt::format(
-        "idle GPU: {}: '{}' was compiled for the CPU; compile it "
-        "again: {}",
-        gpuText(*gpus), shownPath(module.path()), compileCommand(options));
+    return fmt::format("idle GPU: {}: '{}' was compiled for the CPU. Fix: {}",
+                       gpuText(*gpus), shownPath(module.path()),
+                       compileCommand(options));
   if (gpus.status().code() == StatusCode::kNotFound)
     return "";
   return fmt::format("idle GPU: {}", gpus.status().message());

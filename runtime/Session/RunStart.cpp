@@ -67,7 +67,7 @@ Status RunStart::compare(const RunMetadata &own) {
     return Status::ok();
   const std::string folder = shownPath(resume->folder);
   remarks.push_back(
-      fmt::format("goes on from '{}', after step {}", folder, resume->step()));
+      fmt::format("resumes from '{}', after step {}", folder, resume->step()));
   return compareMetadata(folder, resume->facts, facts, remarks);
 }
 

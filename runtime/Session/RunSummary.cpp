@@ -55,7 +55,7 @@ static std::string baseFormat(const LoadedModule &module) {
       largest = &parameter;
   }
   if (!largest)
-    return "none, all of the model is trained";
+    return "none: full fine-tuning";
   return std::string(dtypeName(static_cast<qlora_dtype>(largest->dtype)));
 }
 
@@ -89,7 +89,7 @@ static std::string modelText(const Run &run, const ParameterCounts &counts) {
 
 static std::string trainedText(const Run &run, const ParameterCounts &counts) {
   if (trainsModel(run.module))
-    return fmt::format("{} trainable parameters, all of the model",
+    return fmt::format("{} trainable parameters, full fine-tuning",
                        formatCount(counts.trainable));
   return fmt::format("{} trainable parameters ({:.2f} %), LoRA r {}, alpha {}",
                      formatCount(counts.trainable), counts.trainableShare(),
@@ -99,8 +99,8 @@ static std::string trainedText(const Run &run, const ParameterCounts &counts) {
 
 static std::string dataText(const Run &run, const DataSummary &data) {
   const fs::path file(dataName(run.options, "train_file"));
-  return fmt::format("{}: {}, {}, {} of them learned",
-                     file.filename().string(), formatCounted(data.rows, "row"),
+  return fmt::format("{}: {}, {}, {} in the loss", file.filename().string(),
+                     formatCounted(data.rows, "row"),
                      formatCounted(data.tokens, "token"),
                      formatCount(data.labelledTokens));
 }
@@ -129,9 +129,9 @@ static std::string batchText(const Run &run) {
   std::vector<int64_t> sizes;
   for (int64_t rank = 0; rank < shape.ranks; ++rank)
     sizes.push_back(deal.size(rank));
-  return text + fmt::format("; by their speed ranks have {} of its {} "
-                            "micro-batches",
-                            fmt::join(sizes, ", "), shape.count());
+  return text +
+         fmt::format("; by their speed, ranks get {} of its {} micro-batches",
+                     fmt::join(sizes, ", "), shape.count());
 }
 
 static std::string stepsText(const Run &run) {
@@ -151,7 +151,7 @@ static std::string memoryText(const Run &run) {
     text += fmt::format(" and {} of pinned host memory", formatBytes(host));
   if (const uint64_t peak = run.memory.predictedPeak())
     text += fmt::format(", {} resident at most", formatBytes(peak));
-  return text + (run.group.size() > 1 ? ", each rank" : "");
+  return text + (run.group.size() > 1 ? " per rank" : "");
 }
 
 std::string runHeader(const Run &run, const DataSummary &data) {
@@ -216,16 +216,15 @@ std::string runEnding(const Run &run, const TrainingResult &result) {
   const std::string_view noun = isModel ? "model" : "adapter";
   const bool isSaved = result.steps > 0 && result.savedStep == result.steps;
   if (result.stopSignal != 0 && isSaved)
-    return fmt::format(
-        "interrupted after step {} of {}; all of it is in {}/checkpoint-{}\n"
-        "go on from there: the same command with --resume-from-checkpoint "
-        "latest",
-        result.steps, run.totalSteps, folder, result.steps);
+    return fmt::format("interrupted after step {} of {}; the checkpoint is "
+                       "{}/checkpoint-{}\nresume: the same command with "
+                       "--resume-from-checkpoint latest",
+                       result.steps, run.totalSteps, folder, result.steps);
   if (result.stopSignal != 0)
     return fmt::format(
-        "interrupted at step {} of {}; the {} so far is in {}\n"
-        "start from it: --{}-name-or-path {} --output-dir ANOTHER\n"
-        "(data, schedule and optimizer then begin anew)",
+        "interrupted at step {} of {}; the {} so far is in {}\nstart from it: "
+        "--{}-name-or-path {} --output-dir ANOTHER\n(data, schedule and "
+        "optimizer then start from scratch)",
         result.steps, run.totalSteps, noun, folder, noun, folder);
   return fmt::format(
       "{} steps in {}, mean loss {:.4f}, {} tok/s, peak memory {}\n"
@@ -235,8 +234,8 @@ std::string runEnding(const Run &run, const TrainingResult &result) {
       formatRate(static_cast<double>(result.totals.tokens) / secondsOf(result)),
       formatBytes(run.memory.peak()), noun, folder,
       result.totals.hasDiverged
-          ? "it has diverged (see the warning above): train "
-            "again with a smaller --learning-rate"
+          ? "training has diverged (see the warning above): train again with a "
+            "smaller --learning-rate"
           : nextText(folder, isModel));
 }
 

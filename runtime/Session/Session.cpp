@@ -116,7 +116,7 @@ Status Session::createOutput() {
     auto prepared = PreparedAdapter::prepare(module, options, outputFolder);
     if (prepared.status().code() == StatusCode::kResourceExhausted)
       return Status::error(StatusCode::kResourceExhausted,
-                           "no room for the adapter: {}, or choose an "
+                           "no space for the adapter: {}, or choose an "
                            "--output-dir on another disk",
                            prepared.status().message());
     QLORA_RETURN_IF_ERROR(prepared.status());
@@ -255,10 +255,10 @@ Status Session::loadBase() {
     weights.processBytes = 0;
   if (start.resume && metrics && module.arena(QLORA_ARENA_RESIDUAL) &&
       !hasResiduals(start.resume->folder))
-    metrics->warn(fmt::format("'{}' does not have what ranks had left of their "
-                              "gradients ({}), as it was saved by an earlier "
-                              "version: they begin with nothing",
-                              start.resume->folder, kResidualsFile));
+    metrics->warn(
+        fmt::format("'{}' was saved by an earlier version without error "
+                    "feedback ({}): error feedback starts at zero",
+                    start.resume->folder, kResidualsFile));
   if (start.resume)
     return restoreArenas(*start.resume, module, *device, group);
   // An initial adapter has all the values that INITIALIZE would compute.
@@ -313,7 +313,7 @@ Status Session::finish(const Run &run, const TrainingResult &result) {
       trained = std::move(*best);
     else // do not lose the training result
       metrics->warn(fmt::format("the adapter of the best evaluation cannot be "
-                                "read, and the last one is written: {}",
+                                "read, so the last one is written: {}",
                                 best.status().message()));
   }
   const Status written = adapter->write(trained, weights.factors);
@@ -366,7 +366,8 @@ Status Session::openProfiler() {
   if (request.profile.path.empty())
     return Status::ok();
   if (!trainData)
-    return Status::invalid("--profile needs steps to train");
+    return Status::invalid(
+        "--profile needs training steps. Fix: --max-steps 10");
   QLORA_ASSIGN_OR_RETURN(
       profiler, Profiler::open(request.profile,
                                {module, *device, group, listener()},
@@ -459,8 +460,8 @@ static StatusOr<LoadedRequest> loadForRanks(SessionRequest &request,
   if (const std::string hook = loaded.options.text("ddp_comm_hook");
       hook != "no")
     return Status::invalid(
-        "--reproducible-reductions sums gradients as they are, "
-        "and '{}' was compiled with --ddp-comm-hook {}",
+        "--reproducible-reductions needs uncompressed gradients, but '{}' was "
+        "compiled with --ddp-comm-hook {}. Fix: compile without it",
         loaded.module.path(), hook);
   return loaded;
 }

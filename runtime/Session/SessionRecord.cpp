@@ -71,9 +71,10 @@ static std::string nameOf(const Options &options) {
 
 static Status cannotWrite(const std::string &path,
                           const std::error_code &error) {
-  return Status::error(StatusCode::kUnavailable,
-                       "cannot write '{}': {}; the run leaves no session there",
-                       path, error.message());
+  return Status::error(
+      StatusCode::kUnavailable,
+      "cannot write '{}': {}; this run's session is not recorded", path,
+      error.message());
 }
 
 Status SessionRecord::begin(const Run &run, const ordered_json &facts) {

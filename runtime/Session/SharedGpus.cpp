@@ -119,7 +119,7 @@ Status checkSharedRoom(const LoadedModule &module, int ranksPerGpu,
   const auto ranks = static_cast<uint64_t>(sharing.size());
   return Status::error(
       StatusCode::kResourceExhausted,
-      "GPU {} ({}) has {} free of {}, and the plans of its {} ranks need {} "
+      "GPU {} ({}) has {} of {} free, but the plans of its {} ranks need {} "
       "together (--ranks-per-gpu). Fix: compile with --memory-limit {}MiB",
       gpu, gpu.name, formatBytes(free), formatBytes(memory.total), ranks,
       formatBytes(planned), free / ranks >> 20);

@@ -39,10 +39,10 @@ struct SweepRun {
 
 static Status checkSweep(const SweepRequest &request) {
   const auto refuse = [](const char *what) {
-    return Status::invalid("--sweep trains all runs at once, in one process, "
-                           "and does not go with {}; qlora compare --sweep "
-                           "trains one after another",
-                           what);
+    return Status::invalid(
+        "--sweep trains all runs in one process and does not support {}. Fix: "
+        "qlora compare --sweep, which trains one run after another",
+        what);
   };
   if (request.ranks > 1)
     return refuse("several ranks");
@@ -55,18 +55,18 @@ static Status checkSweep(const SweepRequest &request) {
 
 static Status checkRun(const LoadedRequest &loaded) {
   if (loaded.module.table().target != QLORA_TARGET_CPU)
-    return Status::invalid("'{}' was compiled for cuda, where runs share no "
-                           "decoded weights; qlora compare --sweep trains one "
-                           "after another",
-                           loaded.module.path());
+    return Status::invalid(
+        "'{}' was compiled for cuda, but --sweep supports CPUs only. Fix: "
+        "qlora compare --sweep, which trains one run after another",
+        loaded.module.path());
   if (const int ranks = loaded.module.meshSize(); ranks > 1)
-    return Status::invalid("'{}' was compiled for {} ranks that run it "
-                           "together, and a --sweep is one rank; compile it "
-                           "without --parallel",
+    return Status::invalid("'{}' was compiled for {} ranks, but --sweep runs "
+                           "on one. Fix: compile without --parallel",
                            loaded.module.path(), ranks);
   if (loaded.options.boolean("push_to_hub"))
-    return Status::invalid("--push-to-hub would give all runs of a --sweep one "
-                           "name; push the best with hf upload");
+    return Status::invalid(
+        "--push-to-hub would push all runs of a --sweep to one name. Fix: "
+        "leave it out, and push the best run with hf upload");
   return Status::ok();
 }
 
@@ -123,10 +123,10 @@ static void announce(const std::vector<SweepRun> &runs) {
   for (const SweepRun &run : runs) {
     base = std::max(base, run.baseBytes);
     own += run.ownBytes;
-    lines += fmt::format("         {}: {} of its own, in {}\n", run.name,
+    lines += fmt::format("         {}: {} besides the base, in {}\n", run.name,
                          formatBytes(run.ownBytes), shownPath(run.folder()));
   }
-  fmt::print("sweep    {} runs over one base of {}; {} planned\n{}\n",
+  fmt::print("sweep    {} runs share one base of {}; {} planned\n{}\n",
              runs.size(), formatBytes(base),
              formatBytes(base + workspaceOf(runs) + own), lines);
 }

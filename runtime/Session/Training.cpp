@@ -134,9 +134,9 @@ Status Trainer::rewind(int64_t step) {
   submitter.updates = point.state.at("updates");
   QLORA_RETURN_IF_ERROR(switchTo(QLORA_ENTRY_CONTINUE));
   if (run.metrics)
-    run.metrics->warn(fmt::format("went back to the weights of '{}', and goes "
-                                  "on after step {}",
-                                  shownPath(point.folder), step + 1));
+    run.metrics->warn(fmt::format(
+        "rewound to the weights of '{}'; training continues after step {}",
+        shownPath(point.folder), step + 1));
   return Status::ok();
 }
 
@@ -156,14 +156,14 @@ Status Trainer::handleNonFinite(const SettledStep &settled) {
                   "--compute-dtype float32",
                   formatShort(settled.learningRate));
   if (onNonFinite == "abort")
-    return Status::invalid("{}; {}, or go on with --on-nonfinite skip. No "
-                           "adapter was written over",
+    return Status::invalid("{}. Fix: {}, or skip such steps with "
+                           "--on-nonfinite skip. No adapter was overwritten",
                            what, advice);
   if (++nonFiniteInARow >= kMostInARow)
-    return Status::invalid("{}, as in the {} steps before; {}", what,
+    return Status::invalid("{}, as in the {} steps before. Fix: {}", what,
                            nonFiniteInARow - 1, advice);
   if (run.metrics)
-    run.metrics->warn(fmt::format("{}; the step is left out", what));
+    run.metrics->warn(fmt::format("{}; the step is skipped", what));
   if (onNonFinite == "skip")
     return Status::ok();
   return rewind(settled.step).withContext(what);

@@ -108,7 +108,7 @@ def calls(runs, arguments):
         for step in steps_of(folder):
             verify(os.path.join(folder, f"checkpoint-{step}"))
         done = runs.finish(folder)
-        check("passed over" not in done.stderr, done.stderr)
+        check("checkpoint skipped" not in done.stderr, done.stderr)
         tried += 1
     print(f"calls     killed at {tried} of {total} calls")
 
@@ -205,7 +205,7 @@ def flips(runs, arguments):
     with open(path, "wb") as file:
         file.write(damaged)
     done = runs.finish(folder)
-    check("checkpoint passed over: " in done.stderr, done.stderr)
+    check("checkpoint skipped: " in done.stderr, done.stderr)
     print(f"flips     {arguments.flips} found")
 
 

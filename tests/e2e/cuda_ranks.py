@@ -169,7 +169,7 @@ def check_no_room(runs, shared):
     environment = {**runs.cards(2), "QLORA_TEST_CUDA_DEVICES": "sm_90:100"}
     done = runs.run(folder, "--gpus", "2", *shared, "--max-steps", "2",
                     program="large.so", environment=environment, expect=None)
-    said = re.search(r"GPU 0 \(.*\) has 100 MiB free of 100 MiB, and the "
+    said = re.search(r"GPU 0 \(.*\) has 100 MiB of 100 MiB free, but the "
                      r"plans of its 2 ranks need (\d+) MiB together .*Fix: "
                      r"compile with --memory-limit 50MiB", done.stderr)
     return expect("shared", done.returncode == 1 and said

@@ -248,7 +248,7 @@ def torchrun_restarts(setting):
                    for process in job.started)
     check([process.returncode for process in job.started] == [0, 0],
           setting.name, text)
-    check("goes on from" in text, setting.name, text)
+    check("resumes from" in text, setting.name, text)
     setting.runs.compare(job.folder, "--gpus", "2")
     job.check_clean()
 

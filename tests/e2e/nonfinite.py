@@ -46,7 +46,7 @@ CASES = {
     # Times 4 experts and 10 labels: overflows a float.
     "routers": (
         {"r": (4, H), "s": (4, H)}, routers("8.0e37"), HEAD,
-        r"\(rows 0, 1\): the routers' loss is inf;"),
+        r"\(rows 0, 1\): the router loss is inf\."),
 }
 
 

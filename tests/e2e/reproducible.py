@@ -80,7 +80,7 @@ def resumed(case, wanted, perStep, *flags):
 def refused(case):
     text = call(*command(case, "no", 3, 12, "--reproducible-reductions",
                          "true"), code=1)
-    assert "sums in pairs of ranks, and 3 are no power of two" in text, text
+    assert "as the number of ranks, not 3. Fix: start 2" in text, text
 
 
 def main():

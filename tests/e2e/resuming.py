@@ -73,16 +73,16 @@ def changes(runs, arguments):
     refused(["model is"], "--model-name-or-path", model)
     # The folder: it may be non-empty only when resuming.
     done = runs.run(before, expect=1)
-    check("go on with --resume-from-checkpoint latest" in done.stderr,
+    check("or resume with --resume-from-checkpoint latest" in done.stderr,
           done.stderr)
     done = runs.run(before, "--resume-from-checkpoint", "latest",
                     "--overwrite-output-dir", expect=1)
     check("leave one of them out" in done.stderr, done.stderr)
     done = runs.run(runs.folder("fresh"), "--resume-from-checkpoint", "latest")
-    check("training starts from the beginning" in done.stderr, done.stderr)
+    check("training starts from scratch" in done.stderr, done.stderr)
     done = runs.run(runs.folder("fresh"), "--resume-from-checkpoint",
                     os.path.join(runs.work, "nothing"), expect=1)
-    check("is no checkpoint" in done.stderr, done.stderr)
+    check("is not a complete checkpoint" in done.stderr, done.stderr)
     print("changes   said or refused")
 
 

@@ -162,7 +162,7 @@ def goes_on(cluster, runs):
     with open(folder + ".out") as file:
         text = file.read()
     starts = [int(step) for step in
-              re.findall(r"goes on from .*after step (\d+)", text)]
+              re.findall(r"resumes from .*after step (\d+)", text)]
     check(starts == stops and len(steps_of(folder)) == 4, starts, stops,
           steps_of(folder), text)
     check("guessable" not in text, text)

@@ -62,7 +62,7 @@ def try_launcher(launcher, runs):
     os.kill(ranks[-1], signal.SIGKILL)
     out, _ = process.communicate(timeout=120)
     check(process.returncode == 0, launcher, process.returncode, out)
-    check("goes on from" in out, launcher, "did not resume\n", out)
+    check("resumes from" in out, launcher, "did not resume\n", out)
     runs.compare(folder, "--gpus", "2")
     print(f"{launcher:9} a killed rank: started again, the same bytes")
 

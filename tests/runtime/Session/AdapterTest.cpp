@@ -372,8 +372,8 @@ TEST_F(Adapter, SaysWhatItCouldNotRemove) {
   fs::create_directories(folder / "out/vocab.json/full");
   EXPECT_EQ(write().message(),
             "the adapter is in '" + (folder / "out").string() +
-                "', but 'vocab.json' of an earlier one cannot be removed: "
-                "Directory not empty; remove it");
+                "', but 'vocab.json' of an earlier adapter cannot be removed: "
+                "Directory not empty. Fix: remove it");
   EXPECT_TRUE(holdsAdapter(folder / "out"));
   EXPECT_FALSE(fs::exists(folder / "out/.staging"));
 }

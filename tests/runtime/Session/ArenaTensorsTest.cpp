@@ -386,8 +386,8 @@ TEST_F(Residuals, AreRefusedWhereTheyAreOfAnotherProgram) {
   SetUp();
   runLoaded(*module, 1, 1, [&](RankGroup &group, Device &device) {
     const std::string text = restore(group, device).message();
-    EXPECT_NE(text.find("and train.so has F32 [8, 2] for each rank; resume it "
-                        "with the program that it is of"),
+    EXPECT_NE(text.find("but train.so has F32 [8, 2] for each rank. Fix: "
+                        "resume with the program that wrote the file"),
               std::string::npos)
         << text;
   });

@@ -57,15 +57,15 @@ TEST_F(DropoutMasks, AreReadByAdapter) {
 }
 
 TEST_F(DropoutMasks, MustDescribeTheAdapters) {
-  const std::string missing = "has no op and probability of '" +
+  const std::string missing = "has no op and probability for '" +
                               std::string(kName) + "'; compile it again";
-  EXPECT_EQ(refusal(json::array()), "is no object; compile it again");
+  EXPECT_EQ(refusal(json::array()), "is not an object; compile it again");
   EXPECT_EQ(refusal(json::object()), missing);
   EXPECT_EQ(refusal({{kName, {{"op", 3}}}}), missing);
   EXPECT_EQ(refusal({{kName, {{"op", "3"}, {"probability", 0.5}}}}), missing);
   EXPECT_EQ(refusal({{kName, {{"op", 3}, {"probability", 0.5}}},
                      {"x.lora_A.weight", {{"op", 4}, {"probability", 0.5}}}}),
-            "names adapters that the module does not have; compile it again");
+            "names adapters that are not in the program; compile it again");
 }
 
 // Random123's known answer of philox4x32-10 for a counter and key of zeros:

@@ -82,11 +82,11 @@ TEST_F(ResumedRows, AreRefusedIfOthersAreGiven) {
         resume({"--gradient-accumulation-steps", steps});
     EXPECT_EQ(output.exitCode, 1) << output.errors;
     EXPECT_THAT(output.errors,
-                HasSubstr(fmt::format("the checkpoint's steps have 4 rows, and "
+                HasSubstr(fmt::format("the checkpoint's steps have 4 rows, but "
                                       "--gradient-accumulation-steps {0} makes "
                                       "2 rows x 1 rank x {0} accumulated",
                                       steps)));
-    EXPECT_THAT(output.errors, HasSubstr("Fix: leave it out"));
+    EXPECT_THAT(output.errors, HasSubstr("Fix: leave the option out"));
     EXPECT_FALSE(std::filesystem::exists(at("out/checkpoint-3")));
   }
 }
@@ -106,9 +106,9 @@ TEST_F(ResumedRows, AreSharedByOtherRanksWithTheSameOptions) {
   ProcessOutput output = resume(two);
   EXPECT_EQ(output.exitCode, 0) << output.errors;
   EXPECT_THAT(output.out, HasSubstr("2 rows x 2 ranks x 1 accumulated"));
-  EXPECT_THAT(output.errors, HasSubstr("--gradient-accumulation-steps is 1 in "
-                                       "place of 2, so that a step keeps its 4 "
-                                       "rows on 2 ranks"));
+  EXPECT_THAT(output.errors,
+              HasSubstr("--gradient-accumulation-steps is 1 instead of 2: a "
+                        "step keeps its 4 rows on 2 ranks"));
   output = resume(same);
   EXPECT_EQ(output.exitCode, 0) << output.errors;
   EXPECT_THAT(output.out, HasSubstr("2 rows x 1 rank x 2 accumulated"));
@@ -119,7 +119,7 @@ TEST_F(ResumedRows, ComeFromTheAdapterThatTheTrainingBeganWith) {
   const ProcessOutput output = resume({"--adapter-name-or-path", at("start")});
   EXPECT_EQ(output.exitCode, 1) << output.errors;
   EXPECT_THAT(output.errors,
-              HasSubstr("the checkpoint began with no adapter, and "
+              HasSubstr("the checkpoint's run started from no adapter, but "
                         "--adapter-name-or-path '"));
   const std::vector<std::string> flags = {"--adapter-name-or-path", at("start"),
                                           "--max-steps", "2"};

@@ -102,18 +102,20 @@ TEST(GradientTree, IsOfPairs) {
   auto module = tables.load();
   ASSERT_TRUE(module.isOk()) << module.status().message();
   EXPECT_EQ(GradientTree::check(*module, 6).message(),
-            "--reproducible-reductions sums in pairs of ranks, and 6 are no "
-            "power of two; start 4");
+            "--reproducible-reductions needs a power of two as the number of "
+            "ranks, not 6. Fix: start 4");
   EXPECT_EQ(GradientTree::check(*module, 4).message(),
-            "--reproducible-reductions goes with a base that each rank holds "
-            "whole, and 'demo' was compiled with --parallel fsdp=2");
+            "--reproducible-reductions needs the whole base on each rank, but "
+            "'demo' was compiled with --parallel fsdp=2. Fix: compile without "
+            "it");
   DemoTables shared;
   shared.header.expert_ranks = 4;
   module = shared.load();
   ASSERT_TRUE(module.isOk()) << module.status().message();
   EXPECT_EQ(GradientTree::check(*module, 4).message(),
-            "--reproducible-reductions sums whole gradients of each rank's "
-            "rows, and 'demo' was compiled with --parallel ep=4");
+            "--reproducible-reductions needs ranks that compute different "
+            "rows, but 'demo' was compiled with --parallel ep=4. Fix: compile "
+            "without it");
 }
 
 } // namespace

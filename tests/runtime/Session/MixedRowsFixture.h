@@ -130,8 +130,7 @@ inline void MixedRows::refuseOtherRuns(const char *program,
   EXPECT_THAT(refusal({"--gpus", "2", "--reproducible-reductions", "true"}),
               HasSubstr("was compiled with --parallel " + axis + "=2"));
   EXPECT_THAT(refusal({"--sweep", "lr=0.1,0.2"}),
-              HasSubstr("was compiled for 2 ranks that run it together, and a "
-                        "--sweep is one rank"));
+              HasSubstr("was compiled for 2 ranks, but --sweep runs on one"));
 }
 
 /// A signal to a single rank, at any point of a step, stops both.

@@ -87,9 +87,9 @@ TEST_F(Output, PartsOfAKilledRunGo) {
 
 TEST_F(Output, WorkIsNotWrittenOver) {
   const std::string remedy =
-      "; choose another --output-dir, write over it with "
+      ". Fix: choose another --output-dir, overwrite it with "
       "--overwrite-output-dir";
-  const std::string resume = ", or go on with --resume-from-checkpoint latest";
+  const std::string resume = ", or resume with --resume-from-checkpoint latest";
   put("notes.txt");
   EXPECT_EQ(refusal(), "the output folder '" + out +
                            "' is not empty (notes.txt)" + remedy);
@@ -117,8 +117,8 @@ TEST_F(Output, AnAdapterThatCouldNotBePutInPlaceIsWork) {
   EXPECT_EQ(refusal(), "");
   put(".staging/adapter_model.safetensors");
   EXPECT_EQ(refusal(), "the output folder '" + out +
-                           "' holds an adapter (.staging); choose another "
-                           "--output-dir, write over it with "
+                           "' holds an adapter (.staging). Fix: choose another "
+                           "--output-dir, overwrite it with "
                            "--overwrite-output-dir");
 }
 
@@ -145,7 +145,7 @@ TEST_F(Output, WithoutLocksThereIsAWarningAndNothingIsLeft) {
       EXPECT_EQ(claimed->remark(),
                 "cannot lock '" + out +
                     "/.lock' (No locks available): a second run into the same "
-                    "folder would not be noticed");
+                    "folder would not be detected");
     }
     EXPECT_FALSE(fs::exists(out + "/.lock"));
     EXPECT_EQ(fs::exists(out), !isNew);
@@ -215,9 +215,9 @@ TEST_F(Runs, AFinishedAdapterIsNotWrittenOver) {
     EXPECT_EQ(output.errors,
               "qlora-run: error: the output folder '" + at("out") +
                   "' holds an adapter (README.md, adapter_config.json, "
-                  "adapter_model.safetensors and 2 more); choose "
-                  "another --output-dir, write over it with "
-                  "--overwrite-output-dir, or go on with "
+                  "adapter_model.safetensors and 2 more). Fix: choose "
+                  "another --output-dir, overwrite it with "
+                  "--overwrite-output-dir, or resume with "
                   "--resume-from-checkpoint latest\n");
   }
   fs::rename(folder / "gone", folder / "model");
@@ -339,13 +339,14 @@ TEST_F(Runs, ADiskWithoutRoomIsKnownBeforeTheFirstStep) {
   ProcessOutput output = std::move(runProgram(words)).value();
   EXPECT_EQ(output.exitCode, 1);
   EXPECT_NE(
-      output.errors.find("error: no room for the adapter: cannot reserve "),
+      output.errors.find("error: no space for the adapter: cannot reserve "),
       std::string::npos)
       << output.errors;
   EXPECT_NE(output.errors.find(
                 "bytes for '" + at("out") +
-                "/.staging/adapter_model.safetensors': File too large; "
-                "make room there, or choose an --output-dir on another disk\n"),
+                "/.staging/adapter_model.safetensors': File too large. Fix: "
+                "free space there, or choose an --output-dir on another "
+                "disk\n"),
             std::string::npos)
       << output.errors;
   EXPECT_FALSE(fs::exists(folder / "out/metrics.jsonl"));

@@ -30,8 +30,8 @@ TEST_F(ProgramChoice, CpuRanksHaveOneMemory) {
       run({QLORA_UNIGRAM_MODULE, "--train-file", at("tokens.safetensors"),
            "--output-dir", at("no"), "--max-steps", "1"});
   EXPECT_EQ(output.exitCode, 1);
-  EXPECT_THAT(output.errors, HasSubstr("several are plans for cards of other "
-                                       "sizes, and"));
+  EXPECT_THAT(output.errors, HasSubstr("only programs for GPUs of different "
+                                       "memory sizes can be given together"));
 }
 
 static std::string formOf(const char *path) {

@@ -55,7 +55,7 @@ TEST_F(RankSpeeds, RowsOfLinesAreDealtToo) {
   };
   const auto [even, quiet] = onRows("even", {});
   const auto [uneven, header] = onRows("uneven", {"--rank-speeds", "1,9"});
-  EXPECT_THAT(header, HasSubstr("by their speed ranks have 1, 3 of its 4 "
+  EXPECT_THAT(header, HasSubstr("by their speed, ranks get 1, 3 of its 4 "
                                 "micro-batches"));
   EXPECT_THAT(quiet, testing::Not(HasSubstr("by their speed")));
   EXPECT_NEAR(even[1]["loss"], uneven[1]["loss"], 1e-6);
@@ -73,7 +73,7 @@ TEST_F(RankSpeeds, ARunThatGoesOnWithOthersSaysSo) {
                {"--resume-from-checkpoint", "latest", "--rank-speeds", "3,1"});
   const ProcessOutput output = run(flags);
   EXPECT_EQ(output.exitCode, 0) << output.errors;
-  EXPECT_THAT(output.out + output.errors, HasSubstr("other shares of ranks"));
+  EXPECT_THAT(output.out + output.errors, HasSubstr("other rank speeds"));
 }
 
 TEST_F(RankSpeeds, NumbersThatDoNotFitAreRefused) {

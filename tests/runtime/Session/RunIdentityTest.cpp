@@ -122,7 +122,7 @@ TEST_F(RunIdentity, ARunThatDiesBeforeItsFirstCheckpointLeavesNone) {
       runBad("out", {"--max-steps", "2", "--lr", "0.05",
                      "--resume-from-checkpoint", "latest",
                      "--overwrite-output-dir", "false"});
-  EXPECT_THAT(output.errors, Not(HasSubstr("goes on from")));
+  EXPECT_THAT(output.errors, Not(HasSubstr("resumes from")));
   EXPECT_THAT(output.errors, Not(HasSubstr("checkpoint-6'")));
 }
 
@@ -136,7 +136,7 @@ TEST_F(RunIdentity, OneOfAnotherRunIsPassedOverOrRefused) {
       runBad("out", {"--max-steps", "2", "--lr", "0.05",
                      "--resume-from-checkpoint", "latest"});
   EXPECT_EQ(output.exitCode, 0) << output.errors;
-  EXPECT_THAT(output.errors, HasSubstr("checkpoint passed over: '"));
+  EXPECT_THAT(output.errors, HasSubstr("checkpoint skipped: '"));
   EXPECT_THAT(output.errors, HasSubstr("out/checkpoint-2', after step 2"));
   // Without a checkpoint of the folder's own run, nothing is trained.
   copy("other/checkpoint-6", "out/checkpoint-7");
@@ -150,7 +150,8 @@ TEST_F(RunIdentity, HalfOfOneAndOneOfAnotherVersionAreRefused) {
   copy("out/checkpoint-2", "half");
   fs::remove(at("half/MANIFEST.json"));
   EXPECT_THAT(refusal("onward", at("half")),
-              HasSubstr("half' is no checkpoint: it has no MANIFEST.json"));
+              HasSubstr("half' is not a complete checkpoint: it has no "
+                        "MANIFEST.json"));
   copy("out/checkpoint-2", "cut");
   fs::remove(at("cut/state.safetensors"));
   EXPECT_THAT(refusal("onward", at("cut")),
@@ -193,7 +194,7 @@ TEST_F(RunIdentity, IsKeptInItsFolderAndNewInAnother) {
   EXPECT_EQ(runOf("out/checkpoint-5.replaced"), id);
   EXPECT_EQ(runOf("out/checkpoint-4.replaced"), id);
   EXPECT_THAT(refusal("out", at("out/checkpoint-5.replaced")),
-              HasSubstr("was replaced by the run"));
+              HasSubstr("was replaced by a later run"));
   resume("third", "6", at("out/checkpoint-5.replaced"));
 }
 
@@ -237,7 +238,7 @@ TEST_F(RunIdentity, FilesOfOthersInACheckpointDoNotMatter) {
                      "--resume-from-checkpoint", "latest"});
   EXPECT_EQ(output.exitCode, 0) << output.errors;
   EXPECT_THAT(output.errors, HasSubstr("out/checkpoint-2', after step 2"));
-  EXPECT_THAT(output.errors, Not(HasSubstr("passed over")));
+  EXPECT_THAT(output.errors, Not(HasSubstr("checkpoint skipped")));
 }
 
 } // namespace

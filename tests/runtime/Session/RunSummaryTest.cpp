@@ -36,8 +36,8 @@ TEST_F(RunSummary, SaysWhatIsTrainedOnWhat) {
   // A and B of [1, 16] and the 16 scores; 5 rows are 3 micro-batches.
   EXPECT_THAT(output.out, HasSubstr("32 trainable parameters (66.67 %)"));
   EXPECT_THAT(output.out,
-              HasSubstr("rows.safetensors: 5 rows, 25 tokens, 20 of them"
-                        " learned"));
+              HasSubstr("rows.safetensors: 5 rows, 25 tokens, 20 in the "
+                        "loss"));
   EXPECT_THAT(output.out,
               HasSubstr("2 rows x 2 ranks x 1 accumulated = 4 rows a step"));
   EXPECT_THAT(output.out, HasSubstr("ranks    data parallel, all on one base "

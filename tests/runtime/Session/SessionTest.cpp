@@ -269,9 +269,9 @@ TEST_F(Session, MistakesAreOneLine) {
       {{"--train-file", "/nonexistent:2"},
        "--train-file: there is no file '/nonexistent'"},
       {{"second.so"},
-       "takes one program, but got '" QLORA_UNIGRAM_MODULE
-       "' and 'second.so': several are plans for cards of other sizes, and '"
-       QLORA_UNIGRAM_MODULE "' is for CPUs"},
+       "expects one program, but got '" QLORA_UNIGRAM_MODULE
+       "' and 'second.so': only programs for GPUs of different memory sizes "
+       "can be given together, and '" QLORA_UNIGRAM_MODULE "' is for CPUs"},
   };
   for (auto &c : cases) {
     auto flags = c.flags;

@@ -77,8 +77,8 @@ TEST_F(TensorRanks, AreRefusedByName) {
   EXPECT_THAT(refusal({}), HasSubstr("but 1 was started"));
   EXPECT_THAT(
       refusal({"--gpus", "2", "--reproducible-reductions", "true"}),
-      HasSubstr("--reproducible-reductions sums whole gradients of each rank's "
-                "rows, and '"));
+      HasSubstr("--reproducible-reductions needs ranks that compute different "
+                "rows, but '"));
 }
 
 TEST_F(TensorRanks, AreShownOnTheNullDevice) {

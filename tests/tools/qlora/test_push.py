@@ -42,7 +42,7 @@ class CardTest(QloraTest):
                      'PeftModel.from_pretrained(base, "a")',
                      "| data | train.jsonl |", "| rows | 1,800 |",
                      "| lora\\_r | 2 |", "| steps | 2 |",
-                     "| rows of a step | 4 |", "after step 2 |"):
+                     "| rows per step | 4 |", "after step 2 |"):
             self.assertIn(part, text)
         with open(self.folder + "/a/metrics.jsonl", encoding="utf-8") as file:
             logged = [json.loads(line) for line in file]
@@ -80,7 +80,7 @@ class CardTest(QloraTest):
         with open(path, "w", encoding="utf-8") as file:
             file.write("mine")
         done = self.train("--output-dir=a", "--overwrite-output-dir")
-        self.assertIn("was not written by qlora and stays", done.stderr)
+        self.assertIn("was not written by qlora and is not", done.stderr)
         with open(path, encoding="utf-8") as file:
             self.assertEqual(file.read(), "mine")
 
@@ -131,12 +131,12 @@ class PushTest(QloraTest):
 
     def test_an_evaluation_has_nothing_to_push(self):
         done = self.train("--num-train-epochs=0", "--max-steps=-1", code=1)
-        self.assertIn("--push-to-hub is for a training", done.stderr)
+        self.assertIn("--push-to-hub needs an adapter to push", done.stderr)
 
     def test_a_failed_push_keeps_the_adapter(self):
         self.hub.refuses_commits = True
         done = self.train("--hub-model-id=me/mine", code=1)
-        self.assertIn("by hand: hf upload me/mine a", done.stderr)
+        self.assertIn("Fix: hf upload me/mine a", done.stderr)
         self.assertTrue(self.adapter("a"))
 
     def test_a_token_is_no_option(self):

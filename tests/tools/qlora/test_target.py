@@ -216,7 +216,7 @@ class CheckTest(TargetTest):
         said = done.stdout + done.stderr
         self.assertIn("the program is cached", said)
         self.assertRegex(said, r"warning: idle GPU: 2 x Software sm_90: '.*' was "
-                         r"compiled for the CPU; compile it again: qlora train "
+                         r"compiled for the CPU\. Fix: qlora train "
                          r".*/model .*/train.jsonl --target cuda")
         self.assertEqual(self.adapter("a"), self.adapter("b"))
 

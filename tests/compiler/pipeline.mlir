@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The order of the passes: a changed order is a changed test. Those inside of
-// train.step( ) run on all steps side by side. Pipeline.cpp has the reasons.
+// The order of the passes: a changed order is a changed test. The passes inside
+// train.step( ) run on all steps in parallel. Pipeline.cpp has the reasons.
 
 // RUN: qlora-opt %S/Inputs/layer.mlir --phase-adapt --phase-step --phase-optimize --phase-program --dump-pass-pipeline -o /dev/null 2>&1 | tr ',{' '\n' > %t.pipeline
 // RUN: FileCheck %s --input-file=%t.pipeline

@@ -3,8 +3,8 @@
 
 // TARGET: expects cpu or cuda as target, but got 'tpu'
 
-// A wide row is a block's: its threads stride over the columns, and a sum is
-// the same number in all of them.
+// A block computes a wide row. Its threads stride over the columns, and each
+// thread has the same sum.
 
 // CHECK: #include "runtime/Kernels/Cuda/Device/Lanes.cuh"
 // CHECK-LABEL: // softmax: rows of 2048 columns, a block of 256 threads each.
@@ -40,10 +40,10 @@ program.kernel @softmax attributes {columns = 2048 : i64,
   model.row_yield %y : tensor<2048xf32>
 }
 
-// A narrow row is a warp's. Its array is its own part of the block's, and is
-// complete behind a barrier of the warp: the next loop takes both halves of
-// the row, so that another lane reads what this one wrote. A number for all
-// rows is read before the row; rows beyond the last have no work.
+// A warp computes a narrow row. It has its own range of the block's array,
+// which is complete after a barrier of the warp. The next loop reads both
+// halves of the row, so lanes read what other lanes wrote. A value for all rows
+// is read before the row; rows after the last have no work.
 
 // CHECK-LABEL: // turned: rows of 96 columns, a warp each, 8 a block.
 // CHECK: __launch_bounds__(256, 4)
@@ -97,7 +97,7 @@ program.kernel @wide_softmax attributes {columns = 12288 : i64,
   model.row_yield %y : tensor<12288xf32>
 }
 
-// Two arrays of 8192 columns would be 64 KiB: one is kept, one computed again.
+// Two arrays of 8192 columns would be 64 KiB: one is kept, one is recomputed.
 
 // CHECK-LABEL: // one_of_two: rows of 8192 columns
 // CHECK: __shared__ float exp0_row[8192];
@@ -128,10 +128,10 @@ program.kernel @numbers attributes {columns = 4 : i64,
   model.row_yield %y : tensor<4xf32>
 }
 
-// Aligned rows are loaded and stored in lanes of at most 16 bytes, as many as
-// leave the threads of a row busy: a warp takes 8 x 32 columns at a time, but
-// 4 x 32 of 96 would leave a quarter of it idle, and 8 x 32 more than half. A
-// number of each row is no lane, and a negated sum is a difference.
+// Aligned rows are loaded and stored in lanes of at most 16 bytes. The number
+// of lanes keeps a row's threads busy: a warp takes 8 x 32 columns at a time,
+// but 4 x 32 of 96 would leave a quarter of it idle, and 8 x 32 more than half.
+// A value per row has no lanes, and adding a negated sum is a subtraction.
 
 // CHECK-LABEL: // lanes: rows of 512 columns, a warp each, 8 a block.
 // CHECK: const float x1 = qlora_load_bf16(in1, int64_t(row));
@@ -169,7 +169,8 @@ program.kernel @few_lanes attributes {aligned = 8, columns = 96 : i64,
   model.row_yield %y : tensor<96xf32>
 }
 
-// The largest of a row, integers in lanes, and a number that one thread stores.
+// The largest element of a row, integers in lanes, and a value that one thread
+// stores.
 
 // CHECK-LABEL: // narrow: rows of 512 columns, a warp each, 8 a block.
 // CHECK: float max0_part = qlora_lowest();
@@ -204,10 +205,10 @@ program.kernel @wide attributes {columns = 2048 : i64, aligned = 8,
   model.row_yield %y, %max : tensor<2048xf32>, f32
 }
 
-// Random numbers of lanes are drawn together, ahead of the body. What is kept
-// is told by the word: 0.25 is 2^22 of 2^24, in the upper 24 of 32 bits. They
-// are drawn again in the next loop, and a sigmoid is computed again: neither is
-// worth an array. Each of 256 threads takes its columns once: no loop.
+// Random numbers of lanes are drawn together, before the body. The drawn
+// integer decides what is kept: 0.25 is 2^22 of 2^24, in the upper 24 of 32
+// bits. The next loop draws them again and recomputes a sigmoid: neither needs
+// an array. Each of 256 threads takes its columns once: no loop.
 
 // CHECK-LABEL: // drawn: rows of 2048 columns, a block of 256 threads each.
 // CHECK-NOT: __shared__

@@ -1,7 +1,7 @@
 // RUN: qlora-opt %s --print-kernels -o /dev/null | FileCheck %s
 
-// A reduction, a number made of it, and the loop that stores. The result has
-// two kernel rows in one row of the tensor, which is wider than both.
+// A reduction, a value computed from it, and the loop that stores. The result
+// has two kernel rows in one row of the tensor, which is wider than both.
 
 // CHECK-LABEL: // rms_norm: rows of 40 columns.
 // CHECK: extern "C" void rms_norm_kernel(
@@ -41,9 +41,9 @@ program.kernel @rms_norm attributes {columns = 40 : i64,
   model.row_yield %z : tensor<40xf32>
 }
 
-// Softmax: the exponential is needed again after its sum, so it is kept; the
-// operand nobody needs is not declared. Sums that are ready at the same time
-// share a loop.
+// Softmax: the exponential is needed again after its sum, so it is kept. An
+// unused operand is not declared. Sums that are ready at the same time share a
+// loop.
 
 // CHECK-LABEL: // softmax: rows of 16 columns.
 // CHECK-NOT: in1
@@ -71,7 +71,7 @@ program.kernel @softmax attributes {columns = 16 : i64,
   model.row_yield %y, %totals : tensor<16xf32>, tensor<16xf32>
 }
 
-// Functions of a number, and a value as memory would give it.
+// Functions of one value, and a value as memory would return it.
 
 // CHECK-LABEL: // functions: rows of 16 columns.
 // CHECK: qlora_round_bf16(qlora_log(qlora_erf(qlora_tanh(x0))));
@@ -88,8 +88,8 @@ program.kernel @functions attributes {columns = 16 : i64,
   model.row_yield %h : tensor<16xf32>
 }
 
-// A rotation takes both halves in one loop. A number per row, one per group
-// of rows, and one for all; what is the same for all rows is read once.
+// A rotation takes both halves in one loop. There is a value per row, one per
+// group of rows, and one for all rows; the last is read once.
 
 // CHECK-LABEL: // rotate: rows of 8 columns.
 // CHECK: const float x2 = in2[0];
@@ -117,7 +117,7 @@ program.kernel @rotate attributes {columns = 8 : i64,
   model.row_yield %y : tensor<8xf32>
 }
 
-// Of a row of 8 the first 6 turn, 3 with 3, and then the others by two.
+// In a row of 8, the first 6 columns rotate, 3 with 3; the other two follow.
 
 // CHECK-LABEL: // part: rows of 8 columns.
 // CHECK: for (int64_t c = 0; c < 4; ++c) {
@@ -159,8 +159,8 @@ program.kernel @"mask+table" attributes {columns = 2 : i64,
   model.row_yield %y : tensor<2xf32>
 }
 
-// The largest of a row, and integers: a loop for the one, a loop that stores
-// the others, and a number that is stored once a row.
+// The largest element of a row, and integers: one loop finds the largest, one
+// stores the others, and one value is stored once per row.
 
 // CHECK-LABEL: // encode: rows of 24 columns.
 // CHECK: int8_t *const out0 = static_cast<int8_t *>(args->buffers[1]);

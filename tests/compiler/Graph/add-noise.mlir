@@ -7,7 +7,8 @@
 // RUN: qlora-opt %S/../Inputs/layer.mlir --add-noise='alpha=4' --specialize-shapes="batch=2 lengths=32" --attach-adapters='r=4' --build-train-step | FileCheck %s --check-prefix=STEP
 // RUN: sed -e 's/model.input="ids"/model.input="positions"/' -e 's/%%pos: \(.*\)="positions"/%%pos: \1="ids"/' %S/../Inputs/layer.mlir | not qlora-opt - --add-noise='alpha=4' 2>&1 | FileCheck %s --check-prefix=NONE
 
-// 4 / sqrt(64); the residual stream has it too, the head's table does not.
+// 4 / sqrt(64). The residual stream has the noise too, the LM head's table does
+// not.
 // CHECK: %[[X0:.*]] = model.embedding %{{.*}}, %[[E:.*]] :
 // CHECK-NEXT: %[[X:.*]] = model.noise %[[X0]] {id = 33554432 : i64, magnitude = 5.000000e-01 : f64}
 // CHECK: model.rms_norm %[[X]],
@@ -16,7 +17,7 @@
 
 // OFF-NOT: model.noise
 
-// What the adapter adds is a part of the embedding.
+// The adapter's output is part of the embedding.
 // LORA: %[[SUM:.*]] = model.add %{{.*}}, %{{.*}} : tensor<?x?x64xf32>
 // LORA-NEXT: model.noise %[[SUM]]
 

@@ -12,7 +12,7 @@
 // RUN: not qlora-opt %S/../Inputs/layer.mlir --attach-adapters='layers=[0]' 2>&1 | FileCheck %s --check-prefix=LAYERS
 // RUN: not qlora-opt %S/../Inputs/layer.mlir --attach-adapters='targets=["q_proj"] exclude=["l.0.q_proj"]' 2>&1 | FileCheck %s --check-prefix=NOTHING
 // RUN: not qlora-opt %S/../Inputs/layer.mlir --attach-adapters='targets=["q_porj","k_proj"]' 2>&1 | FileCheck %s --check-prefix=UNKNOWN
-// The head is called as its op's location is.
+// The LM head's name is its op's location.
 // RUN: sed -e 's/@embed\b/@embed_tokens.weight/' -e '/head_loss/s/$/ loc("lm_head")/' %S/../Inputs/layer.mlir > %t.tied.mlir
 // RUN: not qlora-opt %t.tied.mlir --attach-adapters='targets=["q_proj","lm_head"]' 2>&1 | FileCheck %s --check-prefix=HEAD
 // RUN: sed -e 's/model.head_loss %%h2, %%e,/model.head_loss %%h2, %%lm,/' -e '/head_loss/i %%lm = model.weight @lm_head.weight : tensor<128x64xbf16>' -e '/parameter @n1/i model.parameter @lm_head.weight : tensor<128x64xbf16> {file = "model.safetensors"}' %t.tied.mlir > %t.untied.mlir
@@ -20,7 +20,7 @@
 // RUN: not qlora-opt %t.tied.mlir --attach-adapters='targets=["q_proj","k_proj"] modules-to-save=["q_proj"]' 2>&1 | FileCheck %s --check-prefix=SAVED
 // RUN: not qlora-opt %t.tied.mlir --attach-adapters='exclude=["nope"]' 2>&1 | FileCheck %s --check-prefix=EXCLUSION
 // RUN: not qlora-opt %t.tied.mlir --attach-adapters='exclude={".*vision.*"}' 2>&1 | FileCheck %s --check-prefix=EXCLUSIONS
-// A folder that has such a part, of which nothing is trained; and the head.
+// A folder with such a module, which is frozen, and the LM head.
 // RUN: sed -e 's/model.folder = "[^"]*"/model.config = {untrained_modules = "vision_tower multi_modal_projector"}/' %t.tied.mlir > %t.wrapped.mlir
 // RUN: qlora-opt %t.wrapped.mlir --attach-adapters='exclude={".*vision_tower.*"}' > %t.out
 // RUN: qlora-opt %t.wrapped.mlir --attach-adapters='exclude=["vision_tower","lm_head"]' > %t.out

@@ -10,7 +10,7 @@
 // RUN: qlora-opt %S/../Inputs/layer.mlir --quantize-base --attach-adapters='r=4 alpha=8 init-a=factor init-b=factor targets=["q_proj"]' | FileCheck %s --check-prefix=FACTOR
 // RUN: not qlora-opt %S/../Inputs/layer.mlir --attach-adapters='targets=["query"]' 2>&1 | FileCheck %s --check-prefix=NONE
 
-// What the runtime decomposes, and how.
+// The weights that the runtime decomposes, and how.
 // FACTOR: module attributes {model.adapter_factors = {base_model.model.l.0.q_proj.lora_A.weight = {scale = 2.000000e+00 : f64, turned = false, weight = "wq"}}
 // FACTOR-DAG: model.parameter @base_model.model.l.0.q_proj.lora_A.weight : tensor<4x64xf32> {init = "factor", trainable}
 // FACTOR-DAG: model.parameter @base_model.model.l.0.q_proj.lora_B.weight : tensor<64x4xf32> {init = "factor", trainable}
@@ -33,7 +33,7 @@
 // ALL-DAG: model.parameter @base_model.model.l.0.v_proj.lora_A.weight : tensor<16x64xf32>
 // ALL-DAG: model.parameter @base_model.model.l.0.down.lora_B.weight : tensor<64x4xf32>
 
-// Siblings share one mask, and the module says which.
+// Sibling modules share one mask, and the module attribute names them.
 // DROP: module attributes {{.*}}model.adapter_dropout = {
 // DROP-SAME: base_model.model.l.0.k_proj.lora_A.weight = {op = 1 : i64, probability = 1.000000e-01 : f64},
 // DROP-SAME: base_model.model.l.0.q_proj.lora_A.weight = {op = 1 : i64, probability = 1.000000e-01 : f64}}
@@ -52,7 +52,7 @@
 // EXCLUDE-NOT: v_proj.lora_A
 // EXCLUDE: q_proj.lora_A
 
-// The head shares the table, and not the adapter; dropout is none of it.
+// The LM head shares the table but not the adapter. It has no dropout.
 // EMBED: %[[E:.*]] = model.weight @embed_tokens.weight
 // EMBED: %[[Y0:.*]] = model.embedding %[[IDS:.*]], %[[E]] {padding = 3 : i64}
 // EMBED: %[[A:.*]] = model.weight @base_model.model.embed_tokens.lora_embedding_A : tensor<4x128xf32>
@@ -64,8 +64,7 @@
 // EMBED-DAG: model.parameter @base_model.model.embed_tokens.lora_embedding_A : tensor<4x128xf32> {init = "zero", trainable}
 // EMBED-DAG: model.parameter @base_model.model.embed_tokens.lora_embedding_B : tensor<64x4xf32> {init = "normal", trainable}
 
-// The norm is of all that the product multiplies with, and the magnitude
-// starts there.
+// The norm covers all factors of the matmul, and the magnitude starts at it.
 // DORA: %[[Y0:.*]] = model.linear %[[X:.*]], %[[W:.*]] {module = "l.0.q_proj"}
 // DORA: %[[A:.*]] = model.weight @base_model.model.l.0.q_proj.lora_A.weight
 // DORA: %[[B:.*]] = model.weight @base_model.model.l.0.q_proj.lora_B.weight
@@ -76,7 +75,7 @@
 // DORA: model.rope %[[Y]],
 // DORA: model.parameter @base_model.model.l.0.q_proj.lora_magnitude_vector : tensor<64xf32> {init = "computed", trainable}
 
-// Behind a dropout the base's own product stays that of the whole x.
+// After a dropout, the base's own matmul still reads the whole x.
 // DORADROP: %[[D:.*]] = model.dropout %[[X:.*]] {
 // DORADROP: %[[Y0:.*]] = model.linear %[[X]], %[[W:.*]] {module = "l.0.q_proj"}
 // DORADROP: %[[YB:.*]] = model.linear %{{.*}}, %{{.*}} {scale = 2.000000e+00 : f64}

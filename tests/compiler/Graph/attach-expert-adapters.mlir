@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// PEFT's target_parameters: A of all experts above each other, columns of B in
-// turns, and one base_layer for each parameter that the module has after it.
+// PEFT's target_parameters: A of all experts stacked, columns of B interleaved,
+// and one base_layer for each parameter that the module has after it.
 
 // RUN: qlora-opt %s --attach-expert-adapters='r=4 alpha=8 targets=["e.up","e.down"] module-targets=["q"]' | FileCheck %s
 // RUN: qlora-opt %s --attach-expert-adapters='r=4 alpha=8 rslora=true targets=["down"] module-targets=["q"]' | FileCheck %s --check-prefix=ONE
@@ -17,7 +17,7 @@
 
 // NONE: target_parameters: ["gate"] matches no parameter of experts; there are: l.0.e.up, l.0.e.down
 // LINEAR: lora_target_modules: "all-linear" reaches the experts 'l.0.e'; name the modules around them
-// all-linear does not mean experts that are one tensor of the files.
+// all-linear does not include experts that are one tensor in the files.
 // STACKED: model.weight @base_model.model.l.0.e.lora_A.weight
 // DROP: lora_dropout: PEFT has none for target_parameters; expects 0, but got 1.000000e-01
 // INIT: init_lora_weights: expects true or false beside target_parameters, but got gaussian

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// The loss becomes one of preferences. For dpo and kto the model is there twice:
-// once as it is, without dropout, and adapters are for the other one alone; for
-// kto an input says which answers are desirable; for orpo a second head has the
-// tokens before the answers.
+// The loss becomes a preference loss. For dpo and kto the model exists twice:
+// once unchanged and without dropout, once with adapters. For kto an input
+// marks the desirable answers. For orpo a second head has the tokens before the
+// answers.
 
 // RUN: qlora-opt %s --attach-loss='beta=0.25' | FileCheck %s
 // RUN: qlora-opt %s --attach-loss --attach-adapters --specialize-shapes='batch=4 lengths=8 compute-type=bfloat16' --build-train-step | FileCheck %s --check-prefix=STEP
@@ -29,8 +29,8 @@ model.parameter @q.weight : tensor<8x8xf32> {file = "m"}
 // CHECK: %slopes, %[[SUM:[a-z_0-9]+]], %[[COUNT:[a-z_0-9]+]], {{.*}} = model.dpo_loss %[[LOSS]], %[[LABELS]], %[[REFERENCE]] {beta = 2.500000e-01 : f64}
 // CHECK: return %[[SUM]], %[[COUNT]], {{.*}}, %[[CORRECT]] :
 
-// The gradient of each line is made with its loss, and scaled when its slope is
-// known.
+// The gradient of each sequence is computed with its loss, and scaled when its
+// slope is known.
 // STEP-LABEL: train.step accumulate batch 4 length 8
 // STEP: model.linear {{.*}} {layer = 0 : i64, module = "q", phase = #model.phase<reference>}
 // STEP-NOT: lora

@@ -6,7 +6,7 @@
 // RUN: sed -e 's/@embed\b/@embed_tokens.weight/' %S/../Inputs/layer.mlir | qlora-opt - --attach-loss='objective=dpo' --add-noise='alpha=4' --attach-adapters='r=4 targets=["q_proj"]' --attach-tokens='tokens=5' | FileCheck %s --check-prefix=DPO
 // RUN: sed -e 's/@embed\b/@embed_tokens.weight/' %S/../Inputs/layer.mlir | qlora-opt - --attach-adapters='r=4 targets=["q_proj"]' --attach-tokens='tokens=5,127' --mark-trainable --fuse-lora --specialize-shapes="batch=2 lengths=32 compute-type=bfloat16" --build-train-step | FileCheck %s --check-prefix=STEP
 
-// The head that shares the table has the same rows; the table stays as it is.
+// The LM head that shares the table has the same rows; the table is unchanged.
 // CHECK: model.parameter @embed_tokens.weight : tensor<128x64xbf16> {file = "model.safetensors"}
 // CHECK: %[[E:.*]] = model.weight @embed_tokens.weight
 // CHECK: %[[X0:.*]] = model.embedding %[[IDS:.*]], %[[E]] :
@@ -25,7 +25,7 @@
 // UNTIED: model.match_tokens
 // UNTIED: model.head_loss %{{.*}}, %{{.*}}, %{{.*}} : (
 
-// The reference is the model before training; noise comes behind the rows.
+// The reference is the model before training; noise is added after the rows.
 // DPO: model.embedding {{.*}}phase = #model.phase<reference>
 // DPO-NOT: model.match_tokens
 // DPO: model.head_loss %{{.*}}, %{{.*}}, %{{.*}} {phase = #model.phase<reference>} : (
@@ -35,7 +35,7 @@
 // DPO: model.noise %[[X]]
 // DPO: model.head_loss %{{.*}} columns
 
-// What is one number a row stays f32, and so do the words.
+// One value per row stays f32, and so do the rows of tokens.
 // STEP-LABEL: train.step accumulate
 // STEP: model.match_tokens %{{.*}} : (tensor<2x32xi32>, tensor<2xf32>) -> (tensor<2x32x2xbf16>, tensor<2x32xf32>)
 // STEP: %{{.*}}, %[[DZ:.*]] = train.head_loss_grad %[[H:[^,]*]], %{{.*}} : (tensor<2x32x64xbf16>, tensor<128x64xbf16>, tensor<2x32xi32>, tensor<2x32x2xbf16>, tensor<2xf32>) -> ({{.*}}, tensor<2x32x64xbf16>, tensor<2x32x2xbf16>)

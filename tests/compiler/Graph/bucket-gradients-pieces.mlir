@@ -2,10 +2,10 @@
 
 // RUN: qlora-opt %s --bucket-gradients="min-bytes=0 max-buckets=2" | FileCheck %s
 
-// Whole parameters come first, whatever the backward finishes first: of c 16
-// elements from 1024 on, in a row of their own; then pieces, of a 16 and of b 1024
-// elements. Sums of whole ones are over all ranks, of pieces over those that hold
-// the same ones.
+// Unsharded parameters come first, whatever the backward finishes first: c has
+// 16 elements from 1024 on, in a row of its own. Shards follow, a with 16 and b
+// with 1024 elements. Unsharded gradients are reduced over all ranks, shards
+// over the ranks that hold the same shard.
 // CHECK: train.flat_elements = 4096 : i64
 // CHECK-SAME: train.layout = [@c, @b, @a]
 // CHECK-SAME: train.offsets = array<i64: 1024, 2048, 3072>

@@ -23,8 +23,8 @@
 // CHECK: train.accumulate @a
 // CHECK-NEXT: train.all_reduce 2 offset 5152 elements 992
 
-// The second variant finishes a before b: one layout all the same, and the
-// collectives in the same order.
+// The second variant finishes a before b. It has the same layout and the same
+// order of collectives.
 // CHECK-LABEL: train.step accumulate batch 1 length 8
 // CHECK: train.accumulate @c
 // CHECK-NEXT: train.all_reduce 0 offset 0 elements 5120
@@ -34,8 +34,8 @@
 // CHECK-NEXT: train.all_reduce 1 offset 5120 elements 32
 // CHECK-NEXT: train.all_reduce 2 offset 5152 elements 992
 
-// Only the two that are always made, 2 : 1 parts: up to 4096, the rest. The
-// first still starts before the backward ends.
+// Only the two ranges that always exist, in a ratio of 2 : 1: up to 4096, and
+// the rest. The first still starts before the backward ends.
 // BIG-LABEL: train.step accumulate batch 1 length 4
 // BIG: train.accumulate @c
 // BIG-NEXT: train.all_reduce 0 offset 0 elements 5120

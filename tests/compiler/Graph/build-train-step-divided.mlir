@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: MIT
 
-// What is trained in pieces: each rank gets its own of the sum of every gradient,
-// and updates that.
+// Sharded trainable parameters: each rank gets its shard of the sum of every
+// gradient, and updates that shard.
 
 // RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 targets=["q_proj"]' --fuse-lora --specialize-shapes="batch=2 lengths=32" --shard-trainable="ranks=3 adapters" --build-train-step | FileCheck %s
 // RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 targets=["q_proj"]' --fuse-lora --specialize-shapes="batch=2 lengths=32 compute-type=bfloat16" --shard-trainable="ranks=3 adapters" --build-train-step --round-adapters --place-frozen-weights --fuse-rows --bucket-gradients --lower-to-program --select-kernels --assign-queues | FileCheck %s --check-prefix=PROGRAM
 // RUN: not qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 targets=["q_proj"]' --specialize-shapes="batch=2 lengths=32" --shard-trainable="ranks=3 adapters" --build-train-step=pieces=3 2>&1 | FileCheck %s --check-prefix=BOTH
 
-// 256 elements of A and of B each: a third is 352 bytes, up to 384. One piece is
-// on its way while the next gradient is made. No row is whole; the norm is of the
-// lengths of what the ranks have.
+// A and B have 256 elements each: a third is 352 bytes, rounded up to 384. One
+// shard is sent while the next gradient is computed. Rows are incomplete, so
+// the norm combines the lengths of the ranks' shards.
 // CHECK: %[[DB:.*]] = train.linear_weight_grad
 // CHECK: %[[B:.*]] = train.scatter_gradient @{{.*}}lora_B.weight, %[[DB]] {{.*}} : (tensor<64x4xf32>) -> tensor<96xf32>
 // CHECK: %[[DA:.*]] = train.linear_weight_grad
@@ -24,7 +24,8 @@
 // CHECK-NEXT: train.clip_norm %[[WHOLE]], %[[LENGTHS]]
 // CHECK: %[[P:.*]] = train.flat trainable : tensor<1x1024xf32>
 
-// The arenas are of pieces, whose bytes tensors lie across; in 16 bits they travel.
+// The arenas hold shards, whose boundaries may lie inside tensors. Shards are
+// sent in 16 bits.
 // PROGRAM-DAG: program.parameter "base_model.model.l.0.q_proj.lora_B.weight" trainable offset 4096 bytes 1024 [64, 4] {{.*}}piece 384 {
 // PROGRAM-DAG: program.parameter "base_model.model.l.0.q_proj.lora_A.weight.exp_avg_sq" state offset 4480 bytes 1024 [4, 64] {{.*}}piece 384 {
 // PROGRAM-DAG: program.arena trainable bytes 8192

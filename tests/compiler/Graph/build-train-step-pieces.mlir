@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT
 
-// Updates in pieces: each rank makes its rows of each group and gathers the
-// others' (ZeRO-1).
+// Sharded updates: each rank computes its rows of each group and gathers the
+// rows of other ranks (ZeRO-1).
 
 // RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 targets=["q_proj"]' --fuse-lora --specialize-shapes="batch=2 lengths=32" --build-train-step=pieces=3 | FileCheck %s
 // RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 targets=["q_proj"]' --fuse-lora --specialize-shapes="batch=2 lengths=32 compute-type=bfloat16" --build-train-step=pieces=3 --round-adapters --fuse-rows --bucket-gradients --lower-to-program --select-kernels --assign-queues | FileCheck %s --check-prefix=PROGRAM
 // RUN: not qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 targets=["q_proj"]' --mark-trainable='optimizer=muon' --specialize-shapes="batch=2 lengths=32" --build-train-step=pieces=3 2>&1 | FileCheck %s --check-prefix=WHOLE
 
-// 512 elements are a row, filled up to three; the norm is of all of them.
+// A row has 512 elements, padded to three equal ranges. The norm covers all of
+// them.
 // CHECK: train.update_pieces = 3
 // CHECK: train.step update
 // CHECK: %[[ALL:.*]] = train.flat gradient {statistics} : tensor<4x1024xf32>
@@ -19,7 +20,8 @@
 // CHECK: train.store_flat trainable, %[[NEW]] {pieces = 3 : i64}
 // CHECK: train.gather_flat trainable {pieces = 3 : i64, row = 0 : i64} : tensor<3x1024xf32>
 
-// States are a third, and lie across the pieces; what is rounded is whole.
+// States are a third, with boundaries inside tensors; the rounded copy is
+// whole.
 // PROGRAM-DAG: program.parameter "base_model.model.l.0.q_proj.lora_A.weight.exp_avg" state offset 0 bytes 1024 [4, 64] {{.*}}piece 4096 first 1024
 // PROGRAM-DAG: program.parameter "base_model.model.l.0.q_proj.lora_B.weight.exp_avg_sq" state offset 4096 bytes 1024 [64, 4] {{.*}}piece 4096 {
 // PROGRAM-DAG: program.arena state bytes 8192

@@ -1,4 +1,4 @@
-// The swiglu alone is in a layer, so that what is made of it can be told.
+// Only swiglu is in a layer, so that its gradient can be recognized.
 // RUN: sed 's/model.glu silu %g, %g/& {layer = 5 : i64}/' %S/../Inputs/layer.mlir | qlora-opt - --specialize-shapes="batch=2 lengths=32" --attach-adapters='r=4 targets=["q_proj","o_proj"]' --fuse-lora --build-train-step | FileCheck %s
 // RUN: qlora-opt %S/../Inputs/layer.mlir --specialize-shapes="batch=2 lengths=16,32" --attach-adapters='r=4 dora=true targets=["q_proj"]' --build-train-step | FileCheck %s --check-prefix=START
 // RUN: not qlora-opt %S/../Inputs/layer.mlir --specialize-shapes="batch=2 lengths=32" --build-train-step 2>&1 | FileCheck %s --check-prefix=NOTHING
@@ -26,8 +26,8 @@
 // CHECK: %[[WD:.*]] = model.weight @wd
 // CHECK: %[[H2:.*]] = model.add %[[H1]], %{{.*}}
 
-// The gradient, op by op. The loss and its gradient are one op; the forward one
-// is gone.
+// The gradient, op by op. The loss and its gradient are one op; the forward
+// loss op is removed.
 // CHECK-NEXT: %[[LOSS:.*]], %[[COUNT:.*]], %[[CORRECT:.*]], %[[DH2:.*]] = train.head_loss_grad %[[H2]], %[[E]], %[[TARGETS]] {phase = #model.phase<backward>}
 // CHECK-NEXT: train.result "loss_sum", %[[LOSS]] {accumulate, phase = #model.phase<backward>}
 // CHECK-NEXT: train.result "label_count", %[[COUNT]] {accumulate, phase = #model.phase<backward>}
@@ -82,7 +82,7 @@
 
 // NOTHING: nothing to train: no parameter is trainable
 
-// What a parameter starts at is computed once for all lengths, and no gradient
+// A parameter's initial value is computed once for all lengths, and no gradient
 // flows through it.
 // START-COUNT-1: train.step initialize batch 0 length 0 []
 // START: %[[NORM:.*]] = model.adapted_norm
@@ -92,7 +92,8 @@
 // START: train.accumulate @base_model.model.l.0.q_proj.lora_magnitude_vector,
 // START-NOT: train.step initialize
 
-// A tensor at a time: each part of what is stacked has its own rows and states.
+// One tensor at a time: each part of a stacked parameter has its own rows and
+// states.
 // RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=64 targets=["q_proj","k_proj"]' --mark-trainable='optimizer=adamw_bnb_8bit' --fuse-lora --specialize-shapes="batch=2 lengths=32" --build-train-step | FileCheck %s --check-prefix=TENSORS
 // TENSORS: train.step update
 // TENSORS: train.adamw

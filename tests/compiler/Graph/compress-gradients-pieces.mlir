@@ -1,5 +1,6 @@
-// Every form sums rows of the arena over all ranks. In rows of a sharded gradient
-// each rank has other elements, so that their sum is of different elements.
+// Every form sums rows of the arena over all ranks. In rows of a sharded
+// gradient the ranks hold different elements, so their sum would be
+// meaningless.
 
 // RUN: not qlora-opt %s --bucket-gradients="min-bytes=0 max-buckets=2" --compress-gradients="form=bf16" 2>&1 | FileCheck %s -DFORM=bf16
 // RUN: not qlora-opt %s --bucket-gradients="min-bytes=0 max-buckets=2" --compress-gradients="form=int8 ranks=2" 2>&1 | FileCheck %s -DFORM=int8

@@ -7,13 +7,14 @@
 // NONE: error: no trained tensor is summed as a product of 16 rows: of none is rows * columns more than 2 * (rows + columns) times that; choose a lower rank (--powersgd-rank), or another --ddp-comm-hook
 // RANK: error: compress-gradients expects the form bf16, int8 or power_sgd, at least one rank and one row, but got 'power_sgd', 2 and 0
 
-// AdamW keeps twice 4 rows of 1024 numbers, 32768 bytes. Behind them are 2 rows of
-// 32 for each part of @b, of 64 and of 16 rows, for which (16 + 32) * 2 * 2 is less
-// than 16 * 32 too; and 2 of 24 for @a.
+// AdamW keeps two moments of 4 rows of 1024 values, 32768 bytes. After them
+// come 2 rows of 32 for each part of @b, of 64 and of 16 rows: (16 + 32) * 2 *
+// 2 is less than 16 * 32 too. Then come 2 rows of 24 for @a.
 
 // CHECK: train.accumulate @bias
 // CHECK-NEXT: train.all_reduce 0 offset 0 elements 1024
-// What is fed back, the rows of the first part of @b, and where it is kept.
+// The error feedback, the rows of the first part of @b, and where the sum is
+// kept.
 // CHECK-NEXT: %[[G:.*]] = train.flat gradient @b {phase = #model.phase<exchange>} : tensor<64x32xf32>
 // CHECK-NEXT: %[[E:.*]] = train.flat residual @b {phase = #model.phase<exchange>} : tensor<64x32xf32>
 // CHECK-NEXT: %[[X:.*]] = model.add %[[G]], %[[E]]
@@ -28,7 +29,7 @@
 // CHECK: %[[P1:.*]] = model.linear {{.*}} -> tensor<2x16xf32>
 // CHECK-NEXT: %[[PS:.*]] = model.concat %[[P]], %[[P1]] {{.*}} -> tensor<2x80xf32>
 // CHECK-NEXT: %[[SENT:.*]] = model.all_sum %[[PS]] {{.*}}ranks = #model<ranks dp>
-// The vector as it is.
+// The vector is sent unchanged.
 // CHECK-NEXT: %[[V:.*]] = train.flat gradient @bias {{.*}} : tensor<40x1xf32>
 // CHECK-NEXT: %[[VS:.*]] = model.all_sum %[[V]]
 
@@ -44,7 +45,7 @@
 // CHECK: %[[QS:.*]] = model.concat %[[Q1]], {{.*}} -> tensor<2x64xf32>
 // CHECK-NEXT: %[[QSENT:.*]] = model.all_sum %[[QS]]
 
-// The third: what is kept, the sum, and what it leaves.
+// The third stage: the kept basis, the sum, and the new residual.
 // CHECK: %[[QQ:.*]]:2 = model.split %[[QSENT]]
 // CHECK: %[[OLD:.*]] = train.flat state {{.*}}row = 32768
 // CHECK-NEXT: %[[KEPT:.*]] = model.rows(%[[QQ]]#0, %[[OLD]]) {{.*}}label = "keep_basis"
@@ -65,7 +66,7 @@
 // TABLE-NEXT: program.parameter "a.powersgd_basis" state offset 33280 bytes 192 [2, 24]
 // TABLE: program.arena state bytes 33472
 // TABLE: program.arena residual bytes 20480
-// P is made in its columns of what is sent, x where it is kept.
+// P is computed in its columns of the sent matrix, x where it is kept.
 // TABLE: program.launch @add(%[[G:.*]] read f32, %[[X:.*]] read f32, %[[X]] write f32) {{.*}} rows 64
 // TABLE: program.launch @matmul(%{{.*}} read f32, %[[X]] read f32, %{{.*}} write f32) absent [3] constants [2, 64, 32, 32, 32, 80,
 

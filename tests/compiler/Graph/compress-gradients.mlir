@@ -5,8 +5,8 @@
 
 // FORM: error: compress-gradients expects the form bf16, int8 or power_sgd, at least one rank and one row, but got 'int4', 1 and 1
 
-// 1024 statistics, which stay exact, and 8 rows of 1024, of which the first bucket
-// has 5 and 16 elements more: the 6th row goes with the second.
+// 1024 statistics, which stay exact, and 8 rows of 1024. The first bucket ends
+// 16 elements after the 5th row, so the 6th row is sent with the second.
 
 // BF16: train.accumulate @a
 // BF16-NEXT: train.all_reduce 0 offset 0 elements 1024
@@ -17,14 +17,14 @@
 // BF16-NEXT: %[[G1:.*]] = train.flat gradient {of_run, {{.*}}, row = 5 : i64} : tensor<3x1024xf32>
 // BF16-NEXT: %[[R1:.*]] = train.round %[[G1]]
 // BF16-NEXT: %[[S1:.*]] = model.all_sum %[[R1]]
-// The first is waited for when the second is on its way.
+// The wait for the first bucket comes after the second is started.
 // BF16-NEXT: %[[W0:.*]] = train.round %[[S0]] {{.*}} -> tensor<5x1024xf32>
 // BF16-NEXT: train.store_flat gradient, %[[W0]] {of_run, phase = #model.phase<exchange>} : tensor<5x1024xf32>
 // BF16-NEXT: %[[W1:.*]] = train.round %[[S1]]
 // BF16-NEXT: train.store_flat gradient, %[[W1]] {of_run, {{.*}}, row = 5 : i64}
 // BF16-NOT: train.all_reduce
 
-// Two ranks divide 4 rows, and the other 4: 16 blocks of 256, 8 of them each.
+// Two ranks divide 4 rows, and the other 4: 16 blocks of 256, 8 for each rank.
 // INT8: train.all_reduce 0 offset 0 elements 1024
 // INT8-NEXT: %[[G:.*]] = train.flat gradient {{.*}} : tensor<16x256xf32>
 // INT8-NEXT: %[[E:.*]] = train.flat residual {{.*}} : tensor<16x256xf32>

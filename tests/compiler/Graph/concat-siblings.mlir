@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Frozen linears over one x become one GEMM, where views are enough.
+// Frozen linears with the same x become one GEMM if views are enough.
 
 // RUN: qlora-opt %s --concat-siblings | FileCheck %s
 // RUN: qlora-opt %s --concat-siblings --fuse-rows --bucket-gradients --lower-to-program | FileCheck %s --check-prefix=PROGRAM
@@ -17,8 +17,8 @@ train.step accumulate batch 1 length 3 ["ids"] {
   %e = model.weight @e : tensor<8x8xf32>
   %x = model.embedding %ids, %e : (tensor<1x3xi32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
 
-  // q and k live until they are squared; v is kept for the backward, and a
-  // range that is kept keeps the whole: it stays by itself.
+  // q and k live until they are squared. v is saved for the backward, and a
+  // saved range keeps the whole buffer alive, so v stays separate.
   // CHECK-DAG: %[[Q:.*]] = train.decode %{{.*}} : (tensor<16x8x
   // CHECK-DAG: %[[K:.*]] = train.decode %{{.*}} : (tensor<8x8x
   // CHECK: %[[QK:.*]] = model.concat %[[Q]], %[[K]] {layer = 0 : i64, rows} : (tensor<16x8xf32>, tensor<8x8xf32>) -> tensor<24x8xf32>
@@ -41,8 +41,8 @@ train.step accumulate batch 1 length 3 ["ids"] {
   %qq = model.glu silu %q, %q {layer = 0 : i64} : tensor<1x3x16xf32>
   %kk = model.glu silu %k, %k {layer = 0 : i64} : tensor<1x3x8xf32>
 
-  // The sum over q, k and v, and an adapter's term between them: that comes
-  // first, and then one GEMM for the three.
+  // The sum over q, k and v, with an adapter's term between them: the term
+  // comes first, and then one GEMM for the three.
   // CHECK: %[[DQ:.*]] = model.glu silu {{.*}}phase = #model.phase<backward>
   // CHECK: %[[DK:.*]] = model.glu silu {{.*}}phase = #model.phase<backward>
   // CHECK: %[[DV:.*]] = model.glu silu {{.*}}phase = #model.phase<backward>
@@ -67,8 +67,8 @@ train.step accumulate batch 1 length 3 ["ids"] {
   train.accumulate @e, %de {phase = #model.phase<backward>} : tensor<8x8xf32>
 }
 
-// In the program all of them are ranges: nothing is copied, the adapter adds
-// to q's columns where they are, and rows of the parts have the whole's stride.
+// In the program all of them are ranges. Nothing is copied: the adapter adds to
+// q's columns in place, and rows of the ranges have the stride of the whole.
 // PROGRAM-LABEL: program.entry accumulate_last
 // PROGRAM-NOT: copy_rows
 // PROGRAM: %[[S:.*]] = program.buffer activation bytes 768
@@ -82,7 +82,7 @@ train.step accumulate batch 1 length 3 ["ids"] {
 // PROGRAM: program.launch @matmul({{.*}} read {{[a-z0-9]+}}, {{.*}} read {{[a-z0-9]+}}, {{.*}} read_write {{[a-z0-9]+}}){{.*}} constants [3, 8, 32, 32, 8, 8,
 // PROGRAM-NOT: copy_rows
 
-// One number for each row, as of a gate, stays by itself.
+// One value per row, such as a gate, stays separate.
 // CHECK-LABEL: train.step evaluate
 // CHECK-NOT: model.concat
 model.parameter @g : tensor<1x8xf16> {file = "m.safetensors"}

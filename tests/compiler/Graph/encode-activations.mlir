@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Which forward values wait for the backward in 8 bits, and where they are
-// decoded.
+// The forward values that are saved for the backward in 8 bits, and where they
+// are decoded.
 
 // RUN: qlora-opt %s --encode-activations | FileCheck %s
 // RUN: qlora-opt %s --encode-activations --remark-policy=all --remarks-filter=encode-activations -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
@@ -18,12 +18,12 @@ model.parameter @a : tensor<64x64xf32> {init = "zero", trainable}
 model.parameter @b : tensor<64x64xf32> {init = "zero", trainable}
 model.parameter @c : tensor<64x64xf32> {init = "zero", trainable}
 
-// x is read by the gradient of its norm, o by that of attention, g by swiglu's:
-// those stay. z is made by a product. n serves two products whose results go
-// to parameters, one of them through a sum; s one, through init. Both readers
-// of n are in block 0: it is decoded once.
+// The gradient of its norm reads x, attention's gradient reads o, and swiglu's
+// reads g: those stay. z is the result of a matmul. n is read by two matmuls
+// whose results go to parameters, one of them through a sum; s by one, through
+// init. Both readers of n are in block 0: it is decoded once.
 //
-// n and s of 8 x 64 numbers: 8 x (64 + 4) bytes each in place of 8 x 64 x 2.
+// n and s have 8 x 64 values: 8 x (64 + 4) bytes each instead of 8 x 64 x 2.
 // CHECK-LABEL: train.step accumulate batch 1 length 8
 // CHECK-SAME: "encode-activations" = {encoded_bytes = 1088 : i64, exact_bytes = 2048 : i64, values = 2 : i64}
 // CHECK: %[[X:.*]] = model.embedding
@@ -47,7 +47,8 @@ model.parameter @c : tensor<64x64xf32> {init = "zero", trainable}
 // CHECK-NOT: decode_rows
 // CHECK: model.add %{{.*}}, %[[X]]
 
-// What makes it and what encodes it are one kernel, with a number a row.
+// The op that computes the value and its encoding are one kernel, with a scale
+// per row.
 // FUSED-LABEL: train.step accumulate batch 1 length 8
 // FUSED: %{{.*}}:3 = model.rows(%{{.*}}, %{{.*}}) attributes {columns = 64 : i64, label = "rms_norm__encode_rows", layer = 0 : i64, maps = [#model.map<full>, #model.map<column>]} : (tensor<1x8x64xbf16>, tensor<64xbf16>) -> (tensor<1x8x64xbf16>, tensor<1x8x64xi8>, tensor<1x8x1xf32>) {
 // FUSED: %[[MAX:.*]] = model.row_max
@@ -57,8 +58,8 @@ model.parameter @c : tensor<64x64xf32> {init = "zero", trainable}
 // FUSED: model.row_yield %{{.*}}, %[[CODES]], %[[SCALE]] : tensor<64xf32>, tensor<64xf32>, f32
 // FUSED: label = "decode_rows", layer = 0 : i64, maps = [#model.map<full>, #model.map<scalar>]
 
-// Computed again, the codes are not stored, but still rounded: n has the bits
-// that memory would have given.
+// If recomputed, the codes are not stored, but the value is still rounded: n
+// has the bits that memory would have returned.
 // AGAIN-LABEL: train.step accumulate batch 1 length 8
 // AGAIN: model.rows(%{{.*}}, %{{.*}}) attributes {columns = 64 : i64, label = "rms_norm__encode_rows__decode_rows", {{.*}} -> tensor<1x8x64xbf16> {
 // AGAIN: math.roundeven
@@ -93,9 +94,9 @@ train.step accumulate batch 1 length 8 ["ids"] {
   %dx = model.add %dg, %x {phase = #model.phase<backward>} : tensor<1x8x64xbf16>
 }
 
-// Readers in two blocks: decoded for each. A gradient that a product multiplies
-// on is no gradient of a parameter: k stays. A column of one number would be
-// larger encoded. The values that evaluation makes wait for nothing.
+// Readers in two blocks: decoded for each. A gradient that another matmul reads
+// is no gradient of a parameter: k stays. A column of one value would be larger
+// if encoded. Values of the evaluation are not saved.
 // CHECK-LABEL: train.step accumulate batch 1 length 16
 // CHECK: %[[M:.*]] = model.add
 // CHECK-NEXT: %[[MC:.*]], %[[MS:.*]] = train.encode_rows %[[M]] : (tensor<1x8x64xf32>)

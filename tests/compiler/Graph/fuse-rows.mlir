@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Chains of row ops become one region: what fuses, where it stands, and what
-// does not fuse.
+// Chains of row ops become one region: what fuses, the position of the fused
+// op, and what does not fuse.
 
 // RUN: qlora-opt %S/../Inputs/layer.mlir --specialize-shapes="batch=2 lengths=32" --attach-adapters='r=4 targets=["q_proj","o_proj"]' --fuse-lora --build-train-step --fuse-accumulate --fuse-rows | FileCheck %s
 // RUN: qlora-opt %S/../Inputs/layer.mlir --specialize-shapes="batch=2 lengths=32" --attach-adapters='r=4 targets=["q_proj","o_proj"]' --fuse-lora --build-train-step --fuse-accumulate --fuse-rows="fuse=false" | FileCheck %s --check-prefix=SINGLE --implicit-check-not=__
@@ -22,7 +22,7 @@
 model.parameter @w : tensor<8x8xf32> {file = "a"}
 model.parameter @n : tensor<4xf32> {file = "a"}
 
-// The value between lives in a register only. x is read once, under one
+// The value between them lives only in a register. x is read once, under one
 // argument, and the same sum is computed once.
 // SMALL-LABEL: train.step evaluate batch 1 length 3
 // SMALL: %[[X:.*]] = model.embedding
@@ -43,8 +43,8 @@ train.step evaluate batch 1 length 3 ["ids"] {
   %z = model.linear %y, %w : (tensor<1x3x8xf32>, tensor<8x8xf32>) -> tensor<1x3x8xf32>
 }
 
-// In 16 bits what is read in the same kernel is rounded as memory would have
-// rounded it: who computes %y again from a stored %h gets the same bits.
+// In 16 bits, a value read in the same kernel is rounded as memory would have
+// rounded it. Recomputing %y from a stored %h therefore gives the same bits.
 // SMALL-LABEL: train.step evaluate batch 1 length 2
 // SMALL: label = "add__glu"
 // SMALL: %[[h:.*]] = arith.addf
@@ -59,8 +59,8 @@ train.step evaluate batch 1 length 2 ["ids"] {
   %z = model.linear %y, %w : (tensor<1x2x8xbf16>, tensor<8x8xf32>) -> tensor<1x2x8xbf16>
 }
 
-// A reader between the two: the fused op stands where the producer did, if what
-// the consumer reads is there already.
+// A reader between the two: the fused op takes the producer's position if the
+// consumer's operands are available there.
 // SMALL-LABEL: train.step evaluate batch 1 length 4
 // SMALL: %[[F:.*]]:2 = model.rows(%{{.*}}) {{.*}}label = "add__add"
 // SMALL: model.linear %[[F]]#0
@@ -75,7 +75,7 @@ train.step evaluate batch 1 length 4 ["ids"] {
   %1 = model.linear %y, %w : (tensor<1x4x8xf32>, tensor<8x8xf32>) -> tensor<1x4x8xf32>
 }
 
-// A reader between the two on which the consumer depends: nowhere to stand.
+// A reader between the two on which the consumer depends: no position is valid.
 // SMALL-LABEL: train.step evaluate batch 1 length 5
 // SMALL: %[[H:.*]] = model.rows({{.*}}label = "add"
 // SMALL: %[[L:.*]] = model.linear %[[H]]
@@ -102,8 +102,8 @@ train.step evaluate batch 1 length 6 ["ids"] {
   %y = model.rms_norm %h, %n {epsilon = 1.0e-5 : f64} : (tensor<1x6x8xf32>, tensor<4xf32>) -> tensor<1x6x8xf32>
 }
 
-// Forward and backward do not fuse: what is between them is the choice of
-// rematerialize.
+// Forward and backward do not fuse: rematerialize decides about values between
+// them.
 // SMALL-LABEL: train.step accumulate
 // SMALL: label = "add", maps
 // SMALL: label = "glu", maps = [#model.map<full>, #model.map<full>], phase = #model.phase<backward>

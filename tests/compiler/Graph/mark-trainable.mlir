@@ -23,7 +23,7 @@
 // SAVED: model.parameter @l.0.o_proj.weight : tensor<64x64xf32> {file = "model.safetensors", file_type = bf16, trainable}
 // SAVED-NOT: trainable
 
-// B learns faster, and so do biases; the A's are stacked.
+// B has a higher learning rate, and so have biases; the A's are stacked.
 // PLUS-DAG: model.parameter @{{.*}}lora_A{{.*}} : tensor<8x64xf32> {init = "kaiming", part_names = {{.*}}, trainable}
 // PLUS-DAG: model.parameter @{{.*}}q_proj.lora_B.weight : tensor<64x4xf32> {init = "zero", rate_scale = 1.600000e+01 : f64, trainable}
 // PLUS-DAG: model.parameter @{{.*}}q_proj.lora_B.bias : tensor<64xf32> {init = "zero", rate_scale = 1.600000e+01 : f64, trainable, undecayed}
@@ -34,7 +34,7 @@
 // BIASES: model.parameter @down.bias : tensor<64x96xf32> {{.*}}trainable, undecayed}
 // BIASLESS: warning: bias lora_only: no module with an adapter has a bias
 
-// What two ops read gets two gradients, each at once.
+// A value with two readers gets two gradients, each accumulated at once.
 // TIED-LABEL: train.step accumulate
 // TIED: train.accumulate @embed, %{{.*}} : tensor<128x64xf32>
 // TIED: train.accumulate @n1, %{{.*}} : tensor<64xf32>
@@ -43,8 +43,8 @@
 // TIED-LABEL: train.step update
 // TIED-NOT: undecayed
 
-// 26 rows of 1024 behind the statistics are decayed, 7 are not; a bucket is sent
-// in two parts where it has some of both.
+// After the statistics, 26 rows of 1024 have weight decay, 7 do not. A bucket
+// that has some of both is sent in two parts.
 // GROUPS: train.layout = [@wd, @wo, @wv, @wk, @wq, @embed, @gate.bias, @norm.weight]
 // GROUPS-SAME: train.offsets = array<i64: 1024, 7168, 11264, 13312, 15360, 19456, 27648, 33792>
 // GROUPS: train.all_reduce 0 offset 0 elements 15360
@@ -64,8 +64,8 @@
 // PARTS: error: finetuning_type: full trains the text model alone, and the folder it writes would lack the weights of vision_tower, multi_modal_projector; write finetuning_type: lora
 // EMBEDDING: error: loraplus_lr_ratio: '{{.*}}lora_embedding_A' is of an embedding
 
-// Each tensor gets the row of its shape: bitsandbytes keeps 8 bits from 4096
-// elements on, and what is not updated alike is not stacked.
+// Each tensor gets the optimizer row of its shape: bitsandbytes uses 8 bits
+// from 4096 elements on. Tensors with different updates are not stacked.
 // RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=64 targets=["q_proj","k_proj"]' --mark-trainable='optimizer=adamw_bnb_8bit' --fuse-lora | FileCheck %s --check-prefix=BITS
 // BITS: model.parameter @base_model.model.{{.*}}q_proj.lora_A.weight.group : tensor<128x64xf32> {{.*}}optimizer = "adamw_8bit"
 // BITS: model.parameter @base_model.model.{{.*}}k_proj.lora_B.weight : tensor<32x64xf32> {init = "zero", trainable}

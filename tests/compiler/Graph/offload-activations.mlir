@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Which forward values wait in host memory, and when they are copied.
+// The forward values that wait in host memory, and when they are copied.
 
 // RUN: qlora-opt %s --offload-activations=target=cuda | FileCheck %s
 // RUN: qlora-opt %s --offload-activations="target=cuda values=all" | FileCheck %s --check-prefix=ALL
@@ -14,18 +14,19 @@
 // RUN: not qlora-opt %s --offload-activations=target=cpu 2>&1 | FileCheck %s --check-prefix=CPU
 // RUN: not qlora-opt %s --offload-activations="target=cuda values=some" 2>&1 | FileCheck %s --check-prefix=SOME
 
-// Where the bus brings each layer's weights nothing is left of the time; of a half of
-// them, as a rank of two brings, two copies still hide.
+// If the bus transfers each layer's weights, no time is left. If it transfers
+// half of them, as for one of two ranks, two copies are still hidden.
 // WEIGHTS-NOT: train.copy_to_host
 // HALVES-COUNT-2: train.copy_to_host
 // HALVES-NOT: train.copy_to_host
 
-// Every activation is 64 tokens of 256 numbers. Read in the backward are, of layer
-// 1, x1, which crosses, and n1, and of layer 0 x0 and n0. What layer 2 reads would
-// be back at once. A copy takes a microsecond, and an op has a launch: all of them
-// hide. The copy is behind the row ops that make and read the value, so that these
-// can be fused; back it comes when the layer before it begins, in the order in which
-// it is read. No copy is more than a layer behind.
+// Every activation has 64 tokens of 256 values. The backward reads x1, which
+// crosses layers, and n1 of layer 1, and x0 and n0 of layer 0. Values that
+// layer 2 reads would be back at once. A copy takes a microsecond, as long as a
+// launch: all copies are hidden. The copy comes after the row ops that compute
+// and read the value, so that these can be fused. The copy back starts with the
+// layer before the reader, in the order of the reads. No copy is more than one
+// layer late.
 // CHECK: train.step accumulate {{.*}}"offload-activations" = {batch = 1 : i64, bytes = 262144 : i64, candidates = 4 : i64, copied = 4 : i64, crossing = 2 : i64, length = 64 : i64, values = "hidden"}
 // CHECK: %[[X0:.*]] = model.embedding
 // CHECK-NEXT: %[[N0:.*]] = model.rms_norm %[[X0]]
@@ -48,11 +49,11 @@
 // CHECK-NEXT: train.linear_weight_grad %{{.*}}, %[[BN0]]
 // CHECK: model.add %{{.*}}, %[[BX0]]
 
-// Those of layer 2 too, which come back before the first layer.
+// Layer 2's values too, which come back before the first layer.
 // ALL: candidates = 6 : i64, copied = 6 : i64, crossing = 3 : i64
 
-// What is inside of a layer is computed again there: of what is back by then,
-// which nothing computes again.
+// Values inside a layer are recomputed from values that are back by then, which
+// are not recomputed themselves.
 // BLOCKS: candidates = 2 : i64, copied = 2 : i64, crossing = 2 : i64
 // AGAIN: %[[HX1:.*]] = train.copy_to_host {{.*}}{layer = 0 : i64}
 // AGAIN: %[[BX1:.*]] = train.copy_from_host %[[HX1]]
@@ -62,8 +63,8 @@
 // AGAIN: %[[N0:.*]] = model.rms_norm %[[BX0]], {{.*}}phase = #model.phase<recomputed>
 // AGAIN-NEXT: train.linear_weight_grad %{{.*}}, %[[N0]]
 
-// A bus of 1 GB/s takes 66 us for each of them, and the product of a layer 49: what
-// crosses is copied where it is asked for.
+// A bus of 1 GB/s takes 66 us for each of them, and the matmul of a layer 49.
+// Values that cross layers are copied because the option requests it.
 // SLOW: candidates = 4 : i64, copied = 0 : i64
 // SLOW-NOT: train.copy
 // CROSSING: candidates = 2 : i64, copied = 2 : i64, crossing = 2 : i64

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Products of one x wait in host memory together or not at all, and those that
+// Matmuls of one x wait in host memory together or not at all. Siblings that
 // become one GEMM are the same wherever they wait.
 
 // RUN: qlora-opt %s --offload-activations=target=cuda --concat-siblings | FileCheck %s --check-prefixes=JOINED,BOTH
@@ -13,7 +13,7 @@
 // NEITHER: candidates = 2 : i64, copied = 0 : i64
 // NEITHER-NOT: train.copy_to_host
 
-// Gate and up wait for the backward, and q does not: it stays apart.
+// Gate and up are saved for the backward, q is not: it stays separate.
 // JOINED: %[[GATE_UP:.*]] = model.concat %{{.*}}, %{{.*}} {layer = 0 : i64, rows} : {{.*}} -> tensor<512x256xf32>
 // JOINED: model.linear %{{.*}}, %[[GATE_UP]] {layer = 0 : i64, module = "gate"}
 // JOINED-NOT: model.concat

@@ -3,9 +3,9 @@
 // RUN: qlora-opt %s --partition-pipeline="stages=2 stage=0" | FileCheck %s
 // RUN: qlora-opt %s --partition-pipeline="stages=2 stage=0" | FileCheck %s --check-prefix=WEIGHTS
 
-// All lengths have the layers that the longest one is dealt, whose attention is
-// more than all else; of the short one by itself the head is, so that the first
-// stage would have two layers.
+// All lengths use the partition of the longest one, in which attention
+// dominates. For the short length alone the LM head would dominate, and the
+// first stage would have two layers.
 // CHECK-LABEL: func.func @short
 // CHECK: model.attention {{.*}}layer = 0
 // CHECK-NOT: layer = 1

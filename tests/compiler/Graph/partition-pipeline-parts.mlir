@@ -14,7 +14,8 @@
 // ODD: error: expects at least one chunk of a batch, and of stages with several parts as many as these or a multiple, but got 3 of 1 runs of lines for 2 parts of 2 stages
 
 // The first stage has layers 0 and 2. The embedding, which layer 3 reads again,
-// goes round: this stage has it twice, as it does not ask what it has.
+// is sent around the ring. This stage has it twice, because receives do not
+// check for local values.
 // FIRST: model.parameter @w0
 // FIRST-NOT: @w1
 // FIRST: model.parameter @w2
@@ -36,7 +37,8 @@
 // SECOND-NOT: model.send
 // SECOND: return %[[L]]
 
-// Gradients of the later part first. Nothing trained is before layer 0.
+// Gradients of the later virtual stage come first. Nothing before layer 0 is
+// trainable.
 // STEP0: model.receive from -1
 // STEP0: model.send {{.*}} to 1
 // STEP0: %[[D:.*]] = model.receive from 1 {phase = #model.phase<backward>
@@ -51,7 +53,8 @@
 // STEP1: model.receive from 1 {phase = #model.phase<backward>
 // STEP1: model.send {{.*}} to -1 {phase = #model.phase<backward>
 
-// Of chunks 0 and 1 both parts' forwards, then the second part's backward.
+// For chunks 0 and 1: the forwards of both virtual stages, then the second
+// one's backward.
 // TURNS: model.receive from -1
 // TURNS: model.linear {{.*}}layer = 1
 // TURNS: model.send {{.*}} to 1

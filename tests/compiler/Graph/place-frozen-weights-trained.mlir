@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Weights that are trained in pieces are gathered as others are, those that are
-// rounded as their copy; with keep-trained once a step.
+// Sharded trainable weights are gathered like others, as their rounded copy if
+// there is one; with keep-trained once per step.
 
 // RUN: qlora-opt %s --place-frozen-weights | FileCheck %s
 // RUN: qlora-opt %s --place-frozen-weights=keep-trained | FileCheck %s --check-prefix=KEPT
@@ -24,7 +24,7 @@
 // KEPT: model.linear %{{.*}}, %[[V]] layout in_out
 // KEPT: model.linear %{{.*}}, %[[W]] layout in_out
 
-// What is kept is no reason to wait for another one.
+// A kept weight is no reason to wait for another one.
 // AHEAD: model.gather_weight @w
 // AHEAD-NEXT: model.gather_weight @v
 // AHEAD: model.embedding

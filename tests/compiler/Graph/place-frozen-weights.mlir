@@ -14,17 +14,17 @@
 
 // ZERO: error: expects at least one rank for the pieces of the base, but got 0
 
-// A third of 9,344 bytes of 4 bits with their scales, of 65,536 of a table and
-// of 32,768 of bf16, up to a multiple of 64. What is trained, and vectors, are
-// whole.
+// A third of 9,344 bytes of 4 bits with their scales, of 65,536 bytes of a
+// table and of 32,768 bytes of bf16, rounded up to multiples of 64. Trainable
+// parameters and vectors are unsharded.
 // CHECK: module attributes {program.shards = 3 {{.*}}gathers = 6 {{.*}}piece_bytes = 39104 {{.*}}weights = 4
 // CHECK-DAG: model.parameter @w0 {{.*}}piece = 3136
 // CHECK-DAG: model.parameter @table {{.*}}piece = 21888
 // CHECK-DAG: model.parameter @a : {{.*}}{init = "zero", trainable}
 // CHECK-DAG: model.parameter @norm : tensor<128xf32> {file = "m.safetensors"}
 
-// One gather for the forward and one for what the backward does of a layer, be
-// it again: before the first of these uses.
+// One gather for the forward, and one for a layer's backward including its
+// recomputation, before the first of these uses.
 // CHECK: train.step accumulate
 // CHECK: %[[T:.*]] = model.gather_weight @table
 // CHECK-NEXT: model.embedding %{{.*}}, %[[T]]
@@ -43,8 +43,9 @@
 // HOST: %[[T:.*]] = model.weight @table
 // HOST: model.embedding %{{.*}}, %[[T]]
 
-// As a base in host memory it is whole: 65,536 of the table, whose rows are read
-// there, twice 9,344 and 32,768, which are gathered where pieces were.
+// A base in host memory is unsharded: 65,536 bytes of the table, whose rows are
+// read there, and twice 9,344 and 32,768, which are copied where shards were
+// gathered.
 // BASE: module attributes {{.*}}gathers = 5 {{.*}}host_bytes = 116992 {{.*}}piece_bytes = 0
 // BASE-NOT: program.shards
 // BASE-DAG: model.parameter @w0 {{.*}}on_host
@@ -58,7 +59,8 @@
 // BASE-NEXT: model.linear %{{.*}}, %[[B1]] layout in_out
 // BASE-NOT: model.weight @w
 
-// Room for a half, evenly: of the weights that would move every second one stays.
+// Memory for half of the weights that would move, evenly spread: every second
+// one stays.
 // ROOM: module attributes {{.*}}gathers = 3 {{.*}}staying_bytes = 9344
 // ROOM-DAG: model.parameter @table {{.*}}on_host
 // ROOM-DAG: model.parameter @w0 {{.*}}on_host
@@ -68,14 +70,15 @@
 // ROOM: model.linear %{{.*}}, %[[W1]] {layer = 1
 // ROOM: model.linear %{{.*}}, %[[W1]] layout in_out
 
-// Of pieces with room for a half of what is gathered, some are gathered once.
+// With memory for half of the gathered bytes, some shards are gathered once.
 // KEPT: module attributes {{.*}}gathers = 4 {{.*}}kept_bytes = 51456
 // KEPT: %[[W0:.*]] = model.gather_weight @w0
 // KEPT: %[[W1:.*]] = model.gather_weight @w1
 // KEPT: model.linear %{{.*}}, %[[W1]] layout in_out
 // KEPT: model.linear %{{.*}}, %[[W0]] layout in_out
 
-// Both: each rank has its pieces there, but the whole table, whose rows are read.
+// Both: each rank has its shards in host memory, but the whole table, whose
+// rows are read.
 // PARTS: module attributes {program.shards = 3 : i64, {{.*}}gathers = 5 {{.*}}host_bytes = 82752 {{.*}}piece_bytes = 0
 // PARTS-DAG: model.parameter @w0 {{.*}}on_host, piece = 3136
 // PARTS-DAG: model.parameter @table : tensor<128x128xf32> {file = "m.safetensors", on_host}

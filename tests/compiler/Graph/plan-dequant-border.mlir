@@ -1,6 +1,6 @@
-// Scratch has to gain 3 %: at 13.0 GB/s of decoding it does (panel 48.88 us,
-// scratch 47.33 us: 3.16 %), at 13.5 GB/s it does not (48.51 us, 47.15 us:
-// 2.80 %). The reason is in the report of the decisions.
+// Scratch must gain 3 %: at 13.0 GB/s of decoding it does (panel 48.88 us,
+// scratch 47.33 us: 3.16 %), at 13.5 GB/s it does not (48.51 us, 47.15 us: 2.80
+// %). The reason is in the report of the decisions.
 
 // RUN: sed 's/DECODE/13.0/g' %S/Inputs/border-decode.json > %t.above.json
 // RUN: qlora-opt %s --plan-dequant="device-profile=%t.above.json" | FileCheck %s --check-prefix=ABOVE

@@ -8,9 +8,9 @@
 // RUN: qlora-opt %s --plan-dequant="device-profile=%S/Inputs/slow-decode.json resident-bytes=60000" | FileCheck %s --check-prefix=ROOM
 // RUN: qlora-opt %s --plan-dequant="device-profile=%S/Inputs/slow-decode.json" --remark-policy=all --remarks-filter=plan-dequant 2>&1 -o /dev/null | FileCheck %s --check-prefix=REMARK
 
-// @w is used in the forward, and twice near each other in the backward of
-// block 0; @b is stored in bf16; @a is f32 already. @shared is an embedding
-// too, so it has to stay what it is.
+// @w is used in the forward, and twice within block 0's backward; @b is stored
+// in bf16; @a is f32 already. @shared is an embedding too, so it must stay as
+// it is.
 
 // PANEL-NOT: train.decode
 // PANEL: model.parameter @w : tensor<128x128x!model.quantized<nf4, 64, true>>
@@ -37,8 +37,8 @@
 // RESIDENT: model.weight @w : tensor<128x128xf32>
 // RESIDENT-NOT: train.decode
 
-// Where decoding is slow against copying, two uses share one; a single use
-// stays a panel.
+// If decoding is slow compared with copying, two uses share one decode; a
+// single use stays a panel.
 // SLOW-LABEL: train.step accumulate
 // SLOW: %[[W:.*]] = model.weight @w
 // SLOW-NOT: train.decode
@@ -47,9 +47,9 @@
 // SLOW: model.linear %{{.*}}, %[[N]] layout in_out
 
 // In f32 a weight of 128 * 128 needs 65536 bytes. In NF4 it has 8192 bytes of
-// codes; @w, with double quantisation, 256 of scales and more, @stored 1024 of
-// scales. So 57 thousand bytes more make @w resident, which is used three
-// times, and nothing is left for @stored, which is used once.
+// codes. With double quantization @w has a little more than 256 bytes of
+// scales, @stored has 1024. So 57 thousand bytes more make @w resident, which
+// is used three times. Nothing is left for @stored, which is used once.
 // ROOM-DAG: model.parameter @w : tensor<128x128xf32>
 // ROOM-DAG: model.parameter @stored : tensor<128x128x!model.quantized<nf4, 64, false>>
 // ROOM-NOT: train.decode

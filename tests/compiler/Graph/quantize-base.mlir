@@ -14,7 +14,7 @@
 
 // RUN: qlora-opt %s --quantize-base=format=mxfp4 2>&1 | FileCheck %s --check-prefix=MICRO
 
-// Two readers, one of which is no linear: left, and said.
+// Two readers, one of which is not a linear: unchanged, with a remark.
 // CHECK: remark: 'tied.weight' is not quantised: it is not only the weight of linears
 // CHECK: note: another reader
 
@@ -24,20 +24,21 @@
 // ROWS: model.parameter @q.weight : tensor<32x64x!model.quantized<llm_int8, 64, false>> {file = "a", file_type = bf16, quantized = !model.quantized<llm_int8, 64, false>}
 model.parameter @q.weight : tensor<32x64xbf16> {file = "a"}
 
-// Stored as 4-bit already, with blocks of its own.
+// Already stored in 4 bits, with its own block size.
 // CHECK: model.parameter @k.weight : tensor<32x64x!model.quantized<nf4, 64, true>> {file = "a", stored_quantized}
 model.parameter @k.weight : tensor<32x64x!model.quantized<nf4, 64, true>> {file = "a", stored_quantized}
 
-// Of [in, out] what is quantised is [out, in], as bitsandbytes does a Conv1D.
+// A weight of [in, out] is quantized as [out, in], as bitsandbytes does for a
+// Conv1D.
 // DEFAULT: model.parameter @conv.weight : tensor<32x64x!model.quantized<nf4, 64, true>> {file = "a", file_type = bf16, quantized = !model.quantized<nf4, 64, true>, transposed}
 // ROWS: model.parameter @conv.weight : tensor<32x64x!model.quantized<llm_int8, 64, false>>
 model.parameter @conv.weight : tensor<64x32xbf16> {file = "a"}
 
-// Two readers that see it differently: left.
+// Two readers with different layouts: unchanged.
 // DEFAULT: model.parameter @both.weight : tensor<64x64xbf16> {file = "a"}
 model.parameter @both.weight : tensor<64x64xbf16> {file = "a"}
 
-// A linear without a module is not the base's.
+// A linear without a module is not part of the base.
 // CHECK: model.parameter @a.weight : tensor<32x64xf32> {init = "kaiming", trainable}
 model.parameter @a.weight : tensor<32x64xf32> {init = "kaiming", trainable}
 

@@ -1,9 +1,9 @@
 // RUN: qlora-opt %s --split-input-file --rematerialize | FileCheck %s
 
-// What shares memory is counted once. U = 65536 bytes.
+// Values that share memory are counted once. U = 65536 bytes.
 
-// `init` is continued: x and a are alive at a, then b takes a's place, and c
-// b's. The most is 2 U.
+// `init` is continued in place: x and a are alive at a, then b overwrites a,
+// and c overwrites b. The peak is 2 U.
 // CHECK: estimated_peak = 131072 : i64
 model.parameter @w : tensor<256x256xf32> {init = "zero", trainable}
 train.step accumulate batch 1 length 64 ["ids"] {
@@ -17,7 +17,7 @@ train.step accumulate batch 1 length 64 ["ids"] {
 
 // -----
 
-// But not where the operand is read again: x, a and b are alive. 3 U.
+// An operand that is read again is not overwritten: x, a and b are alive. 3 U.
 // CHECK: estimated_peak = 196608 : i64
 model.parameter @w : tensor<256x256xf32> {init = "zero", trainable}
 train.step accumulate batch 1 length 64 ["ids"] {
@@ -31,8 +31,8 @@ train.step accumulate batch 1 length 64 ["ids"] {
 
 // -----
 
-// The parts of a split are the whole, and the parts of a concat are written
-// where the concat is: x, then x and its sums, of 1 U together. 2 U.
+// The results of a split share the whole's memory, and the operands of a concat
+// are written into the concat: x, then x and its sums, of 1 U together. 2 U.
 // CHECK: estimated_peak = 131072 : i64
 model.parameter @w : tensor<256x256xf32> {init = "zero", trainable}
 train.step accumulate batch 1 length 64 ["ids"] {
@@ -47,9 +47,9 @@ train.step accumulate batch 1 length 64 ["ids"] {
 
 // -----
 
-// A gradient that its op adds to the gradient arena has no bytes here, nor has
-// one whose kernel always adds; one that is made before has. x alone, then x
-// and 256 * 256 * 4 bytes: 1 U + 4 U.
+// A gradient that its op adds to the gradient arena needs no activation memory,
+// nor does one whose kernel always adds. A gradient that is computed earlier
+// does. x alone, then x and 256 * 256 * 4 bytes: 1 U + 4 U.
 // CHECK: estimated_peak = 327680 : i64
 model.parameter @w : tensor<256x256xf32> {init = "zero", trainable}
 model.parameter @e : tensor<256x256xf32> {init = "zero", trainable}
@@ -69,8 +69,9 @@ train.step accumulate batch 1 length 64 ["ids"] {
 
 // -----
 
-// In the forward a concat copies: both halves and the whole. 2 U. A value that
-// the runtime reads is made where it does, and has no bytes here.
+// In the forward a concat copies: both halves and the whole, 2 U. A value that
+// the runtime reads is computed in the runtime's buffer and needs no memory
+// here.
 // CHECK: estimated_peak = 131072 : i64
 model.parameter @w : tensor<256x128xf32> {init = "zero", trainable}
 train.step accumulate batch 1 length 64 ["ids"] {

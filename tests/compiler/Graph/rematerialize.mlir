@@ -8,12 +8,13 @@
 // RUN: qlora-opt %s --rematerialize="budget=327680" --remark-policy=all --remarks-filter=rematerialize -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
 // RUN: qlora-opt %s --rematerialize="budget=1" --remark-policy=all --remarks-filter=rematerialize -o /dev/null 2>&1 | FileCheck %s --check-prefix=UNMET
 
-// Every activation is 64 tokens of 256 numbers: U = 65536 bytes. The forward
-// makes x (embedding), n (norm), g and u (linears), s (swiglu), y (linear) and
-// z (norm); the backward reads, in this order, z, y, s, g, u, n, x, and makes
-// d, dy, ds, dg, du, dn, dx. Weight gradients go to the gradient arena.
+// Every activation has 64 tokens of 256 values: U = 65536 bytes. The forward
+// computes x (embedding), n (norm), g and u (linears), s (swiglu), y (linear)
+// and z (norm). The backward reads, in this order, z, y, s, g, u, n, x, and
+// computes d, dy, ds, dg, du, dn, dx. Weight gradients go to the gradient
+// arena.
 //
-// All kept, x n g u s y wait, and with them z, then d in its place, then dy:
+// If all are kept, x n g u s y wait, with them z, then d in its place, then dy:
 // 7 U = 458752.
 
 // KEEP: train.step accumulate {{.*}}rematerialize = {batch = 1 : i64, budget = 0 : i64, estimated_peak = 458752 : i64, length = 64 : i64, peak_of_all_kept = 458752 : i64, policy = "keep", recompute_seconds = 0.000000e+00 : f64, recomputed = []}
@@ -21,8 +22,8 @@
 // FITS: budget = 458752 : i64, estimated_peak = 458752 : i64, {{.*}}policy = "budget", recompute_seconds = 0.000000e+00 : f64, recomputed = []
 // FITS-NOT: phase = #model.phase<recomputed>
 
-// 6 U: one of those that wait has to go. x is the cheapest: rows of a bf16
-// table, 65536 bytes. It comes back just before it is read, at the end.
+// 6 U: one saved value must go. x is the cheapest: rows of a bf16 table, 65536
+// bytes. It is recomputed just before it is read, at the end.
 // DROP-X-LABEL: train.step accumulate{{.*}} estimated_peak = 393216 : i64
 // DROP-X: %[[TABLE:.*]] = model.weight @table
 // DROP-X: %[[X:.*]] = model.embedding
@@ -32,11 +33,11 @@
 // DROP-X-NEXT: %[[X2:.*]] = model.embedding %{{.*}}, %[[TABLE]] {phase = #model.phase<recomputed>}
 // DROP-X-NEXT: model.add %[[DN]], %[[X2]]
 
-// What it was decided upon. x is op 0, and comes back before op 17.
+// The numbers behind the decision. x is op 0, and is recomputed before op 17.
 // PROBLEM: ops = [{backward = false, before = array<i64: 17>, {{.*}}inputs = array<i64>, of = {{.*}}, op = "model.embedding", outputs = array<i64: 0>, {{.*}}ties = [], view = false}
 // PROBLEM-SAME: values = [array<i64: 65536, -1>,
 
-// 5 U: n, the cheapest again, from x, which comes back with it.
+// 5 U: n, the next cheapest, from x, which is recomputed with it.
 // DROP-XN-LABEL: train.step accumulate{{.*}} estimated_peak = 327680 : i64
 // DROP-XN: %[[S:.*]] = model.glu
 // DROP-XN: train.linear_weight_grad %{{.*}}, %[[S]]
@@ -45,7 +46,7 @@
 // DROP-XN-NEXT: train.linear_weight_grad %{{.*}}, %[[N2]]
 // DROP-XN: model.add %{{.*}}, %[[X2]]
 
-// 4 U: s too, from g and u, which wait anyway.
+// 4 U: s too, from g and u, which are saved anyway.
 // DROP-XNS-LABEL: train.step accumulate{{.*}} estimated_peak = 262144 : i64
 // DROP-XNS: %[[G:.*]] = model.linear
 // DROP-XNS: %[[U:.*]] = model.linear
@@ -54,8 +55,9 @@
 // DROP-XNS: model.embedding {{.*}}phase = #model.phase<recomputed>
 // DROP-XNS-NEXT: model.rms_norm {{.*}}phase = #model.phase<recomputed>
 
-// The whole block 0: x and z have no block, y crosses to z; n, g, u and s come
-// back before the first reader, s's. The peak is there: x n g u s dy = 6 U.
+// The whole block 0: x and z have no block, y crosses to z. n, g, u and s are
+// recomputed before the first reader of s. The peak is there: x n g u s dy = 6
+// U.
 // BLOCKS-LABEL: train.step accumulate{{.*}} budget = 0 : i64, estimated_peak = 393216 : i64, {{.*}}policy = "blocks"
 // BLOCKS: %[[X:.*]] = model.embedding
 // BLOCKS: %[[DY:.*]] = model.add

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Of products that add up, those with fewer terms come first.
+// Among matmuls that are summed, those with fewer terms come first.
 
 // RUN: qlora-opt %s --reorder-accumulation | FileCheck %s
 // RUN: qlora-opt %s --reorder-accumulation --fuse-rows --bucket-gradients --lower-to-program | FileCheck %s --check-prefix=PROGRAM
@@ -27,7 +27,7 @@ train.step accumulate batch 1 length 3 ["ids"] {
   %wbq = model.weight @bq : tensor<16x4xf32>
   %wbk = model.weight @bk : tensor<8x4xf32>
 
-  // One product.
+  // One matmul.
   // CHECK: %[[A:.*]] = model.linear %[[X:.*]], %{{.*}} : (tensor<1x3x32xf32>, tensor<4x32xf32>)
   // CHECK-NEXT: %[[T:.*]] = model.linear %[[A]], %[[BQ:.*]] {scale = 2.000000e+00 : f64} : (tensor<1x3x4xf32>, tensor<16x4xf32>)
   // CHECK-NEXT: %[[Q:.*]] = model.linear %[[X]], %{{.*}} init %[[T]]
@@ -37,7 +37,8 @@ train.step accumulate batch 1 length 3 ["ids"] {
   %q = model.linear %a, %wbq init %q0 {scale = 2.0 : f64} : (tensor<1x3x4xf32>, tensor<16x4xf32>, tensor<1x3x16xf32>) -> tensor<1x3x16xf32>
   %qq = model.glu silu %q, %q : tensor<1x3x16xf32>
 
-  // Joined ones, each of whose parts has one: in place, without a copy.
+  // Joined matmuls, each range of which has one addend: in place, without a
+  // copy.
   // CHECK: %[[T0:.*]] = model.linear %[[A]], %{{.*}} : (tensor<1x3x4xf32>, tensor<16x4xf32>)
   // CHECK-NEXT: %[[T1:.*]] = model.linear %[[A]], %{{.*}} : (tensor<1x3x4xf32>, tensor<8x4xf32>)
   // CHECK-NEXT: %[[C:.*]] = model.concat %[[T0]], %[[T1]] : (tensor<1x3x16xf32>, tensor<1x3x8xf32>) -> tensor<1x3x24xf32>
@@ -52,7 +53,7 @@ train.step accumulate batch 1 length 3 ["ids"] {
   %3 = model.glu silu %1, %1 : tensor<1x3x16xf32>
   %4 = model.glu silu %2, %2 : tensor<1x3x8xf32>
 
-  // A part that nothing is added to: as it was.
+  // A range without an addend: unchanged.
   // CHECK: %[[Z:.*]] = model.linear %[[X]], %{{.*}} : (tensor<1x3x32xf32>, tensor<24x32xf32>)
   // CHECK-NEXT: %[[R:.*]]:2 = model.split %[[Z]]
   // CHECK-NEXT: model.linear %[[A]], %{{.*}} init %[[R]]#0
@@ -61,7 +62,8 @@ train.step accumulate batch 1 length 3 ["ids"] {
   %6 = model.linear %a, %wbq init %5#0 : (tensor<1x3x4xf32>, tensor<16x4xf32>, tensor<1x3x16xf32>) -> tensor<1x3x16xf32>
   %7 = model.glu silu %6, %6 : tensor<1x3x16xf32>
   %8 = model.glu silu %5#1, %5#1 : tensor<1x3x8xf32>
-  // A result that is read before the next is made, as where it gets a bias.
+  // A result that is read before the next is computed, for example to add a
+  // bias.
   // CHECK: %[[T2:.*]] = model.linear %[[A]], %{{.*}} : (tensor<1x3x4xf32>, tensor<16x4xf32>)
   // CHECK-NEXT: %[[T3:.*]] = model.linear %[[A]], %{{.*}} : (tensor<1x3x4xf32>, tensor<8x4xf32>)
   // CHECK-NEXT: %[[D:.*]] = model.concat %[[T2]], %[[T3]]
@@ -76,7 +78,7 @@ train.step accumulate batch 1 length 3 ["ids"] {
   %12 = model.linear %a, %wbk init %9#1 : (tensor<1x3x4xf32>, tensor<8x4xf32>, tensor<1x3x8xf32>) -> tensor<1x3x8xf32>
   %13 = model.glu silu %12, %12 : tensor<1x3x8xf32>
 
-  // One that reads the other's result: as they were.
+  // A matmul that reads the other's result: both unchanged.
   // CHECK: %[[U:.*]]:2 = model.split
   // CHECK-NEXT: %[[V:.*]] = model.linear %[[A]], %{{.*}} init %[[U]]#0
   // CHECK-NEXT: %[[B:.*]] = model.linear %[[V]], %{{.*}} : (tensor<1x3x16xf32>, tensor<4x16xf32>)
@@ -93,8 +95,8 @@ train.step accumulate batch 1 length 3 ["ids"] {
   train.accumulate @g, %g {phase = #model.phase<backward>} : tensor<32x4xf32>
 }
 
-// The joined ones in the program: the parts are written where the whole is, with
-// its stride, and the whole adds to them.
+// The joined matmuls in the program: the ranges are written in the whole
+// buffer, with its stride, and the joined matmul adds to them.
 // PROGRAM-LABEL: program.entry accumulate
 // PROGRAM-NOT: copy_rows
 // PROGRAM: program.launch @matmul({{.*}} write {{[a-z0-9]+}}){{.*}} constants [3, 16, 4, 4, 4, 24,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Products of modules with whole numbers for weights round their input, and
-// nothing else does: not of other formats, nor LoRA's own, nor the gradient.
+// Matmuls of modules with integer weights round their input. Matmuls with other
+// formats, of LoRA, and gradients do not.
 
 // RUN: qlora-opt %s --round-activations | FileCheck %s
 // RUN: qlora-opt %s --round-activations=threshold=0 | FileCheck %s --check-prefix=NONE
@@ -20,7 +20,7 @@
 // CHECK: model.linear %{{.*}} layout in_out {phase = #model.phase<backward>}
 // NONE: int8_threshold = 0.000000e+00
 
-// It is multiplied as it is stored, forward; what is planned is the backward.
+// The forward multiplies with the stored weight; only the backward is planned.
 // PLAN: model.parameter @q : tensor<64x64x!model.quantized<llm_int8, 64, false>>
 // PLAN: %[[Q:.*]] = model.weight @q
 // PLAN: model.linear %{{.*}}, %[[Q]] {int8_threshold

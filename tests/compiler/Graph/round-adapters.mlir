@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Trained weights are rounded where they change, not where they are read.
+// Trainable weights are rounded when they change, not when they are read.
 
 // RUN: qlora-opt %s --round-adapters | FileCheck %s
 // RUN: qlora-opt %s --round-adapters --fuse-rows --bucket-gradients --lower-to-program | FileCheck %s --check-prefix=PROGRAM
@@ -15,13 +15,13 @@ model.parameter @w : tensor<64x8xf32> {file = "m.safetensors"}
 // PROGRAM: program.entry accumulate_last
 train.step accumulate batch 1 length 3 ["ids"] {
 ^bb0(%ids: tensor<1x3xi32>):
-  // A table is read as it is.
+  // A table is read without a copy.
   // CHECK: %[[TABLE:.*]] = model.weight @table : tensor<16x64xf32>
   // CHECK: %[[X:.*]] = model.embedding %{{.*}}, %[[TABLE]]
   %table = model.weight @table : tensor<16x64xf32>
   %x = model.embedding %ids, %table : (tensor<1x3xi32>, tensor<16x64xf32>) -> tensor<1x3x64xbf16>
-  // Forward and backward read one copy; a frozen weight has none, and a product
-  // in f32 rounds nothing.
+  // Forward and backward read one copy. A frozen weight has none, and a matmul
+  // in f32 needs none.
   // CHECK-DAG: %[[EXACT:.*]] = model.weight @a : tensor<8x64xf32>
   // CHECK-DAG: %[[A:.*]] = model.weight @a {rounded} : tensor<8x64xbf16>
   // CHECK: %[[Y:.*]] = model.linear %[[X]], %[[A]] : (tensor<1x3x64xbf16>, tensor<8x64xbf16>)

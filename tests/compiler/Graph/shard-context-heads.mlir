@@ -2,8 +2,8 @@
 
 // RUN: qlora-opt %s --shard-context=ranks=4 --split-input-file | FileCheck %s
 
-// Of three heads with keys of their own four ranks have one each, the last one the
-// third again.
+// Three heads with their own keys on four ranks: each rank has one, and the
+// last rank repeats the third.
 // CHECK-LABEL: func.func @own_keys
 // CHECK: %[[K:.*]]:2 = model.split %{{.*}} : (tensor<1x4x192xf32>) -> (tensor<1x4x128xf32>, tensor<1x4x64xf32>)
 // CHECK: model.concat %[[K]]#0, %[[K]]#1, %[[K]]#1
@@ -18,8 +18,8 @@ func.func @own_keys(%x: tensor<1x16x192xf32> {model.input = "ids"}, %k: tensor<1
 
 // -----
 
-// Of two groups of five each rank has three, of which every other one is read
-// but for the last: what is read lies apart.
+// With two groups of five heads, each rank has three. Some of them are padding,
+// so the ranges that are read are not adjacent.
 // CHECK-LABEL: func.func @apart
 // CHECK: model.attention {{.*}}heads = 3 : i64, kv_heads = 1 : i64
 // CHECK: %[[P:.*]]:4 = model.split %{{.*}} : (tensor<1x4x768xf32>) -> (tensor<1x4x320xf32>, tensor<1x4x64xf32>, tensor<1x4x320xf32>, tensor<1x4x64xf32>)

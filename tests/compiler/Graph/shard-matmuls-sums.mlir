@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 
-// Where summands are added up.
+// Where partial sums are reduced.
 
 // RUN: qlora-opt %s --shard-matmuls=ranks=2 | FileCheck %s
 
-// What is whole is added to a product of parts once, to their sum; and what rounds
-// its rows gets the sum.
+// A value that all ranks have is added once, after the reduction of the partial
+// sums. An op that rounds its rows gets the reduced sum.
 // CHECK: func.func @whole_init
 // CHECK: %[[P:.*]] = model.linear %{{.*}}, %{{.*}} {module = "d2"} : {{.*}} -> tensor<1x16x128xf32>
 // CHECK-NEXT: %[[PS:.*]] = model.all_sum %[[P]]

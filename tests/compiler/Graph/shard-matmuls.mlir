@@ -11,9 +11,9 @@
 // ZERO: error: expects at least one rank that shares products, but got 0
 // THREE: error: {{.*}} columns, which 3 ranks cannot share equally; --parallel tp takes a number that divides them
 
-// Rows of q and columns of o; scales of 8 bits become numbers. Gate and up are
-// one weight, of which each rank has a part of both. What is trained, and what
-// all columns go into (the norm), is whole.
+// Rows of q and columns of o; 8-bit scales are decoded. Gate and up are one
+// weight, and each rank has a slice of both. Trainable parameters, and the norm
+// that all columns go into, are unsharded.
 // CHECK: module attributes {program.tensor_ranks = 2 {{.*}}ranks = 2 {{.*}}weights = 8
 // CHECK-DAG: model.parameter @q : tensor<64x128x!model.quantized<nf4, 64, false>> {{.*}}slice = #model.slice<2, 0, [128], true>
 // CHECK-DAG: model.parameter @o : tensor<128x64x!model.quantized<nf4, 64, false>> {{.*}}slice = #model.slice<2, 1, [128], true>
@@ -25,29 +25,30 @@
 // CHECK-DAG: model.parameter @a2 : tensor<8x128xf32> {init = "kaiming", trainable}
 
 // CHECK: func.func @forward
-// A is whole, B the rank's rows.
+// A is unsharded, B has the rank's rows.
 // CHECK: %[[Q:.*]] = model.linear %[[N:.*]], %{{.*}} {module = "q"} : {{.*}} -> tensor<1x16x64xf32>
 // CHECK: %[[A:.*]] = model.linear %[[N]], %{{.*}} : {{.*}} -> tensor<1x16x8xf32>
 // CHECK: %[[B:.*]] = model.weight @b {part = #model.part<2, 0, 0, 128, 128>} : tensor<64x8xf32>
 // CHECK: %[[QB:.*]] = model.linear %[[A]], %[[B]] init %[[Q]] {{.*}} -> tensor<1x16x64xf32>
 // CHECK: %[[QC:.*]] = model.add_bias %[[QB]], %{{.*}} -> tensor<1x16x64xf32>
 // CHECK: %[[ATT:.*]], %{{.*}} = model.attention %[[QC]], %[[QC]], %[[QC]], {{.*}}heads = 2 : i64, kv_heads = 2 : i64{{.*}} -> (tensor<1x16x64xf32>, tensor<1x2x16xf32>)
-// Masks are told by the columns of all ranks.
+// Dropout masks are numbered by the columns of all ranks.
 // CHECK: model.dropout %[[ATT]] {{.*}}shared
-// Two summands are added up, together, where the sum is needed.
+// Two partial sums are reduced together, where the sum is needed.
 // CHECK: %[[O:.*]] = model.linear %[[ATT]], %{{.*}} {module = "o"} : {{.*}} -> tensor<1x16x128xf32>
 // CHECK: %[[A2:.*]] = model.weight @a2 {part = #model.part<2, 1, 0, 128, 128>} : tensor<8x64xf32>
 // CHECK: %[[Y:.*]] = model.linear %{{.*}}, %{{.*}} init %[[O]]
 // CHECK-NEXT: %[[S:.*]] = model.all_sum %[[Y]]
 // CHECK-NEXT: model.add %{{.*}}, %[[S]]
-// A trained part of two segments.
+// A trainable slice of two ranges.
 // CHECK: model.weight @bgu {part = #model.part<2, 0, 0, 256, 512>} : tensor<128x8xf32>
 // CHECK: model.weight @bgu {part = #model.part<2, 0, 256, 256, 512>} : tensor<128x8xf32>
 // CHECK: model.concat {{.*}}rows{{.*}} -> tensor<256x8xf32>
 // CHECK: %[[GU:.*]]:2 = model.split %{{.*}} : (tensor<1x16x256xf32>) -> (tensor<1x16x128xf32>, tensor<1x16x128xf32>)
 // CHECK: model.glu {{.*}} : tensor<1x16x128xf32>
 
-// What flows back to a summand is a sum, and a part of the gradient is added to.
+// The gradient of a partial sum is a partial sum too, and a slice of the
+// gradient is accumulated.
 // STEP: train.step accumulate
 // STEP: model.all_sum
 // STEP: model.all_sum {{.*}}phase = #model.phase<backward>

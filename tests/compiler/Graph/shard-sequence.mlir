@@ -3,8 +3,7 @@
 // RUN: qlora-opt %s --shard-sequence --split-input-file --verify-diagnostics | FileCheck %s
 // RUN: qlora-opt %s --shard-sequence --split-input-file --verify-diagnostics --build-train-step | FileCheck %s --check-prefix=STEP
 
-// A residual of what all ranks have: each takes its own tokens of it, which
-// another rank sends as well as any.
+// A residual that all ranks have: each rank takes its own tokens of it.
 // CHECK: module attributes {program.tensor_ranks = 2 {{.*}}gathers = 1 {{.*}}scattered = 1
 // CHECK-LABEL: func.func @block
 // CHECK: %[[H:.*]] = model.embedding {{.*}} -> tensor<3x4x16xf32>
@@ -15,7 +14,7 @@
 // CHECK-NEXT: %[[OWN:.*]] = model.swap_blocks %[[ROWS]]#0 {first = 1 : i64, layer = 1 : i64, second = 1 : i64} : (tensor<1x96xf32>) -> tensor<1x6x16xf32>
 // CHECK-NEXT: %[[Z:.*]] = model.add %[[OWN]], %[[Y]] {layer = 1 : i64} : tensor<1x6x16xf32>
 // CHECK-NEXT: %[[N:.*]] = model.rms_norm %[[Z]], {{.*}} -> tensor<1x6x16xf32>
-// Masks are numbered by the tokens of all, and products read those.
+// Dropout masks are numbered by the tokens of all ranks.
 // CHECK-NEXT: %[[X:.*]] = model.all_gather %[[N]] {layer = 2 : i64, ranks = #model<ranks tp>} : (tensor<1x6x16xf32>) -> tensor<3x4x16xf32>
 // CHECK-NEXT: %[[D:.*]] = model.dropout %[[X]]
 // CHECK-NEXT: model.linear %[[D]]
@@ -50,7 +49,7 @@ module attributes {program.tensor_ranks = 2 : i64} {
 
 // -----
 
-// A sum that nothing is made of for each token stays one.
+// A reduction without a tokenwise reader stays an all-reduce.
 // CHECK-LABEL: func.func @whole
 // CHECK: model.all_sum
 module attributes {program.tensor_ranks = 2 : i64} {

@@ -7,6 +7,6 @@ model.parameter @w : tensor<64x32xf32> {file = "m.safetensors", trainable, optim
 
 // -----
 
-// What has to be averaged before it is saved.
+// A value that must be averaged before it is saved.
 // expected-error @+1 {{'schedule_free' cannot update pieces, and 'a' would be}}
 model.parameter @a : tensor<8x64xf32> {init = "zero", trainable, optimizer = "schedule_free"}

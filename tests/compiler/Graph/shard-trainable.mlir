@@ -8,8 +8,8 @@
 // ONE-NOT: piece
 // ZERO: error: expects at least one rank for the pieces of what is trained, but got 0
 
-// A third of 64 * 32 * 4 = 8192 bytes, up to a multiple of 64. Adapters, vectors
-// and what is frozen are whole.
+// A third of 64 * 32 * 4 = 8192 bytes, rounded up to a multiple of 64.
+// Adapters, vectors and frozen weights are unsharded.
 // CHECK: module attributes {program.trained_pieces = 3 : i64, {{.*}}piece_bytes = 2752 : i64, ranks = 3 : i64, weights = 1 : i64, whole_bytes = 8192
 // CHECK-DAG: model.parameter @w : {{.*}}piece = 2752 : i64
 // CHECK-DAG: model.parameter @a : tensor<8x64xf32> {init = "zero", trainable}
@@ -17,7 +17,8 @@
 // CHECK-DAG: model.parameter @frozen : tensor<64x64xf32> {file = "m.safetensors"}
 // CHECK-DAG: model.parameter @part : tensor<64x16xf32> {file = "m.safetensors", trainable}
 
-// But what is computed from other weights, and what a rank uses a part of.
+// Parameters computed from other weights are not sharded, nor are those of
+// which a rank uses a tp shard.
 // ALL-DAG: model.parameter @a : {{.*}}piece = 704 : i64
 // ALL-DAG: model.parameter @w : {{.*}}piece = 2752 : i64
 // ALL-DAG: model.parameter @length : tensor<8x64xf32> {init = "computed", trainable}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Tables of ranks that share products, and have the same rows of tokens.
+// Tables of tensor-parallel ranks, which have the same rows of tokens.
 
 // RUN: qlora-opt %s --shard-vocabulary | FileCheck %s
 // RUN: qlora-opt %s --shard-vocabulary=form=true | FileCheck %s --check-prefix=ALWAYS
@@ -8,7 +8,7 @@
 
 // NEVER-NOT: slice
 
-// Slices of rows, where ranks divide them and have no more to add up for it.
+// Slices of rows, if ranks divide them without an additional reduction.
 // CHECK-DAG: model.parameter @words : tensor<500x64xbf16> {{.*}}slice = #model.slice<2, 0, [1000]>
 // CHECK-DAG: model.parameter @seen : tensor<1000x64xbf16> {{.*}}slice = #model.slice<2, 0, [2000]>
 // CHECK-DAG: model.parameter @odd : tensor<1001x64xbf16> {file = "m.safetensors"}
@@ -20,7 +20,7 @@
 // CHECK-NEXT: %[[Y:.*]] = model.embedding %arg0, %[[S]] {words = 2000 : i64} : (tensor<2x8xi32>, tensor<1000x64xbf16>) -> tensor<2x8x64xbf16>
 // CHECK-NEXT: %[[X:.*]] = model.all_sum %[[Y]]
 
-// Each has all rows of the loss, and a summand of the gradient.
+// Each rank has all rows of the loss, and a partial sum of the gradient.
 // CHECK: %[[W:.*]] = model.weight @words {phase = #model.phase<backward>} : tensor<500x64xbf16>
 // CHECK-NEXT: %[[STATES:.*]], %[[G:.*]] = model.head_part %{{.*}}, %[[W]], %arg1 {{.*}}words = 1000
 // CHECK-NEXT: %[[ALL:.*]] = model.all_gather %[[STATES]] {{.*}}ranks{{.*}}tp{{.*}} (tensor<2x8x4xf32>) -> tensor<4x8x4xf32>

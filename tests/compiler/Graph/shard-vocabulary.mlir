@@ -11,8 +11,9 @@
 // ONE-NOT: piece
 // ONE-NOT: model.all_gather
 
-// 1,001 words of 64 bf16 are two pieces of 501; 211 rows of 20 f32, of which
-// 106 are no whole cache lines, two of 108.
+// A table of 1,001 rows of 64 bf16 becomes two shards of 501 rows. A table of
+// 211 rows of 20 f32 becomes two shards of 108, because 106 rows do not fill
+// whole cache lines.
 // CHECK: program.shards = 2
 // CHECK-DAG: model.parameter @words {{.*}}piece = 64128
 // CHECK-DAG: model.parameter @odd {{.*}}piece = 8640
@@ -25,7 +26,8 @@
 // CHECK-NEXT: %[[X:.*]] = model.reduce_scatter %[[ROWS]] {layer = 3 : i64} : (tensor<4x8x64xbf16>) -> tensor<2x8x64xbf16>
 // CHECK: model.weight_piece @odd : tensor<108x20xf32>
 
-// The head and its gradient: one walk over a rank's words for the rows of all.
+// The LM head and its gradient: one pass over a rank's token ids for the rows
+// of all ranks.
 // CHECK: %[[W:.*]] = model.weight_piece @words {phase = #model.phase<backward>}
 // CHECK-NEXT: %[[H:.*]] = model.all_gather %[[X]] {{.*}} -> tensor<4x8x64xbf16>
 // CHECK-NEXT: %[[T:.*]] = model.all_gather %arg1 {{.*}} -> tensor<4x8xi32>
@@ -35,26 +37,27 @@
 // CHECK-NEXT: %[[SUM:.*]] = model.reduce_scatter %[[D]] {{.*}} : (tensor<4x8x64xf32>) -> tensor<2x8x64xf32>
 // CHECK-NEXT: train.round %[[SUM]] {{.*}} : (tensor<2x8x64xf32>) -> tensor<2x8x64xbf16>
 
-// Without a gradient there is no sum of words; and what has own logits beside
-// the products stays whole.
+// Without a gradient there is no reduction over token ids. A head with other
+// readers of its logits stays unsharded.
 // CHECK: train.step evaluate
 // CHECK: model.head_part {{.*}} -> tensor<4x8x4xf32>
 // CHECK: model.head_merge {{.*}} -> (tensor<1xf32>, tensor<1xf32>, tensor<2x8xi32>)
 // CHECK: model.head_loss {{.*}}columns
 
-// What had to stay whole is gathered, by its rows.
+// A table that must stay whole is gathered, by its rows.
 // REST: model.parameter @words {{.*}}piece = 64128
 // REST: model.parameter @own {{.*}}piece = 64064
 // REST: train.step evaluate
 // REST: model.gather_weight @own
 // REST-NEXT: model.head_loss
 
-// A table that only single rows are read of is in host memory.
+// A table of which kernels read only single rows is in host memory.
 // HOST: model.parameter @odd : tensor<211x20xf32> {file = "m.safetensors"}
 // HOST: model.weight_piece @words
 // HOST: model.weight @odd
 
-// The rows of 64 ranks are more than what they would be multiplied with.
+// The rows of 64 ranks together are larger than the weight they would be
+// multiplied with.
 // MANY-NOT: model.head_part
 // EVERY: model.head_part
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// One copy per length and token bucket; batch, length and compute type fixed where a value is
-// [B, T, ...], everything else as it was.
+// One copy per length and token bucket. Batch, length and compute type are
+// fixed for values of [B, T, ...]; everything else is unchanged.
 
 // RUN: qlora-opt %s --specialize-shapes="batch=2 lengths=16,32 compute-type=bfloat16" | FileCheck %s
 // RUN: qlora-opt %s --specialize-shapes="batch=1 lengths=8" | FileCheck %s --check-prefix=F32
@@ -14,7 +14,7 @@ model.parameter @embed : tensor<96x32xf16> {file = "a.safetensors"}
 // CHECK-SAME: %[[IDS:.*]]: tensor<2x16xi32> {model.input = "ids"}
 // CHECK-SAME: -> (tensor<1xf32>, tensor<1xf32>, tensor<2x16xi32>)
 // CHECK-SAME: model.batch = 2 : i64, model.length = 16 : i64
-// Weights keep their type, the loss its own.
+// Weights keep their type, and so does the loss.
 // CHECK: %[[E:.*]] = model.weight @embed : tensor<96x32xf16>
 // CHECK: %[[X:.*]] = model.embedding %[[IDS]], %[[E]] : {{.*}} -> tensor<2x16x32xbf16>
 // Exponentials of the log-sum-exp need all its digits: it stays f32.
@@ -26,7 +26,7 @@ model.parameter @embed : tensor<96x32xf16> {file = "a.safetensors"}
 // CHECK-LABEL: func.func @forward_2x32(
 // CHECK: model.embedding {{.*}} -> tensor<2x32x32xbf16>
 
-// The function without sizes is gone.
+// The function without sizes is removed.
 // CHECK-NOT: func.func
 
 // F32-LABEL: func.func @forward_1x8(
@@ -37,7 +37,7 @@ model.parameter @embed : tensor<96x32xf16> {file = "a.safetensors"}
 // BUCKETS: func.func @forward_1x32(
 // BUCKETS: model.embedding {{.*}} -> tensor<1x32x32xf32>
 
-// A bucket that is a length already is not made twice.
+// A bucket that equals a length is not made twice.
 // ONE: func.func @forward_1x16(
 // ONE: func.func @forward_1x8(
 // ONE-NOT: func.func

@@ -10,7 +10,7 @@
 // ONE-NOT: chunks
 // ZERO: error: expects at least one chunk of a batch, and of stages with several parts as many as these or a multiple, but got 0 of 1 runs of lines for 1 parts of 3 stages
 
-// Two stages are behind the first one: two forwards before the first backward,
+// Two stages follow the first one: two forwards before the first backward,
 // whose gradient arrives after the third chunk is sent.
 // CHECK: train.step accumulate batch 6 length 4 ["ids", "targets"] attributes {chunks = 3 : i64{{.*}}in_flight = 3
 // CHECK: (%[[IDS:.*]]: tensor<6x4xi32>, %{{.*}}: tensor<6x4xi32>):
@@ -31,7 +31,7 @@
 // CHECK: %[[D2:.*]] = model.receive from 1
 // CHECK: train.linear_weight_grad %[[D2]]
 // CHECK: train.accumulate @a
-// What is read is of all rows.
+// The runtime reads values of all rows.
 // CHECK: %[[ALL:.*]] = model.concat %[[S0]]#2, %{{.*}}, %{{.*}} {rows} : (tensor<2x4xi32>, tensor<2x4xi32>, tensor<2x4xi32>) -> tensor<6x4xi32>
 // CHECK: train.result "correct", %[[ALL]]
 
@@ -42,12 +42,12 @@
 // GPIPE: model.send {{.*}} to 1
 // GPIPE: model.receive from 1
 
-// Lines of pairs are in two runs: chunk 0 has the first of each.
+// Sequences of pairs are in two runs: chunk 0 has the first of each.
 // PAIRS: %[[I:.*]]:4 = model.split %{{.*}} {rows} : (tensor<4x4xi32>) -> (tensor<1x4xi32>, tensor<1x4xi32>, tensor<1x4xi32>, tensor<1x4xi32>)
 // PAIRS: %[[IDS:.*]] = model.concat %[[I]]#0, %[[I]]#2 {rows}
 // PAIRS: model.embedding %[[IDS]]
 
-// An evaluation has sums of them too.
+// An evaluation has sums over chunks too.
 // CHECK: train.step evaluate batch 6
 // CHECK: %[[L0:.*]], %{{.*}}, %{{.*}} = model.head_loss
 // CHECK: %[[L1:.*]], %{{.*}}, %{{.*}} = model.head_loss
@@ -56,7 +56,7 @@
 // CHECK: %[[TOTAL:.*]] = model.rows(%[[SUM]], %[[L2]])
 // CHECK: train.result "loss_sum", %[[TOTAL]]
 
-// Random numbers are those of the batch's rows.
+// Random numbers are numbered by the rows of the micro-batch.
 // CHECK: train.step accumulate batch 6 length 2
 // CHECK: model.row_random {id = 7 : i64, run_rows = 4 : i64, runs = 3 : i64}
 // CHECK: model.row_random {id = 7 : i64, run = 1 : i64, run_rows = 4 : i64, runs = 3 : i64}

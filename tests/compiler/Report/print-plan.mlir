@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// The plan of a whole module, with what each pass decided: of steps gathered,
-// of the module as it is. Without the step's passes there is nothing of them.
+// The plan of a whole module, with each pass's decisions: summed over steps,
+// and for the module itself. Without the step passes there are no decisions
+// about steps.
 
 // RUN: qlora-opt %S/../Inputs/layer.mlir --phase-adapt --phase-step --phase-optimize --phase-program --print-plan -o /dev/null | FileCheck %s
 // RUN: qlora-opt %S/../Inputs/layer.mlir --phase-adapt --phase-step --fuse-rows --bucket-gradients --phase-program --print-plan -o /dev/null | FileCheck %s --check-prefix=FEW --implicit-check-not=rematerialize --implicit-check-not=plan-dequant

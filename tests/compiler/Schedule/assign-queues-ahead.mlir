@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Launches that only prepare a frozen weight run on the copy queue of a target
-// that has one beside compute, ahead of who reads what they make.
+// Launches that only prepare a frozen weight run on the copy queue, if the
+// target runs it concurrently with the compute queue, ahead of their first
+// consumer.
 
 // RUN: qlora-opt %s --split-input-file --assign-queues="target=cuda" | FileCheck %s
 // RUN: qlora-opt %s --split-input-file --assign-queues=target=cuda --remark-policy=all --remarks-filter=assign-queues -o /dev/null 2>&1 | FileCheck %s --check-prefix=REMARK
@@ -13,8 +14,8 @@
 
 // REMARK: remark: [Passed] queues | Category:assign-queues | Remark="evaluate 8: 3 launches ahead, 5 events
 
-// The first needs no memory that anyone used before. Each other one starts
-// when the reader of the one before it may, and so beside it.
+// The first launch needs memory without an earlier user. Each later one starts
+// when the reader of the previous one may, so both run concurrently.
 // CHECK-LABEL: program.entry evaluate
 // CHECK: program.launch @decode{{.*}}label "w0" {{.*}}on copy
 // CHECK-NEXT: program.record 0 on copy
@@ -63,11 +64,11 @@ program.entry evaluate batch 1 length 8 {
 
 // -----
 
-// Late, for its memory: the GEMM right before is enough to hide the decode of
-// %w1, so the one before that runs without it. By what an operand is, not by
-// the kernel's name: a copy of frozen rows into both halves of one buffer is
-// such a launch (both halves go together), a copy of an activation is none,
-// nor is one into a buffer that was in use before.
+// Late, to free memory: the GEMM right before is enough to hide the decode of
+// %w1, so the earlier GEMM runs without it. The operand decides, not the
+// kernel's name. A copy of frozen rows into both halves of one buffer is such a
+// launch (both halves go together). A copy of an activation is not, nor is one
+// into a buffer that was in use before.
 // REMARK: remark: [Passed] queues | Category:assign-queues | Remark="evaluate 8: 2 launches ahead, 2 events
 // CHECK-LABEL: program.entry evaluate
 // CHECK: program.launch @matmul{{.*}}label "y0"

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT
 
-// Copies to the host and back, and who waits for them.
+// Copies to the host and back, and the commands that wait for them.
 
 // RUN: qlora-opt %s --assign-queues=target=cuda | FileCheck %s
 
-// Behind the second copy the compute queue waits for the first, so that the memory
-// of %a is free. A copy back waits for what ran before it; the compute queue waits
-// there for all copies to the host, and for itself only where it is read.
+// After the second copy the compute queue waits for the first, which frees the
+// memory of %a. A copy back waits for earlier commands. The compute queue waits
+// there for all copies to the host, and for the copy back only where it is
+// read.
 // CHECK: program.fill %[[A:.*]]
 // CHECK-NEXT: program.record 0 on compute
 // CHECK-NEXT: program.wait 0 on communication

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 
-// Who waits for whom follows from bytes, whichever buffers name them.
+// Bytes decide which command waits for which, whichever buffers name them.
 
 // RUN: qlora-opt %s --assign-queues | FileCheck %s
 
-// part is a range of what is summed over the ranks: it is read when that is
-// done. other is not, and is read beside it.
+// part is a range of the all-reduce's operand: it is read when that has
+// finished. other is not, and is read concurrently.
 // CHECK: program.entry accumulate_last
 // CHECK: program.collective all_reduce 0
 // CHECK-NEXT: program.record [[#E:]] on communication
@@ -25,8 +25,8 @@ program.entry accumulate_last batch 1 length 8 {
   program.launch @copy_rows(%part read f32, %a write f32) constants [1, 16, 16, 16] rows 0 label "after"
 }
 
-// What is read on another queue is written when it has been read: the sum of
-// a copy waits for nothing else.
+// A value read on another queue is overwritten after that read; the reduction
+// of a copy waits for nothing else.
 // CHECK: program.entry accumulate
 // CHECK: program.copy
 // CHECK-SAME: on copy

@@ -7,7 +7,7 @@
 // CHECK: program.record 0 on compute
 // CHECK-NEXT: program.wait 0 on communication
 // CHECK-NEXT: program.collective all_reduce 0 %{{.*}}
-// The backward goes on beside it.
+// The backward runs concurrently.
 // CHECK: program.launch
 // One event is enough for the end: a queue runs in order.
 // CHECK: program.record [[#E:]] on communication

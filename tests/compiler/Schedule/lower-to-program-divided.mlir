@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT
 
-// Gradients of what is trained in pieces are scattered in every micro-batch.
+// Gradients of sharded trainable parameters are reduce-scattered in every
+// micro-batch.
 
 // RUN: qlora-opt %s --bucket-gradients --lower-to-program | FileCheck %s
 
-// A third of 16,384 bytes is 5,504, and of three such pieces 128 bytes are none of
-// the tensor: they are zeros behind the gradient, which is made there. What is
-// made elsewhere is copied before it, and what three divide has nothing behind it.
+// A third of 16,384 bytes is 5,504. Three such shards have 128 bytes more than
+// the tensor: zeros after the gradient, which is computed in that buffer. A
+// gradient computed elsewhere is copied first. A gradient that three ranks
+// divide evenly has no padding.
 // CHECK-DAG: program.parameter "w" trainable offset 4096 bytes 16384 [64, 64] {{.*}}piece 5504
 // CHECK-DAG: program.parameter "first" trainable offset {{[0-9]+}} bytes 6144 [24, 64] {{.*}}piece 4096 {
 // CHECK-DAG: program.parameter "second" trainable offset {{[0-9]+}} bytes 6144 [24, 64] {{.*}}piece 4096 first 6144

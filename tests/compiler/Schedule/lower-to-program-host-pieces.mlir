@@ -1,7 +1,7 @@
 // RUN: qlora-opt %s --place-frozen-weights="shards=2 offload-base" --bucket-gradients --lower-to-program | FileCheck %s
 
-// Of a base in pieces on the hosts of two ranks a rank's piece is copied to its
-// card, where all of them come together.
+// The base is sharded over the host memory of two ranks. A rank's shard is
+// copied to its GPU, where all shards are gathered.
 // CHECK-DAG: program.parameter "w" host offset 0 bytes 32768 [32, 256] {{.*}}piece 16384
 // CHECK-DAG: program.arena host bytes 16384
 // CHECK: %[[PIECE:.*]] = program.buffer activation bytes 16384 {{.*}}u8

@@ -3,8 +3,8 @@
 // RUN: qlora-opt %s --place-frozen-weights=offload-base --bucket-gradients --lower-to-program=offload-states | FileCheck %s --check-prefix=BASE
 // RUN: qlora-opt %s --place-frozen-weights=offload-base --bucket-gradients --lower-to-program --select-kernels=target=cuda --assign-queues=target=cuda | FileCheck %s --check-prefix=QUEUES
 
-// Of @table only rows are read, so it may live in host memory; @tied is read as
-// a whole too, and @trained is no frozen weight.
+// Kernels read only single rows of @table, so it may live in host memory. @tied
+// is also read as a whole, and @trained is not frozen.
 // CHECK-DAG: program.parameter "table" host offset 0 bytes 16384 [32, 256]
 // CHECK-DAG: program.parameter "tied" frozen offset 0 bytes 32768 [32, 256]
 // CHECK-DAG: program.parameter "trained" trainable
@@ -13,8 +13,8 @@
 // CHECK: %[[TABLE:.*]] = program.buffer host offset 0 bytes 16384
 // CHECK: program.launch @embedding(%{{.*}}, %[[TABLE]] {{[a-z_]+ [a-z0-9]+}}, %{{.*}})
 
-// As a base all of it that is frozen is there. Rows of @tied are read over the
-// bus; for the product it is copied, as bytes, before that is reached.
+// With the base in host memory all frozen weights are there. Rows of @tied are
+// read over the bus; for the matmul its bytes are copied in advance.
 // BASE-DAG: program.parameter "table" host offset 0 bytes 16384 [32, 256]
 // BASE-DAG: program.parameter "tied" host offset 16384 bytes 32768 [32, 256]
 // BASE-DAG: program.arena frozen bytes 0
@@ -27,7 +27,7 @@
 // BASE: program.copy %[[TO]] from %[[FROM]] on communication
 // BASE: program.launch @matmul(%{{.*}}, %[[TO]] read f32, %{{.*}})
 
-// Its reader waits for the queue of copies, and nothing else does.
+// Only its reader waits for the copy queue.
 // QUEUES: program.copy %[[TO:.*]] from %{{.*}} on communication
 // QUEUES: program.record [[EVENT:[0-9]+]] on communication
 // QUEUES-NEXT: program.wait [[EVENT]] on compute

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 
-// What a buffer is for, as the report says it.
+// The purpose of a buffer, as the report prints it.
 
 // RUN: qlora-opt %s --fuse-rows="fuse=false" --bucket-gradients --lower-to-program | FileCheck %s
 
-// x dies in the forward, but y goes where it was, and the backward reads y; of
-// w it reads a part. z dies, and is computed again; dz is the backward's own.
+// x dies in the forward, but y takes its place, and the backward reads y and a
+// range of w. z dies, and is recomputed; dz belongs to the backward.
 // CHECK: program.entry accumulate batch 1 length 64
 // CHECK: program.buffer activation bytes 65536 : f32 {label = "x", saved}
 // CHECK-NOT: program.buffer activation

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// What a value is made of: nothing that is read, stored or returned is lost,
-// and nothing that is read later is overwritten.
+// The memory of a value: nothing that is read, stored or returned is lost, and
+// nothing that is read later is overwritten.
 
 // RUN: split-file %s %t
 // RUN: qlora-opt %t/twice.mlir --lower-to-program | FileCheck %s --check-prefix=TWICE
@@ -13,7 +13,7 @@
 // RUN: qlora-opt %t/dense.mlir --fuse-rows --lower-to-program | FileCheck %s --check-prefix=DENSE
 
 //--- twice.mlir
-// Both parts are a: the first is written by who makes it, the second copied.
+// Both parts are a: the first is written by its producer, the second is copied.
 // TWICE: program.entry accumulate
 // TWICE-DAG: %[[C:.*]] = program.buffer activation bytes 128
 // TWICE-DAG: %[[FIRST:.*]] = program.view %[[C]] offset 0 bytes 112
@@ -32,8 +32,8 @@ module attributes {train.layout = [], train.offsets = array<i64>} {
 }
 
 //--- forward.mlir
-// In the forward activations are copied side by side, as rematerialize counts
-// them (rematerialize-memory.mlir): each can be dropped by itself.
+// In the forward activations are copied into one buffer, as rematerialize
+// counts them (rematerialize-memory.mlir): each can be dropped separately.
 // FORWARD: program.entry evaluate
 // FORWARD: program.launch @embedding(%{{.*}}, %{{.*}}, %[[A:[0-9]+]] {{[a-z_]+ [a-z0-9]+}}){{.*}} constants [4, 4, 8, 4, 0, 0]
 // FORWARD: program.launch @embedding(%{{.*}}, %{{.*}}, %[[B:[0-9]+]] {{[a-z_]+ [a-z0-9]+}}){{.*}} constants [4, 4, 8, 4, 0, 0]
@@ -52,7 +52,7 @@ module attributes {train.layout = [], train.offsets = array<i64>} {
 }
 
 //--- results.mlir
-// A part of something, an argument, and one number under two names.
+// A part of a value, an argument, and one value under two names.
 // RESULTS: program.entry evaluate
 // RESULTS-DAG: %[[IDS:.*]] = program.buffer input offset 0 bytes 16
 // RESULTS-DAG: %[[LOSS:.*]] = program.buffer result offset 0 bytes 4
@@ -104,7 +104,8 @@ module attributes {train.layout = [], train.offsets = array<i64>} {
 }
 
 //--- stored.mlir
-// One value in two flat arenas: in one by who makes it, in the other by a copy.
+// One value in two flat arenas: its producer writes one, a copy writes the
+// other.
 // STORED: program.entry update
 // STORED: %[[P:.*]] = program.buffer trainable offset 4096 bytes 4096
 // STORED: program.launch @add(%[[P]] {{[a-z_]+ [a-z0-9]+}}, %[[P]] {{[a-z_]+ [a-z0-9]+}}, %[[P]] {{[a-z_]+ [a-z0-9]+}})
@@ -121,8 +122,8 @@ module attributes {train.layout = [@w], train.offsets = array<i64: 1024>} {
 }
 
 //--- later.mlir
-// p is read once more after q is made of it: q is copied to its arena when it
-// is stored.
+// p is read once more after q is computed from it: q is copied to its arena
+// when it is stored.
 // LATER: program.entry update
 // LATER: %[[P:.*]] = program.buffer trainable offset 4096 bytes 4096
 // LATER: %[[Q:.*]] = program.buffer activation bytes 4096
@@ -140,7 +141,7 @@ module attributes {train.layout = [@w], train.offsets = array<i64: 1024>} {
 }
 
 //--- dense.mlir
-// A kernel that knows no row stride gets rows that follow each other.
+// A kernel without a row stride gets contiguous rows.
 // DENSE: program.entry evaluate
 // DENSE: %[[COPY:.*]] = program.buffer activation bytes 64
 // DENSE: %[[PART:.*]] = program.view %{{.*}} offset 16 bytes 112

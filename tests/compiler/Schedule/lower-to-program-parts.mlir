@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 
-// What a rank uses of trained weights, and sums of what ranks have.
+// The tp shards of trainable weights, and reductions over ranks.
 
 // RUN: qlora-opt %s --bucket-gradients --lower-to-program | FileCheck %s
 
-// Of the trainable arena: 64 rows of 8, of which a rank has 32, and 8 rows of 64,
-// of which it has 32 columns: 8 rows, but for 32 numbers behind the last, which
-// are put together for a product. A sum is made in the place of the summand, in
-// every micro-batch; gradients are made where they belong.
+// The trainable arena has @b with 64 rows of 8, 32 for each rank, and @a with 8
+// rows of 64, 32 columns for each rank. The range of @a ends 32 elements early,
+// after its last row; a copy makes it contiguous for a matmul. The reduction is
+// in place, in every micro-batch; gradients are computed in the arena.
 // CHECK: program.entry accumulate batch
 // CHECK: %[[B:.*]] = program.buffer trainable offset 6144 bytes 1024 pieces 2 : f32 {pieces_of = #program<group tp>, step = 1024 : i64}
 // CHECK: program.launch @matmul(%{{.*}} read f32, %[[B]] read f32, %[[Y:.*]] write f32)
@@ -20,7 +20,7 @@
 // CHECK: %[[DB:.*]] = program.buffer gradient offset 6144 bytes 1024 pieces 2 : f32 {pieces_of = #program<group tp>, step = 1024 : i64}
 // CHECK: program.entry accumulate_last batch
 // CHECK: program.collective all_reduce 0 %{{.*}} over tp
-// All ranks' parts are added up with what they have of the whole.
+// All ranks' slices are reduced with the unsharded gradients.
 // CHECK: %[[ALL:.*]] = program.buffer gradient offset 6144 bytes 2048 : f32
 // CHECK-NEXT: program.collective all_reduce 1 %[[ALL]]{{$}}
 

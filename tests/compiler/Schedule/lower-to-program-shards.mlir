@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Pieces of the base are gathered in every micro-batch; gradients are summed in
-// the last.
+// Shards of the base are gathered in every micro-batch; gradients are reduced
+// in the last.
 
 // RUN: qlora-opt %s --place-frozen-weights=shards=3 --bucket-gradients --lower-to-program | FileCheck %s
 // RUN: qlora-opt %s --place-frozen-weights=shards=3 --bucket-gradients --lower-to-program --select-kernels --assign-queues | FileCheck %s --check-prefix=QUEUES
@@ -23,7 +23,7 @@
 // CHECK: program.collective all_gather 1
 // CHECK: program.collective all_reduce 0
 
-// A gather starts when what was in its memory is used up, and its reader waits.
+// A gather starts after the last use of its memory, and its reader waits.
 // QUEUES: program.entry accumulate_last
 // QUEUES: program.collective all_gather 0
 // QUEUES: program.record 1 on communication

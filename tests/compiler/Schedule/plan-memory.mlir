@@ -80,8 +80,8 @@ program.entry evaluate batch 1 length 8 {
 
 // -----
 
-// Workspaces on CUDA start at multiples of 256, as their arena says: 320 bytes
-// take 512 beside another. Activations need not.
+// Workspaces on CUDA start at multiples of 256, as their arena says: with
+// another one, 320 bytes take 512. Activations need not.
 module {
 program.arena activation bytes 0 alignment 64
 // CHECK: program.arena workspace bytes 832 alignment 256
@@ -127,9 +127,9 @@ program.entry evaluate batch 1 length 8 {
 // -----
 
 // Two queues. %n is written on queue 2 from after the first launch until
-// command 5 waits for it, and read by the last: so it may lie over %a, which
-// that record vouches for, but not over %b, which is in use beside it, though
-// %b ends before the command that writes %n in the order of the table.
+// command 5 waits for it, and read by the last command. So it may share memory
+// with %a, as that event allows. It may not with %b, which is in use at the
+// same time, although %b ends earlier in the order of the table.
 module {
 program.arena activation bytes 0 alignment 64
 program.arena workspace bytes 0 alignment 64
@@ -154,8 +154,8 @@ program.entry evaluate batch 1 length 8 {
 
 // -----
 
-// Without the events %n may be written at any time: beside %a and beside %b,
-// which still share.
+// Without the events %n may be written at any time, so it shares no memory with
+// %a or %b, which still share theirs.
 module {
 program.arena activation bytes 0 alignment 64
 program.arena workspace bytes 0 alignment 64

@@ -16,8 +16,8 @@ program.entry evaluate batch 1 length 8 {
 
 // -----
 
-// Written by a fill, a copy, a launch, or by somebody else, whole or in parts:
-// all read well. So is memory that two buffers have in turn.
+// Memory may be written by a fill, a copy, a launch or the runtime, whole or in
+// ranges, and by two buffers in turn: all read written bytes.
 program.kernel @k attributes {op = "copy_rows"} {}
 program.entry evaluate batch 1 length 16 {
   %input = program.buffer input offset 0 bytes 64 : f32
@@ -45,7 +45,7 @@ program.entry evaluate batch 1 length 8 {
 
 // -----
 
-// A part that was written is no whole.
+// A written range is not the whole buffer.
 program.entry evaluate batch 1 length 8 {
   %a = program.buffer activation offset 0 bytes 64 : f32
   %b = program.buffer activation offset 64 bytes 64 : f32
@@ -57,7 +57,7 @@ program.entry evaluate batch 1 length 8 {
 
 // -----
 
-// Nor is an input that the runtime does not write.
+// An input that the runtime does not write is refused too.
 program.entry evaluate batch 1 length 8 {
   %input = program.buffer input offset 64 bytes 32 : i8
   %a = program.buffer activation offset 0 bytes 32 : i8
@@ -67,7 +67,7 @@ program.entry evaluate batch 1 length 8 {
 
 // -----
 
-// And a result that the runtime reads is there at the end.
+// A result that the runtime reads must be written at the end.
 // expected-error @below {{result in the result arena: reads bytes 0+4, but byte 0 was not written before}}
 program.entry evaluate batch 1 length 8 {
   %loss = program.buffer result offset 0 bytes 4 : f32

@@ -4,7 +4,7 @@
 
 // RUN: qlora-opt %s --split-input-file --verify-diagnostics
 
-// What memory can hold.
+// Types that memory can hold.
 // expected-error @+1 {{failed to satisfy constraint: type attribute of a ranked tensor of f32, bf16, f16, i32, i8, ui8 or 4-bit numbers with positive dimensions}}
 model.parameter @w : tensor<8x0xf32> {file = "a"}
 

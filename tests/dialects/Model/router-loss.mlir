@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The auxiliary loss of two routers side by side, of four experts each, and
-// what its gradient is made of.
+// The auxiliary loss of two routers, of four experts each, and the operands of
+// its gradient.
 // RUN: qlora-opt %s | qlora-opt | FileCheck %s
 
 // CHECK-LABEL: func.func @router_loss

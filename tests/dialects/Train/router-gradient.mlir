@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// A second loss, that of routers: it has made its derivative by the sums, of
-// which every row has a share; choices have none.
+// The second loss, of routers, computes its derivative with its sums. Every row
+// gets a fraction of it; choices have no gradient.
 
 // RUN: qlora-opt %s --build-train-step | FileCheck %s
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The reverse of every row op and of every arithmetic op in a row: what is
-// computed from the forward row again, and what is not read at all.
+// The gradient of every row op and of every arithmetic op in a row: what is
+// recomputed from the forward row, and what is not read at all.
 
 // RUN: qlora-opt %s --split-input-file --build-train-step | FileCheck %s
 
@@ -95,7 +95,7 @@ func.func @rope(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tensor<1xf32>, 
 // CHECK-NEXT: %[[r:.*]] = arith.subf %[[q]], %[[qs]]
 // CHECK-NEXT: %[[dg:.*]] = arith.addf %[[dg0]], %[[r]]
 // CHECK-NEXT: model.row_yield %[[dg]], %[[du]]
-// x is both: its gradient is the sum.
+// x is both operands: its gradient is the sum.
 // CHECK: %[[SUM:.*]] = model.add %[[G]]#0, %[[G]]#1 {phase = #model.phase<backward>}
 // CHECK: train.embedding_grad %{{.*}}, %[[SUM]]
 model.parameter @embed : tensor<16x4xf32> {file = "a", trainable}
@@ -111,7 +111,7 @@ func.func @glu(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tensor<1xf32>, t
 
 // -----
 
-// add_bias and add pass the gradient on as it is; the bias's is its sum over
+// add_bias and add pass the gradient on unchanged; the bias gets its sum over
 // all rows.
 // CHECK: train.step accumulate
 // CHECK: %{{.*}}, %{{.*}}, %{{.*}}, %[[DY:.*]] = train.head_loss_grad
@@ -229,7 +229,7 @@ func.func @sine(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tensor<1xf32>, 
 
 // -----
 
-// A choice: the other side gets zero, even where dy is not finite.
+// A select: the other side gets zero, even where dy is not finite.
 // CHECK: train.step accumulate
 // CHECK: label = "rows_grad"
 // CHECK-NEXT: ^bb0(%[[x:.*]]: tensor<4xf32>, %[[dy:.*]]: tensor<4xf32>):
@@ -280,8 +280,8 @@ func.func @identity(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tensor<1xf3
 
 // -----
 
-// The largest element: those that are it share its gradient. A size has the
-// gradient of its sign; rounding, which has steps, passes nothing on.
+// The largest element: equal maxima divide its gradient. An absolute value has
+// the gradient of its sign. Rounding, which has steps, passes nothing on.
 // CHECK: train.step accumulate
 // CHECK: label = "rows_grad"
 // CHECK-NEXT: ^bb0(%[[x:.*]]: tensor<4xf32>, %[[dy:.*]]: tensor<4xf32>):
@@ -322,8 +322,8 @@ func.func @largest(%ids: tensor<1x3xi32> {model.input = "ids"}) -> (tensor<1xf32
 
 // -----
 
-// The larger of two: all to who it is, half to each where they are equal. What
-// is rounded passes on what flows to it.
+// The larger of two: all of the gradient goes to the larger, half to each where
+// they are equal. A rounded value passes on its gradient.
 // CHECK: train.step accumulate
 // CHECK: label = "rows_grad"
 // CHECK-NEXT: ^bb0(%[[x:.*]]: tensor<4xf32>, %[[dy:.*]]: tensor<4xf32>):

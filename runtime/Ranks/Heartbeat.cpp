@@ -204,11 +204,11 @@ void Heartbeat::receive(int number) {
   if (bytes < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))
     return;
   side.isOpen = false;
-  const Status lost = Status::error(
-      StatusCode::kAborted,
-      "{} has ended without a word: see on its host whether it was killed, for "
-      "memory or by its launcher",
-      nameLocked(side.rank));
+  const Status lost =
+      Status::error(StatusCode::kAborted,
+                    "{} ended without an error message. Fix: check on its host "
+                    "whether it was killed, for memory or by its launcher",
+                    nameLocked(side.rank));
   add({side.rank, true, lost.message()}, {});
 }
 
@@ -223,8 +223,8 @@ void Heartbeat::beat() {
     const auto [low, high] = std::minmax(rank, side.rank);
     const Status lost = Status::error(
         StatusCode::kAborted,
-        "no sign of life between {} and {} for {} s: see whether both run, and "
-        "whether their hosts reach each other",
+        "no heartbeat between {} and {} for {} s. Fix: check that both "
+        "processes run and that their hosts reach each other",
         nameLocked(low), nameLocked(high),
         timing.beat.count() * timing.missed / 1000.0);
     add({low, true, lost.message()}, {});

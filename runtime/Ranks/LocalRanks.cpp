@@ -31,8 +31,9 @@ static StatusOr<std::string> machineName() {
   char space[PATH_MAX];
   ssize_t bytes = readlink("/proc/self/ns/pid", space, sizeof space);
   if (!std::getline(file, boot) || bytes < 0)
-    return Status::error(StatusCode::kUnavailable,
-                         "cannot read /proc to tell this machine from others");
+    return Status::error(
+        StatusCode::kUnavailable,
+        "cannot identify this machine: /proc is not readable. Fix: mount it");
   return boot + " " + std::string(space, static_cast<size_t>(bytes));
 }
 
@@ -62,11 +63,11 @@ static std::string objectionTo(const FileDescriptor &memory,
     return std::strerror(errno);
   const auto size = static_cast<uint64_t>(info.st_size);
   if (!S_ISREG(info.st_mode))
-    return "it is no file";
+    return "it is not a file";
   if (access == LocalRanks::Access::kRead ? size < bytes : size != bytes)
-    return fmt::format("it has {} bytes in place of {}", size, bytes);
+    return fmt::format("it has {} bytes instead of {}", size, bytes);
   if (access == LocalRanks::Access::kReadWrite && info.st_uid != geteuid())
-    return "it is another user's";
+    return "it belongs to another user";
   return "";
 }
 
@@ -81,8 +82,8 @@ static StatusOr<FileDescriptor> open(const Offer &offer, std::string_view name,
   if (wrong.empty())
     return memory;
   return Status::error(StatusCode::kUnavailable,
-                       "cannot open the memory that another rank of this "
-                       "machine shares ({}, {}): {}",
+                       "cannot open memory that another rank of this machine "
+                       "shares ({}, {}): {}",
                        name, path, wrong);
 }
 
@@ -97,7 +98,7 @@ StatusOr<LocalRanks::Shared> LocalRanks::share(Collectives &group,
   const std::vector<Offer> &first = offers[static_cast<size_t>(firstRank)];
   if (localRank > 0) {
     if (first.empty())
-      return Status::error(StatusCode::kInternal, "nobody shares {}", name);
+      return Status::error(StatusCode::kInternal, "no rank shares {}", name);
     own.access = first[0].access;
     QLORA_ASSIGN_OR_RETURN(own.memory, open(first[0], name, bytes));
   }

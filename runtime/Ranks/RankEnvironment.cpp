@@ -130,10 +130,10 @@ static Status readMaster(const GetVariable &get, RankEnvironment &env) {
   else if (const char *nodes = get("SLURM_STEP_NODELIST"); isSlurm && nodes)
     env.masterAddress = firstSlurmHost(nodes);
   else if (env.localWorldSize < env.worldSize)
-    return Status::invalid(
-        "{} started {} ranks, {} of them here: set MASTER_ADDR to the host of "
-        "rank 0 and MASTER_PORT to a free port there, on every rank",
-        env.launcher, env.worldSize, env.localWorldSize);
+    return Status::invalid("{} started {} ranks, {} of them on this machine. "
+                           "Fix: on every rank, set MASTER_ADDR to the host of "
+                           "rank 0 and MASTER_PORT to a free port there",
+                           env.launcher, env.worldSize, env.localWorldSize);
   env.masterPort = kDefaultPort;
   if (isSlurm) {
     int job = 0, step = 0;
@@ -157,11 +157,11 @@ static Status readSecret(const GetVariable &get, RankEnvironment &env) {
     env.secret = secret;
     if (env.secret.size() >= kSecretCharacters)
       return Status::ok();
-    return Status::invalid("the variable {} has {} characters; give every rank "
-                           "the same {} random ones, as of 'openssl rand -hex "
-                           "{}'",
-                           kJobSecretVariable, env.secret.size(),
-                           kSecretCharacters, kSecretCharacters / 2);
+    return Status::invalid(
+        "the variable {} has {} characters, but needs {}. Fix: give every rank "
+        "the same output of 'openssl rand -hex {}'",
+        kJobSecretVariable, env.secret.size(), kSecretCharacters,
+        kSecretCharacters / 2);
   }
   if (const char *run = get("TORCHELASTIC_RUN_ID"))
     env.secret = run;
@@ -169,8 +169,8 @@ static Status readSecret(const GetVariable &get, RankEnvironment &env) {
     env.secret = job;
   if (env.worldSize > 1 && env.secret.size() < kSecretCharacters)
     env.secretRemark = fmt::format(
-        "whoever can reach rank 0 at {} can join this job, since {} gives it "
-        "{} secret; set {} to the same random text on every rank",
+        "anyone who can reach rank 0 at {} can join this job: {} gives it {} "
+        "secret. Fix: set {} to the same random text on every rank",
         env.masterAddress, env.launcher,
         env.secret.empty() ? "no" : "a guessable", kJobSecretVariable);
   return Status::ok();
@@ -214,7 +214,7 @@ StatusOr<std::optional<RankChannel>> RankChannel::open(RankEnvironment &env) {
   json hello = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!hello.is_object())
     return Status::error(StatusCode::kAborted,
-                         "{} is set but leads to no launcher; unset it",
+                         "{} is set, but no launcher answers. Fix: unset it",
                          kRankChannelVariable);
   env.secret = hello.value("secret", "");
   env.secretRemark.clear();

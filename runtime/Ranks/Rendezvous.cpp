@@ -101,8 +101,8 @@ StatusOr<std::string> Rendezvous::exchange(const StatusOr<std::string> &own,
     status = receiveAll(socket, &answer, sizeof answer);
   if (!status.isOk())
     return Status::error(StatusCode::kAborted,
-                         "rank {} ({}) has lost rank 0 at {} while the ranks "
-                         "met: {}",
+                         "rank {} ({}) lost its connection to rank 0 at {} "
+                         "during the rendezvous: {}",
                          me.rank, me.host, place, status.message());
   QLORA_ASSIGN_OR_RETURN(std::string given, receiveText(socket, answer.bytes));
   if (answer.isRefused)

@@ -15,7 +15,8 @@ namespace qlora {
 StatusOr<Digest> randomDigest() {
   Digest drawn;
   if (RAND_bytes(drawn.data(), drawn.size()) != 1)
-    return Status::error(StatusCode::kUnavailable, "no random numbers");
+    return Status::error(StatusCode::kUnavailable,
+                         "the system has no random numbers");
   return drawn;
 }
 
@@ -45,44 +46,43 @@ Digest proofOf(std::string_view secret, std::string_view role,
 StatusOr<std::string> receiveText(const FileDescriptor &socket,
                                   uint32_t bytes) {
   if (bytes > kMaxRendezvousText)
-    return Status::invalid("a text of {} bytes is over the limit of {}", bytes,
-                           kMaxRendezvousText);
+    return Status::invalid("a message of {} bytes exceeds the limit of {}",
+                           bytes, kMaxRendezvousText);
   std::string text(bytes, '\0');
   QLORA_RETURN_IF_ERROR(receiveAll(socket, text.data(), bytes));
   return text;
 }
 
 Status portTaken(std::string_view place) {
-  return Status::error(
-      StatusCode::kUnavailable,
-      "rank 0 cannot listen at {}, where another program does: "
-      "choose another MASTER_PORT, the same for every rank",
-      place);
+  return Status::error(StatusCode::kUnavailable,
+                       "rank 0 cannot listen at {}: another program uses the "
+                       "port. Fix: set another MASTER_PORT on every rank",
+                       place);
 }
 
 Status saysNothing(std::string_view place, std::chrono::milliseconds patience) {
   return Status::error(
       StatusCode::kUnavailable,
-      "{} accepts connections, but has said nothing in {} s: see whether rank "
-      "0 was stopped there, or whether another program listens",
+      "{} accepts connections, but did not answer in {} s. Fix: check whether "
+      "rank 0 is stopped there, or another program uses the port",
       place, patience.count() / 1000.0);
 }
 
 Status otherSecret(int rank, std::string_view address, std::string_view place) {
-  return Status::error(StatusCode::kUnavailable,
-                       "rank {} ({}) has another QLORA_JOB_SECRET than rank 0 "
-                       "at {}: give every rank of a job the same one, and each "
-                       "job a MASTER_PORT of its own",
-                       rank, address, place);
+  return Status::error(
+      StatusCode::kUnavailable,
+      "rank {} ({}) has another QLORA_JOB_SECRET than rank 0 at {}. Fix: give "
+      "all ranks of a job the same secret, and each job its own MASTER_PORT",
+      rank, address, place);
 }
 
 Status notReached(std::string_view place, std::string_view ranks,
                   std::chrono::milliseconds patience) {
-  return Status::error(StatusCode::kUnavailable,
-                       "rank 0 at {} was not reached in {} s by rank {}: start "
-                       "what is missing, and see that its host is up and that "
-                       "the port is open to it",
-                       place, patience.count() / 1000.0, ranks);
+  return Status::error(
+      StatusCode::kUnavailable,
+      "rank 0 at {} was not reached in {} s by rank {}. Fix: start the missing "
+      "ranks, and check that the host of rank 0 is up and its port open",
+      place, patience.count() / 1000.0, ranks);
 }
 
 } // namespace qlora

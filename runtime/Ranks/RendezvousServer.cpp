@@ -129,11 +129,12 @@ void RendezvousServer::close(Connection &client) {
   if (!client.isProven)
     return;
   if (!client.isLast && client.wanted == 0)
-    fail(fmt::format("rank {} ({}) has ended while the ranks met: its own "
-                     "last lines say why",
+    fail(fmt::format("rank {} ({}) ended during the rendezvous. Fix: see the "
+                     "last lines of its output",
                      client.rank, hosts[client.rank]));
   else if (!client.isLast)
-    fail(fmt::format("rank {} was lost while the ranks met: is its host down?",
+    fail(fmt::format("rank {} was lost during the rendezvous. Fix: check "
+                     "whether its host is down",
                      client.rank));
   noteTold(client.rank);
 }
@@ -233,7 +234,7 @@ void RendezvousServer::noteShortage() {
   if (loop.shortage().empty() || hasWarned || !warn)
     return;
   hasWarned = true;
-  warn(fmt::format("rank 0 at {} waits to accept connections of ranks: {}",
+  warn(fmt::format("rank 0 at {} cannot accept more ranks yet and waits: {}",
                    terms.place, loop.shortage()));
 }
 
@@ -255,20 +256,17 @@ bool RendezvousServer::isWelcome(const RendezvousRequest &request,
   const std::string host = textOf(request.host);
   const std::string version = textOf(request.version);
   if (request.ranks != hosts.size() || rank >= request.ranks)
-    fail(fmt::format(
-        "rank {} ({}) was started as one of {} ranks, and rank 0 as "
-        "one of {}: start all with the same number",
-        rank, host, request.ranks, hosts.size()));
+    fail(fmt::format("rank {} ({}) was started as one of {} ranks, but rank 0 "
+                     "as one of {}. Fix: start all ranks with the same number",
+                     rank, host, request.ranks, hosts.size()));
   else if (exchanges[number].values[rank])
-    fail(fmt::format(
-        "rank {} was started twice, on {} and {}: give each process "
-        "a rank of its own",
-        rank, hosts[rank], host));
+    fail(fmt::format("rank {} was started twice, on {} and {}. Fix: give each "
+                     "process its own rank",
+                     rank, hosts[rank], host));
   else if (version != terms.version)
-    fail(
-        fmt::format("rank {} ({}) has qlora-run {}, and rank 0 has {}: install "
-                    "one version on every host",
-                    rank, host, version, terms.version));
+    fail(fmt::format("rank {} ({}) has qlora-run {}, but rank 0 has {}. Fix: "
+                     "install the same version on every host",
+                     rank, host, version, terms.version));
   else
     hosts[rank] = host;
   return failure.empty();
@@ -288,7 +286,8 @@ void RendezvousServer::failForMissing(size_t number) {
   else if (number == 0)
     fail(notReached(terms.place, ranks, terms.patience).message());
   else
-    fail(fmt::format("rank {} was lost while the ranks met: is its host down?",
+    fail(fmt::format("rank {} was lost during the rendezvous. Fix: check "
+                     "whether its host is down",
                      ranks));
   // waitUntilTold() must not wait for missing ranks.
   for (uint32_t rank = 0; rank < current.values.size(); ++rank)

@@ -165,12 +165,12 @@ Status Ring::ended(Neighbour side) {
 Status Ring::silent(Neighbour side) {
   std::string calls;
   if (heart)
-    calls = fmt::format("it is at its collective {}, and {} waits in {}; ",
+    calls = fmt::format(": it is at its collective {}, and {} waits in {}",
                         heart->callOf(side), heart->nameOf(rank()), call);
   return lost(side,
               Status::error(StatusCode::kAborted,
-                            "{} has sent nothing for {} s: {}see what it does, "
-                            "or raise --ddp-timeout",
+                            "{} has sent nothing for {} s{}. Fix: check what "
+                            "it does, or raise --ddp-timeout",
                             nameOf(side), limit.count() / 1000.0, calls),
               false);
 }
@@ -217,14 +217,15 @@ Status Ring::receive(Neighbour from, Message &message, bool &hasMoved) {
   const bool wasHeader = message.next == 0;
   message.advance(static_cast<size_t>(bytes));
   if (wasHeader && message.next > 0 && message.header != message.expected)
-    return lost(from,
-                Status::error(StatusCode::kAborted,
-                              "{} makes another call ({}, {} bytes, not {}, "
-                              "{}): were all ranks started alike?",
-                              nameOf(from), message.header.call,
-                              message.header.bytes, message.expected.call,
-                              message.expected.bytes),
-                false);
+    return lost(
+        from,
+        Status::error(
+            StatusCode::kAborted,
+            "{} is at another collective ({} of {} bytes, not {} of {}). Fix: "
+            "start all ranks with the same program and options",
+            nameOf(from), message.header.call, message.header.bytes,
+            message.expected.call, message.expected.bytes),
+        false);
   return Status::ok();
 }
 

@@ -187,9 +187,9 @@ Status RingCollectives::allToAll(Bytes to, ConstBytes from) {
 Status RingCollectives::sendOrReceive(const CollectiveCall &call) {
   const bool isSend = call.kind == QLORA_COLLECTIVE_SEND;
   if (call.peer != 1 && call.peer != -1)
-    return Status::invalid("ranks of CPUs reach their neighbours only: {} by "
-                           "{} places is for GPUs",
-                           collectiveName(call.kind), call.peer);
+    return Status::invalid(
+        "a {} over {} ranks needs GPUs: CPU ranks reach only their neighbours",
+        collectiveName(call.kind), call.peer);
   const Ring::Neighbour side = call.peer > 0 ? Ring::kNext : Ring::kPrevious;
   Message message(kBetweenTwo);
   message.add(isSend ? call.from : ConstBytes(call.to));

@@ -38,7 +38,7 @@ StatusOr<Place> Place::parse(std::string_view text) {
   Place place;
   const size_t space = text.find(' ', place.drawn.size());
   if (space == text.npos)
-    return Status::invalid("the next rank's address is damaged");
+    return Status::invalid("the address of the next rank is invalid");
   std::copy_n(text.begin(), place.drawn.size(), place.drawn.begin());
   std::from_chars(text.data() + place.drawn.size(), text.data() + space,
                   place.port);
@@ -110,12 +110,11 @@ static Status acceptPrevious(FileDescriptor listening, const Digest &drawn,
   const double seconds = meeting.patience.count() / 1000.0;
   if (!loop.shortage().empty())
     return Status::error(StatusCode::kUnavailable,
-                         "the rank before it could not be accepted in {} s: {}",
+                         "the previous rank could not be accepted in {} s: {}",
                          seconds, loop.shortage());
   return Status::error(StatusCode::kUnavailable,
-                       "the rank before it has not connected in {} s; ranks "
-                       "reach each other at ports that the system gives: open "
-                       "all of them between the hosts of a job",
+                       "the previous rank has not connected in {} s. Fix: open "
+                       "all ports between the hosts of the job",
                        seconds);
 }
 

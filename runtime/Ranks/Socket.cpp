@@ -88,7 +88,7 @@ StatusOr<FileDescriptor> listenOn(const std::string &host, int port) {
   }
   const std::string place = fmt::format("{}:{}", host, port);
   if (error == EADDRINUSE)
-    return Status::error(StatusCode::kResourceExhausted, "{} is taken", place);
+    return Status::error(StatusCode::kResourceExhausted, "{} is in use", place);
   return systemError(fmt::format("cannot listen on {}", place), error);
 }
 

@@ -122,8 +122,9 @@ Status Supervisor::start() {
   QLORA_RETURN_IF_ERROR(blockSignals());
   secret = randomSecret();
   if (secret.empty())
-    return Status::error(StatusCode::kUnavailable,
-                         "cannot start the ranks: no random numbers");
+    return Status::error(
+        StatusCode::kUnavailable,
+        "cannot start the ranks: the system has no random numbers");
   QLORA_ASSIGN_OR_RETURN(listening, listenOn("127.0.0.1", 0));
   QLORA_ASSIGN_OR_RETURN(port, portOf(listening));
   for (int rank = 0; rank < request.ranks; ++rank)
@@ -269,10 +270,10 @@ void Supervisor::noteEnd(int rank, int status) {
   if (isKilling || wasStopped)
     return;
   children[rank].exitCode = 128 + signal;
-  noteFailure(
-      rank, StatusCode::kUnavailable,
-      fmt::format("was killed by signal {} ({}){}", signal, strsignal(signal),
-                  signal == SIGKILL ? "; was memory exhausted?" : ""));
+  noteFailure(rank, StatusCode::kUnavailable,
+              fmt::format("was killed by signal {} ({}){}", signal,
+                          strsignal(signal),
+                          signal == SIGKILL ? "; possibly out of memory" : ""));
 }
 
 void Supervisor::reap() {

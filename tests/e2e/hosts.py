@@ -53,8 +53,8 @@ def fault(function):
 def pulled_cable(setting):
     job = setting.trains()
     setting.hosts.all[setting.dice.randrange(2)].plug("down")
-    job.expect(r"no sign of life between rank 0 \(node0\) and rank 1 "
-               r"\(node1\) for 10 s: see whether")
+    job.expect(r"no heartbeat between rank 0 \(node0\) and rank 1 "
+               r"\(node1\) for 10 s\. Fix: check")
 
 
 @fault
@@ -62,8 +62,8 @@ def killed_host(setting):
     job = setting.trains()
     lost = setting.dice.randrange(2)
     setting.hosts.all[lost].kill()
-    job.expect(rf"rank {lost} \(node{lost}\) has ended without a word: see on "
-               "its host", within=5, survivors=[1 - lost])
+    job.expect(rf"rank {lost} \(node{lost}\) ended without an error message",
+               within=5, survivors=[1 - lost])
 
 
 @fault
@@ -75,7 +75,7 @@ def stopped_rank(setting):
     for pid in job.ranks_on(lost):
         os.kill(pid, signal.SIGSTOP)
     job.started.pop(lost)
-    job.expect_line(r"no sign of life between rank 0 \(node0\) and rank 1 "
+    job.expect_line(r"no heartbeat between rank 0 \(node0\) and rank 1 "
                     r"\(node1\) for 10 s")
     host.kill()
     job.check_clean()
@@ -114,8 +114,8 @@ def unreachable_host(setting):
     job = setting.job()
     setting.hosts.all[1].plug("down")
     job.start_all("--ddp-timeout", "5")
-    job.expect(r"rank 0 at 10\.77\.0\.1:29500 was not reached in 5 s by rank 1: "
-               "start what is missing", within=15)
+    job.expect(r"rank 0 at 10\.77\.0\.1:29500 was not reached in 5 s by rank "
+               r"1\. Fix: start the missing ranks", within=15)
 
 
 @case
@@ -132,13 +132,13 @@ def port_taken(setting):
         process.wait(timeout=15)
     os.killpg(other.pid, signal.SIGKILL)
     other.wait()
-    job.expect(r"rank 0 cannot listen at 10\.77\.0\.1:29500, where another "
-               "program does: choose another MASTER_PORT", within=1)
+    job.expect(r"rank 0 cannot listen at 10\.77\.0\.1:29500: another program "
+               r"uses the port\. Fix: set another MASTER_PORT", within=1)
 
 
 ANOTHER_SECRET = (
     r"rank 1 \(10\.77\.0\.2\) has another QLORA_JOB_SECRET than rank 0 "
-    r"at 10\.77\.0\.1:29500: give every rank")
+    r"at 10\.77\.0\.1:29500\. Fix: give all ranks")
 
 
 @case
@@ -218,7 +218,7 @@ def other_number_of_ranks(setting):
     job = setting.job()
     job.start(0)
     job.start(1, WORLD_SIZE=3)
-    job.expect(r"rank 1 \(node1\) was started as one of 3 ranks, and rank 0 as "
+    job.expect(r"rank 1 \(node1\) was started as one of 3 ranks, but rank 0 as "
                "one of 2", within=10)
 
 

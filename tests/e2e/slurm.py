@@ -106,7 +106,7 @@ def killed_rank(cluster, runs):
     os.kill(ranks[0], signal.SIGKILL)
     lines, text = errors_of(process, "killed rank")
     check(len(lines) == 2 and len(set(lines)) == 1 and re.match(
-        r"qlora-run: error: rank 2 \(node1\) has ended without a word",
+        r"qlora-run: error: rank 2 \(node1\) ended without an error message",
         lines[0]), "not the same line of both others:\n", text)
     check_clean(cluster, folder)
 

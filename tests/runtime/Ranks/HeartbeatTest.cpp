@@ -108,9 +108,9 @@ TEST(Heartbeat, SilenceEndsAllWithOneLine) {
   const auto start = Clock::now();
   EXPECT_EQ(circle.shown({0, 1, 3, 4}),
             std::set<std::string>{
-                "no sign of life between rank 1 (a) and rank 2 (b) for 0.2 s: "
-                "see whether both run, and whether their hosts reach each "
-                "other"});
+                "no heartbeat between rank 1 (a) and rank 2 (b) for 0.2 s. "
+                "Fix: check that both processes run and that their hosts reach "
+                "each other"});
   EXPECT_LT(Clock::now() - start, 2s);
   for (int rank : {0, 1, 3, 4})
     EXPECT_GE(circle.aborts[rank], 1) << rank;
@@ -122,8 +122,8 @@ TEST(Heartbeat, AKilledRankEndsAllWithOneLine) {
   circle.own.clear(); // its connections close
   EXPECT_EQ(circle.shown({0, 1, 2}),
             std::set<std::string>{
-                "rank 3 has ended without a word: see on its host whether it "
-                "was killed, for memory or by its launcher"});
+                "rank 3 ended without an error message. Fix: check on its host "
+                "whether it was killed, for memory or by its launcher"});
   EXPECT_LT(Clock::now() - start, 1s);
 }
 

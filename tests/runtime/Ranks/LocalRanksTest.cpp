@@ -93,7 +93,7 @@ TEST(LocalRanks, OpensWhatTheFirstShares) {
 TEST(LocalRanks, RefusesMemoryOfAnotherSize) {
   const Status status = shared(Access::kReadWrite, 8192, 4096).status();
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
-  EXPECT_NE(status.message().find("it has 8192 bytes in place of 4096"),
+  EXPECT_NE(status.message().find("it has 8192 bytes instead of 4096"),
             std::string::npos)
       << status.message();
 }
@@ -102,7 +102,7 @@ TEST(LocalRanks, WritesNoMemoryOfAnotherUser) {
   if (geteuid() != 0)
     GTEST_SKIP() << "only root gives a file to another user";
   const Status status = shared(Access::kReadWrite, 4096, 4096, 4711).status();
-  EXPECT_NE(status.message().find("it is another user's"), std::string::npos)
+  EXPECT_NE(status.message().find("it belongs to another user"), std::string::npos)
       << status.message();
 }
 
@@ -119,12 +119,12 @@ TEST(LocalRanks, RefusesWhatIsNoMemory) {
   const FileDescriptor pipe(
       open(temporary.path("pipe").c_str(), O_RDONLY | O_NONBLOCK));
   const std::pair<Offer, const char *> offers[] = {
-      {{getpid(), folder.get(), Access::kRead}, "it is no file"},
-      {{getpid(), null.get(), Access::kReadWrite}, "it is no file"},
+      {{getpid(), folder.get(), Access::kRead}, "it is not a file"},
+      {{getpid(), null.get(), Access::kReadWrite}, "it is not a file"},
       {{getpid(), 999999, Access::kRead}, "No such file"},
       {{-1, 0, Access::kRead}, "No such file"},
       // Opening a pipe without a writer would block.
-      {{getpid(), pipe.get(), Access::kRead}, "it is no file"}};
+      {{getpid(), pipe.get(), Access::kRead}, "it is not a file"}};
   Told machines({"here", "here"}, 1);
   const LocalRanks ranks = LocalRanks::find(machines).value();
   for (const auto &[offer, why] : offers) {

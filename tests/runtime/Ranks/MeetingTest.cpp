@@ -297,8 +297,8 @@ TEST(Meeting, AStoppedRankZeroIsNotAnotherProgram) {
       Rendezvous::connect("127.0.0.1", port, "job", selfOf(1, 2), 200ms, 100ms)
           .status()
           .message(),
-      fmt::format("127.0.0.1:{} accepts connections, but has said "
-                  "nothing in 0.3 s: see whether rank 0 was stopped "
-                  "there, or whether another program listens",
+      fmt::format("127.0.0.1:{} accepts connections, but did not answer in "
+                  "0.3 s. Fix: check whether rank 0 is stopped there, or "
+                  "another program uses the port",
                   port));
 }

@@ -63,8 +63,9 @@ TEST(RankEnvironment, OpenMpiOnOneMachine) {
 TEST(RankEnvironment, PmiOnSeveralMachinesNeedsAnAddress) {
   auto env = read({{"PMI_RANK", "1"}, {"PMI_SIZE", "4"}});
   EXPECT_EQ(env.status().message(),
-            "PMI started 4 ranks, 1 of them here: set MASTER_ADDR to the host "
-            "of rank 0 and MASTER_PORT to a free port there, on every rank");
+            "PMI started 4 ranks, 1 of them on this machine. Fix: on every "
+            "rank, set MASTER_ADDR to the host of rank 0 and MASTER_PORT to a "
+            "free port there");
 }
 
 /// Variables of srun in Slurm 22.05 for three ranks on two of a job's nodes.
@@ -163,8 +164,8 @@ TEST(RankEnvironment, SecretsThatCanBeGuessedAreNamed) {
       {"OMPI_COMM_WORLD_SIZE", "2"},
       {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}};
   EXPECT_EQ(read(two)->secretRemark,
-            "whoever can reach rank 0 at 127.0.0.1 can join this job, since "
-            "Open MPI gives it no secret; set QLORA_JOB_SECRET to the same "
+            "anyone who can reach rank 0 at 127.0.0.1 can join this job: Open "
+            "MPI gives it no secret. Fix: set QLORA_JOB_SECRET to the same "
             "random text on every rank");
   auto with = [&](const char *name, const char *value) {
     auto variables = two;
@@ -180,8 +181,8 @@ TEST(RankEnvironment, SecretsThatCanBeGuessedAreNamed) {
   EXPECT_EQ(with("QLORA_JOB_SECRET", random)->secret, random);
   EXPECT_EQ(with("QLORA_JOB_SECRET", random)->secretRemark, "");
   EXPECT_EQ(with("QLORA_JOB_SECRET", "short").status().message(),
-            "the variable QLORA_JOB_SECRET has 5 characters; give every rank "
-            "the same 16 random ones, as of 'openssl rand -hex 8'");
+            "the variable QLORA_JOB_SECRET has 5 characters, but needs 16. "
+            "Fix: give every rank the same output of 'openssl rand -hex 8'");
   EXPECT_EQ(read({})->secretRemark, "");
 }
 

@@ -345,8 +345,8 @@ TEST(RankGroup, ATakenPortIsNamed) {
     EXPECT_TRUE(sendAll(client, std::string(64, '2').data(), 64).isOk());
   });
   const std::string line =
-      fmt::format("rank 0 cannot listen at 127.0.0.1:{}, where another program "
-                  "does: choose another MASTER_PORT, the same for every rank",
+      fmt::format("rank 0 cannot listen at 127.0.0.1:{}: another program uses "
+                  "the port. Fix: set another MASTER_PORT on every rank",
                   env.masterPort);
   EXPECT_EQ(RankGroup::join(env, FileDescriptor(), 5s).status().message(),
             line);

@@ -62,15 +62,15 @@ TEST(Rendezvous, GivesTheValueOfTheNextRank) {
 TEST(Rendezvous, RanksThatDoNotBelongTogetherAreAllTold) {
   const auto terms = termsOf(2, "job");
   expectAll(terms, {comes(0, 2), comes(0, 2)},
-            "rank 0 was started twice, on node0 and node0: give each process a "
-            "rank of its own");
+            "rank 0 was started twice, on node0 and node0. Fix: give each "
+            "process its own rank");
   expectAll(
       terms, {comes(0, 2), comes(1, 3)},
-      "rank 1 (node1) was started as one of 3 ranks, and rank 0 as one of "
-      "2: start all with the same number");
+      "rank 1 (node1) was started as one of 3 ranks, but rank 0 as one of 2. "
+      "Fix: start all ranks with the same number");
   expectAll(terms, {comes(0, 2), comes(1, 2, std::string("x"), "1.1")},
-            "rank 1 (node1) has qlora-run 1.1, and rank 0 has 1.0: install one "
-            "version on every host");
+            "rank 1 (node1) has qlora-run 1.1, but rank 0 has 1.0. Fix: "
+            "install the same version on every host");
 }
 
 TEST(Rendezvous, OneThatCannotTakePartTellsAll) {
@@ -85,22 +85,22 @@ TEST(Rendezvous, AllAreToldWhoIsMissing) {
   terms.patience = 500ms;
   expectAll(
       terms, {comes(0, 4), comes(2, 4)},
-      "rank 0 at host:1 was not reached in 0.5 s by rank 1, 3: start what "
-      "is missing, and see that its host is up and that the port is open "
-      "to it");
+      "rank 0 at host:1 was not reached in 0.5 s by rank 1, 3. Fix: start the "
+      "missing ranks, and check that the host of rank 0 is up and its port "
+      "open");
 }
 
 TEST(Rendezvous, AllAreToldOfOneThatEnds) {
   const Rank leaves = [](Served &served) -> StatusOr<std::string> {
     const auto value = served.connectAs(1, 3).exchange(std::string("x"), -9s);
     EXPECT_HAS(value.status().message(),
-               "rank 1 (node1) has lost rank 0 at 127.0.0.1:");
-    return Status::invalid("rank 1 (node1) has ended while the ranks met: its "
-                           "own last lines say why");
+               "rank 1 (node1) lost its connection to rank 0 at 127.0.0.1:");
+    return Status::invalid("rank 1 (node1) ended during the rendezvous. Fix: "
+                           "see the last lines of its output");
   };
   expectAll(termsOf(3, "job"), {comes(0, 3), leaves},
-            "rank 1 (node1) has ended while the ranks met: its own last lines "
-            "say why");
+            "rank 1 (node1) ended during the rendezvous. Fix: see the last "
+            "lines of its output");
 }
 
 /// In the second exchange ranks report that they reached their neighbours.
@@ -125,14 +125,14 @@ TEST(Rendezvous, AllAreToldOfAnotherSecret) {
   const Rank strange = [&](Served &served) -> StatusOr<std::string> {
     refused = served.connect("other", selfOf(1, 2)).status().message();
     return Status::invalid(
-        "rank 1 (127.0.0.1) has another QLORA_JOB_SECRET "
-        "than rank 0 at host:1: give every rank of a job the "
-        "same one, and each job a MASTER_PORT of its own");
+        "rank 1 (127.0.0.1) has another QLORA_JOB_SECRET than rank 0 at "
+        "host:1. Fix: give all ranks of a job the same secret, and each job "
+        "its own MASTER_PORT");
   };
   expectAll(terms, {comes(0, 2), strange},
             "rank 1 (127.0.0.1) has another QLORA_JOB_SECRET than rank 0 at "
-            "host:1: give every rank of a job the same one, and each job a "
-            "MASTER_PORT of its own");
+            "host:1. Fix: give all ranks of a job the same secret, and each "
+            "job its own MASTER_PORT");
   EXPECT_HAS(refused, "rank 1 (127.0.0.1) has another QLORA_JOB_SECRET than "
                       "rank 0 at 127.0.0.1:");
 }

@@ -34,11 +34,11 @@ TEST(Ring, StrangersAreNoNeighbours) {
     char answer;
     EXPECT_FALSE(receiveAll(stranger, &answer, 1).isOk());
     EXPECT_HAS(second.exchange(std::string(), 5s).status().message(),
-               "rank 0 (node0): the rank before it has not connected in 1 s");
+               "rank 0 (node0): the previous rank has not connected in 1 s");
   });
   Rendezvous meeting = served.connectAs(0, 2);
   EXPECT_HAS(Ring::connect(meeting, "job", 1s, 1s).status().message(),
-             "rank 0 (node0): the rank before it has not connected in 1 s");
+             "rank 0 (node0): the previous rank has not connected in 1 s");
   other.join();
 }
 
@@ -88,7 +88,7 @@ TEST(Ring, AnotherRankIsNoNeighbour) {
   });
   Rendezvous meeting = served.connectAs(0, 2);
   EXPECT_HAS(Ring::connect(meeting, "job", 1s, 1s).status().message(),
-             "the rank before it has not connected in 1 s");
+             "the previous rank has not connected in 1 s");
   misleading.join();
   second.join();
 }

@@ -94,7 +94,7 @@ TEST(Supervisor, AKilledRankIsNamed) {
   LaunchResult result = launch("kill", 3);
   EXPECT_NE(result.exitCode, 0);
   EXPECT_EQ(result.error.message(), "rank 1: was killed by signal 9 (Killed); "
-                                    "was memory exhausted?");
+                                    "possibly out of memory");
 }
 
 TEST(Supervisor, ASilentExitIsAnError) {

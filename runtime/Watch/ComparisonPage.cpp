@@ -105,11 +105,12 @@ std::string comparisonPage(const std::vector<RunFolder> &runs,
           chart(runs, "Tokens per second", Over::kTokens, "tokens_per_second",
                 true) +
           "</section>";
-  return pageHtml(title, html + comparisonHtml(compared) +
-                             "<p>Compared with the first. A verdict is by the "
-                             "bootstrap: where the 95 % interval holds no "
-                             "difference, it is a tie.</p>" +
-                             differencesHtml(runs));
+  return pageHtml(
+      title,
+      html + comparisonHtml(compared) +
+          "<p>Compared with the first run. Verdicts use the bootstrap: an "
+          "interval of 95 % that contains no difference is a tie.</p>" +
+          differencesHtml(runs));
 }
 
 StatusOr<std::string> writeComparison(const std::vector<RunFolder> &runs,

@@ -77,7 +77,7 @@ Status Metrics::log(const nlohmann::ordered_json &values,
   if (file &&
       (std::fputs(line.c_str(), file) < 0 || std::fflush(file) != 0)) {
     // Not fatal: the space for the adapter is already reserved.
-    warn(fmt::format("cannot write '{}': {}; the run goes on without it", path,
+    warn(fmt::format("cannot write '{}': {}; the run continues without it", path,
                      std::strerror(errno)));
     std::fclose(std::exchange(file, nullptr));
   }
@@ -90,7 +90,7 @@ Status Metrics::log(const nlohmann::ordered_json &values,
   std::erase_if(sinks, [&](const std::unique_ptr<MetricsSink> &sink) {
     const Status status = sink->log(values);
     if (!status.isOk())
-      warn(fmt::format("{}; the run goes on without it", status.message()));
+      warn(fmt::format("{}; the run continues without it", status.message()));
     return !status.isOk();
   });
   return Status::ok();

@@ -157,24 +157,24 @@ static std::string calibrateAdvice(std::string_view how = "") {
 static std::string ratesNote(const DeviceProfile &rates, RatesOrigin origin) {
   if (origin == RatesOrigin::kMeasured)
     return fmt::format("  of measured: of the rates that --calibrate measured "
-                       "here with {} threads\n  (more than 100%: measured in "
-                       "a busier hour, or what a cache still has)",
+                       "with {} threads\n  (over 100%: this machine was busier "
+                       "then, or data was in a cache)",
                        rates.cores);
   if (origin == RatesOrigin::kNobodys)
-    return rates.gpu ? "  this card's rates are not known\n  to compare with "
-                       "those assumed of it: --device-profile with its name "
-                       "(h100, h200, ...)"
-                     : "  this machine's rates are not known" +
-                           calibrateAdvice();
+    return rates.gpu
+               ? "  the rates of this GPU are not known\n  to compare with "
+                 "assumed rates: --device-profile NAME (h100, h200, ...)"
+               : "  the rates of this machine are not known" +
+                     calibrateAdvice();
   const DeviceProfile here = profileOfThisMachine();
   if (rates.kernels && rates.cpu == here.cpu)
-    return fmt::format("  of assumed: times the rates of {} threads, but a "
-                       "rank has {}",
+    return fmt::format("  of assumed: compared with the rates of {} threads, "
+                       "but a rank has {}",
                        rates.cores, here.cores) +
            calibrateAdvice(fmt::format(" --threads {}", here.cores));
-  return fmt::format("  of assumed: times the rates of {}, which were not "
-                     "measured here",
-                     rates.cpu) +
+  return fmt::format(
+             "  of assumed: compared with the rates of {}, not measured here",
+             rates.cpu) +
          (rates.gpu ? "" : calibrateAdvice());
 }
 

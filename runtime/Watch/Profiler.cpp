@@ -94,8 +94,8 @@ Profiler::open(const ProfileRequest &request, const ProfiledRun &run,
                int64_t totalSteps) {
   if (totalSteps < request.warmup + request.active)
     return Status::invalid(
-        "--profile: {} steps after {} others, but the run has {}; give fewer "
-        "with --profile-active and --profile-warmup, or train more",
+        "--profile: needs {} steps after {} warm-up steps, but the run has {}. "
+        "Fix: lower --profile-active or --profile-warmup, or raise --max-steps",
         request.active, request.warmup, totalSteps);
   auto rates = deviceProfileOrDefault(
       request.rates,
@@ -136,9 +136,9 @@ Status Profiler::finishAfter(int64_t done, bool isEnd) {
   }
   const bool comesNever = isEnd && done <= request.warmup;
   if (comesNever && run.metrics)
-    run.metrics->warn(fmt::format("'{}' is not written: the run ended before "
-                                  "the steps to be profiled",
-                                  request.path));
+    run.metrics->warn(fmt::format(
+        "'{}' is not written: the run ended before the profiled steps",
+        request.path));
   return Status::ok();
 }
 

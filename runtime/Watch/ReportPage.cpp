@@ -60,7 +60,7 @@ static std::vector<ChartSeries> seriesOfRanks(const std::vector<json> &lines,
     ranks = std::max(ranks, numbersOf(line, key).size());
   std::vector<ChartSeries> series;
   if (ranks > kMostLines)
-    series = {{"least of the ranks", {}}, {"greatest of the ranks", {}}};
+    series = {{"minimum over ranks", {}}, {"maximum over ranks", {}}};
   for (size_t rank = 0; rank < ranks && ranks <= kMostLines; ++rank)
     series.push_back({fmt::format("rank {}", rank), {}});
   for (const json &line : lines) {
@@ -91,7 +91,7 @@ static std::string chartsHtml(const LoggedLines &logged) {
                       isAmount});
   for (const auto &[title, key, unit] :
        {std::tuple("Memory, MiB", "rank_memory_bytes", kMiB),
-        {"Own time of a step, ms", "rank_step_time", 1e-3},
+        {"Step time without waiting, ms", "rank_step_time", 1e-3},
         {"GPU busy, %", "rank_gpu_utilization", 1.0},
         {"GPU power, W", "rank_gpu_power_watts", 1.0}}) {
     auto series = seriesOfRanks(logged.steps, key, unit);
@@ -116,7 +116,7 @@ static std::string evaluationsHtml(const std::vector<json> &evaluations) {
   std::string html =
       "<section><h2>Evaluations</h2><div class=\"wide\"><table><thead><tr>"
       "<th>step</th><th>epoch</th><th>loss</th><th>perplexity</th>"
-      "<th>tokens right</th></tr></thead><tbody>";
+      "<th>token accuracy</th></tr></thead><tbody>";
   for (const json &line : evaluations) {
     const double right = numberOf(line, "eval_token_accuracy");
     html += fmt::format(
@@ -150,9 +150,9 @@ static std::string totalsHtml(const LoggedLines &logged) {
     rows += row("epochs", shown(last, "epoch", "{:.2f}"));
   }
   if (logged.totals.empty())
-    return table("What came out",
-                 rows + row("end", "the run has not ended by itself, or goes "
-                                   "on; these are its numbers so far"));
+    return table("Result",
+                 rows + row("end", "the run is not finished, or was "
+                                   "interrupted; these are its values so far"));
   const double seconds = numberOf(logged.totals, "train_runtime");
   if (seconds >= 0 && seconds < 1e10)
     rows += row("time", formatDuration(seconds));
@@ -161,13 +161,13 @@ static std::string totalsHtml(const LoggedLines &logged) {
               shown(logged.totals, "train_tokens_per_second", "{:.0f}"));
   for (const auto &[name, key] :
        {std::pair("memory planned", "planned_bytes"),
-        {"memory predicted at most", "predicted_peak_memory_bytes"},
-        {"memory measured at most", "peak_memory_bytes"}}) {
+        {"predicted peak memory", "predicted_peak_memory_bytes"},
+        {"measured peak memory", "peak_memory_bytes"}}) {
     const double bytes = numberOf(logged.totals, key);
     if (bytes >= 0 && bytes < 1e18)
       rows += row(name, formatBytes(static_cast<uint64_t>(bytes)));
   }
-  return table("What came out", rows);
+  return table("Result", rows);
 }
 
 /// Lists the bytes of each arena from plan.json.
@@ -177,7 +177,7 @@ static std::string planHtml(const json &plan) {
   for (const auto &[name, bytes] : arenas.items())
     if (bytes.is_number_unsigned())
       rows += row(name, formatBytes(bytes.get<uint64_t>()));
-  return table("Memory that was planned, each rank", rows);
+  return table("Planned memory per rank", rows);
 }
 
 /// Lists the strings and numbers of environment.json.
@@ -187,7 +187,7 @@ static std::string machineHtml(const json &environment) {
     if (value.is_primitive())
       rows += row(name, value.is_string() ? value.get<std::string>()
                                           : dumpJson(value));
-  return table("What it ran on", rows);
+  return table("Machine", rows);
 }
 
 /// Lists the options that differ from their defaults.
@@ -236,9 +236,9 @@ std::string pageHtml(const std::string &title, const std::string &content) {
 
 std::string unreadableHtml(const std::string &name, size_t lines) {
   return lines == 0 ? ""
-                    : fmt::format("<p>Lines of {} that cannot be read and are "
-                                  "left out: {}.</p>",
-                                  escapeHtml(name), formatCount(lines));
+                    : fmt::format(
+                          "<p>Skipped lines of {} that cannot be read: {}.</p>",
+                          escapeHtml(name), formatCount(lines));
 }
 
 std::string reportPage(const RunFolder &run) {

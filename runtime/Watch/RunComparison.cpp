@@ -289,8 +289,8 @@ comparisonRows(const std::vector<ComparedRun> &runs) {
                : "–";
   });
   add("memory planned", [](Run run) { return shownBytes(run.planned); });
-  add("memory at most", [](Run run) { return shownBytes(run.peak); });
-  add("loss at the end", [](Run run) { return shown(run.loss, "{:.4f}"); });
+  add("peak memory", [](Run run) { return shownBytes(run.peak); });
+  add("final loss", [](Run run) { return shown(run.loss, "{:.4f}"); });
   add("  difference", [](Run run) {
     return run.lossDifference ? shown(run.lossDifference->value, "{:+.4f}")
                               : "–";

@@ -50,8 +50,8 @@ StatusOr<RunFolder> RunFolder::read(const std::string &folder) {
   const auto metrics = readWholeFile(folder + "/" + kMetricsFile);
   if (!metrics.isOk())
     return Status::error(StatusCode::kNotFound,
-                         "no run in '{}': {}; name a run's --output-dir, or "
-                         "one of the folders in its sessions/v1",
+                         "no run in '{}': {}. Fix: name a run's --output-dir, "
+                         "or a folder in its sessions/v1",
                          folder, metrics.status().message());
   RunFolder run;
   std::error_code ignored;

@@ -25,21 +25,20 @@ Divergence::Divergence(double vocabSize, double learningRate)
 std::string Divergence::check(const StepReport &report) {
   if (report.gradNorm == 0 && !saidZero) {
     saidZero = true;
-    return fmt::format("the gradient of step {} is 0: nothing is learned any "
-                       "more; stop the run and try a smaller --learning-rate "
-                       "(it is {})",
-                       report.step, formatShort(learningRate));
+    return fmt::format(
+        "the gradient of step {} is 0: training no longer learns. Fix: stop, "
+        "and start again with a smaller --learning-rate (it is {})",
+        report.step, formatShort(learningRate));
   }
   inARow = report.loss >= kNearlyGuessing * guessing ? inARow + 1 : 0;
   best = std::min(best, report.loss);
   if (inARow < kInARow || best > kWellBelow * guessing || saidGuessing)
     return "";
   saidGuessing = true;
-  return fmt::format("the loss was {:.4f} and is {:.4f} now, that of guessing "
-                     "at random ({:.4f}): training has diverged; stop the run "
-                     "and try a smaller --learning-rate (it is {})",
-                     best, report.loss, guessing,
-                     formatShort(learningRate));
+  return fmt::format("training has diverged: the loss was {:.4f} and is now "
+                     "{:.4f}, as for random guessing ({:.4f}). Fix: stop, and "
+                     "start again with a smaller --learning-rate (it is {})",
+                     best, report.loss, guessing, formatShort(learningRate));
 }
 
 /// Returns null for infinity, which JSON lacks.

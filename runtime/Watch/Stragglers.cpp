@@ -32,11 +32,12 @@ std::string Stragglers::check(std::span<const double> seconds) {
   if (inARow != kInARow)
     return "";
   return fmt::format(
-      "rank {} ({}) is {:.1f} x slower than the median rank, for {} steps: its "
-      "own work takes {:.0f} ms a step, the median {:.0f} ms, and all wait for "
-      "it; look at what else runs there{}",
+      "rank {} ({}) has been {:.1f} x slower than the median rank for {} "
+      "steps: its work takes {:.0f} ms per step, the median {:.0f} ms, and all "
+      "ranks wait for it. Fix: check what else runs there{}",
       found, hosts[found], own / median, kInARow * every, 1e3 * own,
-      1e3 * median, mayAssign ? ", or deal it less with --rank-speeds" : "");
+      1e3 * median,
+      mayAssign ? ", or give it fewer micro-batches with --rank-speeds" : "");
 }
 
 } // namespace qlora

@@ -77,7 +77,7 @@ TEST(Divergence, IsAGradientOfNothing) {
   Divergence divergence(1000, 0.1);
   StepReport report;
   report.loss = 1;
-  EXPECT_NE(divergence.check(report).find("is 0: nothing is learned any more"),
+  EXPECT_NE(divergence.check(report).find("is 0: training no longer learns"),
             std::string::npos);
   EXPECT_EQ(divergence.check(report), "") << "it is said once";
 }

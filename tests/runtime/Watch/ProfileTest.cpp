@@ -160,7 +160,7 @@ TEST(ProfileTable, ComparesWithNothingWhereNobodyNamedRates) {
             "  GEMM                              1     8.00  80.0%     100    "
             "0.2\n"
             "  idle                                    2.00  20.0%\n"
-            "  this machine's rates are not known\n"
+            "  the rates of this machine are not known\n"
             "  to compare: qlora-run --calibrate, then "
             "--device-profile device.json");
 }
@@ -172,7 +172,7 @@ TEST(ProfileTable, SaysWhetherRatesAreAssumedOrMeasured) {
       fasterThanItsRates().text(rates, RatesOrigin::kAssumed);
   EXPECT_NE(assumed.find("of assumed\n"), std::string::npos) << assumed;
   EXPECT_NE(assumed.find(" 5.00x\n"), std::string::npos) << assumed;
-  EXPECT_NE(assumed.find("the rates of EPYC, which were not measured here\n"
+  EXPECT_NE(assumed.find("the rates of EPYC, not measured here\n"
                          "  to compare: qlora-run --calibrate"),
             std::string::npos)
       << assumed;
@@ -180,7 +180,7 @@ TEST(ProfileTable, SaysWhetherRatesAreAssumedOrMeasured) {
       fasterThanItsRates().text(rates, RatesOrigin::kMeasured);
   EXPECT_NE(measured.find("of measured\n"), std::string::npos) << measured;
   EXPECT_NE(measured.find(" 500%\n"), std::string::npos) << measured;
-  EXPECT_NE(measured.find("that --calibrate measured here with 2 threads"),
+  EXPECT_NE(measured.find("that --calibrate measured with 2 threads"),
             std::string::npos)
       << measured;
   DeviceProfile otherThreads = profileOfThisMachine();

@@ -145,9 +145,9 @@ TEST(ReportPage, IsMadeOfWhatCanBeRead) {
       {.name = "run", .logged = LoggedLines("{\"step\":1,\"loss\":2}\n[]\n"
                                             "{\"step\":\"x\"}\n"
                                             "{\"step\":2,\"lo")});
-  EXPECT_THAT(page, HasSubstr("left out: 3."));
+  EXPECT_THAT(page, HasSubstr("cannot be read: 3."));
   EXPECT_THAT(page, HasSubstr("config.resolved.yaml cannot be read"));
-  EXPECT_THAT(page, HasSubstr("has not ended by itself"));
+  EXPECT_THAT(page, HasSubstr("the run is not finished"));
   EXPECT_THAT(reportPage({.name = "run"}), HasSubstr("Nothing was logged."));
 }
 

@@ -25,10 +25,10 @@ TEST_F(StragglersTest, NamesARankThatStaysSlower) {
   EXPECT_EQ(check(0.15), "");
   EXPECT_EQ(
       check(0.14),
-      "rank 3 (b) is 1.4 x slower than the median rank, for 30 steps: its "
-      "own work takes 140 ms a step, the median 100 ms, and all wait for "
-      "it; look at what else runs there, or deal it less with "
-      "--rank-speeds");
+      "rank 3 (b) has been 1.4 x slower than the median rank for 30 steps: its "
+      "work takes 140 ms per step, the median 100 ms, and all ranks wait for "
+      "it. Fix: check what else runs there, or give it fewer micro-batches "
+      "with --rank-speeds");
   EXPECT_EQ(check(0.14), "");
 }
 

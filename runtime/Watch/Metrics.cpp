@@ -77,8 +77,8 @@ Status Metrics::log(const nlohmann::ordered_json &values,
   if (file &&
       (std::fputs(line.c_str(), file) < 0 || std::fflush(file) != 0)) {
     // Not fatal: the space for the adapter is already reserved.
-    warn(fmt::format("cannot write '{}': {}; the run continues without it", path,
-                     std::strerror(errno)));
+    warn(fmt::format("cannot write '{}': {}; the run continues without it",
+                     path, std::strerror(errno)));
     std::fclose(std::exchange(file, nullptr));
   }
   if (asJson && !name.empty()) {

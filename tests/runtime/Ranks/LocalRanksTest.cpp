@@ -102,7 +102,8 @@ TEST(LocalRanks, WritesNoMemoryOfAnotherUser) {
   if (geteuid() != 0)
     GTEST_SKIP() << "only root gives a file to another user";
   const Status status = shared(Access::kReadWrite, 4096, 4096, 4711).status();
-  EXPECT_NE(status.message().find("it belongs to another user"), std::string::npos)
+  EXPECT_NE(status.message().find("it belongs to another user"),
+            std::string::npos)
       << status.message();
 }
 

@@ -96,18 +96,18 @@ DeviceProfile profileOf(const Gpu &gpu) {
   profile.gemmF32Gflops = gpu.gemmF32Tflops * 1e3;
   profile.copyGbps = gpu.copyGbps;
   profile.decodeGbps = std::ceil(gpu.copyGbps * 4 / 2.516);
-  GpuRates &gpu = profile.gpu.emplace();
-  gpu.memoryGb = gpu.memoryGb;
-  gpu.cudnnAttention = inGflops(gpu.cudnn);
-  gpu.cudaAttention = inGflops(gpu.own);
-  gpu.thinGemmGbps = 0.6 * gpu.copyGbps;
-  gpu.issueGops = double(gpu.multiprocessors) * 128 * gpu.clockGhz;
-  gpu.launchMicroseconds = 1.5;
-  gpu.gpusPerNode = gpu.gpusPerNode;
-  gpu.nodeLinkGbps = gpu.nodeLinkGbps;
-  gpu.networkGbps = gpu.networkGbps;
-  gpu.allReduceMicroseconds = 20;
-  gpu.hostLinkGbps = gpu.hostLinkGbps;
+  GpuRates &rates = profile.gpu.emplace();
+  rates.memoryGb = gpu.memoryGb;
+  rates.cudnnAttention = inGflops(gpu.cudnn);
+  rates.cudaAttention = inGflops(gpu.own);
+  rates.thinGemmGbps = 0.6 * gpu.copyGbps;
+  rates.issueGops = double(gpu.multiprocessors) * 128 * gpu.clockGhz;
+  rates.launchMicroseconds = 1.5;
+  rates.gpusPerNode = gpu.gpusPerNode;
+  rates.nodeLinkGbps = gpu.nodeLinkGbps;
+  rates.networkGbps = gpu.networkGbps;
+  rates.allReduceMicroseconds = 20;
+  rates.hostLinkGbps = gpu.hostLinkGbps;
   return profile;
 }
 

@@ -135,14 +135,14 @@ static std::string countersText(const EntryCount &entry) {
 
 /// Compares the plan with the GPU's memory.
 static std::string gpuMemoryText(const StageCount &stage, const GpuRates &gpu) {
-  const double gpu = gpu.memoryGb * 1e9;
+  const double capacity = gpu.memoryGb * 1e9;
   const auto planned = double(stage.plannedBytes());
   const char *answer = "";
-  if (double(stage.module.arenaBytes(QLORA_ARENA_FROZEN)) > gpu)
+  if (double(stage.module.arenaBytes(QLORA_ARENA_FROZEN)) > capacity)
     answer = ": the base alone does not fit one card; compile it with\n"
              "  --parallel fsdp=N, which divides it among N cards, or with "
              "--offload base";
-  else if (planned > gpu)
+  else if (planned > capacity)
     answer = ": does not fit; compile it with a --memory-limit";
   return fmt::format("  {:.1f} of the card's {:.0f} GB{}\n", planned / 1e9,
                      gpu.memoryGb, answer);

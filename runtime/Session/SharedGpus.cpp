@@ -96,13 +96,13 @@ Status checkSharedRoom(const LoadedModule &module, int ranksPerGpu,
                        const RankEnvironment &env, RankGroup &group) {
   if (ranksPerGpu == 1)
     return Status::ok();
-  const int gpu = gpuOf(env, ranksPerGpu);
+  const int ordinal = gpuOf(env, ranksPerGpu);
   QLORA_ASSIGN_OR_RETURN(const CudaDriver *driver, CudaDriver::open());
-  QLORA_ASSIGN_OR_RETURN(const CudaGpu gpu, CudaGpu::open(*driver, gpu));
+  QLORA_ASSIGN_OR_RETURN(const CudaGpu gpu, CudaGpu::open(*driver, ordinal));
   // On return, all ranks have a CUDA context and none has allocated more.
   QLORA_ASSIGN_OR_RETURN(
       const LocalRanks sharing,
-      LocalRanks::find(group.collectives(), fmt::format("GPU {}", gpu)));
+      LocalRanks::find(group.collectives(), fmt::format("GPU {}", ordinal)));
   QLORA_ASSIGN_OR_RETURN(const CudaMemoryInfo memory, gpu.memory());
   const Need own = {sharing.first(), plannedOnGpu(module), memory.free};
   QLORA_ASSIGN_OR_RETURN(
@@ -121,7 +121,7 @@ Status checkSharedRoom(const LoadedModule &module, int ranksPerGpu,
       StatusCode::kResourceExhausted,
       "GPU {} ({}) has {} of {} free, but the plans of its {} ranks need {} "
       "together (--ranks-per-gpu). Fix: compile with --memory-limit {}MiB",
-      gpu, gpu.name, formatBytes(free), formatBytes(memory.total), ranks,
+      ordinal, gpu.name, formatBytes(free), formatBytes(memory.total), ranks,
       formatBytes(planned), free / ranks >> 20);
 }
 

@@ -228,13 +228,13 @@ TEST_F(DeviceProfileTest, ReadsMeasuredLinks) {
 
 TEST_F(DeviceProfileTest, KnownGpusHaveNames) {
   for (std::string_view name : knownGpus()) {
-    StatusOr<DeviceProfile> gpu = findDeviceProfile(std::string(name));
-    ASSERT_TRUE(gpu.isOk()) << name;
-    ASSERT_TRUE(gpu->gpu.has_value()) << name;
+    StatusOr<DeviceProfile> known = findDeviceProfile(std::string(name));
+    ASSERT_TRUE(known.isOk()) << name;
+    ASSERT_TRUE(known->gpu.has_value()) << name;
     // NF4 decodes at copy speed; attention is slower than a GEMM.
-    EXPECT_GE(gpu->decodeGbps / 4 * 2.516, gpu->copyGbps) << name;
-    const GpuRates &gpu = *gpu->gpu;
-    EXPECT_LT(gpu.cudnnAttention.forward.at8k, gpu->gemmBf16Gflops) << name;
+    EXPECT_GE(known->decodeGbps / 4 * 2.516, known->copyGbps) << name;
+    const GpuRates &gpu = *known->gpu;
+    EXPECT_LT(gpu.cudnnAttention.forward.at8k, known->gemmBf16Gflops) << name;
     for (const AttentionRates *rates :
          {&gpu.cudnnAttention, &gpu.cudaAttention}) {
       EXPECT_LT(rates->forward.at2k, rates->forward.at8k) << name;
@@ -245,9 +245,9 @@ TEST_F(DeviceProfileTest, KnownGpusHaveNames) {
         << name;
     EXPECT_LT(gpu.cudaAttention.backward.at2k, gpu.cudnnAttention.backward.at2k)
         << name;
-    EXPECT_LT(gpu.thinGemmGbps, gpu->copyGbps) << name;
+    EXPECT_LT(gpu.thinGemmGbps, known->copyGbps) << name;
     // Memory bounds ops with few instructions, within 1 %.
-    EXPECT_GT(gpu.issueGops, 0.99 * kRowInstructions * gpu->copyGbps) << name;
+    EXPECT_GT(gpu.issueGops, 0.99 * kRowInstructions * known->copyGbps) << name;
   }
   StatusOr<DeviceProfile> unknown = findDeviceProfile("h201");
   ASSERT_FALSE(unknown.isOk());

@@ -3,7 +3,8 @@
 
 # build.sh [TARGET ...]: configures build/ and builds the targets. It configures
 # each time (2 s), so that cmake finds packages installed since the last time.
-# Tests use the Python environment of install.sh.
+# Tests use the Python environment of install.sh. ccache keeps files that use
+# precompiled headers only if it may ignore definitions and times of these.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ -x .venv/bin/python3 ] || {
@@ -17,4 +18,5 @@ first=()
 )
 cmake -G Ninja -B build -DPython3_EXECUTABLE="$PWD/.venv/bin/python3" \
   "${first[@]}" >/dev/null
+export CCACHE_SLOPPINESS=pch_defines,time_macros
 ninja -C build "$@"

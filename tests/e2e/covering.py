@@ -4,16 +4,18 @@
 """Trains every pair of family, format, adapter and number of ranks.
 
     covering.py --tools build/bin [--target cuda] [--fsdp] [--every N]
-                [--jobs N] [--peft PYTHON] [--keep DIR] [--list] [ROW ...]
+                [--first I] [--jobs N] [--peft PYTHON] [--keep DIR] [--list]
+                [ROW ...]
 
 A row of the covering array (covering_rows.py) is a tiny model that is created
 here, imported, compiled and trained for two steps as a user would. It is
 compared with PyTorch's results (Inputs/covering.json, from
 Inputs/covering.py): losses, gradient norms, logits before, and logits of a
 second run from the written adapter. An impossible row is refused with its
-message. With --fsdp the rows with several ranks and a frozen base are trained
-with fsdp. With --peft the adapters of families that PYTHON's transformers
-supports are loaded with its PEFT on the same models, and must have our logits.
+message. With --every, each N-th row from row I on is trained. With --fsdp the
+rows with several ranks and a frozen base are trained with fsdp. With --peft the
+adapters of families that PYTHON's transformers supports are loaded with its
+PEFT on the same models, and must have our logits.
 """
 
 import argparse
@@ -151,8 +153,8 @@ def chosen(options):
         name_of(row): (row, message) for row, message in refused_rows()}
     if options.names:
         return {name: rows[name] for name in options.names}, refused
-    return (dict(list(rows.items())[::options.every]),
-            dict(list(refused.items())[::options.every]))
+    some = slice(options.first, None, options.every)
+    return dict(list(rows.items())[some]), dict(list(refused.items())[some])
 
 
 def attempt(options, work, name, task):
@@ -214,6 +216,7 @@ def main():
     parser.add_argument("--target", choices=["cpu", "cuda"], default="cpu")
     parser.add_argument("--fsdp", action="store_true")
     parser.add_argument("--every", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--peft")
     parser.add_argument("--keep")

@@ -3,7 +3,7 @@
 
 """Memory plans of shapes that no test machine can train.
 
-    plans.py --tools build/bin
+    plans.py --tools build/bin [CHECK ...]
 
 * Llama 8B, B = 2, T = 2048, r = 16, NF4 with double quantization, fits into
   6.6 GiB of a GPU, with its input embedding in host memory.
@@ -411,21 +411,23 @@ def chosen_layouts(tools, folder):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--tools", required=True)
-    tools = os.path.abspath(parser.parse_args().tools)
+    parser.add_argument("names", nargs="*", metavar="CHECK")
+    options = parser.parse_args()
+    tools = os.path.abspath(options.tools)
+    checks = {check.__name__: check for check in (
+        tightest_8b, long_context, saved_on_the_host, shared_context,
+        head_chunks, auto_limit, in_pieces, trained_whole, chosen_layouts)}
     failures = 0
     with tempfile.TemporaryDirectory() as folder:
         write_model(folder)
         call(f"{tools}/qlora-import", folder, "-o",
              os.path.join(folder, "m.mlir"))
-        for check in (tightest_8b, long_context, saved_on_the_host,
-                      shared_context, head_chunks,
-                      auto_limit, in_pieces, trained_whole,
-                      chosen_layouts):
+        for name in options.names or checks:
             try:
-                check(tools, folder)
+                checks[name](tools, folder)
             except AssertionError as error:
                 failures += 1
-                print(f"FAIL {check.__name__}: {error}", flush=True)
+                print(f"FAIL {name}: {error}", flush=True)
     return 1 if failures else 0
 
 

@@ -1,0 +1,384 @@
+# SPDX-License-Identifier: MIT
+
+# The list of tests, with those of CMakeLists.txt (unit and text tests). Each
+# line is a test of ctest: its name, its tier, the seconds that it takes on an
+# idle core, and its command.
+#
+#   quick  ./test.sh: no label
+#   full   ./test.sh full: the label, and all of quick
+#   soak   ./test.sh soak: the label alone
+#
+# docs/internals/testing.md says what belongs into which tier.
+
+# test_case(name tier seconds command...): long tests start first, and may take
+# twenty times their seconds on a slow or busy machine.
+function(test_case name tier seconds)
+  add_test(NAME ${name} COMMAND ${ARGN}
+           WORKING_DIRECTORY ${CMAKE_CURRENT_SOURCE_DIR}/e2e)
+  math(EXPR timeout "300 + 20 * ${seconds}")
+  set_tests_properties(${name} PROPERTIES COST ${seconds} TIMEOUT ${timeout})
+  if(NOT tier STREQUAL quick)
+    set_tests_properties(${name} PROPERTIES LABELS ${tier})
+  endif()
+endfunction()
+set(tools --tools ${CMAKE_BINARY_DIR}/bin)
+# A script of e2e/, in the Python environment of install.sh or in PEFT's.
+function(e2e name tier seconds script)
+  test_case(${name} ${tier} ${seconds} ${Python3_EXECUTABLE} ${script} ${tools}
+            ${ARGN})
+endfunction()
+set(peft ${CMAKE_SOURCE_DIR}/.venv/peft/bin/python)
+function(in_peft name tier seconds script)
+  test_case(${name} ${tier} ${seconds} ${peft} ${script} ${tools} ${ARGN})
+endfunction()
+# Golden cases, with flags of goldens.py.
+function(goldens name tier seconds)
+  e2e(golden-${name} ${tier} ${seconds} goldens.py ${ARGN})
+endfunction()
+function(unit_tests folder tier seconds)
+  file(GLOB files CONFIGURE_DEPENDS
+       ${CMAKE_CURRENT_SOURCE_DIR}/tools/${folder}/test_*.py)
+  foreach(file ${files})
+    get_filename_component(stem ${file} NAME_WE)
+    string(REPLACE test_ "" stem ${stem})
+    test_case(${folder}-${stem} ${tier} ${seconds} ${Python3_EXECUTABLE}
+              -m unittest discover
+              -s ${CMAKE_CURRENT_SOURCE_DIR}/tools/${folder} -p test_${stem}.py)
+  endforeach()
+endfunction()
+
+# ------------------------------------------------------- programs in Python
+unit_tests(qlora-data quick 3)
+unit_tests(qlora quick 5)
+
+# --------------------------------------------- golden cases, one by one (CPU)
+file(GLOB cases CONFIGURE_DEPENDS
+     ${CMAKE_CURRENT_SOURCE_DIR}/Inputs/goldens/*/case.json)
+foreach(case ${cases})
+  get_filename_component(folder ${case} DIRECTORY)
+  get_filename_component(case ${folder} NAME)
+  goldens(${case} quick 2 ${case})
+endforeach()
+
+# ------------------------------------------------ measurements of time, alone
+e2e(predict full 30 predict.py)
+e2e(step-profile full 10 step_profile.py)
+# The CPU benchmarks with tiny shapes.
+e2e(bench-cpu full 60 ../../bench/cpu.py --fast)
+set_tests_properties(predict step-profile bench-cpu PROPERTIES RUN_SERIAL ON)
+
+# ------------------------- tests that mostly wait for clocks and for networks
+e2e(supervision soak 60 supervision.py)
+e2e(slurm soak 120 slurm.py)
+e2e(jobset soak 60 jobset.py)
+e2e(hosts soak 180 hosts.py)
+e2e(calibration full 30 calibration.py)
+set_tests_properties(supervision slurm jobset hosts calibration PROPERTIES
+                     RESOURCE_LOCK hosts)
+e2e(watching full 20 watching.py)
+e2e(checkpoint-kills soak 60 checkpoints.py kills)
+e2e(checkpoint-faults full 120 checkpoints.py calls replaced faults)
+e2e(checkpoint-flips full 20 checkpoints.py flips signals)
+e2e(resuming full 40 resuming.py)
+
+# ------------------------------------------------------- plans of large models
+e2e(plans quick 20 plans.py tightest_8b head_chunks auto_limit)
+e2e(plans-long full 60 plans.py long_context saved_on_the_host shared_context
+    trained_whole chosen_layouts)
+e2e(plans-70b soak 120 plans.py in_pieces)
+# Published models; the recompute plans against the optimum.
+e2e(published soak 60 published.py gemma-3-1b Phi-4-mini SmolLM3-3B
+    Mixtral-8x7B)
+e2e(recompute-gap full 60 recompute_gap.py)
+
+# ------------------------------- pairs of family, format, adapter and ranks
+# Each third row, from another one on.
+e2e(covering quick 60 covering.py --jobs 1 --every 3 --peft ${peft})
+foreach(first 1 2)
+  e2e(covering-${first} full 60 covering.py --jobs 1 --every 3 --first ${first}
+      --peft ${peft})
+endforeach()
+e2e(covering-cuda full 30 covering.py --jobs 1 --target cuda --every 12)
+e2e(covering-fsdp full 60 covering.py --jobs 1 --fsdp --every 2)
+e2e(covering-fsdp-cuda full 20 covering.py --jobs 1 --fsdp --target cuda
+    --every 8)
+
+# ---------------------------------------- gradients, options and their effects
+e2e(gradients quick 30 gradients.py)
+e2e(partition full 60 partition.py)
+e2e(nonfinite quick 5 nonfinite.py)
+e2e(promises quick 20 promises.py)
+e2e(padding-free quick 20 padding_free.py)
+e2e(reproducible full 40 reproducible.py)
+e2e(base-cache full 40 base_cache.py)
+e2e(optimizers quick 12 optimizers.py)
+e2e(full-fine-tuning quick 10 full.py)
+e2e(routers quick 5 routers.py)
+e2e(trained-tokens quick 3 trained_tokens.py)
+e2e(sweep quick 12 sweep.py)
+e2e(report full 16 report.py)
+e2e(compression full 30 compression.py)
+e2e(power-sgd full 30 power_sgd.py)
+# Adapter inputs in 8 bits.
+e2e(lora-int8 full 16 lora_int8.py)
+e2e(lora-int8-cuda full 10 lora_int8.py --target cuda llama-nf4)
+
+goldens(one-rank quick 3 --ranks 1 llama-dropout qwen3-ranks)
+goldens(rank-speeds quick 3 --ranks 2 --run-flag=--rank-speeds --run-flag=3,1
+        qwen3-ranks llama-dropout)
+goldens(muon quick 2 --ranks 2 llama-muon-full)
+goldens(bf16 full 40 --bf16 --every 2)
+# Each optimisation off.
+foreach(pass fuse-lora fuse-accumulate rematerialize plan-dequant fuse-rows
+        bucket-gradients assign-queues)
+  goldens(without-${pass} full 5 --compile-flag=--disable-pass=${pass}
+          llama-nf4 qwen3-ranks llama-dropout llama-full)
+endforeach()
+# Weights decoded in each form.
+foreach(form panel scratch resident)
+  goldens(dequant-${form} quick 2 --compile-flag=--dequant=${form} llama-nf4
+          mistral-window)
+endforeach()
+goldens(checkpointing quick 4 --compile-flag=--gradient-checkpointing llama-nf4
+        qwen2-nf4 llama-packed llama-dropout)
+
+# Adapters in PEFT, except families or masks newer than Debian's torch.
+in_peft(peft-load full 30 peft_load.py gpt2 gpt2-bias-all gpt2-nf4 llama-embed
+        llama-embed-tied llama-lora llama-nf4 llama-olora llama-packed
+        llama-patterns llama-pissa llama-tokens-nf4 llama-tokens-tied
+        mistral-window qwen2-bias qwen2-nf4)
+# Dropout with the same masks in PyTorch; without it, if Debian's torch, or
+# the transformers that fits it, lacks a family.
+in_peft(dropout-replay full 40 dropout_replay.py llama llama-nf4-ranks
+        qwen2-nf4-ranks llama-dora llama-neftune)
+e2e(dropout-masks full 10 dropout_replay.py --masks llama3-targets
+    qwen3-nf4-ranks gpt2 gemma2-neftune)
+
+# --------------------------------------------------- CUDA, software platform
+set(on_cuda --target cuda)
+goldens(cuda full 40 ${on_cuda} --ranks 1 --every 2)
+goldens(cuda-bf16 full 20 ${on_cuda} --ranks 1 --bf16 --every 4)
+# cuDNN's attention, and our own instead.
+goldens(cuda-cudnn quick 2 ${on_cuda} --ranks 1 --bf16
+        --kernels attention.cudnn,attention_grad.cudnn mistral-packed)
+goldens(cuda-no-cudnn quick 2 ${on_cuda} --ranks 1 --bf16
+        --run-flag=--disable-kernels
+        --run-flag=attention.cudnn,attention_grad.cudnn --kernels
+        "attention.cuda (planned: .cudnn),attention_grad.cuda (planned: .cudnn)"
+        mistral-packed)
+foreach(pass assign-queues concat-siblings reorder-accumulation round-adapters)
+  goldens(cuda-without-${pass} full 2 ${on_cuda} --ranks 1
+          --compile-flag=--disable-pass=${pass} llama-nf4)
+endforeach()
+# The embedding in host memory, and everything else that may be there.
+goldens(cuda-offload-embedding quick 2 ${on_cuda} --ranks 1
+        --compile-flag=--offload-embedding=true llama-nf4)
+goldens(cuda-offload quick 5 ${on_cuda} --ranks 1
+        --compile-flag=--offload=base,optimizer llama-nf4 qwen3-ranks
+        llama-embed-tied gptoss-mxfp4)
+goldens(cuda-offload-fsdp full 5 ${on_cuda} --ranks 2
+        --compile-flag=--parallel=fsdp=2 --compile-flag=--offload=base
+        mixtral-balance llama-embed-tied qwen3-ranks)
+foreach(mesh ep=2 fsdp=2,ep=2)
+  goldens(cuda-offload-${mesh} full 2 ${on_cuda} --ranks 2
+          --compile-flag=--parallel=${mesh} --compile-flag=--offload=base
+          mixtral-balance)
+endforeach()
+foreach(axis tp cp pp)
+  goldens(cuda-offload-${axis} full 2 ${on_cuda} --parallel ${axis}=2
+          --compile-flag=--offload=base qwen3-ranks)
+endforeach()
+goldens(cuda-offload-zero2 full 2 ${on_cuda} --ranks 2
+        --compile-flag=--parallel=zero2=2
+        --compile-flag=--offload=base,optimizer,activations
+        --compile-flag=--copied-activations=all qwen3-ranks)
+# Saved activations are copied even if the GPU is idle meanwhile.
+goldens(cuda-offload-activations quick 3 ${on_cuda} --ranks 1
+        --compile-flag=--offload=activations
+        --compile-flag=--copied-activations=all llama-nf4 llama-dropout)
+goldens(cuda-offload-checkpointing full 2 ${on_cuda} --ranks 1 --bf16
+        --compile-flag=--offload=activations
+        --compile-flag=--copied-activations=all
+        --compile-flag=--gradient-checkpointing gptoss-mxfp4)
+e2e(cuda-platform quick 20 cuda_platform.py)
+e2e(padding-free-cuda full 20 padding_free.py ${on_cuda})
+e2e(reproducible-cuda full 40 reproducible.py ${on_cuda})
+# Driver calls of a step of 32 layers.
+e2e(cuda-step full 15 cuda_step.py)
+# Weights decoded ahead, in any order of the queues, whether copied before or
+# not, and activations copied there and back.
+e2e(cuda-platform-bnb full 20 cuda_platform.py --case prequantized-bnb
+    --faults 0)
+e2e(cuda-platform-offload full 20 cuda_platform.py --case llama-nf4 --bf16
+    --faults 0 --offload base,optimizer,activations)
+# Several ranks.
+goldens(cuda-ranks quick 3 ${on_cuda} qwen3-ranks llama-dropout)
+goldens(cuda-ranks-no-graphs full 2 ${on_cuda} --ranks 4
+        --run-flag=--cuda-graphs --run-flag=false llama-packed)
+e2e(cuda-ranks full 40 cuda_ranks.py)
+# GEMM algorithms.
+e2e(gemm-table full 20 gemm_table.py)
+# The GPU script on the software platform.
+e2e(gpu-script full 120 gpu_script.py)
+
+# ------------------------------------------------------------ sharding, base
+goldens(fsdp-tables full 8 --ranks 2 --compile-flag=--parallel=fsdp=2
+        --compile-flag=--divide-tables=true llama-dpo-nf4 llama-dropout
+        llama-embed-tied llama-packed llama-tokens-nf4 mixtral-balance
+        prequantized-bnb)
+goldens(fsdp quick 2 --ranks 4 --compile-flag=--parallel=fsdp=2
+        --compile-flag=--divide-tables=true qwen3-ranks)
+goldens(fsdp-no-overlap full 2 --ranks 2 --compile-flag=--parallel=fsdp=2
+        --compile-flag=--disable-pass=schedule-gathers llama-nf4)
+e2e(shards full 120 shards.py)
+# Trainable parameters.
+goldens(fsdp-trained quick 2 --ranks 2 --compile-flag=--parallel=fsdp=2
+        llama-full llama-embed)
+goldens(zero2 quick 3 --ranks 2 --compile-flag=--parallel=zero2=2
+        llama-embed-tied llama-dora llama-pissa)
+goldens(fsdp-cuda-bf16 full 3 ${on_cuda} --ranks 2 --bf16
+        --compile-flag=--parallel=fsdp=2 llama-full gpt2-full)
+goldens(zero2-cuda quick 2 ${on_cuda} --ranks 4 --compile-flag=--parallel=zero2=2
+        qwen3-ranks)
+e2e(pieces full 40 pieces.py)
+# Updates.
+set(zero1_cases --ranks 2 --compile-flag=--parallel=zero1=2 llama-full
+    llama-embed-tied qwen3-ranks)
+goldens(zero1 quick 3 ${zero1_cases})
+goldens(zero1-cuda full 3 ${on_cuda} ${zero1_cases})
+goldens(zero1-cuda-bf16 full 3 ${on_cuda} --bf16 ${zero1_cases})
+goldens(fsdp-zero1-cuda quick 2 ${on_cuda} --ranks 4
+        --compile-flag=--parallel=fsdp=2,zero1=2 qwen3-ranks)
+
+# --------------------------------------------------------- sharding, matmuls
+e2e(layouts full 60 layouts.py --every 2)
+e2e(layouts-llama2 full 10 layouts.py llama2)
+e2e(layouts-cuda full 10 layouts.py ${on_cuda} qwen3moe)
+goldens(tp quick 2 --parallel tp=2 qwen3-ranks llama-full)
+goldens(tp-rest full 6 --parallel tp=2 phi3-nf4 mixtral llama-dpo
+        llama-lora-bias gpt2-bias-all llama-int8)
+set(by_tokens --compile-flag=--sequence-parallel=true)
+foreach(mesh tp=2 tp=2,pp=2 tp=2,cp=2)
+  goldens(tokens-${mesh} full 5 --parallel ${mesh} ${by_tokens} qwen3-ranks
+          gptoss llama-dpo llama-full)
+endforeach()
+goldens(tokens-cuda-bf16 full 3 --parallel tp=2 ${by_tokens} ${on_cuda} --bf16
+        qwen3-ranks phi3-nf4)
+goldens(tokens quick 5 --parallel tp=2 ${by_tokens} llama-embed-tied
+        gpt2-bias-all llama-lora-bias mixtral-balance qwen2moe-nf4)
+goldens(tp-cuda-bf16 quick 1 --parallel tp=2 ${on_cuda} --bf16 qwen3-ranks)
+goldens(tp-cuda-bf16-rest full 3 --parallel tp=2 ${on_cuda} --bf16 phi3-nf4
+        mixtral llama-int8)
+
+# ------------------------------------------------------- sharding, sequences
+e2e(layouts-cp full 30 layouts.py --axis cp --every 3)
+e2e(layouts-cp-cuda full 10 layouts.py --axis cp ${on_cuda} --every 18)
+goldens(cp quick 2 --parallel cp=2 qwen3-ranks llama-packed)
+goldens(cp-rest full 6 --parallel cp=2 llama-dropout gptoss-mxfp4 llama-dpo
+        llama-orpo mixtral-balance llama-dora)
+# Padded heads.
+goldens(cp8 full 4 --parallel cp=8 gemma3-nf4 llama-dpo)
+goldens(cp8-cuda full 3 --parallel cp=8 ${on_cuda} gpt2)
+goldens(cp-cuda-bf16 quick 1 --parallel cp=2 ${on_cuda} --bf16 qwen3-ranks)
+goldens(cp-cuda-bf16-rest full 3 --parallel cp=2 ${on_cuda} --bf16 gptoss-mxfp4
+        llama-packed llama-orpo)
+
+# --------------------------------------------------------- sharding, experts
+e2e(layouts-ep full 20 layouts.py --axis ep mixtral gptoss)
+e2e(layouts-ep-cuda full 10 layouts.py --axis ep ${on_cuda} --every 4)
+set(ep_cases --ranks 2 --compile-flag=--parallel=ep=2 mixtral-balance)
+goldens(ep quick 2 ${ep_cases})
+goldens(ep-cuda-bf16 quick 2 ${on_cuda} --bf16 ${ep_cases})
+
+# ---------------------------------------------------------- sharding, layers
+e2e(layouts-pp full 40 layouts.py --axis pp --every 3)
+e2e(layouts-pp-cuda full 10 layouts.py --axis pp ${on_cuda} --every 18)
+e2e(layouts-pp-smollm3 full 10 layouts.py --axis pp smollm3)
+goldens(pp quick 2 --parallel pp=2 qwen3-ranks llama3-tied)
+goldens(pp-rest full 7 --parallel pp=2 llama-dropout gptoss-mxfp4 llama-packed
+        llama-dpo mixtral llama-dora llama-pissa)
+goldens(pp-cuda-bf16 quick 1 --parallel pp=2 ${on_cuda} --bf16 qwen3-ranks)
+goldens(pp-cuda-bf16-rest full 3 --parallel pp=2 ${on_cuda} --bf16 gptoss-mxfp4
+        llama-dpo llama-pissa)
+goldens(pp-one-chunk full 3 --parallel pp=2
+        --compile-flag=--num-micro-batches=1 llama-kto mixtral-balance
+        llama-int8-activations)
+goldens(pp-gpipe full 1 --parallel pp=2
+        --compile-flag=--pipeline-schedule=gpipe llama-nf4)
+goldens(pp-virtual full 2 --parallel pp=2
+        --compile-flag=--num-virtual-stages-per-pipeline-rank=2 gptoss
+        smollm3-nf4)
+goldens(pp-device-map full 2 --parallel pp=2
+        --compile-flag=--device-map=../Inputs/two_devices.json llama-nf4
+        llama3-tied)
+
+# ----------------------------------------------------- sharding, several axes
+goldens(tp-pp full 4 --parallel tp=2,pp=2 qwen3-ranks phi3-nf4 llama-dpo gptoss)
+goldens(tp-cp full 3 --parallel tp=2,cp=2 qwen3-ranks gptoss llama-adamw8bit)
+goldens(tp-cp-cuda full 2 --parallel tp=2,cp=2 ${on_cuda} gptoss)
+goldens(cp-pp full 3 --parallel cp=2,pp=2 llama-dropout llama-dpo gptoss)
+goldens(fsdp-tp-cp full 2 --parallel fsdp=2,tp=2,cp=2 gptoss)
+foreach(mesh zero2=2,tp=2 fsdp=2,tp=2 zero2=2,pp=2 fsdp=2,pp=2 zero2=2,tp=2,pp=2
+        fsdp=2,tp=2,pp=2)
+  goldens(${mesh} full 3 --ranks 2 --parallel ${mesh} llama-full
+          llama-embed-tied)
+endforeach()
+
+# ----------------------------------------- the runtime alone, under sanitizers
+# sanitized(tree tier seconds sanitizers build test...): `build` builds the tests
+# in build/`tree`, without LLVM; then each of them is a test here.
+function(sanitized tree tier seconds sanitizers build)
+  set(folder ${CMAKE_BINARY_DIR}/${tree})
+  test_case(${build} ${tier} ${seconds}
+            ${CMAKE_CURRENT_SOURCE_DIR}/sanitized.sh ${folder} ${sanitizers}
+            ${ARGN})
+  set_tests_properties(${build} PROPERTIES PROCESSORS 2 RESOURCE_LOCK ${tree}
+                       FIXTURES_SETUP ${build})
+  foreach(test ${ARGN})
+    test_case(${tree}-${test} ${tier} 20 ${CMAKE_CTEST_COMMAND} --test-dir
+              ${folder} --output-on-failure -R ^${test}$)
+    set_tests_properties(${tree}-${test} PROPERTIES FIXTURES_REQUIRED ${build})
+  endforeach()
+endfunction()
+sanitized(asan quick 200 address,undefined asan-build RuntimeBaseTests
+          RuntimeModuleTests RuntimeWeightsTests RuntimeDataTests
+          RuntimeRanksTests)
+sanitized(asan full 300 address,undefined asan-build-rest RuntimeKernelsTests
+          RuntimeDeviceTests RuntimePredictTests RuntimeWatchTests
+          RuntimeSessionTests KernelTests FrontendTests CudaPlatformTests)
+# cuDNN's ordered gradient is a second run of KernelTests.
+test_case(asan-CudnnOrdered full 10 ${CMAKE_CTEST_COMMAND} --test-dir
+          ${CMAKE_BINARY_DIR}/asan --output-on-failure -R ^CudnnOrdered$)
+set_tests_properties(asan-CudnnOrdered PROPERTIES
+                     FIXTURES_REQUIRED asan-build-rest)
+# oneDNN's libgomp is not instrumented: with one thread it has no barriers that
+# ThreadSanitizer could report as races. Jobs of several ranks on the software
+# CUDA platform have time limits in seconds, too short for ThreadSanitizer.
+# Folders without threads of their own have nothing to check.
+set(threaded RuntimeBaseTests RuntimeDeviceTests RuntimeRanksTests
+    RuntimeWeightsTests RuntimeDataTests RuntimeSessionTests)
+sanitized(tsan soak 300 thread tsan-build ${threaded})
+list(TRANSFORM threaded PREPEND tsan- OUTPUT_VARIABLE threaded)
+set_tests_properties(${threaded} PROPERTIES ENVIRONMENT
+  "OMP_NUM_THREADS=1;GTEST_FILTER=-CudaRanks*:CudaDeviceRanks*:Nccl*")
+
+# --------------------------------------------------------------- long forms
+e2e(matrix soak 14400 matrix.py)
+e2e(hosts-rounds soak 3600 hosts.py --rounds 100)
+set_tests_properties(hosts-rounds PROPERTIES RESOURCE_LOCK hosts)
+e2e(checkpoints-long soak 3600 checkpoints.py --kills 200 --every 1
+    --flips 2000 --steps 60)
+e2e(partition-all soak 300 partition.py --all)
+# An environment of the references' versions: 6 GB.
+e2e(peft-live soak 1200 peft_live.py)
+# Each version of cuDNN: 0.5 GB for a new one.
+test_case(cudnn-plans-long soak 300 ${CMAKE_SOURCE_DIR}/scripts/cudnn_plans.sh)
+# README's two commands on a fresh Debian 12, in a folder of root's.
+test_case(fresh-root soak 4800
+          ${CMAKE_CURRENT_SOURCE_DIR}/tools/install/fresh_root.sh --clone)
+
+# Programs and the Python environment come first on each test's PATH.
+get_property(listed DIRECTORY PROPERTY TESTS)
+set_property(TEST ${listed} APPEND PROPERTY ENVIRONMENT_MODIFICATION
+  PATH=path_list_prepend:${CMAKE_BINARY_DIR}/bin
+  PATH=path_list_prepend:${CMAKE_SOURCE_DIR}/.venv/bin)

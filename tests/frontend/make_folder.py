@@ -154,7 +154,8 @@ class Folder:
 
 
 ARGUMENTS = {"set": 2, "unset": 1, "text": 1, "drop": 1, "add": 3, "copy": 2,
-             "nest": 1, "strip": 1, "prefix": 1, "remove": 1, "truncate": 2, "header": 3}
+             "nest": 1, "strip": 1, "prefix": 1, "remove": 1, "truncate": 2,
+             "header": 3}
 
 
 def main():

@@ -3,10 +3,10 @@
 
 """adamw_8bit.py FILE: bitsandbytes' 8-bit AdamW, step by step, on a CPU.
 
-Of 600 elements, which are three blocks, the last one partial: `start`, and for
-each of six steps `gradient`, and `p`, `state1`, `state2`, `absmax1`, `absmax2`
-after it. The second block has no gradient at first; magnitudes of the others
-span six decades. Versions are in the metadata.
+The tensor has 600 elements: three blocks, the last one partial. FILE has
+`start`, and for each of six steps `gradient`, and `p`, `state1`, `state2`,
+`absmax1`, `absmax2` after it. The second block has no gradient at first;
+magnitudes of the others span six decades. Versions are in the metadata.
 """
 
 import importlib.metadata

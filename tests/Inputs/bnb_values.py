@@ -4,9 +4,9 @@
 flattened tensor has the scale of block i // blocksize.
 
 bitsandbytes' CUDA decoder and its CPU decoder without AVX-512 do the same. The
-decoder of 0.50.2 for CPUs with AVX-512 takes other scales where the columns are
-a multiple of 16 and not of the block, so no golden case may depend on it: with
-this module every machine computes the same reference.
+AVX-512 decoder of 0.50.2 takes other scales if the number of columns is a
+multiple of 16 but not of the block. No golden case may depend on it: with this
+module every machine computes the same reference.
 """
 
 import json
@@ -25,12 +25,13 @@ def decode(packed, book, scales, block, shape):
 
 
 def nested_scales(codes, map_, absmax, block, offset):
-    """f32 [blocks] from scales that are codes of one byte."""
-    return map_[codes.long()] * absmax[torch.arange(len(codes)) // block] + offset
+    """Decodes scales that are one-byte codes to f32 [blocks]."""
+    blocks = torch.arange(len(codes)) // block
+    return map_[codes.long()] * absmax[blocks] + offset
 
 
 def decode_state(packed, state):
-    """The same from what quantize_4bit returned."""
+    """Decodes the results of quantize_4bit."""
     scales = state.absmax
     if state.nested:
         scales = nested_scales(scales, state.state2.code, state.state2.absmax,
@@ -39,7 +40,7 @@ def decode_state(packed, state):
 
 
 def decode_stored(tensors, name):
-    """The same from the tensors of a file, as transformers writes them."""
+    """Decodes the tensors of a file, as transformers writes them."""
     def part(key):
         return tensors[f"{name}.{key}"]
     described = next(value for key, value in tensors.items()

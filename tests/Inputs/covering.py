@@ -1,24 +1,25 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""What transformers, PEFT and bitsandbytes compute for the rows of the covering
-array (tests/e2e/covering_rows.py).
+"""Computes the references of the covering array's rows
+(tests/e2e/covering_rows.py) with transformers, PEFT and bitsandbytes.
 
-    covering.py --write covering.json [ROW ...]   rows that are not in it yet,
-                                                  or those named, anew
-    covering.py --load DIR [ROW ...]              adapters that our tools wrote
+    covering.py --write covering.json [ROW ...]   adds missing rows, and
+                                                  replaces the named ones
+    covering.py --load DIR [ROW ...]              checks that PEFT gets our
+                                                  logits from our adapters
                                                   (e2e/covering.py --keep DIR)
-                                                  give PEFT our logits
 
-Needs torch, transformers, PEFT, bitsandbytes of the versions that are in the
-file. All in float32, eager. Models are decoded and then loaded as files are;
-bnb_values.py (4 bits) and stored_formats.py (FP8, GPTQ, AWQ) confirm that the
-codes of the files stand for these numbers. What is quantised on load is here
-what bitsandbytes makes of the loaded weights. A seed
-is one whose router comes near to no other choice of experts, whose logits after
-training do not depend on a last bit of what is trained, and, where PiSSA
-leaves a weight that is rounded to the type of the files, one where it makes
-little difference how those are rounded that two decompositions round apart.
+Needs torch, transformers, PEFT and bitsandbytes of the versions in the file.
+Computes in float32 with eager attention. Models are decoded before they are
+loaded; bnb_values.py (4 bits) and stored_formats.py (FP8, GPTQ, AWQ) confirm
+the decoded values. Weights that are quantized on load are quantized by
+bitsandbytes after loading.
+
+A seed is used only if rounding does not matter: no router is near another
+choice of experts, and the logits after training do not depend on the last bit
+of a trainable parameter. If PiSSA's residual is rounded to the type of the
+files, small differences between two SVDs must not matter either.
 """
 
 import argparse
@@ -37,7 +38,8 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)),
                                 "..", "e2e"))
 import safetensors_io  # noqa: E402
 from covering_adapters import adapter_tensors, family_of  # noqa: E402
-from covering_adapters import is_turned, lora_options, write_adapter  # noqa: E402
+from covering_adapters import is_turned, lora_options  # noqa: E402
+from covering_adapters import write_adapter  # noqa: E402
 from covering_formats import FORMATS, rounded, widened  # noqa: E402
 from covering_models import write_model  # noqa: E402
 from covering_rows import STEPS, batches, covering_array  # noqa: E402
@@ -55,7 +57,7 @@ torch.set_num_threads(1)
 
 
 def make_linears(model):
-    """Of Conv1D, as where bitsandbytes takes its place."""
+    """Replaces Conv1D by Linear, as bitsandbytes does."""
     for name, module in list(model.named_modules()):
         if type(module).__name__ == "Conv1D":
             linear = torch.nn.Linear(*module.weight.shape)
@@ -66,8 +68,8 @@ def make_linears(model):
 
 
 def quantise_on_load(model, options):
-    """Every linear of the layers, and experts where it is asked for, becomes
-    what its codes stand for."""
+    """Replaces the layers' linears, and experts if requested, by the values of
+    their codes."""
     from bitsandbytes import functional as F
 
     if not options:
@@ -118,8 +120,8 @@ def as_in_files(tensor, row):
 
 
 def factored(model, row):
-    """PiSSA: what is left of the weights has the type of the files, or is
-    quantised from that. Also what it was."""
+    """PiSSA: rounds the weights' residual to the type of the files, or
+    quantizes it from that. Also returns the residual before that."""
     exact_svd()
     model = peft.get_peft_model(model, peft.LoraConfig(
         task_type="CAUSAL_LM", lora_dropout=0.0,
@@ -135,8 +137,8 @@ def factored(model, row):
 
 
 def rounds_apart(model, rest, row, ids):
-    """How far logits are from ours where what PiSSA leaves is rounded to the
-    type of the files from a little less, and from a little more."""
+    """Returns the largest change of the logits if PiSSA's residual is a little
+    smaller or larger before it is rounded to the type of the files."""
     bases = {name: p for name, p in model.named_parameters()
              if name.endswith(".base_layer.weight")}
     if not bases or FORMATS[row["format"]].options:
@@ -152,9 +154,9 @@ def rounds_apart(model, rest, row, ids):
 
 
 def adapted(model, row, seed):
-    """PEFT's model with the first adapter, its parameters by the names that
-    PEFT saves, or those of the model without one, and weights that are others
-    for whoever loads the adapter."""
+    """Returns PEFT's model with the first adapter, its parameters by the names
+    that PEFT saves, and weights that loading the adapter changes. Without an
+    adapter: the model and its own parameters."""
     options = lora_options(row)
     if row["adapter"] == "pissa":
         return factored(model, row)
@@ -197,7 +199,7 @@ def optimizer_of(model, named, row):
 
 
 def watch_routers(model):
-    """How near tokens came to other experts than their own."""
+    """Returns a list of margins between chosen experts and the next best."""
     margins = [float("inf")]
 
     def hook(module, _, out):
@@ -210,8 +212,8 @@ def watch_routers(model):
 
 
 def train(row, seed):
-    """None if a router's choice, what PiSSA leaves, or the outcome depends on
-    rounding."""
+    """Returns None if a router's choice, PiSSA's residual, or the result
+    depends on rounding."""
     check_decoding(row, seed)
     found = steps(row, seed)
     if found is None:
@@ -223,9 +225,9 @@ def train(row, seed):
 
 
 def steps(row, seed, nudge=0.0):
-    """What comes of training from trainable values that are larger by a
-    `nudge` of themselves. Adam's first update has a size of its own however
-    small a gradient is, so some seeds make much of a last bit."""
+    """Trains from values that are larger by the factor 1 + `nudge`. Adam's
+    first update has the same size however small a gradient is, so with some
+    seeds the last bit matters."""
     model = load_base(row, seed)
     margins = watch_routers(model)
     model, named, rest = adapted(model, row, seed)

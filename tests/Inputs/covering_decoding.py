@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 
-"""That the codes which tests/e2e/covering_formats.py draws stand for the
-numbers that it says: decoded by bnb_values.py and by stored_formats.py, which
-know the formats from their definitions. Used by covering.py."""
+"""Checks the values that tests/e2e/covering_formats.py assigns to its codes:
+bnb_values.py and stored_formats.py, which implement the formats' definitions,
+decode the same. Used by covering.py."""
 
 import itertools
 import os
@@ -40,13 +40,13 @@ def decode_words(tensors, module):
     return decode_integers(parts, awq=f"{module}.g_idx" not in tensors)
 
 
-# By a tensor that no other format has.
+# Detects the format from a tensor that no other format has.
 DECODERS = {".weight.absmax": decode_bnb4, ".weight_scale": decode_scaled,
             ".qweight": decode_words}
 
 
 def check_decoding(row, seed):
-    """That others decode stored weights as covering_formats does."""
+    """Checks that others decode stored weights as covering_formats does."""
     with tempfile.TemporaryDirectory() as work:
         for name, decoded in (("stored", False), ("decoded", True)):
             write_model(os.path.join(work, name), family_of(row),

@@ -5,8 +5,8 @@
 
     decode_mxfp4.py FROM TO
 
-[experts, out, in] in blocks of 32 that share a power of two becomes
-[experts, in, out]; bf16 has every one of the numbers.
+Blocks of 32 values in [experts, out, in] share a power of two. They become
+[experts, in, out] in bf16, which represents each value exactly.
 """
 
 import json

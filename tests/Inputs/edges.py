@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: MIT
 
-"""How near a model came to where it jumps: a token's choice of experts, and the
-limits of a clamp, beyond which nothing flows back. What lies nearer than rounding
-and training can move it is no golden case: ranks that add in another order would
-be on the other side."""
+"""Measures how near a model comes to discontinuities: a token's choice of
+experts, and the limits of a clamp, outside which the gradient is zero. A case
+that rounding or training could move across one is no golden case: ranks that
+add in another order would be on the other side."""
 
 import contextlib
 
@@ -14,7 +14,7 @@ LEAST = 1e-4
 
 @contextlib.contextmanager
 def watched(model):
-    """A list of the distances so far, of every call."""
+    """Yields a list that collects the distances of every call."""
     distances, clamp = [], torch.Tensor.clamp
 
     def route(router, inputs, _):

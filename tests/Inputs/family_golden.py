@@ -5,26 +5,25 @@
 
     family_golden.py CASE_DIR
 
-CASE_DIR/case.json has transformers' classes and what they are made with
-(`hf_config`, `hf_model`, `config`), PEFT's options (`lora`), and how it is
-trained; a `quantization` is what bitsandbytes is asked for. The rest of the
-folder is written beside it:
+CASE_DIR/case.json has transformers' classes and their arguments (`hf_config`,
+`hf_model`, `config`), PEFT's options (`lora`), and the training options;
+`quantization` has bitsandbytes' options. The rest of the folder is written:
 
     model/                the input of qlora-import
     train.yaml            the input of qloracc and qlora-run
     adapter_init/         the adapter before step 1, by PEFT
-    batches.safetensors   input_ids and labels, int32 [micro-batches, B, T]; with
-                          `segment`, the fewest and the most tokens of one, also
-                          position_ids and segment_ids
-    nf4.safetensors       what bitsandbytes stores of each linear, and the
-                          values that this stands for
-    expected.safetensors  logits before step 1, loss, norm of gradients and rate
-                          by step, gradients of step 1, the last adapter
+    batches.safetensors   input_ids and labels, int32 [micro-batches, B, T];
+                          with `segment`, the least and the most tokens of a
+                          segment, also position_ids and segment_ids
+    nf4.safetensors       bitsandbytes' tensors of each linear, and the decoded
+                          values
+    expected.safetensors  logits before step 1, loss, gradient norm and learning
+                          rate by step, gradients of step 1, the last adapter
 
-Needs torch, transformers, peft, safetensors and for 4 bits bitsandbytes; what
-they were is in case.json then. Computed in float32, with eager attention. Each
-segment of a packed row is a call of its own, so that the longest row of a batch
-decides nothing about the others. A case in which something lies on an edge is
+Needs torch, transformers, peft, safetensors and for 4 bits bitsandbytes; their
+versions are written to case.json. Computed in float32, with eager attention.
+Each segment of a packed row is a separate call, so that the longest row of a
+batch does not influence the others. A case with a value near a discontinuity is
 refused (edges.py). To change a case, change its case.json and run this again.
 """
 
@@ -46,12 +45,12 @@ transformers.logging.disable_progress_bar()
 
 
 def numbers(case, offset):
-    """Each part of a case has a generator of its own."""
+    """Each part of a case has its own generator."""
     return torch.Generator().manual_seed(case["seed"] + offset)
 
 
 def make_model(case):
-    """With larger weights than a new model's, so that every path matters."""
+    """Draws larger weights than a new model's, so that every path matters."""
     config = getattr(transformers, case["hf_config"])(**case["config"])
     config._attn_implementation = "eager"
     model = getattr(transformers, case["hf_model"])(config)
@@ -69,7 +68,7 @@ def make_model(case):
 
 
 def save_model(model, case, folder):
-    """What is stored is what is trained on."""
+    """Rounds the trained weights to the stored type, and saves them."""
     dtype = getattr(torch, case["weights_dtype"])
     with torch.no_grad():
         for p in model.parameters():
@@ -81,8 +80,8 @@ def save_model(model, case, folder):
 
 
 def quantise(model, options):
-    """Gives every linear but the head the values that bitsandbytes' codes stand
-    for; returns what it stores."""
+    """Gives every linear except the head the values of bitsandbytes' codes;
+    returns the stored tensors."""
     from bitsandbytes import functional
     tensors = {}
     for path, module in model.named_modules():
@@ -105,8 +104,8 @@ def quantise(model, options):
 
 
 def attach_adapter(model, case, folder):
-    """B of zeros would hide what A's gradient is, and rows of the table that they
-    are trained ones."""
+    """Zeros in B would hide A's gradient, and unchanged rows of the table would
+    hide that they are trained."""
     torch.manual_seed(case["seed"] + 3)
     model = peft.get_peft_model(model, peft.LoraConfig(
         task_type="CAUSAL_LM", lora_dropout=0.0, **case["lora"]))
@@ -123,7 +122,8 @@ def attach_adapter(model, case, folder):
 
 
 def make_batches(case):
-    """Tokens that mostly follow from the one before, so that the loss falls."""
+    """Draws tokens that mostly follow from the previous one, so the loss
+    falls."""
     generator = numbers(case, 2)
     length, vocabulary = case["seq"], case["config"]["vocab_size"]
     count = case["steps"] * case["gradient_accumulation_steps"]
@@ -146,8 +146,8 @@ def make_batches(case):
 
 
 def cut_rows(case, batches):
-    """Makes each row segments that fill it. The first token of one is nobody's
-    next."""
+    """Divides each row into segments that fill it. The first token of a segment
+    is not predicted."""
     least, most = case["segment"]
     generator = numbers(case, 5)
     positions, segments = (torch.zeros_like(batches["input_ids"])
@@ -157,7 +157,8 @@ def cut_rows(case, batches):
                (positions, segments, batches["labels"])]
         begin, number = 0, 0
         while begin < case["seq"]:
-            length = int(torch.randint(least, most + 1, (), generator=generator))
+            length = int(torch.randint(least, most + 1, (),
+                                       generator=generator))
             left = case["seq"] - begin - length
             length += left if left < least else 0
             end, number = begin + length, number + 1
@@ -169,7 +170,7 @@ def cut_rows(case, batches):
 
 
 def forget_lengths(model):
-    """RoPE of type dynamic keeps what an earlier, longer row has made of it."""
+    """Resets RoPE of type dynamic, which remembers an earlier, longer row."""
     for module in model.modules():
         if hasattr(module, "max_seq_len_cached"):
             module.max_seq_len_cached = module.original_max_seq_len
@@ -177,7 +178,7 @@ def forget_lengths(model):
 
 
 def segments_alone(model, batches):
-    """Logits of a micro-batch by its number, of segments that are alone."""
+    """Returns a function: micro-batch number to logits of separate segments."""
     def segment_logits(ids):
         forget_lengths(model)
         return model(input_ids=ids[None]).logits[0]

@@ -1,19 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Writes a golden case of LLM.int8 with rounded activations from one of
-LLM.int8, whose data it shares.
+"""Writes a golden case of LLM.int8 with rounded activations from a case of
+LLM.int8, and shares its data.
 
     int8_golden.py FROM TO
 
-bitsandbytes' Linear8bitLt with MatMul8bitLt, forward and backward, which it
-trains with on a GPU, by its ops for the CPU; there it would take another
+The forward and backward are bitsandbytes' Linear8bitLt with MatMul8bitLt, as on
+a GPU, computed by its ops for the CPU; on a CPU it would choose another
 function. Versions are in case.json.
 
-A number near the border between two codes may fall on either side of it, by
-float32's rounding before it. THRESHOLD is such that in the one step none comes
-nearer to one than MARGIN of itself, which is printed. AdamW's epsilon is large:
-its first step would make whole steps of gradients that are rounding.
+A value near the border between two codes may get either one, depending on
+float32 rounding before it. THRESHOLD is such that in the one step no value
+comes nearer than the fraction MARGIN of itself, which is printed. AdamW's
+epsilon is large: otherwise gradients that are rounding errors would make full
+steps.
 """
 
 import json
@@ -50,8 +51,8 @@ def quantise(model):
 
 
 def watch(model):
-    """Counts, call by call, outlier columns, and codes that a number nearly
-    equal would not have."""
+    """Counts, call by call, outlier columns, and codes that would change with a
+    nearly equal value."""
     seen = []
 
     def hook(module, arguments):
@@ -68,7 +69,7 @@ def watch(model):
 
 
 def write_yaml(source, to, values):
-    """The options of `source`, whose data they name, but for `values`."""
+    """Writes the options of `source`, replaced by `values`, with its data."""
     with open(os.path.join(source, "train.yaml")) as file:
         options = {name: json.loads(value) for name, value in
                    (line.split(":", 1) for line in file)}
@@ -110,7 +111,8 @@ def main(source, to):
              "quantization": {"bits": 8, "activations": "int8",
                               "threshold": THRESHOLD},
              "reference": {"torch": torch.__version__.split("+")[0],
-                           "transformers": other_golden.transformers.__version__,
+                           "transformers":
+                                other_golden.transformers.__version__,
                            "peft": peft.__version__,
                            "bitsandbytes": bnb.__version__}}
     with open(os.path.join(to, "case.json"), "w") as file:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: MIT
 
-"""Writes int8_product.safetensors: what bitsandbytes' MatMul8bitLt computes.
+"""Writes int8_product.safetensors: the results of bitsandbytes' MatMul8bitLt.
 
 Run by hand with torch, bitsandbytes 0.50.2 and safetensors, on a CPU with
 AVX-512; the output is committed. A case NAME.<threshold>.<type> holds `x`, `CB`
-and `SCB`, and `y`, the forward, `dy` and `dx`, the backward; all but CB in
+and `SCB`, and `y`, the forward, `dy` and `dx`, the backward; all except CB in
 float32, rounded to the type before.
 """
 

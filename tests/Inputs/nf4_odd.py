@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: MIT
 
-"""Writes nf4_odd.safetensors: odd tensors, what bitsandbytes makes of them, and
-the values that this stands for (bnb_values.py).
+"""Writes nf4_odd.safetensors: odd tensors, bitsandbytes' codes of them, and the
+decoded values (bnb_values.py).
 
-Run by hand with torch 2.15.0, bitsandbytes 0.50.2 and safetensors; the output is
-committed. A case NAME.<block>.<double> holds `input`, `packed`, `absmax` and,
-with double quantisation, `nested_absmax`, `nested_offset`; `dequantized`.
+Run by hand with torch 2.15.0, bitsandbytes 0.50.2 and safetensors; the output
+is committed. A case NAME.<block>.<double> holds `input`, `packed`, `absmax`
+and, with double quantization, `nested_absmax`, `nested_offset`; `dequantized`.
 """
 
 import pathlib

@@ -1,16 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Writes the golden case of an optimizer, whose data is another one's.
+"""Writes the golden case of an optimizer from another case, and shares its
+data.
 
     optimizer_golden.py OPTIM FROM TO
 
-LoRA with that --optim, B's faster; from a case that trains all weights these,
-matrices by OPTIM, which is muon then. Needs what other_golden.py needs, for some
-OPTIM bitsandbytes or schedulefree too; what they were is in case.json. The
-adapter is that of llama-adamw8bit, with tensors above and below 4096 elements
-(from where bitsandbytes has 8 bits) whose last block is partial, and B's that
-are not zero; what the optimizer keeps after the last step is under `state.`.
+LoRA with that --optim, with a higher learning rate for B. From a case of full
+fine-tuning: full fine-tuning with OPTIM muon for matrices. Needs what
+other_golden.py needs, for some OPTIM bitsandbytes or schedulefree too; their
+versions are in case.json. The adapter is llama-adamw8bit's. It has tensors
+below and above 4096 elements (from where bitsandbytes uses 8 bits) with partial
+last blocks, and nonzero B's. The optimizer's states after the last step are
+under `state.`.
 """
 
 import importlib.metadata
@@ -31,7 +33,8 @@ ADAPTER_SEED = 11
 
 
 def muon(groups, lr):
-    """Its products in float32, as ours are; torch rounds them to bf16."""
+    """Computes its matmuls in float32, like this project; torch rounds to
+    bf16."""
     from torch.optim import _muon
     class InFloat32:
         bfloat16 = torch.float32
@@ -42,7 +45,7 @@ def muon(groups, lr):
 
 
 def optimizer_class(kind):
-    """As transformers' Trainer makes it."""
+    """Returns the optimizer that transformers' Trainer makes."""
     if kind == "adamw_bnb_8bit":
         import bitsandbytes
         return lambda groups, lr: bitsandbytes.optim.AdamW(
@@ -71,7 +74,7 @@ def other_optimizer(model, case, kind):
 
 
 class ByShape(torch.optim.Optimizer):
-    """Matrices by Muon, and by AdamW, without decay, what has one dimension."""
+    """Muon for matrices; AdamW, without decay, for vectors."""
 
     def __init__(self, named, rate):
         matrices = [p for p in named.values() if p.dim() >= 2]
@@ -89,9 +92,9 @@ class ByShape(torch.optim.Optimizer):
 
 
 def new_adapter(model, to, kind):
-    # Of ADAPTER_SEED noise of 1e-7 of the gradients' scale changes at most 0.7 % of
-    # the codes of 8-bit states; of others 2.4 %, where the largest number of a
-    # block lies on the edge of a code.
+    # With ADAPTER_SEED, noise of 1e-7 of the gradients' scale changes at most
+    # 0.7 % of the codes of 8-bit states. With other seeds it changes 2.4 %,
+    # because the largest value of a block is on the edge of a code.
     torch.manual_seed(ADAPTER_SEED)
     model = peft.get_peft_model(model, peft.LoraConfig(
         r=RANK, lora_alpha=RANK, target_modules=TARGETS,

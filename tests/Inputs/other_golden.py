@@ -1,19 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Writes a golden case from another one, whose data it shares.
+"""Writes a golden case from another case, and shares its data.
 
-    other_golden.py full FROM TO        all weights are trained, with decay
-    other_golden.py loraplus FROM TO    B learns faster, by PEFT's LoRA+
-    other_golden.py KIND FROM TO        adapters of KINDS, beside the model
+    other_golden.py full FROM TO        full fine-tuning, with decay
+    other_golden.py loraplus FROM TO    a higher learning rate for B, by PEFT's
+                                        LoRA+
+    other_golden.py KIND FROM TO        adapters of KINDS, with the same model
 
 Needs torch, transformers, peft and safetensors, for 4 bits bitsandbytes too;
-what they were is in case.json. `full` has a model folder of its own, in
-float32, so that what comes out can be held against PyTorch's numbers.
+their versions are in case.json. `full` has its own model folder, in float32, so
+that the result can be compared with PyTorch's values.
 
-What starts at factors of the model has no adapter to start from, and singular
-vectors have no signs: expected are magnitudes of gradients, and what the model
-has become, as `delta.` of each adapted weight.
+Adapters that start at factors of the model have no first adapter in files, and
+singular vectors have no signs. For them the expected values are magnitudes of
+gradients, and the change of each adapted weight, as `delta.`.
 """
 
 import json
@@ -46,8 +47,8 @@ KINDS = {
     "loftq": (FACTORS | {"init_lora_weights": "loftq"}, True),
 }
 STEPS, DECAY, RATIO = 6, 0.1, 8.0
-# Keys' biases have no gradient but rounding, as a softmax does not see them:
-# with a usual epsilon AdamW would make whole steps of it.
+# Biases of keys do not change a softmax, so their gradients are rounding
+# errors. With a usual epsilon AdamW would make full steps of them.
 EPSILON = 1e-5
 transformers.logging.set_verbosity_error()
 torch.set_num_threads(1)  # the matrices are small
@@ -70,7 +71,7 @@ def load(folder):
 
 
 def save(model, source, to):
-    """Under the names that are in the files, tied weights once."""
+    """Returns parameters by the names in the files, tied weights once."""
     os.makedirs(to, exist_ok=True)
     with open(os.path.join(source, "config.json")) as file:
         config = json.load(file)
@@ -83,7 +84,8 @@ def save(model, source, to):
 
 
 def full_optimizer(model, case):
-    """Trainer's two groups: neither biases nor norms are decayed."""
+    """Makes Trainer's two groups: neither biases nor norms have weight
+    decay."""
     undecayed = {f"{path}.{name}" for path, module in model.named_modules()
                  for name, _ in module.named_parameters(recurse=False)
                  if name == "bias" or "Norm" in type(module).__name__}
@@ -104,7 +106,7 @@ def lora_plus_optimizer(model, case):
 
 
 def decoded(weight):
-    """What is left of a weight in bitsandbytes' NF4."""
+    """Returns a weight after quantization to bitsandbytes' NF4."""
     from bitsandbytes.functional import quantize_4bit
     return decode_state(*quantize_4bit(weight, quant_type="nf4"))
 
@@ -115,21 +117,21 @@ def adapted(model):
 
 
 def delta(module):
-    """What the adapter adds to its weight."""
+    """Returns the adapter's change of its weight."""
     return (module.scaling["default"] * module.lora_B["default"].weight
             @ module.lora_A["default"].weight).detach().clone()
 
 
 def exact_svd(svd=torch.linalg.svd):
-    """In float64: vectors of near values are turned by float32's roundings, of
-    which no two SVDs have the same."""
+    """Computes SVDs in float64: float32 rounding rotates the vectors of nearly
+    equal singular values, differently in each implementation."""
     torch.linalg.svd = lambda w, **options: tuple(
         part.float() for part in svd(w.double(), **options))
 
 
 def normal_draws(seed, name, count):
-    """Of runtime/Weights/ParameterInit.cpp: a stream of splitmix64 for each
-    weight, and Box and Muller's transform of two of its numbers."""
+    """The draws of runtime/Weights/ParameterInit.cpp: a stream of splitmix64
+    for each weight, and the Box-Muller transform of two of its numbers."""
     def mix(x):
         x = (x ^ x >> np.uint64(30)) * np.uint64(0xbf58476d1ce4e5b9)
         x = (x ^ x >> np.uint64(27)) * np.uint64(0x94d049bb133111eb)
@@ -146,9 +148,8 @@ def normal_draws(seed, name, count):
 
 
 def subspace_iteration(model, seed):
-    """What PEFT calls for pissa_niter_N, in float64 and from draws of ours:
-    Halko et al. (2011), algorithm 4.4. torch takes a wide matrix by its
-    transpose."""
+    """Replaces PEFT's SVD for pissa_niter_N, with float64 and our own draws:
+    Halko et al. (2011), algorithm 4.4. torch transposes a wide matrix first."""
     names = {p.data_ptr(): name for name, p in model.named_parameters()}
 
     def svd(weight, rank, niter):
@@ -165,9 +166,9 @@ def subspace_iteration(model, seed):
 
 
 def factored(model, options, is_packed, seed):
-    """The model with PEFT's adapter; in 4 bits what PiSSA leaves is packed, and
-    LoftQ starts at what packing leaves (of PEFT's, which needs a card, the
-    parts)."""
+    """Returns the model with PEFT's adapter. In 4 bits PiSSA's residual is
+    quantized, and LoftQ starts at the quantization error. PEFT's LoftQ needs a
+    GPU, so only its low-rank decomposition is called."""
     from peft.utils.loftq_utils import _low_rank_decomposition
     exact_svd()
     subspace_iteration(model, seed)
@@ -190,7 +191,7 @@ def factored(model, options, is_packed, seed):
 
 
 def names_of(model):
-    """What is trained, by the names that PEFT saves."""
+    """Returns trainable parameters by the names that PEFT saves."""
     saved = {t.data_ptr(): k for k, t in peft.get_peft_model_state_dict(
         model, save_embedding_layers=False).items()}
     return {saved[p.data_ptr()]: p for p in model.parameters()
@@ -198,7 +199,7 @@ def names_of(model):
 
 
 def trainer_optimizer(named, case):
-    """As Trainer groups them."""
+    """Makes Trainer's groups."""
     groups = [{"params": [p for n, p in named.items()
                           if n.endswith("bias") == is_bias],
                "weight_decay": 0.0 if is_bias else DECAY}
@@ -208,7 +209,7 @@ def trainer_optimizer(named, case):
 
 
 def without_signs(expected, before, model, is_residual):
-    """Of a training whose adapters started at factors."""
+    """Returns the expected values for adapters that started at factors."""
     numbers = {k: v for k, v in expected.items()
                if not k.startswith(("grad.", "final."))}
     numbers |= {"abs_" + k: v.abs() for k, v in expected.items()
@@ -221,7 +222,7 @@ def without_signs(expected, before, model, is_residual):
 
 def train(model, optimizer, named, case, batches, steps=STEPS,
           logits_of=None):
-    """`logits_of` is a function of the number of a micro-batch."""
+    """`logits_of` maps the number of a micro-batch to its logits."""
     logits_of = logits_of or (lambda i: model(
         input_ids=batches["input_ids"][i].long()).logits)
     schedule = transformers.get_scheduler(
@@ -303,7 +304,7 @@ def write_yaml(source, to, kind):
 
 
 def write_case(source, to, case, kind, expected, versions):
-    """What is expected, and of which libraries: `versions` beside the usual."""
+    """Writes expected values and versions; `versions` has additional ones."""
     save_file({k: v.contiguous() for k, v in expected.items()},
               os.path.join(to, "expected.safetensors"))
     case.pop("lora", None)

@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Writes what PEFT computes with a golden case's trained adapter.
+"""Writes PEFT's results for a golden case's trained adapter.
 
     peft_golden.py CASE_DIR...
 
 The trained adapter (final.* of expected.safetensors) is saved as PEFT saves it
 and loaded by PeftModel.from_pretrained into the model that the case trains, in
-float32 with eager attention. Both then compute the first row of micro-batch 0,
-of packed rows the first segment:
+float32 with eager attention. Model and adapted model compute the first row of
+micro-batch 0, or the first segment of a packed row:
 
     peft.safetensors    input_ids i32 [1, T]; logits_base f32 [1, T, V] without
                         the adapter, logits_adapter with it
-    peft.json           modules: PEFT's names of the adapted modules; parameters:
-                        how many PEFT trains; largest_difference: of the logits;
-                        reference: versions
+    peft.json           modules: PEFT's names of the adapted modules;
+                        parameters: how many PEFT trains; largest_difference:
+                        of the logits; reference: versions
 
 Cases that came with these files have all rows of micro-batch 0. tests/e2e
 compares them (peft_logits.py), and lists the cases that PEFT cannot load.
@@ -37,12 +37,12 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)),
 import peft_model  # noqa: E402
 from golden_case import settings  # noqa: E402
 
-# A reader has to see the difference: 100 times the tolerance of logits.
+# The adapter must make a visible difference: 100 times the tolerance of logits.
 LEAST_DIFFERENCE = 5e-3
 
 
 def save_adapter(case, folder):
-    """The trained adapter as PEFT saves it; returns its tensors."""
+    """Saves the trained adapter as PEFT does; returns its tensors."""
     expected = load_file(os.path.join(case, "expected.safetensors"))
     tensors = {name[len("final."):]: value for name, value in expected.items()
                if name.startswith("final.")}
@@ -56,7 +56,7 @@ def save_adapter(case, folder):
 
 
 def load_adapter(model, case):
-    """PEFT only warns about names that it does not know."""
+    """PEFT only warns about unknown names."""
     with tempfile.TemporaryDirectory() as folder:
         tensors = save_adapter(case, folder)
         model = peft.PeftModel.from_pretrained(model, folder,

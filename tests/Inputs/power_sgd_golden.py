@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Writes power_sgd.safetensors: what torch's powerSGD_hook makes of gradients.
+"""Writes power_sgd.safetensors: the results of torch's powerSGD_hook.
 
     power_sgd_golden.py
 
-DistributedDataParallel on two ranks (gloo), for matrices of two shapes and for
-products of one and of two rows, with a vector beside each. Of step 0, in which
-torch draws a basis, there is what is kept: NAME.basis (Q over the ranks) and
-NAME.residual [ranks, ...]; of each step after it NAME.gradient [steps, ranks, ...],
-the mean that the hook leaves in NAME.mean, and basis and residual after the last in
-NAME.basis_after and NAME.residual_after. Metadata has the version of torch.
+DistributedDataParallel on two ranks (gloo), for matrices of two shapes, for
+ranks one and two of the approximation, each with a vector. torch draws a basis
+in step 0: the file has NAME.basis (Q over the ranks) and NAME.residual
+[ranks, ...] after it. Later steps have NAME.gradient [steps, ranks, ...] and
+the hook's mean, NAME.mean. NAME.basis_after and NAME.residual_after are from
+the last step. Metadata has the version of torch.
 """
 
 import os
@@ -29,7 +29,7 @@ CASES = {f"{n}x{m}r{rank}": (n, m, rank)
 
 
 class Given(torch.nn.Module):
-    """Whose gradients are what it is called with."""
+    """A module whose gradients are its input."""
 
     def __init__(self, n, m):
         super().__init__()
@@ -41,7 +41,8 @@ class Given(torch.nn.Module):
 
 
 def gradients(n, m):
-    """Of few directions and noise, and a part that stays from step to step."""
+    """Draws a gradient of few directions and noise, partly the same in each
+    step."""
     draw = torch.Generator().manual_seed(7)
     def normal(*shape):
         return torch.randn(*shape, generator=draw)
@@ -66,7 +67,7 @@ def case(name, found, own):
     model.register_comm_hook(state, recorded)
 
     def kept(after):
-        """What the hook keeps is flat, the vector in the residual too."""
+        """The hook's states are flat; the residual includes the vector."""
         flat = state.error_dict[0]
         matrix = model.module.matrix
         part = flat[:n * m] if order[0] == n * m else flat[-n * m:]

@@ -1,23 +1,24 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Writes a golden case of preferences, as TRL's trainers compute it, on the model
-of another case.
+"""Writes a golden case of preferences, as TRL's trainers compute it, for the
+model of another case.
 
     preference_golden.py dpo|kto|apo|orpo FROM TO [BATCHES]
 
-The loss of every micro-batch is what `compute_loss` of `DPOTrainer` or
-`KTOTrainer` gives, or `ORPOTrainer.get_batch_loss_metrics`; optimizer and
-schedule are torch's and
-transformers'. The adapter comes from FROM's folder, and is put into a new one of
-the trainer's, so that the reference is the base without any, as with TRL's
-`peft_config`. Where FROM is quantised, the base has the numbers that its
-nf4.safetensors stands for. A micro-batch has the chosen rows before the rejected
-ones; for kto some answers, then their prompts with the answers of the rows
-before, as `KTOTrainer` makes `KL_completion_ids`; for apo, its loss
-apo_zero_unpaired, all lines are answers. BATCHES is another such case,
-whose tokens are used. Needs torch, transformers, peft, trl and datasets; what
-they were is in case.json.
+The loss of every micro-batch is the result of `compute_loss` of `DPOTrainer` or
+`KTOTrainer`, or of `ORPOTrainer.get_batch_loss_metrics`. Optimizer and schedule
+are torch's and transformers'. The adapter comes from FROM's folder, and is put
+into a new one by the trainer. So the reference is the base without an adapter,
+as with TRL's `peft_config`. If FROM is quantized, the base has the decoded
+values of its nf4.safetensors.
+
+A micro-batch has the chosen rows before the rejected ones. For kto it has some
+answers, then their prompts with the answers of the rows before, as
+`KTOTrainer` makes `KL_completion_ids`. For apo, its loss apo_zero_unpaired, all
+sequences are answers. BATCHES is another such case, whose tokens are used.
+Needs torch, transformers, peft, trl and datasets; their versions are in
+case.json.
 """
 
 import json
@@ -35,21 +36,21 @@ from safetensors.torch import load_file, save_file
 from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
 STEPS, ACCUMULATION, LENGTH, VOCABULARY = 5, 2, 24, 256
-# Of a micro-batch, pairs or answers.
+# Pairs or answers in a micro-batch.
 ROWS = {"dpo": 2, "kto": 3, "apo": 6, "orpo": 2}
 BETA, RATE = {"dpo": 0.3, "kto": 0.3, "apo": 0.3, "orpo": 0.5}, 0.002
 WEIGHTS = {"desirable_weight": 1.25, "undesirable_weight": 0.75}
 ANSWERS = {"kto": WEIGHTS,
            "apo": {**WEIGHTS, "loss_type": "apo_zero_unpaired"}}
-# What has hardly any gradient but rounding makes no whole steps with it.
+# Large enough that gradients of rounding errors make no full steps.
 EPSILON = 1e-6
 NAMES = ("model_name_or_path", "adapter_name_or_path")
 
 
 def make_answers(path):
-    """Each with whether it is desirable, and of any length with its prompt; what
-    is behind is not learned. With this seed the first step has a divergence above
-    0 and both kinds of answers; the last has one kind."""
+    """Draws answers, desirable or not, of any length with their prompts. Tokens
+    after an answer are not in the loss. With this seed the first step has a KL
+    estimate above 0 and both kinds of answers; the last has one kind."""
     generator = torch.Generator().manual_seed(3)
     count, rows = STEPS * ACCUMULATION, ROWS["kto"]
 
@@ -74,7 +75,8 @@ def make_answers(path):
 
 
 def make_batches(path):
-    """Prompts of other lengths from pair to pair; rejected answers end earlier."""
+    """Draws prompts whose lengths differ between pairs; rejected answers end
+    earlier."""
     generator = torch.Generator().manual_seed(11)
     shape = (STEPS * ACCUMULATION, ROWS["dpo"], LENGTH)
     chosen, rejected = (torch.randint(0, VOCABULARY, shape, generator=generator)
@@ -95,7 +97,7 @@ def make_batches(path):
 
 
 def tokenizer():
-    """TRL asks for one; no text is tokenised."""
+    """TRL requires one; no text is tokenised."""
     words = {f"w{i}": i for i in range(VOCABULARY)}
     made = transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizers.Tokenizer(
@@ -141,14 +143,16 @@ def loss_of(kind, trainer, ids, labels, desirable=None):
     sides = {}
     for side, rows in (("chosen", slice(None, ROWS[kind])),
                        ("rejected", slice(ROWS[kind], None))):
-        sides |= {f"{side}_input_ids": ids[rows], f"{side}_labels": labels[rows],
+        sides |= {f"{side}_input_ids": ids[rows],
+                  f"{side}_labels": labels[rows],
                   f"{side}_attention_mask": everything[rows]}
     sides["prompt_input_ids"] = ids[:ROWS[kind]]
     return trainer.get_batch_loss_metrics(trainer.model, sides)[0]
 
 
 class Logged:
-    """What KTOTrainer logs, as means over the answers of a step."""
+    """Returns KTOTrainer's logged values, as means over the answers of a
+    step."""
 
     def __init__(self):
         self.steps = {}

@@ -5,12 +5,11 @@
 
     router_golden.py FROM TO
 
-FROM is a case of a model with experts, whose weights (a link) and first adapter
-it shares; its micro-batches come in twos, of which the second has padding. The
-loss is the one that transformers gives for labels, a mask and
-`output_router_logits`. Over the micro-batches of a step the routers' part is
-averaged, as TRL's SFTTrainer has it; transformers' own Trainer would add it up.
-Needs what other_golden.py needs.
+FROM is a case of a model with experts. Its weights (a link) and first adapter
+are shared. Micro-batches come in pairs; the second of each has padding. The
+loss is transformers' for labels, a mask and `output_router_logits`. Over the
+micro-batches of a step the routers' loss is averaged, as in TRL's SFTTrainer;
+transformers' own Trainer would add it up. Needs what other_golden.py needs.
 """
 
 import json
@@ -42,7 +41,7 @@ def write_model(source, to):
 
 
 def padded(batches):
-    """The last tokens of one row of every second micro-batch are none."""
+    """The last tokens of one row of every second micro-batch are padding."""
     segments = torch.ones_like(batches["input_ids"])
     segments[1::2, 1, -PADDED:] = 0
     labels = batches["labels"].clone()

@@ -3,14 +3,14 @@
 
 """Weights of GPTQ, AWQ and FP8, made and decoded from the formats' definitions.
 
-    stored_formats.py matrices TO     small matrices, what they stand for, and
-                                      what quantisers make of others
+    stored_formats.py matrices TO     small matrices, their decoded values, and
+                                      results of quantizers
     stored_formats.py cases TO        golden cases TO/llama-{gptq,awq,fp8}
     stored_formats.py experts TO      TO/mixtral-gptq, from TO/mixtral
 
-Needs torch, transformers, peft, bitsandbytes and safetensors; what they were is
-in case.json. `make` packs and `decode` reads the packed tensors again, so that
-what is expected follows from what files hold.
+Needs torch, transformers, peft, bitsandbytes and safetensors; their versions
+are in case.json. `make` packs tensors and `decode` reads them again, so the
+expected values follow from the bytes of the files.
 """
 
 import json
@@ -29,7 +29,8 @@ GROUP, TILE = 32, 128
 
 
 def pack(codes, bits, order=None):
-    """[rows, n] to int32 [rows, n * bits / 32], the first in the lowest bits."""
+    """Packs [rows, n] to int32 [rows, n * bits / 32], the first in the low
+    bits."""
     count = 32 // bits
     words = codes.reshape(codes.shape[0], -1, count).long()
     if order:
@@ -116,7 +117,7 @@ def decode_fp8(t, rows=TILE, columns=TILE, name="weight_scale_inv"):
 # Matrices --------------------------------------------------------------------
 
 def stored_matrices():
-    """Module to its tensors, and the numbers that these are."""
+    """Maps a module to its tensors, and to their decoded values."""
     def w(*shape):
         return torch.randn(*shape) * torch.rand(shape[0], 1).exp()
     made = {"gptq": (t := make_gptq(w(72, 96)), decode_integers(t)),
@@ -141,7 +142,7 @@ def stored_matrices():
 
 
 def e2m1(x):
-    """Nearest of the numbers of MXFP4, even codes where two are as near."""
+    """Rounds to the nearest value of MXFP4; ties to even codes."""
     grid = torch.tensor([0, .5, 1, 1.5, 2, 3, 4, 6], dtype=torch.float64)
     away = (x.abs().double()[..., None] - grid).abs()
     away = away * 2 + torch.arange(8) % 2 * 1e-9
@@ -149,7 +150,7 @@ def e2m1(x):
 
 
 def quantised():
-    """What quantisers make of a matrix whose rows are of very many sizes."""
+    """Quantizes a matrix whose rows have very different magnitudes."""
     import bitsandbytes.functional as F
     x = torch.randn(70, 96) * torch.logspace(-12, 3, 70)[:, None]
     x[3], x[4, 32:64] = 0, 0
@@ -217,7 +218,7 @@ FORMATS = {
 
 
 def build(folder, make, decode, quantization):
-    """Writes a model; returns one that has the numbers of the files."""
+    """Writes a model; returns one with the decoded values of the files."""
     import transformers
     torch.manual_seed(CASE["seed"])
     config = transformers.LlamaConfig(**CONFIG)
@@ -276,7 +277,7 @@ def write_yaml(to, shared):
 
 
 def adamw(model, rate, decay):
-    """And the trained tensors by the names that PEFT saves."""
+    """Also returns the trained tensors, by the names that PEFT saves."""
     import peft
     saved = {t.data_ptr(): k for k, t in
              peft.get_peft_model_state_dict(model).items()}

@@ -3,8 +3,9 @@
 """The peer Unsloth: FastLanguageModel in 4 bits with LoRA on all linear layers,
 random weights of a real shape, no network.
 
-    baseline_unsloth.py CONFIG.json --batch B --length T --accumulation N --rank R
-                    --warm-up N --steps N [--checkpointing] [--model DIR]
+    baseline_unsloth.py CONFIG.json --batch B --length T --accumulation N
+                    --rank R --warm-up N --steps N [--checkpointing]
+                    [--model DIR]
 
 The random bf16 weights and a tiny tokenizer are in --model, by default
 $TMPDIR/unsloth-<shape>, and are written (on the GPU) if missing.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 
-"""Runs the peer (baseline_cpu.py) as a process that loads once and then takes turns
-with ours."""
+"""Runs the peer (baseline_cpu.py) as a process that loads once and then takes
+turns with ours."""
 
 import json
 import os

@@ -44,8 +44,8 @@ import sys
 import gpu_bundle
 from gpu_bundle import REPOSITORY, Failure
 
-PARTS = ("micro", "conformance", "goldens", "nccl", "sanitizer", "g1", "g2", "g3",
-         "g4", "g7", "profile", "peer")
+PARTS = ("micro", "conformance", "goldens", "nccl", "sanitizer", "g1", "g2",
+         "g3", "g4", "g7", "profile", "peer")
 ORDER = ("micro,conformance,goldens/2,nccl,g1/1,g3,g1,goldens,g7,g4,g2,peer,"
          "sanitizer")
 

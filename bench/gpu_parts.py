@@ -346,4 +346,5 @@ def peer(unit, machine, report, clock, options):
 
 
 PARTS = {"micro": micro, "conformance": conformance, "goldens": goldens,
-         "nccl": nccl, "sanitizer": sanitizer, "profile": training, "peer": peer}
+         "nccl": nccl, "sanitizer": sanitizer, "profile": training,
+         "peer": peer}

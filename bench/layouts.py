@@ -95,7 +95,8 @@ class Compiler:
 
     def fits(self, layout):
         done = self.run(layout)
-        if done.returncode and "--memory-limit: the smallest" not in done.stderr:
+        is_too_small = "--memory-limit: the smallest" in done.stderr
+        if done.returncode and not is_too_small:
             raise SystemExit(done.stderr)
         return done.returncode == 0
 
@@ -152,8 +153,8 @@ def line(layout, row, measured, chosen):
     found = ""
     if measured:
         slower, noise = compare(measured, chosen)
-        found = (f"{1e3 * statistics.median(measured):8.1f} {100 * slower:+6.1f}"
-                 f" ± {100 * noise:.1f} %")
+        found = (f"{1e3 * statistics.median(measured):8.1f} "
+                 f"{100 * slower:+6.1f} ± {100 * noise:.1f} %")
     return (f"  {layout:14} {row['bytes'] / 2**20:8.1f} MiB  {predicted:8}  "
             f"{found:25}  {row['reason']}")
 

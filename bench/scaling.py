@@ -73,8 +73,9 @@ class Processes(Ranks):
         self.private = 0
 
     def watch(self, child):
-        self.private = max([self.private, *map(cpu_machine.private_bytes,
-                                               cpu_machine.children(child.pid))])
+        children = cpu_machine.children(child.pid)
+        self.private = max([self.private,
+                            *map(cpu_machine.private_bytes, children)])
 
 
 class Apart:

@@ -29,7 +29,8 @@ if nvcc:
 
 config.substitutions += [
     ("%nvcc", nvcc or "nvcc"),
-    ("%cuda_platform", os.path.join(config.tools_folder, "..", "cuda-platform")),
+    ("%cuda_platform",
+     os.path.join(config.tools_folder, "..", "cuda-platform")),
     ("%source", os.path.dirname(config.source_tests)),
     ("%inputs", config.source_tests + "/Inputs"),
     ("%make_folder", config.source_tests + "/frontend/make_folder.py"),

@@ -29,14 +29,16 @@ SHARED = {
     "compiler/Codegen/KernelFunction.cpp": "The compiler refuses its own work",
     "compiler/Codegen/PrintKernels.cpp": "The compiler refuses its own work",
     "compiler/Codegen/Row*.cpp": "The compiler refuses its own work",
-    "compiler/Graph/PlaceFrozenWeights.cpp": "The compiler refuses its own work",
+    "compiler/Graph/PlaceFrozenWeights.cpp":
+        "The compiler refuses its own work",
     "compiler/Graph/AttachLoss.cpp": "The compiler refuses its own work",
     "compiler/Graph/BucketGradients.cpp": "The compiler refuses its own work",
     "compiler/Graph/BuildTrainStep.cpp": "The compiler refuses its own work",
     "compiler/Graph/CompressGradients.cpp": "The compiler refuses its own work",
     "compiler/Graph/PlanDequant.cpp": "The compiler refuses its own work",
     "compiler/Graph/QuantizeBase.cpp": "The compiler refuses its own work",
-    "compiler/Graph/OffloadActivations.cpp": "The compiler refuses its own work",
+    "compiler/Graph/OffloadActivations.cpp":
+        "The compiler refuses its own work",
     "compiler/Graph/Rematerialize.cpp": "The compiler refuses its own work",
     "compiler/Graph/ShardVocabulary.cpp": "The compiler refuses its own work",
     "compiler/Schedule/*.cpp": "The compiler refuses its own work",

@@ -103,7 +103,8 @@ def described_rate(folder):
 
 
 def described_delay(folder):
-    found = between_hosts(folder, "delay.json", lambda hosts: hosts.delay(DELAY))
+    found = between_hosts(folder, "delay.json",
+                          lambda hosts: hosts.delay(DELAY))
     check(0.6 < 1e-6 * found["message_us"] / DELAY < 3, found)
 
 

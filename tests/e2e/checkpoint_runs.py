@@ -19,9 +19,9 @@ DEMO = os.path.join(HERE, "..", "..", "examples", "demo")
 # Metrics that may differ between two runs with the same losses.
 TIMES = ("step_time", "exposed_communication", "tokens_per_second",
          "memory_bytes", "eval_runtime",
-         "rank_memory_bytes", "rank_step_time", "rank_gpu_utilization", "rank_gpu_power_watts",
-         "train_runtime", "checkpoint_runtime", "train_steps_per_second",
-         "train_tokens_per_second",
+         "rank_memory_bytes", "rank_step_time", "rank_gpu_utilization",
+         "rank_gpu_power_watts", "train_runtime", "checkpoint_runtime",
+         "train_steps_per_second", "train_tokens_per_second",
          "peak_memory_bytes", "predicted_peak_memory_bytes", "planned_bytes")
 SAVE_STEPS = 7
 

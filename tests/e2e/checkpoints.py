@@ -147,8 +147,8 @@ def replaced(runs, arguments):
         runs.compare(folder)
         ours += 1
     check(ours > 0, "no call comes after the first of the new run")
-    print(f"replaced  killed at {tried} of {total} calls, of which {ours} leave "
-          "the new run")
+    print(f"replaced  killed at {tried} of {total} calls, of which {ours} "
+          "leave the new run")
 
 
 def faults(runs, arguments):
@@ -231,7 +231,8 @@ def one_request_of_all(runs):
     folder = runs.folder("asked")
     process = subprocess.Popen(
         runs.command(folder, "--gpus", "2", "--save-strategy", "no",
-                     "--max-steps", "100000"), stdout=subprocess.PIPE, text=True)
+                     "--max-steps", "100000"), stdout=subprocess.PIPE,
+        text=True)
     try:
         for line in process.stdout:
             if line.strip().startswith("4/"):

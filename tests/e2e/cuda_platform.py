@@ -188,7 +188,8 @@ def check_card(options, work, flags, want):
     folder = os.path.join(work, "card")
     os.mkdir(folder)
     losses, _ = Case(options.tools, options.case, folder, flags=flags).train()
-    return expect("card", losses == want, f"without --offload {options.offload}")
+    return expect("card", losses == want,
+                  f"without --offload {options.offload}")
 
 
 def check_fault(case, function, call, code):

@@ -70,7 +70,8 @@ def check_folder(out):
             sys.exit(f"full: {name} has not been trained")
     with open(os.path.join(out, "model.safetensors"), "rb") as file:
         header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    if {t["dtype"] for n, t in header.items() if n != "__metadata__"} != {"BF16"}:
+    if {t["dtype"] for n, t in header.items()
+        if n != "__metadata__"} != {"BF16"}:
         sys.exit("full: the model is not bf16, as it was")
 
 

@@ -346,7 +346,8 @@ def run_case(options, case):
         else:
             module = build(options.tools, case, work, compile_flags,
                            described.get("import_flags", []))
-        metrics, dump, adapter, states = train(options.tools, case, work, module,
+        metrics, dump, adapter, states = train(options.tools, case, work,
+                                               module,
                                        run_flags, ranks, environment)
         if options.kernels:
             check_kernels(work, options.kernels.split(","))
@@ -436,7 +437,8 @@ def main():
             parser.error(f"there is no case '{name}' in {options.cases}")
     with concurrent.futures.ThreadPoolExecutor(options.jobs) as pool:
         outcomes = list(pool.map(
-            lambda name: report(name, attempt(options, name), not options.names),
+            lambda name: report(name, attempt(options, name),
+                                not options.names),
             names))
     passed, failed, skipped = (outcomes.count(kind)
                                for kind in ("ok", "FAIL", "skip"))

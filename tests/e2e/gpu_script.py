@@ -121,7 +121,8 @@ def check_figures(rows):
     speeds = [row["value"] for row in rows if row["what"] == "tokens/s"]
     expect("parts", len(speeds) == 3 and all(rate > 0 for rate in speeds),
            "three runs have a speed")
-    expect("parts", verdicts(rows, "g4", "smallest", "context, code, graphs, GiB")
+    expect("parts",
+           verdicts(rows, "g4", "smallest", "context, code, graphs, GiB")
            == ["met"], "the smallest plan is kept")
     bad = [row["note"] for row in rows if row["part"] == "g4"
            and row["verdict"] == "failed"]
@@ -185,7 +186,8 @@ def check_nccl(rows):
         "dp2 qwen3-ranks", "fsdp2dp2 qwen3-ranks", "rank 1 killed",
         "rank 0 killed", "rank 1 stopped"] and all(
             row["verdict"] == "passed" for row in found.values()),
-        f"{[(case, row['verdict'], row['value']) for case, row in found.items()]}")
+        ", ".join(f"{case} {row['verdict']} {row['value']}"
+                  for case, row in found.items()))
     expect("nccl", all("logits" in row["note"] and "gradient" in row["note"]
                        for case, row in found.items() if "qwen3" in case),
            found["dp2 qwen3-ranks"]["note"])

@@ -124,7 +124,8 @@ def port_taken(setting):
     job = setting.job()
     other = setting.hosts.all[0].popen(
         [sys.executable, "-c", "import socket; s = socket.create_server(("
-         f"'0.0.0.0', {PORT}));\nwhile True: s.accept()[0].send(b'220 mail'*9)"])
+         f"'0.0.0.0', {PORT}));\n"
+         "while True: s.accept()[0].send(b'220 mail'*9)"])
     while not setting.hosts.all[0].sockets():
         time.sleep(0.05)
     job.start_all()
@@ -292,7 +293,8 @@ def prepare(runs, chosen):
 
 def once(runs, chosen, arguments):
     def report(name, seconds):
-        print(f"{name.replace('_', ' '):22} as it should be ({seconds:.1f} s)", flush=True)
+        print(f"{name.replace('_', ' '):22} as it should be ({seconds:.1f} s)",
+              flush=True)
 
     wrong = side_by_side(runs, [(function, random.Random(arguments.seed),
                                  function.__name__) for function in chosen],

@@ -4,7 +4,8 @@
 """Ranks with the same rows that shard each matmul (tp), sequence (cp) or the
 layers (pp) train like a single rank.
 
-    layouts.py --tools build/bin [--axis AXIS] [--target cuda] [--every N] [FAMILY ...]
+    layouts.py --tools build/bin [--axis AXIS] [--target cuda] [--every N]
+               [FAMILY ...]
 
 Models of every family, large enough for four ranks: 8 query heads and 4 key
 heads, 4 bits with 8-bit scales, adapters on all linears with dropout, whose
@@ -140,8 +141,9 @@ class Runs:
              "3", "--gradient-accumulation-steps", str(steps),
              "--logging-steps", "1", "--learning-rate", "1e-2",
              # AdamW makes full steps for gradients near zero otherwise.
-             "--adam-epsilon", "1e-2", "--base-cache", "none", "--save-steps", "2", "--seed", "9",
-             "--validation-file", self.data, "--output-dir", out, *flags],
+             "--adam-epsilon", "1e-2", "--base-cache", "none", "--save-steps",
+             "2", "--seed", "9", "--validation-file", self.data, "--output-dir",
+             out, *flags],
             self.log, {**os.environ, "XDG_CACHE_HOME": self.work}
             if self.options.target == "cpu"
             else cuda_environment(self.options, ranks))
@@ -183,7 +185,8 @@ def check_share(name, mesh, plan, flags=()):
         return
     if "pp" in mesh:
         stages = int(re.search(r"pp=(\d+)", mesh)[1])
-        assert plan["partition-pipeline"]["stages"] == stages, plan["partition-pipeline"]
+        pipeline = plan["partition-pipeline"]
+        assert pipeline["stages"] == stages, pipeline
         return
     if flags == TOKENS:
         assert plan["shard-sequence"]["scattered"] > 0, plan["shard-sequence"]

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Hosts on one machine: network namespaces on a bridge, with faults between them.
+"""Hosts on one machine: network namespaces on a bridge, with faults between
+them.
 
 Each host has its own address, name, processes and /proc, so that its ranks
 treat other hosts as other machines. The network between them is in a namespace

@@ -213,7 +213,8 @@ def directions(rows):
         for other in found:
             row = row - (other @ row) * other
         left = np.linalg.norm(row)
-        found.append(row / left if left > max(1e-6 * length, 1e-30) else 0 * row)
+        is_large = left > max(1e-6 * length, 1e-30)
+        found.append(row / left if is_large else 0 * row)
     return np.array(found)
 
 
@@ -235,8 +236,9 @@ def given(run, row, rank, step):
 def equal(at, found, want):
     wrong = np.flatnonzero(found != want)
     assert not wrong.size, (
-        f"{at}: {wrong.size} of {want.size} numbers are not by the formula, the "
-        f"first is number {wrong[0]}: {found[wrong[0]]} and not {want[wrong[0]]}")
+        f"{at}: {wrong.size} of {want.size} numbers are not by the formula, "
+        f"the first is number {wrong[0]}: {found[wrong[0]]} and not "
+        f"{want[wrong[0]]}")
 
 
 def by_formula(run, one, hook):
@@ -345,7 +347,8 @@ class Net:
         safetensors_io.save(self.data, {"input_ids": ids, "labels": labels})
 
     def call(self, tool, *words):
-        done = subprocess.run([os.path.join(self.tools, tool), *map(str, words)],
+        done = subprocess.run([os.path.join(self.tools, tool),
+                               *map(str, words)],
                               capture_output=True, text=True)
         if done.returncode:
             said = done.stderr.strip().splitlines()

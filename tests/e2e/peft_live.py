@@ -23,8 +23,8 @@ PACKAGES = ("torch==2.15.0", "transformers==5.24.0", "peft==0.21.2",
 
 def has_packages(python):
     """Returns whether an environment has exactly the pinned packages."""
-    code = ("import importlib.metadata as m, sys; sys.exit(any(m.version(n) != v "
-            "for n, v in (p.split('==') for p in sys.argv[1:])))")
+    code = ("import importlib.metadata as m, sys; sys.exit(any(m.version(n) != "
+            "v for n, v in (p.split('==') for p in sys.argv[1:])))")
     return os.path.exists(python) and subprocess.run(
         [python, "-c", code, *PACKAGES], capture_output=True).returncode == 0
 
@@ -50,8 +50,8 @@ def main():
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
     python = make_environment(os.path.abspath(options.environment))
-    return subprocess.run([python, os.path.join(HERE, "peft_load.py"), "--tools",
-                           options.tools, *options.names]).returncode
+    return subprocess.run([python, os.path.join(HERE, "peft_load.py"),
+                           "--tools", options.tools, *options.names]).returncode
 
 
 if __name__ == "__main__":

@@ -26,8 +26,8 @@ from golden_case import LOGITS, Failure, check, run, settings
 
 # Cases without these files, and why.
 FULL = "all weights are trained, and there is no adapter"
-FACTORS = ("the adapter starts at factors without a sign, so that the reference "
-           "has magnitudes and products only")
+FACTORS = ("the adapter starts at factors without a sign, so that the "
+           "reference has magnitudes and products only")
 FACTORS_NF4 = FACTORS + "; and no file has the values of the 4-bit base"
 WITHOUT = {
     "gpt2-full": FULL,
@@ -38,9 +38,9 @@ WITHOUT = {
     "llama-pissa": FACTORS,
     "llama-pissa-nf4": FACTORS_NF4,
     "llama-pissa-niter": FACTORS,
-    "llama-int8-activations": "PEFT rounds activations to 8 bits only on a GPU, "
-                              "and only the first step is away from the edges "
-                              "of codes",
+    "llama-int8-activations": "PEFT rounds activations to 8 bits only on a "
+                              "GPU, and only the first step is away from the "
+                              "edges of codes",
 }
 PREFIX = "base_model.model."
 # Suffixes that PEFT appends to a module's name; a bias alone does not make a
@@ -80,7 +80,8 @@ def named_by(config):
 
 def check_names(described, out):
     """Checks that the names in both files of an adapter are PEFT's."""
-    tensors = safetensors_io.load(os.path.join(out, "adapter_model.safetensors"))
+    tensors = safetensors_io.load(os.path.join(out,
+                                               "adapter_model.safetensors"))
     modules, expected = modules_of(tensors), set(described["modules"])
     if modules != expected:
         raise Failure("the adapter has other modules than PEFT's: ours alone "
@@ -99,7 +100,8 @@ def check_names(described, out):
             raise Failure(f"adapter_config.json does not name {path}")
     for entry, matches in entries.items():
         if not any(map(matches, paths)):
-            raise Failure(f"adapter_config.json names {entry}, PEFT adapts none")
+            raise Failure(f"adapter_config.json names {entry}, PEFT adapts "
+                          "none")
 
 
 def logits_from(tools, case, work, module, adapter, flags=()):
@@ -149,8 +151,9 @@ def check_case(errors, tools, case, work, module):
     """Checks a case that was trained into work/out."""
     path, name = os.path.join(case, "peft.json"), os.path.basename(case)
     if os.path.exists(path) == (name in WITHOUT):
-        raise Failure(f"{name} has to be in peft_logits.WITHOUT, with a reason, "
-                      "or to have the files of peft_golden.py, and not both")
+        raise Failure(f"{name} has to be in peft_logits.WITHOUT, with a "
+                      "reason, or to have the files of peft_golden.py, and not "
+                      "both")
     if name in WITHOUT:
         return
     with open(path) as file:

@@ -105,8 +105,8 @@ def adapters(runs):
                        "q_proj"))):
         for mesh in ("none", "zero2=2", "fsdp=2"):
             module, _ = runs.compiled(
-                f"{runs.work}/{name} {mesh}.so", "--lora-r", 3, "--lora-dropout",
-                0, "--parallel", mesh, *flags)
+                f"{runs.work}/{name} {mesh}.so", "--lora-r", 3,
+                "--lora-dropout", 0, "--parallel", mesh, *flags)
             out = f"{name} {mesh}"
             runs.train(module, RANKS, out, *runs.flags)
             if mesh != "none":
@@ -118,7 +118,8 @@ def adapters(runs):
 
 def process_peak(text):
     """Returns MiB that a process had planned, and that it held."""
-    found = re.search(r"peak of the process +([0-9.]+) MiB +([0-9.]+) MiB", text)
+    found = re.search(r"peak of the process +([0-9.]+) MiB +([0-9.]+) MiB",
+                      text)
     return float(found[1]), float(found[2])
 
 
@@ -162,7 +163,8 @@ def resumed(runs):
         mine, straight = (runs.tensors(each, "checkpoint-4/model")
                           for each in (out, then))
         if start == then:
-            assert all((mine[name] == straight[name]).all() for name in straight)
+            assert all((mine[name] == straight[name]).all() for name
+                       in straight)
         agree(runs, out, "none")
         print(f"  {out}")
 
@@ -170,8 +172,9 @@ def resumed(runs):
 def refused(runs):
     for flags, words in (
             (("fsdp=2", "--optim", "muon"), "'muon' cannot update pieces"),
-            (("zero2=2", "--optim", "schedule_free_adamw", "--lr-scheduler-type",
-              "constant"), "'schedule_free' cannot update pieces"),
+            (("zero2=2", "--optim", "schedule_free_adamw",
+              "--lr-scheduler-type", "constant"),
+             "'schedule_free' cannot update pieces"),
             (("fsdp=2,zero1=2",), "leave zero1 out"),
             (("zero1=2,zero2=2",), "leave zero1 out")):
         text = call(f"{runs.tools}/qloracc", "--target=cpu",

@@ -176,7 +176,8 @@ def planned(tools, folder, *flags):
                 "--emit=program", "--max-length", "2000",
                 "--per-device-train-batch-size", "2", *BASE, *flags)
     arenas = re.findall(r"program\.arena +(\w+) bytes (\d+)", text)
-    chunk = re.search(r"@head_loss_grad\.cuda\(.*constants \[.* (\d+), \d+, \d+\]", text)
+    chunk = re.search(
+        r"@head_loss_grad\.cuda\(.*constants \[.* (\d+), \d+, \d+\]", text)
     return (sum(int(size) for kind, size in arenas if kind != "host"),
             int(chunk.group(1)), text.count("program.launch"))
 
@@ -205,8 +206,8 @@ def auto_limit(tools, folder):
                "64", "--memory-limit", "auto")
     said = call(*command, "--target", "cuda", LD_LIBRARY_PATH=platform,
                 QLORA_TEST_CUDA_DEVICES="sm_90:4096")
-    assert re.search("^qloracc: note: memory limit: 3.00 GiB: .* has 4.00 of 4.00 GiB free, "
-                     "less 1.00 GiB", said, re.M), said[:300]
+    assert re.search("^qloracc: note: memory limit: 3.00 GiB: .* has 4.00 of "
+                     "4.00 GiB free, less 1.00 GiB", said, re.M), said[:300]
     said = call(*command, "--target", "cuda", code=1,
                 LD_LIBRARY_PATH=platform, QLORA_TEST_CUDA_DEVICES="sm_90:512")
     assert "give --memory-limit a number" in said, said
@@ -225,7 +226,8 @@ def auto(tools, folder, module, *flags, code=0):
                 module, "--parallel", "auto", "--device-profile", "h200", *BASE,
                 "--max-length", "2048", "--lora-r", "16",
                 "--per-device-train-batch-size", "1", *flags, code=code)
-    print(f"ok   --parallel auto {' '.join(flags)}: {time.monotonic() - start:.1f} s")
+    print(f"ok   --parallel auto {' '.join(flags)}: "
+          f"{time.monotonic() - start:.1f} s")
     return said
 
 
@@ -250,8 +252,8 @@ def shared_context(tools, folder):
     report = read(path)
     assert report["total_bytes"] <= 24 * GIB, report["arenas"]
     waits = waiting(tools, module, 8)
-    print(f"ok   131,072 tokens on 8 cards: {report['total_bytes'] / GIB:.1f} of "
-          f"24 GiB; on H200s {100 * waits:.2f} % of a step waits")
+    print(f"ok   131,072 tokens on 8 cards: {report['total_bytes'] / GIB:.1f} "
+          f"of 24 GiB; on H200s {100 * waits:.2f} % of a step waits")
 
 
 def in_stages(tools, folder):
@@ -280,8 +282,8 @@ def on_the_host(tools, folder, whole, ranks):
     call(f"{tools}/qloracc", "--target=cpu",
          os.path.join(folder, "m.mlir"), "-o", module,
          "--report", path, "--memory-limit", "24GB", "--offload", "base",
-         "--host-memory-limit", f"{int(1.01 * whole / ranks)}B", "--max-length", "512",
-         "--per-device-train-batch-size", "1", "--lora-r", "16", *BASE,
+         "--host-memory-limit", f"{int(1.01 * whole / ranks)}B", "--max-length",
+         "512", "--per-device-train-batch-size", "1", "--lora-r", "16", *BASE,
          "--parallel", f"fsdp={ranks}")
     seconds = time.monotonic() - start
     report = read(path)
@@ -289,8 +291,9 @@ def on_the_host(tools, folder, whole, ranks):
     part, moved = whole / ranks, report["host_bytes"]
     assert (0.99 * part < moved + report["arenas"]["frozen"]
             < 1.01 * part), report["arenas"]
-    said = json.loads(call(f"{tools}/qlora-run", module, "--device", "null:h100",
-                           "--gpus", str(ranks), "--log-format", "json"))
+    said = json.loads(call(f"{tools}/qlora-run", module, "--device",
+                           "null:h100", "--gpus", str(ranks), "--log-format",
+                           "json"))
     step = said["predictions"][0]
     copies, = (of for of in step["collectives"] if of["group"] == "bus")
     # All but rows of the embedding, forward and backward, the head once. Only
@@ -298,8 +301,8 @@ def on_the_host(tools, folder, whole, ranks):
     assert 1.8 * moved < copies["bytes"] < 2.01 * moved, copies
     travel = sum(of["seconds"] for of in step["collectives"])
     assert step["step_seconds"] < 1.1 * travel, step
-    print(f"ok   70B on {ranks} of 24 GB: {report['total_bytes'] / 1e9:.1f} GB, "
-          f"and {report['host_bytes'] / 1e9:.1f} on the host, compiled in "
+    print(f"ok   70B on {ranks} of 24 GB: {report['total_bytes'] / 1e9:.1f} "
+          f"GB, and {report['host_bytes'] / 1e9:.1f} on the host, compiled in "
           f"{seconds:.1f} s; on an H100 a step of 512 tokens takes "
           f"{step['step_seconds']:.2f} s, {copies['seconds']:.2f} of copies")
 
@@ -316,7 +319,8 @@ def in_pieces(tools, folder):
     bits = 0.516  # bytes of a weight of 4 bits with its scales
     whole = layers * layer * bits + 4 * VOCABULARY * hidden
     for cards, limit in ((4, 24e9), (2, 48e9)):
-        module, path = (os.path.join(large, name) for name in ("t.so", "r.json"))
+        module, path = (os.path.join(large, name) for name
+                        in ("t.so", "r.json"))
         call(f"{tools}/qloracc", "--target=cpu",
              os.path.join(large, "m.mlir"), "-o", module,
              "--report", path, "--memory-limit", f"{int(limit)}B",

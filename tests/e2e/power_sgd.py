@@ -84,7 +84,8 @@ def train(case, out, *flags):
 
 def trained(out):
     """Returns the bytes of an adapter, or of a model."""
-    [file] = [name for name in ("adapter_model.safetensors", "model.safetensors")
+    [file] = [name for name
+              in ("adapter_model.safetensors", "model.safetensors")
               if os.path.exists(os.path.join(out, name))]
     return read(os.path.join(out, file))
 
@@ -94,8 +95,8 @@ class Checkpoints:
 
     def __init__(self, case, rank, *flags):
         self.case, self.rank = case, rank
-        case.compile("--ddp-comm-hook", "power_sgd", "--powersgd-rank", str(rank),
-                     "--ranks", str(RANKS), *flags)
+        case.compile("--ddp-comm-hook", "power_sgd", "--powersgd-rank",
+                     str(rank), "--ranks", str(RANKS), *flags)
         self.run = ["--gpus", str(RANKS), "--max-steps", str(STEPS),
                     "--save-steps", "1", "--max-grad-norm", "0",
                     "--gradient-accumulation-steps", str(BATCHES // RANKS)]
@@ -161,8 +162,8 @@ def check_steps(run, exact):
             products += 1
         before = state
     assert products > 2 * STEPS, products
-    print(f"ok   {run.rank} rows: {products} products, {worst:.1e}; {vectors} sums "
-          "as they are", flush=True)
+    print(f"ok   {run.rank} rows: {products} products, {worst:.1e}; {vectors} "
+          "sums as they are", flush=True)
     return vectors
 
 

@@ -98,8 +98,8 @@ def main():
         write_rows(data, 75, 128, 1)
         flags = ("--train-file", data)
         compiled = ("--per-device-train-batch-size", "2", "--max-length",
-                    f"24,{LONGEST}", "--compute-dtype", "float32", "--lora-dropout", "0.1",
-                    *flags,
+                    f"24,{LONGEST}", "--compute-dtype", "float32",
+                    "--lora-dropout", "0.1", *flags,
                     *(cuda_flags() if options.target == "cuda" else ()))
         case.compile(*compiled)
         padded = ("--padding-free", "false", *flags)

@@ -156,8 +156,8 @@ def memory(runs):
     _, text = runs.train(divided, 4, "four")
     held, planned = peak(text)
     assert held < planned + max(beside, 0) + SLACK, (held, planned, beside)
-    print(f"  a rank: base {parts['arenas']['frozen']} of {base} bytes, gathered "
-          f"{gathered}, resident {held / 2**20:.1f} MiB, planned "
+    print(f"  a rank: base {parts['arenas']['frozen']} of {base} bytes, "
+          f"gathered {gathered}, resident {held / 2**20:.1f} MiB, planned "
           f"{planned / 2**20:.1f}")
 
 
@@ -171,11 +171,13 @@ def saved(runs):
     measured = re.search(r"peak of the process +([0-9.]+) MiB +([0-9.]+) MiB",
                          text)
     held = float(measured[2]) * 2**20
-    # A reduce-scatter of CPU ranks copies the gradient, at most the embedding's.
+    # A reduce-scatter of CPU ranks copies the gradient, at most the
+    # embedding's.
     copied = 4 * MODEL["vocab_size"] * MODEL["hidden_size"]
     assert held < planned + copied + SLACK, (held, planned, text)
     assert re.search(r"checkpoint buffer +10.0 MiB", text), text
-    print(f"  rank 0 held {held / 2**20:.1f} MiB of {planned / 2**20:.1f} planned")
+    print(f"  rank 0 held {held / 2**20:.1f} MiB of {planned / 2**20:.1f} "
+          "planned")
 
 
 def kept(runs):
@@ -210,7 +212,8 @@ def updates(runs):
              "--seed", "3")
     modules, states = {}, {}
     for name in ("none", "zero1=2", "zero1=4", "fsdp=2,zero1=2", "fsdp=2"):
-        modules[name], plan = runs.compile(f"updates {name}", "--parallel", name)
+        modules[name], plan = runs.compile(f"updates {name}", "--parallel",
+                                           name)
         states[name] = plan["arenas"]["state"]
         runs.train(modules[name], 4, f"updates {name}", *flags)
     for name, ranks in (("zero1=2", 2), ("zero1=4", 4), ("fsdp=2,zero1=2", 2)):

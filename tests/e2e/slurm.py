@@ -78,8 +78,8 @@ def same_bytes(cluster, runs):
                         ("together", ("--nodelist", "node1", "--nodes", "1",
                                       "--ntasks", "2", "--mpi", "pmi2"))):
         folder = runs.folder(name)
-        text = cluster.call("salloc", "--nodes", "2", "--ntasks-per-node", "2", "srun",
-                            *flags, *runs.command(folder, *SHORT))
+        text = cluster.call("salloc", "--nodes", "2", "--ntasks-per-node", "2",
+                            "srun", *flags, *runs.command(folder, *SHORT))
         check("guessable secret" in text, "no word of the secret\n", text)
         runs.compare(folder, "--gpus", "2", *SHORT)
         check_clean(cluster, folder)

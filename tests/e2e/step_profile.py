@@ -169,9 +169,9 @@ def check_alone(found, ranks):
     decode, other = longest.get("copy", 0), longest["compute"]
     # Other ranks' collectives advance the platform's clock too.
     return expect("alone", not failed and 0 < decode < 10 and other > 10,
-                  f"the longest kernel takes {decode:.0f} us on the copy queue, "
-                  f"{other:.0f} on the compute queue; {len(failed)} overlap "
-                  f"{failed[:1]}")
+                  f"the longest kernel takes {decode:.0f} us on the copy "
+                  f"queue, {other:.0f} on the compute queue; {len(failed)} "
+                  f"overlap {failed[:1]}")
 
 
 def check_trace(entries, trace, ranks, micro_batches, is_cuda):

@@ -24,7 +24,8 @@ ROOMS = ("ABI", "Base", "Kernels", "Module", "Device", "Ranks", "Weights",
 # not UTF-8.
 DUMPING = "runtime/Base/JsonText.h"
 # May open a parallel region: these loops, and the caller of generated C.
-PARALLEL = ("runtime/Kernels/Cpu/Parallel.h", "runtime/Device/Cpu/CpuDevice.cpp")
+PARALLEL = ("runtime/Kernels/Cpu/Parallel.h",
+            "runtime/Device/Cpu/CpuDevice.cpp")
 ALLOWED_BELOW = {
     "dialects": ("dialects", "runtime/ABI", "runtime/Kernels/KernelTable.h",
                  "runtime/Kernels/Math/Stored.h"),
@@ -64,7 +65,8 @@ def check_file(root, path, errors):
                 path.endswith((".h", ".cpp"))):
             errors.append(f"{path}:{number}: dump() throws on bytes that are "
                           f"not UTF-8; use {DUMPING}")
-        if re.search(r"(?<![\w./])/(work|root|tmp/w)/", line) and "lint" not in path:
+        if re.search(r"(?<![\w./])/(work|root|tmp/w)/",
+                     line) and "lint" not in path:
             errors.append(f"{path}:{number}: a path of one machine")
 
 

@@ -75,7 +75,7 @@ class Function:
             if stem == "CALL":
                 open_block["calls"].append(target.group(1) if target else "")
             # A branch for diverged threads is not the common path.
-            elif stem in ENDS and ".DIV" not in opcode and ".CONV" not in opcode:
+            elif stem in ENDS and not re.search(r"\.(DIV|CONV)", opcode):
                 if stem == "BRA" and target:
                     open_block["next"].append(target.group(1))
                 elif stem in ("BRX", "JMP"):
@@ -220,5 +220,5 @@ def functions(text):
 def max_threads(text):
     """Returns name -> threads of a block, from __launch_bounds__."""
     return {name: int(word, 16) for name, word in re.findall(
-        r"\.section\s+\.nv\.info\.(\w+),(?:(?!\.section\s).)*?EIATTR_MAX_THREADS"
-        r".*?\.word\s+(0x[0-9a-f]+)", text, re.S)}
+        r"\.section\s+\.nv\.info\.(\w+),(?:(?!\.section\s).)*?"
+        r"EIATTR_MAX_THREADS.*?\.word\s+(0x[0-9a-f]+)", text, re.S)}

@@ -91,7 +91,8 @@ class Checker:
         self.root, self.build, self.compiler = root, build, compiler
         self.errors, self.missing = [], []
         self.toolkit = find_toolkit()
-        packages = glob.glob(f"{root}/.venv/lib/python3*/site-packages/nvidia/*")
+        packages = glob.glob(
+            f"{root}/.venv/lib/python3*/site-packages/nvidia/*")
         homes = [self.toolkit] if self.toolkit else []
         self.includes = [f"{home}/include" for home in [*homes, *packages]]
         self.includes += ["/usr/include"]

@@ -53,7 +53,8 @@ MISTRAL = (
     "{{ bos_token }}{% for message in messages %}"
     "{% if (message.role == 'user') != (loop.index0 % 2 == 0) %}"
     "{{ raise_exception('roles must alternate user/assistant') }}{% endif %}"
-    "{% if message.role == 'user' %}{{ '[INST] ' + message.content + ' [/INST]' }}"
+    "{% if message.role == 'user' %}"
+    "{{ '[INST] ' + message.content + ' [/INST]' }}"
     "{% else %}{{ ' ' + message.content + eos_token }}{% endif %}"
     "{% endfor %}")
 

@@ -124,7 +124,8 @@ class NamesTest(ToolTest):
             rows = self.convert(talk, flags=["--chat-template", "llama3"])
             self.assertEqual(self.learned(rows), ["the user<|eot_id|>"])
             self.assertTrue(self.decode(rows.ids[0]).startswith(
-                "<s><|start_header_id|>user<|end_header_id|>\n\nhello<|eot_id|>"))
+                "<s><|start_header_id|>user<|end_header_id|>\n\n"
+                "hello<|eot_id|>"))
         error = self.refusal(flags=["--chat-template", "no-such"])
         self.assertIn("'no-such' is no file and no template that comes with "
                       "this tool; name a Jinja file or one of alpaca, ", error)

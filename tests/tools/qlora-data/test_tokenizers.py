@@ -112,7 +112,8 @@ class TokenizersTest(ToolTest):
         for name, message in (
                 ("merges.txt", "has merges.txt but no tokenizer.json; convert"),
                 ("vocab.txt", "has vocab.txt but no tokenizer.json; convert"),
-                ("qwen.tiktoken", "has qwen.tiktoken, a vocabulary of tiktoken, which")):
+                ("qwen.tiktoken",
+                 "has qwen.tiktoken, a vocabulary of tiktoken, which")):
             self.write_model(name, "")
             self.assertIn(message, self.refusal())
             os.unlink(os.path.join(self.model, name))

@@ -36,7 +36,8 @@ class BatchTest(QloraTest):
         self.assertEqual(self.found(*share), 1)
 
     def losses(self, name, *words):
-        self.run_qlora("train", MODEL, DATA, *self.words, "--global-batch-size=64", f"--output-dir={name}",
+        self.run_qlora("train", MODEL, DATA, *self.words,
+                       "--global-batch-size=64", f"--output-dir={name}",
                        "--memory-limit=64MiB", "--logging-steps=1", *words)
         with open(f"{self.folder}/{name}/metrics.jsonl",
                   encoding="utf-8") as file:

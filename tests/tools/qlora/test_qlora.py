@@ -112,7 +112,8 @@ class TrainTest(QloraTest):
 
     def test_the_first_pattern_counts(self):
         """PEFT has the same rule, and adapter_config.json keeps the order."""
-        lines = "lora_rank_pattern:\n  q_proj: 3\n  layers.0.self_attn.q_proj: 5\n"
+        lines = ("lora_rank_pattern:\n  q_proj: 3\n"
+                 "  layers.0.self_attn.q_proj: 5\n")
         with open(self.folder + "/q.yaml", "w", encoding="utf-8") as file:
             file.write(lines)
         paths = json.dumps({"layers.0.self_attn.q_proj": 5, "q_proj": 3})
@@ -122,7 +123,8 @@ class TrainTest(QloraTest):
                            "--lora-target-modules", "q_proj", "v_proj",
                            "--output-dir=a", "--overwrite-output-dir")
             tensors = load_file(self.folder + "/a/adapter_model.safetensors")
-            name = "base_model.model.model.layers.{}.self_attn.q_proj.lora_A.weight"
+            name = ("base_model.model.model.layers.{}.self_attn.q_proj."
+                    "lora_A.weight")
             ranks = [len(tensors[name.format(layer)]) for layer in range(3)]
             self.assertEqual(ranks, [rank, 3, 3])
             with open(self.folder + "/a/adapter_config.json",

@@ -215,7 +215,8 @@ class CheckTest(TargetTest):
         done = self.run_qlora(*words, "--output-dir=b")
         said = done.stdout + done.stderr
         self.assertIn("the program is cached", said)
-        self.assertRegex(said, r"warning: idle GPU: 2 x Software sm_90: '.*' was "
+        self.assertRegex(said,
+                         r"warning: idle GPU: 2 x Software sm_90: '.*' was "
                          r"compiled for the CPU\. Fix: qlora train "
                          r".*/model .*/train.jsonl --target cuda")
         self.assertEqual(self.adapter("a"), self.adapter("b"))

@@ -250,7 +250,7 @@ def show(report, part, run, figures, bundle):
             report.add(part, run["name"], TITLES[name], figures[name], target,
                        note=before if "compile" in name else "")
     for name, value in figures["beside_the_plan"].items():
-        report.add(part, run["name"], name, value, note="beside the plan")
+        report.add(part, run["name"], name, value, note="outside the plan")
     if not is_whole:
         report.fail(part, run["name"], f"only {figures['steps']} of "
                     f"{run['steps']} steps in the time")

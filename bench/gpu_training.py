@@ -19,7 +19,7 @@ from gpu_bundle import Failure
 from gpu_machine import GRACE_SECONDS, Clocks
 from work import work_per_token
 
-RESERVE = re.compile(r"^\s*(\S.*?)\s{2,}(\S+ \S+)\s+beside the plan$")
+RESERVE = re.compile(r"^\s*(\S.*?)\s{2,}(\S+ \S+)\s+outside the plan$")
 STEP = re.compile(r"\s*\d+/\d+ ")
 PROFILED = 2
 # Most lines kept of a run's output: plan, notes and remarks, without steps.

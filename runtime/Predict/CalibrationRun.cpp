@@ -34,22 +34,22 @@ struct Prepared {
 static StatusOr<DeviceProfile> readGiven(const std::string &path,
                                          const RankEnvironment &env) {
   if (env.worldSize == 1)
-    return Status::invalid("--calibrate with --device-profile measures what is "
-                           "between ranks alone; start several with --gpus N, "
-                           "or leave it out");
+    return Status::invalid(
+        "--calibrate with --device-profile measures only links between ranks, "
+        "but there is one rank. Fix: --gpus 2 or more");
   QLORA_ASSIGN_OR_RETURN(DeviceProfile given, readDeviceProfile(path));
   if (given.gpu)
-    return Status::invalid("--calibrate measures ranks of CPUs, but '{}' is of "
-                           "the GPU {}",
-                           path, given.cpu);
+    return Status::invalid(
+        "--calibrate measures CPU ranks, but '{}' describes the GPU {}", path,
+        given.cpu);
   return given;
 }
 
 static StatusOr<Prepared> prepare(const CalibrationRequest &request,
                                   const RankEnvironment &env) {
   if (env.worldSize % env.localWorldSize != 0)
-    return Status::invalid("--calibrate needs as many ranks on every machine, "
-                           "but of {} this one has {}",
+    return Status::invalid("--calibrate needs the same number of ranks on "
+                           "every machine, but of {} ranks this one has {}",
                            env.worldSize, env.localWorldSize);
   Prepared prepared;
   if (!request.profile.empty()) {
@@ -81,10 +81,10 @@ static Status checkMachine(RankGroup &group) {
   const int64_t said = group.mesh()[QLORA_GROUP_TP];
   if (here.size() == said)
     return Status::ok();
-  return Status::invalid("the launcher says that {} ranks are on this machine, "
-                         "but {} are; set LOCAL_WORLD_SIZE as it is, the same "
-                         "on every machine",
-                         said, here.size());
+  return Status::invalid(
+      "the launcher says that {0} ranks are on this machine, but there are "
+      "{1}. Fix: set LOCAL_WORLD_SIZE to {1} on every machine",
+      said, here.size());
 }
 
 static StatusOr<std::string> measureAndWrite(const CalibrationRequest &request,

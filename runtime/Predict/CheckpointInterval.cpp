@@ -43,11 +43,10 @@ CheckpointInterval checkpointInterval(const LoadedModule &module,
 
 std::string CheckpointInterval::text() const {
   return fmt::format(
-      "saving, predicted: a machine fails every {:.1f} hours, of {} in all; a "
+      "saving, predicted: a failure every {:.1f} hours on {} machines; a "
       "checkpoint of {} is\n  copied at {:.0f} GB/s, while the run waits, and "
-      "written at {:.0f} (both assumed)\n  --save-steps {}, every {}, loses "
-      "the "
-      "least: {:.2f} % of the time, and what restarts take\n",
+      "written at {:.0f} (both assumed)\n  best: --save-steps {}, every {}, "
+      "which loses {:.2f} % of the time, plus restarts\n",
       failureSeconds / 3600, machines, formatBytes(bytes), kCopyGbps,
       kWriteGbps, steps, formatDuration(seconds), 100 * lostShare);
 }

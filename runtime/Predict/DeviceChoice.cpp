@@ -11,16 +11,15 @@ Status DeviceChoice::describeNetwork(int64_t gpusPerNode,
   if (gpusPerNode == 0 && network.empty())
     return Status::ok();
   if (!gpu || !gpu->gpu)
-    return Status::invalid("--gpus-per-node and --network describe the "
-                           "machines of a prediction; give --device null:CARD "
-                           "with a GPU, too");
+    return Status::invalid("--gpus-per-node and --network need a prediction "
+                           "for a GPU. Fix: add --device null:h100");
   return gpu->describeNetwork(gpusPerNode, network);
 }
 
 Status DeviceChoice::describeFailures(double hours) {
   if (hours > 0 && (!gpu || !gpu->gpu))
-    return Status::invalid("--node-mtbf-hours is for a prediction; give "
-                           "--device null:CARD with a GPU, too");
+    return Status::invalid("--node-mtbf-hours needs a prediction for a GPU. "
+                           "Fix: add --device null:h100");
   machineHours = hours;
   return Status::ok();
 }
@@ -32,9 +31,10 @@ StatusOr<DeviceChoice> parseDevice(const std::string &text) {
   if (text == "null")
     return DeviceChoice{true, std::nullopt};
   if (!text.starts_with(kNull) || text.size() == kNull.size())
-    return Status::invalid("--device {}: there are auto, cpu, cuda, null, and "
-                           "null:CARD with a card of {} or a device.json",
-                           text, fmt::join(knownGpus(), ", "));
+    return Status::invalid(
+        "--device: '{}' is not supported; choose from: auto, cpu, cuda, null, "
+        "or null:NAME, where NAME is {} or a device.json",
+        text, fmt::join(knownGpus(), ", "));
   auto gpu = findDeviceProfile(text.substr(kNull.size()));
   if (!gpu.isOk())
     return gpu.status().withContext("--device " + text);

@@ -14,7 +14,7 @@
 namespace qlora {
 
 /// The parsed `--device`: whether it is the null device, and its CARD. The
-/// error for anything except auto, cpu, cuda, null and null:CARD lists the
+/// error for anything except auto, cpu, cuda, null and null:NAME lists the
 /// GPUs.
 struct DeviceChoice {
   bool isNull = false;

@@ -67,12 +67,9 @@ static Json largestEntry(const LoadedModule &module) {
 /// Returns the composition of the activations at their peak.
 static std::vector<PlanRow> activationParts(const LoadedModule &module) {
   constexpr std::pair<const char *, const char *> kParts[] = {
-      {"gathered", "weights from elsewhere"},
-      {"saved", "saved for the backward"},
-      {"recomputed", "computed again"},
-      {"decoded", "decoded weights"},
-      {"forward", "in the forward"},
-      {"backward", "in the backward"}};
+      {"gathered", "gathered weights"},   {"saved", "saved for the backward"},
+      {"recomputed", "recomputed"},       {"decoded", "decoded weights"},
+      {"forward", "forward temporaries"}, {"backward", "backward temporaries"}};
   const Json entry = largestEntry(module);
   const Json peak = entry.is_object() ? entry.value("peak", Json()) : Json();
   std::vector<PlanRow> rows;
@@ -104,7 +101,7 @@ static std::vector<PlanRow> arenaRows(const LoadedModule &module,
 static std::string reserveLines(const Device &device, bool withMeasured) {
   std::string lines;
   for (const ReserveUse &use : device.reserve())
-    lines += fmt::format("  {:<24} {:>{}}  beside the plan\n", use.name,
+    lines += fmt::format("  {:<24} {:>{}}  outside the plan\n", use.name,
                          formatBytes(use.bytes), withMeasured ? 21 : 10);
   return lines;
 }
@@ -113,7 +110,7 @@ std::string planText(const LoadedModule &module, const Device &device,
                      int ranks) {
   std::string title = ranks == 1
                           ? std::string("memory")
-                          : fmt::format("memory of each of {} ranks", ranks);
+                          : fmt::format("memory per rank, {} ranks", ranks);
   return planTable(title, arenaRows(module, device), /*withMeasured=*/false) +
          reserveLines(device, /*withMeasured=*/false);
 }
@@ -122,20 +119,21 @@ std::string planText(const LoadedModule &module, const Device &device,
 static std::string sumsText(const LoadedModule &module) {
   if (module.table().trained_pieces == 1)
     return formatBytes(module.arenaBytes(QLORA_ARENA_GRADIENT)) +
-           " of gradients a step";
+           " of gradients per step";
   uint64_t bytes = 0;
   for (const qlora_parameter &parameter : module.parameters())
     if (isTrained(parameter.role))
       bytes += parameter.bytes;
-  return formatBytes(bytes) + " of gradients a micro-batch";
+  return formatBytes(bytes) + " of gradients per micro-batch";
 }
 
 static std::string updatesText(const LoadedModule &module) {
   const uint32_t updates = module.table().update_pieces;
   const uint32_t trained = module.table().trained_pieces;
   if (trained > 1)
-    return fmt::format(", what is trained in {} pieces", trained);
-  return updates > 1 ? fmt::format(", updates in {} pieces", updates) : "";
+    return fmt::format(", trainable parameters in {} pieces", trained);
+  return updates > 1 ? fmt::format(", optimizer states in {} pieces", updates)
+                     : "";
 }
 
 std::string parallelText(const LoadedModule &module, int ranks) {
@@ -144,43 +142,40 @@ std::string parallelText(const LoadedModule &module, int ranks) {
       formatBytes(module.arenaBytes(QLORA_ARENA_FROZEN) +
                   module.arenaBytes(QLORA_ARENA_HOST));
   if (ranks == 1)
-    return fmt::format("one, with the whole base ({}); nothing is summed",
-                       base);
+    return fmt::format("one, with the whole base ({}); no reduction", base);
   const std::string sums = sumsText(module);
   const std::string updates = updatesText(module);
   const uint32_t shards = module.table().shards;
   const std::string bases = shards > 1
                                 ? fmt::format("a base in {} pieces", shards)
-                            : isGpu ? "each a whole base"
-                                    : "all on one base";
+                            : isGpu ? "a whole base per rank"
+                                    : "one shared base";
   if (const int together = module.stages(); together > 1)
-    return fmt::format("{}pipeline parallel, {} stages; of stage {} {} ({}){}; "
-                       "sums {}",
-                       ranks > together ? "data and " : "", together,
-                       module.stage(), bases, base, updates, sums);
+    return fmt::format(
+        "{}pipeline parallel, {} stages; stage {}: {} ({}){}; reduces {}",
+        ranks > together ? "data and " : "", together, module.stage(), bases,
+        base, updates, sums);
   if (const int together = module.tensorRanks(); together > 1)
-    return fmt::format("{}tensor parallel, each product shared by {} ranks, "
-                       "slices of {} ({}){}; sums {}",
-                       ranks > together ? "data and " : "", together,
-                       shards > 1 ? bases : "a base", base, updates, sums);
+    return fmt::format(
+        "{}tensor parallel over {} ranks, slices of {} ({}){}; reduces {}",
+        ranks > together ? "data and " : "", together,
+        shards > 1 ? bases : "a base", base, updates, sums);
   if (const int together = module.expertRanks(); together > 1)
-    return fmt::format("{}expert parallel, the experts of each layer on {} "
-                       "ranks, each a part of the base ({}){}; sums {}",
+    return fmt::format("{}expert parallel over {} ranks, a slice of the base "
+                       "each ({}){}; reduces {}",
                        ranks > together ? "data and " : "", together, base,
                        updates, sums);
   if (const int together = module.contextRanks(); together > 1)
-    return fmt::format("{}context parallel, each line shared by {} ranks, {} "
-                       "({}){}; sums {}",
-                       ranks > together ? "data and " : "", together, bases,
-                       base, updates, sums);
-  if (shards > 1)
     return fmt::format(
-        "data parallel, a base in {} pieces ({}) for every {} of "
-        "{}{}; sums {}",
-        shards, base, shards, ranks, updates, sums);
-  return fmt::format(
-      "data parallel, {} base ({}){}; sums {}",
-      isGpu ? "each a whole" : "all on one", base, updates, sums);
+        "{}context parallel over {} ranks, {} ({}){}; reduces {}",
+        ranks > together ? "data and " : "", together, bases, base, updates,
+        sums);
+  if (shards > 1)
+    return fmt::format("data parallel, a base in {} pieces ({}) per {} of {} "
+                       "ranks{}; reduces {}",
+                       shards, base, shards, ranks, updates, sums);
+  return fmt::format("data parallel, {} ({}){}; reduces {}", bases, base,
+                     updates, sums);
 }
 
 static uint64_t arenaBytes(const LoadedModule &module, bool onHost) {
@@ -228,13 +223,13 @@ std::string RunMemory::residentText() const {
   std::string text;
   if (bufferBytes > 0)
     text += fmt::format(kLine, "checkpoint buffer", formatBytes(bufferBytes),
-                        "  beside the plan, in host memory");
+                        "  outside the plan, in host memory");
   if (predictedPeak() == 0)
     return text;
   text += fmt::format(kLine, "code, libraries, data", formatBytes(processBytes),
-                      "  beside the plan");
+                      "  outside the plan");
   if (untouchedBytes > 0)
-    text += fmt::format(kLine, "never touched", formatBytes(untouchedBytes),
+    text += fmt::format(kLine, "never used", formatBytes(untouchedBytes),
                         "  of the plan, with this data");
   return text + fmt::format(kLine, "resident at most",
                             formatBytes(predictedPeak()), "");
@@ -244,12 +239,12 @@ std::string RunMemory::measuredText() const {
   std::string table =
       planTable("memory", arenaRows(module, device), /*withMeasured=*/true);
   return table + reserveLines(device, /*withMeasured=*/true) +
-         fmt::format("  {:<24} {:>10} {:>10}  {}code, libraries and the "
-                     "reading of weights",
-                     "peak of the process",
-                     predictedPeak() ? formatBytes(predictedPeak()) : "",
-                     formatBytes(readProcessMemory().peakBytes),
-                     device.hasHostArenas() ? "arenas, " : "");
+         fmt::format(
+             "  {:<24} {:>10} {:>10}  {}code, libraries and weight loading",
+             "peak of the process",
+             predictedPeak() ? formatBytes(predictedPeak()) : "",
+             formatBytes(readProcessMemory().peakBytes),
+             device.hasHostArenas() ? "arenas, " : "");
 }
 
 } // namespace qlora

@@ -83,7 +83,7 @@ struct NullReport {
   int64_t microBatches; ///< per rank and step
   std::vector<StageCount> stages;
   std::optional<DeviceProfile> gpu;
-  std::vector<StepPrediction> predictions; ///< with null:CARD
+  std::vector<StepPrediction> predictions; ///< with null:NAME
   std::vector<StepPrediction> low; ///< the low figure of each, for a GPU
   std::vector<StepPrediction> scaling; ///< for several GPUs
   std::optional<CheckpointInterval> saving; ///< if machines fail
@@ -139,12 +139,12 @@ static std::string gpuMemoryText(const StageCount &stage, const GpuRates &gpu) {
   const auto planned = double(stage.plannedBytes());
   const char *answer = "";
   if (double(stage.module.arenaBytes(QLORA_ARENA_FROZEN)) > capacity)
-    answer = ": the base alone does not fit one card; compile it with\n"
-             "  --parallel fsdp=N, which divides it among N cards, or with "
+    answer = ": the base alone does not fit one GPU. Fix: compile with\n  "
+             "--parallel fsdp=N, which shards it over N GPUs, or with "
              "--offload base";
   else if (planned > capacity)
-    answer = ": does not fit; compile it with a --memory-limit";
-  return fmt::format("  {:.1f} of the card's {:.0f} GB{}\n", planned / 1e9,
+    answer = ": does not fit. Fix: compile with --memory-limit";
+  return fmt::format("  {:.1f} of the GPU's {:.0f} GB{}\n", planned / 1e9,
                      gpu.memoryGb, answer);
 }
 
@@ -173,15 +173,14 @@ std::string NullReport::text() const {
         kCounters,
         stages.size() == 1 ? "program"
                            : fmt::format("stage {}", stage.module.stage()),
-        "launches", "fills", "copies", "sums", "sent", "read", "written");
+        "launches", "fills", "copies", "coll", "sent", "read", "written");
     for (const EntryCount &count : stage.entries)
       text += countersText(count);
   }
-  text += fmt::format("\na step of {} ranks: {} micro-batches, {} collectives "
-                      "on each rank\nevery command and address is inside its "
-                      "arena\n",
-                      ranks, microBatches * ranks / module.rowRanks(),
-                      collectives());
+  text += fmt::format(
+      "\na step of {} ranks: {} micro-batches, {} collectives per rank\nevery "
+      "command and address is inside its arena\n",
+      ranks, microBatches * ranks / module.rowRanks(), collectives());
   for (size_t i = 0; i < predictions.size(); ++i)
     text += "\n" + predictionText(predictions[i], lowOf(i), *gpu);
   if (!scaling.empty())
@@ -250,11 +249,11 @@ static std::string_view entryTitle(unsigned kind) {
   case QLORA_ENTRY_EVALUATE:
     return "evaluation";
   case QLORA_ENTRY_INITIALIZE:
-    return "first values";
+    return "initialization";
   case QLORA_ENTRY_AVERAGE:
-    return "weights to use";
+    return "to averaged weights";
   case QLORA_ENTRY_CONTINUE:
-    return "weights to train";
+    return "to training weights";
   default:
     return entryKindName(kind);
   }

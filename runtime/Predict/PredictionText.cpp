@@ -81,9 +81,9 @@ static std::string tableText(const PartLines &lines) {
   for (size_t i = 0; i < step.parts.size(); ++i)
     text += lines.line(stepPartName(StepPart(i)), &step.parts[i].work,
                        [i](Step of) { return of.parts[i].seconds; });
-  text += lines.line("starts of kernels", nullptr,
+  text += lines.line("kernel launches", nullptr,
                      [](Step of) { return of.launchSeconds; });
-  text += lines.line("run beside others", nullptr,
+  text += lines.line("overlapped", nullptr,
                      [](Step of) { return 0 - of.overlapped; });
   text += lines.line("exposed communication", nullptr,
                      [](Step of) { return of.exposedCommunication; });
@@ -99,10 +99,10 @@ std::string predictionText(const StepPrediction &step,
       "predicted, not measured: a step of {} x {} micro-batches of {} x {} on "
       "{}\n  {:<22} {:>8} {:>8} {:>9} {:>9} {:>7}{}\n",
       step.dataRanks, step.microBatches, step.batch, step.length, device.cpu,
-      "part, on each rank", "kernels", "TFLOP", "moved", "ms", "share",
+      "part, per rank", "kernels", "TFLOP", "moved", "ms", "share",
       low ? fmt::format(" {:>9}", "ms, low") : "");
   if (step.stages > 1)
-    text += fmt::format("  of stage {} of {}, which has most to do\n",
+    text += fmt::format("  stage {} of {}, which has the most work\n",
                         step.stage, step.stages);
   text += tableText({step, low});
   text += fmt::format("  {} tokens per second on {} ranks; {:.0f} TFLOP/s on "
@@ -113,7 +113,7 @@ std::string predictionText(const StepPrediction &step,
                       step.ranks, achievedFlops(step) / 1e12,
                       100 * shareOfGemmRate(step, device));
   if (low)
-    text += fmt::format("  if these kernels run: {}\n",
+    text += fmt::format("  assuming these kernels: {}\n",
                         fmt::join(step.rows(), ", "));
   return text + collectiveLines(step);
 }
@@ -147,9 +147,8 @@ std::string scalingText(std::span<const StepPrediction> curve,
 
 static std::string attentionAssumptions(std::string_view whose,
                                         const AttentionRates &rates) {
-  return fmt::format("  {} attention in bf16, of 2,048 and of 8,192 tokens: "
-                     "{:.0f} and {:.0f} TFLOP/s forward, {:.0f} and {:.0f} "
-                     "backward\n",
+  return fmt::format("  {} attention in bf16, 2,048 and 8,192 tokens: {:.0f} "
+                     "and {:.0f} TFLOP/s forward, {:.0f} and {:.0f} backward\n",
                      whose, rates.forward.at2k / 1e3, rates.forward.at8k / 1e3,
                      rates.backward.at2k / 1e3, rates.backward.at8k / 1e3);
 }
@@ -158,50 +157,49 @@ static std::string gpuAssumptions(const GpuRates &gpu) {
   std::string text = attentionAssumptions("cuDNN's", gpu.cudnnAttention) +
                      attentionAssumptions("our own", gpu.cudaAttention);
   text += fmt::format(
-      "  products with a side of at most {} move {:.0f} GB/s; kernels without "
-      "products issue {} instructions a byte, of {:.0f} Gop/s\n"
-      "  {} us from kernel to kernel; all-reduce {:.0f} GB/s inside a node of "
-      "{}, {:.0f} GB/s per GPU between nodes, {:.0f} us at least; host memory "
-      "{:.0f} GB/s over the bus\n"
-      "  a kernel takes the longer of its arithmetic and its bytes; kernels of "
-      "two queues at once are slowed where together they exceed either rate\n",
+      "  GEMMs with a side of at most {} move {:.0f} GB/s; element-wise "
+      "kernels issue {} instructions per byte, at {:.0f} Gop/s\n  {} us "
+      "between kernels; all-reduce {:.0f} GB/s inside a node of {}, {:.0f} "
+      "GB/s per GPU between nodes, {:.0f} us at least; host memory {:.0f} GB/s "
+      "over the bus\n  a kernel takes the longer of its compute and memory "
+      "time; kernels of two queues slow each other down if together they "
+      "exceed a rate\n",
       kThinSide, gpu.thinGemmGbps, kRowInstructions, gpu.issueGops,
       gpu.launchMicroseconds, gpu.nodeLinkGbps, gpu.gpusPerNode,
       gpu.networkGbps, gpu.allReduceMicroseconds, gpu.hostLinkGbps);
-  return text + fmt::format("  low: GEMM and attention at {} of these rates, "
-                            "memory at {}, and kernels of two queues take "
-                            "turns\n",
-                            kLowProducts, kLowMemory);
+  return text +
+         fmt::format("  low: GEMM and attention at {} of these rates, memory "
+                     "at {}, and kernels of two queues do not overlap\n",
+                     kLowProducts, kLowMemory);
 }
 
 static std::string linkAssumptions(const RankLinks &links) {
   const std::pair<std::string, const std::optional<LinkRate> &> kinds[] = {
-      {"through memory that ranks share", links.window},
-      {"by sockets of a machine", links.sockets},
-      {fmt::format("between machines of {}", links.ranksPerNode),
+      {"shared memory", links.window},
+      {"sockets within a machine", links.sockets},
+      {fmt::format("between machines with {} ranks", links.ranksPerNode),
        links.network}};
   std::string text;
   for (const auto &[where, link] : kinds)
     if (link)
-      text += fmt::format("  {}: {:.1f} us a message, {} GB/s\n", where,
+      text += fmt::format("  {}: {:.1f} us per message, {} GB/s\n", where,
                           link->messageMicroseconds, formatShort(link->gbps));
   return text;
 }
 
 std::string assumptionText(const DeviceProfile &device) {
-  std::string text = fmt::format(
-      "assumed of {}\n"
-      "  GEMM {} TFLOP/s in bf16, {} in f32; memory {:.0f} GB/s; NF4 decode "
-      "{:.0f} GB/s of f32 numbers\n",
-      device.cpu, formatShort(device.gemmBf16Gflops / 1e3),
-      formatShort(device.gemmF32Gflops / 1e3), device.copyGbps,
-      device.decodeGbps);
+  std::string text =
+      fmt::format("assumed rates of {}\n  GEMM {} TFLOP/s in bf16, {} in f32; "
+                  "memory {:.0f} GB/s; NF4 decode {:.0f} GB/s of f32 values\n",
+                  device.cpu, formatShort(device.gemmBf16Gflops / 1e3),
+                  formatShort(device.gemmF32Gflops / 1e3), device.copyGbps,
+                  device.decodeGbps);
   if (device.gpu)
     text += gpuAssumptions(*device.gpu);
   else
     text += linkAssumptions(device.links);
-  return text + "  left out: reading data, the host's waits between entries, "
-                "waiting for a slower rank\n";
+  return text + "  not included: reading data, the host's waits between "
+                "entries, waiting for a slower rank\n";
 }
 
 static json workJson(const Work &work) {

@@ -239,7 +239,7 @@ static Status meet(std::vector<Simulation> &ranks, size_t one, int places) {
   if (own->running->kind == theirs->running->kind ||
       own->running->bytes != theirs->running->bytes)
     return Status::error(StatusCode::kDataLoss,
-                         "stage {} {} {} bytes where stage {} {} {}", one,
+                         "stage {} {} {} bytes, but stage {} {} {}", one,
                          verb(own), own->running->bytes, other, verb(theirs),
                          theirs->running->bytes);
   own->isWaiting = theirs->isWaiting = false;
@@ -265,7 +265,7 @@ simulateStages(std::span<const std::vector<TimelineItem>> stages,
       break;
     if (next == std::numeric_limits<double>::infinity())
       return Status::error(StatusCode::kDataLoss,
-                           "stages wait for each other without an end");
+                           "deadlock: stages wait for each other");
     for (Simulation &rank : ranks)
       if (rank.isBusy())
         rank.pass(next);

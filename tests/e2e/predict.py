@@ -239,9 +239,9 @@ def check_seconds(one, many, rates):
 def check_cards(tools, module, rates, folder):
     """Checks a GPU's answers to a plan whose weights alone are some 80 MB."""
     passed = True
-    for gigabytes, answer in ((0.01, "the base alone does not fit one card"),
-                              (0.2, "does not fit; compile it with a"),
-                              (80, "of the card's 80 GB\n")):
+    for gigabytes, answer in ((0.01, "the base alone does not fit one GPU"),
+                              (0.2, "does not fit. Fix: compile with --mem"),
+                              (80, "of the GPU's 80 GB\n")):
         card = f"{folder}/card.json"
         with open(card, "w") as file:
             json.dump({**rates, "gpu": {**rates["gpu"],

@@ -58,7 +58,7 @@ TEST_F(CheckpointIntervals, AreNotShorterThanAWrite) {
 
 TEST_F(CheckpointIntervals, SayWhatToGive) {
   const CheckpointInterval found = of(1000);
-  EXPECT_NE(found.text().find("a machine fails every 125.0 hours, of 8 in all"),
+  EXPECT_NE(found.text().find("a failure every 125.0 hours on 8 machines"),
             std::string::npos)
       << found.text();
   EXPECT_NE(found.text().find(fmt::format("--save-steps {}", found.steps)),
@@ -70,8 +70,8 @@ TEST(DeviceChoice, HasNoFailuresWithoutAGpu) {
   DeviceChoice choice;
   EXPECT_TRUE(choice.describeFailures(0).isOk());
   EXPECT_EQ(choice.describeFailures(10).message(),
-            "--node-mtbf-hours is for a prediction; give --device null:CARD "
-            "with a GPU, too");
+            "--node-mtbf-hours needs a prediction for a GPU. Fix: add --device "
+            "null:h100");
 }
 
 } // namespace

@@ -187,7 +187,7 @@ TEST_F(StepPredictionTest, StagesRunTogether) {
   // number of ranks apart.
   EXPECT_NEAR(only(16, 1).seconds - later.seconds, 72 / 1e6 - 72 / 1e7, 1e-12);
   EXPECT_HAS(predictionText(later, nullptr, roundGpu()),
-             "of stage 1 of 2, which has most to do");
+             "  stage 1 of 2, which has the most work");
 }
 
 TEST_F(StepPredictionTest, StagesThatDoNotMeetAreRefused) {
@@ -196,13 +196,12 @@ TEST_F(StepPredictionTest, StagesThatDoNotMeetAreRefused) {
   meet(tables, QLORA_COLLECTIVE_SEND, 1);
   followEachOther(tables, second);
   EXPECT_EQ(errorOf(predict(2, 1)),
-            "'demo', accumulate_last: stages wait for each other without an "
-            "end");
+            "'demo', accumulate_last: deadlock: stages wait for each other");
   meet(second, QLORA_COLLECTIVE_RECV, -1);
   second.operands[7].bytes = 64;
   second.table();
   EXPECT_EQ(errorOf(predict(2, 1)), "'demo', accumulate_last: stage 0 sends 72 "
-                                    "bytes where stage 1 receives 64");
+                                    "bytes, but stage 1 receives 64");
 }
 
 TEST_F(StepPredictionTest, ScalingDoublesUpToAllRanks) {
@@ -265,7 +264,7 @@ TEST(DeviceChoice, NetworkIsBitsOrBytesASecond) {
     EXPECT_HAS(rate(4, wrong), fmt::format("--network {}: expects", wrong));
   DeviceChoice none = {true, std::nullopt};
   EXPECT_TRUE(none.describeNetwork(0, "").isOk());
-  EXPECT_HAS(none.describeNetwork(4, "").message(), "give --device null:CARD");
+  EXPECT_HAS(none.describeNetwork(4, "").message(), "add --device null:h100");
 }
 
 TEST_F(StepPredictionTest, EqualKernelsAreOneGroup) {

@@ -242,12 +242,12 @@ TEST(Timeline, RefusesStagesThatDoNotMeet) {
   };
   EXPECT_EQ(errorOf({{transfer(Kind::kSend, 1, 1, 8)},
                      {transfer(Kind::kReceive, -1, 1, 4)}}),
-            "stage 0 sends 8 bytes where stage 1 receives 4");
+            "stage 0 sends 8 bytes, but stage 1 receives 4");
   EXPECT_EQ(
       errorOf({{transfer(Kind::kSend, 1, 1)}, {transfer(Kind::kSend, -1, 1)}}),
-      "stage 0 sends 8 bytes where stage 1 sends 8");
+      "stage 0 sends 8 bytes, but stage 1 sends 8");
   EXPECT_EQ(errorOf({{transfer(Kind::kSend, 1, 1)}, {}}),
-            "stages wait for each other without an end");
+            "deadlock: stages wait for each other");
 }
 
 } // namespace

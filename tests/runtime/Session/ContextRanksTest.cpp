@@ -79,8 +79,7 @@ TEST_F(ContextRanks, AreShownOnTheNullDevice) {
   const ProcessOutput output =
       run({"--device", "null", "--gpus", "4", "--global-batch-size", "12"});
   EXPECT_EQ(output.exitCode, 0) << output.errors;
-  EXPECT_THAT(output.out, HasSubstr("data and context parallel, each line "
-                                    "shared by 2 ranks"));
+  EXPECT_THAT(output.out, HasSubstr("data and context parallel over 2 ranks"));
   EXPECT_THAT(output.out, HasSubstr("all_gather over cp"));
   EXPECT_THAT(output.out, HasSubstr("a step of 4 ranks: 6 micro-batches"));
 }

@@ -66,7 +66,7 @@ TEST_F(CudaSession, ReportsTheMemoryOfTheGpu) {
   EXPECT_EQ(output.exitCode, 0) << output.errors;
   EXPECT_HAS(output.out, "CUDA context and others");
   EXPECT_HAS(output.out, "code, graphs, libraries");
-  EXPECT_HAS(output.out, "beside the plan");
+  EXPECT_HAS(output.out, "outside the plan");
 }
 
 TEST_F(CudaSession, NamesTheGpusAndThoseThatAreIdle) {

@@ -80,8 +80,8 @@ TEST_F(Pipeline, IsShownOnTheNullDevice) {
       run({"--device", "null", "--gpus", "4", "--global-batch-size", "12"});
   EXPECT_EQ(output.exitCode, 0) << output.errors;
   // The second stage's base is larger.
-  EXPECT_THAT(output.out, HasSubstr("data and pipeline parallel, 2 stages; of "
-                                    "stage 1 all on one base (128 B)"));
+  EXPECT_THAT(output.out, HasSubstr("data and pipeline parallel, 2 stages; "
+                                    "stage 1: one shared base (128 B)"));
   EXPECT_THAT(output.out, HasSubstr("plans of stages: 0 "));
   EXPECT_THAT(output.out, HasSubstr("recv over pp: 64 B"));
   EXPECT_THAT(output.out, HasSubstr("a step of 4 ranks: 6 micro-batches"));

@@ -40,8 +40,9 @@ TEST_F(RunSummary, SaysWhatIsTrainedOnWhat) {
                         "loss"));
   EXPECT_THAT(output.out,
               HasSubstr("2 rows x 2 ranks x 1 accumulated = 4 rows a step"));
-  EXPECT_THAT(output.out, HasSubstr("ranks    data parallel, all on one base "
-                                    "(64 B); sums 136 B of gradients a step"));
+  EXPECT_THAT(output.out,
+              HasSubstr("ranks    data parallel, one shared base (64 B); "
+                        "reduces 136 B of gradients per step"));
   EXPECT_THAT(output.out,
               HasSubstr("steps    4, 2 in an epoch; learning rate "));
   EXPECT_THAT(output.out, HasSubstr("planned (no limit), "));

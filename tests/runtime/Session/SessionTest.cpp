@@ -207,9 +207,9 @@ TEST_F(Session, PredictsAStepOfAGpu) {
         "a step of 64 x 4 micro-batches of 2 x 8 on NVIDIA H200 SXM",
         "tokens per second on 64 ranks", "1 x all_reduce over dp: 136 B",
         "GEMM 790 TFLOP/s in bf16, 50 in f32; memory 4300 GB/s",
-        "cuDNN's attention in bf16, of 2,048 and of 8,192 tokens: 480 and 610 "
+        "cuDNN's attention in bf16, 2,048 and 8,192 tokens: 480 and 610 "
         "TFLOP/s forward, 370 and 510 backward",
-        "our own attention in bf16, of 2,048 and of 8,192 tokens: 210 and 225",
+        "our own attention in bf16, 2,048 and 8,192 tokens: 210 and 225",
         "low: GEMM and attention at 0.9 of these rates, memory at 0.85",
         "share   ms, low\n",
         "370 GB/s inside a node of 8, 48 GB/s per GPU between nodes"})
@@ -258,8 +258,9 @@ TEST_F(Session, MistakesAreOneLine) {
        "--optim: 'sgd' is not supported; choose from: adamw_torch, "
        "adamw_bnb_8bit, lion, adafactor, schedule_free_adamw, muon"},
       {{"--device", "gpu"},
-       "--device gpu: there are auto, cpu, cuda, null, and null:CARD with a "
-       "card of a100, h100, h200, b200, rtx4090 or a device.json"},
+       "--device: 'gpu' is not supported; choose from: auto, cpu, cuda, null, "
+       "or null:NAME, where NAME is a100, h100, h200, b200, rtx4090 or a "
+       "device.json"},
       {{"--device", "null:h201"},
        "--device null:h201: 'h201' is neither a known card (a100, h100, h200, "
        "b200, rtx4090) nor a file that can be read; qlora-run --calibrate "

@@ -87,8 +87,7 @@ TEST_F(TensorRanks, AreShownOnTheNullDevice) {
       run({"--device", "null", "--gpus", "4", "--global-batch-size", "12"});
   EXPECT_EQ(output.exitCode, 0) << output.errors;
   EXPECT_THAT(output.out,
-              HasSubstr("data and tensor parallel, each product shared by 2 "
-                        "ranks"));
+              HasSubstr("data and tensor parallel over 2 ranks"));
   EXPECT_THAT(output.out, HasSubstr("all_gather over tp"));
   // Three accumulated micro-batches of two rows on two pairs of ranks.
   EXPECT_THAT(output.out, HasSubstr("a step of 4 ranks: 6 micro-batches"));

@@ -28,8 +28,8 @@ adapter: $PWD/$out/adapter
 Next:
   your own model   "Your own model" in README.md: a model to download, data and
                    train.yaml
-  another run      build/bin/qlora train $demo/train.yaml --target cpu --gpus 2 \\
-                       --learning-rate 2e-3 --output-dir $out/slower
+  another run      build/bin/qlora train $demo/train.yaml --target cpu \\
+                       --gpus 2 --learning-rate 2e-3 --output-dir $out/slower
   the memory plan  build/bin/qlora plan $demo/train.yaml --target cpu --gpus 8
   the three parts  build/bin/qlora train $demo/train.yaml --dry-run
   an error         docs/errors.md

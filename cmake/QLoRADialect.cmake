@@ -24,10 +24,14 @@ function(qlora_dialect name prefix)
   mlir_tablegen(${name}Ops.cpp.inc -gen-op-defs -dialect=${prefix})
   mlir_tablegen(${name}Dialect.h.inc -gen-dialect-decls -dialect=${prefix})
   mlir_tablegen(${name}Dialect.cpp.inc -gen-dialect-defs -dialect=${prefix})
-  mlir_tablegen(${name}Types.h.inc -gen-typedef-decls -typedefs-dialect=${prefix})
-  mlir_tablegen(${name}Types.cpp.inc -gen-typedef-defs -typedefs-dialect=${prefix})
-  mlir_tablegen(${name}Attrs.h.inc -gen-attrdef-decls -attrdefs-dialect=${prefix})
-  mlir_tablegen(${name}Attrs.cpp.inc -gen-attrdef-defs -attrdefs-dialect=${prefix})
+  mlir_tablegen(${name}Types.h.inc -gen-typedef-decls
+                -typedefs-dialect=${prefix})
+  mlir_tablegen(${name}Types.cpp.inc -gen-typedef-defs
+                -typedefs-dialect=${prefix})
+  mlir_tablegen(${name}Attrs.h.inc -gen-attrdef-decls
+                -attrdefs-dialect=${prefix})
+  mlir_tablegen(${name}Attrs.cpp.inc -gen-attrdef-defs
+                -attrdefs-dialect=${prefix})
   mlir_tablegen(${name}Enums.h.inc -gen-enum-decls)
   mlir_tablegen(${name}Enums.cpp.inc -gen-enum-defs)
   if(EXISTS ${CMAKE_CURRENT_SOURCE_DIR}/${name}Interfaces.td)
@@ -46,7 +50,8 @@ function(qlora_dialect name prefix)
   add_custom_command(OUTPUT ${page}
     COMMAND ${CMAKE_COMMAND} -E make_directory ${CMAKE_BINARY_DIR}/docs
     COMMAND mlir-tblgen -gen-dialect-doc -dialect=${prefix}
-            -I ${CMAKE_SOURCE_DIR} -I ${CMAKE_BINARY_DIR} -I ${MLIR_INCLUDE_DIRS}
+            -I ${CMAKE_SOURCE_DIR} -I ${CMAKE_BINARY_DIR}
+            -I ${MLIR_INCLUDE_DIRS}
             ${CMAKE_CURRENT_SOURCE_DIR}/${name}Ops.td -o ${page}
     DEPENDS qlora${name}IncGen)
   add_custom_target(docs${name} DEPENDS ${page})

@@ -11,4 +11,5 @@ foreach(file ${FILES})
   string(APPEND text "${content}")
 endforeach()
 file(WRITE ${OUTPUT}
-  "extern const char ${NAME}[];\nconst char ${NAME}[] = R\"QLORA(${text})QLORA\";\n")
+  "extern const char ${NAME}[];\n"
+  "const char ${NAME}[] = R\"QLORA(${text})QLORA\";\n")

@@ -33,8 +33,8 @@ if(QLORA_HELP2MAN)
   qlora_man_page(qlora-run qlora-run "train a program that qloracc compiled"
                  --help-all)
   if(QLORA_COMPILER)
-    qlora_man_page(qloracc qloracc "compile a model's graph to a training program"
-                   --help-all)
+    qlora_man_page(qloracc qloracc
+                   "compile a model's graph to a training program" --help-all)
     qlora_man_page(qlora-import qlora-import
                    "make a graph of a Hugging Face model folder" --help-all)
   endif()

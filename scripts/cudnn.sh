@@ -22,7 +22,8 @@ fetch() { # packages: into $download, without what they depend on
 }
 
 cublas=build/cudnn/libcublasLt.so.13
-if ! /sbin/ldconfig -p | grep -q 'libcublasLt\.so\.13 ' && ! [ -f "$cublas" ]; then
+if ! /sbin/ldconfig -p | grep -q 'libcublasLt\.so\.13 ' &&
+  ! [ -f "$cublas" ]; then
   echo "installing cuBLASLt into build/cudnn"
   mkdir -p build/cudnn
   fetch nvidia-cublas==13.1.0.3

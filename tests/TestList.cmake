@@ -238,8 +238,8 @@ goldens(zero2 quick 3 --ranks 2 --compile-flag=--parallel=zero2=2
         llama-embed-tied llama-dora llama-pissa)
 goldens(fsdp-cuda-bf16 full 3 ${on_cuda} --ranks 2 --bf16
         --compile-flag=--parallel=fsdp=2 llama-full gpt2-full)
-goldens(zero2-cuda quick 2 ${on_cuda} --ranks 4 --compile-flag=--parallel=zero2=2
-        qwen3-ranks)
+goldens(zero2-cuda quick 2 ${on_cuda} --ranks 4
+        --compile-flag=--parallel=zero2=2 qwen3-ranks)
 e2e(pieces full 40 pieces.py)
 # Updates.
 set(zero1_cases --ranks 2 --compile-flag=--parallel=zero1=2 llama-full
@@ -325,8 +325,8 @@ foreach(mesh zero2=2,tp=2 fsdp=2,tp=2 zero2=2,pp=2 fsdp=2,pp=2 zero2=2,tp=2,pp=2
 endforeach()
 
 # ----------------------------------------- the runtime alone, under sanitizers
-# sanitized(tree tier seconds sanitizers build test...): `build` builds the tests
-# in build/`tree`, without LLVM; then each of them is a test here.
+# sanitized(tree tier seconds sanitizers build test...): `build` builds the
+# tests in build/`tree`, without LLVM; then each of them is a test here.
 function(sanitized tree tier seconds sanitizers build)
   set(folder ${CMAKE_BINARY_DIR}/${tree})
   test_case(${build} ${tier} ${seconds}

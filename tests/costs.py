@@ -36,7 +36,8 @@ def main():
         cores, start = core_seconds(), time.monotonic()
         # Tests that prepare others (fixtures) are measured as tests.
         done = subprocess.run(
-            [*ctest, "-R", f"^{re.escape(name)}$", "--fixture-exclude-any", "."],
+            [*ctest, "-R", f"^{re.escape(name)}$", "--fixture-exclude-any",
+             "."],
             stdout=subprocess.DEVNULL)
         cores = core_seconds() - cores
         wall = time.monotonic() - start

@@ -143,7 +143,7 @@ std::string Driver::curedByOffload(ModuleOp step) {
   if (failed(optimizeAndPlan(*plan, budget)) ||
       plannedBytes(*plan) > options.memoryLimit || isAboveHostLimit(*plan))
     return "";
-  return fmt::format("--offload base leaves {} on the card, and takes {} of "
+  return fmt::format("--offload base would need {} of GPU memory and {} of "
                      "pinned host memory",
                      formatBytes(plannedBytes(*plan)),
                      formatBytes(plannedHostBytes(*plan)));
@@ -171,8 +171,8 @@ LogicalResult Driver::checkHostLimit(ModuleOp program) const {
       << formatBytes(plannedHostBytes(program)) << " ("
       << plannedHostBytes(program) << " bytes) of pinned host memory, but the "
       << "limit is " << formatBytes(options.hostMemoryLimit)
-      << "; raise it to at least that, or ask for less with --offload";
-  error.attachNote(program.getLoc()) << "of it: " << parts;
+      << "; raise it to at least that, or offload less (--offload)";
+  error.attachNote(program.getLoc()) << "made up of: " << parts;
   return error;
 }
 
@@ -191,21 +191,19 @@ LogicalResult Driver::refuseLimit(ModuleOp step, ModuleOp program) {
          "--per-device-train-batch-size or --lora-r"
       << (stored && stored->bits == 4 ? "" : ", or use --load-in-4bit");
   error.attachNote(program.getLoc())
-      << "of it: " << arenasInWords(program);
+      << "made up of: " << arenasInWords(program);
   if (options.stages > 1)
     error.attachNote(program.getLoc())
-        << "that is stage " << options.stage << " of the " << options.stages
-        << " of a pipeline; --num-micro-batches makes chunks of a micro-batch "
-           "smaller";
+        << "this is stage " << options.stage << " of a pipeline of "
+        << options.stages
+        << " stages; a larger --num-micro-batches makes chunks smaller";
   if (const int64_t base = frozenBytes(program); base > options.memoryLimit)
     error.attachNote(program.getLoc())
-        << "the frozen base alone has " << formatBytes(base)
+        << "the frozen base alone needs " << formatBytes(base)
         << (options.shards > 1 || options.tensorRanks > 1 ||
                     options.expertRanks > 1
-                ? ", divided as it is: --parallel with more ranks makes its "
-                  "parts smaller"
-                : ", which each rank holds whole: --parallel fsdp=N divides it "
-                  "among N ranks");
+                ? " on each rank; use more ranks in --parallel"
+                : ", unsharded; --parallel fsdp=N shards it over N ranks");
   if (std::string tensors = largestTensors(program); !tensors.empty())
     error.attachNote(program.getLoc()) << "large tensors: " << tensors;
   if (!cure.empty())

@@ -43,8 +43,8 @@ static StatusOr<CudaArch> parseArch(std::string_view name) {
   auto [rest, error] = std::from_chars(digits.data(), end, arch.number);
   if (error != std::errc() || rest != end || arch.number < 80 ||
       arch.number > 999)
-    return Status::invalid("--cuda-arch: '{}' is not an architecture from 80 "
-                           "on; write for example 80,90 for cubins and "
+    return Status::invalid("--cuda-arch: '{}' is not an architecture of at "
+                           "least 80; use for example 80,90 for cubins, or "
                            "compute_80 for PTX",
                            name);
   return arch;
@@ -79,9 +79,8 @@ StatusOr<uint32_t> CudaTarget::parseVersion(std::string_view text) {
   if (!isRelease)
     return Status::error(
         StatusCode::kUnavailable,
-        "its --version names no release of CUDA (as 'release 13.0' does), by "
-        "which train.so says what driver it needs; name an nvcc with "
-        "--cuda-compiler");
+        "its --version names no CUDA release such as 'release 13.0'; name "
+        "another nvcc with --cuda-compiler");
   return 1000 * major + 10 * minor;
 }
 

@@ -77,14 +77,15 @@ LogicalResult qlora::recordLoraInitFactors(ModuleOp root,
   if (parameter.getStoredQuantized() || parameter.getPartNames())
     return parameter.emitError("init_lora_weights: '")
            << parameter.getSymName()
-           << "' is quantised or stacked, and what starts at factors of a "
-              "weight needs the weight itself; take the model that is not "
-              "quantised, or write init_lora_weights: true";
+           << "' is quantised or stacked, but pissa, olora and loftq need the "
+              "original weight; use an unquantised model, or "
+              "init_lora_weights: true";
   const int64_t values = std::min(product.getInWidth(), product.getOutWidth());
   if (rank > values)
     return parameter.emitError("init_lora_weights: '")
-           << module << "' has " << values << " singular values, and a rank of "
-           << rank << " asks for more; lower lora_r";
+           << module << "' has " << values
+           << " singular values, fewer than the rank " << rank
+           << "; lower lora_r";
   Builder b(root.getContext());
   const bool isTransposed =
       parameter.getTransposed() || product.getLayout() == WeightLayout::InOut;

@@ -58,8 +58,8 @@ void AddNoisePass::runOnOperation() {
         function.getOps<EmbeddingOp>(),
         [](EmbeddingOp embedding) { return embedding.embedsTokens(); });
     if (embeddings.empty()) {
-      function.emitError("neftune_noise_alpha: expects an embedding of the "
-                         "input 'ids', and there is none");
+      function.emitError("neftune_noise_alpha: the model has no embedding of "
+                         "the input 'ids'; remove the option");
       return signalPassFailure();
     }
     for (EmbeddingOp embedding : embeddings)

@@ -250,9 +250,8 @@ LogicalResult AttachAdaptersPass::attachTo(func::FuncOp function) {
   if ((dora || bias || initA == "factor") && !embeddings.empty())
     return getOperation().emitError("lora_target_modules: '")
            << embeddings.front().getModulePath()
-           << "' is an embedding, for which neither use_dora nor lora_bias nor "
-              "init_lora_weights pissa, olora or loftq is supported; leave it "
-              "out";
+           << "' is an embedding, which does not support use_dora, lora_bias "
+              "and init_lora_weights pissa, olora and loftq; remove it";
   if (linears.empty() && embeddings.empty())
     return getOperation().emitError("lora_target_modules: ")
            << targets << " matches no linear; there are: "

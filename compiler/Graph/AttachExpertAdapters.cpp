@@ -71,12 +71,12 @@ LogicalResult AttachExpertAdaptersPass::parseOptions() {
   if (!parameters.emplace().parse(targets, error))
     return fail("target_parameters");
   if (dropout != 0)
-    return getOperation().emitError("lora_dropout: PEFT has none for "
-                                    "target_parameters; expects 0, but got ")
+    return getOperation().emitError("lora_dropout: target_parameters supports "
+                                    "only 0, but got ")
            << dropout;
   if (initA != "kaiming")
-    return getOperation().emitError("init_lora_weights: expects true or false "
-                                    "beside target_parameters, but got ")
+    return getOperation().emitError("init_lora_weights: target_parameters "
+                                    "supports only true and false, but got ")
            << initA;
   return success();
 }
@@ -104,10 +104,9 @@ AttachExpertAdaptersPass::refuseModuleTargets(WeightedMatmul product) {
       (modules.isAllLinear() && !isMadeOfLinears(product)))
     return success();
   return getOperation().emitError("lora_target_modules: ")
-         << moduleTargets << " reaches the experts '" << module
-         << "'; name the modules around them, such as [\"q_proj\", "
-            "\"v_proj\"], "
-            "and experts by target_parameters";
+         << moduleTargets << " matches the experts '" << module
+         << "'; list other modules, such as [\"q_proj\", \"v_proj\"], and "
+            "adapt experts with target_parameters";
 }
 
 void AttachExpertAdaptersPass::attach(WeightedMatmul product,

@@ -49,10 +49,10 @@ static FailureOr<Head> headOf(func::FuncOp function) {
   for (Value value : end->getOperands()) {
     auto loss = value.getDefiningOp<LossOp>();
     if (!loss || (head.op && loss != head.op))
-      return end->emitOpError("expects the results of one loss: a model with "
-                              "a loss of its routers cannot be trained on "
-                              "preferences; set 'output_router_logits' to "
-                              "false in its config.json and import it again");
+      return end->emitError("--rl needs a single loss, but the model also "
+                            "has, for example, a router loss; set "
+                            "'output_router_logits' to false in its "
+                            "config.json and import it again");
     head.op = loss;
     StringRef name = loss.getReadName(cast<OpResult>(value).getResultNumber());
     if (name == "loss_sum")

@@ -43,18 +43,17 @@ LogicalResult AttachTokensPass::checkTokens(EmbeddingOp embedding) {
   llvm::SmallDenseSet<int64_t> seen;
   for (int64_t token : tokens) {
     if (token < 0 || token >= embedding.getVocabulary())
-      return embedding.emitError("trainable_token_indices: expects tokens from "
-                                 "0 to ")
-             << embedding.getVocabulary() - 1
-             << ", the words of the model, but got " << token;
+      return embedding.emitError("trainable_token_indices: expects token ids "
+                                 "from 0 to ")
+             << embedding.getVocabulary() - 1 << ", but got " << token;
     if (!seen.insert(token).second)
-      return embedding.emitError("trainable_token_indices: has ")
-             << token << " twice";
+      return embedding.emitError("trainable_token_indices: ")
+             << token << " is listed twice; remove one";
     if (token == static_cast<int64_t>(embedding.getPadding()))
       return embedding.emitError("trainable_token_indices: ")
              << token
-             << " is the embedding's padding, which is not learned where it is "
-                "looked up; leave it out";
+             << " is the padding token, whose embedding gets no gradient; "
+                "remove it";
   }
   return success();
 }
@@ -68,14 +67,14 @@ LogicalResult AttachTokensPass::checkModule(EmbeddingOp embedding) {
   if (isSavedModule(module.str(), saved))
     return embedding.emitError("trainable_token_indices: '")
            << module
-           << "' is in modules_to_save, which trains all of its rows; leave "
-              "one "
-              "of them out";
+           << "' is in modules_to_save, which trains all of its rows; remove "
+              "it there, or remove this option";
   if (getOperation().lookupSymbol(
           ("base_model.model." + module + ".lora_embedding_A").str()))
     return embedding.emitError("trainable_token_indices: '")
            << module
-           << "' has an adapter by lora_target_modules; leave one of them out";
+           << "' is in lora_target_modules; remove it there, or remove this "
+              "option";
   return success();
 }
 
@@ -122,8 +121,8 @@ LogicalResult AttachTokensPass::attachToProduct(WeightedMatmul product,
   copyStage(product, columns);
   if (product.replaceOutputs(columns, rows.list))
     return success();
-  return product->emitError("trainable_token_indices: shares its weight with "
-                            "the embedding and cannot have trained rows");
+  return product->emitError("trainable_token_indices: this op shares the "
+                            "embedding's weight, but cannot train its rows");
 }
 
 LogicalResult AttachTokensPass::attachTo(func::FuncOp function) {

@@ -182,8 +182,8 @@ LogicalResult BuildTrainStepPass::findWanted(ArrayRef<Operation *> ops,
     bool reads = llvm::any_of(op->getOperands(),
                               [&](Value v) { return tape.needs(v); });
     if (reads && !isa<Differentiable>(op))
-      return op->emitOpError("has no derivative, but a trainable parameter "
-                             "flows into it");
+      return op->emitOpError("has no derivative, but depends on a trainable "
+                             "parameter");
     auto rule = dyn_cast<Differentiable>(op);
     for (OpResult result : op->getResults())
       if (reads || isTrainable(op) ||

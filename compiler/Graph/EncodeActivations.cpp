@@ -137,7 +137,7 @@ void EncodeActivationsPass::encode(Value value) {
   }
   remark::passed(maker->getLoc(),
                  remark::RemarkOpts::name("encoded").category(getArgument()))
-      << remark::add("{0} bytes wait for {1} weight gradients in place of {2}",
+      << remark::add("{0} bytes kept for {1} weight gradients instead of {2}",
                      bytesOfEncoded(type), reads.size(), tensorBytes(type));
 }
 

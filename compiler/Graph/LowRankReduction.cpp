@@ -324,10 +324,10 @@ LogicalResult qlora::checkLowRank(ModuleOp module, const LowRankPlan &plan) {
         return one.basis.has_value();
       }))
     return success();
-  return module.emitError("no trained tensor is summed as a product of ")
+  return module.emitError("--powersgd-rank ")
          << plan.rank
-         << " rows: of none is rows * columns more than 2 * (rows + columns) "
-            "times that; choose a lower rank (--powersgd-rank), or another "
+         << " compresses no trainable tensor: rows * columns must be more than "
+            "2 * (rows + columns) * rank; lower it, or use another "
             "--ddp-comm-hook";
 }
 

@@ -57,7 +57,7 @@ LogicalResult MarkTrainablePass::refuseShared(StringRef name) {
   return getOperation().emitError("modules_to_save: '")
          << name
          << "' is shared by two modules (tied weights), and PEFT would train "
-            "a copy for one of them only; leave it out";
+            "a copy for one of them only; remove it";
 }
 
 /// transformers fills in random weights for modules that a folder lacks.
@@ -65,27 +65,26 @@ LogicalResult MarkTrainablePass::checkWhole() {
   const auto parts = untrainedParts(getOperation());
   if (!all || parts.empty())
     return success();
-  return getOperation().emitError("finetuning_type: full trains the text model "
-                                  "alone, and the folder it writes would lack "
-                                  "the weights of ")
-         << llvm::join(parts, ", ") << "; write finetuning_type: lora";
+  return getOperation().emitError("finetuning_type: full would save the text "
+                                  "model without the weights of ")
+         << llvm::join(parts, ", ") << "; use finetuning_type: lora";
 }
 
 LogicalResult MarkTrainablePass::checkTrainable(model::ParameterOp parameter) {
   if (parameter.getPartNames())
     return parameter.emitError("'")
            << parameter.getSymName()
-           << "' has other names in the files (experts, or their router) and "
-              "cannot be trained in full; leave it out of modules_to_save, or "
-              "write finetuning_type: lora";
+           << "' is stored under other names (experts, or their router) and "
+              "cannot be trained in full; remove it from modules_to_save, or "
+              "use finetuning_type: lora";
   if (!all && isShared(parameter))
     return refuseShared(parameter.getSymName());
   if (isa<QuantizedType>(parameter.getTensorType().getElementType()))
     return parameter.emitError("'")
            << parameter.getSymName()
-           << "' is quantised and cannot be trained in full; take a model or a "
-              "module that is not quantised, or load without load_in_4bit, "
-              "load_in_8bit or quant_method";
+           << "' is quantised and cannot be trained in full; use an "
+              "unquantised model or module, and remove load_in_4bit, "
+              "load_in_8bit and quant_method";
   return success();
 }
 
@@ -178,15 +177,16 @@ LogicalResult MarkTrainablePass::chooseUpdate(model::ParameterOp parameter) {
   if (loraPlusRatio != 1 && name.contains("lora_embedding"))
     return parameter.emitError("loraplus_lr_ratio: '")
            << name
-           << "' is of an embedding, whose learning rate in LoRA+ is "
-              "one of its own, which is not supported; leave its "
-              "module out of lora_target_modules";
+           << "' belongs to an embedding, for which LoRA+ has a separate "
+              "learning rate, which is not supported; remove its module from "
+              "lora_target_modules";
   if (isVector || name.contains("lora_B"))
     parameter.setRateScale(llvm::APFloat(double(loraPlusRatio)));
   const train::Optimizer *row =
       train::chooseOptimizer(optimizer, type.getShape());
   if (!row)
-    return parameter.emitError("no --optim is called '") << optimizer << "'";
+    return parameter.emitError("--optim: unknown optimizer '")
+           << optimizer << "'";
   parameter.setOptimizer(row->name);
   return success();
 }

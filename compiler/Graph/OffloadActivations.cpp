@@ -343,9 +343,9 @@ FailureOr<DeviceProfile> OffloadActivationsPass::profileOfGpu() {
   if (!device.isOk())
     return getOperation().emitError(device.status().message());
   if (!device->gpu)
-    return getOperation().emitError("expects a target with memory of its own, "
+    return getOperation().emitError("expects a target with separate memory, "
                                     "but '")
-           << target << "' has that of the host";
+           << target << "' uses host memory";
   return *device;
 }
 
@@ -353,8 +353,7 @@ void OffloadActivationsPass::runOnOperation() {
   if (!llvm::is_contained({"none", "hidden", "crossing", "all"},
                           StringRef(values.getValue()))) {
     getOperation().emitError(
-        "expects none, hidden, crossing or all values, but "
-        "got '")
+        "expects none, hidden, crossing or all as values, but got '")
         << values << "'";
     return signalPassFailure();
   }
@@ -374,5 +373,5 @@ void OffloadActivationsPass::runOnOperation() {
   recordDecision(getOperation(), getArgument(), copies.facts(values));
   remark::analysis(getOperation().getLoc(),
                    remark::RemarkOpts::name("copied").category(getArgument()))
-      << remark::add("{0} values wait in host memory", copies.count());
+      << remark::add("{0} values kept in host memory", copies.count());
 }

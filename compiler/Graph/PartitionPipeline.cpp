@@ -264,8 +264,8 @@ LogicalResult PartitionPipelinePass::cut(func::FuncOp function,
                                          ArrayRef<int64_t> partOfLayer) {
   for (Value result : function.front().getTerminator()->getOperands())
     if (!result.getDefiningOp<LossOp>())
-      return function.emitError("cannot be cut into stages: it returns what is "
-                                "no result of a loss");
+      return function.emitError("cannot be partitioned into stages: it "
+                                "returns a value that is not from a loss");
   PartsOfOps all(function, partOfLayer);
   for (auto weight : function.getOps<WeightOp>())
     for (Operation *user : weight->getUsers())
@@ -316,8 +316,8 @@ void PartitionPipelinePass::runOnOperation() {
   sentBytes = 0;
   stagesOfUsers.clear();
   if (stages < 1 || stage < 0 || stage >= stages || parts < 1) {
-    getOperation().emitError("expects one of the stages of a pipeline, but got "
-                             "stage ")
+    getOperation().emitError("expects a stage index below the number of "
+                             "stages, and at least one part, but got stage ")
         << int64_t(stage) << " of " << int64_t(stages) << " with "
         << int64_t(parts) << " parts each";
     return signalPassFailure();

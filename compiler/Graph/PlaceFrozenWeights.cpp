@@ -297,8 +297,8 @@ void PlaceFrozenWeightsPass::runOnOperation() {
   wholeBytes = pieceBytes = hostBytes = gathers = 0;
   stayingBytes = keptBytes = 0;
   if (shards < 1) {
-    getOperation().emitError("expects at least one rank for the pieces of the "
-                             "base, but got ")
+    getOperation().emitError("expects at least one rank to shard the base, "
+                             "but got ")
         << int64_t(shards);
     return signalPassFailure();
   }

@@ -181,7 +181,7 @@ void PlanDequantPass::choose(const DeviceProfile &device,
         group.form = Form::Scratch;
       group.reason = form != "auto"     ? "the only form allowed"
                      : !traits.decodesInPanels
-                         ? "a GPU decodes all of it first anyway"
+                         ? "a GPU decodes the whole weight anyway"
                      : isFaster ? "one decode for all uses is faster"
                                 : kGainsTooLittle;
     }
@@ -206,7 +206,7 @@ void PlanDequantPass::chooseResident() {
     left -= weight->residentBytes();
     weight->isResident = true;
     for (UseGroup &group : weight->groups)
-      group.reason = "saves most seconds per byte that is left";
+      group.reason = "saves the most time per remaining byte";
   }
 }
 

@@ -69,9 +69,9 @@ productsToQuantize(ArrayRef<WeightOp> weights, bool experts) {
     WeightOp weight = weights.front();
     InFlightDiagnostic remark = weight.emitRemark("'")
                                 << weight.getParameter()
-                                << "' is not quantised: it is not only the "
-                                   "weight of linears";
-    remark.attachNote(other->getLoc()) << "another reader";
+                                << "' is not quantised, because not only "
+                                   "linears use it";
+    remark.attachNote(other->getLoc()) << "another use";
   }
   return other ? SmallVector<WeightedMatmul>() : products;
 }
@@ -108,7 +108,7 @@ void QuantizeBasePass::runOnOperation() {
   const qlora::StoredFormat *stored =
       qlora::storedFormat(std::string_view(format));
   if (!stored) {
-    module.emitError("knows no format ") << format;
+    module.emitError("unknown format ") << format;
     return signalPassFailure();
   }
   if (!stored->takesRows && stored->leastBlock < stored->mostBlock &&
@@ -142,8 +142,8 @@ void QuantizeBasePass::runOnOperation() {
         stored->codedScales == qlora::CodedScales::kAlways &&
         columns % element.getBlock() != 0) {
       parameter.emitError("'") << parameter.getSymName() << "' has " << columns
-                               << " inputs; " << stored->title
-                               << " takes multiples of " << element.getBlock();
+                               << " inputs, but " << stored->title
+                               << " needs a multiple of " << element.getBlock();
       return signalPassFailure();
     }
     parameter.setQuantizedAttr(TypeAttr::get(element));

@@ -130,15 +130,15 @@ void RematerializePass::remark(const Decision &decision) {
       if (!isView(op))
         remark::passed(op->getLoc(), remark::RemarkOpts::name("recomputed")
                                          .category(getArgument()))
-            << remark::add("recomputed before the backward of {0}, {1} bytes "
-                           "are not kept",
+            << remark::add("recomputed before the backward of {0}, saves {1} "
+                           "bytes",
                            labelOf(decision.described.ops[reader]),
                            resultBytes(op));
   bool fits = !budget || int64_t(decision.plan.peakBytes) <= budget;
   remark::analysis(getOperation().getLoc(),
                    remark::RemarkOpts::name("peak").category(getArgument()))
-      << remark::add("estimated peak of {0} bytes, {1} less than with "
-                     "everything kept, for {2:F1} us{3}",
+      << remark::add("estimated peak of {0} bytes, {1} less than without "
+                     "recomputing, for {2:F1} us{3}",
                      decision.plan.peakBytes,
                      decision.peakOfAllKept - decision.plan.peakBytes,
                      decision.plan.seconds * 1e6,

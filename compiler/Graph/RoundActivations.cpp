@@ -46,19 +46,17 @@ void RoundActivationsPass::runOnOperation() {
         isAny = true;
         if (product.roundInput(threshold))
           return WalkResult::advance();
-        product.emitError("'")
+        product.emitError("--llm-int8-activations int8: '")
             << *product.getModule()
-            << "' cannot have its activations in 8 bits, as only "
-               "linears can; use --llm-int8-activations "
-               "dequantized";
+            << "' is not a linear; use --llm-int8-activations dequantized";
         return WalkResult::interrupt();
       });
   if (walked.wasInterrupted())
     return signalPassFailure();
   if (!isAny) {
     getOperation().emitError(
-        "--llm-int8-activations int8 is for weights of LLM.int8, and no linear "
-        "has one; add --load-in-8bit, or leave it out");
+        "--llm-int8-activations int8 needs LLM.int8 weights, but no linear has "
+        "them; add --load-in-8bit, or remove the option");
     signalPassFailure();
   }
 }

@@ -137,13 +137,12 @@ LogicalResult LineSharing::exchangeOperand(ColumnwiseOp op,
   auto weight = own.getDefiningOp<WeightOp>();
   if (!shared.contains(own) && !(weight && isByColumn))
     return op->emitOpError(
-        "has an operand that is neither of tokens nor a "
-        "weight by column, which ranks cannot have parts of");
+        "has an operand that --parallel cp cannot shard: neither tokens nor a "
+        "weight by column");
   if (weight && weight.getPart())
     return op->emitOpError(
-        "uses a part of a weight that is trained: ranks that "
-        "share lines cannot have parts of it; train without "
-        "--parallel cp, or without tp");
+        "uses a tp range of a trainable weight, which cp cannot shard again; "
+        "remove cp or tp from --parallel");
   if (!shared.contains(own)) {
     operand.set(usePart(builder, weight, ownColumns(weight, exchange.ranks)));
   } else if (isByColumn) {
@@ -174,13 +173,12 @@ bool LineSharing::assignRuns(ColumnwiseOp op) {
 LogicalResult LineSharing::exchangeAround(ColumnwiseOp op) {
   if (op.getColumnRuns() % exchange.ranks && !assignRuns(op))
     return op->emitOpError("has ")
-           << op.getRunsInWords() << ", which " << exchange.ranks
-           << " ranks cannot share equally; --parallel cp takes a number that "
-              "divides them";
+           << op.getRunsInWords() << ", not divisible by --parallel cp="
+           << exchange.ranks << "; use a number that divides them";
   for (OpResult other : llvm::drop_begin(op->getResults()))
     if (!other.use_empty())
-      return op->emitOpError("has a second result that is read: ranks have a "
-                             "part of it only");
+      return op->emitOpError("has a second result that is used, which "
+                             "--parallel cp does not support");
   for (OpOperand &operand : op->getOpOperands())
     if (failed(exchangeOperand(op, operand)))
       return failure();
@@ -208,15 +206,14 @@ LogicalResult LineSharing::exchangeAround(ColumnwiseOp op) {
 /// rounding according to the values of all rows.
 static LogicalResult checkTokens(Operation *op) {
   if (!looksAtTokens(op))
-    return op->emitOpError("does not say what it does with tokens, of which "
-                           "ranks have parts; train without --parallel cp");
+    return op->emitOpError("cannot be sharded by tokens; train without "
+                           "--parallel cp");
   auto product = dyn_cast<WeightedMatmul>(op);
   if (!product || product.getInt8Threshold().value_or(0) == 0)
     return success();
   return op->emitOpError(
-      "leaves columns unrounded by all rows of a micro-batch, "
-      "of which ranks have parts; train without "
-      "--parallel cp, or with --llm-int8-threshold 0");
+      "chooses unrounded columns from all tokens, but --parallel cp shards "
+      "them; remove cp, or use --llm-int8-threshold 0");
 }
 
 LogicalResult LineSharing::shareOp(Operation *op) {
@@ -250,18 +247,17 @@ LogicalResult LineSharing::divideLosses() {
         !divided.insert(loss).second)
       continue;
     if (!loss.divideLoss(exchange.ranks))
-      return loss.emitOpError("cannot be divided among ranks that share lines; "
-                              "train without it, or without --parallel cp");
+      return loss.emitOpError("does not support --parallel cp; train without "
+                              "this loss, or without cp");
   }
   return success();
 }
 
 LogicalResult LineSharing::run() {
   if (exchange.length % exchange.ranks)
-    return function.emitError("a line has ")
-           << exchange.length << " tokens, which " << exchange.ranks
-           << " ranks cannot share equally; give a --max-length that is a "
-              "multiple of it";
+    return function.emitError("a sequence has ")
+           << exchange.length << " tokens, not divisible by --parallel cp="
+           << exchange.ranks << "; use a --max-length that is a multiple of it";
   for (BlockArgument argument : function.getArguments())
     share(argument);
   for (Operation &op : llvm::make_early_inc_range(
@@ -276,7 +272,7 @@ LogicalResult LineSharing::run() {
 
 void ShardContextPass::runOnOperation() {
   if (ranks < 1) {
-    getOperation().emitError("expects at least one rank that shares lines, but "
+    getOperation().emitError("expects at least one context-parallel rank, but "
                              "got ")
         << int64_t(ranks);
     return signalPassFailure();

@@ -112,15 +112,14 @@ LogicalResult ShardExpertsPass::checkGroups() {
     if (groups % ranks == 0)
       return WalkResult::advance();
     op->emitOpError("has ")
-        << groups << " experts, which " << int64_t(ranks)
-        << " ranks cannot share equally; --parallel ep takes a number that "
-           "divides them";
+        << groups << " experts, not divisible by --parallel ep="
+        << int64_t(ranks) << "; use a number that divides them";
     return WalkResult::interrupt();
   });
   if (outcome.wasInterrupted() || isAny)
     return failure(outcome.wasInterrupted());
-  return getOperation().emitError("no layer of this model has experts that ")
-         << int64_t(ranks) << " ranks could share; train without --parallel ep";
+  return getOperation().emitError("--parallel ep=")
+         << int64_t(ranks) << ": the model has no experts; remove ep";
 }
 
 /// Returns the grouped matmul whose weight the use is; else null.
@@ -254,8 +253,7 @@ LogicalResult ExpertSharing::joinRows(Operation *op) {
   if (!(isa<RowOp, WeightedMatmul>(op) || isView(op) ||
         op->hasTrait<TokenwiseOp>()))
     return op->emitOpError(
-        "does not say what it does with rows of experts, of "
-        "which ranks have parts; train without --parallel ep");
+        "cannot be sharded by experts; train without --parallel ep");
   for (OpOperand &operand : op->getOpOperands())
     if (!together.contains(operand.get()) && isOfTokens(operand.get()))
       operand.set(rowsOfAll(operand.get(), op));
@@ -294,9 +292,8 @@ LogicalResult ExpertSharing::run() {
 
 void ShardExpertsPass::runOnOperation() {
   if (ranks < 1) {
-    getOperation().emitError(
-        "expects at least one rank that shares experts, but "
-        "got ")
+    getOperation().emitError("expects at least one expert-parallel rank, but "
+                             "got ")
         << int64_t(ranks);
     return signalPassFailure();
   }
@@ -307,11 +304,10 @@ void ShardExpertsPass::runOnOperation() {
     return signalPassFailure();
   const ShardedWeights weights = findWeights();
   if (weights.empty() && kept > 0) {
-    getOperation().emitError("no weight of experts can be cut into slices for ")
+    getOperation().emitError("--parallel ep=")
         << int64_t(ranks)
-        << " ranks, as their blocks do not fit; train without --parallel ep, "
-           "or "
-           "with smaller blocks";
+        << ": quantization blocks of expert weights cross ranks; remove ep, or "
+           "use smaller blocks";
     return signalPassFailure();
   }
   cutWeights(weights);

@@ -211,8 +211,8 @@ void ShardMatmulsPass::recordMetadata(const ShardableColumnGroups &sets) {
 
 void ShardMatmulsPass::runOnOperation() {
   if (ranks < 1) {
-    getOperation().emitError("expects at least one rank that shares products, "
-                             "but got ")
+    getOperation().emitError("expects at least one tensor-parallel rank, but "
+                             "got ")
         << int64_t(ranks);
     return signalPassFailure();
   }
@@ -222,14 +222,14 @@ void ShardMatmulsPass::runOnOperation() {
   const ShardableColumnGroups sets(getOperation(), ranks);
   if (!sets.unequal().empty()) {
     getOperation().emitError(sets.unequal())
-        << "; --parallel tp takes a number that divides them";
+        << "; use a number that divides them";
     return signalPassFailure();
   }
   if (sets.weights().empty()) {
-    getOperation().emitError("no product of this model can be shared by ")
-        << int64_t(ranks) << " ranks"
+    getOperation().emitError("--parallel tp=")
+        << int64_t(ranks) << ": no matmul of this model can be sharded"
         << (sets.reasons().empty() ? "" : ": " + sets.reasons().front())
-        << "; train without --parallel tp";
+        << "; remove tp";
     return signalPassFailure();
   }
   divideParameters(sets);

@@ -185,11 +185,11 @@ void TokenSharing::shareOp(Operation *op) {
 
 LogicalResult TokenSharing::run() {
   if (tokens[0] * tokens[1] % ranks)
-    return function.emitError("a micro-batch has ")
-           << tokens[0] << " x " << tokens[1] << " tokens, which " << ranks
-           << " ranks cannot share equally; give another "
-              "--per-device-train-batch-size or --max-length, or leave "
-              "--sequence-parallel out";
+    return function.emitError("--sequence-parallel: a micro-batch has ")
+           << tokens[0] << " x " << tokens[1] << " tokens, not divisible by "
+           << ranks
+           << " ranks; change --per-device-train-batch-size or --max-length, "
+              "or remove the option";
   for (Operation &op : llvm::make_early_inc_range(function.front())) {
     shareOp(&op);
     if (auto sum = dyn_cast<AllSumOp>(op))

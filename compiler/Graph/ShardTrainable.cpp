@@ -67,16 +67,16 @@ static LogicalResult checkOptimizer(model::ParameterOp parameter) {
   if (!optimizer || (!optimizer->isByTensor && optimizer->average.empty()))
     return success();
   return parameter.emitError("--parallel: '")
-         << optimizer->name << "' cannot update pieces, and '"
+         << optimizer->name << "' cannot update shards, but '"
          << parameter.getSymName()
-         << "' would be in pieces on the ranks; train with --optim adamw_torch "
-            "or lion, or without fsdp and zero2";
+         << "' is sharded; use --optim adamw_torch or lion, or remove fsdp "
+            "and zero2";
 }
 
 void ShardTrainablePass::runOnOperation() {
   if (ranks < 1) {
-    getOperation().emitError("expects at least one rank for the pieces of what "
-                             "is trained, but got ")
+    getOperation().emitError("expects at least one rank to shard trainable "
+                             "parameters, but got ")
         << int64_t(ranks);
     return signalPassFailure();
   }

@@ -282,7 +282,7 @@ bool ShardableColumnGroups::findSegments(Set &set) {
     changes = false;
     for (unsigned number : set.ops)
       if (!agree(ops[number], changes)) {
-        set.why = fmt::format("{} has columns of several kinds",
+        set.why = fmt::format("{} has operands with different segments",
                               labelOf(ops[number]));
         return false;
       }
@@ -294,8 +294,8 @@ bool ShardableColumnGroups::findSegments(Set &set) {
       unit = columnsOf(op->getResult(0)) / columnwise.getColumnRuns();
     for (int64_t segment : segmentsOf(op->getResult(0)))
       if (segment % (unit * ranks)) {
-        set.why = fmt::format("{} has {} of {} columns, which {} ranks cannot "
-                              "share equally",
+        set.why = fmt::format("{} has {} of {} columns, not divisible by "
+                              "--parallel tp={}",
                               labelOf(op),
                               formatCounted(segment / unit, "run"), unit,
                               ranks);

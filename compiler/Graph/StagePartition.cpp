@@ -163,14 +163,14 @@ followMap(ModuleOp module, func::FuncOp function, int64_t layers,
       const std::optional<int64_t> stage = map.stageOf(name);
       if (!stage)
         return emitError(module.getLoc())
-               << "--device-map says nothing of '" << name
-               << "'; add its module, or \"\" for all that is not named";
+               << "--device-map has no device for '" << name
+               << "'; add its module, or \"\" for all other modules";
       int64_t &known = stageOfLayer[layerOf(&op)];
       if (known >= 0 && known != *stage)
         return emitError(module.getLoc())
-               << "--device-map has '" << name << "' on " << *stage
-               << " and other weights of layer " << layerOf(&op) << " on "
-               << known << ", but a layer is on one device";
+               << "--device-map has '" << name << "' on device " << *stage
+               << " and other weights of layer " << layerOf(&op)
+               << " on device " << known << "; put each layer on one device";
       known = *stage;
     }
   for (int64_t layer = 0, before = 0; layer < layers; ++layer) {
@@ -178,14 +178,15 @@ followMap(ModuleOp module, func::FuncOp function, int64_t layers,
     stage = stage < 0 ? before : stage;
     if (stage < before || stage > before + 1 || (layer == 0 && stage != 0))
       return emitError(module.getLoc())
-             << "--device-map has layer " << layer << " on " << stage
-             << ", but layers are on devices 0, 1, 2 and so on in their order";
+             << "--device-map has layer " << layer << " on device " << stage
+             << "; use devices 0, 1, 2 and so on in the order of layers";
     before = stage;
   }
   if (stageOfLayer.back() + 1 != options.stages)
     return emitError(module.getLoc())
            << "--device-map has layers on " << stageOfLayer.back() + 1
-           << " devices, of " << options.stages << " that it names";
+           << " of its " << options.stages
+           << " devices; put at least one on each";
   return stageOfLayer;
 }
 
@@ -207,7 +208,7 @@ qlora::partitionLayers(ModuleOp module, const StagePartitionOptions &options,
     return longest.emitError("a pipeline of ")
            << options.stages
            << " stages needs as many layers, but the model has " << layers
-           << "; give a smaller pp to --parallel, or fewer virtual stages";
+           << "; use a smaller pp in --parallel, or fewer virtual stages";
   if (options.map == "balanced")
     return balance(seconds, options);
   if (options.map == "sequential")
@@ -228,10 +229,10 @@ qlora::checkMapped(ModuleOp module, StringRef text,
         !stage || llvm::is_contained(found->second, *stage))
       continue;
     return emitError(module.getLoc())
-           << "--device-map has '" << parameter.getSymName() << "' on "
-           << *stage << ", but it is used on " << found->second.front()
-           << ": what comes before the layers is on the first device, and what "
-              "comes after them on the last";
+           << "--device-map has '" << parameter.getSymName() << "' on device "
+           << *stage << ", but it is used on device " << found->second.front()
+           << "; put modules before the layers on the first device, modules "
+              "after them on the last";
   }
   return success();
 }

@@ -116,12 +116,12 @@ static Paths namedBy(const NamedModules &modules, const std::string &name) {
 static LogicalResult refuseHead(ModuleOp root, const NamedModules &modules) {
   auto error = root.emitError("lora_target_modules: '")
                << modules.head
-               << "' is the LM head, of which adapters are not supported";
+               << "' is the LM head, which does not support adapters";
   if (modules.tiedTo.empty())
-    return error << ". Fix: leave it out, or train it in full with "
+    return error << ". Fix: remove it, or train it in full with "
                     "modules_to_save";
-  return error << " (its weight is that of '" << modules.tiedTo
-               << "', which may have one). Fix: leave it out";
+  return error << " (it shares the weight of '" << modules.tiedTo
+               << "', which does). Fix: remove it";
 }
 
 /// Checks one name of a list of targets.
@@ -147,8 +147,8 @@ static LogicalResult checkTargetName(ModuleOp root, const NamedModules &modules,
         return isSavedModule(path, choice.saved);
       }))
     return root.emitError("lora_target_modules: '")
-           << name << "' is in modules_to_save too, which trains it in full "
-              "and leaves no place for an adapter. Fix: leave it out of one";
+           << name << "' is also in modules_to_save, which trains it in "
+              "full. Fix: remove it from one of the two";
   return success();
 }
 
@@ -164,8 +164,8 @@ static LogicalResult checkOthers(ModuleOp root, const NamedModules &modules,
     if (isChosen(choice, module))
       return root.emitError("lora_target_modules: ")
              << choice.text << " matches '" << module
-             << "', which is no linear or embedding of the model; adapters "
-                "are for these only";
+             << "', which is neither a linear nor an embedding. Fix: remove "
+                "it";
   return success();
 }
 
@@ -206,9 +206,8 @@ static LogicalResult checkExclusions(ModuleOp root, const NamedModules &modules,
         return choice.excluded->matches(path);
       }))
     return root.emitError("exclude_modules: ")
-           << choice.excludedText << " takes out all modules that "
-           << "lora_target_modules names, so that none has an adapter. Fix: "
-              "leave it out";
+           << choice.excludedText
+           << " excludes all modules of lora_target_modules. Fix: remove it";
   return success();
 }
 
@@ -226,8 +225,9 @@ LogicalResult qlora::checkTargetNames(ModuleOp root,
       return failure();
   if (std::optional<int64_t> layer =
           choice.targets.findUnmatchedLayer(modules.adaptable))
-    return root.emitError("layers_to_transform: no target is in layer ")
-           << *layer << ". Fix: leave it out";
+    return root.emitError("layers_to_transform: lora_target_modules matches "
+                          "nothing in layer ")
+           << *layer << ". Fix: remove it";
   return checkOthers(root, modules, choice);
 }
 

@@ -95,13 +95,14 @@ bool Targets::parseLayers(const std::string &json, const std::string &patterns,
                           std::string &error) {
   const ordered_json numbers = parseJson(json), names = parseJson(patterns);
   if (numbers.empty() && !names.empty()) {
-    error = "layers_pattern is about layers_to_transform, which is not given; "
-            "leave it out";
+    error = "layers_pattern needs layers_to_transform; add it, or remove "
+            "layers_pattern";
     return false;
   }
   if (!numbers.empty() && suffixes.empty()) {
-    error = "layers_to_transform goes with lora_target_modules as a list of "
-            "names; write one, or the layers into the regular expression";
+    error = "layers_to_transform needs a list of names in "
+            "lora_target_modules; use one, or choose layers in its regular "
+            "expression";
     return false;
   }
   for (const ordered_json &number : numbers)

@@ -229,9 +229,9 @@ void ChunkedStep::run(ArrayRef<PipelineTurn> turns, int64_t parts,
 static LogicalResult checkLosses(StepOp step) {
   for (auto result : step.getBody().getOps<ResultOp>())
     if (result.getName() == "router_loss")
-      return step.emitError("the loss of routers is of all rows of a "
-                            "micro-batch, and not of chunks of it; give "
-                            "--num-micro-batches 1, or train without it");
+      return step.emitError("--num-micro-batches: the router loss needs all "
+                            "rows of a micro-batch, not chunks; use 1, or "
+                            "train without the router loss");
   return success();
 }
 
@@ -242,10 +242,11 @@ void UnrollMicroBatchesPass::runOnOperation() {
                 stage = program::stageOf(module);
   if (chunks < 1 || lines < 1 || parts < 1 ||
       (parts > 1 && chunks % stages != 0)) {
-    step.emitError("expects at least one chunk of a batch, and of stages with "
-                   "several parts as many as these or a multiple, but got ")
-        << int64_t(chunks) << " of " << int64_t(lines) << " runs of lines for "
-        << int64_t(parts) << " parts of " << stages << " stages";
+    step.emitError("expects at least one chunk, and with several parts per "
+                   "stage a multiple of the stages, but got ")
+        << int64_t(chunks) << " chunks of " << int64_t(lines)
+        << " runs of sequences for " << int64_t(parts) << " parts of "
+        << stages << " stages";
     return signalPassFailure();
   }
   const bool isTrained = step.getKind() == StepKind::Accumulate;

@@ -139,17 +139,15 @@ LogicalResult qlora::checkDivision(ModuleOp module) {
     return success();
   if (program::trainedPiecesOf(module) > 1)
     return module.emitError(
-        "--parallel: zero1 divides the updates of what each "
-        "rank holds whole, and fsdp or zero2 what is trained "
-        "itself; leave zero1 out");
+        "--parallel: zero1 conflicts with fsdp and zero2, which also shard "
+        "updates; remove zero1");
   for (auto parameter : module.getOps<ParameterOp>()) {
     const Optimizer *optimizer = findOptimizer(parameter.getOptimizer());
     if (parameter.getTrainable() &&
         (optimizer->isByTensor || !optimizer->average.empty()))
-      return module.emitError("updates of '")
+      return module.emitError("--parallel zero1 cannot shard updates of '")
              << optimizer->name
-             << "' cannot be divided among ranks; train with "
-             << "--optim adamw_torch or lion, or without zero1";
+             << "'; use --optim adamw_torch or lion, or remove zero1";
   }
   return success();
 }

@@ -108,8 +108,8 @@ std::optional<std::string> SelectKernelsPass::tune(const KernelRow &row,
   if (workspaces != WorkspaceSize::kSmall || !row.isRoomy ||
       bytes <= kSmallWorkspace)
     return std::nullopt;
-  return "workspaces are to be small, and it needs " + std::to_string(bytes) +
-         " bytes";
+  return "needs a workspace of " + std::to_string(bytes) +
+         " bytes, but workspaces must be small";
 }
 
 LogicalResult SelectKernelsPass::select(LaunchOp launch,

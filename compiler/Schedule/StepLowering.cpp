@@ -109,8 +109,8 @@ LogicalResult StepLowering::lowerRows(RowsOp op) {
         op.isScalarResult(output.getResultNumber()) ? MapKind::Scalar
                                                     : MapKind::Full);
   if (isScattered)
-    return op.emitOpError("cannot be lowered: one number a row in a part of "
-                          "something wider");
+    return op.emitOpError("cannot be lowered: a result of one number per row "
+                          "is a range of a wider tensor");
   launch(kernels.generated(op, dtypes, strides, groups, aligned), buffers,
          access, dtypes, {}, {}, rowCount(op), labelOf(op));
   return success();

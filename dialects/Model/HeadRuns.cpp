@@ -105,9 +105,9 @@ SmallVector<OpOperand *> AttentionOp::getColumnOperands() {
 int64_t AttentionOp::getColumnRuns() { return getKvHeads(); }
 
 std::string AttentionOp::getRunsInWords() {
-  return std::to_string(getHeads()) + " heads of queries and " +
-         std::to_string(getKvHeads()) + " of keys" +
-         (getSinks() ? ", with sinks" : "");
+  return std::to_string(getHeads()) + " query heads and " +
+         std::to_string(getKvHeads()) + " key-value heads" +
+         (getSinks() ? " with sinks" : "");
 }
 
 /// Fails if heads must be repeated and there are sinks: sinks are sharded

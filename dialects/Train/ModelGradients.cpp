@@ -148,8 +148,8 @@ static LogicalResult reverse(AttentionOp attention, Tape &tape) {
     return attention.emitOpError("has no derivative of its log-sum-exp, but a "
                                  "gradient reaches it");
   if (attention.getSinks() && tape.needs(attention.getSinks()))
-    return attention.emitOpError("has no derivative of its sinks; leave them "
-                                 "out of what is trained");
+    return attention.emitOpError("has no derivative with respect to its "
+                                 "sinks; do not train them");
   auto grad = AttentionGradOp::create(
       tape.getBuilder(), attention.getLoc(),
       TypeRange{q.getType(), k.getType(), v.getType()}, q, k, v,
@@ -193,10 +193,10 @@ static LogicalResult reverse(HeadLossOp head, Tape &tape) {
   bool trained = tape.needs(head.getWeight());
   bool replaces = !head.getReplaced().empty();
   if (trained && (flowing || replaces))
-    return head.emitOpError("cannot be trained itself where ")
-           << (flowing ? "each line has a loss of its own"
-                       : "some of its logits are given")
-           << "; leave the output head out of modules_to_save";
+    return head.emitOpError("cannot train its weight if ")
+           << (flowing ? "each sequence has its own loss"
+                       : "some of its logits are replaced")
+           << "; remove the LM head from modules_to_save";
   if (trained)
     types.push_back(asF32(tensorOf(head.getWeight())));
   if (replaces)

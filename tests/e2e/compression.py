@@ -168,7 +168,7 @@ def refused(runs):
                   "--load-in-4bit", "false")
     compiling("bf16", 2, "--powersgd-rank is of --ddp-comm-hook power_sgd",
               "--powersgd-rank", "2")
-    compiling("power_sgd", 2, "summed as a product of 8 rows",
+    compiling("power_sgd", 2, "compresses no trainable tensor",
               "--powersgd-rank", "8")
     for hook in ("int8", "power_sgd"):
         compiling(hook, 1, "say how many there are: qlora train --gpus N")

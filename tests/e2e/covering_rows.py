@@ -28,11 +28,11 @@ FACTORS = {"family": FAMILIES, "format": FORMATS, "adapter": ADAPTERS,
 # Two sets of levels that cannot occur together, and the refusal's message.
 REFUSED = [
     ({"family": SPARSE - {"gptoss"}}, {"adapter": {"all-linear"}},
-     "lora_target_modules: .* reaches the experts"),
+     "lora_target_modules: .* matches the experts"),
     ({"family": SPARSE - {"gptoss"}}, {"adapter": {"full"}},
-     "has other names in the files"),
+     "is stored under other names"),
     ({"family": {"gptoss"}}, {"adapter": {"full"}},
-     "has no derivative of its sinks"),
+     "has no derivative with respect to its sinks"),
     ({"format": {name for name, form in FORMATS.items() if form.options}},
      {"adapter": {"full"}}, "conflicts with finetuning_type full"),
     ({"format": {name for name, form in FORMATS.items()

@@ -379,13 +379,15 @@ def report(name, errors, of_all):
     """Prints a case's result: ok, FAIL or skip. Among all cases, when none is
     named, some cannot be sharded."""
     if isinstance(errors, Failure):
-        cannot = of_all and re.search("can be shared by|cannot share equally"
-                                      "|of which ranks have parts"
+        cannot = of_all and re.search("matmul of this model can be"
+                                      "|not divisible by"
+                                      "|cannot be sharded by"
+                                      "|but --parallel cp shards them"
                                       "|needs as many layers|which has none"
-                                      "|give --num-micro-batches 1"
-                                      "|no layer of this model has experts"
-                                      "|cannot update pieces"
-                                      "|cannot be divided among ranks",
+                                      "|--num-micro-batches: the router loss"
+                                      "|the model has no experts"
+                                      "|cannot update shards"
+                                      "|cannot shard updates",
                                       str(errors))
         kind = "skip" if cannot else "FAIL"
         text = errors

@@ -228,13 +228,13 @@ def resumed(runs, wanted):
 
 
 REFUSED = {
-    "tp": ((("--parallel", "tp=3"), "which 3 ranks cannot share equally"),
-           (("--parallel", "tp=8"), "which 8 ranks cannot share equally"),
+    "tp": ((("--parallel", "tp=3"), "not divisible by --parallel tp=3"),
+           (("--parallel", "tp=8"), "not divisible by --parallel tp=8"),
            (("--parallel", "tp=2", "--use-dora"),
-            "no product of this model can be shared by 2 ranks")),
-    "cp": ((("--parallel", "cp=3"), "which 3 ranks cannot share equally"),
-           (("--parallel", "cp=32"), "which 32 ranks cannot share equally")),
-    "ep": ((("--parallel", "ep=3"), "which 3 ranks cannot share equally"),
+            "no matmul of this model can be sharded")),
+    "cp": ((("--parallel", "cp=3"), "not divisible by --parallel cp=3"),
+           (("--parallel", "cp=32"), "not divisible by --parallel cp=32")),
+    "ep": ((("--parallel", "ep=3"), "not divisible by --parallel ep=3"),
            (("--parallel", "ep=2,tp=2"), "not there yet"),
            (("--parallel", "ep=4,fsdp=6"), "one number must divide the other")),
     "pp": ((("--parallel", "pp=5"), "needs as many layers"),

@@ -171,11 +171,11 @@ def resumed(runs):
 
 def refused(runs):
     for flags, words in (
-            (("fsdp=2", "--optim", "muon"), "'muon' cannot update pieces"),
+            (("fsdp=2", "--optim", "muon"), "'muon' cannot update shards"),
             (("zero2=2", "--optim", "schedule_free_adamw",
               "--lr-scheduler-type", "constant"),
-             "'schedule_free' cannot update pieces"),
-            (("fsdp=2,zero1=2",), "leave zero1 out"),
+             "'schedule_free' cannot update shards"),
+            (("fsdp=2,zero1=2",), "remove zero1"),
             (("zero1=2,zero2=2",), "leave zero1 out")):
         text = call(f"{runs.tools}/qloracc", "--target=cpu",
                     f"{runs.work}/m.mlir", "-o",

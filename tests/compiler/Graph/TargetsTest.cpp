@@ -153,9 +153,9 @@ TEST(Targets, LeavesTheLayersThatAreNamed) {
 
 TEST(Targets, RefusesLayersWithoutAList) {
   for (const auto &[json, layers, patterns, wanted] :
-       {std::tuple(R"("all-linear")", "[0]", "[]", "layers_to_transform goes "),
-        std::tuple(R"(".*q_proj")", "[0]", "[]", "layers_to_transform goes "),
-        std::tuple(R"(["q"])", "[]", R"(["h"])", "layers_pattern is about "),
+       {std::tuple(R"("all-linear")", "[0]", "[]", "layers_to_transform needs"),
+        std::tuple(R"(".*q_proj")", "[0]", "[]", "layers_to_transform needs"),
+        std::tuple(R"(["q"])", "[]", R"(["h"])", "layers_pattern needs "),
         std::tuple(R"(["q"])", "[0]", R"j(["("])j", "'(' is not a regular ")}) {
     Targets targets;
     std::string error;

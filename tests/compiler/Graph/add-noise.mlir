@@ -30,4 +30,4 @@
 // STEP-LABEL: train.step evaluate
 // STEP-NOT: model.noise
 
-// NONE: error: neftune_noise_alpha: expects an embedding of the input 'ids', and there is none
+// NONE: error: neftune_noise_alpha: the model has no embedding of the input 'ids'; remove the option

@@ -31,8 +31,8 @@
 // RUN: not qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=48 init-a=factor init-b=factor targets=["k_proj"]' 2>&1 | FileCheck %s --check-prefix=VALUES
 // RUN: qlora-opt %S/../Inputs/layer.mlir --quantize-base | sed -e 's/\(@wq .*\)file_type.*}/\1stored_quantized}/' | not qlora-opt - --attach-adapters='r=4 init-a=factor init-b=factor targets=["q_proj"]' 2>&1 | FileCheck %s --check-prefix=STORED
 
-// VALUES: error: init_lora_weights: 'l.0.k_proj' has 32 singular values, and a rank of 48 asks for more; lower lora_r
-// STORED: error: init_lora_weights: 'wq' is quantised or stacked, and what starts at factors of a weight needs the weight itself
+// VALUES: error: init_lora_weights: 'l.0.k_proj' has 32 singular values, fewer than the rank 48; lower lora_r
+// STORED: error: init_lora_weights: 'wq' is quantised or stacked, but pissa, olora and loftq need the original weight
 // TARGETS: error: lora_target_modules:
 // RANK: error: lora_r: expects at least 1, but got 0
 // DROPOUT: error: lora_dropout: expects 0 <= p < 1, but got 1
@@ -40,15 +40,15 @@
 // LIST: error: modules_to_save: expects a list, but got {"lm_head":1}
 // NAMES: error: modules_to_save: expects names
 // EXCLUDE: error: exclude_modules: expects a list of module names
-// LAYERS: error: layers_to_transform goes with lora_target_modules as a list of names
-// NOTHING: error: exclude_modules: ["l.0.q_proj"] takes out all modules that lora_target_modules names, so that none has an adapter. Fix: leave it out
+// LAYERS: error: layers_to_transform needs a list of names in lora_target_modules
+// NOTHING: error: exclude_modules: ["l.0.q_proj"] excludes all modules of lora_target_modules. Fix: remove it
 // UNKNOWN: error: lora_target_modules: 'q_porj' matches no linear or embedding; did you mean 'q_proj'?
-// HEAD: error: lora_target_modules: 'lm_head' is the LM head, of which adapters are not supported (its weight is that of 'embed_tokens', which may have one). Fix: leave it out
-// UNTIED: error: lora_target_modules: 'lm_head' is the LM head, of which adapters are not supported. Fix: leave it out, or train it in full with modules_to_save
-// SAVED: error: lora_target_modules: 'q_proj' is in modules_to_save too, which trains it in full and leaves no place for an adapter. Fix: leave it out of one
+// HEAD: error: lora_target_modules: 'lm_head' is the LM head, which does not support adapters (it shares the weight of 'embed_tokens', which does). Fix: remove it
+// UNTIED: error: lora_target_modules: 'lm_head' is the LM head, which does not support adapters. Fix: remove it, or train it in full with modules_to_save
+// SAVED: error: lora_target_modules: 'q_proj' is also in modules_to_save, which trains it in full. Fix: remove it from one of the two
 // EXCLUSION: error: exclude_modules: 'nope' matches no module; there are: embed_tokens, q_proj, k_proj, v_proj, o_proj, gate, down
 // EXCLUSIONS: error: exclude_modules: ".*vision.*" matches no module
-// LAYER: error: layers_to_transform: no target is in layer 7. Fix: leave it out
+// LAYER: error: layers_to_transform: lora_target_modules matches nothing in layer 7. Fix: remove it
 // KEY: error: lora_rank_pattern: 'v_proj' matches no module with an adapter; did you mean 'q_proj'?
 // ALPHA: error: lora_alpha_pattern: 'nomatch' matches no module with an adapter; there are: q_proj
-// EMBEDDING: error: lora_target_modules: 'embed_tokens' is an embedding, for which neither use_dora nor lora_bias nor init_lora_weights pissa, olora or loftq is supported; leave it out
+// EMBEDDING: error: lora_target_modules: 'embed_tokens' is an embedding, which does not support use_dora, lora_bias and init_lora_weights pissa, olora and loftq; remove it

@@ -16,11 +16,11 @@
 // RUN: qlora-opt %s --quantize-base=experts=true | FileCheck %s --check-prefix=PACKED
 
 // NONE: target_parameters: ["gate"] matches no parameter of experts; there are: l.0.e.up, l.0.e.down
-// LINEAR: lora_target_modules: "all-linear" reaches the experts 'l.0.e'; name the modules around them
+// LINEAR: lora_target_modules: "all-linear" matches the experts 'l.0.e'; list other modules
 // all-linear does not include experts that are one tensor in the files.
 // STACKED: model.weight @base_model.model.l.0.e.lora_A.weight
-// DROP: lora_dropout: PEFT has none for target_parameters; expects 0, but got 1.000000e-01
-// INIT: init_lora_weights: expects true or false beside target_parameters, but got gaussian
+// DROP: lora_dropout: target_parameters supports only 0, but got 1.000000e-01
+// INIT: init_lora_weights: target_parameters supports only true and false, but got gaussian
 // LIST: target_parameters: expects a list of names, but got e.up
 // OFF-NOT: lora
 

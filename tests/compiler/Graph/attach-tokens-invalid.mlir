@@ -12,11 +12,11 @@
 // RUN: sed -e 's/model.input="ids"/model.input="other"/' %t.mlir | not qlora-opt - --attach-tokens='tokens=5' 2>&1 | FileCheck %s --check-prefix=NONE
 // RUN: sed -e 's/^ %%loss/ %%y = model.linear %%h2, %%e {module = "l.0.o_proj"} : (tensor<?x?x64xf32>, tensor<128x64xbf16>) -> tensor<?x?x128xf32>\n&/' %t.mlir | not qlora-opt - --attach-tokens='tokens=5' 2>&1 | FileCheck %s --check-prefix=SHARED
 
-// VOCABULARY: error: trainable_token_indices: expects tokens from 0 to 127, the words of the model, but got 128
-// NEGATIVE: error: trainable_token_indices: expects tokens from 0 to 127, the words of the model, but got -1
-// TWICE: error: trainable_token_indices: has 5 twice
-// PADDING: error: trainable_token_indices: 6 is the embedding's padding, which is not learned where it is looked up; leave it out
-// SAVED: error: trainable_token_indices: 'embed_tokens' is in modules_to_save, which trains all of its rows; leave one of them out
-// ADAPTER: error: trainable_token_indices: 'embed_tokens' has an adapter by lora_target_modules; leave one of them out
+// VOCABULARY: error: trainable_token_indices: expects token ids from 0 to 127, but got 128
+// NEGATIVE: error: trainable_token_indices: expects token ids from 0 to 127, but got -1
+// TWICE: error: trainable_token_indices: 5 is listed twice; remove one
+// PADDING: error: trainable_token_indices: 6 is the padding token, whose embedding gets no gradient; remove it
+// SAVED: error: trainable_token_indices: 'embed_tokens' is in modules_to_save, which trains all of its rows; remove it there, or remove this option
+// ADAPTER: error: trainable_token_indices: 'embed_tokens' is in lora_target_modules; remove it there, or remove this option
 // NONE: error: trainable_token_indices: expects one embedding of the input 'ids', but there are 0
-// SHARED: error: trainable_token_indices: shares its weight with the embedding and cannot have trained rows
+// SHARED: error: trainable_token_indices: this op shares the embedding's weight, but cannot train its rows

@@ -45,4 +45,4 @@
 // PROGRAM: program.launch @clip_norm.cpu
 // PROGRAM: program.launch @{{.*}}round
 
-// BOTH: error: --parallel: zero1 divides the updates of what each rank holds whole, and fsdp or zero2 what is trained itself; leave zero1 out
+// BOTH: error: --parallel: zero1 conflicts with fsdp and zero2, which also shard updates; remove zero1

@@ -35,4 +35,4 @@
 // PROGRAM: program.wait {{.*}} on compute
 // PROGRAM: program.launch @{{.*}}round{{.*}}(%[[ALL]] read f32
 
-// WHOLE: updates of 'muon' cannot be divided among ranks; train with --optim adamw_torch or lion
+// WHOLE: --parallel zero1 cannot shard updates of 'muon'; use --optim adamw_torch or lion

@@ -4,7 +4,7 @@
 // RUN: not qlora-opt %s --compress-gradients="form=power_sgd ranks=2 rank=16" 2>&1 | FileCheck %s --check-prefix=NONE
 // RUN: not qlora-opt %s --compress-gradients="form=power_sgd ranks=2 rank=0" 2>&1 | FileCheck %s --check-prefix=RANK
 
-// NONE: error: no trained tensor is summed as a product of 16 rows: of none is rows * columns more than 2 * (rows + columns) times that; choose a lower rank (--powersgd-rank), or another --ddp-comm-hook
+// NONE: error: --powersgd-rank 16 compresses no trainable tensor: rows * columns must be more than 2 * (rows + columns) * rank; lower it, or use another --ddp-comm-hook
 // RANK: error: compress-gradients expects the form bf16, int8 or power_sgd, at least one rank and one row, but got 'power_sgd', 2 and 0
 
 // AdamW keeps two moments of 4 rows of 1024 values, 32768 bytes. After them

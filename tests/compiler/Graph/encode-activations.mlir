@@ -8,8 +8,8 @@
 // RUN: qlora-opt %s --encode-activations --fuse-rows | FileCheck %s --check-prefix=FUSED
 // RUN: qlora-opt %s --encode-activations --rematerialize="budget=21500" --fuse-rows | FileCheck %s --check-prefix=AGAIN
 
-// REMARK: remark: [Passed] encoded | Category:encode-activations | Remark="544 bytes wait for 2 weight gradients in place of 1024
-// REMARK: remark: [Passed] encoded | Category:encode-activations | Remark="544 bytes wait for 1 weight gradients in place of 1024
+// REMARK: remark: [Passed] encoded | Category:encode-activations | Remark="544 bytes kept for 2 weight gradients instead of 1024
+// REMARK: remark: [Passed] encoded | Category:encode-activations | Remark="544 bytes kept for 1 weight gradients instead of 1024
 
 model.parameter @table : tensor<32x64xbf16> {file = "m.safetensors"}
 model.parameter @norm : tensor<64xbf16> {file = "m.safetensors"}

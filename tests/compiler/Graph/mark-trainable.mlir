@@ -58,11 +58,11 @@
 // GROUPS: train.store_flat trainable, %{{.*}} {row = 26 : i64} : tensor<7x1024xf32>
 
 // MODULE: error: modules_to_save: 'nothing' matches no module with a weight; there are:
-// HEAD: error: modules_to_save: 'lm_head' is shared by two modules (tied weights), and PEFT would train a copy for one of them only; leave it out
-// SHARED: error: modules_to_save: 'embed_tokens.weight' is shared by two modules (tied weights), and PEFT would train a copy for one of them only; leave it out
-// QUANTISED: error: '{{.*}}' is quantised and cannot be trained in full; take a model or a module that is not quantised
-// PARTS: error: finetuning_type: full trains the text model alone, and the folder it writes would lack the weights of vision_tower, multi_modal_projector; write finetuning_type: lora
-// EMBEDDING: error: loraplus_lr_ratio: '{{.*}}lora_embedding_A' is of an embedding
+// HEAD: error: modules_to_save: 'lm_head' is shared by two modules (tied weights), and PEFT would train a copy for one of them only; remove it
+// SHARED: error: modules_to_save: 'embed_tokens.weight' is shared by two modules (tied weights), and PEFT would train a copy for one of them only; remove it
+// QUANTISED: error: '{{.*}}' is quantised and cannot be trained in full; use an unquantised model or module
+// PARTS: error: finetuning_type: full would save the text model without the weights of vision_tower, multi_modal_projector; use finetuning_type: lora
+// EMBEDDING: error: loraplus_lr_ratio: '{{.*}}lora_embedding_A' belongs to an embedding
 
 // Each tensor gets the optimizer row of its shape: bitsandbytes uses 8 bits
 // from 4096 elements on. Tensors with different updates are not stacked.
@@ -70,4 +70,4 @@
 // BITS: model.parameter @base_model.model.{{.*}}q_proj.lora_A.weight.group : tensor<128x64xf32> {{.*}}optimizer = "adamw_8bit"
 // BITS: model.parameter @base_model.model.{{.*}}k_proj.lora_B.weight : tensor<32x64xf32> {init = "zero", trainable}
 // RUN: not qlora-opt %S/../Inputs/layer.mlir --mark-trainable='all=true optimizer=sgd' 2>&1 | FileCheck %s --check-prefix=NAME
-// NAME: error: no --optim is called 'sgd'
+// NAME: error: --optim: unknown optimizer 'sgd'

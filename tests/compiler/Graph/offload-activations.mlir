@@ -71,8 +71,8 @@
 // NONE-NOT: offload-activations
 // NONE-NOT: train.copy
 
-// CPU: error: expects a target with memory of its own, but 'cpu' has that of the host
-// SOME: error: expects none, hidden, crossing or all values, but got 'some'
+// CPU: error: expects a target with separate memory, but 'cpu' uses host memory
+// SOME: error: expects none, hidden, crossing or all as values, but got 'some'
 
 model.parameter @table : tensor<32x256xbf16> {file = "m.safetensors"}
 model.parameter @norm : tensor<256xf32> {file = "m.safetensors"}

@@ -20,11 +20,11 @@
 // THREE: model.linear {{.*}} {layer = 2 : i64}
 // THREE-NOT: layer = 3
 
-// MISSING: error: --device-map says nothing of 'm.layers.1.w'; add its module, or "" for all that is not named
-// BACK: error: --device-map has layer 2 on 0, but layers are on devices 0, 1, 2 and so on in their order
-// DIVIDED: error: --device-map has 'm.layers.3.up' on 1 and other weights of layer 3 on 0, but a layer is on one device
-// HEAD: error: --device-map has 'head' on 0, but it is used on 1: what comes before the layers is on the first device, and what comes after them on the last
-// EMPTY: error: --device-map has layers on 1 devices, of 2 that it names
+// MISSING: error: --device-map has no device for 'm.layers.1.w'; add its module, or "" for all other modules
+// BACK: error: --device-map has layer 2 on device 0; use devices 0, 1, 2 and so on in the order of layers
+// DIVIDED: error: --device-map has 'm.layers.3.up' on device 1 and other weights of layer 3 on device 0; put each layer on one device
+// HEAD: error: --device-map has 'head' on device 0, but it is used on device 1; put modules before the layers on the first device, modules after them on the last
+// EMPTY: error: --device-map has layers on 1 of its 2 devices; put at least one on each
 
 model.parameter @m.table : tensor<16x8xf32> {file = "m.safetensors"}
 model.parameter @m.layers.0.w : tensor<8x8xf32> {file = "m.safetensors"}

@@ -9,9 +9,9 @@
 // RUN: not qlora-opt %s --partition-pipeline="stages=2 stage=0 parts=0" 2>&1 | FileCheck %s --check-prefix=NONE
 // RUN: not qlora-opt %s --partition-pipeline="stages=2 stage=0 parts=2" --build-train-step --unroll-micro-batches="chunks=3 parts=2" 2>&1 | FileCheck %s --check-prefix=ODD
 
-// MANY: error: a pipeline of 6 stages needs as many layers, but the model has 4; give a smaller pp to --parallel, or fewer virtual stages
-// NONE: error: expects one of the stages of a pipeline, but got stage 0 of 2 with 0 parts each
-// ODD: error: expects at least one chunk of a batch, and of stages with several parts as many as these or a multiple, but got 3 of 1 runs of lines for 2 parts of 2 stages
+// MANY: error: a pipeline of 6 stages needs as many layers, but the model has 4; use a smaller pp in --parallel, or fewer virtual stages
+// NONE: error: expects a stage index below the number of stages, and at least one part, but got stage 0 of 2 with 0 parts each
+// ODD: error: expects at least one chunk, and with several parts per stage a multiple of the stages, but got 3 chunks of 1 runs of sequences for 2 parts of 2 stages
 
 // The first stage has layers 0 and 2. The embedding, which layer 3 reads again,
 // is sent around the ring. This stage has it twice, because receives do not

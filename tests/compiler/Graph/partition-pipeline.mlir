@@ -10,8 +10,8 @@
 // RUN: not qlora-opt %s --partition-pipeline="stages=2 stage=2" 2>&1 | FileCheck %s --check-prefix=THIRD
 
 // ONE-NOT: model.send
-// FOUR: error: a pipeline of 4 stages needs as many layers, but the model has 3; give a smaller pp to --parallel, or fewer virtual stages
-// THIRD: error: expects one of the stages of a pipeline, but got stage 2 of 2
+// FOUR: error: a pipeline of 4 stages needs as many layers, but the model has 3; use a smaller pp in --parallel, or fewer virtual stages
+// THIRD: error: expects a stage index below the number of stages, and at least one part, but got stage 2 of 2
 
 // The LM head costs more than two layers, so the first stage has both. Every
 // value that later layers read is sent, also one of an earlier layer. No

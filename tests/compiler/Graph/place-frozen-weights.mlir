@@ -12,7 +12,7 @@
 // ONE-NOT: piece
 // ONE-NOT: model.gather_weight
 
-// ZERO: error: expects at least one rank for the pieces of the base, but got 0
+// ZERO: error: expects at least one rank to shard the base, but got 0
 
 // A third of 9,344 bytes of 4 bits with their scales, of 65,536 bytes of a
 // table and of 32,768 bytes of bf16, rounded up to multiples of 64. Trainable

@@ -3,7 +3,7 @@
 // Blocks that are always whole take no other rows.
 
 // RUN: not qlora-opt %s --quantize-base=format=mxfp4 2>&1 | FileCheck %s
-// CHECK: error: 'q.weight' has 48 inputs; MXFP4 takes multiples of 32
+// CHECK: error: 'q.weight' has 48 inputs, but MXFP4 needs a multiple of 32
 model.parameter @q.weight : tensor<32x48xbf16> {file = "a"}
 
 func.func @forward_8(%x: tensor<1x8x48xf32>) {

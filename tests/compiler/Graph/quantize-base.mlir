@@ -10,13 +10,13 @@
 
 // RUN: qlora-opt %s --quantize-base=format=llm_int8 2>&1 | FileCheck %s --check-prefix=ROWS
 // RUN: not qlora-opt %s --quantize-base=format=gptq 2>&1 | FileCheck %s --check-prefix=FORMAT
-// FORMAT: error: knows no format gptq
+// FORMAT: error: unknown format gptq
 
 // RUN: qlora-opt %s --quantize-base=format=mxfp4 2>&1 | FileCheck %s --check-prefix=MICRO
 
 // Two readers, one of which is not a linear: unchanged, with a remark.
-// CHECK: remark: 'tied.weight' is not quantised: it is not only the weight of linears
-// CHECK: note: another reader
+// CHECK: remark: 'tied.weight' is not quantised, because not only linears use it
+// CHECK: note: another use
 
 // CHECK: model.parameter @q.weight : tensor<32x64x!model.quantized<nf4, 128, false>> {file = "a", file_type = bf16, quantized = !model.quantized<nf4, 128, false>}
 // DEFAULT: model.parameter @q.weight : tensor<32x64x!model.quantized<nf4, 64, true>> {file = "a", file_type = bf16, quantized = !model.quantized<nf4, 64, true>}

@@ -70,9 +70,9 @@
 // BLOCKS: model.glu silu %{{.*}}, %[[G2]]
 // BLOCKS-NOT: phase = #model.phase<recomputed>
 
-// REMARK: remark: [Passed] recomputed | Category:rematerialize | Remark="recomputed before the backward of train.linear_weight_grad, 65536 bytes are not kept"
-// REMARK: remark: [Passed] recomputed | Category:rematerialize | Remark="recomputed before the backward of train.linear_weight_grad, 65536 bytes are not kept"
-// REMARK: remark: [Analysis] peak | Category:rematerialize | Remark="estimated peak of 327680 bytes, 131072 less than with everything kept, for {{.*}} us
+// REMARK: remark: [Passed] recomputed | Category:rematerialize | Remark="recomputed before the backward of train.linear_weight_grad, saves 65536 bytes"
+// REMARK: remark: [Passed] recomputed | Category:rematerialize | Remark="recomputed before the backward of train.linear_weight_grad, saves 65536 bytes"
+// REMARK: remark: [Analysis] peak | Category:rematerialize | Remark="estimated peak of 327680 bytes, 131072 less than without recomputing, for {{.*}} us
 // UNMET: remark: [Analysis] peak | Category:rematerialize | Remark="estimated peak of {{.*}}; no plan within the budget was found
 
 model.parameter @table : tensor<32x256xbf16> {file = "m.safetensors"}

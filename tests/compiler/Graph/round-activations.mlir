@@ -10,8 +10,8 @@
 // RUN: sed 's/llm_int8/fp8/' %s | not qlora-opt - --round-activations 2>&1 | FileCheck %s --check-prefix=FORMAT
 // RUN: sed 's,^//8-experts ,,' %s | not qlora-opt - --round-activations 2>&1 | FileCheck %s --check-prefix=EXPERTS
 
-// FORMAT: error: --llm-int8-activations int8 is for weights of LLM.int8, and no linear has one; add --load-in-8bit, or leave it out
-// EXPERTS: error: 'experts.up_proj' cannot have its activations in 8 bits, as only linears can; use --llm-int8-activations dequantized
+// FORMAT: error: --llm-int8-activations int8 needs LLM.int8 weights, but no linear has them; add --load-in-8bit, or remove the option
+// EXPERTS: error: --llm-int8-activations int8: 'experts.up_proj' is not a linear; use --llm-int8-activations dequantized
 
 // CHECK-LABEL: train.step accumulate
 // CHECK: model.linear %{{.*}} {int8_threshold = 6.000000e+00 : f64, module = "q"}

@@ -8,9 +8,9 @@
 // RUN: not qlora-opt %s --shard-context=ranks=4 2>&1 | FileCheck %s --check-prefix=FOUR
 
 // ONE-NOT: all_to_all
-// ZERO: error: expects at least one rank that shares lines, but got 0
-// THREE: error: a line has 16 tokens, which 3 ranks cannot share equally; give a --max-length that is a multiple of it
-// FOUR: error: 'model.attention' op has 2 heads of queries and 2 of keys, with sinks, which 4 ranks cannot share equally; --parallel cp takes a number that divides them
+// ZERO: error: expects at least one context-parallel rank, but got 0
+// THREE: error: a sequence has 16 tokens, not divisible by --parallel cp=3; use a --max-length that is a multiple of it
+// FOUR: error: 'model.attention' op has 2 query heads and 2 key-value heads with sinks, not divisible by --parallel cp=4; use a number that divides them
 
 // CHECK: module attributes {program.context_ranks = 2 {{.*}}exchanged_bytes = {{[0-9]+}}{{.*}}ranks = 2
 // Two sequences: each rank has a half of both.

@@ -10,12 +10,12 @@
 // RUN: not qlora-opt %t.mlir --shard-experts=ranks=4 2>&1 | FileCheck %s --check-prefix=BLOCKS
 // RUN: not qlora-opt %S/shard-context.mlir --shard-experts=ranks=2 2>&1 | FileCheck %s --check-prefix=NONE
 
-// BLOCKS: error: no weight of experts can be cut into slices for 4 ranks, as their blocks do not fit; train without --parallel ep, or with smaller blocks
-// NONE: error: no layer of this model has experts that 2 ranks could share; train without --parallel ep
+// BLOCKS: error: --parallel ep=4: quantization blocks of expert weights cross ranks; remove ep, or use smaller blocks
+// NONE: error: --parallel ep=2: the model has no experts; remove ep
 
 // ONE-NOT: all_gather
-// ZERO: error: expects at least one rank that shares experts, but got 0
-// THREE: error: 'model.sort_by_expert' op has 4 experts, which 3 ranks cannot share equally; --parallel ep takes a number that divides them
+// ZERO: error: expects at least one expert-parallel rank, but got 0
+// THREE: error: 'model.sort_by_expert' op has 4 experts, not divisible by --parallel ep=3; use a number that divides them
 
 // CHECK: module attributes {program.expert_ranks = 2 {{.*}}kept_whole = 1 : i64, ranks = 2 : i64, sliced_bytes = 16384 : i64, weights = 1 : i64, whole_bytes = 32768 : i64
 // Frozen expert weights are sharded. A weight whose blocks do not fit and

@@ -8,8 +8,8 @@
 
 // ONE-NOT: slice
 // ONE-NOT: model.all_sum
-// ZERO: error: expects at least one rank that shares products, but got 0
-// THREE: error: {{.*}} columns, which 3 ranks cannot share equally; --parallel tp takes a number that divides them
+// ZERO: error: expects at least one tensor-parallel rank, but got 0
+// THREE: error: {{.*}} columns, not divisible by --parallel tp=3; use a number that divides them
 
 // Rows of q and columns of o; 8-bit scales are decoded. Gate and up are one
 // weight, and each rank has a slice of both. Trainable parameters, and the norm

@@ -67,7 +67,7 @@ module attributes {program.tensor_ranks = 2 : i64} {
 // -----
 
 module attributes {program.tensor_ranks = 2 : i64} {
-  // expected-error @+1 {{a micro-batch has 1 x 5 tokens, which 2 ranks cannot share equally; give another --per-device-train-batch-size or --max-length, or leave --sequence-parallel out}}
+  // expected-error @+1 {{--sequence-parallel: a micro-batch has 1 x 5 tokens, not divisible by 2 ranks; change --per-device-train-batch-size or --max-length, or remove the option}}
   func.func @odd(%ids: tensor<1x5xi32> {model.input = "ids"}) -> tensor<1x5xi32>
       attributes {model.batch = 1 : i64, model.length = 5 : i64} {
     return %ids : tensor<1x5xi32>

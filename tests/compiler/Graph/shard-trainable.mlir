@@ -6,7 +6,7 @@
 // RUN: not qlora-opt %s --shard-trainable=ranks=0 2>&1 | FileCheck %s --check-prefix=ZERO
 
 // ONE-NOT: piece
-// ZERO: error: expects at least one rank for the pieces of what is trained, but got 0
+// ZERO: error: expects at least one rank to shard trainable parameters, but got 0
 
 // A third of 64 * 32 * 4 = 8192 bytes, rounded up to a multiple of 64.
 // Adapters, vectors and frozen weights are unsharded.

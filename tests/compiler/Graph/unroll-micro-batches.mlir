@@ -8,7 +8,7 @@
 
 // ONE: train.step accumulate batch 2 length 4
 // ONE-NOT: chunks
-// ZERO: error: expects at least one chunk of a batch, and of stages with several parts as many as these or a multiple, but got 0 of 1 runs of lines for 1 parts of 3 stages
+// ZERO: error: expects at least one chunk, and with several parts per stage a multiple of the stages, but got 0 chunks of 1 runs of sequences for 1 parts of 3 stages
 
 // Two stages follow the first one: two forwards before the first backward,
 // whose gradient arrives after the third chunk is sent.

@@ -75,7 +75,7 @@ program.entry evaluate batch 1 length 4 {
   // of 2 bytes, sums of dK and dV, delta, and 128 KiB.
   // TUNED: program.launch @attention_grad.cudnn(
   // ROOMLESS: program.launch @attention_grad.cuda(
-  // REFUSED: remark: [Missed] refused | Category:select-kernels | Remark="attention_grad.cudnn: workspaces are to be small, and it needs 134643712 bytes
+  // REFUSED: remark: [Missed] refused | Category:select-kernels | Remark="attention_grad.cudnn: needs a workspace of 134643712 bytes, but workspaces must be small
   program.launch @attention_grad(%a read bf16, %a read bf16, %a read bf16, %a read bf16, %c read f32, %a read bf16, %b write bf16, %b write bf16, %b write bf16) absent [3, 10] constants [1, 8192, 1, 1, 8, 8, 8, 8, 8, 8, 8, 8, 8, 0, 4607182418800017408, 0, 16] rows 0 label "long gradient"
   // A generated kernel has no choice.
   // SMALL: program.launch @generated(

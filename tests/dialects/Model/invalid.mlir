@@ -448,7 +448,7 @@ func.func @concat_c2(%a: tensor<16x8xf32>, %b: tensor<8x4xf32>) {
 // -----
 
 func.func @layer(%a: tensor<2x4x8xf32>) {
-  // expected-error @+1 {{attribute 'layer' failed to satisfy constraint: number of a decoder layer, not negative}}
+  // expected-error @+1 {{attribute 'layer' failed to satisfy constraint: index of a decoder layer, not negative}}
   %0 = model.add %a, %a {layer = -1 : i64} : tensor<2x4x8xf32>
   return
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Where 4-bit weights are decoded: every form measured, beside the one chosen.
+"""Where 4-bit weights are decoded: every form measured, and the chosen form.
 
     bench/decode.py [--shapes smollm2-135m,...] [--rows 32,128,512,2048]
                     [--compute bfloat16] [--samples 20] [--work DIR]

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""Training within less and less memory, beside whole-block checkpointing.
+"""Training within ever less memory, compared with whole-block checkpointing.
 
     bench/limits.py [--shape smollm2-135m] [--compute bfloat16] [--limits 7]
                     [--length 512] [--rounds 3] [--steps 4] [--work DIR]

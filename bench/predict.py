@@ -3,11 +3,11 @@
 
 """Predicts steps of 8B, 70B and 0.6B shapes on GPUs that are not present.
 
-    bench/predict.py [--card h200] [--memory-limit 130GiB] [--work DIR]
+    bench/predict.py [--gpu h200] [--memory-limit 130GiB] [--work DIR]
                      [--disable-kernels ROW,...] [CASE...]
 
 Compiles each case for one architecture (needs nvcc, but no GPU) within the
-GPU's memory, and runs `qlora-run --device null:CARD`. Prints Markdown: the
+GPU's memory, and runs `qlora-run --device null:GPU`. Prints Markdown: the
 assumptions and kernels of the low and the high figure, predicted tokens per
 second and milliseconds, published figures and a roofline, the parts of a step,
 the memory plan and the compile time. Measures nothing on a GPU.
@@ -79,7 +79,7 @@ def compile_case(case, options):
     start = cpu_seconds()
     done = subprocess.run(
         [f"{TOOLS}/qloracc", model, "-o", module, "--target", "cuda",
-         "--cuda-arch", options.cuda_arch, "--device-profile", options.card,
+         "--cuda-arch", options.cuda_arch, "--device-profile", options.gpu,
          "--compute-dtype", "bfloat16", "--lora-r", "16", "--lora-alpha", "32",
          "--per-device-train-batch-size", str(case.batch), "--max-length",
          str(case.length), "--memory-limit", case.limit or options.memory_limit,
@@ -92,7 +92,7 @@ def compile_case(case, options):
 
 def null_device(module, options, *flags):
     done = subprocess.run(
-        [f"{TOOLS}/qlora-run", module, "--device", f"null:{options.card}",
+        [f"{TOOLS}/qlora-run", module, "--device", f"null:{options.gpu}",
          "--disable-kernels", options.disable_kernels, *flags],
         capture_output=True, text=True)
     if done.returncode:
@@ -134,11 +134,11 @@ def attention_kernels(prediction):
                      if name.startswith("attention"))
 
 
-def print_rates(rows, card):
+def print_rates(rows, gpu):
     others = sorted({name for _, _, prediction, _, _ in rows
                      for name in prediction["assumed_kernels"]
                      if not name.startswith("attention")})
-    print(f"On {card}, low to high, with {', '.join(others)}.\n")
+    print(f"On {gpu}, low to high, with {', '.join(others)}.\n")
     print("| case | T x B x GA | GPUs | predicted tok/s | step, ms | share of "
           "GEMM rate | attention | roofline | published | plan | compile, CPU "
           "|")
@@ -176,7 +176,7 @@ def print_parts(rows):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("cases", nargs="*", help="words of a case's name")
-    parser.add_argument("--card", default="h200")
+    parser.add_argument("--gpu", default="h200")
     parser.add_argument("--cuda-arch", default="sm_90")
     parser.add_argument("--memory-limit", default="130GiB")
     parser.add_argument("--disable-kernels", default="[]",
@@ -200,7 +200,7 @@ def main():
             rows.append((case, gpus, prediction, plan, seconds))
     if rows:
         print(low)
-        print_rates(rows, options.card)
+        print_rates(rows, options.gpu)
         print_parts(rows)
 
 

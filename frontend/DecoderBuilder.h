@@ -7,7 +7,7 @@
 //     model.parameter @"model.embed_tokens.weight" : tensor<256x64xbf16>
 //         {file = "model.safetensors"}
 //     func.func @forward(%ids: tensor<?x?xi32> {model.input = "ids"},
-//                        %targets, %positions, %segments: likewise)
+//                        %targets, %positions, %segments: the same type)
 //         -> (loss, count, correct)
 //   }
 //

@@ -55,7 +55,7 @@ struct LayerWeights {
 
 struct DecoderWeights {
   Weight embedding;
-  std::optional<Weight> positions; ///< the table of learned ones
+  std::optional<Weight> positions; ///< table of learned positions
   std::vector<LayerWeights> layers;
   NormWeight norm;
   std::optional<Weight> head; ///< none: the embedding is the head

@@ -97,7 +97,7 @@ struct ConfigNames {
 /// without a name does not exist.
 struct ModuleNames {
   std::string_view embedding = "model.embed_tokens";
-  std::string_view positions = ""; ///< the table of learned ones
+  std::string_view positions = ""; ///< table of learned positions
   std::string_view layers = "model.layers";
   std::string_view finalNorm = "model.norm";
   std::string_view head = "lm_head";

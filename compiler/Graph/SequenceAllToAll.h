@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Exchanges tokens for columns between cp ranks, for shard-context. Of
-// sequences [B, T, C], each of N ranks has T / N tokens or C / N columns.
+// Exchanges tokens for columns between cp ranks, for shard-context. Each of N
+// ranks has T / N tokens or C / N columns of sequences [B, T, C].
 
 #ifndef QLORA_COMPILER_GRAPH_SEQUENCEALLTOALL_H
 #define QLORA_COMPILER_GRAPH_SEQUENCEALLTOALL_H

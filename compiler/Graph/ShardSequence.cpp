@@ -23,9 +23,9 @@
 //
 // A shard is a run of consecutive tokens, of one sequence or several, so ops
 // can do there what they do for each token separately. Dropout masks are
-// numbered by token, and such ops stay unsharded. Of values that all ranks have
-// from the start, such as embeddings, each rank takes its own tokens. Values
-// that unsharded modules make of gathered tokens stay whole, and so do their
+// numbered by token, and such ops stay unsharded. If all ranks have a value from
+// the start, such as embeddings, each takes its own tokens. Values that
+// unsharded modules compute from gathered tokens stay whole, and so do their
 // results: splitting and gathering them again would send more than their sums.
 
 #include "compiler/Graph/PartialSums.h"

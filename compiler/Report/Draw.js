@@ -5,7 +5,7 @@ const kRight = 8, kBottom = 18; // pixels around a chart
 
 let entry; // of data.entries, with what prepare() adds
 let view;  // x0, x1 in commands or microseconds; y0, y1 in bytes
-let left;  // pixels for what is written beside a chart
+let left;  // pixels for the labels left of a chart
 
 const colourOf = (name) =>
     getComputedStyle(document.documentElement).getPropertyValue('--' + name)

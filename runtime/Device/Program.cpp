@@ -213,7 +213,7 @@ StatusOr<LossSums> Program::finishFloats() {
 
 /// Divides by the number of ranks that have added the same sums:
 /// tensor-parallel ranks and, for sums of whole sequences, context-parallel
-/// ranks. Of pipeline stages only the last has added them.
+/// ranks. Only the last pipeline stage has added them.
 StatusOr<LossSums> Program::finishSums() {
   QLORA_ASSIGN_OR_RETURN(LossSums read, finishFloats());
   return read /=

@@ -13,7 +13,7 @@
 
 namespace qlora {
 
-/// The parsed `--device`: whether it is the null device, and its CARD. The
+/// The parsed `--device`: whether it is the null device, and its GPU. The
 /// error for anything except auto, cpu, cuda, null and null:NAME lists the
 /// GPUs.
 struct DeviceChoice {

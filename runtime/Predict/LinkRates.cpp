@@ -154,7 +154,7 @@ static StatusOr<double> most(Collectives &group, double own) {
   return own;
 }
 
-/// Returns the slowest rank's median. Of two calls before, the second decides
+/// Returns the slowest rank's median. The second of two earlier calls decides
 /// how many calls fit into the time.
 static StatusOr<double> medianSeconds(Collectives &group, Calls &calls,
                                       qlora_collective kind, uint64_t bytes) {

@@ -17,7 +17,7 @@
   direct   the same losses without graphs
   rounded  in bfloat16 adapters are rounded once a step, not before each
            matmul: fewer launches, and the same losses
-  card     the same losses with all but the embedding in device memory
+  gpu      the same losses with all but the embedding in device memory
   guarded  the same losses when every kernel gets each operand in a separate
            allocation
   faults   each call that fails ends the run with one line that names it
@@ -184,11 +184,11 @@ def check_rounded(options, work, flags, want, counts):
                   f"{fewer} launches instead of {more}")
 
 
-def check_card(options, work, flags, want):
-    folder = os.path.join(work, "card")
+def check_gpu(options, work, flags, want):
+    folder = os.path.join(work, "gpu")
     os.mkdir(folder)
     losses, _ = Case(options.tools, options.case, folder, flags=flags).train()
-    return expect("card", losses == want,
+    return expect("gpu", losses == want,
                   f"without --offload {options.offload}")
 
 
@@ -260,7 +260,7 @@ def main():
             case.flags = flags  # of a run
             want, _ = case.train()
             if options.offload:
-                failed += check_card(options, work, plain, want)
+                failed += check_gpu(options, work, plain, want)
             if not options.only_faults:
                 failed += check_counts(case) + check_same(case, want)
             if options.bf16:

@@ -36,8 +36,8 @@ def all_labelled(folder, name=NAME):
 
 
 def check_calls(case, flags, few=2, many=4):
-    """Counts calls of the steps between `few` and `many`. Of the first two,
-    one runs kernel by kernel and one is captured."""
+    """Counts calls of the steps between `few` and `many`. One of the
+    first two runs kernel by kernel, the other is captured."""
     def counts(steps):
         return case.train("--max-steps", str(steps), *flags)[1]
     before, after = counts(few), counts(many)

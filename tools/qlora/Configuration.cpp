@@ -217,7 +217,7 @@ static bool choosesLayout(const Configuration &result) {
          result.options.text("parallel") == kAutoParallel;
 }
 
-/// Returns the GPU named in `--device null:CARD`, or empty.
+/// Returns the GPU named in `--device null:GPU`, or empty.
 static std::string predictedGpu(const Machines &machines) {
   constexpr std::string_view kNull = "null:";
   const std::string device = machines.runner.text("device");

@@ -25,7 +25,7 @@ _MAX_CHARACTERS = 1 << 28
 
 
 class GenerationMarks(Extension):
-    """The `generation` tag. Jinja yields output in pieces; `length` is the
+    """The `generation` tag. Jinja yields output in chunks; `length` is the
     number of characters yielded so far, where a mark's text begins. Inside a
     macro or a captured block, output is delayed and that offset is wrong:
     `Template.render` checks each mark's text."""

@@ -119,7 +119,7 @@ static Status checkFiles(const Options &options, const std::string &option,
                          const std::vector<WeightedPath> &files) {
   const std::string spelling = options.spelling(option);
   if (files.empty())
-    return Status::invalid("no {}: name the data with {} FILE", option,
+    return Status::invalid("no {} is given. Fix: {} FILE", option,
                            flagSpelling(option));
   std::map<fs::path, std::string> known;
   for (const auto &[path, weight] : files) {
@@ -128,19 +128,19 @@ static Status checkFiles(const Options &options, const std::string &option,
       return Status::error(StatusCode::kNotFound, "{}: there is no file '{}'",
                            spelling, path);
     if (option == "validation_file" && weight != 1)
-      return Status::invalid("{}: '{}' has the weight {}, and validation reads "
-                             "each row once; leave it out",
+      return Status::invalid("{}: '{}' has the weight {}, but validation reads "
+                             "each row once. Fix: remove the weight",
                              spelling, path, weight);
     if (!known.emplace(fs::canonical(path, error), path).second)
-      return Status::invalid("{}: '{}' is given twice; write {}:2 for each of "
-                             "its rows twice",
-                             spelling, path, path);
+      return Status::invalid(
+          "{}: '{}' is given twice. Fix: write {}:2 to read each row twice",
+          spelling, path, path);
   }
   for (const auto &[real, path] : known)
     if (known.contains(real.parent_path()))
-      return Status::invalid("{}: '{}' is in the folder '{}' too; leave one "
-                             "of them out",
-                             spelling, path, known[real.parent_path()]);
+      return Status::invalid(
+          "{}: '{}' is also in the folder '{}'. Fix: leave one of them out",
+          spelling, path, known[real.parent_path()]);
   return Status::ok();
 }
 
@@ -206,9 +206,9 @@ openDataFile(const DataRequest &request, const std::string &option,
   const std::vector<WeightedPath> files = request.options.paths(option);
   QLORA_RETURN_IF_ERROR(checkFiles(request.options, option, files));
   if (!request.vocabSize.is_number_integer())
-    return Status::error(StatusCode::kDataLoss,
-                         "the module does not record vocab_size; compile it "
-                         "again");
+    return Status::error(
+        StatusCode::kDataLoss,
+        "the program does not record vocab_size. Fix: compile it again");
   CompiledVariants shape = request.variants;
   shape.vocabSize = request.vocabSize.get<int64_t>();
   shape.sides = request.options.linesOfRow();
@@ -232,8 +232,8 @@ openDataFile(const DataRequest &request, const std::string &option,
   }
   if (isPaddedText(mix, shape, options) && request.warn)
     request.warn(fmt::format(
-        "'{}': its rows are padded, because the program has no token buckets; "
-        "compile it with --padding-free true, and steps take less time",
+        "'{}': rows are padded because the program has no token buckets. Fix: "
+        "compile with --padding-free true for faster steps",
         dataName(request.options, option)));
   return std::move(parts.training);
 }

@@ -86,10 +86,10 @@ static Status checkMix(const DatasetRows::Stores &stores, const DataMix &mix) {
                      mix.validationSize == 0;
   for (size_t i = 0; i < stores.size() && !isOne; ++i)
     if (stores[i].isWhole())
-      return Status::invalid("'{}' has whole micro-batches, which are read as "
-                             "they are: without other files, weights and "
-                             "--val-set-size",
-                             mix.files[i].path);
+      return Status::invalid(
+          "'{}' has whole micro-batches, which do not support other files, "
+          "weights or --val-set-size. Fix: use the file alone",
+          mix.files[i].path);
   return Status::ok();
 }
 
@@ -97,33 +97,31 @@ static Status checkMix(const DatasetRows::Stores &stores, const DataMix &mix) {
 static Status checkObjective(const TokenStore &store, const std::string &name,
                              const CompiledVariants &variants) {
   if (variants.isUnpaired && !store.isUnpaired())
-    return Status::invalid("'{}' does not say which answers are desirable, and "
-                           "the program was compiled with --rl kto; make it "
-                           "with qlora-data --unpaired, or compile without "
-                           "--rl",
-                           name);
-  if (store.isUnpaired() && !variants.isUnpaired)
     return Status::invalid(
-        "'{}' has desirable and undesirable answers, and the "
-        "program was compiled without --rl kto; compile it "
-        "with --rl kto, or name a file of other rows",
+        "'{}' does not say which answers are desirable, but the program was "
+        "compiled with --rl kto. Fix: make it with qlora-data --unpaired, or "
+        "compile without --rl",
         name);
+  if (store.isUnpaired() && !variants.isUnpaired)
+    return Status::invalid("'{}' has desirable and undesirable answers, but "
+                           "the program was compiled without --rl kto. Fix: "
+                           "compile with --rl kto, or name another file",
+                           name);
   const bool wantsPairs = variants.sidesInFile() > 1;
   if (store.hasPairs() && store.rows() % 2 != 0)
-    return Status::error(
-        StatusCode::kDataLoss,
-        "'{}' has pairs of answers, but {} rows; make it again "
-        "with qlora-data",
-        name, store.rows());
+    return Status::error(StatusCode::kDataLoss,
+                         "'{}' has pairs of answers, but an odd number of rows "
+                         "({}). Fix: make it again with qlora-data",
+                         name, store.rows());
   if (store.isWhole() || store.hasPairs() == wantsPairs)
     return Status::ok();
   if (wantsPairs)
-    return Status::invalid("'{}' has rows without a rejected answer, and the "
-                           "program was compiled with --rl; make them with "
+    return Status::invalid("'{}' has rows without a rejected answer, but the "
+                           "program was compiled with --rl. Fix: make it with "
                            "qlora-data --pairs, or compile without --rl",
                            name);
-  return Status::invalid("'{}' has pairs of answers, and the program was "
-                         "compiled without --rl; compile it with --rl dpo",
+  return Status::invalid("'{}' has pairs of answers, but the program was "
+                         "compiled without --rl. Fix: compile with --rl dpo",
                          name);
 }
 

@@ -41,10 +41,10 @@ validationRows(int64_t rows, double size, uint64_t seed) {
   const double count =
       size < 1 ? std::ceil(size * static_cast<double>(rows)) : size;
   if (count >= static_cast<double>(rows))
-    return Status::invalid("--val-set-size {} is {:.0f} rows for validation, "
-                           "and the data has {}: none would be left to train "
-                           "on",
-                           size, count, rows);
+    return Status::invalid(
+        "--val-set-size {} takes {:.0f} rows for validation, but the data has "
+        "{}. Fix: give a smaller value, which leaves rows for training",
+        size, count, rows);
   return draw(numbers(0, rows), static_cast<int64_t>(count), seed,
               kValidationDraw);
 }
@@ -62,7 +62,8 @@ weighted(const std::vector<int64_t> &rows, const RowSource &source,
   for (int64_t row : draw(rows, part, seed, number))
     chosen.push_back(row);
   if (chosen.empty())
-    return Status::invalid("'{}': the weight {} leaves none of its {} rows",
+    return Status::invalid("'{}': the weight {} keeps none of its {} rows. "
+                           "Fix: give a larger weight",
                            source.name, source.weight, rows.size());
   return chosen;
 }

@@ -301,8 +301,8 @@ Schedule::make(std::vector<int64_t> lengths, const CompiledVariants &variants,
                bool isWhole, const ScheduleOptions &options) {
   const bool hasBuckets = !variants.buckets.empty();
   if (!isWhole && options.paddingFree == true && !hasBuckets)
-    return Status::invalid("padding_free: the program has no token buckets; "
-                           "compile it with --padding-free true");
+    return Status::invalid("padding_free: the program has no token buckets. "
+                           "Fix: compile with --padding-free true");
   std::vector<Unit> units = makeUnits(lengths, variants.lengths.back(),
                                       options.packing && !isWhole);
   const bool isPaddingFree =

@@ -25,10 +25,10 @@ StatusOr<std::string> tokenCacheFolder() {
   const std::string cache = userCacheFolder();
   if (!cache.empty())
     return cache + "/tokens";
-  return Status::error(StatusCode::kUnavailable,
-                       "tokenised JSONL is kept in the user's cache, and "
-                       "neither XDG_CACHE_HOME nor HOME says where that is; "
-                       "set XDG_CACHE_HOME to a folder");
+  return Status::error(
+      StatusCode::kUnavailable,
+      "there is no cache folder for tokenised JSONL: XDG_CACHE_HOME and HOME "
+      "are not set. Fix: set XDG_CACHE_HOME to a folder");
 }
 
 static std::string lastLine(std::string text) {
@@ -91,10 +91,11 @@ runConverter(const std::vector<std::string> &command,
   constexpr std::string_view kPrefix = "qlora-data: error: ";
   if (message.starts_with(kPrefix)) {
     message.erase(0, kPrefix.size());
-    // The message ends with "write to another folder", which has a name here.
+    // The message ends with "write to another folder": name it.
     if (message.starts_with(written + ": "))
       return Status::error(StatusCode::kResourceExhausted,
-                           "{}: set XDG_CACHE_HOME to one with room", message);
+                           "{}; set XDG_CACHE_HOME to a folder with free space",
+                           message);
     return Status::invalid("{}", message);
   }
   return Status::invalid("'{}' ended with code {}: {}", command[0],
@@ -149,10 +150,10 @@ static Status prepareFolder(const TokenRequest &request) {
   if (isNew && !error)
     fs::permissions(folder, fs::perms::owner_all, error);
   if (error)
-    return Status::error(StatusCode::kUnavailable,
-                         "cannot create '{}': {}; set XDG_CACHE_HOME to a "
-                         "folder for caches",
-                         folder, error.message());
+    return Status::error(
+        StatusCode::kUnavailable,
+        "cannot create '{}': {}. Fix: set XDG_CACHE_HOME to a writable folder",
+        folder, error.message());
   // Rows have about twice the bytes of their text. If that file has just
   // vanished, qlora-data reports it.
   keepRecentFiles(folder, ".safetensors", request.cacheLimit,
@@ -195,8 +196,8 @@ StatusOr<std::string> findConverter() {
       return candidate;
   }
   return Status::error(StatusCode::kUnavailable,
-                       "JSONL and the hub need qlora-data, which is neither "
-                       "beside qlora-run ('{}') nor in PATH",
+                       "JSONL and the hub need qlora-data, which is neither in "
+                       "'{}' nor in PATH. Fix: install it there",
                        self.parent_path().string());
 }
 
@@ -235,23 +236,23 @@ StatusOr<ConversionNotes> conversionNotes(const std::string &rowsPath) {
                              "turns as they were learned",
                              numbers.chosenTemplate);
   else if (numbers.splitRows)
-    notes.note = fmt::format("{} conversations are learned in several rows, "
-                             "because the chat template writes earlier turns "
-                             "differently once later ones follow",
-                             numbers.splitRows);
+    notes.note = fmt::format(
+        "{} conversations are split into several rows, because the chat "
+        "template writes earlier turns differently once later turns follow",
+        numbers.splitRows);
   auto warn = [&](const std::string &text) {
     notes.warning += (notes.warning.empty() ? "" : "; ") + text;
   };
   if (numbers.unreasonedRows)
-    warn(fmt::format("the chat template leaves out the reasoning of {} "
-                     "conversations, which is not learned",
+    warn(fmt::format("the chat template drops the reasoning of {} "
+                     "conversations, so it is not trained on",
                      numbers.unreasonedRows));
   if (numbers.droppingRows)
-    warn(fmt::format("the chat template leaves out tools, tool calls or "
-                     "messages of {} conversations, which are not learned",
+    warn(fmt::format("the chat template drops tools, tool calls or messages of "
+                     "{} conversations, so they are not trained on",
                      numbers.droppingRows));
   if (numbers.truncatedRows)
-    warn(fmt::format("{} rows cut to {} tokens, which lost {} tokens",
+    warn(fmt::format("{} rows cut to {} tokens, losing {} tokens",
                      numbers.truncatedRows, numbers.maxLength,
                      numbers.truncatedTokens));
   if (numbers.cutOffRows)
@@ -261,11 +262,11 @@ StatusOr<ConversionNotes> conversionNotes(const std::string &rowsPath) {
   if (numbers.tooLongRows)
     warn(fmt::format("{} rows left out because they have more than {} tokens",
                      numbers.tooLongRows, numbers.maxLength));
-  if (const int64_t masked = numbers.droppedRows - numbers.cutOffRows -
-                             numbers.tooLongRows)
-    warn(fmt::format("{} rows left out because no token of theirs is to be "
-                     "learned",
-                     masked));
+  if (const int64_t masked =
+          numbers.droppedRows - numbers.cutOffRows - numbers.tooLongRows)
+    warn(fmt::format(
+        "{} rows left out because none of their tokens is in the loss",
+        masked));
   return notes;
 }
 

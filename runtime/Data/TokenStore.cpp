@@ -29,8 +29,8 @@ StatusOr<TokenStore> TokenStore::open(const std::string &path,
   QLORA_RETURN_IF_ERROR(store.countLabels());
   if (std::ranges::all_of(store.labelCounts,
                           [](int64_t count) { return count == 0; }))
-    return Status::invalid("'{}' has no labelled token to predict: all labels "
-                           "are -100 or the first of their row",
+    return Status::invalid("'{}' has no token in the loss: each label is -100, "
+                           "or the first of its row",
                            path);
   return store;
 }
@@ -123,7 +123,7 @@ Status TokenStore::loadOffsets(const CompiledVariants &variants) {
       std::ranges::adjacent_find(offsets, std::greater_equal()) !=
           offsets.end())
     return Status::error(StatusCode::kDataLoss,
-                         "'{}': row_offsets does not rise from 0 to the {} "
+                         "'{}': row_offsets does not increase from 0 to the {} "
                          "tokens of input_ids",
                          file.path(), tokens);
   labelCounts.resize(offsets.size() - 1);
@@ -207,10 +207,10 @@ Status TokenStore::checkRow(int64_t row, const Tokens &tokens,
     const size_t at = begin + static_cast<size_t>(t);
     const int32_t id = tokens.ids[at], label = tokens.labels[at];
     if (!isToken(id))
-      return Status::invalid("{}: token id {} is outside the model's "
-                             "vocabulary [0, {}); is it another model's "
-                             "tokenizer?",
-                             placeName(row, t), id, vocabSize);
+      return Status::invalid(
+          "{}: token id {} is outside the model's vocabulary [0, {}). Fix: use "
+          "the model's tokenizer",
+          placeName(row, t), id, vocabSize);
     if (label != kNoLabel && !isToken(label))
       return Status::invalid("{}: label {} is neither -100 nor inside the "
                              "model's vocabulary [0, {})",
@@ -237,9 +237,10 @@ Status TokenStore::checkSegments(int64_t row, const Tokens &tokens,
     const int32_t segment = tokens.segments[at];
     const bool begins = t == 0 || !tokens.continues(at);
     if (begins && segment != 0 && !begun.insert(segment).second)
-      return Status::invalid("{}: segment_ids has {} again, behind others; the "
-                             "tokens of a segment follow each other",
-                             placeName(row, static_cast<int64_t>(t)), segment);
+      return Status::invalid(
+          "{}: segment_ids has {} again after other segments; tokens of a "
+          "segment must be consecutive",
+          placeName(row, static_cast<int64_t>(t)), segment);
   }
   return Status::ok();
 }
@@ -277,9 +278,8 @@ Status TokenStore::place(int64_t row, int64_t line, int64_t offset,
   // The loss is divided by the labels that were counted at open().
   if (tokens.targets(0, size) != labels(row))
     return Status::error(StatusCode::kDataLoss,
-                         "'{}': row {} is not what it was when the run began; "
-                         "start again, and leave the file alone while a run "
-                         "reads it",
+                         "'{}': row {} has changed since the run started. Fix: "
+                         "start again, and do not write the file during a run",
                          file.path(), row);
   if (isUnpaired())
     out.desirable[static_cast<size_t>(line)] =

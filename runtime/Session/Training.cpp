@@ -174,9 +174,8 @@ Status Trainer::settleResults(SettledStep &settled, bool hasLabels) {
   QLORA_ASSIGN_OR_RETURN(const LossSums sums, run.program.finishSums());
   if (!hasLabels) {
     if (run.metrics)
-      run.metrics->warn(
-          fmt::format("step {} has no labelled token and is skipped",
-                      settled.step + 1));
+      run.metrics->warn(fmt::format(
+          "step {} has no token in the loss and is skipped", settled.step + 1));
     return Status::ok();
   }
   settled.sums = sums;

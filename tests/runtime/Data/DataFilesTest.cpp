@@ -111,18 +111,18 @@ TEST_F(DataFiles, SeveralFilesAndTheRowsKeptForValidation) {
   for (const auto &[flags, message] :
        {std::pair(std::vector<std::string>{"--train-file", data,
                                            "--train-file", data},
-                  flag + "' is given twice; write " + data +
-                      ":2 for each of its rows twice"),
+                  flag + "' is given twice. Fix: write " + data +
+                      ":2 to read each row twice"),
         {{"--train-file", data, "--train-file", folder.string()},
-         flag + "' is in the folder '" + folder.string() +
-             "' too; leave one of them out"},
+         flag + "' is also in the folder '" + folder.string() +
+             "'. Fix: leave one of them out"},
         {{"--train-file", data, "--validation-file", data + ":2"},
          "--validation-file: '" + data +
-             "' has the weight 2, and validation reads each row once; leave it "
-             "out"},
+             "' has the weight 2, but validation reads each row once. Fix: "
+             "remove the weight"},
         {{"--train-file", data, "--val-set-size", "5"},
-         "--val-set-size 5 is 5 rows for validation, and the data has 5: none "
-         "would be left to train on"}}) {
+         "--val-set-size 5 takes 5 rows for validation, but the data has 5. "
+         "Fix: give a smaller value"}}) {
     output = train(flags);
     EXPECT_EQ(output.exitCode, 1);
     EXPECT_NE(output.errors.find(message), std::string::npos) << output.errors;

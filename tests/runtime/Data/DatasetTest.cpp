@@ -288,7 +288,7 @@ TEST(RowsFile, PaddingFreeIsWhatBucketsAreFor) {
   EXPECT_EQ(open(fiveRows(), {2, {8}, 10})->schedule().countInOrder(), 3);
   auto data = openDataset(fiveRows(), {2, {8}, 10}, {0, false, true});
   EXPECT_EQ(data.status().message(),
-            "padding_free: the program has no token buckets; compile it with "
+            "padding_free: the program has no token buckets. Fix: compile with "
             "--padding-free true");
 }
 
@@ -320,19 +320,19 @@ TEST(RowsFile, PairsStayTogetherChosenBeforeRejected) {
 TEST(RowsFile, PairsAreForProgramsOfPairs) {
   CompiledVariants shape = {4, {4}, 10};
   EXPECT_EQ(errorOf(threePairs(), shape),
-            "'' has pairs of answers, and the program was compiled without "
-            "--rl; compile it with --rl dpo");
+            "'' has pairs of answers, but the program was compiled without "
+            "--rl. Fix: compile with --rl dpo");
   shape.sides = 2;
   EXPECT_EQ(errorOf(threePairs("false"), shape),
-            "'' has rows without a rejected answer, and the program was "
-            "compiled with --rl; make them with qlora-data --pairs, or compile "
-            "without --rl");
+            "'' has rows without a rejected answer, but the program was "
+            "compiled with --rl. Fix: make it with qlora-data --pairs, or "
+            "compile without --rl");
   const Ints ids = {1, 1, 2, 3};
   EXPECT_EQ(
       errorOf(writeRows("odd", ids, ids, {0, 2, 3, 4}, {{"pairs", "true"}}),
               shape),
-      "'' has pairs of answers, but 3 rows; make it again with "
-      "qlora-data");
+      "'' has pairs of answers, but an odd number of rows (3). Fix: make it "
+      "again with qlora-data");
 }
 
 TEST(RowsFile, Errors) {
@@ -340,9 +340,9 @@ TEST(RowsFile, Errors) {
             "'': row 4 has 5 tokens, but max_length is 4");
   EXPECT_EQ(errorOf(fiveRows(), {1, {8}, 5}),
             "'': row 4, position 0: token id 5 is outside the model's "
-            "vocabulary [0, 5); is it another model's tokenizer?");
+            "vocabulary [0, 5). Fix: use the model's tokenizer");
   Ints ids = {1, 2, 3};
-  auto broken = "'': row_offsets does not rise from 0 to the 3 tokens of "
+  auto broken = "'': row_offsets does not increase from 0 to the 3 tokens of "
                 "input_ids";
   for (std::vector<int64_t> offsets :
        {std::vector<int64_t>{0, 2}, {0, 4}, {1, 3}, {0, 2, 2, 3}, {0, -1, 3}})

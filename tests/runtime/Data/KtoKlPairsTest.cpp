@@ -113,12 +113,12 @@ TEST(KtoKlPairs, Errors) {
   EXPECT_EQ(errorOf(threeAnswers({1, 2, 0}), shapeOf({6})),
             "'': desirable has 2 for row 1, which is neither 0 nor 1");
   EXPECT_EQ(errorOf(threeAnswers({1, 0, 0}), {2, {6}, 10}),
-            "'' has desirable and undesirable answers, and the program was "
-            "compiled without --rl kto; compile it with --rl kto, or name a "
-            "file of other rows");
+            "'' has desirable and undesirable answers, but the program was "
+            "compiled without --rl kto. Fix: compile with --rl kto, or name "
+            "another file");
   const Ints ids = {1, 2};
   EXPECT_EQ(errorOf(writeRows("no-answers", ids, ids, {0, 2}), shapeOf({6})),
-            "'' does not say which answers are desirable, and the program was "
-            "compiled with --rl kto; make it with qlora-data --unpaired, or "
-            "compile without --rl");
+            "'' does not say which answers are desirable, but the program was "
+            "compiled with --rl kto. Fix: make it with qlora-data --unpaired, "
+            "or compile without --rl");
 }

@@ -83,13 +83,14 @@ TEST(RowSelection, ValidationAndTrainingHaveNoRowInCommon) {
 
 TEST(RowSelection, RefusesPartsThatAreEmpty) {
   EXPECT_EQ(errorOf({{"a", 10, 1}, {"b", 5, 1}}, 15),
-            "--val-set-size 15 is 15 rows for validation, and the data has 15: "
-            "none would be left to train on");
+            "--val-set-size 15 takes 15 rows for validation, but the data has "
+            "15. Fix: give a smaller value, which leaves rows for training");
   EXPECT_EQ(errorOf({{"a", 1, 1}}, 0.1),
-            "--val-set-size 0.1 is 1 rows for validation, and the data has 1: "
-            "none would be left to train on");
+            "--val-set-size 0.1 takes 1 rows for validation, but the data has "
+            "1. Fix: give a smaller value, which leaves rows for training");
   EXPECT_EQ(errorOf({{"a", 10, 1}, {"b", 5, 0.05}}, 0),
-            "'b': the weight 0.05 leaves none of its 5 rows");
+            "'b': the weight 0.05 keeps none of its 5 rows. Fix: give a larger "
+            "weight");
 }
 
 /// Two files of rows, [1 2 3] [4 5] and [6 7] [8 9 10]; the second one is read
@@ -139,7 +140,7 @@ TEST(RowSelection, AFileOfWholeMicroBatchesIsNotMixed) {
   for (const DataMix &mix : {DataMix{{{path, 2}}}, DataMix{{{path}, {path}}},
                              once})
     EXPECT_NE(openMix(mix, shape, {}).status().message().find(
-                  "has whole micro-batches, which are read as they are"),
+                  "has whole micro-batches, which do not support"),
               std::string::npos);
 }
 

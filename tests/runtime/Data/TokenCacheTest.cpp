@@ -138,7 +138,8 @@ TEST_F(TokenCache, AFullDiskNamesTheRemedy) {
       "space, or write to another folder\" >&2; exit 1\n");
   EXPECT_EQ(make().message(),
             path() + ": cannot be written: full; free some space, or write to "
-                     "another folder: set XDG_CACHE_HOME to one with room");
+                     "another folder; set XDG_CACHE_HOME to a folder with free "
+                     "space");
 }
 
 TEST_F(TokenCache, ItsErrorIsOurs) {
@@ -268,9 +269,9 @@ TEST(ConversionNote, SaysWhatWasChosenCutAndLeftOut) {
             "uses the chat template qwen3-training, which writes earlier turns "
             "as they were learned");
   EXPECT_EQ(all.warning,
-            "2 rows cut to 64 tokens, which lost 30 tokens; 4 rows left out "
+            "2 rows cut to 64 tokens, losing 30 tokens; 4 rows left out "
             "because --max-length 64 cuts off their answer; 1 rows left out "
-            "because no token of theirs is to be learned");
+            "because none of their tokens is in the loss");
   EXPECT_EQ(
       notes({{"dropped_rows", "4"}, {"cut_off_rows", "4"}, {"max_length", "9"}})
           .warning,
@@ -283,13 +284,14 @@ TEST(ConversionNote, SaysWhatWasChosenCutAndLeftOut) {
   const ConversionNotes talks =
       notes({{"split_rows", "3"}, {"unreasoned_rows", "2"}});
   EXPECT_EQ(talks.note,
-            "3 conversations are learned in several rows, because the chat "
-            "template writes earlier turns differently once later ones follow");
-  EXPECT_EQ(talks.warning, "the chat template leaves out the reasoning of 2 "
-                           "conversations, which is not learned");
+            "3 conversations are split into several rows, because the chat "
+            "template writes earlier turns differently once later turns "
+            "follow");
+  EXPECT_EQ(talks.warning, "the chat template drops the reasoning of 2 "
+                           "conversations, so it is not trained on");
   EXPECT_EQ(notes({{"dropping_rows", "2"}}).warning,
-            "the chat template leaves out tools, tool calls or messages of 2 "
-            "conversations, which are not learned");
+            "the chat template drops tools, tool calls or messages of 2 "
+            "conversations, so they are not trained on");
   fs::remove(path);
 }
 

@@ -67,15 +67,15 @@ TEST(TokenFile, Errors) {
             "--per-device-train-batch-size 2 --max-length 2");
   EXPECT_EQ(errorOf(path, {2, {2}, 4}),
             "'': micro-batch 0, row 1, position 1: token id 4 is outside the "
-            "model's vocabulary [0, 4); is it another model's tokenizer?");
+            "model's vocabulary [0, 4). Fix: use the model's tokenizer");
   path = write("t", {ids, item("labels", far, {1, 2, 2})});
   EXPECT_EQ(errorOf(path, {2, {2}, 10}),
             "'': micro-batch 0, row 1, position 1: label 10 is neither -100 "
             "nor inside the model's vocabulary [0, 10)");
   path = write("t", {ids, item("labels", none, {1, 2, 2})});
   EXPECT_EQ(errorOf(path, {2, {2}, 10}),
-            "'' has no labelled token to predict: all labels are -100 or the "
-            "first of their row");
+            "'' has no token in the loss: each label is -100, or the first of "
+            "its row");
   path = write("t", {ids, item("labels", good, {2, 2})});
   EXPECT_EQ(errorOf(path, {2, {2}, 10}),
             "'': labels has the shape [2, 2], but input_ids has [1, 2, 2]");
@@ -101,8 +101,8 @@ TEST(TokenFile, Errors) {
   path = write("t", {ids, item("labels", good, {1, 1, 4}),
                      item("segment_ids", {2, 0, 1, 2}, {1, 1, 4})});
   EXPECT_EQ(errorOf(path, {1, {4}, 10}),
-            "'': micro-batch 0, row 0, position 3: segment_ids has 2 again, "
-            "behind others; the tokens of a segment follow each other");
+            "'': micro-batch 0, row 0, position 3: segment_ids has 2 again "
+            "after other segments; tokens of a segment must be consecutive");
   EXPECT_FALSE(openDataset("/nonexistent", {2, {2}, 10}, {}).isOk());
 }
 
@@ -145,7 +145,7 @@ TEST(Dataset, FilesThatChangeWhileTheyAreReadAreErrors) {
   status = readAfter([](const std::string &path) { writeLast(path, -100); });
   EXPECT_EQ(status.code(), StatusCode::kDataLoss);
   EXPECT_NE(
-      status.message().find("row 1 is not what it was when the run began"),
+      status.message().find("row 1 has changed since the run started"),
       status.message().npos)
       << status.message();
 }

@@ -247,7 +247,7 @@ TEST_F(Session, MistakesAreOneLine) {
   } cases[] = {
       {{"--trainfile", "x"},
        "unknown option '--trainfile'; did you mean '--train-file'?"},
-      {{}, "no train_file: name the data with --train-file FILE"},
+      {{}, "no train_file is given. Fix: --train-file FILE"},
       {{"--train-file", "/nonexistent"},
        "--train-file: there is no file '/nonexistent'"},
       {{"--lora-r", "8"},

@@ -153,7 +153,7 @@ class CheckTest(TargetTest):
                 ([DATA, "--chat-template=qwen3"],
                  "/qwen3', and no template of that name. Fix: write a Jinja "
                  "file, or one of: alpaca, chatml, "),
-                ([], "no train_file: name the data with --train-file FILE"),
+                ([], "no train_file is given. Fix: --train-file FILE"),
                 ([DATA, "--validation-file=missing.jsonl"],
                  "--validation-file: there is no file"),
                 ([DATA, *best], "needs evaluations: give --validation-file"),

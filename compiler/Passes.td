@@ -11,20 +11,20 @@ defvar TargetOption =
     Option<"target", "target", "std::string", "\"cpu\"", "cpu or cuda">;
 defvar ProfileOption =
     Option<"profile", "device-profile", "std::string", "\"\"",
-           "a known card, or device.json of qlora-run --calibrate">;
+           "a known GPU, or device.json of qlora-run --calibrate">;
 
 include "compiler/Graph/Passes.td"
 include "compiler/Graph/ShardPasses.td"
 include "compiler/Schedule/Passes.td"
 
 def VerifyPhase : Pass<"verify-phase", "::mlir::ModuleOp"> {
-  let summary = "nothing of an earlier phase is left";
+  let summary = "check that nothing of an earlier phase is left";
   let description = [{
-    Each op is as its verifier has it. After `adapt` shapes are static; after
-    `step` there are no functions and one update; after `optimize` every row op
-    is a `model.rows` and the layout is known; after `program` only the program
-    dialect is left, every buffer has a place, and nothing reads what nothing
-    has written. Runs in every build.
+    Runs the verifier of each op. After `adapt` shapes are static; after `step`
+    there are no functions and one update; after `optimize` every row op is a
+    `model.rows` and the layout is known; after `program` only the program
+    dialect is left, every buffer has an offset, and no command reads memory
+    before it is written. Runs in every build.
   }];
   let options = [
     Option<"phase", "phase", "std::string", "\"\"",
@@ -39,8 +39,8 @@ def VerifyPhase : Pass<"verify-phase", "::mlir::ModuleOp"> {
 def PrintKernels : Pass<"print-kernels", "::mlir::ModuleOp"> {
   let summary = "write the generated kernels as C++ to stdout";
   let description = [{
-    Writes what `qloracc --emit=cpp` (or `--emit=cuda`) writes to standard
-    output, so that a text test can look at it.
+    Writes the output of `qloracc --emit=cpp` (or `--emit=cuda`) to standard
+    output, for text tests.
   }];
   let options = [
     TargetOption,
@@ -50,8 +50,8 @@ def PrintKernels : Pass<"print-kernels", "::mlir::ModuleOp"> {
 def PrintPlan : Pass<"print-plan", "::mlir::ModuleOp"> {
   let summary = "write the plan of a program as JSON to stdout";
   let description = [{
-    Writes what `qloracc --report plan.json` has, but for times, so that a test
-    can look at it: arenas, entries, and what the passes before decided.
+    Writes the content of `qloracc --report plan.json` except times, for tests:
+    arenas, entries, and the decisions of earlier passes.
   }];
 }
 

@@ -1,84 +1,84 @@
 // SPDX-License-Identifier: MIT
 
-// The passes that divide work or weights among ranks, in pipeline order;
+// The passes that shard work or weights over ranks, in pipeline order;
 // compiler/Passes.td includes it.
 
 #ifndef QLORA_COMPILER_GRAPH_SHARDPASSES_TD
 #define QLORA_COMPILER_GRAPH_SHARDPASSES_TD
 
 def ShardMatmuls : Pass<"shard-matmuls", "::mlir::ModuleOp"> {
-  let summary = "ranks share each product (tensor parallelism)";
+  let summary = "shard matmuls by columns and rows (tensor parallelism)";
   let description = [{
-    Among `ranks` products whose results nobody needs whole make a part of their
-    columns each, of a slice of the weight; products of these add up, by
-    `model.all_sum`, what they make of slices of the other dimension. A frozen
-    parameter gets the type of a slice, and a trained one is used in parts. What
-    nobody can divide is computed by all.
+    If no op needs all columns of a matmul's result, each of `ranks` ranks
+    computes a range of them, with a slice of the weight. Matmuls that consume
+    the result use slices of the other dimension, and `model.all_sum` adds their
+    partial sums. A frozen parameter gets the type of a slice; a trained one is
+    used in ranges. What cannot be sharded is computed by all ranks.
   }];
   let dependentDialects = ["::qlora::program::ProgramDialect"];
   let options = [
-    Option<"ranks", "ranks", "int64_t", "1", "ranks that share each product">,
+    Option<"ranks", "ranks", "int64_t", "1", "tensor-parallel ranks">,
   ];
 }
 
 def ShardContext : Pass<"shard-context", "::mlir::ModuleOp"> {
-  let summary = "ranks share each line (context parallelism)";
+  let summary = "shard the tokens of each sequence (context parallelism)";
   let description = [{
-    Each of `ranks` ranks has a part of the tokens of each line. Where an op looks
-    at other tokens, but at some columns only (attention, by heads), ranks
-    exchange these for tokens before and after it, by `model.all_to_all`: each
-    does it for all tokens and a part of the columns.
+    Each of `ranks` ranks holds consecutive tokens of each sequence. An op that
+    reads other tokens but treats columns separately (attention, by heads) runs
+    on all tokens and a shard of the columns; `model.all_to_all` exchanges
+    tokens for columns before it and back after it.
   }];
   let dependentDialects = ["::qlora::program::ProgramDialect"];
   let options = [
-    Option<"ranks", "ranks", "int64_t", "1", "ranks that share each line">,
+    Option<"ranks", "ranks", "int64_t", "1", "context-parallel ranks">,
   ];
 }
 
 def ShardSequence : Pass<"shard-sequence", "::mlir::ModuleOp"> {
-  let summary = "ranks share the tokens between products (sequence parallelism)";
+  let summary = "shard tokens between tp matmuls (sequence parallelism)";
   let description = [{
-    Of what shard-matmuls adds up each rank gets the sums of its tokens, by
-    `model.reduce_scatter` in place of `model.all_sum`, does with them what is done
-    for each token by itself, and `model.all_gather` brings all of them together
-    where something else is done.
+    Replaces the `model.all_sum` of shard-matmuls by `model.reduce_scatter`, so
+    that each rank has the sums of its tokens. Tokenwise ops then run on these
+    tokens; `model.all_gather` restores all tokens before other ops.
   }];
   let dependentDialects = ["::qlora::program::ProgramDialect"];
 }
 
 def ShardExperts : Pass<"shard-experts", "::mlir::ModuleOp"> {
-  let summary = "ranks share the experts of each layer (expert parallelism)";
+  let summary = "shard the experts of each layer (expert parallelism)";
   let description = [{
-    Each of `ranks` ranks has a part of the groups of every `GroupingOp`. What
-    reads rows sorted by group is of the rows of all ranks, which
-    `model.all_gather` brings, and what leaves the groups is a summand, which
-    `model.reduce_scatter` adds up. A frozen weight of groups gets the type of a
-    slice, and a trained one is whole on each rank.
+    Each of `ranks` ranks has some of the groups of every `GroupingOp`. Ops on
+    rows sorted by group get the rows of all ranks from `model.all_gather`. Ops
+    that leave the groups give partial sums, which `model.reduce_scatter` adds.
+    A frozen weight with groups gets the type of a slice; a trained one is whole
+    on each rank.
   }];
   let dependentDialects = ["::qlora::program::ProgramDialect"];
   let options = [
-    Option<"ranks", "ranks", "int64_t", "1", "ranks that share the experts">,
+    Option<"ranks", "ranks", "int64_t", "1", "expert-parallel ranks">,
   ];
 }
 
 def PartitionPipeline : Pass<"partition-pipeline", "::mlir::ModuleOp"> {
-  let summary = "forward functions of one stage (pipeline parallelism)";
+  let summary = "cut the forward down to one pipeline stage";
   let description = [{
-    Of `stages` stages, which have about as much to do or what `device-map` says,
-    `stage` keeps its layers, in `parts` parts: what earlier parts make for one
-    arrives by `model.receive`, and what later ones need leaves by `model.send`.
-    Frozen weights that it does not use are gone, trained ones are marked
-    `elsewhere`.
+    Distributes the layers over `stages` stages with about equal work, or as
+    `device-map` says, and keeps those of `stage`, in `parts` virtual stages.
+    Values from earlier stages arrive by `model.receive`, values for later
+    stages leave by `model.send`. Unused frozen weights are erased, unused
+    trained ones are marked `elsewhere`.
   }];
   let dependentDialects = ["::qlora::program::ProgramDialect"];
   let options = [
-    Option<"stages", "stages", "int64_t", "1", "of the pipeline">,
-    Option<"stage", "stage", "int64_t", "0", "which of them">,
-    Option<"parts", "parts", "int64_t", "1", "of a stage (PipelineOrder.h)">,
+    Option<"stages", "stages", "int64_t", "1", "stages of the pipeline">,
+    Option<"stage", "stage", "int64_t", "0", "index of the stage to keep">,
+    Option<"parts", "parts", "int64_t", "1",
+           "virtual stages per stage (PipelineOrder.h)">,
     ListOption<"speeds", "speeds", "int64_t",
-               "of stages beside each other; none: all are equal">,
+               "relative speeds of the stages; none: equal">,
     Option<"deviceMap", "device-map", "std::string", "\"balanced\"",
-           "how layers are dealt (StagePartition.h)">,
+           "assignment of layers (StagePartition.h)">,
     Option<"memoryLimit", "memory-limit", "int64_t", "0",
            "bytes of a stage, for `sequential`">,
     TargetOption, ProfileOption,
@@ -86,82 +86,82 @@ def PartitionPipeline : Pass<"partition-pipeline", "::mlir::ModuleOp"> {
 }
 
 def ShardTrainable : Pass<"shard-trainable", "::mlir::ModuleOp"> {
-  let summary = "trained weights, their gradients and states in pieces";
+  let summary = "shard trainable weights, their gradients and states";
   let description = [{
-    Every trained parameter of two dimensions or more that has a file, with
-    `adapters` every such one, gets a `piece`: the 1/`ranks` of its bytes that a
-    rank holds, rounded up. What is computed from other weights, or used in parts,
-    stays whole. It is an error where an optimizer cannot update pieces.
+    Every trained parameter of two dimensions or more that has a file, or with
+    `adapters` every such parameter, gets a `piece`: a rank's 1/`ranks` of its
+    bytes, rounded up. Parameters computed from other weights or used in ranges
+    stay whole. It is an error if an optimizer cannot update shards.
   }];
   let dependentDialects = ["::qlora::program::ProgramDialect"];
   let options = [
     Option<"ranks", "ranks", "int64_t", "1",
-           "ranks that hold what is trained together">,
+           "ranks that shard trainable parameters">,
     Option<"adapters", "adapters", "bool", "false",
-           "also what no file has">,
+           "shard parameters without a file too">,
   ];
 }
 
 def ShardVocabulary : Pass<"shard-vocabulary", "::mlir::ModuleOp"> {
-  let summary = "tables of words in pieces, of which each rank does its part";
+  let summary = "shard the embedding and the LM head by token ids";
   let description = [{
-    A frozen table that a `TableOp` reads (an embedding, the output head) is cut by
-    rows, of which every rank has as many: its parameter gets a `piece`. Tokens of
-    all ranks are gathered, each rank looks up or multiplies with what it has, and
-    gets back what belongs to its own tokens. A table that an op has to have
-    whole, or that is smaller than the rows of all ranks, is left to
-    place-frozen-weights, as is with `offload-tables` what host memory takes.
+    A frozen table that a `TableOp` reads (an embedding, the LM head) is sharded
+    equally by rows: its parameter gets a `piece`. The tokens of all ranks are
+    gathered, each rank uses its rows of the table, and gets back the results
+    for its own tokens. place-frozen-weights handles tables that an op needs
+    whole, or that are smaller than the rows of all ranks, and with
+    `offload-tables` those that go to host memory.
   }];
   let dependentDialects = ["::qlora::program::ProgramDialect"];
   let options = [
     Option<"form", "form", "std::string", "\"auto\"",
-           "auto; true: whatever it costs; false: none">,
-    Option<"shards", "shards", "int64_t", "1",
-           "ranks that hold the base together">,
+           "auto: if it exchanges less; true: always; false: never">,
+    Option<"shards", "shards", "int64_t", "1", "ranks that shard the base">,
     Option<"offloadTables", "offload-tables", "bool", "false",
-           "frozen weights that are read by rows go to the host arena">,
+           "put frozen weights that are read by rows in the host arena">,
   ];
   let statistics = [
-    Statistic<"tablesDivided", "divided", "ops over tables in pieces">,
+    Statistic<"tablesDivided", "divided", "ops over sharded tables">,
   ];
 }
 
 def PlaceFrozenWeights : Pass<"place-frozen-weights", "::mlir::ModuleOp"> {
-  let summary = "weights in pieces or in host memory, gathered where used";
+  let summary = "shard or offload frozen weights, and gather them before use";
   let description = [{
-    Every frozen parameter of the model of two dimensions or more gets a `piece`,
-    the 1/`shards` of its stored bytes that a rank holds, rounded up. A
-    `model.gather_weight` makes it, and what shard-trainable divided, whole before
-    the first of the uses that are near each other: in the forward of a layer, and
-    once more in its backward; with `keep-trained` what is trained once a step.
-    With `offload-tables` what is read by rows alone stays whole, `on_host`; with
-    `offload-base` all of these are there, and those that are not read by rows in
-    pieces, and are gathered from there but for rows. As many bytes of such weights
-    as there is `room` for stay on the gpu instead; what is left of it goes to
-    weights in pieces, whose gathers serve the backward too.
+    Every frozen parameter of two dimensions or more gets a `piece`: a rank's
+    1/`shards` of its stored bytes, rounded up. `model.gather_weight` all-gathers
+    it, as it does parameters of shard-trainable, before the first of nearby
+    uses: once in the forward of a layer, and once in its backward. With
+    `keep-trained` trained parameters are gathered once per step.
+
+    With `offload-tables` parameters that are only read by rows stay whole,
+    `on_host`. With `offload-base` all frozen parameters are in host memory:
+    those not read by rows in pieces, and gathered from there. Frozen weights of
+    up to `room` bytes stay on the GPU instead; the rest of `room` keeps
+    gathered weights for the backward.
   }];
   let dependentDialects = ["::qlora::program::ProgramDialect"];
   let options = [
-    Option<"shards", "shards", "int64_t", "1",
-           "ranks that hold the base together">,
+    Option<"shards", "shards", "int64_t", "1", "ranks that shard the base">,
     Option<"offloadTables", "offload-tables", "bool", "false",
-           "frozen weights that are read by rows go to the host arena">,
+           "put frozen weights that are read by rows in the host arena">,
     Option<"offloadBase", "offload-base", "bool", "false",
-           "frozen weights of two dimensions or more go to the host arena">,
+           "put frozen matrices in the host arena">,
     Option<"keepTrained", "keep-trained", "bool", "false",
-           "what is trained is gathered once, and kept for the backward">,
+           "gather trained weights once, and keep them for the backward">,
     Option<"room", "room", "int64_t", "0",
-           "bytes for frozen weights that stay on the card, or once gathered">,
+           "GPU bytes for frozen weights that are not offloaded or gathered "
+           "again">,
   ];
 }
 
 def ScheduleGathers : Pass<"schedule-gathers", "::qlora::train::StepOp"> {
-  let summary = "weights are gathered one layer ahead";
+  let summary = "gather weights one layer ahead";
   let description = [{
-    A gather moves up as far as what is gathered and not used up takes no more
-    memory, with its own, than the largest layer's weights and one more: as those
-    of one layer are used up, those of the next arrive. Their order stays, and those of the
-    backward stay in it.
+    Moves a gather earlier as long as all gathered weights still in use, with
+    its own, need at most the memory of the largest layer's weights plus one
+    weight. So the next layer's weights arrive while a layer computes. Gathers
+    keep their order, and those of the backward stay in it.
   }];
   let statistics = [
     Statistic<"gathersAhead", "ahead", "gathers before their first reader">,
@@ -170,20 +170,21 @@ def ScheduleGathers : Pass<"schedule-gathers", "::qlora::train::StepOp"> {
 
 def UnrollMicroBatches
     : Pass<"unroll-micro-batches", "::qlora::train::StepOp"> {
-  let summary = "a stage's forwards and backwards of chunks in turn";
+  let summary = "interleave forwards and backwards of a stage's chunks";
   let description = [{
-    The step becomes that of a batch of `chunks` times as many rows: one forward
-    and one backward for each and each of the `parts` of a stage, in the order
-    1F1B, or that of PipelineOrder.h for more parts than one.
+    The step gets a batch of `chunks` times as many rows: one forward and one
+    backward per chunk and virtual stage, in the order 1F1B, or
+    PipelineOrder.h's for several virtual stages.
   }];
   let dependentDialects = ["::qlora::program::ProgramDialect"];
   let options = [
-    Option<"chunks", "chunks", "int64_t", "1", "of the batch">,
+    Option<"chunks", "chunks", "int64_t", "1", "chunks of the batch">,
     Option<"lines", "lines", "int64_t", "1",
-           "runs of the batch's lines, of each of which a chunk has a part">,
-    Option<"parts", "parts", "int64_t", "1", "of a stage (PipelineOrder.h)">,
+           "runs of sequences; a chunk has equal shares of all runs">,
+    Option<"parts", "parts", "int64_t", "1",
+           "virtual stages per stage (PipelineOrder.h)">,
     Option<"allForwardsFirst", "all-forwards-first", "bool", "false",
-           "GPipe's order">,
+           "use GPipe's order">,
   ];
 }
 

@@ -12,11 +12,12 @@
 def LowerToProgram : Pass<"lower-to-program", "::mlir::ModuleOp"> {
   let summary = "values get buffers, ops become commands";
   let description = [{
-    One buffer per value, but: the parts of a split or concat are ranges of the
-    whole, a result that may overwrite an operand which dies takes over its buffer,
-    and a gradient is written straight into the gradient arena where its op can
-    add. An accumulate step becomes two entries, with and without collectives.
-    Places in the activation arena are left to plan-memory.
+    One buffer per value, with three exceptions: parts of a split or concat are
+    ranges of the whole; a result takes over the buffer of an operand that it
+    may overwrite and that has no later use; and an op that can accumulate
+    writes its gradient into the gradient arena directly. An accumulate step
+    becomes two entries, with and without collectives. plan-memory assigns the
+    offsets in the activation arena.
 
     ```mlir
     // before: %y = model.linear %x, %w init %y0 : ...
@@ -32,19 +33,19 @@ def LowerToProgram : Pass<"lower-to-program", "::mlir::ModuleOp"> {
 }
 
 def SelectKernels : Pass<"select-kernels", "::mlir::ModuleOp"> {
-  let summary = "the first row of Kernels.def that can do it";
+  let summary = "choose the first row of Kernels.def that accepts a launch";
   let description = [{
-    Each launch of a library op gets an implementation and the workspace that
-    the implementation and those after it promise to stay within. It cuts the
-    work as it likes (KernelRow::tune), and may have a large workspace
-    (KernelRow::isRoomy) unless workspaces are to be small. The workspace
-    arena gets the target's alignment.
+    Each launch of a library op gets an implementation, and the largest
+    workspace of that and all later rows that accept it. The implementation
+    splits the work as it likes (KernelRow::tune), and may use a large workspace
+    (KernelRow::isRoomy) unless `workspaces` is small. The workspace arena gets
+    the target's alignment.
   }];
   let options = [
     TargetOption,
     Option<"workspaces", "workspaces", "::qlora::WorkspaceSize",
            "::qlora::WorkspaceSize::kModest",
-           "how large they may be to make a kernel faster", [{::llvm::cl::values(
+           "how large workspaces may be", [{::llvm::cl::values(
              clEnumValN(::qlora::WorkspaceSize::kSmall, "small", ""),
              clEnumValN(::qlora::WorkspaceSize::kModest, "modest", ""),
              clEnumValN(::qlora::WorkspaceSize::kLarge, "large", ""))}]>,
@@ -52,39 +53,37 @@ def SelectKernels : Pass<"select-kernels", "::mlir::ModuleOp"> {
 }
 
 def AssignQueues : Pass<"assign-queues", "::mlir::ModuleOp"> {
-  let summary = "which queue runs a command, with events between queues";
+  let summary = "assign commands to queues, with events between queues";
   let description = [{
     Collectives go to the communication queue, after an event that the compute
-    queue records when their buffer is complete; the compute queue waits for
-    all of them at the end of the entry.
+    queue records when their buffer is complete; the compute queue waits for all
+    of them at the end of the entry.
 
-    On a target that runs kernels of the copy queue beside the compute queue,
-    launches that read frozen parameters only, which may be gathered, and write
-    one scratch buffer go
-    there, ahead of the buffer's first reader by as much arithmetic as hides
-    them, and at most to the first reader of the buffer before. A wait that
-    another one implies is left out.
+    If the target runs kernels of the copy queue concurrently, launches that
+    read only frozen parameters (gathered or not) and write one scratch buffer
+    go there. They start early enough to be hidden by arithmetic, but not before
+    the first reader of the previous buffer. A wait that another one implies is
+    left out.
   }];
   let options = [
     TargetOption, ProfileOption,
     Option<"inOrder", "in-order", "bool", "false",
-           "kernels stay on the compute queue">,
+           "keep kernels on the compute queue">,
   ];
   let statistics = [
-    Statistic<"launchesAhead", "ahead", "launches beside the compute queue">,
+    Statistic<"launchesAhead", "ahead", "launches on the copy queue">,
     Statistic<"eventsAdded", "events", "events between queues">,
   ];
 }
 
 def PlanMemory : Pass<"plan-memory", "::mlir::ModuleOp"> {
-  let summary = "lifetimes become offsets in the arenas";
+  let summary = "assign offsets in the arenas from lifetimes";
   let description = [{
-    Buffers of the activation and workspace arenas live from their first to
-    their last command, or, where one of another queue uses them, from where
-    its events let that one start to where the compute queue has waited for
-    it; those that do not live together may overlap. They start at multiples
-    of their arena's alignment. The arenas are as large as the largest entry
-    needs.
+    A buffer of the activation and workspace arenas lives from its first to its
+    last command. If another queue uses it, it lives from where that queue's
+    events allow the use, until the compute queue has waited for it. Buffers
+    with disjoint lifetimes may overlap. Buffers start at multiples of their
+    arena's alignment. The arenas are as large as the largest entry needs.
   }];
 }
 

@@ -26,12 +26,11 @@ static Status checkPieces(const qlora_module &m, const qlora_operand &o,
                           uint64_t arenaBytes) {
   const auto ranks = static_cast<uint64_t>(dividingRanks(m, o.pieces_of));
   if (ranks == 1 || o.pieces != ranks)
-    return damaged("{} pieces, but group {} has {} ranks that divide something",
-                   o.pieces, groupName(o.pieces_of), ranks);
+    return damaged("{} pieces, but group {} shards over {} ranks", o.pieces,
+                   groupName(o.pieces_of), ranks);
   if (o.step == 0 || o.step > arenaBytes / ranks || o.bytes > arenaBytes ||
       !isRange(o.offset, (ranks - 1) * o.step + o.bytes, arenaBytes))
-    return damaged("{} x {} bytes, each {} behind the other, from {} on of an "
-                   "arena of {}",
+    return damaged("{} x {} bytes, {} apart, from byte {} of an arena of {}",
                    ranks, o.bytes, o.step, o.offset, arenaBytes);
   return Status::ok();
 }
@@ -45,7 +44,7 @@ static Status checkOperand(const qlora_module &m, const qlora_operand &o) {
   if (o.pieces != 0)
     QLORA_RETURN_IF_ERROR(checkPieces(m, o, arena.bytes));
   else if (o.pieces_of != 0 || o.step != 0)
-    return damaged("one piece, of group {}, and {} bytes to the next",
+    return damaged("one piece, but of group {} with a step of {} bytes",
                    groupName(o.pieces_of), o.step);
   else if (!isRange(o.offset, o.bytes, arena.bytes))
     return damaged("bytes {}+{} of the {} arena of {}", o.offset, o.bytes,

@@ -48,10 +48,10 @@ StatusOr<CompiledVariants> CompiledVariants::of(const LoadedModule &module) {
   if (!shapes.empty())
     variants.batch = shapes.rbegin()->first;
   if (!isWhole)
-    return Status::error(StatusCode::kDataLoss,
-                         "'{}' lacks an entry of a training program; compile "
-                         "it again",
-                         module.path());
+    return Status::error(
+        StatusCode::kDataLoss,
+        "'{}' lacks an entry of a training program. Fix: compile it again",
+        module.path());
   return variants;
 }
 

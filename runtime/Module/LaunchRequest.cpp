@@ -53,7 +53,7 @@ Status checkLaunchRow(const LoadedModule &module, const qlora_command &command,
   const uint64_t needed = row.workspaceBytes(request);
   if (needed > given)
     return Status::error(StatusCode::kUnavailable,
-                         "{}: needs {} bytes of workspace, the plan has {}",
+                         "{}: needs {} bytes of workspace, but the plan has {}",
                          row.fullName(), needed, given);
   return checkOperands(row, request, module.operands(command));
 }
@@ -63,11 +63,11 @@ Status checkOperands(const KernelRow &row, const KernelRequest &request,
   const std::vector<uint64_t> bytes = row.op->operandBytes(request);
   for (size_t i = 0; i < operands.size(); ++i)
     if (operands[i].bytes < bytes[i])
-      return Status::error(StatusCode::kDataLoss,
-                           "{}: operand '{}' has {} bytes, the kernel touches "
-                           "{}",
-                           row.fullName(), row.op->operands[i].name,
-                           operands[i].bytes, bytes[i]);
+      return Status::error(
+          StatusCode::kDataLoss,
+          "{}: operand '{}' has {} bytes, but the kernel accesses {}",
+          row.fullName(), row.op->operands[i].name, operands[i].bytes,
+          bytes[i]);
   return Status::ok();
 }
 
@@ -77,7 +77,7 @@ Status checkEnabled(const KernelRow &row,
       disabled.end())
     return Status::ok();
   return Status::error(StatusCode::kUnavailable,
-                       "switched off by --disable-kernels");
+                       "disabled by --disable-kernels");
 }
 
 Status checkKernelNames(std::span<const std::string> names) {
@@ -87,9 +87,8 @@ Status checkKernelNames(std::span<const std::string> names) {
     std::string rows;
     for (const KernelRow &row : kernelRows())
       rows += (rows.empty() ? "" : ", ") + row.fullName();
-    return Status::invalid("--disable-kernels: there is no kernel '{}'; there "
-                           "are {}",
-                           name, rows);
+    return Status::invalid(
+        "--disable-kernels: '{}' is not a kernel; choose from: {}", name, rows);
   }
   return Status::ok();
 }
@@ -102,9 +101,9 @@ Status checkReferenceNames(std::span<const std::string> ops) {
     for (const KernelRow &row : kernelRows())
       if (row.isOracle)
         known += (known.empty() ? "" : ", ") + row.op->name;
-    return Status::invalid("--reference-kernels: '{}' has no reference; there "
-                           "are those of {}",
-                           op, known);
+    return Status::invalid(
+        "--reference-kernels: '{}' has no reference kernel; choose from: {}",
+        op, known);
   }
   return Status::ok();
 }

@@ -24,15 +24,16 @@ static Status checkPieces(const qlora_module &module) {
   const uint32_t shards = module.shards, updates = module.update_pieces;
   const uint32_t trained = module.trained_pieces;
   if (shards == 0 || shards > kMaxShards)
-    return damaged("a base divided among {} ranks", shards);
+    return damaged("a base sharded over {} ranks", shards);
   if (updates == 0 || updates > kMaxShards ||
       (updates > 1 && shards > 1 && updates != shards))
-    return damaged("updates divided among {} ranks, and the base among {}",
-                   updates, shards);
+    return damaged(
+        "optimizer states sharded over {} ranks, but the base over {}", updates,
+        shards);
   if (trained == 0 || trained > kMaxShards ||
       (trained > 1 && (updates > 1 || (shards > 1 && trained != shards))))
-    return damaged("what is trained divided among {} ranks, updates among {}, "
-                   "and the base among {}",
+    return damaged("trainable parameters sharded over {} ranks, optimizer "
+                   "states over {}, and the base over {}",
                    trained, updates, shards);
   return Status::ok();
 }
@@ -42,14 +43,14 @@ static Status checkExperts(const qlora_module &module) {
   const uint32_t experts = module.expert_ranks;
   if (experts == 0 || experts > kMaxShards ||
       (experts > 1 && module.tensor_ranks > 1))
-    return damaged("experts shared by {} ranks, and products by {}", experts,
-                   module.tensor_ranks);
-  for (const uint32_t other :
-       {module.shards, module.update_pieces, module.trained_pieces,
-        module.context_ranks})
+    return damaged("{} expert-parallel ranks with {} tensor-parallel ranks",
+                   experts, module.tensor_ranks);
+  for (const uint32_t other : {module.shards, module.update_pieces,
+                               module.trained_pieces, module.context_ranks})
     if (std::max(experts, other) % std::min(experts, other) != 0)
-      return damaged("experts shared by {} ranks, and pieces or lines by {}",
-                     experts, other);
+      return damaged(
+          "{} expert-parallel ranks, but tensors or tokens sharded over {}",
+          experts, other);
   return Status::ok();
 }
 
@@ -57,23 +58,23 @@ static Status checkExperts(const qlora_module &module) {
 static Status checkContext(const qlora_module &module) {
   const uint32_t context = module.context_ranks;
   if (context == 0 || context > kMaxShards)
-    return damaged("lines shared by {} ranks", context);
+    return damaged("{} context-parallel ranks", context);
   const uint32_t pieces = std::max(
       {module.shards, module.update_pieces, module.trained_pieces});
   if (std::max(pieces, context) % std::min(pieces, context) != 0)
-    return damaged("lines shared by {} ranks, and pieces on {}", context,
-                   pieces);
+    return damaged("{} context-parallel ranks, but tensors sharded over {}",
+                   context, pieces);
   return Status::ok();
 }
 
 static Status checkHeader(const qlora_module &module) {
   if (module.magic != QLORA_MODULE_MAGIC)
-    return damaged("not a module of qloracc: magic {:#x} instead of {:#x}",
+    return damaged("not a program of qloracc: magic {:#x} instead of {:#x}",
                    module.magic, QLORA_MODULE_MAGIC);
   if (module.abi_version != QLORA_ABI_VERSION)
     return Status::error(StatusCode::kUnavailable,
-                         "it has format version {}, this qlora-run reads {}; "
-                         "compile the model again",
+                         "it has format version {}, but this qlora-run reads "
+                         "{}. Fix: compile the model again",
                          module.abi_version, QLORA_ABI_VERSION);
   if (module.module_bytes != sizeof(qlora_module))
     return damaged("its module table has {} bytes instead of {}",
@@ -82,12 +83,12 @@ static Status checkHeader(const qlora_module &module) {
     return damaged("unknown target {}", module.target);
   QLORA_RETURN_IF_ERROR(checkPieces(module));
   if (module.tensor_ranks == 0 || module.tensor_ranks > kMaxShards)
-    return damaged("products shared by {} ranks", module.tensor_ranks);
+    return damaged("{} tensor-parallel ranks", module.tensor_ranks);
   if (module.stages == 0 || module.stages > kMaxShards ||
       module.stage >= module.stages)
     return damaged("stage {} of {}", module.stage, module.stages);
   if (module.run_ranks > kMaxShards)
-    return damaged("runs of {} ranks", module.run_ranks);
+    return damaged("a program for {} ranks", module.run_ranks);
   QLORA_RETURN_IF_ERROR(checkContext(module));
   return checkExperts(module);
 }
@@ -96,9 +97,10 @@ static Status checkLibraryKernel(const qlora_module &m,
                                  const qlora_kernel &kernel) {
   const KernelRow *row = findKernelRow(kernel.name);
   if (!row)
-    return Status::error(StatusCode::kUnavailable,
-                         "this qlora-run has no library kernel of that name; "
-                         "compile the model again with its own qloracc");
+    return Status::error(
+        StatusCode::kUnavailable,
+        "this qlora-run has no library kernel of that name. Fix: compile the "
+        "model again with the qloracc of the same build");
   const std::string_view target =
       m.target == QLORA_TARGET_CUDA ? "cuda" : "cpu";
   if (row->target != target)
@@ -141,7 +143,7 @@ static Status checkCpuFeatures(const char *needed) {
     return Status::ok();
   return Status::error(StatusCode::kUnavailable,
                        "it was compiled for instructions that this CPU lacks: "
-                       "{}; compile the model on this machine",
+                       "{}. Fix: compile the model on this machine",
                        fmt::join(missing, ", "));
 }
 

@@ -94,22 +94,21 @@ std::string_view entryKindName(unsigned kind) {
 static Status checkFile(const std::string &path) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored))
-    return Status::invalid("'{}' is a folder; give the train.so that qloracc "
-                           "writes",
-                           path);
+    return Status::invalid(
+        "'{}' is a folder. Fix: give the train.so that qloracc writes", path);
   QLORA_ASSIGN_OR_RETURN(const std::string bytes, readWholeFile(path));
   if (!bytes.starts_with("\x7f"
                          "ELF"))
     return Status::error(StatusCode::kDataLoss,
-                         "'{}': not a program; give the train.so that qloracc "
-                         "writes (qloracc model.mlir -o train.so)",
+                         "'{}' is not a program. Fix: give the train.so that "
+                         "qloracc writes (qloracc model.mlir -o train.so)",
                          path);
   if (!isSealed(bytes))
-    return Status::error(StatusCode::kDataLoss,
-                         "'{}' is damaged: its {} bytes are not those that "
-                         "qloracc wrote; copy it again, or compile the model "
-                         "again",
-                         path, bytes.size());
+    return Status::error(
+        StatusCode::kDataLoss,
+        "'{}' is damaged: its {} bytes do not match its checksum. Fix: copy it "
+        "again, or compile the model again",
+        path, bytes.size());
   return Status::ok();
 }
 
@@ -117,14 +116,14 @@ static StatusOr<const qlora_module *> queryModule(void *library) {
   void *symbol = dlsym(library, QLORA_MODULE_QUERY);
   if (!symbol)
     return Status::error(StatusCode::kDataLoss,
-                         "not a module of qloracc: it exports no {}",
+                         "not a program of qloracc: it exports no {}",
                          QLORA_MODULE_QUERY);
   const auto query = reinterpret_cast<qlora_module_query_function>(symbol);
   const qlora_module *module = query(QLORA_ABI_VERSION);
   if (!module)
     return Status::error(StatusCode::kUnavailable,
-                         "it is of a newer format than version {}, which this "
-                         "qlora-run reads; compile the model again",
+                         "its format is newer than version {}, which this "
+                         "qlora-run reads. Fix: compile the model again",
                          QLORA_ABI_VERSION);
   return module;
 }

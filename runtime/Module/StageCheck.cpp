@@ -44,15 +44,15 @@ static Status checkRanges(const qlora_module &m) {
   for (uint32_t i = 0; i < m.parameter_count; ++i)
     if (const qlora_parameter &p = m.parameters[i];
         !p.name || p.rank > QLORA_MAX_RANK || p.arena >= m.arena_count)
-      return damaged("parameter {} has no name, place or shape", i);
+      return damaged("parameter {} has no name, arena or shape", i);
   for (uint32_t i = 0; i < m.entry_count; ++i)
     if (const qlora_entry &entry = m.entries[i];
         entry.first_binding > m.binding_count ||
         entry.binding_count > m.binding_count - entry.first_binding)
-      return damaged("entry {} has bindings that are not there", i);
+      return damaged("entry {} has bindings that do not exist", i);
   for (uint32_t i = 0; i < m.binding_count; ++i)
     if (m.bindings[i].arena >= m.arena_count)
-      return damaged("binding {} is of an arena that is not there", i);
+      return damaged("binding {} is in an arena that does not exist", i);
   return Status::ok();
 }
 
@@ -60,12 +60,11 @@ static Status checkParameters(const qlora_module &first,
                               const qlora_module &m) {
   const auto ours = ownParameters(m), theirs = ownParameters(first);
   if (ours.size() != theirs.size())
-    return damaged("{} parameters that are not the base's, and stage 0 {}",
+    return damaged("{} parameters outside the base, but stage 0 has {}",
                    ours.size(), theirs.size());
   for (size_t i = 0; i < ours.size(); ++i)
     if (layoutOf(m, *ours[i]) != layoutOf(first, *theirs[i]))
-      return damaged("parameter '{}' is not '{}' of stage 0, or has another "
-                     "place or form",
+      return damaged("parameter '{}' differs from '{}' of stage 0",
                      ours[i]->name, theirs[i]->name);
   return Status::ok();
 }
@@ -83,7 +82,8 @@ static Status checkSums(const qlora_module &first, const qlora_entry &theirs,
   };
   return sumsOf(first, theirs) == sumsOf(m, ours)
              ? Status::ok()
-             : damaged("its results in the gradients are not those of stage 0");
+             : damaged("its results in the gradient arena differ from those in "
+                       "stage 0");
 }
 
 static Status checkEntries(const qlora_module &first, const qlora_module &m) {
@@ -91,7 +91,7 @@ static Status checkEntries(const qlora_module &first, const qlora_module &m) {
     const qlora_entry &ours = m.entries[i], &theirs = first.entries[i];
     if (std::tie(ours.kind, ours.batch, ours.length) !=
         std::tie(theirs.kind, theirs.batch, theirs.length))
-      return damaged("entry {} is {} of {} x {}, and stage 0's {} of {} x {}",
+      return damaged("entry {} is {} of {} x {}, but in stage 0 {} of {} x {}",
                      i, entryKindName(ours.kind), ours.batch, ours.length,
                      entryKindName(theirs.kind), theirs.batch, theirs.length);
     if (Status status = checkSums(first, theirs, m, ours); !status.isOk())
@@ -104,12 +104,12 @@ static Status checkEntries(const qlora_module &first, const qlora_module &m) {
 static Status checkSame(const qlora_module &first, const qlora_module &m) {
   for (const auto &[name, member] : kNumbersOfRun)
     if (m.*member != first.*member)
-      return damaged("{} is {}, and {} in stage 0", name, m.*member,
+      return damaged("{} is {}, but {} in stage 0", name, m.*member,
                      first.*member);
   for (const uint32_t kind :
        {QLORA_ARENA_TRAINABLE, QLORA_ARENA_GRADIENT, QLORA_ARENA_STATE})
     if (bytesOf(m, kind) != bytesOf(first, kind))
-      return damaged("the {} arena has {} bytes, and {} in stage 0",
+      return damaged("the {} arena has {} bytes, but {} in stage 0",
                      arenaKindName(kind), bytesOf(m, kind),
                      bytesOf(first, kind));
   QLORA_RETURN_IF_ERROR(checkParameters(first, m));
@@ -119,7 +119,7 @@ static Status checkSame(const qlora_module &first, const qlora_module &m) {
 Status checkStage(const qlora_module &first, const qlora_module &m,
                   uint32_t number) {
   if (m.stage != number)
-    return damaged("it is called stage {}", m.stage);
+    return damaged("it is numbered stage {}", m.stage);
   if (first.stages > 1)
     QLORA_RETURN_IF_ERROR(checkRanges(m));
   if (number > 0)

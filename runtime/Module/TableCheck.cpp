@@ -120,7 +120,7 @@ static Status checkRole(const qlora_module &m, const qlora_parameter &p) {
     return damaged("{} parts, but quantization {} and {} dimensions", p.parts,
                    p.quantization, p.rank);
   if (p.quantization == QLORA_QUANTIZATION_TURNED && p.rank != 2)
-    return damaged("turned, but of {} dimensions", p.rank);
+    return damaged("transposed, but of {} dimensions", p.rank);
   return Status::ok();
 }
 
@@ -173,7 +173,7 @@ static Status checkSlice(const qlora_module &m, const qlora_parameter &p) {
     left -= length / p.slices;
   }
   return left == 0 ? Status::ok()
-                   : damaged("segments that leave {} of {}", left,
+                   : damaged("segments that do not cover {} of {}", left,
                              p.shape[p.slice_dimension]);
 }
 
@@ -278,8 +278,9 @@ static Status checkExpertSort(const qlora_module &m,
   const int64_t ranks = m.constants[launch.first_constant + *index];
   return ranks == m.expert_ranks
              ? Status::ok()
-             : damaged("experts sorted for {} ranks, where {} share them",
-                       ranks, m.expert_ranks);
+             : damaged(
+                   "experts sorted for {} ranks, but {} are expert-parallel",
+                   ranks, m.expert_ranks);
 }
 
 static Status checkLaunch(const qlora_module &m, const qlora_launch &launch) {
@@ -362,8 +363,8 @@ static Status checkEntry(const qlora_module &m, const qlora_entry &entry) {
     return damaged("batch {} and length {} for {}", entry.batch, entry.length,
                    entryKindName(entry.kind));
   if (entry.length % m.context_ranks != 0)
-    return damaged("lines of {} tokens shared by {} ranks", entry.length,
-                   m.context_ranks);
+    return damaged("sequences of {} tokens on {} context-parallel ranks",
+                   entry.length, m.context_ranks);
   return checkBindings(m, entry);
 }
 

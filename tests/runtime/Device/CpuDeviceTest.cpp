@@ -293,7 +293,7 @@ TEST_F(CpuDeviceTest, LeavesDisabledKernelsOut) {
   device = std::move(createDevice("cpu", options)).value();
   // The op has no other row.
   EXPECT_HAS(device->load(*loaded, nullptr).message(),
-             "accumulate.cpu: switched off by --disable-kernels");
+             "accumulate.cpu: disabled by --disable-kernels");
 }
 
 TEST_F(CpuDeviceTest, TakesAReferenceOnlyWhereItIsAskedFor) {
@@ -312,7 +312,7 @@ TEST_F(CpuDeviceTest, TakesAReferenceOnlyWhereItIsAskedFor) {
   DeviceOptions options;
   options.disabledKernels = {"decode.vector"};
   EXPECT_HAS(loadWith(options).message(),
-             "switched off by --disable-kernels; --reference-kernels decode "
+             "disabled by --disable-kernels; --reference-kernels decode "
              "runs its plain reference, which is slow");
   options.referenceKernels = {"decode"};
   const Status status = loadWith(options);
@@ -329,7 +329,7 @@ TEST_F(CpuDeviceTest, RefusesOperandsThatAKernelWouldOverrun) {
   ASSERT_TRUE(loaded.isOk());
   device = std::move(createDevice("cpu", {})).value();
   EXPECT_HAS(device->load(*loaded, nullptr).message(),
-             "operand 'x' has 64 bytes, the kernel touches 68");
+             "operand 'x' has 64 bytes, but the kernel accesses 68");
 }
 
 } // namespace

@@ -321,7 +321,7 @@ TEST(NullDevice, ChecksLibraryLaunches) {
   tooSmall.constants[2] = 8; // k: a and b would be 4 x 8
   tooSmall.constants[3] = tooSmall.constants[4] = 8;
   EXPECT_HAS(runNull(tooSmall, kDemoEvaluate).message(),
-             "operand 'a' has 64 bytes, the kernel touches 128");
+             "operand 'a' has 64 bytes, but the kernel accesses 128");
   DemoTables badStride = matmulTables(0.0);
   badStride.constants[3] = 2;
   EXPECT_HAS(runNull(badStride, kDemoEvaluate).message(), "matmul.reference");

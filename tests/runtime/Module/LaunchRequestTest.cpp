@@ -14,8 +14,8 @@ TEST(LaunchRequest, KnowsTheNamesOfKernels) {
   EXPECT_TRUE(checkKernelNames(good).isOk());
   const std::string bad[] = {"attention.cudnn", "attention"};
   const std::string message = checkKernelNames(bad).message();
-  EXPECT_NE(message.find("--disable-kernels: there is no kernel 'attention'; "
-                         "there are "),
+  EXPECT_NE(message.find("--disable-kernels: 'attention' is not a kernel; "
+                         "choose from: "),
             std::string::npos)
       << message;
 }

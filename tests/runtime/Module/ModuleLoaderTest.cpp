@@ -34,7 +34,7 @@ TEST(ModuleLoader, LoadsTheDemo) {
 
 TEST(ModuleLoader, RefusesHeaders) {
   EXPECT_REFUSED((void)t, "");
-  EXPECT_REFUSED(t.header.magic ^= 1, "not a module of qloracc");
+  EXPECT_REFUSED(t.header.magic ^= 1, "not a program of qloracc");
   EXPECT_REFUSED(t.header.abi_version = QLORA_ABI_VERSION + 1,
                  "format version " + std::to_string(QLORA_ABI_VERSION + 1));
   EXPECT_REFUSED(t.header.abi_version = 2, "format version 2");
@@ -93,7 +93,7 @@ TEST(ModuleLoader, RefusesQuantizations) {
   EXPECT_REFUSED(t.parameters[0].quantization = 3; t.parameters[0].block = 64;
                  t.parameters[0].format = QLORA_DTYPE_NF4;
                  t.parameters[0].rank = 1,
-                 "turned, but of 1 dimensions");
+                 "transposed, but of 1 dimensions");
   EXPECT_REFUSED(t.parameters[0].dtype = QLORA_DTYPE_NF4, "not quantised");
   EXPECT_REFUSED(t.parameters[0].block = 64, "not quantised, but");
   EXPECT_REFUSED(t.parameters[0].quantization = 1, "dtype 0 as format 0");
@@ -233,26 +233,29 @@ TEST(ModuleLoader, RefusesPartsOfLines) {
                  "kind 0 has 64 bytes instead of 32");
   EXPECT_REFUSED(shareLines(t); t.bindings[1].bytes = 64,
                  "kind 18 has 64 bytes instead of 32");
-  EXPECT_REFUSED(t.header.context_ranks = 16, "lines of 8 tokens shared by 16");
-  EXPECT_REFUSED(t.header.context_ranks = 0, "lines shared by 0 ranks");
-  EXPECT_REFUSED(t.header.context_ranks = 65536, "lines shared by 65536 ranks");
+  EXPECT_REFUSED(t.header.context_ranks = 16,
+                 "sequences of 8 tokens on 16 context-parallel ranks");
+  EXPECT_REFUSED(t.header.context_ranks = 0, "0 context-parallel ranks");
+  EXPECT_REFUSED(t.header.context_ranks = 65536,
+                 "65536 context-parallel ranks");
   EXPECT_REFUSED(shareLines(t); t.header.tensor_ranks = 2, "");
   EXPECT_REFUSED(shareLines(t); t.header.shards = 4, "");
   EXPECT_REFUSED(shareLines(t); t.header.update_pieces = 3,
-                 "lines shared by 2 ranks, and pieces on 3");
+                 "2 context-parallel ranks, but tensors sharded over 3");
 }
 
 TEST(ModuleLoader, RefusesPartsOfExperts) {
   EXPECT_REFUSED(t.header.expert_ranks = 2, "");
   EXPECT_REFUSED(t.header.expert_ranks = 2; t.header.context_ranks = 4, "");
   EXPECT_REFUSED(t.header.expert_ranks = 0,
-                 "experts shared by 0 ranks, and products by 1");
+                 "0 expert-parallel ranks with 1 tensor-parallel ranks");
   EXPECT_REFUSED(t.header.expert_ranks = 65536,
-                 "experts shared by 65536 ranks, and products by 1");
+                 "65536 expert-parallel ranks with 1 tensor-parallel ranks");
   EXPECT_REFUSED(t.header.expert_ranks = t.header.tensor_ranks = 2,
-                 "experts shared by 2 ranks, and products by 2");
+                 "2 expert-parallel ranks with 2 tensor-parallel ranks");
   EXPECT_REFUSED(t.header.expert_ranks = 2; t.header.update_pieces = 3,
-                 "experts shared by 2 ranks, and pieces or lines by 3");
+                 "2 expert-parallel ranks, but tensors or tokens sharded "
+                 "over 3");
 }
 
 /// Adds a launch that sorts the rows of one expert, for `ranks` ranks.
@@ -271,45 +274,45 @@ static void sortRows(DemoTables &t, int64_t ranks) {
 TEST(ModuleLoader, RefusesRowsSortedForOtherRanks) {
   EXPECT_REFUSED(sortRows(t, 1), "");
   EXPECT_REFUSED(sortRows(t, 2),
-                 "experts sorted for 2 ranks, where 1 share them");
+                 "experts sorted for 2 ranks, but 1 are expert-parallel");
   EXPECT_REFUSED(sortRows(t, 1); t.header.expert_ranks = 2,
-                 "experts sorted for 1 ranks, where 2 share them");
+                 "experts sorted for 1 ranks, but 2 are expert-parallel");
 }
 
 TEST(ModuleLoader, RefusesPieces) {
   EXPECT_REFUSED(gatherPieces(t), "");
   EXPECT_REFUSED(gatherPieces(t); t.header.update_pieces = 1,
-                 "2 pieces, but group fsdp has 1 ranks that divide something");
+                 "2 pieces, but group fsdp shards over 1 ranks");
   EXPECT_REFUSED(gatherPieces(t); t.operands.back().pieces = 4,
-                 "4 pieces, but group fsdp has 2 ranks that divide something");
+                 "4 pieces, but group fsdp shards over 2 ranks");
   EXPECT_REFUSED(gatherPieces(t); t.operands.back().pieces_of = QLORA_GROUP_TP,
-                 "2 pieces, but group tp has 1 ranks that divide something");
+                 "2 pieces, but group tp shards over 1 ranks");
   EXPECT_REFUSED(gatherPieces(t); t.operands.back().pieces_of = 9,
-                 "2 pieces, but group unknown has 1 ranks");
+                 "2 pieces, but group unknown shards over 1 ranks");
   EXPECT_REFUSED(gatherPieces(t); t.header.tensor_ranks = 2, "");
-  EXPECT_REFUSED(t.header.tensor_ranks = 0, "products shared by 0 ranks");
+  EXPECT_REFUSED(t.header.tensor_ranks = 0, "0 tensor-parallel ranks");
   EXPECT_REFUSED(gatherPieces(t); t.operands.back().pieces_of = QLORA_GROUP_CP;
                  t.header.context_ranks = 4,
-                 "2 pieces, but group cp has 4 ranks that divide something");
+                 "2 pieces, but group cp shards over 4 ranks");
   EXPECT_REFUSED(gatherPieces(t); t.operands.back().pieces_of = QLORA_GROUP_DP;
                  t.header.run_ranks = 3,
-                 "2 pieces, but group dp has 3 ranks that divide something");
-  EXPECT_REFUSED(t.header.run_ranks = 65536, "runs of 65536 ranks");
+                 "2 pieces, but group dp shards over 3 ranks");
+  EXPECT_REFUSED(t.header.run_ranks = 65536, "a program for 65536 ranks");
   EXPECT_REFUSED(t.operands[0].step = 64,
-                 "one piece, of group dp, and 64 bytes to the next");
+                 "one piece, but of group dp with a step of 64 bytes");
   EXPECT_REFUSED(gatherPieces(t); t.operands.back().step = 0,
-                 "2 x 32 bytes, each 0 behind the other");
+                 "2 x 32 bytes, 0 apart");
   EXPECT_REFUSED(
       gatherPieces(t);
       t.operands.back().bytes = 48,
-      "2 x 48 bytes, each 32 behind the other, from 0 on of an arena of "
-      "72");
+      "2 x 48 bytes, 32 apart, from byte 0 of an arena of 72");
   EXPECT_REFUSED(gatherPieces(t); t.operands.back().offset = 4, "overlap");
   EXPECT_REFUSED(gatherPieces(t); t.commands[5].group = QLORA_GROUP_DP,
                  "overlap");
   EXPECT_REFUSED(gatherPieces(t); t.header.shards = 3,
-                 "updates divided among 2 ranks, and the base among 3");
-  EXPECT_REFUSED(t.header.update_pieces = 0, "updates divided among 0 ranks");
+                 "optimizer states sharded over 2 ranks, but the base over 3");
+  EXPECT_REFUSED(t.header.update_pieces = 0,
+                 "optimizer states sharded over 0 ranks");
 }
 
 /// Moves a frozen weight to host memory, in shards of 64 bytes.
@@ -343,16 +346,16 @@ TEST(ModuleLoader, RefusesPiecesOfWhatIsTrained) {
   EXPECT_REFUSED(divideTrained(t); t.parameters[1].first = 4,
                  "2 pieces of 64 bytes, in the trainable arena");
   EXPECT_REFUSED(divideTrained(t); t.header.update_pieces = 2,
-                 "what is trained divided among 2 ranks, updates among 2, and "
-                 "the base among 1");
+                 "trainable parameters sharded over 2 ranks, optimizer states "
+                 "over 2, and the base over 1");
   EXPECT_REFUSED(divideTrained(t); t.header.shards = 4,
-                 "what is trained divided among 2 ranks, updates among 1, and "
-                 "the base among 4");
+                 "trainable parameters sharded over 2 ranks, optimizer states "
+                 "over 1, and the base over 4");
   EXPECT_REFUSED(t.header.trained_pieces = 0,
-                 "what is trained divided among 0 ranks");
+                 "trainable parameters sharded over 0 ranks");
   EXPECT_REFUSED(divideTrained(t); t.header.tensor_ranks = 2, "");
   EXPECT_REFUSED(divideTrained(t); t.header.context_ranks = 3,
-                 "lines shared by 3 ranks, and pieces on 2");
+                 "3 context-parallel ranks, but tensors sharded over 2");
 }
 
 TEST(ModuleLoader, HasThePieceOfItsRank) {
@@ -423,10 +426,10 @@ TEST(ModuleLoader, RefusesOtherFiles) {
   EXPECT_EQ(LoadedModule::open(folder.path("x.so")).status().code(),
             StatusCode::kNotFound);
   EXPECT_HAS(LoadedModule::open(folder.path()).status().message(),
-             "is a folder; give the train.so that qloracc writes");
+             "is a folder. Fix: give the train.so that qloracc writes");
   const std::string text(4096, 'x');
   EXPECT_HAS(LoadedModule::open(folder.write("x.so", text)).status().message(),
-             "not a program; give the train.so that qloracc writes");
+             "is not a program. Fix: give the train.so that qloracc writes");
 }
 
 } // namespace

@@ -55,7 +55,7 @@ TEST(ParameterSlices, AreRefused) {
                                "2 slices of 1 segments in dimension 0");
   EXPECT_REFUSED(makeSlice(t); t.parameters[0].slice_dimension = 2,
                                "2 slices of 1 segments in dimension 2");
-  EXPECT_REFUSED(makeSlice(t); t.constants.back() -= 2, "that leave 1 of 4");
+  EXPECT_REFUSED(makeSlice(t); t.constants.back() -= 2, "do not cover 1 of 4");
   EXPECT_REFUSED(makeSlice(t);
                  t.constants.back() += 1, "a segment of 9 in 2 slices");
   EXPECT_REFUSED(makeSlice(t); t.parameters[0].parts = 3, "3 parts, but");

@@ -68,23 +68,25 @@ TEST(Stages, HaveTheParametersOfOneModel) {
 /// Compared fields exist, even if a file is damaged.
 TEST(Stages, AreReadWithinTheirTables) {
   const char *parameter =
-      "'demo': stage 1: parameter 0 has no name, place or shape";
+      "'demo': stage 1: parameter 0 has no name, arena or shape";
   EXPECT_REFUSED(t.parameters[0].rank = 5, parameter);
   EXPECT_REFUSED(t.parameters[0].arena = 99, parameter);
   EXPECT_REFUSED(t.parameters[0].name = nullptr, parameter);
   EXPECT_REFUSED(t.entries[0].first_binding = 1000,
-                 "'demo': stage 1: entry 0 has bindings that are not there");
+                 "'demo': stage 1: entry 0 has bindings that do not exist");
   EXPECT_REFUSED(t.entries[0].binding_count = 0xffffffffu,
-                 "'demo': stage 1: entry 0 has bindings that are not there");
+                 "'demo': stage 1: entry 0 has bindings that do not exist");
   EXPECT_REFUSED(t.bindings[0].arena = 99,
-                 "'demo': stage 1: binding 0 is of an arena that is not there");
+                 "'demo': stage 1: binding 0 is in an arena that does not "
+                 "exist");
 }
 
 TEST(Stages, FollowEachOther) {
   EXPECT_REFUSED((void)t, "");
-  EXPECT_REFUSED(t.header.stage = 0, "'demo': stage 1: it is called stage 0");
+  EXPECT_REFUSED(t.header.stage = 0,
+                 "'demo': stage 1: it is numbered stage 0");
   EXPECT_REFUSED(t.header.stages = 3,
-                 "'demo': stage 1: stages is 3, and 2 in stage 0");
+                 "'demo': stage 1: stages is 3, but 2 in stage 0");
   EXPECT_REFUSED(t.header.stage = 2, "'demo': stage 1: stage 2 of 2");
   EXPECT_REFUSED(t.header.stages = 0, "'demo': stage 1: stage 1 of 0");
   // A stage that leads back to itself.
@@ -102,29 +104,28 @@ TEST(Stages, FollowEachOther) {
 
 TEST(Stages, HaveInCommonWhatAllRanksHave) {
   EXPECT_REFUSED(t.header.shards = 2,
-                 "'demo': stage 1: shards is 2, and 1 in stage 0");
+                 "'demo': stage 1: shards is 2, but 1 in stage 0");
   EXPECT_REFUSED(t.header.target = QLORA_TARGET_CUDA,
-                 "'demo': stage 1: target is 1, and 0 in stage 0");
+                 "'demo': stage 1: target is 1, but 0 in stage 0");
   EXPECT_REFUSED(t.arenas[kDemoGradient].bytes = 128,
-                 "'demo': stage 1: the gradient arena has 128 bytes, and 72 in "
+                 "'demo': stage 1: the gradient arena has 128 bytes, but 72 in "
                  "stage 0");
   EXPECT_REFUSED(t.parameters.pop_back(),
-                 "'demo': stage 1: 0 parameters that are not the base's, and "
-                 "stage 0 1");
+                 "'demo': stage 1: 0 parameters outside the base, but stage 0 "
+                 "has 1");
   EXPECT_REFUSED(t.parameters[1].init = QLORA_INIT_ZERO,
                  "'demo': stage 1: parameter "
-                 "'base_model.model.demo.lora_A.weight' is not "
-                 "'base_model.model.demo.lora_A.weight' of stage 0, or has "
-                 "another place or form");
+                 "'base_model.model.demo.lora_A.weight' differs from "
+                 "'base_model.model.demo.lora_A.weight' of stage 0");
   EXPECT_REFUSED(t.entries.pop_back(),
-                 "'demo': stage 1: entries is 2, and 3 in stage 0");
+                 "'demo': stage 1: entries is 2, but 3 in stage 0");
   EXPECT_REFUSED(t.entries[0].batch = 4,
-                 "'demo': stage 1: entry 0 is evaluate of 4 x 8, and stage 0's "
-                 "evaluate of 2 x 8");
+                 "'demo': stage 1: entry 0 is evaluate of 4 x 8, but in stage "
+                 "0 evaluate of 2 x 8");
   EXPECT_REFUSED(
       std::swap(t.bindings[3].offset, t.bindings[4].offset),
       "'demo': stage 1: entry 1 (accumulate_last): its results in the "
-      "gradients are not those of stage 0");
+      "gradient arena differ from those in stage 0");
   // Each stage may differ in its base.
   EXPECT_REFUSED(t.arenas[kDemoFrozen].bytes = 128, "");
   EXPECT_REFUSED(t.parameters.erase(t.parameters.begin()), "");

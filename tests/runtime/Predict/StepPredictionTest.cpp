@@ -335,7 +335,7 @@ TEST_F(StepPredictionTest, AttentionIsThatOfTheRowThatRuns) {
   EXPECT_EQ(own.rows(), std::vector<std::string>{"attention.cuda"});
   request.disabledKernels.push_back("attention.cuda");
   EXPECT_HAS(errorOf(predictSteps(*module, request)),
-             "launch 'attention': switched off by --disable-kernels");
+             "launch 'attention': disabled by --disable-kernels");
 }
 
 TEST_F(StepPredictionTest, RefusesADeviceOfTheOtherKind) {

@@ -100,7 +100,7 @@ TEST_F(CudaSession, SaysWhatIsWrongWithTheMachine) {
   EXPECT_HAS(refusal({"--device", "cpu"}),
              "was compiled for cuda; compile it with --target cpu");
   EXPECT_HAS(refusal({"--disable-kernels", "abacus"}),
-             "--disable-kernels: there is no kernel 'abacus'");
+             "--disable-kernels: 'abacus' is not a kernel");
   set("QLORA_TEST_CUDA_DEVICES", "none");
   EXPECT_HAS(refusal({}), "NVIDIA's driver sees no GPU");
   set("QLORA_TEST_CUDA_DEVICES", "sm_75:64");

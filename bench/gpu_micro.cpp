@@ -43,11 +43,11 @@ static constexpr OptionScope kRun = OptionScope::kRun;
 
 static const OptionRow kOptions[] = {
     {"size", OptionType::kInt, "8192", kRun, kGroup,
-     "rows and columns of the card's product", "", "", 16, 65536},
+     "rows and columns of the GPU's GEMM", "", "", 16, 65536},
     {"copy_bytes", OptionType::kSize, "4GiB", kRun, kGroup,
-     "bytes of the card's copy", "", "", 4096},
+     "bytes of the GPU's copy", "", "", 4096},
     {"lengths", OptionType::kLengths, "[512, 1024, 2048, 4096, 8192]", kRun,
-     kGroup, "of attention, beside the modules' own", ""},
+     kGroup, "attention lengths, in addition to the modules'", ""},
     {"pool_bytes", OptionType::kSize, "16GiB", kRun, kGroup,
      "memory for operands; at most half of what is free", "", "", 4096},
     {"nodes", OptionType::kInt, "200", kRun, kGroup,

@@ -70,7 +70,7 @@ def main():
     print(f"{options.shape}, {options.compute}, {options.ranks} ranks of one "
           f"thread, T = {options.length}, {options.axis}\n"
           f"  whole base   {rates['whole']:.1f} tok/s\n"
-          f"  in pieces    {rates['pieces']:.1f} tok/s, {ratio:.3f} of it\n"
+          f"  sharded base {rates['pieces']:.1f} tok/s, {ratio:.3f} of it\n"
           f"  a rank holds {mib['pieces']:.1f} of {mib['base']:.1f} MiB, and "
           f"{mib['gathered']:.1f} of others' at most\n"
           f"  planned      {mib['planned']:.1f} MiB, private at most "

@@ -23,8 +23,8 @@
 //
 // A shard is a run of consecutive tokens, of one sequence or several, so ops
 // can do there what they do for each token separately. Dropout masks are
-// numbered by token, and such ops stay unsharded. If all ranks have a value from
-// the start, such as embeddings, each takes its own tokens. Values that
+// numbered by token, and such ops stay unsharded. If all ranks have a value
+// from the start, such as embeddings, each takes its own tokens. Values that
 // unsharded modules compute from gathered tokens stay whole, and so do their
 // results: splitting and gathering them again would send more than their sums.
 

@@ -219,8 +219,8 @@ static Work headWork(const KernelRequest &r) {
   return work;
 }
 
-/// Reads all states, and reads and rewrites the gradient. Only the rows of w for
-/// the rank's own targets are read, which is not counted.
+/// Reads all states, and reads and rewrites the gradient. Only the rows of w
+/// for the rank's own targets are read, which is not counted.
 static Work headMergeWork(const KernelRequest &r) {
   const double states = double(r.constant("shards")) * r.constant("rows");
   double bytes = states * plans::kHeadStateNumbers * 4;

@@ -161,7 +161,7 @@ TEST_F(GemmTiming, CandidatesAreReproducibleAndWithinTheWorkspace) {
 /// do not run, or not in a capture.
 TEST_F(GemmTiming, WhatCannotRunIsOut) {
   if (isGpu())
-    GTEST_SKIP() << "a card may run all";
+    GTEST_SKIP() << "a GPU may run all";
   allocate(1 << 20);
   add(problemOf(16, QLORA_DTYPE_F32, 0));
   // The GEMM with aligned operands: it is last in the order of signatures.

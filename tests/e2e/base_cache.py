@@ -253,7 +253,7 @@ def shared(large):
     for cache in (None, "none"):
         one, two = (pss_of_run(large.runs, ranks, cache) for ranks in (1, 2))
         print(f"     one rank {one >> 20} MiB, two {two >> 20} MiB, planned "
-              f"for one {own >> 20} MiB beside {plan['arenas']['frozen'] >> 20}"
+              f"for one {own >> 20} MiB and {plan['arenas']['frozen'] >> 20}"
               f" MiB of base; {'mapped' if cache is None else 'just made'}")
         assert two <= one + own + SLACK, (one, two, own)
 

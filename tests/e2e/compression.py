@@ -83,7 +83,7 @@ def same(found, wanted, what):
     """Compares two runs of power_sgd."""
     worst = np.abs(found[0] - wanted[0]).max()
     far = distance(found[1], wanted[1])
-    print(f"ok   {what} beside {len(wanted[0])} steps of the same: losses "
+    print(f"ok   {what}, {len(wanted[0])} steps compared: losses "
           f"{worst:.1e}, adapter {far:.1e}", flush=True)
     assert worst < SAME_LOSS and far < SAME_ADAPTER, (what, worst, far)
 
@@ -126,9 +126,9 @@ def cards(runs, exact, low):
     for hook, ranks in (("bf16", 2), ("int8", 4), ("power_sgd", 2)):
         runs.compile(hook, ranks, *cuda_flags())
         found = runs.train(ranks)
-        near(found, exact[ranks], f"{hook} on {ranks} cards")
+        near(found, exact[ranks], f"{hook} on {ranks} GPUs")
         if hook == "power_sgd":
-            same(found, low[ranks], f"{hook} on {ranks} cards")
+            same(found, low[ranks], f"{hook} on {ranks} GPUs")
 
 
 def resumed(runs, exact):

@@ -44,7 +44,7 @@ REFUSED = [
     ({"family": DENSE}, {"adapter": {"experts"}},
      "target_parameters: .* matches no parameter of experts"),
 ]
-# Meaningless pairs: experts of a dense model, a format without published models.
+# Meaningless pairs: experts of a dense model, a format without real models.
 ABSENT = [
     ({"family": DENSE}, {"format": {"nf4-experts"}}),
     ({"family": set(FAMILIES) - {"gptoss"}}, {"format": {"mxfp4"}}),

@@ -52,7 +52,7 @@ def check_calls(case, flags, few=2, many=4):
     failed = expect("graphs", graphs == case.micro_batches + 1
                     and not any(others.values()),
                     f"{graphs:g} launches for {case.micro_batches} "
-                    f"micro-batches and the update, beside them {others}")
+                    f"micro-batches and the update; other calls {others}")
     return failed + expect("waits", waits == 0,
                            f"{waits:g} synchronisations a step")
 

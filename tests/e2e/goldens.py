@@ -395,7 +395,7 @@ def report(name, errors, of_all):
             text = next(line for line in str(errors).splitlines()
                         if cannot.group() in line)
     elif errors is None:
-        kind, text = "skip", "not for so many ranks"
+        kind, text = "skip", "not for this number of ranks"
     else:
         bad = not errors or any(not ratio <= 1 for ratio, _ in errors.values())
         kind = "FAIL" if bad else "ok"

@@ -158,7 +158,7 @@ def check_micro(rows, lines):
     expect("micro", len(products) > 10 and most > RUN_CANDIDATES and all(
         0 < row["value"] < 1 + 1e-9 and row["verdict"] == (
             "met" if row["value"] >= 0.9 else "missed") for row in products),
-        f"{len(products)} products beside the best of {most} algorithms")
+        f"{len(products)} GEMMs compared with the best of {most} algorithms")
     expect("micro", len(lines) > 50 and all(
         line.get("refused") or line["microseconds"] > 0 for line in lines),
         f"{len(lines)} launches")
@@ -289,9 +289,9 @@ def check_errors(script):
             ("no bundle", ("--bundle", "/nowhere"), {}, "is no bundle"),
             ("no driver", ("--bundle", script.bundle),
              {"LD_LIBRARY_PATH": ""}, "no CUDA driver here"),
-            ("no card", ("--bundle", script.bundle),
+            ("no GPU", ("--bundle", script.bundle),
              {"QLORA_TEST_CUDA_DEVICES": "none"}, "sees no GPU"),
-            ("another card", ("--bundle", script.bundle),
+            ("another GPU", ("--bundle", script.bundle),
              {"QLORA_TEST_CUDA_DEVICES": "sm_80:1024"}, "--cuda-arch 80"),
             ("no compiler", ("--prepare", script.bundle, "--tools",
                              script.tools, "--cuda-compiler", "no-nvcc"),

@@ -61,7 +61,7 @@ def check_case(tools, case, work):
         case, run("broken", "--resume-from-checkpoint", "latest"), 6), whole)
     with open(os.path.join(work, "log.txt")) as log:
         if "checkpoint-3', after step 3" not in log.read():
-            raise goldens.Failure("no run says that it goes on")
+            raise goldens.Failure("no run says that it resumes")
     if os.path.basename(case) in RESUMED:
         return
     one, two = (contents(case, run(

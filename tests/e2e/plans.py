@@ -143,7 +143,7 @@ def long_context(tools, folder):
                      "--per-device-train-batch-size", "1", "--lora-r", "32")
     again = [op["times"]
              for op in report["rematerialize"]["steps"][0]["recomputed"]]
-    assert max(again) == 2, "no op is computed again for two blocks"
+    assert max(again) == 2, "no op is recomputed for two blocks"
 
 
 def saved_on_the_host(tools, folder):
@@ -252,7 +252,7 @@ def shared_context(tools, folder):
     report = read(path)
     assert report["total_bytes"] <= 24 * GIB, report["arenas"]
     waits = waiting(tools, module, 8)
-    print(f"ok   131,072 tokens on 8 cards: {report['total_bytes'] / GIB:.1f} "
+    print(f"ok   131,072 tokens on 8 GPUs: {report['total_bytes'] / GIB:.1f} "
           f"of 24 GiB; on H200s {100 * waits:.2f} % of a step waits")
 
 
@@ -270,7 +270,7 @@ def in_stages(tools, folder):
         assert report["total_bytes"] <= 24e9, report["arenas"]
         bases.append(report["arenas"]["frozen"])
     call(f"{tools}/qlora-run", module, "--device", "null:h200", "--gpus", "4")
-    print(f"ok   70B on 4 cards of 24 GB as stages: "
+    print(f"ok   70B on 4 GPUs of 24 GB as stages: "
           f"{', '.join(f'{base / 1e9:.1f}' for base in bases)} GB of the base")
 
 
@@ -333,7 +333,7 @@ def in_pieces(tools, folder):
                    for entry in report["entries"] if "peak" in entry)
         assert most < (layer + 2 * hidden * wide) * bits * 1.03, most
         waits = waiting(tools, module, cards)
-        print(f"ok   70B on {cards} cards of {limit / 1e9:.0f} GB: "
+        print(f"ok   70B on {cards} GPUs of {limit / 1e9:.0f} GB: "
               f"{report['total_bytes'] / 1e9:.1f} GB, of which "
               f"{arenas['frozen'] / 1e9:.1f} of the base and {most / 1e9:.2f} "
               f"gathered; on H200s {100 * waits:.2f} % of a step waits")
@@ -367,7 +367,7 @@ def trained_whole(tools, folder):
         assert own < 16 * numbers / 8 + (8 << 20), (own, numbers)
         rounded = arenas.get("rounded", 0)
         assert rounded < 2 * numbers / 8 + (1 << 20), arenas
-        print(f"ok   8B trained as a whole on 8 cards of {limit / 1e9:.0f} GB: "
+        print(f"ok   8B, full fine-tuning, 8 GPUs of {limit / 1e9:.0f} GB: "
               f"{report['total_bytes'] / 1e9:.1f} GB, {own / 1e9:.1f} of them "
               f"weights, gradients and states, {rounded / 1e9:.1f} weights in "
               f"bf16")

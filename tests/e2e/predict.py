@@ -247,7 +247,7 @@ def check_cards(tools, module, rates, folder):
             json.dump({**rates, "gpu": {**rates["gpu"],
                                         "memory_gb": gigabytes}}, file)
         text = call(f"{tools}/qlora-run", module, "--device", f"null:{card}")
-        print(f"{'ok  ' if answer in text else 'FAIL'} a card of {gigabytes} "
+        print(f"{'ok  ' if answer in text else 'FAIL'} a GPU of {gigabytes} "
               f"GB: {answer.strip()}")
         passed &= answer in text
     return passed

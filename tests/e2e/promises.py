@@ -140,7 +140,7 @@ def same_bits(tools, folder):
             limit = int(least + share * (free["total_bytes"] - least))
             plan = report(case, *flags, "--memory-limit", f"{limit}B")
             again = plan["rematerialize"]["steps"][0]["recomputed"]
-            assert again, f"{name}: nothing is computed again in {limit} bytes"
+            assert again, f"{name}: nothing is recomputed in {limit} bytes"
             losses, limited = case.train(*numbers)
             assert (losses == want).all(), (
                 f"{name} in {limit} bytes: {np.abs(losses - want).max()}")
@@ -182,7 +182,7 @@ def two_levels(tools, folder):
     assert plan["total_bytes"] <= needed
     times = [op["times"]
              for op in plan["rematerialize"]["steps"][0]["recomputed"]]
-    assert max(times) > 1, "nothing is computed again twice"
+    assert max(times) > 1, "nothing is recomputed twice"
     losses, _ = case.train(*flags)
     assert np.abs(losses - want).max() < 2e-5, "limited run differs"
 

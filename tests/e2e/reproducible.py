@@ -114,7 +114,7 @@ def main():
         resumed(case, wanted, 24, *padded)
         refused(case)
         case.compile(*compiled, "--parallel", "zero1=2")
-        check(case, "updates in pieces", 24, (2, 4), *padded)
+        check(case, "sharded updates", 24, (2, 4), *padded)
 
 
 if __name__ == "__main__":

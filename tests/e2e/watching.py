@@ -79,7 +79,7 @@ def watch_cards(runs):
             check(found.get((tag, 4)) == value + rank, tag, found)
         check(found.get((f"train/rank_memory_bytes/{rank}", 4), 0) > 1e6, found)
     with open(os.path.join(folder, "report.html")) as file:
-        check(file.read().count("<figure>") == 7, "the charts of cards")
+        check(file.read().count("<figure>") == 7, "the charts of GPUs")
 
 
 def hold_up(job, rank, ended):

@@ -284,7 +284,7 @@ cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t description,
   const std::string wrong = checkOperands(*product, of, device);
   if (!wrong.empty())
     return refuse(kSymbol, kBlasInvalidValue, wrong);
-  if (!mayUse(stream, fmt::format("algorithm {:x} for product {:x} on card {}",
+  if (!mayUse(stream, fmt::format("algorithm {:x} for matmul {:x} on GPU {}",
                                   hashOf(*chosen), hashOf(*product), device)))
     return kBlasExecutionFailed;
   // Frees memory, which spoils a capture.

@@ -31,9 +31,9 @@ std::string checkDeviceRange(const void *address, size_t bytes, int device) {
   if (!found)
     return fmt::format("{} bytes at {}", bytes, describeAddress(address));
   if (found->device == kPinned && !found->isMapped)
-    return fmt::format("{} is pinned memory that no card reads", address);
+    return fmt::format("{} is pinned memory that no GPU can read", address);
   if (found->device != kPinned && found->device != device)
-    return fmt::format("{} is memory of card {}, not of {}", address,
+    return fmt::format("{} is memory of GPU {}, not of GPU {}", address,
                        found->device, device);
   return "";
 }

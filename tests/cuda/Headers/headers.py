@@ -126,7 +126,7 @@ class Checker:
                 self.missing.append(library.header)
                 if library.needed and self.toolkit:
                     self.errors.append(
-                        f"no {library.header} beside {self.toolkit} or in "
+                        f"no {library.header} in {self.toolkit} or in "
                         ".venv; scripts/install.sh installs nvml.h, the others "
                         "are the toolkit's")
             elif wrong := self.compile(library):

@@ -198,7 +198,7 @@ static Communicator callable(const char *symbol, ncclComm_t handle,
   if (communicator->isFinalized)
     result = refuse(symbol, kNcclInvalidUsage, "it was finalised");
   else if (currentDevice() != communicator->device)
-    result = refuse(symbol, kNcclInvalidUsage, "another card is current");
+    result = refuse(symbol, kNcclInvalidUsage, "another GPU is current");
   return result ? nullptr : communicator;
 }
 

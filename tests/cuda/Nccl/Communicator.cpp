@@ -188,7 +188,7 @@ static std::string checkSplit(const ncclComm &group, int color, int key,
   if (group.isFinalized)
     return "it was finalised";
   if (currentDevice() != group.device || spoilCaptures())
-    return "another card is current, or a stream is captured";
+    return "another GPU is current, or a stream is captured";
   return group.running ? "a collective of it is under way" : "";
 }
 

@@ -375,12 +375,12 @@ TEST_F(NcclCollectivesTest, TellsAnErrorThatComesLater) {
 
 TEST_F(NcclCollectivesTest, BlamesARankThatIsGone) {
   ASSERT_TRUE(connect().isOk());
-  const Status own = Status::error(StatusCode::kInternal, "the card failed");
-  EXPECT_EQ(gpus->judge(own).message(), "the card failed");
+  const Status own = Status::error(StatusCode::kInternal, "the GPU failed");
+  EXPECT_EQ(gpus->judge(own).message(), "the GPU failed");
   host.isAlone = true;
   const Status status = gpus->judge(own);
   EXPECT_EQ(status.code(), StatusCode::kAborted);
-  EXPECT_EQ(status.message(), "rank 1 is gone (the card failed)");
+  EXPECT_EQ(status.message(), "rank 1 is gone (the GPU failed)");
   EXPECT_TRUE(isAborted());
 }
 

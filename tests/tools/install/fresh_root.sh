@@ -75,7 +75,7 @@ try_package() { # the package
   in_root apt-get install -qy --no-install-recommends /tmp/qlora.deb
   in_root id user >/dev/null 2>&1 || in_root useradd -m user
   in_root su user -c 'bash /tmp/try.sh'
-  echo "the package alone trains, stops, and goes on to the same bytes"
+  echo "the package alone trains, stops, and resumes to the same bytes"
 }
 
 # Uses the machine's certificates and pip's settings, and its compiler cache if

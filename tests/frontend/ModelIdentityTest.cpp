@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What decides a model's numbers, described.
+// The description of a model's arithmetic.
 
 #include "frontend/ModelIdentity.h"
 

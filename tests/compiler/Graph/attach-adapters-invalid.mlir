@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What attach-adapters refuses.
+// Refusals of attach-adapters.
 
 // RUN: not qlora-opt %S/../Inputs/layer.mlir --attach-adapters='targets=[' 2>&1 | FileCheck %s --check-prefix=TARGETS
 // RUN: not qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=0' 2>&1 | FileCheck %s --check-prefix=RANK

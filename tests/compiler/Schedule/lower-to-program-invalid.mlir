@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What lowering needs from the passes before it.
+// Requirements of lowering on earlier passes.
 
 // RUN: qlora-opt %s --split-input-file --lower-to-program --verify-diagnostics
 

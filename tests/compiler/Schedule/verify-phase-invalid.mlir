@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// What each phase before program must leave behind, and a phase that is none.
+// The invariants of the phases before program, and an unknown phase.
 
 // RUN: split-file %s %t
 // RUN: not qlora-opt %t/dynamic.mlir --verify-phase=phase=adapt 2>&1 | FileCheck %s --check-prefix=DYNAMIC

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// What must hold after the phase program; verify-phase-invalid.mlir has the
-// earlier phases.
+// Invariants after the phase program; verify-phase-invalid.mlir has the earlier
+// phases.
 
 // RUN: qlora-opt %s --split-input-file --verify-diagnostics --verify-phase="phase=program"
 

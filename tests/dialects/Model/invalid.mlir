@@ -455,7 +455,7 @@ func.func @layer(%a: tensor<2x4x8xf32>) {
 
 // -----
 
-// What earlier versions wrote in place of `layer`.
+// The attribute of earlier versions instead of `layer`.
 func.func @mark(%a: tensor<2x4x8xf32>) {
   // expected-error @+1 {{has no attribute 'model.block'}}
   %0 = model.add %a, %a {model.block = 1 : i64} : tensor<2x4x8xf32>

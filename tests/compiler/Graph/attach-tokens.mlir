@@ -35,7 +35,7 @@
 // DPO: model.noise %[[X]]
 // DPO: model.head_loss %{{.*}} columns
 
-// One value per row stays f32, and so do the rows of tokens.
+// One value per row stays f32, and so does the list of token ids.
 // STEP-LABEL: train.step accumulate
 // STEP: model.match_tokens %{{.*}} : (tensor<2x32xi32>, tensor<2xf32>) -> (tensor<2x32x2xbf16>, tensor<2x32xf32>)
 // STEP: %{{.*}}, %[[DZ:.*]] = train.head_loss_grad %[[H:[^,]*]], %{{.*}} : (tensor<2x32x64xbf16>, tensor<128x64xbf16>, tensor<2x32xi32>, tensor<2x32x2xbf16>, tensor<2xf32>) -> ({{.*}}, tensor<2x32x64xbf16>, tensor<2x32x2xbf16>)

@@ -7,8 +7,8 @@
 // RUN: qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 targets=["q_proj"]' --fuse-lora --specialize-shapes="batch=2 lengths=32 compute-type=bfloat16" --build-train-step=pieces=3 --round-adapters --fuse-rows --bucket-gradients --lower-to-program --select-kernels --assign-queues | FileCheck %s --check-prefix=PROGRAM
 // RUN: not qlora-opt %S/../Inputs/layer.mlir --attach-adapters='r=4 targets=["q_proj"]' --mark-trainable='optimizer=muon' --specialize-shapes="batch=2 lengths=32" --build-train-step=pieces=3 2>&1 | FileCheck %s --check-prefix=WHOLE
 
-// A row has 512 elements, padded to three equal ranges. The norm covers all of
-// them.
+// 512 elements need one row of 1024, padded to three rows, one for each rank.
+// The norm covers all rows.
 // CHECK: train.update_pieces = 3
 // CHECK: train.step update
 // CHECK: %[[ALL:.*]] = train.flat gradient {statistics} : tensor<4x1024xf32>

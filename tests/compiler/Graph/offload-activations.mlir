@@ -22,11 +22,11 @@
 
 // Every activation has 64 tokens of 256 values. The backward reads x1, which
 // crosses layers, and n1 of layer 1, and x0 and n0 of layer 0. Values that
-// layer 2 reads would be back at once. A copy takes a microsecond, as long as a
-// launch: all copies are hidden. The copy comes after the row ops that compute
-// and read the value, so that these can be fused. The copy back starts with the
-// layer before the reader, in the order of the reads. No copy is more than one
-// layer late.
+// layer 2 reads would be back at once. A copy takes a microsecond, and each op
+// at least a launch: all copies are hidden. The copy comes after the row ops
+// that compute and read the value, so that these can be fused. The copy back
+// starts with the layer before the reader, in the order of the reads. No copy
+// is more than one layer late.
 // CHECK: train.step accumulate {{.*}}"offload-activations" = {batch = 1 : i64, bytes = 262144 : i64, candidates = 4 : i64, copied = 4 : i64, crossing = 2 : i64, length = 64 : i64, values = "hidden"}
 // CHECK: %[[X0:.*]] = model.embedding
 // CHECK-NEXT: %[[N0:.*]] = model.rms_norm %[[X0]]

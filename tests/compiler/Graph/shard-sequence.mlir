@@ -3,7 +3,8 @@
 // RUN: qlora-opt %s --shard-sequence --split-input-file --verify-diagnostics | FileCheck %s
 // RUN: qlora-opt %s --shard-sequence --split-input-file --verify-diagnostics --build-train-step | FileCheck %s --check-prefix=STEP
 
-// A residual that all ranks have: each rank takes its own tokens of it.
+// A residual that all ranks have: each rank takes its own tokens of it. Any
+// rank could send them.
 // CHECK: module attributes {program.tensor_ranks = 2 {{.*}}gathers = 1 {{.*}}scattered = 1
 // CHECK-LABEL: func.func @block
 // CHECK: %[[H:.*]] = model.embedding {{.*}} -> tensor<3x4x16xf32>

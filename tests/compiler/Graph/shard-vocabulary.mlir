@@ -37,8 +37,8 @@
 // CHECK-NEXT: %[[SUM:.*]] = model.reduce_scatter %[[D]] {{.*}} : (tensor<4x8x64xf32>) -> tensor<2x8x64xf32>
 // CHECK-NEXT: train.round %[[SUM]] {{.*}} : (tensor<2x8x64xf32>) -> tensor<2x8x64xbf16>
 
-// Without a gradient there is no reduction over token ids. A head with other
-// readers of its logits stays unsharded.
+// Without a gradient the head computes no weighted sum of the table's rows. A
+// head with other readers of its logits stays unsharded.
 // CHECK: train.step evaluate
 // CHECK: model.head_part {{.*}} -> tensor<4x8x4xf32>
 // CHECK: model.head_merge {{.*}} -> (tensor<1xf32>, tensor<1xf32>, tensor<2x8xi32>)

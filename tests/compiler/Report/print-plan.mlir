@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// The plan of a whole module, with each pass's decisions: summed over steps,
-// and for the module itself. Without the step passes there are no decisions
-// about steps.
+// The plan of a whole module, with each pass's decisions: collected for all
+// steps, and for the module itself. Without the step passes there are no
+// decisions about steps.
 
 // RUN: qlora-opt %S/../Inputs/layer.mlir --phase-adapt --phase-step --phase-optimize --phase-program --print-plan -o /dev/null | FileCheck %s
 // RUN: qlora-opt %S/../Inputs/layer.mlir --phase-adapt --phase-step --fuse-rows --bucket-gradients --phase-program --print-plan -o /dev/null | FileCheck %s --check-prefix=FEW --implicit-check-not=rematerialize --implicit-check-not=plan-dequant

@@ -25,8 +25,7 @@ program.entry accumulate_last batch 1 length 8 {
   program.launch @copy_rows(%part read f32, %a write f32) constants [1, 16, 16, 16] rows 0 label "after"
 }
 
-// A value read on another queue is overwritten after that read; the reduction
-// of a copy waits for nothing else.
+// The fill waits for the copy on another queue that reads the same bytes.
 // CHECK: program.entry accumulate
 // CHECK: program.copy
 // CHECK-SAME: on copy

@@ -29,7 +29,7 @@ struct TokenRequest {
   int64_t vocabSize = 0;
   bool completionOnlyLoss = true;
   bool assistantOnlyLoss = true;
-  /// Keep rows of which the chat template drops tools or messages.
+  /// Keep rows whose tools or messages the chat template drops.
   bool allowTemplateDrops = false;
   bool pairs = false;    ///< pairs of answers, chosen and rejected
   bool unpaired = false; ///< answers, desirable or not

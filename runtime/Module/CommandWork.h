@@ -50,8 +50,8 @@ std::vector<CommandKernel> kernelsOf(const LoadedModule &module,
                                      const DeviceProfile &device,
                                      const KernelRow *row = nullptr);
 
-/// Bytes that a command reads or writes in host memory, on a GPU; without
-/// tables of which a kernel reads single rows.
+/// Bytes that a command of a GPU reads or writes in host memory, except in
+/// tables from which a kernel reads single rows.
 double bytesOverBus(const LoadedModule &module, const qlora_command &command);
 
 /// neededFlops of a command's launch; 0 for every other command.

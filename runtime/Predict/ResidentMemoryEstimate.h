@@ -2,7 +2,7 @@
 
 // How much of its arenas a run touches.
 //
-// Arenas have room for a program's largest variant, but the system allocates a
+// Arenas have space for a program's largest variant, but the system allocates a
 // page when it is first written. So a run whose steps all fit into smaller
 // variants never has the rest in memory. The variants that a run needs are
 // known before step 1: data, order and the assignment of rows (StepPacking.h)

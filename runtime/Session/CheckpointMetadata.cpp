@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Collects the facts of a run and compares those of two runs.
+// Collects the metadata of a run and compares the metadata of two runs.
 
 #include "runtime/Session/CheckpointMetadata.h"
 

@@ -122,7 +122,7 @@ TEST(PredictedSpeeds, AreThoseOfTheGpus) {
   EXPECT_GT(known.speeds[0], known.speeds[1]);
   const PredictedSpeeds unknown = speedsOn({"NVIDIA H200", "Acme 1"});
   EXPECT_TRUE(unknown.speeds.empty());
-  EXPECT_THAT(unknown.remark, HasSubstr("nothing is known of 'Acme 1'"));
+  EXPECT_THAT(unknown.remark, HasSubstr("the speed of 'Acme 1' is not known"));
   const PredictedSpeeds alike = speedsOn({"Acme 1", "Acme 1"});
   EXPECT_TRUE(alike.speeds.empty() && alike.remark.empty());
 }

@@ -129,7 +129,7 @@ def PlaceFrozenWeights : Pass<"place-frozen-weights", "::mlir::ModuleOp"> {
   let summary = "shard or offload frozen weights, and gather them before use";
   let description = [{
     Every frozen parameter of two dimensions or more gets a `piece`: a rank's
-    1/`shards` of its stored bytes, rounded up. `model.gather_weight` all-gathers
+    1/`shards` of its stored bytes, rounded up. `model.gather_weight` gathers
     it, as it does parameters of shard-trainable, before the first of nearby
     uses: once in the forward of a layer, and once in its backward. With
     `keep-trained` trained parameters are gathered once per step.

@@ -21,7 +21,7 @@ function addModel() {
   const parts = [['num_hidden_layers', 'layers'], ['hidden_size', 'wide'],
                  ['vocab_size', 'tokens in the vocabulary']];
   addTile('Model', `${family}, ${inCount(run.parameters)}`,
-          `parameters; ${inFull(run.trainable)} are trained (${
+          `parameters; ${inFull(run.trainable)} are trainable (${
               inShare(run.trainable, run.parameters + run.adapters)})`,
           parts.filter(([key]) => shape[key])
               .map(([key, word]) => `${inFull(shape[key])} ${word}`)
@@ -44,7 +44,7 @@ function addBatch() {
   addTile('Batch × length', `${batch} × ${lengths.join(', ')}`,
           `${inFull(batch * length)} tokens in a micro-batch, ${
               several(steps, 'micro-batch').replace('chs', 'ches')} in a step`,
-          buckets.length && `short rows share lines of ${
+          buckets.length && `short rows are packed into sequences of ${
               Math.min(...buckets)} to ${Math.max(...buckets)} tokens (${
               several(buckets.length, 'bucket')})`);
 }
@@ -56,8 +56,8 @@ function addLimit() {
   const value = !limit ? inBytes(total)
       : `${isSameUnit ? number : inBytes(total)} of ${inBytes(limit)}`;
   const tile = addTile('Plan of a rank', value,
-                       limit ? 'kept within --memory-limit'
-                             : 'no limit; --memory-limit sets one');
+                       limit ? 'within --memory-limit'
+                             : 'no limit; set one with --memory-limit');
   tile.title = exactly(total) + (limit ? ` of ${inFull(limit)}` : '');
 }
 
@@ -66,8 +66,8 @@ function addResident() {
   if (!resident)
     return addTile('Resident at most',
                    `${inBytes(data.plan.total_bytes)} + driver`,
-                   'qlora-run prints what the driver and its libraries take ' +
-                       'of the card');
+                   'qlora-run prints the GPU memory of the driver and its ' +
+                       'libraries');
   addTile('Resident at most', inBytes(resident),
           `the plan, and about ${inBytes(resident - data.plan.total_bytes)} ` +
               'of code and libraries').title = exactly(resident);
@@ -88,9 +88,9 @@ function addStep() {
               (low ? ` to ${inTime(low * 1e6)}` : ''),
           `${low ? `${rate(low)} to ` : ''}${rate(high)} tokens/s of one rank`,
           'with full rows and the rates ' + (run.rates.is_assumed
-              ? 'assumed of ' : 'measured on ') + ratesName() + (low
-              ? ' at best; at worst GEMM, attention and memory fall short of ' +
-                  'them and nothing runs side by side' : ''));
+              ? 'assumed for ' : 'measured on ') + ratesName() + (low
+              ? '; the slower time assumes lower rates for GEMM, attention ' +
+                  'and memory, and no overlap' : ''));
 }
 
 function addAdapter() {
@@ -105,13 +105,13 @@ function addAdapter() {
            use_rslora && 'rank-stabilised',
            modules_to_save.length && `in full: ${modules_to_save.join(', ')}`,
            trainable_token_indices.length &&
-               `rows of ${several(trainable_token_indices.length, 'word')}`]
+               `rows of ${several(trainable_token_indices.length, 'token')}`]
               .filter(Boolean).join('; '));
 }
 
 function addFormats() {
   const {quantized, options, parameters} = run;
-  const offloaded = data.plan.arenas.host; // of what is frozen
+  const offloaded = data.plan.arenas.host; // bytes of frozen weights
   addTile('Base weights',
           quantized ? quantized.format : 'as in the files',
           quantized ? (quantized.double_quant ? 'double quantisation, ' : '') +
@@ -123,7 +123,7 @@ function addFormats() {
   addTile('Computes in', options.compute_dtype,
           run.target === 'cuda' ? 'on NVIDIA GPUs (--target cuda)'
                                 : 'on CPUs (--target cpu)',
-          options.gradient_checkpointing && 'blocks are computed again');
+          options.gradient_checkpointing && 'blocks are recomputed');
 }
 
 //---- Options ----------------------------------------------------------------
@@ -181,22 +181,22 @@ function addArenas() {
   if (left > total / 200) {
     const free = make('div', 'free');
     free.style.flexGrow = left;
-    free.title = `left of the limit: ${inBytes(left)}`;
+    free.title = `free within the limit: ${inBytes(left)}`;
     byId('bar').append(free);
   }
   const size = make('td', 'number', inBytes(total));
   size.title = exactly(total);
   byId('arenas').append(make('tr', 'total', make('td', '', 'the plan'),
                              make('td', 'what', left > 0
-                                 ? `${inBytes(left)} of the limit are left`
+                                 ? `${inBytes(left)} free within the limit`
                                  : ''),
                              size, make('td', 'number', inShare(1, 1))));
   const onHost = [
     arenas.host && `${inBytes(arenas.host)} of frozen weights`,
-    arenas.saved && `${inBytes(arenas.saved)} that wait for the backward`,
+    arenas.saved && `${inBytes(arenas.saved)} of offloaded activations`,
   ].filter(Boolean);
   byId('host').textContent = onHost.length
-      ? `In pinned host memory lie ${onHost.join(', and ')}.` : '';
+      ? `In pinned host memory: ${onHost.join(', and ')}.` : '';
 }
 
 //---- Rates ------------------------------------------------------------------
@@ -213,20 +213,20 @@ function addRates() {
       rate('copy_gbps')} GB/s, NF4 decoded at ${rate('decode_gbps')} GB/s`;
   byId('rates').textContent = (rates.is_assumed
       ? `Every time on this page is predicted, not measured, from rates that ` +
-          `are assumed of ${ratesName()}: ${list}.`
+          `are assumed for ${ratesName()}: ${list}.`
       : `Every time on this page is predicted from rates that were measured ` +
           `on ${ratesName()}: ${list}.`);
   const file = make('code', '', '--device-profile device.json');
   if (rates.is_assumed && target === 'cpu')
     byId('calibrate').append(
-        'For those of your machine run ', make('code', '',
-                                               'qlora-run --calibrate'),
+        'To use the rates of your machine, run ',
+        make('code', '', 'qlora-run --calibrate'),
         ', which writes device.json, and compile with ', file, '.');
   if (rates.is_assumed && target === 'cuda')
     byId('calibrate').append(
-        'For another card compile with ',
+        'For another GPU compile with ',
         make('code', '', '--device-profile'), ' and its name, or ', file,
-        ' with rates of your own.');
+        ' with your own rates.');
 }
 
 function writeHead() {

@@ -10,11 +10,11 @@ const byId = (id) => document.getElementById(id);
 // name, and description.
 const kArenas = [
   ['frozen', 'frozen base', 'the weights of the model as they are stored'],
-  ['trainable', 'adapters', 'what is trained'],
-  ['rounded', 'adapters, rounded', 'in bf16, for matrix products'],
-  ['gradient', 'gradients', 'of what is trained'],
-  ['state', 'optimizer states', 'what the optimizer keeps of each weight'],
-  ['activation', 'activations and scratch', 'what a micro-batch computes'],
+  ['trainable', 'adapters', 'trainable parameters'],
+  ['rounded', 'adapters, rounded', 'in bf16, for matmuls'],
+  ['gradient', 'gradients', 'of trainable parameters'],
+  ['state', 'optimizer states', 'values per trainable parameter'],
+  ['activation', 'activations and scratch', 'values of a micro-batch'],
   ['workspace', 'library workspace', 'scratch memory of single kernels'],
   ['input', 'inputs', 'tokens and labels'],
   ['result', 'results', 'losses and gradient norms'],
@@ -23,7 +23,7 @@ const kArenas = [
 const kCategories = {
   gathered: 'weights from other ranks or the host',
   saved: 'kept for the backward',
-  recomputed: 'computed again',
+  recomputed: 'recomputed',
   decoded: 'decoded weights',
   forward: 'forward, short-lived',
   backward: 'backward',
@@ -31,7 +31,7 @@ const kCategories = {
 };
 
 const kEntries = {
-  accumulate: 'every micro-batch but the last of a step',
+  accumulate: 'micro-batches of a step except the last',
   accumulate_last: 'last micro-batch of a step',
   evaluate: 'evaluation',
   update: 'optimizer update',
@@ -39,8 +39,8 @@ const kEntries = {
 
 // Names of commands that are not kernels.
 const kCommands = {
-  all_reduce: 'sum over ranks', all_gather: 'gather over ranks',
-  reduce_scatter: 'sum of own rows over ranks', copy: 'copy', fill: 'fill',
+  all_reduce: 'all-reduce', all_gather: 'all-gather',
+  reduce_scatter: 'reduce-scatter', copy: 'copy', fill: 'fill',
   wait: 'wait', record: 'signal',
 };
 
@@ -48,7 +48,7 @@ const kQueues = ['compute', 'communication', 'copy'];
 
 //---- Numbers ----------------------------------------------------------------
 
-const kSpace = '\u00a0'; // a number and its unit stay on one line
+const kSpace = '\u00a0'; // no line break before a unit
 
 // Formats bytes as qlora-run does.
 function inBytes(bytes) {

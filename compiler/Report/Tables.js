@@ -76,8 +76,8 @@ function addPeak() {
                    .filter(([name, bytes]) => name !== 'workspace' && bytes)
                    .map(([name, bytes]) => [kCategories[name], bytes]);
   if (lost) rows.push(['gaps between tensors', lost]);
-  addTable('What the peak is made of', entryName(entry), rows,
-           [['What', (row) => row[0]], ['Size', (row) => row[1], inBytes],
+  addTable('Peak by category', entryName(entry), rows,
+           [['Category', (row) => row[0]], ['Size', (row) => row[1], inBytes],
             ['Share', (row) => 100 * row[1] / planned.activation_bytes,
              (percent) => inShare(percent, 100)]], true);
 }
@@ -90,28 +90,27 @@ function addLargest() {
   addTable('Largest tensors at the peak', entryName(entry), alive,
            [['Tensor', (i) => data.texts[b.label[i]] || '(no name)'],
             ['Size', (i) => b.bytes[i], inBytes],
-            ['What', (i) => kCategories[data.categories[b.category[i]]]],
-            ['From command', (i) => b.first[i]],
-            ['To command', (i) => b.last[i]]]);
+            ['Category', (i) => kCategories[data.categories[b.category[i]]]],
+            ['First command', (i) => b.first[i]],
+            ['Last command', (i) => b.last[i]]]);
 }
 
 function addRecomputed() {
   const decision = data.plan.rematerialize;
   if (!decision)
-    return addTable('Computed again', 'The pass was switched off.', [], []);
+    return addTable('Recomputed', 'The pass is disabled.', [], []);
   const rows = decision.steps.flatMap(
       (step) => step.recomputed.map((op) => ({...op, length: step.length})));
-  addTable('Computed again',
-           rows.length ? 'To save memory, ' +
-               `${inTime(decision.recompute_seconds * 1e6)} of a micro-batch ` +
-               'compute what the forward had and did not keep' +
-               (decision.budget
-                    ? `: ${inBytes(decision.budget)} may be kept.` : '.')
-                       : 'Nothing: all that the backward reads is kept.',
+  addTable('Recomputed',
+           rows.length ? 'To save memory, the backward recomputes forward ' +
+               `values for ${inTime(decision.recompute_seconds * 1e6)} of a ` +
+               'micro-batch' + (decision.budget
+                   ? `; at most ${inBytes(decision.budget)} are kept.` : '.')
+                       : 'Nothing: all activations are kept.',
            rows,
-           [['Of', (op) => op.of],
+           [['Module', (op) => op.of],
             ['Operation', (op) => op.op.replace(/^model\./, '')],
-            ['Length', (op) => op.length], ['Times', (op) => op.times],
+            ['Length', (op) => op.length], ['Count', (op) => op.times],
             ['Costs', (op) => op.seconds * op.times * 1e6, inTime],
             ['Saves', (op) => op.bytes, inBytes]]);
 }
@@ -121,22 +120,22 @@ function addDecoded() {
       (weight) => weight.groups.map((group) => ({...weight, ...group})));
   const time = (key) => (row) => row[key] * 1e6;
   addTable('Where weights are decoded',
-           rows.length ? 'Panel: in each matrix product, a few rows at a ' +
-               'time. Scratch: whole, once for all uses that are near. ' +
-               'Resident: when loaded, and kept. The times are of each choice.'
-                       : 'Nowhere: no weight is stored in 4 bits.',
+           rows.length ? 'Panel: a few rows at a time, in each matmul. ' +
+               'Scratch: the whole weight, once for nearby uses. Resident: ' +
+               'once, when loaded. Times are predicted for each choice.'
+                       : 'No weight is stored in 4 bits.',
            rows,
            [['Weight', (row) => row.weight],
-            ['In', (row) => row.step === 'evaluate' ? 'evaluation'
-                                                     : 'training'],
+            ['Step', (row) => row.step === 'evaluate' ? 'evaluation'
+                                                      : 'training'],
             ['Length', (row) => row.length],
-            ['Part', (row) => row.backward ? 'backward' : 'forward'],
+            ['Phase', (row) => row.backward ? 'backward' : 'forward'],
             ['Uses', (row) => row.uses], ['Choice', (row) => row.form],
-            ['Why', (row) => row.reason],
+            ['Reason', (row) => row.reason],
             ['Panel', time('panel_seconds'), inTime],
             ['Scratch', time('scratch_seconds'), inTime],
             ['Resident', time('resident_seconds'), inTime],
-            ['Size, if resident', (row) => row.resident_bytes, inBytes]]);
+            ['Extra size if resident', (row) => row.resident_bytes, inBytes]]);
 }
 
 function addCollectives() {
@@ -144,10 +143,10 @@ function addCollectives() {
   const bucketOf = (row) => buckets[row.bucket] || {};
   const start = (row) => entry.commands.start[row.command];
   const rest = (row) => Math.max(0, entry.seconds * 1e6 - start(row));
-  addTable('Sums over ranks',
-           entry.collectives.length ? 'Gradients are summed while the ' +
-               'backward goes on. Times are of one rank, where sums wait for ' +
-               'nobody.' : `None in ${entryName(entry)}.`,
+  addTable('Gradient all-reduces',
+           entry.collectives.length ? 'Gradients are all-reduced during the ' +
+               'backward. Times are for a rank that never waits for others.'
+                                    : `None in ${entryName(entry)}.`,
            entry.collectives.slice(),
            [['Bucket', (row) => row.bucket],
             ['Size', (row) => row.bytes, inBytes],
@@ -155,7 +154,7 @@ function addCollectives() {
             ['Starts after', (row) => bucketOf(row).starts_after ?? ''],
             ['Command', (row) => row.command],
             ['Starts at', start, inTime],
-            ['Time left to hide it', rest, inTime]]);
+            ['Time to overlap', rest, inTime]]);
 }
 
 function addKernels() {
@@ -163,8 +162,8 @@ function addKernels() {
   const columns = [['Kernel', (row) => row.kernel],
                    ['Launches', (row) => row.launches]];
   if (rows.some((row) => row.refused.length))
-    columns.push(['Why not another', (row) => row.refused.join('; ')]);
-  addTable('Kernels of libraries', '', rows.slice(), columns);
+    columns.push(['Rejected kernels', (row) => row.refused.join('; ')]);
+  addTable('Library kernels', '', rows.slice(), columns);
 }
 
 // Keeps open tables open when another entry is selected.
@@ -186,10 +185,9 @@ function writePeak() {
   byId('peak').textContent = bytes
       ? `Peak: ${inBytes(bytes)} are in use at command ${inFull(command)} of ${
             inFull(entry.count)}, ${commandName(entry, command)}, ${
-            inTime(entry.commands.start[command])} after the start; the ` +
-            `library workspace beside it has ${
-                inBytes(planned.workspace_bytes)}.`
-      : 'Works in the arenas of adapters, gradients and optimizer alone.';
+            inTime(entry.commands.start[command])} after the start, and ${
+            inBytes(planned.workspace_bytes)} of library workspace.`
+      : 'Uses only the arenas of adapters, gradients and optimizer states.';
 }
 
 function show() {
@@ -206,7 +204,7 @@ function writeLegend() {
   const seen = new Set(entry.shown.map((i) => entry.buffers.category[i]));
   const names = data.categories.filter((_, category) => seen.has(category))
                     .map((key) => [key, kCategories[key]]);
-  if (entry.collectives.length) names.push(['collective', 'sum over ranks']);
+  if (entry.collectives.length) names.push(['collective', 'all-reduce']);
   byId('legend').replaceChildren(...names.map(
       ([key, name]) => make('span', '', colourBox(key), name)));
 }

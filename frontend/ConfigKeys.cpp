@@ -133,10 +133,11 @@ static bool isEmpty(const json &value) {
 static Status refuseKey(const std::string &name, const json &value,
                         std::string_view neutral) {
   return Status::invalid(
-      "config key '{}' is {}, which changes the model's "
-      "arithmetic in a way that is not supported{}",
+      "config key '{}' is {}, which changes the model's arithmetic and is not "
+      "supported{}",
       name, shortDump(value),
-      neutral.empty() ? std::string() : fmt::format("; only {} is", neutral));
+      neutral.empty() ? std::string()
+                      : fmt::format("; only {} is supported", neutral));
 }
 
 static Status checkUnknownKey(const std::string &name, const json &value,
@@ -150,7 +151,7 @@ static Status checkUnknownKey(const std::string &name, const json &value,
                   });
   if (telling)
     return refuseKey(name, value, "");
-  warnings.push_back(fmt::format("config key '{}' ({}) is not known and was "
+  warnings.push_back(fmt::format("config key '{}' ({}) is unknown and was "
                                  "ignored",
                                  name, shortDump(value)));
   return Status::ok();

@@ -31,8 +31,8 @@ static StatusOr<json> ropeOfType(const json &root, const char *type) {
   if (isByType) {
     for (const auto &[name, value] : parameters->items())
       if (name != kFull && name != kSliding)
-        return Status::invalid("'rope_parameters' has '{}' beside types of "
-                               "layers; expected {} and {}",
+        return Status::invalid("'rope_parameters' has '{}', which is not a "
+                               "layer type; expected {} and {}",
                                name, kFull, kSliding);
     if (!parameters->contains(type))
       return Status::invalid("'rope_parameters' has no '{}'", type);
@@ -130,8 +130,9 @@ static StatusOr<int64_t> readWindow(const JsonFields &fields,
   if (!window)
     return 0;
   if (rule == WindowRule::kNone)
-    return Status::invalid("'sliding_window' is {}, but {} has none", window,
-                           family.architecture);
+    return Status::invalid("'sliding_window' is {}, but {} has no sliding "
+                           "window; remove it",
+                           window, family.architecture);
   if (!wanted)
     return Status::invalid("'use_sliding_window' is false but "
                            "'sliding_window' is {}, which {} uses; set it to "
@@ -201,12 +202,12 @@ static Status readWindows(const JsonFields &fields, ModelConfig &config) {
     if (!types.empty()) {
       const bool named = types[layer] == kSliding;
       if (named && !window)
-        return Status::invalid("layer {} is sliding_attention, but no "
-                               "sliding window is set",
+        return Status::invalid("layer {} is sliding_attention, but "
+                               "'sliding_window' is not set",
                                layer);
       if (sliding != named && slidesInAll)
-        return Status::invalid("layer {} is full_attention, but {} slides in "
-                               "every layer",
+        return Status::invalid("layer {} is full_attention, but every layer "
+                               "of {} is sliding_attention",
                                layer, family.architecture);
       sliding = named;
     }

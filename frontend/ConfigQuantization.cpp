@@ -24,7 +24,7 @@ static Status readBitsandbytes(const JsonFields &quantization,
                          quantization.boolean("load_in_4bit", false));
   if (eightBit == fourBit)
     return Status::invalid("quantization_config has load_in_4bit {} and "
-                           "load_in_8bit {}; one of them must be true",
+                           "load_in_8bit {}; exactly one must be true",
                            fourBit, eightBit);
   config.unquantizedKey = "llm_int8_skip_modules";
   config.storedFormat = storedFormat(QLORA_DTYPE_LLM_INT8);
@@ -37,8 +37,8 @@ static Status readBitsandbytes(const JsonFields &quantization,
                                         : nullptr;
   if (config.storedFormat)
     return Status::ok();
-  return Status::invalid("bnb_4bit_quant_type '{}' is not supported; nf4 and "
-                         "fp4 are",
+  return Status::invalid("bnb_4bit_quant_type '{}' is not supported; "
+                         "supported: nf4, fp4",
                          type);
 }
 
@@ -68,14 +68,15 @@ static Status needTiles(const JsonFields &quantization, const char *key) {
   const json *shape = quantization.find(key);
   if (!shape || *shape == json::array({128, 128}))
     return Status::ok();
-  return Status::invalid("{} {} is not supported; [128, 128] is, and none",
+  return Status::invalid("{} {} is not supported; supported: [128, 128] or "
+                         "none",
                          key, shortDump(*shape));
 }
 
 /// Warns that activations are not rounded, as other implementations do.
 static void warnOfActivations(const std::string &scheme, ModelConfig &config) {
   config.warnings.push_back(fmt::format(
-      "the weights are FP8 as they are stored; activations are not rounded to "
+      "weights are used as stored in FP8, but activations are not rounded to "
       "FP8 (activation scheme '{}')",
       scheme));
 }
@@ -99,7 +100,7 @@ static Status checkCompressedGroup(const json &group) {
   if (!weights.is_object() || weights.value("type", json()) != "float" ||
       weights.value("num_bits", json()) != 8)
     return Status::invalid("compressed-tensors weights {} are not supported; "
-                           "those of type float with num_bits 8 are",
+                           "supported: type float with num_bits 8",
                            shortDump(weights));
   return needTiles(JsonFields(weights), "block_structure");
 }
@@ -128,8 +129,8 @@ static Status readIntegers(const JsonFields &quantization, ModelConfig &config,
   QLORA_ASSIGN_OR_RETURN(const int64_t bits,
                          quantization.integer("bits", 1, 4));
   if (bits != 4 && (bits != 8 || !hasEightBits))
-    return Status::invalid("quantization_config has bits {}; {} supported",
-                           bits, hasEightBits ? "4 and 8 are" : "4 is");
+    return Status::invalid("quantization_config has bits {}; supported: {}",
+                           bits, hasEightBits ? "4, 8" : "4");
   config.storedFormat =
       storedFormat(bits == 4 ? QLORA_DTYPE_INT4 : QLORA_DTYPE_INT8);
   const char *key = quantization.find("q_group_size") ? "q_group_size"
@@ -154,8 +155,8 @@ static Status readAwq(const JsonFields &quantization, ModelConfig &config) {
     QLORA_RETURN_IF_ERROR(needChoice(quantization, key, {"gemm"}));
   if (const json *backend = quantization.find("backend");
       backend && *backend == "llm-awq")
-    return Status::invalid("backend 'llm-awq' is not supported; AWQ's version "
-                           "gemm is");
+    return Status::invalid("backend 'llm-awq' is not supported; supported: "
+                           "AWQ's version gemm");
   return readIntegers(quantization, config, false);
 }
 
@@ -188,7 +189,7 @@ Status readQuantization(const JsonFields &fields, ModelConfig &config) {
     return Status::invalid("quantization method '{}' is not supported; "
                            "supported are bitsandbytes, mxfp4, fp8, "
                            "fbgemm_fp8, compressed-tensors (FP8), gptq and "
-                           "awq; or take the model that is not quantised",
+                           "awq; or use the unquantised model",
                            method);
   QLORA_RETURN_IF_ERROR(known->read(quantization, config));
   QLORA_ASSIGN_OR_RETURN(config.unquantizedModules,

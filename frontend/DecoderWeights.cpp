@@ -194,8 +194,8 @@ static Status findEnds(const ModelConfig &config, const ModelFiles &files,
   }
   if (config.tied && hasHead && hasEmbedding) {
     tensors.skip(head);
-    warnings.push_back(fmt::format("'{}' is not read: tie_word_embeddings is "
-                                   "true, so '{}' is the head",
+    warnings.push_back(fmt::format("'{}' is ignored: tie_word_embeddings is "
+                                   "true, so '{}' is the LM head",
                                    head, embedding));
   }
   if (config.tied)
@@ -204,7 +204,7 @@ static Status findEnds(const ModelConfig &config, const ModelFiles &files,
     return Status::error(StatusCode::kNotFound,
                          "model '{}' has no '{}' but tie_word_embeddings is "
                          "false; set it to true in config.json if the "
-                         "embedding is the head",
+                         "embedding is the LM head",
                          files.folder(), head);
   QLORA_ASSIGN_OR_RETURN(weights.head, tensors.dense(head, shape));
   return Status::ok();
@@ -282,21 +282,21 @@ static Status checkLeftOver(const ModelConfig &config, const ModelFiles &files,
       continue;
     const std::string &path = files.find(name).file->path();
     if (layerOf(family, name) >= config.layers)
-      return Status::invalid("'{}': tensor '{}' is of layer {}, but {} in "
-                             "config.json is {}",
+      return Status::invalid("'{}': tensor '{}' belongs to layer {}, but {} "
+                             "in config.json is {}",
                              path, name, layerOf(family, name),
                              family.keys.layers, config.layers);
     QLORA_ASSIGN_OR_RETURN(const bool isZero, isZeroBias(files, name));
     if (isOptionalWeight(family, name) && !isZero)
-      return Status::invalid("'{}': tensor '{}' has no place in a {} with "
+      return Status::invalid("'{}': tensor '{}' does not belong to a {} with "
                              "this config.json",
                              path, name, family.architecture);
     if (!count++)
       example = name;
   }
   if (count)
-    warnings.push_back(fmt::format("{} of the files' tensors not used, such "
-                                   "as '{}'",
+    warnings.push_back(fmt::format("unused tensors in the files: {}, such as "
+                                   "'{}'",
                                    count, example));
   return Status::ok();
 }

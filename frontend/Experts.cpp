@@ -69,7 +69,7 @@ static Status readLayers(const JsonFields &fields, ModelConfig &config) {
     return layer.is_number_unsigned() && layer < config.layers;
   };
   if (!dense->is_array() || !std::ranges::all_of(*dense, isLayer))
-    return Status::invalid("'{}' is {}; expected numbers of the {} layers",
+    return Status::invalid("'{}' is {}; expected indices of the {} layers",
                            kDenseKey, shortDump(*dense), config.layers);
   for (const json &layer : *dense)
     experts.layers[layer.get<size_t>()] = false;
@@ -124,7 +124,8 @@ Status readExperts(const JsonFields &fields, ModelConfig &config) {
       experts.normalized,
       fields.boolean(kNormalizeKey, family.alwaysNormalized));
   if (family.alwaysNormalized && !experts.normalized)
-    return Status::invalid("'{}' is false, but {} always divides by the sum",
+    return Status::invalid("'{}' is false, but {} always normalizes weights; "
+                           "set it to true",
                            kNormalizeKey, config.family->architecture);
   if (experts.chosen > experts.count)
     return Status::invalid("'{}' is {}, but there are {} experts", kChosenKey,
@@ -177,8 +178,8 @@ static Status checkStackable(const Weight &weight) {
     return Status::ok();
   return Status::error(StatusCode::kUnavailable,
                        "tensor '{}' of an expert is {} with double "
-                       "quantisation, or in blocks of {} that do not divide "
-                       "it; neither is supported for experts one by one",
+                       "quantisation, or blocks of {} do not divide it; "
+                       "neither is supported for separate expert tensors",
                        weight.name, weight.stored->format().title,
                        weight.stored->block);
 }

@@ -305,10 +305,9 @@ StatusOr<const Wrapper *> findWrapper(std::string_view modelType) {
   std::vector<std::string_view> names;
   for (const Wrapper &wrapper : kWrappers)
     names.push_back(wrapper.modelType);
-  return Status::invalid("model_type '{}' with a text_config is not supported: "
-                         "how its modules are called in transformers, and so "
-                         "in adapters, is known of {} only. Fix: give a folder "
-                         "with the text model alone",
+  return Status::invalid("model_type '{}' with a text_config is not "
+                         "supported; supported: {}. Fix: give a folder with "
+                         "only the text model",
                          modelType, fmt::join(names, ", "));
 }
 
@@ -324,8 +323,8 @@ StatusOr<const Family *>
 findFamily(const std::vector<std::string> &architectures,
            std::string_view modelType) {
   if (architectures.empty() && modelType.empty())
-    return Status::invalid("neither 'architectures' nor 'model_type' says "
-                           "which model this is");
+    return Status::invalid("both 'architectures' and 'model_type' are "
+                           "missing; add one");
   if (architectures.empty()) {
     const auto found =
         std::ranges::find(kFamilies, modelType, &Family::modelType);

@@ -95,7 +95,7 @@ static Status readHeads(const JsonFields &fields, ModelConfig &config) {
   if (!headDim && !fields.find("head_dim")) {
     if (config.hiddenSize % config.heads)
       return Status::invalid("'{}' {} is not a multiple of the {} heads and "
-                             "there is no 'head_dim'",
+                             "'head_dim' is missing",
                              family.keys.hiddenSize, config.hiddenSize,
                              config.heads);
     headDim = config.hiddenSize / config.heads;
@@ -147,8 +147,9 @@ static Status readBiases(const JsonFields &fields, ModelConfig &config) {
              std::string_view(key) == other.key;
     });
     if (value && rule == BiasRule::kNever && !isOfOthers)
-      return Status::invalid("'{}' is true, but {} has none", key,
-                             family.architecture);
+      return Status::invalid("'{}' is true, but {} has no such bias; set it "
+                             "to false",
+                             key, family.architecture);
     there = rule == BiasRule::kAlways || (rule == BiasRule::kByKey && value);
   }
   return Status::ok();
@@ -235,7 +236,7 @@ static Status replaceDropouts(const Family &family, const json &instead,
     assert(kind != std::end(kDropouts) && "the importer's flags are of these");
     const char *key = family.keys.*(kind->key);
     if (!*key)
-      return Status::invalid("{} has no {}; leave the flag out",
+      return Status::invalid("{} has no {}; remove the option",
                              family.architecture, kind->name);
     root[key] = value;
   }
@@ -261,8 +262,8 @@ static StatusOr<json> takeTextModel(json root, ModelConfig &config) {
                          JsonFields(root).string("model_type", ""));
   QLORA_ASSIGN_OR_RETURN(config.wrapper, findWrapper(type));
   config.warnings.push_back(fmt::format(
-      "only the text model of '{}' is imported; left as it is: {}. Modules and "
-      "adapters have the names of {}, which AutoModelForCausalLM makes of the "
+      "only the text model of '{}' is imported; not imported: {}. Modules and "
+      "adapters are named as in {}, which AutoModelForCausalLM makes from the "
       "folder: {}",
       type,
       parts.empty() ? "nothing" : fmt::format("{}", fmt::join(parts, ", ")),
@@ -329,8 +330,8 @@ Status checkTraining(const ModelConfig &config) {
   if (config.dropout.attention == 0)
     return Status::ok();
   return Status::invalid("'{}' in config.json is {}, but dropout of attention "
-                         "weights is not supported; --attention-dropout 0 "
-                         "trains without it",
+                         "weights is not supported; use --attention-dropout 0 "
+                         "to train without it",
                          config.family->keys.attentionDropout,
                          config.dropout.attention);
 }

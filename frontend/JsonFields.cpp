@@ -75,14 +75,14 @@ StatusOr<double> JsonFields::notNegative(const char *key,
                                          double missing) const {
   return number(
       key, missing, [](double value) { return value >= 0; },
-      "a number from 0 on");
+      "a number of at least 0");
 }
 
 StatusOr<double> JsonFields::probability(const char *key,
                                          double missing) const {
   return number(
       key, missing, [](double value) { return value >= 0 && value < 1; },
-      "a number from 0 to below 1");
+      "a number of at least 0 and below 1");
 }
 
 StatusOr<bool> JsonFields::boolean(const char *key, bool missing) const {

@@ -40,8 +40,8 @@ static Status missingFolder(const std::string &folder) {
 
 static Status fileInsteadOfFolder(const fs::path &path) {
   if (path.extension() == ".gguf")
-    return Status::invalid("'{}' is a GGUF file, which is not read; give the "
-                           "model's Hugging Face folder (config.json and "
+    return Status::invalid("'{}' is a GGUF file, which is not supported; give "
+                           "the model's Hugging Face folder (config.json and "
                            "safetensors)",
                            path.string());
   const std::string folder =
@@ -123,7 +123,7 @@ static Status checkWeightFormat(const fs::path &folder) {
        {std::pair("pytorch_model", ".bin"), std::pair("consolidated", ".pth")})
     if (const std::string name = findName(folder, start, ending); !name.empty())
       return Status::invalid("'{0}' has its weights in {1} and none in "
-                             "safetensors; write them anew with transformers: "
+                             "safetensors; convert them with transformers: "
                              "AutoModelForCausalLM.from_pretrained(\"{0}\", "
                              "dtype=\"auto\").save_pretrained(\"NEW\")",
                              folder.string(), name);

@@ -179,7 +179,7 @@ static Status compare(const Options &options, const ordered_json &found,
     others += fmt::format("; and {} more", keys.size() - kMostNamed);
   return Status::invalid(
       "'{}/config.json': {} is {}, but '{}' was compiled for {}{}; import and "
-      "compile this model, or give the folder of the other one with "
+      "compile this model, or give the folder of the compiled model with "
       "--model-name-or-path",
       folder, keys[0], valueText(found[keys[0]]), modulePath,
       valueText(options.recordedMetadata(keys[0])), others);
@@ -191,13 +191,13 @@ Status checkModelIdentity(const Options &options,
   if (options.recordedMetadata("family").is_null() || folder.empty())
     return Status::ok();
   if (options.recordedMetadata("stored_in_4bit").is_null())
-    return Status::invalid("'{}' does not say which model it was compiled for: "
-                           "an older qloracc made it; import and compile the "
-                           "model again",
+    return Status::invalid("'{}' does not record its model, because an older "
+                           "qloracc made it; import and compile the model "
+                           "again",
                            modulePath);
   if (std::error_code ignored; !std::filesystem::exists(folder, ignored))
     return Status::error(StatusCode::kNotFound,
-                         "no model folder '{}'; say where it is with "
+                         "no model folder '{}'; give it with "
                          "--model-name-or-path DIR",
                          folder);
   QLORA_RETURN_IF_ERROR(checkModelFolder(folder));

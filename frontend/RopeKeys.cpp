@@ -170,7 +170,7 @@ static StatusOr<std::vector<double>> readFactors(const JsonFields &parameters,
       });
   if (!isList || static_cast<int64_t>(value->size()) != count)
     return Status::invalid("RoPE parameter '{}' is {}; expected {} numbers "
-                           "above 0, one for each two rotated columns",
+                           "above 0, one per pair of rotated columns",
                            key, value ? shortDump(*value) : "missing", count);
   return value->get<std::vector<double>>();
 }
@@ -247,12 +247,12 @@ static Status readRotated(const JsonFields &fields,
   if (part != 1 && !defaults.partialRotary)
     return Status::invalid("'{}' is {}; only 1 is supported", kKey, part);
   if (part > 1)
-    return Status::invalid("'{}' is {}; at most 1 is possible", kKey, part);
+    return Status::invalid("'{}' is {}; expected at most 1", kKey, part);
   rope.rotated =
       static_cast<int64_t>(static_cast<double>(defaults.headDim) * part);
   if (rope.rotated % 2 || rope.rotated < 2)
-    return Status::invalid("RoPE turns {} of the {} columns of a head; it "
-                           "needs an even number of them",
+    return Status::invalid("RoPE rotates {} of the {} columns of a head; the "
+                           "number must be even",
                            rope.rotated, defaults.headDim);
   return Status::ok();
 }
@@ -277,8 +277,8 @@ StatusOr<RopeConfig> readRopeConfig(const json &config,
   QLORA_RETURN_IF_ERROR(readKind(fields, parameters, rope));
   for (float frequency : inverseFrequencies(rope))
     if (!std::isfinite(frequency))
-      return Status::invalid("RoPE with rope_theta {} and factor {} has a "
-                             "frequency of {}",
+      return Status::invalid("RoPE with rope_theta {} and factor {} has the "
+                             "frequency {}",
                              rope.theta, rope.factor, frequency);
   return rope;
 }

@@ -36,8 +36,8 @@ StatusOr<Weight> TensorFinder::dense(const std::string &name,
         fmt::format("expected '{}' {}", name, formatShape(shape)));
   if (isStoredWeight(files, name))
     return Status::error(StatusCode::kUnavailable,
-                         "'{}': tensor '{}' is quantised; only the linears "
-                         "of the layers may be",
+                         "'{}': tensor '{}' is quantised, but only linears "
+                         "of layers may be quantised",
                          entry.file->path(), name);
   QLORA_ASSIGN_OR_RETURN(Weight weight, take(name));
   if (weight.shape != shape)

@@ -2,8 +2,8 @@
 
 // The common form of programs whose ranks run together: the content of files
 // and checkpoints, and the collectives in their order. Otherwise each rank may
-// have its own plan (recomputation, decoding ahead, host memory), for the memory
-// of its GPU.
+// have its own plan (recomputation, decoding ahead, host memory), as its GPU's
+// memory allows.
 
 #ifndef QLORA_RUNTIME_MODULE_PROGRAMFORM_H
 #define QLORA_RUNTIME_MODULE_PROGRAMFORM_H

@@ -86,7 +86,8 @@ TEST_F(RunIdentity, RewindTakesACheckpointOfItsOwnRun) {
   over.push_back("--overwrite-output-dir");
   const ProcessOutput output = runBad("out", over);
   EXPECT_EQ(output.exitCode, 0) << output.errors;
-  EXPECT_THAT(output.errors, HasSubstr("out/checkpoint-2'; training continues"));
+  EXPECT_THAT(output.errors,
+              HasSubstr("out/checkpoint-2'; training continues"));
   EXPECT_THAT(output.errors, HasSubstr("this run replaces checkpoint-6, "
                                        "checkpoint-5, checkpoint-4"));
   EXPECT_EQ(adapter("out"), adapter("fresh"));
@@ -205,7 +206,8 @@ TEST_F(RunIdentity, RewindGoesBackToTheCheckpointOfAnotherFolder) {
                         "rewind", "--resume-from-checkpoint",
                         at("out/checkpoint-2")});
   EXPECT_EQ(output.exitCode, 0) << output.errors;
-  EXPECT_THAT(output.errors, HasSubstr("out/checkpoint-2'; training continues"));
+  EXPECT_THAT(output.errors,
+              HasSubstr("out/checkpoint-2'; training continues"));
 }
 
 TEST_F(RunIdentity, ACheckpointWithoutItsNameGetsIt) {

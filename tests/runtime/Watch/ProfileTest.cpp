@@ -216,7 +216,8 @@ TEST_F(ProfileTest, HasTheStepsAskedFor) {
                  "--gradient-accumulation-steps", "3"}));
   ASSERT_EQ(output.exitCode, 0) << output.errors;
   EXPECT_NE(output.out.find("profile of 2 steps"), std::string::npos);
-  EXPECT_NE(output.out.find("of this machine are not known"), std::string::npos);
+  EXPECT_NE(output.out.find("of this machine are not known"),
+            std::string::npos);
   EXPECT_EQ(output.out.find("of assumed"), std::string::npos);
   std::vector<std::string> labels;
   for (const json &slice : slices(0, 1))

@@ -49,8 +49,8 @@ static Status checkCollective(const LoadedModule &module,
   const bool isOfTwo = command.collective == QLORA_COLLECTIVE_SEND ||
                        command.collective == QLORA_COLLECTIVE_RECV;
   if (isOfTwo && command.peer % ranks == 0)
-    return Status::invalid("the program's {} over {} is {} places on, which of "
-                           "{} is the rank itself",
+    return Status::invalid("the program's {} over {} by {} ranks of {} would "
+                           "reach the rank itself",
                            name, group, command.peer, ranks);
   if (operands.size() < 2)
     return Status::ok();
@@ -62,20 +62,19 @@ static Status checkCollective(const LoadedModule &module,
       dtypeBits(static_cast<qlora_dtype>(operands[0].dtype)) / 8;
   if (most == least * pieces && most % (uint64_t(ranks) * element) == 0)
     return Status::ok();
-  return Status::invalid("the program's {} over {} has {} and {} bytes, which "
-                         "are not the pieces of {} ranks; start as many as it "
-                         "was compiled for",
-                         name, group, operands[0].bytes, operands[1].bytes,
-                         ranks);
+  return Status::invalid(
+      "the program's {} over {} has operands of {} and {} bytes, which do not "
+      "fit {} ranks; start the number that it was compiled for",
+      name, group, operands[0].bytes, operands[1].bytes, ranks);
 }
 
 Status checkMesh(const LoadedModule &module, int ranks) {
   if (const auto fixed = static_cast<int>(module.table().run_ranks);
       fixed != 0 && fixed != ranks)
-    return Status::invalid(
-        "'{}' sums gradients in fewer bits among {} ranks, but "
-        "{} {} started; start {}, or compile with --ranks {}",
-        module.path(), fixed, ranks, ranks == 1 ? "was" : "were", fixed, ranks);
+    return Status::invalid("'{}' compresses gradients for {} ranks, but {} {} "
+                           "started; start {}, or compile with --ranks {}",
+                           module.path(), fixed, ranks,
+                           ranks == 1 ? "was" : "were", fixed, ranks);
   const qlora_module &header = module.table();
   const ParallelMesh mesh{.shards = header.shards,
                           .updatePieces = header.update_pieces,

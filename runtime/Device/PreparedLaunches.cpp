@@ -50,17 +50,17 @@ candidateRows(const KernelRow &planned,
 Status noRowLeft(const KernelRow &planned, const Status &refusal) {
   if (refusal.isOk())
     return Status::error(StatusCode::kUnavailable,
-                         "--reference-kernels: {} has no plain reference for "
-                         "the target {}",
+                         "--reference-kernels: {} has no reference kernel for "
+                         "target {}; remove it",
                          planned.op->name, planned.target);
   const KernelRow *oracle = findKernelRow(planned.op->name + ".reference");
   if (refusal.code() != StatusCode::kUnavailable || !oracle ||
       oracle->target != planned.target || &planned == oracle)
     return refusal;
-  return Status::error(StatusCode::kUnavailable,
-                       "{}; --reference-kernels {} runs its plain reference, "
-                       "which is slow",
-                       refusal.message(), planned.op->name);
+  return Status::error(
+      StatusCode::kUnavailable,
+      "{}; use --reference-kernels {} to run the slow reference kernel",
+      refusal.message(), planned.op->name);
 }
 
 } // namespace qlora

@@ -119,9 +119,10 @@ Status Program::writeInputs(const qlora_entry &entry, const MicroBatch &batch) {
     bool isPacking =
         kind == QLORA_INPUT_POSITIONS || kind == QLORA_INPUT_SEGMENTS;
     if (isPacking && !isPlain(batch))
-      return Status::invalid("the data has several segments in a row, but "
-                             "'{}' was compiled without packing",
-                             module.path());
+      return Status::invalid(
+          "the data has several segments in a sequence, but '{}' was compiled "
+          "without packing; compile it with --packing",
+          module.path());
   }
   return Status::ok();
 }
@@ -240,8 +241,8 @@ Status Program::runOn(const qlora_entry &entry, const MicroBatch &batch,
                       const qlora_step_block &step) {
   if (batch.hasOneSegment && !isOneSegmentALine(batch))
     return Status::error(StatusCode::kInternal,
-                         "{}: a line has more than the one segment that the "
-                         "data said; please report it",
+                         "{}: a sequence has more than the one segment that "
+                         "the data declared; please report it",
                          entryKindName(entry.kind));
   QLORA_RETURN_IF_ERROR(writeInputs(entry, batch));
   qlora_step_block block = step;

@@ -14,7 +14,7 @@ StatusOr<std::unique_ptr<Device>> createDevice(std::string_view name,
     return createNullDevice(options);
   if (name == "cuda")
     return createCudaDevice(options);
-  return Status::invalid("unknown device '{}'; there are cpu, cuda and null",
+  return Status::invalid("unknown device '{}'; choose from: cpu, cuda, null",
                          name);
 }
 

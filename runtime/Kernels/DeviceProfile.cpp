@@ -27,7 +27,7 @@ public:
     if (!status.isOk() || !json.contains(key))
       return std::nullopt;
     if (!json[key].is_object()) {
-      fail("key '{}' is {}, but has to be an object", key, dumpJson(json[key]));
+      fail("key '{}' is {}, but must be an object", key, dumpJson(json[key]));
       return std::nullopt;
     }
     ProfileReader inner(path, json[key]);
@@ -52,7 +52,7 @@ public:
     readRate((direction + "_2k_gflops").c_str(), rate.at2k);
     readRate((direction + "_8k_gflops").c_str(), rate.at8k);
     if (rate.at8k < rate.at2k || rate.at8k >= 4 * rate.at2k)
-      fail("key '{}{}_8k_gflops' is {}, but has to be at least the rate at 2k, "
+      fail("key '{}{}_8k_gflops' is {}, but must be at least the rate at 2k, "
            "{}, and below 4 times that",
            prefix, direction, rate.at8k, rate.at2k);
   }
@@ -82,7 +82,7 @@ private:
     if (!has(key))
       return;
     if (!isRight(json[key]))
-      return fail("key '{}{}' is {}, but has to be {}", prefix, key,
+      return fail("key '{}{}' is {}, but must be {}", prefix, key,
                   dumpJson(json[key]), wanted);
     value = json[key].get<Value>();
     json.erase(key);
@@ -92,7 +92,7 @@ private:
     if (status.isOk() && !json.contains(key))
       fail("key '{}{}' is missing; {}", prefix, key,
            prefix.starts_with("gpu.")
-               ? "a GPU's profile has all keys of 'gpu'"
+               ? "a GPU's profile needs all keys of 'gpu'"
                : "write the file again with qlora-run --calibrate");
     return status.isOk();
   }
@@ -210,10 +210,10 @@ Status DeviceProfile::describeNetwork(int64_t gpusPerNode,
     return Status::ok();
   const std::optional<double> rate = parseRate(network);
   if (!rate)
-    return Status::invalid("--network {}: expects what the link of each GPU to "
-                           "other machines carries a second, such as 400Gb "
-                           "(bits) or 50GB (bytes)",
-                           network);
+    return Status::invalid(
+        "--network {}: expects the bandwidth per second of each GPU's link to "
+        "other machines, such as 400Gb (bits) or 50GB (bytes)",
+        network);
   gpu->networkGbps = kReachedOfLink * *rate;
   return Status::ok();
 }
@@ -247,10 +247,9 @@ DeviceProfile qlora::lowRates(DeviceProfile device) {
 StatusOr<DeviceProfile> qlora::readDeviceProfile(const std::string &path) {
   std::ifstream file(path);
   if (!file)
-    return Status::error(StatusCode::kNotFound,
-                         "{}: cannot be read; make it with qlora-run "
-                         "--calibrate",
-                         path);
+    return Status::error(
+        StatusCode::kNotFound,
+        "{}: cannot be read; write it with qlora-run --calibrate", path);
   nlohmann::json json =
       nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object())

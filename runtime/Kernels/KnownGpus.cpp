@@ -148,9 +148,8 @@ qlora::findDeviceProfile(const std::string &nameOrPath) {
   if (profile.isOk() || profile.status().code() != StatusCode::kNotFound)
     return profile;
   return Status::error(StatusCode::kNotFound,
-                       "'{}' is neither a known card ({}) nor a file that can "
-                       "be read; qlora-run --calibrate makes one of this "
-                       "machine",
+                       "'{}' is neither a known GPU ({}) nor a readable file; "
+                       "write one for this machine with qlora-run --calibrate",
                        nameOrPath, fmt::join(knownGpus(), ", "));
 }
 
@@ -163,8 +162,8 @@ qlora::deviceProfileOrDefault(const std::string &nameOrPath,
   const std::string name = nameOrPath.empty() ? "h100" : nameOrPath;
   QLORA_ASSIGN_OR_RETURN(DeviceProfile profile, findDeviceProfile(name));
   if (profile.gpu.has_value() != isCuda)
-    return Status::invalid("the device profile '{}' is of a {}, but the "
-                           "program is for {}",
+    return Status::invalid("the device profile '{}' describes a {}, but the "
+                           "program is for {}; use another profile",
                            name, profile.gpu ? "GPU" : "CPU", target);
   return profile;
 }

@@ -40,10 +40,10 @@ Status DeviceArena::quantize(const UnquantizedWeight &weight) {
     return quantizeOnDevice(weight, device, arena, scratch, *this)
         .withContext(fmt::format("weight '{}'", weight.name));
   if (!hasRemarked)
-    device.addRemark(fmt::format(
-        "'{}' is quantised on the host: on the device it would need {} bytes "
-        "of scratch memory, and the plan has {}",
-        weight.name, needed, scratch.bytes));
+    device.addRemark(
+        fmt::format("'{}' is quantised on the host: the device would need {} "
+                    "bytes of scratch memory, but the plan has {}",
+                    weight.name, needed, scratch.bytes));
   hasRemarked = true;
   return ArenaSink::quantize(weight);
 }

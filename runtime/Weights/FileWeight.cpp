@@ -41,10 +41,10 @@ StatusOr<FileWeight> FileWeight::of(const SafetensorsFile &file,
                                     const SafetensorsTensor &tensor,
                                     std::span<const int64_t> shape) {
   if (!hasShape(tensor, shape))
-    return Status::invalid("'{}': tensor '{}' has shape {}, train.so was "
-                           "compiled for {}",
-                           file.path(), tensor.name, formatShape(tensor.shape),
-                           formatShape(shape));
+    return Status::invalid(
+        "'{}': tensor '{}' has shape {}, but train.so was compiled for {}",
+        file.path(), tensor.name, formatShape(tensor.shape),
+        formatShape(shape));
   const auto dtype = toAbiDtype(tensor.dtype);
   if (!dtype || weightBytes(*dtype) == 0)
     return Status::invalid("'{}': tensor '{}' is {}; weights must be F32, "
@@ -58,19 +58,18 @@ StatusOr<FileWeight> FileWeight::find(const ModelFiles *model, const char *name,
                                       std::span<const int64_t> shape,
                                       qlora_dtype expected) {
   if (!model)
-    return Status::error(StatusCode::kNotFound,
-                         "parameter '{}' needs a model folder, and none is "
-                         "given",
-                         name);
+    return Status::error(
+        StatusCode::kNotFound,
+        "parameter '{}' needs a model folder, but none is given", name);
   QLORA_ASSIGN_OR_RETURN(ModelFiles::Entry entry, model->get(name));
   QLORA_ASSIGN_OR_RETURN(FileWeight weight,
                          of(*entry.file, *entry.tensor, shape));
   if (weight.dtype != expected)
-    return Status::invalid(
-        "'{}': tensor '{}' is {}, train.so was compiled for {}; compile it "
-        "again for this model",
-        entry.file->path(), entry.tensor->name,
-        safetensorsDtypeName(entry.tensor->dtype), dtypeName(expected));
+    return Status::invalid("'{}': tensor '{}' is {}, but train.so was compiled "
+                           "for {}; compile it again for this model",
+                           entry.file->path(), entry.tensor->name,
+                           safetensorsDtypeName(entry.tensor->dtype),
+                           dtypeName(expected));
   return weight;
 }
 

@@ -66,8 +66,8 @@ static Status copyStacked(const ModelFiles &model,
                        layout.block, layout.doubleQuant);
   if (each.elements % each.block != 0)
     return Status::error(StatusCode::kDataLoss,
-                         "parameter '{}' has parts of {} elements in blocks of "
-                         "{}",
+                         "parameter '{}' stacks tensors of {} elements, no "
+                         "multiple of its blocks of {}",
                          parameter.name, each.elements, each.block);
   std::memset(out, 0, static_cast<size_t>(layout.bytes));
   std::vector<uint8_t> part(static_cast<size_t>(each.bytes));
@@ -86,9 +86,10 @@ static Status copyStacked(const ModelFiles &model,
       writeTables(layout, out);
     if (const uint8_t *book = part.data() + each.codeBook;
         !std::equal(book, book + (4 << layout.bits), out + layout.codeBook))
-      return Status::error(StatusCode::kDataLoss,
-                           "weight '{}' in '{}' has another code book than {}",
-                           name, model.folder(), layout.format().title);
+      return Status::error(
+          StatusCode::kDataLoss,
+          "the code book of weight '{}' in '{}' differs from {}", name,
+          model.folder(), layout.format().title);
   }
   return Status::ok();
 }
@@ -98,10 +99,10 @@ static Status fillStored(const ParameterSources &sources,
                          const qlora_parameter &parameter,
                          const StoredLayout &layout, ArenaSink &arena) {
   if (!sources.model)
-    return Status::error(StatusCode::kNotFound,
-                         "parameter '{}' needs a model folder, and none is "
-                         "given",
-                         parameter.name);
+    return Status::error(
+        StatusCode::kNotFound,
+        "parameter '{}' needs a model folder, but none is given",
+        parameter.name);
   const auto copyTo = [&](uint8_t *out) {
     return parameter.parts ? copyStacked(*sources.model, parameter, layout, out)
                            : copyStored(*sources.model, parameter.name,

@@ -77,8 +77,8 @@ static Status fill(const LoadedModule &module, const ParameterSources &sources,
   if (base)
     QLORA_RETURN_IF_ERROR(base->seal(*sources.model));
   if (!module.arena(QLORA_ARENA_TRAINABLE))
-    return Status::invalid("'{}' trains nothing: it has no adapter and no "
-                           "module to save",
+    return Status::invalid("'{}' has no trainable parameters; compile it with "
+                           "--lora-target-modules or --modules-to-save",
                            module.path());
   const auto adapter = openArena(device, module, QLORA_ARENA_TRAINABLE);
   QLORA_RETURN_IF_ERROR(fillTrainable(module, sources, *adapter));
@@ -89,8 +89,8 @@ static Status fill(const LoadedModule &module, const ParameterSources &sources,
 StatusOr<LoadedWeights> loadWeights(const WeightRequest &request,
                                     Device &device) {
   if (request.modelFolder.empty())
-    return Status::invalid("no model_name_or_path: say where the model folder "
-                           "is with --model-name-or-path DIR");
+    return Status::invalid(
+        "no model folder is named; add --model-name-or-path DIR");
   QLORA_RETURN_IF_ERROR(
       checkShardGroup(request.module, request.shards, request.slices));
   QLORA_ASSIGN_OR_RETURN(ModelFiles model,

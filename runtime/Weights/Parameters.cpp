@@ -105,9 +105,9 @@ findInAdapter(const LoadedModule &module, const SafetensorsFile &adapter,
 std::string RenamedTensor::warning(const std::string &adapter,
                                    const std::string &model) const {
   return fmt::format(
-      "'{}' has tensors with other names than the class that "
-      "AutoModelForCausalLM makes of '{}': '{}' is read as '{}'. The adapter "
-      "that this run writes has the names of that class",
+      "tensor names in '{}' differ from the class that AutoModelForCausalLM "
+      "loads for '{}': '{}' is read as '{}'. This run writes its adapter with "
+      "the names of that class",
       adapter, model, inFile, ours);
 }
 
@@ -138,9 +138,9 @@ Status checkAdapterTensors(const LoadedModule &module,
   }
   for (const SafetensorsTensor &tensor : adapter.tensors())
     if (!taken.contains(tensor.name))
-      return Status::invalid("'{}': tensor '{}' is no trained parameter of "
-                             "train.so",
-                             adapter.path(), tensor.name);
+      return Status::invalid(
+          "'{}': tensor '{}' is not a trainable parameter of train.so",
+          adapter.path(), tensor.name);
   return missing;
 }
 
@@ -192,7 +192,7 @@ static StatusOr<std::vector<float>> readRows(const LoadedModule &module,
   if (table.rank != 2 || parameter.rank != 2 || parameter.shape[0] != count ||
       parameter.shape[1] != table.shape[1])
     return Status::error(StatusCode::kDataLoss,
-                         "'{}' is not of the {} trainable_token_indices of a "
+                         "'{}' does not fit the {} trainable_token_indices of "
                          "weight '{}'; compile it again",
                          parameter.name, count, weight);
   QLORA_ASSIGN_OR_RETURN(const StackedFileWeight file,

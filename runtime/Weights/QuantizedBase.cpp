@@ -23,7 +23,7 @@ static std::string folderOf(const QuantizedBaseCacheRequest &request) {
 void QuantizedBase::remark(const Status &status) {
   if (!status.isOk())
     remarks.push_back(
-        fmt::format("the quantised base is not kept for the next start: {}",
+        fmt::format("the quantised base is not cached for the next run: {}",
                     status.message()));
 }
 
@@ -36,9 +36,9 @@ FileDescriptor QuantizedBase::find(const LoadedModule &module,
     return FileDescriptor();
   const std::string folder = folderOf(request);
   if (folder.empty()) {
-    remark(Status::error(StatusCode::kUnavailable,
-                         "neither XDG_CACHE_HOME nor HOME is set; "
-                         "--base-cache DIR says where"));
+    remark(Status::error(
+        StatusCode::kUnavailable,
+        "neither XDG_CACHE_HOME nor HOME is set; add --base-cache DIR"));
     return FileDescriptor();
   }
   if (Status settled = checkSettled(model); !settled.isOk()) {
@@ -54,8 +54,8 @@ FileDescriptor QuantizedBase::find(const LoadedModule &module,
   cache.emplace(folder, request.limit);
   auto file = cache->open(key, module.arenaBytes(QLORA_ARENA_FROZEN));
   if (!file.isOk()) {
-    remarks.push_back(
-        fmt::format("{}; the base is made again", file.status().message()));
+    remarks.push_back(fmt::format("{}; the base is quantised again",
+                                  file.status().message()));
     return FileDescriptor();
   }
   if (file->isOpen())
@@ -94,7 +94,7 @@ gatherStates(RankGroup &group, uint32_t holders, bool hasFile) {
     states.insert(states.end(), each.begin(), each.end());
   if (states.size() != told.size() || states.size() % holders != 0)
     return Status::error(StatusCode::kInternal,
-                         "{} of {} ranks have said what of {} pieces they have",
+                         "{} of {} ranks sent the state of their piece of {}",
                          states.size(), told.size(), holders);
   return states;
 }
@@ -118,8 +118,8 @@ StatusOr<bool> QuantizedBase::agreeOnPieces(RankGroup &group, uint32_t holders,
   if (!leavesPiece(states, rank, holders, ofStage))
     key.clear();
   if (found > 0 && found < holders && remarks.empty())
-    remarks.push_back(fmt::format("{} of the {} pieces of the quantised base "
-                                  "are kept; all are made again",
+    remarks.push_back(fmt::format("only {} of {} pieces of the quantised base "
+                                  "are cached; all are quantised again",
                                   found, holders));
   return found == holders;
 }

@@ -97,7 +97,7 @@ readChecksums(const FileDescriptor &file, std::string_view key,
   // Also checks magic, version, sizes and key.
   if (trailer != trailerOf(key, arenaBytes, checksums))
     return Status::error(StatusCode::kDataLoss,
-                         "its end is damaged or of another base");
+                         "its end is damaged or belongs to another base");
   return checksums;
 }
 
@@ -222,8 +222,8 @@ StatusOr<FileDescriptor> QuantizedBaseCache::open(const std::string &key,
 Status QuantizedBaseCache::makeRoom(uint64_t bytes) const {
   if (bytes > limit)
     return Status::error(StatusCode::kResourceExhausted,
-                         "it has {} bytes, and --base-cache-limit is {}", bytes,
-                         limit);
+                         "it has {} bytes, more than --base-cache-limit {}",
+                         bytes, limit);
   keepRecentFiles(folder, ".base", limit, bytes);
   return Status::ok();
 }

@@ -138,10 +138,10 @@ StatusOr<std::string> baseKey(const LoadedModule &module,
 Status checkSettled(const ModelFiles &model) {
   for (const auto &[name, file] : model.all())
     if (!file.identity().isSettled())
-      return Status::error(StatusCode::kUnavailable,
-                           "'{}' was written less than two seconds ago by "
-                           "this machine's clock, and might still be",
-                           file.path());
+      return Status::error(
+          StatusCode::kUnavailable,
+          "'{}' was changed less than two seconds ago, and may still change",
+          file.path());
   return Status::ok();
 }
 

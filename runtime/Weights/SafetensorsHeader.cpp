@@ -224,10 +224,8 @@ static Status checkCoverage(const std::vector<SafetensorsTensor> &tensors,
     if (tensor.begin != end)
       return Status::error(StatusCode::kDataLoss,
                            "tensor '{}' starts at byte {}, but the data "
-                           "before it {} at {}",
-                           tensor.name, tensor.begin,
-                           tensor.begin < end ? "goes on and ends" : "ends",
-                           end);
+                           "before it ends at {}",
+                           tensor.name, tensor.begin, end);
     end = tensor.end;
   }
   if (end != bufferBytes)

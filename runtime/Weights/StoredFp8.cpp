@@ -25,10 +25,10 @@ StatusOr<LoadScale> scaleLoader(const ModelFiles::Entry &scales) {
   case SafetensorsDtype::kF16:
     return &qlora_load_f16;
   default:
-    return damaged("'{}': tensor '{}' is {}; scales of F32, BF16 and F16 are "
-                   "read",
-                   scales.file->path(), scales.tensor->name,
-                   safetensorsDtypeName(scales.tensor->dtype));
+    return damaged(
+        "'{}': tensor '{}' is {}; expected scales of F32, BF16 or F16",
+        scales.file->path(), scales.tensor->name,
+        safetensorsDtypeName(scales.tensor->dtype));
   }
 }
 
@@ -85,7 +85,7 @@ Status describeFp8(const ModelFiles &model, const std::string &weight,
   const std::optional<Tile> tile = tileOf(scales, rows, columns);
   if (!tile)
     return damaged("'{}': tensor '{}' has shape {}, but '{}' {}; expected one "
-                   "scale, {} of rows, or {}x{} of blocks of {}",
+                   "scale, {} for rows, or {}x{} for blocks of {}",
                    entry.file->path(), name, formatShape(scales), weight,
                    formatShape(shape), rows, dividedUp(rows, kTile),
                    dividedUp(columns, kTile), kTile);

@@ -115,9 +115,9 @@ static Status checkOrder(const ModelFiles &model, const std::string &name,
     if (group[static_cast<size_t>(i)] != i / (w.in / w.groups))
       return Status::error(
           StatusCode::kUnavailable,
-          "'{}': tensor '{}' has input {} in group {}, in order it is in {}: "
-          "desc_act is not supported; take a model that was quantised with "
-          "desc_act false or static_groups true",
+          "'{}': tensor '{}' has input {} in group {} instead of {}: desc_act "
+          "is not supported; use a model that was quantised with desc_act "
+          "false or static_groups true",
           entry.file->path(), name, i, group[static_cast<size_t>(i)],
           i / (w.in / w.groups));
   return Status::ok();
@@ -137,8 +137,8 @@ static StatusOr<IntegerWeight> measure(const ModelFiles &model,
   }
   const auto &[codes, scales, zeros] = shapes;
   const auto refuse = [&] {
-    return damaged("'{}': '{}' has qweight {}, scales {}, qzeros {}; these are "
-                   "not GPTQ's or AWQ's of one matrix",
+    return damaged("'{}': '{}' has qweight {}, scales {}, qzeros {}, which are "
+                   "not the shapes of one GPTQ or AWQ matrix",
                    path, module, formatShape(codes), formatShape(scales),
                    formatShape(zeros));
   };
@@ -155,9 +155,9 @@ static StatusOr<IntegerWeight> measure(const ModelFiles &model,
       (w.isAwq && codes[1] != zeros[1]))
     return refuse();
   if (!isSupported)
-    return damaged("'{}': '{}' has {} bits; GPTQ of 4 and 8 and AWQ of 4 are "
-                   "supported",
-                   path, module, w.bits);
+    return damaged(
+        "'{}': '{}' has {} bits; supported are GPTQ with 4 or 8 and AWQ with 4",
+        path, module, w.bits);
   if (!w.isAwq)
     w.in *= 32 / w.bits;
   if (w.in % w.groups != 0 || w.in % 2 != 0)

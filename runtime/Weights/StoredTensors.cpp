@@ -270,7 +270,7 @@ StatusOr<StoredDescription> describeStored(const ModelFiles &model,
   const StoredReader *reader = findReader(model, weight);
   if (!reader)
     return Status::error(StatusCode::kNotFound,
-                         "'{}' has no tensors of a stored format for '{}'",
+                         "'{}' has no quantised tensors for '{}'",
                          model.folder(), name);
   StoredDescription result;
   QLORA_RETURN_IF_ERROR(reader->describe(
@@ -305,12 +305,12 @@ static Status checkCompiled(const StoredDescription &stored,
     joined.erase(joined.begin());
   }
   if (!std::equal(shape.begin(), shape.end(), joined.begin(), joined.end()))
-    return damaged("it has shape {}, train.so was compiled for {}",
+    return damaged("it has shape {}, but train.so was compiled for {}",
                    formatShape(stored.shape), formatShape(shape));
   const StoredLayout &l = stored.layout;
   if (l.dtype != layout.dtype || l.block != layout.block ||
       l.doubleQuant != layout.doubleQuant)
-    return damaged("it has {} in blocks of {} with{} double quantisation, "
+    return damaged("it has {} in blocks of {} with{} double quantisation, but "
                    "train.so was compiled for {} in blocks of {} with{}",
                    l.format().title, l.block, l.doubleQuant ? "" : "out",
                    layout.format().title, layout.block,

@@ -39,7 +39,7 @@ Status LoraInitFactors::find(const LoadedModule &module, const json &factors) {
                          module.path(), what);
   };
   if (!factors.is_object())
-    return damaged("is no object");
+    return damaged("is not an object");
   for (const auto &[name, entry] : factors.items()) {
     if (!name.ends_with(kEndOfA) || !isComplete(entry))
       return damaged("has no scale, turned and weight of '" + name + "'");
@@ -85,9 +85,8 @@ static Status takeQuantized(const WeightFactors &of, WholeMatrix &w,
                             std::vector<float> &values) {
   const qlora_parameter weight = wholeOf(*of.weight);
   if (weight.quantization == QLORA_QUANTIZATION_NONE)
-    return Status::invalid("init_lora_weights: '{}' is not quantised, and "
-                           "loftq starts at what quantisation leaves of it; "
-                           "leave its module out of lora_target_modules",
+    return Status::invalid("init_lora_weights loftq: '{}' is not quantised; "
+                           "remove its module from lora_target_modules",
                            weight.name);
   if (w.isTransposed) {
     std::vector<float> turned(values.size());
@@ -151,8 +150,8 @@ static std::string toBytes(const LowRank &values) {
 static Status fromBytes(const std::string &bytes, WeightFactors &to) {
   if (bytes.size() != to.a->bytes + to.b->bytes)
     return Status::error(StatusCode::kAborted,
-                         "another rank has decomposed '{}' for another "
-                         "train.so",
+                         "another rank decomposed '{}' for another train.so; "
+                         "start all ranks with one file",
                          to.weight->name);
   const auto *values = reinterpret_cast<const float *>(bytes.data());
   to.values.a.assign(values, values + to.a->bytes / sizeof(float));

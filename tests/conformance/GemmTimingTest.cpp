@@ -178,7 +178,7 @@ TEST_F(GemmTiming, WhatCannotRunIsOut) {
     out += !result.isOk();
     if (!result.isOk())
       EXPECT_NE(result.status().message().find("no algorithm of cuBLASLt runs "
-                                               "for the product 16 x 48 x 80"),
+                                               "for GEMM 16 x 48 x 80"),
                 std::string::npos)
           << result.status().message();
   }

@@ -60,7 +60,7 @@ TEST(HeadParts, AShardThatIsNoneIsAnErrorOrNaN) {
       continue;
     }
     EXPECT_EQ(status.message(),
-              "head_merge: the step is of shard 2, of 2 there are");
+              "head_merge: the step is for shard 2, but there are 2");
   }
 }
 
@@ -90,8 +90,8 @@ TEST(HeadParts, SayWhyARequestIsRefused) {
   KernelRequest without = merge;
   without.dtypes[without.op->operandIndex("w")] = std::nullopt;
   EXPECT_EQ(refusal(without, "piece", 5),
-            "gradient and w must both be there or absent, and dhidden only "
-            "beside them");
+            "gradient and w must both be present or absent, and dhidden only "
+            "with them");
 }
 
 } // namespace

@@ -176,8 +176,8 @@ def refused(runs):
             compiling(hook, 2, f"not there with --parallel {mesh}",
                       "--parallel", mesh)
         runs.compile(hook, 2)
-        running("in fewer bits among 2 ranks, but 3 were started", "--gpus",
-                "3")
+        running("compresses gradients for 2 ranks, but 3 were started",
+                "--gpus", "3")
         running(f"compiled with --ddp-comm-hook {hook}", "--gpus", "2",
                 "--reproducible-reductions", "true")
 

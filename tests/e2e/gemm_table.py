@@ -154,13 +154,13 @@ def check_refused(tables, text):
             ("driver", "is not for Software sm_90 (9.0, ", pinned,
              {"version": 13010}),
             ("cuBLASLt", "cuBLASLt 13.1.0", pinned, {"blas": 130100}),
-            ("product", "has no product ", tables.write(
+            ("product", "has no GEMM ", tables.write(
                 "lacking.json", json.dumps(lacking)), {}),
-            ("algorithm", "refuses the algorithm of the product ",
+            ("algorithm", "rejects the algorithm for GEMM ",
              tables.write("other.json", json.dumps(other)), {"blas": 130100}),
             ("algorithm", "algorithm expects 128 hexadecimal digits or null",
              tables.write("digits.json", json.dumps(cut)), {}),
-            ("damage", "is damaged or no table of GEMM algorithms: the whole",
+            ("damage", "is damaged or not a table of GEMM algorithms: the whole",
              tables.write("cut.json", text[:len(text) // 2]), {}),
             ("damage", "cards[0].products[0].m expects an integer",
              tables.write("wrong.json", json.dumps(wrong)), {}),

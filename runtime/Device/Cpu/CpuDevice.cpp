@@ -231,9 +231,9 @@ Status CpuDevice::allocateArena(uint32_t index, FrozenArena *frozen) {
 
 Status CpuDevice::allocate(FrozenArena *frozen) {
   if (module->table().target != QLORA_TARGET_CPU)
-    return Status::invalid("'{}' was compiled for another target than the "
-                           "cpu; compile it with --target cpu",
-                           module->path());
+    return Status::invalid(
+        "'{}' was not compiled for the CPU; compile it with --target cpu",
+        module->path());
   for (uint32_t i = 0; i < module->arenas().size(); ++i)
     QLORA_RETURN_IF_ERROR(allocateArena(i, frozen));
   QLORA_RETURN_IF_ERROR(

@@ -51,21 +51,21 @@ static std::string holdersText(const CudaGpu &gpu) {
 /// Returns kResourceExhausted if a GPU has less than `plannedBytes` free. The
 /// message is one line, without processes if NVML names none:
 ///
-///   GPU 0 (NVIDIA H200) has 3.1 GiB free of 139.8 GiB, the plan needs 24.0
-///   GiB: process 4711 (python) holds 136.2 GiB; stop it, choose another GPU
-///   (CUDA_VISIBLE_DEVICES), or compile the model with a smaller
+///   GPU 0 (NVIDIA H200) has 3.1 GiB free of 139.8 GiB, but the plan needs
+///   24.0 GiB: process 4711 (python) holds 136.2 GiB; stop it, choose another
+///   GPU (CUDA_VISIBLE_DEVICES), or compile the model with a smaller
 ///   --memory-limit
 static Status checkRoom(const CudaGpu &gpu, uint64_t plannedBytes) {
   QLORA_ASSIGN_OR_RETURN(const CudaMemoryInfo memory, gpu.memory());
   if (plannedBytes <= memory.free)
     return Status::ok();
-  return Status::error(
-      StatusCode::kResourceExhausted,
-      "GPU {} ({}) has {} free of {}, the plan needs {}{} choose another GPU "
-      "(CUDA_VISIBLE_DEVICES), or compile the model with a smaller "
-      "--memory-limit",
-      gpu.ordinal, gpu.name, sizeText(memory.free), sizeText(memory.total),
-      sizeText(plannedBytes), holdersText(gpu));
+  return Status::error(StatusCode::kResourceExhausted,
+                       "GPU {} ({}) has {} free of {}, but the plan needs {}{} "
+                       "choose another GPU (CUDA_VISIBLE_DEVICES), or compile "
+                       "the model with a smaller --memory-limit",
+                       gpu.ordinal, gpu.name, sizeText(memory.free),
+                       sizeText(memory.total), sizeText(plannedBytes),
+                       holdersText(gpu));
 }
 
 static double asMiB(uint64_t bytes) {

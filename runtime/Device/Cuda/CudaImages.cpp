@@ -69,8 +69,9 @@ static Status driverTooOld(const qlora_image &image, uint32_t arch,
       release = fmt::format(" ({} or newer)", first.release);
   return Status::error(
       StatusCode::kUnavailable,
-      "its {}{} was compiled by nvcc {} and needs a driver of CUDA {}{}, but "
-      "this one has CUDA {}; update the driver, or compile the model with {}",
+      "its {}{} was compiled by nvcc {} and needs a driver for CUDA {}{}, but "
+      "the installed driver is for CUDA {}; update the driver, or compile the "
+      "model with {}",
       isPtx ? "" : "code for ", imageName(image), cudaVersionText(made),
       cudaVersionText(needed), release, cudaVersionText(there),
       made / 1000 > there / 1000
@@ -113,8 +114,8 @@ Status CudaImages::load(const CudaDriver &theDriver, const LoadedModule &module,
   const std::span<const qlora_image> images = module.images();
   if (images.empty())
     return Status::invalid(
-        "compiled with --cuda-arch none, for a plan: it has "
-        "no device code; compile it with --cuda-arch native");
+        "it has no device code, as it was compiled with --cuda-arch none; "
+        "compile it with --cuda-arch native");
   uint32_t count = 0;
   for (const qlora_image &image : images)
     count = std::max(count, image.unit + 1);
@@ -134,8 +135,8 @@ Status CudaImages::load(const CudaDriver &theDriver, const LoadedModule &module,
     units.push_back(std::move(loaded));
   }
   if (isCompiledHere)
-    remarks.push_back(fmt::format("{} is sm_{}: the driver compiled PTX for "
-                                  "it; with sm_{} in --cuda-arch it need not",
+    remarks.push_back(fmt::format("{} is sm_{}, for which the driver compiled "
+                                  "PTX; add sm_{} to --cuda-arch to avoid that",
                                   gpu.name, gpu.arch, gpu.arch));
   return Status::ok();
 }

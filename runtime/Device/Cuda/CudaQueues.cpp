@@ -105,8 +105,8 @@ Status CudaQueues::join(const QueueUse &use) {
 /// Errors of GPU work are returned by the host's next driver call.
 static Status explain(const Status &status) {
   return status.withContext(
-      "a command before this failed on the GPU (--cuda-graphs false with "
-      "CUDA_LAUNCH_BLOCKING=1 in the environment shows which)");
+      "an earlier command failed on the GPU (find it with --cuda-graphs false "
+      "and CUDA_LAUNCH_BLOCKING=1)");
 }
 
 Status CudaQueues::poll(const CudaEvent &event) const {

@@ -239,7 +239,7 @@ Status GemmTimer::measure(const GemmSignature &signature,
   }
   if (running.empty())
     return Status::error(StatusCode::kUnavailable,
-                         "no algorithm of cuBLASLt runs for the product {}; {}",
+                         "no algorithm of cuBLASLt runs for GEMM {}; {}",
                          signature.text(), refused.message());
   for (int round = 0; round < kRounds; ++round) {
     QLORA_RETURN_IF_ERROR(runRound(running, best));

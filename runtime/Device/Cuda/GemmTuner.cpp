@@ -41,7 +41,7 @@ Status GemmTuner::adoptCached(GemmSelection &gemms,
     return Status::ok();
   auto table = GemmTable::read(cacheFile);
   if (table.status().code() == StatusCode::kDataLoss)
-    notes.push_back(table.status().message() + "; products are measured again");
+    notes.push_back(table.status().message() + "; GEMMs are measured again");
   const GemmTable::Products *known =
       table.isOk() ? table->find(kind) : nullptr;
   if (!known)
@@ -99,11 +99,11 @@ Status GemmTuner::share(GemmSelection &gemms, Collectives &ranks,
         const bool isTaken,
         GemmSelection::adopt(signature, entry->second, choice));
     if (!isTaken)
-      return Status::error(StatusCode::kUnavailable,
-                           "cuBLASLt refuses the algorithm that another rank "
-                           "with the same card and libraries has for the "
-                           "product {}; use --gemm-table heuristic",
-                           signature.text());
+      return Status::error(
+          StatusCode::kUnavailable,
+          "cuBLASLt rejects another rank's algorithm for GEMM {}, although GPU "
+          "and libraries are the same; use --gemm-table heuristic",
+          signature.text());
   }
   return Status::ok();
 }
@@ -120,16 +120,16 @@ static void noteUnmeasured(const GemmTimingResult &result,
                            std::vector<std::string> &notes) {
   if (result.outOfTime > 0)
     notes.push_back(fmt::format(
-        "{} matrix products use cuBLASLt's first choice: measuring the {} "
-        "others took {} s; the next run goes on",
+        "{} GEMMs use cuBLASLt's first choice: measuring {} others took {} s; "
+        "the next run continues",
         result.outOfTime, result.measured,
         std::chrono::duration_cast<std::chrono::seconds>(GemmTuner::kBound)
             .count()));
   if (result.outOfRoom > 0)
-    notes.push_back(fmt::format("{} matrix products use cuBLASLt's first "
-                                "choice: to measure them, their operands do "
-                                "not fit into the arenas",
-                                result.outOfRoom));
+    notes.push_back(
+        fmt::format("{} GEMMs use cuBLASLt's first choice: they cannot be "
+                    "measured, as their operands do not fit into the arenas",
+                    result.outOfRoom));
 }
 
 Status GemmTuner::finish(GemmSelection &gemms, const CudaDriver &driver,

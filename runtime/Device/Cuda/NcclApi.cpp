@@ -77,8 +77,7 @@ static std::string lastError(const Nccl &nccl) {
   for (char &letter : text)
     if (letter == '\n')
       letter = ' ';
-  return text.empty() ? "; NCCL_DEBUG=WARN in the environment tells more"
-                      : ": " + text;
+  return text.empty() ? "; set NCCL_DEBUG=WARN for details" : ": " + text;
 }
 
 Status Nccl::check(ncclResult_t result, const char *what) const {

@@ -43,8 +43,8 @@ StatusOr<ncclUniqueId> NcclCollectives::shareUniqueId() {
 Status NcclCollectives::initialise() {
   // Every rank reports this, also if the others ended because of it first.
   constexpr const char *kCall =
-      "the GPUs cannot connect (each rank needs a GPU of its own, the one of "
-      "its LOCAL_RANK, or --ranks-per-gpu): ncclCommInitRankConfig";
+      "the GPUs cannot connect (each rank needs its own GPU, number "
+      "LOCAL_RANK, or --ranks-per-gpu): ncclCommInitRankConfig";
   QLORA_ASSIGN_OR_RETURN(ncclUniqueId id, shareUniqueId());
   ncclConfig_t config;
   config.blocking = 0;
@@ -58,21 +58,21 @@ Status NcclCollectives::initialise() {
   return Status::ok();
 }
 
-/// Returns the noun and verb of an error message about the group.
-static std::pair<const char *, const char *> workOf(qlora_group group) {
+/// Returns the use of a group, for an error message.
+static const char *useOf(qlora_group group) {
   switch (group) {
   case QLORA_GROUP_TP:
-    return {"a product", "make"};
+    return "tensor parallelism";
   case QLORA_GROUP_CP:
-    return {"a line", "share"};
+    return "context parallelism";
   case QLORA_GROUP_PP:
-    return {"a line", "work through"};
+    return "pipeline parallelism";
   case QLORA_GROUP_EP:
-    return {"the experts", "share"};
+    return "expert parallelism";
   case QLORA_GROUP_REPLICAS:
-    return {"sums of pieces", "make"};
+    return "gradient reduction";
   default:
-    return {"a base", "hold"};
+    return "sharding";
   }
 }
 
@@ -86,12 +86,11 @@ static bool isThere(ncclComm_t &handle) {
 /// one is null. The new one must then finish its initialization.
 Status NcclCollectives::split(qlora_group group) {
   constexpr const char *kCall = "ncclCommSplit";
-  const auto [what, verb] = workOf(group);
   if (!nccl.commSplit)
     return Status::error(StatusCode::kUnavailable,
-                         "{} that {} of {} GPUs {} together needs NCCL 2.18 or "
-                         "later; update it, or start {} GPUs",
-                         what, sizes[group], host.size(), verb, sizes[group]);
+                         "{} over {} of {} GPUs needs NCCL 2.18 or later; "
+                         "update it, or start {} GPUs",
+                         useOf(group), sizes[group], host.size(), sizes[group]);
   ncclConfig_t config;
   config.blocking = 0;
   const auto first = static_cast<int>(sizes.first(group, host.rank()));
@@ -155,7 +154,7 @@ Status NcclCollectives::checkUse() const {
   if (!aborting.valid())
     return Status::ok();
   return Status::error(StatusCode::kAborted,
-                       "the GPUs of the other ranks were given up before");
+                       "communication between GPUs was aborted earlier");
 }
 
 Status NcclCollectives::checkState(const char *what, ncclComm_t communicator,
@@ -169,10 +168,9 @@ Status NcclCollectives::checkState(const char *what, ncclComm_t communicator,
 
 static Status takesTooLong(const char *what, std::chrono::nanoseconds bound) {
   return Status::error(StatusCode::kUnavailable,
-                       "{} has not ended after {} s: another rank hangs, or is "
-                       "slower than --ddp-timeout allows",
-                       what,
-                       std::chrono::duration<double>(bound).count());
+                       "{} has not ended after {} s: another rank hangs, or "
+                       "needs a longer --ddp-timeout",
+                       what, std::chrono::duration<double>(bound).count());
 }
 
 Status NcclCollectives::progress(const char *what, ncclComm_t communicator,

@@ -204,14 +204,14 @@ static StatusOr<std::unique_ptr<Gemm>> createFitting(const GemmProblem &p,
     const dnnl::matmul::primitive_desc desc = describe(p, engine);
     if (!std::string_view(desc.impl_info_str()).starts_with("brg:"))
       return Status::error(StatusCode::kUnavailable,
-                           "oneDNN has no blocked product for this CPU");
+                           "oneDNN has no blocked matmul for this CPU");
     const uint64_t wanted = desc.scratchpad_desc().get_size();
     if (wanted <= scratchBytes && copies.bytes <= scratchBytes - wanted)
       return std::unique_ptr<Gemm>(
           std::make_unique<GemmPrimitive>(p, engine, desc));
   }
   return Status::error(StatusCode::kUnavailable,
-                       "oneDNN wants more than {} bytes of scratch",
+                       "oneDNN needs more than {} bytes of scratch",
                        scratchBytes);
 }
 
@@ -255,7 +255,7 @@ static StatusOr<std::unique_ptr<Gemm>> createPair(const GemmProblem &p,
                                                   uint64_t scratchBytes) {
   if (p.c != QLORA_DTYPE_F32)
     return Status::error(StatusCode::kUnavailable,
-                         "a sum of two products in bf16 is rounded twice");
+                         "two matmuls would round their bf16 sum twice");
   GemmProblem first = p, second = p;
   second.k = 1024;
   second.beta = 1;
@@ -276,11 +276,11 @@ StatusOr<std::unique_ptr<Gemm>> createGemmPrimitive(const GemmProblem &p,
   const bool isDense = p.isDenseA() && p.isDenseB() && p.isDenseC();
   if (!p.isBF16() && !(isF32 && isDense))
     return Status::error(StatusCode::kUnavailable,
-                         "types or strides are not oneDNN's");
+                         "oneDNN does not support these types or strides");
   // Tiles are as fast for f32, and do not split the depth among threads.
   if (isF32 && (p.transposeA || p.k >= 16384))
     return Status::error(StatusCode::kUnavailable,
-                         "oneDNN may share the depth among threads");
+                         "oneDNN may split the depth among threads");
   if (p.transposeA && p.k >= 2048 && (p.k & (p.k - 1)) == 0)
     return createPair(p, scratchBytes);
   return createUnsplit(p, scratchBytes);

@@ -36,9 +36,10 @@ StatusOr<HeadMergeOperands> HeadMergeOperands::of(const LibraryKernelArgs &args,
   };
   const int64_t shard = args.step->shard;
   if (shard >= shape.shards)
-    return Status::error(StatusCode::kInternal,
-                         "head_merge: the step is of shard {}, of {} there are",
-                         shard, shape.shards);
+    return Status::error(
+        StatusCode::kInternal,
+        "head_merge: the step is for shard {}, but there are {}", shard,
+        shape.shards);
   const auto *targets = bufferOf<const int32_t>(args, kTargets);
   QLORA_RETURN_IF_ERROR(checkTargets(
       "head_merge", {targets, static_cast<size_t>(shape.rows)}, shape.vocab));

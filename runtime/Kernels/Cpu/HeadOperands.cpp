@@ -50,18 +50,18 @@ static Status findReplaced(const HeadShape &shape, const float *words,
     const float word = words[column];
     if (!(word >= 0 && word < static_cast<float>(shape.vocab)) ||
         word != std::floor(word))
-      return Status::error(StatusCode::kInternal,
-                           "head_loss: replaces {}, which is no word of the "
-                           "vocabulary of {}",
-                           word, shape.vocab);
+      return Status::error(
+          StatusCode::kInternal,
+          "head_loss: replaces token {}, outside of the vocabulary of {}", word,
+          shape.vocab);
     replaced.words.push_back({static_cast<int64_t>(word), column});
   }
   std::ranges::sort(replaced.words);
   const auto twice = std::ranges::adjacent_find(replaced.words, {},
                                                 &ReplacedLogits::Word::number);
   if (twice != replaced.words.end())
-    return Status::error(StatusCode::kInternal, "head_loss: replaces {} twice",
-                         twice->number);
+    return Status::error(StatusCode::kInternal,
+                         "head_loss: replaces token {} twice", twice->number);
   return Status::ok();
 }
 

@@ -30,11 +30,9 @@ Status checkGpu(int ordinal, int count) {
   if (ordinal < count)
     return Status::ok();
   return Status::error(StatusCode::kUnavailable,
-                       "no GPU {} for this rank: the machine shows {} to it, "
-                       "numbered from 0, and LOCAL_RANK says which is its "
-                       "own; show all to each rank (CUDA_VISIBLE_DEVICES), "
-                       "start fewer ranks, or let several share a GPU "
-                       "(--ranks-per-gpu)",
+                       "no GPU {} for this rank: it sees {}, numbered from 0; "
+                       "show all GPUs to each rank (CUDA_VISIBLE_DEVICES), "
+                       "start fewer ranks, or share GPUs (--ranks-per-gpu)",
                        ordinal, count);
 }
 

@@ -268,10 +268,10 @@ planCudnnAttentionGradient(const CudnnTarget &target, uint32_t arch,
     return CudnnAttentionPlan{std::move(attention.graph), std::move(made),
                               dqSum};
   };
-  Status none = Status::error(StatusCode::kUnavailable,
-                              "the scores' gradient of a piece has more than "
-                              "{} bytes",
-                              plans::kCudnnMaxScores);
+  Status none =
+      Status::error(StatusCode::kUnavailable,
+                    "the score gradient of a chunk has more than {} bytes",
+                    plans::kCudnnMaxScores);
   if (bytes.scores.bytes() != 0) {
     auto made = plan(CudnnDqSum::kScores, std::nullopt);
     if (!made.isOk())

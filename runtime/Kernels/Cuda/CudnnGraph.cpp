@@ -101,9 +101,9 @@ void CudnnGraph::pointwise(int mode, std::initializer_list<Tensor> x, Tensor y,
 }
 
 void CudnnGraph::matmul(Tensor a, Tensor b, Tensor c) {
-  CudnnObject what(target.api, descriptor::kMatmul, "a matrix product");
+  CudnnObject what(target.api, descriptor::kMatmul, "a matmul");
   what.set(attribute::kMatmulMathType, type::kDataType, cudnn_data::kFloat);
-  addOperation(descriptor::kMatmulOperation, "a matrix product",
+  addOperation(descriptor::kMatmulOperation, "a matmul",
                {{attribute::kMatmulDescriptor, keep(std::move(what))},
                 {attribute::kMatmulA, a},
                 {attribute::kMatmulB, b},

@@ -40,8 +40,8 @@ Status CudaGemm::enqueue(const void *a, const void *b, void *c, void *scratch,
   const GemmChoice &choice = isAligned ? *aligned : *any;
   if (!choice.algorithm)
     return Status::error(StatusCode::kInternal,
-                         "cuBLASLt has no algorithm for a product {} x {} x {} "
-                         "of operands that are not at multiples of {} bytes",
+                         "cuBLASLt has no algorithm for a GEMM of {} x {} x {} "
+                         "with operands not aligned to {} bytes",
                          problem.m, problem.n, problem.k,
                          GemmSelection::kAlignment);
   return choice.description->enqueue(problem, a, b, c, *choice.algorithm,

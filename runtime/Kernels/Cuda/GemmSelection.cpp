@@ -14,9 +14,9 @@ Status GemmSelection::pin(GemmTable table, std::string file,
     for (const auto &[other, ignored] : table.gpus)
       others += (others.empty() ? "" : ", ") + other.text();
     return Status::invalid("--gemm-table '{}' is not for {}, only for {}; "
-                           "leave --gemm-table out to measure here",
+                           "remove --gemm-table to measure here",
                            file, kind.text(),
-                           others.empty() ? "no card" : others);
+                           others.empty() ? "no GPU" : others);
   }
   pinned = *products;
   pinnedFile = std::move(file);
@@ -43,15 +43,15 @@ Status GemmSelection::choosePinned(const GemmSignature &signature,
                                    GemmChoice &choice) {
   const auto entry = pinned->find(signature);
   if (entry == pinned->end())
-    return Status::invalid("--gemm-table '{}' has no product {}; leave "
-                           "--gemm-table out to measure it",
-                           pinnedFile, signature.text());
+    return Status::invalid(
+        "--gemm-table '{}' has no GEMM {}; remove --gemm-table to measure it",
+        pinnedFile, signature.text());
   QLORA_ASSIGN_OR_RETURN(const bool isTaken,
                          adopt(signature, entry->second, choice));
   if (isTaken)
     return Status::ok();
-  return Status::invalid("--gemm-table '{}': cuBLASLt refuses the algorithm of "
-                         "the product {}; leave --gemm-table out to measure it",
+  return Status::invalid("--gemm-table '{}': cuBLASLt rejects the algorithm "
+                         "for GEMM {}; remove --gemm-table to measure it",
                          pinnedFile, signature.text());
 }
 

@@ -154,11 +154,10 @@ public:
   }
   void refuse(const char *key, std::string_view expected) {
     if (wrong.isOk())
-      wrong = Status::error(StatusCode::kDataLoss,
-                            "is damaged or no table of GEMM algorithms: "
-                            "{}{} expects {}",
-                            where.empty() && !*key ? "the whole" : where, key,
-                            expected);
+      wrong = Status::error(
+          StatusCode::kDataLoss,
+          "is damaged or not a table of GEMM algorithms: {}{} expects {}",
+          where.empty() && !*key ? "the whole" : where, key, expected);
   }
 
 private:

@@ -19,7 +19,8 @@ static constexpr const char *kAllOfThem[] = {"80",  "89",  "90",
 
 static Status checkWords(const std::vector<std::string> &archs) {
   if (archs.empty())
-    return Status::invalid("--cuda-arch: names no architecture");
+    return Status::invalid(
+        "--cuda-arch: expects an architecture, such as native");
   for (const char *word : {kNativeArchs, kAllArchs, kNoArchs})
     if (archs.size() > 1 && std::ranges::count(archs, word))
       return Status::invalid("--cuda-arch: '{}' stands for a list of "

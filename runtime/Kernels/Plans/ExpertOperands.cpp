@@ -109,7 +109,7 @@ OperandShapes grouped_matmul::shapes(const KernelRequest &r) {
   if (r.constant(shared) % groups)
     return refusalOf(r, shared, "be a multiple of the groups");
   if (isLast && storedFormat(r.type("w")))
-    return std::string("w must not be quantized beside groups_last");
+    return std::string("w must not be quantized with groups_last");
   const int64_t rows = r.constant("rows"), columns = r.constant("columns");
   const int64_t out = isLast ? rows : rows / groups;
   const int64_t in = isLast ? columns / groups : columns;

@@ -18,10 +18,9 @@ static Reason needReplaced(const KernelRequest &r) {
   const bool hasGradient = r.op->name == "head_loss_grad";
   if (!agrees("columns") || !agrees("words") ||
       (hasGradient && !agrees("dcolumns")))
-    return refusalOf(r, "replaced",
-                     "be above 0 where columns are there, else 0");
+    return refusalOf(r, "replaced", "be above 0 if there are columns, else 0");
   if (hasGradient && replaced > 0 && r.dtype("dw"))
-    return refusalOf(r, "replaced", "be 0 beside dw");
+    return refusalOf(r, "replaced", "be 0 with dw");
   return std::nullopt;
 }
 
@@ -96,8 +95,8 @@ OperandShapes head_merge::shapes(const KernelRequest &r) {
   const bool hasGradient = r.dtype("gradient").has_value();
   if (r.dtype("w").has_value() != hasGradient ||
       (r.dtype("dhidden") && !hasGradient))
-    return std::string("gradient and w must both be there or absent, and "
-                       "dhidden only beside them");
+    return std::string("gradient and w must both be present or absent, and "
+                       "dhidden only with them");
   const int64_t rows = r.constant("rows"), hidden = r.constant("hidden_size");
   const int64_t shards = r.constant("shards"), lines = r.constant("lines");
   const int64_t own = r.constant("own");

@@ -3,8 +3,8 @@
 // RUN: not qlora-opt %s --rematerialize="device-profile=h200" 2>&1 | FileCheck %s --check-prefix=KIND
 
 // BUDGET: error: expects a budget of 0 or more bytes, but got -1
-// FILE: error: '{{.*}}no-such.json' is neither a known card ({{.*}}h200{{.*}}) nor a file that can be read
-// KIND: error: the device profile 'h200' is of a GPU, but the program is for cpu
+// FILE: error: '{{.*}}no-such.json' is neither a known GPU ({{.*}}h200{{.*}}) nor a readable file
+// KIND: error: the device profile 'h200' describes a GPU, but the program is for cpu; use another profile
 
 train.step evaluate batch 1 length 8 [] {
 }

@@ -209,7 +209,7 @@ TEST_P(CudnnPlans, GradientOfLongSequences) {
   ASSERT_FALSE(made.isOk());
   EXPECT_EQ(made.status().code(), StatusCode::kUnavailable);
   EXPECT_EQ(made.status().message(),
-            "the scores' gradient of a piece has more than 4294967296 bytes");
+            "the score gradient of a chunk has more than 4294967296 bytes");
 }
 
 INSTANTIATE_TEST_SUITE_P(Gpus, CudnnPlans, testing::ValuesIn(kGpus),

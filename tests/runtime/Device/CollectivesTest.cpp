@@ -47,8 +47,9 @@ TEST(Collectives, AreOfTheRanksThatHoldABaseTogether) {
     const Status status = load(2, ranks);
     EXPECT_TRUE(status.isOk()) << status.message();
   }
-  EXPECT_HAS(load(4, 4).message(), "all_gather over fsdp has 72 and 36 bytes, "
-                                   "which are not the pieces of 4 ranks");
+  EXPECT_HAS(load(4, 4).message(),
+             "all_gather over fsdp has operands of 72 and 36 bytes, which do "
+             "not fit 4 ranks");
   EXPECT_EQ(load(4, 6).message(),
             "'demo' shards its base over 4 ranks, but 6 were started; start a "
             "multiple of 4, or compile with another --parallel fsdp=N");
@@ -64,10 +65,9 @@ TEST(Collectives, AreOfAllRanksWhereTheirNumberIsKnown) {
   DemoTables tables;
   tables.header.run_ranks = 2;
   EXPECT_TRUE(loadOn(2, tables).isOk());
-  EXPECT_EQ(
-      loadOn(4, tables).message(),
-      "'demo' sums gradients in fewer bits among 2 ranks, but 4 were started; "
-      "start 2, or compile with --ranks 4");
+  EXPECT_EQ(loadOn(4, tables).message(),
+            "'demo' compresses gradients for 2 ranks, but 4 were started; "
+            "start 2, or compile with --ranks 4");
   EXPECT_HAS(loadOn(1, tables).message(), "but 1 was started");
 }
 
@@ -82,8 +82,9 @@ TEST(Collectives, AreOfTheRanksThatShareProducts) {
     const Status status = load(2, ranks);
     EXPECT_TRUE(status.isOk()) << status.message();
   }
-  EXPECT_HAS(load(4, 4).message(), "all_gather over tp has 72 and 36 bytes, "
-                                   "which are not the pieces of 4 ranks");
+  EXPECT_HAS(load(4, 4).message(),
+             "all_gather over tp has operands of 72 and 36 bytes, which do not "
+             "fit 4 ranks");
   EXPECT_EQ(load(2, 5).message(),
             "'demo' shards its matmuls over 2 ranks, but 5 were started; start "
             "a multiple of 2, or compile with another --parallel tp=N");

@@ -312,8 +312,8 @@ TEST_F(CpuDeviceTest, TakesAReferenceOnlyWhereItIsAskedFor) {
   DeviceOptions options;
   options.disabledKernels = {"decode.vector"};
   EXPECT_HAS(loadWith(options).message(),
-             "disabled by --disable-kernels; --reference-kernels decode "
-             "runs its plain reference, which is slow");
+             "disabled by --disable-kernels; use --reference-kernels decode to "
+             "run the slow reference kernel");
   options.referenceKernels = {"decode"};
   const Status status = loadWith(options);
   ASSERT_TRUE(status.isOk()) << status.message();

@@ -181,7 +181,7 @@ TEST_F(CudaDeviceTest, SaysThatThePlanDoesNotFit) {
   const Status status = create({});
   EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
   EXPECT_HAS(status.message(), "GPU 0 (Fake GPU 0) has 924.0 MiB free of 1.0 "
-                               "GiB, the plan needs 3.0 GiB");
+                               "GiB, but the plan needs 3.0 GiB");
   EXPECT_HAS(status.message(), "compile the model with a smaller "
                                "--memory-limit");
 }
@@ -219,7 +219,7 @@ TEST_F(CudaDeviceTest, SaysWhatAnUnknownGpuNeeds) {
   fake::machine.arch = 100;
   ASSERT_TRUE(create({}).isOk()); // from PTX
   ASSERT_EQ(device->remarks().size(), 1u);
-  EXPECT_HAS(device->remarks()[0], "Fake GPU 0 is sm_100: the driver compiled");
+  EXPECT_HAS(device->remarks()[0], "Fake GPU 0 is sm_100, for which the");
   fake::machine.arch = 75;
   const Status status = create({});
   EXPECT_EQ(status.code(), StatusCode::kUnavailable);
@@ -243,25 +243,27 @@ TEST_F(CudaDeviceTest, SaysWhichDriverTheModuleNeeds) {
   EXPECT_EQ(refused(14000, 90), "");
   EXPECT_EQ(refused(12080, 90),
             "'demo': its code for sm_90 was compiled by nvcc 13.2 and needs a "
-            "driver of CUDA 13.0 (580.65 or newer), but this one has CUDA "
-            "12.8; update the driver, or compile the model with an nvcc of "
-            "CUDA 12.8 or older");
+            "driver for CUDA 13.0 (580.65 or newer), but the installed driver "
+            "is for CUDA 12.8; update the driver, or compile the model with an "
+            "nvcc of CUDA 12.8 or older");
   // The driver itself reports PTX that is too new.
   EXPECT_EQ(refused(13000, 103), "");
   fake::machine.failing = "moduleLoadData";
   fake::machine.error = kCudaUnsupportedPtx;
-  EXPECT_EQ(refused(13000, 103),
-            "'demo': its PTX of compute_80 was compiled by nvcc 13.2 and needs "
-            "a driver of CUDA 13.2, but this one has CUDA 13.0; update the "
-            "driver, or compile the model with sm_103 in --cuda-arch");
+  EXPECT_EQ(
+      refused(13000, 103),
+      "'demo': its PTX of compute_80 was compiled by nvcc 13.2 and needs a "
+      "driver for CUDA 13.2, but the installed driver is for CUDA 13.0; update "
+      "the driver, or compile the model with sm_103 in --cuda-arch");
   fake::machine.failing.clear();
-  EXPECT_EQ(refused(12080, 103),
-            "'demo': its PTX of compute_80 was compiled by nvcc 13.2 and needs "
-            "a driver of CUDA 13.2, but this one has CUDA 12.8; update the "
-            "driver, or compile the model with an nvcc of CUDA 12.8 or older");
+  EXPECT_EQ(
+      refused(12080, 103),
+      "'demo': its PTX of compute_80 was compiled by nvcc 13.2 and needs a "
+      "driver for CUDA 13.2, but the installed driver is for CUDA 12.8; update "
+      "the driver, or compile the model with an nvcc of CUDA 12.8 or older");
   // A compiler whose first driver is not known here.
   tables.header.cuda_version = 14010;
-  EXPECT_HAS(refused(13020, 90), "needs a driver of CUDA 14.0, but this one");
+  EXPECT_HAS(refused(13020, 90), "needs a driver for CUDA 14.0, but the");
 }
 
 TEST_F(CudaDeviceTest, EndsPtxWithAZero) {
@@ -277,8 +279,8 @@ TEST_F(CudaDeviceTest, EndsPtxWithAZero) {
 TEST_F(CudaDeviceTest, SaysWhichGpuIsMissing) {
   DeviceOptions options;
   options.ordinal = 1;
-  EXPECT_HAS(create(options).message(), "no GPU 1 for this rank: the machine "
-                                        "shows 1 to it, numbered from 0");
+  EXPECT_HAS(create(options).message(), "no GPU 1 for this rank: it sees 1, "
+                                        "numbered from 0");
   fake::machine.gpus = 2;
   EXPECT_TRUE(create(options).isOk());
   fake::machine.gpus = 0;
@@ -296,8 +298,8 @@ TEST_F(CudaDeviceTest, RefusesWhatItCannotDo) {
                                    "has no function 'gather'");
   DemoTables cpu;
   tables.images.clear();
-  EXPECT_HAS(create({}).message(), "it has no device code; compile it with "
-                                   "--cuda-arch native");
+  EXPECT_HAS(create({}).message(), "it has no device code, as it was compiled "
+                                   "with --cuda-arch none");
   std::swap(tables.kernels, cpu.kernels);
   tables.header.target = QLORA_TARGET_CPU;
   EXPECT_HAS(create({}).message(), "was compiled for the cpu, not for cuda");

@@ -288,7 +288,7 @@ TEST_F(NcclShardsTest, TellAnErrorThatComesLater) {
   ASSERT_TRUE(connect().isOk());
   group.asyncError = 3;
   EXPECT_HAS(gpus->confirm().message(), "ncclInternalError");
-  EXPECT_HAS(gather(QLORA_GROUP_FSDP).message(), "were given up before");
+  EXPECT_HAS(gather(QLORA_GROUP_FSDP).message(), "was aborted earlier");
 }
 
 TEST_F(NcclShardsTest, NeedALibraryThatSplits) {
@@ -297,14 +297,14 @@ TEST_F(NcclShardsTest, NeedALibraryThatSplits) {
   EXPECT_EQ(NcclCollectives::connect(old, {&host, &shards}, kShards.on(4))
                 .status()
                 .message(),
-            "a base that 2 of 4 GPUs hold together needs NCCL 2.18 or later; "
+            "sharding over 2 of 4 GPUs needs NCCL 2.18 or later; "
             "update it, or start 2 GPUs");
   EXPECT_EQ(
       NcclCollectives::connect(old, {&host, nullptr, &shards},
                                GroupSizes{{QLORA_GROUP_TP, 2}}.on(4))
           .status()
           .message(),
-      "a product that 2 of 4 GPUs make together needs NCCL 2.18 or later; "
+      "tensor parallelism over 2 of 4 GPUs needs NCCL 2.18 or later; "
       "update it, or start 2 GPUs");
 }
 
@@ -340,7 +340,7 @@ TEST_F(NcclCollectivesTest, AHangingCallEndsAtTheTimeout) {
     if (status.isOk())
       status = sum();
     EXPECT_HAS(status.message(), "has not ended after 0.1 s: another rank "
-                                 "hangs, or is slower than --ddp-timeout");
+                                 "hangs, or needs a longer --ddp-timeout");
     gpus.reset();
     EXPECT_TRUE(group.isAborted);
   }
@@ -366,8 +366,8 @@ TEST_F(NcclCollectivesTest, TellsAnErrorThatComesLater) {
               "a collective on the GPU: ncclInternalError (3): "
               "as the test wants it");
     const int calls = group.calls["commGetAsyncError"];
-    EXPECT_HAS(gpus->look(1ms).message(), "were given up before");
-    EXPECT_HAS(sum().message(), "were given up before");
+    EXPECT_HAS(gpus->look(1ms).message(), "was aborted earlier");
+    EXPECT_HAS(sum().message(), "was aborted earlier");
     EXPECT_EQ(group.calls["commGetAsyncError"], calls);
     EXPECT_TRUE(isAborted());
   }

@@ -76,9 +76,10 @@ TEST(NullDevice, CountsBytesByKindForTheGroupThatAProgramIsFor) {
   EXPECT_EQ(bytes[QLORA_COLLECTIVE_ALL_REDUCE], 0u);
   options.ranks = 4;
   device = std::move(createDevice("null", options)).value();
-  EXPECT_EQ(device->load(*module, nullptr).message(),
-            "the program's all_gather over dp has 72 and 36 bytes, which are "
-            "not the pieces of 4 ranks; start as many as it was compiled for");
+  EXPECT_EQ(
+      device->load(*module, nullptr).message(),
+      "the program's all_gather over dp has operands of 72 and 36 bytes, which "
+      "do not fit 4 ranks; start the number that it was compiled for");
 }
 
 /// Returns the result of loading on the null device for a group of `ranks`
@@ -106,15 +107,15 @@ TEST(NullDevice, RefusesPiecesThatAreNotEqual) {
   // nor can 32 ranks have whole elements.
   EXPECT_TRUE(loadCollective(4, QLORA_COLLECTIVE_ALL_TO_ALL, 64, 64).isOk());
   EXPECT_HAS(loadCollective(3, QLORA_COLLECTIVE_ALL_TO_ALL, 64, 64).message(),
-             "all_to_all over dp has 64 and 64 bytes, which are not the pieces "
-             "of 3 ranks");
+             "all_to_all over dp has operands of 64 and 64 bytes, which do not "
+             "fit 3 ranks");
   EXPECT_HAS(loadCollective(32, QLORA_COLLECTIVE_ALL_TO_ALL, 64, 64).message(),
-             "not the pieces of 32 ranks");
+             "do not fit 32 ranks");
   // 72 bytes divide into shards of 3 ranks, but 36 is not their size.
   EXPECT_TRUE(loadCollective(2, QLORA_COLLECTIVE_ALL_GATHER, 72, 36).isOk());
   EXPECT_HAS(loadCollective(3, QLORA_COLLECTIVE_ALL_GATHER, 72, 36).message(),
-             "all_gather over dp has 72 and 36 bytes, which are not the pieces "
-             "of 3 ranks");
+             "all_gather over dp has operands of 72 and 36 bytes, which do not "
+             "fit 3 ranks");
 }
 
 static Status loadOn(int ranks, DemoTables &tables) {
@@ -144,10 +145,9 @@ TEST(NullDevice, RefusesToSendToTheRankItself) {
   send.collective = QLORA_COLLECTIVE_SEND;
   send.peer = -2;
   tables.operands[7].access = QLORA_READ;
-  EXPECT_EQ(
-      loadOn(2, tables).message(),
-      "the program's send over dp is -2 places on, which of 2 is the rank "
-      "itself");
+  EXPECT_EQ(loadOn(2, tables).message(),
+            "the program's send over dp by -2 ranks of 2 would reach the rank "
+            "itself");
   const Status status = loadOn(3, tables);
   EXPECT_TRUE(status.isOk()) << status.message();
 }
@@ -335,7 +335,7 @@ TEST(Registry, NamesDevices) {
   EXPECT_EQ(cuda.isOk() ? StatusCode::kNotFound : cuda.status().code(),
             StatusCode::kNotFound);
   EXPECT_HAS(createDevice("tpu", {}).status().message(),
-             "there are cpu, cuda and null");
+             "choose from: cpu, cuda, null");
 }
 
 } // namespace

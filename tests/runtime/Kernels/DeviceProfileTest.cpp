@@ -111,13 +111,13 @@ TEST_F(DeviceProfileTest, ReadsAGpu) {
                 .find("key 'gpu.network_gbps' is missing"),
             std::string::npos);
   EXPECT_NE(errorOf(gpuWith("launch_us", "0"))
-                .find("key 'gpu.launch_us' is 0, but has to be a positive"),
+                .find("key 'gpu.launch_us' is 0, but must be a positive"),
             std::string::npos);
   EXPECT_NE(errorOf(gpuWith("launch_us", "1, \"warps\": 4"))
                 .find("unknown key 'gpu.warps'"),
             std::string::npos);
   EXPECT_NE(errorOf(profileWith("cores", "8, \"gpu\": true"))
-                .find("key 'gpu' is true, but has to be an object"),
+                .find("key 'gpu' is true, but must be an object"),
             std::string::npos);
 }
 
@@ -132,18 +132,18 @@ TEST_F(DeviceProfileTest, ReadsAttentionOfCudnnAndOurOwn) {
   EXPECT_EQ(profile->gpu->cudaAttention.backward.at8k, 5);
   EXPECT_NE(errorOf(gpuWith("attention_cuda", ""))
                 .find("key 'gpu.attention_cuda' is missing; a GPU's profile "
-                      "has all keys of 'gpu'"),
+                      "needs all keys of 'gpu'"),
             std::string::npos);
   EXPECT_NE(errorOf(gpuWith("attention_cudnn", "{\"forward_2k_gflops\": 4}"))
                 .find("key 'gpu.attention_cudnn.forward_8k_gflops' is missing; "
-                      "a GPU's profile has all keys of 'gpu'"),
+                      "a GPU's profile needs all keys of 'gpu'"),
             std::string::npos);
   // Below the rate at 2k, or so far above that shorter ones would take no time.
   for (const char *bad : {"3.9", "16"})
     EXPECT_NE(errorOf(gpuWith("attention_cudnn", attentionWith(bad)))
                   .find("key 'gpu.attention_cudnn.forward_8k_gflops' is " +
                         std::string(bad) +
-                        ", but has to be at least the rate at 2k, 4, and "
+                        ", but must be at least the rate at 2k, 4, and "
                         "below 4 times that"),
               std::string::npos);
 }
@@ -251,18 +251,18 @@ TEST_F(DeviceProfileTest, KnownGpusHaveNames) {
   }
   StatusOr<DeviceProfile> unknown = findDeviceProfile("h201");
   ASSERT_FALSE(unknown.isOk());
-  EXPECT_EQ(unknown.status().message(),
-            "'h201' is neither a known card (a100, h100, h200, b200, rtx4090) "
-            "nor a file that can be read; qlora-run --calibrate makes one of "
-            "this machine");
+  EXPECT_EQ(
+      unknown.status().message(),
+      "'h201' is neither a known GPU (a100, h100, h200, b200, rtx4090) nor a "
+      "readable file; write one for this machine with qlora-run --calibrate");
 }
 
 TEST_F(DeviceProfileTest, AProfileOfTheOtherKindIsRefused) {
   StatusOr<DeviceProfile> gpu = deviceProfileOrDefault("h200", "cpu");
   ASSERT_FALSE(gpu.isOk());
   EXPECT_EQ(gpu.status().message(),
-            "the device profile 'h200' is of a GPU, but the program is for "
-            "cpu");
+            "the device profile 'h200' describes a GPU, but the program is for "
+            "cpu; use another profile");
   ASSERT_TRUE(read(profileWith("", "")).isOk());
   EXPECT_FALSE(deviceProfileOrDefault(path, "cuda").isOk());
   EXPECT_TRUE(deviceProfileOrDefault(path, "cpu").isOk());
@@ -279,7 +279,7 @@ TEST_F(DeviceProfileTest, RefusesWhatItDoesNotKnow) {
   for (const char *bad : {"0", "-1", "\"41\"", "null", "1e999"})
     errorOf(profileWith("copy_gbps", bad));
   EXPECT_NE(errorOf(profileWith("copy_gbps", "-1"))
-                .find("'copy_gbps' is -1, but has to be a positive number"),
+                .find("'copy_gbps' is -1, but must be a positive number"),
             std::string::npos);
   for (const char *bad : {"0", "1.5", "\"8\""})
     errorOf(profileWith("cores", bad));

@@ -244,8 +244,8 @@ TEST_F(Adapter, OtherTargetsAreRefused) {
   const std::string message =
       checkAdapterConfig((folder / "other").string(), module, options)
           .message();
-  EXPECT_NE(message.find("'" + name + "' is no trained parameter of train.so. "
-                         "The adapter's target_modules are "
+  EXPECT_NE(message.find("'" + name + "' is not a trainable parameter of "
+                         "train.so. The adapter's target_modules are "
                          "[\"q_proj\",\"v_proj\"], and this program was "
                          "compiled for [\"scores\"]. Fix: compile with "
                          "--lora-target-modules q_proj,v_proj"),

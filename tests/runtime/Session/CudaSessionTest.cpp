@@ -110,9 +110,9 @@ TEST_F(CudaSession, SaysWhatIsWrongWithTheMachine) {
   set("QLORA_TEST_CUDA_VERSION", "12080");
   EXPECT_HAS(refusal({}),
              "its code for sm_90 was compiled by nvcc 13.0 and needs a driver "
-             "of CUDA 13.0 (580.65 or newer), but this one has CUDA 12.8; "
-             "update the driver, or compile the model with an nvcc of CUDA "
-             "12.8 or older");
+             "for CUDA 13.0 (580.65 or newer), but the installed driver is for "
+             "CUDA 12.8; update the driver, or compile the model with an nvcc "
+             "of CUDA 12.8 or older");
   set("QLORA_TEST_CUDA_VERSION", "11080");
   EXPECT_HAS(refusal({}), "NVIDIA's driver is for CUDA 11.8, but 12.0 is");
   set("LD_LIBRARY_PATH",
@@ -125,7 +125,7 @@ TEST_F(CudaSession, SaysWhatIsWrongWithTheMachine) {
 
 TEST_F(CudaSession, NamesWhoHoldsTheMemory) {
   const std::string room = "GPU 0 (Software sm_90) has 0.0 MiB free of 64.0 "
-                           "MiB, the plan needs 0.0 MiB";
+                           "MiB, but the plan needs 0.0 MiB";
   const std::string advice = " choose another GPU (CUDA_VISIBLE_DEVICES), or "
                              "compile the model with a smaller --memory-limit";
   set("QLORA_TEST_CUDA_DEVICES", "sm_90:64,sm_90:64");

@@ -262,9 +262,9 @@ TEST_F(Session, MistakesAreOneLine) {
        "or null:NAME, where NAME is a100, h100, h200, b200, rtx4090 or a "
        "device.json"},
       {{"--device", "null:h201"},
-       "--device null:h201: 'h201' is neither a known card (a100, h100, h200, "
-       "b200, rtx4090) nor a file that can be read; qlora-run --calibrate "
-       "makes one of this machine"},
+       "--device null:h201: 'h201' is neither a known GPU (a100, h100, h200, "
+       "b200, rtx4090) nor a readable file; write one for this machine with "
+       "qlora-run --calibrate"},
       {{"--train-file", "/nonexistent:2", "--train-file", "b.jsonl:x"},
        "--train-file: the weight 'x' is not a number above 0 and up to 1000"},
       {{"--train-file", "/nonexistent:2"},

@@ -44,8 +44,8 @@ TEST(FileWeight, NamesThePartThatIsWrong) {
   const std::string model = kGoldens + "qwen3moe-nf4/model";
   OneParameter shape = stacked(kGateUp, {64, 64}, 2);
   EXPECT_HAS(shape.fill(model).message(),
-             "gate_proj.weight' has shape [48, 64], train.so was compiled for "
-             "[32, 64]");
+             "gate_proj.weight' has shape [48, 64], but train.so was compiled "
+             "for [32, 64]");
   OneParameter name = stacked(
       "x\0model.layers.0.mlp.experts.0.gate_proj.weight\0nope", {96, 64}, 2);
   EXPECT_HAS(name.fill(model).message(), "has no tensor 'nope'");

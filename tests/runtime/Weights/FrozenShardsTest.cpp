@@ -259,8 +259,8 @@ TEST_F(FrozenShards, NeedAsManyRanks) {
                              static_cast<Collectives *>(&alone)}) {
     const Status status = fillArena(*module, folder.path(), group, out);
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-    EXPECT_HAS(status.message(), "'demo' was compiled for a base that 4 ranks "
-                                 "hold in pieces, and here 1 would; start 4");
+    EXPECT_HAS(status.message(), "'demo' was compiled for a base sharded "
+                                 "over 4 ranks (pieces), not 1; start a");
   }
 }
 

@@ -250,8 +250,8 @@ TEST_F(FrozenSlices, ThatAreNoWholeBlocksAreRefused) {
     EXPECT_EQ(status.code(), StatusCode::kDataLoss);
     EXPECT_EQ(status.message(),
               "'demo': parameter 'double' has 2 slices in dimension 1 of [48, "
-              "1536], nf4 in blocks of 64 with double_quant 2, and no such "
-              "slice is whole blocks; compile it again");
+              "1536], nf4 in blocks of 64 with double_quant 2, but a slice is "
+              "not whole blocks; compile it again");
   });
 }
 
@@ -266,8 +266,8 @@ TEST_F(FrozenSlices, NeedAsManyRanks) {
     const Status status =
         fillArena(*module, folder.path(), nullptr, out, nullptr, group);
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
-    EXPECT_HAS(status.message(), "'demo' was compiled for a base that 4 ranks "
-                                 "hold in slices, and here 1 would; start 4");
+    EXPECT_HAS(status.message(), "'demo' was compiled for a base sharded "
+                                 "over 4 ranks (slices), not 1; start a");
   }
 }
 

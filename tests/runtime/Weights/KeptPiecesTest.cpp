@@ -168,8 +168,8 @@ TEST_F(KeptPieces, OneThatIsMissingIsMadeWithTheOthers) {
   EXPECT_EQ(FileIdentity::at(kept)->inode, before.inode);
   for (const PieceRun &run : second) {
     ASSERT_EQ(run.remarks.size(), 1u);
-    EXPECT_EQ(run.remarks[0], "2 of the 3 pieces of the quantised base are "
-                              "kept; all are made again");
+    EXPECT_EQ(run.remarks[0], "only 2 of 3 pieces of the quantised base are "
+                              "cached; all are quantised again");
   }
   expectSame(start(), first, true);
 }
@@ -182,7 +182,7 @@ TEST_F(KeptPieces, OneThatIsDamagedIsSaidByTheFirstRank) {
   expectSame(second, first, false);
   ASSERT_EQ(second[0].remarks.size(), 1u);
   EXPECT_HAS(second[0].remarks[0], damaged);
-  EXPECT_HAS(second[0].remarks[0], "; the base is made again");
+  EXPECT_HAS(second[0].remarks[0], "; the base is quantised again");
   expectSame(start(), first, true);
 }
 
@@ -197,9 +197,9 @@ TEST_F(KeptPieces, ALimitIsForAllOfAMachine) {
   const std::vector<PieceRun> over = start();
   EXPECT_TRUE(files().empty());
   ASSERT_EQ(over[0].remarks.size(), 1u);
-  EXPECT_HAS(over[0].remarks[0], "is not kept for the next start: it has " +
+  EXPECT_HAS(over[0].remarks[0], "is not cached for the next run: it has " +
                                      std::to_string(bytes) +
-                                     " bytes, and --base-cache-limit is ");
+                                     " bytes, more than --base-cache-limit ");
   request.limit = bytes;
   start();
   EXPECT_EQ(files().size(), 3u);
@@ -249,7 +249,7 @@ TEST_F(KeptPieces, OneRemarkIsOfAllRanks) {
   folderOfModel = fresh.path();
   const std::vector<PieceRun> first = start();
   ASSERT_EQ(first[0].remarks.size(), 1u);
-  EXPECT_HAS(first[0].remarks[0], "was written less than two seconds ago");
+  EXPECT_HAS(first[0].remarks[0], "was changed less than two seconds ago");
   EXPECT_TRUE(files().empty());
 }
 

@@ -92,11 +92,11 @@ TEST(Parameters, RefusesWhatDoesNotFit) {
   OneParameter shape(kWeight, {176, 64}, QLORA_QUANTIZATION_NONE,
                      QLORA_DTYPE_F32);
   EXPECT_HAS(shape.fill(model).message(),
-             "has shape [64, 176], train.so was compiled for [176, 64]");
+             "has shape [64, 176], but train.so was compiled for [176, 64]");
   OneParameter dtype(kWeight, {64, 176}, QLORA_QUANTIZATION_NONE,
                      QLORA_DTYPE_F32);
   dtype.tables.parameters[0].file_dtype = QLORA_DTYPE_F16;
-  EXPECT_HAS(dtype.fill(model).message(), "is BF16, train.so was compiled");
+  EXPECT_HAS(dtype.fill(model).message(), "is BF16, but train.so was");
   OneParameter name("nope", {64, 176}, QLORA_QUANTIZATION_NONE,
                     QLORA_DTYPE_F32);
   EXPECT_HAS(name.fill(model).message(), "no tensor 'nope'");
@@ -107,11 +107,11 @@ TEST(Parameters, RefusesWhatDoesNotFit) {
                        QLORA_DTYPE_NF4, false);
   EXPECT_HAS(
       nesting.fill(stored).message(),
-      "with double quantisation, train.so was compiled for NF4 in blocks "
-      "of 64 without");
+      "with double quantisation, but train.so was compiled for NF4 in "
+      "blocks of 64 without");
   OneParameter plain(kWeight, {64, 176}, QLORA_QUANTIZATION_STORED,
                      QLORA_DTYPE_NF4);
-  EXPECT_HAS(plain.fill(model).message(), "no tensors of a stored format");
+  EXPECT_HAS(plain.fill(model).message(), "no quantised tensors for");
 }
 
 /// Writes a stored weight with one change to its quant_state.
@@ -163,7 +163,7 @@ TEST(Parameters, ReadsStoredStatesAndRefusesBadOnes) {
   EXPECT_HAS(refusal(R"({"quant_type":"nf4","blocksize":64,"shape":[-1]})"),
              "shape [-1]");
   EXPECT_HAS(refusal(R"({"quant_type":"nf4","blocksize":64,"shape":[64]})"),
-             "it has shape [64], train.so was compiled for [1, 64]");
+             "it has shape [64], but train.so was compiled for [1, 64]");
   EXPECT_HAS(refusal(R"({"quant_type":"nf4","blocksize":128,"shape":[1,64]})"),
              "blocks of 128");
   EXPECT_HAS(refusal(R"({"quant_type":"nf4","blocksize":64,"shape":[1,64],)"
@@ -379,7 +379,7 @@ TEST(Parameters, RowsOfWordsAreTheWeightsOwn) {
   EXPECT_EQ(values, (std::vector<float>{21, 22, 23, 24, 1, 2, 3, 4, 13, 14, 15,
                                         16, 5, 6, 7, 8}));
   EXPECT_HAS(fill({5, 0, 6, 1}), "'m.embed.weight' has no row 6");
-  EXPECT_HAS(fill({5}), "is not of the 1 trainable_token_indices of a weight "
+  EXPECT_HAS(fill({5}), "does not fit the 1 trainable_token_indices of weight "
                         "'m.embed.weight'; compile it again");
 }
 
@@ -418,7 +418,7 @@ TEST(Parameters, StartsFromAnAdapter) {
   EXPECT_EQ(fillFromAdapter(name, {4, 4}, out).message(), "");
   EXPECT_HAS(fillFromAdapter(name, {2, 8}, out).message(), "has shape [2, 8]");
   EXPECT_HAS(fillFromAdapter("other", {4, 4}, out).message(),
-             "'other' is no trained parameter");
+             "'other' is not a trainable parameter");
 }
 
 TEST(Parameters, ReadsAdaptersOfATextModelThatWasAlone) {
@@ -437,9 +437,9 @@ TEST(Parameters, ReadsAdaptersOfATextModelThatWasAlone) {
   EXPECT_HAS(fillFromAdapter("base_model.model.layers.0.q_proj.lora_A.weight",
                              {4, 4}, out, ours)
                  .message(),
-             "is no trained parameter");
+             "is not a trainable parameter");
   EXPECT_HAS(fillFromAdapter(ours, {4, 4}, out).message(),
-             "is no trained parameter");
+             "is not a trainable parameter");
 }
 
 } // namespace

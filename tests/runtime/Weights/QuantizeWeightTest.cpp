@@ -120,9 +120,9 @@ TEST(QuantizeWeight, SaysWhereScratchMemoryIsMissing) {
     ASSERT_EQ(device.fillOnDevice(folder.path(), 128, &remarks).message(), "");
     EXPECT_EQ(device.words, host.words);
     ASSERT_EQ(remarks.size(), 1u);
-    EXPECT_HAS(remarks[0], "'w' is quantised on the host: on the device it "
-                           "would need ");
-    EXPECT_HAS(remarks[0], "and the plan has 128");
+    EXPECT_HAS(remarks[0], "'w' is quantised on the host: the device would "
+                           "need ");
+    EXPECT_HAS(remarks[0], "but the plan has 128");
   }
 }
 
@@ -155,7 +155,7 @@ TEST(QuantizeWeight, RefusesOnADeviceWhatTheHostRefuses) {
   OneParameter shape(kWeight, {176, 64}, QLORA_QUANTIZATION_ON_LOAD,
                      QLORA_DTYPE_NF4);
   EXPECT_HAS(shape.fillOnDevice(model, 1 << 20).message(),
-             "has shape [64, 176], train.so was compiled for [176, 64]");
+             "has shape [64, 176], but train.so was compiled for [176, 64]");
   OneParameter name("nope", {64, 176}, QLORA_QUANTIZATION_ON_LOAD,
                     QLORA_DTYPE_NF4);
   EXPECT_HAS(name.fillOnDevice(model, 1 << 20).message(), "no tensor 'nope'");

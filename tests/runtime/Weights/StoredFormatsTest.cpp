@@ -129,25 +129,25 @@ TEST(StoredFormats, AreRefusedWhereTheirPartsDoNotFit) {
   EXPECT_EQ(refusalOf({codes, scales, zeros}), "");
   EXPECT_HAS(refusalOf({codes, scales}), "no tensor 'w.qzeros'");
   EXPECT_HAS(refusalOf({codes, scales, {"qzeros", kI32, {3, 2}}}),
-             "qweight [8, 16], scales [2, 16], qzeros [3, 2]; these are not");
+             "qweight [8, 16], scales [2, 16], qzeros [3, 2], which are not");
   EXPECT_HAS(refusalOf({codes, scales, {"qzeros", kI32, {2, 1}}}),
-             "'w' has 2 bits; GPTQ of 4 and 8 and AWQ of 4");
+             "'w' has 2 bits; supported are GPTQ with 4 or 8");
   EXPECT_HAS(refusalOf({{"qweight", kF32, {8, 16}}, scales, zeros}),
              "'w.qweight' is F32 [8, 16]; expected I32 [8, 16]");
   EXPECT_HAS(refusalOf({codes, {"scales", kI32, {2, 16}}, zeros}),
-             "'w.scales' is I32; scales of F32, BF16 and F16 are read");
+             "'w.scales' is I32; expected scales of F32, BF16 or F16");
   EXPECT_HAS(refusalOf({codes, {"scales", kF16, {8, 16}},
                         {"qzeros", kI32, {8, 2}}}),
              "'w.scales' has groups of 8; supported are powers of two from 16");
   EXPECT_HAS(
       refusalOf({codes, scales, zeros, {"g_idx", kI32, {64}}}),
-      "'w.g_idx' has input 32 in group 0, in order it is in 1: desc_act");
+      "'w.g_idx' has input 32 in group 0 instead of 1: desc_act");
   EXPECT_HAS(refusalOf({codes, scales, zeros, {"g_idx", kI32, {63}}}),
              "'w.g_idx' is I32 [63]; expected I32 [64]");
   const Part weight{"weight", kFp8, {8, 200}};
   EXPECT_HAS(refusalOf({weight, {"weight_scale_inv", kF32, {3, 2}}}),
              "'w.weight_scale_inv' has shape [3, 2], but 'w.weight' [8, 200]; "
-             "expected one scale, 8 of rows, or 1x2 of blocks of 128");
+             "expected one scale, 8 for rows, or 1x2 for blocks of 128");
   EXPECT_HAS(refusalOf({weight, {"weight_scale_inv", kF32, {1, 2}}}),
              "'w.weight' has 200 columns in blocks of 128; expected a multiple "
              "of 16");

@@ -33,7 +33,7 @@ LogicalResult RouteOp::verify() {
            << getChoices().getType();
   if (matrixColumns(weights) > matrixColumns(logits))
     return emitOpError("(C2) expects at most ")
-           << matrixColumns(logits) << " choices of as many experts, but got "
+           << matrixColumns(logits) << " choices, one per expert, but got "
            << matrixColumns(weights);
   return success();
 }
@@ -57,7 +57,8 @@ static LogicalResult verifyOwnOffsets(SortByExpertOp sort) {
       (!own || isIndex(own, {experts / ranks + 1})))
     return success();
   return sort.emitOpError("(C2) expects ranks that divide ")
-         << experts << " experts, and offsets of their own, but got " << ranks;
+         << experts << " experts, and own_offsets if ranks > 1, but got "
+         << ranks;
 }
 
 LogicalResult SortByExpertOp::verify() {
@@ -113,9 +114,9 @@ static LogicalResult verifyMoved(Op op, Value tokens, Value rows) {
       !isIndex(op.getPlaces(), order) ||
       tensorOf(tokens).getShape() != ArrayRef<int64_t>(single) ||
       tensorOf(rows) != tensorOf(tokens).clone(sorted))
-    return op.emitOpError("(C1) expects [B, T, C] and [B, T, k, C] beside i32 "
+    return op.emitOpError("(C1) expects [B, T, C] and [B, T, k, C] with i32 "
                           "[B, T, k], but got ")
-           << tokens.getType() << " and " << rows.getType() << " beside "
+           << tokens.getType() << " and " << rows.getType() << " with "
            << op.getOrder().getType() << " and " << op.getPlaces().getType();
   Value weights = op.getWeights();
   if (weights && (!tensorOf(weights).getElementType().isF32() ||
@@ -190,18 +191,18 @@ LogicalResult GroupedLinearOp::verify() {
                        "the weight, but got ")
            << offsets << " and " << weight;
   if (columnsOf(getX()) != product.getInWidth())
-    return emitOpError("(C1) expects x as wide as the ")
-           << product.getInWidth() << " of " << weight << " in "
+    return emitOpError("(C1) expects x with ")
+           << product.getInWidth() << " columns for " << weight << " in "
            << getGroups() << " groups, but got " << x;
   if (matrixColumns(y) != product.getOutWidth() ||
       y.getShape().drop_back() != x.getShape().drop_back())
     return emitOpError("(C2) expects rows of ")
-           << product.getOutWidth() << " for those of " << x << ", but got "
+           << product.getOutWidth() << " columns for " << x << ", but got "
            << y;
   if (getInit() && getInit().getType() != y)
     return emitOpError("(C3) expects init of type ") << y;
   if (getGroupsLast() && isa<QuantizedType>(weight.getElementType()))
-    return emitOpError("(C5) expects a weight that is not quantised beside "
+    return emitOpError("(C5) expects a weight that is not quantised with "
                        "groups_last");
   return success();
 }

@@ -113,7 +113,7 @@ static LogicalResult verifyLines(Operation *op, unsigned slopes,
                    [&](Type type) { return type != lines; }) ||
       llvm::any_of(ArrayRef(results).take_front(slopes),
                    [&](Type type) { return type != lines; }))
-    return op->emitOpError("(C1) expects lines of type f32 [B], ")
+    return op->emitOpError("(C1) expects operands of type f32 [B], ")
            << (hasHalves ? "B even, " : "") << "but got " << lines;
   for (Type type : ArrayRef(results).drop_front(slopes))
     if (type != lines.clone({1}))

@@ -79,8 +79,8 @@ LogicalResult LinearOp::verify() {
     auto stored = dyn_cast<QuantizedType>(weight.getElementType());
     if (!stored || !qlora::storedFormat(stored.getFormat())->isInteger() ||
         getLayout() != WeightLayout::OutIn)
-      return emitOpError("(C4) expects a weight of whole numbers, out_in, "
-                         "beside int8_threshold, but got ")
+      return emitOpError("(C4) expects an integer weight, out_in, with "
+                         "int8_threshold, but got ")
              << weight << ", " << layout;
     if (!(*threshold >= 0) || std::isinf(*threshold))
       return emitOpError("(C4) expects an int8_threshold that is neither "
@@ -176,7 +176,7 @@ LogicalResult HeadLossOp::verify() {
           tensorOf(getHidden()).getShape().drop_back() ||
       getReplaced()[1].getType() !=
           one.clone({columnsOf(getReplaced()[0])}))
-    return emitOpError("(C6) expects columns [B, T, k] and the words of them, "
+    return emitOpError("(C6) expects columns [B, T, k] and their token ids, "
                        "f32 [k], but got ")
            << getReplaced().getTypes();
   return success();
@@ -215,7 +215,7 @@ LogicalResult GluOp::verify() {
   if (getLimit().isNegative() || !getLimit().isFinite())
     return emitOpError("(C1) expects a finite limit that is not negative");
   if (getKind() != Activation::Silu && !getSlope().isExactlyValue(1.0))
-    return emitOpError("(C2) expects silu beside a slope, but got ")
+    return emitOpError("(C2) expects silu with a slope, but got ")
            << stringifyActivation(getKind());
   return success();
 }
@@ -236,9 +236,9 @@ LogicalResult RopeTableOp::verify() {
   if ((beyond && (isDynamic || beyond->size() != getFrequencies().size())) ||
       hasScaling != (getOriginalLength() > 0) ||
       hasScaling != static_cast<bool>(getLengths()))
-    return emitOpError("(C3) expects long frequencies, as many as the others, "
-                       "or a dynamic factor if there are lengths and an "
-                       "original length, and only then");
+    return emitOpError("(C3) expects lengths and an original length together "
+                       "with a dynamic factor or as many long frequencies as "
+                       "frequencies");
   return success();
 }
 

@@ -45,9 +45,8 @@ static LogicalResult verifyParts(ParameterOp op) {
   bool isFromFiles = op.getQuantized() || op.getStoredQuantized();
   if (isQuantized &&
       (!isFromFiles || op.getTransposed() || !llvm::all_equal(parts)))
-    return op.emitOpError(
-        "(C3) expects a quantised tensor of parts to be equal "
-        "ones that are quantised when loaded");
+    return op.emitOpError("(C3) expects quantised parts to be equal and "
+                          "quantised when loaded");
   return success();
 }
 
@@ -59,7 +58,7 @@ static LogicalResult verifyStorage(ParameterOp op) {
   bool isQuantized = op.getQuantized() ||
                      isa<QuantizedType>(op.getTensorType().getElementType());
   if (op.getStoredQuantized() && !isQuantized)
-    return op.emitOpError("(C5) expects a type of few bits or quantized beside "
+    return op.emitOpError("(C5) expects a type of few bits or quantized with "
                           "stored_quantized");
   if (std::optional<Type> type = op.getFileType();
       type && !type->isF32() && !type->isBF16() && !type->isF16() &&
@@ -69,8 +68,8 @@ static LogicalResult verifyStorage(ParameterOp op) {
            << *type;
   if (op.getTransposed() && (!op.getQuantized() || op.getStoredQuantized() ||
                              op.getTensorType().getRank() != 2))
-    return op.emitOpError("(C6) expects transposed beside quantized only, of "
-                          "two dimensions, and not beside stored_quantized");
+    return op.emitOpError("(C6) expects transposed with quantized and two "
+                          "dimensions, and without stored_quantized");
   return success();
 }
 
@@ -113,19 +112,17 @@ LogicalResult ParameterOp::verify() {
   if (!getTrainable() &&
       (getUndecayed() || getRateScale().convertToDouble() != 1 ||
        getOptimizer() != "adamw"))
-    return emitOpError(
-        "(C7) expects undecayed, rate_scale and optimizer beside "
-        "trainable only");
+    return emitOpError("(C7) expects undecayed, rate_scale and optimizer only "
+                       "with trainable");
   if (getElsewhere() && !getTrainable())
-    return emitOpError("(C10) expects a trainable parameter where other stages "
-                       "use it");
+    return emitOpError("(C10) expects a trainable parameter with elsewhere");
   if (getOnHost() && getTrainable())
-    return emitOpError("(C11) expects a frozen parameter on the host");
+    return emitOpError("(C11) expects a frozen parameter with on_host");
   if (getPiece() &&
       (*getPiece() <= 0 ||
        (getTrainable() && *getPiece() % QLORA_PIECE_ALIGNMENT != 0)))
-    return emitOpError("(C8) expects pieces that have bytes, and of what is "
-                       "trained a multiple of ")
+    return emitOpError("(C8) expects a positive piece, and if trainable a "
+                       "multiple of ")
            << QLORA_PIECE_ALIGNMENT << ", but got " << *getPiece();
   if (failed(verifyParts(*this)) || failed(verifySlice(*this)))
     return failure();
@@ -144,7 +141,7 @@ static LogicalResult verifyRounded(WeightOp op, ParameterOp parameter) {
   if (parameter.getTrainable() && type.getElementType().isF32() &&
       op.getResult().getType() == narrow)
     return success();
-  return op.emitOpError("(C2) expects bf16 numbers of a trainable f32 "
+  return op.emitOpError("(C2) expects bf16 values of a trainable f32 "
                         "parameter, but ")
          << op.getParameterAttr() << " is " << type << " and the result "
          << op.getResult().getType();

@@ -25,8 +25,8 @@ GatherWeightOp::verifySymbolUses(SymbolTableCollection &symbols) {
   if (!parameter || !(parameter.getPiece() || parameter.getOnHost()) ||
       (getRounded() && !parameter.getTrainable()) ||
       typeOf(parameter.getTensorType()) != getResult().getType())
-    return emitOpError("(C1) expects a parameter in pieces or on the host, of "
-                       "the type ")
+    return emitOpError("(C1) expects a parameter with a piece or on_host, of "
+                       "type ")
            << getResult().getType() << ", but got " << getParameterAttr();
   return success();
 }
@@ -43,7 +43,7 @@ WeightPieceOp::verifySymbolUses(SymbolTableCollection &symbols) {
         whole.getShape().drop_front() == type.getShape().drop_front())
       return success();
   }
-  return emitOpError("(C1) expects a parameter in pieces of ")
+  return emitOpError("(C1) expects a parameter with a piece of ")
          << type << ", but got " << getParameterAttr();
 }
 
@@ -62,8 +62,7 @@ static LogicalResult verifyTogether(Operation *op, Value own, Value all) {
   if (areRowsOf(own, all))
     return success();
   return op->emitOpError(
-             "(C1) expects rows of one rank and of all of them, but "
-             "got ")
+             "(C1) expects rows of one rank and of several ranks, but got ")
          << own.getType() << " and " << all.getType();
 }
 
@@ -90,21 +89,21 @@ LogicalResult SwapBlocksOp::verify() {
   if (!areAsMany(getX(), getResult()) || first < 1 || second < 1 ||
       first > elements || second > elements || elements % (first * second))
     return emitOpError(
-               "(C1) expects as many elements of one type, in blocks of "
-               "them, but got ")
+               "(C1) expects as many elements of one type, divisible by the "
+               "blocks, but got ")
            << getX().getType() << " and " << getResult().getType() << " as "
            << first << " x " << second;
   const int64_t run = elements / (first * second);
   const int64_t columns = matrixColumns(tensorOf(getX()));
   if (columns % run && run % columns)
-    return emitOpError("(C2) expects whole runs of ")
-           << run << " in rows of " << columns << ", or rows in them";
+    return emitOpError("(C2) expects runs of ")
+           << run << " to divide rows of " << columns << ", or the reverse";
   return success();
 }
 
 LogicalResult ReduceScatterOp::verify() {
   if (!isa<FloatType>(tensorOf(getX()).getElementType()))
-    return emitOpError("(C2) expects numbers to add up, but got ")
+    return emitOpError("(C2) expects float elements, but got ")
            << getX().getType();
   return verifyTogether(*this, getResult(), getX());
 }
@@ -140,14 +139,14 @@ LogicalResult HeadPartOp::verify() {
       weight.getDimSize(0) * int64_t(getShards()) < int64_t(getWords()))
     return emitOpError("(C1) expects pieces of a weight as wide as hidden, but "
                        "got ")
-           << weight << " of " << getWords() << " words";
+           << weight << " of " << getWords() << " tokens";
   if (tensorOf(getTargets()).getShape() !=
           tensorOf(getHidden()).getShape().drop_back() ||
       !isF32Rows(getStates(), getHidden(), kHeadStateNumbers) ||
       (getGradient() &&
        !isF32Rows(getGradient(), getHidden(), columnsOf(getHidden()))))
-    return emitOpError("(C2) expects targets, states and gradient of the rows "
-                       "of hidden");
+    return emitOpError("(C2) expects targets, states and gradient with the "
+                       "rows of hidden");
   return success();
 }
 

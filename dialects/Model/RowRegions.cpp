@@ -173,7 +173,7 @@ static LogicalResult verifyRowResults(RowOp op) {
     if (tensor.hasStaticShape() && tensor.getNumElements() != elements)
       return op->emitOpError("(R1) expects results of one size, but got ")
              << first << " and " << tensor
-             << (isScalar ? " for one number a row" : "");
+             << (isScalar ? " for one number per row" : "");
   }
   return success();
 }

@@ -97,8 +97,7 @@ void ProgramDialect::initialize() {
 
 LogicalResult ArenaOp::verify() {
   if (getOnHost() && getKind() != Arena::State)
-    return emitOpError("(C1) expects what optimizers keep on the host, but got "
-                       "the arena ")
+    return emitOpError("(C1) expects only the state arena on_host, but got ")
            << stringifyArena(getKind());
   return success();
 }
@@ -139,8 +138,7 @@ LogicalResult BufferOp::verify() {
                        "of at least 0, but got ")
            << bytes << " at " << offset;
   if (int64_t pieces = getPieces(); pieces != 1 && (pieces < 1 || !getOffset()))
-    return emitOpError("(C2) expects an offset of ")
-           << pieces << " pieces";
+    return emitOpError("(C2) expects an offset with ") << pieces << " pieces";
   return success();
 }
 
@@ -150,7 +148,7 @@ LogicalResult ViewOp::verify() {
   int64_t room = buffer ? static_cast<int64_t>(buffer.getBytes()) : 0;
   if (!buffer || offset < 0 || bytes < 1 || offset > room ||
       bytes > room - offset)
-    return emitOpError("(C1) expects a part of a program.buffer, but got ")
+    return emitOpError("(C1) expects a range of a program.buffer, but got ")
            << bytes << " bytes at " << offset << " of " << room;
   return success();
 }

@@ -121,14 +121,13 @@ LogicalResult StepOp::verifyRegions() {
     if (!backward || getChunks() > 1)
       continue;
     InFlightDiagnostic error =
-        op.emitOpError("(C4) stands in the forward, but after the backward "
-                       "has begun");
+        op.emitOpError("(C4) is a forward op after the start of the backward");
     error.attachNote(backward->getLoc()) << "here";
     return error;
   }
   if (backward && getKind() != StepKind::Accumulate)
     return backward->emitOpError("(C5) expects a train.step accumulate around "
-                                 "an op of the backward");
+                                 "a backward op");
   return success();
 }
 
@@ -247,8 +246,8 @@ ScatterGradientOp::verifySymbolUses(SymbolTableCollection &symbols) {
       tensorOf(getGradient()).getNumElements() !=
           parameter.getTensorType().getNumElements())
     return emitOpError(
-               "(C1) expects the f32 gradient of a trained parameter in "
-               "pieces, and a piece of it, but got ")
+               "(C1) expects the f32 gradient of a trainable parameter, and "
+               "its piece, but got ")
            << getGradient().getType() << " and " << getResult().getType()
            << " for " << getParameterAttr();
   return success();
@@ -265,13 +264,13 @@ LogicalResult GatherFlatOp::verify() {
 LogicalResult CopyToHostOp::verify() {
   const int64_t behind = getBehind();
   if (behind < 0)
-    return emitOpError("(C1) cannot be ") << behind << " copies behind";
+    return emitOpError("(C1) expects behind of at least 0, but got ") << behind;
   return success();
 }
 
 LogicalResult CopyFromHostOp::verify() {
   if (!getX().getDefiningOp<CopyToHostOp>())
-    return emitOpError("(C1) expects what train.copy_to_host makes");
+    return emitOpError("(C1) expects the result of train.copy_to_host");
   return success();
 }
 

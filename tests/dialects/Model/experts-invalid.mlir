@@ -12,7 +12,7 @@ func.func @route_c1(%l: tensor<2x3x4xf32>) {
 // -----
 
 func.func @route_c2(%l: tensor<2x3x4xf32>) {
-  // expected-error @+1 {{(C2) expects at most 4 choices of as many experts, but got 5}}
+  // expected-error @+1 {{(C2) expects at most 4 choices, one per expert, but got 5}}
   %w, %c = model.route %l : (tensor<2x3x4xf32>) -> (tensor<2x3x5xf32>, tensor<2x3x5xi32>)
   return
 }
@@ -28,7 +28,7 @@ func.func @sort_c1(%c: tensor<2x3x2xi32>) {
 // -----
 
 func.func @sort_c2(%c: tensor<2x3x2xi32>) {
-  // expected-error @+1 {{(C2) expects ranks that divide 4 experts, and offsets of their own, but got 3}}
+  // expected-error @+1 {{(C2) expects ranks that divide 4 experts, and own_offsets if ranks > 1, but got 3}}
   %o, %p, %e, %s, %w = model.sort_by_expert %c {ranks = 3 : i64} : (tensor<2x3x2xi32>) -> (tensor<2x3x2xi32>, tensor<2x3x2xi32>, tensor<2x3x2xi32>, tensor<5xi32>, tensor<2xi32>)
   return
 }
@@ -36,7 +36,7 @@ func.func @sort_c2(%c: tensor<2x3x2xi32>) {
 // -----
 
 func.func @gather_c1(%x: tensor<2x3x8xf32>, %o: tensor<2x3x2xi32>) {
-  // expected-error @+1 {{(C1) expects [B, T, C] and [B, T, k, C] beside i32 [B, T, k], but got}}
+  // expected-error @+1 {{(C1) expects [B, T, C] and [B, T, k, C] with i32 [B, T, k], but got}}
   %y = model.gather_rows %x, %o, %o : (tensor<2x3x8xf32>, tensor<2x3x2xi32>, tensor<2x3x2xi32>) -> tensor<2x3x1x8xf32>
   return
 }
@@ -52,7 +52,7 @@ func.func @combine_c2(%x: tensor<2x3x2x8xf32>, %o: tensor<2x3x2xi32>, %w: tensor
 // -----
 
 func.func @grouped_c1(%x: tensor<2x3x2x8xf32>, %w: tensor<24x9xf32>, %s: tensor<5xi32>) {
-  // expected-error @+1 {{(C1) expects x as wide as the 9 of 'tensor<24x9xf32>' in 4 groups, but got 'tensor<2x3x2x8xf32>'}}
+  // expected-error @+1 {{(C1) expects x with 9 columns for 'tensor<24x9xf32>' in 4 groups, but got 'tensor<2x3x2x8xf32>'}}
   %y = model.grouped_linear %x, %w, %s : (tensor<2x3x2x8xf32>, tensor<24x9xf32>, tensor<5xi32>) -> tensor<2x3x2x6xf32>
   return
 }
@@ -60,7 +60,7 @@ func.func @grouped_c1(%x: tensor<2x3x2x8xf32>, %w: tensor<24x9xf32>, %s: tensor<
 // -----
 
 func.func @grouped_c2(%x: tensor<2x3x2x8xf32>, %w: tensor<24x8xf32>, %s: tensor<5xi32>) {
-  // expected-error @+1 {{(C2) expects rows of 6 for those of 'tensor<2x3x2x8xf32>', but got 'tensor<2x3x2x24xf32>'}}
+  // expected-error @+1 {{(C2) expects rows of 6 columns for 'tensor<2x3x2x8xf32>', but got 'tensor<2x3x2x24xf32>'}}
   %y = model.grouped_linear %x, %w, %s : (tensor<2x3x2x8xf32>, tensor<24x8xf32>, tensor<5xi32>) -> tensor<2x3x2x24xf32>
   return
 }
@@ -84,7 +84,7 @@ func.func @grouped_c4(%x: tensor<2x3x2x8xf32>, %w: tensor<25x8xf32>, %s: tensor<
 // -----
 
 func.func @grouped_c5(%x: tensor<2x3x2x8xf32>, %w: tensor<8x32x!model.quantized<nf4, 64, true>>, %s: tensor<5xi32>) {
-  // expected-error @+1 {{(C5) expects a weight that is not quantised beside groups_last}}
+  // expected-error @+1 {{(C5) expects a weight that is not quantised with groups_last}}
   %y = model.grouped_linear %x, %w, %s {groups_last} : (tensor<2x3x2x8xf32>, tensor<8x32x!model.quantized<nf4, 64, true>>, tensor<5xi32>) -> tensor<2x3x2x8xf32>
   return
 }
@@ -108,7 +108,7 @@ func.func @glu_c1(%x: tensor<2x3x8xf32>) {
 // -----
 
 func.func @glu_c2(%x: tensor<2x3x8xf32>) {
-  // expected-error @+1 {{(C2) expects silu beside a slope, but got gelu}}
+  // expected-error @+1 {{(C2) expects silu with a slope, but got gelu}}
   %y = model.glu gelu %x, %x {slope = 2.0 : f64} : tensor<2x3x8xf32>
   return
 }

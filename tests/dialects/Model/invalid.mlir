@@ -83,7 +83,7 @@ model.parameter @w : tensor<8x2xf32> {init = "zero", part_names = ["a", "b"], pa
 
 // -----
 
-// expected-error @+1 {{(C3) expects a quantised tensor of parts to be equal ones that are quantised when loaded}}
+// expected-error @+1 {{(C3) expects quantised parts to be equal and quantised when loaded}}
 model.parameter @w : tensor<8x64x!model.quantized<nf4, 64, true>> {file = "a", part_names = ["a", "b"], part_rows = array<i64: 4, 4>}
 
 // -----
@@ -98,7 +98,7 @@ model.parameter @w : tensor<8xbf16> {file = "a", quantized = bf16}
 
 // -----
 
-// expected-error @+1 {{(C5) expects a type of few bits or quantized beside stored_quantized}}
+// expected-error @+1 {{(C5) expects a type of few bits or quantized with stored_quantized}}
 model.parameter @w : tensor<8xbf16> {file = "a", stored_quantized}
 
 // -----
@@ -108,7 +108,7 @@ model.parameter @w : tensor<8xbf16> {file = "a", file_type = i64}
 
 // -----
 
-// expected-error @+1 {{(C6) expects transposed beside quantized only, of two dimensions, and not beside stored_quantized}}
+// expected-error @+1 {{(C6) expects transposed with quantized and two dimensions, and without stored_quantized}}
 model.parameter @w : tensor<8x8xf32> {file = "a", transposed}
 
 // -----
@@ -125,7 +125,7 @@ func.func @weight() {
 
 model.parameter @w : tensor<8xf32> {file = "a"}
 func.func @rounded() {
-  // expected-error @+1 {{(C2) expects bf16 numbers of a trainable f32 parameter, but @w is 'tensor<8xf32>' and the result 'tensor<8xbf16>'}}
+  // expected-error @+1 {{(C2) expects bf16 values of a trainable f32 parameter, but @w is 'tensor<8xf32>' and the result 'tensor<8xbf16>'}}
   %0 = model.weight @w {rounded} : tensor<8xbf16>
   return
 }
@@ -262,7 +262,7 @@ func.func @linear_c3(%x: tensor<2x4x8xf32>, %w: tensor<16x8xf32>, %y: tensor<2x4
 // -----
 
 func.func @linear_c4_format(%x: tensor<2x4x8xf32>, %w: tensor<16x8xf32>) {
-  // expected-error @+1 {{(C4) expects a weight of whole numbers, out_in, beside int8_threshold, but got 'tensor<16x8xf32>', out_in}}
+  // expected-error @+1 {{(C4) expects an integer weight, out_in, with int8_threshold, but got 'tensor<16x8xf32>', out_in}}
   %0 = model.linear %x, %w {int8_threshold = 6.0} : (tensor<2x4x8xf32>, tensor<16x8xf32>) -> tensor<2x4x16xf32>
   return
 }
@@ -390,7 +390,7 @@ func.func @head_loss_c4(%h: tensor<2x4x8xf32>, %w: tensor<16x8xf32>, %t: tensor<
 // -----
 
 func.func @head_loss_c6(%h: tensor<2x4x8xf32>, %w: tensor<16x8xf32>, %t: tensor<2x4xi32>, %z: tensor<2x4x3xf32>, %n: tensor<2xf32>) {
-  // expected-error @+1 {{(C6) expects columns [B, T, k] and the words of them, f32 [k], but got}}
+  // expected-error @+1 {{(C6) expects columns [B, T, k] and their token ids, f32 [k], but got}}
   %0, %1, %2 = model.head_loss %h, %w, %t columns %z, %n : (tensor<2x4x8xf32>, tensor<16x8xf32>, tensor<2x4xi32>, tensor<2x4x3xf32>, tensor<2xf32>) -> (tensor<1xf32>, tensor<1xf32>, tensor<2x4xi32>)
   return
 }
@@ -398,7 +398,7 @@ func.func @head_loss_c6(%h: tensor<2x4x8xf32>, %w: tensor<16x8xf32>, %t: tensor<
 // -----
 
 func.func @dpo_loss_c1(%l: tensor<3xf32>) {
-  // expected-error @+1 {{(C1) expects lines of type f32 [B], B even, but got 'tensor<3xf32>'}}
+  // expected-error @+1 {{(C1) expects operands of type f32 [B], B even, but got 'tensor<3xf32>'}}
   %0:8 = model.dpo_loss %l, %l, %l {beta = 0.1 : f64} : (tensor<3xf32>, tensor<3xf32>, tensor<3xf32>) -> (tensor<3xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>)
   return
 }
@@ -408,7 +408,7 @@ func.func @dpo_loss_c1(%l: tensor<3xf32>) {
 func.func @kto_loss_c1(%l: tensor<3xf32>) {
   // Without mismatched answers there are no halves.
   %0:9 = model.kto_loss %l, %l, %l, %l {beta = 0.1 : f64, desirable_weight = 1.0 : f64, undesirable_weight = 1.0 : f64} : (tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>) -> (tensor<3xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>)
-  // expected-error @+1 {{(C1) expects lines of type f32 [B], B even, but got 'tensor<3xf32>'}}
+  // expected-error @+1 {{(C1) expects operands of type f32 [B], B even, but got 'tensor<3xf32>'}}
   %1:9 = model.kto_loss %l, %l, %l, %l {beta = 0.1 : f64, desirable_weight = 1.0 : f64, undesirable_weight = 1.0 : f64, mismatched} : (tensor<3xf32>, tensor<3xf32>, tensor<3xf32>, tensor<3xf32>) -> (tensor<3xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>, tensor<1xf32>)
   return
 }

@@ -73,7 +73,7 @@ func.func @rope_table_c2_count(%p: tensor<2x4xi32>) {
 // -----
 
 func.func @rope_table_c3(%p: tensor<2x4xi32>) {
-  // expected-error @+1 {{(C3) expects long frequencies, as many as the others, or a dynamic factor if there are lengths and an original length, and only then}}
+  // expected-error @+1 {{(C3) expects lengths and an original length together with a dynamic factor or as many long frequencies as frequencies}}
   %0, %1 = model.rope_table %p, %p {frequencies = array<f32: 1.0, 1.0>, long_frequencies = array<f32: 1.0>, attention_factor = 1.0 : f64, original_length = 2 : i64} : (tensor<2x4xi32>, tensor<2x4xi32>) -> (tensor<2x4x2xf32>, tensor<2x4x2xf32>)
   return
 }
@@ -332,7 +332,7 @@ func.func @rows_r1_results(%x: tensor<2x4x8xf32>) {
 // -----
 
 func.func @rows_r1_scalar_result(%x: tensor<2x4x8xf32>) {
-  // expected-error @+1 {{(R1) expects results of one size, but got 'tensor<2x4x8xf32>' and 'tensor<2x8xf32>' for one number a row}}
+  // expected-error @+1 {{(R1) expects results of one size, but got 'tensor<2x4x8xf32>' and 'tensor<2x8xf32>' for one number per row}}
   %0:2 = model.rows(%x) attributes {columns = 8, maps = [#model.map<full>]} : (tensor<2x4x8xf32>) -> (tensor<2x4x8xf32>, tensor<2x8xf32>) {
   ^bb0(%0: tensor<8xf32>):
     %1 = model.row_max %0 : tensor<8xf32>

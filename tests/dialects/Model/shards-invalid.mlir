@@ -2,19 +2,19 @@
 
 // RUN: qlora-opt %s --split-input-file --verify-diagnostics
 
-// expected-error @+1 {{(C8) expects pieces that have bytes, and of what is trained a multiple of 64, but got 32}}
+// expected-error @+1 {{(C8) expects a positive piece, and if trainable a multiple of 64, but got 32}}
 model.parameter @a : tensor<4x4xf32> {init = "zero", trainable, piece = 32}
 
 // -----
 
-// expected-error @+1 {{(C11) expects a frozen parameter on the host}}
+// expected-error @+1 {{(C11) expects a frozen parameter with on_host}}
 model.parameter @a : tensor<4x4xf32> {init = "zero", trainable, on_host}
 
 // -----
 
 model.parameter @f : tensor<20x16xbf16> {file = "m.safetensors", piece = 640}
 func.func @gather_rounded_c1() {
-  // expected-error @+1 {{(C1) expects a parameter in pieces or on the host, of the type 'tensor<20x16xbf16>', but got @f}}
+  // expected-error @+1 {{(C1) expects a parameter with a piece or on_host, of type 'tensor<20x16xbf16>', but got @f}}
   %0 = model.gather_weight @f {rounded} : tensor<20x16xbf16>
   return
 }
@@ -23,7 +23,7 @@ func.func @gather_rounded_c1() {
 
 model.parameter @w : tensor<20x16xf32> {file = "m.safetensors"}
 func.func @gather_c1() {
-  // expected-error @+1 {{(C1) expects a parameter in pieces or on the host, of the type 'tensor<20x16xf32>', but got @w}}
+  // expected-error @+1 {{(C1) expects a parameter with a piece or on_host, of type 'tensor<20x16xf32>', but got @w}}
   %0 = model.gather_weight @w : tensor<20x16xf32>
   return
 }
@@ -32,7 +32,7 @@ func.func @gather_c1() {
 
 model.parameter @w : tensor<20x16xf32> {file = "m.safetensors", piece = 640}
 func.func @piece_c1() {
-  // expected-error @+1 {{(C1) expects a parameter in pieces of 'tensor<11x16xf32>', but got @w}}
+  // expected-error @+1 {{(C1) expects a parameter with a piece of 'tensor<11x16xf32>', but got @w}}
   %0 = model.weight_piece @w : tensor<11x16xf32>
   return
 }
@@ -40,7 +40,7 @@ func.func @piece_c1() {
 // -----
 
 func.func @all_gather_c1(%x: tensor<2x4x8xf32>) {
-  // expected-error @+1 {{(C1) expects rows of one rank and of all of them, but got 'tensor<2x4x8xf32>' and 'tensor<5x4x8xf32>'}}
+  // expected-error @+1 {{(C1) expects rows of one rank and of several ranks, but got 'tensor<2x4x8xf32>' and 'tensor<5x4x8xf32>'}}
   %0 = model.all_gather %x : (tensor<2x4x8xf32>) -> tensor<5x4x8xf32>
   return
 }
@@ -48,7 +48,7 @@ func.func @all_gather_c1(%x: tensor<2x4x8xf32>) {
 // -----
 
 func.func @reduce_scatter_c2(%x: tensor<4x4xi32>) {
-  // expected-error @+1 {{(C2) expects numbers to add up, but got 'tensor<4x4xi32>'}}
+  // expected-error @+1 {{(C2) expects float elements, but got 'tensor<4x4xi32>'}}
   %0 = model.reduce_scatter %x : (tensor<4x4xi32>) -> tensor<2x4xi32>
   return
 }
@@ -56,7 +56,7 @@ func.func @reduce_scatter_c2(%x: tensor<4x4xi32>) {
 // -----
 
 func.func @head_part_c1(%h: tensor<2x4x16xf32>, %w: tensor<9x16xf32>, %t: tensor<2x4xi32>) {
-  // expected-error @+1 {{(C1) expects pieces of a weight as wide as hidden, but got 'tensor<9x16xf32>' of 20 words}}
+  // expected-error @+1 {{(C1) expects pieces of a weight as wide as hidden, but got 'tensor<9x16xf32>' of 20 tokens}}
   %0 = model.head_part %h, %w, %t {words = 20, shards = 2, cap = 0.0} : (tensor<2x4x16xf32>, tensor<9x16xf32>, tensor<2x4xi32>) -> tensor<2x4x4xf32>
   return
 }
@@ -64,7 +64,7 @@ func.func @head_part_c1(%h: tensor<2x4x16xf32>, %w: tensor<9x16xf32>, %t: tensor
 // -----
 
 func.func @head_part_c2(%h: tensor<2x4x16xf32>, %w: tensor<10x16xf32>, %t: tensor<2x4xi32>) {
-  // expected-error @+1 {{(C2) expects targets, states and gradient of the rows of hidden}}
+  // expected-error @+1 {{(C2) expects targets, states and gradient with the rows of hidden}}
   %0 = model.head_part %h, %w, %t {words = 20, shards = 2, cap = 0.0} : (tensor<2x4x16xf32>, tensor<10x16xf32>, tensor<2x4xi32>) -> tensor<2x4x5xf32>
   return
 }
@@ -134,7 +134,7 @@ func.func @all_to_all_c1(%x: tensor<4x4xf32>) {
 // -----
 
 func.func @swap_blocks_c1(%x: tensor<4x4xf32>) {
-  // expected-error @+1 {{(C1) expects as many elements of one type, in blocks of them, but got 'tensor<4x4xf32>' and 'tensor<4x4xf32>' as 3 x 2}}
+  // expected-error @+1 {{(C1) expects as many elements of one type, divisible by the blocks, but got 'tensor<4x4xf32>' and 'tensor<4x4xf32>' as 3 x 2}}
   %0 = model.swap_blocks %x {first = 3, second = 2} : (tensor<4x4xf32>) -> tensor<4x4xf32>
   return
 }
@@ -142,7 +142,7 @@ func.func @swap_blocks_c1(%x: tensor<4x4xf32>) {
 // -----
 
 func.func @swap_blocks_c2(%x: tensor<4x6xf32>) {
-  // expected-error @+1 {{(C2) expects whole runs of 4 in rows of 6, or rows in them}}
+  // expected-error @+1 {{(C2) expects runs of 4 to divide rows of 6, or the reverse}}
   %0 = model.swap_blocks %x {first = 3, second = 2} : (tensor<4x6xf32>) -> tensor<4x6xf32>
   return
 }

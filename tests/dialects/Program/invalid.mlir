@@ -4,7 +4,7 @@
 
 // RUN: qlora-opt %s --split-input-file --verify-diagnostics
 
-// expected-error @+1 {{(C1) expects what optimizers keep on the host, but got the arena gradient}}
+// expected-error @+1 {{(C1) expects only the state arena on_host, but got gradient}}
 program.arena gradient bytes 64 alignment 64 {on_host}
 
 // -----
@@ -38,7 +38,7 @@ program.entry update batch 0 length 0 {
 program.entry update batch 0 length 0 {
   %0 = program.buffer activation bytes 64 : f32
   // 32 + 40 = 72 are more than 64.
-  // expected-error @+1 {{(C1) expects a part of a program.buffer, but got 40 bytes at 32 of 64}}
+  // expected-error @+1 {{(C1) expects a range of a program.buffer, but got 40 bytes at 32 of 64}}
   %1 = program.view %0 offset 32 bytes 40
 }
 
@@ -46,7 +46,7 @@ program.entry update batch 0 length 0 {
 
 program.entry update batch 0 length 0 {
   %0 = program.buffer activation bytes 64 : f32
-  // expected-error @+1 {{(C1) expects a part of a program.buffer, but got 16 bytes at -8 of 64}}
+  // expected-error @+1 {{(C1) expects a range of a program.buffer, but got 16 bytes at -8 of 64}}
   %1 = program.view %0 offset -8 bytes 16
 }
 

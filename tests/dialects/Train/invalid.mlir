@@ -165,7 +165,7 @@ train.step accumulate batch 2 length 4 ["ids"] {
   // expected-note @+1 {{here}}
   %y = model.add %x, %x {phase = #model.phase<recomputed>} : tensor<2x4x8xf32>
   %z = model.add %y, %y {phase = #model.phase<backward>} : tensor<2x4x8xf32>
-  // expected-error @+1 {{(C4) stands in the forward, but after the backward has begun}}
+  // expected-error @+1 {{(C4) is a forward op after the start of the backward}}
   %w = model.add %z, %z : tensor<2x4x8xf32>
 }
 
@@ -173,7 +173,7 @@ train.step accumulate batch 2 length 4 ["ids"] {
 
 train.step evaluate batch 2 length 4 ["ids"] {
 ^bb0(%ids: tensor<2x4xi32>):
-  // expected-error @+1 {{(C5) expects a train.step accumulate around an op of the backward}}
+  // expected-error @+1 {{(C5) expects a train.step accumulate around a backward op}}
   %x = model.rows() attributes {columns = 8 : i64, maps = [], phase = #model.phase<recomputed>} : () -> tensor<2x4x8xf32> {
     %0 = model.row_constant [0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0] : tensor<8xf32>
     model.row_yield %0 : tensor<8xf32>
@@ -185,7 +185,7 @@ train.step evaluate batch 2 length 4 ["ids"] {
 model.parameter @w : tensor<8x64xf32> {init = "zero", trainable, piece = 1024}
 train.step accumulate batch 1 length 4 [] {
   %w = model.gather_weight @w : tensor<8x64xf32>
-  // expected-error @+1 {{(C1) expects the f32 gradient of a trained parameter in pieces, and a piece of it, but got 'tensor<8x64xf32>' and 'tensor<128xf32>' for @w}}
+  // expected-error @+1 {{(C1) expects the f32 gradient of a trainable parameter, and its piece, but got 'tensor<8x64xf32>' and 'tensor<128xf32>' for @w}}
   %p = train.scatter_gradient @w, %w : (tensor<8x64xf32>) -> tensor<128xf32>
   train.accumulate @w, %p : tensor<128xf32>
 }
@@ -193,7 +193,7 @@ train.step accumulate batch 1 length 4 [] {
 // -----
 
 func.func @copy_to_host_c1(%x: tensor<8x64xf32>) {
-  // expected-error @+1 {{(C1) cannot be -1 copies behind}}
+  // expected-error @+1 {{(C1) expects behind of at least 0, but got -1}}
   %h = train.copy_to_host %x behind -1 : tensor<8x64xf32>
   return
 }
@@ -201,7 +201,7 @@ func.func @copy_to_host_c1(%x: tensor<8x64xf32>) {
 // -----
 
 func.func @copy_from_host_c1(%x: tensor<8x64xf32>) {
-  // expected-error @+1 {{(C1) expects what train.copy_to_host makes}}
+  // expected-error @+1 {{(C1) expects the result of train.copy_to_host}}
   %y = train.copy_from_host %x : tensor<8x64xf32>
   return
 }

@@ -251,7 +251,7 @@ LogicalResult AttachAdaptersPass::attachTo(func::FuncOp function) {
     return getOperation().emitError("lora_target_modules: '")
            << embeddings.front().getModulePath()
            << "' is an embedding, which does not support use_dora, lora_bias "
-              "and init_lora_weights pissa, olora and loftq; remove it";
+              "or init_lora_weights pissa, olora and loftq; remove it";
   if (linears.empty() && embeddings.empty())
     return getOperation().emitError("lora_target_modules: ")
            << targets << " matches no linear; there are: "

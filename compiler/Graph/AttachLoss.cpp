@@ -49,8 +49,7 @@ static FailureOr<Head> headOf(func::FuncOp function) {
   for (Value value : end->getOperands()) {
     auto loss = value.getDefiningOp<LossOp>();
     if (!loss || (head.op && loss != head.op))
-      return end->emitError("--rl needs a single loss, but the model also "
-                            "has, for example, a router loss; set "
+      return end->emitError("--rl needs a model without a router loss; set "
                             "'output_router_logits' to false in its "
                             "config.json and import it again");
     head.op = loss;

@@ -257,7 +257,8 @@ LogicalResult LineSharing::run() {
   if (exchange.length % exchange.ranks)
     return function.emitError("a sequence has ")
            << exchange.length << " tokens, not divisible by --parallel cp="
-           << exchange.ranks << "; use a --max-length that is a multiple of it";
+           << exchange.ranks << "; use a --max-length that is a multiple of "
+           << exchange.ranks;
   for (BlockArgument argument : function.getArguments())
     share(argument);
   for (Operation &op : llvm::make_early_inc_range(

@@ -51,4 +51,4 @@
 // LAYER: error: layers_to_transform: lora_target_modules matches nothing in layer 7. Fix: remove it
 // KEY: error: lora_rank_pattern: 'v_proj' matches no module with an adapter; did you mean 'q_proj'?
 // ALPHA: error: lora_alpha_pattern: 'nomatch' matches no module with an adapter; there are: q_proj
-// EMBEDDING: error: lora_target_modules: 'embed_tokens' is an embedding, which does not support use_dora, lora_bias and init_lora_weights pissa, olora and loftq; remove it
+// EMBEDDING: error: lora_target_modules: 'embed_tokens' is an embedding, which does not support use_dora, lora_bias or init_lora_weights pissa, olora and loftq; remove it

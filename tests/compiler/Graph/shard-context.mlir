@@ -9,7 +9,7 @@
 
 // ONE-NOT: all_to_all
 // ZERO: error: expects at least one context-parallel rank, but got 0
-// THREE: error: a sequence has 16 tokens, not divisible by --parallel cp=3; use a --max-length that is a multiple of it
+// THREE: error: a sequence has 16 tokens, not divisible by --parallel cp=3; use a --max-length that is a multiple of 3
 // FOUR: error: 'model.attention' op has 2 query heads and 2 key-value heads with sinks, not divisible by --parallel cp=4; use a number that divides them
 
 // CHECK: module attributes {program.context_ranks = 2 {{.*}}exchanged_bytes = {{[0-9]+}}{{.*}}ranks = 2

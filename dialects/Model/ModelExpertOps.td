@@ -32,8 +32,7 @@ def Model_RouteOp : Model_Library<"route",
   }];
   let ownArguments = (ins Model_FloatTensor:$logits, UnitAttr:$over_all);
   let results = (outs Model_FloatTensor:$weights, Model_Tensor:$choices);
-  let assemblyFormat =
-      "$logits attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = Model_OperandsFormat;
   let hasVerifier = 1;
 }
 
@@ -60,8 +59,7 @@ def Model_SortByExpertOp
     ::llvm::SmallVector<::mlir::Value> shareGroups(
         ::mlir::OpBuilder &builder, ::mlir::Value rows, int64_t ranks);
   }];
-  let assemblyFormat =
-      "$choices attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = Model_OperandsFormat;
   let hasVerifier = 1;
 }
 
@@ -111,8 +109,7 @@ def Model_TransposeRowsOp
   }];
   let ownArguments = (ins Model_FloatTensor:$x, I64Attr:$inner);
   let results = (outs Model_FloatTensor:$result);
-  let assemblyFormat =
-      "$x attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = Model_OperandsFormat;
   let hasVerifier = 1;
 }
 
@@ -174,8 +171,7 @@ def Model_RouterProbsOp : Model_Row<"router_probs"> {
   let ownArguments = (ins Model_FloatTensor:$logits, Model_Tensor:$segments,
     I64Attr:$experts);
   let results = (outs Model_FloatTensor:$result);
-  let assemblyFormat =
-      "$logits `,` $segments attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = Model_OperandsFormat;
   let hasVerifier = 1;
 }
 
@@ -184,8 +180,7 @@ def Model_MarkTokensOp : Model_Row<"mark_tokens"> {
   let description = "segments i32 [B, T], the result [B, T, C].";
   let ownArguments = (ins Model_Tensor:$segments);
   let results = (outs Model_FloatTensor:$result);
-  let assemblyFormat =
-      "$segments attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = Model_OperandsFormat;
 }
 
 def Model_CountChoicesOp
@@ -197,8 +192,7 @@ def Model_CountChoicesOp
   }];
   let ownArguments = (ins Model_Tensor:$choices, Model_FloatTensor:$marks);
   let results = (outs Model_FloatTensor:$counts);
-  let assemblyFormat =
-      "$choices `,` $marks attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = Model_OperandsFormat;
   let hasVerifier = 1;
 }
 
@@ -218,8 +212,7 @@ def Model_RouterLossOp : Model_Row<"router_loss",
   let ownArguments = (ins Model_FloatTensor:$sums, Model_FloatTensor:$counts,
     F64Attr:$coefficient, I64Attr:$chosen);
   let results = (outs Model_FloatTensor:$slopes, Model_FloatTensor:$loss);
-  let assemblyFormat =
-      "$sums `,` $counts attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = Model_OperandsFormat;
   let hasVerifier = 1;
 }
 

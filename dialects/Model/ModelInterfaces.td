@@ -8,7 +8,7 @@
 include "mlir/IR/CommonAttrConstraints.td"
 include "mlir/IR/OpBase.td"
 
-/// Format of ops that print all operands in order.
+/// Format of ops that print all operands in order, then attributes and types.
 defvar Model_OperandsFormat =
     "operands attr-dict `:` functional-type(operands, results)";
 

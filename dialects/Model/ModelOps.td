@@ -336,8 +336,7 @@ def Model_SplitOp : Model_View<"split", [Model_ReductionTransparentOp]> {
   }];
   let ownArguments = (ins Model_Tensor:$whole, UnitAttr:$rows);
   let results = (outs Variadic<Model_Tensor>:$parts);
-  let assemblyFormat =
-      "$whole attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = Model_OperandsFormat;
   let hasVerifier = 1;
 }
 
@@ -350,8 +349,7 @@ def Model_ConcatOp : Model_View<"concat"> {
   }];
   let ownArguments = (ins Variadic<Model_Tensor>:$parts, UnitAttr:$rows);
   let results = (outs Model_Tensor:$whole);
-  let assemblyFormat =
-      "$parts attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = Model_OperandsFormat;
   let hasVerifier = 1;
 }
 

@@ -22,8 +22,7 @@ def Model_RmsNormOp : Model_Row<"rms_norm"> {
   let ownArguments = (ins Model_FloatTensor:$x, Model_FloatTensor:$weight,
     F64Attr:$epsilon, DefaultValuedAttr<F64Attr, "0.0">:$offset);
   let results = (outs Model_FloatTensor:$result);
-  let assemblyFormat =
-      "$x `,` $weight attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = Model_OperandsFormat;
   let hasVerifier = 1;
 }
 
@@ -38,9 +37,7 @@ def Model_LayerNormOp : Model_Row<"layer_norm"> {
   let ownArguments = (ins Model_FloatTensor:$x, Model_FloatTensor:$weight,
     Model_FloatTensor:$bias, F64Attr:$epsilon);
   let results = (outs Model_FloatTensor:$result);
-  let assemblyFormat = [{
-    $x `,` $weight `,` $bias attr-dict `:` functional-type(operands, results)
-  }];
+  let assemblyFormat = Model_OperandsFormat;
   let hasVerifier = 1;
 }
 
@@ -91,9 +88,7 @@ def Model_RopeOp : Model_Row<"rope"> {
   let ownArguments = (ins Model_FloatTensor:$x, Model_FloatTensor:$cos,
     Model_FloatTensor:$sin, DefaultValuedAttr<I64Attr, "0">:$rotated);
   let results = (outs Model_FloatTensor:$result);
-  let assemblyFormat = [{
-    $x `,` $cos `,` $sin attr-dict `:` functional-type(operands, results)
-  }];
+  let assemblyFormat = Model_OperandsFormat;
   let hasVerifier = 1;
 }
 
@@ -161,8 +156,7 @@ def Model_AddBiasOp : Model_Row<"add_bias"> {
   }];
   let ownArguments = (ins Model_FloatTensor:$x, Model_FloatTensor:$bias);
   let results = (outs Model_FloatTensor:$result);
-  let assemblyFormat =
-      "$x `,` $bias attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = Model_OperandsFormat;
   let hasVerifier = 1;
 }
 
@@ -176,10 +170,7 @@ def Model_MagnitudeOp : Model_Row<"magnitude"> {
   let ownArguments = (ins Model_FloatTensor:$x, Model_FloatTensor:$magnitude,
     Model_FloatTensor:$norm);
   let results = (outs Model_FloatTensor:$result);
-  let assemblyFormat = [{
-    $x `,` $magnitude `,` $norm attr-dict
-    `:` functional-type(operands, results)
-  }];
+  let assemblyFormat = Model_OperandsFormat;
   let hasVerifier = 1;
 }
 
@@ -191,8 +182,7 @@ def Model_GateRowsOp : Model_Row<"gate_rows"> {
   }];
   let ownArguments = (ins Model_FloatTensor:$x, Model_FloatTensor:$gate);
   let results = (outs Model_FloatTensor:$result);
-  let assemblyFormat =
-      "$x `,` $gate attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = Model_OperandsFormat;
   let hasVerifier = 1;
 }
 

@@ -38,8 +38,7 @@ def Model_MatchTokensOp
   }];
   let ownArguments = (ins Model_Tensor:$ids, Model_FloatTensor:$tokens);
   let results = (outs Model_FloatTensor:$matches, Model_FloatTensor:$rest);
-  let assemblyFormat =
-      "$ids `,` $tokens attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = Model_OperandsFormat;
   let hasVerifier = 1;
 }
 
@@ -51,8 +50,7 @@ def Model_ScaleRowsOp : Model_Row<"scale_rows"> {
   }];
   let ownArguments = (ins Model_FloatTensor:$x, Model_FloatTensor:$factors);
   let results = (outs Model_FloatTensor:$result);
-  let assemblyFormat =
-      "$x `,` $factors attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = Model_OperandsFormat;
   let hasVerifier = 1;
 }
 

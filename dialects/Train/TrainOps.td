@@ -232,8 +232,7 @@ def Train_DecodeOp : Train_Library<"decode"> {
   }];
   let ownArguments = (ins Model_Tensor:$weight);
   let results = (outs Model_Tensor:$result);
-  let assemblyFormat =
-      "$weight attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = Model_OperandsFormat;
   let hasVerifier = 1;
 }
 
@@ -269,8 +268,7 @@ def Train_DecodeRowsOp : Train_Coding<"decode_rows", []> {
   }];
   let ownArguments = (ins Model_RowTensor:$codes, Model_RowTensor:$scales);
   let results = (outs Model_FloatTensor:$x);
-  let assemblyFormat =
-      "$codes `,` $scales attr-dict `:` functional-type(operands, results)";
+  let assemblyFormat = Model_OperandsFormat;
 }
 
 def Train_LeftByCodesOp : Train_Coding<"left_by_codes", []> {
@@ -282,9 +280,7 @@ def Train_LeftByCodesOp : Train_Coding<"left_by_codes", []> {
   let ownArguments = (ins Model_FloatTensor:$x, Model_RowTensor:$codes,
                        Model_RowTensor:$scales);
   let results = (outs Model_FloatTensor:$result);
-  let assemblyFormat = [{
-    $x `,` $codes `,` $scales attr-dict `:` functional-type(operands, results)
-  }];
+  let assemblyFormat = Model_OperandsFormat;
 }
 
 //===----------------------------------------------------------------------===//

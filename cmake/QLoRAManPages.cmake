@@ -30,6 +30,8 @@ if(QLORA_HELP2MAN)
   qlora_man_page(qlora-memory "qlora memory"
                  "what a training of a model needs, and where it fits"
                  --help-all)
+  qlora_man_page(qlora-show-data "qlora show-data"
+                 "rows as tokens, with those in the loss marked" --help)
   qlora_man_page(qlora-run qlora-run "train a program that qloracc compiled"
                  --help-all)
   if(QLORA_COMPILER)

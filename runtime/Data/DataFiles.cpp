@@ -13,7 +13,6 @@
 
 #include "runtime/Base/OptionTable.h"
 #include "runtime/Base/UserFiles.h"
-#include "runtime/Data/TokenCache.h"
 #include "runtime/Data/TokenFiles.h"
 
 namespace qlora {
@@ -28,16 +27,12 @@ static StatusOr<bool> someWork(RankGroup &group, bool thisWorks) {
   return working[0] > 0;
 }
 
-static StatusOr<std::string> tokenise(const DataRequest &request,
-                                      const std::string &file,
-                                      int64_t vocabSize, RankGroup &group) {
-  const Options &options = request.options;
+TokenRequest tokenRequest(const Options &options, const std::string &file,
+                          int64_t maxLength, int64_t vocabSize) {
   TokenRequest tokens;
   tokens.dataFile = file;
   tokens.modelFolder = options.text("model_name_or_path");
-  QLORA_ASSIGN_OR_RETURN(tokens.converter, findConverter());
-  QLORA_ASSIGN_OR_RETURN(tokens.cacheFolder, tokenCacheFolder());
-  tokens.maxLength = request.variants.lengths.back();
+  tokens.maxLength = maxLength;
   tokens.vocabSize = vocabSize;
   tokens.completionOnlyLoss = options.boolean("completion_only_loss");
   tokens.assistantOnlyLoss = options.boolean("assistant_only_loss");
@@ -52,6 +47,16 @@ static StatusOr<std::string> tokenise(const DataRequest &request,
       text != "text")
     tokens.columns.emplace("text", text);
   tokens.workers = options.integer("dataset_num_proc");
+  return tokens;
+}
+
+static StatusOr<std::string> tokenise(const DataRequest &request,
+                                      const std::string &file,
+                                      int64_t vocabSize, RankGroup &group) {
+  TokenRequest tokens = tokenRequest(
+      request.options, file, request.variants.lengths.back(), vocabSize);
+  QLORA_ASSIGN_OR_RETURN(tokens.converter, findConverter());
+  QLORA_ASSIGN_OR_RETURN(tokens.cacheFolder, tokenCacheFolder());
   QLORA_ASSIGN_OR_RETURN(std::string rows, cachedRowsPath(tokens));
   // Each machine fills a cache that several machines see: waiting for one of
   // them would take as long.

@@ -14,6 +14,7 @@
 #include "runtime/Base/Progress.h"
 #include "runtime/Base/Status.h"
 #include "runtime/Data/Dataset.h"
+#include "runtime/Data/TokenCache.h"
 #include "runtime/Module/CompiledVariants.h"
 #include "runtime/Ranks/RankGroup.h"
 
@@ -40,6 +41,10 @@ struct DataSummary {
   int64_t longest = 0;       ///< tokens of a row; 0: token file, as median
   int64_t median = 0;
 };
+
+/// How the options tokenise a file, without the tool and the cache.
+TokenRequest tokenRequest(const Options &options, const std::string &file,
+                          int64_t maxLength, int64_t vocabSize);
 
 /// Display name of an option's data: its file's path, or the number of files.
 std::string dataName(const Options &options, const std::string &option);

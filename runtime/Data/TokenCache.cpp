@@ -37,10 +37,9 @@ static std::string lastLine(std::string text) {
   return text.substr(text.rfind('\n') + 1);
 }
 
-static std::vector<std::string> commandOf(const TokenRequest &request) {
+std::vector<std::string> converterFlags(const TokenRequest &request) {
   auto truth = [](bool value) { return value ? "true" : "false"; };
-  std::vector<std::string> command = {request.converter,
-                                      "--tokenizer",
+  std::vector<std::string> command = {"--tokenizer",
                                       request.modelFolder,
                                       "--input",
                                       request.dataFile,
@@ -74,6 +73,12 @@ static std::vector<std::string> commandOf(const TokenRequest &request) {
     command.push_back("--column");
     command.push_back(name + "=" + column);
   }
+  return command;
+}
+
+static std::vector<std::string> commandOf(const TokenRequest &request) {
+  std::vector<std::string> command = converterFlags(request);
+  command.insert(command.begin(), request.converter);
   return command;
 }
 

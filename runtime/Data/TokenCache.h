@@ -47,6 +47,9 @@ struct TokenRequest {
   uint64_t cacheLimit = uint64_t(10) << 30;
 };
 
+/// Returns the flags of qlora-data that determine the tokens.
+std::vector<std::string> converterFlags(const TokenRequest &request);
+
 /// `tokens/` in userCacheFolder(). kUnavailable if the user has none.
 StatusOr<std::string> tokenCacheFolder();
 

@@ -4,10 +4,10 @@
 
 #include "tools/qlora/Completion.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include "tools/qlora/ShowData.h"
 #include "tools/qlora/Topics.h"
-#include "tools/qlora/Train.h"
 
 namespace qlora {
 
@@ -15,7 +15,7 @@ static constexpr const char *kScript = R"(_qlora() {{
   local word=${{COMP_WORDS[COMP_CWORD]}} before=${{COMP_WORDS[COMP_CWORD-1]}}
   COMPREPLY=()
   if [[ $COMP_CWORD == 1 ]]; then
-    COMPREPLY=($(compgen -W "train plan memory report info help completion" -- "$word"))
+    COMPREPLY=($(compgen -W "{}" -- "$word"))
     return
   fi
   case $before in
@@ -36,10 +36,8 @@ StatusOr<std::string> completionScript(std::string_view shell) {
     return Status::invalid("there is a completion for bash and for zsh, but "
                            "got '{}'; write: qlora completion bash",
                            shell);
-  std::string topics, flags, values;
-  for (const std::string &name : topicNames())
-    topics += (topics.empty() ? "" : " ") + name;
-  for (const std::span<const OptionRow> table : trainTool().tables)
+  std::string flags, values;
+  for (const std::span<const OptionRow> table : showDataTool().tables)
     for (const OptionRow &row : table) {
       const std::string flag = flagSpelling(row.name);
       flags += (flags.empty() ? "" : " ") + flag;
@@ -52,7 +50,9 @@ StatusOr<std::string> completionScript(std::string_view shell) {
                               "\"$word\")); return ;;\n",
                               flag, choices);
     }
-  const std::string script = fmt::format(kScript, topics, values, flags);
+  const std::string script =
+      fmt::format(kScript, fmt::join(commandNames(), " "),
+                  fmt::join(topicNames(), " "), values, flags);
   if (shell == "bash")
     return script;
   return "#compdef qlora\nautoload -U +X bashcompinit && bashcompinit\n" +

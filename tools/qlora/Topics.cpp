@@ -17,6 +17,7 @@ static constexpr const char *kOverview =
   train MODEL DATA          train a LoRA adapter; also: train CONFIG.yaml
   plan MODEL                the memory and commands of a training, without it
   memory MODEL              what fits where: by base, length, batch, rank
+  show-data MODEL DATA      rows as tokens, with those in the loss marked
   compare DIR DIR ...       runs side by side; with --sweep it trains them
   report DIR                what a run did, from its folder
   info                      this machine: CPU, GPU libraries, tools, caches
@@ -52,7 +53,7 @@ and TRL are understood.
   {"conversations": [{"from": "human", "value": "..."}, ...]}   sharegpt
 
 --validation-file names rows to evaluate with. Rows longer than --max-length
-are cut.
+are cut. qlora show-data MODEL DATA shows which tokens are in the loss.
 )"},
     {"memory", R"(What takes memory, and what makes it less:
 
@@ -100,6 +101,12 @@ Each can be deleted at any time; what is missing is made again. qlora info says
 how large they are.
 )"},
 };
+
+std::vector<std::string> commandNames() {
+  return {"train",   "plan",   "memory", "show-data",
+          "compare", "report", "info",   "help",
+          "completion"};
+}
 
 std::vector<std::string> topicNames() {
   std::vector<std::string> names = {"options"};

@@ -16,6 +16,9 @@ namespace qlora {
 /// Returns a topic's text, or for an empty topic all commands and topics.
 StatusOr<std::string> helpText(std::string_view topic);
 
+/// Returns the commands of qlora.
+std::vector<std::string> commandNames();
+
 /// Returns the topics, for completion.
 std::vector<std::string> topicNames();
 

@@ -12,6 +12,7 @@
 #include "tools/qlora/Completion.h"
 #include "tools/qlora/Information.h"
 #include "tools/qlora/Memory.h"
+#include "tools/qlora/ShowData.h"
 #include "tools/qlora/Tools.h"
 #include "tools/qlora/Topics.h"
 #include "tools/qlora/Train.h"
@@ -66,6 +67,8 @@ static Status dispatch(Words words) {
     return train(rest, ProgramUse::kPlan);
   if (command == "memory")
     return print(memoryTable(rest));
+  if (command == "show-data")
+    return showData(rest);
   if (command == "compare")
     return print(compare(rest));
   if (command == "report")
@@ -78,10 +81,7 @@ static Status dispatch(Words words) {
     return help(rest);
   if (command == "--version")
     return print(std::string("qlora " QLORA_VERSION "\n"));
-  const std::vector<std::string> commands = {
-      "train",  "plan", "memory", "compare",
-      "report", "info", "completion", "help"};
-  const std::string nearest = nearestName(command, commands);
+  const std::string nearest = nearestName(command, commandNames());
   return Status::invalid("'{}' is not a command; {}", command,
                          nearest.empty()
                              ? std::string("see qlora help")

@@ -58,6 +58,14 @@ class RenderedRow:
     desirable: bool | None = None
 
 
+@dataclass
+class TokenisedRow:
+    """A row with the ids and labels of its text, or of both answers."""
+    place: str
+    sides: list[tuple[list[int], list[int]]]
+    desirable: bool | None
+
+
 class Converter:
     def __init__(self, files: ModelFiles, options: Options):
         self.options = options
@@ -92,24 +100,38 @@ class Converter:
     def _part(self, rows: list[SourceRow],
               done: int) -> tuple[TokenRows, int]:
         out = TokenRows()
+        for row in self.tokenised(rows, out):
+            self.add(row, out)
+        return out, done
+
+    def tokenised(self, rows: list[SourceRow],
+                  out: TokenRows) -> Iterator[TokenisedRow]:
+        """Yields rows before they are cut. Counts in `out` what the chat
+        template changed."""
         batch = [text for row in rows for text in self._rendered(row, out)]
         encodings = self._encoded(batch)
         sides = 2 if self.options.pairs else 1
         for first in range(0, len(batch), sides):
             place = batch[first].place
             try:
-                tokens = [self._tokens(batch[number], encodings[number])
-                          for number in range(first, first + sides)]
-                for ids, _ in tokens:
-                    self._check_vocabulary(ids[:self.options.max_length])
-                if self._leaves_out(max(len(ids) for ids, _ in tokens)):
-                    out.leave_out(place)
-                    continue
-                out.add(place, tokens, self.options.max_length,
-                        batch[first].desirable)
+                yield TokenisedRow(
+                    place, [self._tokens(batch[number], encodings[number])
+                            for number in range(first, first + sides)],
+                    batch[first].desirable)
             except DataError as error:
                 raise error.at(place) from None
-        return out, done
+
+    def add(self, row: TokenisedRow, out: TokenRows) -> str:
+        """Cuts the row and adds it, or returns why it is left out."""
+        limit = self.options.max_length
+        try:
+            for ids, _ in row.sides:
+                self._check_vocabulary(ids[:limit])
+            if self._leaves_out(max(len(ids) for ids, _ in row.sides)):
+                return out.leave_out(row.place)
+            return out.add(row.place, row.sides, limit, row.desirable)
+        except DataError as error:
+            raise error.at(row.place) from None
 
     def _rendered(self, source: SourceRow,
                   out: TokenRows) -> list[RenderedRow]:

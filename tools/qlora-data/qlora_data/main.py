@@ -83,6 +83,16 @@ def _parser() -> argparse.ArgumentParser:
     add("--print-key", action="store_true", help="write nothing but a number "
         "that changes with whatever the tokens depend on: data, tokenizer, "
         "templates, options, versions")
+    add("--show", action="store_true", help="write nothing but print rows, "
+        "with the tokens in the loss marked")
+    add("--num-rows", type=_positive, default=3, metavar="N",
+        help="with --show: the first N rows")
+    add("--rows", type=_positive, nargs="+", metavar="N",
+        help="with --show: the rows of these numbers, from 1")
+    add("--token-ids", action="store_true",
+        help="with --show: one token per line, with its id")
+    add("--json", action="store_true",
+        help="with --show: one JSON object per row")
     return parser
 
 
@@ -146,7 +156,7 @@ def _run(arguments: list[str]) -> None:
         return
     parser = _parser()
     args = parser.parse_args(arguments)
-    if not args.output and not args.print_key:
+    if not (args.output or args.print_key or args.show):
         parser.error("the following arguments are required: --output")
     if args.pairs and args.unpaired:
         parser.error("--pairs and --unpaired are other rows: leave one out")
@@ -171,6 +181,13 @@ def _run(arguments: list[str]) -> None:
         args.allow_template_drops, tuple(args.row_format),
         args.excess_length_strategy)
     converter = Converter(ModelFiles(args.tokenizer), options)
+    if args.show:
+        from .show import show
+        counts = show(converter, args.input,
+                      args.rows or range(1, args.num_rows + 1),
+                      args.token_ids, args.json)
+        _report(args.input, counts, args.max_length)
+        return
     with progress_writer(args.progress) as progress:
         rows = converter.convert(args.input, args.output, progress)
     summary = rows.summary()
@@ -201,6 +218,8 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGINT, _stop)
     try:
         _run(arguments)
+    except BrokenPipeError:  # the reader of --show has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except DataError as error:
         print(f"qlora-data: error: {error}", file=sys.stderr)
         return 1

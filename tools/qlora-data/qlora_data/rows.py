@@ -55,28 +55,29 @@ class TokenRows:
             self.first_apart_prompt = self.first_apart_prompt or place
 
     def add(self, place: str, sides: list[tuple[list[int], list[int]]],
-            max_length: int | None, desirable: bool | None = None) -> None:
-        """Adds a row, or nothing: ids and labels (of both answers for a pair),
-        and whether the answer is desirable, if known. The first token is never
-        a target because nothing precedes it; every other label counts in the
-        loss."""
+            max_length: int | None, desirable: bool | None = None) -> str:
+        """Adds a row: ids and labels (of both answers for a pair), and whether
+        the answer is desirable, if known. Returns why it is left out, or "".
+        The first token is never a target because nothing precedes it; every
+        other label counts in the loss."""
         for _, labels in sides:
             labels[:1] = [IGNORED] * len(labels[:1])
         for _, labels in sides:
             kept = labels[:max_length]
             if len(kept) == kept.count(IGNORED):
-                self._drop(place, labels)
-                return
+                return self._drop(place, labels)
         for ids, labels in sides:
             self._keep(place, ids, labels, max_length)
         if desirable is not None:
             self.desirable.append(desirable)
+        return ""
 
-    def leave_out(self, place: str) -> None:
-        """Counts a row that is left out because it is too long."""
+    def leave_out(self, place: str) -> str:
+        """Counts a row that is left out because it is too long. Returns why."""
         self.dropped_rows += 1
         self.too_long_rows += 1
         self.first_too_long = self.first_too_long or place
+        return "it has more tokens than --max-length"
 
     def _keep(self, place: str, ids: list[int], labels: list[int],
               max_length: int | None) -> None:
@@ -93,15 +94,16 @@ class TokenRows:
         self.labelled_tokens += learned
         self.longest = max(self.longest, len(kept))
 
-    def _drop(self, place: str, labels: list[int]) -> None:
+    def _drop(self, place: str, labels: list[int]) -> str:
         self.dropped_rows += 1
         if len(labels) == labels.count(IGNORED):
             self.first_masked = self.first_masked or place
-            return
+            return "no token is in the loss"
         self.cut_off_rows += 1
         self.first_cut_off = self.first_cut_off or place
         self.shortest_cut_off = min(self.shortest_cut_off or len(labels),
                                     len(labels))
+        return "--max-length cuts off its answer"
 
 
 class RowSpool:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Writes a safetensors file of flat integer tensors, completely or not at all.
-Tensors are in files until their sizes are known, which the header needs.
+Tensors are in files until their sizes are known, which the header needs. Reads
+integer tensors.
 
 The safetensors package (0.8) is not used: its metadata order differs between
 processes, and it reports no error if the disk is full at the end.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import errno
 import json
+import mmap
 import os
 import secrets
 import shutil
@@ -17,7 +19,7 @@ import sys
 import tempfile
 from array import array
 
-from .errors import DataError
+from .errors import DataError, unreadable
 
 _DTYPES = {"i": "I32", "q": "I64"}
 
@@ -109,6 +111,26 @@ def _unwritable(error: OSError, path: str, size_bytes: int) -> DataError:
             "needed)", "free some space, or write to another folder", path)
     return DataError(f"cannot be written: {error.strerror}",
                      "write to another folder", path)
+
+
+def read_integers(path: str) -> tuple[dict[str, tuple[list[int], memoryview]],
+                                      dict[str, str]]:
+    """Returns each tensor's shape and values, mapped, and the metadata."""
+    try:
+        with open(path, "rb") as file:
+            data = memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+        begin = 8 + int.from_bytes(data[:8], "little")
+        header = json.loads(bytes(data[8:begin]))
+        metadata = header.pop("__metadata__", {})
+        codes = {dtype: code for code, dtype in _DTYPES.items()}
+        return {name: (tensor["shape"], data[begin:][slice(
+                    *tensor["data_offsets"])].cast(codes[tensor["dtype"]]))
+                for name, tensor in header.items()}, metadata
+    except OSError as error:
+        raise unreadable(path, error) from None
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(f"is no safetensors file of integers: {error!r}",
+                        "make it again", path) from None
 
 
 def _little_endian(values: array) -> array:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 
-from tokenizers import Encoding, processors
+from tokenizers import Encoding, decoders, processors
 
 from .errors import DataError
 from .model_files import ModelFiles
@@ -89,3 +89,13 @@ class TextTokenizer:
     def encode(self, texts: list[str]) -> list[Encoding]:
         """Encodes many texts at once, on all cores, without special tokens."""
         return self._tokenizer.encode_batch(texts, add_special_tokens=False)
+
+    def decode(self, ids: list[int]) -> str:
+        if self._tokenizer.decoder is None:  # from files of other formats
+            self._tokenizer.decoder = (
+                decoders.ByteLevel()
+                if "ByteLevel" in repr(self._tokenizer.pre_tokenizer)
+                else decoders.Sequence([decoders.Replace("\u2581", " "),
+                                        decoders.ByteFallback(),
+                                        decoders.Fuse()]))
+        return self._tokenizer.decode(ids, skip_special_tokens=False)

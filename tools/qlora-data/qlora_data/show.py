@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: MIT
+"""Prints rows as they are trained, with the tokens in the loss marked.
+
+Rows of text take the path of the conversion (Converter.tokenised and add).
+Token files are read as they are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+
+from .convert import Converter
+from .errors import DataError
+from .masking import IGNORED
+from .rows import TokenRows
+from .safetensors import read_integers
+from .sources import batches, data_files
+from .tokenizer import TextTokenizer
+
+
+@dataclass
+class ShownRow:
+    """The tokens of a text: a row, or one answer of a row."""
+    number: int  # of the row, from 1
+    place: str
+    answer: str  # "chosen", "rejected", "desirable", "undesirable" or ""
+    ids: list[int]
+    labels: list[int]
+    cut: int = 0  # tokens after --max-length
+    left_out: str = ""  # why the row is not trained on
+
+    def counts(self) -> dict:
+        return {"row": self.number, "place": self.place, "answer": self.answer,
+                "tokens": len(self.ids),
+                "tokens_in_loss": len(self.ids) - self.labels.count(IGNORED),
+                "tokens_cut": self.cut, "left_out": self.left_out}
+
+
+def _judged(desirable: object) -> str:
+    if desirable is None:
+        return ""
+    return "desirable" if desirable else "undesirable"
+
+
+def text_rows(converter: Converter, path: str, chosen: range | list[int],
+              out: TokenRows) -> Iterator[ShownRow]:
+    """Reads no row after the last that is chosen. Counts changes in `out`."""
+    limit = converter.options.max_length
+    sources = (row for rows, _ in batches(data_files(path)) for row in rows)
+    for number, source in zip(range(1, max(chosen) + 1), sources):
+        if number not in chosen:
+            continue
+        for row in converter.tokenised([source], out):
+            left_out = converter.add(row, out)
+            answers = ("chosen", "rejected") if len(row.sides) == 2 else (
+                _judged(row.desirable),)
+            for answer, (ids, labels) in zip(answers, row.sides):
+                yield ShownRow(number, row.place, answer, ids[:limit],
+                               [IGNORED, *labels[1:limit]],
+                               len(ids[limit or len(ids):]), left_out)
+
+
+def token_rows(path: str) -> Iterator[ShownRow]:
+    """Reads a rows file, or the sequences of a file of micro-batches."""
+    tensors, metadata = read_integers(path)
+    if not {"input_ids", "labels"} <= set(tensors):
+        raise DataError("has no tensors input_ids and labels", "see Token file "
+                        "in qlora-data's README.md", path)
+    (shape, ids), (_, labels) = tensors["input_ids"], tensors["labels"]
+    _, segments = tensors.get("segment_ids", (None, None))
+    if "row_offsets" in tensors:
+        _, ends = tensors["row_offsets"]
+    else:
+        ends = range(0, len(ids) + 1, shape[-1])
+    sides = 2 if metadata.get("pairs") == "true" else 1
+    for row in range(len(ends) - 1):
+        answer = ("chosen", "rejected")[row % 2] if sides == 2 else ""
+        if "desirable" in tensors:
+            answer = _judged(tensors["desirable"][1][row])
+        span = range(ends[row], ends[row + 1])
+        for segment, part in groupby(span, lambda t: segments[t]
+                                     if segments else 1):
+            if segment:  # 0 is padding
+                part = list(part)
+                yield ShownRow(row // sides + 1, path, answer,
+                               [ids[t] for t in part],
+                               [IGNORED, *(labels[t] for t in part[1:])])
+
+
+def _runs(tokenizer: TextTokenizer,
+          row: ShownRow) -> Iterator[tuple[bool, int, int, str]]:
+    """Yields consecutive tokens that are all in the loss or all not in it:
+    whether they are, their range, and their text."""
+    begin, before = 0, ""
+    for in_loss, labels in groupby(row.labels, lambda label: label != IGNORED):
+        end = begin + len(list(labels))
+        # A token alone may be half a character, or lose its space.
+        through = tokenizer.decode(row.ids[:end])
+        same = len(os.path.commonprefix((before, through)))
+        yield in_loss, begin, end, through[same:]
+        begin, before = end, through
+
+
+def _printable(line: str) -> str:
+    """Escapes what a terminal would obey or hide."""
+    return "".join(letter if letter.isprintable() else repr(letter)[1:-1]
+                   for letter in line)
+
+
+def _print_text(tokenizer: TextTokenizer, row: ShownRow,
+                token_ids: bool) -> None:
+    green, plain = (("\033[32m", "\033[0m") if sys.stdout.isatty()
+                    and not os.environ.get("NO_COLOR") else ("", ""))
+    counts = row.counts()
+    answer = f" ({row.answer})" if row.answer else ""
+    cut = f", {row.cut} more are cut" if row.cut else ""
+    left_out = f"; left out: {row.left_out}" if row.left_out else ""
+    page = [f"row {row.number}{answer}, {row.place}: {counts['tokens']} tokens, "
+            f"{counts['tokens_in_loss']} in the loss{cut}{left_out}"]
+    for in_loss, begin, end, text in _runs(tokenizer, row):
+        shown = text.replace("\n", "\u21b5\n").removesuffix("\n")
+        lines = [_printable(line) for line in shown.split("\n")]
+        if token_ids:
+            lines = [f"{number:>7}  {tokenizer.token(number)}"
+                     for number in row.ids[begin:end]]
+        page += [f"{green}loss  {line}{plain}" if in_loss else f"      {line}"
+                 for line in lines]
+    print("\n".join(page), end="\n\n")
+
+
+def show(converter: Converter, path: str, chosen: range | list[int],
+         token_ids: bool, as_json: bool) -> TokenRows:
+    """Prints the rows of these numbers. Returns what conversion changed."""
+    out, seen = TokenRows(), set()
+    if path.endswith(".safetensors"):
+        rows = (row for row in token_rows(path) if row.number in chosen)
+    else:
+        rows = text_rows(converter, path, chosen, out)
+    sys.stdout.reconfigure(errors="backslashreplace")
+    for row in rows:
+        seen.add(row.number)
+        if as_json:
+            texts = [{"text": text, "in_loss": in_loss} for in_loss, _, _, text
+                     in _runs(converter.tokenizer, row)]
+            print(json.dumps({**row.counts(), "texts": texts,
+                              "input_ids": row.ids, "labels": row.labels},
+                             ensure_ascii=False))
+        else:
+            _print_text(converter.tokenizer, row, token_ids)
+    missing = set(chosen) - seen
+    if missing and (not seen or isinstance(chosen, list)):
+        raise DataError(f"has no row {min(missing)}", "name rows that it has "
+                        "with --rows", path)
+    return out

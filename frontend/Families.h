@@ -48,7 +48,7 @@ enum class HeadNorms {
 
 /// How RoPE applies to q and k, if positions are rotary.
 enum class RotaryRule {
-  kOne,
+  kGlobalRope,
   kByLayerType, ///< layers with a window have parameters of their own
   kSkipping,    ///< no RoPE in layers with a 0 in `no_rope_layers`
 };

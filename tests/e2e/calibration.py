@@ -126,7 +126,7 @@ def refusals(folder):
     folder.refuse("Fix: --gpus 2 or more", folder.command("no.json"))
     folder.refuse("cannot write '", folder.command("none/no.json", "--gpus",
                                                    "2"))
-    folder.refuse("--calibrate writes one file, NAME.json",
+    folder.refuse("--calibrate expects one file to write, NAME.json",
                   [folder.tool, "--calibrate", "train.so", "--gpus", "2"])
     folder.refuse("not --device cuda",
                   folder.command("no.json", "--gpus", "2", "--device", "cuda"))

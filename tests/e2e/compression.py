@@ -166,14 +166,14 @@ def refused(runs):
         compiling(hook, 2, sharded, "--parallel", "fsdp=2", "--modules-to-save",
                   "up_proj", "--lora-target-modules", "q_proj",
                   "--load-in-4bit", "false")
-    compiling("bf16", 2, "--powersgd-rank is of --ddp-comm-hook power_sgd",
+    compiling("bf16", 2, "--powersgd-rank needs --ddp-comm-hook power_sgd",
               "--powersgd-rank", "2")
     compiling("power_sgd", 2, "compresses no trainable tensor",
               "--powersgd-rank", "8")
     for hook in ("int8", "power_sgd"):
-        compiling(hook, 1, "say how many there are: qlora train --gpus N")
+        compiling(hook, 1, "set it: qlora train --gpus N")
         for mesh in ("pp=2", "ep=2", "auto"):
-            compiling(hook, 2, f"not there with --parallel {mesh}",
+            compiling(hook, 2, f"does not work with --parallel {mesh}",
                       "--parallel", mesh)
         runs.compile(hook, 2)
         running("compresses gradients for 2 ranks, but 3 were started",

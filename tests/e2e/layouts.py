@@ -235,7 +235,7 @@ REFUSED = {
     "cp": ((("--parallel", "cp=3"), "not divisible by --parallel cp=3"),
            (("--parallel", "cp=32"), "not divisible by --parallel cp=32")),
     "ep": ((("--parallel", "ep=3"), "not divisible by --parallel ep=3"),
-           (("--parallel", "ep=2,tp=2"), "not there yet"),
+           (("--parallel", "ep=2,tp=2"), "does not work with"),
            (("--parallel", "ep=4,fsdp=6"), "one number must divide the other")),
     "pp": ((("--parallel", "pp=5"), "needs as many layers"),
            (("--parallel", "pp=2", "--num-micro-batches", "3"),
@@ -245,15 +245,15 @@ REFUSED = {
            (PARTS, "add --parallel pp=N"),
            (("--parallel", "pp=2", PARTS[0], "3"), "fewer virtual stages"),
            (("--parallel", "pp=3", "--per-device-train-batch-size", "4",
-             *PARTS), "give a --per-device-train-batch-size that is a multiple "
+             *PARTS), "use a --per-device-train-batch-size that is a multiple "
             "of 3"),
            (("--parallel", "pp=2", "--num-micro-batches", "1", *PARTS),
-            "--num-micro-batches 1 is none"),
+            "--num-micro-batches is 1"),
            (("--ranks", "2", "--device-map", "sequential",
              "--memory-limit", "1GiB", *PARTS),
-            "leave one of them out"),
+            "remove one"),
            (("--parallel", "pp=2", "--padding-free", "true"),
-            "leave one of them out"))}
+            "remove one"))}
 
 
 def refused(runs):

@@ -210,7 +210,7 @@ def auto_limit(tools, folder):
                      "4.00 GiB free, less 1.00 GiB", said, re.M), said[:300]
     said = call(*command, "--target", "cuda", code=1,
                 LD_LIBRARY_PATH=platform, QLORA_TEST_CUDA_DEVICES="sm_90:512")
-    assert "give --memory-limit a number" in said, said
+    assert "set --memory-limit to a number" in said, said
     said = call(*command, "--target", "cuda", code=1, LD_LIBRARY_PATH=platform,
                 QLORA_TEST_CUDA_DEVICES="none")
     assert said.count("error:") == 1 and "such as 24GiB" in said, said
@@ -346,7 +346,7 @@ def in_pieces(tools, folder):
     assert "--parallel fsdp=N divides it among N ranks" in said, said
     said = auto(tools, large, module, "--ranks", "2", "--memory-limit", "36GB",
                 "--emit=adapt")
-    assert re.search(r"data parallel .* does not fit by 6\.", said), said
+    assert re.search(r"data parallel .* exceeds the limit by 6\.", said), said
     assert re.search(r"fsdp=2[ ,].* chosen: ", said), said
 
 
@@ -408,7 +408,7 @@ def chosen_layouts(tools, folder):
     assert whole["step_seconds"] > 1.05 * pieces["step_seconds"], rows
     said = auto(tools, folder, module, "--ranks", "2", "--memory-limit", "1GiB",
                 code=1)
-    assert re.search(r"zero1=2 .*; the smallest plan of all\n", said), said
+    assert re.search(r"zero1=2 .*; the smallest layout\n", said), said
     assert "error: --memory-limit: the smallest plan needs" in said, said
 
 

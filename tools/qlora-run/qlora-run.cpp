@@ -228,8 +228,8 @@ calibrationFile(const std::vector<std::string> &named) {
     return std::string("device.json");
   if (named.size() == 1 && named[0].ends_with(".json"))
     return named[0];
-  return Status::invalid("--calibrate writes one file, NAME.json, and needs no "
-                         "program, but got '{}'",
+  return Status::invalid("--calibrate expects one file to write, NAME.json, "
+                         "and no program, but got '{}'",
                          fmt::join(named, "' and '"));
 }
 
@@ -240,10 +240,10 @@ static int calibrate(const std::vector<std::string> &named,
     return fail(path.status());
   const std::string device = tool.text("device");
   if (device != "auto" && device != "cpu")
-    return fail(Status::invalid("--calibrate measures CPUs and what is between "
-                                "their ranks, not --device {}; of GPUs "
-                                "--gpus-per-node and --network describe it",
-                                device));
+    return fail(Status::invalid(
+        "--calibrate measures CPUs and the links between their ranks, not "
+        "--device {}; describe GPUs with --gpus-per-node and --network",
+        device));
   auto env = readRankEnvironment(std::getenv);
   if (!env.isOk())
     return fail(env.status());
@@ -288,11 +288,11 @@ static int dispatch(SessionRequest request,
     return fail(status);
   const bool runsNothing = tool.boolean("print") || device->isNull;
   if (!request.profile.path.empty() && runsNothing)
-    return fail(Status::invalid("--profile measures a run, and --print and "
-                                "--device null run nothing"));
+    return fail(Status::invalid("--profile needs a run, but --print and "
+                                "--device null run nothing; remove one"));
   if (!request.referenceKernels.empty() && runsNothing)
-    return fail(Status::invalid("--reference-kernels is for a run, and --print "
-                                "and --device null run nothing"));
+    return fail(Status::invalid("--reference-kernels needs a run, but --print "
+                                "and --device null run nothing; remove one"));
   if (runsNothing) {
     if (Status status = checkRun(tool, "--print and --device null");
         !status.isOk())

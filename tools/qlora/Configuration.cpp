@@ -92,8 +92,8 @@ static Status takeInputs(const CommandLine &line, std::string &config,
                          std::vector<OptionSetting> &settings) {
   std::vector<std::string> words = line.rest;
   if (words.size() > 2)
-    return Status::invalid("expects a model and data, but got '{}' too",
-                           words[2]);
+    return Status::invalid(
+        "expects a model and data, but got '{}' too; remove it", words[2]);
   const auto add = [&](const char *name, const std::string &path) {
     settings.push_back({findOption(optionTable(), name), path, path});
   };
@@ -101,8 +101,9 @@ static Status takeInputs(const CommandLine &line, std::string &config,
     const std::string kind = std::filesystem::path(words[0]).extension();
     const bool isYaml = kind == ".yaml" || kind == ".yml";
     if (isYaml && !config.empty())
-      return Status::invalid("takes one configuration, but got '{}' and '{}'",
-                             config, words[0]);
+      return Status::invalid(
+          "takes one configuration, but got '{}' and '{}'; remove one", config,
+          words[0]);
     if (isYaml)
       config = words[0];
     else if (kind == ".so")
@@ -380,8 +381,8 @@ static Status findModel(const std::string &word, const std::string &revision,
   if (!name || std::filesystem::exists(path, ignored)) {
     if (revision.empty() || path.empty())
       return Status::ok();
-    return Status::invalid("a model_revision is of a model on the Hugging Face "
-                           "hub, but '{}' is none; leave it out",
+    return Status::invalid("model_revision needs a model on the Hugging Face "
+                           "hub, but '{}' is a local path; remove it",
                            word);
   }
   QLORA_ASSIGN_OR_RETURN(const std::string folder, hubModelFolder(*name));

@@ -83,7 +83,7 @@ Status Translation::translateBy(const ForeignRow &row, const YamlEntry &entry) {
 Status Translation::translateNull(const YamlEntry &entry) {
   if (entry.key == "max_length" && isOf(ForeignTool::kTrl))
     return refused("is null, with which TRL cuts no row: write the length of "
-                   "the longest one");
+                   "the longest row");
   // transformers: TrainingArguments clip only if the value is a number.
   if (entry.key == "max_grad_norm" &&
       (isOf(ForeignTool::kTrl) || isOf(ForeignTool::kLlamaFactory)))
@@ -171,11 +171,9 @@ Status Translation::checkAdapter() const {
   const json *adapter = find("adapter");
   if (isAxolotl && adapter && foreignNameOf(*adapter) == "qlora" &&
       valueOf("load_in_4bit") != "true")
-    return Status::invalid(
-        "{}: 'adapter: qlora' is of weights in 4 bits, but "
-        "'load_in_4bit: true' is not there; add it, or write "
-        "adapter: lora",
-        path);
+    return Status::invalid("{}: 'adapter: qlora' needs 'load_in_4bit: true'; "
+                           "add that, or write adapter: lora",
+                           path);
   if ((!isAxolotl && !isOf(ForeignTool::kTrl)) ||
       find(isAxolotl ? "adapter" : "use_peft") ||
       !valueOf("finetuning_type").empty())
@@ -185,8 +183,8 @@ Status Translation::checkAdapter() const {
     if (entry.line != 0 && std::ranges::count(kOfAdapters, row->name) &&
         !isOffWord(foreignNameOf(entry.value)))
       return Status::invalid(
-          "{}:{}: '{}' is of an adapter, but without {} {} trains all weights; "
-          "add {} for an adapter, or leave '{}' out",
+          "{}:{}: '{}' needs an adapter, but without {} {} trains all weights; "
+          "add {} for an adapter, or remove '{}'",
           path, entry.line, entry.spelling(),
           isAxolotl ? "'adapter'" : "'use_peft'", nameOf(tool->tool),
           isAxolotl ? "adapter: lora" : "use_peft: true", entry.spelling());
@@ -204,7 +202,7 @@ void Translation::turnOffDropout() {
   for (YamlEntry &entry : file.entries)
     if (entry.key == "lora_dropout" && !isOffWord(foreignNameOf(entry.value))) {
       if (entry.line != 0)
-        note(entry, "is turned off, as {} does where it trains preferences",
+        note(entry, "is turned off, as in preference training with {}",
              nameOf(tool->tool));
       entry.value = "0";
     }
@@ -214,13 +212,12 @@ void Translation::turnOffDropout() {
 }
 
 void Translation::noteTool() {
-  std::string text = fmt::format("{}: is read as a file of {} ('{}' in line "
-                                 "{})",
-                                 path, nameOf(tool->tool), tool->key,
-                                 tool->line);
+  std::string text =
+      fmt::format("{}: is read as a file for {} ('{}' in line {})", path,
+                  nameOf(tool->tool), tool->key, tool->line);
   if (!taken.empty())
     text +=
-        fmt::format(", whose defaults it takes: {}", fmt::join(taken, ", "));
+        fmt::format(", with its defaults: {}", fmt::join(taken, ", "));
   file.notes.insert(file.notes.begin(), text);
 }
 

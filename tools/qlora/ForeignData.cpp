@@ -22,13 +22,14 @@ using json = nlohmann::ordered_json;
 /// a folder begins with / or . or ends with /.
 static Status addFile(const json &file, json &paths) {
   if (!file.is_string() || file.get_ref<const std::string &>().empty())
-    return Status::invalid("expects a path that is text");
+    return Status::invalid("expects a path as a string");
   const std::string text = file.get<std::string>();
   if (!std::filesystem::path(text).has_extension() && text.front() != '/' &&
       text.front() != '.' && text.back() != '/')
-    return Status::invalid("'{}' is a data set of the hub; download it and "
-                           "give the path of its file (./{} is a folder)",
-                           text, text);
+    return Status::invalid(
+        "'{}' is a data set on the hub; download it and write the path of its "
+        "file (write ./{} for a folder)",
+        text, text);
   paths.push_back(text);
   return Status::ok();
 }
@@ -42,8 +43,8 @@ Status ForeignData::add(const ForeignData &other) {
     if (const auto [mine, isNew] = columns.emplace(name, column);
         !isNew && mine->second != column)
       return Status::invalid(
-          "has data sets that differ in the column of '{}' ('{}' and '{}'); "
-          "write rows of one form, or train on one of them",
+          "has data sets with different columns for '{}' ('{}' and '{}'); use "
+          "the same column names, or one data set",
           name, mine->second, column);
   return Status::ok();
 }
@@ -87,8 +88,8 @@ static Status checkSetKey(const std::string &key, const json &value) {
   if (value.is_null())
     return Status::ok();
   if (row == std::end(kSetKeys))
-    return Status::invalid("'{}' of a data set is not supported; leave it out "
-                           "(dataset_columns names columns)",
+    return Status::invalid("'{}' of a data set is not supported; remove it, "
+                           "and name columns with dataset_columns",
                            key);
   // The keys of an object may be in any order.
   const std::string word = value.is_object() ? dumpJson(nlohmann::json(value))
@@ -96,9 +97,9 @@ static Status checkSetKey(const std::string &key, const json &value) {
   if (std::string_view(row->values) == "*" ||
       std::ranges::count(splitWords(row->values), word))
     return Status::ok();
-  return Status::invalid("'{}: {}' of a data set is not supported; what there "
-                         "is: {}",
-                         key, word, row->values);
+  return Status::invalid(
+      "'{}: {}' of a data set is not supported; choose from: {}", key, word,
+      row->values);
 }
 
 /// Handles conversations under another key, or with other names in messages.
@@ -120,18 +121,17 @@ static Status addType(const json &set, const std::string &rl,
   if (value.is_null())
     return Status::ok();
   if (!value.is_string())
-    return Status::invalid(
-        "'type' of a data set has a text of its own ({}), which is not "
-        "supported; write rows of 'prompt' and 'completion' with that text, "
-        "and "
-        "type: null",
-        value.is_object() && value.contains("format") ? "'format'"
-                                                      : dumpJson(value));
+    return Status::invalid("'type' of a data set defines its own prompt ({}), "
+                           "which is not supported; write rows of 'prompt' and "
+                           "'completion' with that text, and type: null",
+                           value.is_object() && value.contains("format")
+                               ? "'format'"
+                               : dumpJson(value));
   const std::string type = foreignNameOf(value);
   const std::string field = foreignNameOf(set.value("field", json()));
   if (field != "none" && type != "completion")
-    return Status::invalid("'field' of a data set is for type: completion; "
-                           "leave it out");
+    return Status::invalid(
+        "'field' of a data set needs type: completion; remove it");
   const bool isChat = type == "chat_template" ||
                       (rl == "none" ? type == "sharegpt"
                                     : type == "chat_template.default");
@@ -148,10 +148,8 @@ static Status addType(const json &set, const std::string &rl,
       data.columns["text"] = field;
   } else {
     return Status::invalid(
-        "'type: {}' of a data set is a text that is not known here; what there "
-        "is: {}, or rows of 'prompt' and 'completion' with that text, and "
-        "type: "
-        "null",
+        "'type: {}' of a data set is not known; choose from: {}, or write rows "
+        "of 'prompt' and 'completion', and type: null",
         type,
         rl == "none" ? "alpaca, chat_template, completion, sharegpt"
                      : "chat_template, chat_template.default");
@@ -179,9 +177,8 @@ StatusOr<ForeignData> dataOfDatasets(const json &list, const std::string &rl) {
   }
   if (all.formats.contains("alpaca") && all.formats.contains("chat"))
     return Status::invalid(
-        "has data sets of type alpaca, whose 'system' column "
-        "is not read, and of chat_template, whose is read; "
-        "write rows of one form, or train on one of them");
+        "has data sets of type alpaca, which ignores 'system' columns, and of "
+        "chat_template, which reads them; use one type, or one data set");
   return all;
 }
 
@@ -212,9 +209,8 @@ static Status addColumns(const json &columns, bool isAlpaca,
       continue;
     if (!value.is_string() ||
         (own == names.end() && other == kPreferences.end()))
-      return Status::invalid("'{}' is no column that is read here; leave it "
-                             "out of 'columns'",
-                             key);
+      return Status::invalid(
+          "'{}' is not a column that is read; remove it from 'columns'", key);
     const std::string column = value.get<std::string>();
     const std::string name =
         own != names.end() ? own->second : other->second;
@@ -225,10 +221,9 @@ static Status addColumns(const json &columns, bool isAlpaca,
   const bool learns = !isNamed || columns.contains("response") ||
                       columns.contains("chosen");
   if (isAlpaca && !(learns && (!isNamed || columns.contains("prompt"))))
-    return Status::invalid("names no '{}' in its 'columns', without which "
-                           "LLaMA-Factory has nothing to {}",
-                           learns ? "prompt" : "response",
-                           learns ? "answer" : "learn");
+    return Status::invalid(
+        "has no '{}' in its 'columns'; add it, as LLaMA-Factory needs it to {}",
+        learns ? "prompt" : "response", learns ? "answer" : "learn");
   return Status::ok();
 }
 
@@ -247,7 +242,7 @@ static Status checkTags(const json &tags) {
     const std::string word = foreignNameOf(value);
     if (row == kTags.end() ||
         (word != "none" && !std::ranges::count(splitWords(row->second), word)))
-      return Status::invalid("has '{}: {}', which is not known here: write the "
+      return Status::invalid("has '{}: {}', which is not supported: write the "
                              "messages with 'role' and 'content'",
                              key, word);
   }
@@ -262,15 +257,15 @@ static Status addEntry(const json &set, const std::string &rl,
                                           "cloud_file_name"};
   for (const char *hub : kHubs)
     if (set.contains(hub))
-      return Status::invalid("has '{}', from which LLaMA-Factory takes it: "
-                             "download it, and keep 'file_name' alone",
+      return Status::invalid("has '{}', which is not supported: download the "
+                             "data, and keep only 'file_name'",
                              hub);
   static constexpr const char *kKnown =
       "file_name file_sha1 formatting ranking columns tags";
   for (const auto &[key, value] : set.items())
     if (!std::ranges::count(splitWords(kKnown), key) && !value.is_null() &&
         !(key == "split" && value == "train"))
-      return Status::invalid("has '{}', which is not supported: leave it out",
+      return Status::invalid("has '{}', which is not supported: remove it",
                              key);
   const std::string formatting =
       set.contains("formatting") ? foreignNameOf(set["formatting"]) : "alpaca";
@@ -282,11 +277,10 @@ static Status addEntry(const json &set, const std::string &rl,
   const bool ranks = foreignNameOf(set.value("ranking", json(false))) == "true";
   const bool wantsPairs = rl == "dpo" || rl == "orpo";
   if (ranks && !wantsPairs)
-    return Status::invalid("has pairs ('ranking'), which stage: dpo learns "
-                           "from");
+    return Status::invalid("has pairs ('ranking'), which need stage: dpo");
   if (wantsPairs && !ranks)
-    return Status::invalid("has no pairs ('ranking: true'), which stage: dpo "
-                           "learns from");
+    return Status::invalid(
+        "has no pairs ('ranking: true'), which stage: dpo needs");
   data.formats.insert(isAlpaca ? "turns" : "chat");
   QLORA_RETURN_IF_ERROR(checkTags(set.value("tags", json::object())));
   return addColumns(set.value("columns", json()), isAlpaca, data);
@@ -322,7 +316,7 @@ StatusOr<ForeignData> dataOfNames(const std::string &names,
     QLORA_RETURN_IF_ERROR(all.add(data));
   }
   if (all.paths.empty())
-    return Status::invalid("names no data set of '{}'", info);
+    return Status::invalid("does not name a data set in '{}'", info);
   return all;
 }
 

@@ -102,8 +102,7 @@ private:
 
 Status Sections::setAxis(const std::string &name, int64_t size) {
   if (!axis.empty() && (axis != name || axisSize != size))
-    return Status::invalid("asks for {}, but '{}' in line {} for {}; leave one "
-                           "of them out",
+    return Status::invalid("means {}, but '{}' in line {} means {}; remove one",
                            name, axisSection.key, axisSection.line, axis);
   axis = name;
   axisSize = size;
@@ -120,7 +119,7 @@ Status Sections::addStage(const std::string &stage) {
     return setAxis("zero2", ranks.all);
   if (stage == "3")
     return setAxis("fsdp", ranks.all);
-  return Status::invalid("'stage: {}' is no stage of ZeRO: write 0, 1, 2 or 3",
+  return Status::invalid("'stage: {}' is not a ZeRO stage: write 0, 1, 2 or 3",
                          stage);
 }
 
@@ -131,14 +130,14 @@ Status Sections::addOffload(const char *what, const json &where) {
   if (device == "none" || device == "false")
     return Status::ok();
   if (device != "cpu" && device != "true")
-    return Status::invalid("offloads to '{}', but --offload has the host's "
-                           "memory alone: write cpu",
-                           device);
+    return Status::invalid(
+        "offloads to '{}', but --offload uses host memory only: write cpu",
+        device);
   if (where.is_object())
     for (const auto &[key, value] : where.items())
       if (key == "ratio" && foreignNameOf(value) != "1" &&
           foreignNameOf(value) != "1.0")
-        return notSupported(key, value, "is not supported: leave it out");
+        return notSupported(key, value, "is not supported: remove it");
   if (!std::ranges::count(offload, what))
     offload.push_back(what);
   offloadSection = section;
@@ -158,7 +157,7 @@ Status Sections::addZero(const json &zero) {
       QLORA_RETURN_IF_ERROR(addOffload("base", value));
     } else if (!isOffWord(foreignNameOf(value))) {
       return notSupported("zero_optimization." + key, value,
-                          "is not supported: leave it out");
+                          "is not supported: remove it");
     }
   }
   return Status::ok();
@@ -191,9 +190,9 @@ Status Sections::addDeepSpeedConfig(const json &config) {
       if (isBf16 && (enabled == "true" || enabled == "false"))
         set("compute_dtype", enabled == "true" ? "bfloat16" : "float32");
     } else if (!isWordOf(kDeepSpeedSame, key) && !isOffWord(word)) {
-      return Status::invalid("'{}' of DeepSpeed is not supported: leave it out "
-                             "of that section, and give options of this file",
-                             key);
+      return Status::invalid(
+          "'{}' of DeepSpeed is not supported: remove it from that section",
+          key);
     }
   }
   if (!config.contains("gradient_clipping"))
@@ -208,15 +207,14 @@ StatusOr<json> Sections::readJson(const std::string &name) const {
   if (!fs::exists(file, ignored) && fs::exists(name, ignored))
     file = name;
   if (!fs::exists(file, ignored))
-    return Status::invalid("'{}' is no file; write {} in its place, or "
-                           "parallel: fsdp=N",
-                           name,
-                           section.key == "deepspeed" ? "zero1, zero2 or zero3"
-                                                      : "the keys of FSDP");
+    return Status::invalid(
+        "'{}' is not a file; write {} instead, or parallel: fsdp=N", name,
+        section.key == "deepspeed" ? "zero1, zero2 or zero3"
+                                   : "the keys of FSDP");
   QLORA_ASSIGN_OR_RETURN(const std::string text, readWholeFile(file));
   json value = json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!value.is_object())
-    return Status::invalid("'{}' is no JSON object", file);
+    return Status::invalid("'{}' is not a JSON object", file);
   return value;
 }
 
@@ -248,10 +246,10 @@ Status Sections::addStrategy(std::string word) {
     return setAxis("zero2", ranks.ofMachine);
   if (word == "no_shard")
     return setAxis("none", 1);
-  return Status::invalid("'{}' is no sharding strategy: write full_shard, "
-                         "shard_grad_op, hybrid_shard, hybrid_shard_zero2 or "
-                         "no_shard",
-                         word);
+  return Status::invalid(
+      "'{}' is not a sharding strategy: write full_shard, shard_grad_op, "
+      "hybrid_shard, hybrid_shard_zero2 or no_shard",
+      word);
 }
 
 /// Reads "full_shard auto_wrap offload", a list of these words, or true.
@@ -276,7 +274,7 @@ Status Sections::addFsdpWords(const json &value) {
 static Status checkVersion(const std::string &word) {
   if (word == "1" || word == "2")
     return Status::ok();
-  return Status::invalid("'{}' is no version of FSDP: write 1 or 2", word);
+  return Status::invalid("'{}' is not a version of FSDP: write 1 or 2", word);
 }
 
 Status Sections::addFsdpKey(const std::string &key, const json &value) {
@@ -307,7 +305,7 @@ Status Sections::addFsdpKey(const std::string &key, const json &value) {
   }
   if (isOffWord(word))
     return Status::ok();
-  return notSupported(key, value, "of FSDP is not supported: leave it out");
+  return notSupported(key, value, "of FSDP is not supported: remove it");
 }
 
 Status Sections::addFsdpConfig(const json &value) {

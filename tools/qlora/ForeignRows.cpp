@@ -24,7 +24,7 @@ static const ForeignRow kForeignRows[] = {
     {"use_peft", "finetuning_type", "true=lora false=full",
      "takes true or false"},
     {"quantization_bit", "load_in_4bit", "4=true",
-     "write 4, or load_in_8bit: true in its place"},
+     "write 4, or load_in_8bit: true instead"},
     {"quantization_type", "bnb_4bit_quant_type", kAny, ""},
     {"use_bnb_nested_quant double_quantization", "bnb_4bit_use_double_quant",
      kAny, ""},
@@ -35,34 +35,32 @@ static const ForeignRow kForeignRows[] = {
      "takes auto, true or false"},
     {"report_to", "report_to",
      "wandb=tensorboard all=tensorboard swanlab=none mlflow=none *",
-     "nothing is sent: TensorBoard's files are written, which wandb sync "
-     "--sync-tensorboard sends"},
+     "writes TensorBoard files instead; upload them with wandb sync "
+     "--sync-tensorboard"},
     {"pissa_init", "init_lora_weights", "true=pissa_niter_16 false=true",
      "takes true or false"},
     {"pissa_iter", "", "16",
-     "is the number in init_lora_weights: write pissa_niter_N, or pissa for a "
-     "full SVD, in the place of pissa_init"},
+     "is part of init_lora_weights: replace pissa_init with pissa_niter_N, or "
+     "pissa for a full SVD"},
     {"pissa_convert", "", kAny,
-     "is always done: what comes out is a plain LoRA of the model"},
+     "is always done: the result is a plain LoRA of the model"},
     {"lora_model_dir", "adapter_name_or_path", kAny, ""},
     {"chat_template", "chat_template",
      "tokenizer_default= phi_3=phi3 qwen_25=qwen2.5 mistral_v1=mistral "
      "tokenizer_default_fallback_chatml= *",
-     "the template of the tokenizer, or qlora's of that name, is used"},
+     "uses the tokenizer's template, or qlora's template of that name"},
     {"quantization_method", "", "bnb bitsandbytes none",
-     "only formats of bitsandbytes are quantised to under this key: write bnb, "
-     "or quant_method: fp8 or mxfp4"},
+     "supports only bitsandbytes: write bnb, or quant_method: fp8 or mxfp4"},
     {"lora_modules_to_save", "modules_to_save", kAny, ""},
     {"lora_target_parameters", "target_parameters", kAny, ""},
     {"neat_packing", "packing", kAny, ""},
     {"evals_per_epoch", "eval_strategy", "1=epoch 0=no",
-     "several evaluations of an epoch are set in steps: eval_strategy: steps "
-     "and eval_steps"},
+     "cannot evaluate several times an epoch: write eval_strategy: steps and "
+     "eval_steps"},
     {"saves_per_epoch", "save_strategy", "1=epoch 0=no",
-     "several checkpoints of an epoch are set in steps: save_steps"},
+     "cannot save several times an epoch: write save_steps"},
     {"eval_on_start", "", "*",
-     "the first evaluation is before training "
-     "anyway"},
+     "is not needed: the first evaluation runs before training"},
 
     // Ignored: speed and memory, which the compiler decides here, and keys that
     // are not properties of the training.
@@ -71,69 +69,67 @@ static const ForeignRow kForeignRows[] = {
      "liger_rms_norm liger_glu_activation liger_fused_linear_cross_entropy "
      "torch_compile lora_mlp_kernel lora_qkv_kernel lora_o_kernel "
      "use_liger_kernel use_liger",
-     "", kAny, "chooses kernels: the compiler chooses them here"},
+     "", kAny, "chooses kernels: here the compiler chooses them"},
     {"tf32 ddp ddp_find_unused_parameters gradient_checkpointing_kwargs "
      "dataloader_num_workers dataloader_pin_memory "
      "pad_to_sequence_len eval_sample_packing dataset_prepared_path "
      "overwrite_cache low_cpu_mem_usage device_map use_fast_tokenizer "
      "bnb_4bit_quant_storage remove_unused_columns",
-     "", kAny, "is about speed or memory of another program: not needed here"},
+     "", kAny, "tunes speed or memory of the other tool: not needed"},
     {"model_type tokenizer_type is_llama_derived_model "
      "is_mistral_derived_model is_qwen_derived_model trust_remote_code",
-     "", kAny,
-     "names classes of transformers: config.json says what the "
-     "model is"},
-    {"lora_task_type", "", "CAUSAL_LM",
-     "asks for an adapter of another kind of model: write CAUSAL_LM"},
-    {"peft_type", "", "LORA lora",
-     "asks for another kind of adapter: write LORA"},
+     "", kAny, "names classes of transformers: config.json names the model"},
+    {"lora_task_type", "", "CAUSAL_LM", "is not supported: write CAUSAL_LM"},
+    {"peft_type", "", "LORA lora", "is not supported: write LORA"},
     {"dataset_train_split", "", "train",
-     "is a part of a data set of the hub: write the rows of that part into a "
-     "file, name it with train_file, and leave this key out"},
+     "selects rows of a data set on the hub: write these rows into a file, "
+     "name it with train_file, and remove this key"},
     {"dataset_test_split", "", kAny,
-     "is a part of a data set of the hub: evaluation is with validation_file"},
+     "selects rows of a data set on the hub: use validation_file to evaluate"},
     {"wandb_project wandb_entity wandb_watch wandb_name wandb_run_id "
      "wandb_log_model plot_loss debug "
      "save_only_model save_safetensors",
-     "", kAny, "is about logs and files: metrics.jsonl is written"},
+     "", kAny, "configures logs and files: metrics.jsonl is written"},
     {"hub_strategy", "", kAny,
-     "is when to upload: with push_to_hub it is done once, at the end"},
+     "sets when to upload: push_to_hub uploads once, at the end"},
     {"hub_token push_to_hub_token", "", kOff,
-     "a token in a file is read by others: run hf auth login, or set HF_TOKEN"},
-    {"do_train", "", "true", "trains nothing: leave it out"},
+     "is a secret, which others may read in a file: run hf auth login, or set "
+     "HF_TOKEN"},
+    {"do_train", "", "true", "trains nothing: remove it"},
     {"stage", "rl", "sft=none dpo=dpo kto=kto",
-     "is trained by other programs: write sft, kto or dpo, or rl: orpo for "
-     "ORPO"},
+     "is not supported: write sft, kto or dpo, or rl: orpo for ORPO"},
     {"pref_loss", "loss_type", "sigmoid",
-     "is a loss that is not there: write sigmoid. LLaMA-Factory's orpo learns "
-     "answers alone; TRL's, which learns prompts too, is rl: orpo in place of "
-     "stage"},
+     "is not supported: write sigmoid. LLaMA-Factory's orpo has only answers "
+     "in the loss; for TRL's, which also has prompts, replace stage with rl: "
+     "orpo"},
     {"ref_model ref_model_adapters ref_model_quantization_bit "
      "precompute_ref_log_probs sync_ref_model",
      "", kOff,
-     "is about a second model: the reference is the base without its adapter"},
+     "configures a second model: here the reference is the base without its "
+     "adapter"},
     {"max_prompt_length max_completion_length", "", kOff,
-     "cuts parts of a row: rows are cut at max_length"},
+     "cuts prompts or answers separately: here rows are cut at max_length"},
     {"enable_thinking", "", "true",
-     "takes thoughts out of the answers, which is not supported: write true"},
+     "removes thoughts from answers, which is not supported: write true"},
     {"mix_strategy", "", "concat",
-     "draws rows of data sets in turn, which is not supported: write concat, "
-     "and weights behind the paths of train_file"},
+     "interleaves data sets, which is not supported: write concat, and weights "
+     "after the paths of train_file"},
 
     // Keys that would change the result; accepted only with a value for "off".
-    {"do_eval", "", kAny, "is decided by validation_file and eval_strategy"},
+    {"do_eval", "", kAny,
+     "is ignored: validation_file and eval_strategy decide"},
     {"fp16", "", kOff, "float16 is not supported: write bf16: true"},
     {"pure_bf16", "", kOff,
-     "keeps what is trained in bfloat16, which is not supported: write bf16: "
-     "true"},
+     "keeps trainable parameters in bfloat16, which is not supported: write "
+     "bf16: true"},
     {"chat_template_jinja", "", kOff,
-     "is a Jinja text: write it into a file, and name that with chat_template"},
+     "is a Jinja text: write it into a file, and name that file with "
+     "chat_template"},
     {"dataset_name dataset_config", "", kOff,
-     "names a data set of the hub: download it and name its JSONL file with "
+     "names a data set on the hub: download it, and name its JSONL file with "
      "train_file"},
     {"max_samples", "", kOff,
-     "would train on the first rows alone: write "
-     "them into a file of their own, or give "
+     "would train on the first rows only: write these into a file, or use "
      "max_steps"},
     {"do_predict predict_with_generate "
      "loraplus_lr_embedding use_galore use_badam "
@@ -143,9 +139,7 @@ static const ForeignRow kForeignRows[] = {
      "auto_resume_from_checkpoints strict label_smoothing dpo_label_smoothing "
      "rl_label_smoothing pref_ftx simpo_gamma rpo_alpha ld_alpha use_weighting "
      "dpo_use_weighting",
-     "", kOff,
-     "changes the training in a way that is not supported: leave it "
-     "out"},
+     "", kOff, "changes the training in an unsupported way: remove it"},
 };
 
 std::string foreignNameOf(const json &value) {

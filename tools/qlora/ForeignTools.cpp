@@ -133,9 +133,8 @@ StatusOr<std::optional<FileTool>> toolOf(std::span<const YamlEntry> entries,
       found = FileTool{*owner, entry.key, entry.line};
     if (*owner != found->tool)
       return Status::invalid(
-          "{}:{}: '{}' is a key of {}, but '{}' in line {} is one of {}, which "
-          "means other things where keys are left out; keep the keys of one "
-          "tool",
+          "{}:{}: '{}' is a key of {}, but '{}' in line {} is a key of {}, "
+          "which has other defaults; keep the keys of one tool",
           path, entry.line, entry.key, nameOf(*owner), found->key, found->line,
           nameOf(found->tool));
   }

@@ -101,17 +101,15 @@ Status Translation::translateLlamaTemplate(const YamlEntry &entry) {
       {"qwen3_nothink", "llamafactory-chatml"}};
   const auto found = kTemplates.find(foreignNameOf(entry.value));
   if (found == kTemplates.end())
-    return Status::invalid(
-        "'{}' is a template of LLaMA-Factory that is not here: write "
-        "chat_template: FILE in its place, a Jinja template that writes the "
-        "same, or leave it out for the model's own",
-        foreignNameOf(entry.value));
+    return Status::invalid("'{}' is an unsupported template of LLaMA-Factory: "
+                           "write chat_template: FILE with an equal Jinja "
+                           "template, or remove it to use the model's template",
+                           foreignNameOf(entry.value));
   // Its preference trainers remove thoughts from earlier turns.
   if (found->first == "qwen3" && objective() != "none")
     return refused(
-        "qwen3 writes earlier turns of preferences without thoughts, "
-        "which is not supported: write qwen3_nothink, or "
-        "chat_template: FILE in its place");
+        "qwen3 writes earlier turns of preferences without thoughts, which is "
+        "not supported: write qwen3_nothink, or chat_template: FILE instead");
   return add(entry, "chat_template", found->second), Status::ok();
 }
 
@@ -201,18 +199,17 @@ Status Translation::translateEvalBatch(const YamlEntry &entry) {
   const json *activations = find("llm_int8_activations");
   if (rl == "orpo" ||
       (rl == "kto" && !(loss && foreignNameOf(*loss) == "apo_zero_unpaired")))
-    return Status::invalid("differs from the training batch, which evaluation "
-                           "has, and results of --rl {} depend on the batch: "
-                           "leave it out",
-                           rl);
+    return Status::invalid(
+        "differs from the training batch size, which evaluation uses, and "
+        "results of --rl {} depend on it: remove it",
+        rl);
   if (bits && foreignNameOf(*bits) == "true" && activations &&
       foreignNameOf(*activations) == "int8")
-    return refused("differs from the training batch, which evaluation has, and "
-                   "results of llm_int8_activations depend on the batch: leave "
-                   "it out");
-  note(entry,
-       "is not needed: evaluation has the batch of the training, and its "
-       "results do not depend on it (but for a loss of routers)");
+    return refused(
+        "differs from the training batch size, which evaluation uses, and "
+        "results of llm_int8_activations depend on it: remove it");
+  note(entry, "is not needed: evaluation uses the training batch size, and its "
+              "results do not depend on it (except a router loss)");
   return Status::ok();
 }
 
@@ -227,8 +224,8 @@ Status Translation::translateBatch(const YamlEntry &entry) {
   std::from_chars(rows.data(), rows.data() + rows.size(), all);
   std::from_chars(each.data(), each.data() + each.size(), part);
   if (part < 1 || all < part)
-    return Status::invalid("is {}, but micro_batch_size {}: write "
-                           "gradient_accumulation_steps in its place",
+    return Status::invalid("is {}, less than micro_batch_size {}: write "
+                           "gradient_accumulation_steps instead",
                            rows, each);
   add(entry, "gradient_accumulation_steps", std::to_string(all / part));
   return Status::ok();

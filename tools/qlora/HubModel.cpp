@@ -104,7 +104,7 @@ static fs::path snapshotOf(const HubName &name, const fs::path &cache) {
 static Status checkSnapshot(const fs::path &folder, const HubName &name) {
   std::error_code ignored;
   if (folder.empty() || !fs::is_directory(folder, ignored))
-    return Status::error(StatusCode::kNotFound, "revision '{}' is not there",
+    return Status::error(StatusCode::kNotFound, "revision '{}' is missing",
                          name.revision);
   if (!fs::exists(folder / "config.json", ignored))
     return Status::error(StatusCode::kNotFound, "'{}' has no config.json",
@@ -144,11 +144,11 @@ static std::string nearestModelFolder(const fs::path &word) {
 StatusOr<std::string> hubModelFolder(const HubName &name) {
   const fs::path cache = hubCache();
   if (cache.empty())
-    return Status::error(StatusCode::kUnavailable,
-                         "'{}' is no folder here, and no variable says where "
-                         "models of the Hugging Face hub are kept; set HF_HOME "
-                         "to a folder",
-                         name.id);
+    return Status::error(
+        StatusCode::kUnavailable,
+        "'{}' is not a local folder, and there is no folder for models of the "
+        "Hugging Face hub; set HF_HOME to a folder",
+        name.id);
   Status status = checkSnapshot(snapshotOf(name, cache), name);
   if (status.isOk())
     return snapshotOf(name, cache).string();
@@ -156,15 +156,15 @@ StatusOr<std::string> hubModelFolder(const HubName &name) {
   if (isOffline())
     return Status::error(
         StatusCode::kNotFound,
-        "'{}' is no folder here{} and is not whole in '{}': {}; nothing is "
-        "fetched because HF_HUB_OFFLINE is set: unset it, or copy the model "
+        "'{}' is not a local folder{} and is incomplete in '{}': {}; "
+        "HF_HUB_OFFLINE forbids fetching it: unset that, or copy the model "
         "there",
         name.id, nearest.empty() ? "" : " (did you mean '" + nearest + "'?)",
         cache.string(), status.message());
   if (!nearest.empty())
     fmt::print(stderr,
-               "qlora: '{}' is no folder here; did you mean '{}'? Asking the "
-               "Hugging Face hub for that name\n",
+               "qlora: '{}' is not a local folder; did you mean '{}'? Looking "
+               "for it on the Hugging Face hub\n",
                name.id, nearest);
   QLORA_RETURN_IF_ERROR(
       runTool({"qlora-data", {"fetch-model", name.id, name.revision}},

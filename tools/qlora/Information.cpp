@@ -65,10 +65,9 @@ static std::string gpuLines() {
       {"driver", "libcuda.so.1", "missing: no training on a GPU"},
       {"cuBLASLt 12", "libcublasLt.so.12", "not found"},
       {"cuBLASLt 13", "libcublasLt.so.13", "not found"},
-      {"cuDNN 9", "libcudnn.so.9",
-       "not found: attention by our own, slower kernels"},
+      {"cuDNN 9", "libcudnn.so.9", "not found: attention uses slower kernels"},
       {"NCCL", "libnccl.so.2", "not found: one GPU at a time"},
-      {"NVML", "libnvidia-ml.so.1", "not found: no readings of the card"},
+      {"NVML", "libnvidia-ml.so.1", "not found: no readings of the GPU"},
   };
   auto gpus = visibleGpus();
   auto compiler = findCudaCompiler("");
@@ -93,7 +92,7 @@ std::string machineInformation() {
   text += gpuLines() + "Tools\n";
   text += toolLine("qlora-run", "missing: nothing can be trained");
   for (const char *tool : {"qlora-import", "qloracc"})
-    text += toolLine(tool, "missing: programs are taken, none compiled");
+    text += toolLine(tool, "missing: only compiled programs can run");
   text += toolLine("qlora-data", "missing: JSONL files cannot be read");
   const std::string cache = userCacheFolder();
   text += fmt::format("Caches in {}\n", cache.empty() ? "no folder" : cache);

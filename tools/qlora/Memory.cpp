@@ -74,8 +74,8 @@ public:
     std::string name = (base / "qlora-memory-XXXXXX").string();
     if (!mkdtemp(name.data()))
       return Status::error(StatusCode::kUnavailable,
-                           "cannot make a folder in '{}' for plans; TMPDIR "
-                           "says where else",
+                           "cannot create a folder in '{}' for plans; set "
+                           "TMPDIR to another folder",
                            base.string());
     return PlanFolder(std::move(name));
   }
@@ -177,7 +177,7 @@ static StatusOr<std::string> tableOf(std::vector<Combination> all,
       fmt::format("{:<6}{:>7}{:>7}{:>6}{:>12}{:>14}  {}\n", "base", "length",
                   "batch", "rank", "memory", "recomputing",
                   limit       ? "with " + formatBytes(limit)
-                  : namesGpus ? "card       recomputing"
+                  : namesGpus ? "GPU        recomputing"
                               : "");
   for (const Combination &c : all) {
     std::string where;
@@ -191,7 +191,7 @@ static StatusOr<std::string> tableOf(std::vector<Combination> all,
     text += line + "\n";
   }
   text += "\nrecomputing: with --gradient-checkpointing; --memory-limit "
-          "recomputes no more than\nit has to.";
+          "recomputes only what it\nmust.";
   if (target == "cuda")
     text += " A GPU's driver and libraries take some hundred MiB more.";
   return text + "\n";

@@ -63,8 +63,8 @@ StatusOr<ProgramCache> ProgramCache::open(const std::string &key) {
   const std::string user = userCacheFolder();
   if (user.empty())
     return Status::error(StatusCode::kUnavailable,
-                         "neither XDG_CACHE_HOME nor HOME is set: there is no "
-                         "folder for compiled programs; set one of them");
+                         "neither XDG_CACHE_HOME nor HOME is set, so there is "
+                         "no folder for compiled programs; set one");
   ProgramCache cache;
   cache.folder = user + "/programs";
   cache.key = key;
@@ -90,7 +90,7 @@ std::string ProgramCache::find(std::string &note) const {
       fs::last_write_time(path, fs::file_time_type::clock::now(), ignored);
       return path;
     }
-    note = fmt::format("'{}' is damaged and is made again", path);
+    note = fmt::format("'{}' is damaged and is compiled again", path);
   }
   return "";
 }
@@ -100,8 +100,8 @@ Status ProgramCache::prepare() const {
   fs::create_directories(folder, error);
   if (error)
     return Status::error(StatusCode::kUnavailable,
-                         "cannot make the folder '{}' for compiled programs: "
-                         "{}; XDG_CACHE_HOME says where else",
+                         "cannot create the folder '{}' for compiled programs: "
+                         "{}; set XDG_CACHE_HOME to another folder",
                          folder, error.message());
   keepRecentFiles(folder, ".so", kLimit, 0);
   keepRecentFiles(folder, ".mlir", kLimit / 8, 0);

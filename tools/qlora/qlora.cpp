@@ -54,7 +54,7 @@ static Status report(Words words) {
 
 static Status information(Words words) {
   if (!words.empty())
-    return Status::invalid("info takes nothing, but got '{}'", words[0]);
+    return Status::invalid("info takes no argument, but got '{}'", words[0]);
   return print(machineInformation());
 }
 

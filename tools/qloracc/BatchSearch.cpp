@@ -54,12 +54,12 @@ static std::string reasonOf(const Candidate &best,
                         formatCounted(rows, "row"));
   text += "; plan " + planText(best.plan.bytes, settings.compile.memoryLimit);
   if (&best != &candidates.back())
-    return text + fmt::format("; with batch {} a row would take {:.0f} % more "
-                              "time",
-                              candidates.back().batch,
-                              100 * (candidates.back().plan.rowSeconds /
-                                         best.plan.rowSeconds -
-                                     1));
+    return text +
+           fmt::format(
+               "; with batch {} a row would take {:.0f} % longer",
+               candidates.back().batch,
+               100 * (candidates.back().plan.rowSeconds / best.plan.rowSeconds -
+                      1));
   if (refused)
     return text + fmt::format("; batch {} does not fit", refused);
   return best.batch == kMostFound

@@ -122,17 +122,16 @@ static std::string reasonOf(const Layout &layout, const Layout &chosen,
   if (!layout.refusal.empty())
     return layout.refusal;
   if (hostLimit > 0 && layout.plan.hostBytes > hostLimit)
-    return fmt::format("does not fit the host by {}{}",
+    return fmt::format("exceeds host memory by {}{}",
                        formatBytes(layout.plan.hostBytes - hostLimit),
-                       &layout == &chosen ? "; the smallest of all" : "");
+                       &layout == &chosen ? "; the smallest layout" : "");
   if (!layout.plan.fits)
-    return fmt::format("does not fit by {}{}",
+    return fmt::format("exceeds the limit by {}{}",
                        formatBytes(layout.plan.bytes - limit),
-                       &layout == &chosen ? "; the smallest plan of all" : "");
+                       &layout == &chosen ? "; the smallest layout" : "");
   if (&layout == &chosen)
-    return &layout == fastest
-               ? "chosen: the fastest that fits"
-               : "chosen: the simplest of those that are as fast";
+    return &layout == fastest ? "chosen: the fastest that fits"
+                              : "chosen: the simplest of equally fast layouts";
   const double slower = layout.rowSeconds() / chosen.rowSeconds() - 1;
   if (layout.rowSeconds() <= kNoise * fastest->rowSeconds())
     return fmt::format("as fast, within {:.1f} %", 100 * (kNoise - 1));
@@ -164,8 +163,8 @@ static std::string tableOf(ArrayRef<Layout> layouts,
         layout.reason);
   }
   if (!device.gpu)
-    text += "  a plan counts the base in each rank that has it whole; ranks of "
-            "one machine share it\n";
+    text += "  plans count an unsharded base in every rank; the ranks of a "
+            "machine share one copy\n";
   return text;
 }
 
@@ -236,8 +235,8 @@ LogicalResult findLayoutAndBatch(ModuleOp model, CompilerSettings &settings) {
   if (meshes.size() == 1) {
     if (Status status = setLayout(settings, meshes.front()); !status.isOk())
       return emitError(model.getLoc(), status.message());
-    llvm::errs() << "qloracc: note: --parallel auto: one rank, alone; --ranks "
-                    "says how many there will be\n";
+    llvm::errs() << "qloracc: note: --parallel auto: one rank, no layout; set "
+                    "the number of ranks with --ranks\n";
     meshes.clear();
   }
   if (meshes.empty() && settings.batches.empty())

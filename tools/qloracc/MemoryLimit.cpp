@@ -26,8 +26,8 @@ static StatusOr<MemoryLimit> limitOf(const std::string &what, uint64_t free,
   const uint64_t reserve = std::max(kReserve, total / share);
   if (free <= reserve)
     return Status::error(StatusCode::kUnavailable,
-                         "{} has {:.2f} of {:.2f} GiB free, and {:.2f} GiB are "
-                         "kept back for {}; give --memory-limit a number",
+                         "{} has {:.2f} of {:.2f} GiB free, but {:.2f} GiB are "
+                         "reserved for {}; set --memory-limit to a number",
                          what, asGiB(free), asGiB(total), asGiB(reserve),
                          reservedFor);
   const uint64_t limit = free - reserve;
@@ -54,8 +54,8 @@ static StatusOr<MemoryLimit> machineLimit(int64_t ranks) {
   const uint64_t total = procBytes("/proc/meminfo", "MemTotal");
   if (!free || !total)
     return Status::error(StatusCode::kUnavailable,
-                         "/proc/meminfo does not say how much memory is free; "
-                         "give --memory-limit a number");
+                         "/proc/meminfo does not report free memory; set "
+                         "--memory-limit to a number");
   QLORA_ASSIGN_OR_RETURN(
       MemoryLimit limit,
       limitOf("this machine", free, total, kMachineReserveShare,
@@ -76,8 +76,8 @@ StatusOr<MemoryLimit> machineMemoryLimit(const std::string &target,
   if (limit.isOk())
     return limit;
   return limit.status().withContext(
-      "--memory-limit auto asks this machine's card; where there is none, give "
-      "the bytes of the card that will run it, such as 24GiB");
+      "--memory-limit auto measures this machine's GPU; without one, set the "
+      "memory of the GPU that will run, such as 24GiB");
 }
 
 StatusOr<MemoryLimit> gpuMemoryLimit(const DeviceProfile &gpu) {

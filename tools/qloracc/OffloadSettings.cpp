@@ -12,9 +12,8 @@ Status fillOffload(const Options &o, CompileOptions &c) {
   c.offloadEmbedding = o.text("offload_embedding");
   for (const std::string &name : o.names("offload")) {
     if (name == "embedding" && c.offloadEmbedding == "false")
-      return Status::invalid(
-          "--offload embedding and --offload-embedding false "
-          "contradict each other; leave one of them out");
+      return Status::invalid("--offload embedding conflicts with "
+                             "--offload-embedding false; remove one");
     if (name == "embedding")
       c.offloadEmbedding = "true";
     else if (name == "base")
@@ -24,8 +23,8 @@ Status fillOffload(const Options &o, CompileOptions &c) {
     else if (name == "activations")
       c.offloadActivations = true;
     else
-      return Status::invalid("--offload: '{}' is none of activations, base, "
-                             "embedding and optimizer",
+      return Status::invalid("--offload: '{}' is not supported; choose from: "
+                             "activations, base, embedding, optimizer",
                              name);
   }
   return Status::ok();
@@ -38,22 +37,20 @@ Status checkOffload(const CompilerSettings &settings) {
   if ((c.offloadBase || c.offloadStates || c.offloadActivations) &&
       hasOneMemory)
     return Status::invalid(
-        "--offload needs --target cuda: a CPU has one memory");
+        "--offload needs --target cuda: a CPU has one memory; remove it");
   if (c.offloadEmbedding == "true" && hasOneMemory)
     return Status::invalid("--offload-embedding true needs --target cuda: a "
-                           "CPU has one memory");
+                           "CPU has one memory; remove it");
   if (c.copiedActivations == "all" && !c.offloadActivations)
-    return Status::invalid("--copied-activations all says which of the "
-                           "activations are copied; add --offload activations");
-  if (c.offloadActivations && c.stages > 1)
     return Status::invalid(
-        "--offload activations is not there yet beside --parallel {}: chunks "
-        "of "
-        "a pipeline save theirs at the same time; leave one of them out",
-        settings.options.text("parallel"));
+        "--copied-activations all needs --offload activations; add that");
+  if (c.offloadActivations && c.stages > 1)
+    return Status::invalid("--offload activations does not work with "
+                           "--parallel {} yet; remove one",
+                           settings.options.text("parallel"));
   if (c.offloadBase && c.trainsAll)
-    return Status::invalid("--offload base is of frozen weights, and "
-                           "--finetuning-type full has none; leave it out");
+    return Status::invalid("--offload base moves frozen weights, but "
+                           "--finetuning-type full has none; remove it");
   return Status::ok();
 }
 

@@ -10,16 +10,14 @@ namespace qlora {
 static Status checkChunks(const Options &o) {
   if (o.text("rl") == "kto")
     return Status::invalid(
-        "--parallel pp divides a micro-batch into chunks, but "
-        "--rl kto compares all of its rows; give "
-        "--num-micro-batches 1, or another --rl");
+        "--parallel pp splits a micro-batch into chunks, but --rl kto compares "
+        "all of its rows; use --num-micro-batches 1, or another --rl");
   if (o.text("llm_int8_activations") == "int8" &&
       o.number("llm_int8_threshold") > 0)
     return Status::invalid(
-        "--parallel pp divides a micro-batch into chunks, but "
-        "--llm-int8-threshold looks for large columns in all "
-        "of its rows; give --num-micro-batches 1, or "
-        "--llm-int8-threshold 0");
+        "--parallel pp splits a micro-batch into chunks, but "
+        "--llm-int8-threshold looks for large columns in all of its rows; use "
+        "--num-micro-batches 1, or --llm-int8-threshold 0");
   return Status::ok();
 }
 
@@ -33,23 +31,22 @@ static Status checkPipeline(const Options &o, const CompileOptions &c) {
                            : "";
     return said.empty()
                ? Status::ok()
-               : Status::invalid("{} divides the work of a pipeline; add "
-                                 "--parallel pp=N, or leave it out",
-                                 o.spelling(said));
+               : Status::invalid(
+                     "{} needs a pipeline; add --parallel pp=N, or remove it",
+                     o.spelling(said));
   }
   if (o.text("padding_free") == "true")
-    return Status::invalid("--padding-free true makes one long row of a "
-                           "micro-batch, and --parallel pp divides its rows; "
-                           "leave one of them out");
-  if (o.boolean("auto_find_batch_size"))
-    return Status::invalid("--auto-find-batch-size is not there yet with "
-                           "--parallel pp; give --per-device-train-batch-size");
-  if (c.stageParts > 1 && c.deviceMap != "balanced")
     return Status::invalid(
-        "--device-map says which layers a card has, and {} "
-        "deals each card several parts of them; leave one of "
-        "them out",
-        o.spelling("num_virtual_stages_per_pipeline_rank"));
+        "--padding-free true joins the rows of a micro-batch, but --parallel "
+        "pp splits them into chunks; remove one");
+  if (o.boolean("auto_find_batch_size"))
+    return Status::invalid(
+        "--auto-find-batch-size does not work with --parallel pp yet; set "
+        "--per-device-train-batch-size");
+  if (c.stageParts > 1 && c.deviceMap != "balanced")
+    return Status::invalid("--device-map places layers on GPUs, but {} assigns "
+                           "each GPU several stages; remove one",
+                           o.spelling("num_virtual_stages_per_pipeline_rank"));
   return Status::ok();
 }
 
@@ -64,9 +61,8 @@ Status fillChunks(const Options &o, CompileOptions &c) {
     return Status::ok();
   if (asked > 0 && c.batch % asked != 0)
     return Status::invalid(
-        "{} {} does not divide the {} rows of a micro-batch; "
-        "give a --per-device-train-batch-size that is a "
-        "multiple of it",
+        "{} {} does not divide the {} rows of a micro-batch; use a "
+        "--per-device-train-batch-size that is a multiple of it",
         o.spelling("num_micro_batches"), asked, c.batch);
   const int64_t unit = c.stageParts > 1 ? c.stages : 1;
   c.chunks = asked > 0 ? asked : std::min(c.batch, kForEachStage * c.stages);
@@ -76,15 +72,15 @@ Status fillChunks(const Options &o, CompileOptions &c) {
   const std::string parts = o.spelling("num_virtual_stages_per_pipeline_rank");
   if (c.chunks == 0)
     return Status::invalid(
-        "{} {} needs a multiple of the {} stages as chunks of "
-        "the {} rows of a micro-batch, which has none; give a "
-        "--per-device-train-batch-size that is a multiple of {}",
+        "{} {} needs chunks in a multiple of the {} stages, but a micro-batch "
+        "has {} rows; use a --per-device-train-batch-size that is a multiple "
+        "of {}",
         parts, c.stageParts, c.stages, c.batch, c.stages);
   if (c.chunks % unit != 0)
-    return Status::invalid(
-        "{} {} needs a multiple of the {} stages as chunks, and "
-        "{} {} is none; give one that is",
-        parts, c.stageParts, c.stages, o.spelling("num_micro_batches"), asked);
+    return Status::invalid("{} {} needs a multiple of the {} stages as chunks, "
+                           "but {} is {}; use a multiple",
+                           parts, c.stageParts, c.stages,
+                           o.spelling("num_micro_batches"), asked);
   return c.chunks > 1 ? checkChunks(o) : Status::ok();
 }
 
@@ -93,13 +89,11 @@ Status checkStageSpeeds(const CompileOptions &c, int64_t stages) {
     return Status::ok();
   if (std::ssize(c.stageSpeeds) != stages)
     return Status::invalid(
-        "--stage-speeds: give one number for each stage of the "
-        "pipeline, of which there {} {}",
+        "--stage-speeds: expects one number for each stage; there {} {}",
         stages == 1 ? "is" : "are", stages);
   if (c.deviceMap != "balanced")
-    return Status::invalid(
-        "--stage-speeds says how layers are balanced, and "
-        "--device-map where they are; leave one of them out");
+    return Status::invalid("--stage-speeds balances layers, but --device-map "
+                           "places them; remove one");
   return Status::ok();
 }
 

@@ -51,7 +51,7 @@ static Status checkText(const std::string &path, StringRef text) {
                            "qlora-import writes from a model folder",
                            name);
   if (StringRef(path).ends_with(".yaml") || StringRef(path).ends_with(".yml"))
-    return Status::invalid("{} is YAML; give it with --config, beside the "
+    return Status::invalid("{} is YAML; give it with --config, after the "
                            "model.mlir that qlora-import writes",
                            name);
   if (text.contains('\0'))

@@ -60,14 +60,12 @@ static std::string storedWarning(ModuleOp model, const Options &options) {
         parameter.getTensorType().getElementType());
     std::string unmet = type ? unmetByStored(options, type) : "";
     if (!unmet.empty())
-      return fmt::format("{} has no effect on weights that are stored in {} "
-                         "bits: they are used as they are, {} in blocks of "
-                         "{} with{} double quantisation ('{}')",
-                         unmet, storedFormat(type.getFormat())->bits,
-                         storedFormat(type.getFormat())->title,
-                         int64_t(type.getBlock()),
-                         type.getDoubleQuant() ? "" : "out",
-                         parameter.getSymName().str());
+      return fmt::format(
+          "{} has no effect on weights stored in {} bits: they stay {} in "
+          "blocks of {} with{} double quantisation ('{}')",
+          unmet, storedFormat(type.getFormat())->bits,
+          storedFormat(type.getFormat())->title, int64_t(type.getBlock()),
+          type.getDoubleQuant() ? "" : "out", parameter.getSymName().str());
   }
   return "";
 }
@@ -101,9 +99,9 @@ std::string positionsError(ModuleOp model, const CompilerSettings &settings) {
   const std::optional<int64_t> positions = fewPositions(model, settings);
   if (!positions || !isConfigured(model, "positions", "learned"))
     return "";
-  return fmt::format("--max-length {} is longer than the {} positions that "
-                     "this model has learned; lower it",
-                     longestRow(settings), *positions);
+  return fmt::format(
+      "--max-length {} exceeds the {} positions of this model; lower it",
+      longestRow(settings), *positions);
 }
 
 static std::string positionsWarning(ModuleOp model,
@@ -111,10 +109,9 @@ static std::string positionsWarning(ModuleOp model,
   const std::optional<int64_t> positions = fewPositions(model, settings);
   if (!positions || isConfigured(model, "rope_type", "dynamic"))
     return "";
-  return fmt::format("--max-length {} is longer than the {} positions that "
-                     "this model was made for (max_position_embeddings in "
-                     "config.json): RoPE goes on unchanged, into positions "
-                     "that it has never seen",
+  return fmt::format("--max-length {} exceeds the {} positions of this model "
+                     "(max_position_embeddings in config.json): it was not "
+                     "trained on later positions",
                      longestRow(settings), *positions);
 }
 
@@ -129,8 +126,8 @@ static std::string layoutWarning(ModuleOp model, const Options &options) {
   if (!isGiven(options, "fan_in_fan_out") ||
       options.boolean("fan_in_fan_out") == isInOut)
     return "";
-  return fmt::format("--fan-in-fan-out {} is not so: the adapted weights are "
-                     "{}; adapter_config.json will have {}",
+  return fmt::format("--fan-in-fan-out {} does not match the adapted weights, "
+                     "which are {}; adapter_config.json will have {}",
                      !isInOut, isInOut ? "[in, out]" : "[out, in]", isInOut);
 }
 

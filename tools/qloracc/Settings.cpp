@@ -77,9 +77,9 @@ Tool compilerTool() {
 Status refuseOutputs(const CommandLine &line) {
   for (const OptionSetting &setting : line.settings)
     if (setting.row->scope == OptionScope::kOutput)
-      return Status::invalid("{}: a program does not record what its runs "
-                             "write; give it to qlora-run",
-                             setting.written);
+      return Status::invalid(
+          "{}: a program does not record output options; give it to qlora-run",
+          setting.written);
   return Status::ok();
 }
 
@@ -171,25 +171,22 @@ Status fillGradients(CompilerSettings &settings) {
   c.gradientRank = o.integer("powersgd_rank");
   if (c.gradientForm != "power_sgd" &&
       o.source("powersgd_rank") != Options::Source::kDefault)
-    return Status::invalid("{} is of --ddp-comm-hook power_sgd; add that, or "
-                           "leave it out",
-                           o.spelling("powersgd_rank"));
+    return Status::invalid(
+        "{} needs --ddp-comm-hook power_sgd; add that, or remove it",
+        o.spelling("powersgd_rank"));
   if (c.gradientForm == "no")
     return Status::ok();
   const std::string given =
       fmt::format("{} {}", o.spelling("ddp_comm_hook"), c.gradientForm);
   if (c.stages > 1 || c.expertRanks > 1 || settings.findsLayout)
-    return Status::invalid("{} is not there with --parallel {}; leave one of "
-                           "them out",
+    return Status::invalid("{} does not work with --parallel {}; remove one",
                            given, o.text("parallel"));
   if (c.gradientForm == "bf16")
     return Status::ok();
   if (settings.ranks < 2)
-    return Status::invalid(
-        "{} is compiled for the ranks of a run, two at least; "
-        "say how many there are: qlora train --gpus N, or "
-        "qloracc --ranks N",
-        given);
+    return Status::invalid("{} needs the number of ranks, two or more; set it: "
+                           "qlora train --gpus N, or qloracc --ranks N",
+                           given);
   c.runRanks = settings.ranks;
   return Status::ok();
 }
@@ -201,17 +198,14 @@ Status fillMesh(const Options &own, CompilerSettings &settings) {
   if (o.text("parallel") == kAutoParallel) {
     if (!map.empty())
       return Status::invalid(
-          "--parallel auto chooses how ranks share a model, and "
-          "--device-map says it; leave one of them out");
+          "--parallel auto conflicts with --device-map; remove one");
     QLORA_RETURN_IF_ERROR(checkStageSpeeds(settings.compile, 1));
     settings.findsLayout = true;
     return Status::ok();
   }
   if (settings.gpusPerNode > 0 || !settings.network.empty())
-    return Status::invalid(
-        "--gpus-per-node and --network describe the machines "
-        "that --parallel auto chooses for; add it, or leave "
-        "them out");
+    return Status::invalid("--gpus-per-node and --network need --parallel "
+                           "auto; add that, or remove them");
   QLORA_ASSIGN_OR_RETURN(const MappedMesh mapped,
                          mappedMesh(o, map, settings.ranks));
   if (!map.empty() && own.source("ranks") == Options::Source::kDefault &&
@@ -300,14 +294,13 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
   c.remarks = own.boolean("remarks");
   if (c.checkpointing && c.loraActivations == "int8")
     return Status::invalid(
-        "--activation-dtype-for-lora int8 is about what is kept inside blocks, "
-        "and --gradient-checkpointing keeps nothing there; leave one of them "
-        "out");
+        "--activation-dtype-for-lora int8 compresses activations kept inside "
+        "blocks, but --gradient-checkpointing keeps none; remove one");
   for (const std::string &name : own.names("disable_pass")) {
     if (!llvm::is_contained(optionalPasses(), name))
-      return Status::invalid("--disable-pass: '{}' is not an optional pass; "
-                             "there are: {}",
-                             name, llvm::join(optionalPasses(), ", "));
+      return Status::invalid(
+          "--disable-pass: '{}' is not an optional pass; choose from: {}", name,
+          llvm::join(optionalPasses(), ", "));
     c.disabled.insert(name);
   }
   return Status::ok();
@@ -324,14 +317,13 @@ Status fillCodegen(const Options &own, CompilerSettings &settings) {
                            "write --emit={}",
                            codegen.target);
   if (settings.compile.sequenceParallel && settings.compile.tensorRanks == 1)
-    return Status::invalid("--sequence-parallel divides what ranks of tp do "
-                           "between products; add --parallel tp=N, or leave it "
-                           "out");
+    return Status::invalid(
+        "--sequence-parallel needs --parallel tp=N; add that, or remove it");
   if (settings.compile.sequenceParallel &&
       settings.compile.loraActivations == "int8")
-    return Status::invalid("--activation-dtype-for-lora int8 is of what norms "
-                           "make, which --sequence-parallel gathers before "
-                           "adapters read it; leave one of them out");
+    return Status::invalid(
+        "--activation-dtype-for-lora int8 conflicts with --sequence-parallel, "
+        "which gathers the norms' outputs for adapters; remove one");
   return checkOffload(settings);
 }
 
@@ -370,13 +362,11 @@ StatusOr<MemoryLimit> availableMemory(const CompilerSettings &settings) {
 Status onlyOne(const Options &own, CompilerSettings &settings) {
   if (settings.ranks > 1)
     return Status::invalid(
-        "--force-single-gpu is for one rank, and --ranks says "
-        "{}; leave one of them out",
+        "--force-single-gpu conflicts with --ranks {}; remove one",
         settings.ranks);
   if (!own.text("device_map").empty())
     return Status::invalid(
-        "--force-single-gpu is for one GPU, and --device-map for "
-        "several; leave one of them out");
+        "--force-single-gpu conflicts with --device-map; remove one");
   QLORA_RETURN_IF_ERROR(checkForcedSingle(settings.options));
   return record("parallel", "none", settings);
 }

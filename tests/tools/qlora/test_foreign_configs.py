@@ -88,8 +88,8 @@ class DefaultsTest(ForeignTest):
         self.assert_options(text + "batch_size: 8\nmicro_batch_size: 2\n",
                             {"gradient-accumulation-steps": "4"})
         _, notes = self.options(text + "num_epochs: 2\n")
-        self.assertIn("train.yaml: is read as a file of axolotl ('adapter' in "
-                      "line 2), whose defaults it takes: sequence_len 512, "
+        self.assertIn("train.yaml: is read as a file for axolotl ('adapter' "
+                      "in line 2), with its defaults: sequence_len 512, "
                       "micro_batch_size 1, lr_scheduler cosine, ", notes)
         self.assertNotIn("num_epochs 1", notes)
         found, _ = self.options(text, "--auto-find-batch-size")
@@ -132,13 +132,13 @@ class DefaultsTest(ForeignTest):
         self.assert_options(TRL.replace("true", "false"),
                             {"finetuning-type": "full"})
         error = self.refusal(f"base_model: {MODEL}\n{data}lora_r: 8\n")
-        self.assertIn("train.yaml:3: 'lora_r' is of an adapter, but without "
+        self.assertIn("train.yaml:3: 'lora_r' needs an adapter, but without "
                       "'adapter' axolotl trains all weights", error)
 
     def test_adapters_that_are_not_there(self):
         data = "datasets: [{path: chat.jsonl}]\n"
         text = AXOLOTL.replace("lora", "qlora") + data
-        self.assertIn("'adapter: qlora' is of weights in 4 bits",
+        self.assertIn("'adapter: qlora' needs 'load_in_4bit: true'",
                       self.refusal(text))
         self.assert_options(text + "load_in_4bit: true\n",
                             {"load-in-4bit": "true"})
@@ -157,7 +157,7 @@ class DefaultsTest(ForeignTest):
     def test_keys_of_two_tools_are_refused(self):
         error = self.refusal(LLAMA + "datasets: [{path: chat.jsonl}]\n")
         self.assertIn("train.yaml:3: 'datasets' is a key of axolotl, but "
-                      "'stage' in line 2 is one of LLaMA-Factory", error)
+                      "'stage' in line 2 is a key of LLaMA-Factory", error)
 
 
 class DataTest(ForeignTest):
@@ -204,11 +204,11 @@ class DataTest(ForeignTest):
             self.refusal(LLAMA + "dataset: cities\ndataset_dir: {a: b}\n"))
         for name, words in (
                 ("short", "has 'num_samples', which is not supported"),
-                ("c4", "names no 'response'"),
+                ("c4", "has no 'response' in its 'columns'"),
                 ("hub", "has 'hf_hub_url'"),
                 ("pairs", "has pairs ('ranking')"),
                 ("nothing", "has no data set 'nothing'"),
-                ("cities, other", "differ in the column of 'input'")):
+                ("cities, other", "different columns for 'input'")):
             error = self.refusal(LLAMA + f"dataset: {name}\n")
             self.assertIn("train.yaml:3: 'dataset': ", error)
             self.assertIn(words, error)
@@ -220,8 +220,8 @@ class DataTest(ForeignTest):
             self.assert_options(text + f"template: {name}\n", {
                 "chat-template": "llamafactory-" + ours,
                 "row-format": '["chat","completion","text","turns"]'})
-        self.assertIn("train.yaml:4: 'template': 'vicuna' is a template of "
-                      "LLaMA-Factory that is not here",
+        self.assertIn("train.yaml:4: 'template': 'vicuna' is an "
+                      "unsupported template of LLaMA-Factory",
                       self.refusal(text + "template: vicuna\n"))
         self.assertIn("write qwen3_nothink", self.refusal(
             text.replace("sft", "kto") + "template: qwen3\n"))
@@ -255,7 +255,7 @@ class DataTest(ForeignTest):
             {"dataset-columns": '{"conversations":"talk"}'})
         both = file(("a.jsonl", "type: alpaca"),
                     ("b.jsonl", "type: chat_template"))
-        self.assertIn("of type alpaca, whose 'system' column is not read",
+        self.assertIn("of type alpaca, which ignores 'system' columns",
                       self.refusal(both))
         for more, words in (
                 ("type: {format: '[INST] {instruction} [/INST]'}", "'format'"),
@@ -348,7 +348,7 @@ class WordsTest(ForeignTest):
                      "warmup_steps: 0.1", "save_steps: 0.25"):
             self.assertIn(f"train.yaml:3: '{text.split(':')[0]}': ",
                           self.refusal(self.HEAD + text + "\n"))
-        self.assertIn("'pure_bf16': keeps what is trained in bfloat16",
+        self.assertIn("'pure_bf16': keeps trainable parameters in bfloat16",
                       self.refusal(self.HEAD + "pure_bf16: true\n"))
 
 
@@ -356,9 +356,9 @@ class FileTest(ForeignTest):
     def test_files_of_others_train(self):
         for name, notes in (
                 ("axolotl", ["'flash_attention' chooses kernels",
-                             "is read as a file of axolotl"]),
-                ("llama-factory", ["is read as a file of LLaMA-Factory"]),
-                ("trl", ["'report_to: wandb'", "is read as a file of TRL"])):
+                             "is read as a file for axolotl"]),
+                ("llama-factory", ["is read as a file for LLaMA-Factory"]),
+                ("trl", ["'report_to: wandb'", "is read as a file for TRL"])):
             with self.subTest(name=name):
                 done = self.run_qlora(
                     "train", f"{INPUTS}/{name}.yaml", "--base-cache=none",
@@ -424,14 +424,14 @@ class FileTest(ForeignTest):
                 ("stage: ppo", "write sft, kto or dpo"),
                 ("stage: dpo\npref_loss: simpo", "write sigmoid"),
                 ("dataset_train_split: 'train[:10%]'",
-                 "train.yaml:1: 'dataset_train_split': is a part of a data set "
-                 "of the hub"),
-                ("dataset_train_split: train_sft", "leave this key out"),
+                 "train.yaml:1: 'dataset_train_split': selects rows of a data "
+                 "set on the hub"),
+                ("dataset_train_split: train_sft", "remove this key"),
                 ("lora_task_type: SEQ_CLS",
-                 "train.yaml:1: 'lora_task_type': asks for an adapter of "
-                 "another kind of model: write CAUSAL_LM"),
-                ("peft_type: IA3", "another kind of adapter: write LORA"),
-                ("stage: dpo\npref_loss: orpo", "learns answers alone"),
+                 "train.yaml:1: 'lora_task_type': is not supported: write "
+                 "CAUSAL_LM"),
+                ("peft_type: IA3", "is not supported: write LORA"),
+                ("stage: dpo\npref_loss: orpo", "has only answers in the loss"),
                 ("rl: ipo", "choose from: none, dpo, orpo, kto"),
                 ("rl: dpo\npacking: true",
                  "each answer needs its own sequence"),
@@ -448,11 +448,11 @@ class FileTest(ForeignTest):
                 ("adapter: lora\nuse_galore: true",
                  "train.yaml:2: 'use_galore'"),
                 ("trainable_token_indices: {embed_tokens: [5]}",
-                 "a list of numbers"),
+                 "a list of token ids"),
                 ("pissa_init: true\npissa_iter: 4", "pissa_niter_N"),
                 ("group_by_length: true", "'group_by_length'"),
                 ("datasets:\n  - path: tatsu-lab/alpaca",
-                 "data set of the hub"),
+                 "data set on the hub"),
                 ("datasets: []", "each with a path"),
                 ("dataset: nothing", "dataset_info.json"),
                 ("flash_atention: true", "did you mean 'flash_attention'?"),

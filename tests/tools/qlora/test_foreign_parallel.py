@@ -51,12 +51,13 @@ class ParallelTest(test_foreign_configs.ForeignTest):
         for enabled, ours in ((True, "bfloat16"), (False, "float32")):
             found = self.check(config(bf16={"enabled": enabled}), "zero2=4")
             self.assertEqual(found["compute-dtype"], ours)
-        self.assertIn("says float32, but 'bf16' in line 3 says bfloat16",
+        self.assertIn("is float32, but 'bf16' in line 3 is bfloat16",
                       self.refusal(self.HEAD + "bf16: true\n"
                                    + config(bf16={"enabled": False})))
         for section, words in (
-                ("deepspeed: none.json", "'none.json' is no file; write zero1"),
-                ("deepspeed: zero7", "'stage: 7' is no stage"),
+                ("deepspeed: none.json",
+                 "'none.json' is not a file; write zero1"),
+                ("deepspeed: zero7", "'stage: 7' is not a ZeRO stage"),
                 (config(optimizer={"type": "Adam"}), "'optimizer'"),
                 (config(fp16={"enabled": True}), "write bf16: true"),
                 (config(tensor_parallel={"autotp_size": 2}),
@@ -69,7 +70,7 @@ class ParallelTest(test_foreign_configs.ForeignTest):
             error = self.refusal(self.HEAD + section + "\n", "--gpus=4")
             self.assertIn("train.yaml:3: 'deepspeed': ", error)
             self.assertIn(words, error)
-        self.assertIn("says 0.5, but 'max_grad_norm' in line 3 says 1",
+        self.assertIn("is 0.5, but 'max_grad_norm' in line 3 is 1",
                       self.refusal(self.HEAD + "max_grad_norm: 1\n"
                                    + config(gradient_clipping=0.5)))
 
@@ -99,18 +100,19 @@ class ParallelTest(test_foreign_configs.ForeignTest):
                            "fsdp=4")
         self.assertEqual(found["gradient-checkpointing"], "true")
         for section, words in (
-                ("fsdp: half_shard", "'fsdp': 'half_shard' is no sharding"),
+                ("fsdp: half_shard", "'fsdp': 'half_shard' is not a sharding"),
                 ("fsdp_config: {mixed_precision_policy: fp16}",
                  "'mixed_precision_policy: fp16'"),
                 ("fsdp_config: {flatten: 3}", "'flatten: 3' of FSDP"),
-                ("fsdp_config: none.json", "'fsdp_config': 'none.json' is no "
-                 "file; write the keys of FSDP in its place"),
-                ("fsdp_config: {fsdp_version: 3}", "'3' is no version of FSDP"),
-                ("fsdp_version: 3", "'fsdp_version': '3' is no version"),
+                ("fsdp_config: none.json", "'fsdp_config': 'none.json' is not "
+                 "a file; write the keys of FSDP instead"),
+                ("fsdp_config: {fsdp_version: 3}",
+                 "'3' is not a version of FSDP"),
+                ("fsdp_version: 3", "'fsdp_version': '3' is not a version"),
                 ("fsdp: full_shard\ndeepspeed: zero2",
-                 "'deepspeed': asks for zero2, but 'fsdp' in line 3 for fsdp"),
+                 "'deepspeed': means zero2, but 'fsdp' in line 3 means fsdp"),
                 ("fsdp: full_shard\nparallel: zero1=4",
-                 "'fsdp': says fsdp=4, but 'parallel' in line 4 says zero1=4")):
+                 "'fsdp': is fsdp=4, but 'parallel' in line 4 is zero1=4")):
             self.assertIn(words, self.refusal(self.HEAD + section + "\n",
                                               "--gpus=4"))
 

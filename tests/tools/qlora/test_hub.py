@@ -116,13 +116,13 @@ class CacheTest(HubTest):
         shutil.copytree(MODEL, os.path.join(self.folder, NAME))
         self.assertEqual(self.model_of(NAME, DATA),
                          os.path.join(self.folder, NAME))
-        self.assertIn("a model_revision is of a model on the Hugging Face hub",
+        self.assertIn("model_revision needs a model on the Hugging Face hub",
                       self.refused(NAME, DATA, "--model-revision=main"))
 
     def test_offline_nothing_is_fetched(self):
         self.environment["HF_HUB_OFFLINE"] = "1"
-        self.assertIn(f"'{NAME}' is no folder here and is not whole in "
-                      f"'{self.cache}': revision 'main' is not there",
+        self.assertIn(f"'{NAME}' is not a local folder and is incomplete in "
+                      f"'{self.cache}': revision 'main' is missing",
                       self.refused(NAME, DATA))
         folder = self.snapshot()
         os.remove(os.path.join(folder, "model.safetensors"))
@@ -139,10 +139,10 @@ class CacheTest(HubTest):
         # The hub is queried after that.
         self.environment["HF_ENDPOINT"] = "http://127.0.0.1:9"
         self.assertTrue(self.refused("tiny-qwem3", DATA).startswith(
-            "qlora: 'tiny-qwem3' is no folder here; did you mean "
-            "'tiny-qwen3'? Asking the Hugging Face hub"))
+            "qlora: 'tiny-qwem3' is not a local folder; did you mean "
+            "'tiny-qwen3'? Looking for it on the Hugging Face hub"))
         self.environment["HF_HUB_OFFLINE"] = "1"
-        self.assertIn("'tiny-qwem3' is no folder here (did you mean "
+        self.assertIn("'tiny-qwem3' is not a local folder (did you mean "
                       "'tiny-qwen3'?)", self.refused("tiny-qwem3", DATA))
         self.assertNotIn("did you mean", self.refused("one/other", DATA))
 

@@ -73,7 +73,7 @@ class TrainTest(QloraTest):
             file.truncate(len(whole) // 2)
         third = self.run_qlora("train", MODEL, DATA, *SMALL,
                                "--output-dir=c")
-        self.assertIn("is damaged and is made again", third.stderr)
+        self.assertIn("is damaged and is compiled again", third.stderr)
         self.assertEqual(self.adapter("a"), self.adapter("c"))
 
     def key(self, *words, model=MODEL):

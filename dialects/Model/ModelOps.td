@@ -69,7 +69,7 @@ def Model_ParameterOp : Model_Op<"parameter", [Symbol]> {
 
     With `piece` each rank holds that many bytes of the stored tensor
     (`model.gather_weight`). The gradient and the optimizer states of a trained
-    parameter are sharded alike. (C8) the bytes are positive, and for a trained
+    parameter are sharded too. (C8) the bytes are positive, and for a trained
     parameter whole cache lines.
 
     `elsewhere` marks a parameter that only other stages of a pipeline use.
@@ -81,7 +81,7 @@ def Model_ParameterOp : Model_Op<"parameter", [Symbol]> {
 
     With `slice` each rank holds its slice of the weight in the files, and
     `type` is the slice's type. (C9) the parameter is not trainable, and the
-    slice's dimension is `ranks` times as long as in `type`.
+    segments add up to `ranks` times the dimension in `type`.
 
     A parameter may stack several tensors along the first dimension, which are
     read and written under their own names (`part_names`). A quantized one is

@@ -136,7 +136,7 @@ def PlaceFrozenWeights : Pass<"place-frozen-weights", "::mlir::ModuleOp"> {
 
     With `offload-tables` parameters that are only read by rows stay whole,
     `on_host`. With `offload-base` all frozen parameters are in host memory:
-    those not read by rows in pieces, and gathered from there. Frozen weights of
+    those not read by rows sharded, and gathered from there. Frozen weights of
     up to `room` bytes stay on the GPU instead; the rest of `room` keeps
     gathered weights for the backward.
   }];

@@ -8,6 +8,7 @@ QLORA_TOOLS names the folder of the tools; the default is build/bin.
 """
 
 import ast
+import glob
 import json
 import os
 import re
@@ -22,7 +23,7 @@ TOOLS = os.path.realpath(
     os.environ.get("QLORA_TOOLS", os.path.join(ROOT, "build", "bin")))
 MOST_LINES = 150
 PAGES = ("README.md", *sorted(
-    f"docs/{name}" for name in os.listdir(os.path.join(ROOT, "docs"))))
+    glob.glob("docs/**/*.md", root_dir=ROOT, recursive=True)))
 
 
 def read(path):

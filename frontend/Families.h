@@ -24,7 +24,7 @@ enum class BiasRule { kNever, kByKey, kAlways };
 /// Rules for the layers that attend only to a window of past tokens.
 enum class WindowRule {
   kNone,     ///< none; a `sliding_window` key is refused
-  kAll,      ///< all, if `sliding_window` is a number
+  kAllLayers, ///< all, if `sliding_window` is a number
   kByLayers, ///< `layer_types`, or else layers from `max_window_layers` on,
              ///< and only if `use_sliding_window`
   kPeriodic, ///< `layer_types`, or else all but the last of each
@@ -43,7 +43,7 @@ enum class NormKind {
 enum class HeadNorms {
   kNone,
   kByHead,
-  kWhole, ///< over all heads together
+  kAllHeads, ///< over all heads together
 };
 
 /// How RoPE applies to q and k, if positions are rotary.

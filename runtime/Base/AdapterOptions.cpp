@@ -57,16 +57,15 @@ static Status validateAlpha(const Options &o) {
     return Status::ok();
   if (o.number("lora_alpha") == 0)
     return Status::invalid("{} is 0, so the adapter is multiplied by alpha / "
-                           "rank = 0 and learns nothing. Fix: {} {}",
+                           "rank = 0 and does not train. Fix: {} {}",
                            o.spelling("lora_alpha"), flagSpelling("lora_alpha"),
                            2 * o.integer("lora_r"));
   for (const auto &[name, alpha] : o.numberMap("lora_alpha_pattern"))
     if (alpha == 0)
-      return Status::invalid(
-          "{}: the alpha of '{}' is 0, so its adapters learn "
-          "nothing. Fix: take it out with {} {}",
-          o.spelling("lora_alpha_pattern"), name,
-          flagSpelling("exclude_modules"), name);
+      return Status::invalid("{}: the alpha of '{}' is 0, so its adapters do "
+                             "not train. Fix: exclude it with {} {}",
+                             o.spelling("lora_alpha_pattern"), name,
+                             flagSpelling("exclude_modules"), name);
   return Status::ok();
 }
 

@@ -59,10 +59,10 @@ StatusOr<HostMemory> HostMemory::shared(int descriptor, uint64_t bytes) {
                          "cannot use the shared memory of the job: {}",
                          std::strerror(errno));
   if (static_cast<uint64_t>(info.st_size) != bytes)
-    return Status::error(StatusCode::kInternal,
-                         "the shared memory of the job has {} bytes in place "
-                         "of {}",
-                         info.st_size, bytes);
+    return Status::error(
+        StatusCode::kInternal,
+        "the shared memory of the job has {} bytes instead of {}", info.st_size,
+        bytes);
   return map(bytes, kReadWrite, MAP_SHARED, descriptor);
 }
 
@@ -72,8 +72,8 @@ StatusOr<HostMemory> HostMemory::readOnly(int descriptor, uint64_t bytes) {
   if (fstat(descriptor, &info) != 0 ||
       static_cast<uint64_t>(info.st_size) < bytes)
     return Status::error(StatusCode::kDataLoss,
-                         "a file of {} bytes has no arena of {}", info.st_size,
-                         bytes);
+                         "the file has {} bytes, too few for an arena of {}",
+                         info.st_size, bytes);
   return map(bytes, PROT_READ, MAP_SHARED, descriptor);
 }
 

@@ -99,8 +99,9 @@ Status checkOutputFile(const std::string &path) {
   const fs::path folder = file.parent_path();
   if (folder.empty() || fs::is_directory(folder, ignored))
     return Status::ok();
-  return Status::invalid("cannot write '{}': there is no folder '{}'", path,
-                         folder.string());
+  return Status::invalid(
+      "cannot write '{}': there is no folder '{}'; create it", path,
+      folder.string());
 }
 
 Status checkFreeSpace(const std::string &folder, uint64_t bytes) {

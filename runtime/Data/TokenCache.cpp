@@ -238,7 +238,7 @@ StatusOr<ConversionNotes> conversionNotes(const std::string &rowsPath) {
   ConversionNotes notes;
   if (!numbers.chosenTemplate.empty())
     notes.note = fmt::format("uses the chat template {}, which writes earlier "
-                             "turns as they were learned",
+                             "turns as they were trained",
                              numbers.chosenTemplate);
   else if (numbers.splitRows)
     notes.note = fmt::format(

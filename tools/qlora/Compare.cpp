@@ -23,8 +23,8 @@ static const OptionRow kCompareOptions[] = {
      "the page, with loss against tokens and against time", "o"},
     {"sweep", OptionType::kString, "", kRun, "Compare",
      "NAME=VALUE,VALUE,...: trains with each value of an option, into folders "
-     "of --output-dir (sweep); what else is on the line is for qlora train. "
-     "Given several times: every combination"},
+     "of --output-dir (sweep); all other options go to qlora train. Given "
+     "several times: every combination"},
 };
 
 const Tool &compareTool() {
@@ -34,11 +34,10 @@ const Tool &compareTool() {
                "       qlora compare --sweep NAME=VALUE,... MODEL_DIR DATA "
                "[train options]\n"
                "\n"
-               "Says of runs which is faster, needs less memory and has the "
-               "lower loss, and which\n"
-               "difference is no more than noise. The first is what the "
-               "others are compared\nwith. DIR is a run's --output-dir, or "
-               "one of its sessions/v1.\n",
+               "Compares runs: which is faster, needs less memory and has the "
+               "lower loss, and\n"
+               "which differences are noise. The first DIR is the baseline. "
+               "DIR is a run's\n--output-dir, or one of its sessions/v1.\n",
       .input = "DIR",
       .common = {"output", "sweep"},
       .example = "  qlora compare adapter-r8 adapter-r64\n"
@@ -112,9 +111,9 @@ compareFolders(const std::vector<std::string> &folders,
   for (const std::string &folder : folders) {
     QLORA_ASSIGN_OR_RETURN(RunFolder run, RunFolder::read(folder));
     if (run.logged.unreadable > 0)
-      text += fmt::format("{}: {} lines of metrics.jsonl cannot be read and "
-                          "are left out\n",
-                          folder, run.logged.unreadable);
+      text +=
+          fmt::format("{}: {} unreadable lines of metrics.jsonl are ignored\n",
+                      folder, run.logged.unreadable);
     runs.push_back(std::move(run));
   }
   QLORA_ASSIGN_OR_RETURN(const std::string table, writeComparison(runs, page));

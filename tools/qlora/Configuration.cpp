@@ -303,9 +303,8 @@ static Status checkSharedLimit(const Machines &machines,
   if (ranksPerGpu == 1 || !fillsMachine)
     return Status::ok();
   return Status::invalid(
-      "--ranks-per-gpu {}: --memory-limit auto is the memory "
-      "of a whole GPU. Fix: give --memory-limit the bytes "
-      "of one rank, such as 20GiB",
+      "--ranks-per-gpu {}: --memory-limit auto is the memory of a whole GPU. "
+      "Fix: set --memory-limit to the bytes of one rank, such as 20GiB",
       ranksPerGpu);
 }
 

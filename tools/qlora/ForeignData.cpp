@@ -303,7 +303,7 @@ StatusOr<ForeignData> dataOfNames(const std::string &names,
     const json set = sets.is_object() ? sets.value(name, json()) : json();
     if (!set.is_object())
       return Status::invalid("'{}' has no data set '{}'; name one of its data "
-                             "sets, or give train_file",
+                             "sets, or add train_file",
                              info, name);
     ForeignData data;
     Status status = addEntry(set, rl, data);

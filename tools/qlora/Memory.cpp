@@ -34,18 +34,17 @@ static const OptionRow kMemoryOptions[] = {
     {"lora_r", OptionType::kLengths, "[16]", kRun, "Memory",
      "ranks of the adapters", "lora_rank rank r", "", 1, 65536},
     {"target", OptionType::kChoice, "auto", kRun, "Memory",
-     "what is to train; auto: as qlora train chooses it", "", "auto cuda cpu"},
+     "device that trains; auto: as qlora train chooses", "", "auto cuda cpu"},
     {"memory_limit", OptionType::kSize, "0", kRun, "Memory",
-     "what there is, such as 24GiB; without it: the known cards", "", "", 0},
+     "memory of the device, such as 24GiB; without it: known GPUs", "", "", 0},
 };
 
 const Tool &memoryTool() {
   static const Tool tool = {
       .version = "qlora " QLORA_VERSION "\n",
-      .usage = "usage: qlora memory MODEL [options]\n"
-               "\n"
-               "Says what a training of the model needs, by base, length, "
-               "batch and rank, and\n"
+      .usage = "usage: qlora memory MODEL [options]\n\n"
+               "Prints the memory that training needs, by base, length, batch "
+               "size and rank, and\n"
                "where it fits. MODEL is a folder or a name on the Hugging "
                "Face hub.\n",
       .input = "MODEL",

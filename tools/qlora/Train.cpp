@@ -29,11 +29,11 @@ static const OptionRow kTrainOptions[] = {
      "YAML file with options; files of axolotl, LLaMA-Factory and TRL are "
      "understood"},
     {"model_revision", OptionType::kString, "", kRun, "Train",
-     "branch, tag or commit of a model that is named as on the Hugging Face "
-     "hub, as NAME@REVISION says it too; without it main",
+     "branch, tag or commit of a model on the Hugging Face hub (also "
+     "NAME@REVISION); default: main",
      "revision_of_model"},
     {"dry_run", OptionType::kBool, "false", kRun, "Train",
-     "print the commands that this one stands for, and run nothing"},
+     "print the commands that would run, and run nothing"},
 };
 
 const Tool &trainTool() {
@@ -192,9 +192,9 @@ static StatusOr<Options> optionsOf(const SweepPoint &point, Options options) {
 static Status checkModelIsNamed(const Options &options) {
   if (!options.text("model_name_or_path").empty())
     return Status::ok();
-  return Status::invalid("no model is named; give its folder or its name on "
-                         "the Hugging Face hub: qlora train MODEL DATA, or "
-                         "model_name_or_path in the YAML file");
+  return Status::invalid(
+      "no model is named; add its folder or hub name: qlora train MODEL DATA, "
+      "or model_name_or_path in the YAML file");
 }
 
 /// Checks that each rank of this machine has a GPU.

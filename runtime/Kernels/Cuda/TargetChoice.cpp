@@ -23,9 +23,8 @@ static Status checkWords(const std::vector<std::string> &archs) {
         "--cuda-arch: expects an architecture, such as native");
   for (const char *word : {kNativeArchs, kAllArchs, kNoArchs})
     if (archs.size() > 1 && std::ranges::count(archs, word))
-      return Status::invalid("--cuda-arch: '{}' stands for a list of "
-                             "architectures; give it alone",
-                             word);
+      return Status::invalid(
+          "--cuda-arch: '{}' is a list of architectures; use it alone", word);
   return Status::ok();
 }
 

@@ -237,10 +237,10 @@ TEST(Options, AScaleOfZeroIsRefused) {
   };
   EXPECT_EQ(refusal("lora_alpha: 0\n"),
             "lora_alpha is 0, so the adapter is multiplied by alpha / rank = 0 "
-            "and learns nothing. Fix: --lora-alpha 16");
+            "and does not train. Fix: --lora-alpha 16");
   EXPECT_EQ(refusal("lora_alpha_pattern: {q_proj: 0}\n"),
             "lora_alpha_pattern: the alpha of 'q_proj' is 0, so its adapters "
-            "learn nothing. Fix: take it out with --exclude-modules q_proj");
+            "do not train. Fix: exclude it with --exclude-modules q_proj");
   EXPECT_EQ(refusal("lora_alpha: 0\nfinetuning_type: full\n"), "");
 }
 

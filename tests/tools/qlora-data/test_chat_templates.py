@@ -127,8 +127,8 @@ class NamesTest(ToolTest):
                 "<s><|start_header_id|>user<|end_header_id|>\n\n"
                 "hello<|eot_id|>"))
         error = self.refusal(flags=["--chat-template", "no-such"])
-        self.assertIn("'no-such' is no file and no template that comes with "
-                      "this tool; name a Jinja file or one of alpaca, ", error)
+        self.assertIn("'no-such' is neither a file nor a known template; "
+                      "use a Jinja file, one of alpaca, ", error)
 
     def test_other_places_of_templates(self):
         talk = {"messages": chat(("user", "a"), ("assistant", "b"))}

@@ -121,7 +121,7 @@ class DroppedTest(ToolTest):
                             flags=["--allow-template-drops", "true"])
         self.assertEqual(len(made.ids), 2)
         self.assertEqual(made.metadata["dropping_rows"], "1")
-        self.assertIn(f"{self.data}:1: the chat template leaves out tools",
+        self.assertIn(f"{self.data}:1: the chat template drops tools",
                       self.warnings)
 
 

@@ -57,7 +57,7 @@ class BadDataTest(ToolTest):
         self.assertEqual(self.summary["dropped_rows"], 2)
         self.assertIn(f"warning: {self.data}:2: ", self.warnings)
         error = self.refusal(masked, masked)
-        self.assertIn(f"{self.data}:1: no row has a token to learn", error)
+        self.assertIn(f"{self.data}:1: no row has a token in the loss", error)
 
     def test_truncation_is_counted(self):
         row = {"text": "hello world " * 9}
@@ -87,15 +87,15 @@ class BadDataTest(ToolTest):
                      flags=["--max-length", "4"])
         self.assertEqual(self.summary["cut_off_rows"], 2)
         self.assertEqual(self.summary["dropped_rows"], 3)
-        self.assertIn(f"{self.data}:2: rows left out because --max-length 4 "
-                      "cuts off their answer: 2; ", self.warnings)
-        self.assertIn(f"{self.data}:1: rows left out because no token of "
-                      "theirs is to be learned: 1; ", self.warnings)
+        self.assertIn(f"{self.data}:2: 2 rows left out because --max-length "
+                      "4 cuts off their answer; ", self.warnings)
+        self.assertIn(f"{self.data}:1: 1 rows left out because none of their "
+                      "tokens is in the loss; ", self.warnings)
 
     def test_token_beyond_the_vocabulary(self):
         error = self.refusal({"text": "a b"}, flags=["--vocab-size", "4"])
         self.assertIn(f"{self.data}:1: token id ", error)
-        self.assertIn("beyond the model's vocabulary of 4, and "
+        self.assertIn("exceeds the model's vocabulary of 4, but "
                       f"{self.model}/tokenizer.json has "
                       f"{self.tokenizer.get_vocab_size()} tokens; ", error)
 
@@ -125,7 +125,8 @@ class BadModelTest(ToolTest):
         self.assertIn("tokenizer.model: not a SentencePiece model: no pieces",
                       self.refusal())
         self.write_model("tokenizer.json", "{}")
-        self.assertIn("tokenizer.json: not a tokenizer", self.refusal())
+        self.assertIn("tokenizer.json: not a readable tokenizer",
+                      self.refusal())
         self.write_model("tokenizer_config.json", '{\n"a": }')
         self.assertIn("tokenizer_config.json:2: malformed JSON",
                       self.refusal())
@@ -160,7 +161,7 @@ class HostileTemplateTest(ToolTest):
             ("{{ raise_exception('no\nsystem') }}", "no system"),
             ("{% for %}", "not valid Jinja"),
             ("{% generation %}", "not valid Jinja"),
-            ("{% include 'x' %}", "refuses the conversation"),
+            ("{% include 'x' %}", "rejects the conversation"),
         ]
         for template, message in cases:
             with self.subTest(template=template):

@@ -38,7 +38,7 @@ class FormatsTest(ToolTest):
         error = self.refusal()
         found = re.fullmatch(
             rf"qlora-data: error: {re.escape(self.data)}: {re.escape(what)}, "
-            r"which is not read here; turn it into JSONL: (.+)",
+            r"which is not supported; convert it to JSONL: (.+)",
             error)
         self.assertTrue(found, error)
         return found[1]
@@ -246,7 +246,7 @@ class KindsTest(ToolTest):
     def test_a_folder_without_data(self):
         self.data = self.path("empty")
         os.mkdir(self.data)
-        self.assertIn("empty: the folder has no data; put files in it",
+        self.assertIn("empty: the folder has no data; add files",
                       self.refusal())
         with open(self.path("empty", "a.jsonl"), "wb"):
             pass
@@ -267,7 +267,7 @@ class KindsTest(ToolTest):
                 ("d.csv", b"a,a\n1,2\n", "d.csv:1: the first line does not"),
                 ("d.csv", b"a,\n1,2\n", "d.csv:1: the first line does not"),
                 ("d.csv", b"prompt,completion\na,b\na\n",
-                 "d.csv: row 2: has 1 cells, and the first line names 2"),
+                 "d.csv: row 2: has 1 cells, but the first line names 2"),
                 ("d.csv", b"how are you,fine\nand you,too\n",
                  "row 1: the shape of this row is not known (it has 'how"),
                 ("d.csv", b"prompt,completion\na,\xff\n", "not UTF-8"),
@@ -302,7 +302,7 @@ class KindsTest(ToolTest):
         for column, message in (
                 ("completion=reply", "n.jsonl:1: has no column 'reply' (it has "
                  "'question', 'answer', 'text', 'messages')"),
-                ("answer=answer", "'answer' is not a column that is learned"),
+                ("answer=answer", "'answer' is not a column that is read"),
                 ("prompt=x", "each name once, but got 'prompt=x'")):
             self.assertIn(message, self.refusal(flags=(*flags, column)))
 

@@ -95,8 +95,8 @@ class TurnsTest(ToolTest):
         self.assertEqual(rows.ids[0], rows.ids[2])
         self.assertIn("assistant\n é world\n\n<|im_end|>",
                       self.decode(rows.ids[1]))
-        self.assertIn(f"note: {self.data}:1: the chat template writes",
-                      self.warnings)
+        self.assertIn(f"note: {self.data}:1: 1 conversations are split into "
+                      "several rows", self.warnings)
         self.assertEqual(rows.metadata["split_rows"], "1")
 
     def test_only_what_is_asked_for_of_a_forgetful_template(self):
@@ -120,15 +120,14 @@ class TurnsTest(ToolTest):
         for talk in (tagged, named):
             error = self.refusal({"messages": TALK}, {"messages": talk})
             self.assertIn(f"{self.data}:2: the chat template (", error)
-            self.assertIn("leaves out the reasoning of message 2 (assistant)",
+            self.assertIn("drops the reasoning of message 2 (assistant)",
                           error)
             self.assertIn("--allow-template-drops true", error)
         rows = self.convert({"messages": TALK}, {"messages": tagged},
                             {"messages": named},
                             flags=["--allow-template-drops", "true"])
-        self.assertIn(f"warning: {self.data}:2: the chat template leaves out "
-                      "the reasoning of answers, which is not learned: 2 "
-                      "conversations", self.warnings)
+        self.assertIn(f"warning: {self.data}:2: the chat template drops "
+                      "the reasoning of 2 conversations", self.warnings)
         self.assertEqual(rows.metadata["unreasoned_rows"], "2")
         # Thinking in a prompt, hidden from the model too, is only a note.
         rows = self.convert({"prompt": tagged, "completion": TALK[1:3]})
@@ -141,7 +140,7 @@ class TurnsTest(ToolTest):
         self.make_model("{{ messages | length }}" + CHATML)
         error = self.refusal({"messages": TALK})
         self.assertIn(f"{self.data}:1: ", error)
-        self.assertIn("writes message 4 differently once an answer", error)
+        self.assertIn("changes message 4 once an answer", error)
         self.assertIn("{% generation %}", error)
 
     def test_mark_in_macro_is_refused(self):

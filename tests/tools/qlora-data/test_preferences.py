@@ -120,7 +120,7 @@ class PreferencesTest(ToolTest):
         shared = {"chosen": "hello the world", "rejected": "hello the user"}
         error = self.refusal(own, own, shared, flags=["--pairs"])
         self.assertIn(f"{self.data}:3: a pair without 'prompt'", error)
-        self.assertIn(f"{self.data}:1 names its prompt", error)
+        self.assertIn(f"although {self.data}:1 has it", error)
 
     def test_alpaca_and_columns(self):
         self.make_model()
@@ -166,11 +166,11 @@ class PreferencesTest(ToolTest):
                  "lists of messages, but got a string and a list"),
                 ({"chosen": [], "rejected": []}, "'chosen' expects"),
                 ({"chosen": "a b c", "rejected": "a b"}, "'rejected' is the "
-                 "beginning of the other one"),
+                 "beginning of the other answer"),
                 ({"instruction": "a", "history": [["b", "c"]], "chosen": "d",
-                  "rejected": "e"}, "'history' does not go with"),
+                  "rejected": "e"}, "'history' conflicts with"),
                 ({"messages": [USER], "chosen": "a", "rejected": "b"},
-                 "'messages' and its answers do not go together"),
+                 "'messages' is a list, but its answers are a string"),
                 # The answer would occur twice.
                 ({"messages": [USER, said("a")], "chosen": [said("a")],
                   "rejected": [said("b")]}, "'messages' ends with an "
@@ -190,11 +190,10 @@ class PreferencesTest(ToolTest):
                   "rejected": [said("c"), USER, said("b")]},
                  "without a prompt"),
                 ({"prompt": "a", "chosen": [said("c")],
-                  "rejected": [said("d")]}, "'prompt' and its answers do not go "
-                 "together: they are a string and a list"),
+                  "rejected": [said("d")]}, "'prompt' is a string, but its "
+                                            "answers are a list"),
                 ({"prompt": [USER], "chosen": "c", "rejected": "d"},
-                 "'prompt' and its answers do not go together: they are a list "
-                 "and a string"),
+                 "'prompt' is a list, but its answers are a string"),
                 ({"prompt": [], "chosen": [said("c")], "rejected": [said("d")]},
                  "without a prompt"),
                 ({"prompt": [USER, said("a")], "chosen": [said("a")],
@@ -213,22 +212,24 @@ class PreferencesTest(ToolTest):
                 # The prompt would be labelled.
                 ({"prompt": "a b", "chosen": "a b c", "rejected": "a b d"},
                  "'chosen' and 'rejected' begin with 'prompt', which would be "
-                 "learned"),
+                 "in the loss"),
                 ({"instruction": "a b", "chosen": "\na b c",
                   "rejected": "a b d"}, "begin with 'instruction'"),
                 ({"prompt": "another text", "chosen": [USER, said("c")],
-                  "rejected": [USER, said("d")]}, "'prompt' is another text "
-                 "than the messages that 'chosen' and 'rejected' begin with"),
+                  "rejected": [USER, said("d")]}, "'prompt' differs from the "
+                                                  "first messages of 'chosen' "
+                                                  "and 'rejected'"),
                 ({"prompt": "a", "history": [["b", "c"]], "chosen": "d",
-                  "rejected": "e"}, "'history' does not go with"),
+                  "rejected": "e"}, "'history' conflicts with"),
                 ({"prompt": "a", "chosen": "b", "rejected": "c",
                   "label": True}, "a pair ('chosen', 'rejected') with "
-                 "'label', which is of one answer; remove 'label'"),
+                                  "'label', which belongs to a single answer; "
+                                  "remove 'label'"),
                 ({"chosen": [USER, USER], "rejected": [USER, said("b")]},
-                 "'chosen' goes on after the prompt with user"),
+                 "'chosen' continues after the prompt with user"),
                 ({"system": "a", "prompt": "b", "chosen": "c",
-                  "rejected": "d"}, "'system' cannot be learned where 'prompt' "
-                 "is a string")):
+                  "rejected": "d"}, "'system' cannot be used if 'prompt' is a "
+                                    "string")):
             error = self.refusal(row, flags=["--pairs"])
             self.assertIn(f"{self.data}:1: ", error)
             self.assertIn(words, error)
@@ -299,20 +300,20 @@ class UnpairedTest(ToolTest):
                 ({**row, "label": 1}, "'label' expects true or false, but got "
                  "a number; fix 'label'"),
                 ({**row, "kto_tag": "true"}, "'kto_tag' expects true or false"),
-                ({"text": "a", "label": True}, "whose answer cannot be told "
-                 "from its prompt (it has 'text'); write 'prompt'"),
+                ({"text": "a", "label": True}, "whose answer cannot be "
+                 "separated from its prompt (it has 'text'); write 'prompt'"),
                 ({"messages": [said("a"), USER], "label": True},
-                 "cannot be told from its prompt"),
+                 "cannot be separated from its prompt"),
                 ({"instruction": "a", "output": "b", "history": [["c", "d"]],
-                  "label": True}, "cannot be told from its prompt"),
+                  "label": True}, "cannot be separated from its prompt"),
                 ({**row, "label": True, "kto_tag": False},
                  "'label' and 'kto_tag' differ"),
                 ({**row, "prompt": "", "label": True}, "whose prompt is empty"),
                 ({"prompt": [USER, said("a")], "completion": [said("a")],
                   "label": True}, "'prompt' ends with an assistant's turn"),
                 ({"prompt": [USER], "completion": [USER, said("a")],
-                  "label": True}, "'completion' goes on after the prompt with "
-                 "user"),
+                  "label": True}, "'completion' continues after the prompt "
+                 "with user"),
                 ({"prompt": "a", "chosen": "b", "rejected": "c",
                   "label": False}, "a pair ('chosen', 'rejected') with")):
             error = self.refusal(row, flags=["--unpaired"])

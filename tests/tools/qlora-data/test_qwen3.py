@@ -186,7 +186,7 @@ class ChoiceTest(ToolTest):
     def test_not_chosen_where_all_turns_are_learned(self):
         all_turns = ["--assistant-only-loss", "false"]
         self.make_model(own_template())
-        self.assertIn("leaves out the reasoning of message 2", self.refusal(
+        self.assertIn("drops the reasoning of message 2", self.refusal(
             {"messages": TALK}, flags=all_turns))
         self.learn(own_template(), TALK, [
             *all_turns, "--allow-template-drops", "true"])

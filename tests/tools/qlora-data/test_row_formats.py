@@ -80,7 +80,7 @@ class FormTest(ToolTest):
         for row, form in ((CITY, "chat"), ({"text": "a"}, "completion"),
                           ({"prompt": "a", "completion": "b"}, "text")):
             error = self.refusal(row, flags=["--row-format", form])
-            self.assertIn(f"where the data is said to be {form}", error)
+            self.assertIn(f"--row-format allows only {form}", error)
             self.assertIn(".jsonl:1: ", error)
 
     def test_a_row_of_two_forms_that_are_named_is_refused(self):

@@ -70,7 +70,7 @@ class SameTokensTest(ShowTest):
         self.make_model(FORGETFUL)
         rows = self.check(TALK, SAID)
         self.assertEqual([row["row"] for row in rows], [1, 1, 2])
-        self.assertIn("1 conversations are learned in several rows",
+        self.assertIn("1 conversations are split into several rows",
                       self.errors + self.warnings)
 
     def test_pairs(self):
@@ -211,7 +211,7 @@ class TokenFileTest(ShowTest):
         with open(self.output, "w", encoding="utf-8") as file:
             file.write("hello world, this is text")
         self.shown(path=self.output, code=1)
-        self.assertIn("is no safetensors file of integers", self.errors)
+        self.assertIn("is not a safetensors file of integers", self.errors)
         os.remove(self.output)
         self.shown(path=self.output, code=1)
         self.assertIn("cannot be read: No such file", self.errors)

@@ -59,7 +59,7 @@ class CompareTest(QloraTest):
         with open(f"{self.folder}/o/metrics.jsonl", "a") as file:
             file.write("{cut")
         done = self.run_qlora("compare", f"{sessions}/a-b", "o")
-        self.assertIn("o: 1 lines of metrics.jsonl cannot be read", done.stdout)
+        self.assertIn("o: 1 unreadable lines of metrics.jsonl", done.stdout)
         self.assertIn("speed-up", done.stdout)
         self.assertTrue(os.path.exists(f"{self.folder}/compare.html"))
 

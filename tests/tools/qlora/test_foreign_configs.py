@@ -374,8 +374,8 @@ class FileTest(ForeignTest):
             "sequence_len: 64\nmax_steps: 2\nlearning_rate: 1e-3\n"
             "datasets: [{path: chat.jsonl, type: alpaca}]\n")
         done = self.run_qlora("train", path, "--base-cache=none", code=1)
-        self.assertIn("chat.jsonl:1: a row of 'messages', where the data is "
-                      "said to be alpaca", done.stderr)
+        self.assertIn("chat.jsonl:1: a row of 'messages', but --row-format "
+                      "allows only alpaca", done.stderr)
         self.assertFalse(os.path.exists(
             self.folder + "/out/adapter_model.safetensors"))
 

@@ -88,7 +88,7 @@ class LayoutsTest(QloraTest):
             done = self.run_qlora("train", MODEL, DATA, "--dry-run", *shared,
                                   *words, code=1)
             self.assertIn("--ranks-per-gpu 2: --memory-limit auto is the "
-                          "memory of a whole GPU. Fix: give", done.stderr)
+                          "memory of a whole GPU. Fix: set", done.stderr)
 
     def test_machines_are_told_to_who_asks(self):
         machines = ["--target=cuda", "--cuda-arch=90", "--gpus-per-node=4",

@@ -33,8 +33,8 @@ def _program(name: str) -> str:
             return path
     found = shutil.which(name)
     if not found:
-        raise Error(f"{name} is not installed: it is neither beside this "
-                    "package nor in PATH")
+        raise Error(f"{name} is not installed: it is neither in this package "
+                    "nor in PATH")
     return found
 
 

@@ -34,8 +34,8 @@ class Columns:
             raise DataError(f"--column: expects name=column, each name once, "
                             f"but got '{text}'")
         if name not in _NAMES and (column or not names_mark(name)):
-            raise DataError(f"--column: '{name}' is not a column that is "
-                            "learned from", "name one of: " + ", ".join(_NAMES))
+            raise DataError(f"--column: '{name}' is not a column that is read",
+                            "name one of: " + ", ".join(_NAMES))
         if column:
             self.sources[name] = column
         else:

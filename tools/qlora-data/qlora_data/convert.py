@@ -146,8 +146,8 @@ class Converter:
             for text in rendered:
                 text.text.encode("utf-8")
         except UnicodeEncodeError:
-            raise DataError("holds half of a surrogate pair (\\ud800 to "
-                            "\\udfff alone), which is no character",
+            raise DataError("has half of a surrogate pair (\\ud800 to \\udfff "
+                            "alone), which is not a character",
                             "fix the escape", place) from None
         except DataError as error:
             raise error.at(place) from None
@@ -170,8 +170,8 @@ class Converter:
             text.desirable = desirable
         if compares and len(texts) != 1:
             raise DataError(
-                f"an answer of {len(texts)} assistant turns, of which the chat "
-                "template writes the earlier ones in another way",
+                f"an answer of {len(texts)} assistant turns, but the chat "
+                "template changes earlier turns",
                 "put all but the last turn into 'prompt'")
         return texts
 
@@ -213,10 +213,10 @@ class Converter:
             dropped = f"the reasoning of message {unreasoned + 1} (assistant)"
         if dropped and not self.options.template_drops:
             raise DataError(
-                f"the chat template ({talk.template.place}) leaves out "
-                f"{dropped}", "name a template that writes it "
-                "(--chat-template), remove it from the row, or train without "
-                "it (--allow-template-drops true)")
+                f"the chat template ({talk.template.place}) drops {dropped}",
+                "use a template that writes it (--chat-template), remove it "
+                "from the row, or train without it (--allow-template-drops "
+                "true)")
         if unwritten_reasoning(messages, texts) >= 0:
             out.unreasoned_rows += 1
             out.first_unreasoned = out.first_unreasoned or place
@@ -304,10 +304,9 @@ class Converter:
             return
         number = max(ids)
         raise DataError(
-            f"token id {number} ('{self.tokenizer.token(number)}') is beyond "
-            f"the model's vocabulary of {size}, and {self.tokenizer.path} has "
-            f"{self.tokenizer.size()} tokens",
-            "use the tokenizer the model came with")
+            f"token id {number} ('{self.tokenizer.token(number)}') exceeds "
+            f"the model's vocabulary of {size}, but {self.tokenizer.path} has "
+            f"{self.tokenizer.size()} tokens", "use the model's own tokenizer")
 
     def _check_any(self, path: str, out: RowSpool) -> None:
         if out.rows:
@@ -325,7 +324,7 @@ class Converter:
                   - counts.too_long_rows)
         if not counts.cut_off_rows:
             raise DataError(
-                f"no row has a token to learn from (all {masked} are masked)",
+                f"no row has a token in the loss (all {masked} are masked)",
                 "check the roles of the messages", counts.first_masked)
         others = f", and the {masked} others have none" if masked else ""
         rows = "all" if not masked else "the"
@@ -340,8 +339,7 @@ def _check_prompts(counts: TokenRows) -> None:
     not a prompt."""
     if counts.first_own_prompt and counts.first_shared_prompt:
         raise DataError(
-            "a pair without 'prompt', whose prompt would be what 'chosen' and "
-            f"'rejected' begin with, while {counts.first_own_prompt} names its "
-            "prompt", "add 'prompt'", counts.first_shared_prompt)
+            f"a pair without 'prompt', although {counts.first_own_prompt} has "
+            "it", "add 'prompt'", counts.first_shared_prompt)
     if counts.first_repeated_prompt and not counts.first_apart_prompt:
         raise repeated_prompt().at(counts.first_repeated_prompt)

@@ -99,5 +99,5 @@ def check_is_text(path: str, head: bytes) -> None:
     found = _recognised(path, head)
     if found:
         what, command = found
-        raise DataError(f"{what}, which is not read here",
-                        f"turn it into JSONL: {command}", path)
+        raise DataError(f"{what}, which is not supported",
+                        f"convert it to JSONL: {command}", path)

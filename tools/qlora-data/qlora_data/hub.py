@@ -58,15 +58,16 @@ def _explain(name: str, error: Exception) -> DataError:
                          f"and {login}")
     if isinstance(error, errors.RevisionNotFoundError):
         return DataError(f"'{name}' has no such revision on the Hugging Face "
-                         "hub", "look at its branches and tags there")
+                         "hub", "use one of its branches, tags or commits")
     if isinstance(error, errors.RepositoryNotFoundError):
-        return DataError(f"there is no '{name}' on the Hugging Face hub, or "
-                         "you may not see it, and no folder of that name "
-                         "here", f"correct the name; if it is private, {login}")
+        return DataError(f"there is no '{name}' on the Hugging Face hub (or "
+                         "it is private), and no such local folder",
+                         f"correct the name, or {login}")
     # Errors of the library, of its HTTP client, and of the disk.
     return DataError(f"'{name}': the Hugging Face hub cannot be used: "
-                     f"{_because(error)}", "check the network, HF_ENDPOINT "
-                     f"and the room on the disk; if access is refused, {login}")
+                     f"{_because(error)}",
+                     "check the network, HF_ENDPOINT and free disk space; if "
+                     f"access is refused, {login}")
 
 
 def _fetch_model(name: str, revision: str) -> None:
@@ -94,9 +95,9 @@ def _create(hub, name: str, private: bool) -> str:
 
 def _refused(name: str, error: Exception) -> DataError:
     return DataError(f"'{name}' cannot be written on the Hugging Face hub: "
-                     f"{_because(error)}", "check the network; the token "
-                     "needs the right to write, and --hub-model-id a name "
-                     "that is yours")
+                     f"{_because(error)}",
+                     "check the network, that your token may write, and that "
+                     "--hub-model-id is in your account")
 
 
 def _create_repository(name: str, visibility: str) -> None:

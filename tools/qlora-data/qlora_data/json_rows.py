@@ -47,8 +47,7 @@ class _Text:
         self.text, self.at = self.text[self.at:], 0
         if len(self.text) > self.limit:
             raise DataError(f"a row of more than {self.limit >> 20} MiB",
-                            "split it: a model reads far less at once",
-                            self.path)
+                            "split it into several rows", self.path)
         raw = self.stream.read(max(_BLOCK, len(self.text)))
         self.ended = not raw
         self.text += self.decoder.decode(raw, self.ended)
@@ -82,7 +81,7 @@ def json_elements(path: str, stream, skipped: int,
         yield _element(text, place)
     text.at += 1
     if not skipped and text.next_sign():
-        raise DataError("malformed JSON: something follows the array",
+        raise DataError("malformed JSON: text follows the array",
                         "write one array of objects", path)
 
 

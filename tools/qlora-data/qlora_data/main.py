@@ -112,42 +112,42 @@ def _warn(place: str, text: str, kind: str = "warning") -> None:
 
 def _report(source: str, rows, max_length: int | None) -> None:
     if rows.chosen_template:
-        _warn(source, f"uses the chat template {rows.chosen_template}, which "
-              "writes earlier turns as they were learned", "note")
+        _warn(source,
+              f"uses the chat template {rows.chosen_template}, which writes "
+              "earlier turns as they were trained", "note")
     if rows.split_rows:
         _warn(rows.first_split,
-              "the chat template writes earlier turns differently once later "
-              f"ones follow: {rows.split_rows} conversations are learned in "
-              "several rows, each as it was when it was answered; this is the "
-              "first", "note")
+              f"{rows.split_rows} conversations are split into several rows, "
+              "because the chat template writes earlier turns differently "
+              "once later turns follow; this is the first", "note")
     if rows.unreasoned_rows:
         _warn(rows.first_unreasoned,
-              "the chat template leaves out the reasoning of answers, which "
-              f"is not learned: {rows.unreasoned_rows} conversations; this is "
-              "the first")
+              "the chat template drops the reasoning of "
+              f"{rows.unreasoned_rows} conversations, so it is not trained "
+              "on; this is the first")
     if rows.dropping_rows:
         _warn(rows.first_dropping,
-              "the chat template leaves out tools, tool calls or messages, "
-              f"which are not learned: {rows.dropping_rows} conversations; this "
-              "is the first")
+              "the chat template drops tools, tool calls or messages of "
+              f"{rows.dropping_rows} conversations, so they are not trained "
+              "on; this is the first")
     if rows.truncated_rows:
         _warn(rows.first_truncated,
-              f"rows cut to {max_length} tokens: {rows.truncated_rows}, which "
-              f"lost {rows.truncated_tokens} tokens; this is the first")
+              f"{rows.truncated_rows} rows cut to {max_length} tokens, losing "
+              f"{rows.truncated_tokens} tokens; this is the first")
     if rows.cut_off_rows:
         _warn(rows.first_cut_off,
-              f"rows left out because --max-length {max_length} cuts off "
-              f"their answer: {rows.cut_off_rows}; this is the first, and the "
-              f"shortest has {rows.shortest_cut_off} tokens")
+              f"{rows.cut_off_rows} rows left out because --max-length "
+              f"{max_length} cuts off their answer; this is the first, and "
+              f"the shortest has {rows.shortest_cut_off} tokens")
     if rows.too_long_rows:
         _warn(rows.first_too_long,
-              f"rows left out because they have more than {max_length} tokens: "
-              f"{rows.too_long_rows}; this is the first")
+              f"{rows.too_long_rows} rows left out because they have more "
+              f"than {max_length} tokens; this is the first")
     if masked := (rows.dropped_rows - rows.cut_off_rows
                   - rows.too_long_rows):
         _warn(rows.first_masked,
-              "rows left out because no token of theirs is to be learned: "
-              f"{masked}; this is the first")
+              f"{masked} rows left out because none of their tokens is in the "
+              "loss; this is the first")
 
 
 def _run(arguments: list[str]) -> None:

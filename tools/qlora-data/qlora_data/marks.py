@@ -31,8 +31,8 @@ class LossRule:
 
     def words(self) -> str:
         if self.assistant_only:
-            return "all of the assistant's turns are learned, and no others"
-        return "all turns are learned"
+            return "exactly the assistant's turns are in the loss"
+        return "all turns are in the loss"
 
 
 _LEARNS = {"loss", "losses", "weight", "weights", "weighted", "train", "trains",
@@ -118,8 +118,9 @@ def refuse_marks(message: dict, is_learned: bool, rule: LossRule,
             continue
         raise DataError(
             f"{where}: '{path}' is {json.dumps(value, default=str)[:_SHOWN]}, "
-            f"but {rule.words()}", "write the messages before the turns to "
-            f"learn as 'prompt' and these as 'completion', or remove '{path}'")
+            f"but {rule.words()}",
+            "write the turns in the loss as 'completion' and the messages "
+            f"before them as 'prompt', or remove '{path}'")
 
 
 def names_mark(column: str) -> bool:
@@ -166,7 +167,7 @@ def refuse_row_marks(row: dict) -> None:
     for key, value in row.items():
         if names_mark(key) and not _row_asks(key, _value_of(value)):
             raise DataError(
-                f"'{key}' is {json.dumps(value, default=str)[:_SHOWN]}, but each "
-                "row is learned with a weight of 1, and all of its answers",
-                f"remove '{key}' and the rows that are not to be learned, or "
-                f"do not read it: --dataset-columns {key}=")
+                f"'{key}' is {json.dumps(value, default=str)[:_SHOWN]}, but "
+                "all answers of a row are in the loss with weight 1",
+                f"remove '{key}' and the rows that should not be in the loss, "
+                f"or ignore it: --dataset-columns {key}=")

@@ -146,9 +146,9 @@ def _end_of_turn(through: str, end_tokens: tuple[str, ...]) -> int:
 
 def _inconsistent(talk: Conversation, index: int) -> DataError:
     return DataError(
-        f"the chat template ({talk.template.place}) writes message "
-        f"{index + 1} differently once an answer follows, so the "
-        "assistant's turns cannot be found", _ADVICE)
+        f"the chat template ({talk.template.place}) changes message "
+        f"{index + 1} once an answer follows, so the assistant's turns cannot "
+        "be found", _ADVICE)
 
 
 def labels_of(ids: list[int], offsets: list[Span],

@@ -59,8 +59,8 @@ class ModelFiles:
     def __init__(self, folder: str):
         self.folder = folder
         if not os.path.isdir(folder):
-            raise DataError("no such folder", "give the folder of a model "
-                            "with its tokenizer.json", folder)
+            raise DataError("no such folder",
+                            "use a model folder with tokenizer.json", folder)
         self.config_path = os.path.join(folder, "tokenizer_config.json")
         self.config = read_object(self.config_path)
         self.model_config = read_object(os.path.join(folder, "config.json"))
@@ -140,9 +140,10 @@ class ModelFiles:
         .jinja files, then tokenizer_config.json."""
         if override and not os.path.exists(override):
             raise DataError(
-                f"--chat-template: '{override}' is no file and no template "
-                "that comes with this tool", "name a Jinja file or one of "
-                f"{', '.join(SHIPPED)}; without it the model's own is used")
+                f"--chat-template: '{override}' is neither a file nor a known "
+                "template",
+                f"use a Jinja file, one of {', '.join(SHIPPED)}, or remove it "
+                "to use the model's template")
         if override:
             return {"default": (read_text(override), override)}
         found = {}

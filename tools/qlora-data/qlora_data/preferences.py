@@ -41,8 +41,9 @@ def sides_of(row: dict) -> list[dict]:
     for key in _JUDGEMENTS:
         if isinstance(row.get(key), bool) and all(side in row for side in _BOTH):
             raise DataError(f"a pair ('chosen', 'rejected') with '{key}', "
-                            "which is of one answer", f"remove '{key}', or "
-                            "write the answer as 'completion'")
+                            "which belongs to a single answer",
+                            f"remove '{key}', or write the answer as "
+                            "'completion'")
     answers = [_answer(row, key) for key in _BOTH]
     if type(answers[0]) is not type(answers[1]):
         raise DataError("'chosen' and 'rejected' expect two strings or two "
@@ -72,8 +73,8 @@ def repeats_prompt(row: dict) -> bool:
 
 
 def repeated_prompt(key: str = "prompt") -> DataError:
-    return DataError(f"'chosen' and 'rejected' begin with '{key}', which would "
-                     "be learned as a part of the answers",
+    return DataError(f"'chosen' and 'rejected' begin with '{key}', which "
+                     "would be in the loss as a part of the answers",
                      f"write the answers without it, or remove '{key}'")
 
 
@@ -101,8 +102,8 @@ def _texts(rest: dict, answers: list[str]) -> list[dict]:
         _refuse_other_kind(key, rest[key], answers[0])
         _refuse_repeated(key, rest[key], answers)
         if rest.get("history"):
-            raise DataError("'history' does not go with 'chosen' and "
-                            "'rejected'", "write the turns as 'messages'")
+            raise DataError("'history' conflicts with 'chosen' and 'rejected'",
+                            "write the turns as 'messages'")
         if key == "prompt":
             refuse_system(rest, "'prompt' is a string")
         return [{**rest, answered: answer} for answer in answers]
@@ -176,8 +177,8 @@ def _refuse_other_prompt(prompt: object, turns: list[dict]) -> None:
     text = " ".join(prompt.split())
     others = [" ".join(str(turn.get("content", "")).split()) for turn in turns]
     if not any(text in other or other and other in text for other in others):
-        raise DataError("'prompt' is another text than the messages that "
-                        "'chosen' and 'rejected' begin with",
+        raise DataError("'prompt' differs from the first messages of 'chosen' "
+                        "and 'rejected'",
                         "remove 'prompt', or write it as the first message of "
                         "both")
 
@@ -207,16 +208,16 @@ def _refuse_answered(key: str, turns: list[dict]) -> None:
 
 
 def _goes_on_with(key: str, role: str) -> DataError:
-    return DataError(f"'{key}' goes on after the prompt with {role}, where an "
-                     "answer of the assistant's is expected",
+    return DataError(f"'{key}' continues after the prompt with {role}, but an "
+                     "assistant's answer is expected",
                      f"write the prompt as 'prompt', and '{key}' without it")
 
 
 def _refuse_other_kind(key: str, prompt: object, answer: str | list) -> None:
     """Refuses a string prompt with answers of messages, or the reverse."""
     if not isinstance(prompt, type(answer)):
-        raise DataError(f"'{key}' and its answers do not go together: they are "
-                        f"{kind(prompt)} and {kind(answer)}",
+        raise DataError(f"'{key}' is {kind(prompt)}, but its answers are "
+                        f"{kind(answer)}",
                         "write 'prompt', 'chosen' and 'rejected' as strings, "
                         "or all as lists of messages")
 
@@ -245,9 +246,9 @@ def _split(answers: list, same: int) -> tuple:
     rests = [answer[same:] for answer in answers]
     for key, rest in zip(_BOTH, rests):
         if not rest:
-            raise DataError(f"'{key}' is the beginning of the other one, which "
-                            "leaves no answer", "write 'prompt', 'chosen' and "
-                            "'rejected'")
+            raise DataError(f"'{key}' is the beginning of the other answer, "
+                            "so it has no text of its own",
+                            "write 'prompt', 'chosen' and 'rejected'")
     return answers[0][:same], rests
 
 
@@ -304,8 +305,9 @@ def _answered(row: dict) -> dict:
             if answer["role"] == "assistant":
                 return {**row, "prompt": with_system(row, before),
                         "completion": [answer]}
-    raise DataError("a row whose answer cannot be told from its prompt (it has "
-                    f"{_keys(row)})", "write 'prompt', 'completion' and 'label'")
+    raise DataError("a row whose answer cannot be separated from its prompt "
+                    f"(it has {_keys(row)})",
+                    "write 'prompt', 'completion' and 'label'")
 
 
 def _keys(row: dict) -> str:

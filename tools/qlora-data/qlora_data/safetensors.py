@@ -129,8 +129,8 @@ def read_integers(path: str) -> tuple[dict[str, tuple[list[int], memoryview]],
     except OSError as error:
         raise unreadable(path, error) from None
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DataError(f"is no safetensors file of integers: {error!r}",
-                        "make it again", path) from None
+        raise DataError(f"is not a safetensors file of integers: {error!r}",
+                        "write it again", path) from None
 
 
 def _little_endian(values: array) -> array:

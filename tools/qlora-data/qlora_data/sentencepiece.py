@@ -153,9 +153,10 @@ def read_sentencepiece(path: str) -> SentencePiece:
 
 
 def tiktoken_error(what: str, place: str) -> DataError:
-    return DataError(f"{what} a vocabulary of tiktoken, which is not read "
-                     "here", "take the model's version for transformers, "
-                     "which has a tokenizer.json", place)
+    return DataError(f"{what} a vocabulary of tiktoken, which is not "
+                     "supported",
+                     "use the model's transformers version, with "
+                     "tokenizer.json", place)
 
 
 def _merges(scores: dict[str, tuple[float, int]]) -> list[tuple[str, str]]:

@@ -120,7 +120,7 @@ def _restricted(row: dict, formats: tuple[str, ...]) -> dict:
     others = {key for keys in forms.values() for key in keys} - meant
     if others and not meant:
         keys = " and ".join(f"'{key}'" for key in sorted(others))
-        raise DataError(f"a row of {keys}, where the data is said to be "
+        raise DataError(f"a row of {keys}, but --row-format allows only "
                         f"{' or '.join(formats)}",
                         "correct --row-format, or the row")
     return {key: value for key, value in row.items() if key not in others}
@@ -135,16 +135,15 @@ def _refuse_other_training(row: dict) -> None:
     only = "answers are learned one by one here, or in pairs with --rl dpo"
     for key in ("chosen", "rejected"):
         if key in row:
-            raise DataError(f"a preference row ('{key}'), where answers are "
-                            "learned one by one", "train with --rl dpo, or "
-                            "keep the chosen answer as 'messages' or "
-                            "'completion'")
+            raise DataError(f"a preference row ('{key}') needs --rl",
+                            "train with --rl dpo, or keep the chosen answer "
+                            "as 'messages' or 'completion'")
     for key in ("label", "kto_tag"):
         if isinstance(row.get(key), bool) and "text" not in row:
-            raise DataError(f"a row of desirable and undesirable answers "
-                            f"('{key}'), where all are learned", "train with "
-                            "--rl kto, or keep the rows in which it is true, "
-                            f"without '{key}'")
+            raise DataError("a row of desirable or undesirable answers "
+                            f"('{key}') needs --rl kto",
+                            "train with --rl kto, or keep the rows in which "
+                            f"it is true, without '{key}'")
     if "completions" in row and "labels" in row:
         raise DataError("a row of judged steps ('completions', 'labels', as "
                         f"for a process reward model): {only}",
@@ -158,8 +157,8 @@ def _refuse_media(row: dict) -> None:
     """Refuses images, video and audio in a row or a message."""
     for key in _MEDIA:
         if row.get(key):
-            raise DataError(f"'{key}': only text can be learned here",
-                            f"leave the row out, or remove '{key}'")
+            raise DataError(f"'{key}' is not supported: only text is",
+                            f"remove '{key}', or the row")
 
 
 def _prompt_completion(row: dict) -> PlainRow | ChatRow:
@@ -171,9 +170,10 @@ def _prompt_completion(row: dict) -> PlainRow | ChatRow:
         asked = _messages(prompt, "prompt")
         answer = _messages(completion, "completion")
         if answer[:len(asked)] == asked:
-            raise DataError("'completion' begins with 'prompt', which would be "
-                            "there twice", "write the answer alone as "
-                            "'completion', or all of it as 'messages'")
+            raise DataError("'completion' begins with 'prompt', which would "
+                            "repeat it",
+                            "write only the answer as 'completion', or all of "
+                            "it as 'messages'")
         before = with_system(row, asked)
         messages = before + answer
         return _chat(row, "prompt", messages, len(before))
@@ -201,7 +201,7 @@ def with_system(row: dict, messages: list[dict]) -> list[dict]:
 def refuse_system(row: dict, why: str) -> None:
     """Refuses a system message for plain text, which has no place for it."""
     if row.get("system") not in (None, ""):
-        raise DataError(f"'system' cannot be learned where {why}",
+        raise DataError(f"'system' cannot be used if {why}",
                         "write the row as 'messages', or put its text into "
                         "'prompt'")
 
@@ -223,7 +223,7 @@ def _tools(row: dict) -> list | None:
         try:
             tools = json.loads(tools)
         except (ValueError, RecursionError) as error:
-            raise DataError(f"'tools' is a string, but not of JSON: {error}",
+            raise DataError(f"'tools' is a string, but not JSON: {error}",
                             "fix 'tools'") from None
     if not tools:
         return None

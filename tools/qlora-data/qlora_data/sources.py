@@ -61,9 +61,9 @@ def data_files(path: str) -> list[str]:
              if name.endswith(endings) and not name.startswith(".")]
     files = [file for file in files if os.path.isfile(file)]
     if not files:
-        raise DataError("the folder has no data", "put files in it that end "
-                        "in .jsonl, .json, .csv, .tsv or .parquet, or those "
-                        "with .gz or .zst", path)
+        raise DataError("the folder has no data",
+                        "add files that end in .jsonl, .json, .csv, .tsv or "
+                        ".parquet, or in these with .gz or .zst", path)
     return files
 
 
@@ -107,7 +107,7 @@ def _rows_of(path: str) -> Iterator[tuple[SourceRow, int]]:
     except _DAMAGE as error:
         if isinstance(error, OSError) and error.errno:
             raise unreadable(path, error) from None
-        raise DataError(f"is damaged: {error}", "make or fetch it again",
+        raise DataError(f"is damaged: {error}", "write or download it again",
                         path) from None
 
 
@@ -164,7 +164,7 @@ def _lines(path: str, stream) -> Iterator[tuple[int, bytes]]:
 
 def too_long(place: str) -> DataError:
     return DataError(f"a row of more than {MAX_ROW_BYTES >> 20} MiB",
-                     "split it: a model reads far less at once", place)
+                     "split it into several rows", place)
 
 
 def _line_rows(path: str, stream) -> Iterator[SourceRow]:
@@ -197,13 +197,14 @@ def _table_rows(path: str, stream, separator: str) -> Iterator[SourceRow]:
     columns = next(reader, [])
     if not all(columns) or len(set(columns)) < len(columns):
         raise DataError("the first line does not name the columns: a name is "
-                        "empty or comes twice", "write their names there, as "
-                        "prompt,completion", f"{path}:1")
+                        "empty or repeated",
+                        "write their names there, such as prompt,completion",
+                        f"{path}:1")
     for number, cells in enumerate((row for row in reader if row), start=1):
         if len(cells) != len(columns):
-            raise DataError(f"has {len(cells)} cells, and the first line names "
-                            f"{len(columns)} columns", "put text that has "
-                            "separators or line breaks in quotes",
+            raise DataError(f"has {len(cells)} cells, but the first line "
+                            f"names {len(columns)} columns",
+                            "quote text with separators or line breaks",
                             f"{path}: row {number}")
         row = dict(zip(columns, cells))
         yield SourceRow(f"{path}: row {number}", lambda row=row: row,
@@ -238,5 +239,5 @@ def _parquet_rows(path: str, file) -> Iterator[tuple[SourceRow, int]]:
                 yield SourceRow(f"{path}: row {number}",
                                 lambda row=row: _without_nulls(row), size // max(table.metadata.num_rows, 1)), done
     except error_types as error:
-        raise DataError(f"is damaged: {error}", "make or fetch it again",
+        raise DataError(f"is damaged: {error}", "write or download it again",
                         path) from None

@@ -155,7 +155,7 @@ class Template:
                 if self._marks.length > _MAX_CHARACTERS:
                     raise MemoryError("the text does not end")
         except Exception as error:  # templates can raise anything
-            raise DataError(f"the chat template ({self.place}) refuses the "
+            raise DataError(f"the chat template ({self.place}) rejects the "
                             f"conversation: {_reason(error)}",
                             "fix the row or the template") from None
         text = "".join(pieces)

@@ -75,7 +75,7 @@ class TextTokenizer:
     def eos_id(self) -> int:
         if not self.eos_token:
             raise DataError(
-                "no end-of-sequence token is named, and plain text needs one",
+                "no end-of-sequence token is named, but plain text needs it",
                 "add \"eos_token\" to tokenizer_config.json",
                 os.path.dirname(self.path) or ".")
         return self._tokenizer.token_to_id(self.eos_token)

@@ -50,7 +50,7 @@ def load_tokenizer(files: ModelFiles) -> tuple[Tokenizer, str, dict[str, str]]:
             except DataError:
                 raise
             except Exception as error:  # the library raises bare Exception
-                raise DataError(f"not a tokenizer that can be read: {error}",
+                raise DataError(f"not a readable tokenizer: {error}",
                                 f"copy {name} again from the model",
                                 path) from None
             # Llama 3's tokenizer has the same class, but is byte-level.
@@ -106,8 +106,7 @@ def _missing(files: ModelFiles) -> DataError:
             f"{files.folder!r}).save_pretrained({files.folder!r})\"",
             files.folder)
     return DataError("has no tokenizer.json, tokenizer.model or merges.txt",
-                     "copy it from the model the weights came with",
-                     files.folder)
+                     "copy it from the original model", files.folder)
 
 
 def _names_llama(files: ModelFiles) -> bool:

@@ -71,7 +71,7 @@ def _ended(process) -> Exception:
     if code < 0:
         code = 128 - code
     return DataError(f"a worker ended with code {code}",
-                     "run it again with --workers 1 to see where")
+                     "run it again with --workers 1 to see the error")
 
 
 def _work(parts, index: int, workers: int, readers, writer) -> None:

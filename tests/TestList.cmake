@@ -78,8 +78,8 @@ set_tests_properties(supervision slurm jobset hosts calibration PROPERTIES
 e2e(watching full 20 watching.py)
 e2e(checkpoint-kills soak 60 checkpoints.py kills)
 e2e(checkpoint-faults full 120 checkpoints.py calls replaced faults)
-e2e(checkpoint-flips full 20 checkpoints.py flips signals)
-e2e(resuming full 40 resuming.py)
+e2e(checkpoint-flips quick 20 checkpoints.py flips signals)
+e2e(resuming quick 40 resuming.py)
 
 # ------------------------------------------------------- plans of large models
 e2e(plans quick 20 plans.py tightest_8b head_chunks auto_limit)
@@ -120,7 +120,7 @@ e2e(report full 16 report.py)
 e2e(compression full 30 compression.py)
 e2e(power-sgd full 30 power_sgd.py)
 # Adapter inputs in 8 bits.
-e2e(lora-int8 full 16 lora_int8.py)
+e2e(lora-int8 quick 16 lora_int8.py)
 e2e(lora-int8-cuda full 10 lora_int8.py --target cuda llama-nf4)
 
 goldens(one-rank quick 3 --ranks 1 llama-dropout qwen3-ranks)
@@ -151,7 +151,7 @@ in_peft(peft-load full 30 peft_load.py gpt2 gpt2-bias-all gpt2-nf4 llama-embed
 # the transformers that fits it, lacks a family.
 in_peft(dropout-replay full 40 dropout_replay.py llama llama-nf4-ranks
         qwen2-nf4-ranks llama-dora llama-neftune)
-e2e(dropout-masks full 10 dropout_replay.py --masks llama3-targets
+e2e(dropout-masks quick 10 dropout_replay.py --masks llama3-targets
     qwen3-nf4-ranks gpt2 gemma2-neftune)
 
 # --------------------------------------------------- CUDA, software platform
@@ -376,6 +376,16 @@ test_case(cudnn-plans-long soak 300 ${CMAKE_SOURCE_DIR}/scripts/cudnn_plans.sh)
 # README's two commands on a fresh Debian 12, in a folder of root's.
 test_case(fresh-root soak 4800
           ${CMAKE_CURRENT_SOURCE_DIR}/tools/install/fresh_root.sh --clone)
+
+# ------------------------------- unit and text tests that are not short
+foreach(each RuntimeSessionTests:100 lit:100 KernelTests:75 cuda-units:70
+        one-definition:50 CudnnPlanTests-9.19.0.56:40 wheel:80 install:30
+        RuntimeRanksTests:25 sass:25 RuntimeWeightsTests:15
+        RuntimePredictTests:12 docs:12)
+  string(REGEX MATCH "^(.*):(.*)$" _ ${each})
+  set_tests_properties(${CMAKE_MATCH_1} PROPERTIES COST ${CMAKE_MATCH_2})
+endforeach()
+set_tests_properties(wheel PROPERTIES LABELS full)
 
 # Programs and the Python environment come first on each test's PATH.
 get_property(listed DIRECTORY PROPERTY TESTS)

@@ -19,7 +19,7 @@ python3 - "$out/adapter/metrics.jsonl" <<'PYTHON'
 import json, sys
 rows = [json.loads(line) for line in open(sys.argv[1])]
 match = [row["eval_argmax_match"] for row in rows if "eval_argmax_match" in row]
-print(f"\nunseen rows with every token right: "
+print(f"\nunseen rows with all tokens correct: "
       f"{100 * match[0]:.1f} % before, {100 * match[-1]:.1f} % after")
 PYTHON
 cat <<TEXT
@@ -31,6 +31,6 @@ Next:
   another run      build/bin/qlora train $demo/train.yaml --target cpu \\
                        --gpus 2 --learning-rate 2e-3 --output-dir $out/slower
   the memory plan  build/bin/qlora plan $demo/train.yaml --target cpu --gpus 8
-  the three parts  build/bin/qlora train $demo/train.yaml --dry-run
+  the three steps  build/bin/qlora train $demo/train.yaml --dry-run
   an error         docs/errors.md
 TEXT

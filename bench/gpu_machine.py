@@ -129,7 +129,7 @@ class Machine:
         self.running = []  # programs, of any thread
         described = os.path.join(bundle, "bundle.json")
         if not os.path.exists(described):
-            raise Failure(f"{bundle} is no bundle (it has no bundle.json); "
+            raise Failure(f"{bundle} is not a bundle (it has no bundle.json); "
                           "make one with gpu.sh --prepare")
         with open(described) as file:
             self.bundle = json.load(file)

@@ -165,7 +165,7 @@ def check(case, profile, options):
     rows = compiler.choose()
     fitting = [name for name in rows if compiler.fits(name)]
     if fitting != [name for name, row in rows.items() if row["fits"]]:
-        print(f"{case.name()}\n  FAIL: what fits is {fitting}")
+        print(f"{case.name()}\n  FAIL: these fit: {fitting}")
         return False
     measured = measure(compiler, fitting, rows, options)
     chosen = next(name for name, row in rows.items() if row["chosen"])

@@ -286,7 +286,7 @@ def check_faults(script):
 
 def check_errors(script):
     for name, words, variables, said in (
-            ("no bundle", ("--bundle", "/nowhere"), {}, "is no bundle"),
+            ("no bundle", ("--bundle", "/nowhere"), {}, "is not a bundle"),
             ("no driver", ("--bundle", script.bundle),
              {"LD_LIBRARY_PATH": ""}, "no CUDA driver here"),
             ("no GPU", ("--bundle", script.bundle),

@@ -21,7 +21,7 @@ using namespace qlora;
 
 /// Attempts to fit a plan: each lowers the last peak by the last overshoot.
 static constexpr int kMaxAttempts = 8;
-/// 1/kLostToPacking of the bytes for weights is reserved for packing losses.
+/// 1/kLostToPacking of the bytes for weights is reserved for fragmentation.
 static constexpr int64_t kLostToPacking = 64;
 /// A budget that no choice meets: yields the lowest peak.
 static constexpr int64_t kLeastBudget = 1;
@@ -29,8 +29,8 @@ static constexpr int64_t kLeastBudget = 1;
 /// exceeds the limit by this factor, none fits.
 static constexpr double kHopeless = 1.1;
 
-/// Returns the bytes alive at the peak, as rematerialize counts them: the arena
-/// without workspaces, joined weights and packing losses.
+/// Returns rematerialize's estimate of the arena's peak bytes. It excludes
+/// workspaces, joined weights and fragmentation.
 static int64_t estimatedPeak(ModuleOp module) {
   int64_t peak = 0;
   for (auto entry : module.getOps<program::EntryOp>())
@@ -266,7 +266,8 @@ SmallVector<MemoryBudget> Driver::concessions() const {
   return list;
 }
 
-/// Refuses a hopeless limit with one plan, if no explanation is needed.
+/// Refuses early if even the smallest plan is far above the limit. Does nothing
+/// if explainsLimit, since the explanation needs all plans.
 LogicalResult Driver::refuseHopeless(ModuleOp step) {
   if (explainsLimit)
     return success();

@@ -235,7 +235,7 @@ void ActivationCopies::measure(int64_t weightRanks) {
                    bus[layer];
 }
 
-/// Removes values whose copies need more than `room` seconds together.
+/// Keeps values, in order, whose copies fit into the rest of `room` seconds.
 void ActivationCopies::eraseExposed(SmallVector<Candidate> &values,
                                     double room) const {
   DenseMap<Value, double> seconds; // by the first value of those taken together

@@ -55,8 +55,8 @@ static int64_t termsOf(WeightedMatmul product) {
   return product.getWeightType().getDimSize(product.getInDimension());
 }
 
-/// Returns the matmul with fewer terms than `wide` that adds to `part` and is
-/// its only reader; or null.
+/// Returns the matmul that adds to `part`, if nothing else reads `part` and the
+/// matmul has fewer terms than `wide`; else null.
 static WeightedMatmul thinOn(Value part, WeightedMatmul wide) {
   if (!part.hasOneUse())
     return {};

@@ -81,7 +81,7 @@ private:
 // Weights
 //===----------------------------------------------------------------------===//
 
-/// Shards frozen parameters, which are cut when they are loaded.
+/// Gives frozen parameters their shards' shapes; the loader cuts the tensors.
 void ShardMatmulsPass::divideParameters(const ShardableColumnGroups &sets) {
   SymbolTable symbols(getOperation());
   for (const auto &[name, how] : sets.weights()) {

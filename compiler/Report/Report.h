@@ -19,7 +19,7 @@
 //    "select-kernels": [{"kernel", "launches", "refused": [...]}]}
 //
 // A pass that was switched off has no entry. Sizes are bytes, times seconds. An
-// arena's size is its maximum of live bytes plus the packing loss. `qlora-opt
+// arena's size is its maximum of live bytes plus fragmentation. `qlora-opt
 // --rematerialize=problem` adds the planner's input to each step of
 // "rematerialize" (Graph/StepProblem.h).
 //

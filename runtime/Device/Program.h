@@ -82,7 +82,7 @@ public:
   StatusOr<LossSums> finishSums();
   StatusOr<double> finishNorm() { return finishFloat(); }
 
-  /// Whether a step needs the mean label count of its micro-batches.
+  /// Whether the loss includes a router loss, which needs `mean_labels`.
   bool hasRouterLoss() const;
 
   /// Returns this rank's cp shard of each sequence.

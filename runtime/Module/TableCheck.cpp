@@ -206,8 +206,8 @@ static Status checkParameter(const qlora_module &m, const qlora_parameter &p) {
   return Status::ok();
 }
 
-/// Whether `next`, which does not begin before `one`, begins before the end of
-/// `one`. In a range of tensors, they are consecutive.
+/// Whether `next`, sorted after `one`, begins before the end of `one`. Tensors
+/// of a range share an offset and follow each other inside the range.
 static bool shareBytes(const qlora_module &m, const qlora_parameter &one,
                        const qlora_parameter &next) {
   if (one.arena != next.arena)

@@ -37,7 +37,7 @@ struct Line {
 };
 } // namespace
 
-/// Returns a tenth of the largest coefficients that all samples permit.
+/// Returns lower bounds: a tenth of the least time per message and per byte.
 static Line leastOf(std::span<const LinkSample> samples) {
   Line least = {std::numeric_limits<double>::infinity(),
                 std::numeric_limits<double>::infinity()};

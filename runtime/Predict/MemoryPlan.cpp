@@ -115,7 +115,8 @@ std::string planText(const LoadedModule &module, const Device &device,
          reserveLines(device, /*withMeasured=*/false);
 }
 
-/// Gradients of sharded parameters are reduced in each micro-batch.
+/// Formats the bytes that are reduced per step; if the trainable parameters are
+/// sharded, per micro-batch.
 static std::string sumsText(const LoadedModule &module) {
   if (module.table().trained_pieces == 1)
     return formatBytes(module.arenaBytes(QLORA_ARENA_GRADIENT)) +

@@ -45,9 +45,9 @@ std::string runIdIn(const std::string &output);
 
 /// Returns whether the path names a checkpoint-N.replaced.
 bool isReplaced(const std::string &folder);
-/// Assigns `output` to the run `id`, which may be empty. Renames checkpoints of
-/// other runs, and those after `lastStep` (-1: all), to checkpoint-N.replaced.
-/// Returns their names.
+/// Makes the run `id` (empty: it has none) the owner of `output`. Renames
+/// checkpoints of other runs, and those after `lastStep` (-1: all), to
+/// checkpoint-N.replaced, and returns their old names.
 StatusOr<std::vector<std::string>>
 takeFolder(const std::string &output, const std::string &id, int64_t lastStep);
 

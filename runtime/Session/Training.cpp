@@ -122,8 +122,8 @@ Status Trainer::submitStep(int64_t step) {
   return Status::ok();
 }
 
-/// Restores weights and moments of this run's newest checkpoint, and keeps the
-/// current step.
+/// Restores weights and optimizer states from this run's newest checkpoint. The
+/// step count and the position in the data stay.
 Status Trainer::rewind(int64_t step) {
   const CheckpointName name =
       tools.writer ? tools.writer->newest() : CheckpointName();

@@ -108,7 +108,7 @@ Status describeFp8(const ModelFiles &model, const std::string &weight,
   };
   result.parts = {{weight, SafetensorsDtype::kF8E4M3, shape, layout.packed, {}},
                   {name, entry.tensor->dtype, scales, -1, place}};
-  // Scales for the rounding of activations, which is not done here.
+  // Scales for rounding activations, which qlora does not round.
   for (const char *unread : {".input_scale", ".activation_scale"})
     if (const ModelFiles::Entry found = model.find(module + unread);
         found.tensor)

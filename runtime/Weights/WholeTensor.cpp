@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Makes a whole tensor, and cuts it.
+// Loads a whole frozen tensor, and cuts the shards of ranks from it.
 
 #include "runtime/Weights/WholeTensor.h"
 

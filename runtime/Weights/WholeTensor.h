@@ -30,7 +30,7 @@ StatusOr<qlora_parameter> findWhole(const LoadedModule &module,
                                     const ParameterSources &sources,
                                     const qlora_parameter &slice);
 
-/// Returns how it is cut. The module and `whole` must outlive the result.
+/// Returns how `whole` is cut. The module and `whole` must outlive the result.
 SlicedDimension dimensionOf(const LoadedModule &module,
                             const qlora_parameter &slice,
                             const qlora_parameter &whole);

@@ -77,8 +77,8 @@ struct HeadOperands : HeadInputs {
   float *dw = nullptr;
   void *dcolumns = nullptr;
 
-  /// Data was checked before. So a target outside the vocabulary is an internal
-  /// error that names the row, and so is a replaced token id outside it.
+  /// Targets and replaced token ids outside the vocabulary are internal errors,
+  /// because the data was checked earlier. The error names the row or the id.
   static StatusOr<HeadOperands> of(const LibraryKernelArgs &args,
                                    const HeadShape &shape, bool hasGradient);
 };

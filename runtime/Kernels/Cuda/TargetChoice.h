@@ -40,7 +40,7 @@ struct TargetRequest {
 
 struct TargetChoice {
   std::string target; ///< "cpu" or "cuda"
-  /// Argument of CudaTarget::parseArchs; empty: no device code. Empty for cpu.
+  /// Argument of CudaTarget::parseArchs. Empty for cpu or without device code.
   std::vector<std::string> archs;
   /// Message for the user if auto leaves a GPU idle; else empty.
   std::string warning;

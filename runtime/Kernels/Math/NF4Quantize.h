@@ -127,8 +127,8 @@ QLORA_HOST_DEVICE inline int32_t nf4Bucket(float shifted, float inverse) {
   return int32_t(nf4Add(nf4Multiply(half, 65535.0f), 0.5f));
 }
 
-/// Returns the entry of the increasing `map` [kNF4MapEntries] that is nearest
-/// to the middle of a bucket: the number of midpoints below it.
+/// Returns the index in the increasing `map` [kNF4MapEntries] of the value that
+/// is nearest to the bucket's middle: the number of midpoints below it.
 QLORA_HOST_DEVICE inline uint8_t nf4NearestCode(const float *map,
                                                 int32_t bucket) {
   const float value =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The workspaces of the CUDA rows, and how attention and LM head divide work.
+// The workspaces of CUDA kernels; how attention and the LM head divide work.
 
 #include "runtime/Kernels/Plans/CudaWorkspaces.h"
 

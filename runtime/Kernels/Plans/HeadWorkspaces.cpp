@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Workspace sizes of the LM head's CPU rows.
+// Workspace sizes of the LM head's CPU kernels.
 
 #include "runtime/Kernels/Plans/Workspaces.h"
 

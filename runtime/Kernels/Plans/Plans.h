@@ -79,7 +79,7 @@ Size matrixBytes(qlora_dtype dtype, int64_t rows, int64_t columns, int64_t ld);
 /// and its value.
 std::string refusalOf(const KernelRequest &request, std::string_view constant,
                       std::string_view must);
-/// Checks the constants of a weight `w` that is quantised.
+/// Checks `block` and `double_quant` if the weight `w` is quantized.
 Reason needStored(const KernelRequest &request);
 /// Checks the cap of scores or logits.
 Reason needCap(const KernelRequest &request);

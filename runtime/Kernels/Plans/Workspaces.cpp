@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Workspace sizes of the CPU rows.
+// Workspace sizes of the CPU kernels.
 
 #include "runtime/Kernels/Plans/Workspaces.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The layouts of the workspaces of CPU kernels: structs that both the rows'
-// workspaceBytes and the kernels use.
+// The layouts of the workspaces of CPU kernels: structs that the kernels and
+// workspaceBytes of their rows in Kernels.def use.
 
 #ifndef QLORA_RUNTIME_KERNELS_PLANS_WORKSPACES_H
 #define QLORA_RUNTIME_KERNELS_PLANS_WORKSPACES_H

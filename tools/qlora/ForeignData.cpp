@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Reads the keys of a data set; refuses those without an equivalent here.
+// Reads the keys of a data set; refuses those without an equivalent in qlora.
 
 #include "tools/qlora/ForeignData.h"
 
@@ -50,7 +50,7 @@ Status ForeignData::add(const ForeignData &other) {
 }
 
 namespace {
-/// Key of an axolotl data set, and its values that match the behaviour here.
+/// Key of an axolotl data set, and its values that match qlora's behaviour.
 struct SetKey {
   const char *key, *values; ///< "*": any
 };
@@ -227,7 +227,7 @@ static Status addColumns(const json &columns, bool isAlpaca,
   return Status::ok();
 }
 
-/// Refuses names of roles and contents in messages that are not read here.
+/// Refuses names of roles and contents that qlora does not read in messages.
 static Status checkTags(const json &tags) {
   static const std::map<std::string, const char *> kTags = {
       {"role_tag", "from role"},

@@ -270,7 +270,7 @@ Status Sections::addFsdpWords(const json &value) {
   return Status::ok();
 }
 
-/// Accepts versions 1 and 2, which shard the same tensors here.
+/// Accepts versions 1 and 2; qlora shards the same tensors for both.
 static Status checkVersion(const std::string &word) {
   if (word == "1" || word == "2")
     return Status::ok();

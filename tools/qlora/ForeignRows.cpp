@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Table of keys, with their options here and their values.
+// Table of other tools' keys, with qlora's option and the accepted values.
 
 #include "tools/qlora/ForeignRows.h"
 

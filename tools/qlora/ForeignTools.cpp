@@ -18,7 +18,7 @@ using enum ForeignTool;
 struct ToolKeys {
   ForeignTool tool;
   const char *keys; ///< separated by spaces
-  /// Default without the key; empty: as the option here, or without effect.
+  /// Default without the key; empty: that of qlora's option, or no effect.
   const char *initial = "";
   const char *rl = ""; ///< objectives that the default is for; empty: all
 };
@@ -59,7 +59,7 @@ static const ToolKeys kToolKeys[] = {
     // finetuning_args.py: self.lora_alpha or self.lora_rank * 2
     {kLlamaFactory, "lora_alpha", "2*lora_rank"},
     // data/processor/processor_utils.py, infer_seqlen: cuts question and answer
-    // of a longer row in proportion, which is not supported here.
+    // of a longer row in proportion, which qlora does not support.
     {kLlamaFactory, "excess_length_strategy", "raise"},
     {kLlamaFactory,
      "stage finetuning_type template dataset dataset_dir eval_dataset "
@@ -107,7 +107,7 @@ const char *nameOf(ForeignTool tool) {
   return "";
 }
 
-/// Returns the only tool that has the key, if the key is not an option here.
+/// Returns the only tool that has the key, unless qlora has an option for it.
 static std::optional<ForeignTool> ownerOf(std::string_view key) {
   if (findOption(optionTable(), key))
     return std::nullopt;

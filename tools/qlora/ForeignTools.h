@@ -34,7 +34,7 @@ struct FileTool {
 };
 
 /// Returns the only tool that has some key of the file. No value if each key is
-/// an option here or belongs to several tools: then the file is qlora's. An
+/// qlora's too or belongs to several tools: then the file is qlora's. An
 /// error if keys belong to different tools.
 StatusOr<std::optional<FileTool>> toolOf(std::span<const YamlEntry> entries,
                                          const std::string &path);

@@ -91,7 +91,7 @@ void Translation::addData() {
     add(dataEntry, "dataset_columns", columns);
 }
 
-/// Translates those of LLaMA-Factory's templates that are available here.
+/// Translates the templates of LLaMA-Factory that qlora has.
 Status Translation::translateLlamaTemplate(const YamlEntry &entry) {
   static const std::map<std::string_view, const char *> kTemplates = {
       {"chatml", "llamafactory-chatml"}, {"gemma", "llamafactory-gemma"},

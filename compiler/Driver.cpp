@@ -53,7 +53,7 @@ static int64_t chunksInFlight(ModuleOp module) {
 }
 
 /// Returns the most bytes that running everything in order can save: the
-/// largest buffer written off the compute queue, and waiting gathered weights.
+/// largest buffer of a queue other than compute, and weights gathered ahead.
 static int64_t mostBytesAhead(ModuleOp module) {
   int64_t bytes = 0, gathered = 0;
   for (auto entry : module.getOps<program::EntryOp>())
@@ -213,7 +213,7 @@ LogicalResult Driver::refuseLimit(ModuleOp step, ModuleOp program) {
 
 /// Plans copies of `step` with smaller and smaller budgets until a plan fits.
 /// Leaves the smallest plan in `best`. If none fits, tries the lowest peak
-/// last: a limit of the size that a refusal names must be met.
+/// last, so that the size which an error names is enough as a limit.
 LogicalResult Driver::shrink(ModuleOp step, OwningOpRef<ModuleOp> &best) {
   for (int attempt = 0; attempt <= kMaxAttempts; ++attempt) {
     OwningOpRef<ModuleOp> plan = step.clone();
@@ -239,9 +239,8 @@ LogicalResult Driver::shrink(ModuleOp step, OwningOpRef<ModuleOp> &best) {
   return success();
 }
 
-/// Returns the concessions, the cheapest first: large workspaces, then whole
-/// decoded weights (the largest needs scratch), then tables on the GPU, then
-/// copies to the host only while computation hides them.
+/// Returns what to give up, the cheapest first: large workspaces, scratch for
+/// whole decoded weights, tables on the GPU, hiding copies to the host.
 SmallVector<MemoryBudget> Driver::concessions() const {
   SmallVector<MemoryBudget> list;
   bool mayOffload =
@@ -331,7 +330,7 @@ LogicalResult Driver::fitMemory(ModuleOp step) {
     chosen = budget;
     if (failed(shrink(step, best)))
       return failure();
-    // The smallest budget so far is near the one that fits in order.
+    // If running everything in order can save enough, use the budget so far.
     int64_t overshoot = plannedBytes(*best) - options.memoryLimit;
     if (overshoot <= 0 || overshoot > mostBytesAhead(*best))
       continue;
@@ -339,7 +338,7 @@ LogicalResult Driver::fitMemory(ModuleOp step) {
     if (failed(shrink(step, best)))
       return failure();
   }
-  // A limit of the size that a refusal names must be met.
+  // The size that an error names must be enough as a limit.
   if (plannedBytes(*best) > options.memoryLimit && !chosen.inOrder) {
     chosen.inOrder = true;
     if (failed(shrink(step, best)))

@@ -189,7 +189,7 @@ static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
     offload.profile = options.deviceProfile;
     pm.addNestedPass<train::StepOp>(createOffloadActivations(offload));
   }
-  // While each value has its own op, which can be recomputed.
+  // Before ops are fused: each value still has an op that can be recomputed.
   RematerializeOptions remat;
   remat.budget = budget.activationBytes;
   remat.blocks = options.checkpointing;

@@ -99,7 +99,7 @@ std::string LoopPrinter::draw(RowRandomOp op, Half half) {
   if (op.getShared())
     first = fmt::format("{} * {} + {}", text.stepField("uint32_t", "shard"),
                         op.getResult().getType().getDimSize(0), first);
-  // First this rank's row within all runs, then the row of the full sequences.
+  // Map `row` to a row of all pipeline chunks, then of the full sequences.
   std::string row = "uint32_t(row)";
   if (op.getRuns() > 1)
     row = fmt::format("qlora_whole_row({}, {}u, {}u, {}u)", row,

@@ -30,7 +30,7 @@ bool qlora::fuseAdd(model::AddOp add, function_ref<bool(Value)> isBase) {
         !base.hasOneUse() || base.getType() != other.getType() ||
         !isBase(base))
       continue;
-    // The base may be computed after the op: at the add both are there.
+    // The base may be computed after the op; both exist before the add.
     op->moveBefore(add);
     op.setAccumulator(base);
     add.getResult().replaceAllUsesWith(other);

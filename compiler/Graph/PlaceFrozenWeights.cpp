@@ -95,8 +95,8 @@ private:
   int64_t stayingBytes = 0, keptBytes = 0; ///< within the limit `room`
 };
 
-/// Selects as many of many weights as `room` bytes allow, evenly spread. So
-/// each layer transfers about as much, and overlaps with the layer before.
+/// Selects weights up to `room` bytes, evenly spread over the layers. So each
+/// layer transfers about as much, and overlaps with the layer before.
 class Spread {
 public:
   Spread(int64_t room, int64_t all)
@@ -130,8 +130,8 @@ static bool isDividedTable(ParameterOp parameter) {
          });
 }
 
-/// Returns whether the parameter is a shard already. Ranks of one group have
-/// different ep shards.
+/// Returns whether the parameter is an ep shard or a sharded table: then fsdp
+/// ranks have different values, which cannot be sharded further.
 static bool isPart(ParameterOp parameter) {
   const bool isOfExperts = parameter.getSlice() &&
                            program::expertRanksOf(

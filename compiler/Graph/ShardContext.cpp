@@ -202,8 +202,8 @@ LogicalResult LineSharing::exchangeAround(ColumnwiseOp op) {
 // The function
 //===----------------------------------------------------------------------===//
 
-/// Checks that the op has a rule here, and does not exclude columns from
-/// rounding according to the values of all rows.
+/// Checks that the op has a sharding rule, and that its LLM.int8 outlier
+/// columns, if any, are not chosen from the values of all tokens.
 static LogicalResult checkTokens(Operation *op) {
   if (!looksAtTokens(op))
     return op->emitOpError("cannot be sharded by tokens; train without "
@@ -235,7 +235,7 @@ LogicalResult LineSharing::shareOp(Operation *op) {
   return success();
 }
 
-/// Divides whole losses by the ranks if the first loss is a partial sum.
+/// Divides whole losses by the number of ranks if the first is a partial sum.
 LogicalResult LineSharing::divideLosses() {
   Operation *end = function.front().getTerminator();
   if (end->getNumOperands() == 0 || !summands.contains(end->getOperand(0)))

@@ -162,7 +162,7 @@ ShardedWeights ShardExpertsPass::findWeights() {
   return found;
 }
 
-/// Weights are sharded when they are loaded.
+/// Gives weights their shards' shapes; the loader cuts the tensors.
 void ShardExpertsPass::cutWeights(const ShardedWeights &weights) {
   SymbolTable symbols(getOperation());
   for (const auto &[name, how] : weights) {

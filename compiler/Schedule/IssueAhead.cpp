@@ -166,7 +166,7 @@ size_t AheadIssuer::placeFor(const Prepared &prepared, size_t earliest) {
   size_t place = prepared.reader;
   for (double cover = 0; place > earliest && cover < needed;)
     cover += coverOf(commands[--place]);
-  // A launch that moves itself cannot mark the position.
+  // A launch that is itself moved cannot mark the position.
   while (ahead.contains(commands[place]))
     ++place;
   return place;

@@ -22,8 +22,8 @@ class RecomputeLayout {
 public:
   explicit RecomputeLayout(const RecomputeProblem &problem);
 
-  /// One entry per op. Only the entries of ops that are their own head count.
-  /// An op whose outputs are not needed again is never recomputed.
+  /// One entry per op; views take the entry of their headOf(). An op whose
+  /// outputs are not needed again is never recomputed.
   using Choice = std::vector<Recompute>;
 
   /// Lays out the step. All queries below refer to the last call.

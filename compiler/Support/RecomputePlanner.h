@@ -99,7 +99,7 @@ struct RecomputeOp {
   /// choice is that of the op that makes the input.
   bool isView = false;
   /// The output reuses the memory of the input, of the same size, if the input
-  /// is not read later. The first such pair of each counts.
+  /// is not read later. An input or output in several ties uses the first.
   struct Tie {
     uint32_t input, output;
   };

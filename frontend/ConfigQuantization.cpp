@@ -73,7 +73,7 @@ static Status needTiles(const JsonFields &quantization, const char *key) {
                          key, shortDump(*shape));
 }
 
-/// Warns that activations are not rounded, as other implementations do.
+/// Warns that activations are not rounded; other implementations round them.
 static void warnOfActivations(const std::string &scheme, ModelConfig &config) {
   config.warnings.push_back(fmt::format(
       "weights are used as stored in FP8, but activations are not rounded to "

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The table of model families. What a row omits is as in Llama, or off.
+// The table of model families. Fields that a row omits are Llama's, or off.
 
 #include "frontend/Families.h"
 

@@ -18,8 +18,8 @@ std::string lossOf(const std::string &rl, const std::string &lossType);
 /// Checks that the options fit the loss, rows and reference of the objective.
 Status validateObjective(const Options &options);
 
-/// Checks that `ranks` ranks can train for the objective. Each `together` of
-/// them have the same rows.
+/// Checks that `ranks` ranks can train for the objective. Every group of
+/// `together` ranks has the same rows.
 Status checkRanksOf(const Options &options, int64_t ranks, int64_t together);
 
 } // namespace qlora

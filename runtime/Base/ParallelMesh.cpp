@@ -165,7 +165,7 @@ static bool mayHave(const ParallelMesh &mesh, const Axis &axis, int64_t number,
   return known > 1 ? number == known : ranks % number == 0;
 }
 
-/// Alone or with as many fsdp shards: other meshes are many, and no better.
+/// Tries ep alone or with as many fsdp shards; others are many and no better.
 static bool isWorthSharingExperts(const ParallelMesh &mesh, int64_t number) {
   return mesh.updatePieces == 1 && mesh.trainedPieces == 1 &&
          (mesh.shards == 1 || mesh.shards == number);

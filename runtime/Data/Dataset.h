@@ -38,7 +38,7 @@ struct DatasetRows {
   bool hasOneSegment = false; ///< as in MicroBatch, for all
 
   int64_t count() const;
-  /// Tokens of the longest side; the others sum over the sides.
+  /// Tokens of a row's longest side. The next three sum over its sides.
   int64_t length(int64_t row) const;
   int64_t tokens(int64_t row) const;
   int64_t labels(int64_t row) const;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Checks for valid files that another build wrote.
+// Checks that fail for undamaged files of another build or for another CPU.
 
 #include "runtime/Module/ModuleCheck.h"
 
@@ -19,7 +19,7 @@ namespace qlora {
 
 static constexpr uint32_t kMaxShards = 65535;
 
-/// Shards of the base, updates and trainable parameters: all of one group.
+/// Checks the ranks that shard base, updates and trainable parameters.
 static Status checkPieces(const qlora_module &module) {
   const uint32_t shards = module.shards, updates = module.update_pieces;
   const uint32_t trained = module.trained_pieces;

@@ -29,9 +29,9 @@ struct CommandMetadata {
   double boundSeconds = 0;
 };
 
-/// MetadataBuilder of a module's commands on `device`. `device` is null for the
-/// rank of another pipeline stage, whose planned kernels are then assumed. The
-/// constructor's arguments outlive the table.
+/// Describes a module's commands on `device`. `device` is null for the rank of
+/// another pipeline stage, whose planned kernels are then assumed. The
+/// constructor's arguments must outlive the table.
 class CommandMetadataTable {
 public:
   CommandMetadataTable(const LoadedModule &module, const Device *device,

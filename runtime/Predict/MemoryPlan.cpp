@@ -115,8 +115,7 @@ std::string planText(const LoadedModule &module, const Device &device,
          reserveLines(device, /*withMeasured=*/false);
 }
 
-/// Formats the bytes that are reduced per step; if the trainable parameters are
-/// sharded, per micro-batch.
+/// Formats the gradient bytes reduced per step; if sharded, per micro-batch.
 static std::string sumsText(const LoadedModule &module) {
   if (module.table().trained_pieces == 1)
     return formatBytes(module.arenaBytes(QLORA_ARENA_GRADIENT)) +

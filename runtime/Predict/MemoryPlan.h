@@ -80,9 +80,9 @@ private:
 std::string planText(const LoadedModule &module, const Device &device,
                      int ranks);
 
-/// Formats in one line how the ranks work together and what that takes: "data
-/// parallel, each a whole base (0.4 GiB); sums 9.0 MiB of gradients a step". On
-/// GPUs each rank has its own base; CPU ranks of a machine have one together.
+/// Formats in one line how ranks work together and what that takes: "data
+/// parallel, one shared base (0.4 GiB); reduces 9.0 MiB of gradients per step".
+/// On GPUs each rank has its own base; CPU ranks of a machine share one.
 std::string parallelText(const LoadedModule &module, int ranks);
 
 } // namespace qlora

@@ -210,7 +210,7 @@ static json workJson(const Work &work) {
           {"decoded_numbers", work.decodedNumbers}};
 }
 
-/// Only what differs in the low figure: counts are the same.
+/// Returns the values that differ at the low rates; counts are the same.
 static json lowJson(const StepPrediction &step, const DeviceProfile &device) {
   json parts = json::object();
   for (size_t i = 0; i < step.parts.size(); ++i)

@@ -61,7 +61,7 @@ public:
   /// run.
   StatusOr<std::vector<TimelineItem>> collect(const qlora_entry &entry,
                                               int64_t runs);
-  /// Adds the runs' time: each `timeline` here, and `seconds` on all stages.
+  /// Adds the time of the runs: `timeline` of this stage, `seconds` of all.
   void finish(const Timeline &timeline, double seconds);
   StepPrediction take();
 

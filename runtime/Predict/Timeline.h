@@ -50,7 +50,7 @@ struct TimelineSpan {
 struct Timeline {
   double seconds = 0; ///< until all queues have ended
   /// Seconds in which a collective ran and no kernel did, or in which it waited
-  /// for another stage. If both took turns, the collective's fraction of them.
+  /// for another stage. While both take turns, the collectives' share counts.
   double exposedCommunication = 0;
   /// Seconds that kernels saved by running at once: the sum of each alone, less
   /// the seconds in which any ran.

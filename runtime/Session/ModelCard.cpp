@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Sections of the GPU, from top to bottom.
+// Sections of the model card, from top to bottom.
 
 #include "runtime/Session/ModelCard.h"
 
@@ -25,7 +25,7 @@ using nlohmann::json;
 static constexpr std::string_view kMark =
     "<!-- Written by qlora. A README.md without this line is not replaced. -->";
 
-/// File names are bytes; a GPU is UTF-8.
+/// Returns text in UTF-8, as model cards need; file names may be any bytes.
 static std::string validText(const std::string &text) {
   return json::parse(dumpJson(json(text)));
 }

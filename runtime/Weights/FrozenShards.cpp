@@ -74,8 +74,8 @@ Status readPart(const LoadedModule &module, const ParameterSources &sources,
 // Made by one rank for all
 //===----------------------------------------------------------------------===//
 
-/// An unquantised tp or ep shard of the first dimension is not: it is one range
-/// of elements in each of the `segments`.
+/// False for an unquantised tp or ep shard of the first dimension: it is one
+/// range of elements in each of the `segments`.
 bool isCutFromWhole(const qlora_parameter &parameter) {
   if (!hasParts(parameter))
     return false;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Which blocks meet, and masks for blocks that meet only partly.
+// Finds which blocks of queries and keys attend, and masks partial ones.
 
 #include "runtime/Kernels/Cpu/AttentionShape.h"
 

@@ -182,7 +182,7 @@ StatusOr<ForeignData> dataOfDatasets(const json &list, const std::string &rl) {
   return all;
 }
 
-/// Maps LLaMA-Factory's columns to names here, for rows of instructions and for
+/// Maps LLaMA-Factory's columns to qlora's, for rows of instructions and for
 /// conversations. Optional columns are read only if they are named.
 static Status addColumns(const json &columns, bool isAlpaca,
                          ForeignData &data) {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // Data sets of axolotl and LLaMA-Factory configurations: their files, row
-// formats and column names. Other keys of a data set must match the behaviour
-// here; else they are refused by name.
+// formats and column names. Other keys of a data set must match qlora's
+// behaviour; else they are refused by name.
 
 #ifndef QLORA_TOOLS_QLORA_FOREIGNDATA_H
 #define QLORA_TOOLS_QLORA_FOREIGNDATA_H

@@ -62,7 +62,7 @@ static const ForeignRow kForeignRows[] = {
     {"eval_on_start", "", "*",
      "is not needed: the first evaluation runs before training"},
 
-    // Ignored: speed and memory, which the compiler decides here, and keys that
+    // Ignored: speed and memory, which qlora's compiler decides, and keys that
     // are not properties of the training.
     {"flash_attention flash_attn xformers_attention sdp_attention "
      "attn_implementation use_unsloth enable_liger_kernel liger_rope "

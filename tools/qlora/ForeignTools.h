@@ -45,7 +45,7 @@ struct ForeignDefault {
 };
 
 /// Returns the tool's defaults that change a training and differ from the
-/// option's default here. `rl`: the objective, a value of --rl.
+/// default of qlora's option. `rl`: the objective, a value of --rl.
 std::vector<ForeignDefault> defaultsOf(ForeignTool tool, std::string_view rl);
 
 /// Returns PEFT's targets for a model_type, or an error if it has none.

@@ -218,8 +218,9 @@ static Status checkGivenSteps(const ordered_json &before,
                            rows, options.spelling(kSteps), given,
                            stepRowsText(batch, ranks, given));
   remarks.push_back(
-      fmt::format("{} is {} instead of {}: a step keeps its {} rows on {}",
-                  options.spelling(kSteps), needed, given, rows,
+      fmt::format("{} changes from {} to {}, so that a step has {} rows on {} "
+                  "too",
+                  options.spelling(kSteps), given, needed, rows,
                   formatCounted(ranks, "rank")));
   return Status::ok();
 }

@@ -26,18 +26,21 @@ static StatusOr<std::string> readHeaderText(const FileDescriptor &file,
   uint64_t headerBytes = 0;
   if (fileBytes < sizeof(headerBytes))
     return Status::error(StatusCode::kDataLoss,
-                         "it has {} bytes, fewer than the 8 of a header",
+                         "it has {} bytes, too few for a header; download it "
+                         "again",
                          fileBytes);
   QLORA_RETURN_IF_ERROR(
       file.readAt(0, {reinterpret_cast<uint8_t *>(&headerBytes),
                       sizeof(headerBytes)}));
   if (headerBytes > kMaxSafetensorsHeaderBytes)
     return Status::error(StatusCode::kDataLoss,
-                         "its header says {} bytes, more than the {} allowed",
+                         "its header would have {} bytes, more than the {} "
+                         "allowed; download it again",
                          headerBytes, kMaxSafetensorsHeaderBytes);
   if (headerBytes > fileBytes - sizeof(headerBytes))
     return Status::error(StatusCode::kDataLoss,
-                         "its header says {} bytes, but only {} follow",
+                         "its header has {} bytes, but the file ends after {} "
+                         "of them; download it again",
                          headerBytes, fileBytes - sizeof(headerBytes));
   std::string text(headerBytes, '\0');
   QLORA_RETURN_IF_ERROR(

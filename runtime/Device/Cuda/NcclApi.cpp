@@ -39,8 +39,9 @@ StatusOr<Nccl> Nccl::openFile(const char *file) {
   int version = 0;
   if (ncclResult_t result = nccl.getVersion(&version))
     return Status::error(StatusCode::kUnavailable,
-                         "{}: ncclGetVersion fails with error {}", file,
-                         result);
+                         "{}: ncclGetVersion fails with error {}; install "
+                         "libnccl2 again, or use --gpus 1",
+                         file, result);
   // Check before the other symbols: an old library lacks some of them.
   if (version < kMinVersion)
     return tooOld(file, version);

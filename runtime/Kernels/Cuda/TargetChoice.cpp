@@ -38,8 +38,8 @@ static StatusOr<std::vector<std::string>> nativeArchs() {
   if (!gpus.isOk())
     return Status::error(
         gpus.status().code(),
-        "--target cuda compiles for the GPUs of this machine: {}; for another "
-        "machine name its architecture (qloracc --cuda-arch 90)",
+        "--target cuda needs a GPU of this machine: {}; for another machine, "
+        "name its architecture (qloracc --cuda-arch 90)",
         gpus.status().message());
   std::set<uint32_t> archs;
   for (const GpuName &gpu : *gpus)

@@ -115,7 +115,7 @@ class BadModelTest(ToolTest):
         error = self.refusal({"text": "a b"}, TALK)
         self.assertIn(f"{self.data}:2: ", error)
         self.assertIn("needs a chat template", error)
-        self.assertIn("or pass --chat-template with a file or one of alpaca, "
+        self.assertIn("add --chat-template with a Jinja file or one of alpaca, "
                       "chatml, ", error)
 
     def test_tokenizer_files(self):

@@ -186,7 +186,8 @@ class FetchTest(HubTest):
         self.assertIn("'demo/tiny' is gated on the Hugging Face hub; accept "
                       "its terms", self.refused(NAME, DATA))
         self.environment["HF_ENDPOINT"] = "http://127.0.0.1:9"
-        self.assertIn("'demo/tiny': the Hugging Face hub cannot be used",
+        self.assertIn("'demo/tiny' is not a folder here, and the Hugging Face "
+                      "hub cannot be used",
                       self.refused(NAME, DATA))
 
     def test_a_model_without_safetensors(self):

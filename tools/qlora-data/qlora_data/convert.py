@@ -252,10 +252,10 @@ class Converter:
         others = ", ".join(sorted(self._sources))
         has = f"none named 'default' (only {others})" if others else "none"
         raise DataError(
-            f"a row with '{chat.shape}' as messages needs a chat template,"
-            f" and {self.files.folder} has {has}",
-            "add chat_template.jinja there, or pass --chat-template with a file"
-            f" or one of {', '.join(SHIPPED)}")
+            f"'{chat.shape}' needs a chat template, but the tokenizer in "
+            f"'{self.files.folder}' has {has}",
+            "add --chat-template with a Jinja file or one of "
+            f"{', '.join(SHIPPED)}")
 
     def _encoded(self, batch: list[RenderedRow]) -> list[Encoding]:
         try:

@@ -64,8 +64,8 @@ def _explain(name: str, error: Exception) -> DataError:
                          "it is private), and no such local folder",
                          f"correct the name, or {login}")
     # Errors of the library, of its HTTP client, and of the disk.
-    return DataError(f"'{name}': the Hugging Face hub cannot be used: "
-                     f"{_because(error)}",
+    return DataError(f"'{name}' is not a folder here, and the Hugging Face hub "
+                     f"cannot be used: {_because(error)}",
                      "check the network, HF_ENDPOINT and free disk space; if "
                      f"access is refused, {login}")
 

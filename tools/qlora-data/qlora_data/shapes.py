@@ -309,7 +309,9 @@ _SHAREGPT_KEYS = ("tool_calls", "function_call", "tool_call_id", "name",
 def _conversations(row: dict) -> list[dict]:
     turns = row["conversations"]
     if not isinstance(turns, list) or not turns:
-        raise DataError("'conversations' expects a list of turns", "fix it")
+        raise DataError("'conversations' expects a list of turns, but got "
+                        f"{turns if turns == [] else kind(turns)}",
+                        'write [{"from": "human", "value": ...}, ...]')
     messages = [turn_of(turn, f"conversations[{index}]")
                 for index, turn in enumerate(turns)]
     return with_system(row, messages)

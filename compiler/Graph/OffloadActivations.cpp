@@ -69,7 +69,7 @@ struct Candidate {
   int64_t bytes = 0;
   double seconds = 0; ///< seconds of its op
   bool crosses = false;
-  Value first; ///< of those that are taken together; usually itself
+  Value first; ///< first value of its all-or-none group; usually itself
 };
 
 class OffloadActivationsPass
@@ -238,7 +238,7 @@ void ActivationCopies::measure(int64_t weightRanks) {
 /// Keeps values, in order, whose copies fit into the rest of `room` seconds.
 void ActivationCopies::eraseExposed(SmallVector<Candidate> &values,
                                     double room) const {
-  DenseMap<Value, double> seconds; // by the first value of those taken together
+  DenseMap<Value, double> seconds; // by the first value of a group
   for (const Candidate &value : values)
     seconds[value.first] += busSeconds(double(value.bytes), device);
   DenseMap<Value, bool> taken;

@@ -146,7 +146,7 @@ private:
 };
 } // namespace
 
-/// A layer is on the stage of all weights with a file that it uses.
+/// Places a layer on the stage of the weights that it reads from files.
 static FailureOr<SmallVector<int64_t>>
 followMap(ModuleOp module, func::FuncOp function, int64_t layers,
           const StagePartitionOptions &options) {

@@ -11,7 +11,7 @@ using namespace qlora;
 using namespace qlora::model;
 using namespace qlora::train;
 
-/// Returns a fact of MemoryOp; empty for null or without the interface.
+/// Calls a getter of MemoryOp; empty for null or without the interface.
 template <typename Fact>
 static Fact factOf(Operation *op, Fact (MemoryOp::*fact)()) {
   auto memory = dyn_cast_or_null<MemoryOp>(op);

@@ -25,7 +25,7 @@ namespace qlora {
 /// Use of a buffer in the activation arena: the first matching category.
 enum class BufferCategory : uint8_t {
   Gathered,   ///< frozen weights that came from other ranks or the host
-  Saved,      ///< frozen weights from other ranks or the host
+  Saved,      ///< a forward value that the backward reads
   Recomputed, ///< a forward value that the backward computes again
   Decoded,    ///< made only of frozen weights
   Forward,    ///< dies in the forward, or the entry has no backward

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // The memory of the frozen weights. If an earlier run has left them in a file
-// (Weights/BaseFile.h), filled() maps that file. All ranks and runs of the
-// machine then share its pages, which the system may drop and read again.
+// (Weights/QuantizedBaseFile.h), filled() maps that file. All ranks and runs of
+// the machine then share its pages, which the system may drop and read again.
 // Otherwise a single rank uses plain anonymous memory, and local CPU ranks
 // share one copy. The first rank makes it with HostMemory::createShared(), the
 // others open its descriptor, and each maps it with fromDescriptor(). It has no

@@ -8,9 +8,9 @@
 //   claim the output folder (OutputFolder.h)
 //   open the device that the module is for
 //   read the data; JSONL is tokenised once a machine (TokenCache.h)
-//   refuse ranks that were started differently from rank 0
-//   (RankConsistencyCheck.h) bind the weights, allocate every arena print the
-//   plan; dump; evaluate; train; evaluate; write the adapter
+//   refuse ranks that were started differently (RankConsistencyCheck.h)
+//   bind the weights, allocate every arena
+//   print the plan; dump; evaluate; train; evaluate; write the adapter
 //
 // Only rank 0 writes files and standard output.
 

@@ -12,9 +12,10 @@
 // together (FrozenShards.h), so files are mapped only if all ranks that hold a
 // base together have theirs.
 //
-//   QLORA_ASSIGN_OR_RETURN(base, QuantizedBase::open(module, model, group,
-//   {})); device->load(module, &base->memory()); if (!base->isFilled()) fill
-//   this rank's base->share(), all ranks barrier
+//   QLORA_ASSIGN_OR_RETURN(
+//       base, QuantizedBase::open(module, model, group, request));
+//   device->load(module, &base->memory());
+//   if (!base->isFilled()) fill this rank's base->share(); all ranks: barrier
 //   QLORA_RETURN_IF_ERROR(base->seal(model));
 //   train
 //   base->finish();

@@ -112,10 +112,10 @@ struct CudaGrid {
 /// A launch of one of this project's device functions (Device/*.cu), prepared
 /// once. A copyable value; the context must outlive it.
 ///
-///   QLORA_ASSIGN_OR_RETURN(CudaLaunch sum,
-///                          CudaLaunch::prepare(context,
-///                          "qlora_column_sum_f32",
-///                                              {.blocks = 256}, constants));
+///   QLORA_ASSIGN_OR_RETURN(
+///       CudaLaunch sum,
+///       CudaLaunch::prepare(context, "qlora_column_sum_f32", {.blocks = 256},
+///                           constants));
 ///   QLORA_RETURN_IF_ERROR(sum.enqueue(buffers, args));
 class CudaLaunch {
 public:

@@ -4,7 +4,7 @@
 // GPU, one version of cuBLASLt and one of the driver; a file may hold several
 // kinds. JSON:
 //
-//   {"format": 2, "GPUs": [
+//   {"format": 2, "cards": [
 //     {"name": "NVIDIA H200", "compute_capability": 90,
 //      "multiprocessors": 132, "cublaslt": 130000, "driver": 13000,
 //      "products": [

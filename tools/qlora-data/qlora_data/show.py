@@ -35,7 +35,8 @@ class ShownRow:
     left_out: str = ""  # why the row is not trained on
 
     def counts(self) -> dict:
-        return {"row": self.number, "place": self.place, "answer": self.answer,
+        place = self.place.removeprefix(os.getcwd() + os.sep)
+        return {"row": self.number, "place": place, "answer": self.answer,
                 "tokens": len(self.ids),
                 "tokens_in_loss": len(self.ids) - self.labels.count(IGNORED),
                 "tokens_cut": self.cut, "left_out": self.left_out}
@@ -120,8 +121,8 @@ def _print_text(tokenizer: TextTokenizer, row: ShownRow,
     answer = f" ({row.answer})" if row.answer else ""
     cut = f", {row.cut} more are cut" if row.cut else ""
     left_out = f"; left out: {row.left_out}" if row.left_out else ""
-    page = [f"row {row.number}{answer}, {row.place}: {counts['tokens']} tokens, "
-            f"{counts['tokens_in_loss']} in the loss{cut}{left_out}"]
+    page = [f"row {row.number}{answer}, {counts['place']}: {counts['tokens']} "
+            f"tokens, {counts['tokens_in_loss']} in the loss{cut}{left_out}"]
     for in_loss, begin, end, text in _runs(tokenizer, row):
         shown = text.replace("\n", "\u21b5\n").removesuffix("\n")
         lines = [_printable(line) for line in shown.split("\n")]

@@ -115,6 +115,8 @@ e2e(optimizers quick 12 optimizers.py)
 e2e(full-fine-tuning quick 10 full.py)
 e2e(routers quick 5 routers.py)
 e2e(trained-tokens quick 3 trained_tokens.py)
+# The folders of examples/, and the commands of docs/data.md.
+e2e(examples quick 45 examples.py)
 e2e(sweep quick 12 sweep.py)
 e2e(report full 16 report.py)
 e2e(compression full 30 compression.py)

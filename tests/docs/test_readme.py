@@ -23,7 +23,8 @@ TOOLS = os.path.realpath(
     os.environ.get("QLORA_TOOLS", os.path.join(ROOT, "build", "bin")))
 MOST_LINES = 150
 PAGES = ("README.md", *sorted(
-    glob.glob("docs/**/*.md", root_dir=ROOT, recursive=True)))
+    path for folder in ("docs", "examples")
+    for path in glob.glob(f"{folder}/**/*.md", root_dir=ROOT, recursive=True)))
 
 
 def read(path):

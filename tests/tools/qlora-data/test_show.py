@@ -134,7 +134,7 @@ class PrintedTest(ShowTest):
         self.assertRegex(heads[1], r"0 in the loss, \d+ more are cut; left "
                                    r"out: --max-length cuts off its answer$")
         self.assertRegex(heads[2], r"1 in the loss, \d+ more are cut$")
-        self.assertIn("rows cut to 2 tokens: 1", self.errors)
+        self.assertIn("1 rows cut to 2 tokens", self.errors)
         head = self.shown("--max-length=4", "--excess-length-strategy=drop",
                           "--rows", "3").splitlines()[0]
         self.assertTrue(head.endswith(

@@ -87,7 +87,7 @@ class ShowDataTest(QloraTest):
                 ((), "show-data needs a model and data. Fix: qlora show-data "
                      "MODEL DATA"),
                 (("train.so", DATA), "show-data needs a model and data"),
-                ((MODEL,), "no train_file"),
+                ((MODEL,), "no train_file is given"),
                 ((MODEL, "nothing.jsonl"), "there is no file"),
                 ((MODEL, DATA, "--row=1"), "did you mean '--rows'"),
                 ((MODEL, DATA, "--rl=dpo"), "a preference row without")):

@@ -142,7 +142,7 @@ Value AttachAdaptersPass::dropoutOf(WeightedMatmul product,
   return value;
 }
 
-/// All lengths record the same: their functions are one model.
+/// Records the adapter's dropout for the runtime, once for all lengths.
 void AttachAdaptersPass::recordDropout(WeightOp weightA, DropoutOp dropoutOp) {
   Builder builder(&getContext());
   recorded.set(weightA.getParameter(),
@@ -191,7 +191,7 @@ static RankedTensorType withWidth(Value value, int64_t width) {
   return type.clone(shape);
 }
 
-/// A and B are [out, in], whatever the layout of the base weight.
+/// Adds an adapter to a matmul. A and B are [out, in], whatever W's layout.
 void AttachAdaptersPass::attach(WeightedMatmul product,
                                 DenseMap<Value, Value> &dropped) {
   StringRef module = *product.getModule();
@@ -215,7 +215,7 @@ void AttachAdaptersPass::attach(WeightedMatmul product,
     addMagnitude(getOperation(), product, x, weightA, branch);
 }
 
-/// PEFT has no dropout here. B starts at random values, A at zero or random.
+/// Adds an adapter, as PEFT without dropout. A starts at 0 or random, B random.
 void AttachAdaptersPass::attachToEmbedding(EmbeddingOp embedding) {
   StringRef module = embedding.getModulePath();
   const int64_t r = rankOf(module);

@@ -144,7 +144,7 @@ void AttachExpertAdaptersPass::attach(WeightedMatmul product,
     copyStage(product, made);
 }
 
-/// PEFT wraps a module once per parameter, the first one innermost.
+/// Attaches adapters. PEFT wraps a module once per parameter, first innermost.
 LogicalResult AttachExpertAdaptersPass::attachTo(func::FuncOp function) {
   llvm::MapVector<StringRef, SmallVector<WeightedMatmul>> wanted;
   SmallVector<StringRef> there;

@@ -196,8 +196,8 @@ SmallVector<Bucket> BucketGradientsPass::makeBuckets() const {
   return buckets;
 }
 
-/// The first bucket includes the statistics; the last one includes the padding
-/// of each group's last row.
+/// Sets the buckets' ranges. The first includes the statistics, the last the
+/// padding of each group's last row.
 void BucketGradientsPass::findRanges(SmallVector<Bucket> &buckets) const {
   buckets.front().add(0, kFlatColumns, /*isOfPieces=*/false);
   for (const FlatGroup &group : groups) {

@@ -127,7 +127,7 @@ static bool areOneKind(WeightedMatmul a, WeightedMatmul b) {
          a.getLayout() == b.getLayout();
 }
 
-/// A single value per row cannot be read by row kernels as a range of a row.
+/// Whether x or y has one value per row, which cannot be a range of a row.
 static bool isScalar(WeightedMatmul product) {
   return llvm::is_contained(product.getWeightType().getShape(), 1);
 }

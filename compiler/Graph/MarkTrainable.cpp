@@ -60,7 +60,7 @@ LogicalResult MarkTrainablePass::refuseShared(StringRef name) {
             "a copy for one of them only; remove it";
 }
 
-/// transformers fills in random weights for modules that a folder lacks.
+/// Refuses to save part of a model: transformers would fill in random weights.
 LogicalResult MarkTrainablePass::checkWhole() {
   const auto parts = untrainedParts(getOperation());
   if (!all || parts.empty())

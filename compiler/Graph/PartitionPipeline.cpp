@@ -230,7 +230,7 @@ void StageCut::send(int64_t part) {
     values.map(result, zero);
 }
 
-/// Received values replace the ops that computed them.
+/// Adds a virtual stage: receives its inputs, computes, sends its results.
 void StageCut::addPart(int64_t part) {
   values = shared;
   if (part > 0) {

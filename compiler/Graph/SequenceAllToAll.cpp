@@ -20,7 +20,7 @@ Value SequenceAllToAll::wholeLines(OpBuilder &b, Location loc,
                               lines);
 }
 
-/// The blocks of a sequence arrive in order.
+/// Exchanges blocks. Blocks of one sequence arrive in order, of several do not.
 Value SequenceAllToAll::toAllTokens(OpBuilder &b, Location loc,
                                     Value own) const {
   const int64_t columns = columnsOf(own) / ranks;

@@ -225,7 +225,7 @@ void ExpertSharing::shareGroups(GroupingOp op) {
   op.erase();
 }
 
-/// A sharded weight has only this rank's groups.
+/// Uses this rank's group offsets if the weight is sharded by groups.
 void ExpertSharing::useOwnGroups(WeightedMatmul product) {
   auto weight = product.getWeight().getDefiningOp<WeightOp>();
   Value offsets = product.getGroupOffsets();

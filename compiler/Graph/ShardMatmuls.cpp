@@ -124,8 +124,8 @@ void FunctionSharding::useParts(WeightOp weight, const ShardedWeight &how) {
 // Values
 //===----------------------------------------------------------------------===//
 
-/// A matmul of partial sums is a partial sum and can accumulate into another,
-/// unless it rounds its input. A whole accumulator is added after the sum.
+/// Marks a matmul of partial sums as a partial sum, unless it rounds its input.
+/// It can accumulate into another one; adds a whole accumulator afterwards.
 void FunctionSharding::sumProduct(WeightedMatmul product) {
   OpOperand &x = product.getXMutable();
   Value y = product.getProduct(), init = product.getInit();

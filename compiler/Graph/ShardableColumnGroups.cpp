@@ -70,8 +70,8 @@ void ShardableColumnGroups::keepWhole(Value value, const std::string &why) {
   whole.try_emplace(numberOf(value), why);
 }
 
-/// Row operands of full width are sharded with the value if columns are
-/// independent. Narrower ones, such as of a head, stay whole.
+/// Joins row operands of full width to the result's set if columns are
+/// independent. Keeps narrower ones, such as of a head, whole.
 void ShardableColumnGroups::lookAtRows(RowOp op) {
   Value first = op->getResult(0);
   const int64_t columns = op.getRowColumns();
@@ -142,8 +142,8 @@ void ShardableColumnGroups::look(Operation *op) {
     keepWhole(value, needsWhole(op));
 }
 
-/// A weight is sharded in one way for all uses. It stays whole if an op uses it
-/// that is neither a matmul nor reads it by column.
+/// Makes all uses of a weight shard it in the same way. Keeps it whole if an op
+/// uses it that is neither a matmul nor reads it by column.
 void ShardableColumnGroups::joinUsesOfWeights() {
   DenseMap<Attribute, std::string> fixed;
   DenseMap<Attribute, WeightedMatmul> firstProduct;

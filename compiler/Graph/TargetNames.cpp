@@ -169,7 +169,7 @@ static LogicalResult checkOthers(ModuleOp root, const NamedModules &modules,
   return success();
 }
 
-/// An exclusion may also name a module that is not trained at all.
+/// Checks that exclusions name modules, including ones that are not trained.
 static LogicalResult checkExclusions(ModuleOp root, const NamedModules &modules,
                                      const TargetChoice &choice) {
   if (!choice.excluded)

@@ -83,8 +83,8 @@ static void buildSwitch(OpBuilder &builder, const UpdatePlan &plan,
   }
 }
 
-/// Sharded groups come after all others. Each rank sends its shard's norm
-/// as one value, so that all ranks compute the same bits.
+/// Builds the norm of all groups; sharded ones come last. Each rank sends its
+/// shard's norm as one value, so that all ranks compute the same bits.
 static ClipNormOp buildClipNorm(OpBuilder &b, ModuleOp module) {
   Location loc = b.getUnknownLoc();
   Type f32 = b.getF32Type();

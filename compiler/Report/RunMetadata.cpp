@@ -97,7 +97,7 @@ static void addOptions(const Options &options, json &facts) {
   facts["set"] = set;
 }
 
-/// Only files of `qlora-run --calibrate` have rates of single kernels.
+/// Returns the rates: measured if they have kernels' rates, as --calibrate has.
 static json ratesOf(const DeviceProfile &device) {
   return {{"device", device.cpu},
           {"cores", device.cores},

@@ -101,7 +101,7 @@ Place StepLowering::partPlace(const ParameterPlace &place, Arena arena,
           0, stride};
 }
 
-/// A tensor of `type` outside of the step.
+/// Returns the place of a tensor of `type` outside of the step.
 Place StepLowering::outsidePlace(const OutsideMemory &outside,
                                  RankedTensorType type) {
   if (!outside.name && outside.space != MemorySpace::State)

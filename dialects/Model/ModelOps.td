@@ -167,7 +167,7 @@ def Model_EmbeddingOp
   let hasVerifier = 1;
 }
 
-/// Optional magnitude, with a default for builders.
+/// Optional outlier threshold of LLM.int8, with a default for builders.
 def Model_ThresholdAttr : Attr<F64Attr.predicate, "64-bit float attribute"> {
   let isOptional = 1;
   let storageType = "::mlir::FloatAttr";

@@ -82,7 +82,7 @@ LogicalResult CountChoicesOp::verify() {
          << choices << ", " << getMarks().getType() << " and " << counts;
 }
 
-/// A sum by index is the gradient of an embedding table with one column.
+/// Sums the marks by index: embedding_grad of a table with one column.
 KernelCall CountChoicesOp::getKernelCall() {
   using A = KernelArgument;
   const int64_t choices = tensorOf(getChoices()).getNumElements();

@@ -44,7 +44,8 @@ static constexpr Optimizer kOptimizers[] = {
 };
 
 namespace {
-/// `whole` for tensors of at least this size, else `small`.
+/// Optimizers of an --optim: `whole` for tensors of at least `leastRank` and
+/// `leastElements`, else `small`.
 struct Choice {
   StringLiteral option, whole;
   StringLiteral small = "";

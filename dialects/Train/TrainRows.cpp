@@ -126,7 +126,7 @@ int64_t RoundOp::getRowColumns() { return matrixColumns(tensorOf(getX())); }
 SmallVector<MapAttr> RoundOp::getRowMaps() {
   return {map(*this, MapKind::Full)};
 }
-/// The store rounds to the type of the result.
+/// Passes values on: the store rounds them to the type of the result.
 SmallVector<Value> RoundOp::buildRow(OpBuilder &, ValueRange rows) {
   return {rows[0]};
 }
@@ -180,7 +180,7 @@ SmallVector<MapAttr> LeftByCodesOp::getRowMaps() {
           map(*this, MapKind::Scalar)};
 }
 
-/// A row with an infinity or NaN has such a scale, and scale - scale is NaN.
+/// Returns the error, or 0 if x is not finite: then scale - scale is NaN.
 SmallVector<Value> LeftByCodesOp::buildRow(OpBuilder &b, ValueRange arguments) {
   Arithmetic a(b, getLoc());
   Value x = arguments[0], scale = a.splat(arguments[2], x.getType());

@@ -107,7 +107,7 @@ protected:
   BatchLayout smallestInOrder(int64_t number) override;
   bool endsEpochs() const override { return !isWhole; }
   int64_t unitCount() const { return static_cast<int64_t>(units.size()); }
-  /// A token file has one unit per sequence, whatever it contains.
+  /// Units of a full micro-batch. A token file has one unit per sequence.
   int64_t unitsOfBatch() const {
     return variants.batch / (isWhole ? 1 : variants.sides);
   }

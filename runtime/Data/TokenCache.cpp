@@ -147,7 +147,7 @@ static uint64_t dataBytes(const std::string &path) {
   return bytes;
 }
 
-/// For this user only: the rows can be decoded into the data.
+/// Makes the folder, for this user only: rows can be decoded into the data.
 static Status prepareFolder(const TokenRequest &request) {
   const std::string &folder = request.cacheFolder;
   std::error_code error;

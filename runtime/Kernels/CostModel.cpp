@@ -99,7 +99,7 @@ static double productSeconds(const Work &work, const DeviceProfile &device,
          attentionSeconds(work, gpu);
 }
 
-/// The measured rates of attention kernels include their exponentials.
+/// Counts transcendentals, except attention's, which its rates include.
 static double functionsOf(const Work &work) {
   return work.attentionFlops() > 0 ? 0 : work.transcendentals;
 }

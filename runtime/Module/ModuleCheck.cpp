@@ -38,7 +38,7 @@ static Status checkPieces(const qlora_module &module) {
   return Status::ok();
 }
 
-/// Expert-parallel ranks are consecutive, like fsdp and cp ranks.
+/// Checks expert-parallel ranks, consecutive like fsdp and cp ranks.
 static Status checkExperts(const qlora_module &module) {
   const uint32_t experts = module.expert_ranks;
   if (experts == 0 || experts > kMaxShards ||
@@ -54,7 +54,7 @@ static Status checkExperts(const qlora_module &module) {
   return Status::ok();
 }
 
-/// Context-parallel ranks are consecutive, like fsdp ranks.
+/// Checks context-parallel ranks, consecutive like fsdp ranks.
 static Status checkContext(const qlora_module &module) {
   const uint32_t context = module.context_ranks;
   if (context == 0 || context > kMaxShards)

@@ -265,7 +265,7 @@ static Status checkGeneratedKernel(const qlora_module &m,
   return Status::ok();
 }
 
-/// Expert rows must be sorted for the number of expert-parallel ranks.
+/// Checks that rows are sorted for the number of expert-parallel ranks.
 static Status checkExpertSort(const qlora_module &m,
                               const qlora_launch &launch) {
   const KernelRow *row = findKernelRow(m.kernels[launch.kernel].name);

@@ -11,7 +11,7 @@
 
 namespace qlora {
 
-/// A launch of several kernels counts as its longest one.
+/// Describes a launch; one of several kernels counts as its longest kernel.
 void CommandMetadataTable::describeLaunch(const qlora_command &command,
                                           bool isUpdate, Entry &entry) const {
   CommandMetadata &facts = entry.facts;

@@ -75,8 +75,8 @@ serveRendezvous(const RankEnvironment &env, FileDescriptor listening,
       });
 }
 
-/// The built-in launcher gets every rank's error and chooses one. It need not
-/// wait for the ranks to choose.
+/// Returns no waits under the built-in launcher, which gets every rank's error
+/// and chooses one itself.
 static Heartbeat::Timing timingOf(const RankEnvironment &env) {
   Heartbeat::Timing timing;
   if (hasOwnLauncher(env))

@@ -140,7 +140,7 @@ Status RingCollectives::gather(Bytes to, ConstBytes own) {
   return Status::ok();
 }
 
-/// All shards have the same length, so all ranks need the same rounds.
+/// All-gathers in shared memory. Shards are equal, so ranks need equal rounds.
 Status RingCollectives::gatherInWindow(Bytes to, ConstBytes own) {
   const auto pieceAt = [&](int ofRank, size_t done, size_t bytes) {
     return to.subspan(static_cast<size_t>(ofRank) * own.size() + done, bytes);

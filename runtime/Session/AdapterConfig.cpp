@@ -236,7 +236,7 @@ static Status checkTargets(const std::string &folder,
                        flagText(theirs));
 }
 
-/// init_lora_weights determines the base that the adapter needs.
+/// Whether an adapter's init_lora_weights needs the base that this run has.
 static bool hasOurBase(const ordered_json &theirs, const Options &options) {
   const std::string init = options.text("init_lora_weights");
   return theirs == init ||
@@ -253,8 +253,8 @@ struct ComparedKey {
 };
 } // namespace
 
-/// A regular expression may match what another key matches. A name may match if
-/// it is the end of another.
+/// Whether two keys may match one module: if one is a regular expression, or a
+/// name is the end of another.
 static bool canOverlap(const ordered_json &patterns) {
   for (const auto &[key, number] : patterns.items()) {
     if (key.find_first_of("*+?()[]{}|^$\\") != key.npos)

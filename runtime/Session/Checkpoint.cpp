@@ -208,7 +208,7 @@ Status CheckpointWriter::writeOut(const Order &order) const {
   return Status::ok();
 }
 
-/// The name is free: a run starts by setting aside what it would replace.
+/// Renames to the final name, which is free: a run starts by freeing names.
 Status CheckpointWriter::putInPlace(const Order &order) const {
   if (std::rename(order.part().c_str(), order.folder.c_str()) != 0)
     return Status::error(StatusCode::kUnavailable, "cannot write '{}': {}",

@@ -242,7 +242,7 @@ Status Dump::takeWeights(const Run &run) {
       addWeight(parameter, bytes);
       continue;
     }
-    // Kept decoded: only the values exist.
+    // A weight that was decoded on load has no packed form, only values.
     add(std::string(parameter.name) + ".dequantized",
         *fromAbiDtype(static_cast<qlora_dtype>(parameter.dtype)),
         {parameter.shape, parameter.shape + parameter.rank}, bytes);

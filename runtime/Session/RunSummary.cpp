@@ -34,7 +34,7 @@ static std::string line(const char *name, const std::string &text) {
   return fmt::format("{:<9}{}\n", name, text);
 }
 
-/// Double quantisation is shown if the format allows a choice.
+/// Returns "NF4, double quantised"; the latter if the format has a choice.
 static std::string formatText(const qlora_parameter &parameter) {
   const StoredFormat &format = *storedFormat(parameter.format);
   const bool isChosen = format.codedScales == CodedScales::kByChoice;
@@ -59,7 +59,7 @@ static std::string baseFormat(const LoadedModule &module) {
   return std::string(dtypeName(static_cast<qlora_dtype>(largest->dtype)));
 }
 
-/// The folder may be a snapshot: models--Qwen--Qwen3-0.6B/snapshots/HASH.
+// The folder may be a snapshot: models--Qwen--Qwen3-0.6B/snapshots/HASH.
 std::string modelName(const Options &options) {
   const std::string given = options.text("base_model_name_or_path");
   if (!given.empty() && !given.starts_with('/') && !given.starts_with('.'))

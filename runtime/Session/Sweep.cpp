@@ -131,7 +131,7 @@ static void announce(const std::vector<SweepRun> &runs) {
              formatBytes(base + workspaceOf(runs) + own), lines);
 }
 
-/// Signals go to the thread that waits for the runs; kernels run in the others.
+/// Trains all runs in threads, and waits in this one, which gets the signals.
 static Status trainAll(const SweepRequest &request, const RankEnvironment &env,
                        std::vector<SweepRun> &runs) {
   mallopt(M_ARENA_MAX, 1); // one thread works at a time

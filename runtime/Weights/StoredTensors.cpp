@@ -160,7 +160,7 @@ static Status describeRows(const ModelFiles &model, const std::string &weight,
 
 // MXFP4 -----------------------------------------------------------------------
 
-/// The even element is in the low nibble of the file.
+/// Moves even elements to the high nibble; the file has them in the low one.
 static Status swapNibbles(std::span<uint8_t> bytes, uint8_t *) {
   for (uint8_t &byte : bytes)
     byte = static_cast<uint8_t>(byte << 4 | byte >> 4);

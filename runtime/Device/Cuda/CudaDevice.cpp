@@ -122,7 +122,7 @@ private:
   bool isObserved() const {
     return options.observer && options.observer->onLogits;
   }
-  /// NCCL: all ranks must capture and replay the same graphs in one order.
+  /// NCCL needs the same graphs on all ranks, so collectives need onAllRanks.
   bool mayHaveGraph() const {
     return onAllRanks || !isShared[entryIndex];
   }
@@ -167,7 +167,7 @@ CudaDevice::~CudaDevice() {
   dropTimer();
 }
 
-/// Only a collective can run forever.
+/// Waits briefly for the end of all work; aborts collectives that do not end.
 bool CudaDevice::settle() {
   if (!ranks || queues.endWithin(kEndBound))
     return true;
@@ -267,8 +267,8 @@ Status CudaDevice::allocate(FrozenArena *) {
   return connectRanks();
 }
 
-/// The kernel may be destroyed on return: cuLaunchKernel copies its arguments.
-/// These rows use no vendor library.
+/// Enqueues a row without vendor library. The kernel may be destroyed on
+/// return, because cuLaunchKernel copies its arguments.
 Status CudaDevice::runRow(const KernelRow &row, const KernelRequest &request,
                           std::span<const qlora_operand> operands) {
   QLORA_ASSIGN_OR_RETURN(std::unique_ptr<CudaKernel> kernel,

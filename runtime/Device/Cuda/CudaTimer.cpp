@@ -80,7 +80,7 @@ static bool isKernel(const qlora_command &command) {
          command.kind == QLORA_COMMAND_FILL;
 }
 
-/// Needed only across streams: one stream runs its commands in order.
+/// Waits if the last kernel is on another stream; one stream keeps its order.
 Status CudaTimer::waitForLastKernel(const qlora_command &command) {
   const Run &run = runs[current];
   if (!run.lastKernel || run.queueOfLast == command.queue)

@@ -126,7 +126,7 @@ NcclCollectives::~NcclCollectives() {
     aborting.wait_for(kAbortBound);
 }
 
-/// Finalizing waits until no rank accesses another's memory any more.
+/// Destroys a communicator when no rank accesses another's memory any more.
 bool NcclCollectives::leave(ncclComm_t &communicator) {
   if (aborting.valid())
     return false;
@@ -300,7 +300,7 @@ Status NcclCollectives::look(std::chrono::nanoseconds waited) {
   return Status::ok();
 }
 
-/// A failed collective ends like any other: only NCCL's state has the error.
+/// Checks NCCL's states: a failed collective seems to end like any other.
 Status NcclCollectives::confirm() {
   ncclResult_t state = 0;
   for (const ncclComm_t each : communicators)

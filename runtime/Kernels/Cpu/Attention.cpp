@@ -62,7 +62,7 @@ std::shared_ptr<const BlockProducts> Forward::prepareProducts() const {
                                scratch.library.bytes);
 }
 
-/// A sink is a score that all queries except padding see from the start.
+/// Sets the initial softmax: empty, or the sink, which padding does not see.
 void Forward::startRows(const LibraryKernelArgs &args, const int32_t *segments,
                         int64_t head, AttentionBlock queries, float *maxima,
                         float *sums) const {

@@ -165,7 +165,7 @@ void HeadPanels::clearFactors(const Panel &panel, int64_t begin,
                                   (dtypeBits(plan.productType) / 8)));
 }
 
-/// Replaced logits have no gradient through w.
+/// Clears the factors of replaced logits, which have no gradient through w.
 void HeadPanels::clearReplaced(const HeadBlock &block,
                                const Panel &panel) const {
   for (const auto word : block.inputs.replaced.in(panel.first, panel.count))

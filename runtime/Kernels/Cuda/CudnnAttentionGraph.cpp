@@ -99,7 +99,7 @@ Tensor AttentionGraph::where(int comparison, Tensor left, Tensor right,
   return compute(pointwise::kSelect, {x, masked, predicate}, scores());
 }
 
-/// With segments, each query has its own window.
+/// Masks keys before the window. With segments, each query has its own window.
 Tensor AttentionGraph::maskFarKeys(Tensor x) {
   const bool hasSegments = r.dtype("segments").has_value();
   if (!hasSegments && r.constant("window") == 0)

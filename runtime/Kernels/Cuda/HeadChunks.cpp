@@ -163,7 +163,7 @@ Status HeadChunks::addProduct(const Problem &problem) {
   return Status::ok();
 }
 
-/// The first and the last chunk cover all shapes.
+/// Prepares the GEMMs. The first and the last chunk have all shapes.
 Status HeadChunks::addProducts() {
   for (const HeadChunk *chunk : {&chunks.front(), &chunks.back()}) {
     for (const Panel &panel : panels) {

@@ -22,7 +22,7 @@ static ConversionShape collapsed(ConversionShape shape) {
   return {1, count, count, count};
 }
 
-/// A block of Device/Rows.cu handles 1024 groups of 8 adjacent elements.
+/// Returns a grid whose blocks handle 1024 groups of 8 adjacent elements.
 static CudaGrid groupGrid(ConversionShape shape) {
   return {blocksOf(shape.rows * blocksOf(shape.columns, 8), 1024)};
 }

@@ -6,7 +6,7 @@
 
 namespace qlora::plans {
 
-/// Row indices are i32, and few enough that products of two do not overflow.
+/// Checks that row indices fit i32, also as products of the named constants.
 static Reason needRows(const KernelRequest &r,
                        std::initializer_list<std::string_view> names) {
   static constexpr int64_t kMost = (int64_t(1) << 31) - 1;

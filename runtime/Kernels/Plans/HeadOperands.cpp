@@ -24,7 +24,7 @@ static Reason needReplaced(const KernelRequest &r) {
   return std::nullopt;
 }
 
-/// Row indices and token ids are i32.
+/// Checks that row indices and token ids fit i32.
 static Reason needNumbers(const KernelRequest &r) {
   for (std::string_view name : {"rows", "vocab"})
     if (r.constant(name) > int64_t(1) << 31)

@@ -86,8 +86,8 @@ GemmCopies GemmCopies::of(const GemmProblem &p, bool fillsTiles) {
   return copies;
 }
 
-/// In 9 of 10 shapes oneDNN 2.6 needs at most `most` per thread. Shapes that
-/// need more use fewer threads, or tiles.
+/// Bounds oneDNN's scratch per thread. In 9 of 10 shapes oneDNN 2.6 needs at
+/// most `most`; others use fewer threads, or tiles.
 static Size libraryScratch(const GemmProblem &p, uint64_t most) {
   const auto padded = [](int64_t extent) { return Size(extent) + Size(63); };
   const Size shape = (padded(p.m) * padded(p.k) + padded(p.k) * padded(p.n) +

@@ -182,8 +182,8 @@ Status Translation::translateAllLinear(const YamlEntry &entry) {
   return Status::ok();
 }
 
-/// Evaluation runs the training program, with its batch. Results do not depend
-/// on the batch unless a row depends on the other rows of its micro-batch.
+/// Ignores the value: evaluations use the training batch. Refuses another one
+/// if a row's result depends on the other rows of its micro-batch.
 Status Translation::translateEvalBatch(const YamlEntry &entry) {
   std::string batch = flagOf("per_device_train_batch_size");
   for (const YamlEntry &other : entries) {

@@ -161,8 +161,8 @@ void BucketGradientsPass::writeLayout() {
                           builder.getI64IntegerAttr(flat));
 }
 
-/// Returns the largest count whose second-smallest bucket, 2 of 1 + 2 + ... +
-/// count parts, is above the minimum; at least two if possible, for overlap.
+/// Returns how many buckets to use; their sizes are as count : ... : 2 : 1. All
+/// but the last must reach the minimum, but two are used if possible.
 int64_t BucketGradientsPass::bucketCount() const {
   int64_t most = std::min<int64_t>(maxBuckets, order.size());
   int64_t count = std::min<int64_t>(2, most);

@@ -93,9 +93,9 @@ void CompressGradientsPass::compress(StepOp step) {
     sum.erase();
 }
 
-/// Every form sums over all ranks. A sharded gradient (a range with `pieces`)
-/// must be summed over the ranks with the same shard only: on the others these
-/// rows are gradients of other elements.
+/// Refuses sharded gradients. Every form sums over all ranks, but a shard must
+/// be summed over the ranks with the same shard only: on the others these rows
+/// are gradients of other elements.
 LogicalResult CompressGradientsPass::checkWhole() {
   for (auto parameter : getOperation().getOps<ParameterOp>())
     if (parameter.getTrainable() && updateKindOf(parameter).isDivided)

@@ -116,7 +116,7 @@ bool Targets::parseLayers(const std::string &json, const std::string &patterns,
   return true;
 }
 
-/// The layer number is the last group: a pattern may have its own groups.
+/// Reads the layer number, the last group: a pattern may have its own groups.
 int64_t Targets::layerOf(const std::string &path) const {
   std::smatch match;
   for (const std::regex &before : beforeLayer)

@@ -221,7 +221,7 @@ static LogicalResult reverse(HeadLossOp head, Tape &tape) {
   return success();
 }
 
-/// Slopes, computed with the loss, are its derivatives; its gradient is 1.
+/// Losses are differentiated when computed: their slopes are the gradients.
 static LogicalResult reverse(DpoLossOp loss, Tape &tape) {
   tape.add(loss.getLosses(), loss.getSlopes());
   return success();

@@ -14,7 +14,7 @@ using nlohmann::json;
 
 namespace qlora {
 
-/// bitsandbytes: reads the format. Each weight's tensors determine how it is
+/// Reads bitsandbytes' format. Each weight's tensors determine how it is
 /// stored, including block and double quantisation.
 static Status readBitsandbytes(const JsonFields &quantization,
                                ModelConfig &config) {
@@ -105,7 +105,7 @@ static Status checkCompressedGroup(const json &group) {
   return needTiles(JsonFields(weights), "block_structure");
 }
 
-/// FP8 only; the tensors determine which linears are quantised.
+/// Reads compressed-tensors' FP8; the tensors show which linears are quantised.
 static Status readCompressed(const JsonFields &quantization,
                              ModelConfig &config) {
   config.unquantizedKey = "ignore";

@@ -260,7 +260,7 @@ Value DecoderBuilder::embed(Value ids, Value positions) {
   return dropout(config.dropout.embedding, x);
 }
 
-/// rotate-half needs the frequencies of one half for the other half, too.
+/// Repeats the frequencies: rotate-half needs those of one half for the other.
 static SmallVector<float> twice(ArrayRef<float> frequencies) {
   SmallVector<float> both(frequencies);
   llvm::append_range(both, frequencies);

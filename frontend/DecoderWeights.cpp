@@ -255,7 +255,7 @@ static bool isBuffer(const Family &family, std::string_view name) {
   });
 }
 
-/// AutoGPTQ writes a bias for each of its weights, even if the model has none.
+/// Whether a bias is AutoGPTQ's: all zeros, for a model that has none.
 static StatusOr<bool> isZeroBias(const ModelFiles &files,
                                  const std::string &name) {
   constexpr uint64_t kMostBytes = 1 << 22;

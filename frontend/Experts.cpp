@@ -52,8 +52,8 @@ static StatusOr<int64_t> readCount(const JsonFields &fields,
   return count;
 }
 
-/// transformers' rule: layers that are listed, or do not end a run of `step`,
-/// have an MLP.
+/// Reads which layers have experts, as transformers does: every `step`-th one,
+/// except those that are listed as having an MLP.
 static Status readLayers(const JsonFields &fields, ModelConfig &config) {
   ExpertsConfig &experts = config.experts;
   experts.layers.assign(static_cast<size_t>(config.layers), true);
@@ -90,7 +90,7 @@ static Status readGlu(const JsonFields &fields, const ClampedGlu &family,
   return Status::ok();
 }
 
-/// transformers' rule: there is a loss only if routers' logits are output.
+/// Reads the router loss; as in transformers, only if router logits are output.
 static Status readRouterTraining(const JsonFields &fields,
                                  ExpertsConfig &experts) {
   QLORA_ASSIGN_OR_RETURN(const bool hasLoss,
@@ -168,8 +168,8 @@ static bool haveOneType(const Weight &a, const Weight &b) {
          a.stored->block == b.stored->block;
 }
 
-/// Stacked weights share one offset of their scales in memory, and each must
-/// begin at the start of a block.
+/// Checks that weights can be stacked: stacked ones share one offset of their
+/// scales in memory, and each must begin at the start of a block.
 static Status checkStackable(const Weight &weight) {
   if (!weight.stored ||
       (weight.stored->elements % weight.stored->block == 0 &&

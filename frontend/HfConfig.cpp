@@ -105,8 +105,8 @@ static Status readHeads(const JsonFields &fields, ModelConfig &config) {
   return Status::ok();
 }
 
-/// torch counts a negative index from the end. An index outside of the
-/// vocabulary means no padding row, and is not an error.
+/// Reads the padding token. As in torch, a negative id counts from the end. An
+/// id outside of the vocabulary means no padding row, and is not an error.
 static Status readPadding(const JsonFields &fields, ModelConfig &config) {
   constexpr const char *kKey = "pad_token_id";
   const ConfigDefaults &defaults = config.family->defaults;

@@ -109,8 +109,8 @@ static Status checkParameterKeys(const json &parameters, RopeKind kind,
   return Status::ok();
 }
 
-/// transformers' rule: a key outside of the parameters wins over one inside,
-/// and the fallback is the longest position.
+/// Reads the original length as transformers does: a key outside of the
+/// parameters wins over one inside, and the fallback is the longest position.
 static StatusOr<int64_t> originalPositions(const JsonFields &fields,
                                            const JsonFields &parameters) {
   constexpr const char *kKey = "original_max_position_embeddings";
@@ -175,8 +175,8 @@ static StatusOr<std::vector<double>> readFactors(const JsonFields &parameters,
   return value->get<std::vector<double>>();
 }
 
-/// The attention scale follows from `factor`. Its default is the longest
-/// position divided by the original one.
+/// Reads longrope's keys. The attention scale follows from `factor`, whose
+/// default is the longest position divided by the original one.
 static Status readLongRope(const JsonFields &fields,
                            const JsonFields &parameters, RopeConfig &rope) {
   QLORA_ASSIGN_OR_RETURN(rope.shortFactors,
@@ -204,7 +204,7 @@ static Status readLongRope(const JsonFields &fields,
   return Status::ok();
 }
 
-/// The base grows with lengths beyond the longest position.
+/// Reads dynamic NTK's key: the base grows with lengths beyond its position.
 static Status readDynamic(const JsonFields &fields, RopeConfig &rope) {
   QLORA_ASSIGN_OR_RETURN(rope.originalMaxPositions,
                          fields.integer("max_position_embeddings", 1));

@@ -51,7 +51,7 @@ static Status validateInit(const Options &o) {
   return validateLoftq(o);
 }
 
-/// With a scale of 0, A and B get no gradient, and the adapter does not train.
+/// Refuses a scale of 0: A and B would get no gradient and not be trained.
 static Status validateAlpha(const Options &o) {
   if (o.text("finetuning_type") == "full")
     return Status::ok();

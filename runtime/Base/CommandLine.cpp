@@ -60,7 +60,7 @@ static bool isList(const OptionName &name) {
           type == kTokens || type == kNumbers || type == kTextMap);
 }
 
-/// No name of a module or a kernel ends like this.
+/// Whether the word is a program: names of modules and kernels end otherwise.
 static bool isProgram(std::string_view word) {
   return word.ends_with(".mlir") || word.ends_with(".mlirbc") ||
          word.ends_with(".so");

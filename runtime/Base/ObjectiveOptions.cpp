@@ -45,7 +45,7 @@ static Status validateLoss(const Options &o) {
   return Status::ok();
 }
 
-/// An answer needs its own sequence, and a reference needs the unchanged base.
+/// Checks that answers have own sequences, and a reference an unchanged base.
 Status validateObjective(const Options &o) {
   const std::string rl = o.text("rl");
   const std::string objective = o.spelling("rl") + " " + rl;

@@ -149,8 +149,8 @@ static StatusOr<json> parseNames(const json &raw) {
 /// Whether the option may have an empty list.
 static bool isEmptyList(std::string_view initial) { return initial == "[]"; }
 
-/// A single word without regular expression syntax matches the same modules as
-/// a list with that word, so that `q_proj,v_proj` works as expected.
+/// Parses a regular expression, or a list of names. A single word without such
+/// syntax is a list, which matches the same modules.
 static StatusOr<json> parseTargets(const OptionRow &row, const json &raw) {
   if (raw.is_string()) {
     std::string text = raw.get<std::string>();
@@ -181,7 +181,7 @@ static StatusOr<std::vector<int64_t>> parseIntegers(const OptionRow &row,
   return numbers;
 }
 
-/// PEFT's map of modules to lists has one entry here: the input embedding's.
+/// Parses the input embedding's token ids; refuses PEFT's map of modules.
 static StatusOr<json> parseTokens(const OptionRow &row, const json &raw) {
   if (raw.is_object())
     return expected("a list of token ids", plain(raw));

@@ -220,7 +220,7 @@ std::string Options::quantizedFormat() const {
   return method == "none" ? "" : method;
 }
 
-/// Full fine-tuning excludes adapter options and quantised weights.
+/// Refuses adapter options and quantised weights with full fine-tuning.
 static Status validateFull(const Options &o) {
   if (o.text("finetuning_type") != "full")
     return Status::ok();
@@ -248,7 +248,7 @@ static Status validateFull(const Options &o) {
   return Status::ok();
 }
 
-/// A changing learning rate would need other averaging weights.
+/// Checks that the learning rate is constant, as the averaging weights assume.
 static Status validateScheduleFree(const Options &o) {
   if (o.text("optim") != "schedule_free_adamw")
     return Status::ok();

@@ -132,7 +132,7 @@ static bool followEachOther(qlora_group group) {
          group == QLORA_GROUP_EP;
 }
 
-/// Only one axis can shard experts.
+/// Checks that only one axis shards experts.
 static Status checkTogether(const ParallelMesh &mesh) {
   if (mesh.tensorRanks > 1 && mesh.expertRanks > 1)
     return Status::invalid(

@@ -167,7 +167,7 @@ LossSums &LossSums::operator/=(double count) {
   return *this;
 }
 
-/// All entries that have sums have the same kinds of sums.
+/// Finds the kinds of sums, which are the same for all entries that have sums.
 Program::Program(const LoadedModule &module, Device &device)
     : module(module), device(device) {
   auto has = [&](qlora_binding_kind kind) {

@@ -17,8 +17,8 @@ static bool startsEmpty(uint32_t arena) {
          arena == QLORA_ARENA_SAVED;
 }
 
-/// The arenas whose bytes several buffers use in turn. In other arenas, buffers
-/// only name ranges and own nothing.
+/// Returns the buffer, if it is in an arena whose bytes buffers use in turn. In
+/// other arenas, buffers only name ranges and own nothing.
 static uint32_t ownerOf(const RangeUse &use) {
   return use.arena == QLORA_ARENA_ACTIVATION ||
                  use.arena == QLORA_ARENA_WORKSPACE ||

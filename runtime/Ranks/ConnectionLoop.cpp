@@ -111,7 +111,7 @@ void ConnectionLoop::acceptAll(Protocol &protocol) {
   }
 }
 
-/// Still reads bytes that were sent before the other end closed.
+/// Writes and reads, including bytes sent before the other end closed.
 void ConnectionLoop::advance(Connection &connection, Protocol &protocol) {
   write(connection);
   if (connection.socket.isOpen() && connection.wanted > 0)

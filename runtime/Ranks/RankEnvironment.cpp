@@ -60,8 +60,8 @@ static bool areEqual(const char *left, const char *right) {
   return left && right && !std::strcmp(left, right);
 }
 
-/// srun --mpi=pmi2, which may be a cluster's default, also sets PMI variables,
-/// but none for the local ranks.
+/// Whether PMI variables are srun's: --mpi=pmi2, which may be a cluster's
+/// default, sets them too, but none for the local ranks.
 static bool isPmiOfSlurm(const GetVariable &get) {
   return areEqual(get("PMI_RANK"), get("SLURM_PROCID")) &&
          areEqual(get("PMI_SIZE"), get("SLURM_STEP_NUM_TASKS"));

@@ -79,7 +79,7 @@ static ordered_json shortNumber(double value) {
   return value;
 }
 
-/// PEFT writes null for a list that is not set.
+/// Returns null for an empty list: PEFT writes that for one that is not set.
 static ordered_json orNull(const ordered_json &list) {
   return list.empty() ? ordered_json(nullptr) : list;
 }

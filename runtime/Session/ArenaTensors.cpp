@@ -124,8 +124,7 @@ ArenaReader::ArenaReader(const ArenaTensors &tensors, Device &device,
     : tensors(tensors), device(device), group(group),
       arena(tensors.module.arena(tensors.kind).value_or(QLORA_NONE)) {}
 
-/// A window's bytes of another rank pass through the ranks between it and rank
-/// 0.
+/// Passes a rank's bytes of a window through the ranks between it and rank 0.
 Status ArenaReader::fetchFrom(int owner,
                               std::span<const ArenaTensors::Part> parts) {
   Collectives &ranks = tensors.owners(group);

@@ -36,8 +36,8 @@ static const MetricRow *findMetric(const std::string &name) {
   return nullptr;
 }
 
-/// The best model must have been saved, so evaluations must coincide with
-/// checkpoints.
+/// Checks that evaluations coincide with checkpoints, because the best model
+/// must have been saved.
 static Status checkSameSteps(const Options &options) {
   const std::string evaluates = options.text("eval_strategy");
   const std::string saves = options.text("save_strategy");

@@ -181,7 +181,7 @@ std::string Session::verbosePlan(const Run &run) const {
   return plan;
 }
 
-/// Only rank 0 prints: remarks of the cache on other machines are dropped.
+/// Prints the cache's remarks on rank 0; other machines' remarks are dropped.
 void Session::warnOfBase() {
   if (!weights.base || !metrics)
     return;

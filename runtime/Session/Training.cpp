@@ -215,8 +215,8 @@ bool Trainer::shouldEvaluate(int64_t done) const {
   return every > 0 && done % every == 0;
 }
 
-/// If checkpoints are enabled, one is also written at the end, whatever ended
-/// the training.
+/// Whether a checkpoint is due. If they are enabled, one is also written at the
+/// end, whatever ended the training.
 bool Trainer::shouldSave(int64_t done) const {
   const std::string strategy = options.text("save_strategy");
   const int64_t every = strategy == "epoch" ? stepsPerEpoch(run)
@@ -238,7 +238,7 @@ Status Trainer::save(int64_t done) {
   return Status::ok();
 }
 
-/// A signal ends an evaluation; the run that resumes this one repeats it.
+/// Evaluates. If a signal ends the evaluation, the resumed run repeats it.
 Status Trainer::evaluateAfter(int64_t done) {
   QLORA_ASSIGN_OR_RETURN(
       const auto evaluation,

@@ -44,7 +44,7 @@ dnnl::memory::desc denseDesc(qlora_dtype dtype, int64_t rows, int64_t columns,
           isTransposed ? Dims{1, rows} : Dims{columns, 1}};
 }
 
-/// A set of instructions includes the sets whose bits it has.
+/// Whether oneDNN uses matrix tiles: its set of instructions has their bits.
 bool usesTiles() {
   limitInstructions();
   constexpr int kTiles = static_cast<int>(dnnl::cpu_isa::avx512_core_amx);

@@ -199,9 +199,9 @@ void AttentionGraph::backward(CudnnDqSum dqSum) {
 // Plans -----------------------------------------------------------------------
 
 namespace {
-/// An engine whose blocks add to dQ in a fixed order, so its memory is
-/// proportional to the length, and the graph that it accepts. Engine and knobs
-/// are the same as in cudnn-frontend 1.32.
+/// An engine, and the form of dQ in the graph that it accepts. Its blocks add
+/// to dQ in a fixed order, so its memory is proportional to the length. Engine
+/// and knobs are the same as in cudnn-frontend 1.32.
 struct OrderedEngine {
   CudnnEngine engine;
   CudnnDqSum dqSum;

@@ -188,7 +188,7 @@ struct Machines {
 };
 } // namespace
 
-/// The world size of a launcher overrides --gpus, unless --ranks is given.
+/// Reads the ranks: --ranks, else the world size of a launcher, else --gpus.
 StatusOr<Machines> Machines::of(const CommandLine &line) {
   Machines machines;
   QLORA_RETURN_IF_ERROR(machines.runner.applySettings(line.settings));

@@ -163,7 +163,7 @@ Status Sections::addZero(const json &zero) {
   return Status::ok();
 }
 
-/// DeepSpeed clips only by its own value, and without one not at all.
+/// Adds a DeepSpeed file. DeepSpeed clips by its own value or not at all.
 Status Sections::addDeepSpeedConfig(const json &config) {
   if (!config.is_object() || !config.contains("zero_optimization"))
     return Status::invalid("expects a configuration with 'zero_optimization', "

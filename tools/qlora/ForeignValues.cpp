@@ -213,7 +213,7 @@ Status Translation::translateEvalBatch(const YamlEntry &entry) {
   return Status::ok();
 }
 
-/// axolotl's counts the rows of a step, and sets the accumulation steps.
+/// Translates axolotl's batch_size, the rows of a step, to accumulation steps.
 Status Translation::translateBatch(const YamlEntry &entry) {
   if (!isOf(ForeignTool::kAxolotl))
     return file.entries.push_back(entry), Status::ok();
@@ -231,8 +231,8 @@ Status Translation::translateBatch(const YamlEntry &entry) {
   return Status::ok();
 }
 
-/// axolotl rounds fractions down, takes 2 steps for 1, and without any key 3 %
-/// of the steps, at most 100.
+/// Translates axolotl's warm-up: it rounds fractions down, takes 2 steps for 1,
+/// and without any key 3 % of the steps, at most 100.
 Status Translation::translateWarmup(const YamlEntry &entry) {
   if (!isOf(ForeignTool::kAxolotl))
     return file.entries.push_back(entry), Status::ok();
@@ -248,7 +248,7 @@ Status Translation::translateWarmup(const YamlEntry &entry) {
   return Status::ok();
 }
 
-/// Applies to both prompts with completions and conversations.
+/// Sets the loss of prompts with completions, and that of conversations.
 Status Translation::translateLossOfInputs(const YamlEntry &entry) {
   const std::string word = foreignNameOf(entry.value);
   if (word != "true" && word != "false")

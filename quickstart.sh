@@ -18,7 +18,7 @@ qlora train "$demo/train.yaml" --target cpu --gpus 2 \
 python3 - "$out/adapter/metrics.jsonl" <<'PYTHON'
 import json, sys
 rows = [json.loads(line) for line in open(sys.argv[1])]
-match = [row["eval_argmax_match"] for row in rows if "eval_argmax_match" in row]
+match = [row["eval_exact_match"] for row in rows if "eval_exact_match" in row]
 print(f"\nunseen rows with all tokens correct: "
       f"{100 * match[0]:.1f} % before, {100 * match[-1]:.1f} % after")
 PYTHON

@@ -95,7 +95,7 @@ class Inputs:
         self.first = os.path.join(self.folder, f"{row.name}.first.safetensors")
         write_first_rows(self.first, self.data)
         self.compile_flags += ("--per-device-train-batch-size",
-                               str(BATCH_ROWS), "--padding-free", "true")
+                               str(BATCH_ROWS), "--step-packing", "true")
         sizes = [(len(ids), int((labels[1:] >= 0).sum()))
                  for ids, labels in load_rows(self.data)]
         self.labels_per_token = (sum(labels for _, labels in sizes)

@@ -7,10 +7,10 @@
                     [--compute bfloat16] [--samples 20] [--work DIR]
 
 Layers of each shape, without its vocabulary, are compiled with each form of
---dequant and trained on one row of that many tokens. The time of a linear is
+--dequantize and trained on one row of that many tokens. The time of a linear is
 that of its GEMM and its decode, forward and backward separately, the median of
---samples. The choice is qloracc's default: without a memory limit between panel
-and scratch; with enough memory for everything, resident too.
+--samples. The choice is qloracc's default: without a memory limit between tiled
+and per-use; with enough memory for everything, once too.
 
 A choice is right if all linears of a layer together take at most 10 % more time
 than in the fastest available form. Fails if a choice contradicts the cost
@@ -30,7 +30,7 @@ from tensors import count, tensor_shapes
 
 SHAPES_MEASURED = ("smollm2-135m", "qwen2.5-0.5b", "llama3.2-1b")
 ROWS = (32, 128, 512, 2048)
-FORMS = ("panel", "scratch", "resident")
+FORMS = ("tiled", "per-use", "once")
 NEAR = 1.1  # of the fastest
 SCRATCH_GAIN = 0.03  # plan-dequant requires it
 VOCABULARY = 512
@@ -78,7 +78,7 @@ class Case:
 
     def measure(self, form, samples):
         """Returns (linear, is backward) -> median seconds."""
-        module, _ = self.compile(form, "--dequant", form)
+        module, _ = self.compile(form, "--dequantize", form)
         steps = math.ceil(samples / self.config["num_hidden_layers"])
         trace = ours.profile(module, self.data, *self.flags, active=steps)
         found = {}
@@ -116,15 +116,15 @@ class Case:
 
 
 def least_form(group):
-    """Returns panel or scratch, according to the predicted seconds."""
-    gains = group["scratch_seconds"] < (
-        (1 - SCRATCH_GAIN) * group["panel_seconds"])
-    return "scratch" if gains else "panel"
+    """Returns tiled or per-use, according to the predicted seconds."""
+    gains = group["per_use_seconds"] < (
+        (1 - SCRATCH_GAIN) * group["tiled_seconds"])
+    return "per-use" if gains else "tiled"
 
 
 def wrong_choices(choices, has_room):
     """Returns linears whose forms contradict the predicted seconds. A weight is
-    resident in all of its GEMMs or in none."""
+    decoded once for all of its GEMMs or in none."""
     wrong = []
     for linear in dict.fromkeys(linear for linear, _ in choices):
         groups = [choices[linear, is_backward] for is_backward in (False, True)
@@ -132,9 +132,9 @@ def wrong_choices(choices, has_room):
         wanted = [least_form(group) for group in groups]
         least = sum(group[f"{form}_seconds"]
                     for group, form in zip(groups, wanted))
-        if has_room and sum(group["resident_seconds"]
+        if has_room and sum(group["once_seconds"]
                             for group in groups) < least:
-            wanted = ["resident"] * len(groups)
+            wanted = ["once"] * len(groups)
         forms = [group["form"] for group in groups]
         if forms != wanted:
             wrong.append(f"{linear} is {', '.join(forms)}, predicted seconds "
@@ -160,14 +160,14 @@ def name_of(choices):
 def measure_case(case, samples):
     times = {form: case.measure(form, samples) for form in FORMS}
     missing = [form for form in FORMS if times[form].keys() !=
-               times["resident"].keys()]
+               times["once"].keys()]
     totals = {form: sum(times[form].values()) for form in FORMS}
     result = {"rows": case.rows, "seconds": totals, "chosen": {},
               "linears": [{"linear": linear, "backward": is_backward,
                            **{form: times[form][linear, is_backward]
                               for form in FORMS}}
-                          for linear, is_backward in times["resident"]],
-              "failures": [f"{form}: other linears than resident"
+                          for linear, is_backward in times["once"]],
+              "failures": [f"{form}: other linears than once"
                            for form in missing]}
     for name, has_room, flags in (("no limit", False, ()),
                                   ("room", True, ("--memory-limit", ROOM))):
@@ -176,7 +176,7 @@ def measure_case(case, samples):
                                wrong_choices(choices, has_room)]
         least = sum(min(times[form][group] for form in
                         FORMS[:3 if has_room else 2])
-                    for group in times["resident"])
+                    for group in times["once"])
         seconds = chosen_seconds(choices, times)
         result["chosen"][name] = {
             "forms": name_of(choices), "seconds": seconds,

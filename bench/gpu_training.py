@@ -113,8 +113,8 @@ def read_profile(path, kept):
 def predict(machine, run, number):
     """Returns the null device's prediction for this GPU, or for an H200."""
     done = machine.run(
-        [machine.program("qlora-run"), machine.module(number), "--device",
-         f"null:{machine.card['profile']}", "--gradient-accumulation-steps",
+        [machine.program("qlora-run"), machine.module(number), "--simulate",
+         machine.card["profile"], "--gradient-accumulation-steps",
          str(run["accumulation"]), "--log-format", "json"], 60)
     if failure := done.failure():
         raise Failure(f"prediction: {failure}")

@@ -103,7 +103,7 @@ class Compiler:
     def choose(self):
         """Returns auto's report on each layout."""
         report = os.path.join(self.folder, "layouts.json")
-        done = self.run("auto", "--report", report)
+        done = self.run("auto", "--plan-report", report)
         if done.returncode:
             raise SystemExit(done.stderr)
         return {row["layout"]: row for row in ours.read_json(report)["layouts"]}

@@ -53,7 +53,7 @@ def planned(folder, name, compute, *flags, length=LENGTH):
     """Compiles a module. Returns its path and its plan.json."""
     module = os.path.join(folder, f"{name}.so")
     report = os.path.join(folder, f"{name}.json")
-    compile_module(folder, module, compute, "--report", report, *flags,
+    compile_module(folder, module, compute, "--plan-report", report, *flags,
                    length=length)
     return module, read_json(report)
 

@@ -7,7 +7,7 @@
                      [--disable-kernels ROW,...] [CASE...]
 
 Compiles each case for one architecture (needs nvcc, but no GPU) within the
-GPU's memory, and runs `qlora-run --device null:GPU`. Prints Markdown: the
+GPU's memory, and runs `qlora-run --simulate GPU`. Prints Markdown: the
 assumptions and kernels of the low and the high figure, predicted tokens per
 second and milliseconds, published figures and a roofline, the parts of a step,
 the memory plan and the compile time. Measures nothing on a GPU.
@@ -92,7 +92,7 @@ def compile_case(case, options):
 
 def null_device(module, options, *flags):
     done = subprocess.run(
-        [f"{TOOLS}/qlora-run", module, "--device", f"null:{options.gpu}",
+        [f"{TOOLS}/qlora-run", module, "--simulate", options.gpu,
          "--disable-kernels", options.disable_kernels, *flags],
         capture_output=True, text=True)
     if done.returncode:

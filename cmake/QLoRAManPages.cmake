@@ -28,7 +28,7 @@ if(QLORA_HELP2MAN)
   qlora_man_page(qlora-train "qlora train"
                  "train a LoRA adapter of a Hugging Face model" --help-all)
   qlora_man_page(qlora-memory "qlora memory"
-                 "what a training of a model needs, and where it fits"
+                 "memory that training a model needs, and GPUs that fit"
                  --help-all)
   qlora_man_page(qlora-show-data "qlora show-data"
                  "rows as tokens, with those in the loss marked" --help)

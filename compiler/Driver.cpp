@@ -245,7 +245,7 @@ SmallVector<MemoryBudget> Driver::concessions() const {
   SmallVector<MemoryBudget> list;
   bool mayOffload =
       traits.offloadsTables && options.offloadEmbedding == "auto";
-  bool mayPanel = options.dequantForm == "auto";
+  bool mayPanel = options.dequantizeForm == "auto";
   for (bool offloadTables : {false, true})
     for (int given : {0, 1, 2}) {
       MemoryBudget budget = chosen;
@@ -310,7 +310,7 @@ LogicalResult Driver::keepWeights(ModuleOp step, OwningOpRef<ModuleOp> &best) {
   const int64_t left = options.memoryLimit - plannedBytes(*best);
   if (options.shards > 1 || chosen.offloadBase)
     roomy.stayingBytes = left - left / kLostToPacking;
-  else if (!chosen.onlyPanels && options.dequantForm == "auto")
+  else if (!chosen.onlyPanels && options.dequantizeForm == "auto")
     roomy.residentBytes = left;
   return roomy.stayingBytes > 0 || roomy.residentBytes > 0
              ? tryBudget(step, roomy, best)
@@ -422,7 +422,7 @@ LogicalResult Driver::run(OwningOpRef<ModuleOp> &module,
   chosen.offloadTables = options.offloadEmbedding == "true";
   chosen.offloadBase = options.offloadBase;
   if (options.offloadActivations)
-    chosen.copiedValues = options.copiedActivations == "all" ? "all" : "hidden";
+    chosen.copiedValues = options.offloadActivationsPolicy == "all" ? "all" : "hidden";
   if (options.memoryLimit > 0 && failed(chooseBudget(*module)))
     return failure();
   if (options.remarks && failed(enableRemarks()))

@@ -50,7 +50,7 @@ def PrintKernels : Pass<"print-kernels", "::mlir::ModuleOp"> {
 def PrintPlan : Pass<"print-plan", "::mlir::ModuleOp"> {
   let summary = "write the plan of a program as JSON to stdout";
   let description = [{
-    Writes the content of `qloracc --report plan.json` except times, for tests:
+    Writes the content of `qloracc --plan-report plan.json` except times, for tests:
     arenas, entries, and the decisions of earlier passes.
   }];
 }

@@ -154,8 +154,8 @@ static void buildExchange(OpPassManager &pm, const CompileOptions &options,
   pm.addNestedPass<train::StepOp>(createUnrollMicroBatches(unroll));
   // Buckets are in the order in which gradients finish.
   BucketGradientsOptions buckets;
-  buckets.maxBuckets =
-      options.isEnabled("bucket-gradients") ? options.maxBuckets : int64_t(1);
+  buckets.gradientBuckets =
+      options.isEnabled("bucket-gradients") ? options.gradientBuckets : int64_t(1);
   pm.addPass(createBucketGradients(buckets));
   if (options.gradientForm != "no") {
     CompressGradientsOptions compress;
@@ -200,8 +200,8 @@ static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
   // After recomputation, so that recomputed uses can share a decode.
   PlanDequantOptions dequant;
   dequant.form = options.isEnabled("plan-dequant") && !budget.onlyPanels
-                     ? options.dequantForm
-                     : std::string("panel");
+                     ? options.dequantizeForm
+                     : std::string("tiled");
   dequant.residentBytes = budget.residentBytes;
   dequant.target = options.target;
   dequant.profile = options.deviceProfile;
@@ -217,7 +217,7 @@ static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
   ShardVocabularyOptions tables;
   tables.shards = options.shards;
   tables.offloadTables = budget.offloadTables;
-  tables.form = options.divideTables;
+  tables.form = options.shardEmbeddings;
   pm.addPass(createShardVocabulary(tables));
   PlaceFrozenWeightsOptions shards;
   shards.shards = options.shards;

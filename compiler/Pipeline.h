@@ -68,7 +68,7 @@ struct CompileOptions {
   bool offloadBase = false;   ///< frozen weights, gathered from host memory
   bool offloadStates = false; ///< optimizer states, updated in host memory
   bool offloadActivations = false; ///< saved for the backward
-  std::string copiedActivations = "auto"; ///< offloaded values: auto or all
+  std::string offloadActivationsPolicy = "auto"; ///< offloaded values: auto or all
   int64_t shards = 1; ///< fsdp ranks
   int64_t updatePieces = 1; ///< zero1 ranks, which shard the updates
   int64_t trainedPieces = 1; ///< zero2 ranks, which shard all trainable state
@@ -85,11 +85,11 @@ struct CompileOptions {
   bool allForwardsFirst = false; ///< GPipe's order instead of 1F1B
   /// Whether fsdp ranks compute with their own rows of the embedding and the LM
   /// head: auto, true or false.
-  std::string divideTables = "auto";
+  std::string shardEmbeddings = "auto";
   bool checkpointing = false;
   std::string deviceProfile; ///< path; empty: the shipped default
-  std::string dequantForm = "auto";
-  int64_t maxBuckets = 4;
+  std::string dequantizeForm = "auto";
+  int64_t gradientBuckets = 4;
   std::string gradientForm = "no"; ///< compression: bf16, int8, power_sgd
   int64_t gradientRank = 1; ///< rank of power_sgd
   int64_t runRanks = 0; ///< ranks of the run; 0: any number

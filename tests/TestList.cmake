@@ -108,7 +108,7 @@ e2e(gradients quick 30 gradients.py)
 e2e(partition full 60 partition.py)
 e2e(nonfinite quick 5 nonfinite.py)
 e2e(promises quick 20 promises.py)
-e2e(padding-free quick 20 padding_free.py)
+e2e(step-packing quick 20 step_packing.py)
 e2e(reproducible full 40 reproducible.py)
 e2e(base-cache full 40 base_cache.py)
 e2e(optimizers quick 12 optimizers.py)
@@ -137,8 +137,8 @@ foreach(pass fuse-lora fuse-accumulate rematerialize plan-dequant fuse-rows
           llama-nf4 qwen3-ranks llama-dropout llama-full)
 endforeach()
 # Weights decoded in each form.
-foreach(form panel scratch resident)
-  goldens(dequant-${form} quick 2 --compile-flag=--dequant=${form} llama-nf4
+foreach(form tiled per-use once)
+  goldens(dequant-${form} quick 2 --compile-flag=--dequantize=${form} llama-nf4
           mistral-window)
 endforeach()
 goldens(checkpointing quick 4 --compile-flag=--gradient-checkpointing llama-nf4
@@ -193,17 +193,17 @@ endforeach()
 goldens(cuda-offload-zero2 full 2 ${on_cuda} --ranks 2
         --compile-flag=--parallel=zero2=2
         --compile-flag=--offload=base,optimizer,activations
-        --compile-flag=--copied-activations=all qwen3-ranks)
+        --compile-flag=--offload-activations-policy=all qwen3-ranks)
 # Saved activations are copied even if the GPU is idle meanwhile.
 goldens(cuda-offload-activations quick 3 ${on_cuda} --ranks 1
         --compile-flag=--offload=activations
-        --compile-flag=--copied-activations=all llama-nf4 llama-dropout)
+        --compile-flag=--offload-activations-policy=all llama-nf4 llama-dropout)
 goldens(cuda-offload-checkpointing full 2 ${on_cuda} --ranks 1 --bf16
         --compile-flag=--offload=activations
-        --compile-flag=--copied-activations=all
+        --compile-flag=--offload-activations-policy=all
         --compile-flag=--gradient-checkpointing gptoss-mxfp4)
 e2e(cuda-platform quick 20 cuda_platform.py)
-e2e(padding-free-cuda full 20 padding_free.py ${on_cuda})
+e2e(step-packing-cuda full 20 step_packing.py ${on_cuda})
 e2e(reproducible-cuda full 40 reproducible.py ${on_cuda})
 # Driver calls of a step of 32 layers.
 e2e(cuda-step full 15 cuda_step.py)
@@ -225,11 +225,11 @@ e2e(gpu-script full 120 gpu_script.py)
 
 # ------------------------------------------------------------ sharding, base
 goldens(fsdp-tables full 8 --ranks 2 --compile-flag=--parallel=fsdp=2
-        --compile-flag=--divide-tables=true llama-dpo-nf4 llama-dropout
+        --compile-flag=--shard-embeddings=true llama-dpo-nf4 llama-dropout
         llama-embed-tied llama-packed llama-tokens-nf4 mixtral-balance
         prequantized-bnb)
 goldens(fsdp quick 2 --ranks 4 --compile-flag=--parallel=fsdp=2
-        --compile-flag=--divide-tables=true qwen3-ranks)
+        --compile-flag=--shard-embeddings=true qwen3-ranks)
 goldens(fsdp-no-overlap full 2 --ranks 2 --compile-flag=--parallel=fsdp=2
         --compile-flag=--disable-pass=schedule-gathers llama-nf4)
 e2e(shards full 120 shards.py)

@@ -164,7 +164,7 @@ void BucketGradientsPass::writeLayout() {
 /// Returns how many buckets to use; their sizes are as count : ... : 2 : 1. All
 /// but the last must reach the minimum, but two are used if possible.
 int64_t BucketGradientsPass::bucketCount() const {
-  int64_t most = std::min<int64_t>(maxBuckets, order.size());
+  int64_t most = std::min<int64_t>(gradientBuckets, order.size());
   int64_t count = std::min<int64_t>(2, most);
   while (count < most &&
          2 * 4 * flat / ((count + 1) * (count + 2) / 2) >= minBytes)
@@ -262,9 +262,9 @@ ArrayAttr BucketGradientsPass::factsOf(ArrayRef<Bucket> buckets) {
 
 void BucketGradientsPass::runOnOperation() {
   order.clear();
-  if (maxBuckets < 1) {
+  if (gradientBuckets < 1) {
     getOperation().emitError("expects at least one bucket, but got ")
-        << int64_t(maxBuckets);
+        << int64_t(gradientBuckets);
     return signalPassFailure();
   }
   SmallVector<StepOp> steps;

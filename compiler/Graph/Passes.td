@@ -412,23 +412,23 @@ def PlanDequant : Pass<"plan-dequant", "::mlir::ModuleOp"> {
   let summary = "choose where stored weights are decoded";
   let description = [{
     Chooses by cost for every weight that is not stored in the compute type:
-    decode in panels inside each GEMM (`panel`); once into scratch before it,
-    shared by the recompute and backward of a block (`scratch`); or keep it
-    decoded (`resident`) if memory allows. Each choice is a remark. A GPU has no
-    panels: `panel` decodes all of W inside each GEMM there, so only the others
+    decode in panels inside each GEMM (`tiled`); once into scratch before it,
+    shared by the recompute and backward of a block (`per-use`); or keep it
+    decoded (`once`) if memory allows. Each choice is a remark. A GPU has no
+    panels: `tiled` decodes all of W inside each GEMM there, so only the others
     are chosen.
   }];
   let options = [
     Option<"form", "form", "std::string", "\"auto\"",
-           "auto, panel, scratch or resident">,
+           "auto, tiled, per-use or once">,
     Option<"residentBytes", "resident-bytes", "int64_t", "0",
            "bytes available for resident weights">,
     TargetOption, ProfileOption,
   ];
   let statistics = [
-    Statistic<"inPanels", "panel", "groups of uses decoded in panels">,
-    Statistic<"inScratch", "scratch", "groups of uses decoded into scratch">,
-    Statistic<"keptResident", "resident", "weights kept decoded">,
+    Statistic<"inPanels", "tiled", "groups of uses decoded in panels">,
+    Statistic<"inScratch", "per-use", "groups of uses decoded into scratch">,
+    Statistic<"keptResident", "once", "weights kept decoded">,
   ];
 }
 
@@ -467,11 +467,11 @@ def BucketGradients : Pass<"bucket-gradients", "::mlir::ModuleOp"> {
   let description = [{
     Orders the trainable parameters as the backward finishes them (module
     attributes `train.layout`, the names in order, and `train.offsets`), and
-    places at most `maxBuckets` all-reduces, each right after the last gradient
+    places at most `gradientBuckets` all-reduces, each right after the last gradient
     of its bucket.
   }];
   let options = [
-    Option<"maxBuckets", "max-buckets", "int64_t", "4", "">,
+    Option<"gradientBuckets", "gradient-buckets", "int64_t", "4", "">,
     Option<"minBytes", "min-bytes", "int64_t", "1048576",
            "least bytes of a bucket, except the last">,
   ];

@@ -7,8 +7,8 @@
 //   %y2 = model.linear %x, %w                  // recomputed
 //   %dx = model.linear %dy, %w layout in_out
 //
-// with %w in 4 bits stays as it is (`panel`: each GEMM decodes W a few rows at
-// a time, in cache), or becomes (`scratch`)
+// with %w in 4 bits stays as it is (`tiled`: each GEMM decodes W a few rows at
+// a time, in cache), or becomes (`per-use`)
 //
 //   %y  = model.linear %x, %w
 //   ...
@@ -16,7 +16,7 @@
 //   %y2 = model.linear %x, %n
 //   %dx = model.linear %dy, %n layout in_out
 //
-// or the parameter changes its type (`resident`): quantised when loaded and
+// or the parameter changes its type (`once`): quantised when loaded and
 // decoded once.
 //
 // Panels decode once per use and need no memory. Scratch decodes once per group
@@ -100,7 +100,7 @@ private:
 /// (bench/decode.py).
 static constexpr double kScratchGain = 0.03;
 static constexpr const char *kGainsTooLittle =
-    "scratch would gain less than 3 %";
+    "per-use would gain less than 3 %";
 
 int64_t StoredWeight::residentBytes() const {
   RankedTensorType stored = model::ParameterOp(parameter).getTensorType();
@@ -117,7 +117,7 @@ double StoredWeight::savedByResidence() const {
 }
 
 static StringRef nameOf(Form form) {
-  static constexpr StringLiteral kNames[] = {"panel", "scratch", "resident"};
+  static constexpr StringLiteral kNames[] = {"tiled", "per-use", "once"};
   return kNames[static_cast<int>(form)];
 }
 
@@ -177,7 +177,7 @@ void PlanDequantPass::choose(const DeviceProfile &device,
       bool isFaster =
           !traits.decodesInPanels ||
           group.seconds.scratch < (1 - kScratchGain) * group.seconds.panel;
-      if (form == "scratch" || (form == "auto" && isFaster))
+      if (form == "per-use" || (form == "auto" && isFaster))
         group.form = Form::Scratch;
       group.reason = form != "auto"     ? "the only form allowed"
                      : !traits.decodesInPanels
@@ -185,7 +185,7 @@ void PlanDequantPass::choose(const DeviceProfile &device,
                      : isFaster ? "one decode for all uses is faster"
                                 : kGainsTooLittle;
     }
-    weight.isResident = form == "resident" && weight.canBeResident;
+    weight.isResident = form == "once" && weight.canBeResident;
   }
 }
 
@@ -270,9 +270,9 @@ ArrayAttr PlanDequantPass::facts() {
               .add("form",
                    nameOf(weight.isResident ? Form::Resident : group.form))
               .add("reason", group.reason)
-              .add("panel_seconds", group.seconds.panel)
-              .add("scratch_seconds", group.seconds.scratch)
-              .add("resident_seconds", group.seconds.resident)
+              .add("tiled_seconds", group.seconds.panel)
+              .add("per_use_seconds", group.seconds.scratch)
+              .add("once_seconds", group.seconds.resident)
               .get());
     rows.push_back(MetadataBuilder(context)
                        .add("weight", cast<FlatSymbolRefAttr>(name).getValue())
@@ -288,8 +288,8 @@ static void remarkOn(const StoredWeight &weight, const UseGroup &group,
   Form form = weight.isResident ? Form::Resident : group.form;
   remark::passed(model::ParameterOp(weight.parameter).getLoc(),
                  remark::RemarkOpts::name(nameOf(form)).category(pass))
-      << remark::add("{0} {1}, {2}, {3} uses: {4} (us: panel {5:F1}, scratch "
-                     "{6:F1}, resident {7:F1} for {8} bytes more)",
+      << remark::add("{0} {1}, {2}, {3} uses: {4} (us: tiled {5:F1}, per-use "
+                     "{6:F1}, once {7:F1} for {8} bytes more)",
                      stringifyStepKind(StepOp(group.step).getKind()),
                      StepOp(group.step).getLength(),
                      group.place.isBackward ? "backward" : "forward",
@@ -300,10 +300,10 @@ static void remarkOn(const StoredWeight &weight, const UseGroup &group,
 
 void PlanDequantPass::runOnOperation() {
   weights.clear();
-  if (form != "auto" && form != "panel" && form != "scratch" &&
-      form != "resident") {
-    getOperation().emitError("expects auto, panel, scratch or resident as "
-                             "form, but got '")
+  if (form != "auto" && form != "tiled" && form != "per-use" &&
+      form != "once") {
+    getOperation().emitError("expects auto, tiled, per-use or once as form, "
+                             "but got '")
         << form << "'";
     return signalPassFailure();
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// print-plan: prints `--report plan.json` without times.
+// print-plan: prints `--plan-report plan.json` without times.
 
 #include "compiler/Passes.h"
 #include "compiler/Report/Report.h"

@@ -42,7 +42,7 @@ StatusOr<ReportFormat> qlora::reportFormatOf(StringRef path) {
       return format;
   auto extensions = llvm::map_range(
       kFormats, [](const auto &row) { return row.first.str(); });
-  return Status::invalid("--report: '{}' has to end in one of {}", path.str(),
+  return Status::invalid("--plan-report: '{}' has to end in one of {}", path.str(),
                          llvm::join(extensions, ", "));
 }
 

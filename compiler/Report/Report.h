@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// `--report FILE`: the memory plan and every decision with its reason, in the
+// `--plan-report FILE`: the memory plan and every decision with its reason, in the
 // format given by the file's extension.
 //
 // plan.json, for programs:
@@ -14,7 +14,7 @@
 //                 "seconds_low"}],            // on a GPU: DeviceProfile.h
 //    "rematerialize": {"policy", "budget", "recompute_seconds", "steps"},
 //    "plan-dequant": [{"weight", "resident_bytes", "groups": [{"form",
-//                      "reason", "panel_seconds", ...}]}],
+//                      "reason", "tiled_seconds", ...}]}],
 //    "bucket-gradients": [{"bytes", "parameters", "starts_after"}],
 //    "select-kernels": [{"kernel", "launches", "refused": [...]}]}
 //

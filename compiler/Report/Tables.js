@@ -120,9 +120,9 @@ function addDecoded() {
       (weight) => weight.groups.map((group) => ({...weight, ...group})));
   const time = (key) => (row) => row[key] * 1e6;
   addTable('Where weights are decoded',
-           rows.length ? 'Panel: a few rows at a time, in each matmul. ' +
-               'Scratch: the whole weight, once for nearby uses. Resident: ' +
-               'once, when loaded. Times are predicted for each choice.'
+           rows.length ? 'tiled: a few rows at a time, in each matmul. ' +
+               'per-use: the whole weight, for nearby uses. once: when ' +
+               'loaded, and kept. Times are predicted for each choice.'
                        : 'No weight is stored in 4 bits.',
            rows,
            [['Weight', (row) => row.weight],
@@ -132,10 +132,10 @@ function addDecoded() {
             ['Phase', (row) => row.backward ? 'backward' : 'forward'],
             ['Uses', (row) => row.uses], ['Choice', (row) => row.form],
             ['Reason', (row) => row.reason],
-            ['Panel', time('panel_seconds'), inTime],
-            ['Scratch', time('scratch_seconds'), inTime],
-            ['Resident', time('resident_seconds'), inTime],
-            ['Extra size if resident', (row) => row.resident_bytes, inBytes]]);
+            ['tiled', time('tiled_seconds'), inTime],
+            ['per-use', time('per_use_seconds'), inTime],
+            ['once', time('once_seconds'), inTime],
+            ['Extra size if once', (row) => row.resident_bytes, inBytes]]);
 }
 
 function addCollectives() {

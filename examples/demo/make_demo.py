@@ -219,7 +219,7 @@ def copy_rows(g, rows, length, ids):
 
 
 def forward(m, x, y):
-    """Returns the mean loss over labels, argmax matches, and a label mask."""
+    """Returns the mean loss over labels, token matches, and a label mask."""
     logits, target = m(input_ids=x).logits[:, :-1], y[:, 1:]
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1),
                                              target.flatten())
@@ -324,7 +324,7 @@ def fine_tune(c):
         with torch.no_grad():
             got = {n: forward(m, *xy) for n, xy in held.items()}
         return {n: {"loss": round(loss.item(), 4),
-                    "argmax_match": (right | ~kept).all(-1).float()
+                    "exact_match": (right | ~kept).all(-1).float()
                     .mean().item()}
                 for n, (loss, right, kept) in got.items()}
 

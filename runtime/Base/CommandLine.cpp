@@ -102,6 +102,8 @@ void Parser::add(const OptionRow &row) {
   const OptionName own = {&row, row.name};
   std::string spellings;
   for (const OptionName &name : optionNames(row)) {
+    if (name.isRefused())
+      continue;
     std::string flag = flagSpelling(name.name);
     if (isFlag(name))
       flag += ",!" + flagSpelling(fmt::format("no_{}", name.name));
@@ -120,6 +122,10 @@ void Parser::add(const OptionRow &row) {
 
 Status Parser::unknown(const std::string &flag) const {
   const size_t start = std::min(flag.find_first_not_of('-'), flag.size());
+  for (std::span<const OptionRow> table : tables)
+    if (const OptionName name = findOptionName(table, flag.substr(start));
+        name.isRefused())
+      return refusedOption(name).withContext(flag);
   if (canonicalSpelling(flag.substr(start)) == "hub_token")
     return Status::invalid("'{}' would show the token in the list of "
                            "processes; run hf auth login, or set HF_TOKEN",

@@ -26,10 +26,10 @@
 
 namespace qlora {
 
-/// The rows that belong to some scopes.
+/// The rows of some scopes.
 struct HelpSection {
   std::span<const OptionRow> rows;
-  std::vector<OptionScope> scopes;
+  std::vector<OptionScope> scopes; ///< empty: all
   std::string_view heading; ///< for all rows; empty: one per group
 };
 

@@ -59,8 +59,8 @@ Status validateObjective(const Options &o) {
   };
   if (o.boolean("packing"))
     return refuse(o.spelling("packing"), "each answer needs its own sequence");
-  if (o.text("padding_free") == "true")
-    return refuse(o.spelling("padding_free") + " true",
+  if (o.text("step_packing") == "true")
+    return refuse(o.spelling("step_packing") + " true",
                   "each answer needs its own sequence");
   if (o.text("finetuning_type") == "full")
     return refuse(o.spelling("finetuning_type") + " full",

@@ -4,7 +4,7 @@
 
 #include "runtime/Base/CommandLine.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cassert>
@@ -16,16 +16,9 @@ static constexpr size_t kWidth = 80;
 static constexpr size_t kFlagColumn = 2, kContinuedColumn = 6;
 static constexpr size_t kHelpColumn = 24; ///< as in argparse
 
-static std::string choicesOf(const OptionRow &row) {
-  std::string choices;
-  for (std::string_view choice : splitWords(row.choices))
-    if (choice.find('=') == choice.npos)
-      choices += fmt::format("{}{}", choices.empty() ? "" : "|", choice);
-  return choices;
-}
-
 static std::string valueHint(const OptionRow &row) {
-  const std::string choices = choicesOf(row);
+  const std::string choices =
+      fmt::format("{}", fmt::join(shownChoices(row), "|"));
   auto orChoice = [&](std::string_view hint) {
     return fmt::format(" {}{}{}", hint, choices.empty() ? "" : "|", choices);
   };
@@ -67,7 +60,9 @@ static std::vector<std::string> spellings(const OptionRow &row) {
   std::vector<std::string> all = {flagSpelling(row.name) + valueHint(row)};
   std::vector<std::string> switches;
   for (const OptionName &name : optionNames(row) | std::views::drop(1))
-    if (name.isSwitch())
+    if (!name.isShown())
+      continue;
+    else if (name.isSwitch())
       switches.push_back(
           fmt::format("{} ({})", flagSpelling(name.name), name.whenTrue));
     else
@@ -84,10 +79,12 @@ static std::vector<std::string> spellings(const OptionRow &row) {
 
 static std::string textOf(const OptionRow &row) {
   const std::string_view initial = row.initial;
-  for (std::string_view nothing : {"", "[]", "{}", "false"})
-    if (initial == nothing)
-      return row.help;
-  return fmt::format("{} (default: {})", row.help, initial);
+  std::string notes;
+  if (initial != "" && initial != "[]" && initial != "{}" && initial != "false")
+    notes = fmt::format("default: {}", initial);
+  if (row.scope == OptionScope::kProgram)
+    notes += notes.empty() ? "compiled in" : "; compiled in";
+  return notes.empty() ? row.help : fmt::format("{} ({})", row.help, notes);
 }
 
 /// Appends `pieces` to `text`, whose last line ends at `column`.
@@ -124,9 +121,9 @@ static std::string rowHelp(const OptionRow &row) {
 std::span<const OptionRow> questionTable() {
   static const OptionRow kRows[] = {
       {"help", OptionType::kBool, "false", OptionScope::kRun, "Help",
-       "the options most people need", "h"},
+       "list the common options", "h"},
       {"help_all", OptionType::kBool, "false", OptionScope::kRun, "Help",
-       "this text"},
+       "list all options"},
       {"version", OptionType::kBool, "false", OptionScope::kRun, "Help",
        "print the version"},
   };
@@ -153,7 +150,8 @@ std::string fullHelp(const Tool &tool) {
   for (const HelpSection &section : sections) {
     std::string_view heading;
     for (const OptionRow &row : section.rows) {
-      if (!std::ranges::count(section.scopes, row.scope))
+      if (!section.scopes.empty() &&
+          !std::ranges::count(section.scopes, row.scope))
         continue;
       const std::string_view own =
           section.heading.empty() ? row.group : section.heading;

@@ -49,11 +49,22 @@ std::vector<std::string_view> splitWords(std::string_view words) {
   return split;
 }
 
+std::vector<std::string_view> shownChoices(const OptionRow &row) {
+  std::vector<std::string_view> choices = splitWords(row.choices);
+  std::erase_if(choices,
+                [](auto choice) { return choice.find('=') != choice.npos; });
+  return choices;
+}
+
 /// Parses an alias of a row, such as "bf16=bfloat16|float32".
 static OptionName aliasOf(const OptionRow &row, std::string_view alias) {
   const size_t equals = std::min(alias.find('='), alias.size());
   const size_t bar = std::min(alias.find('|'), alias.size());
   OptionName name{&row, alias.substr(0, equals)};
+  if (alias.starts_with('-') || alias.starts_with('!')) {
+    name.mark = alias[0];
+    name.name.remove_prefix(1);
+  }
   if (equals < alias.size())
     name.whenTrue = alias.substr(equals + 1, bar - equals - 1);
   if (bar < alias.size())
@@ -108,7 +119,8 @@ std::vector<std::string> allOptionNames(OptionTables tables) {
   for (std::span<const OptionRow> table : tables)
     for (const OptionRow &row : table)
       for (const OptionName &name : optionNames(row))
-        names.emplace_back(name.name);
+        if (name.isShown())
+          names.emplace_back(name.name);
   return names;
 }
 

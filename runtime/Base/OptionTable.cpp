@@ -15,7 +15,7 @@ constexpr OptionScope kOutput = OptionScope::kOutput;
 
 constexpr const char *kFiles = "Files";
 constexpr const char *kLora = "LoRA";
-constexpr const char *kQuantization = "Quantisation";
+constexpr const char *kQuantization = "Quantization";
 constexpr const char *kShape = "Batch, length and memory";
 constexpr const char *kSchedule = "Optimizer and schedule";
 constexpr const char *kData = "Data";
@@ -23,248 +23,243 @@ constexpr const char *kReport = "Evaluation and logging";
 constexpr const char *kSaving = "Checkpoints and stopping";
 
 const OptionRow kRows[] = {
-    {"model_name_or_path", kPath, "", kRun, kFiles, "Hugging Face model folder",
+    {"model_name_or_path", kPath, "", kRun, kFiles,
+     "Hugging Face model: a folder, or with qlora a name on the hub",
      "base_model model"},
     {"train_file", kPaths, "", kRun, kFiles,
-     "JSONL, JSON, CSV or Parquet file, compressed or not, or a folder of "
-     "them; or a safetensors file of tokens that is read in order. Given "
-     "several times, all are mixed: with :2 behind it each row comes twice in "
-     "an epoch, with :0.5 half of the rows"},
+     "training data: a JSONL, JSON, CSV or Parquet file, compressed or not, a "
+     "folder of such files, or a safetensors file of tokens, which is read in "
+     "order. Repeat the option to mix files; :2 after a name repeats each row "
+     "twice per epoch, :0.5 takes half of the rows"},
     {"validation_file", kPaths, "", kRun, kFiles,
-     "the same, without weights, for evaluation before, during and after "
-     "training"},
+     "data to evaluate with before, during and after training, in the formats "
+     "of --train-file, without weights"},
     {"adapter_name_or_path", kPath, "", kRun, kFiles,
-     "PEFT adapter folder to start from"},
+     "folder of the PEFT adapter to start from"},
     {"output_dir", kPath, "out", kOutput, kFiles,
-     "folder for the adapter, metrics and the resolved options",
-     "adapter_path out_dir"},
-    {"base_model_name_or_path", kString, "", kRun, kFiles,
-     "name written into adapter_config.json instead of the model folder"},
+     "folder for the adapter, checkpoints, metrics and the resolved options",
+     "out_dir !adapter_path"},
+    {"adapter_base_name", kString, "", kRun, kFiles,
+     "name of the base model in adapter_config.json; empty: the model "
+     "folder's path, or its name on the hub", "!base_model_name_or_path"},
     {"push_to_hub", kBool, "false", kOutput, kFiles,
-     "upload the adapter to the Hugging Face hub once it is written, with the "
+     "upload the adapter to the Hugging Face hub after training, with the "
      "token of hf auth login or HF_TOKEN"},
     {"hub_model_id", kString, "", kOutput, kFiles,
-     "its name there, NAME or OWNER/NAME; without it the output folder's name"},
+     "hub repository of --push-to-hub, NAME or OWNER/NAME; empty: the output "
+     "folder's name"},
     {"hub_private_repo", kBool, "false", kOutput, kFiles,
-     "make it a private one where it is not there yet"},
+     "create the repository of --push-to-hub as a private one if it does not "
+     "exist"},
 
     {"finetuning_type", kChoice, "lora", kProgram, kLora,
-     "lora: adapters beside the model; full: all weights of the model, which "
-     "has to be one that is not quantised, and a model folder comes out",
-     "", "lora full"},
-    {"lora_r", kInt, "8", kProgram, kLora, "rank of the adapter's matrices",
+     "lora: train adapters of a frozen model; full: train all weights of a "
+     "model that is not quantized, and write a model folder", "", "lora full"},
+    {"lora_r", kInt, "8", kProgram, kLora, "rank of LoRA's matrices A and B",
      "lora_rank r rank", "", 1, 65536},
     {"lora_alpha", kFloat, "8", kProgram, kLora,
-     "the adapter is scaled by alpha / rank", "", "", 0},
+     "scale of adapters: their output is multiplied by alpha / rank", "", "",
+     0},
     {"lora_dropout", kFloat, "0", kProgram, kLora,
-     "probability that an input of an adapter is dropped", "", "", 0, 0.999},
+     "probability of dropping an input value of an adapter", "", "", 0, 0.999},
     {"lora_target_modules", kTargets, "all-linear", kProgram, kLora,
-     "modules that get an adapter: the ends of their names, a regular "
-     "expression for the whole name, or all-linear",
+     "modules that get an adapter: all-linear, name endings such as q_proj "
+     "v_proj, or a regular expression for whole names",
      "target_modules lora_target lora_target_linear=all-linear"},
     {"target_parameters", kNames, "[]", kProgram, kLora,
-     "weights of experts that get an adapter: the ends of their names, such as "
+     "expert weights that get an adapter: name endings such as "
      "mlp.experts.gate_up_proj"},
     {"exclude_modules", kTargets, "[]", kProgram, kLora,
-     "modules that get none although --lora-target-modules has them, in the "
-     "same forms",
-     "lora_exclude_modules"},
+     "modules that get no adapter even if --lora-target-modules matches: name "
+     "endings or a regular expression for whole names", "lora_exclude_modules"},
     {"layers_to_transform", kLengths, "[]", kProgram, kLora,
-     "numbers of the layers whose modules get an adapter; without it all do; "
-     "for --lora-target-modules as a list of names",
+     "indices, from 0, of the layers that get adapters, if "
+     "--lora-target-modules is a list of names; empty: all layers",
      "peft_layers_to_transform", "", 0, 1 << 20},
     {"layers_pattern", kNames, "[]", kProgram, kLora,
-     "what comes before these numbers in the names of modules, such as layers"},
+     "what precedes the layer's index in module names, such as layers, for "
+     "--layers-to-transform"},
     {"use_rslora", kBool, "false", kProgram, kLora,
-     "the adapter is scaled by alpha / sqrt(rank)"},
+     "rsLoRA: scale adapters by alpha / sqrt(rank)"},
     {"use_dora", kBool, "false", kProgram, kLora,
-     "DoRA: the length of each output's weights is trained apart from their "
-     "direction",
+     "DoRA: train magnitude and direction of each output's weights separately",
      "peft_use_dora lora_use_dora"},
     {"lora_bias", kBool, "false", kProgram, kLora,
-     "B of each adapter has a bias"},
+     "add a bias to matrix B of each adapter"},
     {"bias", kChoice, "none", kProgram, kLora,
-     "biases of the model that are trained and saved with the adapter: none, "
-     "those of modules with an adapter, or all",
-     "", "none lora_only all"},
+     "biases of the model to train and save with the adapter: none, those of "
+     "modules with an adapter (lora_only), or all", "", "none lora_only all"},
     {"loraplus_lr_ratio", kFloat, "1", kProgram, kLora,
-     "LoRA+: the learning rate of each B, and of what has one dimension, as a "
-     "multiple of that of A",
-     "", "", 0},
+     "LoRA+: learning rate of B matrices and one-dimensional parameters, as a "
+     "multiple of the rate of A matrices", "", "", 0},
     {"lora_rank_pattern", kNumberMap, "{}", kProgram, kLora,
-     "rank of single modules, {name: rank}; the first match counts", "rank_pattern", "", 1, 65536},
+     "ranks of single modules, {name: rank}; the first match counts",
+     "rank_pattern", "", 1, 65536},
     {"lora_alpha_pattern", kNumberMap, "{}", kProgram, kLora,
-     "alpha of single modules, {name: alpha}; the first match counts", "alpha_pattern", "", 0},
+     "alphas of single modules, {name: alpha}; the first match counts",
+     "alpha_pattern", "", 0},
     {"fan_in_fan_out", kBool, "false", kProgram, kLora,
-     "adapted weights are [in, out], as in GPT-2: known without being said, and "
-     "what adapter_config.json gets"},
+     "adapted weights are stored as [in, out], as in GPT-2; detected from the "
+     "model and written to adapter_config.json"},
     {"modules_to_save", kNames, "[]", kProgram, kLora,
-     "modules trained in full and saved with the adapter"},
+     "modules to train in full and save with the adapter"},
     {"trainable_token_indices", kTokens, "[]", kProgram, kLora,
-     "words, by their number, whose rows of the input embedding are trained and "
-     "saved with the adapter; with tied weights also those of the output head",
+     "token ids whose rows of the input embedding are trained and saved with "
+     "the adapter; with tied embeddings also the rows of the LM head",
      "peft_trainable_token_indices", "", 0, (1 << 24) - 1},
     {"init_lora_weights", kChoice, "true", kProgram, kLora,
-     "true: A uniform, B zero; gaussian: A normal, B zero; false: both uniform; "
-     "pissa, olora: the largest factors of the weight, by a full SVD (hours for "
-     "8B) or by QR, and the base is what is left; pissa_niter_N: PiSSA by N "
-     "subspace iterations, in seconds; loftq: factors of what quantisation "
-     "leaves. With pissa and olora the adapter at the end is a plain LoRA of "
-     "the model, of rank 2 r",
+     "initial adapters. true: A uniform, B zero; gaussian: A normal, B zero; "
+     "false: both uniform; pissa: largest singular vectors of the weight by a "
+     "full SVD (hours for 8B); pissa_niter_N: PiSSA by N subspace iterations "
+     "(seconds); olora: QR factors of the weight; loftq: factors of the "
+     "quantization error. pissa and olora change the base; the final adapter "
+     "is a plain LoRA of rank 2 r for the original model",
      "peft_init_lora_weights",
      "true false gaussian pissa pissa_niter_N olora loftq"},
     {"loftq_config", kNumberMap, "{}", kProgram, kLora,
-     "of LoftQ: {loftq_bits: 4, loftq_iter: 1}, which is what there is", "", "",
-     1, 8},
+     "parameters of --init-lora-weights loftq; only {loftq_bits: 4, "
+     "loftq_iter: 1} is supported", "", "", 1, 8},
     {"neftune_noise_alpha", kFloat, "0", kProgram, kLora,
-     "NEFTune: in training embeddings get uniform noise of alpha / sqrt(tokens "
-     "of the longest row in a micro-batch x columns); 0: none",
-     "noisy_embedding_alpha", "", 0, 1e6},
+     "NEFTune: in training add uniform noise to embeddings, of alpha / "
+     "sqrt(tokens of the longest row in a micro-batch x hidden size); 0: no "
+     "noise", "noisy_embedding_alpha", "", 0, 1e6},
 
     {"load_in_4bit", kBool, "false", kProgram, kQuantization,
      "store frozen linear weights in 4 bits"},
     {"load_in_8bit", kBool, "false", kProgram, kQuantization,
      "store frozen linear weights in 8 bits, as LLM.int8 does"},
     {"llm_int8_activations", kChoice, "dequantized", kProgram, kQuantization,
-     "what multiplies with weights of 8 bits. dequantized: activations as they "
-     "are, and numbers that the weights stand for; int8: each row of activations "
-     "rounded to 8 bits too, forward, as bitsandbytes does on GPUs",
-     "", "dequantized int8"},
+     "forward matmuls with --load-in-8bit. dequantized: unchanged activations "
+     "and dequantized weights; int8: each token's activations rounded to 8 "
+     "bits, as bitsandbytes does on GPUs", "", "dequantized int8"},
     {"llm_int8_threshold", kFloat, "6", kProgram, kQuantization,
-     "of these, columns in which some activation of a micro-batch is at least so "
-     "large are multiplied as they are; 0: none",
-     "", "", 0, 65504},
+     "with --llm-int8-activations int8, activation columns with an absolute "
+     "value of at least this in a micro-batch are not rounded; 0: all are", "",
+     "", 0, 65504},
     {"quantize_moe_experts", kBool, "false", kProgram, kQuantization,
-     "store the weights of experts in 4 bits too, where linears are"},
+     "with --load-in-4bit, store the weights of MoE experts in 4 bits too"},
     {"bnb_4bit_quant_type", kChoice, "nf4", kProgram, kQuantization,
-     "code book of 4-bit weights", "", "nf4 fp4"},
+     "4-bit data type of --load-in-4bit", "", "nf4 fp4"},
     {"quant_method", kChoice, "none", kProgram, kQuantization,
-     "store frozen linear weights in a format that is not bitsandbytes': fp8, "
-     "E4M3 with a scale for each row; mxfp4, E2M1 in blocks of 32",
-     "", "none fp8 mxfp4"},
+     "store frozen linear weights in a format other than bitsandbytes': fp8 "
+     "(E4M3, a scale per row) or mxfp4 (E2M1, a scale per 32 elements)", "",
+     "none fp8 mxfp4"},
     {"bnb_4bit_use_double_quant", kBool, "false", kProgram, kQuantization,
-     "quantise the block scales too"},
+     "quantize the scales of 4-bit blocks too"},
     {"bnb_4bit_blocksize", kInt, "64", kProgram, kQuantization,
-     "elements that share a scale: a power of two", "", "", 64, 4096},
+     "elements of a 4-bit block, which share a scale: a power of two", "", "",
+     64, 4096},
     {"compute_dtype", kChoice, "bfloat16", kProgram, kQuantization,
-     "type of activations",
+     "data type of activations",
      "bnb_4bit_compute_dtype dtype torch_dtype bf16=bfloat16|float32",
      "bfloat16 float32 bf16=bfloat16 fp32=float32 f32=float32"},
     {"activation_dtype_for_lora", kChoice, "auto", kProgram, kQuantization,
-     "what an adapter's input is kept in for its gradient, where nothing else "
-     "needs it; auto: as --compute-dtype; int8: 8 bits and a scale per token",
-     "", "auto int8"},
+     "data type in which inputs of adapters are saved for the backward, "
+     "unless another gradient needs them too; auto: --compute-dtype; int8: 8 "
+     "bits and a scale per token, for less memory", "", "auto int8"},
 
     {"per_device_train_batch_size", kInt, "8", kProgram, kShape,
-     "rows of a micro-batch, on each rank", "micro_batch_size batch_size", "",
-     1, 1 << 20},
+     "rows of a micro-batch on each rank", "micro_batch_size batch_size", "", 1,
+     1 << 20},
     {"auto_find_batch_size", kBool, "false", kProgram, kShape,
-     "compile for the batch that the memory plan says is best: within "
-     "--memory-limit (without one what is free on this machine), least time a "
-     "row, at most --per-device-train-batch-size where that is given"},
+     "compile for the batch size with the smallest predicted time per row "
+     "that fits --memory-limit, or else this machine's free memory; a given "
+     "--per-device-train-batch-size is the maximum"},
     {"per_device_eval_batch_size", kInt, "0", kProgram, kShape,
-     "0, or the training batch size: evaluation runs the same program",
-     "eval_batch_size", "", 0, 1 << 20},
+     "rows of a micro-batch in evaluations: 0 or the training batch size, "
+     "because evaluations run the training program", "eval_batch_size", "", 0,
+     1 << 20},
     {"max_length", kLengths, "1024", kProgram, kShape,
-     "tokens of a row at most; with several lengths short rows take less time",
-     "sequence_len cutoff_len max_seq_length max_seq_len", "", 1, 1 << 24},
+     "maximum tokens of a row; with several lengths, short rows take less "
+     "time", "sequence_len cutoff_len max_seq_length max_seq_len", "", 1,
+     1 << 24},
     {"gradient_checkpointing", kBool, "false", kProgram, kShape,
-     "keep only the inputs of blocks and compute the rest again: less memory, "
-     "more time",
+     "save only the inputs of layers and recompute the rest in the backward: "
+     "less memory, more time",
      "grad_checkpoint enable_activation_checkpointing"},
     {"memory_limit", kSize, "0", kProgram, kShape,
-     "memory a rank may use, such as 20GiB; auto: what is free on this "
-     "machine; 0: no limit",
-     "", "auto", 0},
+     "maximum memory of a rank, such as 20GiB; auto: what is free on this "
+     "machine; 0: no limit", "", "auto", 0},
     {"host_memory_limit", kSize, "0", kProgram, kShape,
-     "pinned host memory that each rank may use for what --offload puts there; "
-     "0: no limit",
-     "", "", 0},
+     "maximum pinned host memory of a rank for --offload, such as 32GiB; 0: "
+     "no limit", "", "", 0},
     {"offload", kNames, "[]", kProgram, kShape,
-     "what lives in pinned host memory: base: frozen weights, copied to the card a "
-     "layer ahead of their use; optimizer: its states, updated over the bus; "
-     "activations: what is saved for the backward, as much as the bus carries "
-     "beside other layers; embedding: as --offload-embedding true"},
+     "tensors to keep in pinned host memory. base: frozen weights, copied to "
+     "the GPU a layer ahead; optimizer: its states, updated over the bus; "
+     "activations: those saved for the backward "
+     "(--offload-activations-policy); embedding: sets --offload-embedding "
+     "true"},
     {"offload_embedding", kChoice, "auto", kProgram, kShape,
-     "an input embedding that is only read by rows lives in pinned host "
-     "memory; auto: where the memory limit asks for it",
-     "", "auto true false"},
+     "keep an input embedding that is only looked up in pinned host memory; "
+     "auto: if --memory-limit requires it", "", "auto true false"},
     {"parallel", kString, "none", kProgram, kShape,
-     "how ranks share the model, by one axis or several: fsdp=N: the base, and "
-     "weights of it that are trained, in pieces on every N ranks, gathered a layer "
-     "ahead; zero1=N: the optimizer's states and work; zero2=N: all that is "
-     "trained; tp=N: each product, of the same rows; cp=N: the tokens of each line, "
-     "of the same rows; pp=N: the layers, of the same rows; ep=N: the experts of "
-     "each layer; what is left of --gpus is data parallel; auto: the fastest of "
-     "these, but for tp, cp and pp, that fits the memory limit, as predicted"},
+     "how ranks share the model, by one axis or several. fsdp=N: N ranks "
+     "shard the base and trained base weights, and gather a layer ahead; "
+     "zero1=N: shard optimizer states and updates; zero2=N: shard all "
+     "trainable parameters; tp=N: tensor parallel; cp=N: context parallel, "
+     "for long rows; pp=N: pipeline of layers; ep=N: shard the experts of "
+     "each layer. Other ranks are data-parallel. auto: the fastest predicted "
+     "layout within --memory-limit, without tp, cp and pp"},
     {"ddp_comm_hook", kChoice, "no", kProgram, kShape,
-     "what ranks send of gradients: no, f32 as they are; bf16, rounded, in half of "
-     "the bytes; int8, codes of blocks of 256, in a quarter, where what rounding "
-     "leaves is added to the next step's gradients; power_sgd, of each matrix two "
-     "of few rows, whose product is near it, with the same for what that leaves",
-     "", "no bf16 int8 power_sgd"},
+     "how ranks send gradients. no: float32; bf16: half of the bytes; int8: a "
+     "quarter, in blocks of 256, with error feedback; power_sgd: two low-rank "
+     "factors of each matrix, with error feedback", "",
+     "no bf16 int8 power_sgd"},
     {"powersgd_rank", kInt, "1", kProgram, kShape,
-     "rows of these matrices with --ddp-comm-hook power_sgd: more are nearer, and "
-     "more to send",
-     "matrix_approximation_rank", "", 1, 8},
+     "rank of the factors of --ddp-comm-hook power_sgd: a higher rank is more "
+     "exact and sends more", "matrix_approximation_rank", "", 1, 8},
     {"num_micro_batches", kInt, "0", kProgram, kShape,
-     "chunks that --parallel pp divides the rows of a micro-batch into, so that "
-     "all stages have something to do; 0: at most four for each stage",
-     "", "", 0, 65536},
+     "chunks into which --parallel pp splits a micro-batch, to keep all "
+     "stages busy; 0: at most four per stage", "", "", 0, 65536},
     {"pipeline_schedule", kChoice, "1f1b", kProgram, kShape,
-     "the order of chunks with --parallel pp: 1f1b, each backward as soon as it "
-     "can be, which holds as many chunks' activations as there are stages; gpipe, "
-     "after all forwards",
-     "", "1f1b gpipe"},
+     "order of chunks with --parallel pp. 1f1b: each backward as early as "
+     "possible, with activations of as many chunks as stages; gpipe: all "
+     "forwards first", "", "1f1b gpipe"},
     {"num_virtual_stages_per_pipeline_rank", kInt, "1", kProgram, kShape,
-     "parts of the layers that a stage of --parallel pp has, each far from the next: "
-     "of N, stages wait an N-th as long for each other at the ends of a step, and "
-     "send N times as much; chunks are a multiple of the stages then",
-     "", "", 1, 1024},
+     "virtual stages of a rank with --parallel pp: N make the idle time at "
+     "the ends of a step N times shorter, and send N times as much; chunks "
+     "must be a multiple of the stages", "", "", 1, 1024},
 
     {"rl", kChoice, "none", kProgram, kSchedule,
-     "what is trained for: none, the tokens of the data; dpo: to prefer the "
-     "chosen answer to the rejected one more than the base does; orpo: the same "
-     "by the odds, and the chosen answers; rows are pairs then; kto: desirable "
-     "answers more than the base does, and undesirable ones less, of which a row "
-     "has one",
-     "", "none dpo orpo kto"},
+     "training objective. none: next tokens; dpo: prefer the chosen answer of "
+     "a pair to the rejected one, relative to the base; orpo: prefer it by "
+     "odds, without a reference; kto: rows with one answer, desirable or "
+     "undesirable", "", "none dpo orpo kto"},
     {"beta", kFloat, "0.1", kProgram, kSchedule,
-     "how strongly --rl weighs preferences: DPO's and KTO's beta, ORPO's lambda",
-     "rl_beta dpo_beta pref_beta orpo_alpha kto_beta", "", 0},
+     "strength of the preference loss of --rl: beta of DPO and KTO, lambda of "
+     "ORPO", "rl_beta dpo_beta pref_beta orpo_alpha kto_beta", "", 0},
     {"loss_type", kChoice, "auto", kProgram, kSchedule,
-     "which loss --rl has; auto: sigmoid for dpo, kto for kto, which also has "
-     "apo_zero_unpaired, without mismatched answers",
-     "", "auto sigmoid kto apo_zero_unpaired"},
+     "loss of --rl. auto: sigmoid for dpo, kto for kto; apo_zero_unpaired: "
+     "for kto, without a KL estimate from mismatched answers", "",
+     "auto sigmoid kto apo_zero_unpaired"},
     {"desirable_weight", kFloat, "1", kProgram, kSchedule,
-     "factor of --rl kto's losses of desirable answers",
+     "loss weight of desirable answers in KTO",
      "kto_desirable_weight kto_chosen_weight", "", 0},
     {"undesirable_weight", kFloat, "1", kProgram, kSchedule,
-     "the same of undesirable ones", "kto_undesirable_weight kto_rejected_weight",
-     "", 0},
+     "loss weight of undesirable answers in KTO",
+     "kto_undesirable_weight kto_rejected_weight", "", 0},
 
     {"max_steps", kInt, "-1", kRun, kSchedule,
-     "optimizer steps; overrides --num-train-epochs when positive", "iters",
-     "", -1, 1e15},
+     "optimizer steps; if positive, overrides --num-train-epochs", "iters", "",
+     -1, 1e15},
     {"num_train_epochs", kFloat, "3", kRun, kSchedule,
-     "passes over the training file; 0: only evaluate", "epochs num_epochs", "",
+     "passes over the training data; 0: only evaluate", "epochs num_epochs", "",
      0, 1e9},
     {"global_batch_size", kInt, "0", kRun, kSchedule,
-     "rows of a step on all ranks together, which the micro-batches of a step "
-     "follow from; 0: what these make",
-     "", "", 0, 1e9},
+     "rows of an optimizer step on all ranks together; determines "
+     "--gradient-accumulation-steps. 0: not set", "", "", 0, 1e9},
     {"gradient_accumulation_steps", kInt, "1", kRun, kSchedule,
-     "micro-batches of a step on each rank; auto: as --global-batch-size asks",
+     "micro-batches of an optimizer step on each rank: rows per step = batch "
+     "size x this x data-parallel ranks; auto: from --global-batch-size",
      "grad_accumulation_steps", "auto", 1, 1 << 20},
     {"rank_speeds", kNumbers, "[]", kRun, kSchedule,
-     "how fast each rank is beside the others: it gets so many micro-batches of a "
-     "step (default: what is known of ranks' cards)",
-     "", "", 1, 1000000},
+     "relative speeds of the data-parallel ranks, such as 3 1: a rank gets "
+     "micro-batches in proportion; empty: from the ranks' GPU models, if "
+     "known", "", "", 1, 1000000},
     {"optim", kChoice, "adamw_torch", kProgram, kSchedule,
-     "optimizer; adamw_bnb_8bit: states of 8 bits, as bitsandbytes has them",
+     "optimizer; adamw_bnb_8bit has 8-bit states, as in bitsandbytes",
      "optimizer",
-     "adamw_torch adamw_bnb_8bit lion adafactor schedule_free_adamw "
-     "muon "
+     "adamw_torch adamw_bnb_8bit lion adafactor schedule_free_adamw muon "
      "adamw=adamw_torch adamw_torch_fused=adamw_torch adamw_hf=adamw_torch "
      "paged_adamw_32bit=adamw_torch paged_adamw=adamw_torch "
      "adamw_8bit=adamw_bnb_8bit paged_adamw_8bit=adamw_bnb_8bit "
@@ -272,86 +267,78 @@ const OptionRow kRows[] = {
     {"learning_rate", kFloat, "5e-5", kRun, kSchedule, "peak learning rate",
      "lr", "", 0},
     {"lr_scheduler_type", kChoice, "linear", kRun, kSchedule,
-     "learning rate over the steps", "lr_scheduler",
+     "learning rate schedule", "lr_scheduler",
      "linear cosine constant constant_with_warmup"},
     {"warmup_steps", kInt, "0", kRun, kSchedule,
-     "steps from zero to the peak rate", "", "", 0, 1e15},
+     "optimizer steps from a learning rate of 0 to the peak", "", "", 0, 1e15},
     {"warmup_ratio", kFloat, "0", kRun, kSchedule,
-     "the same as a share of all steps, when --warmup-steps is 0", "", "", 0,
-     1},
+     "warmup as a fraction of all steps, if --warmup-steps is 0", "", "", 0, 1},
     {"warmup_rule", kChoice, "transformers", kRun, kSchedule,
-     "how --warmup-ratio becomes steps: transformers, rounded up; axolotl, "
-     "rounded down, 2 in place of 1, and without a ratio 3 % of all steps, at "
-     "most 100",
-     "", "transformers axolotl"},
+     "how --warmup-ratio becomes steps. transformers: rounded up; axolotl: "
+     "rounded down, 2 instead of 1, and without a ratio 3 % of all steps, at "
+     "most 100", "", "transformers axolotl"},
     {"weight_decay", kFloat, "0", kRun, kSchedule, "decoupled weight decay", "",
      "", 0},
-    {"adam_beta1", kFloat, "0.9", kRun, kSchedule, "beta 1", "", "", 0,
-     0.9999999},
-    {"adam_beta2", kFloat, "0.999", kRun, kSchedule, "beta 2", "", "", 0,
-     0.9999999},
-    {"adam_epsilon", kFloat, "1e-8", kRun, kSchedule, "epsilon", "", "",
-     0},
+    {"adam_beta1", kFloat, "0.9", kRun, kSchedule,
+     "decay rate of the optimizer's first moment", "", "", 0, 0.9999999},
+    {"adam_beta2", kFloat, "0.999", kRun, kSchedule,
+     "decay rate of the optimizer's second moment", "", "", 0, 0.9999999},
+    {"adam_epsilon", kFloat, "1e-8", kRun, kSchedule,
+     "term that keeps the optimizer's divisor above zero", "", "", 0},
     {"max_grad_norm", kFloat, "1", kRun, kSchedule,
-     "clip gradients to this norm; 0: no clipping",
+     "clip the global gradient norm to this; 0: no clipping",
      "gradient_clipping clip_grad_norm", "", 0},
     {"seed", kInt, "42", kRun, kSchedule,
      "seed of shuffling, dropout and new adapters", "", "", 0, 9e15},
-
     {"ddp_timeout", kInt, "3600", kRun, kSchedule,
-     "seconds that a rank waits for the slowest one before the run is given up",
-     "", "", 1, 1e6},
-
+     "seconds that a rank waits for the slowest rank before the run fails", "",
+     "", 1, 1e6},
     {"reproducible_reductions", kBool, "false", kRun, kSchedule,
-     "sum gradients as a tree over the micro-batches of a step, so that 1, 2, 4 "
-     "or 8 ranks with the same rows a step leave the same bytes; slower, and not "
-     "with a base in pieces",
-     ""},
+     "add gradients as a tree over the micro-batches of a step, so that 1, 2, "
+     "4 or 8 ranks with equal steps give equal bits; slower; not with a "
+     "sharded base"},
 
     {"packing", kBool, "false", kRun, kData,
-     "put several short rows of a JSONL file into one: fewer steps",
-     "sample_packing"},
-    {"padding_free", kChoice, "auto", kRun, kData,
-     "deal the rows of a step without their padding, for the same losses in "
-     "less time: needs token buckets, which auto compiles where --train-file "
-     "has rows",
-     "", "auto true false"},
+     "put several short rows of JSONL data into one, as TRL does: an epoch "
+     "has fewer steps. See --step-packing to keep the steps", "sample_packing"},
+    {"step_packing", kChoice, "auto", kRun, kData,
+     "put the rows of each step into shared sequences instead of padding "
+     "them: same steps and losses, less time. auto: if the program has "
+     "sequence lengths for it, compiled if --train-file has rows",
+     "-padding_free", "auto true false"},
     {"val_set_size", kFloat, "0", kRun, kData,
-     "rows of --train-file that are kept for validation, drawn by --seed: "
-     "below 1 a share, such as 0.05, else their number",
-     "val_size", "", 0, 1e15},
+     "rows of --train-file to use for validation instead, drawn with --seed: "
+     "a fraction below 1, such as 0.05, or a number", "val_size", "", 0, 1e15},
     {"dataset_columns", kTextMap, "{}", kRun, kData,
-     "what columns are called in the data, such as prompt=question "
-     "completion=answer; system= is a column that is not read",
-     "columns"},
+     "names of columns in the data, such as prompt=question "
+     "completion=answer; system= ignores a column", "columns"},
     {"row_format", kNames, "[]", kRun, kData,
-     "forms that rows may have; without it any. text; completion: prompt and "
+     "accepted formats of rows; empty: all. text; completion: prompt and "
      "completion; chat: messages or conversations; alpaca: instruction and "
      "output in the Alpaca prompt; turns: instruction and output as turns of "
      "the chat template"},
     {"excess_length_strategy", kChoice, "truncate", kRun, kData,
-     "what becomes of rows of more than --max-length tokens: truncate cuts their "
-     "end, drop leaves them out, raise refuses them",
-     "", "truncate drop raise"},
-    {"dataset_text_field", kString, "text", kRun, kData,
-     "the column of plain text", "text_column"},
+     "for rows of more than --max-length tokens: truncate cuts the end, drop "
+     "leaves the row out, raise refuses the data", "", "truncate drop raise"},
+    {"dataset_text_field", kString, "text", kRun, kData, "column of plain text",
+     "text_column"},
     {"dataset_num_proc", kInt, "0", kRun, kData,
-     "processes that tokenise a large file, at most 16; 0: one for each CPU",
+     "processes that tokenize a large file, at most 16; 0: one per CPU",
      "preprocessing_num_workers dataset_processes", "", 0, 65536},
     {"completion_only_loss", kBool, "true", kRun, kData,
-     "prompt and completion rows: loss on the completion only", "mask_prompt"},
+     "for rows with prompt and completion: only the completion is in the loss",
+     "mask_prompt"},
     {"assistant_only_loss", kBool, "true", kRun, kData,
-     "conversations: loss on the assistant's turns only"},
+     "for conversations: only the assistant's turns are in the loss"},
     {"allow_template_drops", kBool, "false", kRun, kData,
-     "train on conversations of which the chat template leaves out tools, tool "
-     "calls, messages or reasoning, instead of refusing them"},
+     "accept conversations whose tools, tool calls, messages or reasoning the "
+     "chat template drops"},
     {"chat_template", kPath, "", kRun, kData,
-     "Jinja file to use instead of the tokenizer's chat template, or one of "
-     "these tools, for models without one: alpaca, chatml, gemma, gemma3, "
-     "llama2, llama3, mistral, phi3, qwen2.5, vicuna, zephyr; qwen3-training: "
-     "Qwen3's for several turns and tools; llamafactory-NAME: LLaMA-Factory's "
-     "chatml, gemma, llama3, phi, phi4, qwen, qwen3",
-     "chat_template_path",
+     "chat template to use instead of the tokenizer's: a Jinja file, or "
+     "alpaca, chatml, gemma, gemma3, llama2, llama3, mistral, phi3, qwen2.5, "
+     "vicuna, zephyr; qwen3-training: Qwen3's for several turns and tools; "
+     "llamafactory-NAME: LLaMA-Factory's chatml, gemma, llama3, phi, phi4, "
+     "qwen, qwen3", "chat_template_path",
      "alpaca chatml gemma gemma3 llama2 llama3 llamafactory-chatml "
      "llamafactory-gemma llamafactory-llama3 llamafactory-phi "
      "llamafactory-phi4 llamafactory-qwen llamafactory-qwen3 mistral phi3 "
@@ -361,55 +348,60 @@ const OptionRow kRows[] = {
      "when to evaluate during training", "evaluation_strategy",
      "no steps epoch"},
     {"eval_steps", kInt, "0", kRun, kReport,
-     "evaluate every N steps; 0: as --eval-strategy says", "", "", 0, 1e15},
-    {"logging_steps", kInt, "10", kRun, kReport, "log every N steps",
-     "log_every_n_steps steps_per_report", "", 1, 1e15},
+     "optimizer steps between evaluations; 0: as --logging-steps, if "
+     "--eval-strategy is steps", "", "", 0, 1e15},
+    {"logging_steps", kInt, "10", kRun, kReport,
+     "optimizer steps between log lines", "log_every_n_steps steps_per_report",
+     "", 1, 1e15},
     {"run_name", kString, "", kOutput, kReport,
-     "name of the run's session in sessions/v1 of --output-dir, by which qlora "
-     "compare shows it; without it, when the run began"},
-    {"log_format", kChoice, "text", kRun, kReport, "lines on standard output",
-     "", "text json"},
+     "name of the run in qlora compare and in sessions/v1 of --output-dir; "
+     "empty: the start time"},
+    {"log_format", kChoice, "text", kRun, kReport,
+     "format of the log on standard output", "", "text json"},
     {"report_to", kNames, "[]", kOutput, kReport,
-     "tensorboard: event files too, which 'wandb sync --sync-tensorboard' reads "
-     "as well; metrics.jsonl and trainer_log.jsonl are always written"},
+     "tensorboard: write event files too, which 'wandb sync "
+     "--sync-tensorboard' also reads; metrics.jsonl and trainer_log.jsonl are "
+     "always written"},
     {"logging_dir", kPath, "", kOutput, kReport,
-     "folder for event files; without it runs/DATE_HOST in --output-dir"},
+     "folder for event files of --report-to; empty: runs/DATE_HOST in "
+     "--output-dir"},
 
     {"save_strategy", kChoice, "steps", kRun, kSaving,
-     "when to write a checkpoint, from which --resume-from-checkpoint goes on; "
-     "with steps and epoch also at the end and when a signal stops the run",
-     "", "no steps epoch"},
+     "when to write checkpoints; steps and epoch also write one at the end "
+     "and when a signal stops the run", "", "no steps epoch"},
     {"save_steps", kInt, "500", kRun, kSaving,
-     "a checkpoint every N steps; 0: only at the end", "save_every", "", 0,
-     1e15},
+     "optimizer steps between checkpoints; 0: only at the end", "save_every",
+     "", 0, 1e15},
     {"save_total_limit", kInt, "0", kRun, kSaving,
-     "how many checkpoints stay, beside the best one where that is loaded at "
-     "the end; 0: all",
-     "", "", 0, 1e9},
+     "number of checkpoints to keep, not counting the best one with "
+     "--load-best-model-at-end; 0: all", "", "", 0, 1e9},
     {"resume_from_checkpoint", kPath, "", kOutput, kSaving,
-     "go on from this checkpoint folder; true or latest: from the newest in "
-     "--output-dir that is whole, or from the beginning where there is none",
-     "resume", "true latest false"},
+     "checkpoint folder to resume from; true or latest: the newest complete "
+     "one in --output-dir, or none if there is none", "resume",
+     "true latest false"},
     {"load_best_model_at_end", kBool, "false", kRun, kSaving,
-     "the adapter of the best evaluation is the one that is written at the "
-     "end"},
-    {"metric_for_best_model", kString, "loss", kRun, kSaving,
-     "which evaluation is the best: loss, perplexity, token_accuracy or "
-     "argmax_match"},
+     "write the adapter of the best evaluation at the end"},
+    {"metric_for_best_model", kChoice, "loss", kRun, kSaving,
+     "metric that determines the best evaluation", "",
+     "loss perplexity token_accuracy exact_match eval_loss=loss "
+     "eval_perplexity=perplexity eval_token_accuracy=token_accuracy "
+     "eval_exact_match=exact_match argmax_match=exact_match "
+     "eval_argmax_match=exact_match"},
     {"greater_is_better", kChoice, "auto", kRun, kSaving,
-     "whether the best one has the greatest --metric-for-best-model", "",
-     "auto true false"},
+     "whether the best evaluation has the greatest --metric-for-best-model; "
+     "auto: known for each metric", "", "auto true false"},
     {"early_stopping_patience", kInt, "0", kRun, kSaving,
-     "end after so many evaluations in a row without a better one; 0: never",
+     "stop after this many evaluations in a row without improvement; 0: never",
      "", "", 0, 1e9},
     {"early_stopping_threshold", kFloat, "0", kRun, kSaving,
-     "by how much an evaluation has to be better to count as one", "", "", 0},
+     "minimum change of --metric-for-best-model that counts as an improvement",
+     "", "", 0},
     {"on_nonfinite", kChoice, "abort", kRun, kSaving,
-     "what to do when a loss or gradient is not finite: end, leave the step "
-     "out, or go back to the newest checkpoint's weights and on after the step",
+     "if a loss or gradient is not finite: abort the run, skip the step, or "
+     "rewind to the newest checkpoint's weights and continue after the step",
      "", "abort skip rewind"},
     {"overwrite_output_dir", kBool, "false", kOutput, kSaving,
-     "write into --output-dir although it is not empty"},
+     "write into --output-dir even if it is not empty"},
 };
 
 } // namespace

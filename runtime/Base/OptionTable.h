@@ -66,9 +66,11 @@ struct OptionRow {
   const char *group; ///< heading in --help-all
   const char *help;
   /// Separated by spaces. "bf16=bfloat16|float32" is a switch for these two
-  /// values, true and false; "x=value" is a switch that can only be true.
+  /// values, true and false; "x=value" is a switch that can only be true. "-x"
+  /// is an earlier spelling: accepted, but not shown. "!x" is refused with a
+  /// hint; only values that earlier versions recorded may have it.
   const char *aliases = "";
-  /// Separated by spaces; "a=b": a means b; "a_N": a_ and a number.
+  /// Separated by spaces; "a=b": a means b, not shown; "a_N": a_ and a number.
   const char *choices = "";
   double minimum = -std::numeric_limits<double>::infinity();
   double maximum = std::numeric_limits<double>::infinity();
@@ -80,8 +82,11 @@ struct OptionName {
   std::string_view name = {};      ///< with underscores
   std::string_view whenTrue = {};  ///< for a switch
   std::string_view whenFalse = {}; ///< empty: false is an error
+  char mark = 0; ///< '-': an earlier spelling; '!': refused; 0: shown
 
   bool isSwitch() const { return !whenTrue.empty(); }
+  bool isShown() const { return mark == 0; }
+  bool isRefused() const { return mark == '!'; }
 };
 
 /// The tables of one tool: its own options and the options of a run.
@@ -89,7 +94,7 @@ using OptionTables = std::span<const std::span<const OptionRow>>;
 
 std::span<const OptionRow> optionTable();
 
-/// Returns the row's own name, then its aliases.
+/// Returns the row's own name, then its aliases, shown or not.
 std::vector<OptionName> optionNames(const OptionRow &row);
 
 /// Finds a name (dashes count as underscores); returns no row if there is none.
@@ -104,6 +109,9 @@ std::string canonicalSpelling(std::string_view text);
 /// "lora_r" -> "--lora-r", "o" -> "-o".
 std::string flagSpelling(std::string_view name);
 
+/// Returns the values of a row's `choices` that are not aliases of others.
+std::vector<std::string_view> shownChoices(const OptionRow &row);
+
 /// Splits a space-separated list of a row.
 std::vector<std::string_view> splitWords(std::string_view words);
 
@@ -112,7 +120,7 @@ std::vector<std::string_view> splitWords(std::string_view words);
 std::string nearestName(std::string_view name,
                         std::span<const std::string> candidates);
 
-/// Returns all names and aliases of the tables, for nearestName.
+/// Returns all shown names and aliases of the tables, for nearestName.
 std::vector<std::string> allOptionNames(OptionTables tables);
 
 } // namespace qlora

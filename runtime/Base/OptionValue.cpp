@@ -5,6 +5,7 @@
 
 #include "runtime/Base/OptionValue.h"
 
+#include <fmt/ranges.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
@@ -118,17 +119,15 @@ static bool isNumbered(std::string_view choice, std::string_view text) {
 
 static StatusOr<json> parseChoice(const OptionRow &row, std::string_view text) {
   std::string lower = lowerCase(text);
-  std::string list;
   for (std::string_view choice : splitWords(row.choices)) {
     size_t equals = choice.find('=');
     if (isNumbered(choice, lower))
       return json(lower);
     if (lower == choice.substr(0, equals))
       return json(equals == choice.npos ? choice : choice.substr(equals + 1));
-    if (equals == choice.npos)
-      list += fmt::format("{}{}", list.empty() ? "" : ", ", choice);
   }
-  return Status::invalid("'{}' is not supported; choose from: {}", text, list);
+  return Status::invalid("'{}' is not supported; choose from: {}", text,
+                         fmt::join(shownChoices(row), ", "));
 }
 
 /// Parses `a, b` as the list that YAML writes as `[a, b]`.

@@ -64,13 +64,22 @@ static Status twoPaths(const std::string &first, const std::string &second) {
                          first, second);
 }
 
-static Status unknownOption(std::string_view key,
-                            std::span<const OptionRow> table) {
-  const std::span<const OptionRow> tables[] = {table};
-  std::string nearest = nearestName(key, allOptionNames(tables));
+Status unknownOption(std::string_view name,
+                     std::span<const std::string> known) {
+  const std::string nearest = nearestName(name, known);
   if (nearest.empty())
     return Status::invalid("is not an option");
   return Status::invalid("is not an option; did you mean '{}'?", nearest);
+}
+
+Status refusedOption(const OptionName &name) {
+  return Status::invalid(
+      "has another meaning in other tools. Fix: write {}",
+      name.row->scope == OptionScope::kOutput
+          ? "--output-dir (the adapter to write) or --adapter-name-or-path "
+            "(the adapter to start from)"
+          : "--adapter-base-name (name of the base in adapter_config.json) or "
+            "--model-name-or-path (the model to train)");
 }
 
 Options::Options(std::span<const OptionRow> table) : table(table) {
@@ -134,7 +143,7 @@ Status Options::applyYamlEntry(YamlEntry entry, const std::string &folder,
   const OptionName name = findOptionName(table, entry.key);
   const OptionRow *row = name.row;
   if (!row)
-    return unknownOption(entry.key, table);
+    return unknownOption(entry.key, allOptionNames({&table, 1}));
   if (name.isSwitch()) {
     std::string text =
         entry.value.is_string() ? entry.value.get<std::string>() : "";
@@ -168,10 +177,15 @@ Status Options::applyEntries(std::span<const YamlEntry> entries,
                              const std::string &path) {
   std::string folder = fs::path(path).parent_path().string();
   std::map<std::string, std::string> given;
+  // Nobody else writes most options: resolvedYaml() of an earlier version.
+  const bool isResolved = entries.size() > table.size() / 2;
   for (const YamlEntry &entry : entries) {
     std::string where =
         fmt::format("{}:{}: '{}'", path, entry.line, entry.spelling());
-    Status status = applyYamlEntry(entry, folder, where, given);
+    const OptionName name = findOptionName(table, entry.key);
+    Status status = name.isRefused() && !isResolved
+                        ? refusedOption(name)
+                        : applyYamlEntry(entry, folder, where, given);
     if (!status.isOk())
       return status.withContext(where);
   }

@@ -40,6 +40,12 @@ struct OptionSetting {
   std::string written; ///< the name as the user spelled it, for errors
 };
 
+/// Returns the error for a name that is none of `known`, with the nearest one.
+Status unknownOption(std::string_view name, std::span<const std::string> known);
+
+/// Returns the error for a name that is refused (OptionRow::aliases).
+Status refusedOption(const OptionName &name);
+
 class Options {
 public:
   enum class Source { kDefault, kRecorded, kYaml, kCommandLine };

@@ -51,12 +51,11 @@ SweepPoint::settings(OptionTables tables) const {
   std::vector<OptionSetting> all;
   for (const auto &[option, value] : values) {
     const OptionName name = findIn(tables, option);
-    if (!name.row || name.isSwitch()) {
-      const std::string nearest = nearestName(option, allOptionNames(tables));
-      return Status::invalid(
-          "--sweep: '{}' is not an option{}", option,
-          nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest));
-    }
+    const std::string where = fmt::format("--sweep: '{}'", option);
+    if (!name.row || name.isSwitch())
+      return unknownOption(option, allOptionNames(tables)).withContext(where);
+    if (name.isRefused())
+      return refusedOption(name).withContext(where);
     if (name.row->scope == OptionScope::kOutput ||
         name.row->name == std::string_view("model_name_or_path"))
       return Status::invalid(

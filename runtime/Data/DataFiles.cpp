@@ -200,7 +200,7 @@ static StatusOr<DataMix> tokeniseAll(const DataRequest &request,
 static bool isPaddedText(const DataMix &mix, const CompiledVariants &variants,
                          const ScheduleOptions &options) {
   const bool isText = mix.files.front().path != mix.names.front();
-  return isText && variants.buckets.empty() && !options.paddingFree &&
+  return isText && variants.buckets.empty() && !options.stepPacking &&
          variants.sides == 1 && !variants.isUnpaired;
 }
 
@@ -225,9 +225,9 @@ openDataFile(const DataRequest &request, const std::string &option,
   ScheduleOptions options;
   options.seed = static_cast<uint64_t>(request.options.integer("seed"));
   options.packing = request.options.boolean("packing");
-  if (const std::string free = request.options.text("padding_free");
+  if (const std::string free = request.options.text("step_packing");
       free != "auto")
-    options.paddingFree = free == "true";
+    options.stepPacking = free == "true";
   QLORA_ASSIGN_OR_RETURN(DataParts parts, openMix(mix, shape, options));
   if (validation)
     *validation = std::move(parts.validation);
@@ -238,7 +238,7 @@ openDataFile(const DataRequest &request, const std::string &option,
   if (isPaddedText(mix, shape, options) && request.warn)
     request.warn(fmt::format(
         "'{}': rows are padded because the program has no token buckets. Fix: "
-        "compile with --padding-free true for faster steps",
+        "compile with --step-packing true for faster steps",
         dataName(request.options, option)));
   return std::move(parts.training);
 }

@@ -65,7 +65,7 @@ makeDataset(DatasetRows rows, const CompiledVariants &variants,
   rows.hasMismatched = variants.isUnpaired && variants.sides == 2;
   const bool joinsRows =
       options.packing ||
-      (!variants.buckets.empty() && options.paddingFree.value_or(true));
+      (!variants.buckets.empty() && options.stepPacking.value_or(true));
   rows.hasOneSegment =
       (rows.isWhole() || !joinsRows) &&
       std::ranges::none_of(*rows.stores, &TokenStore::hasSegments);

@@ -129,10 +129,10 @@ private:
   std::vector<int64_t> order;
 };
 
-/// Sequences of the token buckets; without packing, each unit is one row.
-class PaddingFreeSchedule final : public PaddedSchedule {
+/// Sequences of the token buckets; without --packing, each unit is one row.
+class StepPackingSchedule final : public PaddedSchedule {
 public:
-  PaddingFreeSchedule(std::vector<Unit> units, const CompiledVariants &variants,
+  StepPackingSchedule(std::vector<Unit> units, const CompiledVariants &variants,
                       uint64_t seed);
 
   int64_t countInOrder() const override {
@@ -223,7 +223,7 @@ BatchLayout PaddedSchedule::smallestAt(int64_t step, int64_t index,
 }
 
 /// Units fill sequences in file order, up to the length of the last bucket.
-PaddingFreeSchedule::PaddingFreeSchedule(std::vector<Unit> given,
+StepPackingSchedule::StepPackingSchedule(std::vector<Unit> given,
                                          const CompiledVariants &variants,
                                          uint64_t seed)
     : PaddedSchedule(std::move(given), variants, /*isWhole=*/false, seed) {
@@ -240,7 +240,7 @@ PaddingFreeSchedule::PaddingFreeSchedule(std::vector<Unit> given,
 }
 
 BatchLayout
-PaddingFreeSchedule::layout(std::span<const int64_t> unitNumbers) const {
+StepPackingSchedule::layout(std::span<const int64_t> unitNumbers) const {
   std::vector<int64_t> line;
   int64_t tokens = 0;
   for (int64_t number : unitNumbers) {
@@ -252,7 +252,7 @@ PaddingFreeSchedule::layout(std::span<const int64_t> unitNumbers) const {
 }
 
 /// Redistributes the units of the padded step's micro-batches.
-const StepPlan &PaddingFreeSchedule::planOf(int64_t step,
+const StepPlan &StepPackingSchedule::planOf(int64_t step,
                                             const StepShape &shape) {
   if (step == plannedStep && shape == plannedShape)
     return plan;
@@ -300,16 +300,16 @@ StatusOr<std::unique_ptr<Schedule>>
 Schedule::make(std::vector<int64_t> lengths, const CompiledVariants &variants,
                bool isWhole, const ScheduleOptions &options) {
   const bool hasBuckets = !variants.buckets.empty();
-  if (!isWhole && options.paddingFree == true && !hasBuckets)
-    return Status::invalid("padding_free: the program has no token buckets. "
-                           "Fix: compile with --padding-free true");
+  if (!isWhole && options.stepPacking == true && !hasBuckets)
+    return Status::invalid("step_packing: the program has no token buckets. "
+                           "Fix: compile with --step-packing true");
   std::vector<Unit> units = makeUnits(lengths, variants.lengths.back(),
                                       options.packing && !isWhole);
-  const bool isPaddingFree =
-      !isWhole && hasBuckets && options.paddingFree.value_or(true);
+  const bool packsSteps =
+      !isWhole && hasBuckets && options.stepPacking.value_or(true);
   std::unique_ptr<Schedule> schedule;
-  if (isPaddingFree)
-    schedule = std::make_unique<PaddingFreeSchedule>(std::move(units), variants,
+  if (packsSteps)
+    schedule = std::make_unique<StepPackingSchedule>(std::move(units), variants,
                                                      options.seed);
   else
     schedule = std::make_unique<PaddedSchedule>(std::move(units), variants,

@@ -13,7 +13,7 @@
 //   padded        rows are shuffled with the seed in each epoch, or packed
 //                 and then shuffled, each in a sequence of the shortest
 //                 compiled length that fits
-//   padding free  the rows of a padded step in new micro-batches of one
+//   step packing  the rows of a padded step in new micro-batches of one
 //                 sequence each (StepPacking.h)
 //
 // The last step of an epoch has the remaining rows. Missing rows and
@@ -67,7 +67,7 @@ struct ScheduleOptions {
   uint64_t seed = 0;
   bool packing = false; ///< rows files only
   /// Rows files only; needs buckets. Empty: if there are any.
-  std::optional<bool> paddingFree = std::nullopt;
+  std::optional<bool> stepPacking = std::nullopt;
   /// Tokens of each row's answer, if the micro-batch also has mismatched
   /// answers (KtoKlPairs.h), which share its length.
   std::vector<int64_t> answers = {};
@@ -79,7 +79,7 @@ public:
   virtual ~Schedule() = default;
 
   /// `lengths` of the rows are at most the longest compiled length. `isWhole`:
-  /// in the file's order. Padding free without token buckets is an error.
+  /// in the file's order. Step packing without token buckets is an error.
   static StatusOr<std::unique_ptr<Schedule>>
   make(std::vector<int64_t> lengths, const CompiledVariants &variants,
        bool isWhole, const ScheduleOptions &options);

@@ -12,14 +12,14 @@ Status DeviceChoice::describeNetwork(int64_t gpusPerNode,
     return Status::ok();
   if (!gpu || !gpu->gpu)
     return Status::invalid("--gpus-per-node and --network need a prediction "
-                           "for a GPU. Fix: add --device null:h100");
+                           "for a GPU. Fix: add --simulate h100");
   return gpu->describeNetwork(gpusPerNode, network);
 }
 
 Status DeviceChoice::describeFailures(double hours) {
   if (hours > 0 && (!gpu || !gpu->gpu))
     return Status::invalid("--node-mtbf-hours needs a prediction for a GPU. "
-                           "Fix: add --device null:h100");
+                           "Fix: add --simulate h100");
   machineHours = hours;
   return Status::ok();
 }
@@ -32,12 +32,12 @@ StatusOr<DeviceChoice> parseDevice(const std::string &text) {
     return DeviceChoice{true, std::nullopt};
   if (!text.starts_with(kNull) || text.size() == kNull.size())
     return Status::invalid(
-        "--device: '{}' is not supported; choose from: auto, cpu, cuda, null, "
-        "or null:NAME, where NAME is {} or a device.json",
+        "--device: '{}' is not supported; choose from: auto, cpu, cuda, null. "
+        "To predict a step: --simulate with one of {}, or a device.json",
         text, fmt::join(knownGpus(), ", "));
   auto gpu = findDeviceProfile(text.substr(kNull.size()));
   if (!gpu.isOk())
-    return gpu.status().withContext("--device " + text);
+    return gpu.status().withContext("--simulate " + text.substr(kNull.size()));
   return DeviceChoice{true, std::move(gpu).value()};
 }
 

@@ -13,9 +13,8 @@
 
 namespace qlora {
 
-/// The parsed `--device`: whether it is the null device, and its GPU. The
-/// error for anything except auto, cpu, cuda, null and null:NAME lists the
-/// GPUs.
+/// The parsed `--device`: auto, cpu, cuda, null, or null:GPU (`--simulate
+/// GPU`). Whether it is the null device, and the GPU to simulate.
 struct DeviceChoice {
   bool isNull = false;
   std::optional<DeviceProfile> gpu;

@@ -83,7 +83,7 @@ struct NullReport {
   int64_t microBatches; ///< per rank and step
   std::vector<StageCount> stages;
   std::optional<DeviceProfile> gpu;
-  std::vector<StepPrediction> predictions; ///< with null:NAME
+  std::vector<StepPrediction> predictions; ///< with --simulate
   std::vector<StepPrediction> low; ///< the low figure of each, for a GPU
   std::vector<StepPrediction> scaling; ///< for several GPUs
   std::optional<CheckpointInterval> saving; ///< if machines fail

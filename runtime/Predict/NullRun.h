@@ -2,7 +2,7 @@
 
 // `--device null`: walks every entry on a device that checks each command and
 // address, computes nothing, and counts the work of a step of N ranks. Needs no
-// weights and no data. `--device null:NAME` also predicts the time of a step on
+// weights and no data. `--simulate GPU` also predicts the time of a step on
 // that GPU or CPU (Predict/StepPrediction.h).
 
 #ifndef QLORA_RUNTIME_PREDICT_NULLRUN_H

@@ -114,7 +114,7 @@ static ordered_json initInConfig(const std::string &init) {
 
 ordered_json adapterConfig(const LoadedModule &module, const Options &options,
                            AdapterForm form) {
-  std::string base = options.text("base_model_name_or_path");
+  std::string base = options.text("adapter_base_name");
   if (base.empty())
     base = options.text("model_name_or_path");
   const std::string init = options.text("init_lora_weights");

@@ -4,36 +4,32 @@
 
 #include "runtime/Session/BestModel.h"
 
+#include <algorithm>
 #include <cmath>
+
+#include "runtime/Base/OptionValue.h"
 
 namespace qlora {
 
 namespace {
 struct MetricRow {
-  const char *name;
+  std::string_view name;
   double EvaluationResult::*value;
   bool greaterIsBetter;
 };
 } // namespace
 
-/// Names as in metrics.jsonl, without eval_.
+static constexpr const char *kMetricOption = "metric_for_best_model";
+
+/// The option's choices: names as in metrics.jsonl, without eval_.
 static constexpr MetricRow kMetrics[] = {
     {"loss", &EvaluationResult::loss, false},
     {"perplexity", &EvaluationResult::perplexity, false},
     {"token_accuracy", &EvaluationResult::tokenAccuracy, true},
-    {"argmax_match", &EvaluationResult::argmaxMatch, true}};
+    {"exact_match", &EvaluationResult::exactMatch, true}};
 
-static std::string metricName(const Options &options) {
-  std::string name = options.text("metric_for_best_model");
-  constexpr std::string_view kPrefix = "eval_";
-  return name.starts_with(kPrefix) ? name.substr(kPrefix.size()) : name;
-}
-
-static const MetricRow *findMetric(const std::string &name) {
-  for (const MetricRow &row : kMetrics)
-    if (name == row.name)
-      return &row;
-  return nullptr;
+static const MetricRow &metricOf(const std::string &name) {
+  return *std::ranges::find(kMetrics, name, &MetricRow::name);
 }
 
 /// Checks that evaluations coincide with checkpoints, because the best model
@@ -61,11 +57,6 @@ static Status checkSameSteps(const Options &options) {
 }
 
 Status checkBestModelOptions(const Options &options) {
-  if (!findMetric(metricName(options)))
-    return Status::invalid("{}: expects loss, perplexity, token_accuracy or "
-                           "argmax_match, but got '{}'",
-                           options.spelling("metric_for_best_model"),
-                           options.text("metric_for_best_model"));
   const bool loadsBest = options.boolean("load_best_model_at_end");
   const bool stopsEarly = options.integer("early_stopping_patience") > 0;
   if (!loadsBest && !stopsEarly)
@@ -84,17 +75,19 @@ Status checkBestModelOptions(const Options &options) {
 
 static bool isGreaterBetter(const Options &options) {
   const std::string given = options.text("greater_is_better");
-  return given == "auto" ? findMetric(metricName(options))->greaterIsBetter
-                         : given == "true";
+  return given == "auto"
+             ? metricOf(options.text(kMetricOption)).greaterIsBetter
+             : given == "true";
 }
 
 BestModel::BestModel(const Options &options)
-    : name(metricName(options)), greaterIsBetter(isGreaterBetter(options)),
+    : name(options.text(kMetricOption)),
+      greaterIsBetter(isGreaterBetter(options)),
       threshold(options.number("early_stopping_threshold")),
       patience(options.integer("early_stopping_patience")) {}
 
 void BestModel::add(const EvaluationResult &result, int64_t step) {
-  const double value = result.*findMetric(name)->value;
+  const double value = result.*metricOf(name).value;
   const bool isBetter =
       !std::isnan(value) &&
       (!best || (greaterIsBetter ? value > *best : value < *best));
@@ -118,7 +111,9 @@ nlohmann::ordered_json BestModel::state() const {
 
 void BestModel::restore(const nlohmann::ordered_json &state) {
   // Values of another metric cannot be compared with this one's.
-  if (state.value("of", name) != name ||
+  const OptionRow &row = *findOption(optionTable(), kMetricOption);
+  const auto earlier = parseOptionText(row, state.value("of", name));
+  if (!earlier.isOk() || earlier.value() != name ||
       state.value("greater_is_better", greaterIsBetter) != greaterIsBetter)
     return;
   if (!state.at("metric").is_null())

@@ -32,7 +32,7 @@ static constexpr std::string_view kPlanOnly[] = {
     "pipeline_schedule",      "num_virtual_stages_per_pipeline_rank"};
 /// Run options that decide which rows a step has.
 static constexpr std::string_view kRowOrder[] = {"seed", "packing",
-                                                 "padding_free", "optim"};
+                                                 "step_packing", "optim"};
 /// Run options that are not compared: they do not change the training.
 static constexpr std::string_view kNoPart[] = {
     "log_format", "gradient_accumulation_steps", "global_batch_size",
@@ -137,13 +137,19 @@ static Status differs(const std::string &checkpoint, std::string_view what,
                          checkpoint, what, dumpJson(before), dumpJson(own));
 }
 
-/// Returns an option's effective value: `auto` is another loss, and the
-/// `sigmoid` that earlier versions recorded by default is DPO's loss or none.
-static ordered_json meaningOf(const std::string &name,
+/// Returns an option's effective value in today's spelling; null: not recorded.
+/// `auto` is another loss, and the `sigmoid` that earlier versions recorded by
+/// default is DPO's loss or none.
+static ordered_json meaningOf(const OptionRow &row,
                               const ordered_json &options) {
-  if (name == "loss_type" && options.contains("rl"))
-    return lossOf(options["rl"], options[name]);
-  return options[name];
+  if (row.name == std::string_view("loss_type") && options.contains("rl"))
+    return lossOf(options["rl"], options[row.name]);
+  for (const OptionName &name : optionNames(row))
+    if (const auto found = options.find(name.name); found != options.end()) {
+      const auto value = parseOptionValue(row, *found);
+      return value.isOk() ? value.value() : *found;
+    }
+  return {};
 }
 
 static Status compareOptions(const std::string &checkpoint,
@@ -151,17 +157,16 @@ static Status compareOptions(const std::string &checkpoint,
                              const ordered_json &own,
                              std::vector<std::string> &remarks) {
   for (const OptionRow &row : optionTable()) {
-    const bool isKnown = before.contains(row.name) && own.contains(row.name);
-    if (!isKnown ||
-        meaningOf(row.name, before) == meaningOf(row.name, own) ||
+    const ordered_json earlier = meaningOf(row, before);
+    const ordered_json now = meaningOf(row, own);
+    if (earlier.is_null() || now.is_null() || earlier == now ||
         decidesPlanAlone(row.name) || isOneOf(row.name, kNoPart))
       continue;
     const std::string flag = flagSpelling(row.name);
     if (row.scope == OptionScope::kProgram || isOneOf(row.name, kRowOrder))
-      return differs(checkpoint, flag, before[row.name], own[row.name]);
+      return differs(checkpoint, flag, earlier, now);
     remarks.push_back(fmt::format("{} is {}, and was {} before", flag,
-                                  dumpJson(own[row.name]),
-                                  dumpJson(before[row.name])));
+                                  dumpJson(now), dumpJson(earlier)));
   }
   return Status::ok();
 }

@@ -121,7 +121,7 @@ static StatusOr<std::optional<EvaluationResult>> evaluate(const Run &run) {
   result.tokenAccuracy =
       static_cast<double>(matches.right) / static_cast<double>(matches.labels);
   result.rows = matches.rows;
-  result.argmaxMatch =
+  result.exactMatch =
       static_cast<double>(matches.matched) / static_cast<double>(matches.rows);
   return std::optional(result);
 }
@@ -165,7 +165,7 @@ evaluateAndLog(const Run &run, int64_t step, double epoch,
       {"eval_loss", result.loss},
       {"eval_perplexity", result.perplexity},
       {"eval_token_accuracy", result.tokenAccuracy},
-      {"eval_argmax_match", result.argmaxMatch},
+      {"eval_exact_match", result.exactMatch},
       {"eval_rows", result.rows},
       {"eval_runtime", seconds}};
   addSums(values, "eval_", result.sums, run.routerFactor());
@@ -173,7 +173,7 @@ evaluateAndLog(const Run &run, int64_t step, double epoch,
       fmt::format("evaluation {}: loss {:.4f}, {}\n  token accuracy {:.1f} %, "
                   "exact match {:.1f} % of {} rows ({:.1f} s)",
                   title, result.loss, measureOf(values, result),
-                  100 * result.tokenAccuracy, 100 * result.argmaxMatch,
+                  100 * result.tokenAccuracy, 100 * result.exactMatch,
                   formatCount(static_cast<uint64_t>(result.rows)), seconds);
   QLORA_RETURN_IF_ERROR(run.metrics->log(values, text));
   return evaluated;

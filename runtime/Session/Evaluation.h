@@ -17,7 +17,7 @@ struct EvaluationResult {
   double loss = 0;          ///< mean over labelled tokens, pairs or answers
   double perplexity = 0;    ///< exp(loss without the router loss)
   double tokenAccuracy = 0; ///< fraction of labelled tokens that are the argmax
-  double argmaxMatch = 0;   ///< fraction of rows where they all are
+  double exactMatch = 0;    ///< fraction of rows with all of them right
   int64_t rows = 0;         ///< rows with a labelled token
   LossSums sums;
 };

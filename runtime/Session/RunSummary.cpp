@@ -61,7 +61,7 @@ static std::string baseFormat(const LoadedModule &module) {
 
 // The folder may be a snapshot: models--Qwen--Qwen3-0.6B/snapshots/HASH.
 std::string modelName(const Options &options) {
-  const std::string given = options.text("base_model_name_or_path");
+  const std::string given = options.text("adapter_base_name");
   if (!given.empty() && !given.starts_with('/') && !given.starts_with('.'))
     return given;
   const fs::path folder = options.text("model_name_or_path");

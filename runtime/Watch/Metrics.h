@@ -16,7 +16,7 @@
 //                    rank_gpu_utilization (%), rank_gpu_power_watts;
 //                    aux_loss if the model has routers, before its factor
 //   an evaluation    step, epoch, eval_loss, eval_perplexity,
-//                    eval_token_accuracy, eval_argmax_match, eval_rows,
+//                    eval_token_accuracy, eval_exact_match, eval_rows,
 //                    eval_runtime (s), eval_aux_loss
 //   the end          step, epoch, train_loss, train_runtime,
 //                    train_steps_per_second, train_tokens_per_second,

@@ -81,13 +81,13 @@ class Runs:
 
 
 def same(tools, folder):
-    for name, form, ranks in (("llama-nf4", "panel", "1"),
-                              ("llama-nf4", "scratch", "2"),
-                              ("qwen2-nf4", "resident", "2")):
+    for name, form, ranks in (("llama-nf4", "tiled", "1"),
+                              ("llama-nf4", "per-use", "2"),
+                              ("qwen2-nf4", "once", "2")):
         work = os.path.join(folder, name, form)
         os.makedirs(work)
         case = promises.Case(tools, name, work)
-        case.compile(f"--dequant={form}")
+        case.compile(f"--dequantize={form}")
         runs = Runs(tools, case.module, work, (
             "--config", case.yaml, "--max-steps", "6", "--gpus", ranks))
         text, made = runs.train()
@@ -166,7 +166,7 @@ class Large:
         promises.call(f"{tools}/qloracc", "--target=cpu", graph, "-o", module,
                       "--load-in-4bit", "--bnb-4bit-use-double-quant",
                       "--per-device-train-batch-size", "1", "--max-length",
-                      str(LENGTH), "--report", self.plan)
+                      str(LENGTH), "--plan-report", self.plan)
         self.runs = Runs(tools, module, folder, (
             "--train-file", data, "--max-steps", "2", "--logging-steps", "1"))
         time.sleep(SETTLED)

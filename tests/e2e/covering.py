@@ -52,7 +52,7 @@ def build(options, folder):
     run([f"{options.tools}/qlora-import", os.path.join(folder, "model"), "-o",
          os.path.join(folder, "m.mlir")], os.path.join(folder, "log.txt"))
     return compile_for(options, folder, "train.yaml",
-                       *(["--parallel", "fsdp=2", "--divide-tables", "true"]
+                       *(["--parallel", "fsdp=2", "--shard-embeddings", "true"]
                          if options.fsdp else []))
 
 

@@ -255,7 +255,7 @@ def main():
             if options.offload:
                 flags = [*flags, "--offload", options.offload]
             case = Case(options.tools, options.case, work,
-                        flags=[*flags, "--copied-activations", "all"]
+                        flags=[*flags, "--offload-activations-policy", "all"]
                         if "activations" in (options.offload or "") else flags)
             case.flags = flags  # of a run
             want, _ = case.train()

@@ -125,7 +125,7 @@ class Runs:
              "--bnb-4bit-use-double-quant", "true", "--compute-dtype",
              "float32", "--max-length", str(LENGTH), "--lora-dropout", "0.1",
              "--per-device-train-batch-size", str(ROWS), "--lora-r", "4",
-             "--report", plan, "--lora-target-modules", *self.targets, *flags,
+             "--plan-report", plan, "--lora-target-modules", *self.targets, *flags,
              *(["--parallel", mesh] if mesh else []),
              *(cuda_flags() if self.options.target == "cuda" else [])],
             self.log)
@@ -252,7 +252,7 @@ REFUSED = {
            (("--ranks", "2", "--device-map", "sequential",
              "--memory-limit", "1GiB", *PARTS),
             "remove one"),
-           (("--parallel", "pp=2", "--padding-free", "true"),
+           (("--parallel", "pp=2", "--step-packing", "true"),
             "remove one"))}
 
 

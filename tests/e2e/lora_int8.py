@@ -43,7 +43,7 @@ def trained(options, case, *flags):
     with tempfile.TemporaryDirectory() as work:
         report = os.path.join(work, "plan.json")
         module = goldens.build(options.tools, case, work,
-                               flags + ["--report", report])
+                               flags + ["--plan-report", report])
         metrics, dump, *_ = goldens.train(
             options.tools, case, work, module,
             ["--gradient-accumulation-steps", str(steps)], 1, environment)

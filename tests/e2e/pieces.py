@@ -53,7 +53,7 @@ class Runs(shards.Runs):
         call(f"{self.tools}/qloracc", "--target=cpu",
              f"{self.work}/m.mlir", "-o", module,
              "--compute-dtype", "float32", "--max-length", LENGTH,
-             "--per-device-train-batch-size", 1, "--report", plan, *flags)
+             "--per-device-train-batch-size", 1, "--plan-report", plan, *flags)
         return module, shards.json.loads(shards.promises.read(plan))
 
     def tensors(self, out, file):

@@ -114,7 +114,7 @@ def fits(tools, folder, limit, *flags):
     start = time.monotonic()
     call(f"{tools}/qloracc", "--target=cpu",
          os.path.join(folder, "m.mlir"), "-o", module,
-         "--report", path, "--memory-limit", f"{limit}GiB", *BASE, *flags)
+         "--plan-report", path, "--memory-limit", f"{limit}GiB", *BASE, *flags)
     seconds = time.monotonic() - start
     report = read(path)
     assert report["total_bytes"] <= limit * GIB, report["arenas"]
@@ -160,7 +160,7 @@ def saved_on_the_host(tools, folder):
     crossing = (LAYERS - 2) * 2 * 70000 * HIDDEN
     assert report["arenas"]["saved"] == crossing, report["arenas"]
     said = json.loads(call(f"{tools}/qlora-run", os.path.join(folder, "t.so"),
-                           "--device", "null:h100", "--log-format", "json"))
+                           "--simulate", "h100", "--log-format", "json"))
     step = said["predictions"][0]
     copies, = (of for of in step["collectives"] if of["group"] == "bus")
     assert copies["bytes"] == 2 * crossing, copies
@@ -234,7 +234,7 @@ def auto(tools, folder, module, *flags, code=0):
 def waiting(tools, module, cards):
     """Checks that little of a step on H200s waits for other ranks."""
     said = json.loads(call(
-        f"{tools}/qlora-run", module, "--device", "null:h200", "--gpus",
+        f"{tools}/qlora-run", module, "--simulate", "h200", "--gpus",
         str(cards), "--log-format", "json"))
     step = said["predictions"][0]
     waits = step["exposed_communication_seconds"] / step["step_seconds"]
@@ -246,7 +246,7 @@ def shared_context(tools, folder):
     module, path = (os.path.join(folder, name) for name in ("t.so", "r.json"))
     call(f"{tools}/qloracc", "--target=cpu",
          os.path.join(folder, "m.mlir"), "-o", module,
-         "--report", path, "--memory-limit", "24GiB", "--parallel", "cp=8",
+         "--plan-report", path, "--memory-limit", "24GiB", "--parallel", "cp=8",
          "--max-length", "131072", "--per-device-train-batch-size", "1",
          "--lora-r", "16", *BASE)
     report = read(path)
@@ -261,7 +261,7 @@ def in_stages(tools, folder):
     module, path = (os.path.join(folder, name) for name in ("p.so", "p.json"))
     call(f"{tools}/qloracc", "--target=cpu",
          os.path.join(folder, "m.mlir"), "-o", module,
-         "--report", path, "--memory-limit", "24GB", "--parallel", "pp=4",
+         "--plan-report", path, "--memory-limit", "24GB", "--parallel", "pp=4",
          "--max-length", "2048", "--per-device-train-batch-size", "4",
          "--lora-r", "16", *BASE)
     bases = []
@@ -269,7 +269,7 @@ def in_stages(tools, folder):
         report = read(os.path.join(folder, stage))
         assert report["total_bytes"] <= 24e9, report["arenas"]
         bases.append(report["arenas"]["frozen"])
-    call(f"{tools}/qlora-run", module, "--device", "null:h200", "--gpus", "4")
+    call(f"{tools}/qlora-run", module, "--simulate", "h200", "--gpus", "4")
     print(f"ok   70B on 4 GPUs of 24 GB as stages: "
           f"{', '.join(f'{base / 1e9:.1f}' for base in bases)} GB of the base")
 
@@ -291,8 +291,8 @@ def on_the_host(tools, folder, whole, ranks):
     part, moved = whole / ranks, report["host_bytes"]
     assert (0.99 * part < moved + report["arenas"]["frozen"]
             < 1.01 * part), report["arenas"]
-    said = json.loads(call(f"{tools}/qlora-run", module, "--device",
-                           "null:h100", "--gpus", str(ranks), "--log-format",
+    said = json.loads(call(f"{tools}/qlora-run", module, "--simulate",
+                           "h100", "--gpus", str(ranks), "--log-format",
                            "json"))
     step = said["predictions"][0]
     copies, = (of for of in step["collectives"] if of["group"] == "bus")
@@ -323,7 +323,7 @@ def in_pieces(tools, folder):
                         in ("t.so", "r.json"))
         call(f"{tools}/qloracc", "--target=cpu",
              os.path.join(large, "m.mlir"), "-o", module,
-             "--report", path, "--memory-limit", f"{int(limit)}B",
+             "--plan-report", path, "--memory-limit", f"{int(limit)}B",
              "--parallel", f"fsdp={cards}", *shape)
         report = read(path)
         arenas = report["arenas"]
@@ -357,7 +357,7 @@ def trained_whole(tools, folder):
     for rows, limit in (("1", 24e9), ("4", 80e9)):
         call(f"{tools}/qloracc", "--target=cpu",
              os.path.join(folder, "m.mlir"), "-o", module,
-             "--report", path, "--memory-limit", f"{int(limit)}B", "--parallel",
+             "--plan-report", path, "--memory-limit", f"{int(limit)}B", "--parallel",
              "fsdp=8", "--finetuning-type", "full", "--max-length", "2048",
              "--per-device-train-batch-size", rows, *target)
         report = read(path)
@@ -378,7 +378,7 @@ def trained_whole(tools, folder):
 def layouts(tools, folder, module, *flags):
     """Returns the chosen layout, and the properties of each."""
     path = f"{module}.json"
-    auto(tools, folder, module, "--report", path, *flags)
+    auto(tools, folder, module, "--plan-report", path, *flags)
     rows = {row["layout"]: row for row in read(path)["layouts"]}
     chosen, = (name for name, row in rows.items() if row["chosen"])
     return chosen, rows
@@ -394,7 +394,7 @@ def chosen_layouts(tools, folder):
     assert rows["fsdp=2"]["step_seconds"] > rows["none"]["step_seconds"], rows
     # The runtime's prediction for the program.
     said = json.loads(call(
-        f"{tools}/qlora-run", module, "--device", "null:h200", "--gpus", "2",
+        f"{tools}/qlora-run", module, "--simulate", "h200", "--gpus", "2",
         "--gpus-per-node", "1", "--network", "100Gb", "--log-format",
         "json"))["predictions"][0]
     for key in ("step_seconds", "exposed_communication_seconds"):

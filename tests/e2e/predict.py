@@ -7,7 +7,7 @@
 
 Compiles a Llama of random shape for a GPU, which needs no GPU, no weights and
 no CUDA compiler (the device code is never read). Compares the counts of
-`qlora-run --device null:h200` with sums over the shape: FLOPs of GEMMs and of
+`qlora-run --simulate h200` with sums over the shape: FLOPs of GEMMs and of
 attention, bytes of decodes, and bytes of the thin GEMMs, which are LoRA's; and
 its seconds with the rates of the table row for each GEMM. The program does
 less than the usual formulas (2 P forward, 2 P backward): the first layer needs
@@ -101,7 +101,7 @@ def compile_model(tools, folder):
 
 
 def predict(tools, module, gpus):
-    text = call(f"{tools}/qlora-run", module, "--device", "null:h200",
+    text = call(f"{tools}/qlora-run", module, "--simulate", "h200",
                 "--gpus", str(gpus), "--gradient-accumulation-steps",
                 str(MICRO_BATCHES), "--log-format", "json")
     report = json.loads(text)
@@ -246,7 +246,7 @@ def check_cards(tools, module, rates, folder):
         with open(card, "w") as file:
             json.dump({**rates, "gpu": {**rates["gpu"],
                                         "memory_gb": gigabytes}}, file)
-        text = call(f"{tools}/qlora-run", module, "--device", f"null:{card}")
+        text = call(f"{tools}/qlora-run", module, "--simulate", card)
         print(f"{'ok  ' if answer in text else 'FAIL'} a GPU of {gigabytes} "
               f"GB: {answer.strip()}")
         passed &= answer in text

@@ -100,7 +100,7 @@ def ranks_and_accumulation(tools, folder):
 
 def report(case, *flags):
     path = os.path.join(case.folder, "plan.json")
-    case.compile("--report", path, *flags)
+    case.compile("--plan-report", path, *flags)
     with open(path) as file:
         return json.load(file)
 
@@ -131,7 +131,7 @@ def same_bits(tools, folder):
         case = Case(tools, name, os.path.join(folder, name))
         # One form of decoding, whatever memory is left.
         numbers = ("--compute-dtype", "bfloat16")
-        flags = (*numbers, "--dequant", "panel")
+        flags = (*numbers, "--dequantize", "tiled")
         free = report(case, *flags)
         want, adapter = case.train(*numbers)
         text = case.compile(*flags, "--memory-limit", "1B", code=1)

@@ -7,9 +7,9 @@
 
 Rows of many lengths in steps of 12 or 24 micro-batches, complete epochs with
 their ends, with dropout: 1, 2, 4 and 8 ranks give the same adapters and
-states, and log the same losses and norms. This holds padded and padding-free,
-with sharded updates, and if one rank resumes a run of four. It does not
-without the option, nor if the number of ranks is no power of two.
+states, and log the same losses and norms. This holds padded and with step
+packing, with sharded updates, and if one rank resumes a run of four. It does
+not without the option, nor if the number of ranks is no power of two.
 """
 
 import argparse
@@ -18,7 +18,7 @@ import json
 import tempfile
 
 from goldens import cuda_environment, cuda_flags
-from padding_free import LONGEST, write_rows
+from step_packing import LONGEST, write_rows
 from promises import Case, call
 from safetensors_io import load
 
@@ -102,9 +102,9 @@ def main():
                     "--lora-dropout", "0.1", *flags,
                     *(cuda_flags() if options.target == "cuda" else ()))
         case.compile(*compiled)
-        padded = ("--padding-free", "false", *flags)
+        padded = ("--step-packing", "false", *flags)
         wanted = check(case, "padded", 24, ranks, *padded)
-        check(case, "padding free", 12, ranks[:3], "--padding-free", "true",
+        check(case, "padding free", 12, ranks[:3], "--step-packing", "true",
               *flags)
         if options.target == "cuda":
             return

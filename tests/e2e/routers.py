@@ -16,7 +16,7 @@ import sys
 import tempfile
 
 import goldens
-import padding_free
+import step_packing
 
 NAMES = ("loss", "grad_norm", "aux_loss")
 
@@ -42,7 +42,7 @@ def main():
                         "../Inputs/goldens/mixtral-balance")
     with tempfile.TemporaryDirectory() as work:
         module = goldens.build(tools, case, work, [])
-        padding_free.write_rows(os.path.join(work, "rows.safetensors"), 22, 64,
+        step_packing.write_rows(os.path.join(work, "rows.safetensors"), 22, 64,
                                 1)
         one, five = (logged(tools, module, case, work, f"ranks{ranks}",
                             "--gpus", str(ranks),

@@ -75,7 +75,7 @@ class Runs:
              f"{self.work}/m.mlir", "-o", module,
              "--load-in-4bit", "--compute-dtype", "float32", "--max-length",
              LENGTH, "--per-device-train-batch-size", 1, "--lora-r", 4,
-             "--report", plan, *flags)
+             "--plan-report", plan, *flags)
         with open(plan) as file:
             return module, json.load(file)
 
@@ -121,7 +121,7 @@ def layouts(runs):
     want, _ = runs.train(whole, 1, "one", *evaluates)
     found = {"dp=4": runs.train(whole, 4, "dp", *evaluates)[0]}
     for shards, flags in ((4, ()), (2, ()),
-                          (4, ("--divide-tables", "false")),
+                          (4, ("--shard-embeddings", "false")),
                           (4, ("--disable-pass", "schedule-gathers"))):
         name = " ".join((f"fsdp={shards}", *flags))
         module, _ = runs.compile(name, "--parallel", f"fsdp={shards}", *flags)

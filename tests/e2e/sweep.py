@@ -53,7 +53,7 @@ class Sweep:
                    self.path("m.mlir"), "-o", program,
                    "--load-in-4bit", "--max-length", "32", "--lora-r", rank,
                    "--per-device-train-batch-size", "2", "--compute-dtype",
-                   dtype, "--dequant", "panel", *self.settings())
+                   dtype, "--dequantize", "tiled", *self.settings())
         return program
 
     def train(self, programs, out, *more, code=0):

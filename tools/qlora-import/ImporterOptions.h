@@ -11,13 +11,17 @@ namespace qlora {
 
 inline constexpr OptionRow kImporterOptions[] = {
     {"output", OptionType::kString, "-", OptionScope::kRun, "Import",
-     "the file to write; -: standard output", "o"},
-    {"embedding_dropout", OptionType::kFloat, "0", OptionScope::kRun, "Dropout",
-     "of the embeddings, in place of what config.json says", "embd_pdrop"},
-    {"residual_dropout", OptionType::kFloat, "0", OptionScope::kRun, "Dropout",
-     "of what each layer adds, likewise", "resid_pdrop"},
-    {"attention_dropout", OptionType::kFloat, "0", OptionScope::kRun, "Dropout",
-     "of attention, likewise; nothing but 0 is supported", "attn_pdrop"},
+     "file to write; -: standard output", "o"},
+    {"embedding_dropout", OptionType::kFloat, "0", OptionScope::kProgram,
+     "Dropout",
+     "dropout of embeddings, instead of config.json's", "embd_pdrop"},
+    {"residual_dropout", OptionType::kFloat, "0", OptionScope::kProgram,
+     "Dropout",
+     "dropout of each layer's output, instead of config.json's", "resid_pdrop"},
+    {"attention_dropout", OptionType::kFloat, "0", OptionScope::kProgram,
+     "Dropout",
+     "dropout of attention, instead of config.json's; only 0 is supported",
+     "attn_pdrop"},
 };
 
 } // namespace qlora

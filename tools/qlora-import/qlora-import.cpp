@@ -28,14 +28,14 @@ static Tool importer() {
               "usage: qlora-import MODEL_DIR [-o model.mlir]\n"
               "\n"
               "Turns a Hugging Face model folder (config.json and\n"
-              "*.safetensors) into the model.mlir that qloracc compiles. Of\n"
-              "the weights only the headers are read.\n",
+              "*.safetensors) into the model.mlir that qloracc compiles.\n"
+              "Reads only the headers of the weights.\n",
           .input = "MODEL_DIR",
           .common = {"output"},
           .example =
               "  hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B\n"
               "  qlora-import Qwen3-0.6B -o model.mlir\n",
-          .sections = {{kImporterOptions, {OptionScope::kRun}, ""}},
+          .sections = {{kImporterOptions, {}, ""}},
           .tables = {kImporterOptions}};
 }
 

@@ -45,12 +45,11 @@ static Tool runner() {
       .usage =
           "usage: qlora-run TRAIN.so [options]\n"
           "\n"
-          "Trains the program that qloracc made and writes a PEFT adapter. "
-          "Options\n"
-          "are spelled as Hugging Face spells them, with dashes or "
-          "underscores;\n"
-          "flags win over the YAML file, which wins over what TRAIN.so "
-          "recorded.\n",
+          "Runs a training program of qloracc and writes a PEFT adapter. "
+          "Options have\n"
+          "Hugging Face's names, with dashes or underscores. Flags override "
+          "the YAML file,\n"
+          "and the YAML file overrides the options recorded in TRAIN.so.\n",
       .input = "TRAIN.so",
       .common = {"config", "train_file", "validation_file", "output_dir",
                  "gpus", "num_train_epochs", "max_steps", "learning_rate",
@@ -339,6 +338,7 @@ static int runTool(int argc, char **argv) {
   auto line = parseCommandLine(words, description);
   if (!line.isOk())
     return fail(line.status());
+  setSimulatedDevice(kRunnerOptions, line->settings);
   Options tool(kRunnerOptions);
   if (Status status = tool.applySettings(line->settings); !status.isOk())
     return fail(status);

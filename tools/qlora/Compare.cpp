@@ -20,11 +20,11 @@ namespace qlora {
 
 static const OptionRow kCompareOptions[] = {
     {"output", OptionType::kPath, "compare.html", kRun, "Compare",
-     "the page, with loss against tokens and against time", "o"},
+     "page to write, with loss against tokens and against time", "o"},
     {"sweep", OptionType::kString, "", kRun, "Compare",
-     "NAME=VALUE,VALUE,...: trains with each value of an option, into folders "
-     "of --output-dir (sweep); all other options go to qlora train. Given "
-     "several times: every combination"},
+     "NAME=VALUE,VALUE,...: train with each value of an option, into "
+     "subfolders of --output-dir, and pass all other options to qlora train; "
+     "repeat it for every combination of several options"},
 };
 
 const Tool &compareTool() {

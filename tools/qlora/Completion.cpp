@@ -41,14 +41,10 @@ StatusOr<std::string> completionScript(std::string_view shell) {
     for (const OptionRow &row : table) {
       const std::string flag = flagSpelling(row.name);
       flags += (flags.empty() ? "" : " ") + flag;
-      std::string choices;
-      for (const std::string_view choice : splitWords(row.choices))
-        choices += fmt::format("{}{}", choices.empty() ? "" : " ",
-                               choice.substr(0, choice.find('=')));
       if (row.type == OptionType::kChoice)
         values += fmt::format("  {}) COMPREPLY=($(compgen -W \"{}\" -- "
                               "\"$word\")); return ;;\n",
-                              flag, choices);
+                              flag, fmt::join(shownChoices(row), " "));
     }
   const std::string script =
       fmt::format(kScript, fmt::join(commandNames(), " "),

@@ -50,7 +50,7 @@ std::span<const OptionRow> compilerRows() {
 }
 
 /// Leaves out options that the compiler has too and that are read from its
-/// table. `--report` means the compiler's here; `qlora report` is the run's.
+/// table, and `--report`, whose task `qlora report` has here.
 std::span<const OptionRow> runnerRows() {
   static const auto rows =
       rowsWithout(kRunnerOptions, {"config", "device_profile", "gpus_per_node",
@@ -134,7 +134,7 @@ static void addRunFlags(Configuration &result) {
         findsBatch && (name == "global_batch_size" ||
                        name == "gradient_accumulation_steps");
     if (decidesProgram || decidesBatch || name == "train_file" ||
-        name == "padding_free")
+        name == "step_packing")
       std::ranges::copy(flags, std::back_inserter(result.compilerFlags));
   }
   const bool asksMachine =
@@ -162,7 +162,7 @@ static Status addToolFlags(const CommandLine &line, Configuration &result) {
         continue; // addMachineFlags, addTarget
       result.compilerFlags.push_back(flag);
       result.alwaysCompiles |=
-          name == "report" || name == "dump_phases" || name == "remarks";
+          name == "plan_report" || name == "dump_phases" || name == "remarks";
       if (name == "device_profile")
         result.deviceProfile = value->get<std::string>();
       if (name == "device_map")
@@ -218,7 +218,7 @@ static bool choosesLayout(const Configuration &result) {
          result.options.text("parallel") == kAutoParallel;
 }
 
-/// Returns the GPU named in `--device null:GPU`, or empty.
+/// Returns the GPU named in `--simulate GPU`, or empty.
 static std::string predictedGpu(const Machines &machines) {
   constexpr std::string_view kNull = "null:";
   const std::string device = machines.runner.text("device");
@@ -387,8 +387,8 @@ static Status findModel(const std::string &word, const std::string &revision,
   QLORA_ASSIGN_OR_RETURN(const std::string folder, hubModelFolder(*name));
   QLORA_RETURN_IF_ERROR(add("model_name_or_path", folder));
   // Other machines find the adapter's base model by its hub name.
-  return options.text("base_model_name_or_path").empty()
-             ? add("base_model_name_or_path", name->id)
+  return options.text("adapter_base_name").empty()
+             ? add("adapter_base_name", name->id)
              : Status::ok();
 }
 

@@ -104,10 +104,7 @@ Status Translation::translateRow(const YamlEntry &entry) {
     known.emplace_back(key);
   const std::span<const OptionRow> tables[] = {optionTable()};
   std::ranges::move(allOptionNames(tables), std::back_inserter(known));
-  const std::string nearest = nearestName(entry.key, known);
-  if (nearest.empty())
-    return Status::invalid("is not an option");
-  return Status::invalid("is not an option; did you mean '{}'?", nearest);
+  return unknownOption(entry.key, known);
 }
 
 Status Translation::translate(const YamlEntry &entry) {

@@ -25,18 +25,21 @@ namespace fs = std::filesystem;
 
 static const OptionRow kMemoryOptions[] = {
     {"base", OptionType::kNames, "[nf4, bf16]", kRun, "Memory",
-     "formats of the frozen weights"},
+     "formats of the frozen weights to compare: nf4, bf16"},
     {"max_length", OptionType::kLengths, "[512, 2048, 8192]", kRun, "Memory",
-     "tokens of a row", "sequence_len cutoff_len", "", 1, 1 << 24},
+     "lengths of a row to compare, in tokens", "sequence_len cutoff_len", "", 1,
+     1 << 24},
     {"per_device_train_batch_size", OptionType::kLengths, "[1, 4]", kRun,
-     "Memory", "rows of a micro-batch", "micro_batch_size batch_size", "", 1,
-     1 << 20},
+     "Memory", "batch sizes to compare, in rows",
+     "micro_batch_size batch_size", "", 1, 1 << 20},
     {"lora_r", OptionType::kLengths, "[16]", kRun, "Memory",
-     "ranks of the adapters", "lora_rank rank r", "", 1, 65536},
+     "LoRA ranks to compare", "lora_rank rank r", "", 1, 65536},
     {"target", OptionType::kChoice, "auto", kRun, "Memory",
-     "device that trains; auto: as qlora train chooses", "", "auto cuda cpu"},
+     "what trains; auto: cuda if this machine has a usable GPU and a CUDA "
+     "compiler, else cpu", "", "auto cuda cpu"},
     {"memory_limit", OptionType::kSize, "0", kRun, "Memory",
-     "memory of the device, such as 24GiB; without it: known GPUs", "", "", 0},
+     "memory that a training may use, such as 24GiB; 0: compare known GPUs", "",
+     "", 0},
 };
 
 const Tool &memoryTool() {
@@ -103,7 +106,7 @@ static StatusOr<int64_t> planBytes(const PlanFolder &files,
   ToolCommand plan{"qloracc",
                    {files.file("model.mlir"), "-o", files.file("kernels"),
                     "--target", target, isGpu ? "--emit=cuda" : "--emit=cpp",
-                    "--report", files.file("plan.json"),
+                    "--plan-report", files.file("plan.json"),
                     fmt::format("--max-length={}", c.length),
                     fmt::format("--per-device-train-batch-size={}", c.batch),
                     fmt::format("--lora-r={}", c.rank),

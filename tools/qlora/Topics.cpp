@@ -15,14 +15,14 @@ static constexpr const char *kOverview =
     R"(usage: qlora COMMAND ...
 
   train MODEL DATA          train a LoRA adapter; also: train CONFIG.yaml
-  plan MODEL                the memory and commands of a training, without it
-  memory MODEL              what fits where: by base, length, batch, rank
+  plan MODEL                memory and commands of a training, without training
+  memory MODEL              memory by base, length, batch, rank; which GPUs fit
   show-data MODEL DATA      rows as tokens, with those in the loss marked
-  compare DIR DIR ...       runs side by side; with --sweep it trains them
-  report DIR                what a run did, from its folder
+  compare DIR DIR ...       compare runs; with --sweep, train them first
+  report DIR                write the report page of a run from its folder
   info                      this machine: CPU, GPU libraries, tools, caches
-  help [TOPIC]              this text, or one about a topic
-  completion bash|zsh       a script for the shell
+  help [TOPIC]              this text, or help on a topic
+  completion bash|zsh       completion script for the shell
 
 Each command has --help. Topics:)";
 
@@ -37,17 +37,17 @@ static const Topic kTopics[] = {
 
 MODEL is a Hugging Face model folder, or a name on the hub (qlora help hub),
 DATA a JSONL file. The first run compiles a program for the model and the
-options that decide it (batch size, length, rank, ...); it is kept, so that the
-next run starts at once. The adapter is in --output-dir, and loads with PEFT.
---dry-run prints the commands of qlora-import, qloracc and qlora-run instead.
+options marked "compiled in" (batch size, length, rank, ...) and keeps it, so
+the next run starts at once. The adapter is written to --output-dir and loads
+with PEFT. --dry-run prints the commands of qlora-import, qloracc and qlora-run.
 
-qlora train config.yaml takes all from a file; those of axolotl, LLaMA-Factory
-and TRL are understood.
+qlora train config.yaml takes all options from a file, which may be one of
+axolotl, LLaMA-Factory or TRL.
 )"},
-    {"data", R"(A row of DATA is a JSON object on a line of its own, one of
+    {"data", R"(Each line of DATA is a row, a JSON object of one of these forms:
 
-  {"text": "..."}                                  loss on all of it
-  {"prompt": "...", "completion": "..."}           loss on the completion
+  {"text": "..."}                                  all in the loss
+  {"prompt": "...", "completion": "..."}           completion in the loss
   {"messages": [{"role": "user", "content": "..."}, ...]}   chat
   {"instruction": "...", "input": "...", "output": "..."}   alpaca
   {"conversations": [{"from": "human", "value": "..."}, ...]}   sharegpt
@@ -55,25 +55,25 @@ and TRL are understood.
 --validation-file names rows to evaluate with. Rows longer than --max-length
 are cut. qlora show-data MODEL DATA shows which tokens are in the loss.
 )"},
-    {"memory", R"(What takes memory, and what makes it less:
+    {"memory", R"(What takes memory, and how to reduce it:
 
   base weights   --load-in-4bit: about a quarter of 16 bits
   activations    smaller --per-device-train-batch-size or --max-length;
                  --gradient-checkpointing: less memory, more time
-  adapters       smaller --lora-r; they and their optimizer are small
+  adapters       smaller --lora-r; adapters and their optimizer states are small
   all of it      --memory-limit 20GiB (or auto): the compiler recomputes as
-                 much as it has to, or says what does not fit
+                 much as needed, or reports what does not fit
 
---global-batch-size 64 --auto-find-batch-size finds the batch that fits and is
-fastest, and the accumulation steps that make 64 rows of it on all ranks.
+--global-batch-size 64 --auto-find-batch-size finds the fastest batch size that
+fits, and the accumulation steps for 64 rows per optimizer step on all ranks.
 
-qlora memory MODEL says what fits where, qlora plan MODEL [options] what one
-training needs, before anything is trained.
+Before training, qlora memory MODEL lists which GPUs fit, and qlora plan MODEL
+[options] prints the memory of one training.
 )"},
     {"checkpoints",
      R"(A run writes checkpoints into --output-dir every --save-steps, and when it is
-stopped (Ctrl-C, SIGTERM). --resume-from-checkpoint latest goes on from the
-newest, to the same bits as a run that was not stopped. --save-total-limit N
+stopped (Ctrl-C, SIGTERM). --resume-from-checkpoint latest resumes from the
+newest one, with the same bits as an uninterrupted run. --save-total-limit N
 keeps the newest N, --save-strategy no writes none.
 )"},
     {"hub",
@@ -82,23 +82,22 @@ keeps the newest N, --save-strategy no writes none.
   qlora train Qwen/Qwen3-0.6B data.jsonl
   qlora memory Qwen/Qwen3-0.6B@REVISION      a branch, a tag or a commit
 
-It is looked up in Hugging Face's cache ($HF_HUB_CACHE, $HF_HOME/hub,
-~/.cache/huggingface/hub), which qlora shares with transformers; only what is
-missing there is fetched, with safetensors alone. Gated and private models need
-hf auth login, or HF_TOKEN. HF_HUB_OFFLINE=1 fetches nothing. A folder of that
-name wins over the hub.
+qlora shares Hugging Face's cache with transformers ($HF_HUB_CACHE,
+$HF_HOME/hub, ~/.cache/huggingface/hub) and fetches only missing files, with
+weights in safetensors. Gated and private models need hf auth login or HF_TOKEN.
+HF_HUB_OFFLINE=1 fetches nothing. A local folder of that name is preferred.
 
---push-to-hub uploads the adapter with its model card (README.md) in the end,
-as --hub-model-id OWNER/NAME; --hub-private-repo makes it a private one.
+--push-to-hub uploads the adapter with its model card (README.md) after training
+to --hub-model-id OWNER/NAME; --hub-private-repo creates a private repository.
 )"},
     {"caches", R"(In $XDG_CACHE_HOME/qlora, else ~/.cache/qlora:
 
-  programs   compiled programs of qlora train, 2 GiB at most
-  bases      quantised weights, --base-cache-limit
-  tokens     tokenised data
+  programs   compiled programs of qlora train, at most 2 GiB
+  bases      quantized weights, --base-cache-limit
+  tokens     tokenized data
 
-Each can be deleted at any time; what is missing is made again. qlora info says
-how large they are.
+Each can be deleted at any time and is made again when needed. qlora info
+prints their sizes.
 )"},
 };
 

@@ -16,24 +16,22 @@
 #include "runtime/Kernels/Cuda/CudaGpu.h"
 #include "runtime/Ranks/RankEnvironment.h"
 #include "runtime/Session/RunCheck.h"
+#include "tools/qlora-run/RunnerOptions.h"
 #include "tools/qlora/Configuration.h"
 #include "tools/qlora/ProgramCache.h"
 #include "tools/qlora/Tools.h"
 
 namespace qlora {
 
-static constexpr OptionScope kProgram = OptionScope::kProgram;
-
 static const OptionRow kTrainOptions[] = {
     {"config", OptionType::kPath, "", kRun, "Train",
-     "YAML file with options; files of axolotl, LLaMA-Factory and TRL are "
-     "understood"},
+     "YAML file with options, also of axolotl, LLaMA-Factory or TRL"},
     {"model_revision", OptionType::kString, "", kRun, "Train",
-     "branch, tag or commit of a model on the Hugging Face hub (also "
-     "NAME@REVISION); default: main",
-     "revision_of_model"},
+     "branch, tag or commit of a model on the Hugging Face hub, also written "
+     "NAME@REVISION; empty: main", "revision_of_model"},
     {"dry_run", OptionType::kBool, "false", kRun, "Train",
-     "print the commands that would run, and run nothing"},
+     "print the commands of qlora-import, qloracc and qlora-run, and run "
+     "nothing"},
 };
 
 const Tool &trainTool() {
@@ -43,11 +41,11 @@ const Tool &trainTool() {
                "       qlora train CONFIG.yaml [options]\n"
                "       qlora train TRAIN.so DATA [options]\n"
                "\n"
-               "Trains an adapter: imports the model, compiles it (once: "
-               "programs are kept),\n"
-               "and runs. Flags win over the YAML file. MODEL is a folder or a "
-               "name on the\n"
-               "Hugging Face hub, which is fetched once.\n",
+               "Trains an adapter: imports the model, compiles it (programs "
+               "are kept for later\n"
+               "runs) and runs it. Flags override the YAML file. MODEL is a "
+               "folder, or a name on\n"
+               "the Hugging Face hub, which is fetched once.\n",
       .input = "MODEL",
       .common = {"config", "output_dir", "load_in_4bit", "lora_r", "max_length",
                  "per_device_train_batch_size", "global_batch_size",
@@ -55,11 +53,11 @@ const Tool &trainTool() {
                  "learning_rate", "gpus", "dry_run"},
       .example = "  qlora train Qwen/Qwen3-0.6B data.jsonl --load-in-4bit \\\n"
                  "      --max-length 512 --output-dir adapter\n",
-      .sections = {{kTrainOptions, {kRun}, ""},
-                   {optionTable(), {kProgram, kRun, OptionScope::kOutput}, ""},
-                   {runnerRows(), {kRun, OptionScope::kOutput}, ""},
-                   {compilerRows(), {kProgram}, ""},
-                   {importerRows(), {kRun}, ""}},
+      .sections = {{kTrainOptions, {}, ""},
+                   {optionTable(), {}, ""},
+                   {runnerRows(), {}, ""},
+                   {compilerRows(), {}, ""},
+                   {importerRows(), {}, ""}},
       .tables = {kTrainOptions, optionTable(), runnerRows(), compilerRows(),
                  importerRows()}};
   return tool;
@@ -154,16 +152,16 @@ programSettings(const CommandLine &line) {
   std::vector<SweepAxis> compiled;
   for (const SweepAxis &axis : axes)
     if (const OptionRow *row = findOption(optionTable(), axis.name);
-        row && row->scope == kProgram)
+        row && row->scope == OptionScope::kProgram)
       compiled.push_back(axis);
   std::vector<std::vector<OptionSetting>> all;
   const std::span<const OptionRow> tables[] = {optionTable()};
   for (const SweepPoint &point : sweepPoints(compiled)) {
     QLORA_ASSIGN_OR_RETURN(auto settings, point.settings(tables));
     if (!axes.empty() &&
-        compiler.source("dequant") == Options::Source::kDefault)
+        compiler.source("dequantize") == Options::Source::kDefault)
       settings.push_back(
-          {findOption(compilerRows(), "dequant"), "panel", "--dequant"});
+          {findOption(compilerRows(), "dequantize"), "tiled", "--dequantize"});
     all.push_back(std::move(settings));
   }
   return all;
@@ -274,10 +272,11 @@ static Status show(const TrainCommands &all) {
 }
 
 Status train(std::span<const std::string> words, ProgramUse use) {
-  QLORA_ASSIGN_OR_RETURN(const CommandLine line,
+  QLORA_ASSIGN_OR_RETURN(CommandLine line,
                          parseCommandLine(words, trainTool()));
   if (!line.answer.empty())
     return fmt::print("{}", line.answer), Status::ok();
+  setSimulatedDevice(runnerRows(), line.settings);
   Options own{std::span<const OptionRow>(kTrainOptions)};
   QLORA_RETURN_IF_ERROR(own.applySettings(line.settings));
   if (line.rest.empty() && own.text("config").empty())

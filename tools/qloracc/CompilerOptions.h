@@ -13,113 +13,90 @@ namespace qlora {
 /// Number of options below that come first in --help-all.
 inline constexpr size_t kCompilerOptionsFirst = 4;
 
+namespace compiler_options {
+using enum OptionType;
+using enum OptionScope;
 inline constexpr OptionRow kCompilerOptions[] = {
-    {"config", OptionType::kPath, "", OptionScope::kProgram, "Compile",
-     "YAML file with any of the options below; qlora-run reads it too"},
-    {"output", OptionType::kPath, "", OptionScope::kProgram, "Compile",
-     "the program to write", "o"},
-    {"target", OptionType::kChoice, "auto", OptionScope::kProgram, "Compile",
-     "what runs the program; auto: cuda if this machine has a GPU that can be "
-     "used and a CUDA compiler, else cpu",
-     "", "auto cpu cuda"},
-    {"verbose", OptionType::kBool, "false", OptionScope::kProgram, "Compile",
-     "print the memory plan", "v"},
-    {"emit", OptionType::kChoice, "so", OptionScope::kProgram, "Looking inside",
-     "print the IR after a phase, or the generated kernels (cpp, cuda)", "",
+    {"config", kPath, "", kRun, "Compile",
+     "YAML file with options; qlora-run reads it too"},
+    {"output", kPath, "", kOutput, "Compile", "the program to write", "o"},
+    {"target", kChoice, "auto", kProgram, "Compile",
+     "what runs the program; auto: cuda if this machine has a usable GPU and "
+     "a CUDA compiler, else cpu", "", "auto cpu cuda"},
+    {"verbose", kBool, "false", kRun, "Compile", "print the memory plan", "v"},
+    {"emit", kChoice, "so", kRun, "Looking inside",
+     "print the IR after a phase or the generated kernels (cpp, cuda) instead "
+     "of writing a program (so)", "",
      "adapt step optimize program cpp cuda so"},
-    {"dump_phases", OptionType::kPath, "", OptionScope::kProgram,
-     "Looking inside", "folder for the IR after every phase and the kernels"},
-    {"report", OptionType::kPath, "", OptionScope::kProgram, "Looking inside",
-     "file for the memory plan and every decision: .json, .html (a picture), "
-     ".pickle (for pytorch.org/memory_viz)"},
-    {"remarks", OptionType::kBool, "false", OptionScope::kProgram,
-     "Looking inside",
-     "say why kernels, decoding and recomputation were chosen"},
+    {"dump_phases", kPath, "", kOutput, "Looking inside",
+     "folder for the IR after every phase and the kernels"},
+    {"plan_report", kPath, "", kOutput, "Looking inside",
+     "file for the memory plan and every decision of the compiler: .json, "
+     ".html (a picture) or .pickle (for pytorch.org/memory_viz)", "-report"},
+    {"remarks", kBool, "false", kRun, "Looking inside",
+     "print why kernels, decoding and recomputation were chosen"},
 
-    {"march", OptionType::kString, "native", OptionScope::kProgram,
+    {"march", kString, "native", kProgram, "Kernels and passes",
+     "instructions of CPU kernels: native, x86-64-v2, x86-64-v3, x86-64-v4"},
+    {"cuda_arch", kNames, "[native]", kProgram, "Kernels and passes",
+     "GPU architectures: 90 or sm_90; compute_80 for PTX of 80 and later; "
+     "native: this machine's GPUs; all: sm_80, 89, 90, 100, 120 and PTX; "
+     "none: no device code, only a plan"},
+    {"cuda_compiler", kString, "", kProgram, "Kernels and passes",
+     "CUDA compiler: a path or a name on PATH; empty: nvcc"},
+    {"device_profile", kString, "", kProgram, "Kernels and passes",
+     "device whose speeds the plan is for: a known GPU (h100, h200, ...) or a "
+     "device.json of qlora-run --calibrate; empty: a typical one"},
+    {"dequantize", kChoice, "auto", kProgram, "Kernels and passes",
+     "when matmuls decode stored weights. tiled: a few rows at a time in each "
+     "matmul; per-use: a whole weight before its use; once: when loaded, kept "
+     "decoded; auto: the fastest that fits", "-dequant",
+     "auto tiled per-use once panel=tiled scratch=per-use resident=once"},
+    {"shard_embeddings", kChoice, "auto", kProgram, "Kernels and passes",
+     "with --parallel fsdp, each rank uses its own rows of embedding and LM "
+     "head for the tokens of all ranks; auto: if that takes less memory than "
+     "the table", "-divide_tables", "auto true false"},
+    {"sequence_parallel", kBool, "false", kProgram, "Kernels and passes",
+     "with --parallel tp, shard tokens between matmuls (norms, residuals), as "
+     "Megatron-LM does"},
+    {"offload_activations_policy", kChoice, "auto", kProgram,
      "Kernels and passes",
-     "instructions of the kernels: native, x86-64-v2, x86-64-v3, x86-64-v4"},
-    {"cuda_arch", OptionType::kNames, "[native]", OptionScope::kProgram,
-     "Kernels and passes",
-     "architectures of GPUs: 90 or sm_90; compute_80 is PTX for all from there "
-     "on; native: those of this machine's GPUs; all: sm_80, 89, 90, 100, 120 "
-     "and PTX; none: no device code, for a plan"},
-    {"cuda_compiler", OptionType::kString, "", OptionScope::kProgram,
-     "Kernels and passes",
-     "the CUDA compiler: a path, or a name on PATH; without it: nvcc"},
-    {"device_profile", OptionType::kString, "", OptionScope::kProgram,
-     "Kernels and passes",
-     "whose rates to plan with: a known card (h100, h200, ...), or the "
-     "device.json of qlora-run --calibrate"},
-    {"dequant", OptionType::kChoice, "auto", OptionScope::kProgram,
-     "Kernels and passes",
-     "where stored weights become numbers: panel by panel, whole in each use, "
-     "or once for all steps",
-     "", "auto panel scratch resident"},
-    {"divide_tables", OptionType::kChoice, "auto", OptionScope::kProgram,
-     "Kernels and passes",
-     "with --parallel fsdp, each rank looks up in, and multiplies with, its "
-     "own "
-     "rows of the embedding and of the head, for the tokens of all; auto: "
-     "where "
-     "that takes less memory than the table",
-     "", "auto true false"},
-    {"sequence_parallel", OptionType::kBool, "false", OptionScope::kProgram,
-     "Kernels and passes",
-     "with --parallel tp, each rank computes and keeps its part of the tokens "
-     "where there are no products (norms, residuals), as Megatron-LM does"},
-    {"copied_activations", OptionType::kChoice, "auto", OptionScope::kProgram,
-     "Kernels and passes",
-     "with --offload activations, which are copied: as many as the bus carries "
-     "while their layers are computed, or what crosses from layer to layer "
-     "where "
-     "no other plan is within the --memory-limit; or all, be the card idle "
-     "meanwhile",
-     "", "auto all"},
-    {"disable_pass", OptionType::kNames, "[]", OptionScope::kProgram,
-     "Kernels and passes",
-     "optimisations to leave out, by the name of their pass"},
-    {"ranks", OptionType::kInt, "1", OptionScope::kProgram,
-     "Kernels and passes",
-     "ranks of all machines, which share a --global-batch-size: for "
-     "--auto-find-batch-size, --parallel auto, --device-map and "
-     "--ddp-comm-hook "
-     "int8 and power_sgd, since any other program is the same for any number",
-     "", "", 1, 1 << 20},
-    {"device_map", OptionType::kPath, "", OptionScope::kProgram,
-     "Kernels and passes",
-     "layers on several GPUs, as Accelerate has it: auto or balanced: evenly; "
-     "sequential: each full before the next; or a JSON file of modules and "
-     "GPUs. It "
-     "is --parallel pp=N, with N from the file, or from --ranks (qlora: "
-     "--gpus)",
-     "", "auto balanced sequential"},
-    {"stage_speeds", OptionType::kNumbers, "[]", OptionScope::kProgram,
-     "Kernels and passes",
-     "with --parallel pp, how fast the GPU of each stage is beside the others: "
-     "it "
-     "gets as many more layers",
-     "", "", 1, 1000000},
-    {"force_single_gpu", OptionType::kBool, "false", OptionScope::kProgram,
-     "Kernels and passes",
-     "one rank has the whole model, whatever a configuration says of several"},
-    {"gpus_per_node", OptionType::kInt, "0", OptionScope::kProgram,
-     "Kernels and passes",
-     "GPUs of a machine that --parallel auto chooses for, and a prediction "
-     "(--device null:CARD of qlora) is for; 0: as the device profile has it",
-     "", "", 0, 1024},
-    {"network", OptionType::kString, "", OptionScope::kProgram,
-     "Kernels and passes",
-     "what the link of each GPU to other machines carries a second, for the "
-     "same: 400Gb (bits) or 50GB (bytes)"},
-    {"max_buckets", OptionType::kInt, "4", OptionScope::kProgram,
-     "Kernels and passes", "all-reduces of a step at most", "", "", 1, 4},
-    {"cache_dir", OptionType::kPath, "", OptionScope::kProgram,
-     "Kernels and passes",
-     "folder of compiled kernels; without it: the user's cache"},
-    {"cache", OptionType::kBool, "true", OptionScope::kProgram,
-     "Kernels and passes", "keep compiled kernels"},
+     "which activations --offload activations copies. auto: as many as the "
+     "computation of their layers hides, or only those between layers if "
+     "nothing else fits --memory-limit; all: all, even if the GPU waits",
+     "-copied_activations", "auto all"},
+    {"disable_pass", kNames, "[]", kProgram, "Kernels and passes",
+     "names of optimization passes to leave out"},
+    {"ranks", kInt, "1", kProgram, "Kernels and passes",
+     "ranks on all machines, for --auto-find-batch-size, --parallel auto, "
+     "--device-map and --ddp-comm-hook int8 and power_sgd; other programs run "
+     "on any number of ranks", "", "", 1, 1 << 20},
+    {"device_map", kPath, "", kProgram, "Kernels and passes",
+     "layers of each GPU, as in Accelerate. auto, balanced: evenly; "
+     "sequential: each GPU full before the next; or a JSON file of modules "
+     "and GPUs. Sets --parallel pp=N, with N from the file or from --ranks "
+     "(qlora: --gpus)", "", "auto balanced sequential"},
+    {"stage_speeds", kNumbers, "[]", kProgram, "Kernels and passes",
+     "relative speeds of the GPUs of the stages of --parallel pp, such as 3 "
+     "1: a stage gets layers in proportion", "", "", 1, 1000000},
+    {"force_single_gpu", kBool, "false", kProgram, "Kernels and passes",
+     "keep the whole model on one rank, even if the configuration shards it"},
+    {"gpus_per_node", kInt, "0", kProgram, "Kernels and passes",
+     "GPUs of a machine, for --parallel auto and --simulate; 0: as in the "
+     "device profile", "", "", 0, 1024},
+    {"network", kString, "", kProgram, "Kernels and passes",
+     "bandwidth of each GPU to other machines, for --parallel auto and "
+     "--simulate: 400Gb (bits) or 50GB (bytes) per second"},
+    {"gradient_buckets", kInt, "4", kProgram, "Kernels and passes",
+     "maximum number of all-reduces for a step's gradients, which overlap "
+     "with the backward", "-max_buckets", "", 1, 4},
+    {"cache_dir", kPath, "", kOutput, "Kernels and passes",
+     "folder of compiled kernels; empty: in the user's cache"},
+    {"cache", kBool, "true", kRun, "Kernels and passes",
+     "keep compiled kernels"},
 };
+} // namespace compiler_options
+using compiler_options::kCompilerOptions;
 
 } // namespace qlora
 

@@ -41,9 +41,9 @@ Status checkOffload(const CompilerSettings &settings) {
   if (c.offloadEmbedding == "true" && hasOneMemory)
     return Status::invalid("--offload-embedding true needs --target cuda: a "
                            "CPU has one memory; remove it");
-  if (c.copiedActivations == "all" && !c.offloadActivations)
+  if (c.offloadActivationsPolicy == "all" && !c.offloadActivations)
     return Status::invalid(
-        "--copied-activations all needs --offload activations; add that");
+        "--offload-activations-policy all needs --offload activations; add that");
   if (c.offloadActivations && c.stages > 1)
     return Status::invalid("--offload activations does not work with "
                            "--parallel {} yet; remove one",

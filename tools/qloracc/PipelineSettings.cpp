@@ -35,9 +35,9 @@ static Status checkPipeline(const Options &o, const CompileOptions &c) {
                      "{} needs a pipeline; add --parallel pp=N, or remove it",
                      o.spelling(said));
   }
-  if (o.text("padding_free") == "true")
+  if (o.text("step_packing") == "true")
     return Status::invalid(
-        "--padding-free true joins the rows of a micro-batch, but --parallel "
+        "--step-packing true joins the rows of a micro-batch, but --parallel "
         "pp splits them into chunks; remove one");
   if (o.boolean("auto_find_batch_size"))
     return Status::invalid(

@@ -45,13 +45,11 @@ Tool compilerTool() {
       .usage =
           "usage: qloracc MODEL.mlir -o TRAIN.so [options]\n"
           "\n"
-          "Compiles a model that qlora-import made into the program that "
-          "qlora-run\n"
-          "trains. Batch size and length are part of it. Options are spelled "
-          "as\n"
-          "Hugging Face spells them, with dashes or underscores; flags win "
-          "over the\n"
-          "YAML file.\n",
+          "Compiles a model of qlora-import into a program for qlora-run. "
+          "Batch size and\n"
+          "length are compiled in. Options have Hugging Face's names, with "
+          "dashes or\n"
+          "underscores; flags override the YAML file.\n",
       .input = "MODEL.mlir",
       .common = {"output", "config", "train_file", "max_length",
                  "per_device_train_batch_size", "lora_r", "lora_alpha",
@@ -60,13 +58,13 @@ Tool compilerTool() {
           "  qloracc model.mlir -o train.so --load-in-4bit --lora-r 16 \\\n"
           "      --train-file data.jsonl --max-length 512 \\\n"
           "      --per-device-train-batch-size 4\n",
-      .sections = {{own.first(kCompilerOptionsFirst), {kProgram}, ""},
+      .sections = {{own.first(kCompilerOptionsFirst), {}, ""},
                    {optionTable(), {kProgram}, ""},
                    {optionTable(),
                     {OptionScope::kRun},
                     "Recorded in TRAIN.so, as defaults that qlora-run may "
                     "override"},
-                   {own.subspan(kCompilerOptionsFirst), {kProgram}, ""}},
+                   {own.subspan(kCompilerOptionsFirst), {}, ""}},
       .footer = "\nMLIR's own flags (--mlir-print-ir-after-all, "
                 "--mlir-timing, ...) work too.\n",
       .tables = {kCompilerOptions, optionTable()},
@@ -76,7 +74,8 @@ Tool compilerTool() {
 /// Refuses options about files of a run.
 Status refuseOutputs(const CommandLine &line) {
   for (const OptionSetting &setting : line.settings)
-    if (setting.row->scope == OptionScope::kOutput)
+    if (setting.row->scope == OptionScope::kOutput &&
+        findOption(optionTable(), setting.row->name) == setting.row)
       return Status::invalid(
           "{}: a program does not record output options; give it to qlora-run",
           setting.written);
@@ -102,7 +101,7 @@ std::string initName(const std::string &choice, bool isB) {
 }
 
 /// Returns the sequence lengths that are compiled for packing short rows
-/// (--padding-free, runtime/Data/StepPacking.h): ascending, from an eighth of
+/// (--step-packing, runtime/Data/StepPacking.h): ascending, from an eighth of
 /// `tokens` to all. Each but the last is a multiple of 64 and of `parts`, the
 /// cp ranks. An octave has four lengths at equal distances, at most thirteen in
 /// all. Before rounding, each is at least 4/5 of the next, so 9 % of a sequence
@@ -125,10 +124,10 @@ std::vector<int64_t> tokenBuckets(int64_t tokens, int64_t parts) {
   return buckets;
 }
 
-/// Returns the value of padding_free; auto: whether train_file has rows (JSONL,
+/// Returns the value of step_packing; auto: whether train_file has rows (JSONL,
 /// or a rows file of qlora-data).
 StatusOr<bool> wantsTokenBuckets(const Options &options, int64_t stages) {
-  const std::string choice = options.text("padding_free");
+  const std::string choice = options.text("step_packing");
   // Each answer needs its own sequence; a pipeline has several rows in flight.
   if (options.text("rl") != "none" || stages > 1)
     return false;
@@ -142,9 +141,9 @@ Status fillShape(const Options &o, CompileOptions &c) {
   c.batch = o.integer("per_device_train_batch_size");
   c.lengths = o.lengths("max_length");
   QLORA_RETURN_IF_ERROR(fillChunks(o, c));
-  QLORA_ASSIGN_OR_RETURN(const bool isPaddingFree,
+  QLORA_ASSIGN_OR_RETURN(const bool packsSteps,
                          wantsTokenBuckets(o, c.stages));
-  if (isPaddingFree)
+  if (packsSteps)
     c.buckets = tokenBuckets(
         c.batch * *std::max_element(c.lengths.begin(), c.lengths.end()),
         c.contextRanks);
@@ -286,11 +285,11 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
   QLORA_RETURN_IF_ERROR(fillOffload(o, c));
   c.checkpointing = o.boolean("gradient_checkpointing");
   c.deviceProfile = own.text("device_profile");
-  c.dequantForm = own.text("dequant");
-  c.divideTables = own.text("divide_tables");
-  c.copiedActivations = own.text("copied_activations");
+  c.dequantizeForm = own.text("dequantize");
+  c.shardEmbeddings = own.text("shard_embeddings");
+  c.offloadActivationsPolicy = own.text("offload_activations_policy");
   c.sequenceParallel = own.boolean("sequence_parallel");
-  c.maxBuckets = own.integer("max_buckets");
+  c.gradientBuckets = own.integer("gradient_buckets");
   c.remarks = own.boolean("remarks");
   if (c.checkpointing && c.loraActivations == "int8")
     return Status::invalid(
@@ -415,7 +414,7 @@ parseSettings(std::span<const std::string> words) {
   settings.output = own.text("output");
   settings.emit = own.text("emit");
   settings.dumpPhases = own.text("dump_phases");
-  settings.report = own.text("report");
+  settings.report = own.text("plan_report");
   settings.verbose = own.boolean("verbose");
   if (!settings.report.empty()) {
     QLORA_ASSIGN_OR_RETURN(settings.reportFormat,

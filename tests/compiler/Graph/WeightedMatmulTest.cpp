@@ -198,14 +198,14 @@ train.step evaluate batch 1 length 8 ["ids"] {
 
 TEST_F(WeightedMatmulTest, IsDecodedWhereItIsPlanned) {
   PlanDequantOptions options;
-  options.form = "scratch";
+  options.form = "per-use";
   ASSERT_TRUE(run(kStep, createPlanDequant(options)));
   EXPECT_EQ(all<train::DecodeOp>().size(), 2u);
   for (ProductOp product : all<ProductOp>()) {
     EXPECT_TRUE(product->getOperand(0).getDefiningOp<train::DecodeOp>());
     EXPECT_EQ(product.getKernelCall().op, "matmul");
   }
-  options.form = "panel";
+  options.form = "tiled";
   ASSERT_TRUE(run(kStep, createPlanDequant(options)));
   EXPECT_TRUE(all<train::DecodeOp>().empty());
   for (ProductOp product : all<ProductOp>())
@@ -214,7 +214,7 @@ TEST_F(WeightedMatmulTest, IsDecodedWhereItIsPlanned) {
 
 TEST_F(WeightedMatmulTest, IsJoinedWithItsSibling) {
   PlanDequantOptions options;
-  options.form = "scratch";
+  options.form = "per-use";
   ASSERT_TRUE(run(kStep, createPlanDequant(options), createConcatSiblings()));
   SmallVector<ProductOp> products = all<ProductOp>();
   ASSERT_EQ(products.size(), 1u);

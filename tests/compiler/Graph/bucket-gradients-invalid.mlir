@@ -1,5 +1,5 @@
 // RUN: qlora-opt %s --split-input-file --verify-diagnostics --bucket-gradients
-// RUN: not qlora-opt %s --split-input-file --bucket-gradients=max-buckets=0 2>&1 | FileCheck %s
+// RUN: not qlora-opt %s --split-input-file --bucket-gradients=gradient-buckets=0 2>&1 | FileCheck %s
 
 // CHECK: error: expects at least one bucket, but got 0
 

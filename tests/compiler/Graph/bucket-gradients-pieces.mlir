@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// RUN: qlora-opt %s --bucket-gradients="min-bytes=0 max-buckets=2" | FileCheck %s
+// RUN: qlora-opt %s --bucket-gradients="min-bytes=0 gradient-buckets=2" | FileCheck %s
 
 // Unsharded parameters come first, whatever the backward finishes first: c has
 // 16 elements from 1024 on, in a row of its own. Shards follow, a with 16 and b

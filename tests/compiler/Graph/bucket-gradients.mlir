@@ -1,6 +1,6 @@
 // RUN: qlora-opt %s --split-input-file --bucket-gradients="min-bytes=0" | FileCheck %s
 // RUN: qlora-opt %s --split-input-file --bucket-gradients="min-bytes=1000000" | FileCheck %s --check-prefix=BIG
-// RUN: qlora-opt %s --split-input-file --bucket-gradients="max-buckets=1" | FileCheck %s --check-prefix=ONE
+// RUN: qlora-opt %s --split-input-file --bucket-gradients="gradient-buckets=1" | FileCheck %s --check-prefix=ONE
 
 // Three parameters, finished in the order c, b, a. Elements, each rounded up
 // to 16: c 64 * 64 = 4096, b 3 * 7 = 21 -> 32, a 2 * 8 = 16. After the 1024

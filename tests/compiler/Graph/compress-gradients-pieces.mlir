@@ -2,9 +2,9 @@
 // gradient the ranks hold different elements, so their sum would be
 // meaningless.
 
-// RUN: not qlora-opt %s --bucket-gradients="min-bytes=0 max-buckets=2" --compress-gradients="form=bf16" 2>&1 | FileCheck %s -DFORM=bf16
-// RUN: not qlora-opt %s --bucket-gradients="min-bytes=0 max-buckets=2" --compress-gradients="form=int8 ranks=2" 2>&1 | FileCheck %s -DFORM=int8
-// RUN: not qlora-opt %s --bucket-gradients="min-bytes=0 max-buckets=2" --compress-gradients="form=power_sgd ranks=2" 2>&1 | FileCheck %s -DFORM=power_sgd
+// RUN: not qlora-opt %s --bucket-gradients="min-bytes=0 gradient-buckets=2" --compress-gradients="form=bf16" 2>&1 | FileCheck %s -DFORM=bf16
+// RUN: not qlora-opt %s --bucket-gradients="min-bytes=0 gradient-buckets=2" --compress-gradients="form=int8 ranks=2" 2>&1 | FileCheck %s -DFORM=int8
+// RUN: not qlora-opt %s --bucket-gradients="min-bytes=0 gradient-buckets=2" --compress-gradients="form=power_sgd ranks=2" 2>&1 | FileCheck %s -DFORM=power_sgd
 
 // CHECK: compress-gradients-pieces.mlir:[[#@LINE+4]]:1: error: --ddp-comm-hook [[FORM]]: --parallel shards the gradient of 'head', and compressed sums need all of it on each rank. Fix: --ddp-comm-hook no
 

@@ -1,5 +1,5 @@
-// Scratch must gain 3 %: at 13.0 GB/s of decoding it does (panel 48.88 us,
-// scratch 47.33 us: 3.16 %), at 13.5 GB/s it does not (48.51 us, 47.15 us: 2.80
+// per-use must gain 3 %: at 13.0 GB/s of decoding it does (tiled 48.88 us,
+// per-use 47.33 us: 3.16 %), at 13.5 GB/s it does not (48.51 us, 47.15 us: 2.80
 // %). The reason is in the report of the decisions.
 
 // RUN: sed 's/DECODE/13.0/g' %S/Inputs/border-decode.json > %t.above.json
@@ -10,7 +10,7 @@
 // ABOVE: one decode for all uses is faster
 // ABOVE: train.decode
 
-// BELOW: scratch would gain less than 3 %
+// BELOW: per-use would gain less than 3 %
 // BELOW-NOT: train.decode
 
 model.parameter @w : tensor<128x128x!model.quantized<nf4, 64, true>> {file = "m.safetensors"}

@@ -1,8 +1,8 @@
-// RUN: qlora-opt %s --plan-dequant="form=panel" | FileCheck %s --check-prefix=PANEL
-// RUN: qlora-opt %s --plan-dequant="form=scratch" | FileCheck %s --check-prefix=SCRATCH
+// RUN: qlora-opt %s --plan-dequant="form=tiled" | FileCheck %s --check-prefix=PANEL
+// RUN: qlora-opt %s --plan-dequant="form=per-use" | FileCheck %s --check-prefix=SCRATCH
 // RUN: qlora-opt %s --plan-dequant="target=cuda device-profile=%S/Inputs/slow-copy-gpu.json" | FileCheck %s --check-prefix=SCRATCH
-// RUN: qlora-opt %s --plan-dequant="form=panel target=cuda" | FileCheck %s --check-prefix=PANEL
-// RUN: qlora-opt %s --plan-dequant="form=resident" | FileCheck %s --check-prefix=RESIDENT
+// RUN: qlora-opt %s --plan-dequant="form=tiled target=cuda" | FileCheck %s --check-prefix=PANEL
+// RUN: qlora-opt %s --plan-dequant="form=once" | FileCheck %s --check-prefix=RESIDENT
 // RUN: qlora-opt %s --plan-dequant="device-profile=%S/Inputs/slow-decode.json" | FileCheck %s --check-prefix=SLOW
 // RUN: qlora-opt %s --plan-dequant="device-profile=%S/Inputs/slow-copy.json" | FileCheck %s --check-prefix=PANEL
 // RUN: qlora-opt %s --plan-dequant="device-profile=%S/Inputs/slow-decode.json resident-bytes=60000" | FileCheck %s --check-prefix=ROOM
@@ -38,7 +38,7 @@
 // RESIDENT-NOT: train.decode
 
 // If decoding is slow compared with copying, two uses share one decode; a
-// single use stays a panel.
+// single use stays tiled.
 // SLOW-LABEL: train.step accumulate
 // SLOW: %[[W:.*]] = model.weight @w
 // SLOW-NOT: train.decode
@@ -48,14 +48,14 @@
 
 // In f32 a weight of 128 * 128 needs 65536 bytes. In NF4 it has 8192 bytes of
 // codes. With double quantization @w has a little more than 256 bytes of
-// scales, @stored has 1024. So 57 thousand bytes more make @w resident, which
+// scales, @stored has 1024. So 57 thousand bytes more make @w decoded once, which
 // is used three times. Nothing is left for @stored, which is used once.
 // ROOM-DAG: model.parameter @w : tensor<128x128xf32>
 // ROOM-DAG: model.parameter @stored : tensor<128x128x!model.quantized<nf4, 64, false>>
 // ROOM-NOT: train.decode
 
-// REMARK: remark: [Passed] panel | Category:plan-dequant | Remark="accumulate 64, forward, 1 uses: panel (us: panel
-// REMARK: remark: [Passed] scratch | Category:plan-dequant | Remark="accumulate 64, backward, 2 uses: scratch (us: panel {{.*}}, scratch {{.*}}, resident {{.*}} bytes more)
+// REMARK: remark: [Passed] tiled | Category:plan-dequant | Remark="accumulate 64, forward, 1 uses: tiled (us: tiled
+// REMARK: remark: [Passed] per-use | Category:plan-dequant | Remark="accumulate 64, backward, 2 uses: per-use (us: tiled {{.*}}, per-use {{.*}}, once {{.*}} bytes more)
 
 model.parameter @w : tensor<128x128x!model.quantized<nf4, 64, true>> {file = "m.safetensors", file_type = bf16, quantized = !model.quantized<nf4, 64, true>}
 model.parameter @b : tensor<128x128xbf16> {file = "m.safetensors"}

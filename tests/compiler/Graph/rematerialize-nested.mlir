@@ -1,5 +1,5 @@
 // RUN: qlora-opt %s --rematerialize="budget=1" | FileCheck %s
-// RUN: qlora-opt %s --rematerialize="budget=1" --plan-dequant="form=scratch" | FileCheck %s --check-prefix=DECODE
+// RUN: qlora-opt %s --rematerialize="budget=1" --plan-dequant="form=per-use" | FileCheck %s --check-prefix=DECODE
 
 // Four blocks x -> x + f(swiglu(g)), g = x W', where g is four times as wide as
 // x and the gradient of a block reads x and g. x0, x2 and x3 are kept; x1 is

@@ -5,8 +5,8 @@
 
 // RUN: qlora-opt %s --round-activations | FileCheck %s
 // RUN: qlora-opt %s --round-activations=threshold=0 | FileCheck %s --check-prefix=NONE
-// RUN: qlora-opt %s --round-activations --plan-dequant=form=resident | FileCheck %s --check-prefix=PLAN
-// RUN: qlora-opt %s --round-activations --plan-dequant=form=scratch | FileCheck %s --check-prefix=PLAN
+// RUN: qlora-opt %s --round-activations --plan-dequant=form=once | FileCheck %s --check-prefix=PLAN
+// RUN: qlora-opt %s --round-activations --plan-dequant=form=per-use | FileCheck %s --check-prefix=PLAN
 // RUN: sed 's/llm_int8/fp8/' %s | not qlora-opt - --round-activations 2>&1 | FileCheck %s --check-prefix=FORMAT
 // RUN: sed 's,^//8-experts ,,' %s | not qlora-opt - --round-activations 2>&1 | FileCheck %s --check-prefix=EXPERTS
 

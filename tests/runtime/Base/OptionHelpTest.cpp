@@ -76,15 +76,17 @@ options:
                         peak learning rate (default: 5e-5)
   --compute-dtype bfloat16|float32, --bnb-4bit-compute-dtype, --dtype,
       --torch-dtype, --bf16 (bfloat16)
-                        type of activations (default: bfloat16)
+                        data type of activations (default: bfloat16; compiled
+                        in)
   --lora-target-modules NAME [NAME ...], --target-modules, --lora-target,
       --lora-target-linear (all-linear)
-                        modules that get an adapter: the ends of their names, a
-                        regular expression for the whole name, or all-linear
-                        (default: all-linear)
+                        modules that get an adapter: all-linear, name endings
+                        such as q_proj v_proj, or a regular expression for whole
+                        names (default: all-linear; compiled in)
   --memory-limit SIZE|auto
-                        memory a rank may use, such as 20GiB; auto: what is free
-                        on this machine; 0: no limit (default: 0)
+                        maximum memory of a rank, such as 20GiB; auto: what is
+                        free on this machine; 0: no limit (default: 0; compiled
+                        in)
 
 example:
   tool

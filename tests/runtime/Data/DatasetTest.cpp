@@ -193,7 +193,7 @@ static std::multiset<std::array<int64_t, 3>> rowsOf(Dataset &data,
   return seen;
 }
 
-TEST(RowsFile, PaddingFreeStepsHaveTheRowsOfPaddedOnes) {
+TEST(RowsFile, StepPackingHasTheRowsOfPaddedOnes) {
   const CompiledVariants shape = {2, {5}, 10, {4, 6, 10}, {1, 0.1}};
   for (const StepShape &step : {StepShape{1, 1}, {2, 1}, {1, 2}, {3, 2}}) {
     auto padded = open(fiveRows(), shape, {7, false, false});
@@ -229,13 +229,13 @@ TEST(Dataset, ShapesAreKnownWithoutTokens) {
   const CompiledVariants shape = {2, {2, 4, 5}, 10, {4, 6, 10}, {1, 0.1}};
   for (const StepShape &step : {StepShape{1, 1}, {2, 1}, {1, 2}, {3, 2}}) {
     expectForeseen(*open(path, {1, {2}, 10}), step);
-    for (const bool paddingFree : {false, true})
-      expectForeseen(*open(fiveRows(), shape, {7, true, paddingFree}), step);
+    for (const bool stepPacking : {false, true})
+      expectForeseen(*open(fiveRows(), shape, {7, true, stepPacking}), step);
     expectForeseen(*open(fiveRows(), shape, {7, false, true}), step);
   }
 }
 
-TEST(RowsFile, PaddingFreeMicroBatchesAreOneLineOfABucket) {
+TEST(RowsFile, StepPackingMicroBatchesAreOneLineOfABucket) {
   auto data = open(fiveRows(), {2, {5}, 10, {4, 8, 10}, {}}, {0, false, true});
   MicroBatch batch;
   EXPECT_EQ(data->schedule().countInOrder(), 2); // {1, 2, 3, 4} and {5}
@@ -281,15 +281,15 @@ TEST(Dataset, KnowsWhereLinesHaveOneSegment) {
   EXPECT_FALSE(saysOneSegment(open(batches({1, 1, 1, 0}), {1, {4}, 10})));
 }
 
-TEST(RowsFile, PaddingFreeIsWhatBucketsAreFor) {
+TEST(RowsFile, StepPackingNeedsBuckets) {
   EXPECT_EQ(
       open(fiveRows(), {2, {8}, 10, {4, 16}, {}})->schedule().countInOrder(),
       1);
   EXPECT_EQ(open(fiveRows(), {2, {8}, 10})->schedule().countInOrder(), 3);
   auto data = openDataset(fiveRows(), {2, {8}, 10}, {0, false, true});
   EXPECT_EQ(data.status().message(),
-            "padding_free: the program has no token buckets. Fix: compile with "
-            "--padding-free true");
+            "step_packing: the program has no token buckets. Fix: compile with "
+            "--step-packing true");
 }
 
 /// Three pairs: of 1 and 2 tokens, 3 and 1, 2 and 2.

@@ -70,8 +70,8 @@ TEST(DeviceChoice, HasNoFailuresWithoutAGpu) {
   DeviceChoice choice;
   EXPECT_TRUE(choice.describeFailures(0).isOk());
   EXPECT_EQ(choice.describeFailures(10).message(),
-            "--node-mtbf-hours needs a prediction for a GPU. Fix: add --device "
-            "null:h100");
+            "--node-mtbf-hours needs a prediction for a GPU. Fix: add "
+            "--simulate h100");
 }
 
 } // namespace

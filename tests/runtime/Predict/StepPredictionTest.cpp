@@ -264,7 +264,7 @@ TEST(DeviceChoice, NetworkIsBitsOrBytesASecond) {
     EXPECT_HAS(rate(4, wrong), fmt::format("--network {}: expects", wrong));
   DeviceChoice none = {true, std::nullopt};
   EXPECT_TRUE(none.describeNetwork(0, "").isOk());
-  EXPECT_HAS(none.describeNetwork(4, "").message(), "add --device null:h100");
+  EXPECT_HAS(none.describeNetwork(4, "").message(), "add --simulate h100");
 }
 
 TEST_F(StepPredictionTest, EqualKernelsAreOneGroup) {

@@ -92,9 +92,17 @@ TEST(BestModel, AsksForEvaluationsAtEveryCheckpoint) {
   EXPECT_TRUE(check("steps", "5", "10"));
   EXPECT_FALSE(check("steps", "5", "12"));
   EXPECT_FALSE(check("epoch", "0", "10"));
-  EXPECT_FALSE(checkBestModelOptions(
-                   optionsOf({{"metric_for_best_model", "bleu"}}))
-                   .isOk());
+}
+
+TEST(BestModel, KnowsEarlierNamesOfMetrics) {
+  const OptionRow &row = *findOption(optionTable(), "metric_for_best_model");
+  EXPECT_FALSE(parseOptionText(row, "bleu").isOk());
+  BestModel best(optionsOf({{"metric_for_best_model", "exact_match"}}));
+  nlohmann::ordered_json state = best.state();
+  state["of"] = "argmax_match";
+  state["metric"] = 0.5;
+  best.restore(state);
+  EXPECT_EQ(best.metric(), 0.5);
 }
 
 } // namespace

@@ -41,7 +41,7 @@ TEST_F(ContextRanks, FindWholeLinesRight) {
   const auto one = evaluated(QLORA_UNIGRAM_MODULE, "one", "1");
   expectSame(one, evaluated(QLORA_UNIGRAM_CONTEXT_MODULE, "two", "2"));
   EXPECT_TRUE(std::ranges::any_of(one, [](const nlohmann::json &line) {
-    const double right = line.value("eval_argmax_match", 0.0);
+    const double right = line.value("eval_exact_match", 0.0);
     return right > 0 && right < line.value("eval_token_accuracy", 0.0);
   }));
 }

@@ -74,7 +74,7 @@ protected:
       for (const char *name : {"loss", "grad_norm", "eval_loss"})
         EXPECT_NEAR(one[i].value(name, 0.0), other[i].value(name, 0.0), 1e-6)
             << name << " of line " << i;
-      for (const char *name : {"eval_token_accuracy", "eval_argmax_match",
+      for (const char *name : {"eval_token_accuracy", "eval_exact_match",
                                "num_input_tokens_seen", "eval_rows"})
         EXPECT_EQ(one[i].value(name, 0.0), other[i].value(name, 0.0))
             << name << " of line " << i;

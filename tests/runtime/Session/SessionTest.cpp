@@ -36,7 +36,7 @@ TEST_F(Session, TrainsEvaluatesAndWritesEverything) {
                              at("rows.safetensors"), "--eval-steps", "20"});
   ASSERT_EQ(lines.size(), 40u + 3 + 1); // before, at 20, at 40, at the end
   EXPECT_EQ(lines[0]["step"], 0);
-  EXPECT_EQ(lines[0]["eval_argmax_match"], 0.0);
+  EXPECT_EQ(lines[0]["eval_exact_match"], 0.0);
   EXPECT_EQ(lines[0]["eval_rows"], 5);
   EXPECT_DOUBLE_EQ(lines[0]["eval_perplexity"].get<double>(),
                    std::exp(lines[0]["eval_loss"].get<double>()));
@@ -193,8 +193,8 @@ TEST_F(Session, PrintsAndCountsWithoutWeights) {
 TEST_F(Session, PredictsAStepOfAGpu) {
   std::vector<std::string> words = {QLORA_RUN,
                                     QLORA_UNIGRAM_CUDA_MODULE,
-                                    "--device",
-                                    "null:h200",
+                                    "--simulate",
+                                    "h200",
                                     "--gpus",
                                     "64",
                                     "--gradient-accumulation-steps",
@@ -258,11 +258,11 @@ TEST_F(Session, MistakesAreOneLine) {
        "--optim: 'sgd' is not supported; choose from: adamw_torch, "
        "adamw_bnb_8bit, lion, adafactor, schedule_free_adamw, muon"},
       {{"--device", "gpu"},
-       "--device: 'gpu' is not supported; choose from: auto, cpu, cuda, null, "
-       "or null:NAME, where NAME is a100, h100, h200, b200, rtx4090 or a "
-       "device.json"},
-      {{"--device", "null:h201"},
-       "--device null:h201: 'h201' is neither a known GPU (a100, h100, h200, "
+       "--device: 'gpu' is not supported; choose from: auto, cpu, cuda, null. "
+       "To predict a step: --simulate with one of a100, h100, h200, b200, "
+       "rtx4090, or a device.json"},
+      {{"--simulate", "h201"},
+       "--simulate h201: 'h201' is neither a known GPU (a100, h100, h200, "
        "b200, rtx4090) nor a readable file; write one for this machine with "
        "qlora-run --calibrate"},
       {{"--train-file", "/nonexistent:2", "--train-file", "b.jsonl:x"},

@@ -11,7 +11,7 @@ from test_qlora import DATA, MODEL, QloraTest
 
 class BatchTest(QloraTest):
     words = ["--max-length=64", "--lora-r=2", "--compute-dtype=float32",
-             "--max-steps=2", "--base-cache=none", "--padding-free=false",
+             "--max-steps=2", "--base-cache=none", "--step-packing=false",
              "--disable-pass=rematerialize"]
 
     def found(self, *words):
@@ -99,7 +99,7 @@ class PlanTest(QloraTest):
 
     def test_a_card_of_the_plan_stays(self):
         shown = self.run_qlora("plan", *self.words, "--target=cuda",
-                               "--device=null:h100", "--dry-run").stdout
+                               "--simulate=h100", "--dry-run").stdout
         self.assertTrue(shown.rstrip().endswith("--device=null:h100"), shown)
 
 

@@ -99,15 +99,15 @@ class LayoutsTest(QloraTest):
         self.assertFalse(told & set(runner))
         # The layout is chosen for the GPU in the question.
         compiler, runner = self.commands(*AUTO, *machines,
-                                         "--device=null:h200")
+                                         "--simulate=h200")
         self.assertIn("--device-profile=h200", compiler)
         self.assertLessEqual(told, set(compiler) & set(runner))
-        compiler, _ = self.commands(*AUTO, *machines, "--device=null:h200",
+        compiler, _ = self.commands(*AUTO, *machines, "--simulate=h200",
                                     "--device-profile=a100")
         self.assertIn("--device-profile=a100", compiler)
         self.assertNotIn("--device-profile=h200", compiler)
         compiler, runner = self.commands("--parallel=none", *machines,
-                                         "--device=null:h200")
+                                         "--simulate=h200")
         self.assertFalse(told & set(compiler))
         self.assertLessEqual(told, set(runner))
 

@@ -31,7 +31,7 @@ class CardTest(QloraTest):
 
     def test_what_it_says(self):
         self.train("--output-dir=a", "--val-set-size=0.1", "--push-to-hub=no",
-                   "--base-model-name-or-path=demo/tiny")
+                   "--adapter-base-name=demo/tiny")
         data, text = self.card()
         self.assertEqual(data["base_model"], "demo/tiny")
         self.assertEqual(data["library_name"], "peft")
@@ -67,7 +67,7 @@ class CardTest(QloraTest):
         shutil.copy(DATA, odd)
         name = 'a: "b" #\n---\nx: y'
         self.run_qlora("train", MODEL, odd, *SMALL, "--output-dir=a",
-                       "--base-model-name-or-path", name)
+                       "--adapter-base-name", name)
         data, text = self.card()
         self.assertEqual(data["base_model"], name)
         self.assertNotIn("x", data)

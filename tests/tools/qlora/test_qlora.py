@@ -223,7 +223,7 @@ class OtherCommandsTest(QloraTest):
         # The plan is that of the program that would be compiled.
         plan = self.run_qlora("plan", MODEL, DATA, "--max-length=64",
                               "--per-device-train-batch-size=4", "--lora-r=2",
-                              "--load-in-4bit", "--padding-free=false",
+                              "--load-in-4bit", "--step-packing=false",
                               "--verbose").stdout
         _, row = self.memory("--target=cpu", "--base=nf4", "--lora-r=2",
                              "--per-device-train-batch-size=4")

@@ -110,7 +110,7 @@ class ChoiceTest(TargetTest):
                 self.assertEqual(len(lines), 1)
 
     def test_a_card_that_is_planned_for_decides(self):
-        words = ["--device=null:h200", NO_NVCC]
+        words = ["--simulate=h200", NO_NVCC]
         self.assertEqual(self.chosen(*words)[0],
                          ["--target=cuda", "--cuda-arch=none"])
         self.assertEqual(self.chosen("--target=cpu", *words)[0],

@@ -39,7 +39,8 @@ def _positive(text: str) -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog="qlora-data", allow_abbrev=False, description=(
-        "Turns rows into token ids and labels for qlora-run."))
+        "Tokenizes rows of text or chat into token ids and labels for "
+        "qlora-run."))
     add = parser.add_argument
     add("--tokenizer", required=True, metavar="MODEL_DIR",
         help="folder with tokenizer.json and tokenizer_config.json")
@@ -47,44 +48,45 @@ def _parser() -> argparse.ArgumentParser:
         help="rows: a JSONL, JSON, CSV, TSV or Parquet file, compressed or "
         "not, or a folder of them")
     add("--column", action="append", default=[], metavar="NAME=COLUMN",
-        help="what a column is called in the data, as prompt=question, or "
-        "one that is not read, as system=; as often as needed")
+        help="name of a column in the data, such as prompt=question; system= "
+        "ignores a column; repeatable")
     add("--row-format", action="append", default=[], choices=FORMATS,
-        help="a form that rows may have, as often as needed; without it any. "
+        help="accepted format of rows, repeatable (default: all formats); "
         "turns: instruction and output as turns of the chat template")
     add("--output", metavar="FILE",
         help="token file to write (safetensors)")
     add("--max-length", type=_positive, metavar="N",
-        help="cut rows after N tokens")
+        help="maximum tokens of a row (default: no limit)")
     add("--excess-length-strategy", default="truncate",
         choices=("truncate", "drop", "raise"),
-        help="cut longer rows, leave them out, or refuse them")
+        help="cut rows longer than --max-length, leave them out, or refuse them")
     add("--vocab-size", type=_positive, metavar="V",
-        help="refuse token ids of V and above")
+        help="refuse token ids of V and above (default: no limit)")
     add("--completion-only-loss", type=_boolean, default=True,
-        metavar="true|false", help="learn completions, not their prompts")
+        metavar="true|false", help="of prompt and completion, "
+        "only the completion is in the loss (default: true)")
     add("--assistant-only-loss", type=_boolean, default=True,
-        metavar="true|false", help="learn assistant turns, not the others")
+        metavar="true|false", help="for conversations: only the "
+        "assistant's turns are in the loss (default: true)")
     add("--pairs", action="store_true", help="rows have a chosen and a rejected "
-        "answer, which become two rows")
-    add("--unpaired", action="store_true", help="rows say with 'label' whether "
-        "their answer is desirable")
+        "answer (DPO, ORPO); each becomes two rows")
+    add("--unpaired", action="store_true", help="rows have one answer and a "
+        "'label': whether it is desirable (KTO)")
     add("--allow-template-drops", type=_boolean, default=False,
-        metavar="true|false", help="learn rows of which the chat template "
-        "leaves out tools, tool calls, messages or reasoning, instead of refusing them")
+        metavar="true|false", help="accept conversations whose tools, tool "
+        "calls, messages or reasoning the chat template drops (default: false)")
     add("--chat-template", metavar="FILE|NAME",
-        help="a Jinja chat template to use instead of the model's, or one "
-        "that comes with this tool: " + ", ".join(SHIPPED))
+        help="chat template to use instead of the tokenizer's: a Jinja file, "
+        "or " + ", ".join(SHIPPED))
     add("--workers", type=_positive, metavar="N",
-        help="processes for a large file, at most 16 (default: one for each "
-        "CPU)")
+        help="processes for a large file, at most 16 (default: one per CPU)")
     add("--progress", action="store_true", help="write 'qlora-data: progress: "
         "DONE TOTAL' lines on stderr, in bytes of the data")
-    add("--print-key", action="store_true", help="write nothing but a number "
-        "that changes with whatever the tokens depend on: data, tokenizer, "
-        "templates, options, versions")
-    add("--show", action="store_true", help="write nothing but print rows, "
-        "with the tokens in the loss marked")
+    add("--print-key", action="store_true", help="only print a hash of all "
+        "that the tokens depend on: data, tokenizer, templates, options, "
+        "versions")
+    add("--show", action="store_true", help="only print rows, with the "
+        "tokens in the loss marked")
     add("--num-rows", type=_positive, default=3, metavar="N",
         help="with --show: the first N rows")
     add("--rows", type=_positive, nargs="+", metavar="N",

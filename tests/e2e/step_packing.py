@@ -3,11 +3,11 @@
 
 """Rows without padding train like rows with it.
 
-    padding_free.py --tools build/bin [--target cuda]
+    step_packing.py --tools build/bin [--target cuda]
 
 Rows of many lengths, prompts without loss, an epoch that does not divide by
 the step: padded, and redistributed among the micro-batches of each step
-(--padding-free), with one and several ranks and accumulations, and with cp.
+(--step-packing), with one and several ranks and accumulations, and with cp.
 The losses, gradient norms, learning rates, epochs and evaluations of every
 step agree to float32's rounding, and the adapter by far less than it moved.
 
@@ -57,7 +57,7 @@ def relative(left, right):
 
 def train(case, choice, ranks, accumulation, *flags):
     out = os.path.join(case.folder, f"out-{choice}")
-    call(f"{case.tools}/qlora-run", case.module, "--padding-free", choice,
+    call(f"{case.tools}/qlora-run", case.module, "--step-packing", choice,
          "--gpus", str(ranks), "--gradient-accumulation-steps",
          str(accumulation), "--logging-steps", "1", "--num-train-epochs", "2",
          "--max-steps", "-1", "--base-cache", "none", "--output-dir", out,
@@ -98,7 +98,7 @@ def own_lengths(options, folder, name):
                  *(("--parallel", mesh) if mesh else ()))
         case.compile(*shape,
                      *(cuda_flags() if options.target == "cuda" else ()))
-        for choice in ("--padding-free=false", "--padding-free=true",
+        for choice in ("--step-packing=false", "--step-packing=true",
                        "--packing=true"):
             call(f"{case.tools}/qlora-run", case.module, "--config", case.yaml,
                  *shape, *choice.split("="), "--gpus", "2" if mesh else "1",

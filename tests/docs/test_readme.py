@@ -72,6 +72,7 @@ class TextTest(unittest.TestCase):
                         anchors = [anchor(line) for line in
                                    read(other).splitlines()
                                    if line.startswith("#")]
+                        anchors += re.findall(r'<a id="([^"]*)"', read(other))
                         self.assertIn(target[1][1:], anchors)
 
     def test_page_of_options(self):

@@ -17,8 +17,6 @@ from limits import sources
 HEADLESS = re.compile(r"^\s*(//[/!]?<?|#|;) ?"
                       r"(Of|Those of|That of|The same of|And of|Nor|As for) ")
 MAX_WORDS, MAX_COLUMNS = 35, 140
-# Generated, or made of messages and quotations.
-NOT_PROSE = ("docs/options.md",)
 
 
 def pages(root):
@@ -86,8 +84,7 @@ def main():
     for path in sources(root):
         check_comments(root, path, errors)
     for path in pages(root):
-        if path not in NOT_PROSE:
-            check_page(root, path, errors)
+        check_page(root, path, errors)
     print("\n".join(errors) or "words: fine")
     return 1 if errors else 0
 

@@ -44,8 +44,7 @@ static constexpr Optimizer kOptimizers[] = {
 };
 
 namespace {
-/// Optimizers of an --optim: `whole` for tensors of at least `leastRank` and
-/// `leastElements`, else `small`.
+/// Optimizers of an --optim: `whole` for large tensors, `small` for others.
 struct Choice {
   StringLiteral option, whole;
   StringLiteral small = "";

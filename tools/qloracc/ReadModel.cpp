@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Identifies a file by its first bytes, then parses it. A location in the text
-// replaces the parser's; readModel() adds the parser's again.
+// Identifies a file by its first bytes, then parses it. An op's loc("...")
+// hides where the text defines the op; readModel() adds that position again.
 
 #include "tools/qloracc/ReadModel.h"
 

@@ -57,7 +57,7 @@ static std::optional<Tile> tileOf(const std::vector<int64_t> &scales,
   return std::nullopt;
 }
 
-/// Writes the scale of its tile for each block of each row.
+/// Writes a scale for each block of each row: that of the block's tile.
 static void spread(LoadScale load, const uint8_t *scales, Tile tile,
                    int64_t rows, int64_t columns, int64_t block, float *out) {
   const int64_t tilesOfRow = dividedUp(columns, tile.columns);

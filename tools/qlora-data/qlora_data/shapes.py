@@ -38,8 +38,8 @@ class ChatRow:
     template_options: dict = field(default_factory=dict)
 
 
-# Names of --row-format. Rows of instruction and output are the Alpaca prompt,
-# or turns of the chat template.
+# Names of --row-format. Rows of instruction and output become the Alpaca prompt
+# ("alpaca") or turns of the chat template ("turns").
 FORMATS = ("text", "completion", "chat", "alpaca", "turns")
 
 

@@ -105,7 +105,7 @@ e2e(covering-fsdp-cuda full 20 covering.py --jobs 1 --fsdp --target cuda
 
 # ---------------------------------------- gradients, options and their effects
 e2e(gradients quick 30 gradients.py)
-e2e(partition full 60 partition.py)
+e2e(partition quick 60 partition.py)
 e2e(nonfinite quick 5 nonfinite.py)
 e2e(promises quick 20 promises.py)
 e2e(step-packing quick 20 step_packing.py)
@@ -160,6 +160,14 @@ e2e(dropout-masks quick 10 dropout_replay.py --masks llama3-targets
 set(on_cuda --target cuda)
 goldens(cuda full 40 ${on_cuda} --ranks 1 --every 2)
 goldens(cuda-bf16 full 20 ${on_cuda} --ranks 1 --bf16 --every 4)
+# Every CUDA row of Kernels.def with every operand type.
+e2e(kernel-cover quick 60 kernel_cover.py cp:mixtral-balance cp-bf16:llama-full
+    tp:gptoss tp-bf16:mixtral-balance fsdp:llama-full
+    one:llama-int8-activations,llama-apo-zero,gemma2-tokens-nf4,gpt2-dora
+    one:llama-adamw8bit,llama-dora
+    one-bf16:llama-int8-activations,mistral-packed,llama-apo-zero
+    one-bf16:gemma2-tokens-nf4 panel:qwen3moe-nf4,mixtral
+    panel-bf16:qwen3moe-nf4,gptoss-mxfp4)
 # cuDNN's attention, and our own instead.
 goldens(cuda-cudnn quick 2 ${on_cuda} --ranks 1 --bf16
         --kernels attention.cudnn,attention_grad.cudnn mistral-packed)

@@ -307,10 +307,11 @@ def is_plain(options):
                 or options.target != "cpu")
 
 
-def run_case(options, case):
+def flags_of(options, case):
+    """Returns the flags to import, to compile and to train with, and the number
+    of ranks; None if the case cannot have so many."""
     with open(os.path.join(case, "case.json")) as file:
         described = json.load(file)
-    expected = safetensors_io.load(os.path.join(case, "expected.safetensors"))
     compile_flags = list(options.compile_flag)
     run_flags = list(options.run_flag)
     ranks = options.ranks or described.get("ranks", 1)
@@ -332,23 +333,34 @@ def run_case(options, case):
     if options.bf16:
         compile_flags += ["--compute-dtype", "bfloat16"]
         run_flags += ["--compute-dtype", "bfloat16"]
-    environment = None
     if options.target == "cuda":
         compile_flags += cuda_flags()
-        environment = cuda_environment(options, ranks)
+    return described.get("import_flags", []), compile_flags, run_flags, ranks
+
+
+def module_name(options, case):
+    return os.path.basename(case) + ("-bf16" if options.bf16 else "") + ".so"
+
+
+def run_case(options, case):
+    flags = flags_of(options, case)
+    if flags is None:
+        return None
+    import_flags, compile_flags, run_flags, ranks = flags
+    expected = safetensors_io.load(os.path.join(case, "expected.safetensors"))
+    environment = (cuda_environment(options, ranks)
+                   if options.target == "cuda" else None)
     if options.kernels:
         run_flags.append("--verbose")
     errors = {}
     with tempfile.TemporaryDirectory(dir=options.work) as work:
         if options.modules:
-            name = os.path.basename(case) + ("-bf16" if options.bf16 else "")
-            module = os.path.join(options.modules, name + ".so")
+            module = os.path.join(options.modules, module_name(options, case))
         else:
             module = build(options.tools, case, work, compile_flags,
-                           described.get("import_flags", []))
-        metrics, dump, adapter, states = train(options.tools, case, work,
-                                               module,
-                                       run_flags, ranks, environment)
+                           import_flags)
+        metrics, dump, adapter, states = train(
+            options.tools, case, work, module, run_flags, ranks, environment)
         if options.kernels:
             check_kernels(work, options.kernels.split(","))
         if is_plain(options):

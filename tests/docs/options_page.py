@@ -34,6 +34,10 @@ COLUMNS = ("Option", "Other names", "Values", "Default", "Compiled in?",
            "Description", "More")
 # The section that explains an option; its page must name the option.
 SECTIONS = {
+    "adapters.md":
+        "output-dir lora-r lora-alpha lora-target-modules "
+        "target-parameters exclude-modules layers-to-transform use-rslora "
+        "modules-to-save",
     "checkpoints.md":
         "validation-file adapter-name-or-path eval-steps save-strategy "
         "save-steps save-total-limit resume-from-checkpoint "

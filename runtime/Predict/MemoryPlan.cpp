@@ -152,29 +152,29 @@ std::string parallelText(const LoadedModule &module, int ranks) {
                                     : "one shared base";
   if (const int together = module.stages(); together > 1)
     return fmt::format(
-        "{}pipeline parallel, {} stages; stage {}: {} ({}){}; reduces {}",
+        "{}pipeline parallel, {} stages; stage {}: {} ({}){}; {}",
         ranks > together ? "data and " : "", together, module.stage(), bases,
         base, updates, sums);
   if (const int together = module.tensorRanks(); together > 1)
     return fmt::format(
-        "{}tensor parallel over {} ranks, slices of {} ({}){}; reduces {}",
+        "{}tensor parallel over {} ranks, slices of {} ({}){}; {}",
         ranks > together ? "data and " : "", together,
         shards > 1 ? bases : "a base", base, updates, sums);
   if (const int together = module.expertRanks(); together > 1)
     return fmt::format("{}expert parallel over {} ranks, a slice of the base "
-                       "each ({}){}; reduces {}",
+                       "each ({}){}; {}",
                        ranks > together ? "data and " : "", together, base,
                        updates, sums);
   if (const int together = module.contextRanks(); together > 1)
     return fmt::format(
-        "{}context parallel over {} ranks, {} ({}){}; reduces {}",
+        "{}context parallel over {} ranks, {} ({}){}; {}",
         ranks > together ? "data and " : "", together, bases, base, updates,
         sums);
   if (shards > 1)
     return fmt::format("data parallel, a base in {} pieces ({}) per {} of {} "
-                       "ranks{}; reduces {}",
+                       "ranks{}; {}",
                        shards, base, shards, ranks, updates, sums);
-  return fmt::format("data parallel, {} ({}){}; reduces {}", bases, base,
+  return fmt::format("data parallel, {} ({}){}; {}", bases, base,
                      updates, sums);
 }
 

@@ -81,7 +81,7 @@ std::string planText(const LoadedModule &module, const Device &device,
                      int ranks);
 
 /// Formats in one line how ranks work together and what that takes: "data
-/// parallel, one shared base (0.4 GiB); reduces 9.0 MiB of gradients per step".
+/// parallel, one shared base (0.4 GiB); 9.0 MiB of gradients per step".
 /// On GPUs each rank has its own base; CPU ranks of a machine share one.
 std::string parallelText(const LoadedModule &module, int ranks);
 

@@ -258,7 +258,7 @@ TEST(HeadLoss, NamesAGivenLogitOfNoWord) {
   KernelCase test = makeCase(h, true);
   for (int64_t column : {0, 1})
     test.set("words", column, 4);
-  EXPECT_NE(test.run("chunked").message().find("replaces 4 twice"),
+  EXPECT_NE(test.run("chunked").message().find("replaces token 4 twice"),
             std::string::npos);
 }
 

@@ -81,7 +81,7 @@ func.func @rope_table_c3(%p: tensor<2x4xi32>) {
 // -----
 
 func.func @rope_table_c3_length(%p: tensor<2x4xi32>) {
-  // expected-error @+1 {{(C3) expects long frequencies}}
+  // expected-error @+1 {{(C3) expects lengths and an original length}}
   %0, %1 = model.rope_table %p, %p {frequencies = array<f32: 1.0, 1.0>, dynamic_factor = 2.0 : f64, attention_factor = 1.0 : f64} : (tensor<2x4xi32>, tensor<2x4xi32>) -> (tensor<2x4x2xf32>, tensor<2x4x2xf32>)
   return
 }
@@ -89,7 +89,7 @@ func.func @rope_table_c3_length(%p: tensor<2x4xi32>) {
 // -----
 
 func.func @rope_table_c3_no_lengths(%p: tensor<2x4xi32>) {
-  // expected-error @+1 {{(C3) expects long frequencies}}
+  // expected-error @+1 {{(C3) expects lengths and an original length}}
   %0, %1 = model.rope_table %p {frequencies = array<f32: 1.0, 1.0>, dynamic_factor = 2.0 : f64, attention_factor = 1.0 : f64, original_length = 2 : i64} : (tensor<2x4xi32>) -> (tensor<2x4x2xf32>, tensor<2x4x2xf32>)
   return
 }

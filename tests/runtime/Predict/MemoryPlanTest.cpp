@@ -47,28 +47,28 @@ TEST(MemoryPlan, SaysHowRanksWorkTogether) {
   const auto said = [&](int ranks) {
     return parallelText(tables.load().value(), ranks);
   };
-  EXPECT_EQ(said(2), "data parallel, one shared base (64 B); reduces 72 B of "
+  EXPECT_EQ(said(2), "data parallel, one shared base (64 B); 72 B of "
                      "gradients per step");
   tables.header.tensor_ranks = 2;
   EXPECT_EQ(said(2),
-            "tensor parallel over 2 ranks, slices of a base (64 B); reduces 72 "
+            "tensor parallel over 2 ranks, slices of a base (64 B); 72 "
             "B of gradients per step");
   EXPECT_EQ(
       said(6),
-      "data and tensor parallel over 2 ranks, slices of a base (64 B); reduces "
+      "data and tensor parallel over 2 ranks, slices of a base (64 B); "
       "72 B of gradients per step");
   tables.header.tensor_ranks = 1;
   shareLines(tables);
   EXPECT_EQ(said(2),
-            "context parallel over 2 ranks, one shared base (64 B); reduces 72 "
+            "context parallel over 2 ranks, one shared base (64 B); 72 "
             "B of gradients per step");
   tables.header.shards = 4;
   EXPECT_EQ(said(4),
             "data and context parallel over 2 ranks, a base in 4 pieces (64 "
-            "B); reduces 72 B of gradients per step");
+            "B); 72 B of gradients per step");
   tables = DemoTables();
   tables.header.trained_pieces = 2;
   EXPECT_EQ(said(2),
             "data parallel, one shared base (64 B), trainable parameters in 2 "
-            "pieces; reduces 64 B of gradients per micro-batch");
+            "pieces; 64 B of gradients per micro-batch");
 }

@@ -51,7 +51,7 @@ TEST_F(GlobalBatch, AResumedRunKeepsTheRowsOfItsSteps) {
       "--gpus", "2", "--global-batch-size", "16"};
   ProcessOutput other = run(more);
   EXPECT_EQ(other.exitCode, 1);
-  EXPECT_THAT(other.errors, HasSubstr("steps have 8 rows, and "
+  EXPECT_THAT(other.errors, HasSubstr("steps have 8 rows, but "
                                       "--global-batch-size is 16"));
   more.back() = "8";
   ProcessOutput same = run(more);

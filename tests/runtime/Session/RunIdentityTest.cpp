@@ -132,7 +132,7 @@ TEST_F(RunIdentity, OneOfAnotherRunIsPassedOverOrRefused) {
   expectEarlierRun("other");
   copy("other/checkpoint-6", "out/checkpoint-6");
   EXPECT_THAT(refusal("out", at("out/checkpoint-6")),
-              HasSubstr("out/checkpoint-6' is of run "));
+              HasSubstr("out/checkpoint-6' belongs to run "));
   const ProcessOutput output =
       runBad("out", {"--max-steps", "2", "--lr", "0.05",
                      "--resume-from-checkpoint", "latest"});

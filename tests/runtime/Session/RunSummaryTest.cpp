@@ -42,7 +42,7 @@ TEST_F(RunSummary, SaysWhatIsTrainedOnWhat) {
               HasSubstr("2 rows x 2 ranks x 1 accumulated = 4 rows a step"));
   EXPECT_THAT(output.out,
               HasSubstr("ranks    data parallel, one shared base (64 B); "
-                        "reduces 136 B of gradients per step"));
+                        "136 B of gradients per step"));
   EXPECT_THAT(output.out,
               HasSubstr("steps    4, 2 in an epoch; learning rate "));
   EXPECT_THAT(output.out, HasSubstr("planned (no limit), "));

@@ -249,7 +249,7 @@ def show(report, part, run, figures, bundle):
             target = run["targets"].get(name) if is_whole else None
             report.add(part, run["name"], TITLES[name], figures[name], target,
                        note=before if "compile" in name else "")
-    for name, value in figures["beside_the_plan"].items():
+    for name, value in figures["outside_the_plan"].items():
         report.add(part, run["name"], name, value, note="outside the plan")
     if not is_whole:
         report.fail(part, run["name"], f"only {figures['steps']} of "

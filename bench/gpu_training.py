@@ -70,7 +70,7 @@ def summarise(machine, run, record, done, steps, summary):
         # both, less one steady step.
         "first_step_over_steady":
             sum(row["step_time"] for row in steps[:2]) / seconds - 1,
-        "beside_the_plan": dict(
+        "outside_the_plan": dict(
             match.groups() for _, line in done.lines
             if (match := RESERVE.match(line))),
         "said": [line for _, line in done.lines

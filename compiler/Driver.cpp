@@ -422,7 +422,8 @@ LogicalResult Driver::run(OwningOpRef<ModuleOp> &module,
   chosen.offloadTables = options.offloadEmbedding == "true";
   chosen.offloadBase = options.offloadBase;
   if (options.offloadActivations)
-    chosen.copiedValues = options.offloadActivationsPolicy == "all" ? "all" : "hidden";
+    chosen.copiedValues =
+        options.offloadActivationsPolicy == "all" ? "all" : "hidden";
   if (options.memoryLimit > 0 && failed(chooseBudget(*module)))
     return failure();
   if (options.remarks && failed(enableRemarks()))

@@ -154,8 +154,9 @@ static void buildExchange(OpPassManager &pm, const CompileOptions &options,
   pm.addNestedPass<train::StepOp>(createUnrollMicroBatches(unroll));
   // Buckets are in the order in which gradients finish.
   BucketGradientsOptions buckets;
-  buckets.gradientBuckets =
-      options.isEnabled("bucket-gradients") ? options.gradientBuckets : int64_t(1);
+  buckets.gradientBuckets = options.isEnabled("bucket-gradients")
+                                ? options.gradientBuckets
+                                : int64_t(1);
   pm.addPass(createBucketGradients(buckets));
   if (options.gradientForm != "no") {
     CompressGradientsOptions compress;

@@ -68,7 +68,8 @@ struct CompileOptions {
   bool offloadBase = false;   ///< frozen weights, gathered from host memory
   bool offloadStates = false; ///< optimizer states, updated in host memory
   bool offloadActivations = false; ///< saved for the backward
-  std::string offloadActivationsPolicy = "auto"; ///< offloaded values: auto or all
+  std::string offloadActivationsPolicy =
+      "auto";         ///< offloaded values: auto or all
   int64_t shards = 1; ///< fsdp ranks
   int64_t updatePieces = 1; ///< zero1 ranks, which shard the updates
   int64_t trainedPieces = 1; ///< zero2 ranks, which shard all trainable state

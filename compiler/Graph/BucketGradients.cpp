@@ -206,12 +206,12 @@ void BucketGradientsPass::findRanges(SmallVector<Bucket> &buckets) const {
       for (StringRef name : bucket.parameters)
         if (const Trained &trained = order.find(name)->second;
             trained.kind == group.kind) {
-          bucket.add(trained.offset, trained.elements, group.kind.isDivided);
+          bucket.add(trained.offset, trained.elements, group.kind.isSharded);
           end = trained.offset + trained.elements;
         }
     const int64_t filled = (1 + group.row + group.rows) * kFlatColumns - end;
     if (filled)
-      buckets.back().add(end, filled, group.kind.isDivided);
+      buckets.back().add(end, filled, group.kind.isSharded);
   }
 }
 

@@ -108,14 +108,14 @@ static LogicalResult checkForward(func::FuncOp function) {
     if (!seen.insert(input.getValue()).second)
       return function.emitOpError("has two arguments for the input '")
              << input.getValue() << "'";
-    const bool isOfLines = input.getValue() == kLineInput;
+    const bool isOfSequences = input.getValue() == kLineInput;
     auto type = dyn_cast<RankedTensorType>(function.getArgument(i).getType());
-    if (!type || type.getRank() != (isOfLines ? 1 : 2) ||
-        !(isOfLines ? type.getElementType().isF32()
-                    : type.getElementType().isInteger(32)))
+    if (!type || type.getRank() != (isOfSequences ? 1 : 2) ||
+        !(isOfSequences ? type.getElementType().isF32()
+                        : type.getElementType().isInteger(32)))
       return function.emitOpError("argument ")
              << i << " expects a type of "
-             << (isOfLines ? "[B] f32" : "[B, T] i32") << ", but got "
+             << (isOfSequences ? "[B] f32" : "[B, T] i32") << ", but got "
              << function.getArgument(i).getType();
   }
   const SmallVector<StringRef> names = readNames(function);

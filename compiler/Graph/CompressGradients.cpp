@@ -5,7 +5,7 @@
 // Replaces the `train.all_reduce`s of parameters by ops on the flat arenas, in
 // stages that a form builds for each bucket (GradientReduction.h): rounded
 // values or codes of rows (RowwiseReduction.cpp), or low-rank factors of each
-// matrix (LowRankReduction.cpp). Each stage of a bucket is placed where one
+// matrix (PowerSgdReduction.cpp). Each stage of a bucket is placed where one
 // more bucket is complete, so that the compute queue does not wait for
 // communication. The row of statistics is reduced without compression.
 
@@ -60,7 +60,8 @@ CompressGradientsPass::sumsOf(ArrayRef<GradientRange> ranges) {
     return makeRoundedReduction(ranges);
   if (form == "int8")
     return makeCodedReduction(ranges, ranks, feedback);
-  return makeLowRankReduction(lowRank, getOperation(), ranges, ranks, feedback);
+  return makePowerSgdReduction(lowRank, getOperation(), ranges, ranks,
+                               feedback);
 }
 
 /// Places stage s of bucket i where bucket i + s is complete.
@@ -98,7 +99,7 @@ void CompressGradientsPass::compress(StepOp step) {
 /// are gradients of other elements.
 LogicalResult CompressGradientsPass::checkWhole() {
   for (auto parameter : getOperation().getOps<ParameterOp>())
-    if (parameter.getTrainable() && updateKindOf(parameter).isDivided)
+    if (parameter.getTrainable() && updateKindOf(parameter).isSharded)
       return parameter.emitError("--ddp-comm-hook ")
              << form << ": --parallel shards the gradient of '"
              << partsOf(parameter).front().name

@@ -35,17 +35,17 @@ makeCodedReduction(llvm::ArrayRef<GradientRange> ranges, int64_t ranks,
                    bool feedsBack);
 inline constexpr unsigned kCodedStages = 3;
 
-/// Fails if no tensor would use the low-rank form (LowRankReduction.cpp).
+/// Fails if no tensor would use the low-rank form (PowerSgdReduction.cpp).
 llvm::LogicalResult checkLowRank(mlir::ModuleOp module,
                                  const train::LowRankPlan &plan);
 
 /// Sends low-rank factors of the tensors of `plan` in `ranges`
-/// (LowRankReduction.cpp). `plan` must outlive it. With `feedsBack`, the
+/// (PowerSgdReduction.cpp). `plan` must outlive it. With `feedsBack`, the
 /// approximation error is added to the next gradient.
 std::unique_ptr<GradientReduction>
-makeLowRankReduction(const train::LowRankPlan &plan, mlir::ModuleOp module,
-                     llvm::ArrayRef<GradientRange> ranges, int64_t ranks,
-                     bool feedsBack);
+makePowerSgdReduction(const train::LowRankPlan &plan, mlir::ModuleOp module,
+                      llvm::ArrayRef<GradientRange> ranges, int64_t ranks,
+                      bool feedsBack);
 inline constexpr unsigned kLowRankStages = 3;
 
 } // namespace qlora

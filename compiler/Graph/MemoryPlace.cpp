@@ -20,7 +20,7 @@ int64_t qlora::spanBytes(RankedTensorType type, int64_t stride) {
 }
 
 MemoryPlace qlora::placeWithin(const MemoryPlace &whole,
-                               const MemoryPart &part) {
+                               const MemoryRange &part) {
   auto type = cast<RankedTensorType>(part.part.getType());
   int64_t elements = part.row * whole.stride + part.column;
   return {whole.root, whole.offset + elements * elementBytes(type),

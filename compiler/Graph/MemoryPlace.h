@@ -23,7 +23,7 @@ int64_t spanBytes(mlir::RankedTensorType type, int64_t stride);
 
 /// Returns the place of `part` in a whole that is at `whole`.
 MemoryPlace placeWithin(const MemoryPlace &whole,
-                        const model::MemoryPart &part);
+                        const model::MemoryRange &part);
 
 /// Returns whether two matrices in one root may have a byte in common. Column
 /// ranges of rows with equal strides are distinguished.

@@ -302,15 +302,15 @@ void PlaceFrozenWeightsPass::runOnOperation() {
         << int64_t(shards);
     return signalPassFailure();
   }
-  const bool isDivided =
+  const bool isSharded =
       shards > 1 || program::trainedPiecesOf(getOperation()) > 1;
-  if (isDivided)
+  if (isSharded)
     getOperation()->setAttr(program::kShardsAttr,
                             Builder(&getContext()).getI64IntegerAttr(shards));
   divideParameters();
   keepGathers();
   divided.insert_range(trained);
-  if (!isDivided && onHost.empty())
+  if (!isSharded && onHost.empty())
     return;
   for (auto step : getOperation().getOps<StepOp>())
     gatherIn(step);

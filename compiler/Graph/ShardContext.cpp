@@ -55,13 +55,12 @@ private:
 };
 
 /// Shards one forward function.
-class LineSharing {
+class SequenceSharding {
 public:
-  LineSharing(func::FuncOp function, int64_t ranks)
+  SequenceSharding(func::FuncOp function, int64_t ranks)
       : function(function),
         exchange{
-            ranks,
-            function->getAttrOfType<IntegerAttr>("model.batch").getInt(),
+            ranks, function->getAttrOfType<IntegerAttr>("model.batch").getInt(),
             function->getAttrOfType<IntegerAttr>("model.length").getInt()} {}
 
   LogicalResult run();
@@ -69,13 +68,13 @@ public:
   int64_t exchangedBytes() const { return bytes; }
 
 private:
-  LogicalResult shareOp(Operation *op);
+  LogicalResult shardOp(Operation *op);
   LogicalResult divideLosses();
   bool assignRuns(ColumnwiseOp op);
   LogicalResult exchangeAround(ColumnwiseOp op);
   LogicalResult exchangeOperand(ColumnwiseOp op, OpOperand &operand);
   void share(Value value);
-  bool isOfLines(Value value) const;
+  bool isOfSequences(Value value) const;
 
   func::FuncOp function;
   const SequenceAllToAll exchange;
@@ -98,14 +97,14 @@ static bool looksAtTokens(Operation *op) {
 }
 
 /// Returns whether the shape is [B, T] or [B, T, ...].
-bool LineSharing::isOfLines(Value value) const {
+bool SequenceSharding::isOfSequences(Value value) const {
   ArrayRef<int64_t> shape = tensorOf(value).getShape();
   return shape.size() > 1 && shape[0] == exchange.lines &&
          shape[1] == exchange.length;
 }
 
-void LineSharing::share(Value value) {
-  if (!isOfLines(value))
+void SequenceSharding::share(Value value) {
+  if (!isOfSequences(value))
     return;
   SmallVector<int64_t> shape(tensorOf(value).getShape());
   shape[1] = exchange.ownLength();
@@ -126,8 +125,8 @@ static PartAttr ownColumns(WeightOp weight, int64_t ranks) {
                        Ranks::CP);
 }
 
-LogicalResult LineSharing::exchangeOperand(ColumnwiseOp op,
-                                           OpOperand &operand) {
+LogicalResult SequenceSharding::exchangeOperand(ColumnwiseOp op,
+                                                OpOperand &operand) {
   StageCopier stage(op);
   OpBuilder builder(op);
   builder.setListener(&stage);
@@ -159,7 +158,7 @@ LogicalResult LineSharing::exchangeOperand(ColumnwiseOp op,
 }
 
 /// Handles column runs that the ranks do not divide.
-bool LineSharing::assignRuns(ColumnwiseOp op) {
+bool SequenceSharding::assignRuns(ColumnwiseOp op) {
   StageCopier stage(op);
   OpBuilder builder(op);
   builder.setListener(&stage);
@@ -170,11 +169,12 @@ bool LineSharing::assignRuns(ColumnwiseOp op) {
   return true;
 }
 
-LogicalResult LineSharing::exchangeAround(ColumnwiseOp op) {
+LogicalResult SequenceSharding::exchangeAround(ColumnwiseOp op) {
   if (op.getColumnRuns() % exchange.ranks && !assignRuns(op))
     return op->emitOpError("has ")
-           << op.getRunsInWords() << ", not divisible by --parallel cp="
-           << exchange.ranks << "; use a number that divides them";
+           << op.describeRuns()
+           << ", not divisible by --parallel cp=" << exchange.ranks
+           << "; use a number that divides them";
   for (OpResult other : llvm::drop_begin(op->getResults()))
     if (!other.use_empty())
       return op->emitOpError("has a second result that is used, which "
@@ -182,7 +182,7 @@ LogicalResult LineSharing::exchangeAround(ColumnwiseOp op) {
   for (OpOperand &operand : op->getOpOperands())
     if (failed(exchangeOperand(op, operand)))
       return failure();
-  op.divideColumns(exchange.ranks);
+  op.shardColumns(exchange.ranks);
   Value result = op->getResult(0);
   result.setType(
       tensorOf(result).clone({exchange.lines, exchange.length,
@@ -216,7 +216,7 @@ static LogicalResult checkTokens(Operation *op) {
       "them; remove cp, or use --llm-int8-threshold 0");
 }
 
-LogicalResult LineSharing::shareOp(Operation *op) {
+LogicalResult SequenceSharding::shardOp(Operation *op) {
   // Results computed from sums over tokens need the sums over all tokens.
   summands.sumOperands(op);
   if (looksAtOtherTokens(op))
@@ -227,7 +227,7 @@ LogicalResult LineSharing::shareOp(Operation *op) {
   if (failed(checkTokens(op)))
     return failure();
   for (Value result : op->getResults()) {
-    if (isOfLines(result))
+    if (isOfSequences(result))
       share(result);
     else if (op->hasTrait<TokenReductionOp>())
       summands.insert(result);
@@ -236,7 +236,7 @@ LogicalResult LineSharing::shareOp(Operation *op) {
 }
 
 /// Divides whole losses by the number of ranks if the first is a partial sum.
-LogicalResult LineSharing::divideLosses() {
+LogicalResult SequenceSharding::divideLosses() {
   Operation *end = function.front().getTerminator();
   if (end->getNumOperands() == 0 || !summands.contains(end->getOperand(0)))
     return success();
@@ -246,14 +246,14 @@ LogicalResult LineSharing::divideLosses() {
     if (!loss || shared.contains(result) || summands.contains(result) ||
         !divided.insert(loss).second)
       continue;
-    if (!loss.divideLoss(exchange.ranks))
+    if (!loss.shardLoss(exchange.ranks))
       return loss.emitOpError("does not support --parallel cp; train without "
                               "this loss, or without cp");
   }
   return success();
 }
 
-LogicalResult LineSharing::run() {
+LogicalResult SequenceSharding::run() {
   if (exchange.length % exchange.ranks)
     return function.emitError("a sequence has ")
            << exchange.length << " tokens, not divisible by --parallel cp="
@@ -263,7 +263,7 @@ LogicalResult LineSharing::run() {
     share(argument);
   for (Operation &op : llvm::make_early_inc_range(
            function.front().without_terminator()))
-    if (failed(shareOp(&op)))
+    if (failed(shardOp(&op)))
       return failure();
   function.setFunctionType(FunctionType::get(
       function.getContext(), function.front().getArgumentTypes(),
@@ -282,7 +282,7 @@ void ShardContextPass::runOnOperation() {
     return;
   int64_t bytes = 0;
   for (auto function : getOperation().getOps<func::FuncOp>()) {
-    LineSharing sharing(function, ranks);
+    SequenceSharding sharing(function, ranks);
     if (failed(sharing.run()))
       return signalPassFailure();
     bytes = std::max(bytes, sharing.exchangedBytes());

@@ -65,10 +65,10 @@ private:
 };
 
 /// Shards one forward function.
-class ExpertSharing {
+class ExpertSharding {
 public:
-  ExpertSharing(func::FuncOp function, const ShardedWeights &weights,
-                int64_t ranks)
+  ExpertSharding(func::FuncOp function, const ShardedWeights &weights,
+                 int64_t ranks)
       : function(function), weights(weights), ranks(ranks),
         tokens(tensorOf(function.getArgument(0)).getShape()) {}
 
@@ -77,7 +77,7 @@ public:
   int64_t exchangedBytes() const { return bytes; }
 
 private:
-  void shareGroups(GroupingOp op);
+  void shardGroups(GroupingOp op);
   LogicalResult joinRows(Operation *op);
   void useOwnGroups(WeightedMatmul product);
   void leaveGroups(Operation *op);
@@ -184,14 +184,14 @@ void ShardExpertsPass::cutWeights(const ShardedWeights &weights) {
 //===----------------------------------------------------------------------===//
 
 /// Returns whether the shape is [B, T, ...].
-bool ExpertSharing::isOfTokens(Value value) const {
+bool ExpertSharding::isOfTokens(Value value) const {
   ArrayRef<int64_t> shape = tensorOf(value).getShape();
   return !value.getDefiningOp<WeightOp>() && shape.size() > 1 &&
          shape.take_front(2) == tokens;
 }
 
 /// Gathers in the stage of the value's op; for inputs, of the reader.
-Value ExpertSharing::rowsOfAll(Value own, Operation *reader) {
+Value ExpertSharding::rowsOfAll(Value own, Operation *reader) {
   Value &all = gathered[own];
   if (Operation *maker = own.getDefiningOp())
     reader = maker;
@@ -208,12 +208,12 @@ Value ExpertSharing::rowsOfAll(Value own, Operation *reader) {
   return all;
 }
 
-void ExpertSharing::shareGroups(GroupingOp op) {
+void ExpertSharding::shardGroups(GroupingOp op) {
   Value rows = rowsOfAll(op->getOperand(0), op);
   StageCopier stage(op);
   OpBuilder builder(op);
   builder.setListener(&stage);
-  SmallVector<Value> shared = op.shareGroups(builder, rows, ranks);
+  SmallVector<Value> shared = op.shardGroups(builder, rows, ranks);
   Value offsets = op.getGroupOffsets();
   for (auto [old, now] : llvm::zip(op->getResults(), shared)) {
     if (old == offsets)
@@ -226,7 +226,7 @@ void ExpertSharing::shareGroups(GroupingOp op) {
 }
 
 /// Uses this rank's group offsets if the weight is sharded by groups.
-void ExpertSharing::useOwnGroups(WeightedMatmul product) {
+void ExpertSharding::useOwnGroups(WeightedMatmul product) {
   auto weight = product.getWeight().getDefiningOp<WeightOp>();
   Value offsets = product.getGroupOffsets();
   if (weight && offsets &&
@@ -235,7 +235,7 @@ void ExpertSharing::useOwnGroups(WeightedMatmul product) {
 }
 
 /// Reduce-scatters the results, so that each rank gets its own tokens.
-void ExpertSharing::leaveGroups(Operation *op) {
+void ExpertSharding::leaveGroups(Operation *op) {
   StageCopier stage(op);
   OpBuilder builder(op);
   builder.setListener(&stage);
@@ -249,7 +249,7 @@ void ExpertSharing::leaveGroups(Operation *op) {
   }
 }
 
-LogicalResult ExpertSharing::joinRows(Operation *op) {
+LogicalResult ExpertSharding::joinRows(Operation *op) {
   if (!(isa<RowOp, WeightedMatmul>(op) || isView(op) ||
         op->hasTrait<TokenwiseOp>()))
     return op->emitOpError(
@@ -259,7 +259,7 @@ LogicalResult ExpertSharing::joinRows(Operation *op) {
       operand.set(rowsOfAll(operand.get(), op));
   if (auto product = dyn_cast<WeightedMatmul>(op)) {
     useOwnGroups(product);
-    product.expectRowsOf(ranks);
+    product.noteRowsOfRanks(ranks);
   }
   const bool leaves = op->hasTrait<UngroupOp>();
   for (Value result : op->getResults()) {
@@ -272,11 +272,11 @@ LogicalResult ExpertSharing::joinRows(Operation *op) {
   return success();
 }
 
-LogicalResult ExpertSharing::run() {
+LogicalResult ExpertSharding::run() {
   for (Operation &op :
        llvm::make_early_inc_range(function.front().without_terminator())) {
     if (auto grouping = dyn_cast<GroupingOp>(op))
-      shareGroups(grouping);
+      shardGroups(grouping);
     else if (llvm::any_of(op.getOperands(), [&](Value value) {
                return together.contains(value);
              }))
@@ -313,7 +313,7 @@ void ShardExpertsPass::runOnOperation() {
   cutWeights(weights);
   int64_t bytes = 0;
   for (auto function : getOperation().getOps<func::FuncOp>()) {
-    ExpertSharing sharing(function, weights, ranks);
+    ExpertSharding sharing(function, weights, ranks);
     if (failed(sharing.run()))
       return signalPassFailure();
     bytes = std::max(bytes, sharing.exchangedBytes());

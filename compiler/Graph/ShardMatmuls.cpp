@@ -129,16 +129,16 @@ void FunctionSharding::useParts(WeightOp weight, const ShardedWeight &how) {
 void FunctionSharding::sumProduct(WeightedMatmul product) {
   OpOperand &x = product.getXMutable();
   Value y = product.getProduct(), init = product.getInit();
-  if (sets.isDivided(y))
+  if (sets.isSharded(y))
     return parts.sumOperands(product);
   const bool isOfParts =
-      sets.isDivided(x.get()) ||
+      sets.isSharded(x.get()) ||
       (parts.contains(x.get()) && !product.getInt8Threshold());
   if (isOfParts && (!init || parts.contains(init))) {
     parts.insert(y);
     return;
   }
-  if (!sets.isDivided(x.get()))
+  if (!sets.isSharded(x.get()))
     return parts.sumOperands(product);
   cast<AccumulatingOp>(product.getOperation()).setAccumulator({});
   Value sum = parts.sumOf(y);
@@ -151,10 +151,10 @@ void FunctionSharding::sumProduct(WeightedMatmul product) {
 
 void FunctionSharding::divideResults(Operation *op) {
   if (auto columnwise = dyn_cast<ColumnwiseOp>(op);
-      columnwise && sets.isDivided(op->getResult(0)))
-    columnwise.divideColumns(ranks);
+      columnwise && sets.isSharded(op->getResult(0)))
+    columnwise.shardColumns(ranks);
   for (Value result : op->getResults())
-    if (sets.isDivided(result)) {
+    if (sets.isSharded(result)) {
       RankedTensorType type = tensorOf(result);
       result.setType(withLength(type, type.getRank() - 1,
                                 matrixColumns(type) / ranks));

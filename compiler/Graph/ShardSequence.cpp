@@ -52,9 +52,9 @@ class ShardSequencePass
 };
 
 /// Shards one forward function.
-class TokenSharing {
+class TokenSharding {
 public:
-  TokenSharing(func::FuncOp function, int64_t ranks)
+  TokenSharding(func::FuncOp function, int64_t ranks)
       : function(function), ranks(ranks),
         tokens(tensorOf(function.getArgument(0)).getShape()) {}
 
@@ -64,7 +64,7 @@ public:
 private:
   void scatter(AllSumOp sum);
   void shareTokens(Operation *op);
-  void shareOp(Operation *op);
+  void shardOp(Operation *op);
   Value ownOf(Value whole, Operation *reader);
   Value wholeOf(Value own, Operation *reader);
   bool canShare(Operation *op) const;
@@ -82,12 +82,12 @@ private:
 } // namespace
 
 /// Returns whether the shape is [B, T, ...].
-bool TokenSharing::isOfTokens(Value value) const {
+bool TokenSharding::isOfTokens(Value value) const {
   return tensorOf(value).getRank() > 2 &&
          tensorOf(value).getShape().take_front(2) == tokens;
 }
 
-RankedTensorType TokenSharing::ownType(Value whole) const {
+RankedTensorType TokenSharding::ownType(Value whole) const {
   SmallVector<int64_t> shape(tensorOf(whole).getShape());
   shape[1] = shape[0] * shape[1] / ranks;
   shape[0] = 1;
@@ -96,7 +96,7 @@ RankedTensorType TokenSharing::ownType(Value whole) const {
 
 /// Returns whether an op works on each token separately, and this rank has its
 /// tokens of all operands or can take them.
-bool TokenSharing::canShare(Operation *op) const {
+bool TokenSharding::canShare(Operation *op) const {
   return isa<RowOp>(op) && !op->hasTrait<TrainingOnly>() &&
          llvm::all_of(op->getOperands(), [&](Value operand) {
            return shared.contains(operand) ||
@@ -109,7 +109,7 @@ bool TokenSharing::canShare(Operation *op) const {
 
 /// Takes this rank's tokens of a value that all ranks have. Each rank would
 /// send the same, so the first is taken.
-Value TokenSharing::ownOf(Value value, Operation *reader) {
+Value TokenSharding::ownOf(Value value, Operation *reader) {
   Value &made = own[value];
   if (made)
     return made;
@@ -128,7 +128,7 @@ Value TokenSharing::ownOf(Value value, Operation *reader) {
                                      split.getParts().front(), 1, 1);
 }
 
-Value TokenSharing::wholeOf(Value value, Operation *reader) {
+Value TokenSharding::wholeOf(Value value, Operation *reader) {
   Value &made = whole[value];
   if (made)
     return made;
@@ -142,7 +142,7 @@ Value TokenSharing::wholeOf(Value value, Operation *reader) {
 }
 
 /// Scatters the sum if an op that reads it can work on a shard.
-void TokenSharing::scatter(AllSumOp sum) {
+void TokenSharding::scatter(AllSumOp sum) {
   gathered.erase(sum.getResult()); // each rank could have its own tokens
   const bool isWorthIt =
       sum.getRanks() == Ranks::TP && isOfTokens(sum.getResult()) &&
@@ -161,7 +161,7 @@ void TokenSharing::scatter(AllSumOp sum) {
   ++sums;
 }
 
-void TokenSharing::shareTokens(Operation *op) {
+void TokenSharding::shareTokens(Operation *op) {
   for (OpOperand &operand : op->getOpOperands())
     if (isOfTokens(operand.get()) && !shared.contains(operand.get()))
       operand.set(ownOf(operand.get(), op));
@@ -171,7 +171,7 @@ void TokenSharing::shareTokens(Operation *op) {
   }
 }
 
-void TokenSharing::shareOp(Operation *op) {
+void TokenSharding::shardOp(Operation *op) {
   const auto isShared = [&](Value value) { return shared.contains(value); };
   if (llvm::any_of(op->getOperands(), isShared) && canShare(op))
     return shareTokens(op);
@@ -183,7 +183,7 @@ void TokenSharing::shareOp(Operation *op) {
     gathered.insert_range(op->getResults());
 }
 
-LogicalResult TokenSharing::run() {
+LogicalResult TokenSharding::run() {
   if (tokens[0] * tokens[1] % ranks)
     return function.emitError("--sequence-parallel: a micro-batch has ")
            << tokens[0] << " x " << tokens[1] << " tokens, not divisible by "
@@ -191,7 +191,7 @@ LogicalResult TokenSharing::run() {
            << " ranks; change --per-device-train-batch-size or --max-length, "
               "or remove the option";
   for (Operation &op : llvm::make_early_inc_range(function.front())) {
-    shareOp(&op);
+    shardOp(&op);
     if (auto sum = dyn_cast<AllSumOp>(op))
       scatter(sum);
   }
@@ -204,7 +204,7 @@ void ShardSequencePass::runOnOperation() {
     return;
   int64_t sums = 0, gathers = 0;
   for (auto function : getOperation().getOps<func::FuncOp>()) {
-    TokenSharing sharing(function, ranks);
+    TokenSharding sharing(function, ranks);
     if (failed(sharing.run()))
       return signalPassFailure();
     sums = std::max(sums, sharing.sums);

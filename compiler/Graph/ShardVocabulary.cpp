@@ -61,8 +61,7 @@ private:
 static ParameterOp dividedParameter(TableOp op,
                                     const llvm::StringSet<> &onHost) {
   auto weight = op.getTableMutable().get().getDefiningOp<WeightOp>();
-  if (!weight || !op.canDivideTable() ||
-      onHost.contains(weight.getParameter()))
+  if (!weight || !op.canShardTable() || onHost.contains(weight.getParameter()))
     return {};
   auto parameter = SymbolTable::lookupNearestSymbolFrom<ParameterOp>(
       weight, weight.getParameterAttr());
@@ -93,7 +92,7 @@ static bool divide(TableOp op, ParameterOp parameter, int64_t shards,
   auto piece = WeightPieceOp::create(builder, parameter.getLoc(), type,
                                      parameter.getSymName());
   SmallVector<Value> values =
-      op.divideTable(builder, piece, shards, Ranks::FSDP);
+      op.shardTable(builder, piece, shards, Ranks::FSDP);
   SmallVector<Operation *> made;
   int64_t bytes = 0;
   for (Operation *each = piece; each != op; each = each->getNextNode()) {
@@ -124,7 +123,7 @@ static bool canSliceTable(ParameterOp parameter, ArrayRef<TableOp> tables,
          !isa<QuantizedType>(type.getElementType()) &&
          type.getDimSize(0) % ranks == 0 &&
          llvm::all_of(tables, [&](TableOp op) {
-           return op.canDivideTable() && (always || resultBytes(op) <= bytes);
+           return op.canShardTable() && (always || resultBytes(op) <= bytes);
          });
 }
 
@@ -138,8 +137,7 @@ static void sliceTable(ParameterOp parameter, ArrayRef<TableOp> tables,
     OpBuilder builder(op);
     auto slice = cast<WeightOp>(builder.clone(*weight));
     slice.getResult().setType(parameter.getTensorType());
-    SmallVector<Value> values =
-        op.divideTable(builder, slice, ranks, Ranks::TP);
+    SmallVector<Value> values = op.shardTable(builder, slice, ranks, Ranks::TP);
     for (Operation *each = slice; each != op; each = each->getNextNode())
       copyStage(op, each);
     op->replaceAllUsesWith(values);

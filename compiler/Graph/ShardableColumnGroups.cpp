@@ -327,7 +327,7 @@ bool ShardableColumnGroups::findWeights(Set &set, ShardedWeights &found) {
     };
     Value x = product.getX(), y = product.getProduct();
     const bool isOut = has(y);
-    if ((isOut && (has(x) || isDivided(x))) || (!isOut && isDivided(y)) ||
+    if ((isOut && (has(x) || isSharded(x))) || (!isOut && isSharded(y)) ||
         (!isOut && product.getInt8Threshold())) {
       set.why = fmt::format("{} needs all columns", labelOf(product));
       return false;
@@ -368,7 +368,7 @@ void ShardableColumnGroups::tryToDivide(Set &set) {
     reasons.push_back(set.why);
 }
 
-bool ShardableColumnGroups::isDivided(Value value) const {
+bool ShardableColumnGroups::isSharded(Value value) const {
   auto known = numbers.find(value);
   return known != numbers.end() &&
          divided.contains(sets.findLeader(known->second));

@@ -31,7 +31,7 @@ public:
   /// Shards every set that `ranks` can shard, the largest weights first.
   ShardableColumnGroups(mlir::ModuleOp module, int64_t ranks);
 
-  bool isDivided(mlir::Value value) const;
+  bool isSharded(mlir::Value value) const;
   const ShardedWeights &weights() const { return dividedWeights; }
   /// Returns why weights stay whole, each reason once: first those that other
   /// sizes or formats would avoid, largest weights first.

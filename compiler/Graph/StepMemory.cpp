@@ -21,7 +21,7 @@ static auto memoryTiesOf(Operation *op) {
   return factOf(op, &MemoryOp::getMemoryTies);
 }
 static auto partsOf(Operation *op) {
-  return factOf(op, &MemoryOp::getMemoryParts);
+  return factOf(op, &MemoryOp::getMemoryRanges);
 }
 static auto storesOf(Operation *op) {
   return factOf(op, &MemoryOp::getMemoryStores);
@@ -96,7 +96,7 @@ static bool isOnlyContinued(Value value) {
 }
 
 /// Implements rule 4.
-static bool isMadeAsPart(const MemoryPart &part) {
+static bool isMadeAsRange(const MemoryRange &part) {
   if (!isWritten(part.part) || (columnsOf(part.part) != columnsOf(part.whole) &&
                                 !canHaveStride(part.part)))
     return false;
@@ -170,7 +170,7 @@ static void forEachReader(Value value,
                           function_ref<void(Operation *)> found) {
   for (Operation *user : value.getUsers()) {
     found(user);
-    for (const MemoryPart &part : partsOf(user))
+    for (const MemoryRange &part : partsOf(user))
       if (part.whole == value)
         forEachReader(part.part, found);
   }
@@ -240,12 +240,12 @@ void StepMemory::planStore(Operation *op, const MemoryStore &store) {
 }
 
 void StepMemory::planParts(Operation *op) {
-  for (const MemoryPart &part : partsOf(op)) {
+  for (const MemoryRange &part : partsOf(op)) {
     if (part.whole.getDefiningOp() != op)
       return;
     if (!planned.contains(part.whole))
       plan(part.whole, newPlace(part.whole));
-    if (!planned.contains(part.part) && isMadeAsPart(part))
+    if (!planned.contains(part.part) && isMadeAsRange(part))
       plan(part.part, placeWithin(planned.lookup(part.whole), part));
   }
 }
@@ -304,7 +304,7 @@ void StepMemory::place(Operation *op) {
     return setPlace(value, newPlace(value, outside));
   }
   bool isSplit = false;
-  for (const MemoryPart &part : partsOf(op))
+  for (const MemoryRange &part : partsOf(op))
     if (part.part.getDefiningOp() == op) {
       setPlace(part.part, placeWithin(placeOf(part.whole), part));
       isSplit = true;
@@ -346,7 +346,7 @@ Value StepMemory::wholeOf(Value value) const {
     return memory.outside ? value : memory.first;
   }
   if (Operation *maker = value.getDefiningOp())
-    for (const MemoryPart &part : partsOf(maker))
+    for (const MemoryRange &part : partsOf(maker))
       if (part.part == value)
         return wholeOf(part.whole);
   return value;

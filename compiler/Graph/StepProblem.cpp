@@ -41,7 +41,7 @@ private:
 /// Returns the seconds in which a view copies values not made in place.
 double ProblemBuilder::secondsOfCopies(Operation *op) const {
   double bytes = 0;
-  for (const MemoryPart &part : cast<MemoryOp>(op).getMemoryParts())
+  for (const MemoryRange &part : cast<MemoryOp>(op).getMemoryRanges())
     if (memory.wholeOf(part.part) != memory.wholeOf(part.whole))
       bytes += tensorBytes(cast<RankedTensorType>(part.part.getType()));
   return bytes ? secondsOf(rowWork(2 * bytes, 0), device) : 0;

@@ -91,7 +91,7 @@ static ClipNormOp buildClipNorm(OpBuilder &b, ModuleOp module) {
   auto one = RankedTensorType::get({1}, f32);
   int64_t whole = 0, divided = 0; // rows
   for (const FlatGroup &group : flatGroups(module))
-    (group.kind.isDivided ? divided : whole) += group.rows;
+    (group.kind.isSharded ? divided : whole) += group.rows;
   auto read = [&](int64_t rows, bool statistics, int64_t row) -> Value {
     return FlatOp::create(
         b, loc, RankedTensorType::get({rows, kFlatColumns}, f32),

@@ -42,8 +42,8 @@ StatusOr<ReportFormat> qlora::reportFormatOf(StringRef path) {
       return format;
   auto extensions = llvm::map_range(
       kFormats, [](const auto &row) { return row.first.str(); });
-  return Status::invalid("--plan-report: '{}' has to end in one of {}", path.str(),
-                         llvm::join(extensions, ", "));
+  return Status::invalid("--plan-report: '{}' has to end in one of {}",
+                         path.str(), llvm::join(extensions, ", "));
 }
 
 //===----------------------------------------------------------------------===//

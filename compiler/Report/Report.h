@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// `--plan-report FILE`: the memory plan and every decision with its reason, in the
-// format given by the file's extension.
+// `--plan-report FILE`: the memory plan and every decision with its reason, in
+// the format given by the file's extension.
 //
 // plan.json, for programs:
 //
@@ -32,8 +32,8 @@
 #ifndef QLORA_COMPILER_REPORT_REPORT_H
 #define QLORA_COMPILER_REPORT_REPORT_H
 
-#include "llvm/Support/JSON.h"
 #include "mlir/IR/BuiltinOps.h"
+#include "llvm/Support/JSON.h"
 
 #include "runtime/Kernels/DeviceProfile.h"
 

@@ -176,7 +176,7 @@ bool StepLowering::startResult(OpResult result, const KernelOperand &operand) {
 
 /// Copies the operands that were not made in place.
 void StepLowering::lowerConcat(ConcatOp op) {
-  for (const MemoryPart &part : op.getMemoryParts()) {
+  for (const MemoryRange &part : op.getMemoryRanges()) {
     MemoryPlace to = placeWithin(memory.placeOf(part.whole), part);
     if (memory.placeOf(part.part) != to)
       launchCopy("copy_rows", part.part, placeOf(part.part), at(to),

@@ -104,7 +104,7 @@ SmallVector<OpOperand *> AttentionOp::getColumnOperands() {
 /// Query heads stay with the key head that they attend to.
 int64_t AttentionOp::getColumnRuns() { return getKvHeads(); }
 
-std::string AttentionOp::getRunsInWords() {
+std::string AttentionOp::describeRuns() {
   return std::to_string(getHeads()) + " query heads and " +
          std::to_string(getKvHeads()) + " key-value heads" +
          (getSinks() ? " with sinks" : "");
@@ -147,7 +147,7 @@ bool AttentionOp::assignRuns(OpBuilder &b, int64_t ranks) {
   return true;
 }
 
-void AttentionOp::divideColumns(int64_t ranks) {
+void AttentionOp::shardColumns(int64_t ranks) {
   setHeads(getHeads() / ranks);
   setKvHeads(getKvHeads() / ranks);
   followHeads(*this);

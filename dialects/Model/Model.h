@@ -126,7 +126,7 @@ struct MemoryTie {
 };
 
 /// A matrix that is a view of another, starting at this row and column.
-struct MemoryPart {
+struct MemoryRange {
   mlir::Value part, whole;
   int64_t row = 0, column = 0;
 };
@@ -240,7 +240,7 @@ struct ShardedHead {
   llvm::APFloat cap;
   bool hasGradient; ///< fourth result: gradient of hidden
 };
-/// Implements TableOp::divideTable for LM heads; the gradient of hidden is f32.
+/// Implements TableOp::shardTable for LM heads; the gradient of hidden is f32.
 llvm::SmallVector<mlir::Value> divideHead(mlir::OpBuilder &builder,
                                           const ShardedHead &head,
                                           mlir::Value piece, int64_t shards,
@@ -248,7 +248,7 @@ llvm::SmallVector<mlir::Value> divideHead(mlir::OpBuilder &builder,
 
 /// Returns the kernel call of a weighted matmul: int8_matmul if x is rounded to
 /// 8 bits, panel_matmul if W is decoded, else matmul.
-KernelCall productCall(WeightedMatmul product);
+KernelCall matmulCall(WeightedMatmul product);
 /// Returns how many output columns a kernel computes at a time. The panel of W
 /// stays in the cache next to a core, consists of whole vectors and tiles, and
 /// there are enough panels that threads finish at about the same time.

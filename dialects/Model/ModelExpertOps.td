@@ -56,7 +56,7 @@ def Model_SortByExpertOp
     Optional<Model_Tensor>:$own_offsets);
   let extraClassDeclaration = [{
     ::mlir::Value getGroupOffsets() { return getOffsets(); }
-    ::llvm::SmallVector<::mlir::Value> shareGroups(
+    ::llvm::SmallVector<::mlir::Value> shardGroups(
         ::mlir::OpBuilder &builder, ::mlir::Value rows, int64_t ranks);
   }];
   let assemblyFormat = Model_OperandsFormat;
@@ -147,7 +147,7 @@ def Model_GroupedLinearOp : Model_Library<"grouped_linear",
     int64_t getGroups();
     ::mlir::Value getGroupOffsets() { return getOffsets(); }
     unsigned getGroupDimension();
-    void expectRowsOf(int64_t ranks) { setShared(ranks); }
+    void noteRowsOfRanks(int64_t ranks) { setShared(ranks); }
   }];
   let hasVerifier = 1;
 }
@@ -198,7 +198,7 @@ def Model_CountChoicesOp
 
 def Model_RouterLossOp : Model_Row<"router_loss",
     [DeclareOpInterfaceMethods<Model_RowOp, ["isScalarResult"]>,
-     DeclareOpInterfaceMethods<Model_LossOp, ["getReadName", "divideLoss"]>]> {
+     DeclareOpInterfaceMethods<Model_LossOp, ["getReadName", "shardLoss"]>]> {
   let summary = "the auxiliary loss of routers";
   let description = [{
     There are R rows with `chosen` counted choices each. The loss is coefficient

@@ -89,7 +89,7 @@ KernelCall SortByExpertOp::getKernelCall() {
           {}};
 }
 
-SmallVector<Value> SortByExpertOp::shareGroups(OpBuilder &b, Value rows,
+SmallVector<Value> SortByExpertOp::shardGroups(OpBuilder &b, Value rows,
                                                int64_t ranks) {
   RankedTensorType offsets = tensorOf(getOffsets());
   auto sort = SortByExpertOp::create(

@@ -221,7 +221,7 @@ def Model_WeightedMatmul : OpInterface<"WeightedMatmul"> {
       "unsigned", "getGroupDimension", (ins), [{}], [{ return 0; }]>,
     InterfaceMethod<[{Notes, for cost estimates, that x now has the rows of
       `ranks` ranks, but only about one rank's number of rows are in groups.}],
-      "void", "expectRowsOf", (ins "int64_t":$ranks), [{}],
+      "void", "noteRowsOfRanks", (ins "int64_t":$ranks), [{}],
       [{ static_cast<void>(ranks); }]>,
     InterfaceMethod<"The tensor added to, or null.", "::mlir::Value", "getInit",
       (ins), [{}], [{ return nullptr; }]>,
@@ -291,7 +291,7 @@ def Model_GroupingOp : OpInterface<"GroupingOp"> {
       group EP. Groups of other ranks become empty; their rows are dropped.
       Returns replacements of the results, then the offsets of this rank's
       groups, i32 [groups / ranks + 1].}],
-      "::llvm::SmallVector<::mlir::Value>", "shareGroups",
+      "::llvm::SmallVector<::mlir::Value>", "shardGroups",
       (ins "::mlir::OpBuilder &":$builder, "::mlir::Value":$rows,
            "int64_t":$ranks)>,
   ];
@@ -304,8 +304,8 @@ defvar Model_HeadMethods = [{
     ::mlir::Value getProduct() { return nullptr; }
     bool takesStoredWeight() { return false; }
     ::mlir::OpOperand &getTableMutable() { return getWeightMutable(); }
-    bool canDivideTable();
-    ::llvm::SmallVector<::mlir::Value> divideTable(
+    bool canShardTable();
+    ::llvm::SmallVector<::mlir::Value> shardTable(
         ::mlir::OpBuilder &builder, ::mlir::Value piece, int64_t shards,
         ::qlora::model::Ranks ranks);
 }];
@@ -319,11 +319,11 @@ def Model_TableOp : OpInterface<"TableOp"> {
   let methods = [
     InterfaceMethod<"The table.", "::mlir::OpOperand &", "getTableMutable">,
     InterfaceMethod<"False for forms that cannot be sharded.", "bool",
-      "canDivideTable">,
+      "canShardTable">,
     InterfaceMethod<[{Makes ops for `piece`, the rows of one of `shards` ranks.
       Returns replacements of the results. Ranks of the group FSDP have
       different tokens, ranks of TP equal ones.}],
-      "::llvm::SmallVector<::mlir::Value>", "divideTable",
+      "::llvm::SmallVector<::mlir::Value>", "shardTable",
       (ins "::mlir::OpBuilder &":$builder, "::mlir::Value":$piece,
            "int64_t":$shards, "::qlora::model::Ranks":$ranks)>,
   ];
@@ -347,10 +347,10 @@ def Model_ColumnwiseOp : OpInterface<"ColumnwiseOp"> {
       (ins "::mlir::OpBuilder &":$builder, "int64_t":$ranks), [{}],
       [{ return false; }]>,
     InterfaceMethod<"Text for messages: '8 query heads and 4 key-value heads'.",
-      "std::string", "getRunsInWords">,
+      "std::string", "describeRuns">,
     InterfaceMethod<[{Updates attributes and result types after operands became
       one of `ranks` equal shards.}],
-      "void", "divideColumns", (ins "int64_t":$ranks)>,
+      "void", "shardColumns", (ins "int64_t":$ranks)>,
   ];
 }
 
@@ -366,7 +366,7 @@ def Model_LossOp : OpInterface<"LossOp"> {
       "::llvm::StringRef", "getReadName", (ins "unsigned":$result)>,
     InterfaceMethod<[{Divides the loss by `ranks`, because each rank computes it
       for all tokens and ranks are summed; returns false if unsupported.}],
-      "bool", "divideLoss", (ins "int64_t":$ranks), [{}],
+      "bool", "shardLoss", (ins "int64_t":$ranks), [{}],
       [{ return false; }]>,
   ];
 }
@@ -384,7 +384,7 @@ def Model_MemoryOp : OpInterface<"MemoryOp"> {
       "::llvm::SmallVector<::qlora::model::MemoryTie>", "getMemoryTies", (ins),
       [{}], [{ return ::qlora::model::tiesOf($_op.getOperation()); }]>,
     InterfaceMethod<"Operands or results that are ranges of another, in order.",
-      "::llvm::SmallVector<::qlora::model::MemoryPart>", "getMemoryParts",
+      "::llvm::SmallVector<::qlora::model::MemoryRange>", "getMemoryRanges",
       (ins), [{}], [{ return {}; }]>,
     InterfaceMethod<"Memory outside of the step that the op writes.",
       "::llvm::SmallVector<::qlora::model::MemoryStore>", "getMemoryStores",

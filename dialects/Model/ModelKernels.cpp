@@ -68,7 +68,7 @@ WeightedMatmul WeightedMatmul::cloneWith(OpBuilder &builder, Value weight,
   return copy;
 }
 
-KernelCall qlora::model::productCall(WeightedMatmul product) {
+KernelCall qlora::model::matmulCall(WeightedMatmul product) {
   using A = KernelArgument;
   RankedTensorType x = tensorOf(product.getX()), w = product.getWeightType();
   int64_t m = matrixRows(x), k = product.getInWidth(),
@@ -101,7 +101,7 @@ KernelCall qlora::model::productCall(WeightedMatmul product) {
           {{3, 0}, {4, 2}}};
 }
 
-KernelCall LinearOp::getKernelCall() { return productCall(*this); }
+KernelCall LinearOp::getKernelCall() { return matmulCall(*this); }
 
 KernelCall AdaptedNormOp::getKernelCall() {
   using A = KernelArgument;

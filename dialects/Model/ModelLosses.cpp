@@ -134,9 +134,9 @@ static SmallVector<MapAttr> linesOf(Operation *op) {
 StringRef HeadLossOp::getReadName(unsigned result) {
   static constexpr StringLiteral kNames[] = {"loss_sum", "label_count",
                                              "correct"};
-  const bool isOfLines =
+  const bool isOfSequences =
       tensorOf(getLoss()).getShape() != ArrayRef<int64_t>{1};
-  return isOfLines && result < 2 ? StringRef() : StringRef(kNames[result]);
+  return isOfSequences && result < 2 ? StringRef() : StringRef(kNames[result]);
 }
 
 //===----------------------------------------------------------------------===//

@@ -46,7 +46,7 @@ SmallVector<MemoryTie> qlora::model::tiesOf(Operation *op) {
 
 bool qlora::model::isView(Operation *op) {
   auto memory = dyn_cast<MemoryOp>(op);
-  return memory && !memory.getMemoryParts().empty();
+  return memory && !memory.getMemoryRanges().empty();
 }
 
 std::optional<OutsideMemory> WeightOp::getOutsideMemory() {
@@ -56,9 +56,9 @@ std::optional<OutsideMemory> WeightOp::getOutsideMemory() {
 }
 
 /// Lays out the parts in `whole`, one after another by columns or by rows.
-static SmallVector<MemoryPart> partsOf(ValueRange parts, Value whole,
-                                       bool byRows) {
-  SmallVector<MemoryPart> found;
+static SmallVector<MemoryRange> partsOf(ValueRange parts, Value whole,
+                                        bool byRows) {
+  SmallVector<MemoryRange> found;
   int64_t row = 0, column = 0;
   for (Value part : parts) {
     found.push_back({part, whole, row, column});
@@ -67,9 +67,9 @@ static SmallVector<MemoryPart> partsOf(ValueRange parts, Value whole,
   }
   return found;
 }
-SmallVector<MemoryPart> SplitOp::getMemoryParts() {
+SmallVector<MemoryRange> SplitOp::getMemoryRanges() {
   return partsOf(getParts(), getWhole(), getRows());
 }
-SmallVector<MemoryPart> ConcatOp::getMemoryParts() {
+SmallVector<MemoryRange> ConcatOp::getMemoryRanges() {
   return partsOf(getParts(), getWhole(), getRows());
 }

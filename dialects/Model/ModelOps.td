@@ -153,8 +153,8 @@ def Model_EmbeddingOp
     `:` functional-type(operands, results)
   }];
   let extraClassDeclaration = [{
-    bool canDivideTable();
-    ::llvm::SmallVector<::mlir::Value> divideTable(
+    bool canShardTable();
+    ::llvm::SmallVector<::mlir::Value> shardTable(
         ::mlir::OpBuilder &builder, ::mlir::Value piece, int64_t shards,
         ::qlora::model::Ranks ranks);
     /// Number of ids for which the table has a vector.
@@ -324,7 +324,7 @@ include "dialects/Model/ModelShardOps.td"
 
 class Model_View<string mnemonic, list<Trait> traits = []>
     : Model_StagedOp<Model_Dialect, mnemonic,
-        [Pure, DeclareOpInterfaceMethods<Model_MemoryOp, ["getMemoryParts"]>]
+        [Pure, DeclareOpInterfaceMethods<Model_MemoryOp, ["getMemoryRanges"]>]
         # traits>;
 
 def Model_SplitOp : Model_View<"split", [Model_ReductionTransparentOp]> {

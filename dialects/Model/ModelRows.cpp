@@ -315,10 +315,10 @@ SmallVector<OpOperand *> DropoutOp::getColumnOperands() {
   return {&getXMutable()};
 }
 int64_t DropoutOp::getColumnRuns() { return columnsOf(getX()); }
-std::string DropoutOp::getRunsInWords() {
+std::string DropoutOp::describeRuns() {
   return std::to_string(getColumnRuns()) + " columns";
 }
-void DropoutOp::divideColumns(int64_t) { setShared(true); }
+void DropoutOp::shardColumns(int64_t) { setShared(true); }
 
 SmallVector<Value> DropoutOp::buildRow(OpBuilder &builder,
                                        ValueRange arguments) {

@@ -256,12 +256,12 @@ static Value scatterRows(OpBuilder &b, Location loc, Value x, int64_t shards,
       b, loc, withRows(x, tensorOf(x).getDimSize(0) / shards), x);
 }
 
-bool EmbeddingOp::canDivideTable() {
+bool EmbeddingOp::canShardTable() {
   return getLayout() == WeightLayout::InOut && getWords() == 0;
 }
 
-SmallVector<Value> EmbeddingOp::divideTable(OpBuilder &b, Value piece,
-                                            int64_t shards, Ranks ranks) {
+SmallVector<Value> EmbeddingOp::shardTable(OpBuilder &b, Value piece,
+                                           int64_t shards, Ranks ranks) {
   Value ids = rowsOfAll(b, getLoc(), getIds(), shards, ranks);
   auto rows = EmbeddingOp::create(
       b, getLoc(), withRows(getResult(), tensorOf(ids).getDimSize(0)), ids,
@@ -300,10 +300,10 @@ SmallVector<Value> qlora::model::divideHead(OpBuilder &b,
   return found;
 }
 
-bool HeadLossOp::canDivideTable() { return getReplaced().empty(); }
+bool HeadLossOp::canShardTable() { return getReplaced().empty(); }
 
-SmallVector<Value> HeadLossOp::divideTable(OpBuilder &b, Value piece,
-                                           int64_t shards, Ranks ranks) {
+SmallVector<Value> HeadLossOp::shardTable(OpBuilder &b, Value piece,
+                                          int64_t shards, Ranks ranks) {
   return divideHead(b,
                     {*this, getHidden(), getTargets(),
                      tensorOf(getWeight()).getDimSize(0), getCap(), false},

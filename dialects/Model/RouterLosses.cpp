@@ -114,7 +114,7 @@ LogicalResult RouterLossOp::verify() {
 StringRef RouterLossOp::getReadName(unsigned result) {
   return result == 1 ? "router_loss" : "";
 }
-bool RouterLossOp::divideLoss(int64_t ranks) {
+bool RouterLossOp::shardLoss(int64_t ranks) {
   setCoefficient(
       APFloat(getCoefficient().convertToDouble() / double(ranks)));
   return true;

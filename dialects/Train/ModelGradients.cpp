@@ -164,7 +164,8 @@ static LogicalResult reverse(AttentionOp attention, Tape &tape) {
 }
 
 /// Multiplies each sequence of a batch by its own number.
-static Value scaleLines(OpBuilder &b, Location loc, Value x, Value numbers) {
+static Value scaleSequences(OpBuilder &b, Location loc, Value x,
+                            Value numbers) {
   RankedTensorType type = tensorOf(x);
   const int64_t columns = matrixColumns(type);
   auto map = [&](MapKind kind, int64_t group) {
@@ -209,8 +210,8 @@ static LogicalResult reverse(HeadLossOp head, Tape &tape) {
     copyStage(head, grad);
   head->replaceAllUsesWith(grad->getResults().take_front(3));
   auto ofSum = [&](Value gradient) {
-    return flowing ? scaleLines(tape.getBuilder(), head.getLoc(), gradient,
-                                flowing)
+    return flowing ? scaleSequences(tape.getBuilder(), head.getLoc(), gradient,
+                                    flowing)
                    : gradient;
   };
   tape.add(head.getHidden(), ofSum(grad.getDhidden()));

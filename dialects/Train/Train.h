@@ -40,7 +40,7 @@ struct Optimizer; ///< Optimizers.h
 /// groups of their own after all others, because their gradients are summed
 /// over other ranks.
 struct UpdateKind {
-  bool isDivided = false;
+  bool isSharded = false;
   const Optimizer *optimizer = nullptr; ///< in the optimizer table
   double rateScale = 1;                 ///< factor of the learning rate
   bool isUndecayed = false;

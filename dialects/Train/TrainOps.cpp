@@ -390,11 +390,11 @@ KernelCall HeadLossGradOp::getKernelCall() {
           {{3, 0}, {4, 6}}};
 }
 
-bool HeadLossGradOp::canDivideTable() {
+bool HeadLossGradOp::canShardTable() {
   return getReplaced().empty() && !getDtrained();
 }
-SmallVector<Value> HeadLossGradOp::divideTable(OpBuilder &b, Value piece,
-                                               int64_t shards, Ranks ranks) {
+SmallVector<Value> HeadLossGradOp::shardTable(OpBuilder &b, Value piece,
+                                              int64_t shards, Ranks ranks) {
   SmallVector<Value> found = divideHead(
       b,
       {*this, getHidden(), getTargets(), tensorOf(getWeight()).getDimSize(0),

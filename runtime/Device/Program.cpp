@@ -217,8 +217,8 @@ StatusOr<LossSums> Program::finishFloats() {
 /// ranks. Only the last pipeline stage has added them.
 StatusOr<LossSums> Program::finishSums() {
   QLORA_ASSIGN_OR_RETURN(LossSums read, finishFloats());
-  return read /=
-         module.tensorRanks() * (read.isOfLines() ? module.contextRanks() : 1);
+  return read /= module.tensorRanks() *
+                 (read.isOfSequences() ? module.contextRanks() : 1);
 }
 
 /// Returns the labelled rows of this rank's tokens, or an upper bound: all

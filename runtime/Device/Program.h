@@ -42,7 +42,7 @@ struct LossSums {
 
   /// Whether every context-parallel rank has the sums of whole sequences.
   /// Otherwise each has the sums of its own tokens.
-  bool isOfLines() const { return of != Of::kTokens; }
+  bool isOfSequences() const { return of != Of::kTokens; }
   double preference(qlora_binding_kind kind) const {
     return preferences[kind - QLORA_RESULT_CHOSEN_REWARDS];
   }

@@ -15,7 +15,7 @@
 namespace qlora {
 
 /// Ranks that shard something in a group; 1 if the program does not fix it.
-static int64_t dividingRanks(const qlora_module &m, unsigned group) {
+static int64_t shardingRanks(const qlora_module &m, unsigned group) {
   if (group == QLORA_GROUP_DP)
     return std::max<int64_t>(1, m.run_ranks);
   const bool isKnown = group < QLORA_GROUP_REPLICAS;
@@ -24,7 +24,7 @@ static int64_t dividingRanks(const qlora_module &m, unsigned group) {
 
 static Status checkPieces(const qlora_module &m, const qlora_operand &o,
                           uint64_t arenaBytes) {
-  const auto ranks = static_cast<uint64_t>(dividingRanks(m, o.pieces_of));
+  const auto ranks = static_cast<uint64_t>(shardingRanks(m, o.pieces_of));
   if (ranks == 1 || o.pieces != ranks)
     return damaged("{} pieces, but group {} shards over {} ranks", o.pieces,
                    groupName(o.pieces_of), ranks);

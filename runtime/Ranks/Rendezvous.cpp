@@ -72,7 +72,7 @@ StatusOr<Rendezvous> Rendezvous::connect(const std::string &host, int port,
       return Rendezvous(std::move(*socket), std::move(address), place,
                         std::move(self));
     if (met == Met::kSilent)
-      return saysNothing(place, timeout + longer);
+      return noAnswer(place, timeout + longer);
     if (met == Met::kOtherSecret)
       return otherSecret(self.rank, address, place);
     if (met == Met::kOtherProgram ||

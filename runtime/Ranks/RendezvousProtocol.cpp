@@ -60,7 +60,7 @@ Status portTaken(std::string_view place) {
                        place);
 }
 
-Status saysNothing(std::string_view place, std::chrono::milliseconds patience) {
+Status noAnswer(std::string_view place, std::chrono::milliseconds patience) {
   return Status::error(
       StatusCode::kUnavailable,
       "{} accepts connections, but did not answer in {} s. Fix: check whether "

@@ -89,7 +89,7 @@ StatusOr<std::string> receiveText(const FileDescriptor &socket, uint32_t bytes);
 
 /// Errors that a server and its clients share, so that all show the same line.
 Status portTaken(std::string_view place);
-Status saysNothing(std::string_view place, std::chrono::milliseconds patience);
+Status noAnswer(std::string_view place, std::chrono::milliseconds patience);
 Status otherSecret(int rank, std::string_view address, std::string_view place);
 Status notReached(std::string_view place, std::string_view ranks,
                   std::chrono::milliseconds patience);

@@ -99,7 +99,7 @@ void RendezvousServer::waitUntilTold(std::chrono::milliseconds patience) {
   });
 }
 
-void RendezvousServer::noteTold(uint32_t rank) {
+void RendezvousServer::noteAnswered(uint32_t rank) {
   std::lock_guard lock(mutex);
   if (rank < isTold.size())
     isTold[rank] = true;
@@ -136,7 +136,7 @@ void RendezvousServer::close(Connection &client) {
     fail(fmt::format("rank {} was lost during the rendezvous. Fix: check "
                      "whether its host is down",
                      client.rank));
-  noteTold(client.rank);
+  noteAnswered(client.rank);
 }
 
 void RendezvousServer::noteStranger(const Connection &client, uint32_t rank) {
@@ -292,7 +292,7 @@ void RendezvousServer::failForMissing(size_t number) {
   // waitUntilTold() must not wait for missing ranks.
   for (uint32_t rank = 0; rank < current.values.size(); ++rank)
     if (!current.values[rank])
-      noteTold(rank);
+      noteAnswered(rank);
 }
 
 } // namespace qlora

@@ -75,7 +75,7 @@ private:
   void noteShortage();
   void fail(std::string why);
   void failForMissing(size_t number);
-  void noteTold(uint32_t rank);
+  void noteAnswered(uint32_t rank);
   std::string missingText(const Exchange &exchange) const;
 
   const Terms terms;

@@ -92,7 +92,7 @@ static StatusOr<Sums> addShare(const Run &run) {
 static Status sumOverRanks(RankGroup &group, Sums &all) {
   if (!group.countsRows())
     all.matches = {};
-  if (all.losses.isOfLines() ? !group.countsRows() : !group.countsSums())
+  if (all.losses.isOfSequences() ? !group.countsRows() : !group.countsSums())
     all.losses = {.of = all.losses.of};
   int64_t counts[] = {all.matches.labels, all.matches.right, all.matches.rows,
                       all.matches.matched, all.hasStopped};

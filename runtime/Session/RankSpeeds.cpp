@@ -67,14 +67,14 @@ static std::optional<double> secondsOn(const DeviceProfile &gpu,
   return seconds > 0 ? std::optional(seconds) : std::nullopt;
 }
 
-std::string wordOfGpu(const std::string &gpu, const LoadedModule &module) {
+std::string speedReport(const std::string &gpu, const LoadedModule &module) {
   const auto profile = profileOfGpu(gpu);
   const auto seconds = profile ? secondsOn(*profile, module) : std::nullopt;
   return fmt::format("{}\n{}", gpu,
                      seconds ? fmt::format("{:a}", *seconds) : "");
 }
 
-PredictedSpeeds speedsOf(const std::vector<std::string> &words) {
+PredictedSpeeds speedsFromReports(const std::vector<std::string> &words) {
   if (areEqual(words))
     return {};
   PredictedSpeeds predicted;

@@ -35,14 +35,14 @@ std::vector<double> givenSpeeds(const Options &options, int64_t ranks);
 /// Returns the text that a rank sends about its GPU (Device::hardware): its
 /// name, and the seconds of a micro-batch of `module`'s longest rows, if known.
 /// Programs and machines may differ, so all must use one rank's prediction.
-std::string wordOfGpu(const std::string &gpu, const LoadedModule &module);
+std::string speedReport(const std::string &gpu, const LoadedModule &module);
 
 struct PredictedSpeeds {
   std::vector<double> speeds; ///< empty: all are equal, or one is unknown
   std::string remark;         ///< a note for the user, or empty
 };
 /// Computes the speeds from the texts of all ranks.
-PredictedSpeeds speedsOf(const std::vector<std::string> &words);
+PredictedSpeeds speedsFromReports(const std::vector<std::string> &words);
 
 } // namespace qlora
 

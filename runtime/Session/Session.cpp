@@ -383,8 +383,8 @@ Status Session::findSpeeds() {
     return Status::ok();
   QLORA_ASSIGN_OR_RETURN(
       const std::vector<std::string> words,
-      group.collectives().allGather(wordOfGpu(device->hardware(), module)));
-  PredictedSpeeds predicted = speedsOf(words);
+      group.collectives().allGather(speedReport(device->hardware(), module)));
+  PredictedSpeeds predicted = speedsFromReports(words);
   speeds = std::move(predicted.speeds);
   if (!predicted.remark.empty())
     start.remarks.push_back(std::move(predicted.remark));
@@ -401,7 +401,7 @@ StatusOr<int> Session::run() {
   QLORA_RETURN_IF_ERROR(checkRankConsistency(
       request, module, options, group, trainData.get(), validationData.get()));
   QLORA_RETURN_IF_ERROR(
-      checkSharedRoom(module, request.ranksPerGpu, env, group));
+      checkSharedMemory(module, request.ranksPerGpu, env, group));
   QLORA_ASSIGN_OR_RETURN(const std::string hardware,
                          hardwareText(*device, group, request, env));
   QLORA_RETURN_IF_ERROR(findSpeeds());

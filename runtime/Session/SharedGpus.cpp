@@ -92,8 +92,8 @@ struct Need {
 };
 } // namespace
 
-Status checkSharedRoom(const LoadedModule &module, int ranksPerGpu,
-                       const RankEnvironment &env, RankGroup &group) {
+Status checkSharedMemory(const LoadedModule &module, int ranksPerGpu,
+                         const RankEnvironment &env, RankGroup &group) {
   if (ranksPerGpu == 1)
     return Status::ok();
   const int ordinal = gpuOf(env, ranksPerGpu);

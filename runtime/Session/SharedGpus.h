@@ -9,7 +9,7 @@
 //   checkSharing()     before the ranks meet: checks the numbers of ranks
 //   prepareSharing()   checkSharing(), before any thread starts: NCCL refuses
 //                      two ranks on one GPU unless its variables allow it
-//   checkSharedRoom()  once all ranks have met: checks that the plans of the
+//   checkSharedMemory()  once all ranks have met: checks that the plans of the
 //                      ranks of each GPU fit together
 
 #ifndef QLORA_RUNTIME_SESSION_SHAREDGPUS_H
@@ -51,8 +51,8 @@ std::string sharingText(int ranksPerGpu);
 /// Checks free memory. All ranks call it, after opening their GPU and before
 /// allocating. Returns kResourceExhausted on the ranks of a GPU with less free
 /// memory than their plans need together. Does nothing for 1.
-Status checkSharedRoom(const LoadedModule &module, int ranksPerGpu,
-                       const RankEnvironment &env, RankGroup &group);
+Status checkSharedMemory(const LoadedModule &module, int ranksPerGpu,
+                         const RankEnvironment &env, RankGroup &group);
 
 } // namespace qlora
 

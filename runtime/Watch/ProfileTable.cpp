@@ -36,7 +36,7 @@ static bool isOfThisMachine(const DeviceProfile &rates) {
 
 RatesOrigin originOf(const DeviceProfile &rates, std::string_view given) {
   if (given.empty())
-    return RatesOrigin::kNobodys;
+    return RatesOrigin::kTargetDefault;
   return isOfThisMachine(rates) ? RatesOrigin::kMeasured
                                 : RatesOrigin::kAssumed;
 }
@@ -136,7 +136,7 @@ static std::string rate(double amount, double seconds) {
 
 /// Returns the time that the rates would allow, relative to the actual time.
 static std::string comparison(const ProfileRow &row, RatesOrigin origin) {
-  if (row.boundSeconds <= 0 || origin == RatesOrigin::kNobodys)
+  if (row.boundSeconds <= 0 || origin == RatesOrigin::kTargetDefault)
     return "";
   const double share = row.boundSeconds / row.seconds;
   return origin == RatesOrigin::kMeasured ? fmt::format("{:.0f}%", 100 * share)
@@ -160,7 +160,7 @@ static std::string ratesNote(const DeviceProfile &rates, RatesOrigin origin) {
                        "with {} threads\n  (over 100%: this machine was busier "
                        "then, or data was in a cache)",
                        rates.cores);
-  if (origin == RatesOrigin::kNobodys)
+  if (origin == RatesOrigin::kTargetDefault)
     return rates.gpu
                ? "  the rates of this GPU are not known\n  to compare with "
                  "assumed rates: --device-profile NAME (h100, h200, ...)"

@@ -87,9 +87,9 @@ struct ProfileRow {
 /// Origin of the profile's rates. A run can be several times as fast as assumed
 /// rates.
 enum class RatesOrigin {
-  kNobodys, ///< the target's default: no comparison
-  kAssumed, ///< for a known GPU, or from another machine
-  kMeasured ///< by --calibrate on this machine, with as many threads
+  kTargetDefault, ///< the target's default: no comparison
+  kAssumed,       ///< for a known GPU, or from another machine
+  kMeasured       ///< by --calibrate on this machine, with as many threads
 };
 
 /// Returns the origin of `rates`, given the value of --device-profile.

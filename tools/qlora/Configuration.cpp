@@ -22,7 +22,7 @@
 #include "tools/qlora-run/RunnerOptions.h"
 #include "tools/qlora/ForeignConfigKeys.h"
 #include "tools/qlora/ForeignTools.h"
-#include "tools/qlora/HubModel.h"
+#include "tools/qlora/HubCache.h"
 #include "tools/qlora/Tools.h"
 #include "tools/qloracc/CompilerOptions.h"
 

@@ -16,7 +16,7 @@
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Kernels/Cuda/TargetChoice.h"
 #include "runtime/Kernels/DeviceProfile.h"
-#include "tools/qlora/HubModel.h"
+#include "tools/qlora/HubCache.h"
 #include "tools/qlora/Tools.h"
 
 namespace qlora {

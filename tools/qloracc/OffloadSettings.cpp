@@ -42,8 +42,8 @@ Status checkOffload(const CompilerSettings &settings) {
     return Status::invalid("--offload-embedding true needs --target cuda: a "
                            "CPU has one memory; remove it");
   if (c.offloadActivationsPolicy == "all" && !c.offloadActivations)
-    return Status::invalid(
-        "--offload-activations-policy all needs --offload activations; add that");
+    return Status::invalid("--offload-activations-policy all needs --offload "
+                           "activations; add that");
   if (c.offloadActivations && c.stages > 1)
     return Status::invalid("--offload activations does not work with "
                            "--parallel {} yet; remove one",

@@ -50,7 +50,7 @@ public:
     auto module = getOperation()->getAttrOfType<StringAttr>("module");
     return module ? std::optional(module.getValue()) : std::nullopt;
   }
-  KernelCall getKernelCall() { return productCall(*this); }
+  KernelCall getKernelCall() { return matmulCall(*this); }
   LogicalResult buildGradient(train::Tape &tape) {
     train::buildProductGradient(*this, tape);
     return success();

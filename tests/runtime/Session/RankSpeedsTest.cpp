@@ -110,8 +110,8 @@ TEST(PredictedSpeeds, AreThoseOfTheGpus) {
   const auto speedsOn = [&](const std::vector<std::string> &gpus) {
     std::vector<std::string> words;
     for (const std::string &gpu : gpus)
-      words.push_back(wordOfGpu(gpu, *module));
-    return speedsOf(words);
+      words.push_back(speedReport(gpu, *module));
+    return speedsFromReports(words);
   };
   const PredictedSpeeds none = speedsOn({"NVIDIA H200", "NVIDIA H200"});
   EXPECT_TRUE(none.speeds.empty() && none.remark.empty());
@@ -129,6 +129,6 @@ TEST(PredictedSpeeds, AreThoseOfTheGpus) {
 
 /// A rank with its own plan reports the plan's time, which the others use.
 TEST(PredictedSpeeds, AreWhatRanksSay) {
-  const PredictedSpeeds said = speedsOf({"A\n0x1p-1", "A\n0x1p+0"});
+  const PredictedSpeeds said = speedsFromReports({"A\n0x1p-1", "A\n0x1p+0"});
   EXPECT_EQ(said.speeds, (std::vector<double>{2, 1}));
 }

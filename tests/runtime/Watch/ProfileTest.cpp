@@ -153,7 +153,7 @@ static ProfileTable fasterThanItsRates() {
 }
 
 TEST(ProfileTable, ComparesWithNothingWhereNobodyNamedRates) {
-  EXPECT_EQ(fasterThanItsRates().text({}, RatesOrigin::kNobodys),
+  EXPECT_EQ(fasterThanItsRates().text({}, RatesOrigin::kTargetDefault),
             "profile of 1 steps of 10.00 ms\n"
             "  kind                          count       ms  share GFLOP/s   "
             "GB/s\n"
@@ -202,7 +202,7 @@ TEST(ProfileTable, OnlyRatesOfThisMachineAreMeasured) {
   EXPECT_EQ(originOf(here, "device.json"), RatesOrigin::kAssumed);
   here.kernels.emplace(); // as --calibrate writes
   EXPECT_EQ(originOf(here, "device.json"), RatesOrigin::kMeasured);
-  EXPECT_EQ(originOf(here, ""), RatesOrigin::kNobodys);
+  EXPECT_EQ(originOf(here, ""), RatesOrigin::kTargetDefault);
   DeviceProfile fewer = here, other = here;
   ++fewer.cores;
   other.cpu += "?";

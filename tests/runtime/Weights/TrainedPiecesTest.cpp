@@ -37,27 +37,27 @@ qlora_parameter makeTensor(const char *name, int64_t rows, uint64_t first,
 class TrainedPieces : public testing::Test {
 protected:
   /// Tables of one rank, or with shards for several.
-  DemoTables makeTables(bool isDivided, qlora_init init) const {
+  DemoTables makeTables(bool isSharded, qlora_init init) const {
     DemoTables tables;
     tables.operands.clear();
     tables.commands.clear();
     tables.entries.clear();
     tables.parameters = {makeTensor("m.first", 3, 0, init),
                          makeTensor("m.second", 5, 60, init)};
-    tables.header.trained_pieces = isDivided ? kRanks : 1;
+    tables.header.trained_pieces = isSharded ? kRanks : 1;
     for (qlora_parameter &parameter : tables.parameters) {
-      parameter.piece = isDivided ? kPiece : 0;
-      parameter.offset = isDivided ? 0 : parameter.first;
-      parameter.first = isDivided ? parameter.first : 0;
+      parameter.piece = isSharded ? kPiece : 0;
+      parameter.offset = isSharded ? 0 : parameter.first;
+      parameter.first = isSharded ? parameter.first : 0;
     }
-    tables.arenas[kDemoTrainable].bytes = isDivided ? kPiece : kRange;
+    tables.arenas[kDemoTrainable].bytes = isSharded ? kPiece : kRange;
     tables.arenas[kDemoGradient].bytes = kRange + 64;
     return tables;
   }
 
-  std::vector<float> fill(bool isDivided, qlora_init init,
+  std::vector<float> fill(bool isSharded, qlora_init init,
                           ParameterSources sources, uint32_t piece) const {
-    DemoTables tables = makeTables(isDivided, init);
+    DemoTables tables = makeTables(isSharded, init);
     auto module = tables.load();
     EXPECT_TRUE(module.isOk()) << module.status().message();
     sources.piece = piece;

@@ -51,9 +51,9 @@ struct Sum {
   Value p, q;
 };
 
-class LowRankReduction : public GradientReduction {
+class PowerSgdReduction : public GradientReduction {
 public:
-  LowRankReduction(int64_t rank, int64_t ranks, bool feedsBack)
+  PowerSgdReduction(int64_t rank, int64_t ranks, bool feedsBack)
       : rank(rank), ranks(ranks), feedsBack(feedsBack) {}
   void add(const SummedTensor &tensor) {
     (tensor.basis ? products : exact).push_back({&tensor, {}, {}});
@@ -92,38 +92,38 @@ private:
 
 } // namespace
 
-Value LowRankReduction::read(OpBuilder &b, FlatKind kind,
-                             const SummedTensor &tensor) const {
+Value PowerSgdReduction::read(OpBuilder &b, FlatKind kind,
+                              const SummedTensor &tensor) const {
   return FlatOp::create(b, b.getUnknownLoc(),
                         type(b, tensor.rows, tensor.columns), kind,
                         tensor.parameter, /*statistics=*/false, tensor.row);
 }
 
 /// Returns a tensor as one column, so that a bucket's tensors can be stacked.
-Value LowRankReduction::readExact(OpBuilder &b,
-                                  const SummedTensor &tensor) const {
+Value PowerSgdReduction::readExact(OpBuilder &b,
+                                   const SummedTensor &tensor) const {
   return FlatOp::create(b, b.getUnknownLoc(), type(b, tensor.elements(), 1),
                         FlatKind::Gradient, tensor.parameter,
                         /*statistics=*/false, tensor.row * tensor.columns);
 }
 
-Value LowRankReduction::readBasis(OpBuilder &b,
-                                  const SummedTensor &tensor) const {
+Value PowerSgdReduction::readBasis(OpBuilder &b,
+                                   const SummedTensor &tensor) const {
   return FlatOp::create(b, b.getUnknownLoc(), type(b, rank, tensor.columns),
                         FlatKind::State, FlatSymbolRefAttr(),
                         /*statistics=*/false, *tensor.basis);
 }
 
-void LowRankReduction::store(OpBuilder &b, FlatKind kind,
-                             const SummedTensor &tensor, Value value) const {
+void PowerSgdReduction::store(OpBuilder &b, FlatKind kind,
+                              const SummedTensor &tensor, Value value) const {
   StoreFlatOp::create(b, b.getUnknownLoc(), kind, tensor.parameter, value,
                       tensor.row);
 }
 
-SmallVector<Value> LowRankReduction::onRows(OpBuilder &b, StringRef label,
-                                            ArrayRef<Type> types,
-                                            ValueRange inputs,
-                                            Body body) const {
+SmallVector<Value> PowerSgdReduction::onRows(OpBuilder &b, StringRef label,
+                                             ArrayRef<Type> types,
+                                             ValueRange inputs,
+                                             Body body) const {
   Location loc = b.getUnknownLoc();
   const SmallVector<MapAttr> maps(
       inputs.size(), MapAttr::get(b.getContext(), MapKind::Full, 1));
@@ -156,7 +156,7 @@ static Value directionOf(const Arithmetic &a, Value x,
 
 /// Orthonormalizes the rows one after the other (Gram-Schmidt); a row without a
 /// remainder becomes zero.
-Value LowRankReduction::orthonormal(OpBuilder &b, Value rows) const {
+Value PowerSgdReduction::orthonormal(OpBuilder &b, Value rows) const {
   const auto row =
       type(b, 1, matrixColumns(cast<RankedTensorType>(rows.getType())));
   const SmallVector<Type> types(rank, row);
@@ -175,8 +175,8 @@ Value LowRankReduction::orthonormal(OpBuilder &b, Value rows) const {
 }
 
 /// All-reduces all parts in one message.
-Value LowRankReduction::sum(OpBuilder &b, ArrayRef<Value> parts,
-                            bool isOfRows) const {
+Value PowerSgdReduction::sum(OpBuilder &b, ArrayRef<Value> parts,
+                             bool isOfRows) const {
   Value whole = parts.front();
   if (parts.size() > 1) {
     auto first = cast<RankedTensorType>(whole.getType());
@@ -191,9 +191,9 @@ Value LowRankReduction::sum(OpBuilder &b, ArrayRef<Value> parts,
   return AllSumOp::create(b, b.getUnknownLoc(), whole, Ranks::DP);
 }
 
-SmallVector<Value> LowRankReduction::split(OpBuilder &b, Value whole,
-                                           ArrayRef<Type> types,
-                                           bool isOfRows) const {
+SmallVector<Value> PowerSgdReduction::split(OpBuilder &b, Value whole,
+                                            ArrayRef<Type> types,
+                                            bool isOfRows) const {
   if (types.size() == 1)
     return {whole};
   auto parts = SplitOp::create(b, b.getUnknownLoc(), types, whole, isOfRows);
@@ -201,7 +201,7 @@ SmallVector<Value> LowRankReduction::split(OpBuilder &b, Value whole,
 }
 
 /// Computes P and starts the reductions of P and of exact tensors.
-void LowRankReduction::project(OpBuilder &b) {
+void PowerSgdReduction::project(OpBuilder &b) {
   SmallVector<Value> parts;
   for (const Sum &one : products) {
     const SummedTensor &tensor = *one.tensor;
@@ -225,7 +225,7 @@ void LowRankReduction::project(OpBuilder &b) {
     sentExact = sum(b, parts, /*isOfRows=*/true);
 }
 
-void LowRankReduction::finishExact(OpBuilder &b) {
+void PowerSgdReduction::finishExact(OpBuilder &b) {
   auto types = llvm::map_to_vector(exact, [&](const Sum &one) -> Type {
     return type(b, one.tensor->elements(), 1);
   });
@@ -237,7 +237,7 @@ void LowRankReduction::finishExact(OpBuilder &b) {
 }
 
 /// Normalizes P, and starts the reduction of Q.
-void LowRankReduction::findRows(OpBuilder &b) {
+void PowerSgdReduction::findRows(OpBuilder &b) {
   auto types = llvm::map_to_vector(products, [&](const Sum &one) -> Type {
     return type(b, rank, one.tensor->rows);
   });
@@ -255,7 +255,7 @@ void LowRankReduction::findRows(OpBuilder &b) {
 }
 
 /// Stores Q for the next step; keeps the old row where Q is zero.
-void LowRankReduction::keepBasis(OpBuilder &b, const Sum &one) const {
+void PowerSgdReduction::keepBasis(OpBuilder &b, const Sum &one) const {
   Value before = readBasis(b, *one.tensor);
   SmallVector<Value> kept =
       onRows(b, "keep_basis", before.getType(), {one.q, before},
@@ -273,8 +273,8 @@ void LowRankReduction::keepBasis(OpBuilder &b, const Sum &one) const {
 }
 
 /// Stores x minus this rank's 1/N of the sum if that is finite; else 0.
-void LowRankReduction::keepLeft(OpBuilder &b, const SummedTensor &tensor,
-                                Value whole) const {
+void PowerSgdReduction::keepLeft(OpBuilder &b, const SummedTensor &tensor,
+                                 Value whole) const {
   SmallVector<Value> left = onRows(
       b, "left_by_product", whole.getType(),
       {read(b, FlatKind::Residual, tensor), whole},
@@ -289,7 +289,7 @@ void LowRankReduction::keepLeft(OpBuilder &b, const SummedTensor &tensor,
   store(b, FlatKind::Residual, tensor, left.front());
 }
 
-void LowRankReduction::finish(OpBuilder &b) {
+void PowerSgdReduction::finish(OpBuilder &b) {
   auto types = llvm::map_to_vector(products, [&](const Sum &one) -> Type {
     return type(b, rank, one.tensor->columns);
   });
@@ -306,7 +306,7 @@ void LowRankReduction::finish(OpBuilder &b) {
   }
 }
 
-void LowRankReduction::build(OpBuilder &b, unsigned stage) {
+void PowerSgdReduction::build(OpBuilder &b, unsigned stage) {
   if (stage == 0)
     return project(b);
   if (stage == 1 && !exact.empty())
@@ -333,15 +333,15 @@ LogicalResult qlora::checkLowRank(ModuleOp module, const LowRankPlan &plan) {
 
 /// Assigns a tensor to the bucket in which it is complete.
 std::unique_ptr<GradientReduction>
-qlora::makeLowRankReduction(const LowRankPlan &plan, ModuleOp module,
-                            ArrayRef<GradientRange> ranges, int64_t ranks,
-                            bool feedsBack) {
+qlora::makePowerSgdReduction(const LowRankPlan &plan, ModuleOp module,
+                             ArrayRef<GradientRange> ranges, int64_t ranks,
+                             bool feedsBack) {
   auto names = module->getAttrOfType<ArrayAttr>("train.layout");
   auto offsets = module->getAttrOfType<DenseI64ArrayAttr>("train.offsets");
   llvm::StringMap<int64_t> starts;
   for (auto [name, offset] : llvm::zip_equal(names, offsets.asArrayRef()))
     starts[cast<FlatSymbolRefAttr>(name).getValue()] = offset;
-  auto sums = std::make_unique<LowRankReduction>(plan.rank, ranks, feedsBack);
+  auto sums = std::make_unique<PowerSgdReduction>(plan.rank, ranks, feedsBack);
   for (const SummedTensor &tensor : plan.tensors) {
     const int64_t last = starts.lookup(tensor.parameter.getValue()) +
                          tensor.row * tensor.columns + tensor.elements() - 1;

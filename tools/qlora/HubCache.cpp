@@ -2,7 +2,7 @@
 
 // Hub names, the layout of the cache, and the check for missing files.
 
-#include "tools/qlora/HubModel.h"
+#include "tools/qlora/HubCache.h"
 
 #include <fmt/format.h>
 

@@ -11,8 +11,8 @@
 // a request to the hub. qlora-data fetches missing or incomplete ones with
 // Hugging Face's own library.
 
-#ifndef QLORA_TOOLS_QLORA_HUBMODEL_H
-#define QLORA_TOOLS_QLORA_HUBMODEL_H
+#ifndef QLORA_TOOLS_QLORA_HUBCACHE_H
+#define QLORA_TOOLS_QLORA_HUBCACHE_H
 
 #include <optional>
 #include <string>
@@ -40,4 +40,4 @@ StatusOr<std::string> modelFolder(const std::string &word);
 
 } // namespace qlora
 
-#endif // QLORA_TOOLS_QLORA_HUBMODEL_H
+#endif // QLORA_TOOLS_QLORA_HUBCACHE_H

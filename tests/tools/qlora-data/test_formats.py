@@ -312,8 +312,8 @@ class KindsTest(ToolTest):
             program = (
                 "import resource, sys; from qlora_data import main\n"
                 "code = main.main(sys.argv[1:])\n"
-                "for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):\n"
-                "    print(resource.getrusage(who).ru_maxrss)\n"
+                "for of in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):\n"
+                "    print(resource.getrusage(of).ru_maxrss)\n"
                 "sys.exit(code)\n")
             done = subprocess.run(
                 [sys.executable, "-c", program, "--tokenizer", self.model,

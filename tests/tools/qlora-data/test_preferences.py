@@ -161,7 +161,8 @@ class PreferencesTest(ToolTest):
                 ({"prompt": "a", "chosen": "b"}, "without 'rejected' (it has "
                  "'prompt', 'chosen'); add 'rejected', or train without --rl"),
                 ({"prompt": "a", "rejected": "b"}, "without 'chosen'"),
-                ({"messages": chat(("user", "a"), ("assistant", "b"))}, "without 'chosen'"),
+                ({"messages": chat(("user", "a"), ("assistant", "b"))},
+                 "without 'chosen'"),
                 ({"chosen": "a", "rejected": [said("b")]}, "two strings or two "
                  "lists of messages, but got a string and a list"),
                 ({"chosen": [], "rejected": []}, "'chosen' expects"),
@@ -177,9 +178,9 @@ class PreferencesTest(ToolTest):
                  "assistant's turn"),
                 # No prompt, or one of another kind.
                 ({"system": "a", "question": "b", "chosen": "c",
-                  "rejected": "d"}, "without a prompt: there is no 'prompt' (it "
-                 "has 'system', 'question'), and 'chosen' and 'rejected' do not "
-                 "tell it; name the column that is the prompt, as "
+                  "rejected": "d"}, "without a prompt: there is no 'prompt' "
+                 "(it has 'system', 'question'), and 'chosen' and 'rejected' do "
+                 "not tell it; name the column that is the prompt, as "
                  "--dataset-columns prompt=question"),
                 ({"question": "b", "chosen": "hello c", "rejected": "hello d"},
                  "--dataset-columns prompt=question"),

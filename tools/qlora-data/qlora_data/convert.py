@@ -329,8 +329,8 @@ class Converter:
         others = f", and the {masked} others have none" if masked else ""
         rows = "all" if not masked else "the"
         raise DataError(
-            f"{rows} {counts.cut_off_rows} rows lost their answer to --max-length"
-            f" {self.options.max_length}{others}; the shortest needs "
+            f"{rows} {counts.cut_off_rows} rows lost their answer to "
+            f"--max-length {self.options.max_length}{others}; the shortest needs "
             f"{counts.shortest_cut_off} tokens", "raise --max-length", path)
 
 

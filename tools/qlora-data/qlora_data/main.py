@@ -100,7 +100,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _metadata(source: str, summary: dict[str, int],
               max_length: int | None) -> dict[str, str]:
-    name = os.fsencode(os.path.basename(source.rstrip("/"))).decode("utf-8", "replace")
+    name = os.fsencode(os.path.basename(source.rstrip("/"))).decode(
+        "utf-8", "replace")
     metadata = {"format": "qlora-rows", "version": "1", "source": name}
     if max_length:
         metadata["max_length"] = str(max_length)

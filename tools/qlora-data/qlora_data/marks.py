@@ -44,8 +44,8 @@ _NOT = {"no", "not", "non", "never", "without", "dont"}
 # Words that are marks only if the value is true or false.
 _MAYBE = {"label", "target", "include", "included"}
 # Words of keys about other turns than the assistant's, or some of them.
-_OTHERS = {"prompt", "prompts", "input", "inputs", "user", "question", "history",
-           "last", "final", "all", "only"}
+_OTHERS = {"prompt", "prompts", "input", "inputs", "user", "question",
+           "history", "last", "final", "all", "only"}
 _PLAIN = {"sample", "row", "example", "instance", "token", "tokens", "turn",
           "turns", "message", "messages", "is", "on", "do", "to", "for", "in",
           "from", "compute", "calculate", "with", "use", "should", "assistant",
@@ -114,7 +114,8 @@ def refuse_marks(message: dict, is_learned: bool, rule: LossRule,
         if _asks(key, value) is is_learned:
             continue
         # OpenAI's weight only applies to turns of the assistant.
-        if key == "weight" and message["role"] != "assistant" and not is_learned:
+        is_other = message["role"] != "assistant"
+        if key == "weight" and is_other and not is_learned:
             continue
         raise DataError(
             f"{where}: '{path}' is {json.dumps(value, default=str)[:_SHOWN]}, "

@@ -39,7 +39,7 @@ def sides_of(row: dict) -> list[dict]:
     """Returns the chosen answer's row, then the rejected answer's."""
     row = {key: value for key, value in row.items() if value is not None}
     for key in _JUDGEMENTS:
-        if isinstance(row.get(key), bool) and all(side in row for side in _BOTH):
+        if isinstance(row.get(key), bool) and row.keys() >= set(_BOTH):
             raise DataError(f"a pair ('chosen', 'rejected') with '{key}', "
                             "which belongs to a single answer",
                             f"remove '{key}', or write the answer as "

@@ -182,7 +182,8 @@ def _model(spm: SentencePiece, renamed: dict[int, str]):
               in enumerate(zip(texts, spm.pieces)) if kind == NORMAL}
     return models.BPE(
         {text: number for number, text in enumerate(texts)}, _merges(scores),
-        unk_token=renamed.get(unk_id, unk), fuse_unk=True, byte_fallback=spm.byte_fallback,
+        unk_token=renamed.get(unk_id, unk), fuse_unk=True,
+        byte_fallback=spm.byte_fallback,
         ignore_merges=bool(spm.of_type(USER_DEFINED)))
 
 

@@ -132,7 +132,6 @@ _MEDIA = ("image", "images", "video", "videos", "audio", "audios")
 def _refuse_other_training(row: dict) -> None:
     """Refuses rows of other kinds of training: using only their answers would
     not be the training that the data is made for."""
-    only = "answers are learned one by one here, or in pairs with --rl dpo"
     for key in ("chosen", "rejected"):
         if key in row:
             raise DataError(f"a preference row ('{key}') needs --rl",
@@ -146,7 +145,7 @@ def _refuse_other_training(row: dict) -> None:
                             f"it is true, without '{key}'")
     if "completions" in row and "labels" in row:
         raise DataError("a row of judged steps ('completions', 'labels', as "
-                        f"for a process reward model): {only}",
+                        "for a process reward model) is not supported",
                         "write the answer as 'completion'")
     if row.get("functions"):
         raise DataError("'functions' are not read", "write them as 'tools'")

@@ -232,12 +232,13 @@ def _parquet_rows(path: str, file) -> Iterator[tuple[SourceRow, int]]:
     number, size = 0, os.path.getsize(path)
     try:
         table = parquet.ParquetFile(file)
+        rows = max(table.metadata.num_rows, 1)
         for batch in table.iter_batches(BATCH_ROWS):
             for row in batch.to_pylist():
                 number += 1
-                done = size * number // max(table.metadata.num_rows, 1)
                 yield SourceRow(f"{path}: row {number}",
-                                lambda row=row: _without_nulls(row), size // max(table.metadata.num_rows, 1)), done
+                                lambda row=row: _without_nulls(row),
+                                size // rows), size * number // rows
     except error_types as error:
         raise DataError(f"is damaged: {error}", "write or download it again",
                         path) from None

@@ -210,7 +210,7 @@ goldens(cuda-offload-checkpointing full 2 ${on_cuda} --ranks 1 --bf16
         --compile-flag=--offload=activations
         --compile-flag=--offload-activations-policy=all
         --compile-flag=--gradient-checkpointing gptoss-mxfp4)
-e2e(cuda-platform quick 20 cuda_platform.py)
+e2e(cuda-platform quick 60 cuda_platform.py)
 e2e(step-packing-cuda full 20 step_packing.py ${on_cuda})
 e2e(reproducible-cuda full 40 reproducible.py ${on_cuda})
 # Driver calls of a step of 32 layers.

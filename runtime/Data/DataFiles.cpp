@@ -237,8 +237,8 @@ openDataFile(const DataRequest &request, const std::string &option,
   }
   if (isPaddedText(mix, shape, options) && request.warn)
     request.warn(fmt::format(
-        "'{}': rows are padded because the program has no token buckets. Fix: "
-        "compile with --step-packing true for faster steps",
+        "'{}': rows are padded, which makes steps slower. Fix: compile with "
+        "--step-packing true",
         dataName(request.options, option)));
   return std::move(parts.training);
 }

@@ -301,7 +301,7 @@ Schedule::make(std::vector<int64_t> lengths, const CompiledVariants &variants,
                bool isWhole, const ScheduleOptions &options) {
   const bool hasBuckets = !variants.buckets.empty();
   if (!isWhole && options.stepPacking == true && !hasBuckets)
-    return Status::invalid("step_packing: the program has no token buckets. "
+    return Status::invalid("step_packing: the program was compiled without it. "
                            "Fix: compile with --step-packing true");
   std::vector<Unit> units = makeUnits(lengths, variants.lengths.back(),
                                       options.packing && !isWhole);

@@ -237,8 +237,8 @@ StatusOr<ConversionNotes> conversionNotes(const std::string &rowsPath) {
   const RowsMetadata numbers(file);
   ConversionNotes notes;
   if (!numbers.chosenTemplate.empty())
-    notes.note = fmt::format("uses the chat template {}, which writes earlier "
-                             "turns as they were trained",
+    notes.note = fmt::format("uses the chat template {} instead of the model's "
+                             "own, which changes earlier turns",
                              numbers.chosenTemplate);
   else if (numbers.splitRows)
     notes.note = fmt::format(

@@ -154,7 +154,8 @@ Status NcclCollectives::checkUse() const {
   if (!aborting.valid())
     return Status::ok();
   return Status::error(StatusCode::kAborted,
-                       "communication between GPUs was aborted earlier");
+                       "communication between GPUs was aborted earlier; see "
+                       "the first error");
 }
 
 Status NcclCollectives::checkState(const char *what, ncclComm_t communicator,

@@ -288,8 +288,8 @@ TEST(RowsFile, StepPackingNeedsBuckets) {
   EXPECT_EQ(open(fiveRows(), {2, {8}, 10})->schedule().countInOrder(), 3);
   auto data = openDataset(fiveRows(), {2, {8}, 10}, {0, false, true});
   EXPECT_EQ(data.status().message(),
-            "step_packing: the program has no token buckets. Fix: compile with "
-            "--step-packing true");
+            "step_packing: the program was compiled without it. Fix: compile "
+            "with --step-packing true");
 }
 
 /// Three pairs: of 1 and 2 tokens, 3 and 1, 2 and 2.

@@ -266,8 +266,8 @@ TEST(ConversionNote, SaysWhatWasChosenCutAndLeftOut) {
                                      {"cut_off_rows", "4"},
                                      {"chosen_template", "qwen3-training"}});
   EXPECT_EQ(all.note,
-            "uses the chat template qwen3-training, which writes earlier turns "
-            "as they were trained");
+            "uses the chat template qwen3-training instead of the model's own, "
+            "which changes earlier turns");
   EXPECT_EQ(all.warning,
             "2 rows cut to 64 tokens, losing 30 tokens; 4 rows left out "
             "because --max-length 64 cuts off their answer; 1 rows left out "

@@ -116,8 +116,8 @@ def _warn(place: str, text: str, kind: str = "warning") -> None:
 def _report(source: str, rows, max_length: int | None) -> None:
     if rows.chosen_template:
         _warn(source,
-              f"uses the chat template {rows.chosen_template}, which writes "
-              "earlier turns as they were trained", "note")
+              f"uses the chat template {rows.chosen_template} instead of the "
+              "model's own, which changes earlier turns", "note")
     if rows.split_rows:
         _warn(rows.first_split,
               f"{rows.split_rows} conversations are split into several rows, "

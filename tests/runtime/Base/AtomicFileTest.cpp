@@ -6,29 +6,10 @@
 
 #include <gtest/gtest.h>
 
-#include <signal.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <cerrno>
-
+#include "tests/runtime/Faults.h"
 #include "tests/runtime/TemporaryFolder.h"
-
-/// Whether the next close reports a failed write.
-static bool losesOnClose = false;
-
-/// Replaces the system's close.
-extern "C" int close(int file) {
-  const int result = static_cast<int>(syscall(SYS_close, file));
-  if (!losesOnClose)
-    return result;
-  losesOnClose = false;
-  errno = EIO;
-  return -1;
-}
 
 namespace qlora {
 namespace {
@@ -92,48 +73,63 @@ TEST(AtomicFile, AnEmptyFileHasNoBlocks) {
   }
 }
 
-/// The system refuses every file of more than 4,096 bytes.
-TEST(AtomicFile, AFullDiskLeavesWhatWasThere) {
-  const TemporaryFolder folder;
-  const std::string path = folder.write("x", "old");
-  const pid_t child = fork();
-  if (child == 0) {
-    signal(SIGXFSZ, SIG_IGN);
-    const rlimit limit = {4096, 4096};
-    setrlimit(RLIMIT_FSIZE, &limit);
-    auto file = AtomicFile::create(path);
-    const Status reserved = file->reserve(4097);
-    const Status written = file->write(std::string(4097, 'x'));
-    const bool isSaid =
-        reserved.code() == StatusCode::kResourceExhausted &&
-        reserved.message() ==
-            "cannot reserve 4097 bytes for '" + path + "': File too large" &&
-        written.code() == StatusCode::kResourceExhausted &&
-        written.message() == "cannot write '" + path +
-                                 "': File too large; what was there before is "
-                                 "unchanged";
-    { AtomicFile ended = std::move(*file); }
-    _exit(isSaid ? 0 : 1);
-  }
-  int status = -1;
-  waitpid(child, &status, 0);
-  EXPECT_EQ(status, 0);
-  EXPECT_EQ(folder.read("x"), "old");
-  EXPECT_EQ(folder.fileCount(), 1u);
+static Status replace(const std::string &path) {
+  QLORA_ASSIGN_OR_RETURN(AtomicFile file, AtomicFile::create(path));
+  QLORA_RETURN_IF_ERROR(file.reserve(6));
+  for (const char *text : {"an", "ew", "er"})
+    QLORA_RETURN_IF_ERROR(file.write(text));
+  return file.commit();
 }
 
-TEST(AtomicFile, AWriteThatFailsInTheEndLeavesWhatWasThere) {
+/// Any failing call but the last, which flushes the folder, leaves the old file
+/// alone in its folder.
+TEST(AtomicFile, AFailingCallLeavesWhatWasThere) {
+  for (const int error : {ENOSPC, EDQUOT, EFBIG, EIO, EROFS, EACCES}) {
+    const bool isFull = error == ENOSPC || error == EDQUOT || error == EFBIG;
+    const TemporaryFolder folder;
+    // The end of a call on the folder itself.
+    const std::string inFolder =
+        std::filesystem::path(folder.path()).filename().string() + "'";
+    FaultSweep sweep(
+        {.calls = kChanges, .error = error, .below = folder.path()});
+    while (sweep.next()) {
+      const std::string path = folder.write("x", "old");
+      const Status status = sweep.run([&] { return replace(path); });
+      EXPECT_EQ(folder.fileCount(), 1u) << sweep.call();
+      const bool isReplaced =
+          !sweep.hasFailed() || sweep.call().ends_with(inFolder);
+      EXPECT_EQ(status.isOk(), isReplaced) << sweep.call();
+      EXPECT_EQ(folder.read("x"), isReplaced ? "anewer" : "old")
+          << sweep.call();
+      if (status.isOk())
+        continue;
+      EXPECT_EQ(status.code(), isFull || sweep.name() == "posix_fallocate"
+                                   ? StatusCode::kResourceExhausted
+                                   : StatusCode::kUnavailable)
+          << sweep.call();
+      EXPECT_NE(status.message().find("'" + path + "': " + strerror(error)),
+                std::string::npos)
+          << status.message();
+    }
+    EXPECT_EQ(sweep.failures(), 9);
+  }
+}
+
+TEST(AtomicFile, ShortWritesAndSignalsDoNotMatter) {
   const TemporaryFolder folder;
-  const std::string path = folder.write("x", "old");
-  auto file = AtomicFile::create(path);
-  ASSERT_TRUE(file.isOk()) << file.status().message();
-  ASSERT_TRUE(file->write("new").isOk());
-  losesOnClose = true;
-  EXPECT_EQ(file->commit().message(),
-            "cannot write '" + path +
-                "': Input/output error; what was there before is unchanged");
-  EXPECT_EQ(folder.read("x"), "old");
-  EXPECT_EQ(folder.fileCount(), 1u);
+  const std::string path = folder.path("x");
+  for (const FaultPlan::How how :
+       {FaultPlan::How::kShort, FaultPlan::How::kOnce}) {
+    FaultSweep sweep({.calls = kChanges,
+                      .error = how == FaultPlan::How::kOnce ? EINTR : 0,
+                      .how = how,
+                      .below = folder.path()});
+    while (sweep.next()) {
+      EXPECT_EQ(sweep.run([&] { return replace(path); }).message(), "");
+      EXPECT_EQ(folder.read("x"), "anewer");
+    }
+    EXPECT_GE(sweep.failures(), 3);
+  }
 }
 
 TEST(AtomicFile, AFolderThatIsNotThereIsSaid) {

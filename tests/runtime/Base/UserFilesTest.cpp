@@ -6,34 +6,10 @@
 
 #include <gtest/gtest.h>
 
-#include <dirent.h>
-#include <dlfcn.h>
-
-#include <cerrno>
-
+#include "tests/runtime/Faults.h"
 #include "tests/runtime/TemporaryFolder.h"
 
 using namespace qlora;
-
-/// Entries before the disk fails; negative: it does not fail.
-static int entriesLeft = -1;
-
-/// Replaces the C library's function, which libstdc++ calls by either name.
-extern "C" dirent64 *readdir64(DIR *folder) {
-  if (entriesLeft == 0) {
-    errno = EIO;
-    return nullptr;
-  }
-  entriesLeft -= entriesLeft > 0;
-  using Function = dirent64 *(*)(DIR *);
-  static const auto next =
-      reinterpret_cast<Function>(dlsym(RTLD_NEXT, "readdir64"));
-  return next(folder);
-}
-extern "C" dirent *readdir(DIR *folder) {
-  static_assert(sizeof(dirent) == sizeof(dirent64));
-  return reinterpret_cast<dirent *>(readdir64(folder));
-}
 
 TEST(ListFolder, IsSorted) {
   TemporaryFolder folder;
@@ -57,14 +33,16 @@ TEST(ListFolder, ErrorsAreTheSystemsReason) {
   EXPECT_EQ(file.message(), "Not a directory");
 }
 
-TEST(ListFolder, ADiskThatBreaksOnTheWayIsAnErrorToo) {
+TEST(ListFolder, AFailingCallIsAnError) {
   TemporaryFolder folder;
   for (const char *name : {"a", "b", "c"})
     folder.write(name, "");
-  for (const int readable : {0, 3}) { // these include "." and ".."
-    entriesLeft = readable;
-    const Status status = listFolder(folder.path()).status();
-    entriesLeft = -1;
-    EXPECT_EQ(status.message(), "Input/output error") << readable;
+  FaultSweep sweep({.calls = kReads, .below = folder.path()});
+  while (sweep.next()) {
+    const Status status =
+        sweep.run([&] { return listFolder(folder.path()).status(); });
+    EXPECT_EQ(status.message(), sweep.hasFailed() ? "Input/output error" : "")
+        << sweep.call();
   }
+  EXPECT_GT(sweep.failures(), 5); // entries include "." and ".."
 }

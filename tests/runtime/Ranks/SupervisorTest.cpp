@@ -6,9 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include <dlfcn.h>
 #include <signal.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -18,23 +16,11 @@
 #include <sstream>
 #include <thread>
 
+#include "runtime/Ranks/Socket.h"
+#include "tests/runtime/Faults.h"
+
 using namespace qlora;
 using namespace std::chrono_literals;
-
-/// Forks before one that fails; negative: none fails.
-static int forksLeft = -1;
-
-/// Replaces the C library's fork and calls it.
-extern "C" pid_t fork() noexcept {
-  if (forksLeft == 0) {
-    errno = EAGAIN;
-    return -1;
-  }
-  forksLeft -= forksLeft > 0;
-  using Function = pid_t (*)();
-  static const auto next = reinterpret_cast<Function>(dlsym(RTLD_NEXT, "fork"));
-  return next();
-}
 
 static std::string tempFile(const char *name) {
   return testing::TempDir() + name + std::to_string(getpid());
@@ -117,66 +103,37 @@ TEST(Supervisor, AMissingExecutableIsAnError) {
             std::string::npos);
 }
 
-/// Runs in a separate launcher, which exits with 0 if it has this message and
-/// no children left.
-static void expectFailingStart(int ranks, const std::string &message,
-                               void (*prepare)()) {
-  pid_t launcher = fork();
-  if (launcher == 0) {
-    prepare();
-    const LaunchResult result = launch("hang", ranks);
-    const bool isSaid =
-        result.exitCode == 1 &&
-        result.error.message() == "cannot start the ranks: " + message;
-    const bool isAlone = waitpid(-1, nullptr, WNOHANG) < 0 && errno == ECHILD;
-    _exit(isSaid ? (isAlone ? 0 : 98) : 99);
-  }
-  EXPECT_TRUE(endsSoon(launcher));
-  kill(launcher, SIGKILL);
-  int status = 0;
-  waitpid(launcher, &status, 0);
-  ASSERT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 0);
-}
-
-/// If a rank cannot be started, the earlier ranks are ended and waited for by
-/// process id, since the launcher may have other children.
+/// If a rank cannot be started, the earlier ranks are ended and waited for. The
+/// launcher may have other children: the end of this one is left to it, also if
+/// the rank has no process id yet.
 TEST(Supervisor, ARankThatCannotBeStartedEndsTheOthers) {
-  expectFailingStart(
-      4000,
-      "socketpair: this process has no file descriptor left, its limit "
-      "is 32. Fix: raise the hard limit of open files on this host "
-      "(ulimit -Hn)",
-      [] {
-        const rlimit few{32, 32};
-        setrlimit(RLIMIT_NOFILE, &few);
-      });
-  expectFailingStart(4, "fork: Resource temporarily unavailable",
-                     [] { forksLeft = 2; });
-}
-
-/// The rank that was not started is not waited for: without an id the wait
-/// would take any child of the launcher, and its exit status.
-TEST(Supervisor, ARankThatCannotBeStartedTakesNoOthersEnd) {
-  const pid_t launcher = fork();
-  if (launcher == 0) {
-    const pid_t other = fork();
+  const auto body = [] {
+    const pid_t other = _Fork(); // does not count
     if (other == 0)
       _exit(42);
     siginfo_t ended;
     waitid(P_PID, static_cast<id_t>(other), &ended, WEXITED | WNOWAIT);
-    forksLeft = 2;
-    const LaunchResult result = launch("hang", 4);
+    const LaunchResult result = launch("hang", 3);
+    fmt::print(stderr, "{}", result.error.message());
     int status = 0;
     const bool isLeft = waitpid(other, &status, 0) == other;
-    _exit(result.exitCode == 1 && isLeft && WEXITSTATUS(status) == 42 ? 0 : 98);
+    const bool isAlone = waitpid(-1, nullptr, WNOHANG) < 0 && errno == ECHILD;
+    return isLeft && isAlone && WEXITSTATUS(status) == 42 ? result.exitCode
+                                                          : 98;
+  };
+  for (const int error : {EMFILE, EAGAIN}) {
+    FaultSweep sweep({.calls = kStarts, .error = error});
+    while (sweep.next()) {
+      const FaultyRun run = sweep.runChild(body);
+      EXPECT_EQ(run.exitCode, 1) << sweep.call();
+      EXPECT_EQ(run.errors, sweep.hasFailed()
+                                ? fmt::format("cannot start the ranks: {}: {}",
+                                              sweep.name(),
+                                              socketErrorText(error))
+                                : "rank 1: only this rank ends by itself");
+    }
+    EXPECT_EQ(sweep.failures(), 6); // a socketpair and a fork for each rank
   }
-  EXPECT_TRUE(endsSoon(launcher));
-  kill(launcher, SIGKILL);
-  int status = 0;
-  waitpid(launcher, &status, 0);
-  ASSERT_TRUE(WIFEXITED(status));
-  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 /// Runs the scene "wait" in a launcher that is a child of the test.

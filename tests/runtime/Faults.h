@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: MIT
+
+// Runs an operation again and again: the first call of a kind fails, then the
+// second, until a run in which none fails.
+//
+//   for (FaultSweep sweep({.calls = kChanges, .error = ENOSPC,
+//                          .below = folder.path()}); sweep.next();) {
+//     const Status status = sweep.run([&] { return write(); });
+//     EXPECT_EQ(status.isOk(), !sweep.hasFailed()) << sweep.call();
+//   }
+//
+// Faults.cpp defines entry points of the C library, and thus replaces them in
+// the whole test program. run() also expects that no descriptor is left open
+// and that the operation ends soon.
+
+#ifndef QLORA_TESTS_RUNTIME_FAULTS_H
+#define QLORA_TESTS_RUNTIME_FAULTS_H
+
+#include <cerrno>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace qlora {
+
+/// Kinds of calls, as bits.
+enum FaultCalls : unsigned {
+  kChanges = 1,  ///< create, change, flush or remove a file or folder
+  kReads = 2,    ///< open and read a file
+  kSockets = 4,  ///< create and use sockets, wait for them
+  kMemory = 8,   ///< get memory from the system
+  kStarts = 16,  ///< start a process or a thread, open a pipe
+};
+
+struct FaultPlan {
+  enum class How {
+    kOnce,    ///< the n-th call fails
+    kFull,    ///< all calls that need space on the disk do, from the n-th on
+    kOnwards, ///< all calls fail, from the n-th on
+    kShort,   ///< the n-th write writes half of its bytes and succeeds
+    kKill     ///< the process is killed at the n-th call
+  };
+  unsigned calls = 0; ///< kinds that count
+  /// EINTR counts only calls that a signal interrupts.
+  int error = EIO;
+  How how = How::kOnce;
+  std::string below = {}; ///< only files in this folder count; empty: all
+  std::string only = {};  ///< name of the only function that counts, or empty
+};
+
+/// What a child process left.
+struct FaultyRun {
+  int exitCode = 0; ///< 128 + the number of the signal that ended it
+  std::string out, errors;
+};
+
+class FaultSweep {
+public:
+  explicit FaultSweep(FaultPlan plan);
+  FaultSweep(const FaultSweep &) = delete;
+  ~FaultSweep();
+
+  /// Starts the next turn. Returns false after a turn without a failed call.
+  bool next();
+
+  /// Runs the operation in this process, with this turn's call failing.
+  template <typename Operation> auto run(Operation &&operation) {
+    const Armed armed(*this);
+    return operation();
+  }
+  /// Runs the operation in a child process, whose exit code it returns.
+  FaultyRun runChild(const std::function<int()> &operation);
+
+  /// Whether a call has failed in this turn.
+  bool hasFailed() const { return !function.empty(); }
+  /// Describes the failed call: "call 3, fsync of '/tmp/x'".
+  std::string call() const;
+  /// Name of the failed function; empty if none has failed.
+  const std::string &name() const { return function; }
+  /// Turns with a failed call.
+  long failures() const { return number - 1; }
+
+private:
+  /// Lets calls fail for the time of an operation, and checks what it leaves.
+  class Armed {
+  public:
+    explicit Armed(FaultSweep &sweep);
+    ~Armed();
+
+  private:
+    FaultSweep &sweep;
+    size_t descriptors;
+  };
+  void arm();
+  void disarm();
+
+  FaultPlan plan;
+  long number = 0;             ///< of this turn's failing call
+  std::string function, place; ///< of the first failed call of this turn
+};
+
+/// Runs the operation in a child process without a fault.
+FaultyRun runInChild(const std::function<int()> &operation);
+
+/// Records the calls of some kinds that this process makes, in order.
+class RecordedCalls {
+public:
+  struct Call {
+    std::string function, place; ///< of a rename, the new path
+    std::string from = {};       ///< of a rename, the old path
+  };
+  explicit RecordedCalls(unsigned kinds);
+  RecordedCalls(const RecordedCalls &) = delete;
+  ~RecordedCalls();
+  void add(unsigned traits, Call call);
+
+  std::vector<Call> all;
+
+private:
+  const unsigned kinds;
+};
+
+
+} // namespace qlora
+
+#endif // QLORA_TESTS_RUNTIME_FAULTS_H

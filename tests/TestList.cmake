@@ -77,7 +77,6 @@ set_tests_properties(supervision slurm jobset hosts calibration PROPERTIES
                      RESOURCE_LOCK hosts)
 e2e(watching full 20 watching.py)
 e2e(checkpoint-kills soak 60 checkpoints.py kills)
-e2e(checkpoint-faults full 120 checkpoints.py calls replaced faults)
 e2e(checkpoint-flips quick 20 checkpoints.py flips signals)
 e2e(resuming quick 40 resuming.py)
 
@@ -376,8 +375,8 @@ set_tests_properties(${threaded} PROPERTIES ENVIRONMENT
 e2e(matrix soak 14400 matrix.py)
 e2e(hosts-rounds soak 3600 hosts.py --rounds 100)
 set_tests_properties(hosts-rounds PROPERTIES RESOURCE_LOCK hosts)
-e2e(checkpoints-long soak 3600 checkpoints.py --kills 200 --every 1
-    --flips 2000 --steps 60)
+e2e(checkpoints-long soak 3600 checkpoints.py --kills 200 --flips 2000
+    --steps 60)
 e2e(partition-all soak 300 partition.py --all)
 # An environment of the references' versions: 6 GB.
 e2e(peft-live soak 1200 peft_live.py)

@@ -1,22 +1,15 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""A run that is killed, stopped or short of disk, and resumed, equals one that
-was not: the same bytes of adapter and moments, the same metrics except times.
+"""A run that is killed or stopped, and resumed, equals one that was not: the same
+bytes of adapter and moments, the same metrics except times. Failing calls and
+kills at each call: tests/runtime/Session/SessionFaultsTest.cpp.
 
-    checkpoints.py --tools build/bin [--kills 200] [--every 1] [--flips 2000]
+    checkpoints.py --tools build/bin [--kills 200] [--flips 2000]
                    [--steps 60] [PART ...]
 
   kills    a run killed at random moments, launcher or a rank, and started
            again until it ends, on one and on two ranks
-  calls    killed at a call that changes the output folder: every --every-th
-           call of the run. Every folder named checkpoint-N is complete
-  replaced a run in the folder of another one, killed at such a call on a file
-           system that cannot exchange folders: resuming continues the new
-           run, or the other one while the folder still holds it
-  faults   ENOSPC, EIO, EROFS and short writes at those calls, and a disk that
-           is full from there on: one clear line, and the run continues or
-           ends with complete checkpoints
   flips    a changed byte of a checkpoint is always found, and the checkpoint
            before is used
   signals  Ctrl-C, SIGTERM, a second one, SIGUSR1; many change no result
@@ -26,13 +19,11 @@ Without arguments it runs the short form, as the test suite does.
 import argparse
 import os
 import random
-import shutil
 import signal
 import subprocess
 import time
 
-from checkpoint_runs import (HERE, check, lines_of_trouble, run_parts,
-                             steps_of, verify)
+from checkpoint_runs import check, run_parts, steps_of, verify
 
 
 def children_of(process):
@@ -75,112 +66,6 @@ def kills(runs, arguments):
             check(not [name for name in os.listdir(folder) if ".part" in name],
                   "parts are left in", os.listdir(folder))
         print(f"kills     {done} on {ranks} ranks, {whole:.1f} s a run")
-
-
-def count_calls(runs):
-    """Returns the calls of a run into a new folder, and the shim."""
-    shim = os.path.join(runs.work, "faults.so")
-    subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", shim,
-                    os.path.join(HERE, "checkpoint_faults.c"), "-ldl"],
-                   check=True)
-    folder = runs.folder("counted")
-    count = os.path.join(runs.work, "count")
-    runs.run(folder, environment={"LD_PRELOAD": shim, "FAULT_FOLDER": folder,
-                                  "FAULT_COUNT": count})
-    with open(count) as file:
-        return shim, int(file.read())
-
-
-def numbers(total, every, chance):
-    """Returns every `every`-th call, starting at a random one."""
-    return range(chance.randint(1, every), total + 1, every)
-
-
-def calls(runs, arguments):
-    chance = random.Random(arguments.seed)
-    shim, total = count_calls(runs)
-    tried = 0
-    for number in numbers(total, arguments.every, chance):
-        folder = runs.folder("called")
-        runs.run(folder, expect=None, environment={
-            "LD_PRELOAD": shim, "FAULT_FOLDER": folder, "FAULT_KIND": "kill",
-            "FAULT_AT": str(number)})
-        for step in steps_of(folder):
-            verify(os.path.join(folder, f"checkpoint-{step}"))
-        done = runs.finish(folder)
-        check("checkpoint skipped" not in done.stderr, done.stderr)
-        tried += 1
-    print(f"calls     killed at {tried} of {total} calls")
-
-
-def run_of(folder):
-    with open(os.path.join(folder, ".run")) as file:
-        return file.read()
-
-
-def replaced(runs, arguments):
-    chance = random.Random(arguments.seed)
-    shim, total = count_calls(runs)
-    earlier = runs.folder("earlier")
-    runs.run(earlier, "--learning-rate", "1e-3")
-    ours = tried = 0
-    for number in numbers(total, arguments.every, chance):
-        folder = runs.folder("replaced")
-        shutil.copytree(earlier, folder)
-        runs.run(folder, "--overwrite-output-dir", expect=None, environment={
-            "LD_PRELOAD": shim, "FAULT_FOLDER": folder, "FAULT_KIND": "kill",
-            "FAULT_AT": str(number), "FAULT_NO_EXCHANGE": "1"})
-        tried += 1
-        if run_of(folder) == run_of(earlier):
-            check(steps_of(folder) == steps_of(earlier), number,
-                  steps_of(folder))
-            continue
-        for step in steps_of(folder):
-            verify(os.path.join(folder, f"checkpoint-{step}"))
-        done = runs.run(folder, "--resume-from-checkpoint", "true",
-                        expect=None, environment={"FAULT_NO_EXCHANGE": "1",
-                                                  "LD_PRELOAD": shim})
-        if done.returncode:  # only the other run's adapter is there
-            check(not steps_of(folder) and "holds an adapter" in done.stderr,
-                  number, done.stderr)
-            continue
-        runs.compare(folder)
-        ours += 1
-    check(ours > 0, "no call comes after the first of the new run")
-    print(f"replaced  killed at {tried} of {total} calls, of which {ours} "
-          "leave the new run")
-
-
-def faults(runs, arguments):
-    chance = random.Random(arguments.seed)
-    shim, total = count_calls(runs)
-    kinds = ("ENOSPC", "EIO", "EROFS", "short", "full")
-    tried = ended = 0
-    for kind in kinds:
-        every = arguments.every * (1 if arguments.every == 1 else len(kinds))
-        for number in numbers(total, every, chance):
-            folder = runs.folder("faulty")
-            done = runs.run(folder, expect=None, environment={
-                "LD_PRELOAD": shim, "FAULT_FOLDER": folder,
-                "FAULT_KIND": kind, "FAULT_AT": str(number)})
-            check(done.returncode in (0, 1), kind, number, done.stderr)
-            trouble = lines_of_trouble(done.stderr)
-            check(kind == "short" or len(trouble) <= 3 or kind == "full",
-                  kind, number, done.stderr)
-            check(kind != "short" or not trouble, kind, number, done.stderr)
-            for step in steps_of(folder):
-                verify(os.path.join(folder, f"checkpoint-{step}"))
-            if done.returncode == 0:
-                with open(os.path.join(folder, "adapter_model.safetensors"),
-                          "rb") as file:
-                    check(file.read() == runs.reference()[0], kind, number,
-                          "the adapter differs")
-            else:
-                check(len(trouble) >= 1, kind, number, done.stderr)
-                ended += 1
-            shutil.rmtree(folder, ignore_errors=True)
-            tried += 1
-    print(f"faults    {tried}, of which {ended} ended the run")
 
 
 def flips(runs, arguments):
@@ -290,14 +175,13 @@ def signals(runs, arguments):
     print("signals   as they should")
 
 
-PARTS = (kills, calls, replaced, faults, flips, signals)
+PARTS = (kills, flips, signals)
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--tools", required=True)
     parser.add_argument("--kills", type=int, default=4)
-    parser.add_argument("--every", type=int, default=30)
     parser.add_argument("--flips", type=int, default=8)
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--seed", type=int, default=1)

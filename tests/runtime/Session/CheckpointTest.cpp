@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // Checkpoints of a run, resuming from them, and steps that are not finite.
-// tests/e2e/checkpoints.py tests kills, full disks and refusals.
+// SessionFaultsTest.cpp tests failing calls and kills.
 
 #include <gtest/gtest.h>
 

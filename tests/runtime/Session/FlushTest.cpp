@@ -5,12 +5,6 @@
 
 #include <gtest/gtest.h>
 
-#include <dlfcn.h>
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <climits>
-#include <cstdio>
 #include <filesystem>
 #include <functional>
 #include <set>
@@ -22,61 +16,41 @@
 #include "runtime/Watch/Profiler.h"
 #include "runtime/Weights/QuantizedBaseFile.h"
 #include "runtime/Weights/Safetensors.h"
+#include "tests/runtime/Faults.h"
 #include "tests/runtime/TemporaryFolder.h"
-
-namespace {
-/// Calls of the C library, in order.
-struct Event {
-  enum class Kind { kFlush, kRename } kind;
-  std::string path, target = {};
-};
-std::vector<Event> events;
-bool isRecording = false;
-
-std::string normal(const char *path) {
-  return std::filesystem::path(path).lexically_normal();
-}
-} // namespace
-
-/// These replace the C library's functions, and record each call.
-extern "C" int fsync(int file) {
-  char path[PATH_MAX] = {};
-  const std::string link = "/proc/self/fd/" + std::to_string(file);
-  if (isRecording && readlink(link.c_str(), path, sizeof path - 1) > 0)
-    events.push_back({Event::Kind::kFlush, path});
-  using Function = int (*)(int);
-  static const auto next =
-      reinterpret_cast<Function>(dlsym(RTLD_NEXT, "fsync"));
-  return next(file);
-}
-extern "C" int rename(const char *from, const char *to) noexcept {
-  if (isRecording)
-    events.push_back({Event::Kind::kRename, normal(from), normal(to)});
-  return renameat(AT_FDCWD, from, AT_FDCWD, to);
-}
 
 namespace qlora {
 namespace {
 
+std::string normal(const std::string &path) {
+  return std::filesystem::path(path).lexically_normal();
+}
+
+/// Calls of the C library, in order.
+std::vector<RecordedCalls::Call> eventsOf(const std::function<void()> &write) {
+  RecordedCalls recorded(kChanges);
+  write();
+  std::erase_if(recorded.all, [](const RecordedCalls::Call &call) {
+    return call.function != "fsync" && call.function != "rename";
+  });
+  return std::move(recorded.all);
+}
+
 /// Returns the number of renames. Expects each file to be flushed before (as a
 /// part or where it was made), and its folder afterwards.
 size_t expectFlushed(const std::function<void()> &write) {
-  events.clear();
-  isRecording = true;
-  write();
-  isRecording = false;
   std::set<std::string> flushed, open;
   size_t renames = 0;
-  for (const Event &event : events) {
-    if (event.kind == Event::Kind::kFlush) {
-      flushed.insert(event.path);
-      open.erase(event.path);
+  for (const auto &event : eventsOf(write)) {
+    if (event.function == "fsync") {
+      flushed.insert(event.place);
+      open.erase(event.place);
       continue;
     }
     ++renames;
-    EXPECT_TRUE(flushed.contains(event.path)) << event.path;
-    flushed.insert(event.target);
-    open.insert(std::filesystem::path(event.target).parent_path());
+    EXPECT_TRUE(flushed.contains(event.from)) << event.from;
+    flushed.insert(event.place);
+    open.insert(std::filesystem::path(event.place).parent_path());
   }
   for (const std::string &folder : open)
     ADD_FAILURE() << folder << " is not flushed after its last rename";
@@ -113,14 +87,13 @@ TEST(Flush, ATrace) {
 TEST(Flush, AKeptBaseNeedsNone) {
   const TemporaryFolder folder;
   const std::vector<uint8_t> arena(100, 1);
-  events.clear();
-  isRecording = true;
-  auto writer = QuantizedBaseWriter::start(folder.path("x"), "key", arena);
-  ASSERT_TRUE(writer.isOk()) << writer.status().message();
-  EXPECT_TRUE((*writer)->finish().isOk());
-  isRecording = false;
+  const auto events = eventsOf([&] {
+    auto writer = QuantizedBaseWriter::start(folder.path("x"), "key", arena);
+    ASSERT_TRUE(writer.isOk()) << writer.status().message();
+    EXPECT_TRUE((*writer)->finish().isOk());
+  });
   ASSERT_EQ(events.size(), 1u);
-  EXPECT_EQ(events[0].target, normal(folder.path("x").c_str()));
+  EXPECT_EQ(events[0].place, normal(folder.path("x")));
 }
 
 /// Weights, configuration and tokenizer, each renamed twice.
@@ -160,9 +133,10 @@ TEST(Flush, AManifest) {
     EXPECT_TRUE(status.isOk()) << status.message();
   };
   EXPECT_EQ(expectFlushed(write), 1u);
+  const auto events = eventsOf(write);
   ASSERT_GE(events.size(), 3u);
-  EXPECT_EQ(events[0].path, normal(folder.path("a").c_str()));
-  EXPECT_EQ(events[1].path, normal(folder.path("b").c_str()));
+  EXPECT_EQ(events[0].place, normal(folder.path("a")));
+  EXPECT_EQ(events[1].place, normal(folder.path("b")));
 }
 
 } // namespace

@@ -7,9 +7,6 @@
 #include <gtest/gtest.h>
 
 #include <signal.h>
-#include <sys/file.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -17,21 +14,12 @@
 #include <thread>
 
 #include "runtime/Ranks/Socket.h"
+#include "tests/runtime/Faults.h"
 #include "tests/runtime/Session/SessionFixture.h"
 #include "tests/runtime/TemporaryFolder.h"
 
 using namespace qlora;
 namespace fs = std::filesystem;
-
-static bool hasLocks = true;
-
-/// Replaces the C library's flock; the file system may have no locks.
-extern "C" int flock(int descriptor, int operation) noexcept {
-  if (hasLocks)
-    return static_cast<int>(syscall(SYS_flock, descriptor, operation));
-  errno = ENOLCK;
-  return -1;
-}
 
 namespace {
 
@@ -137,21 +125,24 @@ TEST_F(Output, AnEvaluationMayUseAnyFolder) {
 }
 
 TEST_F(Output, WithoutLocksThereIsAWarningAndNothingIsLeft) {
-  hasLocks = false;
+  FaultSweep none({.calls = kChanges,
+                   .error = ENOLCK,
+                   .how = FaultPlan::How::kOnwards,
+                   .only = "flock"});
+  ASSERT_TRUE(none.next());
   for (const bool isNew : {true, false}) {
-    {
+    none.run([&] {
       auto claimed = OutputFolder::claim(options());
       ASSERT_TRUE(claimed.isOk()) << claimed.status().message();
       EXPECT_EQ(claimed->remark(),
                 "cannot lock '" + out +
                     "/.lock' (No locks available): a second run into the same "
                     "folder would not be detected");
-    }
+    });
     EXPECT_FALSE(fs::exists(out + "/.lock"));
     EXPECT_EQ(fs::exists(out), !isNew);
     put("metrics.jsonl");
   }
-  hasLocks = true;
 }
 
 TEST_F(Output, AFileIsNoFolder) {

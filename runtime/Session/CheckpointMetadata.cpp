@@ -223,8 +223,7 @@ static Status checkGivenSteps(const ordered_json &before,
                            rows, options.spelling(kSteps), given,
                            stepRowsText(batch, ranks, given));
   remarks.push_back(
-      fmt::format("{} changes from {} to {}, so that a step has {} rows on {} "
-                  "too",
+      fmt::format("{} changes from {} to {}: a step still has {} rows, on {}",
                   options.spelling(kSteps), given, needed, rows,
                   formatCounted(ranks, "rank")));
   return Status::ok();

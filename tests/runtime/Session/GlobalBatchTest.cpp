@@ -107,8 +107,8 @@ TEST_F(ResumedRows, AreSharedByOtherRanksWithTheSameOptions) {
   EXPECT_EQ(output.exitCode, 0) << output.errors;
   EXPECT_THAT(output.out, HasSubstr("2 rows x 2 ranks x 1 accumulated"));
   EXPECT_THAT(output.errors,
-              HasSubstr("--gradient-accumulation-steps changes from 2 to 1, "
-                        "so that a step has 4 rows on 2 ranks too"));
+              HasSubstr("--gradient-accumulation-steps changes from 2 to 1: a "
+                        "step still has 4 rows, on 2 ranks"));
   output = resume(same);
   EXPECT_EQ(output.exitCode, 0) << output.errors;
   EXPECT_THAT(output.out, HasSubstr("2 rows x 1 rank x 2 accumulated"));

@@ -177,7 +177,7 @@ Status Options::applyEntries(std::span<const YamlEntry> entries,
                              const std::string &path) {
   std::string folder = fs::path(path).parent_path().string();
   std::map<std::string, std::string> given;
-  // Nobody else writes most options: resolvedYaml() of an earlier version.
+  // Only resolvedYaml(), of this or an earlier version, writes most options.
   const bool isResolved = entries.size() > table.size() / 2;
   for (const YamlEntry &entry : entries) {
     std::string where =

@@ -81,7 +81,7 @@ SECTIONS = {
 
 def options(text):
     """Yields (group, flags, help) of each option of --help-all. Flags begin in
-    column 2 and go on in column 6; their help is in column 24."""
+    column 2 and continue in column 6; their help is in column 24."""
     group, flags, words = None, [], []
     for line in [*text.splitlines(), "end:"]:
         own = re.match(r"  ( {4})?(-.*?)(?:  +(.*)|)$", line)

@@ -309,7 +309,7 @@ def is_plain(options):
 
 def flags_of(options, case):
     """Returns the flags to import, to compile and to train with, and the number
-    of ranks; None if the case cannot have so many."""
+    of ranks; None if the case cannot have that number."""
     with open(os.path.join(case, "case.json")) as file:
         described = json.load(file)
     compile_flags = list(options.compile_flag)

@@ -137,7 +137,7 @@ def compiled(tools, mode, case, folder):
     options = options_of(tools, mode)
     flags = goldens.flags_of(options, os.path.join(CASES, case))
     if flags is None:
-        raise goldens.Failure("not for so many ranks")
+        raise goldens.Failure("not for this number of ranks")
     os.makedirs(folder, exist_ok=True)
     import_flags, compile_flags, _, _ = flags
     module = goldens.build(tools, os.path.join(CASES, case), folder,

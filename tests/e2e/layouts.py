@@ -125,7 +125,8 @@ class Runs:
              "--bnb-4bit-use-double-quant", "true", "--compute-dtype",
              "float32", "--max-length", str(LENGTH), "--lora-dropout", "0.1",
              "--per-device-train-batch-size", str(ROWS), "--lora-r", "4",
-             "--plan-report", plan, "--lora-target-modules", *self.targets, *flags,
+             "--plan-report", plan, "--lora-target-modules", *self.targets,
+             *flags,
              *(["--parallel", mesh] if mesh else []),
              *(cuda_flags() if self.options.target == "cuda" else [])],
             self.log)

@@ -357,8 +357,9 @@ def trained_whole(tools, folder):
     for rows, limit in (("1", 24e9), ("4", 80e9)):
         call(f"{tools}/qloracc", "--target=cpu",
              os.path.join(folder, "m.mlir"), "-o", module,
-             "--plan-report", path, "--memory-limit", f"{int(limit)}B", "--parallel",
-             "fsdp=8", "--finetuning-type", "full", "--max-length", "2048",
+             "--plan-report", path, "--memory-limit", f"{int(limit)}B",
+             "--parallel", "fsdp=8", "--finetuning-type", "full",
+             "--max-length", "2048",
              "--per-device-train-batch-size", rows, *target)
         report = read(path)
         arenas = report["arenas"]

@@ -179,8 +179,8 @@ class PreferencesTest(ToolTest):
                 # No prompt, or one of another kind.
                 ({"system": "a", "question": "b", "chosen": "c",
                   "rejected": "d"}, "without a prompt: there is no 'prompt' "
-                 "(it has 'system', 'question'), and 'chosen' and 'rejected' do "
-                 "not tell it; name the column that is the prompt, as "
+                 "(it has 'system', 'question'), and 'chosen' and 'rejected' "
+                 "do not tell it; name the column that is the prompt, as "
                  "--dataset-columns prompt=question"),
                 ({"question": "b", "chosen": "hello c", "rejected": "hello d"},
                  "--dataset-columns prompt=question"),

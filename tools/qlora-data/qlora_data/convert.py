@@ -330,8 +330,9 @@ class Converter:
         rows = "all" if not masked else "the"
         raise DataError(
             f"{rows} {counts.cut_off_rows} rows lost their answer to "
-            f"--max-length {self.options.max_length}{others}; the shortest needs "
-            f"{counts.shortest_cut_off} tokens", "raise --max-length", path)
+            f"--max-length {self.options.max_length}{others}; the shortest "
+            f"needs {counts.shortest_cut_off} tokens", "raise --max-length",
+            path)
 
 
 def _check_prompts(counts: TokenRows) -> None:

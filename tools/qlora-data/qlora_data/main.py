@@ -59,7 +59,8 @@ def _parser() -> argparse.ArgumentParser:
         help="maximum tokens of a row (default: no limit)")
     add("--excess-length-strategy", default="truncate",
         choices=("truncate", "drop", "raise"),
-        help="cut rows longer than --max-length, leave them out, or refuse them")
+        help="cut rows longer than --max-length, leave them out, or refuse "
+        "them")
     add("--vocab-size", type=_positive, metavar="V",
         help="refuse token ids of V and above (default: no limit)")
     add("--completion-only-loss", type=_boolean, default=True,
@@ -68,8 +69,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--assistant-only-loss", type=_boolean, default=True,
         metavar="true|false", help="for conversations: only the "
         "assistant's turns are in the loss (default: true)")
-    add("--pairs", action="store_true", help="rows have a chosen and a rejected "
-        "answer (DPO, ORPO); each becomes two rows")
+    add("--pairs", action="store_true", help="rows have a chosen and a "
+        "rejected answer (DPO, ORPO); each becomes two rows")
     add("--unpaired", action="store_true", help="rows have one answer and a "
         "'label': whether it is desirable (KTO)")
     add("--allow-template-drops", type=_boolean, default=False,

@@ -8,7 +8,8 @@ import words
 
 
 def rules(path, content):
-    return [(line, rule) for line, rule, _ in sorted(words.check(path, content))]
+    return [(line, rule)
+            for line, rule, _ in sorted(words.check(path, content))]
 
 
 class HeadlessTest(unittest.TestCase):
@@ -61,13 +62,14 @@ class BannedTest(unittest.TestCase):
                 ("a.md", "A model card, `card`, besides, dealing with it.\n"),
                 ("a.md", "learned positions; it has learned; room for it.\n"),
                 ("a.cpp", 'card["card"] = beside; // GPU\n'),
+                ("a.py", 'card = f"{folder}/card.json"\n'),
                 ("a.mlir", "// RUN: not %s | FileCheck --check-prefix=CARD\n"
                            "// CARD: error: beside\n"),
                 ("tests/a.cpp", 'f(R"(beside)");\n')):
             self.assertEqual(rules(path, content), [], content)
 
     def test_reference_twice(self):
-        self.assertEqual(rules("a.md", "Those that of one, and of which two.\n"),
+        self.assertEqual(rules("a.md", "It is that of one, of which two.\n"),
                          [(1, "reference")])
         self.assertEqual(rules("a.md", "Like that of one. Two of which?\n"),
                          [])

@@ -76,7 +76,8 @@ def texts(path, content):
             # Neighbours are one text; escapes and placeholders are not words.
             text = re.sub(r"(?<!\\)[\"']([\s+]*)[rfbRFB]*[\"']",
                           lambda gap: "\n" * gap[1].count("\n"), text)
+            if " " not in text:
+                continue
             text = re.sub(r"\\[nt]|\{[^{}\n]*\}", " . ", text)
             text = text.lstrip("rfbRFB").strip("\"'")
-        if kind != "string" or " " in text:
-            yield kind, content.count("\n", 0, found.start()) + 1, text
+        yield kind, content.count("\n", 0, found.start()) + 1, text

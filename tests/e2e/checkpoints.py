@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 
-"""A run that is killed or stopped, and resumed, equals one that was not: the same
-bytes of adapter and moments, the same metrics except times. Failing calls and
-kills at each call: tests/runtime/Session/SessionFaultsTest.cpp.
+"""A run that is killed or stopped, and resumed, equals one that was not: the
+same bytes of adapter and moments, the same metrics except times. Failing calls
+and kills at each call: tests/runtime/Session/SessionFaultsTest.cpp.
 
     checkpoints.py --tools build/bin [--kills 200] [--flips 2000]
                    [--steps 60] [PART ...]

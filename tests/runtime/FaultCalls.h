@@ -9,7 +9,7 @@
 
 namespace qlora {
 
-// Traits of a call, as bits beside its kind in FaultCalls.
+// Traits of a call, as bits added to its kind in FaultCalls.
 
 /// Fails on a full disk.
 inline constexpr unsigned kNeedsSpace = 1 << 8;

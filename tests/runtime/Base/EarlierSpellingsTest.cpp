@@ -45,7 +45,7 @@ std::span<const OptionRow> tableOf(std::string_view name) {
                        : std::span<const OptionRow>(kCompilerOptions);
 }
 
-StatusOr<CommandLine> parse(std::vector<std::string> words) {
+StatusOr<CommandLine> parseEarlier(std::vector<std::string> words) {
   return parseCommandLine(
       words, {.usage = "usage: tool\n",
               .sections = {{kCompilerOptions, {OptionScope::kProgram}, ""},
@@ -66,11 +66,11 @@ std::string valueIn(const Options &options, std::string_view name) {
 } // namespace
 
 TEST(EarlierSpellings, AreAcceptedAndNotShown) {
-  const std::string help = parse({"--help-all"})->answer;
+  const std::string help = parseEarlier({"--help-all"})->answer;
   for (const Spelling &one : kEarlier) {
     SCOPED_TRACE(one.earlier);
     const std::string flag = flagSpelling(one.earlier), value(one.value);
-    auto line = parse({flag, value});
+    auto line = parseEarlier({flag, value});
     ASSERT_TRUE(line.isOk()) << line.status().message();
     Options flags(tableOf(one.table)), yaml(tableOf(one.table)),
         recorded(tableOf(one.table));
@@ -115,8 +115,8 @@ TEST(EarlierSpellings, NamesWithTwoMeaningsAreRefused) {
   for (const auto &[name, why] :
        {std::pair("adapter_path", folder), {"base_model_name_or_path", base}}) {
     const std::string flag = flagSpelling(name);
-    EXPECT_EQ(parse({flag, "x"}).status().message(), flag + ": " + why);
-    EXPECT_EQ(parse({flag + "=x"}).status().message(), flag + ": " + why);
+    EXPECT_EQ(parseEarlier({flag, "x"}).status().message(), flag + ": " + why);
+    EXPECT_EQ(parseEarlier({flag + "=x"}).status().message(), flag + ": " + why);
     Options options;
     const std::string path = yamlFile(fmt::format("seed: 1\n{}: x\n", name));
     EXPECT_EQ(options.applyYaml(path).message(),

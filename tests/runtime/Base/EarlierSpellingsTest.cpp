@@ -116,7 +116,8 @@ TEST(EarlierSpellings, NamesWithTwoMeaningsAreRefused) {
        {std::pair("adapter_path", folder), {"base_model_name_or_path", base}}) {
     const std::string flag = flagSpelling(name);
     EXPECT_EQ(parseEarlier({flag, "x"}).status().message(), flag + ": " + why);
-    EXPECT_EQ(parseEarlier({flag + "=x"}).status().message(), flag + ": " + why);
+    EXPECT_EQ(parseEarlier({flag + "=x"}).status().message(),
+              flag + ": " + why);
     Options options;
     const std::string path = yamlFile(fmt::format("seed: 1\n{}: x\n", name));
     EXPECT_EQ(options.applyYaml(path).message(),

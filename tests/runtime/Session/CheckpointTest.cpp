@@ -116,6 +116,6 @@ TEST(CheckpointMetadata, CompareTheLossThatIsMeant) {
   }
   EXPECT_EQ(lossAfter("kto", "auto", "kto"), "");
   EXPECT_EQ(lossAfter("kto", "auto", "apo_zero_unpaired"),
-            "'c' cannot be resumed: its --loss-type is \"auto\", but this "
+            "'c' cannot be resumed: its --loss-type is \"kto\", but this "
             "run's is \"apo_zero_unpaired\"");
 }

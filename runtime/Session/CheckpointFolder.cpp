@@ -43,12 +43,14 @@ std::string unfinishedCheckpoint(const std::string &folder) {
 }
 
 /// Returns the entries of `output`; empty if it cannot be read.
-static std::vector<std::string> entriesOf(const std::string &output) {
+static std::vector<std::string> entriesOf(const std::string &output,
+                                          Status *error = nullptr) {
   std::vector<std::string> entries;
-  const auto files = listFolder(output);
-  for (const fs::path &file :
-       files.isOk() ? files.value() : std::vector<fs::path>())
-    entries.push_back(file.string());
+  auto files = listFolder(output);
+  if (files.isOk())
+    entries.assign(files->begin(), files->end());
+  else if (error && files.status().code() != StatusCode::kNotFound)
+    *error = files.status();
   return entries;
 }
 
@@ -60,8 +62,9 @@ static std::string withoutEnd(const std::string &entry, std::string_view end) {
   return checkpointStep(folder) >= 0 ? folder : "";
 }
 
-std::vector<std::string> checkpointsIn(const std::string &output) {
-  std::vector<std::string> found = entriesOf(output);
+std::vector<std::string> checkpointsIn(const std::string &output,
+                                       Status *error) {
+  std::vector<std::string> found = entriesOf(output, error);
   std::erase_if(found, [](const auto &entry) {
     return checkpointStep(entry) < 0;
   });

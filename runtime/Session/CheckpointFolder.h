@@ -34,8 +34,10 @@ int64_t checkpointStep(const std::string &folder);
 std::string checkpointFolder(const std::string &output, int64_t step);
 /// Returns the temporary name of a checkpoint-N that is being written.
 std::string unfinishedCheckpoint(const std::string &folder);
-/// Returns every checkpoint-N of `output`, newest first.
-std::vector<std::string> checkpointsIn(const std::string &output);
+/// Returns every checkpoint-N of `output`, newest first. `error` receives the
+/// reason if the folder exists and cannot be read.
+std::vector<std::string> checkpointsIn(const std::string &output,
+                                       Status *error = nullptr);
 
 std::string newRunId();
 /// Returns the run id in a checkpoint's facts; empty: none.

@@ -35,7 +35,9 @@ static bool isGiven(const std::string &given) {
 static bool isInFolder(const std::string &given, const std::string &output) {
   std::error_code ignored;
   const fs::path path = absolutePath(given);
-  return fs::equivalent(path, output, ignored) ||
+  // The names come first: a disk that fails must not make another run of it.
+  return path.parent_path() == absolutePath(output) ||
+         fs::equivalent(path, output, ignored) ||
          fs::equivalent(path.parent_path(), output, ignored);
 }
 
@@ -89,7 +91,10 @@ static Status checkRun(const ResumePoint &point, const std::string &run) {
 /// Returns the newest complete checkpoint of `output` with the folder's run id.
 static StatusOr<std::optional<ResumePoint>>
 newestPoint(const std::string &output, std::vector<std::string> &remarks) {
-  const auto folders = checkpointsIn(output);
+  Status unreadable;
+  const auto folders = checkpointsIn(output, &unreadable);
+  if (!unreadable.isOk())
+    return unreadable.withContext(fmt::format("cannot read '{}'", output));
   const std::string run = runIdIn(output);
   for (const std::string &folder : folders) {
     auto point = openPoint(folder);

@@ -218,5 +218,41 @@ TEST_F(SessionFaults, AKilledRunThatReplacesAnotherResumes) {
   EXPECT_GT(ours, 100);
 }
 
+/// A file that cannot be read ends the run, or is not needed for the result. No
+/// run starts from scratch because its checkpoints could not be read.
+TEST_F(SessionFaults, AResumedRunThatCannotReadSaysSo) {
+  const std::pair<const char *, std::string> constant = {"lr_scheduler_type",
+                                                         "constant"};
+  const auto resumed = [&] {
+    return session({constant, {"resume_from_checkpoint", "latest"}});
+  };
+  const FaultyRun half =
+      runInChild([&] { return session({constant, {"max_steps", "1"}}); });
+  ASSERT_EQ(half.exitCode, 0) << half.errors;
+  const fs::path earlier = folder / "earlier";
+  fs::copy(out, earlier, fs::copy_options::recursive);
+  ASSERT_EQ(runInChild(resumed).exitCode, 0);
+  expected = {adapter("out"), moments(), losses()};
+  FaultSweep sweep({.calls = kReads, .below = folder.string()});
+  while (sweep.next()) {
+    fs::remove_all(out);
+    fs::copy(earlier, out, fs::copy_options::recursive);
+    const FaultyRun run = sweep.runChild(resumed);
+    const std::string where = sweep.call() + "\n" + run.errors;
+    ASSERT_LE(run.exitCode, 1) << where;
+    EXPECT_TRUE(run.exitCode == 0 || troubles(run).size() == 1) << where;
+    EXPECT_GT(expectWhole(where), 0u) << where;
+    if (run.exitCode != 0)
+      continue;
+    EXPECT_NE(run.errors.find("resumes from '"), std::string::npos) << where;
+    EXPECT_TRUE(adapter("out") == expected.adapter) << where;
+    EXPECT_EQ(losses(), expected.losses) << where;
+    // A warning tells of a checkpoint that could not be written.
+    if (troubles(run).empty())
+      EXPECT_TRUE(moments() == expected.moments) << where;
+  }
+  EXPECT_GE(sweep.failures(), 100);
+}
+
 } // namespace
 } // namespace qlora

@@ -343,7 +343,7 @@ def in_pieces(tools, folder):
     said = call(f"{tools}/qloracc", "--target=cpu",
                 os.path.join(large, "m.mlir"), "-o", module,
                 "--memory-limit", "24GB", *shape, code=1)
-    assert "--parallel fsdp=N divides it among N ranks" in said, said
+    assert "--parallel fsdp=N shards it over N ranks" in said, said
     said = auto(tools, large, module, "--ranks", "2", "--memory-limit", "36GB",
                 "--emit=adapt")
     assert re.search(r"data parallel .* exceeds the limit by 6\.", said), said

@@ -77,7 +77,7 @@ def changes(runs, arguments):
           done.stderr)
     done = runs.run(before, "--resume-from-checkpoint", "latest",
                     "--overwrite-output-dir", expect=1)
-    check("leave one of them out" in done.stderr, done.stderr)
+    check("would overwrite; remove one" in done.stderr, done.stderr)
     done = runs.run(runs.folder("fresh"), "--resume-from-checkpoint", "latest")
     check("training starts from scratch" in done.stderr, done.stderr)
     done = runs.run(runs.folder("fresh"), "--resume-from-checkpoint",
@@ -120,7 +120,7 @@ def best(runs, arguments):
           done.stderr)
     done = runs.run(runs.folder("mistake"), "--metric-for-best-model", "bleu",
                     expect=1)
-    check("but got 'bleu'" in done.stderr, done.stderr)
+    check("'bleu' is not supported" in done.stderr, done.stderr)
     # A resumed run also ends at the early stop.
     done = runs.run(folder, "--resume-from-checkpoint", "true", *bad)
     check(steps_of(folder)[-1] == max(evaluations), steps_of(folder))

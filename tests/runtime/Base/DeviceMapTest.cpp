@@ -60,7 +60,7 @@ TEST(DeviceMap, WordsMakeAStageOfEachRankThatIsLeft) {
 
 TEST(DeviceMap, OneAfterTheOtherNeedsToKnowHowMuchEachHas) {
   EXPECT_THAT(mappedMesh(Options(), "sequential", 2).status().message(),
-              HasSubstr("say with --memory-limit"));
+              HasSubstr("add --memory-limit"));
   EXPECT_TRUE(mappedMesh(Options(), "sequential", 1).isOk());
   const Options options = optionsOf({{"memory_limit", "24GiB"}});
   EXPECT_EQ(mappedMesh(options, "sequential", 2)->map, "sequential");

@@ -53,7 +53,7 @@ TEST(Collectives, AreOfTheRanksThatHoldABaseTogether) {
   EXPECT_EQ(load(4, 6).message(),
             "'demo' shards its base over 4 ranks, but 6 were started; start a "
             "multiple of 4, or compile with another --parallel fsdp=N");
-  EXPECT_HAS(load(2, 1).message(), "among 2 ranks, but 1 was started");
+  EXPECT_HAS(load(2, 1).message(), "over 2 ranks, but 1 was started");
   tables.header.update_pieces = 2;
   EXPECT_EQ(
       load(1, 3).message(),

@@ -27,7 +27,7 @@ TEST(Parallel, ExceptionsOfTasksReachTheCaller) {
   };
   const Status status = endExceptions("rank 0", loop);
   EXPECT_EQ(status.code(), StatusCode::kResourceExhausted);
-  EXPECT_NE(status.message().find("rank 0: memory ran out"),
+  EXPECT_NE(status.message().find("rank 0: out of memory"),
             status.message().npos);
   if (threadCount() > 1)
     EXPECT_EQ(called, 100);

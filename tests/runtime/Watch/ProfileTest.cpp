@@ -92,7 +92,7 @@ TEST_F(TraceFileTest, RefusesWhatCannotBeWritten) {
   const std::string missing = (folder / "none" / "trace.json").string();
   EXPECT_EQ(TraceFile::open(missing).status().message(),
             "cannot write '" + missing + "': there is no folder '" +
-                fs::path(missing).parent_path().string() + "'");
+                fs::path(missing).parent_path().string() + "'; create it");
   EXPECT_EQ(TraceFile::open(folder.string()).status().message(),
             "cannot write '" + folder.string() +
                 "': it is a folder; name a file in it");

@@ -46,7 +46,7 @@ TEST_F(StragglersTest, NamesTheNextOneToo) {
   for (int i = 0; i < 3; ++i)
     EXPECT_EQ(check(0.2).empty(), i < 2);
   for (int i = 0; i < 3; ++i)
-    EXPECT_EQ(check(0.2, 0.3).starts_with("rank 1 (a) is 2.7 x"), i == 2);
+    EXPECT_EQ(check(0.2, 0.3).starts_with("rank 1 (a) has been 2.7 x"), i == 2);
 }
 
 TEST(Stragglers, LeavesMillisecondsAlone) {
@@ -60,5 +60,5 @@ TEST(Stragglers, NamesOneOfTwo) {
   std::string said;
   for (int i = 0; i < 3; ++i)
     said = stragglers.check(std::array{0.3, 0.2});
-  EXPECT_TRUE(said.starts_with("rank 0 (a) is 1.5 x")) << said;
+  EXPECT_TRUE(said.starts_with("rank 0 (a) has been 1.5 x")) << said;
 }

@@ -87,12 +87,12 @@ class DroppedTest(ToolTest):
                 self.make_model(template)
                 error = self.refusal(row)
                 self.assertIn(f"{self.data}:1: the chat template (", error)
-                self.assertIn(f"leaves out {part}", error)
+                self.assertIn(f"drops {part}", error)
                 self.assertIn("--allow-template-drops true", error)
 
     def test_calls_in_the_text_of_sharegpt(self):
         self.make_model(LLAMA3)
-        self.assertIn("leaves out the tool", self.refusal({
+        self.assertIn("drops the tool", self.refusal({
             "conversations": [
                 {"from": "human", "value": "a"},
                 {"from": "function_call",

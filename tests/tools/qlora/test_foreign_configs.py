@@ -109,7 +109,8 @@ class DefaultsTest(ForeignTest):
                 self.assertIn(found.get("lora-dropout"), (None, "0.0"))
         found, notes = self.options(TRL + "rl: dpo\nlora_dropout: 0.1\n")
         self.assertEqual(found["lora-dropout"], "0.0")
-        self.assertIn("'lora_dropout' is turned off, as TRL does", notes)
+        self.assertIn("'lora_dropout' is turned off, as in preference training "
+                      "with TRL", notes)
         self.assert_options(TRL + "rl: dpo\ndisable_dropout: false\n",
                             {"lora-dropout": "0.05"})
         self.assertIn("train.yaml:4: 'max_length': is null, with which TRL "

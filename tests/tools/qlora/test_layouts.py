@@ -39,7 +39,7 @@ class LayoutsTest(QloraTest):
 
     def test_one_rank_is_alone(self):
         done = self.run_qlora("plan", MODEL, DATA, *SMALL, "--parallel=auto")
-        self.assertIn("--parallel auto: one rank, alone", done.stderr)
+        self.assertIn("--parallel auto: one rank, no layout", done.stderr)
 
     def test_ranks_and_steps_are_part_of_the_question(self):
         compiler, runner = self.commands(*AUTO, "--global-batch-size=64")

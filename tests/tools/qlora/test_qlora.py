@@ -190,7 +190,7 @@ class TrainTest(QloraTest):
                 (["help", "nothing"], "topics:"),
                 (["completion", "fish"], "bash"),
                 (["report"], "no folder is named"),
-                (["info", "x"], "info takes nothing")):
+                (["info", "x"], "info takes no argument")):
             with self.subTest(words=words):
                 done = self.run_qlora(*words, code=1)
                 self.assertIn(message, done.stderr)

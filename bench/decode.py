@@ -130,7 +130,7 @@ def wrong_choices(choices, has_room):
         groups = [choices[linear, is_backward] for is_backward in (False, True)
                   if (linear, is_backward) in choices]
         wanted = [least_form(group) for group in groups]
-        least = sum(group[f"{form}_seconds"]
+        least = sum(group[f"{form.replace('-', '_')}_seconds"]
                     for group, form in zip(groups, wanted))
         if has_room and sum(group["once_seconds"]
                             for group in groups) < least:
@@ -181,7 +181,7 @@ def measure_case(case, samples):
         result["chosen"][name] = {
             "forms": name_of(choices), "seconds": seconds,
             "over_fastest": seconds / least,
-            "predicted": {form: sum(group[f"{form}_seconds"]
+            "predicted": {form: sum(group[f"{form.replace('-', '_')}_seconds"]
                                     for group in choices.values())
                           for form in FORMS}}
     return result

@@ -244,7 +244,7 @@ def refused(runs):
         text = call(f"{runs.tools}/qlora-run", module, *flags,
                     "--model-name-or-path", runs.model, "--train-file",
                     runs.data, "--output-dir", f"{runs.work}/none", code=1)
-        assert "among 4 ranks" in text and len(text.splitlines()) == 1, text
+        assert "over 4 ranks" in text and len(text.splitlines()) == 1, text
     text = call(f"{runs.tools}/qloracc", "--target=cpu",
                 f"{runs.work}/m.mlir", "-o",
                 f"{runs.work}/no.so", "--parallel", "ep=2", code=1)

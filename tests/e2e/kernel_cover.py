@@ -32,14 +32,14 @@ CASES = os.path.join(HERE, "..", "Inputs", "goldens")
 TABLE = os.path.join(HERE, "..", "..", "runtime", "Kernels", "Kernels.def")
 # How a case is compiled: options of goldens.py.
 SHARDS = {"ranks": 2, "compile_flag": ["--parallel=fsdp=2",
-                                       "--divide-tables=true"]}
+                                       "--shard-embeddings=true"]}
 MODES = {
     "one": {},
     "tp": {"parallel": "tp=2"},
     "cp": {"parallel": "cp=2"},
     "ep": {"ranks": 2, "compile_flag": ["--parallel=ep=2"]},
     "fsdp": SHARDS,
-    "panel": {"compile_flag": ["--dequant=panel"]},
+    "panel": {"compile_flag": ["--dequantize=tiled"]},
 }
 MODES |= {f"{mode}-bf16": {**options, "bf16": True}
           for mode, options in MODES.items()}

@@ -59,10 +59,9 @@ static std::string valueHint(const OptionRow &row) {
 static std::vector<std::string> spellings(const OptionRow &row) {
   std::vector<std::string> all = {flagSpelling(row.name) + valueHint(row)};
   std::vector<std::string> switches;
-  for (const OptionName &name : optionNames(row) | std::views::drop(1))
-    if (!name.isShown())
-      continue;
-    else if (name.isSwitch())
+  for (const OptionName &name : optionNames(row) | std::views::drop(1) |
+                                    std::views::filter(&OptionName::isShown))
+    if (name.isSwitch())
       switches.push_back(
           fmt::format("{} ({})", flagSpelling(name.name), name.whenTrue));
     else

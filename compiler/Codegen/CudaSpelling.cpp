@@ -18,8 +18,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 using namespace qlora;
 
 /// Widest row that a warp computes: 32 columns per thread.

@@ -7,7 +7,6 @@
 #ifndef QLORA_COMPILER_GRAPH_TARGETS_H
 #define QLORA_COMPILER_GRAPH_TARGETS_H
 
-#include <map>
 #include <optional>
 #include <regex>
 #include <set>

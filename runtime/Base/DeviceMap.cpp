@@ -4,7 +4,6 @@
 
 #include "runtime/Base/DeviceMap.h"
 
-#include <algorithm>
 #include <set>
 
 #include <nlohmann/json.hpp>

@@ -11,7 +11,6 @@
 #include <atomic>
 #include <csignal>
 #include <cstdint>
-#include <initializer_list>
 
 namespace qlora {
 

@@ -5,7 +5,6 @@
 #include "runtime/Ranks/RankGroup.h"
 
 #include <algorithm>
-#include <functional>
 #include <vector>
 
 #include "runtime/Ranks/RendezvousServer.h"

@@ -9,7 +9,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <cstring>
 
 #include "runtime/Ranks/RingMeeting.h"
 #include "runtime/Ranks/Socket.h"

@@ -15,7 +15,6 @@
 #ifndef QLORA_RUNTIME_SESSION_ADAPTER_H
 #define QLORA_RUNTIME_SESSION_ADAPTER_H
 
-#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <optional>

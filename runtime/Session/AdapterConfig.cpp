@@ -5,7 +5,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include <filesystem>
 #include <fstream>
 #include <numbers>
 #include <set>

@@ -26,7 +26,6 @@
 #include <cstdint>
 #include <functional>
 #include <span>
-#include <string>
 #include <vector>
 
 #include "runtime/Base/Status.h"

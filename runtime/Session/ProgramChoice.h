@@ -13,7 +13,6 @@
 #define QLORA_RUNTIME_SESSION_PROGRAMCHOICE_H
 
 #include <cstdint>
-#include <optional>
 #include <span>
 #include <string>
 #include <vector>

@@ -6,7 +6,6 @@
 #ifndef QLORA_RUNTIME_SESSION_RUN_H
 #define QLORA_RUNTIME_SESSION_RUN_H
 
-#include <optional>
 #include <string>
 
 #include "runtime/Base/Options.h"

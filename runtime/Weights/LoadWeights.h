@@ -7,7 +7,6 @@
 #define QLORA_RUNTIME_WEIGHTS_LOADWEIGHTS_H
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>

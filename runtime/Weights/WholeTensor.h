@@ -7,7 +7,6 @@
 #define QLORA_RUNTIME_WEIGHTS_WHOLETENSOR_H
 
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "runtime/Base/HostMemory.h"

@@ -7,7 +7,6 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <filesystem>
 
 #include "runtime/Base/Amounts.h"

@@ -14,7 +14,6 @@
 #define QLORA_TOOLS_QLORA_PROGRAMCACHE_H
 
 #include <string>
-#include <vector>
 
 #include <nlohmann/json.hpp>
 

@@ -9,7 +9,6 @@
 #include "runtime/Device/CommandTimer.h"
 
 #include <cassert>
-#include <csignal>
 
 namespace qlora {
 

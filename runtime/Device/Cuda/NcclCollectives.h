@@ -25,7 +25,6 @@
 #define QLORA_RUNTIME_DEVICE_CUDA_NCCLCOLLECTIVES_H
 
 #include <array>
-#include <cstdint>
 #include <future>
 #include <memory>
 

@@ -6,7 +6,6 @@
 // when the maximum grows.
 
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "runtime/Kernels/Cpu/AttentionShape.h"

@@ -9,8 +9,6 @@
 //   dS = scale P (dP - rowsum(dO O)), with a cap times 1 - tanh^2
 //   dQ += dS K           dK += dS^T Q
 
-#include <cmath>
-
 #include "runtime/Kernels/Cpu/AttentionShape.h"
 #include "runtime/Kernels/Cpu/Parallel.h"
 #include "runtime/Kernels/Cpu/Softmax.h"

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <vector>
 
 #include "runtime/Kernels/Cpu/CheckIndices.h"
 #include "runtime/Kernels/Cpu/Convert.h"

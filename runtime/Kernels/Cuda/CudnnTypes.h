@@ -6,8 +6,6 @@
 #ifndef QLORA_RUNTIME_KERNELS_CUDA_CUDNNTYPES_H
 #define QLORA_RUNTIME_KERNELS_CUDA_CUDNNTYPES_H
 
-#include <cstdint>
-
 namespace qlora {
 
 using cudnnStatus_t = int; ///< 0: success

@@ -5,8 +5,6 @@
 #ifndef QLORA_RUNTIME_KERNELS_MATH_CODEBOOKS_H
 #define QLORA_RUNTIME_KERNELS_MATH_CODEBOOKS_H
 
-#include <cstdint>
-
 #ifdef __CUDACC__
 #define QLORA_HOST_DEVICE __host__ __device__
 #else

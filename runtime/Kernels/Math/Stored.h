@@ -34,7 +34,6 @@
 #define QLORA_RUNTIME_KERNELS_MATH_STORED_H
 
 #include <cstdint>
-#include <iterator>
 #include <string_view>
 
 #include "runtime/ABI/kernel.h"

@@ -41,8 +41,7 @@ static Status checkCollective(const LoadedModule &module,
   const auto operands = module.operands(command);
   const std::string_view name = collectiveName(command.collective);
   const std::string_view group = groupName(command.group);
-  if (command.collective == QLORA_COLLECTIVE_BROADCAST &&
-      command.peer >= ranks)
+  if (command.collective == QLORA_COLLECTIVE_BROADCAST && command.peer >= ranks)
     return Status::invalid("the program's {} over {} is from rank {}, but "
                            "there are {} ranks",
                            name, group, command.peer, ranks);

@@ -132,8 +132,7 @@ Status Device::run(const KernelOp &op, std::span<const qlora_operand> operands,
   return failure;
 }
 
-Status Device::startReadArena(uint32_t arena, uint64_t offset,
-                              uint64_t bytes) {
+Status Device::startReadArena(uint32_t arena, uint64_t offset, uint64_t bytes) {
   return readArena(arena, offset, readAhead.emplace_back(bytes));
 }
 
@@ -302,9 +301,8 @@ std::string kernelsText(const LoadedModule &module, const Device &device) {
     if (row != planned)
       names.back() += " (planned: ." + planned->implementation + ")";
   }
-  return names.empty()
-             ? ""
-             : fmt::format("  kernels  {}\n", fmt::join(names, ", "));
+  return names.empty() ? ""
+                       : fmt::format("  kernels  {}\n", fmt::join(names, ", "));
 }
 
 } // namespace qlora

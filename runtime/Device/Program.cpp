@@ -23,8 +23,7 @@ static std::string describe(const LoadedModule &module,
 Status runEntry(Device &device, const LoadedModule &module,
                 const qlora_entry &entry, const qlora_step_block &step,
                 bool onAllRanks, bool hasOneSegment) {
-  QLORA_RETURN_IF_ERROR(
-      device.begin(entry, step, onAllRanks, hasOneSegment));
+  QLORA_RETURN_IF_ERROR(device.begin(entry, step, onAllRanks, hasOneSegment));
   const auto commands = module.commands(entry);
   for (size_t i = 0; i < commands.size(); ++i) {
     Status status = device.enqueue(commands[i]);
@@ -248,8 +247,7 @@ Status Program::runOn(const qlora_entry &entry, const MicroBatch &batch,
   qlora_step_block block = step;
   block.labelled_rows =
       static_cast<uint32_t>(labelsOf(entry, batch, mostLabels));
-  block.length_rsqrt =
-      1 / std::sqrt(static_cast<float>(batch.longestRow()));
+  block.length_rsqrt = 1 / std::sqrt(static_cast<float>(batch.longestRow()));
   return runEntry(device, module, entry, block, mostLabels.has_value(),
                   batch.hasOneSegment);
 }

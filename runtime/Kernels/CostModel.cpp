@@ -94,8 +94,7 @@ static double productSeconds(const Work &work, const DeviceProfile &device,
              ((work.f32Flops + work.panelF32Flops) / device.gemmF32Gflops +
               (work.bf16Flops + work.panelBf16Flops / kGroupedRate) /
                   device.gemmBf16Gflops +
-              work.attentionF32Flops /
-                  device.cpuKernels().attentionF32Gflops) +
+              work.attentionF32Flops / device.cpuKernels().attentionF32Gflops) +
          attentionSeconds(work, gpu);
 }
 

@@ -99,9 +99,8 @@ private:
   template <typename... Args>
   void fail(fmt::format_string<Args...> format, Args &&...args) {
     if (status.isOk())
-      status = Status::invalid("{}: {}", path,
-                               fmt::format(format,
-                                           std::forward<Args>(args)...));
+      status = Status::invalid(
+          "{}: {}", path, fmt::format(format, std::forward<Args>(args)...));
   }
 
   std::string path;
@@ -238,8 +237,7 @@ DeviceProfile qlora::lowRates(DeviceProfile device) {
       rate->at2k *= kLowProducts;
       rate->at8k *= kLowProducts;
     }
-  for (double *rate :
-       {&device.copyGbps, &device.decodeGbps, &gpu.thinGemmGbps})
+  for (double *rate : {&device.copyGbps, &device.decodeGbps, &gpu.thinGemmGbps})
     *rate *= kLowMemory;
   return device;
 }

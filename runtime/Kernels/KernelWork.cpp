@@ -173,9 +173,8 @@ static Work walkWork(const KernelRequest &r) {
 
 static Work decodeWork(const KernelRequest &r) {
   Work work = walkWork(r);
-  work.decodedNumbers =
-      decodedNumbers(double(r.constant("rows")) * r.constant("columns"),
-                     *r.dtype("w"));
+  work.decodedNumbers = decodedNumbers(
+      double(r.constant("rows")) * r.constant("columns"), *r.dtype("w"));
   return work;
 }
 

@@ -261,10 +261,9 @@ void CpuDevice::findShared() {
       sharedOrders[i] += form;
       for (const qlora_operand &operand : module->operands(command))
         if (module->arenas()[operand.arena].kind == QLORA_ARENA_FROZEN)
-          sharedOrders[i] += fmt::format(" {}+{}",
-                                         fmt::ptr(bases[operand.arena] +
-                                                  operand.offset),
-                                         operand.bytes);
+          sharedOrders[i] += fmt::format(
+              " {}+{}", fmt::ptr(bases[operand.arena] + operand.offset),
+              operand.bytes);
       sharedOrders[i] += '\n';
     }
 }

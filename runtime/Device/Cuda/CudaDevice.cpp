@@ -123,9 +123,7 @@ private:
     return options.observer && options.observer->onLogits;
   }
   /// NCCL needs the same graphs on all ranks, so collectives need onAllRanks.
-  bool mayHaveGraph() const {
-    return onAllRanks || !isShared[entryIndex];
-  }
+  bool mayHaveGraph() const { return onAllRanks || !isShared[entryIndex]; }
   CUdeviceptr address(const qlora_operand &operand) const {
     return arenas.address(operand.arena) + operand.offset;
   }

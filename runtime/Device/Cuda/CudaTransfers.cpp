@@ -41,9 +41,8 @@ StatusOr<std::span<uint8_t>> CudaTransfers::reserve(uint64_t bytes) {
     QLORA_RETURN_IF_ERROR(queues->waitOnHost(taken[half]));
   }
   const uint64_t count = std::min(bytes, halfBytes - used);
-  const std::span part(static_cast<uint8_t *>(buffer.get()) +
-                           half * halfBytes + used,
-                       count);
+  const std::span part(
+      static_cast<uint8_t *>(buffer.get()) + half * halfBytes + used, count);
   used = std::min(halfBytes,
                   (used + count + kAlignment - 1) / kAlignment * kAlignment);
   return part;
@@ -106,8 +105,7 @@ Status CudaReads::start(CUdeviceptr from, uint64_t bytes) {
 }
 
 Status CudaReads::finish(std::span<uint8_t> data) {
-  QLORA_RETURN_IF_ERROR(
-      queues->waitOnHost(arrived[finished % arrived.size()]));
+  QLORA_RETURN_IF_ERROR(queues->waitOnHost(arrived[finished % arrived.size()]));
   std::memcpy(data.data(), place(finished++), data.size());
   return Status::ok();
 }

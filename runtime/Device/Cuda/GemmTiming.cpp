@@ -120,10 +120,9 @@ Status GemmTimer::fill(CudaTransfers &transfers) {
 
 Status GemmTimer::clear() {
   for (const CudaSpan &span : memory)
-    QLORA_RETURN_IF_ERROR(
-        driver.check(driver.memsetD8Async(span.address, 0, span.bytes,
-                                          queues.compute()),
-                     "cuMemsetD8Async"));
+    QLORA_RETURN_IF_ERROR(driver.check(
+        driver.memsetD8Async(span.address, 0, span.bytes, queues.compute()),
+        "cuMemsetD8Async"));
   return Status::ok();
 }
 
@@ -148,18 +147,16 @@ std::optional<Operands> GemmTimer::place(const GemmSignature &signature,
                                          const GemmChoice &choice) const {
   const Operands sizes = sizesOf(signature, choice);
   std::array<size_t, 4> order = {0, 1, 2, 3};
-  std::stable_sort(order.begin(), order.end(), [&](size_t i, size_t j) {
-    return sizes[i] > sizes[j];
-  });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t i, size_t j) { return sizes[i] > sizes[j]; });
   std::vector<CudaSpan> room(memory.begin(), memory.end());
   Operands addresses = {};
   for (const size_t operand : order) {
     if (sizes[operand] == 0)
       continue;
     const auto most = std::max_element(
-        room.begin(), room.end(), [](const CudaSpan &a, const CudaSpan &b) {
-          return a.bytes < b.bytes;
-        });
+        room.begin(), room.end(),
+        [](const CudaSpan &a, const CudaSpan &b) { return a.bytes < b.bytes; });
     const uint64_t spare =
         most == room.end() ? 0 : -most->address % kOperandAlignment;
     if (most == room.end() || sizes[operand] + spare > most->bytes)
@@ -262,9 +259,8 @@ static bool isWanted(const GemmSignature &signature, const GemmChoice &choice) {
 }
 
 StatusOr<GemmTimingResult>
-measureGemms(GemmSelection &gemms, const CudaDriver &driver,
-             CudaQueues &queues, CudaTransfers &transfers,
-             std::span<const CudaSpan> memory,
+measureGemms(GemmSelection &gemms, const CudaDriver &driver, CudaQueues &queues,
+             CudaTransfers &transfers, std::span<const CudaSpan> memory,
              std::chrono::milliseconds bound) {
   const Clock::time_point start = Clock::now();
   GemmTimingResult result;

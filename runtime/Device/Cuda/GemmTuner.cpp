@@ -42,8 +42,7 @@ Status GemmTuner::adoptCached(GemmSelection &gemms,
   auto table = GemmTable::read(cacheFile);
   if (table.status().code() == StatusCode::kDataLoss)
     notes.push_back(table.status().message() + "; GEMMs are measured again");
-  const GemmTable::Products *known =
-      table.isOk() ? table->find(kind) : nullptr;
+  const GemmTable::Products *known = table.isOk() ? table->find(kind) : nullptr;
   if (!known)
     return Status::ok();
   for (auto &[signature, choice] : gemms.choices)

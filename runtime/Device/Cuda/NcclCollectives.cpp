@@ -161,9 +161,8 @@ Status NcclCollectives::checkUse() const {
 Status NcclCollectives::checkState(const char *what, ncclComm_t communicator,
                                    ncclResult_t &state) {
   QLORA_RETURN_IF_ERROR(checkUse());
-  QLORA_RETURN_IF_ERROR(
-      nccl.check(nccl.commGetAsyncError(communicator, &state),
-                 "ncclCommGetAsyncError"));
+  QLORA_RETURN_IF_ERROR(nccl.check(nccl.commGetAsyncError(communicator, &state),
+                                   "ncclCommGetAsyncError"));
   return nccl.check(state, what);
 }
 

@@ -67,9 +67,8 @@ void Forward::startRows(const LibraryKernelArgs &args, const int32_t *segments,
                         float *sums) const {
   const auto *sinks = bufferOf<const float>(args, kSinks);
   for (int64_t row = 0; row < scratch.block; ++row) {
-    const bool hasSink =
-        sinks && row < queries.count &&
-        (!segments || segments[queries.first + row] != 0);
+    const bool hasSink = sinks && row < queries.count &&
+                         (!segments || segments[queries.first + row] != 0);
     maxima[row] = hasSink ? sinks[head] : kNone;
     sums[row] = hasSink ? 1.0f : 0.0f;
   }

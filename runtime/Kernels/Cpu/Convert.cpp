@@ -21,15 +21,13 @@ namespace qlora {
     for (int64_t i = 0; i < count; ++i)                                        \
       to[i] = Load(from[i]);                                                   \
   }                                                                            \
-  QLORA_VECTOR static void narrow##Name(const float *__restrict from,          \
-                                        uint16_t *__restrict to,               \
-                                        int64_t count) {                       \
+  QLORA_VECTOR static void narrow##Name(                                       \
+      const float *__restrict from, uint16_t *__restrict to, int64_t count) {  \
     for (int64_t i = 0; i < count; ++i)                                        \
       to[i] = Store(from[i]);                                                  \
   }                                                                            \
   QLORA_VECTOR static void sum##Name(const float *__restrict from, float beta, \
-                                     uint16_t *__restrict to,                  \
-                                     int64_t count) {                          \
+                                     uint16_t *__restrict to, int64_t count) { \
     for (int64_t i = 0; i < count; ++i)                                        \
       to[i] = Store(from[i] + beta * Load(to[i]));                             \
   }

@@ -107,8 +107,7 @@ struct Stored {
 };
 
 /// Copies to bf16 without gaps, with zeros up to `rows` and `columns`.
-void copyDense(const Stored &from, int64_t rows, int64_t columns,
-               uint8_t *to) {
+void copyDense(const Stored &from, int64_t rows, int64_t columns, uint8_t *to) {
   static constexpr int64_t kGrain = 8192; // elements
   const auto at = [&](int64_t element) {
     return elementAt(to, QLORA_DTYPE_BF16, element);

@@ -85,9 +85,8 @@ PreparedKernel grouped_weight_grad::cpu::prepare(const KernelRequest &request,
   const GroupedWeightGrad gradient(request);
   return makeKernel([gradient](const LibraryKernelArgs &args) {
     QLORA_RETURN_IF_ERROR(gradient.check(args));
-    parallelFor(gradient.tasks(), threadCount(), [&](int64_t task, int64_t) {
-      gradient.run(args, task);
-    });
+    parallelFor(gradient.tasks(), threadCount(),
+                [&](int64_t task, int64_t) { gradient.run(args, task); });
     return Status::ok();
   });
 }

@@ -118,9 +118,8 @@ void HeadLoss::clearSkipped(const HeadOperands &operands) const {
 }
 
 Status HeadLoss::run(const LibraryKernelArgs &args) {
-  QLORA_ASSIGN_OR_RETURN(
-      const HeadOperands operands,
-      HeadOperands::of(args, shape, walk.plan.hasGradient));
+  QLORA_ASSIGN_OR_RETURN(const HeadOperands operands,
+                         HeadOperands::of(args, shape, walk.plan.hasGradient));
   clearSkipped(operands);
   std::vector<double> losses(static_cast<size_t>(shape.lines));
   std::vector<int64_t> labels(losses.size());

@@ -51,9 +51,7 @@ struct HeadPiece {
   /// Returns the shard of the step, for head_part and head_merge.
   static HeadPiece of(const qlora_step_block &step, int64_t piece,
                       int64_t vocab);
-  bool has(int64_t word) const {
-    return word >= first && word < first + words;
-  }
+  bool has(int64_t word) const { return word >= first && word < first + words; }
 };
 
 /// The inputs of the logits.

@@ -158,8 +158,7 @@ void HeadPanels::setTargetFactor(const HeadBlock &block, const Panel &panel,
 /// Clears the factors of rows [begin, end), which have no label.
 void HeadPanels::clearFactors(const Panel &panel, int64_t begin,
                               int64_t end) const {
-  std::memset(elementAt(panel.factors(), plan.productType,
-                        begin * panel.count),
+  std::memset(elementAt(panel.factors(), plan.productType, begin * panel.count),
               0,
               static_cast<size_t>((end - begin) * panel.count *
                                   (dtypeBits(plan.productType) / 8)));
@@ -195,15 +194,13 @@ Status HeadPanels::walk(const HeadBlock &block, int64_t begin, int64_t end,
     exponentiate(block, panel);
     for (int64_t row = 0; row < block.count; ++row)
       states[row].sum += panel.sums[row];
-    forTargets(block, panel, [&](int64_t row) {
-      states[row].target = panel.targets[row];
-    });
+    forTargets(block, panel,
+               [&](int64_t row) { states[row].target = panel.targets[row]; });
     if (!gradient)
       continue;
     // The target's vector is added when softmax is known, by softmax - 1.
-    forTargets(block, panel, [&](int64_t row) {
-      setTargetFactor(block, panel, row, 0.0f);
-    });
+    forTargets(block, panel,
+               [&](int64_t row) { setTargetFactor(block, panel, row, 0.0f); });
     clearReplaced(block, panel);
     clearFactors(panel, block.count, rows);
     QLORA_RETURN_IF_ERROR(
@@ -215,8 +212,7 @@ Status HeadPanels::walk(const HeadBlock &block, int64_t begin, int64_t end,
 
 Status HeadPanels::addWeightGradient(const HeadBlock &block, int64_t number,
                                      const double *logSums, float *dw,
-                                     int64_t slot,
-                                     uint8_t *slotScratch) const {
+                                     int64_t slot, uint8_t *slotScratch) const {
   const Panel panel = panelAt(number, block.inputs.w, slotScratch);
   const int64_t rows = paddedRows(block.count);
   QLORA_RETURN_IF_ERROR(computeLogits(block, panel, slot));

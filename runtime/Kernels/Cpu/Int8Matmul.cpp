@@ -86,10 +86,9 @@ namespace {
 class Int8Matmul final : public LibraryKernel {
 public:
   explicit Int8Matmul(const KernelRequest &request)
-      : plan(Int8Plan::of(request)),
-        layout(StoredWeight::of(request).layout), aType(request.type("a")),
-        cType(request.type("c")), lda(request.constant("lda")),
-        ldc(request.constant("ldc")),
+      : plan(Int8Plan::of(request)), layout(StoredWeight::of(request).layout),
+        aType(request.type("a")), cType(request.type("c")),
+        lda(request.constant("lda")), ldc(request.constant("ldc")),
         outlier(qlora_outlier_bits(request.constantAsDouble("threshold"))),
         alpha(static_cast<float>(request.constantAsDouble("alpha"))),
         beta(static_cast<float>(request.constantAsDouble("beta"))) {}
@@ -103,9 +102,8 @@ private:
   void runPanel(const LibraryKernelArgs &args, int64_t panel, int64_t slot,
                 int64_t outliers) const;
   void addOutliers(const LibraryKernelArgs &args, int64_t first,
-                   int64_t columns, int64_t row, int64_t rows,
-                   int64_t outliers, const float *scales, float *line,
-                   float *extra) const;
+                   int64_t columns, int64_t row, int64_t rows, int64_t outliers,
+                   const float *scales, float *line, float *extra) const;
   uint8_t *slotOf(void *workspace, int64_t slot) const {
     return plan.slots.in(workspace) + plan.slotBytes * uint64_t(slot);
   }
@@ -125,11 +123,9 @@ void Int8Matmul::roundRows(const LibraryKernelArgs &args) const {
   void *const workspace = args.buffers[kWorkspace];
   uint8_t *const marks = plan.marks.in(workspace);
   std::memset(marks, 0, size_t(plan.k));
-  const int64_t rows =
-      (plan.m + plan.kTile - 1) / plan.kTile * plan.kTile;
+  const int64_t rows = (plan.m + plan.kTile - 1) / plan.kTile * plan.kTile;
   parallelFor(rows, plans::kGemmSlots, [&](int64_t row, int64_t slot) {
-    int16_t *const codes =
-        plan.codes.in<int16_t>(workspace) + row * plan.depth;
+    int16_t *const codes = plan.codes.in<int16_t>(workspace) + row * plan.depth;
     if (row >= plan.m)
       return void(std::fill_n(codes, plan.depth, int16_t{0}));
     auto *const x = plan.row.in<float>(slotOf(workspace, slot));

@@ -150,8 +150,7 @@ std::string PanelMatmul::sharedForm() const {
 /// The workspaces may be the same memory. The decoded panel, of equal size,
 /// comes first in a slot. The sums and scratch of smaller launches then fit
 /// where those of the largest fit; copies of a do not.
-Status
-PanelMatmul::runTogether(std::span<const LaunchTogether> launches) {
+Status PanelMatmul::runTogether(std::span<const LaunchTogether> launches) {
   const auto kernelOf = [](const LaunchTogether &launch) -> PanelMatmul & {
     return static_cast<PanelMatmul &>(*launch.kernel);
   };

@@ -116,10 +116,9 @@ template <typename Code>
 static void quantizeRuns(std::span<const float> scales, float offset, Code code,
                          uint8_t *codes, float *absmax) {
   for (size_t begin = 0; begin < scales.size(); begin += kNestedRun) {
-    const size_t count =
-        std::min<size_t>(kNestedRun, scales.size() - begin);
-    *absmax++ = quantizeRun(scales.subspan(begin, count), offset, code,
-                            codes + begin);
+    const size_t count = std::min<size_t>(kNestedRun, scales.size() - begin);
+    *absmax++ =
+        quantizeRun(scales.subspan(begin, count), offset, code, codes + begin);
   }
 }
 

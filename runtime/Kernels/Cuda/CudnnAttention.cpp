@@ -113,10 +113,9 @@ Place CudnnAttention::placeOf(const GraphOperand &operand,
           2 * r.constant("dim") * (operand.isOfKeys ? 1 : group)};
 }
 
-std::vector<Place>
-CudnnAttention::placesOf(std::span<void *const> buffers,
-                         const CudnnAttentionPlan &chosen,
-                         bool readsReach) const {
+std::vector<Place> CudnnAttention::placesOf(std::span<void *const> buffers,
+                                            const CudnnAttentionPlan &chosen,
+                                            bool readsReach) const {
   std::vector<Place> places;
   const auto operands = std::span(kOperands).first(
       isGradient ? std::size(kOperands) : kForwardOperands);
@@ -165,11 +164,9 @@ Status CudnnAttention::enqueuePieces(const CudaKernelArgs &args) {
   const bool readsReach = needsReach(args);
   const CudnnAttentionPlan &chosen =
       ofOneSegment && !readsReach ? *ofOneSegment : plan;
-  const std::vector<Place> places =
-      placesOf(args.buffers, chosen, readsReach);
-  const plans::Part &part = chosen.dqSum == CudnnDqSum::kMemory
-                                ? bytes.besideSum
-                                : bytes.scratch;
+  const std::vector<Place> places = placesOf(args.buffers, chosen, readsReach);
+  const plans::Part &part =
+      chosen.dqSum == CudnnDqSum::kMemory ? bytes.besideSum : bytes.scratch;
   void *const scratch = part.in(args.buffers.back());
   const cudnnStatus_t onStream =
       cudnn.library->setStream(cudnn.handle, args.stream);

@@ -135,8 +135,7 @@ GemmDescription::ask(const GemmSignature &wanted, size_t most) const {
   if (status == kCublasNotSupported)
     found = 0;
   else
-    QLORA_RETURN_IF_ERROR(
-        blas.check(status, "cublasLtMatmulAlgoGetHeuristic"));
+    QLORA_RETURN_IF_ERROR(blas.check(status, "cublasLtMatmulAlgoGetHeuristic"));
   results.resize(size_t(found));
   std::erase_if(results, [&](const cublasLtMatmulHeuristicResult_t &each) {
     return each.state != 0 || each.workspaceSize > wanted.scratchLimit;
@@ -204,10 +203,9 @@ Status GemmDescription::enqueue(const GemmProblem &scalars, const void *a,
                                 const void *b, void *c,
                                 const GemmAlgorithm &algorithm, void *scratch,
                                 CUstream stream) const {
-  return blas.check(blas.matmul(handle, description,
-                                &scalars.alpha, b, layoutA, a, layoutB,
-                                &scalars.beta, c, layoutC, c, layoutC,
-                                &algorithm.choice, scratch,
+  return blas.check(blas.matmul(handle, description, &scalars.alpha, b, layoutA,
+                                a, layoutB, &scalars.beta, c, layoutC, c,
+                                layoutC, &algorithm.choice, scratch,
                                 algorithm.scratchBytes, stream),
                     "cublasLtMatmul");
 }

@@ -200,8 +200,7 @@ Status HeadChunks::observe(const HeadChunk &chunk, LogitsBlock block,
                                args.stream),
         "cuMemcpyDtoHAsync_v2");
   };
-  QLORA_RETURN_IF_ERROR(
-      read(logits.data(), buffers.logits, logits.size() * 4));
+  QLORA_RETURN_IF_ERROR(read(logits.data(), buffers.logits, logits.size() * 4));
   QLORA_RETURN_IF_ERROR(
       read(rows.data(), movedBy(buffers.labelled, uint64_t(chunk.first) * 4),
            rows.size() * 4));

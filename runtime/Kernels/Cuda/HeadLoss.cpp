@@ -94,8 +94,7 @@ Status HeadLoss::enqueueChunk(size_t i, const Operands &operands,
 
 Status HeadLoss::enqueue(const CudaKernelArgs &args) {
   const Operands operands = operandsOf(args);
-  QLORA_RETURN_IF_ERROR(
-      chunks.listLabelled(operands.correct, operands, args));
+  QLORA_RETURN_IF_ERROR(chunks.listLabelled(operands.correct, operands, args));
   if (chunks.plan.hasGradient)
     QLORA_RETURN_IF_ERROR(chunks.clearUnlabelled(operands, args));
   void *const columns[] = {operands.targets, operands.dcolumns};

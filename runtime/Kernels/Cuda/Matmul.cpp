@@ -69,12 +69,11 @@ StatusOr<CudaLaunch> prepareDecode(const KernelRequest &r, qlora_dtype out,
   if (!storedFormat(stored))
     return prepareConversion(context, stored, out,
                              {rows, columns, columns, columns});
-  return CudaLaunch::prepare(context,
-                             fmt::format("qlora_decode_{}_{}",
-                                         codingOf(*storedFormat(stored)),
-                                         dtypeName(out)),
-                             {blocksOf(rows * columns, kDecodeElements)},
-                             decodeConstants(r));
+  return CudaLaunch::prepare(
+      context,
+      fmt::format("qlora_decode_{}_{}", codingOf(*storedFormat(stored)),
+                  dtypeName(out)),
+      {blocksOf(rows * columns, kDecodeElements)}, decodeConstants(r));
 }
 
 PreparedCudaKernel decode::cuda::prepare(const KernelRequest &r,

@@ -159,8 +159,7 @@ PreparedCudaKernel quantize_scales::cuda::prepare(const KernelRequest &r,
   return makeLaunchKernel(
       context,
       {{"qlora_quantize_offset", {1, kNF4MeanPartials}},
-       {"qlora_quantize_scales",
-        {blocksOf(r.constant("blocks"), kNestedRun)}}},
+       {"qlora_quantize_scales", {blocksOf(r.constant("blocks"), kNestedRun)}}},
       r.constants);
 }
 

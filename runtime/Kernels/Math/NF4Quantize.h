@@ -131,8 +131,7 @@ QLORA_HOST_DEVICE inline int32_t nf4Bucket(float shifted, float inverse) {
 /// is nearest to the bucket's middle: the number of midpoints below it.
 QLORA_HOST_DEVICE inline uint8_t nf4NearestCode(const float *map,
                                                 int32_t bucket) {
-  const float value =
-      nf4Add(-1.0f, nf4Divide(2.0f * float(bucket), 65535.0f));
+  const float value = nf4Add(-1.0f, nf4Divide(2.0f * float(bucket), 65535.0f));
   int low = 0, high = kNF4MapEntries - 1;
   while (low < high) {
     const int middle = (low + high) / 2;

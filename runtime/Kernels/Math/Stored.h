@@ -146,8 +146,7 @@ struct StoredLayout {
     l.doubleQuant = doubleQuant;
     l.bits = storedFormat(dtype)->bits;
     l.blocks = (elements + block - 1) / block;
-    l.nestedBlocks =
-        doubleQuant ? (l.blocks + kNestedRun - 1) / kNestedRun : 0;
+    l.nestedBlocks = doubleQuant ? (l.blocks + kNestedRun - 1) / kNestedRun : 0;
     l.packedBytes = l.bytesOf(elements);
     l.scales = align(l.packedBytes);
     l.zeros = l.scales + align(doubleQuant ? l.blocks : 4 * l.blocks);

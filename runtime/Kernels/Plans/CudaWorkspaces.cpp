@@ -227,8 +227,7 @@ static Reason needCudnn(const KernelRequest &r) {
   // tile: gradients on sm_90 have been NaN for lse below -88.
   if (Reason reason = needMultiples(r, kCudnnTile, {"length"}))
     return reason;
-  return needMultiples(r, kNumbersOfLoad,
-                       {"dim", "ldq", "ldk", "ldv", "ldo"});
+  return needMultiples(r, kNumbersOfLoad, {"dim", "ldq", "ldk", "ldv", "ldo"});
 }
 
 Reason attention::cudnn::limits(const KernelRequest &r) {
@@ -244,8 +243,7 @@ uint64_t cudnnWorkspace(const KernelRequest &r) {
 Reason attention_grad::cudnn::limits(const KernelRequest &r) {
   if (Reason reason = needCudnn(r))
     return reason;
-  return needMultiples(r, kNumbersOfLoad,
-                       {"lddo", "lddq", "lddk", "lddv"});
+  return needMultiples(r, kNumbersOfLoad, {"lddo", "lddq", "lddk", "lddv"});
 }
 
 uint64_t cudnnGradientWorkspace(const KernelRequest &r) {

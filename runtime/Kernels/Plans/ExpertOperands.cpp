@@ -50,9 +50,8 @@ OperandShapes sort_by_expert::shapes(const KernelRequest &r) {
   const int64_t ranks = r.constant("ranks");
   if (experts % ranks != 0)
     return refusalOf(r, "ranks", "divide the experts");
-  return {{1, rows},        {1, rows},
-          {1, rows},        {1, rows},
-          {1, experts + 1}, {1, experts / ranks + 1}};
+  return {{1, rows}, {1, rows},        {1, rows},
+          {1, rows}, {1, experts + 1}, {1, experts / ranks + 1}};
 }
 
 OperandShapes gather_rows::shapes(const KernelRequest &r) {

@@ -107,8 +107,7 @@ static Size workspaceOf(const GemmProblem &p, int64_t slots, Size library) {
 }
 
 Size gemmWorkspace(const GemmProblem &p) {
-  return workspaceOf(p, kGemmSlots,
-                     libraryScratch(p, 512 * 1024) * Size(8));
+  return workspaceOf(p, kGemmSlots, libraryScratch(p, 512 * 1024) * Size(8));
 }
 
 Size sequentialGemmWorkspace(const GemmProblem &p, uint64_t most) {
@@ -245,10 +244,9 @@ AttentionScratch AttentionScratch::of(const KernelRequest &r) {
   const int64_t tasks = r.constant("batch") * r.constant("kv_heads");
   const Size partials = Size(r.constant("batch")) * Size(r.constant("heads")) *
                         Size(8) * Size(length) * Size(dim);
-  const bool isSplit = hasGradient &&
-                       r.constant("heads") > r.constant("kv_heads") &&
-                       tasks < r.constant("slots") &&
-                       partials.bytes() <= kMostAttentionPartials;
+  const bool isSplit =
+      hasGradient && r.constant("heads") > r.constant("kv_heads") &&
+      tasks < r.constant("slots") && partials.bytes() <= kMostAttentionPartials;
   s.scoreGradients = take(hasGradient, s.block, s.block);
   s.slopes = take(hasGradient && r.constantAsDouble("cap") != 0, s.block,
                   s.block);

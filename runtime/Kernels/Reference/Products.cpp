@@ -156,18 +156,17 @@ struct Int8Reference {
 PreparedKernel int8_matmul::reference::prepare(const KernelRequest &r,
                                                uint64_t) {
   enum Operand { kA, kW, kC };
-  const Int8Reference op = {
-      StoredWeight::of(r),
-      r.constant("m"),
-      r.constant("rows"),
-      r.constant("columns"),
-      r.constant("lda"),
-      r.constant("ldc"),
-      r.type("a"),
-      r.type("c"),
-      qlora_outlier_bits(r.constantAsDouble("threshold")),
-      r.constantAsDouble("alpha"),
-      r.constantAsDouble("beta")};
+  const Int8Reference op = {StoredWeight::of(r),
+                            r.constant("m"),
+                            r.constant("rows"),
+                            r.constant("columns"),
+                            r.constant("lda"),
+                            r.constant("ldc"),
+                            r.type("a"),
+                            r.type("c"),
+                            qlora_outlier_bits(r.constantAsDouble("threshold")),
+                            r.constantAsDouble("alpha"),
+                            r.constantAsDouble("beta")};
   return makeKernel([op](const LibraryKernelArgs &args) {
     const void *const x = args.buffers[kA];
     const std::vector<bool> outliers = op.outliers(x);

@@ -145,9 +145,8 @@ struct AttentionSink {
 QLORA_DEVICE AttentionSink sinkOf(const qlora_cuda_args &args,
                                   const AttentionShape &shape, int head,
                                   int query) {
-  const bool isThere =
-      args.buffers[6] && query < shape.length &&
-      (!shape.segments || shape.segments[query] != 0);
+  const bool isThere = args.buffers[6] && query < shape.length &&
+                       (!shape.segments || shape.segments[query] != 0);
   return {isThere ? qlora_load_f32(args.buffers[6], head)
                   : qlora_from_bits(0xff800000u),
           isThere ? 1.0f : 0.0f};

@@ -198,8 +198,7 @@ QLORA_DEVICE void addKeys(GradientTiles<Width> &tiles,
   for (int step = 1; step <= parts; ++step) {
     if (Kind == kAny) {
       __syncthreads();
-      stageBlock<Kind, true>(tiles, shape, rows,
-                             (part + step) % parts * Width);
+      stageBlock<Kind, true>(tiles, shape, rows, (part + step) % parts * Width);
     }
     qlora_wait_copies<1>();
     __syncthreads();

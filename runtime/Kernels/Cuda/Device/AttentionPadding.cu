@@ -114,8 +114,7 @@ QLORA_CUDA_KERNEL(kPaddingThreads)
 qlora_attention_padding_lse(const __grid_constant__ qlora_cuda_args args) {
   const PaddedQuery query = PaddedQuery::of(args);
   if (query.isInside)
-    qlora_store_f32(args.buffers[10], query.index,
-                    query.isPadding
-                        ? 1e30f
-                        : qlora_load_f32(args.buffers[5], query.index));
+    qlora_store_f32(
+        args.buffers[10], query.index,
+        query.isPadding ? 1e30f : qlora_load_f32(args.buffers[5], query.index));
 }

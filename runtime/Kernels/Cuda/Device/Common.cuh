@@ -142,8 +142,7 @@ QLORA_DEVICE double qlora_block_sum(double value) {
 /// Maximum over a warp and over a block; NaN if any value is NaN.
 QLORA_DEVICE float qlora_warp_max(float value) {
   for (int offset = kQloraWarp / 2; offset > 0; offset /= 2)
-    value =
-        qlora_maximum(value, __shfl_xor_sync(0xffffffffu, value, offset));
+    value = qlora_maximum(value, __shfl_xor_sync(0xffffffffu, value, offset));
   return value;
 }
 QLORA_DEVICE float qlora_block_max(float value) {

@@ -251,10 +251,9 @@ QLORA_DEVICE float decodeOne(const DecodeWeight &w,
 /// start a group. Groups that are partial, or whose 16 bytes cannot be stored
 /// at once, are decoded element by element.
 template <typename Coding, typename Out>
-QLORA_DEVICE void decodeGroups(const DecodeWeight &w,
-                               const DecodeTables<Coding> &tables,
-                               typename Out::storage *out, int64_t first,
-                               int64_t end, int lane) {
+QLORA_DEVICE void
+decodeGroups(const DecodeWeight &w, const DecodeTables<Coding> &tables,
+             typename Out::storage *out, int64_t first, int64_t end, int lane) {
   constexpr int kCount = kDecodeGroup<Out>, kBits = Coding::kBits;
   using Packed = typename DecodePacked<kCount * kBits / 8>::type;
   // If so, a block may start inside a group.
@@ -300,8 +299,7 @@ QLORA_DEVICE void decode(const qlora_cuda_args &args,
                               end < w.count ? end : w.count, lane);
   } else {
     const bool isWhole = __all_sync(
-        0xffffffffu, end <= w.count && w.shift >= 0 &&
-                         w.block >= kDecodeRun &&
+        0xffffffffu, end <= w.count && w.shift >= 0 && w.block >= kDecodeRun &&
                          reinterpret_cast<uintptr_t>(out) % 16 == 0);
     DecodeTile<Coding, Out> tiles[kDecodeTiles];
     QLORA_UNROLL

@@ -225,8 +225,7 @@ QLORA_DEVICE void transposeRows(const qlora_cuda_args &args) {
   const int64_t *c = args.constants;
   const auto *x =
       qlora_at<typename X::storage>(args.buffers[0], blockIdx.x * c[3]);
-  auto *out =
-      qlora_at<typename X::storage>(args.buffers[1], blockIdx.x * c[4]);
+  auto *out = qlora_at<typename X::storage>(args.buffers[1], blockIdx.x * c[4]);
   const int inner = int(c[2]), outer = int(c[1] / c[2]);
   const bool isWide = inner > outer;
   const int longer = isWide ? inner : outer, shorter = isWide ? outer : inner;

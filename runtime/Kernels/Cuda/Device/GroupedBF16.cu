@@ -76,9 +76,8 @@ QLORA_DEVICE void multiply(const GroupedTiles<IsForward> &tiles,
       const qlora_words w =
           IsForward
               ? qlora_load_matrices((weights ^ 32 * k) + 16 * j * kRowBytes)
-              : qlora_load_transposed(
-                    (weights ^ 32 * (ownColumn() / 16 + j)) +
-                    16 * k * kRowBytes);
+              : qlora_load_transposed((weights ^ 32 * (ownColumn() / 16 + j)) +
+                                      16 * k * kRowBytes);
       QLORA_UNROLL
       for (int i = 0; i < 2; ++i) {
         qlora_multiply(sums[i].tile[2 * j], a[i], w.word[0],

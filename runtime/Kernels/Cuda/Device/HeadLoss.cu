@@ -73,8 +73,7 @@ QLORA_DEVICE void scatterRow(const qlora_cuda_args &args) {
 
 /// One block per row: zeros a row without a label. Buffers: targets, dhidden.
 /// Constants: columns, the stride of dhidden.
-template <typename T>
-QLORA_DEVICE void clearRow(const qlora_cuda_args &args) {
+template <typename T> QLORA_DEVICE void clearRow(const qlora_cuda_args &args) {
   const int64_t row = blockIdx.x;
   if (qlora_load_i32(args.buffers[0], row) != kNoTarget)
     return;

@@ -55,8 +55,7 @@ QLORA_DEVICE float quantizeBlock(const void *x, int64_t first, int64_t count,
   return isWhole ? absmax : divisor;
 }
 
-template <typename In>
-QLORA_DEVICE void quantize(const qlora_cuda_args &args) {
+template <typename In> QLORA_DEVICE void quantize(const qlora_cuda_args &args) {
   const int64_t elements = args.constants[0], block = args.constants[1];
   const int64_t index = int64_t(blockIdx.x) * kQuantizeWarps +
                         int(threadIdx.x) / kQloraWarp;
@@ -109,8 +108,7 @@ qlora_quantize_scales(const __grid_constant__ qlora_cuda_args args) {
   const float offset = qlora_load_f32(args.buffers[4], 0);
   float shifted = 0;
   if (isInside)
-    shifted =
-        qlora::nf4Shifted(qlora_load_f32(args.buffers[0], index), offset);
+    shifted = qlora::nf4Shifted(qlora_load_f32(args.buffers[0], index), offset);
   map[thread] = qlora_load_f32(args.buffers[1], thread);
   const int32_t ofWarp = largestOfWarp(qlora::nf4Magnitude(shifted));
   if (thread % kQloraWarp == 0)

@@ -49,7 +49,7 @@ GRADIENT_BF16 = 0.05
 # Limit for codes of 8-bit states. A gradient differs by 1e-6 of its scale, and
 # near zero two codes are 3e-5 apart (a bucket of bitsandbytes'). So some values
 # cross to the next code: 0.1 to 0.7 % of codes after six steps. With equal
-# gradients all codes are equal (conformance/UpdatesTest.cpp).
+# gradients all codes are equal (conformance/AdamW8BitTest.cpp).
 CODES = 1e-2
 # bitsandbytes' names for the states of small tensors, which are AdamW's.
 SMALL = {"state1": "exp_avg", "state2": "exp_avg_sq"}

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // Ops that are one pass over rows: conversion, embedding, column_sum,
-// accumulate, copy_rows, swap_blocks, clip_norm, length, quantize,
-// quantize_scales. Device code: Device/{Rows,SwapBlocks,Quantize}.cu.
+// accumulate, copy_rows, swap_blocks, clip_norm, length, adamw_8bit, quantize,
+// quantize_scales. Device code: Device/{Rows,SwapBlocks,AdamW8Bit,Quantize}.cu.
 
 #include <fmt/format.h>
 
@@ -128,8 +128,6 @@ PreparedCudaKernel length::cuda::prepare(const KernelRequest &r,
                                          CudaContext &context) {
   return makeNormKernel(r, context, "qlora_length");
 }
-
-// Device/Updates.cu.
 
 PreparedCudaKernel adamw_8bit::cuda::prepare(const KernelRequest &r,
                                              CudaContext &context) {

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT
 
-// Optimizer updates: adamw_8bit; states equal the CPU's. Buffers and constants
-// are those of the op.
+// adamw_8bit: the AdamW update of a tensor whose states are stored in 8 bits.
+// States equal the CPU's. Buffers and constants are those of the op in
+// Kernels.def.
 
 #include "runtime/Kernels/Cuda/Device/Common.cuh"
-#include "runtime/Kernels/Math/Update.h"
+#include "runtime/Kernels/Math/AdamW8Bit.h"
 
 constexpr int kStateWarps = qlora::kStateBlock / kQloraWarp;
 
-/// Returns the largest `value` of all threads of a block.
+/// Returns the largest `value` of all threads of a block, in every thread.
 QLORA_DEVICE int32_t largestOfBlock(int32_t (&ofWarps)[kStateWarps],
                                     int32_t value) {
   for (int offset = kQloraWarp / 2; offset > 0; offset /= 2) {
@@ -23,7 +24,7 @@ QLORA_DEVICE int32_t largestOfBlock(int32_t (&ofWarps)[kStateWarps],
   return value;
 }
 
-/// One thread per element; the elements of a block share a scale.
+/// One thread per element; the elements of a thread block share a scale.
 QLORA_CUDA_KERNEL(qlora::kStateBlock)
 qlora_adamw_8bit(const __grid_constant__ qlora_cuda_args args) {
   __shared__ float map1[qlora::kNF4MapEntries], map2[qlora::kNF4MapEntries];

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: MIT
 
-// Arithmetic of element-wise updates that CPU and CUDA share. Every operation
-// is rounded separately, or fused by name.
+// Arithmetic of the AdamW update with 8-bit states, for CPU and CUDA. Every
+// operation is rounded separately, except nf4Fused().
 
-#ifndef QLORA_RUNTIME_KERNELS_MATH_UPDATE_H
-#define QLORA_RUNTIME_KERNELS_MATH_UPDATE_H
+#ifndef QLORA_RUNTIME_KERNELS_MATH_ADAMW8BIT_H
+#define QLORA_RUNTIME_KERNELS_MATH_ADAMW8BIT_H
 
 #include "runtime/ABI/kernel.h"
 #include "runtime/Kernels/Math/NF4Quantize.h"
 
 namespace qlora {
 
-/// Scalars of a launch.
+/// The scalars of one launch of adamw_8bit.
 struct UpdateRate {
-  float rate;    ///< of this tensor
-  float decayed; ///< factor of a parameter after weight decay
+  float rate;    ///< learning rate of the tensor
+  float decayed; ///< factor that weight decay applies to a parameter
 
   QLORA_HOST_DEVICE static UpdateRate of(const qlora_step_block &step,
                                          double rateScale, bool isUndecayed) {
@@ -39,7 +39,8 @@ QLORA_HOST_DEVICE inline float adamWStep(float p, float &m, float &v, float g,
                 -nf4Multiply(size, nf4Divide(m, nf4Add(root, step.epsilon))));
 }
 
-/// Returns the code of `value` in a block whose largest magnitude is `absmax`.
+/// Returns the code of a state's `value` in a block whose largest magnitude is
+/// `absmax`. `map` has the values of the 256 codes.
 QLORA_HOST_DEVICE inline uint8_t stateCode(const float *map, float value,
                                            float absmax) {
   const int32_t bucket =
@@ -49,4 +50,4 @@ QLORA_HOST_DEVICE inline uint8_t stateCode(const float *map, float value,
 
 } // namespace qlora
 
-#endif // QLORA_RUNTIME_KERNELS_MATH_UPDATE_H
+#endif // QLORA_RUNTIME_KERNELS_MATH_ADAMW8BIT_H

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Optimizer updates of a tensor: adamw_8bit.
+// adamw_8bit: the AdamW update of a tensor whose states are stored in 8 bits.
 
 #include <algorithm>
 #include <array>
@@ -8,12 +8,13 @@
 
 #include "runtime/Kernels/Cpu/CpuKernels.h"
 #include "runtime/Kernels/Cpu/Parallel.h"
-#include "runtime/Kernels/Math/Update.h"
+#include "runtime/Kernels/Math/AdamW8Bit.h"
 
 namespace qlora::cpu {
 
 namespace {
-/// The dynamic maps with and without sign.
+/// The values of all codes: with sign for the mean, without for the mean
+/// square.
 struct StateMaps {
   std::array<float, kNF4MapEntries> withSign, withoutSign;
 

@@ -11,7 +11,7 @@
 #include "runtime/Kernels/Cpu/CpuKernels.h"
 #include "runtime/Kernels/Cpu/Decode.h"
 #include "runtime/Kernels/Cpu/Parallel.h"
-#include "runtime/Kernels/Math/Int8Product.h"
+#include "runtime/Kernels/Math/Int8Matmul.h"
 #include "runtime/Kernels/Plans/Workspaces.h"
 
 namespace qlora::cpu::int8_matmul {

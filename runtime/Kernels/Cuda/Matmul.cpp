@@ -85,7 +85,7 @@ PreparedCudaKernel decode::cuda::prepare(const KernelRequest &r,
   });
 }
 
-/// Rows and columns of a tile in Device/Int8.cu.
+/// Rows and columns of a tile in Device/Int8Matmul.cu.
 static constexpr int64_t kInt8Tile = 32;
 
 PreparedCudaKernel int8_matmul::cuda::prepare(const KernelRequest &r,

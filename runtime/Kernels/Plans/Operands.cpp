@@ -3,7 +3,7 @@
 // Checks of every request: marks and types of Kernels.def, shapes of its op's
 // operands, and further limits of an op.
 
-#include "runtime/Kernels/Math/Int8Product.h"
+#include "runtime/Kernels/Math/Int8Matmul.h"
 #include "runtime/Kernels/Math/NF4Quantize.h"
 #include "runtime/Kernels/Math/Stored.h"
 #include "runtime/Kernels/Plans/Plans.h"

@@ -10,7 +10,7 @@
 #include "runtime/Kernels/Cpu/CpuKernels.h"
 #include "runtime/Kernels/Cpu/Decode.h"
 #include "runtime/Kernels/Cpu/Parallel.h"
-#include "runtime/Kernels/Math/Int8Product.h"
+#include "runtime/Kernels/Math/Int8Matmul.h"
 #include "runtime/Kernels/Plans/Workspaces.h"
 
 namespace qlora::cpu {
@@ -97,7 +97,7 @@ PreparedKernel panel_matmul::reference::prepare(const KernelRequest &request,
 }
 
 namespace {
-/// int8_matmul, formula by formula as in Int8Product.h.
+/// int8_matmul, formula by formula as in Int8Matmul.h.
 struct Int8Reference {
   StoredWeight weight;
   int64_t m, n, k, lda, ldc;

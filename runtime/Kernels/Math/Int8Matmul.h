@@ -19,8 +19,8 @@
 //
 // Include Rows.h before, or on a GPU the definitions of its functions.
 
-#ifndef QLORA_RUNTIME_KERNELS_MATH_INT8PRODUCT_H
-#define QLORA_RUNTIME_KERNELS_MATH_INT8PRODUCT_H
+#ifndef QLORA_RUNTIME_KERNELS_MATH_INT8MATMUL_H
+#define QLORA_RUNTIME_KERNELS_MATH_INT8MATMUL_H
 
 #include "runtime/Kernels/Rows.h"
 
@@ -59,4 +59,4 @@ QLORA_INLINE float qlora_int8_weight(int code, float scale) {
   return float(code) * scale * QLORA_INT8_WEIGHT_SCALE;
 }
 
-#endif // QLORA_RUNTIME_KERNELS_MATH_INT8PRODUCT_H
+#endif // QLORA_RUNTIME_KERNELS_MATH_INT8MATMUL_H

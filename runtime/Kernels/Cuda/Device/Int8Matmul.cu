@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: MIT
 
-// int8_matmul (Math/Int8Product.h). Buffers are those of the op in Kernels.def.
+// int8_matmul (Math/Int8Matmul.h). Buffers are those of the op in Kernels.def.
 // After its constants: byte offsets of codes, scales and marks in the
 // workspace, and of W's scales in W.
 
 #include "runtime/Kernels/Cuda/Device/Common.cuh"
-#include "runtime/Kernels/Math/Int8Product.h"
+#include "runtime/Kernels/Math/Int8Matmul.h"
 
 constexpr int kInt8Threads = 256;
 

@@ -23,9 +23,10 @@
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Module/ProgramText.h"
 #include "runtime/Predict/CalibrationRun.h"
+#include "runtime/Predict/DeviceChoice.h"
 #include "runtime/Predict/NullRun.h"
-#include "runtime/Ranks/Supervisor.h"
 #include "runtime/Ranks/RankEnvironment.h"
+#include "runtime/Ranks/Supervisor.h"
 #include "runtime/Session/OutputFolder.h"
 #include "runtime/Session/Session.h"
 #include "runtime/Session/SharedGpus.h"
@@ -73,16 +74,8 @@ static int fail(const Status &status) {
   return 1;
 }
 
-static int print(const StatusOr<std::string> &text) {
-  if (!text.isOk())
-    return fail(text.status());
-  fmt::print("{}", text.value());
-  return 0;
-}
-
-static int report(const std::string &folder) {
-  if (Status status = writeReport(folder); !status.isOk())
-    return fail(status);
+static StatusOr<int> report(const std::string &folder) {
+  QLORA_RETURN_IF_ERROR(writeReport(folder));
   fmt::print("report written to {}/{}\n", shownPath(folder), kReportFile);
   return 0;
 }
@@ -97,60 +90,47 @@ static int startRanks(int ranks, char **argv, int argc) {
 }
 
 /// Starts the ranks, after checks that would fail in each of them.
-static int launch(const SessionRequest &request, int ranks, char **argv,
-                  int argc) {
-  auto loaded = loadRequest(request);
-  if (!loaded.isOk())
-    return fail(loaded.status());
-  if (Status status = checkMesh(loaded->module, ranks); !status.isOk())
-    return fail(status);
-  if (Status status =
-          checkSharing(loaded->module, request.ranksPerGpu, ranks);
-      !status.isOk())
-    return fail(status);
-  if (Status status =
-          checkRanksOf(loaded->options, ranks, loaded->module.rowRanks());
-      !status.isOk())
-    return fail(status);
-  if (Status status = checkOutputFolder(loaded->options); !status.isOk())
-    return fail(status);
+static StatusOr<int> launch(const SessionRequest &request, int ranks,
+                            char **argv, int argc) {
+  QLORA_ASSIGN_OR_RETURN(const auto loaded, loadRequest(request));
+  QLORA_RETURN_IF_ERROR(checkMesh(loaded.module, ranks));
+  QLORA_RETURN_IF_ERROR(
+      checkSharing(loaded.module, request.ranksPerGpu, ranks));
+  QLORA_RETURN_IF_ERROR(
+      checkRanksOf(loaded.options, ranks, loaded.module.rowRanks()));
+  QLORA_RETURN_IF_ERROR(checkOutputFolder(loaded.options));
   return startRanks(ranks, argv, argc);
 }
 
 /// Runs `work` as a rank of a launcher (ours or another), or alone. Returns its
-/// exit code.
+/// exit code. launchRanks() prints the errors of its ranks.
 template <typename Work>
-static int asRank(RankEnvironment env, Work &&work) {
-  auto channel = RankChannel::open(env);
-  if (!channel.isOk())
-    return fail(channel.status());
+static StatusOr<int> asRank(RankEnvironment env, Work &&work) {
+  QLORA_ASSIGN_OR_RETURN(auto channel, RankChannel::open(env));
   FileDescriptor listening;
-  if (*channel)
-    listening = (*channel)->takeListeningSocket();
+  if (channel)
+    listening = channel->takeListeningSocket();
   const std::string where = fmt::format("rank {}", env.rank);
-  auto code = endExceptions(*channel ? "this rank" : where, [&] {
-    return work(env, std::move(listening));
-  });
-  if (code.isOk())
-    return *code;
-  if (!*channel)
-    return fail(code.status());
-  (*channel)->reportError(code.status());
+  auto code = endExceptions(channel ? "this rank" : where,
+                            [&] { return work(env, std::move(listening)); });
+  if (code.isOk() || !channel)
+    return code;
+  channel->reportError(code.status());
   return 1;
 }
 
-static int runRank(const SessionRequest &request, const RankEnvironment &env) {
+static StatusOr<int> runRank(const SessionRequest &request,
+                             const RankEnvironment &env) {
   ignoreSaveSignal(); // until there is something to save
   return asRank(env, [&](const RankEnvironment &own, FileDescriptor listening) {
     return runSession(request, own, std::move(listening));
   });
 }
 
-static int sweep(SweepRequest request, const RankEnvironment &env) {
+static StatusOr<int> sweep(SweepRequest request, const RankEnvironment &env) {
   ignoreSaveSignal();
   request.report = [](const Status &status) { fail(status); };
-  auto code = runSweep(request, env);
-  return code.isOk() ? *code : fail(code.status());
+  return runSweep(request, env);
 }
 
 /// Returns whether libgomp is loaded as OpenMP runtime.
@@ -232,155 +212,140 @@ calibrationFile(const std::vector<std::string> &named) {
                          fmt::join(named, "' and '"));
 }
 
-static int calibrate(const std::vector<std::string> &named,
-                     const Options &tool, char **argv, int argc) {
-  auto path = calibrationFile(named);
-  if (!path.isOk())
-    return fail(path.status());
+static StatusOr<int> calibrate(const std::vector<std::string> &named,
+                               const Options &tool, char **argv, int argc) {
+  QLORA_ASSIGN_OR_RETURN(const std::string path, calibrationFile(named));
   const std::string device = tool.text("device");
   if (device != "auto" && device != "cpu")
-    return fail(Status::invalid(
+    return Status::invalid(
         "--calibrate measures CPUs and the links between their ranks, not "
         "--device {}; describe GPUs with --gpus-per-node and --network",
-        device));
-  auto env = readRankEnvironment(std::getenv);
-  if (!env.isOk())
-    return fail(env.status());
-  if (Status status = checkRanks(tool, *env); !status.isOk())
-    return fail(status);
-  if (Status status = checkRun(tool, "--calibrate"); !status.isOk())
-    return fail(status);
+        device);
+  QLORA_ASSIGN_OR_RETURN(const RankEnvironment env,
+                         readRankEnvironment(std::getenv));
+  QLORA_RETURN_IF_ERROR(checkRanks(tool, env));
+  QLORA_RETURN_IF_ERROR(checkRun(tool, "--calibrate"));
   const int ranks = static_cast<int>(tool.integer("gpus"));
-  if (env->worldSize == 1 && ranks > 1)
+  if (env.worldSize == 1 && ranks > 1)
     return startRanks(ranks, argv, argc);
   const CalibrationRequest request = {
-      *path,
+      path,
       threadsPerRank({static_cast<int>(tool.integer("threads")),
                       std::getenv("OMP_NUM_THREADS"), usableCpus(),
-                      env->localWorldSize}),
+                      env.localWorldSize}),
       tool.text("device_profile")};
-  return asRank(*env, [&](const RankEnvironment &own,
-                          FileDescriptor listening) -> StatusOr<int> {
-    QLORA_ASSIGN_OR_RETURN(
-        const std::string text,
-        runCalibration(request, own, std::move(listening)));
-    fmt::print("{}", text);
-    return 0;
-  });
+  const auto measure = [&](const RankEnvironment &own,
+                           FileDescriptor listening) -> StatusOr<int> {
+    QLORA_ASSIGN_OR_RETURN(const std::string text,
+                           runCalibration(request, own, std::move(listening)));
+    return fmt::print("{}", text), 0;
+  };
+  return asRank(env, measure);
 }
 
-static int dispatch(SessionRequest request,
-                    const std::vector<std::string> &modules,
-                    const Options &tool, char **argv, int argc) {
-  int ranks = static_cast<int>(tool.integer("gpus"));
-  if (Status status = checkSingle(tool, "--gpus is", ranks); !status.isOk())
-    return fail(status);
-  auto device = parseDevice(tool.text("device"));
-  if (!device.isOk())
-    return fail(device.status());
-  if (Status status = device->describeNetwork(tool.integer("gpus_per_node"),
-                                              tool.text("network"));
-      !status.isOk())
-    return fail(status);
-  if (Status status = device->describeFailures(tool.number("node_mtbf_hours"));
-      !status.isOk())
-    return fail(status);
-  const bool runsNothing = tool.boolean("print") || device->isNull;
-  if (!request.profile.path.empty() && runsNothing)
-    return fail(Status::invalid("--profile needs a run, but --print and "
-                                "--device null run nothing; remove one"));
-  if (!request.referenceKernels.empty() && runsNothing)
-    return fail(Status::invalid("--reference-kernels needs a run, but --print "
-                                "and --device null run nothing; remove one"));
-  if (runsNothing) {
-    if (Status status = checkRun(tool, "--print and --device null");
-        !status.isOk())
-      return fail(status);
-    for (const std::string &module : modules) {
-      request.modulePath = module;
-      auto loaded = loadRequest(request);
-      if (!loaded.isOk())
-        return fail(loaded.status());
-      const int code = print(
-          tool.boolean("print")
-              ? StatusOr<std::string>(programText(loaded->module))
-              : checkOnNullDevice(loaded->module, loaded->options, ranks,
-                                  *device, request.disabledKernels));
-      if (code != 0)
-        return code;
+/// Prints each program, or checks it on the null device. Returns the exit code.
+static StatusOr<int> inspect(SessionRequest request,
+                             const std::vector<std::string> &modules,
+                             const Options &tool, const DeviceChoice &device) {
+  const int ranks = static_cast<int>(tool.integer("gpus"));
+  for (const std::string &module : modules) {
+    request.modulePath = module;
+    QLORA_ASSIGN_OR_RETURN(const auto loaded, loadRequest(request));
+    if (tool.boolean("print")) {
+      fmt::print("{}", programText(loaded.module));
+      continue;
     }
-    return 0;
+    QLORA_ASSIGN_OR_RETURN(const std::string text,
+                           checkOnNullDevice(loaded.module, loaded.options,
+                                             ranks, device,
+                                             request.disabledKernels));
+    fmt::print("{}", text);
+  }
+  return 0;
+}
+
+static StatusOr<int> dispatch(SessionRequest request,
+                              const std::vector<std::string> &modules,
+                              const Options &tool, char **argv, int argc) {
+  const int ranks = static_cast<int>(tool.integer("gpus"));
+  QLORA_RETURN_IF_ERROR(checkSingle(tool, "--gpus is", ranks));
+  QLORA_ASSIGN_OR_RETURN(DeviceChoice device, parseDevice(tool.text("device")));
+  QLORA_RETURN_IF_ERROR(device.describeNetwork(tool.integer("gpus_per_node"),
+                                               tool.text("network")));
+  QLORA_RETURN_IF_ERROR(
+      device.describeFailures(tool.number("node_mtbf_hours")));
+  const bool runsNothing = tool.boolean("print") || device.isNull;
+  if (!request.profile.path.empty() && runsNothing)
+    return Status::invalid("--profile needs a run, but --print and "
+                           "--device null run nothing; remove one");
+  if (!request.referenceKernels.empty() && runsNothing)
+    return Status::invalid("--reference-kernels needs a run, but --print "
+                           "and --device null run nothing; remove one");
+  if (runsNothing) {
+    QLORA_RETURN_IF_ERROR(checkRun(tool, "--print and --device null"));
+    return inspect(std::move(request), modules, tool, device);
   }
   request.checkModel = checkModelIdentity;
-  auto env = readRankEnvironment(std::getenv);
-  if (!env.isOk())
-    return fail(env.status());
-  if (Status status = checkRanks(tool, *env); !status.isOk())
-    return fail(status);
-  auto axes = sweepAxes(tool.names("sweep"));
-  if (!axes.isOk())
-    return fail(axes.status());
-  if (!axes->empty()) {
-    if (Status status = checkRun(tool, "--sweep"); !status.isOk())
-      return fail(status);
-    return sweep({request, modules, *axes, std::max(ranks, env->worldSize), {}},
-                 *env);
+  QLORA_ASSIGN_OR_RETURN(const RankEnvironment env,
+                         readRankEnvironment(std::getenv));
+  QLORA_RETURN_IF_ERROR(checkRanks(tool, env));
+  QLORA_ASSIGN_OR_RETURN(const auto axes, sweepAxes(tool.names("sweep")));
+  if (!axes.empty()) {
+    QLORA_RETURN_IF_ERROR(checkRun(tool, "--sweep"));
+    return sweep({request, modules, axes, std::max(ranks, env.worldSize), {}},
+                 env);
   }
-  if (env->worldSize == 1 && ranks > 1)
+  if (env.worldSize == 1 && ranks > 1)
     return launch(request, ranks, argv, argc);
   request.programs = modules;
-  return runRank(request, *env);
+  return runRank(request, env);
 }
 
-static int runTool(int argc, char **argv) {
+static StatusOr<int> runTool(int argc, char **argv) {
   const Tool description = runner();
-  std::vector<std::string> words(argv + 1, argv + argc);
-  auto line = parseCommandLine(words, description);
-  if (!line.isOk())
-    return fail(line.status());
-  setSimulatedDevice(kRunnerOptions, line->settings);
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  QLORA_ASSIGN_OR_RETURN(CommandLine line,
+                         parseCommandLine(words, description));
+  setSimulatedDevice(kRunnerOptions, line.settings);
   Options tool(kRunnerOptions);
-  if (Status status = tool.applySettings(line->settings); !status.isOk())
-    return fail(status);
-  if (!line->answer.empty())
-    return print(line->answer);
+  QLORA_RETURN_IF_ERROR(tool.applySettings(line.settings));
+  if (!line.answer.empty())
+    return fmt::print("{}", line.answer), 0;
   boundBusyWaiting(argv);
   if (const std::string folder = tool.text("report"); !folder.empty())
     return report(folder);
   if (tool.boolean("calibrate"))
-    return calibrate(line->rest, tool, argv, argc);
-  if (line->rest.empty())
-    if (auto input = onlyInput(*line, description); !input.isOk())
-      return fail(input.status());
-  SessionRequest request{line->rest[0],
-                         tool.text("config"),
-                         line->settings,
-                         tool.text("dump"),
-                         tool.text("device"),
-                         tool.boolean("cuda_graphs"),
-                         tool.names("disable_kernels"),
-                         tool.names("reference_kernels"),
-                         tool.text("gemm_table"),
-                         {tool.text("base_cache"),
-                          static_cast<uint64_t>(
-                              tool.integer("base_cache_limit"))},
-                         {tool.text("profile"), tool.integer("profile_warmup"),
-                          tool.integer("profile_active"),
-                          tool.text("device_profile")},
-                         tool.boolean("verbose"),
-                          static_cast<int>(tool.integer("threads")),
-                          static_cast<int>(tool.integer("ranks_per_gpu"))};
+    return calibrate(line.rest, tool, argv, argc);
+  if (line.rest.empty())
+    return onlyInput(line, description).status();
+  SessionRequest request;
+  request.modulePath = line.rest[0];
+  request.configFile = tool.text("config");
+  request.settings = line.settings;
+  request.dumpFile = tool.text("dump");
+  request.device = tool.text("device");
+  request.cudaGraphs = tool.boolean("cuda_graphs");
+  request.disabledKernels = tool.names("disable_kernels");
+  request.referenceKernels = tool.names("reference_kernels");
+  request.gemmTable = tool.text("gemm_table");
   request.isGemmTableGiven =
       tool.source("gemm_table") != Options::Source::kDefault;
+  request.baseCache = {tool.text("base_cache"),
+                       static_cast<uint64_t>(tool.integer("base_cache_limit"))};
+  request.profile = {tool.text("profile"), tool.integer("profile_warmup"),
+                     tool.integer("profile_active"),
+                     tool.text("device_profile")};
+  request.verbose = tool.boolean("verbose");
+  request.threads = static_cast<int>(tool.integer("threads"));
+  request.ranksPerGpu = static_cast<int>(tool.integer("ranks_per_gpu"));
   if (tool.boolean("force_single_gpu")) // overrides a configuration
     request.settings.push_back({findOption(optionTable(), "parallel"), "none",
                                 "--force-single-gpu"});
-  return dispatch(std::move(request), line->rest, tool, argv, argc);
+  return dispatch(std::move(request), line.rest, tool, argv, argc);
 }
 
 int main(int argc, char **argv) {
-  auto code = endExceptions("this program", [&]() -> StatusOr<int> {
-    return runTool(argc, argv);
-  });
+  auto code =
+      endExceptions("this program", [&] { return runTool(argc, argv); });
   return code.isOk() ? *code : fail(code.status());
 }

@@ -88,20 +88,12 @@ static Status dispatch(Words words) {
                              : fmt::format("did you mean '{}'?", nearest));
 }
 
-static int runCommand(Words words) {
-  const Status status = dispatch(words);
+int main(int argc, char **argv) {
+  const std::vector<std::string> words(argv + 1, argv + argc);
+  const Status status =
+      endExceptions("this program", [&] { return dispatch(words); });
   if (status.isOk())
     return 0;
   fmt::print(stderr, "qlora: error: {}\n", status.message());
-  return 1;
-}
-
-int main(int argc, char **argv) {
-  const std::vector<std::string> words(argv + 1, argv + argc);
-  auto code = endExceptions(
-      "this program", [&]() -> StatusOr<int> { return runCommand(words); });
-  if (code.isOk())
-    return *code;
-  fmt::print(stderr, "qlora: error: {}\n", code.status().message());
   return 1;
 }

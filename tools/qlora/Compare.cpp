@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: MIT
 
-// Writes the table and the page; with --sweep it trains each combination first.
-
-#include "tools/qlora/Compare.h"
+// `qlora compare`: writes the table and the page. With --sweep it trains each
+// combination of options first.
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <map>
 
-#include "runtime/Base/OptionTable.h"
-#include "runtime/Base/Options.h"
+#include "runtime/Base/CommandLine.h"
 #include "runtime/Base/SweepGrid.h"
-#include "runtime/Base/UserFiles.h"
 #include "runtime/Watch/RunComparison.h"
+#include "tools/qlora/Commands.h"
 #include "tools/qlora/Tools.h"
 
 namespace qlora {
@@ -27,7 +25,7 @@ static const OptionRow kCompareOptions[] = {
      "repeat it for every combination of several options"},
 };
 
-const Tool &compareTool() {
+static const Tool &compareTool() {
   static const Tool tool = {
       .version = "qlora " QLORA_VERSION "\n",
       .usage = "usage: qlora compare DIR DIR ... [--output compare.html]\n"

@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: MIT
 
-// The script is written for bash; zsh runs it with its own bash emulation.
-
-#include "tools/qlora/Completion.h"
+// The completion script, made from the option tables. It is written for bash;
+// zsh runs it with its own bash emulation.
 
 #include <fmt/ranges.h>
 
+#include "tools/qlora/Commands.h"
 #include "tools/qlora/ShowData.h"
-#include "tools/qlora/Topics.h"
 
 namespace qlora {
 

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Collects the facts, one line each.
-
-#include "tools/qlora/Information.h"
+// `qlora info`: CPU, GPU libraries, tools and caches of this machine.
 
 #include <dlfcn.h>
 #include <fmt/format.h>
@@ -14,6 +12,7 @@
 #include "runtime/Base/FindProgram.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Kernels/Cuda/CudaGpu.h"
+#include "tools/qlora/Commands.h"
 #include "tools/qlora/Tools.h"
 
 namespace qlora {

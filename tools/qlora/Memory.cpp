@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Makes a plan for each combination, then the table.
-
-#include "tools/qlora/Memory.h"
+// `qlora memory`: which configurations of a model fit into which memory.
+// qloracc plans each combination of base format, length, batch and LoRA rank
+// (no formula), with and without recomputation.
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -13,9 +13,11 @@
 #include <tuple>
 
 #include "runtime/Base/Amounts.h"
+#include "runtime/Base/CommandLine.h"
 #include "runtime/Base/UserFiles.h"
 #include "runtime/Kernels/Cuda/TargetChoice.h"
 #include "runtime/Kernels/DeviceProfile.h"
+#include "tools/qlora/Commands.h"
 #include "tools/qlora/HubCache.h"
 #include "tools/qlora/Tools.h"
 
@@ -42,7 +44,7 @@ static const OptionRow kMemoryOptions[] = {
      "", 0},
 };
 
-const Tool &memoryTool() {
+static const Tool &memoryTool() {
   static const Tool tool = {
       .version = "qlora " QLORA_VERSION "\n",
       .usage = "usage: qlora memory MODEL [options]\n\n"

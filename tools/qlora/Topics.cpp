@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: MIT
 
-// Short texts; docs/ has the long ones.
-
-#include "tools/qlora/Topics.h"
+// Short texts of `qlora help`; docs/ has the long ones.
 
 #include <fmt/format.h>
 
 #include "runtime/Base/CommandLine.h"
+#include "tools/qlora/Commands.h"
 #include "tools/qlora/Train.h"
 
 namespace qlora {

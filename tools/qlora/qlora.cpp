@@ -8,13 +8,10 @@
 #include <vector>
 
 #include "runtime/Base/Exceptions.h"
-#include "tools/qlora/Compare.h"
-#include "tools/qlora/Completion.h"
-#include "tools/qlora/Information.h"
-#include "tools/qlora/Memory.h"
+#include "runtime/Base/OptionTable.h"
+#include "tools/qlora/Commands.h"
 #include "tools/qlora/ShowData.h"
 #include "tools/qlora/Tools.h"
-#include "tools/qlora/Topics.h"
 #include "tools/qlora/Train.h"
 
 using namespace qlora;

@@ -94,6 +94,10 @@ public:
   const nlohmann::ordered_json &
   value(std::string_view name) const; ///< any type
   Source source(std::string_view name) const;
+  /// Returns whether any layer sets the option.
+  bool isGiven(std::string_view name) const {
+    return source(name) != Source::kDefault;
+  }
   /// Name for errors: the YAML key if the value is from a YAML file, else the
   /// flag.
   std::string spelling(std::string_view name) const;

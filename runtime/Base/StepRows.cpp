@@ -58,8 +58,7 @@ StatusOr<int64_t> accumulationSteps(const Options &options, int64_t ranks) {
 
 StatusOr<std::vector<int64_t>> batchCandidates(const Options &options,
                                                int64_t ranks) {
-  const bool isBounded =
-      options.source(kBatch) != Options::Source::kDefault;
+  const bool isBounded = options.isGiven(kBatch);
   const int64_t most = isBounded ? options.integer(kBatch) : kMostFound;
   std::vector<int64_t> batches;
   const int64_t rows = options.integer(kGlobal);

@@ -124,8 +124,7 @@ static std::string summaryOf(const ModelConfig &config, const ModelFiles &files,
 static nlohmann::json givenKeys(const Options &options) {
   nlohmann::json given = nlohmann::json::object();
   for (const OptionRow &row : kImporterOptions)
-    if (row.type == OptionType::kFloat &&
-        options.source(row.name) != Options::Source::kDefault)
+    if (row.type == OptionType::kFloat && options.isGiven(row.name))
       given[row.name] = options.value(row.name);
   return given;
 }
@@ -165,8 +164,7 @@ static Status run(std::span<const std::string> words) {
     return llvm::outs() << line.answer, Status::ok();
   QLORA_ASSIGN_OR_RETURN(const std::string folder, onlyInput(line, tool));
   const std::string output = options.text("output");
-  const bool isNamed = options.source("output") != Options::Source::kDefault;
-  if (!isNamed && isatty(STDOUT_FILENO))
+  if (!options.isGiven("output") && isatty(STDOUT_FILENO))
     return Status::invalid("no output is named: add -o model.mlir, or -o - to "
                            "see it here");
   if (output != "-")

@@ -192,8 +192,7 @@ static Status checkRanks(const Options &tool, const RankEnvironment &env) {
   int64_t gpus = tool.integer("gpus");
   QLORA_RETURN_IF_ERROR(
       checkSingle(tool, env.launcher + " started", env.worldSize));
-  bool isGiven = tool.source("gpus") != Options::Source::kDefault;
-  if (!isGiven || env.worldSize == 1 || gpus == env.localWorldSize)
+  if (!tool.isGiven("gpus") || env.worldSize == 1 || gpus == env.localWorldSize)
     return Status::ok();
   return Status::invalid("--gpus {} conflicts with {}, which started {} ranks "
                          "on this machine; remove one",
@@ -328,8 +327,7 @@ static StatusOr<int> runTool(int argc, char **argv) {
   request.disabledKernels = tool.names("disable_kernels");
   request.referenceKernels = tool.names("reference_kernels");
   request.gemmTable = tool.text("gemm_table");
-  request.isGemmTableGiven =
-      tool.source("gemm_table") != Options::Source::kDefault;
+  request.isGemmTableGiven = tool.isGiven("gemm_table");
   request.baseCache = {tool.text("base_cache"),
                        static_cast<uint64_t>(tool.integer("base_cache_limit"))};
   request.profile = {tool.text("profile"), tool.integer("profile_warmup"),

@@ -121,7 +121,7 @@ static void addRunFlags(Configuration &result) {
   const bool findsBatch = result.options.boolean("auto_find_batch_size");
   for (const OptionRow &row : optionTable()) {
     const std::string_view name = row.name;
-    if (result.options.source(name) == Options::Source::kDefault)
+    if (!result.options.isGiven(name))
       continue;
     const auto flags = flagsOf(row, result.options);
     // qlora-run checks these flags against a program that is given.
@@ -137,11 +137,9 @@ static void addRunFlags(Configuration &result) {
         name == "step_packing")
       std::ranges::copy(flags, std::back_inserter(result.compilerFlags));
   }
-  const bool asksMachine =
+  result.alwaysCompiles |=
       result.options.value("memory_limit") == kAutoSize ||
-      (findsBatch && result.options.source("memory_limit") ==
-                         Options::Source::kDefault);
-  result.alwaysCompiles |= asksMachine;
+      (findsBatch && !result.options.isGiven("memory_limit"));
 }
 
 /// Adds the flags of the tools' own options.
@@ -193,8 +191,7 @@ StatusOr<Machines> Machines::of(const CommandLine &line) {
   Machines machines;
   QLORA_RETURN_IF_ERROR(machines.runner.applySettings(line.settings));
   QLORA_RETURN_IF_ERROR(machines.compiler.applySettings(line.settings));
-  machines.isRanksSaid =
-      machines.compiler.source("ranks") != Options::Source::kDefault;
+  machines.isRanksSaid = machines.compiler.isGiven("ranks");
   machines.ranks = machines.runner.integer("gpus");
   if (machines.isRanksSaid)
     machines.ranks = machines.compiler.integer("ranks");
@@ -264,12 +261,9 @@ static Status addTarget(const Machines &machines, ProgramUse use,
 static void addMachineFlags(const Machines &machines, Configuration &result) {
   const Options &compiler = machines.compiler;
   const std::string gpu = predictedGpu(machines);
-  const auto isGiven = [&](std::string_view name) {
-    return compiler.source(name) != Options::Source::kDefault;
-  };
   const bool chooses = choosesLayout(result), predicts = !gpu.empty();
   for (const char *name : {"gpus_per_node", "network"}) {
-    if (!isGiven(name))
+    if (!compiler.isGiven(name))
       continue;
     const std::string flag =
         flagOf(*findOption(compilerRows(), name), compiler.value(name));
@@ -285,10 +279,9 @@ static void addMachineFlags(const Machines &machines, Configuration &result) {
     result.compilerFlags.push_back("--device-profile=" + result.deviceProfile);
   }
   // Without a named GPU, the layout must fit the memory of this machine's GPU.
-  result.alwaysCompiles |=
-      result.target == "cuda" && machines.ranks > 1 &&
-      result.deviceProfile.empty() &&
-      result.options.source("memory_limit") == Options::Source::kDefault;
+  result.alwaysCompiles |= result.target == "cuda" && machines.ranks > 1 &&
+                           result.deviceProfile.empty() &&
+                           !result.options.isGiven("memory_limit");
 }
 
 /// Refuses the machine's memory as limit (a whole GPU's) if ranks share a GPU.
@@ -297,9 +290,9 @@ static Status checkSharedLimit(const Machines &machines,
   const int64_t ranksPerGpu = machines.runner.integer("ranks_per_gpu");
   const Options &options = result.options;
   const bool fillsMachine =
-      options.source("memory_limit") == Options::Source::kDefault
-          ? options.boolean("auto_find_batch_size") || choosesLayout(result)
-          : options.value("memory_limit") == kAutoSize;
+      options.isGiven("memory_limit")
+          ? options.value("memory_limit") == kAutoSize
+          : options.boolean("auto_find_batch_size") || choosesLayout(result);
   if (ranksPerGpu == 1 || !fillsMachine)
     return Status::ok();
   return Status::invalid(
@@ -448,8 +441,7 @@ StatusOr<Configuration> configure(const CommandLine &line,
   QLORA_RETURN_IF_ERROR(findModel(writtenModel(settings, file.entries),
                                   revision, result.options));
   if (file.hasPeftTargets && result.program.empty() &&
-      result.options.source("lora_target_modules") ==
-          Options::Source::kDefault)
+      !result.options.isGiven("lora_target_modules"))
     QLORA_RETURN_IF_ERROR(addPeftTargets(result.options));
   addRunFlags(result);
   QLORA_RETURN_IF_ERROR(addToolFlags(line, result));

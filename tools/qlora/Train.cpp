@@ -158,8 +158,7 @@ programSettings(const CommandLine &line) {
   const std::span<const OptionRow> tables[] = {optionTable()};
   for (const SweepPoint &point : sweepPoints(compiled)) {
     QLORA_ASSIGN_OR_RETURN(auto settings, point.settings(tables));
-    if (!axes.empty() &&
-        compiler.source("dequantize") == Options::Source::kDefault)
+    if (!axes.empty() && !compiler.isGiven("dequantize"))
       settings.push_back(
           {findOption(compilerRows(), "dequantize"), "tiled", "--dequantize"});
     all.push_back(std::move(settings));

@@ -23,17 +23,13 @@ using namespace mlir;
 
 namespace qlora {
 
-static bool isGiven(const Options &options, const char *name) {
-  return options.source(name) != Options::Source::kDefault;
-}
-
 /// Returns the option that the stored weight does not satisfy, or empty.
 static std::string unmetByStored(const Options &options,
                                  model::QuantizedType type) {
   const StoredFormat &format = *storedFormat(type.getFormat());
   const char *asked = format.bits == 4 ? "load_in_4bit" : "load_in_8bit";
   const char *other = format.bits == 4 ? "load_in_8bit" : "load_in_4bit";
-  if (isGiven(options, asked) && !options.boolean(asked))
+  if (options.isGiven(asked) && !options.boolean(asked))
     return fmt::format("{} false", options.spelling(asked));
   if (options.boolean(other))
     return options.spelling(other);
@@ -42,11 +38,11 @@ static std::string unmetByStored(const Options &options,
     return fmt::format("{} {}", options.spelling("quant_method"), method);
   if (format.codedScales != CodedScales::kByChoice)
     return "";
-  if (isGiven(options, "bnb_4bit_use_double_quant") &&
+  if (options.isGiven("bnb_4bit_use_double_quant") &&
       options.boolean("bnb_4bit_use_double_quant") != type.getDoubleQuant())
     return fmt::format("--bnb-4bit-use-double-quant {}",
                        !type.getDoubleQuant());
-  if (isGiven(options, "bnb_4bit_blocksize") &&
+  if (options.isGiven("bnb_4bit_blocksize") &&
       options.integer("bnb_4bit_blocksize") != int64_t(type.getBlock()))
     return fmt::format("--bnb-4bit-blocksize {}",
                        options.integer("bnb_4bit_blocksize"));
@@ -123,7 +119,7 @@ bool adaptsInOut(ModuleOp model, const Options &options) {
 /// Warns and continues, as PEFT does.
 static std::string layoutWarning(ModuleOp model, const Options &options) {
   const bool isInOut = adaptsInOut(model, options);
-  if (!isGiven(options, "fan_in_fan_out") ||
+  if (!options.isGiven("fan_in_fan_out") ||
       options.boolean("fan_in_fan_out") == isInOut)
     return "";
   return fmt::format("--fan-in-fan-out {} does not match the adapted weights, "

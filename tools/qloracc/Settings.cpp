@@ -168,8 +168,7 @@ Status fillGradients(CompilerSettings &settings) {
   const Options &o = settings.options;
   c.gradientForm = o.text("ddp_comm_hook");
   c.gradientRank = o.integer("powersgd_rank");
-  if (c.gradientForm != "power_sgd" &&
-      o.source("powersgd_rank") != Options::Source::kDefault)
+  if (c.gradientForm != "power_sgd" && o.isGiven("powersgd_rank"))
     return Status::invalid(
         "{} needs --ddp-comm-hook power_sgd; add that, or remove it",
         o.spelling("powersgd_rank"));
@@ -207,8 +206,7 @@ Status fillMesh(const Options &own, CompilerSettings &settings) {
                            "auto; add that, or remove them");
   QLORA_ASSIGN_OR_RETURN(const MappedMesh mapped,
                          mappedMesh(o, map, settings.ranks));
-  if (!map.empty() && own.source("ranks") == Options::Source::kDefault &&
-      mapped.mesh.stages == 1)
+  if (!map.empty() && !own.isGiven("ranks") && mapped.mesh.stages == 1)
     return Status::invalid(
         "--device-map {} needs to know how many GPUs there are; "
         "add --ranks N, or --parallel pp=N",
@@ -337,11 +335,9 @@ Status record(const char *name, const std::string &value,
 /// Returns whether a search must fit this machine's memory. Layouts of CPU
 /// ranks need not: on one machine all take the same memory in total.
 bool fitsMachine(const CompilerSettings &settings) {
-  const bool hasLayouts =
-      settings.findsLayout && settings.ranks > 1 &&
-      settings.compile.target == "cuda";
-  return settings.options.source("memory_limit") ==
-             Options::Source::kDefault &&
+  const bool hasLayouts = settings.findsLayout && settings.ranks > 1 &&
+                          settings.compile.target == "cuda";
+  return !settings.options.isGiven("memory_limit") &&
          (!settings.batches.empty() || hasLayouts);
 }
 

@@ -14,27 +14,20 @@ using namespace mlir;
 
 namespace qlora {
 
-namespace {
-struct Candidate {
-  int64_t batch = 0;
-  StepPlan plan;
-};
-} // namespace
-
 /// Limits for a row's time, relative to the smallest.
 static constexpr double kAsGood = 1.01, kWorthMore = 1.05;
 
-static double leastSeconds(ArrayRef<Candidate> candidates) {
+static double leastSeconds(ArrayRef<FoundBatch> candidates) {
   double least = candidates.front().plan.rowSeconds;
-  for (const Candidate &candidate : candidates)
+  for (const FoundBatch &candidate : candidates)
     least = std::min(least, candidate.plan.rowSeconds);
   return least;
 }
 
-static const Candidate &bestOf(ArrayRef<Candidate> candidates) {
+static const FoundBatch &bestOf(ArrayRef<FoundBatch> candidates) {
   const double least = leastSeconds(candidates);
-  const Candidate *best = nullptr;
-  for (const Candidate &candidate : candidates)
+  const FoundBatch *best = nullptr;
+  for (const FoundBatch &candidate : candidates)
     if (candidate.plan.rowSeconds <= least * kAsGood)
       best = &candidate;
   return *best;
@@ -42,8 +35,8 @@ static const Candidate &bestOf(ArrayRef<Candidate> candidates) {
 
 /// Returns "batch 4 x 8 accumulation steps x 2 ranks = 64 rows a step; plan 7.9
 /// of 8.0 GiB; batch 8 does not fit".
-static std::string reasonOf(const Candidate &best,
-                            ArrayRef<Candidate> candidates, int64_t refused,
+static std::string reasonOf(const FoundBatch &best,
+                            ArrayRef<FoundBatch> candidates, int64_t refused,
                             const CompilerSettings &settings) {
   std::string text = fmt::format("batch {}", best.batch);
   if (const int64_t rows = settings.options.integer("global_batch_size"))
@@ -69,10 +62,10 @@ static std::string reasonOf(const Candidate &best,
 
 /// Plans candidates in order. Stops at the first that does not fit (`refused`),
 /// or that is so slow that larger ones would only recompute more.
-static FailureOr<std::vector<Candidate>>
+static FailureOr<std::vector<FoundBatch>>
 planAll(ModuleOp model, CompilerSettings &settings, const DeviceProfile &device,
-        std::optional<Candidate> &refused) {
-  std::vector<Candidate> candidates;
+        std::optional<FoundBatch> &refused) {
+  std::vector<FoundBatch> candidates;
   for (int64_t batch : settings.batches) {
     if (Status status = setBatch(settings, batch); !status.isOk())
       return emitError(model.getLoc(), status.message());
@@ -80,10 +73,10 @@ planAll(ModuleOp model, CompilerSettings &settings, const DeviceProfile &device,
     if (failed(plan))
       return failure();
     if (!plan->fits) {
-      refused = {batch, *plan};
+      refused = {batch, *plan, ""};
       break;
     }
-    candidates.push_back({batch, *plan});
+    candidates.push_back({batch, *plan, ""});
     if (plan->rowSeconds > kWorthMore * leastSeconds(candidates))
       break;
   }
@@ -92,15 +85,15 @@ planAll(ModuleOp model, CompilerSettings &settings, const DeviceProfile &device,
 
 FailureOr<FoundBatch> findBatch(ModuleOp model, CompilerSettings &settings,
                                 const DeviceProfile &device) {
-  std::optional<Candidate> refused;
-  FailureOr<std::vector<Candidate>> planned =
+  std::optional<FoundBatch> refused;
+  FailureOr<std::vector<FoundBatch>> planned =
       planAll(model, settings, device, refused);
   if (failed(planned))
     return failure();
-  const Candidate &best = planned->empty() ? *refused : bestOf(*planned);
+  const FoundBatch &best = planned->empty() ? *refused : bestOf(*planned);
   if (Status status = setBatch(settings, best.batch); !status.isOk())
     return emitError(model.getLoc(), status.message());
-  FoundBatch found{best.batch, best.plan, ""};
+  FoundBatch found = best;
   if (!planned->empty())
     found.reason =
         reasonOf(best, *planned, refused ? refused->batch : 0, settings);

@@ -20,8 +20,9 @@ namespace qlora {
 
 struct FoundBatch {
   int64_t batch = 0;
-  StepPlan plan;      ///< of that batch
-  std::string reason; ///< one line; empty if not even this batch fits
+  StepPlan plan; ///< with that batch
+  /// One line, only for the chosen batch, and only if its plan fits.
+  std::string reason;
 };
 
 /// Sets the batch of `settings`, which has candidates. Does not change `model`.

@@ -193,8 +193,7 @@ class Converter:
                             self.tokenizer.added_tokens)
         texts = learned_texts(talk, self.options.rule)
         if len(texts) > 1:
-            out.split_rows += 1
-            out.first_split = out.first_split or place
+            out.count("split", place)
         self._check_dropped(place, talk, texts, out)
         return [RenderedRow(place, text, spans, False)
                 for text, spans in texts]
@@ -218,11 +217,9 @@ class Converter:
                 "from the row, or train without it (--allow-template-drops "
                 "true)")
         if unwritten_reasoning(messages, texts) >= 0:
-            out.unreasoned_rows += 1
-            out.first_unreasoned = out.first_unreasoned or place
+            out.count("unreasoned", place)
         elif dropped:
-            out.dropping_rows += 1
-            out.first_dropping = out.first_dropping or place
+            out.count("dropping", place)
 
     def _template(self, chat: ChatRow) -> Template:
         """Returns the compiled template for a row: 'tool_use' if it exists and
@@ -315,21 +312,20 @@ class Converter:
         if not counts.dropped_rows:
             raise DataError("the data has no rows",
                             "write one JSON object a line", path)
-        if counts.too_long_rows == counts.dropped_rows:
+        if counts.kinds["too_long"] == counts.dropped_rows:
             raise DataError(
-                f"all {counts.too_long_rows} rows have more tokens than "
+                f"all {counts.dropped_rows} rows have more tokens than "
                 f"--max-length {self.options.max_length}", "raise --max-length",
                 path)
-        masked = (counts.dropped_rows - counts.cut_off_rows
-                  - counts.too_long_rows)
-        if not counts.cut_off_rows:
+        masked, cut_off = counts.kinds["masked"], counts.kinds["cut_off"]
+        if not cut_off:
             raise DataError(
                 f"no row has a token in the loss (all {masked} are masked)",
-                "check the roles of the messages", counts.first_masked)
+                "check the roles of the messages", counts.first["masked"])
         others = f", and the {masked} others have none" if masked else ""
         rows = "all" if not masked else "the"
         raise DataError(
-            f"{rows} {counts.cut_off_rows} rows lost their answer to "
+            f"{rows} {cut_off} rows lost their answer to "
             f"--max-length {self.options.max_length}{others}; the shortest "
             f"needs {counts.shortest_cut_off} tokens", "raise --max-length",
             path)
@@ -338,9 +334,10 @@ class Converter:
 def _check_prompts(counts: TokenRows) -> None:
     """If most pairs have a prompt column, a common beginning of two answers is
     not a prompt."""
-    if counts.first_own_prompt and counts.first_shared_prompt:
+    first = counts.first
+    if "own_prompt" in first and "shared_prompt" in first:
         raise DataError(
-            f"a pair without 'prompt', although {counts.first_own_prompt} has "
-            "it", "add 'prompt'", counts.first_shared_prompt)
-    if counts.first_repeated_prompt and not counts.first_apart_prompt:
-        raise repeated_prompt().at(counts.first_repeated_prompt)
+            f"a pair without 'prompt', although {first['own_prompt']} has it",
+            "add 'prompt'", first["shared_prompt"])
+    if "repeated_prompt" in first and "apart_prompt" not in first:
+        raise repeated_prompt().at(first["repeated_prompt"])

@@ -110,48 +110,43 @@ def _metadata(source: str, summary: dict[str, int],
     return metadata
 
 
-def _warn(place: str, text: str, kind: str = "warning") -> None:
-    print(f"qlora-data: {kind}: {place}: {text}", file=sys.stderr)
+def _warn(place: str | None, text: str, kind: str = "warning") -> None:
+    """Prints the text, unless no row has a place for it."""
+    if place:
+        print(f"qlora-data: {kind}: {place}: {text}", file=sys.stderr)
 
 
-def _report(source: str, rows, max_length: int | None) -> None:
-    if rows.chosen_template:
+def _report(source: str, counts, max_length: int | None) -> None:
+    """Warns about rows that the conversion changed or left out."""
+    if counts.chosen_template:
         _warn(source,
-              f"uses the chat template {rows.chosen_template} instead of the "
+              f"uses the chat template {counts.chosen_template} instead of the "
               "model's own, which changes earlier turns", "note")
-    if rows.split_rows:
-        _warn(rows.first_split,
-              f"{rows.split_rows} conversations are split into several rows, "
-              "because the chat template writes earlier turns differently "
-              "once later turns follow; this is the first", "note")
-    if rows.unreasoned_rows:
-        _warn(rows.first_unreasoned,
-              "the chat template drops the reasoning of "
-              f"{rows.unreasoned_rows} conversations, so it is not trained "
-              "on; this is the first")
-    if rows.dropping_rows:
-        _warn(rows.first_dropping,
-              "the chat template drops tools, tool calls or messages of "
-              f"{rows.dropping_rows} conversations, so they are not trained "
-              "on; this is the first")
-    if rows.truncated_rows:
-        _warn(rows.first_truncated,
-              f"{rows.truncated_rows} rows cut to {max_length} tokens, losing "
-              f"{rows.truncated_tokens} tokens; this is the first")
-    if rows.cut_off_rows:
-        _warn(rows.first_cut_off,
-              f"{rows.cut_off_rows} rows left out because --max-length "
-              f"{max_length} cuts off their answer; this is the first, and "
-              f"the shortest has {rows.shortest_cut_off} tokens")
-    if rows.too_long_rows:
-        _warn(rows.first_too_long,
-              f"{rows.too_long_rows} rows left out because they have more "
-              f"than {max_length} tokens; this is the first")
-    if masked := (rows.dropped_rows - rows.cut_off_rows
-                  - rows.too_long_rows):
-        _warn(rows.first_masked,
-              f"{masked} rows left out because none of their tokens is in the "
-              "loss; this is the first")
+    rows, first = counts.kinds, counts.first.get
+    _warn(first("split"),
+          f"{rows['split']} conversations are split into several rows, "
+          "because the chat template writes earlier turns differently "
+          "once later turns follow; this is the first", "note")
+    _warn(first("unreasoned"),
+          f"the chat template drops the reasoning of {rows['unreasoned']} "
+          "conversations, so it is not trained on; this is the first")
+    _warn(first("dropping"),
+          "the chat template drops tools, tool calls or messages of "
+          f"{rows['dropping']} conversations, so they are not trained on; "
+          "this is the first")
+    _warn(first("truncated"),
+          f"{rows['truncated']} rows cut to {max_length} tokens, losing "
+          f"{counts.truncated_tokens} tokens; this is the first")
+    _warn(first("cut_off"),
+          f"{rows['cut_off']} rows left out because --max-length {max_length} "
+          "cuts off their answer; this is the first, and the shortest has "
+          f"{counts.shortest_cut_off} tokens")
+    _warn(first("too_long"),
+          f"{rows['too_long']} rows left out because they have more than "
+          f"{max_length} tokens; this is the first")
+    _warn(first("masked"),
+          f"{rows['masked']} rows left out because none of their tokens is in "
+          "the loss; this is the first")
 
 
 def _run(arguments: list[str]) -> None:
@@ -200,10 +195,9 @@ def _run(arguments: list[str]) -> None:
         metadata["pairs"] = "true"
     if rows.counts.chosen_template:
         metadata["chosen_template"] = rows.counts.chosen_template
-    for name in ("split_rows", "unreasoned_rows", "dropping_rows",
-                 "too_long_rows"):
-        if number := getattr(rows.counts, name):
-            metadata[name] = str(number)
+    for kind in ("split", "unreasoned", "dropping", "too_long"):
+        if number := rows.counts.kinds[kind]:
+            metadata[f"{kind}_rows"] = str(number)
     write_safetensors(args.output, rows.tensors, metadata)
     _report(args.input, rows.counts, args.max_length)
     print(json.dumps(summary, separators=(",", ":")))

@@ -5,6 +5,7 @@ in memory, all rows in files."""
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from dataclasses import dataclass, field
 
 from .masking import IGNORED
@@ -14,45 +15,50 @@ from .safetensors import Spool
 @dataclass
 class TokenRows:
     """Rows of a part of the input: flat ids and labels, and their offsets.
-    `first_...`: the place of a row; empty: there is none."""
+
+    Rows are also counted by kind:
+
+        masked          left out: no token is in the loss
+        cut_off         left out: --max-length cuts off the answer
+        too_long        left out: more tokens than --max-length
+        truncated       cut to --max-length
+        split           a conversation that became several rows
+        unreasoned      the chat template drops the reasoning
+        dropping        the chat template drops tools or messages
+        own_prompt      a pair with a column for its prompt
+        shared_prompt   a pair whose texts both begin with the prompt
+        repeated_prompt own_prompt, and both answers repeat the prompt
+        apart_prompt    own_prompt, and the answers do not repeat it
+    """
     input_ids: array = field(default_factory=lambda: array("i"))
     labels: array = field(default_factory=lambda: array("i"))
     row_offsets: array = field(default_factory=lambda: array("q", [0]))
     desirable: array = field(default_factory=lambda: array("i"))  # or empty
     labelled_tokens: int = 0
     longest: int = 0
-    truncated_rows: int = 0
     truncated_tokens: int = 0
-    first_truncated: str = ""
-    dropped_rows: int = 0
-    first_masked: str = ""
-    cut_off_rows: int = 0  # dropped: all labels were cut off
-    first_cut_off: str = ""
     shortest_cut_off: int = 0  # tokens of the row
-    too_long_rows: int = 0  # dropped: left out for their length
-    first_too_long: str = ""
     chosen_template: str = ""  # used instead of the model's own
-    split_rows: int = 0  # conversations that became several rows
-    first_split: str = ""
-    unreasoned_rows: int = 0  # the template leaves out their reasoning
-    first_unreasoned: str = ""
-    dropping_rows: int = 0  # the template drops tools or messages
-    first_dropping: str = ""
-    first_own_prompt: str = ""  # a pair with a column for its prompt
-    first_shared_prompt: str = ""  # a pair whose texts begin with the prompt
-    first_repeated_prompt: str = ""  # the prompt column is in both answers
-    first_apart_prompt: str = ""  # the prompt column is not in both
+    kinds: Counter[str] = field(default_factory=Counter)  # rows of each kind
+    first: dict[str, str] = field(default_factory=dict)  # place, by kind
+
+    def count(self, kind: str, place: str) -> None:
+        """Counts a row, and keeps the place of the first of its kind."""
+        self.kinds[kind] += 1
+        self.first.setdefault(kind, place)
+
+    @property
+    def dropped_rows(self) -> int:
+        return (self.kinds["masked"] + self.kinds["cut_off"]
+                + self.kinds["too_long"])
 
     def add_prompt(self, place: str, shared: bool, repeated: bool) -> None:
         """Records where a pair has its prompt."""
         if shared:
-            self.first_shared_prompt = self.first_shared_prompt or place
+            self.count("shared_prompt", place)
             return
-        self.first_own_prompt = self.first_own_prompt or place
-        if repeated:
-            self.first_repeated_prompt = self.first_repeated_prompt or place
-        else:
-            self.first_apart_prompt = self.first_apart_prompt or place
+        self.count("own_prompt", place)
+        self.count("repeated_prompt" if repeated else "apart_prompt", place)
 
     def add(self, place: str, sides: list[tuple[list[int], list[int]]],
             max_length: int | None, desirable: bool | None = None) -> str:
@@ -74,9 +80,7 @@ class TokenRows:
 
     def leave_out(self, place: str) -> str:
         """Counts a row that is left out because it is too long. Returns why."""
-        self.dropped_rows += 1
-        self.too_long_rows += 1
-        self.first_too_long = self.first_too_long or place
+        self.count("too_long", place)
         return "it has more tokens than --max-length"
 
     def _keep(self, place: str, ids: list[int], labels: list[int],
@@ -85,9 +89,8 @@ class TokenRows:
         learned = len(kept) - kept.count(IGNORED)
         lost = len(ids) - len(kept)
         if lost:
-            self.truncated_rows += 1
+            self.count("truncated", place)
             self.truncated_tokens += lost
-            self.first_truncated = self.first_truncated or place
         self.input_ids.extend(ids[:max_length])
         self.labels.extend(kept)
         self.row_offsets.append(len(self.input_ids))
@@ -95,12 +98,10 @@ class TokenRows:
         self.longest = max(self.longest, len(kept))
 
     def _drop(self, place: str, labels: list[int]) -> str:
-        self.dropped_rows += 1
         if len(labels) == labels.count(IGNORED):
-            self.first_masked = self.first_masked or place
+            self.count("masked", place)
             return "no token is in the loss"
-        self.cut_off_rows += 1
-        self.first_cut_off = self.first_cut_off or place
+        self.count("cut_off", place)
         self.shortest_cut_off = min(self.shortest_cut_off or len(labels),
                                     len(labels))
         return "--max-length cuts off its answer"
@@ -131,10 +132,10 @@ class RowSpool:
         return {"rows": self.rows,
                 "tokens": self.tokens,
                 "labelled_tokens": counts.labelled_tokens,
-                "truncated_rows": counts.truncated_rows,
+                "truncated_rows": counts.kinds["truncated"],
                 "truncated_tokens": counts.truncated_tokens,
                 "dropped_rows": counts.dropped_rows,
-                "cut_off_rows": counts.cut_off_rows,
+                "cut_off_rows": counts.kinds["cut_off"],
                 "longest": counts.longest}
 
     def extend(self, later: TokenRows) -> None:
@@ -147,17 +148,11 @@ class RowSpool:
         self.tensors["row_offsets"].extend(
             array("q", [base + end for end in later.row_offsets[1:]]))
         counts = self.counts
-        for name in ("labelled_tokens", "truncated_rows", "truncated_tokens",
-                     "dropped_rows", "cut_off_rows", "too_long_rows",
-                     "split_rows", "unreasoned_rows", "dropping_rows"):
-            setattr(counts, name, getattr(counts, name) + getattr(later, name))
-        for name in ("first_truncated", "first_masked", "first_cut_off",
-                     "first_too_long", "chosen_template", "first_split",
-                     "first_unreasoned", "first_dropping", "first_own_prompt",
-                     "first_shared_prompt", "first_repeated_prompt",
-                     "first_apart_prompt"):
-            setattr(counts, name,
-                    getattr(counts, name) or getattr(later, name))
+        counts.kinds += later.kinds
+        counts.first = {**later.first, **counts.first}
+        counts.labelled_tokens += later.labelled_tokens
+        counts.truncated_tokens += later.truncated_tokens
+        counts.chosen_template = counts.chosen_template or later.chosen_template
         counts.longest = max(counts.longest, later.longest)
         shortest = [count for count in (counts.shortest_cut_off,
                                         later.shortest_cut_off) if count]

@@ -27,12 +27,7 @@ using plans::PanelPlan;
 
 namespace {
 
-class GroupedMatmul final : public LibraryKernel {
-public:
-  static PreparedKernel prepare(const KernelRequest &request);
-  Status run(const LibraryKernelArgs &args) override;
-
-private:
+struct GroupedMatmul final : LibraryKernel {
   explicit GroupedMatmul(const KernelRequest &request)
       : plan(PanelPlan::of(request)), weight(StoredWeight::of(request)),
         tasks(plan.slots()), lda(request.constant("lda")),
@@ -40,6 +35,7 @@ private:
         groupsLast(request.constant("groups_last") != 0),
         beta(static_cast<float>(request.constantAsDouble("beta"))) {}
 
+  Status run(const LibraryKernelArgs &args) override;
   Status checkOffsets(const int32_t *offsets) const;
   const void *denseA(const LibraryKernelArgs &args) const;
   void clearRest(const LibraryKernelArgs &args) const;
@@ -63,8 +59,8 @@ private:
 
 } // namespace
 
-PreparedKernel GroupedMatmul::prepare(const KernelRequest &request) {
-  std::unique_ptr<GroupedMatmul> kernel(new GroupedMatmul(request));
+PreparedKernel onednn::prepare(const KernelRequest &request, uint64_t) {
+  auto kernel = std::make_unique<GroupedMatmul>(request);
   const PanelPlan &plan = kernel->plan;
   // Heights with few extra rows: matrix tiles have 16 rows.
   for (int64_t height : {8, 16, 32, 64, 96, 128, 160, 192, 224, 256})
@@ -178,10 +174,6 @@ Status GroupedMatmul::run(const LibraryKernelArgs &args) {
                    [&](int64_t task, int64_t slot) {
                      return runPanel(args, a, task, slot);
                    });
-}
-
-PreparedKernel onednn::prepare(const KernelRequest &request, uint64_t) {
-  return GroupedMatmul::prepare(request);
 }
 
 } // namespace qlora::cpu::grouped_matmul

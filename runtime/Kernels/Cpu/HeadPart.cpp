@@ -11,12 +11,7 @@ namespace qlora {
 namespace cpu {
 
 namespace {
-class HeadPart final : public LibraryKernel {
-public:
-  static PreparedKernel prepare(const KernelRequest &request);
-  Status run(const LibraryKernelArgs &args) override;
-
-private:
+struct HeadPart final : LibraryKernel {
   /// Buffers by name; gradient is null if it is absent.
   struct Operands {
     HeadInputs inputs;
@@ -26,6 +21,7 @@ private:
   explicit HeadPart(const KernelRequest &request)
       : rows(request.constant("rows")), piece(request.constant("piece")),
         vocab(request.constant("vocab")), walk(request) {}
+  Status run(const LibraryKernelArgs &args) override;
   void clear(const Operands &operands) const;
   void finishRow(const HeadChunk &chunk, const Operands &operands,
                  int64_t row) const;
@@ -35,13 +31,15 @@ private:
 };
 } // namespace
 
-PreparedKernel HeadPart::prepare(const KernelRequest &request) {
-  std::unique_ptr<HeadPart> kernel(new HeadPart(request));
+PreparedKernel head_part::chunked::prepare(const KernelRequest &request,
+                                           uint64_t) {
+  auto kernel = std::make_unique<HeadPart>(request);
   QLORA_RETURN_IF_ERROR(kernel->walk.prepare());
   return std::unique_ptr<LibraryKernel>(std::move(kernel));
 }
 
-/// Sets the rows that no task processes.
+/// Writes states and zero gradients of the rows that no task processes: rows
+/// without a target, and all rows if the shard has no token ids.
 void HeadPart::clear(const Operands &operands) const {
   const int64_t hidden = walk.plan.hidden;
   const bool hasWords = operands.inputs.piece.words > 0;
@@ -93,11 +91,6 @@ Status HeadPart::run(const LibraryKernelArgs &args) {
         });
         return Status::ok();
       });
-}
-
-PreparedKernel head_part::chunked::prepare(const KernelRequest &request,
-                                           uint64_t) {
-  return HeadPart::prepare(request);
 }
 
 } // namespace cpu

@@ -34,23 +34,19 @@ using plans::PanelPlan;
 
 namespace {
 
-class PanelMatmul final : public LibraryKernel {
-public:
-  static PreparedKernel prepare(const KernelRequest &request);
-  Status run(const LibraryKernelArgs &args) override {
-    const LaunchTogether alone{this, &args};
-    return runTogether({&alone, 1});
-  }
-  std::string sharedForm() const override;
-  Status runTogether(std::span<const LaunchTogether> launches) override;
-
-private:
+struct PanelMatmul final : LibraryKernel {
   explicit PanelMatmul(const KernelRequest &request)
       : plan(PanelPlan::of(request)), weight(StoredWeight::of(request)),
         tasks(plan.slots()), lda(request.constant("lda")),
         cType(request.type("c")), ldc(request.constant("ldc")),
         beta(static_cast<float>(request.constantAsDouble("beta"))) {}
 
+  Status run(const LibraryKernelArgs &args) override {
+    const LaunchTogether alone{this, &args};
+    return runTogether({&alone, 1});
+  }
+  std::string sharedForm() const override;
+  Status runTogether(std::span<const LaunchTogether> launches) override;
   void makeDense(const LibraryKernelArgs &args) const;
   const void *denseA(const LibraryKernelArgs &args) const;
   void decodePanel(const LibraryKernelArgs &args, int64_t panel,
@@ -73,8 +69,8 @@ private:
 
 } // namespace
 
-PreparedKernel PanelMatmul::prepare(const KernelRequest &request) {
-  std::unique_ptr<PanelMatmul> kernel(new PanelMatmul(request));
+PreparedKernel onednn::prepare(const KernelRequest &request, uint64_t) {
+  auto kernel = std::make_unique<PanelMatmul>(request);
   const PanelPlan &plan = kernel->plan;
   const int64_t lastRows = plan.m % plan.rows;
   const int64_t lastColumns = plan.n % plan.columns;
@@ -174,10 +170,6 @@ Status PanelMatmul::runTogether(std::span<const LaunchTogether> launches) {
           kernelOf(launch).multiplyPanel(*launch.args, panel, slot, own));
     return Status::ok();
   });
-}
-
-PreparedKernel onednn::prepare(const KernelRequest &request, uint64_t) {
-  return PanelMatmul::prepare(request);
 }
 
 } // namespace panel_matmul

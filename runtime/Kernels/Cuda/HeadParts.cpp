@@ -10,16 +10,11 @@
 namespace qlora::cuda {
 
 namespace {
-class HeadPart final : public CudaKernel {
-public:
-  static PreparedCudaKernel prepare(const KernelRequest &request,
-                                    CudaContext &context);
-  Status enqueue(const CudaKernelArgs &args) override;
-
-private:
+struct HeadPart final : CudaKernel {
   HeadPart(const KernelRequest &request, CudaContext &context)
       : shards(request.constant("shards")), vocab(request.constant("vocab")),
         chunks(request, context) {}
+  Status enqueue(const CudaKernelArgs &args) override;
   Status addRows(const KernelRequest &request, CudaContext &context);
   Status enqueueChunk(size_t i, void *states, const HeadBuffers &buffers,
                       const CudaKernelArgs &args) const;
@@ -88,18 +83,13 @@ Status HeadPart::addRows(const KernelRequest &request, CudaContext &context) {
   return Status::ok();
 }
 
-PreparedCudaKernel HeadPart::prepare(const KernelRequest &request,
-                                     CudaContext &context) {
-  std::unique_ptr<HeadPart> kernel(new HeadPart(request, context));
+PreparedCudaKernel head_part::cuda::prepare(const KernelRequest &request,
+                                            CudaContext &context) {
+  auto kernel = std::make_unique<HeadPart>(request, context);
   QLORA_RETURN_IF_ERROR(
       kernel->chunks.prepare(request, kernel->chunks.plan.hidden));
   QLORA_RETURN_IF_ERROR(kernel->addRows(request, context));
   return std::unique_ptr<CudaKernel>(std::move(kernel));
-}
-
-PreparedCudaKernel head_part::cuda::prepare(const KernelRequest &request,
-                                            CudaContext &context) {
-  return HeadPart::prepare(request, context);
 }
 
 // Merging ---------------------------------------------------------------------
@@ -107,15 +97,10 @@ PreparedCudaKernel head_part::cuda::prepare(const KernelRequest &request,
 namespace {
 /// The launches get the op's constants, with lddh set to the stride of the
 /// output, and the buffers and workspace addresses that each needs.
-class HeadMerge final : public CudaKernel {
-public:
-  static PreparedCudaKernel prepare(const KernelRequest &request,
-                                    CudaContext &context);
-  Status enqueue(const CudaKernelArgs &args) override;
-
-private:
+struct HeadMerge final : CudaKernel {
   explicit HeadMerge(const KernelRequest &request)
       : plan(plans::CudaHeadMergePlan::of(request)) {}
+  Status enqueue(const CudaKernelArgs &args) override;
 
   plans::CudaHeadMergePlan plan;
   CudaLaunch merge, sum;
@@ -148,9 +133,9 @@ Status HeadMerge::enqueue(const CudaKernelArgs &args) {
   return finish ? finish->enqueue(finishing, args) : Status::ok();
 }
 
-PreparedCudaKernel HeadMerge::prepare(const KernelRequest &request,
-                                      CudaContext &context) {
-  std::unique_ptr<HeadMerge> kernel(new HeadMerge(request));
+PreparedCudaKernel head_merge::cuda::prepare(const KernelRequest &request,
+                                             CudaContext &context) {
+  auto kernel = std::make_unique<HeadMerge>(request);
   std::vector<int64_t> constants = request.constants;
   if (!request.dtype("dhidden"))
     constants[request.op->constantIndex("lddh")] =
@@ -173,11 +158,6 @@ PreparedCudaKernel HeadMerge::prepare(const KernelRequest &request,
                                 rows));
   }
   return std::unique_ptr<CudaKernel>(std::move(kernel));
-}
-
-PreparedCudaKernel head_merge::cuda::prepare(const KernelRequest &request,
-                                             CudaContext &context) {
-  return HeadMerge::prepare(request, context);
 }
 
 } // namespace qlora::cuda

@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <compare>
 #include <cstdint>
-#include <iterator>
 #include <vector>
 
 namespace qlora {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// adapted_norm: computes W + scale * B A tile by tile, for some outputs and
-// inputs, in a core's cache, and keeps only the sum of squares. The tile's
-// columns of A are read once for all its outputs.
+// adapted_norm: computes tiles of W + scale * B A in a core's cache, and adds
+// their squares to one sum per output. A tile has some outputs and inputs; its
+// columns of A are read once for all outputs.
 
 #include <algorithm>
 #include <cmath>
@@ -14,7 +14,7 @@
 
 namespace qlora::cpu {
 
-/// Outputs of a task, and inputs of a tile.
+/// Outputs of a task (and of its tiles), and inputs of a tile.
 static constexpr int64_t kOutputs = 16, kInputs = 512;
 
 namespace {
@@ -32,14 +32,7 @@ struct AdaptedWeight {
 };
 } // namespace
 
-/// y += factor * x
-QLORA_VECTOR static void addScaled(float factor, const float *__restrict x,
-                                   float *__restrict y, int64_t count) {
-  for (int64_t i = 0; i < count; ++i)
-    y[i] += factor * x[i];
-}
-
-/// Computes inputs [first, first + count) of one output.
+/// Computes W + scale * B A at inputs [first, first + count) of one output.
 void AdaptedWeight::piece(const LibraryKernelArgs &args, int64_t output,
                           int64_t first, int64_t count, float *values) const {
   const auto part = isTransposed ? StoredWeight::Part{first, count, output, 1}
@@ -48,7 +41,7 @@ void AdaptedWeight::piece(const LibraryKernelArgs &args, int64_t output,
   const auto *b = bufferOf<const float>(args, kB) + output * rank;
   const auto *a = bufferOf<const float>(args, kA) + first;
   for (int64_t j = 0; j < rank; ++j)
-    addScaled(scale * b[j], a + j * in, values, count);
+    addScaled(scale * b[j], QLORA_DTYPE_F32, a + j * in, values, count);
 }
 
 void AdaptedWeight::measure(const LibraryKernelArgs &args, int64_t begin,

@@ -149,14 +149,15 @@ void storeElement(qlora_dtype dtype, void *base, int64_t index, float value) {
   qlora_store_f32(base, index, value);
 }
 
-QLORA_VECTOR double sumOfSquares(const float *values, int64_t count) {
+QLORA_VECTOR double sumOfProducts(const float *a, const float *b,
+                                  int64_t count) {
   double lanes[8] = {};
   int64_t i = 0;
   for (; i + 8 <= count; i += 8)
     for (int lane = 0; lane < 8; ++lane)
-      lanes[lane] += double(values[i + lane]) * values[i + lane];
+      lanes[lane] += double(a[i + lane]) * b[i + lane];
   for (; i < count; ++i)
-    lanes[i % 8] += double(values[i]) * values[i];
+    lanes[i % 8] += double(a[i]) * b[i];
   double sum = 0;
   for (double lane : lanes)
     sum += lane;

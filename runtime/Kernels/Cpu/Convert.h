@@ -48,9 +48,12 @@ void addScaled(float factor, qlora_dtype fromType, const void *from, float *to,
 float loadElement(qlora_dtype dtype, const void *base, int64_t index);
 void storeElement(qlora_dtype dtype, void *base, int64_t index, float value);
 
-/// Sums in f64 and in eight lanes, whatever the vector width, so that all
-/// machines agree.
-double sumOfSquares(const float *values, int64_t count);
+/// Returns the sum of a[i] * b[i] in f64, in eight lanes whatever the vector
+/// width, so that all machines get the same bits.
+double sumOfProducts(const float *a, const float *b, int64_t count);
+inline double sumOfSquares(const float *values, int64_t count) {
+  return sumOfProducts(values, values, count);
+}
 
 } // namespace qlora
 

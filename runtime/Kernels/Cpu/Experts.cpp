@@ -13,9 +13,6 @@
 
 namespace qlora::cpu {
 
-/// Minimum rows of `columns` elements per thread.
-static int64_t rowGrain(int64_t columns) { return 1 + 16384 / columns; }
-
 // Choice of experts -----------------------------------------------------------
 
 namespace {
@@ -235,22 +232,6 @@ PreparedKernel combine_rows::cpu::prepare(const KernelRequest &request,
   });
 }
 
-/// Sums in eight lanes, whatever the vector width, so that all machines agree.
-QLORA_VECTOR static double dotOf(const float *a, const float *b,
-                                 int64_t count) {
-  double lanes[8] = {};
-  int64_t i = 0;
-  for (; i + 8 <= count; i += 8)
-    for (int lane = 0; lane < 8; ++lane)
-      lanes[lane] += double(a[i + lane]) * b[i + lane];
-  for (; i < count; ++i)
-    lanes[i % 8] += double(a[i]) * b[i];
-  double sum = 0;
-  for (double lane : lanes)
-    sum += lane;
-  return sum;
-}
-
 PreparedKernel choice_grad::cpu::prepare(const KernelRequest &request,
                                          uint64_t) {
   const int64_t rows = request.constant("rows");
@@ -276,7 +257,7 @@ PreparedKernel choice_grad::cpu::prepare(const KernelRequest &request,
           widen(type,
                 elementAt(args.buffers[1], type, places[choice] * ldx + c), row,
                 count);
-          sum += dotOf(token, row, count);
+          sum += sumOfProducts(token, row, count);
         }
         bufferOf<float>(args, 3)[choice] = float(sum);
       }

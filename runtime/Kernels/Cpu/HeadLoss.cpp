@@ -4,7 +4,6 @@
 // into its loss, and adds the target's vector to its gradient.
 
 #include <algorithm>
-#include <cstring>
 
 #include "runtime/Kernels/Cpu/Convert.h"
 #include "runtime/Kernels/Cpu/HeadWalk.h"
@@ -104,8 +103,7 @@ void HeadLoss::clearSkipped(const HeadOperands &operands) const {
   const auto clear = [](void *matrix, qlora_dtype type, int64_t first,
                         int64_t count) {
     if (matrix)
-      std::memset(elementAt(matrix, type, first), 0,
-                  static_cast<size_t>(count * (dtypeBits(type) / 8)));
+      clearRun(type, elementAt(matrix, type, first), count);
   };
   for (int64_t row = 0; row < shape.rows; ++row) {
     if (operands.targets[row] != kNoTarget)

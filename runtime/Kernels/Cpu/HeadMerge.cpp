@@ -5,7 +5,6 @@
 #include "runtime/Kernels/Cpu/HeadMerge.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "runtime/Kernels/Cpu/Convert.h"
 #include "runtime/Kernels/Cpu/Parallel.h"
@@ -77,15 +76,13 @@ struct Merge {
 } // namespace
 
 void Merge::clearGradient(int64_t row) const {
-  const auto clear = [&](void *to, qlora_dtype type) {
-    std::memset(to, 0,
-                static_cast<size_t>(shape.hidden * (dtypeBits(type) / 8)));
-  };
   if (operands.dhidden)
-    clear(elementAt(operands.dhidden, shape.dhiddenType, row * shape.lddh),
-          shape.dhiddenType);
+    clearRun(shape.dhiddenType,
+             elementAt(operands.dhidden, shape.dhiddenType, row * shape.lddh),
+             shape.hidden);
   else if (operands.gradient)
-    clear(operands.gradient + row * shape.hidden, QLORA_DTYPE_F32);
+    clearRun(QLORA_DTYPE_F32, operands.gradient + row * shape.hidden,
+             shape.hidden);
 }
 
 void Merge::mergeGradient(int64_t row, const HeadRowState &whole) const {

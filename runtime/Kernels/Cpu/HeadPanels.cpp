@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "runtime/Kernels/Cpu/Convert.h"
@@ -158,10 +157,9 @@ void HeadPanels::setTargetFactor(const HeadBlock &block, const Panel &panel,
 /// Clears the factors of rows [begin, end), which have no label.
 void HeadPanels::clearFactors(const Panel &panel, int64_t begin,
                               int64_t end) const {
-  std::memset(elementAt(panel.factors(), plan.productType, begin * panel.count),
-              0,
-              static_cast<size_t>((end - begin) * panel.count *
-                                  (dtypeBits(plan.productType) / 8)));
+  clearRun(plan.productType,
+           elementAt(panel.factors(), plan.productType, begin * panel.count),
+           (end - begin) * panel.count);
 }
 
 /// Clears the factors of replaced logits, which have no gradient through w.

@@ -3,7 +3,6 @@
 #include "runtime/Kernels/Cpu/HeadWalk.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "runtime/Kernels/Cpu/Convert.h"
 #include "runtime/Kernels/Cpu/Softmax.h"
@@ -35,10 +34,8 @@ void HeadWalk::gather(const HeadChunk &chunk) const {
           plan.productType, to(i), plan.hidden);
   });
   const HeadBlock last = blockOf(chunk, chunk.blocks - 1);
-  std::memset(to(chunk.rows), 0,
-              static_cast<size_t>(
-                  (panels->paddedRows(last.count) - last.count) * plan.hidden) *
-                  (dtypeBits(plan.productType) / 8));
+  clearRun(plan.productType, to(chunk.rows),
+           (panels->paddedRows(last.count) - last.count) * plan.hidden);
 }
 
 HeadBlock HeadWalk::blockOf(const HeadChunk &chunk, int64_t block) const {

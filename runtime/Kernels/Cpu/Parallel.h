@@ -44,7 +44,8 @@ inline int64_t threadCount() {
 #endif
 }
 
-/// Sets the number of threads of this thread's next loops; restores it.
+/// Sets the number of threads of this thread's loops, and restores it at the
+/// end of the scope.
 class ScopedThreads {
 public:
   explicit ScopedThreads(int64_t threads) : before(threadCount()) {
@@ -126,6 +127,9 @@ void parallelRanges(int64_t count, int64_t grain, Task task) {
     task(count * index / ranges, count * (index + 1) / ranges);
   });
 }
+
+/// Returns a `grain` for parallelRanges over rows of `columns` elements.
+inline int64_t rowGrain(int64_t columns) { return 1 + 16384 / columns; }
 
 /// parallelFor over tasks that may fail; created once, so that a run does not
 /// allocate.

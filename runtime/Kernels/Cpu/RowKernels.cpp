@@ -16,9 +16,6 @@
 
 namespace qlora::cpu {
 
-/// Minimum rows of `columns` elements per thread.
-static int64_t rowGrain(int64_t columns) { return 1 + 16384 / columns; }
-
 static Status checkIds(const int32_t *ids, int64_t rows, int64_t vocab) {
   for (int64_t row = 0; row < rows; ++row)
     if (ids[row] < 0 || ids[row] >= vocab)
@@ -65,8 +62,7 @@ PreparedKernel embedding::cpu::prepare(const KernelRequest &request, uint64_t) {
         const int64_t id = ids[row] - first;
         void *const to = elementAt(args.buffers[2], out, row * ldo);
         if (id < 0 || id >= tableIds) {
-          std::memset(to, 0,
-                      static_cast<size_t>(columns * (dtypeBits(out) / 8)));
+          clearRun(out, to, columns);
           continue;
         }
         for (int64_t c = 0; c < columns; c += run)

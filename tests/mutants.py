@@ -1,0 +1,353 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: MIT
+
+"""Do the tests notice small changes of the runtime's code?
+
+    mutants.py BUILD [--seed N] [--each N] [--seconds N] [--only ID ...]
+
+BUILD is the tree of coverage.py, after `coverage.py run BUILD`. The script
+draws mutants, the same number in each folder: each changes one operator,
+constant, condition, call or return on a line that some test executes. A mutant
+is written into the source file, which is restored afterwards. Tests that
+execute the line run until one fails: quick before full, unit tests before
+scripts, cheap before expensive, for at most --seconds of each tier. A test that
+fails runs once more. Results are kept in BUILD/coverage/mutants.json, and the
+next call continues there; --only runs the named mutants again.
+
+Tests run in a process namespace of their own: a mutant may kill any process.
+"""
+
+import argparse
+import collections
+import json
+import os
+import random
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+
+import coverage
+
+# Programs that scripts of tests/ call.
+PROGRAMS = ("qlora-run", "qloracc", "qlora-import", "qlora-opt", "qlora",
+            "VirtualRanks")
+GIB = 1 << 30
+# Pattern, replacement. Patterns match code whose comments and texts are blank.
+OPERATORS = [
+    ("negate a condition",
+     r"\bif \((?P<x>[^;=]*(?:[=!<>]=[^;=]*)*)\)(?= \{|$)", None),
+    *((f"{old} to {new}", rf"(?<= ){re.escape(old)}(?= |$)", new)
+      for old, new in (("<", "<="), ("<=", "<"), (">", ">="), (">=", ">"),
+                       ("==", "!="), ("!=", "=="), ("+", "-"), ("-", "+"),
+                       ("*", "/"), ("/", "*"), ("%", "*"), ("&&", "||"),
+                       ("||", "&&"), ("+=", "-="), ("-=", "+="))),
+    ("constant plus one", r"(?<![\w.\"'])(?P<n>\d+)(?![\w.'])", None),
+    ("true to false", r"\btrue\b", "false"),
+    ("false to true", r"\bfalse\b", "true"),
+    ("remove a call",
+     r"^ *(?P<x>(?!QLORA_ASSIGN)[A-Za-z_][\w:.>\[\]-]*\(.*\);)$", ";"),
+    ("return a default",
+     r"\breturn (?!\{\}|true|false|Status::ok)[^;]+;", "return {};"),
+    ("break to continue", r"\bbreak;", "continue;"),
+    ("continue to break", r"\bcontinue;", "break;"),
+]
+
+
+def blank(text):
+    """Replaces comments and texts by as many '_'."""
+    return re.sub(r'//.*|"(?:\\.|[^"\\])*"|\'(?:\\.|[^\'\\])+\'',
+                  lambda found: "_" * len(found[0]), text)
+
+
+def mutants_of(text, previous):
+    """Yields (operator, changed line) of a line after another."""
+    code = blank(text)
+    if re.match(r"\s*(#|assert\(|static_assert|template|case |using )", text):
+        return
+    for name, pattern, new in OPERATORS:
+        for found in re.finditer(pattern, code):
+            begin, end = found.span()
+            if name == "negate a condition":
+                inner = text[found.start("x"):found.end("x")]
+                if inner.count("(") != inner.count(")"):
+                    continue
+                change = f"if (!({inner}))"
+            elif name == "constant plus one":
+                change = str(int(found["n"]) + 1)
+            elif name == "remove a call":
+                if (not re.search(r"([;{})]|else|_)$", blank(previous)) or
+                        code.count("(") != code.count(")")):
+                    continue
+                begin, change = found.start("x"), new
+            else:
+                change = new
+            yield name, text[:begin] + change + text[end:]
+
+
+class Candidates:
+    """Lines of the six folders that tests execute, in a random order."""
+
+    def __init__(self, places, tests, seed):
+        covered = 0
+        for test in tests:
+            covered |= test["lines"]
+        self.places = places
+        self.lines = collections.defaultdict(list)
+        for file, line in places.select(places.lines, covered):
+            if file.endswith(".cpp"):  # a header compiles too much again
+                self.lines[file.split("/")[1]].append((file, line))
+        self.random = random.Random(seed)
+        for lines in self.lines.values():
+            self.random.shuffle(lines)
+
+    def draw(self, folder):
+        """Returns the next mutant of a folder, on a line not drawn before."""
+        while self.lines[folder]:
+            file, line = self.lines[folder].pop()
+            with open(os.path.join(coverage.ROOT, file),
+                      encoding="utf-8") as source:
+                texts = source.read().split("\n")
+            choices = list(mutants_of(*reversed(texts[line - 2:line])))
+            if choices:
+                operator, changed = self.random.choice(choices)
+                return {"file": file, "line": line, "operator": operator,
+                        "old": texts[line - 1], "new": changed}
+        return None
+
+
+class Mutated:
+    """A source file with one changed line, until the end of a `with`."""
+
+    def __init__(self, mutant):
+        self.mutant = mutant
+        self.path = os.path.join(coverage.ROOT, mutant["file"])
+
+    def __enter__(self):
+        with open(self.path, encoding="utf-8") as file:
+            self.original = file.read()
+        lines = self.original.split("\n")
+        if lines[self.mutant["line"] - 1] != self.mutant["old"]:
+            sys.exit(f"{self.path} is not the file that was measured")
+        lines[self.mutant["line"] - 1] = self.mutant["new"]
+        self._write("\n".join(lines))
+
+    def __exit__(self, *_):
+        self._write(self.original)
+
+    def _write(self, text):
+        with open(self.path, "w", encoding="utf-8") as file:
+            file.write(text)
+
+
+def build_targets(build, *targets):
+    """Returns whether targets are built."""
+    environment = {**os.environ, "CCACHE_READONLY": "1",
+                   "CCACHE_SLOPPINESS": "pch_defines,time_macros"}
+    return subprocess.run(["ninja", "-C", build, "-j2", *targets],
+                          env=environment, stdout=subprocess.DEVNULL,
+                          stderr=subprocess.DEVNULL, check=False
+                          ).returncode == 0
+
+
+def limit_memory():
+    resource.setrlimit(resource.RLIMIT_DATA, (12 * GIB, 12 * GIB))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4 * GIB, 4 * GIB))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def passes(build, name, seconds):
+    """Runs a test in namespaces of its own. Returns None if time is up."""
+    enter = ["unshare", "--pid", "--fork", "--kill-child", "--mount-proc"]
+    if os.geteuid() != 0:
+        enter.append("--map-root-user")
+    # bash reaps the orphans of the namespace, as the first process of any.
+    command = [*enter, "bash", "-c", '"$@"; exit $?', "bash",
+               *coverage.ctest_command(build, name)]
+    counters = os.path.join(os.path.abspath(build), "coverage", "mutant")
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        preexec_fn=limit_memory,
+        env={**os.environ, "GCOV_PREFIX": counters, "GTEST_FAIL_FAST": "1"})
+    try:
+        return process.wait(seconds) == 0
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        process.kill()
+        process.wait()
+
+
+def order(tests, mutant, places):
+    """Returns the tests that execute a line, those to try first in front."""
+    bit = places.line_bits[mutant["file"], mutant["line"]]
+    folder = mutant["file"].split("/")[1]
+
+    def rank(test):
+        is_unit = test["program"].endswith("Tests")
+        is_own = test["name"] == f"Runtime{folder}Tests"
+        return (test["tier"] != "quick", not is_own, not is_unit,
+                test["seconds"])
+
+    return sorted((test for test in tests
+                   if test["passed"] and test["lines"] & bit), key=rank)
+
+
+class Trial:
+    """Runs the tests of one mutant, each tier for at most some seconds."""
+
+    def __init__(self, build, seconds):
+        self.build, self.seconds = build, seconds
+        self.used = collections.Counter()
+        self.are_built = False
+
+    def find_killer(self, tests):
+        """Returns (name of the test that fails or None, tiers cut short)."""
+        cut = set()
+        for test in tests:
+            if test["tier"] in cut:
+                continue
+            verdict = self.try_test(test)
+            if verdict == "cut":
+                cut.add(test["tier"])
+            elif verdict:
+                return f"{test['name']} ({verdict})", cut
+        return None, cut
+
+    def try_test(self, test):
+        """Returns "fails", "hangs", "cut" if the seconds are used, or None."""
+        if test["program"].endswith("Tests"):
+            build_targets(self.build, test["program"])
+        elif not self.are_built:
+            self.are_built = True
+            build_targets(self.build, *PROGRAMS)
+        for _ in range(2):
+            left = self.seconds - self.used[test["tier"]]
+            longest = 5 * test["seconds"] + 10
+            # A test that cannot end in the rest says nothing.
+            if left < test["seconds"]:
+                return "cut"
+            start = time.monotonic()
+            result = passes(self.build, test["name"], min(left, longest))
+            self.used[test["tier"]] += time.monotonic() - start
+            if result:
+                return None
+            if result is None:
+                return "hangs" if longest <= left else "cut"
+        return "fails"
+
+
+def try_mutant(build, mutant, tests, places, seconds):
+    """Stores into a mutant how it ends."""
+    ordered = order(tests, mutant, places)
+    source = os.path.join(coverage.ROOT, mutant["file"])
+    users = subprocess.run(["ninja", "-C", build, "-t", "query", source],
+                           check=False, text=True,
+                           stdout=subprocess.PIPE).stdout.split()
+    objects = [user for user in users if user.endswith(".o")]
+    mutant["killer"] = None
+    with Mutated(mutant):
+        if not objects or not build_targets(build, *objects):
+            mutant["result"] = "does not compile"
+            return
+        start = time.monotonic()
+        trial = Trial(build, seconds)
+        mutant["killer"], cut = trial.find_killer(ordered)
+    killer_tier = next((test["tier"] for test in ordered if mutant["killer"] and
+                        mutant["killer"].startswith(test["name"] + " (")), None)
+    mutant["result"] = (f"killed by {killer_tier}" if killer_tier
+                        else "survived")
+    mutant["cut"] = sorted(cut)
+    mutant["seconds"] = round(time.monotonic() - start)
+    mutant["tests"] = len(ordered)
+
+
+def show(mutant):
+    cut = " and ".join(mutant.get("cut", []))
+    print(f"{mutant['id']:3} {mutant['result']:16} {mutant['file']}:"
+          f"{mutant['line']} {mutant['operator']}\n"
+          f"      - {mutant['old'].strip()}\n"
+          f"      + {mutant['new'].strip()}\n"
+          f"      {mutant['killer'] or ''}"
+          f"{' time was up in ' + cut if cut else ''}", flush=True)
+
+
+def summary(mutants):
+    """Prints how many mutants of each folder ended how, in Markdown."""
+    results = ("killed by quick", "killed by full", "survived")
+    print("| Folder | Mutants | " + " | ".join(results) + " |")
+    print("|---|---|" + "---|" * len(results))
+    for folder in (*coverage.FOLDERS, ""):
+        chosen = [one["result"] for one in mutants
+                  if one["file"].startswith(f"runtime/{folder}") and
+                  one["result"] in results]
+        counts = " | ".join(str(chosen.count(one)) for one in results)
+        print(f"| {folder or 'all'} | {len(chosen)} | {counts} |")
+
+
+def draw_all(arguments, places, tests, mutants, store):
+    """Draws and tries mutants until each folder has enough."""
+    candidates = Candidates(places, tests, arguments.seed)
+    drawn = {folder: 0 for folder in coverage.FOLDERS}
+    number = 0
+    while folders := [one for one, count in drawn.items()
+                      if count < arguments.each]:
+        for folder in folders:
+            mutant = candidates.draw(folder)
+            if not mutant:
+                drawn[folder] = arguments.each
+                continue
+            if number < len(mutants):
+                mutant = mutants[number]
+            else:
+                mutants.append({"id": number, **mutant})
+                mutant = mutants[number]
+                try_mutant(arguments.build, mutant, tests, places,
+                           arguments.seconds)
+                store()
+                show(mutant)
+            number += 1
+            drawn[folder] += mutant["result"] != "does not compile"
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--each", type=int, default=10,
+                        help="mutants of each folder")
+    parser.add_argument("--seconds", type=float, default=60,
+                        help="for the tests of a mutant, in each tier")
+    parser.add_argument("--only", type=int, nargs="*", metavar="ID",
+                        help="run these again; none: print the results")
+    arguments = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    places, tests = coverage.load(arguments.build)
+    path = os.path.join(arguments.build, "coverage", "mutants.json")
+    mutants = []
+    if os.path.exists(path):
+        with open(path, encoding="utf-8") as file:
+            mutants = json.load(file)
+
+    def store():
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump([one for one in mutants if "result" in one], file,
+                      indent=1)
+
+    if arguments.only is None:
+        draw_all(arguments, places, tests, mutants, store)
+    for number in arguments.only or []:
+        try_mutant(arguments.build, mutants[number], tests, places,
+                   arguments.seconds)
+        store()
+    for mutant in mutants:
+        show(mutant)
+    summary(mutants)
+
+
+if __name__ == "__main__":
+    main()

@@ -200,11 +200,6 @@ llvm::LogicalResult verifyRowOp(mlir::Operation *op);
 /// Number of rows of a row op whose first result has a static shape.
 int64_t rowCount(mlir::Operation *rowOp);
 
-/// True for [B, T, ...] tensors: activations, ids, masks.
-inline bool isTokenShaped(mlir::RankedTensorType type) {
-  return type.getRank() >= 2 && type.isDynamicDim(0) && type.isDynamicDim(1);
-}
-
 /// Rows per chunk of the LM head: losses and gradient sums exist for one chunk
 /// at a time, so a long context needs no f32 gradient of all rows. Tuning may
 /// choose fewer rows for a kernel that also holds the chunk's logits.

@@ -13,6 +13,11 @@
 
 namespace qlora::model {
 
+/// Returns the map of an operand that rows of `op` read as `kind`.
+inline MapAttr mapOf(mlir::Operation *op, MapKind kind, int64_t group = 1) {
+  return MapAttr::get(op->getContext(), kind, group);
+}
+
 class Arithmetic {
 public:
   using Value = mlir::Value;

@@ -195,7 +195,9 @@ bool isRowStorable(mlir::Type type);
 bool isWeightStorable(mlir::Type type);
 bool isRow(mlir::Type type);
 
-/// Checks (R1) of RowOp.
+/// Returns the default of RowOp::getRowMaps: `full` for each operand.
+llvm::SmallVector<MapAttr> fullMaps(mlir::Operation *op);
+/// Verifies constraint (R1) of RowOp (ModelInterfaces.td).
 llvm::LogicalResult verifyRowOp(mlir::Operation *op);
 /// Number of rows of a row op whose first result has a static shape.
 int64_t rowCount(mlir::Operation *rowOp);

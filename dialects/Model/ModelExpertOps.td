@@ -161,7 +161,8 @@ def Model_GroupedLinearOp : Model_Library<"grouped_linear",
 //   %counts = model.count_choices %choices, %marks          // [E]
 //   %slopes, %loss = model.router_loss %sums, %counts
 
-def Model_RouterProbsOp : Model_Row<"router_probs"> {
+def Model_RouterProbsOp
+    : Model_Row<"router_probs", [], ["getRowColumns", "getRowMaps"]> {
   let summary = "the softmax of a router's logits, 0 for padding";
   let description = [{
     logits [B, T, n * E], segments i32 [B, T] with 0 for padding. C = E, the
@@ -175,7 +176,7 @@ def Model_RouterProbsOp : Model_Row<"router_probs"> {
   let hasVerifier = 1;
 }
 
-def Model_MarkTokensOp : Model_Row<"mark_tokens"> {
+def Model_MarkTokensOp : Model_Row<"mark_tokens", [], ["getRowMaps"]> {
   let summary = "1 for tokens, 0 for padding";
   let description = "segments i32 [B, T], the result [B, T, C].";
   let ownArguments = (ins Model_Tensor:$segments);
@@ -197,8 +198,8 @@ def Model_CountChoicesOp
 }
 
 def Model_RouterLossOp : Model_Row<"router_loss",
-    [DeclareOpInterfaceMethods<Model_RowOp, ["isScalarResult"]>,
-     DeclareOpInterfaceMethods<Model_LossOp, ["getReadName", "shardLoss"]>]> {
+    [DeclareOpInterfaceMethods<Model_LossOp, ["getReadName", "shardLoss"]>],
+    ["isScalarResult"]> {
   let summary = "the auxiliary loss of routers";
   let description = [{
     There are R rows with `chosen` counted choices each. The loss is coefficient

@@ -122,9 +122,12 @@ def Model_RowOp : OpInterface<"RowOp"> {
   let verifyWithRegions = 1;
   let verify = [{ return ::qlora::model::verifyRowOp($_op); }];
   let methods = [
-    InterfaceMethod<"C: elements of a row.", "int64_t", "getRowColumns">,
-    InterfaceMethod<"One map per operand.",
-      "::llvm::SmallVector<::qlora::model::MapAttr>", "getRowMaps">,
+    InterfaceMethod<[{C: elements of a row. Default: columns of the first
+      result.}], "int64_t", "getRowColumns", (ins), [{}],
+      [{ return ::qlora::model::columnsOf($_op->getResult(0)); }]>,
+    InterfaceMethod<"One map per operand. Default: all `full`.",
+      "::llvm::SmallVector<::qlora::model::MapAttr>", "getRowMaps", (ins),
+      [{}], [{ return ::qlora::model::fullMaps($_op.getOperation()); }]>,
     InterfaceMethod<[{Writes the arithmetic at the builder's position and
       returns one row, or one f32, per result.}],
       "::llvm::SmallVector<::mlir::Value>", "buildRow",

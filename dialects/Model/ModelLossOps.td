@@ -52,8 +52,8 @@ defvar Model_PairSums = (outs Model_FloatTensor:$loss, Model_FloatTensor:$count,
 /// slopes are f32 [B]. A pair without any labelled token is not counted.
 class Model_PairLoss<string mnemonic>
     : Model_Row<mnemonic,
-        [DeclareOpInterfaceMethods<Model_RowOp, ["isScalarResult"]>,
-         DeclareOpInterfaceMethods<Model_LossOp, ["getReadName"]>]> {
+                [DeclareOpInterfaceMethods<Model_LossOp, ["getReadName"]>],
+                ["isScalarResult"]> {
   let assemblyFormat = Model_OperandsFormat;
   let hasVerifier = 1;
 }
@@ -97,8 +97,8 @@ def Model_OrpoLossOp : Model_PairLoss<"orpo_loss"> {
 
 def Model_KtoLossOp
     : Model_Row<"kto_loss",
-        [DeclareOpInterfaceMethods<Model_RowOp, ["isScalarResult"]>,
-         DeclareOpInterfaceMethods<Model_LossOp, ["getReadName"]>]> {
+                [DeclareOpInterfaceMethods<Model_LossOp, ["getReadName"]>],
+                ["isScalarResult"]> {
   let summary = "Kahneman-Tversky optimization, and APO-zero of single answers";
   let description = [{
     Each answer is desirable (1) or not (0): s = 1 or -1, and w is the weight of

@@ -122,11 +122,6 @@ static LogicalResult verifyLines(Operation *op, unsigned slopes,
   return success();
 }
 
-static SmallVector<MapAttr> linesOf(Operation *op) {
-  return SmallVector<MapAttr>(
-      op->getNumOperands(), MapAttr::get(op->getContext(), MapKind::Full, 1));
-}
-
 //===----------------------------------------------------------------------===//
 // head_loss
 //===----------------------------------------------------------------------===//
@@ -148,8 +143,6 @@ StringRef DpoLossOp::getReadName(unsigned result) {
   return readNameOf(result, 1);
 }
 bool DpoLossOp::isScalarResult(unsigned result) { return result > 0; }
-int64_t DpoLossOp::getRowColumns() { return columnsOf(getLosses()); }
-SmallVector<MapAttr> DpoLossOp::getRowMaps() { return linesOf(*this); }
 
 SmallVector<Value> DpoLossOp::buildRow(OpBuilder &builder,
                                        ValueRange arguments) {
@@ -174,8 +167,6 @@ StringRef OrpoLossOp::getReadName(unsigned result) {
   return readNameOf(result, 2);
 }
 bool OrpoLossOp::isScalarResult(unsigned result) { return result > 1; }
-int64_t OrpoLossOp::getRowColumns() { return columnsOf(getLosses()); }
-SmallVector<MapAttr> OrpoLossOp::getRowMaps() { return linesOf(*this); }
 
 SmallVector<Value> OrpoLossOp::buildRow(OpBuilder &builder,
                                         ValueRange arguments) {
@@ -223,8 +214,6 @@ StringRef KtoLossOp::getReadName(unsigned result) {
   return kNames[result];
 }
 bool KtoLossOp::isScalarResult(unsigned result) { return result > 0; }
-int64_t KtoLossOp::getRowColumns() { return columnsOf(getLosses()); }
-SmallVector<MapAttr> KtoLossOp::getRowMaps() { return linesOf(*this); }
 
 /// Returns the mean of `ratio` over labelled sequences in [begin, end), at
 /// least 0. NaN stays NaN, so that the step is found not to be finite.

@@ -18,11 +18,14 @@ include "mlir/Interfaces/SideEffectInterfaces.td"
 class Model_Op<string mnemonic, list<Trait> traits = []>
     : Op<Model_Dialect, mnemonic, traits>;
 
-/// A pure op on tensors whose kernel is generated.
-class Model_Row<string mnemonic, list<Trait> traits = []>
+/// A pure op on tensors whose kernel is generated. `methods` are the methods
+/// with a default in RowOp that the op overrides.
+class Model_Row<string mnemonic, list<Trait> traits = [],
+                list<string> methods = []>
     : Model_StagedOp<Model_Dialect, mnemonic,
                      [Pure, Model_MemoryOp,
-                      DeclareOpInterfaceMethods<Model_RowOp>] # traits>;
+                      DeclareOpInterfaceMethods<Model_RowOp, methods>]
+                         # traits>;
 
 class Model_Library<string mnemonic, list<Trait> traits = []>
     : Model_StagedOp<Model_Dialect, mnemonic,

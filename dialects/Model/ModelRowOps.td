@@ -11,7 +11,8 @@
 // dimension.
 //===----------------------------------------------------------------------===//
 
-def Model_RmsNormOp : Model_Row<"rms_norm"> {
+def Model_RmsNormOp
+    : Model_Row<"rms_norm", [], ["getRowColumns", "getRowMaps"]> {
   let summary = "y = x / sqrt(mean(x^2) + epsilon) * (offset + weight)";
   let description = [{
     Normalizes groups of C = |weight| elements: the whole hidden size, or one
@@ -26,7 +27,8 @@ def Model_RmsNormOp : Model_Row<"rms_norm"> {
   let hasVerifier = 1;
 }
 
-def Model_LayerNormOp : Model_Row<"layer_norm"> {
+def Model_LayerNormOp
+    : Model_Row<"layer_norm", [], ["getRowColumns", "getRowMaps"]> {
   let summary =
       "y = (x - mean(x)) / sqrt(variance(x) + epsilon) * weight + bias";
   let description = [{
@@ -41,7 +43,7 @@ def Model_LayerNormOp : Model_Row<"layer_norm"> {
   let hasVerifier = 1;
 }
 
-def Model_RopeTableOp : Model_Row<"rope_table"> {
+def Model_RopeTableOp : Model_Row<"rope_table", [], ["getRowMaps"]> {
   let summary = "cos and sin of position * frequency";
   let description = [{
     positions [B, T] i32, frequencies f32 [rotated] (the rotated/2 inverse
@@ -75,7 +77,7 @@ def Model_RopeTableOp : Model_Row<"rope_table"> {
   let hasVerifier = 1;
 }
 
-def Model_RopeOp : Model_Row<"rope"> {
+def Model_RopeOp : Model_Row<"rope", [], ["getRowColumns", "getRowMaps"]> {
   let summary = "rotary position embedding: x * cos + rotate_half(x) * sin";
   let description = [{
     x [B, T, heads * dim], cos and sin [B, T, dim]; C = dim. The halves are
@@ -149,7 +151,7 @@ def Model_ScaleOp : Model_Row<"scale", [SameOperandsAndResultType]> {
   let assemblyFormat = "$x attr-dict `:` type($result)";
 }
 
-def Model_AddBiasOp : Model_Row<"add_bias"> {
+def Model_AddBiasOp : Model_Row<"add_bias", [], ["getRowMaps"]> {
   let summary = "y = x + bias, the same bias for every token";
   let description = [{
     (C1) the last dimension of x is |bias|. (C2) y has x's type.
@@ -160,7 +162,7 @@ def Model_AddBiasOp : Model_Row<"add_bias"> {
   let hasVerifier = 1;
 }
 
-def Model_MagnitudeOp : Model_Row<"magnitude"> {
+def Model_MagnitudeOp : Model_Row<"magnitude", [], ["getRowMaps"]> {
   let summary = "y = x * magnitude / norm, the same for every token";
   let description = [{
     DoRA's rescaling of a matmul's result; `norm` holds the norms of the adapted
@@ -174,7 +176,7 @@ def Model_MagnitudeOp : Model_Row<"magnitude"> {
   let hasVerifier = 1;
 }
 
-def Model_GateRowsOp : Model_Row<"gate_rows"> {
+def Model_GateRowsOp : Model_Row<"gate_rows", [], ["getRowMaps"]> {
   let summary = "y = x * sigmoid(gate), one gate for each row";
   let description = [{
     x [B, T, C], gate [B, T, 1]: the gate of an expert that all tokens share.
@@ -227,7 +229,8 @@ def Model_NoiseOp : Model_Row<"noise",
 
 def Model_RowsOp : Model_StagedOp<Model_Dialect, "rows",
     [Pure, IsolatedFromAbove, Model_MemoryOp,
-     DeclareOpInterfaceMethods<Model_RowOp, ["isScalarResult"]>,
+     DeclareOpInterfaceMethods<Model_RowOp, ["getRowColumns", "getRowMaps",
+                                             "isScalarResult"]>,
      SingleBlockImplicitTerminator<"RowYieldOp">]> {
   let summary = "arithmetic over rows, as a region";
   let description = [{

@@ -12,10 +12,6 @@
 using namespace mlir;
 using namespace qlora::model;
 
-static MapAttr map(Operation *op, MapKind kind, int64_t group = 1) {
-  return MapAttr::get(op->getContext(), kind, group);
-}
-
 //===----------------------------------------------------------------------===//
 // rms_norm: x * rsqrt(mean(x^2) + epsilon) * (offset + weight)
 //===----------------------------------------------------------------------===//
@@ -23,7 +19,7 @@ static MapAttr map(Operation *op, MapKind kind, int64_t group = 1) {
 int64_t RmsNormOp::getRowColumns() { return columnsOf(getWeight()); }
 
 SmallVector<MapAttr> RmsNormOp::getRowMaps() {
-  return {map(*this, MapKind::Full), map(*this, MapKind::Column)};
+  return {mapOf(*this, MapKind::Full), mapOf(*this, MapKind::Column)};
 }
 
 SmallVector<Value> RmsNormOp::buildRow(OpBuilder &builder,
@@ -45,8 +41,8 @@ SmallVector<Value> RmsNormOp::buildRow(OpBuilder &builder,
 int64_t LayerNormOp::getRowColumns() { return columnsOf(getWeight()); }
 
 SmallVector<MapAttr> LayerNormOp::getRowMaps() {
-  return {map(*this, MapKind::Full), map(*this, MapKind::Column),
-          map(*this, MapKind::Column)};
+  return {mapOf(*this, MapKind::Full), mapOf(*this, MapKind::Column),
+          mapOf(*this, MapKind::Column)};
 }
 
 SmallVector<Value> LayerNormOp::buildRow(OpBuilder &builder,
@@ -65,11 +61,9 @@ SmallVector<Value> LayerNormOp::buildRow(OpBuilder &builder,
 // rope_table: cos and sin of position * frequency
 //===----------------------------------------------------------------------===//
 
-int64_t RopeTableOp::getRowColumns() { return columnsOf(getCos()); }
-
 SmallVector<MapAttr> RopeTableOp::getRowMaps() {
   return SmallVector<MapAttr>(getLengths() ? 2 : 1,
-                              map(*this, MapKind::Scalar));
+                              mapOf(*this, MapKind::Scalar));
 }
 
 /// A constant row of `values`, with `rest` in columns that are not rotated.
@@ -142,8 +136,8 @@ int64_t RopeOp::getRowColumns() { return columnsOf(getCos()); }
 
 SmallVector<MapAttr> RopeOp::getRowMaps() {
   int64_t heads = columnsOf(getX()) / getRowColumns();
-  return {map(*this, MapKind::Full), map(*this, MapKind::Group, heads),
-          map(*this, MapKind::Group, heads)};
+  return {mapOf(*this, MapKind::Full), mapOf(*this, MapKind::Group, heads),
+          mapOf(*this, MapKind::Group, heads)};
 }
 
 SmallVector<Value> RopeOp::buildRow(OpBuilder &builder, ValueRange arguments) {
@@ -183,22 +177,10 @@ static Value activate(Arithmetic &a, Activation kind, Value x,
   llvm_unreachable("every kind has its arithmetic");
 }
 
-int64_t ActivationOp::getRowColumns() { return columnsOf(getX()); }
-
-SmallVector<MapAttr> ActivationOp::getRowMaps() {
-  return {map(*this, MapKind::Full)};
-}
-
 SmallVector<Value> ActivationOp::buildRow(OpBuilder &builder,
                                           ValueRange arguments) {
   Arithmetic a(builder, getLoc());
   return {activate(a, getKind(), arguments[0])};
-}
-
-int64_t GluOp::getRowColumns() { return columnsOf(getGate()); }
-
-SmallVector<MapAttr> GluOp::getRowMaps() {
-  return {map(*this, MapKind::Full), map(*this, MapKind::Full)};
 }
 
 /// A select: the derivative at the limit is torch's 1, and NaN stays NaN.
@@ -222,12 +204,6 @@ SmallVector<Value> GluOp::buildRow(OpBuilder &builder, ValueRange arguments) {
       a.mul(activate(a, getKind(), gate, getSlope().convertToDouble()), up)};
 }
 
-int64_t ScaleOp::getRowColumns() { return columnsOf(getX()); }
-
-SmallVector<MapAttr> ScaleOp::getRowMaps() {
-  return {map(*this, MapKind::Full)};
-}
-
 SmallVector<Value> ScaleOp::buildRow(OpBuilder &builder, ValueRange arguments) {
   APFloat factor = getFactor();
   bool isInexact = false;
@@ -239,20 +215,12 @@ SmallVector<Value> ScaleOp::buildRow(OpBuilder &builder, ValueRange arguments) {
               .times(arguments[0], factor.convertToDouble())};
 }
 
-int64_t AddOp::getRowColumns() { return columnsOf(getA()); }
-
-SmallVector<MapAttr> AddOp::getRowMaps() {
-  return {map(*this, MapKind::Full), map(*this, MapKind::Full)};
-}
-
 SmallVector<Value> AddOp::buildRow(OpBuilder &builder, ValueRange arguments) {
   return {Arithmetic(builder, getLoc()).add(arguments[0], arguments[1])};
 }
 
-int64_t AddBiasOp::getRowColumns() { return columnsOf(getBias()); }
-
 SmallVector<MapAttr> AddBiasOp::getRowMaps() {
-  return {map(*this, MapKind::Full), map(*this, MapKind::Column)};
+  return {mapOf(*this, MapKind::Full), mapOf(*this, MapKind::Column)};
 }
 
 SmallVector<Value> AddBiasOp::buildRow(OpBuilder &builder,
@@ -260,11 +228,9 @@ SmallVector<Value> AddBiasOp::buildRow(OpBuilder &builder,
   return {Arithmetic(builder, getLoc()).add(arguments[0], arguments[1])};
 }
 
-int64_t MagnitudeOp::getRowColumns() { return columnsOf(getMagnitude()); }
-
 SmallVector<MapAttr> MagnitudeOp::getRowMaps() {
-  return {map(*this, MapKind::Full), map(*this, MapKind::Column),
-          map(*this, MapKind::Column)};
+  return {mapOf(*this, MapKind::Full), mapOf(*this, MapKind::Column),
+          mapOf(*this, MapKind::Column)};
 }
 
 SmallVector<Value> MagnitudeOp::buildRow(OpBuilder &builder,
@@ -273,10 +239,8 @@ SmallVector<Value> MagnitudeOp::buildRow(OpBuilder &builder,
   return {a.mul(arguments[0], a.div(arguments[1], arguments[2]))};
 }
 
-int64_t GateRowsOp::getRowColumns() { return columnsOf(getX()); }
-
 SmallVector<MapAttr> GateRowsOp::getRowMaps() {
-  return {map(*this, MapKind::Full), map(*this, MapKind::Scalar)};
+  return {mapOf(*this, MapKind::Full), mapOf(*this, MapKind::Scalar)};
 }
 
 SmallVector<Value> GateRowsOp::buildRow(OpBuilder &builder,
@@ -284,12 +248,6 @@ SmallVector<Value> GateRowsOp::buildRow(OpBuilder &builder,
   Arithmetic a(builder, getLoc());
   Value x = arguments[0];
   return {a.mul(x, a.sigmoid(a.splat(arguments[1], x.getType())))};
-}
-
-int64_t NoiseOp::getRowColumns() { return columnsOf(getX()); }
-
-SmallVector<MapAttr> NoiseOp::getRowMaps() {
-  return {map(*this, MapKind::Full)};
 }
 
 SmallVector<Value> NoiseOp::buildRow(OpBuilder &builder,
@@ -303,12 +261,6 @@ SmallVector<Value> NoiseOp::buildRow(OpBuilder &builder,
   Value centred = a.sub(a.mul(random, a.constant(2 * magnitude, row)),
                         a.constant(magnitude, row));
   return {a.add(arguments[0], a.mul(centred, a.splat(length, row)))};
-}
-
-int64_t DropoutOp::getRowColumns() { return columnsOf(getX()); }
-
-SmallVector<MapAttr> DropoutOp::getRowMaps() {
-  return {map(*this, MapKind::Full)};
 }
 
 SmallVector<OpOperand *> DropoutOp::getColumnOperands() {

@@ -27,8 +27,7 @@ def Model_TokenListOp : Model_Row<"token_list"> {
 }
 
 def Model_MatchTokensOp
-    : Model_Row<"match_tokens",
-        [DeclareOpInterfaceMethods<Model_RowOp, ["isScalarResult"]>]> {
+    : Model_Row<"match_tokens", [], ["getRowMaps", "isScalarResult"]> {
   let summary = "compares ids with a list of tokens";
   let description = [{
     ids i32 [B, T], tokens f32 [k]. matches [B, T, k] is 1 where the id is that
@@ -42,7 +41,7 @@ def Model_MatchTokensOp
   let hasVerifier = 1;
 }
 
-def Model_ScaleRowsOp : Model_Row<"scale_rows"> {
+def Model_ScaleRowsOp : Model_Row<"scale_rows", [], ["getRowMaps"]> {
   let summary = "y = x * factor, one factor for each row";
   let description = [{
     x [B, T, C], factors [B, T]. (C1) each row of x has a factor. (C2) y has x's

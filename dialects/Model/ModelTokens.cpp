@@ -11,10 +11,6 @@
 using namespace mlir;
 using namespace qlora::model;
 
-static MapAttr map(Operation *op, MapKind kind) {
-  return MapAttr::get(op->getContext(), kind, 1);
-}
-
 //===----------------------------------------------------------------------===//
 // embedding
 //===----------------------------------------------------------------------===//
@@ -57,10 +53,6 @@ LogicalResult TokenListOp::verify() {
   return success();
 }
 
-int64_t TokenListOp::getRowColumns() { return columnsOf(getResult()); }
-
-SmallVector<MapAttr> TokenListOp::getRowMaps() { return {}; }
-
 SmallVector<Value> TokenListOp::buildRow(OpBuilder &builder, ValueRange) {
   auto row = RankedTensorType::get({getRowColumns()}, builder.getF32Type());
   auto numbers = llvm::map_to_vector(
@@ -91,10 +83,8 @@ LogicalResult MatchTokensOp::verify() {
 
 bool MatchTokensOp::isScalarResult(unsigned index) { return index == 1; }
 
-int64_t MatchTokensOp::getRowColumns() { return columnsOf(getTokens()); }
-
 SmallVector<MapAttr> MatchTokensOp::getRowMaps() {
-  return {map(*this, MapKind::Scalar), map(*this, MapKind::Column)};
+  return {mapOf(*this, MapKind::Scalar), mapOf(*this, MapKind::Column)};
 }
 
 SmallVector<Value> MatchTokensOp::buildRow(OpBuilder &builder,
@@ -122,10 +112,8 @@ LogicalResult ScaleRowsOp::verify() {
   return success();
 }
 
-int64_t ScaleRowsOp::getRowColumns() { return columnsOf(getX()); }
-
 SmallVector<MapAttr> ScaleRowsOp::getRowMaps() {
-  return {map(*this, MapKind::Full), map(*this, MapKind::Scalar)};
+  return {mapOf(*this, MapKind::Full), mapOf(*this, MapKind::Scalar)};
 }
 
 SmallVector<Value> ScaleRowsOp::buildRow(OpBuilder &builder,

@@ -8,10 +8,6 @@
 using namespace mlir;
 using namespace qlora::model;
 
-static MapAttr map(Operation *op, MapKind kind, int64_t group = 1) {
-  return MapAttr::get(op->getContext(), kind, group);
-}
-
 //===----------------------------------------------------------------------===//
 // router_probs
 //===----------------------------------------------------------------------===//
@@ -31,7 +27,7 @@ int64_t RouterProbsOp::getRowColumns() { return getExperts(); }
 
 SmallVector<MapAttr> RouterProbsOp::getRowMaps() {
   const int64_t routers = columnsOf(getLogits()) / getRowColumns();
-  return {map(*this, MapKind::Full), map(*this, MapKind::Scalar, routers)};
+  return {mapOf(*this, MapKind::Full), mapOf(*this, MapKind::Scalar, routers)};
 }
 
 SmallVector<Value> RouterProbsOp::buildRow(OpBuilder &builder,
@@ -54,10 +50,8 @@ SmallVector<Value> RouterProbsOp::buildRow(OpBuilder &builder,
 // mark_tokens, count_choices
 //===----------------------------------------------------------------------===//
 
-int64_t MarkTokensOp::getRowColumns() { return columnsOf(getResult()); }
-
 SmallVector<MapAttr> MarkTokensOp::getRowMaps() {
-  return {map(*this, MapKind::Scalar)};
+  return {mapOf(*this, MapKind::Scalar)};
 }
 
 SmallVector<Value> MarkTokensOp::buildRow(OpBuilder &builder,
@@ -120,10 +114,6 @@ bool RouterLossOp::shardLoss(int64_t ranks) {
   return true;
 }
 bool RouterLossOp::isScalarResult(unsigned result) { return result == 1; }
-int64_t RouterLossOp::getRowColumns() { return columnsOf(getSums()); }
-SmallVector<MapAttr> RouterLossOp::getRowMaps() {
-  return {map(*this, MapKind::Full), map(*this, MapKind::Full)};
-}
 
 SmallVector<Value> RouterLossOp::buildRow(OpBuilder &builder,
                                           ValueRange arguments) {

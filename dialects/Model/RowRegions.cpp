@@ -154,6 +154,11 @@ static std::optional<int64_t> elementsRead(RankedTensorType operand,
   llvm_unreachable("all kinds are handled");
 }
 
+SmallVector<MapAttr> qlora::model::fullMaps(Operation *op) {
+  return SmallVector<MapAttr>(
+      op->getNumOperands(), MapAttr::get(op->getContext(), MapKind::Full, 1));
+}
+
 int64_t qlora::model::rowCount(Operation *rowOp) {
   auto first = cast<RankedTensorType>(rowOp->getResult(0).getType());
   return first.getNumElements() / cast<RowOp>(rowOp).getRowColumns();

@@ -8,22 +8,15 @@ using namespace mlir;
 using namespace qlora::model;
 using namespace qlora::train;
 
-static MapAttr map(Operation *op, MapKind kind) {
-  return MapAttr::get(op->getContext(), kind, 1);
-}
-
-/// Maps of an update: whole rows, and last the scale.
+/// Returns the maps of an update: `global` for the scale, the last operand, and
+/// `full` for all others.
 static SmallVector<MapAttr> updateMaps(Operation *op) {
-  SmallVector<MapAttr> maps(op->getNumOperands() - 1,
-                            MapAttr::get(op->getContext(), MapKind::Full, 1));
-  maps.push_back(MapAttr::get(op->getContext(), MapKind::Global, 1));
+  SmallVector<MapAttr> maps = fullMaps(op);
+  maps.back() = mapOf(op, MapKind::Global);
   return maps;
 }
-int64_t AdamWOp::getRowColumns() { return kFlatColumns; }
 SmallVector<MapAttr> AdamWOp::getRowMaps() { return updateMaps(*this); }
-int64_t LionOp::getRowColumns() { return kFlatColumns; }
 SmallVector<MapAttr> LionOp::getRowMaps() { return updateMaps(*this); }
-int64_t ScheduleFreeOp::getRowColumns() { return kFlatColumns; }
 SmallVector<MapAttr> ScheduleFreeOp::getRowMaps() { return updateMaps(*this); }
 
 /// Returns the arithmetic of a row update, whose last argument is the scale.
@@ -103,11 +96,6 @@ SmallVector<Value> ScheduleFreeOp::buildRow(OpBuilder &b, ValueRange rows) {
   return finite(a, {newY, a.sub(z, a.mul(a.wide(rate), d)), newV}, rows);
 }
 
-int64_t ScheduleFreeSwitchOp::getRowColumns() { return kFlatColumns; }
-SmallVector<MapAttr> ScheduleFreeSwitchOp::getRowMaps() {
-  return {map(*this, MapKind::Full), map(*this, MapKind::Full)};
-}
-
 /// x = y + (1 - 1 / beta1) * (z - y),  y = x + (1 - beta1) * (z - x)
 SmallVector<Value> ScheduleFreeSwitchOp::buildRow(OpBuilder &b,
                                                   ValueRange rows) {
@@ -122,10 +110,6 @@ SmallVector<Value> ScheduleFreeSwitchOp::buildRow(OpBuilder &b,
   return {a.add(p, a.mul(a.splat(weight, p.getType()), a.sub(z, p)))};
 }
 
-int64_t RoundOp::getRowColumns() { return matrixColumns(tensorOf(getX())); }
-SmallVector<MapAttr> RoundOp::getRowMaps() {
-  return {map(*this, MapKind::Full)};
-}
 /// Passes values on: the store rounds them to the type of the result.
 SmallVector<Value> RoundOp::buildRow(OpBuilder &, ValueRange rows) {
   return {rows[0]};
@@ -135,12 +119,6 @@ SmallVector<Value> RoundOp::buildRow(OpBuilder &, ValueRange rows) {
 // encode_rows, decode_rows, left_by_codes
 //===----------------------------------------------------------------------===//
 
-int64_t EncodeRowsOp::getRowColumns() {
-  return matrixColumns(cast<RankedTensorType>(getX().getType()));
-}
-SmallVector<MapAttr> EncodeRowsOp::getRowMaps() {
-  return {map(*this, MapKind::Full)};
-}
 bool EncodeRowsOp::isScalarResult(unsigned index) { return index == 1; }
 
 /// Rounds here and not at the store, so that rows decoded in the same kernel
@@ -159,11 +137,8 @@ SmallVector<Value> EncodeRowsOp::buildRow(OpBuilder &b, ValueRange arguments) {
   return {math::RoundEvenOp::create(b, getLoc(), scaled), scale};
 }
 
-int64_t DecodeRowsOp::getRowColumns() {
-  return matrixColumns(cast<RankedTensorType>(getX().getType()));
-}
 SmallVector<MapAttr> DecodeRowsOp::getRowMaps() {
-  return {map(*this, MapKind::Full), map(*this, MapKind::Scalar)};
+  return {mapOf(*this, MapKind::Full), mapOf(*this, MapKind::Scalar)};
 }
 
 SmallVector<Value> DecodeRowsOp::buildRow(OpBuilder &b, ValueRange arguments) {
@@ -172,12 +147,9 @@ SmallVector<Value> DecodeRowsOp::buildRow(OpBuilder &b, ValueRange arguments) {
   return {a.mul(codes, a.splat(arguments[1], codes.getType()))};
 }
 
-int64_t LeftByCodesOp::getRowColumns() {
-  return matrixColumns(cast<RankedTensorType>(getX().getType()));
-}
 SmallVector<MapAttr> LeftByCodesOp::getRowMaps() {
-  return {map(*this, MapKind::Full), map(*this, MapKind::Full),
-          map(*this, MapKind::Scalar)};
+  return {mapOf(*this, MapKind::Full), mapOf(*this, MapKind::Full),
+          mapOf(*this, MapKind::Scalar)};
 }
 
 /// Returns the error, or 0 if x is not finite: then scale - scale is NaN.

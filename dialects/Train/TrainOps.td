@@ -261,7 +261,7 @@ def Train_EncodeRowsOp : Train_Coding<"encode_rows", ["isScalarResult"]> {
   let assemblyFormat = "$x attr-dict `:` functional-type(operands, results)";
 }
 
-def Train_DecodeRowsOp : Train_Coding<"decode_rows", []> {
+def Train_DecodeRowsOp : Train_Coding<"decode_rows", ["getRowMaps"]> {
   let summary = "x = codes * scale";
   let description = [{
     The error is at most half a scale. (C1), (C2) as in encode_rows.
@@ -271,7 +271,7 @@ def Train_DecodeRowsOp : Train_Coding<"decode_rows", []> {
   let assemblyFormat = Model_OperandsFormat;
 }
 
-def Train_LeftByCodesOp : Train_Coding<"left_by_codes", []> {
+def Train_LeftByCodesOp : Train_Coding<"left_by_codes", ["getRowMaps"]> {
   let summary = "quantization error x - codes * scale; 0 for non-finite rows";
   let description = [{
     It is added to the next x, so that errors do not accumulate (Seide et al.,
@@ -446,8 +446,9 @@ class Train_Update<string mnemonic, list<Trait> traits>
   let assemblyFormat = Model_OperandsFormat;
 }
 class Train_RowUpdate<string mnemonic>
-    : Train_Update<mnemonic, [Model_MemoryOp,
-                              DeclareOpInterfaceMethods<Model_RowOp>]>;
+    : Train_Update<mnemonic,
+                   [Model_MemoryOp,
+                    DeclareOpInterfaceMethods<Model_RowOp, ["getRowMaps"]>]>;
 
 def Train_AdamWOp : Train_RowUpdate<"adamw"> {
   let summary = "AdamW as torch has it (Loshchilov and Hutter, 2019)";

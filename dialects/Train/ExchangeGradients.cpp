@@ -92,15 +92,8 @@ static LogicalResult reverse(ReduceScatterOp scatter, Tape &tape) {
   return success();
 }
 
-namespace {
-struct Rules {
-  template <typename Op> static LogicalResult apply(Op op, Tape &tape) {
-    return reverse(op, tape);
-  }
-};
-} // namespace
-
 void qlora::train::registerExchangeGradients(MLIRContext *context) {
-  attachRules<Rules, AllGatherOp, ReduceScatterOp, AllSumOp, AllToAllOp,
-              SwapBlocksOp, SendOp, ReceiveOp>(context);
+  attachRules<AllGatherOp, ReduceScatterOp, AllSumOp, AllToAllOp, SwapBlocksOp,
+              SendOp, ReceiveOp>(
+      context, [](auto op, Tape &tape) { return reverse(op, tape); });
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Attaches derivative rules to ops: `Rules::apply(op, tape)` is the rule of
-// every op that a file of rules names.
+// Attaches derivative rules to ops: a file of rules passes attachRules a lambda
+// that calls the rule of an op, and names its ops.
 
 #ifndef QLORA_DIALECTS_TRAIN_GRADIENTRULES_H
 #define QLORA_DIALECTS_TRAIN_GRADIENTRULES_H
@@ -10,11 +10,10 @@
 
 namespace qlora::train {
 
-template <typename Rules, typename Op>
-struct RuleOf
-    : Differentiable::template ExternalModel<RuleOf<Rules, Op>, Op> {
+template <typename Rule, typename Op>
+struct RuleOf : Differentiable::template ExternalModel<RuleOf<Rule, Op>, Op> {
   llvm::LogicalResult buildGradient(mlir::Operation *op, Tape &tape) const {
-    return Rules::apply(llvm::cast<Op>(op), tape);
+    return Rule()(llvm::cast<Op>(op), tape);
   }
   /// True for results that depend on parameters of another pipeline stage.
   bool isWanted(mlir::Operation *op, unsigned result) const {
@@ -24,12 +23,13 @@ struct RuleOf
   }
 };
 
-template <typename Rules, typename... Ops>
-void attachRules(mlir::MLIRContext *context) {
-  (Ops::template attachInterface<RuleOf<Rules, Ops>>(*context), ...);
+/// Attaches `rule(op, tape)`, a lambda without captures, to each of `Ops`.
+template <typename... Ops, typename Rule>
+void attachRules(mlir::MLIRContext *context, Rule /*rule*/) {
+  (Ops::template attachInterface<RuleOf<Rule, Ops>>(*context), ...);
 }
 
-/// Defined in ExchangeGradients.cpp.
+/// Attaches the rules of ExchangeGradients.cpp.
 void registerExchangeGradients(mlir::MLIRContext *context);
 
 } // namespace qlora::train

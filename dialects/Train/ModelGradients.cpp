@@ -404,24 +404,16 @@ static LogicalResult reverse(ConcatOp concat, Tape &tape) {
   return success();
 }
 
-namespace {
-struct Rules {
-  template <typename Op> static LogicalResult apply(Op op, Tape &tape) {
-    return reverse(op, tape);
-  }
-};
-} // namespace
-
 void qlora::train::registerModelGradients(DialectRegistry &registry) {
   registry.addExtension(+[](MLIRContext *context, ModelDialect *) {
     registerExchangeGradients(context);
-    attachRules<Rules, EmbeddingOp, LinearOp, AttentionOp, HeadLossOp,
-                DpoLossOp, KtoLossOp, OrpoLossOp, RouterProbsOp, RouterLossOp,
+    attachRules<EmbeddingOp, LinearOp, AttentionOp, HeadLossOp, DpoLossOp,
+                KtoLossOp, OrpoLossOp, RouterProbsOp, RouterLossOp,
                 CountChoicesOp, ColumnSumOp, RmsNormOp, LayerNormOp, RopeOp,
                 ActivationOp, GluOp, AddOp, ScaleOp, AddBiasOp, MagnitudeOp,
                 GateRowsOp, TokenListOp, MatchTokensOp, ScaleRowsOp, DropoutOp,
                 NoiseOp, RowsOp, SplitOp, ConcatOp, RouteOp, SortByExpertOp,
                 GatherRowsOp, CombineRowsOp, TransposeRowsOp, GroupedLinearOp>(
-        context);
+        context, [](auto op, Tape &tape) { return reverse(op, tape); });
   });
 }

@@ -14,8 +14,7 @@ namespace qlora {
 /// Rewrites `add` if one side is an accumulating op without an accumulator, the
 /// other side satisfies `isBase`, and neither has other readers. Returns true
 /// on success; `add` is erased then.
-bool fuseAdd(model::AddOp add,
-             llvm::function_ref<bool(mlir::Value)> isBase);
+bool fuseAdd(model::AddOp add, llvm::function_ref<bool(mlir::Value)> isBase);
 
 /// Moves `op`, and its operands' ops, before `user` in the same block if they
 /// are not there yet. None of them may read `user`.

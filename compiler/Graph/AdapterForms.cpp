@@ -32,9 +32,8 @@ void qlora::addMagnitude(ModuleOp root, WeightedMatmul product, Value x,
   builder.setInsertionPointAfter(sum);
   auto type = cast<RankedTensorType>(sum.getType());
   const int64_t out = product.getOutWidth();
-  auto magnitude =
-      adapterWeight(root, builder, loc, module + ".lora_magnitude_vector",
-                    {out}, "computed");
+  auto magnitude = adapterWeight(
+      root, builder, loc, module + ".lora_magnitude_vector", {out}, "computed");
   auto norm = AdaptedNormOp::create(
       builder, loc, magnitude.getType(), product.getWeight(), weightA,
       branch.getWeight(), branch.getScale(), magnitude.getParameterAttr(),

@@ -166,8 +166,7 @@ double AttachAdaptersPass::scaleOf(StringRef module) const {
 /// Returns the added matmul.
 LinearOp AttachAdaptersPass::addBranch(OpBuilder &builder, Value y,
                                        Value narrow, StringRef module,
-                                       const Twine &nameB,
-                                       StringRef initialB) {
+                                       const Twine &nameB, StringRef initialB) {
   const int64_t r = rankOf(module);
   Operation *const base = y.getDefiningOp();
   Location loc = base->getLoc();

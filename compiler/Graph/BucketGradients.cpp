@@ -108,8 +108,7 @@ LogicalResult BucketGradientsPass::findOrder(ArrayRef<StepOp> steps) {
       trainable[parameter.getSymName()] = {flatElements(parameter),
                                            updateKindOf(parameter)};
   // A pipeline stage cannot see when other stages' gradients are complete.
-  SmallVector<ParameterOp> declared(
-      getOperation().getOps<ParameterOp>());
+  SmallVector<ParameterOp> declared(getOperation().getOps<ParameterOp>());
   if (isPipeline())
     for (ParameterOp parameter : llvm::reverse(declared))
       if (parameter.getTrainable())

@@ -86,8 +86,7 @@ static SmallVector<StringRef> readNames(func::FuncOp function) {
   return llvm::map_to_vector(
       function.front().getTerminator()->getOperands(), [](Value value) {
         auto loss = value.getDefiningOp<LossOp>();
-        return loss ? loss.getReadName(
-                          cast<OpResult>(value).getResultNumber())
+        return loss ? loss.getReadName(cast<OpResult>(value).getResultNumber())
                     : StringRef();
       });
 }
@@ -131,8 +130,7 @@ static LogicalResult checkForward(func::FuncOp function) {
 }
 
 Forward BuildTrainStepPass::cloneForward(OpBuilder &builder,
-                                         func::FuncOp function,
-                                         StepKind kind) {
+                                         func::FuncOp function, StepKind kind) {
   SmallVector<StringRef> inputs;
   for (unsigned i = 0; i < function.getNumArguments(); ++i)
     inputs.push_back(
@@ -239,9 +237,8 @@ LogicalResult BuildTrainStepPass::buildAccumulate(OpBuilder &builder,
   Tape tape(backward);
   if (failed(findWanted(forward.ops, tape)))
     return failure();
-  SmallVector<Operation *> results =
-      emitResults(backward, function.getLoc(), readNames(function),
-                  forward.results, true);
+  SmallVector<Operation *> results = emitResults(
+      backward, function.getLoc(), readNames(function), forward.results, true);
   Operation *lossOp = forward.results.front().getDefiningOp();
   DenseSet<Operation *> losses;
   for (Value result : forward.results)
@@ -316,8 +313,7 @@ void BuildTrainStepPass::buildInitialize(OpBuilder &builder,
     return;
   auto step = StepOp::create(builder, function.getLoc(), StepKind::Initialize,
                              0, 0, builder.getStrArrayAttr({}));
-  OpBuilder inner =
-      OpBuilder::atBlockEnd(&step.getBody().emplaceBlock());
+  OpBuilder inner = OpBuilder::atBlockEnd(&step.getBody().emplaceBlock());
   for (ParameterOp parameter : computed) {
     auto symbol = FlatSymbolRefAttr::get(parameter);
     Location loc = parameter.getLoc();

@@ -26,9 +26,8 @@ bool qlora::fuseAdd(model::AddOp add, function_ref<bool(Value)> isBase) {
   for (auto [base, other] : {std::pair(add.getA(), add.getB()),
                              std::pair(add.getB(), add.getA())}) {
     auto op = other.getDefiningOp<AccumulatingOp>();
-    if (!op || op.getAccumulator() || !other.hasOneUse() ||
-        !base.hasOneUse() || base.getType() != other.getType() ||
-        !isBase(base))
+    if (!op || op.getAccumulator() || !other.hasOneUse() || !base.hasOneUse() ||
+        base.getType() != other.getType() || !isBase(base))
       continue;
     // The base may be computed after the op; both exist before the add.
     op->moveBefore(add);

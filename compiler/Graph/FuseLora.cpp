@@ -56,9 +56,8 @@ static model::ParameterOp parameterOf(Value weight) {
 static bool isAdapterA(WeightedMatmul product) {
   model::ParameterOp parameter = parameterOf(product.getWeight());
   return product.getProduct() && !product.getModule() && !product.getInit() &&
-         product.getGroups() == 1 &&
-         product.getOutDimension() == 0 && parameter &&
-         parameter.getTrainable() && parameter.getInit() &&
+         product.getGroups() == 1 && product.getOutDimension() == 0 &&
+         parameter && parameter.getTrainable() && parameter.getInit() &&
          !parameter.getPartNames() && product.getWeight().hasOneUse();
 }
 
@@ -154,9 +153,8 @@ void FuseLoraPass::fuseSiblings(ArrayRef<func::FuncOp> functions) {
       continue;
     std::string name = members.front() + ".group";
     createParameter(names, name);
-    auto type = getOperation()
-                    .lookupSymbol<model::ParameterOp>(name)
-                    .getTensorType();
+    auto type =
+        getOperation().lookupSymbol<model::ParameterOp>(name).getTensorType();
     for (auto &of : groups)
       replaceSiblings(of[i], name, type);
     for (StringRef member : names)
@@ -175,7 +173,6 @@ void FuseLoraPass::runOnOperation() {
     return isa_and_nonnull<WeightedMatmul>(value.getDefiningOp());
   };
   for (func::FuncOp function : functions)
-    for (auto add :
-         llvm::make_early_inc_range(function.getOps<model::AddOp>()))
+    for (auto add : llvm::make_early_inc_range(function.getOps<model::AddOp>()))
       fuseAdd(add, isGemm);
 }

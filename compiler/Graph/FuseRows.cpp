@@ -86,9 +86,8 @@ static bool readsSameRow(OpResult result, MapAttr map) {
 static SmallVector<OpResult> resultsReadBeside(RowsOp producer,
                                                RowsOp consumer) {
   return llvm::filter_to_vector(producer->getResults(), [&](OpResult result) {
-    return llvm::any_of(result.getUsers(), [&](Operation *user) {
-      return user != consumer;
-    });
+    return llvm::any_of(result.getUsers(),
+                        [&](Operation *user) { return user != consumer; });
   });
 }
 

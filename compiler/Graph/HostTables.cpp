@@ -18,8 +18,7 @@ bool qlora::isReadByRows(OpOperand &use) {
     return false;
   KernelCall call = library.getKernelCall();
   const KernelOp *kernel = findKernelOp(call.op.str());
-  for (auto [operand, argument] :
-       llvm::zip(kernel->operands, call.arguments))
+  for (auto [operand, argument] : llvm::zip(kernel->operands, call.arguments))
     if (argument.kind == KernelArgument::Operand &&
         argument.index == use.getOperandNumber())
       return operand.isReadByRows;

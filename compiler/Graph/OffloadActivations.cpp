@@ -113,8 +113,7 @@ private:
   const StepZones zones;
   const StepMemory memory;
   DenseMap<Operation *, size_t> positions;
-  std::map<unsigned, SmallVector<Candidate>>
-      ofZones;                       ///< by the readers' zone
+  std::map<unsigned, SmallVector<Candidate>> ofZones; ///< by the readers' zone
   std::map<unsigned, double> covers; ///< seconds that can hide a zone's copies
   std::map<unsigned, int64_t> layers;
   std::map<unsigned, Operation *> begins; ///< first op of each zone

@@ -77,8 +77,7 @@ KernelRequest qlora::kernelRequestOf(LibraryOp op) {
     if (argument.kind == KernelArgument::Result)
       value = op->getResult(argument.index);
     request.dtypes.push_back(
-        value ? elementDtype(tensorOf(value).getElementType())
-              : std::nullopt);
+        value ? elementDtype(tensorOf(value).getElementType()) : std::nullopt);
   }
   return request;
 }
@@ -90,10 +89,9 @@ double qlora::secondsOf(Operation *op, const DeviceProfile &device) {
     return secondsOf(kernelRequestOf(library), device);
   // The cost depends on the operand with the data of all ranks of the group.
   const auto together = [&](qlora_collective kind, Ranks ranks) {
-    const int64_t bytes =
-        kind == QLORA_COLLECTIVE_REDUCE_SCATTER
-            ? tensorBytes(tensorOf(op->getOperand(0)))
-            : resultBytes(op);
+    const int64_t bytes = kind == QLORA_COLLECTIVE_REDUCE_SCATTER
+                              ? tensorBytes(tensorOf(op->getOperand(0)))
+                              : resultBytes(op);
     const auto group = unsigned(ranks); // a Ranks is its enum qlora_group
     const GroupSizes groups = runGroupsOf(op->getParentOfType<ModuleOp>());
     return collectiveDemand(kind, double(bytes), groups[group],
@@ -130,10 +128,9 @@ static OwningOpRef<Operation *> standIn(Operation *op, Block &block,
                                         Value stored, Type decoded) {
   IRMapping mapping;
   for (Value operand : op->getOperands())
-    mapping.map(operand,
-                block.addArgument(operand == stored ? decoded
-                                                    : operand.getType(),
-                                  operand.getLoc()));
+    mapping.map(operand, block.addArgument(
+                             operand == stored ? decoded : operand.getType(),
+                             operand.getLoc()));
   return op->clone(mapping);
 }
 

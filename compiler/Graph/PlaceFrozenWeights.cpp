@@ -257,11 +257,10 @@ void PlaceFrozenWeightsPass::gatherIn(StepOp step) {
       Operation *first = group.uses.front()->getOwner();
       OpBuilder builder(first);
       Value whole = group.uses.front()->get();
-      auto gather =
-          GatherWeightOp::create(builder, whole.getLoc(), whole.getType(),
-                                 cast<FlatSymbolRefAttr>(weight.first),
-                                 weight.second ? builder.getUnitAttr()
-                                               : UnitAttr());
+      auto gather = GatherWeightOp::create(
+          builder, whole.getLoc(), whole.getType(),
+          cast<FlatSymbolRefAttr>(weight.first),
+          weight.second ? builder.getUnitAttr() : UnitAttr());
       copyStage(first, gather);
       for (OpOperand *use : group.uses)
         use->set(gather);

@@ -196,9 +196,8 @@ void PlanDequantPass::chooseResident() {
     if (weight.canBeResident && weight.savedByResidence() > 0)
       candidates.push_back(
           {weight.savedByResidence() / weight.residentBytes(), &weight});
-  llvm::stable_sort(candidates, [](auto &a, auto &b) {
-    return a.first > b.first;
-  });
+  llvm::stable_sort(candidates,
+                    [](auto &a, auto &b) { return a.first > b.first; });
   int64_t left = residentBytes;
   for (auto &[value, weight] : candidates) {
     if (weight->residentBytes() > left)

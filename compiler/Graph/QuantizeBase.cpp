@@ -89,18 +89,16 @@ static void turn(ParameterOp parameter, ArrayRef<WeightedMatmul> products) {
 
 /// Returns the quantized element type. A format with row blocks has one scale
 /// per row; a format with a single block length has that length.
-QuantizedType
-QuantizeBasePass::elementOf(const qlora::StoredFormat &format,
-                            RankedTensorType type) {
+QuantizedType QuantizeBasePass::elementOf(const qlora::StoredFormat &format,
+                                          RankedTensorType type) {
   const int64_t ofFormat =
       format.leastBlock == format.mostBlock ? format.leastBlock : block;
-  bool isDouble = format.codedScales == qlora::CodedScales::kAlways ||
-                  (format.codedScales == qlora::CodedScales::kByChoice &&
-                   doubleQuant);
-  return QuantizedType::get(&getContext(), format.dtype,
-                            format.takesRows ? type.getShape().back()
-                                             : ofFormat,
-                            isDouble);
+  bool isDouble =
+      format.codedScales == qlora::CodedScales::kAlways ||
+      (format.codedScales == qlora::CodedScales::kByChoice && doubleQuant);
+  return QuantizedType::get(
+      &getContext(), format.dtype,
+      format.takesRows ? type.getShape().back() : ofFormat, isDouble);
 }
 
 void QuantizeBasePass::runOnOperation() {

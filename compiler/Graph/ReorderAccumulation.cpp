@@ -103,8 +103,7 @@ static Operation *gather(ArrayRef<WeightedMatmul> thin) {
   WeightedMatmul first = *llvm::min_element(
       thin, [](Operation *a, Operation *b) { return a->isBeforeInBlock(b); });
   for (WeightedMatmul product : thin)
-    if (product != first &&
-        !canFollow(product, product.getInit(), first, thin))
+    if (product != first && !canFollow(product, product.getInit(), first, thin))
       return nullptr;
   Operation *last = first;
   for (WeightedMatmul product : thin) {

@@ -39,18 +39,17 @@ static bool hasIntegerWeight(WeightedMatmul product) {
 
 void RoundActivationsPass::runOnOperation() {
   bool isAny = false;
-  WalkResult walked =
-      getOperation().walk([&](WeightedMatmul product) {
-        if (!product.getModule() || !hasIntegerWeight(product))
-          return WalkResult::advance();
-        isAny = true;
-        if (product.roundInput(threshold))
-          return WalkResult::advance();
-        product.emitError("--llm-int8-activations int8: '")
-            << *product.getModule()
-            << "' is not a linear; use --llm-int8-activations dequantized";
-        return WalkResult::interrupt();
-      });
+  WalkResult walked = getOperation().walk([&](WeightedMatmul product) {
+    if (!product.getModule() || !hasIntegerWeight(product))
+      return WalkResult::advance();
+    isAny = true;
+    if (product.roundInput(threshold))
+      return WalkResult::advance();
+    product.emitError("--llm-int8-activations int8: '")
+        << *product.getModule()
+        << "' is not a linear; use --llm-int8-activations dequantized";
+    return WalkResult::interrupt();
+  });
   if (walked.wasInterrupted())
     return signalPassFailure();
   if (!isAny) {

@@ -91,8 +91,7 @@ static void storeRounded(OpBuilder &builder, Location loc, Value value,
 /// Stores the rounded copy after each update; for sharded updates, after the
 /// gather.
 static void storeRounded(StepOp step) {
-  for (Operation &op :
-       llvm::make_early_inc_range(step.getBody().front())) {
+  for (Operation &op : llvm::make_early_inc_range(step.getBody().front())) {
     OpBuilder builder(&op);
     if (auto store = dyn_cast<StoreFlatOp>(op);
         store && store.getFlat() == FlatKind::Trainable &&
@@ -103,8 +102,7 @@ static void storeRounded(StepOp step) {
     if (!gather || gather.getFlat() != FlatKind::Trainable)
       continue;
     builder.setInsertionPointAfter(gather);
-    storeRounded(builder, op.getLoc(), gather.getResult(), {},
-                 gather.getRow());
+    storeRounded(builder, op.getLoc(), gather.getResult(), {}, gather.getRow());
   }
 }
 

@@ -131,8 +131,7 @@ LogicalResult SequenceSharding::exchangeOperand(ColumnwiseOp op,
   OpBuilder builder(op);
   builder.setListener(&stage);
   Value own = operand.get();
-  const bool isByColumn =
-      llvm::is_contained(op.getColumnOperands(), &operand);
+  const bool isByColumn = llvm::is_contained(op.getColumnOperands(), &operand);
   auto weight = own.getDefiningOp<WeightOp>();
   if (!shared.contains(own) && !(weight && isByColumn))
     return op->emitOpError(
@@ -184,9 +183,8 @@ LogicalResult SequenceSharding::exchangeAround(ColumnwiseOp op) {
       return failure();
   op.shardColumns(exchange.ranks);
   Value result = op->getResult(0);
-  result.setType(
-      tensorOf(result).clone({exchange.lines, exchange.length,
-                              columnsOf(result) / exchange.ranks}));
+  result.setType(tensorOf(result).clone(
+      {exchange.lines, exchange.length, columnsOf(result) / exchange.ranks}));
   bytes += tensorBytes(tensorOf(result));
   StageCopier stage(op);
   OpBuilder builder(op);

@@ -241,9 +241,8 @@ void ExpertSharding::leaveGroups(Operation *op) {
   builder.setListener(&stage);
   builder.setInsertionPointAfter(op);
   for (Value result : op->getResults()) {
-    auto own = ReduceScatterOp::create(builder, op->getLoc(),
-                                       withLines(result, tokens[0]), result,
-                                       Ranks::EP);
+    auto own = ReduceScatterOp::create(
+        builder, op->getLoc(), withLines(result, tokens[0]), result, Ranks::EP);
     result.replaceAllUsesExcept(own, own);
     bytes += (ranks - 1) * tensorBytes(tensorOf(own.getResult()));
   }

@@ -146,9 +146,8 @@ void TokenSharding::scatter(AllSumOp sum) {
   gathered.erase(sum.getResult()); // each rank could have its own tokens
   const bool isWorthIt =
       sum.getRanks() == Ranks::TP && isOfTokens(sum.getResult()) &&
-      llvm::any_of(sum->getUsers(), [&](Operation *user) {
-        return canShare(user);
-      });
+      llvm::any_of(sum->getUsers(),
+                   [&](Operation *user) { return canShare(user); });
   if (!isWorthIt)
     return;
   OpBuilder b(sum);

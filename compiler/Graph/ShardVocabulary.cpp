@@ -190,7 +190,6 @@ void ShardVocabularyPass::runOnOperation() {
     for (TableOp op : tables)
       if (ParameterOp parameter = dividedParameter(op, onHost))
         tablesDivided += divide(op, parameter, shards, form == "true");
-
   }
   getOperation()->setAttr(program::kShardsAttr,
                           Builder(&getContext()).getI64IntegerAttr(shards));

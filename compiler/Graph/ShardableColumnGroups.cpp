@@ -296,9 +296,8 @@ bool ShardableColumnGroups::findSegments(Set &set) {
       if (segment % (unit * ranks)) {
         set.why = fmt::format("{} has {} of {} columns, not divisible by "
                               "--parallel tp={}",
-                              labelOf(op),
-                              formatCounted(segment / unit, "run"), unit,
-                              ranks);
+                              labelOf(op), formatCounted(segment / unit, "run"),
+                              unit, ranks);
         if (unequalSet.empty())
           unequalSet = set.why;
         return false;

@@ -60,9 +60,8 @@ static SmallVector<int64_t> balance(ArrayRef<double> seconds,
   slowest[0][layers] = 0;
   for (int64_t s = 1; s <= stages; ++s)
     for (int64_t first = 0; first < layers; ++first) {
-      const double speed = options.speeds.empty()
-                               ? 1.0
-                               : double(options.speeds[stages - s]);
+      const double speed =
+          options.speeds.empty() ? 1.0 : double(options.speeds[stages - s]);
       double own = 0;
       for (int64_t end = first + 1; end <= layers; ++end) {
         own += seconds[end - 1] / speed;
@@ -81,9 +80,8 @@ static SmallVector<int64_t> balance(ArrayRef<double> seconds,
 
 /// Returns the bytes of frozen weights that each layer's ops use. The first and
 /// the last one include the ops before and after all layers.
-static SmallVector<int64_t> bytesOfLayers(ModuleOp module,
-                                          func::FuncOp function,
-                                          int64_t layers) {
+static SmallVector<int64_t>
+bytesOfLayers(ModuleOp module, func::FuncOp function, int64_t layers) {
   const SymbolTable symbols(module);
   SmallVector<int64_t> bytes(layers);
   Operation *firstOfLayers = nullptr;

@@ -56,9 +56,8 @@ static bool canHaveStride(Value value) {
   KernelCall call = cast<LibraryOp>(result.getOwner()).getKernelCall();
   std::optional<unsigned> operand =
       kernelOperandOf(call, result.getResultNumber());
-  return llvm::any_of(call.strides, [&](auto stride) {
-    return stride.second == operand;
-  });
+  return llvm::any_of(call.strides,
+                      [&](auto stride) { return stride.second == operand; });
 }
 
 /// Returns true for a gradient that its op can add to outside memory: its only
@@ -166,8 +165,7 @@ void StepMemory::plan(Value value, MemoryPlace place) {
 }
 
 /// Calls `found` for each reader of `value`, also through its ranges.
-static void forEachReader(Value value,
-                          function_ref<void(Operation *)> found) {
+static void forEachReader(Value value, function_ref<void(Operation *)> found) {
   for (Operation *user : value.getUsers()) {
     found(user);
     for (const MemoryRange &part : partsOf(user))

@@ -94,8 +94,7 @@ StepProblem ProblemBuilder::run() {
   return std::move(result);
 }
 
-StepProblem qlora::buildStepProblem(StepOp step,
-                                    const DeviceProfile &device) {
+StepProblem qlora::buildStepProblem(StepOp step, const DeviceProfile &device) {
   return ProblemBuilder(step, device).run();
 }
 

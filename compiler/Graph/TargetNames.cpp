@@ -143,9 +143,8 @@ static LogicalResult checkTargetName(ModuleOp root, const NamedModules &modules,
            << name << "' matches no linear or embedding; "
            << nameHint(name, modules.adaptable);
   }
-  if (llvm::all_of(named, [&](auto &path) {
-        return isSavedModule(path, choice.saved);
-      }))
+  if (llvm::all_of(
+          named, [&](auto &path) { return isSavedModule(path, choice.saved); }))
     return root.emitError("lora_target_modules: '")
            << name << "' is also in modules_to_save, which trains it in "
               "full. Fix: remove it from one of the two";
@@ -188,9 +187,8 @@ static LogicalResult checkExclusions(ModuleOp root, const NamedModules &modules,
            << nameHint(text.str(), modules.adaptable);
   };
   for (const std::string &name : choice.excluded->getNames())
-    if (!isUntrained(name) && llvm::none_of(all, [&](auto &path) {
-          return isNamed(path, name);
-        }))
+    if (!isUntrained(name) &&
+        llvm::none_of(all, [&](auto &path) { return isNamed(path, name); }))
       return refuse("'" + name + "'");
   const bool isList = !choice.excluded->getNames().empty();
   if (!isList && !isUntrained(choice.excludedText) &&

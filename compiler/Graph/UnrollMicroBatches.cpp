@@ -124,8 +124,7 @@ void ChunkedStep::drawAsWhole(Operation *op, int64_t chunk) const {
 /// stage starts its backward, and the first one its forward, without a receive.
 void ChunkedStep::sortOps(int64_t parts, bool isLast) {
   using Kind = PipelineTurn::Kind;
-  const bool isFirst =
-      program::stageOf(step->getParentOfType<ModuleOp>()) == 0;
+  const bool isFirst = program::stageOf(step->getParentOfType<ModuleOp>()) == 0;
   int64_t forward = isFirst ? 0 : -1, backward = isLast ? parts - 1 : parts;
   for (Operation *op : ops) {
     int64_t &part = isBackward(op) ? backward : forward;
@@ -143,8 +142,7 @@ void ChunkedStep::sortOps(int64_t parts, bool isLast) {
 }
 
 void ChunkedStep::take(const PipelineTurn &turn) {
-  const auto found =
-      opsOfTurns.find({turn.kind, turn.isBackward, turn.part});
+  const auto found = opsOfTurns.find({turn.kind, turn.isBackward, turn.part});
   if (found == opsOfTurns.end())
     return;
   for (Operation *op : found->second)

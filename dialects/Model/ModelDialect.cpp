@@ -113,9 +113,8 @@ void qlora::model::copyStage(Operation *from, Operation *to) {
 
 /// Rejects discardable attributes of this dialect on a StagedOp, because
 /// nothing reads them (earlier versions had `model.block`).
-LogicalResult
-ModelDialect::verifyOperationAttribute(Operation *op,
-                                       NamedAttribute attribute) {
+LogicalResult ModelDialect::verifyOperationAttribute(Operation *op,
+                                                     NamedAttribute attribute) {
   if (isa<StagedOp>(op))
     return op->emitOpError("has no attribute '")
            << attribute.getName().getValue() << "'";

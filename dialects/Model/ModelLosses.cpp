@@ -44,9 +44,7 @@ public:
     isPair = isAboveZero(within(0, lines / 2, sub(labels, turned(labels))));
   }
 
-  Value turned(Value x) const {
-    return RowRotateOp::create(b, loc, row, x, 0);
-  }
+  Value turned(Value x) const { return RowRotateOp::create(b, loc, row, x, 0); }
   /// Returns, at each chosen answer, the value of the rejected answer.
   Value ofRejected(Value x) const { return neg(turned(x)); }
   /// Returns `x` where there is a pair, else 0, whatever `x` has there.
@@ -223,8 +221,7 @@ static Value meanDivergence(const LineArithmetic &a, int64_t begin, int64_t end,
   Value count = a.totalWhere(counts, a.constant(1, a.row));
   Value mean = a.div(a.totalWhere(counts, ratio),
                      a.select(a.isAboveZero(count), count, a.number(1)));
-  Value isNegative =
-      a.compare(arith::CmpFPredicate::OLT, mean, a.number(0));
+  Value isNegative = a.compare(arith::CmpFPredicate::OLT, mean, a.number(0));
   return a.select(isNegative, a.number(0), mean);
 }
 

@@ -29,12 +29,11 @@ SmallVector<MemoryTie> qlora::model::tiesOf(Operation *op) {
     return ties;
   SmallVector<MapAttr> maps = rows.getRowMaps();
   auto isReadByRows = [&](Value operand) {
-    return llvm::all_of(llvm::zip_equal(op->getOperands(), maps),
-                        [&](auto pair) {
-                          auto [other, map] = pair;
-                          return other != operand ||
-                                 map.getKind() == MapKind::Full;
-                        });
+    return llvm::all_of(
+        llvm::zip_equal(op->getOperands(), maps), [&](auto pair) {
+          auto [other, map] = pair;
+          return other != operand || map.getKind() == MapKind::Full;
+        });
   };
   for (OpResult result : op->getResults())
     for (OpOperand &operand : op->getOpOperands())

@@ -133,8 +133,7 @@ LogicalResult AttentionOp::verify() {
   RankedTensorType lse = tensorOf(getLse()), q = tensorOf(getQ());
   if (!lse.getElementType().isF32() || lse.getRank() != 3 ||
       !agree(lse.getDimSize(0), q.getDimSize(0)) ||
-      lse.getDimSize(1) != heads ||
-      !agree(lse.getDimSize(2), q.getDimSize(1)))
+      lse.getDimSize(1) != heads || !agree(lse.getDimSize(2), q.getDimSize(1)))
     return emitOpError("(C4) expects the log-sum-exp as f32 [B, heads, T], but "
                        "got ")
            << lse;
@@ -174,8 +173,7 @@ LogicalResult HeadLossOp::verify() {
   if (getReplaced().size() != 2 ||
       tensorOf(getReplaced()[0]).getShape().drop_back() !=
           tensorOf(getHidden()).getShape().drop_back() ||
-      getReplaced()[1].getType() !=
-          one.clone({columnsOf(getReplaced()[0])}))
+      getReplaced()[1].getType() != one.clone({columnsOf(getReplaced()[0])}))
     return emitOpError("(C6) expects columns [B, T, k] and their token ids, "
                        "f32 [k], but got ")
            << getReplaced().getTypes();

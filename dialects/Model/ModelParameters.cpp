@@ -38,8 +38,7 @@ static LogicalResult verifyParts(ParameterOp op) {
   if (op.getPartNames()->size() != parts.size() || rows != type.getDimSize(0))
     return op.emitOpError("(C3) expects parts that add up to ")
            << type.getDimSize(0) << " rows, but got " << rows << " in "
-           << parts.size() << " for " << op.getPartNames()->size()
-           << " names";
+           << parts.size() << " for " << op.getPartNames()->size() << " names";
   bool isQuantized =
       op.getQuantized() || isa<QuantizedType>(type.getElementType());
   bool isFromFiles = op.getQuantized() || op.getStoredQuantized();
@@ -147,16 +146,14 @@ static LogicalResult verifyRounded(WeightOp op, ParameterOp parameter) {
          << op.getResult().getType();
 }
 
-LogicalResult
-WeightOp::verifySymbolUses(SymbolTableCollection &symbols) {
-  auto parameter = symbols.lookupNearestSymbolFrom<ParameterOp>(
-      *this, getParameterAttr());
+LogicalResult WeightOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  auto parameter =
+      symbols.lookupNearestSymbolFrom<ParameterOp>(*this, getParameterAttr());
   if (!parameter)
     return emitOpError("refers to ") << getParameterAttr()
                                      << ", which is not a model.parameter";
   RankedTensorType whole = parameter.getTensorType();
-  if (getPart() &&
-      !(whole.getElementType().isF32() && getPart().isOf(whole)))
+  if (getPart() && !(whole.getElementType().isF32() && getPart().isOf(whole)))
     return emitOpError("(C3) expects a part of an f32 parameter, but got ")
            << getPart() << " of " << parameter.getType();
   if (getRounded())

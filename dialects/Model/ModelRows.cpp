@@ -27,8 +27,7 @@ SmallVector<Value> RmsNormOp::buildRow(OpBuilder &builder,
   Arithmetic a(builder, getLoc());
   Value x = arguments[0], weight = arguments[1];
   Value mean = a.mean(a.mul(x, x));
-  Value scale =
-      a.rsqrt(a.add(mean, a.number(getEpsilon().convertToDouble())));
+  Value scale = a.rsqrt(a.add(mean, a.number(getEpsilon().convertToDouble())));
   if (double offset = getOffset().convertToDouble())
     weight = a.add(weight, a.constant(offset, weight.getType()));
   return {a.mul(a.mul(x, a.splat(scale, x.getType())), weight)};
@@ -250,8 +249,7 @@ SmallVector<Value> GateRowsOp::buildRow(OpBuilder &builder,
   return {a.mul(x, a.sigmoid(a.splat(arguments[1], x.getType())))};
 }
 
-SmallVector<Value> NoiseOp::buildRow(OpBuilder &builder,
-                                     ValueRange arguments) {
+SmallVector<Value> NoiseOp::buildRow(OpBuilder &builder, ValueRange arguments) {
   Arithmetic a(builder, getLoc());
   Type row = arguments[0].getType();
   const double magnitude = getMagnitude().convertToDouble();
@@ -279,9 +277,8 @@ SmallVector<Value> DropoutOp::buildRow(OpBuilder &builder,
   double p = getProbability().convertToDouble();
   Value random =
       RowRandomOp::create(builder, getLoc(), row, getId(), getShared());
-  Value keep =
-      arith::CmpFOp::create(builder, getLoc(), arith::CmpFPredicate::OGE,
-                            random, a.constant(p, row));
+  Value keep = arith::CmpFOp::create(
+      builder, getLoc(), arith::CmpFPredicate::OGE, random, a.constant(p, row));
   Value scale = arith::SelectOp::create(builder, getLoc(), keep,
                                         a.constant(1.0 / (1.0 - p), row),
                                         a.constant(0.0, row));

@@ -15,10 +15,9 @@ using A = KernelArgument;
 // Verifiers
 //===----------------------------------------------------------------------===//
 
-LogicalResult
-GatherWeightOp::verifySymbolUses(SymbolTableCollection &symbols) {
-  auto parameter = symbols.lookupNearestSymbolFrom<ParameterOp>(
-      *this, getParameterAttr());
+LogicalResult GatherWeightOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  auto parameter =
+      symbols.lookupNearestSymbolFrom<ParameterOp>(*this, getParameterAttr());
   auto typeOf = [&](RankedTensorType whole) -> Type {
     return getRounded() ? whole.clone(BFloat16Type::get(getContext())) : whole;
   };
@@ -31,10 +30,9 @@ GatherWeightOp::verifySymbolUses(SymbolTableCollection &symbols) {
   return success();
 }
 
-LogicalResult
-WeightPieceOp::verifySymbolUses(SymbolTableCollection &symbols) {
-  auto parameter = symbols.lookupNearestSymbolFrom<ParameterOp>(
-      *this, getParameterAttr());
+LogicalResult WeightPieceOp::verifySymbolUses(SymbolTableCollection &symbols) {
+  auto parameter =
+      symbols.lookupNearestSymbolFrom<ParameterOp>(*this, getParameterAttr());
   RankedTensorType type = tensorOf(getResult());
   if (parameter && parameter.getPiece() &&
       int64_t(*parameter.getPiece()) == tensorBytes(type)) {
@@ -134,8 +132,7 @@ static bool isF32Rows(Value value, Value hidden, int64_t columns) {
 
 LogicalResult HeadPartOp::verify() {
   RankedTensorType weight = tensorOf(getWeight());
-  if (weight.getRank() != 2 ||
-      weight.getDimSize(1) != columnsOf(getHidden()) ||
+  if (weight.getRank() != 2 || weight.getDimSize(1) != columnsOf(getHidden()) ||
       weight.getDimSize(0) * int64_t(getShards()) < int64_t(getWords()))
     return emitOpError("(C1) expects pieces of a weight as wide as hidden, but "
                        "got ")

@@ -109,8 +109,7 @@ StringRef RouterLossOp::getReadName(unsigned result) {
   return result == 1 ? "router_loss" : "";
 }
 bool RouterLossOp::shardLoss(int64_t ranks) {
-  setCoefficient(
-      APFloat(getCoefficient().convertToDouble() / double(ranks)));
+  setCoefficient(APFloat(getCoefficient().convertToDouble() / double(ranks)));
   return true;
 }
 bool RouterLossOp::isScalarResult(unsigned result) { return result == 1; }
@@ -121,8 +120,7 @@ SmallVector<Value> RouterLossOp::buildRow(OpBuilder &builder,
   Value sums = arguments[0], counts = arguments[1];
   Value rows = a.times(a.sum(counts), 1.0 / static_cast<double>(getChosen()));
   // With nothing but padding there is no mean, and the loss is 0.
-  Value hasRows =
-      a.compare(arith::CmpFPredicate::OGT, rows, a.number(0));
+  Value hasRows = a.compare(arith::CmpFPredicate::OGT, rows, a.number(0));
   Value divisor = a.select(hasRows, rows, a.number(1));
   Value labels = RowStepOp::create(builder, getLoc(), builder.getF32Type(),
                                    "mean_labels");

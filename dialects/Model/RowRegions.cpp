@@ -214,8 +214,7 @@ SmallVector<Value> qlora::model::simplifyRows(RowsOp rows) {
   for (auto [i, value] : llvm::enumerate(yield->getOperands())) {
     auto argument = dyn_cast<BlockArgument>(value);
     if (argument && argument.getOwner() == &block &&
-        rows.getRowMaps()[argument.getArgNumber()].getKind() ==
-            MapKind::Full &&
+        rows.getRowMaps()[argument.getArgNumber()].getKind() == MapKind::Full &&
         rows.getInputs()[argument.getArgNumber()].getType() ==
             rows.getResult(i).getType())
       replacements[i] = rows.getInputs()[argument.getArgNumber()];

@@ -153,8 +153,7 @@ LogicalResult ViewOp::verify() {
   return success();
 }
 
-LogicalResult
-LaunchOp::verifySymbolUses(SymbolTableCollection &symbols) {
+LogicalResult LaunchOp::verifySymbolUses(SymbolTableCollection &symbols) {
   if (!symbols.lookupNearestSymbolFrom<KernelOp>(*this, getKernelAttr()))
     return emitOpError("(C1) refers to ")
            << getKernelAttr() << ", which is not a program.kernel";

@@ -35,8 +35,7 @@ public:
       values.push_back(input.value);
       maps.push_back(MapAttr::get(b.getContext(), input.map, 1));
     }
-    const int64_t width =
-        matrixColumns(cast<RankedTensorType>(types.front()));
+    const int64_t width = matrixColumns(cast<RankedTensorType>(types.front()));
     Operation *op = buildRows(
         b, loc, types, values, width, maps, label,
         [&](OpBuilder &inner, ValueRange of) {
@@ -142,8 +141,7 @@ SmallVector<Value> qlora::train::buildAdafactor(OpBuilder &b,
        {build.sum(squares[1], 1), global}, {scale, global}},
       [&](const UpdateArithmetic &a, ValueRange of) {
         Value mean = a.times(of[3], 1.0 / double(build.rows));
-        Value root = a.mul(a.wide(a.rsqrt(a.div(of[1], mean))),
-                           a.rsqrt(of[2]));
+        Value root = a.mul(a.wide(a.rsqrt(a.div(of[1], mean))), a.rsqrt(of[2]));
         Value update = a.mul(root, a.scaled(of[0]));
         return SmallVector<Value>{update, a.sum(a.mul(update, update))};
       });
@@ -192,13 +190,12 @@ static Value newtonSchulz(const PieceBuilder &build, Value x, Value scale) {
   const bool isTall = build.rows > build.columns;
   const int64_t side = std::min(build.rows, build.columns);
   for (int step = 0; step < kNewtonSchulzSteps; ++step) {
-    Value gram =
-        isTall ? Value(LinearWeightGradOp::create(
-                     build.b, build.loc, build.type({side, side}), x, x,
-                     Value(), APFloat(1.0)))
-               : build.product(x, x, Value(), 1, side);
-    Value update = build.product(gram, gram, build.times(gram, kB, scale), kC,
-                                 side);
+    Value gram = isTall ? Value(LinearWeightGradOp::create(
+                              build.b, build.loc, build.type({side, side}), x,
+                              x, Value(), APFloat(1.0)))
+                        : build.product(x, x, Value(), 1, side);
+    Value update =
+        build.product(gram, gram, build.times(gram, kB, scale), kC, side);
     Value grown = build.times(x, kA, scale);
     x = isTall ? build.product(x, update, grown, 1, build.columns)
                : build.product(update, x, grown, 1, build.columns,
@@ -219,10 +216,9 @@ SmallVector<Value> qlora::train::buildMuon(OpBuilder &b,
       {{g}, {momentum}, {scale, global}},
       [](const UpdateArithmetic &a, ValueRange of) {
         Value scaled = a.scaled(of[0]);
-        Value average = a.add(of[1], a.times(a.sub(scaled, of[1]),
-                                             1 - kMomentum));
-        Value ahead =
-            a.add(scaled, a.times(a.sub(average, scaled), kMomentum));
+        Value average =
+            a.add(of[1], a.times(a.sub(scaled, of[1]), 1 - kMomentum));
+        Value ahead = a.add(scaled, a.times(a.sub(average, scaled), kMomentum));
         return SmallVector<Value>{a.ifFinite(average, of[1]), ahead,
                                   a.sum(a.mul(ahead, ahead))};
       });

@@ -19,10 +19,9 @@ static LogicalResult reverse(AllSumOp sum, Tape &tape) {
 
 static LogicalResult reverse(AllToAllOp exchange, Tape &tape) {
   tape.add(exchange.getX(),
-           AllToAllOp::create(tape.getBuilder(), exchange.getLoc(),
-                              exchange.getX().getType(),
-                              tape.lookup(exchange.getResult()),
-                              exchange.getRanks()));
+           AllToAllOp::create(
+               tape.getBuilder(), exchange.getLoc(), exchange.getX().getType(),
+               tape.lookup(exchange.getResult()), exchange.getRanks()));
   return success();
 }
 
@@ -76,19 +75,17 @@ static LogicalResult reverse(ReceiveOp receive, Tape &tape) {
 /// over ranks. The reverse holds for reduce-scatter.
 static LogicalResult reverse(AllGatherOp gather, Tape &tape) {
   tape.add(gather.getX(),
-           ReduceScatterOp::create(tape.getBuilder(), gather.getLoc(),
-                                   gather.getX().getType(),
-                                   tape.lookup(gather.getResult()),
-                                   gather.getRanks()));
+           ReduceScatterOp::create(
+               tape.getBuilder(), gather.getLoc(), gather.getX().getType(),
+               tape.lookup(gather.getResult()), gather.getRanks()));
   return success();
 }
 
 static LogicalResult reverse(ReduceScatterOp scatter, Tape &tape) {
   tape.add(scatter.getX(),
-           AllGatherOp::create(tape.getBuilder(), scatter.getLoc(),
-                               scatter.getX().getType(),
-                               tape.lookup(scatter.getResult()),
-                               scatter.getRanks()));
+           AllGatherOp::create(
+               tape.getBuilder(), scatter.getLoc(), scatter.getX().getType(),
+               tape.lookup(scatter.getResult()), scatter.getRanks()));
   return success();
 }
 

@@ -106,10 +106,9 @@ static LogicalResult reverseMove(Op op, Value tokens, Value rows, Tape &tape) {
     tape.add(x, Back::create(b, op.getLoc(), x.getType(), dy, op.getOrder(),
                              op.getPlaces(), op.getWeights()));
   if (Value weights = op.getWeights(); weights && tape.needs(weights))
-    tape.add(weights,
-             ChoiceGradOp::create(b, op.getLoc(), weights.getType(),
-                                  tokens ? tokens : dy, rows ? rows : dy,
-                                  op.getPlaces()));
+    tape.add(weights, ChoiceGradOp::create(b, op.getLoc(), weights.getType(),
+                                           tokens ? tokens : dy,
+                                           rows ? rows : dy, op.getPlaces()));
   return success();
 }
 static LogicalResult reverse(GatherRowsOp op, Tape &tape) {
@@ -394,8 +393,7 @@ static LogicalResult reverse(ConcatOp concat, Tape &tape) {
   // Gradients of weights are f32, whatever the type of the weights.
   Value whole = tape.lookup(concat.getWhole());
   for (Type &type : types)
-    type = cast<RankedTensorType>(type).clone(
-        tensorOf(whole).getElementType());
+    type = cast<RankedTensorType>(type).clone(tensorOf(whole).getElementType());
   auto split = SplitOp::create(tape.getBuilder(), concat.getLoc(), types, whole,
                                concat.getRows());
   for (auto [part, gradient] :

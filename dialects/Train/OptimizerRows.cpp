@@ -51,8 +51,7 @@ SmallVector<Value> AdamWOp::buildRow(OpBuilder &b, ValueRange rows) {
       a.add(a.div(a.sqrt(newV), a.wide(a.step("bias_correction2_sqrt"))),
             a.wide(a.step("epsilon")));
   Value size = a.wide(a.div(a.rate(), a.step("bias_correction1")));
-  Value newP =
-      a.sub(a.decayed(p), a.mul(size, a.div(newM, denominator)));
+  Value newP = a.sub(a.decayed(p), a.mul(size, a.div(newM, denominator)));
   return finite(a, {newP, newM, newV}, rows);
 }
 

@@ -86,8 +86,7 @@ const Optimizer *qlora::train::chooseOptimizer(StringRef option,
   return findOptimizer(isWhole ? choice->whole : choice->small);
 }
 
-SmallVector<ParameterPart>
-qlora::train::partsOf(ParameterOp parameter) {
+SmallVector<ParameterPart> qlora::train::partsOf(ParameterOp parameter) {
   SmallVector<int64_t> shape(parameter.getTensorType().getShape());
   if (!parameter.getPartNames())
     return {{parameter.getSymName(), 0, shape}};
@@ -128,8 +127,7 @@ static void addPiece(UpdatePlan &plan, UpdatePiece piece) {
   for (const OptimizerState &state : piece.kind.optimizer->getStates()) {
     RankedTensorType type = stateType(state, piece.type);
     piece.states.push_back({type, plan.stateBytes});
-    plan.stateBytes +=
-        llvm::alignTo(tensorBytes(type), kStateAlignment);
+    plan.stateBytes += llvm::alignTo(tensorBytes(type), kStateAlignment);
   }
   plan.pieces.push_back(std::move(piece));
 }

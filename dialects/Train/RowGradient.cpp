@@ -49,8 +49,7 @@ Value RowTape::sizeGradient(Value x, Value dy) {
 
 /// Gradient of the row maximum: split equally among all elements equal to it.
 Value RowTape::maxGradient(Value row, Value largest, Value dy) {
-  Value zero = constant(0.0, row.getType()),
-        one = constant(1.0, row.getType());
+  Value zero = constant(0.0, row.getType()), one = constant(1.0, row.getType());
   Value all = splat(largest, row.getType());
   Value is = compare(arith::CmpFPredicate::OEQ, row, all);
   Value count = sum(select(is, one, zero));
@@ -164,8 +163,7 @@ qlora::train::buildRowGradient(Operation *op, OpBuilder &builder,
                                ValueRange arguments,
                                ArrayRef<Value> resultGradients) {
   Block *block = builder.getInsertionBlock();
-  SmallVector<Value> results =
-      cast<RowOp>(op).buildRow(builder, arguments);
+  SmallVector<Value> results = cast<RowOp>(op).buildRow(builder, arguments);
   SmallVector<Operation *> forward;
   for (Operation &inner : *block)
     forward.push_back(&inner);

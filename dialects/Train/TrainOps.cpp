@@ -36,8 +36,7 @@ void TrainDialect::initialize() {
 UpdateKind qlora::train::updateKindOf(ParameterOp parameter) {
   return {parameter.getPiece().has_value(),
           findOptimizer(parameter.getOptimizer()),
-          parameter.getRateScale().convertToDouble(),
-          parameter.getUndecayed()};
+          parameter.getRateScale().convertToDouble(), parameter.getUndecayed()};
 }
 
 int64_t qlora::train::flatElements(ParameterOp parameter) {
@@ -221,14 +220,12 @@ static LogicalResult verifyOfTrained(Operation *op, FlatSymbolRefAttr name,
   return success();
 }
 
-LogicalResult
-AccumulateOp::verifySymbolUses(SymbolTableCollection &symbols) {
+LogicalResult AccumulateOp::verifySymbolUses(SymbolTableCollection &symbols) {
   return verifyOfTrained(*this, getParameterAttr(), getGradient(), "gradient",
                          symbols, getPartAttr());
 }
 
-LogicalResult
-InitializeOp::verifySymbolUses(SymbolTableCollection &symbols) {
+LogicalResult InitializeOp::verifySymbolUses(SymbolTableCollection &symbols) {
   return verifyOfTrained(*this, getParameterAttr(), getValue(), "value",
                          symbols);
 }
@@ -318,8 +315,7 @@ KernelCall DecodeOp::getKernelCall() {
 template <typename Op> static LogicalResult verifyCoding(Op op) {
   RankedTensorType x = tensorOf(op.getX()), codes = tensorOf(op.getCodes()),
                    scales = tensorOf(op.getScales());
-  if (codes.getShape() != x.getShape() ||
-      !codes.getElementType().isInteger(8))
+  if (codes.getShape() != x.getShape() || !codes.getElementType().isInteger(8))
     return op.emitOpError("(C1) expects codes in i8 of the shape of ")
            << x << ", but got " << codes;
   if (!scales.getElementType().isF32() ||

@@ -168,6 +168,13 @@ void setPhase(mlir::Operation *op, StepPhase phase);
 /// Copies layer and phase to `to`, which is made for `from` or replaces it.
 void copyStage(mlir::Operation *from, mlir::Operation *to);
 
+/// Returns an integer attribute of `op`, or `ifAbsent`.
+inline int64_t numberOf(mlir::Operation *op, llvm::StringRef name,
+                        int64_t ifAbsent = 1) {
+  auto number = op->getAttrOfType<mlir::IntegerAttr>(name);
+  return number ? number.getInt() : ifAbsent;
+}
+
 /// Returns the bits of a double, as a constant of a kernel call.
 int64_t doubleBits(double value);
 

@@ -20,12 +20,7 @@
 
 namespace qlora::program {
 
-/// Returns an integer attribute of the module.
-inline int64_t numberOf(mlir::Operation *module, llvm::StringRef name,
-                        int64_t ifAbsent = 1) {
-  auto number = module->getAttrOfType<mlir::IntegerAttr>(name);
-  return number ? number.getInt() : ifAbsent;
-}
+using model::numberOf;
 
 /// Number of ranks that shard the base; 1: unsharded.
 inline constexpr llvm::StringLiteral kShardsAttr = "program.shards";

@@ -21,8 +21,7 @@ LowRankPlan qlora::train::planLowRank(Operation *module,
                                       const UpdatePlan &update) {
   LowRankPlan plan;
   plan.stateBytes = update.stateBytes;
-  if (auto rank = module->getAttrOfType<IntegerAttr>(kApproximationRankAttr))
-    plan.rank = rank.getInt();
+  plan.rank = numberOf(module, kApproximationRankAttr, /*ifAbsent=*/0);
   if (plan.rank == 0)
     return plan;
   for (auto parameter : module->getRegion(0).getOps<ParameterOp>()) {

@@ -47,13 +47,11 @@ int64_t qlora::train::flatElements(ParameterOp parameter) {
 }
 
 int64_t qlora::train::updatePiecesOf(Operation *module) {
-  auto pieces = module->getAttrOfType<IntegerAttr>(kUpdatePiecesAttr);
-  return pieces ? pieces.getInt() : 1;
+  return numberOf(module, kUpdatePiecesAttr);
 }
 
 int64_t qlora::train::runRanksOf(Operation *module) {
-  auto ranks = module->getAttrOfType<IntegerAttr>(kRunRanksAttr);
-  return ranks ? ranks.getInt() : 0;
+  return numberOf(module, kRunRanksAttr, /*ifAbsent=*/0);
 }
 
 /// Number of ranks by which the rows of each group must be divisible.

@@ -8,6 +8,8 @@
 using namespace mlir;
 using namespace qlora::model;
 
+using A = KernelArgument;
+
 int64_t EmbeddingOp::getVocabulary() {
   if (getWords())
     return getWords();
@@ -16,7 +18,6 @@ int64_t EmbeddingOp::getVocabulary() {
 }
 
 KernelCall EmbeddingOp::getKernelCall() {
-  using A = KernelArgument;
   RankedTensorType out = tensorOf(getResult());
   return {"embedding",
           {{A::Operand, 0}, {A::Operand, 1}, {A::Result, 0}},
@@ -27,7 +28,6 @@ KernelCall EmbeddingOp::getKernelCall() {
 }
 
 KernelCall ColumnSumOp::getKernelCall() {
-  using A = KernelArgument;
   RankedTensorType x = tensorOf(getX());
   int64_t width = columnsOf(getResult());
   // Rows narrower than x's (a norm over heads) are contiguous.
@@ -69,7 +69,6 @@ WeightedMatmul WeightedMatmul::cloneWith(OpBuilder &builder, Value weight,
 }
 
 KernelCall qlora::model::matmulCall(WeightedMatmul product) {
-  using A = KernelArgument;
   RankedTensorType x = tensorOf(product.getX()), w = product.getWeightType();
   int64_t m = matrixRows(x), k = product.getInWidth(),
           n = product.getOutWidth();
@@ -104,7 +103,6 @@ KernelCall qlora::model::matmulCall(WeightedMatmul product) {
 KernelCall LinearOp::getKernelCall() { return matmulCall(*this); }
 
 KernelCall AdaptedNormOp::getKernelCall() {
-  using A = KernelArgument;
   RankedTensorType w = tensorOf(getWeight());
   auto stored = dyn_cast<QuantizedType>(w.getElementType());
   return {"adapted_norm",
@@ -120,7 +118,6 @@ KernelCall AdaptedNormOp::getKernelCall() {
 bool AdaptedNormOp::isFullPrecisionResult(unsigned) { return true; }
 
 KernelCall AttentionOp::getKernelCall() {
-  using A = KernelArgument;
   RankedTensorType q = tensorOf(getQ());
   A sinks = getSinks() ? A{A::Operand, 4} : A{A::Absent};
   return {"attention",
@@ -138,7 +135,6 @@ KernelCall AttentionOp::getKernelCall() {
 bool AttentionOp::isFullPrecisionResult(unsigned index) { return index == 1; }
 
 KernelCall HeadLossOp::getKernelCall() {
-  using A = KernelArgument;
   RankedTensorType hidden = tensorOf(getHidden());
   int64_t vocab = tensorOf(getWeight()).getDimSize(0);
   const bool replaces = !getReplaced().empty();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // Shorthand for arithmetic in row regions, on rows (tensor<Cxf32>) and on
-// numbers (f32). Used for the ops themselves, their gradients and updates.
+// numbers (f32). Used for row ops, their gradients and optimizer updates.
 //
 //   Arithmetic a(builder, loc);
 //   Value y = a.mul(x, a.splat(a.rsqrt(a.mean(a.mul(x, x))), x.getType()));

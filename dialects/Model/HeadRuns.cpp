@@ -18,7 +18,7 @@ namespace {
 
 /// Grouping of query heads into runs of equal size, an equal number per rank.
 /// If heads do not divide evenly, runs repeat their last head, and whole runs
-/// are repeated. Results of copies are unused, so no gradient flows from them.
+/// are repeated. The copies' results are unused, so they get no gradient.
 struct HeadRuns {
   int64_t heads, keyHeads; ///< of the op
   int64_t queries, runs; ///< query heads per run; used runs
@@ -40,7 +40,8 @@ struct HeadRuns {
 
 } // namespace
 
-/// Chooses the grouping with the fewest query heads, then fewest key copies.
+/// Chooses the grouping with the fewest query heads in total; among these, the
+/// largest runs, which need the fewest copies of key heads.
 static HeadRuns assignHeads(int64_t heads, int64_t keyHeads, int64_t ranks) {
   HeadRuns best = {};
   for (int64_t queries = heads / keyHeads; queries > 0; --queries) {
@@ -85,7 +86,7 @@ static Value pickHeads(OpBuilder &b, Location loc, Value x, int64_t dim,
   return ConcatOp::create(b, loc, typeOf(heads.size()), picked);
 }
 
-/// Sets the heads of the log-sum-exp's type [B, heads, T] to the attribute's.
+/// Sets the log-sum-exp's type [B, heads, T] according to the op's `heads`.
 static void followHeads(AttentionOp op) {
   RankedTensorType lse = tensorOf(op.getLse());
   SmallVector<int64_t> shape(lse.getShape());
@@ -101,7 +102,7 @@ SmallVector<OpOperand *> AttentionOp::getColumnOperands() {
   return operands;
 }
 
-/// Query heads stay with the key head that they attend to.
+/// A run is a key head with the query heads that attend to it.
 int64_t AttentionOp::getColumnRuns() { return getKvHeads(); }
 
 std::string AttentionOp::describeRuns() {

@@ -29,7 +29,8 @@
 
 namespace qlora::model {
 
-/// Trait of ops that evaluation skips: the result becomes the first operand.
+/// Trait of ops that evaluation leaves out: their first operand replaces the
+/// result.
 template <typename Op>
 class TrainingOnly : public mlir::OpTrait::TraitBase<Op, TrainingOnly> {};
 
@@ -58,9 +59,10 @@ class RowReduction : public mlir::OpTrait::TraitBase<Op, RowReduction> {};
 inline constexpr llvm::StringLiteral kAdapterDropoutAttr =
     "model.adapter_dropout";
 
-/// Discardable attribute of a module whose adapters start at factors of their
-/// base weights, which the runtime computes: the weight's name, whether its
-/// file has [in, out] (`turned`), and the factor of A and B (`scale`).
+/// Discardable attribute of a module whose adapters are initialized with
+/// factors of their base weights, which the runtime computes. For each adapter:
+/// the weight's name, whether its file stores it as [in, out] (`turned`), and
+/// the number that multiplies A and B (`scale`).
 ///
 ///   {"base_model.model.….q_proj.lora_A.weight" =
 ///      {scale = 2.0 : f64, turned = false, weight = "….q_proj.weight"}, ...}
@@ -102,9 +104,9 @@ struct OutsideMemory {
   /// The symbol of a parameter, or the name of an input, a result or a
   /// statistic; null: a flat arena.
   mlir::Attribute name;
-  /// Flat arena: rows, counted from the first parameter; 0 rows: the whole
-  /// arena, with the statistics row before the parameters. Parameter: its own
-  /// rows; 0: all of it. State arena: bytes.
+  /// First row and number of rows of a flat arena or a parameter; in the state
+  /// arena, both count bytes. Row 0 of a flat arena is the first parameter's.
+  /// If `rows` is 0, the memory is all of it, with an arena's statistics row.
   int64_t row = 0, rows = 0;
   /// Number of consecutive ranges of `rows` rows, one per rank of `piecesOf`.
   int64_t pieces = 1;
@@ -113,19 +115,19 @@ struct OutsideMemory {
   Ranks piecesOf = Ranks::FSDP;
 
   bool operator==(const OutsideMemory &) const = default;
-  /// Returns whether the two may have a byte in common.
+  /// Returns whether this memory and `other` may have a byte in common.
   bool overlaps(const OutsideMemory &other) const;
 };
 
-/// A result that can be written in place over an operand, if that has no later
-/// reader.
+/// A result that can be written in place over an operand, if no later op reads
+/// the operand.
 struct MemoryTie {
   mlir::OpOperand *operand;
   mlir::OpResult result;
-  bool continues; ///< starts from the operand's values, else overwrites
+  bool continues; ///< the op adds to the operand's values, else overwrites
 };
 
-/// A matrix that is a view of another, starting at this row and column.
+/// `part` is a view of the matrix `whole` that starts at `row` and `column`.
 struct MemoryRange {
   mlir::Value part, whole;
   int64_t row = 0, column = 0;
@@ -141,31 +143,32 @@ struct MemoryStore {
 
 /// Returns the ties that follow from an op's other interfaces. An accumulating
 /// library op continues `init`. A row op can overwrite operands of the result's
-/// type that it reads by whole rows only (`full`). A generated kernel loads a
-/// column (two, if rows are rotated) before it stores there. Operands with
-/// other maps may be read again for a later row.
+/// type whose map is `full`: the kernel loads a column (two, if rows are
+/// rotated) before it stores there. It may read other operands again for a
+/// later row.
 llvm::SmallVector<MemoryTie> tiesOf(mlir::Operation *op);
 
-/// Returns whether an op only names ranges of a tensor or concatenates.
+/// Returns whether an op only splits or concatenates tensors.
 bool isView(mlir::Operation *op);
 
-/// Layer and phase of a StagedOp. Other ops have layer -1 and phase Forward.
+/// Return the layer and phase of a StagedOp; -1 and Forward for other ops.
 int64_t layerOf(mlir::Operation *op);
 StepPhase phaseOf(mlir::Operation *op);
-/// True also for recomputed ops and for the gradient exchange.
+/// Returns whether an op runs in the backward, which includes recomputed ops
+/// and the gradient exchange.
 inline bool isBackward(mlir::Operation *op) {
   const StepPhase phase = phaseOf(op);
   return phase == StepPhase::Backward || phase == StepPhase::Recomputed ||
          phase == StepPhase::Exchange;
 }
-/// True in the forward of the model before training, whose weights are fixed.
+/// Returns whether an op belongs to the forward of the model before training.
 inline bool isReference(mlir::Operation *op) {
   return phaseOf(op) == StepPhase::Reference;
 }
-/// No effect on ops that are not a StagedOp.
+/// Set the layer or phase of a StagedOp; do nothing for other ops.
 void setLayer(mlir::Operation *op, int64_t layer);
 void setPhase(mlir::Operation *op, StepPhase phase);
-/// Copies layer and phase to `to`, which is made for `from` or replaces it.
+/// Copies layer and phase of `from` to `to`, its replacement or gradient.
 void copyStage(mlir::Operation *from, mlir::Operation *to);
 
 /// Returns an integer attribute of `op`, or `ifAbsent`.
@@ -216,7 +219,7 @@ inline constexpr int64_t kHeadChunkRows = 4096;
 /// Values per row in the `states` of head_part (Kernels.def).
 inline constexpr int64_t kHeadStateNumbers = 4;
 
-/// Scratch slots of the attention kernels: the most threads they use.
+/// Maximum threads of an attention kernel; each has a slot of the workspace.
 inline constexpr int64_t kAttentionSlots = 16;
 
 /// Creates `model.rows`; `build` writes the arithmetic into its region.
@@ -238,7 +241,7 @@ namespace qlora::model {
 
 /// An LM head that is computed in shards of the vocabulary.
 struct ShardedHead {
-  mlir::Operation *loss; ///< its first three results are a head's
+  mlir::Operation *loss; ///< first results: loss, count and correct
   mlir::Value hidden, targets;
   int64_t words;
   llvm::APFloat cap;
@@ -258,7 +261,8 @@ KernelCall matmulCall(WeightedMatmul product);
 /// there are enough panels that threads finish at about the same time.
 int64_t panelColumns(int64_t columns);
 
-/// Returns the layout of the same weight for the matmul from y back to x.
+/// Returns the other layout, with which the backward multiplies dy with the
+/// same weight.
 inline WeightLayout turned(WeightLayout layout) {
   return layout == WeightLayout::OutIn ? WeightLayout::InOut
                                        : WeightLayout::OutIn;

@@ -21,10 +21,10 @@ def Model_Dialect : Dialect {
                       ^^^^^
     ```
 
-    The form that a user writes or imports. A file holds one `model.parameter`
-    per weight, which names a safetensors file and never holds the bytes, and
-    one function. The function's arguments are marked with `model.input`; it
-    returns the results of a `LossOp`, `model.head_loss`:
+    The model dialect is what a user writes or imports. A file holds one
+    `model.parameter` per weight, which names a safetensors file and never holds
+    the bytes, and one function. The function's arguments are marked with
+    `model.input`; it returns the results of a `LossOp`, `model.head_loss`:
 
     ```mlir
     model.parameter @"model.norm.weight" : tensor<64xbf16>
@@ -41,13 +41,13 @@ def Model_Dialect : Dialect {
     region, they fuse with each other into `model.rows`, and their code is
     generated. **Library ops** (`LibraryOp`) name an op of `Kernels.def`.
     **View ops** (`model.split`, `model.concat`) copy data only if they must.
-    `MemoryOp` describes which values can share memory. All of them are
-    `StagedOp`s with a decoder layer and a phase of the training step. Passes
+    `MemoryOp` describes which values can share memory. Every op of a step is
+    a `StagedOp`, with a decoder layer and a phase of the training step. Passes
     use interfaces, never the name of an op.
 
     In a row region a row is a `tensor<Cxf32>`, and one number per row is an
-    `f32`. The ops are those of `arith` and `math` plus the `model.row_*` ops,
-    whatever the storage type of the operands: loads widen, stores round. A
+    `f32`. Regions consist of `arith`, `math` and `model.row_*` ops, whatever
+    the storage type of the operands: loads widen, stores round. A
     store to i8 rounds and saturates. Arithmetic that rounds explicitly
     (`model.row_round`) gives the same values whether or not rows are fused.
   }];
@@ -63,7 +63,7 @@ def Model_QuantizedType : TypeDef<Model_Dialect, "Quantized"> {
   let mnemonic = "quantized";
   let summary = "element of few bits, with a scale per block";
   let description = [{
-    Element type of a tensor, as in `tensor<64x96x!model.quantized<nf4, 64,
+    The element type of a tensor, as in `tensor<64x96x!model.quantized<nf4, 64,
     true>>` or `tensor<64x96x!model.quantized<llm_int8, 96, false>>`. `format`
     is one of kStoredFormats (runtime/Kernels/Math/Stored.h, which also
     documents the layout). Each block of `block` consecutive elements of the
@@ -152,7 +152,7 @@ def Model_SliceAttr : AttrDef<Model_Dialect, "Slice"> {
   let mnemonic = "slice";
   let summary = "a rank's shard of a frozen weight, in group TP or EP";
   let description = [{
-    The weight in its files is `ranks` times as long in `dimension`. That
+    In its files the weight is `ranks` times as long in `dimension`. That
     dimension consists of consecutive `segments` (q, k and v of one projection);
     a rank holds an equal range of each. With `coded_scales` the whole weight is
     quantized with 8-bit scales, and the slice holds them decoded.

@@ -63,8 +63,9 @@ def Model_SortByExpertOp
   let hasVerifier = 1;
 }
 
-/// Moves data between tokens and sorted rows. Each op is the transpose and so
-/// the derivative of the other; `weights` has the same derivative in both.
+/// gather_rows and combine_rows: move data between tokens and sorted rows. Each
+/// is the other's transpose and so its derivative with respect to x. Both have
+/// the same derivative with respect to `weights`.
 class Model_Moved<string mnemonic, list<Trait> traits = []>
     : Model_Library<mnemonic, [Model_TokenwiseOp] # traits> {
   let ownArguments = (ins Model_FloatTensor:$x, Model_Tensor:$order,

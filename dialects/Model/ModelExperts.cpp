@@ -126,7 +126,8 @@ static LogicalResult verifyMoved(Op op, Value tokens, Value rows) {
   return success();
 }
 
-/// `index` is the operand that holds the source position of each row.
+/// Returns the call of a kernel that moves rows. Operand number `index` has the
+/// position of each result row in x.
 template <typename Op>
 static KernelCall movingCall(Op op, StringRef kernel, unsigned index) {
   int64_t width = columnsOf(op.getX());

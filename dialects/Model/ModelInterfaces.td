@@ -29,7 +29,7 @@ def Model_Staged : OpInterface<"StagedOp"> {
     one calls `copyStage` (Model.h).
   }];
   let methods = [
-    InterfaceMethod<"-1 outside of the layers.", "int64_t", "getLayer">,
+    InterfaceMethod<"The decoder layer, or -1.", "int64_t", "getLayer">,
     InterfaceMethod<"", "void", "setLayer", (ins "int64_t":$layer)>,
     InterfaceMethod<"The phase of the step.", "::qlora::model::StepPhase",
                     "getPhase">,
@@ -63,25 +63,26 @@ def Model_PhaseAttr
   let defaultValue = "::qlora::model::StepPhase::Forward";
 }
 
-/// Linear in the first operand: if ranks hold partial sums of that operand,
-/// they hold partial sums of the results too.
+/// Trait of ops that are linear in the first operand: if ranks hold partial
+/// sums of that operand, they hold partial sums of the results too.
 def Model_ReductionTransparentOp : NativeOpTrait<"ReductionTransparentOp"> {
   let cppNamespace = "::qlora::model";
 }
 
-/// Handles each token independently. RowOps, views and WeightedMatmuls do too.
+/// Trait of ops that handle each token independently. RowOps, views and
+/// WeightedMatmuls do so without this trait.
 def Model_TokenwiseOp : NativeOpTrait<"TokenwiseOp"> {
   let cppNamespace = "::qlora::model";
 }
 
-/// Results that belong to no single token or sequence are sums over tokens:
-/// ranks with a shard of the tokens hold partial sums.
+/// Trait of ops that sum over tokens. For results that belong to no single
+/// token or sequence, ranks with a shard of the tokens hold partial sums.
 def Model_TokenReductionOp : NativeOpTrait<"TokenReductionOp"> {
   let cppNamespace = "::qlora::model";
 }
 
-/// The result's rows are no longer sorted by group: each belongs to one token.
-/// If ranks hold some of the groups each, it is a partial sum.
+/// Trait of ops that turn rows sorted by group into a result with rows in token
+/// order. If each rank holds some of the groups, the result is a partial sum.
 def Model_UngroupOp : NativeOpTrait<"UngroupOp"> {
   let cppNamespace = "::qlora::model";
 }
@@ -118,7 +119,7 @@ def Model_RowOp : OpInterface<"RowOp"> {
     (R1) every operand has as many elements as its map reads. Every result has
     as many elements as the rows, or one per row; the first result is `full`.
   }];
-  // Verified after the op's own constraints, because it needs the regions.
+  // verifyRowOp reads regions, so it runs after the op's own verifier.
   let verifyWithRegions = 1;
   let verify = [{ return ::qlora::model::verifyRowOp($_op); }];
   let methods = [
@@ -175,7 +176,7 @@ def Model_AccumulatingOp : OpInterface<"AccumulatingOp"> {
   let methods = [
     InterfaceMethod<"The tensor added to, or null.", "::mlir::Value",
       "getAccumulator", (ins), [{}], [{ return $_op.getInit(); }]>,
-    InterfaceMethod<"Its use by the op, or null.", "::mlir::OpOperand *",
+    InterfaceMethod<"The operand `init`, or null.", "::mlir::OpOperand *",
       "getAccumulatorUse", (ins), [{}],
       [{ return $_op.getInit() ? &$_op.getInitMutable()[0] : nullptr; }]>,
     InterfaceMethod<"Makes the op add to `init`; null: overwrite.",
@@ -195,11 +196,10 @@ def Model_WeightedMatmul : OpInterface<"WeightedMatmul"> {
     only this interface. So a new op of this kind needs a record, a kernel call
     and a gradient.
 
-    Ops differ in these points. The LM head consumes its matmul in a loss, so
-    y is not a value (`getProduct`), and it cannot decode W
-    (`takesStoredWeight`). For experts, rows are grouped by expert and W holds
-    one matrix per group (`getGroups`); passes that split, stack or adapt W must
-    handle groups.
+    Ops differ in these points. The LM head consumes its matmul in a loss, so y
+    is not a value (`getProduct`), and it cannot decode W (`takesStoredWeight`).
+    For experts, rows are grouped by expert and W holds one matrix per group
+    (`getGroups`); passes that split, stack or adapt W must handle groups.
   }];
   let methods = [
     InterfaceMethod<"x, [..., in].", "::mlir::OpOperand &", "getXMutable">,
@@ -255,12 +255,12 @@ def Model_WeightedMatmul : OpInterface<"WeightedMatmul"> {
   let extraClassDeclaration = [{
     ::mlir::Value getX() { return getXMutable().get(); }
     ::mlir::Value getWeight() { return getWeightMutable().get(); }
-    /// The dimension of W that gives y's width, and the one that gives x's.
+    /// The dimensions of W that have y's width and x's width.
     unsigned getOutDimension() {
       return getLayout() == ::qlora::model::WeightLayout::OutIn ? 0 : 1;
     }
     unsigned getInDimension() { return 1 - getOutDimension(); }
-    /// Columns of y and of x: the dimensions above, for one group.
+    /// Columns of y and of x: the sizes of W's dimensions, for one group.
     int64_t getOutWidth() { return widthOf(getOutDimension()); }
     int64_t getInWidth() { return widthOf(getInDimension()); }
     int64_t widthOf(unsigned dimension) {
@@ -270,8 +270,8 @@ def Model_WeightedMatmul : OpInterface<"WeightedMatmul"> {
     ::mlir::RankedTensorType getWeightType() {
       return ::llvm::cast<::mlir::RankedTensorType>(getWeight().getType());
     }
-    /// The type that the kernel decodes W to, which is x's. Null if the kernel
-    /// reads W undecoded: in x's type, an f32 adapter, or integers.
+    /// Returns x's element type if the kernel decodes W to it. Returns null if
+    /// the kernel reads W as stored: in x's type, in f32, or as integers.
     ::mlir::Type getDecodedType();
     /// Clones the op with another weight, result type `product` and no init;
     /// discardable attributes are kept.
@@ -300,8 +300,8 @@ def Model_GroupingOp : OpInterface<"GroupingOp"> {
   ];
 }
 
-/// Methods of LM heads: their product is never materialized as a whole, and
-/// their weight is a table that is not 4-bit.
+/// Methods of LM heads: all logits never exist at once, and the weight is a
+/// table that is not 4-bit.
 defvar Model_HeadMethods = [{
     ::mlir::OpOperand &getXMutable() { return getHiddenMutable(); }
     ::mlir::Value getProduct() { return nullptr; }
@@ -342,8 +342,8 @@ def Model_ColumnwiseOp : OpInterface<"ColumnwiseOp"> {
   let methods = [
     InterfaceMethod<"Operands sharded by columns like the first result.",
       "::llvm::SmallVector<::mlir::OpOperand *>", "getColumnOperands">,
-    InterfaceMethod<[{Number of column runs that cannot be split, equal in each
-      of these operands.}], "int64_t", "getColumnRuns">,
+    InterfaceMethod<[{Number of column runs that cannot be split, such as heads;
+      equal for all column operands.}], "int64_t", "getColumnRuns">,
     InterfaceMethod<[{Makes the number of runs divisible by `ranks`, with copies
       of shared runs and with padding; returns false if unsupported.}],
       "bool", "assignRuns",
@@ -368,7 +368,8 @@ def Model_LossOp : OpInterface<"LossOp"> {
     InterfaceMethod<"Name of a result in train.result; empty: not read.",
       "::llvm::StringRef", "getReadName", (ins "unsigned":$result)>,
     InterfaceMethod<[{Divides the loss by `ranks`, because each rank computes it
-      for all tokens and ranks are summed; returns false if unsupported.}],
+      for all tokens and losses are summed over ranks; returns false if
+      unsupported.}],
       "bool", "shardLoss", (ins "int64_t":$ranks), [{}],
       [{ return false; }]>,
   ];
@@ -377,9 +378,9 @@ def Model_LossOp : OpInterface<"LossOp"> {
 def Model_MemoryOp : OpInterface<"MemoryOp"> {
   let cppNamespace = "::qlora::model";
   let description = [{
-    Which operands and results of an op may share memory, also with memory
-    outside of the step. From this, compiler/Graph/StepMemory.h decides the
-    location of each value.
+    Describes which operands and results of an op may share memory with each
+    other or with memory outside of the step. From this,
+    compiler/Graph/StepMemory.h decides the location of each value.
   }];
   let methods = [
     InterfaceMethod<[{Results that can be written in place of an operand, by
@@ -392,8 +393,8 @@ def Model_MemoryOp : OpInterface<"MemoryOp"> {
     InterfaceMethod<"Memory outside of the step that the op writes.",
       "::llvm::SmallVector<::qlora::model::MemoryStore>", "getMemoryStores",
       (ins), [{}], [{ return {}; }]>,
-    InterfaceMethod<[{The memory outside of the step that its only result names;
-      nullopt if the results are the step's own.}],
+    InterfaceMethod<[{The memory outside of the step that the op's only result
+      is in; nullopt if the results are in memory of the step.}],
       "::std::optional<::qlora::model::OutsideMemory>", "getOutsideMemory",
       (ins), [{}], [{ return ::std::nullopt; }]>,
   ];

@@ -30,7 +30,8 @@ KernelCall EmbeddingOp::getKernelCall() {
 KernelCall ColumnSumOp::getKernelCall() {
   RankedTensorType x = tensorOf(getX());
   int64_t width = columnsOf(getResult());
-  // Rows narrower than x's (a norm over heads) are contiguous.
+  // If rows are narrower than x's (a norm over heads), x is contiguous, and the
+  // stride is the width.
   SmallVector<std::pair<unsigned, unsigned>> strides;
   if (width == columnsOf(getX()))
     strides.push_back({2, 0});
@@ -114,7 +115,8 @@ KernelCall AdaptedNormOp::getKernelCall() {
           {}};
 }
 
-/// f32, because DoRA's f32 magnitudes are divided by it and start at it.
+/// The norm is f32: DoRA divides its f32 magnitudes by it and initializes them
+/// with it.
 bool AdaptedNormOp::isFullPrecisionResult(unsigned) { return true; }
 
 KernelCall AttentionOp::getKernelCall() {

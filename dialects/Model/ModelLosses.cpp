@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // Shared helpers of preference losses, and the arithmetic of each. A row has
-// one value per sequence of the batch. In pair losses its first half are the
-// chosen answers; row_rotate moves the negated second half there.
+// one value per sequence of the batch. In pair losses the first half of a row
+// belongs to the chosen answers; row_rotate moves minus the second half there.
 
 #include "dialects/Model/Arithmetic.h"
 
@@ -27,7 +27,7 @@ public:
     std::fill(mask.begin() + begin, mask.begin() + end, 1.0f);
     return mul(RowConstantOp::create(b, loc, row, mask), x);
   }
-  /// Returns the sum of `x` where `counts`; ignores any value elsewhere.
+  /// Returns the sum of `x` where `counts` is true. Other elements may be NaN.
   Value totalWhere(Value counts, Value x) const {
     return sum(select(counts, x, constant(0, row)));
   }
@@ -35,7 +35,7 @@ public:
   const Type row;
 };
 
-/// Rows with one value per pair hold it in their first half.
+/// Arithmetic on a batch of pairs. Values per pair are in a row's first half.
 class PairArithmetic : public LineArithmetic {
 public:
   PairArithmetic(OpBuilder &builder, Location loc, Value labels)
@@ -47,7 +47,7 @@ public:
   Value turned(Value x) const { return RowRotateOp::create(b, loc, row, x, 0); }
   /// Returns, at each chosen answer, the value of the rejected answer.
   Value ofRejected(Value x) const { return neg(turned(x)); }
-  /// Returns `x` where there is a pair, else 0, whatever `x` has there.
+  /// Returns `x` where there is a pair, else 0 even if `x` is NaN there.
   Value ofPairs(Value x) const { return select(isPair, x, constant(0, row)); }
   Value total(Value x) const { return totalWhere(isPair, x); }
   /// Returns `chosen` at the chosen answers and `rejected` at the rejected
@@ -93,7 +93,8 @@ private:
 
 } // namespace
 
-/// Names the sums of Model_PairSums, which follow `first` row results.
+/// Returns the name of a result. The first `first` results are rows without a
+/// name; the sums of Model_PairSums follow.
 static StringRef readNameOf(unsigned result, unsigned first) {
   static constexpr StringLiteral kNames[] = {
       "loss_sum",    "label_count",  "chosen_rewards", "rejected_rewards",
@@ -172,13 +173,14 @@ SmallVector<Value> OrpoLossOp::buildRow(OpBuilder &builder,
   PairArithmetic a(builder, getLoc(), labels);
   const double beta = getBeta().convertToDouble();
   Value one = a.constant(1, a.row);
-  // A sequence without labels has no answer, and is divided by 1.
+  // Sequences without labels have no answer; dividing them by 1 avoids NaN.
   Value inverse = a.div(one, a.select(a.isAboveZero(labels), labels, one));
   Value logp = a.neg(a.mul(losses, inverse));
   Value rest = a.oneMinusExp(logp);
   Value odds = a.sub(logp, a.log(rest));
   Value z = a.sub(odds, a.ofRejected(odds));
-  // Mean loss of all tokens of the chosen sequences, times the pairs.
+  // The mean loss of all tokens of the chosen sequences, times the number of
+  // pairs.
   Value tokens = a.total(a.add(labels, arguments[3]));
   Value perToken = a.div(
       a.total(one), a.select(a.isAboveZero(tokens), tokens, a.number(1)));
@@ -213,8 +215,8 @@ StringRef KtoLossOp::getReadName(unsigned result) {
 }
 bool KtoLossOp::isScalarResult(unsigned result) { return result > 0; }
 
-/// Returns the mean of `ratio` over labelled sequences in [begin, end), at
-/// least 0. NaN stays NaN, so that the step is found not to be finite.
+/// Returns the mean of `ratio` over the labelled sequences in [begin, end), or
+/// 0 if it is negative. NaN stays NaN, so that clip_norm detects it.
 static Value meanDivergence(const LineArithmetic &a, int64_t begin, int64_t end,
                             Value labels, Value ratio) {
   Value counts = a.isAboveZero(a.within(begin, end, labels));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // Verifiers of the model ops, except parameters (ModelParameters.cpp). Labels
-// are those of ModelOps.td.
+// such as (C1) are defined in ModelOps.td.
 
 #include "dialects/Model/Model.h"
 

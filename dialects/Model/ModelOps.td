@@ -40,14 +40,15 @@ def Model_ParameterOp : Model_Op<"parameter", [Symbol]> {
   let summary = "a named weight and where its values come from";
   let description = [{
     (C1) `type` has a static shape of at most 4 dimensions. (C2) exactly one of
-    `file` and `init` is present. (C3) `part_names` and `part_rows` come
-    together with equal length; the rows are positive and add up to the first
-    dimension. Parts of a type of few bits are equal, and quantized when loaded
-    or stored so. (C4) a trainable parameter is f32. (C5) `quantized` is 4-bit,
-    `file_type` is f32, bf16 or f16, and `stored_quantized` requires a 4-bit
-    `type` or `quantized`. (C6) `transposed` requires `quantized` and two
-    dimensions, and excludes `stored_quantized`. (C7) `undecayed`, `rate_scale`
-    and an `optimizer` other than `adamw` require `trainable`.
+    `file` and `init` is present. (C3) `part_names` and `part_rows` are both
+    present or both absent, with equal length; the rows are positive and add up
+    to the first dimension. Parts of a quantized type have equal rows, and are
+    quantized when loaded or stored quantized. (C4) a trainable parameter is
+    f32. (C5) `quantized` is 4-bit, `file_type` is f32, bf16 or f16, and
+    `stored_quantized` requires a 4-bit `type` or `quantized`. (C6) `transposed`
+    requires `quantized` and two dimensions, and excludes `stored_quantized`.
+    (C7) `undecayed`, `rate_scale` and an `optimizer` other than `adamw` require
+    `trainable`.
 
     `file` is a safetensors file inside the folder that the module attribute
     `model.folder` names. Its tensor has the symbol's name, element type
@@ -55,11 +56,11 @@ def Model_ParameterOp : Model_Op<"parameter", [Symbol]> {
     `stored_quantized` is set, the file holds bitsandbytes' NF4 tensors.
     `quantized` marks a tensor to be quantized with the given type when loaded.
     If `type` is not NF4 itself, the tensor is then decoded again ("resident").
-    With `transposed` the file has [in, out] of the [out, in] that is quantized.
+    With `transposed` the file stores [in, out], and [out, in] is quantized.
 
     Values of `init`:
-    * `zero`, `kaiming`, `gaussian`: PEFT's for A and B;
-    * `normal`: PEFT's for B of an embedding;
+    * `zero`, `kaiming`, `gaussian`: PEFT's initialization of A and B;
+    * `normal`: PEFT's initialization of B of an embedding;
     * `factor`: a factor of the adapted weight (PiSSA, OLoRA, LoftQ);
     * `computed`: from other weights, by the DetachedOp that names the
       parameter;
@@ -79,16 +80,16 @@ def Model_ParameterOp : Model_Op<"parameter", [Symbol]> {
     (C10) it is trainable.
 
     An `on_host` parameter, or its piece, is in the host arena. Kernels can read
-    rows of a whole one there; for all other uses `model.gather_weight` copies
-    it. (C11) it is not trainable.
+    rows of an unsharded parameter there; for all other uses
+    `model.gather_weight` copies it. (C11) it is not trainable.
 
     With `slice` each rank holds its slice of the weight in the files, and
     `type` is the slice's type. (C9) the parameter is not trainable, and the
     segments add up to `ranks` times the dimension in `type`.
 
     A parameter may stack several tensors along the first dimension, which are
-    read and written under their own names (`part_names`). A quantized one is
-    quantized as a whole.
+    read and written under their own names (`part_names`). If the parameter is
+    quantized, the stack is quantized as one tensor.
   }];
   let arguments = (ins SymbolNameAttr:$sym_name,
     TypeAttrOf<Model_Tensor>:$type, OptionalAttr<StrAttr>:$file,
@@ -142,7 +143,7 @@ def Model_EmbeddingOp
 
     Ids equal to `padding` give the table no gradient, as with torch's
     `padding_idx`; -1 disables this. With `words` (not 0) the table is this
-    rank's shard of one with that many rows, and rows of other ids are 0.
+    rank's shard of a table with that many rows; other ids give rows of 0.
   }];
   let ownArguments = (ins Model_Tensor:$ids,
     Model_WeightTensor:$table,
@@ -195,7 +196,7 @@ def Model_LinearOp : Model_Library<"linear",
 
     With `int8_threshold` rows of x are rounded to 8 bits and multiplied with
     W's integer codes. Columns with a magnitude of at least the threshold (0:
-    none) are multiplied unrounded. (C4) W is then [out, in] of such a format,
+    none) are multiplied unrounded. (C4) W is then [out, in] with integer codes,
     and the threshold neither negative nor infinite. Dettmers et al., 2022
     (LLM.int8).
 
@@ -253,8 +254,8 @@ def Model_AttentionOp : Model_Library<"attention",
      DeclareOpInterfaceMethods<Model_ColumnwiseOp, ["assignRuns"]>]> {
   let summary = "causal attention with grouped query heads";
   let description = [{
-    q [B, T, heads * dim], k and v [B, T, kv_heads * dim]. The results are of
-    q's type, and the log-sum-exp of the scaled scores, f32 [B, heads, T]. A
+    q [B, T, heads * dim], k and v [B, T, kv_heads * dim]. The results are the
+    output, of q's type, and the log-sum-exp of the scaled scores. A
     query attends to keys of its own segment up to itself, and with `window` > 0
     only to the last `window` positions. Segment 0 is padding and gives 0. With
     a `cap` (not 0) scores s are cap * tanh(s / cap). `sinks` add one score per
@@ -314,7 +315,7 @@ def Model_ColumnSumOp : Model_Library<"column_sum", [Model_TokenReductionOp]> {
   let hasVerifier = 1;
 }
 
-// Included between library ops and views: the order of the reference page.
+// Included here so that the reference page lists these ops before views.
 include "dialects/Model/ModelLossOps.td"
 include "dialects/Model/ModelExpertOps.td"
 include "dialects/Model/ModelRowOps.td"

@@ -128,7 +128,7 @@ LogicalResult ParameterOp::verify() {
   return verifyStorage(*this);
 }
 
-/// Returns the type of the used range of the parameter, before rounding.
+/// Returns the type of the values that `op` uses, before rounding to bf16.
 static RankedTensorType typeUsed(WeightOp op, ParameterOp parameter) {
   RankedTensorType type = parameter.getTensorType();
   return op.getPart() ? op.getPart().of(type) : type;

@@ -80,12 +80,12 @@ def Model_RopeTableOp : Model_Row<"rope_table", [], ["getRowMaps"]> {
 def Model_RopeOp : Model_Row<"rope", [], ["getRowColumns", "getRowMaps"]> {
   let summary = "rotary position embedding: x * cos + rotate_half(x) * sin";
   let description = [{
-    x [B, T, heads * dim], cos and sin [B, T, dim]; C = dim. The halves are
-    those of the first `rotated` columns of a head (0: all columns); the table
-    leaves the other columns unchanged. (C1) the last dimension of x is a
-    multiple of dim. (C2) dim and `rotated` are even, and `rotated` is at most
-    dim. (C3) y has x's type. Su et al., 2021, with the halves as in Hugging
-    Face.
+    x [B, T, heads * dim], cos and sin [B, T, dim]; C = dim. rotate_half swaps
+    the halves of the first `rotated` columns of a head (0: all columns). In the
+    other columns, model.rope_table has cos 1 and sin 0. (C1) the last dimension
+    of x is a multiple of dim. (C2) dim and `rotated` are even, and `rotated` is
+    at most dim. (C3) y has x's type. Su et al., 2021, with the halves as in
+    Hugging Face.
   }];
   let ownArguments = (ins Model_FloatTensor:$x, Model_FloatTensor:$cos,
     Model_FloatTensor:$sin, DefaultValuedAttr<I64Attr, "0">:$rotated);
@@ -188,7 +188,8 @@ def Model_GateRowsOp : Model_Row<"gate_rows", [], ["getRowMaps"]> {
   let hasVerifier = 1;
 }
 
-/// An op that evaluation skips: its result becomes its first operand.
+/// Trait of ops that evaluation leaves out: their first operand replaces the
+/// result.
 def Model_TrainingOnly : NativeOpTrait<"TrainingOnly"> {
   let cppNamespace = "::qlora::model";
 }
@@ -200,8 +201,8 @@ def Model_DropoutOp : Model_Row<"dropout",
   let description = [{
     keep is 1 where philox(seed, micro-batch, id, row, column) >= probability, a
     pure function of its arguments: recomputing gives the same mask
-    (runtime/Kernels/Math/Philox.h). Evaluation skips it. With `shared` the
-    columns of x are sharded equally over ranks, and x is this rank's shard.
+    (runtime/Kernels/Math/Philox.h). Evaluation leaves the op out. With `shared`
+    the columns of x are sharded equally over ranks, and x is this rank's shard.
     (C1) 0 < probability < 1.
   }];
   let ownArguments = (ins Model_FloatTensor:$x, F64Attr:$probability,
@@ -217,8 +218,8 @@ def Model_NoiseOp : Model_Row<"noise",
   let description = [{
     NEFTune's noise on embeddings (Jain et al., 2023): `magnitude` is alpha /
     sqrt(columns), and L is the number of tokens of the micro-batch's longest
-    row. u is a pure function, as in `dropout`. Evaluation skips it. (C1) the
-    magnitude is finite and positive.
+    row. u is a pure function of seed, micro-batch, id, row and column.
+    Evaluation leaves the op out. (C1) the magnitude is finite and positive.
   }];
   let ownArguments = (ins Model_FloatTensor:$x, F64Attr:$magnitude,
     I64Attr:$id);
@@ -287,7 +288,7 @@ def Model_RowMaxOp : Model_Reduction<"row_max"> {
 }
 
 def Model_RowSplatOp : Model_Op<"row_splat", [Pure]> {
-  let summary = "a row of one number";
+  let summary = "a row filled with one number";
   let arguments = (ins F32:$value);
   let results = (outs Model_Row1D:$result);
   let assemblyFormat = "$value attr-dict `:` type($result)";
@@ -331,8 +332,8 @@ def Model_RowRoundOp : Model_Op<"row_round",
     [Pure, SameOperandsAndResultType]> {
   let summary = "the value after a store in another type and a load";
   let description = [{
-    Stands between two row ops in one kernel, so that a value does not depend on
-    whether it goes through memory. (C1) the type is bf16 or f16.
+    Rounds a value between two row ops fused into one kernel exactly as a store
+    to memory would. (C1) the type is bf16 or f16.
   }];
   let arguments = (ins AnyTypeOf<[F32, Model_Row1D]>:$value, TypeAttr:$stored);
   let results = (outs AnyTypeOf<[F32, Model_Row1D]>:$result);
@@ -353,8 +354,9 @@ def Model_RowRandomOp : Model_Op<"row_random", [Pure]> {
   let summary = "uniform numbers in [0, 1) from (seed, micro-batch, id, row)";
   let description = [{
     With `shared` the columns are sharded equally over ranks, and the result
-    covers this rank's. With `runs` > 1 all rows consist of repeated groups of
-    `runs` runs of `run_rows` rows each; the op's rows are those of run `run`.
+    covers this rank's shard. With `runs` > 1 the op's rows are those of one
+    pipeline chunk: the rows of all chunks are repeated groups of `runs` runs of
+    `run_rows` rows, and the op has run `run` (from 0) of each group.
   }];
   let arguments = (ins I64Attr:$id, UnitAttr:$shared,
     DefaultValuedAttr<I64Attr, "1">:$runs, DefaultValuedAttr<I64Attr, "0">:$run,

@@ -49,7 +49,7 @@ SmallVector<Value> LayerNormOp::buildRow(OpBuilder &builder,
   Arithmetic a(builder, getLoc());
   Value x = arguments[0], weight = arguments[1], bias = arguments[2];
   Type row = x.getType();
-  // Variance of the differences: mean(x^2) - mean^2 would cancel.
+  // The variance is mean((x - mean)^2), because mean(x^2) - mean^2 cancels.
   Value centered = a.sub(x, a.splat(a.mean(x), row));
   Value epsilon = a.number(getEpsilon().convertToDouble());
   Value scale = a.rsqrt(a.add(a.mean(a.mul(centered, centered)), epsilon));
@@ -65,7 +65,7 @@ SmallVector<MapAttr> RopeTableOp::getRowMaps() {
                               mapOf(*this, MapKind::Scalar));
 }
 
-/// A constant row of `values`, with `rest` in columns that are not rotated.
+/// Returns a constant row: `values` in the rotated columns, `rest` in others.
 static Value turnedRow(OpBuilder &builder, RopeTableOp op,
                        SmallVector<float> values, float rest) {
   values.resize(op.getRowColumns(), rest);
@@ -166,7 +166,7 @@ static Value activate(Arithmetic &a, Activation kind, Value x,
     return a.mul(x, a.sigmoid(twice));
   }
   case Activation::Relu: {
-    // A select: the derivative of a maximum at 0 is not torch's 0.
+    // A select has torch's derivative 0 at x = 0; a maximum would have 1/2.
     Value zero = a.constant(0, row);
     return a.select(a.compare(arith::CmpFPredicate::OLE, x, zero), zero, x);
   }
@@ -182,7 +182,8 @@ SmallVector<Value> ActivationOp::buildRow(OpBuilder &builder,
   return {activate(a, getKind(), arguments[0])};
 }
 
-/// A select: the derivative at the limit is torch's 1, and NaN stays NaN.
+/// Clamps x on one side with a select, so that the derivative at the limit is
+/// torch's 1 and NaN stays NaN.
 static Value clamp(Arithmetic &a, arith::CmpFPredicate isBeyond, Value x,
                    double limit) {
   Value end = a.constant(limit, x.getType());

@@ -10,7 +10,7 @@
 //
 //   %p   = model.weight_piece @w                  // [P, H]
 //   %all = model.all_gather %ids                  // [N B, T]
-//   %y   = model.embedding %all, %p {words = V}   // 0 if another has the row
+//   %y   = model.embedding %all, %p {words = V}   // 0 for others' rows
 //   %x   = model.reduce_scatter %y                // [B, T, H]
 
 #ifndef QLORA_DIALECTS_MODEL_MODELSHARDOPS_TD
@@ -57,16 +57,17 @@ class Model_Together<string mnemonic>
 def Model_AllGatherOp : Model_Together<"all_gather"> {
   let summary = "all-gather: the rows of all ranks, in rank order";
   let description = [{
-    (C1) the result has a multiple of x's rows, in sequences of any length, and
-    is otherwise of x's type.
+    (C1) the result has x's columns and element type, and a multiple of x's
+    elements; its sequences may have another length.
   }];
 }
 
 def Model_ReduceScatterOp : Model_Together<"reduce_scatter"> {
   let summary = "reduce-scatter: this rank's rows of the sum over ranks";
   let description = [{
-    (C1) x has a multiple of the result's rows, in sequences of any length, and
-    is otherwise of the result's type. (C2) the elements are f32, bf16 or f16.
+    (C1) x has the result's columns and element type, and a multiple of its
+    elements; its sequences may have another length. (C2) the elements are f32,
+    bf16 or f16.
   }];
 }
 
@@ -112,8 +113,8 @@ def Model_SendOp : Model_StagedOp<Model_Dialect, "send",
   let summary = "sends tensors to the pipeline stage `peer` places later";
   let description = [{
     A negative peer is an earlier stage. If the forward continues in another
-    stage, the results stand for the values that the last stage reads under
-    these `names`; they are zero. Gradients come back for the `wanted` tensors.
+    stage, the results are zeros that replace the last stage's results with
+    these `names`. Gradients come back for the `wanted` tensors.
     (C1) there are as many names as results, and as many flags as tensors.
   }];
   let ownArguments = (ins Variadic<Model_Tensor>:$values, I64Attr:$peer,
@@ -124,7 +125,7 @@ def Model_SendOp : Model_StagedOp<Model_Dialect, "send",
       "operands `to` $peer attr-dict `:` functional-type(operands, results)";
   let hasVerifier = 1;
   let extraClassDeclaration = [{
-    /// Whether gradients come back: for all results, if any tensor is wanted.
+    /// True for every result if the gradient of any tensor comes back.
     bool isWanted(unsigned result) {
       return ::llvm::is_contained(getWanted(), true);
     }
@@ -145,7 +146,8 @@ def Model_ReceiveOp : Model_StagedOp<Model_Dialect, "receive",
   let assemblyFormat = "`from` $peer attr-dict `:` type($values)";
   let hasVerifier = 1;
   let extraClassDeclaration = [{
-    /// Whether the result depends on a parameter that another stage trains.
+    /// Returns whether a result depends on a parameter that another stage
+    /// trains.
     bool isWanted(unsigned result) { return getWanted()[result]; }
   }];
 }
@@ -156,8 +158,8 @@ def Model_HeadPartOp : Model_Library<"head_part"> {
     hidden [N B, T, H] and targets [N B, T] of all ranks, and W [P, H], a piece
     of a head of `words` tokens. `states` f32 [N B, T, 4] and the optional
     `gradient` f32 [N B, T, H] are described in Kernels.def; head_merge turns
-    them into a loss. (C1) W is as wide as hidden, and N pieces hold all tokens.
-    (C2) targets, states and gradient have hidden's rows.
+    them into a loss. (C1) W is as wide as hidden, and N * P is at least
+    `words`. (C2) targets, states and gradient have hidden's rows.
   }];
   let ownArguments = (ins Model_FloatTensor:$hidden, Model_WeightTensor:$weight,
     Model_Tensor:$targets, I64Attr:$words, I64Attr:$shards, F64Attr:$cap);
@@ -176,9 +178,9 @@ def Model_HeadMergeOp : Model_StagedOp<Model_Dialect, "head_merge",
     states f32 [N N B, T, 4] of all ranks, targets [N B, T]. loss, count and
     correct are this rank's, as in model.head_loss. With `gradient` and W [P, H]
     the op also returns, in place of gradient, this rank's summand of the f32
-    gradient for the rows of all ranks. (C1) gradient, W and summand come
-    together, and gradient has the type of summand. (C2) targets have the
-    states' rows, and correct this rank's rows.
+    gradient for the rows of all ranks. (C1) gradient, W and summand are all
+    present or all absent, and gradient has the type of summand. (C2) targets
+    have the states' rows, and correct this rank's rows.
   }];
   let ownArguments = (ins Model_FloatTensor:$states, Model_Tensor:$targets,
     Variadic<Model_Tensor>:$of_gradient, I64Attr:$words, I64Attr:$piece,

@@ -45,8 +45,8 @@ LogicalResult WeightPieceOp::verifySymbolUses(SymbolTableCollection &symbols) {
          << type << ", but got " << getParameterAttr();
 }
 
-/// Returns whether `all` has the rows of several ranks that have `own` each;
-/// sequence lengths may differ.
+/// Returns whether `all` has the size of several ranks' `own`, concatenated by
+/// rows. Sequence lengths may differ.
 static bool areRowsOf(Value own, Value all) {
   RankedTensorType one = tensorOf(own), many = tensorOf(all);
   return one.getRank() == many.getRank() &&
@@ -233,18 +233,20 @@ static RankedTensorType withRows(Value value, int64_t rows) {
   return type.clone(shape);
 }
 
-/// All-gathers rows of ranks that each have different tokens.
+/// All-gathers the rows of `x` of each rank.
 static Value gatherRows(OpBuilder &b, Location loc, Value x, int64_t shards,
                         Ranks ranks = Ranks::FSDP) {
   return AllGatherOp::create(
       b, loc, withRows(x, shards * tensorOf(x).getDimSize(0)), x, ranks);
 }
+
+/// Returns the rows of all ranks' tokens; TP ranks have the same tokens.
 static Value rowsOfAll(OpBuilder &b, Location loc, Value x, int64_t shards,
                        Ranks ranks) {
   return ranks == Ranks::TP ? x : gatherRows(b, loc, x, shards);
 }
 
-/// Returns this rank's rows of the sum over ranks.
+/// Returns the rows of this rank's tokens, summed over ranks.
 static Value scatterRows(OpBuilder &b, Location loc, Value x, int64_t shards,
                          Ranks ranks) {
   if (ranks == Ranks::TP)

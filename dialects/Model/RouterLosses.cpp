@@ -76,7 +76,8 @@ LogicalResult CountChoicesOp::verify() {
          << choices << ", " << getMarks().getType() << " and " << counts;
 }
 
-/// Sums the marks by index: embedding_grad of a table with one column.
+/// Calls embedding_grad for a table with one column, which adds each mark to
+/// the count of its expert.
 KernelCall CountChoicesOp::getKernelCall() {
   using A = KernelArgument;
   const int64_t choices = tensorOf(getChoices()).getNumElements();
@@ -119,7 +120,7 @@ SmallVector<Value> RouterLossOp::buildRow(OpBuilder &builder,
   Arithmetic a(builder, getLoc());
   Value sums = arguments[0], counts = arguments[1];
   Value rows = a.times(a.sum(counts), 1.0 / static_cast<double>(getChosen()));
-  // With nothing but padding there is no mean, and the loss is 0.
+  // If all tokens are padding, counts are 0: divide by 1 for a loss of 0.
   Value hasRows = a.compare(arith::CmpFPredicate::OGT, rows, a.number(0));
   Value divisor = a.select(hasRows, rows, a.number(1));
   Value labels = RowStepOp::create(builder, getLoc(), builder.getF32Type(),

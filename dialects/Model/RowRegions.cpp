@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// model.rows, arithmetic as a region: the verifiers of it and of RowOp, and
-// functions that build and simplify such regions.
+// Verifiers of model.rows (arithmetic as a region) and of RowOp, and functions
+// that build and simplify such regions.
 
 #include "dialects/Model/Model.h"
 
@@ -40,7 +40,7 @@ static Type argumentType(MLIRContext *context, MapKind kind, int64_t columns) {
   return RankedTensorType::get({columns}, number);
 }
 
-/// Labels become names of C++ kernels.
+/// Returns whether `text` can be a label, which becomes a C++ kernel's name.
 static bool isIdentifier(StringRef text) {
   return !text.empty() && !llvm::isDigit(text.front()) &&
          llvm::all_of(text,
@@ -125,7 +125,7 @@ LogicalResult RowStepOp::verify() {
   return success();
 }
 
-/// Returns the elements of `operand` that `rows` rows of `columns` read through
+/// Returns how many elements of `operand` `rows` rows of `columns` read through
 /// `map`; nullopt if rows or groups do not divide evenly.
 static std::optional<int64_t> elementsRead(RankedTensorType operand,
                                            MapAttr map, int64_t rows,
@@ -164,7 +164,7 @@ int64_t qlora::model::rowCount(Operation *rowOp) {
   return first.getNumElements() / cast<RowOp>(rowOp).getRowColumns();
 }
 
-/// Checks the results of (R1).
+/// Verifies what (R1) requires of results.
 static LogicalResult verifyRowResults(RowOp op) {
   auto first = cast<RankedTensorType>(op->getResult(0).getType());
   if (op.isScalarResult(0))

@@ -60,14 +60,14 @@ static void printUses(OpAsmPrinter &printer, Operation *, OperandRange operands,
 #define GET_OP_CLASSES
 #include "dialects/Program/ProgramOps.cpp.inc"
 
-// All enums except DType come from the ABI's list (runtime/ABI/Enums.def).
+// These enums are generated from runtime/ABI/Enums.def.
 static_assert(getMaxEnumValForArena() + 1 == QLORA_ARENA_KIND_COUNT &&
               getMaxEnumValForEntryKind() + 1 == QLORA_ENTRY_KIND_COUNT &&
               getMaxEnumValForQueue() + 1 == QLORA_QUEUE_COUNT &&
               getMaxEnumValForCollective() + 1 == QLORA_COLLECTIVE_COUNT &&
               getMaxEnumValForGroup() + 1 == QLORA_GROUP_COUNT);
 
-/// Returns whether enum values equal those of the ABI.
+/// Returns whether values of our enum equal the ABI's, in order.
 template <auto... Ours> static constexpr bool are(auto... theirs) {
   return ((static_cast<int64_t>(Ours) == static_cast<int64_t>(theirs)) && ...);
 }

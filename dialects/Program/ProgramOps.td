@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The program dialect: what the runtime executes, one op per ABI command.
+// The program dialect: the commands that the runtime executes, one op each.
 
 #ifndef QLORA_DIALECTS_PROGRAM_PROGRAMOPS_TD
 #define QLORA_DIALECTS_PROGRAM_PROGRAMOPS_TD
@@ -66,9 +66,9 @@ def Program_BufferType : TypeDef<Program_Dialect, "Buffer"> {
   let summary = "a range of an arena";
 }
 
-/// An enum with the values of the ABI's enum `abi`. Cases come from the ABI's
-/// list, runtime/ABI/Enums.def, except those of DType, which ProgramOps.cpp
-/// compares.
+/// An enum with the values of the ABI's enum `abi`. Cases come from
+/// runtime/ABI/Enums.def. DType lists its own cases; ProgramOps.cpp checks that
+/// they equal enum qlora_dtype.
 class Program_Enum<string name, string abi, list<I32EnumAttrCase> cases>
     : I32EnumAttr<name, "as enum " # abi, cases> {
   let cppNamespace = "::qlora::program";
@@ -154,7 +154,7 @@ def Program_ArenaOp : Program_Op<"arena"> {
 def Program_ParameterOp : Program_Op<"parameter"> {
   let summary = "one named tensor in an arena, as qlora_parameter";
   let description = [{
-    Attributes as the fields of qlora_parameter in runtime/ABI/module.h.
+    The attributes are the fields of qlora_parameter in runtime/ABI/module.h.
   }];
   let arguments = (ins StrAttr:$name, Program_ArenaAttr:$arena,
     I64Attr:$offset, I64Attr:$bytes, DenseI64ArrayAttr:$shape,
@@ -181,8 +181,8 @@ def Program_KernelOp : Program_Op<"kernel", [Symbol, IsolatedFromAbove,
   let summary = "code that a launch can run";
   let description = [{
     (C1) either `op` names an op of Kernels.def (and, after select-kernels,
-    `implementation` a row of it), or the body is a row region: arguments and
-    yield as in `model.rows`, whose `columns` and `maps` it carries. `dtypes`,
+    `implementation` a row of it), or the body is a row region: arguments,
+    yield, `columns` and `maps` are as in `model.rows`. `dtypes`,
     `strides` and `groups` describe the buffers, inputs first, then results; a
     result that is yielded as f32 is one number per row. In a buffer with row
     stride s and g rows of C per s elements, row r starts at (r / g) * s + (r %
@@ -239,7 +239,7 @@ def Program_BufferOp : Program_Op<"buffer"> {
     attr-dict
   }];
   let extraClassDeclaration = [{
-    /// Bytes from the start of one rank's range to the next one's.
+    /// Bytes between the starts of consecutive ranges.
     int64_t getStepBytes() { return getStep() ? getStep() : getBytes(); }
     /// Bytes from the first to the end of the last range.
     int64_t getSpanBytes() {
@@ -310,10 +310,10 @@ def Program_CopyOp : Program_Op<"copy"> {
 def Program_CollectiveOp : Program_Op<"collective"> {
   let summary = "a collective of the ranks of a group";
   let description = [{
-    As enum qlora_collective of runtime/ABI/module.h defines, with `target` for
-    operand 0 and `source` for operand 1. `number` is for messages, such as the
-    bucket's. All collectives run on the communication queue, so ranks agree on
-    their order.
+    Does what enum qlora_collective of runtime/ABI/module.h defines, with
+    `target` for operand 0 and `source` for operand 1. `number` identifies the
+    op in messages, for example the gradient bucket. All collectives run on the
+    communication queue, so ranks agree on their order.
 
     (C1) all_gather, reduce_scatter and all_to_all have a source, others have
     none. (C2) target and source have one dtype; sums are f32, bf16, f16 or i32.
@@ -330,7 +330,7 @@ def Program_CollectiveOp : Program_Op<"collective"> {
     attr-dict
   }];
   let extraClassDeclaration = [{
-    /// How the command accesses the target; the source is only read.
+    /// Returns how the command accesses the target. It only reads the source.
     Access getTargetAccess();
   }];
   let hasVerifier = 1;

@@ -50,18 +50,18 @@ public:
     return RankedTensorType::get(shape, b.getF32Type());
   }
   RankedTensorType aNumberARow() const { return type({rows, 1}); }
-  /// Sums over all rows of `x`.
+  /// Returns the sum of all rows of `x`, f32 [width].
   Value sum(Value x, int64_t width) const {
     return ColumnSumOp::create(b, loc, type({width}), x);
   }
-  /// init + scale * x . w^T, or with InOut x . w
+  /// Returns init + scale * x . w^T, or with InOut init + scale * x . w.
   Value product(Value x, Value w, Value init, double scale, int64_t width,
                 WeightLayout layout = WeightLayout::OutIn) const {
     auto shape = cast<RankedTensorType>(x.getType()).getShape();
     return LinearOp::create(b, loc, type({shape[0], width}), x, w, init,
                             APFloat(scale), StringAttr(), layout);
   }
-  /// x * factor
+  /// Returns x * factor. `scale` is unused; onRows takes it as last input.
   Value times(Value x, double factor, Value scale) const {
     return onRows("times", x.getType(), {{x}, {scale, MapKind::Global}},
                   [&](const UpdateArithmetic &a, ValueRange of) {
@@ -82,7 +82,8 @@ public:
 //===----------------------------------------------------------------------===//
 //
 // Uses the settings of transformers' Trainer: no first moment, no relative
-// steps, updates clipped to a root mean square of 1. `average` is t^-0.8.
+// steps, updates clipped to a root mean square of 1. In step t the step block's
+// `average` is t^-0.8.
 
 static constexpr double kLeastSquare = 1e-30;
 

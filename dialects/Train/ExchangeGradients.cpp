@@ -71,8 +71,8 @@ static LogicalResult reverse(ReceiveOp receive, Tape &tape) {
   return success();
 }
 
-/// Every rank uses all ranks' rows, so the gradient of its own rows is the sum
-/// over ranks. The reverse holds for reduce-scatter.
+/// All ranks use this rank's rows, so their gradient is the sum of all ranks'
+/// gradients: a reduce-scatter.
 static LogicalResult reverse(AllGatherOp gather, Tape &tape) {
   tape.add(gather.getX(),
            ReduceScatterOp::create(

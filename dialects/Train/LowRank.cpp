@@ -10,7 +10,7 @@ using namespace qlora::train;
 
 /// Minimum compression factor: torch's min_compression_rate.
 static constexpr int64_t kLeastGain = 2;
-/// Alignment of a basis in bytes, as of other optimizer states.
+/// Alignment of a basis in bytes; equals kStateAlignment of Optimizers.cpp.
 static constexpr int64_t kBasisAlignment = 64;
 
 static bool isWorthIt(const SummedTensor &tensor, int64_t rank) {

@@ -7,12 +7,12 @@
 //
 //   (rows + columns) * rank * 2 < rows * columns
 //
-// its sum over ranks is P^T Q, of `rank` rows P and as many rows Q, equal on
-// all ranks of a run. Other gradients are all-reduced uncompressed. The next
-// step starts from Q: TENSOR.powersgd_basis, a parameter of train.so with the
-// role `state`, after all optimizer states. So plans, checkpoints and resumed
-// runs include it. Q starts with normal numbers, a function of the seed and its
-// name.
+// its sum over ranks is approximated by P^T Q, equal on all ranks of a run; P
+// and Q have `rank` rows. Other gradients are all-reduced uncompressed. The
+// next step starts from Q: TENSOR.powersgd_basis, a parameter of train.so with
+// the role `state`, after all optimizer states. So plans, checkpoints and
+// resumed runs include it. Q is initialized with normal random numbers, a
+// function of the seed and Q's name.
 
 #ifndef QLORA_DIALECTS_TRAIN_LOWRANK_H
 #define QLORA_DIALECTS_TRAIN_LOWRANK_H
@@ -25,12 +25,12 @@ namespace qlora::train {
 inline constexpr llvm::StringLiteral kApproximationRankAttr =
     "train.approximation_rank";
 
-/// Suffix of the tensor's PEFT name.
+/// Suffix that makes the name of Q from the tensor's PEFT name.
 inline constexpr llvm::StringLiteral kBasisSuffix = ".powersgd_basis";
 
 /// A tensor whose gradient is all-reduced.
 struct SummedTensor {
-  mlir::FlatSymbolRefAttr parameter; ///< that contains it
+  mlir::FlatSymbolRefAttr parameter; ///< contains the tensor
   std::string name;
   int64_t row = 0; ///< first row in the parameter
   int64_t rows = 0, columns = 0;
@@ -46,7 +46,7 @@ struct LowRankPlan {
   int64_t stateBytes = 0; ///< of the state arena, including all bases
 };
 
-/// Plans all trainable tensors; each rank must hold them unsharded.
+/// Plans the all-reduces of all trainable tensors, which must be unsharded.
 LowRankPlan planLowRank(mlir::Operation *module, const UpdatePlan &update);
 
 } // namespace qlora::train

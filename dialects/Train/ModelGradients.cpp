@@ -36,7 +36,7 @@ static Value zeroRow(OpBuilder &b, Location loc, int64_t columns) {
       b, loc, RankedTensorType::get({columns}, b.getF32Type()), zero);
 }
 
-/// Builds a gradient of zero as rows without inputs.
+/// Builds a gradient of zero as a row op without inputs.
 Value qlora::train::buildZeros(OpBuilder &b, Location loc,
                                RankedTensorType type) {
   return buildRows(b, loc, {type}, {}, matrixColumns(type), {}, "zero",
@@ -93,11 +93,12 @@ static LogicalResult reverse(RouteOp route, Tape &tape) {
   return success();
 }
 
-/// Results are integers: no gradient flows through them.
+/// No gradient flows through the order of rows, or through counts.
 static LogicalResult reverse(SortByExpertOp, Tape &) { return success(); }
 static LogicalResult reverse(CountChoicesOp, Tape &) { return success(); }
 
 /// Rule of an op that moves tokens to rows or back; `Back` is its transpose.
+/// `tokens` and `rows` are the operands of choice_grad; null means dy.
 template <typename Back, typename Op>
 static LogicalResult reverseMove(Op op, Value tokens, Value rows, Tape &tape) {
   OpBuilder &b = tape.getBuilder();
@@ -221,7 +222,7 @@ static LogicalResult reverse(HeadLossOp head, Tape &tape) {
   return success();
 }
 
-/// Losses are differentiated when computed: their slopes are the gradients.
+/// Preference losses compute their gradients themselves: the result `slopes`.
 static LogicalResult reverse(DpoLossOp loss, Tape &tape) {
   tape.add(loss.getLosses(), loss.getSlopes());
   return success();
@@ -254,13 +255,14 @@ static LogicalResult reverse(ColumnSumOp sum, Tape &tape) {
   return success();
 }
 
-/// True if each row reads a number of its own.
+/// Returns whether each row reads its own number.
 static bool isRowNumber(MapAttr map) {
   return map.getKind() == MapKind::Scalar && map.getGroup() == 1;
 }
 
-/// Returns the operands that need a gradient; emits an error for one that
-/// cannot have any. The first result must be a row, so numbers come last.
+/// Returns the indices of operands that need a gradient; emits an error if one
+/// cannot have a gradient. Operands with one number per row come last, because
+/// the first result of the reversed op must be a row.
 static FailureOr<SmallVector<unsigned>> wantedOperands(RowOp op, Tape &tape) {
   SmallVector<unsigned> wanted, numbers;
   for (auto [i, operand] : llvm::enumerate(op->getOperands())) {

@@ -70,8 +70,8 @@ SmallVector<Value> LionOp::buildRow(OpBuilder &b, ValueRange rows) {
   return finite(a, {a.sub(a.decayed(p), size), a.byBeta2(m, g)}, rows);
 }
 
-/// Follows the package schedulefree; `average` is the weight of this step's z
-/// in x, and at the first step z is p:
+/// Follows the package schedulefree. p is y; z starts at p. `average` is the
+/// weight of this step's z in the average x:
 ///   v = beta2 * v + (1 - beta2) * g^2
 ///   d = g / (sqrt(v / correction2) + epsilon) + weight_decay * y
 ///   y = y + average * (z - y) + lr * (beta1 * (1 - average) - 1) * d
@@ -109,7 +109,7 @@ SmallVector<Value> ScheduleFreeSwitchOp::buildRow(OpBuilder &b,
   return {a.add(p, a.mul(a.splat(weight, p.getType()), a.sub(z, p)))};
 }
 
-/// Passes values on: the store rounds them to the type of the result.
+/// Returns the values unchanged: the store rounds them to the result's type.
 SmallVector<Value> RoundOp::buildRow(OpBuilder &, ValueRange rows) {
   return {rows[0]};
 }
@@ -120,8 +120,8 @@ SmallVector<Value> RoundOp::buildRow(OpBuilder &, ValueRange rows) {
 
 bool EncodeRowsOp::isScalarResult(unsigned index) { return index == 1; }
 
-/// Rounds here and not at the store, so that rows decoded in the same kernel
-/// equal rows that were read from memory.
+/// Rounds in the arithmetic and not at the store, so that rows decoded in the
+/// same kernel equal rows that were read from memory.
 SmallVector<Value> EncodeRowsOp::buildRow(OpBuilder &b, ValueRange arguments) {
   constexpr float kLargestCode = 127, kSmallestRow = 1e-30f;
   Arithmetic a(b, getLoc());

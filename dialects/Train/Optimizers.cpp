@@ -11,8 +11,8 @@ using namespace qlora::train;
 /// Alignment in bytes of a state, which kernels read through its own pointer.
 static constexpr int64_t kStateAlignment = 64;
 
-/// Elements that share a scale in 8-bit states, as in Math/NF4Quantize.h. The
-/// kernel rejects any other number of scales.
+/// Elements that share a scale in 8-bit states; equals kStateBlock in
+/// Math/NF4Quantize.h. The kernel rejects any other number of scales.
 static constexpr int64_t kStateBlock = 256;
 
 static constexpr auto kElement = StateExtent::Element;
@@ -44,7 +44,8 @@ static constexpr Optimizer kOptimizers[] = {
 };
 
 namespace {
-/// Optimizers of an --optim: `whole` for large tensors, `small` for others.
+/// Optimizers for one value of --optim: `whole` for tensors of at least
+/// leastRank dimensions and leastElements, `small` for others.
 struct Choice {
   StringLiteral option, whole;
   StringLiteral small = "";

@@ -44,11 +44,12 @@ struct Optimizer {
   llvm::StringLiteral op;
   bool isByTensor = false;
   OptimizerState states[4] = {}; ///< ends at the first without a name
-  /// Row op that computes the used parameters from p and the first state, and
-  /// with `back` p again; empty if p itself is used.
+  /// Row op that computes the averaged parameters, which evaluation and saving
+  /// use, from p and the first state; with `back` it restores p. Empty: p
+  /// itself is used.
   llvm::StringLiteral average = "";
-  /// Builds, by tensor and instead of `op`, the new p and states from p,
-  /// states, gradient and scale.
+  /// Builds ops, for updates by tensor without `op`, that compute the new p and
+  /// states from p, states, gradient and scale.
   llvm::SmallVector<mlir::Value> (*build)(mlir::OpBuilder &,
                                           const UpdatePiece &,
                                           mlir::ValueRange) = nullptr;
@@ -56,23 +57,23 @@ struct Optimizer {
   llvm::ArrayRef<OptimizerState> getStates() const;
 };
 
-/// Returns nullptr if there is none.
+/// Returns the row of the table with this name; nullptr if there is none.
 const Optimizer *findOptimizer(llvm::StringRef name);
 
 /// Returns the optimizer of a tensor; nullptr for an unknown option.
 const Optimizer *chooseOptimizer(llvm::StringRef option,
                                  llvm::ArrayRef<int64_t> shape);
 
-/// The unit that one op updates.
+/// What one update op covers: a group's rows, or one tensor.
 struct UpdatePiece {
   struct State {
     mlir::RankedTensorType type;
     int64_t offset; ///< bytes in the state arena
   };
   UpdateKind kind;
-  mlir::FlatSymbolRefAttr parameter; ///< by tensor: contains it
-  std::string name;                  ///< by tensor: its name
-  int64_t row = 0; ///< first row in the flat arenas, or the parameter
+  mlir::FlatSymbolRefAttr parameter; ///< by tensor: contains the tensor
+  std::string name;                  ///< by tensor: the tensor's name
+  int64_t row = 0; ///< first row: in the flat arenas, or by tensor in parameter
   mlir::RankedTensorType type; ///< [rows, columns] f32
   int64_t pieces = 1; ///< by group: shards of `type`, one per rank
   llvm::SmallVector<State> states;
@@ -84,8 +85,8 @@ struct UpdatePlan {
 };
 UpdatePlan planUpdate(mlir::Operation *module);
 
-/// The tensors that a parameter consists of: itself, or the stacked ones, each
-/// with its first row and its shape.
+/// One of the tensors stacked in a parameter, or the parameter itself. `row` is
+/// the tensor's first row in the parameter.
 struct ParameterPart {
   llvm::StringRef name;
   int64_t row;
@@ -93,7 +94,7 @@ struct ParameterPart {
 };
 llvm::SmallVector<ParameterPart> partsOf(model::ParameterOp parameter);
 
-// Optimizer::build.
+// Functions for Optimizer::build.
 llvm::SmallVector<mlir::Value> buildAdafactor(mlir::OpBuilder &b,
                                               const UpdatePiece &piece,
                                               mlir::ValueRange operands);

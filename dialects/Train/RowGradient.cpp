@@ -74,17 +74,17 @@ Value RowTape::functionGradient(Operation *op, Value x, Value y, Value dy) {
       .Case<math::ExpOp>([&](auto) { return mul(dy, y); })
       .Case<math::LogOp>([&](auto) { return div(dy, x); })
       .Case<math::SqrtOp>([&](auto) { return times(div(dy, y), 0.5); })
-      // d x^-1/2 = -1/2 y^3
+      // d/dx x^-1/2 = -1/2 y^3
       .Case<math::RsqrtOp>(
           [&](auto) { return times(mul(dy, mul(y, mul(y, y))), -0.5); })
-      // y (1 - y)
+      // d/dx sigmoid(x) = y (1 - y)
       .Case<RowSigmoidOp>([&](auto) {
         Value g = mul(dy, y);
         return sub(g, mul(g, y));
       })
-      // 1 - y^2
+      // d/dx tanh(x) = 1 - y^2
       .Case<math::TanhOp>([&](auto) { return sub(dy, mul(dy, mul(y, y))); })
-      // 2 / sqrt(pi) e^(-x^2)
+      // d/dx erf(x) = 2 / sqrt(pi) e^(-x^2)
       .Case<math::ErfOp>([&](auto) {
         Value bell = math::ExpOp::create(b, loc, neg(mul(x, x)));
         return times(mul(dy, bell), 2 / std::sqrt(llvm::numbers::pi));
@@ -98,7 +98,7 @@ Value RowTape::functionGradient(Operation *op, Value x, Value y, Value dy) {
       .Case<RowSumOp>([&](auto) { return splat(dy, x.getType()); })
       .Case<RowMaxOp>([&](auto) { return maxGradient(x, y, dy); })
       .Case<RowSplatOp>([&](auto) { return sum(dy); })
-      // The transpose is minus the rotation.
+      // The transpose of rotate_half is minus rotate_half.
       .Case<RowRotateOp>([&](RowRotateOp rotate) {
         return neg(
             RowRotateOp::create(b, loc, dy.getType(), dy, rotate.getWidth()));

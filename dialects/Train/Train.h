@@ -15,8 +15,8 @@
 
 namespace qlora::train {
 
-/// Columns of the flat arenas as matrices; also the size of the statistics row
-/// at the start of the gradient arena.
+/// Columns of the flat arenas, seen as matrices; also the size in elements of
+/// the statistics row at the start of the gradient arena.
 inline constexpr int64_t kFlatColumns = 1024;
 /// Inputs that the runtime can write for a step (enum qlora_binding_kind): i32
 /// [B, T], except kLineInput, which is f32 [B], one value per sequence.
@@ -37,8 +37,8 @@ inline constexpr int64_t kFlatAlignment = 16;
 struct Optimizer; ///< Optimizers.h
 
 /// Settings of a trainable parameter's update. Parameters with fsdp shards form
-/// groups of their own after all others, because their gradients are summed
-/// over other ranks.
+/// separate groups after all other groups, because their gradients are summed
+/// over a different group of ranks.
 struct UpdateKind {
   bool isSharded = false;
   const Optimizer *optimizer = nullptr; ///< in the optimizer table
@@ -58,8 +58,9 @@ int64_t updatePiecesOf(mlir::Operation *module);
 inline constexpr llvm::StringLiteral kRunRanksAttr = "train.run_ranks";
 int64_t runRanksOf(mlir::Operation *module);
 
-/// Rows of the flat arenas, after the statistics, whose parameters are updated
-/// alike. Divisible by the ranks that shard updates and by kRunRanksAttr.
+/// A range of rows of the flat arenas whose parameters are updated alike. Row 0
+/// follows the statistics row. `rows` is divisible by updatePiecesOf() and, if
+/// not 0, by runRanksOf().
 struct FlatGroup {
   UpdateKind kind;
   int64_t row = 0;
@@ -72,12 +73,12 @@ llvm::SmallVector<FlatGroup> flatGroups(mlir::Operation *module);
 
 /// Elements of the flat arenas: the statistics row and all groups.
 int64_t flatElements(mlir::Operation *module);
-/// Elements of a parameter, or of a rank's fsdp shard of it, including padding
-/// that aligns the next one.
+/// Elements of a parameter, or of a rank's fsdp shard of it, in a flat arena,
+/// including padding that aligns the next parameter.
 int64_t flatElements(model::ParameterOp parameter);
 
 /// Reverse-mode bookkeeping: which values need a gradient, and the gradients so
-/// far. Contributions to a value are added in the order they are made.
+/// far. Contributions to a value are summed in the order of the calls of add.
 class Tape {
 public:
   explicit Tape(mlir::OpBuilder &builder) : builder(builder) {}
@@ -114,7 +115,7 @@ void buildProductGradient(model::WeightedMatmul product, Tape &tape);
 
 /// Writes the reverse of a row region: `arguments` are the forward row's
 /// arguments, `resultGradients` one row per result (null: none). Returns one
-/// row (or number) per argument, null where nothing flows. Emits an error on
+/// row (or number) per argument, null for no gradient. Emits an error on
 /// `op` for arithmetic without a rule.
 llvm::FailureOr<llvm::SmallVector<mlir::Value>>
 buildRowGradient(mlir::Operation *op, mlir::OpBuilder &builder,

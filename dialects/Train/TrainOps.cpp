@@ -54,7 +54,7 @@ int64_t qlora::train::runRanksOf(Operation *module) {
   return numberOf(module, kRunRanksAttr, /*ifAbsent=*/0);
 }
 
-/// Number of ranks by which the rows of each group must be divisible.
+/// Returns the number that must divide the rows of each group.
 static int64_t flatPiecesOf(Operation *module) {
   return std::lcm(updatePiecesOf(module),
                   std::max<int64_t>(1, runRanksOf(module)));
@@ -184,7 +184,7 @@ SmallVector<MemoryStore> ResultOp::getMemoryStores() {
            &getValueMutable(),
            getAccumulate()}};
 }
-/// Adds the other ranks' gradients, of parameters whose sums are complete.
+/// Adds the other ranks' gradients to the gradient arena.
 SmallVector<MemoryStore> AllReduceOp::getMemoryStores() {
   return {{{MemorySpace::Gradient, {}}, nullptr, /*adds=*/true}};
 }
@@ -193,7 +193,8 @@ SmallVector<MemoryStore> AllReduceOp::getMemoryStores() {
 // Results
 //===----------------------------------------------------------------------===//
 
-/// Verifies `value`, called `noun`, for a trainable parameter or `part` of it.
+/// Verifies that `value`, called `noun` in messages, fits the trainable
+/// parameter `name` or the `part` of it.
 static LogicalResult verifyOfTrained(Operation *op, FlatSymbolRefAttr name,
                                      Value value, StringRef noun,
                                      SymbolTableCollection &symbols,
@@ -394,7 +395,7 @@ SmallVector<Value> HeadLossGradOp::shardTable(OpBuilder &b, Value piece,
       {*this, getHidden(), getTargets(), tensorOf(getWeight()).getDimSize(0),
        getCap(), /*hasGradient=*/true},
       piece, shards, ranks);
-  // Rounded once, after the sum over the ranks.
+  // divideHead returns f32, so that the sum over ranks is rounded only once.
   if (Type type = getDhidden().getType(); found.back().getType() != type)
     found.back() = RoundOp::create(b, getLoc(), type, found.back());
   return found;

@@ -26,20 +26,20 @@ def Train_Dialect : Dialect {
     `build-train-step` replaces the forward function by `train.step`s: one
     `accumulate` (forward, backward, gradients added to the gradient arena)
     and one `evaluate` per compiled length, and one `update` (divide, clip,
-    optimizers). If parameters start at a function of other weights, there is
-    one `initialize`. If the used weights are an average of the trained ones
-    (`schedule_free`), there are one `average` and one `continue`. Steps contain
-    model ops and the ops below.
+    optimizers). If parameters are initialized with a function of other weights,
+    there is one `initialize`. With `schedule_free`, whose used weights are an
+    average of the trained ones, there are one `average` and one `continue`.
+    Steps contain model ops and the ops below.
 
     Trainable parameters and their gradients are flat f32 arenas with one
-    layout. Two optional arenas have it too: a bf16 copy of the parameters
-    (`round-adapters`), and each rank's f32 quantization error of compressed
-    gradients (`compress-gradients`). Optimizer states have another arena
-    (UpdatePiece in Optimizers.h). The first kFlatColumns elements of the
+    layout. Two optional arenas have the same layout: a bf16 copy of the
+    parameters (`round-adapters`), and each rank's f32 quantization error of
+    compressed gradients (`compress-gradients`). Optimizer states have another
+    arena (UpdatePiece in Optimizers.h). The first kFlatColumns elements of the
     gradient arena are for statistics (kStatistics in Train.h), so that they are
     summed over ranks with the gradients. The parameters follow, grouped by how
-    they are updated (FlatGroup in Train.h), in each group in the order in which
-    the backward finishes their gradients.
+    they are updated (FlatGroup in Train.h), and within a group in the order in
+    which the backward finishes their gradients.
 
     The interface `Differentiable` defines how an op is differentiated. It is
     attached to the model's ops from outside (ModelGradients.cpp), so the model
@@ -153,7 +153,7 @@ def Train_ScatterGradientOp : Train_Op<"scatter_gradient",
 def Train_InitializeOp : Train_Store<"initialize",
     [DeclareOpInterfaceMethods<SymbolUserOpInterface>]> {
   let summary = "the initial value of a trained parameter";
-  let description = "(C1), (C2) as for `accumulate`.";
+  let description = "`value` obeys (C1) and (C2) of `train.accumulate`.";
   let ownArguments = (ins FlatSymbolRefAttr:$parameter, Model_Tensor:$value);
   let assemblyFormat = "$parameter `,` $value attr-dict `:` type($value)";
 }
@@ -175,7 +175,7 @@ def Train_AllReduceOp : Train_Store<"all_reduce"> {
   let summary = "sums a range of the gradient arena over all ranks";
   let description = [{
     Reduces elements [offset, offset + elements), in the last micro-batch of a
-    step only. Starts as soon as the `train.accumulate`s before it are done.
+    step only. Runs as soon as the `train.accumulate`s before it are done.
     With `pieces` the elements are gradients of pieces, and the group consists
     of the ranks with equal pieces (groups REPLICAS and TP).
   }];
@@ -208,13 +208,13 @@ def Train_CopyFromHostOp : Train_Op<"copy_from_host",
   let summary = "copies the value back to memory of the step";
   let description = [{
     Starts after all copies to the host; later ops run concurrently until one
-    reads the result. (C1) a `copy_to_host` makes x.
+    reads the result. (C1) x is the result of a `copy_to_host`.
   }];
   let ownArguments = (ins Model_Tensor:$x);
   let results = (outs Model_Tensor:$result);
   let assemblyFormat = "$x attr-dict `:` type($result)";
   let extraClassDeclaration = [{
-    /// Returns the value that was copied.
+    /// Returns the value that the `copy_to_host` copied.
     ::mlir::Value getOriginal();
   }];
   let hasVerifier = 1;
@@ -227,8 +227,8 @@ def Train_CopyFromHostOp : Train_Op<"copy_from_host",
 def Train_DecodeOp : Train_Library<"decode"> {
   let summary = "decodes a stored weight";
   let description = [{
-    From NF4, bf16 or f16 to the compute type, once, into scratch. (C1) the
-    shapes are equal. (C2) the result is not 4-bit.
+    Decodes a 4-bit or 8-bit format, bf16 or f16 to the compute type, into
+    memory of the step. (C1) the shapes are equal. (C2) the result is not 4-bit.
   }];
   let ownArguments = (ins Model_Tensor:$weight);
   let results = (outs Model_Tensor:$result);
@@ -240,7 +240,8 @@ def Train_DecodeOp : Train_Library<"decode"> {
 // Rows in 8 bits
 //===----------------------------------------------------------------------===//
 
-/// Created after reverse mode, so these ops need no derivative rule.
+/// A row op on 8-bit rows. Passes create these ops after reverse mode, so they
+/// need no derivative rule.
 class Train_Coding<string mnemonic, list<string> methods>
     : Train_Op<mnemonic,
         [Pure, Model_MemoryOp,
@@ -264,7 +265,8 @@ def Train_EncodeRowsOp : Train_Coding<"encode_rows", ["isScalarResult"]> {
 def Train_DecodeRowsOp : Train_Coding<"decode_rows", ["getRowMaps"]> {
   let summary = "x = codes * scale";
   let description = [{
-    The error is at most half a scale. (C1), (C2) as in encode_rows.
+    The result differs from the encoded x by at most half a scale. (C1), (C2) as
+    in encode_rows.
   }];
   let ownArguments = (ins Model_RowTensor:$codes, Model_RowTensor:$scales);
   let results = (outs Model_FloatTensor:$x);
@@ -274,8 +276,8 @@ def Train_DecodeRowsOp : Train_Coding<"decode_rows", ["getRowMaps"]> {
 def Train_LeftByCodesOp : Train_Coding<"left_by_codes", ["getRowMaps"]> {
   let summary = "quantization error x - codes * scale; 0 for non-finite rows";
   let description = [{
-    It is added to the next x, so that errors do not accumulate (Seide et al.,
-    2014). (C1), (C2) as in encode_rows.
+    The error is added to the next x, so that errors do not accumulate (Seide et
+    al., 2014). (C1), (C2) as in encode_rows.
   }];
   let ownArguments = (ins Model_FloatTensor:$x, Model_RowTensor:$codes,
                        Model_RowTensor:$scales);
@@ -321,8 +323,8 @@ def Train_HeadLossGradOp
         [Model_WeightedMatmul, Model_TableOp]> {
   let summary = "model.head_loss together with its gradients";
   let description = [{
-    dhidden is the gradient of the loss sum; each sequence of hidden has its own
-    contribution. `dtrained` is present if W or `columns` is trained: the
+    dhidden is the gradient of the loss sum; its rows for a sequence depend on
+    that sequence only. `dtrained` is present if W or `columns` is trained: the
     gradient of W, f32 in W's shape, or of columns, in their type.
   }];
   let ownArguments = (ins Model_Tensor:$hidden, Model_Tensor:$weight,
@@ -346,7 +348,7 @@ def Train_EmbeddingGradOp : Train_Library<"embedding_grad"> {
   let assemblyFormat = Model_OperandsFormat;
 }
 
-// Included between gradients and updates: the order of the reference page.
+// Included here so that the reference page lists these ops before updates.
 include "dialects/Train/TrainExpertOps.td"
 
 //===----------------------------------------------------------------------===//
@@ -359,10 +361,10 @@ def Train_FlatOp : Train_Op<"flat",
   let description = [{
     The result starts at `row`, counted from the first parameter; its rows may
     be narrower than kFlatColumns. With `statistics` it is the whole arena,
-    starting with the statistics row. With `parameter`, rows of that parameter;
-    in the state arena `row` is in bytes. With `pieces` that many such ranges
-    follow each other from `row` on; a rank has the range of its index in the
-    group FSDP, or with `of_run` among all ranks.
+    starting with the statistics row. With `parameter` it is rows of that
+    parameter. In the state arena `row` is in bytes. With `pieces` that many
+    such ranges follow each other from `row` on; a rank has the range of its
+    index in the group FSDP, or with `of_run` among all ranks.
   }];
   let ownArguments = (ins Train_FlatKindAttr:$flat,
     OptionalAttr<FlatSymbolRefAttr>:$parameter, UnitAttr:$statistics,
@@ -375,7 +377,7 @@ def Train_FlatOp : Train_Op<"flat",
 
 def Train_StoreFlatOp : Train_Store<"store_flat"> {
   let summary = "overwrites a flat arena from a row on";
-  let description = "`pieces` and `of_run` as for `flat`.";
+  let description = "`row`, `pieces` and `of_run` are as in `train.flat`.";
   let ownArguments = (ins Train_FlatKindAttr:$flat,
     OptionalAttr<FlatSymbolRefAttr>:$parameter, Model_Tensor:$value,
     DefaultValuedAttr<I64Attr, "0">:$row,
@@ -411,9 +413,10 @@ def Train_ClipNormOp : Train_Library<"clip_norm"> {
   let description = [{
     norm = |g| / count; scale = min(1, max_grad_norm / (norm + 1e-6)) / count
     (no limit if max_grad_norm is 0), NaN if the norm or the loss is not finite.
-    f32 [1] each. `gradient` covers the unsharded parameters. It starts with the
-    statistics row, which has the count and does not enter the norm. `lengths`
-    are the norms of the sharded gradients, one per rank of the group FSDP.
+    Both are f32 [1]. `gradient` covers the unsharded parameters. It starts with
+    the statistics row, which has the count and does not enter the norm.
+    `lengths` are the norms of the sharded gradients, one per rank of the group
+    FSDP.
   }];
   let ownArguments = (ins Model_Tensor:$gradient,
                        Optional<Model_Tensor>:$lengths);

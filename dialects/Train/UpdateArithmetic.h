@@ -29,27 +29,27 @@ public:
     Value rate = step("learning_rate");
     return rateScale == 1 ? rate : mul(rate, number(rateScale));
   }
-  /// p * (1 - rate * weight_decay)
+  /// Returns p * (1 - rate * weight_decay), or p if it is not decayed.
   Value decayed(Value p) const {
     if (isUndecayed)
       return p;
     return mul(p, wide(sub(one(), mul(rate(), step("weight_decay")))));
   }
-  /// rest * x + weight * y with rest = 1 - weight, on rows or numbers.
+  /// Returns rest * x + weight * y, on rows or numbers; rest is 1 - weight.
   Value blend(Value x, Value rest, Value weight, Value y) const {
     auto like = [&](Value number) {
       return x.getType().isF32() ? number : splat(number, x.getType());
     };
     return add(mul(like(rest), x), mul(like(weight), y));
   }
-  /// Blends by a beta of the step block.
+  /// Returns beta * x + (1 - beta) * y, with beta1 or beta2 of the step block.
   Value byBeta1(Value x, Value y) const {
     return blend(x, step("beta1"), step("one_minus_beta1"), y);
   }
   Value byBeta2(Value x, Value y) const {
     return blend(x, step("beta2"), step("one_minus_beta2"), y);
   }
-  /// Blends by `average`, the weight of this step.
+  /// Returns (1 - average) * x + average * y, with the step block's average.
   Value byAverage(Value x, Value y) const {
     Value average = step("average");
     return blend(x, sub(one(), average), average, y);

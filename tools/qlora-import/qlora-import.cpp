@@ -44,7 +44,7 @@ static int fail(const std::string &message) {
   return 1;
 }
 
-/// Prints with locations, from which qloracc's messages name modules.
+/// Returns the text with locations, from which qloracc's messages name modules.
 static std::string printModule(mlir::ModuleOp module) {
   mlir::OpPrintingFlags flags;
   flags.enableDebugInfo(/*enable=*/true, /*prettyForm=*/false);
@@ -56,7 +56,8 @@ static std::string printModule(mlir::ModuleOp module) {
   return text;
 }
 
-/// Clears the error, because a stream with an unread error ends the program.
+/// Writes the text. Returns the stream's error and clears it, because a stream
+/// with an unread error ends the program.
 static llvm::Error writeText(llvm::raw_fd_ostream &os,
                              const std::string &text) {
   os << text;
@@ -66,7 +67,7 @@ static llvm::Error writeText(llvm::raw_fd_ostream &os,
   return llvm::errorCodeToError(error);
 }
 
-/// Writes to a pipe or a device.
+/// Writes to an existing pipe or device, or to standard output.
 static llvm::Error writeInPlace(const std::string &path,
                                 const std::string &text) {
   std::error_code error;
@@ -101,7 +102,7 @@ static std::string typeName(mlir::Type type) {
   return type.isBF16() ? "bfloat16" : type.isF16() ? "float16" : "float32";
 }
 
-/// "Qwen3ForCausalLM, 28 layers, 596.0 M parameters (bfloat16, 1.1 GiB)".
+/// Returns "LlamaForCausalLM, 16 layers, 1.2 B parameters (bfloat16, 2.3 GiB)".
 static std::string summaryOf(const ModelConfig &config, const ModelFiles &files,
                              mlir::ModuleOp module) {
   uint64_t count = 0, bytes = 0;

@@ -15,8 +15,8 @@ namespace qlora {
 /// Number of options below that come first in --help-all.
 inline constexpr size_t kRunnerOptionsFirst = 9;
 
-/// Makes `--simulate GPU` the setting null:GPU of --device, as which all code
-/// knows it. `rows`: the runner's table.
+/// Replaces `--simulate GPU` with `--device null:GPU`, the form that other code
+/// reads. `rows`: the runner's table.
 inline void setSimulatedDevice(std::span<const OptionRow> rows,
                                std::vector<OptionSetting> &settings) {
   for (OptionSetting &setting : settings)

@@ -141,14 +141,15 @@ static bool usesLibgomp() {
   return library != nullptr;
 }
 
-/// Returns whether /proc/self/exe is this program. It is the loader if that was
-/// started with the program's name; then no interpreter is loaded.
+/// Returns whether /proc/self/exe is this program. It is the dynamic loader if
+/// that was started with the program as its argument. The kernel has loaded no
+/// interpreter then, and AT_BASE is 0.
 static bool isOwnExecutable() { return getauxval(AT_BASE) != 0; }
 
 /// Limits how long OpenMP threads spin at the end of a loop before they sleep,
-/// in this process and its children, unless the user has set it
-/// (OMP_WAIT_POLICY, GOMP_SPINCOUNT). libgomp's default of 300,000 rounds is 3
-/// to 15 ms. On CPUs that other processes use too, a spinning thread uses up
+/// in this process and its children, unless the user has set that limit
+/// (OMP_WAIT_POLICY, GOMP_SPINCOUNT). libgomp's default of 300,000 rounds takes
+/// 3 to 15 ms. On CPUs that other processes use too, a spinning thread uses up
 /// the time slice of the thread that it waits for, and a step takes ten to
 /// forty times as long. 1,000 rounds are 25 to 50 us, about the time to wake a
 /// thread, so a run with its own CPUs loses nothing.
@@ -161,8 +162,8 @@ static void boundBusyWaiting(char **argv) {
     return;
   setenv("GOMP_SPINCOUNT", "1000", /*overwrite=*/1);
   if (!usesLibgomp() || !isOwnExecutable())
-    return; // its ranks inherit it
-  // Use the path, so that the process keeps its name.
+    return; // child processes inherit the variable
+  // Execute the path, not the link, so that the process keeps its name.
   char program[PATH_MAX] = {};
   if (readlink("/proc/self/exe", program, sizeof program - 1) > 0)
     execv(program, argv);

@@ -49,8 +49,8 @@ std::span<const OptionRow> compilerRows() {
   return rows;
 }
 
-/// Leaves out options that the compiler has too and that are read from its
-/// table, and `--report`, whose task `qlora report` has here.
+/// Leaves out options that compilerRows() has too, and `--report`, which is the
+/// command `qlora report`.
 std::span<const OptionRow> runnerRows() {
   static const auto rows =
       rowsWithout(kRunnerOptions, {"config", "device_profile", "gpus_per_node",
@@ -124,12 +124,13 @@ static void addRunFlags(Configuration &result) {
     if (!result.options.isGiven(name))
       continue;
     const auto flags = flagsOf(row, result.options);
-    // qlora-run checks these flags against a program that is given.
+    // With a given program, qlora-run gets all flags and checks them against
+    // the program.
     const bool decidesProgram = row.scope == OptionScope::kProgram;
     if (!decidesProgram || !result.program.empty())
       std::ranges::copy(flags, std::back_inserter(result.runnerFlags));
-    // The compiler chooses sequence lengths for the rows of a training file,
-    // and searches a batch for the rows of a step.
+    // The compiler chooses sequence lengths by the training file, and searches
+    // a batch size by the rows of a step.
     const bool decidesBatch =
         findsBatch && (name == "global_batch_size" ||
                        name == "gradient_accumulation_steps");
@@ -256,8 +257,8 @@ static Status addTarget(const Machines &machines, ProgramUse use,
 }
 
 /// Passes --gpus-per-node and --network to the compiler if it chooses the
-/// layout, and to the runner if it predicts or the layout is given. If both
-/// apply, the default device profile is the predicted GPU's.
+/// layout, and to the runner if it predicts or the layout is given. A layout
+/// for a predicted GPU is chosen with that GPU's device profile by default.
 static void addMachineFlags(const Machines &machines, Configuration &result) {
   const Options &compiler = machines.compiler;
   const std::string gpu = predictedGpu(machines);
@@ -284,7 +285,7 @@ static void addMachineFlags(const Machines &machines, Configuration &result) {
                            !result.options.isGiven("memory_limit");
 }
 
-/// Refuses the machine's memory as limit (a whole GPU's) if ranks share a GPU.
+/// Refuses --memory-limit auto, which is all of a GPU, if ranks share the GPU.
 static Status checkSharedLimit(const Machines &machines,
                                const Configuration &result) {
   const int64_t ranksPerGpu = machines.runner.integer("ranks_per_gpu");
@@ -301,9 +302,9 @@ static Status checkSharedLimit(const Machines &machines,
       ranksPerGpu);
 }
 
-/// Checks the rows of a step before anything is compiled for them, and adds
-/// --ranks if the number of ranks affects the program. Does nothing for a given
-/// program, which has these values compiled in.
+/// Checks the rows of a step before compiling, and adds --ranks if the number
+/// of ranks affects the program. Does nothing for a given program, which has
+/// these values compiled in.
 static Status addStepRows(const Machines &machines, Configuration &result) {
   if (!result.program.empty())
     return Status::ok();
@@ -335,7 +336,8 @@ static Status addStepRows(const Machines &machines, Configuration &result) {
   return Status::ok();
 }
 
-/// Returns the model as written by the user; the option's value is a path.
+/// Returns the model as the user wrote it, such as a hub name. The value of
+/// model_name_or_path is a path already.
 static std::string writtenModel(std::span<const OptionSetting> settings,
                                 std::span<const YamlEntry> entries) {
   const OptionRow *row = findOption(optionTable(), "model_name_or_path");
@@ -349,7 +351,8 @@ static std::string writtenModel(std::span<const OptionSetting> settings,
   return word;
 }
 
-/// Takes TRL's and axolotl's keys out of the entries. A flag overrides them.
+/// Removes TRL's and axolotl's keys for the hub's revision from the entries,
+/// and sets `revision` from them unless a flag has set it.
 static void takeRevision(std::vector<YamlEntry> &entries,
                          std::string &revision) {
   std::erase_if(entries, [&](const YamlEntry &entry) {

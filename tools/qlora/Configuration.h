@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Options of a run, from a command line and a YAML file, and the flags that
-// each tool gets of them.
+// Resolves the options of a run from a command line and a YAML file, and makes
+// the flags of each tool from them.
 
 #ifndef QLORA_TOOLS_QLORA_CONFIGURATION_H
 #define QLORA_TOOLS_QLORA_CONFIGURATION_H
@@ -26,31 +26,31 @@ std::span<const OptionRow> runnerRows();
 
 enum class ProgramUse {
   kTrain, ///< runs it on this machine
-  kPlan,  ///< only counts it: device code is not needed
+  kPlan,  ///< only plans memory and commands: needs no device code
 };
 
 struct Configuration {
   Options options;     ///< options of the run
-  std::string program; ///< a compiled program that was given, or empty
+  std::string program; ///< path of a given compiled program, or empty
   std::vector<std::string> notes; ///< about keys of other tools, one line each
 
   // Flags for the tools, "--name=value".
   std::vector<std::string> importerFlags, compilerFlags, runnerFlags;
   nlohmann::ordered_json dropout =
-      nlohmann::ordered_json::object(); ///< values in importerFlags
+      nlohmann::ordered_json::object(); ///< values of importerFlags, by option
   std::string target; ///< in compilerFlags: "cpu" or "cuda"; empty: no compile
-  std::string deviceProfile, deviceMap;              ///< in compilerFlags
-  /// True if a requested file or text comes only from compiling, or if this
-  /// machine's free memory decides: no cached program is used then.
+  std::string deviceProfile, deviceMap; ///< values of these compilerFlags
+  /// No cached program is used: a requested file or text comes only from
+  /// compiling, or the program depends on this machine's free memory.
   bool alwaysCompiles = false;
 };
 
-/// Reads the options. `config` is --config, or empty. Words that are not
-/// options are a model, a program or a YAML file, and then the data. A model
-/// that is not a folder but a name on the Hugging Face hub becomes the folder
-/// of its snapshot, of `revision` unless empty; this may fetch it. Chooses the
-/// target for this machine (runtime/Kernels/Cuda/TargetChoice.h), and adds the
-/// choice's warning to the notes.
+/// Resolves the options. `config` is --config, or empty. The first word that is
+/// no option is a model, a program or a YAML file, the second is the data. A
+/// model that is a name on the Hugging Face hub becomes the folder of its
+/// snapshot, which may be fetched; `revision` is the hub's, or empty for main.
+/// Chooses the target for this machine (runtime/Kernels/Cuda/TargetChoice.h),
+/// and adds the choice's warning to the notes.
 StatusOr<Configuration> configure(const CommandLine &line,
                                   const std::string &config,
                                   const std::string &revision, ProgramUse use);

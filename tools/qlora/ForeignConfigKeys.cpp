@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Order of a translation, keys of the table, and defaults of absent keys.
+// Translates the keys in order, with the table's rows, and adds the defaults of
+// absent keys.
 
 #include "tools/qlora/ForeignConfigKeys.h"
 
@@ -31,7 +32,8 @@ std::string Translation::flagOf(std::string_view option) const {
   return text;
 }
 
-/// Returns flagOf(), else the value translated so far; empty: neither.
+/// Returns the option's value from a flag, else from the entries translated so
+/// far; empty without both.
 std::string Translation::valueOf(std::string_view option) const {
   std::string text = flagOf(option);
   const OptionRow *row = findOption(optionTable(), option);
@@ -120,7 +122,7 @@ Status Translation::translate(const YamlEntry &entry) {
 /// Adds a tool's default, unless the file or a flag sets its option.
 Status Translation::addDefault(const ForeignDefault &initial) {
   std::string value(initial.value);
-  // axolotl splits a long text into several rows.
+  // axolotl splits long texts into several rows instead of dropping them.
   if (value == "drop" && data.hasPieces)
     value = "raise";
   if (value == "2*lora_rank") {

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// Translates configuration files of axolotl, LLaMA-Factory and TRL. A key is an
-// option of ours or is translated to one. Others are ignored with a note, or
-// refused if they would change the result in an unsupported way. Other
-// spellings of an option are aliases in the option table. A key without a value
-// is not set. An absent key has the default of the file's tool if that changes
-// the training (ForeignTools.h).
+// Translates configuration files of axolotl, LLaMA-Factory and TRL. A key that
+// is one of our options, or an alias of one, is kept. Another key is translated
+// to an option, ignored with a note, or refused if it would change the result
+// in an unsupported way. A key without a value is not set. An absent key gets
+// the default of the file's tool if that changes the training (ForeignTools.h).
 
 #ifndef QLORA_TOOLS_QLORA_FOREIGNCONFIGKEYS_H
 #define QLORA_TOOLS_QLORA_FOREIGNCONFIGKEYS_H
@@ -21,7 +20,7 @@
 
 namespace qlora {
 
-/// A file, and the values that its translation depends on.
+/// A configuration file, and the values that its translation depends on.
 struct ForeignRequest {
   std::span<const YamlEntry> entries;
   std::string path;                     ///< for errors, which name the line
@@ -31,8 +30,8 @@ struct ForeignRequest {
 
 struct ForeignFile {
   std::vector<YamlEntry> entries; ///< with our option names
-  /// One for each ignored key that would have an effect in its tool, and one
-  /// that names the tool of the file.
+  /// A line for each ignored key that has an effect in the file's tool, and a
+  /// line that names the tool.
   std::vector<std::string> notes;
   /// The file leaves --lora-target-modules to PEFT (by model type).
   bool hasPeftTargets = false;

@@ -18,8 +18,8 @@ namespace qlora {
 
 using json = nlohmann::ordered_json;
 
-/// Adds a path. A data set of the hub is ORG/NAME; a file has an extension, and
-/// a folder begins with / or . or ends with /.
+/// Adds a path. Refuses ORG/NAME, a data set of the hub: a file has an
+/// extension, and a folder begins with / or . or ends with /.
 static Status addFile(const json &file, json &paths) {
   if (!file.is_string() || file.get_ref<const std::string &>().empty())
     return Status::invalid("expects a path as a string");
@@ -102,7 +102,8 @@ static Status checkSetKey(const std::string &key, const json &value) {
       row->values);
 }
 
-/// Handles conversations under another key, or with other names in messages.
+/// Reads conversations under another key than `messages`, or with ShareGPT's
+/// names in messages, as `conversations`.
 static void addMessages(const json &set, ForeignData &data) {
   const std::string field = foreignNameOf(set.value("field_messages", json()));
   const json names = set.value("message_property_mappings", json());
@@ -114,7 +115,7 @@ static void addMessages(const json &set, ForeignData &data) {
     data.columns["conversations"] = key;
 }
 
-/// Reads `type`: the supported ones of prompt_strategies and DATASET_HANDLERS.
+/// Translates `type`: names of axolotl's prompt_strategies, DATASET_HANDLERS.
 static Status addType(const json &set, const std::string &rl,
                       ForeignData &data) {
   const json value = set.value("type", json());
@@ -249,7 +250,7 @@ static Status checkTags(const json &tags) {
   return Status::ok();
 }
 
-/// One entry of dataset_info.json.
+/// Adds one entry of dataset_info.json, without its file.
 static Status addEntry(const json &set, const std::string &rl,
                        ForeignData &data) {
   static constexpr const char *kHubs[] = {"hf_hub_url", "ms_hub_url",

@@ -26,17 +26,19 @@ struct ForeignData {
   std::map<std::string, std::string> columns;
   bool hasPieces = false; ///< long rows of text are split into several rows
 
-  /// Adds another data set. An error if its column names differ.
+  /// Adds another data set. Returns an error if the two have different columns
+  /// for the same field.
   Status add(const ForeignData &other);
 };
 
-/// Reads axolotl's [{path: data.jsonl, type: chat_template}, {path: json,
-/// data_files: [a.jsonl, b.jsonl]}, ...]. `rl`: the objective, a value of --rl.
+/// Translates axolotl's list of data sets: [{path: data.jsonl, type:
+/// chat_template}, {path: json, data_files: [a.jsonl, b.jsonl]}, ...]. `rl`:
+/// the objective, a value of --rl.
 StatusOr<ForeignData> dataOfDatasets(const nlohmann::ordered_json &list,
                                      const std::string &rl);
 
-/// Reads LLaMA-Factory's "name, other", whose files `folder`/dataset_info.json
-/// lists. `base`: the YAML file's folder.
+/// Translates LLaMA-Factory's names of data sets, "name, other", as described
+/// in `folder`/dataset_info.json. `base`: the YAML file's folder.
 StatusOr<ForeignData> dataOfNames(const std::string &names,
                                   const std::string &base,
                                   const std::string &folder,

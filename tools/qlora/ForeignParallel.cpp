@@ -36,7 +36,7 @@ static constexpr const char *kZeroSame =
     "max_reuse_distance gather_16bit_weights_on_model_save "
     "ignore_unused_parameters load_from_fp32_weights memory_efficient_linear "
     "use_multi_rank_bucket_allreduce elastic_checkpoint";
-/// Values that transformers compares with its own arguments; our options.
+/// Keys of DeepSpeed that repeat transformers' arguments, and our options.
 static constexpr std::pair<const char *, const char *> kDeepSpeedNumbers[] = {
     {"train_micro_batch_size_per_gpu", "per_device_train_batch_size"},
     {"gradient_accumulation_steps", "gradient_accumulation_steps"},
@@ -163,7 +163,7 @@ Status Sections::addZero(const json &zero) {
   return Status::ok();
 }
 
-/// Adds a DeepSpeed file. DeepSpeed clips by its own value or not at all.
+/// Adds a DeepSpeed configuration. DeepSpeed clips only with gradient_clipping.
 Status Sections::addDeepSpeedConfig(const json &config) {
   if (!config.is_object() || !config.contains("zero_optimization"))
     return Status::invalid("expects a configuration with 'zero_optimization', "
@@ -285,7 +285,7 @@ Status Sections::addFsdpKey(const std::string &key, const json &value) {
     return Status::ok();
   if (key == "sharding_strategy")
     return addStrategy(word);
-  // FSDP2's name; accelerate also accepts a strategy here.
+  // FSDP2 has this key, true or false; accelerate also accepts a strategy.
   if (key == "reshard_after_forward")
     return addStrategy(word == "true"    ? "full_shard"
                        : word == "false" ? "shard_grad_op"

@@ -18,7 +18,7 @@ using enum ForeignTool;
 struct ToolKeys {
   ForeignTool tool;
   const char *keys; ///< separated by spaces
-  /// Default without the key; empty: that of qlora's option, or no effect.
+  /// The tool's default; empty: the same as qlora's, or it has no effect.
   const char *initial = "";
   const char *rl = ""; ///< objectives that the default is for; empty: all
 };
@@ -150,7 +150,7 @@ std::vector<ForeignDefault> defaultsOf(ForeignTool tool, std::string_view rl) {
   return defaults;
 }
 
-/// PEFT 0.21, TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.
+/// Follows TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING of PEFT 0.21.
 StatusOr<nlohmann::ordered_json> peftTargets(const std::string &modelType) {
   static constexpr const char *kQueryValue =
       "llama mistral mixtral stablelm gemma gemma2 gemma3_text qwen2 qwen3 opt "

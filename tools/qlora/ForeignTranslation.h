@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Translation of one file. Used only by ForeignConfigKeys.cpp (order, table,
-// defaults) and ForeignValues.cpp (keys whose values need code).
+// Translation of one configuration file of another tool. Implemented in
+// ForeignConfigKeys.cpp (order of the keys, table, defaults) and
+// ForeignValues.cpp (keys whose values need code).
 
 #ifndef QLORA_TOOLS_QLORA_FOREIGNTRANSLATION_H
 #define QLORA_TOOLS_QLORA_FOREIGNTRANSLATION_H
@@ -83,8 +84,8 @@ private:
   std::span<const YamlEntry> entries;
   std::optional<FileTool> tool;
   ForeignData data;    ///< from all keys that name data sets
-  YamlEntry dataEntry; ///< the first such key
-  std::vector<std::string> taken; ///< defaults in use, for the note
+  YamlEntry dataEntry; ///< the first key that names a data set
+  std::vector<std::string> taken; ///< "KEY VALUE" of defaults, for noteTool()
   ForeignFile file;
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Keys whose values have structure, or a meaning by tool and objective.
+// Translates keys whose values have structure, or whose meaning depends on the
+// file's tool and objective.
 
 #include "tools/qlora/ForeignTranslation.h"
 
@@ -76,9 +77,11 @@ Status Translation::checkFolder(const YamlEntry &entry) {
   return refused("is not the path of a folder with dataset_info.json");
 }
 
-/// Adds options that apply to training and validation data together.
+/// Adds row_format and dataset_columns, which apply to training and validation
+/// data together.
 void Translation::addData() {
-  // A train_file of ours has no LLaMA-Factory format: allow all but alpaca.
+  // Only dataset_info.json has formats; a file may name qlora's train_file
+  // instead. Its instruction rows become turns, as in LLaMA-Factory.
   if (isOf(ForeignTool::kLlamaFactory) && data.formats.empty())
     data.formats = {"text", "completion", "chat", "turns"};
   if (!data.formats.empty())
@@ -105,7 +108,7 @@ Status Translation::translateLlamaTemplate(const YamlEntry &entry) {
                            "write chat_template: FILE with an equal Jinja "
                            "template, or remove it to use the model's template",
                            foreignNameOf(entry.value));
-  // Its preference trainers remove thoughts from earlier turns.
+  // LLaMA-Factory's preference trainers remove thoughts from earlier turns.
   if (found->first == "qwen3" && objective() != "none")
     return refused(
         "qwen3 writes earlier turns of preferences without thoughts, which is "
@@ -113,7 +116,8 @@ Status Translation::translateLlamaTemplate(const YamlEntry &entry) {
   return add(entry, "chat_template", found->second), Status::ok();
 }
 
-/// Refuses LLaMA-Factory's packing without `neat`: rows attend to each other.
+/// Refuses LLaMA-Factory's packing without neat_packing, in which rows attend
+/// to each other.
 Status Translation::translatePacking(const YamlEntry &entry) {
   const json *neat = find("neat_packing");
   if (isOf(ForeignTool::kLlamaFactory) &&
@@ -124,7 +128,7 @@ Status Translation::translatePacking(const YamlEntry &entry) {
   return translateRow(entry);
 }
 
-/// Ignores pad_token, since nothing is padded with a token; refuses others.
+/// Ignores pad_token, which qlora does not use; refuses other special tokens.
 Status Translation::translateSpecialTokens(const YamlEntry &entry) {
   for (const auto &[token, text] : entry.value.items())
     if (token != "pad_token" && !text.is_null())
@@ -134,7 +138,7 @@ Status Translation::translateSpecialTokens(const YamlEntry &entry) {
   return Status::ok();
 }
 
-/// Reads a name, or a list of names.
+/// Translates report_to, a name or a list of names.
 Status Translation::translateReports(const YamlEntry &entry) {
   if (!entry.value.is_array())
     return translateRow(entry);
@@ -149,7 +153,8 @@ Status Translation::translateReports(const YamlEntry &entry) {
   return add(entry, "report_to", std::move(names)), Status::ok();
 }
 
-/// Limits the value to our maximum: other files have years for "no limit".
+/// Limits ddp_timeout to the option's maximum: some files have years for "no
+/// limit".
 Status Translation::translateTimeout(const YamlEntry &entry) {
   const OptionRow *row = findOption(optionTable(), "ddp_timeout");
   const std::string word = foreignNameOf(entry.value);
@@ -182,8 +187,8 @@ Status Translation::translateAllLinear(const YamlEntry &entry) {
   return Status::ok();
 }
 
-/// Ignores the value: evaluations use the training batch. Refuses another one
-/// if a row's result depends on the other rows of its micro-batch.
+/// Ignores the batch size for evaluation, which uses the training batch size.
+/// Refuses a different one if the result of a row depends on its micro-batch.
 Status Translation::translateEvalBatch(const YamlEntry &entry) {
   std::string batch = flagOf("per_device_train_batch_size");
   for (const YamlEntry &other : entries) {
@@ -248,7 +253,7 @@ Status Translation::translateWarmup(const YamlEntry &entry) {
   return Status::ok();
 }
 
-/// Sets the loss of prompts with completions, and that of conversations.
+/// Sets the options for prompts with completions and for conversations.
 Status Translation::translateLossOfInputs(const YamlEntry &entry) {
   const std::string word = foreignNameOf(entry.value);
   if (word != "true" && word != "false")

@@ -25,7 +25,8 @@ static bool isWordLetter(unsigned char c) {
   return std::isalnum(c) || c == '_';
 }
 
-/// Also rejects "..", which would lead out of the cache.
+/// Returns whether the text is letters, digits and '_', and inside also '-' and
+/// '.', but not "..", which would lead out of the cache.
 static bool isPlain(const std::string &text) {
   return !text.empty() && isWordLetter(text.front()) &&
          isWordLetter(text.back()) && text.find("..") == text.npos &&
@@ -62,15 +63,15 @@ std::optional<HubName> parseHubName(const std::string &word,
   return name;
 }
 
-/// Returns an empty path if no variable names the folder.
+/// Returns Hugging Face's cache folder; empty if no variable names it.
 static fs::path hubCache() {
   const auto variable = [](const char *name) -> fs::path {
     const char *text = std::getenv(name);
     const std::string path = text ? text : "";
-    const char *home = std::getenv("HOME"); // the shell may keep "~"
+    const char *home = std::getenv("HOME"); // replaces "~"
     return path.starts_with("~/") && home ? home + path.substr(1) : path;
   };
-  for (const char *name : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"}) // now, old
+  for (const char *name : {"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"})
     if (const fs::path hub = variable(name); !hub.empty())
       return hub;
   if (const fs::path home = variable("HF_HOME"); !home.empty())
@@ -87,7 +88,7 @@ static bool isCommit(const std::string &text) {
          });
 }
 
-/// Returns the path, existing or not; empty if the commit is unknown.
+/// Returns a snapshot's path, existing or not; empty if its commit is unknown.
 static fs::path snapshotOf(const HubName &name, const fs::path &cache) {
   std::string folder = "models--" + name.id;
   if (const size_t slash = folder.find('/'); slash != folder.npos)
@@ -100,7 +101,7 @@ static fs::path snapshotOf(const HubName &name, const fs::path &cache) {
   return isCommit(hash) ? model / "snapshots" / hash : fs::path();
 }
 
-/// Returns an error that names the missing file.
+/// Checks that a snapshot is complete. An error names the missing file.
 static Status checkSnapshot(const fs::path &folder, const HubName &name) {
   std::error_code ignored;
   if (folder.empty() || !fs::is_directory(folder, ignored))
@@ -112,7 +113,7 @@ static Status checkSnapshot(const fs::path &folder, const HubName &name) {
   return ModelFiles::open(folder).status();
 }
 
-/// Accepts the words that huggingface_hub takes for true.
+/// Returns whether HF_HUB_OFFLINE is true by huggingface_hub's rules.
 static bool isOffline() {
   const char *text = std::getenv("HF_HUB_OFFLINE");
   std::string word = text ? text : "";
@@ -122,7 +123,7 @@ static bool isOffline() {
 
 /// Returns the model folder whose name is spelled most like `word`, or empty.
 static std::string nearestModelFolder(const fs::path &word) {
-  std::map<std::string, std::string> folders; // key: name with underscores
+  std::map<std::string, std::string> folders; // key: name with '_' for '-'
   std::error_code error, ignored;
   const fs::path parent = word.parent_path();
   for (fs::directory_iterator entry(parent.empty() ? "." : parent, error), end;

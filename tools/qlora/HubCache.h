@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: MIT
 
-// Models by name on the Hugging Face hub. They are in Hugging Face's own cache,
-// which transformers, vLLM and `hf download` use too:
+// Finds models that are named as on the Hugging Face hub, in Hugging Face's own
+// cache, which transformers, vLLM and `hf download` use too:
 //
-//   models--Qwen--Qwen3-0.6B/refs/main         the commit that main was
-//                           /snapshots/COMMIT/ links to the files of it
+//   models--Qwen--Qwen3-0.6B/refs/main         hash of main's latest commit
+//                           /snapshots/COMMIT/ links to the commit's files
 //
 // in $HF_HUB_CACHE, else $HF_HOME/hub, else $XDG_CACHE_HOME/huggingface/hub,
 // else ~/.cache/huggingface/hub. A complete snapshot is used as it is, without

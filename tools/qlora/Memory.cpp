@@ -66,7 +66,7 @@ struct Combination {
   std::string base;
   int64_t length = 0, batch = 0, rank = 0;
   int64_t bytes = 0;      ///< without recomputation
-  int64_t leastBytes = 0; ///< with blocks recomputed
+  int64_t leastBytes = 0; ///< with --gradient-checkpointing
 };
 
 /// Temporary folder for plan files; the destructor removes it.
@@ -99,8 +99,8 @@ private:
 };
 } // namespace
 
-/// Stops qloracc at the generated kernel source: the plan is complete then, and
-/// no kernel compiler runs.
+/// Returns the bytes that qloracc plans. Stops qloracc at the generated kernel
+/// source: the plan is complete then, and no kernel compiler runs.
 static StatusOr<int64_t> planBytes(const PlanFolder &files,
                                    const std::string &target,
                                    const Combination &c, bool recomputes) {

@@ -76,7 +76,7 @@ static StatusOr<std::string> keyOf(const Configuration &configuration) {
   for (const std::string &flag : configuration.compilerFlags)
     if (!flag.starts_with("--train-file="))
       hash.add(flag);
-  // Otherwise the value is the name of a known GPU, or a keyword.
+  // A value that is no file is a known GPU or a keyword: its flag is hashed.
   for (const std::string &path :
        {configuration.deviceProfile, configuration.deviceMap})
     if (const auto text = readWholeFile(path); text.isOk())
@@ -140,9 +140,9 @@ static Status make(const ProgramCommands &made) {
   return Status::ok();
 }
 
-/// Returns the compiled-in settings of each program that --sweep needs: values
-/// of axes, and, unless the user chose otherwise, weights decoded panel by
-/// panel, because runs can share them.
+/// Returns the settings of each program that --sweep needs: the values of
+/// compiled-in axes, and --dequantize tiled by default, because runs can share
+/// weights that are decoded panel by panel.
 static StatusOr<std::vector<std::vector<OptionSetting>>>
 programSettings(const CommandLine &line) {
   Options runner{runnerRows()}, compiler{compilerRows()};
@@ -203,7 +203,7 @@ static Status checkGpus(int ranks, int ranksPerGpu) {
   return checkGpu(last / ranksPerGpu, static_cast<int>(gpus.size()));
 }
 
-/// Refuses, before compiling, a run that qlora-run would refuse.
+/// Refuses a run before compiling for it, if qlora-run would refuse it.
 static Status checkBeforeCompiling(const Configuration &configuration,
                                    const CommandLine &line, bool isDryRun) {
   Options runner{runnerRows()};

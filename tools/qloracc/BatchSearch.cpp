@@ -14,7 +14,8 @@ using namespace mlir;
 
 namespace qlora {
 
-/// Limits for a row's time, relative to the smallest.
+/// Factors of the smallest time per row: up to kAsGood a larger batch is
+/// chosen, and above kWorthMore the search ends.
 static constexpr double kAsGood = 1.01, kWorthMore = 1.05;
 
 static double leastSeconds(ArrayRef<FoundBatch> candidates) {
@@ -60,8 +61,9 @@ static std::string reasonOf(const FoundBatch &best,
              : text;
 }
 
-/// Plans candidates in order. Stops at the first that does not fit (`refused`),
-/// or that is so slow that larger ones would only recompute more.
+/// Plans candidates in ascending order. Stops at the first that does not fit,
+/// which becomes `refused`, or that takes so long per row that larger batches
+/// would only recompute more.
 static FailureOr<std::vector<FoundBatch>>
 planAll(ModuleOp model, CompilerSettings &settings, const DeviceProfile &device,
         std::optional<FoundBatch> &refused) {

@@ -25,9 +25,9 @@ struct FoundBatch {
   std::string reason;
 };
 
-/// Sets the batch of `settings`, which has candidates. Does not change `model`.
-/// If no plan fits, chooses the smallest candidate; its compile then reports
-/// what is missing. Errors are diagnostics of the model's context.
+/// Chooses one of settings.batches and calls setBatch(). Does not change
+/// `model`. If no plan fits, chooses the smallest candidate, and the compile
+/// reports what is missing. Errors are diagnostics of the model's context.
 mlir::FailureOr<FoundBatch> findBatch(mlir::ModuleOp model,
                                       CompilerSettings &settings,
                                       const DeviceProfile &device);

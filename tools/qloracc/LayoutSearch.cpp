@@ -20,17 +20,17 @@ struct Layout {
   ParallelMesh mesh;
   int64_t batch = 0;
   StepPlan plan;
-  std::string refusal; ///< why there is no plan
-  std::string batchReason; ///< with --auto-find-batch-size
-  std::string reason;      ///< in the table
+  std::string refusal;     ///< error of the mesh, which has no plan then
+  std::string batchReason; ///< FoundBatch::reason, or empty
+  std::string reason;      ///< last column of the table
 
   double rowSeconds() const { return plan.step.all / plan.stepRows; }
 };
 } // namespace
 
-/// Error of the cost model between two layouts of a program. On two CPU ranks,
-/// predicted differences above it were confirmed by measurement
-/// (bench/layouts.py).
+/// Layouts whose times differ by less than this factor, the error of the cost
+/// model, count as equally fast. On two CPU ranks, measurements confirmed
+/// larger predicted differences (bench/layouts.py).
 static constexpr double kNoise = 1.005;
 
 /// Plans with the given batch, or with the best of the candidates.
@@ -52,8 +52,8 @@ static LogicalResult fillPlan(ModuleOp model, CompilerSettings &settings,
   return success();
 }
 
-/// Plans one mesh. An error of a mesh becomes its reason in the table. An error
-/// of data parallelism would be an error of any compile, and is reported.
+/// Plans one mesh. An error becomes the reason of the mesh in the table. An
+/// error of plain data parallelism would end any compile, so it is reported.
 static FailureOr<Layout> planLayout(ModuleOp model, CompilerSettings &settings,
                                     const DeviceProfile &device,
                                     const ParallelMesh &mesh) {
@@ -77,7 +77,7 @@ static FailureOr<Layout> planLayout(ModuleOp model, CompilerSettings &settings,
   return layout;
 }
 
-/// Returns null if no layout fits.
+/// Returns the layout with the smallest time per row; null if no layout fits.
 static const Layout *fastestOf(ArrayRef<Layout> layouts) {
   const Layout *fastest = nullptr;
   for (const Layout &layout : layouts)
@@ -87,15 +87,15 @@ static const Layout *fastestOf(ArrayRef<Layout> layouts) {
   return fastest;
 }
 
-/// Returns the first, and so simplest, layout that is as fast as any. If none
-/// fits, returns the one with the smallest plan.
+/// Returns the first, and so simplest, of the equally fast layouts. If no
+/// layout fits, returns the layout with the smallest plan.
 static const Layout &chosenOf(ArrayRef<Layout> layouts) {
   if (const Layout *fastest = fastestOf(layouts))
     return *llvm::find_if(layouts, [&](const Layout &layout) {
       return layout.plan.fits &&
              layout.rowSeconds() <= kNoise * fastest->rowSeconds();
     });
-  // If a plan is within --memory-limit, it is host memory that does not fit.
+  // No plan fits: one with hostBytes exceeds host memory, not --memory-limit.
   const auto bytesOf = [](const Layout &layout) {
     return std::pair(layout.plan.hostBytes, layout.plan.bytes);
   };
@@ -107,7 +107,7 @@ static const Layout &chosenOf(ArrayRef<Layout> layouts) {
   return *smallest;
 }
 
-/// Returns "fsdp=2 x 4" for four groups of two.
+/// Returns the table's name of a layout: "fsdp=2 x 4" on eight ranks.
 static std::string titleOf(const ParallelMesh &mesh, int64_t ranks) {
   if (mesh.size() == 1)
     return "data parallel";
@@ -218,7 +218,8 @@ static LogicalResult findLayout(ModuleOp model, CompilerSettings &settings,
   return success();
 }
 
-/// Returns the common divisor of all layers' expert counts; 0: no experts.
+/// Returns the greatest common divisor of the layers' expert counts; 0 without
+/// experts.
 static int64_t expertsOf(ModuleOp model) {
   int64_t experts = 0;
   model.walk([&](model::GroupingOp op) {

@@ -9,11 +9,9 @@
 //
 //   qloracc: note: --parallel auto: 4 ranks, 24.0 GiB each; times are predicted
 //   for NVIDIA H200 SXM
-//     layout         batch      plan  ms/step  exposed
-//     data parallel      1  38.2 GiB                    does not fit by 14.2
-//     GiB fsdp=2 x 2         1  21.4 GiB  2310.40  9.1 ms  0.4 %  chosen: the
-//     fastest
-//                                                             that fits
+//   layout        batch     plan ms/step exposed
+//   data parallel     1 38.2 GiB                 exceeds the limit by 14.2 GiB
+//   fsdp=2 x 2        1 21.4 GiB 2310.40 9.10 ms chosen: the fastest that fits
 
 #ifndef QLORA_TOOLS_QLORACC_LAYOUTSEARCH_H
 #define QLORA_TOOLS_QLORACC_LAYOUTSEARCH_H
@@ -24,10 +22,11 @@
 
 namespace qlora {
 
-/// Sets the layout and the batch of `settings` if they are to be found, prints
-/// them with the reason, and records the layout in `model` for reports. If no
-/// plan fits, chooses the smallest plan's layout; its compile then reports what
-/// is missing. Errors are diagnostics of the model's context.
+/// Sets the layout and the batch of `settings` if options leave them to the
+/// compiler, prints them with the reason, and records the layouts in `model`
+/// for reports. If no plan fits, chooses the layout of the smallest plan, and
+/// the compile reports what is missing. Errors are diagnostics of the model's
+/// context.
 mlir::LogicalResult findLayoutAndBatch(mlir::ModuleOp model,
                                        CompilerSettings &settings);
 

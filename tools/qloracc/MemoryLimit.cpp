@@ -11,8 +11,9 @@
 
 namespace qlora {
 
-/// Bytes kept back. GPU: for code, graphs and libraries (the context is open
-/// already). Machine: for the process and the pages of the weights.
+/// The reserve is kReserve bytes, or the total divided by a share if that is
+/// more. On a GPU it is for code, graphs and libraries (the context is open
+/// already); on a machine, for the process and the pages of the weights.
 static constexpr uint64_t kReserve = uint64_t{1} << 30;
 static constexpr uint64_t kGpuReserveShare = 50, kMachineReserveShare = 8;
 

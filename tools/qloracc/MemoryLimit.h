@@ -18,7 +18,7 @@ namespace qlora {
 
 struct MemoryLimit {
   int64_t bytes = 0;
-  std::string reason; ///< one line: whose memory, and how much is kept back
+  std::string reason; ///< one line: the memory, its free bytes, the reserve
 };
 
 /// Returns the free memory of the first visible GPU (`target` "cuda"), or of
@@ -27,7 +27,8 @@ struct MemoryLimit {
 StatusOr<MemoryLimit> machineMemoryLimit(const std::string &target,
                                          int64_t ranks);
 
-/// Returns the limit for a GPU that need not be here, with all its memory free.
+/// Returns the memory of a GPU, which need not be in this machine, less a
+/// reserve.
 StatusOr<MemoryLimit> gpuMemoryLimit(const DeviceProfile &gpu);
 
 } // namespace qlora

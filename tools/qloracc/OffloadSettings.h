@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Options for host memory.
+// Settings from the options that offload to pinned host memory.
 
 #ifndef QLORA_TOOLS_QLORACC_OFFLOADSETTINGS_H
 #define QLORA_TOOLS_QLORACC_OFFLOADSETTINGS_H

@@ -51,7 +51,8 @@ static Status checkPipeline(const Options &o, const CompileOptions &c) {
 }
 
 Status fillChunks(const Options &o, CompileOptions &c) {
-  constexpr int64_t kForEachStage = 4; ///< bubble: at most a fifth of the time
+  // Chunks per stage: the pipeline is then idle for at most a fifth of a step.
+  constexpr int64_t kForEachStage = 4;
   const int64_t asked = o.integer("num_micro_batches");
   c.allForwardsFirst = o.text("pipeline_schedule") == "gpipe";
   c.stageParts = o.integer("num_virtual_stages_per_pipeline_rank");

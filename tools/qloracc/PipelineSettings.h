@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Options for pipeline stages.
+// Settings from the options for pipeline stages.
 
 #ifndef QLORA_TOOLS_QLORACC_PIPELINESETTINGS_H
 #define QLORA_TOOLS_QLORACC_PIPELINESETTINGS_H
@@ -9,11 +9,11 @@
 
 namespace qlora {
 
-/// Sets the chunks of a micro-batch: a multiple of the stages if these have
-/// several parts, as Megatron's interleaved schedule needs.
+/// Sets the number of chunks of a micro-batch. With virtual stages it is a
+/// multiple of the stages, as Megatron's interleaved schedule needs.
 Status fillChunks(const Options &options, CompileOptions &compile);
 
-/// Checks the stages' speeds, by which layers are assigned.
+/// Checks --stage-speeds, by which layers are assigned to `stages` stages.
 Status checkStageSpeeds(const CompileOptions &compile, int64_t stages);
 
 } // namespace qlora

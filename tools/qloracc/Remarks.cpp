@@ -23,7 +23,8 @@ using namespace mlir;
 
 namespace qlora {
 
-/// Returns the option that the stored weight does not satisfy, or empty.
+/// Returns name and value of an option that a stored weight does not satisfy,
+/// or empty.
 static std::string unmetByStored(const Options &options,
                                  model::QuantizedType type) {
   const StoredFormat &format = *storedFormat(type.getFormat());
@@ -49,7 +50,7 @@ static std::string unmetByStored(const Options &options,
   return "";
 }
 
-/// Warns, as transformers does, that weights are used as they are stored.
+/// Returns a warning, as transformers does, that weights are used as stored.
 static std::string storedWarning(ModuleOp model, const Options &options) {
   for (auto parameter : model.getOps<model::ParameterOp>()) {
     auto type = dyn_cast<model::QuantizedType>(
@@ -116,7 +117,7 @@ bool adaptsInOut(ModuleOp model, const Options &options) {
          options.quantizedFormat().empty();
 }
 
-/// Warns and continues, as PEFT does.
+/// Returns a warning about a wrong --fan-in-fan-out. PEFT warns about it, too.
 static std::string layoutWarning(ModuleOp model, const Options &options) {
   const bool isInOut = adaptsInOut(model, options);
   if (!options.isGiven("fan_in_fan_out") ||
@@ -166,7 +167,7 @@ ModuleOp largestOf(ArrayRef<ModuleOp> programs) {
 
 std::string compileSummary(ArrayRef<ModuleOp> programs,
                            const CompilerSettings &settings, double seconds) {
-  // Several stages of a pipeline have trainable or tied parameters: count once.
+  // Count each parameter once: trainable and tied ones are in several stages.
   ModuleOp program = programs.front();
   ParameterCounts counts;
   StringSet<> names;

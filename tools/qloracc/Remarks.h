@@ -15,8 +15,8 @@
 
 namespace qlora {
 
-/// Returns warnings about an imported model: 4-bit weights that are stored
-/// otherwise, rows that are longer than the model's positions.
+/// Returns warnings about options that the imported model does not satisfy:
+/// formats of stored weights, positions of the longest row, --fan-in-fan-out.
 std::vector<std::string> modelWarnings(mlir::ModuleOp model,
                                        const CompilerSettings &settings);
 
@@ -35,7 +35,7 @@ std::string arenasText(mlir::ModuleOp program);
 /// Returns "5.9 of 6.0 GiB", or "38.1 MiB" without a limit.
 std::string planText(int64_t bytes, int64_t limit);
 
-/// Returns the pipeline stage whose program plans most memory.
+/// Returns the program of the pipeline stage that plans the most memory.
 mlir::ModuleOp largestOf(llvm::ArrayRef<mlir::ModuleOp> programs);
 
 /// Returns the summary of one program, or of a pipeline's stages:

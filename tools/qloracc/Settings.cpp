@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Turns words into settings; refuses contradictions.
+// Parses the command line into settings, and refuses contradictory options.
 
 #include "tools/qloracc/Settings.h"
 
@@ -71,7 +71,7 @@ Tool compilerTool() {
       .isForeign = isMlirFlag};
 }
 
-/// Refuses options about files of a run.
+/// Refuses options of scope kOutput, which are for qlora-run only.
 Status refuseOutputs(const CommandLine &line) {
   for (const OptionSetting &setting : line.settings)
     if (setting.row->scope == OptionScope::kOutput &&
@@ -82,7 +82,8 @@ Status refuseOutputs(const CommandLine &line) {
   return Status::ok();
 }
 
-/// Its path is recorded, and its rows affect what is compiled.
+/// Checks that a data file can be read: its path is recorded, and its rows
+/// affect what is compiled.
 Status checkDataFile(const Options &options, std::string_view name) {
   for (const WeightedPath &file : options.paths(name))
     if (access(file.path.c_str(), R_OK) != 0)
@@ -101,13 +102,13 @@ std::string initName(const std::string &choice, bool isB) {
 }
 
 /// Returns the sequence lengths that are compiled for packing short rows
-/// (--step-packing, runtime/Data/StepPacking.h): ascending, from an eighth of
-/// `tokens` to all. Each but the last is a multiple of 64 and of `parts`, the
-/// cp ranks. An octave has four lengths at equal distances, at most thirteen in
-/// all. Before rounding, each is at least 4/5 of the next, so 9 % of a sequence
-/// is padding on average (eight rows of 40 to 512 tokens; 17 % with two per
-/// octave, 6 % with six). Each length costs the compile of a variant, and a run
-/// prepares kernels for it: 4 MiB for 24 layers.
+/// (--step-packing, runtime/Data/StepPacking.h): ascending, at most 13, from an
+/// eighth of `tokens` to `tokens`. Each but the last is a multiple of 64 and of
+/// `parts`, the cp ranks. From one length to its double there are four at equal
+/// distances. Before rounding, each is at least 4/5 of the next, so 9 % of a
+/// sequence is padding on average (eight rows of 40 to 512 tokens; 17 % with
+/// two per doubling, 6 % with six). Each length takes the compile of a variant,
+/// and 4 MiB of a run's memory for 24 layers.
 std::vector<int64_t> tokenBuckets(int64_t tokens, int64_t parts) {
   constexpr int64_t kOctaves = 3, kPerOctave = 4;
   const int64_t tile = std::lcm(64, parts); ///< row multiple that suits kernels
@@ -128,7 +129,8 @@ std::vector<int64_t> tokenBuckets(int64_t tokens, int64_t parts) {
 /// or a rows file of qlora-data).
 StatusOr<bool> wantsTokenBuckets(const Options &options, int64_t stages) {
   const std::string choice = options.text("step_packing");
-  // Each answer needs its own sequence; a pipeline has several rows in flight.
+  // Preference training has one answer per sequence, and a pipeline splits a
+  // micro-batch by rows.
   if (options.text("rl") != "none" || stages > 1)
     return false;
   if (choice != "auto")
@@ -162,7 +164,8 @@ Status applyMesh(const ParallelMesh &mesh, CompilerSettings &settings) {
   return Status::ok();
 }
 
-/// Sets what ranks send of gradients. compress-gradients refuses sharded ones.
+/// Sets the compression of gradients (--ddp-comm-hook). The pass
+/// compress-gradients refuses sharded gradients.
 Status fillGradients(CompilerSettings &settings) {
   CompileOptions &c = settings.compile;
   const Options &o = settings.options;
@@ -240,7 +243,7 @@ Status fillCompile(const Options &own, CompilerSettings &settings) {
   const Options &o = settings.options;
   CompileOptions &c = settings.compile;
   c.stageSpeeds = own.lengths("stage_speeds");
-  QLORA_RETURN_IF_ERROR(fillMesh(own, settings)); // lengths depend on it
+  QLORA_RETURN_IF_ERROR(fillMesh(own, settings)); // before fillShape()
   c.trainsAll = o.text("finetuning_type") == "full";
   QLORA_RETURN_IF_ERROR(fillGradients(settings));
   QLORA_RETURN_IF_ERROR(fillShape(o, c));
@@ -324,7 +327,7 @@ Status fillCodegen(const Options &own, CompilerSettings &settings) {
   return checkOffload(settings);
 }
 
-/// Sets an option to the value that was found for it.
+/// Records the value that the compiler chose for an option.
 Status record(const char *name, const std::string &value,
               CompilerSettings &settings) {
   const OptionSetting setting = {findOption(optionTable(), name), value,
@@ -353,7 +356,8 @@ StatusOr<MemoryLimit> availableMemory(const CompilerSettings &settings) {
   return gpuMemoryLimit(device);
 }
 
-/// Forces one rank, whatever a configuration has for several.
+/// Applies --force-single-gpu: sets --parallel none, and refuses --ranks and
+/// --device-map.
 Status onlyOne(const Options &own, CompilerSettings &settings) {
   if (settings.ranks > 1)
     return Status::invalid(
@@ -431,7 +435,7 @@ parseSettings(std::span<const std::string> words) {
         batchCandidates(settings.options, settings.rowRanks()));
   }
   QLORA_RETURN_IF_ERROR(resolveMemoryLimit(settings));
-  if (!settings.codegen.cudaArchs.empty()) // now, not after all passes
+  if (!settings.codegen.cudaArchs.empty()) // refuse it before all passes
     QLORA_RETURN_IF_ERROR(
         findCudaCompiler(settings.codegen.cudaCompiler).status());
   return settings;

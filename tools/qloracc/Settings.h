@@ -39,15 +39,16 @@ struct CompilerSettings {
     return std::max<int64_t>(1, ranks / together);
   }
   bool findsLayout = false; ///< --parallel auto
-  // Machines of the ranks, as in DeviceProfile.
+  // GPUs of a machine and its network; 0 and empty: as in the device profile.
   int64_t gpusPerNode = 0;
   std::string network;
 };
 
-/// Sets the batch and the settings that depend on it, and records it.
+/// Sets the batch and the settings that depend on it, and records the batch as
+/// an option.
 Status setBatch(CompilerSettings &settings, int64_t batch);
 
-/// Sets the mesh and records it. Refuses a mesh that other settings rule out.
+/// Sets the mesh, and records it as --parallel.
 Status setLayout(CompilerSettings &settings, const ParallelMesh &mesh);
 
 /// Parses `words` (argv without the program's name). MLIR's own options must be

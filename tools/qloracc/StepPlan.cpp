@@ -39,7 +39,7 @@ FailureOr<StepPlan> planStep(ModuleOp model, const CompilerSettings &settings,
                              const DeviceProfile &device) {
   CompileOptions options = settings.compile;
   options.remarks = false;
-  // This plan may be above the host limit.
+  // The plan may exceed the host limit; `fits` says so below.
   const int64_t hostLimit = std::exchange(options.hostMemoryLimit, 0);
   OwningOpRef<ModuleOp> program = model.clone();
   Driver driver(*model.getContext(), options);

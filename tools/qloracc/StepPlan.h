@@ -16,11 +16,11 @@ namespace qlora {
 struct StepPlan {
   bool fits = false; ///< within both limits
   int64_t bytes = 0; ///< per rank; of the smallest plan if none fits
-  int64_t hostBytes = 0; ///< pinned; of a plan within --memory-limit
-  // Predicted for `ranks` ranks of the settings; 0 if no plan fits.
+  int64_t hostBytes = 0; ///< pinned, per rank; 0 above --memory-limit
+  // Predicted times for CompilerSettings::ranks ranks; 0 above --memory-limit.
   double rowSeconds = 0; ///< for one row of the largest micro-batch
   StepSeconds step;
-  double stepRows = 0; ///< over all ranks that have rows of their own
+  double stepRows = 0; ///< rows of a step, over all ranks
 };
 
 /// Plans a copy of `model`. Errors are diagnostics of its context.

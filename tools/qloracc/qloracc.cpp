@@ -87,8 +87,8 @@ public:
           CompileProgress &progress)
       : context(context), settings(settings), progress(progress) {}
 
-  /// Makes `model` the program of a stage, or emits its text if `--emit` names
-  /// an earlier phase.
+  /// Compiles `model` into the program of a pipeline stage, or emits its text
+  /// if `--emit` names an earlier phase.
   LogicalResult run(OwningOpRef<ModuleOp> &model, int64_t stage);
   /// Writes the outputs of all stages.
   LogicalResult finish(ArrayRef<ModuleOp> programs);
@@ -113,7 +113,7 @@ private:
   CompilerSettings &settings;
   CompileProgress &progress;
   std::string config;
-  std::string text; ///< of --emit
+  std::string text; ///< for --emit, of all stages so far
   unsigned dumped = 0;
   bool failedToWrite = false;
   bool isLinked = false;
@@ -121,7 +121,7 @@ private:
 
 } // namespace
 
-/// Leaves out attributes that JSON cannot represent.
+/// Returns attributes as JSON, without those that JSON cannot represent.
 static nlohmann::ordered_json factsOf(DictionaryAttr attributes) {
   nlohmann::ordered_json facts = nlohmann::ordered_json::object();
   for (NamedAttribute attr : attributes) {
@@ -237,7 +237,7 @@ LogicalResult Compile::describe(ModuleOp program) {
 static std::string architecturesText(const CodegenOptions &codegen) {
   if (codegen.target != "cuda")
     return "";
-  auto archs = CudaTarget::parseArchs(codegen.cudaArchs); // valid: see Settings
+  auto archs = CudaTarget::parseArchs(codegen.cudaArchs); // parsed before
   std::string text;
   for (const CudaArch &arch : archs.value())
     text += (text.empty() ? " for " : ", ") + arch.name();
@@ -253,7 +253,7 @@ LogicalResult Compile::finish(ArrayRef<ModuleOp> programs) {
     };
     return emitTrainSo(programs, settings.codegen, settings.output);
   }
-  // To the output file, as clang -S does, or to standard output.
+  // Write to the output file, as clang -S does, else to standard output.
   if (!settings.output.empty())
     return writeFile(settings.output, [&](raw_ostream &os) { os << text; });
   llvm::outs() << text;
@@ -286,7 +286,6 @@ LogicalResult Compile::run(OwningOpRef<ModuleOp> &module, int64_t stage) {
   return finished ? describe(*module) : success();
 }
 
-
 /// Reports a diagnostic without a location in the model as the tool's own.
 static LogicalResult reportPlaceless(Diagnostic &diagnostic) {
   if (diagnostic.getLocation()->findInstanceOf<FileLineColRange>())
@@ -307,7 +306,7 @@ static int compile(CompilerSettings &settings, MLIRContext &context) {
   auto file = openModel(settings.input);
   if (!file.isOk())
     return fail(file.status().message());
-  // Check after the input: an invalid model needs no output.
+  // Report an invalid model before a missing -o.
   if (settings.emit == "so" && settings.output.empty())
     return fail("no output is named: add -o train.so");
   llvm::SourceMgr sources;
@@ -328,7 +327,7 @@ static int compile(CompilerSettings &settings, MLIRContext &context) {
   if (failed(findLayoutAndBatch(*module, settings)))
     return 1;
   Compile job(context, settings, progress);
-  SmallVector<ModuleOp> programs; // never freed
+  SmallVector<ModuleOp> programs; // not freed: the process ends after this
   for (int64_t stage = 0; stage < settings.compile.stages; ++stage) {
     OwningOpRef<ModuleOp> program = module.get().clone();
     if (failed(job.run(program, stage)))

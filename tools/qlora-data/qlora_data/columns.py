@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Columns with other names in the data, as `prompt=question`, and columns that
-are not read, as `system=`."""
+"""Maps column names in the data to those of shapes.py (`prompt=question`), and
+ignores columns (`system=`)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ _NAMES = sorted({name for shape in _SHAPES for name in shape}
 
 @dataclass
 class Columns:
-    """Column names of shapes.py, and the names in the data."""
+    """`sources`: the column in the data, by its name in shapes.py. `unread`:
+    columns to ignore."""
     sources: dict[str, str] = field(default_factory=dict)
     unread: set[str] = field(default_factory=set)
 
@@ -42,8 +43,8 @@ class Columns:
             self.unread.add(name)
 
     def renamed(self, row: dict) -> dict:
-        """Returns the row with the names of shapes.py. Drops columns of other
-        shapes, because named columns determine the shape."""
+        """Returns the row with the column names of shapes.py. Drops columns of
+        other shapes, because the names in `sources` determine the shape."""
         row = {key: value for key, value in row.items()
                if key not in self.unread or key in self.sources.values()}
         if not self.sources:

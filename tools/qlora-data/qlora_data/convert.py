@@ -27,7 +27,7 @@ from .tokenizer import TextTokenizer
 from .training import QWEN3, recognised, shipped_template
 from .workers import in_order, worker_count
 
-# Called with the bytes that have become tokens, and all bytes.
+# Called with the bytes that are converted so far, and the bytes of all files.
 Progress = Callable[[int, int], None]
 
 
@@ -237,8 +237,8 @@ class Converter:
         own = None
         if name in self._sources:
             own = Template(*self._sources[name])
-        # A template given as a file is used as it is. With all turns in the
-        # loss, no template is needed that keeps turns apart.
+        # A template given as a file is used as it is. If all turns are in the
+        # loss, the template need not render earlier turns unchanged.
         if own and (self._is_shipped or (self.options.rule.assistant_only
                                          and not named)):
             own = recognised(own) or own
@@ -332,8 +332,9 @@ class Converter:
 
 
 def _check_prompts(counts: TokenRows) -> None:
-    """If most pairs have a prompt column, a common beginning of two answers is
-    not a prompt."""
+    """Refuses a file in which only some pairs have a prompt column: the common
+    beginning of two answers may be no prompt then. Refuses prompts that the
+    answers of all pairs repeat."""
     first = counts.first
     if "own_prompt" in first and "shared_prompt" in first:
         raise DataError(

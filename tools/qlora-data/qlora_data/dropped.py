@@ -4,7 +4,7 @@ whole messages. A template without support for tools writes an empty answer for
 the call, and that answer would be in the loss.
 
 A part is left out if the text is the same without it, or with a changed part.
-So the template itself is the test, whatever format it writes.
+So the check works for any format that a template writes.
 """
 
 from __future__ import annotations
@@ -73,8 +73,9 @@ def _changed_calls(call: object):
 
 
 def _same(talk: Conversation, other, count: int) -> bool:
-    """Returns whether the first `count` messages give the same text in both. If
-    the template cannot end there, compares all messages."""
+    """Returns whether the first `count` messages give the same text with the
+    chat `other` as with talk.chat. If the template cannot end after `count`
+    messages, compares all messages."""
     for end in (count, len(talk.chat.messages)):
         try:
             text = talk.render(end)
@@ -82,6 +83,6 @@ def _same(talk: Conversation, other, count: int) -> bool:
             continue
         try:
             return replace(talk, chat=other).render(end) == text
-        except DataError:  # the template reads the part
+        except DataError:  # the template needs the part that is changed
             return False
     return False

@@ -20,7 +20,7 @@ from .errors import DataError
 
 PACKAGES = ("tokenizers", "jinja2")
 
-# The Pythons that were tried, for the next one.
+# Environment variable with the Pythons tried so far, read by the next Python.
 _TRIED = "QLORA_DATA_TRIED"
 _REPOSITORY = os.path.abspath(os.path.join(
     os.path.dirname(os.path.realpath(__file__)), "..", "..", ".."))
@@ -83,8 +83,8 @@ def _missing(tried: list[str]) -> DataError:
 def ensure_packages(arguments: list[str]) -> None:
     """Returns in a Python that has the packages: this one, or another one,
     which starts from the beginning with the same arguments."""
-    # Names as called: an environment's Python may report another name for
-    # itself.
+    # These are the paths that were executed: the Python of an environment may
+    # report another path as sys.executable.
     tried = os.environ.pop(_TRIED, "").split(os.pathsep)
     tried = [python for python in tried if python]
     candidates = _candidates()

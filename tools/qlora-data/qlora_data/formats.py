@@ -17,7 +17,7 @@ _UTF16 = ((b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"),
           (b"{\x00", "UTF-16LE"), (b"\x00{", "UTF-16BE"))
 _TABLES = ((b"ARROW1", "an Arrow file", "arrow"),
            (b"\xff\xff\xff\xff", "an Arrow file", "arrow"))
-# Column names; unlike in a sentence, no space follows a separator.
+# A line of column names; unlike in a sentence, no space follows a separator.
 _COLUMNS = re.compile(r'"?\w[\w -]*"?([,\t])"?\w[\w -]*"?(\1"?\w[\w -]*"?)*')
 
 _PANDAS = ("import pandas, sys; pandas.read_excel(sys.argv[1]).to_json("
@@ -47,7 +47,9 @@ class _Commands:
         return self._with("pandas openpyxl", _PANDAS)
 
     def _with(self, packages: str, code: str) -> str:
-        """Uses an environment: Debian's pip refuses to install elsewhere."""
+        """Returns a command that installs `packages` and runs `code`. Makes a
+        virtual environment first, unless this Python is in one: Debian's pip
+        refuses to install elsewhere."""
         python = shlex.quote(sys.executable)
         install = f"{python} -m pip install {packages}"
         if sys.prefix == sys.base_prefix:
@@ -58,7 +60,8 @@ class _Commands:
 
 
 def _recognised(path: str, head: bytes) -> tuple[str, str] | None:
-    """Returns what the file is, and the command for it; None if readable."""
+    """Returns what the file is, and the command that converts it to JSONL; None
+    if the file can be read here."""
     commands = _Commands(path)
     for magic, name, reader in _TABLES:
         if head.startswith(magic):

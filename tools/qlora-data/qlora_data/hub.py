@@ -25,13 +25,15 @@ _MODEL_FILES = [*_TOKENIZER_FILES, "config.json", "generation_config.json",
 _TRAINED_FILES = [*_TOKENIZER_FILES, "adapter_config.json",
                   "adapter_model.safetensors", "config.json",
                   "generation_config.json", "model.safetensors", "README.md"]
-# A pattern's * matches folders too: checkpoints, copies in other formats.
+# Leave out subfolders (checkpoints, copies in other formats), which the other
+# patterns match too: their * matches a slash.
 _FOLDERS = ["*/*"]
 
 
 def _library():
     """Imports huggingface_hub, a dependency of tokenizers."""
-    # The variable is read at import. Progress bars are for terminals.
+    # huggingface_hub reads the variable at import. Progress bars are for
+    # terminals.
     if not sys.stderr.isatty():
         os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     try:
@@ -44,7 +46,8 @@ def _library():
 
 
 def _because(error: Exception) -> str:
-    """Returns the first line; others are links and request identifiers."""
+    """Returns the error's type and first line. Later lines are links and
+    request identifiers."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else repr(error)
 
@@ -63,7 +66,7 @@ def _explain(name: str, error: Exception) -> DataError:
         return DataError(f"there is no '{name}' on the Hugging Face hub (or "
                          "it is private), and no such local folder",
                          f"correct the name, or {login}")
-    # Errors of the library, of its HTTP client, and of the disk.
+    # The remaining errors are the library's, its HTTP client's and the disk's.
     return DataError(f"'{name}' is not a folder here, and the Hugging Face hub "
                      f"cannot be used: {_because(error)}",
                      "check the network, HF_ENDPOINT and free disk space; if "

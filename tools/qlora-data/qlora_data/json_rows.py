@@ -14,7 +14,7 @@ from .jsonl import beyond_limits
 
 _BLOCK = 1 << 20
 _SPACE = re.compile(r"[ \t\r\n]*")
-# Short values may precede the rows.
+# The begin of an object up to its rows; only short values may precede them.
 _ROWS_KEY = re.compile(
     rb'\s*\{\s*(?:"\w+"\s*:\s*(?:"[^"\\]*"|[\w.+-]+)\s*,\s*)*'
     rb'"(?:data|train)"\s*:\s*(?=\[)')
@@ -40,8 +40,8 @@ class _Text:
         self.text, self.at, self.ended = "", 0, False
 
     def more(self) -> bool:
-        """Reads as much again as is held, so that a long element is tried few
-        times. Returns whether there was more."""
+        """Doubles the text in memory, so that a long element is parsed few
+        times. Returns False at the end of the file."""
         if self.ended:
             return False
         self.text, self.at = self.text[self.at:], 0
@@ -54,7 +54,8 @@ class _Text:
         return not self.ended
 
     def next_sign(self) -> str:
-        """Returns the next character that is no space, unconsumed."""
+        """Returns the next character that is no space, without consuming it;
+        empty at the end of the file."""
         while True:
             self.at = _SPACE.match(self.text, self.at).end()
             if self.at < len(self.text) or not self.more():

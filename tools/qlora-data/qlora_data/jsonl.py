@@ -35,15 +35,15 @@ def beyond_limits(error: Exception, todo: str, place: str) -> DataError:
     """Returns the error for well-formed JSON that Python cannot read."""
     if isinstance(error, RecursionError):
         return DataError("malformed JSON: nested too deeply", todo, place)
-    # A number of thousands of digits.
+    # Python refuses numbers of thousands of digits.
     return DataError(f"malformed JSON: {error}",
                      "write such a number as a string", place)
 
 
 def kind(value: object) -> str:
-    """The JSON name of a value's type."""
+    """Returns the JSON name of a value's type, for errors."""
     names = {dict: "an object", list: "a list", str: "a string",
              bool: "a boolean", int: "a number", float: "a number",
              type(None): "null"}
-    # Tables have other types, too.
+    # Cells of Parquet tables may have other types.
     return names.get(type(value), f"a value of type {type(value).__name__}")

@@ -43,7 +43,7 @@ _LEAVES = {"mask", "masks", "masked", "ignore", "ignored", "skip", "skipped",
 _NOT = {"no", "not", "non", "never", "without", "dont"}
 # Words that are marks only if the value is true or false.
 _MAYBE = {"label", "target", "include", "included"}
-# Words of keys about other turns than the assistant's, or some of them.
+# Words of keys about other turns than the assistant's, or only about some turns.
 _OTHERS = {"prompt", "prompts", "input", "inputs", "user", "question",
            "history", "last", "final", "all", "only"}
 _PLAIN = {"sample", "row", "example", "instance", "token", "tokens", "turn",
@@ -67,7 +67,8 @@ def _is_mark(key: str, value: object) -> bool:
 
 
 def _learns(words: frozenset[str]) -> bool:
-    """Returns whether the value true puts text into the loss."""
+    """Returns whether true, as value of a key with these words, puts text into
+    the loss."""
     if words.isdisjoint(_LEARNS | _MAYBE):
         return False
     return words.isdisjoint(_NOT | (_LEAVES - {"mask", "masks"}))

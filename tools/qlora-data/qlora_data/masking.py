@@ -81,7 +81,8 @@ def _turns(talk: Conversation,
         spans.insert(0, (_opening(talk, index, through),
                          _end_of_turn(through, talk.end_tokens)))
     texts.insert(0, (text, spans))
-    # The last text may end with a question.
+    # Drop texts without a turn in the loss, such as one that ends with a
+    # question.
     return [part for part in texts if part[1]] or texts
 
 
@@ -102,9 +103,10 @@ def unwritten_reasoning(messages: list[dict],
 
 
 def _lasting(text: str, through: str, end_tokens: tuple[str, ...]) -> str:
-    """Returns the beginning of a turn's rendering that the later `text` keeps:
-    all of it, or all except a token after the turn that ends a conversation.
-    Empty if the turn was rewritten."""
+    """Returns the beginning of `through`, the rendering up to a turn, that
+    `text`, the rendering of more messages, repeats. That is all of `through`,
+    or all except an end token that closes the conversation after the turn.
+    Empty if `text` renders the turn differently."""
     if text.startswith(through):
         return through
     for token in end_tokens:
@@ -116,10 +118,10 @@ def _lasting(text: str, through: str, end_tokens: tuple[str, ...]) -> str:
 
 
 def _opening(talk: Conversation, index: int, through: str) -> int:
-    """Returns where message `index` begins to be the assistant's text. A
-    template may ignore the generation prompt, or write a different one than the
-    turn has, such as one that opens the thinking; then their common part is
-    excluded."""
+    """Returns the offset in `through` at which the assistant's text of message
+    `index` begins. A template may ignore the generation prompt, or write a
+    different one than the turn has, such as one that opens the thinking. Then
+    the text begins after the common beginning of prompt and turn."""
     prompted = ""
     for prompt in (True, False):
         try:
@@ -153,9 +155,9 @@ def _inconsistent(talk: Conversation, index: int) -> DataError:
 
 def labels_of(ids: list[int], offsets: list[Span],
               spans: list[Span] | None) -> list[int]:
-    """Returns labels: the id of each token that covers at least one character
-    of a span. Byte-level BPE may split a character into several tokens; each of
-    them has the offsets of the whole character."""
+    """Returns the labels: the id of each token that covers at least one
+    character of a span, else IGNORED. Byte-level BPE may split a character into
+    several tokens; each of them has the offsets of the whole character."""
     if spans is None:
         return list(ids)
     labels = [IGNORED] * len(ids)

@@ -18,7 +18,8 @@ Single answers, each with a label whether it is desirable:
                                 whose last turn is the answer
     instruction, output, label
 
-where `label` may be called `kto_tag`, and a pair is two answers.
+where `label` may be called `kto_tag`. A pair counts as a desirable and an
+undesirable answer.
 """
 
 from __future__ import annotations
@@ -130,8 +131,8 @@ def _is_other_text(text: str, shared: str) -> bool:
 
 def _refuse_repeated(key: str, prompt: str, answers: list[str]) -> None:
     """Refuses an empty prompt (an empty cell of CSV), and one that both answers
-    repeat, since it would be in the loss. A repeated single word may be chance:
-    it is judged for the whole file."""
+    repeat, since it would be in the loss. A repeated single word may be chance,
+    so the converter decides about it after the whole file."""
     if not prompt.strip():
         raise DataError(f"a preference row whose '{key}' is empty",
                         f"add '{key}', or remove the row")
@@ -141,8 +142,9 @@ def _refuse_repeated(key: str, prompt: str, answers: list[str]) -> None:
 
 
 def _conversations(rest: dict, answers: list[list[dict]]) -> list[dict]:
-    """Returns rows for two answers of messages. Their common beginning, unless
-    the assistant's, is the prompt; a string `prompt`, `messages` repeat it."""
+    """Returns rows for two answers of messages. The prompt is their common
+    beginning, unless that begins with the assistant. A string `prompt` or
+    `messages` may repeat it."""
     prompt = rest.pop("prompt", None)
     same = _shared(*answers)
     if isinstance(prompt, list):
@@ -233,7 +235,8 @@ def _no_prompt(rest: dict, likely: list[str]) -> DataError:
 
 
 def _shared(chosen: str | list, rejected: str | list) -> int:
-    """Returns how many characters or messages both begin with."""
+    """Returns the length of the answers' common beginning, in characters or
+    messages."""
     same = 0
     while (same < min(len(chosen), len(rejected))
            and chosen[same] == rejected[same]):
@@ -253,7 +256,7 @@ def _split(answers: list, same: int) -> tuple:
 
 
 def judged_of(row: dict) -> list[tuple[dict, bool]]:
-    """Returns answers, and whether each is desirable."""
+    """Returns a row for each answer, and whether the answer is desirable."""
     row = {key: value for key, value in row.items() if value is not None}
     if all(key in row for key in _BOTH):
         return list(zip(sides_of(row), (True, False)))

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""Token rows: flat ids and labels, and counts of cut rows. One part's rows are
-in memory, all rows in files."""
+"""Rows as flat token ids and labels, with counts by kind. TokenRows holds one
+part of the input in memory, RowSpool all parts in files."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
-"""Writes a safetensors file of flat integer tensors, completely or not at all.
-Tensors are in files until their sizes are known, which the header needs. Reads
-integer tensors.
+"""Writes a safetensors file of flat integer tensors, completely or not at all,
+and reads integer tensors. Values are collected in unnamed files, because the
+header needs the number of all values.
 
 The safetensors package (0.8) is not used: its metadata order differs between
 processes, and it reports no error if the disk is full at the end.
@@ -50,15 +50,17 @@ class Spool:
                               self._count * self.itemsize) from None
 
     def copy_to(self, file) -> None:
-        """Copies once, and frees the disk space."""
+        """Copies the integers to `file`, and frees their disk space. Call this
+        once."""
         self._file.seek(0)
         shutil.copyfileobj(self._file, file, 1 << 20)
         self._file.close()
 
 
 def header_bytes(tensors: dict[str, Spool], metadata: dict[str, str]) -> bytes:
-    """Returns length and JSON header. Orders tensors by width, widest first,
-    then name, so that each is aligned; pads with spaces to a multiple of 8."""
+    """Returns the header's length in 8 bytes, and its JSON. Orders tensors by
+    width, widest first, then name, so that each is aligned; pads the JSON with
+    spaces to a multiple of 8 bytes."""
     header: dict = {"__metadata__": metadata}
     begin = 0
     for name in file_order(tensors):
@@ -91,7 +93,7 @@ def write_safetensors(path: str, tensors: dict[str, Spool],
             file.write(header)
             for name in file_order(tensors):
                 tensors[name].copy_to(file)
-            # Else a power cut could leave a partial file with this name.
+            # Without fsync, a power cut could leave a partial file at `path`.
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Loads tokenizer.model, the protobuf of SentencePiece, as a tokenizer of the
-package `tokenizers`. So offsets, batches and added tokens work alike for all
-models, as in transformers 5, without another package.
+package `tokenizers`, as transformers 5 does. So offsets, batches and added
+tokens work the same for all models, without another package.
 
 Reads only the fields that affect tokenization. Field numbers are from
 sentencepiece_model.proto.
@@ -20,7 +20,7 @@ from .errors import DataError, unreadable
 
 NORMAL, _UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
 _UNIGRAM, _BPE = 1, 2
-# _merges() splits each piece at every position.
+# Limits the time of _merges(), which splits each piece at every position.
 _LONGEST_PIECE = 4096
 SPACE = "▁"
 
@@ -188,8 +188,8 @@ def _model(spm: SentencePiece, renamed: dict[int, str]):
 
 
 def _normalizer(spm: SentencePiece, prefix_scheme: str):
-    """Applies SentencePiece's text changes, in its order. The pre-tokenizer
-    adds the dummy prefix."""
+    """Returns SentencePiece's text changes, in its order, except the dummy
+    prefix, which the pre-tokenizer adds."""
     steps = []
     if spm.charsmap:
         steps.append(normalizers.Precompiled(spm.charsmap))
@@ -215,7 +215,7 @@ def tokenizer_of(spm: SentencePiece, prefix_scheme: str,
     if spm.dummy_prefix:
         steps.append(pre_tokenizers.Metaspace(
             replacement=SPACE, prepend_scheme=prefix_scheme, split=False))
-    if whole := spm.of_type(USER_DEFINED):  # excluded from merges
+    if whole := spm.of_type(USER_DEFINED):  # no merge crosses these pieces
         texts = sorted((renamed.get(number, text) for number, text in whole),
                        key=len, reverse=True)
         steps.append(pre_tokenizers.Split(

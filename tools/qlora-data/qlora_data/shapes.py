@@ -22,8 +22,8 @@ _SHAPES = ("use one of: text; prompt and completion; messages; instruction "
 
 @dataclass
 class PlainRow:
-    """Text segments; those with True are completions. An end-of-sequence token
-    follows the last segment."""
+    """Segments (text, is a completion). An end-of-sequence token follows the
+    last segment."""
     segments: list[tuple[str, bool]]
 
 
@@ -59,8 +59,8 @@ def normalise(row: dict, eos_token: str = "", formats: tuple[str, ...] = (),
     if isinstance(form, ChatRow):
         for index, message in enumerate(form.messages):
             in_prompt = index < form.prompt_count
-            # Marks of prompt turns, which are not in the loss, come from
-            # earlier trainings.
+            # Ignore marks of prompt turns that are not in the loss: they are
+            # for other trainings.
             if not (in_prompt and rule.completion_only):
                 refuse_marks(message, rule.learns(message["role"], in_prompt),
                              rule, f"message {index + 1}")

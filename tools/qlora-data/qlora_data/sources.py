@@ -48,8 +48,8 @@ class SourceRow:
 
 
 def data_files(path: str) -> list[str]:
-    """Returns the file, or a folder's data files, by name and sorted, without
-    hidden ones."""
+    """Returns `path` if it is a file, else the folder's data files, sorted by
+    name, without hidden files."""
     if not os.path.isdir(path):
         return [path]
     try:
@@ -75,7 +75,7 @@ def total_bytes(files: list[str]) -> int:
 
 
 def batches(files: list[str]) -> Iterator[tuple[list[SourceRow], int]]:
-    """Yields rows of all files, and the bytes read so far."""
+    """Yields batches of rows, and the bytes of all files read so far."""
     before = 0
     for path in files:
         rows, size = [], 0

@@ -16,9 +16,9 @@ from .tokenizer_files import add_tokens, load_tokenizer
 class TextTokenizer:
     """Converts text to ids with character offsets.
 
-    Runs without the tokenizer's post-processor: byte-level ones trim spaces off
-    the offsets, which would unlabel them. The ids that it adds around a text
-    are read once, from the first text that has tokens."""
+    Runs without the tokenizer's post-processor: those of byte-level tokenizers
+    trim spaces off the offsets, so that spaces would get no label. The ids that
+    the post-processor adds around a text are determined once (affixes)."""
 
     def __init__(self, files: ModelFiles):
         self._tokenizer, self.path, defaults = load_tokenizer(files)
@@ -91,7 +91,7 @@ class TextTokenizer:
         return self._tokenizer.encode_batch(texts, add_special_tokens=False)
 
     def decode(self, ids: list[int]) -> str:
-        if self._tokenizer.decoder is None:  # from files of other formats
+        if self._tokenizer.decoder is None:  # not loaded from tokenizer.json
             self._tokenizer.decoder = (
                 decoders.ByteLevel()
                 if "ByteLevel" in repr(self._tokenizer.pre_tokenizer)

@@ -70,7 +70,8 @@ def _declare(files: ModelFiles, tokenizer: Tokenizer, name: str) -> None:
     for number, token in files.declared_tokens():
         if name == "tokenizer.model" and not _names_llama(files) \
                 and "Metaspace" in repr(tokenizer.pre_tokenizer):
-            # Match the text as written: what follows gets a prefix, too.
+            # Split the text at this token before normalizing, so that the text
+            # after the token gets the dummy prefix, too.
             token = {**token, "normalized": False}
         add_tokens(tokenizer, [token])
         got = tokenizer.token_to_id(token["content"])
@@ -146,7 +147,8 @@ def _from_sentencepiece(files: ModelFiles,
 
 def _from_merges(files: ModelFiles,
                  path: str) -> tuple[Tokenizer, dict[str, str]]:
-    """Loads the slow files of GPT-2 and Qwen."""
+    """Loads vocab.json and merges.txt of GPT-2 and Qwen models, as
+    transformers' slow tokenizers do."""
     is_qwen = files.model_type.startswith("qwen") \
         or files.tokenizer_class == "Qwen2Tokenizer"
     if not is_qwen and files.tokenizer_class not in ("GPT2Tokenizer", ""):

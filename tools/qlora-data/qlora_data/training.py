@@ -37,7 +37,7 @@ def _call(name: str, arguments: object) -> dict:
 _TOOLS = [{"type": "function", "function": {
     "name": "f", "description": "<é>", "parameters": {"type": "object"}}}]
 
-# Conversations that Qwen3's template writes the same when they continue.
+# Conversations that Qwen3's own template and QWEN3 must render alike.
 _LASTING = (
     _chat(_said("system", "s"), _said("user", "a"),
           _said("assistant", "b", reasoning_content="\nr\n",
@@ -50,7 +50,7 @@ _LASTING = (
     _chat(_said("user", "a"), enable_thinking=True),
     _chat(_said("system", "s"), _said("user", "a")),
 )
-# A conversation that it writes without earlier reasoning.
+# Qwen3's own template renders this conversation without the earlier reasoning.
 _FORGOTTEN = _chat(_said("user", "a"), _said("assistant", "<think>\nt\n</think>"
                                              "\n\nb"), _said("user", "c"))
 _FORGOTTEN_TEXT = ("<|im_start|>user\na<|im_end|>\n<|im_start|>assistant\n"

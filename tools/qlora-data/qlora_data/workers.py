@@ -47,7 +47,7 @@ def in_order(parts: Callable[[], Iterator[Any]],
         for number in count():
             try:
                 result = readers[number % workers].recv()
-            except (EOFError, OSError):  # OSError within a message
+            except (EOFError, OSError):  # OSError: in the middle of a message
                 raise _ended(processes[number % workers]) from None
             if isinstance(result, Exception):
                 raise result
@@ -66,7 +66,7 @@ def _ended(process) -> Exception:
     process.join()
     if process.exitcode == -signal.SIGKILL:  # out of memory, on Linux
         return MemoryError()
-    # As in a shell: 128 + the signal.
+    # Report 128 + the signal, as a shell does.
     code = process.exitcode
     if code < 0:
         code = 128 - code
@@ -77,7 +77,8 @@ def _ended(process) -> Exception:
 def _work(parts, index: int, workers: int, readers, writer) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent ends this one
-    # Open copies here would keep the other workers' pipes alive.
+    # While this process holds copies of the parent's readers, another worker's
+    # write would not fail after the parent's end.
     for reader in readers:
         reader.close()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"

@@ -19,14 +19,14 @@
 using namespace mlir;
 using namespace qlora;
 
-/// Attempts to fit a plan: each lowers the last peak by the last overshoot.
+/// Maximum attempts of shrink() after the first.
 static constexpr int kMaxAttempts = 8;
 /// 1/kLostToPacking of the bytes for weights is reserved for fragmentation.
 static constexpr int64_t kLostToPacking = 64;
-/// A budget that no choice meets: yields the lowest peak.
+/// An activation budget that no choice meets: yields the lowest peak.
 static constexpr int64_t kLeastBudget = 1;
-/// The plan with all concessions is within a few percent of the smallest. If it
-/// exceeds the limit by this factor, none fits.
+/// The plan with all concessions is within a few percent of the smallest plan.
+/// If it exceeds the limit by this factor, no plan fits.
 static constexpr double kHopeless = 1.1;
 
 /// Returns rematerialize's estimate of the arena's peak bytes. It excludes
@@ -52,8 +52,8 @@ static int64_t chunksInFlight(ModuleOp module) {
   return chunks;
 }
 
-/// Returns the most bytes that running everything in order can save: the
-/// largest buffer of a queue other than compute, and weights gathered ahead.
+/// Returns the most bytes that MemoryBudget::inOrder can save: the largest
+/// buffer of a queue other than compute, and weights gathered ahead.
 static int64_t mostBytesAhead(ModuleOp module) {
   int64_t bytes = 0, gathered = 0;
   for (auto entry : module.getOps<program::EntryOp>())
@@ -133,7 +133,8 @@ MemoryBudget Driver::leastBudget() const {
   return least;
 }
 
-/// Returns a hint if a plan with the base in host memory fits; else nothing.
+/// Returns a hint for the user if a plan with the base in host memory fits;
+/// else an empty string.
 std::string Driver::curedByOffload(ModuleOp step) {
   if (!traits.offloadsTables || chosen.offloadBase || options.trainsAll)
     return "";
@@ -211,9 +212,10 @@ LogicalResult Driver::refuseLimit(ModuleOp step, ModuleOp program) {
   return error;
 }
 
-/// Plans copies of `step` with smaller and smaller budgets until a plan fits.
-/// Leaves the smallest plan in `best`. If none fits, tries the lowest peak
-/// last, so that the size which an error names is enough as a limit.
+/// Plans copies of `step` until a plan fits, each with an activation budget
+/// below the previous peak by the bytes over the limit. Leaves the smallest
+/// plan in `best`. The last attempt is the lowest peak, so that the size which
+/// an error names is enough as a limit.
 LogicalResult Driver::shrink(ModuleOp step, OwningOpRef<ModuleOp> &best) {
   for (int attempt = 0; attempt <= kMaxAttempts; ++attempt) {
     OwningOpRef<ModuleOp> plan = step.clone();
@@ -229,7 +231,7 @@ LogicalResult Driver::shrink(ModuleOp step, OwningOpRef<ModuleOp> &best) {
       best = std::move(plan);
     if (isEnd)
       break;
-    // A peak above its budget is the lowest that this budget leads to.
+    // A peak above its budget is as low as rematerialize can make it.
     bool isMet = !chosen.activationBytes || peak <= chosen.activationBytes;
     chosen.activationBytes =
         isMet && attempt + 1 < kMaxAttempts
@@ -239,8 +241,9 @@ LogicalResult Driver::shrink(ModuleOp step, OwningOpRef<ModuleOp> &best) {
   return success();
 }
 
-/// Returns what to give up, the cheapest first: large workspaces, scratch for
-/// whole decoded weights, tables on the GPU, hiding copies to the host.
+/// Returns the budgets to try, in order of their cost in time. They give up
+/// large workspaces, scratch for whole decoded weights, tables on the GPU, and
+/// the overlap of copies to the host with computation.
 SmallVector<MemoryBudget> Driver::concessions() const {
   SmallVector<MemoryBudget> list;
   bool mayOffload =
@@ -291,8 +294,8 @@ LogicalResult Driver::tryBudget(ModuleOp step, const MemoryBudget &budget,
   return success();
 }
 
-/// Joins siblings only if they fit alongside everything that is kept without a
-/// limit. Else `best` stays empty, and later attempts do not join them.
+/// Tries a plan with concat-siblings and without an activation budget. If it
+/// does not fit, `best` stays empty, and later attempts omit concat-siblings.
 LogicalResult Driver::joinIfRoomy(ModuleOp step, OwningOpRef<ModuleOp> &best) {
   if (!traits.prefersWideGemms || !options.isEnabled("concat-siblings"))
     return success();
@@ -302,9 +305,9 @@ LogicalResult Driver::joinIfRoomy(ModuleOp step, OwningOpRef<ModuleOp> &best) {
   return success();
 }
 
-/// Spends the rest of the limit on weights that stay decoded. If weights would
-/// be gathered from ranks or the host, keeps some of them as stored instead:
-/// otherwise their decoded values would have to be transferred.
+/// Spends the rest of the limit on frozen weights. If the base is sharded or in
+/// host memory, keeps some stored weights on the device, which then need no
+/// gather. Otherwise keeps some weights decoded.
 LogicalResult Driver::keepWeights(ModuleOp step, OwningOpRef<ModuleOp> &best) {
   MemoryBudget roomy = chosen;
   const int64_t left = options.memoryLimit - plannedBytes(*best);
@@ -317,8 +320,8 @@ LogicalResult Driver::keepWeights(ModuleOp step, OwningOpRef<ModuleOp> &best) {
              : success();
 }
 
-/// Chooses a budget within the limit. Spends the rest of the limit on large
-/// workspaces, then on weights.
+/// Chooses a budget whose plan is within the limit. Spends the rest of the
+/// limit on large workspaces, then on weights.
 LogicalResult Driver::fitMemory(ModuleOp step) {
   OwningOpRef<ModuleOp> best;
   chosen.workspaces = WorkspaceSize::kModest;
@@ -330,7 +333,7 @@ LogicalResult Driver::fitMemory(ModuleOp step) {
     chosen = budget;
     if (failed(shrink(step, best)))
       return failure();
-    // If running everything in order can save enough, use the budget so far.
+    // If running in order can save enough, no further concession is needed.
     int64_t overshoot = plannedBytes(*best) - options.memoryLimit;
     if (overshoot <= 0 || overshoot > mostBytesAhead(*best))
       continue;
@@ -354,7 +357,8 @@ LogicalResult Driver::fitMemory(ModuleOp step) {
   return keepWeights(step, best);
 }
 
-/// Erases steps with fewer tokens than the largest. True if there were any.
+/// Erases micro-batch steps with fewer tokens than the largest. Returns true if
+/// there were any.
 static bool keepLargestSteps(ModuleOp module) {
   auto tokensOf = [](train::StepOp step) {
     return step.getBatch() * step.getLength();
@@ -371,9 +375,10 @@ static bool keepLargestSteps(ModuleOp module) {
   return isAnySmaller;
 }
 
-/// Chooses the budget for the largest steps, which determine the arena sizes,
-/// and in a pipeline for the chunks in flight plus one. The result nearly
-/// always fits all. If not, starts again with all steps and chunks.
+/// Chooses the budget. To save time, first plans only the largest steps, which
+/// determine the arena sizes, and in a pipeline only one chunk more than are in
+/// flight. If the chosen budget does not fit all steps and chunks, which is
+/// rare, chooses again with all of them.
 LogicalResult Driver::chooseBudget(ModuleOp module) {
   const MemoryBudget asked = chosen;
   OwningOpRef<ModuleOp> largest = module.clone(), all;
@@ -428,7 +433,7 @@ LogicalResult Driver::run(OwningOpRef<ModuleOp> &module,
     return failure();
   if (options.remarks && failed(enableRemarks()))
     return failure();
-  // Run both phases again with the chosen budget, to show them to the hook.
+  // Run the last two phases with the chosen budget, and show them to the hook.
   for (const Phase &phase : phases().drop_front(2)) {
     if (failed(runPhase(phase, *module, chosen)))
       return failure();

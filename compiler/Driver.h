@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Compiles the text of a model to a planned program: runs the phases, and fits
+// Compiles a model (model.mlir) to a planned program: runs the phases, and fits
 // the plan into the memory limit.
 
 #ifndef QLORA_COMPILER_DRIVER_H
@@ -30,11 +30,11 @@ public:
   mlir::LogicalResult run(mlir::OwningOpRef<mlir::ModuleOp> &module,
                           PhaseHook afterPhase);
 
-  /// Runs all phases to find out whether a plan fits. Returns false, without a
-  /// diagnostic, if none fits the memory limit.
+  /// Runs all phases to find out whether the model fits the memory limit.
+  /// Returns false, without a diagnostic, if no plan fits.
   mlir::FailureOr<bool> plan(mlir::OwningOpRef<mlir::ModuleOp> &module);
-  /// Returns the bytes of the smallest plan, after plan() returned false. If it
-  /// is far above the limit, they are accurate to a few percent.
+  /// Returns the bytes of the smallest plan, after plan() returned false. The
+  /// number is exact near the limit, and too large by a few percent far above.
   int64_t smallestBytes() const { return smallest; }
 
 private:

@@ -61,7 +61,7 @@ private:
   mlir::NamedAttrList facts;
 };
 
-/// Adds the decision of `pass` to those of `op` (a module, a step, an entry).
+/// Records the decision of `pass` on `op`, which is a module, step or entry.
 inline void recordDecision(mlir::Operation *op, llvm::StringRef pass,
                            mlir::Attribute decision) {
   mlir::NamedAttrList all(

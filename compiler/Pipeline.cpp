@@ -93,24 +93,25 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
   weights.loraPlusRatio = options.loraPlusRatio;
   weights.optimizer = options.optimizer;
   pm.addPass(createMarkTrainable(weights));
-  // Before the gradient, so that the backward of the fused form is fused too.
+  // Before build-train-step, so that the backward is fused too.
   if (options.isEnabled("fuse-lora"))
     pm.addPass(createFuseLora());
-  // After all passes that do not depend on the length. Later ones count bytes.
+  // After all passes that do not depend on the length. Later passes need sizes.
   SpecializeShapesOptions shapes;
   shapes.batch = options.batch / options.chunks * options.linesOfRow;
   llvm::append_range(shapes.lengths, options.lengths);
   llvm::append_range(shapes.buckets, options.buckets);
   shapes.computeType = options.computeType;
   pm.addPass(createSpecializeShapes(shapes));
-  // Before the gradient, which follows from each rank's computation.
+  // Before build-train-step, which derives the gradient from the computation of
+  // one rank.
   pm.addPass(createShardMatmuls({options.tensorRanks}));
   pm.addPass(createShardContext({options.contextRanks}));
   pm.addPass(createShardExperts({options.expertRanks}));
   if (options.sequenceParallel)
     pm.addPass(createShardSequence());
-  // After the passes that decide which parameters a rank uses in part, and for
-  // all stages alike. From here on, the flat arenas hold shards.
+  // After the passes that decide which parts of parameters a rank uses. Before
+  // partition-pipeline, so that all stages shard in the same way.
   ShardTrainableOptions divide;
   divide.ranks = std::max(options.shards, options.trainedPieces);
   divide.adapters = options.trainedPieces > 1;
@@ -134,7 +135,7 @@ static void buildAdapt(OpPassManager &pm, const CompileOptions &options,
 static void buildStep(OpPassManager &pm, const CompileOptions &options,
                       const MemoryBudget &) {
   pm.addPass(createBuildTrainStep({options.updatePieces, options.runRanks}));
-  // Until here, accumulation of gradients is explicit adds.
+  // Replaces the explicit adds that accumulate gradients.
   if (options.isEnabled("fuse-accumulate"))
     pm.addNestedPass<train::StepOp>(createFuseAccumulate());
 }
@@ -172,14 +173,14 @@ static void buildExchange(OpPassManager &pm, const CompileOptions &options,
 
 static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
                           const MemoryBudget &budget) {
-  // Under the tightest limits, a copy of the trainable parameters is too large.
+  // Not under the tightest limits: it copies the trainable parameters.
   if (options.isEnabled("round-adapters") && !budget.onlyPanels &&
       targetTraits(options.target)->roundsBeforeGemms)
     pm.addPass(createRoundAdapters());
-  // Before rematerialize, so that it weighs the sizes that are really kept.
+  // Before rematerialize, so that it counts the encoded sizes.
   if (options.loraActivations == "int8")
     pm.addNestedPass<train::StepOp>(createEncodeActivations());
-  // Before rematerialize too: values in host memory take no device memory, and
+  // Before rematerialize: offloaded values take no device memory, and
   // recomputed ops can read them. Works on single ops, as rematerialize does.
   if (budget.copiedValues != "none") {
     OffloadActivationsOptions offload;
@@ -190,7 +191,7 @@ static void buildOptimize(OpPassManager &pm, const CompileOptions &options,
     offload.profile = options.deviceProfile;
     pm.addNestedPass<train::StepOp>(createOffloadActivations(offload));
   }
-  // Before ops are fused: each value still has an op that can be recomputed.
+  // Before fuse-rows, while each value has an op that can be recomputed.
   RematerializeOptions remat;
   remat.budget = budget.activationBytes;
   remat.blocks = options.checkpointing;

@@ -18,25 +18,25 @@
 
 namespace qlora {
 
-/// Options of a compile, already checked for contradictions. The LoRA strings
-/// are JSON, as the passes take them.
+/// Options of a compile, already checked for contradictions. LoRA options with
+/// lists or dictionaries are JSON strings, as in the pass options.
 struct CompileOptions {
   std::string target = "cpu"; ///< cpu or cuda
   int64_t batch = 1; ///< rows of a micro-batch
   int64_t linesOfRow = 1; ///< sequences of a row, according to the objective
-  std::vector<int64_t> lengths;
-  std::vector<int64_t> buckets; ///< tokens of variants with one sequence
+  std::vector<int64_t> lengths; ///< tokens of a row, one per variant
+  std::vector<int64_t> buckets; ///< tokens of a sequence, for step packing
   std::string computeType = "bfloat16";
   /// Storage of values that only weight gradients read: auto (exact) or int8.
   std::string loraActivations = "auto";
-  /// A format of kStoredFormats, for weights that are not quantized in the
-  /// files. Empty: they stay as they are.
+  /// Name in kStoredFormats. Weights that are not quantized in the model files
+  /// are quantized to this format; if empty, they are not.
   std::string quantizedFormat;
   bool quantizeExperts = false; ///< only with a quantizedFormat
   /// If set, inputs of LLM.int8 matmuls are rounded too, except columns with a
   /// value of at least this magnitude (0: no exception).
   std::optional<double> int8Threshold;
-  int64_t block = 64;
+  int64_t block = 64; ///< values that share a quantization scale
   bool doubleQuant = false;
   std::string objective = "none"; ///< none, or a value of attach-loss
   double beta = 0.1;
@@ -67,9 +67,9 @@ struct CompileOptions {
   std::string offloadEmbedding = "auto"; ///< auto, true or false
   bool offloadBase = false;   ///< frozen weights, gathered from host memory
   bool offloadStates = false; ///< optimizer states, updated in host memory
-  bool offloadActivations = false; ///< saved for the backward
-  std::string offloadActivationsPolicy =
-      "auto";         ///< offloaded values: auto or all
+  bool offloadActivations = false; ///< keeps saved values in host memory
+  /// Which saved values are offloaded: auto or all.
+  std::string offloadActivationsPolicy = "auto";
   int64_t shards = 1; ///< fsdp ranks
   int64_t updatePieces = 1; ///< zero1 ranks, which shard the updates
   int64_t trainedPieces = 1; ///< zero2 ranks, which shard all trainable state
@@ -80,7 +80,7 @@ struct CompileOptions {
   int64_t stages = 1;       ///< pipeline stages, each a separate program
   int64_t stage = 0;        ///< stage to compile
   int64_t stageParts = 1;   ///< virtual stages per stage (PipelineOrder.h)
-  std::vector<int64_t> stageSpeeds; ///< relative; empty: equal
+  std::vector<int64_t> stageSpeeds; ///< relative speed per stage; empty: equal
   std::string deviceMap = "balanced"; ///< a value of partition-pipeline
   int64_t chunks = 1; ///< chunks of a micro-batch in a pipeline
   bool allForwardsFirst = false; ///< GPipe's order instead of 1F1B
@@ -103,18 +103,17 @@ struct CompileOptions {
 
 /// Choices of one attempt to fit the plan into the memory limit.
 struct MemoryBudget {
-  int64_t activationBytes = 0; ///< 0: no limit
-  int64_t residentBytes = 0; ///< for weights that stay decoded
-  int64_t stayingBytes = 0; ///< for base weights kept on the device
+  int64_t activationBytes = 0; ///< limit for rematerialize; 0: none
+  int64_t residentBytes = 0;   ///< for weights that stay decoded
+  int64_t stayingBytes = 0;    ///< for base weights kept on the device
   int64_t chunks = 0; ///< plans only this many chunks of a batch; 0: all
-  bool siblingsApart = false; ///< no joined GEMMs: joined weights live longer
+  bool siblingsApart = false; ///< without concat-siblings, which takes memory
   WorkspaceSize workspaces = WorkspaceSize::kLarge;
-  bool inOrder = false;    ///< no weight is prepared ahead of its GEMM
-  bool onlyPanels = false; ///< no scratch for whole weights
-  bool offloadTables = false; ///< weights that are read by rows: host memory
-  bool offloadBase = false;   ///< all frozen weights: host memory
-  /// Saved values in host memory, as a value of offload-activations.
-  std::string copiedValues = "none";
+  bool inOrder = false;    ///< gathers and decodes no weight ahead of its use
+  bool onlyPanels = false; ///< no scratch memory for decoded weights
+  bool offloadTables = false; ///< weights that are read by rows are on the host
+  bool offloadBase = false;   ///< all frozen weights are on the host
+  std::string copiedValues = "none"; ///< option `values` of offload-activations
 };
 
 struct Phase {
@@ -126,8 +125,8 @@ struct Phase {
 /// Returns the phases adapt, step, optimize and program.
 llvm::ArrayRef<Phase> phases();
 
-/// Registers each phase as a pipeline of qlora-opt (phase-adapt, ...), with
-/// options that leave no pass out.
+/// Registers each phase as a pipeline of qlora-opt (phase-adapt, ...). The
+/// options are chosen so that every pass runs.
 void registerPhases();
 
 /// Returns the passes that `disabled` may name.

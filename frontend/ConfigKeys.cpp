@@ -26,9 +26,10 @@ static const std::set<std::string_view> kReadKeys = {
     "tie_word_embeddings", "use_sliding_window", "vocab_size",
 };
 
-/// Names, tokens, generation, labels, initialisation, and how (not what) a
-/// framework computes: `pretraining_tp` splits a matmul into several. `dtype`
-/// and `torch_dtype` are here because each tensor is read in its stored type.
+/// Keys that do not change the model's arithmetic: names, special tokens,
+/// generation, labels, initialisation, and choices of how a framework computes
+/// (`pretraining_tp` splits a matmul into several). `dtype` and `torch_dtype`
+/// are among them because each tensor is read in its stored type.
 static const std::set<std::string_view> kHarmlessKeys = {
     "_attn_implementation", "_attn_implementation_autoset", "_commit_hash",
     "_flash_attn_2_enabled", "_name_or_path", "attn_implementation",
@@ -124,7 +125,7 @@ static constexpr std::string_view kTellingParts[] = {
 };
 // clang-format on
 
-/// null, {}, [] and "" are off for every key.
+/// True for null, {}, [] and "", which turn off the feature of any key.
 static bool isEmpty(const json &value) {
   return value.is_null() ||
          ((value.is_structured() || value.is_string()) && value.empty());
@@ -157,7 +158,7 @@ static Status checkUnknownKey(const std::string &name, const json &value,
   return Status::ok();
 }
 
-/// True for a key that only some families read, among them this one.
+/// True for a key that this family reads, although not all families do.
 static bool understandsKey(const Family &family, std::string_view key) {
   const ConfigNames &keys = family.keys;
   const std::string_view names[] = {

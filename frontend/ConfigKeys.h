@@ -1,16 +1,17 @@
 // SPDX-License-Identifier: MIT
 
-// Decides for every key of config.json: read it, ignore it because it is known
-// to be harmless, or refuse it because it changes the arithmetic. Ignoring a
-// key with an effect gives a wrong model; refusing one without makes a model
-// unusable. So:
+// Checks the keys of config.json that nothing else reads. Ignoring a key with
+// an effect gives a wrong model; refusing a harmless key makes a model
+// unusable.
 //
-//   read for this family           ignored here
-//   known to be harmless           ignored
-//   known to change the maths      must have its neutral value, or is refused
-//   unknown, null/false/empty      ignored: it is off
-//   unknown, with a telling name   refused ("softcap", "expert", ...)
-//   unknown otherwise              a warning
+//   Key                                 Action
+//   read for this family                accepted
+//   known to be harmless                accepted
+//   known to change the arithmetic      must have its neutral value
+//   unknown, null, false or empty       accepted
+//   unknown, but the name suggests      refused
+//     arithmetic ("softcap", "expert")
+//   any other                           accepted with a warning
 
 #ifndef QLORA_FRONTEND_CONFIGKEYS_H
 #define QLORA_FRONTEND_CONFIGKEYS_H

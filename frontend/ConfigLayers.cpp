@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Keys of layers in config.json -> the lists of ModelConfig.
+// Reads the keys of config.json about layers into the lists of ModelConfig.
 
 #include "frontend/ConfigLayers.h"
 
@@ -10,17 +10,16 @@ using nlohmann::json;
 
 namespace qlora {
 
-/// Types of layers in `layer_types`.
+/// Values of the list `layer_types`.
 static constexpr const char *kFull = "full_attention";
 static constexpr const char *kSliding = "sliding_attention";
 
-// Rotary positions
-// -------------------------------------------------------------
+// Rotary positions ------------------------------------------------------------
 
-/// Returns the keys of one type of layers, as readRopeConfig takes them.
-/// transformers 5 has an object per type in `rope_parameters`. Older versions
-/// have `rope_local_base_freq` for layers with a window and the usual keys for
-/// the others.
+/// Returns config.json with the RoPE keys for layers of one type, as
+/// readRopeConfig needs them. transformers 5 writes an object per type into
+/// `rope_parameters`. Older versions write `rope_local_base_freq` for layers
+/// with a window, and the usual keys for other layers.
 static StatusOr<json> ropeOfType(const json &root, const char *type) {
   json keys = root;
   const JsonFields fields(root);
@@ -63,8 +62,9 @@ static Status addRotary(const json &keys, double theta, ModelConfig &config) {
   return Status::ok();
 }
 
-/// `no_rope_layers` has a 1 for layers with RoPE. If it is missing, the last
-/// layer of each `no_rope_layer_interval` has none.
+/// Reads which layers have no RoPE. `no_rope_layers` has a 0 for these and a 1
+/// for the others. If it is missing, the last of each `no_rope_layer_interval`
+/// layers has no RoPE.
 static Status skipLayers(const JsonFields &fields, ModelConfig &config) {
   QLORA_ASSIGN_OR_RETURN(const int64_t interval,
                          fields.integer("no_rope_layer_interval", 1, 4));
@@ -107,10 +107,9 @@ static Status readRotaries(const json &root, ModelConfig &config) {
   return addRotary(sliding, family.defaults.windowedRopeTheta, config);
 }
 
-// Windows
-// ----------------------------------------------------------------------
+// Windows ---------------------------------------------------------------------
 
-/// Returns the window of sliding layers; 0 if no layer slides.
+/// Returns the tokens in the window of sliding layers; 0 if no layer slides.
 static StatusOr<int64_t> readWindow(const JsonFields &fields,
                                     const Family &family) {
   const WindowRule rule = family.mixer.window;
@@ -118,8 +117,8 @@ static StatusOr<int64_t> readWindow(const JsonFields &fields,
       rule == WindowRule::kByLayers || rule == WindowRule::kUnrotated;
   QLORA_ASSIGN_OR_RETURN(const bool wanted,
                          fields.boolean("use_sliding_window", !hasSwitch));
-  // transformers reads this key for these families only; elsewhere, false with
-  // a window is ambiguous. Families without windows may write window 0.
+  // transformers reads `use_sliding_window` only for families with `hasSwitch`.
+  // For other families with windows, false and a window are refused below.
   if ((hasSwitch || rule == WindowRule::kNone) && !wanted)
     return 0;
   const bool missing = !fields.mentions("sliding_window");
@@ -154,7 +153,7 @@ static Status checkLayerTypes(const std::vector<std::string> &types,
   return Status::ok();
 }
 
-/// Returns which layers slide if there is no `layer_types`.
+/// Returns which layers have a window if there is no `layer_types`.
 static StatusOr<std::vector<bool>> slidingByRule(const JsonFields &fields,
                                                  const ModelConfig &config) {
   const Family &family = *config.family;
@@ -216,7 +215,7 @@ static Status readWindows(const JsonFields &fields, ModelConfig &config) {
   return Status::ok();
 }
 
-/// Returns the keys, with the family's RoPE parameters if there are none.
+/// Returns config.json, with the family's RoPE parameters if it has none.
 static json withDefaultRope(json root, const Family &family) {
   const bool isThere =
       root.contains("rope_scaling") || root.contains("rope_parameters");

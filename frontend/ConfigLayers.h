@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Properties that differ between layers, from config.json: windows of
-// attention, and rotary positions.
+// Properties that differ between layers, from config.json: attention windows
+// and rotary positions.
 
 #ifndef QLORA_FRONTEND_CONFIGLAYERS_H
 #define QLORA_FRONTEND_CONFIGLAYERS_H

@@ -14,8 +14,8 @@ using nlohmann::json;
 
 namespace qlora {
 
-/// Reads bitsandbytes' format. Each weight's tensors determine how it is
-/// stored, including block and double quantisation.
+/// Reads the data type of bitsandbytes' weights. Block size and double
+/// quantisation are read later, from the tensors of each weight.
 static Status readBitsandbytes(const JsonFields &quantization,
                                ModelConfig &config) {
   QLORA_ASSIGN_OR_RETURN(const bool eightBit,
@@ -42,7 +42,7 @@ static Status readBitsandbytes(const JsonFields &quantization,
                          type);
 }
 
-/// Checks that a key is missing or has one of these values, in any case.
+/// Checks that a key is missing or has one of these values, ignoring case.
 static Status needChoice(const JsonFields &quantization, const char *key,
                          std::initializer_list<const char *> choices) {
   QLORA_ASSIGN_OR_RETURN(std::string value,
@@ -63,7 +63,7 @@ static Status readMicroscaling(const JsonFields &, ModelConfig &config) {
 
 // FP8 -------------------------------------------------------------------------
 
-/// Checks that a key is null or has the only published block shape.
+/// Checks that a block shape is missing or the only published one.
 static Status needTiles(const JsonFields &quantization, const char *key) {
   const json *shape = quantization.find(key);
   if (!shape || *shape == json::array({128, 128}))
@@ -73,7 +73,7 @@ static Status needTiles(const JsonFields &quantization, const char *key) {
                          key, shortDump(*shape));
 }
 
-/// Warns that activations are not rounded; other implementations round them.
+/// Warns that activations are not rounded to FP8, as other programs do.
 static void warnOfActivations(const std::string &scheme, ModelConfig &config) {
   config.warnings.push_back(fmt::format(
       "weights are used as stored in FP8, but activations are not rounded to "
@@ -105,7 +105,8 @@ static Status checkCompressedGroup(const json &group) {
   return needTiles(JsonFields(weights), "block_structure");
 }
 
-/// Reads compressed-tensors' FP8; the tensors show which linears are quantised.
+/// Reads compressed-tensors' FP8 settings, except which linears are quantised,
+/// which follows from the tensors.
 static Status readCompressed(const JsonFields &quantization,
                              ModelConfig &config) {
   config.unquantizedKey = "ignore";
@@ -144,7 +145,8 @@ static Status readGptq(const JsonFields &quantization, ModelConfig &config) {
   for (const char *key : {"checkpoint_format", "format"})
     QLORA_RETURN_IF_ERROR(needChoice(quantization, key, {"gptq", "gptq_v2"}));
   QLORA_RETURN_IF_ERROR(readIntegers(quantization, config, true));
-  // These keys name modules in their own ways: the files decide instead.
+  // These keys select the quantised modules in a syntax that is not supported.
+  // Instead, every linear with quantised tensors is quantised.
   for (const char *key : {"modules_in_block_to_quantize", "dynamic"})
     config.isChosenByFiles |= quantization.find(key) != nullptr;
   return Status::ok();

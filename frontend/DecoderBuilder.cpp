@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// ModelConfig and weights -> model.mlir. Cannot fail, because the files have
-// been checked.
+// Builds model.mlir from a ModelConfig and weights. Cannot fail, because the
+// model files have been checked.
 
 #include "frontend/DecoderBuilder.h"
 
@@ -47,7 +47,8 @@ private:
     return WeightBuilder{body, parameters}.build(weight, layerNumber);
   }
   Value linear(const LinearWeight &linear, Value x);
-  /// Returns what these linears compute of x, split into the given widths.
+  /// Returns the outputs of `linears` for x. If a single linear computes all of
+  /// them, splits its output into `widths`.
   SmallVector<Value> parts(ArrayRef<LinearWeight> linears,
                            ArrayRef<int64_t> widths, Value x);
   Value norm(const NormWeight &weight, Value x);
@@ -64,7 +65,7 @@ private:
                       StringRef path);
   Value embed(Value ids, Value positions);
 
-  /// [B, T, width] f32.
+  /// Returns the type [B, T, width] of f32.
   RankedTensorType activation(int64_t width);
 
   MLIRContext &context;
@@ -167,7 +168,7 @@ Value DecoderBuilder::rotate(const std::optional<NormWeight> &headNorm, Value x,
                              rotated == config.headDim ? 0 : rotated);
 }
 
-/// `inputs` are gate and up, or up alone.
+/// Applies the MLP's activation. `inputs` are gate and up, or up alone.
 Value DecoderBuilder::activate(ValueRange inputs) {
   Type type = inputs.front().getType();
   std::optional<model::Activation> kind =
@@ -260,14 +261,16 @@ Value DecoderBuilder::embed(Value ids, Value positions) {
   return dropout(config.dropout.embedding, x);
 }
 
-/// Repeats the frequencies: rotate-half needs those of one half for the other.
+/// Returns the frequencies twice in a row, once for each half of the columns
+/// that rotate-half pairs.
 static SmallVector<float> twice(ArrayRef<float> frequencies) {
   SmallVector<float> both(frequencies);
   llvm::append_range(both, frequencies);
   return both;
 }
 
-/// Builds cos and sin. `lengths` is null if no kind depends on the length.
+/// Builds the cos and sin tables. `lengths` is null if no kind of RoPE in the
+/// model depends on the length.
 void DecoderBuilder::buildRopeTables(Value positions, Value lengths) {
   Type type = activation(config.headDim);
   enter(config.modulePath("model.rotary_emb"));
@@ -328,7 +331,8 @@ void DecoderBuilder::buildForward() {
   enter("forward");
   SmallVector<Value> results(loss->getResults());
   if (config.experts.routerLoss && !routed.empty()) {
-    // Before the head, whose gradients come first and take most memory.
+    // Insert it before the LM head, whose gradients need the most memory. The
+    // backward then computes the router loss's gradients later.
     body.setInsertionPoint(loss);
     results.push_back(
         buildRouterLoss(body, config.experts, routed, segments));
@@ -350,7 +354,7 @@ static Attribute asAttribute(OpBuilder &builder,
   return builder.getStringAttr(value.get<std::string>());
 }
 
-/// Returns what qloracc records for the runtime.
+/// Returns the attribute model.config, which qloracc records in train.so.
 DictionaryAttr DecoderBuilder::describe() {
   NamedAttrList list;
   const nlohmann::ordered_json model = describeArithmetic(config);

@@ -28,8 +28,8 @@
 
 namespace qlora {
 
-/// `context` must have the model and func dialects loaded. `folder` is written
-/// into the module unchanged.
+/// Builds the module. `context` must have the model and func dialects loaded.
+/// `folder` becomes the module's attribute model.folder.
 mlir::OwningOpRef<mlir::ModuleOp> buildDecoder(mlir::MLIRContext &context,
                                                const ModelConfig &config,
                                                const DecoderWeights &weights,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Names of a decoder's tensors, and the checks of what the files hold.
+// Finds a decoder's tensors by name, and checks that no others are needed.
 
 #include "frontend/DecoderWeights.h"
 
@@ -13,7 +13,7 @@
 
 namespace qlora {
 
-/// "transformer.wte" -> "transformer.wte.weight".
+/// Returns the name of a module's weight: "transformer.wte.weight".
 static std::string weightOf(std::string_view module) {
   return fmt::format("{}.weight", module);
 }
@@ -48,12 +48,12 @@ private:
   Status findSharedExpert(LayerWeights &layer);
   StatusOr<LinearWeight> linear(std::string_view name, int64_t out, int64_t in,
                                 bool bias);
-  /// Finds linears of these widths: one each, or one for all if only the first
-  /// has a name.
+  /// Finds one linear for each of `widths`, or a single linear for all of them
+  /// if only the first of `parts` has a name.
   StatusOr<std::vector<LinearWeight>>
   linears(std::span<const std::string_view> parts, std::vector<int64_t> widths,
           bool bias);
-  /// Finds nothing if the name is empty.
+  /// Finds the weights of a norm, unless its name is empty.
   Status norm(std::string_view name, int64_t width,
               std::optional<NormWeight> &found);
 
@@ -123,7 +123,8 @@ Status LayerFinder::findAttention(LayerWeights &layer) {
   return norm(names.keyNorm, isWhole ? kvWidth : config.headDim, layer.keyNorm);
 }
 
-/// Finds an MLP whose linears are named after the experts' projections.
+/// Finds the shared expert, if the model has one: an MLP whose linears have the
+/// names of the experts' projections.
 Status LayerFinder::findSharedExpert(LayerWeights &layer) {
   const Experts &experts = config.family->experts;
   const int64_t hidden = config.hiddenSize, inner = config.experts.sharedSize;
@@ -171,8 +172,9 @@ StatusOr<LayerWeights> LayerFinder::find() {
   return layer;
 }
 
-/// Finds embedding and LM head. Tying is symmetric, as in transformers: one
-/// tensor under either name may be both. If both exist, the embedding wins.
+/// Finds embedding and LM head. In a tied model, a single tensor under either
+/// name is both, as in transformers. If both names exist, the embedding's
+/// tensor is used.
 static Status findEnds(const ModelConfig &config, const ModelFiles &files,
                        TensorFinder &tensors, DecoderWeights &weights,
                        std::vector<std::string> &warnings) {
@@ -210,8 +212,8 @@ static Status findEnds(const ModelConfig &config, const ModelFiles &files,
   return Status::ok();
 }
 
-/// Returns the rest of a stored name after "model.layers.", or nothing if it
-/// starts differently.
+/// Returns the rest of a tensor's name after "model.layers.", or an empty text
+/// if the name starts differently.
 static std::string_view insideLayers(const Family &family,
                                      std::string_view name) {
   for (const std::string &start :
@@ -221,7 +223,7 @@ static std::string_view insideLayers(const Family &family,
   return {};
 }
 
-/// Returns the layer in a tensor's name; -1 if there is none.
+/// Returns the layer index in a tensor's name, or -1 if it has none.
 static int64_t layerOf(const Family &family, std::string_view name) {
   const std::string_view inside = insideLayers(family, name);
   int64_t layer = -1;
@@ -231,8 +233,8 @@ static int64_t layerOf(const Family &family, std::string_view name) {
   return error == std::errc() && whole ? layer : -1;
 }
 
-/// True for tensors that some family or config.json uses in a layer: they
-/// change what the model computes.
+/// True for a layer's tensor that the model lacks but other families or other
+/// values in config.json use. Ignoring it would change what the model computes.
 static bool isOptionalWeight(const Family &family, std::string_view name) {
   const ModuleNames &modules = family.modules;
   const auto &[q, k, v] = modules.queryKeyValue;
@@ -255,7 +257,7 @@ static bool isBuffer(const Family &family, std::string_view name) {
   });
 }
 
-/// Whether a bias is AutoGPTQ's: all zeros, for a model that has none.
+/// True for a bias of zeros that AutoGPTQ added to a linear without a bias.
 static StatusOr<bool> isZeroBias(const ModelFiles &files,
                                  const std::string &name) {
   constexpr uint64_t kMostBytes = 1 << 22;

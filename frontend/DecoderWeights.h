@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// Finds the tensor of each weight of a decoder in the files. Each must exist,
-// with the shape that config.json implies, in a supported type. Reads only
-// headers, bitsandbytes' quant_state (a few bytes of JSON), GPTQ's g_idx, and
-// the biases that GPTQ files may have added.
+// Finds the tensor of each weight of a decoder in the model files. Each tensor
+// must exist, with the shape that config.json implies, in a supported type. The
+// only tensors whose contents are read are bitsandbytes' quant_state (a few
+// bytes of JSON), GPTQ's g_idx, and biases that GPTQ files may have added.
 
 #ifndef QLORA_FRONTEND_DECODERWEIGHTS_H
 #define QLORA_FRONTEND_DECODERWEIGHTS_H
@@ -39,7 +39,7 @@ struct NormWeight {
 /// Norms that the family does not have are empty.
 struct LayerWeights {
   std::optional<NormWeight> inputNorm;
-  std::vector<LinearWeight> queryKeyValue; ///< three, or one for all
+  std::vector<LinearWeight> queryKeyValue; ///< q, k and v, or one for all three
   std::optional<NormWeight> queryNorm, keyNorm;
   std::optional<Weight> sinks; ///< [heads]
   LinearWeight attentionOutput;
@@ -47,7 +47,8 @@ struct LayerWeights {
   std::optional<NormWeight> mlpNorm;
   std::vector<LinearWeight> mlpInput; ///< gate and up, or up
   LinearWeight mlpOutput;
-  /// Replaces the MLP, whose fields are empty; with a gate, adds to it.
+  /// Experts instead of the MLP. The MLP's fields are then empty, or with a
+  /// sharedGate those of the shared expert, whose output is added.
   std::optional<ExpertWeights> experts;
   std::optional<LinearWeight> sharedGate;
   std::optional<NormWeight> mlpOutputNorm; ///< of the MLP's output
@@ -58,7 +59,7 @@ struct DecoderWeights {
   std::optional<Weight> positions; ///< table of learned positions
   std::vector<LayerWeights> layers;
   NormWeight norm;
-  std::optional<Weight> head; ///< none: the embedding is the head
+  std::optional<Weight> head; ///< if not set, the embedding is the LM head
 };
 
 /// Finds every weight. Missing, misshapen or oddly typed tensors, and

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Router, sorted rows, and the matmuls of experts.
+// Builds the router, the sorting of rows by expert, and the experts' matmuls.
 
 #include "frontend/ExpertBuilder.h"
 
@@ -35,7 +35,7 @@ private:
   Value logits(const StackedWeight &router, Value x);
   Value product(const StackedWeight &weight, Value rows);
   Value activate(Value gateUp);
-  /// Returns the type [B, T, ...] of `element`; `shape` follows the tokens.
+  /// Returns the tensor type of `element` with the shape [B, T, shape...].
   RankedTensorType tensor(ArrayRef<int64_t> shape, Type element) {
     SmallVector<int64_t> whole = {ShapedType::kDynamic, ShapedType::kDynamic};
     llvm::append_range(whole, shape);
@@ -53,7 +53,8 @@ private:
 
 } // namespace
 
-/// Has no module: routers get neither adapters nor 4-bit weights.
+/// Builds the router's linear. It has no `module`, because routers get neither
+/// adapters nor 4-bit weights.
 Value ExpertBuilder::logits(const StackedWeight &router, Value x) {
   RankedTensorType type = tensor({config.count}, body.getF32Type());
   Value y = emit<model::LinearOp>(
@@ -126,7 +127,7 @@ RoutedLayer buildExperts(ImplicitLocOpBuilder &body, OpBuilder &parameters,
   return ExpertBuilder(body, parameters, config, layer).build(weights, x);
 }
 
-/// [B, T, columns].
+/// Returns the tensor type of `element` with the shape [B, T, columns].
 static RankedTensorType tokens(int64_t columns, Type element) {
   return RankedTensorType::get(
       {ShapedType::kDynamic, ShapedType::kDynamic, columns}, element);

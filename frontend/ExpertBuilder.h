@@ -12,10 +12,11 @@
 
 namespace qlora {
 
-/// Output of a layer's experts, and the choices that it is based on.
+/// A layer's experts in the graph.
 struct RoutedLayer {
-  mlir::Value output;          ///< [B, T, hidden]
-  mlir::Value logits, choices; ///< of the router
+  mlir::Value output;  ///< [B, T, hidden]
+  mlir::Value logits;  ///< of the router, [B, T, experts]
+  mlir::Value choices; ///< expert indices, [B, T, chosen]
 };
 
 /// Builds the experts of `weights` for x [B, T, hidden]: ops of decoder layer
@@ -26,7 +27,7 @@ RoutedLayer buildExperts(mlir::ImplicitLocOpBuilder &body,
                          const ExpertWeights &weights, int64_t layer,
                          mlir::Value x);
 
-/// Builds the loss of all routers together, f32 [1].
+/// Builds the load-balancing loss of the routers of all layers, f32 [1].
 mlir::Value buildRouterLoss(mlir::ImplicitLocOpBuilder &body,
                             const ExpertsConfig &config,
                             llvm::ArrayRef<RoutedLayer> layers,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Experts in config.json and in the files.
+// Reads experts in config.json, and finds their tensors in the model files.
 
 #include "frontend/Experts.h"
 
@@ -38,7 +38,8 @@ bool understandsExpertKey(const Family &family, std::string_view key) {
          key == experts.glu.limitKey || key == experts.glu.slopeKey;
 }
 
-/// Reads either key; if both exist, they must agree.
+/// Reads the number of experts from either of two keys. If both exist, they
+/// must agree.
 static StatusOr<int64_t> readCount(const JsonFields &fields,
                                    const Experts &experts) {
   const auto &[first, second] = experts.countKeys;
@@ -52,8 +53,8 @@ static StatusOr<int64_t> readCount(const JsonFields &fields,
   return count;
 }
 
-/// Reads which layers have experts, as transformers does: every `step`-th one,
-/// except those that are listed as having an MLP.
+/// Reads which layers have experts, as transformers does: each `step`-th layer,
+/// except the layers listed in `mlp_only_layers`.
 static Status readLayers(const JsonFields &fields, ModelConfig &config) {
   ExpertsConfig &experts = config.experts;
   experts.layers.assign(static_cast<size_t>(config.layers), true);
@@ -90,7 +91,8 @@ static Status readGlu(const JsonFields &fields, const ClampedGlu &family,
   return Status::ok();
 }
 
-/// Reads the router loss; as in transformers, only if router logits are output.
+/// Reads the coefficient of the router loss. As in transformers, there is such
+/// a loss only if `output_router_logits` is true.
 static Status readRouterTraining(const JsonFields &fields,
                                  ExpertsConfig &experts) {
   QLORA_ASSIGN_OR_RETURN(const bool hasLoss,
@@ -143,7 +145,7 @@ void describeExperts(const ModelConfig &config, nlohmann::ordered_json &model) {
   model[kChosenKey] = experts.chosen;
   model["expert_intermediate_size"] = experts.innerSize;
   model[kNormalizeKey] = experts.normalized;
-  // Null without a loss: a program with a loss is a different one.
+  // Null if there is no router loss. Programs with and without it differ.
   model[kLossKey] = experts.routerLoss ? json(experts.routerLoss) : json();
   if (experts.glu.limit)
     model["glu_limit"] = experts.glu.limit;
@@ -168,8 +170,9 @@ static bool haveOneType(const Weight &a, const Weight &b) {
          a.stored->block == b.stored->block;
 }
 
-/// Checks that weights can be stacked: stacked ones share one offset of their
-/// scales in memory, and each must begin at the start of a block.
+/// Checks that a weight can be stacked with others. A stack has room for only
+/// one offset of double-quantised scales, and each weight must begin at the
+/// start of a block.
 static Status checkStackable(const Weight &weight) {
   if (!weight.stored ||
       (weight.stored->elements % weight.stored->block == 0 &&
@@ -184,7 +187,8 @@ static Status checkStackable(const Weight &weight) {
                        weight.stored->block);
 }
 
-/// Stacks `projections` of one expert after another, each [rows, columns].
+/// Stacks the `projections` of expert 0, then of expert 1, and so on. Each
+/// projection has the shape [rows, columns].
 static StatusOr<StackedWeight>
 stack(const ModelConfig &config, TensorFinder &tensors, std::string name,
       const std::string &each, std::span<const std::string_view> projections,
@@ -213,8 +217,8 @@ stack(const ModelConfig &config, TensorFinder &tensors, std::string name,
   return stacked;
 }
 
-/// Finds all experts in one tensor of the files: [experts, in, out], or in a
-/// stored format [experts, out, in].
+/// Finds a tensor of the files with the matrices of all experts. Its shape is
+/// [experts, in, out], or in a stored format [experts, out, in].
 static StatusOr<StackedWeight> findStacked(const ModelConfig &config,
                                            TensorFinder &tensors,
                                            std::string name, int64_t in,

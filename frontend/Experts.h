@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: MIT
 
 // The experts of a decoder: their keys in config.json, and their tensors. Most
-// files have a tensor per expert and projection. A parameter holds a whole
-// layer's, stacked as in transformers, from which PEFT takes the names:
+// model files have one tensor per expert and projection. A parameter stacks the
+// tensors of all experts of a layer. Its name is that of transformers' stacked
+// parameter, which PEFT uses too:
 //
-//   mlp.experts.gate_up_proj  [experts * 2 * inner, hidden]: of each expert all
-//                             rows of gate, then all of up
+//   mlp.experts.gate_up_proj  [experts * 2 * inner, hidden]: for each expert
+//                             the rows of gate, then the rows of up
 //   mlp.experts.down_proj     [experts * hidden, inner]
 //
-// Files of gpt-oss have stacked tensors: [experts, hidden, 2 * inner] and
-// [experts, inner, hidden], with gate and up interleaved.
+// In gpt-oss' files the tensors are stacked already: [experts, hidden,
+// 2 * inner], with the columns of gate and up interleaved, and [experts, inner,
+// hidden].
 
 #ifndef QLORA_FRONTEND_EXPERTS_H
 #define QLORA_FRONTEND_EXPERTS_H
@@ -35,26 +37,27 @@ struct ExpertsConfig {
   int64_t count = 0;
   int64_t chosen = 0; ///< per token; at most `count`
   int64_t innerSize = 0;
-  int64_t sharedSize = 0; ///< of the MLP for all tokens; 0: none
-  bool normalized = false;  ///< the chosen weights add up to 1
+  int64_t sharedSize = 0;   ///< inner size of the shared expert; 0: none
+  bool normalized = false;  ///< a token's expert weights add up to 1
   double routerLoss = 0;    ///< coefficient of the routers' loss; 0: none
   ClampedGlu glu;
-  std::vector<bool> layers; ///< true: experts instead of an MLP
+  std::vector<bool> layers; ///< per layer: true if it has experts
 };
 
 /// True for keys that `readExperts` reads for this family.
 bool understandsExpertKey(const Family &family, std::string_view key);
 
-/// No effect for a family without experts. config.layers must be set.
+/// Reads config.experts. Does nothing for a family without experts.
+/// config.layers must be set.
 Status readExperts(const JsonFields &fields, ModelConfig &config);
 
 /// Adds the experts' part of describeArithmetic to `model`.
 void describeExperts(const ModelConfig &config, nlohmann::ordered_json &model);
 
-/// A parameter that is one or several tensors of the files, stacked, each with
-/// as many rows as the others. `name` is transformers' name.
+/// A parameter made of tensors of the files, which all have the same number of
+/// rows and follow one another.
 struct StackedWeight {
-  std::string name;
+  std::string name; ///< of the parameter in transformers
   std::vector<Weight> parts;
   std::vector<int64_t> shape;
   LinearLayout layout = LinearLayout::kOutIn; ///< of each expert

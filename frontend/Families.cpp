@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The table of model families. Fields that a row omits are Llama's, or off.
+// The table of model families. Fields that a row omits have the defaults of
+// Families.h, which fit Llama or turn a property off.
 
 #include "frontend/Families.h"
 
@@ -311,7 +312,7 @@ StatusOr<const Wrapper *> findWrapper(std::string_view modelType) {
                          modelType, fmt::join(names, ", "));
 }
 
-/// "LlamaForCausalLM, MistralForCausalLM, ...".
+/// Returns "LlamaForCausalLM, MistralForCausalLM, ...".
 static std::string familyNames() {
   std::vector<std::string_view> names;
   for (const Family &family : kFamilies)

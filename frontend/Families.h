@@ -3,8 +3,8 @@
 // The model families, one record each: behaviour of a family that config.json
 // does not state, and its names. HfConfig.cpp reads config.json,
 // DecoderWeights.cpp finds tensors and DecoderBuilder.cpp builds layers
-// according to the record; none of them checks which family it is. A property
-// that a record cannot express becomes a new column, with one reader.
+// according to the record; none of them checks which family it is. To support a
+// family with a new property, add a field for the property.
 
 #ifndef QLORA_FRONTEND_FAMILIES_H
 #define QLORA_FRONTEND_FAMILIES_H
@@ -61,7 +61,7 @@ enum class PositionKind {
 /// Layout of a linear's weight in the files.
 enum class LinearLayout {
   kOutIn, ///< torch.nn.Linear
-  kInOut, ///< transformers' Conv1D; a quantised one is a Linear
+  kInOut, ///< transformers' Conv1D, unless the weight is quantised
 };
 
 /// Key names in config.json for properties of every decoder. Empty: the family
@@ -80,13 +80,13 @@ struct ConfigNames {
   const char *inputBias = "attention_bias"; ///< of q, k and v
   const char *outputBias = "attention_bias";
   const char *mlpBias = "mlp_bias";
-  const char *queryWidth = ""; ///< scores are divided by its square root
-  const char *attentionScale = ""; ///< scores are multiplied by it
+  const char *queryWidth = "";     ///< w of scores / sqrt(w)
+  const char *attentionScale = ""; ///< s of scores * s
   const char *attentionCap = "";   ///< c of c * tanh(scores / c)
   const char *logitCap = "";
   const char *logitDivisor = "";
   const char *embeddingScale = "";
-  const char *residualScale = ""; ///< factor of what a layer adds
+  const char *residualScale = ""; ///< factor of attention and MLP outputs
   const char *windowPeriod = "";
   /// Keys that the family's files have and transformers does not use.
   std::array<std::string_view, 6> unread = {};
@@ -116,7 +116,7 @@ struct ModuleNames {
   std::string_view mlpOutput = "mlp.down_proj";
   std::string_view mlpOutputNorm = ""; ///< of the MLP's output
 
-  /// Suffixes of tensors that older files have and nothing reads.
+  /// Suffixes of tensor names in older files. Such tensors are ignored.
   std::array<std::string_view, 2> buffers = {"rotary_emb.inv_freq"};
 };
 
@@ -143,8 +143,8 @@ struct ClampedGlu {
 
 /// A mixture of experts instead of the MLP (Experts.h).
 struct Experts {
-  std::string_view router = ""; ///< inside a layer; empty: no experts
-  std::string_view each = "";   ///< in the files, before the expert's index
+  std::string_view router = ""; ///< path inside a layer; empty: no experts
+  std::string_view each = "";   ///< path in the files before the expert's index
   std::array<std::string_view, 3> projections = {"gate_proj", "up_proj",
                                                  "down_proj"};
   /// Module paths in transformers, whatever the files use.
@@ -152,16 +152,18 @@ struct Experts {
   /// Key of the number of experts, and its alternative name.
   std::array<const char *, 2> countKeys = {"num_experts", "num_local_experts"};
   const char *innerKey = "moe_intermediate_size";
-  /// An MLP for all tokens in addition, and its gate's linear; empty: none.
+  /// Paths of the shared expert, an additional MLP for all tokens, and of the
+  /// linear that computes its gate. Empty: none.
   std::string_view shared = "", sharedGate = "";
   const char *sharedKey = "shared_expert_intermediate_size";
   bool alwaysNormalized = false; ///< else according to `norm_topk_prob`
   /// The files stack a layer's experts as transformers does, [experts, in,
   /// out], with the outputs of gate and up interleaved, gate first.
   bool areStacked = false;
-  bool haveBiases = false; ///< also of the router
+  bool haveBiases = false; ///< experts and router have biases
   ClampedGlu glu = {};
-  bool hasDenseLayers = false; ///< `decoder_sparse_step`, `mlp_only_layers`
+  /// `decoder_sparse_step` and `mlp_only_layers` give some layers an MLP.
+  bool hasDenseLayers = false;
 
   constexpr bool isThere() const { return !router.empty(); }
 };
@@ -183,7 +185,7 @@ struct ConfigDefaults {
   bool biases = false; ///< for the keys of BiasRule::kByKey
   /// `pad_token_id`, whose row of the embedding gets no gradient; -1: none.
   int64_t paddingToken = -1;
-  bool padsEmbedding = true; ///< false: there is no such row
+  bool padsEmbedding = true; ///< false: `pad_token_id` has no effect
   double normEpsilon = 1e-6;
   const char *activation = "silu";
   double dropout = 0; ///< of each kind for which the family has a key
@@ -213,10 +215,10 @@ struct Family {
 struct Wrapper {
   std::string_view modelType;    ///< `model_type` of the folder
   std::string_view architecture; ///< the class that is created
-  std::string_view textType;     ///< `model_type` of a text_config without one
+  std::string_view textType;     ///< `model_type` if text_config has none
   /// Path of the text model in the class, instead of "model" in ModuleNames.
   std::string_view textModel;
-  bool tied; ///< if the folder has no `tie_word_embeddings`
+  bool tied; ///< default of `tie_word_embeddings`
   /// Modules of the class outside of the text model, which stay unchanged.
   std::array<std::string_view, 2> others;
 

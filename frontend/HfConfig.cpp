@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// config.json -> ModelConfig.
+// Reads config.json into a ModelConfig.
 
 #include "frontend/HfConfig.h"
 
@@ -22,11 +22,11 @@ using nlohmann::json;
 
 namespace qlora {
 
-/// More layers than any model has; keeps a hostile count from allocating a list
-/// of that length.
+/// Maximum number of layers, far more than any model has. Prevents a malformed
+/// count from allocating lists of that length.
 static constexpr int64_t kMaxLayers = 65536;
 
-/// transformers' names of activations, and model.activation's.
+/// Pairs of an activation's name in transformers and in model.activation.
 static constexpr std::pair<std::string_view, std::string_view> kActivations[] =
     {{"gelu", "gelu"},
      {"gelu_new", "gelu_tanh"},
@@ -36,7 +36,7 @@ static constexpr std::pair<std::string_view, std::string_view> kActivations[] =
      {"swish", "silu"}};
 
 namespace {
-/// A dropout that models have: the importer's flag, its key and its rate.
+/// A kind of dropout: the importer's flag, the key in config.json and the rate.
 struct DropoutKind {
   std::string_view name;
   const char *ConfigNames::*key;
@@ -79,8 +79,8 @@ static Status readSizes(const JsonFields &fields, ModelConfig &config) {
 static Status readHeads(const JsonFields &fields, ModelConfig &config) {
   const Family &family = *config.family;
   QLORA_ASSIGN_OR_RETURN(config.heads, fields.integer(family.keys.heads, 1));
-  // A null key means "as many as heads" in every family, a missing one means
-  // the family's default.
+  // Null means "as many as heads" in every family. A missing key means the
+  // family's default.
   const char *kvKey = "num_key_value_heads";
   const int64_t familyKvHeads = family.defaults.kvHeads;
   const bool useHeads = fields.mentions(kvKey) || !familyKvHeads;
@@ -125,7 +125,8 @@ static Status readPadding(const JsonFields &fields, ModelConfig &config) {
   return Status::ok();
 }
 
-/// Refuses keys that turn on biases for which the family has no weights.
+/// Reads which linears have a bias. Refuses keys that turn on biases which the
+/// family does not have.
 static Status readBiases(const JsonFields &fields, ModelConfig &config) {
   const Family &family = *config.family;
   const ConfigNames &keys = family.keys;
@@ -141,7 +142,7 @@ static Status readBiases(const JsonFields &fields, ModelConfig &config) {
   for (const auto &[key, rule, there] : biases) {
     const bool missing = rule == BiasRule::kByKey && family.defaults.biases;
     QLORA_ASSIGN_OR_RETURN(const bool value, fields.boolean(key, missing));
-    // Linears may share a key with one that never has a bias.
+    // Another linear, which may have a bias, can have the same key.
     const bool isOfOthers = std::ranges::any_of(biases, [&](const Bias &other) {
       return other.rule != BiasRule::kNever &&
              std::string_view(key) == other.key;
@@ -170,7 +171,8 @@ static Status readActivation(const JsonFields &fields, ModelConfig &config) {
                          family.keys.activation, name);
 }
 
-/// Reads a factor: `missing` without a value or without a key in the family.
+/// Reads a factor. It is `missing` if config.json has no value or the family
+/// has no key for it.
 static Status readFactor(const JsonFields &fields, const char *key,
                          double missing, double &factor) {
   factor = missing;
@@ -180,7 +182,8 @@ static Status readFactor(const JsonFields &fields, const char *key,
   return Status::ok();
 }
 
-/// Null means no cap; a missing key means the family's default.
+/// Reads the cap c of c * tanh(x / c). Null means no cap. If the key is
+/// missing, the cap is `missing`.
 static Status readCap(const JsonFields &fields, const char *key, double missing,
                       double &cap) {
   if (!*key)
@@ -228,7 +231,8 @@ static Status readDropout(const JsonFields &fields, ModelConfig &config) {
   return Status::ok();
 }
 
-/// Refuses a rate for a dropout that the family lacks: it would do nothing.
+/// Replaces the dropout rates in config.json by the importer's flags. Refuses a
+/// flag for a dropout that the family lacks.
 static Status replaceDropouts(const Family &family, const json &instead,
                               json &root) {
   for (const auto &[name, value] : instead.items()) {
@@ -243,9 +247,9 @@ static Status replaceDropouts(const Family &family, const json &instead,
   return Status::ok();
 }
 
-/// Returns the text model's keys of a model that reads more than text.
-/// Quantisation may be declared inside or outside of text_config. Tying is the
-/// outer model's, whatever the text model's own keys are.
+/// Returns the text model's keys of a multimodal model's config.json, or all
+/// keys of a text model. Quantisation may be declared inside or outside of
+/// text_config. `tie_word_embeddings` counts only outside.
 static StatusOr<json> takeTextModel(json root, ModelConfig &config) {
   const auto text = root.find("text_config");
   if (text == root.end() || text->empty())

@@ -26,7 +26,7 @@ namespace qlora {
 /// Dropout probabilities in training.
 struct DropoutConfig {
   double embedding = 0;
-  double residual = 0; ///< of what attention and MLP add to the residual
+  double residual = 0; ///< of attention and MLP outputs
   double attention = 0; ///< of the softmax; see checkTraining()
 };
 
@@ -61,17 +61,18 @@ struct ModelConfig {
   ExpertsConfig experts;
   DropoutConfig dropout;
   double embeddingScale = 1, residualScale = 1, logitScale = 1;
-  double attentionScale = 0;             ///< of the scores
+  double attentionScale = 0;             ///< factor of the attention scores
   double attentionCap = 0, logitCap = 0; ///< c of c * tanh(x / c); 0: none
   std::vector<Rotary> rotaries;
   std::vector<int> rotaryOfLayer; ///< index in `rotaries`; -1: no RoPE
   std::vector<int64_t> windows;   ///< by layer, in tokens; 0: no window
   /// Format of the weights that are quantised in the files; null: none is.
   const StoredFormat *storedFormat = nullptr;
-  const char *unquantizedKey = ""; ///< of unquantizedModules
+  const char *unquantizedKey = ""; ///< key in config.json of the next list
   std::vector<std::string> unquantizedModules;
-  bool isChosenByFiles = false; ///< the tensors decide what is quantised
-  /// Inputs that share a scale, -1 for all; none if config.json has no value.
+  bool isChosenByFiles = false; ///< true: any linear may be unquantised
+  /// Number of inputs that share a scale, or -1 for all inputs of an output.
+  /// Not set if config.json does not say.
   std::optional<int64_t> storedBlock;
   /// One line each, for the user.
   std::vector<std::string> warnings;
@@ -83,9 +84,9 @@ struct ModelConfig {
   }
 };
 
-/// Reads FOLDER/config.json. `instead` has dropout rates that replace those of
-/// the file, whatever the family calls them: `embedding_dropout`,
-/// `residual_dropout` and `attention_dropout`, the flags of the importer.
+/// Reads FOLDER/config.json. Values of `instead` replace the file's dropout
+/// rates. Its keys are the importer's flags `embedding_dropout`,
+/// `residual_dropout` and `attention_dropout`, whatever the family's keys are.
 StatusOr<ModelConfig> readHfConfig(const std::string &folder,
                                    const nlohmann::json &instead = {});
 
@@ -93,8 +94,8 @@ StatusOr<ModelConfig> readHfConfig(const std::string &folder,
 StatusOr<ModelConfig> parseHfConfig(std::string_view text,
                                     const nlohmann::json &instead = {});
 
-/// Refuses what the model does only in training and no kernel supports: dropout
-/// of attention weights.
+/// Refuses models with dropout of attention weights, which no kernel supports.
+/// Parsing accepts it, because it has no effect outside of training.
 Status checkTraining(const ModelConfig &config);
 
 } // namespace qlora

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Typed access to the keys of a JSON object.
+// Reads and checks values of JSON objects.
 
 #include "frontend/JsonFields.h"
 
@@ -42,7 +42,7 @@ StatusOr<int64_t> JsonFields::integer(const char *key, int64_t least,
   const json *value = find(key);
   if (!value)
     return missing ? StatusOr<int64_t>(*missing) : missingKey(key);
-  // A number above the signed range would wrap: compare as it is stored.
+  // Compare as unsigned, because a number above the signed range would wrap.
   const bool fits = value->is_number_unsigned()
                         ? value->get<uint64_t>() <= uint64_t{kMost}
                         : value->is_number_integer();

@@ -18,18 +18,18 @@
 
 namespace qlora {
 
-/// A view of an object, which must outlive it.
+/// A view of a JSON object. The object must outlive the view. If a key is
+/// missing, integer() etc. return `missing`, or fail if it is not set.
 class JsonFields {
 public:
   explicit JsonFields(const nlohmann::json &object) : object(object) {}
 
-  /// Returns nullptr if missing or null.
+  /// Returns the value of `key`, or nullptr if it is missing or null.
   const nlohmann::json *find(const char *key) const;
   /// Whether the key exists, even as null.
   bool mentions(const char *key) const { return object.contains(key); }
 
-  /// An integer from `least` to 2^31 - 1; an error if missing without a
-  /// default.
+  /// An integer from `least` to 2^31 - 1.
   StatusOr<int64_t> integer(const char *key, int64_t least,
                             std::optional<int64_t> missing = {}) const;
   /// A finite number above 0.
@@ -41,7 +41,7 @@ public:
   StatusOr<double> probability(const char *key, double missing) const;
   StatusOr<bool> boolean(const char *key, bool missing) const;
   StatusOr<std::string> string(const char *key, std::string missing) const;
-  /// Empty if missing.
+  /// A list of strings; empty if the key is missing.
   StatusOr<std::vector<std::string>> strings(const char *key) const;
 
 private:

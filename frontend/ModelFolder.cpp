@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// One function for each kind of mistake.
+// Detects each kind of mistake in its own function.
 
 #include "frontend/ModelFolder.h"
 
@@ -17,7 +17,8 @@ namespace fs = std::filesystem;
 
 namespace qlora {
 
-/// "Qwen/Qwen3-0.6B": an owner and a name, in the hub's letters.
+/// True for an owner and a model name in letters that the hub allows, such as
+/// "Qwen/Qwen3-0.6B".
 static bool looksLikeHubName(const std::string &text) {
   const size_t slash = text.find('/');
   if (slash == 0 || slash == std::string::npos || slash + 1 == text.size() ||
@@ -68,13 +69,13 @@ static Status adapterInsteadOfModel(const fs::path &folder) {
                          folder.string(), base);
 }
 
-/// Returns the first name in the folder, in listed order, with this start and
-/// ending; empty if there is none.
+/// Returns the first file name in the folder, in the order of listFolder(),
+/// with this start and ending. Returns an empty text if there is none.
 static std::string findName(const fs::path &folder, std::string_view start,
                             std::string_view ending) {
   const auto files = listFolder(folder.string());
   if (!files.isOk())
-    return ""; // its reader reports the error
+    return ""; // reading the model reports the error
   for (const fs::path &file : files.value())
     if (std::string name = file.filename().string();
         name.starts_with(start) && name.ends_with(ending))
@@ -98,10 +99,11 @@ static Status folderWithoutConfig(const fs::path &folder) {
                            (snapshots / findName(snapshots, "", "")).string());
   if (const std::string name = findName(folder, "", ".gguf"); !name.empty())
     return fileInsteadOfFolder(folder / name);
-  return Status::ok(); // its reader reports what is missing
+  return Status::ok(); // reading the model reports the missing config.json
 }
 
-/// Refuses what `git clone` leaves for a large file without Git LFS.
+/// Refuses a Git LFS pointer, a small file that `git clone` without Git LFS
+/// writes instead of a large one.
 static Status checkIsNotPointer(const fs::path &file) {
   constexpr std::string_view kPointer = "version https://git-lfs";
   std::string start(kPointer.size(), '\0');

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Detects what users give instead of a Hugging Face model folder: the name of a
-// model on the hub, a file, an adapter, weights in other formats. The error
-// says how to get a model folder from there.
+// Detects common mistakes for a Hugging Face model folder: the name of a model
+// on the hub, a file, an adapter, weights in other formats. The error says how
+// to get the model folder.
 
 #ifndef QLORA_FRONTEND_MODELFOLDER_H
 #define QLORA_FRONTEND_MODELFOLDER_H
@@ -13,8 +13,9 @@
 
 namespace qlora {
 
-/// `folder` is as the user wrote it. Reads files only as far as needed to
-/// identify them; their readers check that they are complete.
+/// Refuses a `folder`, as the user wrote it, that is no model folder. Reads
+/// files only as far as needed to identify them, and does not check that they
+/// are complete.
 Status checkModelFolder(const std::string &folder);
 
 } // namespace qlora

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The description of a model, and its comparison.
+// Describes a model, and compares the description with a program's.
 
 #include "frontend/ModelIdentity.h"
 
@@ -16,7 +16,7 @@ using nlohmann::json, nlohmann::ordered_json;
 
 namespace qlora {
 
-/// Maximum number of differences in a message.
+/// Maximum number of differences that a message lists.
 static constexpr size_t kMostNamed = 3;
 
 static const char *biasedLinears(const ModelConfig &config) {
@@ -25,7 +25,7 @@ static const char *biasedLinears(const ModelConfig &config) {
   return config.qkvBias ? "q, k, v" : "none";
 }
 
-/// "all", or "0, 28-35".
+/// Returns the indices of layers with a window: "all", or "0, 28-35".
 static std::string slidingLayers(const std::vector<int64_t> &windows) {
   std::string text;
   const size_t count = windows.size();
@@ -48,13 +48,14 @@ static ordered_json onlyIf(bool isThere, ordered_json value) {
   return isThere ? value : ordered_json();
 }
 
-/// "0-2, 4-6".
+/// Returns the indices of `chosen` layers: "all", or "0-2, 4-6".
 static std::string layersWhere(const std::vector<bool> &chosen) {
   std::vector<int64_t> flags(chosen.begin(), chosen.end());
   return slidingLayers(flags);
 }
 
-/// Keys of the second kind of RoPE, of layers with a window, have a prefix.
+/// Describes a RoPE configuration. `prefix` starts its keys: "sliding_" for the
+/// configuration of layers with a window, else empty.
 static void describeRope(const RopeConfig &rope, const std::string &prefix,
                          ordered_json &model) {
   using K = RopeKind;

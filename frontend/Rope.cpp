@@ -36,9 +36,9 @@ static float stretchLlama3(const RopeConfig &rope, float frequency) {
   return (1.0f - smooth) * frequency / factor + smooth * frequency;
 }
 
-/// Keeps wavelengths that rotate more than betaFast times in the original
-/// context and stretches those of fewer than betaSlow rotations by `factor`,
-/// with a ramp over the columns between. Peng et al., 2023 (YaRN).
+/// YaRN (Peng et al., 2023): keeps columns that rotate more than betaFast times
+/// in the original context, and stretches the wavelengths of columns with fewer
+/// than betaSlow rotations by `factor`, with a ramp over the columns between.
 static void stretchYarn(const RopeConfig &rope,
                         std::span<const float> wavelengths,
                         std::vector<float> &frequencies) {
@@ -68,7 +68,8 @@ static void stretchYarn(const RopeConfig &rope,
   }
 }
 
-/// Returns theta^(2i / rotated): positions per radian of rotation.
+/// Returns theta^(2i / rotated) for each pair i of columns: the tokens in which
+/// the pair rotates by one radian.
 static std::vector<float> wavelengthsOf(const RopeConfig &rope) {
   std::vector<float> wavelengths;
   for (int64_t i = 0; i < rope.rotated; i += 2)

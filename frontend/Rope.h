@@ -42,10 +42,10 @@ struct RopeConfig {
   double attentionFactor = 1.0; ///< factor of cos and sin
   double lowFreqFactor = 1.0;
   double highFreqFactor = 4.0;
-  double betaFast = 32.0, betaSlow = 1.0; ///< yarn: rotations within context
-  bool truncate = true; ///< yarn: range rounded to whole columns
-  /// longrope: rotated/2 each, for lengths up to originalMaxPositions and for
-  /// longer ones.
+  double betaFast = 32.0, betaSlow = 1.0; ///< yarn: rotations per context
+  bool truncate = true; ///< yarn: the ramp's ends are rounded to whole columns
+  /// longrope: rotated/2 factors each, for rows of up to originalMaxPositions
+  /// tokens and for longer rows.
   std::vector<double> shortFactors, longFactors;
   int64_t originalMaxPositions = 0;
 };
@@ -56,10 +56,11 @@ struct RopeConfig {
 /// length (dynamic, longrope), these apply up to originalMaxPositions.
 std::vector<float> inverseFrequencies(const RopeConfig &rope);
 
-/// Returns longrope's frequencies for longer rows; else an empty list.
+/// Returns longrope's frequencies for rows of more than originalMaxPositions
+/// tokens. Empty for all other kinds.
 std::vector<float> longFrequencies(const RopeConfig &rope);
 
-/// Head size, and defaults of keys.
+/// The head size, and the family's values for missing keys.
 struct RopeDefaults {
   int64_t headDim = 0;
   double theta = 10000.0;
@@ -68,8 +69,8 @@ struct RopeDefaults {
 };
 
 /// Reads either spelling of config.json: `rope_theta` and `rope_scaling`, or
-/// `rope_parameters`. Refuses other kinds than those above by name. Adds keys
-/// that the kind does not use to `warnings`.
+/// `rope_parameters`. Refuses kinds that RopeKind lacks. Adds a warning for
+/// each key that the kind does not use.
 StatusOr<RopeConfig> readRopeConfig(const nlohmann::json &config,
                                     const RopeDefaults &defaults,
                                     std::vector<std::string> &warnings);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The keys of rotary positions in config.json.
+// Reads the keys of rotary positions in config.json.
 
 #include "frontend/Rope.h"
 
@@ -16,8 +16,8 @@ using nlohmann::json;
 
 namespace qlora {
 
-/// Returns the object with the parameters. rope_scaling wins in transformers,
-/// so two different objects are refused instead of guessing.
+/// Returns the object with the RoPE parameters. If config.json has two that
+/// differ, refuses it, although transformers would use rope_scaling.
 static StatusOr<json> findParameters(const JsonFields &fields) {
   const json *scaling = fields.find("rope_scaling");
   const json *parameters = fields.find("rope_parameters");
@@ -36,7 +36,8 @@ static StatusOr<json> findParameters(const JsonFields &fields) {
 }
 
 namespace {
-/// A kind, its names, and the parameters that it reads besides the common ones.
+/// A kind of RoPE, its names, and the keys that it reads in addition to the
+/// common keys.
 struct Kind {
   RopeKind kind;
   const char *name;
@@ -109,8 +110,9 @@ static Status checkParameterKeys(const json &parameters, RopeKind kind,
   return Status::ok();
 }
 
-/// Reads the original length as transformers does: a key outside of the
-/// parameters wins over one inside, and the fallback is the longest position.
+/// Reads the original context length as transformers does. The key outside of
+/// the RoPE parameters has precedence over the same key inside, and the default
+/// is max_position_embeddings.
 static StatusOr<int64_t> originalPositions(const JsonFields &fields,
                                            const JsonFields &parameters) {
   constexpr const char *kKey = "original_max_position_embeddings";
@@ -136,7 +138,7 @@ static Status readLlama3(const JsonFields &fields, const JsonFields &parameters,
   return Status::ok();
 }
 
-/// 0.1 m ln(s) + 1.
+/// Returns YaRN's factor of cos and sin, 0.1 m ln(s) + 1.
 static double yarnScale(double factor, double m) {
   return factor <= 1 ? 1.0 : 0.1 * m * std::log(factor) + 1.0;
 }
@@ -175,8 +177,9 @@ static StatusOr<std::vector<double>> readFactors(const JsonFields &parameters,
   return value->get<std::vector<double>>();
 }
 
-/// Reads longrope's keys. The attention scale follows from `factor`, whose
-/// default is the longest position divided by the original one.
+/// Reads longrope's keys. The default of `attention_factor` follows from
+/// `factor`, whose default is max_position_embeddings divided by the original
+/// context length.
 static Status readLongRope(const JsonFields &fields,
                            const JsonFields &parameters, RopeConfig &rope) {
   QLORA_ASSIGN_OR_RETURN(rope.shortFactors,
@@ -204,7 +207,8 @@ static Status readLongRope(const JsonFields &fields,
   return Status::ok();
 }
 
-/// Reads dynamic NTK's key: the base grows with lengths beyond its position.
+/// Reads dynamic NTK's key. In rows longer than max_position_embeddings, theta
+/// grows with the row's length.
 static Status readDynamic(const JsonFields &fields, RopeConfig &rope) {
   QLORA_ASSIGN_OR_RETURN(rope.originalMaxPositions,
                          fields.integer("max_position_embeddings", 1));

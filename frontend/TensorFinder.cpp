@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The checks of single tensors.
+// Finds and checks single tensors.
 
 #include "frontend/TensorFinder.h"
 
@@ -53,7 +53,8 @@ StatusOr<Weight> TensorFinder::dense(const std::string &name,
   return weight;
 }
 
-/// Matches as Python's re.match, which compressed-tensors uses.
+/// True if the regular expression matches the start of `module`, like Python's
+/// re.match, which compressed-tensors uses. False for an invalid expression.
 static bool startsAs(const std::string &module, const std::string &pattern) {
   try {
     return std::regex_search(module, std::regex(pattern),
@@ -63,8 +64,9 @@ static bool startsAs(const std::string &module, const std::string &pattern) {
   }
 }
 
-/// transformers' rule: an entry, which may have stars, matches the start or the
-/// end of a module's path.
+/// True if config.json allows an unquantised module. As in transformers, an
+/// entry of the list, which may have stars, matches the start or the end of a
+/// module's path.
 bool TensorFinder::isLeftUnquantized(const std::string &module) const {
   constexpr std::string_view kPattern = "re:";
   return config.isChosenByFiles || std::any_of(

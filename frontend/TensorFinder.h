@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Takes tensors from the files by name, checks them, and remembers which were
-// taken.
+// Finds tensors in the model files by name, checks them, and remembers which
+// ones were found ("taken"), so that unused tensors can be reported.
 
 #ifndef QLORA_FRONTEND_TENSORFINDER_H
 #define QLORA_FRONTEND_TENSORFINDER_H
@@ -15,25 +15,26 @@
 
 namespace qlora {
 
-/// `config` and `files` must outlive it.
+/// `config` and `files` must outlive the finder.
 class TensorFinder {
 public:
   TensorFinder(const ModelConfig &config, const ModelFiles &files)
       : config(config), files(files) {}
 
-  /// Takes a tensor of bf16, f16 or f32 with this shape.
+  /// Takes a tensor, which must be bf16, f16 or f32 and have this shape.
   StatusOr<Weight> dense(const std::string &name,
                          const std::vector<int64_t> &shape);
 
-  /// Takes a linear without its bias: dense in the family's layout, or in a
-  /// stored format, as the files have it. A quantised weight that config.json
-  /// does not declare, or a dense one that it declares quantised, is an error.
+  /// Takes the weight of a linear, but not its bias. The files have the weight
+  /// either dense, in the family's layout, or in a stored format. A quantised
+  /// weight that config.json does not declare, or a dense weight that it
+  /// declares as quantised, is an error.
   StatusOr<LinearWeight> linear(const std::string &module, int64_t out,
                                 int64_t in);
 
   /// Takes a weight in the stored format that config.json names; `shape` is the
-  /// decoded shape. Three dimensions are a matrix for each expert; the result
-  /// is one matrix, with the experts stacked.
+  /// decoded shape. With three dimensions, the first is the expert. The result
+  /// always has two: the experts' matrices are stacked.
   StatusOr<Weight> stored(const std::string &name,
                           const std::vector<int64_t> &shape);
 
@@ -45,12 +46,13 @@ public:
   void skip(const std::string &name) {
     taken.insert(files.find(name).tensor->name);
   }
-  /// `stored` is a name in the files.
+  /// True if the tensor that the files call `stored` was taken.
   bool isTaken(const std::string &stored) const {
     return taken.contains(stored);
   }
 
-  /// After all linears: a quantised model must have a quantised one.
+  /// Fails if config.json declares a quantised model, but no weight taken so
+  /// far is quantised. Must be called after all linears were taken.
   Status checkQuantization() const;
 
 private:

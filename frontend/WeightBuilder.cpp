@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Declarations and reads of parameters.
+// Creates parameters, and the ops that read them.
 
 #include "frontend/WeightBuilder.h"
 

@@ -12,17 +12,19 @@
 
 namespace qlora {
 
-/// Declares parameters and reads them, as ops of one decoder layer or none.
+/// Creates a model.parameter and the model.weight that reads it. `layer` is the
+/// decoder layer of the op, or -1 for none.
 struct WeightBuilder {
   mlir::ImplicitLocOpBuilder &body;
   mlir::OpBuilder &parameters; ///< before the function
 
-  /// Both ops have the tensor's name as location; the builder keeps its own.
+  /// Builds a parameter from one tensor. The location of both ops is the
+  /// tensor's name. The location of `body` does not change.
   mlir::Value build(const Weight &weight, int64_t layer) const {
     return build(weight.name, weight.shape, weight, layer);
   }
-  /// Builds a parameter from several tensors of the files, or from one with
-  /// another name, or another shape of as many elements.
+  /// Builds a parameter from one or several tensors of the files. Its name and
+  /// shape may differ from theirs, but not its number of elements.
   mlir::Value build(llvm::StringRef name, llvm::ArrayRef<int64_t> shape,
                     llvm::ArrayRef<Weight> parts, int64_t layer) const;
   /// Builds a parameter that is f32 in the program, whatever the files have.

@@ -15,7 +15,7 @@
 
 namespace qlora {
 
-/// Returns two 32-bit numbers as one word, with `low` first in memory.
+/// Returns two 32-bit numbers as one 64-bit word, with `low` first in memory.
 inline uint64_t wordOf(uint32_t low, uint32_t high) {
   return uint64_t(high) << 32 | low;
 }
@@ -37,8 +37,8 @@ class WordTable {
 public:
   explicit WordTable(std::string label) : label(std::move(label)) {}
 
-  /// Adds a row: numbers, or expressions over labels as text. All rows of a
-  /// table must be of one kind.
+  /// Adds a row: numbers, or assembler expressions with labels. All rows of a
+  /// table must be numbers, or all must be expressions.
   void row(std::initializer_list<uint64_t> words);
   void row(const std::vector<std::string> &words);
 
@@ -49,7 +49,7 @@ public:
 private:
   std::string label;
   std::vector<uint64_t> numbers;
-  std::string lines; ///< rows of text
+  std::string lines; ///< rows of expressions, as assembler lines
   uint32_t count = 0;
 };
 

@@ -15,7 +15,7 @@
 namespace qlora {
 
 struct CodegenOptions {
-  /// cpu or cuda.
+  /// Target of the kernels: cpu or cuda.
   std::string target = "cpu";
   /// `--march`: x86-64-v2, x86-64-v3 or x86-64-v4, or native for the highest
   /// of these levels that this machine has.
@@ -24,11 +24,12 @@ struct CodegenOptions {
   /// ~/.cache/qlora/kernels if the variable is not set.
   std::string cacheFolder;
   bool useCache = true;
-  /// Names for CudaTarget::parseArchs. Empty: no device code, for a plan only.
+  /// GPU architectures, as in CudaTarget::parseArchs. If empty, train.so gets
+  /// no device code and is good only for its plan.
   std::vector<std::string> cudaArchs;
   /// Path or name of the CUDA compiler. Empty: nvcc.
   std::string cudaCompiler;
-  /// Called as kernel files are compiled. `total` is 0 if all are cached.
+  /// Called as kernel files are compiled. `total` is 0 if all files are cached.
   ProgressListener progress;
 };
 
@@ -36,9 +37,9 @@ struct CodegenOptions {
 /// an unknown target.
 const KernelSpelling *spellingOf(llvm::StringRef target);
 
-/// Writes every generated kernel, in module order, as one source with the
-/// include that they need. The same module gives the same text. Errors are
-/// diagnostics of the kernel.
+/// Writes all generated kernels, in module order, as one source file with the
+/// `#include` that kernels need. The same module gives the same text. Errors
+/// are diagnostics of the kernel op.
 llvm::LogicalResult printKernels(mlir::ModuleOp module,
                                  const KernelSpelling &spelling,
                                  llvm::raw_ostream &stream);
@@ -49,7 +50,8 @@ llvm::LogicalResult printKernels(mlir::ModuleOp module,
 /// are diagnostics of the module.
 ///
 /// The module's discardable attributes `program.config` and `program.plan`
-/// (JSON objects as strings, default "{}") become config_json and plan_json.
+/// (JSON objects as strings, default "{}") become `config_json` and `plan_json`
+/// of qlora_module.
 llvm::LogicalResult emitTrainSo(llvm::ArrayRef<mlir::ModuleOp> stages,
                                 const CodegenOptions &options,
                                 llvm::StringRef outputPath);

@@ -111,7 +111,8 @@ uint32_t CommandTables::launchOf(LaunchOp op, uint32_t kernel) {
   return it->second;
 }
 
-/// Adds an operand row of 0 bytes, with the access of the library op's operand.
+/// Adds a row of 0 bytes for the absent operand at `position`, with the access
+/// of the library op's operand.
 LogicalResult CommandTables::addAbsent(LaunchOp op, unsigned position) {
   auto kernel = symbols.lookup<program::KernelOp>(op.getKernel());
   const qlora::KernelOp *library =
@@ -173,7 +174,7 @@ LogicalResult CommandTables::addCommand(Operation &op) {
       .Case<FillOp>([&](auto) { return addTransfer(op, QLORA_COMMAND_FILL); })
       .Case<CopyOp>([&](auto) { return addTransfer(op, QLORA_COMMAND_COPY); })
       .Case<CollectiveOp>([&](CollectiveOp together) {
-        // The last word of qlora_command.
+        // Packed as in the last word of qlora_command.
         uint32_t how = uint32_t(together.getKind()) |
                        uint32_t(together.getGroup()) << 8 |
                        uint32_t(uint16_t(together.getPeer())) << 16;

@@ -14,13 +14,13 @@
 
 namespace qlora {
 
-/// Location of a buffer or view.
+/// The bytes of a buffer or view in its arena, and their type.
 struct BufferRange {
   uint32_t arena = 0; ///< index into the table of arenas
   uint64_t offset = 0, bytes = 0;
   uint32_t dtype = 0;
-  uint32_t pieces = 0; ///< shards | qlora_group << 16; 0: unsharded
-  uint64_t step = 0;
+  uint32_t pieces = 0; ///< number of shards | qlora_group << 16; 0: unsharded
+  uint64_t step = 0;   ///< bytes from one shard to the next
 };
 
 class CommandTables {
@@ -28,9 +28,8 @@ public:
   CommandTables(mlir::ModuleOp module, StringTable &strings)
       : symbols(module), strings(strings) {}
 
-  /// Index of each arena and kernel in its table.
-  std::map<program::Arena, uint32_t> arenaIndex;
-  llvm::StringMap<uint32_t> kernelIndex;
+  std::map<program::Arena, uint32_t> arenaIndex; ///< in the table of arenas
+  llvm::StringMap<uint32_t> kernelIndex;         ///< in the table of kernels
 
   WordTable launches{".Llaunches"}, operands{".Loperands"},
       constants{".Lconstants"}, commands{".Lcommands"};
@@ -40,7 +39,8 @@ public:
 
   llvm::FailureOr<uint32_t> arenaOf(mlir::Operation *op, program::Arena arena);
   llvm::FailureOr<BufferRange> rangeOf(mlir::Value buffer);
-  /// Returns the index of these consecutive values in the table of constants.
+  /// Adds `values` to the table of constants, as consecutive rows, unless it
+  /// has them already. Returns the index of the first row.
   uint32_t constantsOf(llvm::ArrayRef<int64_t> values);
 
 private:
@@ -61,7 +61,7 @@ private:
   StringTable &strings;
   std::map<std::vector<int64_t>, uint32_t> constantIndex;
   llvm::StringMap<llvm::SmallVector<RowOperand>> rowOperandsOf; ///< by kernel
-  /// Keyed by label, kernel, first constant and rows.
+  /// Index in `launches`, by label, kernel, first constant and row count.
   std::map<std::tuple<std::string, uint32_t, uint32_t, uint64_t>, uint32_t>
       launchIndex;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Lists three levels, each with the features that it adds to the one before.
+// Lists three levels, each with the features that the previous level lacks.
 
 #include "compiler/Codegen/CpuLevel.h"
 

@@ -18,7 +18,8 @@ struct CpuLevel {
   std::string features; ///< "avx,avx2,...", as /proc/cpuinfo names them
 };
 
-/// Returns the level `march`; for "native" the highest that this machine has.
+/// Returns the level named `march`, or for "native" the highest level that this
+/// machine has.
 StatusOr<CpuLevel> cpuLevel(const std::string &march);
 
 } // namespace qlora

@@ -11,19 +11,19 @@
 
 using namespace qlora;
 
-/// Text of runtime/Kernels/Rows.h, with its includes in place.
+/// Text of runtime/Kernels/Rows.h, with the text of its includes inserted.
 extern const char qloraKernelPrelude[];
 
-/// Units compiled at the same time.
+/// Maximum number of units, which are compiled at the same time.
 static constexpr size_t kParallel = 2;
-/// Units are not split below this size: starting clang costs as much.
+/// Minimum bytes of a unit. Less text compiles faster than clang starts.
 static constexpr size_t kMinUnitBytes = 16 << 10;
 
 uint32_t CpuTarget::kind() const { return QLORA_TARGET_CPU; }
 
 std::vector<std::string> CpuTarget::flags() const {
   return {"-x", "c++", "-std=c++20", "-O3", "-march=" + level.march,
-          // On machines with 512 bits, twice as fast as the default of 256.
+          // With AVX-512, twice as fast as the default of 256 bits.
           "-mprefer-vector-width=512",
           // The kernel text must decide every rounding.
           "-ffp-contract=off", "-fno-math-errno",

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// CUDA C++: a block of threads computes a wide row, a warp a narrow one. The
-// threads stride over the columns, so that neighbours read neighbours. A thread
-// stores only columns that it has loaded: overwriting an operand is safe.
+// CUDA C++: a block of threads computes a wide row, a warp a narrow one. In
+// each iteration, neighbouring threads read neighbouring columns. A thread
+// stores only columns that it has loaded, so a result may overwrite an operand.
 //
 //   for (int c = threadIdx.x * 8; c < 4096; c += 4096) {
 //     const qlora_lanes<8> x0s = qlora_load_bf16<8>(in0_row, c);  // 16 bytes
@@ -10,9 +10,9 @@
 //   }
 //   const float sum0 = qlora_block_sum(sum0_part);
 //
-// A sum or maximum ends with a barrier of the block. Every loop except the last
-// ends with one of them. So an array that one loop fills is complete before the
-// next loop reads it, whichever thread reads a column there.
+// A sum or maximum ends with a barrier of the block, and every loop except the
+// last ends with a sum or maximum. So a row array that one loop fills is
+// complete before any thread reads it in the next loop.
 
 #include "compiler/Codegen/KernelSpelling.h"
 
@@ -27,7 +27,8 @@ static constexpr uint32_t kWarpsPerBlock = 8;
 /// Minimum columns per thread of a block.
 static constexpr int64_t kColumnsPerThread = 8;
 static constexpr int64_t kMinThreads = 128, kMaxThreads = 512;
-/// Resident threads per multiprocessor that registers must allow: half of all.
+/// Minimum resident threads per multiprocessor, for __launch_bounds__. Limits
+/// the registers per thread.
 static constexpr uint32_t kThreadsThere = 1024;
 /// Shared memory of a block for row arrays, in bytes: the 48 KiB that every GPU
 /// has without opt-in, less what block reductions need.
@@ -79,8 +80,8 @@ private:
 KernelGeometry CudaSpelling::geometry(int64_t columns) const {
   if (isWarps(columns))
     return {uint32_t(kWarp) * kWarpsPerBlock, kWarpsPerBlock};
-  // Use the fewest iterations that kMaxThreads allow, and for these the fewest
-  // threads: then the fewest threads are idle in the last iteration.
+  // Use the fewest threads that need no more iterations than kMaxThreads would.
+  // Then the fewest threads are idle in the last iteration.
   auto turns = [&](int64_t threads) {
     int64_t step = threads * kColumnsPerThread;
     return (columns + step - 1) / step;
@@ -131,7 +132,7 @@ Statements CudaSpelling::rowArray(std::string_view name,
                       kWarp)};
 }
 
-/// Returns as many lanes as leave less than half of the threads idle.
+/// Returns the most lanes for which less than half of the threads are idle.
 int64_t CudaSpelling::lanes(int64_t columns, int64_t rowColumns,
                            int64_t aligned) const {
   int64_t lanes = aligned;
@@ -180,7 +181,7 @@ Statements CudaSpelling::loop(const ColumnLoop &loop) const {
   // Do not unroll: enough loads are in flight, and more would need registers.
   if (loop.lanes > 1 && loop.columns > step)
     appendStatement(lines, 0, "QLORA_ROLL");
-  // Print a single iteration without a loop: nvcc would not find out.
+  // Print a single iteration without a loop, because nvcc keeps the loop.
   if (loop.columns == step)
     lines.insert(lines.end(), {"{", fmt::format("  const int c = {};", first)});
   else

@@ -15,8 +15,8 @@
 
 using namespace qlora;
 
-// Generated at build time from runtime/Kernels/Cuda/Device, with the project's
-// headers that they include in place.
+// Texts of runtime/Kernels/Cuda/Device, generated at build time. The text of
+// the project's headers that they include is inserted.
 extern const char qloraCudaPrelude[];
 extern const char *const qloraCudaUnits[];
 extern const size_t qloraCudaUnitCount;
@@ -88,7 +88,7 @@ StatusOr<uint32_t> CudaTarget::parseVersion(std::string_view text) {
 // Compiling
 //===----------------------------------------------------------------------===//
 
-/// Most processes at the same time: each takes up to half a GiB.
+/// Maximum concurrent nvcc processes. Each takes up to half a GiB of memory.
 static constexpr unsigned kMaxParallel = 16;
 
 namespace {

@@ -27,8 +27,8 @@ struct CudaArch {
 
 class CudaTarget : public Target {
 public:
-  /// Without `archs` kernels get no image, and no compiler is needed: such a
-  /// program serves only for its plan.
+  /// If `archs` is empty, kernels get no image and no compiler is needed. Such
+  /// a program serves only for its plan.
   CudaTarget(std::vector<CudaArch> archs, KernelCache cache,
              std::string compiler, ProgressListener progress = {})
       : archs(std::move(archs)), cache(std::move(cache)),

@@ -30,7 +30,6 @@ public:
   FailureOr<std::string> run();
 
 private:
-  // In the order in which the tables are filled.
   LogicalResult addArenas();
   LogicalResult addParameter(ParameterOp op);
   LogicalResult addKernel(program::KernelOp op);
@@ -83,7 +82,7 @@ LogicalResult ModuleEmitter::addParameter(ParameterOp op) {
     return std::to_string(
         wordOf(static_cast<uint32_t>(low), static_cast<uint32_t>(high)));
   };
-  // The names of the parts follow, each after the NUL of the one before.
+  // The names of the parts follow the parameter's name, separated by NULs.
   std::string name = op.getName().str();
   ArrayAttr parts = op.getPartsAttr();
   if (parts)
@@ -136,7 +135,7 @@ LogicalResult ModuleEmitter::addKernel(program::KernelOp op) {
   return success();
 }
 
-/// Adds an image. The assembler reads its file, so that it need not be text.
+/// Adds a device image. The assembler inserts the bytes of its file.
 void ModuleEmitter::addImage(const DeviceImage &image) {
   std::string label = fmt::format(".Limage{}", images.size());
   imageBytes += fmt::format(".balign 16\n{0}: .incbin \"{1}\"\n{0}_end: "
@@ -181,7 +180,7 @@ std::string ModuleEmitter::moduleString(StringRef attribute) {
   return string(text ? text.getValue() : "{}");
 }
 
-/// Label of a stage's module inside the library.
+/// Returns the label of a pipeline stage's qlora_module in the library.
 static std::string stageLabel(int64_t stage) {
   return fmt::format("qlora_stage_{}", stage);
 }

@@ -16,10 +16,11 @@
 
 namespace qlora {
 
-/// Returns the text for `module`. All its buffers must have an offset, and all
-/// library kernels an implementation. Refers to generated kernels by
-/// functionName. Includes the bytes of the images, each followed by a NUL (for
-/// PTX). Emits an error for values that do not fit into a table.
+/// Returns the assembler text for `module`. All its buffers must have an
+/// offset, and all library kernels an implementation. The text refers to
+/// generated kernels by functionName(), and embeds the device images, each
+/// followed by a NUL because PTX needs one. Emits an error for values that do
+/// not fit into a table.
 llvm::FailureOr<std::string> emitModule(mlir::ModuleOp module,
                                         const Target &target,
                                         const CompiledKernels &kernels);

@@ -10,8 +10,8 @@
 
 using namespace qlora;
 
-/// Partial sums of a reduction. Their number and order are part of the
-/// printed text, so the result does not depend on the vector width.
+/// Number of partial results of a reduction. Their number and order are part of
+/// the printed text, so the result does not depend on the CPU's vector width.
 static constexpr int64_t kLanes = 16;
 
 /// Widest row that is kept in an array: 32 KiB of stack per value.
@@ -27,7 +27,7 @@ struct HostSpelling : KernelSpelling {
                                        : 0;
   }
   bool hasQuickFunctions() const override { return false; }
-  /// 1: the compiler vectorizes the loop.
+  /// Returns 1, because the C++ compiler vectorizes the loop.
   int64_t lanes(int64_t, int64_t, int64_t) const override { return 1; }
   std::string include() const override { return "runtime/Kernels/Rows.h"; }
   std::string tableType() const override { return "static const float"; }

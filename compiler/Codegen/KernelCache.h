@@ -19,13 +19,13 @@ namespace qlora {
 
 class KernelCache {
 public:
-  /// Makes a cache in `folder`. If it is empty, nothing is cached.
+  /// Makes a cache in `folder`. An empty name disables caching.
   explicit KernelCache(std::string folder) : folder(std::move(folder)) {}
 
-  /// Returns $XDG_CACHE_HOME/qlora/kernels, or ~/.cache/qlora/kernels without
-  /// that variable; empty if neither is known.
+  /// Returns $XDG_CACHE_HOME/qlora/kernels, or ~/.cache/qlora/kernels if the
+  /// variable is not set, or "" if the home folder is unknown too.
   static std::string defaultFolder();
-  /// Returns the key of `text`, in hexadecimal.
+  /// Returns the hash of `text` in hexadecimal digits, which is its key.
   static std::string key(std::string_view text);
 
   std::optional<std::string> find(std::string_view key) const;

@@ -21,11 +21,10 @@ namespace qlora {
 /// "_kernel". Characters that C++ does not allow are replaced by their code.
 std::string functionName(program::KernelOp kernel);
 
-/// Returns one function, without includes. Emits an error and fails for a body
-/// or attributes that cannot be printed.
-llvm::FailureOr<std::string>
-printKernel(program::KernelOp kernel,
-            const KernelSpelling &spelling);
+/// Returns the kernel as one C++ function, without includes. Emits an error for
+/// a body or attributes that cannot be printed.
+llvm::FailureOr<std::string> printKernel(program::KernelOp kernel,
+                                         const KernelSpelling &spelling);
 
 } // namespace qlora
 

@@ -21,8 +21,8 @@ namespace qlora {
 
 using Statements = std::vector<std::string>;
 
-/// Launch geometry, as in qlora_kernel: a block of `threads` computes
-/// `rowsPerBlock` rows. Zeros on a CPU, whose device splits the rows itself.
+/// Launch geometry, as in qlora_kernel: a block of `threads` threads computes
+/// `rowsPerBlock` rows. Both are 0 on a CPU, where the runtime splits the rows.
 struct KernelGeometry {
   uint32_t threads = 0;
   uint32_t rowsPerBlock = 0;
@@ -39,12 +39,12 @@ struct Reduction {
 /// A loop over the columns [0, columns) of a row.
 struct ColumnLoop {
   int64_t columns = 0;
-  /// Columns of a kernel row: 2 * `columns` if an iteration handles two.
+  /// Columns of a kernel row: 2 * `columns` if an iteration handles a pair.
   int64_t rowColumns = 0;
-  /// The body fills an array of the row that a later loop reads.
+  /// True if the body fills a row array that a later loop reads.
   bool fillsArray = false;
-  /// Columns that are loaded and stored at once. The body computes column
-  /// `c + lane`. 1: it computes column `c`, and `lane` does not exist.
+  /// Number of columns that one vector load or store covers. If above 1, the
+  /// body computes column `c + lane`; if 1, it computes column `c`.
   int64_t lanes = 1;
   Statements loads, stores; ///< for all lanes, before and after the body
   Statements body;
@@ -54,22 +54,22 @@ struct ColumnLoop {
 struct KernelSpelling {
   virtual ~KernelSpelling() = default;
 
-  // The launch, for rows of `columns` elements.
+  /// Returns the launch geometry for rows of `columns` elements.
   virtual KernelGeometry geometry(int64_t columns) const = 0;
-  /// Ends the sentence "rows of 64 columns": empty, or starts with a comma.
+  /// Returns the geometry for the kernel's comment, to be appended to "rows of
+  /// 64 columns": empty, or starting with a comma.
   virtual std::string geometryText(int64_t columns) const = 0;
-  /// Returns how many arrays of one row (rowArray) a kernel may have.
+  /// Returns how many row arrays (rowArray()) a kernel may have.
   virtual int64_t maxRowArrays(int64_t columns) const = 0;
-  /// True if sigmoids, inverse roots and random numbers cost about as much as
-  /// an array's store and load. They are then recomputed.
+  /// True if computing a sigmoid, inverse root or random number costs about as
+  /// much as storing and loading it. Later loops then recompute such values.
   virtual bool hasQuickFunctions() const = 0;
 
-  /// Returns the lanes of a loop over `columns` of the `rowColumns` of a kernel
-  /// whose rows are aligned to `aligned` elements.
+  /// Returns ColumnLoop::lanes for a loop over `columns` of a kernel row's
+  /// `rowColumns` columns. Rows are aligned to `aligned` elements.
   virtual int64_t lanes(int64_t columns, int64_t rowColumns,
                         int64_t aligned) const = 0;
 
-  // The function.
   /// Returns the file that a source with kernels includes.
   virtual std::string include() const = 0;
   /// Returns the type of a file-scope array of constants, without the `*`.
@@ -79,39 +79,42 @@ struct KernelSpelling {
                                int64_t columns) const = 0;
   /// Returns a field of the function's argument: "args->step" for "step".
   virtual std::string argument(std::string_view field) const = 0;
-  /// Returns the lines before and after the code for one row. They declare
-  /// `row`. Without an end, the function computes one row.
+  /// Returns the lines before the code for one row. They declare `row`.
   virtual Statements beginRows(int64_t columns) const = 0;
+  /// Returns the lines after the code for one row. Empty if a call of the
+  /// function computes only one row.
   virtual Statements endRows() const = 0;
-  /// Returns row / divisor and row % divisor, as 64 bits (for strides).
+  /// Return C++ for row / divisor and row % divisor. The type is 64-bit, so
+  /// that a product with a stride does not overflow.
   virtual std::string rowQuotient(int64_t divisor) const = 0;
   virtual std::string rowRemainder(int64_t divisor) const = 0;
-  /// Declares an array of one row that outlives a column loop.
+  /// Declares a row array: one float per column, which a column loop writes and
+  /// later loops over the same row read.
   virtual Statements rowArray(std::string_view name,
                               int64_t columns) const = 0;
-  /// Returns a whole column loop with its reductions, as lines indented for the
-  /// loop's own nesting.
+  /// Returns a column loop with its reductions. Only lines inside the loop are
+  /// indented.
   virtual Statements loop(const ColumnLoop &loop) const = 0;
   /// Returns a statement that runs once per row, outside the loops.
   virtual Statements oncePerRow(std::string_view statement,
                                 int64_t columns) const = 0;
 
-  // Common to every dialect.
-  /// Declares `name` as the start of operand `index`.
+  /// Declares `name` as a pointer to the first element of operand `index`.
   std::string pointer(std::string_view name, size_t index, qlora_dtype dtype,
                       bool isResult) const;
-  /// Returns the type of that pointer to elements that a row reads or writes.
+  /// Returns the C++ type of a pointer to elements of `dtype`; const unless
+  /// `isResult`.
   std::string pointerType(qlora_dtype dtype, bool isResult) const;
-  /// Loads element `index` of a pointer as float, or stores a float to it.
+  /// Return C++ that loads element `index` of `pointer` as a float, or stores a
+  /// float there.
   std::string load(qlora_dtype dtype, std::string_view pointer,
                    std::string_view index) const;
   std::string store(qlora_dtype dtype, std::string_view pointer,
                     std::string_view index, std::string_view value) const;
-  /// True if elements of this type are loaded in lanes.
-  static bool hasLanes(qlora_dtype dtype) {
-    return dtype != QLORA_DTYPE_I32;
-  }
-  /// Loads lanes from element `index` on as `name`, or stores them.
+  /// True if one load can cover several elements of this type.
+  static bool hasLanes(qlora_dtype dtype) { return dtype != QLORA_DTYPE_I32; }
+  /// Return C++ that loads several elements, from `index` on, into the variable
+  /// `name`, or that stores them from it.
   std::string loadLanes(qlora_dtype dtype, std::string_view name,
                         std::string_view pointer, std::string_view index,
                         int64_t lanes) const;
@@ -122,7 +125,8 @@ struct KernelSpelling {
 
 /// Host C++ for `--target cpu`.
 const KernelSpelling &hostSpelling();
-/// CUDA C++ for `--target cuda`: blocks compute wide rows, warps narrow ones.
+/// CUDA C++ for `--target cuda`. A block computes a wide row, a warp a narrow
+/// one.
 const KernelSpelling &cudaSpelling();
 
 /// Appends `text` after `indent` spaces, as one line.

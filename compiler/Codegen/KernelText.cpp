@@ -17,7 +17,8 @@ using namespace qlora::model;
 // Names
 //===----------------------------------------------------------------------===//
 
-/// "mul" for arith.mulf, "sum" for model.row_sum, "round" for math.roundeven.
+/// Returns the name of an op's result without its number: "mul" for arith.mulf,
+/// "sum" for model.row_sum, "round" for math.roundeven.
 static StringRef stemOf(Operation *op) {
   StringRef stem = op->getName().stripDialect();
   if (stem.consume_front("row_"))
@@ -55,7 +56,8 @@ std::string KernelText::resultName(unsigned operand) {
                      operand - kernel.getBody().front().getNumArguments());
 }
 
-/// Declares the pointer on first use. Results are numbered from 0 again.
+/// Returns the name of the pointer to an operand, in0, in1, ... or out0, out1,
+/// ... Declares the pointer on first use.
 std::string KernelText::pointer(unsigned operand) {
   const RowOperand &info = operands[operand];
   std::string name = info.isResult ? resultName(operand)
@@ -158,7 +160,7 @@ FailureOr<std::string> KernelText::scalar(Value value) {
   if (auto known = scalars.find(value); known != scalars.end())
     return known->second;
   Operation *op = value.getDefiningOp();
-  if (op && op->hasTrait<RowReduction>()) // declared by its loop
+  if (op && op->hasTrait<RowReduction>()) // the reduction's loop declares it
     return nameOf(value);
   if (auto constant = dyn_cast_or_null<arith::ConstantOp>(op))
     return literal(constant);

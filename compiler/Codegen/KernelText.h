@@ -29,7 +29,8 @@ public:
     return operands[number];
   }
   int64_t getColumns() const { return columns; }
-  /// Every row starts at a multiple of this many elements.
+  /// Every row starts at a multiple of this many elements, or of 16 bytes if
+  /// that is less.
   int64_t getAligned() { return kernel.getAligned(); }
 
   /// Returns the name of a value: its op and a number, the same in every loop.
@@ -50,7 +51,7 @@ public:
   void add(const Statements &lines) {
     perRow.insert(perRow.end(), lines.begin(), lines.end());
   }
-  /// Returns the whole function. Call it after all of the above.
+  /// Returns the function's text. Must be called after all other members.
   std::string str() const;
 
 private:

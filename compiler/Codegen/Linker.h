@@ -13,8 +13,9 @@ namespace qlora {
 Status assemble(const std::string &clang, const std::string &text,
                 const std::string &object, const ScratchFolder &folder);
 
-/// Returns the bytes of a library of these objects, sealed (ContentHash.h). It
-/// imports nothing, and the same objects give the same bytes.
+/// Links `objects` to a shared library. Returns its bytes with a content hash
+/// (sealed() in ContentHash.h). The library imports nothing. The same objects
+/// give the same bytes.
 StatusOr<std::string> linkLibrary(const std::vector<std::string> &objects,
                                   const ScratchFolder &folder);
 

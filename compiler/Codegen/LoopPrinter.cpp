@@ -21,7 +21,7 @@ static std::string withoutParentheses(const std::string &operand) {
                                 : operand;
 }
 
-/// Longer expressions get a name.
+/// Expressions of more characters get a name.
 static constexpr size_t kMaxInline = 48;
 
 ArrayRef<LoopPrinter::Half> LoopPrinter::halves() const {
@@ -38,7 +38,7 @@ bool LoopPrinter::turnsPart() const {
 }
 
 /// If only the first R columns rotate, the pairs are c and c + R/2 for c < R/2.
-/// The remaining columns form two ranges of equal length, which are paired.
+/// The remaining columns are split in two halves, whose columns are paired.
 std::string LoopPrinter::firstColumn(Half half) const {
   int64_t middle = text.getColumns() / 2;
   if (turnsPart()) {
@@ -54,9 +54,9 @@ std::string LoopPrinter::column(Half half) const {
   return firstColumn(half) + (loop.lanes > 1 ? " + lane" : "");
 }
 
-/// Uses lanes only if no array of a row is kept and all columns rotate. With
-/// arrays, the lanes of neighbouring threads would meet in the same memory
-/// banks. If only some columns rotate, a thread's columns are not consecutive.
+/// Uses lanes except in two cases. With row arrays, the lanes of neighbouring
+/// threads would conflict in the banks of shared memory. If only some columns
+/// rotate, a thread's columns are not consecutive.
 void LoopPrinter::chooseLanes() {
   loop.rowColumns = text.getColumns();
   loop.columns = loop.rowColumns / static_cast<int64_t>(halves().size());
@@ -90,8 +90,9 @@ void LoopPrinter::countUses(Value value, Half half) {
 
 static constexpr const char *kSuffix[] = {"", "_low", "_high"};
 
-/// Returns a random number. With lanes, all are drawn before the body, and the
-/// result is the random word that the number is made from.
+/// Returns C++ for a random number. With lanes, the loop draws the words of all
+/// lanes before its body, and the result is the current lane's word, which
+/// qlora_unit converts to the number.
 std::string LoopPrinter::draw(RowRandomOp op, Half half) {
   std::string seed = text.stepField("uint64_t", "seed");
   std::string microBatch = text.stepField("uint64_t", "micro_batch");
@@ -99,7 +100,8 @@ std::string LoopPrinter::draw(RowRandomOp op, Half half) {
   if (op.getShared())
     first = fmt::format("{} * {} + {}", text.stepField("uint32_t", "shard"),
                         op.getResult().getType().getDimSize(0), first);
-  // Map `row` to a row of all pipeline chunks, then of the full sequences.
+  // Map `row` to the row of the batch before it was split into pipeline chunks,
+  // then before sequences were split over cp ranks.
   std::string row = "uint32_t(row)";
   if (op.getRuns() > 1)
     row = fmt::format("qlora_whole_row({}, {}u, {}u, {}u)", row,
@@ -121,8 +123,9 @@ std::string LoopPrinter::draw(RowRandomOp op, Half half) {
   return name + ".word[lane]";
 }
 
-/// With lanes, returns `random >= p` as a comparison of words. It is exact: the
-/// random number is the upper 24 bits of a word, times 2^-24.
+/// If `op` is `random >= p` and the loop has lanes, returns a comparison of the
+/// random word with an integer. The comparison is exact, because the random
+/// number is the upper 24 bits of its word, times 2^-24.
 std::optional<Expression> LoopPrinter::keepExpression(Operation *op,
                                                       Half half) {
   auto compare = dyn_cast<arith::CmpFOp>(op);
@@ -195,7 +198,8 @@ bool LoopPrinter::isInLanes(unsigned operand) const {
          KernelSpelling::hasLanes(text.getOperand(operand).dtype);
 }
 
-/// Returns one element. With lanes, all of them are loaded before the body.
+/// Returns C++ for an operand's element in the current column. With lanes, the
+/// elements of all lanes are loaded before the loop body.
 Expression LoopPrinter::loadOperand(unsigned argument, Half half) {
   const KernelSpelling &spelling = text.getSpelling();
   qlora_dtype dtype = text.getOperand(argument).dtype;
@@ -240,8 +244,8 @@ FailureOr<Expression> LoopPrinter::expression(Value value, Half half) {
   return loadOperand(cast<BlockArgument>(value).getArgNumber(), half);
 }
 
-/// Names loads, because a load inside a conditional would become a branch. Lane
-/// loads have a name already.
+/// True if the value needs a variable. Loads need one, because a load inside a
+/// conditional would become a branch. Loads of lanes have a variable already.
 bool LoopPrinter::needsName(Value value, Half half,
                             const Expression &expression) const {
   Operation *op = value.getDefiningOp();
@@ -254,7 +258,8 @@ bool LoopPrinter::needsName(Value value, Half half,
   return uses.lookup({value, half}) > 1 || expression.text.size() > kMaxInline;
 }
 
-/// Returns the name of a variable with this value. Equal values share one.
+/// Returns the name of a variable with the value of the expression `equal`.
+/// Values with the same expression share a variable.
 std::string LoopPrinter::bind(Value value, Half half,
                               const std::string &equal) {
   std::string &name = bound[equal];
@@ -289,7 +294,8 @@ FailureOr<std::string> LoopPrinter::row(Value value, Half half) {
   return known[key] = name;
 }
 
-/// Returns `value` as a whole expression, without a name if used only here.
+/// Returns `value` as an expression without outer parentheses. A value whose
+/// only use this is gets no variable.
 FailureOr<std::string> LoopPrinter::lastUse(Value value, Half half) {
   Operation *op = value.getDefiningOp();
   bool isOnlyUse = op && isRow(value) && uses.lookup({value, half}) == 1 &&

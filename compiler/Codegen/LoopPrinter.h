@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
 // Prints one column loop of a kernel: the expressions of the values that it
-// reduces or stores. A value that is used once is printed inside the expression
-// that uses it. One that is used more often, or is long, gets a name.
+// reduces or stores. A value with one use is printed inside the expression that
+// uses it. A value with several uses, or with a long expression, gets a name.
 
 #ifndef QLORA_COMPILER_CODEGEN_LOOPPRINTER_H
 #define QLORA_COMPILER_CODEGEN_LOOPPRINTER_H
@@ -17,25 +17,26 @@ public:
   LoopPrinter(KernelText &text, const RowPlan &plan, unsigned number)
       : text(text), plan(plan), number(number) {}
 
-  /// Prints a loop with reductions (`reductions` of the plan is not empty).
+  /// Prints a loop that computes reductions: RowLoop::reductions is not empty.
   llvm::LogicalResult printReductions();
-  /// Prints the loop that stores results, and then the results that are one
-  /// number per row. Operand `firstResult + i` is results[i].
+  /// Prints the loop that stores the results with one value per column, then
+  /// the stores of results with one value per row. results[i] is the kernel's
+  /// operand `firstResult + i`.
   llvm::LogicalResult printStores(mlir::OperandRange results,
                                   unsigned firstResult);
 
 private:
-  /// Column that an expression is for: `c`, or in a loop with rotations one in
-  /// the first or in the second half of the rotated columns.
+  /// The column that an expression computes. In a loop without rotations it is
+  /// `c`. In a loop with rotations each iteration computes two columns: one of
+  /// the first half of the rotated columns, one of the second.
   enum Half : unsigned { kWhole, kLow, kHigh };
   using Key = std::pair<mlir::Value, unsigned>;
 
   llvm::ArrayRef<Half> halves() const;
   /// True if rotations cover only some of the columns.
   bool turnsPart() const;
-  /// Column of the current lane, and of the first lane.
-  std::string column(Half half) const;
-  std::string firstColumn(Half half) const;
+  std::string column(Half half) const;      ///< of the current lane
+  std::string firstColumn(Half half) const; ///< of lane 0
   bool isKeptEarlier(mlir::Value value) const;
   void countUses(mlir::Value value, Half half);
   void print();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Has one case per arithmetic op.
+// Prints arithmetic ops as C++, one case per op.
 
 #include "compiler/Codegen/RowExpressions.h"
 
@@ -59,7 +59,7 @@ static bool isOperand(StringRef text) {
   });
 }
 
-/// Returns `b` for an operand `(-b)`.
+/// Returns `b` for an operand `(-b)`, and nullopt for any other operand.
 static std::optional<std::string> negated(StringRef operand) {
   if (operand.consume_front("(-") && operand.consume_back(")") &&
       isOperand(operand))
@@ -73,7 +73,7 @@ static Expression negation(StringRef operand) {
   return {"-" + operand.str()};
 }
 
-/// Prints a + (-b) as a - b, which has the same bits.
+/// Returns a + b. If b is (-c), prints a - c, whose result has the same bits.
 static Expression sum(StringRef a, StringRef b) {
   if (std::optional<std::string> inner = negated(b))
     return {fmt::format("{} - {}", a.str(), *inner)};
@@ -88,7 +88,7 @@ qlora::elementwiseExpression(Operation *op, ArrayRef<std::string> x) {
   auto call = [&](const char *function) {
     return Expression{fmt::format("{}({})", function, x[0]), true};
   };
-  // NaN if an operand is NaN, as in arith: x != x is true for NaN.
+  // As in arith, NaN if an operand is NaN. Only for NaN is x != x true.
   auto extremum = [&](const char *symbol) {
     return Expression{fmt::format("{0} {2} {1} || {0} != {0} ? {0} : {1}",
                                   x[0], x[1], symbol)};

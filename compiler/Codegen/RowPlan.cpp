@@ -70,7 +70,8 @@ void RowPlanner::collectReductions(Value value, DenseSet<Value> &seen) {
   }
 }
 
-/// True if an earlier loop has evaluated `value` too. Keeps it in an array.
+/// Keeps `value` in an array if an earlier loop has evaluated it and an array
+/// is free. Returns whether it is kept.
 bool RowPlanner::keep(Value value, unsigned loop) {
   unsigned first = firstLoop.try_emplace(value, loop).first->second;
   if (first == loop)

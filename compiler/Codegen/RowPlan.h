@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The column loops of a kernel. A row value is never stored: each loop
-// recomputes what it needs from the operands. So the plan only has to assign
-// the work to loops.
+// The column loops of a kernel. By default each loop recomputes the row values
+// that it needs from the operands, so the plan only assigns work to loops.
 //
 //   %s = model.row_sum %x2        loop 0: sum of x * x
 //   %d = model.row_sum %xw        loop 0: sum of x * w, ready at the same time
@@ -11,11 +10,11 @@
 //
 // Loop k computes the reductions that depend on a chain of k other reductions.
 // The last loop stores the results. A value that is expensive (exp, sin,
-// division, ...) and that a later loop needs again is kept in an array of one
-// row. A loop with `model.row_rotate` handles the two exchanged columns
-// together, c and c + C/2, so that each operand is read only once. If only
-// `width` columns rotate, the pairs are c and c + width/2; then the remaining
-// columns are paired.
+// division, ...) and that a later loop needs again is kept in an array with one
+// float per column. A loop with `model.row_rotate` handles the two exchanged
+// columns together, c and c + C/2, so that each operand is read only once. If
+// only `width` columns rotate, they are paired as c and c + width/2, and the
+// remaining columns form pairs of their own.
 
 #ifndef QLORA_COMPILER_CODEGEN_ROWPLAN_H
 #define QLORA_COMPILER_CODEGEN_ROWPLAN_H
@@ -26,14 +25,14 @@
 namespace qlora {
 
 struct RowLoop {
-  /// Ops with RowReduction. Empty in the loop that stores.
+  /// Ops with the trait RowReduction. Empty in the loop that stores results.
   llvm::SmallVector<mlir::Operation *> reductions;
-  int64_t turned = 0; ///< width of its rotations; 0: none
+  int64_t turned = 0; ///< columns that rotations exchange; 0: no rotation
 };
 
 struct RowPlan {
   llvm::SmallVector<RowLoop> loops; ///< the last one stores the results
-  /// Values kept in an array, with the loop that fills it.
+  /// Values kept in an array, with the index of the loop that fills it.
   llvm::MapVector<mlir::Value, unsigned> kept;
 };
 
@@ -42,9 +41,10 @@ inline bool isRow(mlir::Value value) {
   return llvm::isa<mlir::RankedTensorType>(value.getType());
 }
 
-/// Plans the body of a kernel that may keep `maxArrays` values. If `areQuick`,
-/// quick functions (KernelSpelling.h) are not kept. Plans only values that the
-/// yielded values depend on.
+/// Plans the body of a kernel that may keep up to `maxArrays` values in arrays.
+/// If `areQuick` (KernelSpelling::hasQuickFunctions), sigmoids, inverse roots
+/// and random numbers are recomputed instead. Ignores values that no yielded
+/// value depends on.
 RowPlan planRows(mlir::Block &body, int64_t maxArrays, bool areQuick);
 
 } // namespace qlora

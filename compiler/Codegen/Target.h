@@ -15,7 +15,7 @@
 
 namespace qlora {
 
-/// A row of qlora_image whose bytes are in a file.
+/// A compiled device image (qlora_image) whose bytes are in a file.
 struct DeviceImage {
   std::string file;
   uint32_t unit = 0;
@@ -33,7 +33,7 @@ struct CompiledKernels {
 class Target {
 public:
   virtual ~Target() = default;
-  /// enum qlora_target.
+  /// Returns a value of enum qlora_target.
   virtual uint32_t kind() const = 0;
   /// CPU features that the loader requires in /proc/cpuinfo, comma-separated.
   virtual std::string cpuFeatures() const = 0;

@@ -106,7 +106,7 @@ StatusOr<std::string> qlora::findTool(const std::vector<std::string> &names,
 
 namespace {
 
-/// A running command, with its output in files.
+/// A running command, whose stdout and stderr go to the file `output`.
 struct Running {
   const Command *command;
   llvm::sys::ProcessInfo process;
@@ -161,7 +161,7 @@ Status qlora::runCommands(const std::vector<Command> &commands,
   std::vector<Status> results(commands.size());
   std::atomic<size_t> next = 0;
   std::mutex reporting;
-  size_t ended = 0; // under the mutex
+  size_t ended = 0; // guarded by `reporting`
   const auto report = [&](size_t more) {
     const std::scoped_lock lock(reporting);
     ended += more;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Finds the programs of code generation and runs them in a temporary folder.
+// Finds and runs the programs that code generation needs (clang, lld, nvcc).
+// Their files are in a temporary folder.
 
 #ifndef QLORA_COMPILER_CODEGEN_TOOLS_H
 #define QLORA_COMPILER_CODEGEN_TOOLS_H
@@ -35,12 +36,13 @@ private:
 /// A program's name, then its arguments.
 using Command = std::vector<std::string>;
 
-/// Returns the first of `names` on $PATH or in Debian's LLVM 22 folder.
-/// kUnavailable, naming the Debian package, if there is none.
+/// Returns the path of the first of `names` on $PATH or in Debian's LLVM 22
+/// folder. If there is none, the error kUnavailable names the Debian package.
 StatusOr<std::string> findTool(const std::vector<std::string> &names,
                                std::string_view package);
 
-/// Returns the command's stdout. The error of a failed command has its stderr.
+/// Returns the command's stdout. The error of a failed command contains the
+/// first lines of its output.
 StatusOr<std::string> readCommand(const Command &command);
 
 /// Runs the commands, at most `parallel` at a time, and waits for all. Returns
@@ -49,7 +51,6 @@ StatusOr<std::string> readCommand(const Command &command);
 Status runCommands(const std::vector<Command> &commands, unsigned parallel,
                    const ProgressListener &progress = {});
 
-/// Writes or reads a whole file.
 Status writeFile(const std::string &path, std::string_view bytes);
 StatusOr<std::string> readFile(const std::string &path);
 

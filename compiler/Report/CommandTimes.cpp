@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Converts commands to timeline items and back (CommandTimes.h).
+// Converts commands to timeline items, and simulated items to command spans.
 
 #include "compiler/Report/CommandTimes.h"
 
@@ -33,7 +33,7 @@ FailureOr<CommandTimes> CommandTimes::create(ModuleOp program,
   return times;
 }
 
-/// Returns the kernels of a launch, in order.
+/// Returns the work of each device kernel that a launch runs, in order.
 std::vector<Work> CommandTimes::worksOf(LaunchOp launch) const {
   program::KernelOp kernel = kernels.lookup(launch.getKernel());
   if (kernel.getOp()) {
@@ -66,7 +66,7 @@ Demand CommandTimes::demandOfCollective(CollectiveOp collective) const {
   uint64_t bytes = 0;
   for (Value buffer : collective->getOperands())
     bytes = std::max(bytes, rangeOf(buffer).bytes);
-  // At least one mesh, in case the number of ranks is unknown.
+  // If the number of ranks is unknown, assume a mesh without data parallelism.
   const GroupSizes mesh = groupsOf(program);
   const GroupSizes groups = mesh.on(std::max(ranks, mesh.meshSize()));
   const auto group = unsigned(collective.getGroup());

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// Predicts when an entry's commands run on a described device: the cost model's
-// seconds of each command, on the clock of Timeline.h. Equals the runtime's
-// prediction (StepPrediction.h) for the compiled program. Collectives of one
-// rank take no time.
+// Predicts when an entry's commands run on a described device: the cost model
+// gives the seconds of each command, and Timeline.h simulates the queues. The
+// result equals the runtime's prediction for the compiled program
+// (StepPrediction.h). Collectives of one rank take no time.
 
 #ifndef QLORA_COMPILER_REPORT_COMMANDTIMES_H
 #define QLORA_COMPILER_REPORT_COMMANDTIMES_H
@@ -17,22 +17,22 @@ namespace qlora {
 /// Seconds of an optimizer step on one rank.
 struct StepSeconds {
   double all = 0;
-  double exposedCommunication = 0; ///< wait time within `all`
+  double exposedCommunication = 0; ///< part of `all` that waits for collectives
 };
 
-/// Keeps references to both arguments of create().
 class CommandTimes {
 public:
-  /// `program` must have its kernels selected. Errors are those of rowOperands.
+  /// `program` must have its kernels selected. `device` must outlive the
+  /// result. Fails only if rowOperands() does.
   static mlir::FailureOr<CommandTimes> create(mlir::ModuleOp program,
                                               const DeviceProfile &device,
                                               int64_t ranks = 1);
 
-  /// Returns the time until the last command of an entry has ended.
+  /// Returns the seconds until the last command of an entry has ended.
   double secondsOf(program::EntryOp entry, QueueSharing sharing) const;
 
-  /// Returns the time of `microBatches` of the program's largest micro-batches
-  /// and their update, one after another.
+  /// Returns the time of a step: `microBatches` runs of the program's largest
+  /// micro-batch, then the update.
   StepSeconds ofStep(int64_t microBatches) const;
 
   /// Returns one span per command of commandsOf(entry), in seconds from the
@@ -48,10 +48,11 @@ private:
       : program(program), device(&device), ranks(ranks) {}
   Timeline timelineOf(program::EntryOp entry, QueueSharing sharing,
                       std::vector<TimelineSpan> *spans = nullptr) const;
-  /// Handles commands except launches, fills and copies within the device.
+  /// Returns the item of a collective, event, or copy from or to the host.
   TimelineItem itemOf(mlir::Operation *command) const;
   Demand demandOfCollective(program::CollectiveOp collective) const;
-  /// Same as in runtime/Module/CommandWork.h.
+  /// Bytes that a command of a GPU reads or writes in host memory, except in
+  /// tables from which a kernel reads single rows.
   double bytesOverBus(mlir::Operation *command) const;
   std::vector<Work> worksOf(mlir::Operation *command) const;
   std::vector<Work> worksOf(program::LaunchOp launch) const;
@@ -59,7 +60,7 @@ private:
   mlir::ModuleOp program;
   const DeviceProfile *device;
   int64_t ranks;
-  llvm::DenseSet<unsigned> onHost; ///< kinds of arenas
+  llvm::DenseSet<unsigned> onHost; ///< arenas (program::Arena) in host memory
   llvm::StringMap<program::KernelOp> kernels;
   /// Operands of the generated kernels.
   llvm::DenseMap<mlir::Operation *, llvm::SmallVector<RowOperand>> rows;

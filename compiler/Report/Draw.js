@@ -3,8 +3,8 @@
 // plan.html: the charts. They share their x axis.
 const kRight = 8, kBottom = 18; // pixels around a chart
 
-let entry; // of data.entries, with what prepare() adds
-let view;  // x0, x1 in commands or microseconds; y0, y1 in bytes
+let entry; // the selected data.entries, with the fields that prepare() adds
+let view;  // visible range: x0, x1 in commands or microseconds; y0, y1 in bytes
 let left;  // pixels for the labels left of a chart
 
 const colourOf = (name) =>
@@ -13,8 +13,9 @@ const colourOf = (name) =>
 
 //---- Data -------------------------------------------------------------------
 
-// Lifetimes are positions of the compute queue, so they use its time: clock[c]
-// is the start of that queue's first command from c on.
+// Returns the time of each command position, in microseconds. Lifetimes of
+// buffers are positions on the compute queue, so the time of a position is the
+// start of the compute queue's first command from there on.
 function clockOf(commands, seconds) {
   const clock = new Float64Array(commands.queue.length + 1);
   let next = clock[commands.queue.length] = seconds * 1e6;
@@ -25,7 +26,7 @@ function clockOf(commands, seconds) {
   return clock;
 }
 
-// Live bytes of each category at each command, in the selected arena.
+// Returns the live bytes of each category at each command, in the given arena.
 function aliveOf(buffers, arena, commands) {
   const alive = data.categories.map(() => new Float64Array(commands + 1));
   for (let i = 0; i < buffers.bytes.length; ++i) {
@@ -59,7 +60,7 @@ const xOf = (command) => isTime() ? entry.clock[command] : command;
 const commandSpan = (c) =>
     isTime() ? [entry.commands.start[c], entry.commands.end[c]] : [c, c + 1];
 
-// The last command that begins at or before x.
+// Returns the last command that begins at or before x.
 function commandAt(x) {
   let low = 0, high = entry.count;
   while (high - low > 1) {
@@ -171,7 +172,7 @@ function drawMarks(chart, bottom) {
 // The peak is known only for the activation arena.
 const isPeakShown = () => byId('arena').value === '0' && entry.peak.bytes > 0;
 
-// Labels the dashed line, if there is space.
+// Labels the dashed line at the peak, with the command if there is space.
 function drawPeak({pen, right, toX}) {
   const at = toX(xOf(entry.peak.command)), high = 18;
   const words = [`peak ${inBytes(entry.peak.bytes)}`,

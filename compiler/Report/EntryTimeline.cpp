@@ -45,7 +45,7 @@ static bool readsOnlyFrozen(LaunchOp launch,
   return readsAny;
 }
 
-/// Returns the buffers that are only written from frozen weights.
+/// Returns the buffers that only launches from frozen weights write.
 static DenseSet<Operation *>
 decodedBuffers(ArrayRef<Operation *> commands,
                const DenseMap<Operation *, size_t> &gathered) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// A planned entry, prepared for drawing: buffers with address, lifetime and
-// category, and the times of the commands.
+// A planned entry, prepared for drawing: its buffers with address, lifetime and
+// category, and the times of its commands.
 //
 //      address
 //        |   +--------------+
@@ -10,8 +10,8 @@
 //        |  saved           |   no two of an arena overlap
 //        +------------------+--> command
 //
-// Contains buffers of the two arenas that plan-memory packs. The content of the
-// other arenas never changes place.
+// Only buffers of the activation and workspace arenas are included. Other
+// arenas hold permanent content at fixed addresses.
 
 #ifndef QLORA_COMPILER_REPORT_ENTRYTIMELINE_H
 #define QLORA_COMPILER_REPORT_ENTRYTIMELINE_H
@@ -22,18 +22,18 @@
 
 namespace qlora {
 
-/// Use of a buffer in the activation arena: the first matching category.
+/// What a buffer is used for.
 enum class BufferCategory : uint8_t {
-  Gathered,   ///< frozen weights that came from other ranks or the host
+  Gathered,   ///< a frozen weight that came from other ranks or the host
   Saved,      ///< a forward value that the backward reads
-  Recomputed, ///< a forward value that the backward computes again
-  Decoded,    ///< made only of frozen weights
-  Forward,    ///< dies in the forward, or the entry has no backward
-  Backward,   ///< gradients of activations
-  Workspace,  ///< scratch of one launch; its whole arena
+  Recomputed, ///< a forward value that the backward recomputes
+  Decoded,    ///< computed from frozen weights alone
+  Forward,    ///< any other value of the forward, or of an update
+  Backward,   ///< any other value of the backward
+  Workspace,  ///< scratch memory of one launch, in the workspace arena
   Count
 };
-/// "saved", "recomputed", ...
+/// Returns the category's name in reports: "saved", "recomputed", ...
 llvm::StringRef nameOf(BufferCategory category);
 
 /// A buffer and its lifetime, as indices in commandsOf(entry), both included.
@@ -46,7 +46,7 @@ struct TimelineBuffer {
 /// The first command with the most live bytes in the activation arena.
 struct TimelinePeak {
   int64_t command = 0;
-  int64_t bytes = 0; ///< live bytes; packing makes the arena larger
+  int64_t bytes = 0; ///< live bytes; less than the arena, which has gaps
   std::array<int64_t, size_t(BufferCategory::Count)> byCategory{};
 };
 
@@ -60,8 +60,8 @@ struct EntryTimeline {
   double seconds() const; ///< end of the last command
 };
 
-/// `entry` must be planned: every buffer has its offset. Without `times` there
-/// are no spans.
+/// Returns the timeline of an entry whose buffers all have offsets. If `times`
+/// is null, it has no spans.
 EntryTimeline timelineOf(program::EntryOp entry,
                          const CommandTimes *times = nullptr);
 

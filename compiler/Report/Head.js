@@ -28,7 +28,7 @@ function addModel() {
               .join(', '));
 }
 
-// The longest full batch; packed sequences have a batch of one.
+// Returns the batch size and the row lengths, without token buckets.
 function fullBatch() {
   const batch = run.options.per_device_train_batch_size;
   const lengths = run.options.max_length;

@@ -66,7 +66,7 @@ void PageData::microseconds(StringRef name, ArrayRef<TimelineSpan> spans,
   });
 }
 
-/// Returns the name of the kernel, or of the command itself.
+/// Returns the name of a launch's kernel, or the name of another command.
 static StringRef kernelOf(Operation *command) {
   if (auto launch = dyn_cast<LaunchOp>(command))
     return launch.getKernel();

@@ -18,10 +18,10 @@
 //       "peak": {"command", "bytes", "by_category": {...}},
 //       "collectives": [{"command", "bucket", "bytes"}]}]}
 //
-// Columns instead of rows keep twelve thousand commands with nine thousand
-// buffers within a megabyte. The page fetches nothing, which its own policy
-// forbids. Names of the model are data: `<` is escaped in the JSON, and the
-// script creates text nodes from them, never markup.
+// Arrays per column instead of objects per row keep twelve thousand commands
+// with nine thousand buffers within a megabyte. The page's content security
+// policy forbids it to fetch anything. Names from the model cannot become
+// markup: `<` is escaped in the JSON, and the script creates text nodes.
 
 #ifndef QLORA_COMPILER_REPORT_HTMLREPORT_H
 #define QLORA_COMPILER_REPORT_HTMLREPORT_H
@@ -32,7 +32,7 @@
 
 namespace qlora {
 
-/// `run`: JSON of runMetadata.
+/// Returns the page. `plan` is plan.json, and `run` the text of runMetadata().
 std::string htmlReport(llvm::json::Value plan, llvm::StringRef run,
                        llvm::ArrayRef<EntryTimeline> timelines);
 

@@ -101,7 +101,7 @@ function commandName(entry, c) {
 
 //---- Elements ---------------------------------------------------------------
 
-// Texts become text nodes: names of the model are never markup.
+// Creates an element. Strings become text nodes, so they are never markup.
 function make(tag, className, ...content) {
   const element = document.createElement(tag);
   if (className) element.className = className;

@@ -15,10 +15,10 @@ using namespace mlir;
 using namespace qlora;
 using namespace qlora::program;
 
-/// Address of the first segment: high, as on a GPU, and exact as a double, in
-/// which the reader computes.
+/// Address of the first segment. It is high, as on a GPU, and exact as a
+/// double, because readers compute with doubles.
 static constexpr int64_t kFirstAddress = 0x7f0000000000;
-/// Segments begin at multiples of this, as the caching allocator's do.
+/// Segments begin at multiples of this, as in PyTorch's caching allocator.
 static constexpr int64_t kSegmentAlignment = 2 << 20;
 
 namespace {
@@ -57,7 +57,7 @@ private:
   PickleWriter pickle;
   std::map<Arena, int64_t> addresses;
   std::map<Arena, SmallVector<Block>> blocks;
-  double begun = 0; ///< seconds of the earlier entries
+  double begun = 0; ///< total seconds of the entries traced so far
 };
 
 } // namespace
@@ -66,7 +66,8 @@ private:
 // Segments
 //===----------------------------------------------------------------------===//
 
-/// Makes each arena one block, or one per parameter if it has named ones.
+/// Gives each arena an address, and one block per parameter. An arena without
+/// parameters is a single block, unless plan-memory has packed it.
 void SnapshotWriter::placeArenas() {
   int64_t next = kFirstAddress;
   for (auto arena : program.getOps<ArenaOp>()) {
@@ -116,7 +117,8 @@ void SnapshotWriter::block(int64_t address, int64_t bytes, const Block *used) {
   });
 }
 
-/// Writes an arena's blocks without gaps, as readers expect.
+/// Writes an arena as a segment. Unused ranges become inactive blocks, because
+/// readers expect blocks without gaps.
 void SnapshotWriter::segment(ArenaOp arena) {
   int64_t address = addresses.at(arena.getKind());
   int64_t used = 0;
@@ -184,7 +186,8 @@ void SnapshotWriter::event(StringRef action, const TimelineBuffer &buffer,
   });
 }
 
-/// Writes the frames of a buffer, to be referenced again when it is freed.
+/// Writes the stack frames of a buffer. Returns their name in the pickle, for
+/// the event that frees the buffer.
 uint32_t SnapshotWriter::frames(BufferOp buffer, StringRef kernel,
                                 EntryOp entry) {
   pickle.list([&] {
@@ -207,7 +210,7 @@ void SnapshotWriter::trace(const EntryTimeline &timeline) {
     born[buffer.first].push_back(i);
     gone[buffer.last].push_back(i);
   }
-  std::vector<uint32_t> written(timeline.buffers.size()); // frames
+  std::vector<uint32_t> written(timeline.buffers.size()); // names of frames
   double now = 0; // queues are concurrent, but a trace is sequential
   for (auto [command, span] : llvm::enumerate(timeline.spans)) {
     now = std::max(now, span.start);

@@ -6,16 +6,16 @@
 //   {"segments": [...], "device_traces": [[...]], "allocator_settings": {},
 //    "external_annotations": []}
 //
-// Each arena is a segment of device 0; host memory has none. Permanent content
-// (weights, adapters, gradients, moments, inputs, results) are blocks of it.
-// Buffers that plan-memory packed are allocated in the trace at their first
-// command and freed after their last. Entries follow one another, each from
-// empty to empty. The entry of inner micro-batches is omitted: it equals the
-// last one without collectives. `time_us` is the predicted time since the trace
-// began.
+// Each arena in device memory is a segment of device 0. Permanent content
+// (weights, adapters, gradients, moments, inputs, results) consists of blocks
+// of its arena's segment. Other buffers are allocated in the trace at their
+// first command and freed after their last. The trace lists one entry after the
+// other. It omits the entry for all micro-batches except the last, which
+// differs only by having no collectives. `time_us` is the predicted time since
+// the trace began.
 //
-// Frames: the kernel that first writes the buffer, then the layer, both at the
-// place in model.mlir, then the entry.
+// The stack frames of a buffer are the kernel that first writes it and the
+// layer, both with their location in model.mlir, and then the entry.
 
 #ifndef QLORA_COMPILER_REPORT_MEMORYSNAPSHOT_H
 #define QLORA_COMPILER_REPORT_MEMORYSNAPSHOT_H
@@ -24,6 +24,7 @@
 
 namespace qlora {
 
+/// Returns the pickle.
 std::string memorySnapshot(mlir::ModuleOp program,
                            llvm::ArrayRef<EntryTimeline> timelines);
 

@@ -74,7 +74,7 @@ function onWheel(event) {
   drawSoon();
 }
 
-let dragged; // where the pointer went down, as pointerAt() says
+let dragged; // pointerAt() when the mouse button went down, or undefined
 function onMove(event, about) {
   if (!dragged) return about(event);
   const at = pointerAt(event);

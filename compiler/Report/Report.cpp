@@ -21,7 +21,7 @@ using namespace mlir;
 using namespace qlora;
 using namespace qlora::program;
 
-/// Buffers that are listed per entry.
+/// Maximum number of buffers that are listed per entry, largest first.
 static constexpr size_t kLargest = 8;
 
 /// Passes with one decision for the module.
@@ -82,7 +82,7 @@ static llvm::json::Array decisionsOf(ModuleOp program, StringRef pass) {
   return list;
 }
 
-/// Combines the values of `key` in `list`.
+/// Returns the values of `key` in the objects of `list`, combined pairwise.
 static double combined(const llvm::json::Array &list, StringRef key,
                        double (*combine)(double, double)) {
   double result = 0;
@@ -201,7 +201,7 @@ static void addCosts(ArrayRef<EntryTimeline> timelines,
                                               kTypicalProcessBytes);
 }
 
-/// Adds the seconds of each entry at a GPU's low rates.
+/// Adds the seconds of each entry at a GPU's low rates (DeviceProfile.h).
 static LogicalResult addLowSeconds(ModuleOp program,
                                    const DeviceProfile &device,
                                    llvm::json::Object &plan) {

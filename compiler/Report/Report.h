@@ -8,7 +8,7 @@
 //   {"arenas": {...}, "total_bytes": ...,                     // plan-memory
 //    "process_bytes", "resident_bytes",       // on a CPU: Base/HostMemory.h
 //    "entries": [{"kind", "activation_bytes", "activation_live_bytes",
-//                 "peak": {"saved": ..., ...}, // of these, EntryTimeline.h
+//                 "peak": {"saved": ..., ...}, // live bytes by BufferCategory
 //                 ...,
 //                 "seconds",                  // predicted: CommandTimes.h
 //                 "seconds_low"}],            // on a GPU: DeviceProfile.h

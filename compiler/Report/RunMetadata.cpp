@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Collects facts from the module's attributes, parameters and options.
+// Collects metadata from the module's attributes, parameters and options.
 
 #include "compiler/Report/RunMetadata.h"
 
@@ -97,7 +97,8 @@ static void addOptions(const Options &options, json &facts) {
   facts["set"] = set;
 }
 
-/// Returns the rates: measured if they have kernels' rates, as --calibrate has.
+/// Returns the device's rates. They count as measured if the profile has rates
+/// of single kernels, as --calibrate writes them.
 static json ratesOf(const DeviceProfile &device) {
   return {{"device", device.cpu},
           {"cores", device.cores},

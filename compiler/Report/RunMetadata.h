@@ -16,8 +16,8 @@
 //              "copy_gbps": ..., "decode_gbps": ...}}
 //
 // "quantized" exists if a parameter is quantized. The date is SOURCE_DATE_EPOCH
-// if set (reproducible-builds.org), else today, in UTC. No other compiler
-// output has it.
+// if set (reproducible-builds.org), else today, in UTC. No other output of the
+// compiler contains a date.
 
 #ifndef QLORA_COMPILER_REPORT_RUNMETADATA_H
 #define QLORA_COMPILER_REPORT_RUNMETADATA_H
@@ -33,10 +33,10 @@ class ParameterOp;
 
 namespace qlora {
 
-/// Returns a parameter's shape in its files, of which a rank may hold a shard.
+/// Returns a parameter's unsharded shape, as in the model files.
 llvm::SmallVector<int64_t> wholeShapeOf(program::ParameterOp parameter);
 
-/// Returns the facts as JSON. `program` must have `program.config`.
+/// Returns the metadata as JSON. `program` must have `program.config`.
 StatusOr<std::string> runMetadata(mlir::ModuleOp program,
                                   const DeviceProfile &device);
 

@@ -22,7 +22,8 @@ function fillRows(body, rows, columns, count) {
                      ...columns.map((column) => cellOf(row, column))));
 }
 
-// A click on a title sorts by it, largest first; a second click reverses.
+// Returns the table's title row. A click on a title sorts by the column,
+// largest first; a second click reverses the order.
 function headOf(rows, columns, refill) {
   const line = make('tr');
   for (const [title, value] of columns) {
@@ -57,7 +58,7 @@ function addRows(card, rows, columns) {
   card.append(button);
 }
 
-// `isOpen`: for the most important tables.
+// Adds a table. Unless `isOpen`, only its title is visible at first.
 function addTable(title, note, rows, columns, isOpen = false) {
   const card = make('details', 'card',
                     make('summary', '', make('h2', '', title)));
@@ -166,7 +167,7 @@ function addKernels() {
   addTable('Library kernels', '', rows.slice(), columns);
 }
 
-// Keeps open tables open when another entry is selected.
+// Writes the tables of the selected entry. Tables that were open stay open.
 function writeTables() {
   const open = [...byId('tables').children].map((card) => card.open);
   byId('tables').replaceChildren();
@@ -199,7 +200,7 @@ function show() {
   drawSoon();
 }
 
-// Shows the categories that are visible.
+// Writes the legend: the categories of the buffers in the selected arena.
 function writeLegend() {
   const seen = new Set(entry.shown.map((i) => entry.buffers.category[i]));
   const names = data.categories.filter((_, category) => seen.has(category))
@@ -209,7 +210,8 @@ function writeLegend() {
       ([key, name]) => make('span', '', colourBox(key), name)));
 }
 
-// The entry with the highest peak; among equals, the end of a step.
+// Returns the index of the entry with the highest peak. If several are equal,
+// prefers the last micro-batch of a step.
 function highestEntry() {
   const height = (e) => 2 * e.peak.bytes + (e.kind === 'accumulate_last');
   return data.entries.reduce(

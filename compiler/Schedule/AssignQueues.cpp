@@ -17,8 +17,8 @@
 //   program.wait 1 on compute  // at the end
 //
 // If kernels of the copy queue run concurrently with those of the compute queue
-// (TargetTraits.h), a frozen weight is decoded while the GEMM before its own
-// runs (IssueAhead.h):
+// (TargetTraits.h), a frozen weight is decoded while an earlier GEMM runs
+// (IssueAhead.h):
 //
 //   program.launch @matmul...(..., %numbers0, ...)
 //   program.launch @decode...(%w1, %numbers1)
@@ -26,8 +26,8 @@
 //
 // becomes
 //
-//   program.record 0 on compute  // after the last use of the memory
-//   program.wait 0 on copy  // of %numbers1
+//   program.record 0 on compute  // the memory of %numbers1 is free
+//   program.wait 0 on copy
 //   program.launch @decode...(%w1, %numbers1) ... on copy
 //   program.launch @matmul...(..., %numbers0, ...)
 //   program.record 1 on copy
@@ -70,11 +70,11 @@ private:
 } // namespace
 
 namespace {
-/// Byte ranges that commands off the compute queue have touched so far.
+/// Byte ranges that commands of queues other than compute have touched so far.
 class TouchedRanges {
 public:
-  /// Appends the commands that a use of `range` must wait for: those that
-  /// wrote a byte of it and, for a write, those that read one.
+  /// Appends the commands that a use of `range` must wait for: those that wrote
+  /// a byte of the range and, before a write, also those that read one.
   void findConflicts(const ByteRange &range, bool isWrite,
                      std::vector<size_t> &found) const {
     auto known = touches.find({range.unplaced, unsigned(range.arena)});
@@ -100,9 +100,8 @@ private:
 } // namespace
 
 namespace {
-/// Finds the newest copy to the arena SAVED that the compute queue must wait
-/// for (program.copy's `behind`). The source of such a copy may be freed once
-/// it has finished.
+/// Finds the newest copy to the saved arena that the compute queue must wait
+/// for (program.copy's `behind`). The copied values are freed after that wait.
 class AwaitedCopies {
 public:
   void add(Operation *command, size_t position) {
@@ -123,15 +122,18 @@ private:
 };
 } // namespace
 
-/// Returns what each command comes after, in addition to its queue's order:
-/// - off the compute queue: every earlier command of the compute queue, so that
-///   the memory it writes is free, wherever plan-memory puts it;
-/// - on the compute queue: the newest copy that it may not run ahead of;
-/// - every command that wrote a byte that it touches, or read one it writes;
-/// - for the end of the entry, an extra last command: all commands.
+/// Returns the commands that each command must wait for, in addition to earlier
+/// ones of its own queue. The end of the entry is an extra last command, which
+/// waits for all others.
+/// - A command of another queue than compute waits for all earlier commands of
+///   the compute queue. So the memory that it writes is free, wherever
+///   plan-memory puts it.
+/// - A command of the compute queue waits for AwaitedCopies::newest().
+/// - Every command waits for commands that wrote bytes which it touches, and
+///   for commands that read bytes which it writes.
 static std::vector<QueuedWork> orderOf(ArrayRef<Operation *> commands) {
   std::vector<QueuedWork> order(commands.size() + 1);
-  TouchedRanges touched; // not by the compute queue: the others wait for it
+  TouchedRanges touched;
   AwaitedCopies copies;
   std::array<std::optional<size_t>, QLORA_QUEUE_COUNT> newest;
   for (auto [i, command] : llvm::enumerate(commands)) {
@@ -157,7 +159,7 @@ static std::vector<QueuedWork> orderOf(ArrayRef<Operation *> commands) {
   return order;
 }
 
-/// Adds the events that keep the order between queues. Returns their number.
+/// Adds the events that enforce orderOf(). Returns their number.
 static int64_t addEvents(EntryOp entry) {
   SmallVector<Operation *> commands = commandsOf(entry);
   std::vector<QueuedWork> order = orderOf(commands);

@@ -33,16 +33,16 @@ llvm::SmallVector<BufferAccess> accessesOf(mlir::Operation *command);
 /// Returns the buffers that the command may write.
 llvm::SmallVector<mlir::Value> buffersWritten(mlir::Operation *command);
 
-/// Maps each buffer that a weight is gathered into to the position of the
-/// command that fills it. The source is the ranks' fsdp shards or host memory,
-/// or a device buffer that was filled from there.
+/// Maps each activation buffer that a weight is gathered into to the position
+/// of the command that fills it last. The weight comes from the ranks' fsdp
+/// shards or from host memory, possibly through another such buffer.
 llvm::DenseMap<mlir::Operation *, size_t>
 gatheredBuffers(llvm::ArrayRef<mlir::Operation *> commands);
 
 /// Byte range of a buffer: in its arena, or in a program.buffer that has no
-/// offset yet. For a sharded buffer it spans the shards of all ranks.
+/// offset yet. The range of a sharded buffer spans the shards of all ranks.
 struct ByteRange {
-  mlir::Operation *unplaced = nullptr;
+  mlir::Operation *unplaced = nullptr; ///< the program.buffer without offset
   program::Arena arena;
   uint64_t offset = 0, bytes = 0;
 
@@ -55,11 +55,12 @@ struct ByteRange {
   }
 };
 ByteRange rangeOf(mlir::Value buffer);
-/// Returns the bytes of the range that one rank holds.
+/// Returns the bytes of `buffer` that one rank holds.
 uint64_t ownBytes(mlir::Value buffer);
 
-/// Returns a launch of library op `op` as a request for Kernels.def. Absent
-/// operands have no dtype.
+/// Returns the dtypes and constants of a launch of library op `op`, from which
+/// rows of Kernels.def decide whether they accept it. Absent operands have no
+/// dtype.
 KernelRequest requestOf(program::LaunchOp launch, const KernelOp *op);
 
 } // namespace qlora

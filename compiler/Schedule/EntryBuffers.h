@@ -12,9 +12,8 @@
 namespace qlora {
 
 /// Lifetime of a buffer, as positions among commandsOf(entry), both included.
-/// It begins no later than the first command that may use the buffer, and ends
-/// no earlier than the last, on whatever queue (spansBeside, QueueOrder.h).
-/// Buffers whose lifetimes share no position may share memory.
+/// Covers all times at which any queue may use the buffer (spansBeside,
+/// QueueOrder.h). Buffers whose lifetimes share no position may share memory.
 struct BufferLife {
   program::BufferOp buffer;
   int64_t first = 0, last = 0;

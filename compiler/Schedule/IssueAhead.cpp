@@ -23,7 +23,7 @@ namespace {
 
 /// Launches whose buffers have the same first reader.
 struct Prepared {
-  size_t reader = 0;   ///< position
+  size_t reader = 0;   ///< position of the reader
   size_t earliest = 0; ///< first position at which all operands are available
   SmallVector<LaunchOp> launches;
 };
@@ -57,15 +57,15 @@ private:
   DenseSet<Operation *> ahead;
   const DenseMap<Operation *, size_t> gathered;
   /// Sort key of each op of the block, kept up to date as ops move. An op that
-  /// has not moved has an even key; a moved op has the odd key just below its
-  /// new neighbour's. (MLIR renumbers a block after every few moves.)
+  /// has not moved has an even key; a moved op has the odd key just below that
+  /// of the next op. (isBeforeInBlock would renumber the block too often.)
   DenseMap<Operation *, size_t> order;
 };
 
 } // namespace
 
 //===----------------------------------------------------------------------===//
-// Which
+// Launches to move
 //===----------------------------------------------------------------------===//
 
 /// Returns the buffer that a launch prepares from frozen parameters alone,
@@ -103,7 +103,7 @@ size_t AheadIssuer::gatheredBefore(LaunchOp launch) const {
 /// Returns the launches to move, grouped by first reader, in reader order.
 std::vector<Prepared> AheadIssuer::collect() {
   llvm::MapVector<Operation *, SmallVector<LaunchOp>> waiting;
-  DenseSet<Operation *> touched; // by other commands
+  DenseSet<Operation *> touched; // buffers that other commands use
   std::vector<Prepared> found;
   for (auto [position, command] : llvm::enumerate(commands)) {
     BufferOp made = preparedBy(command);
@@ -129,10 +129,11 @@ std::vector<Prepared> AheadIssuer::collect() {
 }
 
 //===----------------------------------------------------------------------===//
-// When
+// Positions to move them to
 //===----------------------------------------------------------------------===//
 
-/// Returns the kernels of a launch. Only GPUs have a concurrent copy queue.
+/// Returns the work of each device kernel of a launch. Takes the GPU's kernels,
+/// because only GPUs have a concurrent copy queue.
 std::vector<Work> AheadIssuer::worksOf(LaunchOp launch) {
   auto kernel = symbols.lookup<program::KernelOp>(launch.getKernel());
   if (kernel.getOp())
@@ -157,7 +158,7 @@ double AheadIssuer::coverOf(Operation *command) {
   return seconds;
 }
 
-/// Returns the position that the launches are moved to.
+/// Returns the position, `earliest` or later, before which the launches go.
 size_t AheadIssuer::placeFor(const Prepared &prepared, size_t earliest) {
   double needed = 0;
   for (LaunchOp launch : prepared.launches)
@@ -166,7 +167,7 @@ size_t AheadIssuer::placeFor(const Prepared &prepared, size_t earliest) {
   size_t place = prepared.reader;
   for (double cover = 0; place > earliest && cover < needed;)
     cover += coverOf(commands[--place]);
-  // A launch that is itself moved cannot mark the position.
+  // The op at the position must not move itself.
   while (ahead.contains(commands[place]))
     ++place;
   return place;

@@ -13,24 +13,24 @@
 
 namespace qlora {
 
-/// Which launches. A launch qualifies if it reads only frozen parameters
-/// (gathered or not) and writes only one buffer of the activation arena, or a
-/// range of it. Before it, only such launches may touch that buffer. Such a
-/// launch can run at any time before the buffer's first reader, except that
-/// the buffer's memory must be free.
+/// Moves launches that prepare a frozen weight to the copy queue.
 ///
-/// When. As late as possible, to save that memory: right before the last
-/// commands whose arithmetic hides it, by the cost model, but not before the
-/// reader of the previous such buffers. So at most one earlier buffer is
-/// waiting or being read: two buffers alternate, if each is read once.
+/// A launch qualifies if it reads only frozen parameters (gathered or not) and
+/// writes only to one buffer of the activation arena. No earlier command of
+/// another kind may touch that buffer. A qualifying launch can run at any time
+/// before the buffer's first reader, while the buffer's memory is free.
+///
+/// To save memory, launches are moved no further than necessary: as the cost
+/// model predicts, the arithmetic of the commands in between takes as long as
+/// the launches. No launch moves before the reader of the previous prepared
+/// buffer, so at most two such buffers are alive if each is read once.
 ///
 ///     gemm(.., s0)                          decode -> s1    (copy queue)
 ///     decode -> s1           becomes        gemm(.., s0)
 ///     gemm(.., s1)                          gemm(.., s1)
 ///
-/// Sets the queue and moves the launches, in the order of their readers. The
-/// caller adds the events. `symbols` has the program.kernels. Returns the
-/// number of launches moved.
+/// The caller must add the events between queues. `symbols` contains the
+/// program.kernels. Returns the number of moved launches.
 unsigned issueAhead(program::EntryOp entry, const mlir::SymbolTable &symbols,
                     const DeviceProfile &device);
 

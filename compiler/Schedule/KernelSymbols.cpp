@@ -18,7 +18,7 @@ FlatSymbolRefAttr KernelSymbols::library(StringRef op) {
   return symbol = FlatSymbolRefAttr::get(kernel);
 }
 
-/// Returns equal hashes for equal bodies. Hashes ops and attributes, not uses.
+/// Returns a hash of a body's ops and attributes, without their operands.
 static llvm::hash_code hashOf(model::RowsOp rows) {
   llvm::hash_code hash = 0;
   for (Operation &op : rows.getBody().front())

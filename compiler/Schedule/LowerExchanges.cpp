@@ -37,8 +37,9 @@ void StepLowering::lowerFromHost(Location loc, Value to,
                           /*behind=*/IntegerAttr());
 }
 
-/// Gathers the shards of all ranks, with the padding of the last one. A weight
-/// in host memory is copied first: all of it, or this rank's shard.
+/// Gathers the shards of all ranks, with the padding of the last shard. From
+/// host memory, first copies this rank's shard, or only copies an unsharded
+/// weight.
 void StepLowering::lowerGather(GatherWeightOp op) {
   const ParameterPlace &place = layout.lookup(op.getParameter());
   const bool isOnHost = place.arena == Arena::Host;
@@ -74,7 +75,7 @@ void StepLowering::lowerCopy(CopyFromHostOp op) {
                           b.getI64IntegerAttr(0));
 }
 
-/// Scatters the gradient with zeros as the padding of the last shard.
+/// Reduce-scatters a gradient, with zeros as the padding of the last shard.
 void StepLowering::lowerScatter(ScatterGradientOp op) {
   Value gradient = op.getGradient();
   RankedTensorType type = tensorTypeOf(gradient);
@@ -121,7 +122,8 @@ void StepLowering::lowerTogether(Operation &op, program::Collective kind,
                                 /*peer=*/0, program::Group(ranks));
 }
 
-/// Reduces in place, in the result. Copies the summand there if necessary.
+/// All-reduces in place in the result's memory. Copies the operand there first
+/// if it is elsewhere.
 void StepLowering::lowerAllSum(AllSumOp op) {
   Value x = op.getX(), result = op.getResult();
   Place from = placeOf(x), to = placeOf(result);

@@ -9,9 +9,9 @@
 //   program.launch @matmul(%x read bf16, %w read bf16, %y0 read_write bf16)
 //       constants [64, 64, 8, ...] rows 0 label "model.layers.0.q_proj"
 //
-// Graph/StepMemory.h decides which values share a buffer, and which are made
-// directly at their destination. This pass creates the buffers, and copies the
-// values that are not at their destination.
+// Graph/StepMemory.h decides which values share a buffer, and which are written
+// directly to their destination. This pass creates the buffers, and copies the
+// values that are not written to their destination.
 
 #include "compiler/PassMetadata.h"
 #include "compiler/Passes.h"
@@ -89,7 +89,7 @@ static void emitArenas(OpBuilder &builder, Location loc,
                            offloadStates);
   if (llvm::any_of(steps, readsRounded))
     arena(program::Arena::Rounded, layout.getFlatBytes() / 2);
-  // plan-memory sets the sizes of these two.
+  // plan-memory sets the sizes of the next two arenas.
   arena(program::Arena::Activation, 0);
   arena(program::Arena::Workspace, 0);
   arena(program::Arena::Input, inputBytes);
@@ -126,8 +126,8 @@ void LowerToProgramPass::runOnOperation() {
   }
   emitArenas(builder, module.getLoc(), *layout, inputBytes(inputs, tokens),
              resultBytes(tokens), offloadStates, steps);
-  // The memory of all steps is planned in parallel. Kernels and entries are
-  // made in the order of the steps.
+  // The constructors plan the memory of all steps in parallel. Kernels and
+  // entries are created in the order of the steps.
   std::vector<std::unique_ptr<StepLowering>> lowerings(steps.size());
   parallelFor(&getContext(), 0, steps.size(), [&](size_t i) {
     lowerings[i] =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Assigns offsets to parameters, and writes their rows of the module's table.
+// Assigns offsets to parameters, and creates their program.parameter ops.
 
 #include "compiler/Schedule/ParameterLayout.h"
 
@@ -62,7 +62,8 @@ static program::Role roleOf(ParameterOp parameter) {
                              : program::Role::Trainable;
 }
 
-/// Returns whether the weight is quantized on load, in the file, or not at all.
+/// Returns whether a weight is quantized in the file, on load (Turned: after it
+/// was transposed), or not at all.
 static program::Quantization quantizationOf(ParameterOp parameter,
                                             QuantizedType stored) {
   using program::Quantization;
@@ -89,7 +90,7 @@ void ParameterLayout::emit(OpBuilder &builder, ModuleOp module) const {
       SmallVector<int64_t> shape(type.getShape());
       int64_t rowBytes = place.bytes / type.getDimSize(0);
       bool whole = rows == type.getDimSize(0);
-      // With shards, the range may begin in any of them, or span several.
+      // The rows of a part may begin in any rank's shard, or span several.
       const int64_t before = firstRow * rowBytes;
       shape[0] = rows;
       auto emitted = program::ParameterOp::create(
@@ -111,8 +112,8 @@ void ParameterLayout::emit(OpBuilder &builder, ModuleOp module) const {
         emitted.setDecodedScales(slice->getCodedScales());
       }
     };
-    // Quantized and sharded tensors are one table row with all part names, but
-    // trainable fsdp shards and all other tensors get one row per part.
+    // Quantized tensors, tp and ep slices and frozen fsdp shards are one op
+    // with the names of all parts. Other tensors get one op per part.
     if (!parameter.getPartNames() || stored || parameter.getSlice() ||
         (place.piece && !parameter.getTrainable())) {
       emitPart(parameter.getSymName(), 0, type.getDimSize(0),
@@ -135,8 +136,8 @@ struct StatePlace {
 };
 } // namespace
 
-/// Returns the place of `part` of a parameter in the state of `piece`. The
-/// parameter's values begin at element `at` of the flat arenas.
+/// Returns the place of a parameter's `part` in the optimizer state of `piece`.
+/// The parameter's values begin at element `at` of the flat arenas.
 static StatePlace placeOf(const train::UpdatePiece &piece,
                           model::ParameterOp parameter,
                           const train::ParameterPart &part, int64_t at) {

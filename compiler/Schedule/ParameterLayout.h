@@ -26,25 +26,27 @@ struct ParameterPlace {
 
 class ParameterLayout {
 public:
-  /// Reads `train.layout` and `train.offsets`; an error if they are missing.
+  /// Reads the attributes `train.layout` and `train.offsets`. Emits an error if
+  /// the module lacks them.
   static llvm::FailureOr<ParameterLayout> of(mlir::ModuleOp module);
 
   const ParameterPlace &lookup(mlir::StringRef parameter) const {
     return places.find(parameter)->second;
   }
-  /// Bytes of a gathered parameter, with the padding of the last shard.
+  /// Returns the bytes of a gathered parameter, with the last shard's padding.
   int64_t gatheredBytes(mlir::StringRef parameter) const {
     const ParameterPlace &place = lookup(parameter);
     return place.piece ? pieces * place.piece : place.bytes;
   }
   int64_t getFrozenBytes() const { return frozenBytes; }
   int64_t getHostBytes() const { return hostBytes; }
-  /// Bytes of one flat f32 arena.
+  /// Returns the bytes of an arena with one float per trainable value of this
+  /// rank: parameters, gradients, residuals.
   int64_t getFlatBytes() const { return flatBytes; }
 
   int64_t getStateBytes() const { return lowRank.stateBytes; }
 
-  /// Writes one `program.parameter` per named tensor and per optimizer state.
+  /// Creates a `program.parameter` for each named tensor and optimizer state.
   void emit(mlir::OpBuilder &builder, mlir::ModuleOp module) const;
 
 private:

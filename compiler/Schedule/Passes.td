@@ -12,12 +12,12 @@
 def LowerToProgram : Pass<"lower-to-program", "::mlir::ModuleOp"> {
   let summary = "values get buffers, ops become commands";
   let description = [{
-    One buffer per value, with three exceptions: parts of a split or concat are
-    ranges of the whole; a result takes over the buffer of an operand that it
-    may overwrite and that has no later use; and an op that can accumulate
-    writes its gradient into the gradient arena directly. An accumulate step
-    becomes two entries, with and without collectives. plan-memory assigns the
-    offsets in the activation arena.
+    Creates one buffer per value, with three exceptions. Results of a split and
+    operands of a concat are ranges of the wide tensor's buffer. A result takes
+    over the buffer of an operand that it may overwrite and that has no later
+    use. An op that can accumulate writes its gradient into the gradient arena
+    directly. An accumulate step becomes two entries, with and without
+    collectives. plan-memory assigns the offsets in the activation arena.
 
     ```mlir
     // before: %y = model.linear %x, %w init %y0 : ...
@@ -35,11 +35,11 @@ def LowerToProgram : Pass<"lower-to-program", "::mlir::ModuleOp"> {
 def SelectKernels : Pass<"select-kernels", "::mlir::ModuleOp"> {
   let summary = "choose the first row of Kernels.def that accepts a launch";
   let description = [{
-    Each launch of a library op gets an implementation, and the largest
-    workspace of that and all later rows that accept it. The implementation
-    splits the work as it likes (KernelRow::tune), and may use a large workspace
-    (KernelRow::isRoomy) unless `workspaces` is small. The workspace arena gets
-    the target's alignment.
+    Each launch of a library op gets an implementation, and a workspace that is
+    large enough for the implementation and all later rows that accept the
+    launch. KernelRow::tune chooses how the kernel splits its work. Rows with
+    KernelRow::isRoomy may use a large workspace unless `workspaces` is small.
+    The workspace arena gets the target's alignment.
   }];
   let options = [
     TargetOption,
@@ -62,8 +62,7 @@ def AssignQueues : Pass<"assign-queues", "::mlir::ModuleOp"> {
     If the target runs kernels of the copy queue concurrently, launches that
     read only frozen parameters (gathered or not) and write one scratch buffer
     go there. They start early enough to be hidden by arithmetic, but not before
-    the first reader of the previous buffer. A wait that another one implies is
-    left out.
+    the first reader of the previous buffer. Redundant waits are omitted.
   }];
   let options = [
     TargetOption, ProfileOption,

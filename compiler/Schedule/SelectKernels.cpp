@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: MIT
 
 // select-kernels: gives each launch of a library op the first row of
-// Kernels.def that accepts it. The workspace is large enough for it and for
-// all later rows that accept the launch: the loader takes one of them if the
-// machine lacks a row's library. Every rejection is a remark. The last row
-// accepts everything. An op's plain reference is never chosen.
+// Kernels.def that accepts it. The workspace is large enough for that row and
+// for all later rows that accept the launch, because the loader takes a later
+// row if the machine lacks the library of the first. Every rejection is a
+// remark. The last row accepts everything. Reference kernels for tests are
+// never chosen.
 //
 //   program.launch @matmul(%a, %b, %c) absent [3] ...
 //
@@ -52,7 +53,8 @@ private:
   ArrayAttr factsOfChoices();
 
   llvm::StringMap<FlatSymbolRefAttr> symbols;
-  /// Launches per choice: the row, then each refused row with its reason.
+  /// Number of launches by choice. A choice is the name of the chosen row, then
+  /// the reasons against the refused rows.
   std::map<std::vector<std::string>, int64_t> choices;
 };
 } // namespace
@@ -150,7 +152,8 @@ LogicalResult SelectKernelsPass::select(LaunchOp launch,
   return success();
 }
 
-/// Counts how often each row was chosen, with the reasons against earlier rows.
+/// Returns how often each row was chosen, with the reasons against earlier
+/// rows, as the pass's decision.
 ArrayAttr SelectKernelsPass::factsOfChoices() {
   Builder builder(&getContext());
   SmallVector<Attribute> facts;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Lowers one train.step: the buffers of its values.
+// Lowers one train.step: creates the buffers of its values.
 
 #include "compiler/Schedule/StepLowering.h"
 
@@ -21,7 +21,7 @@ namespace {
 struct StepResult {
   StringLiteral name;
   qlora_binding_kind kind;
-  int64_t offset; ///< in the result arena
+  int64_t offset; ///< bytes, in the result arena
 };
 } // namespace
 
@@ -84,7 +84,8 @@ Place StepLowering::flatPlace(const OutsideMemory &outside) {
           0, kFlatColumns};
 }
 
-/// Returns this rank's shard of a parameter. `width`: bytes per element.
+/// Returns the part of a parameter that this rank uses (#model.part). `width`
+/// is the bytes of an element in `arena`.
 Place StepLowering::partPlace(const ParameterPlace &place, Arena arena,
                               int64_t width, PartAttr part,
                               RankedTensorType type) {
@@ -101,7 +102,7 @@ Place StepLowering::partPlace(const ParameterPlace &place, Arena arena,
           0, stride};
 }
 
-/// Returns the place of a tensor of `type` outside of the step.
+/// Returns the place of a tensor of `type` in an arena that outlives the step.
 Place StepLowering::outsidePlace(const OutsideMemory &outside,
                                  RankedTensorType type) {
   if (!outside.name && outside.space != MemorySpace::State)
@@ -204,7 +205,8 @@ bool StepLowering::hasRoomBehind(Value value) {
          });
 }
 
-/// Makes a buffer for `value`, in the activation arena or in host memory.
+/// Creates a buffer for `value` in the activation arena, or for a copy to the
+/// host in the saved arena.
 Place StepLowering::allocate(Value value, int64_t bytes, bool isSaved) {
   RankedTensorType type = tensorTypeOf(value);
   Operation *def = value.getDefiningOp();
@@ -237,7 +239,7 @@ bool StepLowering::isSaved(const MemoryRoot &root) const {
   });
 }
 
-/// Returns the buffer of a memory root, and makes it on first use.
+/// Returns the buffer of a memory root (StepMemory.h). Creates it on first use.
 Value StepLowering::bufferOf(unsigned root) {
   Value &buffer = buffers[root];
   if (buffer)
@@ -259,7 +261,8 @@ Place StepLowering::at(const MemoryPlace &place) {
 
 Place StepLowering::placeOf(Value value) { return at(memory.placeOf(value)); }
 
-/// Returns the place of `value`, or a copy if its rows are not contiguous.
+/// Returns the place of `value`, or of a new copy if its rows are not
+/// contiguous.
 Place StepLowering::densePlaceOf(Value value) {
   Place place = placeOf(value);
   RankedTensorType type = tensorTypeOf(value);

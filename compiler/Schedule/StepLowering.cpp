@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Lowers one train.step: one command or a few for each op.
+// Lowers one train.step: creates the commands of each op.
 
 #include "compiler/Schedule/StepLowering.h"
 
@@ -46,12 +46,13 @@ void StepLowering::launchCopy(StringRef kernel, Value value, const Place &from,
          label);
 }
 
-/// Returns at most `elements`, halved until every row of `columns` at `place`
-/// starts at a multiple of that many elements, or of a vector load.
+/// Halves `elements` until every row at `place`, of `columns` elements, starts
+/// at a multiple of that many elements, or of kVectorBytes if that is less.
 static int64_t alignedElements(int64_t elements, const Place &place,
                                int64_t columns, int64_t elementBytes) {
   auto buffer = place.buffer.getDefiningOp<program::BufferOp>();
-  // Holds for the shards of all ranks.
+  // The step between shards is included, so that the shards of all ranks are
+  // aligned.
   int64_t start =
       (buffer.getOffset().value_or(0) + place.offset) | buffer.getStep();
   while ((start % std::min(elements * elementBytes, kVectorBytes)) ||
@@ -65,7 +66,8 @@ static bool isByColumn(MapKind kind) {
   return kind != MapKind::Scalar && kind != MapKind::Global;
 }
 
-/// Returns the elements of a vector load, for the widest type by column.
+/// Returns how many elements a vector load covers, for the widest element type
+/// of the operands with an element in each column.
 static int64_t elementsOfLoad(RowsOp op) {
   int64_t bits = 8;
   auto look = [&](Value value) {
@@ -157,7 +159,8 @@ LogicalResult StepLowering::lowerLibrary(LibraryOp library) {
 }
 
 /// Prepares the memory of a result that a library op adds to: copies the
-/// initial value there, or fills with zeros. False if the op overwrites it.
+/// initial value there, or fills the memory with zeros. Returns false, and does
+/// nothing, if the op overwrites the memory.
 bool StepLowering::startResult(OpResult result, const KernelOperand &operand) {
   if (memory.isAdded(result))
     return true;
@@ -167,14 +170,14 @@ bool StepLowering::startResult(OpResult result, const KernelOperand &operand) {
       launchCopy("copy_rows", init, placeOf(init), placeOf(result), "copy");
     return true;
   }
-  // A kernel without a beta always adds, so it starts from zero.
+  // A kernel without a beta always adds, so its result must start at zero.
   if (!operand.isRead || isa<AccumulatingOp>(result.getOwner()))
     return false;
   program::FillOp::create(b, result.getLoc(), view(placeOf(result), result));
   return true;
 }
 
-/// Copies the operands that were not made in place.
+/// Copies the operands that were not written directly into the result.
 void StepLowering::lowerConcat(ConcatOp op) {
   for (const MemoryRange &part : op.getMemoryRanges()) {
     MemoryPlace to = placeWithin(memory.placeOf(part.whole), part);
@@ -184,7 +187,7 @@ void StepLowering::lowerConcat(ConcatOp op) {
   }
 }
 
-/// Adds or copies the values that were not made in place.
+/// Adds or copies the values that were not written directly to the destination.
 void StepLowering::lowerStores(MemoryOp op) {
   for (const MemoryStore &store : op.getMemoryStores()) {
     if (memory.isMadeInPlace(store))

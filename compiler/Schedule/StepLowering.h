@@ -21,10 +21,12 @@ inline constexpr int64_t kArenaAlignment = 64;
 /// for the other micro-batches is cloned.
 inline constexpr llvm::StringLiteral kOnceAStepAttr = "once_a_step";
 
-/// Bytes of the input arena: the first `inputs` of kStepInputs, i32 each, for
-/// the largest variant's `tokens`. All variants use the same offsets.
+/// Returns the bytes of the input arena. It holds the first `inputs` of
+/// kStepInputs, each with one i32 for each of the largest variant's `tokens`.
+/// All variants use the same offsets.
 int64_t inputBytes(int64_t inputs, int64_t tokens);
-/// Bytes of the result arena: sums and norm, then `correct`.
+/// Returns the bytes of the result arena. It holds one number for each result,
+/// and for `correct` one number per token.
 int64_t resultBytes(int64_t tokens);
 
 /// The `program.kernel`s of a module: one per library op and one per distinct
@@ -36,8 +38,8 @@ public:
         loc(module.getLoc()) {}
 
   mlir::FlatSymbolRefAttr library(llvm::StringRef op);
-  /// `strides` and `dtypes` list the inputs, then the results. `aligned` is as
-  /// in program.kernel.
+  /// `dtypes`, `strides` and `groups` list the inputs, then the results.
+  /// `aligned` is as in program.kernel.
   mlir::FlatSymbolRefAttr generated(model::RowsOp rows,
                                     llvm::ArrayRef<int64_t> dtypes,
                                     llvm::ArrayRef<int64_t> strides,
@@ -66,10 +68,10 @@ struct BufferPieces {
   int64_t step = 0; ///< bytes from one shard to the next; 0: shard size
 };
 
-/// Lowers one step, whose values are placed by StepMemory. Accumulate steps
-/// become ACCUMULATE_LAST. StepLowering.cpp writes the commands, except
-/// collectives and host copies, which LowerExchanges.cpp writes.
-/// StepBuffers.cpp makes the buffers.
+/// Lowers one step. StepMemory decides where its values are. An accumulate step
+/// becomes an entry of kind AccumulateLast. StepLowering.cpp creates the
+/// commands, except collectives and host copies (LowerExchanges.cpp).
+/// StepBuffers.cpp creates the buffers.
 class StepLowering {
 public:
   /// `tokens` is the token count of the largest variant.
@@ -78,7 +80,8 @@ public:
       : step(step), layout(layout), kernels(kernels), tokens(tokens),
         memory(step) {}
 
-  /// Emits an error for an op that is no row, library, view or train op.
+  /// Creates the entry at `outer`. Emits an error for an op that is neither a
+  /// row, library, view nor train op.
   mlir::FailureOr<program::EntryOp> run(mlir::OpBuilder &outer);
 
 private:
@@ -140,7 +143,7 @@ private:
   StepMemory memory;
   mlir::OpBuilder b{step.getContext()};
   mlir::DenseMap<unsigned, mlir::Value> buffers; ///< by memory root
-  int64_t gathers = 0; ///< collectives except gradient buckets, so far
+  int64_t gathers = 0; ///< next number of a collective, except gradient buckets
 };
 
 inline mlir::RankedTensorType tensorTypeOf(mlir::Value value) {

@@ -39,7 +39,7 @@ private:
 };
 } // namespace
 
-/// The first tensor type with a dynamic dimension, or null.
+/// Returns the first tensor type with a dynamic dimension, or null.
 static Type findDynamic(TypeRange types) {
   for (Type type : types)
     if (auto tensor = dyn_cast<RankedTensorType>(type);

@@ -18,7 +18,7 @@ using Order = std::vector<uint32_t>;
 
 /// Rectangles that all gap searches of one call may visit: about 0.3 seconds.
 constexpr uint64_t kWorkBudget = 150'000'000;
-/// Maximum repacks of the local search.
+/// Maximum repacks of improve().
 constexpr int kMaxImprovements = 256;
 
 uint64_t alignUp(uint64_t value, uint64_t alignment) {
@@ -31,8 +31,8 @@ struct Packing {
 };
 
 /// The unused ranges of an arena without an upper end, indexed by size and by
-/// offset. Sorted by (bytes, offset), so the first that fits is the tightest,
-/// and among equals the lowest.
+/// offset. `bySize` is sorted by (bytes, offset), so the first range that fits
+/// is the tightest, and of equally tight ranges the lowest.
 class FreeRanges {
 public:
   FreeRanges() { insert(0, kEndless); }
@@ -102,7 +102,8 @@ private:
   Packing packInOrder(const Order &order);
   Order sortedBy(double (*weight)(const PackedBuffer &)) const;
   void improve(Order order, Packing current);
-  /// Keeps `packing` if it is the lowest. True if that is low enough.
+  /// Keeps `packing` in `best` if it is the lowest so far. Returns true if
+  /// `best` is low enough.
   bool keep(Packing packing);
 
   std::span<const PackedBuffer> buffers;
@@ -117,7 +118,7 @@ private:
 /// Returns the most bytes alive at one command.
 static uint64_t maxLiveBytes(std::span<const PackedBuffer> buffers,
                              const Order &occupied) {
-  // (command, bytes). A buffer is still alive at the command that it ends with.
+  // Pairs (command, bytes). A buffer is alive at its last command, too.
   std::vector<std::pair<int64_t, uint64_t>> starts, ends;
   for (uint32_t i : occupied) {
     starts.push_back({buffers[i].first, buffers[i].bytes});
@@ -164,8 +165,8 @@ Packing Packer::packInTime(bool backwards) const {
     return backwards ? -buffers[i].first : buffers[i].last;
   };
   Order starts = occupied, ends = occupied;
-  // The longest-lived of the buffers that start together is placed lowest:
-  // then the space above it is contiguous again soonest.
+  // If buffers start together, place the longest-lived lowest. Then the space
+  // above it becomes one contiguous range again soonest.
   std::sort(starts.begin(), starts.end(), [&](uint32_t a, uint32_t b) {
     return std::tuple(first(a), -last(a), -int64_t(buffers[a].bytes), a) <
            std::tuple(first(b), -last(b), -int64_t(buffers[b].bytes), b);
@@ -192,7 +193,7 @@ Packing Packer::packInOrder(const Order &order) {
     uint64_t offset, end;
     int64_t first, last;
   };
-  std::vector<Placed> placed; // by offset
+  std::vector<Placed> placed; // sorted by offset
   placed.reserve(order.size());
   Packing packing{std::vector<uint64_t>(buffers.size(), 0), 0};
   for (uint32_t i : order) {
@@ -229,8 +230,9 @@ Order Packer::sortedBy(double (*weight)(const PackedBuffer &)) const {
   return order;
 }
 
-/// Moves the buffers that touch the top to the front and packs again, until
-/// nothing helps. They came too late in the order, and found only the top free.
+/// Moves the buffers that touch the top to the front of the order and packs
+/// again, kMaxImprovements times or until a packing is low enough. Such buffers
+/// were placed so late that only the top was free.
 void Packer::improve(Order order, Packing current) {
   for (int round = 0; round < kMaxImprovements; ++round) {
     if (current.bytes == UINT64_MAX)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Assigns offsets to buffers that live for some part of a program, in one arena
+// Assigns offsets to buffers that live for a range of commands, in one arena
 // that is as small as we can make it.
 //
 // Problem. A buffer is a rectangle: its lifetime [first, last] (commands, both
@@ -20,24 +20,25 @@
 //        +------------+--> command
 //
 // Prior work. TFLite's greedy_memory_planner and XLA's
-// GlobalDecreasingSizeBestFit place the largest rectangle first, each in the
-// tightest gap among those placed that live at the same time (Pisarchyk and
-// Lee, 2020). That is strong for inference, where a few huge tensors dominate.
-// IREE's LayoutSlices goes through time like malloc and takes the first gap.
-// That is strong for training, where saved activations are a stack: pushed by
-// the forward, popped by the backward.
+// GlobalDecreasingSizeBestFit place the largest rectangle first. Each rectangle
+// goes to the tightest gap between placed rectangles that live at the same time
+// (Pisarchyk and Lee, 2020). That is strong for inference, where a few huge
+// tensors dominate. IREE's LayoutSlices allocates in time order like malloc and
+// takes the first gap. That is strong for training, where saved activations are
+// a stack: pushed by the forward, popped by the backward.
 //
 // Method. No order wins everywhere and a packing takes milliseconds, so we try
-// several and keep the lowest. The first two go through time forwards and
-// backwards with the tightest gap. Then, while a work budget lasts, buffers are
-// placed by size, by area and by duration. Then the best order is improved: the
-// buffers that touch the top move to the front, because there the greedy order
-// went wrong. The budget counts steps, never seconds: the same input gives the
-// same offsets on every machine. All stops when the lower bound is reached.
+// several orders and keep the lowest packing. The first two orders are time
+// forwards and time backwards, each with the tightest gap. Then, while a work
+// budget lasts, buffers are placed by size, by area and by duration. Then the
+// best order is improved: the buffers that touch the top move to the front,
+// because the greedy order placed them too late. The budget counts steps, never
+// seconds, so that the same input gives the same offsets on every machine. The
+// search stops when the lower bound is reached.
 //
-// Limits. Not optimal: on random rectangles 2 to 8 % over the bound, on the
-// step of a training program within 1 %. Beyond about 20,000 buffers only the
-// two passes through time are affordable.
+// Limits. The result is not optimal: 2 to 8 % above the bound for random
+// rectangles, within 1 % for the steps of training programs. Beyond about
+// 20,000 buffers only the two time orders are affordable.
 
 #ifndef QLORA_COMPILER_SUPPORT_ARENAPACKER_H
 #define QLORA_COMPILER_SUPPORT_ARENAPACKER_H
@@ -62,10 +63,10 @@ struct PackResult {
   uint64_t lowerBound = 0;       ///< most bytes alive at one command
 };
 
-/// Places all buffers. Two whose lifetimes share a command never share a byte.
-/// The first packing of at most `enough` bytes is taken: use it if the arena
-/// must hold something larger anyway. Deterministic; under half a second for
-/// 50,000 buffers. Thread-safe.
+/// Places all buffers. Buffers whose lifetimes share a command share no byte.
+/// Stops at the first packing of at most `enough` bytes, for an arena that must
+/// have that size anyway. Deterministic, thread-safe, and under half a second
+/// for 50,000 buffers.
 PackResult packArena(std::span<const PackedBuffer> buffers,
                      uint64_t enough = 0);
 

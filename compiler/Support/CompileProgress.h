@@ -44,26 +44,27 @@ public:
   CompileProgress(const CompileProgress &) = delete;
   CompileProgress &operator=(const CompileProgress &) = delete;
 
-  /// Starts another stage of the work: "planning". begin() and count() may be
-  /// called from any thread.
+  /// Starts another stage of the work, such as "planning". begin() and count()
+  /// may be called from any thread.
   void begin(std::string what);
-  /// Reports `done` of `total` files of that stage. A total of 0: no files.
+  /// Reports that `done` of the stage's `total` files are done. If `total` is
+  /// 0, the line shows no file count.
   void count(size_t done, size_t total);
   /// Removes the line from a terminal, before the compile's final message.
   void end();
 
 private:
   void show(std::stop_token stop);
-  std::string text() const; ///< under the mutex
+  std::string text() const; ///< the caller holds `mutex`
 
   const Write write;
   const Pace pace;
   const std::chrono::steady_clock::time_point start;
   std::mutex mutex;
   std::condition_variable_any wakes;
-  std::string what = "reading the model"; ///< under the mutex, like the next
-  size_t done = 0, total = 0;
-  std::jthread thread; ///< last: it uses all of the above
+  std::string what = "reading the model"; ///< guarded by `mutex`
+  size_t done = 0, total = 0;             ///< guarded by `mutex`
+  std::jthread thread; ///< last member, because it uses the others
 };
 
 } // namespace qlora

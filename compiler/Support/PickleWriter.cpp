@@ -82,7 +82,8 @@ void PickleWriter::little(uint64_t value, int count) {
     bytes += static_cast<char>(value >> (8 * i));
 }
 
-/// Must be called before each object: ends a full batch, and begins the next.
+/// Must be called before each object is written. Ends a full batch, and begins
+/// the next one.
 void PickleWriter::element() {
   if (level.add && level.pending == level.batch) {
     bytes += level.add;

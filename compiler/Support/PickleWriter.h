@@ -14,10 +14,11 @@
 // Python also support are used: PROTO, EMPTY_DICT, EMPTY_LIST, MARK, SETITEMS,
 // APPENDS, TUPLE2, BINUNICODE, BININT1, BININT, LONG1, NEWTRUE, NEWFALSE,
 // BINPUT, LONG_BINPUT, BINGET, LONG_BINGET, STOP. At most kBatch elements are
-// between a MARK and its SETITEMS or APPENDS, because readers pass them on as
-// arguments of a call.
+// between a MARK and its SETITEMS or APPENDS, because some readers pass all of
+// them as arguments of one call.
 //
-// Equal strings are written once. So are objects that `remember` has named.
+// Repeated strings, and objects written by recall(), are references of a few
+// bytes to the first copy.
 
 #ifndef QLORA_COMPILER_SUPPORT_PICKLEWRITER_H
 #define QLORA_COMPILER_SUPPORT_PICKLEWRITER_H
@@ -35,7 +36,7 @@ public:
   PickleWriter();
 
   static constexpr size_t kBatch = 1000;
-  /// Maximum bytes of a string. A longer one is cut there and ends in "...".
+  /// Maximum bytes of a string. Longer strings are cut there and end in "...".
   static constexpr size_t kTextBytes = 4096;
 
   /// Writes a dictionary. `fill` writes keys and values alternately.

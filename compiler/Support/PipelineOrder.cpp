@@ -28,16 +28,16 @@ private:
   struct Stage {
     std::vector<Unit> units;
     size_t done = 0;
-    int64_t free = 0; ///< time when it is idle again
+    int64_t free = 0; ///< time when the stage is idle again
   };
-  /// A finished unit, or the transfer of its result to the next stage.
+  /// A finished unit, or the transfer of its result to another stage.
   struct Event {
     int64_t time; ///< when the unit is done
     bool isTransfer;
     int64_t stage;
     Unit unit;
     auto key() const {
-      return std::tuple(time, isTransfer, -stage); // gradients first
+      return std::tuple(time, isTransfer, -stage); // last stages first
     }
   };
 
@@ -60,8 +60,9 @@ private:
 };
 } // namespace
 
-/// Returns the forwards in order: each part for as many chunks as there are
-/// stages. So the first chunk is through all stages when the next part begins.
+/// Returns the forwards of a stage in order. With several parts, it computes
+/// its first part for as many chunks as there are stages, then its next part
+/// for the same chunks: by then the first chunk has passed through all stages.
 static std::vector<Unit> forwardsOf(const PipelineForm &form) {
   const int64_t run = form.parts == 1 ? form.chunks : form.stages;
   std::vector<Unit> units;
@@ -129,7 +130,8 @@ std::optional<int64_t> Run::readyAt(int64_t stage, const Unit &unit) {
   return before == kNever ? std::nullopt : std::optional(before);
 }
 
-/// Runs the next unit of a stage. False if it cannot begin or none is left.
+/// Runs the next unit of a stage. Returns false if its input is not available
+/// yet, or if no unit is left.
 bool Run::advance(int64_t stage) {
   Stage &at = stages[stage];
   if (at.done == at.units.size())
@@ -148,7 +150,7 @@ bool Run::advance(int64_t stage) {
   return true;
 }
 
-/// Returns the stage's turn in the event, or nullopt if it has none.
+/// Returns what `stage` does in the event, or nullopt if it takes no part.
 std::optional<PipelineTurn> Run::turnOf(const Event &event,
                                         int64_t stage) const {
   using Kind = PipelineTurn::Kind;

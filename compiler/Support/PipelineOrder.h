@@ -3,20 +3,20 @@
 // The order in which the stages of a pipeline compute the chunks of a batch,
 // and in which they send each other the results.
 //
-//   1F1B           after one forward per later stage, a stage alternates one
-//                  forward and one backward. So it holds at most that many
-//                  chunks' activations plus one, however many chunks there are
+//   1F1B           a stage with N later stages first computes N forwards, then
+//                  alternates one forward and one backward. It holds the
+//                  activations of at most N + 1 chunks, however many there are
 //                  (Narayanan et al., 2019: PipeDream-Flush)
-//   interleaved    a stage has V virtual stages (parts): of S stages, stage s
-//                  has the parts s, s + S, ... of S V. At start and end, stages
-//                  wait for each other a V-th as long, for V times the
-//                  transfers. Megatron-LM's order (Narayanan et al., 2021)
+//   interleaved    each of S stages has V virtual stages (parts). Stage s has
+//                  the virtual stages s, s + S, s + 2 S, ... The idle time at
+//                  start and end is V times shorter, for V times the transfers.
+//                  Megatron-LM's order (Narayanan et al., 2021)
 //   GPipe          all forwards, then all backwards (Huang et al., 2019)
 //
-// A send waits until its peer receives, and a stage makes its transfers one
-// after the other. To avoid deadlocks, all transfers have one global order, of
-// which each stage executes its own: the first never waits for a later one. The
-// order comes from a simulated run whose backwards take twice a forward's time.
+// A send waits until its peer receives, and a stage makes one transfer at a
+// time. To avoid deadlocks, all transfers of all stages have one global order,
+// and each stage makes its transfers in that order. The order comes from a
+// simulated run in which a backward takes twice the time of a forward.
 
 #ifndef QLORA_COMPILER_SUPPORT_PIPELINEORDER_H
 #define QLORA_COMPILER_SUPPORT_PIPELINEORDER_H
@@ -43,13 +43,13 @@ struct PipelineTurn {
   bool operator==(const PipelineTurn &) const = default;
 };
 
-/// Returns all turns of a stage. A transfer comes after the computation of what
-/// is sent, and before the computation that runs during the transfer.
+/// Returns all turns of a stage in order. A send comes after the computation of
+/// the values that it sends, and before the stage's next computation.
 std::vector<PipelineTurn> pipelineOrder(const PipelineForm &form,
                                         int64_t stage);
 
 /// Returns the number of chunks whose activations a stage holds at the same
-/// time. Counted in parts, and rounded up to whole chunks.
+/// time. With virtual stages the number is rounded up to whole chunks.
 int64_t chunksInFlight(const PipelineForm &form, int64_t stage);
 
 } // namespace qlora

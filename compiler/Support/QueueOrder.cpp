@@ -37,7 +37,7 @@ qlora::placeWaits(std::span<const QueuedWork> commands) {
   for (size_t i = 0; i < commands.size(); ++i) {
     Clock &clock = clocks[commands[i].queue];
     std::vector<size_t> after = commands[i].after;
-  // Newest first: a wait for the newest may imply the others.
+    // Newest first: a wait for the newest may imply the others.
     std::sort(after.begin(), after.end(), std::greater<>());
     for (size_t producer : after) {
       assert(producer < i && "comes after one that is issued later");
@@ -59,7 +59,8 @@ qlora::spansBeside(std::span<const QueueCommand> commands, unsigned main) {
   std::vector<CommandSpan> spans(commands.size());
   std::vector<Clock> clocks = idleQueues(commands, main + 1);
   std::vector<Clock> events;
-  // Per queue: its commands, and how many are finished before those of `main`.
+  // Per queue: the positions of its commands, and how many of these commands
+  // are known to be finished when the next command of `main` starts.
   std::vector<std::vector<size_t>> issued(clocks.size());
   std::vector<size_t> known(clocks.size(), 0);
   for (size_t i = 0; i < commands.size(); ++i) {

@@ -14,7 +14,7 @@
 //       6      WAIT 1
 //       7      d                             after b
 //
-// All queues start idle, and the entry ends when all of them have.
+// All queues start idle. The entry ends when all queues are idle again.
 //
 // Both functions keep a vector clock per queue: for every queue, the newest
 // command that is known to be finished (Fidge; Mattern, 1988). RECORD stores
@@ -44,9 +44,9 @@ struct QueueWait {
   size_t consumer = 0;
 };
 
-/// Returns the waits that enforce `after` of every command. A dependency that a
-/// queue's order or an earlier wait implies, even through a third queue, gets
-/// none. Sorted by consumer, then by producer, newest first.
+/// Returns the waits that enforce `after` of every command. No wait is needed
+/// for a dependency that a queue's order or earlier waits imply, even through a
+/// third queue. Waits are sorted by consumer, then by producer, newest first.
 std::vector<QueueWait> placeWaits(std::span<const QueuedWork> commands);
 
 enum class QueueAction : uint8_t { Work, Record, Wait };
@@ -63,16 +63,17 @@ struct CommandSpan {
   int64_t last = 0;
 };
 
-/// Returns when each command may run, as positions. A command of queue `main`
-/// has its own position. A command of another queue may run concurrently with
-/// those of `main` from `first` to `last`. All commands of `main` before
-/// `first` have finished when it starts. `last` is a WAIT of `main` for it, or
-/// the last position if there is none. In the example, b has [2, 6]: 2 is the
-/// first position that RECORD 0 does not cover.
+/// Returns when each command may run, as positions. The span of a command of
+/// queue `main` is its own position. A command of another queue may run
+/// concurrently with the commands of `main` from `first` to `last`. All
+/// commands of `main` before `first` have finished when it starts. `last` is
+/// the WAIT by which `main` waits for the command, or the last position if
+/// there is none. In the example, b has [2, 6]: 2 is the first position after
+/// RECORD 0.
 ///
 /// If the largest `last` of a set of commands is before the smallest `first` of
-/// another set, all commands of the former finish before any of the latter
-/// starts, whatever their queues.
+/// another set, all commands of the first set finish before any command of the
+/// second set starts, whatever their queues.
 std::vector<CommandSpan> spansBeside(std::span<const QueueCommand> commands,
                                      unsigned main);
 

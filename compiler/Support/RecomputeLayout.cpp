@@ -130,7 +130,8 @@ void RecomputeLayout::describeForward() {
   forwardTouched = touched.size();
 }
 
-/// Records that a clone right before the op `before` reads outputs of `op`.
+/// Records that a clone placed right before the op `before` reads outputs of
+/// `op`, which may have to be recomputed too.
 void RecomputeLayout::askFor(uint32_t op, uint32_t before,
                              const Choice &choice) {
   Recompute when = choice[heads[op]];
@@ -145,7 +146,7 @@ void RecomputeLayout::askFor(uint32_t op, uint32_t before,
 }
 
 /// Places the clones of each op before the first readers of its outputs. Starts
-/// at the last op, because a clone is a reader too.
+/// at the last forward op, because its clones read outputs of earlier ops.
 void RecomputeLayout::placeClones(const Choice &choice) {
   clones.clear();
   std::fill(clonesBefore.begin(), clonesBefore.end(), kEnd);
@@ -175,8 +176,9 @@ void RecomputeLayout::placeClones(const Choice &choice) {
   }
 }
 
-/// Adds an op, and resolves what it touches: the memory of a returned copy, of
-/// the latest clone, or of the forward.
+/// Adds a moment for an op. The instance of each value that the op touches is
+/// the returned copy if there is one, else an output of the latest clone if
+/// there is one, else the value itself.
 void RecomputeLayout::addMoment(uint32_t op) {
   const OpTouches &of = touches[op];
   size_t first = touched.size();
@@ -227,7 +229,8 @@ void RecomputeLayout::findLives() {
   }
 }
 
-/// Moves memory from operands that die here to the results tied to them.
+/// Hands the memory of operands that die at moment `m` to the results that are
+/// tied to them.
 void RecomputeLayout::handOver(uint32_t m) {
   const OpTouches &op = touches[moments[m].op];
   const uint32_t *reads = touched.data() + moments[m].firstTouched;
@@ -241,7 +244,7 @@ void RecomputeLayout::handOver(uint32_t m) {
   }
 }
 
-/// Counts the live bytes. Stops if more than `most` are alive.
+/// Counts the live bytes at each moment. Stops once more than `most` are alive.
 void RecomputeLayout::countBytes(uint64_t budget, uint64_t most) {
   held.assign(bytes.size(), 0);
   peak = 0, peakMoment = 0, peakCount = 0, excessBytes = 0;

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: MIT
 
 // Lays out a training step for one choice of kept values: where each op is
-// recomputed, and how many bytes are alive at each moment. RecomputePlanner.h
-// does this a thousand times per plan.
+// recomputed, and how many bytes are alive at each moment. The planner
+// (RecomputePlanner.h) lays out thousands of choices per plan.
+//
+// A clone is a recomputation of an op. An instance is the memory of a value, or
+// of the copy of it that a clone makes. Instances are numbered: first the
+// values, then the outputs of all clones.
 
 #ifndef QLORA_COMPILER_SUPPORT_RECOMPUTELAYOUT_H
 #define QLORA_COMPILER_SUPPORT_RECOMPUTELAYOUT_H
@@ -14,8 +18,8 @@ namespace qlora {
 /// When an op is recomputed, if the backward needs its results.
 enum class Recompute : uint8_t {
   Never,  ///< its values are kept
-  Once,   ///< before the first reader; the values stay for all others
-  PerZone ///< before the first reader in each zone that has one
+  Once,   ///< before the first reader; later readers use the same copy
+  PerZone ///< in each zone with a reader, before the zone's first reader
 };
 
 class RecomputeLayout {
@@ -28,7 +32,8 @@ public:
 
   /// Lays out the step. All queries below refer to the last call.
   void evaluate(const Choice &choice, uint64_t budget = UINT64_MAX);
-  /// Lays out the step, but stops and returns false if the peak is higher.
+  /// Lays out the step, but stops and returns false if the peak exceeds
+  /// `budget`.
   bool evaluateWithin(const Choice &choice, uint64_t budget);
 
   uint64_t peakBytes() const { return peak; }
@@ -43,18 +48,20 @@ public:
   bool isRecomputed(uint32_t op) const { return cloneCounts[op] > 0; }
   /// True if the memory of a forward value is alive at the peak.
   bool livesAtPeak(uint32_t value) const;
-  /// True if it is alive at the peak only because the backward reads it later.
+  /// True if the memory of a forward value is alive at the peak only because
+  /// the backward reads it later.
   bool waitsAtPeak(uint32_t value) const;
 
   // Properties of the problem, whatever the choice.
   /// Returns the most bytes that one op reads: no choice has a lower peak.
   uint64_t leastPeak() const;
   uint32_t forwardOps() const { return forwardCount; }
-  /// Returns the op whose choice applies: for a view, its source's maker.
+  /// Returns the op whose entry of a Choice applies to `op`: the op itself, or
+  /// for a view the op that makes the viewed value.
   uint32_t headOf(uint32_t op) const { return heads[op]; }
   /// Returns the op that makes a value.
   uint32_t makerOf(uint32_t value) const { return makers[value]; }
-  /// True if the backward reads the value (not if only a recomputation would).
+  /// True if an op of the backward reads the value, not counting clones.
   bool isRead(uint32_t value) const { return isReadByBackward[value]; }
   /// True if a backward op brings the value back.
   bool isBroughtBack(uint32_t value) const {
@@ -65,13 +72,13 @@ public:
 
 private:
   static constexpr uint32_t kNoOp = UINT32_MAX;
-  /// An op that makes inputs of another op. Inputs are recomputed only for
-  /// readers up to `until`, the op after which all have been brought back.
+  /// An op that makes inputs of another op. It is recomputed only for readers
+  /// up to `until`, the op that brings back the last of these inputs.
   struct Source {
     uint32_t maker;
     uint32_t until; ///< kNoOp: never brought back
   };
-  /// Memory that an op touches: of a value, or of a clone of its maker.
+  /// A value whose memory an op reads or writes.
   struct Touch {
     uint32_t root;   ///< a value that is no view
     uint32_t maker;  ///< op that makes root
@@ -82,7 +89,8 @@ private:
     /// Pairs of an index in `reads` and an index in `writes`.
     std::vector<std::pair<uint32_t, uint32_t>> ties;
     std::vector<Source> sources;
-    /// The first backward reader of its outputs, and the first in each zone.
+    /// The first op of the backward that reads an output of this op, as a list
+    /// of at most one; and the first such op of each zone.
     std::vector<uint32_t> first, firstPerZone;
   };
   struct Clone {
@@ -117,24 +125,23 @@ private:
   std::vector<OpTouches> touches;
   std::vector<uint64_t> valueBytes; ///< padded
   uint32_t forwardTouched = 0;      ///< entries of `touched` in the forward
-  /// Per value: the first and last moment of the forward that touches it.
+  /// Per value: the first and last forward moments that touch it, or -1.
   std::vector<int64_t> firstForward, lastForward;
 
-  std::vector<std::vector<uint32_t>> readers; ///< per op, one per clone
+  /// Per op: the backward op that follows each of its clones.
+  std::vector<std::vector<uint32_t>> readers;
   std::vector<Clone> clones; ///< contiguous per op, the latest first
-  std::vector<uint32_t> firstClones, cloneCounts;
+  std::vector<uint32_t> firstClones, cloneCounts; ///< per op
   std::vector<uint32_t> clonesBefore; ///< per op: first of a list, or kEnd
-  std::vector<Moment> moments;   ///< the forward's are always the same
+  std::vector<Moment> moments;   ///< the forward's are the same for all choices
   std::vector<uint32_t> touched; ///< instances
   /// Per op: the first output instance of its latest clone so far, or kEnd.
-  /// Instances of clones are numbered after all values.
   std::vector<uint32_t> latest;
-  /// Per value: the copy that replaces it so far, or kNoValue.
+  /// Per value: the returned copy that replaces it so far, or kNoValue.
   std::vector<uint32_t> standIns;
-  /// Per instance.
-  std::vector<uint64_t> bytes;
-  std::vector<int64_t> lastMoment;
-  std::vector<uint8_t> held;
+  std::vector<uint64_t> bytes;     ///< per instance
+  std::vector<int64_t> lastMoment; ///< per instance
+  std::vector<uint8_t> held;       ///< per instance: true if it owns live bytes
   /// Per value: the first moment after the forward that touches it.
   std::vector<int64_t> firstBackward;
   uint64_t peak = 0, excessBytes = 0;

@@ -29,8 +29,9 @@ std::vector<uint32_t> qlora::zonesOf(const RecomputeProblem &problem) {
   return zones;
 }
 
-/// True if `a` is better: plans within the budget first; among these the faster
-/// one, and among the others the one with the lower peak.
+/// True if `a` is better than `b`. A plan within the budget is better than one
+/// above the budget. If both are within the budget, the faster one is better,
+/// else the one with the lower peak.
 static bool isBetter(const RecomputePlan &a, const RecomputePlan &b,
                      uint64_t budget) {
   bool fits = a.peakBytes <= budget, otherFits = b.peakBytes <= budget;
@@ -41,7 +42,7 @@ static bool isBetter(const RecomputePlan &a, const RecomputePlan &b,
   return a.peakBytes < b.peakBytes;
 }
 
-/// Returns the best of the fixed policies.
+/// Returns the best choice of the fixed policies, with two levels if isNested.
 static Choice bestSegments(RecomputeSearch &search, uint64_t budget,
                            bool isNested) {
   Choice best;
@@ -73,9 +74,9 @@ RecomputePlan qlora::planNested(const RecomputeProblem &problem,
   return search.planOf(search.keepSegments(blocksPerSegment, true));
 }
 
-/// Returns the initial choices of the search, each lowered to the budget: keep
-/// everything, and the best fixed policy. If none fits, also the best policy
-/// with two levels.
+/// Returns the initial choices of the search, each changed to fit the budget if
+/// possible: everything kept, and the best fixed policy. If neither fits, adds
+/// the best policy with two levels.
 static std::vector<Choice> firstChoices(RecomputeSearch &search,
                                         uint64_t budget) {
   std::vector<Choice> choices;

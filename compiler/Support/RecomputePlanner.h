@@ -3,11 +3,11 @@
 // Which forward values to keep for the backward, and which to recompute.
 //
 // Problem. A training step is a sequence of forward ops, then backward ops that
-// read some of the forward's values. Each value read there is either kept from
-// where it is made, or its op is repeated just before its first reader in the
-// backward. The repeated op's inputs must then be available too: kept, or
-// recomputed in turn, and so on. We look for the choice with the least extra
-// time whose peak of live bytes is within a budget.
+// read some of the forward's values. Each of these values is either kept from
+// the forward, or the op that makes it is repeated just before the value's
+// first reader in the backward. The repeated op's inputs must then be available
+// too: kept, or recomputed in turn, and so on. We look for the choice with the
+// least extra time whose peak of live bytes is within a budget.
 //
 //   forward                      backward
 //   x ──► n ──► g ──► s ──►  ...  ds(s)  dg(g)  dn(x)
@@ -16,9 +16,8 @@
 //   drop s:         s' = f(g) before ds; g lives on anyway: cheap
 //   drop s and g:   n' g' s' before ds, if n is dropped too; x lives on
 //
-// Some values wait elsewhere, and a backward op brings each of them back. Ops
-// that are recomputed later read the returned copy, so that the value itself is
-// not recomputed for them.
+// Offloaded values are in host memory until a backward op brings each of them
+// back. Ops that are recomputed later read the returned copy.
 //
 // This is the checkpointing problem of Chen et al. (2016) on a general graph
 // with costs. Checkmate (Jain et al., 2020) solves it as an integer program, in
@@ -35,9 +34,10 @@
 //      block is usually called gradient checkpointing. The best policy goes
 //      through step 1 if it does not fit.
 //   3. In each result, keep again whatever fits, the most expensive first.
-//   4. If none fits, change single choices, each with the choices that this
-//      requires, as long as fewer bytes, summed over all moments, are over the
-//      budget. A peak often has several causes, and none alone lowers it.
+//   4. If no result fits, change single choices, each with the choices that it
+//      requires, as long as that reduces the bytes over the budget, summed over
+//      all moments. A peak often has several causes, and removing one of them
+//      does not lower it.
 //   5. In the best result, exchange: change one choice, or an expensive and a
 //      cheap one, and repeat steps 1 and 3 for the others. Keep the exchange if
 //      it is faster.
@@ -46,9 +46,9 @@
 // the plan is the same on every machine. The number suffices to try everything
 // in a small step, but only a few exchanges in a model of 32 layers.
 //
-// Two levels. If a segment of k blocks is recomputed as a whole, it holds all
-// values of k blocks. If memory does not suffice for that, a policy with two
-// levels is used:
+// Two levels. While a segment of k blocks is recomputed at once, all values of
+// the k blocks are alive. If memory does not suffice for that, a policy with
+// two levels is used:
 //
 //   kept      x0                  before the segment
 //   once      x1 x2               between its blocks, when its backward begins
@@ -58,18 +58,18 @@
 //
 // A zone is a run of backward ops of one block. An op that is recomputed per
 // zone has a clone in each zone that needs it, whose results die with the zone.
-// L blocks then hold L/k + k - 1 boundaries and the inside of one block, for at
-// most two more forwards. That is the sqrt(L) of Chen et al. without the inside
-// of a whole segment. It is one level of the recursion of Griewank's treeverse
-// (1992; revolve, Griewank and Walther, 2000). Another level would save a
-// boundary or two of 32 blocks for a third forward. These policies are tried if
-// no other fits, and go through the same steps.
+// With L blocks, L/k + k - 1 boundaries and the inside of one block are alive,
+// for at most two more forwards. That is the sqrt(L) of Chen et al. without the
+// inside of a whole segment. It is one level of the recursion of Griewank's
+// treeverse (1992; revolve, Griewank and Walther, 2000). For 32 blocks, another
+// level would save one or two boundaries for a third forward. The policies with
+// two levels are tried if no other fits, and go through the same steps.
 //
-// So the result is never slower than whole-block checkpointing with the same
-// peak. Limits: within a zone a value is recomputed once, even if its readers
-// are far apart; workspaces of kernels are not counted; the choice is not
-// always optimal (within 3 % of the optimum on steps small enough to prove one,
-// tests/e2e/recompute_gap.py).
+// The result is never slower than whole-block checkpointing with the same peak,
+// because that is one of the fixed policies. Limits: within a zone a value is
+// recomputed once, even if its readers are far apart; workspaces of kernels are
+// not counted; the choice is not always optimal (within 3 % of the optimum on
+// steps small enough to prove one, tests/e2e/recompute_gap.py).
 
 #ifndef QLORA_COMPILER_SUPPORT_RECOMPUTEPLANNER_H
 #define QLORA_COMPILER_SUPPORT_RECOMPUTEPLANNER_H
@@ -81,8 +81,8 @@ namespace qlora {
 
 inline constexpr uint32_t kNoValue = 0xffffffffu;
 
-/// Memory of an op's output. Weights and inputs cost nothing to keep, and are
-/// not values.
+/// Memory of an op's output. Weights and inputs are no values: they stay in
+/// memory anyway.
 struct RecomputeValue {
   uint64_t bytes = 0;
   /// The value that this is a view of (same memory and lifetime), or kNoValue.
@@ -99,7 +99,7 @@ struct RecomputeOp {
   /// choice is that of the op that makes the input.
   bool isView = false;
   /// The output reuses the memory of the input, of the same size, if the input
-  /// is not read later. An input or output in several ties uses the first.
+  /// is not read later. If several ties are possible, the first one is used.
   struct Tie {
     uint32_t input, output;
   };
@@ -136,6 +136,7 @@ private:
   int64_t last = -1; ///< block
 };
 
+/// Returns the zone of each op.
 std::vector<uint32_t> zonesOf(const RecomputeProblem &problem);
 
 /// Plans to keep everything.

@@ -8,7 +8,8 @@
 
 using namespace qlora;
 
-/// Maximum ops to lay out: limits the time, equally on every machine.
+/// Maximum number of ops that descend() and improve() lay out. In contrast to a
+/// time limit, it gives the same plan on every machine.
 static constexpr uint64_t kMostWork = 3'000'000;
 
 static constexpr Recompute kAllTimes[] = {Recompute::Never, Recompute::Once,
@@ -24,8 +25,8 @@ RecomputeSearch::RecomputeSearch(const RecomputeProblem &problem)
   }
 }
 
-/// Keeps what the backward reads. Other values are short-lived. If a recomputed
-/// op needs one, that is recomputed too.
+/// Keeps the values that the backward reads. If a recomputed op reads another
+/// value, that value is recomputed too.
 RecomputeSearch::Choice RecomputeSearch::keepAll() const {
   Choice choice(problem.ops.size(), Recompute::Once);
   for (uint32_t op = 0; op < layout.forwardOps(); ++op)
@@ -67,8 +68,8 @@ std::optional<double> RecomputeSearch::price(uint32_t head,
         freed += problem.values[value].bytes;
   if (freed <= 0)
     return std::nullopt;
-  // Follow the chain: ops that must also be recomputed, and values that must be
-  // kept longer for them.
+  // Follow the chain of inputs: ops that must be recomputed too cost time, and
+  // values that must be kept longer for them cost memory.
   double seconds = 0;
   ++walk;
   std::vector<uint32_t> stack = groups[head];

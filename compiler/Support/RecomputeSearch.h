@@ -27,10 +27,11 @@ public:
   /// budget or no drop helps.
   void lower(Choice &choice, uint64_t budget);
   /// Keeps values again, the most expensive first, while the peak stays within
-  /// the budget. If it is over the budget already, it must not grow.
+  /// the budget. A peak that is over the budget already must not grow.
   void relax(Choice &choice, uint64_t budget);
-  /// Changes choices, and then those that this requires, while that reduces the
-  /// bytes over the budget. Recomputes no further op more often than `most`.
+  /// Changes single choices, each with the choices that it requires, while that
+  /// reduces the bytes over the budget. No choice is changed to recompute more
+  /// often than `most`.
   void descend(Choice &choice, uint64_t budget, Recompute most);
   /// Exchanges kept values within the budget while that saves time.
   void improve(Choice &choice, uint64_t budget);
@@ -45,7 +46,7 @@ public:
   }
 
 private:
-  /// A choice to make, whatever it costs.
+  /// A change of one op's choice.
   struct Move {
     uint32_t head;
     Recompute when;
@@ -55,11 +56,11 @@ private:
     layout.evaluate(choice, budget);
     work += problem.ops.size();
   }
-  /// Changes single choices while fewer bytes are over the budget. Returns the
-  /// bytes that remain over it.
+  /// Changes single choices while that reduces the bytes over the budget,
+  /// summed over all moments. Returns the remaining sum.
   uint64_t settle(Choice &choice, uint64_t budget);
-  /// Makes `moves`, then changes the other choices as these require and allow.
-  /// Undoes everything and returns false if the result is not faster.
+  /// Makes `moves`, then adapts the other choices. Leaves `choice` unchanged
+  /// and returns false if the result is not faster or exceeds the budget.
   bool exchange(Choice &choice, std::initializer_list<Move> moves,
                 uint64_t budget);
   bool exchangeOne(Choice &choice, uint64_t budget);
@@ -72,7 +73,7 @@ private:
 
   const RecomputeProblem &problem;
   RecomputeLayout layout;
-  /// Forward ops, grouped by their head.
+  /// Per head: the forward ops that its choice applies to.
   std::vector<std::vector<uint32_t>> groups;
   std::vector<uint32_t> heads; ///< ops that are their own head
   /// Per op: true while its choice is fixed, and the others adapt to it.
@@ -80,11 +81,11 @@ private:
   /// Which bytes lower() counts for a value: all of them, or at most those that
   /// are over the budget. Each variant is better in some cases.
   bool pricesWhole = true;
-  uint64_t target = 0; ///< prices count freed bytes down to this peak
+  uint64_t target = 0; ///< price() counts freed bytes only down to this peak
   Recompute mostTimes = Recompute::PerZone;
-  /// Per op: the last walk of price() that visited it.
+  /// Per op: the last call of price() that visited it.
   std::vector<uint64_t> seen;
-  uint64_t walk = 0;
+  uint64_t walk = 0;  ///< calls of price() so far
   uint64_t work = 0;  ///< ops laid out so far
   uint64_t limit = 0; ///< bound on `work`
 };

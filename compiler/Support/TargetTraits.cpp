@@ -16,15 +16,15 @@ struct TargetRow {
 } // namespace
 
 static constexpr TargetRow kTargets[] = {
-    // One thread pool runs every kernel, and any GEMM keeps it busy. Rounding
-    // happens while packing.
+    // One thread pool runs every kernel, and even a narrow GEMM uses all
+    // threads. Operands are rounded while a GEMM packs them.
     {"cpu",
      {/*kernelsBesideCompute=*/false, /*prefersWideGemms=*/false,
       /*roundsBeforeGemms=*/false, /*decodesInPanels=*/true,
       /*hasRoomyKernels=*/false, /*offloadsTables=*/false,
       /*workspaceAlignment=*/64}},
     // Each queue has a stream. A narrow GEMM has too few tiles for all
-    // multiprocessors. cuBLASLt needs operands of one type, and decoded values.
+    // multiprocessors. cuBLASLt needs decoded operands of the same type.
     {"cuda",
      {/*kernelsBesideCompute=*/true, /*prefersWideGemms=*/true,
       /*roundsBeforeGemms=*/true, /*decodesInPanels=*/false,

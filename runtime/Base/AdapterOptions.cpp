@@ -14,8 +14,8 @@ bool startsAtFactors(std::string_view init) {
   return leavesResidual(init) || init == "loftq";
 }
 
-/// Allows one LoftQ iteration. With more, the base would not be the quantised
-/// model, and the adapter would fit that base only.
+/// Refuses more than one LoftQ iteration: further iterations change the base,
+/// so that the adapter would not fit the quantised model.
 static Status validateLoftq(const Options &o) {
   const bool isLoftq = o.text("init_lora_weights") == "loftq";
   const auto given = o.numberMap("loftq_config");
@@ -36,7 +36,7 @@ static Status validateLoftq(const Options &o) {
   return Status::ok();
 }
 
-/// Checks adapters whose A is not uniform, or B neither zero nor uniform.
+/// Checks options that conflict with special initializations of A and B.
 static Status validateInit(const Options &o) {
   const std::string init = o.text("init_lora_weights");
   const bool isPlain = init == "true" || init == "false";
@@ -51,7 +51,8 @@ static Status validateInit(const Options &o) {
   return validateLoftq(o);
 }
 
-/// Refuses a scale of 0: A and B would get no gradient and not be trained.
+/// Refuses lora_alpha 0: the scale would be 0, and A and B would get no
+/// gradient.
 static Status validateAlpha(const Options &o) {
   if (o.text("finetuning_type") == "full")
     return Status::ok();

@@ -11,13 +11,16 @@
 
 namespace qlora {
 
-/// Whether this init_lora_weights starts A and B at factors of their weight.
+/// Whether this value of init_lora_weights computes the initial A and B from
+/// the base weight: PiSSA, OLoRA, LoftQ.
 bool startsAtFactors(std::string_view init);
 
-/// Whether the base then becomes the residual, the weight minus these factors.
+/// Whether this value of init_lora_weights subtracts the initial B A from the
+/// base weight: PiSSA and OLoRA, but not LoftQ.
 bool leavesResidual(std::string_view init);
 
-/// Rejects combinations that PEFT does not have, and an alpha of 0.
+/// Refuses combinations of adapter options that PEFT does not have, and a
+/// lora_alpha of 0.
 Status validateAdapter(const Options &options);
 
 } // namespace qlora

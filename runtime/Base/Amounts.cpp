@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Chooses digits and units.
+// Formats amounts with few digits and a unit.
 
 #include "runtime/Base/Amounts.h"
 

@@ -43,14 +43,14 @@ public:
   Status write(std::string_view bytes);
   Status writeAt(uint64_t offset, std::span<const uint8_t> bytes);
 
-  /// Renames the temporary file to the path. With kYes, a crash of the machine
-  /// leaves the old file or the new one. With kNo, for caches whose readers
-  /// check the content, it may leave an incomplete new file.
+  /// Renames the temporary file to the path. If the machine crashes, kYes
+  /// leaves either the old file or the complete new one. kNo may leave an
+  /// incomplete new file; it is for caches whose readers check the content.
   enum class Flush { kYes, kNo };
   Status commit(Flush flush = Flush::kYes);
 
   const std::string &path() const { return target; }
-  /// Whether a path is a temporary file's, according to its end.
+  /// Whether `path` has the suffix of a temporary file.
   static bool isPart(std::string_view path);
   /// Whether the temporary file still exists.
   bool isThere() const;

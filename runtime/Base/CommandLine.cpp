@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 
-// CLI11 finds options, pairs them with values and collects lists. Words are
-// first converted to its syntax: it lacks `--packing false`, takes flags as
-// values, and cannot separate a list from the input after it.
+// Parses words with CLI11, which finds options, pairs them with values and
+// collects lists. CLI11 lacks `--packing false`, takes flags as values, and
+// cannot separate a list from the input after it. The words are converted
+// first.
 
 #include "runtime/Base/CommandLine.h"
 
@@ -60,13 +61,14 @@ static bool isList(const OptionName &name) {
           type == kTokens || type == kNumbers || type == kTextMap);
 }
 
-/// Whether the word is a program: names of modules and kernels end otherwise.
+/// Whether the word names a program. Names of modules and kernels do not end in
+/// .mlir, .mlirbc or .so.
 static bool isProgram(std::string_view word) {
   return word.ends_with(".mlir") || word.ends_with(".mlirbc") ||
          word.ends_with(".so");
 }
 
-/// Whether a word after a list is the model or the program.
+/// Whether a word after a list is the input: a program, or an existing file.
 static bool isFile(const std::string &word) {
   std::error_code ignored;
   const bool looksLikeOne = word.find_first_of("./") != word.npos;
@@ -174,7 +176,7 @@ Status Parser::prepareOption(const std::string &word) {
   if (equals < word.size()) {
     prepared.push_back(word.substr(equals + 1));
     if (isList(name))
-      prepared.push_back("--"); // ends only the list
+      prepared.push_back("--"); // ends only the list, not the options
     return Status::ok();
   }
   if (ahead.empty() || ahead[0].starts_with("--") ||

@@ -26,11 +26,11 @@
 
 namespace qlora {
 
-/// The rows of some scopes.
+/// A section of --help-all: the options of some scopes.
 struct HelpSection {
   std::span<const OptionRow> rows;
   std::vector<OptionScope> scopes; ///< empty: all
-  std::string_view heading; ///< for all rows; empty: one per group
+  std::string_view heading; ///< title of the section; empty: one per group
 };
 
 struct Tool {
@@ -40,18 +40,20 @@ struct Tool {
   std::string_view input = {}; ///< name of the input: "MODEL.mlir"
   std::vector<std::string_view> common = {}; ///< options of --help, in order
   std::string_view example = {};             ///< last lines of --help
-  std::vector<HelpSection> sections = {};    ///< of --help-all
+  std::vector<HelpSection> sections = {};    ///< sections of --help-all
   std::string_view footer = {};              ///< last lines of --help-all
-  std::vector<std::span<const OptionRow>> tables = {}; ///< all its options
+  /// All options of the tool.
+  std::vector<std::span<const OptionRow>> tables = {};
   /// Whether another parser accepts a flag of this name (without dashes).
   bool (*isForeign)(const std::string &name) = nullptr;
 };
 
 struct CommandLine {
-  std::vector<OptionSetting> settings; ///< the last of an option wins
-  std::vector<std::string> rest;       ///< not options: files
+  std::vector<OptionSetting> settings; ///< if an option repeats, the last wins
+  std::vector<std::string> rest; ///< arguments that are not options: files
   std::vector<std::string> foreign;    ///< flags for another parser
-  std::string answer; ///< for --help, --help-all, --version: print and exit
+  /// Text of --help, --help-all or --version: print it and exit.
+  std::string answer;
 };
 
 /// Parses `words`, which are argv without the program's name. Values are not
@@ -59,14 +61,14 @@ struct CommandLine {
 StatusOr<CommandLine> parseCommandLine(std::span<const std::string> words,
                                        const Tool &tool);
 
-/// Returns the input of a tool that takes exactly one.
+/// Returns the only input on the command line; fails if there is none, or
+/// several.
 StatusOr<std::string> onlyInput(const CommandLine &line, const Tool &tool);
 
-// Answers (OptionHelp.cpp): the tables' options as --help and --help-all show
-// them, in argparse's layout, within 80 columns, with all spellings of each
-// option.
+// Texts of --help and --help-all (OptionHelp.cpp), in argparse's layout: all
+// options of the tool's tables with all their spellings, within 80 columns.
 
-/// --help, --help-all and --version, which every tool has.
+/// Table of --help, --help-all and --version, which every tool has.
 std::span<const OptionRow> questionTable();
 
 std::string commonHelp(const Tool &tool);

@@ -19,8 +19,8 @@
 
 namespace qlora {
 
-/// Hashes each item with its length, so that no other items give the same
-/// input.
+/// Hashes a sequence of items. The length of each item is hashed too, so ("ab",
+/// "c") and ("a", "bc") differ.
 class ContentHash {
 public:
   ContentHash();

@@ -21,7 +21,7 @@ namespace qlora {
 
 namespace fs = std::filesystem;
 
-/// Whether a list such as "cpu,cpuacct" contains a word.
+/// Whether a comma-separated list such as "cpu,cpuacct" contains `word`.
 static bool listHas(const std::string &list, std::string_view word) {
   std::istringstream words(list);
   for (std::string one; std::getline(words, one, ',');)
@@ -30,7 +30,8 @@ static bool listHas(const std::string &list, std::string_view word) {
   return false;
 }
 
-/// Reads "max 100000" or "150000 100000" (version 2); nothing without a limit.
+/// Reads the CPUs of the quota in cpu.max (control groups version 2), such as
+/// "max 100000" or "150000 100000"; nothing without a limit.
 static std::optional<double> readCpuMax(const fs::path &group) {
   std::ifstream file(group / "cpu.max");
   double quota = 0, period = 0;
@@ -39,7 +40,8 @@ static std::optional<double> readCpuMax(const fs::path &group) {
   return std::nullopt;
 }
 
-/// Reads the two files of version 1; a quota of -1 means no limit.
+/// Reads the CPUs of the quota from the two files of control groups version 1.
+/// A quota of -1 means no limit.
 static std::optional<double> readCfsQuota(const fs::path &group) {
   std::ifstream quotaFile(group / "cpu.cfs_quota_us");
   std::ifstream periodFile(group / "cpu.cfs_period_us");
@@ -51,8 +53,8 @@ static std::optional<double> readCfsQuota(const fs::path &group) {
 
 namespace {
 
-/// A mount of the control groups that limit CPUs: the machine's whole tree, or,
-/// in a container, the tree below `top`.
+/// A mount of control groups that limit CPUs. It shows the machine's complete
+/// tree, or in a container the tree below `top`.
 struct GroupMount {
   fs::path point, top;
   bool isUnified = false; ///< version 2
@@ -60,7 +62,8 @@ struct GroupMount {
 
 } // namespace
 
-/// Parses lines "31 23 0:28 TOP POINT rw,relatime - TYPE SOURCE OPTIONS".
+/// Parses /proc/self/mountinfo: lines "31 23 0:28 TOP POINT rw,relatime - TYPE
+/// SOURCE OPTIONS".
 static std::vector<GroupMount> groupMounts(const std::string &root) {
   std::vector<GroupMount> mounts;
   std::ifstream file(root + "/proc/self/mountinfo");
@@ -79,7 +82,8 @@ static std::vector<GroupMount> groupMounts(const std::string &root) {
   return mounts;
 }
 
-/// Returns this process's group in a mount, from lines "ID:CONTROLLERS:/PATH".
+/// Returns the folder of this process's group in a mount, from the lines
+/// "ID:CONTROLLERS:/PATH" of /proc/self/cgroup.
 static fs::path ownGroup(const std::string &root, const GroupMount &mount) {
   std::ifstream file(root + "/proc/self/cgroup");
   for (std::string line; std::getline(file, line);) {
@@ -94,8 +98,9 @@ static fs::path ownGroup(const std::string &root, const GroupMount &mount) {
   return "/";
 }
 
-/// Returns the smallest quota of this process's group and the groups around it.
-/// If the group is outside of the mount, the mount's own quota applies.
+/// Returns the smallest quota, in CPUs, of this process's group and its
+/// parents. If the group is outside of the mount, the mount's own quota
+/// applies.
 static double quotaOf(const std::string &root, const GroupMount &mount) {
   const fs::path below = ownGroup(root, mount).lexically_relative(mount.top);
   fs::path group = mount.point;
@@ -115,7 +120,7 @@ static double quotaOf(const std::string &root, const GroupMount &mount) {
 }
 
 static int affinityCpus() {
-  // The kernel rejects a set that is smaller than its own.
+  // sched_getaffinity fails if the set is smaller than the kernel's.
   for (int most = CPU_SETSIZE; most <= CPU_SETSIZE << 8; most *= 2) {
     std::vector<cpu_set_t> set(static_cast<size_t>(most / CPU_SETSIZE));
     const size_t bytes = set.size() * sizeof(cpu_set_t);
@@ -132,7 +137,8 @@ int usableCpus(const std::string &root) {
   return static_cast<int>(cpus);
 }
 
-/// Parses "8", or "8,2" (one number per nesting level). 0: not given.
+/// Returns the first number of OMP_NUM_THREADS, such as "8" or "8,2" (one per
+/// nesting level); 0 if it is not set.
 static int outerThreads(const char *ompNumThreads) {
   const long number =
       ompNumThreads ? std::strtol(ompNumThreads, nullptr, 10) : 0;

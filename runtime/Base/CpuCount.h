@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The number of CPUs for this process, and of compute threads for its rank. In
-// this order:
+// Determines how many CPUs this process may use, and how many compute threads
+// its rank has. The first of these that is given sets the number of threads:
 //
 //   --threads N        for each rank
 //   OMP_NUM_THREADS    for each process, as in every OpenMP program

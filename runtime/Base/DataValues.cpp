@@ -35,7 +35,7 @@ static Status notAPath(const json &raw) {
                          dumpJson(raw));
 }
 
-/// Parses a path, or {path, weight}; the weight may be missing.
+/// Parses a path or {path, weight}; the weight is optional.
 static StatusOr<json> parseWeighted(const json &raw) {
   if (raw.is_string() && !raw.get_ref<const std::string &>().empty())
     return raw;

@@ -26,20 +26,21 @@ struct WeightedPath {
   double weight = 1;
 };
 
-/// Parses a path, a list of paths or of {path, weight}; checks them, but does
-/// not resolve them yet.
+/// Parses a path, or a list of paths or of {path, weight}. Does not resolve the
+/// paths; resolvedPaths() does.
 StatusOr<nlohmann::ordered_json> parsePaths(const nlohmann::ordered_json &raw);
 
-/// Returns the canonical value for `folder`. The text after the last colon is a
-/// weight, unless a file of the whole name exists.
+/// Returns the canonical value of parsed paths, with relative paths resolved in
+/// `folder`. The text after the last colon of a path is a weight, unless a file
+/// with that complete name exists.
 StatusOr<nlohmann::ordered_json>
 resolvedPaths(const nlohmann::ordered_json &parsed, const std::string &folder);
 
-/// Joins two canonical values.
+/// Concatenates the inputs of two canonical values.
 nlohmann::ordered_json joinedPaths(const nlohmann::ordered_json &earlier,
                                    const nlohmann::ordered_json &later);
 
-/// Converts a canonical value.
+/// Converts a canonical value to a list of inputs.
 std::vector<WeightedPath> weightedPaths(const nlohmann::ordered_json &value);
 
 /// Parses a map of texts, `a=b,c=d` or a list of `a=b`.

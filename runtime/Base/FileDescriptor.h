@@ -36,8 +36,8 @@ public:
   bool isOpen() const { return fd >= 0; }
   int release() { return std::exchange(fd, -1); }
 
-  /// Fills `out` from byte `offset` of the file on. Returns kDataLoss, whose
-  /// message calls the file "it", if the file ends earlier or cannot be read.
+  /// Fills `out` from byte `offset` of the file on. Returns kDataLoss if the
+  /// file ends earlier or cannot be read. The caller adds the file's name.
   Status readAt(uint64_t offset, std::span<uint8_t> out) const;
 
 private:
@@ -48,17 +48,17 @@ private:
 // made from files too large to hash at every start.
 //
 // Linux sets `changed` (ctime) whenever the content, the name or the owner
-// changes. No program can set it, so restoring the modification time hides
-// nothing. The device number is not included, since mounts and containers
-// change it. Two files do not share an inode number, a size and two times to
-// the nanosecond. A copy of a file has another identity.
+// changes. Programs cannot set that time, so restoring the modification time
+// does not hide a change. The device number is not included, since mounts and
+// containers change it. Two files do not share an inode number, a size and two
+// times to the nanosecond. A copy of a file has another identity.
 //
 // File systems have coarse clocks: a file that is written twice within a tick
 // looks the same. If isSettled(), the tick of the last change is over, so data
 // read from now on matches the identity.
 
 struct FileIdentity {
-  /// The coarsest clock of file systems in use: FAT's.
+  /// Timestamp resolution of FAT, the coarsest of the file systems in use.
   static constexpr std::chrono::nanoseconds kTick = std::chrono::seconds(2);
 
   uint64_t bytes = 0;
@@ -71,7 +71,8 @@ struct FileIdentity {
   /// Returns the identity of the file at a path; follows links.
   static StatusOr<FileIdentity> at(const std::string &path);
 
-  /// Also false if the system has no times, or if they are in the future.
+  /// Whether the last change is more than kTick ago. Also false if the system
+  /// has no times, or if they are in the future.
   bool isSettled() const;
   bool operator==(const FileIdentity &) const = default;
 };

@@ -27,7 +27,7 @@ StatusOr<HostMemory> HostMemory::map(uint64_t bytes, int protection, int flags,
                          "cannot get {} bytes ({:.1f} MiB) of memory: {}",
                          bytes, static_cast<double>(bytes) / (1 << 20),
                          std::strerror(errno));
-  // Advice only: without huge pages it fails, and everything still works.
+  // A failure is ignored: huge pages are only faster.
   madvise(base, bytes, MADV_HUGEPAGE);
   return HostMemory(static_cast<uint8_t *>(base), bytes);
 }

@@ -25,10 +25,10 @@ public:
   static StatusOr<int> createShared(const char *name, uint64_t bytes);
   /// Maps shared memory whose descriptor has exactly `bytes`.
   static StatusOr<HostMemory> shared(int descriptor, uint64_t bytes);
-  /// Maps the first `bytes` of a file, which must have that many, read-only.
+  /// Maps the first `bytes` of a file read-only. The file must not be shorter.
   static StatusOr<HostMemory> readOnly(int descriptor, uint64_t bytes);
-  /// Reads the pages of a mapped file now, at once, instead of one by one at
-  /// first use. Only advice.
+  /// Advises the system to read all pages of a mapped file now, instead of one
+  /// by one at first use.
   void populate() const;
 
   HostMemory(HostMemory &&other) noexcept;
@@ -48,10 +48,8 @@ private:
   uint64_t size = 0;
 };
 
-// Resident memory of this process, as Linux counts it. Pages of a base that
-// local ranks share count in each rank.
-//
-// Memory of a rank's process outside of arenas. The peak of a CPU rank is
+// Resident memory of this process, as Linux counts it. If local ranks share the
+// pages of a base, every rank's count includes them. The peak of a CPU rank is
 //
 //   its arenas + memory before them + what its first step adds
 //
@@ -60,7 +58,7 @@ private:
 // the code of the program and its libraries, their allocations, prepared
 // kernels, train.so and the tokens; qlora-run measures it before it reads
 // weights. The first step adds the code and the generated kernels that run in
-// it. The windows for reading weights are freed while a step's arenas are still
+// it. The buffers for reading weights are freed while a step's arenas are still
 // empty, so they never add to the peak.
 
 struct ProcessMemory {
@@ -74,14 +72,14 @@ ProcessMemory readProcessMemory();
 /// Reads the bytes of a line "Name:   123 kB" in a /proc file; 0 without it.
 uint64_t procBytes(const char *file, std::string_view name);
 
-/// Memory before the arenas, as assumed at compile time.
+/// Assumption, when compiling, for the memory of a process before its arenas.
 inline constexpr uint64_t kTypicalProcessBytes = uint64_t{24} << 20;
 
-/// Memory that the first step adds.
+/// Bytes that the first step adds to a process.
 inline constexpr uint64_t kFirstStepBytes = uint64_t{8} << 20;
 
-/// Peak resident bytes of a rank with `arenaBytes` of arenas and `processBytes`
-/// before them. Accurate to 5 % and 64 MiB.
+/// Returns the predicted peak resident bytes of a rank with `arenaBytes` of
+/// arenas and `processBytes` before them. Accurate to 5 % and 64 MiB.
 constexpr uint64_t predictedPeakBytes(uint64_t arenaBytes,
                                       uint64_t processBytes) {
   return arenaBytes + processBytes + kFirstStepBytes;

@@ -1,14 +1,15 @@
 // SPDX-License-Identifier: MIT
 
 // Passes bytes that are not UTF-8 through a JSON library that rejects them.
-// Inside it, such a byte B is the private code point U+10FF00 + B. These code
-// points are themselves escaped as four such bytes, so that no text is lost.
+// Inside the library, such a byte B is the private code point U+10FF00 + B. A
+// text's own code points U+10FF80 to U+10FFFF are escaped as four such bytes,
+// so that no text is lost.
 
 #include "runtime/Base/JsonText.h"
 
 namespace qlora {
 
-/// First bytes of U+10FF80 to U+10FFFF; two more follow.
+/// The first two of the four bytes of U+10FF80 to U+10FFFF.
 static constexpr std::string_view kPrivate = "\xf4\x8f";
 
 static bool isPrivate(std::string_view text) {
@@ -16,7 +17,8 @@ static bool isPrivate(std::string_view text) {
          (text[2] == '\xbe' || text[2] == '\xbf');
 }
 
-/// Bytes of the first character of a text; 0 if it is not UTF-8.
+/// Returns the length in bytes of the first character of a text; 0 if it is not
+/// UTF-8.
 static size_t characterBytes(std::string_view text) {
   const auto byte = [&](size_t i) {
     return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
@@ -30,7 +32,7 @@ static size_t characterBytes(std::string_view text) {
   for (size_t i = 1; i < count; ++i)
     if ((byte(i) & 0xc0) != 0x80)
       return 0;
-  // Overlong forms, surrogates, and code points above U+10FFFF.
+  // Refuse overlong forms, surrogates, and code points above U+10FFFF.
   const unsigned second = byte(1);
   const bool isWrong =
       (first == 0xe0 && second < 0xa0) || (first == 0xed && second > 0x9f) ||
@@ -69,7 +71,7 @@ static std::string withRestoredBytes(std::string_view text) {
   return result;
 }
 
-/// Returns `value` with `change` applied to each text.
+/// Returns `value` with each text, keys included, replaced by `change` of it.
 template <typename Json>
 static Json withTexts(const Json &value,
                       std::string (*change)(std::string_view)) {

@@ -85,7 +85,8 @@ static StatusOr<FileMetadata> factsOf(const fs::path &file) {
   return facts;
 }
 
-/// Returns sorted paths relative to `folder`, without the manifest.
+/// Returns the sorted paths of the folder's files, relative to `folder`,
+/// without the manifest.
 static StatusOr<std::vector<std::string>> filesOf(const std::string &folder) {
   std::vector<std::string> files;
   std::error_code error;
@@ -126,12 +127,12 @@ Status writeManifest(const std::string &folder, const ordered_json &facts) {
     object["files"][name] = {{"bytes", file.bytes}, {"sha256", file.sha256}};
   }
   object["sha256"] = sha256(dumpJson(object));
-  // Also flushes the folder, which has the names of the files.
+  // replaceWholeFile also flushes the folder, which has the names of the files.
   return replaceWholeFile(folder + "/" + kManifestFile,
                           dumpJson(object, 2) + "\n");
 }
 
-/// Returns the manifest; fails if it was changed after it was written.
+/// Returns the manifest; fails if it was changed after the writer made it.
 static StatusOr<ordered_json> readManifest(const std::string &folder) {
   const std::string path = folder + "/" + kManifestFile;
   QLORA_ASSIGN_OR_RETURN(const std::string text, readWholeFile(path));
@@ -144,7 +145,8 @@ static StatusOr<ordered_json> readManifest(const std::string &folder) {
     return damaged;
   const ordered_json seal = object["sha256"];
   object.erase("sha256");
-  // Serialized again, so that a changed number or space is detected too.
+  // The digest is over the serialized object, so it also detects a changed
+  // number or space.
   ordered_json whole = object;
   whole["sha256"] = seal;
   if (seal != sha256(dumpJson(object)) || dumpJson(whole, 2) + "\n" != text)

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT
 
 // A folder whose completeness can be verified. MANIFEST.json has the size and
-// SHA-256 of every file, including subfolders, and facts from the writer.
+// SHA-256 of every file, including subfolders, and the writer's metadata as
+// `facts`.
 //
 //   {"format": 1, "facts": {...},
-//    "files": {"adapter_config.json": {"bytes": 512, "sha256": "9f86..."},
+// "files": {"adapter_config.json": {"bytes": 512, "sha256": "9f86..."},
 //    ...}, "sha256": of the object without this key, as it is written}
 //
-// It is written last: a folder without one is unfinished.
+// The manifest is written last: a folder without it is unfinished.
 
 #ifndef QLORA_RUNTIME_BASE_MANIFEST_H
 #define QLORA_RUNTIME_BASE_MANIFEST_H
@@ -23,19 +24,20 @@ namespace qlora {
 
 inline constexpr const char *kManifestFile = "MANIFEST.json";
 
-/// Flushes every file of `folder` to the disk, then writes their manifest and
-/// flushes that and the folder.
+/// Flushes every file of `folder` to the disk, then writes and flushes their
+/// manifest.
 Status writeManifest(const std::string &folder,
                      const nlohmann::ordered_json &facts);
 
-/// Returns the facts of a folder whose files match its manifest to the byte.
-/// Other files are ignored: file systems and users leave some. kNotFound: there
-/// is no manifest. kDataLoss names the missing or damaged file.
+/// Returns the facts of a folder, after checking every file against the
+/// manifest. Files that the manifest lacks are ignored: file systems and users
+/// leave some. Returns kNotFound without a manifest. kDataLoss names the
+/// missing or damaged file.
 StatusOr<nlohmann::ordered_json> verifyManifest(const std::string &folder);
-/// Returns the facts without checking the files.
+/// Returns the facts of a folder without checking its files.
 StatusOr<nlohmann::ordered_json> readMetadata(const std::string &folder);
 
-/// Returns 64 hexadecimal digits.
+/// Returns the SHA-256 of `bytes` as 64 hexadecimal digits.
 std::string sha256(std::string_view bytes);
 StatusOr<std::string> sha256OfFile(const std::string &path);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Checks which options an objective allows.
+// Checks which options work with an objective (rl).
 
 #include "runtime/Base/ObjectiveOptions.h"
 
@@ -20,7 +20,8 @@ int64_t Options::linesOfRow() const {
   return hasOne ? 1 : 2;
 }
 
-/// Checks that the loss fits the objective, and the batch size fits the loss.
+/// Checks that the loss belongs to the objective, and that the batch size is
+/// large enough for the loss.
 static Status validateLoss(const Options &o) {
   const std::string rl = o.text("rl"), loss = o.text("loss_type");
   const bool isOwn = loss == "auto" || (rl == "dpo" && loss == "sigmoid") ||
@@ -45,7 +46,8 @@ static Status validateLoss(const Options &o) {
   return Status::ok();
 }
 
-/// Checks that answers have own sequences, and a reference an unchanged base.
+/// Refuses options that put several answers into one sequence, or that change
+/// the base, which is the reference model.
 Status validateObjective(const Options &o) {
   const std::string rl = o.text("rl");
   const std::string objective = o.spelling("rl") + " " + rl;

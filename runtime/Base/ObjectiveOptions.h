@@ -15,11 +15,12 @@ namespace qlora {
 /// the loss has no name.
 std::string lossOf(const std::string &rl, const std::string &lossType);
 
-/// Checks that the options fit the loss, rows and reference of the objective.
+/// Checks that the other options work with the objective (rl): its loss, its
+/// rows and its reference model.
 Status validateObjective(const Options &options);
 
-/// Checks that `ranks` ranks can train for the objective. Every group of
-/// `together` ranks has the same rows.
+/// Checks that `ranks` ranks can train for the objective. Groups of `together`
+/// ranks have the same rows.
 Status checkRanksOf(const Options &options, int64_t ranks, int64_t together);
 
 } // namespace qlora

@@ -31,7 +31,7 @@ static std::string valueHint(const OptionRow &row) {
     return " X";
   case OptionType::kString:
     return " TEXT";
-  case OptionType::kPath: // the help lists many names
+  case OptionType::kPath: // if there are many words, the help lists them
     return choices.size() > 40 ? " PATH|NAME" : orChoice("PATH");
   case OptionType::kSize:
     return orChoice("SIZE");
@@ -54,8 +54,9 @@ static std::string valueHint(const OptionRow &row) {
   return " " + choices;
 }
 
-/// Returns all spellings: "-o", "--output PATH"; "--compute-dtype
-/// bfloat16|float32", "--dtype", "--bf16 (bfloat16)".
+/// Returns all spellings of an option with the form of its value: "-o",
+/// "--output PATH"; "--compute-dtype bfloat16|float32", "--dtype", "--bf16
+/// (bfloat16)".
 static std::vector<std::string> spellings(const OptionRow &row) {
   std::vector<std::string> all = {flagSpelling(row.name) + valueHint(row)};
   std::vector<std::string> switches;
@@ -86,7 +87,8 @@ static std::string textOf(const OptionRow &row) {
   return notes.empty() ? row.help : fmt::format("{} ({})", row.help, notes);
 }
 
-/// Appends `pieces` to `text`, whose last line ends at `column`.
+/// Appends the words `pieces` to `text`, which ends at `column`. Starts a new
+/// line with `indent` spaces before a word that would exceed kWidth.
 template <typename Piece>
 static void wrap(std::string &text, size_t column, size_t indent,
                  const std::vector<Piece> &pieces) {

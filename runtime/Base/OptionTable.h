@@ -55,7 +55,7 @@ enum class OptionScope {
             ///< elsewhere does not write there
 };
 
-/// The size is determined from the machine ("auto").
+/// Value of a size option for "auto": determined from the machine.
 inline constexpr int64_t kAutoSize = -1;
 
 struct OptionRow {
@@ -115,8 +115,8 @@ std::vector<std::string_view> shownChoices(const OptionRow &row);
 /// Splits a space-separated list of a row.
 std::vector<std::string_view> splitWords(std::string_view words);
 
-/// Returns the candidate nearest to `name` by edit distance, or empty if none
-/// is near enough.
+/// Returns the candidate nearest to `name` by edit distance, or empty if no
+/// candidate is near enough.
 std::string nearestName(std::string_view name,
                         std::span<const std::string> candidates);
 

@@ -148,8 +148,8 @@ static StatusOr<json> parseNames(const json &raw) {
 /// Whether the option may have an empty list.
 static bool isEmptyList(std::string_view initial) { return initial == "[]"; }
 
-/// Parses a regular expression, or a list of names. A single word without such
-/// syntax is a list, which matches the same modules.
+/// Parses a regular expression or a list of names. A single name is a list of
+/// one, which matches the same modules.
 static StatusOr<json> parseTargets(const OptionRow &row, const json &raw) {
   if (raw.is_string()) {
     std::string text = raw.get<std::string>();
@@ -220,8 +220,8 @@ static StatusOr<json> parseNumberMap(const OptionRow &row, const json &raw) {
   return map;
 }
 
-/// Converts numbers and booleans to text, at every level, so that recorded
-/// values and YAML scalars are parsed alike.
+/// Converts numbers and booleans to text at every level, so that recorded
+/// values and YAML scalars are parsed by the same code.
 static json scalarsAsText(const json &raw) {
   if (raw.is_number() || raw.is_boolean())
     return dumpJson(raw);
@@ -233,7 +233,8 @@ static json scalarsAsText(const json &raw) {
   return copy;
 }
 
-/// Small sizes need a unit. Large numbers are bytes: other tools print those.
+/// Parses a size. Small sizes need a unit; a large number without a unit is in
+/// bytes, as other tools print it.
 static StatusOr<json> parseSize(const OptionRow &row, const std::string &text,
                                 bool isWritten) {
   if (*row.choices && lowerCase(text) == row.choices)
@@ -311,7 +312,7 @@ StatusOr<json> parseOptionValue(const OptionRow &row, const json &value) {
 }
 
 StatusOr<json> parseOptionText(const OptionRow &row, std::string_view text) {
-  // `[qv]_proj` is a regular expression and `[q_proj, v_proj]` a list.
+  // `[qv]_proj` is a regular expression, but `[q_proj, v_proj]` is a list.
   bool looksStructured = isStructured(row.type) && !text.empty() &&
                          ((text.front() == '[' && text.back() == ']') ||
                           (text.front() == '{' && text.back() == '}'));
@@ -321,9 +322,9 @@ StatusOr<json> parseOptionText(const OptionRow &row, std::string_view text) {
   return parseOptionValue(row, raw);
 }
 
-/// Returns a limit on the number of values. Aliases can make a small text an
-/// endless or exponentially large value. Each written value has at least one
-/// byte; values that aliases repeat are limited.
+/// Returns the number of values that a YAML text may expand to. YAML aliases
+/// can make a small text endless or exponentially large. Each written value has
+/// at least one byte; only values that aliases repeat reach the limit.
 static size_t valuesOf(std::string_view text) {
   constexpr size_t kRepeated = 10000;
   return text.size() + kRepeated;

@@ -24,7 +24,8 @@ namespace qlora {
 using json = nlohmann::ordered_json;
 namespace fs = std::filesystem;
 
-/// Resolves a row's path in `folder`; returns other values unchanged.
+/// Resolves the paths of an option's value in `folder`; returns values of other
+/// types unchanged.
 static StatusOr<json> resolvedValue(const OptionRow &row, json value,
                                     const std::string &folder) {
   if (row.type == OptionType::kPaths)
@@ -51,8 +52,8 @@ static std::string plainText(const json &value) {
   return text;
 }
 
-/// Whether the option is an input file, which must not be given twice. For
-/// other options the last value wins, as in argparse.
+/// Whether the option is an input file, for which two different values are an
+/// error. For other options the last value wins, as in argparse.
 static bool isInput(const OptionRow &row) {
   return row.type == OptionType::kPath && row.scope == OptionScope::kRun;
 }
@@ -98,7 +99,8 @@ Status Options::set(const OptionRow &row, json value, Source source) {
   if (isCompiled && row.name == std::string_view("parallel") &&
       value == std::string(kAutoParallel))
     return Status::ok();
-  // After auto_find_batch_size, a larger requested batch is an upper bound.
+  // A batch size found by auto_find_batch_size is compiled in; a larger
+  // requested batch size was its upper bound.
   if (isCompiled && row.name == std::string_view(kFoundBatch) &&
       boolean("auto_find_batch_size") && value > slot.value)
     return Status::ok();
@@ -161,7 +163,7 @@ Status Options::applyYamlEntry(YamlEntry entry, const std::string &folder,
     return Status::invalid("is {}, but {} is {}, and both set {}; remove one",
                            plainText(value), first->second,
                            plainText(this->value(row->name)), row->name);
-  // A flag may still match the program, and flags win.
+  // This is not an error yet: a flag wins, and may match the program.
   if (Status status = set(*row, std::move(value), Source::kYaml);
       !status.isOk())
     contradictions[row->name] = status.withContext(where);
@@ -177,7 +179,8 @@ Status Options::applyEntries(std::span<const YamlEntry> entries,
                              const std::string &path) {
   std::string folder = fs::path(path).parent_path().string();
   std::map<std::string, std::string> given;
-  // Only resolvedYaml(), of this or an earlier version, writes most options.
+  // Only files from resolvedYaml(), of this or an earlier version, set most
+  // options.
   const bool isResolved = entries.size() > table.size() / 2;
   for (const YamlEntry &entry : entries) {
     std::string where =
@@ -234,7 +237,7 @@ std::string Options::quantizedFormat() const {
   return method == "none" ? "" : method;
 }
 
-/// Refuses adapter options and quantised weights with full fine-tuning.
+/// Refuses adapter options, and quantised weights, with full fine-tuning.
 static Status validateFull(const Options &o) {
   if (o.text("finetuning_type") != "full")
     return Status::ok();
@@ -430,8 +433,8 @@ const json &Options::recordedMetadata(std::string_view key) const {
 }
 
 std::string Options::resolvedYaml() const {
-  // JSON values are YAML flow values, and JSON quotes every text. --config
-  // reads this again, with paths of any bytes.
+  // JSON values are YAML flow values, and JSON quotes every text. The YAML may
+  // contain paths with bytes that are not UTF-8, and --config reads them again.
   std::string text;
   for (const OptionRow &row : table)
     text += fmt::format("{}: {}\n", row.name, dumpExact(find(row.name).value));

@@ -66,22 +66,23 @@ public:
   Status applyEntries(std::span<const YamlEntry> entries,
                       const std::string &path);
 
-  /// Applies the settings whose row is in this table, in order. The last one
-  /// wins. For kPaths all count. Two different input files for one kPath are an
-  /// error, since one would not be read.
+  /// Applies, in order, the settings whose row is in this table. If an option
+  /// repeats, the last setting wins, except that kPaths options collect all
+  /// paths. Two different input files for one kPath are an error, since only
+  /// one would be read.
   Status applySettings(std::span<const OptionSetting> settings);
 
   /// Checks for options that contradict each other.
   Status validate() const;
 
-  // Values. `name` must be canonical and of that type; asserted, since names
-  // are constants in the code.
+  // Accessors. `name` must be a canonical name of an option of that type. This
+  // is asserted, since the names are constants in the code.
   bool boolean(std::string_view name) const;
   /// Format (Kernels/Math/Stored.h) to which weights are quantised on load, or
   /// empty.
   std::string quantizedFormat() const;
-  /// Sequences per row of data in a micro-batch: 2 for pairs of answers or for
-  /// answers with a mismatched one (Data/KtoKlPairs.h).
+  /// Sequences per row of data in a micro-batch: 2 for preference pairs, and
+  /// for KTO rows with a mismatched answer (Data/KtoKlPairs.h); otherwise 1.
   int64_t linesOfRow() const;
   int64_t integer(std::string_view name) const; ///< kInt, kSize
   double number(std::string_view name) const;
@@ -98,8 +99,8 @@ public:
   bool isGiven(std::string_view name) const {
     return source(name) != Source::kDefault;
   }
-  /// Name for errors: the YAML key if the value is from a YAML file, else the
-  /// flag.
+  /// Name of an option in errors: the YAML key if the value is from a YAML
+  /// file, else the flag.
   std::string spelling(std::string_view name) const;
 
   /// Returns the options as a JSON object for train.so, with absolute paths,
@@ -125,7 +126,7 @@ private:
 
   Status validateData() const;
   Status set(const OptionRow &row, nlohmann::ordered_json value, Source source);
-  /// `given`: the key that has set each option of this file so far.
+  /// `given`: for each option that this file has set, the key that set it.
   Status applyYamlEntry(YamlEntry entry, const std::string &folder,
                         const std::string &where,
                         std::map<std::string, std::string> &given);

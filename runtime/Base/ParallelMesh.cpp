@@ -14,12 +14,12 @@
 
 namespace qlora {
 
-/// A program stores numbers of ranks in 16 bits.
+/// Largest size of an axis: a program stores numbers of ranks in 16 bits.
 static constexpr int64_t kMaxAxis = 65535;
 
 namespace {
-/// dp has no size in a mesh: it has the remaining ranks. Axes of one group use
-/// the same ranks and have the same size.
+/// An axis of --parallel. `dp` has no size in a mesh: it has the remaining
+/// ranks. Axes with the same group use the same ranks and have the same size.
 struct Axis {
   std::string_view name;
   int64_t ParallelMesh::*ranks = nullptr;
@@ -53,7 +53,7 @@ static Status setAxis(ParallelMesh &mesh, std::string_view name,
   return Status::ok();
 }
 
-/// Size of a group.
+/// Returns the largest size of a mesh's axes in a group.
 static int64_t ranksOf(const ParallelMesh &mesh, qlora_group group) {
   int64_t ranks = 1;
   for (const Axis &axis : kAxes)
@@ -62,14 +62,16 @@ static int64_t ranksOf(const ParallelMesh &mesh, qlora_group group) {
   return ranks;
 }
 
-/// fsdp, cp and ep use the same consecutive ranks, so the largest size counts.
+/// fsdp, cp and ep use the same consecutive ranks, so the largest of their
+/// sizes counts.
 int64_t ParallelMesh::size() const {
   return std::max({ranksOf(*this, QLORA_GROUP_FSDP), contextRanks,
                    expertRanks}) *
          tensorRanks * stages;
 }
 
-/// Returns what the ranks of a mesh share, and the axis, for errors.
+/// Returns, for errors, what the ranks of a mesh share and the name of the
+/// axis.
 static std::pair<const char *, const char *>
 sharingOf(const ParallelMesh &mesh) {
   const int64_t pieces = ranksOf(mesh, QLORA_GROUP_FSDP);
@@ -107,7 +109,8 @@ std::string ParallelMesh::text() const {
   return text.empty() ? "none" : text;
 }
 
-/// Checks axes that shard over the ranks of one group. zero2 includes zero1.
+/// Checks the axes of the FSDP group, which must have equal sizes. zero2
+/// includes zero1.
 static Status checkPieces(const ParallelMesh &mesh) {
   const Axis *first = nullptr;
   for (const Axis &axis : kAxes) {
@@ -126,13 +129,14 @@ static Status checkPieces(const ParallelMesh &mesh) {
   return Status::ok();
 }
 
-/// Whether a group's ranks are consecutive, so that one size divides the other.
+/// Whether the ranks of the axes of a group are consecutive. Among such axes,
+/// one size must divide the other.
 static bool followEachOther(qlora_group group) {
   return group == QLORA_GROUP_FSDP || group == QLORA_GROUP_CP ||
          group == QLORA_GROUP_EP;
 }
 
-/// Checks that only one axis shards experts.
+/// Checks that tp and ep, which both shard experts, are not combined.
 static Status checkTogether(const ParallelMesh &mesh) {
   if (mesh.tensorRanks > 1 && mesh.expertRanks > 1)
     return Status::invalid(
@@ -157,7 +161,7 @@ static Status checkSizes(const ParallelMesh &mesh) {
   return Status::ok();
 }
 
-/// Whether an axis of a mesh of `ranks` ranks may have size `number`. All axes
+/// Whether an axis may have size `number` in a mesh of `ranks` ranks. All axes
 /// of candidates() have consecutive ranks.
 static bool mayHave(const ParallelMesh &mesh, const Axis &axis, int64_t number,
                     int64_t ranks) {
@@ -165,7 +169,8 @@ static bool mayHave(const ParallelMesh &mesh, const Axis &axis, int64_t number,
   return known > 1 ? number == known : ranks % number == 0;
 }
 
-/// Tries ep alone or with as many fsdp shards; others are many and no better.
+/// Whether candidates() includes ep with these axes: alone, or with as many
+/// fsdp shards. Other combinations are numerous and no better.
 static bool isWorthSharingExperts(const ParallelMesh &mesh, int64_t number) {
   return mesh.updatePieces == 1 && mesh.trainedPieces == 1 &&
          (mesh.shards == 1 || mesh.shards == number);

@@ -49,17 +49,17 @@ struct ParallelMesh {
   /// number, or two axes that cannot be combined, or not with these numbers.
   static StatusOr<ParallelMesh> parse(std::string_view text);
 
-  /// Returns every mesh of `ranks` ranks in which each rank has its own rows,
-  /// so that a step is the same; the simplest first. zero2 only if
-  /// `trainsModel`. Ranks can shard `experts` experts; for layers with
-  /// different numbers, their common divisor.
+  /// Returns the meshes of `ranks` ranks in which each rank has different rows,
+  /// so that the global batch stays the same; the simplest first. zero2 only if
+  /// `trainsModel`. `experts`: the number of experts of each layer, or its
+  /// common divisor if layers differ; 0: no experts.
   static std::vector<ParallelMesh> candidates(int64_t ranks,
                                               bool trainsModel = false,
                                               int64_t experts = 0);
 
   /// Returns the text that parse() reads.
   std::string text() const;
-  /// Ranks that have the same rows.
+  /// Ranks that share the same rows.
   int64_t rowRanks() const { return tensorRanks * contextRanks * stages; }
   /// Ranks of one mesh; the remaining ranks of a run are data-parallel.
   int64_t size() const;

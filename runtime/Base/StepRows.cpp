@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Divides the rows of a step, and explains remainders.
+// Divides the rows of a step among ranks and micro-batches, and explains
+// remainders.
 
 #include "runtime/Base/StepRows.h"
 
@@ -19,7 +20,8 @@ std::string stepRowsText(int64_t batch, int64_t ranks, int64_t accumulation) {
                      formatCounted(batch * ranks * accumulation, "row"));
 }
 
-/// Error: `rows` is not a multiple of `batch` rows on each rank.
+/// Returns the error for a global batch size that is not a multiple of `batch`
+/// rows on each rank.
 static Status cannotShare(const Options &options, int64_t batch,
                           int64_t ranks) {
   const int64_t rows = options.integer(kGlobal), once = batch * ranks;

@@ -19,20 +19,22 @@
 namespace qlora {
 
 /// Returns the micro-batches of a step on each of `ranks` ranks. An error names
-/// the nearest possible global batch sizes, or both values if
-/// --gradient-accumulation-steps contradicts. A global batch size of a later
-/// layer (Options.h) overrides the steps, and also a recorded 1 that was not
-/// given.
+/// the nearest possible global batch sizes. If --gradient-accumulation-steps
+/// contradicts the global batch size, the error names both values. A global
+/// batch size from a later layer (Options.h) overrides the accumulation steps
+/// of an earlier layer.
 StatusOr<int64_t> accumulationSteps(const Options &options, int64_t ranks);
 
-/// Whether the user gave --gradient-accumulation-steps, and no global batch
-/// size of a later layer overrides it.
+/// Whether the user gave --gradient-accumulation-steps and no later layer
+/// overrides it with a global batch size. A recorded value of 1 counts as not
+/// given.
 bool isAccumulationGiven(const Options &options);
 
-/// Returns the batches that --auto-find-batch-size tries, ascending. With a
-/// global batch size, the divisors of a rank's rows. Else 1 and its doubles, or
-/// a given --per-device-train-batch-size and its halves (rounded down), as
-/// other trainers halve it. At most kMostFound, or the given one.
+/// Returns the batch sizes that --auto-find-batch-size tries, ascending, at
+/// most kMostFound or the given batch size. With a global batch size: the
+/// divisors of a rank's rows. Without: 1 and its doubles, or a given
+/// --per-device-train-batch-size and its halves (rounded down), as Accelerate
+/// halves it.
 StatusOr<std::vector<int64_t>> batchCandidates(const Options &options,
                                                int64_t ranks);
 inline constexpr int64_t kMostFound = 64;

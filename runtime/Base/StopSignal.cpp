@@ -18,12 +18,14 @@ namespace qlora {
 /// its ranks, and a closed terminal sends several signals.
 static constexpr int64_t kOneSignalMs = 1000;
 
-// Handlers can only use such globals. Other threads read it too.
+// A lock-free atomic is one of the few globals that a handler may write. Other
+// threads also read `received`.
 static std::atomic<int> received = 0;
 static_assert(std::atomic<int>::is_always_lock_free);
 static volatile int64_t firstMs = 0; ///< used by the handler alone
 
-/// Time of the last SIGUSR1, and until when requests are answered.
+/// Clock times in milliseconds: of the last SIGUSR1, and until when requests
+/// count as answered.
 static std::atomic<int64_t> saveMs = 0;
 static std::atomic<int64_t> answeredMs = 0;
 static_assert(std::atomic<int64_t>::is_always_lock_free);
@@ -54,7 +56,8 @@ static void onSignal(int signal) {
 static void useOwnStack() {
   static const size_t bytes = std::max<size_t>(
       static_cast<size_t>(sysconf(_SC_SIGSTKSZ)), size_t{1} << 16);
-  static char *const memory = new char[bytes]; // signals come until exit
+  // never freed: signals may arrive until exit
+  static char *const memory = new char[bytes];
   stack_t stack = {};
   stack.ss_sp = memory;
   stack.ss_size = bytes;
@@ -80,7 +83,7 @@ void installStopSignals() {
   save.sa_handler = onSaveSignal;
   save.sa_flags = SA_RESTART | SA_ONSTACK;
   sigaction(SIGUSR1, &save, nullptr);
-  // The reader of the output may exit; the adapter must still be written.
+  // If the reader of the output exits, the adapter must still be written.
   std::signal(SIGPIPE, SIG_IGN);
 }
 

@@ -12,17 +12,17 @@ namespace qlora {
 /// Installs the signal handlers; call once, before the first step.
 void installStopSignals();
 
-/// Whether an unanswered SIGUSR1 requests a checkpoint, as Slurm sends it
-/// before a job ends. Before installStopSignals(), SIGUSR1 is ignored if
-/// ignoreSaveSignal() was called.
+/// Whether a checkpoint was requested with SIGUSR1, as Slurm sends it before a
+/// job ends, and not answered yet. Before installStopSignals(), SIGUSR1 is
+/// ignored if ignoreSaveSignal() was called.
 bool isSaveAsked();
-/// Answers requests so far and for another second: launchers signal each rank,
-/// and one rank's request already applies to all.
+/// Marks requests as answered, also those of the next second: a launcher
+/// signals each rank, and one rank's request already applies to all.
 void answerSaveSignal();
 void ignoreSaveSignal();
 
-/// Returns the received signal, or 0. A run that ends because of it exits with
-/// 128 + the signal: 130 or 143.
+/// Returns SIGINT or SIGTERM if a stop signal arrived, else 0. A run that such
+/// a signal ends exits with 128 + the signal: 130 or 143.
 int stopSignal();
 
 } // namespace qlora

@@ -42,7 +42,8 @@ static StatusOr<Pipe> openPipe() {
 
 [[noreturn]] static void becomeProgram(char *const *arguments, int out,
                                        int errors) {
-  // Only calls that are safe after a fork of a multi-threaded process.
+  // After a fork of a multi-threaded process, only async-signal-safe calls are
+  // allowed here.
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   int nothing = open("/dev/null", O_RDONLY);
   dup2(nothing, STDIN_FILENO);
@@ -52,7 +53,7 @@ static StatusOr<Pipe> openPipe() {
   _exit(kCannotExecute);
 }
 
-/// Returns false at the end of the pipe.
+/// Appends what the pipe has to `text`; returns false at the end of the pipe.
 static bool readSome(const FileDescriptor &pipe, std::string &text) {
   char buffer[4096];
   ssize_t bytes = read(pipe.get(), buffer, sizeof buffer);
@@ -61,8 +62,8 @@ static bool readSome(const FileDescriptor &pipe, std::string &text) {
   return bytes > 0 || (bytes < 0 && errno == EINTR);
 }
 
-/// Passes complete lines of `pending` to the listener; appends lines that it
-/// does not take to `kept`.
+/// Passes the complete lines of `pending` to the listener. Appends lines for
+/// which the listener returns false to `kept`.
 static void passLines(std::string &pending, const LineListener &listener,
                       std::string &kept) {
   size_t begin = 0;

@@ -15,7 +15,7 @@
 namespace qlora {
 
 struct ProcessOutput {
-  int exitCode = 0; ///< 128 + the signal if one ended it
+  int exitCode = 0; ///< 128 + N if signal N ended the program
   std::string out;
   std::string errors;
 };
@@ -30,7 +30,7 @@ using WatchListener = std::function<Status()>;
 
 /// Destination of the program's standard error.
 enum class ErrorOutput {
-  kTaken,  ///< to the listener, or into ProcessOutput::errors
+  kTaken,  ///< passed to the listener or added to ProcessOutput::errors
   kShared, ///< this process's standard error, which may be a terminal
 };
 

@@ -17,7 +17,7 @@
 
 namespace qlora {
 
-/// An option, and its values.
+/// An option and its values.
 struct SweepAxis {
   std::string name;
   std::vector<std::string> values;
@@ -25,8 +25,8 @@ struct SweepAxis {
 
 /// Parses NAME=VALUE,VALUE,..., each value once.
 StatusOr<SweepAxis> parseSweepAxis(std::string_view text);
-/// Parses the words of --sweep, which a list option has split at all commas. A
-/// word with = begins an axis.
+/// Parses the words of --sweep. A list option has split them at all commas, so
+/// a word with = begins an axis and other words are further values.
 StatusOr<std::vector<SweepAxis>>
 sweepAxes(std::span<const std::string> words);
 
@@ -36,8 +36,8 @@ struct SweepPoint {
 
   /// "learning_rate=1e-4,lora_r=8", without slashes; also names the folder.
   std::string name() const;
-  /// Returns the values as settings for a tool with these tables. Options that
-  /// determine the output folder or the model are errors.
+  /// Returns the values as settings for a tool with these tables. Refuses
+  /// options that determine the output folder or the model.
   StatusOr<std::vector<OptionSetting>> settings(OptionTables tables) const;
 };
 

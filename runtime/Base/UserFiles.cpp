@@ -56,7 +56,7 @@ Status replaceWholeFile(const std::string &path, std::string_view text,
 StatusOr<std::vector<fs::path>> listFolder(const std::string &path) {
   std::vector<fs::path> entries;
   std::error_code error;
-  // No range-for, because its ++ throws.
+  // A range-for loop would throw in its ++.
   for (fs::directory_iterator entry(path, error), end; !error && entry != end;
        entry.increment(error))
     entries.push_back(entry->path());
@@ -132,7 +132,8 @@ struct KeptFile {
 };
 } // namespace
 
-/// Returns the least recently used files first. Deletes abandoned parts.
+/// Returns the files of a cache, the least recently used first. Deletes
+/// temporary files of killed writers.
 static std::vector<KeptFile> keptFiles(const std::string &folder,
                                        const std::string &extension) {
   std::vector<KeptFile> kept;
@@ -140,7 +141,7 @@ static std::vector<KeptFile> keptFiles(const std::string &folder,
   for (fs::directory_iterator entry(folder, error);
        entry != fs::directory_iterator(); entry.increment(error)) {
     const fs::path &path = entry->path();
-    std::error_code gone; // Another run may have just deleted it.
+    std::error_code gone; // an error if another run has just deleted the file
     KeptFile file{path, entry->file_size(gone), {}};
     if (!gone)
       file.used = entry->last_write_time(gone);

@@ -5,7 +5,7 @@
 // `facts`.
 //
 //   {"format": 1, "facts": {...},
-// "files": {"adapter_config.json": {"bytes": 512, "sha256": "9f86..."},
+//    "files": {"adapter_config.json": {"bytes": 512, "sha256": "9f86..."},
 //    ...}, "sha256": of the object without this key, as it is written}
 //
 // The manifest is written last: a folder without it is unfinished.

@@ -19,8 +19,9 @@ namespace qlora {
 
 namespace fs = std::filesystem;
 
-/// Returns whether any rank is still working. Ranks call this together, every
-/// second, so that no wait is as long as the work. If a rank dies, it fails.
+/// Returns whether any rank is still working. All ranks call this together,
+/// every second, so that a rank waits for a message instead of for the complete
+/// work. Fails if a rank has died.
 static StatusOr<bool> someWork(RankGroup &group, bool thisWorks) {
   int64_t working[] = {thisWorks};
   QLORA_RETURN_IF_ERROR(group.sum(working));
@@ -58,8 +59,8 @@ static StatusOr<std::string> tokenise(const DataRequest &request,
   QLORA_ASSIGN_OR_RETURN(tokens.converter, findConverter());
   QLORA_ASSIGN_OR_RETURN(tokens.cacheFolder, tokenCacheFolder());
   QLORA_ASSIGN_OR_RETURN(std::string rows, cachedRowsPath(tokens));
-  // Each machine fills a cache that several machines see: waiting for one of
-  // them would take as long.
+  // The first rank of each machine tokenises, even if machines share the cache:
+  // waiting for another machine would take as long.
   if (group.isFirstOfMachine())
     QLORA_RETURN_IF_ERROR(
         makeCachedRows(tokens, rows, request.progress,
@@ -84,7 +85,7 @@ static Status addCounts(const std::string &path, DataSummary &summary) {
   return Status::ok();
 }
 
-/// Sums over the lengths of rows; a token file must be read for this.
+/// Returns the statistics of all rows; must read a token file for the counts.
 static StatusOr<DataSummary> summaryOf(const DataMix &mix, Dataset &dataset) {
   DataSummary summary;
   summary.rows = dataset.rows();
@@ -179,7 +180,8 @@ Status checkDataFiles(const Options &options, bool trains) {
   return Status::ok();
 }
 
-/// Returns token files for all files, tokenising text.
+/// Returns the files with a token or rows file in place of each text file,
+/// which it tokenises.
 static StatusOr<DataMix> tokeniseAll(const DataRequest &request,
                                      const std::vector<WeightedPath> &files,
                                      int64_t vocabSize, RankGroup &group) {
@@ -196,7 +198,8 @@ static StatusOr<DataMix> tokeniseAll(const DataRequest &request,
   return mix;
 }
 
-/// Whether rows of text are padded, although the program could have buckets.
+/// Whether the run pads rows of text although the program could have token
+/// buckets.
 static bool isPaddedText(const DataMix &mix, const CompiledVariants &variants,
                          const ScheduleOptions &options) {
   const bool isText = mix.files.front().path != mix.names.front();
@@ -231,7 +234,8 @@ openDataFile(const DataRequest &request, const std::string &option,
   QLORA_ASSIGN_OR_RETURN(DataParts parts, openMix(mix, shape, options));
   if (validation)
     *validation = std::move(parts.validation);
-  // A token file is read whole for this, so only the reporting rank does it.
+  // Summing the tokens of a token file reads all of it, so only the rank that
+  // reports does this.
   if (summary && request.note) {
     QLORA_ASSIGN_OR_RETURN(*summary, summaryOf(mix, *parts.training));
   }

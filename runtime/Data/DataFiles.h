@@ -23,34 +23,37 @@ namespace qlora {
 struct DataRequest {
   const Options &options;
   const CompiledVariants &variants;
-  const nlohmann::json &vocabSize; ///< as recorded in the module
+  /// The tokenizer's size, as recorded in the module.
+  const nlohmann::json &vocabSize;
   /// Reports the bytes of JSONL tokenised so far, on the rank that tokenises.
   ProgressListener progress = {};
-  /// Receive what qlora-data cut or left out, and remarks on lost speed; empty
-  /// on ranks that report nothing.
+  /// Receive messages (empty on ranks that report nothing): `note` what
+  /// qlora-data cut or left out, `warn` what makes training slow.
   std::function<void(std::string_view)> note = {}, warn = {};
 };
 
-/// Contents of the files of an option, for display.
+/// Statistics of the files of an option, for display.
 struct DataSummary {
   int64_t rows = 0;
-  int64_t tokens = 0; ///< without padding
+  int64_t tokens = 0; ///< tokens of all rows, without padding
   int64_t labelledTokens = 0;
   int64_t truncatedRows = 0; ///< for qlora-data's files; 0 for others
   int64_t droppedRows = 0;   ///< for qlora-data's files; not in `rows`
-  int64_t longest = 0;       ///< tokens of a row; 0: token file, as median
+  int64_t longest = 0; ///< tokens of the longest row; 0: token file, as median
   int64_t median = 0;
 };
 
-/// How the options tokenise a file, without the tool and the cache.
+/// Returns the request to tokenise a file with the options. The caller sets the
+/// converter and the cache folder.
 TokenRequest tokenRequest(const Options &options, const std::string &file,
                           int64_t maxLength, int64_t vocabSize);
 
-/// Display name of an option's data: its file's path, or the number of files.
+/// Returns the display name of an option's data: its file's path, or the number
+/// of files.
 std::string dataName(const Options &options, const std::string &option);
 
-/// Checks that the files of a run exist, with openDataFile's errors, before any
-/// is read. `trains`: the run does not only evaluate.
+/// Checks that the files of a run exist, with openDataFile's errors, before the
+/// first is read. Without `trains`, the run only evaluates.
 Status checkDataFiles(const Options &options, bool trains);
 
 /// Opens the files of `option`. All ranks must call it. The first rank of each

@@ -23,22 +23,23 @@
 
 namespace qlora {
 
-/// The files of a dataset, and the selected rows. A pair of answers is one row
-/// here and `sides` rows in the file.
+/// The files of a dataset, and the selected rows. A preference pair is one row
+/// here, but `sides` rows in the file.
 struct DatasetRows {
   using Stores = std::vector<TokenStore>;
 
   /// Shared by the training and the validation dataset.
   std::shared_ptr<const Stores> stores;
-  /// Row numbers, counted through all files. Empty: all rows once.
+  /// Row numbers, counted through all files. Empty: each row once.
   std::vector<int64_t> chosen = {};
   int64_t sides = 1;
-  /// Half of the sequences have mismatched answers (KtoKlPairs.h).
+  /// Whether half of the sequences have mismatched answers (KtoKlPairs.h).
   bool hasMismatched = false;
-  bool hasOneSegment = false; ///< as in MicroBatch, for all
+  bool hasOneSegment = false; ///< as in MicroBatch, for all rows
 
   int64_t count() const;
-  /// Tokens of a row's longest side. The next three sum over its sides.
+  /// Tokens of the longest of a row's sides. The next three functions return
+  /// sums over the sides.
   int64_t length(int64_t row) const;
   int64_t tokens(int64_t row) const;
   int64_t labels(int64_t row) const;
@@ -65,11 +66,10 @@ public:
   int64_t length(int64_t row) const { return data.length(row); }
   int64_t labels(int64_t row) const { return data.labels(row); }
   bool isWhole() const { return data.isWhole(); }
-  /// Adds all data, to the last token.
+  /// Adds the tokens and labels of all rows.
   void identify(ContentHash &hash) const;
 
-  /// Read the micro-batches of Schedule::at() and inOrder(); by default for one
-  /// rank.
+  /// Reads micro-batch `index` of `step`, as Schedule::at() selects it.
   Status read(int64_t step, int64_t index, const StepShape &shape,
               MicroBatch &out) {
     return fill(rule->at(step, index, shape), out);
@@ -79,36 +79,37 @@ public:
     return fill(rule->inOrder(number, shape), out);
   }
 
-  /// Labels of the micro-batch that read() returns, from cached counts. An
-  /// upper bound if mismatched answers are cut.
+  /// Labels of the micro-batch that read() returns, from cached counts. If
+  /// mismatched answers are cut, the count is an upper bound.
   int64_t labelsOf(int64_t step, int64_t index, const StepShape &shape) {
     return labelsOf(rule->at(step, index, shape));
   }
-  /// The most labels that any rank has in the k-th micro-batch of `step`;
-  /// nothing unless in lockstep. Every rank computes it without communication.
+  /// The maximum, over the ranks, of the labels in the k-th micro-batch of
+  /// `step`; nothing unless in lockstep. Every rank computes this without
+  /// communication.
   std::optional<int64_t> mostLabels(int64_t step, int64_t k,
                                     const StepShape &shape) {
     return shape.inLockstep ? mostLabelsOf(rule->round(step, k, shape))
                             : std::nullopt;
   }
-  /// mostLabels for the last micro-batch of each rank; nothing if the ranks'
-  /// micro-batches have different shapes.
+  /// Like mostLabels, for the last micro-batch of each rank. Nothing if the
+  /// shapes of these micro-batches differ between ranks.
   std::optional<int64_t> mostLabelsOfLast(int64_t step,
                                           const StepShape &shape) {
     return mostLabelsOf(rule->lastRound(step, shape));
   }
-  /// mostLabels for the micro-batches that ranks read together with the
-  /// `number`-th, in file order; nothing unless in lockstep.
+  /// Like mostLabels, for a pass in file order: of the micro-batches that ranks
+  /// read at the same time as micro-batch `number`.
   std::optional<int64_t> mostLabelsInOrder(int64_t number,
                                            const StepShape &shape);
 
-  /// Mean labels per micro-batch of a step, over all ranks. Micro-batches
-  /// without rows, which an epoch's last step may have, do not count. Reads
-  /// every layout.
+  /// Mean labels per micro-batch of a step, over all ranks, without empty
+  /// micro-batches, which an epoch's last step may have. Slow: reads the layout
+  /// of every micro-batch.
   double meanLabels(int64_t step, const StepShape &shape);
 
   /// Fraction of padding in the micro-batches of an epoch, or in its first
-  /// thousands. Nothing for a token file, whose maker padded it.
+  /// thousands. Nothing for a token file, which is used as it is padded.
   std::optional<double> paddingShare(const StepShape &shape);
 
 private:
@@ -116,7 +117,7 @@ private:
   int64_t labelsOf(const BatchLayout &layout) const;
   std::optional<int64_t>
   mostLabelsOf(const std::vector<BatchLayout> &round) const;
-  /// How often a row's answer is in its micro-batch.
+  /// Number of sequences of a micro-batch that have a row's answer.
   int64_t timesOfRow() const {
     return data.hasMismatched && !data.isWhole() ? 2 : 1;
   }
@@ -125,10 +126,12 @@ private:
   std::unique_ptr<Schedule> rule;
 };
 
-/// Files as one dataset, or split in two that have no row in common.
+/// The files of one dataset, or of a training and a validation dataset that
+/// have no row in common.
 struct DataMix {
   std::vector<WeightedPath> files;
-  std::vector<std::string> names = {}; ///< for errors; empty: the paths
+  /// Names of the files for errors; empty: the paths.
+  std::vector<std::string> names = {};
   double validationSize = 0;           ///< as in selectRows()
 };
 struct DataParts {
@@ -143,10 +146,10 @@ StatusOr<std::unique_ptr<Dataset>> openDataset(const std::string &path,
                                                const CompiledVariants &variants,
                                                const ScheduleOptions &options);
 
-/// Counts, of rows with labels, those whose every label is the argmax, as
-/// greedy decoding would reproduce them. `correct`, [batch, length]: 1 if a
-/// token's target is the argmax. A row is one segment; mismatched answers do
-/// not count.
+/// Counts rows whose every label is the argmax, which greedy decoding would
+/// reproduce. `correct`, [batch, length], is 1 if a token's target is the
+/// argmax. Each row is one segment. Mismatched answers and rows without labels
+/// do not count.
 struct RowMatches {
   int64_t rows = 0;
   int64_t matched = 0;

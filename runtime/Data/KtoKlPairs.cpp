@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Joins prompts with the answers of the preceding rows.
+// Combines prompts with the answers of the preceding rows.
 
 #include "runtime/Data/KtoKlPairs.h"
 
@@ -14,7 +14,8 @@ static int64_t tokensOf(const MicroBatch &batch, int64_t line) {
   return std::find(begin, begin + batch.length, 0) - begin;
 }
 
-/// Tokens of a sequence before its answer; all if it has no answer.
+/// Returns the tokens of a sequence before its answer; all its tokens if it has
+/// no answer.
 static int64_t promptOf(const MicroBatch &batch, int64_t line) {
   const auto begin = batch.targets.begin() + line * batch.length;
   const auto first =
@@ -36,7 +37,7 @@ void placeKtoKlPairs(int64_t rows, MicroBatch &batch) {
     std::copy_n(batch.ids.begin() + own, prompt, batch.ids.begin() + to);
     std::copy_n(batch.ids.begin() + from, answer,
                 batch.ids.begin() + to + prompt);
-    // A target stands at the token before it.
+    // The target at index i is the label of token i + 1.
     std::copy_n(batch.targets.begin() + from - 1, answer,
                 batch.targets.begin() + to + prompt - 1);
     const auto positions = batch.positions.begin() + to;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: MIT
 
 // KTO estimates the KL divergence from prompts with answers of other prompts.
-// The answers of a micro-batch are moved on by one row, as in TRL:
+// As in TRL, each prompt of a micro-batch gets the preceding row's answer:
 //
 //   sequences     x0 y0   x1 y1   x2 y2
 //   mismatched    x0 y2   x1 y0   x2 y1
 //
-// A prompt x is all of a row before its first target, an answer y all from
-// there. Tokens beyond the length of a sequence are cut off.
+// A prompt x is the part of a row before its first target; the answer y is the
+// rest. Tokens beyond the length of a sequence are cut off.
 
 #ifndef QLORA_RUNTIME_DATA_KTOKLPAIRS_H
 #define QLORA_RUNTIME_DATA_KTOKLPAIRS_H
@@ -16,8 +16,9 @@
 
 namespace qlora {
 
-/// Fills the second half of the sequences from the first `rows` sequences,
-/// which have one row each. A row without a target has no answer.
+/// Writes the mismatched sequences into the second half of a micro-batch, from
+/// its first `rows` sequences, which have one row each. A row without a target
+/// has no answer.
 void placeKtoKlPairs(int64_t rows, MicroBatch &batch);
 
 } // namespace qlora

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT
 
 // Assigns the micro-batches of a step to ranks. Ranks of equal speed take
-// turns: the k-th of rank r of N is number k N + r. If speeds differ, each rank
-// gets one micro-batch. Then each goes to the rank that would finish it first:
+// turns: the k-th micro-batch of rank r of N is number k N + r. If speeds
+// differ, each rank gets one micro-batch, and each of the others goes to the
+// rank that would finish it first:
 //
 //   speeds 3 and 1, 8 micro-batches    rank 0: 0 2 3 4 5 6    rank 1: 1 7
 //
-// The number determines the rows and dropout masks of a micro-batch, so that
-// the assignment affects nothing but the order of sums.
+// The number of a micro-batch determines its rows and dropout masks, so the
+// assignment affects only the order of sums.
 
 #ifndef QLORA_RUNTIME_DATA_MICROBATCHASSIGNMENT_H
 #define QLORA_RUNTIME_DATA_MICROBATCHASSIGNMENT_H
@@ -32,7 +33,7 @@ public:
                            : static_cast<int64_t>(
                                  numbers[static_cast<size_t>(rank)].size());
   }
-  /// The number of a rank's k-th micro-batch, ascending in k.
+  /// Returns the number of a rank's k-th micro-batch, ascending in k.
   int64_t number(int64_t rank, int64_t k) const {
     return numbers.empty()
                ? k * ranks + rank
@@ -41,7 +42,8 @@ public:
 
 private:
   int64_t ranks, each;
-  std::vector<std::vector<int64_t>> numbers; ///< by rank; empty: all are equal
+  /// Indexed by rank; empty: all speeds equal.
+  std::vector<std::vector<int64_t>> numbers;
 };
 
 } // namespace qlora

@@ -11,11 +11,12 @@
 
 namespace qlora {
 
-// Draws use negative numbers; epochs number their shuffles from 0 on.
+// Numbers of shuffles with the same seed: draws use -1, -2, ..., and epochs 0,
+// 1, ...
 static constexpr int64_t kValidationDraw = -1;
 static constexpr int64_t kFirstWeightDraw = -2;
 
-/// Draws `count` of `rows`; keeps their order.
+/// Draws `count` of `rows` at random; keeps their order.
 static std::vector<int64_t> draw(const std::vector<int64_t> &rows,
                                  int64_t count, uint64_t seed, int64_t number) {
   std::vector<int64_t> order =
@@ -49,7 +50,7 @@ validationRows(int64_t rows, double size, uint64_t seed) {
               kValidationDraw);
 }
 
-/// Repeats `rows` according to the weight.
+/// Repeats `rows` according to the source's weight.
 static StatusOr<std::vector<int64_t>>
 weighted(const std::vector<int64_t> &rows, const RowSource &source,
          uint64_t seed, int64_t number) {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
 
 // Selects the rows of a dataset from several files: weights and validation
-// split. The selection depends on the numbers of rows and the seed only.
+// split. The selection depends only on the numbers of rows and the seed.
 //
-//   validation   K rows of all files together, drawn by the seed: K of N, or
-//                for a fraction s, ceil(s N), as in scikit-learn
+//   validation   K rows of all N rows, drawn with the seed; for a fraction s,
+//                K = ceil(s N), as in scikit-learn
 //   training     the other rows; with a weight w each occurs floor(w) times,
-//                and the rounded rest is drawn once more
+//                and round((w - floor(w)) n) of a file's n rows once more
 
 #ifndef QLORA_RUNTIME_DATA_ROWSELECTION_H
 #define QLORA_RUNTIME_DATA_ROWSELECTION_H
@@ -20,7 +20,7 @@
 
 namespace qlora {
 
-/// A file of a mix.
+/// A file of a dataset, with its weight.
 struct RowSource {
   std::string name; ///< for errors
   int64_t rows = 0;

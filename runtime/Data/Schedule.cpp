@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The three orders of Schedule.h.
+// Implements the orders whole, padded and step packing.
 
 #include "runtime/Data/Schedule.h"
 
@@ -26,8 +26,9 @@ double Schedule::epochAfter(int64_t steps, int64_t perStep) const {
          static_cast<double>(inEpoch) / whole;
 }
 
-/// Layouts of all ranks from index `first` on; in lockstep, in the largest
-/// shape. `smallest` returns the layout of an index in its smallest shape.
+/// Returns the layouts of micro-batches `first` to `first` + N - 1. In
+/// lockstep, each has the largest of their shapes. `smallest` returns an
+/// index's layout in the smallest shape that fits.
 template <typename Smallest>
 static std::vector<BatchLayout> roundOf(int64_t first, const StepShape &shape,
                                         const Smallest &smallest) {
@@ -88,7 +89,7 @@ struct Unit {
   int64_t length = 0;
 };
 
-/// Padded and whole orders.
+/// The orders `padded` and `whole`.
 class PaddedSchedule : public Schedule {
 public:
   PaddedSchedule(std::vector<Unit> units, const CompiledVariants &variants,
@@ -107,11 +108,11 @@ protected:
   BatchLayout smallestInOrder(int64_t number) override;
   bool endsEpochs() const override { return !isWhole; }
   int64_t unitCount() const { return static_cast<int64_t>(units.size()); }
-  /// Units of a full micro-batch. A token file has one unit per sequence.
+  /// Units of a full micro-batch. In a token file each sequence is a unit.
   int64_t unitsOfBatch() const {
     return variants.batch / (isWhole ? 1 : variants.sides);
   }
-  /// The units in the order of an epoch.
+  /// Returns the units in the order of an epoch.
   const std::vector<int64_t> &orderOf(int64_t epoch);
 
   const CompiledVariants variants;
@@ -124,12 +125,13 @@ private:
 
   const bool isWhole;
   const uint64_t seed;
-  const std::vector<int64_t> answers; ///< per row, or empty
+  const std::vector<int64_t> answers; ///< answer tokens of each row, or empty
   int64_t orderedEpoch = -1; ///< the epoch of `order`
   std::vector<int64_t> order;
 };
 
-/// Sequences of the token buckets; without --packing, each unit is one row.
+/// The order `step packing`: sequences of token buckets. Without --packing,
+/// each unit is one row.
 class StepPackingSchedule final : public PaddedSchedule {
 public:
   StepPackingSchedule(std::vector<Unit> units, const CompiledVariants &variants,
@@ -174,7 +176,8 @@ const std::vector<int64_t> &PaddedSchedule::orderOf(int64_t epoch) {
   return order;
 }
 
-/// `unitAt` maps a position of the pass to a unit.
+/// Returns micro-batch `number` of a pass; `unitAt` maps a position in the pass
+/// to a unit.
 template <typename UnitAt>
 BatchLayout PaddedSchedule::layout(int64_t number,
                                    const UnitAt &unitAt) const {
@@ -193,7 +196,8 @@ BatchLayout PaddedSchedule::layout(int64_t number,
   return layout;
 }
 
-/// Longest prompt with the preceding row's answer, cut to the longest length.
+/// Returns the maximum length of a prompt with the preceding row's answer, cut
+/// to the longest compiled length.
 int64_t PaddedSchedule::longestMismatched(const BatchLayout &layout) const {
   int64_t longest = 0;
   for (size_t i = 0, count = layout.lines.size(); i < count; ++i) {
@@ -222,7 +226,8 @@ BatchLayout PaddedSchedule::smallestAt(int64_t step, int64_t index,
   });
 }
 
-/// Units fill sequences in file order, up to the length of the last bucket.
+/// Assigns units to the sequences of a pass in file order. A sequence has at
+/// most the tokens of the last bucket.
 StepPackingSchedule::StepPackingSchedule(std::vector<Unit> given,
                                          const CompiledVariants &variants,
                                          uint64_t seed)
@@ -251,7 +256,8 @@ StepPackingSchedule::layout(std::span<const int64_t> unitNumbers) const {
   return {{1, bucketFor(tokens, variants.buckets)}, {std::move(line)}};
 }
 
-/// Redistributes the units of the padded step's micro-batches.
+/// Returns the units of each micro-batch: those of the padded step,
+/// redistributed.
 const StepPlan &StepPackingSchedule::planOf(int64_t step,
                                             const StepShape &shape) {
   if (step == plannedStep && shape == plannedShape)
@@ -279,7 +285,8 @@ const StepPlan &StepPackingSchedule::planOf(int64_t step,
   return plan;
 }
 
-/// Packs once, in file order, so that all epochs have equally many steps.
+/// Packs rows into units, once, in file order, so that all epochs have the same
+/// number of steps.
 static std::vector<Unit> makeUnits(std::span<const int64_t> lengths,
                                    int64_t capacity, bool packs) {
   std::vector<int64_t> bins(lengths.size());

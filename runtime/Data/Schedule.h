@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Determines which rows share a micro-batch, from their lengths alone. It is
-// known before any token is read, and equal on every rank for the same file and
-// seed.
+// Determines which rows share a micro-batch, from the lengths of rows alone.
+// The result is known before any token is read, and equal on every rank for the
+// same file and seed.
 //
 // Micro-batch i of step s is number s K N + i of a pass, for K accumulated
 // micro-batches on each of N ranks; ranks with the same rows count as one.
@@ -44,8 +44,8 @@ namespace qlora {
 struct StepShape {
   int64_t accumulation = 1;
   int64_t ranks = 1;
-  bool inLockstep = false; ///< every entry has collectives of several ranks
-  /// Rows share micro-batches as if one rank had all of them.
+  bool inLockstep = false; ///< each entry has collectives of several ranks
+  /// Whether rows share micro-batches as if one rank had all of them.
   bool assignsAsOne = false;
   /// Relative speed of each rank, above 0; empty if all are equal, as in
   /// lockstep.
@@ -55,21 +55,23 @@ struct StepShape {
   bool operator==(const StepShape &) const = default;
 };
 
-/// The rows of a micro-batch. Rows of a sequence are consecutive; the rest is
-/// padding.
+/// The rows of a micro-batch. The rows of a sequence are consecutive; the
+/// remaining tokens are padding.
 struct BatchLayout {
   BatchShape shape;
-  /// At most shape.batch; for rows of several sequences, the first of each.
+  /// The rows of each sequence, at most shape.batch. For rows of several
+  /// sequences, `lines` has the first sequence of each row.
   std::vector<std::vector<int64_t>> lines;
 };
 
 struct ScheduleOptions {
   uint64_t seed = 0;
   bool packing = false; ///< rows files only
-  /// Rows files only; needs buckets. Empty: if there are any.
+  /// Whether to use step packing, which needs a rows file and token buckets.
+  /// Unset: if the program has buckets.
   std::optional<bool> stepPacking = std::nullopt;
-  /// Tokens of each row's answer, if the micro-batch also has mismatched
-  /// answers (KtoKlPairs.h), which share its length.
+  /// Tokens of each row's answer, if micro-batches also have mismatched answers
+  /// (KtoKlPairs.h). Those determine the length of a micro-batch too.
   std::vector<int64_t> answers = {};
 };
 
@@ -78,8 +80,9 @@ class Schedule {
 public:
   virtual ~Schedule() = default;
 
-  /// `lengths` of the rows are at most the longest compiled length. `isWhole`:
-  /// in the file's order. Step packing without token buckets is an error.
+  /// Makes the schedule of rows with these `lengths`, each at most the longest
+  /// compiled length. With `isWhole`, the order is the file's. Step packing
+  /// without token buckets is an error.
   static StatusOr<std::unique_ptr<Schedule>>
   make(std::vector<int64_t> lengths, const CompiledVariants &variants,
        bool isWhole, const ScheduleOptions &options);
@@ -95,25 +98,26 @@ public:
   MicroBatchAssignment deal(int64_t step, const StepShape &shape) {
     return {microBatches(step, shape), shape.ranks, shape.speeds};
   }
-  /// Micro-batch `index` of `step`; `index` is below microBatches().
+  /// Returns micro-batch `index` of `step`; `index` is below microBatches().
   BatchLayout at(int64_t step, int64_t index, const StepShape &shape);
-  /// Micro-batch `number` in file order; padding past countInOrder().
+  /// Returns micro-batch `number` in file order; padding from countInOrder()
+  /// on.
   BatchLayout inOrder(int64_t number, const StepShape &shape);
-  /// Micro-batches k N to k N + N - 1 of a step, which run together in
-  /// lockstep; the last one of each rank; the ones that run together with
-  /// `number` in file order.
+  /// Return the micro-batches that run at the same time in lockstep. round:
+  /// numbers k N to k N + N - 1 of a step. lastRound: the last one of each
+  /// rank. roundInOrder: those with `number` in file order.
   std::vector<BatchLayout> round(int64_t step, int64_t k,
                                  const StepShape &shape);
   std::vector<BatchLayout> lastRound(int64_t step, const StepShape &shape);
   std::vector<BatchLayout> roundInOrder(int64_t number, const StepShape &shape);
 
-  /// Optimizer steps of an epoch with `perStep` = K N micro-batches a step.
+  /// Optimizer steps of an epoch; a step has `perStep` = K N micro-batches.
   int64_t stepsPerEpoch(int64_t perStep) const;
-  /// Epochs done after `steps` steps, as Hugging Face's Trainer counts them.
+  /// Epochs completed after `steps` steps, as Hugging Face's Trainer counts.
   double epochAfter(int64_t steps, int64_t perStep) const;
 
 protected:
-  /// at(), but in the smallest shape that holds the rows.
+  /// Like at(), but in the smallest shape that holds the rows.
   virtual BatchLayout smallestAt(int64_t step, int64_t index,
                                  const StepShape &shape) = 0;
   virtual BatchLayout smallestInOrder(int64_t number) = 0;

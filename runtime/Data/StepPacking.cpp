@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Longest processing time first: rows to micro-batches, micro-batches to ranks.
+// Assigns rows to micro-batches, and micro-batches to ranks, by longest
+// processing time first.
 
 #include "runtime/Data/StepPacking.h"
 
@@ -12,9 +13,9 @@
 
 namespace qlora {
 
-/// Fixed cost of a micro-batch in tokens: its weights are decoded and its
-/// kernels started once. A rough value for CPUs; it decides between plans of
-/// about equal cost.
+/// Fixed cost of a micro-batch, in tokens, for decoding weights and starting
+/// kernels. The value is a rough estimate for CPUs. It matters only between
+/// plans of about equal cost.
 static constexpr int64_t kTokensPerMicroBatch = 32;
 
 int64_t bucketFor(int64_t tokens, std::span<const int64_t> buckets) {
@@ -28,7 +29,7 @@ namespace {
 struct Bin {
   std::vector<int64_t> rows;
   int64_t tokens = 0;
-  double cost = 0; ///< of its rows, without padding
+  double cost = 0; ///< cost of the bin's rows, without padding
 };
 
 class Packer {
@@ -67,7 +68,7 @@ void Packer::add(Bin &bin, int64_t row) const {
   bin.cost += shape.costs.ofRow(lengths[row]);
 }
 
-/// Cost including the padding of its bucket.
+/// Returns the cost of a bin, including padding up to its bucket.
 double Packer::cost(const Bin &bin) const {
   const int64_t bucket = bucketFor(bin.tokens, shape.buckets);
   return bin.cost + shape.costs.token *
@@ -88,7 +89,8 @@ std::vector<double> Packer::sharesOf(int64_t count) const {
   return shares;
 }
 
-/// Puts the rows into `count` bins; nothing if a row does not fit.
+/// Distributes the rows over `count` bins; returns nothing if a row does not
+/// fit.
 std::optional<std::vector<Bin>> Packer::fill(int64_t count) const {
   const std::vector<double> shares = sharesOf(count);
   std::vector<Bin> bins(static_cast<size_t>(count));
@@ -111,7 +113,7 @@ std::optional<std::vector<Bin>> Packer::fill(int64_t count) const {
   return bins;
 }
 
-/// Puts B rows into each bin, in their order, which always fits.
+/// Puts B consecutive rows into each bin. These always fit.
 std::vector<Bin> Packer::asGiven() const {
   std::vector<Bin> bins(
       static_cast<size_t>(shape.accumulation * shape.ranks));
@@ -121,8 +123,8 @@ std::vector<Bin> Packer::asGiven() const {
   return bins;
 }
 
-/// Keeps the ranks for which fill() chose the bins; `dearest` is the time of
-/// the slowest rank.
+/// Assigns bin i to the rank that runs micro-batch i, for which fill() sized
+/// the bin. `dearest` receives the time of the slowest rank.
 StepPlan Packer::assignByIndex(std::vector<Bin> bins, double &dearest) const {
   StepPlan plan(bins.size());
   const MicroBatchAssignment deal(static_cast<int64_t>(bins.size()),
@@ -141,7 +143,8 @@ StepPlan Packer::assignByIndex(std::vector<Bin> bins, double &dearest) const {
   return plan;
 }
 
-/// Gives all ranks equally many bins; `dearest` is the highest cost of a rank.
+/// Assigns the same number of bins to each rank; `dearest` receives the highest
+/// cost of a rank.
 StepPlan Packer::deal(std::vector<Bin> bins, double &dearest) const {
   if (!shape.speeds.empty())
     return assignByIndex(std::move(bins), dearest);
@@ -173,7 +176,7 @@ StepPlan Packer::run() const {
       std::accumulate(lengths.begin(), lengths.end(), int64_t(0));
   const int64_t room = shape.buckets.back() * shape.ranks;
   const int64_t least = std::max<int64_t>(1, (tokens + room - 1) / room);
-  // More than twice the smallest number is never the cheapest.
+  // Twice the smallest number of micro-batches or more is never the cheapest.
   const int64_t most = std::min(shape.accumulation, 2 * least);
   StepPlan best;
   double bestCost = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
 // Determines which rows of a step share a micro-batch, so that a step trains on
-// its rows without their padding.
+// its rows without padding them to one length.
 //
 // A step of K micro-batches of B rows on N ranks keeps its rows, whatever their
 // lengths. The loss is a mean over the step's labelled tokens, and attention
@@ -14,8 +14,8 @@
 // the rows, the most expensive first, go to the cheapest micro-batch with
 // enough space (longest processing time first, Graham 1969). Micro-batches go
 // to ranks in the same way. If ranks have different speeds, their micro-batches
-// are filled in proportion to them. The plan depends on the arguments only, so
-// that all ranks compute the same one.
+// are filled in proportion to the speeds. The plan depends only on the
+// arguments, so all ranks compute the same plan.
 
 #ifndef QLORA_RUNTIME_DATA_STEPPACKING_H
 #define QLORA_RUNTIME_DATA_STEPPACKING_H
@@ -32,12 +32,12 @@ namespace qlora {
 /// Compiled sizes, and the user's options.
 struct PackingShape {
   std::vector<int64_t> buckets; ///< tokens, ascending; not empty
-  int64_t rows = 1;             ///< B: the last bucket holds any B rows
+  int64_t rows = 1;             ///< B: the longest bucket holds any B rows
   int64_t accumulation = 1;     ///< K
   int64_t ranks = 1;            ///< N
   PackingCosts costs;
   std::vector<double> speeds =
-      {}; ///< of ranks (MicroBatchAssignment.h); empty: all are equal
+      {}; ///< relative speeds of ranks (MicroBatchAssignment.h); empty: equal
 };
 
 /// The rows of each micro-batch, ascending, indexed by MicroBatchAssignment's
@@ -45,10 +45,10 @@ struct PackingShape {
 /// no row.
 using StepPlan = std::vector<std::vector<int64_t>>;
 
-/// Plans a step. `lengths`: tokens of its rows, at most B K N rows.
+/// Plans a step. `lengths`: tokens of each of its rows, at most B K N rows.
 StepPlan packStep(std::span<const int64_t> lengths, const PackingShape &shape);
 
-/// Returns the smallest bucket that holds `tokens`, which fit into the last.
+/// Returns the smallest bucket that holds `tokens`; the last must hold them.
 int64_t bucketFor(int64_t tokens, std::span<const int64_t> buckets);
 
 } // namespace qlora

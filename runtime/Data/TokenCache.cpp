@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Names, makes and describes cached rows.
+// Names, creates and describes cached rows.
 
 #include "runtime/Data/TokenCache.h"
 
@@ -82,8 +82,8 @@ static std::vector<std::string> commandOf(const TokenRequest &request) {
   return command;
 }
 
-/// Returns qlora-data's output, or its error. `written` is the path in the
-/// error for a full disk.
+/// Runs qlora-data and returns its output, or its error. `written` is the path
+/// that the error for a full disk names.
 static StatusOr<std::string>
 runConverter(const std::vector<std::string> &command,
              const std::string &written, const LineListener &onErrorLine = {},
@@ -96,7 +96,8 @@ runConverter(const std::vector<std::string> &command,
   constexpr std::string_view kPrefix = "qlora-data: error: ";
   if (message.starts_with(kPrefix)) {
     message.erase(0, kPrefix.size());
-    // The message ends with "write to another folder": name it.
+    // For a full disk, qlora-data's message ends with "write to another
+    // folder", so the error tells how to choose one.
     if (message.starts_with(written + ": "))
       return Status::error(StatusCode::kResourceExhausted,
                            "{}; set XDG_CACHE_HOME to a folder with free space",
@@ -116,7 +117,7 @@ StatusOr<std::string> cachedRowsPath(const TokenRequest &request) {
                      lastLine(key));
 }
 
-/// Takes the lines "qlora-data: progress: DONE TOTAL".
+/// Returns a listener for the lines "qlora-data: progress: DONE TOTAL".
 static LineListener progressLines(const ProgressListener &progress) {
   return [&progress](std::string_view line) {
     if (!line.starts_with(kProgressPrefix))
@@ -147,7 +148,8 @@ static uint64_t dataBytes(const std::string &path) {
   return bytes;
 }
 
-/// Makes the folder, for this user only: rows can be decoded into the data.
+/// Creates the cache folder, readable for this user only, since rows can be
+/// decoded to the data. Deletes old files for the new rows.
 static Status prepareFolder(const TokenRequest &request) {
   const std::string &folder = request.cacheFolder;
   std::error_code error;
@@ -159,8 +161,8 @@ static Status prepareFolder(const TokenRequest &request) {
         StatusCode::kUnavailable,
         "cannot create '{}': {}. Fix: set XDG_CACHE_HOME to a writable folder",
         folder, error.message());
-  // Rows have about twice the bytes of their text. If that file has just
-  // vanished, qlora-data reports it.
+  // Rows have about twice the bytes of their text. dataBytes() is 0 if the data
+  // file has just vanished; qlora-data reports that.
   keepRecentFiles(folder, ".safetensors", request.cacheLimit,
                   2 * dataBytes(request.dataFile));
   return Status::ok();
@@ -171,7 +173,7 @@ Status makeCachedRows(const TokenRequest &request, const std::string &path,
                       const WatchListener &everySecond) {
   if (SafetensorsFile::open(path).isOk()) {
     std::error_code error;
-    // A failure is harmless: nothing is deleted from a read-only folder.
+    // An error is ignored: in a read-only folder nothing is deleted.
     fs::last_write_time(path, fs::file_time_type::clock::now(), error);
     return Status::ok();
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Reads extensions and headers.
+// Tests file name extensions and reads the names of tensors.
 
 #include "runtime/Data/TokenFiles.h"
 

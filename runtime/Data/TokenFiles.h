@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// The properties of a data file that affect compilation. The compiler and the
-// names of its cached programs both use these functions, so that they agree.
+// Properties of a data file that affect compilation. The compiler uses these
+// functions, and the names of its cached programs depend on them.
 
 #ifndef QLORA_RUNTIME_DATA_TOKENFILES_H
 #define QLORA_RUNTIME_DATA_TOKENFILES_H
@@ -14,7 +14,8 @@
 
 namespace qlora {
 
-/// Safetensors files are used directly; qlora-data reads all others.
+/// Whether the file is a Safetensors file, which is used directly. qlora-data
+/// converts all others.
 bool isTokenData(const std::string &path);
 
 /// Whether any file has rows of different lengths: text, or a rows file of

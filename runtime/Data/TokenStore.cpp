@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// Reads and checks tokens, in both kinds of file.
+// Reads and checks the tokens of token files and rows files.
 
 #include "runtime/Data/TokenStore.h"
 
@@ -12,7 +12,7 @@
 
 namespace qlora {
 
-/// Tokens that are read together when a file is opened.
+/// Tokens per read while a file is opened.
 static constexpr int64_t kWindow = int64_t{1} << 16;
 
 template <typename T>
@@ -158,7 +158,7 @@ Status TokenStore::countLabels() {
         answerLengths[static_cast<size_t>(row)] = tokens.answer(from, to);
     }
   }
-  // Without judgements, the hash in checkpoints covers the tokens alone.
+  // Without judgements, the hash in checkpoints covers only the tokens.
   if (isUnpaired())
     content.add({reinterpret_cast<const char *>(judgements.data()),
                  judgements.size() * sizeof(int32_t)});
@@ -275,7 +275,7 @@ Status TokenStore::place(int64_t row, int64_t line, int64_t offset,
                          int32_t segment, MicroBatch &out) const {
   QLORA_ASSIGN_OR_RETURN(const Tokens tokens, read(row, row + 1));
   const size_t size = tokens.ids.size();
-  // The loss is divided by the labels that were counted at open().
+  // The loss is divided by the number of labels that open() counted.
   if (tokens.targets(0, size) != labels(row))
     return Status::error(StatusCode::kDataLoss,
                          "'{}': row {} has changed since the run started. Fix: "

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// The rows of a data file, with token ids and labels. They are read from the
-// file for each micro-batch, so that ranks share the page cache. Schedule.h
-// determines which rows share a micro-batch.
+// The rows of a data file, with token ids and labels. Rows are read from the
+// file for each micro-batch; ranks share the page cache. Schedule.h determines
+// which rows share a micro-batch.
 //
 // The tensors in a file determine its kind. A *token file* holds whole
 // micro-batches:
@@ -47,7 +47,7 @@ public:
   static StatusOr<TokenStore> open(const std::string &path,
                                    const CompiledVariants &variants);
 
-  /// Whether it is a token file, whose order and padding are the user's.
+  /// Whether this is a token file, whose order and padding are used unchanged.
   bool isWhole() const { return rowLength > 0; }
   int64_t rows() const { return static_cast<int64_t>(labelCounts.size()); }
   int64_t length(int64_t row) const {
@@ -70,11 +70,11 @@ public:
   int64_t answer(int64_t row) const {
     return answerLengths[static_cast<size_t>(row)];
   }
-  /// Adds the rows, to the last token, as they were at open().
+  /// Adds the tokens and labels of all rows, as they were at open().
   void identify(ContentHash &hash) const;
 
-  /// Puts a row at `offset` of sequence `line`. `segment` is used if the file
-  /// has no segments. The row must fit. Returns kDataLoss if the file has
+  /// Copies a row to `offset` of sequence `line`, where it must fit. `segment`
+  /// is used if the file has no segments. Returns kDataLoss if the file has
   /// changed since open().
   Status place(int64_t row, int64_t line, int64_t offset, int32_t segment,
                MicroBatch &out) const;
@@ -86,8 +86,8 @@ private:
     std::vector<int32_t> positions; ///< empty: computed from the segments
     std::vector<int32_t> segments;  ///< empty: one segment per row
 
-    /// Whether token `t`, not the first of its row, is in the segment of the
-    /// token before it.
+    /// Whether tokens `t` and `t` - 1 are in the same segment. `t` must not be
+    /// the first token of its row.
     bool continues(size_t t) const {
       return segments.empty() || segments[t] == segments[t - 1];
     }
@@ -95,10 +95,12 @@ private:
       return !segments.empty() && segments[t] == 0;
     }
     void identify(ContentHash &hash) const;
-    /// Labelled tokens, and tokens of the answer, of the row in [begin, end).
+    /// Counts, for the row in [begin, end): labelled tokens; tokens of the
+    /// answer.
     int64_t targets(size_t begin, size_t end) const;
     int64_t answer(size_t begin, size_t end) const;
-    /// `t` must not be the first token of its row.
+    /// Whether the label of token `t` counts in the loss. `t` must not be the
+    /// first token of its row.
     bool isTarget(size_t t) const;
   };
 
@@ -109,7 +111,8 @@ private:
                    const CompiledVariants &variants);
   Status loadOffsets(const CompiledVariants &variants);
   Status loadJudgements();
-  /// Also computes the digest: the only time that a whole file is read.
+  /// Counts the labels of each row and computes the digest. This is the only
+  /// time that a complete file is read.
   Status countLabels();
   /// Reads and checks rows [first, last).
   StatusOr<Tokens> read(int64_t first, int64_t last) const;
@@ -126,15 +129,16 @@ private:
 
   SafetensorsFile file;
   int64_t vocabSize;
-  int64_t batch = 0, rowLength = 0; ///< of a token file; else 0
+  /// Sizes of a token file; 0 for a rows file.
+  int64_t batch = 0, rowLength = 0;
   const SafetensorsTensor *ids = nullptr, *labelIds = nullptr;
-  /// Null if the file has none.
+  /// Tensors of the file, or null if it lacks them.
   const SafetensorsTensor *positions = nullptr, *segments = nullptr;
-  std::vector<int64_t> offsets;     ///< in a rows file
+  std::vector<int64_t> offsets;     ///< first token of each row of a rows file
   std::vector<int64_t> labelCounts; ///< one per row
   std::vector<int32_t> judgements;  ///< one per row, or empty
   std::vector<int64_t> answerLengths; ///< empty without judgements
-  std::string digest;               ///< of all rows
+  std::string digest;               ///< hash of all rows
 };
 
 } // namespace qlora

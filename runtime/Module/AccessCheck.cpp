@@ -10,14 +10,14 @@
 
 namespace qlora {
 
-/// Whether an entry must write an arena before it reads it.
+/// Whether an entry must write bytes of this arena before it reads them.
 static bool startsEmpty(uint32_t arena) {
   return arena == QLORA_ARENA_ACTIVATION || arena == QLORA_ARENA_WORKSPACE ||
          arena == QLORA_ARENA_INPUT || arena == QLORA_ARENA_RESULT ||
          arena == QLORA_ARENA_SAVED;
 }
 
-/// Returns the buffer, if it is in an arena whose bytes buffers use in turn. In
+/// Returns the buffer if bytes of its arena are reused by several buffers. In
 /// other arenas, buffers only name ranges and own nothing.
 static uint32_t ownerOf(const RangeUse &use) {
   return use.arena == QLORA_ARENA_ACTIVATION ||
@@ -40,7 +40,7 @@ void AccessCheck::begin(uint32_t eventCount,
 void AccessCheck::setOwner(const RangeUse &use) {
   std::map<uint64_t, Owner> &owners = arenas[use.arena].owners;
   const uint64_t begin = use.offset, end = begin + use.bytes;
-  // Split ranges that cross an end of the new one.
+  // Split existing ranges at the begin and the end of the new range.
   for (uint64_t at : {begin, end}) {
     auto next = owners.lower_bound(at);
     if (next == owners.begin() || std::prev(next)->second.end <= at)

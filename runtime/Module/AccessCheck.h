@@ -7,14 +7,16 @@
 // its output (verify-phase), the null device over a loaded module.
 //
 // Order. Each queue has a vector clock: its own time, and the times of other
-// queues that have certainly passed. RECORD saves the clock of its queue, WAIT
-// takes the maximum with it. An access of another queue that is newer than the
-// clock may be concurrent. If the two overlap and one writes, that is a race.
+// queues that have certainly passed. RECORD saves the clock of its queue. WAIT
+// sets its queue's clock to the maximum of both. An access by another queue
+// that is newer than the clock may be concurrent. If two concurrent accesses
+// overlap and one writes, that is a race.
 //
 // Owners. A byte belongs to the buffer through which it was written last. Two
-// buffers may have the same bytes one after the other. If one is read after the
-// other was written, their lifetimes overlap, which is an error. A loaded
-// module has ranges without buffer numbers, so this is not checked there.
+// buffers may use the same bytes one after the other. If a buffer is read after
+// another buffer was written to its bytes, the two are in use at once, which is
+// an error. A loaded module has ranges without buffer numbers, so owners are
+// not checked there.
 
 #ifndef QLORA_RUNTIME_MODULE_ACCESSCHECK_H
 #define QLORA_RUNTIME_MODULE_ACCESSCHECK_H
@@ -36,28 +38,29 @@ struct RangeUse {
   uint32_t arena = 0; ///< enum qlora_arena_kind
   qlora_access access = QLORA_READ;
   uint64_t offset = 0, bytes = 0; ///< 0: an absent operand
-  uint32_t buffer = QLORA_NONE;   ///< index of the buffer that has the range
+  uint32_t buffer = QLORA_NONE;   ///< buffer of the range, or none
 };
 
 class AccessCheck {
 public:
-  /// Resets all state, for a new entry with idle queues, after the runtime
-  /// wrote `inputs`. Activations, workspaces, results and the rest of the
-  /// inputs are empty; other arenas hold what the runtime or earlier entries
-  /// wrote.
+  /// Resets all state for a new entry with idle queues, after the runtime wrote
+  /// `inputs`. Reading activations, workspaces, results or other inputs before
+  /// writing them is an error. All other arenas hold data of the runtime or
+  /// earlier entries.
   void begin(uint32_t eventCount, std::span<const RangeUse> inputs);
 
-  /// Checks the next command of `queue`. All its reads come before all its
-  /// writes.
+  /// Checks the next command of `queue`, which reads all its operands before it
+  /// writes any.
   Status access(unsigned queue, std::span<const RangeUse> operands);
-  /// An event must be recorded once, and earlier in table order than its wait.
+  /// Records an event. Each event must be recorded once, before its wait in
+  /// table order.
   Status record(unsigned queue, uint32_t event);
   Status wait(unsigned queue, uint32_t event);
 
   /// Checks the reads of `results` by the runtime, after all queues have ended.
   Status finish(std::span<const RangeUse> results);
 
-  /// After an ownership error: the buffer that was written in between.
+  /// Returns, after an ownership error, the buffer that was written in between.
   std::optional<uint32_t> overwriter() const { return lastOverwriter; }
 
 private:
@@ -83,7 +86,7 @@ private:
   void setOwner(const RangeUse &use);
 
   std::array<Clock, QLORA_QUEUE_COUNT> clocks{};
-  std::vector<std::optional<Clock>> events; ///< empty: not recorded yet
+  std::vector<std::optional<Clock>> events; ///< empty: event not recorded yet
   std::array<Arena, QLORA_ARENA_KIND_COUNT> arenas;
   std::optional<uint32_t> lastOverwriter;
 };

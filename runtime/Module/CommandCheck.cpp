@@ -14,7 +14,8 @@
 
 namespace qlora {
 
-/// Ranks that shard something in a group; 1 if the program does not fix it.
+/// Returns the number of ranks of a group over which operands are sharded; 1 if
+/// the program does not fix that number.
 static int64_t shardingRanks(const qlora_module &m, unsigned group) {
   if (group == QLORA_GROUP_DP)
     return std::max<int64_t>(1, m.run_ranks);
@@ -39,7 +40,7 @@ static Status checkOperand(const qlora_module &m, const qlora_operand &o) {
   if (o.arena >= m.arena_count)
     return damaged("arena {} of {}", o.arena, m.arena_count);
   const qlora_arena &arena = m.arenas[o.arena];
-  if (o.bytes == 0) // absent, so nothing else is checked
+  if (o.bytes == 0) // an absent operand
     return Status::ok();
   if (o.pieces != 0)
     QLORA_RETURN_IF_ERROR(checkPieces(m, o, arena.bytes));
@@ -63,7 +64,8 @@ static Status checkOperand(const qlora_module &m, const qlora_operand &o) {
   return Status::ok();
 }
 
-/// Checks the alignment: on a GPU, vendor libraries use parts of the workspace.
+/// Checks the alignment of a workspace: GPU libraries place data at aligned
+/// offsets in it.
 static Status checkWorkspace(const qlora_module &m,
                              const qlora_operand &operand) {
   if (m.target != QLORA_TARGET_CUDA)
@@ -97,7 +99,7 @@ static Status checkLaunchCommand(const qlora_module &m,
   if (command.target >= m.launch_count)
     return damaged("launch {} of {}", command.target, m.launch_count);
   const qlora_kernel &kernel = m.kernels[m.launches[command.target].kernel];
-  // That queue may be a thread for which no kernel is prepared.
+  // The thread of that queue may have no prepared kernels.
   if (command.queue == QLORA_QUEUE_COMMUNICATION)
     return damaged("kernel '{}' on the communication queue", kernel.name);
   if (command.operand_count != kernel.operand_count)

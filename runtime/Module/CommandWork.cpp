@@ -35,14 +35,14 @@ static StepPart refinedPart(StepPart part, const Work &work,
                             const Demand &demand) {
   if (part != StepPart::kGemm)
     return part;
-  // The decode step in front of a matmul with a narrow weight.
+  // The decoding of a weight before its matmul is a kernel without GEMM FLOPs.
   if (work.gemmFlops() == 0 && work.decodedNumbers > 0)
     return StepPart::kDecode;
   return demand.isMemoryBound() ? StepPart::kThinGemm : part;
 }
 
-/// Bytes of operand `i` that the command reads or writes once, or twice if it
-/// updates them.
+/// Returns the bytes that a command reads and writes of operand `i`: its size,
+/// or twice its size if the command updates the operand.
 static double operandBytes(const LoadedModule &module,
                            const qlora_command &command, size_t i) {
   const qlora_operand &operand = module.operands(command)[i];

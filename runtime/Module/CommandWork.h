@@ -19,9 +19,9 @@
 
 namespace qlora {
 
-/// Category of a kernel in a step. A memory-bound GEMM, with the conversions of
-/// its operands, is thin: LoRA's are. All of UPDATE is the optimizer. Zeroing
-/// and copies are rows.
+/// Category of a kernel in a step. A memory-bound GEMM, such as LoRA's, is
+/// kThinGemm, with the conversions of its operands. Every kernel of UPDATE is
+/// kOptimizer. Zeroing and copies are kRows.
 enum class StepPart {
   kGemm,
   kThinGemm,
@@ -42,8 +42,8 @@ struct CommandKernel {
 };
 
 /// Returns the kernels of a LAUNCH, FILL or COPY; none for other commands.
-/// `isUpdate`: the command is in UPDATE. `row` is the row that runs a library
-/// launch, if it is not the one that the module names.
+/// `isUpdate`: the command is in UPDATE. `row` runs a library launch instead of
+/// the row that the module names.
 std::vector<CommandKernel> kernelsOf(const LoadedModule &module,
                                      const qlora_command &command,
                                      bool isUpdate,
@@ -54,11 +54,11 @@ std::vector<CommandKernel> kernelsOf(const LoadedModule &module,
 /// tables from which a kernel reads single rows.
 double bytesOverBus(const LoadedModule &module, const qlora_command &command);
 
-/// neededFlops of a command's launch; 0 for every other command.
+/// Returns the FLOPs (neededFlops) of a launch; 0 for other commands.
 double flopsOf(const LoadedModule &module, const qlora_command &command);
 
-/// Sums of flopsOf over the commands of an entry. Attention's FLOPs grow with
-/// the pairs of tokens, all others with tokens.
+/// FLOPs of an entry's commands. Attention's grow with the pairs of tokens, all
+/// others with the number of tokens.
 struct EntryFlops {
   double attention = 0;
   double others = 0;

@@ -11,7 +11,7 @@
 
 namespace qlora {
 
-/// Costs from the matmuls of one sequence; attention's grow with token pairs.
+/// Returns costs from one sequence's FLOPs; attention's grow with token pairs.
 static PackingCosts costsOf(const LoadedModule &module,
                             const qlora_entry &entry) {
   const EntryFlops flops = flopsOf(module, entry);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// The shapes that a module was compiled for, to which data is assigned.
+// The shapes that a module was compiled for. Data is assigned to these shapes.
 
 #ifndef QLORA_RUNTIME_MODULE_COMPILEDVARIANTS_H
 #define QLORA_RUNTIME_MODULE_COMPILEDVARIANTS_H
@@ -12,7 +12,7 @@
 
 namespace qlora {
 
-/// Cost of a step, in any one unit (FLOPs).
+/// Cost of a micro-batch, in any unit, such as FLOPs.
 struct PackingCosts {
   double token = 1; ///< per token of a bucket, including padding
   double pair = 0;  ///< per pair of a query and a visible key of one row
@@ -24,25 +24,26 @@ struct PackingCosts {
   }
 };
 
-/// Compiled shapes: batches of rows in several lengths, and token buckets,
-/// which have one sequence. With batch 1, each length is also a bucket. of()
-/// returns kDataLoss if an entry of a variant is missing.
+/// The shapes of a program: batches of rows in several lengths, and token
+/// buckets of one sequence each. With batch 1, each length is also a bucket.
+/// of() returns kDataLoss if an entry of a variant is missing.
 struct CompiledVariants {
   int64_t batch = 0;
   std::vector<int64_t> lengths; ///< of `batch` sequences, ascending
-  /// Token ids; 0 until the caller sets it: the tables do not have it.
+  /// Size of the vocabulary. The tables do not have it: 0 until the caller sets
+  /// it.
   int64_t vocabSize = 0;
-  std::vector<int64_t> buckets = {}; ///< one sequence, ascending; or empty
-  PackingCosts costs = {};           ///< of the last bucket, in FLOPs
-  /// Sequences per row of data. 2 for pairs of answers (all chosen ones of a
-  /// micro-batch before all rejected ones) and for answers followed by
-  /// mismatched ones (Data/KtoKlPairs.h). Set by the caller, as
-  /// vocabSize.
+  /// Tokens of one sequence, ascending; or empty.
+  std::vector<int64_t> buckets = {};
+  PackingCosts costs = {};           ///< costs in the last bucket, in FLOPs
+  /// Sequences per row of data, set by the caller. 2 for preference pairs (all
+  /// chosen answers of a micro-batch, then all rejected ones), and for answers
+  /// followed by mismatched ones (Data/KtoKlPairs.h).
   int64_t sides = 1;
-  /// Rows have one answer each, desirable or not. Also set by the caller.
+  /// Whether rows have one answer each, desirable or not; set by the caller.
   bool isUnpaired = false;
 
-  /// Rows in the file per row of data.
+  /// Rows in the file for each row of data.
   int64_t sidesInFile() const { return isUnpaired ? 1 : sides; }
 
   static StatusOr<CompiledVariants> of(const LoadedModule &module);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Size of each group of ranks (ABI/Enums.def) and the ranks in it. Both follow
-// from the module header and the number of ranks.
+// Sizes of the groups of ranks (ABI/Enums.def), and the position of a rank in
+// its groups. They follow from the module header and the number of ranks.
 //
 //   const GroupSizes groups = GroupSizes::of(header).on(8);
 //   groups[QLORA_GROUP_FSDP]              ranks per group
@@ -25,8 +25,8 @@ class GroupSizes {
 public:
   using Axis = std::pair<qlora_group, int64_t>;
 
-  /// A single mesh: the given sizes of FSDP, TP, CP, PP and EP; 1 for the
-  /// others.
+  /// Makes a single mesh with these sizes of FSDP, TP, CP, PP and EP; all other
+  /// groups have size 1.
   constexpr GroupSizes(std::initializer_list<Axis> axes = {}) {
     sizes.fill(1);
     for (const auto &[group, ranks] : axes)
@@ -54,7 +54,7 @@ public:
 
   constexpr int64_t operator[](unsigned group) const { return sizes[group]; }
   /// Ranks of one mesh, which has all groups except DP and REPLICAS. FSDP, CP
-  /// and EP use the same ranks. A run has a multiple of this.
+  /// and EP use the same ranks. A run has a multiple of this number.
   constexpr int64_t meshSize() const {
     return std::max({sizes[QLORA_GROUP_FSDP], sizes[QLORA_GROUP_CP],
                      sizes[QLORA_GROUP_EP]}) *
@@ -88,7 +88,8 @@ public:
     return sizes[QLORA_GROUP_TP] * sizes[QLORA_GROUP_CP] *
            sizes[QLORA_GROUP_PP];
   }
-  /// Number of sets of ranks with the same rows, and the set that a rank is in.
+  /// dataRanks: number of sets of ranks with the same rows. dataRank: index of
+  /// the set that a rank is in.
   constexpr int64_t dataRanks() const {
     return sizes[QLORA_GROUP_DP] / rowRanks();
   }

@@ -16,7 +16,7 @@ namespace qlora {
 const KernelRow *findLaunchRow(const LoadedModule &module,
                                const qlora_launch &launch);
 
-/// Returns the request of a library launch command.
+/// Returns the request to Kernels.def for a library launch command.
 KernelRequest makeRequest(const LoadedModule &module,
                           const qlora_command &command, const KernelOp &op);
 
@@ -24,8 +24,8 @@ KernelRequest makeRequest(const LoadedModule &module,
 uint64_t givenWorkspace(const LoadedModule &module,
                         const qlora_command &command, const KernelOp &op);
 
-/// Why `row` cannot run the launch, or OK: it rejects the request, needs more
-/// workspace than given, or an operand has fewer bytes than it would touch.
+/// Returns why `row` cannot run the launch, or OK: the row rejects the request,
+/// needs a larger workspace, or touches more bytes than an operand has.
 Status checkLaunchRow(const LoadedModule &module, const qlora_command &command,
                       const KernelRow &row, const KernelRequest &request);
 
@@ -36,14 +36,14 @@ Status checkEnabled(const KernelRow &row,
 /// Checks that each name is the name of a row ("attention.cudnn").
 Status checkKernelNames(std::span<const std::string> names);
 
-/// Checks that each op has a reference kernel; the error lists the ops that do.
+/// Checks that ops have reference kernels; the error lists those that have one.
 Status checkReferenceNames(std::span<const std::string> ops);
 
 /// Checks that each operand has the bytes that `row` touches; else kDataLoss.
 Status checkOperands(const KernelRow &row, const KernelRequest &request,
                      std::span<const qlora_operand> operands);
 
-/// Types of the operands; none for an absent operand, which has no bytes.
+/// Returns the types of the operands; nothing for an absent one (0 bytes).
 std::vector<std::optional<qlora_dtype>>
 dtypesOf(std::span<const qlora_operand> operands);
 

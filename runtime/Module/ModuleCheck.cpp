@@ -19,7 +19,8 @@ namespace qlora {
 
 static constexpr uint32_t kMaxShards = 65535;
 
-/// Checks the ranks that shard base, updates and trainable parameters.
+/// Checks the numbers of ranks that shard base, optimizer states and trainable
+/// parameters.
 static Status checkPieces(const qlora_module &module) {
   const uint32_t shards = module.shards, updates = module.update_pieces;
   const uint32_t trained = module.trained_pieces;
@@ -38,7 +39,8 @@ static Status checkPieces(const qlora_module &module) {
   return Status::ok();
 }
 
-/// Checks expert-parallel ranks, consecutive like fsdp and cp ranks.
+/// Checks the number of expert-parallel ranks. These are consecutive ranks, as
+/// for fsdp and cp, so one number must divide the other.
 static Status checkExperts(const qlora_module &module) {
   const uint32_t experts = module.expert_ranks;
   if (experts == 0 || experts > kMaxShards ||
@@ -54,7 +56,8 @@ static Status checkExperts(const qlora_module &module) {
   return Status::ok();
 }
 
-/// Checks context-parallel ranks, consecutive like fsdp ranks.
+/// Checks the number of context-parallel ranks. These are consecutive ranks, as
+/// for fsdp, so one number must divide the other.
 static Status checkContext(const qlora_module &module) {
   const uint32_t context = module.context_ranks;
   if (context == 0 || context > kMaxShards)
@@ -159,7 +162,8 @@ static Status checkProgram(const qlora_module &m) {
   return checkCpuFeatures(m.cpu_features);
 }
 
-/// Terminates: checkStage fails if stages are not numbered consecutively.
+/// The loop ends even for cyclic stages: checkStage fails unless stages are
+/// numbered consecutively.
 Status checkModule(const qlora_module &first) {
   const qlora_module *stage = &first;
   for (uint32_t number = 0; stage; ++number, stage = stage->next_stage) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// Checks of a module's tables. The file's seal has found damage earlier, so
-// pointers, strings and enum values are assumed to be valid.
+// Checks of a module's tables. The file's seal was checked before, so pointers,
+// strings and enum values are assumed to be valid.
 //
 // checkModule runs whenever a module is opened. It checks that the module was
 // compiled for this qlora-run, and that its stages belong to one pipeline. An
@@ -36,7 +36,7 @@
 
 namespace qlora {
 
-/// Header fields that are equal in all stages, and in all programs of one run.
+/// Header fields that must be equal in all stages and programs of one run.
 inline constexpr std::pair<std::string_view, uint32_t qlora_module::*>
     kNumbersOfRun[] = {{"target", &qlora_module::target},
                        {"stages", &qlora_module::stages},
@@ -49,26 +49,26 @@ inline constexpr std::pair<std::string_view, uint32_t qlora_module::*>
                        {"run_ranks", &qlora_module::run_ranks},
                        {"entries", &qlora_module::entry_count}};
 
-/// Error that all checks return.
+/// Returns kDataLoss with a message; every check here uses it for errors.
 template <typename... Args>
 Status damaged(fmt::format_string<Args...> format, Args &&...args) {
   return Status::error(StatusCode::kDataLoss, format,
                        std::forward<Args>(args)...);
 }
 
-/// Checks all stages, from the first on: format, target and library kernels
-/// match this qlora-run, this CPU has the instructions of the generated
-/// kernels, and checkStage.
+/// Checks all stages, starting with the first: format, target and library
+/// kernels match this qlora-run, this CPU has the instructions of the generated
+/// kernels, and the stages belong together (checkStage).
 Status checkModule(const qlora_module &first);
-/// Checks that stage `number` of a pipeline matches the first one in what ranks
-/// of all stages share: numbers of ranks, arenas and parameters other than the
-/// base, entries, and the offsets of reduced results.
+/// Checks that stage `number` of a pipeline matches the first stage in what all
+/// ranks share: numbers of ranks, arenas, parameters except the base, entries,
+/// and the offsets of reduced results.
 Status checkStage(const qlora_module &first, const qlora_module &stage,
                   uint32_t number);
 
 /// Checks the tables of one stage of a module that checkModule accepts.
 Status checkTables(const qlora_module &module);
-/// Checks operands and commands, as a part of checkTables, after launches.
+/// Checks operands and commands. checkTables calls it after checking launches.
 Status checkCommands(const qlora_module &module);
 
 /// Whether [first, first + count) lies within [0, limit).

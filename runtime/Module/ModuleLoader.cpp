@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 
-// dlopen, query and checks, and the views on a checked module.
+// Opens a module with dlopen, checks it, and answers queries about its tables.
 
 #include "runtime/Module/ModuleLoader.h"
 
@@ -90,7 +90,7 @@ std::string_view entryKindName(unsigned kind) {
   }
 }
 
-/// Rejects what is no undamaged train.so, before any of it is mapped or run.
+/// Checks that the file is an undamaged train.so, before it is mapped.
 static Status checkFile(const std::string &path) {
   std::error_code ignored;
   if (std::filesystem::is_directory(path, ignored))
@@ -130,7 +130,7 @@ static StatusOr<const qlora_module *> queryModule(void *library) {
 
 StatusOr<LoadedModule> LoadedModule::open(const std::string &path) {
   QLORA_RETURN_IF_ERROR(checkFile(path));
-  // A bare name would be searched for in the library path.
+  // dlopen would search the library path for a bare name.
   std::error_code error;
   const std::string absolute = std::filesystem::absolute(path, error).string();
   void *handle = dlopen(absolute.c_str(), RTLD_NOW | RTLD_LOCAL);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// A loaded train.so, whose users need no further checks. A pipeline has a
-// program for each stage; the accessors show one of them: the first stage, or
-// the stage chosen with chooseRank or ofStage.
+// A loaded and checked train.so. A pipeline has a program for each stage; the
+// accessors show one stage: the first, or the stage chosen with chooseRank or
+// ofStage.
 //
 // open() checks the file's seal before mapping it (runtime/README.md, "Whom we
 // trust"). It checks version and size of the tables, that library kernels exist
@@ -42,18 +42,18 @@ public:
 
   const qlora_module &table() const { return *module; }
   int stage() const { return static_cast<int>(module->stage); }
-  /// Ranks per group: of a single mesh, or of the run after chooseRank.
+  /// Ranks per group: of a single mesh; after chooseRank, of the run.
   const GroupSizes &groups() const { return sizes; }
   int groupSize() const { return static_cast<int>(sizes[QLORA_GROUP_FSDP]); }
   int tensorRanks() const { return static_cast<int>(sizes[QLORA_GROUP_TP]); }
   int contextRanks() const { return static_cast<int>(sizes[QLORA_GROUP_CP]); }
   int expertRanks() const { return static_cast<int>(sizes[QLORA_GROUP_EP]); }
-  /// Ranks that have tp or ep shards (qlora_parameter::slices); 1: none.
+  /// Number of tp or ep shards of a weight (qlora_parameter::slices).
   uint32_t sliceRanks() const {
     return static_cast<uint32_t>(std::max(tensorRanks(), expertRanks()));
   }
   int stages() const { return static_cast<int>(sizes[QLORA_GROUP_PP]); }
-  /// Ranks with the same rows.
+  /// Number of ranks with the same rows.
   int rowRanks() const { return static_cast<int>(sizes.rowRanks()); }
   /// Ranks of one mesh; a run has a multiple of it.
   int meshSize() const { return static_cast<int>(sizes.meshSize()); }
@@ -70,10 +70,10 @@ public:
     return entry.batch * entry.length / contextRanks();
   }
   /// Selects the stage of this rank in a run of `ranks` ranks (checkMesh), and
-  /// this rank's ranges of sharded operands. Before this call they are those of
-  /// the first rank of a mesh.
+  /// this rank's ranges of sharded operands. Before this call, the ranges are
+  /// those of rank 0.
   void chooseRank(int rank, int ranks);
-  /// Returns a view of another stage, as its first rank has it.
+  /// Returns a view of another stage, with the ranges of that stage's rank 0.
   LoadedModule ofStage(int number) const;
   /// The path, or fromTable's name.
   const std::string &path() const { return name; }
@@ -92,15 +92,17 @@ public:
   std::span<const qlora_operand> operands(const qlora_command &command) const;
   std::span<const int64_t> constants(const qlora_launch &launch) const;
 
-  /// Index of the arena of a kind, if the module has one.
+  /// Returns the index of the arena of a kind, if the module has that arena.
   std::optional<uint32_t> arena(qlora_arena_kind kind) const;
-  /// Bytes of that arena; 0 if there is none.
+  /// Returns the bytes of the arena of a kind; 0 if the module lacks it.
   uint64_t arenaBytes(qlora_arena_kind kind) const;
-  /// Returns nullptr if there is none of that name.
+  /// Returns the parameter of a name in this stage, or nullptr.
   const qlora_parameter *parameter(std::string_view name) const;
-  /// Like parameter(), in any stage; its place in the arena is not valid here.
+  /// Returns the parameter of a name in any stage, or nullptr. Its place in the
+  /// arena is valid in its own stage only.
   const qlora_parameter *parameterOfModel(std::string_view name) const;
-  /// Returns nullptr if there is none. UPDATE has batch 0 and length 0.
+  /// Returns the entry of a kind and shape, or nullptr. UPDATE has batch 0 and
+  /// length 0.
   const qlora_entry *entry(qlora_entry_kind kind, int64_t batch = 0,
                            int64_t length = 0) const;
   /// Returns nullptr if the entry has no such input or result.
@@ -119,7 +121,8 @@ private:
   GroupSizes sizes;
   std::string name;
   std::shared_ptr<void> library; ///< closes the dlopen handle
-  std::vector<qlora_operand> own; ///< this rank's operands; or empty
+  /// This rank's operands, if they differ from the table's; or empty.
+  std::vector<qlora_operand> own;
 };
 
 /// Whether a kernel is code of the module, not a row of Kernels.def.
@@ -134,8 +137,8 @@ inline int64_t blocksOf(const qlora_kernel &kernel,
   return launch.rows / rows + (launch.rows % rows != 0);
 }
 
-/// "launch", "fill", "all_reduce", ... and the names of the other ABI enums,
-/// for messages and `--print`.
+/// Return the names of commands and of ABI enum values, such as "launch",
+/// "fill" or "all_reduce", for messages and `--print`.
 std::string_view commandName(const qlora_command &command);
 std::string_view collectiveName(unsigned kind);
 std::string_view groupName(unsigned group);
@@ -145,34 +148,36 @@ std::string_view arenaKindName(unsigned kind);
 inline qlora_group sliceGroup(const LoadedModule &module) {
   return module.tensorRanks() > 1 ? QLORA_GROUP_TP : QLORA_GROUP_EP;
 }
-/// Title of an arena kind for display: "optimizer states".
+/// Returns the title of an arena kind for display, such as "optimizer states".
 std::string_view arenaTitle(unsigned kind);
 std::string_view entryKindName(unsigned kind);
-/// "13.0" of 13000, as CUDA numbers itself.
+/// Formats a CUDA version: "13.0" for 13000.
 inline std::string cudaVersionText(unsigned version) {
   return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
 }
-/// The group whose ranks shard tables and rows; step.shard is the index in it.
+/// Group of the ranks that shard tables and rows; step.shard is a rank's index
+/// in this group.
 inline qlora_group shardGroup(const LoadedModule &module) {
   return module.tensorRanks() > 1 ? QLORA_GROUP_TP : QLORA_GROUP_FSDP;
 }
-/// True for the arenas of frozen weights, which no command writes.
+/// Whether this is an arena of frozen weights, which no command writes.
 inline bool isFrozenArena(unsigned kind) {
   return kind == QLORA_ARENA_FROZEN || kind == QLORA_ARENA_HOST;
 }
-/// True for arenas in host memory, if the device has its own memory.
+/// Whether the arena is in host memory although the device has its own memory.
 inline bool isOnHost(const qlora_arena &arena) {
   return arena.kind == QLORA_ARENA_HOST || arena.kind == QLORA_ARENA_SAVED ||
          arena.on_host != 0;
 }
-/// The shape of the whole tensor, also if the arena has a tp or ep shard of it.
+/// Returns the complete tensor's shape, even if the arena has a tp or ep shard.
 inline std::vector<int64_t> wholeShapeOf(const qlora_parameter &parameter) {
   std::vector<int64_t> shape(parameter.shape, parameter.shape + parameter.rank);
   if (parameter.slices > 1)
     shape[parameter.slice_dimension] *= parameter.slices;
   return shape;
 }
-/// Bytes of a parameter in its arena: all of it, or an fsdp shard.
+/// Returns the bytes of a parameter in its arena: the whole parameter or an
+/// fsdp shard.
 inline uint64_t arenaBytesOf(const qlora_parameter &parameter) {
   return parameter.piece ? parameter.piece : parameter.bytes;
 }

@@ -20,9 +20,9 @@ inline bool isTrained(uint32_t role) {
 }
 
 struct ParameterCounts {
-  uint64_t base = 0;      ///< of the model, without adapters
+  uint64_t base = 0;      ///< parameters of the model, without adapters
   uint64_t adapters = 0;  ///< LoRA only
-  uint64_t trainable = 0; ///< adapters and modules_to_save
+  uint64_t trainable = 0; ///< all trained parameters: adapters, modules_to_save
 
   /// Adds a parameter of `role` (enum qlora_role); returns its element count.
   uint64_t add(uint32_t role, std::span<const int64_t> shape) {

@@ -11,13 +11,14 @@
 
 namespace qlora {
 
-/// Adds integers of any width.
+/// Adds integers of any width to the hash.
 template <typename... Numbers>
 static void add(ContentHash &hash, Numbers... numbers) {
   hash.add(std::array{static_cast<int64_t>(numbers)...});
 }
 
-/// Whether all ranks have the same layout, for reductions and checkpoints.
+/// Whether an arena must have the same layout on all ranks, for reductions and
+/// checkpoints.
 static bool isCommon(unsigned kind) {
   return kind == QLORA_ARENA_TRAINABLE || kind == QLORA_ARENA_GRADIENT ||
          kind == QLORA_ARENA_STATE || kind == QLORA_ARENA_RESIDUAL;

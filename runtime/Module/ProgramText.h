@@ -18,7 +18,7 @@ namespace qlora {
 /// Returns the text of all stages of a pipeline, one after the other.
 std::string programText(const LoadedModule &module);
 
-/// Returns one command as above, without its index.
+/// Returns the text of one command, without its index.
 std::string commandText(const LoadedModule &module,
                         const qlora_command &command);
 

@@ -21,7 +21,7 @@ static uint64_t bytesOf(const qlora_module &m, uint32_t kind) {
   return 0;
 }
 
-/// Returns all parameters except the base's.
+/// Returns the module's parameters that are not in the base.
 static std::vector<const qlora_parameter *>
 ownParameters(const qlora_module &m) {
   std::vector<const qlora_parameter *> own;
@@ -39,7 +39,7 @@ static auto layoutOf(const qlora_module &m, const qlora_parameter &p) {
                     p.rank, shape);
 }
 
-/// Checks the indices used here, since checkTables runs later, if at all.
+/// Checks the indices that this file uses, since checkTables may not have run.
 static Status checkRanges(const qlora_module &m) {
   for (uint32_t i = 0; i < m.parameter_count; ++i)
     if (const qlora_parameter &p = m.parameters[i];
@@ -69,7 +69,8 @@ static Status checkParameters(const qlora_module &first,
   return Status::ok();
 }
 
-/// Checks the offsets of results in the gradients, which all ranks reduce.
+/// Checks that results in the gradient arena have the same offsets as in stage
+/// 0, since ranks of all stages reduce them together.
 static Status checkSums(const qlora_module &first, const qlora_entry &theirs,
                         const qlora_module &m, const qlora_entry &ours) {
   const auto sumsOf = [](const qlora_module &of, const qlora_entry &entry) {

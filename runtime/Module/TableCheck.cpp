@@ -20,8 +20,8 @@ namespace qlora {
 
 /// Threads of a warp, and the most threads of a block.
 static constexpr uint32_t kWarp = 32, kMaxThreads = 1024;
-/// Most rows of a CUDA launch: the limit of a grid's x dimension and of 32-bit
-/// divisions in kernels.
+/// Maximum rows of a CUDA launch: the limit of a grid's x dimension and of
+/// 32-bit divisions in kernels.
 static constexpr int64_t kMaxRows = 0x7fffffff;
 
 //===----------------------------------------------------------------------===//
@@ -74,7 +74,7 @@ static Status checkFormat(const qlora_parameter &p) {
   if (p.role != QLORA_ROLE_FROZEN || (!isRow && !std::has_single_bit(p.block)))
     return damaged("quantised, but its role is {} and its block {}", p.role,
                    p.block);
-  // tp and ep shards have decoded scales, if the format has a choice.
+  // Scales of tp and ep shards are decoded, if the format allows either.
   const bool isDecoded =
       p.slices != 0 && format->codedScales == CodedScales::kByChoice;
   if (!format->takesDoubleQuant(p.double_quant != 0) ||
@@ -99,8 +99,8 @@ static Status checkRole(const qlora_module &m, const qlora_parameter &p) {
   if ((p.init == QLORA_INIT_FILE) ==
       (isState || p.role == QLORA_ROLE_ADAPTER))
     return damaged("role {} with init {}", p.role, p.init);
-  // A state that does not start at zero is a function of the seed and its name.
-  // It is not sharded.
+  // A state with another init than zero is computed from the seed and the
+  // state's name. Such a state is not sharded.
   if (isState && p.init != QLORA_INIT_ZERO &&
       (p.init != QLORA_INIT_NORMAL || p.dtype != QLORA_DTYPE_F32 ||
        p.piece != 0))
@@ -124,7 +124,8 @@ static Status checkRole(const qlora_module &m, const qlora_parameter &p) {
   return Status::ok();
 }
 
-/// Whether the ranks' shards at one offset form a range of tensors.
+/// Whether an arena shards ranges of several tensors, instead of each tensor.
+/// All tensors of a range have the same offset.
 static bool hasRanges(uint32_t kind) {
   return kind == QLORA_ARENA_STATE || kind == QLORA_ARENA_TRAINABLE;
 }
@@ -149,10 +150,10 @@ static Status checkPiece(const qlora_module &m, const qlora_parameter &p) {
   return Status::ok();
 }
 
-/// Longest dimension, so that no count overflows.
+/// Maximum length of a dimension, so that no product overflows.
 static constexpr int64_t kMostLength = int64_t{1} << 40;
 
-/// Checks a tp or ep shard; its segments are lengths of the whole dimension.
+/// Checks a tp or ep shard. Segments are in units of the complete dimension.
 static Status checkSlice(const qlora_module &m, const qlora_parameter &p) {
   if (p.slices == 0)
     return p.slice_dimension == 0 && p.segments == 0 && p.first_segment == 0
@@ -207,7 +208,7 @@ static Status checkParameter(const qlora_module &m, const qlora_parameter &p) {
 }
 
 /// Whether `next`, sorted after `one`, begins before the end of `one`. Tensors
-/// of a range share an offset and follow each other inside the range.
+/// of a sharded range have the same offset; `first` orders them.
 static bool shareBytes(const qlora_module &m, const qlora_parameter &one,
                        const qlora_parameter &next) {
   if (one.arena != next.arena)
@@ -265,7 +266,8 @@ static Status checkGeneratedKernel(const qlora_module &m,
   return Status::ok();
 }
 
-/// Checks that rows are sorted for the number of expert-parallel ranks.
+/// Checks that the sort of rows by expert is for the program's number of
+/// expert-parallel ranks.
 static Status checkExpertSort(const qlora_module &m,
                               const qlora_launch &launch) {
   const KernelRow *row = findKernelRow(m.kernels[launch.kernel].name);
@@ -303,7 +305,7 @@ static Status checkLaunch(const qlora_module &m, const qlora_launch &launch) {
 // Entries
 //===----------------------------------------------------------------------===//
 
-/// Bytes of a binding; per-token data covers this rank's tokens only.
+/// Returns a binding's bytes. Per-token data covers only this rank's tokens.
 static uint64_t bytesOf(const qlora_module &m, const qlora_entry &entry,
                         const qlora_binding &binding) {
   const auto lines = static_cast<uint64_t>(entry.batch);

@@ -38,9 +38,9 @@ public:
   static StatusOr<Measured> prepare(const char *row, Dtypes dtypes,
                                     const Constants &constants);
   const KernelRequest &request() const { return asked; }
-  /// Returns the median of the runs that fit into the time, as in a step: each
-  /// run has other weights, so no cache holds them, and each thread has just
-  /// written its own range of the other operands.
+  /// Returns the median of the runs that fit into the time limit, as in a step:
+  /// each run has other weights, so no cache holds them, and each thread has
+  /// just written its range of the other operands.
   StatusOr<double> coldSeconds() { return seconds(kColdBytes); }
   /// Returns the median of runs on one set of operands.
   StatusOr<double> hotSeconds() { return seconds(0); }
@@ -120,8 +120,8 @@ void Measured::writeActivations(const std::vector<void *> &operands) const {
   }
 }
 
-/// Returns `seconds` without `rest`, at least a tenth: an error of the model of
-/// the rest must not make a rate infinite.
+/// Returns `seconds` - `rest`, but at least a tenth of `seconds`: an error in
+/// the modelled `rest` must not make a rate infinite.
 static double beyond(double seconds, double rest) {
   return std::max(seconds - rest, 0.1 * seconds);
 }
@@ -136,7 +136,7 @@ StatusOr<double> Measured::seconds(uint64_t bytes) {
   QLORA_ASSIGN_OR_RETURN(
       HostMemory memory,
       HostMemory::anonymous(aligned(sizes.back()) + each * sets.size()));
-  // Writing zeros allocates the pages, and no denormal slows kernels down.
+  // Zeros allocate the pages, and contain no denormals, which are slow.
   std::ranges::fill(memory.bytes(), uint8_t{0});
   uint8_t *next = memory.bytes().data() + aligned(sizes.back());
   for (std::vector<void *> &pointers : sets) {
@@ -189,7 +189,8 @@ static StatusOr<GemmRates> measureGemm(qlora_dtype dtype) {
   return GemmRates{1e-9 * flops, 1e-9 * bytes / packing};
 }
 
-/// Decodes a panel as in a GEMM: the last one's result is still in the cache.
+/// Times the decoding of a panel, whose result is still in the cache, as in a
+/// GEMM.
 static StatusOr<double> measureDecode() {
   constexpr int64_t kPanelRows = 128, kPanelDepth = 2048;
   QLORA_ASSIGN_OR_RETURN(Measured decode,
@@ -203,8 +204,8 @@ static StatusOr<double> measureDecode() {
   return 4e-9 * kPanelRows * kPanelDepth / seconds;
 }
 
-/// Returns the seconds that GEMMs of panels take beyond the rest: forward, or
-/// backward, which adds to a gradient.
+/// Returns the seconds of GEMMs with panels beyond the modelled other work.
+/// `isForward` false: the backward, which adds to a gradient.
 static StatusOr<double> panelSeconds(qlora_dtype dtype, bool isForward,
                                      const DeviceProfile &device) {
   QLORA_ASSIGN_OR_RETURN(
@@ -235,7 +236,7 @@ static StatusOr<double> measurePanel(qlora_dtype dtype,
   return 4e-9 * kRows * kColumns * kDepth / (forward + backward);
 }
 
-/// Causal, 512 tokens; forward and backward together.
+/// Times attention, forward and backward together: causal, 512 tokens.
 static StatusOr<double> measureAttention(qlora_dtype dtype) {
   constexpr int64_t kHeads = 8, kDim = 64, kWidth = kHeads * kDim;
   Constants constants = {{"batch", 1},       {"length", kRows},

@@ -62,7 +62,7 @@ static StatusOr<Prepared> prepare(const CalibrationRequest &request,
   return prepared;
 }
 
-/// Measured rates replace known ones.
+/// Replaces known rates by measured ones.
 static void replaceLinks(RankLinks &known, const RankLinks &measured) {
   if (measured.window)
     known.window = measured.window;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// `qlora-run --calibrate`: measures device.json of this machine, and of the
-// links between ranks if there are several, on one machine or more.
+// `qlora-run --calibrate`: measures device.json of this machine, and the links
+// between ranks if there are several, on one or more machines.
 //
 // All ranks measure their kernels at once, as in training: each has its own
 // threads and its fraction of the memory bandwidth. Rank 0's rates are written.
@@ -21,14 +21,14 @@ namespace qlora {
 struct CalibrationRequest {
   std::string path = "device.json";
   int threads = 1; ///< of this rank
-  /// A profile of this machine that already has the rates of kernels. Then only
-  /// links are measured, and its rates of links that these ranks do not have
-  /// stay. Empty: none.
+  /// A profile of this machine with measured rates of kernels; empty: none.
+  /// With a profile, only links are measured, and its rates of links that these
+  /// ranks do not have are kept.
   std::string profile;
 };
 
-/// Measures as one rank of a run. Returns the text that rank 0 has written, ""
-/// on other ranks. `listening`: as in RankGroup::join.
+/// Measures as one rank of a run. Rank 0 writes the file and returns its text;
+/// other ranks return "". `listening`: as in RankGroup::join.
 StatusOr<std::string> runCalibration(const CalibrationRequest &request,
                                      const RankEnvironment &env,
                                      FileDescriptor listening);

@@ -26,11 +26,11 @@ struct CheckpointInterval {
   double machineHours = 0;    ///< mean time between failures of one machine
   double failureSeconds = 0;  ///< M: between failures of any machine
   uint64_t bytes = 0;         ///< trainable parameters and optimizer states
-  double copySeconds = 0;     ///< C
+  double copySeconds = 0;     ///< C: training stops meanwhile
   double writeSeconds = 0;
   int64_t steps = 1;          ///< --save-steps
-  double seconds = 0;         ///< of that many steps
-  double lostShare = 0; ///< fraction of the time, without restarts; at most 1
+  double seconds = 0;         ///< duration of that many steps
+  double lostShare = 0; ///< fraction of time lost, without restarts; at most 1
 
   std::string text() const;
   nlohmann::ordered_json toJson() const;

@@ -39,7 +39,7 @@ static double linkSeconds(unsigned kind, double bytes, int64_t ranks,
   const double nodes = std::ceil(double(ranks) / double(together));
   const bool isOfTwo =
       kind == QLORA_COLLECTIVE_SEND || kind == QLORA_COLLECTIVE_RECV;
-  if (isOfTwo) // the slowest link counts
+  if (isOfTwo) // with two ranks, the slower of the two links counts
     return gpu.allReduceMicroseconds * 1e-6 +
            bytes / ((nodes > 1 ? gpu.networkGbps : gpu.nodeLinkGbps) * 1e9);
   const double inside = ringShare(kind, local) * bytes;
@@ -94,7 +94,7 @@ LinkUse socketUse(unsigned kind, double bytes, int64_t ranks) {
   return use;
 }
 
-/// The demand if CPU ranks are on several machines; machineDemand: on one.
+/// Returns the demand if CPU ranks are on several machines.
 static Demand networkDemand(const LinkUse &use, const LinkRate &link) {
   Demand demand;
   demand.launch = use.messages * link.messageMicroseconds * 1e-6;

@@ -8,7 +8,7 @@
 // link. Only links are used, neither arithmetic nor memory of the GPUs.
 //
 // CPU ranks of one machine copy through shared memory, the window
-// (Ranks/SharedWindow.h), on the cores that would compute meanwhile. For B
+// (Ranks/SharedWindow.h), on the cores that would otherwise compute. For B
 // bytes on N ranks:
 //
 //   all_gather       own shard to its place, own shard into the window, the
@@ -17,8 +17,8 @@
 //                    it: 2 copies, and (N - 1) / N of three accesses
 //   reduce_scatter   a copy of all, an all_reduce, a copy of a shard
 //
-// For each MiB they meet, once or twice, by N - 1 messages to sleeping threads.
-// Everything else, and everything between machines, uses a ring of sockets
+// For each MiB, the ranks meet once or twice in N - 1 messages to sleeping
+// threads. Other collectives, and all between machines, use a ring of sockets
 // (Ranks/RingCollectives.h), in slots of at most 256 KiB. Each slot is a
 // message that a thread waits for:
 //
@@ -51,19 +51,20 @@ struct LinkUse {
   double messages = 0; ///< sequential
   double bytes = 0;    ///< read or written in memory, or sent by a socket
 };
-/// Whether ranks of one machine run `kind` in shared memory.
+/// Whether ranks of one machine run a collective `kind` in shared memory.
 bool isInWindow(unsigned kind);
-/// The use of the window, of a ring of machines, and of a ring inside one
-/// machine, where the packing of an all_to_all counts too. `bytes` is the size
+/// Return the use of the window, of a ring of machines, and of a ring inside
+/// one machine, which includes packing for an all_to_all. `bytes` is the size
 /// of the collective's larger operand.
 LinkUse windowUse(unsigned kind, double bytes, int64_t ranks);
 LinkUse ringUse(unsigned kind, double bytes, int64_t ranks);
 LinkUse socketUse(unsigned kind, double bytes, int64_t ranks);
 
-/// The demand of a collective (enum qlora_collective) whose larger operand has
-/// `bytes`. Its group has `ranks`, each `stride` ranks after the one before; a
-/// group of one needs nothing. On a GPU all of it is `serial`. For CPU ranks of
-/// one machine there is `memory`, which takes turns with kernels (Timeline.h).
+/// Returns the demand of a collective (enum qlora_collective) whose larger
+/// operand has `bytes`. Its group has `ranks`, each `stride` ranks after the
+/// one before; a group of one needs nothing. On GPUs, the demand is only
+/// `serial`. For CPU ranks of one machine, `memory` takes turns with kernels
+/// (Timeline.h).
 Demand collectiveDemand(unsigned kind, double bytes, int64_t ranks,
                         int64_t stride, const DeviceProfile &device);
 

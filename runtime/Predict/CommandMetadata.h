@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: MIT
 
-// What a profile shows of a command besides its time: kind, kernel, work
-// according to the cost model, and the least time that the device's rates
-// allow.
+// Describes a command of a profile: kind, kernel, work according to the cost
+// model, and the minimum time at the device's rates.
 
 #ifndef QLORA_RUNTIME_PREDICT_COMMANDMETADATA_H
 #define QLORA_RUNTIME_PREDICT_COMMANDMETADATA_H
@@ -23,8 +22,9 @@ struct CommandMetadata {
   std::string_view
       kind; ///< stepPartName, "copy and fill", "collective", "wait"
   uint8_t queue = 0;
-  double flops = 0; ///< of GEMM and attention (neededFlops)
-  double bytes = 0; ///< in memory, read and written; of a collective, reduced
+  double flops = 0; ///< FLOPs of GEMM and attention (neededFlops)
+  /// Bytes read and written in memory; of a collective, reduced.
+  double bytes = 0;
   /// Lower bound from the device's rates, launches included; 0: not known.
   double boundSeconds = 0;
 };
@@ -38,9 +38,9 @@ public:
                        const DeviceProfile &rates, int ranks)
       : module(module), device(device), rates(rates), ranks(ranks) {}
 
-  /// Returns the facts of a command that was timed. The work of the LM head
-  /// covers labelled rows only, since others are skipped. All commands of
-  /// UPDATE belong to the optimizer.
+  /// Returns the description of a timed command. The LM head's work covers
+  /// labelled rows only, since other rows are skipped. All commands of UPDATE
+  /// belong to the optimizer.
   CommandMetadata of(const TimedCommand &timed);
 
 private:

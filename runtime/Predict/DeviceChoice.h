@@ -13,15 +13,16 @@
 
 namespace qlora {
 
-/// The parsed `--device`: auto, cpu, cuda, null, or null:GPU (`--simulate
-/// GPU`). Whether it is the null device, and the GPU to simulate.
+/// The parsed `--device`: whether it is the null device, and the GPU to
+/// simulate. Values are auto, cpu, cuda, null, and null:GPU (`--simulate GPU`).
 struct DeviceChoice {
   bool isNull = false;
   std::optional<DeviceProfile> gpu;
   /// Mean hours between failures of a machine; 0: not given.
   double machineHours = 0;
 
-  /// Calls DeviceProfile::describeNetwork; an error unless `GPU` is a GPU.
+  /// Calls DeviceProfile::describeNetwork; fails unless the simulated device is
+  /// a GPU.
   Status describeNetwork(int64_t gpusPerNode, const std::string &network);
   Status describeFailures(double hours);
 };

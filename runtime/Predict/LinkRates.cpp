@@ -48,8 +48,8 @@ static Line leastOf(std::span<const LinkSample> samples) {
   return least;
 }
 
-/// Solves least squares, with each error divided by the geometric mean of the
-/// measured time and the time according to `before`.
+/// Solves least squares. Each error is divided by the geometric mean of the
+/// measured time and the time that `before` predicts.
 static Line fitOnce(std::span<const LinkSample> samples, const Line &before,
                     const Line &least) {
   double mm = 0, mb = 0, bb = 0, ms = 0, bs = 0;
@@ -84,7 +84,7 @@ LinkRate fitLink(std::span<const LinkSample> samples) {
 namespace {
 
 /// Runs collectives of a group as a step does: in another thread than the one
-/// that waits, on memory that was written a while ago.
+/// that waits, on memory that is no longer in a core's cache.
 class Calls {
 public:
   explicit Calls(Collectives &group)
@@ -101,8 +101,8 @@ public:
   StatusOr<double> secondsOf(qlora_collective kind, uint64_t bytes);
 
 private:
-  /// Larger than a core's own cache, and not larger than the cache of all
-  /// cores.
+  /// Size of the operands' memory: larger than a core's own cache, but not
+  /// larger than the cache that cores share.
   static constexpr uint64_t kMemory = 8 << 20;
 
   uint64_t ranks() const { return static_cast<uint64_t>(group.size()); }
@@ -110,7 +110,7 @@ private:
 
   Collectives &group;
   std::vector<uint8_t> to, from;
-  uint64_t next = 0; ///< where the operands of the next call begin
+  uint64_t next = 0; ///< offset of the next call's operands
   CollectiveCall call;
   const qlora_command command = {};
   CommunicationQueue queue; ///< last: it uses all of the above
@@ -144,7 +144,7 @@ StatusOr<double> Calls::secondsOf(qlora_collective kind, uint64_t bytes) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-/// Returns the maximum over the ranks of the group.
+/// Returns the maximum of `own` over the ranks of the group.
 static StatusOr<double> most(Collectives &group, double own) {
   QLORA_ASSIGN_OR_RETURN(
       const std::vector<std::vector<double>> all,
@@ -154,8 +154,8 @@ static StatusOr<double> most(Collectives &group, double own) {
   return own;
 }
 
-/// Returns the slowest rank's median. The second of two earlier calls decides
-/// how many calls fit into the time.
+/// Returns the slowest rank's median. The second of two earlier calls determines
+/// how many calls fit into the time limit.
 static StatusOr<double> medianSeconds(Collectives &group, Calls &calls,
                                       qlora_collective kind, uint64_t bytes) {
   QLORA_RETURN_IF_ERROR(calls.secondsOf(kind, bytes).status());

@@ -2,12 +2,13 @@
 
 // Measures the links between the ranks of a run for the cost model. It times
 // collectives of a few sizes, takes the median on the slowest rank, and fits
-// the two coefficients of each link (CollectiveCost.h has the use of a link by
-// each collective).
+// the two coefficients of each link. CollectiveCost.h defines how much each
+// collective uses a link.
 //
-// As in a step, a thread runs them while another one waits, with memory that is
-// in no core's own cache. But ranks compute nothing meanwhile, and all ranks
-// meet before each call, so waiting for a late rank is not measured.
+// As in a step, one thread runs the collectives while another waits, on memory
+// that is in no core's own cache. Unlike in a step, ranks compute nothing
+// meanwhile, and all ranks meet before each call, so waiting for a late rank is
+// not measured.
 
 #ifndef QLORA_RUNTIME_PREDICT_LINKRATES_H
 #define QLORA_RUNTIME_PREDICT_LINKRATES_H

@@ -64,7 +64,7 @@ static Json largestEntry(const LoadedModule &module) {
   return largest;
 }
 
-/// Returns the composition of the activations at their peak.
+/// Returns the rows for the composition of the activations at their peak.
 static std::vector<PlanRow> activationParts(const LoadedModule &module) {
   constexpr std::pair<const char *, const char *> kParts[] = {
       {"gathered", "gathered weights"},   {"saved", "saved for the backward"},
@@ -97,7 +97,7 @@ static std::vector<PlanRow> arenaRows(const LoadedModule &module,
   return rows;
 }
 
-/// Returns lines for memory outside the arenas, which is not in their total.
+/// Returns rows for memory outside the arenas, which is not in the total.
 static std::string reserveLines(const Device &device, bool withMeasured) {
   std::string lines;
   for (const ReserveUse &use : device.reserve())

@@ -15,9 +15,9 @@
 
 namespace qlora {
 
-/// A row of the memory table; measured 0: not yet. A row that is not counted
-/// comes after the total. A part of the row above it is not counted either, and
-/// has no measurement.
+/// A row of the memory table; `measured` 0: not measured yet. Rows that are not
+/// counted in the total come after it. A part of the row above it is not
+/// counted either, and has no measurement.
 struct PlanRow {
   std::string name;
   uint64_t planned = 0;
@@ -35,22 +35,22 @@ std::string planTable(const std::string &title, std::span<const PlanRow> rows,
 /// this object.
 class RunMemory {
 public:
-  /// All in bytes. `processBytes`: this process before weights are read if
-  /// arenas are process memory, else 0. `untouchedBytes`: what this rank will
-  /// not touch of the arenas (ResidentMemoryEstimate.h). `bufferBytes`: host
-  /// memory that checkpoints use to send and write.
+  /// All arguments are in bytes. `processBytes`: this process before weights
+  /// are read if arenas are process memory, else 0. `untouchedBytes`: arena
+  /// bytes that this rank will not touch (ResidentMemoryEstimate.h).
+  /// `bufferBytes`: host memory in which checkpoints are sent and written.
   RunMemory(const LoadedModule &module, const Device &device,
             uint64_t processBytes, uint64_t untouchedBytes,
             uint64_t bufferBytes)
       : module(module), device(device), processBytes(processBytes),
         untouchedBytes(untouchedBytes), bufferBytes(bufferBytes) {}
 
-  /// Bytes of all arenas except host arenas, and of host arenas.
+  /// Return the bytes of all arenas except host arenas, and of host arenas.
   uint64_t planned() const;
   uint64_t plannedOnHost() const;
-  /// Bytes that this rank uses now, and its maximum so far. If the device has
-  /// memory of its own, both are equal, since its arenas are allocated once.
-  /// Else they are the process's.
+  /// Return the bytes that this rank uses now, and their maximum so far. If the
+  /// device has its own memory, both are the size of its arenas, which are
+  /// allocated once; otherwise they are the process's resident memory.
   uint64_t now() const;
   uint64_t peak() const;
   /// The predicted peak() (Base/HostMemory.h); 0 if the device has memory of
@@ -80,9 +80,9 @@ private:
 std::string planText(const LoadedModule &module, const Device &device,
                      int ranks);
 
-/// Formats in one line how ranks work together and what that takes: "data
-/// parallel, one shared base (0.4 GiB); 9.0 MiB of gradients per step".
-/// On GPUs each rank has its own base; CPU ranks of a machine share one.
+/// Formats in one line how ranks work together, with the bytes for that: "data
+/// parallel, one shared base (0.4 GiB); 9.0 MiB of gradients per step". On GPUs
+/// each rank has a base; CPU ranks of a machine share one.
 std::string parallelText(const LoadedModule &module, int ranks);
 
 } // namespace qlora

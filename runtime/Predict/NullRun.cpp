@@ -39,8 +39,8 @@ static DeviceCounters operator-(const DeviceCounters &a,
   return difference;
 }
 
-/// Calls `visit` with the names and bytes of each group and kind that has
-/// bytes. Returns the sum of the bytes.
+/// Calls `visit` with the names and bytes of each group and kind of collective
+/// that moved bytes. Returns the total bytes.
 template <typename Visit>
 static uint64_t forEachTraffic(const DeviceCounters &counters, Visit visit) {
   uint64_t sum = 0;
@@ -84,11 +84,12 @@ struct NullReport {
   std::vector<StageCount> stages;
   std::optional<DeviceProfile> gpu;
   std::vector<StepPrediction> predictions; ///< with --simulate
-  std::vector<StepPrediction> low; ///< the low figure of each, for a GPU
-  std::vector<StepPrediction> scaling; ///< for several GPUs
-  std::optional<CheckpointInterval> saving; ///< if machines fail
+  std::vector<StepPrediction> low; ///< each prediction at a GPU's low rates
+  std::vector<StepPrediction> scaling; ///< with more ranks, for several GPUs
+  /// Set if --simulate gives failure rates.
+  std::optional<CheckpointInterval> saving;
 
-  /// The stage with the largest plan.
+  /// Returns the stage with the most planned memory.
   const StageCount &largest() const {
     return *std::ranges::max_element(stages, {}, &StageCount::plannedBytes);
   }
@@ -274,7 +275,8 @@ static Status countStages(const LoadedModule &module, int ranks,
                           std::vector<StageCount> &stages) {
   DeviceOptions options;
   options.ranks = ranks;
-  stages.reserve(static_cast<size_t>(module.stages())); // devices keep modules
+  // Devices point to the elements.
+  stages.reserve(static_cast<size_t>(module.stages()));
   for (int number = 0; number < module.stages(); ++number) {
     QLORA_ASSIGN_OR_RETURN(std::unique_ptr<Device> device,
                            createDevice("null", options));
@@ -304,7 +306,8 @@ checkOnNullDevice(const LoadedModule &module, const Options &options, int ranks,
   const std::optional<DeviceProfile> &gpu = choice.gpu;
   NullReport report{ranks, microBatches, {}, gpu, {}, {}, {}, {}};
   QLORA_RETURN_IF_ERROR(countStages(module, ranks, report.stages));
-  QLORA_RETURN_IF_ERROR(checkTransfers(module)); // after commands were checked
+  // Requires that commands were checked.
+  QLORA_RETURN_IF_ERROR(checkTransfers(module));
   if (gpu) {
     PredictionRequest request = {*gpu, ranks, report.microBatches};
     request.disabledKernels = disabledKernels;

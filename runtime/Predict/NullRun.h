@@ -18,10 +18,10 @@
 
 namespace qlora {
 
-/// Returns the plan, the commands and bytes of each entry, and a step of
-/// `ranks` ranks, predicted if `device` has a GPU. The format is tables, or
-/// one object with log_format json. The prediction does not use the rows in
-/// `disabledKernels`.
+/// Returns text: the plan, the commands and bytes of each entry, and a step of
+/// `ranks` ranks, with predicted times if `device` has a GPU. The text is
+/// tables, or a JSON object with log_format json. The prediction does not use
+/// the rows in `disabledKernels`.
 StatusOr<std::string>
 checkOnNullDevice(const LoadedModule &module, const Options &options, int ranks,
                   const DeviceChoice &device,

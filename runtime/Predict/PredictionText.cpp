@@ -15,7 +15,7 @@ namespace qlora {
 
 using json = nlohmann::ordered_json;
 
-/// Decimal units, like the rates.
+/// Formats bytes in GB (10^9), since rates are decimal too.
 static std::string gigabytes(double bytes) {
   return fmt::format("{:.{}f} GB", bytes / 1e9, bytes < 99.95e9 ? 1 : 0);
 }
@@ -118,7 +118,7 @@ std::string predictionText(const StepPrediction &step,
   return text + collectiveLines(step);
 }
 
-/// Tokens per second and rank, relative to the first step.
+/// Returns the tokens per second and rank, relative to the first step's.
 static double efficiency(const StepPrediction &step,
                          const StepPrediction &first) {
   return step.tokensPerSecond() * double(first.ranks) /

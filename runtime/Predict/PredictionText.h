@@ -29,17 +29,17 @@ std::string scalingText(std::span<const StepPrediction> curve,
 /// Formats the rates, one per line, and what the prediction leaves out.
 std::string assumptionText(const DeviceProfile &device);
 
-/// Seconds, bytes and FLOPs, unrounded. If there is a low figure, the values
-/// that differ are under "low".
+/// Returns seconds, bytes and FLOPs, unrounded. If there is a low figure, "low"
+/// has the values that differ.
 nlohmann::ordered_json predictionJson(const StepPrediction &step,
                                       const StepPrediction *low,
                                       const DeviceProfile &device);
 
-/// An array with an element for each step of the curve.
+/// Returns an array with an element for each step of the curve.
 nlohmann::ordered_json scalingJson(std::span<const StepPrediction> curve,
                                    const GpuRates &gpu);
 
-/// The rates, with the keys of device.json.
+/// Returns the rates, with the keys of device.json.
 nlohmann::ordered_json profileJson(const DeviceProfile &device);
 
 } // namespace qlora

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: MIT
 
-// How much of its arenas a run touches.
+// Estimates how many bytes of its arenas a run touches.
 //
 // Arenas have space for a program's largest variant, but the system allocates a
 // page when it is first written. So a run whose steps all fit into smaller
 // variants never has the rest in memory. The variants that a run needs are
 // known before step 1: data, order and the assignment of rows (StepPacking.h)
 // give the lengths of all its steps. Frozen, host and trainable arenas count
-// whole, since reading weights fills them. In other arenas, the pages count
-// that a command of a needed entry names.
+// completely, since reading weights fills them. In other arenas, pages count if
+// a command of a needed entry uses them.
 //
-// It is an upper bound. A kernel may touch less than its operands (an LM head
-// with few labelled rows), and a system without huge pages allocates smaller
-// ones than are counted here.
+// The estimate is an upper bound. A kernel may touch less than its operands (an
+// LM head with few labelled rows), and a system without huge pages allocates
+// smaller pages than are counted here.
 
 #ifndef QLORA_RUNTIME_PREDICT_RESIDENTMEMORYESTIMATE_H
 #define QLORA_RUNTIME_PREDICT_RESIDENTMEMORYESTIMATE_H
@@ -25,13 +25,13 @@
 
 namespace qlora {
 
-/// The memory that one rank touches. `module` outlives this object.
+/// Counts the memory that one rank touches. `module` outlives this object.
 class ResidentMemoryEstimate {
 public:
-  /// Arenas are advised to have pages of this size (Base/HostMemory.h).
+  /// The page size that arenas request (Base/HostMemory.h).
   static constexpr uint64_t kPageBytes = uint64_t{2} << 20;
-  /// Longer runs, counted in padded micro-batches of all ranks, are assumed to
-  /// need every entry. Reading the lengths of a million rows takes 0.2 to 0.6
+  /// Limit, in padded micro-batches of all ranks. Longer runs are assumed to
+  /// need every entry: reading the lengths of a million rows takes 0.2 to 0.6
   /// s.
   static constexpr int64_t kWalkedMicroBatches = int64_t{1} << 19;
 

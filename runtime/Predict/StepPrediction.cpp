@@ -61,7 +61,8 @@ public:
   /// run.
   StatusOr<std::vector<TimelineItem>> collect(const qlora_entry &entry,
                                               int64_t runs);
-  /// Adds the time of the runs: `timeline` of this stage, `seconds` of all.
+  /// Adds the time of the runs: `timeline` is this stage's, `seconds` all
+  /// stages'.
   void finish(const Timeline &timeline, double seconds);
   StepPrediction take();
 
@@ -74,7 +75,7 @@ private:
   void addToGroup(const qlora_command &command, const KernelRow *row,
                   const CommandKernel &kernel);
   void addCollective(const qlora_command &command);
-  /// Returns false if it is no copy over a GPU's bus.
+  /// Adds a copy over a GPU's bus; returns false for any other command.
   bool addBusCopy(const qlora_command &command);
   void addTransfer(std::string_view kind, std::string_view group, double bytes,
                    TimelineItem item);

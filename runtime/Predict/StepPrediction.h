@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 
-// Predicts a step on a device that this machine need not have: the commands of
-// its entries, each with its work (CostModel.h) and the device's rates
-// (DeviceProfile.h), on their queues (Timeline.h).
+// Predicts a step on a device that this machine need not have. The commands of
+// its entries, with their work (CostModel.h), run on their queues (Timeline.h)
+// at the device's rates (DeviceProfile.h).
 //
 // A step of K micro-batches is K-1 times ACCUMULATE, then ACCUMULATE_LAST and
 // UPDATE; each begins when the one before has ended. A library launch has the
@@ -11,9 +11,9 @@
 // host's waits between entries, and waits for slower ranks.
 //
 // The stages of a pipeline run an entry together. A transfer begins when both
-// stages have come to it, and no stage begins the next entry before all have
-// ended. The result is that of the stage with the most work; its waits for
-// other stages are exposed communication.
+// stages have reached it, and no stage begins the next entry before all have
+// ended. The result is for the stage with the most work; its waits for other
+// stages are exposed communication.
 
 #ifndef QLORA_RUNTIME_PREDICT_STEPPREDICTION_H
 #define QLORA_RUNTIME_PREDICT_STEPPREDICTION_H
@@ -28,13 +28,13 @@
 
 namespace qlora {
 
-/// The kernels of one part of a step, on one rank.
+/// All kernels of one StepPart in a step, on one rank.
 struct PartTotal {
   Work work;
-  double seconds = 0; ///< sum of each alone, without launches
+  double seconds = 0; ///< sum of the kernels' times alone, without launches
 };
 
-/// Equal kernels of a step: one of them, and their number.
+/// Equal kernels of a step: a description of one, and their number.
 struct KernelGroup {
   std::string kernel; ///< of Kernels.def: "matmul.cublaslt", "rms_norm"
   std::string label;  ///< of the first launch
@@ -44,12 +44,12 @@ struct KernelGroup {
   double count = 0;
 };
 
-/// The collectives of one kind over one group in a step, or the copies over the
+/// The collectives of one kind over one group in a step, or the copies over a
 /// GPU's bus.
 struct PredictedCollective {
   std::string_view kind, group;
   double count = 0;
-  double bytes = 0; ///< of their larger operands
+  double bytes = 0; ///< bytes of their larger operands
   double seconds = 0;
 };
 
@@ -58,11 +58,11 @@ struct StepPrediction {
   int64_t ranks = 1, microBatches = 1;
   int64_t dataRanks = 1; ///< ranks with the same rows count once
   int64_t stage = 0, stages = 1;
-  int64_t batch = 0, length = 0; ///< of a micro-batch
+  int64_t batch = 0, length = 0; ///< shape of a micro-batch
   double seconds = 0;
   std::array<PartTotal, size_t(StepPart::kCount)> parts;
-  double launchSeconds = 0; ///< of all kernels
-  double overlapped = 0;    ///< seconds that queues saved by running at once
+  double launchSeconds = 0; ///< launch time of all kernels
+  double overlapped = 0;    ///< seconds saved by concurrent queues
   double exposedCommunication = 0;
   std::vector<PredictedCollective> collectives; ///< in order of first use
   std::vector<KernelGroup> groups; ///< most seconds first
@@ -72,7 +72,7 @@ struct StepPrediction {
   std::vector<std::string> rows() const;
   /// seconds = parts + launches - overlapped + exposed communication.
   Work work() const;
-  /// Seconds of its kernels, each alone.
+  /// Returns the sum of its kernels' times, each running alone.
   double busySeconds() const;
   int64_t machines(int64_t gpusPerNode) const {
     return (ranks + gpusPerNode - 1) / gpusPerNode;

@@ -19,18 +19,18 @@ namespace {
 
 using Kind = TimelineItem::Kind;
 
-/// The items of one queue, and the one that runs.
+/// The items of a queue, and which of them is running.
 struct Queue {
   std::vector<const TimelineItem *> items;
   size_t next = 0;
   const TimelineItem *running = nullptr;
-  double left = 0; ///< seconds that `running` still needs, if alone
-  bool isWaiting = false; ///< for another stage, which has not come to it
+  double left = 0; ///< seconds left of `running`, if it ran alone
+  bool isWaiting = false; ///< waits for another stage to reach a transfer
 };
 
-/// The number of items that run at once, and their slowdown against alone.
+/// Items that run at once, and their slowdown compared with running alone.
 struct Sharing {
-  double kernels = 0, collectives = 0; ///< that use the device
+  double kernels = 0, collectives = 0; ///< number of items that use the device
   double slowdown = 1;
 };
 
@@ -46,7 +46,7 @@ public:
   /// Seconds until the first running item ends; infinite if none runs.
   double untilNext() const;
   void pass(double seconds);
-  /// Returns the queue that waits for the stage `peer` places on, or null.
+  /// Returns the queue that waits for the stage at distance `peer`, or null.
   Queue *waitingFor(int peer);
   Timeline ended() const;
 
@@ -145,7 +145,8 @@ Sharing Simulation::sharingNow() const {
   return now;
 }
 
-/// Adds the seconds that passed to their purpose in `result`.
+/// Adds `passed` seconds to the total, the exposed communication and the
+/// overlap.
 void Simulation::count(double passed, const Sharing &now) {
   const double collective =
       now.kernels > 0
@@ -206,7 +207,7 @@ Queue *Simulation::waitingFor(int peer) {
 }
 
 Timeline Simulation::ended() const {
-  // Sums are rounded, so the difference may be below 0.
+  // Rounding can make the difference slightly negative.
   Timeline all = result;
   all.overlapped =
       sharing == QueueSharing::kTakeTurns ? 0 : std::max(0.0, all.overlapped);
@@ -225,8 +226,8 @@ Timeline simulate(std::span<const TimelineItem> items,
   return rank.ended();
 }
 
-/// Starts a transfer between the stage `one` and the stage `places` on (modulo
-/// all stages), if both have come to it.
+/// Starts the transfer between stage `one` and the stage `places` after it
+/// (modulo the number of stages), if both have reached it.
 static Status meet(std::vector<Simulation> &ranks, size_t one, int places) {
   const size_t other = (one + static_cast<size_t>(places)) % ranks.size();
   Queue *const own = ranks[one].waitingFor(places);

@@ -7,14 +7,15 @@
 // use a fraction of its arithmetic and of its bandwidth (demand over seconds).
 // If the fractions of arithmetic, or those of bandwidth, sum to more than 1,
 // all running kernels are slowed by the excess. So a decode alongside a GEMM
-// takes bandwidth from it, and nothing else. It was not measured yet whether a
-// GPU runs such kernels side by side: with kTakeTurns it runs one at a time,
-// each with all of the GPU for its fraction of the time. Collectives of GPUs
-// are assumed to need neither. Collectives of CPU ranks copy on the cores that
-// kernels run on: one with a demand for memory takes turns with kernels.
+// takes bandwidth from it, and nothing else. Whether a GPU runs such kernels
+// concurrently has not been measured; with kTakeTurns it runs one at a time, at
+// full speed for its fraction of the time. Collectives of GPUs are assumed to
+// need neither arithmetic nor bandwidth. Collectives of CPU ranks copy on the
+// cores that run kernels; with a demand for memory, they take turns with
+// kernels.
 //
 // Stages of a pipeline have a common clock: a transfer begins when both stages
-// have come to it.
+// have reached it.
 
 #ifndef QLORA_RUNTIME_PREDICT_TIMELINE_H
 #define QLORA_RUNTIME_PREDICT_TIMELINE_H
@@ -35,10 +36,10 @@ struct TimelineItem {
   enum class Kind { kKernel, kCollective, kSend, kReceive, kRecord, kWait };
   Kind kind = Kind::kKernel;
   uint32_t queue = 0; ///< below QLORA_QUEUE_COUNT
-  uint32_t event = 0; ///< of kRecord and kWait
-  Demand demand;      ///< of all other kinds
-  int peer = 0;       ///< kSend, kReceive: stages from this one to the other
-  uint64_t bytes = 0; ///< kSend, kReceive: of the message
+  uint32_t event = 0; ///< event of kRecord and kWait
+  Demand demand;      ///< demand of all other kinds
+  int peer = 0; ///< kSend, kReceive: distance from this stage to the other
+  uint64_t bytes = 0; ///< kSend, kReceive: size of the message
 };
 
 /// When an item ran, in seconds from the start. For an event, both are when it
@@ -50,9 +51,10 @@ struct TimelineSpan {
 struct Timeline {
   double seconds = 0; ///< until all queues have ended
   /// Seconds in which a collective ran and no kernel did, or in which it waited
-  /// for another stage. While both take turns, the collectives' share counts.
+  /// for another stage. While collectives and kernels take turns, only the
+  /// collectives' share of the time counts.
   double exposedCommunication = 0;
-  /// Seconds that kernels saved by running at once: the sum of each alone, less
+  /// Seconds saved by running kernels concurrently: the sum of each alone, less
   /// the seconds in which any ran.
   double overlapped = 0;
 };

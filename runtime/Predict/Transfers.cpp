@@ -9,7 +9,8 @@
 
 namespace qlora {
 
-/// Returns whether it is a SEND or RECV with another stage of the pipeline.
+/// Returns whether a command is a SEND or RECV with another stage of the
+/// pipeline.
 static bool isBetweenStages(const LoadedModule &stage,
                             const qlora_command &command) {
   return stage.stages() > 1 && command.kind == QLORA_COMMAND_COLLECTIVE &&

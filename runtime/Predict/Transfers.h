@@ -10,13 +10,13 @@
 
 namespace qlora {
 
-/// Returns a collective, RECORD or WAIT of a stage as an item that takes no
-/// time yet. A transfer past the ends of the pipeline, or within a stage, does
+/// Returns a collective, RECORD or WAIT of a stage as a timeline item without a
+/// duration. A transfer past the ends of the pipeline, or within a stage, does
 /// not wait for another stage.
 TimelineItem itemOf(const LoadedModule &stage, const qlora_command &command);
 
-/// Checks that in every entry stages receive what others send, in an order
-/// without deadlock. kDataLoss names the entry and the stages.
+/// Checks that in every entry, each stage receives what others send, in an
+/// order without deadlock. kDataLoss names the entry and the stages.
 Status checkTransfers(const LoadedModule &module);
 
 } // namespace qlora
